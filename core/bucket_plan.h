@@ -1,0 +1,85 @@
+// Parameters → buckets: pure functions, the same on every rank and in the coordinator.
+//
+// Parity mode is the size-based assignment of PyTorch's reducer: per key (dtype, device) an open
+// bucket takes tensors in order and is emitted when its bytes reach the limit in force (tested after
+// adding, with >=); limits are used one after the other per key and the last one repeats; leftovers
+// follow in the order in which their first tensor appeared. Without an explicit order the buckets are
+// sorted by their smallest index. A tensor is never split.
+#ifndef CORE_BUCKET_PLAN_H
+#define CORE_BUCKET_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/digest.h"
+#include "core/dtype.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+
+#define GS_FIRST_BUCKET_BYTES UINT64_C(1048576)
+#define GS_BUCKET_CAP_BYTES UINT64_C(26214400)
+// One host, shared memory: half of a typical L2, so that a bucket is reduced while in cache.
+#define GS_HOST_BUCKET_CAP_BYTES UINT64_C(393216)
+
+typedef struct gs_plan_tensor {
+    uint64_t count;  // elements, up to 2^53 and beyond
+    gs_dtype dtype;
+    int device;   // any number; equal numbers are the same device
+    bool sparse;  // gets a bucket of its own, limit 0
+} gs_plan_tensor;
+
+typedef struct gs_plan_request {
+    const gs_plan_tensor *tensors;
+    size_t num_tensors;
+    const uint64_t *limits_bytes;  // at least one
+    size_t num_limits;
+    const size_t *order;  // num_tensors parameter indices in the order wanted; NULL: as they are
+    bool reverse;         // turn the list of buckets around (members keep their order)
+} gs_plan_request;
+
+typedef struct gs_plan_bucket {
+    uint64_t limit_bytes;  // the limit in force; 0: none (sparse)
+    uint64_t bytes;        // saturates at UINT64_MAX
+    gs_dtype dtype;
+    int device;
+    size_t first, num_params;  // its members: params[first .. first + num_params)
+} gs_plan_bucket;
+
+typedef struct gs_bucket_plan {
+    size_t num_buckets, num_params;
+    gs_plan_bucket *buckets;  // owned
+    size_t *params;           // owned; parameter indices, bucket after bucket
+} gs_bucket_plan;             // {0} is empty
+
+// The size-based assignment. INVALID_ARGUMENT without limits, or when `order` is not a permutation.
+// An empty tensor list gives an empty plan.
+GS_NODISCARD gs_status gs_bucket_plan_assign(gs_bucket_plan *out, const gs_plan_request *request);
+
+// The first plan of a job before any order is known: limits {first, cap}, reversed registration
+// order (PyTorch's parity); `ready_order` non-NULL: the rebuilt plan, limits {first, cap} along it.
+GS_NODISCARD gs_status gs_bucket_plan_parity(gs_bucket_plan *out, const gs_param_spec *params,
+                                             size_t num_params, uint64_t first_bytes,
+                                             uint64_t cap_bytes, const size_t *ready_order);
+
+// The plan of one host: buckets of about GS_HOST_BUCKET_CAP_BYTES along the ready order (without one:
+// reversed registration order, also inside the buckets), the last bucket small since it is exposed.
+GS_NODISCARD gs_status gs_bucket_plan_one_host(gs_bucket_plan *out, const gs_param_spec *params,
+                                               size_t num_params, const size_t *ready_order);
+
+// Serialised canonically and digested: limits, dtypes, devices, order.
+gs_digest gs_bucket_plan_digest(const gs_bucket_plan *plan);
+GS_NODISCARD gs_status gs_bucket_plan_copy(gs_bucket_plan *out, const gs_bucket_plan *plan);
+// INVALID_ARGUMENT unless each of num_params parameters is in exactly one bucket, of its dtype.
+GS_NODISCARD gs_status gs_bucket_plan_check(const gs_bucket_plan *plan, const gs_param_spec *params,
+                                            size_t num_params);
+void gs_bucket_plan_release(gs_bucket_plan *plan);
+
+// The chunking of coalesced collectives: never above `limit_bytes` unless a single tensor is; tested
+// before adding. *chunk_of[i] is the number of tensor i's chunk; chunks are numbered as they close.
+//   per_type  one running chunk for each dtype (today's rule); false: one for all (the first rule)
+GS_NODISCARD gs_status gs_take_tensors(size_t *chunk_of, size_t *num_chunks,
+                                       const gs_plan_tensor *tensors, size_t num_tensors,
+                                       uint64_t limit_bytes, bool per_type);
+
+#endif

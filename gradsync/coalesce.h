@@ -1,0 +1,24 @@
+// Many small tensors in few collectives: broadcast of parameters and buffers.
+//
+// Tensors that lie in one run of memory travel without a copy; others are gathered into chunks of at
+// most `limit_bytes` (0: 250 MiB), two in flight.
+#ifndef GRADSYNC_COALESCE_H
+#define GRADSYNC_COALESCE_H
+
+#include <stddef.h>
+
+#include "core/clock.h"
+#include "core/dtype.h"
+#include "gradsync/comm.h"
+
+typedef struct gs_tensor_view {
+    void *data;
+    size_t count;
+    gs_dtype dtype;
+} gs_tensor_view;
+
+GS_NODISCARD gs_status gs_coalesced_broadcast(gs_comm *comm, const gs_tensor_view *tensors,
+                                              size_t num_tensors, int root, size_t limit_bytes,
+                                              gs_deadline deadline);
+
+#endif

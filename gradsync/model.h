@@ -1,0 +1,82 @@
+// The model contract: what a model tells the trainer, and what a pass over one micro-batch is.
+//
+// Memory is the host's: parameters, gradients and buffers are handed in, so that gradients can live in
+// the reducer's buckets and parameters in one flat block. A model owns its activations, made once in
+// create for the largest micro-batch; a pass allocates nothing.
+#ifndef GRADSYNC_MODEL_H
+#define GRADSYNC_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "kernels/device.h"
+
+// One micro-batch. Token models read `tokens` (rows · positions), others `features`
+// (rows · row_features); targets: (rows · positions) or (rows). Device memory.
+typedef struct gs_batch {
+    size_t rows;       // samples
+    size_t positions;  // tokens of a sample; 1 for a classifier
+    size_t row_features;
+    const int32_t *tokens;
+    const float *features;
+    const int32_t *targets;
+} gs_batch;
+
+typedef struct gs_model_param {
+    gs_param_spec spec;
+    bool decays;  // weight decay applies: everything with two dimensions
+} gs_model_param;
+
+typedef struct gs_model_pass {
+    const gs_batch *batch;
+    bool training;  // batch statistics, buffers move; else evaluation
+    int64_t step;
+    int shard;  // logical shard, for random numbers keyed by (seed, step, shard, layer)
+    void *const *params;               // values, in the model's order
+    const void *const *buffers;        // the values that this pass starts from
+    void *const *next_buffers;         // written beside; only when training
+    // backward:
+    float *const *grads;  // one for each parameter
+    bool accumulate;      // add to what is there; false: overwrite
+    float grad_factor;    // of d loss; 1 gives the gradient of the mean loss of this micro-batch
+    // Called once for each parameter of the pass, as soon as its gradient is final; may be NULL.
+    void (*ready)(void *ctx, size_t param);
+    void *ready_ctx;
+    // Results of forward:
+    double loss;          // mean over rows · positions
+    int64_t num_correct;  // classifiers: rows whose best class is the target
+} gs_model_pass;
+
+typedef struct gs_model_ops {
+    const char *name;
+    // Parameters in registration order; pointers live as long as the model.
+    const gs_model_param *(*params)(void *model, size_t *num_params);
+    const gs_param_spec *(*buffers)(void *model, size_t *num_buffers);
+    // Draws initial values from counters keyed by (seed, parameter): the same on every rank.
+    gs_status (*init)(void *model, void *const *params, void *const *buffers, uint64_t seed);
+    gs_status (*forward)(void *model, gs_model_pass *pass);
+    // After forward of the same pass. Calls pass->ready as gradients become final.
+    gs_status (*backward)(void *model, gs_model_pass *pass);
+    // Forward without targets: the logits of the last position of each row (token models) or of each row
+    // (classifiers), (rows, classes), host memory, valid until the next pass.
+    gs_status (*predict)(void *model, gs_model_pass *pass, const float **logits,
+                         size_t *num_classes);
+    size_t (*activation_bytes)(void *model);
+    double (*flops_per_sample)(void *model);  // forward and backward
+    void (*destroy)(void *model);
+} gs_model_ops;
+
+typedef struct gs_model {
+    const gs_model_ops *ops;
+    void *state;  // owned; ops->destroy releases it
+} gs_model;
+
+static inline void gs_model_destroy(gs_model *model) {
+    if (model->ops) model->ops->destroy(model->state);
+    *model = (gs_model){0};
+}
+
+#endif

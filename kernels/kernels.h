@@ -1,0 +1,163 @@
+// What a device can do: every kernel once, with its shapes. kernels/cpu is the specification.
+//
+// A launcher takes (stream, outputs, inputs, counts, scalars); it never allocates and never
+// synchronises. All matrices are row-major. rows = B·T or the batch; C = channels. Sums run in a fixed
+// order that does not depend on the number of threads. fp32 unless said.
+// `accumulate` false: the output is overwritten; true: the result is added to it.
+#ifndef KERNELS_KERNELS_H
+#define KERNELS_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/dtype.h"
+
+typedef struct gs_stream gs_stream;
+
+typedef enum gs_reduce_op { GS_OP_SUM = 0, GS_OP_MAX, GS_OP_MIN } gs_reduce_op;
+
+#define GS_REDUCE_MAX_INPUTS 64
+
+// outputs[*][i] = scale · (inputs[0][i] op inputs[1][i] op …). Outputs may be inputs.
+//   merges  NULL: folded left to right. Else a postfix program: after input k is pushed, the top two
+//           are combined merges[k] times (left op right); one value must remain. That is how sums along
+//           a fixed tree are written.
+//   scale   fp16, bf16, fp32, fp64: applied to the result before its one rounding; else must be 1
+// 16-bit types accumulate in fp32; i64, i32 in themselves.
+typedef struct gs_reduction {
+    void *const *outputs;
+    const void *const *inputs;
+    int num_outputs, num_inputs;
+    const uint8_t *merges;
+    gs_dtype dtype;
+    gs_reduce_op op;
+    double scale;
+    size_t count;
+} gs_reduction;
+
+// C (m×n) = alpha · op(A) (m×k) · op(B) (k×n) + beta · C. Strides are elements between rows; 0: tight.
+typedef struct gs_matmul {
+    bool transpose_a, transpose_b;  // A is stored (k×m) / B is stored (n×k)
+    size_t m, n, k;
+    size_t stride_a, stride_b, stride_c;
+    float alpha, beta;
+} gs_matmul;
+
+typedef struct gs_adamw {
+    float lr, beta1, beta2, eps, weight_decay;
+    float grad_scale;                  // folded into the read of the gradient (clipping)
+    double correction1, correction2;   // 1 - beta^t, t counted from 1; hoisted out of the loop
+    bool decoupled;                    // true: AdamW; false: Adam, decay added to the gradient
+} gs_adamw;
+
+typedef struct gs_sgd {
+    float lr, momentum, dampening, weight_decay;
+    float grad_scale;
+    bool nesterov;
+    bool first_step;  // the momentum buffer starts as the gradient
+} gs_sgd;
+
+typedef struct gs_attention {
+    size_t batch, positions, heads, head_channels;  // C = heads · head_channels
+} gs_attention;
+
+typedef struct gs_batchnorm {
+    size_t rows, channels;
+    float momentum, eps;
+} gs_batchnorm;
+
+typedef struct gs_kernels {
+    const char *name;  // "cpu/avx2"
+
+    // elementwise
+    void (*fill)(gs_stream *stream, float *out, float value, size_t count);
+    void (*copy)(gs_stream *stream, void *out, const void *in, size_t bytes);
+    void (*add)(gs_stream *stream, float *out, const float *a, const float *b, size_t count);
+    void (*scale)(gs_stream *stream, float *out, const float *in, float factor, size_t count);
+    void (*axpy)(gs_stream *stream, float *y, const float *x, float a, size_t count);  // y += a·x
+    // *out = Σ in², chunked the same way for any number of threads; fp64 between chunks.
+    void (*sum_squares)(gs_stream *stream, double *out, const float *in, size_t count);
+    // *out = how many are infinite or NaN
+    void (*count_nonfinite)(gs_stream *stream, uint64_t *out, const float *in, size_t count);
+
+    // reduce and cast
+    void (*reduce)(gs_stream *stream, const gs_reduction *reduction);
+    void (*cast)(gs_stream *stream, void *out, gs_dtype out_dtype, const void *in,
+                 gs_dtype in_dtype, float scale, size_t count);
+
+    // matrix products
+    void (*matmul)(gs_stream *stream, float *c, const float *a, const float *b,
+                   const gs_matmul *shape);
+
+    // linear layers: x (rows, cols)
+    void (*bias_add)(gs_stream *stream, float *x, const float *bias, size_t rows, size_t cols);
+    void (*bias_gelu)(gs_stream *stream, float *out, float *x, const float *bias, size_t rows,
+                      size_t cols);  // x += bias, out = gelu(x)
+    void (*bias_backward)(gs_stream *stream, float *dbias, const float *dy, size_t rows,
+                          size_t cols, bool accumulate);
+    // GELU in the tanh form; backward in place: dx may be dy
+    void (*gelu_backward)(gs_stream *stream, float *dx, const float *dy, const float *x,
+                          size_t count);
+    void (*relu)(gs_stream *stream, float *out, const float *in, size_t count);
+    void (*relu_backward)(gs_stream *stream, float *dx, const float *dy, const float *out,
+                          size_t count);
+
+    // layer norm over the last dimension, eps 1e-5, variance / C; mean, rstd: one fp32 for each row
+    void (*layernorm)(gs_stream *stream, float *out, float *mean, float *rstd, const float *x,
+                      const float *weight, const float *bias, size_t rows, size_t channels);
+    // residual = a + b (with b's bias added when bias_b is not NULL), out = layernorm(residual)
+    void (*residual_layernorm)(gs_stream *stream, float *residual, float *out, float *mean,
+                               float *rstd, const float *a, const float *b, const float *bias_b,
+                               const float *weight, const float *bias, size_t rows,
+                               size_t channels);
+    // dx += …; dweight and dbias overwritten or accumulated. scratch: 2·64·C floats
+    void (*layernorm_backward)(gs_stream *stream, float *dx, float *dweight, float *dbias,
+                               float *scratch, const float *dy, const float *x, const float *weight,
+                               const float *mean, const float *rstd, size_t rows, size_t channels,
+                               bool accumulate);
+
+    // out (B·T, C) = wte[token] + wpe[position]
+    void (*embedding)(gs_stream *stream, float *out, const int32_t *tokens, const float *wte,
+                      const float *wpe, size_t batch, size_t positions, size_t channels);
+    // dwte (vocab, C) always adds (the classifier half is in it); dwpe (T, C) rows, by `accumulate`.
+    void (*embedding_backward)(gs_stream *stream, float *dwte, float *dwpe, const float *dout,
+                               const int32_t *tokens, size_t batch, size_t positions,
+                               size_t channels, size_t vocab, bool accumulate);
+
+    // causal self-attention. qkv (B, T, 3C), out (B, T, C), logsumexp (B, NH, T)
+    void (*attention)(gs_stream *stream, float *out, float *logsumexp, const float *qkv,
+                      const gs_attention *shape);
+    void (*attention_backward)(gs_stream *stream, float *dqkv, const float *dout, const float *qkv,
+                               const float *out, const float *logsumexp, const gs_attention *shape);
+
+    // logits (rows, stride): the first `classes` columns count. losses (rows) = -log softmax[target].
+    // gradient: logits become dlogits = (softmax - onehot) · dloss, columns ≥ classes become 0;
+    // otherwise logits are left alone. A target outside [0, classes) makes the stream fail.
+    // *num_correct (when not NULL) = rows whose largest logit is the target.
+    void (*softmax_loss)(gs_stream *stream, float *losses, float *logits, int64_t *num_correct,
+                         const int32_t *targets, size_t rows, size_t classes, size_t stride,
+                         float dloss, bool gradient);
+
+    // batch norm over rows for each channel. Training: batch statistics (biased variance), saved for
+    // backward; running' = (1 - momentum)·running + momentum·batch (unbiased variance), written beside.
+    void (*batchnorm)(gs_stream *stream, float *out, float *save_mean, float *save_rstd,
+                      float *next_running_mean, float *next_running_var, const float *x,
+                      const float *weight, const float *bias, const float *running_mean,
+                      const float *running_var, const gs_batchnorm *shape);
+    void (*batchnorm_eval)(gs_stream *stream, float *out, const float *x, const float *weight,
+                           const float *bias, const float *running_mean, const float *running_var,
+                           const gs_batchnorm *shape);
+    void (*batchnorm_backward)(gs_stream *stream, float *dx, float *dweight, float *dbias,
+                               const float *dy, const float *x, const float *weight,
+                               const float *save_mean, const float *save_rstd,
+                               const gs_batchnorm *shape, bool accumulate);
+
+    // optimizers, in place over flat memory
+    void (*adamw)(gs_stream *stream, float *param, float *m, float *v, const float *grad,
+                  const gs_adamw *step, size_t count);
+    void (*sgd)(gs_stream *stream, float *param, float *momentum, const float *grad,
+                const gs_sgd *step, size_t count);  // momentum may be NULL when it is 0
+} gs_kernels;
+
+#endif

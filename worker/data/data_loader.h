@@ -1,0 +1,44 @@
+// Batches ahead of their use: one prefetch thread, a ring of micro-batches, in the order in which the
+// rank's passes will ask for them.
+#ifndef WORKER_DATA_DATA_LOADER_H
+#define WORKER_DATA_DATA_LOADER_H
+
+#include "core/clock.h"
+#include "core/digest.h"
+#include "core/status.h"
+#include "gradsync/logical_shards.h"
+#include "gradsync/model.h"
+#include "rpc/job_spec.h"
+#include "worker/data/sampler.h"
+
+typedef struct gs_data_loader gs_data_loader;
+
+typedef enum gs_data_split { GS_TRAIN = 0, GS_EVAL } gs_data_split;
+
+typedef struct gs_data_loader_options {
+    const gs_job_spec *spec;  // copied where needed
+    gs_data_split split;
+    const char *data_root;
+    gs_logical_shards shards;
+    int64_t consumed;  // global samples before the first batch (training)
+    int ring_batches;  // 0: 4
+} gs_data_loader_options;
+
+// Opens and validates the files and starts the thread.
+GS_NODISCARD gs_status gs_data_loader_open(gs_data_loader **out,
+                                           const gs_data_loader_options *options);
+void gs_data_loader_close(gs_data_loader *loader);
+
+// The next micro-batch of this rank; valid until the next call. Training: shard after shard, pass after
+// pass, step after step, for ever. Evaluation: the first eval_batches · global_batch samples in order,
+// dealt like a training batch; then OUT_OF_RANGE, and the call after that starts again.
+GS_NODISCARD gs_status gs_data_loader_next(gs_data_loader *loader, gs_batch *batch,
+                                           gs_deadline deadline);
+// Starts again at `consumed` global samples: after an aborted step, or at resume.
+void gs_data_loader_seek(gs_data_loader *loader, int64_t consumed);
+
+int64_t gs_data_loader_num_samples(const gs_data_loader *loader);
+gs_digest gs_data_loader_digest(const gs_data_loader *loader);
+int64_t gs_data_loader_stall_ns(const gs_data_loader *loader);  // waited in next, in all
+
+#endif

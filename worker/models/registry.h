@@ -1,0 +1,32 @@
+// Name → model: built from a job specification on a device.
+#ifndef WORKER_MODELS_REGISTRY_H
+#define WORKER_MODELS_REGISTRY_H
+
+#include "core/status.h"
+#include "gradsync/model.h"
+#include "kernels/device.h"
+#include "rpc/job_spec.h"
+
+// `micro_batch` rows at most in a pass. Borrows the device until gs_model_destroy.
+GS_NODISCARD gs_status gs_model_create(gs_model *out, const gs_job_spec *spec, int64_t micro_batch,
+                                       gs_device *device);
+
+// The models themselves, for tests and embedders.
+typedef struct gs_gpt2_options {
+    int64_t layers, heads, channels, context, vocab;
+    int64_t micro_batch, positions;  // the largest pass; positions ≤ context, 0: context
+} gs_gpt2_options;
+GS_NODISCARD gs_status gs_gpt2_create(gs_model *out, const gs_gpt2_options *options,
+                                      gs_device *device);
+
+typedef struct gs_mlp_options {
+    const int64_t *dims;  // inputs, hidden…, classes
+    int num_dims;         // at least 2
+    bool batch_norm;
+    bool hidden_bias;  // of layers that are followed by batch norm; the last layer always has one
+    int64_t micro_batch;
+} gs_mlp_options;
+GS_NODISCARD gs_status gs_mlp_create(gs_model *out, const gs_mlp_options *options,
+                                     gs_device *device);
+
+#endif
