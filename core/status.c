@@ -28,6 +28,14 @@ static const struct {
     [GS_UNAUTHENTICATED] = {"UNAUTHENTICATED", 401},
 };
 
+// Cuts what does not fit.
+static void append_text(char *text, size_t text_bytes, const char *more) {
+    size_t used = strlen(text), left = text_bytes - 1 - used, more_len = strlen(more);
+    if (more_len > left) more_len = left;
+    memcpy(text + used, more, more_len);
+    text[used + more_len] = '\0';
+}
+
 gs_status gs_ok(void) {
     gs_status status;
     status.code = GS_OK;
@@ -56,7 +64,8 @@ gs_status gs_status_prefix(gs_status status, const char *format, ...) {
     prefixed.code = status.code;
     size_t used = strlen(context);
     memcpy(prefixed.message, context, used + 1);
-    snprintf(prefixed.message + used, sizeof prefixed.message - used, ": %s", status.message);
+    append_text(prefixed.message, sizeof prefixed.message, ": ");
+    append_text(prefixed.message, sizeof prefixed.message, status.message);
     return prefixed;
 }
 
