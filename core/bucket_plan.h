@@ -26,7 +26,8 @@ typedef struct gs_plan_tensor {
     uint64_t count;  // elements, up to 2^53 and beyond
     gs_dtype dtype;
     int device;   // any number; equal numbers are the same device
-    bool sparse;  // gets a bucket of its own, limit 0
+    bool sparse;  // its gradient will be sparse: gets a bucket of its own, limit 0
+    bool sparse_storage;  // the tensor itself is stored sparsely: refused
 } gs_plan_tensor;
 
 typedef struct gs_plan_request {
@@ -52,7 +53,8 @@ typedef struct gs_bucket_plan {
     size_t *params;           // owned; parameter indices, bucket after bucket
 } gs_bucket_plan;             // {0} is empty
 
-// The size-based assignment. INVALID_ARGUMENT without limits, or when `order` is not a permutation.
+// The size-based assignment. INVALID_ARGUMENT without limits, for a tensor with sparse storage, and
+// when `order` is not a permutation.
 // An empty tensor list gives an empty plan.
 GS_NODISCARD gs_status gs_bucket_plan_assign(gs_bucket_plan *out, const gs_plan_request *request);
 

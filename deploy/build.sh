@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Installs what the build needs and builds a preset; quiet when all is well.
+#   deploy/build.sh [PRESET]    (default: release)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+preset=${1:-release}
+deploy/install-deps.sh build
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+cmake --preset "$preset" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+cmake --build --preset "$preset" >"$log" 2>&1 || { grep -E 'error|FAILED|warning' "$log" >&2 || tail -n 40 "$log" >&2; exit 1; }

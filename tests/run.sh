@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds and runs every test that this machine can run.
+#   tests/run.sh [--quick]     --quick: the dev preset only, without end-to-end tests
+# Presets: dev (ASan, UBSan, failpoints): unit, multi-process, fault, fuzz replays, lint; tsan: unit and
+# multi-process; release: end-to-end and conformance. GPU and container tests skip by name.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+quick=0
+[ "${1:-}" = --quick ] && quick=1
+
+deploy/install-deps.sh build test || exit 1
+# ThreadSanitizer cannot place its shadow under the address randomisation of newer kernels.
+no_aslr=()
+setarch "$(uname -m)" -R true 2>/dev/null && no_aslr=(setarch "$(uname -m)" -R)
+
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:detect_stack_use_after_return=0}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp:history_size=4}
+export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}
+export OPENBLAS_NUM_THREADS=1
+
+passed=0 failed=0 skipped=0
+failures=()
+tally() {  # the JUnit file of one ctest run
+  local file=$1 preset=$2
+  [ -s "$file" ] || { failures+=("$preset: no test ran"); failed=$((failed + 1)); return; }
+  local p s f
+  p=$(grep -c 'status="run"' "$file")
+  s=$(grep -cE 'status="(notrun|disabled)"' "$file")
+  f=$(grep -c 'status="fail"' "$file")
+  passed=$((passed + p)) skipped=$((skipped + s)) failed=$((failed + f))
+  while read -r name; do failures+=("$preset: $name"); done < <(
+    grep 'status="fail"' "$file" | sed -E 's/.*name="([^"]+)".*/\1/')
+}
+run_tests() {  # preset, then ctest's selection
+  local preset=$1; shift
+  echo "== $preset: build"
+  deploy/build.sh "$preset" || { failures+=("$preset: build"); failed=$((failed + 1)); return; }
+  echo "== $preset: test"
+  local junit=$PWD/build/$preset/junit.xml
+  rm -f "$junit"
+  "${no_aslr[@]}" ctest --test-dir "build/$preset" -j 2 --output-on-failure --no-tests=error \
+    --output-junit "$junit" "$@" 2>&1 | grep -vE '^ *(Start|Test project|[0-9]+/[0-9]+ .*Passed)|^$'
+  tally "$junit" "$preset"
+}
+
+run_tests dev -LE e2e
+if [ $quick -eq 0 ]; then
+  run_tests tsan -L 'unit|multiprocess'
+  run_tests release -L 'e2e|conformance'
+fi
+
+for failure in "${failures[@]:-}"; do [ -n "$failure" ] && echo "FAILED $failure"; done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ] && [ $passed -gt 0 ]
