@@ -1,0 +1,63 @@
+#include "core/failpoint.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#ifdef GRADSYNC_FAILPOINTS
+
+static gs_status pass_place(void) {
+    GS_FAILPOINT("here");
+    return gs_ok();
+}
+
+static void triggers_at_the_pass_that_was_named_and_once(void **state) {
+    (void)state;
+    assert_int_equal(pass_place().code, GS_OK);
+    assert_int_equal(pass_place().code, GS_OK);
+    gs_status status = pass_place();
+    assert_int_equal(status.code, GS_INTERNAL);
+    assert_string_equal(status.message, "failpoint here");
+    assert_int_equal(pass_place().code, GS_OK);
+}
+
+static void another_rank_does_not_trigger(void **state) {
+    (void)state;
+    assert_int_equal(gs_failpoint_pass("elsewhere").code, GS_OK);
+    assert_int_equal(gs_failpoint_pass("mine").code, GS_INTERNAL);
+}
+
+int main(void) {
+    setenv("RANK", "2", 1);
+    setenv("GRADSYNC_FAILPOINTS", "here=error@3,elsewhere#1=error,mine#2=error,broken", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(triggers_at_the_pass_that_was_named_and_once),
+        cmocka_unit_test(another_rank_does_not_trigger),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+static gs_status pass_place(void) {
+    GS_FAILPOINT("here");
+    return gs_ok();
+}
+
+static void a_release_contains_none(void **state) {
+    (void)state;
+    assert_int_equal(pass_place().code, GS_OK);
+}
+
+int main(void) {
+    setenv("GRADSYNC_FAILPOINTS", "here=error", 1);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_release_contains_none)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif
