@@ -1,0 +1,150 @@
+// The CPU as a device: memory of the host, a stream that is the calling thread with its helpers,
+// and the choice of the instruction set.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/table.h"
+
+#define BOUNDARY_BYTES 64
+#define MAX_THREADS 1024
+// Counts up when a kernel's order of operations, and so its bits, change.
+#define ARITHMETIC_VERSION 1
+
+typedef struct cpu_stream {
+    gs_stream base;
+    gs_cpu_pool *pool; // owns
+} cpu_stream;
+
+typedef struct cpu_device {
+    gs_device base;
+    cpu_stream stream;
+} cpu_device;
+
+typedef struct isa {
+    const char *name;
+    const gs_kernels *kernels;
+    bool available;
+} isa;
+
+#define MAX_ISAS 3
+
+// Worst first.
+static int list_isas(isa isas[MAX_ISAS]) {
+    int count = 0;
+    isas[count++] = (isa){"baseline", &gs_cpu_table_baseline, true};
+#if defined(__x86_64__)
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    isas[count++] = (isa){"avx2", &gs_cpu_table_avx2, avx2};
+    isas[count++] = (isa){"avx512", &gs_cpu_table_avx512, avx512};
+#endif
+    return count;
+}
+
+static gs_status choose_kernels(const gs_kernels **out, const char *name) {
+    isa isas[MAX_ISAS];
+    int count = list_isas(isas);
+    for (int i = count - 1; i >= 0; i--) {
+        if (name && strcmp(name, isas[i].name) != 0) continue;
+        if (isas[i].available) {
+            *out = isas[i].kernels;
+            return gs_ok();
+        }
+        if (name) {
+            return gs_error(GS_INVALID_ARGUMENT, "isa '%s': this machine does not have it", name);
+        }
+    }
+    return gs_error(GS_INVALID_ARGUMENT, "isa '%s': this build knows baseline%s", name,
+                    count == MAX_ISAS ? ", avx2 and avx512" : "");
+}
+
+static void close_cpu(gs_device *device) {
+    cpu_device *cpu = (cpu_device *)device;
+    gs_cpu_pool_destroy(cpu->stream.pool);
+    gs_stream_release(&cpu->stream.base);
+    free(cpu);
+}
+
+static gs_status open_cpu(gs_device **out, int ordinal, const gs_device_options *options) {
+    (void)ordinal;
+    int num_threads = options->num_threads ? options->num_threads : 1;
+    if (num_threads < 0 || num_threads > MAX_THREADS) {
+        return gs_error(GS_INVALID_ARGUMENT, "num_threads %d is not in [0, %d]",
+                        options->num_threads, MAX_THREADS);
+    }
+    const gs_kernels *kernels = NULL;
+    GS_TRY(choose_kernels(&kernels, options->isa));
+    cpu_device *cpu = calloc(1, sizeof *cpu);
+    if (!cpu) return gs_error(GS_RESOURCE_EXHAUSTED, "device cpu: out of memory");
+    gs_stream_init(&cpu->stream.base, &gs_cpu_backend);
+    gs_status status = gs_cpu_pool_create(&cpu->stream.pool, num_threads);
+    if (status.code) {
+        close_cpu(&cpu->base);
+        return status;
+    }
+    gs_cpu_prepare_blas();
+    cpu->base.num_threads = num_threads;
+    cpu->base.kernels = kernels;
+    cpu->base.stream = &cpu->stream.base;
+    *out = &cpu->base;
+    return gs_ok();
+}
+
+static gs_status alloc_cpu(gs_device *device, void **memory, size_t bytes) {
+    void *allocated = gs_alloc_aligned(bytes, BOUNDARY_BYTES);
+    if (!allocated) {
+        return gs_error(GS_RESOURCE_EXHAUSTED, "device %s: no memory for %zu bytes", device->name,
+                        bytes);
+    }
+    *memory = allocated;
+    return gs_ok();
+}
+
+static void free_cpu(gs_device *device, void *memory) {
+    (void)device;
+    free(memory);
+}
+
+static gs_status copy_cpu(gs_device *device, void *to, const void *from, size_t bytes,
+                          gs_copy_direction direction) {
+    (void)device;
+    (void)direction;
+    memmove(to, from, bytes);
+    return gs_ok();
+}
+
+static gs_status wait_cpu(gs_stream *stream, gs_deadline deadline) {
+    (void)stream;
+    (void)deadline;
+    return gs_ok(); // launchers return when their work is done
+}
+
+// Neither the instruction set nor the number of threads is in it: they do not change a bit.
+static void describe_cpu(const gs_device *device, char *text, size_t text_bytes) {
+    (void)device;
+    char blas[64];
+    gs_cpu_describe_blas(blas, sizeof blas);
+    snprintf(text, text_bytes, "cpu kernels=%d openblas=%s", ARITHMETIC_VERSION, blas);
+}
+
+const gs_device_backend gs_cpu_backend = {
+    .name = "cpu",
+    .open = open_cpu,
+    .close = close_cpu,
+    .alloc = alloc_cpu,
+    .free = free_cpu,
+    .copy = copy_cpu,
+    .wait = wait_cpu,
+    .arithmetic = describe_cpu,
+};
+
+void gs_stream_for_each(gs_stream *stream, size_t num_items, void (*body)(void *ctx, size_t item),
+                        void *ctx) {
+    gs_cpu_pool_run(((cpu_stream *)stream)->pool, num_items, body, ctx);
+}

@@ -1,0 +1,111 @@
+// SGD and AdamW in PyTorch's order of operations, one pass, the corrections hoisted out of the
+// loop.
+#include <math.h>
+
+#include "kernels/cpu/chunks.h"
+#include "kernels/cpu/isa.h"
+
+typedef struct adamw_job {
+    float *param, *m, *v;
+    const float *grad;
+    const gs_adamw *step;
+    float step_size, correction2_root_inverse;
+    size_t count;
+} adamw_job;
+
+GS_INLINE void step_adamw(const adamw_job *job, gs_range range, const bool decoupled) {
+    float *restrict param = job->param + range.first;
+    float *restrict m = job->m + range.first;
+    float *restrict v = job->v + range.first;
+    const float *restrict grad = job->grad + range.first;
+    const gs_adamw *step = job->step;
+    const float grad_scale = step->grad_scale, eps = step->eps, decay = step->weight_decay;
+    const float beta1 = step->beta1, beta2 = step->beta2;
+    const float rest1 = (float)(1.0 - (double)beta1), rest2 = (float)(1.0 - (double)beta2);
+    const float keep = (float)(1.0 - (double)step->lr * (double)decay);
+    const float step_size = job->step_size, root_inverse = job->correction2_root_inverse;
+    for (size_t i = 0; i < range.count; i++) {
+        float p = param[i], g = grad[i] * grad_scale;
+        if (decoupled) {
+            p *= keep;
+        } else {
+            g += decay * p;
+        }
+        float next_m = beta1 * m[i] + rest1 * g;
+        float next_v = beta2 * v[i] + rest2 * g * g;
+        float denominator = sqrtf(next_v) * root_inverse + eps;
+        m[i] = next_m;
+        v[i] = next_v;
+        param[i] = p - step_size * next_m / denominator;
+    }
+}
+
+static void adamw_item(void *ctx, size_t item) {
+    const adamw_job *job = ctx;
+    gs_range range = gs_item_range(item, GS_CHUNK, job->count);
+    if (job->step->decoupled) {
+        step_adamw(job, range, true);
+    } else {
+        step_adamw(job, range, false);
+    }
+}
+
+void GS_CPU(adamw)(gs_stream *stream, float *param, float *m, float *v, const float *grad,
+                   const gs_adamw *step, size_t count) {
+    adamw_job job = {.param = param, .m = m, .v = v, .grad = grad, .step = step, .count = count};
+    job.step_size = (float)((double)step->lr / step->correction1);
+    job.correction2_root_inverse = (float)(1.0 / sqrt(step->correction2));
+    gs_stream_for_each(stream, gs_num_items(count, GS_CHUNK), adamw_item, &job);
+}
+
+typedef struct sgd_job {
+    float *param, *momentum;
+    const float *grad;
+    const gs_sgd *step;
+    size_t count;
+} sgd_job;
+
+static void step_plain(const sgd_job *job, gs_range range) {
+    float *restrict param = job->param + range.first;
+    const float *restrict grad = job->grad + range.first;
+    const gs_sgd step = *job->step;
+    for (size_t i = 0; i < range.count; i++) {
+        float g = grad[i] * step.grad_scale + step.weight_decay * param[i];
+        param[i] -= step.lr * g;
+    }
+}
+
+GS_INLINE void step_momentum(const sgd_job *job, gs_range range, const bool first_step,
+                             const bool nesterov) {
+    float *restrict param = job->param + range.first;
+    float *restrict momentum = job->momentum + range.first;
+    const float *restrict grad = job->grad + range.first;
+    const gs_sgd step = *job->step;
+    const float rest = (float)(1.0 - (double)step.dampening);
+    for (size_t i = 0; i < range.count; i++) {
+        float g = grad[i] * step.grad_scale + step.weight_decay * param[i];
+        float buffer = first_step ? g : step.momentum * momentum[i] + rest * g;
+        momentum[i] = buffer;
+        param[i] -= step.lr * (nesterov ? g + step.momentum * buffer : buffer);
+    }
+}
+
+static void sgd_item(void *ctx, size_t item) {
+    const sgd_job *job = ctx;
+    const gs_sgd *step = job->step;
+    gs_range range = gs_item_range(item, GS_CHUNK, job->count);
+    if (step->momentum == 0.0f || !job->momentum) {
+        step_plain(job, range);
+    } else if (step->nesterov) {
+        step_momentum(job, range, step->first_step, true);
+    } else {
+        step_momentum(job, range, step->first_step, false);
+    }
+}
+
+void GS_CPU(sgd)(gs_stream *stream, float *param, float *momentum, const float *grad,
+                 const gs_sgd *step, size_t count) {
+    sgd_job job = {
+        .param = param, .momentum = momentum, .grad = grad, .step = step, .count = count};
+    gs_stream_for_each(stream, gs_num_items(count, GS_CHUNK), sgd_item, &job);
+}

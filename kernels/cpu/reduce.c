@@ -1,0 +1,269 @@
+// outputs[*] = scale · (inputs[0] op inputs[1] op …): the inner loop of collectives. Runs in the
+// calling thread, which need not be the stream's, and touches the stream only to report a misuse.
+//
+// All sources are read together, STEP elements at a time, so that the result is made in registers
+// or L1 and each line is touched once. Lines that are written are asked for with write intent AHEAD
+// bytes early: a line that is dirty in another core's cache then moves once instead of twice. Plain
+// stores: the lines have just been read.
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/cpu/cast.h"
+#include "kernels/cpu/chunks.h"
+#include "kernels/cpu/isa.h"
+
+#define STEP 64 // 256 bytes of fp32
+#define AHEAD_BYTES 768
+#define LINE_BYTES 64
+
+GS_INLINE void prefetch_step(const gs_reduction *r, size_t first_byte, size_t bytes) {
+    for (int k = 0; k < r->num_outputs; k++) {
+        char *ahead = (char *)r->outputs[k] + first_byte + AHEAD_BYTES;
+        for (size_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(ahead + at, 1, 3);
+    }
+}
+
+#define COMBINE(type, op, left, right)                                                             \
+    ((op) == GS_OP_SUM   ? (type)((left) + (right))                                                \
+     : (op) == GS_OP_MAX ? ((left) > (right) || (left) != (left) ? (left) : (right))               \
+                         : ((left) < (right) || (left) != (left) ? (left) : (right)))
+
+// The fast path: sums of fp32 and bf16, folded left to right, type and number of inputs known to
+// the compiler.
+#define MOST_UNROLLED 8
+
+GS_INLINE float load_element(const char *in, const gs_dtype dtype, size_t i) {
+    uint32_t bits;
+    if (dtype == GS_BF16) {
+        uint16_t half;
+        memcpy(&half, in + 2 * i, sizeof half);
+        bits = (uint32_t)half << 16;
+    } else {
+        memcpy(&bits, in + 4 * i, sizeof bits);
+    }
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// `count` is STEP for all but the last step of a buffer.
+GS_INLINE void sum_step(const gs_reduction *r, const gs_dtype dtype, const int num_inputs,
+                        size_t first, const size_t count) {
+    const size_t bytes = dtype == GS_BF16 ? 2 : 4;
+    const float scale = (float)r->scale;
+    float sums[STEP];
+    uint16_t halves[STEP];
+    const char *in[MOST_UNROLLED];
+#pragma GCC unroll 8
+    for (int k = 0; k < num_inputs; k++) in[k] = (const char *)r->inputs[k] + first * bytes;
+    for (size_t i = 0; i < count; i++) {
+        float sum = load_element(in[0], dtype, i);
+#pragma GCC unroll 8
+        for (int k = 1; k < num_inputs; k++) sum += load_element(in[k], dtype, i);
+        sums[i] = sum * scale;
+    }
+    if (dtype == GS_BF16) GS_CPU(narrow_bf16)(halves, sums, count);
+    for (int k = 0; k < r->num_outputs; k++) {
+        char *out = (char *)r->outputs[k] + first * bytes;
+        if (dtype == GS_BF16) {
+            memcpy(out, halves, count * sizeof *halves);
+        } else {
+            memcpy(out, sums, count * sizeof *sums);
+        }
+    }
+}
+
+GS_INLINE void sum_steps(const gs_reduction *r, const gs_dtype dtype, const int num_inputs) {
+    const size_t bytes = dtype == GS_BF16 ? 2 : 4;
+    size_t at = 0;
+    for (; at + STEP <= r->count; at += STEP) {
+        prefetch_step(r, at * bytes, STEP * bytes);
+        sum_step(r, dtype, num_inputs, at, STEP);
+    }
+    if (at < r->count) sum_step(r, dtype, num_inputs, at, r->count - at);
+}
+
+// False: no fast path for this number of inputs.
+GS_INLINE bool sum_inputs(const gs_reduction *r, const gs_dtype dtype) {
+    switch (r->num_inputs) {
+    case 1:
+        sum_steps(r, dtype, 1);
+        return true;
+    case 2:
+        sum_steps(r, dtype, 2);
+        return true;
+    case 3:
+        sum_steps(r, dtype, 3);
+        return true;
+    case 4:
+        sum_steps(r, dtype, 4);
+        return true;
+    case 5:
+        sum_steps(r, dtype, 5);
+        return true;
+    case 6:
+        sum_steps(r, dtype, 6);
+        return true;
+    case 7:
+        sum_steps(r, dtype, 7);
+        return true;
+    case 8:
+        sum_steps(r, dtype, 8);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool reduce_fast(const gs_reduction *r) {
+    if (r->op != GS_OP_SUM || r->merges) return false;
+    if (r->dtype == GS_FP32) return sum_inputs(r, GS_FP32);
+    return r->dtype == GS_BF16 && sum_inputs(r, GS_BF16);
+}
+
+// The general path: any type, any merges. A stack of steps in the type that accumulates.
+typedef union step {
+    float fp32[STEP];
+    double fp64[STEP];
+    int64_t i64[STEP];
+    int32_t i32[STEP];
+} step;
+
+static void load_step(step *to, const gs_reduction *r, int input, size_t first, size_t count) {
+    size_t bytes = gs_dtype_bytes(r->dtype);
+    const char *in = (const char *)r->inputs[input] + first * bytes;
+    if (r->dtype == GS_FP16) {
+        GS_CPU(widen_fp16)(to->fp32, (const void *)in, count);
+    } else if (r->dtype == GS_BF16) {
+        GS_CPU(widen_bf16)(to->fp32, (const void *)in, count);
+    } else {
+        memcpy(to, in, count * bytes);
+    }
+}
+
+static void store_step(const gs_reduction *r, int output, step *from, size_t first, size_t count) {
+    size_t bytes = gs_dtype_bytes(r->dtype);
+    char *out = (char *)r->outputs[output] + first * bytes;
+    if (r->dtype == GS_FP16) {
+        GS_CPU(narrow_fp16)((void *)out, from->fp32, count);
+    } else if (r->dtype == GS_BF16) {
+        GS_CPU(narrow_bf16)((void *)out, from->fp32, count);
+    } else {
+        memcpy(out, from, count * bytes);
+    }
+}
+
+// left = left op right. Integer sums wrap around.
+#define DEFINE_COMBINE(name, type, sum_type)                                                       \
+    static void name(type *left, const type *right, gs_reduce_op op) {                             \
+        if (op == GS_OP_SUM) {                                                                     \
+            for (size_t i = 0; i < STEP; i++) {                                                    \
+                left[i] = (type)((sum_type)left[i] + (sum_type)right[i]);                          \
+            }                                                                                      \
+        } else if (op == GS_OP_MAX) {                                                              \
+            for (size_t i = 0; i < STEP; i++) {                                                    \
+                left[i] = COMBINE(type, GS_OP_MAX, left[i], right[i]);                             \
+            }                                                                                      \
+        } else {                                                                                   \
+            for (size_t i = 0; i < STEP; i++) {                                                    \
+                left[i] = COMBINE(type, GS_OP_MIN, left[i], right[i]);                             \
+            }                                                                                      \
+        }                                                                                          \
+    }
+DEFINE_COMBINE(combine_fp32, float, float)
+DEFINE_COMBINE(combine_fp64, double, double)
+DEFINE_COMBINE(combine_i64, int64_t, uint64_t)
+DEFINE_COMBINE(combine_i32, int32_t, uint32_t)
+
+static void combine_steps(step *left, const step *right, gs_dtype dtype, gs_reduce_op op) {
+    switch (dtype) {
+    case GS_FP64:
+        combine_fp64(left->fp64, right->fp64, op);
+        return;
+    case GS_I64:
+        combine_i64(left->i64, right->i64, op);
+        return;
+    case GS_I32:
+        combine_i32(left->i32, right->i32, op);
+        return;
+    default:
+        combine_fp32(left->fp32, right->fp32, op);
+        return;
+    }
+}
+
+static void scale_step(step *at, gs_dtype dtype, double scale) {
+    if (dtype == GS_FP64) {
+        for (size_t i = 0; i < STEP; i++) at->fp64[i] *= scale;
+    } else if (dtype != GS_I64 && dtype != GS_I32) {
+        for (size_t i = 0; i < STEP; i++) at->fp32[i] *= (float)scale;
+    }
+}
+
+// Elements beyond the count of a last step hold zeros or leftovers; they are combined and dropped.
+static void reduce_steps(const gs_reduction *r, step *stack) {
+    size_t bytes = gs_dtype_bytes(r->dtype);
+    for (size_t first = 0; first < r->count; first += STEP) {
+        size_t count = r->count - first < STEP ? r->count - first : STEP;
+        if (count == STEP) prefetch_step(r, first * bytes, STEP * bytes);
+        int depth = 0;
+        for (int k = 0; k < r->num_inputs; k++) {
+            load_step(&stack[depth++], r, k, first, count);
+            for (int merges = r->merges ? r->merges[k] : k > 0; merges; merges--) {
+                combine_steps(&stack[depth - 2], &stack[depth - 1], r->dtype, r->op);
+                depth--;
+            }
+        }
+        scale_step(&stack[0], r->dtype, r->scale);
+        for (int k = 0; k < r->num_outputs; k++) store_step(r, k, &stack[0], first, count);
+    }
+}
+
+// How deep the stack grows; 0 when the program is none.
+static int measure_depth(const gs_reduction *r) {
+    int depth = 0, deepest = 0;
+    for (int k = 0; k < r->num_inputs; k++) {
+        depth++;
+        if (depth > deepest) deepest = depth;
+        int merges = r->merges ? r->merges[k] : k > 0;
+        if (merges >= depth) return 0;
+        depth -= merges;
+    }
+    return depth == 1 ? deepest : 0;
+}
+
+static gs_status check_reduction(const gs_reduction *r) {
+    bool is_float =
+        r->dtype == GS_FP32 || r->dtype == GS_FP64 || r->dtype == GS_FP16 || r->dtype == GS_BF16;
+    if (!is_float && r->dtype != GS_I64 && r->dtype != GS_I32) {
+        return gs_error(GS_INVALID_ARGUMENT, "reduce: dtype %s", gs_dtype_name(r->dtype));
+    }
+    if (r->num_inputs < 1 || r->num_inputs > GS_REDUCE_MAX_INPUTS) {
+        return gs_error(GS_INVALID_ARGUMENT, "reduce: %d inputs are not in [1, %d]", r->num_inputs,
+                        GS_REDUCE_MAX_INPUTS);
+    }
+    if ((unsigned)r->op > GS_OP_MIN) {
+        return gs_error(GS_INVALID_ARGUMENT, "reduce: operation %d", (int)r->op);
+    }
+    if (!is_float && r->scale != 1.0) {
+        return gs_error(GS_INVALID_ARGUMENT, "reduce: %s takes no scale, got %g",
+                        gs_dtype_name(r->dtype), r->scale);
+    }
+    if (measure_depth(r) == 0) {
+        return gs_error(GS_INVALID_ARGUMENT, "reduce: merges of %d inputs do not leave one value",
+                        r->num_inputs);
+    }
+    return gs_ok();
+}
+
+void GS_CPU(reduce)(gs_stream *stream, const gs_reduction *reduction) {
+    gs_status status = check_reduction(reduction);
+    if (status.code) {
+        gs_stream_fail(stream, status);
+        return;
+    }
+    if (reduce_fast(reduction)) return;
+    step stack[GS_REDUCE_MAX_INPUTS];
+    memset(stack, 0, (size_t)measure_depth(reduction) * sizeof *stack);
+    reduce_steps(reduction, stack);
+}

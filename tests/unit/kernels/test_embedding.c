@@ -1,0 +1,74 @@
+#include "tests/unit/kernels/kernel_test.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define BATCH ((size_t)2)
+#define POSITIONS ((size_t)3)
+#define CHANNELS ((size_t)131)
+#define VOCAB ((size_t)5)
+
+static const int32_t tokens[BATCH * POSITIONS] = {4, 0, 4, 4, 2, 0};
+
+static void forward_adds_token_and_position(void **state) {
+    float *wte = make_uniform(VOCAB * CHANNELS, 1, -1, 1);
+    float *wpe = make_uniform(POSITIONS * CHANNELS, 2, -1, 1);
+    float *out = make_zeros(BATCH * POSITIONS * CHANNELS);
+    gs_device_kernels(*state)->embedding(gs_device_stream(*state), out, tokens, wte, wpe, BATCH,
+                                         POSITIONS, CHANNELS);
+    for (size_t i = 0; i < BATCH * POSITIONS * CHANNELS; i++) {
+        size_t row = i / CHANNELS, c = i % CHANNELS;
+        assert_true(out[i] ==
+                    wte[(size_t)tokens[row] * CHANNELS + c] + wpe[row % POSITIONS * CHANNELS + c]);
+    }
+    free(wte);
+    free(wpe);
+    free(out);
+}
+
+static void backward_adds_tokens_and_sums_positions(void **state) {
+    float *dout = make_uniform(BATCH * POSITIONS * CHANNELS, 3, -1, 1);
+    float *dwte = make_uniform(VOCAB * CHANNELS, 4, -1, 1);
+    float *dwpe = make_zeros(POSITIONS * CHANNELS);
+    double *want_wte = widen(dwte, VOCAB * CHANNELS), *want_wpe = widen(dwpe, POSITIONS * CHANNELS);
+    for (size_t i = 0; i < POSITIONS * CHANNELS; i++) dwpe[i] = NAN;
+    for (size_t i = 0; i < BATCH * POSITIONS * CHANNELS; i++) {
+        size_t row = i / CHANNELS, c = i % CHANNELS;
+        want_wte[(size_t)tokens[row] * CHANNELS + c] += (double)dout[i];
+        want_wpe[row % POSITIONS * CHANNELS + c] += (double)dout[i];
+    }
+    gs_device_kernels(*state)->embedding_backward(gs_device_stream(*state), dwte, dwpe, dout,
+                                                  tokens, BATCH, POSITIONS, CHANNELS, VOCAB, false);
+    assert_stream_ok(*state);
+    assert_close(dwte, want_wte, VOCAB * CHANNELS, 1e-6, 0);
+    assert_close(dwpe, want_wpe, POSITIONS * CHANNELS, 1e-6, 0);
+    gs_device_kernels(*state)->embedding_backward(gs_device_stream(*state), dwte, dwpe, dout,
+                                                  tokens, BATCH, POSITIONS, CHANNELS, VOCAB, true);
+    for (size_t i = 0; i < POSITIONS * CHANNELS; i++) want_wpe[i] *= 2;
+    assert_close(dwpe, want_wpe, POSITIONS * CHANNELS, 1e-6, 0);
+    free(dout);
+    free(dwte);
+    free(dwpe);
+    free(want_wte);
+    free(want_wpe);
+}
+
+static void tokens_outside_the_vocabulary_fail_the_stream(void **state) {
+    const int32_t bad[] = {0, 5}, negative[] = {-1, 0};
+    float memory[64] = {0};
+    const gs_kernels *k = gs_device_kernels(*state);
+    k->embedding_backward(gs_device_stream(*state), memory, memory + 32, memory, bad, 1, 2, 4, 5,
+                          true);
+    assert_stream_failed(*state, "row 1: token 5");
+    k->embedding(gs_device_stream(*state), memory, negative, memory, memory, 1, 2, 4);
+    assert_stream_failed(*state, "row 0: token -1");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forward_adds_token_and_position),
+        cmocka_unit_test(backward_adds_tokens_and_sums_positions),
+        cmocka_unit_test(tokens_outside_the_vocabulary_fail_the_stream),
+    };
+    return cmocka_run_group_tests(tests, open_test_device, close_test_device);
+}
