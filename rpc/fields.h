@@ -2,7 +2,9 @@
 // OpenAPI and the error that names the field.
 //
 // decode reports *all* problems at once, each with a JSON pointer, a stable code and, for an unknown
-// member, the nearest known name.
+// member, the nearest known name. Nothing is coerced: 200.0 is no integer, "1" no number, null no value.
+// A double without a range takes "NaN", "Infinity" and "-Infinity" too. encode leaves out empty strings
+// and lists that have no default, so decode(encode(x)) is x.
 #ifndef RPC_FIELDS_H
 #define RPC_FIELDS_H
 
@@ -37,14 +39,17 @@ typedef struct gs_field {
     double least, most;          // of numbers and of the elements of INTS
     const char *default_value;   // JSON text: "0.0006", "\"adamw\"", "true"; NULL: zero
     const char *const *words;    // of enums, NULL-terminated
-    const char *pattern;         // of strings: POSIX extended regex, or NULL
+    const char *const *later_words;  // values that are known but not in this version; or NULL
+    const char *pattern;         // of strings: POSIX extended regex, or NULL; "" passes always
     const struct gs_field *fields;  // of OBJECT and OBJECTS, ended by a row without a name
     const char *help;               // one sentence
 } gs_field;
 
 typedef struct gs_field_error {
     char pointer[128];  // "/reducer/bucket_cap_bytes"
-    char code[32];      // "unknown_member", "wrong_type", "out_of_range", "missing", "too_long", …
+    // "unknown_member", "wrong_type", "out_of_range", "missing", "too_long", "bad_pattern", "bad_word",
+    // "too_many"; rules between members add their own, as "not_applicable"
+    char code[32];
     char message[160], hint[96];
 } gs_field_error;
 

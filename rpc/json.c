@@ -258,6 +258,11 @@ bool gs_json_double(double *value, const gs_json *json) {
     return true;
 }
 
+bool gs_json_is_true(const gs_json *value) {
+    json_object *object = unwrap(value);
+    return json_object_is_type(object, json_type_boolean) && json_object_get_boolean(object);
+}
+
 const char *gs_json_string_or(const gs_json *object, const char *key, const char *fallback) {
     const char *text = gs_json_string(gs_json_get(object, key));
     return text ? text : fallback;
@@ -326,11 +331,9 @@ gs_status gs_json_read_double(double *value, const gs_json *object, const char *
 }
 
 gs_status gs_json_read_bool(bool *value, const gs_json *object, const char *key) {
-    json_object *member = unwrap(gs_json_get(object, key));
-    if (!json_object_is_type(member, json_type_boolean)) {
-        return refuse_member(key, object, "true or false");
-    }
-    *value = json_object_get_boolean(member);
+    const gs_json *member = gs_json_get(object, key);
+    if (gs_json_type_of(member) != GS_JSON_BOOL) return refuse_member(key, object, "true or false");
+    *value = gs_json_is_true(member);
     return gs_ok();
 }
 

@@ -3,9 +3,13 @@
 // Parsing is strict: UTF-8, one value, no comments, no duplicate members, no NaN, depth ≤ 32. Getters
 // never coerce. Every double goes through one writer: what is not finite becomes "NaN", "Infinity" or
 // "-Infinity", and "/" is not escaped.
+// JSON's null is the NULL pointer: gs_json_parse of "null" gives NULL, and gs_json_each shows members that
+// are null. New strings: what is not UTF-8, and NUL, becomes U+FFFD, so what is encoded can be parsed; an
+// escaped NUL in a text is refused.
 // Values are reference counted: make and parse give one reference, setters *take* the value's reference,
 // getters *borrow* from their container. Not shared between threads at the same time.
-// Out of memory while building sticks: the value is NULL, setters ignore it, and the last encode fails.
+// Out of memory while building sticks: setters ignore such a value, and the encode of what should have
+// held it fails. Setting NULL is allowed and does nothing.
 #ifndef RPC_JSON_H
 #define RPC_JSON_H
 
@@ -86,6 +90,7 @@ GS_NODISCARD gs_status gs_json_read_bytes(void **data, size_t *bytes, const gs_j
 // The value itself.
 const char *gs_json_string(const gs_json *value);  // NULL when it is no string
 bool gs_json_int(int64_t *value, const gs_json *json);
-bool gs_json_double(double *value, const gs_json *json);
+bool gs_json_double(double *value, const gs_json *json);  // ints, "NaN", "Infinity", "-Infinity" too
+bool gs_json_is_true(const gs_json *value);  // false for anything but true
 
 #endif

@@ -35,7 +35,9 @@ typedef struct gs_rpc_server_options {
     gs_rpc_handler handlers[GS_NUM_METHODS];  // NULL: UNIMPLEMENTED
     void *ctx;
     // A call that the handler kept was cancelled, its deadline passed, or its peer went away: forget it,
-    // do not end it. May be NULL.
+    // do not end it. A lost connection ends its streams at once; a kept call stays for 30 s or its
+    // deadline, because its client may come back for the answer. Not called from within a handler, nor
+    // from gs_rpc_server_close. May be NULL.
     void (*call_gone)(void *ctx, gs_rpc_call_handle *call);
     // A connection was closed by the peer or fell silent. May be NULL.
     void (*peer_gone)(void *ctx, const gs_rpc_peer *peer);
@@ -65,7 +67,7 @@ void gs_rpc_call_set_data(gs_rpc_call_handle *call, void *data);
 
 typedef struct gs_rpc_server_stats {
     uint64_t received[GS_NUM_METHODS], sent;
-    uint64_t dropped_malformed, dropped_stale, dropped_slow, repeated;
+    uint64_t dropped_malformed, dropped_stale, dropped_slow, dropped_flood, repeated;
     size_t connections, calls_open;
 } gs_rpc_server_stats;
 void gs_rpc_server_get_stats(const gs_rpc_server *server, gs_rpc_server_stats *stats);

@@ -1,0 +1,232 @@
+#include "rpc/job_spec.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static gs_job_spec spec;  // large; each test fills it anew
+static gs_field_errors errors;
+
+static gs_status decode(const char *text) {
+    gs_json *object = NULL;
+    gs_status status = gs_json_parse(&object, text, strlen(text));
+    assert_string_equal(status.message, "");
+    errors = (gs_field_errors){0};
+    status = gs_job_spec_decode(&spec, object, &errors);
+    gs_json_release(object);
+    return status;
+}
+
+static void expect_ok(const char *text) {
+    gs_status status = decode(text);
+    if (status.code) {
+        fail_msg("%s: %s %s", text, errors.items[0].pointer, errors.items[0].message);
+    }
+}
+
+// `members` stand beside a valid gpt2 job.
+static void expect_error(const char *members, const char *pointer, const char *code,
+                         const char *message) {
+    char text[1024];
+    snprintf(text, sizeof text, "{\"steps\":{\"target\":9},%s%s}", members,
+             strstr(members, "\"model\":") ? "" : ",\"model\":{\"kind\":\"gpt2\"}");
+    gs_status status = decode(text);
+    if (!status.code) fail_msg("accepted: %s", text);
+    if (errors.count != 1) {
+        fail_msg("%s: %d errors, second %s %s", text, errors.count, errors.items[1].pointer,
+                 errors.items[1].message);
+    }
+    assert_string_equal(errors.items[0].pointer, pointer);
+    assert_string_equal(errors.items[0].code, code);
+    if (message) assert_string_equal(errors.items[0].message, message);
+}
+
+static void minimal_spec_is_complete(void **state) {
+    (void)state;
+    expect_ok("{\"name\":\"hello\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":200}}");
+    assert_string_equal(spec.name, "hello");
+    assert_int_equal(spec.model.kind, GS_MODEL_MLP);
+    assert_int_equal(spec.model.mlp.num_dims, 4);
+    assert_int_equal(spec.world.min, 1);
+    assert_int_equal(spec.world.max, 1);
+    assert_int_equal(spec.logical_shards, 1);
+    assert_int_equal(spec.data.kind, GS_DATA_SYNTHETIC);
+    assert_int_equal(spec.data.micro_batch, 8);
+    assert_int_equal(spec.data.global_batch, 8);
+    assert_int_equal(spec.optimizer.kind, GS_OPTIMIZER_ADAMW);
+    assert_int_equal(gs_job_spec_passes_per_shard(&spec), 1);
+}
+
+static void name_is_generated_from_the_model(void **state) {
+    (void)state;
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1}}");
+    assert_int_equal(strlen(spec.name), strlen("gpt2-") + 6);
+    assert_memory_equal(spec.name, "gpt2-", 5);
+    char first[GS_SPEC_NAME_LEN];
+    strcpy(first, spec.name);
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1}}");
+    assert_string_not_equal(first, spec.name);
+}
+
+static void one_bound_of_the_world_gives_the_other(void **state) {
+    (void)state;
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},\"world\":{\"min\":3}}");
+    assert_int_equal(spec.world.max, 3);
+    assert_int_equal(spec.logical_shards, 3);
+    assert_int_equal(spec.data.global_batch, 24);
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},\"world\":{\"max\":4}}");
+    assert_int_equal(spec.world.min, 4);
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},\"world\":{\"min\":1,\"max\":4},"
+              "\"data\":{\"global_batch\":64,\"micro_batch\":4}}");
+    assert_int_equal(gs_job_spec_passes_per_shard(&spec), 4);
+}
+
+static void rules_between_members_are_checked(void **state) {
+    (void)state;
+    expect_error("\"world\":{\"min\":4,\"max\":2}", "/world/min", "out_of_range",
+                 "must be between 1 and world.max (2)");
+    expect_error("\"world\":{\"max\":4},\"logical_shards\":3", "/logical_shards", "out_of_range",
+                 "must be at least world.max (4)");
+    expect_error("\"world\":{\"max\":2},\"data\":{\"global_batch\":24}", "/data/global_batch",
+                 "out_of_range", "must be a multiple of logical_shards times micro_batch (16)");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"gpt2\":{\"heads\":3}}", "/model/gpt2/heads",
+                 "out_of_range", "must divide channels (128)");
+    expect_error("\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[10]}}", "/model/mlp/dims",
+                 "out_of_range", NULL);
+    expect_error("\"model\":{\"kind\":\"mlp\"},\"data\":{\"micro_batch\":1}", "/data/micro_batch",
+                 "out_of_range", "must be at least 2 with batch_norm local");
+    expect_error("\"model\":{\"kind\":\"mlp\",\"gpt2\":{\"heads\":2}}", "/model/gpt2",
+                 "not_applicable", "model.kind is mlp");
+    expect_error("\"data\":{\"kind\":\"bytes\"}", "/data/train", "missing",
+                 "must be given for data of kind bytes");
+    expect_error("\"data\":{\"kind\":\"bytes\",\"train\":\"a\"},\"model\":{\"kind\":\"gpt2\",\"gpt2\":"
+                 "{\"vocab\":128}}", "/model/gpt2/vocab", "out_of_range", NULL);
+    expect_error("\"data\":{\"kind\":\"idx\",\"train\":\"a\",\"train_labels\":\"b\"}", "/data/kind",
+                 "not_applicable", "idx is for model.kind mlp");
+    expect_error("\"model\":{\"kind\":\"mlp\"},\"data\":{\"kind\":\"idx\",\"train\":\"a\"}",
+                 "/data/train_labels", "missing", NULL);
+    expect_error("\"data\":{\"train\":\"a\"}", "/data/train", "not_applicable",
+                 "data of kind synthetic reads no files");
+    expect_error("\"optimizer\":{\"momentum\":0.9}", "/optimizer/momentum", "not_applicable",
+                 "only for sgd");
+    expect_error("\"optimizer\":{\"kind\":\"sgd\",\"nesterov\":true}", "/optimizer/nesterov",
+                 "not_applicable", NULL);
+    expect_error("\"optimizer\":{\"lr\":0}", "/optimizer/lr", "out_of_range", NULL);
+    expect_error("\"reducer\":{\"timeout_seconds\":0}", "/reducer/timeout_seconds", "out_of_range", NULL);
+    expect_error("\"restart\":{\"on_worker_error\":\"rescale\"}", "/restart/on_worker_error", "bad_word",
+                 NULL);
+    expect_error("\"world\":{\"max\":2},\"reducer\":{\"backend\":\"self\"}", "/reducer/backend",
+                 "not_applicable", NULL);
+    expect_error("\"model\":{\"kind\":\"mlp\"},\"sample\":{\"tokens\":5}", "/sample/tokens",
+                 "not_applicable", NULL);
+    expect_error("\"exact\":true,\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"buffers\":\"none\"}", "/exact",
+                 "not_applicable", NULL);
+}
+
+static void names_and_paths_cannot_leave_their_place(void **state) {
+    (void)state;
+    expect_error("\"name\":\"Hello\"", "/name", "bad_pattern", NULL);
+    expect_error("\"name\":\"1a\"", "/name", "bad_pattern", NULL);
+    expect_error("\"name\":\"a b\"", "/name", "bad_pattern", NULL);
+    static const char *const bad[] = {"/etc/passwd", "../x", "a/../b", "a/..", ".hidden", "a//b", "a/",
+                                      "a b", "a\\\\b", "~root", "a\\nb"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char members[128];
+        snprintf(members, sizeof members, "\"data\":{\"kind\":\"bytes\",\"train\":[\"ok\",\"%s\"]}", bad[i]);
+        expect_error(members, "/data/train/1", "bad_pattern", NULL);
+    }
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},"
+              "\"data\":{\"kind\":\"bytes\",\"train\":\"corpus/*.txt\",\"eval\":[\"a..b\",\"c-*_1\"]}}");
+}
+
+static void values_of_the_full_product_say_so(void **state) {
+    (void)state;
+    expect_error("\"reducer\":{\"hook\":{\"kind\":\"powersgd\"}}", "/reducer/hook/kind", "bad_word",
+                 "not in this version; one of: allreduce");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"bf16\"}", "/model/precision", "bad_word",
+                 "not in this version; one of: fp32");
+    expect_error("\"world\":{\"device\":\"cuda\"}", "/world/device", "bad_word",
+                 "not in this version; one of: auto, cpu");
+    expect_error("\"tracing\":{\"ring_steps\":64}", "/tracing", "unknown_member", "not in this version");
+    expect_error("\"restart\":{\"rules\":[]}", "/restart/rules", "unknown_member", "not in this version");
+}
+
+static void unknown_kind_brings_no_errors_in_its_wake(void **state) {
+    (void)state;
+    expect_error("\"model\":{\"kind\":\"mlpp\",\"mlp\":{\"dims\":[4,2]}}", "/model/kind", "bad_word",
+                 "must be one of: gpt2, mlp");
+    assert_string_equal(errors.items[0].hint, "did you mean mlp?");
+}
+
+static void required_members_are_asked_for(void **state) {
+    (void)state;
+    gs_status status = decode("{}");
+    assert_string_equal(status.message, "2 problems found");
+    assert_string_equal(errors.items[0].pointer, "/model");
+    assert_string_equal(errors.items[1].pointer, "/steps");
+}
+
+static void effective_spec_decodes_to_itself(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "{\"name\":\"a\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":200}}",
+        "{\"name\":\"b\",\"labels\":[{\"key\":\"team\",\"value\":\"nlp\"}],\"world\":{\"min\":2,\"max\":8},"
+        "\"exact\":true,\"model\":{\"kind\":\"gpt2\",\"gpt2\":{\"layers\":12,\"heads\":12,"
+        "\"channels\":768}},\"data\":{\"kind\":\"token_shards\",\"train\":\"train_*.bin\","
+        "\"eval\":[\"val_*.bin\"],\"global_batch\":512,\"micro_batch\":16},\"optimizer\":{\"lr\":0.0006,"
+        "\"schedule\":{\"kind\":\"cosine\",\"warmup_steps\":700}},\"steps\":{\"target\":10000},"
+        "\"sample\":{\"tokens\":200,\"prompt\":\"Once\"}}",
+        "{\"name\":\"c\",\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[784,10],\"batch_norm\":\"none\"}},"
+        "\"data\":{\"kind\":\"idx\",\"train\":\"t\",\"train_labels\":\"tl\",\"eval\":\"e\","
+        "\"eval_labels\":\"el\"},\"optimizer\":{\"kind\":\"sgd\",\"momentum\":0.9,\"nesterov\":true},"
+        "\"steps\":{\"target\":5}}",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        expect_ok(texts[i]);
+        gs_job_spec first = spec;
+        gs_json *encoded = gs_job_spec_encode(&first);
+        errors = (gs_field_errors){0};
+        gs_status status = gs_job_spec_decode(&spec, encoded, &errors);
+        if (status.code) fail_msg("%s: %s", errors.items[0].pointer, errors.items[0].message);
+        assert_memory_equal(&first, &spec, sizeof spec);
+        gs_json_release(encoded);
+    }
+}
+
+// Defaults are JSON text in a table: this finds the one that is not valid for its own row.
+static void every_default_is_valid(void **state) {
+    (void)state;
+    gs_json *schema = gs_fields_schema(gs_job_spec_fields, NULL);
+    assert_int_equal(gs_json_count(gs_json_get(schema, "properties")), 14);
+    gs_json_release(schema);
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1}}");
+    gs_json *encoded = gs_job_spec_encode(&spec);
+    assert_true(gs_json_double_or(gs_json_get(encoded, "optimizer"), "lr", 0) == 0.0003);
+    assert_true(gs_json_double_or(gs_json_get(encoded, "optimizer"), "eps", 0) == 1e-8);
+    assert_true(gs_json_double_or(gs_json_get(encoded, "reducer"), "timeout_seconds", 0) == 30);
+    assert_int_equal(gs_json_int_or(gs_json_get(encoded, "checkpoint"), "keep_last", 0), 3);
+    assert_true(gs_json_bool_or(gs_json_get(encoded, "checkpoint"), "on_stop", false));
+    gs_json_release(encoded);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(minimal_spec_is_complete),
+        cmocka_unit_test(name_is_generated_from_the_model),
+        cmocka_unit_test(one_bound_of_the_world_gives_the_other),
+        cmocka_unit_test(rules_between_members_are_checked),
+        cmocka_unit_test(names_and_paths_cannot_leave_their_place),
+        cmocka_unit_test(values_of_the_full_product_say_so),
+        cmocka_unit_test(unknown_kind_brings_no_errors_in_its_wake),
+        cmocka_unit_test(required_members_are_asked_for),
+        cmocka_unit_test(effective_spec_decodes_to_itself),
+        cmocka_unit_test(every_default_is_valid),
+    };
+    return cmocka_run_group_tests_name("rpc job_spec", tests, NULL, NULL);
+}

@@ -1,0 +1,316 @@
+// The server against peers that die, stop, lie or talk nonsense.
+#include "rpc/rpc_server.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <zmq.h>
+
+#include "core/digest.h"
+#include "core/random.h"
+#include "rpc/frame.h"
+#include "tests/unit/rpc/rpc_fixture.h"
+
+// What the other process does: a stream, a call that is kept, and then nothing.
+static int run_peer(const char *endpoint) {
+    gs_rpc_context *context = NULL;
+    gs_rpc_client *client = NULL;
+    gs_rpc_stream *stream = NULL;
+    gs_rpc_client_options options = {.endpoint = endpoint};
+    if (gs_rpc_context_create(&context).code) return 1;
+    if (gs_rpc_client_open(&client, context, &options).code) return 1;
+    if (gs_rpc_stream_open(&stream, client, GS_WATCH, NULL).code) return 1;
+    gs_status status = gs_rpc_call(client, GS_EXCHANGE, NULL, NULL, gs_deadline_in_seconds(60));
+    gs_rpc_stream_close(stream);
+    gs_rpc_client_close(client);
+    gs_rpc_context_destroy(context);
+    return status.code;
+}
+
+static pid_t start_peer(rpc_fixture *fixture) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        execl("/proc/self/exe", "test_rpc_server", "peer", fixture->endpoint, (char *)NULL);
+        _exit(127);
+    }
+    assert_true(pid > 0);
+    wait_for_count(&fixture->num_streams, 1);
+    wait_for_count(&fixture->num_held, 1);
+    return pid;
+}
+
+static void killed_client_loses_its_streams(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    pid_t pid = start_peer(&fixture);
+    int64_t killed_ns = gs_now_ns();
+    kill(pid, SIGKILL);
+    wait_for_count(&fixture.num_gone_peers, 1);
+    print_message("kill -9 noticed after %.2f ms\n", (double)(gs_now_ns() - killed_ns) / 1e6);
+    // The stream only: the kept call waits for its client to come back.
+    assert_int_equal(atomic_load(&fixture.num_gone_calls), 1);
+    waitpid(pid, NULL, 0);
+    stop_fixture(&fixture);
+}
+
+static void stopped_client_loses_its_streams(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    pid_t pid = start_peer(&fixture);
+    int64_t stopped_ns = gs_now_ns();
+    kill(pid, SIGSTOP);
+    wait_for_count(&fixture.num_gone_peers, 1);
+    print_message("SIGSTOP noticed after %.2f ms\n", (double)(gs_now_ns() - stopped_ns) / 1e6);
+    assert_int_equal(atomic_load(&fixture.num_gone_calls), 1);
+    kill(pid, SIGCONT);
+    // It comes back with the same request, which is answered without a second run.
+    wait_for_total(&fixture.connections, 1);
+    atomic_store(&fixture.release_held, true);
+    int exit_status;
+    waitpid(pid, &exit_status, 0);
+    assert_int_equal(exit_status, 0);
+    assert_int_equal(atomic_load(&fixture.num_held), 1);
+    stop_fixture(&fixture);
+}
+
+// A peer without our client: raw frames.
+typedef struct raw_peer {
+    void *context, *socket;
+} raw_peer;
+
+static raw_peer open_raw(const char *endpoint) {
+    raw_peer raw = {.context = zmq_ctx_new()};
+    raw.socket = zmq_socket(raw.context, ZMQ_DEALER);
+    int none = 0, timeout_ms = 20000;
+    zmq_setsockopt(raw.socket, ZMQ_LINGER, &none, sizeof none);
+    zmq_setsockopt(raw.socket, ZMQ_SNDTIMEO, &timeout_ms, sizeof timeout_ms);
+    zmq_setsockopt(raw.socket, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms);
+    assert_int_equal(zmq_connect(raw.socket, endpoint), 0);
+    return raw;
+}
+
+static void close_raw(raw_peer *raw) {
+    zmq_close(raw->socket);
+    zmq_ctx_term(raw->context);
+}
+
+static void send_raw(raw_peer *raw, const gs_frame *frame, const char *body) {
+    uint8_t header[GS_FRAME_HEADER_BYTES];
+    gs_frame_pack(header, frame, body, strlen(body));
+    assert_true(zmq_send(raw->socket, header, sizeof header, ZMQ_SNDMORE) >= 0);
+    assert_true(zmq_send(raw->socket, body, strlen(body), 0) >= 0);
+}
+
+static gs_frame receive_raw(raw_peer *raw, char *body, size_t body_bytes) {
+    uint8_t header[GS_FRAME_HEADER_BYTES];
+    gs_frame frame;
+    assert_int_equal(zmq_recv(raw->socket, header, sizeof header, 0), sizeof header);
+    int received = zmq_recv(raw->socket, body, body_bytes, 0);
+    assert_in_range(received, 0, body_bytes - 1);
+    body[received] = '\0';
+    gs_status status = gs_frame_unpack(&frame, header, sizeof header, body, (size_t)received);
+    assert_string_equal(status.message, "");
+    return frame;
+}
+
+static const gs_frame raw_call = {.method = GS_GET_JOB, .kind = GS_FRAME_REQUEST, .time_left_ms = 20000,
+                                  .incarnation = 5, .seq = 1};
+
+static void garbage_is_dropped_and_counted(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw(fixture.endpoint);
+    gs_random_key key = {.seed = 20240607};
+    uint8_t bytes[512];
+    int expected = 0;
+    for (uint64_t i = 0; i < 100000; i++) {
+        uint64_t draw = gs_random_u64(key, 3 * i);
+        int frames = 1 + (int)(draw % 3);
+        for (int j = 0; j < frames; j++) {
+            size_t length = gs_random_u64(key, 3 * i + 1) >> (8 * j) & (j ? 255 : 127);
+            for (size_t k = 0; k < length; k += 16) {
+                gs_random_block((uint32_t *)(void *)(bytes + k), key, 1000000 + i * 64 + k);
+            }
+            if (i % 2 && length >= 4) memcpy(bytes, "GSY1", 4);
+            assert_true(zmq_send(raw.socket, bytes, length, j + 1 < frames ? ZMQ_SNDMORE : 0) >= 0);
+        }
+        expected++;
+    }
+    send_raw(&raw, &raw_call, "{}");
+    char body[256];
+    gs_frame reply = receive_raw(&raw, body, sizeof body);
+    assert_int_equal(reply.status, GS_OK);
+    wait_for_total(&fixture.malformed, (unsigned long long)expected);
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
+static void other_version_is_told_so(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw(fixture.endpoint);
+    uint8_t header[GS_FRAME_HEADER_BYTES];
+    gs_frame_pack(header, &raw_call, NULL, 0);
+    header[4] = 9;
+    memset(header + 76, 0, 4);
+    uint32_t crc = gs_crc32c(0, header, sizeof header);
+    for (size_t i = 0; i < 4; i++) header[76 + i] = (uint8_t)(crc >> 8 * i);
+    zmq_send(raw.socket, header, sizeof header, ZMQ_SNDMORE);
+    zmq_send(raw.socket, "", 0, 0);
+    char body[256];
+    gs_frame reply = receive_raw(&raw, body, sizeof body);
+    assert_int_equal(reply.status, GS_FAILED_PRECONDITION);
+    assert_int_equal(reply.call, raw_call.seq);
+    assert_string_equal(body, "{\"message\":\"frame: protocol version 9, this side speaks 1 to 1\"}");
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
+static void recorded_messages_do_nothing(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 3);
+    raw_peer raw = open_raw(fixture.endpoint);
+    char body[256], again[256];
+    gs_frame call = raw_call, beat = {.method = GS_HEARTBEAT, .kind = GS_FRAME_ONE_WAY,
+                                      .incarnation = 5, .seq = 2};
+    send_raw(&raw, &call, "{}");
+    receive_raw(&raw, body, sizeof body);
+    send_raw(&raw, &call, "{}");  // a repeat: the same answer
+    receive_raw(&raw, again, sizeof again);
+    assert_string_equal(again, body);
+    send_raw(&raw, &beat, "");
+    send_raw(&raw, &beat, "");  // one-way again
+    beat.seq = 3;
+    beat.coord_epoch = 2;  // for the life before this one
+    send_raw(&raw, &beat, "");
+    gs_frame next = call;
+    next.seq = 4;
+    next.ack = 3;  // everything before is over
+    send_raw(&raw, &next, "{}");
+    receive_raw(&raw, body, sizeof body);
+    send_raw(&raw, &call, "{}");  // so this is a recording
+    wait_for_total(&fixture.stale, 3);
+    assert_int_equal(atomic_load(&fixture.num_calls), 2);
+    assert_int_equal(atomic_load(&fixture.num_one_way), 1);
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
+static void body_that_is_no_object_is_refused(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw(fixture.endpoint);
+    static const char *const bodies[] = {"[]", "{", "nonsense", "{\"a\":1,\"a\":2}", "null"};
+    gs_frame call = raw_call;
+    char body[256];
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++, call.seq++) {
+        send_raw(&raw, &call, bodies[i]);
+        gs_frame reply = receive_raw(&raw, body, sizeof body);
+        assert_int_equal(reply.status, GS_INVALID_ARGUMENT);
+    }
+    assert_int_equal(atomic_load(&fixture.num_calls), 0);
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
+static void second_incarnation_on_a_connection_is_refused(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw(fixture.endpoint);
+    char body[256];
+    send_raw(&raw, &raw_call, "{}");
+    receive_raw(&raw, body, sizeof body);
+    gs_frame other = raw_call;
+    other.incarnation = 6;
+    send_raw(&raw, &other, "{}");
+    wait_for_total(&fixture.malformed, 1);
+    assert_int_equal(atomic_load(&fixture.num_calls), 1);
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
+static void flood_of_one_peer_leaves_the_others_alone(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw(fixture.endpoint);
+    gs_rpc_client *client = open_client(&fixture);
+    gs_status status = gs_rpc_call(client, GS_GET_JOB, NULL, NULL, WAIT);
+    assert_int_equal(status.code, GS_OK);
+    gs_frame beat = {.method = GS_HEARTBEAT, .kind = GS_FRAME_ONE_WAY, .incarnation = 5};
+    for (int i = 0; i < 20000; i++) {
+        beat.seq++;
+        send_raw(&raw, &beat, "");
+        if (i % 1000) continue;
+        status = gs_rpc_call(client, GS_BYE, NULL, NULL, WAIT);
+        assert_int_equal(status.code, GS_OK);
+    }
+    gs_deadline deadline = WAIT;
+    while (atomic_load(&fixture.flood) == 0 && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    assert_true(atomic_load(&fixture.flood) > 0);
+    gs_rpc_client_close(client);
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
+static void endpoint_in_use_is_a_failed_precondition(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    gs_rpc_server_options options = {.endpoints = {fixture.endpoint}};
+    gs_rpc_server *second = NULL;
+    gs_status status = gs_rpc_server_open(&second, fixture.context, &options);
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, fixture.endpoint));
+    options.endpoints[0] = "tcp//nonsense";
+    status = gs_rpc_server_open(&second, fixture.context, &options);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    stop_fixture(&fixture);
+}
+
+static void reconnecting_often_leaks_nothing(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    for (int i = 0; i < 50; i++) {
+        gs_rpc_client *client = open_client(&fixture);
+        gs_status status = gs_rpc_call(client, GS_GET_JOB, NULL, NULL, WAIT);
+        assert_int_equal(status.code, GS_OK);
+        gs_rpc_client_close(client);
+    }
+    wait_for_total(&fixture.connections, 0);
+    wait_for_count(&fixture.num_gone_peers, 50);
+    stop_fixture(&fixture);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "peer") == 0) return run_peer(argv[2]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_client_loses_its_streams),
+        cmocka_unit_test(stopped_client_loses_its_streams),
+        cmocka_unit_test(garbage_is_dropped_and_counted),
+        cmocka_unit_test(other_version_is_told_so),
+        cmocka_unit_test(recorded_messages_do_nothing),
+        cmocka_unit_test(body_that_is_no_object_is_refused),
+        cmocka_unit_test(second_incarnation_on_a_connection_is_refused),
+        cmocka_unit_test(flood_of_one_peer_leaves_the_others_alone),
+        cmocka_unit_test(endpoint_in_use_is_a_failed_precondition),
+        cmocka_unit_test(reconnecting_often_leaks_nothing),
+    };
+    return cmocka_run_group_tests_name("rpc server", tests, NULL, NULL);
+}
