@@ -8,6 +8,7 @@
 
 // Fills the model's parameters (and buffers that the file has). Missing or differently shaped tensors are
 // INVALID_ARGUMENT naming tensor, shape found and shape wanted; causal masks and the like are ignored.
+// params and buffers are host memory. Conversion from fp16, bf16 and fp64 happens on the way.
 GS_NODISCARD gs_status gs_model_import(const gs_model *model, void *const *params,
                                        void *const *buffers, const char *path);
 

@@ -20,7 +20,7 @@ typedef struct gs_safetensor {
     gs_dtype dtype;          // GS_DTYPE_UNSET for types we do not compute with
     int num_dims;
     int64_t shape[GS_MAX_DIMS];
-    const void *data;  // inside the mapping
+    const void *data;  // inside the mapping, on any byte: copy before reading wider than bytes
     size_t bytes;
 } gs_safetensor;
 

@@ -9,11 +9,9 @@
 #include "gradsync/logical_shards.h"
 #include "gradsync/model.h"
 #include "rpc/job_spec.h"
-#include "worker/data/sampler.h"
+#include "worker/data/data_source.h"
 
 typedef struct gs_data_loader gs_data_loader;
-
-typedef enum gs_data_split { GS_TRAIN = 0, GS_EVAL } gs_data_split;
 
 typedef struct gs_data_loader_options {
     const gs_job_spec *spec;  // copied where needed
@@ -31,10 +29,12 @@ void gs_data_loader_close(gs_data_loader *loader);
 
 // The next micro-batch of this rank; valid until the next call. Training: shard after shard, pass after
 // pass, step after step, for ever. Evaluation: the first eval_batches · global_batch samples in order,
-// dealt like a training batch; then OUT_OF_RANGE, and the call after that starts again.
+// dealt like a training batch; then OUT_OF_RANGE, and the call after that starts again. Fewer whole batches
+// when there are not so many samples, but at least one, in which samples may come twice.
 GS_NODISCARD gs_status gs_data_loader_next(gs_data_loader *loader, gs_batch *batch,
                                            gs_deadline deadline);
-// Starts again at `consumed` global samples: after an aborted step, or at resume.
+// Starts again at `consumed` global samples: after an aborted step, or at resume. Evaluation: from its
+// beginning. The owner's thread, like next.
 void gs_data_loader_seek(gs_data_loader *loader, int64_t consumed);
 
 int64_t gs_data_loader_num_samples(const gs_data_loader *loader);

@@ -1,6 +1,10 @@
 // The contract of a data set: how many samples, fill one. Mapped files, 64-bit offsets, validated at open.
 //
-// To add one: a file in worker/data/, a line in the table of data_loader.c.
+// Evaluation data that a job does not name is held out of its training data: the last twentieth of the
+// samples, at least one global batch, at most half; nothing is held out when a job never evaluates.
+// Synthetic data needs no such thing: evaluation draws from counters that training never uses.
+//
+// To add one: a file in worker/data/, a line in the table of data_source.c.
 #ifndef WORKER_DATA_DATASET_H
 #define WORKER_DATA_DATASET_H
 

@@ -1,0 +1,92 @@
+#include "worker/data/mapped_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core/memory.h"
+
+// For kernels and sandboxes without openat2: one component after the other, no links at all.
+static int open_by_components(int root_fd, const char *name, int flags) {
+    int dir_fd = root_fd;
+    for (const char *rest = name;;) {
+        size_t len = strcspn(rest, "/");
+        char part[256];
+        if (len == 0 || len >= sizeof part) {
+            if (dir_fd != root_fd) close(dir_fd);
+            errno = len ? ENAMETOOLONG : EXDEV;
+            return -1;
+        }
+        memcpy(part, rest, len);
+        part[len] = 0;
+        bool last = rest[len] == 0;
+        int fd = -1;
+        if (strcmp(part, "..") == 0)
+            errno = EXDEV;
+        else
+            fd = openat(dir_fd, part,
+                        O_CLOEXEC | O_NOFOLLOW | (last ? flags : O_PATH | O_DIRECTORY));
+        int kept_errno = errno;
+        if (dir_fd != root_fd) close(dir_fd);
+        errno = kept_errno;
+        if (fd < 0 || last) return fd;
+        dir_fd = fd;
+        rest += len + 1;
+    }
+}
+
+gs_status gs_open_below(int *fd, int root_fd, const char *name, int flags) {
+    // O_NONBLOCK: a pipe that someone put there must not hang the open.
+    int all_flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags;
+    struct open_how how = {.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
+    how.flags = (unsigned)all_flags;
+    *fd = (int)syscall(SYS_openat2, root_fd, name, &how, sizeof how);
+    if (*fd < 0 && (errno == ENOSYS || errno == EPERM))
+        *fd = open_by_components(root_fd, name, all_flags);
+    if (*fd >= 0) return gs_ok();
+    if (errno == EXDEV || errno == ELOOP)
+        return gs_error(GS_PERMISSION_DENIED, "%s: leads out of the data directory", name);
+    return gs_error_from_errno(errno, "%s", name);
+}
+
+gs_status gs_mapped_file_open(gs_mapped_file *file, int root_fd, const char *name) {
+    *file = (gs_mapped_file){0};
+    int fd;
+    GS_TRY(gs_open_below(&fd, root_fd, name, 0));
+
+    gs_status status = gs_ok();
+    struct stat info;
+    void *mapping = NULL;
+    if (fstat(fd, &info) != 0) {
+        status = gs_error_from_errno(errno, "%s", name);
+    } else if (!S_ISREG(info.st_mode)) {
+        status = gs_error(GS_INVALID_ARGUMENT, "%s: not a regular file", name);
+    } else if (info.st_size > 0) {
+        mapping = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (mapping == MAP_FAILED) status = gs_error_from_errno(errno, "%s: map", name);
+    }
+    close(fd);
+    if (status.code) return status;
+
+    file->data = mapping;
+    file->bytes = (size_t)info.st_size;
+    file->name = strdup(name);
+    if (!file->name) {
+        gs_mapped_file_close(file);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", name);
+    }
+    return gs_ok();
+}
+
+void gs_mapped_file_close(gs_mapped_file *file) {
+    if (!file) return;
+    if (file->data) munmap((void *)(uintptr_t)file->data, file->bytes);
+    free(file->name);
+    *file = (gs_mapped_file){0};
+}
