@@ -1,6 +1,7 @@
-// What every communication benchmark here does alike, ours and the peers': the owner writes its whole
-// input, the collective runs, the owner reads its whole result. Without both, no byte would ever cross
-// between cores. The time of one collective is that of the rank that came last: the least over ranks.
+// What every communication benchmark here does alike, ours and the peers': the owner writes its
+// whole input, the collective runs, the owner reads its whole result. Without both, no byte would
+// ever cross between cores. The time of one collective is that of the rank that came last: the
+// least over ranks.
 #ifndef BENCH_MEASURE_H
 #define BENCH_MEASURE_H
 
@@ -13,8 +14,8 @@
 
 #define MEASURE_MAX_ITERATIONS 2000
 
-static const size_t measure_sizes[] = {1u << 10, 8u << 10, 64u << 10, 256u << 10, 1u << 20,
-                                       4u << 20, 25u << 20, 100u << 20};
+static const size_t measure_sizes[] = {1u << 10, 8u << 10, 64u << 10, 256u << 10,
+                                       1u << 20, 4u << 20, 25u << 20, 100u << 20};
 #define MEASURE_NUM_SIZES (sizeof measure_sizes / sizeof *measure_sizes)
 
 static inline int64_t measure_now_ns(void) {

@@ -113,8 +113,7 @@ static void gather_members(gs_bucket_plan *plan, size_t *scratch) {
     size_t used = 0;
     for (size_t b = 0; b < plan->num_buckets; b++) {
         gs_plan_bucket *bucket = &plan->buckets[b];
-        memcpy(scratch + used, plan->params + bucket->first,
-               bucket->num_params * sizeof *scratch);
+        memcpy(scratch + used, plan->params + bucket->first, bucket->num_params * sizeof *scratch);
         bucket->first = used;
         used += bucket->num_params;
     }
@@ -148,8 +147,7 @@ static gs_status check_order(const size_t *order, size_t num_tensors) {
         else if (seen[order[i]])
             status = gs_error(GS_INVALID_ARGUMENT, "order[%zu]: parameter %zu is named twice", i,
                               order[i]);
-        else
-            seen[order[i]] = 1;
+        else seen[order[i]] = 1;
     }
     free(seen);
     return status;
@@ -208,13 +206,13 @@ static gs_plan_tensor *tensors_of_params(const gs_param_spec *params, size_t num
     gs_plan_tensor *tensors = calloc(num_params ? num_params : 1, sizeof *tensors);
     if (!tensors) return NULL;
     for (size_t i = 0; i < num_params; i++)
-        tensors[i] = (gs_plan_tensor){.count = gs_param_spec_count(&params[i]),
-                                      .dtype = params[i].dtype};
+        tensors[i] =
+            (gs_plan_tensor){.count = gs_param_spec_count(&params[i]), .dtype = params[i].dtype};
     return tensors;
 }
 
-gs_status gs_bucket_plan_parity(gs_bucket_plan *out, const gs_param_spec *params,
-                                size_t num_params, uint64_t first_bytes, uint64_t cap_bytes,
+gs_status gs_bucket_plan_parity(gs_bucket_plan *out, const gs_param_spec *params, size_t num_params,
+                                uint64_t first_bytes, uint64_t cap_bytes,
                                 const size_t *ready_order) {
     gs_plan_tensor *tensors = tensors_of_params(params, num_params);
     if (!tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "bucket plan: out of memory");
@@ -252,14 +250,13 @@ gs_status gs_bucket_plan_one_host(gs_bucket_plan *out, const gs_param_spec *para
         for (size_t i = 0; i < num_params; i++)
             from_last[i] = ready_order ? ready_order[num_params - 1 - i] : i;
         status = gs_bucket_plan_assign(
-            out, &(gs_plan_request){
-                     .tensors = tensors,
-                     .num_tensors = num_params,
-                     .limits_bytes = (const uint64_t[]){LAST_BUCKET_BYTES,
-                                                        GS_HOST_BUCKET_CAP_BYTES},
-                     .num_limits = 2,
-                     .order = from_last,
-                     .reverse = true});
+            out, &(gs_plan_request){.tensors = tensors,
+                                    .num_tensors = num_params,
+                                    .limits_bytes = (const uint64_t[]){LAST_BUCKET_BYTES,
+                                                                       GS_HOST_BUCKET_CAP_BYTES},
+                                    .num_limits = 2,
+                                    .order = from_last,
+                                    .reverse = true});
         if (!status.code) reverse_members(out);
     }
     free(tensors);
@@ -307,14 +304,13 @@ gs_status gs_bucket_plan_copy(gs_bucket_plan *out, const gs_bucket_plan *plan) {
     copy.num_params = plan->num_params;
     if (plan->num_buckets)
         memcpy(copy.buckets, plan->buckets, plan->num_buckets * sizeof *copy.buckets);
-    if (plan->num_params)
-        memcpy(copy.params, plan->params, plan->num_params * sizeof *copy.params);
+    if (plan->num_params) memcpy(copy.params, plan->params, plan->num_params * sizeof *copy.params);
     *out = copy;
     return gs_ok();
 }
 
-static gs_status check_bucket(const gs_bucket_plan *plan, size_t index,
-                              const gs_param_spec *params, size_t num_params) {
+static gs_status check_bucket(const gs_bucket_plan *plan, size_t index, const gs_param_spec *params,
+                              size_t num_params) {
     const gs_plan_bucket *bucket = &plan->buckets[index];
     if (!bucket->num_params)
         return gs_error(GS_INVALID_ARGUMENT, "bucket %zu: has no parameters", index);
@@ -323,9 +319,8 @@ static gs_status check_bucket(const gs_bucket_plan *plan, size_t index,
     for (size_t i = 0; i < bucket->num_params; i++) {
         size_t param = plan->params[bucket->first + i];
         if (param < num_params && params[param].dtype != bucket->dtype)
-            return gs_error(GS_INVALID_ARGUMENT,
-                            "bucket %zu: is %s, parameter %zu \"%.60s\" is %s", index,
-                            gs_dtype_name(bucket->dtype), param, params[param].name,
+            return gs_error(GS_INVALID_ARGUMENT, "bucket %zu: is %s, parameter %zu \"%.60s\" is %s",
+                            index, gs_dtype_name(bucket->dtype), param, params[param].name,
                             gs_dtype_name(params[param].dtype));
     }
     return gs_ok();
@@ -360,20 +355,23 @@ void gs_bucket_plan_release(gs_bucket_plan *plan) {
 // The open chunk of one dtype, or of all.
 typedef struct open_chunk {
     uint64_t bytes;
-    size_t num_tensors, opened_at;
+    size_t num_tensors;
+    size_t opened_at;   // the chunk's first tensor
+    size_t first_seen;  // the dtype's first tensor; for the order of leftovers
+    bool seen;
 } open_chunk;
 
 static size_t chunk_slot(const gs_plan_tensor *tensor, bool per_type) {
     return per_type && (unsigned)tensor->dtype < GS_NUM_DTYPES ? (size_t)tensor->dtype : 0;
 }
 
-// Numbers the chunks that are still open, in order of their first tensor.
+// Numbers the chunks that are still open, in order of their dtypes' first appearance.
 static void close_leftovers(open_chunk *open, size_t *number_of, size_t *num_chunks) {
     for (;;) {
         size_t first = GS_NUM_DTYPES;
         for (size_t s = 0; s < GS_NUM_DTYPES; s++) {
             if (open[s].num_tensors &&
-                (first == GS_NUM_DTYPES || open[s].opened_at < open[first].opened_at))
+                (first == GS_NUM_DTYPES || open[s].first_seen < open[first].first_seen))
                 first = s;
         }
         if (first == GS_NUM_DTYPES) return;
@@ -383,7 +381,8 @@ static void close_leftovers(open_chunk *open, size_t *number_of, size_t *num_chu
 }
 
 // While a chunk is open its tensors are marked by the position of its first one; when it closes the
-// number is noted there, and the last loop looks the numbers up.
+// number is noted there, and the last loop looks the numbers up. A chunk without bytes never
+// closes.
 gs_status gs_take_tensors(size_t *chunk_of, size_t *num_chunks, const gs_plan_tensor *tensors,
                           size_t num_tensors, uint64_t limit_bytes, bool per_type) {
     *num_chunks = 0;
@@ -393,9 +392,11 @@ gs_status gs_take_tensors(size_t *chunk_of, size_t *num_chunks, const gs_plan_te
     for (size_t i = 0; i < num_tensors; i++) {
         open_chunk *chunk = &open[chunk_slot(&tensors[i], per_type)];
         uint64_t bytes = bytes_of_tensor(&tensors[i]);
-        if (chunk->num_tensors && add_saturating(chunk->bytes, bytes) > limit_bytes) {
+        if (!chunk->seen) chunk->first_seen = i;
+        chunk->seen = true;
+        if (chunk->bytes && add_saturating(chunk->bytes, bytes) > limit_bytes) {
             number_of[chunk->opened_at] = (*num_chunks)++;
-            *chunk = (open_chunk){0};
+            chunk->bytes = chunk->num_tensors = 0;
         }
         if (!chunk->num_tensors++) chunk->opened_at = i;
         chunk->bytes = add_saturating(chunk->bytes, bytes);

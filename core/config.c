@@ -1,5 +1,5 @@
-// Settings of a program: defaults, file, environment, flags, in this order, each over the one before.
-// Every value is checked where it enters, so that an error can say where it came from.
+// Settings of a program: defaults, file, environment, flags, in this order, each over the one
+// before. Every value is checked where it enters, so that an error can say where it came from.
 #include "core/config.h"
 
 #include <ctype.h>
@@ -66,9 +66,17 @@ bool gs_parse_bytes(int64_t *bytes, const char *text) {
     static const struct {
         const char *suffix;
         double factor;
-    } units[] = {{"", 1},      {"B", 1},       {"KiB", 1024.0},          {"MiB", 1048576.0},
-                 {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}, {"kB", 1e3}, {"KB", 1e3},
-                 {"MB", 1e6},  {"GB", 1e9},    {"TB", 1e12}};
+    } units[] = {{"", 1},
+                 {"B", 1},
+                 {"KiB", 1024.0},
+                 {"MiB", 1048576.0},
+                 {"GiB", 1073741824.0},
+                 {"TiB", 1099511627776.0},
+                 {"kB", 1e3},
+                 {"KB", 1e3},
+                 {"MB", 1e6},
+                 {"GB", 1e9},
+                 {"TB", 1e12}};
     if (!isdigit((unsigned char)text[0])) return false;
     size_t digits = strspn(text, "0123456789.");
     char number[32];
@@ -183,9 +191,9 @@ static gs_status set_from_file(void *ctx, const char *name, const char *value) {
     for (size_t i = 0; i < program->num_fields && i < 128; i++)
         names[num_names++] = program->fields[i].name;
     const char *nearest = gs_nearest_word(name, names, num_names);
-    return nearest ? gs_error(GS_INVALID_ARGUMENT, "%s is unknown; did you mean %s?", source,
-                              nearest)
-                   : gs_error(GS_INVALID_ARGUMENT, "%s is unknown", source);
+    return nearest
+               ? gs_error(GS_INVALID_ARGUMENT, "%s is unknown; did you mean %s?", source, nearest)
+               : gs_error(GS_INVALID_ARGUMENT, "%s is unknown", source);
 }
 
 static gs_status read_config_file(config_parser *parser, const char *path) {
@@ -224,10 +232,8 @@ static builtin_flag find_builtin(const char *name, size_t name_len) {
     static const struct {
         const char *name;
         builtin_flag flag;
-    } builtins[] = {{"help", HELP},
-                    {"version", VERSION},
-                    {"config", CONFIG},
-                    {"print-config", PRINT_CONFIG}};
+    } builtins[] = {
+        {"help", HELP}, {"version", VERSION}, {"config", CONFIG}, {"print-config", PRINT_CONFIG}};
     for (size_t i = 0; i < sizeof builtins / sizeof *builtins; i++)
         if (strlen(builtins[i].name) == name_len && strncmp(name, builtins[i].name, name_len) == 0)
             return builtins[i].flag;
@@ -246,8 +252,7 @@ static bool find_flag(size_t *index, const gs_config_program *program, const cha
     return false;
 }
 
-static gs_status unknown_flag(const gs_config_program *program, const char *name,
-                              size_t name_len) {
+static gs_status unknown_flag(const gs_config_program *program, const char *name, size_t name_len) {
     const char *candidates[132] = {"help", "version", "config", "print-config"};
     size_t num_candidates = 4;
     for (size_t i = 0; i < program->num_fields && num_candidates < 132; i++)
@@ -280,8 +285,8 @@ static gs_status read_flag(config_parser *parser, flag_scan *scan, int *at, int 
     builtin_flag builtin = find_builtin(name, name_len);
     if (!builtin && !find_flag(&index, parser->program, name, name_len))
         return unknown_flag(parser->program, name, name_len);
-    bool takes_value = builtin ? builtin == CONFIG
-                               : parser->program->fields[index].type != GS_CONFIG_BOOL;
+    bool takes_value =
+        builtin ? builtin == CONFIG : parser->program->fields[index].type != GS_CONFIG_BOOL;
     if (takes_value && !value) {
         if (*at + 1 >= argc) return gs_error(GS_INVALID_ARGUMENT, "%s needs a value", word);
         value = argv[++*at];
@@ -301,8 +306,7 @@ static gs_status read_flag(config_parser *parser, flag_scan *scan, int *at, int 
 static gs_status read_flags(config_parser *parser, flag_scan *scan, int argc, char **argv,
                             bool apply) {
     parser->layer = GS_CONFIG_FROM_FLAG;
-    for (int i = 1; i < argc; i++)
-        GS_TRY(read_flag(parser, scan, &i, argc, argv, apply));
+    for (int i = 1; i < argc; i++) GS_TRY(read_flag(parser, scan, &i, argc, argv, apply));
     return gs_ok();
 }
 
@@ -317,8 +321,8 @@ static void print_help(const gs_config_program *program) {
             snprintf(left, sizeof left, "--%s", flag);
         else
             snprintf(left, sizeof left, "--%s %s", flag, field->metavar ? field->metavar : "VALUE");
-        bool has_default = field->default_value && *field->default_value &&
-                           field->type != GS_CONFIG_BOOL;
+        bool has_default =
+            field->default_value && *field->default_value && field->type != GS_CONFIG_BOOL;
         printf("  %-30s %s%s%s%s\n", left, field->help ? field->help : "",
                has_default ? " (default " : "", has_default ? field->default_value : "",
                has_default ? ")" : "");

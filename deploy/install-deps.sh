@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that gradsync needs; idempotent, says what it installs.
-#   deploy/install-deps.sh [build] [run] [test] [containers]    (default: build)
+#   deploy/install-deps.sh [build] [run] [tour] [test] [containers]    (default: build)
 set -euo pipefail
 
 declare -A packages=(
@@ -9,6 +9,7 @@ declare -A packages=(
            libcurl4-openssl-dev libhwloc-dev zlib1g-dev"
   [run]="ca-certificates libzmq5 libjson-c5 libmicrohttpd12 libsqlite3-0 libopenblas0-pthread
          libsodium23 libxxhash0 libcurl4 libhwloc15 zlib1g"
+  [tour]="curl jq"
   [test]="libcmocka-dev curl jq prometheus iproute2 procps python3 python3-jsonschema util-linux"
   [containers]="podman buildah runc debootstrap netavark aardvark-dns"
 )

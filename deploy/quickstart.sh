@@ -9,8 +9,8 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 [ -t 1 ] || say() { printf '\n%s\n' "$*"; }
 
 say "1. Packages and build (a minute the first time)"
-deploy/build.sh release
-deploy/install-deps.sh test
+deploy/build.sh release product
+deploy/install-deps.sh tour
 bin=$PWD/build/release/bin
 export PATH="$bin:$PATH"
 
@@ -58,7 +58,7 @@ cat >"$run/job.json" <<JSON
            "eval_every_steps": 100, "eval_batches": 4},
   "optimizer": {"kind": "adamw", "lr": 0.002, "beta2": 0.95, "weight_decay": 0.1, "grad_clip_norm": 1.0,
                 "schedule": {"kind": "cosine", "warmup_steps": 40, "final_ratio": 0.1}},
-  "steps": {"target": ${STEPS:-700}},
+  "steps": {"target": ${STEPS:-500}},
   "checkpoint": {"every_steps": 200, "keep_last": 2},
   "sample": {"tokens": 400, "prompt": "The licensee ", "temperature": 0.7}
 }

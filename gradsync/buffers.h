@@ -32,7 +32,13 @@ GS_NODISCARD gs_status gs_buffers_begin(gs_buffers *buffers, gs_comm *comm, gs_d
 void gs_buffers_pass(gs_buffers *buffers, int shard, bool first_of_shard,
                      const void *const **read, void *const **write);
 void gs_buffers_end_pass(gs_buffers *buffers);  // what was written is what the next pass reads
-void gs_buffers_adopt(gs_buffers *buffers);     // the step committed
+// After the last pass, before the commit (policy broadcast): every rank takes what rank 0's passes
+// wrote (exact mode: shard 0's), so that adopt stores the same everywhere and rank 0 may die.
+// Collective; what is committed does not change.
+GS_NODISCARD gs_status gs_buffers_share(gs_buffers *buffers, gs_comm *comm, gs_deadline deadline);
+// The step committed. Without a share each rank keeps its own values (exact: the owner of shard 0
+// alone has new ones), and the next begin brings rank 0's.
+void gs_buffers_adopt(gs_buffers *buffers);
 gs_digest gs_buffers_digest(const gs_buffers *buffers);
 
 #endif

@@ -1,7 +1,8 @@
 // Many small tensors in few collectives: broadcast of parameters and buffers.
 //
-// Tensors that lie in one run of memory travel without a copy; others are gathered into chunks of at
-// most `limit_bytes` (0: 250 MiB), two in flight.
+// Neighbours in the list are chunked up to `limit_bytes` (0: 250 MiB); a tensor of 1 MiB or more
+// travels alone. The chunks follow from sizes alone, so that all ranks cut alike; a chunk whose
+// tensors lie in one run of this rank's memory is not copied. Two are in flight.
 #ifndef GRADSYNC_COALESCE_H
 #define GRADSYNC_COALESCE_H
 

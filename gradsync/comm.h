@@ -50,8 +50,9 @@ typedef enum gs_collective_kind {
     GS_COLLECTIVE_UNSET = 0,
     GS_ALLREDUCE,       // recv (count) = op over ranks of send (count)
     GS_REDUCE,          // the same at `root` only; elsewhere recv may be NULL
-    GS_REDUCE_SCATTER,  // send (world · count) → recv (count): the rank's own part
-    GS_ALLGATHER,       // send (count) → recv (world · count)
+    GS_REDUCE_SCATTER,  // send (world · count) → recv (count): the rank's own part; in place: recv is
+                        // that part of send
+    GS_ALLGATHER,       // send (count) → recv (world · count); in place: send is that part of recv
     GS_BROADCAST,       // recv (count) = root's send; at the root send may be recv
     GS_BARRIER
 } gs_collective_kind;
@@ -66,7 +67,7 @@ typedef struct gs_reduce_tree {
 
 typedef struct gs_collective {
     gs_collective_kind kind;
-    const void *send;  // in place: send == recv
+    const void *send;  // in place: send == recv; no other overlap
     void *recv;
     size_t count;  // elements
     gs_dtype dtype;
@@ -74,7 +75,7 @@ typedef struct gs_collective {
     int root;
     double scale;  // of the result; 0 means 1
     // Only GS_ALLREDUCE: part p of this rank starts at send + p · part_stride_bytes. recv is outside the
-    // parts or is part 0. NULL: one part, ranks added in order.
+    // parts or is part 0. NULL: one part, ranks added in order. Borrowed, with its arrays, until done.
     const gs_reduce_tree *tree;
     size_t part_stride_bytes;
     // For the check before the first byte and for messages; equal on all ranks.

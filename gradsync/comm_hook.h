@@ -1,6 +1,6 @@
 // The contract of a communication hook: a ready bucket in, work out.
 //
-// To add one: a file in gradsync/hooks/, a line in the table of reducer.c.
+// To add one: a file in gradsync/hooks/, a line in the table of comm_hook.c.
 #ifndef GRADSYNC_COMM_HOOK_H
 #define GRADSYNC_COMM_HOOK_H
 
@@ -16,7 +16,7 @@ typedef struct gs_hook_bucket {
     int64_t step;
     float *data;    // gradients, then reserved elements; in the arena; the result goes here too
     size_t count;   // gradients, padding included
-    size_t reserved_count;  // behind them: summed exactly, never compressed
+    size_t reserved_count;  // behind them: summed exactly, never compressed; scaled like gradients
     double scale;           // what turns the sum into the result wanted: 1 / divisor, or 1
     const gs_reduce_tree *tree;  // exact mode; else NULL
     size_t part_stride_bytes;

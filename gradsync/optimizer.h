@@ -43,4 +43,32 @@ int64_t *gs_optimizer_num_updates(const gs_optimizer *optimizer);  // num_params
 
 gs_digest gs_optimizer_digest(const gs_optimizer *optimizer);
 
+// The contract for authors of optimizers: values only, the state is gs_optimizer's.
+#define GS_OPTIMIZER_MAX_STATES 2
+
+// A run of memory that takes one update: whole parameters that share everything below.
+typedef struct gs_optimizer_run {
+    float *param;
+    const float *grad;
+    float *state[GS_OPTIMIZER_MAX_STATES];
+    size_t count;
+    int64_t num_updates;  // before this one
+    float weight_decay;
+    float lr, grad_scale;
+} gs_optimizer_run;
+
+typedef struct gs_optimizer_method {
+    const char *kind;
+    // Names of the states that these options need, NULL behind the last.
+    const char *const *(*state_names)(const gs_optimizer_options *options);
+    // INVALID_ARGUMENT names the option.
+    gs_status (*check)(const gs_optimizer_options *options);
+    void (*update)(gs_device *device, const gs_optimizer_options *options,
+                   const gs_optimizer_run *run);
+} gs_optimizer_method;
+
+extern const gs_optimizer_method gs_optimizer_sgd;
+extern const gs_optimizer_method gs_optimizer_adam;
+extern const gs_optimizer_method gs_optimizer_adamw;
+
 #endif

@@ -30,4 +30,7 @@ typedef struct gs_reduce_stats {
     uint64_t ready_order_mismatches;  // buckets that became ready out of plan order in this step
 } gs_reduce_stats;
 
+// busy_ns and wait_ns from the times of the buckets, which start in order.
+void gs_reduce_stats_sum_buckets(gs_reduce_stats *stats);
+
 #endif

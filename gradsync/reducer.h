@@ -41,13 +41,15 @@ typedef struct gs_reducer_options {
     gs_device *device;           // borrows until destroy
 } gs_reducer_options;
 
-// How much arena a reducer with these options needs (arena and device are not looked at).
+// How much arena a reducer with these options needs, whatever the plan (plan, arena and device are not
+// looked at). In exact mode it depends on the world: who expects others takes the largest.
 GS_NODISCARD gs_status gs_reducer_arena_bytes(size_t *bytes, const gs_reducer_options *options);
 
-// Collective over `comm` (borrowed until detach or destroy): all ranks' parameter lists and plans are
+// Collective over `comm` (borrowed until destroy): all ranks' parameter lists and plans are
 // compared; a difference is FAILED_PRECONDITION naming rank and parameter, on every rank.
 GS_NODISCARD gs_status gs_reducer_create(gs_reducer **out, const gs_reducer_options *options,
                                          gs_comm *comm, gs_deadline deadline);
+// Before its communicator and its arena. Aborts the communicator when buckets are in flight.
 void gs_reducer_destroy(gs_reducer *reducer);
 
 // Another plan, between steps; same parameters, same arena. All ranks alike.
@@ -83,7 +85,8 @@ GS_NODISCARD gs_status gs_reducer_end_pass(gs_reducer *reducer, int64_t samples)
 
 typedef struct gs_reduce_result {
     int64_t samples;           // over all ranks
-    int nonfinite_ranks;       // ranks with an infinite or NaN gradient: 0 means the step may be applied
+    int nonfinite_ranks;       // 0: all reduced gradients are finite, the step may be applied; else the
+                               // least number of ranks they come from
     size_t num_unused;         // parameters that no rank used
     const uint8_t *used;       // num_params flags; valid until the next begin
     double grad_norm;          // L2 norm over all gradients, fixed order; NaN when not finite

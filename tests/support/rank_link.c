@@ -12,7 +12,7 @@
 struct rank_link {
     int rank, world_size;
     uint64_t sequence;
-    pthread_mutex_t send_lock;  // notes may come from any thread
+    pthread_mutex_t send_lock; // notes may come from any thread
 };
 
 rank_link *rank_link_open(int rank, int world_size) {
@@ -104,9 +104,8 @@ static gs_status receive_reply(rank_link *link, void *all, size_t all_bytes, con
 
 gs_status rank_link_exchange(rank_link *link, const char *tag, const void *mine, size_t bytes,
                              void *all, gs_deadline deadline) {
-    rank_message head = {.type = RANK_MESSAGE_EXCHANGE,
-                         .bytes = (uint32_t)bytes,
-                         .sequence = ++link->sequence};
+    rank_message head = {
+        .type = RANK_MESSAGE_EXCHANGE, .bytes = (uint32_t)bytes, .sequence = ++link->sequence};
     snprintf(head.tag, sizeof head.tag, "%s", tag);
     GS_TRY(send_message(link, &head, mine));
     return receive_reply(link, all, bytes * (size_t)link->world_size, tag, deadline);

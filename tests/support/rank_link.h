@@ -9,21 +9,21 @@
 #include "core/clock.h"
 #include "core/status.h"
 
-#define RANK_LINK_FD 3  // of the rank's end
+#define RANK_LINK_FD 3 // of the rank's end
 #define RANK_LINK_MAX_BYTES (64u << 20)
 
 typedef enum rank_message_type {
     RANK_MESSAGE_UNSET = 0,
-    RANK_MESSAGE_EXCHANGE,  // rank → parent: own bytes; parent → rank: everybody's
-    RANK_MESSAGE_ERROR,     // parent → rank: the exchange failed; body is a gs_status
-    RANK_MESSAGE_NOTE,      // rank → parent: text
-    RANK_MESSAGE_STATUS     // rank → parent, the last one: what the body returned
+    RANK_MESSAGE_EXCHANGE, // rank → parent: own bytes; parent → rank: everybody's
+    RANK_MESSAGE_ERROR,    // parent → rank: the exchange failed; body is a gs_status
+    RANK_MESSAGE_NOTE,     // rank → parent: text
+    RANK_MESSAGE_STATUS    // rank → parent, the last one: what the body returned
 } rank_message_type;
 
 typedef struct rank_message {
     uint32_t type;
-    uint32_t bytes;     // of the body that follows
-    uint64_t sequence;  // of the exchange in this rank, from 1
+    uint32_t bytes;    // of the body that follows
+    uint64_t sequence; // of the exchange in this rank, from 1
     char tag[112];
 } rank_message;
 

@@ -24,24 +24,24 @@ extern char **environ;
 
 typedef struct rank_process {
     pid_t pid;  // 0 when reaped
-    int socket;  // hub thread; -1 after end of file
+    int socket; // hub thread; -1 after end of file
     gs_strbuf in, out;
     size_t out_sent;
-    bool exchanges;  // `exchange` and `mine` wait for the others
+    bool exchanges; // `exchange` and `mine` wait for the others
     rank_message exchange;
     gs_strbuf mine;
     // Under gs_ranks.lock:
     bool ended, reported;
     gs_status status;
-    char **notes;  // never freed before the end, so that a caller may keep one
+    char **notes; // never freed before the end, so that a caller may keep one
     size_t num_notes;
 } rank_process;
 
 struct gs_ranks {
     int world_size;
     rank_process *processes;
-    gs_thread *hub;  // moves the messages of all ranks
-    int wake[2];     // pipe that ends the hub
+    gs_thread *hub; // moves the messages of all ranks
+    int wake[2];    // pipe that ends the hub
     pthread_mutex_t lock;
     pthread_cond_t changed;
 };
@@ -81,10 +81,11 @@ gs_status gs_rank_exchange(void *ctx, const char *tag, const void *mine, size_t 
 
 void gs_rank_note(const gs_rank_env *env, const char *text) {
     gs_status sent = rank_link_send(env->exchange, RANK_MESSAGE_NOTE, text, strlen(text) + 1);
-    (void)sent;  // the parent is gone: nobody reads notes
+    (void)sent; // the parent is gone: nobody reads notes
 }
 
-static void queue_message(rank_process *to, rank_message_type type, const void *body, size_t bytes) {
+static void queue_message(rank_process *to, rank_message_type type, const void *body,
+                          size_t bytes) {
     rank_message head = to->exchange;
     head.type = type;
     head.bytes = (uint32_t)bytes;
@@ -97,8 +98,7 @@ static void queue_message(rank_process *to, rank_message_type type, const void *
 static void fail_exchange(gs_ranks *ranks, gs_status status) {
     for (int i = 0; i < ranks->world_size; i++) {
         rank_process *process = &ranks->processes[i];
-        if (process->exchanges)
-            queue_message(process, RANK_MESSAGE_ERROR, &status, sizeof status);
+        if (process->exchanges) queue_message(process, RANK_MESSAGE_ERROR, &status, sizeof status);
     }
 }
 
@@ -271,8 +271,7 @@ static gs_status start_process(gs_ranks *ranks, int rank, const char *name, cons
         return gs_error_from_errno(errno, "rank %d: socket pair", rank);
     process->socket = sockets[0];
     gs_strbuf rank_text = {0}, world_text = {0};
-    char **list =
-        make_environment(rank, ranks->world_size, environment, &rank_text, &world_text);
+    char **list = make_environment(rank, ranks->world_size, environment, &rank_text, &world_text);
     const char *argv[] = {"rank", "--rank-body", name, arg ? arg : "", NULL};
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "rank %d: out of memory", rank);
     if (list) status = spawn_process(process, sockets[1], (char *const *)(uintptr_t)argv, list);
@@ -313,7 +312,9 @@ gs_status gs_ranks_start(gs_ranks **out, const char *name, int world_size, const
     return gs_ok();
 }
 
-pid_t gs_ranks_pid(const gs_ranks *ranks, int rank) { return ranks->processes[rank].pid; }
+pid_t gs_ranks_pid(const gs_ranks *ranks, int rank) {
+    return ranks->processes[rank].pid;
+}
 
 void gs_ranks_signal(gs_ranks *ranks, int rank, int signal) {
     if (ranks->processes[rank].pid > 0) kill(ranks->processes[rank].pid, signal);
@@ -321,7 +322,8 @@ void gs_ranks_signal(gs_ranks *ranks, int rank, int signal) {
 
 static bool wait_for_end(gs_ranks *ranks, rank_process *process, gs_deadline deadline) {
     pthread_mutex_lock(&ranks->lock);
-    while (!process->ended && gs_cond_wait(&ranks->changed, &ranks->lock, deadline)) {}
+    while (!process->ended && gs_cond_wait(&ranks->changed, &ranks->lock, deadline)) {
+    }
     bool ended = process->ended;
     pthread_mutex_unlock(&ranks->lock);
     return ended;
@@ -351,7 +353,8 @@ gs_status gs_ranks_wait(gs_ranks *ranks, gs_status *statuses, gs_deadline deadli
         }
         int how = 0;
         if (process->pid > 0) {
-            while (waitpid(process->pid, &how, 0) < 0 && errno == EINTR) {}
+            while (waitpid(process->pid, &how, 0) < 0 && errno == EINTR) {
+            }
             process->pid = 0;
         }
         gs_status status = judge_process(process, how, in_time);
@@ -397,7 +400,8 @@ gs_status gs_ranks_wait_note(gs_ranks *ranks, int rank, const char *prefix, gs_d
 static void release_process(rank_process *process) {
     if (process->pid > 0) {
         kill(process->pid, SIGKILL);
-        while (waitpid(process->pid, NULL, 0) < 0 && errno == EINTR) {}
+        while (waitpid(process->pid, NULL, 0) < 0 && errno == EINTR) {
+        }
     }
     if (process->socket >= 0) close(process->socket);
     gs_strbuf_release(&process->in);

@@ -18,7 +18,10 @@ static void expect_plan(const gs_bucket_plan *plan, const char *buckets, const c
     for (size_t b = 0; b < plan->num_buckets; b++) {
         const gs_plan_bucket *bucket = &plan->buckets[b];
         for (size_t i = 0; i < bucket->num_params; i++)
-            sprintf(text + strlen(text), "%s%zu", i ? " " : b ? " [" : "[",
+            sprintf(text + strlen(text), "%s%zu",
+                    i   ? " "
+                    : b ? " ["
+                        : "[",
                     plan->params[bucket->first + i]);
         strcat(text, "]");
         sprintf(limit_text + strlen(limit_text), "%s%llu", b ? " " : "",
@@ -38,9 +41,8 @@ static void expect_assignment(const gs_plan_request *request, const char *bucket
 }
 
 static const gs_plan_tensor multi_dtype[] = {
-    {50, GS_FP32, 0, false, false}, {25, GS_FP64, 0, false, false},
-    {50, GS_FP32, 0, false, false}, {25, GS_FP64, 0, false, false},
-    {50, GS_FP32, 0, false, false}, {25, GS_FP64, 0, false, false}};
+    {50, GS_FP32, 0, false, false}, {25, GS_FP64, 0, false, false}, {50, GS_FP32, 0, false, false},
+    {25, GS_FP64, 0, false, false}, {50, GS_FP32, 0, false, false}, {25, GS_FP64, 0, false, false}};
 
 static void bucket_closes_when_its_limit_is_reached(void **state) {
     (void)state;
@@ -98,8 +100,8 @@ static void sparse_tensor_gets_its_own_bucket_without_a_limit(void **state) {
 
 static void empty_list_gives_an_empty_plan(void **state) {
     (void)state;
-    expect_assignment(
-        &(gs_plan_request){.limits_bytes = (const uint64_t[]){400}, .num_limits = 1}, "", "");
+    expect_assignment(&(gs_plan_request){.limits_bytes = (const uint64_t[]){400}, .num_limits = 1},
+                      "", "");
 }
 
 static void limit_of_zero_separates_empty_tensors_too(void **state) {
@@ -119,14 +121,13 @@ static void bytes_saturate_and_do_not_wrap(void **state) {
     const gs_plan_tensor tensors[] = {{.count = UINT64_MAX / 2, .dtype = GS_FP64},
                                       {.count = 1, .dtype = GS_FP64}};
     gs_bucket_plan plan;
-    assert_int_equal(
-        gs_bucket_plan_assign(&plan, &(gs_plan_request){.tensors = tensors,
-                                                        .num_tensors = 2,
-                                                        .limits_bytes =
-                                                            (const uint64_t[]){UINT64_MAX},
-                                                        .num_limits = 1})
-            .code,
-        GS_OK);
+    assert_int_equal(gs_bucket_plan_assign(
+                         &plan, &(gs_plan_request){.tensors = tensors,
+                                                   .num_tensors = 2,
+                                                   .limits_bytes = (const uint64_t[]){UINT64_MAX},
+                                                   .num_limits = 1})
+                         .code,
+                     GS_OK);
     expect_plan(&plan, "[0] [1]", "18446744073709551615 18446744073709551615");
     assert_true(plan.buckets[0].bytes == UINT64_MAX);
     gs_bucket_plan_release(&plan);
@@ -140,9 +141,15 @@ static void bad_requests_are_refused(void **state) {
     const uint64_t limit[] = {400};
     const gs_plan_request requests[] = {
         {.tensors = tensors, .num_tensors = 2},
-        {.tensors = tensors, .num_tensors = 2, .limits_bytes = limit, .num_limits = 1,
+        {.tensors = tensors,
+         .num_tensors = 2,
+         .limits_bytes = limit,
+         .num_limits = 1,
          .order = (const size_t[]){0, 0}},
-        {.tensors = tensors, .num_tensors = 2, .limits_bytes = limit, .num_limits = 1,
+        {.tensors = tensors,
+         .num_tensors = 2,
+         .limits_bytes = limit,
+         .num_limits = 1,
          .order = (const size_t[]){0, 2}},
         {.tensors = sparse, .num_tensors = 1, .limits_bytes = limit, .num_limits = 1}};
     for (size_t i = 0; i < sizeof requests / sizeof requests[0]; i++) {
@@ -155,9 +162,9 @@ static size_t make_params(gs_param_spec *params, uint64_t seed) {
     gs_random_key key = {.seed = seed, .stream = 1};
     size_t num_params = 1 + gs_random_u64(key, 0) % (MAX_TENSORS - 1);
     for (size_t i = 0; i < num_params; i++)
-        params[i] = gs_param_spec_make(GS_FP32, 1 + (int64_t)(gs_random_u64(key, 2 * i + 1) % 900),
-                                       1 + (int64_t)(gs_random_u64(key, 2 * i + 2) % 200), "p%zu",
-                                       i);
+        params[i] =
+            gs_param_spec_make(GS_FP32, 1 + (int64_t)(gs_random_u64(key, 2 * i + 1) % 900),
+                               1 + (int64_t)(gs_random_u64(key, 2 * i + 2) % 200), "p%zu", i);
     return num_params;
 }
 
@@ -258,9 +265,10 @@ static void check_refuses_plans_of_other_models(void **state) {
 
 static void chunk_never_passes_its_limit_unless_one_tensor_does(void **state) {
     (void)state;
-    const gs_plan_tensor tensors[] = {
-        {.count = 15, .dtype = GS_FP32}, {.count = 15, .dtype = GS_FP32},
-        {.count = 900, .dtype = GS_FP32}, {.count = 3, .dtype = GS_FP32}};
+    const gs_plan_tensor tensors[] = {{.count = 15, .dtype = GS_FP32},
+                                      {.count = 15, .dtype = GS_FP32},
+                                      {.count = 900, .dtype = GS_FP32},
+                                      {.count = 3, .dtype = GS_FP32}};
     size_t chunk_of[4], num_chunks;
     assert_int_equal(gs_take_tensors(chunk_of, &num_chunks, tensors, 4, 100, true).code, GS_OK);
     const size_t expected[] = {0, 1, 2, 3};
@@ -271,8 +279,7 @@ static void chunk_never_passes_its_limit_unless_one_tensor_does(void **state) {
 static void chunks_are_numbered_as_they_close(void **state) {
     (void)state;
     size_t chunk_of[6], num_chunks;
-    assert_int_equal(gs_take_tensors(chunk_of, &num_chunks, multi_dtype, 6, 400, true).code,
-                     GS_OK);
+    assert_int_equal(gs_take_tensors(chunk_of, &num_chunks, multi_dtype, 6, 400, true).code, GS_OK);
     const size_t per_type[] = {0, 1, 0, 1, 2, 3};
     // the pairs are full at 400 bytes; the third of each type closes its chunk
     assert_memory_equal(chunk_of, per_type, sizeof per_type);

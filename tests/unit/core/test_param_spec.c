@@ -89,9 +89,8 @@ static void first_difference_is_said_in_words(void **state) {
     status = gs_param_specs_compare(ours, 2, theirs, 2);
     assert_string_equal(status.message, "parameter 1 \"fc3.weight\": dtype fp32 against fp16");
     status = gs_param_specs_compare(ours, 2, theirs, 1);
-    assert_string_equal(
-        status.message,
-        "2 parameters against 1: parameter 1 \"fc3.weight\" has no counterpart");
+    assert_string_equal(status.message,
+                        "2 parameters against 1: parameter 1 \"fc3.weight\" has no counterpart");
 }
 
 int main(void) {

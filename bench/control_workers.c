@@ -1,0 +1,430 @@
+#include "bench/control_workers.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "coordinator/job_id.h"
+#include "core/clock.h"
+#include "core/random.h"
+#include "core/strbuf.h"
+#include "core/thread.h"
+#include "rpc/frame.h"
+#include "rpc/json.h"
+
+#define GREETING_BYTES 64
+#define FLAG_MORE 1
+#define FLAG_LONG 2
+#define FLAG_COMMAND 4
+#define CALL_MS 60000
+
+typedef struct sim_peer {
+    int fd, index, slot;
+    bool is_agent, greeted, ready, stepping;
+    size_t handshake_bytes;  // of `out`: what may go out before the other side is ready
+    uint64_t incarnation, job, seq;
+    char job_text[GS_JOB_ID_LEN], launch_token[24];
+    uint32_t coord_epoch;
+    int64_t generation, rank, step;
+    int64_t beat_ns, step_ns;
+    gs_strbuf in, out;
+    gs_frame frame;  // whose body comes next
+    bool has_header;
+} sim_peer;
+
+struct control_workers {
+    control_workers_options options;
+    gs_thread *thread;
+    int epoll_fd;
+    sim_peer **links;
+    int num_links, max_links;
+    atomic_int agents_welcome, trainers_stepping, links_lost;
+    atomic_ullong sent, received;
+};
+
+static void put_part(sim_peer *to, const void *data, size_t bytes, uint8_t flags) {
+    if (bytes < 256) {
+        gs_strbuf_putc(&to->out, (char)flags);
+        gs_strbuf_putc(&to->out, (char)bytes);
+    } else {
+        gs_strbuf_putc(&to->out, (char)(flags | FLAG_LONG));
+        for (int shift = 56; shift >= 0; shift -= 8) gs_strbuf_putc(&to->out, (char)(bytes >> shift));
+    }
+    gs_strbuf_add(&to->out, data, bytes);
+}
+
+static void flush_link(control_workers *workers, sim_peer *to) {
+    size_t allowed = 0;
+    while (to->fd >= 0 && (allowed = to->ready ? to->out.len : to->handshake_bytes) > 0) {
+        ssize_t sent = send(to->fd, to->out.text, allowed, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0) break;
+        if (!to->ready) to->handshake_bytes -= (size_t)sent;
+        memmove(to->out.text, to->out.text + sent, to->out.len - (size_t)sent);
+        to->out.len -= (size_t)sent;
+    }
+    struct epoll_event event = {.events = EPOLLIN | (allowed ? (uint32_t)EPOLLOUT : 0),
+                                .data.ptr = to};
+    if (to->fd >= 0) epoll_ctl(workers->epoll_fd, EPOLL_CTL_MOD, to->fd, &event);
+}
+
+static void send_message(control_workers *workers, sim_peer *to, gs_frame_kind kind, gs_method method,
+                         const char *body) {
+    gs_frame frame = {.kind = kind, .method = method, .job = to->job, .coord_epoch = to->coord_epoch,
+                      .generation = (uint32_t)to->generation, .incarnation = to->incarnation,
+                      .seq = ++to->seq, .send_ns = gs_now_ns()};
+    if (kind == GS_FRAME_REQUEST && gs_method_info_of(method)->shape == GS_CALL) {
+        frame.time_left_ms = CALL_MS;
+    }
+    uint8_t header[GS_FRAME_HEADER_BYTES];
+    size_t bytes = strlen(body);
+    gs_frame_pack(header, &frame, body, bytes);
+    put_part(to, header, sizeof header, FLAG_MORE);
+    put_part(to, body, bytes, 0);
+    atomic_fetch_add_explicit(&workers->sent, 1, memory_order_relaxed);
+    flush_link(workers, to);
+}
+
+// The greeting of ZMTP 3.1 with the NULL mechanism, and a DEALER's READY. Messages wait for the other
+// side's READY: libzmq takes none before.
+static void put_greeting(sim_peer *to) {
+    static const char ready[] = "\5READY\13Socket-Type\0\0\0\6DEALER\10Identity\0\0\0";
+    char greeting[GREETING_BYTES] = {(char)0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1, 'N', 'U', 'L', 'L'};
+    gs_strbuf_add(&to->out, greeting, sizeof greeting);
+    put_part(to, ready, sizeof ready, FLAG_COMMAND);
+    to->handshake_bytes = to->out.len;
+}
+
+static int connect_to(const control_workers *workers) {
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)workers->options.port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
+    if (fd < 0) return -1;
+    inet_pton(AF_INET, workers->options.host, &address.sin_addr);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EINPROGRESS) return fd;
+    close(fd);
+    return -1;
+}
+
+static sim_peer *open_link(control_workers *workers) {
+    if (workers->num_links == workers->max_links) return NULL;
+    sim_peer *made = calloc(1, sizeof *made);
+    if (!made) return NULL;
+    made->fd = connect_to(workers);
+    if (made->fd < 0) {
+        free(made);
+        return NULL;
+    }
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = made};
+    epoll_ctl(workers->epoll_fd, EPOLL_CTL_ADD, made->fd, &event);
+    workers->links[workers->num_links++] = made;
+    put_greeting(made);
+    return made;
+}
+
+static void lose_link(control_workers *workers, sim_peer *lost) {
+    if (lost->fd < 0) return;
+    close(lost->fd);
+    lost->fd = -1;
+    if (lost->stepping) atomic_fetch_sub(&workers->trainers_stepping, 1);
+    lost->stepping = false;
+    atomic_fetch_add(&workers->links_lost, 1);
+}
+
+static void open_agent(control_workers *workers, int index) {
+    sim_peer *agent = open_link(workers);
+    if (!agent) {
+        atomic_fetch_add(&workers->links_lost, 1);
+        return;
+    }
+    agent->is_agent = true;
+    agent->index = index;
+    agent->incarnation = gs_random_from_system() | 1;
+    char body[512];
+    snprintf(body, sizeof body,
+             "{\"worker\":\"sim-%05d\",\"host\":\"host-%05d\",\"boot_id\":\"sim\",\"pid\":%d,"
+             "\"incarnation\":\"%llu\",\"build\":\"sim\",\"proto_least\":1,\"proto_most\":1,\"slots\":%d,"
+             "\"cores\":8,\"data_root\":\"/\",\"running\":[]}",
+             index, index, index + 1, (unsigned long long)agent->incarnation, workers->options.slots);
+    send_message(workers, agent, GS_FRAME_REQUEST, GS_AGENT_HELLO, body);
+}
+
+static void start_trainer(control_workers *workers, const sim_peer *agent, const gs_json *item) {
+    uint64_t incarnation = 0;
+    gs_status status = gs_json_read_u64(&incarnation, item, "incarnation");
+    const char *job = gs_json_string_or(item, "job", "");
+    sim_peer *trainer = status.code ? NULL : open_link(workers);
+    if (!trainer || !gs_job_id_parse(&trainer->job, job)) return;
+    trainer->incarnation = incarnation;
+    trainer->slot = (int)gs_json_int_or(item, "slot", 0);
+    snprintf(trainer->job_text, sizeof trainer->job_text, "%s", job);
+    snprintf(trainer->launch_token, sizeof trainer->launch_token, "%s",
+             gs_json_string_or(item, "launch_token", ""));
+    char body[1024];
+    snprintf(body, sizeof body,
+             "{\"job\":\"%s\",\"launch_token\":\"%s\",\"worker\":\"sim-%05d\",\"slot\":%d,"
+             "\"incarnation\":\"%llu\",\"pid\":%d,\"host\":\"host-%05d\",\"boot_id\":\"sim\",\"build\":\"sim\","
+             "\"proto_least\":1,\"proto_most\":1,\"params_digest\":\"xxh3:sim\",\"num_params\":3,"
+             "\"total_elements\":12345,\"arithmetic\":\"sim\",\"data_digest\":\"\",\"applied_step\":0}",
+             job, trainer->launch_token, agent->index, trainer->slot, (unsigned long long)incarnation,
+             agent->index * 100 + trainer->slot + 1, agent->index);
+    send_message(workers, trainer, GS_FRAME_REQUEST, GS_HELLO, body);
+}
+
+static void answer_prepare(control_workers *workers, sim_peer *trainer, const gs_json *item) {
+    trainer->generation = gs_json_int_or(item, "generation", 0);
+    trainer->rank = gs_json_int_or(item, "rank", 0);
+    char body[256];
+    snprintf(body, sizeof body,
+             "{\"generation\":%lld,\"plan_hash\":\"%s\",\"applied_step\":0,\"state_digest\":\"\"}",
+             (long long)trainer->generation, gs_json_string_or(gs_json_get(item, "plan"), "hash", ""));
+    send_message(workers, trainer, GS_FRAME_REQUEST, GS_READY, body);
+}
+
+static void take_trainer_item(control_workers *workers, sim_peer *trainer, const gs_json *item,
+                              const char *type) {
+    char body[256];
+    if (!strcmp(type, "welcome") && gs_json_bool_or(item, "send_params", false)) {
+        send_message(workers, trainer, GS_FRAME_REQUEST, GS_READY,
+                     "{\"generation\":0,\"params\":[[\"w\",\"fp32\",[100,100]],[\"b\",\"fp32\",[100]],"
+                     "[\"o\",\"fp32\",[2245]]]}");
+    } else if (!strcmp(type, "prepare")) {
+        answer_prepare(workers, trainer, item);
+    } else if (!strcmp(type, "start")) {
+        snprintf(body, sizeof body,
+                 "{\"generation\":%lld,\"seconds\":0.01,\"backend\":\"shm\",\"reason\":\"sim\","
+                 "\"algorithm\":\"sim\"}",
+                 (long long)trainer->generation);
+        send_message(workers, trainer, GS_FRAME_REQUEST, GS_COMM_UP, body);
+    } else if (!strcmp(type, "go") && !trainer->stepping) {
+        trainer->stepping = true;
+        // Spread over the period, as real ones are.
+        double spread = (double)(trainer->incarnation % 1000) / 1000;
+        trainer->step_ns = gs_now_ns() + (int64_t)(spread * workers->options.step_seconds * 1e9);
+        atomic_fetch_add(&workers->trainers_stepping, 1);
+    } else if (!strcmp(type, "abort")) {
+        lose_link(workers, trainer);
+    }
+}
+
+static void take_message(control_workers *workers, sim_peer *from, const gs_frame *frame, const char *body,
+                         size_t bytes) {
+    atomic_fetch_add_explicit(&workers->received, 1, memory_order_relaxed);
+    from->coord_epoch = frame->coord_epoch;
+    if (frame->kind == GS_FRAME_END || frame->status) {
+        fprintf(stderr, "control: %s ended: %.*s\n", from->is_agent ? "agent" : "trainer", (int)bytes,
+                body);
+        lose_link(workers, from);
+        return;
+    }
+    gs_json *item = NULL;
+    if (frame->kind != GS_FRAME_ITEM || gs_json_parse(&item, body, bytes).code) return;
+    const char *type = gs_json_string_or(item, "type", "");
+    if (!from->is_agent) {
+        take_trainer_item(workers, from, item, type);
+    } else if (!strcmp(type, "welcome")) {
+        atomic_fetch_add(&workers->agents_welcome, 1);
+        from->beat_ns = gs_now_ns() + from->index % 1000 * GS_NS_PER_MS;
+    } else if (!strcmp(type, "start_rank")) {
+        start_trainer(workers, from, item);
+    }
+    gs_json_release(item);
+}
+
+static void take_part(control_workers *workers, sim_peer *from, uint8_t flags, const char *data,
+                      size_t bytes) {
+    if (flags & FLAG_COMMAND) {
+        if (bytes >= 6 && !memcmp(data, "\5READY", 6)) {
+            from->ready = true;
+            flush_link(workers, from);
+        }
+        if (bytes < 7 || memcmp(data, "\4PING", 5) != 0) return;
+        char pong[64] = "\4PONG";
+        size_t context_bytes = bytes - 7 < 16 ? bytes - 7 : 16;
+        memcpy(pong + 5, data + 7, context_bytes);
+        put_part(from, pong, 5 + context_bytes, FLAG_COMMAND);
+        flush_link(workers, from);
+        return;
+    }
+    if (flags & FLAG_MORE) {
+        // The body's sum is not checked here: the simulator must stay cheap.
+        from->has_header = bytes == GS_FRAME_HEADER_BYTES;
+        from->frame.method = (gs_method)((uint8_t)data[6] | (uint8_t)data[7] << 8);
+        from->frame.kind = (gs_frame_kind)data[8];
+        from->frame.status = (gs_code)data[9];
+        memcpy(&from->frame.coord_epoch, data + 32, 4);
+    } else if (from->has_header) {
+        from->has_header = false;
+        take_message(workers, from, &from->frame, data, bytes);
+    }
+}
+
+// Whole parts at the front of what was received.
+static void take_input(control_workers *workers, sim_peer *from) {
+    size_t at = 0;
+    if (!from->greeted) {
+        if (from->in.len < GREETING_BYTES) return;
+        from->greeted = true;
+        at = GREETING_BYTES;
+    }
+    while (from->fd >= 0 && from->in.len - at >= 2) {
+        const unsigned char *part = (const unsigned char *)from->in.text + at;
+        size_t header_bytes = part[0] & FLAG_LONG ? 9 : 2, bytes = part[1];
+        if (from->in.len - at < header_bytes) break;
+        if (part[0] & FLAG_LONG) {
+            bytes = 0;
+            for (int i = 1; i < 9; i++) bytes = bytes << 8 | part[i];
+        }
+        if (from->in.len - at < header_bytes + bytes) break;
+        take_part(workers, from, part[0], (const char *)part + header_bytes, bytes);
+        at += header_bytes + bytes;
+    }
+    memmove(from->in.text, from->in.text + at, from->in.len - at);
+    from->in.len -= at;
+}
+
+static void read_link(control_workers *workers, sim_peer *from) {
+    char data[65536];
+    ssize_t bytes = recv(from->fd, data, sizeof data, MSG_DONTWAIT);
+    if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (bytes <= 0) {
+        lose_link(workers, from);
+        return;
+    }
+    gs_strbuf_add(&from->in, data, (size_t)bytes);
+    take_input(workers, from);
+}
+
+static void send_beat(control_workers *workers, sim_peer *from, int64_t now_ns) {
+    char body[192];
+    if (from->is_agent) {
+        snprintf(body, sizeof body, "{\"slots_busy\":%d}", workers->options.slots);
+        send_message(workers, from, GS_FRAME_ONE_WAY, GS_AGENT_HEARTBEAT, body);
+    } else {
+        snprintf(body, sizeof body,
+                 "{\"state\":\"stepping\",\"generation\":%lld,\"applied_step\":%lld,\"phase\":\"backward\","
+                 "\"rss_bytes\":123456789}",
+                 (long long)from->generation, (long long)from->step);
+        send_message(workers, from, GS_FRAME_ONE_WAY, GS_HEARTBEAT, body);
+    }
+    from->beat_ns = now_ns + (int64_t)(workers->options.heartbeat_seconds * 1e9);
+}
+
+static void put_buckets(gs_strbuf *body) {
+    for (int i = 0; i < 4; i++) {
+        gs_strbuf_printf(body,
+                         "%s{\"index\":%d,\"bytes\":1048576,\"algorithm\":\"direct\",\"ready_seconds\":0.0%d1,"
+                         "\"launched_seconds\":0.0%d2,\"arrived_seconds\":0.0%d3,\"finished_seconds\":0.0%d4,"
+                         "\"algbw_bytes_per_second\":1.5e9,\"busbw_bytes_per_second\":2.5e9}",
+                         i ? "," : "", i, i, i, i, i);
+    }
+}
+
+static void send_step(control_workers *workers, sim_peer *from, int64_t now_ns) {
+    gs_strbuf body = {0};
+    from->step++;
+    gs_strbuf_printf(
+        &body,
+        "{\"generation\":%lld,\"rank\":%lld,\"step\":%lld,\"loss\":2.345678,\"grad_norm\":1.25,\"lr\":0.0003,"
+        "\"samples\":%lld,\"tokens\":%lld,\"step_seconds\":0.95,\"tokens_per_second\":5432.1,\"phases\":{"
+        "\"data\":0.01,\"forward\":0.3,\"backward\":0.5,\"comm_exposed\":0.02,\"optimizer\":0.1,"
+        "\"checkpoint\":0.0},\"comm_busy_seconds\":0.2,\"comm_exposed_seconds\":0.02,\"overlap_ratio\":0.9,"
+        "\"wait_seconds\":0.01,\"backward_seconds\":0.5,\"buckets\":[",
+        (long long)from->generation, (long long)from->rank, (long long)from->step,
+        (long long)from->step * 64, (long long)from->step * 4096);
+    put_buckets(&body);
+    gs_strbuf_printf(
+        &body,
+        "],\"totals\":{\"steps\":%lld,\"tokens\":%lld,\"samples\":%lld,\"skipped_steps\":0,"
+        "\"payload_bytes\":4194304,\"wire_bytes\":8388608,\"comm_busy_seconds\":0.2,"
+        "\"comm_exposed_seconds\":0.02,\"wait_seconds\":0.01,\"order_mismatches\":0,\"nonfinite\":0,"
+        "\"phases\":{\"forward\":0.3,\"backward\":0.5}},\"step_histogram\":{\"counts\":[0,0,0,0,0,0,0,0,1,0,0,"
+        "0,0,0,0,0],\"sum\":0.95},\"reduce_histogram\":{\"counts\":[0,0,0,0,0,0,0,0,4,0,0,0,0,0,0,0,0],"
+        "\"sum\":0.2}",
+        (long long)from->step, (long long)from->step * 4096, (long long)from->step * 64);
+    if (from->rank == 0) {
+        gs_strbuf_printf(&body,
+                         ",\"history\":[{\"step\":%lld,\"loss\":2.345678,\"grad_norm\":1.25,\"lr\":0.0003,"
+                         "\"step_seconds\":0.95,\"tokens_per_second\":5432.1,\"comm_exposed_seconds\":0.02,"
+                         "\"overlap_ratio\":0.9}]",
+                         (long long)from->step);
+    }
+    gs_strbuf_putc(&body, '}');
+    send_message(workers, from, GS_FRAME_ONE_WAY, GS_STEP, gs_strbuf_text(&body));
+    gs_strbuf_release(&body);
+    from->step_ns = now_ns + (int64_t)(workers->options.step_seconds * 1e9);
+}
+
+static void send_what_is_due(control_workers *workers) {
+    int64_t now_ns = gs_now_ns();
+    for (int i = 0; i < workers->num_links; i++) {
+        sim_peer *from = workers->links[i];
+        if (from->fd < 0) continue;
+        bool alive = from->stepping || (from->is_agent && from->beat_ns);
+        if (alive && now_ns >= from->beat_ns) send_beat(workers, from, now_ns);
+        if (from->stepping && now_ns >= from->step_ns) send_step(workers, from, now_ns);
+    }
+}
+
+static void run_workers(void *ctx, const atomic_bool *stopping) {
+    control_workers *workers = ctx;
+    int next_agent = 0;
+    while (!atomic_load(stopping)) {
+        // Some at a time: a coordinator's backlog is finite.
+        for (int i = 0; i < 20 && next_agent < workers->options.num_agents; i++) {
+            open_agent(workers, next_agent++);
+        }
+        struct epoll_event events[256];
+        int count = epoll_wait(workers->epoll_fd, events, 256, 2);
+        for (int i = 0; i < count; i++) {
+            sim_peer *ready = events[i].data.ptr;
+            if (ready->fd >= 0 && events[i].events & EPOLLOUT) flush_link(workers, ready);
+            if (ready->fd >= 0 && events[i].events & ~(uint32_t)EPOLLOUT) read_link(workers, ready);
+        }
+        send_what_is_due(workers);
+    }
+}
+
+gs_status control_workers_start(control_workers **out, const control_workers_options *options) {
+    control_workers *workers = calloc(1, sizeof *workers);
+    if (!workers) return gs_error(GS_RESOURCE_EXHAUSTED, "workers: out of memory");
+    workers->options = *options;
+    workers->max_links = options->num_agents * (options->slots * 2 + 1);
+    workers->links = calloc((size_t)workers->max_links, sizeof(sim_peer *));
+    workers->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    gs_status status = !workers->links || workers->epoll_fd < 0
+                           ? gs_error(GS_RESOURCE_EXHAUSTED, "workers: out of memory")
+                           : gs_thread_start(&workers->thread, "workers", run_workers, workers);
+    if (status.code) control_workers_stop(workers);
+    else *out = workers;
+    return status;
+}
+
+control_workers_counts control_workers_count(control_workers *workers) {
+    return (control_workers_counts){.agents_welcome = atomic_load(&workers->agents_welcome),
+                                    .trainers_stepping = atomic_load(&workers->trainers_stepping),
+                                    .links_lost = atomic_load(&workers->links_lost),
+                                    .sent = atomic_load(&workers->sent),
+                                    .received = atomic_load(&workers->received)};
+}
+
+void control_workers_stop(control_workers *workers) {
+    if (!workers) return;
+    gs_thread_stop(workers->thread);
+    for (int i = 0; i < workers->num_links; i++) {
+        if (workers->links[i]->fd >= 0) close(workers->links[i]->fd);
+        gs_strbuf_release(&workers->links[i]->in);
+        gs_strbuf_release(&workers->links[i]->out);
+        free(workers->links[i]);
+    }
+    if (workers->epoll_fd >= 0) close(workers->epoll_fd);
+    free(workers->links);
+    free(workers);
+}

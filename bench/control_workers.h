@@ -1,0 +1,30 @@
+// Simulated agents and trainers: thousands of ZMTP connections on one thread, speaking the control plane
+// of rpc/README.md as far as a healthy job does. No training, no sockets of libzmq (two descriptors and
+// some threads' attention each): what is measured is the coordinator.
+#ifndef BENCH_CONTROL_WORKERS_H
+#define BENCH_CONTROL_WORKERS_H
+
+#include <stdint.h>
+
+#include "core/status.h"
+
+typedef struct control_workers control_workers;
+
+typedef struct control_workers_options {
+    const char *host;
+    int port;
+    int num_agents, slots;  // of each agent; one trainer runs in each slot
+    double heartbeat_seconds, step_seconds;
+} control_workers_options;
+
+typedef struct control_workers_counts {
+    int agents_welcome, trainers_stepping, links_lost;
+    uint64_t sent, received;
+} control_workers_counts;
+
+GS_NODISCARD gs_status control_workers_start(control_workers **out,
+                                             const control_workers_options *options);
+control_workers_counts control_workers_count(control_workers *workers);
+void control_workers_stop(control_workers *workers);
+
+#endif

@@ -1,0 +1,55 @@
+// Where each gradient lies: a plan laid out in the slots of an arena, and the views into it.
+//
+// A slot holds one set of gradients, all buckets one after the other. In exact mode there are
+// several, for partial sums; the result always ends up in slot 0. Offsets follow from plan and
+// shapes alone.
+#ifndef GRADSYNC_GRAD_LAYOUT_H
+#define GRADSYNC_GRAD_LAYOUT_H
+
+#include <stddef.h>
+
+#include "core/bucket_plan.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "gradsync/bucket.h"
+
+typedef struct gs_grad_layout {
+    gs_param_spec *params;  // owned copy, in registration order
+    size_t num_params;
+    gs_bucket_plan plan;   // owned copy
+    gs_bucket *buckets;    // plan.num_buckets
+    size_t *bucket_of;     // parameter → bucket
+    size_t *offset_bytes;  // parameter → offset in a slot
+    size_t *counts;        // parameter → elements
+    float **grads;         // slot · num_params + parameter → gradient
+    char *memory;          // borrowed
+    size_t slot_bytes;     // from one slot to the next, whatever the plan
+    int num_slots;
+} gs_grad_layout;
+
+// Bytes of memory for `num_slots` slots, for any plan of these parameters.
+GS_NODISCARD gs_status gs_grad_layout_bytes(size_t *bytes, const gs_param_spec *params,
+                                            size_t num_params, int num_slots);
+
+// `memory` (gs_grad_layout_bytes, on 256 bytes) is borrowed until release. Needs a plan next.
+GS_NODISCARD gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_param_spec *params,
+                                           size_t num_params, int num_slots, void *memory);
+void gs_grad_layout_release(gs_grad_layout *layout);
+
+// Lays out a copy of `plan`. Gradients in the memory lose their meaning.
+GS_NODISCARD gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *plan);
+
+static inline char *gs_grad_layout_slot(const gs_grad_layout *layout, int slot) {
+    return layout->memory + (size_t)slot * layout->slot_bytes;
+}
+
+static inline float *const *gs_grad_layout_grads(const gs_grad_layout *layout, int slot) {
+    return layout->grads + (size_t)slot * layout->num_params;
+}
+
+static inline float *gs_grad_layout_bucket(const gs_grad_layout *layout, int slot,
+                                           const gs_bucket *bucket) {
+    return (float *)(gs_grad_layout_slot(layout, slot) + bucket->offset_bytes);
+}
+
+#endif

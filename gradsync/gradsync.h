@@ -1,0 +1,50 @@
+// libgradsync: N processes take the same optimizer step, as fast as one. Everything of the library.
+//
+// In each process (errors checked with GS_TRY; `exchange` is how bytes reach all ranks):
+//
+//     gs_device_open(&device, "cpu", &(gs_device_options){0});
+//     gs_bucket_plan_one_host(&plan, specs, num_params, NULL);
+//     gs_reducer_options options = {.params = specs, .num_params = num_params, .plan = &plan,
+//         .shards = {.num_shards = world_size, .world_size = world_size, .rank = rank}};
+//     gs_reducer_arena_bytes(&bytes, &options);
+//     gs_arena_create(&arena, bytes);
+//     gs_comm_create(&comm, &(gs_comm_options){.rank = rank, .world_size = world_size,
+//         .exchange = exchange, .arena = arena, .device = device}, deadline);
+//     options.arena = arena, options.device = device;
+//     gs_reducer_create(&reducer, &options, comm, deadline);
+//     for (int64_t step = 0; step < num_steps; step++) {
+//         gs_reducer_begin(reducer, step);
+//         gs_reducer_begin_pass(reducer, &pass);
+//         for (size_t i = num_params; i-- > 0;) {
+//             backward_of(i, pass.grads[i]);      // writes the gradient where it is reduced
+//             gs_reducer_mark_ready(reducer, i);  // a full bucket is on its way now
+//         }
+//         gs_reducer_end_pass(reducer, num_samples);
+//         gs_reducer_finish(reducer, &result, gs_deadline_in_seconds(30));
+//         gs_optimizer_step(optimizer, values, gs_reducer_grads(reducer), result.used, lr, 1);
+//     }
+//
+// Destroy in reverse: reducer, communicator, arena, device.
+#ifndef GRADSYNC_GRADSYNC_H
+#define GRADSYNC_GRADSYNC_H
+
+#include "core/bucket_plan.h"
+#include "core/clock.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "gradsync/arena.h"
+#include "gradsync/buffers.h"
+#include "gradsync/coalesce.h"
+#include "gradsync/comm.h"
+#include "gradsync/comm_backend.h"
+#include "gradsync/comm_hook.h"
+#include "gradsync/commit.h"
+#include "gradsync/grad_norm.h"
+#include "gradsync/logical_shards.h"
+#include "gradsync/model.h"
+#include "gradsync/optimizer.h"
+#include "gradsync/reduce_stats.h"
+#include "gradsync/reducer.h"
+#include "kernels/device.h"
+
+#endif

@@ -1,0 +1,57 @@
+// Adam and AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019): they differ in where decay goes.
+#include "gradsync/optimizer.h"
+
+#include <math.h>
+
+static const char *const *state_names(const gs_optimizer_options *options) {
+    (void)options;
+    static const char *const names[] = {"exp_avg", "exp_avg_sq", NULL};
+    return names;
+}
+
+static gs_status check_beta(const char *name, float beta) {
+    if (beta >= 0 && beta < 1) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "%s: %g, must be in [0, 1)", name, (double)beta);
+}
+
+static gs_status check(const gs_optimizer_options *options) {
+    GS_TRY(check_beta("beta1", options->beta1));
+    GS_TRY(check_beta("beta2", options->beta2));
+    if (!(options->eps >= 0))
+        return gs_error(GS_INVALID_ARGUMENT, "eps: %g, must be at least 0", (double)options->eps);
+    if (!(options->weight_decay >= 0))
+        return gs_error(GS_INVALID_ARGUMENT, "weight_decay: %g, must be at least 0",
+                        (double)options->weight_decay);
+    return gs_ok();
+}
+
+static void update_by(gs_device *device, const gs_optimizer_options *options,
+                      const gs_optimizer_run *run, bool decoupled) {
+    double t = (double)(run->num_updates + 1);
+    const gs_adamw step = {.lr = run->lr,
+                           .beta1 = options->beta1,
+                           .beta2 = options->beta2,
+                           .eps = options->eps,
+                           .weight_decay = run->weight_decay,
+                           .grad_scale = run->grad_scale,
+                           .correction1 = 1 - pow((double)options->beta1, t),
+                           .correction2 = 1 - pow((double)options->beta2, t),
+                           .decoupled = decoupled};
+    gs_device_kernels(device)->adamw(gs_device_stream(device), run->param, run->state[0],
+                                     run->state[1], run->grad, &step, run->count);
+}
+
+static void update_adam(gs_device *device, const gs_optimizer_options *options,
+                        const gs_optimizer_run *run) {
+    update_by(device, options, run, false);
+}
+
+static void update_adamw(gs_device *device, const gs_optimizer_options *options,
+                         const gs_optimizer_run *run) {
+    update_by(device, options, run, true);
+}
+
+const gs_optimizer_method gs_optimizer_adam = {
+    .kind = "adam", .state_names = state_names, .check = check, .update = update_adam};
+const gs_optimizer_method gs_optimizer_adamw = {
+    .kind = "adamw", .state_names = state_names, .check = check, .update = update_adamw};

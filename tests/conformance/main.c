@@ -1,0 +1,72 @@
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/conformance/conformance.h"
+#include "tests/conformance/training.h"
+
+static const conformance_kind kinds[] = {
+    {"bucket-assign", "bucket_assignment.json", conformance_bucket_assign},
+    {"take", "take_tensors.json", conformance_take},
+    {"train-mlp", "ddp_mlp/*.safetensors", conformance_train_mlp},
+    {"gpt2", "gpt2_tiny.safetensors [--world 1|2]", conformance_gpt2},
+};
+
+static const gs_rank_body bodies[] = {
+    {"train-mlp", conformance_train_mlp_rank},
+    {"gpt2-start", conformance_gpt2_start_rank},
+    {"gpt2-train", conformance_gpt2_train_rank},
+    {NULL, NULL},
+};
+
+void conformance_pass(conformance *run, const char *name) {
+    run->num_passed++;
+    printf("ok   %s\n", name);
+}
+
+void conformance_fail(conformance *run, const char *name, const char *format, ...) {
+    run->num_failed++;
+    printf("FAIL %s: ", name);
+    va_list args;
+    va_start(args, format);
+    vprintf(format, args);
+    va_end(args);
+    printf("\n");
+}
+
+void conformance_skip(conformance *run, const char *name, const char *needs) {
+    run->num_skipped++;
+    printf("skip %s: needs %s\n", name, needs);
+}
+
+void conformance_case(conformance *run, const char *name, gs_status status) {
+    if (status.code) conformance_fail(run, name, "%s", status.message);
+    else conformance_pass(run, name);
+}
+
+static int print_usage(void) {
+    fprintf(stderr, "usage: gradsync-conformance KIND FILE... [OPTIONS]\n");
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        fprintf(stderr, "  %-14s %s\n", kinds[i].name, kinds[i].usage);
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    if (argc < 3) return print_usage();
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (strcmp(kinds[i].name, argv[1]) != 0) continue;
+        conformance run = {0};
+        gs_status status = kinds[i].run(&run, argv + 2, argc - 2);
+        if (status.code) {
+            fprintf(stderr, "gradsync-conformance: %s\n", status.message);
+            return 2;
+        }
+        printf("%s: %d of %d cases pass\n", kinds[i].name, run.num_passed,
+               run.num_passed + run.num_failed);
+        return run.num_failed || !(run.num_passed + run.num_skipped);
+    }
+    fprintf(stderr, "gradsync-conformance: there is no kind \"%s\"\n", argv[1]);
+    return print_usage();
+}

@@ -1,0 +1,221 @@
+#include "tests/conformance/replica.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "gradsync/coalesce.h"
+
+#define STEP_SECONDS 60.0
+
+static gs_status make_memory(replica *self, const replica_options *options) {
+    const gs_model_param *list = self->model.ops->params(self->model.state, &self->num_params);
+    self->buffer_specs = self->model.ops->buffers(self->model.state, &self->num_buffers);
+    if (self->num_params > REPLICA_MAX_PARAMS || self->num_buffers > REPLICA_MAX_PARAMS)
+        return gs_error(GS_INVALID_ARGUMENT, "too many parameters");
+    bool decays[REPLICA_MAX_PARAMS];
+    for (size_t i = 0; i < self->num_params; i++) {
+        self->specs[i] = list[i].spec;
+        decays[i] = options->decay_all || list[i].decays;
+        GS_TRY(gs_device_alloc(self->device, &self->params[i], gs_param_spec_bytes(&list[i].spec)));
+    }
+    GS_TRY(gs_buffers_create(&self->buffers, self->buffer_specs, self->num_buffers,
+                             GS_BUFFERS_BROADCAST, false, self->device));
+    return gs_optimizer_create(&self->optimizer, &options->optimizer, self->specs, decays,
+                               self->num_params, self->device);
+}
+
+static gs_status make_reducer(replica *self, const replica_options *options) {
+    gs_bucket_plan plan;
+    GS_TRY(gs_bucket_plan_parity(&plan, self->specs, self->num_params, options->first_bucket_bytes,
+                                 options->bucket_cap_bytes, NULL));
+    gs_reducer_options reducer = {
+        .params = self->specs,
+        .num_params = self->num_params,
+        .plan = &plan,
+        .shards = {.num_shards = self->world_size,
+                   .world_size = self->world_size,
+                   .rank = self->rank},
+        .passes_per_shard = self->passes_per_shard,
+        .device = self->device,
+    };
+    size_t bytes = 0;
+    gs_status status = gs_reducer_arena_bytes(&bytes, &reducer);
+    if (!status.code) status = gs_arena_create(&self->arena, bytes);
+    gs_comm_options comm = {
+        .rank = self->rank,
+        .world_size = self->world_size,
+        .generation = 1,
+        .exchange = gs_rank_exchange,
+        .exchange_ctx = options->env->exchange,
+        .arena = self->arena,
+        .device = self->device,
+    };
+    gs_deadline deadline = gs_deadline_in_seconds(STEP_SECONDS);
+    if (!status.code) status = gs_comm_create(&self->comm, &comm, deadline);
+    reducer.arena = self->arena;
+    if (!status.code) status = gs_reducer_create(&self->reducer, &reducer, self->comm, deadline);
+    gs_bucket_plan_release(&plan);
+    return status;
+}
+
+gs_status replica_open(replica *self, const replica_options *options,
+                       gs_status (*make_model)(void *ctx, gs_model *model, gs_device *device),
+                       void *ctx) {
+    *self = (replica){.rank = options->env->rank,
+                      .world_size = options->env->world_size,
+                      .passes_per_shard = options->passes_per_shard};
+    gs_status status = gs_device_open(&self->device, "cpu", NULL);
+    if (!status.code) status = make_model(ctx, &self->model, self->device);
+    if (!status.code) status = make_memory(self, options);
+    if (!status.code) status = make_reducer(self, options);
+    if (status.code) replica_close(self);
+    return status;
+}
+
+gs_status replica_share(replica *self) {
+    gs_tensor_view views[2 * REPLICA_MAX_PARAMS];
+    void *const *buffers = gs_buffers_committed(self->buffers);
+    size_t count = 0;
+    for (size_t i = 0; i < self->num_params; i++)
+        views[count++] =
+            (gs_tensor_view){self->params[i], gs_param_spec_count(&self->specs[i]), GS_FP32};
+    for (size_t i = 0; i < self->num_buffers; i++)
+        views[count++] = (gs_tensor_view){buffers[i], gs_param_spec_count(&self->buffer_specs[i]),
+                                          self->buffer_specs[i].dtype};
+    return gs_coalesced_broadcast(self->comm, views, count, 0, 0,
+                                  gs_deadline_in_seconds(STEP_SECONDS));
+}
+
+static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
+    gs_reducer_pass reduced;
+    GS_TRY(gs_reducer_begin_pass(self->reducer, &reduced));
+    const void *const *read;
+    void *const *write;
+    gs_buffers_pass(self->buffers, reduced.shard, reduced.pass == 0, &read, &write);
+    gs_model_pass pass = {
+        .batch = batch,
+        .training = true,
+        .step = self->step,
+        .shard = reduced.shard,
+        .params = self->params,
+        .buffers = read,
+        .next_buffers = write,
+        .grads = reduced.grads,
+        .accumulate = reduced.accumulate,
+        .grad_factor = 1.0f,
+        .ready = gs_reducer_ready_callback,
+        .ready_ctx = self->reducer,
+    };
+    GS_TRY(self->model.ops->forward(self->model.state, &pass));
+    GS_TRY(self->model.ops->backward(self->model.state, &pass));
+    self->losses[index] = pass.loss;
+    gs_buffers_end_pass(self->buffers);
+    return gs_reducer_end_pass(self->reducer, (int64_t)batch->rows);
+}
+
+static uint64_t digest_params(const replica *self) {
+    gs_digest_stream *stream = gs_digest_stream_create();
+    if (!stream) return 0;
+    for (size_t i = 0; i < self->num_params; i++)
+        gs_digest_stream_add(stream, self->params[i], gs_param_spec_bytes(&self->specs[i]));
+    uint64_t folded = gs_digest_fold(gs_digest_stream_value(stream));
+    gs_digest_stream_destroy(stream);
+    return folded;
+}
+
+static gs_status commit(replica *self, const gs_reduce_result *reduced, gs_deadline deadline) {
+    gs_commit_vote vote = {
+        .step = self->step,
+        .generation = 1,
+        .plan_digest = gs_digest_fold(gs_bucket_plan_digest(gs_reducer_plan(self->reducer))),
+        .params_digest = digest_params(self),
+        .nonfinite = reduced->nonfinite_ranks > 0,
+        .num_losses = self->passes_per_shard,
+    };
+    for (int i = 0; i < self->passes_per_shard; i++) vote.loss_sum += self->losses[i];
+    gs_commit_result result;
+    GS_TRY(gs_commit_run(&result, self->comm, &vote, deadline));
+    self->commit_loss = result.loss;
+    if (result.params_differ) return gs_error(GS_INTERNAL, "parameters differ between ranks");
+    if (result.nonfinite_ranks) return gs_error(GS_INTERNAL, "gradients are not finite");
+    return gs_ok();
+}
+
+gs_status replica_step(replica *self, const gs_batch *batches, float lr, double grad_clip,
+                       replica_check check, void *ctx) {
+    gs_deadline deadline = gs_deadline_in_seconds(STEP_SECONDS);
+    GS_TRY(gs_buffers_begin(self->buffers, self->comm, deadline));
+    GS_TRY(gs_reducer_begin(self->reducer, self->step));
+    for (int i = 0; i < self->passes_per_shard; i++) GS_TRY(run_pass(self, &batches[i], i));
+    gs_reduce_result reduced;
+    GS_TRY(gs_reducer_finish(self->reducer, &reduced, deadline));
+    self->grad_norm = reduced.grad_norm;
+    GS_TRY(commit(self, &reduced, deadline));
+    if (check) GS_TRY(check(ctx, self));
+    double scale = 1.0;
+    if (grad_clip > 0.0) scale = fmin(1.0, grad_clip / (reduced.grad_norm + 1e-6));
+    GS_TRY(gs_optimizer_step(self->optimizer, self->params, gs_reducer_grads(self->reducer),
+                             reduced.used, lr, (float)scale));
+    gs_buffers_adopt(self->buffers);
+    self->step++;
+    return gs_ok();
+}
+
+void replica_close(replica *self) {
+    gs_reducer_destroy(self->reducer);
+    gs_comm_destroy(self->comm);
+    gs_arena_destroy(self->arena);
+    gs_optimizer_destroy(self->optimizer);
+    gs_buffers_destroy(self->buffers);
+    for (size_t i = 0; i < REPLICA_MAX_PARAMS; i++)
+        if (self->params[i]) gs_device_free(self->device, self->params[i]);
+    gs_model_destroy(&self->model);
+    gs_device_close(self->device);
+    *self = (replica){0};
+}
+
+gs_status vector_floats(float **values, size_t *count, const gs_safetensors *file,
+                        const char *format, ...) {
+    char name[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    const gs_safetensor *tensor = gs_safetensors_find(file, name);
+    if (!tensor) return gs_error(GS_NOT_FOUND, "no tensor \"%s\"", name);
+    *count = tensor->bytes / sizeof(float);
+    *values = malloc(tensor->bytes + 1);
+    if (!*values) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    // I32 and I64 tensors are copied as they are: the caller knows what it asked for.
+    memcpy(*values, tensor->data, tensor->bytes);
+    return gs_ok();
+}
+
+double vector_number(const gs_safetensors *file, const char *key) {
+    const char *text = gs_safetensors_metadata(file, key);
+    return text ? strtod(text, NULL) : 0.0;
+}
+
+gs_status compare_floats(const char *what, const float *got, const float *wanted, size_t count,
+                         tolerance allowed) {
+    double largest = allowed.floor, distance = 0.0;
+    size_t worst = 0;
+    for (size_t i = 0; i < count; i++) {
+        largest = fmax(largest, fabs((double)wanted[i]));
+        double apart = fabs((double)got[i] - (double)wanted[i]);
+        // A NaN, once found, is the worst there is: nothing compares as larger.
+        if (apart > distance || (isnan(apart) && !isnan(distance))) {
+            distance = apart;
+            worst = i;
+        }
+    }
+    double most = allowed.absolute + allowed.relative * largest;
+    if (isfinite(distance) && distance <= most) return gs_ok();
+    return gs_error(GS_DATA_LOSS,
+                    "%s: element %zu is %.9g, wanted %.9g (off by %.3g, allowed %.3g)", what, worst,
+                    (double)got[worst], (double)wanted[worst], distance, most);
+}

@@ -1,0 +1,73 @@
+// One rank that trains with the product's own parts: communicator, reducer, buffers, commit,
+// optimizer.
+#ifndef TESTS_CONFORMANCE_REPLICA_H
+#define TESTS_CONFORMANCE_REPLICA_H
+
+#include "gradsync/buffers.h"
+#include "gradsync/commit.h"
+#include "gradsync/model.h"
+#include "gradsync/optimizer.h"
+#include "gradsync/reducer.h"
+#include "tests/support/ranks.h"
+#include "worker/safetensors.h"
+
+#define REPLICA_MAX_PARAMS 64
+
+typedef struct replica_options {
+    const gs_rank_env *env;
+    int passes_per_shard;
+    gs_optimizer_options optimizer;
+    bool decay_all; // else two-dimensional parameters only
+    uint64_t first_bucket_bytes, bucket_cap_bytes;
+} replica_options;
+
+typedef struct replica {
+    int rank, world_size, passes_per_shard;
+    gs_device *device;
+    gs_model model;
+    gs_comm *comm;
+    gs_arena *arena;
+    gs_reducer *reducer;
+    gs_optimizer *optimizer;
+    gs_buffers *buffers;
+    gs_param_spec specs[REPLICA_MAX_PARAMS];
+    const gs_param_spec *buffer_specs;
+    size_t num_params, num_buffers;
+    void *params[REPLICA_MAX_PARAMS];
+    int64_t step;
+    // Of the last step:
+    double losses[16]; // of each own micro-batch
+    double commit_loss, grad_norm;
+} replica;
+
+// What a step asks of its owner between reduction and update; may be NULL.
+typedef gs_status (*replica_check)(void *ctx, replica *self);
+
+// `make_model` fills the model on self->device. The values of parameters and buffers are zero then;
+// fill them and call replica_share.
+GS_NODISCARD gs_status replica_open(replica *self, const replica_options *options,
+                                    gs_status (*make_model)(void *ctx, gs_model *model,
+                                                            gs_device *device),
+                                    void *ctx);
+// Rank 0's parameters and buffers, everywhere.
+GS_NODISCARD gs_status replica_share(replica *self);
+// One step over `passes_per_shard` batches. grad_clip 0: off.
+GS_NODISCARD gs_status replica_step(replica *self, const gs_batch *batches, float lr,
+                                    double grad_clip, replica_check check, void *ctx);
+void replica_close(replica *self);
+
+// Reading the vectors: a tensor as floats (copied: files give no alignment), a setting of the
+// metadata.
+GS_NODISCARD gs_status vector_floats(float **values, size_t *count, const gs_safetensors *file,
+                                     const char *format, ...) GS_PRINTF(4, 5);
+double vector_number(const gs_safetensors *file, const char *key); // 0 when absent
+
+// An ok status when the largest distance is at most absolute + relative · max(floor, largest
+// wanted), and no value is NaN or infinite.
+typedef struct tolerance {
+    double absolute, relative, floor;
+} tolerance;
+GS_NODISCARD gs_status compare_floats(const char *what, const float *got, const float *wanted,
+                                      size_t count, tolerance allowed);
+
+#endif

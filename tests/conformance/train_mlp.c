@@ -1,0 +1,233 @@
+// Kind train-mlp: traces of PyTorch's DistributedDataParallel on an MLP with batch norm. Real
+// processes train with the product's parts and compare every step: losses, averaged gradients,
+// parameters, and each rank's own buffers.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/conformance/conformance.h"
+#include "tests/conformance/replica.h"
+#include "tests/conformance/training.h"
+#include "worker/models/registry.h"
+
+#define FILE_SECONDS 100.0
+#define MAX_PASSES 16
+#define MAX_DIMS 8
+
+static const tolerance loose = {.relative = 1e-4, .floor = 1e-3};  // loss, grad, buffer
+static const tolerance strict = {.relative = 2e-5, .floor = 1e-3}; // param
+
+typedef struct trace {
+    const gs_safetensors *file;
+    int64_t dims[MAX_DIMS];
+    int num_dims;
+    int world_size, steps, accumulate;
+    size_t rows;
+} trace;
+
+static void read_settings(trace *self, const gs_safetensors *file) {
+    *self = (trace){.file = file};
+    self->world_size = (int)vector_number(file, "world");
+    self->steps = (int)vector_number(file, "steps");
+    self->accumulate = (int)vector_number(file, "accumulate");
+    if (self->accumulate < 1) self->accumulate = 1;
+    self->rows = (size_t)vector_number(file, "batch");
+    const char *dims = gs_safetensors_metadata(file, "dims");
+    for (char *end; dims && *dims && self->num_dims < MAX_DIMS; dims = *end ? end + 1 : end)
+        self->dims[self->num_dims++] = strtol(dims, &end, 10);
+}
+
+static gs_status make_model(void *ctx, gs_model *model, gs_device *device) {
+    const trace *self = ctx;
+    gs_mlp_options options = {.dims = self->dims,
+                              .num_dims = self->num_dims,
+                              .batch_norm = true,
+                              .micro_batch = (int64_t)self->rows};
+    return gs_mlp_create(model, &options, device);
+}
+
+static gs_optimizer_options read_optimizer(const gs_safetensors *file) {
+    return (gs_optimizer_options){
+        .kind = gs_safetensors_metadata(file, "optimizer"),
+        .beta1 = (float)vector_number(file, "beta1"),
+        .beta2 = (float)vector_number(file, "beta2"),
+        .eps = (float)vector_number(file, "eps"),
+        .weight_decay = (float)vector_number(file, "weight_decay"),
+        .momentum = (float)vector_number(file, "momentum"),
+        .nesterov = vector_number(file, "nesterov") != 0.0,
+    };
+}
+
+// Slice `at` of a tensor whose leading dimensions are flattened.
+static gs_status fill_slice(void *to, size_t bytes, const gs_safetensors *file, const char *prefix,
+                            const char *name, size_t at) {
+    char full[256];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    const gs_safetensor *tensor = gs_safetensors_find(file, full);
+    if (!tensor || tensor->bytes < (at + 1) * bytes)
+        return gs_error(GS_NOT_FOUND, "no slice %zu of \"%s\"", at, full);
+    memcpy(to, (const char *)tensor->data + at * bytes, bytes);
+    return gs_ok();
+}
+
+static gs_status compare_slice(const void *got, const gs_param_spec *spec,
+                               const gs_safetensors *file, const char *prefix, size_t at,
+                               const char *what, tolerance allowed) {
+    size_t bytes = gs_param_spec_bytes(spec);
+    float *wanted = malloc(bytes + 1);
+    if (!wanted) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    char name[256];
+    snprintf(name, sizeof name, "%s %s", what, spec->name);
+    gs_status status = fill_slice(wanted, bytes, file, prefix, spec->name, at);
+    if (!status.code && spec->dtype == GS_FP32)
+        status = compare_floats(name, got, wanted, gs_param_spec_count(spec), allowed);
+    else if (!status.code && memcmp(got, wanted, bytes) != 0)
+        status = gs_error(GS_DATA_LOSS, "%s differs", name);
+    free(wanted);
+    return status;
+}
+
+static gs_status load_start(replica *rank, const trace *self) {
+    void *const *buffers = gs_buffers_committed(rank->buffers);
+    for (size_t i = 0; i < rank->num_params; i++)
+        GS_TRY(fill_slice(rank->params[i], gs_param_spec_bytes(&rank->specs[i]), self->file,
+                          "before_wrap.param.", rank->specs[i].name, (size_t)rank->rank));
+    for (size_t i = 0; i < rank->num_buffers; i++)
+        GS_TRY(fill_slice(buffers[i], gs_param_spec_bytes(&rank->buffer_specs[i]), self->file,
+                          "before_wrap.buffer.", rank->buffer_specs[i].name, (size_t)rank->rank));
+    return replica_share(rank);
+}
+
+static gs_status compare_state(const replica *rank, const trace *self, const char *what) {
+    void *const *buffers = gs_buffers_committed(rank->buffers);
+    size_t step = (size_t)rank->step;
+    size_t own = step * (size_t)self->world_size + (size_t)rank->rank;
+    for (size_t i = 0; i < rank->num_params; i++)
+        GS_TRY(compare_slice(rank->params[i], &rank->specs[i], self->file, "param.", step, what,
+                             strict));
+    for (size_t i = 0; i < rank->num_buffers; i++)
+        GS_TRY(compare_slice(buffers[i], &rank->buffer_specs[i], self->file, "buffer.", own, what,
+                             loose));
+    return gs_ok();
+}
+
+static gs_status compare_gradients(void *ctx, replica *rank) {
+    const trace *self = ctx;
+    float *const *grads = gs_reducer_grads(rank->reducer);
+    for (size_t i = 0; i < rank->num_params; i++)
+        GS_TRY(compare_slice(grads[i], &rank->specs[i], self->file, "grad.", (size_t)rank->step,
+                             "gradient of", loose));
+    return gs_ok();
+}
+
+// Where micro-batch `pass` of this rank lies among (steps, passes, ranks).
+static size_t micro_batch_at(const replica *rank, const trace *self, int pass) {
+    size_t passes = (size_t)self->accumulate, world = (size_t)self->world_size;
+    return ((size_t)rank->step * passes + (size_t)pass) * world + (size_t)rank->rank;
+}
+
+static gs_status compare_losses(const replica *rank, const trace *self) {
+    for (int pass = 0; pass < self->accumulate; pass++) {
+        float wanted, got = (float)rank->losses[pass];
+        GS_TRY(fill_slice(&wanted, sizeof wanted, self->file, "", "loss",
+                          micro_batch_at(rank, self, pass)));
+        GS_TRY(compare_floats("loss", &got, &wanted, 1, loose));
+    }
+    return gs_ok();
+}
+
+static gs_status run_step(replica *rank, trace *self, float *features, int32_t *labels) {
+    gs_batch batches[MAX_PASSES];
+    size_t row_features = (size_t)self->dims[0], rows = self->rows;
+    for (int pass = 0; pass < self->accumulate; pass++) {
+        float *input = features + (size_t)pass * rows * row_features;
+        int32_t *label = labels + (size_t)pass * rows;
+        size_t at = micro_batch_at(rank, self, pass);
+        GS_TRY(fill_slice(input, rows * row_features * sizeof *input, self->file, "", "input", at));
+        GS_TRY(fill_slice(label, rows * sizeof *label, self->file, "", "label", at));
+        batches[pass] = (gs_batch){.rows = rows,
+                                   .positions = 1,
+                                   .row_features = row_features,
+                                   .features = input,
+                                   .targets = label};
+    }
+    GS_TRY(replica_step(rank, batches, (float)vector_number(self->file, "lr"), 0.0,
+                        compare_gradients, self));
+    rank->step--; // losses are those of the step that has just ended
+    gs_status status = compare_losses(rank, self);
+    rank->step++;
+    if (status.code) return status;
+    return compare_state(rank, self, "after the step:");
+}
+
+static gs_status run_trace(replica *rank, trace *self) {
+    GS_TRY(load_start(rank, self));
+    GS_TRY(compare_state(rank, self, "after wrapping:"));
+    size_t rows = self->rows * (size_t)self->accumulate;
+    float *features = calloc(rows * (size_t)self->dims[0], sizeof *features);
+    int32_t *labels = calloc(rows, sizeof *labels);
+    gs_status status = gs_ok();
+    if (!features || !labels) status = gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    for (int step = 0; step < self->steps && !status.code; step++)
+        status = gs_status_prefix(run_step(rank, self, features, labels), "step %d", step);
+    free(features);
+    free(labels);
+    return status;
+}
+
+gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
+    gs_safetensors *file;
+    GS_TRY(gs_safetensors_open(&file, env->arg));
+    trace self;
+    read_settings(&self, file);
+    replica_options options = {
+        .env = env,
+        .passes_per_shard = self.accumulate,
+        .optimizer = read_optimizer(file),
+        .decay_all = true,
+        .first_bucket_bytes = (uint64_t)vector_number(file, "first_bucket_bytes"),
+        .bucket_cap_bytes = (uint64_t)vector_number(file, "bucket_cap_bytes"),
+    };
+    replica rank;
+    gs_status status = replica_open(&rank, &options, make_model, &self);
+    if (!status.code) {
+        status = run_trace(&rank, &self);
+        replica_close(&rank);
+    }
+    gs_safetensors_close(file);
+    return status;
+}
+
+// What a file wants that the library does not have yet; NULL: nothing.
+static const char *missing_feature(const gs_safetensors *file) {
+    const char *model = gs_safetensors_metadata(file, "model");
+    if (model && strcmp(model, "branches") == 0) return "model branches";
+    if (gs_safetensors_find(file, "batches")) return "uneven input (join)";
+    return NULL;
+}
+
+static gs_status check_file(conformance *run, const char *path) {
+    gs_safetensors *file;
+    GS_TRY(gs_safetensors_open(&file, path));
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *missing = missing_feature(file);
+    const char *model = gs_safetensors_metadata(file, "model");
+    trace self;
+    read_settings(&self, file);
+    if (missing)
+        conformance_skip(run, name, missing);
+    else if (!model || strcmp(model, "mlp") != 0 || self.num_dims < 2 || self.world_size < 1 ||
+             self.accumulate > MAX_PASSES)
+        conformance_fail(run, name, "not a trace of the model mlp");
+    else
+        conformance_case(
+            run, name,
+            gs_ranks_run("train-mlp", self.world_size, path, gs_deadline_in_seconds(FILE_SECONDS)));
+    gs_safetensors_close(file);
+    return gs_ok();
+}
+
+gs_status conformance_train_mlp(conformance *run, char **args, int num_args) {
+    for (int i = 0; i < num_args; i++) GS_TRY(check_file(run, args[i]));
+    return gs_ok();
+}

@@ -1,0 +1,14 @@
+// The kinds that train: train-mlp and gpt2, and what their ranks run.
+#ifndef TESTS_CONFORMANCE_TRAINING_H
+#define TESTS_CONFORMANCE_TRAINING_H
+
+#include "tests/conformance/conformance.h"
+
+gs_status conformance_train_mlp(conformance *run, char **args, int num_args);
+gs_status conformance_train_mlp_rank(const gs_rank_env *env);
+
+gs_status conformance_gpt2(conformance *run, char **args, int num_args);
+gs_status conformance_gpt2_start_rank(const gs_rank_env *env);
+gs_status conformance_gpt2_train_rank(const gs_rank_env *env);
+
+#endif

@@ -1,0 +1,335 @@
+// Every collective, dtype and size, in and outside the arena, gives exact results on every rank.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/digest.h"
+#include "core/random.h"
+#include "tests/support/comm_rank.h"
+#include "tests/support/ranks.h"
+
+#define MAX_WORLD 8
+#define RUN_SECONDS 50.0
+
+static const gs_collective_kind kinds[] = {GS_ALLREDUCE, GS_REDUCE, GS_REDUCE_SCATTER, GS_ALLGATHER,
+                                           GS_BROADCAST};
+static const gs_dtype dtypes[] = {GS_FP32, GS_BF16, GS_FP64, GS_FP16, GS_I64, GS_I32, GS_U8};
+static const size_t counts[] = {0, 1, 7, 1024, 4096, 16384, 100003, 1048577};
+
+static bool is_reducing(gs_collective_kind kind) {
+    return kind == GS_ALLREDUCE || kind == GS_REDUCE || kind == GS_REDUCE_SCATTER;
+}
+
+// One collective with its buffers and what they were filled from.
+typedef struct trial {
+    gs_collective collective;
+    uint64_t seed;
+    size_t send_count, recv_count;
+} trial;
+
+static trial make_trial(gs_collective_kind kind, gs_dtype dtype, size_t count, int world_size,
+                        int root, uint64_t seed) {
+    size_t all = count * (size_t)world_size;
+    return (trial){.collective = {.kind = kind,
+                                  .dtype = dtype,
+                                  .count = count,
+                                  .root = root,
+                                  .step = (int64_t)seed,
+                                  .bucket = -1},
+                   .seed = seed,
+                   .send_count = kind == GS_REDUCE_SCATTER ? all : count,
+                   .recv_count = kind == GS_ALLGATHER ? all : count};
+}
+
+// In place where `recv` is NULL; then the buffer at `send` holds the larger of the two.
+static void place_trial(trial *one, unsigned char *send, unsigned char *recv, int rank) {
+    size_t own = one->collective.count * gs_dtype_bytes(one->collective.dtype) * (size_t)rank;
+    one->collective.send = send;
+    one->collective.recv = recv ? recv : send;
+    if (!recv && one->collective.kind == GS_REDUCE_SCATTER) one->collective.recv = send + own;
+    if (!recv && one->collective.kind == GS_ALLGATHER) one->collective.send = send + own;
+    fill_pattern((void *)(uintptr_t)one->collective.send, one->collective.dtype, one->send_count,
+                 one->seed, rank, 0);
+}
+
+static gs_status check_trial(const trial *one, int rank, int world_size) {
+    const gs_collective *c = &one->collective;
+    const unsigned char *recv = c->recv;
+    size_t bytes = c->count * gs_dtype_bytes(c->dtype);
+    switch (c->kind) {
+    case GS_REDUCE:
+        if (rank != c->root) return gs_ok();
+        return check_pattern(recv, c->dtype, c->count, one->seed, -1, world_size, 0);
+    case GS_ALLREDUCE:
+        return check_pattern(recv, c->dtype, c->count, one->seed, -1, world_size, 0);
+    case GS_REDUCE_SCATTER:
+        return check_pattern(recv, c->dtype, c->count, one->seed, -1, world_size,
+                             c->count * (size_t)rank);
+    case GS_ALLGATHER:
+        for (int i = 0; i < world_size; i++)
+            GS_TRY(check_pattern(recv + (size_t)i * bytes, c->dtype, c->count, one->seed, i,
+                                 world_size, 0));
+        return gs_ok();
+    default:
+        return check_pattern(recv, c->dtype, c->count, one->seed, c->root, world_size, 0);
+    }
+}
+
+static gs_status run_trial(comm_rank *self, trial *one, unsigned char *memory, size_t half_bytes,
+                           bool in_place) {
+    place_trial(one, memory, in_place ? NULL : memory + half_bytes, self->rank);
+    gs_status status =
+        gs_comm_run(self->comm, &one->collective, gs_deadline_in_seconds(RUN_SECONDS));
+    if (!status.code) status = check_trial(one, self->rank, self->world_size);
+    return gs_status_prefix(status, "kind %d, %s, count %zu, %s%s", one->collective.kind,
+                            gs_dtype_name(one->collective.dtype), one->collective.count,
+                            gs_comm_algorithm(self->comm, &one->collective),
+                            in_place ? " in place" : "");
+}
+
+static gs_status sweep_memory(comm_rank *self, unsigned char *memory, size_t half_bytes) {
+    uint64_t seed = 0;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+            for (size_t n = 0; n < sizeof counts / sizeof *counts; n++) {
+                if (dtypes[d] == GS_U8 && is_reducing(kinds[k])) continue;
+                if (counts[n] > 16384 && d > 1) continue; // size matters, not the dtype
+                int root = (int)(seed % (uint64_t)self->world_size);
+                for (int in_place = 0; in_place < 2; in_place++) {
+                    trial one =
+                        make_trial(kinds[k], dtypes[d], counts[n], self->world_size, root, ++seed);
+                    GS_TRY(run_trial(self, &one, memory, half_bytes, in_place));
+                }
+            }
+        }
+    }
+    gs_collective barrier = {.kind = GS_BARRIER, .bucket = -1};
+    return gs_comm_run(self->comm, &barrier, gs_deadline_in_seconds(RUN_SECONDS));
+}
+
+static gs_status sweep_both(comm_rank *self, size_t half_bytes) {
+    GS_TRY(gs_status_prefix(sweep_memory(self, gs_arena_data(self->arena), half_bytes), "arena"));
+    unsigned char *memory = malloc(2 * half_bytes);
+    if (!memory) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_status status = sweep_memory(self, memory, half_bytes);
+    free(memory);
+    return status;
+}
+
+static gs_status sweep(const gs_rank_env *env) {
+    comm_rank self;
+    gs_comm_options options = {.helper =
+                                   strcmp(env->arg, "helper") == 0 ? GS_HELPER_ON : GS_HELPER_OFF};
+    size_t half_bytes = (1048577 * 4 * (size_t)env->world_size + 4095) / 4096 * 4096;
+    gs_status status = comm_rank_open(&self, env, 2 * half_bytes, &options);
+    if (!status.code) status = sweep_both(&self, half_bytes);
+    comm_rank_close(&self);
+    return status;
+}
+
+// The same random program on all ranks, posted ahead of each other. What the ranks decide alone:
+// whether buffers lie in the arena, and when they wait.
+#define NUM_RANDOM 300
+
+static gs_status post_random(comm_rank *self, trial *trials, unsigned char **memory) {
+    gs_random_key common = {.seed = 42, .stream = 1}, own = {42, 2 + (uint64_t)self->rank};
+    size_t arena_used = 0;
+    gs_work work = {0};
+    for (uint64_t i = 0; i < NUM_RANDOM; i++) {
+        uint64_t dice = gs_random_u64(common, i);
+        size_t count = (size_t)1 << (dice >> 8) % 15;
+        count += (size_t)(dice >> 16) % 7;
+        gs_dtype dtype = dtypes[(dice >> 24) % 6];
+        int root = (int)((dice >> 32) % (uint64_t)self->world_size);
+        trials[i] = make_trial(kinds[dice % 5], dtype, count, self->world_size, root, i);
+        size_t bytes = count * gs_dtype_bytes(dtype) * (size_t)self->world_size;
+        bytes = (bytes + 63) / 64 * 64;
+        unsigned char *buffers = memory[i] = NULL;
+        // A few ranks leave the arena now and then, so that the others have to go along.
+        if (gs_random_u64(own, i) % 8 == 0)
+            buffers = memory[i] = malloc(2 * bytes);
+        else
+            buffers = (unsigned char *)gs_arena_data(self->arena) + arena_used;
+        arena_used += 2 * bytes;
+        if (!buffers || arena_used > gs_arena_bytes(self->arena))
+            return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory at %d", (int)i);
+        place_trial(&trials[i], buffers, dice >> 40 & 1 ? buffers + bytes : NULL, self->rank);
+        GS_TRY(gs_comm_post(self->comm, &work, &trials[i].collective));
+        if (gs_random_u64(own, 1000 + i) % 16 == 0)
+            GS_TRY(gs_comm_wait(self->comm, (gs_work){work.sequence / 2 + 1},
+                                gs_deadline_in_seconds(RUN_SECONDS)));
+    }
+    return gs_comm_wait(self->comm, work, gs_deadline_in_seconds(RUN_SECONDS));
+}
+
+static gs_status run_random(const gs_rank_env *env) {
+    static trial trials[NUM_RANDOM];
+    static unsigned char *memory[NUM_RANDOM];
+    comm_rank self;
+    gs_comm_options options = {.helper =
+                                   strcmp(env->arg, "helper") == 0 ? GS_HELPER_ON : GS_HELPER_OFF};
+    gs_status status = comm_rank_open(&self, env, (size_t)160 << 20, &options);
+    if (!status.code) status = post_random(&self, trials, memory);
+    for (int i = 0; i < NUM_RANDOM && !status.code; i++)
+        status = gs_status_prefix(check_trial(&trials[i], self.rank, self.world_size),
+                                  "collective %d", i);
+    gs_work_times times;
+    if (!status.code &&
+        (!gs_comm_times(self.comm, (gs_work){NUM_RANDOM}, &times) ||
+         times.posted_ns > times.all_arrived_ns || times.all_arrived_ns > times.started_ns ||
+         times.started_ns > times.finished_ns || !times.posted_ns))
+        status = gs_error(GS_INTERNAL, "times are out of order");
+    comm_rank_close(&self);
+    for (int i = 0; i < NUM_RANDOM; i++) free(memory[i]);
+    return status;
+}
+
+// Sums of numbers that round differently in every other order.
+static float wild_value(int rank, size_t index) {
+    gs_random_key key = {.seed = 7, .stream = (uint64_t)rank};
+    float value = (float)gs_random_uniform(key, index) - 0.5f;
+    return index % 3 ? value : value * 1e6f;
+}
+
+static gs_status check_rank_order(comm_rank *self, float *data, size_t count) {
+    for (size_t i = 0; i < count; i++) data[i] = wild_value(self->rank, i);
+    gs_collective sum = {.kind = GS_ALLREDUCE,
+                         .send = data,
+                         .recv = data,
+                         .count = count,
+                         .dtype = GS_FP32,
+                         .scale = 0.25,
+                         .bucket = -1};
+    GS_TRY(gs_comm_run(self->comm, &sum, gs_deadline_in_seconds(RUN_SECONDS)));
+    for (size_t i = 0; i < count; i++) {
+        float expected = wild_value(0, i);
+        for (int r = 1; r < self->world_size; r++) expected += wild_value(r, i);
+        expected *= 0.25f;
+        if (memcmp(&data[i], &expected, sizeof expected) != 0)
+            return gs_error(GS_DATA_LOSS, "%s: element %zu of %zu is %a instead of %a",
+                            gs_comm_algorithm(self->comm, &sum), i, count, (double)data[i],
+                            (double)expected);
+    }
+    return gs_ok();
+}
+
+static gs_status sum_in_rank_order(const gs_rank_env *env) {
+    static float outside[200000];
+    comm_rank self;
+    gs_status status = comm_rank_open(&self, env, sizeof outside, NULL);
+    float *inside = status.code ? NULL : gs_arena_data(self.arena);
+    if (!status.code) status = check_rank_order(&self, inside, 200);
+    if (!status.code) status = check_rank_order(&self, inside, 200000);
+    if (!status.code) status = check_rank_order(&self, outside, 200000);
+    comm_rank_close(&self);
+    return status;
+}
+
+// Eight logical shards, dealt to 1 … 4 ranks; every rank holds its shards' gradients as parts.
+#define NUM_SHARDS 8
+static const uint8_t shard_merges[NUM_SHARDS] = {0, 1, 0, 2, 0, 1, 0, 3};
+
+static gs_status check_tree(comm_rank *self, float *parts, float *recv, size_t count) {
+    int rank_of[NUM_SHARDS], part_of[NUM_SHARDS], used[MAX_WORLD] = {0};
+    for (int s = 0; s < NUM_SHARDS; s++) {
+        rank_of[s] = s * self->world_size / NUM_SHARDS;
+        part_of[s] = used[rank_of[s]]++;
+        for (size_t i = 0; rank_of[s] == self->rank && i < count; i++)
+            parts[(size_t)part_of[s] * count + i] = wild_value(s, i);
+    }
+    gs_reduce_tree tree = {NUM_SHARDS, rank_of, part_of, shard_merges};
+    gs_collective sum = {.kind = GS_ALLREDUCE,
+                         .send = parts,
+                         .recv = recv,
+                         .count = count,
+                         .dtype = GS_FP32,
+                         .tree = &tree,
+                         .part_stride_bytes = count * sizeof *parts,
+                         .bucket = 2};
+    GS_TRY(gs_comm_run(self->comm, &sum, gs_deadline_in_seconds(RUN_SECONDS)));
+    for (size_t i = 0; i < count; i++) {
+        float v[NUM_SHARDS];
+        for (int s = 0; s < NUM_SHARDS; s++) v[s] = wild_value(s, i);
+        float expected = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+        if (memcmp(&recv[i], &expected, sizeof expected) != 0)
+            return gs_error(GS_DATA_LOSS, "%s: element %zu of %zu is %a instead of %a",
+                            gs_comm_algorithm(self->comm, &sum), i, count, (double)recv[i],
+                            (double)expected);
+    }
+    return gs_ok();
+}
+
+static gs_status sum_along_tree(const gs_rank_env *env) {
+    enum { COUNT = 30001 };
+    static float outside[(NUM_SHARDS + 1) * COUNT];
+    comm_rank self;
+    gs_status status = comm_rank_open(&self, env, sizeof outside, NULL);
+    float *inside = status.code ? NULL : gs_arena_data(self.arena);
+    if (!status.code) status = check_tree(&self, inside, inside + NUM_SHARDS * COUNT, COUNT);
+    if (!status.code) status = check_tree(&self, inside, inside, COUNT); // over part 0
+    if (!status.code) status = check_tree(&self, inside, inside + NUM_SHARDS * COUNT, 33);
+    if (!status.code) status = check_tree(&self, outside, outside + NUM_SHARDS * COUNT, COUNT);
+    if (!status.code) status = check_tree(&self, outside, outside, COUNT);
+    comm_rank_close(&self);
+    return status;
+}
+
+static const gs_rank_body bodies[] = {{"sweep", sweep},
+                                      {"random", run_random},
+                                      {"rank order", sum_in_rank_order},
+                                      {"tree", sum_along_tree},
+                                      {0}};
+
+static void expect_ok(const char *body, int world_size, const char *arg) {
+    gs_status status = gs_ranks_run(body, world_size, arg, gs_deadline_in_seconds(100));
+    if (status.code) print_error("%s, world %d: %s\n", body, world_size, status.message);
+    assert_int_equal(status.code, GS_OK);
+}
+
+static void every_collective_is_exact_in_worlds_of_1_to_5(void **state) {
+    (void)state;
+    for (int world_size = 1; world_size <= 5; world_size++) expect_ok("sweep", world_size, "");
+}
+
+static void every_collective_is_exact_with_a_helper_thread(void **state) {
+    (void)state;
+    expect_ok("sweep", 2, "helper");
+}
+
+static void random_collectives_posted_ahead_are_exact(void **state) {
+    (void)state;
+    expect_ok("random", 1, "");
+    expect_ok("random", 2, "");
+    expect_ok("random", 3, "");
+    expect_ok("random", 8, "");
+    expect_ok("random", 3, "helper");
+}
+
+static void sums_run_in_rank_order_to_the_bit(void **state) {
+    (void)state;
+    for (int world_size = 1; world_size <= 5; world_size++) expect_ok("rank order", world_size, "");
+}
+
+static void tree_sums_have_the_same_bits_for_every_world_size(void **state) {
+    (void)state;
+    for (int world_size = 1; world_size <= 4; world_size++) expect_ok("tree", world_size, "");
+}
+
+int main(int argc, char **argv) {
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_collective_is_exact_in_worlds_of_1_to_5),
+        cmocka_unit_test(every_collective_is_exact_with_a_helper_thread),
+        cmocka_unit_test(random_collectives_posted_ahead_are_exact),
+        cmocka_unit_test(sums_run_in_rank_order_to_the_bit),
+        cmocka_unit_test(tree_sums_have_the_same_bits_for_every_world_size),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,88 @@
+#include "tests/support/coordinator_process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/temp_dir.h"
+
+static pid_t spawn(const gs_coordinator_process *process, const char *port_file) {
+    char data[600], log[600];
+    snprintf(data, sizeof data, "%s/data", process->directory);
+    snprintf(log, sizeof log, "%s/coordinator.log", process->directory);
+    pid_t pid = fork();
+    if (pid != 0) return pid;
+    int file = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (file >= 0) dup2(file, STDERR_FILENO);
+    execl(GRADSYNC_BIN_DIR "/gradsync-coordinator", "gradsync-coordinator", "--http",
+          process->http[0] ? process->http : "127.0.0.1:0", "--control",
+          process->control[0] ? process->control : "tcp://127.0.0.1:0", "--data-dir", data,
+          "--port-file", port_file, (char *)NULL);
+    _exit(127);
+}
+
+static bool read_ports(gs_coordinator_process *process, const char *port_file) {
+    FILE *file = fopen(port_file, "re");
+    if (!file) return false;
+    int got = fscanf(file, "{\"http\":\"%127[^\"]\",\"control\":\"%127[^\"]\"}", process->http,
+                     process->control);
+    fclose(file);
+    return got == 2;
+}
+
+gs_status gs_coordinator_process_start(gs_coordinator_process *process) {
+    if (!process->directory) process->directory = gs_temp_dir_make();
+    char port_file[600];
+    snprintf(port_file, sizeof port_file, "%s/ports.json", process->directory);
+    unlink(port_file);
+    process->pid = spawn(process, port_file);
+    if (process->pid < 0) return gs_error_from_errno(errno, "fork");
+    gs_deadline deadline = gs_deadline_in_seconds(30);
+    while (!read_ports(process, port_file)) {
+        int status = 0;
+        if (waitpid(process->pid, &status, WNOHANG) == process->pid) {
+            process->pid = 0;
+            return gs_error(GS_UNAVAILABLE, "the coordinator ended with %d, see %s/coordinator.log",
+                            WIFEXITED(status) ? WEXITSTATUS(status) : -1, process->directory);
+        }
+        if (gs_deadline_passed(deadline)) {
+            return gs_error(GS_DEADLINE_EXCEEDED, "the coordinator did not start");
+        }
+        gs_sleep_ns(5 * GS_NS_PER_MS);
+    }
+    return gs_ok();
+}
+
+void gs_coordinator_process_kill(gs_coordinator_process *process) {
+    if (process->pid <= 0) return;
+    kill(process->pid, SIGKILL);
+    waitpid(process->pid, NULL, 0);
+    process->pid = 0;
+}
+
+int gs_coordinator_process_stop(gs_coordinator_process *process) {
+    if (process->pid <= 0) return -1;
+    kill(process->pid, SIGTERM);
+    gs_deadline deadline = gs_deadline_in_seconds(30);
+    int status = 0;
+    while (waitpid(process->pid, &status, WNOHANG) != process->pid) {
+        if (gs_deadline_passed(deadline)) {
+            gs_coordinator_process_kill(process);
+            return -1;
+        }
+        gs_sleep_ns(5 * GS_NS_PER_MS);
+    }
+    process->pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void gs_coordinator_process_release(gs_coordinator_process *process) {
+    gs_coordinator_process_kill(process);
+    if (process->directory) gs_temp_dir_remove(process->directory);
+    *process = (gs_coordinator_process){0};
+}

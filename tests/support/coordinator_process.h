@@ -1,0 +1,24 @@
+// The real gradsync-coordinator as a child process, with ports of its own, killed and started again.
+#ifndef TESTS_SUPPORT_COORDINATOR_PROCESS_H
+#define TESTS_SUPPORT_COORDINATOR_PROCESS_H
+
+#include <sys/types.h>
+
+#include "core/clock.h"
+#include "core/status.h"
+
+typedef struct gs_coordinator_process {
+    char *directory;  // owned; data below it
+    char control[128], http[128];
+    pid_t pid;
+} gs_coordinator_process;
+
+// Starts it and waits until it serves; a second start keeps addresses and data.
+GS_NODISCARD gs_status gs_coordinator_process_start(gs_coordinator_process *process);
+void gs_coordinator_process_kill(gs_coordinator_process *process);  // SIGKILL
+// SIGTERM; the exit code, −1 when it did not end in time or by a signal.
+int gs_coordinator_process_stop(gs_coordinator_process *process);
+// Kills what runs and removes the directory.
+void gs_coordinator_process_release(gs_coordinator_process *process);
+
+#endif

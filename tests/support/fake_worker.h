@@ -1,0 +1,38 @@
+// A worker that trains nothing: an agent and its trainers as threads that speak the control protocol.
+//
+// Tests of the coordinator see every message that a real worker would send, in milliseconds.
+#ifndef TESTS_SUPPORT_FAKE_WORKER_H
+#define TESTS_SUPPORT_FAKE_WORKER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/status.h"
+#include "rpc/rpc_client.h"
+
+typedef struct gs_fake_worker gs_fake_worker;
+
+// What is to go wrong; each happens once, to the trainer in `slot`.
+typedef struct gs_fake_faults {
+    atomic_int slot;
+    atomic_int crash_at_step;    // 0: never; ends like kill -9 would end it
+    atomic_int freeze_at_step;   // 0: never; no more heartbeats, steps or answers
+    atomic_bool other_shape;     // its second parameter differs
+    atomic_int exit_code_at_start;  // 0: none; says Bye with an error and exits so
+} gs_fake_faults;
+
+typedef struct gs_fake_worker_options {
+    const char *name, *control;
+    int slots;
+    int step_ms;  // how long a step takes
+    gs_fake_faults *faults;  // borrowed; may be NULL
+} gs_fake_worker_options;
+
+GS_NODISCARD gs_status gs_fake_worker_start(gs_fake_worker **out, gs_rpc_context *context,
+                                            const gs_fake_worker_options *options);
+// Largest distance between two steps of any trainer so far.
+int64_t gs_fake_worker_longest_gap_ns(const gs_fake_worker *worker);
+void gs_fake_worker_stop(gs_fake_worker *worker);  // NULL is fine
+
+#endif

@@ -1,0 +1,255 @@
+#include "tests/support/trainer_rank.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "coordinator/settle.h"
+#include "core/bucket_plan.h"
+#include "core/log.h"
+#include "rpc/json.h"
+#include "worker/trainer.h"
+
+#define SETTLE_SECONDS 60.0
+
+typedef struct rank_run {
+    const gs_rank_env *env;
+    const char *dir;
+    FILE *record;
+} rank_run;
+
+static gs_status exchange_bytes(void *ctx, const char *tag, const void *mine, size_t bytes,
+                                void *all, gs_deadline deadline) {
+    const rank_run *run = ctx;
+    return gs_rank_exchange(run->env->exchange, tag, mine, bytes, all, deadline);
+}
+
+static void drop_report(void *ctx, gs_json *report) {
+    (void)ctx;
+    gs_json_release(report);
+}
+
+static void write_text(const char *dir, const char *name, const char *text) {
+    char path[600], temporary[620];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
+    FILE *file = fopen(temporary, "w");
+    if (!file) return;
+    fputs(text, file);
+    fclose(file);
+    rename(temporary, path);
+}
+
+static void keep_checkpoint(void *ctx, const gs_checkpoint_result *result) {
+    const rank_run *run = ctx;
+    if (!result->status.code) write_text(run->dir, "checkpoint", result->name);
+}
+
+static void note_fault(void *ctx, const gs_fault *fault) {
+    const rank_run *run = ctx;
+    char text[400];
+    snprintf(text, sizeof text, "fault %s suspect %d: %s", fault->kind,
+             fault->num_suspects ? fault->suspects[0] : -1, fault->status.message);
+    gs_rank_note(run->env, text);
+}
+
+static bool exists(const char *dir, const char *format, int rank) {
+    char name[64], path[600];
+    snprintf(name, sizeof name, format, rank);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
+static bool read_settlement(gs_settle_member *member, const char *dir, int rank) {
+    char path[600];
+    long long step;
+    int complete;
+    snprintf(path, sizeof path, "%s/settle-%d", dir, rank);
+    FILE *file = fopen(path, "r");
+    if (!file) return false;
+    bool is_read = fscanf(file, "%lld %d", &step, &complete) == 2;
+    fclose(file);
+    *member = (gs_settle_member){.survived = true, .applied_step = step, .complete = complete != 0};
+    return is_read;
+}
+
+// What the coordinator does: waits for every rank to settle or to be gone, then decides.
+static gs_status settle_by_files(void *ctx, gs_settle_verdict *verdict,
+                                 const gs_settlement *settlement) {
+    const rank_run *run = ctx;
+    gs_settle_member members[16] = {0};
+    char name[32], text[64];
+    snprintf(name, sizeof name, "settle-%d", settlement->rank);
+    snprintf(text, sizeof text, "%lld %d\n", (long long)settlement->applied_step,
+             settlement->complete);
+    write_text(run->dir, name, text);
+    gs_rank_note(run->env, "settling");
+    gs_deadline deadline = gs_deadline_in_seconds(SETTLE_SECONDS);
+    for (int rank = 0; rank < run->env->world_size; rank++) {
+        while (!read_settlement(&members[rank], run->dir, rank) &&
+               !exists(run->dir, "dead-%d", rank)) {
+            if (gs_deadline_passed(deadline)) {
+                return gs_error(GS_UNAVAILABLE, "rank %d neither settled nor died", rank);
+            }
+            gs_sleep_ns(GS_NS_PER_MS);
+        }
+    }
+    gs_settle_decide(members, (size_t)run->env->world_size, 0, 0);
+    verdict->apply = members[settlement->rank].apply;
+    verdict->save = members[settlement->rank].save;
+    return gs_ok();
+}
+
+static const gs_control_ops ops = {.exchange = exchange_bytes,
+                                   .report = drop_report,
+                                   .checkpointed = keep_checkpoint,
+                                   .fault = note_fault,
+                                   .settle = settle_by_files};
+
+static void record_line(void *ctx, gs_log_level level, const char *line) {
+    const rank_run *run = ctx;
+    long long step;
+    char digest[GS_DIGEST_TEXT_LEN];
+    const char *at = strstr(line, "msg=\"step digest\"");
+    if (!at) {
+        if (level >= GS_LOG_WARN) fprintf(stderr, "rank %d: %s\n", run->env->rank, line);
+        return;
+    }
+    at = strstr(at, "step=");
+    if (at && sscanf(at, "step=%lld digest=%37s", &step, digest) == 2) {
+        fprintf(run->record, "%lld %s\n", step, digest);
+        fflush(run->record);
+    }
+}
+
+static gs_status train(rank_run *run, gs_trainer *trainer, const gs_job_spec *spec,
+                       gs_trainer_outcome *outcome) {
+    const gs_trainer_state *state = gs_trainer_get_state(trainer);
+    gs_bucket_plan plan;
+    GS_TRY(gs_bucket_plan_parity(&plan, state->param_specs, state->num_params,
+                                 (uint64_t)spec->reducer.first_bucket_bytes,
+                                 (uint64_t)spec->reducer.bucket_cap_bytes, NULL));
+    gs_assignment assignment = {.generation = 1,
+                                .rank = run->env->rank,
+                                .world_size = run->env->world_size,
+                                .num_shards = (int)spec->logical_shards,
+                                .plan = &plan};
+    gs_status status = gs_trainer_prepare(trainer, &assignment);
+    gs_bucket_plan_release(&plan);
+    if (status.code) return status;
+    GS_TRY(gs_trainer_connect(trainer, gs_deadline_in_seconds(60)));
+    gs_trainer_run(trainer, outcome);
+    return gs_ok();
+}
+
+static gs_status run_trainer(rank_run *run, const gs_job_spec *spec, const char *resume) {
+    char checkpoints[600], text[128];
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run->dir);
+    gs_control control;
+    gs_control_init(&control, &ops, run);
+    gs_trainer_options options = {.spec = spec,
+                                  .control = &control,
+                                  .job = "j-000000000001",
+                                  .data_root = run->dir,
+                                  .checkpoints_dir = checkpoints,
+                                  .resume = resume,
+                                  .num_threads = 1};
+    gs_trainer *trainer = NULL;
+    gs_trainer_outcome outcome = {0};
+    gs_status status = gs_trainer_create(&trainer, &options);
+    if (!status.code) status = train(run, trainer, spec, &outcome);
+    if (!status.code) {
+        snprintf(text, sizeof text, "end %s %lld", gs_trainer_end_name(outcome.end),
+                 (long long)gs_trainer_get_state(trainer)->position.step);
+        gs_rank_note(run->env, text);
+        if (outcome.end == GS_TRAINER_FAILED) status = outcome.status;
+    }
+    gs_trainer_outcome_release(&outcome);
+    gs_trainer_destroy(trainer);
+    gs_control_release(&control);
+    return status;
+}
+
+gs_status trainer_rank_run(const gs_rank_env *env) {
+    gs_json *arg;
+    gs_job_spec *spec = calloc(1, sizeof *spec);
+    gs_field_errors errors = {0};
+    if (!spec) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    GS_TRY(gs_json_parse(&arg, env->arg, strlen(env->arg)));
+    gs_status status = gs_job_spec_decode(spec, gs_json_get(arg, "spec"), &errors);
+    if (status.code && errors.count) {
+        status = gs_error(GS_INVALID_ARGUMENT, "%s: %s", errors.items[0].pointer,
+                          errors.items[0].message);
+    }
+    char path[600];
+    rank_run run = {.env = env, .dir = gs_json_string_or(arg, "dir", "")};
+    snprintf(path, sizeof path, "%s/record-%d", run.dir, env->rank);
+    run.record = fopen(path, "a");
+    if (!run.record && !status.code) status = gs_error(GS_INTERNAL, "cannot write %s", path);
+    setenv("GRADSYNC_STEP_DIGESTS", "1", 1);
+    gs_log_set_level(GS_LOG_DEBUG);
+    gs_log_set_sink(record_line, &run);
+    if (!status.code) status = run_trainer(&run, spec, gs_json_string_or(arg, "resume", ""));
+    gs_log_set_sink(NULL, NULL);
+    if (run.record) fclose(run.record);
+    gs_json_release(arg);
+    free(spec);
+    return status;
+}
+
+char *trainer_rank_arg(const char *spec, const char *dir, const char *resume) {
+    char *text = NULL;
+    if (asprintf(&text, "{\"spec\":%s,\"dir\":\"%s\",\"resume\":\"%s\"}", spec, dir,
+                 resume ? resume : "") < 0) {
+        abort();
+    }
+    return text;
+}
+
+bool trainer_rank_read_record(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir, int rank,
+                              char problem[160]) {
+    char path[600], text[GS_DIGEST_TEXT_LEN];
+    long long step;
+    memset(digests, 0, TRAINER_RANK_MAX_STEPS * sizeof digests[0]);
+    snprintf(path, sizeof path, "%s/record-%d", dir, rank);
+    FILE *file = fopen(path, "r");
+    if (!file) return true;
+    bool same = true;
+    while (same && fscanf(file, "%lld %37s", &step, text) == 2) {
+        gs_digest digest;
+        if (step < 0 || step >= TRAINER_RANK_MAX_STEPS || !gs_digest_parse(&digest, text)) continue;
+        same = gs_digest_fold(digests[step]) == 0 || gs_digest_equal(digests[step], digest);
+        if (!same) snprintf(problem, 160, "rank %d held two states at step %lld", rank, step);
+        digests[step] = digest;
+    }
+    fclose(file);
+    return same;
+}
+
+int64_t trainer_rank_last_step(const gs_digest digests[TRAINER_RANK_MAX_STEPS]) {
+    int64_t last = 0;
+    for (int64_t step = 0; step < TRAINER_RANK_MAX_STEPS; step++) {
+        if (gs_digest_fold(digests[step])) last = step;
+    }
+    return last;
+}
+
+char *trainer_rank_checkpoint(const char *dir) {
+    char path[600], name[64], *out = NULL;
+    snprintf(path, sizeof path, "%s/checkpoint", dir);
+    FILE *file = fopen(path, "r");
+    if (!file) return NULL;
+    if (fscanf(file, "%63s", name) != 1 ||
+        asprintf(&out, "%s/checkpoints/%s", dir, name) < 0) {
+        out = NULL;
+    }
+    fclose(file);
+    return out;
+}
+
+void trainer_rank_declare_dead(const char *dir, int rank) {
+    char name[32];
+    snprintf(name, sizeof name, "dead-%d", rank);
+    write_text(dir, name, "");
+}

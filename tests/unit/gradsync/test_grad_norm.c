@@ -1,0 +1,85 @@
+#include "gradsync/grad_norm.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/random.h"
+
+static gs_device *open_device(int num_threads) {
+    gs_device *device;
+    gs_status status =
+        gs_device_open(&device, "cpu", &(gs_device_options){.num_threads = num_threads});
+    assert_string_equal(status.message, "");
+    return device;
+}
+
+static void squares_are_the_same_bits_for_any_number_of_threads(void **state) {
+    (void)state;
+    enum { COUNT = 100003 };
+    float *grad = malloc(COUNT * sizeof *grad);
+    gs_random_fill_normal(grad, COUNT, (gs_random_key){.seed = 1}, 0, 0, 1);
+    double expected = 0, first = 0;
+    for (size_t i = 0; i < COUNT; i++) expected += (double)grad[i] * grad[i];
+    for (int num_threads = 1; num_threads <= 3; num_threads++) {
+        gs_device *device = open_device(num_threads);
+        double squares;
+        assert_true(gs_grad_squares(&squares, grad, COUNT, device));
+        assert_true(fabs(squares / expected - 1) < 1e-6);
+        if (num_threads == 1) first = squares;
+        assert_memory_equal(&squares, &first, sizeof squares);
+        gs_device_close(device);
+    }
+    free(grad);
+}
+
+static void infinity_and_nan_are_seen_wherever_they_are(void **state) {
+    (void)state;
+    gs_device *device = open_device(1);
+    const float bad[] = {INFINITY, -INFINITY, NAN};
+    for (int b = 0; b < 3; b++) {
+        for (size_t at = 0; at < 67; at += 11) {
+            float grad[67] = {0};
+            double squares;
+            grad[at] = bad[b];
+            assert_false(gs_grad_squares(&squares, grad, 67, device));
+            assert_true(gs_grad_squares(&squares, grad, at, device));
+        }
+    }
+    gs_device_close(device);
+}
+
+static void squares_beyond_fp32_are_right(void **state) {
+    (void)state;
+    gs_device *device = open_device(1);
+    const float grad[] = {3e25f, 4e25f};
+    double squares;
+    assert_true(gs_grad_squares(&squares, grad, 2, device));
+    assert_true(fabs(gs_grad_norm(&squares, 1) / 5e25 - 1) < 1e-6);
+    gs_device_close(device);
+}
+
+static void clip_factor_is_pytorchs(void **state) {
+    (void)state;
+    assert_float_equal(gs_grad_clip_factor(4, 1), (float)(1 / (4 + 1e-6)), 0);
+    assert_float_equal(gs_grad_clip_factor(0.5, 1), 1, 0);
+    assert_float_equal(gs_grad_clip_factor(1e9, 0), 1, 0);
+    assert_float_equal(gs_grad_clip_factor(INFINITY, 1), 0, 0);
+    assert_true(isnan(gs_grad_clip_factor(NAN, 1)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(squares_are_the_same_bits_for_any_number_of_threads),
+        cmocka_unit_test(infinity_and_nan_are_seen_wherever_they_are),
+        cmocka_unit_test(squares_beyond_fp32_are_right),
+        cmocka_unit_test(clip_factor_is_pytorchs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,240 @@
+#include "gradsync/optimizer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/random.h"
+
+#define NUM_PARAMS 4
+#define COUNT 33
+#define NUM_STEPS 12
+
+static void assert_ok(gs_status status) {
+    assert_string_equal(status.message, "");
+}
+
+static gs_device *open_device(void) {
+    gs_device *device;
+    assert_ok(gs_device_open(&device, "cpu", &(gs_device_options){0}));
+    return device;
+}
+
+// The update as PyTorch writes it, in double, one element at a time.
+typedef struct reference {
+    double param, first, second;  // first: exp_avg or momentum; second: exp_avg_sq
+    int64_t num_updates;
+} reference;
+
+static void step_reference(reference *r, const gs_optimizer_options *o, double grad, bool decays,
+                           double lr) {
+    double decay = decays ? (double)o->weight_decay : 0;
+    r->num_updates++;
+    if (strcmp(o->kind, "sgd") == 0) {
+        grad += decay * r->param;
+        if (o->momentum != 0) {
+            r->first = r->num_updates == 1
+                           ? grad
+                           : (double)o->momentum * r->first + (1 - (double)o->dampening) * grad;
+            grad = o->nesterov ? grad + (double)o->momentum * r->first : r->first;
+        }
+        r->param -= lr * grad;
+        return;
+    }
+    if (strcmp(o->kind, "adamw") == 0) r->param -= lr * decay * r->param;
+    else grad += decay * r->param;
+    double beta1 = (double)o->beta1, beta2 = (double)o->beta2;
+    r->first = beta1 * r->first + (1 - beta1) * grad;
+    r->second = beta2 * r->second + (1 - beta2) * grad * grad;
+    double corrected = sqrt(r->second / (1 - pow(beta2, (double)r->num_updates)));
+    r->param -=
+        lr * (r->first / (1 - pow(beta1, (double)r->num_updates))) / (corrected + (double)o->eps);
+}
+
+typedef struct model {
+    gs_param_spec specs[NUM_PARAMS];
+    bool decays[NUM_PARAMS];
+    float *values, *all_grads;  // contiguous
+    void *params[NUM_PARAMS];
+    float *grads[NUM_PARAMS];
+} model;
+
+static void init_model(model *m) {
+    m->values = calloc(NUM_PARAMS * COUNT, sizeof(float));
+    m->all_grads = calloc(NUM_PARAMS * COUNT, sizeof(float));
+    gs_random_fill_normal(m->values, NUM_PARAMS * COUNT, (gs_random_key){.seed = 1}, 0, 0, 1);
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        m->specs[p] = gs_param_spec_make(GS_FP32, COUNT, 0, "p%zu", p);
+        m->decays[p] = p < 2;
+        m->params[p] = m->values + p * COUNT;
+        m->grads[p] = m->all_grads + p * COUNT;
+    }
+}
+
+static void release_model(model *m) {
+    free(m->values);
+    free(m->all_grads);
+}
+
+static void fill_grads(model *m, int64_t step) {
+    gs_random_fill_normal(m->all_grads, NUM_PARAMS * COUNT,
+                          (gs_random_key){.seed = 2, .stream = (uint64_t)step}, 0, 0, 1);
+}
+
+// Parameter 2 sits out every third step.
+static bool uses(size_t param, int64_t step) {
+    return param != 2 || step % 3 != 1;
+}
+
+static const gs_optimizer_options kinds[] = {
+    {.kind = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f},
+    {.kind = "adam", .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.05f},
+    {.kind = "sgd"},
+    {.kind = "sgd", .momentum = 0.9f, .weight_decay = 0.01f},
+    {.kind = "sgd", .momentum = 0.9f, .dampening = 0.3f},
+    {.kind = "sgd", .momentum = 0.9f, .nesterov = true, .weight_decay = 0.01f},
+};
+
+static void updates_equal_the_textbook_with_parameters_skipped(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        model m;
+        init_model(&m);
+        reference expected[NUM_PARAMS * COUNT] = {{0}};
+        for (size_t i = 0; i < NUM_PARAMS * COUNT; i++) expected[i].param = (double)m.values[i];
+        gs_optimizer *optimizer;
+        assert_ok(
+            gs_optimizer_create(&optimizer, &kinds[k], m.specs, m.decays, NUM_PARAMS, device));
+        for (int64_t step = 0; step < NUM_STEPS; step++) {
+            float lr = 0.01f + 0.001f * (float)step;
+            uint8_t used[NUM_PARAMS];
+            fill_grads(&m, step);
+            for (size_t p = 0; p < NUM_PARAMS; p++) {
+                used[p] = uses(p, step);
+                for (size_t i = p * COUNT; used[p] && i < (p + 1) * COUNT; i++)
+                    step_reference(&expected[i], &kinds[k], 0.5 * (double)m.all_grads[i],
+                                   m.decays[p], (double)lr);
+            }
+            assert_ok(gs_optimizer_step(optimizer, m.params, m.grads, used, lr, 0.5f));
+        }
+        for (size_t i = 0; i < NUM_PARAMS * COUNT; i++)
+            assert_true(fabs((double)m.values[i] - expected[i].param) <
+                        2e-6 * fmax(1, fabs(expected[i].param)));
+        assert_int_equal(gs_optimizer_num_updates(optimizer)[0], NUM_STEPS);
+        assert_int_equal(gs_optimizer_num_updates(optimizer)[2], NUM_STEPS - 4);
+        gs_optimizer_destroy(optimizer);
+        release_model(&m);
+    }
+    gs_device_close(device);
+}
+
+static void update_of_one_run_has_the_bits_of_separate_updates(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        model together, apart;
+        init_model(&together);
+        init_model(&apart);
+        float *spread[2 * NUM_PARAMS];
+        for (size_t p = 0; p < NUM_PARAMS; p++) {  // the same values, each in memory of its own
+            spread[2 * p] = malloc(COUNT * sizeof(float));
+            spread[2 * p + 1] = malloc(COUNT * sizeof(float));
+            memcpy(spread[2 * p], apart.params[p], COUNT * sizeof(float));
+            apart.params[p] = spread[2 * p];
+        }
+        gs_optimizer *a, *b;
+        assert_ok(gs_optimizer_create(&a, &kinds[k], together.specs, together.decays, NUM_PARAMS,
+                                      device));
+        assert_ok(
+            gs_optimizer_create(&b, &kinds[k], apart.specs, apart.decays, NUM_PARAMS, device));
+        for (int64_t step = 0; step < 4; step++) {
+            fill_grads(&together, step);
+            float *grads[NUM_PARAMS];
+            for (size_t p = 0; p < NUM_PARAMS; p++) {
+                grads[p] = spread[2 * p + 1];
+                memcpy(grads[p], together.grads[p], COUNT * sizeof(float));
+            }
+            assert_ok(gs_optimizer_step(a, together.params, together.grads, NULL, 0.1f, 1));
+            assert_ok(gs_optimizer_step(b, apart.params, grads, NULL, 0.1f, 1));
+        }
+        for (size_t p = 0; p < NUM_PARAMS; p++)
+            assert_memory_equal(together.params[p], apart.params[p], COUNT * sizeof(float));
+        assert_true(gs_digest_equal(gs_optimizer_digest(a), gs_optimizer_digest(b)));
+        for (size_t p = 0; p < 2 * NUM_PARAMS; p++) free(spread[p]);
+        gs_optimizer_destroy(a);
+        gs_optimizer_destroy(b);
+        release_model(&together);
+        release_model(&apart);
+    }
+    gs_device_close(device);
+}
+
+static void state_can_be_saved_and_put_back(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    model m;
+    init_model(&m);
+    gs_optimizer *from, *to;
+    assert_ok(gs_optimizer_create(&from, &kinds[0], m.specs, m.decays, NUM_PARAMS, device));
+    assert_ok(gs_optimizer_create(&to, &kinds[0], m.specs, m.decays, NUM_PARAMS, device));
+    fill_grads(&m, 0);
+    assert_ok(gs_optimizer_step(from, m.params, m.grads, NULL, 0.1f, 1));
+    assert_int_equal(gs_optimizer_state_count(from), 2);
+    assert_string_equal(gs_optimizer_state_name(from, 0), "exp_avg");
+    assert_string_equal(gs_optimizer_state_name(from, 1), "exp_avg_sq");
+    assert_false(gs_digest_equal(gs_optimizer_digest(from), gs_optimizer_digest(to)));
+    for (int s = 0; s < 2; s++) {
+        for (size_t p = 0; p < NUM_PARAMS; p++)
+            memcpy(gs_optimizer_state(to, s, p), gs_optimizer_state(from, s, p),
+                   COUNT * sizeof(float));
+    }
+    memcpy(gs_optimizer_num_updates(to), gs_optimizer_num_updates(from),
+           NUM_PARAMS * sizeof(int64_t));
+    assert_true(gs_digest_equal(gs_optimizer_digest(from), gs_optimizer_digest(to)));
+    gs_optimizer_destroy(from);
+    gs_optimizer_destroy(to);
+    release_model(&m);
+    gs_device_close(device);
+}
+
+static void options_that_make_no_sense_are_refused_by_name(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    gs_param_spec spec = gs_param_spec_make(GS_FP32, 4, 0, "w");
+    static const struct {
+        gs_optimizer_options options;
+        const char *word;
+    } bad[] = {
+        {{.kind = "lion"}, "lion"},
+        {{.kind = NULL}, "kind"},
+        {{.kind = "adamw", .beta1 = 1, .beta2 = 0.9f}, "beta1"},
+        {{.kind = "adam", .beta1 = 0.9f, .beta2 = -1}, "beta2"},
+        {{.kind = "adamw", .beta1 = 0.9f, .beta2 = 0.9f, .weight_decay = NAN}, "weight_decay"},
+        {{.kind = "sgd", .momentum = -1}, "momentum"},
+        {{.kind = "sgd", .nesterov = true}, "nesterov"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        gs_optimizer *optimizer;
+        gs_status status = gs_optimizer_create(&optimizer, &bad[i].options, &spec, NULL, 1, device);
+        assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+        assert_non_null(strstr(status.message, bad[i].word));
+        assert_null(optimizer);
+    }
+    gs_device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(updates_equal_the_textbook_with_parameters_skipped),
+        cmocka_unit_test(update_of_one_run_has_the_bits_of_separate_updates),
+        cmocka_unit_test(state_can_be_saved_and_put_back),
+        cmocka_unit_test(options_that_make_no_sense_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
