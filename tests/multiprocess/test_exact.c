@@ -121,8 +121,7 @@ static void resume_with_another_learning_rate_is_refused(void **state) {
     gs_digest digests[TRAINER_RANK_MAX_STEPS];
     train(digests, dir, spec, 1, NULL);
     char *checkpoint = trainer_rank_checkpoint(dir);
-    char *changed = strstr(spec, "0.003");
-    memcpy(changed, "0.004", 5);
+    memcpy(strstr(spec, "0.003"), "0.004", 5);
     char *arg = trainer_rank_arg(spec, dir, checkpoint);
     gs_status status = gs_ranks_run("train", 1, arg, gs_deadline_in_seconds(60));
     assert_int_equal(status.code, GS_INVALID_ARGUMENT);

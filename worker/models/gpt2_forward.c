@@ -49,7 +49,7 @@ static void forward_trunk(const gpt2 *model, const gs_model_pass *pass) {
     size_t norm = gpt2_layer_param(0, GPT2_LN_1);
 
     k->embedding(stream, first->residual_in, batch->tokens, params[GPT2_WTE], params[GPT2_WPE],
-                 batch->rows, batch->positions, C);
+                 batch->rows, batch->positions, C, (size_t)model->vocab);
     k->layernorm(stream, first->ln_1, first->mean_1, first->rstd_1, first->residual_in,
                  params[norm], params[norm + 1], N, C);
     for (int64_t i = 0; i < model->layers; i++) {

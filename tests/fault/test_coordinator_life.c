@@ -1,0 +1,371 @@
+// A job's life through the real coordinator process, with fake workers: success, crash, silence, a
+// killed coordinator, wrong worlds, and what the API promises about creating and stopping.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "rpc/json.h"
+#include "tests/support/coordinator_process.h"
+#include "tests/support/fake_worker.h"
+
+typedef struct life {
+    gs_coordinator_process process;
+    gs_rpc_context *context;
+    gs_rpc_client *client;
+    gs_fake_worker *workers[2];
+    gs_fake_faults faults;
+} life;
+
+static void expect_ok(gs_status status) {
+    if (status.code) print_error("%s\n", status.message);
+    assert_int_equal(status.code, GS_OK);
+}
+
+static int set_up(void **state) {
+    life *it = calloc(1, sizeof *it);
+    *state = it;
+    expect_ok(gs_coordinator_process_start(&it->process));
+    expect_ok(gs_rpc_context_create(&it->context));
+    gs_rpc_client_options options = {.endpoint = it->process.control};
+    expect_ok(gs_rpc_client_open(&it->client, it->context, &options));
+    return 0;
+}
+
+static int tear_down(void **state) {
+    life *it = *state;
+    for (int i = 0; i < 2; i++) gs_fake_worker_stop(it->workers[i]);
+    gs_rpc_client_close(it->client);
+    gs_rpc_context_destroy(it->context);
+    gs_coordinator_process_release(&it->process);
+    free(it);
+    return 0;
+}
+
+static void start_workers(life *it, int count, int slots) {
+    static const char *const names[] = {"w1", "w2"};
+    for (int i = 0; i < count; i++) {
+        gs_fake_worker_options options = {.name = names[i], .control = it->process.control,
+                                          .slots = slots, .step_ms = 5, .faults = &it->faults};
+        expect_ok(gs_fake_worker_start(&it->workers[i], it->context, &options));
+    }
+}
+
+static gs_status ask(life *it, gs_json **reply, gs_method method, const char *text) {
+    gs_json *request = NULL;
+    expect_ok(gs_json_parse(&request, text, strlen(text)));
+    gs_status status = gs_rpc_call(it->client, method, request, reply, gs_deadline_in_seconds(20));
+    gs_json_release(request);
+    return status;
+}
+
+static void submit(life *it, char *id, size_t id_bytes, int ranks, int target, const char *more) {
+    char text[600];
+    snprintf(text, sizeof text,
+             "{\"spec\":{\"name\":\"life\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":%d,\"max\":%d,"
+             "\"join_window_seconds\":0},\"steps\":{\"target\":%d}%s},\"dry_run\":false}",
+             ranks, ranks, target, more);
+    gs_json *reply = NULL;
+    expect_ok(ask(it, &reply, GS_CREATE_JOB, text));
+    snprintf(id, id_bytes, "%s", gs_json_string_or(reply, "id", ""));
+    gs_json_release(reply);
+}
+
+static gs_json *get(life *it, gs_method method, const char *id) {
+    char text[100];
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", id);
+    gs_json *reply = NULL;
+    expect_ok(ask(it, &reply, method, text));
+    return reply;
+}
+
+// Waits until the job shows `state`; fails the test when it ends otherwise.
+static gs_json *wait_for_state(life *it, const char *id, const char *wanted) {
+    gs_deadline deadline = gs_deadline_in_seconds(40);
+    for (;;) {
+        gs_json *job = get(it, GS_GET_JOB, id);
+        const char *state = gs_json_string_or(job, "state", "");
+        if (!strcmp(state, wanted)) return job;
+        bool over = !strcmp(state, "failed") || !strcmp(state, "succeeded") || !strcmp(state, "cancelled");
+        if (over || gs_deadline_passed(deadline)) {
+            fail_msg("wanted %s, the job is %s: %s", wanted, state, gs_json_string_or(job, "message", ""));
+        }
+        gs_json_release(job);
+        gs_sleep_ns(5 * GS_NS_PER_MS);
+    }
+}
+
+static void wait_for_step(life *it, const char *id, int64_t step) {
+    gs_deadline deadline = gs_deadline_in_seconds(40);
+    int64_t seen = -1;
+    while (seen < step && !gs_deadline_passed(deadline)) {
+        gs_json *job = get(it, GS_GET_JOB, id);
+        seen = gs_json_int_or(gs_json_get(job, "progress"), "step", 0);
+        gs_json_release(job);
+        gs_sleep_ns(5 * GS_NS_PER_MS);
+    }
+    assert_true(seen >= step);
+}
+
+static void a_job_lives_from_submission_to_success(void **state) {
+    life *it = *state;
+    char id[32];
+    start_workers(it, 2, 1);
+    submit(it, id, sizeof id, 2, 20, "");
+    gs_json *job = wait_for_state(it, id, "succeeded");
+    assert_string_equal(gs_json_string_or(job, "reason", ""), "TargetReached");
+    assert_string_equal(gs_json_string_or(job, "sample", ""), "once upon a time");
+    assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
+    assert_int_equal(gs_json_int_or(job, "world_size", -1), 2);
+    gs_json_release(job);
+
+    gs_json *plan = get(it, GS_GET_JOB_PLAN, id);
+    assert_int_equal(gs_json_int_or(plan, "total_bytes", 0), 1100 * 4);
+    gs_json_release(plan);
+    gs_json *series = get(it, GS_GET_JOB_SERIES, id);
+    const gs_json *loss = gs_json_at(gs_json_get(series, "series"), 0);
+    assert_int_equal(gs_json_count(gs_json_get(loss, "points")), 20);
+    gs_json_release(series);
+    gs_json *metrics = get(it, GS_GET_JOB_METRICS, id);
+    assert_int_equal(gs_json_count(gs_json_get(metrics, "ranks")), 2);
+    gs_json_release(metrics);
+}
+
+static void a_crash_costs_no_step_and_names_the_first_rank(void **state) {
+    life *it = *state;
+    char id[32];
+    atomic_store(&it->faults.slot, 1);
+    atomic_store(&it->faults.crash_at_step, 7);
+    start_workers(it, 1, 2);
+    submit(it, id, sizeof id, 2, 30, "");
+    gs_json *job = wait_for_state(it, id, "succeeded");
+    assert_int_equal(gs_json_int_or(job, "restarts", -1), 1);
+    const gs_json *failure = gs_json_get(job, "failure");
+    const gs_json *first = gs_json_get(failure, "first");
+    assert_int_equal(gs_json_int_or(first, "rank", -1), 1);
+    assert_int_equal(gs_json_int_or(first, "signal", -1), 9);
+    assert_string_equal(gs_json_string_or(first, "worker", ""), "w1");
+    assert_string_equal(gs_json_string_or(failure, "class", ""), "infrastructure");
+    assert_string_equal(gs_json_string(gs_json_at(gs_json_get(failure, "log_tail"), 0)), "the last line");
+    gs_json_release(job);
+    gs_json *checkpoints = get(it, GS_LIST_CHECKPOINTS, id);
+    const gs_json *saved = gs_json_at(gs_json_get(checkpoints, "items"), 0);
+    assert_true(gs_json_int_or(saved, "step", -1) >= 6);
+    assert_true(gs_json_bool_or(saved, "verified", false));
+    gs_json_release(checkpoints);
+}
+
+static void a_silent_rank_is_evicted_and_killed(void **state) {
+    life *it = *state;
+    char id[32];
+    atomic_store(&it->faults.slot, 1);
+    atomic_store(&it->faults.freeze_at_step, 5);
+    start_workers(it, 1, 2);
+    submit(it, id, sizeof id, 2, 400, "");
+    // The fake rank 0 goes on alone, and progress protects rank 1: nobody is evicted for silence while
+    // steps advance. Only when rank 0 is at its target the silence counts.
+    gs_json *job = wait_for_state(it, id, "succeeded");
+    assert_int_equal(gs_json_int_or(gs_json_get(gs_json_get(job, "failure"), "first"), "rank", -1), 1);
+    gs_json_release(job);
+}
+
+static void a_killed_coordinator_disturbs_nobody(void **state) {
+    life *it = *state;
+    char id[32];
+    start_workers(it, 2, 1);
+    submit(it, id, sizeof id, 2, 600, "");
+    wait_for_step(it, id, 60);
+    gs_json *before = get(it, GS_GET_JOB, id);
+    gs_coordinator_process_kill(&it->process);
+    gs_sleep_ns(500 * GS_NS_PER_MS);
+    expect_ok(gs_coordinator_process_start(&it->process));
+    gs_json *job = wait_for_state(it, id, "succeeded");
+    assert_int_equal(gs_json_int_or(job, "generation", -1), gs_json_int_or(before, "generation", -2));
+    assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
+    assert_int_equal(gs_json_int_or(gs_json_get(job, "progress"), "step", -1), 600);
+    gs_json_release(before);
+    gs_json_release(job);
+}
+
+static void a_rank_that_dies_while_nobody_looks_is_noticed(void **state) {
+    life *it = *state;
+    char id[32];
+    start_workers(it, 1, 2);
+    submit(it, id, sizeof id, 2, 400, "");
+    wait_for_step(it, id, 60);
+    gs_coordinator_process_kill(&it->process);
+    atomic_store(&it->faults.slot, 1);
+    atomic_store(&it->faults.crash_at_step, 1);
+    gs_sleep_ns(300 * GS_NS_PER_MS);
+    expect_ok(gs_coordinator_process_start(&it->process));
+    gs_json *job = wait_for_state(it, id, "succeeded");
+    assert_int_equal(gs_json_int_or(job, "restarts", -1), 1);
+    assert_int_equal(gs_json_int_or(gs_json_get(gs_json_get(job, "failure"), "first"), "rank", -1), 1);
+    gs_json_release(job);
+}
+
+static void a_rank_with_another_model_ends_the_job_by_name(void **state) {
+    life *it = *state;
+    char id[32];
+    atomic_store(&it->faults.slot, 1);
+    atomic_store(&it->faults.other_shape, true);
+    start_workers(it, 1, 2);
+    submit(it, id, sizeof id, 2, 20, "");
+    gs_json *job = wait_for_state(it, id, "failed");
+    assert_string_equal(gs_json_string_or(job, "reason", ""), "PlanMismatch");
+    assert_non_null(strstr(gs_json_string_or(job, "message", ""), "fc2.weight"));
+    assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
+    gs_json_release(job);
+}
+
+static void wrong_input_fails_with_what_the_trainer_said(void **state) {
+    life *it = *state;
+    char id[32];
+    atomic_store(&it->faults.slot, 1);
+    atomic_store(&it->faults.exit_code_at_start, 66);
+    start_workers(it, 1, 2);
+    submit(it, id, sizeof id, 2, 20, "");
+    gs_json *job = wait_for_state(it, id, "failed");
+    const gs_json *failure = gs_json_get(job, "failure");
+    assert_string_equal(gs_json_string_or(failure, "class", ""), "user");
+    assert_string_equal(gs_json_string_or(failure, "hint", ""), "mount the data directory");
+    assert_int_equal(gs_json_int_or(gs_json_get(failure, "first"), "exit_code", -1), 66);
+    assert_non_null(strstr(gs_json_string_or(job, "message", ""), "could not open its data shard"));
+    gs_json_release(job);
+}
+
+static void a_waiting_job_says_why_and_stops_at_once(void **state) {
+    life *it = *state;
+    char id[32], text[100];
+    submit(it, id, sizeof id, 3, 20, "");
+    gs_json *job = wait_for_state(it, id, "queued");
+    assert_string_equal(gs_json_string_or(job, "reason", ""), "WaitingForWorkers");
+    gs_json_release(job);
+    snprintf(text, sizeof text, "{\"job\":\"life\",\"mode\":\"graceful\",\"outcome\":\"cancelled\"}");
+    gs_json *reply = NULL;
+    expect_ok(ask(it, &reply, GS_STOP_JOB, text));
+    assert_string_equal(gs_json_string_or(reply, "state", ""), "cancelled");
+    gs_json_release(reply);
+    snprintf(text, sizeof text, "{\"job\":\"%s\",\"purge\":true}", id);
+    expect_ok(ask(it, &reply, GS_DELETE_JOB, text));
+    gs_json_release(reply);
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", id);
+    gs_status status = ask(it, &reply, GS_GET_JOB, text);
+    assert_int_equal(status.code, GS_NOT_FOUND);
+    gs_json_release(reply);
+}
+
+static void a_running_job_drains_and_keeps_its_place(void **state) {
+    life *it = *state;
+    char id[32];
+    start_workers(it, 1, 2);
+    submit(it, id, sizeof id, 2, 100000, "");
+    wait_for_step(it, id, 10);
+    gs_json *reply = NULL;
+    expect_ok(ask(it, &reply, GS_STOP_JOB, "{\"job\":\"life\",\"mode\":\"graceful\",\"outcome\":\"succeeded\"}"));
+    assert_string_equal(gs_json_string_or(reply, "state", ""), "stopping");
+    gs_json_release(reply);
+    gs_json *job = wait_for_state(it, id, "succeeded");
+    assert_string_equal(gs_json_string_or(job, "reason", ""), "StoppedByUser");
+    gs_json_release(job);
+    gs_json *checkpoints = get(it, GS_LIST_CHECKPOINTS, id);
+    assert_int_equal(gs_json_count(gs_json_get(checkpoints, "items")), 1);
+    gs_json_release(checkpoints);
+}
+
+static void one_key_makes_one_job_also_after_a_crash(void **state) {
+    life *it = *state;
+    const char *request = "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}},"
+                          "\"dry_run\":false,\"idempotency_key\":\"k1\"}";
+    const char *other = "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":6}},"
+                        "\"dry_run\":false,\"idempotency_key\":\"k1\"}";
+    gs_json *first = NULL, *second = NULL, *third = NULL;
+    expect_ok(ask(it, &first, GS_CREATE_JOB, request));
+    gs_coordinator_process_kill(&it->process);
+    expect_ok(gs_coordinator_process_start(&it->process));
+    expect_ok(ask(it, &second, GS_CREATE_JOB, request));
+    assert_true(gs_json_bool_or(second, "idempotency_replayed", false));
+    assert_string_equal(gs_json_string_or(first, "id", "a"), gs_json_string_or(second, "id", "b"));
+    gs_status status = ask(it, &third, GS_CREATE_JOB, other);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_string_equal(gs_json_string_or(third, "code", ""), "idempotency_mismatch");
+    gs_json_release(first);
+    gs_json_release(second);
+    gs_json_release(third);
+}
+
+static void a_preview_names_every_wrong_field(void **state) {
+    life *it = *state;
+    gs_json *reply = NULL;
+    gs_status status = ask(it, &reply, GS_PREVIEW_PLAN,
+                           "{\"tensors\":[{\"name\":\"a\",\"elements\":-1,\"dtype\":\"fp32\",\"device\":\"cpu\"},"
+                           "{\"name\":\"b\",\"elements\":1.5,\"dtype\":\"fp33\",\"device\":\"cpu\"}],"
+                           "\"limits_bytes\":[]}");
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    static const char *const pointers[] = {"/limits_bytes", "/tensors/0/elements", "/tensors/1/elements",
+                                           "/tensors/1/dtype"};
+    const gs_json *errors = gs_json_get(reply, "errors");
+    assert_int_equal(gs_json_count(errors), 4);
+    for (size_t i = 0; i < 4; i++) {
+        assert_string_equal(gs_json_string_or(gs_json_at(errors, i), "pointer", ""), pointers[i]);
+    }
+    gs_json_release(reply);
+    reply = NULL;
+    expect_ok(ask(it, &reply, GS_PREVIEW_PLAN,
+                  "{\"tensors\":[{\"name\":\"a\",\"elements\":9007199254740992,\"dtype\":\"fp32\","
+                  "\"device\":\"cpu\"}],\"limits_bytes\":[1048576]}"));
+    assert_int_equal(gs_json_count(gs_json_get(reply, "buckets")), 1);
+    gs_json_release(reply);
+}
+
+static void a_second_coordinator_is_refused_with_73(void **state) {
+    life *it = *state;
+    char data[700];
+    snprintf(data, sizeof data, "%s/data", it->process.directory);
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
+        execl(GRADSYNC_BIN_DIR "/gradsync-coordinator", "gradsync-coordinator", "--http", "127.0.0.1:0",
+              "--control", "tcp://127.0.0.1:0", "--data-dir", data, (char *)NULL);
+        _exit(127);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 73);
+}
+
+static void sigterm_ends_the_coordinator_cleanly(void **state) {
+    life *it = *state;
+    char id[32];
+    start_workers(it, 1, 2);
+    submit(it, id, sizeof id, 2, 100000, "");
+    wait_for_step(it, id, 5);
+    assert_int_equal(gs_coordinator_process_stop(&it->process), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_job_lives_from_submission_to_success, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_crash_costs_no_step_and_names_the_first_rank, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_silent_rank_is_evicted_and_killed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_killed_coordinator_disturbs_nobody, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_rank_that_dies_while_nobody_looks_is_noticed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_rank_with_another_model_ends_the_job_by_name, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(wrong_input_fails_with_what_the_trainer_said, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_waiting_job_says_why_and_stops_at_once, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_running_job_drains_and_keeps_its_place, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(one_key_makes_one_job_also_after_a_crash, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_preview_names_every_wrong_field, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_second_coordinator_is_refused_with_73, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(sigterm_ends_the_coordinator_cleanly, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,215 @@
+// A step is a transaction. One of three ranks is killed at each named place of a step, another frozen in
+// the middle of a collective: what survivors hold afterwards is a step boundary of the undisturbed run, bit
+// for bit; no step that anybody committed is lost; and two ranks go on from there to the same end.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/clock.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/trainer_rank.h"
+
+#define WORLD 3
+#define STEPS 14
+
+static const char spec_format[] =
+    "{\"name\":\"transaction\",\"exact\":true,\"logical_shards\":4,"
+    "\"world\":{\"min\":1,\"max\":4},"
+    "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[160,192,64,5],\"batch_norm\":\"local\"}},"
+    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":6,\"global_batch\":48},"
+    "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003,\"grad_clip_norm\":1},"
+    "\"reducer\":{\"first_bucket_bytes\":1024,\"bucket_cap_bytes\":4096,\"timeout_seconds\":%d},"
+    "\"steps\":{\"target\":%d}}";
+
+// Places where a rank may die, and the pass that triggers: somewhere behind the first steps.
+typedef struct named_place {
+    const char *name;
+    int pass;
+    bool committed;  // the victim has seen the commit there: the step must not be lost
+} named_place;
+
+static const named_place places[] = {
+    {"step.begin", 6, false},         {"reducer.begin", 6, false},
+    {"step.forward", 9, false},       {"step.backward", 9, false},
+    {"reducer.mark_ready", 61, false}, {"reducer.launch", 14, false},
+    {"comm.publish", 33, false},      {"comm.slice", 10, false},
+    {"comm.done", 33, false},         {"reducer.finish", 6, false},
+    {"reducer.complete", 6, false},   {"step.reduced", 6, false},
+    {"commit.enter", 6, false},       {"commit.leave", 6, true},
+    {"step.committed", 6, true},      {"step.applied", 6, true},
+};
+
+static gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
+
+static char *make_spec(int timeout_seconds) {
+    char *spec = NULL;
+    if (asprintf(&spec, spec_format, timeout_seconds, STEPS) < 0) abort();
+    return spec;
+}
+
+static void assert_ok(gs_status status) {
+    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
+}
+
+static int train_undisturbed(void **state) {
+    (void)state;
+    char *spec = make_spec(60), *dir = gs_temp_dir_make(), problem[160];
+    char *arg = trainer_rank_arg(spec, dir, NULL);
+    gs_status status = gs_ranks_run("train", WORLD, arg, gs_deadline_in_seconds(120));
+    if (status.code) fprintf(stderr, "undisturbed run: %s\n", status.message);
+    bool same = trainer_rank_read_record(undisturbed, dir, 0, problem);
+    gs_temp_dir_remove(dir);
+    free(arg);
+    free(spec);
+    return status.code || !same || trainer_rank_last_step(undisturbed) != STEPS;
+}
+
+// 'R', 'S', 'T' …; 'X' when there is no such process.
+static char process_state(pid_t pid) {
+    char path[64], state = 'X';
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = pid > 0 ? fopen(path, "r") : NULL;
+    if (!file) return 'X';
+    if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = 'X';
+    fclose(file);
+    return state;
+}
+
+static void wait_until_dead(gs_ranks *ranks, int rank) {
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    while (!strchr("ZX", process_state(gs_ranks_pid(ranks, rank)))) {
+        if (gs_deadline_passed(deadline)) fail_msg("rank %d did not die", rank);
+        gs_sleep_ns(GS_NS_PER_MS);
+    }
+}
+
+// Every state that any rank had is one of the undisturbed run; returns where the rank ended.
+static int64_t check_record(const char *dir, int rank) {
+    gs_digest held[TRAINER_RANK_MAX_STEPS];
+    char problem[160];
+    if (!trainer_rank_read_record(held, dir, rank, problem)) fail_msg("%s", problem);
+    int64_t last = trainer_rank_last_step(held);
+    for (int64_t step = 1; step <= last; step++) {
+        if (!gs_digest_fold(held[step])) continue;
+        if (!gs_digest_equal(held[step], undisturbed[step])) {
+            fail_msg("rank %d: step %lld is not that of the undisturbed run", rank, (long long)step);
+        }
+    }
+    return last;
+}
+
+static void resume_with_two(const char *dir, const char *spec) {
+    char *checkpoint = trainer_rank_checkpoint(dir), *other = gs_temp_dir_make();
+    assert_non_null(checkpoint);
+    char *arg = trainer_rank_arg(spec, other, checkpoint);
+    assert_ok(gs_ranks_run("train", 2, arg, gs_deadline_in_seconds(120)));
+    assert_int_equal(check_record(other, 0), STEPS);
+    assert_int_equal(check_record(other, 1), STEPS);
+    gs_temp_dir_remove(other);
+    free(checkpoint);
+    free(arg);
+}
+
+static gs_ranks *start(const char *dir, const char *spec, const char *failpoint) {
+    gs_ranks *ranks = NULL;
+    char armed[128], *arg = trainer_rank_arg(spec, dir, NULL);
+    snprintf(armed, sizeof armed, "GRADSYNC_FAILPOINTS=%s", failpoint);
+    const char *environment[] = {armed, NULL};
+    assert_ok(gs_ranks_start(&ranks, "train", WORLD, arg, environment));
+    free(arg);
+    return ranks;
+}
+
+static void finish(gs_ranks *ranks, int victim) {
+    gs_status statuses[WORLD], status;
+    status = gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120));
+    assert_ok(status);
+    for (int rank = 0; rank < WORLD; rank++) {
+        if (rank == victim) continue;
+        assert_ok(statuses[rank]);
+        if (strncmp(gs_ranks_note(ranks, rank), "end aborted", 11) != 0) {
+            fail_msg("rank %d: %s", rank, gs_ranks_note(ranks, rank));
+        }
+    }
+    gs_ranks_destroy(ranks);
+}
+
+static void check_survivors(const char *dir, int victim, bool committed) {
+    int64_t of_victim = check_record(dir, victim), reached = -1;
+    for (int rank = 0; rank < WORLD; rank++) {
+        if (rank == victim) continue;
+        int64_t last = check_record(dir, rank);
+        if (reached < 0) reached = last;
+        assert_int_equal(last, reached);
+    }
+    assert_true(reached >= of_victim + (committed ? 1 : 0));
+}
+
+static void kill_at(const named_place *place, int victim) {
+    char *spec = make_spec(20), *dir = gs_temp_dir_make(), failpoint[96];
+    snprintf(failpoint, sizeof failpoint, "%s#%d=kill@%d", place->name, victim, place->pass);
+    print_message("  %s\n", failpoint);
+    gs_ranks *ranks = start(dir, spec, failpoint);
+    wait_until_dead(ranks, victim);
+    trainer_rank_declare_dead(dir, victim);
+    finish(ranks, victim);
+    check_survivors(dir, victim, place->committed);
+    resume_with_two(dir, spec);
+    gs_temp_dir_remove(dir);
+    free(spec);
+}
+
+static void survivors_of_a_killed_rank_hold_a_step_boundary(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) kill_at(&places[i], 1);
+}
+
+static void survivors_of_a_killed_rank_0_hold_a_step_boundary(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) kill_at(&places[i], 0);
+}
+
+static void a_frozen_rank_is_named_and_left_behind(void **state) {
+    (void)state;
+    char *spec = make_spec(2), *dir = gs_temp_dir_make();
+    gs_ranks *ranks = start(dir, spec, "comm.slice#1=stop@10");
+    assert_ok(gs_ranks_wait_note(ranks, 0, "settling", gs_deadline_in_seconds(60)));
+    assert_ok(gs_ranks_wait_note(ranks, 2, "settling", gs_deadline_in_seconds(60)));
+    assert_int_equal(process_state(gs_ranks_pid(ranks, 1)), 'T');
+    // One of the two sees the deadline pass first; it names the frozen one.
+    gs_status by_0 = gs_ranks_wait_note(ranks, 0, "fault timeout suspect 1", (gs_deadline){0});
+    gs_status by_2 = gs_ranks_wait_note(ranks, 2, "fault timeout suspect 1", (gs_deadline){0});
+    assert_true(by_0.code == GS_OK || by_2.code == GS_OK);
+    gs_ranks_signal(ranks, 1, SIGKILL);
+    wait_until_dead(ranks, 1);
+    trainer_rank_declare_dead(dir, 1);
+    finish(ranks, 1);
+    check_survivors(dir, 1, false);
+    resume_with_two(dir, spec);
+    gs_temp_dir_remove(dir);
+    free(spec);
+}
+
+int main(int argc, char **argv) {
+    static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+#ifndef GRADSYNC_FAILPOINTS
+    puts("skipped: a build without failpoints");
+    return 77;
+#endif
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(survivors_of_a_killed_rank_hold_a_step_boundary),
+        cmocka_unit_test(survivors_of_a_killed_rank_0_hold_a_step_boundary),
+        cmocka_unit_test(a_frozen_rank_is_named_and_left_behind),
+    };
+    return cmocka_run_group_tests(tests, train_undisturbed, NULL);
+}

@@ -1,0 +1,165 @@
+#include "worker/agent_outbox.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/thread.h"
+#include "rpc/rpc_server.h"
+
+#define ENDPOINT "inproc://test-agent-outbox"
+#define MAX_LINES 4096
+
+// A coordinator that only listens. Its fields belong to its thread until it has stopped.
+typedef struct listener {
+    gs_rpc_context *context;
+    gs_rpc_server *server;
+    gs_thread *thread;
+    char *lines[MAX_LINES];
+    int64_t positions[MAX_LINES];
+    int num_lines, num_exits, num_batches;
+} listener;
+
+static void take_log(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                     const gs_json *request) {
+    listener *to = ctx;
+    const gs_json *records = gs_json_get(request, "records");
+    (void)peer;
+    for (size_t i = 0; i < gs_json_count(records) && to->num_lines < MAX_LINES; i++) {
+        const gs_json *record = gs_json_at(records, i);
+        to->positions[to->num_lines] = gs_json_int_or(record, "position", -1);
+        to->lines[to->num_lines++] = strdup(gs_json_string_or(record, "text", ""));
+    }
+    to->num_batches++;
+    gs_rpc_reply(call, gs_ok(), NULL);
+}
+
+static void take_exit(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                      const gs_json *request) {
+    listener *to = ctx;
+    (void)peer;
+    (void)request;
+    to->num_exits++;
+    gs_rpc_reply(call, gs_ok(), NULL);
+}
+
+static void run_server(void *ctx, const atomic_bool *stopping) {
+    listener *to = ctx;
+    while (!atomic_load(stopping)) {
+        gs_status status = gs_rpc_server_turn(to->server, -1, gs_deadline_in_ms(5));
+        if (status.code) return;
+    }
+}
+
+static void assert_ok(gs_status status) {
+    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
+}
+
+static void start_listening(listener *to) {
+    gs_rpc_server_options options = {.endpoints = {ENDPOINT}, .coordinator_epoch = 1, .ctx = to};
+    options.handlers[GS_LOG] = take_log;
+    options.handlers[GS_EXITED] = take_exit;
+    assert_ok(gs_rpc_server_open(&to->server, to->context, &options));
+    assert_ok(gs_thread_start(&to->thread, "listener", run_server, to));
+}
+
+typedef struct fixture {
+    listener listener;
+    gs_rpc_client *client;
+    gs_agent_outbox *outbox;
+} fixture;
+
+static fixture *make_fixture(size_t max_log_bytes) {
+    fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    assert_ok(gs_rpc_context_create(&f->listener.context));
+    gs_rpc_client_options options = {.endpoint = ENDPOINT};
+    assert_ok(gs_rpc_client_open(&f->client, f->listener.context, &options));
+    assert_ok(gs_agent_outbox_create(&f->outbox, f->client, max_log_bytes));
+    return f;
+}
+
+static void add_line(fixture *f, int number) {
+    char text[64];
+    int bytes = snprintf(text, sizeof text, "line %d", number);
+    gs_log_record record = {.job = "j-000000000001",
+                            .rank = 1,
+                            .stream = "stderr",
+                            .text = text,
+                            .bytes = (size_t)bytes,
+                            .position = 2 * number + 2};
+    gs_agent_outbox_add_line(f->outbox, &record);
+}
+
+static void stop_all(fixture *f) {
+    gs_agent_outbox_flush(f->outbox, gs_deadline_in_seconds(20));
+    gs_agent_outbox_destroy(f->outbox);
+    gs_thread_stop(f->listener.thread);
+    gs_rpc_client_close(f->client);
+    gs_rpc_server_close(f->listener.server);
+    gs_rpc_context_destroy(f->listener.context);
+}
+
+static void release(fixture *f) {
+    for (int i = 0; i < f->listener.num_lines; i++) free(f->listener.lines[i]);
+    free(f);
+}
+
+static void lines_from_before_the_coordinator_arrive_once_and_in_order(void **state) {
+    (void)state;
+    fixture *f = make_fixture(0);
+    for (int i = 0; i < 1500; i++) add_line(f, i);
+    start_listening(&f->listener);
+    for (int i = 1500; i < 1600; i++) add_line(f, i);
+    stop_all(f);
+    assert_int_equal(f->listener.num_lines, 1600);
+    for (int i = 0; i < 1600; i++) assert_int_equal(f->listener.positions[i], 2 * i + 2);
+    assert_string_equal(f->listener.lines[1599], "line 1599");
+    assert_true(f->listener.num_batches < 100);
+    release(f);
+}
+
+static void what_does_not_fit_is_said_in_its_place(void **state) {
+    (void)state;
+    fixture *f = make_fixture(70);  // ten lines of seven bytes and less
+    for (int i = 0; i < 50; i++) add_line(f, i);
+    start_listening(&f->listener);
+    gs_agent_outbox_flush(f->outbox, gs_deadline_in_seconds(20));
+    add_line(f, 50);
+    stop_all(f);
+    int last = f->listener.num_lines - 1;
+    assert_true(last >= 2 && last < 15);
+    assert_string_equal(f->listener.lines[last], "line 50");
+    assert_non_null(strstr(f->listener.lines[last - 1], "lines dropped"));
+    for (int i = 1; i <= last; i++) {
+        assert_true(f->listener.positions[i] > f->listener.positions[i - 1]);
+    }
+    release(f);
+}
+
+static void exits_arrive_too(void **state) {
+    (void)state;
+    fixture *f = make_fixture(0);
+    gs_json *exited = gs_json_new_object();
+    gs_json_set_int(exited, "slot", 0);
+    gs_agent_outbox_add_exit(f->outbox, exited);
+    start_listening(&f->listener);
+    stop_all(f);
+    assert_int_equal(f->listener.num_exits, 1);
+    release(f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_from_before_the_coordinator_arrive_once_and_in_order),
+        cmocka_unit_test(what_does_not_fit_is_said_in_its_place),
+        cmocka_unit_test(exits_arrive_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

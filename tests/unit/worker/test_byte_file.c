@@ -1,0 +1,81 @@
+#include "tests/unit/worker/data_files.h"
+
+#include "worker/data/dataset.h"
+
+static const char *const all[] = {"*"};
+
+static gs_dataset_options options_of(const char *root) {
+    return (gs_dataset_options){
+        .root = root, .patterns = all, .num_patterns = 1, .positions = 4, .vocab = 256};
+}
+
+static void windows_share_their_last_byte_and_are_numbered_over_files(void **state) {
+    write_file(*state, "a", "abcdefghi", 9);   // windows at 0 and 4
+    write_file(*state, "b", "0123456", 7);     // one, and two bytes left out
+    write_file(*state, "c", "xyz", 3);         // none
+    write_file(*state, "d", "\xff\x80uvw", 5); // one
+    gs_dataset_options options = options_of(*state);
+    gs_dataset_shape shape;
+    void *data;
+    assert_int_equal(gs_dataset_bytes.open(&data, &options, &shape).code, GS_OK);
+    assert_int_equal(shape.num_samples, 4);
+    assert_int_equal(shape.positions, 4);
+    assert_int_equal(shape.row_features, 0);
+    const char *wanted[] = {"abcde", "efghi", "01234", "\xff\x80uvw"};
+    for (int64_t i = 0; i < 4; i++) {
+        int32_t tokens[4], targets[4];
+        assert_int_equal(gs_dataset_bytes.fill(data, i, tokens, NULL, targets).code, GS_OK);
+        for (int t = 0; t < 4; t++) {
+            assert_int_equal(tokens[t], (uint8_t)wanted[i][t]);
+            assert_int_equal(targets[t], (uint8_t)wanted[i][t + 1]);
+        }
+    }
+    gs_dataset_bytes.close(data);
+}
+
+static gs_digest digest_of(const char *root) {
+    gs_dataset_options options = options_of(root);
+    gs_dataset_shape shape;
+    void *data;
+    assert_int_equal(gs_dataset_bytes.open(&data, &options, &shape).code, GS_OK);
+    gs_dataset_bytes.close(data);
+    return shape.digest;
+}
+
+static void the_digest_sees_names_and_sizes(void **state) {
+    write_file(*state, "a", "abcdefghi", 9);
+    gs_digest first = digest_of(*state);
+    assert_true(gs_digest_equal(first, digest_of(*state)));
+    write_file(*state, "a", "abcdefghij", 10);
+    assert_false(gs_digest_equal(first, digest_of(*state)));
+}
+
+static void files_too_short_for_a_sample_are_refused(void **state) {
+    write_file(*state, "a", "abcd", 4);
+    write_file(*state, "empty", "", 0);
+    gs_dataset_options options = options_of(*state);
+    gs_dataset_shape shape;
+    void *data;
+    assert_int_equal(gs_dataset_bytes.open(&data, &options, &shape).code, GS_INVALID_ARGUMENT);
+}
+
+static void a_vocabulary_below_256_is_refused(void **state) {
+    write_file(*state, "a", "abcdefghi", 9);
+    gs_dataset_options options = options_of(*state);
+    options.vocab = 255;
+    gs_dataset_shape shape;
+    void *data;
+    assert_int_equal(gs_dataset_bytes.open(&data, &options, &shape).code, GS_INVALID_ARGUMENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(windows_share_their_last_byte_and_are_numbered_over_files,
+                                        make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(the_digest_sees_names_and_sizes, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(files_too_short_for_a_sample_are_refused, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(a_vocabulary_below_256_is_refused, make_dir, remove_dir),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,274 @@
+#include "worker/checkpoint.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/random.h"
+#include "kernels/device.h"
+#include "rpc/json.h"
+#include "tests/support/temp_dir.h"
+#include "worker/manifest.h"
+
+static const char mlp_spec[] =
+    "{\"name\":\"c\",\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[30,20,4],\"batch_norm\":\"local\"}},"
+    "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.01},\"steps\":{\"target\":9}}";
+
+typedef struct fixture {
+    gs_device *device;
+    gs_job_spec spec;
+    gs_trainer_state state;
+    gs_state_snapshot snapshot;
+    char *dir;
+} fixture;
+
+static void assert_ok(gs_status status) {
+    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
+}
+
+static void decode_spec(gs_job_spec *spec, const char *text) {
+    gs_json *json;
+    gs_field_errors errors = {0};
+    assert_ok(gs_json_parse(&json, text, strlen(text)));
+    gs_status status = gs_job_spec_decode(spec, json, &errors);
+    if (status.code) fail_msg("%s: %s", errors.items[0].pointer, errors.items[0].message);
+    gs_json_release(json);
+}
+
+// A state in which every tensor and every number is something else than at the start.
+static void scramble(gs_trainer_state *state, uint64_t seed) {
+    for (size_t i = 0; i < state->num_tensors; i++) {
+        unsigned char *data = gs_trainer_state_data(state, i);
+        if (state->tensors[i].dtype == GS_FP32) {
+            gs_random_fill_normal((float *)(void *)data, state->tensors[i].bytes / 4,
+                                  (gs_random_key){seed, i}, 0, 0, 1);
+        } else {
+            memset(data, (int)(seed + i) & 127, state->tensors[i].bytes);
+        }
+    }
+    state->position = (gs_position){.step = 41, .consumed = 41 * 8, .skipped_steps = 2};
+}
+
+static int set_up(void **state) {
+    fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    decode_spec(&f->spec, mlp_spec);
+    assert_ok(gs_device_open(&f->device, "cpu", &(gs_device_options){.num_threads = 1}));
+    assert_ok(gs_trainer_state_init(&f->state, &f->spec, f->device));
+    scramble(&f->state, 7);
+    assert_ok(gs_state_snapshot_init(&f->snapshot, &f->state));
+    assert_ok(gs_state_snapshot_take(&f->snapshot, &f->state));
+    f->dir = gs_temp_dir_make();
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    fixture *f = *state;
+    gs_temp_dir_remove(f->dir);
+    gs_state_snapshot_release(&f->snapshot);
+    gs_trainer_state_release(&f->state);
+    gs_device_close(f->device);
+    free(f);
+    return 0;
+}
+
+static gs_checkpoint_result save(const fixture *f, const char *directory) {
+    gs_checkpoint_result result;
+    gs_checkpoint_options options = {.directory = directory,
+                                     .job = "j-000000000001",
+                                     .spec = &f->spec,
+                                     .reason = "periodic",
+                                     .world_size = 2};
+    gs_status status = gs_checkpoint_save(&result, &f->snapshot, &options);
+    assert_int_equal(status.code, result.status.code);
+    return result;
+}
+
+static char *join(const char *a, const char *b) {
+    char *path = NULL;
+    if (asprintf(&path, "%s/%s", a, b) < 0) abort();
+    return path;
+}
+
+static void what_is_saved_comes_back_bit_for_bit(void **state) {
+    fixture *f = *state;
+    gs_checkpoint_result result = save(f, f->dir);
+    assert_ok(result.status);
+    assert_int_equal(strncmp(result.name, "step-0000000041-", 16), 0);
+    gs_digest before = gs_trainer_state_digest(&f->state);
+    assert_true(gs_digest_equal(before, gs_state_snapshot_digest(&f->snapshot)));
+
+    scramble(&f->state, 8);
+    f->state.position = (gs_position){0};
+    char *path = join(f->dir, result.name);
+    assert_ok(gs_checkpoint_load(&f->state, path, &f->spec));
+    assert_true(gs_digest_equal(before, gs_trainer_state_digest(&f->state)));
+    assert_int_equal(f->state.position.skipped_steps, 2);
+    free(path);
+}
+
+static void a_snapshot_restores_what_it_took(void **state) {
+    fixture *f = *state;
+    gs_digest before = gs_trainer_state_digest(&f->state);
+    scramble(&f->state, 9);
+    assert_ok(gs_state_snapshot_restore(&f->snapshot, &f->state));
+    assert_true(gs_digest_equal(before, gs_trainer_state_digest(&f->state)));
+    assert_true(gs_digest_equal(gs_state_snapshot_params_digest(&f->snapshot),
+                                gs_trainer_state_params_digest(&f->state, 0, 1)));
+}
+
+static size_t file_bytes(const char *path) {
+    struct stat facts;
+    assert_int_equal(stat(path, &facts), 0);
+    return (size_t)facts.st_size;
+}
+
+static void flip_byte(const char *path, size_t at, unsigned char mask) {
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, (long)at, SEEK_SET), 0);
+    int byte = fgetc(file);
+    assert_int_equal(fseek(file, (long)at, SEEK_SET), 0);
+    fputc(byte ^ mask, file);
+    fclose(file);
+}
+
+// Seeded: byte positions over both files, the manifest as often as the part.
+static void a_changed_byte_anywhere_is_found_and_nothing_is_loaded(void **state) {
+    fixture *f = *state;
+    gs_checkpoint_result result = save(f, f->dir);
+    assert_ok(result.status);
+    char *path = join(f->dir, result.name);
+    char *files[2] = {join(path, GS_CHECKPOINT_PART), join(path, GS_CHECKPOINT_MANIFEST)};
+    scramble(&f->state, 10);
+    gs_digest untouched = gs_trainer_state_digest(&f->state);
+    gs_random_key key = {20261120, 1};
+    for (uint64_t i = 0; i < 200; i++) {
+        const char *file = files[i % 2];
+        size_t at = gs_random_u64(key, 2 * i) % file_bytes(file);
+        unsigned char mask = (unsigned char)(1 + gs_random_u64(key, 2 * i + 1) % 255);
+        flip_byte(file, at, mask);
+        gs_status status = gs_checkpoint_load(&f->state, path, &f->spec);
+        flip_byte(file, at, mask);
+        if (status.code != GS_DATA_LOSS) {
+            fail_msg("byte %zu of %s: %s %s", at, file, gs_code_name(status.code), status.message);
+        }
+    }
+    assert_true(gs_digest_equal(untouched, gs_trainer_state_digest(&f->state)));
+    assert_ok(gs_checkpoint_load(&f->state, path, &f->spec));
+    free(files[0]);
+    free(files[1]);
+    free(path);
+}
+
+static void a_short_part_is_data_loss(void **state) {
+    fixture *f = *state;
+    gs_checkpoint_result result = save(f, f->dir);
+    char *path = join(f->dir, result.name), *part = join(path, GS_CHECKPOINT_PART);
+    assert_int_equal(truncate(part, (off_t)file_bytes(part) - 1), 0);
+    gs_status status = gs_checkpoint_load(&f->state, path, &f->spec);
+    assert_int_equal(status.code, GS_DATA_LOSS);
+    assert_non_null(strstr(status.message, GS_CHECKPOINT_PART));
+    free(part);
+    free(path);
+}
+
+static void a_directory_without_manifest_is_no_checkpoint(void **state) {
+    fixture *f = *state;
+    gs_checkpoint_result result = save(f, f->dir);
+    char *path = join(f->dir, result.name), *manifest = join(path, GS_CHECKPOINT_MANIFEST);
+    unlink(manifest);
+    gs_status status = gs_checkpoint_load(&f->state, path, &f->spec);
+    assert_int_equal(status.code, GS_NOT_FOUND);
+    free(manifest);
+    free(path);
+}
+
+static void refuse_with(fixture *f, const char *from, const char *to, const char *named) {
+    gs_checkpoint_result result = save(f, f->dir);
+    char *path = join(f->dir, result.name), text[sizeof mlp_spec + 32];
+    const char *at = strstr(mlp_spec, from);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - mlp_spec), mlp_spec, to, at + strlen(from));
+    gs_job_spec other;
+    gs_trainer_state fresh;
+    decode_spec(&other, text);
+    assert_ok(gs_trainer_state_init(&fresh, &other, f->device));
+    gs_digest before = gs_trainer_state_digest(&fresh);
+    gs_status status = gs_checkpoint_load(&fresh, path, &other);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    if (!strstr(status.message, named)) fail_msg("%s does not name %s", status.message, named);
+    assert_true(gs_digest_equal(before, gs_trainer_state_digest(&fresh)));
+    gs_trainer_state_release(&fresh);
+    free(path);
+}
+
+static void another_learning_rate_is_refused_by_name(void **state) {
+    refuse_with(*state, "0.01", "0.02", "/optimizer/lr");
+}
+
+static void another_model_is_refused_by_name(void **state) {
+    refuse_with(*state, "30,20,4", "30,21,4", "/model/mlp/dims");
+}
+
+static void another_target_is_accepted(void **state) {
+    fixture *f = *state;
+    gs_checkpoint_result result = save(f, f->dir);
+    char *path = join(f->dir, result.name);
+    f->spec.steps.target = 1000;
+    f->spec.world.max = 1;
+    assert_ok(gs_checkpoint_load(&f->state, path, &f->spec));
+    free(path);
+}
+
+static size_t count_entries(const char *path) {
+    char command[4200];
+    unsigned count = 0;
+    snprintf(command, sizeof command, "find '%s' -mindepth 1 | wc -l", path);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    assert_int_equal(fscanf(pipe, "%u", &count), 1);
+    pclose(pipe);
+    return count;
+}
+
+static void a_full_disk_is_said_and_leaves_nothing_behind(void **state) {
+    fixture *f = *state;
+    if (mount("none", f->dir, "tmpfs", 0, "size=12k") < 0) {
+        print_message("skipped: no tmpfs can be mounted here (%s)\n", strerror(errno));
+        skip();
+    }
+    gs_checkpoint_result result = save(f, f->dir);
+    size_t left = count_entries(f->dir);
+    umount(f->dir);
+    assert_int_equal(result.status.code, GS_RESOURCE_EXHAUSTED);
+    assert_string_equal(result.cause, "space");
+    assert_int_equal(left, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(what_is_saved_comes_back_bit_for_bit),
+        TEST(a_snapshot_restores_what_it_took),
+        TEST(a_changed_byte_anywhere_is_found_and_nothing_is_loaded),
+        TEST(a_short_part_is_data_loss),
+        TEST(a_directory_without_manifest_is_no_checkpoint),
+        TEST(another_learning_rate_is_refused_by_name),
+        TEST(another_model_is_refused_by_name),
+        TEST(another_target_is_accepted),
+        TEST(a_full_disk_is_said_and_leaves_nothing_behind),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

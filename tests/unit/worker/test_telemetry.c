@@ -1,0 +1,177 @@
+#include "worker/telemetry.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/clock.h"
+
+#define MS GS_NS_PER_MS
+
+static gs_telemetry make_telemetry(void) {
+    return (gs_telemetry){.generation = 3, .rank = 1, .world_size = 4, .reported_ns = gs_now_ns()};
+}
+
+// One step with `num_buckets` equal buckets: ready at 1 ms, posted at 2, everybody there at 3, done at 5.
+static gs_step_facts make_step(int64_t step, gs_reduce_stats *stats, gs_bucket_times *buckets,
+                               size_t num_buckets) {
+    for (size_t i = 0; i < num_buckets; i++) {
+        buckets[i] = (gs_bucket_times){.ready_ns = 100 * MS + MS,
+                                       .posted_ns = 100 * MS + 2 * MS,
+                                       .all_arrived_ns = 100 * MS + 3 * MS,
+                                       .started_ns = 100 * MS + 3 * MS,
+                                       .finished_ns = 100 * MS + 5 * MS,
+                                       .bytes = 1000000,
+                                       .wire_bytes = 1500000,
+                                       .algorithm = "direct"};
+    }
+    *stats = (gs_reduce_stats){.step = step,
+                               .backward_begin_ns = 100 * MS,
+                               .backward_end_ns = 104 * MS,
+                               .busy_ns = 8 * MS,
+                               .exposed_ns = 2 * MS,
+                               .wait_ns = MS,
+                               .num_buckets = num_buckets,
+                               .buckets = buckets};
+    return (gs_step_facts){.step = step,
+                           .loss = 1.5,
+                           .samples = 32,
+                           .positions = 16,
+                           .stats = stats,
+                           .phases = {.forward = 0.25}};
+}
+
+static double total(const gs_json *report, const char *name) {
+    return gs_json_double_or(gs_json_get(report, "totals"), name, -1);
+}
+
+static void totals_add_up_and_last_values_stay(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[2];
+    for (int64_t step = 0; step < 3; step++) {
+        gs_step_facts facts = make_step(step, &stats, buckets, 2);
+        gs_telemetry_observe(&telemetry, &facts, 10 * MS);
+    }
+    gs_json *report = gs_telemetry_report(&telemetry, true);
+    assert_int_equal(gs_json_int_or(report, "step", -1), 3);
+    assert_int_equal(gs_json_int_or(report, "tokens", -1), 512);
+    assert_float_equal(total(report, "steps"), 3, 0);
+    assert_float_equal(total(report, "tokens"), 3 * 512, 0);
+    assert_float_equal(total(report, "payload_bytes"), 6e6, 0);
+    assert_float_equal(total(report, "wire_bytes"), 9e6, 0);
+    assert_float_equal(total(report, "comm_busy_seconds"), 0.024, 1e-9);
+    assert_float_equal(gs_json_double_or(report, "overlap_ratio", -1), 0.75, 1e-9);
+    assert_float_equal(gs_json_double_or(report, "tokens_per_second", -1), 51200, 1e-6);
+    assert_int_equal(gs_json_count(gs_json_get(report, "history")), 3);
+    gs_json_release(report);
+}
+
+static void bandwidth_counts_from_when_everybody_was_there(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[1];
+    gs_step_facts facts = make_step(0, &stats, buckets, 1);
+    gs_telemetry_observe(&telemetry, &facts, 10 * MS);
+    gs_json *report = gs_telemetry_report(&telemetry, false);
+    const gs_json *bucket = gs_json_at(gs_json_get(report, "buckets"), 0);
+    assert_float_equal(gs_json_double_or(bucket, "algbw_bytes_per_second", 0), 5e8, 1);
+    assert_float_equal(gs_json_double_or(bucket, "busbw_bytes_per_second", 0), 7.5e8, 1);
+    assert_float_equal(gs_json_double_or(bucket, "ready_seconds", 0), 0.001, 1e-9);
+    assert_float_equal(gs_json_double_or(bucket, "finished_seconds", 0), 0.005, 1e-9);
+    assert_null(gs_json_get(report, "history"));
+    gs_json_release(report);
+}
+
+static void many_buckets_are_folded_into_the_last(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[100];
+    gs_step_facts facts = make_step(0, &stats, buckets, 100);
+    gs_telemetry_observe(&telemetry, &facts, 10 * MS);
+    gs_json *report = gs_telemetry_report(&telemetry, false);
+    const gs_json *list = gs_json_get(report, "buckets");
+    assert_int_equal(gs_json_count(list), GS_REPORTED_BUCKETS);
+    const gs_json *last = gs_json_at(list, GS_REPORTED_BUCKETS - 1);
+    assert_int_equal(gs_json_int_or(last, "index", 0), -1);
+    assert_int_equal(gs_json_int_or(last, "bytes", 0), (100 - GS_REPORTED_BUCKETS + 1) * 1000000);
+    gs_json_release(report);
+}
+
+static void history_keeps_the_newest_steps(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[1];
+    for (int64_t step = 0; step < 300; step++) {
+        gs_step_facts facts = make_step(step, &stats, buckets, 1);
+        gs_telemetry_observe(&telemetry, &facts, MS);
+    }
+    gs_json *report = gs_telemetry_report(&telemetry, true);
+    const gs_json *history = gs_json_get(report, "history");
+    assert_int_equal(gs_json_count(history), GS_HISTORY_STEPS);
+    assert_int_equal(gs_json_int_or(gs_json_at(history, 0), "step", 0), 300 - GS_HISTORY_STEPS + 1);
+    gs_json_release(report);
+    report = gs_telemetry_report(&telemetry, true);
+    assert_int_equal(gs_json_count(gs_json_get(report, "history")), 0);
+    gs_json_release(report);
+}
+
+static void skipped_steps_are_counted(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[1];
+    gs_step_facts facts = make_step(0, &stats, buckets, 1);
+    facts.nonfinite_ranks = 1;
+    facts.loss = NAN;
+    gs_telemetry_observe(&telemetry, &facts, MS);
+    gs_json *report = gs_telemetry_report(&telemetry, false);
+    assert_float_equal(total(report, "skipped_steps"), 1, 0);
+    assert_true(isnan(gs_json_double_or(report, "loss", 0)));
+    gs_json_release(report);
+}
+
+static void histograms_count_every_observation(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[2];
+    gs_step_facts facts = make_step(0, &stats, buckets, 2);
+    gs_telemetry_observe(&telemetry, &facts, 3 * MS);
+    gs_json *report = gs_telemetry_report(&telemetry, false);
+    const gs_json *steps = gs_json_get(report, "step_histogram");
+    const gs_json *counts = gs_json_get(steps, "counts");
+    int64_t sum = 0, value;
+    assert_int_equal(gs_json_count(counts), 16);
+    for (size_t i = 0; i < gs_json_count(counts); i++) {
+        assert_true(gs_json_int(&value, gs_json_at(counts, i)));
+        sum += value;
+    }
+    assert_int_equal(sum, 1);
+    assert_float_equal(gs_json_double_or(steps, "sum", 0), 0.003, 1e-9);
+    const gs_json *reduce = gs_json_get(report, "reduce_histogram");
+    assert_int_equal(gs_json_count(gs_json_get(reduce, "counts")), 17);
+    assert_float_equal(gs_json_double_or(reduce, "sum", 0), 0.006, 1e-9);
+    gs_json_release(report);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(totals_add_up_and_last_values_stay),
+        cmocka_unit_test(bandwidth_counts_from_when_everybody_was_there),
+        cmocka_unit_test(many_buckets_are_folded_into_the_last),
+        cmocka_unit_test(history_keeps_the_newest_steps),
+        cmocka_unit_test(skipped_steps_are_counted),
+        cmocka_unit_test(histograms_count_every_observation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

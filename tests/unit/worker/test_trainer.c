@@ -1,0 +1,262 @@
+#include "worker/trainer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/log.h"
+#include "tests/support/temp_dir.h"
+
+// A trainer alone in its world; what it told is kept.
+typedef struct fixture {
+    char *dir;
+    gs_job_spec spec;
+    gs_control control;
+    gs_trainer *trainer;
+    gs_trainer_outcome outcome;
+    int num_saves, num_failed_saves, num_reports, num_settles;
+    char last_save[GS_CHECKPOINT_NAME_LEN], last_reason[24];
+    gs_settle_verdict verdict;
+    gs_status settle_status;
+    gs_settlement settlement;
+    gs_fault fault;
+} fixture;
+
+static gs_status exchange_alone(void *ctx, const char *tag, const void *mine, size_t bytes,
+                                void *all, gs_deadline deadline) {
+    (void)ctx;
+    (void)tag;
+    (void)deadline;
+    memcpy(all, mine, bytes);
+    return gs_ok();
+}
+
+static void keep_report(void *ctx, gs_json *report) {
+    fixture *f = ctx;
+    f->num_reports++;
+    gs_json_release(report);
+}
+
+static void keep_save(void *ctx, const gs_checkpoint_result *result) {
+    fixture *f = ctx;
+    if (result->status.code) {
+        f->num_failed_saves++;
+        return;
+    }
+    f->num_saves++;
+    snprintf(f->last_save, sizeof f->last_save, "%s", result->name);
+    snprintf(f->last_reason, sizeof f->last_reason, "%s", result->reason);
+}
+
+static void keep_fault(void *ctx, const gs_fault *fault) {
+    fixture *f = ctx;
+    f->fault = *fault;
+}
+
+static gs_status settle_as_told(void *ctx, gs_settle_verdict *verdict,
+                                const gs_settlement *settlement) {
+    fixture *f = ctx;
+    f->num_settles++;
+    f->settlement = *settlement;
+    *verdict = f->verdict;
+    return f->settle_status;
+}
+
+static const gs_control_ops ops = {.exchange = exchange_alone,
+                                   .report = keep_report,
+                                   .checkpointed = keep_save,
+                                   .fault = keep_fault,
+                                   .settle = settle_as_told};
+
+static void assert_ok(gs_status status) {
+    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
+}
+
+static int set_up(void **state) {
+    fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    f->dir = gs_temp_dir_make();
+    gs_control_init(&f->control, &ops, f);
+    gs_log_set_level(GS_LOG_OFF);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    fixture *f = *state;
+    gs_trainer_destroy(f->trainer);
+    gs_trainer_outcome_release(&f->outcome);
+    gs_control_release(&f->control);
+    gs_temp_dir_remove(f->dir);
+    free(f);
+    return 0;
+}
+
+static void decode_spec(fixture *f, const char *more) {
+    char text[1000];
+    gs_json *json;
+    gs_field_errors errors = {0};
+    snprintf(text, sizeof text,
+             "{\"name\":\"t\",\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,8,3]}},%s}", more);
+    assert_ok(gs_json_parse(&json, text, strlen(text)));
+    gs_status status = gs_job_spec_decode(&f->spec, json, &errors);
+    if (status.code) fail_msg("%s: %s", errors.items[0].pointer, errors.items[0].message);
+    gs_json_release(json);
+}
+
+static void prepare(fixture *f, const char *more) {
+    decode_spec(f, more);
+    gs_trainer_options options = {.spec = &f->spec,
+                                  .control = &f->control,
+                                  .job = "j-000000000001",
+                                  .data_root = f->dir,
+                                  .checkpoints_dir = f->dir,
+                                  .num_threads = 1};
+    assert_ok(gs_trainer_create(&f->trainer, &options));
+    const gs_trainer_state *state = gs_trainer_get_state(f->trainer);
+    gs_bucket_plan plan;
+    assert_ok(gs_bucket_plan_parity(&plan, state->param_specs, state->num_params, 1024, 4096, NULL));
+    gs_assignment assignment = {.generation = 5,
+                                .world_size = 1,
+                                .num_shards = (int)f->spec.logical_shards,
+                                .plan = &plan};
+    assert_ok(gs_trainer_prepare(f->trainer, &assignment));
+    assert_ok(gs_trainer_connect(f->trainer, gs_deadline_in_seconds(30)));
+    gs_bucket_plan_release(&plan);
+}
+
+static int64_t step_of(const fixture *f) {
+    return gs_trainer_get_state(f->trainer)->position.step;
+}
+
+static void reaching_the_target_ends_with_a_checkpoint(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":7},\"checkpoint\":{\"every_steps\":0}");
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
+    assert_int_equal(f->outcome.reason.exit_code, 0);
+    assert_int_equal(step_of(f), 7);
+    assert_int_equal(f->num_saves, 1);
+    assert_string_equal(f->last_reason, "final");
+    assert_true(f->num_reports >= 1);
+}
+
+static void the_position_counts_global_samples(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":3},\"data\":{\"micro_batch\":4,\"global_batch\":24}");
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(gs_trainer_get_state(f->trainer)->position.consumed, 72);
+}
+
+static void a_drain_finishes_the_step_and_saves(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":1000000}");
+    gs_control_ask_to_drain(&f->control, true);
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->outcome.end, GS_DRAINED);
+    assert_int_equal(step_of(f), 1);
+    assert_string_equal(f->last_reason, "stop");
+}
+
+static void a_drain_without_save_leaves_no_checkpoint(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":1000000}");
+    gs_control_ask_to_drain(&f->control, false);
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->outcome.end, GS_DRAINED);
+    assert_int_equal(f->num_saves, 0);
+}
+
+// A learning rate that blows the parameters up: from then on no gradient is finite.
+static void steps_without_finite_gradients_are_skipped_and_end_the_run(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":5000},\"optimizer\":{\"kind\":\"sgd\",\"lr\":1000}");
+    float *weights = gs_trainer_get_state(f->trainer)->params[0];
+    weights[0] = 3e38f;
+    weights[1] = 3e38f;
+    gs_trainer_run(f->trainer, &f->outcome);
+    const gs_position *position = &gs_trainer_get_state(f->trainer)->position;
+    assert_int_equal(f->outcome.end, GS_TRAINER_FAILED);
+    assert_string_equal(f->outcome.reason.error_class, "user");
+    assert_string_equal(f->fault.kind, "numerics");
+    assert_int_equal(position->skipped_in_a_row, 100);
+    assert_true(weights[0] == 3e38f);
+    assert_int_equal(f->num_settles, 0);
+}
+
+static void a_failed_save_does_not_stop_the_training(void **state) {
+    fixture *f = *state;
+    gs_temp_dir_remove(f->dir);
+    f->dir = strdup("/proc/no-directory-can-be-made-here");
+    prepare(f, "\"steps\":{\"target\":30},\"checkpoint\":{\"every_steps\":10}");
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
+    assert_int_equal(step_of(f), 30);
+    assert_true(f->num_failed_saves >= 1);
+    assert_int_equal(f->num_saves, 0);
+}
+
+static void an_abort_settles_and_asks_for_a_restart(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":1000000}");
+    f->verdict = (gs_settle_verdict){.save = true};
+    gs_control_abort(&f->control, "rank 1 died");
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->outcome.end, GS_TRAINER_ABORTED);
+    assert_int_equal(f->outcome.reason.exit_code, 75);
+    assert_int_equal(f->num_settles, 1);
+    assert_int_equal(f->settlement.generation, 5);
+    assert_false(f->settlement.complete);
+    assert_string_equal(f->last_reason, "settled");
+    assert_null(f->fault.kind);
+}
+
+static void without_anybody_to_settle_with_it_saves_what_it_knows(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":1000000}");
+    f->settle_status = gs_error(GS_UNAVAILABLE, "nobody there");
+    gs_control_abort(&f->control, "rank 1 died");
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->outcome.reason.exit_code, 75);
+    assert_string_equal(f->last_reason, "orphaned");
+}
+
+static void missing_data_is_the_users_error(void **state) {
+    fixture *f = *state;
+    decode_spec(f, "\"steps\":{\"target\":5},"
+                   "\"data\":{\"kind\":\"idx\",\"train\":\"no*\",\"train_labels\":\"none\"}");
+    gs_trainer_options options = {.spec = &f->spec,
+                                  .control = &f->control,
+                                  .job = "j-000000000001",
+                                  .data_root = f->dir,
+                                  .checkpoints_dir = f->dir,
+                                  .num_threads = 1};
+    gs_status status = gs_trainer_create(&f->trainer, &options);
+    assert_int_equal(status.code, GS_NOT_FOUND);
+    assert_non_null(strstr(status.message, "no*"));
+    assert_int_equal(gs_exit_reason_of(status).exit_code, 66);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(reaching_the_target_ends_with_a_checkpoint),
+        TEST(the_position_counts_global_samples),
+        TEST(a_drain_finishes_the_step_and_saves),
+        TEST(a_drain_without_save_leaves_no_checkpoint),
+        TEST(steps_without_finite_gradients_are_skipped_and_end_the_run),
+        TEST(a_failed_save_does_not_stop_the_training),
+        TEST(an_abort_settles_and_asks_for_a_restart),
+        TEST(without_anybody_to_settle_with_it_saves_what_it_knows),
+        TEST(missing_data_is_the_users_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

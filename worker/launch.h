@@ -1,0 +1,42 @@
+// What an agent hands to a trainer it starts: a document in an anonymous file, so that nothing secret is
+// in arguments or environment; and a page that both see, on which the trainer says where it is.
+#ifndef WORKER_LAUNCH_H
+#define WORKER_LAUNCH_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/status.h"
+#include "rpc/job_spec.h"
+#include "rpc/json.h"
+
+// Written by the trainer, read by its agent: the agent must name rank and generation when it reports an
+// exit, also one that came without a word.
+typedef struct gs_launch_page {
+    atomic_int rank;  // as given at start (the hint) until the trainer has a place
+    atomic_uint generation;
+} gs_launch_page;
+
+typedef struct gs_launch {
+    char *job, *job_name, *launch_token, *coordinator, *worker, *host, *boot_id, *data_root,
+        *checkpoints_dir, *resume, *log_level;  // owned; "" when absent
+    int slot, rank_hint, threads;
+    uint64_t incarnation;
+    uint64_t job_number;  // of the frame header
+    gs_job_spec spec;
+    gs_launch_page *page;  // mapped, shared
+} gs_launch;
+
+// Agent: makes the file. `document` has the members above by name (spec as an object); *fd and *page
+// are the caller's (close, gs_launch_unmap).
+GS_NODISCARD gs_status gs_launch_write(int *fd, gs_launch_page **page, const gs_json *document);
+// Trainer: reads and validates it; the descriptor is taken.
+GS_NODISCARD gs_status gs_launch_read(gs_launch *launch, int fd);
+void gs_launch_release(gs_launch *launch);
+void gs_launch_unmap(gs_launch_page *page);
+
+// "j-…" → the 64-bit number behind it; false when it is no job id.
+bool gs_job_number(uint64_t *number, const char *job);
+
+#endif

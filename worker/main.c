@@ -1,0 +1,69 @@
+// gradsync-worker: the agent of a host; re-executed with --trainer FD, the trainer of one rank.
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/config.h"
+#include "core/log.h"
+#include "rpc/config_file.h"
+#include "worker/agent.h"
+#include "worker/exit_code.h"
+#include "worker/trainer_process.h"
+
+static const gs_config_field fields[] = {
+    {"coordinator", GS_CONFIG_STRING, offsetof(gs_agent_options, coordinator),
+     "tcp://127.0.0.1:8471", 0, 0, "tcp://HOST:PORT", "Where the coordinator listens."},
+    {"slots", GS_CONFIG_INT, offsetof(gs_agent_options, slots), "1", 1, 256, "N",
+     "How many trainers may run here at the same time."},
+    {"data_root", GS_CONFIG_STRING, offsetof(gs_agent_options, data_root), ".", 0, 0, "DIR",
+     "What data patterns of jobs are relative to."},
+    {"checkpoints", GS_CONFIG_STRING, offsetof(gs_agent_options, checkpoints), "", 0, 0, "DIR",
+     "Where checkpoints are written, if not at the coordinator's own path."},
+    {"name", GS_CONFIG_STRING, offsetof(gs_agent_options, name), "", 0, 0, "NAME",
+     "Stable name of this worker; the host's name unless said."},
+    {"log_level", GS_CONFIG_STRING, offsetof(gs_agent_options, log_level), "info", 0, 0, "LEVEL",
+     "debug, info, warn, error or off."},
+    {"grace_seconds", GS_CONFIG_DOUBLE, offsetof(gs_agent_options, grace_seconds), "30", 0, 86400,
+     "SECONDS", "How long trainers may take to end when this worker is asked to."},
+    {"coordinator_timeout_seconds", GS_CONFIG_DOUBLE,
+     offsetof(gs_agent_options, coordinator_timeout_seconds), "300", 0, 1e9, "SECONDS",
+     "Idle without a coordinator for this long: exit with 69; 0 is never."},
+};
+
+static const gs_config_program program = {
+    .name = "gradsync-worker",
+    .synopsis = "gradsync-worker [--coordinator tcp://HOST:8471] [--slots N] [--data-root DIR]",
+    .description = "Offers slots to a coordinator and runs one trainer process in each.",
+    .fields = fields,
+    .num_fields = sizeof fields / sizeof fields[0],
+    .read_file = gs_config_file_read,
+};
+
+static int run_agent(int argc, char **argv) {
+    gs_agent_options options = {0};
+    gs_config_outcome outcome;
+    gs_log_level level;
+    gs_status status = gs_config_parse(&options, &outcome, &program, argc, argv);
+    int exit_code = GS_EXIT_DONE;
+    if (!status.code && outcome == GS_CONFIG_RUN &&
+        !gs_log_level_from_name(&level, options.log_level)) {
+        status = gs_error(GS_INVALID_ARGUMENT, "--log-level: there is no \"%s\"", options.log_level);
+    }
+    if (status.code) {
+        fprintf(stderr, "gradsync-worker: %s\n", status.message);
+        exit_code = GS_EXIT_USAGE;
+    } else if (outcome == GS_CONFIG_RUN) {
+        gs_log_set_level(level);
+        exit_code = gs_agent_run(&options);
+    }
+    gs_config_release(&options, &program);
+    return exit_code;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "--trainer") == 0) {
+        return gs_trainer_process_run((int)strtol(argv[2], NULL, 10));
+    }
+    return run_agent(argc, argv);
+}

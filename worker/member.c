@@ -1,0 +1,525 @@
+#include "worker/member.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "core/thread.h"
+#include "rpc/messages.h"
+#include "worker/exit_code.h"
+
+#define CALL_SECONDS 5.0
+#define RETRY_NS (200 * GS_NS_PER_MS)
+// Without a coordinator: how long a trainer that has nothing to train waits, and one that must settle.
+#define IDLE_ORPHAN_NS (60 * GS_NS_PER_SEC)
+#define SETTLE_ORPHAN_SECONDS 10.0
+#define SETTLE_SECONDS 60.0
+// A communicator that cannot be torn down would keep its memory from the next generation.
+#define TEARDOWN_NS (5 * GS_NS_PER_SEC)
+#define MAX_EVENTS 64
+#define MAX_OUTBOX 64
+
+struct gs_member {
+    const gs_launch *launch;
+    gs_control *control;
+    const gs_trainer *trainer;  // NULL before join
+    gs_rpc_context *context;
+    gs_rpc_client *client;
+
+    gs_thread *control_thread, *outbox_thread;
+    gs_queue *events;  // gs_json: control thread → compute thread
+    gs_queue *outbox;  // gs_json: Checkpointed requests that wait for their acknowledgement
+    atomic_int outbox_count;
+
+    atomic_int state;
+    atomic_uint generation;
+    _Atomic int64_t heard_ns;  // when the coordinator was there last
+
+    gs_json *hello, *params;  // built once by join, then the control thread's: it needs no trainer
+    // Control thread only.
+    gs_rpc_stream *stream;
+    int64_t heartbeat_ns, next_heartbeat_ns, next_hello_ns;
+    bool welcomed;
+
+    pthread_mutex_t lock;  // of what follows
+    gs_status refusal;     // of Hello; final
+};
+
+static const char *state_name(gs_member_state state) {
+    static const char *const names[] = {"waiting", "prepared", "connecting",
+                                        "running", "aborting", "leaving"};
+    return names[state];
+}
+
+static void set_digest(gs_json *out, const char *key, gs_digest digest) {
+    char text[GS_DIGEST_TEXT_LEN];
+    gs_digest_format(text, digest);
+    gs_json_set_string(out, key, text);
+}
+
+static gs_status call(gs_member *member, gs_method method, gs_json *request, double seconds) {
+    gs_json *reply = NULL;
+    gs_status status = gs_rpc_call(member->client, method, request, &reply,
+                                   gs_deadline_in_seconds(seconds));
+    gs_json_release(request);
+    gs_json_release(reply);
+    return status;
+}
+
+static gs_json *encode_params(const gs_trainer_state *state) {
+    gs_json *out = gs_json_new_array();
+    for (size_t i = 0; i < state->num_params; i++) {
+        const gs_param_spec *spec = &state->param_specs[i];
+        gs_json *row = gs_json_new_array(), *shape = gs_json_new_array();
+        for (int d = 0; d < spec->num_dims; d++) gs_json_push(shape, gs_json_new_int(spec->shape[d]));
+        gs_json_push(row, gs_json_new_string(spec->name));
+        gs_json_push(row, gs_json_new_string(gs_dtype_name(spec->dtype)));
+        gs_json_push(row, shape);
+        gs_json_push(out, row);
+    }
+    return out;
+}
+
+static gs_json *encode_ready(const gs_member *member, uint32_t generation, const char *plan_hash) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "generation", generation);
+    gs_json_set_string(out, "plan_hash", plan_hash);
+    gs_json_set_int(out, "applied_step", atomic_load(&member->control->applied_step));
+    return out;
+}
+
+static void send_params(gs_member *member) {
+    gs_json *request = encode_ready(member, 0, "");
+    gs_json_set_string(request, "state_digest", "");
+    gs_json_set(request, "params", gs_json_retain(member->params));
+    gs_status status = call(member, GS_READY, request, CALL_SECONDS);
+    if (status.code) gs_log_warn("parameters not sent", "reason=\"%s\"", status.message);
+}
+
+static void take_welcome(gs_member *member, const gs_json *item) {
+    double seconds = gs_json_double_or(item, "heartbeat_seconds", 0.1);
+    if (seconds >= 0.01 && seconds <= 10) {
+        member->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
+    }
+    member->welcomed = true;
+    if (gs_json_bool_or(item, "send_params", false)) send_params(member);
+}
+
+static void take_abort(gs_member *member, const gs_json *item) {
+    // One for a generation that this trainer has left behind means nothing to it.
+    if (gs_json_int_or(item, "generation", 0) < (int64_t)atomic_load(&member->generation)) return;
+    gs_control_abort(member->control, gs_json_string_or(item, "reason", "the generation ended"));
+}
+
+static void take_item(gs_member *member, gs_json *item) {
+    const char *type = gs_json_string_or(item, "type", "");
+    if (strcmp(type, "welcome") == 0) {
+        take_welcome(member, item);
+    } else if (strcmp(type, "abort") == 0) {
+        take_abort(member, item);
+    } else if (strcmp(type, "drain") == 0) {
+        gs_control_ask_to_drain(member->control, gs_json_bool_or(item, "save", true));
+    } else if (gs_queue_push(member->events, item, (gs_deadline){0})) {
+        return;
+    }
+    gs_json_release(item);
+}
+
+static gs_json *encode_hello(const gs_launch *launch, const gs_trainer *trainer) {
+    const gs_trainer_state *state = gs_trainer_get_state(trainer);
+    gs_json *out = gs_json_new_object();
+    gs_json_set_string(out, "job", launch->job);
+    gs_json_set_string(out, "launch_token", launch->launch_token);
+    gs_json_set_string(out, "worker", launch->worker);
+    gs_json_set_int(out, "slot", launch->slot);
+    gs_json_set_u64(out, "incarnation", launch->incarnation);
+    gs_json_set_int(out, "pid", getpid());
+    gs_json_set_string(out, "host", launch->host);
+    gs_json_set_string(out, "boot_id", launch->boot_id);
+    gs_json_set_string(out, "build", GRADSYNC_VERSION);
+    gs_json_set_int(out, "proto_least", GS_PROTOCOL_LEAST);
+    gs_json_set_int(out, "proto_most", GS_PROTOCOL_MOST);
+    set_digest(out, "params_digest", gs_param_specs_digest(state->param_specs, state->num_params));
+    gs_json_set_int(out, "num_params", (int64_t)state->num_params);
+    gs_json_set_int(out, "total_elements", (int64_t)gs_trainer_state_total_elements(state));
+    gs_json_set_string(out, "arithmetic", gs_trainer_arithmetic(trainer));
+    set_digest(out, "data_digest", gs_trainer_data_digest(trainer));
+    return out;
+}
+
+static int64_t resident_bytes(void) {
+    long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file) {
+        if (fscanf(file, "%*s %lld", &pages) != 1) pages = 0;
+        fclose(file);
+    }
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
+
+static void send_heartbeat(gs_member *member) {
+    int64_t now_ns = gs_now_ns();
+    if (!member->welcomed || now_ns < member->next_heartbeat_ns) return;
+    member->next_heartbeat_ns = now_ns + member->heartbeat_ns;
+    gs_trainer_phase phase = (gs_trainer_phase)atomic_load(&member->control->phase);
+    gs_json *out = gs_json_new_object();
+    gs_json_set_string(out, "state", state_name((gs_member_state)atomic_load(&member->state)));
+    gs_json_set_int(out, "generation", atomic_load(&member->generation));
+    gs_json_set_int(out, "applied_step", atomic_load(&member->control->applied_step));
+    gs_json_set_string(out, "phase", gs_trainer_phase_name(phase));
+    gs_json_set_int(out, "rss_bytes", resident_bytes());
+    gs_rpc_send(member->client, GS_HEARTBEAT, out);
+    gs_json_release(out);
+}
+
+// A coordinator that does not want this trainer will not want it later; the rest is worth another try.
+static bool is_final(gs_code code) {
+    return code == GS_INVALID_ARGUMENT || code == GS_NOT_FOUND || code == GS_ALREADY_EXISTS ||
+           code == GS_PERMISSION_DENIED || code == GS_UNAUTHENTICATED ||
+           code == GS_FAILED_PRECONDITION || code == GS_ABORTED;
+}
+
+static void lose_stream(gs_member *member, gs_status status) {
+    gs_rpc_stream_close(member->stream);
+    member->stream = NULL;
+    member->next_hello_ns = gs_now_ns() + RETRY_NS;
+    if (!is_final(status.code)) return;
+    pthread_mutex_lock(&member->lock);
+    if (!member->refusal.code) member->refusal = status;
+    pthread_mutex_unlock(&member->lock);
+    gs_log_warn("coordinator refused this trainer", "reason=\"%s\"", status.message);
+    gs_control_abort(member->control, status.message);
+    member->next_hello_ns = gs_now_ns() + 3600 * GS_NS_PER_SEC;
+}
+
+static void say_hello(gs_member *member) {
+    if (member->stream || gs_now_ns() < member->next_hello_ns) return;
+    gs_json_set_int(member->hello, "applied_step", atomic_load(&member->control->applied_step));
+    gs_status status =
+        gs_rpc_stream_open(&member->stream, member->client, GS_HELLO, member->hello);
+    if (status.code) {
+        member->stream = NULL;
+        lose_stream(member, status);
+    }
+}
+
+static void read_stream(gs_member *member, gs_deadline deadline) {
+    gs_json *item = NULL;
+    gs_status status = gs_rpc_stream_next(member->stream, &item, deadline);
+    if (status.code == GS_DEADLINE_EXCEEDED) return;
+    if (!status.code && item) {
+        atomic_store(&member->heard_ns, gs_now_ns());
+        take_item(member, item);
+        return;
+    }
+    if (!status.code) status = gs_error(GS_UNAVAILABLE, "the coordinator ended the stream");
+    lose_stream(member, status);
+}
+
+static void watch_teardown(const gs_member *member) {
+    int64_t since_ns = atomic_load(&member->control->teardown_since_ns);
+    if (since_ns == 0 || gs_now_ns() - since_ns < TEARDOWN_NS) return;
+    gs_log_error("a communicator could not be aborted", "seconds=%lld",
+                 (long long)(TEARDOWN_NS / GS_NS_PER_SEC));
+    _exit(GS_EXIT_ABORT_HUNG);
+}
+
+static void run_control(void *ctx, const atomic_bool *stopping) {
+    gs_member *member = ctx;
+    while (!atomic_load(stopping)) {
+        say_hello(member);
+        int64_t wait_ns = member->next_heartbeat_ns - gs_now_ns();
+        if (wait_ns < 0 || wait_ns > 100 * GS_NS_PER_MS) wait_ns = 100 * GS_NS_PER_MS;
+        if (member->stream) read_stream(member, gs_deadline_in_ns(wait_ns));
+        else gs_sleep_ns(20 * GS_NS_PER_MS);
+        if (gs_rpc_client_connected(member->client)) atomic_store(&member->heard_ns, gs_now_ns());
+        send_heartbeat(member);
+        watch_teardown(member);
+    }
+    gs_rpc_stream_close(member->stream);
+    member->stream = NULL;
+}
+
+static void run_outbox(void *ctx, const atomic_bool *stopping) {
+    gs_member *member = ctx;
+    while (!atomic_load(stopping)) {
+        void *request;
+        if (!gs_queue_pop(member->outbox, &request, gs_deadline_in_ms(100))) continue;
+        gs_status status = gs_error(GS_UNAVAILABLE, "not sent");
+        while (!atomic_load(stopping) &&
+               (status.code == GS_UNAVAILABLE || status.code == GS_DEADLINE_EXCEEDED)) {
+            status = call(member, GS_CHECKPOINTED, gs_json_retain(request), 1.0);
+            if (status.code == GS_UNAVAILABLE) gs_sleep_ns(RETRY_NS);
+        }
+        if (status.code && status.code != GS_UNAVAILABLE) {
+            gs_log_warn("checkpoint not accepted", "reason=\"%s\"", status.message);
+        }
+        gs_json_release(request);
+        atomic_fetch_sub(&member->outbox_count, 1);
+    }
+}
+
+gs_status gs_member_create(gs_member **out, const gs_launch *launch, gs_control *control) {
+    gs_member *member = calloc(1, sizeof *member);
+    if (!member) return gs_error(GS_RESOURCE_EXHAUSTED, "member: out of memory");
+    member->launch = launch;
+    member->control = control;
+    member->heartbeat_ns = 100 * GS_NS_PER_MS;
+    atomic_store(&member->heard_ns, gs_now_ns());
+    pthread_mutex_init(&member->lock, NULL);
+    member->events = gs_queue_create(MAX_EVENTS);
+    member->outbox = gs_queue_create(MAX_OUTBOX);
+    gs_rpc_client_options options = {.endpoint = launch->coordinator,
+                                     .job = launch->job_number,
+                                     .incarnation = launch->incarnation};
+    gs_status status = gs_ok();
+    if (!member->events || !member->outbox) {
+        status = gs_error(GS_RESOURCE_EXHAUSTED, "member: out of memory");
+    }
+    if (!status.code) status = gs_rpc_context_create(&member->context);
+    if (!status.code) status = gs_rpc_client_open(&member->client, member->context, &options);
+    if (status.code) {
+        gs_member_destroy(member);
+        return status;
+    }
+    *out = member;
+    return gs_ok();
+}
+
+gs_status gs_member_join(gs_member *member, const gs_trainer *trainer) {
+    member->trainer = trainer;
+    member->hello = encode_hello(member->launch, trainer);
+    member->params = encode_params(gs_trainer_get_state(trainer));
+    GS_TRY(gs_thread_start(&member->outbox_thread, "gs-outbox", run_outbox, member));
+    return gs_thread_start(&member->control_thread, "gs-control", run_control, member);
+}
+
+static void drop_all(gs_queue *queue) {
+    void *item;
+    while (queue && gs_queue_pop(queue, &item, (gs_deadline){0})) gs_json_release(item);
+    gs_queue_destroy(queue);
+}
+
+static void flush_outbox(gs_member *member, gs_deadline deadline) {
+    while (atomic_load(&member->outbox_count) > 0 && !gs_deadline_passed(deadline)) {
+        gs_sleep_ns(2 * GS_NS_PER_MS);
+    }
+}
+
+void gs_member_destroy(gs_member *member) {
+    if (!member) return;
+    gs_thread_ask_to_stop(member->control_thread);
+    gs_thread_ask_to_stop(member->outbox_thread);
+    gs_thread_stop(member->control_thread);
+    gs_thread_stop(member->outbox_thread);
+    gs_rpc_client_close(member->client);
+    gs_rpc_context_destroy(member->context);
+    drop_all(member->events);
+    drop_all(member->outbox);
+    gs_json_release(member->hello);
+    gs_json_release(member->params);
+    pthread_mutex_destroy(&member->lock);
+    free(member);
+}
+
+gs_status gs_member_next_event(gs_member *member, gs_json **event, gs_deadline deadline) {
+    pthread_mutex_lock(&member->lock);
+    gs_status status = member->refusal;
+    pthread_mutex_unlock(&member->lock);
+    if (status.code) return status;
+    GS_TRY(gs_control_check(member->control));
+    void *item;
+    if (gs_queue_pop(member->events, &item, deadline)) {
+        *event = item;
+        return gs_ok();
+    }
+    if (gs_now_ns() - atomic_load(&member->heard_ns) > IDLE_ORPHAN_NS) {
+        return gs_error(GS_UNAVAILABLE, "no coordinator at %s", member->launch->coordinator);
+    }
+    return gs_error(GS_DEADLINE_EXCEEDED, "no word from the coordinator yet");
+}
+
+void gs_member_set_state(gs_member *member, gs_member_state state, uint32_t generation) {
+    atomic_store(&member->state, state);
+    atomic_store(&member->generation, generation);
+    gs_rpc_client_set_generation(member->client, generation);
+}
+
+gs_status gs_member_send_ready(gs_member *member, const char *plan_hash) {
+    gs_json *request = encode_ready(member, atomic_load(&member->generation), plan_hash);
+    set_digest(request, "state_digest",
+               gs_trainer_state_digest(gs_trainer_get_state(member->trainer)));
+    return call(member, GS_READY, request, CALL_SECONDS);
+}
+
+gs_status gs_member_send_comm_up(gs_member *member, const gs_session *session) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "generation", gs_session_generation(session));
+    gs_json_set_double(out, "seconds", gs_session_connect_seconds(session));
+    gs_json_set_string(out, "backend", gs_session_backend(session));
+    gs_json_set_string(out, "reason", gs_session_backend_reason(session));
+    gs_json_set_string(out, "algorithm", gs_session_algorithm(session));
+    return call(member, GS_COMM_UP, out, CALL_SECONDS);
+}
+
+void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int rank) {
+    gs_member_set_state(member, GS_MEMBER_LEAVING, atomic_load(&member->generation));
+    flush_outbox(member, gs_deadline_in_seconds(2 * CALL_SECONDS));
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "generation", atomic_load(&member->generation));
+    gs_json_set_int(out, "rank", rank);
+    gs_json_set_int(out, "applied_step", atomic_load(&member->control->applied_step));
+    gs_json_set_string(out, "reason", gs_trainer_end_name(outcome->end));
+    gs_json_set_int(out, "exit_code", outcome->reason.exit_code);
+    if (outcome->status.code) {
+        gs_json_set_string(out, "class", outcome->reason.error_class);
+        gs_json_set_string(out, "error", outcome->status.message);
+        gs_json_set_string(out, "hint", outcome->reason.hint);
+    }
+    gs_json_set_string(out, "sample", outcome->sample);
+    set_digest(out, "state_digest", outcome->state_digest);
+    gs_status status = call(member, GS_BYE, out, CALL_SECONDS);
+    if (status.code) gs_log_warn("left without good-bye", "reason=\"%s\"", status.message);
+}
+
+static gs_status take_all(void *all, size_t bytes, const gs_json *items) {
+    for (size_t i = 0; i < gs_json_count(items); i++) {
+        gs_json *holder = gs_json_new_object();
+        gs_json_set(holder, "bytes", gs_json_copy(gs_json_at(items, i)));
+        void *data = NULL;
+        size_t data_bytes = 0;
+        gs_status status = gs_json_read_bytes(&data, &data_bytes, holder, "bytes");
+        gs_json_release(holder);
+        if (!status.code && data_bytes == bytes) memcpy((char *)all + i * bytes, data, bytes);
+        free(data);
+        if (status.code) return status;
+        if (data_bytes != bytes) {
+            return gs_error(GS_FAILED_PRECONDITION, "rank %zu sent %zu bytes instead of %zu", i,
+                            data_bytes, bytes);
+        }
+    }
+    return gs_ok();
+}
+
+static gs_status exchange(void *ctx, const char *tag, const void *mine, size_t bytes, void *all,
+                          gs_deadline deadline) {
+    gs_member *member = ctx;
+    const gs_session *session = gs_trainer_get_session(member->trainer);
+    gs_json *request = gs_json_new_object(), *reply = NULL;
+    gs_json_set_int(request, "generation", gs_session_generation(session));
+    gs_json_set_string(request, "tag", tag);
+    gs_json_set_int(request, "rank", gs_session_rank(session));
+    gs_json_set_bytes(request, "bytes", mine, bytes);
+    gs_status status = gs_rpc_call(member->client, GS_EXCHANGE, request, &reply, deadline);
+    if (!status.code) {
+        const gs_json *items = gs_json_get(reply, "all");
+        size_t world_size = (size_t)gs_session_world_size(session);
+        status = gs_json_count(items) == world_size
+                     ? take_all(all, bytes, items)
+                     : gs_error(GS_INTERNAL, "exchange %s: %zu answers for %zu ranks", tag,
+                                gs_json_count(items), world_size);
+    }
+    gs_json_release(request);
+    gs_json_release(reply);
+    return gs_status_prefix(status, "exchange %s", tag);
+}
+
+static void report(void *ctx, gs_json *step_report) {
+    gs_member *member = ctx;
+    gs_rpc_send(member->client, GS_STEP, step_report);
+    gs_json_release(step_report);
+}
+
+static gs_json *encode_saved(const gs_checkpoint_result *result) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "step", result->step);
+    if (result->status.code) {
+        gs_json_set_string(out, "error", result->status.message);
+        gs_json_set_string(out, "cause", result->cause);
+        return out;
+    }
+    gs_json *files = gs_json_new_array(), *part = gs_json_new_object();
+    gs_json_set_string(part, "name", result->part_name);
+    gs_json_set_int(part, "bytes", (int64_t)result->part_bytes);
+    set_digest(part, "digest", result->part_digest);
+    gs_json_push(files, part);
+    gs_json_set_string(out, "directory", result->name);
+    gs_json_set_int(out, "bytes", (int64_t)result->bytes);
+    gs_json_set_double(out, "seconds", result->seconds);
+    gs_json_set(out, "files", files);
+    set_digest(out, "manifest_digest", result->manifest_digest);
+    gs_json_set_int(out, "world_size", result->world_size);
+    gs_json_set_int(out, "samples", result->samples);
+    gs_json_set_string(out, "reason", result->reason);
+    return out;
+}
+
+static void checkpointed(void *ctx, const gs_checkpoint_result *result) {
+    gs_member *member = ctx;
+    gs_json *request = encode_saved(result);
+    atomic_fetch_add(&member->outbox_count, 1);
+    if (gs_queue_push(member->outbox, request, (gs_deadline){0})) return;
+    atomic_fetch_sub(&member->outbox_count, 1);
+    gs_json_release(request);
+    gs_log_warn("too many checkpoints wait for the coordinator", "step=%lld",
+                (long long)result->step);
+}
+
+static void fault(void *ctx, const gs_fault *what) {
+    gs_member *member = ctx;
+    gs_json *out = gs_json_new_object(), *suspects = gs_json_new_array();
+    for (int i = 0; i < what->num_suspects; i++) {
+        gs_json_push(suspects, gs_json_new_int(what->suspects[i]));
+    }
+    gs_json_set_int(out, "generation", what->generation);
+    gs_json_set_int(out, "rank", what->rank);
+    gs_json_set_int(out, "step", what->step);
+    gs_json_set_string(out, "kind", what->kind);
+    gs_json_set(out, "suspects", suspects);
+    gs_json_set_string(out, "code", gs_code_name(what->status.code));
+    gs_json_set_string(out, "text", what->status.message);
+    gs_status status = call(member, GS_FAULT, out, 2.0);
+    if (status.code) gs_log_warn("fault not reported", "reason=\"%s\"", status.message);
+}
+
+static gs_json *encode_settlement(const gs_settlement *settlement) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "generation", settlement->generation);
+    gs_json_set_int(out, "rank", settlement->rank);
+    gs_json_set_int(out, "applied_step", settlement->applied_step);
+    gs_json_set_bool(out, "complete", settlement->complete);
+    set_digest(out, "state_digest", settlement->state_digest);
+    if (settlement->next_digest.high || settlement->next_digest.low) {
+        set_digest(out, "next_digest", settlement->next_digest);
+    }
+    return out;
+}
+
+// A coordinator that is there may take its time (a frozen rank must be found and killed first).
+static gs_status settle(void *ctx, gs_settle_verdict *verdict, const gs_settlement *settlement) {
+    gs_member *member = ctx;
+    gs_member_set_state(member, GS_MEMBER_ABORTING, settlement->generation);
+    gs_deadline end = gs_deadline_in_seconds(SETTLE_SECONDS);
+    gs_json *request = encode_settlement(settlement), *reply = NULL;
+    gs_status status;
+    do {
+        gs_deadline turn = gs_deadline_min(end, gs_deadline_in_seconds(SETTLE_ORPHAN_SECONDS));
+        status = gs_rpc_call(member->client, GS_SETTLE, request, &reply, turn);
+    } while (status.code == GS_DEADLINE_EXCEEDED && gs_rpc_client_connected(member->client) &&
+             !gs_deadline_passed(end));
+    if (!status.code) {
+        verdict->apply = gs_json_bool_or(reply, "apply", false);
+        verdict->save = gs_json_bool_or(reply, "save", false);
+    }
+    gs_json_release(request);
+    gs_json_release(reply);
+    return status;
+}
+
+const gs_control_ops gs_member_control_ops = {.exchange = exchange,
+                                              .report = report,
+                                              .checkpointed = checkpointed,
+                                              .fault = fault,
+                                              .settle = settle};

@@ -1,0 +1,258 @@
+#include "worker/telemetry.h"
+
+#include <string.h>
+
+#include "core/clock.h"
+
+#define REPORT_EVERY_NS (100 * GS_NS_PER_MS)
+#define NUM_BOUNDS(bounds) (sizeof(bounds) / sizeof((bounds)[0]))
+
+static double to_seconds(int64_t ns) {
+    return (double)ns / (double)GS_NS_PER_SEC;
+}
+
+void gs_telemetry_init(gs_telemetry *telemetry, const gs_session *session) {
+    *telemetry = (gs_telemetry){.generation = gs_session_generation(session),
+                                .rank = gs_session_rank(session),
+                                .world_size = gs_session_world_size(session),
+                                .reported_ns = gs_now_ns()};
+}
+
+static double tokens_per_second(const gs_telemetry *telemetry) {
+    if (telemetry->step_seconds <= 0) return 0;
+    return (double)(telemetry->last.samples * telemetry->last.positions) / telemetry->step_seconds;
+}
+
+static void remember_step(gs_telemetry *telemetry) {
+    if (telemetry->num_history == GS_HISTORY_STEPS) {
+        memmove(telemetry->history, telemetry->history + 1,
+                sizeof telemetry->history - sizeof telemetry->history[0]);
+        telemetry->num_history--;
+    }
+    telemetry->history[telemetry->num_history++] = (gs_history_entry){
+        .step = telemetry->applied_step,
+        .loss = telemetry->last.loss,
+        .grad_norm = telemetry->last.grad_norm,
+        .lr = telemetry->last.lr,
+        .step_seconds = telemetry->step_seconds,
+        .tokens_per_second = tokens_per_second(telemetry),
+        .comm_exposed_seconds = telemetry->comm_exposed_seconds,
+        .overlap_ratio = telemetry->overlap_ratio};
+}
+
+static void add_phases(gs_step_phases *sum, const gs_step_phases *step) {
+    sum->data += step->data;
+    sum->forward += step->forward;
+    sum->backward += step->backward;
+    sum->comm_exposed += step->comm_exposed;
+    sum->optimizer += step->optimizer;
+}
+
+static void observe_buckets(gs_telemetry *telemetry, const gs_reduce_stats *stats) {
+    gs_telemetry_totals *totals = &telemetry->totals;
+    for (size_t i = 0; i < stats->num_buckets; i++) {
+        const gs_bucket_times *bucket = &stats->buckets[i];
+        totals->payload_bytes += bucket->bytes;
+        totals->wire_bytes += bucket->wire_bytes;
+        gs_histogram_observe(&telemetry->reduce_histogram, gs_reduce_bounds,
+                             NUM_BOUNDS(gs_reduce_bounds),
+                             to_seconds(bucket->finished_ns - bucket->posted_ns));
+    }
+    if (stats->ready_order_mismatches) totals->order_mismatches++;
+}
+
+void gs_telemetry_observe(gs_telemetry *telemetry, const gs_step_facts *facts, int64_t step_ns) {
+    const gs_reduce_stats *stats = facts->stats;
+    gs_telemetry_totals *totals = &telemetry->totals;
+    telemetry->last = *facts;
+    telemetry->applied_step = facts->step + 1;
+    telemetry->step_seconds = to_seconds(step_ns);
+    telemetry->comm_busy_seconds = to_seconds(stats->busy_ns);
+    telemetry->comm_exposed_seconds = to_seconds(stats->exposed_ns);
+    telemetry->wait_seconds = to_seconds(stats->wait_ns);
+    telemetry->backward_seconds = to_seconds(stats->backward_end_ns - stats->backward_begin_ns);
+    double hidden = telemetry->comm_busy_seconds - telemetry->comm_exposed_seconds;
+    telemetry->overlap_ratio = telemetry->comm_busy_seconds > 0 && hidden > 0
+                                   ? hidden / telemetry->comm_busy_seconds
+                                   : 0;
+    totals->steps++;
+    totals->samples += facts->samples;
+    totals->tokens += facts->samples * facts->positions;
+    totals->nonfinite += facts->nonfinite_ranks;
+    totals->skipped_steps += facts->nonfinite_ranks > 0;
+    totals->comm_busy_seconds += telemetry->comm_busy_seconds;
+    totals->comm_exposed_seconds += telemetry->comm_exposed_seconds;
+    totals->wait_seconds += telemetry->wait_seconds;
+    add_phases(&totals->phases, &facts->phases);
+    observe_buckets(telemetry, stats);
+    gs_histogram_observe(&telemetry->step_histogram, gs_step_bounds, NUM_BOUNDS(gs_step_bounds),
+                         telemetry->step_seconds);
+    remember_step(telemetry);
+}
+
+void gs_telemetry_add_checkpoint(gs_telemetry *telemetry, double seconds) {
+    telemetry->last.phases.checkpoint = seconds;
+    telemetry->totals.phases.checkpoint += seconds;
+}
+
+bool gs_telemetry_is_due(const gs_telemetry *telemetry) {
+    return gs_now_ns() - telemetry->reported_ns >= REPORT_EVERY_NS;
+}
+
+static gs_json *encode_phases(const gs_step_phases *phases) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_double(out, "data", phases->data);
+    gs_json_set_double(out, "forward", phases->forward);
+    gs_json_set_double(out, "backward", phases->backward);
+    gs_json_set_double(out, "comm_exposed", phases->comm_exposed);
+    gs_json_set_double(out, "optimizer", phases->optimizer);
+    gs_json_set_double(out, "checkpoint", phases->checkpoint);
+    return out;
+}
+
+// The last entry stands for all buckets from number `index` on: first ready to last finished.
+static gs_bucket_times fold_buckets(const gs_reduce_stats *stats, size_t index) {
+    gs_bucket_times sum = stats->buckets[index];
+    for (size_t i = index + 1; i < stats->num_buckets; i++) {
+        const gs_bucket_times *next = &stats->buckets[i];
+        sum.bytes += next->bytes;
+        sum.wire_bytes += next->wire_bytes;
+        if (next->ready_ns < sum.ready_ns) sum.ready_ns = next->ready_ns;
+        if (next->posted_ns < sum.posted_ns) sum.posted_ns = next->posted_ns;
+        if (next->all_arrived_ns > sum.all_arrived_ns) sum.all_arrived_ns = next->all_arrived_ns;
+        if (next->finished_ns > sum.finished_ns) sum.finished_ns = next->finished_ns;
+    }
+    return sum;
+}
+
+// Bandwidth counts from when everybody was there: waiting for a slow rank is not the network's.
+static gs_json *encode_bucket(const gs_bucket_times *bucket, int index, int64_t origin_ns,
+                              int world_size) {
+    gs_json *out = gs_json_new_object();
+    int64_t begin_ns =
+        bucket->all_arrived_ns > bucket->posted_ns ? bucket->all_arrived_ns : bucket->posted_ns;
+    double seconds = to_seconds(bucket->finished_ns - begin_ns);
+    double bandwidth = seconds > 0 ? (double)bucket->bytes / seconds : 0;
+    gs_json_set_int(out, "index", index);
+    gs_json_set_int(out, "bytes", (int64_t)bucket->bytes);
+    gs_json_set_string(out, "algorithm", bucket->algorithm ? bucket->algorithm : "none");
+    gs_json_set_double(out, "ready_seconds", to_seconds(bucket->ready_ns - origin_ns));
+    gs_json_set_double(out, "launched_seconds", to_seconds(bucket->posted_ns - origin_ns));
+    gs_json_set_double(out, "arrived_seconds", to_seconds(begin_ns - origin_ns));
+    gs_json_set_double(out, "finished_seconds", to_seconds(bucket->finished_ns - origin_ns));
+    gs_json_set_double(out, "algbw_bytes_per_second", bandwidth);
+    gs_json_set_double(out, "busbw_bytes_per_second",
+                       bandwidth * 2 * (world_size - 1) / world_size);
+    return out;
+}
+
+static gs_json *encode_buckets(const gs_telemetry *telemetry) {
+    gs_json *out = gs_json_new_array();
+    const gs_reduce_stats *stats = telemetry->last.stats;
+    if (!stats) return out;
+    size_t num_buckets = stats->num_buckets, single = num_buckets;
+    if (num_buckets > GS_REPORTED_BUCKETS) single = GS_REPORTED_BUCKETS - 1;
+    for (size_t i = 0; i < single; i++) {
+        gs_json_push(out, encode_bucket(&stats->buckets[i], (int)i, stats->backward_begin_ns,
+                                        telemetry->world_size));
+    }
+    if (single < num_buckets) {
+        gs_bucket_times rest = fold_buckets(stats, single);
+        gs_json_push(out,
+                     encode_bucket(&rest, -1, stats->backward_begin_ns, telemetry->world_size));
+    }
+    return out;
+}
+
+static gs_json *encode_totals(const gs_telemetry_totals *totals) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "steps", totals->steps);
+    gs_json_set_int(out, "tokens", totals->tokens);
+    gs_json_set_int(out, "samples", totals->samples);
+    gs_json_set_int(out, "skipped_steps", totals->skipped_steps);
+    gs_json_set_int(out, "payload_bytes", (int64_t)totals->payload_bytes);
+    gs_json_set_int(out, "wire_bytes", (int64_t)totals->wire_bytes);
+    gs_json_set_double(out, "comm_busy_seconds", totals->comm_busy_seconds);
+    gs_json_set_double(out, "comm_exposed_seconds", totals->comm_exposed_seconds);
+    gs_json_set_double(out, "wait_seconds", totals->wait_seconds);
+    gs_json_set_int(out, "order_mismatches", (int64_t)totals->order_mismatches);
+    gs_json_set_int(out, "nonfinite", totals->nonfinite);
+    gs_json_set(out, "phases", encode_phases(&totals->phases));
+    return out;
+}
+
+static gs_json *encode_histogram(const gs_histogram *histogram, size_t num_bounds) {
+    gs_json *out = gs_json_new_object(), *counts = gs_json_new_array();
+    for (size_t i = 0; i <= num_bounds; i++) {
+        gs_json_push(counts, gs_json_new_int((int64_t)histogram->counts[i]));
+    }
+    gs_json_set(out, "counts", counts);
+    gs_json_set_double(out, "sum", histogram->sum);
+    return out;
+}
+
+static gs_json *encode_history(const gs_telemetry *telemetry) {
+    gs_json *out = gs_json_new_array();
+    for (int i = 0; i < telemetry->num_history; i++) {
+        const gs_history_entry *entry = &telemetry->history[i];
+        gs_json *row = gs_json_new_object();
+        gs_json_set_int(row, "step", entry->step);
+        gs_json_set_double(row, "loss", entry->loss);
+        gs_json_set_double(row, "grad_norm", entry->grad_norm);
+        gs_json_set_double(row, "lr", entry->lr);
+        gs_json_set_double(row, "step_seconds", entry->step_seconds);
+        gs_json_set_double(row, "tokens_per_second", entry->tokens_per_second);
+        gs_json_set_double(row, "comm_exposed_seconds", entry->comm_exposed_seconds);
+        gs_json_set_double(row, "overlap_ratio", entry->overlap_ratio);
+        gs_json_push(out, row);
+    }
+    return out;
+}
+
+static gs_json *encode_evaluation(const gs_evaluation *evaluation) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "step", evaluation->step);
+    gs_json_set_double(out, "loss", evaluation->loss);
+    if (evaluation->has_accuracy) gs_json_set_double(out, "accuracy", evaluation->accuracy);
+    gs_json_set_int(out, "batches", evaluation->batches);
+    return out;
+}
+
+static void set_last_step(gs_json *out, const gs_telemetry *telemetry) {
+    const gs_step_facts *last = &telemetry->last;
+    gs_json_set_int(out, "generation", telemetry->generation);
+    gs_json_set_int(out, "rank", telemetry->rank);
+    gs_json_set_int(out, "step", telemetry->applied_step);
+    gs_json_set_double(out, "loss", last->loss);
+    gs_json_set_double(out, "grad_norm", last->grad_norm);
+    gs_json_set_double(out, "lr", last->lr);
+    gs_json_set_int(out, "samples", last->samples);
+    gs_json_set_int(out, "tokens", last->samples * last->positions);
+    gs_json_set_double(out, "step_seconds", telemetry->step_seconds);
+    gs_json_set_double(out, "tokens_per_second", tokens_per_second(telemetry));
+    gs_json_set(out, "phases", encode_phases(&last->phases));
+    gs_json_set_double(out, "comm_busy_seconds", telemetry->comm_busy_seconds);
+    gs_json_set_double(out, "comm_exposed_seconds", telemetry->comm_exposed_seconds);
+    gs_json_set_double(out, "overlap_ratio", telemetry->overlap_ratio);
+    gs_json_set_double(out, "wait_seconds", telemetry->wait_seconds);
+    gs_json_set_double(out, "backward_seconds", telemetry->backward_seconds);
+}
+
+gs_json *gs_telemetry_report(gs_telemetry *telemetry, bool with_history) {
+    gs_json *out = gs_json_new_object();
+    set_last_step(out, telemetry);
+    gs_json_set(out, "buckets", encode_buckets(telemetry));
+    gs_json_set(out, "totals", encode_totals(&telemetry->totals));
+    gs_json_set(out, "step_histogram",
+                encode_histogram(&telemetry->step_histogram, NUM_BOUNDS(gs_step_bounds)));
+    gs_json_set(out, "reduce_histogram",
+                encode_histogram(&telemetry->reduce_histogram, NUM_BOUNDS(gs_reduce_bounds)));
+    if (with_history) gs_json_set(out, "history", encode_history(telemetry));
+    if (telemetry->has_evaluation) {
+        gs_json_set(out, "eval", encode_evaluation(&telemetry->evaluation));
+    }
+    telemetry->num_history = 0;
+    telemetry->has_evaluation = false;
+    telemetry->reported_ns = gs_now_ns();
+    return out;
+}

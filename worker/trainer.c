@@ -1,0 +1,407 @@
+#include "worker/trainer.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "core/strbuf.h"
+#include "worker/checkpoint_writer.h"
+#include "worker/data/data_loader.h"
+#include "worker/generate.h"
+#include "worker/model_import.h"
+#include "worker/telemetry.h"
+
+// Updates left out one after the other because of gradients that are not finite, before giving up.
+#define MOST_SKIPPED_IN_A_ROW 100
+// A save at the end is waited for this long.
+#define FINAL_SAVE_SECONDS 600.0
+
+struct gs_trainer {
+    gs_trainer_options options;
+    gs_device *device;
+    gs_trainer_state state;
+    gs_digest data_digest;
+    char arithmetic[256];
+    bool logs_digests;
+
+    gs_session *session;
+    gs_telemetry telemetry;
+    gs_checkpoint_writer *writer;  // made by the first save
+    uint64_t skipped_saves;
+    bool drained, stop_saves;
+    bool diverged;         // replicas differ
+    bool state_is_broken;  // that, or an update failed half-way: never to be saved
+};
+
+static void report_save(void *ctx, const gs_checkpoint_result *result) {
+    gs_trainer *trainer = ctx;
+    gs_control *control = trainer->options.control;
+    if (result->status.code) {
+        char text[300];
+        gs_log_warn("checkpoint failed", "job=%s step=%lld cause=%s error=%s",
+                    trainer->options.job, (long long)result->step, result->cause,
+                    gs_log_quote(text, sizeof text, result->status.message));
+    } else {
+        gs_log_info("checkpoint written", "job=%s step=%lld name=%s bytes=%llu seconds=%.3f",
+                    trainer->options.job, (long long)result->step, result->name,
+                    (unsigned long long)result->bytes, result->seconds);
+    }
+    control->ops->checkpointed(control->ctx, result);
+}
+
+static gs_status save(gs_trainer *trainer, const char *reason, gs_deadline deadline) {
+    if (!trainer->writer) {
+        gs_checkpoint_writer_options options = {.directory = trainer->options.checkpoints_dir,
+                                                .job = trainer->options.job,
+                                                .spec = trainer->options.spec,
+                                                .state = &trainer->state,
+                                                .done = report_save,
+                                                .ctx = trainer};
+        GS_TRY(gs_checkpoint_writer_create(&trainer->writer, &options));
+    }
+    gs_control_set_phase(trainer->options.control, GS_PHASE_CHECKPOINT);
+    return gs_checkpoint_writer_start_save(trainer->writer, reason,
+                                           gs_session_world_size(trainer->session), deadline);
+}
+
+static gs_status save_and_wait(gs_trainer *trainer, const char *reason) {
+    gs_deadline deadline = gs_deadline_in_seconds(FINAL_SAVE_SECONDS);
+    GS_TRY(save(trainer, reason, deadline));
+    return gs_checkpoint_writer_wait(trainer->writer, deadline);
+}
+
+// Opens the data once as a single rank would: errors show before anybody waits for this rank.
+static gs_status check_data(gs_trainer *trainer) {
+    const gs_job_spec *spec = trainer->options.spec;
+    gs_data_loader_options options = {
+        .spec = spec,
+        .split = GS_TRAIN,
+        .data_root = trainer->options.data_root,
+        .shards = {.num_shards = (int)spec->logical_shards, .world_size = 1},
+        .consumed = trainer->state.position.consumed,
+        .ring_batches = 1};
+    gs_data_loader *loader;
+    GS_TRY(gs_data_loader_open(&loader, &options));
+    trainer->data_digest = gs_data_loader_digest(loader);
+    gs_data_loader_close(loader);
+    return gs_ok();
+}
+
+static gs_status import_model(gs_trainer *trainer) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/%s", trainer->options.data_root,
+             trainer->options.spec->model.init_from);
+    return gs_status_prefix(gs_model_import(&trainer->state.model, trainer->state.params,
+                                            gs_buffers_committed(trainer->state.buffers), path),
+                            "model.init_from");
+}
+
+static gs_status boot(gs_trainer *trainer) {
+    const gs_trainer_options *options = &trainer->options;
+    gs_device_options device = {.num_threads = options->num_threads};
+    GS_TRY(gs_device_open(&trainer->device, "cpu", &device));
+    gs_device_arithmetic(trainer->device, trainer->arithmetic, sizeof trainer->arithmetic);
+    GS_TRY(gs_trainer_state_init(&trainer->state, options->spec, trainer->device));
+    if (options->resume && *options->resume) {
+        GS_TRY(gs_checkpoint_load(&trainer->state, options->resume, options->spec));
+    } else if (*options->spec->model.init_from) {
+        GS_TRY(import_model(trainer));
+    }
+    atomic_store(&options->control->applied_step, trainer->state.position.step);
+    return check_data(trainer);
+}
+
+gs_status gs_trainer_create(gs_trainer **out, const gs_trainer_options *options) {
+    gs_trainer *trainer = calloc(1, sizeof *trainer);
+    if (!trainer) return gs_error(GS_RESOURCE_EXHAUSTED, "trainer: out of memory");
+    trainer->options = *options;
+    const char *wanted = getenv("GRADSYNC_STEP_DIGESTS");
+    trainer->logs_digests = wanted && strcmp(wanted, "1") == 0;
+    gs_status status = boot(trainer);
+    if (status.code) {
+        gs_trainer_destroy(trainer);
+        return status;
+    }
+    *out = trainer;
+    return gs_ok();
+}
+
+void gs_trainer_destroy(gs_trainer *trainer) {
+    if (!trainer) return;
+    gs_checkpoint_writer_destroy(trainer->writer);
+    gs_session_destroy(trainer->session);
+    gs_trainer_state_release(&trainer->state);
+    gs_device_close(trainer->device);
+    free(trainer);
+}
+
+const gs_trainer_state *gs_trainer_get_state(const gs_trainer *trainer) {
+    return &trainer->state;
+}
+
+gs_digest gs_trainer_data_digest(const gs_trainer *trainer) {
+    return trainer->data_digest;
+}
+
+const char *gs_trainer_arithmetic(const gs_trainer *trainer) {
+    return trainer->arithmetic;
+}
+
+gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignment) {
+    gs_session_destroy(trainer->session);
+    trainer->session = NULL;
+    gs_session_options options = {.spec = trainer->options.spec,
+                                  .state = &trainer->state,
+                                  .control = trainer->options.control,
+                                  .data_root = trainer->options.data_root,
+                                  .generation = assignment->generation,
+                                  .rank = assignment->rank,
+                                  .world_size = assignment->world_size,
+                                  .num_shards = assignment->num_shards,
+                                  .plan = assignment->plan};
+    return gs_session_create(&trainer->session, &options);
+}
+
+gs_status gs_trainer_connect(gs_trainer *trainer, gs_deadline deadline) {
+    GS_TRY(gs_session_connect(trainer->session, deadline));
+    gs_telemetry_init(&trainer->telemetry, trainer->session);
+    return gs_ok();
+}
+
+const gs_session *gs_trainer_get_session(const gs_trainer *trainer) {
+    return trainer->session;
+}
+
+const char *gs_trainer_end_name(gs_trainer_end end) {
+    static const char *const names[] = {"target_reached", "drained", "aborted", "error"};
+    return names[end];
+}
+
+void gs_trainer_outcome_release(gs_trainer_outcome *outcome) {
+    free(outcome->sample);
+    *outcome = (gs_trainer_outcome){0};
+}
+
+static bool writes_files(const gs_trainer *trainer) {
+    return gs_session_rank(trainer->session) == 0;
+}
+
+static void log_digest(const gs_trainer *trainer) {
+    if (!trainer->logs_digests) return;
+    char digest[GS_DIGEST_TEXT_LEN];
+    gs_digest_format(digest, gs_trainer_state_digest(&trainer->state));
+    gs_log_debug("step digest", "job=%s rank=%d step=%lld digest=%s", trainer->options.job,
+                 gs_session_rank(trainer->session), (long long)trainer->state.position.step,
+                 digest);
+}
+
+static void report(gs_trainer *trainer) {
+    gs_control *control = trainer->options.control;
+    control->ops->report(control->ctx,
+                         gs_telemetry_report(&trainer->telemetry, writes_files(trainer)));
+}
+
+static gs_status evaluate_when_due(gs_trainer *trainer) {
+    const gs_job_spec *spec = trainer->options.spec;
+    int64_t step = trainer->state.position.step;
+    if (!gs_session_can_evaluate(trainer->session)) return gs_ok();
+    if (step % spec->data.eval_every_steps != 0 && step != spec->steps.target) return gs_ok();
+    gs_evaluation evaluation;
+    GS_TRY(gs_session_evaluate(trainer->session, &evaluation));
+    trainer->telemetry.evaluation = evaluation;
+    trainer->telemetry.has_evaluation = true;
+    return gs_ok();
+}
+
+// Rank 0, on the ranks' own count. Never waits for the disk; a failed save does not stop the training.
+static void save_when_due(gs_trainer *trainer) {
+    const gs_job_spec *spec = trainer->options.spec;
+    int64_t step = trainer->state.position.step, every = spec->checkpoint.every_steps;
+    if (!writes_files(trainer) || every == 0 || step % every != 0) return;
+    if (step >= spec->steps.target) return;  // the save at the end is this one
+    int64_t begin_ns = gs_now_ns();
+    gs_status status = save(trainer, "periodic", (gs_deadline){0});
+    if (status.code) {
+        trainer->skipped_saves++;
+        gs_log_warn("checkpoint skipped", "job=%s step=%lld skipped=%llu reason=\"%s\"",
+                    trainer->options.job, (long long)step,
+                    (unsigned long long)trainer->skipped_saves, status.message);
+    }
+    gs_telemetry_add_checkpoint(&trainer->telemetry,
+                                (double)(gs_now_ns() - begin_ns) / (double)GS_NS_PER_SEC);
+}
+
+static gs_status apply_step(gs_trainer *trainer, gs_step_facts *facts) {
+    gs_status status = gs_session_apply(trainer->session, facts);
+    if (status.code) trainer->state_is_broken = true;
+    return status;
+}
+
+static gs_step_votes collect_votes(const gs_trainer *trainer) {
+    gs_step_votes votes = {0};
+    bool save_asked;
+    votes.drain = gs_control_drains(trainer->options.control, &save_asked);
+    votes.checkpoint = votes.drain && save_asked && trainer->options.spec->checkpoint.on_stop;
+    return votes;
+}
+
+static gs_status run_step(gs_trainer *trainer) {
+    int64_t begin_ns = gs_now_ns();
+    gs_step_votes votes = collect_votes(trainer);
+    gs_step_facts facts;
+    gs_status status = gs_session_run_step(trainer->session, &facts, &votes);
+    trainer->diverged = facts.diverged;
+    trainer->state_is_broken = facts.diverged;
+    if (status.code) return status;
+    GS_TRY(apply_step(trainer, &facts));
+    atomic_store(&trainer->options.control->applied_step, trainer->state.position.step);
+    gs_telemetry_observe(&trainer->telemetry, &facts, gs_now_ns() - begin_ns);
+    trainer->drained = facts.drain;
+    trainer->stop_saves = facts.checkpoint;
+    log_digest(trainer);
+    if (trainer->state.position.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW) {
+        return gs_error(GS_OUT_OF_RANGE,
+                        "step %lld: gradients were not finite %d times in a row",
+                        (long long)facts.step, MOST_SKIPPED_IN_A_ROW);
+    }
+    GS_TRY(evaluate_when_due(trainer));
+    save_when_due(trainer);
+    if (gs_telemetry_is_due(&trainer->telemetry)) report(trainer);
+    return gs_ok();
+}
+
+static gs_status run_steps(gs_trainer *trainer) {
+    const gs_job_spec *spec = trainer->options.spec;
+    while (trainer->state.position.step < spec->steps.target && !trainer->drained) {
+        GS_TRY(gs_control_check(trainer->options.control));
+        if (spec->debug.step_delay_ms) gs_sleep_ns(spec->debug.step_delay_ms * GS_NS_PER_MS);
+        GS_TRY(run_step(trainer));
+    }
+    return gs_ok();
+}
+
+static void make_sample(gs_trainer *trainer, gs_trainer_outcome *outcome) {
+    const gs_job_spec *spec = trainer->options.spec;
+    bool bytes = spec->model.kind == GS_MODEL_GPT2 && spec->model.gpt2.vocab <= 256;
+    if (!bytes || spec->sample.tokens == 0 || !writes_files(trainer)) return;
+    gs_generate_options options = {.prompt = spec->sample.prompt,
+                                   .tokens = spec->sample.tokens,
+                                   .temperature = spec->sample.temperature,
+                                   .seed = (uint64_t)spec->model.seed,
+                                   .context = spec->model.gpt2.context,
+                                   .vocab = spec->model.gpt2.vocab};
+    gs_strbuf text = {0};
+    const gs_trainer_state *state = &trainer->state;
+    gs_status status =
+        gs_generate(&text, &state->model, state->params,
+                    (const void *const *)gs_buffers_committed(state->buffers), trainer->device,
+                    &options);
+    if (!status.code) outcome->sample = gs_strbuf_take(&text);
+    else gs_log_warn("no sample", "job=%s reason=\"%s\"", trainer->options.job, status.message);
+    gs_strbuf_release(&text);
+}
+
+// A failed save is reported by report_save and does not turn a finished run into a failed one.
+static void finish_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
+    bool reached = trainer->state.position.step >= trainer->options.spec->steps.target;
+    report(trainer);
+    if (writes_files(trainer) && (reached || trainer->stop_saves)) {
+        gs_status status = save_and_wait(trainer, reached ? "final" : "stop");
+        if (status.code) {
+            gs_log_warn("no checkpoint at the end", "job=%s reason=\"%s\"", trainer->options.job,
+                        status.message);
+        }
+    }
+    if (reached) make_sample(trainer, outcome);
+    outcome->end = reached ? GS_TARGET_REACHED : GS_DRAINED;
+    outcome->status = gs_ok();
+    outcome->reason = gs_exit_reason_of(outcome->status);
+}
+
+void gs_trainer_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
+    *outcome = (gs_trainer_outcome){0};
+    gs_status status = run_steps(trainer);
+    if (status.code) {
+        gs_trainer_give_up(trainer, status, outcome);
+        return;
+    }
+    finish_run(trainer, outcome);
+    outcome->state_digest = gs_trainer_state_digest(&trainer->state);
+}
+
+static void report_fault(gs_trainer *trainer, gs_status why) {
+    gs_control *control = trainer->options.control;
+    if (atomic_load(&control->aborted)) return;  // who ended the generation knows why
+    gs_fault fault = gs_fault_of(why);
+    fault.generation = gs_session_generation(trainer->session);
+    fault.rank = gs_session_rank(trainer->session);
+    fault.step = trainer->state.position.step;
+    if (trainer->diverged) fault.kind = "divergence";
+    if (trainer->state.position.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW) fault.kind = "numerics";
+    control->ops->fault(control->ctx, &fault);
+}
+
+// A step that is reduced here is applied at once, so that its digest can be told; the snapshot takes it
+// back when the others did without it. False: it could not be tried, the state is as it was.
+static bool try_complete_step(gs_trainer *trainer, gs_state_snapshot *before) {
+    if (!gs_session_complete(trainer->session) || trainer->state_is_broken) return false;
+    gs_status status = gs_state_snapshot_init(before, &trainer->state);
+    if (!status.code) status = gs_state_snapshot_take(before, &trainer->state);
+    if (status.code) return false;
+    gs_step_facts facts = {0};
+    return apply_step(trainer, &facts).code == GS_OK;
+}
+
+static void settle(gs_trainer *trainer) {
+    gs_control *control = trainer->options.control;
+    gs_state_snapshot before = {0};
+    gs_settlement mine = {.generation = gs_session_generation(trainer->session),
+                          .rank = gs_session_rank(trainer->session),
+                          .applied_step = trainer->state.position.step,
+                          .complete = gs_session_complete(trainer->session) &&
+                                      !trainer->state_is_broken,
+                          .state_digest = gs_trainer_state_digest(&trainer->state)};
+    bool tried = try_complete_step(trainer, &before);
+    if (tried) mine.next_digest = gs_trainer_state_digest(&trainer->state);
+
+    gs_settle_verdict verdict = {0};
+    gs_status status = control->ops->settle(control->ctx, &verdict, &mine);
+    const char *reason = "settled";
+    if (status.code) {
+        // Nobody can decide. What this rank knows for certain is the step that it had applied.
+        gs_log_warn("settled alone", "job=%s rank=%d step=%lld reason=\"%s\"",
+                    trainer->options.job, mine.rank, (long long)mine.applied_step, status.message);
+        verdict = (gs_settle_verdict){.save = true};
+        reason = "orphaned";
+    }
+    gs_step_facts facts = {0};
+    if (tried && !verdict.apply) status = gs_state_snapshot_restore(&before, &trainer->state);
+    else if (!tried && verdict.apply && mine.complete) status = apply_step(trainer, &facts);
+    else status = gs_ok();
+    gs_state_snapshot_release(&before);
+    atomic_store(&control->applied_step, trainer->state.position.step);
+    log_digest(trainer);
+    if (verdict.save && !trainer->state_is_broken && !status.code) {
+        status = save_and_wait(trainer, reason);
+    }
+    if (status.code) {
+        gs_log_warn("settling failed", "job=%s rank=%d reason=\"%s\"", trainer->options.job,
+                    mine.rank, status.message);
+    }
+}
+
+void gs_trainer_give_up(gs_trainer *trainer, gs_status why, gs_trainer_outcome *outcome) {
+    *outcome = (gs_trainer_outcome){.status = why, .reason = gs_exit_reason_of(why)};
+    bool user = strcmp(outcome->reason.error_class, "user") == 0;
+    if (trainer->session) {
+        gs_session_abort(trainer->session, why.message);
+        report_fault(trainer, why);
+        // A rank that is at fault itself leaves; the others settle without it.
+        if (!user) settle(trainer);
+    }
+    outcome->end = user || why.code == GS_INTERNAL ? GS_TRAINER_FAILED : GS_TRAINER_ABORTED;
+    if (outcome->end == GS_TRAINER_ABORTED) outcome->reason.exit_code = GS_EXIT_TEMPORARY;
+    outcome->state_digest = gs_trainer_state_digest(&trainer->state);
+}
