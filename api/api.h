@@ -1,9 +1,13 @@
-// The HTTP API as something to host: the coordinator starts it in its own process, gradsync-api alone.
+// The HTTP API as something to host: the coordinator starts it in its own process, gradsync-api
+// alone.
 //
 // It reaches the coordinator only through an RPC channel (inproc or tcp) and holds no state worth
 // saving, so it may be stopped and started at any time.
 #ifndef API_API_H
 #define API_API_H
+
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "core/status.h"
 #include "rpc/rpc_client.h"
@@ -15,10 +19,16 @@ typedef struct gs_api_options {
     gs_rpc_context *context;      // borrowed until gs_api_stop has returned
     const char *rpc_endpoint;     // where the coordinator listens: "inproc://…", "tcp://…"
     const char *checkpoints_dir;  // borrowed for the call; may be NULL
+    // Serve a non-loopback address although nobody has to show credentials (a proxy in front has
+    // them).
+    bool insecure_no_auth;
+    int64_t request_ms;        // a request must have arrived within this; 0: 10 s
+    unsigned max_per_address;  // connections; 0: 128
 } gs_api_options;
 
 // Returns when requests are served; the coordinator may come later (calls answer 503 until then).
-// INVALID_ARGUMENT: a bad address. FAILED_PRECONDITION: the address is in use, or is not a loopback one.
+// INVALID_ARGUMENT: a bad address. FAILED_PRECONDITION: the address is in use, or is not a loopback
+// one.
 GS_NODISCARD gs_status gs_api_start(gs_api **out, const gs_api_options *options);
 // The address that it really has: "127.0.0.1:8470". Valid until stop.
 const char *gs_api_address(const gs_api *api);

@@ -11,8 +11,8 @@ bench=$build/bin/bench_control coordinator=$build/bin/gradsync-coordinator
 ulimit -n "$(ulimit -Hn)"
 
 echo "# jobs of 64 ranks; in, out: messages/s; loop: round trip of a control call, ms; CPU: % of one core"
-echo "# scrape: median ms and KiB of /metrics; flood: GET /v1/jobs answered per second; lost: connections"
-echo "workers  phase           in       out  loop p50       p99       max    CPU   RSS MiB    scrape       KiB     flood   lost"
+echo "# scrape: median ms and KiB of /metrics; flood: GET /v1/jobs answered per second; lost: connections; stepping: workers at the end"
+echo "workers  phase           in       out  loop p50       p99       max    CPU   RSS MiB    scrape       KiB     flood   lost stepping"
 for workers in ${WORKERS:-100 1000 10000}; do
   "$bench" "$coordinator" "$workers" "${SECONDS_PER_PHASE:-10}" "${STEP_SECONDS:-1}" "${HEARTBEAT_SECONDS:-1}"
 done

@@ -26,14 +26,16 @@
 #define CALL_MS 60000
 
 typedef struct sim_peer {
+    struct sim_peer *agent;  // of a trainer
     int fd, index, slot;
     bool is_agent, greeted, ready, stepping;
+    bool watches_out;  // epoll tells when there is room again
     size_t handshake_bytes;  // of `out`: what may go out before the other side is ready
     uint64_t incarnation, job, seq;
     char job_text[GS_JOB_ID_LEN], launch_token[24];
     uint32_t coord_epoch;
     int64_t generation, rank, step;
-    int64_t beat_ns, step_ns;
+    int64_t beat_ns, step_ns;  // when the next one is due; 0: not welcome yet
     gs_strbuf in, out;
     gs_frame frame;  // whose body comes next
     bool has_header;
@@ -69,9 +71,11 @@ static void flush_link(control_workers *workers, sim_peer *to) {
         memmove(to->out.text, to->out.text + sent, to->out.len - (size_t)sent);
         to->out.len -= (size_t)sent;
     }
+    if (to->fd < 0 || to->watches_out == (allowed > 0)) return;
+    to->watches_out = allowed > 0;
     struct epoll_event event = {.events = EPOLLIN | (allowed ? (uint32_t)EPOLLOUT : 0),
                                 .data.ptr = to};
-    if (to->fd >= 0) epoll_ctl(workers->epoll_fd, EPOLL_CTL_MOD, to->fd, &event);
+    epoll_ctl(workers->epoll_fd, EPOLL_CTL_MOD, to->fd, &event);
 }
 
 static void send_message(control_workers *workers, sim_peer *to, gs_frame_kind kind, gs_method method,
@@ -156,13 +160,15 @@ static void open_agent(control_workers *workers, int index) {
     send_message(workers, agent, GS_FRAME_REQUEST, GS_AGENT_HELLO, body);
 }
 
-static void start_trainer(control_workers *workers, const sim_peer *agent, const gs_json *item) {
+static void start_trainer(control_workers *workers, sim_peer *agent, const gs_json *item) {
     uint64_t incarnation = 0;
     gs_status status = gs_json_read_u64(&incarnation, item, "incarnation");
     const char *job = gs_json_string_or(item, "job", "");
     sim_peer *trainer = status.code ? NULL : open_link(workers);
     if (!trainer || !gs_job_id_parse(&trainer->job, job)) return;
+    trainer->agent = agent;
     trainer->incarnation = incarnation;
+    trainer->rank = -1;
     trainer->slot = (int)gs_json_int_or(item, "slot", 0);
     snprintf(trainer->job_text, sizeof trainer->job_text, "%s", job);
     snprintf(trainer->launch_token, sizeof trainer->launch_token, "%s",
@@ -188,10 +194,38 @@ static void answer_prepare(control_workers *workers, sim_peer *trainer, const gs
     send_message(workers, trainer, GS_FRAME_REQUEST, GS_READY, body);
 }
 
+// What its agent would see: the process is gone. The coordinator then starts the job again.
+static void end_trainer(control_workers *workers, sim_peer *trainer, int exit_code, int signal) {
+    if (trainer->fd < 0) return;
+    lose_link(workers, trainer);
+    char body[384];
+    snprintf(body, sizeof body,
+             "{\"slot\":%d,\"job\":\"%s\",\"rank\":%lld,\"generation\":%lld,\"incarnation\":\"%llu\","
+             "\"exit_code\":%d,\"signal\":%d,\"host\":\"host-%05d\",\"log_tail\":[]}",
+             trainer->slot, trainer->job_text, (long long)trainer->rank, (long long)trainer->generation,
+             (unsigned long long)trainer->incarnation, exit_code, signal, trainer->agent->index);
+    if (trainer->agent->fd >= 0) {
+        send_message(workers, trainer->agent, GS_FRAME_REQUEST, GS_EXITED, body);
+    }
+}
+
+static void stop_trainer(control_workers *workers, const gs_json *item) {
+    uint64_t incarnation = 0;
+    if (gs_json_read_u64(&incarnation, item, "incarnation").code) return;
+    for (int i = 0; i < workers->num_links; i++) {
+        sim_peer *trainer = workers->links[i];
+        if (trainer->incarnation == incarnation) end_trainer(workers, trainer, -1, 9);
+    }
+}
+
 static void take_trainer_item(control_workers *workers, sim_peer *trainer, const gs_json *item,
                               const char *type) {
     char body[256];
-    if (!strcmp(type, "welcome") && gs_json_bool_or(item, "send_params", false)) {
+    if (!strcmp(type, "welcome")) {
+        // Spread over the period, as real ones are.
+        double spread = (double)(trainer->incarnation % 1000) / 1000;
+        trainer->beat_ns = gs_now_ns() + (int64_t)(spread * workers->options.heartbeat_seconds * 1e9);
+        if (!gs_json_bool_or(item, "send_params", false)) return;
         send_message(workers, trainer, GS_FRAME_REQUEST, GS_READY,
                      "{\"generation\":0,\"params\":[[\"w\",\"fp32\",[100,100]],[\"b\",\"fp32\",[100]],"
                      "[\"o\",\"fp32\",[2245]]]}");
@@ -205,12 +239,11 @@ static void take_trainer_item(control_workers *workers, sim_peer *trainer, const
         send_message(workers, trainer, GS_FRAME_REQUEST, GS_COMM_UP, body);
     } else if (!strcmp(type, "go") && !trainer->stepping) {
         trainer->stepping = true;
-        // Spread over the period, as real ones are.
         double spread = (double)(trainer->incarnation % 1000) / 1000;
         trainer->step_ns = gs_now_ns() + (int64_t)(spread * workers->options.step_seconds * 1e9);
         atomic_fetch_add(&workers->trainers_stepping, 1);
     } else if (!strcmp(type, "abort")) {
-        lose_link(workers, trainer);
+        end_trainer(workers, trainer, 75, 0);
     }
 }
 
@@ -219,9 +252,9 @@ static void take_message(control_workers *workers, sim_peer *from, const gs_fram
     atomic_fetch_add_explicit(&workers->received, 1, memory_order_relaxed);
     from->coord_epoch = frame->coord_epoch;
     if (frame->kind == GS_FRAME_END || frame->status) {
-        fprintf(stderr, "control: %s ended: %.*s\n", from->is_agent ? "agent" : "trainer", (int)bytes,
-                body);
-        lose_link(workers, from);
+        if (from->is_agent) fprintf(stderr, "control: agent refused: %.*s\n", (int)bytes, body);
+        if (from->is_agent) lose_link(workers, from);
+        else end_trainer(workers, from, 75, 0);
         return;
     }
     gs_json *item = NULL;
@@ -231,9 +264,11 @@ static void take_message(control_workers *workers, sim_peer *from, const gs_fram
         take_trainer_item(workers, from, item, type);
     } else if (!strcmp(type, "welcome")) {
         atomic_fetch_add(&workers->agents_welcome, 1);
-        from->beat_ns = gs_now_ns() + from->index % 1000 * GS_NS_PER_MS;
+        from->beat_ns = gs_now_ns() + from->index % 1000 * GS_NS_PER_MS + 1;
     } else if (!strcmp(type, "start_rank")) {
         start_trainer(workers, from, item);
+    } else if (!strcmp(type, "stop_rank")) {
+        stop_trainer(workers, item);
     }
     gs_json_release(item);
 }
@@ -367,9 +402,8 @@ static void send_what_is_due(control_workers *workers) {
     for (int i = 0; i < workers->num_links; i++) {
         sim_peer *from = workers->links[i];
         if (from->fd < 0) continue;
-        bool alive = from->stepping || (from->is_agent && from->beat_ns);
-        if (alive && now_ns >= from->beat_ns) send_beat(workers, from, now_ns);
-        if (from->stepping && now_ns >= from->step_ns) send_step(workers, from, now_ns);
+        if (from->beat_ns && now_ns >= from->beat_ns) send_beat(workers, from, now_ns);
+        if (from->fd >= 0 && from->stepping && now_ns >= from->step_ns) send_step(workers, from, now_ns);
     }
 }
 
@@ -396,7 +430,7 @@ gs_status control_workers_start(control_workers **out, const control_workers_opt
     control_workers *workers = calloc(1, sizeof *workers);
     if (!workers) return gs_error(GS_RESOURCE_EXHAUSTED, "workers: out of memory");
     workers->options = *options;
-    workers->max_links = options->num_agents * (options->slots * 2 + 1);
+    workers->max_links = options->num_agents * (options->slots * 8 + 1);  // some are started again
     workers->links = calloc((size_t)workers->max_links, sizeof(sim_peer *));
     workers->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     gs_status status = !workers->links || workers->epoll_fd < 0

@@ -7,7 +7,9 @@
 
 #define MEMBER_BYTES ((size_t)64)   // no two members share a cache line
 #define BUCKET_BYTES ((size_t)256)  // no two slices do
-#define SAMPLES_LOW_BITS 12
+
+// The low bits of 4096 ranks sum below 2^22, as what is read back exactly must.
+#define SAMPLES_LOW_BITS 10
 
 enum { RESERVED_SAMPLES_LOW, RESERVED_SAMPLES_HIGH, RESERVED_RANKS, NUM_RESERVED };
 
@@ -89,9 +91,10 @@ void gs_bucket_write_reserved(const gs_bucket *bucket, void *slot, const uint8_t
     reserved[RESERVED_RANKS] = 1.0f;
 }
 
+// A count that was summed and scaled; -1 when it can be none.
 static int64_t unscale(float value, double scale) {
     double sum = (double)value / scale;
-    return isfinite(sum) && fabs(sum) < 0x1p62 ? llrint(sum) : -1;
+    return sum > -0.5 && sum < 0x1p40 ? llrint(sum) : -1;
 }
 
 void gs_bucket_read_reserved(gs_bucket_reserved *sums, uint8_t *used, const gs_bucket *bucket,
@@ -101,7 +104,8 @@ void gs_bucket_read_reserved(gs_bucket_reserved *sums, uint8_t *used, const gs_b
     for (size_t i = 0; i < bucket->num_params; i++)
         used[bucket->params[i]] = unscale(reserved[i], scale) > 0;
     reserved += bucket->num_params;
-    sums->samples = (unscale(reserved[RESERVED_SAMPLES_HIGH], scale) << SAMPLES_LOW_BITS) +
-                    unscale(reserved[RESERVED_SAMPLES_LOW], scale);
+    int64_t high = unscale(reserved[RESERVED_SAMPLES_HIGH], scale);
+    int64_t low = unscale(reserved[RESERVED_SAMPLES_LOW], scale);
+    sums->samples = high < 0 || low < 0 ? -1 : (high << SAMPLES_LOW_BITS) + low;
     sums->num_ranks = unscale(reserved[RESERVED_RANKS], scale);
 }

@@ -4,9 +4,10 @@
 //   gradient of member 0, padded to 64 bytes | … | last member | reserved, padded | to 256 bytes
 //
 // Offsets depend on plan and shapes alone, so that they are equal on every rank. Reserved are, for
-// each member, the number of ranks that used it; then samples (low 12 bits and the rest, so that
+// each member, the number of ranks that used it; then samples (low 10 bits and the rest, so that
 // sums stay exact in fp32), and the number of ranks in the sum. They are scaled with the gradients;
-// what was summed is the nearest integer to value / scale, right for sums below 2^22.
+// what was summed is the nearest integer to value / scale, right for sums below 2^22: for 4096 ranks
+// and GS_MAX_STEP_SAMPLES samples of all of them.
 #ifndef GRADSYNC_BUCKET_H
 #define GRADSYNC_BUCKET_H
 
@@ -18,6 +19,8 @@
 #include "core/status.h"
 #include "gradsync/comm.h"
 #include "gradsync/reduce_stats.h"
+
+#define GS_MAX_STEP_SAMPLES (INT64_C(1) << 32)
 
 typedef enum gs_bucket_state {
     GS_BUCKET_FILLING = 0,
@@ -56,7 +59,7 @@ void gs_bucket_write_reserved(const gs_bucket *bucket, void *slot, const uint8_t
 typedef struct gs_bucket_reserved {
     int64_t samples;
     int64_t num_ranks;
-} gs_bucket_reserved;
+} gs_bucket_reserved;  // -1: damaged
 void gs_bucket_read_reserved(gs_bucket_reserved *sums, uint8_t *used, const gs_bucket *bucket,
                              const void *slot, double scale);
 

@@ -47,6 +47,16 @@ static void set_pointers(gs_buffers *buffers, const gs_param_spec *specs) {
     }
 }
 
+static bool add_bank_bytes(size_t *bank_bytes, const gs_param_spec *specs, size_t num_buffers) {
+    for (size_t i = 0; i < num_buffers; i++) {
+        size_t bytes = gs_param_spec_bytes(&specs[i]);
+        if (bytes > SIZE_MAX / 2 ||
+            __builtin_add_overflow(*bank_bytes, gs_round_up(bytes, TENSOR_BYTES), bank_bytes))
+            return false;
+    }
+    return true;
+}
+
 gs_status gs_buffers_create(gs_buffers **out, const gs_param_spec *specs, size_t num_buffers,
                             gs_buffers_policy policy, bool exact, gs_device *device) {
     *out = NULL;
@@ -56,11 +66,13 @@ gs_status gs_buffers_create(gs_buffers **out, const gs_param_spec *specs, size_t
     if (!buffers) return status;
     *buffers = (gs_buffers){
         .num_buffers = num_buffers, .policy = policy, .exact = exact, .device = device};
-    for (size_t i = 0; i < num_buffers; i++)
-        buffers->bank_bytes += gs_round_up(gs_param_spec_bytes(&specs[i]), TENSOR_BYTES);
+    size_t all_bytes;
+    if (!add_bank_bytes(&buffers->bank_bytes, specs, num_buffers) ||
+        !gs_bytes_of(&all_bytes, buffers->bank_bytes, NUM_BANKS))
+        goto fail;
     buffers->pointers = calloc(NUM_BANKS * num_buffers + 1, sizeof *buffers->pointers);
     if (!buffers->pointers) goto fail;
-    status = gs_device_alloc(device, &buffers->memory, NUM_BANKS * buffers->bank_bytes + 1);
+    status = gs_device_alloc(device, &buffers->memory, all_bytes + 1);
     if (status.code) goto fail;
     set_pointers(buffers, specs);
     *out = buffers;

@@ -54,10 +54,42 @@ int gs_logical_shards_num_slots(const gs_logical_shards *shards) {
     return most;
 }
 
+// The tree over what ranks own whole: the maximal subtrees of the node [low, high).
+static int count_inputs(const gs_logical_shards *shards, int low, int high) {
+    if (gs_logical_shards_owner(shards, low) == gs_logical_shards_owner(shards, high - 1)) return 1;
+    int middle = low + left_child_size(high - low);
+    return count_inputs(shards, low, middle) + count_inputs(shards, middle, high);
+}
+
+// A rank with a power of two of shards owns one subtree.
+static gs_status refuse_inputs(const gs_logical_shards *shards, int num_inputs) {
+    if (shards->world_size > GS_REDUCE_MAX_INPUTS)
+        return gs_error(GS_INVALID_ARGUMENT, "exact: a world of more than %d ranks, %d",
+                        GS_REDUCE_MAX_INPUTS, shards->world_size);
+    int fitting = shards->world_size;
+    while (fitting * 2 <= shards->num_shards) fitting *= 2;
+    return gs_error(GS_INVALID_ARGUMENT,
+                    "exact: %d logical shards on %d ranks need %d partial sums, at most %d fit; %d "
+                    "would do",
+                    shards->num_shards, shards->world_size, num_inputs, GS_REDUCE_MAX_INPUTS,
+                    fitting);
+}
+
+gs_status gs_logical_shards_check(const gs_logical_shards *shards) {
+    if (shards->world_size < 1)
+        return gs_error(GS_INVALID_ARGUMENT, "world size: %d", shards->world_size);
+    if (shards->num_shards < shards->world_size || shards->num_shards > GS_MAX_LOGICAL_SHARDS)
+        return gs_error(GS_INVALID_ARGUMENT, "logical shards: %d, must be %d to %d",
+                        shards->num_shards, shards->world_size, GS_MAX_LOGICAL_SHARDS);
+    if (!shards->exact) return gs_ok();
+    int num_inputs = count_inputs(shards, 0, shards->num_shards);
+    return num_inputs <= GS_REDUCE_MAX_INPUTS ? gs_ok() : refuse_inputs(shards, num_inputs);
+}
+
 typedef struct tree_arrays {
     int rank[GS_REDUCE_MAX_INPUTS], part[GS_REDUCE_MAX_INPUTS];
     uint8_t merges[GS_REDUCE_MAX_INPUTS];
-    int num_inputs;  // counts on when the arrays are full
+    int num_inputs;
 } tree_arrays;
 
 // Writes the node [low, high) as a postfix program: what one rank owns whole is an input.
@@ -65,7 +97,6 @@ static void write_node(tree_arrays *arrays, const gs_logical_shards *shards, int
     int owner = gs_logical_shards_owner(shards, low);
     if (owner == gs_logical_shards_owner(shards, high - 1)) {
         int input = arrays->num_inputs++;
-        if (input >= GS_REDUCE_MAX_INPUTS) return;
         arrays->rank[input] = owner;
         arrays->part[input] =
             input && arrays->rank[input - 1] == owner ? arrays->part[input - 1] + 1 : 0;
@@ -74,23 +105,15 @@ static void write_node(tree_arrays *arrays, const gs_logical_shards *shards, int
     int middle = low + left_child_size(high - low);
     write_node(arrays, shards, low, middle);
     write_node(arrays, shards, middle, high);
-    if (arrays->num_inputs <= GS_REDUCE_MAX_INPUTS) arrays->merges[arrays->num_inputs - 1]++;
+    arrays->merges[arrays->num_inputs - 1]++;
 }
 
 gs_status gs_shard_tree_init(gs_shard_tree *tree, const gs_logical_shards *shards) {
     *tree = (gs_shard_tree){0};
+    GS_TRY(gs_logical_shards_check(shards));
     tree_arrays *arrays = calloc(1, sizeof *arrays);
     if (!arrays) return gs_error(GS_RESOURCE_EXHAUSTED, "shard tree: out of memory");
     write_node(arrays, shards, 0, shards->num_shards);
-    if (arrays->num_inputs > GS_REDUCE_MAX_INPUTS) {
-        gs_status status = gs_error(GS_INVALID_ARGUMENT,
-                                    "exact: %d logical shards on %d ranks need %d partial sums, at "
-                                    "most %d",
-                                    shards->num_shards, shards->world_size, arrays->num_inputs,
-                                    GS_REDUCE_MAX_INPUTS);
-        free(arrays);
-        return status;
-    }
     tree->tree = (gs_reduce_tree){.num_inputs = arrays->num_inputs,
                                   .rank = arrays->rank,
                                   .part = arrays->part,

@@ -21,6 +21,11 @@ typedef struct gs_logical_shards {
     bool exact;
 } gs_logical_shards;
 
+// INVALID_ARGUMENT unless 1 ≤ world_size ≤ V ≤ GS_MAX_LOGICAL_SHARDS and, in exact mode, what the ranks
+// send fits one reduction: at most GS_REDUCE_MAX_INPUTS partial sums. V ≤ 64 always fits, and V =
+// world_size · 2^k for worlds up to 64; the message names such a V. The rank is not looked at.
+GS_NODISCARD gs_status gs_logical_shards_check(const gs_logical_shards *shards);
+
 int gs_logical_shards_first(const gs_logical_shards *shards, int rank);  // rank may be world_size
 int gs_logical_shards_owner(const gs_logical_shards *shards, int shard);
 int gs_logical_shards_count(const gs_logical_shards *shards);  // of this rank
@@ -33,7 +38,8 @@ int gs_logical_shards_num_slots(const gs_logical_shards *shards);
 // slot *slot; then slots (*slot - 1, *slot) are merged into the lower one *merges times.
 void gs_logical_shards_step(const gs_logical_shards *shards, int index, int *slot, int *merges);
 
-// The tree over what the ranks hold in the end. Arrays owned by the result; release with the pair.
+// The tree over what the ranks hold in the end, for shards that passed the check. Arrays owned by the
+// result; release with the pair.
 typedef struct gs_shard_tree {
     gs_reduce_tree tree;
     void *memory;

@@ -47,17 +47,21 @@ static gs_status alloc_params(gs_optimizer *optimizer, const gs_param_spec *para
         optimizer->offsets[i] = optimizer->total_count;
         optimizer->counts[i] = gs_param_spec_count(&params[i]);
         optimizer->decays[i] = decays && decays[i];
-        optimizer->total_count += optimizer->counts[i];
+        if (__builtin_add_overflow(optimizer->total_count, optimizer->counts[i],
+                                   &optimizer->total_count))
+            return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: state does not fit into memory");
     }
     return gs_ok();
 }
 
 static gs_status alloc_states(gs_optimizer *optimizer) {
+    size_t bytes;
+    if (!gs_bytes_of(&bytes, optimizer->total_count, sizeof(float)) || bytes == SIZE_MAX)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: state does not fit into memory");
     optimizer->state_names = optimizer->method->state_names(&optimizer->options);
     while (optimizer->state_names[optimizer->num_states]) {
         void *memory;
-        GS_TRY(gs_device_alloc(optimizer->device, &memory,
-                               optimizer->total_count * sizeof(float) + 1));
+        GS_TRY(gs_device_alloc(optimizer->device, &memory, bytes + 1));
         optimizer->state[optimizer->num_states++] = memory;
     }
     return gs_ok();

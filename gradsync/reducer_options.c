@@ -1,6 +1,11 @@
 #include "gradsync/reducer_options.h"
 
+#include <limits.h>
+
 #include "gradsync/grad_layout.h"
+
+// All passes of one rank can be counted.
+#define MAX_PASSES_PER_SHARD (INT_MAX / GS_MAX_LOGICAL_SHARDS)
 
 static gs_status check_options(const gs_reducer_options *options) {
     const gs_logical_shards *shards = &options->shards;
@@ -11,13 +16,12 @@ static gs_status check_options(const gs_reducer_options *options) {
             return gs_error(GS_INVALID_ARGUMENT, "parameter %zu \"%.100s\": is %s, must be fp32", i,
                             options->params[i].name, gs_dtype_name(options->params[i].dtype));
     }
-    if (shards->world_size < 1 || shards->rank < 0 || shards->rank >= shards->world_size)
+    GS_TRY(gs_logical_shards_check(shards));
+    if (shards->rank < 0 || shards->rank >= shards->world_size)
         return gs_error(GS_INVALID_ARGUMENT, "rank %d of %d", shards->rank, shards->world_size);
-    if (shards->num_shards < shards->world_size || shards->num_shards > GS_MAX_LOGICAL_SHARDS)
-        return gs_error(GS_INVALID_ARGUMENT, "logical shards: %d, must be %d to %d",
-                        shards->num_shards, shards->world_size, GS_MAX_LOGICAL_SHARDS);
-    if (options->passes_per_shard < 0)
-        return gs_error(GS_INVALID_ARGUMENT, "passes per shard: %d", options->passes_per_shard);
+    if (options->passes_per_shard < 0 || options->passes_per_shard > MAX_PASSES_PER_SHARD)
+        return gs_error(GS_INVALID_ARGUMENT, "passes per shard: %d, at most %d",
+                        options->passes_per_shard, MAX_PASSES_PER_SHARD);
     return gs_ok();
 }
 
@@ -30,6 +34,9 @@ gs_status gs_reducer_arena_bytes(size_t *bytes, const gs_reducer_options *option
 gs_status gs_reducer_options_check(const gs_reducer_options *options, const gs_comm *comm) {
     size_t bytes;
     GS_TRY(gs_reducer_arena_bytes(&bytes, options));
+    if (!options->plan) return gs_error(GS_INVALID_ARGUMENT, "plan: none given");
+    if (!options->device) return gs_error(GS_INVALID_ARGUMENT, "device: none given");
+    if (!options->arena) return gs_error(GS_INVALID_ARGUMENT, "arena: none given");
     if (gs_arena_bytes(options->arena) < bytes)
         return gs_error(GS_INVALID_ARGUMENT, "arena: has %zu bytes, needs %zu",
                         gs_arena_bytes(options->arena), bytes);

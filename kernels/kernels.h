@@ -117,9 +117,11 @@ typedef struct gs_kernels {
                                const float *mean, const float *rstd, size_t rows, size_t channels,
                                bool accumulate);
 
-    // out (B·T, C) = wte[token] + wpe[position]
+    // out (B·T, C) = wte (vocab, C)[token] + wpe (≥ T, C)[position]. A token outside [0, vocab) makes
+    // the stream fail, here and in backward, and leaves the outputs alone.
     void (*embedding)(gs_stream *stream, float *out, const int32_t *tokens, const float *wte,
-                      const float *wpe, size_t batch, size_t positions, size_t channels);
+                      const float *wpe, size_t batch, size_t positions, size_t channels,
+                      size_t vocab);
     // dwte (vocab, C) always adds (the classifier half is in it); dwpe (T, C) rows, by `accumulate`.
     void (*embedding_backward)(gs_stream *stream, float *dwte, float *dwpe, const float *dout,
                                const int32_t *tokens, size_t batch, size_t positions,

@@ -183,7 +183,7 @@ static bool convert_number(parser *p, json_object **out, size_t start, bool is_i
     } else {
         double value = strtod(text, NULL);
         if (!isfinite(value)) return fail_at(p, start, "number out of range");
-        *out = (json_object *)gs_json_new_double(value);
+        *out = json_object_new_double_s(value, text);  // encodes as it was written
     }
     return *out || fail_memory(p);
 }
@@ -259,7 +259,7 @@ static bool read_member(parser *p, json_object *object) {
     if (ok && peek_char(p) != ':') ok = fail_at(p, p->at, "':' expected");
     p->at++;
     ok = ok && skip_space(p) && read_value(p, &value);
-    if (ok && json_object_object_add(object, key, value) != 0) {
+    if (ok && json_object_object_add_ex(object, key, value, JSON_C_OBJECT_ADD_KEY_IS_NEW) != 0) {
         json_object_put(value);
         ok = fail_memory(p);
     }

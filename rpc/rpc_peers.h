@@ -3,7 +3,7 @@
 // Internal to the server; one thread. A session's calls are in rpc_calls.h.
 //
 // How a loss is noticed, fastest first: the socket monitor says which descriptor was closed (1 ms after a
-// kill -9; at most 1.1 s after a SIGSTOP or a cut cable, by ZeroMQ's heartbeats), a send that has nobody to
+// kill -9; at most 2 s after a SIGSTOP or a cut cable, by ZeroMQ's heartbeats), a send that has nobody to
 // go to, and silence of GS_PEER_SILENCE_NS. A heartbeat's time to live, as clients could ask for, does not
 // do: any message disarms it until the next heartbeat.
 #ifndef RPC_RPC_PEERS_H

@@ -37,9 +37,9 @@ static bool check_tokens(gs_stream *stream, const int32_t *tokens, size_t rows, 
 }
 
 void GS_CPU(embedding)(gs_stream *stream, float *out, const int32_t *tokens, const float *wte,
-                       const float *wpe, size_t batch, size_t positions, size_t channels) {
-    // The vocabulary is not known here; what can be seen is refused.
-    if (!check_tokens(stream, tokens, batch * positions, (size_t)INT32_MAX + 1)) return;
+                       const float *wpe, size_t batch, size_t positions, size_t channels,
+                       size_t vocab) {
+    if (!check_tokens(stream, tokens, batch * positions, vocab)) return;
     embedding_job job = {.out = out,
                          .tokens = tokens,
                          .wte = wte,

@@ -48,6 +48,8 @@ static gs_status read_settings(tiny *self, const gs_safetensors *file) {
         .vocab = (int64_t)vector_number(file, "vocab"),
         .micro_batch = (int64_t)self->batch,
     };
+    if (self->steps < 1 || self->batch < 1 || self->T < 1)
+        return gs_error(GS_DATA_LOSS, "steps, batch or T is missing");
     size_t count = (size_t)self->steps * self->batch * self->T;
     GS_TRY(read_ids(&self->tokens, file, "tokens", count));
     return read_ids(&self->targets, file, "targets", count);

@@ -6,7 +6,8 @@
 
 #include "tests/conformance/conformance.h"
 
-// `chunks` lists the members of each chunk, which are to ascend.
+// `chunks` lists the members of each chunk, which are to ascend: so no tensor is listed twice, and
+// the count says that none is left out.
 static gs_status compare_chunks(const size_t *chunk_of, size_t num_chunks, size_t num_tensors,
                                 struct json_object *chunks) {
     if (num_chunks != json_object_array_length(chunks))
@@ -16,8 +17,13 @@ static gs_status compare_chunks(const size_t *chunk_of, size_t num_chunks, size_
     for (size_t c = 0; c < num_chunks; c++) {
         struct json_object *members = json_object_array_get_idx(chunks, c);
         num_seen += json_object_array_length(members);
+        uint64_t least = 0;
         for (size_t i = 0; i < json_object_array_length(members); i++) {
             uint64_t tensor = json_object_get_uint64(json_object_array_get_idx(members, i));
+            if (tensor < least)
+                return gs_error(GS_DATA_LOSS, "chunk %zu: tensor %llu does not ascend", c,
+                                (unsigned long long)tensor);
+            least = tensor + 1;
             if (tensor >= num_tensors || chunk_of[tensor] != c)
                 return gs_error(GS_DATA_LOSS, "tensor %llu is not in chunk %zu",
                                 (unsigned long long)tensor, c);

@@ -217,7 +217,7 @@ static gs_status check_file(conformance *run, const char *path) {
     if (missing)
         conformance_skip(run, name, missing);
     else if (!model || strcmp(model, "mlp") != 0 || self.num_dims < 2 || self.world_size < 1 ||
-             self.accumulate > MAX_PASSES)
+             self.accumulate > MAX_PASSES || self.steps < 1 || self.rows < 1)
         conformance_fail(run, name, "not a trace of the model mlp");
     else
         conformance_case(

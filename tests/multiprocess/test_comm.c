@@ -287,7 +287,7 @@ static const gs_rank_body bodies[] = {{"sweep", sweep},
                                       {0}};
 
 static void expect_ok(const char *body, int world_size, const char *arg) {
-    gs_status status = gs_ranks_run(body, world_size, arg, gs_deadline_in_seconds(100));
+    gs_status status = gs_ranks_run(body, world_size, arg, gs_deadline_in_seconds(200));
     if (status.code) print_error("%s, world %d: %s\n", body, world_size, status.message);
     assert_int_equal(status.code, GS_OK);
 }

@@ -121,14 +121,16 @@ static void resume_with_another_learning_rate_is_refused(void **state) {
     gs_digest digests[TRAINER_RANK_MAX_STEPS];
     train(digests, dir, spec, 1, NULL);
     char *checkpoint = trainer_rank_checkpoint(dir);
-    memcpy(strstr(spec, "0.003"), "0.004", 5);
-    char *arg = trainer_rank_arg(spec, dir, checkpoint);
+    char *other = strdup(spec);
+    memcpy(strstr(other, "0.003"), "0.004", 5);
+    char *arg = trainer_rank_arg(other, dir, checkpoint);
     gs_status status = gs_ranks_run("train", 1, arg, gs_deadline_in_seconds(60));
     assert_int_equal(status.code, GS_INVALID_ARGUMENT);
     assert_non_null(strstr(status.message, "/optimizer/lr"));
     gs_temp_dir_remove(dir);
     free(checkpoint);
     free(arg);
+    free(other);
     free(spec);
 }
 

@@ -116,6 +116,7 @@ static void sort_and_unite(gs_file_list *list) {
 gs_status gs_file_list_find(gs_file_list *list, const char *root, const char *const *patterns,
                             size_t num_patterns) {
     *list = (gs_file_list){0};
+    if (num_patterns == 0) return gs_error(GS_INVALID_ARGUMENT, "no file pattern is given");
     int root_fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (root_fd < 0) return gs_error_from_errno(errno, "data directory %s", root);
 

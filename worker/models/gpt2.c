@@ -17,7 +17,10 @@
 
 #define INIT_DEVIATION 0.02f
 #define MAX_LAYERS 256
-#define MAX_SIZE (INT64_C(1) << 31)
+// Matrix products count in int: 4·C columns, and logits in rows of vocab rounded up.
+#define MAX_SIZE INT32_MAX
+#define MAX_CHANNELS (INT32_MAX / 4)
+#define MAX_VOCAB (INT32_MAX - 8)
 
 static void set_param(gpt2 *model, size_t at, int64_t rows, int64_t cols, const char *prefix,
                       int64_t layer, const char *name) {
@@ -200,8 +203,8 @@ static gs_status check_options(const gs_gpt2_options *options) {
         int64_t value, most;
     } limits[] = {
         {"layers", options->layers, MAX_LAYERS},   {"heads", options->heads, MAX_SIZE},
-        {"channels", options->channels, MAX_SIZE}, {"context", options->context, MAX_SIZE},
-        {"vocab", options->vocab, MAX_SIZE},       {"micro_batch", options->micro_batch, MAX_SIZE},
+        {"channels", options->channels, MAX_CHANNELS}, {"context", options->context, MAX_SIZE},
+        {"vocab", options->vocab, MAX_VOCAB},       {"micro_batch", options->micro_batch, MAX_SIZE},
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         if (limits[i].value < 1 || limits[i].value > limits[i].most)

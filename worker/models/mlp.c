@@ -15,7 +15,7 @@
 #include "worker/models/tensor_block.h"
 
 #define MAX_MLP_DIMS 64
-#define MAX_SIZE (INT64_C(1) << 31)
+#define MAX_SIZE INT32_MAX // matrix products count in int
 #define BN_MOMENTUM 0.1f
 #define BN_EPS 1e-5f
 #define DEVICE_WAIT_SECONDS 600.0

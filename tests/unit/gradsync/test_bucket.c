@@ -1,5 +1,6 @@
 #include "gradsync/bucket.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -92,6 +93,55 @@ static void reserved_elements_survive_sums_and_scales(void **state) {
     gs_bucket_plan_release(&plan);
 }
 
+// The largest world that logical shards allow: every rank with the low bits all set.
+static void samples_of_4096_ranks_are_exact(void **state) {
+    (void)state;
+    const int world = 4096;
+    gs_param_spec param = gs_param_spec_make(GS_FP32, 1, 0, "p");
+    gs_bucket_plan plan = make_plan(&param, 1, 1);
+    gs_bucket bucket;
+    size_t offset;
+    gs_bucket_layout(&bucket, &offset, &plan, &param);
+    float slot[128] = {0};
+    const double scales[] = {1.0, 1.0 / 4096, 1.0 / 3, 1.0 / 4095};
+    for (int64_t samples = 1; samples <= 1 << 20; samples *= 2) {
+        for (size_t s = 0; s < sizeof scales / sizeof scales[0]; s++) {
+            uint8_t used = 1;
+            gs_bucket_write_reserved(&bucket, slot, &used, samples - 1);
+            for (size_t i = 0; i < bucket.reserved_count; i++) {
+                float one = slot[bucket.grad_count + i], sum = 0;
+                for (int r = 0; r < world; r++) sum += one;
+                slot[bucket.grad_count + i] = (float)((double)sum * scales[s]);
+            }
+            gs_bucket_reserved sums;
+            gs_bucket_read_reserved(&sums, &used, &bucket, slot, scales[s]);
+            assert_int_equal(sums.samples, (samples - 1) * world);
+            assert_int_equal(sums.num_ranks, world);
+        }
+    }
+    gs_bucket_plan_release(&plan);
+}
+
+static void reserved_elements_that_are_no_counts_are_told(void **state) {
+    (void)state;
+    gs_param_spec param = gs_param_spec_make(GS_FP32, 1, 0, "p");
+    gs_bucket_plan plan = make_plan(&param, 1, 1);
+    gs_bucket bucket;
+    size_t offset;
+    gs_bucket_layout(&bucket, &offset, &plan, &param);
+    const float damaged[] = {NAN, INFINITY, -1, 1e30f, 0x1p61f};
+    for (size_t d = 0; d < sizeof damaged / sizeof damaged[0]; d++) {
+        float slot[128];
+        for (size_t i = 0; i < 128; i++) slot[i] = damaged[d];
+        gs_bucket_reserved sums;
+        uint8_t used;
+        gs_bucket_read_reserved(&sums, &used, &bucket, slot, 1);
+        assert_int_equal(sums.num_ranks, -1);
+        assert_int_equal(sums.samples, -1);
+    }
+    gs_bucket_plan_release(&plan);
+}
+
 static void padding_is_cleared_and_gradients_are_not(void **state) {
     (void)state;
     gs_param_spec params[MAX_PARAMS];
@@ -120,6 +170,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_are_padded_and_buckets_aligned_for_any_plan),
         cmocka_unit_test(reserved_elements_survive_sums_and_scales),
+        cmocka_unit_test(samples_of_4096_ranks_are_exact),
+        cmocka_unit_test(reserved_elements_that_are_no_counts_are_told),
         cmocka_unit_test(padding_is_cleared_and_gradients_are_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

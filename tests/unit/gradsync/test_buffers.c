@@ -154,6 +154,20 @@ static void model_without_buffers_is_fine(void **state) {
     close_fixture(&f);
 }
 
+static void buffers_beyond_memory_are_refused(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, GS_BUFFERS_BROADCAST, false);
+    gs_param_spec specs[4];
+    for (size_t i = 0; i < 4; i++)
+        specs[i] = gs_param_spec_make(GS_FP32, INT64_C(1) << 31, INT64_C(1) << 29, "b%zu", i);
+    gs_buffers *buffers;
+    gs_status status = gs_buffers_create(&buffers, specs, 4, GS_BUFFERS_LOCAL, false, f.device);
+    assert_int_equal(status.code, GS_RESOURCE_EXHAUSTED);
+    assert_null(buffers);
+    close_fixture(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(committed_values_change_at_adopt_only),
@@ -162,6 +176,7 @@ int main(void) {
         cmocka_unit_test(exact_shards_start_from_committed_and_shard_0_is_adopted),
         cmocka_unit_test(exact_rank_without_shard_0_adopts_nothing),
         cmocka_unit_test(share_keeps_what_is_committed),
+        cmocka_unit_test(buffers_beyond_memory_are_refused),
         cmocka_unit_test(model_without_buffers_is_fine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

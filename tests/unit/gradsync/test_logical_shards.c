@@ -109,11 +109,35 @@ static void slots_stay_few(void **state) {
 
 static void tree_that_needs_too_many_partial_sums_is_refused(void **state) {
     (void)state;
-    gs_logical_shards shards = {.num_shards = 4095, .world_size = 63, .exact = true};
-    gs_shard_tree tree;
-    gs_status status = gs_shard_tree_init(&tree, &shards);
-    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
-    assert_non_null(strstr(status.message, "at most 64"));
+    const struct {
+        int num_shards, world_size;
+        const char *words;
+    } cases[] = {
+        {4095, 63, "4095 logical shards on 63 ranks"},  // a world that divides them
+        {4095, 63, "at most 64"},
+        {4095, 63, "4032 would do"},
+        {1000, 48, "768 would do"},
+        {100, 65, "a world of more than 64 ranks"},
+        {3, 4, "logical shards: 3, must be 4 to 4096"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gs_logical_shards shards = {
+            .num_shards = cases[i].num_shards, .world_size = cases[i].world_size, .exact = true};
+        gs_status status = gs_logical_shards_check(&shards);
+        assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+        if (!strstr(status.message, cases[i].words)) fail_msg("%s", status.message);
+    }
+}
+
+static void shards_named_in_a_refusal_fit(void **state) {
+    (void)state;
+    for (int world = 1; world <= GS_REDUCE_MAX_INPUTS; world++) {
+        for (int num_shards = world; num_shards <= GS_MAX_LOGICAL_SHARDS; num_shards *= 2) {
+            gs_logical_shards shards = {
+                .num_shards = num_shards, .world_size = world, .exact = true};
+            gs_status status = gs_logical_shards_check(&shards);
+            assert_string_equal(status.message, "");
+        }
+    }
 }
 
 int main(void) {
@@ -122,6 +146,7 @@ int main(void) {
         cmocka_unit_test(sums_have_the_same_bits_for_every_world_size),
         cmocka_unit_test(powers_of_two_need_one_partial_sum_for_each_rank),
         cmocka_unit_test(slots_stay_few),
+        cmocka_unit_test(shards_named_in_a_refusal_fit),
         cmocka_unit_test(tree_that_needs_too_many_partial_sums_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -229,11 +229,25 @@ static void options_that_make_no_sense_are_refused_by_name(void **state) {
     gs_device_close(device);
 }
 
+static void states_beyond_memory_are_refused(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    gs_param_spec specs[5];
+    for (size_t i = 0; i < 5; i++)
+        specs[i] = gs_param_spec_make(GS_FP32, INT64_C(1) << 31, INT64_C(1) << 30, "p%zu", i);
+    gs_optimizer *optimizer;
+    gs_status status = gs_optimizer_create(&optimizer, &kinds[0], specs, NULL, 5, device);
+    assert_int_equal(status.code, GS_RESOURCE_EXHAUSTED);
+    assert_null(optimizer);
+    gs_device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_equal_the_textbook_with_parameters_skipped),
         cmocka_unit_test(update_of_one_run_has_the_bits_of_separate_updates),
         cmocka_unit_test(state_can_be_saved_and_put_back),
+        cmocka_unit_test(states_beyond_memory_are_refused),
         cmocka_unit_test(options_that_make_no_sense_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 #include "gradsync/reducer.h"
 
+#include <limits.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -218,6 +219,21 @@ static void stats_tell_when_each_bucket_moved(void **state) {
     close_fixture(&f);
 }
 
+static void backward_that_marks_nothing_takes_no_time(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, 1, 1, false);
+    assert_ok(gs_reducer_begin(f.reducer, 0));
+    run_pass(&f, (const float[]){NAN, NAN, NAN}, 1);
+    gs_reduce_result result;
+    assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
+    const gs_reduce_stats *stats = gs_reducer_stats(f.reducer);
+    assert_true(stats->begin_ns <= stats->backward_begin_ns);
+    assert_true(stats->backward_begin_ns <= stats->backward_end_ns);
+    assert_int_equal(result.num_unused, 3);
+    close_fixture(&f);
+}
+
 static void bucket_waits_for_its_turn(void **state) {
     (void)state;
     fixture f;
@@ -271,6 +287,11 @@ static void finish_within_a_pass(fixture *f, gs_reducer_pass *pass) {
     assert_ok(gs_reducer_mark_ready(f->reducer, 0));
 }
 
+static void claim_too_many_samples(fixture *f, gs_reducer_pass *pass) {
+    (void)pass;
+    assert_int_equal(gs_reducer_end_pass(f->reducer, INT64_MAX).code, GS_FAILED_PRECONDITION);
+}
+
 static void every_misuse_sticks_and_is_named(void **state) {
     (void)state;
     static const struct {
@@ -281,6 +302,7 @@ static void every_misuse_sticks_and_is_named(void **state) {
                    {mark_after_the_pass, "\"fc2.weight\" marked ready outside a pass"},
                    {run_a_pass_too_many, "all passes of the step"},
                    {begin_within_a_step, "a step is open"},
+                   {claim_too_many_samples, "samples of a pass: 9223372036854775807"},
                    {finish_within_a_pass, "\"fc1.weight\" is not ready"}};
     for (size_t i = 0; i < sizeof misuses / sizeof misuses[0]; i++) {
         fixture f;
@@ -358,7 +380,9 @@ static void create_refuses_what_does_not_fit(void **state) {
                                .shards = {.num_shards = 2, .world_size = 1},
                                .arena = f.rank.arena,
                                .device = f.rank.device};
-    gs_reducer_options bad[6] = {good, good, good, good, good, good};
+    enum { NUM_BAD = 11 };
+    gs_reducer_options bad[NUM_BAD];
+    for (size_t i = 0; i < NUM_BAD; i++) bad[i] = good;
     bad[0].num_params = 0;
     bad[1].num_params = 2;
     bad[2].shards.world_size = 2;
@@ -369,13 +393,83 @@ static void create_refuses_what_does_not_fit(void **state) {
     gs_param_spec large[3] = {f.model.params[0], f.model.params[1], f.model.params[2]};
     large[0].shape[0] = 1 << 20;
     bad[5].params = large;
-    for (size_t i = 0; i < 6; i++) {
+    bad[6].passes_per_shard = INT_MAX;
+    bad[7].plan = NULL;
+    bad[8].arena = NULL;
+    bad[9].device = NULL;
+    bad[10].passes_per_shard = -1;
+    for (size_t i = 0; i < NUM_BAD; i++) {
         gs_reducer *reducer;
         assert_int_equal(gs_reducer_create(&reducer, &bad[i], f.rank.comm, soon()).code,
                          GS_INVALID_ARGUMENT);
         assert_null(reducer);
     }
     close_fixture(&f);
+}
+
+static void exact_world_without_a_tree_is_refused_before_memory_is_asked_for(void **state) {
+    (void)state;
+    gs_param_spec spec = gs_param_spec_make(GS_FP32, 4, 0, "w");
+    gs_reducer_options options = {
+        .params = &spec,
+        .num_params = 1,
+        .shards = {.num_shards = 4095, .world_size = 63, .exact = true}};
+    size_t bytes;
+    gs_status status = gs_reducer_arena_bytes(&bytes, &options);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "4095 logical shards on 63 ranks"));
+    assert_non_null(strstr(status.message, "4032"));
+    options.shards.num_shards = 4032;
+    assert_ok(gs_reducer_arena_bytes(&bytes, &options));
+}
+
+static void ten_thousand_parameters_reduce_with_any_plan(void **state) {
+    (void)state;
+    enum { NUM_PARAMS = 10000 };
+    gs_param_spec *params = calloc(NUM_PARAMS, sizeof *params);
+    for (size_t p = 0; p < NUM_PARAMS; p++)
+        params[p] = gs_param_spec_make(GS_FP32, 1 + (int64_t)(p % 5), 0, "p%zu", p);
+    params[17].shape[0] = 0;        // nothing in it
+    params[4711].shape[0] = 200000;  // more than both caps
+    const uint64_t caps[] = {0, 1000, UINT64_MAX};
+    for (size_t c = 0; c < 3; c++) {
+        gs_bucket_plan plan;
+        assert_ok(gs_bucket_plan_parity(&plan, params, NUM_PARAMS, caps[c] / 2, caps[c], NULL));
+        grad_rank rank = {0};
+        gs_reducer_options options = {.params = params,
+                                      .num_params = NUM_PARAMS,
+                                      .plan = &plan,
+                                      .shards = {.num_shards = 1, .world_size = 1}};
+        size_t bytes;
+        assert_ok(gs_reducer_arena_bytes(&bytes, &options));
+        assert_ok(gs_device_open(&rank.device, "cpu", &(gs_device_options){.num_threads = 1}));
+        assert_ok(gs_arena_create(&rank.arena, bytes));
+        assert_ok(gs_comm_create(
+            &rank.comm,
+            &(gs_comm_options){.world_size = 1, .arena = rank.arena, .device = rank.device},
+            soon()));
+        options.arena = rank.arena;
+        options.device = rank.device;
+        assert_ok(gs_reducer_create(&rank.reducer, &options, rank.comm, soon()));
+        gs_reducer_pass pass;
+        gs_reduce_result result;
+        assert_ok(gs_reducer_begin(rank.reducer, 0));
+        assert_ok(gs_reducer_begin_pass(rank.reducer, &pass));
+        for (size_t p = NUM_PARAMS; p-- > 0;) {
+            size_t count = gs_param_spec_count(&params[p]);
+            for (size_t i = 0; i < count; i++) pass.grads[p][i] = 1;
+            if (p % 3) assert_ok(gs_reducer_mark_ready(rank.reducer, p));
+        }
+        assert_ok(gs_reducer_end_pass(rank.reducer, 5));
+        assert_ok(gs_reducer_finish(rank.reducer, &result, soon()));
+        assert_int_equal(result.num_unused, 3334);
+        assert_int_equal(result.samples, 5);
+        assert_float_equal(gs_reducer_grads(rank.reducer)[4711][199999], 1, 0);
+        assert_float_equal(gs_reducer_grads(rank.reducer)[9999][0], 0, 0);
+        grad_rank_close(&rank);
+        gs_bucket_plan_release(&plan);
+    }
+    free(params);
 }
 
 static void plan_changes_between_steps_only(void **state) {
@@ -398,12 +492,15 @@ int main(void) {
         cmocka_unit_test(large_finite_gradients_are_finite),
         cmocka_unit_test(ready_order_is_recorded),
         cmocka_unit_test(stats_tell_when_each_bucket_moved),
+        cmocka_unit_test(backward_that_marks_nothing_takes_no_time),
         cmocka_unit_test(bucket_waits_for_its_turn),
         cmocka_unit_test(every_misuse_sticks_and_is_named),
         cmocka_unit_test(finish_with_passes_missing_is_an_error),
         cmocka_unit_test(parameter_used_by_nobody_can_be_an_error),
         cmocka_unit_test(complete_is_true_between_finish_and_begin_only),
         cmocka_unit_test(create_refuses_what_does_not_fit),
+        cmocka_unit_test(exact_world_without_a_tree_is_refused_before_memory_is_asked_for),
+        cmocka_unit_test(ten_thousand_parameters_reduce_with_any_plan),
         cmocka_unit_test(plan_changes_between_steps_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

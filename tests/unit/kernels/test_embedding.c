@@ -15,7 +15,7 @@ static void forward_adds_token_and_position(void **state) {
     float *wpe = make_uniform(POSITIONS * CHANNELS, 2, -1, 1);
     float *out = make_zeros(BATCH * POSITIONS * CHANNELS);
     gs_device_kernels(*state)->embedding(gs_device_stream(*state), out, tokens, wte, wpe, BATCH,
-                                         POSITIONS, CHANNELS);
+                                         POSITIONS, CHANNELS, VOCAB);
     for (size_t i = 0; i < BATCH * POSITIONS * CHANNELS; i++) {
         size_t row = i / CHANNELS, c = i % CHANNELS;
         assert_true(out[i] ==
@@ -55,13 +55,16 @@ static void backward_adds_tokens_and_sums_positions(void **state) {
 
 static void tokens_outside_the_vocabulary_fail_the_stream(void **state) {
     const int32_t bad[] = {0, 5}, negative[] = {-1, 0};
-    float memory[64] = {0};
+    float memory[64] = {0}, out[8] = {7, 7, 7, 7, 7, 7, 7, 7};
     const gs_kernels *k = gs_device_kernels(*state);
     k->embedding_backward(gs_device_stream(*state), memory, memory + 32, memory, bad, 1, 2, 4, 5,
                           true);
     assert_stream_failed(*state, "row 1: token 5");
-    k->embedding(gs_device_stream(*state), memory, negative, memory, memory, 1, 2, 4);
+    k->embedding(gs_device_stream(*state), out, bad, memory, memory, 1, 2, 4, 5);
+    assert_stream_failed(*state, "row 1: token 5 is not in [0, 5)");
+    k->embedding(gs_device_stream(*state), out, negative, memory, memory, 1, 2, 4, 5);
     assert_stream_failed(*state, "row 0: token -1");
+    for (int i = 0; i < 8; i++) assert_true(out[i] == 7);
 }
 
 int main(void) {

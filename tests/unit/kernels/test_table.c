@@ -186,7 +186,7 @@ static void run_embedding(const run *job) {
     const size_t batch = 3, positions = 67, channels = 261, count = batch * positions * channels;
     float *out = job->out;
     job->kernels->embedding(job->stream, out, job->tokens, job->in, job->positive, batch, positions,
-                            channels);
+                            channels, 50);
     job->kernels->embedding_backward(job->stream, out + count, out + 2 * count, job->in,
                                      job->tokens, batch, positions, channels, 50, true);
 }

@@ -157,7 +157,8 @@ static inline void check_gradients(fixture *f, const gs_batch *batch, double ste
                 wanted += (double)g[i] * (double)direction[i];
             }
             double found = slope_along(f, batch, p, direction, step);
-            if (fabs(found - wanted) > tolerance * fmax(0.05, fabs(wanted)))
+            // A NaN is no match.
+            if (!(fabs(found - wanted) <= tolerance * fmax(0.05, fabs(wanted))))
                 fail_msg("%s, direction %d: slope %.6g, gradient says %.6g", f->list[p].spec.name,
                          kind, found, wanted);
         }
@@ -166,12 +167,14 @@ static inline void check_gradients(fixture *f, const gs_batch *batch, double ste
     free(gradient);
 }
 
-// Largest difference of two flat blocks against the largest value of the first.
+// Largest difference of two flat blocks against the largest value of the first; infinite when one
+// of them holds a NaN.
 static inline double relative_distance(const float *a, const float *b, size_t count) {
     double largest = 0.0, distance = 0.0;
     for (size_t i = 0; i < count; i++) {
         largest = fmax(largest, fabs((double)a[i]));
-        distance = fmax(distance, fabs((double)a[i] - (double)b[i]));
+        double apart = fabs((double)a[i] - (double)b[i]);
+        if (!(apart <= distance)) distance = isnan(apart) ? INFINITY : apart;
     }
     return distance / fmax(largest, 1e-20);
 }

@@ -68,6 +68,11 @@ static void a_pattern_without_files_is_not_found(void **state) {
     expect_code(*state, "a.txt/b", GS_NOT_FOUND);
 }
 
+static void no_pattern_at_all_is_refused(void **state) {
+    gs_file_list list;
+    assert_int_equal(gs_file_list_find(&list, *state, NULL, 0).code, GS_INVALID_ARGUMENT);
+}
+
 static void hidden_files_never_match(void **state) {
     write_file(*state, ".secret", "s", 1);
     expect_code(*state, "*", GS_NOT_FOUND);
@@ -159,6 +164,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(patterns_that_could_leave_the_root_are_refused, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(a_pattern_without_files_is_not_found, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(no_pattern_at_all_is_refused, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(hidden_files_never_match, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_link_out_of_the_root_is_refused, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_link_to_an_outside_directory_is_not_followed, make_dir,

@@ -145,6 +145,7 @@ static void accumulated_micro_batches_equal_one_batch(void **state) {
         for (size_t i = 0; i < count; i++) {
             largest = fmax(largest, fabs((double)whole.grads[p][i]));
             distance = fmax(distance, fabs((double)(whole.grads[p][i] - parts.grads[p][i])));
+            assert_true(isfinite(parts.grads[p][i]));
         }
         if (distance > 1e-6 + 1e-5 * largest)
             fail_msg("%s: %g of %g", whole.list[p].spec.name, distance, largest);
@@ -321,6 +322,18 @@ static void impossible_sizes_are_refused(void **state) {
          .vocab = 8,
          .micro_batch = 1,
          .positions = 5},
+        {.layers = 1,
+         .heads = 1,
+         .channels = INT32_MAX / 3,
+         .context = 1,
+         .vocab = 8,
+         .micro_batch = 1},
+        {.layers = 1,
+         .heads = 1,
+         .channels = 8,
+         .context = 1,
+         .vocab = INT32_MAX,
+         .micro_batch = 1},
         {.layers = 256,
          .heads = 1,
          .channels = INT64_C(1) << 31,

@@ -60,6 +60,30 @@ static void gzip_is_refused_by_name(void **state) {
     expect(*state, &options, GS_DATA_LOSS, "gzip");
 }
 
+static void what_is_no_idx_file_is_refused(void **state) {
+    uint8_t other[sizeof good_images];
+    memcpy(other, good_images, sizeof other);
+    gs_dataset_options options = options_of(*state);
+    for (size_t i = 0; i < 2; i++) {
+        other[i] = 1;
+        write_pair(*state, other, sizeof other, good_labels, sizeof good_labels);
+        expect(*state, &options, GS_DATA_LOSS, "not an IDX file");
+        other[i] = 0;
+    }
+    const uint8_t dims[] = {0, 1, 5, 255};
+    for (size_t i = 0; i < sizeof dims; i++) {
+        other[3] = dims[i];
+        write_pair(*state, other, sizeof other, good_labels, sizeof good_labels);
+        expect(*state, &options, GS_DATA_LOSS, "dimensions");
+    }
+    for (size_t bytes = 0; bytes < 8; bytes++) {
+        write_pair(*state, good_images, bytes, good_labels, sizeof good_labels);
+        expect(*state, &options, GS_DATA_LOSS, "not an IDX file");
+        write_pair(*state, good_images, sizeof good_images, good_labels, bytes);
+        expect(*state, &options, GS_DATA_LOSS, "not an IDX file");
+    }
+}
+
 static void sizes_must_fill_the_file(void **state) {
     gs_dataset_options options = options_of(*state);
     write_pair(*state, good_images, sizeof good_images - 1, good_labels, sizeof good_labels);
@@ -103,6 +127,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(pixels_are_scaled_and_labels_are_targets, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(gzip_is_refused_by_name, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(what_is_no_idx_file_is_refused, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(sizes_must_fill_the_file, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(image_and_label_counts_must_agree, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(labels_and_pixels_must_fit_the_model, make_dir, remove_dir),

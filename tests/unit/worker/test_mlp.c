@@ -203,6 +203,9 @@ static void wrong_batches_are_refused(void **state) {
     gs_mlp_options options = {.dims = dims, .num_dims = 1, .micro_batch = 4};
     gs_model model;
     assert_int_equal(gs_mlp_create(&model, &options, f.device).code, GS_INVALID_ARGUMENT);
+    const int64_t wide[] = {INT64_C(1) << 31, INT64_C(1) << 31};
+    options = (gs_mlp_options){.dims = wide, .num_dims = 2, .micro_batch = 1};
+    assert_int_equal(gs_mlp_create(&model, &options, f.device).code, GS_INVALID_ARGUMENT);
     fixture_release(&f);
 }
 

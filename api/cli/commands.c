@@ -1,0 +1,383 @@
+// The commands that ask one question and print the answer, and the table of all commands.
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/cli/command.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+char *gs_cli_job_path(gs_cli *cli, const char *job, const char *rest) {
+    gs_strbuf path = {0};
+    char *escaped = gs_cli_http_escape(cli->http, job);
+    gs_strbuf_printf(&path, "/v1/jobs/%s%s", escaped ? escaped : "", rest);
+    free(escaped);
+    char *text = gs_strbuf_take(&path);
+    return text ? text : strdup("/v1/jobs");
+}
+
+int gs_cli_get(gs_cli *cli, gs_json **reply, const char *path) {
+    return gs_cli_http_call(cli->http, reply, &(gs_cli_request){.verb = "GET", .path = path});
+}
+
+static int get_of_job(gs_cli *cli, gs_json **reply, const char *rest) {
+    char *path = gs_cli_job_path(cli, cli->options.args[0], rest);
+    int exit_code = gs_cli_get(cli, reply, path);
+    free(path);
+    return exit_code;
+}
+
+static void add_query(gs_cli *cli, gs_strbuf *path, const char *name, const char *value) {
+    if (!value) return;
+    char *escaped = gs_cli_http_escape(cli->http, value);
+    gs_strbuf_printf(path, "%c%s=%s", strchr(gs_strbuf_text(path), '?') ? '&' : '?', name, escaped);
+    free(escaped);
+}
+
+static int print_list(gs_cli *cli, const char *path, const gs_cli_column *columns,
+                      size_t num_columns, const char *name_member) {
+    gs_json *reply = NULL;
+    int exit_code = gs_cli_get(cli, &reply, path);
+    if (exit_code == GS_EXIT_OK)
+        gs_cli_print_items(cli->options.format, reply, columns, num_columns, name_member);
+    gs_json_release(reply);
+    return exit_code;
+}
+
+static int print_job_list(gs_cli *cli, const char *rest, const gs_cli_column *columns,
+                          size_t num_columns, const char *name_member) {
+    char *path = gs_cli_job_path(cli, cli->options.args[0], rest);
+    int exit_code = print_list(cli, path, columns, num_columns, name_member);
+    free(path);
+    return exit_code;
+}
+
+static int list_jobs(gs_cli *cli) {
+    static const gs_cli_column columns[] = {{"ID", "id", NULL},
+                                            {"NAME", "name", NULL},
+                                            {"STATE", "state", NULL},
+                                            {"RANKS", "world_size", NULL},
+                                            {"STEP", "progress.step", NULL},
+                                            {"TARGET", "progress.target_steps", NULL},
+                                            {"LOSS", "latest.loss", gs_cli_write_number},
+                                            {"CREATED", "created_at", NULL},
+                                            {"MESSAGE", "message", NULL}};
+    const char *live = "queued,starting,running,recovering,paused,stopping";
+    gs_strbuf path = {0};
+    gs_strbuf_puts(&path, "/v1/jobs?limit=500");
+    add_query(cli, &path, "state",
+              cli->options.state ? cli->options.state
+              : cli->options.all ? NULL
+                                 : live);
+    add_query(cli, &path, "label", cli->options.label);
+    int exit_code = print_list(cli, gs_strbuf_text(&path), columns, COUNT(columns), "id");
+    gs_strbuf_release(&path);
+    return exit_code;
+}
+
+static void print_line(const gs_json *object, const char *title, const char *member,
+                       void (*write)(gs_strbuf *, const gs_json *)) {
+    const gs_json *value = gs_cli_find_member(object, member);
+    if (!value) return;
+    gs_strbuf text = {0};
+    write(&text, value);
+    printf("%-14s %s\n", title, gs_strbuf_text(&text));
+    gs_strbuf_release(&text);
+}
+
+static void print_failure(const gs_json *job) {
+    const gs_json *first = gs_cli_find_member(job, "failure.first");
+    if (first) {
+        printf("%-14s rank %" PRId64 " on %s, step %" PRId64, "first failure",
+               gs_json_int_or(first, "rank", -1), gs_json_string_or(first, "host", "?"),
+               gs_json_int_or(first, "step", 0));
+        if (gs_json_get(first, "exit_code"))
+            printf(", exit code %" PRId64, gs_json_int_or(first, "exit_code", 0));
+        putchar('\n');
+    }
+    print_line(job, "hint", "failure.hint", gs_cli_write_value);
+    const gs_json *tail = gs_cli_find_member(job, "failure.log_tail");
+    for (size_t i = 0; i < gs_json_count(tail); i++) {
+        gs_strbuf text = {0};
+        gs_cli_write_value(&text, gs_json_at(tail, i));
+        printf("  | %s\n", gs_strbuf_text(&text));
+        gs_strbuf_release(&text);
+    }
+}
+
+static void print_job(const gs_json *job) {
+    static const struct {
+        const char *title, *member;
+        void (*write)(gs_strbuf *, const gs_json *);
+    } lines[] = {{"id", "id", gs_cli_write_value},
+                 {"name", "name", gs_cli_write_value},
+                 {"state", "state", gs_cli_write_value},
+                 {"reason", "reason", gs_cli_write_value},
+                 {"message", "message", gs_cli_write_value},
+                 {"created", "created_at", gs_cli_write_value},
+                 {"ranks", "world_size", gs_cli_write_value},
+                 {"generation", "generation", gs_cli_write_value},
+                 {"restarts", "restarts", gs_cli_write_value},
+                 {"step", "progress.step", gs_cli_write_value},
+                 {"target", "progress.target_steps", gs_cli_write_value},
+                 {"eta", "progress.eta_seconds", gs_cli_write_seconds},
+                 {"loss", "latest.loss", gs_cli_write_number},
+                 {"step time", "latest.step_seconds", gs_cli_write_seconds},
+                 {"tokens/s", "latest.tokens_per_second", gs_cli_write_rate},
+                 {"exposed comm", "latest.comm_exposed_seconds", gs_cli_write_seconds},
+                 {"overlap", "latest.comm_overlap_ratio", gs_cli_write_number}};
+    for (size_t i = 0; i < COUNT(lines); i++)
+        print_line(job, lines[i].title, lines[i].member, lines[i].write);
+    print_failure(job);
+}
+
+// One object: as JSON, by its name, or by `print`.
+static int print_object(gs_cli *cli, const char *rest, const char *name_member,
+                        void (*print)(const gs_json *object)) {
+    gs_json *reply = NULL;
+    int exit_code = get_of_job(cli, &reply, rest);
+    if (exit_code == GS_EXIT_OK) {
+        if (cli->options.format == GS_CLI_TABLE)
+            print(reply);
+        else if (cli->options.format == GS_CLI_NAME)
+            puts(gs_json_string_or(reply, name_member, ""));
+        else
+            gs_cli_print_json(reply);
+    }
+    gs_json_release(reply);
+    return exit_code;
+}
+
+static int show_job(gs_cli *cli) {
+    return print_object(cli, "", "id", print_job);
+}
+
+static void print_plan(const gs_json *plan) {
+    static const gs_cli_column columns[] = {{"BUCKET", "index", NULL},
+                                            {"BYTES", "bytes", gs_cli_write_bytes},
+                                            {"LIMIT", "limit_bytes", gs_cli_write_bytes},
+                                            {"DTYPE", "dtype", NULL},
+                                            {"TENSORS", "tensors", NULL}};
+    print_line(plan, "revision", "revision", gs_cli_write_value);
+    print_line(plan, "reason", "reason", gs_cli_write_value);
+    print_line(plan, "hash", "hash", gs_cli_write_value);
+    print_line(plan, "bytes", "total_bytes", gs_cli_write_bytes);
+    const gs_json *buckets = gs_json_get(plan, "buckets");
+    gs_json *rows = gs_json_new_array();
+    for (size_t i = 0; i < gs_json_count(buckets); i++) {
+        gs_json *row = gs_json_copy(gs_json_at(buckets, i));
+        const gs_json *tensors = gs_json_get(row, "tensors");
+        char text[256];
+        snprintf(text, sizeof text, "%zu: %.100s … %.100s", gs_json_count(tensors),
+                 gs_json_string_or(gs_json_at(tensors, 0), "name", ""),
+                 gs_json_string_or(gs_json_at(tensors, gs_json_count(tensors) - 1), "name", ""));
+        gs_json_set_string(row, "tensors", text);
+        gs_json_push(rows, row);
+    }
+    gs_cli_print_table(rows, columns, COUNT(columns));
+    gs_json_release(rows);
+}
+
+static int show_plan(gs_cli *cli) {
+    return print_object(cli, "/plan", "hash", print_plan);
+}
+
+static void print_series(const gs_json *reply) {
+    const gs_json *series = gs_json_get(reply, "series");
+    for (size_t i = 0; i < gs_json_count(series); i++) {
+        const gs_json *points = gs_json_get(gs_json_at(series, i), "points");
+        const char *name = gs_json_string_or(gs_json_at(series, i), "name", "?");
+        for (size_t j = 0; j < gs_json_count(points); j++) {
+            gs_strbuf text = {0};
+            gs_cli_write_value(&text, gs_json_at(gs_json_at(points, j), 0));
+            gs_strbuf_putc(&text, '\t');
+            gs_cli_write_value(&text, gs_json_at(gs_json_at(points, j), 1));
+            printf("%s\t%s\n", name, gs_strbuf_text(&text));
+            gs_strbuf_release(&text);
+        }
+    }
+}
+
+static void print_metrics(const gs_json *reply) {
+    static const gs_cli_column columns[] = {
+        {"RANK", "rank", NULL},
+        {"STEP", "step", NULL},
+        {"LOSS", "loss", gs_cli_write_number},
+        {"STEP TIME", "step_seconds", gs_cli_write_seconds},
+        {"TOKENS/S", "tokens_per_second", gs_cli_write_rate},
+        {"EXPOSED", "comm_exposed_seconds", gs_cli_write_seconds},
+        {"OVERLAP", "overlap_ratio", gs_cli_write_number},
+        {"LAG", "lag_seconds", gs_cli_write_seconds}};
+    gs_cli_print_table(gs_json_get(reply, "ranks"), columns, COUNT(columns));
+}
+
+static int show_metrics(gs_cli *cli) {
+    if (!cli->options.series) return print_object(cli, "/metrics", "job", print_metrics);
+    gs_strbuf rest = {0};
+    gs_strbuf_puts(&rest, "/series");
+    add_query(cli, &rest, "name", cli->options.series);
+    int exit_code = print_object(cli, gs_strbuf_text(&rest), "job", print_series);
+    gs_strbuf_release(&rest);
+    return exit_code;
+}
+
+static int list_workers(gs_cli *cli) {
+    static const gs_cli_column columns[] = {
+        {"WORKER", "id", NULL},
+        {"HOST", "host", NULL},
+        {"STATE", "state", NULL},
+        {"SLOTS", "slots", NULL},
+        {"BUSY", "slots_busy", NULL},
+        {"CORES", "cores", NULL},
+        {"HEARTBEAT", "heartbeat_age_seconds", gs_cli_write_seconds}};
+    static const gs_cli_column ranks[] = {{"RANK", "rank", NULL},
+                                          {"WORKER", "worker", NULL},
+                                          {"HOST", "host", NULL},
+                                          {"SLOT", "slot", NULL},
+                                          {"PID", "pid", NULL},
+                                          {"STATE", "state", NULL},
+                                          {"STEP", "step", NULL},
+                                          {"LAG", "lag_seconds", gs_cli_write_seconds},
+                                          {"MEMORY", "resident_memory_bytes", gs_cli_write_bytes}};
+    if (cli->options.num_args > 0)
+        return print_job_list(cli, "/workers", ranks, COUNT(ranks), "rank");
+    return print_list(cli, "/v1/workers", columns, COUNT(columns), "id");
+}
+
+static int list_checkpoints(gs_cli *cli) {
+    static const gs_cli_column columns[] = {
+        {"STEP", "step", NULL},          {"BYTES", "bytes", gs_cli_write_bytes},
+        {"RANKS", "world_size", NULL},   {"VERIFIED", "verified", NULL},
+        {"CREATED", "created_at", NULL}, {"DIRECTORY", "directory", NULL}};
+    return print_job_list(cli, "/checkpoints", columns, COUNT(columns), "step");
+}
+
+static int list_events(gs_cli *cli) {
+    static const gs_cli_column columns[] = {{"AT", "at", NULL},
+                                            {"JOB", "job", NULL},
+                                            {"SEVERITY", "severity", NULL},
+                                            {"REASON", "reason", NULL},
+                                            {"MESSAGE", "message", NULL}};
+    if (cli->options.num_args > 0)
+        return print_job_list(cli, "/events?limit=500", columns, COUNT(columns), "sequence");
+    return print_list(cli, "/v1/events?limit=500", columns, COUNT(columns), "sequence");
+}
+
+static int stop_job(gs_cli *cli) {
+    char *path = gs_cli_job_path(cli, cli->options.args[0], "/stop");
+    gs_json *job = NULL;
+    int exit_code =
+        gs_cli_http_call(cli->http, &job,
+                         &(gs_cli_request){.verb = "POST",
+                                           .path = path,
+                                           .body = cli->options.now ? "{\"mode\":\"now\"}"
+                                                                    : "{\"mode\":\"graceful\"}"});
+    free(path);
+    if (exit_code == GS_EXIT_OK) {
+        if (cli->options.format == GS_CLI_JSON)
+            gs_cli_print_json(job);
+        else
+            puts(gs_json_string_or(job, "id", ""));
+        if (cli->options.wait) exit_code = gs_cli_follow_job(cli, gs_json_string_or(job, "id", ""));
+        if (exit_code == GS_EXIT_CANCELLED) exit_code = GS_EXIT_OK;  // as asked
+    }
+    gs_json_release(job);
+    return exit_code;
+}
+
+static int delete_job(gs_cli *cli) {
+    char *path =
+        gs_cli_job_path(cli, cli->options.args[0], cli->options.purge ? "?purge=true" : "");
+    int exit_code =
+        gs_cli_http_call(cli->http, NULL, &(gs_cli_request){.verb = "DELETE", .path = path});
+    free(path);
+    return exit_code;
+}
+
+static int check_health(gs_cli *cli) {
+    gs_strbuf text = {0};
+    int exit_code = gs_cli_http_text(
+        cli->http, &text,
+        &(gs_cli_request){.verb = "GET", .path = "/livez", .accept = "text/plain", .once = true});
+    if (exit_code == GS_EXIT_OK) printf("%s is alive\n", gs_cli_http_server(cli->http));
+    gs_strbuf_release(&text);
+    return exit_code;
+}
+
+static int show_version(gs_cli *cli) {
+    gs_json *system = NULL;
+    printf("gradsync %s\n", GRADSYNC_VERSION);
+    int exit_code = gs_cli_http_call(
+        cli->http, &system,
+        &(gs_cli_request){.verb = "GET", .path = "/v1/system", .quiet = true, .once = true});
+    const char *server = gs_json_string_or(system, "version", NULL);
+    if (exit_code == GS_EXIT_OK && server) {
+        printf("server %s at %s\n", server, gs_cli_http_server(cli->http));
+        if (strcmp(server, GRADSYNC_VERSION) != 0)
+            fprintf(stderr, "gradsync: the server has another version\n");
+    }
+    gs_json_release(system);
+    return GS_EXIT_OK;
+}
+
+const gs_cli_command gs_cli_commands[] = {
+    {"up", NULL, "", "nkrdH", "start a coordinator and workers here, in the foreground",
+     "Starts gradsync-coordinator and workers found beside this program, waits until jobs are\n"
+     "accepted, and prints the addresses. Ctrl-C ends all of them; what they stored stays.\n\n"
+     "  gradsync up --workers 2 --data-root ~/texts\n"
+     "  gradsync up --workers 1 --slots 4 --http 127.0.0.1:9000",
+     0, 0, true, gs_cli_up},
+    {"submit", NULL, "FILE|-", "sWDo", "submit a job; prints its id",
+     "The job file is JSON; comments are allowed. --set changes members of it.\n\n"
+     "  gradsync submit job.json\n"
+     "  gradsync submit job.json --set steps.target=500 --set reducer.bucket_cap_bytes=8MiB "
+     "--wait\n"
+     "  echo '{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":100}}' | gradsync submit -\n"
+     "  gradsync submit job.json --dry-run",
+     1, 1, false, gs_cli_submit},
+    {"list", "ls", "", "aSlo", "list jobs",
+     "Jobs that have not ended, newest first; --all lists every job.\n\n"
+     "  gradsync list --all\n"
+     "  gradsync list --state failed -o json | jq '.items[].failure.first'",
+     0, 0, false, list_jobs},
+    {"show", "get", "JOB", "o", "one job, with its reason sentence",
+     "  gradsync show hello\n  gradsync show j-01jqz7w3t5x0 -o json | jq .latest", 1, 1, false,
+     show_job},
+    {"watch", NULL, "JOB", "", "follow a job to its end",
+     "A progress line with loss, tokens/s and exposed communication; on a terminal it is redrawn,\n"
+     "else printed every 10 s and on every change. Ends with the job's result: 0 succeeded,\n"
+     "1 failed, 9 cancelled.\n\n  gradsync watch hello",
+     1, 1, false, gs_cli_watch},
+    {"logs", NULL, "JOB", "fRtLg", "what the ranks said",
+     "Rank 0 and everybody's warnings, unless --rank says otherwise.\n\n"
+     "  gradsync logs hello --tail 50\n  gradsync logs hello -f --rank all\n"
+     "  gradsync logs hello --level error --rank all",
+     1, 1, false, gs_cli_logs},
+    {"stop", NULL, "JOB", "NWo", "stop a job, saving a checkpoint first",
+     "  gradsync stop hello\n  gradsync stop hello --now     # without saving", 1, 1, false,
+     stop_job},
+    {"delete", "rm", "JOB", "P", "forget a job that has ended",
+     "  gradsync delete hello\n  gradsync delete hello --purge     # its checkpoints and logs too",
+     1, 1, false, delete_job},
+    {"sample", NULL, "JOB", "o", "text that the trained model wrote",
+     "The sample that the job made at its end (sample.tokens in the job file asks for one).\n\n"
+     "  gradsync sample hello",
+     1, 1, false, gs_cli_sample},
+    {"workers", NULL, "[JOB]", "o", "workers and their slots, or the ranks of a job",
+     "  gradsync workers\n  gradsync workers hello", 0, 1, false, list_workers},
+    {"checkpoints", NULL, "JOB", "o", "checkpoints of a job", "  gradsync checkpoints hello", 1, 1,
+     false, list_checkpoints},
+    {"events", NULL, "[JOB]", "o", "what happened, oldest first",
+     "  gradsync events\n  gradsync events hello", 0, 1, false, list_events},
+    {"plan", NULL, "JOB", "o", "the bucket plan in use", "  gradsync plan hello", 1, 1, false,
+     show_plan},
+    {"metrics", NULL, "JOB", "eo", "latest values of all ranks, or series by step",
+     "  gradsync metrics hello\n  gradsync metrics hello --series loss,step_seconds", 1, 1, false,
+     show_metrics},
+    {"health", NULL, "", "", "whether the server is alive (exit code 0)", "  gradsync health", 0, 0,
+     false, check_health},
+    {"version", NULL, "", "", "versions of this program and of the server", "  gradsync version", 0,
+     0, false, show_version},
+};
+const int gs_cli_num_commands = (int)COUNT(gs_cli_commands);

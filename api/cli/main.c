@@ -1,0 +1,282 @@
+// gradsync: the command line. The first word is the command; flags may stand before or behind it.
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/cli/command.h"
+#include "core/config.h"
+
+const char *argp_program_version = "gradsync " GRADSYNC_VERSION;
+
+// Keys are the letters of gs_cli_command.flags; above 255 they have no short form.
+enum {
+    KEY_SERVER = 256,
+    KEY_TIMEOUT,
+    KEY_DEBUG,
+    KEY_SET,
+    KEY_WAIT,
+    KEY_DRY_RUN,
+    KEY_NOW,
+    KEY_ALL,
+    KEY_STATE,
+    KEY_LABEL,
+    KEY_RANK,
+    KEY_TAIL,
+    KEY_LEVEL,
+    KEY_GREP,
+    KEY_SERIES,
+    KEY_PURGE,
+    KEY_WORKERS,
+    KEY_SLOTS,
+    KEY_DATA_ROOT,
+    KEY_DATA_DIR,
+    KEY_HTTP
+};
+
+static const struct {
+    char letter;
+    struct argp_option option;
+} flags[] = {
+    {'s', {"set", KEY_SET, "MEMBER=VALUE", 0, "change a member of the job: steps.target=500", 0}},
+    {'W', {"wait", KEY_WAIT, NULL, 0, "follow the job; the exit code is its result", 0}},
+    {'D', {"dry-run", KEY_DRY_RUN, NULL, 0, "only validate; prints the full job", 0}},
+    {'N', {"now", KEY_NOW, NULL, 0, "end the ranks at once, without saving", 0}},
+    {'P', {"purge", KEY_PURGE, NULL, 0, "delete checkpoints and logs too", 0}},
+    {'a', {"all", KEY_ALL, NULL, 0, "also jobs that have ended", 0}},
+    {'S', {"state", KEY_STATE, "STATES", 0, "only these states, separated by commas", 0}},
+    {'l', {"label", KEY_LABEL, "KEY:VALUE", 0, "only jobs with this label", 0}},
+    {'f', {"follow", 'f', NULL, 0, "stay until the job has ended", 0}},
+    {'R', {"rank", KEY_RANK, "RANKS", 0, "all, or numbers separated by commas", 0}},
+    {'t', {"tail", KEY_TAIL, "LINES", 0, "begin with the last so many lines", 0}},
+    {'L', {"level", KEY_LEVEL, "LEVEL", 0, "this level and above", 0}},
+    {'g', {"grep", KEY_GREP, "REGEX", 0, "only lines that match", 0}},
+    {'e', {"series", KEY_SERIES, "NAMES", 0, "history of these values by step", 0}},
+    {'n', {"workers", KEY_WORKERS, "N", 0, "worker agents to start (default 1)", 0}},
+    {'k', {"slots", KEY_SLOTS, "K", 0, "slots of each worker (default 1)", 0}},
+    {'r',
+     {"data-root", KEY_DATA_ROOT, "DIR", 0, "what data patterns are relative to (default .)", 0}},
+    {'d',
+     {"data-dir", KEY_DATA_DIR, "DIR", 0,
+      "where the coordinator stores (default ~/.local/state/gradsync)", 0}},
+    {'H', {"http", KEY_HTTP, "ADDR:PORT", 0, "where to serve (default 127.0.0.1:8470)", 0}},
+};
+
+static const struct argp_option common_options[] = {
+    {"server", KEY_SERVER, "URL", 0,
+     "the coordinator (default GRADSYNC_SERVER, else http://127.0.0.1:8470)", 1},
+    {"timeout", KEY_TIMEOUT, "SECONDS", 0, "how long a server that is away is tried (default 10)",
+     1},
+    {"output", 'o', "FORMAT", 0, "table, json or name", 1},
+    {"debug", KEY_DEBUG, NULL, 0, "show the HTTP exchange", 1},
+    {0}};
+
+static bool set_text_option(gs_cli_options *options, int key, const char *value) {
+    const struct {
+        int key;
+        const char **member;
+    } texts[] = {{KEY_SERVER, &options->server},
+                 {KEY_STATE, &options->state},
+                 {KEY_LABEL, &options->label},
+                 {KEY_RANK, &options->rank},
+                 {KEY_TAIL, &options->tail},
+                 {KEY_LEVEL, &options->level},
+                 {KEY_GREP, &options->grep},
+                 {KEY_SERIES, &options->series},
+                 {KEY_WORKERS, &options->workers},
+                 {KEY_SLOTS, &options->slots},
+                 {KEY_DATA_ROOT, &options->data_root},
+                 {KEY_DATA_DIR, &options->data_dir},
+                 {KEY_HTTP, &options->http}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        if (texts[i].key != key) continue;
+        *texts[i].member = value;
+        return true;
+    }
+    return false;
+}
+
+static bool set_switch(gs_cli_options *options, int key) {
+    const struct {
+        int key;
+        bool *member;
+    } switches[] = {{KEY_WAIT, &options->wait},       {KEY_NOW, &options->now},
+                    {KEY_DRY_RUN, &options->dry_run}, {KEY_ALL, &options->all},
+                    {KEY_PURGE, &options->purge},     {KEY_DEBUG, &options->debug},
+                    {'f', &options->follow}};
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
+        if (switches[i].key != key) continue;
+        *switches[i].member = true;
+        return true;
+    }
+    return false;
+}
+
+static error_t take_option(int key, char *value, struct argp_state *state) {
+    gs_cli_options *options = state->input;
+    if (key == ARGP_KEY_ARG) {
+        if (options->num_args == GS_CLI_MAX_ARGS)
+            argp_error(state, "too many arguments");
+        else
+            options->args[options->num_args++] = value;
+        return 0;
+    }
+    if (set_text_option(options, key, value) || set_switch(options, key)) return 0;
+    if (key == KEY_SET) {
+        if (options->num_sets == GS_CLI_MAX_SETS)
+            argp_error(state, "more than %d --set", GS_CLI_MAX_SETS);
+        else
+            options->sets[options->num_sets++] = value;
+        return 0;
+    }
+    if (key == KEY_TIMEOUT) {
+        char *end;
+        options->timeout_seconds = strtod(value, &end);
+        if (end == value || *end || !(options->timeout_seconds >= 0) ||
+            options->timeout_seconds > 86400)
+            argp_error(state, "--timeout: '%s' is not a number of seconds", value);
+        return 0;
+    }
+    if (key == 'o') {
+        if (!gs_cli_format_from_name(&options->format, value))
+            argp_error(state, "--output: '%s' is not table, json or name", value);
+        return 0;
+    }
+    return ARGP_ERR_UNKNOWN;
+}
+
+static const gs_cli_command *find_command(const char *name) {
+    for (int i = 0; i < gs_cli_num_commands; i++) {
+        const gs_cli_command *command = &gs_cli_commands[i];
+        if (strcmp(command->name, name) == 0 ||
+            (command->alias && strcmp(command->alias, name) == 0))
+            return command;
+    }
+    return NULL;
+}
+
+static void print_commands(FILE *out) {
+    fprintf(out, "Usage: gradsync [--server URL] COMMAND [ARGUMENT...]\n\n"
+                 "Launches, watches and stops distributed training jobs.\n\n");
+    for (int i = 0; i < gs_cli_num_commands; i++)
+        fprintf(out, "  %-12s %s\n", gs_cli_commands[i].name, gs_cli_commands[i].summary);
+    fprintf(out,
+            "\nBegin with:\n"
+            "  gradsync up --workers 2                              # in one terminal\n"
+            "  echo '{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":200}}' | gradsync submit "
+            "- --wait\n\n"
+            "`gradsync COMMAND --help` shows flags and examples of a command.\n"
+            "Exit codes: 0 done, 1 job failed, 2 usage, 3 not found, 4 conflict, 5 not allowed,\n"
+            "6 server away, 7 not valid, 8 timed out, 9 job cancelled, 130 interrupted.\n");
+}
+
+static int refuse_command(const char *name) {
+    const char *names[64];
+    size_t num_names = 0;
+    for (int i = 0; i < gs_cli_num_commands && i < 64; i++)
+        names[num_names++] = gs_cli_commands[i].name;
+    const char *nearest = gs_nearest_word(name, names, num_names);
+    fprintf(stderr, "gradsync: unknown command '%s'", name);
+    if (nearest) fprintf(stderr, "; did you mean '%s'?", nearest);
+    fprintf(stderr, "\n  `gradsync --help` lists the commands\n");
+    return GS_EXIT_USAGE;
+}
+
+// The place of the command in argv: the first word that is neither a flag nor the value of one.
+static int find_command_word(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] != '-') return i;
+        bool takes_value = strcmp(argv[i], "--server") == 0 || strcmp(argv[i], "--timeout") == 0 ||
+                           strcmp(argv[i], "--output") == 0 || strcmp(argv[i], "-o") == 0;
+        if (takes_value) i++;
+    }
+    return 0;
+}
+
+// argv without the command, parsed by the command's own table.
+static int parse_command(gs_cli_options *options, const gs_cli_command *command, int at, int argc,
+                         char **argv) {
+    struct argp_option
+        table[sizeof flags / sizeof *flags + sizeof common_options / sizeof *common_options];
+    char usage[64], documentation[2048], name[64];
+    size_t num_options = 0;
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (strchr(command->flags, flags[i].letter)) table[num_options++] = flags[i].option;
+    for (size_t i = 0; i < sizeof common_options / sizeof *common_options; i++)
+        table[num_options++] = common_options[i];
+    snprintf(usage, sizeof usage, "%s", command->args);
+    snprintf(documentation, sizeof documentation, "%s\v%s", command->summary, command->help);
+    snprintf(name, sizeof name, "gradsync %s", command->name);
+
+    char **words = calloc((size_t)argc + 1, sizeof *words);
+    if (!words) return GS_EXIT_JOB_FAILED;
+    int num_words = 0;
+    words[num_words++] = name;
+    for (int i = 1; i < argc; i++)
+        if (i != at) words[num_words++] = argv[i];
+    struct argp argp = {
+        .options = table, .parser = take_option, .args_doc = usage, .doc = documentation};
+    error_t error = argp_parse(&argp, num_words, words, 0, NULL, options);
+    free(words);
+    if (error) return GS_EXIT_USAGE;
+    if (options->num_args < command->least_args || options->num_args > command->most_args) {
+        fprintf(stderr, "Usage: gradsync %s %s\n  `gradsync %s --help` shows examples\n",
+                command->name, command->args, command->name);
+        return GS_EXIT_USAGE;
+    }
+    return GS_EXIT_OK;
+}
+
+static int run_command(const gs_cli_command *command, gs_cli *cli) {
+    const char *server = cli->options.server ? cli->options.server : getenv("GRADSYNC_SERVER");
+    if (!server || !*server) server = "http://127.0.0.1:8470";
+    char url[1024];
+    size_t len = strlen(server);
+    while (len > 0 && server[len - 1] == '/') len--;
+    snprintf(url, sizeof url, "%s%.*s", strstr(server, "://") ? "" : "http://", (int)len, server);
+    if (!command->no_server) {
+        cli->http = gs_cli_http_open(url, cli->options.timeout_seconds, cli->options.debug);
+        if (!cli->http) {
+            fprintf(stderr, "gradsync: cannot start the HTTP client\n");
+            return GS_EXIT_JOB_FAILED;
+        }
+    }
+    int exit_code = command->run(cli);
+    gs_cli_http_close(cli->http);
+    return exit_code;
+}
+
+int main(int argc, char **argv) {
+    argp_err_exit_status = GS_EXIT_USAGE;
+    int at = find_command_word(argc, argv);
+    const char *name = at ? argv[at] : "";
+    bool asks_help = strcmp(name, "help") == 0;
+    for (int i = 1; i < argc && !at; i++) {
+        if (strcmp(argv[i], "--version") == 0) name = "version";
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) asks_help = true;
+    }
+    if (asks_help && at && at + 1 < argc) {  // "help submit" is "submit --help"
+        const gs_cli_command *about = find_command(argv[at + 1]);
+        if (!about) return refuse_command(argv[at + 1]);
+        char help[] = "--help", *words[] = {argv[0], argv[at + 1], help, NULL};
+        gs_cli_options unused = {0};
+        return parse_command(&unused, about, 1, 3, words);
+    }
+    if (asks_help) {
+        print_commands(stdout);
+        return GS_EXIT_OK;
+    }
+    if (!*name) {
+        print_commands(stderr);
+        return GS_EXIT_USAGE;
+    }
+    if (!at && strcmp(name, "version") == 0) {
+        puts(argp_program_version);
+        return GS_EXIT_OK;
+    }
+    const gs_cli_command *command = find_command(name);
+    if (!command) return refuse_command(name);
+    gs_cli cli = {.options = {.timeout_seconds = 10}};
+    int exit_code = parse_command(&cli.options, command, at, argc, argv);
+    return exit_code == GS_EXIT_OK ? run_command(command, &cli) : exit_code;
+}

@@ -1,0 +1,142 @@
+// gradsync-api: the HTTP API in a process of its own, for a coordinator that is elsewhere.
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sysexits.h>
+
+#include "api/api.h"
+#include "core/config.h"
+#include "core/log.h"
+#include "rpc/config_file.h"
+
+typedef struct api_settings {
+    char *http, *coordinator, *checkpoints, *log_level, *port_file;
+    bool insecure_no_auth;
+} api_settings;
+
+static const gs_config_field fields[] = {
+    {.name = "http",
+     .offset = offsetof(api_settings, http),
+     .default_value = "127.0.0.1:8470",
+     .metavar = "ADDR:PORT",
+     .help = "where to serve HTTP; port 0 picks one"},
+    {.name = "coordinator",
+     .offset = offsetof(api_settings, coordinator),
+     .default_value = "tcp://127.0.0.1:8471",
+     .metavar = "URL",
+     .help = "the coordinator's control address"},
+    {.name = "checkpoints",
+     .offset = offsetof(api_settings, checkpoints),
+     .metavar = "DIR",
+     .help = "the directory of all checkpoints"},
+    {.name = "port_file",
+     .offset = offsetof(api_settings, port_file),
+     .metavar = "FILE",
+     .help = "write the address really used to this file, as JSON"},
+    {.name = "insecure_no_auth",
+     .type = GS_CONFIG_BOOL,
+     .offset = offsetof(api_settings, insecure_no_auth),
+     .default_value = "false",
+     .help = "serve other than loopback addresses although nobody has to show credentials"},
+    {.name = "log_level",
+     .offset = offsetof(api_settings, log_level),
+     .default_value = "info",
+     .metavar = "LEVEL",
+     .help = "debug, info, warn, error or off"},
+};
+
+static const gs_config_program program = {
+    .name = "gradsync-api",
+    .synopsis = "[--http ADDR:PORT] [--coordinator URL]",
+    .description = "Serves the gradsync HTTP API for a coordinator that runs elsewhere.",
+    .fields = fields,
+    .num_fields = sizeof fields / sizeof *fields,
+    .read_file = gs_config_file_read,
+};
+
+// A connection is a file; the soft limit of most systems is meant for other programs.
+static void raise_file_limit(void) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= 4096) return;
+    files.rlim_cur = files.rlim_max < 4096 ? files.rlim_max : 4096;
+    if (setrlimit(RLIMIT_NOFILE, &files) != 0)
+        gs_log_warn("cannot raise the limit of open files", "limit=%llu",
+                    (unsigned long long)files.rlim_cur);
+}
+
+// Whole or not at all: readers wait for the file to appear.
+static gs_status write_port_file(const char *path, const char *address) {
+    char temporary[4096];
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.new", path) >= sizeof temporary)
+        return gs_error(GS_INVALID_ARGUMENT, "--port-file: the path is too long");
+    FILE *file = fopen(temporary, "we");
+    if (!file) return gs_error(GS_NOT_FOUND, "--port-file: cannot create %s", temporary);
+    fprintf(file, "{\"http\":\"%s\"}\n", address);
+    if (fclose(file) != 0 || rename(temporary, path) != 0)
+        return gs_error(GS_DATA_LOSS, "--port-file: cannot write %s", path);
+    return gs_ok();
+}
+
+static int exit_code_of(gs_status status) {
+    if (status.code == GS_INVALID_ARGUMENT) return EX_USAGE;
+    if (status.code == GS_FAILED_PRECONDITION) return EX_UNAVAILABLE;
+    return EX_OSERR;
+}
+
+static gs_status run_api(const api_settings *settings, const sigset_t *signals) {
+    gs_rpc_context *context = NULL;
+    gs_api *api = NULL;
+    gs_status status = gs_rpc_context_create(&context);
+    gs_api_options options = {.http_address = settings->http,
+                              .context = context,
+                              .rpc_endpoint = settings->coordinator,
+                              .checkpoints_dir = settings->checkpoints,
+                              .insecure_no_auth = settings->insecure_no_auth};
+    if (!status.code) status = gs_api_start(&api, &options);
+    if (!status.code && *settings->port_file)
+        status = write_port_file(settings->port_file, gs_api_address(api));
+    if (!status.code) {
+        int received = 0;
+        sigwait(signals, &received);
+        gs_log_info("stopping", "signal=%d", received);
+    }
+    gs_api_stop(api);
+    if (context) gs_rpc_context_destroy(context);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    api_settings settings = {0};
+    gs_config_outcome outcome;
+    gs_status status = gs_config_parse(&settings, &outcome, &program, argc, argv);
+    if (status.code) {
+        fprintf(stderr, "gradsync-api: %s\n", status.message);
+        return EX_USAGE;
+    }
+    if (outcome == GS_CONFIG_EXIT) {
+        gs_config_release(&settings, &program);
+        return EX_OK;
+    }
+    gs_log_level level;
+    if (!gs_log_level_from_name(&level, settings.log_level)) {
+        fprintf(stderr, "gradsync-api: --log-level: '%s' is no level\n", settings.log_level);
+        gs_config_release(&settings, &program);
+        return EX_USAGE;
+    }
+    gs_log_set_level(level);
+    raise_file_limit();
+
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    signal(SIGPIPE, SIG_IGN);
+
+    status = run_api(&settings, &signals);
+    if (status.code) gs_log_error("cannot serve", "error=\"%s\"", status.message);
+    gs_config_release(&settings, &program);
+    return status.code ? exit_code_of(status) : EX_OK;
+}

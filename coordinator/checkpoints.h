@@ -1,0 +1,34 @@
+// What has been saved: reported, verified by reading, listed, retained. Loop thread; files and rows are
+// touched by the writer.
+#ifndef COORDINATOR_CHECKPOINTS_H
+#define COORDINATOR_CHECKPOINTS_H
+
+#include "coordinator/coordinator.h"
+
+gs_checkpoints *gs_checkpoints_create(void);  // NULL: out of memory
+void gs_checkpoints_destroy(gs_checkpoints *checkpoints);
+GS_NODISCARD gs_status gs_checkpoints_load(gs_coordinator *coordinator, gs_job_store *store);
+// Removes what a crash left: manifest-less and temporary directories older than an hour.
+void gs_checkpoints_sweep(gs_coordinator *coordinator, gs_job *job);
+
+void gs_checkpoints_job_directory(char *path, size_t path_bytes, const gs_coordinator *coordinator,
+                                  const gs_job *job);
+// {step, directory} of the newest one that was verified; NULL: none.
+gs_json *gs_checkpoints_newest(const gs_coordinator *coordinator, const gs_job *job);
+int64_t gs_checkpoints_newest_step(const gs_job *job);  // −1: none
+bool gs_checkpoints_pending(const gs_job *job);         // being verified
+void gs_checkpoints_purge(gs_coordinator *coordinator, gs_job *job);  // files of a job that goes
+
+typedef struct gs_checkpoint_facts {
+    int64_t last_success_ms, last_success_step, last_bytes, last_verified_ms;
+    uint64_t failures_space, failures_io, failures_digest;
+    gs_histogram save_seconds;
+} gs_checkpoint_facts;
+const gs_checkpoint_facts *gs_checkpoints_facts(const gs_job *job);
+
+void gs_checkpointed(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                     const gs_json *request);
+void gs_list_checkpoints(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                         const gs_json *request);
+
+#endif

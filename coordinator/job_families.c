@@ -1,0 +1,292 @@
+#include "coordinator/job_families.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "coordinator/checkpoints.h"
+#include "coordinator/job_metrics.h"
+#include "coordinator/run.h"
+#include "core/clock.h"
+
+#define MAX_RANKS 64
+#define MAX_BUCKETS 64
+
+#define JOB_FAMILY(id, text, kind, ...)                                                            \
+    static const gs_metric_family id = {                                                           \
+        .name = #id, .help = text, .type = kind, .labels = {"job_id", ##__VA_ARGS__}}
+#define JOB_HISTOGRAM(id, text, ladder, ...)                                                       \
+    static const gs_metric_family id = {.name = #id,                                               \
+                                        .help = text,                                              \
+                                        .type = GS_HISTOGRAM,                                      \
+                                        .labels = {"job_id", ##__VA_ARGS__},                       \
+                                        .bounds = ladder,                                          \
+                                        .num_bounds = sizeof ladder / sizeof ladder[0]}
+
+JOB_FAMILY(gradsync_job_info, "What the job is; always 1.", GS_GAUGE, "name", "model", "optimizer",
+           "hook", "sharding");
+JOB_FAMILY(gradsync_job_state, "1 for the present state, 0 for the others.", GS_GAUGE, "state");
+JOB_FAMILY(gradsync_job_created_timestamp_seconds, "When the job was submitted.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_start_timestamp_seconds, "When its ranks were first started.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_generation, "Membership generation.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_world_size, "Ranks of the present generation.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_world_size_min, "Fewest ranks it runs with.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_world_size_max, "Most ranks it runs with.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_waiting_workers, "Ranks that have joined and have not started.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_step, "Committed step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_target_steps, "Step at which the job ends.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_steps_total, "Steps committed by the trainers seen.", GS_COUNTER);
+JOB_FAMILY(gradsync_job_tokens_total, "Tokens in committed steps.", GS_COUNTER);
+JOB_FAMILY(gradsync_job_samples_total, "Samples in committed steps.", GS_COUNTER);
+JOB_FAMILY(gradsync_job_loss, "Loss of the last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_eval_loss, "Loss of the last evaluation.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_learning_rate, "Learning rate of the last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_grad_norm, "Gradient norm of the last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_buckets, "Buckets of the plan.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_parameters, "Elements of all parameters.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_skipped_steps_total, "Steps without an update.", GS_COUNTER, "reason");
+JOB_FAMILY(gradsync_plan_rebuilds_total, "Plans that replaced another.", GS_COUNTER, "reason");
+JOB_FAMILY(gradsync_step_phase_seconds_total, "Where the time of steps went.", GS_COUNTER, "rank",
+           "phase");
+JOB_HISTOGRAM(gradsync_step_duration_seconds, "Duration of steps.", gs_step_bounds);
+JOB_HISTOGRAM(gradsync_reduce_duration_seconds, "Launch to completion of reductions.",
+              gs_reduce_bounds, "op", "bucket");
+JOB_FAMILY(gradsync_reduce_payload_bytes_total, "Bytes reduced, before compression.", GS_COUNTER,
+           "rank", "op");
+JOB_FAMILY(gradsync_reduce_wire_bytes_total, "Bytes really sent.", GS_COUNTER, "rank", "op");
+JOB_FAMILY(gradsync_reduce_algorithm_bandwidth_bytes_per_second,
+           "Bytes by time of a bucket, last step.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_reduce_bus_bandwidth_bytes_per_second,
+           "The same times 2(n-1)/n.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_comm_busy_seconds_total, "Time with a collective in flight.", GS_COUNTER, "rank");
+JOB_FAMILY(gradsync_comm_exposed_seconds_total,
+           "Time with a collective in flight and compute idle.", GS_COUNTER, "rank");
+JOB_FAMILY(gradsync_comm_overlap_ratio, "1 - exposed / busy of the last step.", GS_GAUGE, "rank");
+JOB_FAMILY(gradsync_bucket_bytes, "Bytes of a bucket.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_bucket_tensors, "Tensors of a bucket.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_bucket_plan_position, "Planned order.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_bucket_ready_offset_seconds, "Ready time since backward began, last step.",
+           GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_bucket_order_mismatches_total, "Steps whose order was not the planned one.",
+           GS_COUNTER);
+JOB_FAMILY(gradsync_rank_wait_seconds_total, "Time from bucket ready to its first byte.", GS_COUNTER,
+           "rank");
+JOB_FAMILY(gradsync_rank_lag_seconds, "Largest wait of all ranks minus the own.", GS_GAUGE, "rank");
+JOB_FAMILY(gradsync_rank_last_arrivals_total, "Reports in which the rank waited least.", GS_COUNTER,
+           "rank");
+JOB_FAMILY(gradsync_compression_ratio, "Payload by wire bytes.", GS_GAUGE);
+JOB_FAMILY(gradsync_non_finite_gradients_total, "Values that were not finite.", GS_COUNTER, "rank");
+JOB_FAMILY(gradsync_worker_info, "Where a rank runs; always 1.", GS_GAUGE, "rank", "worker_id",
+           "host", "device", "device_uuid");
+JOB_FAMILY(gradsync_worker_up, "1 while the rank is connected.", GS_GAUGE, "rank");
+JOB_FAMILY(gradsync_worker_last_heartbeat_timestamp_seconds, "When a rank was last heard.", GS_GAUGE,
+           "rank");
+JOB_FAMILY(gradsync_worker_resident_memory_bytes, "Resident memory of a rank.", GS_GAUGE, "rank");
+JOB_HISTOGRAM(gradsync_checkpoint_duration_seconds, "Duration of checkpoints.", gs_checkpoint_bounds,
+              "operation");
+JOB_FAMILY(gradsync_checkpoint_bytes, "Size of the last checkpoint.", GS_GAUGE);
+JOB_FAMILY(gradsync_checkpoint_last_success_timestamp_seconds, "When the last one was saved.",
+           GS_GAUGE);
+JOB_FAMILY(gradsync_checkpoint_last_success_step, "Step of the last one.", GS_GAUGE);
+JOB_FAMILY(gradsync_checkpoint_last_verified_timestamp_seconds, "When one was last verified.",
+           GS_GAUGE);
+JOB_FAMILY(gradsync_checkpoint_failures_total, "Checkpoints that failed.", GS_COUNTER, "cause");
+
+typedef struct gs_job_page {
+    gs_metrics *metrics;
+    gs_job *job;
+} gs_job_page;
+
+static gs_metric *series_of(const gs_job_page *page, const gs_metric_family *family, const char *a,
+                            const char *b) {
+    return gs_metrics_series(page->metrics, family, (const char *[]){page->job->id_text, a, b});
+}
+
+static void set(const gs_job_page *page, const gs_metric_family *family, double value) {
+    gs_metric_set(series_of(page, family, NULL, NULL), value);
+}
+
+static void set_one(const gs_job_page *page, const gs_metric_family *family, const char *label,
+                    double value) {
+    gs_metric_set(series_of(page, family, label, NULL), value);
+}
+
+static const char *spec_word(const gs_job *job, const char *object, const char *inner,
+                             const char *key) {
+    const gs_json *at = gs_json_get(job->spec_json, object);
+    if (inner) at = gs_json_get(at, inner);
+    return gs_json_string_or(at, key, "none");
+}
+
+static void refresh_identity(const gs_job_page *page) {
+    const gs_job *job = page->job;
+    gs_metric_set(gs_metrics_series(page->metrics, &gradsync_job_info,
+                                    (const char *[]){job->id_text, job->spec.name,
+                                                     spec_word(job, "model", NULL, "kind"),
+                                                     spec_word(job, "optimizer", NULL, "kind"),
+                                                     spec_word(job, "reducer", "hook", "kind"),
+                                                     "none"}),
+                  1);
+    for (int i = 0; i < GS_NUM_JOB_STATES; i++) {
+        set_one(page, &gradsync_job_state, gs_job_state_name((gs_job_state)i),
+                (int)job->state == i ? 1 : 0);
+    }
+    set(page, &gradsync_job_created_timestamp_seconds, (double)job->created_ms / 1000);
+    set(page, &gradsync_job_start_timestamp_seconds, (double)job->started_ms / 1000);
+    set(page, &gradsync_job_generation, job->generation);
+    set(page, &gradsync_job_world_size, job->run ? job->run->num_members : 0);
+    set(page, &gradsync_job_world_size_min, (double)job->spec.world.min);
+    set(page, &gradsync_job_world_size_max, (double)job->spec.world.max);
+    int waiting = 0;
+    bool starting = job->run && job->run->phase < GS_RUN_TRAINING;
+    for (int i = 0; starting && i < job->run->num_members; i++) {
+        waiting += job->run->members[i].said_hello;
+    }
+    set(page, &gradsync_job_waiting_workers, waiting);
+    set(page, &gradsync_job_step, (double)job->step);
+    set(page, &gradsync_job_target_steps, (double)job->spec.steps.target);
+}
+
+static void refresh_work(const gs_job_page *page) {
+    const gs_job_metrics *metrics = page->job->metrics;
+    set(page, &gradsync_job_steps_total, gs_job_metrics_total(metrics, 0, "steps"));
+    set(page, &gradsync_job_tokens_total, gs_job_metrics_total(metrics, 0, "tokens"));
+    set(page, &gradsync_job_samples_total, gs_job_metrics_total(metrics, 0, "samples"));
+    set_one(page, &gradsync_job_skipped_steps_total, "non_finite",
+            gs_job_metrics_total(metrics, 0, "skipped_steps"));
+    set(page, &gradsync_bucket_order_mismatches_total,
+        gs_job_metrics_total(metrics, 0, "order_mismatches"));
+    set_one(page, &gradsync_plan_rebuilds_total, "world_size",
+            page->job->plan_revision > 1 ? page->job->plan_revision - 1 : 0);
+    const gs_json *report = gs_job_metrics_report(metrics, 0);
+    if (report) {
+        set(page, &gradsync_job_loss, gs_json_double_or(report, "loss", NAN));
+        set(page, &gradsync_job_learning_rate, gs_json_double_or(report, "lr", NAN));
+        set(page, &gradsync_job_grad_norm, gs_json_double_or(report, "grad_norm", NAN));
+    }
+    bool known = false;
+    double eval_loss = gs_job_metrics_eval_loss(metrics, &known);
+    if (known) set(page, &gradsync_job_eval_loss, eval_loss);
+    gs_histogram histogram;
+    gs_job_metrics_histogram(metrics, &histogram, "step_histogram");
+    gs_metric_set_histogram(series_of(page, &gradsync_step_duration_seconds, NULL, NULL), &histogram);
+    gs_job_metrics_histogram(metrics, &histogram, "reduce_histogram");
+    gs_metric_set_histogram(series_of(page, &gradsync_reduce_duration_seconds, "allreduce", "all"),
+                            &histogram);
+}
+
+static void refresh_buckets(const gs_job_page *page) {
+    const gs_json *buckets = gs_json_get(page->job->plan, "buckets");
+    size_t count = gs_json_count(buckets);
+    double elements = 0;
+    for (size_t i = 0; i < count; i++) {
+        const gs_json *bucket = gs_json_at(buckets, i);
+        const gs_json *tensors = gs_json_get(bucket, "tensors");
+        for (size_t k = 0; k < gs_json_count(tensors); k++) {
+            elements += gs_json_double_or(gs_json_at(tensors, k), "elements", 0);
+        }
+        if (i >= MAX_BUCKETS) continue;
+        char name[24];
+        snprintf(name, sizeof name, "%zu", i);
+        set_one(page, &gradsync_bucket_bytes, name, gs_json_double_or(bucket, "bytes", 0));
+        set_one(page, &gradsync_bucket_tensors, name, (double)gs_json_count(tensors));
+        set_one(page, &gradsync_bucket_plan_position, name, (double)i);
+    }
+    set(page, &gradsync_job_buckets, (double)count);
+    set(page, &gradsync_job_parameters, elements);
+    const gs_json *reported =
+        gs_json_get(gs_job_metrics_report(page->job->metrics, 0), "buckets");
+    for (size_t i = 0; i < gs_json_count(reported); i++) {
+        const gs_json *bucket = gs_json_at(reported, i);
+        int64_t index = gs_json_int_or(bucket, "index", -1);
+        char name[24] = "other";
+        if (index >= 0) snprintf(name, sizeof name, "%lld", (long long)index);
+        set_one(page, &gradsync_bucket_ready_offset_seconds, name,
+                gs_json_double_or(bucket, "ready_seconds", 0));
+        set_one(page, &gradsync_reduce_algorithm_bandwidth_bytes_per_second, name,
+                gs_json_double_or(bucket, "algbw_bytes_per_second", 0));
+        set_one(page, &gradsync_reduce_bus_bandwidth_bytes_per_second, name,
+                gs_json_double_or(bucket, "busbw_bytes_per_second", 0));
+    }
+}
+
+static void refresh_rank(const gs_job_page *page, int rank) {
+    static const char *const phases[] = {"data",         "forward",   "backward",
+                                         "comm_exposed", "optimizer", "checkpoint"};
+    const gs_job_metrics *metrics = page->job->metrics;
+    char name[16];
+    snprintf(name, sizeof name, "%d", rank);
+    for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++) {
+        char total[40];
+        snprintf(total, sizeof total, "phases/%s", phases[i]);
+        gs_metric_set(series_of(page, &gradsync_step_phase_seconds_total, name, phases[i]),
+                      gs_job_metrics_total(metrics, rank, total));
+    }
+    gs_metric_set(series_of(page, &gradsync_reduce_payload_bytes_total, name, "allreduce"),
+                  gs_job_metrics_total(metrics, rank, "payload_bytes"));
+    gs_metric_set(series_of(page, &gradsync_reduce_wire_bytes_total, name, "allreduce"),
+                  gs_job_metrics_total(metrics, rank, "wire_bytes"));
+    set_one(page, &gradsync_comm_busy_seconds_total, name,
+            gs_job_metrics_total(metrics, rank, "comm_busy_seconds"));
+    set_one(page, &gradsync_comm_exposed_seconds_total, name,
+            gs_job_metrics_total(metrics, rank, "comm_exposed_seconds"));
+    set_one(page, &gradsync_rank_wait_seconds_total, name,
+            gs_job_metrics_total(metrics, rank, "wait_seconds"));
+    set_one(page, &gradsync_non_finite_gradients_total, name,
+            gs_job_metrics_total(metrics, rank, "nonfinite"));
+    set_one(page, &gradsync_rank_lag_seconds, name, gs_job_metrics_lag_seconds(metrics, rank));
+    set_one(page, &gradsync_rank_last_arrivals_total, name,
+            (double)gs_job_metrics_last_arrivals(metrics, rank));
+    set_one(page, &gradsync_comm_overlap_ratio, name,
+            gs_json_double_or(gs_job_metrics_report(metrics, rank), "overlap_ratio", 0));
+}
+
+static void refresh_member(const gs_job_page *page, int rank) {
+    const gs_member *member = &page->job->run->members[rank];
+    char name[16];
+    snprintf(name, sizeof name, "%d", rank);
+    gs_metric_set(gs_metrics_series(page->metrics, &gradsync_worker_info,
+                                    (const char *[]){page->job->id_text, name, member->worker,
+                                                     member->host, "cpu", ""}),
+                  1);
+    set_one(page, &gradsync_worker_up, name, member->stream && !member->exited ? 1 : 0);
+    double age_seconds = (double)(gs_now_ns() - member->heard_ns) / GS_NS_PER_SEC;
+    set_one(page, &gradsync_worker_last_heartbeat_timestamp_seconds, name,
+            (double)gs_wall_ms() / 1000 - age_seconds);
+    set_one(page, &gradsync_worker_resident_memory_bytes, name, (double)member->rss_bytes);
+}
+
+static void refresh_checkpoints(const gs_job_page *page) {
+    const gs_checkpoint_facts *facts = gs_checkpoints_facts(page->job);
+    gs_metric_set_histogram(series_of(page, &gradsync_checkpoint_duration_seconds, "save", NULL),
+                            &facts->save_seconds);
+    set_one(page, &gradsync_checkpoint_failures_total, "space", (double)facts->failures_space);
+    set_one(page, &gradsync_checkpoint_failures_total, "io", (double)facts->failures_io);
+    set_one(page, &gradsync_checkpoint_failures_total, "digest", (double)facts->failures_digest);
+    set_one(page, &gradsync_checkpoint_failures_total, "deadline", 0);
+    set(page, &gradsync_checkpoint_bytes, (double)facts->last_bytes);
+    set(page, &gradsync_checkpoint_last_success_timestamp_seconds,
+        (double)facts->last_success_ms / 1000);
+    set(page, &gradsync_checkpoint_last_success_step, (double)facts->last_success_step);
+    set(page, &gradsync_checkpoint_last_verified_timestamp_seconds,
+        (double)facts->last_verified_ms / 1000);
+}
+
+void gs_job_families_refresh(gs_coordinator *coordinator, gs_job *job) {
+    gs_job_page page = {coordinator->metrics, job};
+    refresh_identity(&page);
+    refresh_work(&page);
+    refresh_buckets(&page);
+    refresh_checkpoints(&page);
+    double payload = 0, wire = 0;
+    int ranks = gs_job_metrics_world_size(job->metrics);
+    for (int i = 0; i < ranks && i < MAX_RANKS; i++) {
+        refresh_rank(&page, i);
+        payload += gs_job_metrics_total(job->metrics, i, "payload_bytes");
+        wire += gs_job_metrics_total(job->metrics, i, "wire_bytes");
+    }
+    set(&page, &gradsync_compression_ratio, wire > 0 ? payload / wire : 1);
+    for (int i = 0; job->run && i < job->run->num_members && i < MAX_RANKS; i++) {
+        refresh_member(&page, i);
+    }
+}

@@ -1,0 +1,427 @@
+#include "coordinator/job_metrics.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/job_control.h"
+#include "coordinator/job_log.h"
+#include "coordinator/membership.h"
+#include "coordinator/series.h"
+#include "coordinator/watch.h"
+#include "core/clock.h"
+
+#define NUM_SERIES 8
+static const char *const series_names[NUM_SERIES] = {
+    "loss",          "grad_norm",     "lr",        "step_seconds", "tokens_per_second",
+    "comm_exposed_seconds", "overlap_ratio", "eval_loss",
+};
+
+typedef struct gs_rank_metrics {
+    gs_json *report;  // owned; the last one
+    double wait_seconds, lag_seconds;
+    int64_t lag_step, last_arrivals;
+} gs_rank_metrics;
+
+struct gs_job_metrics {
+    int num_ranks;
+    gs_rank_metrics *ranks;  // owned
+    gs_json *finished;       // owned; totals of ranks of former generations, by number
+    gs_histogram finished_steps, finished_reduces;
+    gs_series series[NUM_SERIES];
+    int64_t drawn_step;  // newest step in the series
+    double eval_loss;
+    bool eval_known;
+};
+
+gs_job_metrics *gs_job_metrics_create(void) {
+    gs_job_metrics *metrics = calloc(1, sizeof *metrics);
+    if (metrics) metrics->finished = gs_json_new_object();
+    return metrics;
+}
+
+static void release_ranks(gs_job_metrics *metrics) {
+    for (int i = 0; i < metrics->num_ranks; i++) gs_json_release(metrics->ranks[i].report);
+    free(metrics->ranks);
+    metrics->ranks = NULL;
+    metrics->num_ranks = 0;
+}
+
+void gs_job_metrics_destroy(gs_job_metrics *metrics) {
+    if (!metrics) return;
+    release_ranks(metrics);
+    gs_json_release(metrics->finished);
+    for (int i = 0; i < NUM_SERIES; i++) gs_series_release(&metrics->series[i]);
+    free(metrics);
+}
+
+static void add_histogram(gs_histogram *sum, const gs_json *object) {
+    const gs_json *counts = gs_json_get(object, "counts");
+    for (size_t i = 0; i < gs_json_count(counts) && i <= GS_METRIC_MAX_BOUNDS; i++) {
+        int64_t count = 0;
+        if (gs_json_int(&count, gs_json_at(counts, i)) && count > 0) {
+            sum->counts[i] += (uint64_t)count;
+        }
+    }
+    double total = gs_json_double_or(object, "sum", 0);
+    if (isfinite(total)) sum->sum += total;
+}
+
+// "steps", or "phases/forward".
+static double total_of(const gs_json *report, const char *name) {
+    const gs_json *totals = gs_json_get(report, "totals");
+    if (!strncmp(name, "phases/", 7)) {
+        totals = gs_json_get(totals, "phases");
+        name += 7;
+    }
+    double value = gs_json_double_or(totals, name, 0);
+    return isfinite(value) ? value : 0;
+}
+
+typedef struct gs_fold {
+    gs_json *finished;  // of one rank
+    const char *prefix;
+} gs_fold;
+
+static bool fold_total(void *ctx, const char *key, const gs_json *value) {
+    gs_fold *fold = ctx;
+    double number = 0;
+    if (gs_json_type_of(value) == GS_JSON_OBJECT) {
+        gs_fold inner = {fold->finished, "phases/"};
+        gs_json_each(value, fold_total, &inner);
+        return true;
+    }
+    char name[80];
+    snprintf(name, sizeof name, "%s%s", fold->prefix, key);
+    if (gs_json_double(&number, value) && isfinite(number)) {
+        gs_json_set_double(fold->finished, name,
+                           gs_json_double_or(fold->finished, name, 0) + number);
+    }
+    return true;
+}
+
+// Totals of a trainer count from its own start: what the old ones counted is kept beside.
+static void fold_rank(gs_job_metrics *metrics, int rank) {
+    const gs_json *report = metrics->ranks[rank].report;
+    if (!report) return;
+    char key[16];
+    snprintf(key, sizeof key, "%d", rank);
+    gs_json *finished = gs_json_get(metrics->finished, key)
+                            ? gs_json_copy(gs_json_get(metrics->finished, key))
+                            : gs_json_new_object();
+    gs_fold fold = {finished, ""};
+    gs_json_each(gs_json_get(report, "totals"), fold_total, &fold);
+    gs_json_set(metrics->finished, key, finished);
+    add_histogram(&metrics->finished_steps, gs_json_get(report, "step_histogram"));
+    add_histogram(&metrics->finished_reduces, gs_json_get(report, "reduce_histogram"));
+}
+
+void gs_job_metrics_begin_generation(gs_job_metrics *metrics, int world_size) {
+    for (int i = 0; i < metrics->num_ranks; i++) fold_rank(metrics, i);
+    release_ranks(metrics);
+    metrics->ranks = calloc((size_t)world_size, sizeof *metrics->ranks);
+    if (metrics->ranks) metrics->num_ranks = world_size;
+}
+
+static const gs_rank_metrics *rank_of(const gs_job_metrics *metrics, int rank) {
+    return rank >= 0 && rank < metrics->num_ranks ? &metrics->ranks[rank] : NULL;
+}
+
+const gs_json *gs_job_metrics_report(const gs_job_metrics *metrics, int rank) {
+    const gs_rank_metrics *of_rank = rank_of(metrics, rank);
+    return of_rank ? of_rank->report : NULL;
+}
+
+int gs_job_metrics_world_size(const gs_job_metrics *metrics) { return metrics->num_ranks; }
+
+double gs_job_metrics_lag_seconds(const gs_job_metrics *metrics, int rank) {
+    const gs_rank_metrics *of_rank = rank_of(metrics, rank);
+    return of_rank ? of_rank->lag_seconds : 0;
+}
+
+int64_t gs_job_metrics_last_arrivals(const gs_job_metrics *metrics, int rank) {
+    const gs_rank_metrics *of_rank = rank_of(metrics, rank);
+    return of_rank ? of_rank->last_arrivals : 0;
+}
+
+double gs_job_metrics_step_seconds(const gs_job_metrics *metrics) {
+    double seconds = gs_json_double_or(gs_job_metrics_report(metrics, 0), "step_seconds", 0);
+    return isfinite(seconds) ? seconds : 0;
+}
+
+double gs_job_metrics_total(const gs_job_metrics *metrics, int rank, const char *name) {
+    char key[16];
+    snprintf(key, sizeof key, "%d", rank);
+    double finished = gs_json_double_or(gs_json_get(metrics->finished, key), name, 0);
+    return finished + total_of(gs_job_metrics_report(metrics, rank), name);
+}
+
+void gs_job_metrics_histogram(const gs_job_metrics *metrics, gs_histogram *histogram,
+                              const char *name) {
+    *histogram = !strcmp(name, "step_histogram") ? metrics->finished_steps
+                                                 : metrics->finished_reduces;
+    for (int i = 0; i < metrics->num_ranks; i++) {
+        add_histogram(histogram, gs_json_get(metrics->ranks[i].report, name));
+    }
+}
+
+double gs_job_metrics_eval_loss(const gs_job_metrics *metrics, bool *known) {
+    *known = metrics->eval_known;
+    return metrics->eval_loss;
+}
+
+static void copy_member(gs_json *view, const char *key, const gs_json *report, const char *from) {
+    const gs_json *value = gs_json_get(report, from);
+    if (value) gs_json_set(view, key, gs_json_copy(value));
+}
+
+gs_json *gs_job_metrics_latest(const gs_job_metrics *metrics) {
+    const gs_json *report = gs_job_metrics_report(metrics, 0);
+    if (!report) return NULL;
+    gs_json *latest = gs_json_new_object();
+    static const char *const members[] = {"step",         "loss", "grad_norm", "lr", "step_seconds",
+                                          "tokens_per_second", "comm_exposed_seconds"};
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        copy_member(latest, members[i], report, members[i]);
+    }
+    copy_member(latest, "comm_overlap_ratio", report, "overlap_ratio");
+    int slowest = 0;
+    for (int i = 1; i < metrics->num_ranks; i++) {
+        if (metrics->ranks[i].lag_seconds > metrics->ranks[slowest].lag_seconds) slowest = i;
+    }
+    if (metrics->num_ranks > 1) {
+        gs_json_set_int(latest, "slowest_rank", slowest);
+        gs_json_set_double(latest, "slowest_rank_lag_seconds", metrics->ranks[slowest].lag_seconds);
+    }
+    if (metrics->eval_known) gs_json_set_double(latest, "eval_loss", metrics->eval_loss);
+    return latest;
+}
+
+// Lag is the largest wait minus the own one, as a moving average: clocks are never compared.
+static void update_lags(gs_job_metrics *metrics) {
+    double largest = 0;
+    int least_rank = 0;
+    for (int i = 0; i < metrics->num_ranks; i++) {
+        if (!metrics->ranks[i].report) return;
+        if (metrics->ranks[i].wait_seconds > largest) largest = metrics->ranks[i].wait_seconds;
+        if (metrics->ranks[i].wait_seconds < metrics->ranks[least_rank].wait_seconds) least_rank = i;
+    }
+    for (int i = 0; i < metrics->num_ranks; i++) {
+        gs_rank_metrics *rank = &metrics->ranks[i];
+        rank->lag_seconds += 0.2 * (largest - rank->wait_seconds - rank->lag_seconds);
+    }
+    if (metrics->num_ranks > 1) metrics->ranks[least_rank].last_arrivals++;
+}
+
+static void draw_entry(gs_job_metrics *metrics, const gs_json *entry) {
+    int64_t step = gs_json_int_or(entry, "step", -1);
+    if (step < 0) return;
+    for (int i = 0; i < NUM_SERIES; i++) {
+        const gs_json *value = gs_json_get(entry, series_names[i]);
+        if (value) gs_series_add(&metrics->series[i], step, gs_json_double_or(entry, series_names[i], NAN));
+    }
+    if (gs_json_get(entry, "eval_loss")) {
+        metrics->eval_loss = gs_json_double_or(entry, "eval_loss", NAN);
+        metrics->eval_known = true;
+    }
+    metrics->drawn_step = step;
+}
+
+static void record_entry(gs_coordinator *coordinator, gs_job *job, const gs_json *entry) {
+    draw_entry(job->metrics, entry);
+    char *text = NULL;
+    gs_status status = gs_json_encode(&text, NULL, entry, false);
+    if (!status.code) gs_job_log_metrics(coordinator, job, text);
+}
+
+static void take_history(gs_coordinator *coordinator, gs_job *job, const gs_json *request) {
+    const gs_json *history = gs_json_get(request, "history");
+    for (size_t i = 0; i < gs_json_count(history); i++) {
+        record_entry(coordinator, job, gs_json_at(history, i));
+    }
+    const gs_json *eval = gs_json_get(request, "eval");
+    if (!eval) return;
+    const gs_series *drawn = &job->metrics->series[NUM_SERIES - 1];
+    int64_t step = gs_json_int_or(eval, "step", 0);
+    if (drawn->count > 0 && drawn->points[drawn->count - 1].step == step) return;
+    gs_json *entry = gs_json_new_object();
+    gs_json_set_int(entry, "step", step);
+    gs_json_set_double(entry, "eval_loss", gs_json_double_or(eval, "loss", NAN));
+    copy_member(entry, "eval_accuracy", eval, "accuracy");
+    record_entry(coordinator, job, entry);
+    gs_json_release(entry);
+}
+
+static void publish_step(gs_coordinator *coordinator, gs_job *job, const gs_json *request) {
+    if (gs_watched(coordinator, job, GS_TOPIC_STEP)) {
+        gs_json *data = gs_job_metrics_latest(job->metrics);
+        if (data) {
+            gs_json_set_string(data, "job", job->id_text);
+            gs_json_set_int(data, "target_steps", job->spec.steps.target);
+            gs_json_set_int(data, "world_size", job->world_size);
+        }
+        gs_watch_publish(coordinator, job, GS_TOPIC_STEP, data);
+    }
+    if (gs_watched(coordinator, job, GS_TOPIC_BUCKETS) && gs_json_get(request, "buckets")) {
+        gs_json *data = gs_json_new_object();
+        gs_json_set_string(data, "job", job->id_text);
+        copy_member(data, "step", request, "step");
+        copy_member(data, "rank", request, "rank");
+        copy_member(data, "backward_seconds", request, "backward_seconds");
+        copy_member(data, "buckets", request, "buckets");
+        gs_watch_publish(coordinator, job, GS_TOPIC_BUCKETS, data);
+    }
+}
+
+void gs_step(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    (void)call;
+    gs_coordinator *coordinator = ctx;
+    gs_member *member = gs_u64_map_get(&coordinator->members, peer->incarnation);
+    if (!member || member->exited || member->job->id != peer->job ||
+        gs_json_int_or(request, "generation", -1) != (int64_t)member->job->run->generation) {
+        return;
+    }
+    gs_job *job = member->job;
+    gs_job_metrics *metrics = job->metrics;
+    int rank = member->rank;
+    if (rank < 0) return;
+    if (rank >= metrics->num_ranks) gs_job_metrics_begin_generation(metrics, job->run->num_members);
+    if (rank >= metrics->num_ranks) return;
+    gs_rank_metrics *of_rank = &metrics->ranks[rank];
+    gs_json_release(of_rank->report);
+    of_rank->report = gs_json_retain((gs_json *)request);
+    double wait_seconds = gs_json_double_or(request, "wait_seconds", 0);
+    of_rank->wait_seconds = isfinite(wait_seconds) ? wait_seconds : 0;
+    double step_seconds = gs_json_double_or(request, "step_seconds", 0);
+    if (isfinite(step_seconds) && step_seconds > job->run->longest_step_seconds) {
+        job->run->longest_step_seconds = step_seconds;
+    }
+    gs_member_progressed(coordinator, member, gs_json_int_or(request, "step", 0));
+    if (rank != 0) return;
+    update_lags(metrics);
+    take_history(coordinator, job, request);
+    publish_step(coordinator, job, request);
+}
+
+static gs_json *sum_totals(const gs_job_metrics *metrics) {
+    static const char *const names[] = {"steps", "tokens", "samples", "skipped_steps"};
+    static const char *const summed[] = {"payload_bytes", "wire_bytes", "order_mismatches", "nonfinite"};
+    gs_json *totals = gs_json_new_object();
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {  // the same on every rank
+        gs_json_set_int(totals, names[i], (int64_t)gs_job_metrics_total(metrics, 0, names[i]));
+    }
+    for (size_t i = 0; i < sizeof summed / sizeof summed[0]; i++) {
+        double sum = 0;
+        for (int rank = 0; rank < metrics->num_ranks; rank++) {
+            sum += gs_job_metrics_total(metrics, rank, summed[i]);
+        }
+        gs_json_set_int(totals, summed[i], (int64_t)sum);
+    }
+    return totals;
+}
+
+void gs_get_job_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                        const gs_json *request) {
+    (void)peer;
+    gs_job *job = NULL;
+    gs_json *details = NULL;
+    gs_status status = gs_jobs_find(ctx, &job, &details, request);
+    if (status.code) {
+        gs_rpc_reply(call, status, details);
+        return;
+    }
+    const gs_job_metrics *metrics = job->metrics;
+    gs_json *ranks = gs_json_new_array();
+    for (int i = 0; i < metrics->num_ranks; i++) {
+        if (!metrics->ranks[i].report) continue;
+        gs_json *report = gs_json_copy(metrics->ranks[i].report);
+        gs_json_remove(report, "history");
+        gs_json_set_int(report, "rank", i);
+        gs_json_set_double(report, "lag_seconds", metrics->ranks[i].lag_seconds);
+        gs_json_push(ranks, report);
+    }
+    gs_json *reply = gs_json_new_object();
+    gs_json_set_string(reply, "job", job->id_text);
+    gs_json_set_int(reply, "step", job->step);
+    gs_json_set_int(reply, "world_size", job->world_size);
+    gs_json_set(reply, "totals", sum_totals(metrics));
+    gs_json_set(reply, "ranks", ranks);
+    gs_rpc_reply(call, gs_ok(), reply);
+}
+
+static gs_json *series_to_json(const gs_series *series, int64_t from, int64_t to, size_t max_points) {
+    size_t begin = 0, end = series->count;
+    while (begin < end && series->points[begin].step < from) begin++;
+    while (end > begin && series->points[end - 1].step > to) end--;
+    gs_json *points = gs_json_new_array();
+    size_t count = end - begin;
+    gs_series_point *thin = malloc((count ? count : 1) * sizeof *thin);
+    if (thin) count = gs_series_thin(thin, series->points ? series->points + begin : thin, count, max_points);
+    for (size_t i = 0; thin && i < count; i++) {
+        gs_json *point = gs_json_new_array();
+        gs_json_push(point, gs_json_new_int(thin[i].step));
+        gs_json_push(point, gs_json_new_double(thin[i].value));
+        gs_json_push(points, point);
+    }
+    free(thin);
+    return points;
+}
+
+static int find_series(const char *name) {
+    for (int i = 0; i < NUM_SERIES; i++) {
+        if (name && !strcmp(name, series_names[i])) return i;
+    }
+    return -1;
+}
+
+void gs_get_job_series(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                       const gs_json *request) {
+    (void)peer;
+    gs_job *job = NULL;
+    gs_json *body = NULL;
+    gs_status status = gs_jobs_find(ctx, &job, &body, request);
+    const gs_json *names = gs_json_get(request, "names");
+    gs_json *list = gs_json_new_array();
+    size_t count = gs_json_count(names) ? gs_json_count(names) : NUM_SERIES;
+    int64_t max_points = gs_json_int_or(request, "max_points", 500);
+    if (max_points < 2) max_points = 2;
+    for (size_t i = 0; i < count && !status.code; i++) {
+        const char *name = gs_json_count(names) ? gs_json_string(gs_json_at(names, i)) : series_names[i];
+        int index = find_series(name);
+        if (index < 0) {
+            status = gs_error(GS_INVALID_ARGUMENT, "names: there is no series \"%s\"", name ? name : "?");
+            break;
+        }
+        gs_json *entry = gs_json_new_object();
+        gs_json_set_string(entry, "name", name);
+        gs_json_set(entry, "points",
+                    series_to_json(&job->metrics->series[index], gs_json_int_or(request, "from_step", 0),
+                                   gs_json_int_or(request, "to_step", INT64_MAX), (size_t)max_points));
+        gs_json_push(list, entry);
+    }
+    if (status.code) {
+        gs_json_release(list);
+    } else {
+        body = gs_json_new_object();
+        gs_json_set(body, "series", list);
+    }
+    gs_rpc_reply(call, status, body);
+}
+
+void gs_job_metrics_reload(gs_job_metrics *metrics, const char *path) {
+    FILE *file = fopen(path, "re");
+    if (!file) return;  // a job that never reported
+    char *line = NULL;
+    size_t reserved = 0;
+    ssize_t length;
+    while ((length = getline(&line, &reserved, file)) > 0) {
+        gs_json *entry = NULL;
+        gs_status status = gs_json_parse(&entry, line, (size_t)length);
+        if (status.code) continue;  // a line cut by a crash
+        draw_entry(metrics, entry);
+        gs_json_release(entry);
+    }
+    free(line);
+    fclose(file);
+}

@@ -1,0 +1,33 @@
+// The latest report of each rank of a job, its totals and its series. Loop thread.
+#ifndef COORDINATOR_JOB_METRICS_H
+#define COORDINATOR_JOB_METRICS_H
+
+#include "coordinator/coordinator.h"
+#include "coordinator/run.h"
+
+gs_job_metrics *gs_job_metrics_create(void);  // NULL: out of memory
+void gs_job_metrics_destroy(gs_job_metrics *metrics);
+// A new generation: reports of the old one are kept as totals, ranks start anew.
+void gs_job_metrics_begin_generation(gs_job_metrics *metrics, int world_size);
+// Series from what a former life of the coordinator wrote.
+void gs_job_metrics_reload(gs_job_metrics *metrics, const char *path);
+
+double gs_job_metrics_step_seconds(const gs_job_metrics *metrics);  // 0: not known
+gs_json *gs_job_metrics_latest(const gs_job_metrics *metrics);      // NULL: nothing yet
+double gs_job_metrics_lag_seconds(const gs_job_metrics *metrics, int rank);
+const gs_json *gs_job_metrics_report(const gs_job_metrics *metrics, int rank);  // NULL: none
+int gs_job_metrics_world_size(const gs_job_metrics *metrics);
+// `path` in the totals, of all generations so far: "steps", "payload_bytes", "phases/forward" ….
+double gs_job_metrics_total(const gs_job_metrics *metrics, int rank, const char *name);
+void gs_job_metrics_histogram(const gs_job_metrics *metrics, gs_histogram *histogram,
+                              const char *name);  // "step_histogram", "reduce_histogram"
+double gs_job_metrics_eval_loss(const gs_job_metrics *metrics, bool *known);
+int64_t gs_job_metrics_last_arrivals(const gs_job_metrics *metrics, int rank);
+
+void gs_step(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request);
+void gs_get_job_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                        const gs_json *request);
+void gs_get_job_series(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                       const gs_json *request);
+
+#endif

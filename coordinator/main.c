@@ -1,0 +1,241 @@
+// gradsync-coordinator: flags, the lock on the data directory, signals, the loop, and the hosted API.
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include "api/api.h"
+#include "coordinator/coordinator.h"
+#include "coordinator/data_dir.h"
+#include "core/config.h"
+#include "core/log.h"
+#include "core/thread.h"
+#include "rpc/config_file.h"
+
+#define EXIT_GRACE_SECONDS 30
+
+typedef struct coordinator_settings {
+    char *http, *control, *data_dir, *checkpoints, *log_level, *port_file;
+} coordinator_settings;
+
+static const gs_config_field fields[] = {
+    {.name = "http", .offset = offsetof(coordinator_settings, http),
+     .default_value = "127.0.0.1:8470", .metavar = "ADDR:PORT",
+     .help = "where to serve HTTP; port 0 picks one"},
+    {.name = "control", .offset = offsetof(coordinator_settings, control),
+     .default_value = "tcp://127.0.0.1:8471", .metavar = "URL",
+     .help = "where workers connect; port 0 picks one"},
+    {.name = "data_dir", .offset = offsetof(coordinator_settings, data_dir),
+     .default_value = "gradsync-data", .metavar = "DIR", .help = "jobs, events and logs"},
+    {.name = "checkpoints", .offset = offsetof(coordinator_settings, checkpoints), .metavar = "DIR",
+     .help = "the directory of all checkpoints; below the data directory unless given"},
+    {.name = "log_level", .offset = offsetof(coordinator_settings, log_level),
+     .default_value = "info", .metavar = "LEVEL", .help = "debug, info, warn, error or off"},
+    {.name = "port_file", .offset = offsetof(coordinator_settings, port_file), .metavar = "FILE",
+     .help = "write the addresses really used to this file, as JSON"},
+};
+
+static const gs_config_program program = {
+    .name = "gradsync-coordinator",
+    .synopsis = "[--http ADDR:PORT] [--control URL] --data-dir DIR",
+    .description = "Owns the truth about jobs and workers, and serves the HTTP API.",
+    .fields = fields,
+    .num_fields = sizeof fields / sizeof *fields,
+    .read_file = gs_config_file_read,
+};
+
+// What a signal handler may touch.
+static volatile sig_atomic_t stop_signal;
+static const gs_coordinator *signalled;
+
+static void note_signal(int number) {
+    if (stop_signal) _exit(1);  // asked twice: at once
+    stop_signal = number;
+    int kept = errno;
+    if (signalled) gs_coordinator_wake(signalled);
+    errno = kept;
+}
+
+static void raise_file_limit(void) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= 65536) return;
+    files.rlim_cur = files.rlim_max < 65536 ? files.rlim_max : 65536;
+    if (setrlimit(RLIMIT_NOFILE, &files) != 0) {
+        gs_log_warn("cannot raise the limit of open files", "limit=%llu",
+                    (unsigned long long)files.rlim_cur);
+    }
+}
+
+// There are no credentials in this version, so nobody but this machine may come in.
+static gs_status check_loopback(const char *control) {
+    const char *host = control + strlen("tcp://");
+    bool tcp = !strncmp(control, "tcp://", strlen("tcp://"));
+    if (!tcp) return gs_error(GS_INVALID_ARGUMENT, "control: must be tcp://ADDR:PORT, is %s", control);
+    if (!strncmp(host, "127.", 4) || !strncmp(host, "localhost:", 10) || !strncmp(host, "[::1]:", 6)) {
+        return gs_ok();
+    }
+    return gs_error(GS_INVALID_ARGUMENT,
+                    "control: %s is not a loopback address, and workers show no credentials yet", control);
+}
+
+// Whole or not at all: readers wait for the file to appear.
+static gs_status write_port_file(const char *path, const char *http, const char *control) {
+    char temporary[4096];
+    snprintf(temporary, sizeof temporary, "%s.new", path);
+    FILE *file = fopen(temporary, "we");
+    if (!file) return gs_error_from_errno(errno, "port_file: %s", temporary);
+    fprintf(file, "{\"http\":\"%s\",\"control\":\"%s\"}\n", http, control);
+    if (fclose(file) != 0 || rename(temporary, path) != 0) {
+        return gs_error_from_errno(errno, "port_file: %s", path);
+    }
+    return gs_ok();
+}
+
+typedef struct program_state {
+    gs_rpc_context *context;
+    gs_coordinator *coordinator;
+    gs_api *api;
+    atomic_bool api_stopped;
+    int lock_fd;
+    char checkpoints[1100];
+} program_state;
+
+static gs_status choose_checkpoints(program_state *state, const coordinator_settings *settings) {
+    bool given = settings->checkpoints && settings->checkpoints[0];
+    snprintf(state->checkpoints, sizeof state->checkpoints, "%s%s",
+             given ? settings->checkpoints : settings->data_dir, given ? "" : "/checkpoints");
+    if (mkdir(state->checkpoints, 0700) != 0 && errno != EEXIST) {
+        return gs_error_from_errno(errno, "checkpoints: %s", state->checkpoints);
+    }
+    char *real = realpath(state->checkpoints, NULL);
+    if (!real) return gs_error_from_errno(errno, "checkpoints: %s", state->checkpoints);
+    snprintf(state->checkpoints, sizeof state->checkpoints, "%s", real);
+    free(real);
+    return gs_ok();
+}
+
+static int fail(int exit_code, gs_status status) {
+    gs_log_error("cannot start", "reason=\"%s\"", status.message);
+    return exit_code;
+}
+
+static bool address_in_use(gs_status status) {
+    return strstr(status.message, "in use") != NULL;
+}
+
+static int open_program(program_state *state, const coordinator_settings *settings) {
+    gs_status status = check_loopback(settings->control);
+    if (status.code) return fail(EX_CONFIG, status);
+    status = gs_data_dir_lock(&state->lock_fd, settings->data_dir);
+    if (status.code) return fail(EX_CANTCREAT, status);
+    status = choose_checkpoints(state, settings);
+    if (status.code) return fail(EX_CANTCREAT, status);
+    status = gs_rpc_context_create(&state->context);
+    if (status.code) return fail(EX_OSERR, status);
+    gs_coordinator_options options = {.data_dir = settings->data_dir,
+                                      .checkpoints_dir = state->checkpoints,
+                                      .control_endpoint = settings->control,
+                                      .context = state->context};
+    status = gs_coordinator_create(&state->coordinator, &options);
+    if (status.code) {
+        return fail(status.code == GS_DATA_LOSS ? EX_DATAERR
+                    : status.code == GS_FAILED_PRECONDITION ? EX_UNAVAILABLE : EX_OSERR, status);
+    }
+    gs_api_options api = {.http_address = settings->http,
+                          .context = state->context,
+                          .rpc_endpoint = GS_INPROC_ENDPOINT,
+                          .checkpoints_dir = state->checkpoints};
+    status = gs_api_start(&state->api, &api);
+    if (!status.code) return EX_OK;
+    return fail(status.code == GS_FAILED_PRECONDITION && address_in_use(status) ? EX_UNAVAILABLE
+                                                                                : EX_CONFIG, status);
+}
+
+// The API's requests in flight need the loop, so it is stopped beside it.
+static void stop_api(void *ctx, const atomic_bool *stopping) {
+    (void)stopping;
+    program_state *state = ctx;
+    gs_api_stop(state->api);
+    state->api = NULL;
+    atomic_store(&state->api_stopped, true);
+    gs_coordinator_wake(state->coordinator);
+}
+
+static gs_status turn_until_api_stopped(program_state *state) {
+    gs_thread *stopper = NULL;
+    gs_status status = gs_thread_start(&stopper, "api-stop", stop_api, state);
+    gs_deadline deadline = gs_deadline_in_seconds(EXIT_GRACE_SECONDS);
+    while (!status.code && !atomic_load(&state->api_stopped) && !gs_deadline_passed(deadline)) {
+        status = gs_coordinator_turn(state->coordinator);
+    }
+    gs_thread_stop(stopper);
+    return status;
+}
+
+static int run_program(program_state *state, const coordinator_settings *settings) {
+    const char *control = gs_coordinator_control_endpoint(state->coordinator);
+    gs_status status = gs_ok();
+    if (settings->port_file && settings->port_file[0]) {
+        status = write_port_file(settings->port_file, gs_api_address(state->api), control);
+        if (status.code) return fail(EX_CANTCREAT, status);
+    }
+    gs_log_info("ready", "http=%s control=%s", gs_api_address(state->api), control);
+    while (!status.code && !stop_signal) status = gs_coordinator_turn(state->coordinator);
+    if (status.code) {
+        gs_log_error("the loop ended", "reason=\"%s\"", status.message);
+    } else {
+        gs_log_info("stopping", "signal=%d", (int)stop_signal);
+    }
+    gs_coordinator_drain(state->coordinator);
+    gs_status stopped = turn_until_api_stopped(state);
+    return status.code || stopped.code ? EX_SOFTWARE : EX_OK;
+}
+
+static void close_program(program_state *state) {
+    signalled = NULL;
+    gs_api_stop(state->api);
+    gs_coordinator_destroy(state->coordinator);
+    if (state->context) gs_rpc_context_destroy(state->context);
+    if (state->lock_fd >= 0) close(state->lock_fd);
+}
+
+static int run_main(const coordinator_settings *settings) {
+    gs_log_level level;
+    if (!gs_log_level_from_name(&level, settings->log_level)) {
+        fprintf(stderr, "gradsync-coordinator: --log-level: '%s' is no level\n", settings->log_level);
+        return EX_USAGE;
+    }
+    gs_log_set_level(level);
+    raise_file_limit();
+    program_state state = {.lock_fd = -1};
+    int exit_code = open_program(&state, settings);
+    if (exit_code == EX_OK) {
+        signalled = state.coordinator;
+        exit_code = run_program(&state, settings);
+    }
+    close_program(&state);
+    return exit_code;
+}
+
+int main(int argc, char **argv) {
+    coordinator_settings settings = {0};
+    gs_config_outcome outcome;
+    gs_status status = gs_config_parse(&settings, &outcome, &program, argc, argv);
+    if (status.code) {
+        fprintf(stderr, "gradsync-coordinator: %s\n", status.message);
+        return EX_USAGE;
+    }
+    struct sigaction action = {.sa_handler = note_signal};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    int exit_code = outcome == GS_CONFIG_EXIT ? EX_OK : run_main(&settings);
+    gs_config_release(&settings, &program);
+    return exit_code;
+}

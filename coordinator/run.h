@@ -1,0 +1,124 @@
+// A run: one attempt of a job with the trainers that belong to it; at most one generation lives in it.
+// Loop thread.
+//
+// What drives it: rendezvous.h from launch to go, membership.h from then to its end.
+#ifndef COORDINATOR_RUN_H
+#define COORDINATOR_RUN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "coordinator/held.h"
+#include "coordinator/job.h"
+#include "coordinator/restart_policy.h"
+#include "core/bucket_plan.h"
+#include "core/param_spec.h"
+#include "rpc/rpc_server.h"
+#include "rpc/u64_map.h"
+
+typedef enum gs_run_phase {
+    GS_RUN_LAUNCHING = 0,  // start_rank sent, Hellos come in
+    GS_RUN_PREPARING,      // prepare sent, Readys come in
+    GS_RUN_CONNECTING,     // start sent, exchanges and CommUps come in
+    GS_RUN_TRAINING,       // go sent
+    GS_RUN_RELOADING,      // trained before the coordinator restarted; members check in
+    GS_RUN_SETTLING,       // abort sent, Settles come in
+    GS_RUN_ENDING          // everybody is on the way out
+} gs_run_phase;
+
+const char *gs_run_phase_name(gs_run_phase phase);
+
+typedef struct gs_member {
+    gs_job *job;
+    char worker[64], host[128], boot_id[64];
+    int slot, rank;  // rank −1: none yet
+    int64_t pid;
+    uint64_t incarnation, launch_token;
+
+    gs_rpc_call_handle *stream;  // Hello; NULL while not connected
+    gs_held stream_held;
+    gs_rpc_call_handle *settle;  // held
+    gs_held settle_held;
+
+    bool said_hello, list_asked, ready, comm_up, settled, complete, said_bye, exited;
+    bool kill_sent;  // by us: its exit code says nothing
+    char params_digest[64], data_digest[64];
+    char arithmetic[512];
+    gs_param_spec *params;  // owned; NULL: not sent
+    size_t num_params;
+
+    int64_t applied_step, heard_ns, heard_at_step, stream_lost_ns, heartbeat_ns, rss_bytes;
+    char phase[32];
+    char state_digest[64];
+
+    int exit_code, signal;  // of an exit
+    int64_t exited_ns;
+    char bye_reason[24], bye_class[24], bye_error[256], bye_hint[256];
+    int bye_exit_code;
+    gs_json *log_tail;  // owned
+} gs_member;
+
+typedef struct gs_exchange_entry {
+    gs_rpc_call_handle *call;
+    gs_held held;
+    gs_json *bytes;  // owned; a base64 string, passed on as it came
+} gs_exchange_entry;
+
+typedef struct gs_exchange_round {
+    char tag[64];
+    int arrived;
+    gs_exchange_entry *entries;  // owned; one for each rank
+    struct gs_exchange_round *next;
+} gs_exchange_round;
+
+// Why a generation ended: what came first wins.
+typedef struct gs_run_cause {
+    bool set;
+    gs_failure_kind kind;
+    int member;  // index of the culprit; −1: not known yet
+    char reason[48], message[256], class[24], hint[256];
+    int64_t at_ms, step;
+} gs_run_cause;
+
+struct gs_run {
+    gs_job *job;
+    gs_run_phase phase;
+    uint32_t generation;  // 0 before prepare
+    int num_members;
+    gs_member *members;  // owned; in order of (worker, slot), which is the order of ranks
+    int64_t base_step;   // at start
+    int64_t step;        // largest applied step reported in this generation
+    int64_t begun_ns, phase_since_ns, phase_deadline_ns;  // 0: none
+    int64_t progress_ns;        // when step grew last
+    double longest_step_seconds;
+    bool first_step_seen, draining, saving;
+    bool suspicious;  // state is not to be trusted: no apply, no save
+    gs_bucket_plan plan;
+    gs_json *plan_message;  // owned; as in prepare
+    char plan_hash[40];
+    gs_exchange_round *exchanges;  // owned
+    gs_run_cause cause;
+    bool no_restart;  // the same again would end the same way
+    char backend[32];
+    gs_u64_map *index;  // borrowed; where its members are found by incarnation
+};
+
+// NULL: out of memory. Members are zeroed but for their index of job and rank −1.
+gs_run *gs_run_create(gs_job *job, int num_members);
+// Ends streams and held calls that are left.
+void gs_run_destroy(gs_run *run);
+
+gs_member *gs_run_member_of_rank(gs_run *run, int rank);  // NULL: no such rank
+// Makes the members known in `index` until the run is destroyed.
+void gs_run_index_members(gs_run *run, gs_u64_map *index);
+void gs_run_enter(gs_run *run, gs_run_phase phase, int64_t deadline_ns);  // 0: no deadline
+void gs_run_drop_exchanges(gs_run *run, gs_status status);
+// The stream is told; false when it is not connected or too slow.
+bool gs_member_send(gs_member *member, gs_json *item);  // takes item
+
+// Of the members, for the database: enough to know them again after a restart.
+gs_json *gs_run_to_record(const gs_run *run);
+gs_run *gs_run_from_record(gs_job *job, const gs_json *record);  // NULL: not one that trained
+
+#endif

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# The command line against a cluster that `gradsync up` started.
+. "$(dirname "$0")/lib.sh"
+cli=$bin/gradsync
+
+claim "unknown commands and flags are refused with a suggestion"
+code=0
+"$cli" submt >/dev/null 2>"$run/err" || code=$?
+same "$code" 2 "exit code"
+grep -q "did you mean 'submit'" "$run/err" || fail "no suggestion: $(cat "$run/err")"
+code=0
+"$cli" list --alll >/dev/null 2>&1 || code=$?
+same "$code" 2 "exit code of an unknown flag"
+"$cli" help submit | grep -q -- --set || fail "help"
+
+claim "a server that is away is exit code 6"
+code=0
+"$cli" --server http://127.0.0.1:1 --timeout 0.2 list >/dev/null 2>"$run/err" || code=$?
+same "$code" 6 "exit code"
+[ "$(wc -l <"$run/err")" -le 3 ] || fail "more than three lines"
+
+claim "up starts a cluster and tells where"
+"$cli" up --workers 2 --http 127.0.0.1:0 --data-dir "$run/up" --data-root "$run/root" >"$run/up.out" 2>"$run/logs/up.log" &
+up_pid=$!
+pids+=("$up_pid")
+wait_for 60 "up" grep -q 'gradsync is up' "$run/up.out"
+server=$(sed -n 's/^ *HTTP *//p' "$run/up.out")
+export GRADSYNC_SERVER=$server
+"$cli" health | grep -q alive || fail "health"
+"$cli" version | grep -q "^server" || fail "version"
+two_workers() { [ "$("$cli" workers -o name | sort | tr '\n' ' ')" = 'worker-1 worker-2 ' ]; }
+wait_for 30 "two workers" two_workers
+
+claim "submit prints the id alone, and --wait ends with the result"
+mlp_job cli 30 2 >"$run/job.json"
+id=$("$cli" submit "$run/job.json" --set steps.target=25 --set reducer.bucket_cap_bytes=8MiB --wait 2>"$run/err") || fail "submit: $(cat "$run/err")"
+case $id in j-*) ;; *) fail "id: $id" ;; esac
+same "$("$cli" show "$id" -o json | jq -r '"\(.state) \(.progress.step) \(.spec.reducer.bucket_cap_bytes)"')" "succeeded 25 8388608" "job"
+same "$("$cli" list --all -o name)" "$id" "list"
+same "$("$cli" list -o name)" "" "list of live jobs"
+"$cli" list --all | grep -q '^ID ' || fail "table"
+"$cli" logs "$id" --rank all | grep -q '^\[r' || fail "logs"
+"$cli" plan "$id" | grep -q BUCKET || fail "plan"
+"$cli" checkpoints "$id" | grep -q '^25 ' || fail "checkpoints"
+"$cli" events "$id" | grep -q REASON || fail "events"
+"$cli" metrics "$id" --series loss | grep -q '^loss' || fail "series"
+"$cli" watch "$id" 2>/dev/null || fail "watch of a succeeded job"
+code=0
+"$cli" sample "$id" >/dev/null 2>"$run/err" || code=$?
+same "$code" 3 "sample that was not asked for"
+grep -q 'not asked for' "$run/err" || fail "no reason: $(cat "$run/err")"
+
+claim "exit codes tell what went wrong"
+check_code() { # CODE COMMAND…
+  local wanted=$1 code=0
+  shift
+  "$cli" "$@" >/dev/null 2>"$run/err" || code=$?
+  same "$code" "$wanted" "exit code of $* ($(cat "$run/err"))"
+  [ "$(wc -l <"$run/err")" -le 4 ] || fail "$*: more than four lines: $(cat "$run/err")"
+}
+check_code 3 show nothing
+check_code 7 submit "$run/job.json" --set model.kind=mlq --set stepz=1
+check_code 7 submit /dev/null
+echo '{"model":{"kind":"mlp"},"steps":{"target":1000000},"world":{"min":9,"max":9}, /* too large */ }' |
+  "$cli" submit - --set name=big >"$run/id" || fail "submit from standard input"
+check_code 4 delete big
+check_code 0 stop big --now
+check_code 9 watch "$(cat "$run/id")"
+
+claim "the end of up is the end of all"
+kill -INT "$up_pid"
+code=0
+wait "$up_pid" || code=$?
+same "$code" 0 "exit code of up"
+code=0
+curl -s -m 2 "$server/livez" >/dev/null || code=$?
+[ "$code" -ne 0 ] || fail "the coordinator still answers"
+
+claim "children die with a killed up"
+"$cli" up --http 127.0.0.1:0 --data-dir "$run/up" >"$run/up2.out" 2>>"$run/logs/up.log" &
+up_pid=$!
+pids+=("$up_pid")
+wait_for 60 "up" grep -q 'gradsync is up' "$run/up2.out"
+children=$(pgrep -P "$up_pid" | tr '\n' ' ')
+[ -n "$children" ] || fail "no children"
+kill -9 "$up_pid"
+gone() { for pid in $children; do ! kill -0 "$pid" 2>/dev/null || return 1; done; }
+wait_for 60 "the end of the children" gone

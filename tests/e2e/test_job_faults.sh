@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# What kill -9 does to a job: of a trainer, of the coordinator, of an agent; and going on at another size.
+. "$(dirname "$0")/lib.sh"
+
+start_coordinator main "$run/data"
+start_worker agent 2
+first_agent=$worker_pid
+quick_restart=',"restart":{"backoff_initial_seconds":0.1,"backoff_max_seconds":0.2}'
+slow=',"debug":{"step_delay_ms":10}'
+
+claim "a killed trainer: the job goes on and reaches its target"
+submit "$(mlp_job killed 400 2 "$slow$quick_restart,\"checkpoint\":{\"every_steps\":50}")"
+wait_for 60 "its steps" step_at_least "$job" 20
+kill -9 "$(trainer_pids "$job" | tail -n 1)"
+await "$job" succeeded 100
+same "$(job_field "$job" .progress.step)" 400 "step"
+[ "$(job_field "$job" .generation)" -ge 2 ] || fail "the generation did not grow"
+get "/v1/jobs/$job/series?name=loss&max_points=4096" |
+  jq -e '[.series[0].points[][0]] | . == (. | sort) and . == (. | unique)' >/dev/null || fail "steps are lost or doubled"
+
+claim "a killed trainer of a job that may not restart: it fails and says who"
+submit "$(mlp_job strict 100000 2 "$slow,\"restart\":{\"on_worker_lost\":\"fail\"}")"
+wait_for 60 "its steps" step_at_least "$job" 5
+kill -9 "$(trainer_pids "$job" | head -n 1)"
+await "$job" failed 60
+same "$(job_field "$job" .failure.first.rank)" 0 "who failed first"
+
+claim "a killed coordinator: training goes on, and the job is found again"
+submit "$(mlp_job orphan 100000 2 ",\"debug\":{\"step_delay_ms\":5}$quick_restart")"
+wait_for 60 "its steps" step_at_least "$job" 10
+pids_before=$(trainer_pids "$job" | sort | tr '\n' ' ')
+http_address=${server#http://}
+kill -9 "$coordinator_pid"
+wait "$coordinator_pid" 2>/dev/null || true
+for pid in $pids_before; do kill -0 "$pid" || fail "trainer $pid ended with the coordinator"; done
+rm -f "$run/main.ports"
+"$bin/gradsync-coordinator" --http "$http_address" --control "$control" --data-dir "$run/data" \
+  --port-file "$run/main.ports" >>"$run/logs/main.log" 2>&1 &
+coordinator_pid=$!
+pids+=("$coordinator_pid")
+wait_for 30 "the coordinator again" curl -fsS "$server/readyz"
+job_runs_on() { [ "$(job_field "$job" .state)" = running ] && step_at_least "$job" "$1"; }
+wait_for 60 "the job running again" job_runs_on 11
+seen=$(job_field "$job" .progress.step)
+wait_for 60 "more steps" job_runs_on $((seen + 20))
+same "$(trainer_pids "$job" | sort | tr '\n' ' ')" "$pids_before" "trainers (nobody restarted)"
+
+claim "a killed agent: its trainers end with it"
+kill -9 "$first_agent"
+none_alive() { for pid in $pids_before; do ! kill -0 "$pid" 2>/dev/null || return 1; done; }
+wait_for 30 "the end of the trainers" none_alive
+wait_for 30 "the job noticing" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.state != \"running\"'"
+
+claim "a new agent: the job starts again"
+start_worker agent-b 2
+wait_for 90 "the job running again" job_is "$job" running
+seen=$(job_field "$job" .progress.step)
+wait_for 60 "more steps" step_at_least "$job" $((seen + 5))
+request POST "/v1/jobs/$job/stop" '{"mode":"graceful"}'
+same "$status" 202 "stop"
+await "$job" cancelled 60
+
+claim "an elastic job goes on with one rank when the other cannot come back"
+start_worker agent-c 1
+last_agent=$worker_pid
+submit '{"name":"elastic","world":{"min":1,"max":3,"join_window_seconds":1,"threads_per_rank":1},
+  "model":{"kind":"mlp","mlp":{"dims":[32,64,10]}},"data":{"kind":"synthetic","micro_batch":4},
+  "steps":{"target":600},"checkpoint":{"every_steps":50},"debug":{"step_delay_ms":10},
+  "restart":{"backoff_initial_seconds":0.1}}'
+wait_for 60 "three ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 3 and .progress.step > 10'"
+kill -9 "$last_agent"
+wait_for 60 "two ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 2 and .state == \"running\"'"
+await "$job" succeeded 100
+same "$(job_field "$job" .progress.step)" 600 "step"

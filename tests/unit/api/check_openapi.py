@@ -1,0 +1,53 @@
+"""Checks an OpenAPI document with jsonschema: structure, references, schemas, a sample job."""
+import json
+import os
+import sys
+
+import jsonschema
+
+document = json.load(open(sys.argv[1]))
+official = "/usr/share/openapi-specification/schemas/v3.0/schema.json"
+if os.path.exists(official):
+    jsonschema.validate({**document, "openapi": "3.0.3"}, json.load(open(official)))
+
+assert document["openapi"].startswith("3.1"), document["openapi"]
+for path, item in document["paths"].items():
+    assert path.startswith("/"), path
+    for verb, operation in item.items():
+        assert verb in ("get", "post", "delete", "put", "patch"), verb
+        assert operation["responses"], path
+        in_path = [p["name"] for p in operation["parameters"] if p["in"] == "path"]
+        assert in_path == [s[1:-1] for s in path.split("/") if s.startswith("{")], path
+        for parameter in operation["parameters"]:
+            jsonschema.Draft202012Validator.check_schema(parameter["schema"])
+
+
+def resolve(node):
+    """Every reference leads somewhere."""
+    if isinstance(node, dict):
+        if "$ref" in node:
+            assert len(node) == 1, node
+            target = document
+            for part in node["$ref"].lstrip("#/").split("/"):
+                target = target[part]
+        for value in node.values():
+            resolve(value)
+    elif isinstance(node, list):
+        for value in node:
+            resolve(value)
+    else:
+        assert node is not None
+
+
+resolve(document)
+for name, schema in document["components"]["schemas"].items():
+    jsonschema.Draft202012Validator.check_schema(schema)
+job = document["components"]["schemas"]["CreateJobRequest"]
+good = {"name": "a", "model": {"kind": "mlp"}, "steps": {"target": 5}}
+jsonschema.validate(good, job)
+try:
+    jsonschema.validate({**good, "steps": {"target": "five"}}, job)
+except jsonschema.ValidationError:
+    pass
+else:
+    sys.exit("a step count of 'five' is valid")

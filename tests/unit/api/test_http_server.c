@@ -1,0 +1,202 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/http_server.h"
+#include "tests/support/http.h"
+#include "tests/unit/api/fake_coordinator.h"
+
+enum { QUICK_MS = 300 };
+
+static int start(void **state) {
+    *state = fake_start(0);
+    return 0;
+}
+
+static int start_impatient(void **state) {
+    *state = fake_start(QUICK_MS);
+    return 0;
+}
+
+static int stop(void **state) {
+    fake_stop(*state);
+    return 0;
+}
+
+static gs_wire_response send_raw(fake_coordinator *fake, const char *request, const char *body) {
+    return gs_wire_exchange(fake_address(fake), request, body, true);
+}
+
+static void assert_problem(gs_wire_response response, int status, const char *code) {
+    char type[512], expected[64];
+    snprintf(expected, sizeof expected, "\"code\":\"%s\"", code);
+    assert_int_equal(response.status, status);
+    assert_true(gs_wire_header(&response, "Content-Type", type));
+    assert_string_equal(type, "application/problem+json");
+    assert_non_null(strstr(response.body, expected));
+    gs_wire_response_release(&response);
+}
+
+static void length_and_chunked_together_are_refused(void **state) {
+    assert_problem(send_raw(*state,
+                            "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+                            "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+                            NULL),
+                   400, "bad_request");
+}
+
+static void two_lengths_are_refused(void **state) {
+    assert_problem(send_raw(*state,
+                            "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+                            "Content-Length: 3\r\n\r\n{} ",
+                            NULL),
+                   400, "bad_request");
+}
+
+static void two_hosts_are_refused(void **state) {
+    assert_problem(
+        send_raw(*state, "GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n", NULL), 400,
+        "bad_request");
+}
+
+static void announced_large_body_is_refused_before_it_is_read(void **state) {
+    assert_problem(
+        send_raw(*state,
+                 "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                 "Content-Length: 5000000\r\n\r\n",
+                 NULL),
+        413, "too_large");
+}
+
+static void chunked_large_body_is_counted(void **state) {
+    enum { CHUNK = 65536, NUM_CHUNKS = 20 };
+    gs_strbuf body = {0};
+    char *chunk = malloc(CHUNK);
+    memset(chunk, ' ', CHUNK);
+    for (int i = 0; i < NUM_CHUNKS; i++) {
+        gs_strbuf_printf(&body, "%x\r\n", CHUNK);
+        gs_strbuf_add(&body, chunk, CHUNK);
+        gs_strbuf_puts(&body, "\r\n");
+    }
+    gs_strbuf_puts(&body, "0\r\n\r\n");
+    assert_problem(send_raw(*state,
+                            "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+                            gs_strbuf_text(&body)),
+                   413, "too_large");
+    free(chunk);
+    gs_strbuf_release(&body);
+}
+
+static void chunked_small_body_is_read(void **state) {
+    fake_answer(*state, GS_CREATE_JOB, GS_OK, "", "{\"id\":\"j-1\"}");
+    gs_wire_response response =
+        send_raw(*state,
+                 "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                 "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+                 "3\r\n{\"a\r\n4\r\n\":1}\r\n0\r\n\r\n");
+    assert_int_equal(response.status, 201);
+    assert_string_equal(fake_last_request(*state, GS_CREATE_JOB),
+                        "{\"spec\":{\"a\":1},\"dry_run\":false}");
+    gs_wire_response_release(&response);
+}
+
+static void every_answer_has_its_own_request_id(void **state) {
+    char first[512], second[512];
+    gs_wire_response a =
+        gs_wire_exchange(fake_address(*state), "GET /livez HTTP/1.1\r\n\r\n", NULL, false);
+    gs_wire_response b =
+        gs_wire_exchange(fake_address(*state), "GET /nothing HTTP/1.1\r\n\r\n", NULL, false);
+    assert_true(gs_wire_header(&a, "X-Request-Id", first));
+    assert_true(gs_wire_header(&b, "X-Request-Id", second));
+    assert_string_not_equal(first, second);
+    assert_non_null(strstr(b.body, second));
+    gs_wire_response_release(&a);
+    gs_wire_response_release(&b);
+}
+
+// A byte now and then keeps any idle timeout away; only an absolute deadline ends this.
+static void drip_until_closed(fake_coordinator *fake, const char *begin) {
+    gs_wire wire;
+    gs_wire_open(&wire, fake_address(fake));
+    gs_wire_send(&wire, begin);
+    gs_deadline deadline = gs_deadline_in_seconds(20);
+    bool closed = false;
+    while (!closed && !gs_deadline_passed(deadline)) {
+        gs_wire_send(&wire, "x");
+        gs_http_client client = {wire.fd};
+        closed = gs_http_client_gone(client);
+        gs_sleep_ns(10 * GS_NS_PER_MS);
+    }
+    assert_true(closed);
+    gs_wire_close(&wire);
+}
+
+static void dripping_headers_are_cut(void **state) {
+    drip_until_closed(*state, "GET /livez HTTP/1.1\r\nX-Slow: ");
+}
+
+static void dripping_body_is_cut(void **state) {
+    drip_until_closed(
+        *state, "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n");
+}
+
+static void dripping_request_line_is_cut(void **state) {
+    drip_until_closed(*state, "GET /");
+}
+
+static void connection_is_kept_between_requests(void **state) {
+    gs_wire wire;
+    gs_wire_open(&wire, fake_address(*state));
+    gs_wire_send(&wire, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_true(gs_wire_wait(&wire, "ok\n"));
+    gs_strbuf_clear(&wire.received);
+    gs_wire_send(&wire, "GET /v1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert_true(gs_wire_wait(&wire, "/v1/jobs"));
+    gs_wire_close(&wire);
+}
+
+static void address_in_use_is_named(void **state) {
+    gs_rpc_context *context = NULL;
+    gs_api *api = NULL;
+    assert_int_equal(gs_rpc_context_create(&context).code, GS_OK);
+    gs_api_options options = {
+        .http_address = fake_address(*state), .context = context, .rpc_endpoint = "inproc://none"};
+    gs_status status = gs_api_start(&api, &options);
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, "in use"));
+    options.http_address = "0.0.0.0:0";
+    status = gs_api_start(&api, &options);
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, "--insecure-no-auth"));
+    options.http_address = "nonsense";
+    assert_int_equal(gs_api_start(&api, &options).code, GS_INVALID_ARGUMENT);
+    options.http_address = "127.0.0.1:99999";
+    assert_int_equal(gs_api_start(&api, &options).code, GS_INVALID_ARGUMENT);
+    gs_rpc_context_destroy(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(length_and_chunked_together_are_refused, start, stop),
+        cmocka_unit_test_setup_teardown(two_lengths_are_refused, start, stop),
+        cmocka_unit_test_setup_teardown(two_hosts_are_refused, start, stop),
+        cmocka_unit_test_setup_teardown(announced_large_body_is_refused_before_it_is_read, start,
+                                        stop),
+        cmocka_unit_test_setup_teardown(chunked_large_body_is_counted, start, stop),
+        cmocka_unit_test_setup_teardown(chunked_small_body_is_read, start, stop),
+        cmocka_unit_test_setup_teardown(every_answer_has_its_own_request_id, start, stop),
+        cmocka_unit_test_setup_teardown(dripping_headers_are_cut, start_impatient, stop),
+        cmocka_unit_test_setup_teardown(dripping_body_is_cut, start_impatient, stop),
+        cmocka_unit_test_setup_teardown(dripping_request_line_is_cut, start_impatient, stop),
+        cmocka_unit_test_setup_teardown(connection_is_kept_between_requests, start, stop),
+        cmocka_unit_test_setup_teardown(address_in_use_is_named, start, stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,66 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "coordinator/job.h"
+
+static void every_state_has_a_name_of_its_own(void **state) {
+    (void)state;
+    for (int i = 0; i < GS_NUM_JOB_STATES; i++) {
+        gs_job_state back = GS_NUM_JOB_STATES;
+        assert_true(gs_job_state_from_name(&back, gs_job_state_name((gs_job_state)i)));
+        assert_int_equal(back, i);
+    }
+    gs_job_state none;
+    assert_false(gs_job_state_from_name(&none, "paused"));
+}
+
+static void a_terminal_job_never_changes_again(void **state) {
+    (void)state;
+    for (int from = GS_JOB_SUCCEEDED; from < GS_NUM_JOB_STATES; from++) {
+        assert_true(gs_job_state_terminal((gs_job_state)from));
+        for (int to = 0; to < GS_NUM_JOB_STATES; to++) {
+            assert_false(gs_job_state_may_follow((gs_job_state)from, (gs_job_state)to));
+        }
+    }
+}
+
+static void every_live_state_can_end_in_every_way(void **state) {
+    (void)state;
+    for (int from = 0; from < GS_JOB_SUCCEEDED; from++) {
+        assert_false(gs_job_state_terminal((gs_job_state)from));
+        assert_true(gs_job_state_may_follow((gs_job_state)from, GS_JOB_SUCCEEDED));
+        assert_true(gs_job_state_may_follow((gs_job_state)from, GS_JOB_FAILED));
+        assert_true(gs_job_state_may_follow((gs_job_state)from, GS_JOB_CANCELLED));
+    }
+}
+
+static void a_stopping_job_only_ends(void **state) {
+    (void)state;
+    for (int to = 0; to < GS_JOB_SUCCEEDED; to++) {
+        assert_int_equal(gs_job_state_may_follow(GS_JOB_STOPPING, (gs_job_state)to),
+                         to == GS_JOB_STOPPING);
+    }
+}
+
+static void training_comes_after_starting_or_recovering_alone(void **state) {
+    (void)state;
+    for (int from = 0; from < GS_NUM_JOB_STATES; from++) {
+        bool may = from == GS_JOB_STARTING || from == GS_JOB_RECOVERING || from == GS_JOB_RUNNING;
+        assert_int_equal(gs_job_state_may_follow((gs_job_state)from, GS_JOB_RUNNING), may);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_state_has_a_name_of_its_own),
+        cmocka_unit_test(a_terminal_job_never_changes_again),
+        cmocka_unit_test(every_live_state_can_end_in_every_way),
+        cmocka_unit_test(a_stopping_job_only_ends),
+        cmocka_unit_test(training_comes_after_starting_or_recovering_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,162 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "coordinator/job_store.h"
+#include "tests/support/temp_dir.h"
+
+typedef struct store_fixture {
+    char *directory, path[600];
+    char seen[400];
+} store_fixture;
+
+static int set_up(void **state) {
+    store_fixture *fixture = calloc(1, sizeof *fixture);
+    fixture->directory = gs_temp_dir_make();
+    snprintf(fixture->path, sizeof fixture->path, "%s/store.db", fixture->directory);
+    *state = fixture;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    store_fixture *fixture = *state;
+    gs_temp_dir_remove(fixture->directory);
+    free(fixture);
+    return 0;
+}
+
+static gs_job_store *open_store(store_fixture *fixture, gs_store_start *start) {
+    gs_job_store *store = NULL;
+    gs_status status = gs_job_store_open(&store, start, fixture->path);
+    if (status.code) print_error("%s\n", status.message);
+    assert_int_equal(status.code, GS_OK);
+    return store;
+}
+
+static void expect_ok(gs_status status) {
+    if (status.code) print_error("%s\n", status.message);
+    assert_int_equal(status.code, GS_OK);
+}
+
+static void see_row(void *ctx, const gs_store_row *row) {
+    store_fixture *fixture = ctx;
+    size_t used = strlen(fixture->seen);
+    snprintf(fixture->seen + used, sizeof fixture->seen - used, "%llu/%s/%s;",
+             (unsigned long long)row->id, row->key, row->body);
+}
+
+static void each_start_is_counted_and_has_generations_of_its_own(void **state) {
+    uint32_t last_end = 0;
+    for (uint32_t i = 1; i <= 4; i++) {
+        gs_store_start start;
+        gs_job_store_close(open_store(*state, &start));
+        assert_int_equal(start.coordinator_epoch, i);
+        assert_true(start.first_generation >= last_end);
+        last_end = start.first_generation + GS_GENERATION_BLOCK;
+    }
+}
+
+static void what_was_committed_is_there_after_reopening(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    expect_ok(gs_job_store_begin(store));
+    expect_ok(gs_job_store_put_job(store, 7, "one"));
+    expect_ok(gs_job_store_put_job(store, 7, "two"));
+    expect_ok(gs_job_store_put_checkpoint(store, 7, "step-1", "row"));
+    expect_ok(gs_job_store_put_event(store, 12, 7, "event"));
+    expect_ok(gs_job_store_put_key(store, "key", "print", 7, 99));
+    expect_ok(gs_job_store_commit(store));
+    gs_job_store_close(store);
+
+    store = open_store(fixture, &start);
+    assert_int_equal(start.next_sequence, 13);
+    expect_ok(gs_job_store_load_jobs(store, see_row, fixture));
+    expect_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
+    expect_ok(gs_job_store_load_events(store, see_row, fixture));
+    expect_ok(gs_job_store_load_keys(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "7//two;7/step-1/row;12//event;7/key/print;");
+    gs_job_store_close(store);
+}
+
+static void what_was_rolled_back_is_not(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    expect_ok(gs_job_store_begin(store));
+    expect_ok(gs_job_store_put_job(store, 7, "one"));
+    gs_job_store_rollback(store);
+    expect_ok(gs_job_store_load_jobs(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "");
+    gs_job_store_close(store);
+}
+
+static void a_deleted_job_takes_its_rows_along(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    expect_ok(gs_job_store_put_job(store, 7, "one"));
+    expect_ok(gs_job_store_put_checkpoint(store, 7, "step-1", "row"));
+    expect_ok(gs_job_store_put_event(store, 1, 7, "event"));
+    expect_ok(gs_job_store_delete_job(store, 7));
+    expect_ok(gs_job_store_load_jobs(store, see_row, fixture));
+    expect_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
+    expect_ok(gs_job_store_load_events(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "");
+    gs_job_store_close(store);
+}
+
+static void the_file_is_for_its_owner_alone(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store_close(open_store(fixture, &start));
+    struct stat info;
+    assert_int_equal(stat(fixture->path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+}
+
+static void a_planted_link_is_refused(void **state) {
+    store_fixture *fixture = *state;
+    char elsewhere[640];
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", fixture->directory);
+    assert_int_equal(symlink(elsewhere, fixture->path), 0);
+    gs_job_store *store = NULL;
+    gs_store_start start;
+    gs_status status = gs_job_store_open(&store, &start, fixture->path);
+    assert_int_not_equal(status.code, GS_OK);
+    assert_int_not_equal(access(elsewhere, F_OK), 0);
+}
+
+static void a_damaged_file_is_kept_aside_and_named(void **state) {
+    store_fixture *fixture = *state;
+    FILE *file = fopen(fixture->path, "w");
+    for (int i = 0; i < 1000; i++) fprintf(file, "this is no database %d\n", i);
+    fclose(file);
+    gs_job_store *store = NULL;
+    gs_store_start start;
+    gs_status status = gs_job_store_open(&store, &start, fixture->path);
+    assert_int_equal(status.code, GS_DATA_LOSS);
+    assert_non_null(strstr(status.message, ".damaged-"));
+    assert_int_not_equal(access(fixture->path, F_OK), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(each_start_is_counted_and_has_generations_of_its_own, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_was_committed_is_there_after_reopening, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_was_rolled_back_is_not, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_deleted_job_takes_its_rows_along, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_file_is_for_its_owner_alone, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_planted_link_is_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_damaged_file_is_kept_aside_and_named, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

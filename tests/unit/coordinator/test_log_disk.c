@@ -1,0 +1,153 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coordinator/log_disk.h"
+#include "tests/support/temp_dir.h"
+
+typedef struct log_fixture {
+    char *root, directory[600];
+    gs_log_disk *disk;
+} log_fixture;
+
+static int set_up(void **state) {
+    log_fixture *fixture = calloc(1, sizeof *fixture);
+    fixture->root = gs_temp_dir_make();
+    snprintf(fixture->directory, sizeof fixture->directory, "%s/job", fixture->root);
+    fixture->disk = gs_log_disk_create(fixture->directory);
+    *state = fixture;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    log_fixture *fixture = *state;
+    gs_log_disk_destroy(fixture->disk);
+    gs_temp_dir_remove(fixture->root);
+    free(fixture);
+    return 0;
+}
+
+static void append(log_fixture *fixture, int rank, const char *level, const char *text, uint64_t key) {
+    char line[400];
+    snprintf(line, sizeof line,
+             "{\"rank\":%d,\"generation\":1,\"stream\":\"stdout\",\"level\":\"%s\",\"text\":\"%s\"}", rank,
+             level, text);
+    gs_status status = gs_log_disk_append(fixture->disk, line, key);
+    assert_int_equal(status.code, GS_OK);
+}
+
+// The texts that a query finds, joined by commas.
+static uint64_t find(log_fixture *fixture, char *texts, size_t texts_bytes, const gs_log_query *query) {
+    gs_log_answer answer = {0};
+    gs_status status = gs_log_disk_read(fixture->disk, &answer, query);
+    assert_int_equal(status.code, GS_OK);
+    texts[0] = '\0';
+    for (size_t i = 0; i < gs_json_count(answer.records); i++) {
+        size_t used = strlen(texts);
+        snprintf(texts + used, texts_bytes - used, "%s%s", used ? "," : "",
+                 gs_json_string_or(gs_json_at(answer.records, i), "text", "?"));
+    }
+    gs_json_release(answer.records);
+    return answer.cursor;
+}
+
+static void the_plain_view_is_rank_0_and_warnings_of_all(void **state) {
+    log_fixture *fixture = *state;
+    char texts[200];
+    append(fixture, 0, "info", "a", 1);
+    append(fixture, 1, "info", "b", 2);
+    append(fixture, 1, "warning", "c", 3);
+    find(fixture, texts, sizeof texts, &(gs_log_query){.generation = -1, .limit = 100});
+    assert_string_equal(texts, "a,c");
+    find(fixture, texts, sizeof texts, &(gs_log_query){.all_ranks = true, .generation = -1, .limit = 100});
+    assert_string_equal(texts, "a,b,c");
+    find(fixture, texts, sizeof texts,
+         &(gs_log_query){.num_ranks = 1, .ranks = {1}, .generation = -1, .limit = 100});
+    assert_string_equal(texts, "b,c");
+}
+
+static void tail_limit_and_since_cut_the_answer(void **state) {
+    log_fixture *fixture = *state;
+    char texts[200], text[8];
+    for (int i = 0; i < 10; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        append(fixture, 0, "info", text, (uint64_t)i + 1);
+    }
+    find(fixture, texts, sizeof texts, &(gs_log_query){.generation = -1, .limit = 100, .tail = 3});
+    assert_string_equal(texts, "7,8,9");
+    uint64_t cursor = find(fixture, texts, sizeof texts, &(gs_log_query){.generation = -1, .limit = 4});
+    assert_string_equal(texts, "0,1,2,3");
+    find(fixture, texts, sizeof texts, &(gs_log_query){.generation = -1, .limit = 4, .since = cursor});
+    assert_string_equal(texts, "4,5,6,7");
+}
+
+static void grep_takes_substrings_and_expressions(void **state) {
+    log_fixture *fixture = *state;
+    char texts[200];
+    append(fixture, 0, "info", "loss 1.5", 1);
+    append(fixture, 0, "info", "NCCL (warn", 2);
+    gs_log_query query = {.generation = -1, .limit = 10, .grep = "loss [0-9.]+"};
+    find(fixture, texts, sizeof texts, &query);
+    assert_string_equal(texts, "loss 1.5");
+    gs_log_query odd = {.generation = -1, .limit = 10, .grep = "(warn"};
+    find(fixture, texts, sizeof texts, &odd);
+    assert_string_equal(texts, "NCCL (warn");
+}
+
+static void a_repeated_record_is_kept_once_also_after_a_restart(void **state) {
+    log_fixture *fixture = *state;
+    char texts[200];
+    append(fixture, 0, "info", "a", 1);
+    append(fixture, 0, "info", "a", 1);
+    gs_status status = gs_log_disk_flush(fixture->disk);
+    assert_int_equal(status.code, GS_OK);
+    gs_log_disk_destroy(fixture->disk);
+    fixture->disk = gs_log_disk_create(fixture->directory);
+    append(fixture, 0, "info", "a", 1);
+    append(fixture, 0, "info", "b", 2);
+    uint64_t cursor = find(fixture, texts, sizeof texts, &(gs_log_query){.generation = -1, .limit = 10});
+    assert_string_equal(texts, "a,b");
+    assert_int_equal(cursor, 2);
+}
+
+static void rotated_segments_are_part_of_the_log(void **state) {
+    log_fixture *fixture = *state;
+    static char line[70000];
+    memset(line, 'x', sizeof line);
+    static const char head[] = "{\"rank\":0,\"generation\":1,\"level\":\"info\",\"text\":\"";
+    memcpy(line, head, sizeof head - 1);
+    memcpy(line + sizeof line - 3, "\"}", 3);
+    for (uint64_t i = 1; i <= 300; i++) {  // 20 MiB: three segments
+        gs_status status = gs_log_disk_append(fixture->disk, line, i);
+        assert_int_equal(status.code, GS_OK);
+    }
+    size_t found = 0;
+    gs_log_query query = {.generation = -1, .limit = 1000};
+    gs_log_answer answer = {0};
+    do {
+        answer = (gs_log_answer){0};
+        gs_status status = gs_log_disk_read(fixture->disk, &answer, &query);
+        assert_int_equal(status.code, GS_OK);
+        found += gs_json_count(answer.records);
+        query.since = answer.cursor;
+        gs_json_release(answer.records);
+    } while (!answer.at_end);
+    assert_int_equal(found, 300);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_plain_view_is_rank_0_and_warnings_of_all, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(tail_limit_and_since_cut_the_answer, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(grep_takes_substrings_and_expressions, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_repeated_record_is_kept_once_also_after_a_restart, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(rotated_segments_are_part_of_the_log, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
