@@ -4,6 +4,8 @@
 
 enum { MAX_TENSORS = 16384, MAX_LIMITS = 64 };
 
+#define MAX_COUNT 9007199254740992.0  // 2^53: up to here every JSON reader counts exactly
+
 static const char *const stop_modes[] = {"graceful", "now", NULL};
 static const char *const stop_outcomes[] = {"cancelled", "succeeded", NULL};
 
@@ -60,7 +62,7 @@ static const gs_field tensor_fields[] = {
      .required = true,
      .has_range = true,
      .least = 0,
-     .most = 1099511627776.0,
+     .most = MAX_COUNT,
      .help = "Number of elements."},
     {.name = "dtype",
      .type = GS_FIELD_ENUM,
@@ -94,8 +96,8 @@ const gs_field gs_preview_request_fields[] = {
      .count_offset = offsetof(preview_request, num_limits),
      .required = true,
      .has_range = true,
-     .least = 1,
-     .most = 1099511627776.0,
+     .least = 0,
+     .most = MAX_COUNT,
      .help = "Size limits of the first, second … bucket; the last one is for all that follow."},
     {.name = "reverse",
      .type = GS_FIELD_BOOL,
@@ -118,6 +120,9 @@ gs_status gs_preview_request_check(gs_json **request, const gs_json *body,
                           errors->count == 1 ? "" : "s");
     }
     if (!status.code) *request = gs_fields_encode(preview, gs_preview_request_fields);
+    // The encoder leaves empty lists out; no tensors are a plan without buckets.
+    if (*request && !gs_json_get(*request, "tensors"))
+        gs_json_set(*request, "tensors", gs_json_new_array());
     free(preview);
     return status;
 }

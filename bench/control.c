@@ -1,7 +1,9 @@
-// The coordinator under load: N simulated workers in jobs of 64 ranks against a real gradsync-coordinator,
-// quiet, then scraped, then flooded with GET /v1/jobs, then beside a disk that is busy with fsync.
+// The coordinator under load: N simulated workers in jobs of 64 ranks against a real
+// gradsync-coordinator, quiet, then scraped, then flooded with GET /v1/jobs, then beside a disk
+// that is busy with fsync.
 //
-//   bench_control COORDINATOR_PROGRAM WORKERS [SECONDS_PER_PHASE [STEP_SECONDS [HEARTBEAT_SECONDS]]]
+//   bench_control COORDINATOR_PROGRAM WORKERS [SECONDS_PER_PHASE [STEP_SECONDS
+//   [HEARTBEAT_SECONDS]]]
 //
 // Loop: round trip of a control call, so the time until the loop has come round, plus two hops.
 #include <arpa/inet.h>
@@ -126,7 +128,8 @@ static double cpu_seconds(const bench *b) {
     snprintf(path, sizeof path, "/proc/%d/stat", (int)b->pid);
     FILE *file = fopen(path, "re");
     if (!file) return 0;
-    int found = fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel);
+    int found =
+        fscanf(file, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel);
     fclose(file);
     return found == 2 ? (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK) : 0;
 }
@@ -147,10 +150,11 @@ static void submit_jobs(bench *b, int num_workers) {
     for (int first = 0; first < num_workers; first += RANKS_OF_JOB) {
         int ranks = num_workers - first < RANKS_OF_JOB ? num_workers - first : RANKS_OF_JOB;
         char body[256];
-        snprintf(body, sizeof body,
-                 "{\"name\":\"sim-%d\",\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1000000000},"
-                 "\"world\":{\"min\":%d,\"max\":%d}}",
-                 first, ranks, ranks);
+        snprintf(
+            body, sizeof body,
+            "{\"name\":\"sim-%d\",\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1000000000},"
+            "\"world\":{\"min\":%d,\"max\":%d}}",
+            first, ranks, ranks);
         int status = request_http(b, "POST", "/v1/jobs", body, &response);
         if (status != 201 && status != 202) stop_bench(b, gs_strbuf_text(&response));
     }
@@ -174,7 +178,8 @@ static void probe_loop(void *ctx, const atomic_bool *stopping) {
     gs_json_set_u64(request, "incarnation", 1);  // nobody's: nothing happens
     while (!atomic_load(stopping) && b->num_loop < MAX_SAMPLES) {
         int64_t begun_ns = gs_now_ns();
-        gs_status status = gs_rpc_call(b->client, GS_EXITED, request, NULL, gs_deadline_in_seconds(20));
+        gs_status status =
+            gs_rpc_call(b->client, GS_EXITED, request, NULL, gs_deadline_in_seconds(20));
         b->loop_ms[b->num_loop++] = (double)(gs_now_ns() - begun_ns) / 1e6;
         if (status.code) fprintf(stderr, "control: %s\n", status.message);
         gs_sleep_ns(10 * GS_NS_PER_MS);
@@ -200,7 +205,8 @@ static void flood(void *ctx, const atomic_bool *stopping) {
     bench *b = ctx;
     gs_strbuf response = {0};
     while (!atomic_load(stopping)) {
-        if (request_http(b, "GET", "/v1/jobs", "", &response) == 200) atomic_fetch_add(&b->flooded, 1);
+        if (request_http(b, "GET", "/v1/jobs", "", &response) == 200)
+            atomic_fetch_add(&b->flooded, 1);
     }
     gs_strbuf_release(&response);
 }
@@ -239,11 +245,12 @@ static void run_phase(bench *b, int num_workers, const char *name, double second
     control_workers_counts after = control_workers_count(b->workers);
     for (int i = 0; i < num_threads; i++) gs_thread_stop(threads[i]);
     gs_thread_stop(probe);
-    printf("%7d  %-8s %9.0f %9.0f %9.2f %9.2f %9.2f %7.0f %9.1f %9.1f %9.0f %9.0f %6d %8d\n", num_workers, name,
-           (double)(after.sent - before.sent) / elapsed,
-           (double)(after.received - before.received) / elapsed, quantile(b->loop_ms, b->num_loop, 0.5),
-           quantile(b->loop_ms, b->num_loop, 0.99), quantile(b->loop_ms, b->num_loop, 1),
-           100 * cpu / elapsed, rss_mib(b), quantile(b->scrape_ms, b->num_scrapes, 0.5),
+    printf("%7d  %-8s %9.0f %9.0f %9.2f %9.2f %9.2f %7.0f %9.1f %9.1f %9.0f %9.0f %6d %8d\n",
+           num_workers, name, (double)(after.sent - before.sent) / elapsed,
+           (double)(after.received - before.received) / elapsed,
+           quantile(b->loop_ms, b->num_loop, 0.5), quantile(b->loop_ms, b->num_loop, 0.99),
+           quantile(b->loop_ms, b->num_loop, 1), 100 * cpu / elapsed, rss_mib(b),
+           quantile(b->scrape_ms, b->num_scrapes, 0.5),
            b->num_scrapes ? (double)b->scrape_bytes / 1024 : 0,
            (double)atomic_load(&b->flooded) / elapsed, after.links_lost - before.links_lost,
            after.trainers_stepping);
@@ -264,8 +271,10 @@ static void wait_for_trainers(bench *b, int num_workers) {
 }
 
 static void connect_all(bench *b, int num_workers, double step_seconds, double heartbeat_seconds) {
-    control_workers_options options = {.host = "127.0.0.1", .port = atoi(strrchr(b->control, ':') + 1),
-                                       .num_agents = (num_workers + SLOTS - 1) / SLOTS, .slots = SLOTS,
+    control_workers_options options = {.host = "127.0.0.1",
+                                       .port = atoi(strrchr(b->control, ':') + 1),
+                                       .num_agents = (num_workers + SLOTS - 1) / SLOTS,
+                                       .slots = SLOTS,
                                        .heartbeat_seconds = heartbeat_seconds,
                                        .step_seconds = step_seconds};
     gs_rpc_client_options client = {.endpoint = b->control};
@@ -277,7 +286,8 @@ static void connect_all(bench *b, int num_workers, double step_seconds, double h
 
 int main(int argc, char **argv) {
     if (argc < 3) {
-        fprintf(stderr, "usage: %s COORDINATOR WORKERS [SECONDS [STEP_SECONDS [HEARTBEAT_SECONDS]]]\n",
+        fprintf(stderr,
+                "usage: %s COORDINATOR WORKERS [SECONDS [STEP_SECONDS [HEARTBEAT_SECONDS]]]\n",
                 argv[0]);
         return 2;
     }

@@ -29,7 +29,7 @@ typedef struct sim_peer {
     struct sim_peer *agent;  // of a trainer
     int fd, index, slot;
     bool is_agent, greeted, ready, stepping;
-    bool watches_out;  // epoll tells when there is room again
+    bool watches_out;        // epoll tells when there is room again
     size_t handshake_bytes;  // of `out`: what may go out before the other side is ready
     uint64_t incarnation, job, seq;
     char job_text[GS_JOB_ID_LEN], launch_token[24];
@@ -57,7 +57,8 @@ static void put_part(sim_peer *to, const void *data, size_t bytes, uint8_t flags
         gs_strbuf_putc(&to->out, (char)bytes);
     } else {
         gs_strbuf_putc(&to->out, (char)(flags | FLAG_LONG));
-        for (int shift = 56; shift >= 0; shift -= 8) gs_strbuf_putc(&to->out, (char)(bytes >> shift));
+        for (int shift = 56; shift >= 0; shift -= 8)
+            gs_strbuf_putc(&to->out, (char)(bytes >> shift));
     }
     gs_strbuf_add(&to->out, data, bytes);
 }
@@ -78,11 +79,16 @@ static void flush_link(control_workers *workers, sim_peer *to) {
     epoll_ctl(workers->epoll_fd, EPOLL_CTL_MOD, to->fd, &event);
 }
 
-static void send_message(control_workers *workers, sim_peer *to, gs_frame_kind kind, gs_method method,
-                         const char *body) {
-    gs_frame frame = {.kind = kind, .method = method, .job = to->job, .coord_epoch = to->coord_epoch,
-                      .generation = (uint32_t)to->generation, .incarnation = to->incarnation,
-                      .seq = ++to->seq, .send_ns = gs_now_ns()};
+static void send_message(control_workers *workers, sim_peer *to, gs_frame_kind kind,
+                         gs_method method, const char *body) {
+    gs_frame frame = {.kind = kind,
+                      .method = method,
+                      .job = to->job,
+                      .coord_epoch = to->coord_epoch,
+                      .generation = (uint32_t)to->generation,
+                      .incarnation = to->incarnation,
+                      .seq = ++to->seq,
+                      .send_ns = gs_now_ns()};
     if (kind == GS_FRAME_REQUEST && gs_method_info_of(method)->shape == GS_CALL) {
         frame.time_left_ms = CALL_MS;
     }
@@ -95,11 +101,12 @@ static void send_message(control_workers *workers, sim_peer *to, gs_frame_kind k
     flush_link(workers, to);
 }
 
-// The greeting of ZMTP 3.1 with the NULL mechanism, and a DEALER's READY. Messages wait for the other
-// side's READY: libzmq takes none before.
+// The greeting of ZMTP 3.1 with the NULL mechanism, and a DEALER's READY. Messages wait for the
+// other side's READY: libzmq takes none before.
 static void put_greeting(sim_peer *to) {
     static const char ready[] = "\5READY\13Socket-Type\0\0\0\6DEALER\10Identity\0\0\0";
-    char greeting[GREETING_BYTES] = {(char)0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1, 'N', 'U', 'L', 'L'};
+    char greeting[GREETING_BYTES] = {(char)0xff, 0,    0, 0, 0,   0,   0,   0,
+                                     1,          0x7f, 3, 1, 'N', 'U', 'L', 'L'};
     gs_strbuf_add(&to->out, greeting, sizeof greeting);
     put_part(to, ready, sizeof ready, FLAG_COMMAND);
     to->handshake_bytes = to->out.len;
@@ -112,7 +119,8 @@ static int connect_to(const control_workers *workers) {
     if (fd < 0) return -1;
     inet_pton(AF_INET, workers->options.host, &address.sin_addr);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EINPROGRESS) return fd;
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EINPROGRESS)
+        return fd;
     close(fd);
     return -1;
 }
@@ -154,9 +162,11 @@ static void open_agent(control_workers *workers, int index) {
     char body[512];
     snprintf(body, sizeof body,
              "{\"worker\":\"sim-%05d\",\"host\":\"host-%05d\",\"boot_id\":\"sim\",\"pid\":%d,"
-             "\"incarnation\":\"%llu\",\"build\":\"sim\",\"proto_least\":1,\"proto_most\":1,\"slots\":%d,"
+             "\"incarnation\":\"%llu\",\"build\":\"sim\",\"proto_least\":1,\"proto_most\":1,"
+             "\"slots\":%d,"
              "\"cores\":8,\"data_root\":\"/\",\"running\":[]}",
-             index, index, index + 1, (unsigned long long)agent->incarnation, workers->options.slots);
+             index, index, index + 1, (unsigned long long)agent->incarnation,
+             workers->options.slots);
     send_message(workers, agent, GS_FRAME_REQUEST, GS_AGENT_HELLO, body);
 }
 
@@ -174,13 +184,15 @@ static void start_trainer(control_workers *workers, sim_peer *agent, const gs_js
     snprintf(trainer->launch_token, sizeof trainer->launch_token, "%s",
              gs_json_string_or(item, "launch_token", ""));
     char body[1024];
-    snprintf(body, sizeof body,
-             "{\"job\":\"%s\",\"launch_token\":\"%s\",\"worker\":\"sim-%05d\",\"slot\":%d,"
-             "\"incarnation\":\"%llu\",\"pid\":%d,\"host\":\"host-%05d\",\"boot_id\":\"sim\",\"build\":\"sim\","
-             "\"proto_least\":1,\"proto_most\":1,\"params_digest\":\"xxh3:sim\",\"num_params\":3,"
-             "\"total_elements\":12345,\"arithmetic\":\"sim\",\"data_digest\":\"\",\"applied_step\":0}",
-             job, trainer->launch_token, agent->index, trainer->slot, (unsigned long long)incarnation,
-             agent->index * 100 + trainer->slot + 1, agent->index);
+    snprintf(
+        body, sizeof body,
+        "{\"job\":\"%s\",\"launch_token\":\"%s\",\"worker\":\"sim-%05d\",\"slot\":%d,"
+        "\"incarnation\":\"%llu\",\"pid\":%d,\"host\":\"host-%05d\",\"boot_id\":\"sim\",\"build\":"
+        "\"sim\","
+        "\"proto_least\":1,\"proto_most\":1,\"params_digest\":\"xxh3:sim\",\"num_params\":3,"
+        "\"total_elements\":12345,\"arithmetic\":\"sim\",\"data_digest\":\"\",\"applied_step\":0}",
+        job, trainer->launch_token, agent->index, trainer->slot, (unsigned long long)incarnation,
+        agent->index * 100 + trainer->slot + 1, agent->index);
     send_message(workers, trainer, GS_FRAME_REQUEST, GS_HELLO, body);
 }
 
@@ -190,7 +202,8 @@ static void answer_prepare(control_workers *workers, sim_peer *trainer, const gs
     char body[256];
     snprintf(body, sizeof body,
              "{\"generation\":%lld,\"plan_hash\":\"%s\",\"applied_step\":0,\"state_digest\":\"\"}",
-             (long long)trainer->generation, gs_json_string_or(gs_json_get(item, "plan"), "hash", ""));
+             (long long)trainer->generation,
+             gs_json_string_or(gs_json_get(item, "plan"), "hash", ""));
     send_message(workers, trainer, GS_FRAME_REQUEST, GS_READY, body);
 }
 
@@ -199,11 +212,12 @@ static void end_trainer(control_workers *workers, sim_peer *trainer, int exit_co
     if (trainer->fd < 0) return;
     lose_link(workers, trainer);
     char body[384];
-    snprintf(body, sizeof body,
-             "{\"slot\":%d,\"job\":\"%s\",\"rank\":%lld,\"generation\":%lld,\"incarnation\":\"%llu\","
-             "\"exit_code\":%d,\"signal\":%d,\"host\":\"host-%05d\",\"log_tail\":[]}",
-             trainer->slot, trainer->job_text, (long long)trainer->rank, (long long)trainer->generation,
-             (unsigned long long)trainer->incarnation, exit_code, signal, trainer->agent->index);
+    snprintf(
+        body, sizeof body,
+        "{\"slot\":%d,\"job\":\"%s\",\"rank\":%lld,\"generation\":%lld,\"incarnation\":\"%llu\","
+        "\"exit_code\":%d,\"signal\":%d,\"host\":\"host-%05d\",\"log_tail\":[]}",
+        trainer->slot, trainer->job_text, (long long)trainer->rank, (long long)trainer->generation,
+        (unsigned long long)trainer->incarnation, exit_code, signal, trainer->agent->index);
     if (trainer->agent->fd >= 0) {
         send_message(workers, trainer->agent, GS_FRAME_REQUEST, GS_EXITED, body);
     }
@@ -224,11 +238,13 @@ static void take_trainer_item(control_workers *workers, sim_peer *trainer, const
     if (!strcmp(type, "welcome")) {
         // Spread over the period, as real ones are.
         double spread = (double)(trainer->incarnation % 1000) / 1000;
-        trainer->beat_ns = gs_now_ns() + (int64_t)(spread * workers->options.heartbeat_seconds * 1e9);
+        trainer->beat_ns =
+            gs_now_ns() + (int64_t)(spread * workers->options.heartbeat_seconds * 1e9);
         if (!gs_json_bool_or(item, "send_params", false)) return;
-        send_message(workers, trainer, GS_FRAME_REQUEST, GS_READY,
-                     "{\"generation\":0,\"params\":[[\"w\",\"fp32\",[100,100]],[\"b\",\"fp32\",[100]],"
-                     "[\"o\",\"fp32\",[2245]]]}");
+        send_message(
+            workers, trainer, GS_FRAME_REQUEST, GS_READY,
+            "{\"generation\":0,\"params\":[[\"w\",\"fp32\",[100,100]],[\"b\",\"fp32\",[100]],"
+            "[\"o\",\"fp32\",[2245]]]}");
     } else if (!strcmp(type, "prepare")) {
         answer_prepare(workers, trainer, item);
     } else if (!strcmp(type, "start")) {
@@ -247,8 +263,8 @@ static void take_trainer_item(control_workers *workers, sim_peer *trainer, const
     }
 }
 
-static void take_message(control_workers *workers, sim_peer *from, const gs_frame *frame, const char *body,
-                         size_t bytes) {
+static void take_message(control_workers *workers, sim_peer *from, const gs_frame *frame,
+                         const char *body, size_t bytes) {
     atomic_fetch_add_explicit(&workers->received, 1, memory_order_relaxed);
     from->coord_epoch = frame->coord_epoch;
     if (frame->kind == GS_FRAME_END || frame->status) {
@@ -344,7 +360,8 @@ static void send_beat(control_workers *workers, sim_peer *from, int64_t now_ns) 
         send_message(workers, from, GS_FRAME_ONE_WAY, GS_AGENT_HEARTBEAT, body);
     } else {
         snprintf(body, sizeof body,
-                 "{\"state\":\"stepping\",\"generation\":%lld,\"applied_step\":%lld,\"phase\":\"backward\","
+                 "{\"state\":\"stepping\",\"generation\":%lld,\"applied_step\":%lld,\"phase\":"
+                 "\"backward\","
                  "\"rss_bytes\":123456789}",
                  (long long)from->generation, (long long)from->step);
         send_message(workers, from, GS_FRAME_ONE_WAY, GS_HEARTBEAT, body);
@@ -354,11 +371,12 @@ static void send_beat(control_workers *workers, sim_peer *from, int64_t now_ns) 
 
 static void put_buckets(gs_strbuf *body) {
     for (int i = 0; i < 4; i++) {
-        gs_strbuf_printf(body,
-                         "%s{\"index\":%d,\"bytes\":1048576,\"algorithm\":\"direct\",\"ready_seconds\":0.0%d1,"
-                         "\"launched_seconds\":0.0%d2,\"arrived_seconds\":0.0%d3,\"finished_seconds\":0.0%d4,"
-                         "\"algbw_bytes_per_second\":1.5e9,\"busbw_bytes_per_second\":2.5e9}",
-                         i ? "," : "", i, i, i, i, i);
+        gs_strbuf_printf(
+            body,
+            "%s{\"index\":%d,\"bytes\":1048576,\"algorithm\":\"direct\",\"ready_seconds\":0.0%d1,"
+            "\"launched_seconds\":0.0%d2,\"arrived_seconds\":0.0%d3,\"finished_seconds\":0.0%d4,"
+            "\"algbw_bytes_per_second\":1.5e9,\"busbw_bytes_per_second\":2.5e9}",
+            i ? "," : "", i, i, i, i, i);
     }
 }
 
@@ -367,10 +385,13 @@ static void send_step(control_workers *workers, sim_peer *from, int64_t now_ns) 
     from->step++;
     gs_strbuf_printf(
         &body,
-        "{\"generation\":%lld,\"rank\":%lld,\"step\":%lld,\"loss\":2.345678,\"grad_norm\":1.25,\"lr\":0.0003,"
-        "\"samples\":%lld,\"tokens\":%lld,\"step_seconds\":0.95,\"tokens_per_second\":5432.1,\"phases\":{"
+        "{\"generation\":%lld,\"rank\":%lld,\"step\":%lld,\"loss\":2.345678,\"grad_norm\":1.25,"
+        "\"lr\":0.0003,"
+        "\"samples\":%lld,\"tokens\":%lld,\"step_seconds\":0.95,\"tokens_per_second\":5432.1,"
+        "\"phases\":{"
         "\"data\":0.01,\"forward\":0.3,\"backward\":0.5,\"comm_exposed\":0.02,\"optimizer\":0.1,"
-        "\"checkpoint\":0.0},\"comm_busy_seconds\":0.2,\"comm_exposed_seconds\":0.02,\"overlap_ratio\":0.9,"
+        "\"checkpoint\":0.0},\"comm_busy_seconds\":0.2,\"comm_exposed_seconds\":0.02,\"overlap_"
+        "ratio\":0.9,"
         "\"wait_seconds\":0.01,\"backward_seconds\":0.5,\"buckets\":[",
         (long long)from->generation, (long long)from->rank, (long long)from->step,
         (long long)from->step * 64, (long long)from->step * 4096);
@@ -379,17 +400,21 @@ static void send_step(control_workers *workers, sim_peer *from, int64_t now_ns) 
         &body,
         "],\"totals\":{\"steps\":%lld,\"tokens\":%lld,\"samples\":%lld,\"skipped_steps\":0,"
         "\"payload_bytes\":4194304,\"wire_bytes\":8388608,\"comm_busy_seconds\":0.2,"
-        "\"comm_exposed_seconds\":0.02,\"wait_seconds\":0.01,\"order_mismatches\":0,\"nonfinite\":0,"
-        "\"phases\":{\"forward\":0.3,\"backward\":0.5}},\"step_histogram\":{\"counts\":[0,0,0,0,0,0,0,0,1,0,0,"
-        "0,0,0,0,0],\"sum\":0.95},\"reduce_histogram\":{\"counts\":[0,0,0,0,0,0,0,0,4,0,0,0,0,0,0,0,0],"
+        "\"comm_exposed_seconds\":0.02,\"wait_seconds\":0.01,\"order_mismatches\":0,\"nonfinite\":"
+        "0,"
+        "\"phases\":{\"forward\":0.3,\"backward\":0.5}},\"step_histogram\":{\"counts\":[0,0,0,0,0,"
+        "0,0,0,1,0,0,"
+        "0,0,0,0,0],\"sum\":0.95},\"reduce_histogram\":{\"counts\":[0,0,0,0,0,0,0,0,4,0,0,0,0,0,0,"
+        "0,0],"
         "\"sum\":0.2}",
         (long long)from->step, (long long)from->step * 4096, (long long)from->step * 64);
     if (from->rank == 0) {
-        gs_strbuf_printf(&body,
-                         ",\"history\":[{\"step\":%lld,\"loss\":2.345678,\"grad_norm\":1.25,\"lr\":0.0003,"
-                         "\"step_seconds\":0.95,\"tokens_per_second\":5432.1,\"comm_exposed_seconds\":0.02,"
-                         "\"overlap_ratio\":0.9}]",
-                         (long long)from->step);
+        gs_strbuf_printf(
+            &body,
+            ",\"history\":[{\"step\":%lld,\"loss\":2.345678,\"grad_norm\":1.25,\"lr\":0.0003,"
+            "\"step_seconds\":0.95,\"tokens_per_second\":5432.1,\"comm_exposed_seconds\":0.02,"
+            "\"overlap_ratio\":0.9}]",
+            (long long)from->step);
     }
     gs_strbuf_putc(&body, '}');
     send_message(workers, from, GS_FRAME_ONE_WAY, GS_STEP, gs_strbuf_text(&body));
@@ -403,7 +428,8 @@ static void send_what_is_due(control_workers *workers) {
         sim_peer *from = workers->links[i];
         if (from->fd < 0) continue;
         if (from->beat_ns && now_ns >= from->beat_ns) send_beat(workers, from, now_ns);
-        if (from->fd >= 0 && from->stepping && now_ns >= from->step_ns) send_step(workers, from, now_ns);
+        if (from->fd >= 0 && from->stepping && now_ns >= from->step_ns)
+            send_step(workers, from, now_ns);
     }
 }
 

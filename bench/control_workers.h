@@ -1,6 +1,6 @@
-// Simulated agents and trainers: thousands of ZMTP connections on one thread, speaking the control plane
-// of rpc/README.md as far as a healthy job does. No training, no sockets of libzmq (two descriptors and
-// some threads' attention each): what is measured is the coordinator.
+// Simulated agents and trainers: thousands of ZMTP connections on one thread, speaking the control
+// plane of rpc/README.md as far as a healthy job does. No training, no sockets of libzmq (two
+// descriptors and some threads' attention each): what is measured is the coordinator.
 #ifndef BENCH_CONTROL_WORKERS_H
 #define BENCH_CONTROL_WORKERS_H
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gradsync/optimizer.h"
 #include "gradsync/reducer.h"
 #include "tests/support/ranks.h"
 
@@ -157,8 +158,10 @@ static gs_status run_steps(medians *out, const shape_set *set, const gs_rank_env
 // arg: "small|large alone|together"
 static gs_status body_steps(const gs_rank_env *env) {
     static shape_set set;
-    if (strstr(env->arg, "small")) make_small(&set);
-    else make_large(&set);
+    if (strstr(env->arg, "small"))
+        make_small(&set);
+    else
+        make_large(&set);
     medians result;
     GS_TRY(run_steps(&result, &set, env, strstr(env->arg, "alone"), true));
     char note[128];
@@ -181,10 +184,58 @@ static gs_status run_ranks(medians *out, const char *arg) {
         if (sscanf(gs_ranks_note(ranks, r), "%lf %lf %lf %lf", &m.step_ns, &m.marks_ns,
                    &m.exposed_ns, &m.busy_ns) != 4)
             status = gs_error(GS_INTERNAL, "rank %d: no result", r);
-        else if (m.step_ns > out->step_ns) *out = m;
+        else if (m.step_ns > out->step_ns)
+            *out = m;
     }
     gs_ranks_destroy(ranks);
     return status;
+}
+
+// The median of AdamW steps over tensors whose gradients lie as the reducer lays them.
+static gs_status time_updates(double *step_ns, const shape_set *set) {
+    static int64_t list[MAX_STEPS];
+    static void *values[MAX_PARAMS];
+    bench_rank rank;
+    GS_TRY(open_rank(&rank, set, NULL, true));
+    const gs_optimizer_options options = {
+        .kind = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    gs_optimizer *optimizer = NULL;
+    size_t total_bytes = 0;
+    for (size_t i = 0; i < set->num_params; i++)
+        total_bytes += gs_param_spec_bytes(&set->params[i]);
+    char *memory = calloc(1, total_bytes), *at = memory;
+    for (size_t i = 0; i < set->num_params; at += gs_param_spec_bytes(&set->params[i++]))
+        values[i] = at;
+    gs_status status = memory ? gs_optimizer_create(&optimizer, &options, set->params, NULL,
+                                                    set->num_params, rank.device)
+                              : gs_error(GS_RESOURCE_EXHAUSTED, "values: out of memory");
+    for (size_t i = 0; i < set->num_steps && !status.code; i++) {
+        int64_t begin_ns = gs_now_ns();
+        status =
+            gs_optimizer_step(optimizer, values, gs_reducer_grads(rank.reducer), NULL, 1e-3f, 1);
+        list[i] = gs_now_ns() - begin_ns;
+    }
+    qsort(list, set->num_steps, sizeof *list, compare_ns);
+    *step_ns = (double)list[set->num_steps / 2];
+    gs_optimizer_destroy(optimizer);
+    free(memory);
+    close_rank(&rank);
+    return status;
+}
+
+// The same number of elements in many tensors and in one: the difference is what a tensor costs.
+static gs_status print_updates(void) {
+    static shape_set set;
+    double many_ns, one_ns;
+    make_small(&set);
+    double num_params = (double)set.num_params;
+    GS_TRY(time_updates(&many_ns, &set));
+    set.num_params = 0;
+    add_param(&set, 256, 1000);
+    GS_TRY(time_updates(&one_ns, &set));
+    printf("  AdamW            %8.0f ns per tensor, %.0f of them not the elements\n\n",
+           many_ns / num_params, (many_ns - one_ns) / num_params);
+    return gs_ok();
 }
 
 static gs_status print_bookkeeping(void) {
@@ -195,9 +246,8 @@ static gs_status print_bookkeeping(void) {
     double num_params = (double)set.num_params;
     printf("bookkeeping, one rank, %s, nothing written\n", set.name);
     printf("  marks            %8.0f ns per tensor (target 1000)\n", result.marks_ns / num_params);
-    printf("  whole step       %8.0f ns per tensor, norm included\n\n",
-           result.step_ns / num_params);
-    return gs_ok();
+    printf("  whole step       %8.0f ns per tensor, norm included\n", result.step_ns / num_params);
+    return print_updates();
 }
 
 static gs_status print_steps(const char *name, const char *shapes) {

@@ -19,6 +19,7 @@
 #include "coordinator/job_record.h"
 #include "coordinator/launch.h"
 #include "coordinator/methods.h"
+#include "coordinator/metrics_page.h"
 #include "coordinator/run.h"
 #include "coordinator/run_end.h"
 #include "coordinator/verdicts.h"
@@ -309,7 +310,8 @@ static void run_timers(gs_coordinator *coordinator) {
 
 gs_status gs_coordinator_turn(gs_coordinator *coordinator) {
     gs_deadline deadline = {coordinator->turned_ns + TURN_MS * GS_NS_PER_MS};
-    GS_TRY(gs_rpc_server_turn(coordinator->server, coordinator->wake_fd, deadline));
+    gs_deadline wait = coordinator->pages ? gs_deadline_in_ns(0) : deadline;
+    GS_TRY(gs_rpc_server_turn(coordinator->server, coordinator->wake_fd, wait));
     uint64_t wakes;
     ssize_t got = read(coordinator->wake_fd, &wakes, sizeof wakes);
     (void)got;
@@ -318,6 +320,7 @@ gs_status gs_coordinator_turn(gs_coordinator *coordinator) {
         gs_runs_end_finished(coordinator);
         gs_launch_waiting(coordinator);
     }
+    gs_metrics_pages_turn(coordinator);
     if (gs_deadline_passed(deadline)) run_timers(coordinator);
     return gs_ok();
 }
@@ -326,6 +329,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     if (!coordinator) return;
     if (coordinator->server) {
         gs_watch_end_all(coordinator, "server_shutdown");
+        gs_metrics_pages_destroy(coordinator);
         for (size_t i = 0; i < coordinator->num_jobs; i++) {
             gs_job_log_tick(coordinator, coordinator->jobs[i]);
         }

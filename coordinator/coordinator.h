@@ -22,6 +22,7 @@ typedef struct gs_agent gs_agent;        // agents.h
 typedef struct gs_events gs_events;      // events.h
 typedef struct gs_watchers gs_watchers;  // watch.h
 typedef struct gs_keys gs_keys;          // idempotency.h
+typedef struct gs_metrics_page gs_metrics_page;  // metrics_page.h
 
 typedef struct gs_coordinator_options {
     const char *data_dir;          // exists and is locked by the caller
@@ -51,6 +52,7 @@ typedef struct gs_coordinator {
     gs_watchers *watchers;
     gs_keys *keys;
     gs_metrics *metrics;
+    gs_metrics_page *pages;  // asked for, not sent yet
 
     int64_t started_ns, turned_ns, swept_ns;
     double loop_lag_seconds;

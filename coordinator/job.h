@@ -80,6 +80,8 @@ typedef struct gs_job {
     gs_job_log *log;              // owned
     gs_checkpoints *checkpoints;  // owned
 
+    int ranks_shown;  // most ranks that the metrics page has shown
+
     bool dirty;  // must be written
     int64_t dirty_since_ns;
     bool held_back;  // not scheduled: not durable yet, or being deleted

@@ -286,7 +286,14 @@ void gs_job_families_refresh(gs_coordinator *coordinator, gs_job *job) {
         wire += gs_job_metrics_total(job->metrics, i, "wire_bytes");
     }
     set(&page, &gradsync_compression_ratio, wire > 0 ? payload / wire : 1);
-    for (int i = 0; job->run && i < job->run->num_members && i < MAX_RANKS; i++) {
-        refresh_member(&page, i);
+    int members = job->run ? job->run->num_members : 0;
+    if (members > MAX_RANKS) members = MAX_RANKS;
+    for (int i = 0; i < members; i++) refresh_member(&page, i);
+    // Ranks that a smaller generation no longer has are down, not forgotten.
+    for (int i = members; i < job->ranks_shown; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        set_one(&page, &gradsync_worker_up, name, 0);
     }
+    if (members > job->ranks_shown) job->ranks_shown = members;
 }

@@ -20,6 +20,7 @@ static const char *const series_names[NUM_SERIES] = {
 
 typedef struct gs_rank_metrics {
     gs_json *report;  // owned; the last one
+    const gs_json *finished;  // borrowed; its totals of former generations
     double wait_seconds, lag_seconds;
     int64_t lag_step, last_arrivals;
 } gs_rank_metrics;
@@ -121,7 +122,13 @@ void gs_job_metrics_begin_generation(gs_job_metrics *metrics, int world_size) {
     for (int i = 0; i < metrics->num_ranks; i++) fold_rank(metrics, i);
     release_ranks(metrics);
     metrics->ranks = calloc((size_t)world_size, sizeof *metrics->ranks);
-    if (metrics->ranks) metrics->num_ranks = world_size;
+    if (!metrics->ranks) return;
+    metrics->num_ranks = world_size;
+    for (int i = 0; i < world_size; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        metrics->ranks[i].finished = gs_json_get(metrics->finished, key);
+    }
 }
 
 static const gs_rank_metrics *rank_of(const gs_job_metrics *metrics, int rank) {
@@ -151,10 +158,10 @@ double gs_job_metrics_step_seconds(const gs_job_metrics *metrics) {
 }
 
 double gs_job_metrics_total(const gs_job_metrics *metrics, int rank, const char *name) {
-    char key[16];
-    snprintf(key, sizeof key, "%d", rank);
-    double finished = gs_json_double_or(gs_json_get(metrics->finished, key), name, 0);
-    return finished + total_of(gs_job_metrics_report(metrics, rank), name);
+    const gs_rank_metrics *of_rank = rank_of(metrics, rank);
+    if (!of_rank) return 0;
+    double finished = of_rank->finished ? gs_json_double_or(of_rank->finished, name, 0) : 0;
+    return finished + total_of(of_rank->report, name);
 }
 
 void gs_job_metrics_histogram(const gs_job_metrics *metrics, gs_histogram *histogram,

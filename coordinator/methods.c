@@ -15,7 +15,7 @@
 #include "coordinator/job_metrics.h"
 #include "coordinator/job_view.h"
 #include "coordinator/membership.h"
-#include "coordinator/metric_families.h"
+#include "coordinator/metrics_page.h"
 #include "coordinator/planner.h"
 #include "coordinator/rendezvous.h"
 #include "coordinator/watch.h"

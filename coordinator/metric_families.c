@@ -12,9 +12,6 @@
 #include "core/clock.h"
 #include "rpc/messages.h"
 
-#define MAX_JOBS 50
-#define CHUNK_BYTES (200 << 10)
-
 #define FAMILY(id, text, kind, ...)                                                                \
     static const gs_metric_family id = {                                                           \
         .name = #id, .help = text, .type = kind, .labels = {__VA_ARGS__}}
@@ -199,104 +196,24 @@ static void refresh_counts(gs_coordinator *coordinator) {
     series_of(coordinator, &gradsync_plan_build_duration_seconds, NULL, NULL, NULL);
 }
 
-static void refresh_jobs(gs_coordinator *coordinator) {
-    int64_t now_ms = gs_wall_ms(), keep_ms = coordinator->timing.series_keep_ns / GS_NS_PER_MS;
-    int shown = 0;
-    for (size_t i = coordinator->num_jobs; i-- > 0 && shown < MAX_JOBS;) {
-        gs_job *job = coordinator->jobs[i];
-        bool expired = gs_job_state_terminal(job->state) && now_ms - job->ended_ms > keep_ms;
-        if (job->started_ms == 0 || expired) continue;
-        static const char *const reasons[] = {"worker_lost", "worker_error", "coordinator", "operator"};
-        for (int k = 0; k < 4; k++) {
-            series_of(coordinator, &gradsync_job_restarts_total, job->id_text, reasons[k], NULL);
-        }
-        series_of(coordinator, &gradsync_job_rescales_total, job->id_text, "up", NULL);
-        series_of(coordinator, &gradsync_job_rescales_total, job->id_text, "down", NULL);
-        gs_job_families_refresh(coordinator, job);
-        shown++;
-    }
-}
-
-typedef struct gs_page_builder {
-    gs_rpc_call_handle *call;
-    const gs_metric_family *family;
-    gs_json *families, *series;  // being built
-    size_t bytes;
-    bool failed;
-} gs_page_builder;
-
-static void send_chunk(gs_page_builder *page) {
-    if (gs_json_count(page->families) == 0) return;
-    gs_json *item = gs_json_new_object();
-    gs_json_set(item, "families", page->families);
-    if (!page->failed && !gs_rpc_item(page->call, item)) page->failed = true;
-    else if (page->failed) gs_json_release(item);
-    page->families = gs_json_new_array();
-    page->bytes = 0;
-}
-
-static void begin_family(gs_page_builder *page, const gs_metric_family *family) {
-    static const char *const types[] = {"counter", "gauge", "histogram"};
-    // A family stays in one piece: readers print its help once.
-    if (page->bytes > CHUNK_BYTES) send_chunk(page);
-    gs_json *object = gs_json_new_object();
-    gs_json_set_string(object, "name", family->name);
-    gs_json_set_string(object, "type", types[family->type]);
-    gs_json_set_string(object, "help", family->help);
-    page->series = gs_json_new_array();
-    gs_json_set(object, "series", page->series);
-    gs_json_push(page->families, object);
-    page->family = family;
-    page->bytes += 128;
-}
-
-static void add_histogram(gs_json *entry, const gs_metric_sample *sample) {
-    gs_json *bounds = gs_json_new_array(), *counts = gs_json_new_array();
-    for (size_t i = 0; i < sample->family->num_bounds; i++) {
-        gs_json_push(bounds, gs_json_new_double(sample->family->bounds[i]));
-    }
-    for (size_t i = 0; i <= sample->family->num_bounds; i++) {
-        gs_json_push(counts, gs_json_new_int((int64_t)sample->histogram.counts[i]));
-    }
-    gs_json_set(entry, "bounds", bounds);
-    gs_json_set(entry, "counts", counts);
-    gs_json_set_double(entry, "sum", sample->histogram.sum);
-}
-
-static void add_sample(void *ctx, const gs_metric_sample *sample) {
-    gs_page_builder *page = ctx;
-    if (page->family != sample->family) begin_family(page, sample->family);
-    gs_json *entry = gs_json_new_object();
-    gs_json *labels = gs_json_new_array();
-    for (int i = 0; i < GS_METRIC_MAX_LABELS && sample->family->labels[i]; i++) {
-        gs_json *pair = gs_json_new_array();
-        gs_json_push(pair, gs_json_new_string(sample->family->labels[i]));
-        gs_json_push(pair, gs_json_new_string(sample->label_values[i]));
-        gs_json_push(labels, pair);
-        page->bytes += strlen(sample->label_values[i]) + 24;
-    }
-    gs_json_set(entry, "labels", labels);
-    if (sample->family->type == GS_HISTOGRAM) add_histogram(entry, sample);
-    else gs_json_set_double(entry, "value", sample->value);
-    gs_json_push(page->series, entry);
-    page->bytes += sample->family->type == GS_HISTOGRAM ? 400 : 40;
-}
-
-void gs_get_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
-                    const gs_json *request) {
-    (void)peer;
-    (void)request;
-    gs_coordinator *coordinator = ctx;
+void gs_metrics_refresh(gs_coordinator *coordinator) {
     gs_metric_set(gs_metrics_series(coordinator->metrics, &gradsync_build_info,
                                     (const char *[]){GRADSYNC_VERSION, "", "none", "none"}),
                   1);
     refresh_process(coordinator);
     refresh_control(coordinator);
     refresh_counts(coordinator);
-    refresh_jobs(coordinator);
-    gs_page_builder page = {.call = call, .families = gs_json_new_array()};
-    gs_metrics_visit(coordinator->metrics, add_sample, &page);
-    send_chunk(&page);
-    gs_json_release(page.families);
-    gs_rpc_end(call, page.failed ? gs_error(GS_UNAVAILABLE, "the reader is too slow") : gs_ok());
+}
+
+void gs_metrics_refresh_job(gs_coordinator *coordinator, gs_job *job) {
+    int64_t keep_ms = coordinator->timing.series_keep_ns / GS_NS_PER_MS;
+    bool expired = gs_job_state_terminal(job->state) && gs_wall_ms() - job->ended_ms > keep_ms;
+    if (job->started_ms == 0 || expired) return;
+    static const char *const reasons[] = {"worker_lost", "worker_error", "coordinator", "operator"};
+    for (int k = 0; k < 4; k++) {
+        series_of(coordinator, &gradsync_job_restarts_total, job->id_text, reasons[k], NULL);
+    }
+    series_of(coordinator, &gradsync_job_rescales_total, job->id_text, "up", NULL);
+    series_of(coordinator, &gradsync_job_rescales_total, job->id_text, "down", NULL);
+    gs_job_families_refresh(coordinator, job);
 }

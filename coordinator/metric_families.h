@@ -1,4 +1,4 @@
-// The metrics page: families of the catalogue filled from the state when somebody asks. Loop thread.
+// Families of the catalogue that belong to the coordinator itself. Loop thread.
 #ifndef COORDINATOR_METRIC_FAMILIES_H
 #define COORDINATOR_METRIC_FAMILIES_H
 
@@ -13,7 +13,8 @@ void gs_metrics_count_fault(gs_coordinator *coordinator, const gs_job *job, cons
 void gs_metrics_count_rescale(gs_coordinator *coordinator, const gs_job *job, const char *direction);
 void gs_metrics_observe_recovery(gs_coordinator *coordinator, const gs_job *job, double seconds);
 
-void gs_get_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
-                    const gs_json *request);
+// What is read when somebody asks.
+void gs_metrics_refresh(gs_coordinator *coordinator);
+void gs_metrics_refresh_job(gs_coordinator *coordinator, gs_job *job);
 
 #endif

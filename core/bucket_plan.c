@@ -36,15 +36,21 @@ typedef struct assignment {
     gs_bucket_plan plan;
     open_bucket *keys;
     size_t num_keys;
-    size_t *next;  // tensor → the next one of its open bucket
+    size_t *key_at;     // hash of (dtype, device) → number of the key + 1; linear probing
+    size_t num_places;  // of key_at; a power of two, at most half of them taken
+    size_t *next;       // tensor → the next one of its open bucket
 } assignment;
 
+// A request may name as many devices as tensors.
 static open_bucket *find_key(assignment *work, const gs_plan_tensor *tensor) {
-    for (size_t k = 0; k < work->num_keys; k++) {
-        if (work->keys[k].dtype == tensor->dtype && work->keys[k].device == tensor->device)
-            return &work->keys[k];
+    const int64_t name[2] = {tensor->dtype, tensor->device};
+    size_t last = work->num_places - 1, place = gs_hash64(name, sizeof name, 0) & last;
+    for (; work->key_at[place]; place = (place + 1) & last) {
+        open_bucket *key = &work->keys[work->key_at[place] - 1];
+        if (key->dtype == tensor->dtype && key->device == tensor->device) return key;
     }
     open_bucket *key = &work->keys[work->num_keys++];
+    work->key_at[place] = work->num_keys;
     *key = (open_bucket){.dtype = tensor->dtype, .device = tensor->device, .head = NO_TENSOR};
     return key;
 }
@@ -147,7 +153,8 @@ static gs_status check_order(const size_t *order, size_t num_tensors) {
         else if (seen[order[i]])
             status = gs_error(GS_INVALID_ARGUMENT, "order[%zu]: parameter %zu is named twice", i,
                               order[i]);
-        else seen[order[i]] = 1;
+        else
+            seen[order[i]] = 1;
     }
     free(seen);
     return status;
@@ -174,32 +181,40 @@ static gs_status alloc_plan(gs_bucket_plan *plan, size_t max_buckets, size_t max
     return gs_error(GS_RESOURCE_EXHAUSTED, "bucket plan: out of memory");
 }
 
+static gs_status init_assignment(assignment *work, const gs_plan_request *request) {
+    size_t num_tensors = request->num_tensors, places = num_tensors ? num_tensors : 1;
+    *work = (assignment){.request = request, .num_places = 2};
+    while (work->num_places < 2 * places) work->num_places *= 2;
+    work->keys = calloc(places, sizeof *work->keys);
+    work->key_at = calloc(work->num_places, sizeof *work->key_at);
+    work->next = calloc(places, sizeof *work->next);
+    if (!work->keys || !work->key_at || !work->next)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "bucket plan: out of memory");
+    return alloc_plan(&work->plan, num_tensors, num_tensors);
+}
+
+static void release_assignment(assignment *work) {
+    free(work->keys);
+    free(work->key_at);
+    free(work->next);
+}
+
 gs_status gs_bucket_plan_assign(gs_bucket_plan *out, const gs_plan_request *request) {
     GS_TRY(check_request(request));
-    size_t num_tensors = request->num_tensors, places = num_tensors ? num_tensors : 1;
-    assignment work = {.request = request};
-    GS_TRY(alloc_plan(&work.plan, num_tensors, num_tensors));
-    work.keys = calloc(places, sizeof *work.keys);
-    work.next = calloc(places, sizeof *work.next);
-    if (!work.keys || !work.next) {
-        free(work.keys);
-        free(work.next);
-        gs_bucket_plan_release(&work.plan);
-        return gs_error(GS_RESOURCE_EXHAUSTED, "bucket plan: out of memory");
+    assignment work;
+    gs_status status = init_assignment(&work, request);
+    if (!status.code) {
+        for (size_t i = 0; i < request->num_tensors; i++) assign_tensor(&work, i);
+        emit_leftovers(&work);
+        if (!request->order)
+            qsort_r(work.plan.buckets, work.plan.num_buckets, sizeof *work.plan.buckets,
+                    compare_first_member, work.plan.params);
+        if (request->reverse) reverse_buckets(&work.plan);
+        gather_members(&work.plan, work.next);
+        *out = work.plan;
     }
-
-    for (size_t i = 0; i < num_tensors; i++) assign_tensor(&work, i);
-    emit_leftovers(&work);
-    if (!request->order)
-        qsort_r(work.plan.buckets, work.plan.num_buckets, sizeof *work.plan.buckets,
-                compare_first_member, work.plan.params);
-    if (request->reverse) reverse_buckets(&work.plan);
-    gather_members(&work.plan, work.next);
-
-    free(work.keys);
-    free(work.next);
-    *out = work.plan;
-    return gs_ok();
+    release_assignment(&work);
+    return status;
 }
 
 static gs_plan_tensor *tensors_of_params(const gs_param_spec *params, size_t num_params) {

@@ -21,26 +21,32 @@ typedef struct config_parser {
     const char *source;         // how errors call it: "--%s", the file's path
 } config_parser;
 
-static size_t min_of_three(size_t a, size_t b, size_t c) {
-    size_t least = a < b ? a : b;
-    return least < c ? least : c;
+static int fold_letter(char letter) {
+    return letter == '-' ? '_' : tolower((unsigned char)letter);
 }
 
-// Levenshtein, case does not count, '-' is '_'; both words at most MAX_WORD_LEN long.
+// Edits that turn a into b: letters put in, left out, changed, and neighbours swapped (optimal string
+// alignment). Case does not count, '-' is '_'. Both words are at most MAX_WORD_LEN long.
 static size_t edit_distance(const char *a, const char *b) {
-    size_t row[MAX_WORD_LEN + 1];
+    size_t rows[3][MAX_WORD_LEN + 1];
+    size_t *above_two = rows[0], *above = rows[1], *row = rows[2];
     size_t a_len = strlen(a), b_len = strlen(b);
     for (size_t j = 0; j <= b_len; j++) row[j] = j;
     for (size_t i = 1; i <= a_len; i++) {
-        size_t diagonal = row[0];
+        size_t *oldest = above_two;
+        above_two = above;
+        above = row;
+        row = oldest;
         row[0] = i;
         for (size_t j = 1; j <= b_len; j++) {
-            int left = tolower((unsigned char)a[i - 1]), right = tolower((unsigned char)b[j - 1]);
-            if (left == '-') left = '_';
-            if (right == '-') right = '_';
-            size_t above = row[j];
-            row[j] = min_of_three(row[j] + 1, row[j - 1] + 1, diagonal + (left != right));
-            diagonal = above;
+            int left = fold_letter(a[i - 1]), right = fold_letter(b[j - 1]);
+            size_t least = above[j - 1] + (left != right);
+            if (above[j] + 1 < least) least = above[j] + 1;
+            if (row[j - 1] + 1 < least) least = row[j - 1] + 1;
+            bool swapped = i > 1 && j > 1 && left == fold_letter(b[j - 2]) &&
+                           right == fold_letter(a[i - 2]);
+            if (swapped && above_two[j - 2] + 1 < least) least = above_two[j - 2] + 1;
+            row[j] = least;
         }
     }
     return row[b_len];

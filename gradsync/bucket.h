@@ -6,8 +6,8 @@
 // Offsets depend on plan and shapes alone, so that they are equal on every rank. Reserved are, for
 // each member, the number of ranks that used it; then samples (low 10 bits and the rest, so that
 // sums stay exact in fp32), and the number of ranks in the sum. They are scaled with the gradients;
-// what was summed is the nearest integer to value / scale, right for sums below 2^22: for 4096 ranks
-// and GS_MAX_STEP_SAMPLES samples of all of them.
+// what was summed is the nearest integer to value / scale, right for sums below 2^22: for 4096
+// ranks and GS_MAX_STEP_SAMPLES samples of all of them.
 #ifndef GRADSYNC_BUCKET_H
 #define GRADSYNC_BUCKET_H
 

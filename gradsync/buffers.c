@@ -137,8 +137,10 @@ gs_status gs_buffers_share(gs_buffers *buffers, gs_comm *comm, gs_deadline deadl
 }
 
 void gs_buffers_adopt(gs_buffers *buffers) {
-    if (buffers->has_result) copy_bank(buffers, BANK_COMMITTED, BANK_RESULT);
-    else if (!buffers->exact) copy_bank(buffers, BANK_COMMITTED, buffers->current);
+    if (buffers->has_result)
+        copy_bank(buffers, BANK_COMMITTED, BANK_RESULT);
+    else if (!buffers->exact)
+        copy_bank(buffers, BANK_COMMITTED, buffers->current);
     buffers->current = BANK_COMMITTED;
     buffers->has_result = false;
 }

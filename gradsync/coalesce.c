@@ -9,6 +9,7 @@
 #define DEFAULT_LIMIT_BYTES ((size_t)250 << 20)
 #define ALONE_BYTES ((size_t)1 << 20)  // from here a copy costs more than a collective of its own
 #define NUM_IN_FLIGHT 2
+#define LETTING_GO_SECONDS 10  // a moving thread leaves an aborted collective within one block
 
 // Tensors [first, end) in one collective of `bytes`.
 typedef struct chunk {
@@ -92,6 +93,18 @@ static gs_status finish_chunk(chunk_flight *flight, gs_comm *comm, const gs_tens
     return gs_ok();
 }
 
+// After an error the communicator may still move bytes of the chunks: their memory is the caller's
+// again once it has let go of them.
+static void end_flights(const chunk_flight flights[NUM_IN_FLIGHT], gs_comm *comm,
+                        const char *reason) {
+    gs_comm_abort(comm, reason);
+    for (int i = 0; i < NUM_IN_FLIGHT; i++) {
+        gs_status ended =
+            gs_comm_wait(comm, flights[i].work, gs_deadline_in_seconds(LETTING_GO_SECONDS));
+        (void)ended;
+    }
+}
+
 static size_t most_staging_bytes(const gs_tensor_view *tensors, size_t num_tensors,
                                  size_t limit_bytes) {
     size_t most = 0;
@@ -124,9 +137,7 @@ gs_status gs_coalesced_broadcast(gs_comm *comm, const gs_tensor_view *tensors, s
     }
     for (int i = 0; i < NUM_IN_FLIGHT && !status.code; i++)
         status = finish_chunk(&flights[i], comm, tensors, root, deadline);
-    // After an error the communicator may still read the staging memory: it ends the collective
-    // first.
-    if (status.code) gs_comm_abort(comm, status.message);
+    if (status.code) end_flights(flights, comm, status.message);
     free(staging);
     return gs_status_prefix(status, "broadcast");
 }

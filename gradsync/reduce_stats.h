@@ -19,8 +19,8 @@ typedef struct gs_bucket_times {
 typedef struct gs_reduce_stats {
     int64_t step;
     int64_t begin_ns;           // gs_reducer_begin
-    int64_t backward_begin_ns;  // begin of the last (reducing) pass's backward: first ready mark minus 0
-    int64_t backward_end_ns;    // last gradient marked ready
+    int64_t backward_begin_ns;  // first mark of the reducing pass; without one, its end
+    int64_t backward_end_ns;    // end of the reducing pass
     int64_t end_ns;             // gs_reducer_finish returned
     int64_t busy_ns;            // union of [started, finished] over buckets
     int64_t exposed_ns;         // waiting in finish, and work done for buckets inside the owner's calls

@@ -7,6 +7,7 @@
 #include "core/failpoint.h"
 #include "gradsync/agreement.h"
 #include "gradsync/bucket.h"
+#include "gradsync/bucket_queue.h"
 #include "gradsync/grad_layout.h"
 #include "gradsync/grad_norm.h"
 #include "gradsync/ready_order.h"
@@ -15,7 +16,6 @@
 // Gradients that may become ready before earlier buckets are moved on. Asking costs some 50 ns: in
 // models of small tensors not at each of them.
 #define PROGRESS_BYTES ((size_t)64 << 10)
-#define MAX_IN_FLIGHT 512  // buckets; a communicator takes 1024 collectives
 
 typedef enum reducer_phase { PHASE_IDLE = 0, PHASE_OPEN, PHASE_PASS } reducer_phase;
 
@@ -28,8 +28,6 @@ struct gs_reducer {
     gs_reducer_options options;  // params and plan point into the layout
     gs_comm *comm;
     const gs_comm_hook *hook;
-    void *hook_state;
-    double scale;
     gs_grad_layout layout;
     gs_shard_tree tree;
     shard_step *shard_steps;  // own shards
@@ -41,14 +39,7 @@ struct gs_reducer {
     int64_t step, samples;
     int passes_run;
     bool complete;
-    size_t next_launch;  // buckets before it are in flight or done
-    size_t next_done;    // buckets before it are done
-    bool sealed;         // the last pass is closed: the last bucket may start
-    uint8_t *used;       // by this rank in any pass
-    uint8_t *used_anywhere;
-    double *squares;  // of each reduced gradient
-    bool finite;
-    int64_t total_samples;
+    gs_bucket_queue queue;
 
     // of the pass
     gs_reducer_pass pass;
@@ -61,7 +52,6 @@ struct gs_reducer {
     gs_ready_order order;
     gs_reduce_stats stats, last_stats;
     gs_bucket_times *times;  // of last_stats
-    int64_t owner_ns;        // spent on buckets inside mark_ready and end_pass
 };
 
 // The first error sticks, and ends the step on every rank with its words.
@@ -83,95 +73,6 @@ static gs_status misuse(const gs_reducer *reducer, const char *what) {
                     (long long)reducer->step, what);
 }
 
-static gs_hook_bucket view_for_hook(const gs_reducer *reducer, size_t index) {
-    const gs_bucket *bucket = &reducer->layout.buckets[index];
-    bool exact = reducer->options.shards.exact;
-    return (gs_hook_bucket){.index = (int)index,
-                            .num_buckets = (int)reducer->layout.plan.num_buckets,
-                            .step = reducer->step,
-                            .data = gs_grad_layout_bucket(&reducer->layout, 0, bucket),
-                            .count = bucket->grad_count,
-                            .reserved_count = bucket->reserved_count,
-                            .scale = reducer->scale,
-                            .tree = exact ? &reducer->tree.tree : NULL,
-                            .part_stride_bytes = exact ? reducer->layout.slot_bytes : 0};
-}
-
-static gs_status launch_bucket(gs_reducer *reducer, size_t index) {
-    GS_FAILPOINT("reducer.launch");
-    gs_bucket *bucket = &reducer->layout.buckets[index];
-    gs_bucket_write_reserved(bucket, gs_grad_layout_slot(&reducer->layout, 0), reducer->used,
-                             reducer->sealed ? reducer->samples : 0);
-    gs_hook_bucket view = view_for_hook(reducer, index);
-    bucket->state = GS_BUCKET_IN_FLIGHT;
-    bucket->times.posted_ns = gs_now_ns();
-    bucket->times.algorithm = gs_comm_algorithm(
-        reducer->comm, &(gs_collective){.kind = GS_ALLREDUCE,
-                                        .send = view.data,
-                                        .recv = view.data,
-                                        .count = view.count + view.reserved_count,
-                                        .dtype = GS_FP32,
-                                        .tree = view.tree,
-                                        .part_stride_bytes = view.part_stride_bytes});
-    return reducer->hook->run(reducer->hook_state, reducer->comm, &view, &bucket->work,
-                              &bucket->times.wire_bytes);
-}
-
-// Strictly in plan order. The last bucket waits for the end of the pass: it carries the samples.
-static gs_status launch_ready_buckets(gs_reducer *reducer) {
-    size_t num_buckets = reducer->layout.plan.num_buckets;
-    while (reducer->next_launch < num_buckets &&
-           reducer->layout.buckets[reducer->next_launch].state == GS_BUCKET_READY &&
-           reducer->next_launch - reducer->next_done < MAX_IN_FLIGHT &&
-           (reducer->sealed || reducer->next_launch + 1 < num_buckets)) {
-        GS_TRY(launch_bucket(reducer, reducer->next_launch));
-        reducer->next_launch++;
-    }
-    return gs_ok();
-}
-
-static void note_times(const gs_reducer *reducer, gs_bucket *bucket) {
-    gs_work_times moved;
-    if (!gs_comm_times(reducer->comm, bucket->work, &moved)) return;
-    bucket->times.all_arrived_ns = moved.all_arrived_ns;
-    bucket->times.started_ns = moved.started_ns;
-    bucket->times.finished_ns = moved.finished_ns;
-}
-
-// A reduced bucket: the hook's last word, the reserved elements, squares while it is in cache.
-static gs_status harvest_bucket(gs_reducer *reducer, size_t index) {
-    gs_bucket *bucket = &reducer->layout.buckets[index];
-    note_times(reducer, bucket);
-    gs_hook_bucket view = view_for_hook(reducer, index);
-    GS_TRY(reducer->hook->finish(reducer->hook_state, &view));
-    gs_bucket_reserved sums;
-    gs_bucket_read_reserved(&sums, reducer->used_anywhere, bucket,
-                            gs_grad_layout_slot(&reducer->layout, 0), reducer->scale);
-    if (sums.num_ranks != gs_comm_world_size(reducer->comm))
-        return gs_error(GS_DATA_LOSS, "step %lld: bucket %zu: %lld ranks are in the sum of %d",
-                        (long long)reducer->step, index, (long long)sums.num_ranks,
-                        gs_comm_world_size(reducer->comm));
-    reducer->total_samples += sums.samples;
-    float *const *grads = gs_grad_layout_grads(&reducer->layout, 0);
-    for (size_t i = 0; i < bucket->num_params; i++) {
-        size_t param = bucket->params[i];
-        if (!gs_grad_squares(&reducer->squares[param], grads[param], reducer->layout.counts[param],
-                             reducer->options.device))
-            reducer->finite = false;
-    }
-    bucket->state = GS_BUCKET_DONE;
-    return gs_ok();
-}
-
-static gs_status harvest_done_buckets(gs_reducer *reducer) {
-    while (reducer->next_done < reducer->next_launch &&
-           gs_comm_done(reducer->comm, reducer->layout.buckets[reducer->next_done].work)) {
-        GS_TRY(harvest_bucket(reducer, reducer->next_done));
-        reducer->next_done++;
-    }
-    return gs_ok();
-}
-
 // Adds a complete shard's gradient to the partial sums below it, along the tree.
 static void merge_slots(gs_reducer *reducer, const gs_bucket *bucket) {
     const shard_step *step =
@@ -188,27 +89,10 @@ static void merge_slots(gs_reducer *reducer, const gs_bucket *bucket) {
 
 // All members are final for this shard.
 static gs_status complete_bucket(gs_reducer *reducer, size_t index) {
-    gs_bucket *bucket = &reducer->layout.buckets[index];
-    int64_t begin_ns = gs_now_ns();
-    merge_slots(reducer, bucket);
+    merge_slots(reducer, &reducer->layout.buckets[index]);
     if (!reducer->pass.reduces) return gs_ok();
-    bucket->state = GS_BUCKET_READY;
-    bucket->times.ready_ns = begin_ns;
-    if (index != reducer->next_launch) reducer->stats.ready_order_mismatches++;
-    GS_TRY(harvest_done_buckets(reducer));
-    GS_TRY(launch_ready_buckets(reducer));
     reducer->bytes_since_progress = 0;
-    reducer->owner_ns += gs_now_ns() - begin_ns;
-    return gs_ok();
-}
-
-static gs_status make_progress(gs_reducer *reducer) {
-    int64_t begin_ns = gs_now_ns();
-    reducer->bytes_since_progress = 0;
-    GS_TRY(gs_comm_progress(reducer->comm));
-    GS_TRY(harvest_done_buckets(reducer));
-    reducer->owner_ns += gs_now_ns() - begin_ns;
-    return gs_ok();
+    return gs_bucket_queue_push(&reducer->queue, index);
 }
 
 static gs_status begin_step(gs_reducer *reducer, int64_t step) {
@@ -217,17 +101,12 @@ static gs_status begin_step(gs_reducer *reducer, int64_t step) {
     if (step < 0) return gs_error(GS_INVALID_ARGUMENT, "step: %lld", (long long)step);
     reducer->step = step;
     GS_FAILPOINT("reducer.begin");
-    size_t num_params = reducer->layout.num_params;
     reducer->phase = PHASE_OPEN;
-    reducer->complete = reducer->sealed = false;
-    reducer->samples = reducer->total_samples = 0;
+    reducer->complete = false;
+    reducer->samples = 0;
     reducer->passes_run = 0;
-    reducer->next_launch = reducer->next_done = 0;
-    reducer->finite = true;
-    reducer->owner_ns = 0;
     reducer->stats = (gs_reduce_stats){.step = step, .begin_ns = gs_now_ns()};
-    memset(reducer->used, 0, num_params);
-    memset(reducer->used_anywhere, 0, num_params);
+    gs_bucket_queue_begin(&reducer->queue, step);
     return gs_ok();
 }
 
@@ -282,7 +161,7 @@ static gs_status mark_param(gs_reducer *reducer, size_t param) {
     if (reducer->marks[param] == reducer->serial)
         return blame(reducer, param, "marked ready twice in one pass");
     reducer->marks[param] = reducer->serial;
-    reducer->used[param] = 1;
+    reducer->queue.used[param] = 1;
     reducer->num_marked++;
     if (!reducer->completes_shard) return gs_ok();
 
@@ -293,10 +172,9 @@ static gs_status mark_param(gs_reducer *reducer, size_t param) {
     size_t bucket = reducer->layout.bucket_of[param];
     if (--reducer->layout.buckets[bucket].num_pending == 0) return complete_bucket(reducer, bucket);
     reducer->bytes_since_progress += reducer->layout.counts[param] * sizeof(float);
-    if (reducer->bytes_since_progress >= PROGRESS_BYTES &&
-        reducer->next_done < reducer->next_launch)
-        return make_progress(reducer);
-    return gs_ok();
+    if (reducer->bytes_since_progress < PROGRESS_BYTES) return gs_ok();
+    reducer->bytes_since_progress = 0;
+    return gs_bucket_queue_progress(&reducer->queue);
 }
 
 gs_status gs_reducer_mark_ready(gs_reducer *reducer, size_t param) {
@@ -322,7 +200,11 @@ static void zero_unmarked(gs_reducer *reducer, const gs_bucket *bucket) {
 static gs_status close_pass(gs_reducer *reducer, int64_t samples) {
     if (reducer->failed.code) return reducer->failed;
     if (reducer->phase != PHASE_PASS) return misuse(reducer, "no pass is open");
-    if (samples < 0) return misuse(reducer, "samples of a pass below 0");
+    if (samples < 0 || samples > GS_MAX_STEP_SAMPLES - reducer->samples)
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "rank %d, step %lld: samples of a pass: %lld, of a step at most %lld",
+                        reducer->options.shards.rank, (long long)reducer->step, (long long)samples,
+                        (long long)GS_MAX_STEP_SAMPLES);
     reducer->samples += samples;
     bool all_marked = reducer->num_marked == reducer->layout.num_params;
     for (size_t b = 0; b < reducer->layout.plan.num_buckets && !all_marked; b++) {
@@ -336,10 +218,10 @@ static gs_status close_pass(gs_reducer *reducer, int64_t samples) {
     if (reducer->pass.reduces) {
         gs_ready_order_finish(&reducer->order, &reducer->layout.plan, reducer->marks,
                               reducer->serial);
-        reducer->sealed = true;
-        reducer->stats.backward_end_ns = gs_now_ns();
-        GS_TRY(launch_ready_buckets(reducer));
-        reducer->owner_ns += gs_now_ns() - reducer->stats.backward_end_ns;
+        gs_reduce_stats *stats = &reducer->stats;
+        stats->backward_end_ns = gs_now_ns();
+        if (!stats->backward_begin_ns) stats->backward_begin_ns = stats->backward_end_ns;
+        GS_TRY(gs_bucket_queue_seal(&reducer->queue, reducer->samples));
     }
     reducer->passes_run++;
     reducer->phase = PHASE_OPEN;
@@ -370,7 +252,7 @@ static gs_status count_unused(const gs_reducer *reducer, size_t *num_unused) {
     *num_unused = 0;
     size_t first = 0;
     for (size_t i = reducer->layout.num_params; i-- > 0;) {
-        if (reducer->used_anywhere[i]) continue;
+        if (reducer->queue.used_anywhere[i]) continue;
         ++*num_unused;
         first = i;
     }
@@ -389,7 +271,8 @@ static void finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
         reducer->times[b] = reducer->layout.buckets[b].times;
     gs_reduce_stats_sum_buckets(stats);
     stats->end_ns = gs_now_ns();
-    stats->exposed_ns = reducer->owner_ns + stats->end_ns - finish_begin_ns;
+    stats->ready_order_mismatches = reducer->queue.num_out_of_turn;
+    stats->exposed_ns = reducer->queue.owner_ns + stats->end_ns - finish_begin_ns;
     reducer->last_stats = *stats;
 }
 
@@ -398,20 +281,16 @@ static gs_status finish_step(gs_reducer *reducer, gs_reduce_result *result, gs_d
     GS_TRY(check_passes_done(reducer));
     int64_t begin_ns = gs_now_ns();
     GS_FAILPOINT("reducer.finish");
-    for (size_t b = reducer->next_done; b < reducer->layout.plan.num_buckets; b++) {
-        GS_TRY(gs_comm_wait(reducer->comm, reducer->layout.buckets[b].work, deadline));
-        GS_TRY(harvest_bucket(reducer, b));
-        reducer->next_done = b + 1;
-        GS_TRY(launch_ready_buckets(reducer));
-    }
+    const gs_bucket_queue *queue = &reducer->queue;
+    GS_TRY(gs_bucket_queue_finish(&reducer->queue, deadline));
     GS_TRY(gs_stream_wait(gs_device_stream(reducer->options.device), deadline));
     finish_stats(reducer, begin_ns);
     *result = (gs_reduce_result){
-        .samples = reducer->total_samples,
-        .nonfinite_ranks = reducer->finite ? 0 : 1,
-        .used = reducer->used_anywhere,
-        .grad_norm = reducer->finite ? gs_grad_norm(reducer->squares, reducer->layout.num_params)
-                                     : (double)NAN};
+        .samples = queue->total_samples,
+        .nonfinite = !queue->finite,
+        .used = queue->used_anywhere,
+        .grad_norm =
+            queue->finite ? gs_grad_norm(queue->squares, reducer->layout.num_params) : (double)NAN};
     GS_TRY(count_unused(reducer, &result->num_unused));
     reducer->complete = true;
     reducer->phase = PHASE_IDLE;
@@ -420,7 +299,7 @@ static gs_status finish_step(gs_reducer *reducer, gs_reduce_result *result, gs_d
 }
 
 gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
-    *result = (gs_reduce_result){.used = reducer->used_anywhere};
+    *result = (gs_reduce_result){.used = reducer->queue.used_anywhere};
     return keep_error(reducer, finish_step(reducer, result, deadline));
 }
 
@@ -473,13 +352,9 @@ static gs_status plan_shards(gs_reducer *reducer) {
 
 static gs_status alloc_params(gs_reducer *reducer) {
     size_t num_params = reducer->options.num_params;
-    reducer->used = calloc(num_params, sizeof *reducer->used);
-    reducer->used_anywhere = calloc(num_params, sizeof *reducer->used_anywhere);
-    reducer->squares = calloc(num_params, sizeof *reducer->squares);
     reducer->marks = calloc(num_params, sizeof *reducer->marks);
     reducer->times = calloc(num_params, sizeof *reducer->times);
-    if (!reducer->used || !reducer->used_anywhere || !reducer->squares || !reducer->marks ||
-        !reducer->times)
+    if (!reducer->marks || !reducer->times)
         return gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory");
     return gs_ok();
 }
@@ -496,7 +371,16 @@ static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadl
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
     options->plan = &reducer->layout.plan;
     GS_TRY(gs_ready_order_init(&reducer->order, plan));
-    return reducer->hook->create(&reducer->hook_state, reducer->comm);
+    const gs_bucket_queue_options queue = {
+        .layout = &reducer->layout,
+        .comm = reducer->comm,
+        .hook = reducer->hook,
+        .device = options->device,
+        .tree = options->shards.exact ? &reducer->tree.tree : NULL,
+        .scale = options->op == GS_SUM
+                     ? 1
+                     : 1.0 / ((double)options->shards.num_shards * options->passes_per_shard)};
+    return gs_bucket_queue_init(&reducer->queue, &queue);
 }
 
 gs_status gs_reducer_create(gs_reducer **out, const gs_reducer_options *options, gs_comm *comm,
@@ -515,10 +399,6 @@ gs_status gs_reducer_create(gs_reducer **out, const gs_reducer_options *options,
         status = gs_status_prefix(status, "rank %d: reducer", gs_comm_rank(comm));
         goto fail;
     }
-    if (options->op == GS_MEAN)
-        reducer->scale =
-            1.0 / ((double)options->shards.num_shards * reducer->options.passes_per_shard);
-    else reducer->scale = 1.0;
     status = build(reducer, options->plan, deadline);
     if (status.code) goto fail;
     *out = reducer;
@@ -530,27 +410,13 @@ fail:
     return status;
 }
 
-// What is in flight reads the tree's arrays: it ends before they do.
-static void end_flights(gs_reducer *reducer) {
-    if (reducer->next_done == reducer->next_launch) return;
-    gs_comm_abort(reducer->comm, "the reducer was destroyed within a step");
-    gs_status ended =
-        gs_comm_wait(reducer->comm, reducer->layout.buckets[reducer->next_launch - 1].work,
-                     gs_deadline_in_seconds(1));
-    (void)ended;
-}
-
 void gs_reducer_destroy(gs_reducer *reducer) {
     if (!reducer) return;
-    end_flights(reducer);
-    reducer->hook->destroy(reducer->hook_state);
+    gs_bucket_queue_release(&reducer->queue);
     gs_ready_order_release(&reducer->order);
     gs_shard_tree_release(&reducer->tree);
     gs_grad_layout_release(&reducer->layout);
     free(reducer->shard_steps);
-    free(reducer->used);
-    free(reducer->used_anywhere);
-    free(reducer->squares);
     free(reducer->marks);
     free(reducer->times);
     free(reducer);

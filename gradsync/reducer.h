@@ -3,8 +3,9 @@
 // A step is: begin; for each own micro-batch begin_pass, gradients marked ready as they become final,
 // end_pass; finish. Gradients live in their buckets, inside the arena, in readiness order: a gradient is
 // a view. Buckets start strictly in plan order, the same on every rank, as soon as they are complete in
-// the last pass; earlier passes add up. What decides the update (used counts, samples, non-finite flags)
-// travels in reserved elements behind each bucket's gradients, summed like them.
+// the last pass; earlier passes add up. What decides the update is read from the reduced buckets: used
+// counts and samples travel in reserved elements behind the gradients, summed like them, and a value
+// that is not finite survives every sum.
 //
 // One thread (compute) calls everything here.
 //
@@ -80,13 +81,12 @@ GS_NODISCARD gs_status gs_reducer_mark_ready(gs_reducer *reducer, size_t param);
 void gs_reducer_ready_callback(void *reducer, size_t param);
 
 // Closes a pass. Parameters not marked were not used in it: their gradient of this pass is zero.
-//   samples  in this pass's micro-batch
+//   samples  in this pass's micro-batch; of all ranks and passes at most 2^32
 GS_NODISCARD gs_status gs_reducer_end_pass(gs_reducer *reducer, int64_t samples);
 
 typedef struct gs_reduce_result {
     int64_t samples;           // over all ranks
-    int nonfinite_ranks;       // 0: all reduced gradients are finite, the step may be applied; else the
-                               // least number of ranks they come from
+    bool nonfinite;            // a reduced gradient is infinite or NaN: the step must not be applied
     size_t num_unused;         // parameters that no rank used
     const uint8_t *used;       // num_params flags; valid until the next begin
     double grad_norm;          // L2 norm over all gradients, fixed order; NaN when not finite

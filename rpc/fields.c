@@ -12,8 +12,8 @@
 
 typedef struct decoder {
     const gs_field *fields;
-    char *out;           // the struct
-    const char *pointer; // to the object
+    char *out;            // the struct
+    const char *pointer;  // to the object
     gs_field_errors *errors;
     bool seen[MAX_FIELDS];
 } decoder;
@@ -69,8 +69,8 @@ static void append_pointer(char pointer[128], const char *parent, const char *na
 
 static void refuse_type(gs_field_errors *errors, const char *pointer, const char *wanted,
                         const gs_json *value) {
-    static const char *const names[] = {"null", "a boolean", "an integer", "a number",
-                                        "a string", "a list", "an object"};
+    static const char *const names[] = {"null",     "a boolean", "an integer", "a number",
+                                        "a string", "a list",    "an object"};
     gs_field_errors_add(errors, pointer, "wrong_type", NULL, "must be %s, not %s", wanted,
                         names[gs_json_type_of(value)]);
 }
@@ -89,9 +89,11 @@ static void decode_string(char *out, size_t out_bytes, const gs_field *field, co
     if (!text) {
         refuse_type(errors, pointer, "a string", value);
     } else if (strlen(text) >= out_bytes) {
-        gs_field_errors_add(errors, pointer, "too_long", NULL, "longer than %zu bytes", out_bytes - 1);
+        gs_field_errors_add(errors, pointer, "too_long", NULL, "longer than %zu bytes",
+                            out_bytes - 1);
     } else if (*text && field->pattern && !matches_pattern(text, field->pattern)) {
-        gs_field_errors_add(errors, pointer, "bad_pattern", NULL, "does not match %s", field->pattern);
+        gs_field_errors_add(errors, pointer, "bad_pattern", NULL, "does not match %s",
+                            field->pattern);
     } else {
         snprintf(out, out_bytes, "%s", text);
     }
@@ -102,9 +104,10 @@ static void decode_int(int64_t *out, const gs_field *field, const gs_json *value
     int64_t number;
     if (!gs_json_int(&number, value)) {
         refuse_type(errors, pointer, "an integer", value);
-    } else if (field->has_range && ((double)number < field->least || (double)number > field->most)) {
-        gs_field_errors_add(errors, pointer, "out_of_range", NULL, "must be between %.15g and %.15g",
-                            field->least, field->most);
+    } else if (field->has_range &&
+               ((double)number < field->least || (double)number > field->most)) {
+        gs_field_errors_add(errors, pointer, "out_of_range", NULL,
+                            "must be between %.15g and %.15g", field->least, field->most);
     } else {
         *out = number;
     }
@@ -116,8 +119,8 @@ static void decode_double(double *out, const gs_field *field, const gs_json *val
     if (!gs_json_double(&number, value) || (field->has_range && gs_json_string(value))) {
         refuse_type(errors, pointer, "a number", value);
     } else if (field->has_range && !(number >= field->least && number <= field->most)) {
-        gs_field_errors_add(errors, pointer, "out_of_range", NULL, "must be between %.15g and %.15g",
-                            field->least, field->most);
+        gs_field_errors_add(errors, pointer, "out_of_range", NULL,
+                            "must be between %.15g and %.15g", field->least, field->most);
     } else {
         *out = number;
     }
@@ -146,7 +149,8 @@ static void decode_enum(int *out, const gs_field *field, const gs_json *value, c
         return;
     }
     bool later = find_word(field->later_words, text) >= 0;
-    const char *near = later ? NULL : gs_nearest_word(text, field->words, count_words(field->words));
+    const char *near =
+        later ? NULL : gs_nearest_word(text, field->words, count_words(field->words));
     if (near) snprintf(hint, sizeof hint, "did you mean %s?", near);
     gs_field_errors_add(errors, pointer, "bad_word", hint, "%s: %s",
                         later ? "not in this version; one of" : "must be one of",
@@ -159,7 +163,9 @@ static void decode_object(char *out, const gs_field *fields, const gs_json *obje
 static void decode_element(char *out, const gs_field *field, const gs_json *value,
                            const char *pointer, gs_field_errors *errors) {
     switch (field->type) {
-    case GS_FIELD_STRINGS: decode_string(out, field->element_bytes, field, value, pointer, errors); break;
+    case GS_FIELD_STRINGS:
+        decode_string(out, field->element_bytes, field, value, pointer, errors);
+        break;
     case GS_FIELD_INTS: decode_int((int64_t *)(void *)out, field, value, pointer, errors); break;
     default: decode_object(out, field->fields, value, pointer, errors); break;
     }
@@ -188,7 +194,8 @@ static void decode_list(char *out, const gs_field *field, const gs_json *value, 
     }
     size_t given = gs_json_count(value);
     if (given > field->capacity) {
-        gs_field_errors_add(errors, pointer, "too_many", NULL, "more than %zu entries", field->capacity);
+        gs_field_errors_add(errors, pointer, "too_many", NULL, "more than %zu entries",
+                            field->capacity);
         return;
     }
     for (size_t i = 0; i < given; i++) {
@@ -205,7 +212,9 @@ static void decode_value(char *out, const gs_field *field, const gs_json *value,
                          const char *pointer, gs_field_errors *errors) {
     void *member = out + field->offset;
     switch (field->type) {
-    case GS_FIELD_STRING: decode_string(member, field->capacity, field, value, pointer, errors); break;
+    case GS_FIELD_STRING:
+        decode_string(member, field->capacity, field, value, pointer, errors);
+        break;
     case GS_FIELD_INT: decode_int(member, field, value, pointer, errors); break;
     case GS_FIELD_DOUBLE: decode_double(member, field, value, pointer, errors); break;
     case GS_FIELD_BOOL: decode_bool(member, value, pointer, errors); break;
@@ -283,7 +292,8 @@ void gs_fields_set_defaults(void *out, const gs_field *fields) {
         // Tables are ours: a default that is no JSON, or out of its own range, shows in the tests.
         gs_field_errors ignored = {0};
         gs_json *value = NULL;
-        gs_status status = gs_json_parse(&value, field->default_value, strlen(field->default_value));
+        gs_status status =
+            gs_json_parse(&value, field->default_value, strlen(field->default_value));
         if (!status.code) decode_value(out, field, value, "", &ignored);
         gs_json_release(value);
     }
@@ -417,7 +427,8 @@ static gs_json *make_schema(const gs_field *field) {
     gs_json_set_string(schema, "description", field->help);
     gs_json *value = NULL;
     if (field->default_value) {
-        gs_status status = gs_json_parse(&value, field->default_value, strlen(field->default_value));
+        gs_status status =
+            gs_json_parse(&value, field->default_value, strlen(field->default_value));
         if (!status.code) gs_json_set(schema, "default", value);
     }
     return schema;

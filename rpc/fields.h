@@ -1,10 +1,10 @@
-// The field table: one description of an object's members drives validation, encoding, documentation,
-// OpenAPI and the error that names the field.
+// The field table: one description of an object's members drives validation, encoding,
+// documentation, OpenAPI and the error that names the field.
 //
-// decode reports *all* problems at once, each with a JSON pointer, a stable code and, for an unknown
-// member, the nearest known name. Nothing is coerced: 200.0 is no integer, "1" no number, null no value.
-// A double without a range takes "NaN", "Infinity" and "-Infinity" too. encode leaves out empty strings
-// and lists that have no default, so decode(encode(x)) is x.
+// decode reports *all* problems at once, each with a JSON pointer, a stable code and, for an
+// unknown member, the nearest known name. Nothing is coerced: 200.0 is no integer, "1" no number,
+// null no value. A double without a range takes "NaN", "Infinity" and "-Infinity" too. encode
+// leaves out empty strings and lists that have no default, so decode(encode(x)) is x.
 #ifndef RPC_FIELDS_H
 #define RPC_FIELDS_H
 
@@ -22,33 +22,34 @@ typedef enum gs_field_type {
     GS_FIELD_BOOL,        // bool
     GS_FIELD_ENUM,        // int: position in `words`
     GS_FIELD_OBJECT,      // a struct with a table of its own
-    GS_FIELD_STRINGS,     // char[capacity][element_bytes]; int count at count_offset; one string is a list of one
-    GS_FIELD_INTS,        // int64_t[capacity]; int count at count_offset; one number is a list of one
-    GS_FIELD_OBJECTS,     // struct[capacity] of element_bytes; int count at count_offset
+    GS_FIELD_STRINGS,  // char[capacity][element_bytes]; int count at count_offset; one string is a
+                       // list of one
+    GS_FIELD_INTS,     // int64_t[capacity]; int count at count_offset; one number is a list of one
+    GS_FIELD_OBJECTS,  // struct[capacity] of element_bytes; int count at count_offset
 } gs_field_type;
 
 typedef struct gs_field {
     const char *name;
     gs_field_type type;
-    size_t offset;        // of the member in its struct
-    size_t capacity;      // of strings (bytes with NUL) and lists (elements)
-    size_t element_bytes; // of lists
-    size_t count_offset;  // of lists
+    size_t offset;         // of the member in its struct
+    size_t capacity;       // of strings (bytes with NUL) and lists (elements)
+    size_t element_bytes;  // of lists
+    size_t count_offset;   // of lists
     bool required;
     bool has_range;
-    double least, most;          // of numbers and of the elements of INTS
-    const char *default_value;   // JSON text: "0.0006", "\"adamw\"", "true"; NULL: zero
-    const char *const *words;    // of enums, NULL-terminated
+    double least, most;              // of numbers and of the elements of INTS
+    const char *default_value;       // JSON text: "0.0006", "\"adamw\"", "true"; NULL: zero
+    const char *const *words;        // of enums, NULL-terminated
     const char *const *later_words;  // values that are known but not in this version; or NULL
-    const char *pattern;         // of strings: POSIX extended regex, or NULL; "" passes always
-    const struct gs_field *fields;  // of OBJECT and OBJECTS, ended by a row without a name
-    const char *help;               // one sentence
+    const char *pattern;             // of strings: POSIX extended regex, or NULL; "" passes always
+    const struct gs_field *fields;   // of OBJECT and OBJECTS, ended by a row without a name
+    const char *help;                // one sentence
 } gs_field;
 
 typedef struct gs_field_error {
     char pointer[128];  // "/reducer/bucket_cap_bytes"
-    // "unknown_member", "wrong_type", "out_of_range", "missing", "too_long", "bad_pattern", "bad_word",
-    // "too_many"; rules between members add their own, as "not_applicable"
+    // "unknown_member", "wrong_type", "out_of_range", "missing", "too_long", "bad_pattern",
+    // "bad_word", "too_many"; rules between members add their own, as "not_applicable"
     char code[32];
     char message[160], hint[96];
 } gs_field_error;

@@ -89,7 +89,8 @@ static gs_status check_meaning(const gs_frame *frame, size_t body_bytes) {
     bool ends = frame->kind == GS_FRAME_REPLY || frame->kind == GS_FRAME_END;
     if (frame->incarnation == 0) return refuse("incarnation", 0);
     if (frame->seq == 0) return refuse("seq", 0);
-    if (names_method ? !info : frame->method != GS_METHOD_NONE) return refuse("method", frame->method);
+    if (names_method ? !info : frame->method != GS_METHOD_NONE)
+        return refuse("method", frame->method);
     if (frame->status && !ends) return refuse("status", frame->status);
     if (answers != (frame->call != 0) && names_method) return refuse("call", frame->call);
     if (!names_method) return body_bytes ? refuse("body of length", body_bytes) : gs_ok();
@@ -98,7 +99,8 @@ static gs_status check_meaning(const gs_frame *frame, size_t body_bytes) {
                 : frame->kind == GS_FRAME_REPLY   ? info->shape == GS_CALL
                                                   : info->shape == GS_STREAM;
     if (!fits) {
-        return gs_error(GS_INVALID_ARGUMENT, "frame: kind %d does not fit %s", frame->kind, info->name);
+        return gs_error(GS_INVALID_ARGUMENT, "frame: kind %d does not fit %s", frame->kind,
+                        info->name);
     }
     if (!answers && body_bytes > info->max_body_bytes) {
         return gs_error(GS_INVALID_ARGUMENT, "frame: %s with a body of %zu bytes, most are %zu",
@@ -107,21 +109,23 @@ static gs_status check_meaning(const gs_frame *frame, size_t body_bytes) {
     return gs_ok();
 }
 
-gs_status gs_frame_unpack(gs_frame *frame, const void *header, size_t header_bytes, const void *body,
-                          size_t body_bytes) {
+gs_status gs_frame_unpack(gs_frame *frame, const void *header, size_t header_bytes,
+                          const void *body, size_t body_bytes) {
     wire_header wire;
     if (header_bytes != sizeof wire) return refuse("header of length", header_bytes);
     memcpy(&wire, header, sizeof wire);
     if (le32toh(wire.magic) != MAGIC) return refuse("magic", le32toh(wire.magic));
-    if (le32toh(wire.body_bytes) != body_bytes) return refuse("body of another length,", body_bytes);
+    if (le32toh(wire.body_bytes) != body_bytes)
+        return refuse("body of another length,", body_bytes);
     if (body_bytes > GS_FRAME_MAX_BODY_BYTES) return refuse("body of length", body_bytes);
     if (le32toh(wire.crc) != sum_frame(&wire, body, body_bytes)) {
         return gs_error(GS_DATA_LOSS, "frame: check sum does not match");
     }
     read_wire(frame, &wire);
     if (frame->proto < GS_PROTOCOL_LEAST || frame->proto > GS_PROTOCOL_MOST) {
-        return gs_error(GS_FAILED_PRECONDITION, "frame: protocol version %u, this side speaks %d to %d",
-                        frame->proto, GS_PROTOCOL_LEAST, GS_PROTOCOL_MOST);
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "frame: protocol version %u, this side speaks %d to %d", frame->proto,
+                        GS_PROTOCOL_LEAST, GS_PROTOCOL_MOST);
     }
     if (wire.reserved) return refuse("reserved bits", le16toh(wire.reserved));
     if (wire.kind == 0 || wire.kind >= GS_FRAME_NUM_KINDS) return refuse("kind", wire.kind);

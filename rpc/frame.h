@@ -16,9 +16,9 @@
 
 typedef enum gs_frame_kind {
     GS_FRAME_REQUEST = 1,
-    GS_FRAME_REPLY,   // ends a call
-    GS_FRAME_ITEM,    // of a stream
-    GS_FRAME_END,     // of a stream
+    GS_FRAME_REPLY,  // ends a call
+    GS_FRAME_ITEM,   // of a stream
+    GS_FRAME_END,    // of a stream
     GS_FRAME_ONE_WAY,
     GS_FRAME_CANCEL,  // of `call`; of all of the sender's when `call` is 0: it is leaving
     GS_FRAME_PING,    // answered by one with `call` set
@@ -37,11 +37,13 @@ typedef struct gs_frame {
     int64_t send_ns;
 } gs_frame;
 
-// The header that goes before `body` (NULL when body_bytes is 0). frame->proto is ignored: ours goes out.
+// The header that goes before `body` (NULL when body_bytes is 0). frame->proto is ignored: ours
+// goes out.
 void gs_frame_pack(uint8_t header[GS_FRAME_HEADER_BYTES], const gs_frame *frame, const void *body,
                    size_t body_bytes);
-// INVALID_ARGUMENT: malformed; DATA_LOSS: check sum; FAILED_PRECONDITION: a frame of another protocol
-// version (`frame` then has proto, call, incarnation and seq, for the refusal). The body's JSON is not looked at.
+// INVALID_ARGUMENT: malformed; DATA_LOSS: check sum; FAILED_PRECONDITION: a frame of another
+// protocol version (`frame` then has proto, call, incarnation and seq, for the refusal). The body's
+// JSON is not looked at.
 GS_NODISCARD gs_status gs_frame_unpack(gs_frame *frame, const void *header, size_t header_bytes,
                                        const void *body, size_t body_bytes);
 

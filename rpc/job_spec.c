@@ -27,10 +27,9 @@ static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const later_schedules[] = {"wsd", "step", NULL};
 static const char *const plans[] = {"parity", "auto", NULL};
 static const char *const hooks[] = {"allreduce", NULL};
-static const char *const later_hooks[] = {"fp16",     "bf16",    "int8",
-                                          "topk",     "powersgd", "batched_powersgd",
-                                          "local_sgd", "noop",    "int8_channel",
-                                          "auto",     "plugin",  NULL};
+static const char *const later_hooks[] = {
+    "fp16",      "bf16", "int8",         "topk", "powersgd", "batched_powersgd",
+    "local_sgd", "noop", "int8_channel", "auto", "plugin",   NULL};
 static const char *const reduce_ops[] = {"mean", "sum", NULL};
 static const char *const later_reduce_ops[] = {"sample_mean", NULL};
 static const char *const buffer_modes[] = {"broadcast", "none", NULL};
@@ -49,7 +48,8 @@ static const char *const restart_actions[] = {"rescale", "restart", "fail", NULL
 
 static const gs_field label_fields[] = {
     {"key", .type = GS_FIELD_STRING, .offset = offsetof(gs_job_label, key),
-     .capacity = GS_SPEC_NAME_LEN, .required = true, .pattern = LABEL_PATTERN, .help = "Name of the label."},
+     .capacity = GS_SPEC_NAME_LEN, .required = true, .pattern = LABEL_PATTERN,
+     .help = "Name of the label."},
     {"value", .type = GS_FIELD_STRING, .offset = offsetof(gs_job_label, value),
      .capacity = GS_SPEC_NAME_LEN, .required = true, .help = "Its value."},
     {0},
@@ -62,11 +62,12 @@ static const gs_field world_fields[] = {
      .help = "Most ranks; default min when only min is given; min = max is not elastic."},
     {"join_window_seconds", GS_FIELD_DOUBLE, AT(world.join_window_seconds), RANGE(0, 3600),
      .default_value = "3", .help = "How long to wait for more ranks once min have joined."},
-    {"wait_seconds", GS_FIELD_DOUBLE, AT(world.wait_seconds), RANGE(0, 31536000), .default_value = "0",
-     .help = "How long to wait for min ranks before failing; 0 is for ever."},
-    {"device", WORDS(devices), AT(world.device), .later_words = later_devices, .default_value = "\"auto\"",
-     .help = "Where ranks compute."},
-    {"threads_per_rank", GS_FIELD_INT, AT(world.threads_per_rank), RANGE(0, 1024), .default_value = "0",
+    {"wait_seconds", GS_FIELD_DOUBLE, AT(world.wait_seconds), RANGE(0, 31536000),
+     .default_value = "0", .help = "How long to wait for min ranks before failing; 0 is for ever."},
+    {"device", WORDS(devices), AT(world.device), .later_words = later_devices,
+     .default_value = "\"auto\"", .help = "Where ranks compute."},
+    {"threads_per_rank", GS_FIELD_INT, AT(world.threads_per_rank), RANGE(0, 1024),
+     .default_value = "0",
      .help = "Compute threads of a rank; 0 is the agent's cores divided by its slots."},
     {0},
 };
@@ -88,7 +89,8 @@ static const gs_field gpt2_fields[] = {
 static const gs_field mlp_fields[] = {
     {"dims", GS_FIELD_INTS, AT(model.mlp.dims), .capacity = GS_SPEC_MAX_DIMS,
      .element_bytes = sizeof(int64_t), .count_offset = offsetof(gs_job_spec, model.mlp.num_dims),
-     RANGE(1, 1048576), .default_value = "[784,256,128,10]", .help = "Inputs, hidden layers, classes."},
+     RANGE(1, 1048576), .default_value = "[784,256,128,10]",
+     .help = "Inputs, hidden layers, classes."},
     {"batch_norm", WORDS(batch_norms), AT(model.mlp.batch_norm), .later_words = later_batch_norms,
      .default_value = "\"local\"", .help = "Batch normalisation after hidden layers."},
     {0},
@@ -110,10 +112,12 @@ static const gs_field model_fields[] = {
 
 static const gs_field data_fields[] = {
     {"kind", WORDS(data_kinds), AT(data.kind), .later_words = later_data_kinds,
-     .default_value = "\"synthetic\"", .help = "Where samples come from; synthetic needs no files."},
+     .default_value = "\"synthetic\"",
+     .help = "Where samples come from; synthetic needs no files."},
     {"train", GS_FIELD_STRINGS, AT(data.train), .capacity = GS_SPEC_MAX_PATTERNS,
      .element_bytes = GS_SPEC_PATTERN_LEN, .count_offset = offsetof(gs_job_spec, data.num_train),
-     .pattern = GLOB_PATTERN, .help = "Files to train on, below the data root; * stands for any name."},
+     .pattern = GLOB_PATTERN,
+     .help = "Files to train on, below the data root; * stands for any name."},
     {"eval", GS_FIELD_STRINGS, AT(data.eval), .capacity = GS_SPEC_MAX_PATTERNS,
      .element_bytes = GS_SPEC_PATTERN_LEN, .count_offset = offsetof(gs_job_spec, data.num_eval),
      .pattern = GLOB_PATTERN, .help = "Files to evaluate on."},
@@ -122,13 +126,14 @@ static const gs_field data_fields[] = {
     {"eval_labels", GS_FIELD_STRING, TEXT(data.eval_labels), .pattern = FILE_PATTERN,
      .help = "Labels of the evaluation samples; idx only."},
     {"global_batch", GS_FIELD_INT, AT(data.global_batch), RANGE(0, 16777216), .default_value = "0",
-     .help = "Samples of a step; 0 is logical_shards times micro_batch, of which it is a multiple."},
+     .help =
+         "Samples of a step; 0 is logical_shards times micro_batch, of which it is a multiple."},
     {"micro_batch", GS_FIELD_INT, AT(data.micro_batch), RANGE(0, 65536), .default_value = "0",
      .help = "Samples of a forward pass; 0 is 8."},
     {"shuffle_seed", GS_FIELD_INT, AT(data.shuffle_seed), RANGE(0, EXACT_IN_JAVASCRIPT),
      .default_value = "1", .help = "Seed of the order of samples."},
-    {"eval_every_steps", GS_FIELD_INT, AT(data.eval_every_steps), RANGE(0, 1e12), .default_value = "0",
-     .help = "Steps between evaluations; 0 is never."},
+    {"eval_every_steps", GS_FIELD_INT, AT(data.eval_every_steps), RANGE(0, 1e12),
+     .default_value = "0", .help = "Steps between evaluations; 0 is never."},
     {"eval_batches", GS_FIELD_INT, AT(data.eval_batches), RANGE(1, 1e6), .default_value = "20",
      .help = "Global batches of an evaluation."},
     {0},
@@ -157,13 +162,14 @@ static const gs_field optimizer_fields[] = {
      .help = "Added to the denominator."},
     {"momentum", GS_FIELD_DOUBLE, AT(optimizer.momentum), RANGE(0, 0.9999999), .default_value = "0",
      .help = "sgd only."},
-    {"weight_decay", GS_FIELD_DOUBLE, AT(optimizer.weight_decay), RANGE(0, 100), .default_value = "0",
-     .help = "Decoupled in adamw, added to the gradient in adam and sgd."},
+    {"weight_decay", GS_FIELD_DOUBLE, AT(optimizer.weight_decay), RANGE(0, 100),
+     .default_value = "0", .help = "Decoupled in adamw, added to the gradient in adam and sgd."},
     {"grad_clip_norm", GS_FIELD_DOUBLE, AT(optimizer.grad_clip_norm), RANGE(0, 1e9),
      .default_value = "0", .help = "Largest norm of the whole gradient; 0 is off."},
     {"nesterov", GS_FIELD_BOOL, AT(optimizer.nesterov), .default_value = "false",
      .help = "sgd with momentum only."},
-    {"schedule", GS_FIELD_OBJECT, .fields = schedule_fields, .help = "The learning rate over the steps."},
+    {"schedule", GS_FIELD_OBJECT, .fields = schedule_fields,
+     .help = "The learning rate over the steps."},
     {0},
 };
 
@@ -181,7 +187,8 @@ static const gs_field reducer_fields[] = {
     {"bucket_cap_bytes", GS_FIELD_INT, AT(reducer.bucket_cap_bytes), RANGE(1, 1e12),
      .default_value = "26214400", .help = "Cap of the others."},
     {"rebuild_after_steps", GS_FIELD_INT, AT(reducer.rebuild_after_steps), RANGE(0, 1e12),
-     .default_value = "1", .help = "Steps before buckets follow the order gradients came in; 0 is never."},
+     .default_value = "1",
+     .help = "Steps before buckets follow the order gradients came in; 0 is never."},
     {"hook", GS_FIELD_OBJECT, .fields = hook_fields, .help = "The communication hook."},
     {"op", WORDS(reduce_ops), AT(reducer.op), .later_words = later_reduce_ops,
      .default_value = "\"mean\"", .help = "What a reduced gradient is."},
@@ -190,9 +197,11 @@ static const gs_field reducer_fields[] = {
     {"backend", WORDS(backends), AT(reducer.backend), .later_words = later_backends,
      .default_value = "\"auto\"", .help = "The collectives; auto picks and says why."},
     {"unused_parameters", WORDS(unused_modes), AT(reducer.unused_parameters),
-     .default_value = "\"allow\"", .help = "error: a step that leaves parameters unused fails and names them."},
-    {"check_replicas_every_steps", GS_FIELD_INT, AT(reducer.check_replicas_every_steps), RANGE(0, 1e12),
-     .default_value = "500", .help = "Steps between comparisons of parameters across ranks; 0 is never."},
+     .default_value = "\"allow\"",
+     .help = "error: a step that leaves parameters unused fails and names them."},
+    {"check_replicas_every_steps", GS_FIELD_INT, AT(reducer.check_replicas_every_steps),
+     RANGE(0, 1e12), .default_value = "500",
+     .help = "Steps between comparisons of parameters across ranks; 0 is never."},
     {"timeout_seconds", GS_FIELD_DOUBLE, AT(reducer.timeout_seconds), RANGE(0.001, 86400),
      .default_value = "30", .help = "How long a collective waits; then who did not come is named."},
     {0},
@@ -231,15 +240,16 @@ static const gs_field restart_fields[] = {
     {"on_worker_lost", WORDS(restart_actions), AT(restart.on_worker_lost),
      .default_value = "\"rescale\"", .help = "When a rank is killed or falls silent."},
     {"on_worker_error", WORDS(restart_actions), AT(restart.on_worker_error),
-     .default_value = "\"fail\"", .help = "When a rank itself says that its input is bad: restart or fail."},
+     .default_value = "\"fail\"",
+     .help = "When a rank itself says that its input is bad: restart or fail."},
     {"max_restarts", GS_FIELD_INT, AT(restart.max_restarts), RANGE(0, 1e6), .default_value = "5",
      .help = "Restarts within window_seconds before the job fails."},
     {"window_seconds", GS_FIELD_DOUBLE, AT(restart.window_seconds), RANGE(0, 31536000),
      .default_value = "3600", .help = "Window of max_restarts."},
     {"healthy_after_steps", GS_FIELD_INT, AT(restart.healthy_after_steps), RANGE(0, 1e12),
      .default_value = "100", .help = "Committed steps that forgive a restart."},
-    {"backoff_initial_seconds", GS_FIELD_DOUBLE, AT(restart.backoff_initial_seconds), RANGE(0, 86400),
-     .default_value = "2", .help = "Pause before the first restart; it doubles."},
+    {"backoff_initial_seconds", GS_FIELD_DOUBLE, AT(restart.backoff_initial_seconds),
+     RANGE(0, 86400), .default_value = "2", .help = "Pause before the first restart; it doubles."},
     {"backoff_max_seconds", GS_FIELD_DOUBLE, AT(restart.backoff_max_seconds), RANGE(0, 86400),
      .default_value = "120", .help = "Longest pause."},
     {0},
@@ -262,28 +272,46 @@ const gs_field gs_job_spec_fields[] = {
      .help = "The same bits for every world size, crash and resume."},
     {"logical_shards", GS_FIELD_INT, AT(logical_shards), RANGE(0, 65536), .default_value = "0",
      .help = "Fixed slices of each batch that are dealt to ranks; 0 is world.max."},
-    {"model", GS_FIELD_OBJECT, .fields = model_fields, .required = true, .help = "What is trained."},
+    {"model", GS_FIELD_OBJECT, .fields = model_fields, .required = true,
+     .help = "What is trained."},
     {"data", GS_FIELD_OBJECT, .fields = data_fields, .help = "On what."},
-    {"optimizer", GS_FIELD_OBJECT, .fields = optimizer_fields, .help = "How parameters are updated."},
+    {"optimizer", GS_FIELD_OBJECT, .fields = optimizer_fields,
+     .help = "How parameters are updated."},
     {"reducer", GS_FIELD_OBJECT, .fields = reducer_fields, .help = "How gradients are reduced."},
     {"steps", GS_FIELD_OBJECT, .fields = steps_fields, .required = true, .help = "How long."},
-    {"checkpoint", GS_FIELD_OBJECT, .fields = checkpoint_fields, .help = "What is saved, and when."},
-    {"sample", GS_FIELD_OBJECT, .fields = sample_fields, .help = "Text that the trained model writes."},
+    {"checkpoint", GS_FIELD_OBJECT, .fields = checkpoint_fields,
+     .help = "What is saved, and when."},
+    {"sample", GS_FIELD_OBJECT, .fields = sample_fields,
+     .help = "Text that the trained model writes."},
     {"restart", GS_FIELD_OBJECT, .fields = restart_fields, .help = "What a failure leads to."},
     {"debug", GS_FIELD_OBJECT, .fields = debug_fields, .help = "For tests."},
     {0},
 };
 
 // Members of the specification's full form that this version does not have yet.
-static const char *const later_members[] = {
-    "/world/replicas_per_process", "/model/gpt2/layer_drop",       "/data/split",
-    "/data/uneven_inputs",         "/data/join_divisor",           "/optimizer/zero_grad",
-    "/optimizer/loss_scale",       "/reducer/wire_dtype",          "/reducer/static_graph",
-    "/reducer/sharding",           "/reducer/partition",           "/reducer/mirror",
-    "/reducer/zero_overlap",       "/reducer/zero_split_buckets",  "/reducer/hook/rank",
-    "/reducer/hook/error_feedback", "/reducer/hook/wrap",          "/checkpoint/keep_every_steps",
-    "/checkpoint/format",          "/checkpoint/allow_change",     "/restart/rules",
-    "/tracing",                    NULL};
+static const char *const later_members[] = {"/world/replicas_per_process",
+                                            "/model/gpt2/layer_drop",
+                                            "/data/split",
+                                            "/data/uneven_inputs",
+                                            "/data/join_divisor",
+                                            "/optimizer/zero_grad",
+                                            "/optimizer/loss_scale",
+                                            "/reducer/wire_dtype",
+                                            "/reducer/static_graph",
+                                            "/reducer/sharding",
+                                            "/reducer/partition",
+                                            "/reducer/mirror",
+                                            "/reducer/zero_overlap",
+                                            "/reducer/zero_split_buckets",
+                                            "/reducer/hook/rank",
+                                            "/reducer/hook/error_feedback",
+                                            "/reducer/hook/wrap",
+                                            "/checkpoint/keep_every_steps",
+                                            "/checkpoint/format",
+                                            "/checkpoint/allow_change",
+                                            "/restart/rules",
+                                            "/tracing",
+                                            NULL};
 
 static void explain_later_members(gs_field_errors *errors) {
     for (int i = 0; i < errors->count && i < GS_MAX_FIELD_ERRORS; i++) {
@@ -312,7 +340,8 @@ static void fill_dependent_defaults(gs_job_spec *spec, const gs_json *object) {
     if (has_max && !has_min) spec->world.min = spec->world.max;
     if (!spec->logical_shards) spec->logical_shards = spec->world.max;
     if (!spec->data.micro_batch) spec->data.micro_batch = 8;
-    if (!spec->data.global_batch) spec->data.global_batch = spec->logical_shards * spec->data.micro_batch;
+    if (!spec->data.global_batch)
+        spec->data.global_batch = spec->logical_shards * spec->data.micro_batch;
     if (!spec->name[0]) generate_name(spec);
 }
 
@@ -379,12 +408,12 @@ static void check_idx(const gs_job_spec *spec, gs_field_errors *errors) {
                             "must be given with data.eval of kind idx");
     }
     if (!is_idx && spec->data.train_labels[0]) {
-        gs_field_errors_add(errors, "/data/train_labels", "not_applicable", NULL,
-                            "data.kind is %s", data_kinds[spec->data.kind]);
+        gs_field_errors_add(errors, "/data/train_labels", "not_applicable", NULL, "data.kind is %s",
+                            data_kinds[spec->data.kind]);
     }
     if (!is_idx && spec->data.eval_labels[0]) {
-        gs_field_errors_add(errors, "/data/eval_labels", "not_applicable", NULL,
-                            "data.kind is %s", data_kinds[spec->data.kind]);
+        gs_field_errors_add(errors, "/data/eval_labels", "not_applicable", NULL, "data.kind is %s",
+                            data_kinds[spec->data.kind]);
     }
 }
 
@@ -397,15 +426,16 @@ static void check_data(const gs_job_spec *spec, gs_field_errors *errors) {
         }
     } else {
         if (spec->model.kind != wanted) {
-            gs_field_errors_add(errors, "/data/kind", "not_applicable", NULL, "%s is for model.kind %s",
-                                data_kinds[kind], models[wanted]);
+            gs_field_errors_add(errors, "/data/kind", "not_applicable", NULL,
+                                "%s is for model.kind %s", data_kinds[kind], models[wanted]);
         }
         if (spec->data.num_train == 0) {
             gs_field_errors_add(errors, "/data/train", "missing", NULL,
                                 "must be given for data of kind %s", data_kinds[kind]);
         }
     }
-    if (kind == GS_DATA_BYTES && spec->model.kind == GS_MODEL_GPT2 && spec->model.gpt2.vocab < 256) {
+    if (kind == GS_DATA_BYTES && spec->model.kind == GS_MODEL_GPT2 &&
+        spec->model.gpt2.vocab < 256) {
         gs_field_errors_add(errors, "/model/gpt2/vocab", "out_of_range", NULL,
                             "must be at least 256 for data of kind bytes");
     }

@@ -1,7 +1,8 @@
 // What a user asks for: a job specification as a struct, its field table, its limits.
 //
-// Rules that look at more than one member (min ≤ max, V ≥ world.max, divisibility, data for the model …)
-// are in gs_job_spec_decode; all errors are reported at once. The stored spec is the full effective one.
+// Rules that look at more than one member (min ≤ max, V ≥ world.max, divisibility, data for the
+// model …) are in gs_job_spec_decode; all errors are reported at once. The stored spec is the full
+// effective one.
 #ifndef RPC_JOB_SPEC_H
 #define RPC_JOB_SPEC_H
 
@@ -114,7 +115,8 @@ typedef struct gs_job_spec {
         double window_seconds, backoff_initial_seconds, backoff_max_seconds;
     } restart;
     struct {
-        int64_t step_delay_ms;  // for demonstrations and tests of faults: sleep in each step; default 0
+        int64_t
+            step_delay_ms;  // for demonstrations and tests of faults: sleep in each step; default 0
     } debug;
 } gs_job_spec;
 

@@ -12,8 +12,8 @@
 #include "rpc/base64.h"
 #include "rpc/utf8.h"
 
-// A value that could not be made. It is told apart from NULL, which is "no value", so that a setter can
-// pass the failure on to its container.
+// A value that could not be made. It is told apart from NULL, which is "no value", so that a setter
+// can pass the failure on to its container.
 static char lost_value;
 #define LOST ((gs_json *)&lost_value)
 
@@ -21,7 +21,9 @@ static json_object *unwrap(const gs_json *value) {
     return value == LOST ? NULL : (json_object *)(uintptr_t)value;
 }
 
-static gs_json *wrap_new(json_object *object) { return object ? (gs_json *)object : LOST; }
+static gs_json *wrap_new(json_object *object) {
+    return object ? (gs_json *)object : LOST;
+}
 
 // Containers remember in their user data that a member was lost.
 static void mark_lost(json_object *container) {
@@ -74,14 +76,23 @@ void gs_json_release(gs_json *value) {
 gs_json *gs_json_copy(const gs_json *value) {
     json_object *copy = NULL;
     if (!unwrap(value)) return (gs_json *)(uintptr_t)value;
-    if (!is_whole(unwrap(value)) || json_object_deep_copy(unwrap(value), &copy, NULL) != 0) return LOST;
+    if (!is_whole(unwrap(value)) || json_object_deep_copy(unwrap(value), &copy, NULL) != 0)
+        return LOST;
     return (gs_json *)copy;
 }
 
-gs_json *gs_json_new_object(void) { return wrap_new(json_object_new_object()); }
-gs_json *gs_json_new_array(void) { return wrap_new(json_object_new_array()); }
-gs_json *gs_json_new_int(int64_t value) { return wrap_new(json_object_new_int64(value)); }
-gs_json *gs_json_new_bool(bool value) { return wrap_new(json_object_new_boolean(value)); }
+gs_json *gs_json_new_object(void) {
+    return wrap_new(json_object_new_object());
+}
+gs_json *gs_json_new_array(void) {
+    return wrap_new(json_object_new_array());
+}
+gs_json *gs_json_new_int(int64_t value) {
+    return wrap_new(json_object_new_int64(value));
+}
+gs_json *gs_json_new_bool(bool value) {
+    return wrap_new(json_object_new_boolean(value));
+}
 
 gs_json *gs_json_new_string(const char *text) {
     return text ? gs_json_new_string_len(text, strlen(text)) : NULL;
@@ -219,7 +230,8 @@ const gs_json *gs_json_get(const gs_json *object, const char *key) {
 size_t gs_json_count(const gs_json *container) {
     json_object *object = unwrap(container);
     if (json_object_is_type(object, json_type_array)) return json_object_array_length(object);
-    if (json_object_is_type(object, json_type_object)) return (size_t)json_object_object_length(object);
+    if (json_object_is_type(object, json_type_object))
+        return (size_t)json_object_object_length(object);
     return 0;
 }
 
@@ -253,7 +265,8 @@ bool gs_json_double(double *value, const gs_json *json) {
     if (text && strcmp(text, "NaN") == 0) *value = NAN;
     else if (text && strcmp(text, "Infinity") == 0) *value = INFINITY;
     else if (text && strcmp(text, "-Infinity") == 0) *value = -INFINITY;
-    else if (type == GS_JSON_DOUBLE || type == GS_JSON_INT) *value = json_object_get_double(unwrap(json));
+    else if (type == GS_JSON_DOUBLE || type == GS_JSON_INT)
+        *value = json_object_get_double(unwrap(json));
     else return false;
     return true;
 }
@@ -285,16 +298,19 @@ bool gs_json_bool_or(const gs_json *object, const char *key, bool fallback) {
 }
 
 static gs_status refuse_member(const char *key, const gs_json *object, const char *wanted) {
-    if (!gs_json_get(object, key)) return gs_error(GS_INVALID_ARGUMENT, "member %s is missing", key);
+    if (!gs_json_get(object, key))
+        return gs_error(GS_INVALID_ARGUMENT, "member %s is missing", key);
     return gs_error(GS_INVALID_ARGUMENT, "member %s must be %s", key, wanted);
 }
 
-gs_status gs_json_read_string(char *text, size_t text_bytes, const gs_json *object, const char *key) {
+gs_status gs_json_read_string(char *text, size_t text_bytes, const gs_json *object,
+                              const char *key) {
     const char *value = gs_json_string(gs_json_get(object, key));
     if (!value) return refuse_member(key, object, "a string");
     size_t len = strlen(value);
     if (len >= text_bytes) {
-        return gs_error(GS_INVALID_ARGUMENT, "member %s is longer than %zu bytes", key, text_bytes - 1);
+        return gs_error(GS_INVALID_ARGUMENT, "member %s is longer than %zu bytes", key,
+                        text_bytes - 1);
     }
     memcpy(text, value, len + 1);
     return gs_ok();
@@ -303,7 +319,8 @@ gs_status gs_json_read_string(char *text, size_t text_bytes, const gs_json *obje
 gs_status gs_json_read_int(int64_t *value, const gs_json *object, const char *key, int64_t least,
                            int64_t most) {
     int64_t number;
-    if (!gs_json_int(&number, gs_json_get(object, key))) return refuse_member(key, object, "an integer");
+    if (!gs_json_int(&number, gs_json_get(object, key)))
+        return refuse_member(key, object, "an integer");
     if (number < least || number > most) {
         return gs_error(GS_INVALID_ARGUMENT, "member %s is %lld, not between %lld and %lld", key,
                         (long long)number, (long long)least, (long long)most);
@@ -326,7 +343,8 @@ gs_status gs_json_read_u64(uint64_t *value, const gs_json *object, const char *k
 }
 
 gs_status gs_json_read_double(double *value, const gs_json *object, const char *key) {
-    if (!gs_json_double(value, gs_json_get(object, key))) return refuse_member(key, object, "a number");
+    if (!gs_json_double(value, gs_json_get(object, key)))
+        return refuse_member(key, object, "a number");
     return gs_ok();
 }
 

@@ -1,15 +1,16 @@
 // JSON as the rest of the program sees it: the only door to json-c.
 //
-// Parsing is strict: UTF-8, one value, no comments, no duplicate members, no NaN, depth ≤ 32. Getters
-// never coerce. Every double goes through one writer: what is not finite becomes "NaN", "Infinity" or
+// Parsing is strict: UTF-8, one value, no comments, no duplicate members, no NaN, depth ≤ 32.
+// Getters never coerce. Every double goes through one writer: what is not finite becomes "NaN",
+// "Infinity" or
 // "-Infinity", and "/" is not escaped.
-// JSON's null is the NULL pointer: gs_json_parse of "null" gives NULL, and gs_json_each shows members that
-// are null. New strings: what is not UTF-8, and NUL, becomes U+FFFD, so what is encoded can be parsed; an
-// escaped NUL in a text is refused.
-// Values are reference counted: make and parse give one reference, setters *take* the value's reference,
-// getters *borrow* from their container. Not shared between threads at the same time.
-// Out of memory while building sticks: setters ignore such a value, and the encode of what should have
-// held it fails. Setting NULL is allowed and does nothing.
+// JSON's null is the NULL pointer: gs_json_parse of "null" gives NULL, and gs_json_each shows
+// members that are null. New strings: what is not UTF-8, and NUL, becomes U+FFFD, so what is
+// encoded can be parsed; an escaped NUL in a text is refused. Values are reference counted: make
+// and parse give one reference, setters *take* the value's reference, getters *borrow* from their
+// container. Not shared between threads at the same time. Out of memory while building sticks:
+// setters ignore such a value, and the encode of what should have held it fails. Setting NULL is
+// allowed and does nothing.
 #ifndef RPC_JSON_H
 #define RPC_JSON_H
 
@@ -36,9 +37,10 @@ GS_NODISCARD gs_status gs_json_parse(gs_json **out, const char *text, size_t byt
 // Configuration files: comments and trailing commas allowed too.
 GS_NODISCARD gs_status gs_json_parse_relaxed(gs_json **out, const char *text, size_t bytes);
 // The text is the caller's (free()); *bytes may be NULL.
-GS_NODISCARD gs_status gs_json_encode(char **text, size_t *bytes, const gs_json *value, bool pretty);
+GS_NODISCARD gs_status gs_json_encode(char **text, size_t *bytes, const gs_json *value,
+                                      bool pretty);
 gs_json *gs_json_retain(gs_json *value);
-void gs_json_release(gs_json *value);  // NULL is fine
+void gs_json_release(gs_json *value);         // NULL is fine
 gs_json *gs_json_copy(const gs_json *value);  // deep
 
 gs_json *gs_json_new_object(void);
@@ -50,7 +52,7 @@ gs_json *gs_json_new_double(double value);
 gs_json *gs_json_new_bool(bool value);
 
 // Building. Setters replace.
-void gs_json_set(gs_json *object, const char *key, gs_json *value);  // takes value
+void gs_json_set(gs_json *object, const char *key, gs_json *value);           // takes value
 void gs_json_set_string(gs_json *object, const char *key, const char *text);  // NULL: not set
 void gs_json_set_int(gs_json *object, const char *key, int64_t value);
 void gs_json_set_u64(gs_json *object, const char *key, uint64_t value);  // as a decimal string
@@ -73,7 +75,8 @@ void gs_json_each(const gs_json *object,
 // With a fallback when absent or of another type.
 const char *gs_json_string_or(const gs_json *object, const char *key, const char *fallback);
 int64_t gs_json_int_or(const gs_json *object, const char *key, int64_t fallback);
-double gs_json_double_or(const gs_json *object, const char *key, double fallback);  // ints, "NaN" too
+double gs_json_double_or(const gs_json *object, const char *key,
+                         double fallback);  // ints, "NaN" too
 bool gs_json_bool_or(const gs_json *object, const char *key, bool fallback);
 
 // Without one: INVALID_ARGUMENT names the member.
@@ -90,7 +93,8 @@ GS_NODISCARD gs_status gs_json_read_bytes(void **data, size_t *bytes, const gs_j
 // The value itself.
 const char *gs_json_string(const gs_json *value);  // NULL when it is no string
 bool gs_json_int(int64_t *value, const gs_json *json);
-bool gs_json_double(double *value, const gs_json *json);  // ints, "NaN", "Infinity", "-Infinity" too
+bool gs_json_double(double *value,
+                    const gs_json *json);    // ints, "NaN", "Infinity", "-Infinity" too
 bool gs_json_is_true(const gs_json *value);  // false for anything but true
 
 #endif

@@ -1,6 +1,6 @@
-// Text → json-c objects, by RFC 8259 to the letter: json-c's own reader coerces, clamps and accepts more
-// than JSON even when told to be strict. One pass, no look-ahead beyond a character, depth bounded.
-// A string with an escaped NUL is refused: all our strings end at their first NUL.
+// Text → json-c objects, by RFC 8259 to the letter: json-c's own reader coerces, clamps and accepts
+// more than JSON even when told to be strict. One pass, no look-ahead beyond a character, depth
+// bounded. A string with an escaped NUL is refused: all our strings end at their first NUL.
 #include "rpc/json.h"
 
 #include <errno.h>
@@ -18,9 +18,9 @@
 typedef struct parser {
     const char *text;
     size_t at, end;
-    bool relaxed;     // comments and trailing commas
+    bool relaxed;  // comments and trailing commas
     int depth;
-    char *scratch;    // the string being read, unescaped; never longer than the text
+    char *scratch;  // the string being read, unescaped; never longer than the text
     size_t scratch_len;
     gs_status error;  // the first one
 } parser;
@@ -65,7 +65,9 @@ static bool skip_space(parser *p) {
 }
 
 // The next character that means something; NUL at the end of the text.
-static char peek_char(const parser *p) { return p->at < p->end ? p->text[p->at] : '\0'; }
+static char peek_char(const parser *p) {
+    return p->at < p->end ? p->text[p->at] : '\0';
+}
 
 static bool read_hex(parser *p, uint32_t *unit) {
     *unit = 0;
@@ -313,7 +315,8 @@ static bool read_value(parser *p, json_object **out) {
         if (!read_word(p, c == 't' ? "true" : "false")) return false;
         *out = json_object_new_boolean(c == 't');
     } else {
-        return fail_at(p, p->at, p->at < p->end ? "value expected" : "value expected, not the end,");
+        return fail_at(p, p->at,
+                       p->at < p->end ? "value expected" : "value expected, not the end,");
     }
     return *out || fail_memory(p);
 }

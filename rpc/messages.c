@@ -2,7 +2,8 @@
 
 #define KIB ((size_t)1024)
 
-// Bodies: what a method can need at most, so that a mistake or an attack is refused by its size alone.
+// Bodies: what a method can need at most, so that a mistake or an attack is refused by its size
+// alone.
 static const gs_method_info methods[GS_NUM_METHODS] = {
     [GS_AGENT_HELLO] = {"AgentHello", GS_STREAM, true, 64 * KIB},
     [GS_AGENT_HEARTBEAT] = {"AgentHeartbeat", GS_ONE_WAY, true, 4 * KIB},

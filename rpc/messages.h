@@ -1,5 +1,5 @@
-// The methods of the control plane: one row each. What requests, replies and items hold is in README.md
-// beside this file, member by member.
+// The methods of the control plane: one row each. What requests, replies and items hold is in
+// README.md beside this file, member by member.
 #ifndef RPC_MESSAGES_H
 #define RPC_MESSAGES_H
 
@@ -8,7 +8,8 @@
 
 #include "core/status.h"
 
-// Versions of the protocol this build speaks. A peer outside gets FAILED_PRECONDITION naming both ranges.
+// Versions of the protocol this build speaks. A peer outside gets FAILED_PRECONDITION naming both
+// ranges.
 #define GS_PROTOCOL_LEAST 1
 #define GS_PROTOCOL_MOST 1
 
@@ -16,21 +17,21 @@
 typedef enum gs_method {
     GS_METHOD_NONE = 0,
     // agent → coordinator
-    GS_AGENT_HELLO = 1,   // server stream: commands to the agent
-    GS_AGENT_HEARTBEAT,   // one-way
-    GS_EXITED,            // call
-    GS_LOG,               // call
+    GS_AGENT_HELLO = 1,  // server stream: commands to the agent
+    GS_AGENT_HEARTBEAT,  // one-way
+    GS_EXITED,           // call
+    GS_LOG,              // call
     // trainer → coordinator
-    GS_HELLO,             // server stream: control of the trainer
-    GS_HEARTBEAT,         // one-way
-    GS_READY,             // call
-    GS_EXCHANGE,          // call, held until all ranks have sent theirs
-    GS_COMM_UP,           // call
-    GS_STEP,              // one-way, newest wins
-    GS_FAULT,             // call
-    GS_SETTLE,            // call, held until all survivors have reported
-    GS_CHECKPOINTED,      // call
-    GS_BYE,               // call
+    GS_HELLO,         // server stream: control of the trainer
+    GS_HEARTBEAT,     // one-way
+    GS_READY,         // call
+    GS_EXCHANGE,      // call, held until all ranks have sent theirs
+    GS_COMM_UP,       // call
+    GS_STEP,          // one-way, newest wins
+    GS_FAULT,         // call
+    GS_SETTLE,        // call, held until all survivors have reported
+    GS_CHECKPOINTED,  // call
+    GS_BYE,           // call
     // API → coordinator
     GS_CREATE_JOB,
     GS_LIST_JOBS,
@@ -46,10 +47,10 @@ typedef enum gs_method {
     GS_LIST_CHECKPOINTS,
     GS_LIST_WORKERS,
     GS_PREVIEW_PLAN,
-    GS_GET_METRICS,       // server stream: families in pieces, then a clean end
+    GS_GET_METRICS,  // server stream: families in pieces, then a clean end
     GS_GET_HEALTH,
     GS_GET_SYSTEM,
-    GS_WATCH,             // server stream: live events
+    GS_WATCH,  // server stream: live events
     GS_NUM_METHODS
 } gs_method;
 

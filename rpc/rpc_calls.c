@@ -15,11 +15,15 @@ void gs_rpc_calls_init(gs_rpc_calls *calls) {
     TAILQ_INIT(&calls->timed);
 }
 
-void gs_rpc_calls_release(gs_rpc_calls *calls) { gs_u64_map_release(&calls->by_key); }
+void gs_rpc_calls_release(gs_rpc_calls *calls) {
+    gs_u64_map_release(&calls->by_key);
+}
 
-// Serials are small and counted, so the pair fits: 2^24 sessions before a seq of 2^40 could meet another's.
+// Serials are small and counted, so the pair fits: 2^24 sessions before a seq of 2^40 could meet
+// another's.
 static uint64_t key_of(const gs_rpc_session *session, uint64_t seq) {
-    uint64_t key = (session->serial << 40) ^ seq ^ (session->serial >> 24) * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t key =
+        (session->serial << 40) ^ seq ^ (session->serial >> 24) * UINT64_C(0x9e3779b97f4a7c15);
     return key ? key : 1;
 }
 
@@ -33,7 +37,8 @@ gs_rpc_call_handle *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *co
                                       const gs_frame *frame, bool is_stream, gs_deadline deadline) {
     gs_rpc_session *session = connection->session;
     uint64_t key = key_of(session, frame->seq);
-    if (session->num_calls >= MAX_CALLS_OF_SESSION || gs_u64_map_get(&calls->by_key, key)) return NULL;
+    if (session->num_calls >= MAX_CALLS_OF_SESSION || gs_u64_map_get(&calls->by_key, key))
+        return NULL;
     gs_rpc_call_handle *call = calloc(1, sizeof *call);
     if (!call || !gs_u64_map_set(&calls->by_key, key, call)) {
         free(call);

@@ -35,9 +35,9 @@ struct gs_rpc_call_handle {
 
 typedef struct gs_rpc_calls {
     gs_u64_map by_key;
-    gs_rpc_call_list queue;   // API requests, oldest first
+    gs_rpc_call_list queue;  // API requests, oldest first
     gs_rpc_call_list ending;
-    gs_rpc_call_list timed;   // open calls
+    gs_rpc_call_list timed;  // open calls
     size_t num_queued, num_open;
     size_t answered_bytes;
     int64_t next_deadline_ns;  // none is earlier

@@ -16,12 +16,15 @@
 #define LAST_REPEAT_NS (4 * GS_NS_PER_SEC)
 #define PING_AFTER_NS (1500 * GS_NS_PER_MS)
 #define SILENCE_NS (3 * GS_NS_PER_SEC)
+// The server takes a connection that says nothing for 3 s for lost.
+#define AUDIBLE_NS GS_NS_PER_SEC
 #define REOPEN_NS (200 * GS_NS_PER_MS)
 #define MAX_FRAMES_A_ROUND 256
 
 void gs_rpc_channel_wake(gs_rpc_client *client) {
     uint64_t one = 1;
-    // The counter is full only when the thread has not looked at it for ever so long: it is awake then.
+    // The counter is full only when the thread has not looked at it for ever so long: it is awake
+    // then.
     ssize_t written = write(client->wake_fd, &one, sizeof one);
     (void)written;
 }
@@ -55,7 +58,8 @@ void gs_rpc_channel_give_up(gs_rpc_client *client, gs_rpc_operation *operation) 
     if (operation->done) return;
     forget_operation(client, operation);
     if (!operation->num_sent || client->closed) return;
-    // Lost when the queue is full: the server forgets the call at its deadline, a stream with the connection.
+    // Lost when the queue is full: the server forgets the call at its deadline, a stream with the
+    // connection.
     gs_rpc_channel_push(client, GS_FRAME_CANCEL, GS_METHOD_NONE, operation->seq, NULL, 0);
     gs_rpc_channel_wake(client);
 }
@@ -75,8 +79,12 @@ bool gs_rpc_channel_push(gs_rpc_client *client, gs_frame_kind kind, gs_method me
         free(body);
         return false;
     }
-    *outgoing = (gs_rpc_outgoing){.kind = kind, .method = method, .seq = ++client->last_seq,
-                                  .call = call, .body = body, .body_bytes = body_bytes};
+    *outgoing = (gs_rpc_outgoing){.kind = kind,
+                                  .method = method,
+                                  .seq = ++client->last_seq,
+                                  .call = call,
+                                  .body = body,
+                                  .body_bytes = body_bytes};
     STAILQ_INSERT_TAIL(&client->outgoing, outgoing, next);
     client->num_outgoing++;
     return true;
@@ -110,6 +118,7 @@ static int send_frame(gs_rpc_client *client, gs_frame frame, const char *body, s
     frame.send_ns = gs_now_ns();
     uint8_t header[GS_FRAME_HEADER_BYTES];
     gs_frame_pack(header, &frame, body, body_bytes);
+    client->sent_ns = frame.send_ns;
     return gs_zmq_send(&client->socket, NULL, header, body, body_bytes);
 }
 
@@ -121,14 +130,17 @@ static uint32_t time_left_ms(const gs_rpc_operation *operation) {
 
 static int send_operation(gs_rpc_client *client, gs_rpc_operation *operation) {
     int error = send_frame(client,
-                           (gs_frame){.kind = GS_FRAME_REQUEST, .method = operation->method,
-                                      .seq = operation->seq, .time_left_ms = time_left_ms(operation)},
+                           (gs_frame){.kind = GS_FRAME_REQUEST,
+                                      .method = operation->method,
+                                      .seq = operation->seq,
+                                      .time_left_ms = time_left_ms(operation)},
                            operation->body, operation->body_bytes);
     if (error) return error;
     int64_t pause_ns = FIRST_REPEAT_NS << (operation->num_sent < 3 ? operation->num_sent : 3);
     operation->num_sent++;
     operation->sent_ns = gs_now_ns();
-    operation->repeat_ns = operation->sent_ns + (pause_ns < LAST_REPEAT_NS ? pause_ns : LAST_REPEAT_NS);
+    operation->repeat_ns =
+        operation->sent_ns + (pause_ns < LAST_REPEAT_NS ? pause_ns : LAST_REPEAT_NS);
     if (!operation->is_stream && operation->repeat_ns < client->next_repeat_ns) {
         client->next_repeat_ns = operation->repeat_ns;
     }
@@ -141,8 +153,10 @@ static int send_outgoing(gs_rpc_client *client, const gs_rpc_outgoing *outgoing)
         return operation && !operation->sent_ns ? send_operation(client, operation) : 0;
     }
     return send_frame(client,
-                      (gs_frame){.kind = outgoing->kind, .method = outgoing->method,
-                                 .seq = outgoing->seq, .call = outgoing->call},
+                      (gs_frame){.kind = outgoing->kind,
+                                 .method = outgoing->method,
+                                 .seq = outgoing->seq,
+                                 .call = outgoing->call},
                       outgoing->body, outgoing->body_bytes);
 }
 
@@ -156,7 +170,8 @@ static void send_repeats(gs_rpc_client *client) {
         if (operation->repeat_ns <= now_ns && send_operation(client, operation) != 0) {
             operation->repeat_ns = now_ns + FIRST_REPEAT_NS;  // the queue is full: it is not lost
         }
-        if (operation->repeat_ns < client->next_repeat_ns) client->next_repeat_ns = operation->repeat_ns;
+        if (operation->repeat_ns < client->next_repeat_ns)
+            client->next_repeat_ns = operation->repeat_ns;
     }
 }
 
@@ -170,7 +185,8 @@ static bool flush_outgoing(gs_rpc_client *client) {
 }
 
 static void send_ping(gs_rpc_client *client) {
-    int error = send_frame(client, (gs_frame){.kind = GS_FRAME_PING, .seq = ++client->last_seq}, NULL, 0);
+    int error =
+        send_frame(client, (gs_frame){.kind = GS_FRAME_PING, .seq = ++client->last_seq}, NULL, 0);
     (void)error;  // nobody to send it to is silence too
     client->pinged_ns = gs_now_ns();
 }
@@ -225,19 +241,20 @@ static gs_status set_client_options(gs_rpc_client *client) {
     GS_TRY(gs_zmq_set_int(socket, ZMQ_RCVHWM, 1024));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_CONNECT_TIMEOUT, 300));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_RECONNECT_IVL, 20));
-    // Heartbeats are the server's, which needs to know soon; a silent server is noticed by watch_silence.
+    // watch_silence.
     return gs_zmq_set_int(socket, ZMQ_RECONNECT_IVL_MAX, 200);
 }
 
-// No routing id is set: the server draws one for each connection, so a reconnect can never be mistaken
-// for its own ghost.
+// No routing id is set: the server draws one for each connection, so a reconnect can never be
+// mistaken for its own ghost.
 static gs_status open_socket(gs_rpc_client *client) {
     GS_TRY(gs_zmq_socket_open(&client->socket, client->context, ZMQ_DEALER,
                               ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED));
     gs_status status = set_client_options(client);
     if (!status.code) status = gs_zmq_choose_family(&client->socket, client->endpoint);
     if (!status.code && zmq_connect(client->socket.socket, client->endpoint) != 0) {
-        status = gs_error(GS_INVALID_ARGUMENT, "rpc: %s: %s", client->endpoint, zmq_strerror(errno));
+        status =
+            gs_error(GS_INVALID_ARGUMENT, "rpc: %s: %s", client->endpoint, zmq_strerror(errno));
     }
     if (status.code) gs_zmq_socket_close(&client->socket);
     return status;
@@ -247,7 +264,8 @@ static void reopen_socket(gs_rpc_client *client) {
     gs_zmq_socket_close(&client->socket);
     gs_status status = open_socket(client);
     if (status.code) {
-        gs_log_warn("rpc socket not opened", "endpoint=%s error=\"%s\"", client->endpoint, status.message);
+        gs_log_warn("rpc socket not opened", "endpoint=%s error=\"%s\"", client->endpoint,
+                    status.message);
         client->retry_ns = gs_now_ns() + REOPEN_NS;
     } else if (client->is_inproc) {
         begin_link(client);  // no monitor events there
@@ -310,8 +328,8 @@ static void count_malformed(gs_rpc_client *client, const char *reason) {
     int64_t now_ns = gs_now_ns();
     if (client->warned_ns && now_ns - client->warned_ns < 60 * GS_NS_PER_SEC) return;
     client->warned_ns = now_ns;
-    gs_log_warn("rpc frame dropped", "endpoint=%s reason=\"%s\" dropped=%llu", client->endpoint, reason,
-                (unsigned long long)client->num_malformed);
+    gs_log_warn("rpc frame dropped", "endpoint=%s reason=\"%s\" dropped=%llu", client->endpoint,
+                reason, (unsigned long long)client->num_malformed);
 }
 
 static void receive_message(gs_rpc_client *client, gs_zmq_message *message) {
@@ -363,14 +381,16 @@ static void watch_silence(gs_rpc_client *client) {
         if (now_ns >= client->retry_ns) reopen_socket(client);
         return;
     }
-    if (!client->linked || now_ns - client->heard_ns < PING_AFTER_NS) return;
+    if (!client->linked) return;
+    bool unheard = now_ns - client->heard_ns >= PING_AFTER_NS;
     if (now_ns - client->heard_ns > SILENCE_NS && client->pinged_ns > client->heard_ns) {
         if (atomic_load(&client->connected)) {
             gs_log_warn("rpc server is silent", "endpoint=%s", client->endpoint);
         }
         end_link(client);
         reopen_socket(client);
-    } else if (now_ns - client->pinged_ns >= PING_AFTER_NS) {
+    } else if (now_ns - client->sent_ns >= AUDIBLE_NS ||
+               (unheard && now_ns - client->pinged_ns >= PING_AFTER_NS)) {
         pthread_mutex_lock(&client->lock);
         send_ping(client);
         pthread_mutex_unlock(&client->lock);
@@ -413,10 +433,12 @@ static void wait_for_input(gs_rpc_client *client, long timeout_ms) {
 static void say_goodbye(gs_rpc_client *client) {
     if (!client->linked) return;
     pthread_mutex_lock(&client->lock);
-    int error = send_frame(client, (gs_frame){.kind = GS_FRAME_CANCEL, .seq = ++client->last_seq}, NULL, 0);
+    int error =
+        send_frame(client, (gs_frame){.kind = GS_FRAME_CANCEL, .seq = ++client->last_seq}, NULL, 0);
     pthread_mutex_unlock(&client->lock);
     // Over TCP the closed connection tells as much, so it is not waited for.
-    if (!error && client->is_inproc && gs_zmq_set_int(&client->socket, ZMQ_LINGER, 100).code) return;
+    if (!error && client->is_inproc && gs_zmq_set_int(&client->socket, ZMQ_LINGER, 100).code)
+        return;
 }
 
 void gs_rpc_channel_run(void *ctx, const atomic_bool *stopping) {

@@ -1,8 +1,8 @@
-// What is under way between a client and its server, and the thread that carries it. Internal to the
-// client: rpc_client.c waits, rpc_channel.c moves frames.
+// What is under way between a client and its server, and the thread that carries it. Internal to
+// the client: rpc_client.c waits, rpc_channel.c moves frames.
 //
-// `lock` guards everything below it; operations belong to their caller or stream, and are in the lists
-// only while the server owes something. The socket belongs to the i/o thread alone.
+// `lock` guards everything below it; operations belong to their caller or stream, and are in the
+// lists only while the server owes something. The socket belongs to the i/o thread alone.
 #ifndef RPC_RPC_CHANNEL_H
 #define RPC_RPC_CHANNEL_H
 
@@ -48,8 +48,8 @@ typedef struct gs_rpc_operation {
     size_t num_items, item_bytes;
 } gs_rpc_operation;
 
-// A frame that waits for the socket: a one-way message or a cancel (body owned), or the first sending of an
-// operation (looked up by its seq: it may have been given up meanwhile).
+// A frame that waits for the socket: a one-way message or a cancel (body owned), or the first
+// sending of an operation (looked up by its seq: it may have been given up meanwhile).
 typedef struct gs_rpc_outgoing {
     STAILQ_ENTRY(gs_rpc_outgoing) next;
     gs_frame_kind kind;
@@ -72,7 +72,7 @@ struct gs_rpc_client {
     // Of the i/o thread.
     gs_zmq_socket socket;
     bool linked;  // frames can be sent
-    int64_t linked_ns, heard_ns, pinged_ns, retry_ns, warned_ns;
+    int64_t linked_ns, heard_ns, sent_ns, pinged_ns, retry_ns, warned_ns;
     uint64_t num_malformed;
 
     pthread_mutex_t lock;

@@ -69,7 +69,8 @@ void gs_rpc_client_close(gs_rpc_client *client) {
     pthread_mutex_lock(&client->lock);
     client->closed = true;
     gs_rpc_operation *operation;
-    while ((operation = TAILQ_FIRST(&client->calls)) || (operation = TAILQ_FIRST(&client->streams))) {
+    while ((operation = TAILQ_FIRST(&client->calls)) ||
+           (operation = TAILQ_FIRST(&client->streams))) {
         gs_rpc_operation_finish(client, operation, GS_CANCELLED);
     }
     pthread_mutex_unlock(&client->lock);
@@ -80,16 +81,20 @@ void gs_rpc_client_close(gs_rpc_client *client) {
     leave_client(client);
 }
 
-bool gs_rpc_client_connected(const gs_rpc_client *client) { return atomic_load(&client->connected); }
+bool gs_rpc_client_connected(const gs_rpc_client *client) {
+    return atomic_load(&client->connected);
+}
 
-uint64_t gs_rpc_client_incarnation(const gs_rpc_client *client) { return client->incarnation; }
+uint64_t gs_rpc_client_incarnation(const gs_rpc_client *client) {
+    return client->incarnation;
+}
 
 void gs_rpc_client_set_generation(gs_rpc_client *client, uint32_t generation) {
     atomic_store(&client->generation, generation);
 }
 
-static gs_status encode_request(char **body, size_t *bytes, gs_method method, const gs_json *request,
-                                gs_method_shape shape) {
+static gs_status encode_request(char **body, size_t *bytes, gs_method method,
+                                const gs_json *request, gs_method_shape shape) {
     const gs_method_info *info = gs_method_info_of(method);
     *body = NULL;
     *bytes = 0;
@@ -131,7 +136,8 @@ static gs_status read_answer(gs_rpc_client *client, gs_rpc_operation *operation,
     return gs_rpc_answer_decode(reply, operation->code, operation->answer, operation->answer_bytes);
 }
 
-static gs_status wait_for_answer(gs_rpc_client *client, gs_rpc_operation *operation, gs_json **reply) {
+static gs_status wait_for_answer(gs_rpc_client *client, gs_rpc_operation *operation,
+                                 gs_json **reply) {
     while (!operation->done &&
            gs_cond_wait(&operation->changed, &client->lock, operation->deadline)) {
         continue;
@@ -240,7 +246,8 @@ gs_status gs_rpc_stream_next(gs_rpc_stream *stream, gs_json **item, gs_deadline 
     pthread_mutex_unlock(&client->lock);
     if (node) {
         status = gs_json_parse(item, node->text, node->bytes);
-        if (status.code) status = gs_error(GS_DATA_LOSS, "an item is no JSON: %.200s", status.message);
+        if (status.code)
+            status = gs_error(GS_DATA_LOSS, "an item is no JSON: %.200s", status.message);
         free(node);
     }
     return status;

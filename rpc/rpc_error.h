@@ -8,8 +8,8 @@
 #include "core/status.h"
 #include "rpc/json.h"
 
-// The text is the caller's (free()), NULL when the body is empty. Takes `body`. An answer that is too
-// large, or cannot be made, becomes an error itself: *code changes.
+// The text is the caller's (free()), NULL when the body is empty. Takes `body`. An answer that is
+// too large, or cannot be made, becomes an error itself: *code changes.
 char *gs_rpc_answer_encode(size_t *bytes, gs_code *code, const char *message, gs_json *body);
 // The status that was sent; *reply (`reply` may be NULL) is the reply, or the details, or NULL.
 GS_NODISCARD gs_status gs_rpc_answer_decode(gs_json **reply, gs_code code, const char *body,

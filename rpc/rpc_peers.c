@@ -23,7 +23,9 @@ void gs_rpc_peers_release(gs_rpc_peers *peers) {
     gs_u64_map_release(&peers->sessions);
 }
 
-static uint64_t key_of_fd(int fd) { return (uint64_t)fd + 1; }
+static uint64_t key_of_fd(int fd) {
+    return (uint64_t)fd + 1;
+}
 
 static uint64_t key_of_route(const gs_zmq_route *route) {
     uint64_t key = gs_hash64(route->id, route->id_bytes, 0);
@@ -56,15 +58,14 @@ gs_rpc_connection *gs_rpc_peers_find(const gs_rpc_peers *peers, const gs_zmq_rou
     return same ? connection : NULL;
 }
 
-// Descriptors are reused. All events up to now are read first: ZeroMQ's one i/o thread reports the end of
-// a descriptor's old connection before it delivers anything of the new one.
+// Descriptors are reused. All events up to now are read first: ZeroMQ's one i/o thread reports the
+// end of a descriptor's old connection before it delivers anything of the new one.
 static void own_fd(gs_rpc_peers *peers, gs_zmq_socket *socket, gs_rpc_connection *connection) {
     gs_rpc_peers_read_events(peers, socket);
     uint64_t key = key_of_fd(connection->route.fd);
     gs_rpc_connection *older = gs_u64_map_get(&peers->by_fd, key);
     if (older) gs_rpc_peers_mark_lost(peers, older);
-    if (!gs_u64_map_get(&peers->live_fds, key) ||
-        !gs_u64_map_set(&peers->by_fd, key, connection)) {
+    if (!gs_u64_map_get(&peers->live_fds, key) || !gs_u64_map_set(&peers->by_fd, key, connection)) {
         gs_rpc_peers_mark_lost(peers, connection);  // closed before its frame was read
     }
 }
@@ -86,7 +87,8 @@ static gs_rpc_session *find_session(gs_rpc_peers *peers, uint64_t incarnation) {
     return session;
 }
 
-static void adopt_session(gs_rpc_peers *peers, gs_rpc_connection *connection, gs_rpc_session *session) {
+static void adopt_session(gs_rpc_peers *peers, gs_rpc_connection *connection,
+                          gs_rpc_session *session) {
     if (session->connection) {
         // The client came back before its old connection was seen to be dead.
         gs_rpc_peers_mark_lost(peers, session->connection);
@@ -139,7 +141,9 @@ void gs_rpc_peers_mark_silent(gs_rpc_peers *peers, int64_t now_ns) {
     TAILQ_FOREACH(connection, &peers->connections, next) {
         int64_t since_ns = connection->heard_ns;
         if (since_ns < peers->silence_floor_ns) since_ns = peers->silence_floor_ns;
-        if (now_ns - since_ns > GS_PEER_SILENCE_NS) gs_rpc_peers_mark_lost(peers, connection);
+        if (connection->lost || now_ns - since_ns <= GS_PEER_SILENCE_NS) continue;
+        connection->silent = true;
+        gs_rpc_peers_mark_lost(peers, connection);
     }
 }
 

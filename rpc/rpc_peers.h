@@ -3,9 +3,7 @@
 // Internal to the server; one thread. A session's calls are in rpc_calls.h.
 //
 // How a loss is noticed, fastest first: the socket monitor says which descriptor was closed (1 ms after a
-// kill -9; at most 2 s after a SIGSTOP or a cut cable, by ZeroMQ's heartbeats), a send that has nobody to
-// go to, and silence of GS_PEER_SILENCE_NS. A heartbeat's time to live, as clients could ask for, does not
-// do: any message disarms it until the next heartbeat.
+// kill -9), a send that has nobody to go to, and silence: clients send something every second or so.
 #ifndef RPC_RPC_PEERS_H
 #define RPC_RPC_PEERS_H
 
@@ -19,7 +17,7 @@
 #include "rpc/u64_map.h"
 #include "rpc/zmq_socket.h"
 
-#define GS_PEER_SILENCE_NS (10 * GS_NS_PER_SEC)
+#define GS_PEER_SILENCE_NS (3 * GS_NS_PER_SEC)
 // A kept call waits this long for its client to come back.
 #define GS_SESSION_GRACE_NS (30 * GS_NS_PER_SEC)
 
@@ -29,14 +27,15 @@ typedef TAILQ_HEAD(gs_rpc_call_list, gs_rpc_call_handle) gs_rpc_call_list;
 typedef struct gs_rpc_connection {
     TAILQ_ENTRY(gs_rpc_connection) next;
     gs_zmq_route route;
-    uint64_t key;  // of the route
+    uint64_t key;      // of the route
     gs_rpc_peer peer;  // as in the last frame
     gs_rpc_session *session;
     gs_rpc_call_list streams;
     int64_t heard_ns, echo_ns, warned_ns, budget_second;
     uint64_t seq;
     int budget;
-    bool lost;  // swept at the end of the turn
+    bool lost;    // swept at the end of the turn
+    bool silent;  // that is why; the other end may still be there
 } gs_rpc_connection;
 
 struct gs_rpc_session {
@@ -45,7 +44,7 @@ struct gs_rpc_session {
     gs_rpc_connection *connection;  // the newest; NULL while there is none
     gs_rpc_call_list calls, answered;
     size_t num_calls, answered_bytes;
-    uint64_t settled_seq;     // requests up to here are over
+    uint64_t settled_seq;  // requests up to here are over
     uint64_t last_one_way_seq;
     int64_t left_ns;
 };
@@ -66,8 +65,8 @@ void gs_rpc_peers_release(gs_rpc_peers *peers);
 // Takes what the monitor has to say; marks connections lost.
 void gs_rpc_peers_read_events(gs_rpc_peers *peers, gs_zmq_socket *socket);
 gs_rpc_connection *gs_rpc_peers_find(const gs_rpc_peers *peers, const gs_zmq_route *route);
-// The connection a valid frame came on, made when new. NULL: out of memory or room, or a frame of another
-// incarnation than the connection's first.
+// The connection a valid frame came on, made when new. NULL: out of memory or room, or a frame of
+// another incarnation than the connection's first.
 gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, gs_zmq_socket *socket,
                                        const gs_zmq_route *route, const gs_frame *frame,
                                        int64_t now_ns);

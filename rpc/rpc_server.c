@@ -20,7 +20,8 @@
 #define MAX_MESSAGES_A_SECOND 4000
 #define END_RETRY_MS 20
 // Turns further apart than this: we were asleep, not our peers.
-#define ASLEEP_NS (3 * GS_NS_PER_SEC)
+#define ASLEEP_NS (1500 * GS_NS_PER_MS)
+#define HOUSEKEEPING_NS (500 * GS_NS_PER_MS)
 #define MAX_DEADLINE_MS (24 * 3600 * 1000)
 
 struct gs_rpc_server {
@@ -37,7 +38,8 @@ static gs_status bind_endpoint(gs_rpc_server *server, int index, const char *end
     // "port 0" is how sockets say it, "*" how ZeroMQ does.
     char text[128];
     size_t len = strlen(endpoint), bound_bytes = sizeof server->endpoints[index];
-    if (len + 1 > sizeof text) return gs_error(GS_INVALID_ARGUMENT, "rpc server: %s: too long", endpoint);
+    if (len + 1 > sizeof text)
+        return gs_error(GS_INVALID_ARGUMENT, "rpc server: %s: too long", endpoint);
     memcpy(text, endpoint, len + 1);
     if (len > 2 && strcmp(text + len - 2, ":0") == 0) text[len - 1] = '*';
     GS_TRY(gs_zmq_choose_family(&server->socket, endpoint));
@@ -56,15 +58,20 @@ static gs_status bind_endpoint(gs_rpc_server *server, int index, const char *end
 
 static gs_status open_server_socket(gs_rpc_server *server, gs_rpc_context *context) {
     gs_zmq_socket *socket = &server->socket;
-    GS_TRY(gs_zmq_socket_open(socket, context, ZMQ_ROUTER, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED));
+    GS_TRY(gs_zmq_socket_open(socket, context, ZMQ_ROUTER,
+                              ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_ROUTER_MANDATORY, 1));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_SNDHWM, 1024));  // the queue of each peer
     GS_TRY(gs_zmq_set_int(socket, ZMQ_RCVHWM, 1024));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_BACKLOG, 1024));
-    // A peer that is stopped or cut off is seen after at most the sum of the two. Less would cut off
-    // peers that are only starved: a host with ten times more to do than cores made 600 ms too little.
-    GS_TRY(gs_zmq_set_int(socket, ZMQ_HEARTBEAT_IVL, 500));
-    GS_TRY(gs_zmq_set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, 1500));
+    // No ZeroMQ heartbeats: each of them searches all timers of all connections, which with 3,000 took
+    // half a core. Clients keep their connections audible instead (see rpc_peers.h); the kernel clears away
+    // what a cut cable left.
+    GS_TRY(gs_zmq_set_int(socket, ZMQ_TCP_KEEPALIVE, 1));
+    GS_TRY(gs_zmq_set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, 10));
+    GS_TRY(gs_zmq_set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, 5));
+    GS_TRY(gs_zmq_set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, 3));
+    GS_TRY(gs_zmq_set_int(socket, ZMQ_TCP_MAXRT, 20000));
     for (int i = 0; i < MAX_ENDPOINTS && server->options.endpoints[i]; i++) {
         GS_TRY(bind_endpoint(server, i, server->options.endpoints[i]));
     }
@@ -144,8 +151,8 @@ static gs_status pass_reply(void) {
 static void send_answer(gs_rpc_server *server, const gs_rpc_call_handle *call) {
     gs_rpc_connection *connection = call->session->connection;
     if (!connection || connection->lost || pass_reply().code) return;
-    gs_frame frame = {.kind = GS_FRAME_REPLY, .method = call->method, .status = call->code,
-                      .call = call->seq};
+    gs_frame frame = {
+        .kind = GS_FRAME_REPLY, .method = call->method, .status = call->code, .call = call->seq};
     int error = send_frame(server, connection, frame, call->answer, call->answer_bytes);
     (void)error;
 }
@@ -153,7 +160,8 @@ static void send_answer(gs_rpc_server *server, const gs_rpc_call_handle *call) {
 static int send_end(gs_rpc_server *server, gs_rpc_call_handle *call, gs_code code,
                     const char *answer, size_t bytes) {
     if (!call->connection || call->connection->lost) return EHOSTUNREACH;
-    gs_frame frame = {.kind = GS_FRAME_END, .method = call->method, .status = code, .call = call->seq};
+    gs_frame frame = {
+        .kind = GS_FRAME_END, .method = call->method, .status = code, .call = call->seq};
     return send_frame(server, call->connection, frame, answer, bytes);
 }
 
@@ -184,7 +192,9 @@ void gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body) {
     gs_rpc_calls_answer(&call->server->calls, call, code, answer, bytes);
 }
 
-void gs_rpc_end(gs_rpc_call_handle *call, gs_status status) { gs_rpc_reply(call, status, NULL); }
+void gs_rpc_end(gs_rpc_call_handle *call, gs_status status) {
+    gs_rpc_reply(call, status, NULL);
+}
 
 bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
     gs_rpc_server *server = call->server;
@@ -193,7 +203,8 @@ bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
     gs_status status = gs_json_encode(&text, &bytes, item, false);
     gs_json_release(item);
     int error = EMSGSIZE;
-    if (!status.code && bytes <= GS_FRAME_MAX_BODY_BYTES && call->connection && !call->connection->lost) {
+    if (!status.code && bytes <= GS_FRAME_MAX_BODY_BYTES && call->connection &&
+        !call->connection->lost) {
         gs_frame frame = {.kind = GS_FRAME_ITEM, .method = call->method, .call = call->seq};
         error = send_frame(server, call->connection, frame, text, bytes);
     }
@@ -201,9 +212,15 @@ bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
     return error == 0;
 }
 
-const gs_rpc_peer *gs_rpc_call_peer(const gs_rpc_call_handle *call) { return &call->peer; }
-void *gs_rpc_call_data(const gs_rpc_call_handle *call) { return call->data; }
-void gs_rpc_call_set_data(gs_rpc_call_handle *call, void *data) { call->data = data; }
+const gs_rpc_peer *gs_rpc_call_peer(const gs_rpc_call_handle *call) {
+    return &call->peer;
+}
+void *gs_rpc_call_data(const gs_rpc_call_handle *call) {
+    return call->data;
+}
+void gs_rpc_call_set_data(gs_rpc_call_handle *call, void *data) {
+    call->data = data;
+}
 
 // The handler, if it knows of the call, is told to forget it.
 static void lose_call(gs_rpc_server *server, gs_rpc_call_handle *call) {
@@ -213,10 +230,26 @@ static void lose_call(gs_rpc_server *server, gs_rpc_call_handle *call) {
     gs_rpc_calls_drop(&server->calls, call);
 }
 
+// For a peer that may only be stopped: it reads this first when it goes on, and opens its streams again.
+static void tell_silent_peer(gs_rpc_server *server, gs_rpc_connection *connection) {
+    static const char body[] = "{\"message\":\"nothing was heard from this side for too long\"}";
+    gs_rpc_call_handle *call;
+    TAILQ_FOREACH(call, &connection->streams, next_of_connection) {
+        gs_frame end = {.kind = GS_FRAME_END,
+                        .method = call->method,
+                        .status = GS_UNAVAILABLE,
+                        .call = call->seq};
+        if (send_frame(server, connection, end, body, sizeof body - 1) != 0) return;
+    }
+}
+
 static void lose_connection(gs_rpc_server *server, gs_rpc_connection *connection) {
     gs_rpc_call_handle *call;
+    if (connection->silent) tell_silent_peer(server, connection);
     while ((call = TAILQ_FIRST(&connection->streams))) lose_call(server, call);
-    if (server->options.peer_gone) server->options.peer_gone(server->options.ctx, &connection->peer);
+    if (server->options.peer_gone) {
+        server->options.peer_gone(server->options.ctx, &connection->peer);
+    }
     gs_rpc_peers_drop(&server->peers, connection, server->now_ns);
 }
 
@@ -247,10 +280,12 @@ static void warn_dropped(gs_rpc_server *server, int64_t *warned_ns, uint64_t con
                 (unsigned long long)server->stats.dropped_stale);
 }
 
-static void count_malformed(gs_rpc_server *server, gs_rpc_connection *connection, const char *reason) {
+static void count_malformed(gs_rpc_server *server, gs_rpc_connection *connection,
+                            const char *reason) {
     server->stats.dropped_malformed++;
     // Who has never said anything right has no line of its own.
-    if (connection) warn_dropped(server, &connection->warned_ns, connection->peer.connection, reason);
+    if (connection)
+        warn_dropped(server, &connection->warned_ns, connection->peer.connection, reason);
     else warn_dropped(server, &server->warned_ns, 0, reason);
 }
 
@@ -260,14 +295,16 @@ static void count_stale(gs_rpc_server *server, gs_rpc_connection *connection, co
 }
 
 // Without a call object: nothing of it is kept.
-static void refuse_request(gs_rpc_server *server, gs_rpc_connection *connection, const gs_frame *frame,
-                           gs_status why) {
+static void refuse_request(gs_rpc_server *server, gs_rpc_connection *connection,
+                           const gs_frame *frame, gs_status why) {
     size_t bytes;
     gs_code code = why.code;
     char *answer = gs_rpc_answer_encode(&bytes, &code, why.message, NULL);
     bool is_stream = gs_method_info_of(frame->method)->shape == GS_STREAM;
-    gs_frame reply = {.kind = is_stream ? GS_FRAME_END : GS_FRAME_REPLY, .method = frame->method,
-                      .status = code, .call = frame->seq};
+    gs_frame reply = {.kind = is_stream ? GS_FRAME_END : GS_FRAME_REPLY,
+                      .method = frame->method,
+                      .status = code,
+                      .call = frame->seq};
     int error = send_frame(server, connection, reply, answer, bytes);
     (void)error;  // asked again
     free(answer);
@@ -283,7 +320,8 @@ static gs_status parse_body(gs_json **out, const void *body, size_t bytes) {
     return gs_error(GS_INVALID_ARGUMENT, "the body is not an object");
 }
 
-static void run_handler(gs_rpc_server *server, gs_rpc_call_handle *call, const void *body, size_t bytes) {
+static void run_handler(gs_rpc_server *server, gs_rpc_call_handle *call, const void *body,
+                        size_t bytes) {
     gs_json *request;
     gs_status status = parse_body(&request, body, bytes);
     if (status.code) {
@@ -305,8 +343,8 @@ static gs_deadline deadline_of(const gs_rpc_server *server, const gs_frame *fram
     return (gs_deadline){server->now_ns + left_ms * GS_NS_PER_MS};
 }
 
-static void accept_request(gs_rpc_server *server, gs_rpc_connection *connection, const gs_frame *frame,
-                           const void *body, size_t bytes) {
+static void accept_request(gs_rpc_server *server, gs_rpc_connection *connection,
+                           const gs_frame *frame, const void *body, size_t bytes) {
     const gs_method_info *info = gs_method_info_of(frame->method);
     gs_rpc_call_handle *call = gs_rpc_calls_find(&server->calls, connection->session, frame->seq);
     if (call) {
@@ -333,12 +371,13 @@ static void accept_request(gs_rpc_server *server, gs_rpc_connection *connection,
     if (info->control) run_handler(server, call, body, bytes);
     else if (!gs_rpc_calls_enqueue(&server->calls, call, body, bytes)) {
         gs_rpc_calls_drop(&server->calls, call);
-        refuse_request(server, connection, frame, gs_error(GS_RESOURCE_EXHAUSTED, "too many requests wait"));
+        refuse_request(server, connection, frame,
+                       gs_error(GS_RESOURCE_EXHAUSTED, "too many requests wait"));
     }
 }
 
-static void accept_one_way(gs_rpc_server *server, gs_rpc_connection *connection, const gs_frame *frame,
-                           const void *body, size_t bytes) {
+static void accept_one_way(gs_rpc_server *server, gs_rpc_connection *connection,
+                           const gs_frame *frame, const void *body, size_t bytes) {
     uint64_t *last_seq = &connection->session->last_one_way_seq;
     if (frame->seq <= *last_seq) {
         count_stale(server, connection, "one-way message again");
@@ -361,7 +400,8 @@ static void accept_one_way(gs_rpc_server *server, gs_rpc_connection *connection,
     gs_json_release(request);
 }
 
-static void accept_cancel(gs_rpc_server *server, gs_rpc_connection *connection, const gs_frame *frame) {
+static void accept_cancel(gs_rpc_server *server, gs_rpc_connection *connection,
+                          const gs_frame *frame) {
     gs_rpc_session *session = connection->session;
     if (frame->call) {
         gs_rpc_call_handle *call = gs_rpc_calls_find(&server->calls, session, frame->call);
@@ -374,7 +414,8 @@ static void accept_cancel(gs_rpc_server *server, gs_rpc_connection *connection, 
     gs_rpc_peers_mark_lost(&server->peers, connection);
 }
 
-static bool take_budget(gs_rpc_server *server, gs_rpc_connection *connection, const gs_frame *frame) {
+static bool take_budget(gs_rpc_server *server, gs_rpc_connection *connection,
+                        const gs_frame *frame) {
     const gs_method_info *info = gs_method_info_of(frame->method);
     if (!info || !info->control || connection->route.fd < 0) return true;
     int64_t second = server->now_ns / GS_NS_PER_SEC;
@@ -385,8 +426,8 @@ static bool take_budget(gs_rpc_server *server, gs_rpc_connection *connection, co
     return connection->budget-- > 0;
 }
 
-static void accept_frame(gs_rpc_server *server, gs_rpc_connection *connection, const gs_frame *frame,
-                         const void *body, size_t bytes) {
+static void accept_frame(gs_rpc_server *server, gs_rpc_connection *connection,
+                         const gs_frame *frame, const void *body, size_t bytes) {
     if (!take_budget(server, connection, frame)) {
         connection->budget = 0;
         server->stats.dropped_flood++;
@@ -414,9 +455,13 @@ static void refuse_version(gs_rpc_server *server, const gs_zmq_route *route, con
     const gs_method_info *info = gs_method_info_of(frame->method);
     if (frame->kind != GS_FRAME_REQUEST || !info || !frame->incarnation || !frame->seq) return;
     gs_frame reply = {.kind = info->shape == GS_STREAM ? GS_FRAME_END : GS_FRAME_REPLY,
-                      .method = frame->method, .status = GS_FAILED_PRECONDITION, .call = frame->seq,
+                      .method = frame->method,
+                      .status = GS_FAILED_PRECONDITION,
+                      .call = frame->seq,
                       .coord_epoch = server->options.coordinator_epoch,
-                      .incarnation = frame->incarnation, .seq = 1, .send_ns = frame->send_ns};
+                      .incarnation = frame->incarnation,
+                      .seq = 1,
+                      .send_ns = frame->send_ns};
     size_t bytes;
     char *answer = gs_rpc_answer_encode(&bytes, &reply.status, message, NULL);
     uint8_t header[GS_FRAME_HEADER_BYTES];
@@ -439,11 +484,12 @@ static void take_message(gs_rpc_server *server, gs_zmq_message *message) {
         count_malformed(server, gs_rpc_peers_find(&server->peers, &message->route), status.message);
         return;
     }
-    gs_rpc_connection *connection =
-        gs_rpc_peers_accept(&server->peers, &server->socket, &message->route, &frame, server->now_ns);
+    gs_rpc_connection *connection = gs_rpc_peers_accept(&server->peers, &server->socket,
+                                                        &message->route, &frame, server->now_ns);
     if (connection) accept_frame(server, connection, &frame, body, bytes);
-    else count_malformed(server, gs_rpc_peers_find(&server->peers, &message->route),
-                         "connection refused, or another incarnation on it");
+    else
+        count_malformed(server, gs_rpc_peers_find(&server->peers, &message->route),
+                        "connection refused, or another incarnation on it");
 }
 
 // True when input was left for the next turn.
@@ -485,7 +531,8 @@ static void retry_ends(gs_rpc_server *server) {
     gs_rpc_call_handle *call = TAILQ_FIRST(&server->calls.ending), *following;
     for (; call; call = following) {
         following = TAILQ_NEXT(call, next_waiting);
-        if (send_end(server, call, call->code, call->answer, call->answer_bytes) == EAGAIN) continue;
+        if (send_end(server, call, call->code, call->answer, call->answer_bytes) == EAGAIN)
+            continue;
         gs_rpc_calls_drop(&server->calls, call);
     }
 }
@@ -505,7 +552,7 @@ static void expire_calls(gs_rpc_server *server) {
 }
 
 static void keep_house(gs_rpc_server *server, bool input_left) {
-    if (server->now_ns - server->housekept_ns < GS_NS_PER_SEC) return;
+    if (server->now_ns - server->housekept_ns < HOUSEKEEPING_NS) return;
     server->housekept_ns = server->now_ns;
     // Who waits to be read is not silent.
     if (!input_left) gs_rpc_peers_mark_silent(&server->peers, server->now_ns);
@@ -518,7 +565,7 @@ static void keep_house(gs_rpc_server *server, bool input_left) {
 static long choose_timeout_ms(const gs_rpc_server *server, gs_deadline deadline) {
     if (server->calls.num_queued || server->peers.any_lost) return 0;
     int64_t until_ns = deadline.at_ns;
-    int64_t housekeeping_ns = server->housekept_ns + GS_NS_PER_SEC;
+    int64_t housekeeping_ns = server->housekept_ns + HOUSEKEEPING_NS;
     if (server->calls.next_deadline_ns < until_ns) until_ns = server->calls.next_deadline_ns;
     if (housekeeping_ns < until_ns) until_ns = housekeeping_ns;
     long timeout_ms = gs_deadline_left_ms((gs_deadline){until_ns});
@@ -535,7 +582,8 @@ gs_status gs_rpc_server_turn(gs_rpc_server *server, int wake_fd, gs_deadline dea
         return gs_error(GS_INTERNAL, "rpc server: poll: %s", zmq_strerror(errno));
     }
     server->now_ns = gs_now_ns();
-    if (server->now_ns - server->turned_ns > ASLEEP_NS) server->peers.silence_floor_ns = server->now_ns;
+    if (server->now_ns - server->turned_ns > ASLEEP_NS)
+        server->peers.silence_floor_ns = server->now_ns;
     gs_rpc_peers_read_events(&server->peers, &server->socket);
     bool input_left = receive_messages(server);
     serve_api_calls(server);

@@ -26,7 +26,8 @@ void *gs_u64_map_get(const gs_u64_map *map, uint64_t key) {
 }
 
 static bool grow(gs_u64_map *map) {
-    gs_u64_map bigger = {.num_slots = map->num_slots ? map->num_slots * 2 : 16, .count = map->count};
+    gs_u64_map bigger = {.num_slots = map->num_slots ? map->num_slots * 2 : 16,
+                         .count = map->count};
     bigger.slots = calloc(bigger.num_slots, sizeof *bigger.slots);
     if (!bigger.slots) return false;
     for (size_t i = 0; i < map->num_slots; i++) {

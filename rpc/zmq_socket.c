@@ -63,7 +63,8 @@ gs_status gs_zmq_socket_open(gs_zmq_socket *out, struct gs_rpc_context *context,
                              int monitored_events) {
     *out = (gs_zmq_socket){0};
     out->socket = zmq_socket(context->zmq, type);
-    if (!out->socket) return gs_error(GS_RESOURCE_EXHAUSTED, "rpc: socket: %s", zmq_strerror(errno));
+    if (!out->socket)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "rpc: socket: %s", zmq_strerror(errno));
     gs_status status = set_common_options(out);
     if (!status.code) status = open_monitor(out, context, monitored_events);
     if (status.code) gs_zmq_socket_close(out);
@@ -140,8 +141,8 @@ gs_zmq_outcome gs_zmq_receive(gs_zmq_socket *socket, gs_zmq_message *message, bo
         gs_zmq_message_release(message);
         return GS_ZMQ_NOTHING;
     }
-    bool ok = zmq_msg_more(&message->header) &&
-              receive_part(&message->body, socket->socket) >= 0 && !zmq_msg_more(&message->body);
+    bool ok = zmq_msg_more(&message->header) && receive_part(&message->body, socket->socket) >= 0 &&
+              !zmq_msg_more(&message->body);
     if (!ok) {
         // Whichever frame was read last says whether there are more.
         bool more = zmq_msg_more(&message->header) && zmq_msg_more(&message->body);

@@ -16,16 +16,18 @@ struct gs_rpc_context {
     void *zmq;
 };
 
-// A socket and its monitor, with what both sides have in common set; `type` is ZMQ_DEALER or ZMQ_ROUTER.
+// A socket and its monitor, with what both sides have in common set; `type` is ZMQ_DEALER or
+// ZMQ_ROUTER.
 typedef struct gs_zmq_socket {
     void *socket, *monitor;
 } gs_zmq_socket;
 
-GS_NODISCARD gs_status gs_zmq_socket_open(gs_zmq_socket *out, struct gs_rpc_context *context, int type,
-                                          int monitored_events);
+GS_NODISCARD gs_status gs_zmq_socket_open(gs_zmq_socket *out, struct gs_rpc_context *context,
+                                          int type, int monitored_events);
 void gs_zmq_socket_close(gs_zmq_socket *socket);
 GS_NODISCARD gs_status gs_zmq_set_int(gs_zmq_socket *socket, int option, int value);
-// Before bind or connect: IPv6 for "tcp://[::1]:8471", else not, so that addresses read as they were written.
+// Before bind or connect: IPv6 for "tcp://[::1]:8471", else not, so that addresses read as they
+// were written.
 GS_NODISCARD gs_status gs_zmq_choose_family(gs_zmq_socket *socket, const char *endpoint);
 
 // The next event of the monitor; false: none is waiting.
@@ -52,7 +54,8 @@ typedef enum gs_zmq_outcome {
 gs_zmq_outcome gs_zmq_receive(gs_zmq_socket *socket, gs_zmq_message *message, bool routed);
 void gs_zmq_message_release(gs_zmq_message *message);
 
-// Copies; never waits. 0, or EAGAIN (queue full, or nobody connected), or EHOSTUNREACH (no such peer).
+// Copies; never waits. 0, or EAGAIN (queue full, or nobody connected), or EHOSTUNREACH (no such
+// peer).
 int gs_zmq_send(gs_zmq_socket *socket, const gs_zmq_route *route,
                 const uint8_t header[GS_FRAME_HEADER_BYTES], const void *body, size_t body_bytes);
 

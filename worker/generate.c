@@ -13,9 +13,9 @@
 
 // The last `context` tokens, on the host and on the device.
 typedef struct window {
-    int32_t *tokens; // owned
+    int32_t *tokens;  // owned
     size_t count;
-    void *device_tokens; // owned by the device
+    void *device_tokens;  // owned by the device
 } window;
 
 static void push_token(window *tokens, int32_t token, size_t context) {
@@ -24,6 +24,12 @@ static void push_token(window *tokens, int32_t token, size_t context) {
         tokens->count--;
     }
     tokens->tokens[tokens->count++] = token;
+}
+
+static bool are_finite(const float *logits, size_t num_classes) {
+    for (size_t i = 0; i < num_classes; i++)
+        if (!isfinite(logits[i])) return false;
+    return true;
 }
 
 static int32_t take_likeliest(const float *logits, size_t num_classes) {
@@ -47,7 +53,7 @@ static int32_t draw_token(const float *logits, size_t num_classes, double temper
         left -= exp(((double)logits[i] - largest) / temperature);
         if (left < 0.0) return (int32_t)i;
     }
-    return likeliest; // rounding, or logits that are not finite
+    return likeliest;  // rounding
 }
 
 static gs_status generate_tokens(gs_strbuf *text, window *tokens, const gs_model *model,
@@ -62,6 +68,10 @@ static gs_status generate_tokens(gs_strbuf *text, window *tokens, const gs_model
         const float *logits;
         size_t num_classes;
         GS_TRY(model->ops->predict(model->state, &pass, &logits, &num_classes));
+        if (!are_finite(logits, num_classes))
+            return gs_error(GS_FAILED_PRECONDITION,
+                            "generate: token %lld: the model's logits are not finite",
+                            (long long)i);
         int32_t token = draw_token(logits, num_classes, options->temperature,
                                    gs_random_uniform(key, (uint64_t)i));
         gs_strbuf_putc(text, (char)(uint8_t)token);

@@ -17,6 +17,7 @@ typedef struct gs_generate_options {
 } gs_generate_options;
 
 // Only for byte vocabularies (vocab ≤ 256). The text (prompt left out) is added to `text`.
+// FAILED_PRECONDITION when the model has diverged: its logits are not finite.
 GS_NODISCARD gs_status gs_generate(gs_strbuf *text, const gs_model *model, void *const *params,
                                    const void *const *buffers, gs_device *device,
                                    const gs_generate_options *options);

@@ -136,12 +136,20 @@ static gs_status copy_tensor(void *to, const gs_safetensor *tensor, const gs_par
     return gs_ok();
 }
 
+// "h.7.ln_1.weight" of a GPT-2, "fc3.weight" of a classifier: one for each layer.
+static bool names_a_layer(const char *name) {
+    if (strncmp(name, "h.", 2) == 0) return ends_with(name, ".ln_1.weight");
+    if (strncmp(name, "fc", 2) != 0) return false;
+    size_t digits = strspn(name + 2, "0123456789");
+    return digits && strcmp(name + 2 + digits, ".weight") == 0;
+}
+
 // A deeper model's file must not pass for ours: every layer in it must be one that we have.
 static gs_status check_layers(const gs_safetensors *file, const gs_model_param *params,
                               size_t num_params) {
     for (size_t i = 0; i < gs_safetensors_count(file); i++) {
         const char *name = skip_wrappers(gs_safetensors_at(file, i)->name);
-        if (strncmp(name, "h.", 2) != 0 || !ends_with(name, ".ln_1.weight")) continue;
+        if (!names_a_layer(name)) continue;
         bool known = false;
         for (size_t p = 0; p < num_params && !known; p++)
             known = strcmp(params[p].spec.name, name) == 0;

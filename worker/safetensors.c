@@ -14,6 +14,9 @@
 
 #define MAX_HEADER_BYTES 100000000u
 #define LENGTH_BYTES 8
+// A parsed value may take a kilobyte: without this bound 100 MB of "{},{}," would take many GB.
+// Some hundred thousand tensors fit.
+#define MAX_HEADER_MARKS 1000000u
 
 static const struct {
     const char *name;
@@ -39,12 +42,12 @@ static const struct {
 #define NUM_FILE_DTYPES (sizeof file_dtypes / sizeof *file_dtypes)
 
 struct gs_safetensors {
-    void *mapping; // owned; NULL when the bytes are borrowed
+    void *mapping;  // owned; NULL when the bytes are borrowed
     size_t mapping_bytes;
-    gs_json *header; // owned; metadata is looked up in it
+    gs_json *header;  // owned; metadata is looked up in it
     const uint8_t *data;
     size_t data_bytes;
-    gs_safetensor *tensors; // owned, their names too; sorted by name
+    gs_safetensor *tensors;  // owned, their names too; sorted by name
     size_t count;
 };
 
@@ -183,6 +186,13 @@ static gs_status check_places(const gs_safetensors *file) {
     return status;
 }
 
+// Every value but the first follows one of these; those in strings count too.
+static bool is_too_rich(const char *text, size_t bytes) {
+    size_t marks = 0;
+    for (size_t i = 0; i < bytes; i++) marks += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    return marks > MAX_HEADER_MARKS;
+}
+
 static gs_status read_header(gs_safetensors *file, const uint8_t *bytes, size_t num_bytes) {
     if (num_bytes < LENGTH_BYTES)
         return gs_error(GS_DATA_LOSS, "%zu bytes are no safetensors file", num_bytes);
@@ -194,6 +204,8 @@ static gs_status read_header(gs_safetensors *file, const uint8_t *bytes, size_t 
     const char *text = (const char *)bytes + LENGTH_BYTES;
     if (!header_bytes || text[0] != '{')
         return gs_error(GS_DATA_LOSS, "the header does not start with {");
+    if (is_too_rich(text, header_bytes))
+        return gs_error(GS_DATA_LOSS, "the header has more than %u values", MAX_HEADER_MARKS);
     gs_status status = gs_json_parse(&file->header, text, header_bytes);
     if (status.code) {
         if (status.code == GS_INVALID_ARGUMENT) status.code = GS_DATA_LOSS;

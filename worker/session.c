@@ -290,7 +290,7 @@ static gs_status commit(gs_session *session, const step_sums *sums, const gs_ste
                            .generation = session->options.generation,
                            .plan_digest = session->plan_digest,
                            .params_digest = digest_params(session),
-                           .nonfinite = session->reduced.nonfinite_ranks > 0,
+                           .nonfinite = session->reduced.nonfinite,
                            .wants_drain = votes->drain,
                            .wants_checkpoint = votes->checkpoint,
                            .loss_sum = sums->loss,
@@ -323,7 +323,7 @@ static gs_status reduce(gs_session *session, gs_step_facts *facts) {
     session->complete = gs_reducer_complete(session->reducer);
     facts->phases.comm_exposed += seconds_since(begin_ns);
     facts->grad_norm = session->reduced.grad_norm;
-    facts->nonfinite_ranks = session->reduced.nonfinite_ranks;
+    facts->nonfinite_ranks = session->reduced.nonfinite;
     facts->stats = gs_reducer_stats(session->reducer);
     return gs_ok();
 }
@@ -382,7 +382,7 @@ gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
     gs_control_set_phase(session->options.control, GS_PHASE_OPTIMIZER);
     facts->lr = learning_rate(session->options.spec, position->step);
     session->complete = false;
-    if (session->reduced.nonfinite_ranks == 0) {
+    if (!session->reduced.nonfinite) {
         GS_TRY(update_params(session, facts));
         position->skipped_in_a_row = 0;
     } else {

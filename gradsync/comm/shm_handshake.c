@@ -52,6 +52,7 @@ typedef struct handshake {
     int common_fd;
     int control_fds[GS_SHM_MAX_RANKS], arena_fds[GS_SHM_MAX_RANKS]; // the own arena's is borrowed
     uint64_t arena_bytes[GS_SHM_MAX_RANKS];
+    const char *turned_away; // rank 0: why the last visitor was; NULL: none was
 } handshake;
 
 gs_status gs_shm_agree(const gs_comm_options *options, const char *stage, gs_status mine,
@@ -180,9 +181,10 @@ static gs_status send_fds(int to, const void *data, size_t bytes, const int *fds
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN((size_t)num_fds * sizeof(int));
     memcpy(CMSG_DATA(header), fds, (size_t)num_fds * sizeof(int));
-    if (sendmsg(to, &message, MSG_NOSIGNAL) != (ssize_t)bytes)
-        return gs_error_from_errno(errno, "cannot pass its memory");
-    return gs_ok();
+    ssize_t sent;
+    do sent = sendmsg(to, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent < 0 ? gs_error_from_errno(errno, "cannot pass its memory") : gs_ok();
 }
 
 static void close_fds(int *fds, int num_fds) {
@@ -200,7 +202,8 @@ static gs_status receive_fds(int from, void *data, size_t bytes, int *fds, int *
     struct msghdr message = {.msg_iov = &piece,
                              .msg_iovlen = 1,
                              .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
+                             // Not its size: the rounding has room for one descriptor more.
+                             .msg_controllen = CMSG_LEN(MAX_FDS * sizeof(int))};
     *num_fds = 0;
     struct pollfd wait = {.fd = from, .events = POLLIN};
     int ready;
@@ -210,7 +213,7 @@ static gs_status receive_fds(int from, void *data, size_t bytes, int *fds, int *
     ssize_t got = recvmsg(from, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got < 0) return gs_error_from_errno(errno, "cannot receive memory");
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (got > 0 && header && header->cmsg_type == SCM_RIGHTS) {
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
         *num_fds = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
         memcpy(fds, CMSG_DATA(header), (size_t)*num_fds * sizeof(int));
     }
@@ -232,7 +235,10 @@ static gs_status connect_to_door(handshake *hs) {
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     socklen_t bytes;
     struct sockaddr_un address = door_address(hs->cards[0].door, &bytes);
-    if (connect(connection, (struct sockaddr *)&address, bytes))
+    int failed;
+    do failed = connect(connection, (struct sockaddr *)&address, bytes);
+    while (failed && errno == EINTR);
+    if (failed)
         return gs_error_from_errno(errno,
                                    "runs in another container than rank 0: abstract Unix socket %s",
                                    hs->cards[0].door);
@@ -252,25 +258,36 @@ static bool is_same_user(int connection) {
            peer.uid == geteuid();
 }
 
-// Who knocks has already spoken, unless it is a stranger. True: it is a rank, and kept.
-static bool admit_rank(handshake *hs, int connection) {
+// Why whoever said this is none of the ranks that are still missing; NULL: it is one.
+static const char *judge_hello(const handshake *hs, const hello *theirs, int num_fds) {
+    if (theirs->magic != GS_SHM_MAGIC) return "it speaks another protocol";
+    if (theirs->nonce != hs->nonce || theirs->generation != hs->options->generation)
+        return "it wants another communicator";
+    if (theirs->rank <= 0 || theirs->rank >= hs->options->world_size ||
+        hs->connections[theirs->rank] >= 0)
+        return "its rank is not missing";
+    if (num_fds != (theirs->arena_bytes ? 2 : 1)) return "it came without its memory";
+    return NULL;
+}
+
+// Who knocks has already spoken, unless it is a stranger. NULL: it is a rank, and kept.
+static const char *admit_rank(handshake *hs, int connection) {
     hello theirs;
     int fds[MAX_FDS], num_fds = 0;
-    if (!is_same_user(connection)) return false;
-    if (receive_fds(connection, &theirs, sizeof theirs, fds, &num_fds, gs_deadline_in_ms(100)).code)
-        return false;
-    int wanted = theirs.arena_bytes ? 2 : 1;
-    if (theirs.magic != GS_SHM_MAGIC || theirs.nonce != hs->nonce || num_fds != wanted ||
-        theirs.generation != hs->options->generation || theirs.rank <= 0 ||
-        theirs.rank >= hs->options->world_size || hs->connections[theirs.rank] >= 0) {
+    if (!is_same_user(connection)) return "it runs as another user";
+    gs_deadline patience = gs_deadline_min(gs_deadline_in_ms(100), hs->deadline);
+    if (receive_fds(connection, &theirs, sizeof theirs, fds, &num_fds, patience).code)
+        return "it did not say who it is";
+    const char *refusal = judge_hello(hs, &theirs, num_fds);
+    if (refusal) {
         close_fds(fds, num_fds);
-        return false;
+        return refusal;
     }
     hs->connections[theirs.rank] = connection;
     hs->control_fds[theirs.rank] = fds[0];
     hs->arena_bytes[theirs.rank] = theirs.arena_bytes;
-    if (wanted == 2) hs->arena_fds[theirs.rank] = fds[1];
-    return true;
+    if (num_fds == 2) hs->arena_fds[theirs.rank] = fds[1];
+    return NULL;
 }
 
 // Stage 3, rank 0: all have knocked, so nobody is waited for.
@@ -281,13 +298,25 @@ static gs_status admit_ranks(handshake *hs) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
             break;
         }
-        if (!admit_rank(hs, connection)) close(connection);
+        const char *refusal = admit_rank(hs, connection);
+        if (!refusal) continue;
+        close(connection);
+        hs->turned_away = refusal;
     }
     for (int i = 1; i < hs->options->world_size; i++) {
-        if (hs->connections[i] < 0)
-            return gs_error(GS_UNAVAILABLE, "had to turn rank %d away: it runs as another user", i);
+        if (hs->connections[i] >= 0) continue;
+        return gs_error(GS_UNAVAILABLE, "had to turn rank %d away: %s", i,
+                        hs->turned_away ? hs->turned_away : "it did not knock");
     }
     return gs_ok();
+}
+
+// Whoever waits for a welcome that will not come sees the end of its connection.
+static void close_connections(handshake *hs) {
+    for (int i = 0; i < GS_SHM_MAX_RANKS; i++) {
+        if (hs->connections[i] >= 0) close(hs->connections[i]);
+        hs->connections[i] = -1;
+    }
 }
 
 static gs_status send_welcomes(handshake *hs) {
@@ -349,8 +378,10 @@ static gs_status map_peers(handshake *hs) {
 
 static gs_status map_all(handshake *hs) {
     if (hs->options->rank == 0) {
-        GS_TRY(admit_ranks(hs));
-        GS_TRY(send_welcomes(hs));
+        gs_status status = admit_ranks(hs);
+        if (!status.code) status = send_welcomes(hs);
+        if (status.code) close_connections(hs);
+        GS_TRY(status);
     } else {
         GS_TRY(receive_welcome(hs));
     }
@@ -376,8 +407,8 @@ static gs_status run_stages(handshake *hs) {
 }
 
 static void close_all(handshake *hs) {
+    close_connections(hs);
     for (int i = 0; i < GS_SHM_MAX_RANKS; i++) {
-        if (hs->connections[i] >= 0) close(hs->connections[i]);
         if (hs->control_fds[i] >= 0) close(hs->control_fds[i]);
         if (hs->arena_fds[i] >= 0 && i != hs->options->rank) close(hs->arena_fds[i]);
     }

@@ -73,12 +73,55 @@ GS_INLINE void sum_step(const gs_reduction *r, const gs_dtype dtype, const int n
     }
 }
 
+GS_INLINE float float_of_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// The upper half is the bf16 nearest to `value`, as narrow_bf16 finds it.
+GS_INLINE uint32_t round_to_upper_half(float value) {
+    uint32_t wide;
+    memcpy(&wide, &value, sizeof wide);
+    uint32_t rounded = wide + 0x7fffu + ((wide >> 16) & 1u);
+    return (wide & 0x7fffffffu) > 0x7f800000u ? wide | 0x400000u : rounded;
+}
+
+// A whole step of bf16, two elements to a word: the upper one is an fp32 once the lower one is
+// masked off, the lower one once it is shifted up. No element changes its lane.
+GS_INLINE void sum_bf16_pairs(const gs_reduction *r, const int num_inputs, size_t first) {
+    const float scale = (float)r->scale;
+    uint32_t sums[STEP / 2];
+    const char *in[MOST_UNROLLED];
+#pragma GCC unroll 8
+    for (int k = 0; k < num_inputs; k++) in[k] = (const char *)r->inputs[k] + first * 2;
+    for (size_t i = 0; i < STEP / 2; i++) {
+        uint32_t pair;
+        memcpy(&pair, in[0] + 4 * i, sizeof pair);
+        float upper = float_of_bits(pair & 0xffff0000u), lower = float_of_bits(pair << 16);
+#pragma GCC unroll 8
+        for (int k = 1; k < num_inputs; k++) {
+            memcpy(&pair, in[k] + 4 * i, sizeof pair);
+            upper += float_of_bits(pair & 0xffff0000u);
+            lower += float_of_bits(pair << 16);
+        }
+        sums[i] = (round_to_upper_half(upper * scale) & 0xffff0000u) |
+                  round_to_upper_half(lower * scale) >> 16;
+    }
+    for (int k = 0; k < r->num_outputs; k++)
+        memcpy((char *)r->outputs[k] + first * 2, sums, sizeof sums);
+}
+
 GS_INLINE void sum_steps(const gs_reduction *r, const gs_dtype dtype, const int num_inputs) {
     const size_t bytes = dtype == GS_BF16 ? 2 : 4;
     size_t at = 0;
     for (; at + STEP <= r->count; at += STEP) {
         prefetch_step(r, at * bytes, STEP * bytes);
-        sum_step(r, dtype, num_inputs, at, STEP);
+        if (dtype == GS_BF16) {
+            sum_bf16_pairs(r, num_inputs, at);
+        } else {
+            sum_step(r, dtype, num_inputs, at, STEP);
+        }
     }
     if (at < r->count) sum_step(r, dtype, num_inputs, at, r->count - at);
 }

@@ -12,8 +12,9 @@
 
 #define FILE_SECONDS 100.0
 
-static const tolerance close_values = {.absolute = 1e-5};                // loss, logits, norm
-static const tolerance gradients = {.absolute = 1e-6, .relative = 1e-5}; // of each tensor's largest
+static const tolerance close_values = {.absolute = 1e-5};  // loss, logits, norm
+static const tolerance gradients = {.absolute = 1e-6,
+                                    .relative = 1e-5};  // of each tensor's largest
 static const tolerance final_params = {.absolute = 5e-5};
 
 typedef struct tiny {
@@ -21,7 +22,7 @@ typedef struct tiny {
     gs_gpt2_options model;
     int steps;
     size_t batch, T;
-    int32_t *tokens, *targets; // (steps, batch, T)
+    int32_t *tokens, *targets;  // (steps, batch, T)
 } tiny;
 
 static gs_status read_ids(int32_t **out, const gs_safetensors *file, const char *name,

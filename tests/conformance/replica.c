@@ -133,7 +133,7 @@ static gs_status commit(replica *self, const gs_reduce_result *reduced, gs_deadl
         .generation = 1,
         .plan_digest = gs_digest_fold(gs_bucket_plan_digest(gs_reducer_plan(self->reducer))),
         .params_digest = digest_params(self),
-        .nonfinite = reduced->nonfinite_ranks > 0,
+        .nonfinite = reduced->nonfinite,
         .num_losses = self->passes_per_shard,
     };
     for (int i = 0; i < self->passes_per_shard; i++) vote.loss_sum += self->losses[i];

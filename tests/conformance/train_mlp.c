@@ -14,8 +14,8 @@
 #define MAX_PASSES 16
 #define MAX_DIMS 8
 
-static const tolerance loose = {.relative = 1e-4, .floor = 1e-3};  // loss, grad, buffer
-static const tolerance strict = {.relative = 2e-5, .floor = 1e-3}; // param
+static const tolerance loose = {.relative = 1e-4, .floor = 1e-3};   // loss, grad, buffer
+static const tolerance strict = {.relative = 2e-5, .floor = 1e-3};  // param
 
 typedef struct trace {
     const gs_safetensors *file;
@@ -153,7 +153,7 @@ static gs_status run_step(replica *rank, trace *self, float *features, int32_t *
     }
     GS_TRY(replica_step(rank, batches, (float)vector_number(self->file, "lr"), 0.0,
                         compare_gradients, self));
-    rank->step--; // losses are those of the step that has just ended
+    rank->step--;  // losses are those of the step that has just ended
     gs_status status = compare_losses(rank, self);
     rank->step++;
     if (status.code) return status;

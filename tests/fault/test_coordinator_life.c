@@ -280,6 +280,48 @@ static void a_running_job_drains_and_keeps_its_place(void **state) {
     gs_json_release(checkpoints);
 }
 
+static void a_deadline_ends_a_job_that_waits(void **state) {
+    life *it = *state;
+    char id[32];
+    gs_json *reply = NULL;
+    expect_ok(ask(it, &reply, GS_CREATE_JOB,
+                  "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5,\"deadline_seconds\":0.2}}}"));
+    snprintf(id, sizeof id, "%s", gs_json_string_or(reply, "id", ""));
+    gs_json_release(reply);
+    gs_json *job = wait_for_state(it, id, "failed");
+    assert_string_equal(gs_json_string_or(job, "reason", ""), "DeadlineExceeded");
+    gs_json_release(job);
+}
+
+static void a_watcher_sees_a_snapshot_then_steps_then_the_end(void **state) {
+    life *it = *state;
+    char id[32], text[100];
+    start_workers(it, 1, 1);
+    submit(it, id, sizeof id, 1, 60, "");
+    snprintf(text, sizeof text, "{\"job\":\"%s\",\"interval_ms\":100}", id);
+    gs_json *request = NULL, *item = NULL;
+    expect_ok(gs_json_parse(&request, text, strlen(text)));
+    gs_rpc_stream *stream = NULL;
+    expect_ok(gs_rpc_stream_open(&stream, it->client, GS_WATCH, request));
+    gs_json_release(request);
+    int64_t last = -1;
+    int steps = 0, items = 0;
+    char event[32] = "";
+    for (;;) {
+        expect_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
+        if (!item) break;  // the clean end
+        snprintf(event, sizeof event, "%s", gs_json_string_or(item, "event", ""));
+        if (items++ == 0) assert_string_equal(event, "snapshot");
+        assert_true(gs_json_int_or(item, "sequence", -1) >= last);
+        last = gs_json_int_or(item, "sequence", -1);
+        steps += !strcmp(event, "step");
+        gs_json_release(item);
+    }
+    gs_rpc_stream_close(stream);
+    assert_string_equal(event, "end");
+    assert_true(steps >= 1);
+}
+
 static void one_key_makes_one_job_also_after_a_crash(void **state) {
     life *it = *state;
     const char *request = "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}},"
@@ -299,6 +341,49 @@ static void one_key_makes_one_job_also_after_a_crash(void **state) {
     gs_json_release(first);
     gs_json_release(second);
     gs_json_release(third);
+}
+
+static void a_death_before_the_commit_neither_loses_nor_doubles_a_job(void **state) {
+    life *it = *state;
+#ifndef GRADSYNC_FAILPOINTS
+    (void)it;
+    skip();
+#else
+    gs_coordinator_process_kill(&it->process);
+    setenv("GRADSYNC_FAILPOINTS", "store.commit=kill@4", 1);
+    expect_ok(gs_coordinator_process_start(&it->process));
+    unsetenv("GRADSYNC_FAILPOINTS");
+    // Each request is committed before its answer; one of them meets the death, and is asked again.
+    int status = 0;
+    for (int i = 0; i < 6; i++) {
+        char text[200];
+        snprintf(text, sizeof text,
+                 "{\"spec\":{\"name\":\"job-%d\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}}", i);
+        if (it->process.pid && waitpid(it->process.pid, &status, WNOHANG) == it->process.pid) {
+            it->process.pid = 0;
+            expect_ok(gs_coordinator_process_start(&it->process));
+        }
+        gs_json *request = NULL, *reply = NULL;
+        expect_ok(gs_json_parse(&request, text, strlen(text)));
+        gs_status asked = gs_rpc_call(it->client, GS_CREATE_JOB, request, &reply, gs_deadline_in_seconds(2));
+        gs_json_release(reply);
+        reply = NULL;
+        if (asked.code) {  // the coordinator is dead: the same again to the next one
+            waitpid(it->process.pid, &status, 0);
+            it->process.pid = 0;
+            expect_ok(gs_coordinator_process_start(&it->process));
+            asked = gs_rpc_call(it->client, GS_CREATE_JOB, request, &reply, gs_deadline_in_seconds(20));
+            gs_json_release(reply);
+            assert_true(asked.code == GS_OK || asked.code == GS_ALREADY_EXISTS);
+        }
+        gs_json_release(request);
+    }
+    assert_true(WIFSIGNALED(status));
+    gs_json *list = NULL;
+    expect_ok(ask(it, &list, GS_LIST_JOBS, "{}"));
+    assert_int_equal(gs_json_count(gs_json_get(list, "items")), 6);
+    gs_json_release(list);
+#endif
 }
 
 static void a_preview_names_every_wrong_field(void **state) {
@@ -362,7 +447,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(wrong_input_fails_with_what_the_trainer_said, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_waiting_job_says_why_and_stops_at_once, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_running_job_drains_and_keeps_its_place, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_deadline_ends_a_job_that_waits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_watcher_sees_a_snapshot_then_steps_then_the_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(one_key_makes_one_job_also_after_a_crash, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_death_before_the_commit_neither_loses_nor_doubles_a_job, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_preview_names_every_wrong_field, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_second_coordinator_is_refused_with_73, set_up, tear_down),
         cmocka_unit_test_setup_teardown(sigterm_ends_the_coordinator_cleanly, set_up, tear_down),

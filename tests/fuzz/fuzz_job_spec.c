@@ -1,5 +1,5 @@
-// Whatever comes as a job specification: JSON that parses encodes to JSON that parses to the same, and
-// a specification that is accepted is one that is accepted again, unchanged, in its full form.
+// Whatever comes as a job specification: JSON that parses encodes to JSON that parses to the same,
+// and a specification that is accepted is one that is accepted again, unchanged, in its full form.
 #include <stdlib.h>
 #include <string.h>
 

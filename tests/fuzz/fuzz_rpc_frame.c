@@ -1,6 +1,6 @@
-// Whatever comes in as a frame: what unpacks is exactly what packing would have made. The input: one byte
-// of switches, header, body. Most mutations would end at the length or the check sum, so a switch mends
-// those and the checks behind them are reached.
+// Whatever comes in as a frame: what unpacks is exactly what packing would have made. The input:
+// one byte of switches, header, body. Most mutations would end at the length or the check sum, so a
+// switch mends those and the checks behind them are reached.
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,8 @@ static void write_number(uint8_t *at, uint32_t value) {
 static void mend(uint8_t header[GS_FRAME_HEADER_BYTES], const void *body, size_t body_bytes) {
     write_number(header + 72, (uint32_t)body_bytes);
     write_number(header + 76, 0);
-    write_number(header + 76, gs_crc32c(gs_crc32c(0, header, GS_FRAME_HEADER_BYTES), body, body_bytes));
+    write_number(header + 76,
+                 gs_crc32c(gs_crc32c(0, header, GS_FRAME_HEADER_BYTES), body, body_bytes));
 }
 
 static void read_body(const gs_frame *frame, const void *body, size_t body_bytes) {

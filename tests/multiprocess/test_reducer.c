@@ -176,6 +176,9 @@ static gs_status run_many_buckets(const gs_rank_env *env, gs_reducer *reducer) {
             if (!gs_reducer_stats(reducer)->buckets[p].finished_ns)
                 return gs_error(GS_INTERNAL, "bucket %zu has no times", p);
         }
+        if (gs_reducer_stats(reducer)->ready_order_mismatches)
+            return gs_error(GS_INTERNAL, "%d buckets out of order",
+                            (int)gs_reducer_stats(reducer)->ready_order_mismatches);
     }
     return gs_ok();
 }

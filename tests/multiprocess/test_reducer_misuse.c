@@ -123,7 +123,8 @@ static void expect_words(const char *body, const char *wrong, const char *words,
     gs_ranks_destroy(ranks);
     for (int r = 0; r < WORLD; r++) {
         const char *expected = r == CULPRIT ? culprit_words : words;
-        if (!expected) assert_ok(statuses[r]);
+        if (!expected)
+            assert_ok(statuses[r]);
         else if (!statuses[r].code || !strstr(statuses[r].message, expected))
             fail_msg("%s: rank %d: \"%s\", expected \"%s\"", wrong, r, statuses[r].message,
                      expected);
@@ -188,14 +189,60 @@ static void rank_that_stops_early_is_named_by_the_others(void **state) {
     expect_words("wrong", "fewer-steps", "rank 1", NULL);
 }
 
-static void other_step_number_is_an_error_everywhere(void **state) {
+static void rank_at_another_step_is_named_everywhere(void **state) {
     (void)state;
-    expect_words("wrong", "other-step", "step", "step");
+    const char *words = "rank 1 posted all-reduce";
+    expect_words("wrong", "other-step", words, words);
+    words = "step 9";
+    expect_words("wrong", "other-step", words, words);
+}
+
+// Leaves in the middle of the passes, with buckets in flight: without the others these cannot end.
+static gs_status body_destroy(const gs_rank_env *env) {
+    grad_case model;
+    grad_case_init(&model, 21, 2 * WORLD + 1);
+    model.exact = true;
+    model.helper = strcmp(env->arg, "helper") == 0 ? GS_HELPER_ON : GS_HELPER_OFF;
+    model.unused_percent = 0;
+    gs_bucket_plan_release(&model.plan);
+    GS_TRY(gs_bucket_plan_parity(&model.plan, model.params, model.num_params, 4, 4, NULL));
+    grad_rank rank;
+    GS_TRY(grad_rank_open(&rank, &model, env, NULL, gs_deadline_in_seconds(DEADLINE_SECONDS)));
+    gs_reduce_result result;
+    gs_status status = grad_rank_run_step(&rank, 0, &result, gs_deadline_in_seconds(10));
+    if (!status.code) status = gs_reducer_begin(rank.reducer, 1);
+    if (!status.code && (env->rank != CULPRIT)) status = grad_rank_run_passes(&rank, 1);
+    gs_reducer_pass pass;
+    gs_logical_shards shards = {.num_shards = model.num_shards, .world_size = WORLD, .rank = 1};
+    int num_passes = gs_logical_shards_count(&shards) * model.passes_per_shard;
+    for (int i = 0; env->rank == CULPRIT && i < num_passes && !status.code; i++) {
+        status = gs_reducer_begin_pass(rank.reducer, &pass);
+        for (size_t p = model.num_params; p-- > 1 && !status.code;) {
+            grad_case_write(&model, pass.grads[p], p, 1, pass.shard, pass.pass, pass.accumulate);
+            status = gs_reducer_mark_ready(rank.reducer, p);
+        }
+        if (i < num_passes - 1 && !status.code) status = gs_reducer_end_pass(rank.reducer, 1);
+    }
+    if (env->rank != CULPRIT && !status.code)
+        status = gs_reducer_finish(rank.reducer, &result, gs_deadline_in_seconds(10));
+    gs_reducer_destroy(rank.reducer);
+    rank.reducer = NULL;
+    grad_rank_close(&rank);
+    grad_case_release(&model);
+    return status;
+}
+
+static void reducer_destroyed_within_a_step_ends_it_everywhere(void **state) {
+    (void)state;
+    expect_words("destroy", "", "destroyed within a step", NULL);
+    expect_words("destroy", "helper", "destroyed within a step", NULL);
 }
 
 int main(int argc, char **argv) {
-    static const gs_rank_body bodies[] = {
-        {"mark_twice", body_mark_twice}, {"wrong", body_wrong}, {NULL, NULL}};
+    static const gs_rank_body bodies[] = {{"mark_twice", body_mark_twice},
+                                          {"wrong", body_wrong},
+                                          {"destroy", body_destroy},
+                                          {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
@@ -208,7 +255,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(other_plan_is_named_everywhere),
         cmocka_unit_test(other_accumulation_is_named_everywhere),
         cmocka_unit_test(rank_that_stops_early_is_named_by_the_others),
-        cmocka_unit_test(other_step_number_is_an_error_everywhere),
+        cmocka_unit_test(rank_at_another_step_is_named_everywhere),
+        cmocka_unit_test(reducer_destroyed_within_a_step_ends_it_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

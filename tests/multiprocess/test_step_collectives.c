@@ -31,7 +31,7 @@ typedef struct rank_side {
     gs_comm *comm;
 } rank_side;
 
-static gs_status open_side(rank_side *side, const gs_rank_env *env) {
+static gs_status open_side_with(rank_side *side, const gs_rank_env *env, gs_helper_thread helper) {
     GS_TRY(gs_device_open(&side->device, "cpu", &(gs_device_options){0}));
     return gs_comm_create(&side->comm,
                           &(gs_comm_options){.backend = "shm",
@@ -40,8 +40,13 @@ static gs_status open_side(rank_side *side, const gs_rank_env *env) {
                                              .generation = 3,
                                              .exchange = gs_rank_exchange,
                                              .exchange_ctx = env->exchange,
-                                             .device = side->device},
+                                             .device = side->device,
+                                             .helper = helper},
                           soon());
+}
+
+static gs_status open_side(rank_side *side, const gs_rank_env *env) {
+    return open_side_with(side, env, GS_HELPER_AUTO);
 }
 
 static void close_side(rank_side *side) {
@@ -219,11 +224,41 @@ static void coalesced_broadcast_brings_the_roots_tensors(void **state) {
     }
 }
 
+// A broadcast of many small tensors that ends in the middle: its staging memory is freed then.
+static gs_status body_broken_broadcast(const gs_rank_env *env) {
+    enum { NUM_TENSORS = 400, BYTES = 200 << 10 };
+    rank_side side;
+    GS_TRY(open_side_with(&side, env, GS_HELPER_ON));
+    gs_tensor_view views[NUM_TENSORS];
+    char *memory = calloc(NUM_TENSORS, BYTES + 64);
+    for (size_t i = 0; i < NUM_TENSORS; i++)
+        views[i] = (gs_tensor_view){memory + i * (BYTES + 64), BYTES, GS_U8};
+    GS_TRY(gs_comm_run(side.comm, &(gs_collective){.kind = GS_BARRIER}, soon()));
+    gs_status status = gs_coalesced_broadcast(
+        side.comm, views, NUM_TENSORS, 0, 0,
+        gs_deadline_in_ns(env->rank ? 20 * GS_NS_PER_SEC : atoi(env->arg) * GS_NS_PER_MS));
+    free(memory);
+    close_side(&side);
+    if (status.code && status.code != GS_DEADLINE_EXCEEDED && status.code != GS_ABORTED)
+        return status;
+    return gs_ok();
+}
+
+static void broadcast_may_end_at_any_time(void **state) {
+    (void)state;
+    for (int ms = 5; ms <= 160; ms *= 2) {
+        char arg[16];
+        snprintf(arg, sizeof arg, "%d", ms);
+        assert_ok(gs_ranks_run("broken_broadcast", 2, arg, soon()));
+    }
+}
+
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"commit", body_commit},
                                           {"commit_differs", body_commit_differs},
                                           {"buffers", body_buffers},
                                           {"broadcast", body_broadcast},
+                                          {"broken_broadcast", body_broken_broadcast},
                                           {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
@@ -232,6 +267,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(commit_names_rank_and_field_that_differ),
         cmocka_unit_test(buffers_come_from_rank_0_at_each_step),
         cmocka_unit_test(coalesced_broadcast_brings_the_roots_tensors),
+        cmocka_unit_test(broadcast_may_end_at_any_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,10 @@ gs_status comm_rank_open(comm_rank *self, const gs_rank_env *env, size_t arena_b
     if (!all.generation) all.generation = 1;
     all.rank = env->rank;
     all.world_size = env->world_size;
-    all.exchange = gs_rank_exchange;
-    all.exchange_ctx = env->exchange;
+    if (!all.exchange) {
+        all.exchange = gs_rank_exchange;
+        all.exchange_ctx = env->exchange;
+    }
     all.arena = self->arena;
     all.device = self->device;
     return gs_comm_create(&self->comm, &all, gs_deadline_in_seconds(OPEN_SECONDS));

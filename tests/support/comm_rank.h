@@ -16,7 +16,8 @@ typedef struct comm_rank {
     gs_comm *comm;
 } comm_rank;
 
-// `options` gives backend, generation and helper; the rest comes from `env`. NULL: the defaults.
+// `options` gives backend, generation, helper and, unless it is NULL, the exchange; the rest comes
+// from `env`. NULL: the defaults.
 // Close it after an error, too.
 gs_status comm_rank_open(comm_rank *self, const gs_rank_env *env, size_t arena_bytes,
                          const gs_comm_options *options);

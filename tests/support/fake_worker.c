@@ -347,7 +347,7 @@ static void report_exit(gs_fake_worker *worker, fake_trainer *trainer) {
     gs_json_set_int(exited, "signal", trainer->signal);
     gs_json_set_string(exited, "host", "testhost");
     gs_json_set(exited, "log_tail", tail);
-    gs_status status = gs_rpc_call(worker->client, GS_EXITED, exited, &reply, call_deadline());
+    gs_status status = gs_rpc_call(worker->client, GS_EXITED, exited, &reply, gs_deadline_in_ms(500));
     gs_json_release(exited);
     gs_json_release(reply);
     if (status.code) return;  // told again later

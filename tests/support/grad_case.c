@@ -232,7 +232,7 @@ gs_status grad_rank_check(const grad_rank *rank, int64_t step, const gs_reduce_r
         return gs_error(GS_INTERNAL, "%zu unused, expected %zu", result->num_unused, num_unused);
     if (result->samples != count_samples(model))
         return gs_error(GS_INTERNAL, "samples: %lld", (long long)result->samples);
-    if (result->nonfinite_ranks ||
+    if (result->nonfinite ||
         !(fabs(result->grad_norm - sqrt(squares)) <= 1e-5 * fmax(1, sqrt(squares))))
         return gs_error(GS_INTERNAL, "norm: %.9g, expected %.9g", result->grad_norm, sqrt(squares));
     return gs_ok();

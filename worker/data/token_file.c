@@ -4,20 +4,14 @@
 //   int32[256]  magic 20240520, version 1: uint16 ids; magic 20240801, version 7: uint32 ids
 //               [2] how many ids follow; the file's size must be exactly that
 //
-// A sample is a window of positions + 1 ids at stride positions. Offsets have 64 bits.
+// Offsets have 64 bits.
 #include <endian.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "worker/data/dataset.h"
-#include "worker/data/file_set.h"
+#include "worker/data/window_files.h"
 
 #define HEADER_BYTES 1024
-
-typedef struct token_files {
-    gs_file_set set;
-    int64_t positions, vocab;
-} token_files;
 
 static uint32_t read_u32(const uint8_t *bytes) {
     uint32_t value;
@@ -33,8 +27,7 @@ static size_t id_bytes_of(const gs_mapped_file *file) {
     return 0;
 }
 
-static gs_status count_windows(void *ctx, int64_t *samples, const gs_mapped_file *file) {
-    const token_files *data = ctx;
+static gs_status count_ids(int64_t *tokens, const gs_mapped_file *file) {
     if (file->bytes < HEADER_BYTES)
         return gs_error(GS_DATA_LOSS, "%s: %zu bytes are too few for a token shard's header",
                         file->name, file->bytes);
@@ -50,46 +43,26 @@ static gs_status count_windows(void *ctx, int64_t *samples, const gs_mapped_file
     if (bytes != file->bytes)
         return gs_error(GS_DATA_LOSS, "%s: %zu bytes, but %u tokens make %llu", file->name,
                         file->bytes, count, (unsigned long long)bytes);
-    *samples = count ? ((int64_t)count - 1) / data->positions : 0;
+    *tokens = count;
     return gs_ok();
-}
-
-static void close_files(void *dataset) {
-    token_files *data = dataset;
-    if (!data) return;
-    gs_file_set_close(&data->set);
-    free(data);
 }
 
 static gs_status open_files(void **out, const gs_dataset_options *options,
                             gs_dataset_shape *shape) {
-    if (options->positions < 1 || options->vocab < 1)
-        return gs_error(GS_INVALID_ARGUMENT, "token shards: positions and vocab must be positive");
-    token_files *data = calloc(1, sizeof *data);
-    if (!data) return gs_error(GS_RESOURCE_EXHAUSTED, "token shards: out of memory");
-    data->positions = options->positions;
-    data->vocab = options->vocab;
-    gs_status status = gs_file_set_open(&data->set, options);
-    if (!status.code) status = gs_file_set_number(&data->set, count_windows, data);
-    if (status.code) {
-        close_files(data);
-        return status;
-    }
-    *shape = (gs_dataset_shape){.num_samples = data->set.num_samples,
-                                .positions = options->positions,
-                                .digest = gs_file_set_digest(&data->set, HEADER_BYTES)};
-    *out = data;
-    return gs_ok();
+    static const gs_window_kind kind = {.name = "token shards",
+                                        .header_bytes = HEADER_BYTES,
+                                        .least_vocab = 1,
+                                        .count_tokens = count_ids};
+    return gs_window_files_open(out, options, shape, &kind);
 }
 
 static gs_status fill_window(void *dataset, int64_t index, int32_t *tokens, float *features,
                              int32_t *targets) {
     (void)features;
-    const token_files *data = dataset;
-    int64_t window;
-    const gs_mapped_file *file = gs_file_set_locate(&data->set, index, &window);
+    const gs_window_files *data = dataset;
+    int64_t first;
+    const gs_mapped_file *file = gs_window_files_locate(data, index, &first);
     size_t id_bytes = id_bytes_of(file);
-    int64_t first = window * data->positions;
     const uint8_t *ids = file->data + HEADER_BYTES + (uint64_t)first * id_bytes;
     for (int64_t t = 0; t <= data->positions; t++) {
         uint32_t id;
@@ -109,5 +82,7 @@ static gs_status fill_window(void *dataset, int64_t index, int32_t *tokens, floa
     return gs_ok();
 }
 
-const gs_dataset_ops gs_dataset_token_shards = {
-    .name = "token_shards", .open = open_files, .fill = fill_window, .close = close_files};
+const gs_dataset_ops gs_dataset_token_shards = {.name = "token_shards",
+                                                .open = open_files,
+                                                .fill = fill_window,
+                                                .close = gs_window_files_close};

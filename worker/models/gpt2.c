@@ -38,7 +38,7 @@ static void list_params(gpt2 *model) {
     const struct {
         int which;
         const char *weight, *bias;
-        int64_t rows, cols; // cols 0: a norm
+        int64_t rows, cols;  // cols 0: a norm
     } kinds[] = {
         {GPT2_LN_1, "ln_1.weight", "ln_1.bias", C, 0},
         {GPT2_C_ATTN, "attn.c_attn.weight", "attn.c_attn.bias", 3 * C, C},
@@ -202,9 +202,12 @@ static gs_status check_options(const gs_gpt2_options *options) {
         const char *name;
         int64_t value, most;
     } limits[] = {
-        {"layers", options->layers, MAX_LAYERS},   {"heads", options->heads, MAX_SIZE},
-        {"channels", options->channels, MAX_CHANNELS}, {"context", options->context, MAX_SIZE},
-        {"vocab", options->vocab, MAX_VOCAB},       {"micro_batch", options->micro_batch, MAX_SIZE},
+        {"layers", options->layers, MAX_LAYERS},
+        {"heads", options->heads, MAX_SIZE},
+        {"channels", options->channels, MAX_CHANNELS},
+        {"context", options->context, MAX_SIZE},
+        {"vocab", options->vocab, MAX_VOCAB},
+        {"micro_batch", options->micro_batch, MAX_SIZE},
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         if (limits[i].value < 1 || limits[i].value > limits[i].most)

@@ -17,7 +17,7 @@ static void forward_layer(const gpt2 *model, int64_t index, const gs_model_pass 
     gs_stream *stream = gs_device_stream(model->device);
     const gpt2_layer *layer = &model->layer[index];
     void *const *w = pass->params + gpt2_layer_param(index, 0);
-    void *const *after = w + GPT2_LAYER_PARAMS; // the next layer's ln_1, or ln_f
+    void *const *after = w + GPT2_LAYER_PARAMS;  // the next layer's ln_1, or ln_f
     size_t C = (size_t)model->channels, N = pass->batch->rows * pass->batch->positions;
     gs_attention attention = {.batch = pass->batch->rows,
                               .positions = pass->batch->positions,

@@ -15,7 +15,7 @@
 #include "worker/models/tensor_block.h"
 
 #define MAX_MLP_DIMS 64
-#define MAX_SIZE INT32_MAX // matrix products count in int
+#define MAX_SIZE INT32_MAX  // matrix products count in int
 #define BN_MOMENTUM 0.1f
 #define BN_EPS 1e-5f
 #define DEVICE_WAIT_SECONDS 600.0
@@ -23,30 +23,30 @@
 
 typedef struct mlp_layer {
     size_t num_in, num_out;
-    size_t weight; // parameter; its bias, if any, is the next one
+    size_t weight;  // parameter; its bias, if any, is the next one
     bool has_bias, has_norm;
-    size_t bn_weight;   // parameter; the norm's bias is the next one
-    size_t buffer;      // running_mean; then running_var, num_batches_tracked
-    float *linear;      // (rows, out); x·Wᵀ + b, what the norm reads
-    float *out;         // (rows, out); after ReLU; the last layer: logits
-    float *mean, *rstd; // (out); of the batch
+    size_t bn_weight;    // parameter; the norm's bias is the next one
+    size_t buffer;       // running_mean; then running_var, num_batches_tracked
+    float *linear;       // (rows, out); x·Wᵀ + b, what the norm reads
+    float *out;          // (rows, out); after ReLU; the last layer: logits
+    float *mean, *rstd;  // (out); of the batch
 } mlp_layer;
 
 typedef struct mlp {
-    gs_device *device; // borrowed
+    gs_device *device;  // borrowed
     size_t max_rows;
-    mlp_layer *layers; // owned
+    mlp_layer *layers;  // owned
     int num_layers;
-    gs_model_param *params; // owned
+    gs_model_param *params;  // owned
     size_t num_params;
-    gs_param_spec *buffers; // owned
+    gs_param_spec *buffers;  // owned
     size_t num_buffers;
-    gs_tensor_block block;  // owns all that follows
-    float *losses;          // (rows)
-    float *num_correct;     // one int64 in its first 8 bytes
-    float *d_a, *d_b, *d_c; // (rows, widest); gradients of activations
-    float *host_losses;     // owned; (rows)
-    float *host_logits;     // owned; (rows, classes)
+    gs_tensor_block block;   // owns all that follows
+    float *losses;           // (rows)
+    float *num_correct;      // one int64 in its first 8 bytes
+    float *d_a, *d_b, *d_c;  // (rows, widest); gradients of activations
+    float *host_losses;      // owned; (rows)
+    float *host_logits;      // owned; (rows, classes)
     bool has_dlogits;
 } mlp;
 

@@ -254,6 +254,23 @@ static void stop_body_is_checked(void **state) {
                            "\"mode\":\"now\",\"outcome\":\"succeeded\""));
 }
 
+static void preview_takes_what_a_plan_may_hold(void **state) {
+    static const char *const bodies[] = {
+        "{\"tensors\":[{\"elements\":9007199254740992}],\"limits_bytes\":[0]}",
+        "{\"tensors\":[{\"elements\":0}],\"limits_bytes\":[9007199254740992]}",
+    };
+    fake_answer(*state, GS_PREVIEW_PLAN, GS_OK, "", "{\"buckets\":[]}");
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
+        assert_status(post(*state, "/v1/plans/preview", bodies[i]), 200, "buckets");
+    assert_status(post(*state, "/v1/plans/preview",
+                       "{\"tensors\":[{\"elements\":9007199254740993}],\"limits_bytes\":[1]}"),
+                  422, "/tensors/0/elements");
+    // No tensors are a list too: the coordinator sees it.
+    assert_status(post(*state, "/v1/plans/preview", "{\"tensors\":[],\"limits_bytes\":[1]}"), 200,
+                  "buckets");
+    assert_non_null(strstr(fake_last_request(*state, GS_PREVIEW_PLAN), "\"tensors\":[]"));
+}
+
 static void preview_names_the_bad_field(void **state) {
     static const char *const cases[][2] = {
         {"{\"tensors\":[],\"limits_bytes\":[]}", "/limits_bytes"},
@@ -449,6 +466,7 @@ int main(void) {
         TEST(body_must_be_json),
         TEST(bad_parameters_are_named),
         TEST(stop_body_is_checked),
+        TEST(preview_takes_what_a_plan_may_hold),
         TEST(preview_names_the_bad_field),
         TEST(wrong_method_lists_the_right_ones),
         TEST(options_answers_without_a_body),

@@ -133,6 +133,31 @@ static void bytes_saturate_and_do_not_wrap(void **state) {
     gs_bucket_plan_release(&plan);
 }
 
+static void every_tensor_may_have_a_device_of_its_own(void **state) {
+    (void)state;
+    enum { NUM_TENSORS = 100000 };
+    gs_plan_tensor *tensors = calloc(NUM_TENSORS, sizeof *tensors);
+    for (size_t i = 0; i < NUM_TENSORS; i++)
+        tensors[i] = (gs_plan_tensor){.count = 1,
+                                      .dtype = i % 2 ? GS_FP32 : GS_FP64,
+                                      .device = (int)(i % (NUM_TENSORS / 2)) - 1000};
+    gs_bucket_plan plan;
+    gs_status status =
+        gs_bucket_plan_assign(&plan, &(gs_plan_request){.tensors = tensors,
+                                                        .num_tensors = NUM_TENSORS,
+                                                        .limits_bytes = (uint64_t[]){100},
+                                                        .num_limits = 1});
+    assert_string_equal(status.message, "");
+    assert_int_equal(plan.num_buckets, NUM_TENSORS / 2);
+    for (size_t b = 0; b < plan.num_buckets; b++) {
+        assert_int_equal(plan.buckets[b].num_params, 2);
+        assert_int_equal(plan.params[2 * b], b);
+        assert_int_equal(plan.params[2 * b + 1], b + NUM_TENSORS / 2);
+    }
+    gs_bucket_plan_release(&plan);
+    free(tensors);
+}
+
 static void bad_requests_are_refused(void **state) {
     (void)state;
     const gs_plan_tensor tensors[] = {{.count = 1, .dtype = GS_FP32},
@@ -298,6 +323,7 @@ int main(void) {
         cmocka_unit_test(empty_list_gives_an_empty_plan),
         cmocka_unit_test(limit_of_zero_separates_empty_tensors_too),
         cmocka_unit_test(bytes_saturate_and_do_not_wrap),
+        cmocka_unit_test(every_tensor_may_have_a_device_of_its_own),
         cmocka_unit_test(bad_requests_are_refused),
         cmocka_unit_test(random_plans_hold_every_parameter_once_and_reach_their_limits),
         cmocka_unit_test(parity_plan_starts_with_the_last_registered_parameters),

@@ -175,6 +175,15 @@ static void nearest_word_forgives_a_third_of_the_letters(void **state) {
     assert_null(gs_nearest_word("", words, 3));
 }
 
+static void two_swapped_letters_are_one_slip(void **state) {
+    (void)state;
+    const char *const words[] = {"model", "optimizer", "lease"};
+    assert_string_equal(gs_nearest_word("modle", words, 3), "model");
+    assert_string_equal(gs_nearest_word("omdel", words, 3), "model");
+    assert_string_equal(gs_nearest_word("Laese", words, 3), "lease");
+    assert_null(gs_nearest_word("edlom", words, 3));  // the same letters, but not neighbours
+}
+
 static void sizes_have_units(void **state) {
     (void)state;
     int64_t bytes = 0;
@@ -202,6 +211,7 @@ int main(void) {
         cmocka_unit_test_setup(help_lists_every_flag_with_its_default, clear_environment),
         cmocka_unit_test_setup(printed_config_shows_values_and_origins, clear_environment),
         cmocka_unit_test(nearest_word_forgives_a_third_of_the_letters),
+        cmocka_unit_test(two_swapped_letters_are_one_slip),
         cmocka_unit_test(sizes_have_units),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,13 +112,12 @@ static void tree_that_needs_too_many_partial_sums_is_refused(void **state) {
     const struct {
         int num_shards, world_size;
         const char *words;
-    } cases[] = {
-        {4095, 63, "4095 logical shards on 63 ranks"},  // a world that divides them
-        {4095, 63, "at most 64"},
-        {4095, 63, "4032 would do"},
-        {1000, 48, "768 would do"},
-        {100, 65, "a world of more than 64 ranks"},
-        {3, 4, "logical shards: 3, must be 4 to 4096"}};
+    } cases[] = {{4095, 63, "4095 logical shards on 63 ranks"},  // a world that divides them
+                 {4095, 63, "at most 64"},
+                 {4095, 63, "4032 would do"},
+                 {1000, 48, "768 would do"},
+                 {100, 65, "a world of more than 64 ranks"},
+                 {3, 4, "logical shards: 3, must be 4 to 4096"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         gs_logical_shards shards = {
             .num_shards = cases[i].num_shards, .world_size = cases[i].world_size, .exact = true};

@@ -47,8 +47,10 @@ static void step_reference(reference *r, const gs_optimizer_options *o, double g
         r->param -= lr * grad;
         return;
     }
-    if (strcmp(o->kind, "adamw") == 0) r->param -= lr * decay * r->param;
-    else grad += decay * r->param;
+    if (strcmp(o->kind, "adamw") == 0)
+        r->param -= lr * decay * r->param;
+    else
+        grad += decay * r->param;
     double beta1 = (double)o->beta1, beta2 = (double)o->beta2;
     r->first = beta1 * r->first + (1 - beta1) * grad;
     r->second = beta2 * r->second + (1 - beta2) * grad * grad;

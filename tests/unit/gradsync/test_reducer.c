@@ -156,7 +156,7 @@ static void nonfinite_gradients_are_seen_in_the_result(void **state) {
         run_pass(&f, (const float[]){1, bad[i], 1}, 1);
         gs_reduce_result result;
         assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
-        assert_int_equal(result.nonfinite_ranks, 1);
+        assert_true(result.nonfinite);
         assert_true(isnan(result.grad_norm));
         assert_true(gs_reducer_complete(f.reducer));
         close_fixture(&f);
@@ -171,7 +171,7 @@ static void large_finite_gradients_are_finite(void **state) {
     run_pass(&f, (const float[]){0, 1e30f, 0}, 1);
     gs_reduce_result result;
     assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
-    assert_int_equal(result.nonfinite_ranks, 0);
+    assert_false(result.nonfinite);
     assert_true(fabs(result.grad_norm / 2e30 - 1) < 1e-6);
     close_fixture(&f);
 }
@@ -410,10 +410,9 @@ static void create_refuses_what_does_not_fit(void **state) {
 static void exact_world_without_a_tree_is_refused_before_memory_is_asked_for(void **state) {
     (void)state;
     gs_param_spec spec = gs_param_spec_make(GS_FP32, 4, 0, "w");
-    gs_reducer_options options = {
-        .params = &spec,
-        .num_params = 1,
-        .shards = {.num_shards = 4095, .world_size = 63, .exact = true}};
+    gs_reducer_options options = {.params = &spec,
+                                  .num_params = 1,
+                                  .shards = {.num_shards = 4095, .world_size = 63, .exact = true}};
     size_t bytes;
     gs_status status = gs_reducer_arena_bytes(&bytes, &options);
     assert_int_equal(status.code, GS_INVALID_ARGUMENT);
@@ -429,7 +428,7 @@ static void ten_thousand_parameters_reduce_with_any_plan(void **state) {
     gs_param_spec *params = calloc(NUM_PARAMS, sizeof *params);
     for (size_t p = 0; p < NUM_PARAMS; p++)
         params[p] = gs_param_spec_make(GS_FP32, 1 + (int64_t)(p % 5), 0, "p%zu", p);
-    params[17].shape[0] = 0;        // nothing in it
+    params[17].shape[0] = 0;         // nothing in it
     params[4711].shape[0] = 200000;  // more than both caps
     const uint64_t caps[] = {0, 1000, UINT64_MAX};
     for (size_t c = 0; c < 3; c++) {

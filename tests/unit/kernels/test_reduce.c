@@ -107,6 +107,22 @@ static void a_stack_of_all_inputs_fits(void **state) {
     for (size_t i = 0; i < 70; i++) assert_true(out[i] == 32.0 * (double)i);
 }
 
+static void fp64_keeps_all_digits_of_the_scale(void **state) {
+    const double a[2] = {1.0, 3.0}, b[2] = {1.0 / 3.0, 0.1};
+    const void *inputs[] = {a, b};
+    double out[2];
+    void *outputs[] = {out};
+    gs_reduction r = {.outputs = outputs,
+                      .inputs = inputs,
+                      .num_outputs = 1,
+                      .num_inputs = 2,
+                      .dtype = GS_FP64,
+                      .scale = 1.0 / 3.0,
+                      .count = 2};
+    reduce(*state, &r);
+    for (int i = 0; i < 2; i++) assert_true(out[i] == (a[i] + b[i]) * (1.0 / 3.0));
+}
+
 static void sixteen_bit_types_round_once(void **state) {
     // 1 + 2^-8 is a tie that bf16 rounds back to 1, and 1 + 2^-11 one of fp16; two addends are not.
     uint16_t one = gs_fp32_to_bf16(1.0f), small = gs_fp32_to_bf16(0x1p-8f), out;
@@ -254,6 +270,7 @@ int main(void) {
         cmocka_unit_test(outputs_may_be_inputs),
         cmocka_unit_test(merges_follow_the_tree),
         cmocka_unit_test(a_stack_of_all_inputs_fits),
+        cmocka_unit_test(fp64_keeps_all_digits_of_the_scale),
         cmocka_unit_test(sixteen_bit_types_round_once),
         cmocka_unit_test(halves_match_scalar_conversions),
         cmocka_unit_test(integers_keep_every_bit),

@@ -24,14 +24,14 @@ typedef struct run {
     const gs_kernels *kernels;
     gs_stream *stream;
     const float *in, *positive;
-    const int32_t *tokens; // in [0, 50)
+    const int32_t *tokens;  // in [0, 50)
     float *out;
 } run;
 
 static bool open_setting(gs_device **device, setting chosen) {
     gs_device_options options = {.num_threads = chosen.num_threads, .isa = chosen.isa};
     gs_status status = gs_device_open(device, "cpu", &options);
-    if (status.code == GS_INVALID_ARGUMENT) return false; // not on this machine
+    if (status.code == GS_INVALID_ARGUMENT) return false;  // not on this machine
     if (status.code) fail_msg("%s", status.message);
     return true;
 }

@@ -8,7 +8,8 @@
 
 #include <cmocka.h>
 
-static void echo(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+static void echo(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                 const gs_json *request) {
     rpc_fixture *fixture = ctx;
     (void)peer;
     gs_json *reply = gs_json_copy(request);
@@ -37,7 +38,8 @@ static void keep(gs_rpc_call_handle **list, atomic_int *count, gs_rpc_call_handl
     gs_rpc_reply(call, gs_error(GS_RESOURCE_EXHAUSTED, "no room in the fixture"), NULL);
 }
 
-static void hold(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+static void hold(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                 const gs_json *request) {
     rpc_fixture *fixture = ctx;
     (void)peer;
     (void)request;
@@ -131,8 +133,10 @@ void start_fixture(rpc_fixture *fixture, const char *endpoint, uint32_t coordina
     gs_status status = gs_ok();
     if (!fixture->context) status = gs_rpc_context_create(&fixture->context);
     assert_int_equal(status.code, GS_OK);
-    gs_rpc_server_options options = {.coordinator_epoch = coordinator_epoch, .ctx = fixture,
-                                     .call_gone = forget, .peer_gone = count_gone_peer};
+    gs_rpc_server_options options = {.coordinator_epoch = coordinator_epoch,
+                                     .ctx = fixture,
+                                     .call_gone = forget,
+                                     .peer_gone = count_gone_peer};
     options.endpoints[0] = endpoint;
     options.handlers[GS_GET_JOB] = echo;
     options.handlers[GS_BYE] = echo;
@@ -180,7 +184,8 @@ gs_rpc_client *open_client(rpc_fixture *fixture) {
 void wait_for_count(atomic_int *counter, int value) {
     gs_deadline deadline = WAIT;
     while (atomic_load(counter) != value) {
-        if (gs_deadline_passed(deadline)) fail_msg("count is %d, not %d", atomic_load(counter), value);
+        if (gs_deadline_passed(deadline))
+            fail_msg("count is %d, not %d", atomic_load(counter), value);
         gs_sleep_ns(GS_NS_PER_MS);
     }
 }
@@ -188,7 +193,8 @@ void wait_for_count(atomic_int *counter, int value) {
 void wait_for_total(atomic_ullong *counter, unsigned long long value) {
     gs_deadline deadline = WAIT;
     while (atomic_load(counter) != value) {
-        if (gs_deadline_passed(deadline)) fail_msg("total is %llu, not %llu", atomic_load(counter), value);
+        if (gs_deadline_passed(deadline))
+            fail_msg("total is %llu, not %llu", atomic_load(counter), value);
         gs_sleep_ns(GS_NS_PER_MS);
     }
 }

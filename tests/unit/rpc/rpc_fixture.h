@@ -1,7 +1,7 @@
 // A server on a thread of its own with handlers that count and answer, for tests of both ends.
 //
-// GetJob echoes its request and counts. Exchange and ReadLogs are kept until release_held. Watch sends
-// request.count items and ends when request.end is true, else stays open. Heartbeat counts.
+// GetJob echoes its request and counts. Exchange and ReadLogs are kept until release_held. Watch
+// sends request.count items and ends when request.end is true, else stays open. Heartbeat counts.
 #ifndef TESTS_UNIT_RPC_RPC_FIXTURE_H
 #define TESTS_UNIT_RPC_RPC_FIXTURE_H
 

@@ -70,8 +70,8 @@ static gs_status decode(sample *out, const char *text, gs_field_errors *errors) 
     return status;
 }
 
-static void expect_error(const char *text, const char *pointer, const char *code, const char *message,
-                         const char *hint) {
+static void expect_error(const char *text, const char *pointer, const char *code,
+                         const char *message, const char *hint) {
     sample out;
     gs_field_errors errors;
     gs_status status = decode(&out, text, &errors);
@@ -103,15 +103,18 @@ static void absent_members_get_their_defaults(void **state) {
 
 static void each_mistake_has_its_code(void **state) {
     (void)state;
-    expect_error("{\"coun\":1}", "/coun", "unknown_member", "unknown member", "did you mean count?");
+    expect_error("{\"coun\":1}", "/coun", "unknown_member", "unknown member",
+                 "did you mean count?");
     expect_error("{\"a/b~c\":1}", "/a~1b~0c", "unknown_member", "unknown member", "");
-    expect_error("{\"count\":\"1\"}", "/count", "wrong_type", "must be an integer, not a string", "");
+    expect_error("{\"count\":\"1\"}", "/count", "wrong_type", "must be an integer, not a string",
+                 "");
     expect_error("{\"count\":1.0}", "/count", "wrong_type", "must be an integer, not a number", "");
     expect_error("{\"count\":null}", "/count", "wrong_type", "must be an integer, not null", "");
     expect_error("{\"on\":1}", "/on", "wrong_type", "must be true or false, not an integer", "");
     expect_error("{\"count\":11}", "/count", "out_of_range", "must be between 1 and 10", "");
     expect_error("{\"ratio\":1.5}", "/ratio", "out_of_range", "must be between 0 and 1", "");
-    expect_error("{\"ratio\":\"NaN\"}", "/ratio", "wrong_type", "must be a number, not a string", "");
+    expect_error("{\"ratio\":\"NaN\"}", "/ratio", "wrong_type", "must be a number, not a string",
+                 "");
     expect_error("{\"name\":\"abcdefgh\"}", "/name", "too_long", "longer than 7 bytes", "");
     expect_error("{\"name\":\"A\"}", "/name", "bad_pattern", "does not match ^[a-z]+$", "");
     expect_error("{\"color\":\"gren\"}", "/color", "bad_word", "must be one of: red, green",
@@ -120,8 +123,10 @@ static void each_mistake_has_its_code(void **state) {
                  "not in this version; one of: red, green", "");
     expect_error("{\"inner\":{}}", "/inner/x", "missing", "must be given", "");
     expect_error("{\"inner\":[]}", "/inner", "wrong_type", "must be an object, not a list", "");
-    expect_error("{\"files\":[\"a\",\"b\",\"c\"]}", "/files", "too_many", "more than 2 entries", "");
-    expect_error("{\"files\":[\"a\",2]}", "/files/1", "wrong_type", "must be a string, not an integer", "");
+    expect_error("{\"files\":[\"a\",\"b\",\"c\"]}", "/files", "too_many", "more than 2 entries",
+                 "");
+    expect_error("{\"files\":[\"a\",2]}", "/files/1", "wrong_type",
+                 "must be a string, not an integer", "");
     expect_error("{\"dims\":[1,101]}", "/dims/1", "out_of_range", "must be between 1 and 100", "");
     expect_error("{\"points\":[{\"x\":1},{}]}", "/points/1/x", "missing", "must be given", "");
     expect_error("[]", "", "wrong_type", "must be an object, not a list", "");
@@ -167,11 +172,12 @@ static void decode_of_encode_is_the_same(void **state) {
     (void)state;
     sample out, again;
     gs_field_errors errors;
-    gs_status status = decode(&out,
-                              "{\"name\":\"abc\",\"count\":3,\"ratio\":0.1,\"on\":false,\"color\":\"red\","
-                              "\"inner\":{\"x\":-1,\"label\":\"q\"},\"files\":[\"f\",\"g\"],\"dims\":[],"
-                              "\"points\":[{\"x\":5}],\"loss\":\"-Infinity\"}",
-                              &errors);
+    gs_status status =
+        decode(&out,
+               "{\"name\":\"abc\",\"count\":3,\"ratio\":0.1,\"on\":false,\"color\":\"red\","
+               "\"inner\":{\"x\":-1,\"label\":\"q\"},\"files\":[\"f\",\"g\"],\"dims\":[],"
+               "\"points\":[{\"x\":5}],\"loss\":\"-Infinity\"}",
+               &errors);
     assert_int_equal(status.code, GS_OK);
     gs_json *encoded = gs_fields_encode(&out, sample_fields);
     memset(&again, 0x5a, sizeof again);
@@ -199,8 +205,9 @@ static void schema_says_what_decode_checks(void **state) {
     gs_status status = gs_json_encode(&text, NULL, schema, false);
     assert_int_equal(status.code, GS_OK);
     assert_non_null(strstr(text, "\"description\":\"A sample.\""));
-    assert_non_null(strstr(text, "\"count\":{\"type\":\"integer\",\"format\":\"int64\",\"minimum\":1,"
-                                 "\"maximum\":10,\"description\":\"How many.\",\"default\":5}"));
+    assert_non_null(strstr(text,
+                           "\"count\":{\"type\":\"integer\",\"format\":\"int64\",\"minimum\":1,"
+                           "\"maximum\":10,\"description\":\"How many.\",\"default\":5}"));
     assert_non_null(strstr(text, "\"enum\":[\"red\",\"green\"]"));
     assert_non_null(strstr(text, "\"required\":[\"x\"]"));
     assert_non_null(strstr(text, "\"maxItems\":3"));

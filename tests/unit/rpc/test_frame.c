@@ -11,9 +11,16 @@
 
 #include "core/digest.h"
 
-static const gs_frame call_frame = {.method = GS_GET_JOB, .kind = GS_FRAME_REQUEST, .time_left_ms = 5000,
-                                    .job = 0x1122334455667788, .coord_epoch = 3, .generation = 9,
-                                    .incarnation = 77, .seq = 12, .ack = 11, .send_ns = 123456789};
+static const gs_frame call_frame = {.method = GS_GET_JOB,
+                                    .kind = GS_FRAME_REQUEST,
+                                    .time_left_ms = 5000,
+                                    .job = 0x1122334455667788,
+                                    .coord_epoch = 3,
+                                    .generation = 9,
+                                    .incarnation = 77,
+                                    .seq = 12,
+                                    .ack = 11,
+                                    .send_ns = 123456789};
 
 static gs_status unpack(gs_frame *frame, const uint8_t *header, const void *body, size_t bytes) {
     return gs_frame_unpack(frame, header, GS_FRAME_HEADER_BYTES, body, bytes);
@@ -62,8 +69,8 @@ static void every_flipped_bit_is_noticed(void **state) {
     gs_frame frame;
     gs_frame_pack(header, &call_frame, body, bytes);
     for (size_t bit = 0; bit < (sizeof header + bytes) * 8; bit++) {
-        uint8_t *byte = bit / 8 < sizeof header ? &header[bit / 8]
-                                                : (uint8_t *)&body[bit / 8 - sizeof header];
+        uint8_t *byte =
+            bit / 8 < sizeof header ? &header[bit / 8] : (uint8_t *)&body[bit / 8 - sizeof header];
         *byte ^= (uint8_t)(1u << bit % 8);
         gs_status status = unpack(&frame, header, body, bytes);
         if (!status.code) fail_msg("bit %zu is not noticed", bit);
@@ -103,7 +110,8 @@ static void expect_forgery_refused(size_t at, uint64_t value, size_t bytes, gs_c
     gs_frame_pack(header, &call_frame, "{}", 2);
     forge(header, at, value, bytes);
     gs_status status = unpack(&frame, header, "{}", 2);
-    if (status.code != code) fail_msg("field at %zu: %s %s", at, gs_code_name(status.code), status.message);
+    if (status.code != code)
+        fail_msg("field at %zu: %s %s", at, gs_code_name(status.code), status.message);
 }
 
 static void fields_that_do_not_fit_are_refused(void **state) {

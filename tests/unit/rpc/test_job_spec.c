@@ -82,8 +82,9 @@ static void one_bound_of_the_world_gives_the_other(void **state) {
     assert_int_equal(spec.data.global_batch, 24);
     expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},\"world\":{\"max\":4}}");
     assert_int_equal(spec.world.min, 4);
-    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},\"world\":{\"min\":1,\"max\":4},"
-              "\"data\":{\"global_batch\":64,\"micro_batch\":4}}");
+    expect_ok(
+        "{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},\"world\":{\"min\":1,\"max\":4},"
+        "\"data\":{\"global_batch\":64,\"micro_batch\":4}}");
     assert_int_equal(gs_job_spec_passes_per_shard(&spec), 4);
 }
 
@@ -105,8 +106,10 @@ static void rules_between_members_are_checked(void **state) {
                  "not_applicable", "model.kind is mlp");
     expect_error("\"data\":{\"kind\":\"bytes\"}", "/data/train", "missing",
                  "must be given for data of kind bytes");
-    expect_error("\"data\":{\"kind\":\"bytes\",\"train\":\"a\"},\"model\":{\"kind\":\"gpt2\",\"gpt2\":"
-                 "{\"vocab\":128}}", "/model/gpt2/vocab", "out_of_range", NULL);
+    expect_error(
+        "\"data\":{\"kind\":\"bytes\",\"train\":\"a\"},\"model\":{\"kind\":\"gpt2\",\"gpt2\":"
+        "{\"vocab\":128}}",
+        "/model/gpt2/vocab", "out_of_range", NULL);
     expect_error("\"data\":{\"kind\":\"idx\",\"train\":\"a\",\"train_labels\":\"b\"}", "/data/kind",
                  "not_applicable", "idx is for model.kind mlp");
     expect_error("\"model\":{\"kind\":\"mlp\"},\"data\":{\"kind\":\"idx\",\"train\":\"a\"}",
@@ -118,15 +121,16 @@ static void rules_between_members_are_checked(void **state) {
     expect_error("\"optimizer\":{\"kind\":\"sgd\",\"nesterov\":true}", "/optimizer/nesterov",
                  "not_applicable", NULL);
     expect_error("\"optimizer\":{\"lr\":0}", "/optimizer/lr", "out_of_range", NULL);
-    expect_error("\"reducer\":{\"timeout_seconds\":0}", "/reducer/timeout_seconds", "out_of_range", NULL);
-    expect_error("\"restart\":{\"on_worker_error\":\"rescale\"}", "/restart/on_worker_error", "bad_word",
+    expect_error("\"reducer\":{\"timeout_seconds\":0}", "/reducer/timeout_seconds", "out_of_range",
                  NULL);
+    expect_error("\"restart\":{\"on_worker_error\":\"rescale\"}", "/restart/on_worker_error",
+                 "bad_word", NULL);
     expect_error("\"world\":{\"max\":2},\"reducer\":{\"backend\":\"self\"}", "/reducer/backend",
                  "not_applicable", NULL);
     expect_error("\"model\":{\"kind\":\"mlp\"},\"sample\":{\"tokens\":5}", "/sample/tokens",
                  "not_applicable", NULL);
-    expect_error("\"exact\":true,\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"buffers\":\"none\"}", "/exact",
-                 "not_applicable", NULL);
+    expect_error("\"exact\":true,\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"buffers\":\"none\"}",
+                 "/exact", "not_applicable", NULL);
 }
 
 static void names_and_paths_cannot_leave_their_place(void **state) {
@@ -134,33 +138,37 @@ static void names_and_paths_cannot_leave_their_place(void **state) {
     expect_error("\"name\":\"Hello\"", "/name", "bad_pattern", NULL);
     expect_error("\"name\":\"1a\"", "/name", "bad_pattern", NULL);
     expect_error("\"name\":\"a b\"", "/name", "bad_pattern", NULL);
-    static const char *const bad[] = {"/etc/passwd", "../x", "a/../b", "a/..", ".hidden", "a//b", "a/",
-                                      "a b", "a\\\\b", "~root", "a\\nb"};
+    static const char *const bad[] = {"/etc/passwd", "../x", "a/../b", "a/..",  ".hidden", "a//b",
+                                      "a/",          "a b",  "a\\\\b", "~root", "a\\nb"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char members[128];
-        snprintf(members, sizeof members, "\"data\":{\"kind\":\"bytes\",\"train\":[\"ok\",\"%s\"]}", bad[i]);
+        snprintf(members, sizeof members, "\"data\":{\"kind\":\"bytes\",\"train\":[\"ok\",\"%s\"]}",
+                 bad[i]);
         expect_error(members, "/data/train/1", "bad_pattern", NULL);
     }
-    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},"
-              "\"data\":{\"kind\":\"bytes\",\"train\":\"corpus/*.txt\",\"eval\":[\"a..b\",\"c-*_1\"]}}");
+    expect_ok(
+        "{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},"
+        "\"data\":{\"kind\":\"bytes\",\"train\":\"corpus/*.txt\",\"eval\":[\"a..b\",\"c-*_1\"]}}");
 }
 
 static void values_of_the_full_product_say_so(void **state) {
     (void)state;
     expect_error("\"reducer\":{\"hook\":{\"kind\":\"powersgd\"}}", "/reducer/hook/kind", "bad_word",
                  "not in this version; one of: allreduce");
-    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"bf16\"}", "/model/precision", "bad_word",
-                 "not in this version; one of: fp32");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"bf16\"}", "/model/precision",
+                 "bad_word", "not in this version; one of: fp32");
     expect_error("\"world\":{\"device\":\"cuda\"}", "/world/device", "bad_word",
                  "not in this version; one of: auto, cpu");
-    expect_error("\"tracing\":{\"ring_steps\":64}", "/tracing", "unknown_member", "not in this version");
-    expect_error("\"restart\":{\"rules\":[]}", "/restart/rules", "unknown_member", "not in this version");
+    expect_error("\"tracing\":{\"ring_steps\":64}", "/tracing", "unknown_member",
+                 "not in this version");
+    expect_error("\"restart\":{\"rules\":[]}", "/restart/rules", "unknown_member",
+                 "not in this version");
 }
 
 static void unknown_kind_brings_no_errors_in_its_wake(void **state) {
     (void)state;
-    expect_error("\"model\":{\"kind\":\"mlpp\",\"mlp\":{\"dims\":[4,2]}}", "/model/kind", "bad_word",
-                 "must be one of: gpt2, mlp");
+    expect_error("\"model\":{\"kind\":\"mlpp\",\"mlp\":{\"dims\":[4,2]}}", "/model/kind",
+                 "bad_word", "must be one of: gpt2, mlp");
     assert_string_equal(errors.items[0].hint, "did you mean mlp?");
 }
 
@@ -176,15 +184,19 @@ static void effective_spec_decodes_to_itself(void **state) {
     (void)state;
     static const char *const texts[] = {
         "{\"name\":\"a\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":200}}",
-        "{\"name\":\"b\",\"labels\":[{\"key\":\"team\",\"value\":\"nlp\"}],\"world\":{\"min\":2,\"max\":8},"
+        "{\"name\":\"b\",\"labels\":[{\"key\":\"team\",\"value\":\"nlp\"}],\"world\":{\"min\":2,"
+        "\"max\":8},"
         "\"exact\":true,\"model\":{\"kind\":\"gpt2\",\"gpt2\":{\"layers\":12,\"heads\":12,"
         "\"channels\":768}},\"data\":{\"kind\":\"token_shards\",\"train\":\"train_*.bin\","
-        "\"eval\":[\"val_*.bin\"],\"global_batch\":512,\"micro_batch\":16},\"optimizer\":{\"lr\":0.0006,"
+        "\"eval\":[\"val_*.bin\"],\"global_batch\":512,\"micro_batch\":16},\"optimizer\":{\"lr\":0."
+        "0006,"
         "\"schedule\":{\"kind\":\"cosine\",\"warmup_steps\":700}},\"steps\":{\"target\":10000},"
         "\"sample\":{\"tokens\":200,\"prompt\":\"Once\"}}",
-        "{\"name\":\"c\",\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[784,10],\"batch_norm\":\"none\"}},"
+        "{\"name\":\"c\",\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[784,10],\"batch_norm\":"
+        "\"none\"}},"
         "\"data\":{\"kind\":\"idx\",\"train\":\"t\",\"train_labels\":\"tl\",\"eval\":\"e\","
-        "\"eval_labels\":\"el\"},\"optimizer\":{\"kind\":\"sgd\",\"momentum\":0.9,\"nesterov\":true},"
+        "\"eval_labels\":\"el\"},\"optimizer\":{\"kind\":\"sgd\",\"momentum\":0.9,\"nesterov\":"
+        "true},"
         "\"steps\":{\"target\":5}}",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

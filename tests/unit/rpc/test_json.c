@@ -15,7 +15,8 @@ static void expect_refused(const char *text, const char *reason) {
     gs_json *value = NULL;
     gs_status status = gs_json_parse(&value, text, strlen(text));
     if (status.code != GS_INVALID_ARGUMENT) fail_msg("accepted: %s", text);
-    if (!strstr(status.message, reason)) fail_msg("%s: \"%s\", not \"%s\"", text, status.message, reason);
+    if (!strstr(status.message, reason))
+        fail_msg("%s: \"%s\", not \"%s\"", text, status.message, reason);
     assert_null(value);
 }
 
@@ -232,8 +233,8 @@ static void bytes_of_every_length_come_back(void **state) {
 
 static void base64_with_a_second_spelling_is_refused(void **state) {
     (void)state;
-    static const char *const bad[] = {"A", "AA", "AAA", "AB==", "AAB=", "A===", "AA==AAAA", "AA=A",
-                                      "AA\n=", "AAA*", "===="};
+    static const char *const bad[] = {
+        "A", "AA", "AAA", "AB==", "AAB=", "A===", "AA==AAAA", "AA=A", "AA\n=", "AAA*", "===="};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         gs_json *object = gs_json_new_object();
         gs_json_set_string(object, "b", bad[i]);
@@ -248,7 +249,8 @@ static void base64_with_a_second_spelling_is_refused(void **state) {
 static void text_that_is_not_utf8_is_mended(void **state) {
     (void)state;
     gs_json *value = gs_json_new_string_len("a\xff\0b\xe2\x82", 6);
-    assert_string_equal(gs_json_string(value), "a\xef\xbf\xbd\xef\xbf\xbd" "b\xef\xbf\xbd\xef\xbf\xbd");
+    assert_string_equal(gs_json_string(value), "a\xef\xbf\xbd\xef\xbf\xbd"
+                                               "b\xef\xbf\xbd\xef\xbf\xbd");
     char *text;
     size_t bytes;
     gs_status status = gs_json_encode(&text, &bytes, value, false);
@@ -278,7 +280,8 @@ static void setters_replace_take_and_ignore_null(void **state) {
     char *text;
     gs_status status = gs_json_encode(&text, NULL, object, false);
     assert_int_equal(status.code, GS_OK);
-    assert_string_equal(text, "{\"a\":\"two\",\"list\":[true],\"at\":\"1970-01-01T00:00:00.000Z\"}");
+    assert_string_equal(text,
+                        "{\"a\":\"two\",\"list\":[true],\"at\":\"1970-01-01T00:00:00.000Z\"}");
     free(text);
     gs_json_release(object);
 }

@@ -22,8 +22,8 @@ typedef struct fixture {
     gs_device *device;
     gs_model model;
     const gs_model_param *list;
-    size_t num_params, num_buffers, count; // count: elements of all parameters
-    float *values, *gradient;              // flat
+    size_t num_params, num_buffers, count;  // count: elements of all parameters
+    float *values, *gradient;               // flat
     void *params[FIXTURE_MAX_PARAMS];
     float *grads[FIXTURE_MAX_PARAMS];
     void *buffers[FIXTURE_MAX_PARAMS], *next_buffers[FIXTURE_MAX_PARAMS];
@@ -177,6 +177,23 @@ static inline double relative_distance(const float *a, const float *b, size_t co
         if (!(apart <= distance)) distance = isnan(apart) ? INFINITY : apart;
     }
     return distance / fmax(largest, 1e-20);
+}
+
+// Each parameter's gradient in `got` against the largest value of that in `wanted`.
+static inline void assert_same_gradients(const fixture *got, const fixture *wanted, double absolute,
+                                         double relative) {
+    for (size_t p = 0; p < wanted->num_params; p++) {
+        size_t count = gs_param_spec_count(&wanted->list[p].spec);
+        double largest = 0.0;
+        for (size_t i = 0; i < count; i++)
+            largest = fmax(largest, fabs((double)wanted->grads[p][i]));
+        for (size_t i = 0; i < count; i++) {
+            double apart = fabs((double)got->grads[p][i] - (double)wanted->grads[p][i]);
+            if (!(apart <= absolute + relative * largest))
+                fail_msg("%s: element %zu is off by %g of %g", wanted->list[p].spec.name, i, apart,
+                         largest);
+        }
+    }
 }
 
 // `steps` of AdamW on one batch; the last loss.

@@ -10,10 +10,10 @@ static gs_dataset_options options_of(const char *root) {
 }
 
 static void windows_share_their_last_byte_and_are_numbered_over_files(void **state) {
-    write_file(*state, "a", "abcdefghi", 9);   // windows at 0 and 4
-    write_file(*state, "b", "0123456", 7);     // one, and two bytes left out
-    write_file(*state, "c", "xyz", 3);         // none
-    write_file(*state, "d", "\xff\x80uvw", 5); // one
+    write_file(*state, "a", "abcdefghi", 9);    // windows at 0 and 4
+    write_file(*state, "b", "0123456", 7);      // one, and two bytes left out
+    write_file(*state, "c", "xyz", 3);          // none
+    write_file(*state, "d", "\xff\x80uvw", 5);  // one
     gs_dataset_options options = options_of(*state);
     gs_dataset_shape shape;
     void *data;
@@ -31,6 +31,20 @@ static void windows_share_their_last_byte_and_are_numbered_over_files(void **sta
         }
     }
     gs_dataset_bytes.close(data);
+}
+
+// The last byte of a window is the first of the next one, or only a target: 8 bytes are one window
+// of 4.
+static void the_last_window_needs_its_target(void **state) {
+    gs_dataset_options options = options_of(*state);
+    for (size_t bytes = 5; bytes <= 10; bytes++) {
+        write_file(*state, "a", "abcdefghij", bytes);
+        gs_dataset_shape shape;
+        void *data;
+        assert_int_equal(gs_dataset_bytes.open(&data, &options, &shape).code, GS_OK);
+        assert_int_equal(shape.num_samples, bytes < 9 ? 1 : 2);
+        gs_dataset_bytes.close(data);
+    }
 }
 
 static gs_digest digest_of(const char *root) {
@@ -72,6 +86,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(windows_share_their_last_byte_and_are_numbered_over_files,
                                         make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(the_last_window_needs_its_target, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(the_digest_sees_names_and_sizes, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(files_too_short_for_a_sample_are_refused, make_dir,
                                         remove_dir),

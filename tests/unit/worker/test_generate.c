@@ -98,6 +98,58 @@ static void temperature_spreads_the_draws(void **state) {
     fixture_release(&f);
 }
 
+// A model that always says the same: token i has weight i + 1.
+static gs_status predict_weights(void *model, gs_model_pass *pass, const float **logits,
+                                 size_t *num_classes) {
+    (void)pass;
+    *logits = model;
+    *num_classes = 4;
+    return gs_ok();
+}
+
+static void draws_follow_the_softmax_of_the_logits(void **state) {
+    (void)state;
+    // Large, so that an exponential without the largest taken off would overflow.
+    float logits[4];
+    for (int i = 0; i < 4; i++) logits[i] = 1000.0f + logf((float)(i + 1));
+    const gs_model_ops ops = {.name = "weights", .predict = predict_weights};
+    const gs_model model = {&ops, logits};
+    gs_device *device = open_device(1);
+    for (int power = 1; power <= 2; power++) {  // temperature 1 / power raises weights to it
+        gs_strbuf text = {0};
+        gs_generate_options options = {
+            .tokens = 4000, .temperature = 1.0 / power, .seed = 3, .context = 1, .vocab = 128};
+        gs_status status = gs_generate(&text, &model, NULL, NULL, device, &options);
+        if (status.code) fail_msg("%s", status.message);
+        double found[4] = {0}, total = 0.0;
+        for (size_t i = 0; i < text.len; i++) found[(uint8_t)text.text[i] % 4] += 1.0;
+        for (int i = 0; i < 4; i++) total += pow(i + 1, power);
+        // Four standard deviations of 4000 draws are at most 0.032.
+        for (int i = 0; i < 4; i++)
+            assert_true(fabs(found[i] / 4000 - pow(i + 1, power) / total) < 0.032);
+        gs_strbuf_release(&text);
+    }
+    gs_device_close(device);
+}
+
+static void a_diverged_model_says_so_instead_of_nonsense(void **state) {
+    (void)state;
+    float logits[4] = {1.0f, 2.0f, NAN, 3.0f};
+    const gs_model_ops ops = {.name = "weights", .predict = predict_weights};
+    const gs_model model = {&ops, logits};
+    gs_device *device = open_device(1);
+    gs_generate_options options = {.tokens = 4, .context = 1, .vocab = 128};
+    gs_strbuf text = {0};
+    gs_status status = gs_generate(&text, &model, NULL, NULL, device, &options);
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, "not finite"));
+    logits[2] = 0.0f;
+    assert_int_equal(gs_generate(&text, &model, NULL, NULL, device, &options).code, GS_OK);
+    assert_int_equal(text.len, 4);
+    gs_strbuf_release(&text);
+    gs_device_close(device);
+}
+
 static void what_is_no_text_is_refused(void **state) {
     (void)state;
     fixture f;
@@ -127,6 +179,8 @@ int main(void) {
         cmocka_unit_test(a_learned_pattern_goes_on_past_the_context),
         cmocka_unit_test(draws_depend_on_the_seed_alone),
         cmocka_unit_test(temperature_spreads_the_draws),
+        cmocka_unit_test(draws_follow_the_softmax_of_the_logits),
+        cmocka_unit_test(a_diverged_model_says_so_instead_of_nonsense),
         cmocka_unit_test(what_is_no_text_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

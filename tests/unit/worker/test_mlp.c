@@ -96,6 +96,42 @@ static void gradients_become_ready_from_the_last_layer_on(void **state) {
     fixture_release(&f);
 }
 
+static void accumulated_micro_batches_equal_one_batch(void **state) {
+    (void)state;
+    fixture whole, parts;
+    make(&whole, false, false);
+    make(&parts, false, false);
+    gs_batch batch = batch_of(16);
+    double loss = fixture_run(&whole, &batch, 1.0f, false), sum = 0.0;
+    memset(parts.gradient, 0xff, parts.count * sizeof(float));  // NaN: to be overwritten
+    for (size_t i = 0; i < 4; i++) {
+        gs_batch part = batch;
+        part.rows = 4;
+        part.features += i * 4 * 11;
+        part.targets += i * 4;
+        sum += fixture_run(&parts, &part, 0.25f, i > 0);
+    }
+    assert_true(fabs(sum / 4 - loss) < 1e-6);
+    assert_same_gradients(&parts, &whole, 1e-6, 1e-5);
+    fixture_release(&whole);
+    fixture_release(&parts);
+}
+
+// With batch norm a batch's statistics are its own, so the same batch comes twice.
+static void accumulation_adds_to_every_gradient(void **state) {
+    (void)state;
+    fixture once, twice;
+    make(&once, true, true);
+    make(&twice, true, true);
+    gs_batch batch = batch_of(16);
+    fixture_run(&once, &batch, 1.0f, false);
+    fixture_run(&twice, &batch, 0.25f, false);
+    fixture_run(&twice, &batch, 0.75f, true);
+    assert_same_gradients(&twice, &once, 1e-6, 1e-5);
+    fixture_release(&once);
+    fixture_release(&twice);
+}
+
 static void a_training_pass_writes_statistics_beside_the_old_ones(void **state) {
     (void)state;
     fixture f;
@@ -192,7 +228,7 @@ static void wrong_batches_are_refused(void **state) {
     gs_model_pass pass = fixture_pass(&f, &batch);
     batch.rows = 17;
     assert_int_equal(f.model.ops->forward(f.model.state, &pass).code, GS_INVALID_ARGUMENT);
-    batch.rows = 1; // no variance
+    batch.rows = 1;  // no variance
     assert_int_equal(f.model.ops->forward(f.model.state, &pass).code, GS_INVALID_ARGUMENT);
     batch.rows = 4;
     batch.row_features = 12;
@@ -215,6 +251,8 @@ int main(void) {
         cmocka_unit_test(first_values_stay_within_their_bound),
         cmocka_unit_test(gradients_match_finite_differences),
         cmocka_unit_test(gradients_become_ready_from_the_last_layer_on),
+        cmocka_unit_test(accumulated_micro_batches_equal_one_batch),
+        cmocka_unit_test(accumulation_adds_to_every_gradient),
         cmocka_unit_test(a_training_pass_writes_statistics_beside_the_old_ones),
         cmocka_unit_test(evaluation_uses_running_statistics_and_moves_nothing),
         cmocka_unit_test(predictions_are_the_logits_of_evaluation),

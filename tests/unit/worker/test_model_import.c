@@ -154,6 +154,34 @@ static void a_deeper_model_is_refused(void **state) {
     expect_refusal(*state, &(style){.extra = "h.2.ln_1.weight"}, "no such layer");
 }
 
+// All hidden layers alike: the shapes of the layers that both have do not tell the depth.
+static void a_deeper_classifier_is_refused(void **state) {
+    fixture *f = *state;
+    const int64_t dims[] = {4, 4, 4};
+    gs_mlp_options options = {.dims = dims, .num_dims = 3, .micro_batch = 2};
+    gs_model model;
+    assert_int_equal(gs_mlp_create(&model, &options, f->device).code, GS_OK);
+    static const char *const names[] = {"fc1.weight", "fc1.bias",   "fc2.weight",
+                                        "fc2.bias",   "fc3.weight", "fc3.bias"};
+    float values[6][16] = {{0}}, into[4][16];
+    gs_safetensors_entry entries[6];
+    void *params[4];
+    for (int i = 0; i < 6; i++)
+        entries[i] = (gs_safetensors_entry){.name = names[i],
+                                            .dtype = GS_FP32,
+                                            .num_dims = i % 2 ? 1 : 2,
+                                            .shape = {4, i % 2 ? 0 : 4},
+                                            .data = values[i]};
+    for (int i = 0; i < 4; i++) params[i] = into[i];
+    assert_int_equal(gs_safetensors_write(path, entries, 4, NULL, 0, NULL, NULL).code, GS_OK);
+    assert_int_equal(gs_model_import(&model, params, NULL, path).code, GS_OK);
+    assert_int_equal(gs_safetensors_write(path, entries, 6, NULL, 0, NULL, NULL).code, GS_OK);
+    gs_status status = gs_model_import(&model, params, NULL, path);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "\"fc3.weight\": the model has no such layer"));
+    gs_model_destroy(&model);
+}
+
 static void a_wrong_type_is_refused(void **state) {
     fixture *f = *state;
     gs_safetensors_entry entry = {
@@ -176,6 +204,7 @@ int main(void) {
         CASE(a_missing_tensor_is_named),
         CASE(a_wrong_shape_is_told_with_the_right_one),
         CASE(a_deeper_model_is_refused),
+        CASE(a_deeper_classifier_is_refused),
         CASE(a_wrong_type_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,16 +77,38 @@ static void headers_that_lie_about_lengths_are_refused(void **state) {
     assert_int_equal(open_image(&file, &bytes).code, GS_DATA_LOSS);
     memset(bytes.bytes, 0, 8);
     assert_int_equal(open_image(&file, &bytes).code, GS_DATA_LOSS);
+    for (uint8_t length = 3; length < 20; length++) {  // from one byte past the end on
+        bytes.bytes[0] = length;
+        gs_status status = open_image(&file, &bytes);
+        assert_int_equal(status.code, GS_DATA_LOSS);
+        assert_non_null(strstr(status.message, "in a file of 10"));
+    }
     expect_loss(" {}", 0, "{");
     expect_loss("[]", 0, "{");
     expect_loss("{\"a\":", 0, "header");
+}
+
+static void a_header_that_would_fill_the_memory_is_refused(void **state) {
+    (void)state;
+    const size_t count = 1000001, bytes = 8 + 2 * count + 1;
+    char *text = malloc(bytes);
+    assert_non_null(text);
+    uint64_t length = bytes - 8;
+    memcpy(text, &length, sizeof length);  // little-endian host
+    text[8] = '{';
+    for (size_t i = 0; i < count; i++) memcpy(text + 9 + 2 * i, "0,", 2);
+    gs_safetensors *file;
+    gs_status status = gs_safetensors_open_memory(&file, text, bytes);
+    assert_int_equal(status.code, GS_DATA_LOSS);
+    assert_non_null(strstr(status.message, "more than 1000000 values"));
+    free(text);
 }
 
 static void places_must_tile_the_data(void **state) {
     (void)state;
 #define U8(name, count, begin, end)                                                                \
     "\"" name "\":{\"dtype\":\"U8\",\"shape\":[" #count "],\"data_offsets\":[" #begin "," #end "]" \
-                                                                                               "}"
+    "}"
     expect_loss("{" U8("a", 4, 0, 4) "," U8("b", 4, 2, 6) "}", 6, "overlap");
     expect_loss("{" U8("a", 4, 0, 4) "," U8("b", 2, 5, 7) "}", 7, "hole");
     expect_loss("{" U8("a", 4, 1, 5) "}", 5, "hole");
@@ -95,7 +117,9 @@ static void places_must_tile_the_data(void **state) {
     expect_loss("{" U8("a", 4, 0, 5) "}", 5, "shape of 4");
     expect_loss("{" U8("a", 0, 3, 2) "}", 4, "outside");
     expect_loss("{" U8("a", 4, -4, 0) "}", 4, "outside");
-    expect_loss("{" U8("a", 4, 0, 4) "," U8("a", 4, 0, 4) "}", 4, "a");
+    expect_loss("{" U8("a", 4, 0, 4) "," U8("a", 4, 0, 4) "}", 4, "twice");
+    expect_loss("{" U8("a", 4, 0, 4) "," U8("a", 0, 4, 4) "}", 4, "twice");
+    expect_loss("{" U8("a", 4, 0, 4) "," U8("\\u0061", 0, 4, 4) "}", 4, "twice");
 #undef U8
 }
 
@@ -254,6 +278,7 @@ int main(void) {
 #endif
         cmocka_unit_test(a_valid_file_gives_its_tensors_and_metadata),
         cmocka_unit_test(headers_that_lie_about_lengths_are_refused),
+        cmocka_unit_test(a_header_that_would_fill_the_memory_is_refused),
         cmocka_unit_test(places_must_tile_the_data),
         cmocka_unit_test(shapes_and_types_are_checked),
         cmocka_unit_test_setup_teardown(what_was_written_is_read_back, make_dir, remove_dir),

@@ -23,7 +23,7 @@ static void write_shard(const char *root, const char *name, size_t id_bytes, int
     memcpy(file, header, HEADER_BYTES);
     for (int32_t i = 0; i < count; i++) {
         uint32_t id = first + (uint32_t)i;
-        memcpy(file + HEADER_BYTES + (size_t)i * id_bytes, &id, id_bytes); // little-endian host
+        memcpy(file + HEADER_BYTES + (size_t)i * id_bytes, &id, id_bytes);  // little-endian host
     }
     write_file(root, name, file, bytes);
     free(file);
@@ -53,8 +53,23 @@ static void both_widths_are_read_in_name_order(void **state) {
     gs_dataset_token_shards.close(data);
 }
 
+// A window's last target needs one id more: 6 ids are one window of 3, not two.
+static void the_last_window_needs_its_target(void **state) {
+    for (size_t id_bytes = 2; id_bytes <= 4; id_bytes += 2)
+        for (int32_t count = 0; count <= 8; count++) {
+            write_shard(*state, "a.bin", id_bytes, count, 10);
+            gs_dataset_shape shape;
+            void *data;
+            gs_status status = open_shards(&data, *state, &shape);
+            assert_int_equal(status.code, count < 4 ? GS_INVALID_ARGUMENT : GS_OK);
+            if (status.code) continue;
+            assert_int_equal(shape.num_samples, count < 7 ? 1 : 2);
+            gs_dataset_token_shards.close(data);
+        }
+}
+
 static void a_token_outside_the_vocabulary_names_file_and_position(void **state) {
-    write_shard(*state, "a.bin", 2, 7, 50252); // 50252 … 50258
+    write_shard(*state, "a.bin", 2, 7, 50252);  // 50252 … 50258
     gs_dataset_shape shape;
     void *data;
     assert_int_equal(open_shards(&data, *state, &shape).code, GS_OK);
@@ -125,6 +140,7 @@ static void shards_beyond_4_gib_are_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(both_widths_are_read_in_name_order, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(the_last_window_needs_its_target, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_token_outside_the_vocabulary_names_file_and_position,
                                         make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_wrong_magic_or_version_is_refused, make_dir, remove_dir),
