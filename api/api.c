@@ -136,6 +136,8 @@ static void note_refusal(void *ctx, const char *reason) {
 
 static gs_status open_services(gs_api *api, const gs_api_options *options) {
     gs_api_services *services = &api->services;
+    services->hosted = strncmp(options->rpc_endpoint, "inproc://", 9) == 0;
+    services->begin_ns = gs_now_ns();
     services->metrics = gs_api_metrics_create();
     if (services->metrics) services->slots = gs_stream_slots_create(MAX_STREAMS, services->metrics);
     if (!services->slots) return gs_error(GS_RESOURCE_EXHAUSTED, "api: out of memory");
@@ -150,7 +152,7 @@ static gs_status start_server(gs_api *api, const gs_api_options *options) {
     if (!api->local_names_only && !options->insecure_no_auth)
         return gs_error(GS_FAILED_PRECONDITION,
                         "http address %s is not a loopback one, and nobody would have to show "
-                        "credentials; --insecure-no-auth allows it",
+                        "credentials; gradsync-api --insecure-no-auth serves it behind a proxy",
                         address);
     gs_http_server_options server = {.address = address,
                                      .request_ms = options->request_ms,

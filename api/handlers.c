@@ -10,7 +10,7 @@
 #include "api/request_fields.h"
 #include "api/route_call.h"
 
-enum { HEALTH_MS = 2000, METRICS_MS = 5000 };
+enum { HEALTH_MS = 2000, METRICS_MS = 5000, LOOP_SECONDS = 5 };
 
 void gs_handle_forward(gs_route_call *call) {
     gs_json *reply = NULL;
@@ -149,9 +149,14 @@ static void answer_text(gs_route_call *call, int status, const char *type, const
     gs_strbuf_puts(&call->response->body, text);
 }
 
-// This process serves: that is all it says. The coordinator's health is /readyz.
+// This process serves; and inside the coordinator also that its loop turns, which the channel to it
+// notices within 3 s. Never asks, so never waits. Whether jobs are accepted is /readyz.
 void gs_handle_livez(gs_route_call *call) {
-    answer_text(call, 200, "text/plain; charset=utf-8", "ok\n");
+    const gs_api_services *services = call->services;
+    bool beginning = gs_now_ns() - services->begin_ns < LOOP_SECONDS * GS_NS_PER_SEC;
+    bool stands = services->hosted && !beginning && !gs_rpc_client_connected(services->client);
+    answer_text(call, stands ? 503 : 200, "text/plain; charset=utf-8",
+                stands ? "the coordinator's loop does not turn\n" : "ok\n");
 }
 
 static void write_checks(gs_strbuf *out, const gs_json *health, bool only_failed) {

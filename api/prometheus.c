@@ -157,6 +157,7 @@ void gs_prometheus_page_add_family(gs_prometheus_page *page, const gs_json *fami
         find_family(page, gs_json_string_or(family_json, "name", ""), known ? type : "untyped",
                     gs_json_string_or(family_json, "help", ""));
     if (!family) return;
+    gs_strbuf_puts(&family->series, gs_json_string_or(family_json, "text", ""));
     const gs_json *series = gs_json_get(family_json, "series");
     for (size_t i = 0; i < gs_json_count(series); i++)
         add_json_series(family, gs_json_at(series, i));

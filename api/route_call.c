@@ -39,10 +39,19 @@ static bool read_number(const gs_query_param *param, const char *text, double *v
            *value <= param->most;
 }
 
-static bool is_word(const gs_query_param *param, const char *text) {
+static bool is_word(const gs_query_param *param, const char *text, size_t len) {
     for (const char *const *word = param->words; word && *word; word++)
-        if (strcmp(*word, text) == 0) return true;
+        if (strlen(*word) == len && strncmp(*word, text, len) == 0) return true;
     return false;
+}
+
+static bool are_words(const gs_query_param *param, const char *text) {
+    for (;;) {
+        size_t len = strcspn(text, ",");
+        if (!is_word(param, text, len)) return false;
+        if (text[len] == '\0') return true;
+        text += len + 1;
+    }
 }
 
 static gs_json *split_words(const char *text, const gs_json *before) {
@@ -69,13 +78,13 @@ static gs_json *read_value(const gs_query_param *param, const char *text, const 
         if (*text == '\0' || strcmp(text, "true") == 0) return gs_json_new_bool(true);
         return strcmp(text, "false") == 0 ? gs_json_new_bool(false) : NULL;
     case GS_QUERY_WORD:
-        return is_word(param, text) ? gs_json_new_string(text) : NULL;
+        return is_word(param, text, strlen(text)) ? gs_json_new_string(text) : NULL;
     case GS_QUERY_WORDS:
         return split_words(text, before);
     case GS_QUERY_STRING:
         break;
     }
-    return gs_json_new_string(text);
+    return !param->words || are_words(param, text) ? gs_json_new_string(text) : NULL;
 }
 
 static const char *describe_type(const gs_query_param *param, char text[160]) {
@@ -176,7 +185,12 @@ bool gs_route_call_rpc(gs_route_call *call, gs_method method, const gs_json *req
     // Nobody there to be late is not the same as being late.
     if (status.code == GS_DEADLINE_EXCEEDED && !gs_rpc_client_connected(client))
         status = gs_error(GS_UNAVAILABLE, "no connection to the coordinator");
-    gs_problem_answer_status(call->response, call->request->id, status, *reply);
+    // Without a body it can only be a parameter that was wrong.
+    if (status.code == GS_INVALID_ARGUMENT && !call->match->route->body)
+        gs_problem_answer(call->response, call->request->id, gs_problem_find("bad_parameter"),
+                          status.message, *reply);
+    else
+        gs_problem_answer_status(call->response, call->request->id, status, *reply);
     gs_json_release(*reply);
     *reply = NULL;
     return false;
@@ -208,19 +222,30 @@ static void add_tag(gs_route_call *call) {
     gs_strbuf_clear(&response->body);
 }
 
-// The address of the next page, when the reply names one.
+static void write_escaped(gs_strbuf *out, const char *text) {
+    for (const char *c = text; *c; c++) {
+        bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
+                     (*c >= '0' && *c <= '9') || strchr("-_.~", *c);
+        gs_strbuf_printf(out, plain ? "%c" : "%%%02X", (unsigned char)*c);
+    }
+}
+
+static bool write_filter(void *ctx, const char *name, const char *value) {
+    gs_strbuf *link = ctx;
+    if (strcmp(name, "cursor") == 0) return true;
+    gs_strbuf_printf(link, "&%s=", name);
+    write_escaped(link, value);
+    return true;
+}
+
+// The address of the next page, when the reply names one: this one's, with another cursor.
 static void add_link(gs_route_call *call, const gs_json *reply) {
     const char *cursor = gs_json_string_or(reply, "next_cursor", NULL);
     if (!cursor) return;
     gs_strbuf link = {0};
     gs_strbuf_printf(&link, "<%s?cursor=", call->request->path);
-    for (const char *c = cursor; *c; c++) {
-        bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
-                     (*c >= '0' && *c <= '9') || strchr("-_.~", *c);
-        gs_strbuf_printf(&link, plain ? "%c" : "%%%02X", (unsigned char)*c);
-    }
-    const char *limit = gs_http_query(call->request, "limit");
-    if (limit) gs_strbuf_printf(&link, "&limit=%s", limit);
+    write_escaped(&link, cursor);
+    gs_http_each_query(call->request, write_filter, &link);
     gs_strbuf_puts(&link, ">; rel=\"next\"");
     if (link.len < sizeof call->response->headers[0].value)
         gs_http_set_header(call->response, "Link", gs_strbuf_text(&link));

@@ -17,6 +17,8 @@ typedef struct gs_api_services {  // borrowed by all requests
     gs_api_metrics *metrics;
     gs_event_hubs *hubs;
     gs_stream_slots *slots;
+    bool hosted;  // by the coordinator: its loop is this process's loop
+    int64_t begin_ns;
 } gs_api_services;
 
 typedef struct gs_route_call {

@@ -32,7 +32,7 @@ typedef struct gs_query_param {
     gs_query_type type;
     const char *member;  // of the RPC request; NULL: for the handler alone
     double least, most;  // of numbers
-    const char *const *words;
+    const char *const *words;  // of a WORD, and of a STRING that is a list of them: "a,b"
     const char *help;
 } gs_query_param;
 

@@ -9,6 +9,8 @@
 #define TEXT                                                                                       \
     { "text/plain" }
 
+static const char *const states[] = {"queued",   "starting",  "running", "recovering", "paused",
+                                     "stopping", "succeeded", "failed",  "cancelled",  NULL};
 static const char *const orders[] = {"asc", "desc", NULL};
 static const char *const streams[] = {"stdout", "stderr", "log", NULL};
 static const char *const levels[] = {"debug", "info", "warn", "warning", "error", NULL};
@@ -22,7 +24,7 @@ static const gs_query_param create_query[] = {
     {.name = "dry_run",
      .type = GS_QUERY_BOOL,
      .member = "dry_run",
-     .help = "Only validate; answers 200 with the filled-in specification and a plan preview."},
+     .help = "Only validate; answers 200 with the filled-in specification."},
     {0}};
 static const gs_query_param list_query[] = {
     {.name = "limit",
@@ -37,7 +39,10 @@ static const gs_query_param list_query[] = {
      .member = "order",
      .words = orders,
      .help = "By creation time; newest first unless asc."},
-    {.name = "state", .member = "state", .help = "States, separated by commas."},
+    {.name = "state",
+     .member = "state",
+     .words = states,
+     .help = "Only jobs in these states, separated by commas."},
     {.name = "name", .member = "name", .help = "A name, or a prefix and *."},
     {.name = "label",
      .type = GS_QUERY_WORDS,

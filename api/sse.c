@@ -25,7 +25,8 @@ typedef struct sse_stream {
     bool wants_snapshot, ended;
     int64_t comment_at_ns;
     gs_hub_event step;        // held back; step.data NULL: none
-    uint64_t num_held_steps;  // that `step` stands for
+    int64_t num_held_steps;   // events that `step` stands for
+    int64_t known_step;       // the last one that the client was told; -1: none
     int64_t step_at_ns;
 } sse_stream;
 
@@ -86,7 +87,10 @@ static void write_snapshot(sse_stream *stream) {
         gs_rpc_call(stream->options.client, lists_events ? GS_LIST_EVENTS : GS_GET_JOB, request,
                     &reply, gs_deadline_in_ms(RPC_MS));
     char *text = NULL;
-    if (!status.code) status = gs_json_encode(&text, NULL, reply, false);
+    if (!status.code) {
+        stream->known_step = gs_json_int_or(gs_json_get(reply, "progress"), "step", -1);
+        status = gs_json_encode(&text, NULL, reply, false);
+    }
     gs_json_release(request);
     gs_json_release(reply);
     if (!status.code) {
@@ -99,15 +103,27 @@ static void write_snapshot(sse_stream *stream) {
     free(text);
 }
 
-// {"steps_summarised":n,…}: the object's text gets a first member.
+// How many steps the held event stands for: those behind the last one that the client knows. When it
+// knows none, or training went back to a checkpoint, the events that were held.
+static int64_t count_steps(sse_stream *stream, int64_t step) {
+    int64_t before = stream->known_step;
+    stream->known_step = step;
+    return before >= 0 && step > before ? step - before : stream->num_held_steps;
+}
+
 static void write_step(sse_stream *stream) {
     if (!stream->step.data) return;
-    const char *rest = stream->step.data[0] == '{' ? stream->step.data + 1 : "}";
-    gs_strbuf data = {0};
-    gs_strbuf_printf(&data, "{\"steps_summarised\":%" PRIu64 "%s%s", stream->num_held_steps,
-                     *rest == '}' ? "" : ",", rest);
-    gs_sse_write_event(&stream->out, stream->step.id, "step", gs_strbuf_text(&data));
-    gs_strbuf_release(&data);
+    gs_json *step = NULL;
+    char *text = NULL;
+    gs_status status = gs_json_parse(&step, stream->step.data, strlen(stream->step.data));
+    if (!status.code) {
+        int64_t num_steps = count_steps(stream, gs_json_int_or(step, "step", -1));
+        gs_json_set_int(step, "steps_summarised", num_steps);
+        status = gs_json_encode(&text, NULL, step, false);
+    }
+    if (!status.code) gs_sse_write_event(&stream->out, stream->step.id, "step", text);
+    gs_json_release(step);
+    free(text);
     free(stream->step.data);
     stream->step.data = NULL;
     stream->num_held_steps = 0;
@@ -203,6 +219,7 @@ gs_status gs_sse_open(gs_http_stream *out, bool *nothing_left, const gs_sse_opti
     stream->options = *options;
     snprintf(stream->job, sizeof stream->job, "%s", options->job);
     stream->wants_snapshot = true;
+    stream->known_step = -1;
     stream->comment_at_ns = gs_now_ns() + COMMENT_SECONDS * GS_NS_PER_SEC;
     gs_status status =
         gs_event_hubs_join(&stream->hub, options->hubs, stream->job, gs_deadline_in_ms(JOIN_MS));

@@ -8,7 +8,7 @@
 
 enum {
     LOG_RPC_MS = 15000,
-    LOG_WAIT_SECONDS = 5,
+    LOG_WAIT_SECONDS = 2,  // also what a follower may delay the end of the server
     LOG_RETRY_MS = 500,
     LOG_PATIENCE_SECONDS = 60,
     DEFAULT_INTERVAL_MS = 500

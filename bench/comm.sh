@@ -2,7 +2,7 @@
 # gradsync's all-reduce beside MPI's and gloo's on this host: one table, ratios from one run.
 #
 #   bench/comm.sh [BUILD_DIR]      default build/release; needs a release build
-#   RANKS=2 ROUNDS=7 LEAST=1024 MOST=104857600 bench/comm.sh
+#   RANKS=2 ROUNDS=7 LEAST=1024 MOST=104857600 PYTHON=python3 bench/comm.sh
 #
 # Engines take turns round by round; the lower quartile over rounds counts. Peers that are not
 # installed are left out. Ranks are pinned, for gradsync and for the peers alike.
@@ -10,13 +10,15 @@ set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
 ranks=${RANKS:-2} rounds=${ROUNDS:-7} least=${LEAST:-1024} most=${MOST:-104857600}
+python=${PYTHON:-python3}
 bench=$build/bin/bench_comm
 [ -x "$bench" ] || { echo "comm.sh: $bench is not there; build it with: cmake --preset release && cmake --build --preset release" >&2; exit 1; }
 
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 [ -x "$build/bin/bench_peer_mpi" ] && command -v mpiexec >/dev/null || echo "# MPI: not installed"
-python3 -c 'import torch' 2>/dev/null || echo "# gloo: not installed (python3 has no torch)"
+has_gloo=yes
+"$python" -c 'import torch' 2>/dev/null || { has_gloo=no; echo "# gloo: not installed ($python has no torch)"; }
 
 round=0
 while [ "$round" -lt "$rounds" ]; do
@@ -26,8 +28,8 @@ while [ "$round" -lt "$rounds" ]; do
     mpiexec -n "$ranks" -bind-to core "$build/bin/bench_peer_mpi" 1 "$least" "$most" |
       sed 's/^/mpi /' >>"$results"
   fi
-  if python3 -c 'import torch' 2>/dev/null; then
-    python3 bench/peer_gloo.py "$ranks" 1 "$least" "$most" | sed 's/^/gloo /' >>"$results"
+  if [ "$has_gloo" = yes ]; then
+    "$python" bench/peer_gloo.py "$ranks" 1 "$least" "$most" | sed 's/^/gloo /' >>"$results"
   fi
   round=$((round + 1))
 done

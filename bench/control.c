@@ -1,6 +1,7 @@
 // The coordinator under load: N simulated workers in jobs of 64 ranks against a real
-// gradsync-coordinator, quiet, then scraped, then flooded with GET /v1/jobs, then beside a disk
-// that is busy with fsync.
+// gradsync-coordinator, quiet, then scraped, then flooded with GET /v1/jobs, then committing new
+// jobs to a disk that takes 200 ms for each fsync (see slow_disk.c). Its directory is made in
+// TMPDIR and left to the caller: the coordinator's log is in it.
 //
 //   bench_control COORDINATOR_PROGRAM WORKERS [SECONDS_PER_PHASE [STEP_SECONDS
 //   [HEARTBEAT_SECONDS]]]
@@ -13,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,21 +33,22 @@
 #define MAX_SAMPLES 100000
 
 typedef struct bench {
-    char dir[64], http_host[64], control[128];
+    char dir[200], flag[224];  // while `flag` exists its disk is slow
+    char http_host[64], control[128];
     int http_port;
     pid_t pid;
     gs_rpc_context *context;
     gs_rpc_client *client;
     control_workers *workers;
     // Of the phase that runs.
-    double *loop_ms, *scrape_ms;
-    int num_loop, num_scrapes;
+    double *loop_ms, *http_ms;
+    int num_loop, num_http, num_submitted;
     size_t scrape_bytes;
     atomic_ullong flooded;
 } bench;
 
 static void stop_bench(bench *b, const char *why) {
-    fprintf(stderr, "control: %s\n", why);
+    fprintf(stderr, "control: %s; see %s/log\n", why, b->dir);
     if (b->pid > 0) kill(b->pid, SIGKILL);
     exit(1);
 }
@@ -101,16 +105,21 @@ static bool read_ports(bench *b, const char *path) {
 }
 
 static void start_coordinator(bench *b, const char *program) {
-    snprintf(b->dir, sizeof b->dir, "/tmp/gradsync-bench-XXXXXX");
-    char path[96], log[96];
+    const char *parent = getenv("TMPDIR");
+    snprintf(b->dir, sizeof b->dir, "%s/gradsync-bench-XXXXXX", parent ? parent : "/tmp");
+    char path[224], log[224];
     if (!mkdtemp(b->dir)) stop_bench(b, "no directory");
     snprintf(path, sizeof path, "%s/ports", b->dir);
     snprintf(log, sizeof log, "%s/log", b->dir);
+    snprintf(b->flag, sizeof b->flag, "%s/slow", b->dir);
     b->pid = fork();
     if (b->pid == 0) {
         int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         dup2(fd, 1);
         dup2(fd, 2);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        setenv("LD_PRELOAD", SLOW_DISK_LIBRARY, 1);
+        setenv("BENCH_SLOW_DISK", b->flag, 1);
         execl(program, program, "--data-dir", b->dir, "--http", "127.0.0.1:0", "--control",
               "tcp://127.0.0.1:0", "--port-file", path, (char *)NULL);
         _exit(127);
@@ -145,18 +154,21 @@ static double rss_mib(const bench *b) {
     return found == 1 ? (double)pages * (double)sysconf(_SC_PAGESIZE) / (1 << 20) : 0;
 }
 
+static bool submit_job(bench *b, int ranks, gs_strbuf *response) {
+    char body[256];
+    snprintf(body, sizeof body,
+             "{\"name\":\"sim-%d\",\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1000000000},"
+             "\"world\":{\"min\":%d,\"max\":%d}}",
+             b->num_submitted++, ranks, ranks);
+    int status = request_http(b, "POST", "/v1/jobs", body, response);
+    return status == 201 || status == 202;
+}
+
 static void submit_jobs(bench *b, int num_workers) {
     gs_strbuf response = {0};
     for (int first = 0; first < num_workers; first += RANKS_OF_JOB) {
         int ranks = num_workers - first < RANKS_OF_JOB ? num_workers - first : RANKS_OF_JOB;
-        char body[256];
-        snprintf(
-            body, sizeof body,
-            "{\"name\":\"sim-%d\",\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1000000000},"
-            "\"world\":{\"min\":%d,\"max\":%d}}",
-            first, ranks, ranks);
-        int status = request_http(b, "POST", "/v1/jobs", body, &response);
-        if (status != 201 && status != 202) stop_bench(b, gs_strbuf_text(&response));
+        if (!submit_job(b, ranks, &response)) stop_bench(b, gs_strbuf_text(&response));
     }
     gs_strbuf_release(&response);
 }
@@ -190,10 +202,10 @@ static void probe_loop(void *ctx, const atomic_bool *stopping) {
 static void scrape(void *ctx, const atomic_bool *stopping) {
     bench *b = ctx;
     gs_strbuf response = {0};
-    while (!atomic_load(stopping) && b->num_scrapes < MAX_SAMPLES) {
+    while (!atomic_load(stopping) && b->num_http < MAX_SAMPLES) {
         int64_t begun_ns = gs_now_ns();
         int status = request_http(b, "GET", "/metrics", "", &response);
-        b->scrape_ms[b->num_scrapes++] = (double)(gs_now_ns() - begun_ns) / 1e6;
+        b->http_ms[b->num_http++] = (double)(gs_now_ns() - begun_ns) / 1e6;
         b->scrape_bytes = response.len;
         if (status != 200) fprintf(stderr, "control: /metrics answers %d\n", status);
         gs_sleep_ns(500 * GS_NS_PER_MS);
@@ -211,17 +223,22 @@ static void flood(void *ctx, const atomic_bool *stopping) {
     gs_strbuf_release(&response);
 }
 
-// Small writes, each forced out: whoever commits on this disk stands in line.
-static void burden_disk(void *ctx, const atomic_bool *stopping) {
+// Jobs that must wait for slots: nothing of them happens but their commit, which the answer waits
+// for.
+static void commit_slowly(void *ctx, const atomic_bool *stopping) {
     bench *b = ctx;
-    char path[96], data[65536];
-    memset(data, 'x', sizeof data);
-    snprintf(path, sizeof path, "%s/burden", b->dir);
-    int fd = open(path, O_WRONLY | O_CREAT, 0600);
-    while (fd >= 0 && !atomic_load(stopping)) {
-        if (pwrite(fd, data, sizeof data, 0) < 0 || fdatasync(fd) != 0) break;
-    }
+    gs_strbuf response = {0};
+    int fd = open(b->flag, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (fd >= 0) close(fd);
+    while (!atomic_load(stopping) && b->num_http < MAX_SAMPLES) {
+        int64_t begun_ns = gs_now_ns();
+        if (!submit_job(b, RANKS_OF_JOB, &response)) {
+            fprintf(stderr, "control: %s\n", gs_strbuf_text(&response));
+        }
+        b->http_ms[b->num_http++] = (double)(gs_now_ns() - begun_ns) / 1e6;
+    }
+    unlink(b->flag);
+    gs_strbuf_release(&response);
 }
 
 typedef void (*load_body)(void *ctx, const atomic_bool *stopping);
@@ -229,7 +246,8 @@ typedef void (*load_body)(void *ctx, const atomic_bool *stopping);
 static void run_phase(bench *b, int num_workers, const char *name, double seconds, load_body load,
                       int num_threads) {
     gs_thread *probe = NULL, *threads[NUM_FLOODERS] = {0};
-    b->num_loop = b->num_scrapes = 0;
+    b->num_loop = b->num_http = 0;
+    b->scrape_bytes = 0;
     atomic_store(&b->flooded, 0);
     control_workers_counts before = control_workers_count(b->workers);
     double cpu_before = cpu_seconds(b);
@@ -250,8 +268,7 @@ static void run_phase(bench *b, int num_workers, const char *name, double second
            (double)(after.received - before.received) / elapsed,
            quantile(b->loop_ms, b->num_loop, 0.5), quantile(b->loop_ms, b->num_loop, 0.99),
            quantile(b->loop_ms, b->num_loop, 1), 100 * cpu / elapsed, rss_mib(b),
-           quantile(b->scrape_ms, b->num_scrapes, 0.5),
-           b->num_scrapes ? (double)b->scrape_bytes / 1024 : 0,
+           quantile(b->http_ms, b->num_http, 0.5), (double)b->scrape_bytes / 1024,
            (double)atomic_load(&b->flooded) / elapsed, after.links_lost - before.links_lost,
            after.trainers_stepping);
     fflush(stdout);
@@ -284,6 +301,14 @@ static void connect_all(bench *b, int num_workers, double step_seconds, double h
     if (status.code) stop_bench(b, status.message);
 }
 
+// Two descriptors for each worker, one here and one in the coordinator, which inherits this.
+static void raise_descriptor_limit(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) {
         fprintf(stderr,
@@ -295,8 +320,9 @@ int main(int argc, char **argv) {
     double seconds = argc > 3 ? atof(argv[3]) : 10;
     static bench b;
     b.loop_ms = calloc(MAX_SAMPLES, sizeof(double));
-    b.scrape_ms = calloc(MAX_SAMPLES, sizeof(double));
-    if (!b.loop_ms || !b.scrape_ms) stop_bench(&b, "out of memory");
+    b.http_ms = calloc(MAX_SAMPLES, sizeof(double));
+    if (!b.loop_ms || !b.http_ms) stop_bench(&b, "out of memory");
+    raise_descriptor_limit();
     start_coordinator(&b, argv[1]);
     connect_all(&b, num_workers, argc > 4 ? atof(argv[4]) : 1, argc > 5 ? atof(argv[5]) : 1);
     submit_jobs(&b, num_workers);
@@ -304,13 +330,13 @@ int main(int argc, char **argv) {
     run_phase(&b, num_workers, "quiet", seconds, NULL, 0);
     run_phase(&b, num_workers, "scraped", seconds, scrape, 1);
     run_phase(&b, num_workers, "flooded", seconds, flood, NUM_FLOODERS);
-    run_phase(&b, num_workers, "fsync", seconds, burden_disk, 1);
+    run_phase(&b, num_workers, "slowdisk", seconds, commit_slowly, 1);
     control_workers_stop(b.workers);
     gs_rpc_client_close(b.client);
     gs_rpc_context_destroy(b.context);
     kill(b.pid, SIGKILL);
     waitpid(b.pid, NULL, 0);
     free(b.loop_ms);
-    free(b.scrape_ms);
+    free(b.http_ms);
     return 0;
 }

@@ -31,6 +31,11 @@ bool gs_agent_alive(const gs_coordinator *coordinator, const gs_agent *agent) {
     return agent->stream || gs_now_ns() - agent->lost_ns < coordinator->timing.agent_dead_ns;
 }
 
+bool gs_agent_holds(const gs_agent *agent, const gs_member *member) {
+    return member->slot < agent->num_slots &&
+           agent->slots[member->slot].incarnation == member->incarnation;
+}
+
 int gs_agent_free_slots(const gs_agent *agent) {
     int count = 0;
     for (int i = 0; agent->stream && i < agent->num_slots; i++) {
@@ -227,10 +232,7 @@ static void notice_missing(gs_coordinator *coordinator, gs_agent *agent) {
         for (int m = 0; run && m < run->num_members; m++) {
             gs_member *member = &run->members[m];
             if (member->exited || strcmp(member->worker, agent->name) != 0) continue;
-            if (member->slot < agent->num_slots &&
-                agent->slots[member->slot].incarnation == member->incarnation) {
-                continue;
-            }
+            if (gs_agent_holds(agent, member)) continue;
             gs_member_exited(coordinator, member, -1, 0, NULL);
         }
     }

@@ -25,6 +25,7 @@ gs_agent *gs_agents_find(gs_coordinator *coordinator, const char *name);
 gs_agent *gs_agents_of_incarnation(gs_coordinator *coordinator, uint64_t incarnation);
 // Connected, or away for so short that it counts as there.
 bool gs_agent_alive(const gs_coordinator *coordinator, const gs_agent *agent);
+bool gs_agent_holds(const gs_agent *agent, const gs_member *member);  // it has been told to start it
 int gs_agent_free_slots(const gs_agent *agent);  // 0 while not connected
 void gs_agents_release_all(gs_coordinator *coordinator);
 void gs_agents_tick(gs_coordinator *coordinator);

@@ -230,6 +230,23 @@ static void apply_retention(gs_coordinator *coordinator, gs_job *job) {
     }
 }
 
+void gs_checkpoints_drop_missing(gs_coordinator *coordinator, gs_job *job) {
+    char directory[1100], path[1400];
+    gs_checkpoints_job_directory(directory, sizeof directory, coordinator, job);
+    for (size_t i = 0; i < job->checkpoints->count; i++) {
+        gs_checkpoint *item = &job->checkpoints->items[i];
+        if (item->state != GOOD) continue;
+        snprintf(path, sizeof path, "%s/%s/MANIFEST.json", directory, item->directory);
+        if (access(path, F_OK) == 0) continue;
+        job->checkpoints->facts.failures_digest++;
+        delete_checkpoint(coordinator, job, item);
+        gs_event_add(coordinator, job, NULL, GS_SEVERITY_ERROR, "RestoredOlderCheckpoint",
+                     "checkpoint %s is gone, or was found damaged and is now bad-%s; the newest "
+                     "that is left is of step %lld (-1: none)",
+                     item->directory, item->directory, (long long)gs_checkpoints_newest_step(job));
+    }
+}
+
 static gs_status verify_files(gs_write *base, gs_job_store *store) {
     (void)store;
     gs_checkpoint_write *write = (gs_checkpoint_write *)base;

@@ -59,14 +59,18 @@ static gs_status write_behind(gs_write *base, gs_job_store *store) {
     return gs_job_store_put_job(store, write->job, write->body);
 }
 
-static void written_behind(gs_write *base, gs_status status) {
-    gs_behind_write *write = (gs_behind_write *)base;
-    gs_coordinator *coordinator = write->coordinator;
+void gs_coordinator_note_store(gs_coordinator *coordinator, gs_status status) {
     if (status.code && !coordinator->store_failed) {
         gs_log_error("store cannot be written", "reason=\"%s\"", status.message);
     }
     coordinator->store_failed = status.code != GS_OK;
     snprintf(coordinator->store_error, sizeof coordinator->store_error, "%s", status.message);
+}
+
+static void written_behind(gs_write *base, gs_status status) {
+    gs_behind_write *write = (gs_behind_write *)base;
+    gs_coordinator *coordinator = write->coordinator;
+    gs_coordinator_note_store(coordinator, status);
     gs_job *job = status.code && write->job ? gs_jobs_by_id(coordinator, write->job) : NULL;
     if (job && !job->dirty) {  // again, later
         job->dirty = true;
@@ -227,7 +231,10 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
     gs_coordinator *coordinator = calloc(1, sizeof *coordinator);
     if (!coordinator) return gs_error(GS_RESOURCE_EXHAUSTED, "coordinator: out of memory");
     coordinator->timing = options->timing ? *options->timing : gs_timing_default;
-    snprintf(coordinator->data_dir, sizeof coordinator->data_dir, "%s", options->data_dir);
+    // The database refuses paths with symbolic links in them.
+    char *real = realpath(options->data_dir, NULL);
+    snprintf(coordinator->data_dir, sizeof coordinator->data_dir, "%s", real ? real : options->data_dir);
+    free(real);
     snprintf(coordinator->checkpoints_dir, sizeof coordinator->checkpoints_dir, "%s",
              options->checkpoints_dir);
     coordinator->started_ns = coordinator->turned_ns = gs_now_ns();
@@ -294,8 +301,8 @@ static void run_timers(gs_coordinator *coordinator) {
     coordinator->loop_lag_seconds = late_ns > 0 ? (double)late_ns / GS_NS_PER_SEC : 0;
     if (late_ns > coordinator->timing.suspect_ns) {
         gs_log_warn("loop stood still", "milliseconds=%lld", (long long)(late_ns / GS_NS_PER_MS));
-        gs_verdicts_forget_ages(coordinator);
     }
+    if (late_ns > TURN_MS * GS_NS_PER_MS) gs_verdicts_skip_time(coordinator, late_ns);
     gs_agents_tick(coordinator);
     gs_verdicts_tick(coordinator);
     gs_runs_end_finished(coordinator);
@@ -310,7 +317,7 @@ static void run_timers(gs_coordinator *coordinator) {
 
 gs_status gs_coordinator_turn(gs_coordinator *coordinator) {
     gs_deadline deadline = {coordinator->turned_ns + TURN_MS * GS_NS_PER_MS};
-    gs_deadline wait = coordinator->pages ? gs_deadline_in_ns(0) : deadline;
+    gs_deadline wait = coordinator->page ? gs_deadline_in_ns(0) : deadline;
     GS_TRY(gs_rpc_server_turn(coordinator->server, coordinator->wake_fd, wait));
     uint64_t wakes;
     ssize_t got = read(coordinator->wake_fd, &wakes, sizeof wakes);
@@ -320,7 +327,7 @@ gs_status gs_coordinator_turn(gs_coordinator *coordinator) {
         gs_runs_end_finished(coordinator);
         gs_launch_waiting(coordinator);
     }
-    gs_metrics_pages_turn(coordinator);
+    gs_metrics_page_turn(coordinator);
     if (gs_deadline_passed(deadline)) run_timers(coordinator);
     return gs_ok();
 }
@@ -329,7 +336,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     if (!coordinator) return;
     if (coordinator->server) {
         gs_watch_end_all(coordinator, "server_shutdown");
-        gs_metrics_pages_destroy(coordinator);
+        gs_metrics_page_destroy(coordinator);
         for (size_t i = 0; i < coordinator->num_jobs; i++) {
             gs_job_log_tick(coordinator, coordinator->jobs[i]);
         }

@@ -52,7 +52,7 @@ typedef struct gs_coordinator {
     gs_watchers *watchers;
     gs_keys *keys;
     gs_metrics *metrics;
-    gs_metrics_page *pages;  // asked for, not sent yet
+    gs_metrics_page *page;  // owned; NULL while nobody asks for metrics
 
     int64_t started_ns, turned_ns, swept_ns;
     double loop_lag_seconds;
@@ -82,5 +82,7 @@ int64_t gs_coordinator_heartbeat_ns(const gs_coordinator *coordinator);
 void gs_coordinator_touch(gs_coordinator *coordinator, gs_job *job);
 // The same, written in this turn: what a restart wants to find.
 void gs_coordinator_touch_now(gs_coordinator *coordinator, gs_job *job);
+// What the store answered to a write: readiness shows it.
+void gs_coordinator_note_store(gs_coordinator *coordinator, gs_status status);
 
 #endif

@@ -34,8 +34,9 @@ gs_status gs_data_dir_lock(int *lock_fd, const char *path) {
     if (file < 0) return gs_error_from_errno(errno, "data_dir: %s", lock_path);
     char holder[32] = "";
     if (flock(file, LOCK_EX | LOCK_NB) != 0) {
-        gs_status status = gs_error_from_errno(errno, "data_dir: %s", lock_path);
-        if (errno == EWOULDBLOCK) {
+        int reason = errno;
+        gs_status status = gs_error_from_errno(reason, "data_dir: %s", lock_path);
+        if (reason == EWOULDBLOCK) {
             ssize_t got = pread(file, holder, sizeof holder - 1, 0);
             holder[strcspn(got > 0 ? holder : "", "\n")] = '\0';
             status = gs_error(GS_FAILED_PRECONDITION,

@@ -80,7 +80,8 @@ typedef struct gs_job {
     gs_job_log *log;              // owned
     gs_checkpoints *checkpoints;  // owned
 
-    int ranks_shown;  // most ranks that the metrics page has shown
+    int ranks_shown;   // most ranks that the metrics page has shown
+    bool on_page;      // its series are on the metrics page
 
     bool dirty;  // must be written
     int64_t dirty_since_ns;

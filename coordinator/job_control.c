@@ -18,6 +18,8 @@
 #include "core/log.h"
 #include "core/random.h"
 
+#define MAX_GRACE_SECONDS 86400
+
 bool gs_jobs_add(gs_coordinator *coordinator, gs_job *job) {
     if (coordinator->num_jobs == coordinator->max_jobs) {
         size_t max_jobs = coordinator->max_jobs ? coordinator->max_jobs * 2 : 64;
@@ -215,17 +217,34 @@ static void drop_job(gs_coordinator *coordinator, gs_job *job, bool purge) {
     gs_job_destroy(job);
 }
 
+static gs_json *code_details(const char *code, const char *hint) {
+    gs_json *details = gs_json_new_object();
+    gs_json_set_string(details, "code", code);
+    gs_json_set_string(details, "hint", hint);
+    return details;
+}
+
+static gs_json *store_details(gs_status status) {
+    if (status.code != GS_RESOURCE_EXHAUSTED) return NULL;
+    return code_details("storage_full", "free space below the data directory; training goes on");
+}
+
 static void job_written(gs_write *base, gs_status status) {
     gs_job_write *write = (gs_job_write *)base;
     gs_coordinator *coordinator = write->coordinator;
     gs_job *job = gs_jobs_by_id(coordinator, write->job);
     gs_key *key = write->key ? gs_keys_find(coordinator->keys, write->key, 0) : NULL;
     if (key) key->in_flight = 0;
+    gs_coordinator_note_store(coordinator, status);
     if (status.code) {
         if (write->key) gs_keys_remove(coordinator->keys, write->key);
         if (write->creates && job) drop_job(coordinator, job, false);
-        else if (job) job->held_back = false;
-        if (write->call) gs_rpc_reply(write->call, status, NULL);
+        else if (job) {  // what the request changed is written behind
+            job->held_back = false;
+            job->dirty = true;
+            job->dirty_since_ns = gs_now_ns() + GS_NS_PER_SEC;
+        }
+        if (write->call) gs_rpc_reply(write->call, status, store_details(status));
     } else if (write->deletes) {
         bool purge = write->purges;
         if (job) drop_job(coordinator, job, purge);
@@ -249,13 +268,6 @@ static void submit_job_write(gs_coordinator *coordinator, gs_rpc_call_handle *ca
     write->call = call;
     gs_held_keep(&write->held, call, forget_call, write);
     gs_writer_submit(coordinator->writer, &write->base);
-}
-
-static gs_json *code_details(const char *code, const char *hint) {
-    gs_json *details = gs_json_new_object();
-    gs_json_set_string(details, "code", code);
-    gs_json_set_string(details, "hint", hint);
-    return details;
 }
 
 static void reply_dry_run(gs_rpc_call_handle *call, gs_json *spec_json) {
@@ -407,6 +419,12 @@ void gs_stop_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     if (!status.code && strcmp(mode, "graceful") != 0 && strcmp(mode, "now") != 0) {
         status = gs_error(GS_INVALID_ARGUMENT, "mode: must be graceful or now");
     }
+    double grace_seconds = gs_json_double_or(
+        request, "grace_seconds", (double)coordinator->timing.drain_ns / GS_NS_PER_SEC);
+    if (!status.code && !(grace_seconds >= 0 && grace_seconds <= MAX_GRACE_SECONDS)) {
+        status = gs_error(GS_INVALID_ARGUMENT, "grace_seconds: must be between 0 and %d",
+                          MAX_GRACE_SECONDS);
+    }
     gs_job_write *write = status.code ? NULL : calloc(1, sizeof *write);
     if (!status.code && !write) status = gs_error(GS_RESOURCE_EXHAUSTED, "stop job: out of memory");
     if (!status.code && gs_job_state_terminal(job->state)) {  // idempotent
@@ -415,11 +433,9 @@ void gs_stop_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
         return;
     }
     if (!status.code) {
-        double grace = gs_json_double_or(request, "grace_seconds",
-                                         (double)coordinator->timing.drain_ns / GS_NS_PER_SEC);
         gs_job_stop(coordinator, job, !strcmp(mode, "now"),
                     !strcmp(outcome, "succeeded") ? GS_JOB_SUCCEEDED : GS_JOB_CANCELLED,
-                    "StoppedByUser", grace);
+                    "StoppedByUser", grace_seconds);
         write->job = job->id;
         status = gs_job_to_record(&write->body, job);
         job->dirty = false;

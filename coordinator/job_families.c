@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/checkpoints.h"
@@ -11,6 +12,7 @@
 
 #define MAX_RANKS 64
 #define MAX_BUCKETS 64
+#define NUM_JOB_SLICES 5  // before those of its ranks
 
 #define JOB_FAMILY(id, text, kind, ...)                                                            \
     static const gs_metric_family id = {                                                           \
@@ -92,6 +94,17 @@ JOB_FAMILY(gradsync_checkpoint_last_verified_timestamp_seconds, "When one was la
            GS_GAUGE);
 JOB_FAMILY(gradsync_checkpoint_failures_total, "Checkpoints that failed.", GS_COUNTER, "cause");
 
+// What is left of the families of ranks where there are many.
+JOB_FAMILY(gradsync_ranks_lag_seconds, "Lag of the ranks.", GS_GAUGE, "stat");
+JOB_FAMILY(gradsync_ranks_wait_seconds, "Time that ranks waited for others so far.", GS_GAUGE, "stat");
+JOB_FAMILY(gradsync_ranks_comm_busy_seconds, "Time with a collective in flight so far.", GS_GAUGE,
+           "stat");
+JOB_FAMILY(gradsync_ranks_comm_exposed_seconds, "Exposed communication of ranks so far.", GS_GAUGE,
+           "stat");
+JOB_FAMILY(gradsync_ranks_comm_overlap_ratio, "Overlap of the last step.", GS_GAUGE, "stat");
+JOB_FAMILY(gradsync_ranks_silence_seconds, "Time since a rank was last heard.", GS_GAUGE, "stat");
+JOB_FAMILY(gradsync_ranks_resident_memory_bytes, "Resident memory of the ranks.", GS_GAUGE, "stat");
+
 typedef struct gs_job_page {
     gs_metrics *metrics;
     gs_job *job;
@@ -167,6 +180,10 @@ static void refresh_work(const gs_job_page *page) {
     bool known = false;
     double eval_loss = gs_job_metrics_eval_loss(metrics, &known);
     if (known) set(page, &gradsync_job_eval_loss, eval_loss);
+}
+
+static void refresh_histograms(const gs_job_page *page) {
+    const gs_job_metrics *metrics = page->job->metrics;
     gs_histogram histogram;
     gs_job_metrics_histogram(metrics, &histogram, "step_histogram");
     gs_metric_set_histogram(series_of(page, &gradsync_step_duration_seconds, NULL, NULL), &histogram);
@@ -178,19 +195,27 @@ static void refresh_work(const gs_job_page *page) {
 static void refresh_buckets(const gs_job_page *page) {
     const gs_json *buckets = gs_json_get(page->job->plan, "buckets");
     size_t count = gs_json_count(buckets);
-    double elements = 0;
+    double elements = 0, other_bytes = 0, other_tensors = 0;
     for (size_t i = 0; i < count; i++) {
         const gs_json *bucket = gs_json_at(buckets, i);
         const gs_json *tensors = gs_json_get(bucket, "tensors");
         for (size_t k = 0; k < gs_json_count(tensors); k++) {
             elements += gs_json_double_or(gs_json_at(tensors, k), "elements", 0);
         }
-        if (i >= MAX_BUCKETS) continue;
+        if (i >= MAX_BUCKETS) {
+            other_bytes += gs_json_double_or(bucket, "bytes", 0);
+            other_tensors += (double)gs_json_count(tensors);
+            continue;
+        }
         char name[24];
         snprintf(name, sizeof name, "%zu", i);
         set_one(page, &gradsync_bucket_bytes, name, gs_json_double_or(bucket, "bytes", 0));
         set_one(page, &gradsync_bucket_tensors, name, (double)gs_json_count(tensors));
         set_one(page, &gradsync_bucket_plan_position, name, (double)i);
+    }
+    if (count > MAX_BUCKETS) {
+        set_one(page, &gradsync_bucket_bytes, "other", other_bytes);
+        set_one(page, &gradsync_bucket_tensors, "other", other_tensors);
     }
     set(page, &gradsync_job_buckets, (double)count);
     set(page, &gradsync_job_parameters, elements);
@@ -200,7 +225,7 @@ static void refresh_buckets(const gs_job_page *page) {
         const gs_json *bucket = gs_json_at(reported, i);
         int64_t index = gs_json_int_or(bucket, "index", -1);
         char name[24] = "other";
-        if (index >= 0) snprintf(name, sizeof name, "%lld", (long long)index);
+        if (index >= 0 && index < MAX_BUCKETS) snprintf(name, sizeof name, "%lld", (long long)index);
         set_one(page, &gradsync_bucket_ready_offset_seconds, name,
                 gs_json_double_or(bucket, "ready_seconds", 0));
         set_one(page, &gradsync_reduce_algorithm_bandwidth_bytes_per_second, name,
@@ -272,28 +297,97 @@ static void refresh_checkpoints(const gs_job_page *page) {
         (double)facts->last_verified_ms / 1000);
 }
 
-void gs_job_families_refresh(gs_coordinator *coordinator, gs_job *job) {
-    gs_job_page page = {coordinator->metrics, job};
-    refresh_identity(&page);
-    refresh_work(&page);
-    refresh_buckets(&page);
-    refresh_checkpoints(&page);
+static void refresh_compression(const gs_job_page *page) {
     double payload = 0, wire = 0;
-    int ranks = gs_job_metrics_world_size(job->metrics);
+    int ranks = gs_job_metrics_world_size(page->job->metrics);
     for (int i = 0; i < ranks && i < MAX_RANKS; i++) {
-        refresh_rank(&page, i);
-        payload += gs_job_metrics_total(job->metrics, i, "payload_bytes");
-        wire += gs_job_metrics_total(job->metrics, i, "wire_bytes");
+        payload += gs_job_metrics_total(page->job->metrics, i, "payload_bytes");
+        wire += gs_job_metrics_total(page->job->metrics, i, "wire_bytes");
     }
-    set(&page, &gradsync_compression_ratio, wire > 0 ? payload / wire : 1);
-    int members = job->run ? job->run->num_members : 0;
-    if (members > MAX_RANKS) members = MAX_RANKS;
-    for (int i = 0; i < members; i++) refresh_member(&page, i);
-    // Ranks that a smaller generation no longer has are down, not forgotten.
-    for (int i = members; i < job->ranks_shown; i++) {
+    set(page, &gradsync_compression_ratio, wire > 0 ? payload / wire : 1);
+}
+
+// Ranks that a smaller generation no longer has are down, not forgotten.
+static void show_gone_ranks(const gs_job_page *page, int members) {
+    for (int i = members; i < page->job->ranks_shown; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
-        set_one(&page, &gradsync_worker_up, name, 0);
+        set_one(page, &gradsync_worker_up, name, 0);
     }
-    if (members > job->ranks_shown) job->ranks_shown = members;
+    if (members > page->job->ranks_shown) page->job->ranks_shown = members;
+}
+
+typedef struct gs_rank_quantity {
+    const gs_metric_family *family;
+    const char *total;  // name of a total; NULL: of the function below
+} gs_rank_quantity;
+
+static const gs_rank_quantity quantities[] = {
+    {&gradsync_ranks_wait_seconds, "wait_seconds"},
+    {&gradsync_ranks_comm_busy_seconds, "comm_busy_seconds"},
+    {&gradsync_ranks_comm_exposed_seconds, "comm_exposed_seconds"},
+    {&gradsync_ranks_lag_seconds, NULL},
+    {&gradsync_ranks_comm_overlap_ratio, NULL},
+    {&gradsync_ranks_silence_seconds, NULL},
+    {&gradsync_ranks_resident_memory_bytes, NULL},
+};
+#define NUM_QUANTITIES (int)(sizeof quantities / sizeof quantities[0])
+
+static double quantity_of(const gs_job_page *page, const gs_rank_quantity *quantity, int rank) {
+    const gs_job_metrics *metrics = page->job->metrics;
+    if (quantity->total) return gs_job_metrics_total(metrics, rank, quantity->total);
+    if (quantity->family == &gradsync_ranks_lag_seconds) {
+        return gs_job_metrics_lag_seconds(metrics, rank);
+    }
+    if (quantity->family == &gradsync_ranks_comm_overlap_ratio) {
+        double ratio = gs_json_double_or(gs_job_metrics_report(metrics, rank), "overlap_ratio", 0);
+        return isfinite(ratio) ? ratio : 0;
+    }
+    const gs_run *run = page->job->run;
+    if (!run || rank >= run->num_members) return 0;
+    const gs_member *member = &run->members[rank];
+    if (quantity->family == &gradsync_ranks_resident_memory_bytes) return (double)member->rss_bytes;
+    return (double)(gs_now_ns() - member->heard_ns) / GS_NS_PER_SEC;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static void refresh_quantity(const gs_job_page *page, const gs_rank_quantity *quantity, int ranks) {
+    double *values = malloc((size_t)ranks * sizeof *values);
+    if (!values) return;  // the page keeps what it had
+    for (int i = 0; i < ranks; i++) values[i] = quantity_of(page, quantity, i);
+    qsort(values, (size_t)ranks, sizeof *values, compare_doubles);
+    double median = (values[(ranks - 1) / 2] + values[ranks / 2]) / 2;
+    set_one(page, quantity->family, "max", values[ranks - 1]);
+    set_one(page, quantity->family, "median", median);
+    free(values);
+}
+
+bool gs_job_families_refresh_slice(gs_coordinator *coordinator, gs_job *job, int slice) {
+    static void (*const job_slices[NUM_JOB_SLICES])(const gs_job_page *) = {
+        refresh_identity, refresh_work, refresh_histograms, refresh_buckets, refresh_checkpoints};
+    gs_job_page page = {coordinator->metrics, job};
+    if (slice < NUM_JOB_SLICES) {
+        job_slices[slice](&page);
+        return true;
+    }
+    int reported = gs_job_metrics_world_size(job->metrics);
+    int members = job->run ? job->run->num_members : 0;
+    int ranks = reported > members ? reported : members, index = slice - NUM_JOB_SLICES;
+    bool many = ranks > MAX_RANKS;
+    if (index >= (many ? NUM_QUANTITIES : ranks)) {
+        refresh_compression(&page);
+        show_gone_ranks(&page, many ? 0 : members);
+        return false;
+    }
+    if (many) {
+        refresh_quantity(&page, &quantities[index], ranks);
+    } else {
+        if (index < reported) refresh_rank(&page, index);
+        if (index < members) refresh_member(&page, index);
+    }
+    return true;
 }

@@ -4,7 +4,8 @@
 
 #include "coordinator/coordinator.h"
 
-// Sets every series of the job that this version can feed.
-void gs_job_families_refresh(gs_coordinator *coordinator, gs_job *job);
+// Sets the series of the job that this version can feed, a slice at a time: 0 is the first, false
+// after the last one. Above 64 ranks those of single ranks are replaced by largest and median.
+bool gs_job_families_refresh_slice(gs_coordinator *coordinator, gs_job *job, int slice);
 
 #endif

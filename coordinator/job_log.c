@@ -367,6 +367,7 @@ void gs_read_logs(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
         return;
     }
     double wait_seconds = gs_json_double_or(request, "wait_seconds", 0);
+    if (!(wait_seconds >= 0)) wait_seconds = 0;
     if (wait_seconds > 60) wait_seconds = 60;
     reader->coordinator = coordinator;
     reader->job = job->id;

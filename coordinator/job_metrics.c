@@ -304,11 +304,17 @@ void gs_step(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const
     if (isfinite(step_seconds) && step_seconds > job->run->longest_step_seconds) {
         job->run->longest_step_seconds = step_seconds;
     }
-    gs_member_progressed(coordinator, member, gs_json_int_or(request, "step", 0));
+    gs_member_progressed(coordinator, member, gs_member_step_of(request, "step", 0));
     if (rank != 0) return;
     update_lags(metrics);
     take_history(coordinator, job, request);
     publish_step(coordinator, job, request);
+}
+
+// A whole number that every JSON reader keeps exact.
+static int64_t to_whole(double value) {
+    const double most = 9007199254740992.0;
+    return value > most ? (int64_t)most : value > 0 ? (int64_t)value : 0;
 }
 
 static gs_json *sum_totals(const gs_job_metrics *metrics) {
@@ -316,14 +322,14 @@ static gs_json *sum_totals(const gs_job_metrics *metrics) {
     static const char *const summed[] = {"payload_bytes", "wire_bytes", "order_mismatches", "nonfinite"};
     gs_json *totals = gs_json_new_object();
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {  // the same on every rank
-        gs_json_set_int(totals, names[i], (int64_t)gs_job_metrics_total(metrics, 0, names[i]));
+        gs_json_set_int(totals, names[i], to_whole(gs_job_metrics_total(metrics, 0, names[i])));
     }
     for (size_t i = 0; i < sizeof summed / sizeof summed[0]; i++) {
         double sum = 0;
         for (int rank = 0; rank < metrics->num_ranks; rank++) {
             sum += gs_job_metrics_total(metrics, rank, summed[i]);
         }
-        gs_json_set_int(totals, summed[i], (int64_t)sum);
+        gs_json_set_int(totals, summed[i], to_whole(sum));
     }
     return totals;
 }

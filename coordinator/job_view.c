@@ -15,8 +15,6 @@ static void set_links(gs_json *view, const char *id) {
     gs_json_set_string(links, "stream", path);
     snprintf(path, sizeof path, "/v1/jobs/%s/logs", id);
     gs_json_set_string(links, "logs", path);
-    snprintf(path, sizeof path, "/ui/#/jobs/%s", id);
-    gs_json_set_string(links, "ui", path);
     gs_json_set(view, "links", links);
 }
 

@@ -76,6 +76,10 @@ static void start_members(gs_coordinator *coordinator, gs_run *run) {
                           .class = "infrastructure"};
         gs_run_fail(coordinator, run, &blame, "worker %s could not be told to start a rank",
                     member->worker);
+        // Nobody was told of the others: there is nothing of them to wait for.
+        for (int k = i; k < run->num_members; k++) {
+            gs_member_exited(coordinator, &run->members[k], -1, 0, NULL);
+        }
         return;
     }
 }
@@ -96,6 +100,7 @@ static void launch_job(gs_coordinator *coordinator, gs_job *job, int ranks) {
     free(free_slots);
     free(taken);
     if (!run) return;  // out of memory: the next turn tries again
+    gs_checkpoints_drop_missing(coordinator, job);
     job->run = run;
     gs_run_index_members(run, &coordinator->members);
     job->slots_needed = 0;

@@ -1,11 +1,13 @@
 // gradsync-coordinator: flags, the lock on the data directory, signals, the loop, and the hosted API.
 #include <errno.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -19,6 +21,7 @@
 #include "rpc/config_file.h"
 
 #define EXIT_GRACE_SECONDS 30
+#define FILES_WANTED 12000  // one for each of 10,000 trainers, agents of 8 slots, and the API
 
 typedef struct coordinator_settings {
     char *http, *control, *data_dir, *checkpoints, *log_level, *port_file;
@@ -64,12 +67,34 @@ static void note_signal(int number) {
 
 static void raise_file_limit(void) {
     struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= 65536) return;
-    files.rlim_cur = files.rlim_max < 65536 ? files.rlim_max : 65536;
-    if (setrlimit(RLIMIT_NOFILE, &files) != 0) {
-        gs_log_warn("cannot raise the limit of open files", "limit=%llu",
-                    (unsigned long long)files.rlim_cur);
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    rlim_t before = files.rlim_cur;
+    files.rlim_cur = files.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &files) != 0) files.rlim_cur = before;
+    if (files.rlim_cur < FILES_WANTED) {
+        gs_log_warn("few files may be open: not enough for 10000 workers", "limit=%llu wanted=%d",
+                    (unsigned long long)files.rlim_cur, FILES_WANTED);
     }
+}
+
+// Found out before the coordinator epoch is taken: a start that cannot serve leaves no trace.
+static gs_status check_address_free(const char *name, const char *address) {
+    char host[256];
+    const char *colon = strrchr(address, ':');
+    bool bracketed = address[0] == '[' && colon > address + 1 && colon[-1] == ']';
+    const char *begin = address + bracketed;
+    size_t host_bytes = colon ? (size_t)(colon - bracketed - begin) : sizeof host;
+    if (host_bytes >= sizeof host) return gs_ok();  // whoever opens it says what is wrong
+    snprintf(host, sizeof host, "%.*s", (int)host_bytes, begin);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
+    if (getaddrinfo(host, colon + 1, &hints, &found) != 0) return gs_ok();
+    int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    bool taken = fd >= 0 && bind(fd, found->ai_addr, found->ai_addrlen) != 0 && errno == EADDRINUSE;
+    if (fd >= 0) close(fd);
+    freeaddrinfo(found);
+    return taken ? gs_error(GS_FAILED_PRECONDITION, "%s: address %s is in use", name, address)
+                 : gs_ok();
 }
 
 // There are no credentials in this version, so nobody but this machine may come in.
@@ -134,6 +159,9 @@ static int open_program(program_state *state, const coordinator_settings *settin
     if (status.code) return fail(EX_CONFIG, status);
     status = gs_data_dir_lock(&state->lock_fd, settings->data_dir);
     if (status.code) return fail(EX_CANTCREAT, status);
+    status = check_address_free("control", settings->control + strlen("tcp://"));
+    if (!status.code) status = check_address_free("http", settings->http);
+    if (status.code) return fail(EX_UNAVAILABLE, status);
     status = choose_checkpoints(state, settings);
     if (status.code) return fail(EX_CANTCREAT, status);
     status = gs_rpc_context_create(&state->context);

@@ -14,6 +14,8 @@
 #include "core/clock.h"
 #include "core/log.h"
 
+#define MAX_STEP ((int64_t)1 << 53)
+
 void gs_member_send_abort(gs_run *run, gs_member *member) {
     gs_json *item = gs_json_new_object();
     gs_json_set_string(item, "type", "abort");
@@ -89,13 +91,19 @@ void gs_run_fail(gs_coordinator *coordinator, gs_run *run, const gs_blame *blame
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
         if (member->exited) continue;
-        // Who stands still is ended by its agent, and so is everybody who has nothing to settle.
+        // Who stands still is ended by its agent, and so is everybody who has nothing to settle; who
+        // said Bye ends by itself.
         bool evicted = blame->evict && blame->member == member;
-        if (evicted || !trained) {
+        if (evicted || (!trained && !member->said_bye)) {
             gs_agent_stop_rank(coordinator, member, evicted || !member->said_hello, 2);
         }
         if (member->stream) gs_member_send_abort(run, member);
     }
+}
+
+int64_t gs_member_step_of(const gs_json *message, const char *key, int64_t fallback) {
+    int64_t step = gs_json_int_or(message, key, fallback);
+    return step < 0 ? 0 : step > MAX_STEP ? MAX_STEP : step;
 }
 
 void gs_member_progressed(gs_coordinator *coordinator, gs_member *member, int64_t applied_step) {
@@ -165,9 +173,10 @@ void gs_run_settle_now(gs_coordinator *coordinator, gs_run *run) {
                      "survivors of generation %u stand at step %lld%s", run->generation,
                      (long long)reached, saves ? "; one saves it" : "");
     }
-    // Whoever has not answered by now is not going to.
+    // Whoever has not answered by now is not going to. Those who said Bye have a moment (verdicts.h).
     for (int i = 0; i < run->num_members; i++) {
-        if (!run->members[i].settled) gs_agent_stop_rank(coordinator, &run->members[i], true, 0);
+        gs_member *member = &run->members[i];
+        if (!member->settled && !member->said_bye) gs_agent_stop_rank(coordinator, member, true, 0);
     }
     gs_run_enter(run, GS_RUN_ENDING,
                  saves ? coordinator->timing.save_ns : coordinator->timing.leave_ns);
@@ -189,30 +198,42 @@ static void judge_exit(gs_coordinator *coordinator, gs_run *run, gs_member *memb
                      (!strcmp(member->bye_reason, "target_reached") ||
                       !strcmp(member->bye_reason, "drained"));
     if (announced) return;
+    int rank = gs_member_rank_hint(member);
     bool error = member->exit_code > 0 && member->exit_code != 75 && member->exit_code != 76;
     gs_blame blame = {.kind = error ? GS_FAILURE_ERROR : GS_FAILURE_LOST,
                       .member = member,
                       .reason = error ? "WorkerError" : "WorkerLost"};
     if (member->bye_error[0]) {
-        gs_run_fail(coordinator, run, &blame, "rank %d: %s", member->rank, member->bye_error);
+        gs_run_fail(coordinator, run, &blame, "rank %d: %s", rank, member->bye_error);
     } else if (member->signal) {
-        gs_run_fail(coordinator, run, &blame, "rank %d on %s was ended by signal %d (%s)",
-                    member->rank, member->host, member->signal, strsignal(member->signal));
+        gs_run_fail(coordinator, run, &blame, "rank %d on %s was ended by signal %d (%s)", rank,
+                    member->host, member->signal, strsignal(member->signal));
     } else if (member->exit_code < 0) {
-        gs_run_fail(coordinator, run, &blame, "rank %d was lost with worker %s", member->rank,
+        gs_run_fail(coordinator, run, &blame, "rank %d was lost with worker %s", rank,
                     member->worker);
     } else {
-        gs_run_fail(coordinator, run, &blame, "rank %d on %s exited with code %d", member->rank,
-                    member->host, member->exit_code);
+        gs_run_fail(coordinator, run, &blame, "rank %d on %s exited with code %d", rank, member->host,
+                    member->exit_code);
     }
+}
+
+// What a trainer announced counts more than a kill that met it on its way out.
+static void note_exit(gs_member *member, int exit_code, int signal) {
+    bool unseen = signal == 0 && exit_code < 0;
+    if (member->said_bye && (unseen || (signal && member->kill_sent))) {
+        exit_code = member->bye_exit_code;
+        signal = 0;
+    }
+    if (member->said_bye) member->kill_sent = false;
+    member->exited = true;
+    member->exit_code = exit_code;
+    member->signal = signal;
 }
 
 void gs_member_exited(gs_coordinator *coordinator, gs_member *member, int exit_code, int signal,
                       const gs_json *log_tail) {
     gs_run *run = member->job->run;
-    member->exited = true;
-    member->exit_code = exit_code;
-    member->signal = signal;
+    note_exit(member, exit_code, signal);
     member->exited_ns = gs_now_ns();
     if (log_tail && !member->log_tail) member->log_tail = gs_json_copy(log_tail);
     if (member->settle) {
@@ -220,7 +241,8 @@ void gs_member_exited(gs_coordinator *coordinator, gs_member *member, int exit_c
         member->settle = NULL;
     }
     gs_log_info("trainer exited", "job=%s rank=%d worker=%s slot=%d exit_code=%d signal=%d",
-                member->job->id_text, member->rank, member->worker, member->slot, exit_code, signal);
+                member->job->id_text, gs_member_rank_hint(member), member->worker, member->slot,
+                member->exit_code, member->signal);
     judge_exit(coordinator, run, member);
     try_settle(coordinator, run);
     coordinator->schedule_needed = true;  // the run may be over: looked at when the turn ends
@@ -242,7 +264,7 @@ void gs_heartbeat(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     member->rss_bytes = gs_json_int_or(request, "rss_bytes", member->rss_bytes);
     snprintf(member->phase, sizeof member->phase, "%s",
              gs_json_string_or(request, "phase", member->phase));
-    int64_t applied_step = gs_json_int_or(request, "applied_step", 0);
+    int64_t applied_step = gs_member_step_of(request, "applied_step", 0);
     bool bound = gs_json_int_or(request, "generation", 0) == (int64_t)run->generation;
     if (bound && run->generation && applied_step > run->step) {
         gs_member_progressed(ctx, member, applied_step);
@@ -294,7 +316,8 @@ void gs_fault(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
         blame = (gs_blame){.kind = GS_FAILURE_ERROR, .member = member, .reason = "WorkerError"};
         if (!strcmp(kind, "internal")) blame.class = "system";
     }
-    gs_run_fail(coordinator, run, &blame, "rank %d reports %s: %s", member->rank, kind, text);
+    gs_run_fail(coordinator, run, &blame, "rank %d reports %s: %s",
+                gs_member_rank_hint(member), kind, text);
 }
 
 static void forget_settle(void *owner, gs_rpc_call_handle *call) {
@@ -315,15 +338,15 @@ void gs_settle(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
         gs_rpc_reply(call, status, NULL);
         return;
     }
-    member->applied_step = gs_json_int_or(request, "applied_step", member->applied_step);
+    member->applied_step = gs_member_step_of(request, "applied_step", member->applied_step);
     member->complete = gs_json_bool_or(request, "complete", false);
     if (member->settle) gs_rpc_reply(member->settle, gs_error(GS_ABORTED, "settled again"), NULL);
     member->settle = call;
     gs_held_keep(&member->settle_held, call, forget_settle, member);
     if (run->phase < GS_RUN_SETTLING) {  // it noticed before we did
         gs_blame blame = {.kind = GS_FAILURE_LOST, .reason = "WorkerLost", .class = "infrastructure"};
-        gs_run_fail(coordinator, run, &blame, "rank %d left generation %u", member->rank,
-                    run->generation);
+        gs_run_fail(coordinator, run, &blame, "rank %d left generation %u",
+                    gs_member_rank_hint(member), run->generation);
     }
     try_settle(coordinator, run);
 }
@@ -339,6 +362,7 @@ void gs_bye(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const 
     gs_run *run = member->job->run;
     gs_job *job = member->job;
     member->said_bye = true;
+    member->bye_ns = gs_now_ns();
     member->bye_exit_code = (int)gs_json_int_or(request, "exit_code", 0);
     snprintf(member->bye_reason, sizeof member->bye_reason, "%s",
              gs_json_string_or(request, "reason", ""));
@@ -347,13 +371,13 @@ void gs_bye(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const 
     snprintf(member->bye_error, sizeof member->bye_error, "%s",
              gs_json_string_or(request, "error", ""));
     snprintf(member->bye_hint, sizeof member->bye_hint, "%s", gs_json_string_or(request, "hint", ""));
-    int64_t applied_step = gs_json_int_or(request, "applied_step", 0);
+    int64_t applied_step = gs_member_step_of(request, "applied_step", 0);
     if (gs_json_int_or(request, "generation", 0) == (int64_t)run->generation && run->generation &&
         applied_step > run->step) {
         gs_member_progressed(coordinator, member, applied_step);
     }
     const char *sample = gs_json_string_or(request, "sample", NULL);
-    if (sample && member->rank <= 0) {
+    if (sample && gs_member_rank_hint(member) == 0) {
         free(job->sample);
         job->sample = strdup(sample);
         gs_coordinator_touch(coordinator, job);
@@ -362,7 +386,8 @@ void gs_bye(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const 
         gs_blame blame = {.kind = GS_FAILURE_ERROR, .member = member, .reason = "WorkerError",
                           .class = member->bye_class[0] ? member->bye_class : NULL,
                           .hint = member->bye_hint};
-        gs_run_fail(coordinator, run, &blame, "rank %d: %s", member->rank, member->bye_error);
+        gs_run_fail(coordinator, run, &blame, "rank %d: %s", gs_member_rank_hint(member),
+                    member->bye_error);
     }
     try_settle(coordinator, run);
 }

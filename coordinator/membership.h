@@ -21,6 +21,8 @@ void gs_run_fail(gs_coordinator *coordinator, gs_run *run, const gs_blame *blame
 // The trainer is gone, by report of its agent or because the agent came back without it.
 void gs_member_exited(gs_coordinator *coordinator, gs_member *member, int exit_code, int signal,
                       const gs_json *log_tail);
+// The step named `key` of a message, within what a job can reach; `fallback` when it is not there.
+int64_t gs_member_step_of(const gs_json *message, const char *key, int64_t fallback);
 // A step report of a member: progress is the strongest evidence.
 void gs_member_progressed(gs_coordinator *coordinator, gs_member *member, int64_t applied_step);
 // The state that a member that came back is owed: prepare, start, go, abort, drain.

@@ -205,15 +205,18 @@ void gs_metrics_refresh(gs_coordinator *coordinator) {
     refresh_counts(coordinator);
 }
 
-void gs_metrics_refresh_job(gs_coordinator *coordinator, gs_job *job) {
+bool gs_metrics_expired(const gs_coordinator *coordinator, const gs_job *job) {
     int64_t keep_ms = coordinator->timing.series_keep_ns / GS_NS_PER_MS;
-    bool expired = gs_job_state_terminal(job->state) && gs_wall_ms() - job->ended_ms > keep_ms;
-    if (job->started_ms == 0 || expired) return;
+    return gs_job_state_terminal(job->state) && gs_wall_ms() - job->ended_ms > keep_ms;
+}
+
+bool gs_metrics_refresh_job_slice(gs_coordinator *coordinator, gs_job *job, int slice) {
+    if (slice > 0) return gs_job_families_refresh_slice(coordinator, job, slice);
     static const char *const reasons[] = {"worker_lost", "worker_error", "coordinator", "operator"};
     for (int k = 0; k < 4; k++) {
         series_of(coordinator, &gradsync_job_restarts_total, job->id_text, reasons[k], NULL);
     }
     series_of(coordinator, &gradsync_job_rescales_total, job->id_text, "up", NULL);
     series_of(coordinator, &gradsync_job_rescales_total, job->id_text, "down", NULL);
-    gs_job_families_refresh(coordinator, job);
+    return gs_job_families_refresh_slice(coordinator, job, slice);
 }

@@ -15,6 +15,9 @@ void gs_metrics_observe_recovery(gs_coordinator *coordinator, const gs_job *job,
 
 // What is read when somebody asks.
 void gs_metrics_refresh(gs_coordinator *coordinator);
-void gs_metrics_refresh_job(gs_coordinator *coordinator, gs_job *job);
+// One slice of a job (job_families.h); false after the last one.
+bool gs_metrics_refresh_job_slice(gs_coordinator *coordinator, gs_job *job, int slice);
+// The series of a job that ended long ago are gone.
+bool gs_metrics_expired(const gs_coordinator *coordinator, const gs_job *job);
 
 #endif

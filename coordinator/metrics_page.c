@@ -4,127 +4,186 @@
 #include <string.h>
 
 #include "coordinator/held.h"
+#include "coordinator/job_control.h"
 #include "coordinator/metric_families.h"
+#include "core/clock.h"
+#include "core/metrics_text.h"
 
-#define MAX_JOBS 50
-#define CHUNK_BYTES (200 << 10)
+#define MAX_JOBS 50  // with series; running ones first, then the newest
+#define MAX_FAMILIES 192
+#define SLICE_NS (2 * GS_NS_PER_MS)
+#define SERIES_AT_ONCE 64
+#define PIECE_BYTES (64 << 10)
 
-struct gs_metrics_page {
-    gs_coordinator *coordinator;
+typedef struct gs_metrics_asker {
+    gs_metrics_page *page;
     gs_rpc_call_handle *call;
     gs_held held;
-    size_t jobs_left;  // not refreshed yet, counted from the oldest
-    struct gs_metrics_page *next;
+    bool served;  // gets what is being sent; else it waits for the next round
+    struct gs_metrics_asker *next;
+} gs_metrics_asker;
+
+typedef struct gs_page_family {
+    const gs_metric_family *family;
+    gs_strbuf text;  // owned
+} gs_page_family;
+
+// A round looks at all jobs, then sends all series to whoever asked before the sending began.
+struct gs_metrics_page {
+    gs_metrics_asker *askers;  // owned
+    bool begun, sending;
+    uint64_t jobs[MAX_JOBS];  // to look at; ids, for jobs come and go between turns
+    size_t num_jobs, job_index;
+    int slice;        // of that job
+    uint64_t cursor;  // series sent so far
+    gs_page_family families[MAX_FAMILIES];  // of the piece that is being put together
+    size_t num_families, bytes;
 };
 
-typedef struct gs_page_builder {
-    gs_rpc_call_handle *call;
-    const gs_metric_family *family;
-    gs_json *families, *series;  // being built
-    size_t bytes;
-    bool failed;
-} gs_page_builder;
-
-static void send_chunk(gs_page_builder *page) {
-    if (gs_json_count(page->families) == 0) return;
-    gs_json *item = gs_json_new_object();
-    gs_json_set(item, "families", page->families);
-    if (!page->failed && !gs_rpc_item(page->call, item)) page->failed = true;
-    else if (page->failed) gs_json_release(item);
-    page->families = gs_json_new_array();
-    page->bytes = 0;
+static void remove_asker(gs_metrics_asker *asker) {
+    gs_metrics_asker **link = &asker->page->askers;
+    while (*link != asker) link = &(*link)->next;
+    *link = asker->next;
+    free(asker);
 }
 
-static void begin_family(gs_page_builder *page, const gs_metric_family *family) {
-    static const char *const types[] = {"counter", "gauge", "histogram"};
-    // A family stays in one piece: readers print its help once.
-    if (page->bytes > CHUNK_BYTES) send_chunk(page);
-    gs_json *object = gs_json_new_object();
-    gs_json_set_string(object, "name", family->name);
-    gs_json_set_string(object, "type", types[family->type]);
-    gs_json_set_string(object, "help", family->help);
-    page->series = gs_json_new_array();
-    gs_json_set(object, "series", page->series);
-    gs_json_push(page->families, object);
-    page->family = family;
-    page->bytes += 128;
+static void forget_asker(void *owner, gs_rpc_call_handle *call) {
+    (void)call;
+    remove_asker(owner);
 }
 
-static void add_histogram(gs_json *entry, const gs_metric_sample *sample) {
-    gs_json *bounds = gs_json_new_array(), *counts = gs_json_new_array();
-    for (size_t i = 0; i < sample->family->num_bounds; i++) {
-        gs_json_push(bounds, gs_json_new_double(sample->family->bounds[i]));
+static bool is_chosen(const gs_metrics_page *page, const gs_job *job) {
+    for (size_t i = 0; i < page->num_jobs; i++) {
+        if (page->jobs[i] == job->id) return true;
     }
-    for (size_t i = 0; i <= sample->family->num_bounds; i++) {
-        gs_json_push(counts, gs_json_new_int((int64_t)sample->histogram.counts[i]));
+    return false;
+}
+
+static void choose_jobs(gs_coordinator *coordinator, gs_metrics_page *page) {
+    page->num_jobs = page->job_index = 0;
+    for (int ended = 0; ended < 2; ended++) {
+        for (size_t i = coordinator->num_jobs; i-- > 0 && page->num_jobs < MAX_JOBS;) {
+            const gs_job *job = coordinator->jobs[i];
+            if (gs_job_state_terminal(job->state) != (ended == 1)) continue;
+            if (job->started_ms == 0 || gs_metrics_expired(coordinator, job)) continue;
+            page->jobs[page->num_jobs++] = job->id;
+        }
     }
-    gs_json_set(entry, "bounds", bounds);
-    gs_json_set(entry, "counts", counts);
-    gs_json_set_double(entry, "sum", sample->histogram.sum);
+    for (size_t i = 0; i < coordinator->num_jobs; i++) {
+        gs_job *job = coordinator->jobs[i];
+        if (!job->on_page || is_chosen(page, job)) continue;
+        gs_metrics_forget(coordinator->metrics, "job_id", job->id_text);
+        job->on_page = false;
+        job->ranks_shown = 0;
+    }
+    page->slice = 0;
+    page->begun = true;
+}
+
+static void begin_sending(gs_coordinator *coordinator, gs_metrics_page *page) {
+    gs_metrics_refresh(coordinator);
+    for (gs_metrics_asker *asker = page->askers; asker; asker = asker->next) asker->served = true;
+    page->sending = true;
+    page->cursor = 0;
+}
+
+static void look_at_jobs(gs_coordinator *coordinator, gs_metrics_page *page) {
+    if (page->job_index == page->num_jobs) {
+        begin_sending(coordinator, page);
+        return;
+    }
+    gs_job *job = gs_jobs_by_id(coordinator, page->jobs[page->job_index]);
+    if (job) job->on_page = true;
+    if (job && gs_metrics_refresh_job_slice(coordinator, job, page->slice)) {
+        page->slice++;
+        return;
+    }
+    page->job_index++;
+    page->slice = 0;
 }
 
 static void add_sample(void *ctx, const gs_metric_sample *sample) {
-    gs_page_builder *page = ctx;
-    if (page->family != sample->family) begin_family(page, sample->family);
-    gs_json *entry = gs_json_new_object();
-    gs_json *labels = gs_json_new_array();
-    for (int i = 0; i < GS_METRIC_MAX_LABELS && sample->family->labels[i]; i++) {
-        gs_json *pair = gs_json_new_array();
-        gs_json_push(pair, gs_json_new_string(sample->family->labels[i]));
-        gs_json_push(pair, gs_json_new_string(sample->label_values[i]));
-        gs_json_push(labels, pair);
-        page->bytes += strlen(sample->label_values[i]) + 24;
+    gs_metrics_page *page = ctx;
+    size_t index = 0;
+    while (index < page->num_families && page->families[index].family != sample->family) index++;
+    if (index == MAX_FAMILIES) return;
+    if (index == page->num_families) page->families[page->num_families++].family = sample->family;
+    gs_strbuf *text = &page->families[index].text;
+    size_t before = text->len;
+    gs_metric_sample_write(text, sample);
+    page->bytes += text->len - before;
+}
+
+static gs_json *piece_to_json(gs_metrics_page *page) {
+    static const char *const types[] = {"counter", "gauge", "histogram"};
+    gs_json *families = gs_json_new_array(), *item = gs_json_new_object();
+    for (size_t i = 0; i < page->num_families; i++) {
+        gs_page_family *part = &page->families[i];
+        gs_json *object = gs_json_new_object();
+        gs_json_set_string(object, "name", part->family->name);
+        gs_json_set_string(object, "type", types[part->family->type]);
+        gs_json_set_string(object, "help", part->family->help);
+        gs_json_set_string(object, "text", gs_strbuf_text(&part->text));
+        gs_json_push(families, object);
+        gs_strbuf_clear(&part->text);
     }
-    gs_json_set(entry, "labels", labels);
-    if (sample->family->type == GS_HISTOGRAM) add_histogram(entry, sample);
-    else gs_json_set_double(entry, "value", sample->value);
-    gs_json_push(page->series, entry);
-    page->bytes += sample->family->type == GS_HISTOGRAM ? 400 : 40;
+    gs_json_set(item, "families", families);
+    page->num_families = page->bytes = 0;
+    return item;
 }
 
-static void remove_page(gs_metrics_page *page) {
-    gs_metrics_page **link = &page->coordinator->pages;
-    while (*link != page) link = &(*link)->next;
-    *link = page->next;
-    free(page);
+static void send_piece(gs_metrics_page *page) {
+    if (page->num_families == 0) return;
+    gs_json *item = piece_to_json(page);
+    gs_metrics_asker *next;
+    for (gs_metrics_asker *asker = page->askers; asker; asker = next) {
+        next = asker->next;
+        if (!asker->served || gs_rpc_item(asker->call, gs_json_retain(item))) continue;
+        gs_rpc_end(asker->call, gs_error(GS_UNAVAILABLE, "the reader is too slow"));
+        remove_asker(asker);
+    }
+    gs_json_release(item);
 }
 
-static void forget_page(void *owner, gs_rpc_call_handle *call) {
-    (void)call;
-    remove_page(owner);
+static void end_round(gs_metrics_page *page) {
+    gs_metrics_asker *next;
+    for (gs_metrics_asker *asker = page->askers; asker; asker = next) {
+        next = asker->next;
+        if (!asker->served) continue;
+        gs_rpc_end(asker->call, gs_ok());
+        remove_asker(asker);
+    }
+    page->begun = page->sending = false;
 }
 
-static void send_page(gs_coordinator *coordinator, gs_rpc_call_handle *call) {
-    gs_metrics_refresh(coordinator);
-    gs_page_builder builder = {.call = call, .families = gs_json_new_array()};
-    gs_metrics_visit(coordinator->metrics, add_sample, &builder);
-    send_chunk(&builder);
-    gs_json_release(builder.families);
-    gs_rpc_end(call, builder.failed ? gs_error(GS_UNAVAILABLE, "the reader is too slow") : gs_ok());
+static void send_series(gs_coordinator *coordinator, gs_metrics_page *page) {
+    bool left = gs_metrics_visit_some(coordinator->metrics, &page->cursor, SERIES_AT_ONCE, add_sample,
+                                      page);
+    if (!left || page->bytes >= PIECE_BYTES) send_piece(page);
+    if (!left) end_round(page);
 }
 
-void gs_metrics_pages_turn(gs_coordinator *coordinator) {
-    gs_metrics_page *page = coordinator->pages;
+void gs_metrics_page_turn(gs_coordinator *coordinator) {
+    gs_metrics_page *page = coordinator->page;
+    gs_deadline deadline = gs_deadline_in_ns(SLICE_NS);
+    while (page && page->askers && !gs_deadline_passed(deadline)) {
+        if (!page->begun) choose_jobs(coordinator, page);
+        else if (!page->sending) look_at_jobs(coordinator, page);
+        else send_series(coordinator, page);
+    }
+    if (page && !page->askers) gs_metrics_page_destroy(coordinator);
+}
+
+void gs_metrics_page_destroy(gs_coordinator *coordinator) {
+    gs_metrics_page *page = coordinator->page;
     if (!page) return;
-    // Jobs may have gone since the page was asked for.
-    if (page->jobs_left > coordinator->num_jobs) page->jobs_left = coordinator->num_jobs;
-    if (page->jobs_left > 0 && coordinator->num_jobs - page->jobs_left < MAX_JOBS) {
-        gs_metrics_refresh_job(coordinator, coordinator->jobs[--page->jobs_left]);
-        return;
+    while (page->askers) {
+        gs_rpc_end(page->askers->call, gs_error(GS_UNAVAILABLE, "the coordinator stops"));
+        remove_asker(page->askers);
     }
-    // Everybody who asked meanwhile gets the same.
-    while (coordinator->pages) {
-        gs_rpc_call_handle *call = coordinator->pages->call;
-        remove_page(coordinator->pages);
-        send_page(coordinator, call);
-    }
-}
-
-void gs_metrics_pages_destroy(gs_coordinator *coordinator) {
-    while (coordinator->pages) {
-        gs_rpc_end(coordinator->pages->call, gs_error(GS_UNAVAILABLE, "the coordinator stops"));
-        remove_page(coordinator->pages);
-    }
+    for (size_t i = 0; i < MAX_FAMILIES; i++) gs_strbuf_release(&page->families[i].text);
+    free(page);
+    coordinator->page = NULL;
 }
 
 void gs_get_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -132,15 +191,15 @@ void gs_get_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     (void)peer;
     (void)request;
     gs_coordinator *coordinator = ctx;
-    gs_metrics_page *page = calloc(1, sizeof *page);
-    if (!page) {
+    if (!coordinator->page) coordinator->page = calloc(1, sizeof *coordinator->page);
+    gs_metrics_asker *asker = coordinator->page ? calloc(1, sizeof *asker) : NULL;
+    if (!asker) {
         gs_rpc_end(call, gs_error(GS_RESOURCE_EXHAUSTED, "metrics: out of memory"));
         return;
     }
-    *page = (gs_metrics_page){.coordinator = coordinator, .call = call,
-                              .jobs_left = coordinator->num_jobs};
-    gs_metrics_page **link = &coordinator->pages;
+    *asker = (gs_metrics_asker){.page = coordinator->page, .call = call};
+    gs_metrics_asker **link = &coordinator->page->askers;
     while (*link) link = &(*link)->next;
-    *link = page;
-    gs_held_keep(&page->held, call, forget_page, page);
+    *link = asker;
+    gs_held_keep(&asker->held, call, forget_asker, asker);
 }

@@ -1,12 +1,13 @@
-// The metrics page: jobs are looked at one in a turn, so that many of them do not hold the loop; then
-// all families go out in pieces. Loop thread.
+// The metrics page: what is behind the series is looked at and sent in slices over several turns, so
+// that no number of jobs and ranks holds the loop. Loop thread.
 #ifndef COORDINATOR_METRICS_PAGE_H
 #define COORDINATOR_METRICS_PAGE_H
 
 #include "coordinator/coordinator.h"
 
-void gs_metrics_pages_turn(gs_coordinator *coordinator);
-void gs_metrics_pages_destroy(gs_coordinator *coordinator);
+// Goes on with a page that somebody waits for, for at most about 2 ms.
+void gs_metrics_page_turn(gs_coordinator *coordinator);
+void gs_metrics_page_destroy(gs_coordinator *coordinator);
 
 void gs_get_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request);

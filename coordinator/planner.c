@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "coordinator/job_control.h"
+#include "core/digest.h"
+#include "rpc/u64_map.h"
 
 #define MAX_PARAMS 20000
 #define MAX_PREVIEW_TENSORS 100000
@@ -173,16 +175,20 @@ void gs_get_job_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
 typedef struct gs_preview {
     gs_plan_tensor *tensors;
     const char **devices;  // by number
+    gs_u64_map numbers;    // entries of devices, by hash of the name
+    bool incomplete;       // no memory for it
     size_t num_tensors, num_devices;
     uint64_t *limits_bytes;
     size_t num_limits;
 } gs_preview;
 
 static int number_device(gs_preview *preview, const char *name) {
-    for (size_t i = 0; i < preview->num_devices; i++) {
-        if (!strcmp(preview->devices[i], name)) return (int)i;
-    }
-    preview->devices[preview->num_devices] = name;
+    uint64_t key = gs_hash64(name, strlen(name), 0) | 1;
+    const char **known = gs_u64_map_get(&preview->numbers, key);
+    if (known && !strcmp(*known, name)) return (int)(known - preview->devices);
+    const char **made = &preview->devices[preview->num_devices];
+    *made = name;
+    if (!gs_u64_map_set(&preview->numbers, key, made)) preview->incomplete = true;
     return (int)preview->num_devices++;
 }
 
@@ -265,6 +271,7 @@ static gs_status read_preview(gs_preview *preview, gs_field_errors *errors, cons
         snprintf(pointer, sizeof pointer, "/limits_bytes/%zu", i);
         read_count(&preview->limits_bytes[i], errors, pointer, gs_json_at(limits, i));
     }
+    if (preview->incomplete) return gs_error(GS_RESOURCE_EXHAUSTED, "plan preview: out of memory");
     if (errors->count == 0) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "%d problem%s found", errors->count,
                     errors->count == 1 ? "" : "s");
@@ -323,5 +330,6 @@ void gs_preview_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
     gs_bucket_plan_release(&plan);
     free(preview.tensors);
     free(preview.devices);
+    gs_u64_map_release(&preview.numbers);
     free(preview.limits_bytes);
 }

@@ -242,7 +242,7 @@ void gs_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, cons
     copy_text(member->params_digest, sizeof member->params_digest, request, "params_digest");
     copy_text(member->data_digest, sizeof member->data_digest, request, "data_digest");
     copy_value(member->arithmetic, sizeof member->arithmetic, gs_json_get(request, "arithmetic"));
-    int64_t applied_step = gs_json_int_or(request, "applied_step", 0);
+    int64_t applied_step = gs_member_step_of(request, "applied_step", 0);
     if (applied_step > member->applied_step) member->applied_step = applied_step;
 
     bool asked = false;
@@ -336,7 +336,7 @@ void gs_ready(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, cons
     gs_rpc_reply(call, gs_ok(), gs_json_new_object());
     if (run->phase != GS_RUN_PREPARING) return;
     member->ready = true;
-    member->applied_step = gs_json_int_or(request, "applied_step", member->applied_step);
+    member->applied_step = gs_member_step_of(request, "applied_step", member->applied_step);
     copy_text(member->state_digest, sizeof member->state_digest, request, "state_digest");
     start_world(coordinator, run);
 }

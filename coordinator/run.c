@@ -68,6 +68,10 @@ gs_member *gs_run_member_of_rank(gs_run *run, int rank) {
     return run->members[rank].rank == rank ? &run->members[rank] : NULL;
 }
 
+int gs_member_rank_hint(const gs_member *member) {
+    return (int)(member - member->job->run->members);
+}
+
 void gs_run_index_members(gs_run *run, gs_u64_map *index) {
     run->index = index;
     for (int i = 0; i < run->num_members; i++) {
@@ -126,7 +130,7 @@ static bool read_member(gs_member *member, const gs_json *record) {
     member->pid = gs_json_int_or(record, "pid", 0);
     gs_status token = gs_json_read_u64(&member->launch_token, record, "launch_token");
     gs_status incarnation = gs_json_read_u64(&member->incarnation, record, "incarnation");
-    return !token.code && !incarnation.code && member->rank >= 0;
+    return !token.code && !incarnation.code && member->incarnation && member->rank >= 0;
 }
 
 gs_run *gs_run_from_record(gs_job *job, const gs_json *record) {

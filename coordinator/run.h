@@ -53,7 +53,7 @@ typedef struct gs_member {
     char state_digest[64];
 
     int exit_code, signal;  // of an exit
-    int64_t exited_ns;
+    int64_t exited_ns, bye_ns;
     char bye_reason[24], bye_class[24], bye_error[256], bye_hint[256];
     int bye_exit_code;
     gs_json *log_tail;  // owned
@@ -110,6 +110,8 @@ gs_run *gs_run_create(gs_job *job, int num_members);
 void gs_run_destroy(gs_run *run);
 
 gs_member *gs_run_member_of_rank(gs_run *run, int rank);  // NULL: no such rank
+// Its rank, or the one that it is going to have.
+int gs_member_rank_hint(const gs_member *member);
 // Makes the members known in `index` until the run is destroyed.
 void gs_run_index_members(gs_run *run, gs_u64_map *index);
 void gs_run_enter(gs_run *run, gs_run_phase phase, int64_t deadline_ns);  // 0: no deadline

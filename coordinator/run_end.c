@@ -61,11 +61,11 @@ static void complete_cause(gs_run *run) {
         cause->class[0] = '\0';
         if (!spoke) {
             snprintf(cause->message, sizeof cause->message, "rank %d on %s exited with code %d",
-                     culprit->rank, culprit->host, culprit->exit_code);
+                     cause->member, culprit->host, culprit->exit_code);
         }
     }
     if (spoke && culprit->bye_error[0]) {
-        snprintf(cause->message, sizeof cause->message, "rank %d: %.200s", culprit->rank,
+        snprintf(cause->message, sizeof cause->message, "rank %d: %.200s", cause->member,
                  culprit->bye_error);
         if (!cause->hint[0]) snprintf(cause->hint, sizeof cause->hint, "%s", culprit->bye_hint);
         if (culprit->bye_class[0]) {
@@ -73,12 +73,12 @@ static void complete_cause(gs_run *run) {
         }
     }
     if (!culprit->signal && culprit->exit_code < 0 && !culprit->kill_sent) {
-        snprintf(cause->message, sizeof cause->message, "rank %d was lost with worker %s", culprit->rank,
+        snprintf(cause->message, sizeof cause->message, "rank %d was lost with worker %s", cause->member,
                  culprit->worker);
     }
     if (culprit->signal && !culprit->kill_sent) {
         snprintf(cause->message, sizeof cause->message, "rank %d on %s was ended by signal %d (%s)",
-                 culprit->rank, culprit->host, culprit->signal, strsignal(culprit->signal));
+                 cause->member, culprit->host, culprit->signal, strsignal(culprit->signal));
     }
 }
 
@@ -94,7 +94,7 @@ static gs_json *failure_of(const gs_run *run) {
     gs_json *first = gs_json_new_object();
     gs_json *tail = NULL;
     if (culprit) {
-        gs_json_set_int(first, "rank", culprit->rank >= 0 ? culprit->rank : cause->member);
+        gs_json_set_int(first, "rank", cause->member);
         gs_json_set_string(first, "worker", culprit->worker);
         gs_json_set_string(first, "host", culprit->host);
         if (culprit->signal) gs_json_set_int(first, "signal", culprit->signal);

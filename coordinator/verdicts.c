@@ -10,6 +10,7 @@
 
 #define FIRST_STEPS 20
 #define BEATS_TO_DEATH 15  // where heartbeats are stretched
+#define BYE_NS GS_NS_PER_SEC
 
 static bool is_late(const gs_run *run, const gs_member *member) {
     switch (run->phase) {
@@ -41,7 +42,7 @@ static void blame_late(gs_coordinator *coordinator, gs_run *run) {
     }
 }
 
-// Kills who is left; who cannot even be killed because its agent is gone counts as gone.
+// Kills who is left; whose agent is gone, or does not hold it, cannot even be killed and counts as gone.
 static void end_stragglers(gs_coordinator *coordinator, gs_run *run) {
     int killed = 0;
     for (int i = 0; i < run->num_members; i++) {
@@ -49,7 +50,9 @@ static void end_stragglers(gs_coordinator *coordinator, gs_run *run) {
         if (member->exited) continue;
         killed++;
         gs_agent_stop_rank(coordinator, member, true, 0);
-        if (gs_agents_find(coordinator, member->worker)) continue;
+        const gs_agent *agent = gs_agents_find(coordinator, member->worker);
+        bool runs = agent && (!agent->stream || gs_agent_holds(agent, member));
+        if (runs) continue;
         gs_member_exited(coordinator, member, -1, 0, NULL);
     }
     gs_log_warn("stragglers killed", "job=%s ranks=%d", run->job->id_text, killed);
@@ -64,6 +67,16 @@ static void note_certain_death(gs_coordinator *coordinator, gs_run *run) {
     const gs_agent *agent = gs_agents_find(coordinator, member->worker);
     if (member->exited || member->stream || !member->said_hello || (agent && agent->stream)) return;
     gs_member_exited(coordinator, member, -1, 0, NULL);
+}
+
+// A trainer that said Bye of a generation that failed is given a moment to end by itself.
+static void end_lingering(gs_coordinator *coordinator, gs_run *run, int64_t now_ns) {
+    if (run->phase < GS_RUN_SETTLING) return;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (!member->said_bye || member->exited || member->kill_sent) continue;
+        if (now_ns - member->bye_ns >= BYE_NS) gs_agent_stop_rank(coordinator, member, true, 0);
+    }
 }
 
 static void check_phase_deadline(gs_coordinator *coordinator, gs_run *run, int64_t now_ns) {
@@ -96,7 +109,7 @@ static void check_silence(gs_coordinator *coordinator, gs_run *run, int64_t now_
         gs_blame blame = {.kind = GS_FAILURE_LOST, .member = member, .reason = "WorkerSilent",
                           .class = "infrastructure", .evict = true};
         gs_run_fail(coordinator, run, &blame,
-                    "rank %d on %s: no heartbeat and no step for %lld ms", member->rank, member->host,
+                    "rank %d on %s: no heartbeat and no step for %lld ms", i, member->host,
                     (long long)((now_ns - sign_ns) / GS_NS_PER_MS));
         return;
     }
@@ -148,21 +161,39 @@ void gs_verdicts_tick(gs_coordinator *coordinator) {
         check_job_deadline(coordinator, job);
         if (!job->run) continue;
         note_certain_death(coordinator, job->run);
+        end_lingering(coordinator, job->run, now_ns);
         check_phase_deadline(coordinator, job->run, now_ns);
         if (job->run->phase < GS_RUN_RELOADING) check_silence(coordinator, job->run, now_ns);
         if (job->run->phase == GS_RUN_TRAINING) check_progress(coordinator, job->run, now_ns);
     }
 }
 
-void gs_verdicts_forget_ages(gs_coordinator *coordinator) {
+static int64_t later(int64_t at_ns, int64_t skipped_ns, int64_t now_ns) {
+    return at_ns + skipped_ns < now_ns ? at_ns + skipped_ns : now_ns;
+}
+
+static void skip_in_run(gs_run *run, int64_t skipped_ns, int64_t age_skipped_ns, int64_t now_ns) {
+    run->progress_ns = later(run->progress_ns, age_skipped_ns, now_ns);
+    run->phase_since_ns = later(run->phase_since_ns, skipped_ns, now_ns);
+    if (run->phase_deadline_ns) run->phase_deadline_ns += skipped_ns;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        member->heard_ns = later(member->heard_ns, age_skipped_ns, now_ns);
+        if (member->said_bye) member->bye_ns = later(member->bye_ns, skipped_ns, now_ns);
+    }
+}
+
+void gs_verdicts_skip_time(gs_coordinator *coordinator, int64_t skipped_ns) {
     int64_t now_ns = gs_now_ns();
+    bool forget = skipped_ns > coordinator->timing.suspect_ns;
+    int64_t age_skipped_ns = forget ? now_ns : skipped_ns;
     for (size_t i = 0; i < coordinator->num_jobs; i++) {
         gs_run *run = coordinator->jobs[i]->run;
-        if (!run) continue;
-        run->progress_ns = now_ns;
-        for (int m = 0; m < run->num_members; m++) run->members[m].heard_ns = now_ns;
+        if (run) skip_in_run(run, skipped_ns, age_skipped_ns, now_ns);
     }
     for (size_t i = 0; i < coordinator->num_agents; i++) {
-        if (!coordinator->agents[i]->stream) coordinator->agents[i]->lost_ns = now_ns;
+        gs_agent *agent = coordinator->agents[i];
+        agent->heard_ns = later(agent->heard_ns, age_skipped_ns, now_ns);
+        if (!agent->stream) agent->lost_ns = later(agent->lost_ns, age_skipped_ns, now_ns);
     }
 }

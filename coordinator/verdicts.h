@@ -7,7 +7,8 @@
 #include "coordinator/coordinator.h"
 
 void gs_verdicts_tick(gs_coordinator *coordinator);
-// The loop stood still: silence of that time means nothing.
-void gs_verdicts_forget_ages(gs_coordinator *coordinator);
+// The loop did not turn for that long: nobody could be heard, so no age and no deadline counts it.
+// After a longer standstill all ages begin anew, for what is queued is still to be read.
+void gs_verdicts_skip_time(gs_coordinator *coordinator, int64_t skipped_ns);
 
 #endif

@@ -10,6 +10,7 @@
 #include "core/clock.h"
 
 #define MAX_WATCHERS 256
+#define MAX_INTERVAL_MS 60000
 
 static const char *const topic_names[GS_NUM_TOPICS] = {"state",  "step",  "buckets",
                                                        "worker", "event", "checkpoint"};
@@ -216,7 +217,9 @@ void gs_watch(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, cons
     int64_t interval_ms = gs_json_int_or(request, "interval_ms", 500);
     *watcher = (gs_watcher){.owner = watchers, .call = call, .job = job ? job->id : 0,
                             .topics = topics, .next = watchers->first};
-    watcher->interval_ns = (interval_ms < 100 ? 100 : interval_ms) * GS_NS_PER_MS;
+    if (interval_ms < 100) interval_ms = 100;
+    if (interval_ms > MAX_INTERVAL_MS) interval_ms = MAX_INTERVAL_MS;
+    watcher->interval_ns = interval_ms * GS_NS_PER_MS;
     watchers->first = watcher;
     watchers->count++;
     gs_held_keep(&watcher->held, call, forget_watcher, watcher);

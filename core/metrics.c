@@ -20,6 +20,7 @@ struct gs_metric {
     char *label_values[GS_METRIC_MAX_LABELS];  // owned
     size_t num_labels;
     gs_metric *next_in_bucket;
+    uint64_t number;  // grows with each series that is made
     _Atomic double value;  // counter, gauge; the sum of a histogram
     _Atomic uint64_t counts[GS_METRIC_MAX_BOUNDS + 1];
 };
@@ -28,6 +29,7 @@ struct gs_metrics {
     pthread_mutex_t lock;  // guards the tables below; values are atomics
     gs_metric **series;    // in order of making
     size_t num_series, max_series;
+    uint64_t num_made;
     gs_metric **buckets;  // by hash of family and label values
     size_t num_buckets;
     _Atomic uint64_t dropped;
@@ -116,6 +118,7 @@ gs_metric *gs_metrics_series(gs_metrics *metrics, const gs_metric_family *family
     if (!metric && metrics->num_series < metrics->max_series) {
         metric = make_series(family, label_values, num_labels);
         if (metric) {
+            metric->number = ++metrics->num_made;
             metric->next_in_bucket = metrics->buckets[bucket];
             metrics->buckets[bucket] = metric;
             metrics->series[metrics->num_series++] = metric;
@@ -241,4 +244,28 @@ void gs_metrics_visit(gs_metrics *metrics, void (*visit)(void *ctx, const gs_met
     }
     free(pending);
     pthread_mutex_unlock(&metrics->lock);
+}
+
+// Index of the first series made after number `cursor`.
+static size_t find_after(const gs_metrics *metrics, uint64_t cursor) {
+    size_t low = 0, high = metrics->num_series;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (metrics->series[middle]->number <= cursor) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+bool gs_metrics_visit_some(gs_metrics *metrics, uint64_t *cursor, size_t count,
+                           void (*visit)(void *ctx, const gs_metric_sample *sample), void *ctx) {
+    pthread_mutex_lock(&metrics->lock);
+    size_t index = find_after(metrics, *cursor);
+    for (; count > 0 && index < metrics->num_series; count--, index++) {
+        visit_series(metrics->series[index], visit, ctx);
+        *cursor = metrics->series[index]->number;
+    }
+    bool left = index < metrics->num_series;
+    pthread_mutex_unlock(&metrics->lock);
+    return left;
 }

@@ -67,5 +67,9 @@ typedef struct gs_metric_sample {
 } gs_metric_sample;
 void gs_metrics_visit(gs_metrics *metrics, void (*visit)(void *ctx, const gs_metric_sample *sample),
                       void *ctx);
+// A few at a time, in order of making: at most `count` series after *cursor (0 at first). False when
+// none is left. Series may be made and forgotten between the calls: none comes twice or is left out.
+bool gs_metrics_visit_some(gs_metrics *metrics, uint64_t *cursor, size_t count,
+                           void (*visit)(void *ctx, const gs_metric_sample *sample), void *ctx);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -26,19 +27,29 @@ static size_t read_number(const char *path) {
     return read ? (size_t)number : SIZE_MAX;
 }
 
-static size_t read_available_bytes(void) {
+// The number behind `name` in a file of such lines; `otherwise` when there is none.
+static size_t read_named_number(const char *path, const char *name, size_t otherwise) {
     char line[128];
-    unsigned long long kilobytes;
-    size_t available_bytes = SIZE_MAX;
-    FILE *file = fopen("/proc/meminfo", "re");
+    size_t len = strlen(name), number = otherwise;
+    FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "MemAvailable: %llu", &kilobytes) == 1)
-            available_bytes = (size_t)kilobytes * 1024;
+        if (strncmp(line, name, len) == 0) number = (size_t)strtoull(line + len, NULL, 10);
     }
     if (file) fclose(file);
+    return number;
+}
+
+static size_t read_available_bytes(void) {
+    size_t kilobytes = read_named_number("/proc/meminfo", "MemAvailable:", SIZE_MAX / 1024);
+    size_t available_bytes = kilobytes * 1024;
     size_t limit_bytes = read_number("/sys/fs/cgroup/memory.max");
     size_t used_bytes = read_number("/sys/fs/cgroup/memory.current");
     if (limit_bytes != SIZE_MAX && used_bytes != SIZE_MAX) {
+        // Files that were read count as used until somebody wants their memory.
+        const char *stat = "/sys/fs/cgroup/memory.stat";
+        size_t cached_bytes = read_named_number(stat, "inactive_file ", 0) +
+                              read_named_number(stat, "active_file ", 0);
+        used_bytes = used_bytes > cached_bytes ? used_bytes - cached_bytes : 0;
         size_t left_bytes = limit_bytes > used_bytes ? limit_bytes - used_bytes : 0;
         if (left_bytes < available_bytes) available_bytes = left_bytes;
     }
@@ -58,7 +69,9 @@ static gs_status make_file(gs_arena *arena) {
     arena->fd = memfd_create("gradsync-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (arena->fd < 0) return gs_error_from_errno(errno, "arena: memfd_create");
     // Allocates now: without it the lack of memory would be a bus error in the middle of a step.
-    int error = posix_fallocate(arena->fd, 0, (off_t)arena->bytes);
+    int error;
+    do error = posix_fallocate(arena->fd, 0, (off_t)arena->bytes);
+    while (error == EINTR);
     if (error) return gs_error_from_errno(error, "arena of %zu bytes", arena->bytes);
     if (fcntl(arena->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
         return gs_error_from_errno(errno, "arena: seal");

@@ -125,7 +125,10 @@ static gs_status read_reserved(gs_bucket_queue *queue, size_t index) {
     gs_bucket_read_reserved(&sums, queue->used_anywhere, bucket_at(queue, index),
                             gs_grad_layout_slot(queue->options.layout, 0), queue->options.scale);
     int world_size = gs_comm_world_size(queue->options.comm);
-    if (sums.num_ranks != world_size || sums.samples < 0)
+    if (sums.samples < 0)
+        return gs_error(GS_DATA_LOSS, "step %lld: bucket %zu: its samples are no count",
+                        (long long)queue->step, index);
+    if (sums.num_ranks != world_size)
         return gs_error(GS_DATA_LOSS, "step %lld: bucket %zu: %lld ranks are in the sum of %d",
                         (long long)queue->step, index, (long long)sums.num_ranks, world_size);
     queue->total_samples += sums.samples;

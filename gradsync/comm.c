@@ -8,12 +8,13 @@
 #include "gradsync/comm_backend.h"
 
 #define MAX_IN_FLIGHT 1024
+#define LETTING_GO_SECONDS 10  // a moving thread leaves an aborted collective within one block
 
 struct gs_comm {
     const gs_comm_backend *backend;
-    void *state; // the backend's
+    void *state;  // the backend's
     int rank, world_size;
-    uint64_t posted; // owner's thread
+    uint64_t posted;  // owner's thread
     char reason[192];
 };
 
@@ -163,6 +164,10 @@ static gs_status check_numbers(const gs_comm *comm, const gs_collective *collect
     if (collective->kind == GS_BARRIER) return gs_ok();
     if (gs_dtype_bytes(collective->dtype) == 0)
         return gs_error(GS_INVALID_ARGUMENT, "collective of unknown dtype %d", collective->dtype);
+    if ((uintptr_t)collective->send % gs_dtype_bytes(collective->dtype) ||
+        (uintptr_t)collective->recv % gs_dtype_bytes(collective->dtype))
+        return gs_error(GS_INVALID_ARGUMENT, "buffer does not lie on a boundary of %s",
+                        gs_dtype_name(collective->dtype));
     if (!gs_bytes_of(&bytes, collective->count, gs_dtype_bytes(collective->dtype)) ||
         !gs_bytes_of(&bytes, bytes, (size_t)comm->world_size))
         return gs_error(GS_INVALID_ARGUMENT, "count %zu is too large", collective->count);
@@ -212,9 +217,14 @@ static gs_status check_tree_buffers(const gs_comm *comm, const gs_collective *co
     for (int i = 0; i < collective->tree->num_inputs; i++) {
         if (collective->tree->rank[i] != comm->rank) continue;
         if (!collective->send) return gs_error(GS_INVALID_ARGUMENT, "send buffer is missing");
-        size_t part = (size_t)collective->tree->part[i];
-        const unsigned char *at =
-            (const unsigned char *)collective->send + part * collective->part_stride_bytes;
+        size_t part = (size_t)collective->tree->part[i], offset, end;
+        if (!gs_bytes_of(&offset, part, collective->part_stride_bytes) ||
+            __builtin_add_overflow(offset, bytes, &end) ||
+            __builtin_add_overflow((uintptr_t)collective->send, end, &end) ||
+            offset % gs_dtype_bytes(collective->dtype))
+            return gs_error(GS_INVALID_ARGUMENT, "part %zu of stride %zu bytes lies nowhere", part,
+                            collective->part_stride_bytes);
+        const unsigned char *at = (const unsigned char *)collective->send + offset;
         if (overlap(at, bytes, collective->recv, bytes) && (part != 0 || at != collective->recv))
             return gs_error(GS_INVALID_ARGUMENT, "receive buffer overlaps part %zu", part);
     }
@@ -286,7 +296,13 @@ bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times) {
 gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadline deadline) {
     gs_work work;
     GS_TRY(gs_comm_post(comm, &work, collective));
-    return gs_comm_wait(comm, work, deadline);
+    gs_status status = gs_comm_wait(comm, work, deadline);
+    if (!status.code) return status;
+    // The buffers are the caller's again after this call: nobody may write into them any more.
+    gs_comm_abort(comm, status.message);
+    gs_status ended = gs_comm_wait(comm, work, gs_deadline_in_seconds(LETTING_GO_SECONDS));
+    (void)ended;
+    return status;
 }
 
 void gs_comm_abort(gs_comm *comm, const char *reason) {

@@ -116,7 +116,7 @@ GS_NODISCARD gs_status gs_comm_progress(gs_comm *comm);
 // Of one of the last 1024 collectives.
 bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times);
 
-// post and wait in one.
+// post and wait in one. After an error the communicator is aborted and the buffers are the caller's.
 GS_NODISCARD gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective,
                                    gs_deadline deadline);
 

@@ -21,7 +21,8 @@
 //         }
 //         gs_reducer_end_pass(reducer, num_samples);
 //         gs_reducer_finish(reducer, &result, gs_deadline_in_seconds(30));
-//         gs_optimizer_step(optimizer, values, gs_reducer_grads(reducer), result.used, lr, 1);
+//         if (!result.nonfinite)
+//             gs_optimizer_step(optimizer, values, gs_reducer_grads(reducer), result.used, lr, 1);
 //     }
 //
 // Destroy in reverse: reducer, communicator, arena, device.

@@ -105,7 +105,7 @@ static void decode_int(int64_t *out, const gs_field *field, const gs_json *value
     if (!gs_json_int(&number, value)) {
         refuse_type(errors, pointer, "an integer", value);
     } else if (field->has_range &&
-               ((double)number < field->least || (double)number > field->most)) {
+               (number < (int64_t)field->least || number > (int64_t)field->most)) {
         gs_field_errors_add(errors, pointer, "out_of_range", NULL,
                             "must be between %.15g and %.15g", field->least, field->most);
     } else {

@@ -345,20 +345,23 @@ static void fill_dependent_defaults(gs_job_spec *spec, const gs_json *object) {
     if (!spec->name[0]) generate_name(spec);
 }
 
-static bool has_error(const gs_field_errors *errors, const char *pointer) {
+// Rules between members speak of values that were given, or of defaults, but not of the default of
+// one that was refused. `prefix`: "/world/max", or "/world/" for all of it.
+static bool is_sound(const gs_field_errors *errors, const char *prefix) {
     for (int i = 0; i < errors->count && i < GS_MAX_FIELD_ERRORS; i++) {
-        if (strcmp(errors->items[i].pointer, pointer) == 0) return true;
+        if (strncmp(errors->items[i].pointer, prefix, strlen(prefix)) == 0) return false;
     }
-    return false;
+    return true;
 }
 
 static void check_world(const gs_job_spec *spec, gs_field_errors *errors) {
     long long max = (long long)spec->world.max;
+    if (!is_sound(errors, "/world/m")) return;  // min, max
     if (spec->world.min > spec->world.max) {
         gs_field_errors_add(errors, "/world/min", "out_of_range", NULL,
                             "must be between 1 and world.max (%lld)", max);
     }
-    if (spec->logical_shards < spec->world.max) {
+    if (spec->logical_shards < spec->world.max && is_sound(errors, "/logical_shards")) {
         gs_field_errors_add(errors, "/logical_shards", "out_of_range", NULL,
                             "must be at least world.max (%lld)", max);
     }
@@ -378,11 +381,12 @@ static void check_model(const gs_job_spec *spec, const gs_json *object, gs_field
         gs_field_errors_add(errors, pointer, "not_applicable", NULL, "model.kind is %s",
                             models[spec->model.kind]);
     }
-    if (!is_mlp && spec->model.gpt2.channels % spec->model.gpt2.heads) {
+    if (!is_mlp && spec->model.gpt2.channels % spec->model.gpt2.heads &&
+        is_sound(errors, "/model/gpt2/channels") && is_sound(errors, "/model/gpt2/heads")) {
         gs_field_errors_add(errors, "/model/gpt2/heads", "out_of_range", NULL,
                             "must divide channels (%lld)", (long long)spec->model.gpt2.channels);
     }
-    if (is_mlp && spec->model.mlp.num_dims < 2) {
+    if (is_mlp && spec->model.mlp.num_dims < 2 && is_sound(errors, "/model/mlp/dims")) {
         gs_field_errors_add(errors, "/model/mlp/dims", "out_of_range", NULL,
                             "must have at least 2 entries: inputs and classes");
     }
@@ -441,7 +445,9 @@ static void check_data(const gs_job_spec *spec, gs_field_errors *errors) {
     }
     check_idx(spec, errors);
     int64_t unit = spec->logical_shards * spec->data.micro_batch;
-    if (spec->data.global_batch % unit) {
+    bool known = is_sound(errors, "/world/m") && is_sound(errors, "/logical_shards") &&
+                 is_sound(errors, "/data/micro_batch") && is_sound(errors, "/data/global_batch");
+    if (known && spec->data.global_batch % unit) {
         gs_field_errors_add(errors, "/data/global_batch", "out_of_range", NULL,
                             "must be a multiple of logical_shards times micro_batch (%lld)",
                             (long long)unit);
@@ -450,10 +456,11 @@ static void check_data(const gs_job_spec *spec, gs_field_errors *errors) {
 
 static void check_rest(const gs_job_spec *spec, gs_field_errors *errors) {
     bool is_sgd = spec->optimizer.kind == GS_OPTIMIZER_SGD;
-    if (!is_sgd && spec->optimizer.momentum > 0) {
+    bool known = is_sound(errors, "/optimizer/kind") && is_sound(errors, "/optimizer/momentum");
+    if (known && !is_sgd && spec->optimizer.momentum > 0) {
         gs_field_errors_add(errors, "/optimizer/momentum", "not_applicable", NULL, "only for sgd");
     }
-    if (spec->optimizer.nesterov && (!is_sgd || !(spec->optimizer.momentum > 0))) {
+    if (known && spec->optimizer.nesterov && (!is_sgd || !(spec->optimizer.momentum > 0))) {
         gs_field_errors_add(errors, "/optimizer/nesterov", "not_applicable", NULL,
                             "only for sgd with momentum");
     }
@@ -461,7 +468,8 @@ static void check_rest(const gs_job_spec *spec, gs_field_errors *errors) {
         gs_field_errors_add(errors, "/restart/on_worker_error", "bad_word", NULL,
                             "must be one of: restart, fail");
     }
-    if (spec->restart.backoff_max_seconds < spec->restart.backoff_initial_seconds) {
+    if (spec->restart.backoff_max_seconds < spec->restart.backoff_initial_seconds &&
+        is_sound(errors, "/restart/backoff")) {
         gs_field_errors_add(errors, "/restart/backoff_max_seconds", "out_of_range", NULL,
                             "must be at least backoff_initial_seconds");
     }
@@ -482,9 +490,9 @@ gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object, gs_field_
     fill_dependent_defaults(spec, object);
     check_world(spec, errors);
     // Nothing can be said about a model or data of a kind that is not known.
-    if (!has_error(errors, "/model/kind")) {
+    if (is_sound(errors, "/model/kind")) {
         check_model(spec, object, errors);
-        if (!has_error(errors, "/data/kind")) check_data(spec, errors);
+        if (is_sound(errors, "/data/kind")) check_data(spec, errors);
     }
     check_rest(spec, errors);
     if (errors->count == 0) return gs_ok();

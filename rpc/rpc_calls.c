@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CALLS_OF_SESSION 4096
+#define MAX_OPEN_OF_SESSION 4096
+#define MAX_ANSWERS_OF_SESSION 4096
 #define MAX_QUEUED 8192
 #define MAX_ANSWERED_BYTES_OF_SESSION ((size_t)8 << 20)
 #define MAX_ANSWERED_BYTES ((size_t)64 << 20)
@@ -37,7 +38,7 @@ gs_rpc_call_handle *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *co
                                       const gs_frame *frame, bool is_stream, gs_deadline deadline) {
     gs_rpc_session *session = connection->session;
     uint64_t key = key_of(session, frame->seq);
-    if (session->num_calls >= MAX_CALLS_OF_SESSION || gs_u64_map_get(&calls->by_key, key))
+    if (session->num_open >= MAX_OPEN_OF_SESSION || gs_u64_map_get(&calls->by_key, key))
         return NULL;
     gs_rpc_call_handle *call = calloc(1, sizeof *call);
     if (!call || !gs_u64_map_set(&calls->by_key, key, call)) {
@@ -53,7 +54,7 @@ gs_rpc_call_handle *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *co
     call->seq = frame->seq;
     call->deadline = deadline;
     TAILQ_INSERT_TAIL(&session->calls, call, next_of_session);
-    session->num_calls++;
+    session->num_open++;
     calls->num_open++;
     if (is_stream) {
         call->connection = connection;
@@ -75,8 +76,26 @@ static void stop_waiting(gs_rpc_calls *calls, gs_rpc_call_handle *call) {
     } else if (call->state == GS_RPC_CALL_ENDING) {
         TAILQ_REMOVE(&calls->ending, call, next_waiting);
     } else if (call->state == GS_RPC_CALL_OPEN && !call->is_stream) {
+        if (calls->next_timed == call) calls->next_timed = TAILQ_NEXT(call, next_waiting);
         TAILQ_REMOVE(&calls->timed, call, next_waiting);
     }
+}
+
+void gs_rpc_calls_begin_expiry(gs_rpc_calls *calls) {
+    calls->next_timed = TAILQ_FIRST(&calls->timed);
+    calls->next_deadline_ns = INT64_MAX;
+}
+
+gs_rpc_call_handle *gs_rpc_calls_next_expired(gs_rpc_calls *calls, int64_t now_ns) {
+    gs_rpc_call_handle *call;
+    while ((call = calls->next_timed)) {
+        calls->next_timed = TAILQ_NEXT(call, next_waiting);
+        if (call->deadline.at_ns <= now_ns) return call;
+        if (call->deadline.at_ns < calls->next_deadline_ns) {
+            calls->next_deadline_ns = call->deadline.at_ns;
+        }
+    }
+    return NULL;
 }
 
 bool gs_rpc_calls_enqueue(gs_rpc_calls *calls, gs_rpc_call_handle *call, const void *request,
@@ -121,13 +140,14 @@ void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_handle *call) {
     gs_u64_map_remove(&calls->by_key, call->key);
     if (call->state == GS_RPC_CALL_ANSWERED) {
         TAILQ_REMOVE(&session->answered, call, next_of_session);
+        session->num_answered--;
         session->answered_bytes -= call->answer_bytes;
         calls->answered_bytes -= call->answer_bytes;
     } else {
         TAILQ_REMOVE(&session->calls, call, next_of_session);
+        session->num_open--;
         calls->num_open--;
     }
-    session->num_calls--;
     free(call->request);
     free(call->answer);
     free(call);
@@ -135,7 +155,8 @@ void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_handle *call) {
 
 // The oldest answers go first. What was answered and is no longer kept must not run again.
 static void make_room(gs_rpc_calls *calls, gs_rpc_session *session) {
-    while (session->answered_bytes > MAX_ANSWERED_BYTES_OF_SESSION ||
+    while (session->num_answered > MAX_ANSWERS_OF_SESSION ||
+           session->answered_bytes > MAX_ANSWERED_BYTES_OF_SESSION ||
            calls->answered_bytes > MAX_ANSWERED_BYTES) {
         gs_rpc_call_handle *oldest = TAILQ_FIRST(&session->answered);
         if (!oldest) return;
@@ -152,6 +173,8 @@ void gs_rpc_calls_answer(gs_rpc_calls *calls, gs_rpc_call_handle *call, gs_code 
     free(call->answer);
     TAILQ_REMOVE(&session->calls, call, next_of_session);
     TAILQ_INSERT_TAIL(&session->answered, call, next_of_session);
+    session->num_open--;
+    session->num_answered++;
     calls->num_open--;
     call->state = GS_RPC_CALL_ANSWERED;
     call->data = NULL;

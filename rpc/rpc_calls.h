@@ -5,6 +5,9 @@
 
 #include "rpc/rpc_peers.h"
 
+// No client counts this far; above it, calls of different sessions might be taken for one another.
+#define GS_RPC_MAX_SEQ (UINT64_C(1) << 40)
+
 typedef enum gs_rpc_call_state {
     GS_RPC_CALL_QUEUED = 0,  // its handler has not seen it; it is in the server's queue
     GS_RPC_CALL_OPEN,        // with its handler, or kept
@@ -38,6 +41,7 @@ typedef struct gs_rpc_calls {
     gs_rpc_call_list queue;  // API requests, oldest first
     gs_rpc_call_list ending;
     gs_rpc_call_list timed;  // open calls
+    gs_rpc_call_handle *next_timed;  // where a walk over them goes on; moves when that one leaves
     size_t num_queued, num_open;
     size_t answered_bytes;
     int64_t next_deadline_ns;  // none is earlier
@@ -47,6 +51,10 @@ void gs_rpc_calls_init(gs_rpc_calls *calls);
 void gs_rpc_calls_release(gs_rpc_calls *calls);
 gs_rpc_call_handle *gs_rpc_calls_find(const gs_rpc_calls *calls, const gs_rpc_session *session,
                                       uint64_t seq);
+// The next open call whose deadline has passed; NULL: no more. Between two of these any call may be
+// ended or dropped.
+void gs_rpc_calls_begin_expiry(gs_rpc_calls *calls);
+gs_rpc_call_handle *gs_rpc_calls_next_expired(gs_rpc_calls *calls, int64_t now_ns);
 // An open call or stream; NULL: no room.
 gs_rpc_call_handle *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *connection,
                                       const gs_frame *frame, bool is_stream, gs_deadline deadline);

@@ -142,7 +142,6 @@ void gs_rpc_peers_mark_silent(gs_rpc_peers *peers, int64_t now_ns) {
         int64_t since_ns = connection->heard_ns;
         if (since_ns < peers->silence_floor_ns) since_ns = peers->silence_floor_ns;
         if (connection->lost || now_ns - since_ns <= GS_PEER_SILENCE_NS) continue;
-        connection->silent = true;
         gs_rpc_peers_mark_lost(peers, connection);
     }
 }

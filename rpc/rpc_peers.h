@@ -34,8 +34,7 @@ typedef struct gs_rpc_connection {
     int64_t heard_ns, echo_ns, warned_ns, budget_second;
     uint64_t seq;
     int budget;
-    bool lost;    // swept at the end of the turn
-    bool silent;  // that is why; the other end may still be there
+    bool lost;  // swept at the end of the turn
 } gs_rpc_connection;
 
 struct gs_rpc_session {
@@ -43,7 +42,7 @@ struct gs_rpc_session {
     uint64_t incarnation, serial;
     gs_rpc_connection *connection;  // the newest; NULL while there is none
     gs_rpc_call_list calls, answered;
-    size_t num_calls, answered_bytes;
+    size_t num_open, num_answered, answered_bytes;
     uint64_t settled_seq;  // requests up to here are over
     uint64_t last_one_way_seq;
     int64_t left_ns;

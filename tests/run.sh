@@ -9,6 +9,8 @@ quick=0
 [ "${1:-}" = --quick ] && quick=1
 
 deploy/install-deps.sh build test || exit 1
+# Containers are tested where they can be; without them that test skips by name.
+[ $quick -eq 1 ] || deploy/install-deps.sh containers || echo "no container tools: their test will skip"
 # ThreadSanitizer cannot place its shadow under the address randomisation of newer kernels.
 no_aslr=()
 setarch "$(uname -m)" -R true 2>/dev/null && no_aslr=(setarch "$(uname -m)" -R)

@@ -25,6 +25,11 @@ typedef struct entry {
     char text[];
 } entry;
 
+// Empty lines take memory too.
+static size_t entry_bytes(const gs_log_record *record) {
+    return sizeof(entry) + record->bytes;
+}
+
 typedef struct pending_exit {
     struct pending_exit *next;
     gs_json *request;
@@ -89,7 +94,7 @@ static void drop_first(gs_agent_outbox *outbox) {
     entry *gone = outbox->first;
     outbox->first = gone->next;
     if (!outbox->first) outbox->last = NULL;
-    outbox->log_bytes -= gone->record.bytes;
+    outbox->log_bytes -= entry_bytes(&gone->record);
     free(gone);
 }
 
@@ -179,7 +184,7 @@ void gs_agent_outbox_destroy(gs_agent_outbox *outbox) {
 }
 
 static entry *copy_record(const gs_log_record *record) {
-    entry *copy = malloc(sizeof *copy + record->bytes);
+    entry *copy = malloc(entry_bytes(record));
     if (!copy) return NULL;
     copy->next = NULL;
     copy->record = *record;
@@ -196,13 +201,13 @@ static void append(gs_agent_outbox *outbox, entry *added) {
     if (outbox->last) outbox->last->next = added;
     else outbox->first = added;
     outbox->last = added;
-    outbox->log_bytes += added->record.bytes;
+    outbox->log_bytes += entry_bytes(&added->record);
 }
 
 // The newest lines give way: those that are kept are the ones that a batch in flight may hold. Under the
 // lock.
 static void append_bounded(gs_agent_outbox *outbox, const gs_log_record *record) {
-    if (outbox->log_bytes + record->bytes > outbox->max_log_bytes) {
+    if (outbox->log_bytes + entry_bytes(record) > outbox->max_log_bytes) {
         outbox->dropped++;
         return;
     }

@@ -26,7 +26,7 @@ typedef struct gs_log_record {
     int64_t at_ms, position;  // position: in the output of this trainer, from 1
 } gs_log_record;
 
-// Borrows the client until destroy. max_log_bytes: of lines kept; 0: 8 MiB.
+// Borrows the client until destroy. max_log_bytes: of memory for lines; 0: 8 MiB.
 GS_NODISCARD gs_status gs_agent_outbox_create(gs_agent_outbox **out, gs_rpc_client *client,
                                               size_t max_log_bytes);
 void gs_agent_outbox_destroy(gs_agent_outbox *outbox);  // what was not sent is gone

@@ -63,8 +63,8 @@ typedef struct gs_settle_verdict {
 
 typedef struct gs_control_ops {
     gs_exchange exchange;
-    // Takes a step report; the newest wins. Never blocks.
-    void (*report)(void *ctx, gs_json *report);
+    // Takes a step report. Never blocks. False: nobody was there to hear it.
+    bool (*report)(void *ctx, gs_json *report);
     // A save that came to an end, well or not. From the thread that wrote it; never blocks.
     void (*checkpointed)(void *ctx, const gs_checkpoint_result *result);
     void (*fault)(void *ctx, const gs_fault *fault);

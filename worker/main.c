@@ -33,7 +33,7 @@ static const gs_config_field fields[] = {
 
 static const gs_config_program program = {
     .name = "gradsync-worker",
-    .synopsis = "gradsync-worker [--coordinator tcp://HOST:8471] [--slots N] [--data-root DIR]",
+    .synopsis = "[--coordinator tcp://HOST:8471] [--slots N] [--data-root DIR]",
     .description = "Offers slots to a coordinator and runs one trainer process in each.",
     .fields = fields,
     .num_fields = sizeof fields / sizeof fields[0],

@@ -9,6 +9,7 @@
 #include "core/thread.h"
 #include "rpc/messages.h"
 #include "worker/exit_code.h"
+#include "worker/member_messages.h"
 
 #define CALL_SECONDS 5.0
 #define RETRY_NS (200 * GS_NS_PER_MS)
@@ -35,13 +36,13 @@ struct gs_member {
 
     atomic_int state;
     atomic_uint generation;
+    atomic_bool welcomed;      // the coordinator of now has answered Hello
     _Atomic int64_t heard_ns;  // when the coordinator was there last
 
     gs_json *hello, *params;  // built once by join, then the control thread's: it needs no trainer
     // Control thread only.
     gs_rpc_stream *stream;
     int64_t heartbeat_ns, next_heartbeat_ns, next_hello_ns;
-    bool welcomed;
 
     pthread_mutex_t lock;  // of what follows
     gs_status refusal;     // of Hello; final
@@ -53,12 +54,6 @@ static const char *state_name(gs_member_state state) {
     return names[state];
 }
 
-static void set_digest(gs_json *out, const char *key, gs_digest digest) {
-    char text[GS_DIGEST_TEXT_LEN];
-    gs_digest_format(text, digest);
-    gs_json_set_string(out, key, text);
-}
-
 static gs_status call(gs_member *member, gs_method method, gs_json *request, double seconds) {
     gs_json *reply = NULL;
     gs_status status = gs_rpc_call(member->client, method, request, &reply,
@@ -68,30 +63,8 @@ static gs_status call(gs_member *member, gs_method method, gs_json *request, dou
     return status;
 }
 
-static gs_json *encode_params(const gs_trainer_state *state) {
-    gs_json *out = gs_json_new_array();
-    for (size_t i = 0; i < state->num_params; i++) {
-        const gs_param_spec *spec = &state->param_specs[i];
-        gs_json *row = gs_json_new_array(), *shape = gs_json_new_array();
-        for (int d = 0; d < spec->num_dims; d++) gs_json_push(shape, gs_json_new_int(spec->shape[d]));
-        gs_json_push(row, gs_json_new_string(spec->name));
-        gs_json_push(row, gs_json_new_string(gs_dtype_name(spec->dtype)));
-        gs_json_push(row, shape);
-        gs_json_push(out, row);
-    }
-    return out;
-}
-
-static gs_json *encode_ready(const gs_member *member, uint32_t generation, const char *plan_hash) {
-    gs_json *out = gs_json_new_object();
-    gs_json_set_int(out, "generation", generation);
-    gs_json_set_string(out, "plan_hash", plan_hash);
-    gs_json_set_int(out, "applied_step", atomic_load(&member->control->applied_step));
-    return out;
-}
-
 static void send_params(gs_member *member) {
-    gs_json *request = encode_ready(member, 0, "");
+    gs_json *request = gs_member_message_ready(0, "", atomic_load(&member->control->applied_step));
     gs_json_set_string(request, "state_digest", "");
     gs_json_set(request, "params", gs_json_retain(member->params));
     gs_status status = call(member, GS_READY, request, CALL_SECONDS);
@@ -103,7 +76,7 @@ static void take_welcome(gs_member *member, const gs_json *item) {
     if (seconds >= 0.01 && seconds <= 10) {
         member->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
     }
-    member->welcomed = true;
+    atomic_store(&member->welcomed, true);
     if (gs_json_bool_or(item, "send_params", false)) send_params(member);
 }
 
@@ -127,28 +100,6 @@ static void take_item(gs_member *member, gs_json *item) {
     gs_json_release(item);
 }
 
-static gs_json *encode_hello(const gs_launch *launch, const gs_trainer *trainer) {
-    const gs_trainer_state *state = gs_trainer_get_state(trainer);
-    gs_json *out = gs_json_new_object();
-    gs_json_set_string(out, "job", launch->job);
-    gs_json_set_string(out, "launch_token", launch->launch_token);
-    gs_json_set_string(out, "worker", launch->worker);
-    gs_json_set_int(out, "slot", launch->slot);
-    gs_json_set_u64(out, "incarnation", launch->incarnation);
-    gs_json_set_int(out, "pid", getpid());
-    gs_json_set_string(out, "host", launch->host);
-    gs_json_set_string(out, "boot_id", launch->boot_id);
-    gs_json_set_string(out, "build", GRADSYNC_VERSION);
-    gs_json_set_int(out, "proto_least", GS_PROTOCOL_LEAST);
-    gs_json_set_int(out, "proto_most", GS_PROTOCOL_MOST);
-    set_digest(out, "params_digest", gs_param_specs_digest(state->param_specs, state->num_params));
-    gs_json_set_int(out, "num_params", (int64_t)state->num_params);
-    gs_json_set_int(out, "total_elements", (int64_t)gs_trainer_state_total_elements(state));
-    gs_json_set_string(out, "arithmetic", gs_trainer_arithmetic(trainer));
-    set_digest(out, "data_digest", gs_trainer_data_digest(trainer));
-    return out;
-}
-
 static int64_t resident_bytes(void) {
     long long pages = 0;
     FILE *file = fopen("/proc/self/statm", "re");
@@ -161,7 +112,7 @@ static int64_t resident_bytes(void) {
 
 static void send_heartbeat(gs_member *member) {
     int64_t now_ns = gs_now_ns();
-    if (!member->welcomed || now_ns < member->next_heartbeat_ns) return;
+    if (!atomic_load(&member->welcomed) || now_ns < member->next_heartbeat_ns) return;
     member->next_heartbeat_ns = now_ns + member->heartbeat_ns;
     gs_trainer_phase phase = (gs_trainer_phase)atomic_load(&member->control->phase);
     gs_json *out = gs_json_new_object();
@@ -184,6 +135,7 @@ static bool is_final(gs_code code) {
 static void lose_stream(gs_member *member, gs_status status) {
     gs_rpc_stream_close(member->stream);
     member->stream = NULL;
+    atomic_store(&member->welcomed, false);
     member->next_hello_ns = gs_now_ns() + RETRY_NS;
     if (!is_final(status.code)) return;
     pthread_mutex_lock(&member->lock);
@@ -290,8 +242,8 @@ gs_status gs_member_create(gs_member **out, const gs_launch *launch, gs_control 
 
 gs_status gs_member_join(gs_member *member, const gs_trainer *trainer) {
     member->trainer = trainer;
-    member->hello = encode_hello(member->launch, trainer);
-    member->params = encode_params(gs_trainer_get_state(trainer));
+    member->hello = gs_member_message_hello(member->launch, trainer);
+    member->params = gs_member_message_params(gs_trainer_get_state(trainer));
     GS_TRY(gs_thread_start(&member->outbox_thread, "gs-outbox", run_outbox, member));
     return gs_thread_start(&member->control_thread, "gs-control", run_control, member);
 }
@@ -324,11 +276,15 @@ void gs_member_destroy(gs_member *member) {
     free(member);
 }
 
-gs_status gs_member_next_event(gs_member *member, gs_json **event, gs_deadline deadline) {
+static gs_status read_refusal(gs_member *member) {
     pthread_mutex_lock(&member->lock);
     gs_status status = member->refusal;
     pthread_mutex_unlock(&member->lock);
-    if (status.code) return status;
+    return status;
+}
+
+gs_status gs_member_next_event(gs_member *member, gs_json **event, gs_deadline deadline) {
+    GS_TRY(read_refusal(member));
     GS_TRY(gs_control_check(member->control));
     void *item;
     if (gs_queue_pop(member->events, &item, deadline)) {
@@ -348,39 +304,38 @@ void gs_member_set_state(gs_member *member, gs_member_state state, uint32_t gene
 }
 
 gs_status gs_member_send_ready(gs_member *member, const char *plan_hash) {
-    gs_json *request = encode_ready(member, atomic_load(&member->generation), plan_hash);
-    set_digest(request, "state_digest",
-               gs_trainer_state_digest(gs_trainer_get_state(member->trainer)));
+    char digest[GS_DIGEST_TEXT_LEN];
+    gs_digest_format(digest, gs_trainer_state_digest(gs_trainer_get_state(member->trainer)));
+    gs_json *request = gs_member_message_ready(atomic_load(&member->generation), plan_hash,
+                                               atomic_load(&member->control->applied_step));
+    gs_json_set_string(request, "state_digest", digest);
     return call(member, GS_READY, request, CALL_SECONDS);
 }
 
 gs_status gs_member_send_comm_up(gs_member *member, const gs_session *session) {
-    gs_json *out = gs_json_new_object();
-    gs_json_set_int(out, "generation", gs_session_generation(session));
-    gs_json_set_double(out, "seconds", gs_session_connect_seconds(session));
-    gs_json_set_string(out, "backend", gs_session_backend(session));
-    gs_json_set_string(out, "reason", gs_session_backend_reason(session));
-    gs_json_set_string(out, "algorithm", gs_session_algorithm(session));
-    return call(member, GS_COMM_UP, out, CALL_SECONDS);
+    return call(member, GS_COMM_UP, gs_member_message_comm_up(session), CALL_SECONDS);
+}
+
+bool gs_member_wait_for_welcome(gs_member *member, gs_deadline deadline) {
+    bool save, drains;
+    do {
+        if (!member->control_thread || read_refusal(member).code) return false;
+        if (atomic_load(&member->welcomed)) return true;
+        drains = gs_control_drains(member->control, &save);
+        if (!drains) gs_sleep_ns(20 * GS_NS_PER_MS);
+    } while (!drains && !gs_deadline_passed(deadline));
+    return false;
 }
 
 void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int rank) {
-    gs_member_set_state(member, GS_MEMBER_LEAVING, atomic_load(&member->generation));
-    flush_outbox(member, gs_deadline_in_seconds(2 * CALL_SECONDS));
-    gs_json *out = gs_json_new_object();
-    gs_json_set_int(out, "generation", atomic_load(&member->generation));
-    gs_json_set_int(out, "rank", rank);
-    gs_json_set_int(out, "applied_step", atomic_load(&member->control->applied_step));
-    gs_json_set_string(out, "reason", gs_trainer_end_name(outcome->end));
-    gs_json_set_int(out, "exit_code", outcome->reason.exit_code);
-    if (outcome->status.code) {
-        gs_json_set_string(out, "class", outcome->reason.error_class);
-        gs_json_set_string(out, "error", outcome->status.message);
-        gs_json_set_string(out, "hint", outcome->reason.hint);
-    }
-    gs_json_set_string(out, "sample", outcome->sample);
-    set_digest(out, "state_digest", outcome->state_digest);
-    gs_status status = call(member, GS_BYE, out, CALL_SECONDS);
+    uint32_t generation = atomic_load(&member->generation);
+    gs_member_set_state(member, GS_MEMBER_LEAVING, generation);
+    // Somebody who is not there will not be there in a moment either.
+    double seconds = !member->control_thread || atomic_load(&member->welcomed) ? CALL_SECONDS : 1;
+    flush_outbox(member, gs_deadline_in_seconds(2 * seconds));
+    gs_json *bye = gs_member_message_bye(outcome, generation, rank,
+                                         atomic_load(&member->control->applied_step));
+    gs_status status = call(member, GS_BYE, bye, seconds);
     if (status.code) gs_log_warn("left without good-bye", "reason=\"%s\"", status.message);
 }
 
@@ -426,39 +381,18 @@ static gs_status exchange(void *ctx, const char *tag, const void *mine, size_t b
     return gs_status_prefix(status, "exchange %s", tag);
 }
 
-static void report(void *ctx, gs_json *step_report) {
+// Before its welcome a coordinator does not know whose report it is.
+static bool report(void *ctx, gs_json *step_report) {
     gs_member *member = ctx;
-    gs_rpc_send(member->client, GS_STEP, step_report);
+    bool heard = atomic_load(&member->welcomed);
+    if (heard) gs_rpc_send(member->client, GS_STEP, step_report);
     gs_json_release(step_report);
-}
-
-static gs_json *encode_saved(const gs_checkpoint_result *result) {
-    gs_json *out = gs_json_new_object();
-    gs_json_set_int(out, "step", result->step);
-    if (result->status.code) {
-        gs_json_set_string(out, "error", result->status.message);
-        gs_json_set_string(out, "cause", result->cause);
-        return out;
-    }
-    gs_json *files = gs_json_new_array(), *part = gs_json_new_object();
-    gs_json_set_string(part, "name", result->part_name);
-    gs_json_set_int(part, "bytes", (int64_t)result->part_bytes);
-    set_digest(part, "digest", result->part_digest);
-    gs_json_push(files, part);
-    gs_json_set_string(out, "directory", result->name);
-    gs_json_set_int(out, "bytes", (int64_t)result->bytes);
-    gs_json_set_double(out, "seconds", result->seconds);
-    gs_json_set(out, "files", files);
-    set_digest(out, "manifest_digest", result->manifest_digest);
-    gs_json_set_int(out, "world_size", result->world_size);
-    gs_json_set_int(out, "samples", result->samples);
-    gs_json_set_string(out, "reason", result->reason);
-    return out;
+    return heard;
 }
 
 static void checkpointed(void *ctx, const gs_checkpoint_result *result) {
     gs_member *member = ctx;
-    gs_json *request = encode_saved(result);
+    gs_json *request = gs_member_message_checkpointed(result);
     atomic_fetch_add(&member->outbox_count, 1);
     if (gs_queue_push(member->outbox, request, (gs_deadline){0})) return;
     atomic_fetch_sub(&member->outbox_count, 1);
@@ -469,32 +403,8 @@ static void checkpointed(void *ctx, const gs_checkpoint_result *result) {
 
 static void fault(void *ctx, const gs_fault *what) {
     gs_member *member = ctx;
-    gs_json *out = gs_json_new_object(), *suspects = gs_json_new_array();
-    for (int i = 0; i < what->num_suspects; i++) {
-        gs_json_push(suspects, gs_json_new_int(what->suspects[i]));
-    }
-    gs_json_set_int(out, "generation", what->generation);
-    gs_json_set_int(out, "rank", what->rank);
-    gs_json_set_int(out, "step", what->step);
-    gs_json_set_string(out, "kind", what->kind);
-    gs_json_set(out, "suspects", suspects);
-    gs_json_set_string(out, "code", gs_code_name(what->status.code));
-    gs_json_set_string(out, "text", what->status.message);
-    gs_status status = call(member, GS_FAULT, out, 2.0);
+    gs_status status = call(member, GS_FAULT, gs_member_message_fault(what), 2.0);
     if (status.code) gs_log_warn("fault not reported", "reason=\"%s\"", status.message);
-}
-
-static gs_json *encode_settlement(const gs_settlement *settlement) {
-    gs_json *out = gs_json_new_object();
-    gs_json_set_int(out, "generation", settlement->generation);
-    gs_json_set_int(out, "rank", settlement->rank);
-    gs_json_set_int(out, "applied_step", settlement->applied_step);
-    gs_json_set_bool(out, "complete", settlement->complete);
-    set_digest(out, "state_digest", settlement->state_digest);
-    if (settlement->next_digest.high || settlement->next_digest.low) {
-        set_digest(out, "next_digest", settlement->next_digest);
-    }
-    return out;
 }
 
 // A coordinator that is there may take its time (a frozen rank must be found and killed first).
@@ -502,7 +412,7 @@ static gs_status settle(void *ctx, gs_settle_verdict *verdict, const gs_settleme
     gs_member *member = ctx;
     gs_member_set_state(member, GS_MEMBER_ABORTING, settlement->generation);
     gs_deadline end = gs_deadline_in_seconds(SETTLE_SECONDS);
-    gs_json *request = encode_settlement(settlement), *reply = NULL;
+    gs_json *request = gs_member_message_settle(settlement), *reply = NULL;
     gs_status status;
     do {
         gs_deadline turn = gs_deadline_min(end, gs_deadline_in_seconds(SETTLE_ORPHAN_SECONDS));

@@ -205,8 +205,10 @@ gs_json *gs_slot_describe(const gs_slot *slot) {
 
 void gs_slot_reap(gs_slot *slot, const char *host) {
     siginfo_t facts = {0};
-    if (waitid(P_PID, (id_t)slot->pid, &facts, WEXITED | WNOHANG) < 0 || facts.si_pid == 0) return;
-    kill(-slot->pid, SIGKILL);  // what it may have left behind in its group
+    int options = WEXITED | WNOHANG | WNOWAIT;
+    if (waitid(P_PID, (id_t)slot->pid, &facts, options) < 0 || facts.si_pid == 0) return;
+    kill(-slot->pid, SIGKILL);  // what it may have left behind; its number cannot be another's yet
+    waitpid(slot->pid, NULL, 0);
     for (int i = 0; i < 2; i++) {
         gs_slot_read(slot, &slot->outputs[i]);
         gs_log_lines_finish(&slot->outputs[i].lines, take_line, &slot->outputs[i]);

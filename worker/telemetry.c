@@ -23,12 +23,31 @@ static double tokens_per_second(const gs_telemetry *telemetry) {
     return (double)(telemetry->last.samples * telemetry->last.positions) / telemetry->step_seconds;
 }
 
-static void remember_step(gs_telemetry *telemetry) {
-    if (telemetry->num_history == GS_HISTORY_STEPS) {
-        memmove(telemetry->history, telemetry->history + 1,
-                sizeof telemetry->history - sizeof telemetry->history[0]);
-        telemetry->num_history--;
+static void drop_oldest(gs_telemetry *telemetry, int count) {
+    telemetry->num_history -= count;
+    telemetry->num_told -= count;
+    memmove(telemetry->history, telemetry->history + count,
+            (size_t)telemetry->num_history * sizeof telemetry->history[0]);
+}
+
+static void drop_every_second(gs_telemetry *telemetry) {
+    int kept = 0;
+    for (int i = 1; i < telemetry->num_history; i += 2) {
+        telemetry->history[kept++] = telemetry->history[i];
     }
+    telemetry->num_history = kept;
+    telemetry->num_told = 0;
+}
+
+static void make_room(gs_telemetry *telemetry) {
+    if (telemetry->num_history < GS_HISTORY_STEPS) return;
+    int repeated = telemetry->unheard ? 0 : GS_REPORTED_STEPS;
+    if (telemetry->num_told > repeated) drop_oldest(telemetry, telemetry->num_told - repeated);
+    else drop_every_second(telemetry);
+}
+
+static void remember_step(gs_telemetry *telemetry) {
+    make_room(telemetry);
     telemetry->history[telemetry->num_history++] = (gs_history_entry){
         .step = telemetry->applied_step,
         .loss = telemetry->last.loss,
@@ -193,8 +212,8 @@ static gs_json *encode_histogram(const gs_histogram *histogram, size_t num_bound
 
 static gs_json *encode_history(const gs_telemetry *telemetry) {
     gs_json *out = gs_json_new_array();
-    for (int i = 0; i < telemetry->num_history; i++) {
-        const gs_history_entry *entry = &telemetry->history[i];
+    for (int i = 0; i < telemetry->num_in_report; i++) {
+        const gs_history_entry *entry = &telemetry->history[telemetry->num_told + i];
         gs_json *row = gs_json_new_object();
         gs_json_set_int(row, "step", entry->step);
         gs_json_set_double(row, "loss", entry->loss);
@@ -247,12 +266,29 @@ gs_json *gs_telemetry_report(gs_telemetry *telemetry, bool with_history) {
                 encode_histogram(&telemetry->step_histogram, NUM_BOUNDS(gs_step_bounds)));
     gs_json_set(out, "reduce_histogram",
                 encode_histogram(&telemetry->reduce_histogram, NUM_BOUNDS(gs_reduce_bounds)));
+    int waiting = telemetry->num_history - telemetry->num_told;
+    telemetry->num_in_report = waiting < GS_REPORTED_STEPS ? waiting : GS_REPORTED_STEPS;
     if (with_history) gs_json_set(out, "history", encode_history(telemetry));
+    else telemetry->num_in_report = waiting;
     if (telemetry->has_evaluation) {
         gs_json_set(out, "eval", encode_evaluation(&telemetry->evaluation));
     }
-    telemetry->num_history = 0;
-    telemetry->has_evaluation = false;
     telemetry->reported_ns = gs_now_ns();
     return out;
+}
+
+void gs_telemetry_note_heard(gs_telemetry *telemetry, bool heard) {
+    if (heard) {
+        telemetry->num_told += telemetry->num_in_report;
+        telemetry->has_evaluation = false;
+    } else if (!telemetry->unheard) {
+        int again = telemetry->num_told < GS_REPORTED_STEPS ? telemetry->num_told : GS_REPORTED_STEPS;
+        telemetry->num_told -= again;
+    }
+    telemetry->num_in_report = 0;
+    telemetry->unheard = !heard;
+}
+
+bool gs_telemetry_waits(const gs_telemetry *telemetry) {
+    return telemetry->num_told < telemetry->num_history || telemetry->has_evaluation;
 }

@@ -1,14 +1,17 @@
 #include "worker/trainer.h"
 
-#include <limits.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/log.h"
 #include "core/strbuf.h"
 #include "worker/checkpoint_writer.h"
 #include "worker/data/data_loader.h"
+#include "worker/data/mapped_file.h"
 #include "worker/generate.h"
 #include "worker/model_import.h"
 #include "worker/telemetry.h"
@@ -90,12 +93,19 @@ static gs_status check_data(gs_trainer *trainer) {
 }
 
 static gs_status import_model(gs_trainer *trainer) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", trainer->options.data_root,
-             trainer->options.spec->model.init_from);
-    return gs_status_prefix(gs_model_import(&trainer->state.model, trainer->state.params,
-                                            gs_buffers_committed(trainer->state.buffers), path),
-                            "model.init_from");
+    const char *name = trainer->options.spec->model.init_from;
+    char path[64];
+    int file_fd = -1, root_fd = open(trainer->options.data_root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (root_fd < 0) return gs_error_from_errno(errno, "%s", trainer->options.data_root);
+    gs_status status = gs_open_below(&file_fd, root_fd, name, 0);
+    close(root_fd);
+    if (status.code) return gs_status_prefix(status, "model.init_from");
+    // Opened by its descriptor, so that it is the file that was found below the root.
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file_fd);
+    status = gs_model_import(&trainer->state.model, trainer->state.params,
+                             gs_buffers_committed(trainer->state.buffers), path);
+    close(file_fd);
+    return gs_status_prefix(status, "model.init_from: %s", name);
 }
 
 static gs_status boot(gs_trainer *trainer) {
@@ -197,10 +207,19 @@ static void log_digest(const gs_trainer *trainer) {
                  digest);
 }
 
-static void report(gs_trainer *trainer) {
-    gs_control *control = trainer->options.control;
-    control->ops->report(control->ctx,
-                         gs_telemetry_report(&trainer->telemetry, writes_files(trainer)));
+static bool report(gs_trainer *trainer) {
+    const gs_control *control = trainer->options.control;
+    gs_json *step_report = gs_telemetry_report(&trainer->telemetry, writes_files(trainer));
+    bool heard = control->ops->report(control->ctx, step_report);
+    gs_telemetry_note_heard(&trainer->telemetry, heard);
+    return heard;
+}
+
+bool gs_trainer_report_rest(gs_trainer *trainer) {
+    if (!trainer->session || trainer->telemetry.totals.steps == 0) return true;
+    bool heard = true;
+    while (heard && gs_telemetry_waits(&trainer->telemetry)) heard = report(trainer);
+    return heard;
 }
 
 static gs_status evaluate_when_due(gs_trainer *trainer) {
@@ -306,7 +325,8 @@ static void make_sample(gs_trainer *trainer, gs_trainer_outcome *outcome) {
 // A failed save is reported by report_save and does not turn a finished run into a failed one.
 static void finish_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
     bool reached = trainer->state.position.step >= trainer->options.spec->steps.target;
-    report(trainer);
+    // A run that had nothing left to do has nothing to tell: zeros would stand for a loss.
+    if (trainer->telemetry.totals.steps > 0) report(trainer);
     if (writes_files(trainer) && (reached || trainer->stop_saves)) {
         gs_status status = save_and_wait(trainer, reached ? "final" : "stop");
         if (status.code) {

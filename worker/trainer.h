@@ -5,6 +5,7 @@
 #ifndef WORKER_TRAINER_H
 #define WORKER_TRAINER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/bucket_plan.h"
@@ -67,6 +68,8 @@ void gs_trainer_outcome_release(gs_trainer_outcome *outcome);
 
 // Steps to the end, whatever it is.
 void gs_trainer_run(gs_trainer *trainer, gs_trainer_outcome *outcome);
+// Tells what nobody was there to hear while it ran; false: still nobody is.
+bool gs_trainer_report_rest(gs_trainer *trainer);
 // The same end for an error outside run: aborts what was prepared, settles, saves when told to.
 void gs_trainer_give_up(gs_trainer *trainer, gs_status why, gs_trainer_outcome *outcome);
 

@@ -1,5 +1,6 @@
 #include "worker/trainer_process.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@
 
 // Nothing to do yet: how often the waiting trainer looks at its signal.
 #define LOOK_MS 50
+// What a run has come to is kept this long for a coordinator that is away.
+#define LISTENER_SECONDS 600.0
 
 typedef struct trainer_process {
     gs_launch launch;
@@ -57,17 +60,20 @@ static void fail(trainer_process *process, gs_status status) {
                                : GS_TRAINER_FAILED;
 }
 
-// A damaged checkpoint is put aside, so that the next start takes an older one. That is no user's fault.
+// A damaged checkpoint is put aside, so that a restart takes an older one; another rank may have done so
+// already, and then it is missing here. What cannot be put aside would be found again: that is for a person.
 static void set_checkpoint_aside(trainer_process *process) {
     const char *path = process->launch.resume;
     const char *slash = strrchr(path, '/');
     char aside[4200];
     if (!slash) return;
     snprintf(aside, sizeof aside, "%.*s/bad-%s", (int)(slash - path), path, slash + 1);
-    bool moved = rename(path, aside) == 0;
-    gs_log_error("damaged checkpoint", "job=%s path=%s moved=%s error=\"%s\"", process->launch.job,
-                 path, moved ? "true" : "false", process->outcome.status.message);
-    process->outcome.reason = (gs_exit_reason){GS_EXIT_IO, "infrastructure",
+    bool gone = rename(path, aside) == 0 || errno == ENOENT;
+    gs_log_error("damaged checkpoint", "job=%s path=%s aside=%s error=\"%s\"", process->launch.job,
+                 path, gone ? aside : "no", process->outcome.status.message);
+    if (!gone) return;
+    process->outcome.end = GS_TRAINER_ABORTED;
+    process->outcome.reason = (gs_exit_reason){GS_EXIT_TEMPORARY, "infrastructure",
                                                "an older checkpoint is taken at the next start"};
 }
 
@@ -83,8 +89,8 @@ static gs_status boot(trainer_process *process) {
     gs_status status = gs_trainer_create(&process->trainer, &options);
     if (status.code) {
         fail(process, status);
-        if (status.code == GS_DATA_LOSS && *launch->resume &&
-            strncmp(status.message, "checkpoint ", 11) == 0) {
+        bool unusable = status.code == GS_DATA_LOSS || status.code == GS_NOT_FOUND;
+        if (unusable && *launch->resume && strncmp(status.message, "checkpoint ", 11) == 0) {
             set_checkpoint_aside(process);
         }
     }
@@ -201,6 +207,10 @@ static void run(trainer_process *process) {
     if (!status.code) train(process);
     int rank = atomic_load(&process->launch.page->rank);
     log_end(process, rank);
+    if (gs_member_wait_for_welcome(process->member, gs_deadline_in_seconds(LISTENER_SECONDS)) &&
+        process->trainer && !gs_trainer_report_rest(process->trainer)) {
+        gs_log_warn("reports are lost", "job=%s rank=%d", process->launch.job, rank);
+    }
     gs_member_say_bye(process->member, &process->outcome, rank);
 }
 

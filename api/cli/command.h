@@ -51,6 +51,7 @@ int gs_cli_logs(gs_cli *cli);
 int gs_cli_sample(gs_cli *cli);
 int gs_cli_up(gs_cli *cli);
 
+bool gs_cli_is_terminal_state(const char *state);
 // Follows a job to its end and tells it; an exit code by the result.
 int gs_cli_follow_job(gs_cli *cli, const char *job);
 // "/v1/jobs/JOB" and `rest`, escaped; the caller's (free()).

@@ -35,10 +35,36 @@ static void add_query(gs_cli *cli, gs_strbuf *path, const char *name, const char
     free(escaped);
 }
 
+// All pages of a list as one. *reply is the caller's.
+static int get_pages(gs_cli *cli, gs_json **reply, const char *path) {
+    int exit_code = gs_cli_get(cli, reply, path);
+    gs_json *items = NULL;
+    while (exit_code == GS_EXIT_OK && gs_json_get(*reply, "next_cursor")) {
+        if (!items) items = gs_json_copy(gs_json_get(*reply, "items"));
+        gs_strbuf next = {0};
+        gs_strbuf_puts(&next, path);
+        add_query(cli, &next, "cursor", gs_json_string_or(*reply, "next_cursor", ""));
+        gs_json_release(*reply);
+        exit_code = gs_cli_get(cli, reply, gs_strbuf_text(&next));
+        gs_strbuf_release(&next);
+        const gs_json *more = gs_json_get(*reply, "items");
+        for (size_t i = 0; i < gs_json_count(more); i++)
+            gs_json_push(items, gs_json_copy(gs_json_at(more, i)));
+        if (gs_json_count(more) == 0) break;
+    }
+    if (exit_code == GS_EXIT_OK && items) {
+        gs_json_set(*reply, "items", items);
+        gs_json_remove(*reply, "next_cursor");
+    } else {
+        gs_json_release(items);
+    }
+    return exit_code;
+}
+
 static int print_list(gs_cli *cli, const char *path, const gs_cli_column *columns,
                       size_t num_columns, const char *name_member) {
     gs_json *reply = NULL;
-    int exit_code = gs_cli_get(cli, &reply, path);
+    int exit_code = get_pages(cli, &reply, path);
     if (exit_code == GS_EXIT_OK)
         gs_cli_print_items(cli->options.format, reply, columns, num_columns, name_member);
     gs_json_release(reply);
@@ -331,8 +357,8 @@ const gs_cli_command gs_cli_commands[] = {
     {"submit", NULL, "FILE|-", "sWDo", "submit a job; prints its id",
      "The job file is JSON; comments are allowed. --set changes members of it.\n\n"
      "  gradsync submit job.json\n"
-     "  gradsync submit job.json --set steps.target=500 --set reducer.bucket_cap_bytes=8MiB "
-     "--wait\n"
+     "  gradsync submit job.json --set steps.target=500 --wait\n"
+     "  gradsync submit job.json --set reducer.bucket_cap_bytes=8MiB\n"
      "  echo '{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":100}}' | gradsync submit -\n"
      "  gradsync submit job.json --dry-run",
      1, 1, false, gs_cli_submit},

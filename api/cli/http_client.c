@@ -20,7 +20,7 @@ typedef struct body_taker {
     gs_strbuf text;  // of answers that are read whole, and of errors
     bool (*take)(void *ctx, const char *data, size_t bytes);
     void *ctx;
-    bool ended_by_taker;
+    bool took, ended_by_taker;
 } body_taker;
 
 gs_cli_http *gs_cli_http_open(const char *server, double timeout_seconds, bool debug) {
@@ -60,6 +60,7 @@ static size_t take_body(char *data, size_t size, size_t count, void *ctx) {
     long status = 0;
     curl_easy_getinfo(taker->http->curl, CURLINFO_RESPONSE_CODE, &status);
     if (taker->take && status < 300) {
+        taker->took = true;
         if (taker->take(taker->ctx, data, bytes)) return bytes;
         taker->ended_by_taker = true;
         return 0;
@@ -126,7 +127,9 @@ static CURLcode send_with_retries(gs_cli_http *http, long *status, body_taker *t
     for (;;) {
         gs_strbuf_clear(&taker->text);
         CURLcode code = send_once(http, status, taker, request);
-        if (request->once || !worth_another_try(code, *status) || gs_deadline_passed(deadline))
+        // What has been taken cannot be taken back: another try would repeat it.
+        if (request->once || taker->took || !worth_another_try(code, *status) ||
+            gs_deadline_passed(deadline))
             return code;
         int64_t left_ms = gs_deadline_left_ms(deadline);
         gs_sleep_ns((pause_ms < left_ms ? pause_ms : left_ms) * GS_NS_PER_MS);
@@ -189,7 +192,7 @@ static int finish_request(gs_cli_http *http, CURLcode code, long status, body_ta
                           const gs_cli_request *request) {
     if (taker->ended_by_taker) return GS_EXIT_OK;
     if (code != CURLE_OK && (status == 0 || status < 400)) {
-        if (!request->quiet)
+        if (!request->quiet && !(request->resumes && taker->took))
             fprintf(stderr,
                     "gradsync: %s: %s\n  is it running? `gradsync up` starts one; --server or "
                     "GRADSYNC_SERVER names another\n",

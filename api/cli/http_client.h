@@ -38,6 +38,8 @@ typedef struct gs_cli_request {
     const char *idempotency_key;
     bool quiet;  // no message on standard error
     bool once;   // no retries
+    // The caller goes on behind what it took, so a stream that breaks is no news.
+    bool resumes;
 } gs_cli_request;
 
 // Returns an exit code; for errors the problem is told on standard error. *reply (may be NULL as an

@@ -193,19 +193,50 @@ static int find_command_word(int argc, char **argv) {
     return 0;
 }
 
+// How long the name of the long flag `word` is; 0: it is none.
+static size_t flag_len(const char *word) {
+    return strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
+}
+
+// True: told about a flag that `table` does not know. argp would not say which one is near. It takes
+// the beginning of a name for the name, and so do we.
+static bool refuse_flag(const struct argp_option *table, size_t num_options, int num_words,
+                        char **words) {
+    const char *names[64] = {"help", "usage", "version"};
+    size_t num_names = 3;
+    for (size_t i = 0; i < num_options && num_names < 64; i++) names[num_names++] = table[i].name;
+    for (int i = 1; i < num_words && strcmp(words[i], "--") != 0; i++) {
+        size_t len = flag_len(words[i]), known = 0;
+        if (len == 0) continue;
+        while (known < num_names && strncmp(names[known], words[i] + 2, len) != 0) known++;
+        if (known == num_names) {
+            char name[64];
+            snprintf(name, sizeof name, "%.*s", (int)(len < 60 ? len : 60), words[i] + 2);
+            const char *nearest = gs_nearest_word(name, names, num_names);
+            fprintf(stderr, "%s: unknown flag --%s", words[0], name);
+            if (nearest) fprintf(stderr, "; did you mean --%s?", nearest);
+            fprintf(stderr, "\n  `%s --help` lists the flags\n", words[0]);
+            return true;
+        }
+        bool takes_value = known >= 3 && table[known - 3].arg && words[i][2 + len] == '\0';
+        if (takes_value) i++;  // which may look like a flag
+    }
+    return false;
+}
+
 // argv without the command, parsed by the command's own table.
 static int parse_command(gs_cli_options *options, const gs_cli_command *command, int at, int argc,
                          char **argv) {
     struct argp_option
         table[sizeof flags / sizeof *flags + sizeof common_options / sizeof *common_options];
-    char usage[64], documentation[2048], name[64];
+    char usage[64], documentation[2048], name[64], help[] = "--help";
     size_t num_options = 0;
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (strchr(command->flags, flags[i].letter)) table[num_options++] = flags[i].option;
     for (size_t i = 0; i < sizeof common_options / sizeof *common_options; i++)
         table[num_options++] = common_options[i];
     snprintf(usage, sizeof usage, "%s", command->args);
-    snprintf(documentation, sizeof documentation, "%s\v%s", command->summary, command->help);
+    snprintf(documentation, sizeof documentation, "%s\v%s\n", command->summary, command->help);
     snprintf(name, sizeof name, "gradsync %s", command->name);
 
     char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -213,7 +244,11 @@ static int parse_command(gs_cli_options *options, const gs_cli_command *command,
     int num_words = 0;
     words[num_words++] = name;
     for (int i = 1; i < argc; i++)
-        if (i != at) words[num_words++] = argv[i];
+        if (i != at) words[num_words++] = strcmp(argv[i], "-h") == 0 ? help : argv[i];
+    if (refuse_flag(table, num_options - 1, num_words, words)) {
+        free(words);
+        return GS_EXIT_USAGE;
+    }
     struct argp argp = {
         .options = table, .parser = take_option, .args_doc = usage, .doc = documentation};
     error_t error = argp_parse(&argp, num_words, words, 0, NULL, options);

@@ -120,10 +120,9 @@ static char *cell_text(const gs_json *item, const gs_cli_column *column) {
     return gs_strbuf_take(&text);
 }
 
-// 0: not a terminal, nothing is cut.
-static int terminal_width(void) {
+int gs_cli_terminal_width(int fd) {
     struct winsize size;
-    if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return 0;
+    if (!isatty(fd) || ioctl(fd, TIOCGWINSZ, &size) != 0) return 0;
     return size.ws_col;
 }
 
@@ -157,7 +156,7 @@ void gs_cli_print_table(const gs_json *items, const gs_cli_column *columns, size
             int width = text ? (int)strlen(text) : 0;
             if (width > widths[i]) widths[i] = width;
         }
-    int terminal = terminal_width();
+    int terminal = gs_cli_terminal_width(STDOUT_FILENO);
     for (size_t row = 0; row < num_rows; row++)
         print_row(cells + row * num_columns, widths, num_columns, terminal);
     for (size_t i = 0; i < num_rows * num_columns; i++) free(cells[i]);

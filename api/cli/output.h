@@ -22,6 +22,8 @@ const gs_json *gs_cli_find_member(const gs_json *object, const char *path);
 
 // Aligned, no borders; a terminal's width cuts the last column.
 void gs_cli_print_table(const gs_json *items, const gs_cli_column *columns, size_t num_columns);
+// Columns of the terminal behind `fd`; 0: it is none, nothing is cut.
+int gs_cli_terminal_width(int fd);
 void gs_cli_print_json(const gs_json *value);
 // items (a list) in the format; `name_member` is what GS_CLI_NAME prints of each.
 void gs_cli_print_items(gs_cli_format format, const gs_json *reply, const gs_cli_column *columns,

@@ -223,6 +223,10 @@ static int wait_signal(const cluster *up, int64_t ms) {
     return received > 0 ? received : 0;
 }
 
+static bool is_end_signal(int received) {
+    return received == SIGINT || received == SIGTERM || received == SIGHUP;
+}
+
 static bool is_ready(const cluster *up) {
     gs_cli_http *http = gs_cli_http_open(up->http, 0, false);
     gs_strbuf text = {0};
@@ -242,8 +246,7 @@ static int wait_ready(cluster *up) {
     gs_deadline deadline = gs_deadline_in_seconds(READY_SECONDS);
     bool has_ports = false;
     while (!gs_deadline_passed(deadline)) {
-        int received = wait_signal(up, 50);
-        if (received == SIGINT || received == SIGTERM) return GS_EXIT_INTERRUPTED;
+        if (is_end_signal(wait_signal(up, 50))) return GS_EXIT_INTERRUPTED;
         int exit_code = reap_children(up, false);
         if (exit_code >= 0) return exit_code;
         if (!has_ports) has_ports = read_ports(up);
@@ -290,8 +293,7 @@ static void end_cluster(cluster *up) {
             signal_children(up, SIGTERM, false, true);
             coordinator_told = true;
         }
-        int received = wait_signal(up, 100);
-        bool impatient = received == SIGINT || received == SIGTERM || gs_deadline_passed(deadline);
+        bool impatient = is_end_signal(wait_signal(up, 100)) || gs_deadline_passed(deadline);
         if (impatient && !killed) {
             signal_children(up, SIGKILL, true, true);
             killed = true;
@@ -302,8 +304,7 @@ static void end_cluster(cluster *up) {
 
 static int keep_running(cluster *up) {
     for (;;) {
-        int received = wait_signal(up, 500);
-        if (received == SIGINT || received == SIGTERM || received == SIGHUP) return GS_EXIT_OK;
+        if (is_end_signal(wait_signal(up, 500))) return GS_EXIT_OK;
         int exit_code = reap_children(up, false);
         if (exit_code >= 0) return exit_code;
         for (int i = 0; i < up->num_workers; i++) {

@@ -1,4 +1,4 @@
-// Commands that follow a job: watch, logs, sample.
+// Commands that wait for a job: watch, and sample, which a job writes at its end.
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -10,7 +10,14 @@
 #include "api/cli/command.h"
 #include "core/clock.h"
 
-enum { TERMINAL_MS = 250, PLAIN_MS = 500, LINE_SECONDS = 10, LOST_SECONDS = 60, BAR_LEN = 24 };
+enum {
+    TERMINAL_MS = 250,
+    PLAIN_MS = 500,
+    LINE_SECONDS = 10,
+    LOST_SECONDS = 60,
+    BAR_LEN = 24,
+    LEAST_BAR_LEN = 8
+};
 
 static volatile sig_atomic_t interrupted;
 
@@ -23,7 +30,7 @@ static void catch_interrupt(void) {
     sigaction(SIGINT, &action, NULL);
 }
 
-static bool is_terminal_state(const char *state) {
+bool gs_cli_is_terminal_state(const char *state) {
     return strcmp(state, "succeeded") == 0 || strcmp(state, "failed") == 0 ||
            strcmp(state, "cancelled") == 0;
 }
@@ -33,11 +40,11 @@ static int exit_code_of_state(const char *state) {
     return strcmp(state, "cancelled") == 0 ? GS_EXIT_CANCELLED : GS_EXIT_JOB_FAILED;
 }
 
-static void add_bar(gs_strbuf *line, double ratio) {
-    int filled = (int)(ratio * BAR_LEN + 0.5);
+static void add_bar(gs_strbuf *line, double ratio, int bar_len) {
+    int filled = (int)(ratio * bar_len + 0.5);
     gs_strbuf_puts(line, " [");
-    for (int i = 0; i < BAR_LEN; i++) gs_strbuf_putc(line, i < filled ? '#' : '.');
-    gs_strbuf_printf(line, "] %.0f%%", ratio * 100);
+    for (int i = 0; i < bar_len; i++) gs_strbuf_putc(line, i < filled ? '#' : '.');
+    gs_strbuf_puts(line, "]");
 }
 
 static void add_value(gs_strbuf *line, const char *before, const gs_json *value, const char *after,
@@ -49,7 +56,8 @@ static void add_value(gs_strbuf *line, const char *before, const gs_json *value,
 }
 
 // hello  running  112/200 [#####.....] 56%  loss 1.82  140k tok/s  exposed 21 ms  4 ranks  eta 41s
-static void write_progress(gs_strbuf *line, const gs_json *job, bool bar) {
+//   bar_len  0: no bar
+static void write_progress(gs_strbuf *line, const gs_json *job, int bar_len) {
     const gs_json *progress = gs_json_get(job, "progress"), *latest = gs_json_get(job, "latest");
     int64_t step = gs_json_int_or(progress, "step", 0);
     int64_t target = gs_json_int_or(progress, "target_steps", 0);
@@ -58,7 +66,9 @@ static void write_progress(gs_strbuf *line, const gs_json *job, bool bar) {
     gs_strbuf_puts(line, "  ");
     gs_cli_write_value(line, gs_json_get(job, "state"));
     gs_strbuf_printf(line, "  %" PRId64 "/%" PRId64, step, target);
-    if (bar) add_bar(line, ratio < 0 ? 0 : ratio > 1 ? 1 : ratio);
+    ratio = ratio < 0 ? 0 : ratio > 1 ? 1 : ratio;
+    if (bar_len > 0) add_bar(line, ratio, bar_len);
+    gs_strbuf_printf(line, " %.0f%%", ratio * 100);
     add_value(line, "loss ", gs_json_get(latest, "loss"), "", gs_cli_write_number);
     add_value(line, "", gs_json_get(latest, "tokens_per_second"), " tok/s", gs_cli_write_rate);
     add_value(line, "exposed ", gs_json_get(latest, "comm_exposed_seconds"), "",
@@ -66,8 +76,38 @@ static void write_progress(gs_strbuf *line, const gs_json *job, bool bar) {
     add_value(line, "", gs_json_get(job, "world_size"), " ranks", gs_cli_write_value);
     add_value(line, "eta ", gs_json_get(progress, "eta_seconds"), "", gs_cli_write_seconds);
     const char *state = gs_json_string_or(job, "state", "");
-    if (strcmp(state, "running") != 0 && !is_terminal_state(state))
+    if (strcmp(state, "running") != 0 && !gs_cli_is_terminal_state(state))
         add_value(line, "", gs_json_get(job, "message"), "", gs_cli_write_value);
+}
+
+// Columns that `text` takes on a terminal: its characters, not its bytes.
+static int count_columns(const char *text) {
+    int columns = 0;
+    for (; *text; text++) columns += ((unsigned char)*text & 0xc0) != 0x80;
+    return columns;
+}
+
+// How many bytes of `text` fit into so many columns.
+static int fitting_bytes(const char *text, int columns) {
+    const char *end = text;
+    for (; *end; end++)
+        if (((unsigned char)*end & 0xc0) != 0x80 && columns-- == 0) break;
+    return (int)(end - text);
+}
+
+// The line in one row: the bar takes what the words leave, then the end is cut. A row that wraps could
+// not be drawn over.
+static void draw_in_place(const gs_json *job) {
+    gs_strbuf words = {0}, line = {0};
+    int room = gs_cli_terminal_width(STDERR_FILENO) - 1;  // the last column makes some terminals wrap
+    if (room < 20) room = 79;
+    write_progress(&words, job, 0);
+    int bar_len = room - count_columns(gs_strbuf_text(&words)) - 3;
+    write_progress(&line, job, bar_len < LEAST_BAR_LEN ? 0 : bar_len > BAR_LEN ? BAR_LEN : bar_len);
+    const char *text = gs_strbuf_text(&line);
+    fprintf(stderr, "\r\033[K%.*s", fitting_bytes(text, room), text);
+    gs_strbuf_release(&words);
+    gs_strbuf_release(&line);
 }
 
 // Redrawn in place on a terminal; else a line on a change and now and then.
@@ -79,21 +119,20 @@ typedef struct progress_line {
 
 static void show_progress(progress_line *line, const gs_json *job) {
     char now[160];
-    gs_strbuf text = {0};
-    snprintf(now, sizeof now, "%s %s", gs_json_string_or(job, "state", ""),
-             gs_json_string_or(job, "reason", ""));
+    const char *state = gs_json_string_or(job, "state", "");
+    snprintf(now, sizeof now, "%s %s", state, gs_json_string_or(job, "reason", ""));
     bool changed = strcmp(now, line->last) != 0;
-    write_progress(&text, job, line->terminal);
     if (line->terminal) {
-        fprintf(stderr, "\r\033[K%s", gs_strbuf_text(&text));
-        if (changed && line->last[0] && is_terminal_state(gs_json_string_or(job, "state", "")))
-            fputc('\n', stderr);
+        draw_in_place(job);
+        if (gs_cli_is_terminal_state(state)) fputc('\n', stderr);
     } else if (changed || gs_now_ns() >= line->next_line_ns) {
+        gs_strbuf text = {0};
+        write_progress(&text, job, 0);
         fprintf(stderr, "%s\n", gs_strbuf_text(&text));
+        gs_strbuf_release(&text);
         line->next_line_ns = gs_now_ns() + LINE_SECONDS * GS_NS_PER_SEC;
     }
     memcpy(line->last, now, sizeof now);
-    gs_strbuf_release(&text);
 }
 
 // Why a job ended otherwise than wished, in three lines and the log of who failed first.
@@ -136,7 +175,7 @@ int gs_cli_follow_job(gs_cli *cli, const char *job) {
         if (exit_code == GS_EXIT_OK) {
             lost_since_ns = 0;
             show_progress(&line, state);
-            if (is_terminal_state(word)) {
+            if (gs_cli_is_terminal_state(word)) {
                 tell_end(state);
                 exit_code = exit_code_of_state(word);
                 gs_json_release(state);
@@ -170,45 +209,9 @@ int gs_cli_watch(gs_cli *cli) {
     return gs_cli_follow_job(cli, cli->options.args[0]);
 }
 
-static bool print_piece(void *ctx, const char *data, size_t bytes) {
-    (void)ctx;
-    fwrite(data, 1, bytes, stdout);
-    fflush(stdout);
-    return !interrupted;
-}
-
-static void add_query(gs_cli *cli, gs_strbuf *path, const char *name, const char *value) {
-    if (!value) return;
-    char *escaped = gs_cli_http_escape(cli->http, value);
-    gs_strbuf_printf(path, "%c%s=%s", strchr(gs_strbuf_text(path), '?') ? '&' : '?', name, escaped);
-    free(escaped);
-}
-
-int gs_cli_logs(gs_cli *cli) {
-    const gs_cli_options *options = &cli->options;
-    gs_strbuf path = {0};
-    char *base = gs_cli_job_path(cli, options->args[0], "/logs");
-    gs_strbuf_puts(&path, base);
-    free(base);
-    add_query(cli, &path, "rank", options->rank);
-    add_query(cli, &path, "tail", options->tail);
-    add_query(cli, &path, "level", options->level);
-    add_query(cli, &path, "grep", options->grep);
-    add_query(cli, &path, "follow", options->follow ? "true" : NULL);
-    int exit_code = gs_cli_http_stream(cli->http,
-                                       &(gs_cli_request){.verb = "GET",
-                                                         .path = gs_strbuf_text(&path),
-                                                         .accept = options->format == GS_CLI_JSON
-                                                                       ? "application/x-ndjson"
-                                                                       : "text/plain"},
-                                       print_piece, NULL);
-    gs_strbuf_release(&path);
-    return exit_code;
-}
-
 static void explain_no_sample(const gs_json *job) {
     const char *state = gs_json_string_or(job, "state", "");
-    if (!is_terminal_state(state))
+    if (!gs_cli_is_terminal_state(state))
         fprintf(stderr, "gradsync: no sample yet: the job is %s; it writes one at its end\n",
                 state);
     else if (gs_json_int_or(gs_cli_find_member(job, "spec.sample"), "tokens", 0) == 0)
@@ -216,6 +219,16 @@ static void explain_no_sample(const gs_json *job) {
                         "job file\n");
     else
         fprintf(stderr, "gradsync: no sample: the job ended as %s before it wrote one\n", state);
+}
+
+// A model may write any byte; a terminal gets none that drives it.
+static void print_sample(const char *text) {
+    bool terminal = isatty(STDOUT_FILENO) != 0;
+    for (const char *c = text; *c; c++) {
+        bool drives = ((unsigned char)*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f;
+        putchar(terminal && drives ? '?' : *c);
+    }
+    putchar('\n');
 }
 
 int gs_cli_sample(gs_cli *cli) {
@@ -233,7 +246,7 @@ int gs_cli_sample(gs_cli *cli) {
         } else if (cli->options.format == GS_CLI_JSON) {
             gs_cli_print_json(sample);
         } else {
-            puts(text);
+            print_sample(text);
         }
     }
     gs_json_release(job);

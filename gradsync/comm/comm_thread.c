@@ -17,7 +17,7 @@ struct gs_comm_thread {
     gs_event kicked;
     gs_event entered;
     atomic_int state;
-    gs_status refusal; // valid in state REFUSED
+    gs_status refusal;  // valid in state REFUSED
 };
 
 static void wait_for_work(gs_comm_thread *self, const atomic_bool *stopping) {

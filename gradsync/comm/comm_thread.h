@@ -13,16 +13,16 @@
 typedef struct gs_comm_thread gs_comm_thread;
 
 typedef struct gs_comm_thread_ops {
-    gs_status (*enter)(void *ctx); // first of all; its error is that of start
+    gs_status (*enter)(void *ctx);  // first of all; its error is that of start
     bool (*has_work)(void *ctx);
-    void (*serve)(void *ctx, const atomic_bool *stopping); // until there is no work, or stopping
-    void (*leave)(void *ctx);                              // last of all, if enter succeeded
+    void (*serve)(void *ctx, const atomic_bool *stopping);  // until there is no work, or stopping
+    void (*leave)(void *ctx);                               // last of all, if enter succeeded
 } gs_comm_thread_ops;
 
 // Returns when `enter` has. `ops` and `ctx` are borrowed until stop.
 GS_NODISCARD gs_status gs_comm_thread_start(gs_comm_thread **out, const gs_comm_thread_ops *ops,
                                             void *ctx);
-void gs_comm_thread_kick(gs_comm_thread *thread); // has_work may have become true; any thread
-void gs_comm_thread_stop(gs_comm_thread *thread); // NULL is fine
+void gs_comm_thread_kick(gs_comm_thread *thread);  // has_work may have become true; any thread
+void gs_comm_thread_stop(gs_comm_thread *thread);  // NULL is fine
 
 #endif

@@ -13,7 +13,7 @@
 typedef struct self_comm {
     gs_device *device;
     _Atomic uint64_t finished;
-    gs_work_times times[KEPT_TIMES]; // of the owner's thread
+    gs_work_times times[KEPT_TIMES];  // of the owner's thread
     pthread_mutex_t abort_lock;
     atomic_bool aborted;
     char abort_reason[252];

@@ -40,22 +40,22 @@ typedef struct shm_work {
 
 typedef struct shm_comm {
     gs_shm_segment segment;
-    gs_comm_thread *thread;   // NULL: the owner moves
-    gs_device *thread_device; // of the moving thread when it is not the owner
+    gs_comm_thread *thread;    // NULL: the owner moves
+    gs_device *thread_device;  // of the moving thread when it is not the owner
     int spin_polls;
-    gs_event finished_event; // for the owner, where another thread moves
-    _Atomic uint64_t posted; // owner
+    gs_event finished_event;  // for the owner, where another thread moves
+    _Atomic uint64_t posted;  // owner
     _Atomic uint64_t finished;
     atomic_bool failed;
-    gs_status failure; // valid once failed
+    gs_status failure;  // valid once failed
     // The moving thread's.
     gs_shm_mover mover;
     uint64_t published, processed;
-    uint64_t all_done; // every rank has processed all up to here, as last seen
-    int num_arrived;   // ranks known to have published processed + 1
-    bool owes_notice;  // something was stored that a sleeping peer may wait for
+    uint64_t all_done;  // every rank has processed all up to here, as last seen
+    int num_arrived;    // ranks known to have published processed + 1
+    bool owes_notice;   // something was stored that a sleeping peer may wait for
     uint64_t num_flats;
-    uint64_t flat_users[GS_SHM_FLAT_SLOTS]; // the last collective in each slot
+    uint64_t flat_users[GS_SHM_FLAT_SLOTS];  // the last collective in each slot
     shm_work works[GS_SHM_MAX_POSTED];
 } shm_comm;
 
@@ -72,14 +72,21 @@ static uint64_t finished_of_shm(const void *backend) {
     return atomic_load_explicit(&shm->finished, memory_order_acquire);
 }
 
+// What a peer says to have processed; 0 when that cannot be: nobody gets through a collective to
+// which this rank did not come.
+static uint64_t done_of(const shm_comm *shm, int rank) {
+    uint64_t done =
+        atomic_load_explicit(&shm->segment.controls[rank]->done.value, memory_order_acquire);
+    return done <= atomic_load_explicit(&shm->posted, memory_order_acquire) ? done : 0;
+}
+
 // Whether every rank has processed `sequence`. Looks at the others only when it has to.
 static bool all_have_done(shm_comm *shm, uint64_t sequence) {
     if (shm->all_done >= sequence) return true;
     uint64_t least = shm->processed;
     for (int i = 0; i < shm->segment.world_size && least >= sequence; i++) {
         if (i == shm->segment.rank) continue;
-        uint64_t done =
-            atomic_load_explicit(&shm->segment.controls[i]->done.value, memory_order_acquire);
+        uint64_t done = done_of(shm, i);
         if (done < least) least = done;
     }
     if (least < sequence) return false;
@@ -139,9 +146,10 @@ static bool all_have_arrived(shm_comm *shm, uint64_t sequence) {
 static gs_status start_work(shm_comm *shm, uint64_t sequence, shm_work *work) {
     int64_t now_ns = gs_now_ns();
     atomic_store_explicit(&work->all_arrived_ns, now_ns, memory_order_relaxed);
-    GS_TRY(gs_shm_check_posts(&shm->segment, sequence, &work->collective, work->algorithm));
+    GS_TRY(gs_shm_check_posts(&shm->segment, sequence, &work->collective, work->algorithm,
+                              shm->mover.places));
     if (work->algorithm == GS_SHM_UNDECIDED)
-        work->algorithm = gs_shm_choose_late(&shm->segment, sequence, &work->collective);
+        work->algorithm = gs_shm_choose_late(&shm->segment, shm->mover.places, &work->collective);
     atomic_store_explicit(&work->started_ns, now_ns, memory_order_relaxed);
     return gs_ok();
 }
@@ -159,7 +167,7 @@ static gs_status process_work(shm_comm *shm, uint64_t sequence, shm_work *work, 
         break;
     case GS_SHM_DIRECT:
         give_notice(shm);
-        GS_TRY(gs_shm_run_direct(&shm->mover, &work->collective, sequence));
+        GS_TRY(gs_shm_run_direct(&shm->mover, &work->collective));
         break;
     case GS_SHM_PIPELINE: {
         bool chunk_moved;
@@ -251,11 +259,19 @@ static int list_missing(const shm_comm *shm, uint64_t sequence, int *missing, bo
     if (num_missing) return num_missing;
     *arrived = true;
     for (int i = 0; i < segment->world_size; i++) {
-        uint64_t done =
-            atomic_load_explicit(&segment->controls[i]->done.value, memory_order_acquire);
-        if (i != segment->rank && done < sequence) missing[num_missing++] = i;
+        if (i != segment->rank && done_of(shm, i) < sequence) missing[num_missing++] = i;
     }
     return num_missing;
+}
+
+// The moving thread: how it stands with a rank that `sequence` waits for.
+static gs_shm_health check_rank(shm_comm *shm, int rank, uint64_t sequence) {
+    gs_shm_health health = gs_shm_check_life(&shm->segment, rank);
+    uint64_t done = atomic_load(&shm->segment.controls[rank]->done.value);
+    bool plausible = done <= atomic_load(&shm->posted) &&
+                     gs_shm_post_is_plausible(&shm->segment, rank, sequence) &&
+                     gs_shm_chunks_are_plausible(&shm->mover, rank);
+    return health == GS_SHM_ALIVE && !plausible ? GS_SHM_DAMAGED : health;
 }
 
 // Looks whether those that are waited for still live. A rank may have done its share and left
@@ -270,7 +286,7 @@ static void check_missing(shm_comm *shm) {
     if (sequence > atomic_load_explicit(&shm->posted, memory_order_acquire)) return;
     int num_missing = list_missing(shm, sequence, missing, &arrived);
     for (int i = 0; i < num_missing && !has_failed(shm); i++) {
-        gs_shm_health health = gs_shm_check_life(&shm->segment, missing[i]);
+        gs_shm_health health = check_rank(shm, missing[i], sequence);
         if (health == GS_SHM_ALIVE) continue;
         if (advance(shm)) return;
         char name[64];
@@ -318,7 +334,10 @@ static gs_status wait_shm(void *backend, uint64_t sequence, gs_deadline deadline
     }
     gs_waiter_reset(&waiter);
     if (finished_of_shm(shm) >= sequence) return gs_ok();
-    return has_failed(shm) ? shm->failure : explain_deadline(shm, now_ns - began_ns);
+    if (has_failed(shm)) return shm->failure;
+    gs_status late = explain_deadline(shm, now_ns - began_ns);
+    // Another thread moves: it may have come to the end while this one looked for the culprit.
+    return finished_of_shm(shm) >= sequence ? gs_ok() : late;
 }
 
 static gs_status post_shm(void *backend, uint64_t sequence, const gs_collective *collective) {

@@ -20,10 +20,10 @@
 // What a rank says first.
 typedef struct host_card {
     char boot_id[40];
-    char door[SOCKET_NAME_LEN]; // rank 0's socket
-    uint64_t nonce;             // rank 0's, for this communicator
-    cpu_set_t cores;            // that the rank may run on
-    int32_t usable_cores;       // after its quota
+    char door[SOCKET_NAME_LEN];  // rank 0's socket
+    uint64_t nonce;              // rank 0's, for this communicator
+    cpu_set_t cores;             // that the rank may run on
+    int32_t usable_cores;        // after its quota
     gs_status able;
 } host_card;
 
@@ -38,21 +38,21 @@ typedef struct hello {
 // are.
 typedef struct welcome {
     uint64_t magic, nonce;
-    uint64_t arena_bytes[GS_SHM_MAX_RANKS]; // 0: none
+    uint64_t arena_bytes[GS_SHM_MAX_RANKS];  // 0: none
 } welcome;
 
 typedef struct handshake {
     const gs_comm_options *options;
     gs_shm_segment *segment;
     gs_deadline deadline;
-    host_card *cards; // of all ranks
+    host_card *cards;  // of all ranks
     uint64_t nonce;
-    int door;                          // rank 0: listens
-    int connections[GS_SHM_MAX_RANKS]; // rank 0: to each rank; else [0]
+    int door;                           // rank 0: listens
+    int connections[GS_SHM_MAX_RANKS];  // rank 0: to each rank; else [0]
     int common_fd;
-    int control_fds[GS_SHM_MAX_RANKS], arena_fds[GS_SHM_MAX_RANKS]; // the own arena's is borrowed
+    int control_fds[GS_SHM_MAX_RANKS], arena_fds[GS_SHM_MAX_RANKS];  // the own arena's is borrowed
     uint64_t arena_bytes[GS_SHM_MAX_RANKS];
-    const char *turned_away; // rank 0: why the last visitor was; NULL: none was
+    const char *turned_away;  // rank 0: why the last visitor was; NULL: none was
 } handshake;
 
 gs_status gs_shm_agree(const gs_comm_options *options, const char *stage, gs_status mine,
@@ -80,7 +80,7 @@ static gs_status read_boot_id(char boot_id[40]) {
 static struct sockaddr_un door_address(const char *name, socklen_t *bytes) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t len = strnlen(name, SOCKET_NAME_LEN);
-    memcpy(address.sun_path + 1, name, len); // abstract: a NUL before the name
+    memcpy(address.sun_path + 1, name, len);  // abstract: a NUL before the name
     *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
     return address;
 }

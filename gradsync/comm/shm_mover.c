@@ -4,7 +4,6 @@
 
 #include "core/failpoint.h"
 #include "core/memory.h"
-#include "gradsync/comm/shm_post.h"
 
 // Between blocks a rank looks whether the communicator was aborted.
 #define BLOCK_BYTES ((size_t)65536)
@@ -12,6 +11,8 @@
 #define SLICE_BOUNDARY_BYTES ((size_t)256)
 
 #define LINE_BYTES ((size_t)64)
+#define STRIDE_BYTES ((size_t)256)
+#define AHEAD_BYTES ((size_t)1024)
 
 typedef struct byte_range {
     size_t first, end;
@@ -52,6 +53,18 @@ static byte_range slice_of(size_t bytes, int rank, int world_size) {
 
 static void copy_bytes(void *to, const void *from, size_t bytes) {
     if (to != from) memcpy(to, from, bytes);
+}
+
+// Into a slot, whose lines the peers have read: each is asked for before it is written, for
+// otherwise every store would wait until they have given it up.
+static void copy_into_slot(unsigned char *slot, const unsigned char *from, size_t bytes) {
+    size_t at = 0;
+    for (; at + STRIDE_BYTES <= bytes; at += STRIDE_BYTES) {
+        for (size_t line = 0; line < STRIDE_BYTES; line += LINE_BYTES)
+            gs_shm_prefetch_for_write(slot + at + AHEAD_BYTES + line);
+        memcpy(slot + at, from + at, STRIDE_BYTES);
+    }
+    memcpy(slot + at, from + at, bytes - at);
 }
 
 static void reduce_range(gs_shm_mover *mover, const gs_collective *collective,
@@ -96,16 +109,17 @@ static void fill_slot(const gs_shm_mover *mover, const gs_collective *collective
     if (collective->kind == GS_BROADCAST && rank != collective->root) return;
     if (collective->kind == GS_REDUCE_SCATTER) {
         for (size_t part = 0; part < (size_t)mover->segment->world_size; part++)
-            memcpy(slot + part * slot_part_bytes, send + part * part_bytes + range.first, bytes);
+            copy_into_slot(slot + part * slot_part_bytes, send + part * part_bytes + range.first,
+                           bytes);
     } else if (collective->tree) {
         for (int i = 0; i < collective->tree->num_inputs; i++) {
             if (collective->tree->rank[i] != rank) continue;
             size_t part = (size_t)collective->tree->part[i];
-            memcpy(slot + part * slot_part_bytes,
-                   send + part * collective->part_stride_bytes + range.first, bytes);
+            copy_into_slot(slot + part * slot_part_bytes,
+                           send + part * collective->part_stride_bytes + range.first, bytes);
         }
     } else {
-        memcpy(slot, send + range.first, bytes);
+        copy_into_slot(slot, send + range.first, bytes);
     }
 }
 
@@ -175,61 +189,54 @@ static gs_status copy_in_blocks(gs_shm_mover *mover, unsigned char *to, const un
     return gs_ok();
 }
 
-static unsigned char *send_of(const gs_shm_mover *mover, int rank, uint64_t sequence) {
-    return mover->segment->arenas[rank] +
-           (gs_shm_post_of(mover->segment, rank, sequence)->send_offset - 1);
+static unsigned char *send_of(const gs_shm_mover *mover, int rank) {
+    return mover->segment->arenas[rank] + (mover->places[rank].send_offset - 1);
 }
 
-static unsigned char *recv_of(const gs_shm_mover *mover, int rank, uint64_t sequence) {
-    return mover->segment->arenas[rank] +
-           (gs_shm_post_of(mover->segment, rank, sequence)->recv_offset - 1);
+static unsigned char *recv_of(const gs_shm_mover *mover, int rank) {
+    return mover->segment->arenas[rank] + (mover->places[rank].recv_offset - 1);
 }
 
-static gs_status reduce_slice(gs_shm_mover *mover, const gs_collective *collective,
-                              uint64_t sequence) {
+static gs_status reduce_slice(gs_shm_mover *mover, const gs_collective *collective) {
     const gs_reduce_tree *tree = collective->tree;
     int world_size = mover->segment->world_size;
     pointers where = {.num_inputs = tree ? tree->num_inputs : world_size};
     for (int i = 0; i < where.num_inputs; i++) {
         int rank = tree ? tree->rank[i] : i;
-        const gs_shm_post *post = gs_shm_post_of(mover->segment, rank, sequence);
-        size_t offset = tree ? (size_t)tree->part[i] * post->part_stride_bytes : 0;
-        where.inputs[i] = send_of(mover, rank, sequence) + offset;
+        size_t stride = mover->places[rank].part_stride_bytes;
+        where.inputs[i] = send_of(mover, rank) + (tree ? (size_t)tree->part[i] * stride : 0);
     }
     for (int i = 0; i < world_size; i++) {
         if (collective->kind == GS_ALLREDUCE || i == collective->root)
-            where.outputs[where.num_outputs++] = recv_of(mover, i, sequence);
+            where.outputs[where.num_outputs++] = recv_of(mover, i);
     }
     byte_range slice = slice_of(gs_shm_part_bytes(collective), mover->segment->rank, world_size);
     return reduce_in_blocks(mover, collective, &where, slice);
 }
 
-static gs_status reduce_own_part(gs_shm_mover *mover, const gs_collective *collective,
-                                 uint64_t sequence) {
+static gs_status reduce_own_part(gs_shm_mover *mover, const gs_collective *collective) {
     int world_size = mover->segment->world_size;
     size_t bytes = gs_shm_part_bytes(collective);
     pointers where = {.outputs = {collective->recv}, .num_outputs = 1, .num_inputs = world_size};
     for (int i = 0; i < world_size; i++)
-        where.inputs[i] = send_of(mover, i, sequence) + (size_t)mover->segment->rank * bytes;
+        where.inputs[i] = send_of(mover, i) + (size_t)mover->segment->rank * bytes;
     return reduce_in_blocks(mover, collective, &where, (byte_range){0, bytes});
 }
 
-gs_status gs_shm_run_direct(gs_shm_mover *mover, const gs_collective *collective,
-                            uint64_t sequence) {
+gs_status gs_shm_run_direct(gs_shm_mover *mover, const gs_collective *collective) {
     size_t bytes = gs_shm_part_bytes(collective);
     unsigned char *recv = collective->recv;
     switch (collective->kind) {
     case GS_REDUCE_SCATTER:
-        return reduce_own_part(mover, collective, sequence);
+        return reduce_own_part(mover, collective);
     case GS_ALLGATHER:
         for (int i = 0; i < mover->segment->world_size; i++)
-            GS_TRY(copy_in_blocks(mover, recv + (size_t)i * bytes, send_of(mover, i, sequence),
-                                  bytes));
+            GS_TRY(copy_in_blocks(mover, recv + (size_t)i * bytes, send_of(mover, i), bytes));
         return gs_ok();
     case GS_BROADCAST:
-        return copy_in_blocks(mover, recv, send_of(mover, collective->root, sequence), bytes);
+        return copy_in_blocks(mover, recv, send_of(mover, collective->root), bytes);
     default:
-        return reduce_slice(mover, collective, sequence);
+        return reduce_slice(mover, collective);
     }
 }
 
@@ -237,8 +244,8 @@ gs_status gs_shm_run_direct(gs_shm_mover *mover, const gs_collective *collective
 typedef struct chunking {
     size_t part_bytes, slot_part_bytes;
     uint64_t num_chunks;
-    bool shares; // each rank reduces a slice of a chunk for all; else each the whole chunk for
-                 // itself
+    bool shares;  // each rank reduces a slice of a chunk for all; else each the whole chunk for
+                  // itself
 } chunking;
 
 static chunking cut_into_chunks(const gs_shm_mover *mover, const gs_collective *collective) {
@@ -257,13 +264,26 @@ static byte_range range_of_chunk(const gs_shm_mover *mover, const chunking *cut,
     return (byte_range){first, min_bytes(first + cut->slot_part_bytes, cut->part_bytes)};
 }
 
-// How far the slowest rank has come with a counter at `offset` in the control blocks.
+static bool is_plausible_chunk(const gs_shm_mover *mover, uint64_t counted) {
+    return counted <= mover->chunks_read + GS_SHM_CHUNK_SLOTS;
+}
+
+bool gs_shm_chunks_are_plausible(const gs_shm_mover *mover, int rank) {
+    const gs_shm_control *control = mover->segment->controls[rank];
+    return is_plausible_chunk(mover, atomic_load(&control->chunks_in.value)) &&
+           is_plausible_chunk(mover, atomic_load(&control->chunks_out.value)) &&
+           is_plausible_chunk(mover, atomic_load(&control->chunks_read.value));
+}
+
+// How far the slowest rank has come with a counter at `offset` in the control blocks. A counter
+// that cannot be one holds everything up, until it is found out who wrote it.
 static uint64_t least_counter(const gs_shm_mover *mover, size_t offset) {
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < mover->segment->world_size; i++) {
         const unsigned char *control = (const unsigned char *)mover->segment->controls[i];
         const gs_shm_counter *counter = (const gs_shm_counter *)(const void *)(control + offset);
         uint64_t value = atomic_load_explicit(&counter->value, memory_order_acquire);
+        if (!is_plausible_chunk(mover, value)) return 0;
         if (value < least) least = value;
     }
     return least;

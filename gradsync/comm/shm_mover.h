@@ -14,13 +14,15 @@
 #include <stdint.h>
 
 #include "gradsync/comm.h"
+#include "gradsync/comm/shm_post.h"
 #include "gradsync/comm/shm_segment.h"
 
 typedef struct gs_shm_mover {
     gs_shm_segment *segment;
-    gs_device *device; // of the moving thread
+    gs_device *device;  // of the moving thread
     // The pipeline, counted over all collectives. `first_chunk` is the first of the current one.
     uint64_t first_chunk, chunks_in, chunks_out, chunks_read;
+    gs_shm_place places[GS_SHM_MAX_RANKS];  // of the collective that is moved directly
 } gs_shm_mover;
 
 // Bytes of one part of the input: all of it, except for reduce-scatter and trees.
@@ -30,10 +32,11 @@ size_t gs_shm_num_parts(const gs_collective *collective, int world_size);
 
 void gs_shm_copy_to_flat(gs_shm_mover *mover, const gs_collective *collective, int slot);
 void gs_shm_run_flat(gs_shm_mover *mover, const gs_collective *collective, int slot);
-GS_NODISCARD gs_status gs_shm_run_direct(gs_shm_mover *mover, const gs_collective *collective,
-                                         uint64_t sequence);
+GS_NODISCARD gs_status gs_shm_run_direct(gs_shm_mover *mover, const gs_collective *collective);
 // Moves as many chunks as can be moved now. *moved: at least one step; *complete: all chunks.
 GS_NODISCARD gs_status gs_shm_run_pipeline(gs_shm_mover *mover, const gs_collective *collective,
                                            bool *moved, bool *complete);
+// Whether the counters of `rank` can be ones: nobody is further ahead than there are slots.
+bool gs_shm_chunks_are_plausible(const gs_shm_mover *mover, int rank);
 
 #endif

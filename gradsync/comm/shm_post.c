@@ -34,12 +34,11 @@ static bool is_written(const gs_collective *collective, int rank) {
            (collective->kind == GS_REDUCE && rank == collective->root);
 }
 
-gs_shm_algorithm gs_shm_choose_late(const gs_shm_segment *segment, uint64_t sequence,
+gs_shm_algorithm gs_shm_choose_late(const gs_shm_segment *segment, const gs_shm_place *places,
                                     const gs_collective *collective) {
     for (int i = 0; i < segment->world_size; i++) {
-        const gs_shm_post *post = gs_shm_post_of(segment, i, sequence);
-        if ((is_read(collective, i) && !post->send_offset) ||
-            (is_written(collective, i) && !post->recv_offset))
+        if ((is_read(collective, i) && !places[i].send_offset) ||
+            (is_written(collective, i) && !places[i].recv_offset))
             return GS_SHM_PIPELINE;
     }
     return GS_SHM_DIRECT;
@@ -65,7 +64,7 @@ static uint64_t offset_in_arena(const gs_shm_segment *segment, const void *data,
     return 1 + (at - first);
 }
 
-// How far the input of a rank reaches from `send`.
+// How far the input of a rank reaches from `send`; SIZE_MAX when that is no number.
 static size_t send_extent(const gs_collective *collective, int rank, int world_size,
                           size_t part_stride_bytes) {
     size_t bytes = gs_shm_part_bytes(collective);
@@ -76,7 +75,11 @@ static size_t send_extent(const gs_collective *collective, int rank, int world_s
         size_t part = (size_t)collective->tree->part[i];
         if (collective->tree->rank[i] == rank && part > last_part) last_part = part;
     }
-    return last_part * part_stride_bytes + bytes;
+    size_t extent;
+    if (__builtin_mul_overflow(last_part, part_stride_bytes, &extent) ||
+        __builtin_add_overflow(extent, bytes, &extent))
+        return SIZE_MAX;
+    return extent;
 }
 
 bool gs_shm_lies_in_arena(const gs_shm_segment *segment, const gs_collective *collective) {
@@ -138,8 +141,9 @@ static bool claims_equal(const gs_shm_segment *segment, uint64_t sequence, int a
 }
 
 // What most ranks posted is what was meant; between equals, the lower rank.
-static gs_status blame_minority(const gs_shm_segment *segment, uint64_t sequence) {
-    int meant = 0, most = 0, culprit = 0;
+//   found  a rank that posted something else than this one
+static gs_status blame_minority(const gs_shm_segment *segment, uint64_t sequence, int found) {
+    int meant = 0, most = 0, culprit = -1;
     for (int i = 0; i < segment->world_size; i++) {
         int num_equal = 0;
         for (int k = 0; k < segment->world_size; k++)
@@ -149,7 +153,15 @@ static gs_status blame_minority(const gs_shm_segment *segment, uint64_t sequence
             meant = i;
         }
     }
-    while (claims_equal(segment, sequence, meant, culprit)) culprit++;
+    for (int i = segment->world_size - 1; i >= 0; i--) {
+        if (gs_shm_is_damaged(segment, i))
+            return gs_error(GS_DATA_LOSS, "collective %llu: rank %d damaged its control block",
+                            (unsigned long long)sequence, i);
+        if (!claims_equal(segment, sequence, meant, i)) culprit = i;
+    }
+    if (culprit < 0)
+        return gs_error(GS_DATA_LOSS, "collective %llu: what rank %d posted changed afterwards",
+                        (unsigned long long)sequence, found);
     char theirs[104], ours[104];
     describe_claim(theirs, sizeof theirs, &gs_shm_post_of(segment, culprit, sequence)->claim);
     describe_claim(ours, sizeof ours, &gs_shm_post_of(segment, meant, sequence)->claim);
@@ -163,21 +175,29 @@ static bool lies_in_arena(const gs_shm_segment *segment, int rank, uint64_t offs
 }
 
 gs_status gs_shm_check_posts(const gs_shm_segment *segment, uint64_t sequence,
-                             const gs_collective *collective, gs_shm_algorithm algorithm) {
+                             const gs_collective *collective, gs_shm_algorithm algorithm,
+                             gs_shm_place *places) {
     size_t bytes = gs_shm_part_bytes(collective);
     for (int i = 0; i < segment->world_size; i++) {
-        if (i == segment->rank) continue;
-        if (!claims_equal(segment, sequence, i, segment->rank))
-            return blame_minority(segment, sequence);
+        if (i != segment->rank && !claims_equal(segment, sequence, i, segment->rank))
+            return blame_minority(segment, sequence, i);
         if (algorithm != GS_SHM_UNDECIDED) continue;
-        const gs_shm_post *post = gs_shm_post_of(segment, i, sequence);
-        size_t sent = send_extent(collective, i, segment->world_size, post->part_stride_bytes);
-        if (!lies_in_arena(segment, i, post->send_offset, sent) ||
-            !lies_in_arena(segment, i, post->recv_offset, bytes))
+        const volatile gs_shm_post *post = gs_shm_post_of(segment, i, sequence);
+        places[i] = (gs_shm_place){post->send_offset, post->recv_offset, post->part_stride_bytes};
+        size_t sent = send_extent(collective, i, segment->world_size, places[i].part_stride_bytes);
+        if (!lies_in_arena(segment, i, places[i].send_offset, sent) ||
+            !lies_in_arena(segment, i, places[i].recv_offset, bytes))
             return gs_error(GS_DATA_LOSS, "collective %llu: rank %d points outside its arena",
                             (unsigned long long)sequence, i);
     }
     return gs_ok();
+}
+
+bool gs_shm_post_is_plausible(const gs_shm_segment *segment, int rank, uint64_t sequence) {
+    const gs_shm_post *post = gs_shm_post_of(segment, rank, sequence);
+    uint64_t said = atomic_load_explicit(&post->sequence, memory_order_acquire);
+    return said == 0 || (said % GS_SHM_MAX_POSTED == sequence % GS_SHM_MAX_POSTED &&
+                         said <= sequence + GS_SHM_MAX_POSTED);
 }
 
 void gs_shm_name_collective(char *text, size_t text_bytes, uint64_t sequence,

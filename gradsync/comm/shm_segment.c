@@ -21,7 +21,9 @@ enum { ABORT_NONE, ABORT_BEING_WRITTEN, ABORT_SET };
 static gs_status make_file(int *fd, void **data, const char *name, size_t bytes) {
     *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0) return gs_error_from_errno(errno, "%s: memfd_create", name);
-    int error = posix_fallocate(*fd, 0, (off_t)bytes);
+    int error;
+    do error = posix_fallocate(*fd, 0, (off_t)bytes);
+    while (error == EINTR);
     if (error) return gs_error_from_errno(error, "%s of %zu bytes", name, bytes);
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (mapped == MAP_FAILED) return gs_error_from_errno(errno, "%s: map %zu bytes", name, bytes);
@@ -149,11 +151,15 @@ void gs_shm_end_life(gs_shm_segment *segment) {
     gs_event_notify(&segment->common->event);
 }
 
+bool gs_shm_is_damaged(const gs_shm_segment *segment, int rank) {
+    const volatile gs_shm_control *control = segment->controls[rank];
+    return control->magic != GS_SHM_MAGIC || control->generation != segment->generation ||
+           control->rank != rank;
+}
+
 gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank) {
     const gs_shm_control *control = segment->controls[rank];
-    if (control->magic != GS_SHM_MAGIC || control->generation != segment->generation ||
-        control->rank != rank)
-        return GS_SHM_DAMAGED;
+    if (gs_shm_is_damaged(segment, rank)) return GS_SHM_DAMAGED;
     if (segment->holds_life[rank]) return GS_SHM_DEAD;
     int error = pthread_mutex_trylock(&segment->common->lives[rank].mutex);
     if (error == EBUSY) return GS_SHM_ALIVE;
@@ -161,7 +167,7 @@ gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank) {
         segment->holds_life[rank] = true;
         return GS_SHM_DEAD;
     }
-    if (error) return GS_SHM_DEAD; // somebody else found out first
+    if (error) return GS_SHM_DEAD;  // somebody else found out first
     pthread_mutex_unlock(&segment->common->lives[rank].mutex);
     bool left = atomic_load_explicit(&control->has_left, memory_order_acquire);
     return left ? GS_SHM_LEFT : GS_SHM_DEAD;

@@ -23,7 +23,7 @@
 #include "gradsync/comm/waiter.h"
 
 #define GS_SHM_MAX_RANKS 64
-#define GS_SHM_MAX_POSTED 1024 // collectives in flight
+#define GS_SHM_MAX_POSTED 1024  // collectives in flight
 #define GS_SHM_FLAT_SLOTS 8
 #define GS_SHM_FLAT_BYTES ((size_t)16384)
 #define GS_SHM_CHUNK_SLOTS 4
@@ -38,12 +38,12 @@ typedef struct gs_shm_claim {
     int32_t bucket;
     uint32_t generation;
     uint8_t kind, dtype, op, root;
-    uint32_t zero; // no padding: claims are compared as bytes
+    uint32_t zero;  // no padding: claims are compared as bytes
 } gs_shm_claim;
 
 typedef struct gs_shm_post {
-    _Alignas(128) _Atomic uint64_t sequence; // stored last: the rank has arrived
-    gs_shm_claim claim;                      // with the sequence in the first 64 bytes
+    _Alignas(128) _Atomic uint64_t sequence;  // stored last: the rank has arrived
+    gs_shm_claim claim;                       // with the sequence in the first 64 bytes
     // Where the data lies in the rank's arena, counted from 1; 0: elsewhere.
     uint64_t send_offset, recv_offset, part_stride_bytes;
 } gs_shm_post;
@@ -56,13 +56,13 @@ typedef struct gs_shm_control {
     uint64_t magic;
     uint32_t generation;
     int32_t rank;
-    _Atomic uint64_t proof;    // of the handshake: the segment's nonce, written by this rank
-    _Atomic uint32_t has_left; // the rank ended its communicator in peace
-    gs_shm_counter done;       // all collectives up to here are processed by this rank
+    _Atomic uint64_t proof;     // of the handshake: the segment's nonce, written by this rank
+    _Atomic uint32_t has_left;  // the rank ended its communicator in peace
+    gs_shm_counter done;        // all collectives up to here are processed by this rank
     // The chunk pipeline, counted over all collectives: copied in, own slice reduced, read to the
     // end.
     gs_shm_counter chunks_in, chunks_out, chunks_read;
-    gs_shm_post posts[GS_SHM_MAX_POSTED]; // collective q at q mod GS_SHM_MAX_POSTED
+    gs_shm_post posts[GS_SHM_MAX_POSTED];  // collective q at q mod GS_SHM_MAX_POSTED
     _Alignas(4096) unsigned char flat[GS_SHM_FLAT_SLOTS][GS_SHM_FLAT_BYTES];
     unsigned char chunk_in[GS_SHM_CHUNK_SLOTS][GS_SHM_CHUNK_BYTES];
     unsigned char chunk_out[GS_SHM_CHUNK_SLOTS][GS_SHM_CHUNK_BYTES];
@@ -74,7 +74,7 @@ typedef struct gs_shm_life {
 
 typedef struct gs_shm_common {
     uint64_t magic, nonce;
-    gs_event event; // notified after everything that a peer may wait for
+    gs_event event;  // notified after everything that a peer may wait for
     _Alignas(128) _Atomic uint32_t abort_state;
     int32_t abort_code;
     char abort_reason[252];
@@ -84,14 +84,14 @@ typedef struct gs_shm_common {
 typedef struct gs_shm_segment {
     int rank, world_size;
     uint32_t generation;
-    int num_cores;     // that all ranks have together
-    size_t flat_bytes; // the most that goes through the flat slots; ≤ GS_SHM_FLAT_BYTES
+    int num_cores;      // that all ranks have together
+    size_t flat_bytes;  // the most that goes through the flat slots; ≤ GS_SHM_FLAT_BYTES
     gs_shm_common *common;
     gs_shm_control *own;
-    const gs_shm_control *controls[GS_SHM_MAX_RANKS]; // the own one, too
-    unsigned char *arenas[GS_SHM_MAX_RANKS];          // own one borrowed; NULL: none
+    const gs_shm_control *controls[GS_SHM_MAX_RANKS];  // the own one, too
+    unsigned char *arenas[GS_SHM_MAX_RANKS];           // own one borrowed; NULL: none
     size_t arena_bytes[GS_SHM_MAX_RANKS];
-    bool holds_life[GS_SHM_MAX_RANKS]; // moving thread
+    bool holds_life[GS_SHM_MAX_RANKS];  // moving thread
 } gs_shm_segment;
 
 // Fetches a line for writing while there is time: a store to a line that a peer has read would wait
@@ -124,6 +124,7 @@ typedef enum gs_shm_health {
 GS_NODISCARD gs_status gs_shm_begin_life(gs_shm_segment *segment);
 void gs_shm_end_life(gs_shm_segment *segment);
 gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank);
+bool gs_shm_is_damaged(const gs_shm_segment *segment, int rank);  // by what its block begins with
 
 // The first reason wins. Any thread.
 void gs_shm_abort(gs_shm_segment *segment, gs_status reason);

@@ -12,7 +12,7 @@
 #include "kernels/cpu/chunks.h"
 #include "kernels/cpu/isa.h"
 
-#define STEP 64 // 256 bytes of fp32
+#define STEP 64  // 256 bytes of fp32
 #define AHEAD_BYTES 768
 #define LINE_BYTES 64
 

@@ -15,7 +15,7 @@ submit '{"name":"gpt","world":{"min":2,"max":2,"threads_per_rank":1},
   "data":{"kind":"bytes","train":["text.txt"],"micro_batch":4},
   "optimizer":{"lr":0.003},"steps":{"target":60},
   "reducer":{"first_bucket_bytes":4096,"bucket_cap_bytes":16384},
-  "checkpoint":{"every_steps":20,"keep_last":2},"sample":{"tokens":20,"prompt":"the "}}'
+  "checkpoint":{"every_steps":20,"keep_last":2},"sample":{"tokens":20,"prompt":"the "},"debug":{"step_delay_ms":20}}'
 gpt=$job
 curl -sSN -m 100 "$server/v1/jobs/$gpt/stream" >"$run/stream" 2>/dev/null &
 stream_pid=$!
@@ -35,6 +35,7 @@ wait_for 20 "end of the stream" grep -q '^event: end' "$run/stream"
 wait "$stream_pid" || true
 for event in snapshot step state end; do grep -q "^event: $event" "$run/stream" || fail "no event $event in the stream"; done
 grep '^data: ' "$run/stream" | cut -c7- | jq -es 'length > 3' >/dev/null || fail "stream data is not JSON"
+! grep -q 'steps_summarised.*steps_summarised' "$run/stream" || fail "a member comes twice"
 last_id=$(grep '^id: ' "$run/stream" | tail -n 1 | cut -c5-)
 request GET "/v1/jobs/$gpt/stream" '' -H "Last-Event-ID: $last_id" -m 20
 same "$status" 204 "stream after its end"

@@ -39,7 +39,8 @@ static int knock(const char *door, const void *bytes, size_t num_bytes, int fd) 
     memcpy(address.sun_path + 1, door, len);
     socklen_t address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
     int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (connect(connection, (struct sockaddr *)&address, address_bytes)) fprintf(stderr, "no door\n");
+    if (connect(connection, (struct sockaddr *)&address, address_bytes))
+        fprintf(stderr, "no door\n");
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(130 * sizeof(int))];

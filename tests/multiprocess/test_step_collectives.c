@@ -224,6 +224,41 @@ static void coalesced_broadcast_brings_the_roots_tensors(void **state) {
     }
 }
 
+// Rank 0 gives up before rank 1 comes, and takes its memory back.
+static gs_status body_late(const gs_rank_env *env) {
+    enum { COUNT = 32 };
+    rank_side side;
+    GS_TRY(open_side_with(&side, env, env->arg[0] ? GS_HELPER_ON : GS_HELPER_OFF));
+    int64_t mine[COUNT] = {0}, sums[COUNT], all[2];
+    for (int i = 0; i < COUNT; i++) sums[i] = -7;
+    gs_collective collective = {
+        .kind = GS_ALLREDUCE, .send = mine, .recv = sums, .count = COUNT, .dtype = GS_I64};
+    gs_status status = gs_ok();
+    if (env->rank == 0) {
+        status = gs_comm_run(side.comm, &collective, gs_deadline_in_seconds(0.05));
+        if (status.code != GS_DEADLINE_EXCEEDED)
+            return gs_error(GS_INTERNAL, "rank 1 has not come, but: %s", status.message);
+    }
+    GS_TRY(gs_rank_exchange(env->exchange, "late/go", mine, sizeof mine[0], all, soon()));
+    if (env->rank == 1) {
+        status = gs_comm_run(side.comm, &collective, gs_deadline_in_seconds(0.5));
+        if (!status.code) return gs_error(GS_INTERNAL, "rank 0 had gone, but the sum is done");
+    }
+    GS_TRY(gs_rank_exchange(env->exchange, "late/gone", mine, sizeof mine[0], all, soon()));
+    status = gs_comm_progress(side.comm);
+    for (int i = 0; i < COUNT && env->rank == 0; i++) {
+        if (sums[i] != -7) return gs_error(GS_INTERNAL, "word %d was written afterwards", i);
+    }
+    close_side(&side);
+    return gs_ok();
+}
+
+static void memory_of_a_collective_that_timed_out_is_left_alone(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("late", 2, "", soon()));
+    assert_ok(gs_ranks_run("late", 2, "helper", soon()));
+}
+
 // A broadcast of many small tensors that ends in the middle: its staging memory is freed then.
 static gs_status body_broken_broadcast(const gs_rank_env *env) {
     enum { NUM_TENSORS = 400, BYTES = 200 << 10 };
@@ -258,6 +293,7 @@ int main(int argc, char **argv) {
                                           {"commit_differs", body_commit_differs},
                                           {"buffers", body_buffers},
                                           {"broadcast", body_broadcast},
+                                          {"late", body_late},
                                           {"broken_broadcast", body_broken_broadcast},
                                           {NULL, NULL}};
     int exit_code;
@@ -267,6 +303,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(commit_names_rank_and_field_that_differ),
         cmocka_unit_test(buffers_come_from_rank_0_at_each_step),
         cmocka_unit_test(coalesced_broadcast_brings_the_roots_tensors),
+        cmocka_unit_test(memory_of_a_collective_that_timed_out_is_left_alone),
         cmocka_unit_test(broadcast_may_end_at_any_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

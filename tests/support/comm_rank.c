@@ -30,7 +30,7 @@ void comm_rank_close(comm_rank *self) {
 
 int pattern_value(uint64_t seed, int rank, size_t index) {
     size_t phase = (index + (size_t)(seed % PERIOD)) % PERIOD;
-    return (int)(phase * 7 % PERIOD) + rank % 5; // 0 … 14
+    return (int)(phase * 7 % PERIOD) + rank % 5;  // 0 … 14
 }
 
 static void put_value(void *data, gs_dtype dtype, size_t index, int value) {

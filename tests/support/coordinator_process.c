@@ -58,6 +58,12 @@ gs_status gs_coordinator_process_start(gs_coordinator_process *process) {
     return gs_ok();
 }
 
+void gs_coordinator_process_pause(const gs_coordinator_process *process, int64_t duration_ns) {
+    kill(process->pid, SIGSTOP);
+    gs_sleep_ns(duration_ns);
+    kill(process->pid, SIGCONT);
+}
+
 void gs_coordinator_process_kill(gs_coordinator_process *process) {
     if (process->pid <= 0) return;
     kill(process->pid, SIGKILL);

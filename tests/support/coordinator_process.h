@@ -15,6 +15,7 @@ typedef struct gs_coordinator_process {
 
 // Starts it and waits until it serves; a second start keeps addresses and data.
 GS_NODISCARD gs_status gs_coordinator_process_start(gs_coordinator_process *process);
+void gs_coordinator_process_pause(const gs_coordinator_process *process, int64_t duration_ns);  // SIGSTOP
 void gs_coordinator_process_kill(gs_coordinator_process *process);  // SIGKILL
 // SIGTERM; the exit code, −1 when it did not end in time or by a signal.
 int gs_coordinator_process_stop(gs_coordinator_process *process);

@@ -278,6 +278,10 @@ static void run_trainer(void *ctx, const atomic_bool *stopping) {
     say_hello(trainer);
     if (faults && atomic_load(&faults->slot) == trainer->slot && atomic_load(&faults->exit_code_at_start)) {
         end_trainer(trainer, "error", atomic_load(&faults->exit_code_at_start));
+        while (atomic_load(&faults->lingers) && !atomic_load(&trainer->killed) &&
+               !atomic_load(stopping)) {
+            gs_sleep_ns(2 * GS_NS_PER_MS);
+        }
     }
     while (!trainer->ended && !atomic_load(&trainer->killed) && !atomic_load(stopping)) {
         gs_json *item = NULL;

@@ -20,6 +20,7 @@ typedef struct gs_fake_faults {
     atomic_int freeze_at_step;   // 0: never; no more heartbeats, steps or answers
     atomic_bool other_shape;     // its second parameter differs
     atomic_int exit_code_at_start;  // 0: none; says Bye with an error and exits so
+    atomic_bool lingers;            // after that Bye it does not end before it is killed
 } gs_fake_faults;
 
 typedef struct gs_fake_worker_options {

@@ -25,9 +25,10 @@ static gs_status exchange_bytes(void *ctx, const char *tag, const void *mine, si
     return gs_rank_exchange(run->env->exchange, tag, mine, bytes, all, deadline);
 }
 
-static void drop_report(void *ctx, gs_json *report) {
+static bool drop_report(void *ctx, gs_json *report) {
     (void)ctx;
     gs_json_release(report);
+    return true;
 }
 
 static void write_text(const char *dir, const char *name, const char *text) {

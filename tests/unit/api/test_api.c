@@ -166,6 +166,20 @@ static void next_page_is_linked(void **state) {
     gs_wire_response response = ask(*state, "GET /v1/jobs?limit=2", "", NULL);
     assert_header(&response, "Link", "</v1/jobs?cursor=a%2Bb%2Fc&limit=2>; rel=\"next\"");
     gs_wire_response_release(&response);
+    // Without its filters and its order the next page would be one of another list.
+    response = ask(*state, "GET /v1/jobs?order=asc&cursor=old&name=a%26b&label=k:v&label=l:w", "",
+                   NULL);
+    assert_header(&response, "Link",
+                  "</v1/jobs?cursor=a%2Bb%2Fc&order=asc&name=a%26b&label=k%3Av&label=l%3Aw>; "
+                  "rel=\"next\"");
+    gs_wire_response_release(&response);
+}
+
+static void refused_parameter_of_a_get_is_no_invalid_document(void **state) {
+    fake_answer(*state, GS_LIST_JOBS, GS_INVALID_ARGUMENT, "cursor: as it was given", NULL);
+    assert_status(ask(*state, "GET /v1/jobs?cursor=zzz", "", NULL), 400, "bad_parameter");
+    assert_status(ask(*state, "GET /v1/jobs?state=queued,runing", "", NULL), 400, "'state'");
+    assert_int_equal(fake_num_calls(*state, GS_LIST_JOBS), 1);
 }
 
 static void loss_that_is_not_a_number_is_valid_json(void **state) {
@@ -278,7 +292,7 @@ static void preview_names_the_bad_field(void **state) {
         {"{\"tensors\":[{\"elements\":1.5}],\"limits_bytes\":[1]}", "/tensors/0/elements"},
         {"{\"tensors\":[{\"elements\":1,\"dtype\":\"fp8\"}],\"limits_bytes\":[1]}",
          "/tensors/0/dtype"},
-        {"{\"tensors\":[{\"elements\":1}],\"limits_bytes\":[0]}", "/limits_bytes/0"},
+        {"{\"tensors\":[{\"elements\":1}],\"limits_bytes\":[-1]}", "/limits_bytes/0"},
         {"{\"tensors\":[{\"elements\":1}]}", "/limits_bytes"},
         {"{\"tensors\":[{\"elements\":1}],\"limits_bytes\":[1],\"revers\":true}", "did you mean"},
     };
@@ -423,7 +437,7 @@ static void followed_logs_end_with_the_job_and_lose_nothing(void **state) {
     gs_wire_response response = ask(*state, "GET /v1/jobs/j/logs?follow=true", "", NULL);
     assert_string_equal(response.body, "[r0 h] one\n");
     assert_int_equal(fake_num_calls(*state, GS_READ_LOGS), 2);
-    assert_non_null(strstr(fake_last_request(*state, GS_READ_LOGS), "\"wait_seconds\":5"));
+    assert_non_null(strstr(fake_last_request(*state, GS_READ_LOGS), "\"wait_seconds\":2"));
     gs_wire_response_release(&response);
 }
 
@@ -459,6 +473,7 @@ int main(void) {
         TEST(dry_run_creates_nothing),
         TEST(tag_makes_polling_cheap),
         TEST(next_page_is_linked),
+        TEST(refused_parameter_of_a_get_is_no_invalid_document),
         TEST(loss_that_is_not_a_number_is_valid_json),
         TEST(errors_of_the_coordinator_keep_their_meaning),
         TEST(all_errors_of_a_specification_are_told_at_once),

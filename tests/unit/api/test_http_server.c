@@ -162,6 +162,32 @@ static void connection_is_kept_between_requests(void **state) {
     gs_wire_close(&wire);
 }
 
+static int ask_livez(const char *address) {
+    gs_wire_response response = gs_wire_exchange(address, "GET /livez HTTP/1.1\r\n\r\n", NULL, false);
+    int status = response.status;
+    gs_wire_response_release(&response);
+    return status;
+}
+
+// Nobody listens at the endpoint, as when the loop behind it stands.
+static void livez_inside_a_coordinator_notices_a_loop_that_stands(void **state) {
+    (void)state;
+    gs_rpc_context *context = NULL;
+    gs_api *api = NULL;
+    assert_int_equal(gs_rpc_context_create(&context).code, GS_OK);
+    gs_api_options options = {
+        .http_address = "127.0.0.1:0", .context = context, .rpc_endpoint = "inproc://none"};
+    assert_int_equal(gs_api_start(&api, &options).code, GS_OK);
+    assert_int_equal(ask_livez(gs_api_address(api)), 200);  // it may still come
+    gs_deadline deadline = gs_deadline_in_seconds(30);
+    while (ask_livez(gs_api_address(api)) != 503) {
+        assert_false(gs_deadline_passed(deadline));
+        gs_sleep_ns(100 * GS_NS_PER_MS);
+    }
+    gs_api_stop(api);
+    gs_rpc_context_destroy(context);
+}
+
 static void address_in_use_is_named(void **state) {
     gs_rpc_context *context = NULL;
     gs_api *api = NULL;
@@ -197,6 +223,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(dripping_request_line_is_cut, start_impatient, stop),
         cmocka_unit_test_setup_teardown(connection_is_kept_between_requests, start, stop),
         cmocka_unit_test_setup_teardown(address_in_use_is_named, start, stop),
+        cmocka_unit_test(livez_inside_a_coordinator_notices_a_loop_that_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,6 +112,23 @@ static void a_forgotten_job_takes_its_series_along(void **state) {
     gs_metrics_destroy(metrics);
 }
 
+static void a_visit_in_parts_sees_each_series_once_whatever_is_forgotten(void **state) {
+    (void)state;
+    gs_metrics *metrics = gs_metrics_create(8);
+    series(metrics, &steps, "a", "0");
+    series(metrics, &steps, "b", "0");
+    series(metrics, &steps, "c", "0");
+    visited out = {""};
+    uint64_t cursor = 0;
+    assert_true(gs_metrics_visit_some(metrics, &cursor, 2, note_sample, &out));
+    gs_metrics_forget(metrics, "job_id", "a");
+    series(metrics, &steps, "d", "0");
+    assert_false(gs_metrics_visit_some(metrics, &cursor, 2, note_sample, &out));
+    assert_string_equal(out.text, "steps_total{a} steps_total{b} steps_total{c} steps_total{d} ");
+    assert_false(gs_metrics_visit_some(metrics, &cursor, 2, note_sample, &out));
+    gs_metrics_destroy(metrics);
+}
+
 static void set_histogram_is_what_a_visit_sees(void **state) {
     (void)state;
     gs_metrics *metrics = gs_metrics_create(2);
@@ -147,6 +164,7 @@ int main(void) {
         cmocka_unit_test(all_bounds_ascend),
         cmocka_unit_test(a_visit_keeps_families_together),
         cmocka_unit_test(a_forgotten_job_takes_its_series_along),
+        cmocka_unit_test(a_visit_in_parts_sees_each_series_once_whatever_is_forgotten),
         cmocka_unit_test(set_histogram_is_what_a_visit_sees),
         cmocka_unit_test(no_update_of_any_thread_is_lost),
     };

@@ -109,6 +109,8 @@ static void wrong_collectives_are_refused_by_name(void **state) {
     expect_refusal(fx, bad, "send buffer is missing");
     bad = good, bad.recv = data + 1;
     expect_refusal(fx, bad, "overlap");
+    bad = good, bad.send = (char *)data + 2;
+    expect_refusal(fx, bad, "does not lie on a boundary of fp32");
     bad = good, bad.kind = GS_BROADCAST, bad.root = 1;
     expect_refusal(fx, bad, "root 1 is no rank of 1");
     assert_int_equal(post(fx, good).code, GS_OK);
@@ -133,6 +135,11 @@ static void wrong_trees_are_refused_by_name(void **state) {
     sum.recv = data + 1;
     expect_refusal(fx, sum, "overlaps part 0");
     sum.recv = other;
+    sum.part_stride_bytes = SIZE_MAX - 3;
+    expect_refusal(fx, sum, "lies nowhere");
+    sum.part_stride_bytes = 17;
+    expect_refusal(fx, sum, "lies nowhere");
+    sum.part_stride_bytes = 16;
     tree.rank = foreign;
     expect_refusal(fx, sum, "of rank 1 of 1");
     tree.rank = rank, tree.merges = none;

@@ -79,6 +79,25 @@ static void world_of_one_divides_by_shards_and_passes(void **state) {
     close_fixture(&f);
 }
 
+static void most_shards_there_can_be_are_added_in_both_modes(void **state) {
+    (void)state;
+    for (int exact = 0; exact < 2; exact++) {
+        fixture f;
+        open_fixture(&f, GS_MAX_LOGICAL_SHARDS, 1, exact);
+        assert_ok(gs_reducer_begin(f.reducer, 0));
+        for (int i = 0; i < GS_MAX_LOGICAL_SHARDS; i++)
+            run_pass(&f, (const float[]){(float)(i % 2), 2, i == 4000 ? 4096 : NAN}, 3);
+        gs_reduce_result result;
+        assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
+        assert_float_equal(gs_reducer_grads(f.reducer)[0][3], 0.5, 0);
+        assert_float_equal(gs_reducer_grads(f.reducer)[1][0], 2, 0);
+        assert_float_equal(gs_reducer_grads(f.reducer)[2][0], 1, 0);
+        assert_int_equal(result.samples, 3 * GS_MAX_LOGICAL_SHARDS);
+        assert_int_equal(result.num_unused, 0);
+        close_fixture(&f);
+    }
+}
+
 static void parameter_first_written_in_a_later_pass_starts_from_zero(void **state) {
     (void)state;
     fixture f;
@@ -484,6 +503,7 @@ static void plan_changes_between_steps_only(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(world_of_one_divides_by_shards_and_passes),
+        cmocka_unit_test(most_shards_there_can_be_are_added_in_both_modes),
         cmocka_unit_test(parameter_first_written_in_a_later_pass_starts_from_zero),
         cmocka_unit_test(random_models_reduce_like_the_serial_sum),
         cmocka_unit_test(another_plan_gives_the_same_bits),

@@ -56,8 +56,10 @@ static void watch(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
         gs_json_set_int(item, "index", i);
         gs_rpc_item(call, item);
     }
-    if (gs_json_bool_or(request, "end", false)) gs_rpc_end(call, gs_ok());
-    else keep(fixture->streams, &fixture->num_streams, call);
+    if (gs_json_bool_or(request, "end", false))
+        gs_rpc_end(call, gs_ok());
+    else
+        keep(fixture->streams, &fixture->num_streams, call);
 }
 
 static void count_one_way(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -69,19 +71,13 @@ static void count_one_way(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer
     atomic_fetch_add(&fixture->num_one_way, 1);
 }
 
-static void forget(void *ctx, gs_rpc_call_handle *call) {
-    rpc_fixture *fixture = ctx;
-    for (int i = 0; i < MAX_HELD; i++) {
-        if (fixture->held[i] == call) fixture->held[i] = NULL;
-        if (fixture->streams[i] == call) fixture->streams[i] = NULL;
-    }
-    atomic_fetch_add(&fixture->num_gone_calls, 1);
-}
-
-static void count_gone_peer(void *ctx, const gs_rpc_peer *peer) {
-    rpc_fixture *fixture = ctx;
+static void stand(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                  const gs_json *request) {
+    (void)ctx;
     (void)peer;
-    atomic_fetch_add(&fixture->num_gone_peers, 1);
+    (void)request;
+    gs_sleep_ns(3200 * GS_NS_PER_MS);
+    gs_rpc_reply(call, gs_ok(), NULL);
 }
 
 static void release_held(rpc_fixture *fixture) {
@@ -92,6 +88,22 @@ static void release_held(rpc_fixture *fixture) {
         gs_rpc_reply(fixture->held[i], gs_ok(), reply);
         fixture->held[i] = NULL;
     }
+}
+
+static void forget(void *ctx, gs_rpc_call_handle *call) {
+    rpc_fixture *fixture = ctx;
+    for (int i = 0; i < MAX_HELD; i++) {
+        if (fixture->held[i] == call) fixture->held[i] = NULL;
+        if (fixture->streams[i] == call) fixture->streams[i] = NULL;
+    }
+    if (atomic_load(&fixture->all_end_with_one)) release_held(fixture);
+    atomic_fetch_add(&fixture->num_gone_calls, 1);
+}
+
+static void count_gone_peer(void *ctx, const gs_rpc_peer *peer) {
+    rpc_fixture *fixture = ctx;
+    (void)peer;
+    atomic_fetch_add(&fixture->num_gone_peers, 1);
 }
 
 static void flood_streams(rpc_fixture *fixture) {
@@ -140,6 +152,7 @@ void start_fixture(rpc_fixture *fixture, const char *endpoint, uint32_t coordina
     options.endpoints[0] = endpoint;
     options.handlers[GS_GET_JOB] = echo;
     options.handlers[GS_BYE] = echo;
+    options.handlers[GS_GET_SYSTEM] = stand;
     options.handlers[GS_STOP_JOB] = refuse;
     options.handlers[GS_EXCHANGE] = hold;
     options.handlers[GS_READ_LOGS] = hold;

@@ -2,6 +2,7 @@
 //
 // GetJob echoes its request and counts. Exchange and ReadLogs are kept until release_held. Watch
 // sends request.count items and ends when request.end is true, else stays open. Heartbeat counts.
+// GetSystem holds the loop for longer than silence may last.
 #ifndef TESTS_UNIT_RPC_RPC_FIXTURE_H
 #define TESTS_UNIT_RPC_RPC_FIXTURE_H
 
@@ -20,6 +21,7 @@ typedef struct rpc_fixture {
     char endpoint[128];
     atomic_int num_calls, num_one_way, num_gone_calls, num_gone_peers, num_held, num_streams;
     atomic_bool release_held, paused, flood_streams;
+    atomic_bool all_end_with_one;  // a held call that is gone ends the others, as a lost rank does
     atomic_ullong malformed, stale, repeated, connections, calls_open, sent, flood;
     // Of the server's thread.
     gs_rpc_call_handle *held[MAX_HELD], *streams[MAX_HELD];

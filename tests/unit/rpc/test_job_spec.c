@@ -172,6 +172,26 @@ static void unknown_kind_brings_no_errors_in_its_wake(void **state) {
     assert_string_equal(errors.items[0].hint, "did you mean mlp?");
 }
 
+// A value that was refused is at its default, of which rules between members must not speak.
+static void refused_value_brings_no_errors_in_its_wake(void **state) {
+    (void)state;
+    expect_error("\"model\":{\"kind\":\"gpt2\"},\"world\":{\"min\":4,\"max\":4097}", "/world/max",
+                 "out_of_range", "must be between 1 and 4096");
+    expect_error("\"model\":{\"kind\":\"gpt2\"},\"world\":{\"max\":4},\"logical_shards\":-1",
+                 "/logical_shards", "out_of_range", "must be between 0 and 65536");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"gpt2\":{\"channels\":0,\"heads\":3}}",
+                 "/model/gpt2/channels", "out_of_range", "must be between 1 and 65536");
+    expect_error("\"model\":{\"kind\":\"gpt2\"},\"data\":{\"micro_batch\":65537,\"global_batch\":12}",
+                 "/data/micro_batch", "out_of_range", "must be between 0 and 65536");
+    expect_error("\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":{}}}", "/model/mlp/dims",
+                 "wrong_type", "must be a list, not an object");
+    expect_error("\"model\":{\"kind\":\"gpt2\"},\"restart\":{\"backoff_initial_seconds\":300,"
+                 "\"backoff_max_seconds\":1e9}",
+                 "/restart/backoff_max_seconds", "out_of_range", "must be between 0 and 86400");
+    expect_error("\"model\":{\"kind\":\"gpt2\"},\"optimizer\":{\"kind\":\"sdg\",\"momentum\":0.9}",
+                 "/optimizer/kind", "bad_word", "must be one of: adamw, adam, sgd");
+}
+
 static void required_members_are_asked_for(void **state) {
     (void)state;
     gs_status status = decode("{}");
@@ -236,6 +256,7 @@ int main(void) {
         cmocka_unit_test(names_and_paths_cannot_leave_their_place),
         cmocka_unit_test(values_of_the_full_product_say_so),
         cmocka_unit_test(unknown_kind_brings_no_errors_in_its_wake),
+        cmocka_unit_test(refused_value_brings_no_errors_in_its_wake),
         cmocka_unit_test(required_members_are_asked_for),
         cmocka_unit_test(effective_spec_decodes_to_itself),
         cmocka_unit_test(every_default_is_valid),

@@ -91,6 +91,65 @@ static void depth_32_is_the_deepest(void **state) {
     assert_string_equal(status.message, "more than 32 levels deep at byte 32");
 }
 
+static void expect_number(const char *text) {
+    gs_json *value = NULL;
+    double number;
+    gs_status status = gs_json_parse(&value, text, strlen(text));
+    assert_string_equal(status.message, "");
+    assert_true(gs_json_double(&number, value));
+    double right = strtod(text, NULL);
+    if (memcmp(&number, &right, sizeof right) != 0) fail_msg("%s is read as %.17g", text, number);
+    gs_json_release(value);
+}
+
+// Short decimals take another road than strtod; every bit must be the same.
+static void decimals_are_read_as_strtod_reads_them(void **state) {
+    (void)state;
+    static const char *const texts[] = {"0.0",
+                                        "-0.0",
+                                        "0.1",
+                                        "-0.3",
+                                        "0.000000000000001",
+                                        "0.0000000000000000000001",
+                                        "0.00000000000000000000001",
+                                        "999999999999999.0",
+                                        "99999999999999.9",
+                                        "9007199254740993.0",
+                                        "9007199254740992.5",
+                                        "123456789012345.67",
+                                        "1e22",
+                                        "1.5e9",
+                                        "1E-3",
+                                        "2.2250738585072011e-308",
+                                        "1e-400",
+                                        "0.1e1"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) expect_number(texts[i]);
+    uint64_t bits = 88172645463325252u;
+    char text[64];
+    for (int i = 0; i < 50000; i++) {
+        bits = bits * 6364136223846793005u + 1442695040888963407u;
+        snprintf(text, sizeof text, "%s%llu.%0*llu", bits & 1 ? "-" : "",
+                 (unsigned long long)(bits >> 40), 1 + (int)(bits >> 8 & 15),
+                 (unsigned long long)(bits >> 16 & 0xfffff));
+        expect_number(text);
+    }
+}
+
+static void names_survive_the_values_inside_them(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"outer\":{\"inner\":[\"x\",{\"deep\":\"y\"}]},\"\\u006futer2\":\"z\"}";
+    gs_json *value = NULL;
+    gs_status status = gs_json_parse(&value, text, sizeof text - 1);
+    assert_string_equal(status.message, "");
+    const gs_json *list = gs_json_get(gs_json_get(value, "outer"), "inner");
+    assert_string_equal(gs_json_string(gs_json_at(list, 0)), "x");
+    assert_string_equal(gs_json_string_or(gs_json_at(list, 1), "deep", ""), "y");
+    assert_string_equal(gs_json_string_or(value, "outer2", ""), "z");
+    gs_json_release(value);
+    expect_refused("{\"ab\":{\"ab\":1},\"a\\u0062\":2}", "member \"ab\" twice at byte 15");
+}
+
 static void embedded_nul_ends_nothing(void **state) {
     (void)state;
     gs_json *value = NULL;
@@ -308,6 +367,8 @@ int main(void) {
         cmocka_unit_test(what_json_c_would_accept_is_refused),
         cmocka_unit_test(depth_32_is_the_deepest),
         cmocka_unit_test(embedded_nul_ends_nothing),
+        cmocka_unit_test(decimals_are_read_as_strtod_reads_them),
+        cmocka_unit_test(names_survive_the_values_inside_them),
         cmocka_unit_test(relaxed_takes_comments_and_trailing_commas),
         cmocka_unit_test(doubles_are_short_exact_and_never_bare_nan),
         cmocka_unit_test(doubles_read_back_equal),

@@ -1,6 +1,7 @@
 // The channel seen from a client: calls, streams, repeats, reconnects.
 #include "rpc/rpc_client.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -314,6 +315,41 @@ static void close_ends_waiting_calls(void **state) {
     stop_fixture(&fixture);
 }
 
+static int count_descriptors(void) {
+    int count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    assert_non_null(dir);
+    while (readdir(dir)) count++;
+    closedir(dir);
+    return count;
+}
+
+static void ten_thousand_streams_leave_nothing(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    gs_rpc_client *client = open_client(&fixture);
+    gs_json *request = gs_json_new_object(), *item;
+    gs_json_set_int(request, "count", 1);
+    int before = 0;
+    for (int i = 0; i < 10000; i++) {
+        gs_rpc_stream *stream = NULL;
+        gs_status status = gs_rpc_stream_open(&stream, client, GS_WATCH, request);
+        assert_int_equal(status.code, GS_OK);
+        status = gs_rpc_stream_next(stream, &item, WAIT);
+        assert_string_equal(status.message, "");
+        gs_json_release(item);
+        gs_rpc_stream_close(stream);
+        if (i == 0) before = count_descriptors();
+    }
+    wait_for_count(&fixture.num_gone_calls, 10000);
+    wait_for_total(&fixture.calls_open, 0);
+    assert_int_equal(count_descriptors(), before);
+    gs_json_release(request);
+    gs_rpc_client_close(client);
+    stop_fixture(&fixture);
+}
+
 static void slow_reader_of_a_stream_is_cut_off(void **state) {
     (void)state;
     rpc_fixture fixture = {0};
@@ -373,6 +409,7 @@ int main(void) {
         cmocka_unit_test(inproc_call_survives_a_server_restart),
         cmocka_unit_test(silent_server_ends_streams),
         cmocka_unit_test(close_ends_waiting_calls),
+        cmocka_unit_test(ten_thousand_streams_leave_nothing),
         cmocka_unit_test(slow_reader_of_a_stream_is_cut_off),
         cmocka_unit_test(request_above_its_limit_is_refused_here),
     };

@@ -291,6 +291,117 @@ static void endpoint_in_use_is_a_failed_precondition(void **state) {
     stop_fixture(&fixture);
 }
 
+// Calls that hold the loop for long (a slow disk, a page of metrics) are no silence of the peers.
+static void standing_loop_loses_nobody(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw(fixture.endpoint);
+    char body[256];
+    gs_frame call = raw_call;
+    call.method = GS_GET_SYSTEM;
+    send_raw(&raw, &call, "");
+    receive_raw(&raw, body, sizeof body);
+    call = raw_call;
+    call.seq = 2;
+    send_raw(&raw, &call, "{}");
+    receive_raw(&raw, body, sizeof body);
+    assert_int_equal(atomic_load(&fixture.num_gone_peers), 0);
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
+// One call that waits keeps its client from settling all that were answered after it.
+static void answers_behind_a_held_call_do_not_use_up_room(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw(fixture.endpoint);
+    char body[256];
+    gs_frame call = raw_call;
+    call.method = GS_EXCHANGE;
+    send_raw(&raw, &call, "");
+    call.method = GS_GET_JOB;
+    for (int i = 0; i < 6000; i++) {
+        call.seq++;
+        send_raw(&raw, &call, "{}");
+        gs_frame reply = receive_raw(&raw, body, sizeof body);
+        assert_int_equal(reply.status, GS_OK);
+    }
+    atomic_store(&fixture.release_held, true);
+    gs_frame reply = receive_raw(&raw, body, sizeof body);
+    assert_int_equal(reply.call, 1);
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
+static void calls_that_end_while_another_expires_keep_their_answer(void **state) {
+    (void)state;
+    rpc_fixture fixture = {.all_end_with_one = true};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    atomic_store(&fixture.paused, true);  // both arrive in one turn, so they expire in one
+    raw_peer raw = open_raw(fixture.endpoint);
+    char body[256];
+    gs_frame call = raw_call;
+    call.method = GS_EXCHANGE;
+    call.time_left_ms = 50;
+    send_raw(&raw, &call, "");
+    call.seq = 2;
+    send_raw(&raw, &call, "");
+    atomic_store(&fixture.paused, false);
+    gs_frame reply = receive_raw(&raw, body, sizeof body);
+    assert_int_equal(reply.call, 2);
+    send_raw(&raw, &call, "");
+    reply = receive_raw(&raw, body, sizeof body);
+    assert_int_equal(reply.call, 2);
+    assert_int_equal(atomic_load(&fixture.num_held), 2);
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
+static void connection_that_is_given_up_is_told(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer first = open_raw(fixture.endpoint), second = open_raw(fixture.endpoint);
+    char body[256];
+    gs_frame call = raw_call;
+    call.method = GS_WATCH;
+    send_raw(&first, &call, "{}");
+    wait_for_count(&fixture.num_streams, 1);
+    call.method = GS_GET_JOB;
+    call.seq = 2;
+    send_raw(&second, &call, "{}");  // the same incarnation
+    receive_raw(&second, body, sizeof body);
+    gs_frame end = receive_raw(&first, body, sizeof body);
+    assert_int_equal(end.kind, GS_FRAME_END);
+    assert_int_equal(end.status, GS_UNAVAILABLE);
+    assert_int_equal(end.call, 1);
+    close_raw(&first);
+    close_raw(&second);
+    stop_fixture(&fixture);
+}
+
+static void message_of_very_many_frames_is_dropped_whole(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw(fixture.endpoint);
+    for (int i = 0; i < 100000; i++) zmq_send(raw.socket, "x", 1, ZMQ_SNDMORE);
+    zmq_send(raw.socket, "x", 1, 0);
+    gs_frame call = raw_call;
+    call.seq = UINT64_C(1) << 40;  // no counter has come this far
+    send_raw(&raw, &call, "{}");
+    call.seq = 1;
+    send_raw(&raw, &call, "{}");
+    char body[256];
+    gs_frame reply = receive_raw(&raw, body, sizeof body);
+    assert_int_equal(reply.call, 1);
+    wait_for_total(&fixture.malformed, 2);
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
 static void reconnecting_often_leaks_nothing(void **state) {
     (void)state;
     rpc_fixture fixture = {0};
@@ -318,6 +429,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(second_incarnation_on_a_connection_is_refused),
         cmocka_unit_test(flood_of_one_peer_leaves_the_others_alone),
         cmocka_unit_test(endpoint_in_use_is_a_failed_precondition),
+        cmocka_unit_test(standing_loop_loses_nobody),
+        cmocka_unit_test(answers_behind_a_held_call_do_not_use_up_room),
+        cmocka_unit_test(calls_that_end_while_another_expires_keep_their_answer),
+        cmocka_unit_test(connection_that_is_given_up_is_told),
+        cmocka_unit_test(message_of_very_many_frames_is_dropped_whole),
         cmocka_unit_test(reconnecting_often_leaks_nothing),
     };
     return cmocka_run_group_tests_name("rpc server", tests, NULL, NULL);

@@ -106,7 +106,7 @@ static void many_buckets_are_folded_into_the_last(void **state) {
     gs_json_release(report);
 }
 
-static void history_keeps_the_newest_steps(void **state) {
+static void history_that_nobody_heard_is_told_later(void **state) {
     (void)state;
     gs_telemetry telemetry = make_telemetry();
     gs_reduce_stats stats;
@@ -117,12 +117,50 @@ static void history_keeps_the_newest_steps(void **state) {
     }
     gs_json *report = gs_telemetry_report(&telemetry, true);
     const gs_json *history = gs_json_get(report, "history");
-    assert_int_equal(gs_json_count(history), GS_HISTORY_STEPS);
-    assert_int_equal(gs_json_int_or(gs_json_at(history, 0), "step", 0), 300 - GS_HISTORY_STEPS + 1);
+    assert_int_equal(gs_json_count(history), GS_REPORTED_STEPS);
+    assert_int_equal(gs_json_int_or(gs_json_at(history, 0), "step", 0), 1);
     gs_json_release(report);
+    gs_telemetry_note_heard(&telemetry, true);
     report = gs_telemetry_report(&telemetry, true);
-    assert_int_equal(gs_json_count(gs_json_get(report, "history")), 0);
+    assert_int_equal(gs_json_count(gs_json_get(report, "history")), 300 - GS_REPORTED_STEPS);
     gs_json_release(report);
+    gs_telemetry_note_heard(&telemetry, false);
+    // The first report may have been lost as well.
+    report = gs_telemetry_report(&telemetry, true);
+    history = gs_json_get(report, "history");
+    assert_int_equal(gs_json_int_or(gs_json_at(history, 0), "step", 0), 1);
+    gs_json_release(report);
+}
+
+static void a_long_outage_is_covered_whole(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[1];
+    for (int64_t step = 0; step < 20000; step++) {
+        gs_step_facts facts = make_step(step, &stats, buckets, 1);
+        gs_telemetry_observe(&telemetry, &facts, MS);
+        if (step % 100 != 99) continue;
+        gs_json_release(gs_telemetry_report(&telemetry, true));
+        gs_telemetry_note_heard(&telemetry, step < 1000);
+    }
+    int64_t first = -1, last = -1;
+    int reports = 0;
+    for (; gs_telemetry_waits(&telemetry) && reports < 100; reports++) {
+        gs_json *report = gs_telemetry_report(&telemetry, true);
+        const gs_json *history = gs_json_get(report, "history");
+        for (size_t i = 0; i < gs_json_count(history); i++) {
+            int64_t step = gs_json_int_or(gs_json_at(history, i), "step", 0);
+            assert_true(step > last);
+            last = step;
+            if (first < 0) first = step;
+        }
+        gs_json_release(report);
+        gs_telemetry_note_heard(&telemetry, true);
+    }
+    assert_true(first <= 1024);
+    assert_int_equal(last, 20000);
+    assert_true(reports <= GS_HISTORY_STEPS / GS_REPORTED_STEPS);
 }
 
 static void skipped_steps_are_counted(void **state) {
@@ -169,7 +207,8 @@ int main(void) {
         cmocka_unit_test(totals_add_up_and_last_values_stay),
         cmocka_unit_test(bandwidth_counts_from_when_everybody_was_there),
         cmocka_unit_test(many_buckets_are_folded_into_the_last),
-        cmocka_unit_test(history_keeps_the_newest_steps),
+        cmocka_unit_test(history_that_nobody_heard_is_told_later),
+        cmocka_unit_test(a_long_outage_is_covered_whole),
         cmocka_unit_test(skipped_steps_are_counted),
         cmocka_unit_test(histograms_count_every_observation),
     };

@@ -17,10 +17,12 @@
 // A trainer alone in its world; what it told is kept.
 typedef struct fixture {
     char *dir;
+    const char *resume;
     gs_job_spec spec;
     gs_control control;
     gs_trainer *trainer;
     gs_trainer_outcome outcome;
+    bool is_away;
     int num_saves, num_failed_saves, num_reports, num_settles;
     char last_save[GS_CHECKPOINT_NAME_LEN], last_reason[24];
     gs_settle_verdict verdict;
@@ -38,10 +40,12 @@ static gs_status exchange_alone(void *ctx, const char *tag, const void *mine, si
     return gs_ok();
 }
 
-static void keep_report(void *ctx, gs_json *report) {
+static bool keep_report(void *ctx, gs_json *report) {
     fixture *f = ctx;
-    f->num_reports++;
     gs_json_release(report);
+    if (f->is_away) return false;
+    f->num_reports++;
+    return true;
 }
 
 static void keep_save(void *ctx, const gs_checkpoint_result *result) {
@@ -118,6 +122,7 @@ static void prepare(fixture *f, const char *more) {
                                   .job = "j-000000000001",
                                   .data_root = f->dir,
                                   .checkpoints_dir = f->dir,
+                                  .resume = f->resume,
                                   .num_threads = 1};
     assert_ok(gs_trainer_create(&f->trainer, &options));
     const gs_trainer_state *state = gs_trainer_get_state(f->trainer);
@@ -244,6 +249,55 @@ static void missing_data_is_the_users_error(void **state) {
     assert_int_equal(gs_exit_reason_of(status).exit_code, 66);
 }
 
+// What a restart finds when the last run ended between its last save and its good-bye.
+static void a_target_already_reached_reports_no_step(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":3}");
+    gs_trainer_run(f->trainer, &f->outcome);
+    gs_trainer_outcome_release(&f->outcome);
+    f->num_reports = 0;
+    gs_trainer_destroy(f->trainer);
+    char resume[600];
+    snprintf(resume, sizeof resume, "%s/%s", f->dir, f->last_save);
+    f->resume = resume;
+    prepare(f, "\"steps\":{\"target\":3}");
+    gs_trainer_run(f->trainer, &f->outcome);
+    f->resume = NULL;
+    assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
+    assert_int_equal(step_of(f), 3);
+    assert_int_equal(f->num_reports, 0);
+}
+
+static void what_nobody_heard_is_told_at_the_end(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":600}");
+    f->is_away = true;
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->num_reports, 0);
+    assert_false(gs_trainer_report_rest(f->trainer));
+    f->is_away = false;
+    assert_true(gs_trainer_report_rest(f->trainer));
+    assert_int_equal(f->num_reports, 3);  // 600 steps, 256 in each
+}
+
+static void an_initial_model_outside_the_data_root_is_refused(void **state) {
+    fixture *f = *state;
+    char link[600];
+    decode_spec(f, "\"steps\":{\"target\":5}");
+    snprintf(f->spec.model.init_from, sizeof f->spec.model.init_from, "link");
+    snprintf(link, sizeof link, "%s/link", f->dir);
+    assert_int_equal(symlink("/etc/passwd", link), 0);
+    gs_trainer_options options = {.spec = &f->spec,
+                                  .control = &f->control,
+                                  .job = "j-000000000001",
+                                  .data_root = f->dir,
+                                  .checkpoints_dir = f->dir,
+                                  .num_threads = 1};
+    gs_status status = gs_trainer_create(&f->trainer, &options);
+    assert_int_equal(status.code, GS_PERMISSION_DENIED);
+    assert_non_null(strstr(status.message, "model.init_from"));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -257,6 +311,9 @@ int main(void) {
         TEST(an_abort_settles_and_asks_for_a_restart),
         TEST(without_anybody_to_settle_with_it_saves_what_it_knows),
         TEST(missing_data_is_the_users_error),
+        TEST(a_target_already_reached_reports_no_step),
+        TEST(what_nobody_heard_is_told_at_the_end),
+        TEST(an_initial_model_outside_the_data_root_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
