@@ -447,6 +447,8 @@ int64_t gs_fake_worker_longest_gap_ns(const gs_fake_worker *worker) {
     return atomic_load(&worker->longest_gap_ns);
 }
 
+gs_rpc_client *gs_fake_worker_client(const gs_fake_worker *worker) { return worker->client; }
+
 void gs_fake_worker_stop(gs_fake_worker *worker) {
     if (!worker) return;
     gs_thread_stop(worker->thread);

@@ -42,6 +42,7 @@ struct gs_ranks {
     rank_process *processes;
     gs_thread *hub; // moves the messages of all ranks
     int wake[2];    // pipe that ends the hub
+    int first_ended; // the hub's; -1: all live. Who ended later may have ended because of it
     pthread_mutex_t lock;
     pthread_cond_t changed;
 };
@@ -133,7 +134,8 @@ static void settle_exchange(gs_ranks *ranks) {
         answer_exchange(ranks);
         return;
     }
-    for (int i = 0; i < ranks->world_size; i++) {
+    for (int k = 0; k < ranks->world_size; k++) {
+        int i = (k + (ranks->first_ended > 0 ? ranks->first_ended : 0)) % ranks->world_size;
         if (ranks->processes[i].socket >= 0 || ranks->processes[i].exchanges) continue;
         fail_exchange(ranks, gs_error(GS_ABORTED, "exchange \"%s\": rank %d has ended",
                                       ranks->processes[first].exchange.tag, i));
@@ -183,6 +185,7 @@ static void parse_input(gs_ranks *ranks, rank_process *process) {
 static void end_input(gs_ranks *ranks, rank_process *process) {
     close(process->socket);
     process->socket = -1;
+    if (ranks->first_ended < 0) ranks->first_ended = (int)(process - ranks->processes);
     pthread_mutex_lock(&ranks->lock);
     process->ended = true;
     pthread_cond_broadcast(&ranks->changed);
@@ -295,6 +298,7 @@ gs_status gs_ranks_start(gs_ranks **out, const char *name, int world_size, const
     gs_ranks *ranks = calloc(1, sizeof *ranks);
     if (!ranks) return gs_error(GS_RESOURCE_EXHAUSTED, "ranks: out of memory");
     ranks->world_size = world_size;
+    ranks->first_ended = -1;
     ranks->wake[0] = ranks->wake[1] = -1;
     pthread_mutex_init(&ranks->lock, NULL);
     gs_cond_init(&ranks->changed);
