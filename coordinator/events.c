@@ -186,8 +186,13 @@ void gs_list_events(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     }
     int64_t limit = gs_json_int_or(request, "limit", 100);
     if (limit < 1 || limit > 1000) limit = limit < 1 ? 1 : 1000;
-    const char *cursor = gs_json_string_or(request, "cursor", NULL);
-    uint64_t after = cursor ? strtoull(cursor, NULL, 10) : 0;
+    const gs_json *cursor = gs_json_get(request, "cursor");
+    uint64_t after = 0;
+    gs_status status = cursor ? gs_json_read_u64(&after, request, "cursor") : gs_ok();
+    if (status.code) {
+        gs_rpc_reply(call, status, NULL);
+        return;
+    }
 
     // Without a cursor: the newest `limit`; with one: the oldest after it.
     gs_json *items = gs_json_new_array();

@@ -12,6 +12,7 @@
 #include "coordinator/job_record.h"
 #include "coordinator/job_view.h"
 #include "coordinator/membership.h"
+#include "coordinator/planner.h"
 #include "coordinator/watch.h"
 #include "coordinator/idempotency.h"
 #include "core/clock.h"
@@ -270,9 +271,12 @@ static void submit_job_write(gs_coordinator *coordinator, gs_rpc_call_handle *ca
     gs_writer_submit(coordinator->writer, &write->base);
 }
 
-static void reply_dry_run(gs_rpc_call_handle *call, gs_json *spec_json) {
-    gs_json *reply = gs_json_new_object();
-    gs_json_set(reply, "spec", spec_json);
+// A specification that is accepted gets its answer even when its plan cannot be foreseen.
+static void reply_dry_run(gs_rpc_call_handle *call, const gs_job_spec *spec) {
+    gs_json *reply = gs_json_new_object(), *plan = NULL;
+    gs_json_set(reply, "spec", gs_job_spec_encode(spec));
+    gs_status status = gs_planner_foresee(&plan, spec);
+    if (!status.code) gs_json_set(reply, "plan", plan);
     gs_rpc_reply(call, gs_ok(), reply);
 }
 
@@ -396,7 +400,7 @@ void gs_create_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     }
     if (!status.code && !answered) status = check_new_job(coordinator, &details, spec);
     if (!status.code && !answered) {
-        if (gs_json_bool_or(request, "dry_run", false)) reply_dry_run(call, gs_job_spec_encode(spec));
+        if (gs_json_bool_or(request, "dry_run", false)) reply_dry_run(call, spec);
         else status = create_and_store(coordinator, call, spec, key, fingerprint);
     }
     if (status.code) gs_rpc_reply(call, status, details);

@@ -194,6 +194,16 @@ static void forget_log_call(void *owner, gs_rpc_call_handle *call) {
     ((gs_log_write *)owner)->call = NULL;
 }
 
+// Why records are not taken. An agent repeats what is unavailable or exhausted and forgets the rest: after
+// a restart of the coordinator its lines come before its hello, and must not be lost for that.
+static gs_status refuse_records(const gs_agent *agent, const gs_job *job, size_t count) {
+    if (!agent) return gs_error(GS_UNAVAILABLE, "log: say hello first");
+    // Lines of a job that is gone have nowhere to go: acknowledged, so that the agent forgets them.
+    if (!job || count == 0) return gs_ok();
+    return gs_error(GS_RESOURCE_EXHAUSTED, "log: out of memory");
+}
+
+// Acknowledged when the lines are in the file: a coordinator that is killed before loses none of them.
 void gs_log_records(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request) {
     gs_coordinator *coordinator = ctx;
@@ -207,8 +217,7 @@ void gs_log_records(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
         write->keys = calloc(count, sizeof *write->keys);
     }
     if (!write || !write->lines || !write->keys) {
-        // Lines of a job that is gone have nowhere to go: acknowledged, so that the agent forgets them.
-        gs_rpc_reply(call, agent ? gs_ok() : gs_error(GS_ABORTED, "log: say hello first"), NULL);
+        gs_rpc_reply(call, refuse_records(agent, job, count), NULL);
         if (write) free(write->lines), free(write->keys);
         free(write);
         return;
@@ -343,8 +352,9 @@ static gs_status read_query(gs_log_query *query, const gs_json *request) {
         return gs_error(GS_INVALID_ARGUMENT, "grep: longer than %zu bytes", sizeof query->grep - 1);
     }
     snprintf(query->grep, sizeof query->grep, "%s", grep);
-    const char *since = gs_json_string_or(request, "since", NULL);
-    query->since = since ? strtoull(since, NULL, 10) : (uint64_t)gs_json_int_or(request, "since", 0);
+    int64_t since = gs_json_int_or(request, "since", -1);  // cursors are strings; a number will do
+    if (since >= 0) query->since = (uint64_t)since;
+    else if (gs_json_get(request, "since")) GS_TRY(gs_json_read_u64(&query->since, request, "since"));
     query->tail = clamp(gs_json_int_or(request, "tail", 0), 0, MAX_LIMIT);
     query->generation = gs_json_int_or(request, "generation", -1);
     query->limit = clamp(gs_json_int_or(request, "limit", 1000), 1, MAX_LIMIT);

@@ -124,6 +124,20 @@ static void load_segments(gs_log_disk *disk) {
     }
 }
 
+// What a death cut off in the middle of a line goes: the next line must not continue it, and it comes again.
+static gs_status drop_cut_line(gs_log_segment *segment, int file, const char *path) {
+    struct stat info;
+    if (fstat(file, &info) < 0) return gs_error_from_errno(errno, "log: %s", path);
+    int64_t end = info.st_size;
+    char last = '\n';
+    while (end > 0 && pread(file, &last, 1, end - 1) == 1 && last != '\n') end--;
+    if (end < info.st_size && ftruncate(file, end) < 0) {
+        return gs_error_from_errno(errno, "log: %s", path);
+    }
+    segment->bytes = end;
+    return gs_ok();
+}
+
 static gs_status open_segment(gs_log_disk *disk) {
     gs_log_segment *last = disk->num_segments ? &disk->segments[disk->num_segments - 1] : NULL;
     if (disk->file && last->bytes < GS_LOG_SEGMENT_BYTES) return gs_ok();
@@ -145,12 +159,14 @@ static gs_status open_segment(gs_log_disk *disk) {
     GS_TRY(gs_file_make_directory(disk->directory));
     char path[1300];
     segment_path(path, sizeof path, disk, last->number);
-    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int file = open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0) return gs_error_from_errno(errno, "log: %s", path);
-    struct stat info;
-    if (fstat(file, &info) == 0) last->bytes = info.st_size;
-    disk->file = fdopen(file, "a");
-    return disk->file ? gs_ok() : gs_error_from_errno(errno, "log: %s", path);
+    gs_status status = drop_cut_line(last, file, path);
+    if (!status.code) disk->file = fdopen(file, "a");
+    if (disk->file) return gs_ok();
+    if (!status.code) status = gs_error_from_errno(errno, "log: %s", path);
+    close(file);
+    return status;
 }
 
 static void mark_offset(gs_log_segment *segment, uint64_t cursor) {
@@ -162,16 +178,30 @@ static void mark_offset(gs_log_segment *segment, uint64_t cursor) {
     segment->marks[segment->num_marks++] = (gs_log_mark){cursor, segment->bytes};
 }
 
+// After a failure only the files say which lines are there: what is not comes again, and is no repeat.
+static gs_status forget_state(gs_log_disk *disk, gs_status status) {
+    if (disk->file) fclose(disk->file);
+    disk->file = NULL;
+    for (int i = 0; i < disk->num_segments; i++) free(disk->segments[i].marks);
+    disk->num_segments = 0;
+    disk->num_seen = 0;
+    disk->loaded = false;
+    return status;
+}
+
 gs_status gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key) {
     load_segments(disk);
     if (!note_key(disk, key)) return gs_ok();
-    GS_TRY(open_segment(disk));
+    gs_status opened = open_segment(disk);
+    if (opened.code) return forget_state(disk, opened);
     gs_log_segment *segment = &disk->segments[disk->num_segments - 1];
     if (!segment->first_cursor) segment->first_cursor = disk->next_cursor;
     mark_offset(segment, disk->next_cursor);
     int written = fprintf(disk->file, "{\"cursor\":%" PRIu64 ",\"key\":\"%016" PRIx64 "\",%s\n",
                           disk->next_cursor, key, line + 1);
-    if (written < 0) return gs_error_from_errno(errno, "log: write in %s", disk->directory);
+    if (written < 0) {
+        return forget_state(disk, gs_error_from_errno(errno, "log: write in %s", disk->directory));
+    }
     segment->bytes += written;
     disk->next_cursor++;
     return gs_ok();
@@ -179,7 +209,7 @@ gs_status gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key) 
 
 gs_status gs_log_disk_flush(gs_log_disk *disk) {
     if (!disk->file || fflush(disk->file) == 0) return gs_ok();
-    return gs_error_from_errno(errno, "log: write in %s", disk->directory);
+    return forget_state(disk, gs_error_from_errno(errno, "log: write in %s", disk->directory));
 }
 
 gs_status gs_log_disk_append_metrics(gs_log_disk *disk, const char *text, size_t bytes) {
@@ -214,6 +244,16 @@ typedef struct gs_log_filter {
     bool has_regex;
     regex_t regex;
 } gs_log_filter;
+
+static gs_status compile_grep(gs_log_filter *filter) {
+    if (!filter->query->grep[0]) return gs_ok();
+    int error = regcomp(&filter->regex, filter->query->grep, REG_EXTENDED | REG_NOSUB);
+    filter->has_regex = error == 0;
+    if (!error) return gs_ok();
+    char reason[96];
+    regerror(error, &filter->regex, reason, sizeof reason);
+    return gs_error(error == REG_ESPACE ? GS_RESOURCE_EXHAUSTED : GS_INVALID_ARGUMENT, "grep: %s", reason);
+}
 
 static bool passes_rank(const gs_log_query *query, int64_t rank, int level) {
     if (query->all_ranks) return true;
@@ -317,11 +357,10 @@ static gs_json *dropped_marker(uint64_t first_cursor) {
 }
 
 gs_status gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query) {
-    load_segments(disk);
     GS_TRY(gs_log_disk_flush(disk));
+    load_segments(disk);
     gs_log_filter filter = {.query = query};
-    filter.has_regex = query->grep[0] &&
-                       regcomp(&filter.regex, query->grep, REG_EXTENDED | REG_NOSUB) == 0;
+    GS_TRY(compile_grep(&filter));
     gs_log_collection collection = {.capacity = (size_t)(query->tail > 0 ? query->tail : query->limit),
                                     .keeps_last = query->tail > 0};
     collection.ring = calloc(collection.capacity + 1, sizeof *collection.ring);

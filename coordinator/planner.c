@@ -7,6 +7,7 @@
 
 #include "coordinator/job_control.h"
 #include "core/digest.h"
+#include "rpc/model_params.h"
 #include "rpc/u64_map.h"
 
 #define MAX_PARAMS 20000
@@ -113,18 +114,50 @@ static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
     return entry;
 }
 
+static int64_t bytes_of_plan(const gs_bucket_plan *plan) {
+    uint64_t total_bytes = 0;
+    for (size_t i = 0; i < plan->num_buckets; i++) total_bytes += plan->buckets[i].bytes;
+    return (int64_t)total_bytes;
+}
+
 static gs_json *plan_to_view(const gs_run *run, const char *reason, const gs_param_spec *params) {
     gs_json *view = plan_header(run->job, reason, run->plan_hash);
     gs_json_set_int(view, "world_size", run->num_members);
-    uint64_t total_bytes = 0;
     gs_json *buckets = gs_json_new_array();
     for (size_t i = 0; i < run->plan.num_buckets; i++) {
-        total_bytes += run->plan.buckets[i].bytes;
         gs_json_push(buckets, bucket_to_view(&run->plan, i, params));
     }
-    gs_json_set_int(view, "total_bytes", (int64_t)total_bytes);
+    gs_json_set_int(view, "total_bytes", bytes_of_plan(&run->plan));
     gs_json_set(view, "buckets", buckets);
     return view;
+}
+
+static gs_status assign_buckets(gs_bucket_plan *out, const gs_job_spec *spec,
+                                const gs_param_spec *params, size_t num_params) {
+    if (spec->reducer.plan == GS_PLAN_AUTO) {
+        return gs_bucket_plan_one_host(out, params, num_params, NULL);
+    }
+    return gs_bucket_plan_parity(out, params, num_params,
+                                 (uint64_t)spec->reducer.first_bucket_bytes,
+                                 (uint64_t)spec->reducer.bucket_cap_bytes, NULL);
+}
+
+gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec) {
+    gs_param_spec *params = NULL;
+    size_t num_params = 0;
+    GS_TRY(gs_model_params_of_spec(&params, &num_params, spec));
+    gs_bucket_plan plan = {0};
+    gs_status status = assign_buckets(&plan, spec, params, num_params);
+    free(params);
+    if (status.code) return status;
+    char hash[GS_DIGEST_TEXT_LEN];
+    gs_digest_format(hash, gs_bucket_plan_digest(&plan));
+    *summary = gs_json_new_object();
+    gs_json_set_int(*summary, "num_buckets", (int64_t)plan.num_buckets);
+    gs_json_set_int(*summary, "total_bytes", bytes_of_plan(&plan));
+    gs_json_set_string(*summary, "hash", hash);
+    gs_bucket_plan_release(&plan);
+    return gs_ok();
 }
 
 gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_param_spec *params,
@@ -133,13 +166,7 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
     bool one_host = job->spec.reducer.plan == GS_PLAN_AUTO;
     gs_bucket_plan_release(&run->plan);
     memset(&run->plan, 0, sizeof run->plan);
-    if (one_host) {
-        GS_TRY(gs_bucket_plan_one_host(&run->plan, params, num_params, NULL));
-    } else {
-        GS_TRY(gs_bucket_plan_parity(&run->plan, params, num_params,
-                                     (uint64_t)job->spec.reducer.first_bucket_bytes,
-                                     (uint64_t)job->spec.reducer.bucket_cap_bytes, NULL));
-    }
+    GS_TRY(assign_buckets(&run->plan, &job->spec, params, num_params));
     char hash[GS_DIGEST_TEXT_LEN];
     gs_digest_format(hash, gs_bucket_plan_digest(&run->plan));
     const char *reason = one_host ? "one_host" : "size_based";

@@ -8,6 +8,9 @@
 // Fills run->plan, plan_message and plan_hash, and the job's plan; from the list of one of the members.
 GS_NODISCARD gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run,
                                        const gs_param_spec *params, size_t num_params);
+// The plan a job of this specification starts with, before any rank runs: {num_buckets, total_bytes,
+// hash}; the summary is the caller's. An error for a model that could not be made.
+GS_NODISCARD gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec);
 // [[name, dtype, [shape…]]…]; the list is the caller's (free()).
 GS_NODISCARD gs_status gs_planner_read_params(gs_param_spec **params, size_t *num_params,
                                               const gs_json *list);

@@ -12,9 +12,12 @@
 
 #include <cmocka.h>
 
+#include "core/thread.h"
+#include "core/bucket_plan.h"
 #include "rpc/json.h"
 #include "tests/support/coordinator_process.h"
 #include "tests/support/fake_worker.h"
+#include "worker/agent_outbox.h"
 
 typedef struct life {
     gs_coordinator_process process;
@@ -195,6 +198,88 @@ static void a_killed_coordinator_disturbs_nobody(void **state) {
     gs_json_release(job);
 }
 
+// A trainer that prints numbered lines as fast as it can; the agent's outbox sends them.
+typedef struct printer {
+    gs_agent_outbox *outbox;
+    const char *job;
+    int64_t num_lines;  // the thread's until it has stopped
+} printer;
+
+static void run_printer(void *ctx, const atomic_bool *stopping) {
+    printer *it = ctx;
+    while (!atomic_load(stopping)) {
+        char text[32];
+        int bytes = snprintf(text, sizeof text, "line %lld", (long long)it->num_lines);
+        gs_log_record record = {.job = it->job, .stream = "stdout", .text = text, .at_ms = 1,
+                                .bytes = (size_t)bytes, .position = ++it->num_lines};
+        gs_agent_outbox_add_line(it->outbox, &record);
+        gs_sleep_ns(GS_NS_PER_MS);
+    }
+}
+
+static int64_t count_lines_in_order(life *it, const char *id) {
+    char text[128], since[32] = "0", wanted[32];
+    int64_t seen = 0;
+    for (;;) {
+        gs_json *reply = NULL;
+        snprintf(text, sizeof text, "{\"job\":\"%s\",\"since\":\"%s\",\"grep\":\"^line \"}", id, since);
+        expect_ok(ask(it, &reply, GS_READ_LOGS, text));
+        const gs_json *records = gs_json_get(reply, "records");
+        size_t count = gs_json_count(records);
+        for (size_t i = 0; i < count; i++) {
+            snprintf(wanted, sizeof wanted, "line %lld", (long long)seen++);
+            assert_string_equal(gs_json_string_or(gs_json_at(records, i), "text", ""), wanted);
+        }
+        snprintf(since, sizeof since, "%s", gs_json_string_or(reply, "cursor", "0"));
+        gs_json_release(reply);
+        if (count == 0) return seen;
+    }
+}
+
+static void a_killed_coordinator_loses_and_doubles_no_line(void **state) {
+    life *it = *state;
+    char id[32];
+    start_workers(it, 1, 1);
+    submit(it, id, sizeof id, 1, 100000, "");
+    wait_for_step(it, id, 1);
+    printer prints = {.job = id};
+    gs_thread *thread = NULL;
+    expect_ok(gs_agent_outbox_create(&prints.outbox, gs_fake_worker_client(it->workers[0]), 0));
+    expect_ok(gs_thread_start(&thread, "printer", run_printer, &prints));
+    for (int i = 0; i < 3; i++) {
+        gs_sleep_ns((230 + 35 * i) * GS_NS_PER_MS);  // anywhere in a batch
+        gs_coordinator_process_kill(&it->process);
+        gs_sleep_ns(200 * GS_NS_PER_MS);  // a call is on its way when the next one comes
+        expect_ok(gs_coordinator_process_start(&it->process));
+    }
+    gs_thread_stop(thread);
+    gs_agent_outbox_flush(prints.outbox, gs_deadline_in_seconds(20));
+    gs_agent_outbox_destroy(prints.outbox);
+    assert_int_equal(count_lines_in_order(it, id), prints.num_lines);
+}
+
+static void expect_refusal(life *it, gs_method method, const char *id, const char *name,
+                           const char *value) {
+    char text[200];
+    gs_json *reply = NULL;
+    snprintf(text, sizeof text, "{\"job\":\"%s\",\"%s\":%s}", id, name, value);
+    gs_status status = ask(it, &reply, method, text);
+    gs_json_release(reply);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, name));
+}
+
+static void wrong_expressions_and_cursors_are_refused_by_name(void **state) {
+    life *it = *state;
+    char id[32];
+    submit(it, id, sizeof id, 1, 20, "");
+    expect_refusal(it, GS_READ_LOGS, id, "grep", "\"(warn\"");
+    expect_refusal(it, GS_READ_LOGS, id, "since", "\"12x\"");
+    expect_refusal(it, GS_READ_LOGS, id, "since", "-3");
+    expect_refusal(it, GS_LIST_EVENTS, id, "cursor", "\"yesterday\"");
+    expect_refusal(it, GS_LIST_EVENTS, id, "cursor", "\"99999999999999999999\"");
+}
+
 static void a_rank_that_dies_while_nobody_looks_is_noticed(void **state) {
     life *it = *state;
     char id[32];
@@ -310,6 +395,39 @@ static void a_running_job_drains_and_keeps_its_place(void **state) {
     gs_json *checkpoints = get(it, GS_LIST_CHECKPOINTS, id);
     assert_int_equal(gs_json_count(gs_json_get(checkpoints, "items")), 1);
     gs_json_release(checkpoints);
+}
+
+static void expect_foreseen(life *it, const char *reducer, const gs_bucket_plan *plan) {
+    char text[300], hash[GS_DIGEST_TEXT_LEN];
+    snprintf(text, sizeof text,
+             "{\"spec\":{\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[784,100,10]}},\"reducer\":{%s},"
+             "\"steps\":{\"target\":5}},\"dry_run\":true}", reducer);
+    gs_digest_format(hash, gs_bucket_plan_digest(plan));
+    gs_json *reply = NULL;
+    expect_ok(ask(it, &reply, GS_CREATE_JOB, text));
+    assert_non_null(gs_json_get(reply, "spec"));
+    const gs_json *foreseen = gs_json_get(reply, "plan");
+    assert_string_equal(gs_json_string_or(foreseen, "hash", ""), hash);
+    assert_int_equal(gs_json_int_or(foreseen, "num_buckets", 0), plan->num_buckets);
+    assert_int_equal(gs_json_int_or(foreseen, "total_bytes", 0), (78400 + 100 + 100 + 1000 + 10) * 4);
+    gs_json_release(reply);
+}
+
+static void a_dry_run_foresees_the_plan(void **state) {
+    life *it = *state;
+    const gs_param_spec params[] = {gs_param_spec_make(GS_FP32, 100, 784, "fc1.weight"),
+                                    gs_param_spec_make(GS_FP32, 100, 0, "bn1.weight"),
+                                    gs_param_spec_make(GS_FP32, 100, 0, "bn1.bias"),
+                                    gs_param_spec_make(GS_FP32, 10, 100, "fc2.weight"),
+                                    gs_param_spec_make(GS_FP32, 10, 0, "fc2.bias")};
+    const size_t num_params = sizeof params / sizeof *params;
+    gs_bucket_plan plan = {0};
+    expect_ok(gs_bucket_plan_parity(&plan, params, num_params, 1000, 200000, NULL));
+    expect_foreseen(it, "\"plan\":\"parity\",\"first_bucket_bytes\":1000,\"bucket_cap_bytes\":200000", &plan);
+    gs_bucket_plan_release(&plan);
+    expect_ok(gs_bucket_plan_one_host(&plan, params, num_params, NULL));
+    expect_foreseen(it, "\"plan\":\"auto\"", &plan);
+    gs_bucket_plan_release(&plan);
 }
 
 static void a_deadline_ends_a_job_that_waits(void **state) {
@@ -539,6 +657,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_crash_costs_no_step_and_names_the_first_rank, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_silent_rank_is_evicted_and_killed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_killed_coordinator_disturbs_nobody, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_killed_coordinator_loses_and_doubles_no_line, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(wrong_expressions_and_cursors_are_refused_by_name, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_rank_that_dies_while_nobody_looks_is_noticed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_rank_with_another_model_ends_the_job_by_name, set_up, tear_down),
         cmocka_unit_test_setup_teardown(wrong_input_fails_with_what_the_trainer_said, set_up, tear_down),
@@ -546,6 +666,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_coordinator_that_stood_still_evicts_nobody, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_waiting_job_says_why_and_stops_at_once, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_running_job_drains_and_keeps_its_place, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_dry_run_foresees_the_plan, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_deadline_ends_a_job_that_waits, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_watcher_sees_a_snapshot_then_steps_then_the_end, set_up, tear_down),
         cmocka_unit_test_setup_teardown(one_key_makes_one_job_also_after_a_crash, set_up, tear_down),

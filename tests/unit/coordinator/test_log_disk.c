@@ -1,10 +1,12 @@
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -87,7 +89,7 @@ static void tail_limit_and_since_cut_the_answer(void **state) {
     assert_string_equal(texts, "4,5,6,7");
 }
 
-static void grep_takes_substrings_and_expressions(void **state) {
+static void grep_takes_expressions_and_names_wrong_ones(void **state) {
     log_fixture *fixture = *state;
     char texts[200];
     append(fixture, 0, "info", "loss 1.5", 1);
@@ -95,9 +97,14 @@ static void grep_takes_substrings_and_expressions(void **state) {
     gs_log_query query = {.generation = -1, .limit = 10, .grep = "loss [0-9.]+"};
     find(fixture, texts, sizeof texts, &query);
     assert_string_equal(texts, "loss 1.5");
-    gs_log_query odd = {.generation = -1, .limit = 10, .grep = "(warn"};
-    find(fixture, texts, sizeof texts, &odd);
+    gs_log_query escaped = {.generation = -1, .limit = 10, .grep = "\\(warn"};
+    find(fixture, texts, sizeof texts, &escaped);
     assert_string_equal(texts, "NCCL (warn");
+    gs_log_query wrong = {.generation = -1, .limit = 10, .grep = "(warn"};
+    gs_log_answer answer = {0};
+    gs_status status = gs_log_disk_read(fixture->disk, &answer, &wrong);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "grep"));
 }
 
 static void a_repeated_record_is_kept_once_also_after_a_restart(void **state) {
@@ -114,6 +121,28 @@ static void a_repeated_record_is_kept_once_also_after_a_restart(void **state) {
     uint64_t cursor = find(fixture, texts, sizeof texts, &(gs_log_query){.generation = -1, .limit = 10});
     assert_string_equal(texts, "a,b");
     assert_int_equal(cursor, 2);
+}
+
+static void lines_that_did_not_fit_are_taken_when_they_come_again(void **state) {
+    log_fixture *fixture = *state;
+    char texts[200];
+    append(fixture, 0, "info", "a", 1);
+    gs_status status = gs_log_disk_flush(fixture->disk);
+    assert_int_equal(status.code, GS_OK);
+    struct rlimit before, small;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){.rlim_cur = 150, .rlim_max = before.rlim_max};  // in the middle of "b"
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    append(fixture, 0, "info", "b", 2);
+    append(fixture, 0, "info", "c", 3);
+    status = gs_log_disk_flush(fixture->disk);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_not_equal(status.code, GS_OK);
+    append(fixture, 0, "info", "b", 2);
+    append(fixture, 0, "info", "c", 3);
+    find(fixture, texts, sizeof texts, &(gs_log_query){.generation = -1, .limit = 10});
+    assert_string_equal(texts, "a,b,c");
 }
 
 static void rotated_segments_are_part_of_the_log(void **state) {
@@ -145,8 +174,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_plain_view_is_rank_0_and_warnings_of_all, set_up, tear_down),
         cmocka_unit_test_setup_teardown(tail_limit_and_since_cut_the_answer, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(grep_takes_substrings_and_expressions, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(grep_takes_expressions_and_names_wrong_ones, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_repeated_record_is_kept_once_also_after_a_restart, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(lines_that_did_not_fit_are_taken_when_they_come_again, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(rotated_segments_are_part_of_the_log, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
