@@ -188,7 +188,7 @@ static const gs_field reducer_fields[] = {
      .default_value = "26214400", .help = "Cap of the others."},
     {"rebuild_after_steps", GS_FIELD_INT, AT(reducer.rebuild_after_steps), RANGE(0, 1e12),
      .default_value = "1",
-     .help = "Steps before buckets follow the order gradients came in; 0 is never."},
+     .help = "Steps before buckets follow the order gradients came in; this version keeps the first plan."},
     {"hook", GS_FIELD_OBJECT, .fields = hook_fields, .help = "The communication hook."},
     {"op", WORDS(reduce_ops), AT(reducer.op), .later_words = later_reduce_ops,
      .default_value = "\"mean\"", .help = "What a reduced gradient is."},
