@@ -57,5 +57,6 @@ void gs_handle_problem_page(gs_route_call *call);
 void gs_handle_logs(gs_route_call *call);
 void gs_handle_stream(gs_route_call *call);
 void gs_handle_events(gs_route_call *call);
+void gs_handle_timeline(gs_route_call *call);
 
 #endif

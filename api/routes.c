@@ -138,6 +138,24 @@ static const gs_query_param logs_query[] = {
      .help = "Stay until the job has ended and every line is delivered."},
     {0}};
 
+static const char *const timeline_formats[] = {"json", "trace", NULL};
+static const gs_query_param timeline_query[] = {
+    {.name = "steps",
+     .member = "steps",
+     .help = "last:N, FROM-TO or one step; default last:3. Ranks keep tracing.ring_steps of them."},
+    {.name = "ranks", .member = "ranks", .help = "Ranks separated by commas; default all."},
+    {.name = "format",
+     .type = GS_QUERY_WORD,
+     .words = timeline_formats,
+     .help = "json, or trace: a trace-event file as a download."},
+    {0}};
+static const gs_query_param tracing_query[] = {
+    {.name = "on",
+     .type = GS_QUERY_BOOL,
+     .member = "on",
+     .help = "Whether ranks keep timelines of their steps; default true."},
+    {0}};
+
 const gs_route gs_routes[] = {
     {"GET", "/livez", "livez", "This process is alive", 200, GS_ROLE_NONE, GS_METHOD_NONE,
      gs_handle_livez, NULL, NULL, false, false, TEXT},
@@ -170,10 +188,22 @@ const gs_route gs_routes[] = {
      GS_ROLE_VIEWER, GS_GET_JOB_WORKERS, gs_handle_forward, NULL, NULL, false, false, JSON},
     {"GET", "/v1/jobs/{job}/plan", "getJobPlan", "The bucket plan in use", 200, GS_ROLE_VIEWER,
      GS_GET_JOB_PLAN, gs_handle_forward, NULL, NULL, false, true, JSON},
+    {"POST", "/v1/jobs/{job}/replan", "replanJob",
+     "Recompute the bucket plan from the order in which gradients came last", 202,
+     GS_ROLE_OPERATOR, GS_REPLAN_JOB, gs_handle_forward, NULL, NULL, false, false, JSON},
     {"GET", "/v1/jobs/{job}/metrics", "getJobMetrics", "Latest values of all ranks", 200,
      GS_ROLE_VIEWER, GS_GET_JOB_METRICS, gs_handle_forward, NULL, NULL, false, false, JSON},
     {"GET", "/v1/jobs/{job}/series", "getJobSeries", "History of values by step", 200,
      GS_ROLE_VIEWER, GS_GET_JOB_SERIES, gs_handle_forward, series_query, NULL, false, false, JSON},
+    {"GET", "/v1/jobs/{job}/timeline", "getJobTimeline",
+     "Where the time of the last steps went, on each rank", 200, GS_ROLE_VIEWER, GS_GET_JOB_TIMELINE,
+     gs_handle_timeline, timeline_query, NULL, false, false, JSON},
+    {"POST", "/v1/jobs/{job}/tracing", "traceJob",
+     "Switch the recording of timelines off or on, until the ranks start anew", 202,
+     GS_ROLE_OPERATOR, GS_TRACE_JOB, gs_handle_forward, tracing_query, NULL, false, false, JSON},
+    {"GET", "/v1/jobs/{job}/diagnosis", "getJobDiagnosis",
+     "What holds the job back: verdict, findings, suggestions", 200, GS_ROLE_VIEWER,
+     GS_GET_JOB_DIAGNOSIS, gs_handle_forward, NULL, NULL, false, false, JSON},
     {"GET",
      "/v1/jobs/{job}/events",
      "listJobEvents",

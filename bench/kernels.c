@@ -75,6 +75,10 @@ static void run_cast(const bench *b) {
     b->kernels->cast(b->stream, b->a, GS_BF16, b->b, GS_FP32, 0.5f, FLAT);
 }
 
+static void run_round(const bench *b) {
+    b->kernels->round(b->stream, b->a, b->b, GS_FP16, FLAT, false);
+}
+
 static void run_adamw(const bench *b) {
     const gs_adamw step = {.lr = 1e-4f,
                            .beta1 = 0.9f,
@@ -144,6 +148,7 @@ static const bench_row rows[] = {
     {"reduce fp32, 4 inputs", run_reduce4, FLAT, 20, 0},
     {"reduce bf16, 4 inputs", run_reduce4_bf16, FLAT, 10, 0},
     {"cast fp32 to bf16", run_cast, FLAT, 6, 0},
+    {"round through fp16", run_round, FLAT, 8, 0},
     {"adamw", run_adamw, FLAT, 28, 0},
     {"layernorm", run_layernorm, ROWS *COLS, 8, 0},
     {"bias_gelu", run_bias_gelu, ROWS *COLS, 12, 0},

@@ -200,7 +200,7 @@ static void begin_gradients(bench *self, gs_model_pass *pass) {
     if (!self->reducer) return;
     gs_reducer_pass reduced;
     must(gs_reducer_begin(self->reducer, self->step));
-    must(gs_reducer_begin_pass(self->reducer, &reduced));
+    must(gs_reducer_begin_pass(self->reducer, &reduced, (int64_t)self->set->batch));
     pass->grads = reduced.grads;
     pass->ready = gs_reducer_ready_callback;
     pass->ready_ctx = self->reducer;
@@ -209,7 +209,7 @@ static void begin_gradients(bench *self, gs_model_pass *pass) {
 static float *const *finish_gradients(bench *self) {
     if (!self->reducer) return self->grads;
     gs_reduce_result result;
-    must(gs_reducer_end_pass(self->reducer, self->set->batch));
+    must(gs_reducer_end_pass(self->reducer));
     must(gs_reducer_finish(self->reducer, &result, gs_deadline_in_seconds(WAIT_SECONDS)));
     return gs_reducer_grads(self->reducer);
 }

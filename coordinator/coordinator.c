@@ -22,6 +22,7 @@
 #include "coordinator/metrics_page.h"
 #include "coordinator/run.h"
 #include "coordinator/run_end.h"
+#include "coordinator/timelines.h"
 #include "coordinator/verdicts.h"
 #include "coordinator/watch.h"
 #include "core/clock.h"
@@ -153,6 +154,7 @@ static void release_job(gs_job *job) {
     gs_run_destroy(job->run);
     gs_job_metrics_destroy(job->metrics);
     gs_checkpoints_destroy(job->checkpoints);
+    gs_timelines_forget(job);
     gs_job_log_destroy(job->log);
     gs_job_destroy(job);
 }
@@ -278,6 +280,7 @@ static void expire_series(gs_coordinator *coordinator) {
         const gs_job *job = coordinator->jobs[i];
         if (gs_job_state_terminal(job->state) && now_ms - job->ended_ms > keep_ms) {
             gs_metrics_forget(coordinator->metrics, "job_id", job->id_text);
+            gs_timelines_forget(coordinator->jobs[i]);
         }
     }
 }
@@ -308,6 +311,7 @@ static void run_timers(gs_coordinator *coordinator) {
     gs_runs_end_finished(coordinator);
     gs_launch_waiting(coordinator);
     gs_watch_tick(coordinator);
+    gs_timelines_tick(coordinator);
     for (size_t i = 0; i < coordinator->num_jobs; i++) {
         gs_job_log_tick(coordinator, coordinator->jobs[i]);
     }
@@ -337,6 +341,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     if (coordinator->server) {
         gs_watch_end_all(coordinator, "server_shutdown");
         gs_metrics_page_destroy(coordinator);
+        gs_timelines_end_all(coordinator);
         for (size_t i = 0; i < coordinator->num_jobs; i++) {
             gs_job_log_tick(coordinator, coordinator->jobs[i]);
         }

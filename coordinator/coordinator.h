@@ -23,6 +23,7 @@ typedef struct gs_events gs_events;      // events.h
 typedef struct gs_watchers gs_watchers;  // watch.h
 typedef struct gs_keys gs_keys;          // idempotency.h
 typedef struct gs_metrics_page gs_metrics_page;  // metrics_page.h
+typedef struct gs_timeline_asker gs_timeline_asker;  // timelines.c
 
 typedef struct gs_coordinator_options {
     const char *data_dir;          // exists and is locked by the caller
@@ -53,6 +54,8 @@ typedef struct gs_coordinator {
     gs_keys *keys;
     gs_metrics *metrics;
     gs_metrics_page *page;  // owned; NULL while nobody asks for metrics
+    gs_timeline_asker *timeline_askers;  // owned
+    int64_t timeline_requests;           // made so far
 
     int64_t started_ns, turned_ns, swept_ns;
     double loop_lag_seconds;

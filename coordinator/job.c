@@ -55,6 +55,7 @@ gs_job *gs_job_create(uint64_t id, const gs_job_spec *spec, gs_json *spec_json) 
     job->spec = *spec;
     job->spec_json = spec_json;
     job->stop_outcome = GS_JOB_CANCELLED;
+    job->plan_rebuilds = gs_json_new_object();
     return job;
 }
 
@@ -64,6 +65,10 @@ void gs_job_destroy(gs_job *job) {
     gs_json_release(job->failure);
     gs_json_release(job->final_runs);
     gs_json_release(job->plan);
+    gs_json_release(job->plan_history);
+    gs_json_release(job->plan_rebuilds);
+    gs_json_release(job->ready_order);
+    gs_json_release(job->observed_order);
     free(job->sample);
     free(job);
 }

@@ -34,6 +34,7 @@ typedef struct gs_run gs_run;                    // run.h
 typedef struct gs_job_metrics gs_job_metrics;    // job_metrics.h
 typedef struct gs_job_log gs_job_log;            // job_log.h
 typedef struct gs_checkpoints gs_checkpoints;    // checkpoints.h
+typedef struct gs_left_timelines gs_left_timelines;  // timelines.c
 
 #define GS_JOB_MAX_RESTART_TIMES 64
 
@@ -65,11 +66,17 @@ typedef struct gs_job {
     gs_json *failure;     // owned; NULL while nothing failed
     gs_json *final_runs;  // owned; the members of the last generation, as GetJobWorkers shows them
     gs_json *plan;        // owned; as GetJobPlan shows it
+    gs_json *plan_history;   // owned; of the plans so far, the newest last
+    gs_json *plan_rebuilds;  // owned; {reason: how often}
+    gs_json *ready_order;     // owned; [param…] that plans follow; NULL: none yet
+    gs_json *observed_order;  // owned; the last one that a rank told
+    char order_reason[16];    // who made plans follow it: "ready_order", "operator"
     char *sample;         // owned
 
     // Waiting.
     int slots_needed, slots_free;
     int64_t waiting_since_ms;
+    int64_t spent_ms[GS_NUM_JOB_STATES];  // in each state until it last changed; this life of the coordinator
     int64_t enough_since_ns;  // when world.min slots became free; 0: they are not
     int64_t not_before_ns;    // back-off
     int world_wanted;         // restart with exactly that many; 0: any between min and max
@@ -79,6 +86,7 @@ typedef struct gs_job {
     gs_job_metrics *metrics;      // owned
     gs_job_log *log;              // owned
     gs_checkpoints *checkpoints;  // owned
+    gs_left_timelines *left_timelines;  // owned; NULL: none
 
     int ranks_shown;   // most ranks that the metrics page has shown
     bool on_page;      // its series are on the metrics page

@@ -13,6 +13,7 @@
 #include "coordinator/job_view.h"
 #include "coordinator/membership.h"
 #include "coordinator/planner.h"
+#include "coordinator/timelines.h"
 #include "coordinator/watch.h"
 #include "coordinator/idempotency.h"
 #include "core/clock.h"
@@ -106,7 +107,11 @@ void gs_job_show(gs_coordinator *coordinator, gs_job *job, gs_job_state state, c
                      gs_job_state_name(job->state), gs_job_state_name(state), reason);
         return;
     }
-    if (job->state != state) job->state_since_ms = gs_wall_ms();
+    if (job->state != state) {
+        int64_t now_ms = gs_wall_ms();
+        if (now_ms > job->state_since_ms) job->spent_ms[job->state] += now_ms - job->state_since_ms;
+        job->state_since_ms = now_ms;
+    }
     job->state = state;
     show_reason(coordinator, job, reason, message);
 }
@@ -213,6 +218,7 @@ static void drop_job(gs_coordinator *coordinator, gs_job *job, bool purge) {
     gs_job_log_remove(coordinator, job);
     if (purge) gs_checkpoints_purge(coordinator, job);
     gs_checkpoints_destroy(job->checkpoints);
+    gs_timelines_forget(job);
     gs_job_metrics_destroy(job->metrics);
     gs_run_destroy(job->run);
     gs_job_destroy(job);

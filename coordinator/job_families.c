@@ -12,7 +12,7 @@
 
 #define MAX_RANKS 64
 #define MAX_BUCKETS 64
-#define NUM_JOB_SLICES 5  // before those of its ranks
+#define NUM_JOB_SLICES 6  // before those of its ranks
 
 #define JOB_FAMILY(id, text, kind, ...)                                                            \
     static const gs_metric_family id = {                                                           \
@@ -44,6 +44,7 @@ JOB_FAMILY(gradsync_job_loss, "Loss of the last step.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_eval_loss, "Loss of the last evaluation.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_learning_rate, "Learning rate of the last step.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_grad_norm, "Gradient norm of the last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_loss_scale, "Loss scale of the last step; precision fp16 only.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_buckets, "Buckets of the plan.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_parameters, "Elements of all parameters.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_skipped_steps_total, "Steps without an update.", GS_COUNTER, "reason");
@@ -73,8 +74,18 @@ JOB_FAMILY(gradsync_bucket_order_mismatches_total, "Steps whose order was not th
            GS_COUNTER);
 JOB_FAMILY(gradsync_rank_wait_seconds_total, "Time from bucket ready to its first byte.", GS_COUNTER,
            "rank");
+JOB_FAMILY(gradsync_rank_straggler, "1 while the rank is flagged as a straggler.", GS_GAUGE, "rank");
+JOB_FAMILY(gradsync_job_whatif_step_seconds, "Step time without what flagged ranks add.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_unused_parameters, "Parameters that no rank used in the last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_unused_parameter_bytes, "Bytes of their gradients.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_goodput_ratio, "Time in committed steps by time since the start.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_lost_seconds_total, "Time that was not spent in steps.", GS_COUNTER, "cause");
+JOB_FAMILY(gradsync_grad_copy_seconds_total, "Time spent copying gradients into buckets and out.",
+           GS_COUNTER, "rank", "direction");
+JOB_HISTOGRAM(gradsync_reduce_queue_seconds, "Bucket ready to launch.", gs_reduce_bounds);
+JOB_FAMILY(gradsync_bucket_ready_position, "Observed order, last step.", GS_GAUGE, "bucket");
 JOB_FAMILY(gradsync_rank_lag_seconds, "Largest wait of all ranks minus the own.", GS_GAUGE, "rank");
-JOB_FAMILY(gradsync_rank_last_arrivals_total, "Reports in which the rank waited least.", GS_COUNTER,
+JOB_FAMILY(gradsync_rank_last_arrivals_total, "Compared steps in which the rank waited least.", GS_COUNTER,
            "rank");
 JOB_FAMILY(gradsync_compression_ratio, "Payload by wire bytes.", GS_GAUGE);
 JOB_FAMILY(gradsync_non_finite_gradients_total, "Values that were not finite.", GS_COUNTER, "rank");
@@ -169,13 +180,18 @@ static void refresh_work(const gs_job_page *page) {
             gs_job_metrics_total(metrics, 0, "skipped_steps"));
     set(page, &gradsync_bucket_order_mismatches_total,
         gs_job_metrics_total(metrics, 0, "order_mismatches"));
-    set_one(page, &gradsync_plan_rebuilds_total, "world_size",
-            page->job->plan_revision > 1 ? page->job->plan_revision - 1 : 0);
+    static const char *const rebuilds[] = {"ready_order", "operator"};
+    for (size_t i = 0; i < sizeof rebuilds / sizeof rebuilds[0]; i++) {
+        set_one(page, &gradsync_plan_rebuilds_total, rebuilds[i],
+                gs_json_double_or(page->job->plan_rebuilds, rebuilds[i], 0));
+    }
     const gs_json *report = gs_job_metrics_report(metrics, 0);
     if (report) {
         set(page, &gradsync_job_loss, gs_json_double_or(report, "loss", NAN));
         set(page, &gradsync_job_learning_rate, gs_json_double_or(report, "lr", NAN));
         set(page, &gradsync_job_grad_norm, gs_json_double_or(report, "grad_norm", NAN));
+        double loss_scale = gs_json_double_or(report, "loss_scale", 0);
+        if (loss_scale > 0) set(page, &gradsync_job_loss_scale, loss_scale);
     }
     bool known = false;
     double eval_loss = gs_job_metrics_eval_loss(metrics, &known);
@@ -190,6 +206,43 @@ static void refresh_histograms(const gs_job_page *page) {
     gs_job_metrics_histogram(metrics, &histogram, "reduce_histogram");
     gs_metric_set_histogram(series_of(page, &gradsync_reduce_duration_seconds, "allreduce", "all"),
                             &histogram);
+    gs_job_metrics_histogram(metrics, &histogram, "queue_histogram");
+    gs_metric_set_histogram(series_of(page, &gradsync_reduce_queue_seconds, NULL, NULL), &histogram);
+}
+
+static double seconds_in(const gs_job *job, gs_job_state state) {
+    int64_t spent_ms = job->spent_ms[state];
+    if (job->state == state) spent_ms += gs_wall_ms() - job->state_since_ms;
+    return spent_ms > 0 ? (double)spent_ms / 1000 : 0;
+}
+
+// Causes that this version does not know are there, at 0.
+static void refresh_losses(const gs_job_page *page) {
+    const gs_job *job = page->job;
+    const gs_job_metrics *metrics = job->metrics;
+    const struct {
+        const char *cause;
+        double seconds;
+    } losses[] = {{"forming", seconds_in(job, GS_JOB_STARTING)},
+                  {"regroup", seconds_in(job, GS_JOB_RECOVERING)},
+                  {"waiting", seconds_in(job, GS_JOB_QUEUED)},
+                  {"checkpoint", gs_job_metrics_total(metrics, 0, "phases/checkpoint")},
+                  {"straggler", gs_job_metrics_straggler_seconds(metrics)},
+                  {"redo", 0},
+                  {"heal", 0}};
+    for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++) {
+        set_one(page, &gradsync_job_lost_seconds_total, losses[i].cause, losses[i].seconds);
+    }
+    int64_t end_ms = gs_job_state_terminal(job->state) ? job->ended_ms : gs_wall_ms();
+    double since_start = (double)(end_ms - job->started_ms) / 1000;
+    double in_steps = gs_job_metrics_total(metrics, 0, "step_seconds");
+    double ratio = job->started_ms > 0 && since_start > 0 ? in_steps / since_start : 0;
+    set(page, &gradsync_job_goodput_ratio, ratio < 1 ? ratio : 1);
+    set(page, &gradsync_job_whatif_step_seconds,
+        gs_stragglers_whatif_step_seconds(gs_job_metrics_stragglers(metrics)));
+    const gs_json *report = gs_job_metrics_report(metrics, 0);
+    set(page, &gradsync_job_unused_parameters, gs_json_double_or(report, "unused_parameters", 0));
+    set(page, &gradsync_job_unused_parameter_bytes, gs_json_double_or(report, "unused_bytes", 0));
 }
 
 static void refresh_buckets(const gs_job_page *page) {
@@ -228,6 +281,9 @@ static void refresh_buckets(const gs_job_page *page) {
         if (index >= 0 && index < MAX_BUCKETS) snprintf(name, sizeof name, "%lld", (long long)index);
         set_one(page, &gradsync_bucket_ready_offset_seconds, name,
                 gs_json_double_or(bucket, "ready_seconds", 0));
+        if (gs_json_get(bucket, "ready_position"))
+            set_one(page, &gradsync_bucket_ready_position, name,
+                    gs_json_double_or(bucket, "ready_position", 0));
         set_one(page, &gradsync_reduce_algorithm_bandwidth_bytes_per_second, name,
                 gs_json_double_or(bucket, "algbw_bytes_per_second", 0));
         set_one(page, &gradsync_reduce_bus_bandwidth_bytes_per_second, name,
@@ -259,6 +315,12 @@ static void refresh_rank(const gs_job_page *page, int rank) {
             gs_job_metrics_total(metrics, rank, "wait_seconds"));
     set_one(page, &gradsync_non_finite_gradients_total, name,
             gs_job_metrics_total(metrics, rank, "nonfinite"));
+    gs_metric_set(series_of(page, &gradsync_grad_copy_seconds_total, name, "in"),
+                  gs_job_metrics_total(metrics, rank, "copy_in_seconds"));
+    gs_metric_set(series_of(page, &gradsync_grad_copy_seconds_total, name, "out"),
+                  gs_job_metrics_total(metrics, rank, "copy_out_seconds"));
+    set_one(page, &gradsync_rank_straggler, name,
+            gs_stragglers_view(gs_job_metrics_stragglers(metrics), rank).flagged);
     set_one(page, &gradsync_rank_lag_seconds, name, gs_job_metrics_lag_seconds(metrics, rank));
     set_one(page, &gradsync_rank_last_arrivals_total, name,
             (double)gs_job_metrics_last_arrivals(metrics, rank));
@@ -368,7 +430,8 @@ static void refresh_quantity(const gs_job_page *page, const gs_rank_quantity *qu
 
 bool gs_job_families_refresh_slice(gs_coordinator *coordinator, gs_job *job, int slice) {
     static void (*const job_slices[NUM_JOB_SLICES])(const gs_job_page *) = {
-        refresh_identity, refresh_work, refresh_histograms, refresh_buckets, refresh_checkpoints};
+        refresh_identity, refresh_work,    refresh_histograms,
+        refresh_buckets,  refresh_losses, refresh_checkpoints};
     gs_job_page page = {coordinator->metrics, job};
     if (slice < NUM_JOB_SLICES) {
         job_slices[slice](&page);

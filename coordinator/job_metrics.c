@@ -13,6 +13,7 @@
 #include "core/clock.h"
 
 #define NUM_SERIES 8
+#define MAX_COMPARED_RANKS 1024  // a rank takes some 10 KiB of steps
 static const char *const series_names[NUM_SERIES] = {
     "loss",          "grad_norm",     "lr",        "step_seconds", "tokens_per_second",
     "comm_exposed_seconds", "overlap_ratio", "eval_loss",
@@ -29,7 +30,9 @@ struct gs_job_metrics {
     int num_ranks;
     gs_rank_metrics *ranks;  // owned
     gs_json *finished;       // owned; totals of ranks of former generations, by number
-    gs_histogram finished_steps, finished_reduces;
+    gs_histogram finished_steps, finished_reduces, finished_queues;
+    gs_stragglers *stragglers;  // owned; of this generation
+    double finished_straggler_seconds;
     gs_series series[NUM_SERIES];
     int64_t drawn_step;  // newest step in the series
     double eval_loss;
@@ -52,6 +55,7 @@ static void release_ranks(gs_job_metrics *metrics) {
 void gs_job_metrics_destroy(gs_job_metrics *metrics) {
     if (!metrics) return;
     release_ranks(metrics);
+    gs_stragglers_destroy(metrics->stragglers);
     gs_json_release(metrics->finished);
     for (int i = 0; i < NUM_SERIES; i++) gs_series_release(&metrics->series[i]);
     free(metrics);
@@ -116,10 +120,17 @@ static void fold_rank(gs_job_metrics *metrics, int rank) {
     gs_json_set(metrics->finished, key, finished);
     add_histogram(&metrics->finished_steps, gs_json_get(report, "step_histogram"));
     add_histogram(&metrics->finished_reduces, gs_json_get(report, "reduce_histogram"));
+    add_histogram(&metrics->finished_queues, gs_json_get(report, "queue_histogram"));
 }
 
 void gs_job_metrics_begin_generation(gs_job_metrics *metrics, int world_size) {
     for (int i = 0; i < metrics->num_ranks; i++) fold_rank(metrics, i);
+    metrics->finished_straggler_seconds = gs_job_metrics_straggler_seconds(metrics);
+    gs_stragglers_destroy(metrics->stragglers);
+    // Of one rank, or of very many, nobody is told apart.
+    metrics->stragglers = world_size > 1 && world_size <= MAX_COMPARED_RANKS
+                              ? gs_stragglers_create(world_size)
+                              : NULL;
     release_ranks(metrics);
     metrics->ranks = calloc((size_t)world_size, sizeof *metrics->ranks);
     if (!metrics->ranks) return;
@@ -142,13 +153,34 @@ const gs_json *gs_job_metrics_report(const gs_job_metrics *metrics, int rank) {
 
 int gs_job_metrics_world_size(const gs_job_metrics *metrics) { return metrics->num_ranks; }
 
+const gs_stragglers *gs_job_metrics_stragglers(const gs_job_metrics *metrics) {
+    return metrics->stragglers;
+}
+
+double gs_job_metrics_straggler_seconds(const gs_job_metrics *metrics) {
+    double sum = metrics->finished_straggler_seconds;
+    for (int i = 0; i < metrics->num_ranks; i++) {
+        sum += gs_stragglers_view(metrics->stragglers, i).lost_seconds;
+    }
+    return sum;
+}
+
+// Reports of old trainers have no steps to compare.
+static bool compares_steps(const gs_job_metrics *metrics) {
+    return gs_stragglers_num_compared(metrics->stragglers) > 0;
+}
+
 double gs_job_metrics_lag_seconds(const gs_job_metrics *metrics, int rank) {
     const gs_rank_metrics *of_rank = rank_of(metrics, rank);
+    if (of_rank && compares_steps(metrics))
+        return gs_stragglers_view(metrics->stragglers, rank).lag_seconds;
     return of_rank ? of_rank->lag_seconds : 0;
 }
 
 int64_t gs_job_metrics_last_arrivals(const gs_job_metrics *metrics, int rank) {
     const gs_rank_metrics *of_rank = rank_of(metrics, rank);
+    if (of_rank && compares_steps(metrics))
+        return gs_stragglers_view(metrics->stragglers, rank).last_arrivals;
     return of_rank ? of_rank->last_arrivals : 0;
 }
 
@@ -166,8 +198,9 @@ double gs_job_metrics_total(const gs_job_metrics *metrics, int rank, const char 
 
 void gs_job_metrics_histogram(const gs_job_metrics *metrics, gs_histogram *histogram,
                               const char *name) {
-    *histogram = !strcmp(name, "step_histogram") ? metrics->finished_steps
-                                                 : metrics->finished_reduces;
+    *histogram = !strcmp(name, "step_histogram")    ? metrics->finished_steps
+                 : !strcmp(name, "queue_histogram") ? metrics->finished_queues
+                                                    : metrics->finished_reduces;
     for (int i = 0; i < metrics->num_ranks; i++) {
         add_histogram(histogram, gs_json_get(metrics->ranks[i].report, name));
     }
@@ -188,18 +221,23 @@ gs_json *gs_job_metrics_latest(const gs_job_metrics *metrics) {
     if (!report) return NULL;
     gs_json *latest = gs_json_new_object();
     static const char *const members[] = {"step",         "loss", "grad_norm", "lr", "step_seconds",
-                                          "tokens_per_second", "comm_exposed_seconds"};
+                                          "tokens_per_second", "comm_exposed_seconds", "loss_scale"};
     for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
         copy_member(latest, members[i], report, members[i]);
     }
     copy_member(latest, "comm_overlap_ratio", report, "overlap_ratio");
     int slowest = 0;
     for (int i = 1; i < metrics->num_ranks; i++) {
-        if (metrics->ranks[i].lag_seconds > metrics->ranks[slowest].lag_seconds) slowest = i;
+        if (gs_job_metrics_lag_seconds(metrics, i) > gs_job_metrics_lag_seconds(metrics, slowest)) {
+            slowest = i;
+        }
     }
     if (metrics->num_ranks > 1) {
         gs_json_set_int(latest, "slowest_rank", slowest);
-        gs_json_set_double(latest, "slowest_rank_lag_seconds", metrics->ranks[slowest].lag_seconds);
+        gs_json_set_double(latest, "slowest_rank_lag_seconds",
+                           gs_job_metrics_lag_seconds(metrics, slowest));
+        gs_json_set_bool(latest, "slowest_rank_is_straggler",
+                         gs_stragglers_view(metrics->stragglers, slowest).flagged);
     }
     if (metrics->eval_known) gs_json_set_double(latest, "eval_loss", metrics->eval_loss);
     return latest;
@@ -219,6 +257,27 @@ static void update_lags(gs_job_metrics *metrics) {
         rank->lag_seconds += 0.2 * (largest - rank->wait_seconds - rank->lag_seconds);
     }
     if (metrics->num_ranks > 1) metrics->ranks[least_rank].last_arrivals++;
+}
+
+static bool read_waits(gs_straggler_sample *sample, int64_t *step, const gs_json *row) {
+    return gs_json_int(step, gs_json_at(row, 0)) &&
+           gs_json_double(&sample->compute, gs_json_at(row, 1)) &&
+           gs_json_double(&sample->wait, gs_json_at(row, 2)) &&
+           gs_json_double(&sample->transfer, gs_json_at(row, 3)) &&
+           gs_json_double(&sample->data, gs_json_at(row, 4)) &&
+           gs_json_double(&sample->step_seconds, gs_json_at(row, 5)) && isfinite(sample->compute) &&
+           isfinite(sample->wait) && isfinite(sample->transfer) && isfinite(sample->data) &&
+           isfinite(sample->step_seconds);
+}
+
+static void compare_waits(gs_job_metrics *metrics, int rank, const gs_json *waits) {
+    for (size_t i = 0; i < gs_json_count(waits); i++) {
+        gs_straggler_sample sample;
+        int64_t step;
+        if (read_waits(&sample, &step, gs_json_at(waits, i))) {
+            gs_stragglers_add(metrics->stragglers, rank, step, &sample);
+        }
+    }
 }
 
 static void draw_entry(gs_job_metrics *metrics, const gs_json *entry) {
@@ -305,8 +364,9 @@ void gs_step(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const
         job->run->longest_step_seconds = step_seconds;
     }
     gs_member_progressed(coordinator, member, gs_member_step_of(request, "step", 0));
+    compare_waits(metrics, rank, gs_json_get(request, "waits"));
     if (rank != 0) return;
-    update_lags(metrics);
+    if (!compares_steps(metrics)) update_lags(metrics);
     take_history(coordinator, job, request);
     publish_step(coordinator, job, request);
 }
@@ -334,6 +394,16 @@ static gs_json *sum_totals(const gs_job_metrics *metrics) {
     return totals;
 }
 
+static void set_straggler(gs_json *report, const gs_job_metrics *metrics, int rank) {
+    gs_straggler_view view = gs_stragglers_view(metrics->stragglers, rank);
+    gs_json_set_double(report, "lag_seconds", gs_job_metrics_lag_seconds(metrics, rank));
+    if (!compares_steps(metrics)) return;
+    gs_json_set_double(report, "share_of_steps_last", view.share_last);
+    gs_json_set_double(report, "compute_ratio", view.compute_ratio);
+    gs_json_set_bool(report, "straggler", view.flagged);
+    if (view.flagged) gs_json_set_string(report, "straggler_phase", view.phase);
+}
+
 void gs_get_job_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                         const gs_json *request) {
     (void)peer;
@@ -351,7 +421,8 @@ void gs_get_job_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *
         gs_json *report = gs_json_copy(metrics->ranks[i].report);
         gs_json_remove(report, "history");
         gs_json_set_int(report, "rank", i);
-        gs_json_set_double(report, "lag_seconds", metrics->ranks[i].lag_seconds);
+        gs_json_remove(report, "waits");
+        set_straggler(report, metrics, i);
         gs_json_push(ranks, report);
     }
     gs_json *reply = gs_json_new_object();

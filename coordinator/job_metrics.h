@@ -4,6 +4,7 @@
 
 #include "coordinator/coordinator.h"
 #include "coordinator/run.h"
+#include "coordinator/stragglers.h"
 
 gs_job_metrics *gs_job_metrics_create(void);  // NULL: out of memory
 void gs_job_metrics_destroy(gs_job_metrics *metrics);
@@ -20,9 +21,12 @@ int gs_job_metrics_world_size(const gs_job_metrics *metrics);
 // `path` in the totals, of all generations so far: "steps", "payload_bytes", "phases/forward" ….
 double gs_job_metrics_total(const gs_job_metrics *metrics, int rank, const char *name);
 void gs_job_metrics_histogram(const gs_job_metrics *metrics, gs_histogram *histogram,
-                              const char *name);  // "step_histogram", "reduce_histogram"
+                              const char *name);  // "step_histogram", "reduce_histogram", "queue_…"
 double gs_job_metrics_eval_loss(const gs_job_metrics *metrics, bool *known);
 int64_t gs_job_metrics_last_arrivals(const gs_job_metrics *metrics, int rank);
+const gs_stragglers *gs_job_metrics_stragglers(const gs_job_metrics *metrics);  // NULL: not known yet
+// Seconds that others waited for flagged ranks, of all generations so far.
+double gs_job_metrics_straggler_seconds(const gs_job_metrics *metrics);
 
 void gs_step(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request);
 void gs_get_job_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,

@@ -36,6 +36,12 @@ gs_status gs_job_to_record(char **text, const gs_job *job) {
     if (job->failure) gs_json_set(record, "failure", gs_json_retain(job->failure));
     if (job->final_runs) gs_json_set(record, "final_workers", gs_json_retain(job->final_runs));
     if (job->plan) gs_json_set(record, "plan", gs_json_retain(job->plan));
+    if (job->plan_history) {
+        gs_json_set(record, "plan_history", gs_json_retain(job->plan_history));
+    }
+    gs_json_set(record, "plan_rebuilds", gs_json_retain(job->plan_rebuilds));
+    if (job->ready_order) gs_json_set(record, "ready_order", gs_json_retain(job->ready_order));
+    gs_json_set_string(record, "order_reason", job->order_reason);
     gs_json_set_string(record, "sample", job->sample);
     if (job->run) gs_json_set(record, "run", gs_run_to_record(job->run));
     gs_status status = gs_json_encode(text, NULL, record, false);
@@ -86,6 +92,15 @@ static gs_status fill_job(gs_job *job, const gs_json *record) {
     job->failure = take_copy(record, "failure");
     job->final_runs = take_copy(record, "final_workers");
     job->plan = take_copy(record, "plan");
+    job->plan_history = take_copy(record, "plan_history");
+    job->ready_order = take_copy(record, "ready_order");
+    gs_json *rebuilds = take_copy(record, "plan_rebuilds");
+    if (rebuilds) {
+        gs_json_release(job->plan_rebuilds);
+        job->plan_rebuilds = rebuilds;
+    }
+    snprintf(job->order_reason, sizeof job->order_reason, "%s",
+             gs_json_string_or(record, "order_reason", ""));
     const char *sample = gs_json_string_or(record, "sample", NULL);
     if (sample) job->sample = strdup(sample);
     if (!gs_job_state_terminal(job->state)) {
@@ -102,6 +117,8 @@ gs_status gs_job_from_record(gs_job **out, uint64_t id, const char *text) {
     gs_field_errors *errors = calloc(1, sizeof *errors);
     gs_status status = spec && errors ? gs_job_spec_decode(spec, spec_json, errors)
                                       : gs_error(GS_RESOURCE_EXHAUSTED, "job: out of memory");
+    if (status.code && errors && errors->count > 0)
+        status = gs_error(status.code, "%s: %s", errors->items[0].pointer, errors->items[0].message);
     gs_job *job = status.code ? NULL : gs_job_create(id, spec, spec_json);
     if (!status.code && !job) status = gs_error(GS_RESOURCE_EXHAUSTED, "job: out of memory");
     else if (status.code) gs_json_release(spec_json);

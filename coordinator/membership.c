@@ -10,6 +10,7 @@
 #include "coordinator/events.h"
 #include "coordinator/job_control.h"
 #include "coordinator/metric_families.h"
+#include "coordinator/replan.h"
 #include "coordinator/settle.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -196,6 +197,7 @@ static void judge_exit(gs_coordinator *coordinator, gs_run *run, gs_member *memb
     if (run->phase >= GS_RUN_SETTLING || run->job->state == GS_JOB_STOPPING) return;
     bool announced = member->said_bye && member->exit_code == 0 &&
                      (!strcmp(member->bye_reason, "target_reached") ||
+                      !strcmp(member->bye_reason, "data_ended") ||
                       !strcmp(member->bye_reason, "drained"));
     if (announced) return;
     int rank = gs_member_rank_hint(member);
@@ -264,6 +266,7 @@ void gs_heartbeat(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     member->rss_bytes = gs_json_int_or(request, "rss_bytes", member->rss_bytes);
     snprintf(member->phase, sizeof member->phase, "%s",
              gs_json_string_or(request, "phase", member->phase));
+    gs_replan_note(ctx, member, request);
     int64_t applied_step = gs_member_step_of(request, "applied_step", 0);
     bool bound = gs_json_int_or(request, "generation", 0) == (int64_t)run->generation;
     if (bound && run->generation && applied_step > run->step) {
@@ -376,6 +379,7 @@ void gs_bye(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const 
         applied_step > run->step) {
         gs_member_progressed(coordinator, member, applied_step);
     }
+    gs_replan_note(coordinator, member, request);
     const char *sample = gs_json_string_or(request, "sample", NULL);
     if (sample && gs_member_rank_hint(member) == 0) {
         free(job->sample);

@@ -9,6 +9,7 @@
 #include "coordinator/agents.h"
 #include "coordinator/checkpoints.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/diagnose.h"
 #include "coordinator/events.h"
 #include "coordinator/job_control.h"
 #include "coordinator/job_log.h"
@@ -16,8 +17,11 @@
 #include "coordinator/job_view.h"
 #include "coordinator/membership.h"
 #include "coordinator/metrics_page.h"
+#include "coordinator/plan_preview.h"
 #include "coordinator/planner.h"
 #include "coordinator/rendezvous.h"
+#include "coordinator/timelines.h"
+#include "coordinator/replan.h"
 #include "coordinator/watch.h"
 #include "core/clock.h"
 
@@ -218,4 +222,10 @@ const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS] = {
     [GS_GET_HEALTH] = get_health,
     [GS_GET_SYSTEM] = get_system,
     [GS_WATCH] = gs_watch,
+    [GS_TIMELINE] = gs_timeline_page,
+    [GS_GET_JOB_TIMELINE] = gs_get_job_timeline,
+    [GS_TRACE_JOB] = gs_trace_job,
+    [GS_GET_JOB_DIAGNOSIS] = gs_get_job_diagnosis,
+    [GS_READY_ORDER] = gs_ready_order,
+    [GS_REPLAN_JOB] = gs_replan_job,
 };

@@ -1,4 +1,5 @@
-// The plan of a job: made from the parameters that the ranks agree on, told to them, shown to people.
+// The plan of a job: made from the parameters that the ranks agree on and the order in which their gradients
+// come, told to them, shown to people. What makes it change while ranks train is replan.h.
 #ifndef COORDINATOR_PLANNER_H
 #define COORDINATOR_PLANNER_H
 
@@ -11,13 +12,19 @@ GS_NODISCARD gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run,
 // The plan a job of this specification starts with, before any rank runs: {num_buckets, total_bytes,
 // hash}; the summary is the caller's. An error for a model that could not be made.
 GS_NODISCARD gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec);
-// [[name, dtype, [shape…]]…]; the list is the caller's (free()).
-GS_NODISCARD gs_status gs_planner_read_params(gs_param_spec **params, size_t *num_params,
-                                              const gs_json *list);
+// The plan of parameters along `order` ([param…]); NULL: none is known.
+GS_NODISCARD gs_status gs_planner_assign(gs_bucket_plan *out, const gs_job_spec *spec,
+                                         const gs_param_spec *params, size_t num_params,
+                                         const gs_json *order);
+// What a plan that is made now is made from: "size_based", "one_host", "ready_order", "operator".
+const char *gs_planner_reason(const gs_job *job);
+// `view` (taken) is in use from now on: it enters the history.
+void gs_planner_adopt(gs_coordinator *coordinator, gs_job *job, gs_json *view);
+
+// [param…], each of num_params once; the list is the caller's (free()).
+GS_NODISCARD gs_status gs_planner_read_order(size_t **out, const gs_json *order, size_t num_params);
 
 void gs_get_job_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
-                     const gs_json *request);
-void gs_preview_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                      const gs_json *request);
 
 #endif

@@ -12,6 +12,8 @@
 #include "coordinator/membership.h"
 #include "coordinator/metric_families.h"
 #include "coordinator/planner.h"
+#include "coordinator/replan.h"
+#include "coordinator/timelines.h"
 #include "core/clock.h"
 #include "core/digest.h"
 #include "core/log.h"
@@ -144,6 +146,7 @@ static void prepare_world(gs_coordinator *coordinator, gs_run *run) {
     }
     job->world_size = run->num_members;
     gs_job_metrics_begin_generation(job->metrics, run->num_members);
+    gs_timelines_forget(job);
     for (int i = 0; i < run->num_members; i++) {
         run->members[i].rank = i;
         run->members[i].ready = false;
@@ -172,7 +175,10 @@ void gs_member_resend(gs_coordinator *coordinator, gs_member *member) {
         send_start(run, member);
         break;
     case GS_RUN_TRAINING:
-    case GS_RUN_RELOADING: send_go(run, member); break;
+    case GS_RUN_RELOADING:
+        send_go(run, member);
+        gs_replan_resend(member);
+        break;
     case GS_RUN_SETTLING:
     case GS_RUN_ENDING: gs_member_send_abort(run, member); break;
     }
@@ -216,9 +222,12 @@ static void check_in(gs_coordinator *coordinator, gs_run *run) {
     }
     gs_run_enter(run, GS_RUN_TRAINING, 0);
     run->progress_ns = gs_now_ns();
+    run->was_reloaded = true;
     gs_event_add(coordinator, run->job, NULL, GS_SEVERITY_INFO, "MembersCheckedIn",
                  "all %d ranks of generation %u went on while the coordinator was away",
                  run->num_members, run->generation);
+    gs_status status = gs_replan_consider(coordinator, run);
+    if (status.code) gs_log_warn("no plan", "reason=\"%s\"", status.message);
 }
 
 void gs_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
@@ -275,13 +284,18 @@ static void take_list(gs_coordinator *coordinator, gs_rpc_call_handle *call,
         gs_rpc_reply(call, gs_error(GS_ABORTED, "this trainer belongs to no generation"), NULL);
         return;
     }
-    free(member->params);
-    member->params = NULL;
-    gs_status status = gs_planner_read_params(&member->params, &member->num_params,
-                                              gs_json_get(request, "params"));
+    gs_status status = gs_param_list_add(&member->listed, request);
     gs_rpc_reply(call, status, status.code ? NULL : gs_json_new_object());
-    if (!status.code) try_prepare(coordinator, member->job->run);
-    else refuse_world(coordinator, member->job->run, member, "PlanRefused", status.message, NULL);
+    if (status.code) {
+        refuse_world(coordinator, member->job->run, member, "PlanRefused", status.message, NULL);
+        return;
+    }
+    if (!member->listed.is_complete) return;
+    free(member->params);
+    member->params = member->listed.params;
+    member->num_params = member->listed.num_params;
+    member->listed = (gs_param_list){0};
+    try_prepare(coordinator, member->job->run);
 }
 
 static void start_world(gs_coordinator *coordinator, gs_run *run) {

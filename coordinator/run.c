@@ -21,6 +21,7 @@ gs_run *gs_run_create(gs_job *job, int num_members) {
     run->job = job;
     run->num_members = num_members;
     run->cause.member = -1;
+    run->plan_step = -1;
     run->begun_ns = run->phase_since_ns = run->progress_ns = gs_now_ns();
     for (int i = 0; i < num_members; i++) {
         run->members[i].job = job;
@@ -48,6 +49,7 @@ static void release_member(gs_member *member) {
     if (member->stream) gs_rpc_end(member->stream, over);
     gs_json_release(member->log_tail);
     free(member->params);
+    gs_param_list_release(&member->listed);
 }
 
 void gs_run_destroy(gs_run *run) {
@@ -59,6 +61,8 @@ void gs_run_destroy(gs_run *run) {
     }
     gs_bucket_plan_release(&run->plan);
     gs_json_release(run->plan_message);
+    gs_json_release(run->next.message);
+    gs_json_release(run->next.view);
     free(run->members);
     free(run);
 }

@@ -14,6 +14,7 @@
 #include "coordinator/restart_policy.h"
 #include "core/bucket_plan.h"
 #include "core/param_spec.h"
+#include "rpc/param_page.h"
 #include "rpc/rpc_server.h"
 #include "rpc/u64_map.h"
 
@@ -28,6 +29,13 @@ typedef enum gs_run_phase {
 } gs_run_phase;
 
 const char *gs_run_phase_name(gs_run_phase phase);
+
+// A plan that waits until all ranks have it.
+typedef struct gs_next_plan {
+    uint64_t digest;   // folded; 0: none waits
+    gs_json *message;  // owned; as in replan
+    gs_json *view;     // owned; the job's plan to be
+} gs_next_plan;
 
 typedef struct gs_member {
     gs_job *job;
@@ -47,8 +55,11 @@ typedef struct gs_member {
     char arithmetic[512];
     gs_param_spec *params;  // owned; NULL: not sent
     size_t num_params;
+    gs_param_list listed;  // what has come of it
 
     int64_t applied_step, heard_ns, heard_at_step, stream_lost_ns, heartbeat_ns, rss_bytes;
+    uint64_t plan_digest, next_plan_digest;  // folded; as its last heartbeat said
+    int64_t replan_sent_ns;
     char phase[32];
     char state_digest[64];
 
@@ -97,6 +108,9 @@ struct gs_run {
     gs_bucket_plan plan;
     gs_json *plan_message;  // owned; as in prepare
     char plan_hash[40];
+    gs_next_plan next;
+    int64_t plan_step;  // from which the plan in use holds, as ranks said; −1: they have not changed
+    bool was_reloaded;  // its ranks may have changed plans while nobody looked
     gs_exchange_round *exchanges;  // owned
     gs_run_cause cause;
     bool no_restart;  // the same again would end the same way

@@ -102,7 +102,9 @@ static gs_json *failure_of(const gs_run *run) {
         if (culprit->log_tail) tail = gs_json_retain(culprit->log_tail);
     }
     gs_json_set_int(first, "generation", run->generation);
-    gs_json_set_int(first, "step", cause->step);
+    // What it said on leaving is newer than what was known when the failure was noticed.
+    bool said_more = culprit && culprit->applied_step > cause->step;
+    gs_json_set_int(first, "step", said_more ? culprit->applied_step : cause->step);
     gs_json_set_time(first, "at", cause->at_ms);
     gs_json *consequences = gs_json_new_array();
     for (int i = 0; i < run->num_members; i++) {
@@ -194,8 +196,8 @@ static void end_run(gs_coordinator *coordinator, gs_run *run) {
     gs_json_release(job->final_runs);
     job->final_runs = gs_job_members_to_view(job);
     coordinator->schedule_needed = true;
-    bool reached = all_said(run, "target_reached");
-    if (!reached && !job->stop_asked) {
+    bool reached = all_said(run, "target_reached"), data_ended = all_said(run, "data_ended");
+    if (!reached && !data_ended && !job->stop_asked) {
         end_failed(coordinator, run);
         return;
     }
@@ -204,6 +206,9 @@ static void end_run(gs_coordinator *coordinator, gs_run *run) {
     job->run = NULL;
     if (reached) {
         gs_job_end(coordinator, job, GS_JOB_SUCCEEDED, "TargetReached", "%lld steps are done", step);
+    } else if (data_ended) {
+        gs_job_end(coordinator, job, GS_JOB_SUCCEEDED, "DataEnded",
+                   "a rank has no data left after %lld steps", step);
     } else {
         gs_job_end(coordinator, job, job->stop_outcome, job->stop_reason, "stopped at step %lld", step);
     }

@@ -5,8 +5,6 @@
 
 #include "core/memory.h"
 
-// The exposed last bucket of a one-host plan: what one rank reduces in some ten microseconds.
-#define LAST_BUCKET_BYTES UINT64_C(65536)
 #define NO_TENSOR SIZE_MAX
 
 static uint64_t add_saturating(uint64_t a, uint64_t b) {
@@ -15,10 +13,9 @@ static uint64_t add_saturating(uint64_t a, uint64_t b) {
 }
 
 static uint64_t bytes_of_tensor(const gs_plan_tensor *tensor) {
-    uint64_t bytes;
-    return __builtin_mul_overflow(tensor->count, (uint64_t)gs_dtype_bytes(tensor->dtype), &bytes)
-               ? UINT64_MAX
-               : bytes;
+    uint64_t bytes, element_bytes = tensor->element_bytes;
+    if (!element_bytes) element_bytes = gs_dtype_bytes(tensor->dtype);
+    return __builtin_mul_overflow(tensor->count, element_bytes, &bytes) ? UINT64_MAX : bytes;
 }
 
 // The open bucket of one (dtype, device), a list through assignment.next, and the limit in force.
@@ -70,9 +67,16 @@ static void emit_bucket(assignment *work, open_bucket *key, uint64_t limit_bytes
     key->bytes = 0;
 }
 
+// Which tensor comes at a position. The list packed from its end, where none is given, is the reversed
+// registration order: so its end is tensor 0.
+static size_t tensor_at(const gs_plan_request *request, size_t position) {
+    if (!request->order) return position;
+    return request->order[request->from_end ? request->num_tensors - 1 - position : position];
+}
+
 static void assign_tensor(assignment *work, size_t position) {
     const gs_plan_request *request = work->request;
-    size_t index = request->order ? request->order[position] : position;
+    size_t index = tensor_at(request, position);
     const gs_plan_tensor *tensor = &request->tensors[index];
     work->next[index] = NO_TENSOR;
     if (tensor->sparse) {
@@ -142,6 +146,18 @@ static void reverse_buckets(gs_bucket_plan *plan) {
     }
 }
 
+static void reverse_members(gs_bucket_plan *plan) {
+    for (size_t b = 0; b < plan->num_buckets; b++) {
+        size_t *members = plan->params + plan->buckets[b].first;
+        size_t count = plan->buckets[b].num_params;
+        for (size_t i = 0; i < count / 2; i++) {
+            size_t swapped = members[i];
+            members[i] = members[count - 1 - i];
+            members[count - 1 - i] = swapped;
+        }
+    }
+}
+
 static gs_status check_order(const size_t *order, size_t num_tensors) {
     uint8_t *seen = calloc(num_tensors ? num_tensors : 1, 1);
     if (!seen) return gs_error(GS_RESOURCE_EXHAUSTED, "bucket plan: out of memory");
@@ -162,6 +178,8 @@ static gs_status check_order(const size_t *order, size_t num_tensors) {
 
 static gs_status check_request(const gs_plan_request *request) {
     if (!request->num_limits) return gs_error(GS_INVALID_ARGUMENT, "limits: none given");
+    if (request->from_end && request->reverse)
+        return gs_error(GS_INVALID_ARGUMENT, "from_end: turns the list of buckets around itself");
     for (size_t i = 0; i < request->num_tensors; i++) {
         if (!gs_dtype_bytes(request->tensors[i].dtype))
             return gs_error(GS_INVALID_ARGUMENT, "tensor %zu: dtype unset", i);
@@ -206,11 +224,12 @@ gs_status gs_bucket_plan_assign(gs_bucket_plan *out, const gs_plan_request *requ
     if (!status.code) {
         for (size_t i = 0; i < request->num_tensors; i++) assign_tensor(&work, i);
         emit_leftovers(&work);
-        if (!request->order)
+        if (!request->order && !request->from_end)
             qsort_r(work.plan.buckets, work.plan.num_buckets, sizeof *work.plan.buckets,
                     compare_first_member, work.plan.params);
-        if (request->reverse) reverse_buckets(&work.plan);
+        if (request->reverse || request->from_end) reverse_buckets(&work.plan);
         gather_members(&work.plan, work.next);
+        if (request->from_end) reverse_members(&work.plan);
         *out = work.plan;
     }
     release_assignment(&work);
@@ -221,62 +240,47 @@ static gs_plan_tensor *tensors_of_params(const gs_param_spec *params, size_t num
     gs_plan_tensor *tensors = calloc(num_params ? num_params : 1, sizeof *tensors);
     if (!tensors) return NULL;
     for (size_t i = 0; i < num_params; i++)
-        tensors[i] =
-            (gs_plan_tensor){.count = gs_param_spec_count(&params[i]), .dtype = params[i].dtype};
+        tensors[i] = (gs_plan_tensor){.count = gs_param_spec_count(&params[i]),
+                                      .dtype = params[i].dtype,
+                                      .element_bytes = gs_dtype_grad_bytes(params[i].dtype),
+                                      .sparse = params[i].sparse};
     return tensors;
+}
+
+gs_status gs_bucket_plan_of_params(gs_bucket_plan *out, const gs_plan_request *layout,
+                                   const gs_param_spec *params, size_t num_params) {
+    gs_plan_request request = *layout;
+    gs_plan_tensor *tensors = tensors_of_params(params, num_params);
+    if (!tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "bucket plan: out of memory");
+    request.tensors = tensors;
+    request.num_tensors = num_params;
+    gs_status status = gs_bucket_plan_assign(out, &request);
+    free(tensors);
+    return status;
 }
 
 gs_status gs_bucket_plan_parity(gs_bucket_plan *out, const gs_param_spec *params, size_t num_params,
                                 uint64_t first_bytes, uint64_t cap_bytes,
                                 const size_t *ready_order) {
-    gs_plan_tensor *tensors = tensors_of_params(params, num_params);
-    if (!tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "bucket plan: out of memory");
-    gs_status status = gs_bucket_plan_assign(
-        out, &(gs_plan_request){.tensors = tensors,
-                                .num_tensors = num_params,
-                                .limits_bytes = (const uint64_t[]){first_bytes, cap_bytes},
-                                .num_limits = 2,
-                                .order = ready_order,
-                                .reverse = ready_order == NULL});
-    free(tensors);
-    return status;
+    return gs_bucket_plan_of_params(
+        out,
+        &(gs_plan_request){.limits_bytes = (const uint64_t[]){first_bytes, cap_bytes},
+                           .num_limits = 2,
+                           .order = ready_order,
+                           .reverse = ready_order == NULL},
+        params, num_params);
 }
 
-static void reverse_members(gs_bucket_plan *plan) {
-    for (size_t b = 0; b < plan->num_buckets; b++) {
-        size_t *members = plan->params + plan->buckets[b].first;
-        size_t count = plan->buckets[b].num_params;
-        for (size_t i = 0; i < count / 2; i++) {
-            size_t swapped = members[i];
-            members[i] = members[count - 1 - i];
-            members[count - 1 - i] = swapped;
-        }
-    }
-}
-
-// Packs from the end of the ready order, so that the small limit falls to the last bucket.
 gs_status gs_bucket_plan_one_host(gs_bucket_plan *out, const gs_param_spec *params,
                                   size_t num_params, const size_t *ready_order) {
-    if (ready_order) GS_TRY(check_order(ready_order, num_params));
-    gs_plan_tensor *tensors = tensors_of_params(params, num_params);
-    size_t *from_last = calloc(num_params ? num_params : 1, sizeof *from_last);
-    gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "bucket plan: out of memory");
-    if (tensors && from_last) {
-        for (size_t i = 0; i < num_params; i++)
-            from_last[i] = ready_order ? ready_order[num_params - 1 - i] : i;
-        status = gs_bucket_plan_assign(
-            out, &(gs_plan_request){.tensors = tensors,
-                                    .num_tensors = num_params,
-                                    .limits_bytes = (const uint64_t[]){LAST_BUCKET_BYTES,
-                                                                       GS_HOST_BUCKET_CAP_BYTES},
-                                    .num_limits = 2,
-                                    .order = from_last,
-                                    .reverse = true});
-        if (!status.code) reverse_members(out);
-    }
-    free(tensors);
-    free(from_last);
-    return status;
+    return gs_bucket_plan_of_params(
+        out,
+        &(gs_plan_request){.limits_bytes = (const uint64_t[]){GS_HOST_LAST_BUCKET_BYTES,
+                                                              GS_HOST_BUCKET_CAP_BYTES},
+                           .num_limits = 2,
+                           .order = ready_order,
+                           .from_end = true},
+        params, num_params);
 }
 
 // Words of a chain of digests, little-endian: what went before, then up to 62 more.

@@ -21,6 +21,8 @@
 #define GS_BUCKET_CAP_BYTES UINT64_C(26214400)
 // One host, shared memory: half of a typical L2, so that a bucket is reduced while in cache.
 #define GS_HOST_BUCKET_CAP_BYTES UINT64_C(393216)
+// Its exposed last bucket: what one rank reduces in some ten microseconds.
+#define GS_HOST_LAST_BUCKET_BYTES UINT64_C(65536)
 
 typedef struct gs_plan_tensor {
     uint64_t count;  // elements, up to 2^53 and beyond
@@ -28,6 +30,7 @@ typedef struct gs_plan_tensor {
     int device;   // any number; equal numbers are the same device
     bool sparse;  // its gradient will be sparse: gets a bucket of its own, limit 0
     bool sparse_storage;  // the tensor itself is stored sparsely: refused
+    size_t element_bytes;  // in its bucket; 0: those of dtype
 } gs_plan_tensor;
 
 typedef struct gs_plan_request {
@@ -37,6 +40,9 @@ typedef struct gs_plan_request {
     size_t num_limits;
     const size_t *order;  // num_tensors parameter indices in the order wanted; NULL: as they are
     bool reverse;         // turn the list of buckets around (members keep their order)
+    // Packs the order from its end (NULL: the reversed order of the tensors), so that the first limits fall
+    // to the last buckets; buckets and members come out in the order given.
+    bool from_end;
 } gs_plan_request;
 
 typedef struct gs_plan_bucket {
@@ -58,8 +64,13 @@ typedef struct gs_bucket_plan {
 // An empty tensor list gives an empty plan.
 GS_NODISCARD gs_status gs_bucket_plan_assign(gs_bucket_plan *out, const gs_plan_request *request);
 
-// The first plan of a job before any order is known: limits {first, cap}, reversed registration
-// order (PyTorch's parity); `ready_order` non-NULL: the rebuilt plan, limits {first, cap} along it.
+// The assignment of parameters: tensors of `layout` are not looked at. Bytes are what buckets hold of
+// them: a parameter of 16 bits has an fp32 gradient. A sparse parameter gets a bucket of its own.
+GS_NODISCARD gs_status gs_bucket_plan_of_params(gs_bucket_plan *out, const gs_plan_request *layout,
+                                                const gs_param_spec *params, size_t num_params);
+
+// PyTorch's parity, limits {first, cap}: before any order is known along reversed registration order;
+// `ready_order` non-NULL: the rebuilt plan along it. plan_policy.h has all that a job may ask for.
 GS_NODISCARD gs_status gs_bucket_plan_parity(gs_bucket_plan *out, const gs_param_spec *params,
                                              size_t num_params, uint64_t first_bytes,
                                              uint64_t cap_bytes, const size_t *ready_order);

@@ -13,6 +13,10 @@ size_t gs_dtype_bytes(gs_dtype dtype) {
     return (unsigned)dtype < GS_NUM_DTYPES ? dtypes[dtype].bytes : 0;
 }
 
+size_t gs_dtype_grad_bytes(gs_dtype dtype) {
+    return gs_dtype_bytes(dtype == GS_FP16 || dtype == GS_BF16 ? GS_FP32 : dtype);
+}
+
 const char *gs_dtype_name(gs_dtype dtype) {
     return (unsigned)dtype < GS_NUM_DTYPES ? dtypes[dtype].name : "unset";
 }

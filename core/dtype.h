@@ -19,6 +19,7 @@ typedef enum gs_dtype {
 } gs_dtype;
 
 size_t gs_dtype_bytes(gs_dtype dtype);          // 0 for GS_DTYPE_UNSET
+size_t gs_dtype_grad_bytes(gs_dtype dtype);     // of a parameter's gradient: fp32 for 16 bits
 const char *gs_dtype_name(gs_dtype dtype);      // "fp32", "bf16", "i64" …; "unset"
 gs_dtype gs_dtype_from_name(const char *name);  // GS_DTYPE_UNSET when there is no such name
 

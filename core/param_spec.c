@@ -37,10 +37,17 @@ size_t gs_param_spec_count(const gs_param_spec *spec) {
     return multiply_shape(&count, spec) ? count : SIZE_MAX;
 }
 
-size_t gs_param_spec_bytes(const gs_param_spec *spec) {
+static size_t bytes_of_spec(const gs_param_spec *spec, size_t element_bytes) {
     size_t bytes;
-    return gs_bytes_of(&bytes, gs_param_spec_count(spec), gs_dtype_bytes(spec->dtype)) ? bytes
-                                                                                       : SIZE_MAX;
+    return gs_bytes_of(&bytes, gs_param_spec_count(spec), element_bytes) ? bytes : SIZE_MAX;
+}
+
+size_t gs_param_spec_bytes(const gs_param_spec *spec) {
+    return bytes_of_spec(spec, gs_dtype_bytes(spec->dtype));
+}
+
+size_t gs_param_spec_grad_bytes(const gs_param_spec *spec) {
+    return bytes_of_spec(spec, gs_dtype_grad_bytes(spec->dtype));
 }
 
 static gs_status check_spec(const gs_param_spec *spec, size_t index) {
@@ -58,6 +65,10 @@ static gs_status check_spec(const gs_param_spec *spec, size_t index) {
             return gs_error(GS_INVALID_ARGUMENT, "parameter %zu \"%s\": dimension %d is %lld",
                             index, spec->name, d, (long long)spec->shape[d]);
     }
+    if (spec->sparse && spec->num_dims < 1)
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "parameter %zu \"%s\": a sparse gradient needs rows, it is a scalar", index,
+                        spec->name);
     size_t count, bytes;
     if (!multiply_shape(&count, spec) || !gs_bytes_of(&bytes, count, gs_dtype_bytes(spec->dtype)))
         return gs_error(GS_INVALID_ARGUMENT, "parameter %zu \"%s\": more bytes than memory has",
@@ -91,6 +102,9 @@ gs_status gs_param_specs_check(const gs_param_spec *specs, size_t num_specs) {
     return status;
 }
 
+// Beside the dtype; a list without sparse parameters has the digest that it always had.
+#define SPARSE_FLAG (1 << 16)
+
 // One record of a chain of digests, little-endian: what went before, then the spec.
 typedef struct spec_record {
     uint64_t before[2];
@@ -107,7 +121,7 @@ gs_digest gs_param_specs_digest(const gs_param_spec *specs, size_t num_specs) {
         memset(&record, 0, sizeof record);
         record.before[0] = digest.high;
         record.before[1] = digest.low;
-        record.dtype = (int32_t)specs[i].dtype;
+        record.dtype = (int32_t)specs[i].dtype | (specs[i].sparse ? SPARSE_FLAG : 0);
         record.num_dims = specs[i].num_dims;
         for (int d = 0; d < specs[i].num_dims; d++) record.shape[d] = specs[i].shape[d];
         memcpy(record.name, specs[i].name, strnlen(specs[i].name, sizeof record.name));
@@ -147,6 +161,10 @@ static gs_status compare_specs(const gs_param_spec *ours, const gs_param_spec *t
         return gs_error(GS_FAILED_PRECONDITION, "parameter %zu \"%.60s\": dtype %s against %s",
                         index, ours->name, gs_dtype_name(ours->dtype),
                         gs_dtype_name(theirs->dtype));
+    if (ours->sparse != theirs->sparse)
+        return gs_error(GS_FAILED_PRECONDITION, "parameter %zu \"%.60s\": gradient %s against %s",
+                        index, ours->name, ours->sparse ? "sparse" : "dense",
+                        theirs->sparse ? "sparse" : "dense");
     return gs_ok();
 }
 

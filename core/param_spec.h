@@ -18,6 +18,7 @@ typedef struct gs_param_spec {
     gs_dtype dtype;
     int num_dims;  // 0 is a scalar
     int64_t shape[GS_MAX_DIMS];
+    bool sparse;  // its gradient comes as rows of the first dimension; a bucket of its own
 } gs_param_spec;
 
 // A spec from a printf-like name and up to two dimensions (0 means there is none).
@@ -26,8 +27,10 @@ gs_param_spec gs_param_spec_make(gs_dtype dtype, int64_t rows, int64_t cols, con
 
 size_t gs_param_spec_count(const gs_param_spec *spec);  // elements
 size_t gs_param_spec_bytes(const gs_param_spec *spec);
+size_t gs_param_spec_grad_bytes(const gs_param_spec *spec);
 
-// INVALID_ARGUMENT for an empty or doubled name, a dtype unset, a negative or overflowing shape.
+// INVALID_ARGUMENT for an empty or doubled name, a dtype unset, a negative or overflowing shape, a
+// sparse gradient without a dimension.
 GS_NODISCARD gs_status gs_param_specs_check(const gs_param_spec *specs, size_t num_specs);
 
 // Equal for equal lists, whatever lies in the bytes behind names and dimensions.

@@ -13,6 +13,8 @@ enum {
     FACT_EXACT,
     FACT_OP,
     FACT_UNUSED_IS_ERROR,
+    FACT_STATIC_GRAPH,
+    FACT_WIRE_DTYPE,
     FACT_HOOK,
     FACT_NUM_PARAMS,
     FACT_PARAMS_HIGH,
@@ -23,10 +25,17 @@ enum {
     NUM_FACTS
 };
 
+#define HOOK_NAME_LEN 48
+
 static const char *const setting_names[FACT_HOOK] = {
-    [FACT_WORLD_SIZE] = "world size",        [FACT_NUM_SHARDS] = "logical shards",
-    [FACT_PASSES] = "passes per shard",      [FACT_EXACT] = "exact mode",
-    [FACT_OP] = "reduction (mean 0, sum 1)", [FACT_UNUSED_IS_ERROR] = "unused_is_error",
+    [FACT_WORLD_SIZE] = "world size",
+    [FACT_NUM_SHARDS] = "logical shards",
+    [FACT_PASSES] = "passes per shard",
+    [FACT_EXACT] = "exact mode",
+    [FACT_OP] = "reduction (mean 0, sum 1, sample mean 2)",
+    [FACT_UNUSED_IS_ERROR] = "unused_is_error",
+    [FACT_STATIC_GRAPH] = "static graph",
+    [FACT_WIRE_DTYPE] = "wire dtype",
 };
 
 static void collect_facts(int64_t facts[NUM_FACTS], const gs_agreement *agreement, int world_size) {
@@ -38,6 +47,8 @@ static void collect_facts(int64_t facts[NUM_FACTS], const gs_agreement *agreemen
     facts[FACT_EXACT] = agreement->exact;
     facts[FACT_OP] = agreement->op;
     facts[FACT_UNUSED_IS_ERROR] = agreement->unused_is_error;
+    facts[FACT_STATIC_GRAPH] = agreement->static_graph;
+    facts[FACT_WIRE_DTYPE] = agreement->wire_dtype;
     facts[FACT_HOOK] = (int64_t)gs_hash64(agreement->hook, strlen(agreement->hook), 0);
     facts[FACT_NUM_PARAMS] = (int64_t)agreement->num_params;
     facts[FACT_PARAMS_HIGH] = (int64_t)params.high;
@@ -72,21 +83,44 @@ static int find_other_digest(const int64_t *facts, int world_size, int high) {
     return 0;
 }
 
+static gs_status differ(int rank, int fact, int64_t theirs, int64_t ours) {
+    if (fact == FACT_WIRE_DTYPE)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d against rank 0: wire dtype %s against %s",
+                        rank, gs_dtype_name((gs_dtype)theirs), gs_dtype_name((gs_dtype)ours));
+    return gs_error(GS_FAILED_PRECONDITION, "rank %d against rank 0: %s %lld against %lld", rank,
+                    setting_names[fact], (long long)theirs, (long long)ours);
+}
+
 static gs_status compare_settings(const int64_t *facts, int world_size) {
     for (int r = 1; r < world_size; r++) {
         const int64_t *theirs = facts + (size_t)r * NUM_FACTS;
         for (int f = 0; f < FACT_HOOK; f++) {
-            if (theirs[f] != facts[f])
-                return gs_error(GS_FAILED_PRECONDITION,
-                                "rank %d against rank 0: %s %lld against "
-                                "%lld",
-                                r, setting_names[f], (long long)theirs[f], (long long)facts[f]);
+            if (theirs[f] != facts[f]) return differ(r, f, theirs[f], facts[f]);
         }
-        if (theirs[FACT_HOOK] != facts[FACT_HOOK])
-            return gs_error(GS_FAILED_PRECONDITION,
-                            "rank %d against rank 0: another communication hook", r);
     }
     return gs_ok();
+}
+
+static int find_other_hook(const int64_t *facts, int world_size) {
+    for (int r = 1; r < world_size; r++) {
+        if (facts[(size_t)r * NUM_FACTS + FACT_HOOK] != facts[FACT_HOOK]) return r;
+    }
+    return 0;
+}
+
+static gs_status explain_hook(const gs_agreement *agreement, int other, gs_comm *comm,
+                              gs_deadline deadline) {
+    char mine[HOOK_NAME_LEN] = "";
+    memcpy(mine, agreement->hook, strnlen(agreement->hook, sizeof mine - 1));
+    char *all = calloc((size_t)gs_comm_world_size(comm), sizeof mine);
+    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "hook names: out of memory");
+    gs_status status = gather_bytes(all, mine, sizeof mine, comm, deadline);
+    if (!status.code)
+        status = gs_error(GS_FAILED_PRECONDITION,
+                          "rank %d against rank 0: communication hook \"%.47s\" against \"%.47s\"",
+                          other, all + (size_t)other * sizeof mine, all);
+    free(all);
+    return status;
 }
 
 // A copy whose unused bytes are zero: nothing of this process' memory travels along.
@@ -96,6 +130,7 @@ static void copy_specs(gs_param_spec *out, const gs_param_spec *specs, size_t nu
         memcpy(out[i].name, specs[i].name, strnlen(specs[i].name, GS_PARAM_NAME_LEN - 1));
         out[i].dtype = specs[i].dtype;
         out[i].num_dims = specs[i].num_dims;
+        out[i].sparse = specs[i].sparse;
         memcpy(out[i].shape, specs[i].shape, (size_t)specs[i].num_dims * sizeof(int64_t));
     }
 }
@@ -184,6 +219,8 @@ gs_status gs_agreement_check(const gs_agreement *agreement, gs_comm *comm, gs_de
     gs_status status = gather_bytes(facts, mine, sizeof mine, comm, deadline);
     int other;
     if (!status.code) status = compare_settings(facts, world_size);
+    if (!status.code && (other = find_other_hook(facts, world_size)))
+        status = explain_hook(agreement, other, comm, deadline);
     if (!status.code && (other = find_other_digest(facts, world_size, FACT_PARAMS_HIGH)))
         status = explain_params(agreement, facts, other, comm, deadline);
     if (!status.code && (other = find_other_digest(facts, world_size, FACT_PLAN_HIGH)))

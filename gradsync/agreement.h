@@ -1,5 +1,6 @@
 // What ranks must agree on before a reducer runs: parameter lists, plan, settings. Compared by
-// small collectives; the verdict and its words are the same on every rank.
+// small collectives; the verdict and its words are the same on every rank. Where a rank keeps its
+// gradients, views or tensors of its own, and of which type, is its own business.
 #ifndef GRADSYNC_AGREEMENT_H
 #define GRADSYNC_AGREEMENT_H
 
@@ -15,7 +16,7 @@ typedef struct gs_agreement {
     size_t num_params;
     const gs_bucket_plan *plan;
     int64_t num_shards, passes_per_shard;
-    int64_t exact, op, unused_is_error;
+    int64_t exact, op, unused_is_error, static_graph, wire_dtype;
     const char *hook;
 } gs_agreement;
 

@@ -3,14 +3,18 @@
 //
 //   gradient of member 0, padded to 64 bytes | … | last member | reserved, padded | to 256 bytes
 //
+// All elements are of one type: main gradients, fp64 of fp64 parameters and fp32 of all others. The
+// bucket of a sparse parameter holds reserved elements alone; its rows travel by themselves.
+//
 // Offsets depend on plan and shapes alone, so that they are equal on every rank. Reserved are, for
 // each member, the number of ranks that used it; then samples (low 10 bits and the rest, so that
-// sums stay exact in fp32), and the number of ranks in the sum. They are scaled with the gradients;
-// what was summed is the nearest integer to value / scale, right for sums below 2^22: for 4096
-// ranks and GS_MAX_STEP_SAMPLES samples of all of them.
+// sums stay exact in fp32), the number of ranks in the sum, and of those that had data. They are
+// scaled with the gradients; what was summed is the nearest integer to value / scale, right for sums
+// below 2^22: for 4096 ranks and GS_MAX_STEP_SAMPLES samples of all of them.
 #ifndef GRADSYNC_BUCKET_H
 #define GRADSYNC_BUCKET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +35,10 @@ typedef enum gs_bucket_state {
 
 typedef struct gs_bucket {
     gs_bucket_state state;
+    gs_dtype dtype;        // GS_FP32 or GS_FP64
+    size_t element_bytes;  // of it
+    bool travels;          // false: a static graph whose members nobody uses; stays zero
+    bool is_last;          // of those that travel
     const size_t *params;  // members in order; borrowed from the plan
     size_t num_params;
     size_t offset_bytes;  // in a slot of the arena
@@ -53,13 +61,19 @@ void gs_bucket_clear_padding(const gs_bucket *bucket, void *slot, const gs_param
 
 void gs_bucket_reset(gs_bucket *bucket);  // filling, all members pending
 
-// Writes and reads the reserved elements. `used` is indexed by parameter.
-void gs_bucket_write_reserved(const gs_bucket *bucket, void *slot, const uint8_t *used,
-                              int64_t samples);
+// What one rank says in a bucket.
+typedef struct gs_bucket_share {
+    const uint8_t *used;  // by parameter
+    int64_t samples;
+    bool active;  // it has data
+} gs_bucket_share;
+void gs_bucket_write_reserved(const gs_bucket *bucket, void *slot, const gs_bucket_share *share);
+
 typedef struct gs_bucket_reserved {
     int64_t samples;
-    int64_t num_ranks;
+    int64_t num_ranks, num_active;
 } gs_bucket_reserved;  // -1: damaged
+// used[parameter of the bucket] becomes whether any rank used it.
 void gs_bucket_read_reserved(gs_bucket_reserved *sums, uint8_t *used, const gs_bucket *bucket,
                              const void *slot, double scale);
 

@@ -1,13 +1,13 @@
 #include "gradsync/bucket_queue.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/failpoint.h"
 #include "gradsync/bucket.h"
-#include "gradsync/grad_norm.h"
+#include "gradsync/main_grad.h"
 
-#define MAX_IN_FLIGHT 512      // buckets; a communicator takes 1024 collectives
 #define LETTING_GO_SECONDS 10  // a moving thread leaves an aborted collective within one block
 
 static gs_bucket *bucket_at(const gs_bucket_queue *queue, size_t index) {
@@ -30,19 +30,19 @@ gs_status gs_bucket_queue_init(gs_bucket_queue *queue, const gs_bucket_queue_opt
 }
 
 // What is in flight reads the buckets and the tree's arrays: it ends before they do.
-static void end_flights(gs_bucket_queue *queue) {
+static void end_flights(gs_bucket_queue *queue, const char *reason) {
     size_t last = queue->next_launch;
     while (last > queue->next_done && !bucket_at(queue, last - 1)->work.sequence) last--;
     if (last == queue->next_done) return;
-    gs_comm_abort(queue->options.comm, "the reducer was destroyed within a step");
+    gs_comm_abort(queue->options.comm, reason);
     gs_status ended = gs_comm_wait(queue->options.comm, bucket_at(queue, last - 1)->work,
                                    gs_deadline_in_seconds(LETTING_GO_SECONDS));
     (void)ended;
 }
 
-void gs_bucket_queue_release(gs_bucket_queue *queue) {
+void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason) {
     if (!queue || !queue->options.hook) return;
-    end_flights(queue);
+    end_flights(queue, reason);
     queue->options.hook->destroy(queue->hook_state);
     free(queue->used);
     free(queue->used_anywhere);
@@ -50,13 +50,12 @@ void gs_bucket_queue_release(gs_bucket_queue *queue) {
     *queue = (gs_bucket_queue){0};
 }
 
-void gs_bucket_queue_begin(gs_bucket_queue *queue, int64_t step) {
+void gs_bucket_queue_begin(gs_bucket_queue *queue, const gs_queue_step *step) {
     size_t num_params = queue->options.layout->num_params;
-    queue->step = step;
+    queue->step = *step;
     queue->first_filling = queue->next_launch = queue->next_done = 0;
-    queue->sealed = false;
-    queue->samples = queue->total_samples = 0;
-    queue->finite = true;
+    queue->samples = 0;
+    queue->total_samples = -1;
     queue->owner_ns = 0;
     queue->num_out_of_turn = 0;
     memset(queue->used, 0, num_params);
@@ -65,16 +64,23 @@ void gs_bucket_queue_begin(gs_bucket_queue *queue, int64_t step) {
 
 static gs_hook_bucket view_for_hook(const gs_bucket_queue *queue, size_t index) {
     const gs_bucket *bucket = bucket_at(queue, index);
-    const gs_grad_layout *layout = queue->options.layout;
+    const gs_bucket_queue_options *options = &queue->options;
+    const gs_grad_layout *layout = options->layout;
     return (gs_hook_bucket){.index = (int)index,
                             .num_buckets = (int)num_buckets(queue),
-                            .step = queue->step,
+                            .is_last = bucket->is_last,
+                            .step = queue->step.step,
+                            .num_active = queue->step.num_active,
                             .data = gs_grad_layout_bucket(layout, 0, bucket),
+                            .dtype = bucket->dtype,
                             .count = bucket->grad_count,
                             .reserved_count = bucket->reserved_count,
-                            .scale = queue->options.scale,
-                            .tree = queue->options.tree,
-                            .part_stride_bytes = queue->options.tree ? layout->slot_bytes : 0};
+                            .scale = queue->step.scale,
+                            .tree = options->tree,
+                            .part_stride_bytes = options->tree ? layout->slot_bytes : 0,
+                            .wire = gs_grad_layout_wire(layout, bucket),
+                            .wire_dtype = options->wire_dtype,
+                            .device = options->device};
 }
 
 static const char *algorithm_for(const gs_bucket_queue *queue, const gs_hook_bucket *view) {
@@ -83,31 +89,54 @@ static const char *algorithm_for(const gs_bucket_queue *queue, const gs_hook_buc
                                               .send = view->data,
                                               .recv = view->data,
                                               .count = view->count + view->reserved_count,
-                                              .dtype = GS_FP32,
+                                              .dtype = view->dtype,
                                               .tree = view->tree,
                                               .part_stride_bytes = view->part_stride_bytes});
 }
 
-static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
-    GS_FAILPOINT("reducer.launch");
+gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status, const char *what) {
+    if (!status.code || status.code == GS_ABORTED || strstr(status.message, "rank ")) return status;
+    return gs_status_prefix(status, "rank %d, step %lld: %s", gs_comm_rank(queue->options.comm),
+                            (long long)queue->step.step, what);
+}
+
+static gs_status blame_hook(const gs_bucket_queue *queue, size_t index, gs_status status) {
+    char what[96];
+    snprintf(what, sizeof what, "bucket %zu: hook \"%.48s\"", index, queue->options.hook->name);
+    return gs_bucket_queue_blame(queue, status, what);
+}
+
+static gs_status run_hook(const gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
-    gs_bucket_write_reserved(bucket, gs_grad_layout_slot(queue->options.layout, 0), queue->used,
-                             queue->sealed ? queue->samples : 0);
     gs_hook_bucket view = view_for_hook(queue, index);
-    bucket->state = GS_BUCKET_IN_FLIGHT;
     bucket->times.posted_ns = gs_now_ns();
     bucket->times.algorithm = algorithm_for(queue, &view);
+    gs_status status = queue->options.hook->run(queue->hook_state, queue->options.comm, &view,
+                                                &bucket->work, &bucket->times.wire_bytes);
+    if (!status.code && !bucket->work.sequence)
+        status = gs_error(GS_FAILED_PRECONDITION, "left no work to wait for");
+    return status.code ? blame_hook(queue, index, status) : status;
+}
+
+static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
+    gs_bucket *bucket = bucket_at(queue, index);
+    bucket->state = GS_BUCKET_IN_FLIGHT;
     // Counted before the hook runs: one that fails may have posted something.
     queue->next_launch = index + 1;
-    return queue->options.hook->run(queue->hook_state, queue->options.comm, &view, &bucket->work,
-                                    &bucket->times.wire_bytes);
+    bucket->times.algorithm = "none";
+    if (!bucket->travels) return gs_ok();
+    GS_FAILPOINT("reducer.launch");
+    gs_bucket_write_reserved(bucket, gs_grad_layout_slot(queue->options.layout, 0),
+                             &(gs_bucket_share){.used = queue->used,
+                                                .samples = queue->samples,
+                                                .active = queue->step.active});
+    return run_hook(queue, index);
 }
 
 static gs_status launch_ready_buckets(gs_bucket_queue *queue) {
     while (queue->next_launch < num_buckets(queue) &&
            bucket_at(queue, queue->next_launch)->state == GS_BUCKET_READY &&
-           queue->next_launch - queue->next_done < MAX_IN_FLIGHT &&
-           (queue->sealed || queue->next_launch + 1 < num_buckets(queue)))
+           queue->next_launch - queue->next_done < GS_MAX_BUCKETS_IN_FLIGHT)
         GS_TRY(launch_bucket(queue, queue->next_launch));
     return gs_ok();
 }
@@ -120,36 +149,68 @@ static void note_times(const gs_bucket_queue *queue, gs_bucket *bucket) {
     bucket->times.finished_ns = moved.finished_ns;
 }
 
-static gs_status read_reserved(gs_bucket_queue *queue, size_t index) {
-    gs_bucket_reserved sums;
-    gs_bucket_read_reserved(&sums, queue->used_anywhere, bucket_at(queue, index),
-                            gs_grad_layout_slot(queue->options.layout, 0), queue->options.scale);
+static gs_status check_reserved(const gs_bucket_queue *queue, size_t index,
+                                const gs_bucket_reserved *sums) {
+    long long step = (long long)queue->step.step;
     int world_size = gs_comm_world_size(queue->options.comm);
-    if (sums.samples < 0)
-        return gs_error(GS_DATA_LOSS, "step %lld: bucket %zu: its samples are no count",
-                        (long long)queue->step, index);
-    if (sums.num_ranks != world_size)
+    if (sums->samples < 0)
+        return gs_error(GS_DATA_LOSS, "step %lld: bucket %zu: its samples are no count", step,
+                        index);
+    if (sums->samples > GS_MAX_STEP_SAMPLES)
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "step %lld: %lld samples of all ranks, of a step at most %lld", step,
+                        (long long)sums->samples, (long long)GS_MAX_STEP_SAMPLES);
+    if (sums->num_ranks != world_size)
         return gs_error(GS_DATA_LOSS, "step %lld: bucket %zu: %lld ranks are in the sum of %d",
-                        (long long)queue->step, index, (long long)sums.num_ranks, world_size);
-    queue->total_samples += sums.samples;
+                        step, index, (long long)sums->num_ranks, world_size);
+    if (sums->num_active != queue->step.num_active)
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "step %lld: bucket %zu: %lld ranks had data, %d were announced", step,
+                        index, (long long)sums->num_active, queue->step.num_active);
+    if (queue->total_samples >= 0 && sums->samples != queue->total_samples)
+        return gs_error(GS_DATA_LOSS,
+                        "step %lld: bucket %zu: carries %lld samples, earlier ones %lld", step,
+                        index, (long long)sums->samples, (long long)queue->total_samples);
+    if (queue->options.sample_mean && !sums->samples)
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "step %lld: no rank has samples, there is no mean over them", step);
     return gs_ok();
+}
+
+// What a reduced bucket says; a sample mean is divided while the sums are in cache, by what the
+// scale has not yet taken out.
+static gs_status read_bucket(gs_bucket_queue *queue, size_t index) {
+    const gs_bucket *bucket = bucket_at(queue, index);
+    gs_bucket_reserved sums;
+    gs_bucket_read_reserved(&sums, queue->used_anywhere, bucket,
+                            gs_grad_layout_slot(queue->options.layout, 0), queue->step.scale);
+    GS_TRY(check_reserved(queue, index, &sums));
+    queue->total_samples = sums.samples;
+    if (queue->options.sample_mean)
+        gs_main_grad_scale(gs_grad_layout_bucket(queue->options.layout, 0, bucket),
+                           1.0 / ((double)sums.samples * queue->step.scale), bucket->dtype,
+                           bucket->grad_count, queue->options.device);
+    return gs_ok();
+}
+
+void gs_bucket_queue_measure(gs_bucket_queue *queue, size_t param) {
+    const gs_grad_layout *layout = queue->options.layout;
+    gs_main_grad_squares(&queue->squares[param], gs_grad_layout_grads(layout, 0)[param],
+                         layout->dtypes[param], layout->counts[param], queue->options.device);
 }
 
 // A reduced bucket: the hook's last word, the reserved elements, squares while it is in cache.
 static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
-    const gs_grad_layout *layout = queue->options.layout;
-    note_times(queue, bucket);
-    gs_hook_bucket view = view_for_hook(queue, index);
-    GS_TRY(queue->options.hook->finish(queue->hook_state, &view));
-    GS_TRY(read_reserved(queue, index));
-    float *const *grads = gs_grad_layout_grads(layout, 0);
-    for (size_t i = 0; i < bucket->num_params; i++) {
-        size_t param = bucket->params[i];
-        if (!gs_grad_squares(&queue->squares[param], grads[param], layout->counts[param],
-                             queue->options.device))
-            queue->finite = false;
+    if (bucket->travels) {
+        note_times(queue, bucket);
+        gs_hook_bucket view = view_for_hook(queue, index);
+        gs_status status = queue->options.hook->finish(queue->hook_state, &view);
+        if (status.code) return blame_hook(queue, index, status);
+        GS_TRY(read_bucket(queue, index));
     }
+    for (size_t i = 0; i < bucket->num_params; i++)
+        gs_bucket_queue_measure(queue, bucket->params[i]);
     bucket->state = GS_BUCKET_DONE;
     queue->next_done = index + 1;
     return gs_ok();
@@ -157,7 +218,8 @@ static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index) {
 
 static gs_status advance(gs_bucket_queue *queue) {
     while (queue->next_done < queue->next_launch &&
-           gs_comm_done(queue->options.comm, bucket_at(queue, queue->next_done)->work))
+           (!bucket_at(queue, queue->next_done)->travels ||
+            gs_comm_done(queue->options.comm, bucket_at(queue, queue->next_done)->work)))
         GS_TRY(harvest_bucket(queue, queue->next_done));
     return launch_ready_buckets(queue);
 }
@@ -190,19 +252,14 @@ gs_status gs_bucket_queue_progress(gs_bucket_queue *queue) {
     return gs_ok();
 }
 
-gs_status gs_bucket_queue_seal(gs_bucket_queue *queue, int64_t samples) {
-    int64_t begin_ns = gs_now_ns();
-    queue->sealed = true;
-    queue->samples = samples;
-    GS_TRY(launch_ready_buckets(queue));
-    queue->owner_ns += gs_now_ns() - begin_ns;
-    return gs_ok();
-}
-
 gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline) {
     while (queue->next_done < num_buckets(queue)) {
         size_t next = queue->next_done;
-        GS_TRY(gs_comm_wait(queue->options.comm, bucket_at(queue, next)->work, deadline));
+        if (next == queue->next_launch)
+            return gs_error(GS_INTERNAL, "step %lld: bucket %zu was never complete",
+                            (long long)queue->step.step, next);
+        if (bucket_at(queue, next)->travels)
+            GS_TRY(gs_comm_wait(queue->options.comm, bucket_at(queue, next)->work, deadline));
         GS_TRY(harvest_bucket(queue, next));
         GS_TRY(launch_ready_buckets(queue));
     }

@@ -3,8 +3,8 @@
 // here.
 //
 // The same order on every rank, whatever order gradients come in: a late bucket holds back the
-// ready ones behind it. The last bucket waits until the queue is sealed, since it carries the
-// samples. Which gradient is ready when is the reducer's business.
+// ready ones behind it. Each bucket carries what its rank says about the step, so that it means the
+// same alone. Which gradient is ready when is the reducer's business.
 #ifndef GRADSYNC_BUCKET_QUEUE_H
 #define GRADSYNC_BUCKET_QUEUE_H
 
@@ -13,11 +13,16 @@
 #include <stdint.h>
 
 #include "core/clock.h"
+#include "core/dtype.h"
 #include "core/status.h"
 #include "gradsync/comm.h"
 #include "gradsync/comm_hook.h"
 #include "gradsync/grad_layout.h"
 #include "kernels/device.h"
+
+// A communicator takes 1024 collectives, a hook runs up to four. With no more buckets than that all
+// are posted when the last one is pushed.
+#define GS_MAX_BUCKETS_IN_FLIGHT 256
 
 // Whom it works for; all borrowed until release.
 typedef struct gs_bucket_queue_options {
@@ -26,25 +31,32 @@ typedef struct gs_bucket_queue_options {
     const gs_comm_hook *hook;
     gs_device *device;
     const gs_reduce_tree *tree;  // exact mode; else NULL
-    double scale;                // of the sums
+    bool sample_mean;            // sums are divided by the samples that they carry
+    gs_dtype wire_dtype;         // unset: none
 } gs_bucket_queue_options;
+
+// What the step is, the same on every rank but for the last.
+typedef struct gs_queue_step {
+    int64_t step;
+    double scale;    // of the sums
+    int num_active;  // ranks that are to have data
+    bool active;     // this rank has
+} gs_queue_step;
 
 typedef struct gs_bucket_queue {
     gs_bucket_queue_options options;
     void *hook_state;
     // of the step
-    int64_t step;
+    gs_queue_step step;
     size_t first_filling;  // buckets before it are ready, or further
     size_t next_launch;    // buckets before it are in flight or done
     size_t next_done;      // buckets before it are done
-    bool sealed;
-    int64_t samples;  // of this rank, once sealed
-    uint8_t *used;    // by this rank, for each parameter; the owner of the queue writes it
+    int64_t samples;       // of this rank; the owner writes it before it pushes a bucket
+    uint8_t *used;         // by this rank, for each parameter; the owner of the queue writes it
     // what the buckets done so far say, the same on every rank
     uint8_t *used_anywhere;
-    double *squares;  // of each reduced gradient
-    bool finite;
-    int64_t total_samples;
+    double *squares;        // of each reduced gradient; NaN when it is not finite
+    int64_t total_samples;  // -1 until a bucket has told
     // how it went
     int64_t owner_ns;          // spent here except in finish
     uint64_t num_out_of_turn;  // became ready before an earlier bucket
@@ -52,16 +64,22 @@ typedef struct gs_bucket_queue {
 
 GS_NODISCARD gs_status gs_bucket_queue_init(gs_bucket_queue *queue,
                                             const gs_bucket_queue_options *options);
-// Aborts the communicator when buckets are in flight, and waits until it lets go of their memory.
-void gs_bucket_queue_release(gs_bucket_queue *queue);
+// Aborts the communicator with `reason` when buckets are in flight, and waits until it lets go of
+// their memory.
+void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason);
 
-void gs_bucket_queue_begin(gs_bucket_queue *queue, int64_t step);
+void gs_bucket_queue_begin(gs_bucket_queue *queue, const gs_queue_step *step);
 // All members of bucket `index` are final. Launches what may go; never blocks for other ranks.
 GS_NODISCARD gs_status gs_bucket_queue_push(gs_bucket_queue *queue, size_t index);
 // Between two pushes: moves what is in flight.
 GS_NODISCARD gs_status gs_bucket_queue_progress(gs_bucket_queue *queue);
-// All buckets are ready, `samples` are this rank's.
-GS_NODISCARD gs_status gs_bucket_queue_seal(gs_bucket_queue *queue, int64_t samples);
+// The error of a function that was handed in, a hook's or a tail's: all ranks leave with it, so
+// rank, step and `what` go before it. Not where a rank is named already, as by the communicator, or
+// another one aborted.
+GS_NODISCARD gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status,
+                                             const char *what);
+// Of a gradient that was changed after its bucket was done.
+void gs_bucket_queue_measure(gs_bucket_queue *queue, size_t param);
 // Until all buckets are done.
 GS_NODISCARD gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline);
 

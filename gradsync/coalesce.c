@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bucket_plan.h"
 #include "core/memory.h"
 
 #define DEFAULT_LIMIT_BYTES ((size_t)250 << 20)
@@ -22,6 +23,17 @@ typedef struct chunk_flight {
     void *data;  // the tensors themselves, or the staging memory
     bool in_flight;
 } chunk_flight;
+
+// A list on its way: what every chunk of it has in common.
+typedef struct coalesced {
+    gs_comm *comm;
+    const gs_tensor_view *tensors;  // chunks are runs of it
+    size_t num_tensors;
+    gs_collective collective;  // without buffers, count and dtype
+    chunk *chunks;             // owned
+    size_t num_chunks;
+    chunk_flight flights[NUM_IN_FLIGHT];
+} coalesced;
 
 static size_t bytes_of_view(const gs_tensor_view *view) {
     return view->count * gs_dtype_bytes(view->dtype);
@@ -64,80 +76,149 @@ static void scatter_chunk(const char *staging, const gs_tensor_view *tensors, co
     }
 }
 
-static gs_status post_chunk(chunk_flight *out, const chunk *next, void *staging, gs_comm *comm,
-                            const gs_tensor_view *tensors, int root) {
+// A broadcast moves bytes; what this rank's tensors hold counts at the root alone.
+static bool is_broadcast(const coalesced *list) {
+    return list->collective.kind == GS_BROADCAST;
+}
+
+static bool is_root(const coalesced *list) {
+    return gs_comm_rank(list->comm) == list->collective.root;
+}
+
+static gs_status post_chunk(coalesced *list, chunk_flight *out, const chunk *next, void *staging) {
+    const gs_tensor_view *first = &list->tensors[next->first];
     out->chunk = *next;
-    out->data = is_one_run(tensors, next) ? tensors[next->first].data : staging;
-    if (out->data == staging && gs_comm_rank(comm) == root) gather_chunk(staging, tensors, next);
-    GS_TRY(gs_comm_post(comm, &out->work,
-                        &(gs_collective){.kind = GS_BROADCAST,
-                                         .send = out->data,
-                                         .recv = out->data,
-                                         .count = next->bytes,
-                                         .dtype = GS_U8,
-                                         .root = root,
-                                         .step = -1,
-                                         .bucket = -1}));
+    out->data = is_one_run(list->tensors, next) ? first->data : staging;
+    if (out->data == staging && (!is_broadcast(list) || is_root(list)))
+        gather_chunk(staging, list->tensors, next);
+    gs_collective collective = list->collective;
+    collective.send = collective.recv = out->data;
+    collective.dtype = is_broadcast(list) ? GS_U8 : first->dtype;
+    collective.count = next->bytes / gs_dtype_bytes(collective.dtype);
+    GS_TRY(gs_comm_post(list->comm, &out->work, &collective));
     out->in_flight = true;
     return gs_ok();
 }
 
-static gs_status finish_chunk(chunk_flight *flight, gs_comm *comm, const gs_tensor_view *tensors,
-                              int root, gs_deadline deadline) {
+static gs_status finish_chunk(coalesced *list, chunk_flight *flight, gs_deadline deadline) {
     if (!flight->in_flight) return gs_ok();
     flight->in_flight = false;
-    GS_TRY(gs_comm_wait(comm, flight->work, deadline));
+    GS_TRY(gs_comm_wait(list->comm, flight->work, deadline));
     const chunk *done = &flight->chunk;
-    if (gs_comm_rank(comm) != root && flight->data != tensors[done->first].data)
-        scatter_chunk(flight->data, tensors, done);
+    if (flight->data != list->tensors[done->first].data && (!is_broadcast(list) || !is_root(list)))
+        scatter_chunk(flight->data, list->tensors, done);
     return gs_ok();
 }
 
 // After an error the communicator may still move bytes of the chunks: their memory is the caller's
 // again once it has let go of them.
-static void end_flights(const chunk_flight flights[NUM_IN_FLIGHT], gs_comm *comm,
-                        const char *reason) {
-    gs_comm_abort(comm, reason);
+static void end_flights(const coalesced *list, const char *reason) {
+    gs_comm_abort(list->comm, reason);
     for (int i = 0; i < NUM_IN_FLIGHT; i++) {
-        gs_status ended =
-            gs_comm_wait(comm, flights[i].work, gs_deadline_in_seconds(LETTING_GO_SECONDS));
+        gs_status ended = gs_comm_wait(list->comm, list->flights[i].work,
+                                       gs_deadline_in_seconds(LETTING_GO_SECONDS));
         (void)ended;
     }
 }
 
-static size_t most_staging_bytes(const gs_tensor_view *tensors, size_t num_tensors,
-                                 size_t limit_bytes) {
+static size_t most_staging_bytes(const coalesced *list) {
     size_t most = 0;
-    for (size_t first = 0; first < num_tensors;) {
-        chunk cut = cut_chunk(tensors, num_tensors, first, limit_bytes);
-        if (!is_one_run(tensors, &cut) && cut.bytes > most) most = cut.bytes;
-        first = cut.end;
+    for (size_t c = 0; c < list->num_chunks; c++) {
+        const chunk *cut = &list->chunks[c];
+        if (!is_one_run(list->tensors, cut) && cut->bytes > most) most = cut->bytes;
     }
     return gs_round_up(most, 64);
+}
+
+static gs_status run_chunks(coalesced *list, gs_deadline deadline) {
+    size_t staging_bytes = most_staging_bytes(list);
+    char *staging = gs_alloc_aligned(NUM_IN_FLIGHT * staging_bytes, 64);
+    if (!staging) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_status status = gs_ok();
+    for (size_t c = 0; c < list->num_chunks && !status.code; c++) {
+        chunk_flight *flight = &list->flights[c % NUM_IN_FLIGHT];
+        status = finish_chunk(list, flight, deadline);
+        if (!status.code && list->chunks[c].bytes)
+            status = post_chunk(list, flight, &list->chunks[c],
+                                staging + c % NUM_IN_FLIGHT * staging_bytes);
+    }
+    for (size_t i = 0; i < NUM_IN_FLIGHT && !status.code; i++)
+        status =
+            finish_chunk(list, &list->flights[(list->num_chunks + i) % NUM_IN_FLIGHT], deadline);
+    if (status.code) end_flights(list, status.message);
+    free(staging);
+    return status;
 }
 
 gs_status gs_coalesced_broadcast(gs_comm *comm, const gs_tensor_view *tensors, size_t num_tensors,
                                  int root, size_t limit_bytes, gs_deadline deadline) {
     if (!limit_bytes) limit_bytes = DEFAULT_LIMIT_BYTES;
-    size_t staging_bytes = most_staging_bytes(tensors, num_tensors, limit_bytes);
-    char *staging = gs_alloc_aligned(NUM_IN_FLIGHT * staging_bytes, 64);
-    if (!staging) return gs_error(GS_RESOURCE_EXHAUSTED, "broadcast: out of memory");
-
-    chunk_flight flights[NUM_IN_FLIGHT] = {{.in_flight = false}};
-    gs_status status = gs_ok();
-    size_t first = 0;
-    for (size_t turn = 0; first < num_tensors && !status.code; turn++) {
-        chunk_flight *flight = &flights[turn % NUM_IN_FLIGHT];
-        chunk next = cut_chunk(tensors, num_tensors, first, limit_bytes);
-        first = next.end;
-        status = finish_chunk(flight, comm, tensors, root, deadline);
-        if (!status.code && next.bytes)
-            status = post_chunk(flight, &next, staging + turn % NUM_IN_FLIGHT * staging_bytes, comm,
-                                tensors, root);
-    }
-    for (int i = 0; i < NUM_IN_FLIGHT && !status.code; i++)
-        status = finish_chunk(&flights[i], comm, tensors, root, deadline);
-    if (status.code) end_flights(flights, comm, status.message);
-    free(staging);
+    coalesced list = {.comm = comm,
+                      .tensors = tensors,
+                      .num_tensors = num_tensors,
+                      .collective = {.kind = GS_BROADCAST, .root = root, .step = -1, .bucket = -1}};
+    list.chunks = calloc(num_tensors + 1, sizeof *list.chunks);
+    if (!list.chunks) return gs_error(GS_RESOURCE_EXHAUSTED, "broadcast: out of memory");
+    for (size_t first = 0; first < num_tensors; first = list.chunks[list.num_chunks++].end)
+        list.chunks[list.num_chunks] = cut_chunk(tensors, num_tensors, first, limit_bytes);
+    gs_status status = run_chunks(&list, deadline);
+    free(list.chunks);
     return gs_status_prefix(status, "broadcast");
+}
+
+// Puts the tensors of each chunk behind each other in `sorted`, in list order.
+static void sort_by_chunk(coalesced *list, gs_tensor_view *sorted, const gs_tensor_view *tensors,
+                          const size_t *chunk_of) {
+    for (size_t i = 0; i < list->num_tensors; i++) {
+        list->chunks[chunk_of[i]].end++;
+        list->chunks[chunk_of[i]].bytes += bytes_of_view(&tensors[i]);
+    }
+    size_t first = 0;
+    for (size_t c = 0; c < list->num_chunks; c++) {
+        size_t num_members = list->chunks[c].end;
+        list->chunks[c].first = list->chunks[c].end = first;
+        first += num_members;
+    }
+    for (size_t i = 0; i < list->num_tensors; i++)
+        sorted[list->chunks[chunk_of[i]].end++] = tensors[i];
+}
+
+static gs_status cut_by_dtype(coalesced *list, gs_tensor_view *sorted, size_t *chunk_of,
+                              gs_plan_tensor *sizes, const gs_tensor_view *tensors,
+                              size_t limit_bytes) {
+    if (!list->chunks || !sorted || !chunk_of || !sizes)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    for (size_t i = 0; i < list->num_tensors; i++) {
+        if (!gs_dtype_bytes(tensors[i].dtype))
+            return gs_error(GS_INVALID_ARGUMENT, "tensor %zu: dtype unset", i);
+        sizes[i] = (gs_plan_tensor){.count = tensors[i].count, .dtype = tensors[i].dtype};
+    }
+    GS_TRY(
+        gs_take_tensors(chunk_of, &list->num_chunks, sizes, list->num_tensors, limit_bytes, true));
+    sort_by_chunk(list, sorted, tensors, chunk_of);
+    return gs_ok();
+}
+
+gs_status gs_coalesced_allreduce(gs_comm *comm, const gs_tensor_view *tensors, size_t num_tensors,
+                                 gs_reduce_op op, double scale, size_t limit_bytes,
+                                 gs_deadline deadline) {
+    if (!limit_bytes) limit_bytes = DEFAULT_LIMIT_BYTES;
+    gs_tensor_view *sorted = calloc(num_tensors + 1, sizeof *sorted);
+    size_t *chunk_of = calloc(num_tensors + 1, sizeof *chunk_of);
+    gs_plan_tensor *sizes = calloc(num_tensors + 1, sizeof *sizes);
+    coalesced list = {
+        .comm = comm,
+        .tensors = sorted,
+        .num_tensors = num_tensors,
+        .chunks = calloc(num_tensors + 1, sizeof *list.chunks),
+        .collective = {.kind = GS_ALLREDUCE, .op = op, .scale = scale, .step = -1, .bucket = -1}};
+    gs_status status = cut_by_dtype(&list, sorted, chunk_of, sizes, tensors, limit_bytes);
+    // Whoever alone cannot go on must tell the ranks that wait for it.
+    if (status.code) gs_comm_abort(comm, status.message);
+    if (!status.code) status = run_chunks(&list, deadline);
+    free(list.chunks);
+    free(sizes);
+    free(chunk_of);
+    free(sorted);
+    return gs_status_prefix(status, "all-reduce");
 }

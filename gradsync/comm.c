@@ -14,6 +14,7 @@ struct gs_comm {
     const gs_comm_backend *backend;
     void *state;  // the backend's
     int rank, world_size;
+    uint32_t generation;
     uint64_t posted;  // owner's thread
     char reason[192];
 };
@@ -111,6 +112,7 @@ gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options, gs_deadl
     if (!comm) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
     comm->rank = options->rank;
     comm->world_size = options->world_size;
+    comm->generation = options->generation;
     gs_status status = options->world_size > 1 ? introduce(options, deadline) : gs_ok();
     if (!status.code) status = open_requested(comm, options, deadline);
     if (status.code) {
@@ -133,6 +135,10 @@ int gs_comm_rank(const gs_comm *comm) {
 
 int gs_comm_world_size(const gs_comm *comm) {
     return comm->world_size;
+}
+
+uint32_t gs_comm_generation(const gs_comm *comm) {
+    return comm->generation;
 }
 
 const char *gs_comm_backend_name(const gs_comm *comm) {

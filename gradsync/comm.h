@@ -80,7 +80,8 @@ typedef struct gs_collective {
     size_t part_stride_bytes;
     // For the check before the first byte and for messages; equal on all ranks.
     int64_t step;
-    int32_t bucket;  // -1: none
+    int32_t bucket;      // -1: none
+    int32_t num_active;  // ranks that are to have data in this step (join.h); 0: not said
 } gs_collective;
 
 typedef struct gs_work {
@@ -99,6 +100,7 @@ void gs_comm_destroy(gs_comm *comm);
 
 int gs_comm_rank(const gs_comm *comm);
 int gs_comm_world_size(const gs_comm *comm);
+uint32_t gs_comm_generation(const gs_comm *comm);
 const char *gs_comm_backend_name(const gs_comm *comm);
 const char *gs_comm_backend_reason(const gs_comm *comm);  // why `auto` took it, one sentence
 // The algorithm that a collective of these bytes would take: "flat", "direct", "pipeline", "none".

@@ -4,6 +4,7 @@
 
 static const gs_comm_hook *const hooks[] = {
     &gs_hook_allreduce,
+    &gs_hook_compress,
 };
 
 const gs_comm_hook *gs_comm_hook_find(const char *name) {

@@ -8,24 +8,38 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/dtype.h"
 #include "core/status.h"
 #include "gradsync/comm.h"
+#include "kernels/device.h"
 
+// A bucket as a hook sees it. `data` holds the gradients, padding included, then the reserved elements,
+// all of them `dtype`. When the reducer has a wire dtype there is also room for a copy of the gradients
+// in it: `wire`, `count` elements on a boundary of 64 bytes, in the arena, this bucket's own for the
+// whole step. A hook that can compress casts data → wire in `run`, reduces wire with `scale` folded in
+// and the reserved elements apart, as they are, and casts back in `finish`. One that cannot ignores it.
 typedef struct gs_hook_bucket {
-    int index, num_buckets;
+    int index, num_buckets;  // in plan order; a static graph leaves out buckets that nobody uses
+    bool is_last;            // no bucket follows in this step
     int64_t step;
-    float *data;    // gradients, then reserved elements; in the arena; the result goes here too
-    size_t count;   // gradients, padding included
+    int32_t num_active;     // ranks that have data; both go into every collective that a hook posts
+    void *data;             // in the arena; the result goes here too
+    gs_dtype dtype;         // GS_FP32 or GS_FP64
+    size_t count;           // gradients; 0 for a sparse parameter, whose bucket is reserved elements alone
     size_t reserved_count;  // behind them: summed exactly, never compressed; scaled like gradients
     double scale;           // what turns the sum into the result wanted: 1 / divisor, or 1
     const gs_reduce_tree *tree;  // exact mode; else NULL
     size_t part_stride_bytes;
+    void *wire;  // NULL: no wire dtype; always NULL in exact mode
+    gs_dtype wire_dtype;
+    gs_device *device;  // whose kernels and stream the hook uses
 } gs_hook_bucket;
 
 typedef struct gs_comm_hook {
     const char *name;
     gs_status (*create)(void **state, gs_comm *comm);
-    // Starts the reduction of a bucket; *work is the last collective of it. Never blocks.
+    // Starts the reduction of a bucket; *work is the last collective of it, and there is one. Never blocks.
+    // Errors, also of finish, reach all ranks with this rank, step, bucket and the hook's name before them.
     gs_status (*run)(void *state, gs_comm *comm, const gs_hook_bucket *bucket, gs_work *work,
                      uint64_t *wire_bytes);
     // After *work is done: turns what arrived into the result in `data`.
@@ -33,7 +47,9 @@ typedef struct gs_comm_hook {
     void (*destroy)(void *state);
 } gs_comm_hook;
 
+// What a reducer takes without a hook of its own: "allreduce"; with a wire dtype "compress".
 extern const gs_comm_hook gs_hook_allreduce;
+extern const gs_comm_hook gs_hook_compress;
 const gs_comm_hook *gs_comm_hook_find(const char *name);  // NULL: no such hook
 
 #endif

@@ -27,8 +27,12 @@ enum {
     VOTE_LOSSES,
     VOTE_BAD_LOSSES,
     VOTE_SAMPLES,
+    VOTE_NEXT_PLAN,
+    VOTE_END = VOTE_NEXT_PLAN + 4,
     VOTE_WORDS = 32
 };
+
+_Static_assert(VOTE_END <= VOTE_WORDS, "all votes fit");
 
 static void write_equal(int64_t *words, uint64_t value) {
     words[0] = (int64_t)value;
@@ -65,6 +69,7 @@ static void write_vote(int64_t words[VOTE_WORDS], const gs_commit_vote *vote) {
     write_equal(words + VOTE_GENERATION, vote->generation);
     write_digest(words + VOTE_PLAN, vote->plan_digest);
     write_digest(words + VOTE_PARAMS, vote->params_digest);
+    write_digest(words + VOTE_NEXT_PLAN, vote->next_plan_digest);
     words[VOTE_NONFINITE] = vote->nonfinite;
     words[VOTE_DRAIN] = vote->wants_drain;
     words[VOTE_CHECKPOINT] = vote->wants_checkpoint;
@@ -139,6 +144,8 @@ gs_status gs_commit_run(gs_commit_result *result, gs_comm *comm, const gs_commit
         !all_digests_equal(sums + VOTE_PLAN, num_ranks))
         return explain_difference(comm, vote, deadline);
     read_result(result, sums);
+    result->switches_plan =
+        vote->next_plan_digest && all_digests_equal(sums + VOTE_NEXT_PLAN, num_ranks);
     GS_FAILPOINT("commit.leave");
     return gs_ok();
 }

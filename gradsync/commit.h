@@ -18,6 +18,7 @@ typedef struct gs_commit_vote {
     int64_t step;
     uint32_t generation;
     uint64_t plan_digest;    // folded
+    uint64_t next_plan_digest;  // folded, of the plan that waits here to replace it; 0: none
     uint64_t params_digest;  // folded, of the parameters before this step; 0: not checked now
     bool nonfinite, wants_drain, wants_checkpoint, failed;
     double loss_sum;  // over this rank's micro-batches, each loss once; summed in fixed point
@@ -28,6 +29,7 @@ typedef struct gs_commit_result {
     int nonfinite_ranks, drain_ranks, checkpoint_ranks, failed_ranks;
     double loss;  // mean over all micro-batches of all ranks; NaN when any was not finite
     int64_t samples;
+    bool switches_plan;  // all ranks hold the same plan that waits: it replaces the old one before the next step
     bool params_differ;  // the digests of the parameters are not all equal: replicas diverged
 } gs_commit_result;
 

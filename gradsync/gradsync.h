@@ -14,12 +14,12 @@
 //     gs_reducer_create(&reducer, &options, comm, deadline);
 //     for (int64_t step = 0; step < num_steps; step++) {
 //         gs_reducer_begin(reducer, step);
-//         gs_reducer_begin_pass(reducer, &pass);
+//         gs_reducer_begin_pass(reducer, &pass, num_samples);
 //         for (size_t i = num_params; i-- > 0;) {
 //             backward_of(i, pass.grads[i]);      // writes the gradient where it is reduced
 //             gs_reducer_mark_ready(reducer, i);  // a full bucket is on its way now
 //         }
-//         gs_reducer_end_pass(reducer, num_samples);
+//         gs_reducer_end_pass(reducer);
 //         gs_reducer_finish(reducer, &result, gs_deadline_in_seconds(30));
 //         if (!result.nonfinite)
 //             gs_optimizer_step(optimizer, values, gs_reducer_grads(reducer), result.used, lr, 1);
@@ -32,20 +32,35 @@
 #include "core/bucket_plan.h"
 #include "core/clock.h"
 #include "core/param_spec.h"
+#include "core/plan_policy.h"
 #include "core/status.h"
 #include "gradsync/arena.h"
+#include "gradsync/batch_sync.h"
 #include "gradsync/buffers.h"
 #include "gradsync/coalesce.h"
 #include "gradsync/comm.h"
 #include "gradsync/comm_backend.h"
 #include "gradsync/comm_hook.h"
 #include "gradsync/commit.h"
+#include "gradsync/device_tensor.h"
+#include "gradsync/flatten.h"
 #include "gradsync/grad_norm.h"
+#include "gradsync/grad_scaler.h"
+#include "gradsync/join.h"
+#include "gradsync/local_coalesce.h"
 #include "gradsync/logical_shards.h"
+#include "gradsync/mixed_precision.h"
 #include "gradsync/model.h"
 #include "gradsync/optimizer.h"
+#include "gradsync/order_watch.h"
+#include "gradsync/ready_order.h"
 #include "gradsync/reduce_stats.h"
 #include "gradsync/reducer.h"
+#include "gradsync/replicas.h"
+#include "gradsync/replicate.h"
+#include "gradsync/scatter.h"
+#include "gradsync/sparse_rows.h"
+#include "gradsync/sparse_tensor.h"
 #include "kernels/device.h"
 
 #endif

@@ -30,6 +30,26 @@ typedef struct gs_model_param {
     bool decays;  // weight decay applies: everything with two dimensions
 } gs_model_param;
 
+// Statistics over the rows of all ranks (synchronised batch norm); gradsync/batch_sync.h makes one. Host
+// memory. Each call is one collective: every rank makes the same calls in the same order.
+typedef struct gs_model_sync {
+    // In: rows of this pass here and, of each channel, the mean and Σ(x − mean)² over them. Out: the same
+    // over the rows of all ranks.
+    gs_status (*combine)(void *ctx, double *rows, double *mean, double *m2, size_t channels);
+    gs_status (*sum)(void *ctx, double *values, size_t count);  // over ranks, in place
+    void *ctx;
+} gs_model_sync;
+
+// Where a gradient goes that is a few rows of a large parameter: an embedding's. Called in backward; rows
+// in order of positions, with duplicates.
+typedef struct gs_row_sink {
+    // Rows that will come, all of the pass, before any gradient is ready.
+    void (*touch)(void *ctx, size_t param, const int32_t *rows, size_t num_rows);
+    // values (num_rows, columns), grad_factor in them, are added.
+    void (*add)(void *ctx, size_t param, const int32_t *rows, const float *values, size_t num_rows);
+    void *ctx;
+} gs_row_sink;
+
 typedef struct gs_model_pass {
     const gs_batch *batch;
     bool training;  // batch statistics, buffers move; else evaluation
@@ -45,6 +65,16 @@ typedef struct gs_model_pass {
     // Called once for each parameter of the pass, as soon as its gradient is final; may be NULL.
     void (*ready)(void *ctx, size_t param);
     void *ready_ctx;
+    // Called at the start of backward for each parameter that this pass leaves out (layer_drop), which is
+    // then neither ready nor written. NULL: it is zeroed unless the pass accumulates.
+    void (*skipped)(void *ctx, size_t param);
+    void *skipped_ctx;
+    // Takes the row-sparse part of gradients; what remains in `grads` is ready without it. NULL: all of a
+    // gradient goes to `grads`. Models without embeddings ignore it.
+    const gs_row_sink *sparse;
+    // Statistics of the batch are those of all ranks' rows; NULL: of this pass's alone. Gradients then are
+    // those of the sum over ranks of loss · grad_factor, so that grad_factor is the number of rows.
+    const gs_model_sync *sync;
     // Results of forward:
     double loss;          // mean over rows · positions
     int64_t num_correct;  // classifiers: rows whose best class is the target

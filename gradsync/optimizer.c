@@ -105,12 +105,17 @@ void gs_optimizer_destroy(gs_optimizer *optimizer) {
     free(optimizer);
 }
 
+static bool has_grad(const gs_optimizer *optimizer, size_t param, const uint8_t *used) {
+    if (!used || used[param]) return true;
+    return optimizer->options.unused_is_zero && optimizer->num_updates[param] > 0;
+}
+
 // Whether parameter i + 1 lies behind i in values and gradients (in state it always does) and takes
 // the same update.
 static bool continues_run(const gs_optimizer *optimizer, size_t i, void *const *params,
                           float *const *grads, const uint8_t *used) {
     size_t next = i + 1;
-    return next < optimizer->num_params && (!used || used[next]) &&
+    return next < optimizer->num_params && has_grad(optimizer, next, used) &&
            (float *)params[i] + optimizer->counts[i] == params[next] &&
            grads[i] + optimizer->counts[i] == grads[next] &&
            optimizer->decays[i] == optimizer->decays[next] &&
@@ -121,7 +126,8 @@ gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params, float 
                             const uint8_t *used, float lr, float grad_scale) {
     for (size_t first = 0, last; first < optimizer->num_params; first = last + 1) {
         last = first;
-        if (used && !used[first]) continue;
+        // NULL: a sparse parameter; whoever has its rows updates it.
+        if (!grads[first] || !has_grad(optimizer, first, used)) continue;
         gs_optimizer_run run = {.param = params[first],
                                 .grad = grads[first],
                                 .count = optimizer->counts[first],

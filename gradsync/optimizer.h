@@ -20,22 +20,28 @@ typedef struct gs_optimizer_options {
     float beta1, beta2, eps, weight_decay;
     float momentum, dampening;
     bool nesterov;
+    // What a parameter has that no rank used: false: no gradient, and it is skipped; true: a
+    // gradient of zero, once it has had one: momentum, decay and counts go on. Its gradient's
+    // memory must then be zero.
+    bool unused_is_zero;
 } gs_optimizer_options;  // values are taken as they are: the defaults are the caller's
 
-// State for `num_params` parameters of these counts, zeroed. `decays[i]`: weight decay applies to i.
+// State for `num_params` parameters of these counts, zeroed. `decays[i]`: weight decay applies to
+// i.
 GS_NODISCARD gs_status gs_optimizer_create(gs_optimizer **out, const gs_optimizer_options *options,
                                            const gs_param_spec *params, const bool *decays,
                                            size_t num_params, gs_device *device);
 void gs_optimizer_destroy(gs_optimizer *optimizer);
 
 // One update in place. Parameters with used[i] == 0 are skipped, state and step count too
-// (used NULL: all). `grad_scale` multiplies every gradient as it is read (clipping).
+// (used NULL: all), unless unused_is_zero. `grad_scale` multiplies every gradient as it is read
+// (clipping, unscaling).
 GS_NODISCARD gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params,
                                          float *const *grads, const uint8_t *used, float lr,
                                          float grad_scale);
 
-// What a checkpoint keeps: state tensor `which` ("exp_avg", "exp_avg_sq", "momentum_buffer") of each
-// parameter, fp32 of the parameter's shape, and each parameter's number of updates.
+// What a checkpoint keeps: state tensor `which` ("exp_avg", "exp_avg_sq", "momentum_buffer") of
+// each parameter, fp32 of the parameter's shape, and each parameter's number of updates.
 int gs_optimizer_state_count(const gs_optimizer *optimizer);
 const char *gs_optimizer_state_name(const gs_optimizer *optimizer, int which);
 float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t param);

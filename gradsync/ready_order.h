@@ -6,14 +6,18 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdint.h>
 
 #include "core/bucket_plan.h"
 #include "core/status.h"
+#include "gradsync/comm.h"
 
 typedef struct gs_ready_order {
     size_t num_params;
     size_t *recording, num_recorded;
-    size_t *last;  // num_params of them
+    size_t *last;  // num_params of them; the first num_ready were marked
+    size_t num_ready;
+    uint64_t num_passes;  // finished so far
     size_t *memory;
 } gs_ready_order;
 
@@ -34,5 +38,10 @@ static inline void gs_ready_order_add(gs_ready_order *order, size_t param) {
 // the last one.
 void gs_ready_order_finish(gs_ready_order *order, const gs_bucket_plan *plan, const uint32_t *marks,
                            uint32_t serial);
+
+// Collective: every rank gets rank 0's order, so that all come to the same plan (plan_policy.h) without a
+// coordinator; what stood in `order` elsewhere goes.
+GS_NODISCARD gs_status gs_ready_order_share(size_t *order, size_t num_params, gs_comm *comm,
+                                            gs_deadline deadline);
 
 #endif

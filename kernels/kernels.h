@@ -23,8 +23,9 @@ typedef enum gs_reduce_op { GS_OP_SUM = 0, GS_OP_MAX, GS_OP_MIN } gs_reduce_op;
 //   merges  NULL: folded left to right. Else a postfix program: after input k is pushed, the top two
 //           are combined merges[k] times (left op right); one value must remain. That is how sums along
 //           a fixed tree are written.
-//   scale   fp16, bf16, fp32, fp64: applied to the result before its one rounding; else must be 1
-// 16-bit types accumulate in fp32; i64, i32 in themselves.
+//   scale   fp16, bf16, fp32, fp64: multiplies what was accumulated, itself rounded to the type of that;
+//           else must be 1
+// 16-bit types accumulate in fp32 and are rounded once, behind the scale; others accumulate in themselves.
 typedef struct gs_reduction {
     void *const *outputs;
     const void *const *inputs;
@@ -85,6 +86,9 @@ typedef struct gs_kernels {
     void (*reduce)(gs_stream *stream, const gs_reduction *reduction);
     void (*cast)(gs_stream *stream, void *out, gs_dtype out_dtype, const void *in,
                  gs_dtype in_dtype, float scale, size_t count);
+    // out[i] = in[i] rounded to fp16 or bf16 and kept as fp32; out may be in.
+    void (*round)(gs_stream *stream, float *out, const float *in, gs_dtype dtype, size_t count,
+                  bool accumulate);
 
     // matrix products
     void (*matmul)(gs_stream *stream, float *c, const float *a, const float *b,
@@ -122,10 +126,14 @@ typedef struct gs_kernels {
     void (*embedding)(gs_stream *stream, float *out, const int32_t *tokens, const float *wte,
                       const float *wpe, size_t batch, size_t positions, size_t channels,
                       size_t vocab);
-    // dwte (vocab, C) always adds (the classifier half is in it); dwpe (T, C) rows, by `accumulate`.
+    // dwte (vocab, C) always adds (the classifier half is in it), NULL leaves it out; dwpe (T, C) rows, by
+    // `accumulate`.
     void (*embedding_backward)(gs_stream *stream, float *dwte, float *dwpe, const float *dout,
                                const int32_t *tokens, size_t batch, size_t positions,
                                size_t channels, size_t vocab, bool accumulate);
+    // out[rows[i]] += in[i], in the order of i; `in` (num_rows, cols). The caller vouches for rows.
+    void (*add_rows)(gs_stream *stream, float *out, const int32_t *rows, const float *in,
+                     size_t num_rows, size_t cols);
 
     // causal self-attention. qkv (B, T, 3C), out (B, T, C), logsumexp (B, NH, T)
     void (*attention)(gs_stream *stream, float *out, float *logsumexp, const float *qkv,
@@ -154,6 +162,27 @@ typedef struct gs_kernels {
                                const float *dy, const float *x, const float *weight,
                                const float *save_mean, const float *save_rstd,
                                const gs_batchnorm *shape, bool accumulate);
+
+    // The same in parts, for statistics over more rows than these: what lies between them is the caller's.
+    // Distances from the mean and sums of this part's rows, zero without rows; (C) doubles each.
+    //   mean, m2: Σx / rows and Σ(x − mean)². Parts are put together by Chan's formula.
+    void (*batchnorm_measure)(gs_stream *stream, double *mean, double *m2, const float *x,
+                              const gs_batchnorm *shape);
+    // batchnorm with the statistics of `total_rows` rows.
+    void (*batchnorm_apply)(gs_stream *stream, float *out, float *save_mean, float *save_rstd,
+                            float *next_running_mean, float *next_running_var, const float *x,
+                            const float *weight, const float *bias, const float *running_mean,
+                            const float *running_var, const double *mean, const double *m2,
+                            double total_rows, const gs_batchnorm *shape);
+    // sum = Σdy, dot = Σdy·x̂ of this part; dweight, dbias are this part's.
+    void (*batchnorm_sums)(gs_stream *stream, double *sum, double *dot, float *dweight,
+                           float *dbias, const float *dy, const float *x, const float *save_mean,
+                           const float *save_rstd, const gs_batchnorm *shape, bool accumulate);
+    // dx from the sums over `total_rows` rows.
+    void (*batchnorm_backward_apply)(gs_stream *stream, float *dx, const float *dy, const float *x,
+                                     const float *weight, const float *save_mean,
+                                     const float *save_rstd, const double *sum, const double *dot,
+                                     double total_rows, const gs_batchnorm *shape);
 
     // optimizers, in place over flat memory
     void (*adamw)(gs_stream *stream, float *param, float *m, float *v, const float *grad,

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/plan_policy.h"
 #include "core/status.h"
 #include "rpc/fields.h"
 #include "rpc/json.h"
@@ -18,16 +19,26 @@
 #define GS_SPEC_PATTERN_LEN 192
 #define GS_SPEC_MAX_PATTERNS 16
 #define GS_SPEC_MAX_DIMS 16
+#define GS_SPEC_MAX_CAPS 16
 
 enum { GS_MODEL_GPT2 = 0, GS_MODEL_MLP };
-enum { GS_BATCH_NORM_LOCAL = 0, GS_BATCH_NORM_NONE };
+enum { GS_BATCH_NORM_LOCAL = 0, GS_BATCH_NORM_NONE, GS_BATCH_NORM_SYNC };
+enum { GS_PRECISION_FP32 = 0, GS_PRECISION_BF16, GS_PRECISION_FP16 };
+enum { GS_SPLIT_GLOBAL = 0, GS_SPLIT_BY_RANK };
+enum { GS_UNEVEN_EVEN = 0, GS_UNEVEN_JOIN, GS_UNEVEN_STOP };
+enum { GS_JOIN_INITIAL = 0, GS_JOIN_ACTIVE };
+enum { GS_ZERO_GRAD_UNDEFINED = 0, GS_ZERO_GRAD_ZERO };
 enum { GS_DATA_SYNTHETIC = 0, GS_DATA_BYTES, GS_DATA_TOKEN_SHARDS, GS_DATA_IDX };
 enum { GS_OPTIMIZER_ADAMW = 0, GS_OPTIMIZER_ADAM, GS_OPTIMIZER_SGD };
 enum { GS_SCHEDULE_CONSTANT = 0, GS_SCHEDULE_LINEAR, GS_SCHEDULE_COSINE };
 enum { GS_PLAN_PARITY = 0, GS_PLAN_AUTO };
 enum { GS_HOOK_ALLREDUCE = 0 };
-enum { GS_REDUCER_MEAN = 0, GS_REDUCER_SUM };
-enum { GS_SPEC_BUFFERS_BROADCAST = 0, GS_SPEC_BUFFERS_NONE };
+enum { GS_REDUCER_MEAN = 0, GS_REDUCER_SUM, GS_REDUCER_SAMPLE_MEAN };
+enum { GS_WIRE_FP32 = 0, GS_WIRE_BF16, GS_WIRE_FP16 };
+enum { GS_SMALL_BUCKET_FIRST = 0, GS_SMALL_BUCKET_LAST };
+enum { GS_SPARSE_OFF = 0, GS_SPARSE_GATHER, GS_SPARSE_OWNER, GS_SPARSE_AUTO };
+enum { GS_DIVISOR_REPLICAS = 0, GS_DIVISOR_PROCESSES };
+enum { GS_SPEC_BUFFERS_BROADCAST = 0, GS_SPEC_BUFFERS_NONE, GS_SPEC_BUFFERS_AVERAGE };
 enum { GS_BACKEND_AUTO = 0, GS_BACKEND_SELF, GS_BACKEND_SHM };
 enum { GS_RESUME_LATEST = 0, GS_RESUME_NONE };
 enum { GS_ON_RESCALE = 0, GS_ON_RESTART, GS_ON_FAIL };
@@ -45,7 +56,7 @@ typedef struct gs_job_spec {
         int64_t min, max;  // ranks; 1 ≤ min ≤ max
         double join_window_seconds, wait_seconds;
         int device;  // words: auto, cpu
-        int64_t threads_per_rank;
+        int64_t threads_per_rank, replicas_per_process;
     } world;
     bool exact;
     int64_t logical_shards;  // 0 in a request: world.max
@@ -53,13 +64,14 @@ typedef struct gs_job_spec {
         int kind;
         struct {
             int64_t layers, heads, channels, context, vocab;
+            double layer_drop;  // probability that a shard skips a layer in a step
         } gpt2;
         struct {
             int64_t dims[GS_SPEC_MAX_DIMS];
             int num_dims;
             int batch_norm;
         } mlp;
-        int precision;  // words: fp32
+        int precision;
         int64_t seed;
         char init_from[GS_SPEC_PATTERN_LEN];
     } model;
@@ -73,11 +85,17 @@ typedef struct gs_job_spec {
         int64_t global_batch, micro_batch;  // samples; 0 in a request: V · micro_batch, 8
         int64_t shuffle_seed;
         int64_t eval_every_steps, eval_batches;
+        int split, uneven_inputs, join_divisor;
     } data;
     struct {
         int kind;
         double lr, beta1, beta2, eps, momentum, weight_decay, grad_clip_norm;  // clip 0: off
         bool nesterov;
+        int zero_grad;  // what a parameter that nobody used has
+        struct {
+            double init, growth_factor, backoff_factor;
+            int64_t growth_interval;
+        } loss_scale;  // precision fp16 only
         struct {
             int kind;
             int64_t warmup_steps;
@@ -86,12 +104,17 @@ typedef struct gs_job_spec {
     } optimizer;
     struct {
         int plan;
-        int64_t first_bucket_bytes, bucket_cap_bytes;
+        int64_t first_bucket_bytes;  // 0: none, the caps alone
+        int64_t bucket_cap_bytes[GS_SPEC_MAX_CAPS];
+        int num_bucket_caps;
+        int64_t max_buckets;  // 0: any number
+        int small_bucket;
         int64_t rebuild_after_steps;  // 0: never
         struct {
             int kind;
         } hook;
-        int op, buffers, backend, unused_parameters;
+        int op, buffers, backend, unused_parameters, wire_dtype, sparse_embedding, replica_divisor;
+        bool static_graph;
         int64_t check_replicas_every_steps;  // 0: never
         double timeout_seconds;              // of a collective: who does not come is named after it
     } reducer;
@@ -115,6 +138,9 @@ typedef struct gs_job_spec {
         double window_seconds, backoff_initial_seconds, backoff_max_seconds;
     } restart;
     struct {
+        int64_t ring_steps;  // kept by each rank for timelines
+    } tracing;
+    struct {
         int64_t
             step_delay_ms;  // for demonstrations and tests of faults: sleep in each step; default 0
     } debug;
@@ -129,5 +155,9 @@ gs_json *gs_job_spec_encode(const gs_job_spec *spec);
 
 // Micro-batches that a logical shard runs one after the other in a step.
 int64_t gs_job_spec_passes_per_shard(const gs_job_spec *spec);
+// Rows of the largest pass that a rank may run.
+int64_t gs_job_spec_most_rows(const gs_job_spec *spec);
+// How its parameters become buckets.
+gs_plan_policy gs_job_spec_plan_policy(const gs_job_spec *spec);
 
 #endif

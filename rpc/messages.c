@@ -37,6 +37,13 @@ static const gs_method_info methods[GS_NUM_METHODS] = {
     [GS_GET_HEALTH] = {"GetHealth", GS_CALL, false, 4 * KIB},
     [GS_GET_SYSTEM] = {"GetSystem", GS_CALL, false, 4 * KIB},
     [GS_WATCH] = {"Watch", GS_STREAM, false, 16 * KIB},
+    [GS_READY_ORDER] = {"ReadyOrder", GS_CALL, true, 256 * KIB},
+    [GS_REPLAN_JOB] = {"ReplanJob", GS_CALL, false, 4 * KIB},
+    // Not control: heartbeats and exchanges go first.
+    [GS_TIMELINE] = {"Timeline", GS_CALL, false, 1024 * KIB},
+    [GS_GET_JOB_TIMELINE] = {"GetJobTimeline", GS_STREAM, false, 4 * KIB},
+    [GS_GET_JOB_DIAGNOSIS] = {"GetJobDiagnosis", GS_CALL, false, 4 * KIB},
+    [GS_TRACE_JOB] = {"TraceJob", GS_CALL, false, 4 * KIB},
 };
 
 const gs_method_info *gs_method_info_of(gs_method method) {

@@ -51,6 +51,12 @@ typedef enum gs_method {
     GS_GET_HEALTH,
     GS_GET_SYSTEM,
     GS_WATCH,  // server stream: live events
+    GS_READY_ORDER,  // trainer → coordinator; call
+    GS_REPLAN_JOB,   // API → coordinator
+    GS_TIMELINE,           // trainer → coordinator; call
+    GS_GET_JOB_TIMELINE,   // API → coordinator; server stream: pages of ranks, then what they are about
+    GS_GET_JOB_DIAGNOSIS,  // API → coordinator
+    GS_TRACE_JOB,          // API → coordinator: recording of timelines on or off
     GS_NUM_METHODS
 } gs_method;
 

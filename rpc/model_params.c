@@ -68,7 +68,7 @@ static gs_status list_mlp(gs_param_spec **params, size_t *num_params, const gs_j
     if (!list) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters of mlp: out of memory");
     size_t count = 0;
     for (int i = 1; i <= num_layers; i++) {
-        bool has_norm = i < num_layers && spec->model.mlp.batch_norm == GS_BATCH_NORM_LOCAL;
+        bool has_norm = i < num_layers && spec->model.mlp.batch_norm != GS_BATCH_NORM_NONE;
         const char *vectors = has_norm ? "bn" : "fc";
         list[count++] = gs_param_spec_make(GS_FP32, dims[i], dims[i - 1], "fc%d.weight", i);
         if (has_norm) list[count++] = gs_param_spec_make(GS_FP32, dims[i], 0, "bn%d.weight", i);
@@ -88,6 +88,8 @@ gs_status gs_model_params_of_spec(gs_param_spec **params, size_t *num_params,
     case GS_MODEL_MLP: GS_TRY(list_mlp(&list, &count, spec)); break;
     default: return gs_error(GS_INVALID_ARGUMENT, "model.kind: unknown");
     }
+    static const gs_dtype dtypes[] = {GS_FP32, GS_BF16, GS_FP16};
+    for (size_t i = 0; i < count; i++) list[i].dtype = dtypes[spec->model.precision];
     gs_status status = gs_param_specs_check(list, count);
     if (status.code) {
         free(list);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,12 +195,25 @@ static gs_status check_tensors(const gs_trainer_state *state, const gs_safetenso
                     gs_safetensors_count(file), state->num_tensors);
 }
 
+// Only runs with precision fp16 have one; that both are such was compared before.
+static gs_status read_loss_scale(gs_grad_scaler *loss_scale, const gs_json *from) {
+    *loss_scale = (gs_grad_scaler){0};
+    if (!gs_json_get(from, "loss_scale")) return gs_ok();
+    double scale = gs_json_double_or(from, "loss_scale", 0);
+    loss_scale->scale = (float)scale;
+    if (!(scale > 0) || isinf(loss_scale->scale)) {
+        return gs_error(GS_DATA_LOSS, "position: loss_scale %g, must be finite and above 0", scale);
+    }
+    return gs_json_read_int(&loss_scale->growth_tracker, from, "growth_tracker", 0, INT64_MAX);
+}
+
 static gs_status read_position(gs_position *position, const gs_json *manifest) {
     const gs_json *from = gs_json_get(manifest, "position");
     GS_TRY(gs_json_read_int(&position->step, from, "step", 0, INT64_MAX));
     GS_TRY(gs_json_read_int(&position->consumed, from, "consumed", 0, INT64_MAX));
     GS_TRY(gs_json_read_int(&position->skipped_steps, from, "skipped_steps", 0, INT64_MAX));
-    return gs_json_read_int(&position->skipped_in_a_row, from, "skipped_in_a_row", 0, INT64_MAX);
+    GS_TRY(gs_json_read_int(&position->skipped_in_a_row, from, "skipped_in_a_row", 0, INT64_MAX));
+    return read_loss_scale(&position->loss_scale, from);
 }
 
 static gs_status check_manifest(const gs_json *manifest, const gs_job_spec *spec) {
@@ -246,7 +260,10 @@ static gs_status load(gs_trainer_state *state, const char *path, const gs_json *
     gs_status status = check_tensors(state, file);
     if (!status.code) status = take_tensors(state, file);
     gs_safetensors_close(file);
-    if (!status.code) state->position = position;
+    if (!status.code) {
+        state->position = position;
+        gs_trainer_state_refresh(state);
+    }
     return status;
 }
 

@@ -58,6 +58,9 @@ void gs_control_init(gs_control *control, const gs_control_ops *ops, void *ctx) 
 }
 
 void gs_control_release(gs_control *control) {
+    gs_timeline_destroy(control->timeline);
+    control->timeline = NULL;
+    gs_plan_offer_release(&control->offer);
     pthread_mutex_destroy(&control->lock);
 }
 
@@ -74,6 +77,29 @@ void gs_control_abort(gs_control *control, const char *reason) {
     }
     if (control->comm) gs_comm_abort(control->comm, control->abort_reason);
     pthread_mutex_unlock(&control->lock);
+}
+
+void gs_control_offer_plan(gs_control *control, gs_plan_offer *offer) {
+    pthread_mutex_lock(&control->lock);
+    gs_plan_offer old = control->offer;
+    control->offer = *offer;
+    pthread_mutex_unlock(&control->lock);
+    *offer = (gs_plan_offer){0};
+    gs_plan_offer_release(&old);
+    atomic_store(&control->has_offer, true);
+}
+
+bool gs_control_take_plan(gs_control *control, gs_plan_offer *out, uint32_t generation) {
+    *out = (gs_plan_offer){0};
+    if (!atomic_load_explicit(&control->has_offer, memory_order_relaxed)) return false;
+    atomic_store(&control->has_offer, false);
+    pthread_mutex_lock(&control->lock);
+    *out = control->offer;
+    control->offer = (gs_plan_offer){0};
+    pthread_mutex_unlock(&control->lock);
+    if (out->digest && out->generation == generation) return true;
+    gs_plan_offer_release(out);
+    return false;
 }
 
 bool gs_control_drains(const gs_control *control, bool *save) {

@@ -16,7 +16,7 @@ typedef enum gs_exit_code {
     GS_EXIT_SYSTEM = 71,
     GS_EXIT_IO = 74,
     GS_EXIT_TEMPORARY = 75,      // restart me
-    GS_EXIT_ABORT_HUNG = 76,     // a communicator could not be aborted
+    GS_EXIT_ABORT_HUNG = 76,     // a communicator could not be aborted, a replica did not return
     GS_EXIT_PERMISSION = 77,
     GS_EXIT_CONFIGURATION = 78,  // also: slot or name busy
 } gs_exit_code;

@@ -99,12 +99,14 @@ gs_json *gs_manifest_spec(const gs_job_spec *spec) {
     static const char *const top[] = {"exact", "logical_shards", NULL};
     static const char *const model[] = {"kind", "gpt2", "mlp", "precision", "seed", NULL};
     static const char *const data[] = {"kind",         "train",       "train_labels",
-                                       "global_batch", "micro_batch", "shuffle_seed", NULL};
+                                       "global_batch", "micro_batch", "shuffle_seed",
+                                       "split",        "uneven_inputs", "join_divisor", NULL};
     static const char *const optimizer[] = {"kind",     "lr",           "beta1",
                                             "beta2",    "eps",          "momentum",
                                             "nesterov", "weight_decay", "grad_clip_norm",
-                                            "schedule", NULL};
-    static const char *const reducer[] = {"hook", "op", "buffers", NULL};
+                                            "schedule", "zero_grad",    "loss_scale",
+                                            NULL};
+    static const char *const reducer[] = {"hook", "op", "buffers", "wire_dtype", NULL};
     gs_json *all = gs_job_spec_encode(spec), *out = gs_json_new_object();
     pick_members(out, all, NULL, top);
     pick_members(out, all, "model", model);
@@ -116,17 +118,22 @@ gs_json *gs_manifest_spec(const gs_job_spec *spec) {
     chosen = (gs_json *)(uintptr_t)gs_json_get(out, "data");
     gs_json_set_bool(chosen, "holds_out", spec->data.eval_every_steps > 0 && spec->data.num_eval == 0 &&
                                               spec->data.kind != GS_DATA_SYNTHETIC);
+    // Parts are dealt to ranks: a position among them means nothing in another world.
+    if (spec->data.split == GS_SPLIT_BY_RANK) gs_json_set_int(chosen, "ranks", spec->world.max);
     pick_members(out, all, "optimizer", optimizer);
+    chosen = (gs_json *)(uintptr_t)gs_json_get(out, "optimizer");
+    if (spec->model.precision != GS_PRECISION_FP16) gs_json_remove(chosen, "loss_scale");
     pick_members(out, all, "reducer", reducer);
     gs_json_release(all);
     return out;
 }
 
-static gs_status compare_values(const char *pointer, const gs_json *ours, const gs_json *theirs);
+static gs_status compare_values(const char *pointer, const gs_json *ours, const gs_json *theirs,
+                                const gs_json *defaults);
 
 typedef struct comparison {
     const char *pointer;
-    const gs_json *other;
+    const gs_json *other, *defaults;
     gs_status status;
 } comparison;
 
@@ -134,7 +141,9 @@ static bool compare_member(void *ctx, const char *key, const gs_json *value) {
     comparison *at = ctx;
     char pointer[160];
     snprintf(pointer, sizeof pointer, "%s/%s", at->pointer, key);
-    at->status = compare_values(pointer, value, gs_json_get(at->other, key));
+    // A member that the checkpoint's version did not have was what it is by default.
+    const gs_json *usual = gs_json_get(at->defaults, key), *other = gs_json_get(at->other, key);
+    at->status = compare_values(pointer, value, other ? other : usual, usual);
     return at->status.code == GS_OK;
 }
 
@@ -151,15 +160,22 @@ static gs_status compare_texts(const char *pointer, const gs_json *ours, const g
     return status;
 }
 
-static gs_status compare_values(const char *pointer, const gs_json *ours, const gs_json *theirs) {
+static gs_status compare_values(const char *pointer, const gs_json *ours, const gs_json *theirs,
+                                const gs_json *defaults) {
     if (gs_json_type_of(ours) != GS_JSON_OBJECT) return compare_texts(pointer, ours, theirs);
-    comparison at = {.pointer = pointer, .other = theirs, .status = gs_ok()};
+    comparison at = {.pointer = pointer, .other = theirs, .defaults = defaults, .status = gs_ok()};
     gs_json_each(ours, compare_member, &at);
     return at.status;
 }
 
 gs_status gs_manifest_spec_compare(const gs_json *ours, const gs_json *theirs) {
-    return compare_values("", ours, theirs);
+    gs_job_spec usual = {0};
+    gs_fields_set_defaults(&usual, gs_job_spec_fields);
+    if (gs_json_get(gs_json_get(ours, "model"), "mlp")) usual.model.kind = GS_MODEL_MLP;
+    gs_json *defaults = gs_manifest_spec(&usual);
+    gs_status status = compare_values("", ours, theirs, defaults);
+    gs_json_release(defaults);
+    return status;
 }
 
 gs_json *gs_manifest_position(const gs_position *position) {
@@ -168,6 +184,10 @@ gs_json *gs_manifest_position(const gs_position *position) {
     gs_json_set_int(out, "consumed", position->consumed);
     gs_json_set_int(out, "skipped_steps", position->skipped_steps);
     gs_json_set_int(out, "skipped_in_a_row", position->skipped_in_a_row);
+    if (position->loss_scale.scale > 0) {
+        gs_json_set_double(out, "loss_scale", (double)position->loss_scale.scale);
+        gs_json_set_int(out, "growth_tracker", position->loss_scale.growth_tracker);
+    }
     return out;
 }
 

@@ -8,8 +8,10 @@
 #include "core/log.h"
 #include "core/thread.h"
 #include "rpc/messages.h"
+#include "rpc/param_page.h"
 #include "worker/exit_code.h"
 #include "worker/member_messages.h"
+#include "worker/timeline_message.h"
 
 #define CALL_SECONDS 5.0
 #define RETRY_NS (200 * GS_NS_PER_MS)
@@ -21,6 +23,16 @@
 #define TEARDOWN_NS (5 * GS_NS_PER_SEC)
 #define MAX_EVENTS 64
 #define MAX_OUTBOX 64
+// Of timelines: spans and buckets in one answer, and in what is left behind at the end.
+#define TIMELINE_ROWS 20000
+#define LEFT_STEPS 3
+#define LEFT_ROWS 600
+
+// Until it has been acknowledged.
+typedef struct outbox_entry {
+    gs_method method;
+    gs_json *request;  // owned
+} outbox_entry;
 
 struct gs_member {
     const gs_launch *launch;
@@ -31,7 +43,7 @@ struct gs_member {
 
     gs_thread *control_thread, *outbox_thread;
     gs_queue *events;  // gs_json: control thread → compute thread
-    gs_queue *outbox;  // gs_json: Checkpointed requests that wait for their acknowledgement
+    gs_queue *outbox;  // outbox_entry
     atomic_int outbox_count;
 
     atomic_int state;
@@ -39,13 +51,18 @@ struct gs_member {
     atomic_bool welcomed;      // the coordinator of now has answered Hello
     _Atomic int64_t heard_ns;  // when the coordinator was there last
 
-    gs_json *hello, *params;  // built once by join, then the control thread's: it needs no trainer
+    // Made once by join, then the control thread's: it needs no trainer.
+    gs_json *hello;
+    gs_param_spec *param_specs;
+    size_t num_params;
     // Control thread only.
+    int64_t coordinator_epoch;
     gs_rpc_stream *stream;
     int64_t heartbeat_ns, next_heartbeat_ns, next_hello_ns;
 
     pthread_mutex_t lock;  // of what follows
     gs_status refusal;     // of Hello; final
+    gs_json *order;        // owned; the last ReadyOrder, told again to another life of the coordinator
 };
 
 static const char *state_name(gs_member_state state) {
@@ -64,11 +81,42 @@ static gs_status call(gs_member *member, gs_method method, gs_json *request, dou
 }
 
 static void send_params(gs_member *member) {
-    gs_json *request = gs_member_message_ready(0, "", atomic_load(&member->control->applied_step));
-    gs_json_set_string(request, "state_digest", "");
-    gs_json_set(request, "params", gs_json_retain(member->params));
-    gs_status status = call(member, GS_READY, request, CALL_SECONDS);
+    gs_status status = gs_ok();
+    for (size_t i = 0; i < member->num_params && !status.code; i += GS_PARAM_PAGE_ROWS) {
+        gs_json *page = gs_member_message_ready(0, "", atomic_load(&member->control->applied_step));
+        gs_json_set_string(page, "state_digest", "");
+        gs_param_page_write(page, member->param_specs, member->num_params, i);
+        status = call(member, GS_READY, page, CALL_SECONDS);
+    }
     if (status.code) gs_log_warn("parameters not sent", "reason=\"%s\"", status.message);
+}
+
+// Takes the request: values belong to one thread at a time.
+static void push_outbox(gs_member *member, gs_method method, gs_json *request) {
+    outbox_entry *entry = calloc(1, sizeof *entry);
+    if (entry) {
+        *entry = (outbox_entry){method, request};
+        atomic_fetch_add(&member->outbox_count, 1);
+        if (gs_queue_push(member->outbox, entry, (gs_deadline){0})) return;
+        atomic_fetch_sub(&member->outbox_count, 1);
+        free(entry);
+    }
+    gs_json_release(request);
+    gs_log_warn("too much waits for the coordinator", "dropped=%s",
+                gs_method_info_of(method)->name);
+}
+
+static void drop_entry(outbox_entry *entry) {
+    gs_json_release(entry->request);
+    free(entry);
+}
+
+// What a coordinator of before knew and did not write down.
+static void tell_order_again(gs_member *member) {
+    pthread_mutex_lock(&member->lock);
+    gs_json *order = member->order ? gs_json_copy(member->order) : NULL;
+    pthread_mutex_unlock(&member->lock);
+    if (order) push_outbox(member, GS_READY_ORDER, order);
 }
 
 static void take_welcome(gs_member *member, const gs_json *item) {
@@ -77,6 +125,9 @@ static void take_welcome(gs_member *member, const gs_json *item) {
         member->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
     }
     atomic_store(&member->welcomed, true);
+    int64_t epoch = gs_json_int_or(item, "coordinator_epoch", 0);
+    if (epoch != member->coordinator_epoch) tell_order_again(member);
+    member->coordinator_epoch = epoch;
     if (gs_json_bool_or(item, "send_params", false)) send_params(member);
 }
 
@@ -86,12 +137,53 @@ static void take_abort(gs_member *member, const gs_json *item) {
     gs_control_abort(member->control, gs_json_string_or(item, "reason", "the generation ended"));
 }
 
+// Decoded here, so that the compute thread need not.
+static void take_replan(gs_member *member, const gs_json *item) {
+    gs_plan_offer offer;
+    gs_status status =
+        gs_plan_offer_decode(&offer, item, member->param_specs, member->num_params);
+    if (!status.code && offer.generation == atomic_load(&member->generation)) {
+        gs_control_offer_plan(member->control, &offer);
+        return;
+    }
+    if (status.code) gs_log_warn("plan not usable", "reason=\"%s\"", status.message);
+    gs_plan_offer_release(&offer);
+}
+
+static gs_json *next_timeline_page(gs_member *member, gs_timeline_pages *pages, int64_t request) {
+    gs_json *page = gs_timeline_pages_next(pages);
+    if (!page) return NULL;
+    gs_json_set_int(page, "request", request);
+    gs_json_set_int(page, "generation", atomic_load(&member->generation));
+    return page;
+}
+
+static void take_send_timeline(gs_member *member, const gs_json *item) {
+    int64_t rows = gs_json_int_or(item, "max_rows", TIMELINE_ROWS);
+    gs_timeline_pages pages = gs_timeline_pages_begin(
+        member->control->timeline,
+        &(gs_timeline_range_asked){.last = gs_json_int_or(item, "last", 0),
+                                   .from_step = gs_json_int_or(item, "from_step", 0),
+                                   .to_step = gs_json_int_or(item, "to_step", -1),
+                                   .max_rows = rows < TIMELINE_ROWS ? (size_t)rows : TIMELINE_ROWS});
+    gs_json *page;
+    while ((page = next_timeline_page(member, &pages, gs_json_int_or(item, "request", 0))))
+        push_outbox(member, GS_TIMELINE, page);
+}
+
 static void take_item(gs_member *member, gs_json *item) {
     const char *type = gs_json_string_or(item, "type", "");
     if (strcmp(type, "welcome") == 0) {
         take_welcome(member, item);
     } else if (strcmp(type, "abort") == 0) {
         take_abort(member, item);
+    } else if (strcmp(type, "replan") == 0) {
+        take_replan(member, item);
+    } else if (strcmp(type, "send_timeline") == 0) {
+        take_send_timeline(member, item);
+    } else if (strcmp(type, "trace") == 0) {
+        if (member->control->timeline)
+            gs_timeline_switch(member->control->timeline, gs_json_bool_or(item, "on", true));
     } else if (strcmp(type, "drain") == 0) {
         gs_control_ask_to_drain(member->control, gs_json_bool_or(item, "save", true));
     } else if (gs_queue_push(member->events, item, (gs_deadline){0})) {
@@ -110,6 +202,12 @@ static int64_t resident_bytes(void) {
     return (int64_t)pages * sysconf(_SC_PAGESIZE);
 }
 
+static void set_plans(gs_json *out, const gs_control *control) {
+    gs_json_set_u64(out, "plan", atomic_load(&control->plan_digest));
+    gs_json_set_u64(out, "next_plan", atomic_load(&control->next_plan_digest));
+    gs_json_set_int(out, "plan_step", atomic_load(&control->plan_step));
+}
+
 static void send_heartbeat(gs_member *member) {
     int64_t now_ns = gs_now_ns();
     if (!atomic_load(&member->welcomed) || now_ns < member->next_heartbeat_ns) return;
@@ -121,6 +219,7 @@ static void send_heartbeat(gs_member *member) {
     gs_json_set_int(out, "applied_step", atomic_load(&member->control->applied_step));
     gs_json_set_string(out, "phase", gs_trainer_phase_name(phase));
     gs_json_set_int(out, "rss_bytes", resident_bytes());
+    set_plans(out, member->control);
     gs_rpc_send(member->client, GS_HEARTBEAT, out);
     gs_json_release(out);
 }
@@ -173,8 +272,8 @@ static void read_stream(gs_member *member, gs_deadline deadline) {
 static void watch_teardown(const gs_member *member) {
     int64_t since_ns = atomic_load(&member->control->teardown_since_ns);
     if (since_ns == 0 || gs_now_ns() - since_ns < TEARDOWN_NS) return;
-    gs_log_error("a communicator could not be aborted", "seconds=%lld",
-                 (long long)(TEARDOWN_NS / GS_NS_PER_SEC));
+    gs_log_error("a session could not be torn down: its communicator or a replica hangs",
+                 "seconds=%lld", (long long)(TEARDOWN_NS / GS_NS_PER_SEC));
     _exit(GS_EXIT_ABORT_HUNG);
 }
 
@@ -197,18 +296,20 @@ static void run_control(void *ctx, const atomic_bool *stopping) {
 static void run_outbox(void *ctx, const atomic_bool *stopping) {
     gs_member *member = ctx;
     while (!atomic_load(stopping)) {
-        void *request;
-        if (!gs_queue_pop(member->outbox, &request, gs_deadline_in_ms(100))) continue;
+        void *item;
+        if (!gs_queue_pop(member->outbox, &item, gs_deadline_in_ms(100))) continue;
+        outbox_entry *entry = item;
         gs_status status = gs_error(GS_UNAVAILABLE, "not sent");
         while (!atomic_load(stopping) &&
                (status.code == GS_UNAVAILABLE || status.code == GS_DEADLINE_EXCEEDED)) {
-            status = call(member, GS_CHECKPOINTED, gs_json_retain(request), 1.0);
+            status = call(member, entry->method, gs_json_retain(entry->request), 1.0);
             if (status.code == GS_UNAVAILABLE) gs_sleep_ns(RETRY_NS);
         }
         if (status.code && status.code != GS_UNAVAILABLE) {
-            gs_log_warn("checkpoint not accepted", "reason=\"%s\"", status.message);
+            gs_log_warn("not accepted", "method=%s reason=\"%s\"",
+                        gs_method_info_of(entry->method)->name, status.message);
         }
-        gs_json_release(request);
+        drop_entry(entry);
         atomic_fetch_sub(&member->outbox_count, 1);
     }
 }
@@ -243,7 +344,11 @@ gs_status gs_member_create(gs_member **out, const gs_launch *launch, gs_control 
 gs_status gs_member_join(gs_member *member, const gs_trainer *trainer) {
     member->trainer = trainer;
     member->hello = gs_member_message_hello(member->launch, trainer);
-    member->params = gs_member_message_params(gs_trainer_get_state(trainer));
+    const gs_trainer_state *state = gs_trainer_get_state(trainer);
+    member->num_params = state->num_params;
+    member->param_specs = calloc(state->num_params, sizeof *member->param_specs);
+    if (!member->param_specs) return gs_error(GS_RESOURCE_EXHAUSTED, "member: out of memory");
+    memcpy(member->param_specs, state->param_specs, state->num_params * sizeof *state->param_specs);
     GS_TRY(gs_thread_start(&member->outbox_thread, "gs-outbox", run_outbox, member));
     return gs_thread_start(&member->control_thread, "gs-control", run_control, member);
 }
@@ -269,9 +374,13 @@ void gs_member_destroy(gs_member *member) {
     gs_rpc_client_close(member->client);
     gs_rpc_context_destroy(member->context);
     drop_all(member->events);
-    drop_all(member->outbox);
+    void *entry;
+    while (member->outbox && gs_queue_pop(member->outbox, &entry, (gs_deadline){0}))
+        drop_entry(entry);
+    gs_queue_destroy(member->outbox);
+    gs_json_release(member->order);
+    free(member->param_specs);
     gs_json_release(member->hello);
-    gs_json_release(member->params);
     pthread_mutex_destroy(&member->lock);
     free(member);
 }
@@ -327,14 +436,30 @@ bool gs_member_wait_for_welcome(gs_member *member, gs_deadline deadline) {
     return false;
 }
 
+// The last steps, for those who look when this trainer is gone.
+static void leave_timeline(gs_member *member) {
+    gs_timeline_pages pages =
+        gs_timeline_pages_begin(member->control->timeline,
+                                &(gs_timeline_range_asked){.last = LEFT_STEPS, .max_rows = LEFT_ROWS});
+    gs_json *page;
+    while ((page = next_timeline_page(member, &pages, 0))) {
+        gs_status status = call(member, GS_TIMELINE, page, 1);
+        if (!status.code) continue;
+        gs_log_debug("no timeline left", "reason=\"%s\"", status.message);
+        return;
+    }
+}
+
 void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int rank) {
     uint32_t generation = atomic_load(&member->generation);
     gs_member_set_state(member, GS_MEMBER_LEAVING, generation);
     // Somebody who is not there will not be there in a moment either.
     double seconds = !member->control_thread || atomic_load(&member->welcomed) ? CALL_SECONDS : 1;
     flush_outbox(member, gs_deadline_in_seconds(2 * seconds));
+    if (atomic_load(&member->welcomed)) leave_timeline(member);
     gs_json *bye = gs_member_message_bye(outcome, generation, rank,
                                          atomic_load(&member->control->applied_step));
+    set_plans(bye, member->control);  // a change since the last heartbeat
     gs_status status = call(member, GS_BYE, bye, seconds);
     if (status.code) gs_log_warn("left without good-bye", "reason=\"%s\"", status.message);
 }
@@ -392,13 +517,18 @@ static bool report(void *ctx, gs_json *step_report) {
 
 static void checkpointed(void *ctx, const gs_checkpoint_result *result) {
     gs_member *member = ctx;
-    gs_json *request = gs_member_message_checkpointed(result);
-    atomic_fetch_add(&member->outbox_count, 1);
-    if (gs_queue_push(member->outbox, request, (gs_deadline){0})) return;
-    atomic_fetch_sub(&member->outbox_count, 1);
-    gs_json_release(request);
-    gs_log_warn("too many checkpoints wait for the coordinator", "step=%lld",
-                (long long)result->step);
+    push_outbox(member, GS_CHECKPOINTED, gs_member_message_checkpointed(result));
+}
+
+static void ordered(void *ctx, const gs_order_report *order) {
+    gs_member *member = ctx;
+    gs_json *kept = gs_member_message_order(order);
+    pthread_mutex_lock(&member->lock);
+    gs_json *old = member->order;
+    member->order = kept;
+    pthread_mutex_unlock(&member->lock);
+    gs_json_release(old);
+    push_outbox(member, GS_READY_ORDER, gs_member_message_order(order));
 }
 
 static void fault(void *ctx, const gs_fault *what) {
@@ -432,4 +562,5 @@ const gs_control_ops gs_member_control_ops = {.exchange = exchange,
                                               .report = report,
                                               .checkpointed = checkpointed,
                                               .fault = fault,
+                                              .ordered = ordered,
                                               .settle = settle};

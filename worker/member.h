@@ -2,7 +2,7 @@
 //
 // One control thread owns the Hello stream and the heartbeats; it reads what the compute thread publishes
 // in gs_control and puts requests into its mailbox. The coordinator's death disturbs nobody: the thread
-// says Hello again until somebody answers. Reports of checkpoints wait in an outbox until acknowledged.
+// says Hello again until somebody answers. Reports of checkpoints and orders wait in an outbox until acknowledged.
 #ifndef WORKER_MEMBER_H
 #define WORKER_MEMBER_H
 

@@ -32,20 +32,6 @@ gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer *trai
     return out;
 }
 
-gs_json *gs_member_message_params(const gs_trainer_state *state) {
-    gs_json *out = gs_json_new_array();
-    for (size_t i = 0; i < state->num_params; i++) {
-        const gs_param_spec *spec = &state->param_specs[i];
-        gs_json *row = gs_json_new_array(), *shape = gs_json_new_array();
-        for (int d = 0; d < spec->num_dims; d++) gs_json_push(shape, gs_json_new_int(spec->shape[d]));
-        gs_json_push(row, gs_json_new_string(spec->name));
-        gs_json_push(row, gs_json_new_string(gs_dtype_name(spec->dtype)));
-        gs_json_push(row, shape);
-        gs_json_push(out, row);
-    }
-    return out;
-}
-
 gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int64_t applied_step) {
     gs_json *out = gs_json_new_object();
     gs_json_set_int(out, "generation", generation);
@@ -85,6 +71,17 @@ gs_json *gs_member_message_checkpointed(const gs_checkpoint_result *result) {
     gs_json_set_int(out, "world_size", result->world_size);
     gs_json_set_int(out, "samples", result->samples);
     gs_json_set_string(out, "reason", result->reason);
+    return out;
+}
+
+gs_json *gs_member_message_order(const gs_order_report *report) {
+    gs_json *out = gs_json_new_object(), *order = gs_json_new_array();
+    for (size_t i = 0; i < report->num_params; i++)
+        gs_json_push(order, gs_json_new_int((int64_t)report->order[i]));
+    gs_json_set_int(out, "generation", report->generation);
+    gs_json_set_int(out, "step", report->step);
+    gs_json_set_bool(out, "settled", report->settled);
+    gs_json_set(out, "order", order);
     return out;
 }
 

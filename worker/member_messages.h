@@ -10,10 +10,10 @@
 #include "worker/trainer.h"
 
 gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer *trainer);
-gs_json *gs_member_message_params(const gs_trainer_state *state);  // [[name, dtype, [shape…]]…]
 gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int64_t applied_step);
 gs_json *gs_member_message_comm_up(const gs_session *session);
 gs_json *gs_member_message_checkpointed(const gs_checkpoint_result *result);
+gs_json *gs_member_message_order(const gs_order_report *report);
 gs_json *gs_member_message_fault(const gs_fault *fault);
 gs_json *gs_member_message_settle(const gs_settlement *settlement);
 gs_json *gs_member_message_bye(const gs_trainer_outcome *outcome, uint32_t generation, int rank,

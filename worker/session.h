@@ -17,6 +17,7 @@
 #include "gradsync/reduce_stats.h"
 #include "rpc/job_spec.h"
 #include "worker/control.h"
+#include "worker/replica_set.h"
 #include "worker/trainer_state.h"
 
 typedef struct gs_session gs_session;
@@ -29,6 +30,8 @@ typedef struct gs_session_options {
     uint32_t generation;
     int rank, world_size, num_shards;
     const gs_bucket_plan *plan;   // copied
+    gs_replica_set *replica_set;  // borrows until destroy; NULL: one replica
+    bool plan_is_observed;        // made from an order that was observed
 } gs_session_options;
 
 // Local: checks the plan against the model, backs the gradients' memory, opens the data.
@@ -57,13 +60,21 @@ typedef struct gs_step_phases {
 typedef struct gs_step_facts {
     int64_t step;            // its number, from 0
     double loss;             // mean over all micro-batches of all ranks
-    double grad_norm, lr;
+    double grad_norm, lr;    // of the gradients without the loss scale
+    double loss_scale;       // of this step; 0: precision is not fp16
     int64_t samples, positions;  // of the global batch; of a sample
     int nonfinite_ranks;     // > 0: no update
+    bool has_shadows;        // ranks without data took part
     bool drain, checkpoint;  // agreed by all ranks
+    bool inputs_ended;       // with OUT_OF_RANGE: a rank has no data left and the job stops then
     bool diverged;           // with the error: parameters were not the same on all ranks
     gs_step_phases phases;
+    int plan_revision;           // that began with this step; 0: it was in use before
+    double switch_seconds;       // that it took
+    double opening_seconds;        // in what ranks agree on before they compute: waiting for the last one
     const gs_reduce_stats *stats;  // until the next step
+    uint64_t row_wire_bytes;       // of the embedding's rows, which travel beside the buckets
+    bool could_be_static;          // this rank used the same parameters in all steps so far
 } gs_step_facts;
 
 // Computes, reduces, commits. Ok: all ranks have committed, and each must apply now.
@@ -74,6 +85,10 @@ GS_NODISCARD gs_status gs_session_run_step(gs_session *session, gs_step_facts *f
 bool gs_session_complete(const gs_session *session);
 // Adopts buffers, clips, updates, advances the position. Only after run_step, or when complete.
 GS_NODISCARD gs_status gs_session_apply(gs_session *session, gs_step_facts *facts);
+
+// Collective, after apply: where an epoch of uneven parts ends, ranks that share no buffers (buffers none)
+// meet: they take those of the last rank that had data. Elsewhere nothing happens.
+GS_NODISCARD gs_status gs_session_finish_epoch(gs_session *session);
 
 typedef struct gs_evaluation {
     int64_t step, batches;

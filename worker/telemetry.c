@@ -67,17 +67,80 @@ static void add_phases(gs_step_phases *sum, const gs_step_phases *step) {
     sum->optimizer += step->optimizer;
 }
 
+// A static graph leaves at home what no rank uses: ready, and never posted.
+static bool travelled(const gs_bucket_times *bucket) {
+    return bucket->posted_ns != 0;
+}
+
 static void observe_buckets(gs_telemetry *telemetry, const gs_reduce_stats *stats) {
     gs_telemetry_totals *totals = &telemetry->totals;
     for (size_t i = 0; i < stats->num_buckets; i++) {
         const gs_bucket_times *bucket = &stats->buckets[i];
+        totals->copy_in_seconds += to_seconds(bucket->copy_in_ns);
+        totals->copy_out_seconds += to_seconds(bucket->copy_out_ns);
+        if (!travelled(bucket)) continue;
         totals->payload_bytes += bucket->bytes;
         totals->wire_bytes += bucket->wire_bytes;
+        gs_histogram_observe(&telemetry->queue_histogram, gs_reduce_bounds,
+                             NUM_BOUNDS(gs_reduce_bounds),
+                             to_seconds(bucket->posted_ns - bucket->ready_ns));
         gs_histogram_observe(&telemetry->reduce_histogram, gs_reduce_bounds,
                              NUM_BOUNDS(gs_reduce_bounds),
                              to_seconds(bucket->finished_ns - bucket->posted_ns));
     }
     if (stats->ready_order_mismatches) totals->order_mismatches++;
+}
+
+// Buckets are posted in order, so that what is covered already ends where the latest wait ended.
+static int64_t waited_ns(const gs_reduce_stats *stats) {
+    int64_t sum_ns = 0, until_ns = 0;
+    for (size_t i = 0; i < stats->num_buckets; i++) {
+        const gs_bucket_times *bucket = &stats->buckets[i];
+        int64_t from_ns = bucket->posted_ns > until_ns ? bucket->posted_ns : until_ns;
+        if (bucket->all_arrived_ns <= from_ns) continue;
+        sum_ns += bucket->all_arrived_ns - from_ns;
+        until_ns = bucket->all_arrived_ns;
+    }
+    return sum_ns;
+}
+
+// Of many short steps every 2nd, 4th, 8th … by its number: a rank that picks fewer picks a part of what
+// the others pick.
+static bool is_picked(gs_telemetry *telemetry, int64_t step) {
+    // From step to step: a rank that is late has short steps itself.
+    int64_t now_ns = gs_now_ns(), before_ns = telemetry->observed_ns;
+    double usual = telemetry->usual_step_seconds, last = telemetry->step_seconds;
+    if (before_ns && to_seconds(now_ns - before_ns) > last) last = to_seconds(now_ns - before_ns);
+    telemetry->observed_ns = now_ns;
+    usual += (usual > 0 ? 0.1 : 1) * (last - usual);
+    telemetry->usual_step_seconds = usual;
+    int64_t stride = 1;
+    while (stride < 1024 && (double)stride * usual * GS_REPORTED_WAITS < to_seconds(REPORT_EVERY_NS)) {
+        stride *= 2;
+    }
+    return step % stride == 0;
+}
+
+static void note_waits(gs_telemetry *telemetry, const gs_step_facts *facts) {
+    const gs_reduce_stats *stats = facts->stats;
+    if (!is_picked(telemetry, facts->step)) return;
+    if (facts->has_shadows) return;  // who has no data waits for who has: that is no lateness
+    int64_t ready_ns = stats->begin_ns;
+    for (size_t i = 0; i < stats->num_buckets; i++) {
+        if (stats->buckets[i].ready_ns > ready_ns) ready_ns = stats->buckets[i].ready_ns;
+    }
+    if (telemetry->num_waits == GS_REPORTED_WAITS) {
+        telemetry->num_waits--;
+        memmove(telemetry->waits, telemetry->waits + 1,
+                (size_t)telemetry->num_waits * sizeof telemetry->waits[0]);
+    }
+    telemetry->waits[telemetry->num_waits++] =
+        (gs_step_waits){.step = facts->step,
+                        .compute = to_seconds(ready_ns - stats->begin_ns),
+                        .wait = to_seconds(waited_ns(stats)) + facts->opening_seconds,
+                        .transfer = to_seconds(stats->busy_ns),
+                        .data = facts->phases.data,
+                        .step_seconds = telemetry->step_seconds};
 }
 
 void gs_telemetry_observe(gs_telemetry *telemetry, const gs_step_facts *facts, int64_t step_ns) {
@@ -90,20 +153,22 @@ void gs_telemetry_observe(gs_telemetry *telemetry, const gs_step_facts *facts, i
     telemetry->comm_exposed_seconds = to_seconds(stats->exposed_ns);
     telemetry->wait_seconds = to_seconds(stats->wait_ns);
     telemetry->backward_seconds = to_seconds(stats->backward_end_ns - stats->backward_begin_ns);
-    double hidden = telemetry->comm_busy_seconds - telemetry->comm_exposed_seconds;
-    telemetry->overlap_ratio = telemetry->comm_busy_seconds > 0 && hidden > 0
-                                   ? hidden / telemetry->comm_busy_seconds
-                                   : 0;
+    telemetry->overlap_ratio = gs_reduce_stats_overlap_ratio(stats);
     totals->steps++;
     totals->samples += facts->samples;
     totals->tokens += facts->samples * facts->positions;
     totals->nonfinite += facts->nonfinite_ranks;
     totals->skipped_steps += facts->nonfinite_ranks > 0;
+    totals->step_seconds += telemetry->step_seconds;
+    if (!facts->has_shadows)
+        totals->blocked_seconds += to_seconds(waited_ns(stats)) + facts->opening_seconds;
     totals->comm_busy_seconds += telemetry->comm_busy_seconds;
     totals->comm_exposed_seconds += telemetry->comm_exposed_seconds;
     totals->wait_seconds += telemetry->wait_seconds;
     add_phases(&totals->phases, &facts->phases);
+    totals->wire_bytes += facts->row_wire_bytes;
     observe_buckets(telemetry, stats);
+    note_waits(telemetry, facts);
     gs_histogram_observe(&telemetry->step_histogram, gs_step_bounds, NUM_BOUNDS(gs_step_bounds),
                          telemetry->step_seconds);
     remember_step(telemetry);
@@ -129,11 +194,16 @@ static gs_json *encode_phases(const gs_step_phases *phases) {
     return out;
 }
 
-// The last entry stands for all buckets from number `index` on: first ready to last finished.
+// The last entry stands for all buckets from number `index` on that travelled: first ready to last finished.
 static gs_bucket_times fold_buckets(const gs_reduce_stats *stats, size_t index) {
     gs_bucket_times sum = stats->buckets[index];
     for (size_t i = index + 1; i < stats->num_buckets; i++) {
         const gs_bucket_times *next = &stats->buckets[i];
+        if (!travelled(next)) continue;
+        if (!travelled(&sum)) {
+            sum = *next;
+            continue;
+        }
         sum.bytes += next->bytes;
         sum.wire_bytes += next->wire_bytes;
         if (next->ready_ns < sum.ready_ns) sum.ready_ns = next->ready_ns;
@@ -151,18 +221,30 @@ static gs_json *encode_bucket(const gs_bucket_times *bucket, int index, int64_t 
     int64_t begin_ns =
         bucket->all_arrived_ns > bucket->posted_ns ? bucket->all_arrived_ns : bucket->posted_ns;
     double seconds = to_seconds(bucket->finished_ns - begin_ns);
-    double bandwidth = seconds > 0 ? (double)bucket->bytes / seconds : 0;
+    double bandwidth = travelled(bucket) && seconds > 0 ? (double)bucket->bytes / seconds : 0;
     gs_json_set_int(out, "index", index);
     gs_json_set_int(out, "bytes", (int64_t)bucket->bytes);
     gs_json_set_string(out, "algorithm", bucket->algorithm ? bucket->algorithm : "none");
     gs_json_set_double(out, "ready_seconds", to_seconds(bucket->ready_ns - origin_ns));
-    gs_json_set_double(out, "launched_seconds", to_seconds(bucket->posted_ns - origin_ns));
-    gs_json_set_double(out, "arrived_seconds", to_seconds(begin_ns - origin_ns));
-    gs_json_set_double(out, "finished_seconds", to_seconds(bucket->finished_ns - origin_ns));
+    if (travelled(bucket)) {
+        gs_json_set_double(out, "launched_seconds", to_seconds(bucket->posted_ns - origin_ns));
+        gs_json_set_double(out, "arrived_seconds", to_seconds(begin_ns - origin_ns));
+        gs_json_set_double(out, "finished_seconds", to_seconds(bucket->finished_ns - origin_ns));
+    }
     gs_json_set_double(out, "algbw_bytes_per_second", bandwidth);
     gs_json_set_double(out, "busbw_bytes_per_second",
                        bandwidth * 2 * (world_size - 1) / world_size);
     return out;
+}
+
+// Where in the order of readiness a bucket came, from 0.
+static int64_t ready_position(const gs_reduce_stats *stats, size_t index) {
+    int64_t position = 0, own_ns = stats->buckets[index].ready_ns;
+    for (size_t i = 0; i < stats->num_buckets; i++) {
+        int64_t other_ns = stats->buckets[i].ready_ns;
+        position += other_ns < own_ns || (other_ns == own_ns && i < index);
+    }
+    return position;
 }
 
 static gs_json *encode_buckets(const gs_telemetry *telemetry) {
@@ -172,8 +254,10 @@ static gs_json *encode_buckets(const gs_telemetry *telemetry) {
     size_t num_buckets = stats->num_buckets, single = num_buckets;
     if (num_buckets > GS_REPORTED_BUCKETS) single = GS_REPORTED_BUCKETS - 1;
     for (size_t i = 0; i < single; i++) {
-        gs_json_push(out, encode_bucket(&stats->buckets[i], (int)i, stats->backward_begin_ns,
-                                        telemetry->world_size));
+        gs_json *bucket = encode_bucket(&stats->buckets[i], (int)i, stats->backward_begin_ns,
+                                        telemetry->world_size);
+        gs_json_set_int(bucket, "ready_position", ready_position(stats, i));
+        gs_json_push(out, bucket);
     }
     if (single < num_buckets) {
         gs_bucket_times rest = fold_buckets(stats, single);
@@ -194,6 +278,10 @@ static gs_json *encode_totals(const gs_telemetry_totals *totals) {
     gs_json_set_double(out, "comm_busy_seconds", totals->comm_busy_seconds);
     gs_json_set_double(out, "comm_exposed_seconds", totals->comm_exposed_seconds);
     gs_json_set_double(out, "wait_seconds", totals->wait_seconds);
+    gs_json_set_double(out, "step_seconds", totals->step_seconds);
+    gs_json_set_double(out, "blocked_seconds", totals->blocked_seconds);
+    gs_json_set_double(out, "copy_in_seconds", totals->copy_in_seconds);
+    gs_json_set_double(out, "copy_out_seconds", totals->copy_out_seconds);
     gs_json_set_int(out, "order_mismatches", (int64_t)totals->order_mismatches);
     gs_json_set_int(out, "nonfinite", totals->nonfinite);
     gs_json_set(out, "phases", encode_phases(&totals->phases));
@@ -228,6 +316,22 @@ static gs_json *encode_history(const gs_telemetry *telemetry) {
     return out;
 }
 
+static gs_json *encode_waits(const gs_telemetry *telemetry) {
+    gs_json *out = gs_json_new_array();
+    for (int i = 0; i < telemetry->num_waits; i++) {
+        const gs_step_waits *waits = &telemetry->waits[i];
+        const double values[] = {waits->compute, waits->wait, waits->transfer, waits->data,
+                                 waits->step_seconds};
+        gs_json *row = gs_json_new_array();
+        gs_json_push(row, gs_json_new_int(waits->step));
+        for (size_t k = 0; k < NUM_BOUNDS(values); k++) {
+            gs_json_push(row, gs_json_new_double(values[k]));
+        }
+        gs_json_push(out, row);
+    }
+    return out;
+}
+
 static gs_json *encode_evaluation(const gs_evaluation *evaluation) {
     gs_json *out = gs_json_new_object();
     gs_json_set_int(out, "step", evaluation->step);
@@ -245,6 +349,7 @@ static void set_last_step(gs_json *out, const gs_telemetry *telemetry) {
     gs_json_set_double(out, "loss", last->loss);
     gs_json_set_double(out, "grad_norm", last->grad_norm);
     gs_json_set_double(out, "lr", last->lr);
+    if (last->loss_scale > 0) gs_json_set_double(out, "loss_scale", last->loss_scale);
     gs_json_set_int(out, "samples", last->samples);
     gs_json_set_int(out, "tokens", last->samples * last->positions);
     gs_json_set_double(out, "step_seconds", telemetry->step_seconds);
@@ -255,6 +360,10 @@ static void set_last_step(gs_json *out, const gs_telemetry *telemetry) {
     gs_json_set_double(out, "overlap_ratio", telemetry->overlap_ratio);
     gs_json_set_double(out, "wait_seconds", telemetry->wait_seconds);
     gs_json_set_double(out, "backward_seconds", telemetry->backward_seconds);
+    if (!last->stats) return;
+    gs_json_set_int(out, "unused_parameters", (int64_t)last->stats->num_unused);
+    gs_json_set_int(out, "unused_bytes", (int64_t)last->stats->unused_bytes);
+    gs_json_set_bool(out, "could_be_static", last->could_be_static);
 }
 
 gs_json *gs_telemetry_report(gs_telemetry *telemetry, bool with_history) {
@@ -266,6 +375,9 @@ gs_json *gs_telemetry_report(gs_telemetry *telemetry, bool with_history) {
                 encode_histogram(&telemetry->step_histogram, NUM_BOUNDS(gs_step_bounds)));
     gs_json_set(out, "reduce_histogram",
                 encode_histogram(&telemetry->reduce_histogram, NUM_BOUNDS(gs_reduce_bounds)));
+    gs_json_set(out, "queue_histogram",
+                encode_histogram(&telemetry->queue_histogram, NUM_BOUNDS(gs_reduce_bounds)));
+    gs_json_set(out, "waits", encode_waits(telemetry));
     int waiting = telemetry->num_history - telemetry->num_told;
     telemetry->num_in_report = waiting < GS_REPORTED_STEPS ? waiting : GS_REPORTED_STEPS;
     if (with_history) gs_json_set(out, "history", encode_history(telemetry));

@@ -15,6 +15,7 @@
 #define GS_HISTORY_STEPS 4096   // kept
 #define GS_REPORTED_STEPS 256   // in one report
 #define GS_REPORTED_BUCKETS 64
+#define GS_REPORTED_WAITS 16    // steps whose waits are in a report
 
 typedef struct gs_history_entry {
     int64_t step;
@@ -22,10 +23,20 @@ typedef struct gs_history_entry {
         overlap_ratio;
 } gs_history_entry;
 
+// What tells a straggler, of one step. Ranks pick the same steps, so that they can be compared.
+typedef struct gs_step_waits {
+    int64_t step;
+    double compute;   // begin of the step until the last bucket is ready
+    double wait;      // posted and others not there yet, any bucket; and before the step's passes
+    double transfer;  // moving, any bucket
+    double data, step_seconds;
+} gs_step_waits;
+
 typedef struct gs_telemetry_totals {
     int64_t steps, tokens, samples, skipped_steps, nonfinite;
     uint64_t payload_bytes, wire_bytes, order_mismatches;
-    double comm_busy_seconds, comm_exposed_seconds, wait_seconds;
+    double comm_busy_seconds, comm_exposed_seconds, wait_seconds, copy_in_seconds, copy_out_seconds;
+    double step_seconds, blocked_seconds;  // of all steps; with a bucket posted that others had not
     gs_step_phases phases;
 } gs_telemetry_totals;
 
@@ -38,7 +49,11 @@ typedef struct gs_telemetry {
     double step_seconds, comm_busy_seconds, comm_exposed_seconds, overlap_ratio, wait_seconds,
         backward_seconds;
     gs_telemetry_totals totals;
-    gs_histogram step_histogram, reduce_histogram;
+    gs_histogram step_histogram, reduce_histogram, queue_histogram;
+    gs_step_waits waits[GS_REPORTED_WAITS];  // the newest, oldest first
+    int num_waits;
+    double usual_step_seconds;  // moving average, with what lies between two steps
+    int64_t observed_ns;        // the last step; 0: none
     // Oldest first; the first num_told have been told. When nobody listens for long, every second one of
     // those that wait is dropped: the whole time stays covered.
     gs_history_entry history[GS_HISTORY_STEPS];

@@ -18,6 +18,7 @@
 
 // Updates left out one after the other because of gradients that are not finite, before giving up.
 #define MOST_SKIPPED_IN_A_ROW 100
+#define MOST_SKIPPED_WHILE_SCALING 1000
 // A save at the end is waited for this long.
 #define FINAL_SAVE_SECONDS 600.0
 
@@ -25,6 +26,7 @@ struct gs_trainer {
     gs_trainer_options options;
     gs_device *device;
     gs_trainer_state state;
+    gs_replica_set *replica_set;  // NULL: one replica
     gs_digest data_digest;
     char arithmetic[256];
     bool logs_digests;
@@ -34,6 +36,7 @@ struct gs_trainer {
     gs_checkpoint_writer *writer;  // made by the first save
     uint64_t skipped_saves;
     bool drained, stop_saves;
+    bool inputs_ended;     // a rank has no data left, and the job stops then
     bool diverged;         // replicas differ
     bool state_is_broken;  // that, or an update failed half-way: never to be saved
 };
@@ -82,7 +85,9 @@ static gs_status check_data(gs_trainer *trainer) {
         .spec = spec,
         .split = GS_TRAIN,
         .data_root = trainer->options.data_root,
-        .shards = {.num_shards = (int)spec->logical_shards, .world_size = 1},
+        .shards = {.num_shards = (int)spec->logical_shards,
+                   .world_size =
+                       spec->data.split == GS_SPLIT_BY_RANK ? (int)spec->world.max : 1},
         .consumed = trainer->state.position.consumed,
         .ring_batches = 1};
     gs_data_loader *loader;
@@ -105,12 +110,18 @@ static gs_status import_model(gs_trainer *trainer) {
     status = gs_model_import(&trainer->state.model, trainer->state.params,
                              gs_buffers_committed(trainer->state.buffers), path);
     close(file_fd);
+    gs_trainer_state_refresh(&trainer->state);
     return gs_status_prefix(status, "model.init_from: %s", name);
 }
 
 static gs_status boot(gs_trainer *trainer) {
     const gs_trainer_options *options = &trainer->options;
-    gs_device_options device = {.num_threads = options->num_threads};
+    if (!options->control->timeline) {
+        GS_TRY(gs_timeline_create(&options->control->timeline, options->spec->tracing.ring_steps));
+    }
+    int num_replicas = (int)options->spec->world.replicas_per_process;
+    int num_threads = options->num_threads / num_replicas;
+    gs_device_options device = {.num_threads = num_threads > 0 ? num_threads : 1};
     GS_TRY(gs_device_open(&trainer->device, "cpu", &device));
     gs_device_arithmetic(trainer->device, trainer->arithmetic, sizeof trainer->arithmetic);
     GS_TRY(gs_trainer_state_init(&trainer->state, options->spec, trainer->device));
@@ -120,6 +131,9 @@ static gs_status boot(gs_trainer *trainer) {
         GS_TRY(import_model(trainer));
     }
     atomic_store(&options->control->applied_step, trainer->state.position.step);
+    if (num_replicas > 1)
+        GS_TRY(gs_replica_set_create(&trainer->replica_set, options->spec, &trainer->state,
+                                     device.num_threads));
     return check_data(trainer);
 }
 
@@ -142,6 +156,7 @@ void gs_trainer_destroy(gs_trainer *trainer) {
     if (!trainer) return;
     gs_checkpoint_writer_destroy(trainer->writer);
     gs_session_destroy(trainer->session);
+    gs_replica_set_destroy(trainer->replica_set);
     gs_trainer_state_release(&trainer->state);
     gs_device_close(trainer->device);
     free(trainer);
@@ -170,7 +185,9 @@ gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignmen
                                   .rank = assignment->rank,
                                   .world_size = assignment->world_size,
                                   .num_shards = assignment->num_shards,
-                                  .plan = assignment->plan};
+                                  .plan = assignment->plan,
+                                  .replica_set = trainer->replica_set,
+                                  .plan_is_observed = assignment->plan_is_observed};
     return gs_session_create(&trainer->session, &options);
 }
 
@@ -185,7 +202,8 @@ const gs_session *gs_trainer_get_session(const gs_trainer *trainer) {
 }
 
 const char *gs_trainer_end_name(gs_trainer_end end) {
-    static const char *const names[] = {"target_reached", "drained", "aborted", "error"};
+    static const char *const names[] = {"target_reached", "drained", "aborted", "error",
+                                        "data_ended"};
     return names[end];
 }
 
@@ -226,9 +244,12 @@ static gs_status evaluate_when_due(gs_trainer *trainer) {
     const gs_job_spec *spec = trainer->options.spec;
     int64_t step = trainer->state.position.step;
     if (!gs_session_can_evaluate(trainer->session)) return gs_ok();
-    if (step % spec->data.eval_every_steps != 0 && step != spec->steps.target) return gs_ok();
+    bool due = step % spec->data.eval_every_steps == 0, ends = step == spec->steps.target;
+    if (trainer->inputs_ended ? due : !due && !ends) return gs_ok();
     gs_evaluation evaluation;
+    int64_t begin_ns = gs_now_ns();
     GS_TRY(gs_session_evaluate(trainer->session, &evaluation));
+    gs_timeline_add(trainer->options.control->timeline, GS_SPAN_EVALUATE, begin_ns);
     trainer->telemetry.evaluation = evaluation;
     trainer->telemetry.has_evaluation = true;
     return gs_ok();
@@ -248,6 +269,7 @@ static void save_when_due(gs_trainer *trainer) {
                     trainer->options.job, (long long)step,
                     (unsigned long long)trainer->skipped_saves, status.message);
     }
+    gs_timeline_add(trainer->options.control->timeline, GS_SPAN_CHECKPOINT, begin_ns);
     gs_telemetry_add_checkpoint(&trainer->telemetry,
                                 (double)(gs_now_ns() - begin_ns) / (double)GS_NS_PER_SEC);
 }
@@ -266,34 +288,67 @@ static gs_step_votes collect_votes(const gs_trainer *trainer) {
     return votes;
 }
 
+static void log_switch(const gs_trainer *trainer, const gs_step_facts *facts) {
+    if (!facts->plan_revision || !writes_files(trainer)) return;
+    gs_log_info("plan switched", "job=%s rank=0 step=%lld revision=%d buckets=%zu seconds=%.6f",
+                trainer->options.job, (long long)facts->step, facts->plan_revision,
+                facts->stats->num_buckets, facts->switch_seconds);
+}
+
+// A loss scale that is still above 1 finds its place yet: from the largest float down are 128
+// halvings.
+static bool skips_for_ever(const gs_position *position) {
+    bool is_scaling = position->loss_scale.scale > 1;
+    int64_t most = is_scaling ? MOST_SKIPPED_WHILE_SCALING : MOST_SKIPPED_IN_A_ROW;
+    return position->skipped_in_a_row >= most;
+}
+
+static gs_status check_skipped(const gs_trainer *trainer, int64_t step) {
+    const gs_position *position = &trainer->state.position;
+    if (!skips_for_ever(position)) return gs_ok();
+    return gs_error(GS_OUT_OF_RANGE, "step %lld: gradients were not finite %lld times in a row",
+                    (long long)step, (long long)position->skipped_in_a_row);
+}
+
 static gs_status run_step(gs_trainer *trainer) {
+    gs_timeline *timeline = trainer->options.control->timeline;
     int64_t begin_ns = gs_now_ns();
+    gs_timeline_begin(timeline, trainer->state.position.step);
     gs_step_votes votes = collect_votes(trainer);
     gs_step_facts facts;
     gs_status status = gs_session_run_step(trainer->session, &facts, &votes);
     trainer->diverged = facts.diverged;
     trainer->state_is_broken = facts.diverged;
+    trainer->inputs_ended = facts.inputs_ended;
+    if (facts.inputs_ended) {
+        char text[300];
+        gs_log_info("data ended", "job=%s rank=%d step=%lld reason=%s", trainer->options.job,
+                    gs_session_rank(trainer->session), (long long)facts.step,
+                    gs_log_quote(text, sizeof text, status.message));
+        return evaluate_when_due(trainer);
+    }
     if (status.code) return status;
     GS_TRY(apply_step(trainer, &facts));
+    log_switch(trainer, &facts);
     atomic_store(&trainer->options.control->applied_step, trainer->state.position.step);
     gs_telemetry_observe(&trainer->telemetry, &facts, gs_now_ns() - begin_ns);
     trainer->drained = facts.drain;
     trainer->stop_saves = facts.checkpoint;
+    // Whatever becomes of this, the step is done.
+    GS_TRY(gs_session_finish_epoch(trainer->session));
     log_digest(trainer);
-    if (trainer->state.position.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW) {
-        return gs_error(GS_OUT_OF_RANGE,
-                        "step %lld: gradients were not finite %d times in a row",
-                        (long long)facts.step, MOST_SKIPPED_IN_A_ROW);
-    }
+    GS_TRY(check_skipped(trainer, facts.step));
     GS_TRY(evaluate_when_due(trainer));
     save_when_due(trainer);
+    gs_timeline_finish(timeline, facts.samples, facts.nonfinite_ranks == 0);
     if (gs_telemetry_is_due(&trainer->telemetry)) report(trainer);
     return gs_ok();
 }
 
 static gs_status run_steps(gs_trainer *trainer) {
     const gs_job_spec *spec = trainer->options.spec;
-    while (trainer->state.position.step < spec->steps.target && !trainer->drained) {
+    while (trainer->state.position.step < spec->steps.target && !trainer->drained &&
+           !trainer->inputs_ended) {
         GS_TRY(gs_control_check(trainer->options.control));
         if (spec->debug.step_delay_ms) gs_sleep_ns(spec->debug.step_delay_ms * GS_NS_PER_MS);
         GS_TRY(run_step(trainer));
@@ -314,7 +369,7 @@ static void make_sample(gs_trainer *trainer, gs_trainer_outcome *outcome) {
     gs_strbuf text = {0};
     const gs_trainer_state *state = &trainer->state;
     gs_status status =
-        gs_generate(&text, &state->model, state->params,
+        gs_generate(&text, &state->model, state->values,
                     (const void *const *)gs_buffers_committed(state->buffers), trainer->device,
                     &options);
     if (!status.code) outcome->sample = gs_strbuf_take(&text);
@@ -324,7 +379,8 @@ static void make_sample(gs_trainer *trainer, gs_trainer_outcome *outcome) {
 
 // A failed save is reported by report_save and does not turn a finished run into a failed one.
 static void finish_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
-    bool reached = trainer->state.position.step >= trainer->options.spec->steps.target;
+    bool reached = trainer->inputs_ended ||
+                   trainer->state.position.step >= trainer->options.spec->steps.target;
     // A run that had nothing left to do has nothing to tell: zeros would stand for a loss.
     if (trainer->telemetry.totals.steps > 0) report(trainer);
     if (writes_files(trainer) && (reached || trainer->stop_saves)) {
@@ -335,7 +391,9 @@ static void finish_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
         }
     }
     if (reached) make_sample(trainer, outcome);
-    outcome->end = reached ? GS_TARGET_REACHED : GS_DRAINED;
+    outcome->end = trainer->inputs_ended ? GS_DATA_ENDED
+                   : reached             ? GS_TARGET_REACHED
+                                         : GS_DRAINED;
     outcome->status = gs_ok();
     outcome->reason = gs_exit_reason_of(outcome->status);
 }
@@ -359,7 +417,7 @@ static void report_fault(gs_trainer *trainer, gs_status why) {
     fault.rank = gs_session_rank(trainer->session);
     fault.step = trainer->state.position.step;
     if (trainer->diverged) fault.kind = "divergence";
-    if (trainer->state.position.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW) fault.kind = "numerics";
+    if (skips_for_ever(&trainer->state.position)) fault.kind = "numerics";
     control->ops->fault(control->ctx, &fault);
 }
 

@@ -41,6 +41,7 @@ typedef struct gs_assignment {
     uint32_t generation;
     int rank, world_size, num_shards;
     const gs_bucket_plan *plan;
+    bool plan_is_observed;  // made from an order that was observed
 } gs_assignment;
 
 // Takes a place in a generation; replaces one that was prepared before. Local.
@@ -53,7 +54,8 @@ typedef enum gs_trainer_end {
     GS_TARGET_REACHED = 0,
     GS_DRAINED,
     GS_TRAINER_ABORTED,  // restart me
-    GS_TRAINER_FAILED    // status says why
+    GS_TRAINER_FAILED,   // status says why
+    GS_DATA_ENDED        // uneven_inputs stop: a rank has no data left
 } gs_trainer_end;
 const char *gs_trainer_end_name(gs_trainer_end end);  // as in Bye
 

@@ -9,9 +9,9 @@
 
 #include "core/log.h"
 #include "gradsync/logical_shards.h"
+#include "rpc/plan_message.h"
 #include "worker/launch.h"
 #include "worker/member.h"
-#include "worker/plan_message.h"
 #include "worker/trainer.h"
 
 // Nothing to do yet: how often the waiting trainer looks at its signal.
@@ -108,14 +108,16 @@ static gs_status prepare(trainer_process *process, const gs_json *event) {
     gs_member_set_state(process->member, GS_MEMBER_PREPARED, (uint32_t)generation);
     atomic_store(&process->launch.page->rank, (int)rank);
     atomic_store(&process->launch.page->generation, (unsigned)generation);
-    GS_TRY(gs_plan_message_decode(&plan, message));
+    const gs_trainer_state *state = gs_trainer_get_state(process->trainer);
+    GS_TRY(gs_plan_message_decode(&plan, message, state->param_specs, state->num_params));
     snprintf(process->plan_hash, sizeof process->plan_hash, "%s",
              gs_json_string_or(message, "hash", ""));
     gs_assignment assignment = {.generation = (uint32_t)generation,
                                 .rank = (int)rank,
                                 .world_size = (int)world_size,
                                 .num_shards = (int)num_shards,
-                                .plan = &plan};
+                                .plan = &plan,
+                                .plan_is_observed = gs_json_bool_or(message, "observed", false)};
     gs_status status = gs_trainer_prepare(process->trainer, &assignment);
     gs_bucket_plan_release(&plan);
     process->connected = false;

@@ -27,6 +27,38 @@ static gs_status make_params(gs_trainer_state *state) {
     return gs_ok();
 }
 
+// CPU kernels read fp32: of the forms of a 16-bit parameter only its fp32 value is kept.
+static gs_status make_precision(gs_trainer_state *state, const gs_job_spec *spec) {
+    static const gs_dtype dtypes[] = {GS_FP32, GS_BF16, GS_FP16};
+    gs_dtype dtype = dtypes[spec->model.precision];
+    state->values = state->params;
+    if (dtype == GS_FP32) return gs_ok();
+    for (size_t i = 0; i < state->num_params; i++) state->param_specs[i].dtype = dtype;
+    bool one_pass = spec->logical_shards == 1 || spec->exact;
+    const gs_mixed_precision_options options = {
+        .dtype = dtype,
+        .params = state->param_specs,
+        .num_params = state->num_params,
+        .masters = (float *const *)state->params,
+        .keeps_values = true,
+        .adds_passes = !one_pass || gs_job_spec_passes_per_shard(spec) > 1,
+        .device = state->device};
+    GS_TRY(gs_mixed_precision_create(&state->mixed, &options));
+    state->values = gs_mixed_precision_values(state->mixed);
+    if (dtype != GS_FP16) return gs_ok();
+    state->loss_scaling =
+        (gs_grad_scaler_options){.init_scale = (float)spec->optimizer.loss_scale.init,
+                                 .growth_factor = spec->optimizer.loss_scale.growth_factor,
+                                 .backoff_factor = spec->optimizer.loss_scale.backoff_factor,
+                                 .growth_interval = spec->optimizer.loss_scale.growth_interval};
+    return gs_status_prefix(gs_grad_scaler_init(&state->position.loss_scale, &state->loss_scaling),
+                            "optimizer.loss_scale");
+}
+
+void gs_trainer_state_refresh(gs_trainer_state *state) {
+    if (state->mixed) gs_mixed_precision_write_back(state->mixed);
+}
+
 static gs_optimizer_options optimizer_options(const gs_job_spec *spec) {
     static const char *const kinds[] = {"adamw", "adam", "sgd"};
     return (gs_optimizer_options){
@@ -37,6 +69,7 @@ static gs_optimizer_options optimizer_options(const gs_job_spec *spec) {
         .weight_decay = (float)spec->optimizer.weight_decay,
         .momentum = (float)spec->optimizer.momentum,
         .nesterov = spec->optimizer.nesterov,
+        .unused_is_zero = spec->optimizer.zero_grad == GS_ZERO_GRAD_ZERO,
     };
 }
 
@@ -79,7 +112,11 @@ static gs_status list_tensors(gs_trainer_state *state) {
     size_t most = state->num_params * (size_t)(1 + num_kinds) + 1 + state->num_buffers;
     state->tensors = calloc(most, sizeof *state->tensors);
     if (!state->tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "state: out of memory");
-    for (size_t i = 0; i < state->num_params; i++) add_tensor(state, &state->param_specs[i], "");
+    for (size_t i = 0; i < state->num_params; i++) {
+        gs_param_spec spec = state->param_specs[i];
+        spec.dtype = GS_FP32;  // masters, whatever the precision
+        add_tensor(state, &spec, "");
+    }
     for (int kind = 0; kind < num_kinds; kind++) {
         char prefix[32];
         snprintf(prefix, sizeof prefix, "optimizer.%s.",
@@ -101,15 +138,17 @@ static gs_status list_tensors(gs_trainer_state *state) {
 gs_status gs_trainer_state_init(gs_trainer_state *state, const gs_job_spec *spec,
                                 gs_device *device) {
     *state = (gs_trainer_state){.device = device};
-    gs_status status = gs_model_create(&state->model, spec, spec->data.micro_batch, device);
+    gs_status status = gs_model_create(&state->model, spec, gs_job_spec_most_rows(spec), device);
     if (!status.code) status = make_optimizer(state, spec);
     if (!status.code) status = make_params(state);
+    if (!status.code) status = make_precision(state, spec);
     if (!status.code) {
-        state->buffer_specs =
-            state->model.ops->buffers(state->model.state, &state->num_buffers);
-        gs_buffers_policy policy = spec->reducer.buffers == GS_SPEC_BUFFERS_BROADCAST
-                                       ? GS_BUFFERS_BROADCAST
-                                       : GS_BUFFERS_LOCAL;
+        state->buffer_specs = state->model.ops->buffers(state->model.state, &state->num_buffers);
+        static const gs_buffers_policy policies[] = {
+            [GS_SPEC_BUFFERS_BROADCAST] = GS_BUFFERS_BROADCAST,
+            [GS_SPEC_BUFFERS_NONE] = GS_BUFFERS_LOCAL,
+            [GS_SPEC_BUFFERS_AVERAGE] = GS_BUFFERS_AVERAGE};
+        gs_buffers_policy policy = policies[spec->reducer.buffers];
         status = gs_buffers_create(&state->buffers, state->buffer_specs, state->num_buffers, policy,
                                    spec->exact, device);
     }
@@ -119,7 +158,10 @@ gs_status gs_trainer_state_init(gs_trainer_state *state, const gs_job_spec *spec
                                         gs_buffers_committed(state->buffers),
                                         (uint64_t)spec->model.seed);
     }
-    if (status.code) gs_trainer_state_release(state);
+    if (status.code)
+        gs_trainer_state_release(state);
+    else
+        gs_trainer_state_refresh(state);
     return status;
 }
 
@@ -127,6 +169,7 @@ void gs_trainer_state_release(gs_trainer_state *state) {
     gs_optimizer_destroy(state->optimizer);
     gs_buffers_destroy(state->buffers);
     gs_model_destroy(&state->model);
+    gs_mixed_precision_destroy(state->mixed);
     if (state->memory) gs_device_free(state->device, state->memory);
     free(state->params);
     free(state->param_specs);
@@ -171,6 +214,10 @@ static void add_position(gs_digest_stream *stream, const gs_position *position) 
     int64_t words[] = {position->step, position->consumed, position->skipped_steps,
                        position->skipped_in_a_row};
     gs_digest_stream_add(stream, words, sizeof words);
+    const gs_grad_scaler *loss_scale = &position->loss_scale;
+    if (!(loss_scale->scale > 0)) return;
+    gs_digest_stream_add(stream, &loss_scale->scale, sizeof loss_scale->scale);
+    gs_digest_stream_add(stream, &loss_scale->growth_tracker, sizeof loss_scale->growth_tracker);
 }
 
 static gs_digest take_digest(gs_digest_stream *stream) {
@@ -227,6 +274,7 @@ gs_status gs_state_snapshot_restore(const gs_state_snapshot *snapshot, gs_traine
                                 snapshot->memory + snapshot->offsets[i], state->tensors[i].bytes));
     }
     state->position = snapshot->position;
+    gs_trainer_state_refresh(state);
     return gs_ok();
 }
 

@@ -23,6 +23,7 @@ typedef struct gs_cli_options {
     bool wait, dry_run, now, follow, all, purge;
     const char *rank, *tail, *level, *grep;  // logs
     const char *state, *label, *series;
+    const char *steps, *file;  // timeline; where -o writes to
     const char *workers, *slots, *data_root, *data_dir, *http;  // up
 } gs_cli_options;
 
@@ -50,6 +51,8 @@ int gs_cli_watch(gs_cli *cli);
 int gs_cli_logs(gs_cli *cli);
 int gs_cli_sample(gs_cli *cli);
 int gs_cli_up(gs_cli *cli);
+int gs_cli_timeline(gs_cli *cli);
+int gs_cli_explain(gs_cli *cli);
 
 bool gs_cli_is_terminal_state(const char *state);
 // Follows a job to its end and tells it; an exit code by the result.

@@ -184,11 +184,19 @@ static void print_plan(const gs_json *plan) {
                                             {"BYTES", "bytes", gs_cli_write_bytes},
                                             {"LIMIT", "limit_bytes", gs_cli_write_bytes},
                                             {"DTYPE", "dtype", NULL},
+                                            {"ENDS", "ends", NULL},
                                             {"TENSORS", "tensors", NULL}};
+    static const gs_cli_column past[] = {{"REVISION", "revision", NULL},
+                                         {"STEP", "step", NULL},
+                                         {"REASON", "reason", NULL},
+                                         {"BUCKETS", "num_buckets", NULL},
+                                         {"HASH", "hash", NULL}};
     print_line(plan, "revision", "revision", gs_cli_write_value);
     print_line(plan, "reason", "reason", gs_cli_write_value);
+    print_line(plan, "since step", "since_step", gs_cli_write_value);
     print_line(plan, "hash", "hash", gs_cli_write_value);
     print_line(plan, "bytes", "total_bytes", gs_cli_write_bytes);
+    print_line(plan, "pending", "pending.revision", gs_cli_write_value);
     const gs_json *buckets = gs_json_get(plan, "buckets");
     gs_json *rows = gs_json_new_array();
     for (size_t i = 0; i < gs_json_count(buckets); i++) {
@@ -203,6 +211,28 @@ static void print_plan(const gs_json *plan) {
     }
     gs_cli_print_table(rows, columns, COUNT(columns));
     gs_json_release(rows);
+    if (gs_json_count(gs_json_get(plan, "history")) < 2) return;
+    puts("\nplans so far");
+    gs_cli_print_table(gs_json_get(plan, "history"), past, COUNT(past));
+}
+
+static int replan_job(gs_cli *cli) {
+    char *path = gs_cli_job_path(cli, cli->options.args[0], "/replan");
+    gs_json *reply = NULL;
+    int exit_code = gs_cli_http_call(
+        cli->http, &reply, &(gs_cli_request){.verb = "POST", .path = path, .body = "{}"});
+    free(path);
+    if (exit_code == GS_EXIT_OK && cli->options.format == GS_CLI_JSON) {
+        gs_cli_print_json(reply);
+    } else if (exit_code == GS_EXIT_OK) {
+        bool pending = gs_json_bool_or(reply, "pending", false);
+        printf("plan revision %" PRId64 " (%s, %" PRId64 " buckets) %s\n",
+               gs_json_int_or(reply, "revision", 0), gs_json_string_or(reply, "reason", "?"),
+               gs_json_int_or(reply, "num_buckets", 0),
+               pending ? "begins as soon as all ranks have it" : "is in use already");
+    }
+    gs_json_release(reply);
+    return exit_code;
 }
 
 static int show_plan(gs_cli *cli) {
@@ -398,6 +428,19 @@ const gs_cli_command gs_cli_commands[] = {
      "  gradsync events\n  gradsync events hello", 0, 1, false, list_events},
     {"plan", NULL, "JOB", "o", "the bucket plan in use", "  gradsync plan hello", 1, 1, false,
      show_plan},
+    {"replan", NULL, "JOB", "o", "make the plan anew from the order in which gradients came last",
+     "For jobs with reducer.rebuild_after_steps 0, or before an order has settled.\n\n"
+     "  gradsync replan hello",
+     1, 1, false, replan_job},
+    {"timeline", NULL, "JOB", "pROo", "where the time of the last steps went, on each rank",
+     "Draws phases and reductions of each rank as bars; with a file name behind -o it writes a\n"
+     "trace-event file, for Perfetto and its kin.\n\n"
+     "  gradsync timeline hello\n  gradsync timeline hello --steps last:1 --rank 0,3\n"
+     "  gradsync timeline hello --steps last:10 -o trace.json",
+     1, 1, false, gs_cli_timeline},
+    {"explain", NULL, "JOB", "o", "what holds a job back, and what to do about it",
+     "  gradsync explain hello\n  gradsync explain hello -o json | jq .verdict", 1, 1, false,
+     gs_cli_explain},
     {"metrics", NULL, "JOB", "eo", "latest values of all ranks, or series by step",
      "  gradsync metrics hello\n  gradsync metrics hello --series loss,step_seconds", 1, 1, false,
      show_metrics},

@@ -26,6 +26,7 @@ enum {
     KEY_LEVEL,
     KEY_GREP,
     KEY_SERIES,
+    KEY_STEPS,
     KEY_PURGE,
     KEY_WORKERS,
     KEY_SLOTS,
@@ -52,6 +53,7 @@ static const struct {
     {'L', {"level", KEY_LEVEL, "LEVEL", 0, "this level and above", 0}},
     {'g', {"grep", KEY_GREP, "REGEX", 0, "only lines that match", 0}},
     {'e', {"series", KEY_SERIES, "NAMES", 0, "history of these values by step", 0}},
+    {'p', {"steps", KEY_STEPS, "STEPS", 0, "last:N, FROM-TO or one step (default last:3)", 0}},
     {'n', {"workers", KEY_WORKERS, "N", 0, "worker agents to start (default 1)", 0}},
     {'k', {"slots", KEY_SLOTS, "K", 0, "slots of each worker (default 1)", 0}},
     {'r',
@@ -83,6 +85,7 @@ static bool set_text_option(gs_cli_options *options, int key, const char *value)
                  {KEY_LEVEL, &options->level},
                  {KEY_GREP, &options->grep},
                  {KEY_SERIES, &options->series},
+                 {KEY_STEPS, &options->steps},
                  {KEY_WORKERS, &options->workers},
                  {KEY_SLOTS, &options->slots},
                  {KEY_DATA_ROOT, &options->data_root},
@@ -138,8 +141,10 @@ static error_t take_option(int key, char *value, struct argp_state *state) {
         return 0;
     }
     if (key == 'o') {
-        if (!gs_cli_format_from_name(&options->format, value))
-            argp_error(state, "--output: '%s' is not table, json or name", value);
+        // A command that writes files says so below; formats have no point and no slash.
+        if (gs_cli_format_from_name(&options->format, value)) return 0;
+        if (strpbrk(value, "./")) options->file = value;
+        else argp_error(state, "--output: '%s' is not table, json or name", value);
         return 0;
     }
     return ARGP_ERR_UNKNOWN;
@@ -254,6 +259,11 @@ static int parse_command(gs_cli_options *options, const gs_cli_command *command,
     error_t error = argp_parse(&argp, num_words, words, 0, NULL, options);
     free(words);
     if (error) return GS_EXIT_USAGE;
+    if (options->file && !strchr(command->flags, 'O')) {
+        fprintf(stderr, "%s: --output: '%s' is not table, json or name\n", command->name,
+                options->file);
+        return GS_EXIT_USAGE;
+    }
     if (options->num_args < command->least_args || options->num_args > command->most_args) {
         fprintf(stderr, "Usage: gradsync %s %s\n  `gradsync %s --help` shows examples\n",
                 command->name, command->args, command->name);

@@ -99,6 +99,7 @@ void gs_shm_fill_post(gs_shm_segment *segment, uint64_t sequence, const gs_colle
         .tree_digest = collective->tree ? digest_tree(collective->tree) : 0,
         .scale = reduces(collective) && collective->scale != 0 ? collective->scale : 1,
         .bucket = collective->bucket,
+        .num_active = collective->num_active,
         .generation = segment->generation,
         .kind = (uint8_t)collective->kind,
         .dtype = (uint8_t)collective->dtype,
@@ -130,6 +131,8 @@ static void describe_claim(char *text, size_t text_bytes, const gs_shm_claim *cl
     if (claim->tree_digest && at < text_bytes)
         at += (size_t)snprintf(text + at, text_bytes - at, " tree %04x",
                                (unsigned)(claim->tree_digest & 0xffff));
+    if (claim->num_active && at < text_bytes)
+        at += (size_t)snprintf(text + at, text_bytes - at, " with %d active", claim->num_active);
     if (at < text_bytes)
         snprintf(text + at, text_bytes - at, " of bucket %d, step %lld, generation %u",
                  claim->bucket, (long long)claim->step, claim->generation);

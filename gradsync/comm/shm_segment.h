@@ -38,7 +38,7 @@ typedef struct gs_shm_claim {
     int32_t bucket;
     uint32_t generation;
     uint8_t kind, dtype, op, root;
-    uint32_t zero;  // no padding: claims are compared as bytes
+    int32_t num_active;  // no padding: claims are compared as bytes
 } gs_shm_claim;
 
 typedef struct gs_shm_post {

@@ -11,18 +11,19 @@ static gs_status run(void *state, gs_comm *comm, const gs_hook_bucket *bucket, g
                      uint64_t *wire_bytes) {
     (void)state;
     size_t count = bucket->count + bucket->reserved_count;
-    *wire_bytes = count * sizeof(float);
+    *wire_bytes = count * gs_dtype_bytes(bucket->dtype);
     return gs_comm_post(comm, work,
                         &(gs_collective){.kind = GS_ALLREDUCE,
                                          .send = bucket->data,
                                          .recv = bucket->data,
                                          .count = count,
-                                         .dtype = GS_FP32,
+                                         .dtype = bucket->dtype,
                                          .op = GS_OP_SUM,
                                          .scale = bucket->scale,
                                          .tree = bucket->tree,
                                          .part_stride_bytes = bucket->part_stride_bytes,
                                          .step = bucket->step,
+                                         .num_active = bucket->num_active,
                                          .bucket = bucket->index});
 }
 

@@ -1,5 +1,5 @@
-// fp32, fp64, fp16 and bf16 into each other, with a scale. The only intrinsics of the CPU kernels
-// are here: F16C, which gcc does not find by itself.
+// fp32, fp64, fp16 and bf16 into each other, with a scale; fp32 through 16 bits and back. The only
+// intrinsics of the CPU kernels are here: F16C, which gcc does not find by itself.
 //
 // Between types of at most 32 bits the product is fp32, rounded once more to the output; with fp64
 // on either side it is fp64, and goes to 16 bits through fp32.
@@ -147,4 +147,45 @@ void GS_CPU(cast)(gs_stream *stream, void *out, gs_dtype out_dtype, const void *
         return;
     }
     gs_stream_for_each(stream, gs_num_items(count, GS_CHUNK), cast_item, &job);
+}
+
+typedef struct rounding {
+    float *out;
+    const float *in;
+    gs_dtype dtype;
+    bool accumulate;
+    size_t count;
+} rounding;
+
+static void round_block(const rounding *job, size_t first, size_t count) {
+    uint16_t narrow[BLOCK];
+    float wide[BLOCK];
+    float *out = job->out + first;
+    store_fp32(narrow, job->dtype, job->in + first, count);
+    load_fp32(wide, narrow, job->dtype, count);
+    if (!job->accumulate) {
+        memcpy(out, wide, count * sizeof *out);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) out[i] += wide[i];
+}
+
+static void round_item(void *ctx, size_t item) {
+    const rounding *job = ctx;
+    gs_range range = gs_item_range(item, GS_CHUNK, job->count);
+    for (size_t at = 0; at < range.count; at += BLOCK) {
+        size_t count = range.count - at < BLOCK ? range.count - at : BLOCK;
+        round_block(job, range.first + at, count);
+    }
+}
+
+void GS_CPU(round)(gs_stream *stream, float *out, const float *in, gs_dtype dtype, size_t count,
+                   bool accumulate) {
+    if (dtype != GS_FP16 && dtype != GS_BF16) {
+        gs_stream_fail(stream, gs_error(GS_INVALID_ARGUMENT, "round: %s has not 16 bits",
+                                        gs_dtype_name(dtype)));
+        return;
+    }
+    rounding job = {.out = out, .in = in, .dtype = dtype, .accumulate = accumulate, .count = count};
+    gs_stream_for_each(stream, gs_num_items(count, GS_CHUNK), round_item, &job);
 }

@@ -51,29 +51,41 @@ void GS_CPU(embedding)(gs_stream *stream, float *out, const int32_t *tokens, con
     gs_stream_for_each(stream, gs_num_items(job.rows, job.rows_per_item), embedding_item, &job);
 }
 
-#define TOKEN_COLS ((size_t)128)
+#define ROW_COLS ((size_t)128)
 
-typedef struct embedding_backward_job {
-    float *dwte, *dwpe;
-    const float *dout;
-    const int32_t *tokens;
-    size_t batch, positions, channels;
-    bool accumulate;
-} embedding_backward_job;
+typedef struct add_rows_job {
+    float *out;
+    const int32_t *rows;
+    const float *in;
+    size_t num_rows, cols;
+} add_rows_job;
 
-static void dwte_item(void *ctx, size_t item) {
-    const embedding_backward_job *job = ctx;
-    gs_range cols = gs_item_range(item, TOKEN_COLS, job->channels);
-    for (size_t row = 0; row < job->batch * job->positions; row++) {
-        float *dwte = job->dwte + (size_t)job->tokens[row] * job->channels + cols.first;
-        const float *dout = job->dout + row * job->channels + cols.first;
+static void add_rows_item(void *ctx, size_t item) {
+    const add_rows_job *job = ctx;
+    gs_range cols = gs_item_range(item, ROW_COLS, job->cols);
+    for (size_t row = 0; row < job->num_rows; row++) {
+        float *out = job->out + (size_t)job->rows[row] * job->cols + cols.first;
+        const float *in = job->in + row * job->cols + cols.first;
         GS_ELEMENTWISE
-        for (size_t i = 0; i < cols.count; i++) dwte[i] += dout[i];
+        for (size_t i = 0; i < cols.count; i++) out[i] += in[i];
     }
 }
 
+void GS_CPU(add_rows)(gs_stream *stream, float *out, const int32_t *rows, const float *in,
+                      size_t num_rows, size_t cols) {
+    add_rows_job job = {out, rows, in, num_rows, cols};
+    if (num_rows) gs_stream_for_each(stream, gs_num_items(cols, ROW_COLS), add_rows_item, &job);
+}
+
+typedef struct dwpe_job {
+    float *dwpe;
+    const float *dout;
+    size_t batch, positions, channels;
+    bool accumulate;
+} dwpe_job;
+
 static void dwpe_item(void *ctx, size_t position) {
-    const embedding_backward_job *job = ctx;
+    const dwpe_job *job = ctx;
     const size_t channels = job->channels;
     float *dwpe = job->dwpe + position * channels;
     if (!job->accumulate) memset(dwpe, 0, channels * sizeof *dwpe);
@@ -88,7 +100,7 @@ void GS_CPU(embedding_backward)(gs_stream *stream, float *dwte, float *dwpe, con
                                 const int32_t *tokens, size_t batch, size_t positions,
                                 size_t channels, size_t vocab, bool accumulate) {
     if (!check_tokens(stream, tokens, batch * positions, vocab)) return;
-    embedding_backward_job job = {dwte, dwpe, dout, tokens, batch, positions, channels, accumulate};
-    gs_stream_for_each(stream, gs_num_items(channels, TOKEN_COLS), dwte_item, &job);
+    if (dwte) GS_CPU(add_rows)(stream, dwte, tokens, dout, batch * positions, channels);
+    dwpe_job job = {dwpe, dout, batch, positions, channels, accumulate};
     gs_stream_for_each(stream, positions, dwpe_item, &job);
 }

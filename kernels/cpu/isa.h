@@ -28,6 +28,7 @@
     X(count_nonfinite)                                                                             \
     X(reduce)                                                                                      \
     X(cast)                                                                                        \
+    X(round)                                                                                       \
     X(bias_add)                                                                                    \
     X(bias_gelu)                                                                                   \
     X(bias_backward)                                                                               \
@@ -39,12 +40,17 @@
     X(layernorm_backward)                                                                          \
     X(embedding)                                                                                   \
     X(embedding_backward)                                                                          \
+    X(add_rows)                                                                                    \
     X(attention)                                                                                   \
     X(attention_backward)                                                                          \
     X(softmax_loss)                                                                                \
     X(batchnorm)                                                                                   \
     X(batchnorm_eval)                                                                              \
     X(batchnorm_backward)                                                                          \
+    X(batchnorm_measure)                                                                           \
+    X(batchnorm_apply)                                                                             \
+    X(batchnorm_sums)                                                                              \
+    X(batchnorm_backward_apply)                                                                    \
     X(adamw)                                                                                       \
     X(sgd)
 

@@ -15,15 +15,13 @@
 #include "tests/support/ranks.h"
 
 typedef struct conformance {
-    int num_passed, num_failed, num_skipped;
+    int num_passed, num_failed;
 } conformance;
 
 // One line each.
 void conformance_pass(conformance *run, const char *name);
 void conformance_fail(conformance *run, const char *name, const char *format, ...)
     GS_PRINTF(3, 4);
-// A file that wants what the library does not have: said, and no failure.
-void conformance_skip(conformance *run, const char *name, const char *needs);
 // Passes when `status` is ok, else fails with its message.
 void conformance_case(conformance *run, const char *name, gs_status status);
 

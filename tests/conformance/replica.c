@@ -58,6 +58,8 @@ static gs_status make_reducer(replica *self, const replica_options *options) {
     if (!status.code) status = gs_comm_create(&self->comm, &comm, deadline);
     reducer.arena = self->arena;
     if (!status.code) status = gs_reducer_create(&self->reducer, &reducer, self->comm, deadline);
+    gs_join_options join = {.divisor = options->divisor};
+    if (!status.code && options->uneven) status = gs_join_create(&self->join, &join, self->comm);
     gs_bucket_plan_release(&plan);
     return status;
 }
@@ -67,7 +69,8 @@ gs_status replica_open(replica *self, const replica_options *options,
                        void *ctx) {
     *self = (replica){.rank = options->env->rank,
                       .world_size = options->env->world_size,
-                      .passes_per_shard = options->passes_per_shard};
+                      .passes_per_shard = options->passes_per_shard,
+                      .zero_grads = options->zero_grads};
     gs_status status = gs_device_open(&self->device, "cpu", NULL);
     if (!status.code) status = make_model(ctx, &self->model, self->device);
     if (!status.code) status = make_memory(self, options);
@@ -92,7 +95,7 @@ gs_status replica_share(replica *self) {
 
 static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
     gs_reducer_pass reduced;
-    GS_TRY(gs_reducer_begin_pass(self->reducer, &reduced));
+    GS_TRY(gs_reducer_begin_pass(self->reducer, &reduced, (int64_t)batch->rows));
     const void *const *read;
     void *const *write;
     gs_buffers_pass(self->buffers, reduced.shard, reduced.pass == 0, &read, &write);
@@ -106,7 +109,7 @@ static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
         .next_buffers = write,
         .grads = reduced.grads,
         .accumulate = reduced.accumulate,
-        .grad_factor = 1.0f,
+        .grad_factor = reduced.grad_factor,
         .ready = gs_reducer_ready_callback,
         .ready_ctx = self->reducer,
     };
@@ -114,29 +117,36 @@ static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
     GS_TRY(self->model.ops->backward(self->model.state, &pass));
     self->losses[index] = pass.loss;
     gs_buffers_end_pass(self->buffers);
-    return gs_reducer_end_pass(self->reducer, (int64_t)batch->rows);
+    return gs_reducer_end_pass(self->reducer);
 }
 
+// Of the parameters before this step and of what will be done to them.
 static uint64_t digest_params(const replica *self) {
+    float *const *grads = gs_reducer_grads(self->reducer);
     gs_digest_stream *stream = gs_digest_stream_create();
     if (!stream) return 0;
-    for (size_t i = 0; i < self->num_params; i++)
+    for (size_t i = 0; i < self->num_params; i++) {
         gs_digest_stream_add(stream, self->params[i], gs_param_spec_bytes(&self->specs[i]));
+        gs_digest_stream_add(stream, grads[i], gs_param_spec_bytes(&self->specs[i]));
+    }
+    gs_digest_stream_add(stream, self->has_grad, sizeof self->has_grad);
     uint64_t folded = gs_digest_fold(gs_digest_stream_value(stream));
     gs_digest_stream_destroy(stream);
     return folded;
 }
 
-static gs_status commit(replica *self, const gs_reduce_result *reduced, gs_deadline deadline) {
+static gs_status commit(replica *self, const gs_reduce_result *reduced, bool active,
+                        gs_deadline deadline) {
+    int num_losses = active ? self->passes_per_shard : 0;
     gs_commit_vote vote = {
         .step = self->step,
         .generation = 1,
         .plan_digest = gs_digest_fold(gs_bucket_plan_digest(gs_reducer_plan(self->reducer))),
         .params_digest = digest_params(self),
         .nonfinite = reduced->nonfinite,
-        .num_losses = self->passes_per_shard,
+        .num_losses = num_losses,
     };
-    for (int i = 0; i < self->passes_per_shard; i++) vote.loss_sum += self->losses[i];
+    for (int i = 0; i < num_losses; i++) vote.loss_sum += self->losses[i];
     gs_commit_result result;
     GS_TRY(gs_commit_run(&result, self->comm, &vote, deadline));
     self->commit_loss = result.loss;
@@ -145,27 +155,69 @@ static gs_status commit(replica *self, const gs_reduce_result *reduced, gs_deadl
     return gs_ok();
 }
 
+static gs_status begin_step(replica *self, bool active, gs_deadline deadline) {
+    gs_join_round round;
+    if (!self->join) {
+        GS_TRY(gs_buffers_begin(self->buffers, self->comm, deadline));
+        return gs_reducer_begin(self->reducer, self->step);
+    }
+    GS_TRY(gs_join_open(self->join, &round, active, self->step, deadline));
+    GS_TRY(gs_buffers_begin_uneven(self->buffers, &round, self->comm, deadline));
+    GS_TRY(gs_reducer_begin_uneven(self->reducer, self->step, &round));
+    return active ? gs_ok() : gs_join_shadow(self->join, deadline);
+}
+
+// A gradient that was once there stays, as zero, when gradients are zeroed; else it is gone.
+static void note_gradients(replica *self, const gs_reduce_result *reduced) {
+    const int64_t *num_updates = gs_optimizer_num_updates(self->optimizer);
+    for (size_t i = 0; i < self->num_params; i++)
+        self->has_grad[i] = reduced->used[i] || (self->zero_grads && num_updates[i] > 0);
+}
+
 gs_status replica_step(replica *self, const gs_batch *batches, float lr, double grad_clip,
                        replica_check check, void *ctx) {
     gs_deadline deadline = gs_deadline_in_seconds(STEP_SECONDS);
-    GS_TRY(gs_buffers_begin(self->buffers, self->comm, deadline));
-    GS_TRY(gs_reducer_begin(self->reducer, self->step));
-    for (int i = 0; i < self->passes_per_shard; i++) GS_TRY(run_pass(self, &batches[i], i));
+    GS_TRY(begin_step(self, batches != NULL, deadline));
+    for (int i = 0; i < self->passes_per_shard; i++) {
+        self->losses[i] = 0.0;
+        if (batches) GS_TRY(run_pass(self, &batches[i], i));
+    }
     gs_reduce_result reduced;
     GS_TRY(gs_reducer_finish(self->reducer, &reduced, deadline));
     self->grad_norm = reduced.grad_norm;
-    GS_TRY(commit(self, &reduced, deadline));
+    note_gradients(self, &reduced);
+    GS_TRY(commit(self, &reduced, batches != NULL, deadline));
     if (check) GS_TRY(check(ctx, self));
     double scale = 1.0;
     if (grad_clip > 0.0) scale = fmin(1.0, grad_clip / (reduced.grad_norm + 1e-6));
     GS_TRY(gs_optimizer_step(self->optimizer, self->params, gs_reducer_grads(self->reducer),
-                             reduced.used, lr, (float)scale));
+                             self->has_grad, lr, (float)scale));
     gs_buffers_adopt(self->buffers);
     self->step++;
     return gs_ok();
 }
 
+gs_status replica_finish(replica *self) {
+    gs_tensor_view params[REPLICA_MAX_PARAMS], buffers[REPLICA_MAX_PARAMS];
+    void *const *committed = gs_buffers_committed(self->buffers);
+    gs_deadline deadline = gs_deadline_in_seconds(STEP_SECONDS);
+    gs_join_round round;
+    GS_TRY(gs_join_open(self->join, &round, false, self->step, deadline));
+    if (round.num_active)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d still has batches", round.source);
+    for (size_t i = 0; i < self->num_params; i++)
+        params[i] =
+            (gs_tensor_view){self->params[i], gs_param_spec_count(&self->specs[i]), GS_FP32};
+    for (size_t i = 0; i < self->num_buffers; i++)
+        buffers[i] = (gs_tensor_view){committed[i], gs_param_spec_count(&self->buffer_specs[i]),
+                                      self->buffer_specs[i].dtype};
+    return gs_join_finish(self->join,
+                          &(gs_join_state){params, buffers, self->num_params, self->num_buffers},
+                          deadline);
+}
+
 void replica_close(replica *self) {
+    gs_join_destroy(self->join);
     gs_reducer_destroy(self->reducer);
     gs_comm_destroy(self->comm);
     gs_arena_destroy(self->arena);

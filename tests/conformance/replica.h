@@ -5,6 +5,7 @@
 
 #include "gradsync/buffers.h"
 #include "gradsync/commit.h"
+#include "gradsync/join.h"
 #include "gradsync/model.h"
 #include "gradsync/optimizer.h"
 #include "gradsync/reducer.h"
@@ -18,6 +19,9 @@ typedef struct replica_options {
     int passes_per_shard;
     gs_optimizer_options optimizer;
     bool decay_all; // else two-dimensional parameters only
+    bool zero_grads; // a gradient that nobody gave is zero once it has existed; else undefined
+    bool uneven; // ranks may have no batch in a step
+    gs_join_divisor divisor; // then
     uint64_t first_bucket_bytes, bucket_cap_bytes;
 } replica_options;
 
@@ -30,6 +34,8 @@ typedef struct replica {
     gs_reducer *reducer;
     gs_optimizer *optimizer;
     gs_buffers *buffers;
+    gs_join *join; // NULL: every rank has a batch in every step
+    bool zero_grads;
     gs_param_spec specs[REPLICA_MAX_PARAMS];
     const gs_param_spec *buffer_specs;
     size_t num_params, num_buffers;
@@ -38,6 +44,7 @@ typedef struct replica {
     // Of the last step:
     double losses[16]; // of each own micro-batch
     double commit_loss, grad_norm;
+    uint8_t has_grad[REPLICA_MAX_PARAMS]; // on all ranks alike: what the optimizer updates
 } replica;
 
 // What a step asks of its owner between reduction and update; may be NULL.
@@ -51,9 +58,12 @@ GS_NODISCARD gs_status replica_open(replica *self, const replica_options *option
                                     void *ctx);
 // Rank 0's parameters and buffers, everywhere.
 GS_NODISCARD gs_status replica_share(replica *self);
-// One step over `passes_per_shard` batches. grad_clip 0: off.
+// One step over `passes_per_shard` batches; NULL: this rank has none and shadows the others. grad_clip
+// 0: off. Checks that parameters and gradients are the same bits on all ranks.
 GS_NODISCARD gs_status replica_step(replica *self, const gs_batch *batches, float lr,
                                     double grad_clip, replica_check check, void *ctx);
+// With uneven inputs, when no rank has a batch left: the end state.
+GS_NODISCARD gs_status replica_finish(replica *self);
 void replica_close(replica *self);
 
 // Reading the vectors: a tensor as floats (copied: files give no alignment), a setting of the

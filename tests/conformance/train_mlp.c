@@ -1,10 +1,12 @@
-// Kind train-mlp: traces of PyTorch's DistributedDataParallel on an MLP with batch norm. Real
-// processes train with the product's parts and compare every step: losses, averaged gradients,
-// parameters, and each rank's own buffers.
+// Kind train-mlp: traces of PyTorch's DistributedDataParallel on an MLP with batch norm, or on the
+// model branches, of which ranks leave parts unused; with inputs that may end earlier on some
+// ranks. Real processes train with the product's parts and compare every step: losses, averaged
+// gradients and which of them exist, parameters, and each rank's own buffers.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/conformance/branches.h"
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/replica.h"
 #include "tests/conformance/training.h"
@@ -23,7 +25,25 @@ typedef struct trace {
     int num_dims;
     int world_size, steps, accumulate;
     size_t rows;
+    bool has_branches;       // the model is branches
+    const int32_t *used;     // (steps, ranks, 2); NULL: everything
+    const int32_t *defined;  // (steps, parameters): the gradient exists; NULL: always
+    const int32_t *batches;  // of each rank; NULL: one in every step
+    int32_t used_now[2];     // of this rank in this step
 } trace;
+
+static bool is_active(const trace *self, const replica *rank, int64_t step) {
+    return !self->batches || step < self->batches[rank->rank];
+}
+
+// Files give no alignment: copied, and the caller's. NULL when there is no such tensor of `count`.
+static int32_t *read_ints(const gs_safetensors *file, const char *name, size_t count) {
+    const gs_safetensor *tensor = gs_safetensors_find(file, name);
+    if (!tensor || tensor->bytes != count * sizeof(int32_t)) return NULL;
+    int32_t *values = malloc(tensor->bytes + 1);
+    if (values) memcpy(values, tensor->data, tensor->bytes);
+    return values;
+}
 
 static void read_settings(trace *self, const gs_safetensors *file) {
     *self = (trace){.file = file};
@@ -35,10 +55,37 @@ static void read_settings(trace *self, const gs_safetensors *file) {
     const char *dims = gs_safetensors_metadata(file, "dims");
     for (char *end; dims && *dims && self->num_dims < MAX_DIMS; dims = *end ? end + 1 : end)
         self->dims[self->num_dims++] = strtol(dims, &end, 10);
+    const char *model = gs_safetensors_metadata(file, "model");
+    self->has_branches = model && strcmp(model, "branches") == 0;
+}
+
+static gs_status read_unevenness(trace *self, size_t num_params) {
+    size_t steps = (size_t)self->steps, world_size = (size_t)self->world_size;
+    self->used = read_ints(self->file, "used", steps * world_size * 2);
+    self->defined = read_ints(self->file, "grad_defined", steps * num_params);
+    self->batches = read_ints(self->file, "batches", world_size);
+    if (self->has_branches && (!self->used || !self->defined))
+        return gs_error(GS_NOT_FOUND, "no tensors \"used\" and \"grad_defined\"");
+    if (gs_safetensors_find(self->file, "batches") && !self->batches)
+        return gs_error(GS_INVALID_ARGUMENT, "\"batches\" is not one number for each rank");
+    return gs_ok();
+}
+
+static void release_unevenness(trace *self) {
+    free((void *)(uintptr_t)self->used);
+    free((void *)(uintptr_t)self->defined);
+    free((void *)(uintptr_t)self->batches);
 }
 
 static gs_status make_model(void *ctx, gs_model *model, gs_device *device) {
     const trace *self = ctx;
+    if (self->has_branches) {
+        branches_options branches = {.max_rows = self->rows, .used = self->used_now};
+        if (self->num_dims != 4)
+            return gs_error(GS_INVALID_ARGUMENT, "branches: %d dims, wanted 4", self->num_dims);
+        memcpy(branches.dims, self->dims, sizeof branches.dims);
+        return branches_create(model, &branches, device);
+    }
     gs_mlp_options options = {.dims = self->dims,
                               .num_dims = self->num_dims,
                               .batch_norm = true,
@@ -105,18 +152,38 @@ static gs_status compare_state(const replica *rank, const trace *self, const cha
     for (size_t i = 0; i < rank->num_params; i++)
         GS_TRY(compare_slice(rank->params[i], &rank->specs[i], self->file, "param.", step, what,
                              strict));
-    for (size_t i = 0; i < rank->num_buffers; i++)
+    // The trace has no buffers of ranks that had no batch in the step.
+    size_t num_buffers = step && !is_active(self, rank, rank->step - 1) ? 0 : rank->num_buffers;
+    for (size_t i = 0; i < num_buffers; i++)
         GS_TRY(compare_slice(buffers[i], &rank->buffer_specs[i], self->file, "buffer.", own, what,
                              loose));
+    return gs_ok();
+}
+
+static gs_status compare_end(const replica *rank, const trace *self) {
+    void *const *buffers = gs_buffers_committed(rank->buffers);
+    for (size_t i = 0; i < rank->num_params; i++)
+        GS_TRY(compare_slice(rank->params[i], &rank->specs[i], self->file, "final.param.", 0,
+                             "at the end:", strict));
+    for (size_t i = 0; i < rank->num_buffers; i++)
+        GS_TRY(compare_slice(buffers[i], &rank->buffer_specs[i], self->file, "final.buffer.", 0,
+                             "at the end:", loose));
     return gs_ok();
 }
 
 static gs_status compare_gradients(void *ctx, replica *rank) {
     const trace *self = ctx;
     float *const *grads = gs_reducer_grads(rank->reducer);
-    for (size_t i = 0; i < rank->num_params; i++)
-        GS_TRY(compare_slice(grads[i], &rank->specs[i], self->file, "grad.", (size_t)rank->step,
-                             "gradient of", loose));
+    size_t step = (size_t)rank->step;
+    for (size_t i = 0; i < rank->num_params; i++) {
+        bool defined = !self->defined || self->defined[step * rank->num_params + i];
+        if (defined != (rank->has_grad[i] != 0))
+            return gs_error(GS_DATA_LOSS, "gradient of %s is %s", rank->specs[i].name,
+                            defined ? "undefined" : "defined");
+        if (!defined) continue;
+        GS_TRY(compare_slice(grads[i], &rank->specs[i], self->file, "grad.", step, "gradient of",
+                             loose));
+    }
     return gs_ok();
 }
 
@@ -151,8 +218,11 @@ static gs_status run_step(replica *rank, trace *self, float *features, int32_t *
                                    .features = input,
                                    .targets = label};
     }
-    GS_TRY(replica_step(rank, batches, (float)vector_number(self->file, "lr"), 0.0,
-                        compare_gradients, self));
+    size_t use = ((size_t)rank->step * (size_t)self->world_size + (size_t)rank->rank) * 2;
+    if (self->used) memcpy(self->used_now, self->used + use, sizeof self->used_now);
+    const gs_batch *mine = is_active(self, rank, rank->step) ? batches : NULL;
+    GS_TRY(replica_step(rank, mine, (float)vector_number(self->file, "lr"), 0.0, compare_gradients,
+                        self));
     rank->step--;  // losses are those of the step that has just ended
     gs_status status = compare_losses(rank, self);
     rank->step++;
@@ -172,7 +242,9 @@ static gs_status run_trace(replica *rank, trace *self) {
         status = gs_status_prefix(run_step(rank, self, features, labels), "step %d", step);
     free(features);
     free(labels);
-    return status;
+    if (status.code || !self->batches) return status;
+    GS_TRY(replica_finish(rank));
+    return compare_end(rank, self);
 }
 
 gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
@@ -180,45 +252,41 @@ gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
     GS_TRY(gs_safetensors_open(&file, env->arg));
     trace self;
     read_settings(&self, file);
+    const char *zero_grad = gs_safetensors_metadata(file, "zero_grad");
     replica_options options = {
         .env = env,
         .passes_per_shard = self.accumulate,
         .optimizer = read_optimizer(file),
         .decay_all = true,
+        .zero_grads = zero_grad && strcmp(zero_grad, "zero") == 0,
+        .uneven = gs_safetensors_find(file, "batches") != NULL,
+        .divisor = vector_number(file, "divide_by_initial_world_size") != 0.0 ? GS_DIVIDE_BY_INITIAL
+                                                                              : GS_DIVIDE_BY_ACTIVE,
         .first_bucket_bytes = (uint64_t)vector_number(file, "first_bucket_bytes"),
         .bucket_cap_bytes = (uint64_t)vector_number(file, "bucket_cap_bytes"),
     };
     replica rank;
     gs_status status = replica_open(&rank, &options, make_model, &self);
     if (!status.code) {
-        status = run_trace(&rank, &self);
+        status = read_unevenness(&self, rank.num_params);
+        if (!status.code) status = run_trace(&rank, &self);
         replica_close(&rank);
+        release_unevenness(&self);
     }
     gs_safetensors_close(file);
     return status;
-}
-
-// What a file wants that the library does not have yet; NULL: nothing.
-static const char *missing_feature(const gs_safetensors *file) {
-    const char *model = gs_safetensors_metadata(file, "model");
-    if (model && strcmp(model, "branches") == 0) return "model branches";
-    if (gs_safetensors_find(file, "batches")) return "uneven input (join)";
-    return NULL;
 }
 
 static gs_status check_file(conformance *run, const char *path) {
     gs_safetensors *file;
     GS_TRY(gs_safetensors_open(&file, path));
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    const char *missing = missing_feature(file);
     const char *model = gs_safetensors_metadata(file, "model");
     trace self;
     read_settings(&self, file);
-    if (missing)
-        conformance_skip(run, name, missing);
-    else if (!model || strcmp(model, "mlp") != 0 || self.num_dims < 2 || self.world_size < 1 ||
-             self.accumulate > MAX_PASSES || self.steps < 1 || self.rows < 1)
-        conformance_fail(run, name, "not a trace of the model mlp");
+    if (!model || (strcmp(model, "mlp") != 0 && !self.has_branches) || self.num_dims < 2 ||
+        self.world_size < 1 || self.accumulate > MAX_PASSES || self.steps < 1 || self.rows < 1)
+        conformance_fail(run, name, "not a trace of the models mlp or branches");
     else
         conformance_case(
             run, name,

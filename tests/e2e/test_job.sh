@@ -55,7 +55,8 @@ same "$(curl -sS -o /dev/null -w '%{http_code}' -H "If-None-Match: $(curl -sSI "
 
 claim "it wrote a sample, and its logs can be read as text and as records"
 jq -e '.sample | length > 4' <(get "/v1/jobs/$gpt") >/dev/null || fail "sample: $(job_field "$gpt" .sample)"
-curl -fsS "$server/v1/jobs/$gpt/logs?rank=all" | grep -q '^\[r[01] ' || fail "no log line"
+curl -fsS "$server/v1/jobs/$gpt/logs?rank=all" >"$run/lines"
+grep -q '^\[r[01] ' "$run/lines" || fail "no log line"
 curl -fsS -H 'Accept: application/x-ndjson' "$server/v1/jobs/$gpt/logs?rank=all&tail=3" |
   jq -es 'length >= 1 and length <= 3 and all(.[]; .text and (.rank >= 0))' >/dev/null || fail "no log records"
 timeout 20 curl -fsS "$server/v1/jobs/$gpt/logs?follow=true" >/dev/null || fail "following an ended job does not end"
@@ -79,6 +80,21 @@ grep -qi '^Idempotency-Replayed: true' "$run/headers" || fail "not marked as rep
 request POST /v1/jobs "$(mlp_job mlp 41 2)" -H 'Idempotency-Key: key-1'
 same "$status $(body .code)" "422 idempotency_mismatch" "another body under the same key"
 await "$job" succeeded 60
+
+claim "an fp16 job skips what overflows, and its loss scale can be seen"
+submit '{"name":"half","world":{"min":2,"max":2,"threads_per_rank":1},"model":{"kind":"mlp","precision":"fp16","mlp":{"dims":[20,24,5]}},
+  "optimizer":{"lr":0.003,"loss_scale":{"init":1e12}},"reducer":{"wire_dtype":"bf16"},"steps":{"target":60}}'
+await "$job" succeeded 60
+job_field "$job" '.latest.loss_scale > 0 and .latest.loss_scale < 1e9' | grep -q true || fail "loss scale: $(job_field "$job" .latest)"
+get "/v1/jobs/$job/metrics" | jq -e '.totals.skipped_steps >= 10 and .totals.skipped_steps < 40 and .totals.wire_bytes < .totals.payload_bytes' >/dev/null ||
+  fail "skipped steps: $(get "/v1/jobs/$job/metrics" | jq -c .totals)"
+get "/v1/jobs/$job/plan" | jq -e '.total_bytes == ([.buckets[].tensors[].elements] | add) * 4 and
+  all(.buckets[]; .bytes == .tensors[-1].offset_bytes + .tensors[-1].elements * 4)' >/dev/null ||
+  fail "buckets hold fp32: $(get "/v1/jobs/$job/plan")"
+get /metrics >"$run/metrics"
+grep -q "^gradsync_job_loss_scale{.*$job" "$run/metrics" || fail "no gradsync_job_loss_scale"
+grep -Eq "^gradsync_job_skipped_steps_total\{.*$job.*\} [1-9]" "$run/metrics" || fail "no gradsync_job_skipped_steps_total"
+! grep "^gradsync_job_loss_scale{" "$run/metrics" | grep -q "$gpt" || fail "an fp32 job has a loss scale"
 
 claim "wrong specifications are refused with every error"
 request POST /v1/jobs '{"model":{"kind":"mlq"},"steps":{"target":0},"reducer":{"buket_cap_bytes":1}}'
@@ -126,10 +142,102 @@ submit "$(mlp_job endless 100000 2 ',"debug":{"step_delay_ms":5}')"
 wait_for 60 "its steps" step_at_least "$job" 5
 request DELETE "/v1/jobs/$job"
 same "$status $(body .code)" "409 wrong_state" "delete of a running job"
+
+claim "its timeline has every phase and bucket of each rank, and the same steps on all"
+request GET "/v1/jobs/$job/timeline?steps=last:2"
+same "$status" 200 "timeline"
+jq -e '.clock == "shared" and (.missing | length) == 0 and ([.ranks[].rank] == [0, 1]) and
+  ([.ranks[] | [.steps[].step]] | unique | length) == 1 and
+  all(.ranks[].steps[]; ([.phases[].phase] | contains(["data", "forward", "backward", "reduction", "commit", "optimizer"])) and
+    .duration_seconds > 0 and .plan_hash and (.buckets | length) > 0 and
+    all(.buckets[]; .ready_seconds <= .launched_seconds and .launched_seconds <= .finished_seconds and .bytes > 0))' \
+  "$run/body" >/dev/null || fail "timeline: $(head -c 2000 "$run/body")"
+buckets=$(get "/v1/jobs/$job/plan" | jq '.buckets | length')
+request GET "/v1/jobs/$job/timeline?steps=last:3&ranks=1"
+jq -e '[.ranks[].rank] == [1] and (.ranks[0].steps | length) == 3' "$run/body" >/dev/null || fail "one rank: $(head -c 600 "$run/body")"
+request GET "/v1/jobs/$job/timeline?steps=last:0"
+same "$status $(body .code)" "400 bad_parameter" "no steps"
+
+claim "its trace-event file is sorted, disjoint on each lane, and has every bucket once"
+request GET "/v1/jobs/$job/timeline?steps=last:3&format=trace"
+same "$status" 200 "trace"
+grep -qi '^Content-Disposition: attachment; filename="j-' "$run/headers" || fail "the trace is no download"
+jq -e '[.traceEvents[] | select(.ph != "M").ts] as $ts | ($ts | length) > 0 and $ts == ($ts | sort) and $ts[0] >= 0' \
+  "$run/body" >/dev/null || fail "the trace is not sorted"
+jq -e '[.traceEvents[] | select(.ph == "X")] | group_by([.pid, .tid]) | all(.[]; sort_by(.ts) as $l |
+  all(range(1; $l | length); $l[.].dur >= 0 and $l[.].ts >= $l[. - 1].ts + $l[. - 1].dur - 0.001))' \
+  "$run/body" >/dev/null || fail "events overlap on a lane"
+jq -e --argjson buckets "$buckets" '[.traceEvents[] | select(.ph == "X" and .args.bucket != null)] |
+  (group_by([.pid, .args.step]) | length == 6 and all(.[]; ([.[].args.bucket] | sort) == [range($buckets)]))' \
+  "$run/body" >/dev/null || fail "buckets are missing in the trace, or there twice"
+jq -e --arg job "$job" '.otherData.job == $job and (.otherData.plan_hash | startswith("xxh3:")) and
+  ([.traceEvents[] | select(.ph == "i" and .name == "bucket ready")] | length) ==
+  ([.traceEvents[] | select(.ph == "s")] | length)' "$run/body" >/dev/null || fail "trace: $(tail -c 600 "$run/body")"
+
+claim "its diagnosis has a verdict, a sentence with numbers and findings with suggestions"
+wait_for 60 "more steps" step_at_least "$job" 60
+request GET "/v1/jobs/$job/diagnosis"
+same "$status" 200 "diagnosis"
+jq -e '(.verdict | IN("compute", "communication", "data", "straggler", "checkpoint", "healthy")) and
+  (.summary | test("[0-9]+ (%|us|ms|s)")) and all(.findings[]; .kind and .detail and .suggest)' "$run/body" >/dev/null ||
+  fail "diagnosis: $(cat "$run/body")"
+get /metrics >"$run/metrics"
+for family in gradsync_rank_straggler gradsync_job_goodput_ratio gradsync_job_lost_seconds_total \
+  gradsync_reduce_queue_seconds_count gradsync_bucket_ready_position gradsync_grad_copy_seconds_total; do
+  grep -q "^$family{job_id=\"$job\"" "$run/metrics" || fail "no $family in /metrics"
+done
+
+claim "recording can be switched off and on while it runs"
+request POST "/v1/jobs/$job/tracing?on=false"
+same "$status $(body .ranks_told)" "202 2" "tracing off"
+request POST "/v1/jobs/$job/tracing?on=true"
+same "$status $(body .on)" "202 true" "tracing on"
 request POST "/v1/jobs/$job/stop" '{"mode":"graceful"}'
 same "$status" 202 "stop"
 await "$job" cancelled 60
 get "/v1/jobs/$job/checkpoints" | jq -e '.items | length >= 1' >/dev/null || fail "no checkpoint on stop"
+
+claim "an ended job shows the last steps that its ranks left behind"
+request GET "/v1/jobs/$job/timeline"
+jq -e --argjson step "$(job_field "$job" .progress.step)" '[.ranks[] | .steps[-1].step] == [$step - 1, $step - 1]' "$run/body" >/dev/null ||
+  fail "timeline of an ended job: $(head -c 600 "$run/body")"
+request GET "/v1/jobs/$job/diagnosis"
+same "$(body .verdict)" not_running "verdict of an ended job"
+
+claim "a job that fails is diagnosed at the step where it failed"
+submit '{"name":"diverges","world":{"min":2,"max":2,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[32,64,10]}},
+  "data":{"kind":"synthetic","micro_batch":4},"optimizer":{"kind":"sgd","lr":1000},"steps":{"target":3000}}'
+await "$job" failed 60
+request GET "/v1/jobs/$job/diagnosis"
+same "$(body .verdict)" failed "verdict"
+step=$(job_field "$job" .progress.step)
+[ "$step" -ge 100 ] || fail "failed at step $step"
+jq -e --arg at "failed at step $step:" '(.summary | startswith($at)) and any(.findings[]; .kind == "skipped_steps")' "$run/body" >/dev/null ||
+  fail "diagnosis: $(cat "$run/body")"
+
+claim "ranks of two replicas each train on threads of their own"
+submit '{"name":"replicas","world":{"min":2,"max":2,"threads_per_rank":2,"replicas_per_process":2},
+  "model":{"kind":"gpt2","gpt2":{"layers":2,"heads":2,"channels":32,"context":16,"vocab":64,"layer_drop":0.2}},
+  "data":{"kind":"synthetic","micro_batch":2},"optimizer":{"lr":0.003},"steps":{"target":40},
+  "reducer":{"first_bucket_bytes":4096,"bucket_cap_bytes":[16384]},"debug":{"step_delay_ms":50}}'
+same "$(job_field "$job" .spec.logical_shards)" 4 "shards of two ranks with two replicas each"
+wait_for 60 "its first steps" step_at_least "$job" 2
+for pid in $(trainer_pids "$job"); do
+  grep -qx replica-1 "/proc/$pid/task"/*/comm || fail "process $pid has no thread replica-1"
+done
+await "$job" succeeded 60
+request GET "/v1/jobs/$job/series?name=loss&max_points=100"
+jq -e '.series[0].points | first[1] - last[1] > 0.3' "$run/body" >/dev/null || fail "loss: $(head -c 400 "$run/body")"
+
+claim "a job whose embedding travels as rows, with layers left out, learns and says what it is"
+submit '{"name":"rows","world":{"min":2,"max":2,"threads_per_rank":1},
+  "model":{"kind":"gpt2","gpt2":{"layers":3,"heads":2,"channels":32,"context":16,"vocab":512,"layer_drop":0.2}},
+  "data":{"kind":"synthetic","micro_batch":2},"optimizer":{"lr":0.003},"steps":{"target":40},
+  "reducer":{"sparse_embedding":"owner","first_bucket_bytes":4096,"bucket_cap_bytes":[16384],"check_replicas_every_steps":5}}'
+await "$job" succeeded 60
+same "$(job_field "$job" .spec.reducer.sparse_embedding)" owner "how the embedding travels"
+request GET "/v1/jobs/$job/series?name=loss&max_points=100"
+jq -e '.series[0].points | first[1] - last[1] > 0.3' "$run/body" >/dev/null || fail "loss: $(head -c 400 "$run/body")"
 
 claim "a port in use and a data directory in use have their exit codes"
 code=0

@@ -37,7 +37,7 @@ static const message trainer_messages[] = {
     {GS_EXCHANGE, "{\"generation\":%G,\"tag\":\"t\",\"rank\":0,\"bytes\":\"AAAA\"}"},
     {GS_COMM_UP, "{\"generation\":%G,\"seconds\":0.1,\"backend\":\"shm\",\"reason\":\"\",\"algorithm\":\"flat\"}"},
     {GS_STEP, "{\"generation\":%G,\"rank\":0,\"step\":4,\"loss\":1.5,\"grad_norm\":1,\"lr\":0.1,\"step_seconds\":0.1,"
-              "\"wait_seconds\":0.1,\"buckets\":[{\"index\":0,\"bytes\":4,\"ready_seconds\":0.1}],"
+              "\"wait_seconds\":0.1,\"waits\":[[4,0.1,0.1,0.1,0.1,0.1]],\"buckets\":[{\"index\":0,\"bytes\":4,\"ready_seconds\":0.1}],"
               "\"totals\":{\"steps\":4,\"payload_bytes\":1,\"phases\":{\"data\":1}},"
               "\"step_histogram\":{\"counts\":[1,2],\"sum\":1},\"history\":[{\"step\":4,\"loss\":1}],"
               "\"eval\":{\"step\":4,\"loss\":1,\"batches\":2}}"},
@@ -45,6 +45,7 @@ static const message trainer_messages[] = {
     {GS_SETTLE, "{\"generation\":%G,\"rank\":0,\"applied_step\":4,\"complete\":true,\"state_digest\":\"s\"}"},
     {GS_CHECKPOINTED, "{\"step\":4,\"directory\":\"step-4\",\"bytes\":4,\"seconds\":0.1,\"files\":[{\"name\":\"a\",\"bytes\":4,"
                       "\"digest\":\"xxh3:0\"}],\"manifest_digest\":\"xxh3:0\",\"world_size\":2,\"samples\":4,\"reason\":\"x\"}"},
+    {GS_TIMELINE, "{\"request\":0,\"generation\":%G,\"more\":false,\"steps\":[{\"step\":4}]}"},
     {GS_BYE, "{\"generation\":%G,\"rank\":0,\"applied_step\":4,\"reason\":\"error\",\"exit_code\":70,\"class\":\"system\","
              "\"error\":\"e\",\"hint\":\"h\",\"sample\":\"s\",\"state_digest\":\"s\"}"},
 };
@@ -75,6 +76,8 @@ static const message api_messages[] = {
     {GS_LIST_WORKERS, "{}"},
     {GS_PREVIEW_PLAN, "{\"tensors\":[{\"name\":\"a\",\"elements\":4,\"dtype\":\"fp32\",\"device\":\"cpu\"}],"
                       "\"limits_bytes\":[4],\"reverse\":true}"},
+    {GS_GET_JOB_DIAGNOSIS, "{\"job\":\"%J\"}"},
+    {GS_TRACE_JOB, "{\"job\":\"%J\",\"on\":true}"},
     {GS_GET_HEALTH, "{}"},
     {GS_GET_SYSTEM, "{}"},
 };

@@ -16,6 +16,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
+#include "worker/manifest.h"
 
 #define WORLD 3
 #define STEPS 14
@@ -23,11 +24,11 @@
 static const char spec_format[] =
     "{\"name\":\"transaction\",\"exact\":true,\"logical_shards\":4,"
     "\"world\":{\"min\":1,\"max\":4},"
-    "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[160,192,64,5],\"batch_norm\":\"local\"}},"
+    "\"model\":{\"kind\":\"mlp\",%s\"mlp\":{\"dims\":[160,192,64,5],\"batch_norm\":\"local\"}},"
     "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":6,\"global_batch\":48},"
-    "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003,\"grad_clip_norm\":1},"
+    "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003,\"grad_clip_norm\":1%s},"
     "\"reducer\":{\"first_bucket_bytes\":1024,\"bucket_cap_bytes\":4096,\"timeout_seconds\":%d},"
-    "\"steps\":{\"target\":%d}}";
+    "\"debug\":{\"step_delay_ms\":%d},\"steps\":{\"target\":%d}}";
 
 // Places where a rank may die, and the pass that triggers: somewhere behind the first steps.
 typedef struct named_place {
@@ -47,16 +48,40 @@ static const named_place places[] = {
     {"step.committed", 6, true},      {"step.applied", 6, true},
 };
 
+// fp16: steps 0 and 1 overflow, every third good one lets the scale grow. What a step changes is then the
+// loss scale, too, and also where it is skipped.
+static const char fp16_model[] = "\"precision\":\"fp16\",";
+static const char fp16_optimizer[] =
+    ",\"loss_scale\":{\"init\":16777216,\"growth_interval\":3,\"backoff_factor\":0.0625}";
+
+static const char *model_members = "", *optimizer_members = "";
+static int step_delay_ms;
 static gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
+static int64_t undisturbed_skipped;
 
 static char *make_spec(int timeout_seconds) {
     char *spec = NULL;
-    if (asprintf(&spec, spec_format, timeout_seconds, STEPS) < 0) abort();
+    if (asprintf(&spec, spec_format, model_members, optimizer_members, timeout_seconds, step_delay_ms,
+                 STEPS) < 0)
+        abort();
     return spec;
 }
 
 static void assert_ok(gs_status status) {
     if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
+}
+
+// Steps without an update, as the run's last checkpoint says.
+static int64_t read_skipped(const char *dir) {
+    char path[700], *checkpoint = trainer_rank_checkpoint(dir);
+    gs_json *manifest = NULL;
+    if (!checkpoint) return -1;
+    snprintf(path, sizeof path, "%s/MANIFEST.json", checkpoint);
+    free(checkpoint);
+    if (gs_manifest_read(&manifest, path).code) return -1;
+    int64_t skipped = gs_json_int_or(gs_json_get(manifest, "position"), "skipped_steps", -1);
+    gs_json_release(manifest);
+    return skipped;
 }
 
 static int train_undisturbed(void **state) {
@@ -66,6 +91,7 @@ static int train_undisturbed(void **state) {
     gs_status status = gs_ranks_run("train", WORLD, arg, gs_deadline_in_seconds(120));
     if (status.code) fprintf(stderr, "undisturbed run: %s\n", status.message);
     bool same = trainer_rank_read_record(undisturbed, dir, 0, problem);
+    undisturbed_skipped = read_skipped(dir);
     gs_temp_dir_remove(dir);
     free(arg);
     free(spec);
@@ -177,6 +203,37 @@ static void survivors_of_a_killed_rank_0_hold_a_step_boundary(void **state) {
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) kill_at(&places[i], 0);
 }
 
+// Killed in the second step, which is skipped, and in the sixth, in which the scale grows or not.
+static void survivors_of_an_fp16_run_hold_the_loss_scale_of_the_step(void **state) {
+    static const named_place fp16_places[] = {
+        {"step.backward", 3, false},   {"reducer.complete", 2, false}, {"commit.enter", 2, false},
+        {"step.committed", 2, true},   {"step.applied", 2, true},      {"reducer.complete", 6, false},
+        {"commit.leave", 6, true},     {"step.applied", 6, true}};
+    model_members = fp16_model;
+    optimizer_members = fp16_optimizer;
+    assert_int_equal(train_undisturbed(state), 0);
+    print_message("  %d steps of %d are skipped\n", (int)undisturbed_skipped, STEPS);
+    assert_true(undisturbed_skipped >= 2 && undisturbed_skipped <= STEPS / 2);
+    for (size_t i = 0; i < sizeof fp16_places / sizeof fp16_places[0]; i++)
+        kill_at(&fp16_places[i], (int)(i % 2));
+    model_members = optimizer_members = "";
+    assert_int_equal(train_undisturbed(state), 0);
+}
+
+// The order is known after the first step; with pauses between steps the new plan comes long before the last.
+// Killed while it waits (the vote is cast in commit), where it begins and where it has begun.
+static void survivors_of_a_rank_killed_while_plans_change_lose_nothing(void **state) {
+    (void)state;
+    static const named_place change_places[] = {{"commit.enter", 2, false}, {"step.applied", 2, true},
+                                                {"plan.switch", 1, false},  {"plan.switched", 1, false}};
+    step_delay_ms = 10;
+    for (size_t i = 0; i < sizeof change_places / sizeof change_places[0]; i++) {
+        kill_at(&change_places[i], 1);
+        kill_at(&change_places[i], 0);
+    }
+    step_delay_ms = 0;
+}
+
 static void a_frozen_rank_is_named_and_left_behind(void **state) {
     (void)state;
     char *spec = make_spec(2), *dir = gs_temp_dir_make();
@@ -209,6 +266,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(survivors_of_a_killed_rank_hold_a_step_boundary),
         cmocka_unit_test(survivors_of_a_killed_rank_0_hold_a_step_boundary),
+        cmocka_unit_test(survivors_of_an_fp16_run_hold_the_loss_scale_of_the_step),
+        cmocka_unit_test(survivors_of_a_rank_killed_while_plans_change_lose_nothing),
         cmocka_unit_test(a_frozen_rank_is_named_and_left_behind),
     };
     return cmocka_run_group_tests(tests, train_undisturbed, NULL);

@@ -126,7 +126,7 @@ static gs_status body_overlap(const gs_rank_env *env) {
     GS_TRY(grad_rank_open(&rank, &model, env, NULL, soon()));
     GS_TRY(gs_reducer_begin(rank.reducer, 0));
     gs_reducer_pass pass;
-    GS_TRY(gs_reducer_begin_pass(rank.reducer, &pass));
+    GS_TRY(gs_reducer_begin_pass(rank.reducer, &pass, 1));
     grad_case_write(&model, pass.grads[1], 1, 0, pass.shard, 0, false);
     GS_TRY(gs_reducer_mark_ready(rank.reducer, 1));
 
@@ -144,7 +144,7 @@ static gs_status body_overlap(const gs_rank_env *env) {
     GS_TRY(status);
     grad_case_write(&model, pass.grads[0], 0, 0, pass.shard, 0, false);
     GS_TRY(gs_reducer_mark_ready(rank.reducer, 0));
-    GS_TRY(gs_reducer_end_pass(rank.reducer, 1));
+    GS_TRY(gs_reducer_end_pass(rank.reducer));
     gs_reduce_result result;
     GS_TRY(gs_reducer_finish(rank.reducer, &result, soon()));
     if (result.samples != env->world_size) return gs_error(GS_INTERNAL, "samples are wrong");
@@ -160,13 +160,13 @@ static gs_status run_many_buckets(const gs_rank_env *env, gs_reducer *reducer) {
     for (int64_t step = 0; step < 3; step++) {
         gs_reducer_pass pass;
         GS_TRY(gs_reducer_begin(reducer, step));
-        GS_TRY(gs_reducer_begin_pass(reducer, &pass));
+        GS_TRY(gs_reducer_begin_pass(reducer, &pass, 1));
         for (size_t p = 0; p < NUM_PARAMS; p++) {
             for (int i = 0; i < 3; i++) pass.grads[p][i] = (float)(p + (size_t)env->rank);
             GS_TRY(gs_reducer_mark_ready(reducer, p));
         }
         gs_reduce_result result;
-        GS_TRY(gs_reducer_end_pass(reducer, 1));
+        GS_TRY(gs_reducer_end_pass(reducer));
         GS_TRY(gs_reducer_finish(reducer, &result, soon()));
         for (size_t p = 0; p < NUM_PARAMS; p++) {
             float expected = (float)p + 0.5f * (float)(env->world_size - 1);

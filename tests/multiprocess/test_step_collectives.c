@@ -10,10 +10,12 @@
 
 #include <cmocka.h>
 
+#include "core/plan_policy.h"
 #include "core/random.h"
 #include "gradsync/buffers.h"
 #include "gradsync/coalesce.h"
 #include "gradsync/commit.h"
+#include "gradsync/ready_order.h"
 #include "tests/support/ranks.h"
 
 #define MAX_WORLD 5
@@ -31,18 +33,23 @@ typedef struct rank_side {
     gs_comm *comm;
 } rank_side;
 
-static gs_status open_side_with(rank_side *side, const gs_rank_env *env, gs_helper_thread helper) {
-    GS_TRY(gs_device_open(&side->device, "cpu", &(gs_device_options){0}));
-    return gs_comm_create(&side->comm,
+static gs_status join_generation(gs_comm **comm, const rank_side *side, const gs_rank_env *env,
+                                 uint32_t generation, gs_helper_thread helper) {
+    return gs_comm_create(comm,
                           &(gs_comm_options){.backend = "shm",
                                              .rank = env->rank,
                                              .world_size = env->world_size,
-                                             .generation = 3,
+                                             .generation = generation,
                                              .exchange = gs_rank_exchange,
                                              .exchange_ctx = env->exchange,
                                              .device = side->device,
                                              .helper = helper},
                           soon());
+}
+
+static gs_status open_side_with(rank_side *side, const gs_rank_env *env, gs_helper_thread helper) {
+    GS_TRY(gs_device_open(&side->device, "cpu", &(gs_device_options){0}));
+    return join_generation(&side->comm, side, env, 3, helper);
 }
 
 static gs_status open_side(rank_side *side, const gs_rank_env *env) {
@@ -96,6 +103,52 @@ static gs_status body_commit(const gs_rank_env *env) {
     return gs_ok();
 }
 
+// None, one of two ranks, another, all: only the last is agreement, and all ranks see it alike.
+static gs_status body_commit_plans(const gs_rank_env *env) {
+    rank_side side;
+    GS_TRY(open_side(&side, env));
+    const uint64_t held[][2] = {{0, 0}, {9, 0}, {0, 9}, {9, 8}, {9, 9 + (UINT64_C(1) << 32)}, {9, 9}};
+    enum { NUM_STEPS = sizeof held / sizeof held[0] };
+    for (int i = 0; i < NUM_STEPS; i++) {
+        gs_commit_vote vote = {.step = i,
+                               .generation = 3,
+                               .plan_digest = 17,
+                               .next_plan_digest = held[i][env->rank == 1]};
+        gs_commit_result result;
+        GS_TRY(gs_commit_run(&result, side.comm, &vote, soon()));
+        if (result.switches_plan != (i == NUM_STEPS - 1))
+            return gs_error(GS_INTERNAL, "step %d: switches is %d", i, result.switches_plan);
+    }
+    close_side(&side);
+    return gs_ok();
+}
+
+// Without a coordinator: rank 0's order is everybody's, and so is the plan along it.
+static gs_status body_share_order(const gs_rank_env *env) {
+    enum { NUM_PARAMS = 500 };
+    static gs_param_spec params[NUM_PARAMS];
+    size_t order[NUM_PARAMS];
+    rank_side side;
+    GS_TRY(open_side(&side, env));
+    for (size_t i = 0; i < NUM_PARAMS; i++) {
+        params[i] = gs_param_spec_make(i % 3 ? GS_FP32 : GS_FP64, 10 + (int64_t)i, 0, "p%zu", i);
+        order[i] = (i * 7 + (size_t)env->rank) % NUM_PARAMS;
+    }
+    GS_TRY(gs_ready_order_share(order, NUM_PARAMS, side.comm, soon()));
+    for (size_t i = 0; i < NUM_PARAMS; i++) {
+        if (order[i] != i * 7 % NUM_PARAMS) return gs_error(GS_INTERNAL, "order[%zu] is %zu", i, order[i]);
+    }
+    gs_bucket_plan plan;
+    gs_plan_policy policy = {.first_bytes = 1000, .caps_bytes = {9000}, .num_caps = 1};
+    GS_TRY(gs_plan_policy_apply(&plan, &policy, params, NUM_PARAMS, order));
+    gs_commit_vote vote = {.plan_digest = gs_digest_fold(gs_bucket_plan_digest(&plan))};
+    gs_commit_result result;
+    gs_status status = gs_commit_run(&result, side.comm, &vote, soon());
+    gs_bucket_plan_release(&plan);
+    close_side(&side);
+    return status;
+}
+
 static gs_status body_commit_differs(const gs_rank_env *env) {
     rank_side side;
     GS_TRY(open_side(&side, env));
@@ -115,6 +168,18 @@ static void commit_counts_votes_of_all_ranks(void **state) {
     (void)state;
     for (int world = 2; world <= MAX_WORLD; world++)
         assert_ok(gs_ranks_run("commit", world, "", soon()));
+}
+
+static void ranks_with_other_plans_that_wait_never_switch(void **state) {
+    (void)state;
+    for (int world_size = 2; world_size <= 4; world_size++)
+        assert_ok(gs_ranks_run("commit_plans", world_size, "", gs_deadline_in_seconds(60)));
+}
+
+static void the_order_of_rank_0_decides_the_plan(void **state) {
+    (void)state;
+    for (int world_size = 1; world_size <= 4; world_size++)
+        assert_ok(gs_ranks_run("share_order", world_size, "", gs_deadline_in_seconds(60)));
 }
 
 static void commit_names_rank_and_field_that_differ(void **state) {
@@ -167,6 +232,186 @@ static gs_status body_buffers(const gs_rank_env *env) {
     gs_buffers_destroy(buffers);
     close_side(&side);
     return gs_ok();
+}
+
+static gs_status count_collectives(uint64_t *num_posted, gs_comm *comm) {
+    gs_work work;
+    GS_TRY(gs_comm_post(comm, &work, &(gs_collective){.kind = GS_BARRIER, .bucket = -1}));
+    *num_posted = work.sequence;
+    return gs_comm_wait(comm, work, soon());
+}
+
+// One step whose passes add rank + 1; `begins` collectives are to be posted before its passes.
+static gs_status run_counted_step(gs_buffers *buffers, gs_comm *comm, int source, bool shares,
+                                  uint64_t begins) {
+    const void *const *from;
+    void *const *to;
+    uint64_t before, after;
+    int rank = gs_comm_rank(comm);
+    gs_join_round round = {
+        .num_active = gs_comm_world_size(comm), .source = source, .active = true};
+    GS_TRY(count_collectives(&before, comm));
+    GS_TRY(gs_buffers_begin_uneven(buffers, &round, comm, soon()));
+    GS_TRY(count_collectives(&after, comm));
+    if (after - before - 1 != begins)
+        return gs_error(GS_INTERNAL, "begin posts %llu collectives, wanted %llu",
+                        (unsigned long long)(after - before - 1), (unsigned long long)begins);
+    gs_buffers_pass(buffers, rank, true, &from, &to);
+    ((float *)to[0])[4] = ((const float *)from[0])[4] + (float)(rank + 1);
+    gs_buffers_end_pass(buffers);
+    if (shares) GS_TRY(gs_buffers_share(buffers, comm, soon()));
+    gs_buffers_adopt(buffers);
+    return gs_ok();
+}
+
+static gs_status expect(const gs_buffers *buffers, float wanted) {
+    float value = ((const float *)gs_buffers_committed(buffers)[0])[4];
+    if (value == wanted) return gs_ok();
+    return gs_error(GS_INTERNAL, "committed %g, wanted %g", (double)value, (double)wanted);
+}
+
+// The last rank is another process in the second generation: it holds what nobody else does.
+static gs_status body_common_buffers(const gs_rank_env *env) {
+    rank_side side;
+    gs_comm *next;
+    gs_param_spec spec = gs_param_spec_make(GS_FP32, 5, 0, "bn.running_var");
+    gs_buffers *buffers;
+    int last = env->world_size - 1;
+    GS_TRY(open_side(&side, env));
+    GS_TRY(gs_buffers_create(&buffers, &spec, 1, GS_BUFFERS_BROADCAST, false, side.device));
+    GS_TRY(run_counted_step(buffers, side.comm, 0, true, 1));
+    GS_TRY(expect(buffers, 1));
+    GS_TRY(run_counted_step(buffers, side.comm, last, true, 0));
+    GS_TRY(run_counted_step(buffers, side.comm, 0, false, 0));
+    GS_TRY(expect(buffers, (float)(2 + last + env->rank + 1)));
+    GS_TRY(run_counted_step(buffers, side.comm, 0, true, 1));
+    GS_TRY(expect(buffers, (float)(4 + last)));
+
+    GS_TRY(join_generation(&next, &side, env, 4, GS_HELPER_AUTO));
+    if (env->rank == last) {
+        gs_buffers_destroy(buffers);
+        GS_TRY(gs_buffers_create(&buffers, &spec, 1, GS_BUFFERS_BROADCAST, false, side.device));
+    }
+    // A step that is not applied makes nothing common.
+    GS_TRY(gs_buffers_begin(buffers, next, soon()));
+    GS_TRY(gs_buffers_share(buffers, next, soon()));
+    GS_TRY(run_counted_step(buffers, next, 0, true, 1));
+    GS_TRY(expect(buffers, (float)(5 + last)));
+    GS_TRY(run_counted_step(buffers, next, 0, true, 0));
+    gs_buffers_destroy(buffers);
+    gs_comm_destroy(next);
+    close_side(&side);
+    return gs_ok();
+}
+
+static void buffers_that_are_the_same_everywhere_are_not_sent_again(void **state) {
+    (void)state;
+    for (int world = 2; world <= MAX_WORLD; world++)
+        assert_ok(gs_ranks_run("common_buffers", world, "", soon()));
+}
+
+// Three ranks, the last one without data: an average is over two, a broadcast is the second one's.
+static gs_status body_uneven_buffers(const gs_rank_env *env) {
+    bool averages = strcmp(env->arg, "average") == 0;
+    rank_side side;
+    GS_TRY(open_side(&side, env));
+    const gs_param_spec specs[] = {gs_param_spec_make(GS_I64, 0, 0, "bn.num_batches_tracked"),
+                                   gs_param_spec_make(GS_FP32, 5, 0, "bn.running_var"),
+                                   gs_param_spec_make(GS_FP64, 3, 0, "total")};
+    gs_buffers *buffers;
+    GS_TRY(gs_buffers_create(&buffers, specs, 3,
+                             averages ? GS_BUFFERS_AVERAGE : GS_BUFFERS_BROADCAST, false,
+                             side.device));
+    void *const *committed = gs_buffers_committed(buffers);
+    gs_join_round round = {.num_active = 2, .source = 1, .active = env->rank < 2};
+    for (int step = 0; step < 3; step++) {
+        const void *const *from;
+        void *const *to;
+        double before = *(const double *)committed[2];
+        GS_TRY(gs_buffers_begin_uneven(buffers, &round, side.comm, soon()));
+        if (round.active) {
+            gs_buffers_pass(buffers, env->rank, true, &from, &to);
+            *(int64_t *)to[0] += 1 + env->rank;
+            ((float *)to[1])[4] += (float)(1 + 2 * env->rank);
+            *(double *)to[2] += 1 + 2 * env->rank;
+            gs_buffers_end_pass(buffers);
+        }
+        GS_TRY(gs_buffers_share(buffers, side.comm, soon()));
+        if (*(const double *)committed[2] != before)
+            return gs_error(GS_INTERNAL, "step %d: committed before the commit", step);
+        gs_buffers_adopt(buffers);
+        int each = averages ? 2 : 3, wanted = (step + 1) * each;
+        if (*(const int64_t *)committed[0] != (step + 1) * 2 ||
+            ((const float *)committed[1])[4] != (float)wanted ||
+            *(const double *)committed[2] != (double)wanted)
+            return gs_error(GS_INTERNAL, "step %d: %lld %g %g, wanted %d", step,
+                            (long long)*(const int64_t *)committed[0],
+                            (double)((const float *)committed[1])[4],
+                            *(const double *)committed[2], wanted);
+    }
+    gs_buffers_destroy(buffers);
+    close_side(&side);
+    return gs_ok();
+}
+
+// A hook of the user's own: the largest value of any rank, wherever there was data.
+static gs_status take_largest(void *ctx, void *const *values, const gs_param_spec *specs,
+                              size_t num_buffers, const gs_join_round *round, gs_comm *comm,
+                              gs_deadline deadline) {
+    int *calls = ctx;
+    ++*calls;
+    if (round->num_active != 2 || num_buffers != 1)
+        return gs_error(GS_INTERNAL, "%d active ranks, %zu buffers", round->num_active, num_buffers);
+    return gs_comm_run(comm,
+                       &(gs_collective){.kind = GS_ALLREDUCE,
+                                        .send = values[0],
+                                        .recv = values[0],
+                                        .count = gs_param_spec_count(&specs[0]),
+                                        .dtype = GS_FP32,
+                                        .op = GS_OP_MAX,
+                                        .bucket = -1},
+                       deadline);
+}
+
+// In the original buffer hooks are not supported in a join.
+static gs_status body_hooked_buffers(const gs_rank_env *env) {
+    int calls = 0;
+    rank_side side;
+    GS_TRY(open_side(&side, env));
+    const gs_param_spec spec = gs_param_spec_make(GS_FP32, 5, 0, "bn.running_var");
+    gs_buffers *buffers;
+    GS_TRY(gs_buffers_create(&buffers, &spec, 1, GS_BUFFERS_BROADCAST, false, side.device));
+    gs_buffers_set_hook(buffers, &(gs_buffers_hook){.run = take_largest, .ctx = &calls});
+    gs_join_round round = {.num_active = 2, .source = 2, .active = env->rank != 1};
+    for (int step = 0; step < 3; step++) {
+        const void *const *from;
+        void *const *to;
+        GS_TRY(gs_buffers_begin_uneven(buffers, &round, side.comm, soon()));
+        if (round.active) {
+            gs_buffers_pass(buffers, env->rank, true, &from, &to);
+            ((float *)to[0])[3] += (float)(5 - env->rank);
+            gs_buffers_end_pass(buffers);
+        }
+        GS_TRY(gs_buffers_share(buffers, side.comm, soon()));
+        gs_buffers_adopt(buffers);
+        float value = ((const float *)gs_buffers_committed(buffers)[0])[3];
+        if (value != (float)(5 * (step + 1)) || calls != step + 1)
+            return gs_error(GS_INTERNAL, "step %d: %g after %d calls", step, (double)value, calls);
+    }
+    gs_buffers_destroy(buffers);
+    close_side(&side);
+    return gs_ok();
+}
+
+static void buffer_hook_runs_on_ranks_without_data_too(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("hooked_buffers", 3, "", soon()));
+}
+
+static void buffers_of_ranks_without_data_do_not_count(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("uneven_buffers", 3, "average", soon()));
+    assert_ok(gs_ranks_run("uneven_buffers", 3, "broadcast", soon()));
 }
 
 static void buffers_come_from_rank_0_at_each_step(void **state) {
@@ -268,10 +513,12 @@ static gs_status body_broken_broadcast(const gs_rank_env *env) {
     char *memory = calloc(NUM_TENSORS, BYTES + 64);
     for (size_t i = 0; i < NUM_TENSORS; i++)
         views[i] = (gs_tensor_view){memory + i * (BYTES + 64), BYTES, GS_U8};
-    GS_TRY(gs_comm_run(side.comm, &(gs_collective){.kind = GS_BARRIER}, soon()));
-    gs_status status = gs_coalesced_broadcast(
-        side.comm, views, NUM_TENSORS, 0, 0,
-        gs_deadline_in_ns(env->rank ? 20 * GS_NS_PER_SEC : atoi(env->arg) * GS_NS_PER_MS));
+    // Rank 0 may have given up before rank 1 is out of the barrier.
+    gs_status status = gs_comm_run(side.comm, &(gs_collective){.kind = GS_BARRIER}, soon());
+    if (!status.code)
+        status = gs_coalesced_broadcast(
+            side.comm, views, NUM_TENSORS, 0, 0,
+            gs_deadline_in_ns(env->rank ? 20 * GS_NS_PER_SEC : atoi(env->arg) * GS_NS_PER_MS));
     free(memory);
     close_side(&side);
     if (status.code && status.code != GS_DEADLINE_EXCEEDED && status.code != GS_ABORTED)
@@ -290,8 +537,13 @@ static void broadcast_may_end_at_any_time(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"commit", body_commit},
+                                          {"commit_plans", body_commit_plans},
+                                          {"share_order", body_share_order},
                                           {"commit_differs", body_commit_differs},
                                           {"buffers", body_buffers},
+                                          {"common_buffers", body_common_buffers},
+                                          {"uneven_buffers", body_uneven_buffers},
+                                          {"hooked_buffers", body_hooked_buffers},
                                           {"broadcast", body_broadcast},
                                           {"late", body_late},
                                           {"broken_broadcast", body_broken_broadcast},
@@ -300,8 +552,13 @@ int main(int argc, char **argv) {
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(commit_counts_votes_of_all_ranks),
+        cmocka_unit_test(ranks_with_other_plans_that_wait_never_switch),
+        cmocka_unit_test(the_order_of_rank_0_decides_the_plan),
         cmocka_unit_test(commit_names_rank_and_field_that_differ),
+        cmocka_unit_test(buffers_of_ranks_without_data_do_not_count),
+        cmocka_unit_test(buffer_hook_runs_on_ranks_without_data_too),
         cmocka_unit_test(buffers_come_from_rank_0_at_each_step),
+        cmocka_unit_test(buffers_that_are_the_same_everywhere_are_not_sent_again),
         cmocka_unit_test(coalesced_broadcast_brings_the_roots_tensors),
         cmocka_unit_test(memory_of_a_collective_that_timed_out_is_left_alone),
         cmocka_unit_test(broadcast_may_end_at_any_time),

@@ -11,6 +11,7 @@
 #include "core/thread.h"
 #include "coordinator/job_id.h"
 #include "rpc/job_spec.h"
+#include "rpc/param_page.h"
 
 #define MAX_SLOTS 8
 #define CALL_MS 20000
@@ -25,6 +26,9 @@ typedef struct fake_trainer {
     uint64_t incarnation, launch_token;
     int64_t applied_step, target, last_step_ns;
     uint32_t generation;
+    uint64_t plan, next_plan;  // folded digests
+    int64_t plan_step;
+    int told_order;
     bool training, ended, reported, aborted;
     int exit_code, signal;
     atomic_bool killed, done;
@@ -39,21 +43,12 @@ struct gs_fake_worker {
     int slots, step_ms;
     uint64_t incarnation;
     gs_fake_faults *faults;
+    gs_fake_plans *plans;
     fake_trainer *trainers[MAX_SLOTS];
     _Atomic int64_t longest_gap_ns;
 };
 
 static gs_deadline call_deadline(void) { return gs_deadline_in_ms(CALL_MS); }
-
-static void add_param(gs_json *params, const char *name, int64_t rows, int64_t cols) {
-    gs_json *entry = gs_json_new_array(), *shape = gs_json_new_array();
-    gs_json_push(shape, gs_json_new_int(rows));
-    gs_json_push(shape, gs_json_new_int(cols));
-    gs_json_push(entry, gs_json_new_string(name));
-    gs_json_push(entry, gs_json_new_string("fp32"));
-    gs_json_push(entry, shape);
-    gs_json_push(params, entry);
-}
 
 static bool strikes(const fake_trainer *trainer, const atomic_int *at_step) {
     const gs_fake_faults *faults = trainer->worker->faults;
@@ -109,7 +104,10 @@ static gs_json *bound(const fake_trainer *trainer) {
     return message;
 }
 
+static void send_timeline(fake_trainer *trainer, int64_t request);
+
 static void end_trainer(fake_trainer *trainer, const char *reason, int exit_code) {
+    if (trainer->generation) send_timeline(trainer, 0);
     gs_json *bye = bound(trainer);
     gs_json_set_int(bye, "applied_step", trainer->applied_step);
     gs_json_set_string(bye, "reason", reason);
@@ -127,20 +125,43 @@ static void end_trainer(fake_trainer *trainer, const char *reason, int exit_code
     trainer->ended = true;
 }
 
+static size_t count_params(const fake_trainer *trainer) {
+    const gs_fake_plans *plans = trainer->worker->plans;
+    int count = plans ? atomic_load(&plans->num_params) : 0;
+    return count > 0 ? (size_t)count : 2;
+}
+
 static void send_params(fake_trainer *trainer) {
-    gs_json *params = gs_json_new_array();
-    add_param(params, "fc1.weight", 10, 100);
-    add_param(params, "fc2.weight", differs(trainer) ? 20 : 10, 10);
-    gs_json *ready = gs_json_new_object();
-    gs_json_set_int(ready, "generation", 0);
-    gs_json_set(ready, "params", params);
-    call(trainer, GS_READY, ready);
+    const gs_fake_plans *plans = trainer->worker->plans;
+    bool two_types = plans && atomic_load(&plans->has_two_types);
+    size_t num_params = count_params(trainer);
+    gs_param_spec *params = calloc(num_params, sizeof *params);
+    if (!params) abort();
+    for (size_t i = 0; i < num_params; i++)
+        params[i] = gs_param_spec_make(GS_FP32, 10, 10, "fc%zu.weight", i + 1);
+    params[0].shape[1] = 100;
+    if (two_types) params[1].dtype = GS_FP64;
+    if (differs(trainer)) params[1].shape[0] = 20;
+    for (size_t i = 0; i < num_params; i += GS_PARAM_PAGE_ROWS) {
+        gs_json *ready = gs_json_new_object();
+        gs_json_set_int(ready, "generation", 0);
+        gs_param_page_write(ready, params, num_params, i);
+        call(trainer, GS_READY, ready);
+    }
+    free(params);
+}
+
+static uint64_t digest_of_plan(const gs_json *plan) {
+    gs_digest digest = {0};
+    if (!gs_digest_parse(&digest, gs_json_string_or(plan, "hash", ""))) abort();
+    return gs_digest_fold(digest);
 }
 
 static void answer_prepare(fake_trainer *trainer, const gs_json *item) {
     trainer->generation = (uint32_t)gs_json_int_or(item, "generation", 0);
     trainer->rank = (int)gs_json_int_or(item, "rank", -1);
     gs_rpc_client_set_generation(trainer->client, trainer->generation);
+    trainer->plan = digest_of_plan(gs_json_get(item, "plan"));
     gs_json *ready = bound(trainer);
     gs_json_remove(ready, "rank");
     gs_json_set_string(ready, "plan_hash", gs_json_string_or(gs_json_get(item, "plan"), "hash", ""));
@@ -210,17 +231,91 @@ static void settle(fake_trainer *trainer) {
     end_trainer(trainer, "aborted", 75);
 }
 
+static void take_replan(fake_trainer *trainer, const gs_json *item) {
+    gs_fake_faults *faults = trainer->worker->faults;
+    bool struck = faults && atomic_load(&faults->slot) == trainer->slot;
+    if (struck && atomic_exchange(&faults->loses_replan, false)) return;
+    uint64_t next = digest_of_plan(gs_json_get(item, "plan"));
+    bool lags = trainer->worker->plans && atomic_load(&trainer->worker->plans->lags);
+    trainer->next_plan = next == trainer->plan && !lags ? 0 : next;
+}
+
+static void tell_order(fake_trainer *trainer, int which) {
+    gs_json *told = bound(trainer), *order = gs_json_new_array();
+    size_t num_params = count_params(trainer);
+    for (size_t i = 0; i < num_params; i++)
+        gs_json_push(order, gs_json_new_int((int64_t)(which == 2 ? i : num_params - 1 - i)));
+    gs_json_set_int(told, "step", trainer->applied_step);
+    gs_json_set_bool(told, "settled", which != 3);
+    gs_json_set(told, "order", order);
+    if (call(trainer, GS_READY_ORDER, told)) trainer->told_order = which;
+}
+
+static void follow_plans(fake_trainer *trainer) {
+    const gs_fake_plans *plans = trainer->worker->plans;
+    if (!plans) return;
+    int which = atomic_load(&plans->tells_order);
+    if (trainer->rank == 0 && which != trainer->told_order) tell_order(trainer, which);
+    if (!trainer->next_plan || !atomic_load(&plans->switches)) return;
+    if (trainer->rank != 0 && atomic_load(&plans->lags)) return;
+    trainer->plan = trainer->next_plan;
+    trainer->next_plan = 0;
+    trainer->plan_step = trainer->applied_step;
+}
+
+static bool has_fault(const fake_trainer *trainer, const atomic_bool *fault) {
+    const gs_fake_faults *faults = trainer->worker->faults;
+    return faults && atomic_load(&faults->slot) == trainer->slot && atomic_load(fault);
+}
+
+// The last two steps, one to a page, with one bucket each.
+static void send_timeline(fake_trainer *trainer, int64_t request) {
+    for (int64_t back = 1; back >= 0; back--) {
+        gs_json *page = bound(trainer), *steps = gs_json_new_array(), *step = NULL;
+        char text[400];
+        int64_t number = trainer->applied_step - 1 - back;
+        snprintf(text, sizeof text,
+                 "{\"step\":%lld,\"begin_ns\":%lld,\"duration_ns\":900,\"plan_digest\":\"5\","
+                 "\"spans\":[[\"forward\",0,300]],"
+                 "\"buckets\":[[0,64,64,100,200,300,300,400,0,0,\"direct\"]]}",
+                 (long long)number, (long long)(1000000 + number * 1000));
+        gs_status status = gs_json_parse(&step, text, strlen(text));
+        if (status.code) abort();
+        gs_json_push(steps, step);
+        gs_json_set_int(page, "request", request);
+        gs_json_set(page, "steps", steps);
+        gs_json_set_bool(page, "more", back > 0);
+        call(trainer, GS_TIMELINE, page);
+    }
+}
+
 static void take_item(fake_trainer *trainer, const gs_json *item) {
     const char *type = gs_json_string_or(item, "type", "");
     if (!strcmp(type, "welcome") && gs_json_bool_or(item, "send_params", false)) send_params(trainer);
     else if (!strcmp(type, "prepare")) answer_prepare(trainer, item);
     else if (!strcmp(type, "start")) connect_world(trainer);
     else if (!strcmp(type, "go")) trainer->training = true;
+    else if (!strcmp(type, "replan")) take_replan(trainer, item);
+    else if (!strcmp(type, "send_timeline") &&
+             !(trainer->worker->faults && has_fault(trainer, &trainer->worker->faults->silent)))
+        send_timeline(trainer, gs_json_int_or(item, "request", 0));
     else if (!strcmp(type, "abort")) settle(trainer);
     else if (!strcmp(type, "drain")) {
         if (gs_json_bool_or(item, "save", false) && trainer->rank == 0) save(trainer);
         end_trainer(trainer, "drained", 0);
     }
+}
+
+// The trainer that is late waits for nobody, the others for it.
+static void add_waits(const fake_trainer *trainer, gs_json *step) {
+    bool late = has_fault(trainer, &trainer->worker->faults->late);
+    const double values[] = {late ? 0.09 : 0.05, late ? 0 : 0.04, 0.001, late ? 0.041 : 0.001, 0.1};
+    gs_json *row = gs_json_new_array(), *waits = gs_json_new_array();
+    gs_json_push(row, gs_json_new_int(trainer->applied_step - 1));
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
+        gs_json_push(row, gs_json_new_double(values[i]));
+    gs_json_push(waits, row);
+    gs_json_set(step, "waits", waits);
 }
 
 static void report_step(fake_trainer *trainer) {
@@ -233,6 +328,8 @@ static void report_step(fake_trainer *trainer) {
     gs_json_set_double(entry, "loss", 1.0 / (double)trainer->applied_step);
     gs_json_push(history, entry);
     gs_json_set(step, "history", history);
+    if (trainer->worker->faults && atomic_load(&trainer->worker->faults->late))
+        add_waits(trainer, step);
     gs_rpc_send(trainer->client, GS_STEP, step);
     gs_json_release(step);
 }
@@ -267,6 +364,9 @@ static void beat(fake_trainer *trainer) {
     gs_json_set_int(beat, "applied_step", trainer->applied_step);
     gs_json_set_string(beat, "phase", "reduce");
     gs_json_set_int(beat, "rss_bytes", 1 << 20);
+    gs_json_set_u64(beat, "plan", trainer->plan);
+    gs_json_set_u64(beat, "next_plan", trainer->next_plan);
+    gs_json_set_int(beat, "plan_step", trainer->plan_step);
     gs_rpc_send(trainer->client, GS_HEARTBEAT, beat);
     gs_json_release(beat);
 }
@@ -301,6 +401,7 @@ static void run_trainer(void *ctx, const atomic_bool *stopping) {
             if (gs_rpc_client_connected(trainer->client)) say_hello(trainer);
         }
         if (!trainer->ended && trainer->training) make_step(trainer);
+        if (!trainer->ended && trainer->training) follow_plans(trainer);
         if (gs_now_ns() - beat_ns > 100 * GS_NS_PER_MS && !trainer->ended) {
             beat(trainer);
             beat_ns = gs_now_ns();
@@ -428,6 +529,7 @@ gs_status gs_fake_worker_start(gs_fake_worker **out, gs_rpc_context *context,
     worker->slots = options->slots;
     worker->step_ms = options->step_ms ? options->step_ms : 5;
     worker->faults = options->faults;
+    worker->plans = options->plans;
     worker->incarnation = gs_random_from_system();
     snprintf(worker->name, sizeof worker->name, "%s", options->name);
     snprintf(worker->control, sizeof worker->control, "%s", options->control);

@@ -21,13 +21,27 @@ typedef struct gs_fake_faults {
     atomic_bool other_shape;     // its second parameter differs
     atomic_int exit_code_at_start;  // 0: none; says Bye with an error and exits so
     atomic_bool lingers;            // after that Bye it does not end before it is killed
+    atomic_bool loses_replan;       // its next replan item is lost on the way
+    atomic_bool silent;          // does not answer send_timeline
+    atomic_bool late;            // the others wait for it in every step
 } gs_fake_faults;
+
+// What a test tells its trainers about plans. A real one changes its plan when all ranks hold the next one; a
+// fake one when it is told so.
+typedef struct gs_fake_plans {
+    atomic_int tells_order;  // rank 0: 0 nothing, 1 backwards, 2 forwards, 3 backwards but not settled
+    atomic_bool switches;
+    atomic_bool lags;  // heartbeats of the others than rank 0 still speak of the plan before
+    atomic_int num_params;  // of the model; 0: 2
+    atomic_bool has_two_types;  // the second parameter is fp64
+} gs_fake_plans;
 
 typedef struct gs_fake_worker_options {
     const char *name, *control;
     int slots;
     int step_ms;  // how long a step takes
     gs_fake_faults *faults;  // borrowed; may be NULL
+    gs_fake_plans *plans;    // borrowed; may be NULL
 } gs_fake_worker_options;
 
 GS_NODISCARD gs_status gs_fake_worker_start(gs_fake_worker **out, gs_rpc_context *context,

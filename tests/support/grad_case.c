@@ -135,7 +135,11 @@ gs_status grad_rank_open(grad_rank *rank, const grad_case *model, const gs_rank_
                                              .exact = model->exact},
                                   .passes_per_shard = model->passes_per_shard,
                                   .op = model->op,
-                                  .unused_is_error = model->unused_is_error};
+                                  .unused_is_error = model->unused_is_error,
+                                  .static_graph = model->static_graph,
+                                  .wire_dtype = model->wire_dtype,
+                                  .hook = model->hook,
+                                  .separate = model->separate};
     size_t bytes;
     GS_TRY(gs_reducer_arena_bytes(&bytes, &options));
     GS_TRY(gs_device_open(&rank->device, "cpu", &(gs_device_options){.num_threads = 1}));
@@ -167,10 +171,10 @@ void grad_rank_close(grad_rank *rank) {
     *rank = (grad_rank){0};
 }
 
-static gs_status run_pass(grad_rank *rank, int64_t step) {
+static gs_status run_pass(grad_rank *rank, int64_t step, int shard) {
     const grad_case *model = rank->model;
     gs_reducer_pass pass;
-    GS_TRY(gs_reducer_begin_pass(rank->reducer, &pass));
+    GS_TRY(gs_reducer_begin_pass(rank->reducer, &pass, SAMPLES_PER_PASS + shard));
     size_t order[GRAD_CASE_MAX_PARAMS];
     grad_case_order(model, order, step, (uint64_t)rank->rank);
     for (size_t i = 0; i < model->num_params; i++) {
@@ -184,14 +188,16 @@ static gs_status run_pass(grad_rank *rank, int64_t step) {
                         pass.accumulate);
         GS_TRY(gs_reducer_mark_ready(rank->reducer, param));
     }
-    return gs_reducer_end_pass(rank->reducer, SAMPLES_PER_PASS + pass.shard);
+    return gs_reducer_end_pass(rank->reducer);
 }
 
 gs_status grad_rank_run_passes(grad_rank *rank, int64_t step) {
     gs_logical_shards shards = {
         .num_shards = rank->model->num_shards, .world_size = rank->world_size, .rank = rank->rank};
-    int num_passes = gs_logical_shards_count(&shards) * rank->model->passes_per_shard;
-    for (int i = 0; i < num_passes; i++) GS_TRY(run_pass(rank, step));
+    int per_shard = rank->model->passes_per_shard;
+    int num_passes = gs_logical_shards_count(&shards) * per_shard;
+    int first = gs_logical_shards_first(&shards, rank->rank);
+    for (int i = 0; i < num_passes; i++) GS_TRY(run_pass(rank, step, first + i / per_shard));
     return gs_ok();
 }
 

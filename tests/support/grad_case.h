@@ -22,7 +22,10 @@ typedef struct grad_case {
     gs_param_spec params[GRAD_CASE_MAX_PARAMS];
     gs_bucket_plan plan;  // owned
     int num_shards, passes_per_shard;
-    bool exact, unused_is_error;
+    bool exact, unused_is_error, static_graph;
+    gs_dtype wire_dtype;       // unset: as in the bucket
+    const gs_comm_hook *hook;  // NULL: all-reduce
+    const gs_separate_grad *separate;  // NULL: views
     gs_reducer_op op;
     int unused_percent;  // of (parameter, shard, pass)
     gs_helper_thread helper;

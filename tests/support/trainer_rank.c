@@ -8,6 +8,7 @@
 #include "coordinator/settle.h"
 #include "core/bucket_plan.h"
 #include "core/log.h"
+#include "core/thread.h"
 #include "rpc/json.h"
 #include "worker/trainer.h"
 
@@ -17,18 +18,17 @@ typedef struct rank_run {
     const gs_rank_env *env;
     const char *dir;
     FILE *record;
+    const gs_job_spec *spec;
+    gs_control *control;
+    const gs_trainer_state *state;
+    int num_orders;    // told; rank 0
+    int64_t withheld;  // the rank that gets no new plan; −1: all do
 } rank_run;
 
 static gs_status exchange_bytes(void *ctx, const char *tag, const void *mine, size_t bytes,
                                 void *all, gs_deadline deadline) {
     const rank_run *run = ctx;
     return gs_rank_exchange(run->env->exchange, tag, mine, bytes, all, deadline);
-}
-
-static bool drop_report(void *ctx, gs_json *report) {
-    (void)ctx;
-    gs_json_release(report);
-    return true;
 }
 
 static void write_text(const char *dir, const char *name, const char *text) {
@@ -40,6 +40,19 @@ static void write_text(const char *dir, const char *name, const char *text) {
     fputs(text, file);
     fclose(file);
     rename(temporary, path);
+}
+
+// The last one says what the whole run was.
+static bool keep_report(void *ctx, gs_json *report) {
+    const rank_run *run = ctx;
+    char name[32], text[100];
+    snprintf(name, sizeof name, "report-%d", run->env->rank);
+    snprintf(text, sizeof text, "%lld %.17g\n",
+             (long long)gs_json_int_or(gs_json_get(report, "totals"), "tokens", -1),
+             gs_json_double_or(report, "loss", -1));
+    write_text(run->dir, name, text);
+    gs_json_release(report);
+    return true;
 }
 
 static void keep_checkpoint(void *ctx, const gs_checkpoint_result *result) {
@@ -102,10 +115,69 @@ static gs_status settle_by_files(void *ctx, gs_settle_verdict *verdict,
     return gs_ok();
 }
 
+// What the coordinator does with an order: from here every rank makes its plan itself.
+static void keep_order(void *ctx, const gs_order_report *report) {
+    rank_run *run = ctx;
+    char name[32], path[600], temporary[620];
+    if (!report->settled || run->spec->reducer.rebuild_after_steps == 0) return;
+    snprintf(name, sizeof name, "order-%d", run->num_orders++);
+    snprintf(path, sizeof path, "%s/%s", run->dir, name);
+    snprintf(temporary, sizeof temporary, "%s.new", path);
+    FILE *file = fopen(temporary, "w");
+    if (!file) return;
+    for (size_t i = 0; i < report->num_params; i++) fprintf(file, "%zu\n", report->order[i]);
+    fclose(file);
+    rename(temporary, path);
+}
+
+static bool read_order(size_t *order, size_t num_params, const char *path) {
+    FILE *file = fopen(path, "r");
+    if (!file) return false;
+    bool whole = true;
+    for (size_t i = 0; i < num_params && whole; i++) whole = fscanf(file, "%zu", &order[i]) == 1;
+    fclose(file);
+    return whole;
+}
+
+// The control thread of this trainer: plans come while it computes.
+static void deliver_plans(void *ctx, const atomic_bool *stopping) {
+    rank_run *run = ctx;
+    char path[600];
+    size_t num_params = run->state->num_params;
+    size_t *order = calloc(num_params, sizeof *order);
+    gs_plan_policy policy = gs_job_spec_plan_policy(run->spec);
+    int revision = 2;
+    while (order && !atomic_load(stopping)) {
+        gs_plan_offer offer = {.generation = 1, .revision = revision};
+        snprintf(path, sizeof path, "%s/order-%d", run->dir, revision - 2);
+        if (run->withheld == run->env->rank || !read_order(order, num_params, path)) {
+            gs_sleep_ns(GS_NS_PER_MS);
+            continue;
+        }
+        gs_status status = gs_plan_policy_apply(&offer.plan, &policy, run->state->param_specs,
+                                                num_params, order);
+        if (status.code) abort();
+        offer.digest = gs_digest_fold(gs_bucket_plan_digest(&offer.plan));
+        gs_control_offer_plan(run->control, &offer);
+        revision++;
+    }
+    free(order);
+}
+
+static void write_plan(const rank_run *run) {
+    char name[32], text[100];
+    snprintf(name, sizeof name, "plan-%d", run->env->rank);
+    snprintf(text, sizeof text, "%llu %lld\n",
+             (unsigned long long)atomic_load(&run->control->plan_digest),
+             (long long)atomic_load(&run->control->plan_step));
+    write_text(run->dir, name, text);
+}
+
 static const gs_control_ops ops = {.exchange = exchange_bytes,
-                                   .report = drop_report,
+                                   .report = keep_report,
                                    .checkpointed = keep_checkpoint,
                                    .fault = note_fault,
+                                   .ordered = keep_order,
                                    .settle = settle_by_files};
 
 static void record_line(void *ctx, gs_log_level level, const char *line) {
@@ -128,9 +200,8 @@ static gs_status train(rank_run *run, gs_trainer *trainer, const gs_job_spec *sp
                        gs_trainer_outcome *outcome) {
     const gs_trainer_state *state = gs_trainer_get_state(trainer);
     gs_bucket_plan plan;
-    GS_TRY(gs_bucket_plan_parity(&plan, state->param_specs, state->num_params,
-                                 (uint64_t)spec->reducer.first_bucket_bytes,
-                                 (uint64_t)spec->reducer.bucket_cap_bytes, NULL));
+    gs_plan_policy policy = gs_job_spec_plan_policy(spec);
+    GS_TRY(gs_plan_policy_apply(&plan, &policy, state->param_specs, state->num_params, NULL));
     gs_assignment assignment = {.generation = 1,
                                 .rank = run->env->rank,
                                 .world_size = run->env->world_size,
@@ -140,7 +211,12 @@ static gs_status train(rank_run *run, gs_trainer *trainer, const gs_job_spec *sp
     gs_bucket_plan_release(&plan);
     if (status.code) return status;
     GS_TRY(gs_trainer_connect(trainer, gs_deadline_in_seconds(60)));
+    gs_thread *plans = NULL;
+    run->state = state;
+    GS_TRY(gs_thread_start(&plans, "plans", deliver_plans, run));
     gs_trainer_run(trainer, outcome);
+    gs_thread_stop(plans);
+    write_plan(run);
     return gs_ok();
 }
 
@@ -149,6 +225,8 @@ static gs_status run_trainer(rank_run *run, const gs_job_spec *spec, const char 
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run->dir);
     gs_control control;
     gs_control_init(&control, &ops, run);
+    run->control = &control;
+    run->spec = spec;
     gs_trainer_options options = {.spec = spec,
                                   .control = &control,
                                   .job = "j-000000000001",
@@ -183,8 +261,12 @@ gs_status trainer_rank_run(const gs_rank_env *env) {
         status = gs_error(GS_INVALID_ARGUMENT, "%s: %s", errors.items[0].pointer,
                           errors.items[0].message);
     }
+    spec->model.gpt2.layer_drop =
+        gs_json_double_or(arg, "layer_drop", spec->model.gpt2.layer_drop);
     char path[600];
-    rank_run run = {.env = env, .dir = gs_json_string_or(arg, "dir", "")};
+    rank_run run = {.env = env,
+                    .dir = gs_json_string_or(arg, "dir", ""),
+                    .withheld = gs_json_int_or(arg, "withheld", -1)};
     snprintf(path, sizeof path, "%s/record-%d", run.dir, env->rank);
     run.record = fopen(path, "a");
     if (!run.record && !status.code) status = gs_error(GS_INTERNAL, "cannot write %s", path);
@@ -234,6 +316,18 @@ int64_t trainer_rank_last_step(const gs_digest digests[TRAINER_RANK_MAX_STEPS]) 
         if (gs_digest_fold(digests[step])) last = step;
     }
     return last;
+}
+
+bool trainer_rank_read_report(trainer_rank_report *report, const char *dir, int rank) {
+    char path[600];
+    long long tokens;
+    snprintf(path, sizeof path, "%s/report-%d", dir, rank);
+    FILE *file = fopen(path, "r");
+    if (!file) return false;
+    bool is_read = fscanf(file, "%lld %lf", &tokens, &report->loss) == 2;
+    fclose(file);
+    report->tokens = tokens;
+    return is_read;
 }
 
 char *trainer_rank_checkpoint(const char *dir) {

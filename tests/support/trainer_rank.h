@@ -2,7 +2,8 @@
 // sockets and files. What each rank held after each step is on record, by digest.
 //
 // In the directory `dir` of a run: record-RANK with a line "STEP DIGEST" for each step that was applied,
-// settle-RANK while settling, dead-RANK made by the parent, checkpoints/, checkpoint (name of the last).
+// settle-RANK while settling, dead-RANK made by the parent, report-RANK with "TOKENS LOSS" of the last report,
+// checkpoints/, checkpoint (name of the last).
 #ifndef TESTS_SUPPORT_TRAINER_RANK_H
 #define TESTS_SUPPORT_TRAINER_RANK_H
 
@@ -15,7 +16,11 @@
 
 #define TRAINER_RANK_MAX_STEPS 256
 
-// Body "train". `arg` is {"spec":{…},"dir":"…","resume":"…"?}. Notes "fault KIND suspect RANK: …",
+//
+// What a coordinator does about plans is done by files too: order-K holds the Kth order that rank 0 told (from
+// 0), from which each rank makes the plan of revision K + 2; plan-RANK holds "DIGEST STEP" of the last plan.
+// Body "train". `arg` is {"spec":{…},"dir":"…","resume":"…"?,"withheld":RANK?,"layer_drop":PROBABILITY?};
+// that rank gets no new plans; layers are dropped even where the specification's rules refuse it. Notes "fault KIND suspect RANK: …",
 // "settling", "end REASON STEP".
 gs_status trainer_rank_run(const gs_rank_env *env);
 
@@ -27,6 +32,12 @@ char *trainer_rank_arg(const char *spec, const char *dir, const char *resume);
 bool trainer_rank_read_record(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir, int rank,
                               char problem[160]);
 int64_t trainer_rank_last_step(const gs_digest digests[TRAINER_RANK_MAX_STEPS]);
+// What a rank told last: tokens of the whole run, loss of the last step. False when it told nothing.
+typedef struct trainer_rank_report {
+    int64_t tokens;
+    double loss;
+} trainer_rank_report;
+bool trainer_rank_read_report(trainer_rank_report *report, const char *dir, int rank);
 // Path of the checkpoint that the run wrote last: the caller's (free()); NULL when there is none.
 char *trainer_rank_checkpoint(const char *dir);
 // Tells the survivors that `rank` is no more.

@@ -6,6 +6,7 @@
 
 #include "core/memory.h"
 #include "core/thread.h"
+#include "worker/data/rank_sampler.h"
 #include "worker/data/sampler.h"
 
 #define DEFAULT_RING_BATCHES 4
@@ -22,14 +23,16 @@ typedef struct cursor {
 typedef struct slot {
     int32_t *tokens, *targets; // owned; (rows, positions)
     float *features;           // owned; (rows, row_features)
+    int64_t num_rows;          // filled
     gs_status status;          // of filling it; OUT_OF_RANGE: evaluation ended
 } slot;
 
 struct gs_data_loader {
     gs_data_source source;
     gs_sampler sampler;
+    gs_rank_sampler rank_sampler;
     gs_logical_shards shards;
-    bool evaluates;
+    bool evaluates, splits_by_rank, joins_shards;
     int64_t num_eval_batches;
     int64_t rows;
     slot *ring; // owned
@@ -53,22 +56,51 @@ struct gs_data_loader {
 static void advance(const gs_data_loader *loader, cursor *at) {
     if (++at->pass < loader->sampler.passes_per_shard) return;
     at->pass = 0;
-    if (++at->shard_index < gs_logical_shards_count(&loader->shards)) return;
+    if (!loader->joins_shards && ++at->shard_index < gs_logical_shards_count(&loader->shards))
+        return;
     at->shard_index = 0;
     at->consumed += loader->sampler.global_batch;
     at->batch++;
 }
 
+// The sample of a row; joined shards lie one after the other.
+static int64_t sample_of_row(const gs_data_loader *loader, const cursor *at, int64_t row) {
+    int64_t shard_rows = loader->sampler.global_batch / loader->sampler.num_shards /
+                         loader->sampler.passes_per_shard;
+    int passes = loader->sampler.passes_per_shard;
+    int own_shard = at->shard_index + (int)(row / shard_rows);
+    row %= shard_rows;
+    if (loader->splits_by_rank)
+        return gs_rank_sampler_index(&loader->rank_sampler, at->consumed,
+                                     own_shard * passes + at->pass, row);
+    int shard = gs_logical_shards_first(&loader->shards, loader->shards.rank) + own_shard;
+    return gs_sampler_index(&loader->sampler, at->consumed, shard, at->pass, row);
+}
+
 static gs_status fill_rows(const gs_data_loader *loader, slot *to, const cursor *at) {
     const gs_dataset_shape *shape = &loader->source.shape;
-    int shard = gs_logical_shards_first(&loader->shards, loader->shards.rank) + at->shard_index;
-    for (int64_t row = 0; row < loader->rows; row++) {
-        int64_t index = gs_sampler_index(&loader->sampler, at->consumed, shard, at->pass, row);
+    to->num_rows = loader->rows;
+    if (loader->splits_by_rank && !loader->joins_shards)
+        to->num_rows = gs_rank_sampler_rows(
+            &loader->rank_sampler, at->consumed,
+            at->shard_index * loader->sampler.passes_per_shard + at->pass);
+    for (int64_t row = 0; row < to->num_rows; row++) {
+        int64_t index = sample_of_row(loader, at, row);
         int64_t place = row * shape->positions;
         GS_TRY(gs_data_source_fill(&loader->source, index, to->tokens ? to->tokens + place : NULL,
                                    to->features ? to->features + row * shape->row_features : NULL,
                                    to->targets + place));
     }
+    return gs_ok();
+}
+
+// Over the steps that others have data for and this rank has not.
+static gs_status skip_to_own(const gs_data_loader *loader, cursor *at) {
+    int64_t consumed = gs_rank_sampler_next_batch(&loader->rank_sampler, at->consumed);
+    if (consumed < 0)
+        return gs_error(GS_OUT_OF_RANGE, "training data: rank %d has read all of its part",
+                        loader->shards.rank);
+    at->consumed = consumed;
     return gs_ok();
 }
 
@@ -80,12 +112,17 @@ static void produce(gs_data_loader *loader) {
     bool ended = loader->evaluates && at.batch == loader->num_eval_batches;
     pthread_mutex_unlock(&loader->lock);
 
-    gs_status status =
-        ended ? gs_error(GS_OUT_OF_RANGE, "evaluation data: all batches were given out")
-              : fill_rows(loader, to, &at);
+    gs_status status = gs_ok();
+    if (loader->splits_by_rank && at.pass == 0 && at.shard_index == 0)
+        status = skip_to_own(loader, &at);
+    if (ended)
+        status = gs_error(GS_OUT_OF_RANGE, "evaluation data: all batches were given out");
+    else if (!status.code)
+        status = fill_rows(loader, to, &at);
     pthread_mutex_lock(&loader->lock);
     if (loader->restarts != restarts) return;
     to->status = status;
+    loader->next = at;
     if (ended)
         loader->next = (cursor){0};
     else if (status.code)
@@ -137,6 +174,7 @@ static void free_loader(gs_data_loader *loader) {
         free(loader->ring[i].features);
     }
     free(loader->ring);
+    gs_rank_sampler_release(&loader->rank_sampler);
     gs_data_source_close(&loader->source);
     pthread_cond_destroy(&loader->changed);
     pthread_mutex_destroy(&loader->lock);
@@ -156,6 +194,7 @@ static gs_status describe_batches(gs_data_loader *loader, const gs_data_loader_o
         .shuffle = !loader->evaluates,
     };
     int64_t wanted = options->shards.num_shards * passes * loader->rows;
+    if (loader->joins_shards) loader->rows *= gs_logical_shards_count(&options->shards);
     if (loader->rows < 1 || passes < 1 || wanted != spec->data.global_batch)
         return gs_error(GS_INVALID_ARGUMENT,
                         "data.global_batch %lld is not %d shards of %lld passes of %lld samples",
@@ -164,7 +203,8 @@ static gs_status describe_batches(gs_data_loader *loader, const gs_data_loader_o
     int64_t batches = loader->source.num_samples / spec->data.global_batch;
     if (batches > spec->data.eval_batches) batches = spec->data.eval_batches;
     loader->num_eval_batches = batches > 0 ? batches : 1;
-    return gs_ok();
+    if (!loader->splits_by_rank) return gs_ok();
+    return gs_rank_sampler_init(&loader->rank_sampler, &loader->source, spec, &options->shards);
 }
 
 gs_status gs_data_loader_open(gs_data_loader **out, const gs_data_loader_options *options) {
@@ -174,6 +214,9 @@ gs_status gs_data_loader_open(gs_data_loader **out, const gs_data_loader_options
     gs_cond_init(&loader->changed);
     loader->shards = options->shards;
     loader->evaluates = options->split == GS_EVAL;
+    loader->splits_by_rank =
+        !loader->evaluates && options->spec->data.split == GS_SPLIT_BY_RANK;
+    loader->joins_shards = !loader->evaluates && options->joins_shards;
     loader->ring_slots = options->ring_batches > 0 ? options->ring_batches : DEFAULT_RING_BATCHES;
     // One slot is the batch that the owner looks at.
     if (loader->ring_slots < 2) loader->ring_slots = 2;
@@ -238,7 +281,7 @@ gs_status gs_data_loader_next(gs_data_loader *loader, gs_batch *batch, gs_deadli
     if (status.code) return status;
     const gs_dataset_shape *shape = &loader->source.shape;
     *batch = (gs_batch){
-        .rows = (size_t)loader->rows,
+        .rows = (size_t)head->num_rows,
         .positions = (size_t)shape->positions,
         .row_features = (size_t)shape->row_features,
         .tokens = head->tokens,
@@ -257,6 +300,20 @@ void gs_data_loader_seek(gs_data_loader *loader, int64_t consumed) {
     loader->holds_slot = false;
     pthread_cond_broadcast(&loader->changed);
     pthread_mutex_unlock(&loader->lock);
+}
+
+bool gs_data_loader_has_batch(const gs_data_loader *loader, int64_t consumed) {
+    return !loader->splits_by_rank || gs_rank_sampler_has_batch(&loader->rank_sampler, consumed);
+}
+
+bool gs_data_loader_begins_epoch(const gs_data_loader *loader, int64_t consumed) {
+    if (!loader->splits_by_rank) return false;
+    const gs_rank_sampler *sampler = &loader->rank_sampler;
+    return consumed / sampler->global_batch % sampler->steps_per_epoch == 0;
+}
+
+int64_t gs_data_loader_positions(const gs_data_loader *loader) {
+    return loader->source.shape.positions;
 }
 
 int64_t gs_data_loader_num_samples(const gs_data_loader *loader) {

@@ -19,6 +19,8 @@ typedef struct gs_data_loader_options {
     const char *data_root;
     gs_logical_shards shards;
     int64_t consumed;  // global samples before the first batch (training)
+    // A pass is one batch of all own shards' rows of that pass, which then runs as if for one shard.
+    bool joins_shards;
     int ring_batches;  // 0: 4
 } gs_data_loader_options;
 
@@ -27,16 +29,23 @@ GS_NODISCARD gs_status gs_data_loader_open(gs_data_loader **out,
                                            const gs_data_loader_options *options);
 void gs_data_loader_close(gs_data_loader *loader);
 
-// The next micro-batch of this rank; valid until the next call. Training: shard after shard, pass after
-// pass, step after step, for ever. Evaluation: the first eval_batches · global_batch samples in order,
-// dealt like a training batch; then OUT_OF_RANGE, and the call after that starts again. Fewer whole batches
-// when there are not so many samples, but at least one, in which samples may come twice.
+// The next micro-batch of this rank; valid until the next call. Training: shard after shard, pass
+// after pass, step after step, for ever. With data.split by_rank: of the steps that this rank has
+// data for; the last pass of its part may have fewer rows, those behind it none. Evaluation: the
+// first eval_batches · global_batch samples in order, dealt like a training batch; then
+// OUT_OF_RANGE, and the call after that starts again. Fewer whole batches when there are not so
+// many samples, but at least one, in which samples may come twice.
 GS_NODISCARD gs_status gs_data_loader_next(gs_data_loader *loader, gs_batch *batch,
                                            gs_deadline deadline);
+// Whether this rank has data for the step that starts at `consumed` global samples, and whether an
+// epoch of all ranks' parts ends before it: a question with data.split by_rank alone.
+bool gs_data_loader_has_batch(const gs_data_loader *loader, int64_t consumed);
+bool gs_data_loader_begins_epoch(const gs_data_loader *loader, int64_t consumed);
 // Starts again at `consumed` global samples: after an aborted step, or at resume. Evaluation: from its
 // beginning. The owner's thread, like next.
 void gs_data_loader_seek(gs_data_loader *loader, int64_t consumed);
 
+int64_t gs_data_loader_positions(const gs_data_loader *loader);  // of a sample
 int64_t gs_data_loader_num_samples(const gs_data_loader *loader);
 gs_digest gs_data_loader_digest(const gs_data_loader *loader);
 int64_t gs_data_loader_stall_ns(const gs_data_loader *loader);  // waited in next, in all

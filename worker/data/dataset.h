@@ -31,6 +31,10 @@ typedef struct gs_dataset_shape {
     int64_t positions;     // token sets: of a sample; classifiers: 1
     int64_t row_features;  // 0 for token sets
     gs_digest digest;      // names, sizes and headers: compared across ranks before step 1
+    // Where each file's samples begin, and the last one's end: num_files + 1 of them. Borrows until close;
+    // NULL: no files, or one for all.
+    const int64_t *file_begins;
+    size_t num_files;
 } gs_dataset_shape;
 
 typedef struct gs_dataset_ops {

@@ -37,7 +37,9 @@ gs_status gs_window_files_open(void **out, const gs_dataset_options *options,
     }
     *shape = (gs_dataset_shape){.num_samples = data->set.num_samples,
                                 .positions = options->positions,
-                                .digest = gs_file_set_digest(&data->set, kind->header_bytes)};
+                                .digest = gs_file_set_digest(&data->set, kind->header_bytes),
+                                .file_begins = data->set.first_sample,
+                                .num_files = data->set.count};
     *out = data;
     return gs_ok();
 }

@@ -178,6 +178,7 @@ static void destroy_model(void *state) {
     if (!model) return;
     gs_tensor_block_release(&model->block);
     free(model->layer);
+    free(model->kept);
     free(model->params);
     free(model->host_losses);
     free(model->host_logits);
@@ -219,6 +220,9 @@ static gs_status check_options(const gs_gpt2_options *options) {
     if (options->positions < 0 || options->positions > options->context)
         return gs_error(GS_INVALID_ARGUMENT, "gpt2: %lld positions in a context of %lld",
                         (long long)options->positions, (long long)options->context);
+    if (!(options->layer_drop >= 0 && options->layer_drop < 1))
+        return gs_error(GS_INVALID_ARGUMENT, "gpt2: layer_drop is %g, wanted 0 to below 1",
+                        options->layer_drop);
     return gs_ok();
 }
 
@@ -232,14 +236,16 @@ gs_status gs_gpt2_create(gs_model *out, const gs_gpt2_options *options, gs_devic
     model->channels = options->channels;
     model->context = options->context;
     model->vocab = options->vocab;
+    model->layer_drop = (gs_layer_drop){options->layer_drop, options->seed};
     model->max_rows = (size_t)options->micro_batch;
     model->max_positions = (size_t)(options->positions ? options->positions : options->context);
     model->logits_stride = gs_round_up((size_t)options->vocab, 8);
     model->num_params = gpt2_final_norm(model) + 2;
     model->params = calloc(model->num_params, sizeof *model->params);
     model->layer = calloc((size_t)model->layers, sizeof *model->layer);
+    model->kept = calloc((size_t)model->layers, sizeof *model->kept);
     gs_status status = gs_ok();
-    if (!model->params || !model->layer)
+    if (!model->params || !model->layer || !model->kept)
         status = gs_error(GS_RESOURCE_EXHAUSTED, "gpt2: out of memory");
     if (!status.code) {
         list_params(model);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "gradsync/model.h"
+#include "worker/models/layer_drop.h"
 #include "worker/models/tensor_block.h"
 
 // Registration order: wte, wpe, 12 tensors for each layer, ln_f weight and bias. A bias follows its
@@ -37,6 +38,7 @@ typedef struct gpt2 {
     gs_device *device; // borrowed
     int64_t layers, heads, channels, context, vocab;
     size_t max_rows, max_positions;
+    gs_layer_drop layer_drop;
     size_t logits_stride; // vocab rounded up: aligned rows; columns ≥ vocab mean nothing
 
     gs_model_param *params; // owned
@@ -54,6 +56,8 @@ typedef struct gpt2 {
     float *d_narrow;   // (N, C); scratch of backward
     float *ln_scratch; // 2 · 64 · C
 
+    int64_t *kept;       // owned; layers of the last forward in order, `layers` at most
+    int64_t num_kept;
     float *host_losses; // owned; (N)
     float *host_logits; // owned; (max_rows, vocab); of predict
     bool has_dlogits;   // logits hold the gradient that backward starts from

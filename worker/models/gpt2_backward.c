@@ -1,9 +1,10 @@
 // Backward: each gradient is marked ready right after the kernel that finishes it, and weights come
 // before inputs, so that a bucket starts as early as it can. The tied embedding is last: its
-// classifier half is there first, its embedding half at the very end.
+// classifier half is there first, its embedding half at the very end. With a sink for rows the embedding
+// half goes there, and the classifier half is ready first of all.
 //
 // The order of readiness: ln_f; then from the last layer to the first mlp.c_proj, c_fc, ln_2,
-// attn.c_proj, c_attn, ln_1; then wpe, wte.
+// attn.c_proj, c_attn, ln_1; then wpe, wte. Layers left out are skipped before that.
 #include "worker/models/gpt2.h"
 
 typedef struct walk {
@@ -98,6 +99,7 @@ static void backward_classifier(const walk *at) {
                        .k = V,
                        .stride_a = model->logits_stride,
                        .alpha = pass->grad_factor};
+    if (pass->sparse) mark_ready(at, GPT2_WTE);
     at->kernels->matmul(at->stream, model->d_narrow, model->logits, pass->params[GPT2_WTE], &input);
 }
 
@@ -110,11 +112,34 @@ static void backward_embedding(const walk *at) {
     if (!pass->accumulate && batch->positions < context) // positions that this pass does not have
         at->kernels->fill(at->stream, dwpe + batch->positions * C, 0.0f,
                           (context - batch->positions) * C);
-    at->kernels->embedding_backward(at->stream, pass->grads[GPT2_WTE], dwpe, model->d_residual,
-                                    batch->tokens, batch->rows, batch->positions, C,
-                                    (size_t)model->vocab, pass->accumulate);
+    const gs_row_sink *sink = pass->sparse;
+    at->kernels->embedding_backward(at->stream, sink ? NULL : pass->grads[GPT2_WTE], dwpe,
+                                    model->d_residual, batch->tokens, batch->rows,
+                                    batch->positions, C, (size_t)model->vocab, pass->accumulate);
     mark_ready(at, GPT2_WPE);
-    mark_ready(at, GPT2_WTE);
+    if (sink) sink->add(sink->ctx, GPT2_WTE, batch->tokens, model->d_residual, at->rows);
+    else mark_ready(at, GPT2_WTE);
+}
+
+// Parameters of the layers that forward left out.
+static void skip_layers(const walk *at) {
+    const gpt2 *model = at->model;
+    const gs_model_pass *pass = at->pass;
+    int64_t next_kept = 0;
+    for (int64_t layer = 0; layer < model->layers; layer++) {
+        if (next_kept < model->num_kept && model->kept[next_kept] == layer) {
+            next_kept++;
+            continue;
+        }
+        for (int i = 0; i < GPT2_LAYER_PARAMS; i++) {
+            size_t param = gpt2_layer_param(layer, i);
+            if (pass->skipped)
+                pass->skipped(pass->skipped_ctx, param);
+            else if (!pass->accumulate)
+                at->kernels->fill(at->stream, pass->grads[param], 0.0f,
+                                  gs_param_spec_count(&model->params[param].spec));
+        }
+    }
 }
 
 gs_status gpt2_backward(void *state, gs_model_pass *pass) {
@@ -129,11 +154,14 @@ gs_status gpt2_backward(void *state, gs_model_pass *pass) {
                .stream = gs_device_stream(model->device),
                .rows = pass->batch->rows * pass->batch->positions};
 
+    if (pass->sparse)
+        pass->sparse->touch(pass->sparse->ctx, GPT2_WTE, pass->batch->tokens, at.rows);
+    skip_layers(&at);
     backward_classifier(&at);
     at.kernels->fill(at.stream, model->d_residual, 0.0f, at.rows * (size_t)model->channels);
     backward_norm(&at, gpt2_final_norm(model), model->d_narrow, model->residual_out, model->mean_f,
                   model->rstd_f);
-    for (int64_t i = model->layers - 1; i >= 0; i--) backward_layer(&at, i);
+    for (int64_t i = model->num_kept - 1; i >= 0; i--) backward_layer(&at, model->kept[i]);
     backward_embedding(&at);
     return gs_ok();
 }

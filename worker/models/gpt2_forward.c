@@ -11,13 +11,31 @@ static void apply_weight(const gpt2 *model, float *y, const float *x, const floa
     gs_device_kernels(model->device)->matmul(gs_device_stream(model->device), y, x, weight, &shape);
 }
 
+// What a layer, or the embedding, hands on: the residual stream and its norm, which belongs to the next
+// kept layer, or to the classifier.
+typedef struct trunk_end {
+    float *residual, *ln, *mean, *rstd;
+    const float *weight, *bias;  // of the norm
+} trunk_end;
+
+static trunk_end end_before(const gpt2 *model, const gs_model_pass *pass, int64_t kept_index) {
+    if (kept_index == model->num_kept) {
+        size_t norm = gpt2_final_norm(model);
+        return (trunk_end){model->residual_out, model->ln_f,         model->mean_f,
+                           model->rstd_f,       pass->params[norm],  pass->params[norm + 1]};
+    }
+    const gpt2_layer *next = &model->layer[model->kept[kept_index]];
+    size_t norm = gpt2_layer_param(model->kept[kept_index], GPT2_LN_1);
+    return (trunk_end){next->residual_in, next->ln_1,         next->mean_1,
+                       next->rstd_1,      pass->params[norm], pass->params[norm + 1]};
+}
+
 static void forward_layer(const gpt2 *model, int64_t index, const gs_model_pass *pass,
-                          float *residual_out, float *ln_out, float *mean_out, float *rstd_out) {
+                          const trunk_end *out) {
     const gs_kernels *k = gs_device_kernels(model->device);
     gs_stream *stream = gs_device_stream(model->device);
     const gpt2_layer *layer = &model->layer[index];
     void *const *w = pass->params + gpt2_layer_param(index, 0);
-    void *const *after = w + GPT2_LAYER_PARAMS;  // the next layer's ln_1, or ln_f
     size_t C = (size_t)model->channels, N = pass->batch->rows * pass->batch->positions;
     gs_attention attention = {.batch = pass->batch->rows,
                               .positions = pass->batch->positions,
@@ -34,30 +52,36 @@ static void forward_layer(const gpt2 *model, int64_t index, const gs_model_pass 
     apply_weight(model, layer->fc, layer->ln_2, w[GPT2_C_FC], N, C, 4 * C);
     k->bias_gelu(stream, layer->gelu, layer->fc, w[GPT2_C_FC + 1], N, 4 * C);
     apply_weight(model, model->branch, layer->gelu, w[GPT2_MLP_PROJ], N, 4 * C, C);
-    k->residual_layernorm(stream, residual_out, ln_out, mean_out, rstd_out, layer->residual_mid,
-                          model->branch, w[GPT2_MLP_PROJ + 1], after[0], after[1], N, C);
+    k->residual_layernorm(stream, out->residual, out->ln, out->mean, out->rstd,
+                          layer->residual_mid, model->branch, w[GPT2_MLP_PROJ + 1], out->weight,
+                          out->bias, N, C);
+}
+
+static void choose_layers(gpt2 *model, const gs_model_pass *pass) {
+    model->num_kept = 0;
+    for (int64_t i = 0; i < model->layers; i++) {
+        if (pass->training && gs_layer_drop_skips(&model->layer_drop, pass->step, pass->shard, i))
+            continue;
+        model->kept[model->num_kept++] = i;
+    }
 }
 
 // Everything up to the final norm.
-static void forward_trunk(const gpt2 *model, const gs_model_pass *pass) {
+static void forward_trunk(gpt2 *model, const gs_model_pass *pass) {
     const gs_kernels *k = gs_device_kernels(model->device);
     gs_stream *stream = gs_device_stream(model->device);
     const gs_batch *batch = pass->batch;
     size_t C = (size_t)model->channels, N = batch->rows * batch->positions;
     void *const *params = pass->params;
-    const gpt2_layer *first = &model->layer[0];
-    size_t norm = gpt2_layer_param(0, GPT2_LN_1);
+    choose_layers(model, pass);
+    trunk_end end = end_before(model, pass, 0);
 
-    k->embedding(stream, first->residual_in, batch->tokens, params[GPT2_WTE], params[GPT2_WPE],
+    k->embedding(stream, end.residual, batch->tokens, params[GPT2_WTE], params[GPT2_WPE],
                  batch->rows, batch->positions, C, (size_t)model->vocab);
-    k->layernorm(stream, first->ln_1, first->mean_1, first->rstd_1, first->residual_in,
-                 params[norm], params[norm + 1], N, C);
-    for (int64_t i = 0; i < model->layers; i++) {
-        bool last = i + 1 == model->layers;
-        const gpt2_layer *next = &model->layer[last ? i : i + 1];
-        forward_layer(model, i, pass, last ? model->residual_out : next->residual_in,
-                      last ? model->ln_f : next->ln_1, last ? model->mean_f : next->mean_1,
-                      last ? model->rstd_f : next->rstd_1);
+    k->layernorm(stream, end.ln, end.mean, end.rstd, end.residual, end.weight, end.bias, N, C);
+    for (int64_t i = 0; i < model->num_kept; i++) {
+        end = end_before(model, pass, i + 1);
+        forward_layer(model, model->kept[i], pass, &end);
     }
 }
 

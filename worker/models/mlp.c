@@ -3,7 +3,8 @@
 //
 // Parameters fc1.weight [fc1.bias] bn1.weight bn1.bias … fcK.weight fcK.bias, linear weights (out,
 // in), drawn uniformly in ±1/√in, biases too. Buffers bn1.running_mean, .running_var,
-// .num_batches_tracked; a training pass reads the ones it is given and writes new ones beside them.
+// .num_batches_tracked; a training pass reads the ones it is given and writes new ones beside them. A
+// pass with `sync` normalises by the statistics of all ranks' rows.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,7 @@ typedef struct mlp_layer {
     float *linear;       // (rows, out); x·Wᵀ + b, what the norm reads
     float *out;          // (rows, out); after ReLU; the last layer: logits
     float *mean, *rstd;  // (out); of the batch
+    double total_rows;   // that they were taken over
 } mlp_layer;
 
 typedef struct mlp {
@@ -45,6 +47,7 @@ typedef struct mlp {
     float *losses;           // (rows)
     float *num_correct;      // one int64 in its first 8 bytes
     float *d_a, *d_b, *d_c;  // (rows, widest); gradients of activations
+    float *sums;             // (4, widest); two rows of doubles, of synchronised statistics
     float *host_losses;      // owned; (rows)
     float *host_logits;      // owned; (rows, classes)
     bool has_dlogits;
@@ -90,6 +93,7 @@ static gs_status alloc_activations(mlp *model) {
     gs_tensor_block_add(&model->block, &model->d_a, rows, widest);
     gs_tensor_block_add(&model->block, &model->d_b, rows, widest);
     gs_tensor_block_add(&model->block, &model->d_c, rows, widest);
+    gs_tensor_block_add(&model->block, &model->sums, 4, widest);
     GS_TRY(gs_tensor_block_alloc(&model->block, model->device, "mlp activations"));
     // Without a norm the linear result is only wanted as the ReLU's input, and ReLU works in place.
     for (int i = 0; i < model->num_layers; i++)
@@ -170,7 +174,7 @@ static gs_status check_pass(const mlp *model, const gs_model_pass *pass, bool wa
     if (batch->row_features != model->layers[0].num_in)
         return gs_error(GS_INVALID_ARGUMENT, "mlp: %zu features, the model takes %zu",
                         batch->row_features, model->layers[0].num_in);
-    if (wants_targets && pass->training && batch->rows == 1 && model->num_buffers)
+    if (wants_targets && pass->training && batch->rows == 1 && model->num_buffers && !pass->sync)
         return gs_error(GS_INVALID_ARGUMENT,
                         "mlp: batch norm cannot train on one row: its variance has no meaning");
     return gs_ok();
@@ -184,7 +188,21 @@ static gs_status count_batch(const mlp *model, void *next, const void *now) {
     return gs_device_upload(model->device, next, &count, sizeof count);
 }
 
-static gs_status forward_norm(const mlp *model, const mlp_layer *layer, const gs_model_pass *pass,
+// Of this pass's rows, put together with the other ranks'; all ranks come here for each layer.
+static gs_status measure_all_rows(const mlp *model, mlp_layer *layer, const gs_model_pass *pass,
+                                  const gs_batchnorm *shape) {
+    gs_stream *stream = gs_device_stream(model->device);
+    double *mean = (double *)(void *)model->sums, *m2 = mean + layer->num_out;
+    gs_device_kernels(model->device)->batchnorm_measure(stream, mean, m2, layer->linear, shape);
+    GS_TRY(gs_stream_wait(stream, gs_deadline_in_seconds(DEVICE_WAIT_SECONDS)));
+    layer->total_rows = (double)shape->rows;
+    GS_TRY(pass->sync->combine(pass->sync->ctx, &layer->total_rows, mean, m2, layer->num_out));
+    if (layer->total_rows >= 2.0) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT,
+                    "mlp: batch norm cannot train on one row in all: its variance has no meaning");
+}
+
+static gs_status forward_norm(const mlp *model, mlp_layer *layer, const gs_model_pass *pass,
                               bool training) {
     const gs_kernels *k = gs_device_kernels(model->device);
     gs_stream *stream = gs_device_stream(model->device);
@@ -200,6 +218,14 @@ static gs_status forward_norm(const mlp *model, const mlp_layer *layer, const gs
         return gs_ok();
     }
     void *const *next = pass->next_buffers + layer->buffer;
+    if (pass->sync) {
+        const double *mean = (const double *)(const void *)model->sums;
+        GS_TRY(measure_all_rows(model, layer, pass, &shape));
+        k->batchnorm_apply(stream, layer->out, layer->mean, layer->rstd, next[0], next[1],
+                           layer->linear, weight, bias, now[0], now[1], mean,
+                           mean + layer->num_out, layer->total_rows, &shape);
+        return count_batch(model, next[2], now[2]);
+    }
     k->batchnorm(stream, layer->out, layer->mean, layer->rstd, next[0], next[1], layer->linear,
                  weight, bias, now[0], now[1], &shape);
     return count_batch(model, next[2], now[2]);
@@ -211,7 +237,7 @@ static gs_status forward_layers(const mlp *model, const gs_model_pass *pass, boo
     const float *in = pass->batch->features;
     size_t rows = pass->batch->rows;
     for (int i = 0; i < model->num_layers; i++) {
-        const mlp_layer *layer = &model->layers[i];
+        mlp_layer *layer = &model->layers[i];
         gs_matmul shape = {
             .transpose_b = true, .m = rows, .n = layer->num_out, .k = layer->num_in, .alpha = 1.0f};
         k->matmul(stream, layer->linear, in, pass->params[layer->weight], &shape);
@@ -271,23 +297,44 @@ static void mark_ready(const gs_model_pass *pass, size_t param) {
     if (pass->ready) pass->ready(pass->ready_ctx, param);
 }
 
-// From d out (after ReLU) to d linear, in d_b or in place.
-static const float *backward_activation(const mlp *model, const mlp_layer *layer,
-                                        const gs_model_pass *pass, const float *dout) {
+// d linear in d_c from d out of the norm in d_b. The norm's own gradients are final before the others'
+// sums are here: their buckets start first.
+static gs_status backward_norm(const mlp *model, const mlp_layer *layer, const gs_model_pass *pass,
+                               const gs_batchnorm *shape) {
+    const gs_kernels *k = gs_device_kernels(model->device);
+    gs_stream *stream = gs_device_stream(model->device);
+    float *const *grads = pass->grads + layer->bn_weight;
+    const float *weight = pass->params[layer->bn_weight];
+    double *sum = (double *)(void *)model->sums, *dot = sum + layer->num_out;
+    if (!pass->sync) {
+        k->batchnorm_backward(stream, model->d_c, grads[0], grads[1], model->d_b, layer->linear,
+                              weight, layer->mean, layer->rstd, shape, pass->accumulate);
+    } else {
+        k->batchnorm_sums(stream, sum, dot, grads[0], grads[1], model->d_b, layer->linear,
+                          layer->mean, layer->rstd, shape, pass->accumulate);
+    }
+    mark_ready(pass, layer->bn_weight);
+    mark_ready(pass, layer->bn_weight + 1);
+    if (!pass->sync) return gs_ok();
+    GS_TRY(gs_stream_wait(stream, gs_deadline_in_seconds(DEVICE_WAIT_SECONDS)));
+    GS_TRY(pass->sync->sum(pass->sync->ctx, sum, 2 * layer->num_out));
+    k->batchnorm_backward_apply(stream, model->d_c, model->d_b, layer->linear, weight, layer->mean,
+                                layer->rstd, sum, dot, layer->total_rows, shape);
+    return gs_ok();
+}
+
+// From d out (after ReLU) to d linear, in d_b or d_c.
+static gs_status backward_activation(const float **dy, const mlp *model, const mlp_layer *layer,
+                                     const gs_model_pass *pass, const float *dout) {
     const gs_kernels *k = gs_device_kernels(model->device);
     gs_stream *stream = gs_device_stream(model->device);
     size_t rows = pass->batch->rows;
     k->relu_backward(stream, model->d_b, dout, layer->out, rows * layer->num_out);
-    if (!layer->has_norm) return model->d_b;
+    *dy = layer->has_norm ? model->d_c : model->d_b;
+    if (!layer->has_norm) return gs_ok();
     gs_batchnorm shape = {
         .rows = rows, .channels = layer->num_out, .momentum = BN_MOMENTUM, .eps = BN_EPS};
-    k->batchnorm_backward(stream, model->d_c, pass->grads[layer->bn_weight],
-                          pass->grads[layer->bn_weight + 1], model->d_b, layer->linear,
-                          pass->params[layer->bn_weight], layer->mean, layer->rstd, &shape,
-                          pass->accumulate);
-    mark_ready(pass, layer->bn_weight);
-    mark_ready(pass, layer->bn_weight + 1);
-    return model->d_c;
+    return backward_norm(model, layer, pass, &shape);
 }
 
 static void backward_linear(const mlp *model, const mlp_layer *layer, const gs_model_pass *pass,
@@ -323,7 +370,8 @@ static gs_status backward(void *state, gs_model_pass *pass) {
     const float *dy = model->d_c;
     for (int i = model->num_layers - 1; i >= 0; i--) {
         const mlp_layer *layer = &model->layers[i];
-        if (i + 1 < model->num_layers) dy = backward_activation(model, layer, pass, model->d_a);
+        if (i + 1 < model->num_layers)
+            GS_TRY(backward_activation(&dy, model, layer, pass, model->d_a));
         backward_linear(model, layer, pass, dy,
                         i ? model->layers[i - 1].out : pass->batch->features);
         if (i == 0) break;

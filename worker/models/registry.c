@@ -9,6 +9,8 @@ static gs_status create_gpt2(gs_model *out, const gs_job_spec *spec, int64_t mic
         .context = spec->model.gpt2.context,
         .vocab = spec->model.gpt2.vocab,
         .micro_batch = micro_batch,
+        .layer_drop = spec->model.gpt2.layer_drop,
+        .seed = (uint64_t)spec->model.seed,
     };
     return gs_gpt2_create(out, &options, device);
 }
@@ -18,7 +20,7 @@ static gs_status create_mlp(gs_model *out, const gs_job_spec *spec, int64_t micr
     gs_mlp_options options = {
         .dims = spec->model.mlp.dims,
         .num_dims = spec->model.mlp.num_dims,
-        .batch_norm = spec->model.mlp.batch_norm == GS_BATCH_NORM_LOCAL,
+        .batch_norm = spec->model.mlp.batch_norm != GS_BATCH_NORM_NONE,
         .micro_batch = micro_batch,
     };
     return gs_mlp_create(out, &options, device);

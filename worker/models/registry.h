@@ -15,6 +15,8 @@ GS_NODISCARD gs_status gs_model_create(gs_model *out, const gs_job_spec *spec, i
 typedef struct gs_gpt2_options {
     int64_t layers, heads, channels, context, vocab;
     int64_t micro_batch, positions;  // the largest pass; positions ≤ context, 0: context
+    double layer_drop;               // probability that a layer is left out; 0: never
+    uint64_t seed;                   // of those draws
 } gs_gpt2_options;
 GS_NODISCARD gs_status gs_gpt2_create(gs_model *out, const gs_gpt2_options *options,
                                       gs_device *device);

@@ -60,8 +60,9 @@ static void answer_call(fake_coordinator *fake, gs_method method, gs_rpc_call_ha
     gs_status status = answer->set ? gs_ok() : gs_error(GS_UNIMPLEMENTED, "no answer was given");
     if (answer->code) status = gs_error(answer->code, "%s", answer->message);
     pthread_mutex_unlock(&fake->lock);
-    if (method == GS_GET_METRICS) {
+    if (method == GS_GET_METRICS || method == GS_GET_JOB_TIMELINE) {
         if (!status.code) gs_rpc_item(call, reply);
+        else gs_json_release(reply);
         gs_rpc_end(call, status);
     } else {
         gs_rpc_reply(call, status, reply);
@@ -78,6 +79,7 @@ CANNED(create_job, GS_CREATE_JOB)
 CANNED(list_jobs, GS_LIST_JOBS)
 CANNED(get_job, GS_GET_JOB)
 CANNED(stop_job, GS_STOP_JOB)
+CANNED(replan_job, GS_REPLAN_JOB)
 CANNED(delete_job, GS_DELETE_JOB)
 CANNED(get_workers, GS_GET_JOB_WORKERS)
 CANNED(get_plan, GS_GET_JOB_PLAN)
@@ -90,6 +92,9 @@ CANNED(list_workers, GS_LIST_WORKERS)
 CANNED(preview_plan, GS_PREVIEW_PLAN)
 CANNED(get_metrics, GS_GET_METRICS)
 CANNED(get_health, GS_GET_HEALTH)
+CANNED(get_job_timeline, GS_GET_JOB_TIMELINE)
+CANNED(get_job_diagnosis, GS_GET_JOB_DIAGNOSIS)
+CANNED(trace_job, GS_TRACE_JOB)
 CANNED(get_system, GS_GET_SYSTEM)
 
 static void watch(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -149,6 +154,7 @@ fake_coordinator *fake_start(int64_t request_ms) {
                                                   [GS_LIST_JOBS] = list_jobs,
                                                   [GS_GET_JOB] = get_job,
                                                   [GS_STOP_JOB] = stop_job,
+                                                  [GS_REPLAN_JOB] = replan_job,
                                                   [GS_DELETE_JOB] = delete_job,
                                                   [GS_GET_JOB_WORKERS] = get_workers,
                                                   [GS_GET_JOB_PLAN] = get_plan,
@@ -161,6 +167,9 @@ fake_coordinator *fake_start(int64_t request_ms) {
                                                   [GS_PREVIEW_PLAN] = preview_plan,
                                                   [GS_GET_METRICS] = get_metrics,
                                                   [GS_GET_HEALTH] = get_health,
+                                                  [GS_GET_JOB_TIMELINE] = get_job_timeline,
+                                                  [GS_GET_JOB_DIAGNOSIS] = get_job_diagnosis,
+                                                  [GS_TRACE_JOB] = trace_job,
                                                   [GS_GET_SYSTEM] = get_system,
                                                   [GS_WATCH] = watch}};
     must(gs_rpc_context_create(&fake->context));

@@ -65,7 +65,10 @@ static void each_route_calls_its_method(void **state) {
          GS_STOP_JOB, 202},
         {"GET /v1/jobs/j-1/workers", "{\"job\":\"j-1\"}", GS_GET_JOB_WORKERS, 200},
         {"GET /v1/jobs/j-1/plan", "{\"job\":\"j-1\"}", GS_GET_JOB_PLAN, 200},
+        {"POST /v1/jobs/j-1/replan", "{\"job\":\"j-1\"}", GS_REPLAN_JOB, 202},
         {"GET /v1/jobs/j-1/metrics", "{\"job\":\"j-1\"}", GS_GET_JOB_METRICS, 200},
+        {"GET /v1/jobs/j-1/diagnosis", "{\"job\":\"j-1\"}", GS_GET_JOB_DIAGNOSIS, 200},
+        {"POST /v1/jobs/j-1/tracing?on=false", "{\"job\":\"j-1\",\"on\":false}", GS_TRACE_JOB, 202},
         {"GET /v1/jobs/j-1/series?name=loss,lr&from_step=1&to_step=9&max_points=8",
          "{\"job\":\"j-1\",\"names\":[\"loss\",\"lr\"],\"from_step\":1,\"to_step\":9,\"max_"
          "points\":8}",
@@ -88,9 +91,9 @@ static void each_route_calls_its_method(void **state) {
 
 // Nothing in the table answers 404, 405 or 501: what is documented exists.
 static void every_row_of_the_route_table_is_callable(void **state) {
-    for (int method = GS_CREATE_JOB; method < GS_WATCH; method++)
+    for (int method = GS_CREATE_JOB; method < GS_NUM_METHODS; method++)
         fake_answer(*state, (gs_method)method, GS_OK, "",
-                    "{\"ended\":true,\"ready\":true,\"records\":[]}");
+                    "{\"ended\":true,\"end\":true,\"ready\":true,\"records\":[]}");
     for (size_t i = 0; i < gs_num_routes; i++) {
         const gs_route *route = &gs_routes[i];
         if (strcmp(route->produces[0], "text/event-stream") == 0) continue;
@@ -109,6 +112,46 @@ static void every_row_of_the_route_table_is_callable(void **state) {
             ask(*state, line, body ? "Content-Type: application/json\r\n" : "", body);
         assert_int_equal(response.status, route->success);
         gs_wire_response_release(&response);
+    }
+}
+
+// Ranks hear of it one after the other: more steps are asked for than are shown.
+static void a_timeline_is_a_document_or_a_download(void **state) {
+    fake_answer(*state, GS_GET_JOB, GS_OK, "", "{\"id\":\"j-7\"}");
+    fake_answer(*state, GS_GET_JOB_TIMELINE, GS_OK, "",
+                "{\"end\":true,\"job\":\"j-7\",\"state\":\"queued\",\"ranks\":[]}");
+    gs_wire_response response = ask(*state, "GET /v1/jobs/hello/timeline?steps=last:2&ranks=0", "", NULL);
+    assert_string_equal(fake_last_request(*state, GS_GET_JOB_TIMELINE),
+                        "{\"job\":\"j-7\",\"steps\":\"last:34\",\"ranks\":\"0\"}");
+    assert_status(response, 200, "\"job\":\"j-7\"");
+    response = ask(*state, "GET /v1/jobs/j-7/timeline?format=trace", "", NULL);
+    assert_header(&response, "Content-Disposition", "attachment; filename=\"j-7-timeline.json\"");
+    assert_status(response, 200, "\"traceEvents\":[");
+    assert_status(ask(*state, "GET /v1/jobs/j-7/timeline?format=svg", "", NULL), 400, "bad_parameter");
+    fake_answer(*state, GS_GET_JOB_TIMELINE, GS_INVALID_ARGUMENT, "steps: \"x\"", "{}");
+    assert_status(ask(*state, "GET /v1/jobs/j-7/timeline?steps=x", "", NULL), 400, "bad_parameter");
+    // A stream that ends early is no timeline.
+    fake_answer(*state, GS_GET_JOB_TIMELINE, GS_OK, "", "{\"rank\":0,\"steps\":[]}");
+    assert_status(ask(*state, "GET /v1/jobs/j-7/timeline", "", NULL), 503, "did not finish");
+    fake_answer(*state, GS_GET_JOB, GS_NOT_FOUND, "no such job", "{}");
+    assert_status(ask(*state, "GET /v1/jobs/j-8/timeline", "", NULL), 404, "not_found");
+    fake_answer(*state, GS_GET_JOB, GS_FAILED_PRECONDITION, "2 ids begin so",
+                "{\"code\":\"ambiguous\",\"candidates\":[\"j-71\",\"j-72\"]}");
+    assert_status(ask(*state, "GET /v1/jobs/j-7/timeline", "", NULL), 409, "[\"j-71\",\"j-72\"]");
+}
+
+// The coordinator says what is wrong with it: it gets the words as they were written.
+static void steps_that_are_out_of_range_are_passed_on_as_written(void **state) {
+    static const char *const wrong[] = {"last:0", "last:1025", "last:-3", "last:9223372036854775807",
+                                        "last:99999999999999999999", "last:3x", "last:"};
+    fake_answer(*state, GS_GET_JOB, GS_OK, "", "{\"id\":\"j-7\"}");
+    fake_answer(*state, GS_GET_JOB_TIMELINE, GS_INVALID_ARGUMENT, "steps", "{}");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char line[100], request[100];
+        snprintf(line, sizeof line, "GET /v1/jobs/j-7/timeline?steps=%s", wrong[i]);
+        snprintf(request, sizeof request, "{\"job\":\"j-7\",\"steps\":\"%s\"}", wrong[i]);
+        assert_status(ask(*state, line, "", NULL), 400, "bad_parameter");
+        assert_string_equal(fake_last_request(*state, GS_GET_JOB_TIMELINE), request);
     }
 }
 
@@ -467,6 +510,8 @@ static void silent_coordinator_is_unavailable(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(each_route_calls_its_method),
+        TEST(a_timeline_is_a_document_or_a_download),
+        TEST(steps_that_are_out_of_range_are_passed_on_as_written),
         TEST(every_row_of_the_route_table_is_callable),
         TEST(submission_answers_where_the_job_is),
         TEST(replayed_submission_says_so),

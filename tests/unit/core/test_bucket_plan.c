@@ -41,8 +41,8 @@ static void expect_assignment(const gs_plan_request *request, const char *bucket
 }
 
 static const gs_plan_tensor multi_dtype[] = {
-    {50, GS_FP32, 0, false, false}, {25, GS_FP64, 0, false, false}, {50, GS_FP32, 0, false, false},
-    {25, GS_FP64, 0, false, false}, {50, GS_FP32, 0, false, false}, {25, GS_FP64, 0, false, false}};
+    {.count = 50, .dtype = GS_FP32}, {.count = 25, .dtype = GS_FP64}, {.count = 50, .dtype = GS_FP32},
+    {.count = 25, .dtype = GS_FP64}, {.count = 50, .dtype = GS_FP32}, {.count = 25, .dtype = GS_FP64}};
 
 static void bucket_closes_when_its_limit_is_reached(void **state) {
     (void)state;
@@ -267,6 +267,24 @@ static void digest_sees_order_limits_and_boundaries(void **state) {
     gs_bucket_plan_release(&other);
 }
 
+// Caps bound what a bucket holds and sends: fp32 gradients, whatever the parameters are.
+static void gradients_of_16_bit_parameters_count_as_fp32(void **state) {
+    (void)state;
+    const gs_dtype dtypes[] = {GS_FP32, GS_FP16, GS_BF16};
+    for (size_t d = 0; d < 3; d++) {
+        gs_param_spec params[8];
+        for (size_t i = 0; i < 8; i++) params[i] = gs_param_spec_make(dtypes[d], 100, 0, "p%zu", i);
+        gs_bucket_plan plan;
+        assert_int_equal(gs_bucket_plan_parity(&plan, params, 8, 400, 1000, NULL).code, GS_OK);
+        assert_int_equal(plan.num_buckets, 4);
+        for (size_t b = 0; b < 4; b++) {
+            assert_int_equal(plan.buckets[b].dtype, dtypes[d]);
+            assert_int_equal(plan.buckets[b].bytes, 400 * plan.buckets[b].num_params);
+        }
+        gs_bucket_plan_release(&plan);
+    }
+}
+
 static void check_refuses_plans_of_other_models(void **state) {
     (void)state;
     gs_param_spec params[3];
@@ -329,6 +347,7 @@ int main(void) {
         cmocka_unit_test(parity_plan_starts_with_the_last_registered_parameters),
         cmocka_unit_test(one_host_plan_follows_the_ready_order_and_ends_small),
         cmocka_unit_test(digest_sees_order_limits_and_boundaries),
+        cmocka_unit_test(gradients_of_16_bit_parameters_count_as_fp32),
         cmocka_unit_test(check_refuses_plans_of_other_models),
         cmocka_unit_test(chunk_never_passes_its_limit_unless_one_tensor_does),
         cmocka_unit_test(chunks_are_numbered_as_they_close),

@@ -55,6 +55,32 @@ static float run_pass(fixture *f, int shard, bool first_of_shard, float value) {
     return seen;
 }
 
+static gs_status add_one(void *ctx, void *const *values, const gs_param_spec *specs,
+                         size_t num_buffers, const gs_join_round *round, gs_comm *comm,
+                         gs_deadline deadline) {
+    (void)ctx;
+    (void)comm;
+    (void)deadline;
+    assert_int_equal(num_buffers, 2);
+    assert_string_equal(specs[1].name, "bn.num_batches_tracked");
+    assert_int_equal(round->num_active, 1);
+    ((float *)values[0])[0] += 1;
+    return gs_ok();
+}
+
+static gs_status fail_always(void *ctx, void *const *values, const gs_param_spec *specs,
+                             size_t num_buffers, const gs_join_round *round, gs_comm *comm,
+                             gs_deadline deadline) {
+    (void)ctx;
+    (void)values;
+    (void)specs;
+    (void)num_buffers;
+    (void)round;
+    (void)comm;
+    (void)deadline;
+    return gs_error(GS_DATA_LOSS, "no");
+}
+
 static void committed_values_change_at_adopt_only(void **state) {
     (void)state;
     fixture f;
@@ -168,6 +194,88 @@ static void buffers_beyond_memory_are_refused(void **state) {
     close_fixture(&f);
 }
 
+// The original copies into buffers in place and breaks a backward that still needs the old values.
+static void two_forwards_before_one_backward_keep_what_they_read(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, GS_BUFFERS_LOCAL, false);
+    gs_buffers_hook hook = {.run = add_one, .before_forward = true};
+    gs_buffers_set_hook(f.buffers, &hook);
+    const void *const *first, *const *second;
+    void *const *written;
+    begin(&f);
+    gs_buffers_pass(f.buffers, 0, true, &first, &written);
+    const float *seen_first = first[0];
+    ((float *)written[0])[0] = 10;
+    gs_buffers_end_pass(f.buffers);
+    assert_float_equal(seen_first[0], 1, 0);
+    // The second forward of the same step, and one behind a new collective.
+    gs_buffers_pass(f.buffers, 0, false, &second, &written);
+    const float *seen_second = second[0];
+    ((float *)written[0])[0] = 20;
+    gs_buffers_end_pass(f.buffers);
+    begin(&f);
+    gs_buffers_pass(f.buffers, 0, true, &first, &written);
+    ((float *)written[0])[0] = 30;
+    assert_float_equal(seen_first[0], 1, 0);
+    assert_float_equal(seen_second[0], 10, 0);
+    assert_float_equal(committed(&f), 0, 0);
+    close_fixture(&f);
+}
+
+static void hook_takes_the_place_of_the_policy(void **state) {
+    (void)state;
+    for (int before = 0; before < 2; before++) {
+        fixture f;
+        open_fixture(&f, GS_BUFFERS_BROADCAST, false);
+        gs_buffers_hook hook = {.run = add_one, .before_forward = before};
+        gs_buffers_set_hook(f.buffers, &hook);
+        begin(&f);
+        assert_float_equal(run_pass(&f, 0, true, 4), before, 0);
+        assert_ok(gs_buffers_share(f.buffers, f.comm, gs_deadline_in_seconds(5)));
+        assert_float_equal(committed(&f), 0, 0);
+        gs_buffers_adopt(f.buffers);
+        assert_float_equal(committed(&f), 5, 0);
+        close_fixture(&f);
+    }
+}
+
+static void failing_hook_ends_the_step_and_leaves_committed_values(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, GS_BUFFERS_BROADCAST, false);
+    gs_buffers_hook hook = {.run = fail_always, .before_forward = true};
+    gs_buffers_set_hook(f.buffers, &hook);
+    gs_status status = gs_buffers_begin(f.buffers, f.comm, gs_deadline_in_seconds(5));
+    assert_int_equal(status.code, GS_DATA_LOSS);
+    assert_non_null(strstr(status.message, "rank 0"));
+    assert_float_equal(committed(&f), 0, 0);
+    close_fixture(&f);
+}
+
+static void exact_mode_does_not_average(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, GS_BUFFERS_AVERAGE, false);
+    gs_buffers *buffers;
+    const gs_param_spec spec = gs_param_spec_make(GS_FP32, 3, 0, "bn.running_mean");
+    gs_status status = gs_buffers_create(&buffers, &spec, 1, GS_BUFFERS_AVERAGE, true, f.device);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_null(buffers);
+    close_fixture(&f);
+}
+
+static void step_without_any_data_is_refused(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, GS_BUFFERS_BROADCAST, false);
+    gs_join_round nobody = {.source = -1};
+    gs_status status =
+        gs_buffers_begin_uneven(f.buffers, &nobody, f.comm, gs_deadline_in_seconds(5));
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    close_fixture(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(committed_values_change_at_adopt_only),
@@ -178,6 +286,11 @@ int main(void) {
         cmocka_unit_test(share_keeps_what_is_committed),
         cmocka_unit_test(buffers_beyond_memory_are_refused),
         cmocka_unit_test(model_without_buffers_is_fine),
+        cmocka_unit_test(two_forwards_before_one_backward_keep_what_they_read),
+        cmocka_unit_test(hook_takes_the_place_of_the_policy),
+        cmocka_unit_test(failing_hook_ends_the_step_and_leaves_committed_values),
+        cmocka_unit_test(exact_mode_does_not_average),
+        cmocka_unit_test(step_without_any_data_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

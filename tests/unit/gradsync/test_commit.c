@@ -44,6 +44,12 @@ static void votes_are_counted(void **state) {
     assert_false(result.params_differ);
 }
 
+static void a_plan_that_waits_on_all_ranks_is_agreed_on(void **state) {
+    (void)state;
+    assert_false(commit(&(gs_commit_vote){.plan_digest = 5}).switches_plan);
+    assert_true(commit(&(gs_commit_vote){.plan_digest = 5, .next_plan_digest = 6}).switches_plan);
+}
+
 static void loss_is_the_mean_in_fixed_point(void **state) {
     (void)state;
     gs_commit_result result = commit(&(gs_commit_vote){.loss_sum = 10.8, .num_losses = 4});
@@ -66,6 +72,7 @@ static void huge_loss_saturates(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(votes_are_counted),
+        cmocka_unit_test(a_plan_that_waits_on_all_ranks_is_agreed_on),
         cmocka_unit_test(loss_is_the_mean_in_fixed_point),
         cmocka_unit_test(loss_that_is_not_finite_is_nan),
         cmocka_unit_test(huge_loss_saturates),

@@ -74,12 +74,65 @@ static void clip_factor_is_pytorchs(void **state) {
     assert_true(isnan(gs_grad_clip_factor(NAN, 1)));
 }
 
+static void norms_of_a_list_are_the_textbooks(void **state) {
+    (void)state;
+    gs_device *device = open_device(1);
+    float a[] = {3, -4}, b[] = {12}, *grads[] = {a, b};
+    const size_t counts[] = {2, 1};
+    const gs_grad_list list = {grads, counts, 2};
+    const struct {
+        double p, norm;
+    } cases[] = {{1, 19}, {2, 13}, {3, cbrt(27 + 64 + 1728)}, {(double)INFINITY, 12}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double norm = gs_grad_list_norm(&list, cases[i].p, device);
+        assert_true(fabs(norm / cases[i].norm - 1) < 1e-12);
+    }
+    gs_grad_list_clip(&list, 13, 6.5, device);
+    assert_true(fabsf(b[0] - 6) < 1e-5f && fabsf(a[1] + 2) < 1e-5f);
+    gs_device_close(device);
+}
+
+// 12^1000 is no fp64, 0.001^1000 is zero.
+static void large_powers_stay_in_range(void **state) {
+    (void)state;
+    gs_device *device = open_device(1);
+    for (double unit = 1e-30; unit < 1e31; unit *= 1e10) {
+        float values[] = {(float)(3 * unit), (float)(-12 * unit), (float)unit}, *grads[] = {values};
+        const size_t counts[] = {3};
+        const gs_grad_list list = {grads, counts, 1};
+        for (double p = 10; p < 1e7; p *= 10)
+            assert_true(fabs(gs_grad_list_norm(&list, p, device) / (12 * unit) - 1) < 1e-6);
+        assert_true(fabs(gs_grad_list_norm(&list, 1, device) / (16 * unit) - 1) < 1e-6);
+    }
+    gs_device_close(device);
+}
+
+// A NaN must not be lost behind a larger number, nor behind an infinity.
+static void nan_is_the_largest_of_all(void **state) {
+    (void)state;
+    gs_device *device = open_device(1);
+    for (size_t at = 0; at < 3; at++) {
+        float values[] = {1, INFINITY, 2}, *grads[] = {values};
+        const size_t counts[] = {3};
+        const gs_grad_list list = {grads, counts, 1};
+        for (double p = 1; p <= 3; p++) assert_true(isinf(gs_grad_list_norm(&list, p, device)));
+        assert_true(isinf(gs_grad_list_norm(&list, (double)INFINITY, device)));
+        values[at] = NAN;
+        for (double p = 1; p <= 3; p++) assert_true(isnan(gs_grad_list_norm(&list, p, device)));
+        assert_true(isnan(gs_grad_list_norm(&list, (double)INFINITY, device)));
+    }
+    gs_device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(squares_are_the_same_bits_for_any_number_of_threads),
         cmocka_unit_test(infinity_and_nan_are_seen_wherever_they_are),
         cmocka_unit_test(squares_beyond_fp32_are_right),
         cmocka_unit_test(clip_factor_is_pytorchs),
+        cmocka_unit_test(norms_of_a_list_are_the_textbooks),
+        cmocka_unit_test(large_powers_stay_in_range),
+        cmocka_unit_test(nan_is_the_largest_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -231,6 +231,62 @@ static void options_that_make_no_sense_are_refused_by_name(void **state) {
     gs_device_close(device);
 }
 
+// zero_grad "zero": a parameter that nobody used goes on by momentum and decay, but one that never had
+// a gradient has none yet.
+static void unused_is_zero_goes_on_once_there_was_a_gradient(void **state) {
+    (void)state;
+    for (int zero = 0; zero < 2; zero++) {
+        const gs_optimizer_options options = {.kind = "sgd",
+                                              .momentum = 0.5f,
+                                              .weight_decay = 0.25f,
+                                              .unused_is_zero = zero};
+        model m;
+        init_model(&m);
+        gs_device *device = open_device();
+        gs_optimizer *optimizer;
+        assert_ok(
+            gs_optimizer_create(&optimizer, &options, m.specs, m.decays, NUM_PARAMS, device));
+        reference used_once = {.param = (double)m.values[0]};
+        float never_used = m.values[COUNT];
+        for (int64_t step = 0; step < 5; step++) {
+            const uint8_t used[NUM_PARAMS] = {step == 1, 0, 1, 1};
+            memset(m.all_grads, 0, NUM_PARAMS * COUNT * sizeof(float));
+            m.grads[0][0] = step == 1 ? 2.0f : 0.0f;
+            assert_ok(gs_optimizer_step(optimizer, m.params, m.grads, used, 0.125f, 1));
+            if (step == 1 || (zero && step > 1))
+                step_reference(&used_once, &options, (double)m.grads[0][0], true, 0.125);
+            assert_true(fabs((double)m.values[0] - used_once.param) < 1e-6);
+        }
+        assert_true(m.values[COUNT] == never_used);
+        assert_int_equal(gs_optimizer_num_updates(optimizer)[0], zero ? 4 : 1);
+        assert_int_equal(gs_optimizer_num_updates(optimizer)[1], 0);
+        gs_optimizer_destroy(optimizer);
+        gs_device_close(device);
+        release_model(&m);
+    }
+}
+
+static void a_sparse_parameter_without_a_dense_gradient_is_left_alone(void **state) {
+    (void)state;
+    const gs_optimizer_options options = {.kind = "sgd"};
+    model m;
+    init_model(&m);
+    gs_device *device = open_device();
+    gs_optimizer *optimizer;
+    assert_ok(gs_optimizer_create(&optimizer, &options, m.specs, m.decays, NUM_PARAMS, device));
+    float before[2] = {m.values[0], m.values[COUNT]};
+    for (size_t i = 0; i < NUM_PARAMS * COUNT; i++) m.all_grads[i] = 1;
+    m.grads[1] = NULL;
+    assert_ok(gs_optimizer_step(optimizer, m.params, m.grads, NULL, 0.5f, 1));
+    assert_true(m.values[0] == before[0] - 0.5f);
+    assert_true(m.values[COUNT] == before[1]);
+    assert_int_equal(gs_optimizer_num_updates(optimizer)[1], 0);
+    assert_int_equal(gs_optimizer_num_updates(optimizer)[2], 1);
+    gs_optimizer_destroy(optimizer);
+    gs_device_close(device);
+    release_model(&m);
+}
+
 static void states_beyond_memory_are_refused(void **state) {
     (void)state;
     gs_device *device = open_device();
@@ -249,6 +305,8 @@ int main(void) {
         cmocka_unit_test(updates_equal_the_textbook_with_parameters_skipped),
         cmocka_unit_test(update_of_one_run_has_the_bits_of_separate_updates),
         cmocka_unit_test(state_can_be_saved_and_put_back),
+        cmocka_unit_test(unused_is_zero_goes_on_once_there_was_a_gradient),
+        cmocka_unit_test(a_sparse_parameter_without_a_dense_gradient_is_left_alone),
         cmocka_unit_test(states_beyond_memory_are_refused),
         cmocka_unit_test(options_that_make_no_sense_are_refused_by_name),
     };

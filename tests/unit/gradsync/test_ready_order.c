@@ -44,6 +44,8 @@ static void unmarked_parameters_follow_in_plan_order(void **state) {
     const size_t during[NUM_PARAMS] = {4, 3, 2, 1, 0};
     assert_memory_equal(order.last, during, sizeof during);
     gs_ready_order_finish(&order, &plan, marks, 7);
+    assert_int_equal(order.num_ready, 2);
+    assert_int_equal(order.num_passes, 1);
     const size_t expected[NUM_PARAMS] = {1, 4, 3, 2, 0};
     assert_memory_equal(order.last, expected, sizeof expected);
     gs_ready_order_release(&order);

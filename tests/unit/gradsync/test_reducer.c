@@ -29,10 +29,12 @@ typedef struct fixture {
     gs_reducer *reducer;
 } fixture;
 
-static void open_fixture(fixture *f, int num_shards, int passes, bool exact) {
+// `options`: shards, passes, modes; the parameters are the fixture's.
+static void open_fixture_with(fixture *f, const grad_case *options) {
     memset(f, 0, sizeof *f);
-    f->model = (grad_case){
-        .num_params = 3, .num_shards = num_shards, .passes_per_shard = passes, .exact = exact};
+    f->model = *options;
+    f->model.num_params = 3;
+    if (!f->model.passes_per_shard) f->model.passes_per_shard = 1;
     for (size_t i = 0; i < 3; i++)
         f->model.params[i] = gs_param_spec_make(GS_FP32, 4, 0, "fc%zu.weight", i);
     const size_t order[] = {2, 1, 0};
@@ -40,6 +42,11 @@ static void open_fixture(fixture *f, int num_shards, int passes, bool exact) {
     assert_int_equal(f->model.plan.num_buckets, 2);
     assert_ok(grad_rank_open(&f->rank, &f->model, NULL, NULL, soon()));
     f->reducer = f->rank.reducer;
+}
+
+static void open_fixture(fixture *f, int num_shards, int passes, bool exact) {
+    open_fixture_with(
+        f, &(grad_case){.num_shards = num_shards, .passes_per_shard = passes, .exact = exact});
 }
 
 static void close_fixture(fixture *f) {
@@ -54,13 +61,13 @@ static void put(float *grad, float value, bool accumulate) {
 // One pass that gives parameter p the gradient values[p]; NAN: does not touch it.
 static void run_pass(fixture *f, const float *values, int64_t samples) {
     gs_reducer_pass pass;
-    assert_ok(gs_reducer_begin_pass(f->reducer, &pass));
+    assert_ok(gs_reducer_begin_pass(f->reducer, &pass, samples));
     for (size_t p = 0; p < 3; p++) {
         if (isnan(values[p])) continue;
         put(pass.grads[p], values[p], pass.accumulate);
         assert_ok(gs_reducer_mark_ready(f->reducer, p));
     }
-    assert_ok(gs_reducer_end_pass(f->reducer, samples));
+    assert_ok(gs_reducer_end_pass(f->reducer));
 }
 
 static void world_of_one_divides_by_shards_and_passes(void **state) {
@@ -201,10 +208,10 @@ static void ready_order_is_recorded(void **state) {
     open_fixture(&f, 1, 1, false);
     assert_ok(gs_reducer_begin(f.reducer, 0));
     gs_reducer_pass pass;
-    assert_ok(gs_reducer_begin_pass(f.reducer, &pass));
+    assert_ok(gs_reducer_begin_pass(f.reducer, &pass, 1));
     put(pass.grads[1], 1, false);
     gs_reducer_ready_callback(f.reducer, 1);
-    assert_ok(gs_reducer_end_pass(f.reducer, 1));
+    assert_ok(gs_reducer_end_pass(f.reducer));
     gs_reduce_result result;
     assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
     const size_t expected[] = {1, 2, 0};
@@ -259,12 +266,12 @@ static void bucket_waits_for_its_turn(void **state) {
     open_fixture(&f, 1, 1, false);
     assert_ok(gs_reducer_begin(f.reducer, 0));
     gs_reducer_pass pass;
-    assert_ok(gs_reducer_begin_pass(f.reducer, &pass));
+    assert_ok(gs_reducer_begin_pass(f.reducer, &pass, 1));
     for (size_t p = 0; p < 3; p++) put(pass.grads[p], 1, false);
     assert_ok(gs_reducer_mark_ready(f.reducer, 0));  // bucket 1
     assert_ok(gs_reducer_mark_ready(f.reducer, 2));
     assert_ok(gs_reducer_mark_ready(f.reducer, 1));  // bucket 0
-    assert_ok(gs_reducer_end_pass(f.reducer, 1));
+    assert_ok(gs_reducer_end_pass(f.reducer));
     gs_reduce_result result;
     assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
     const gs_reduce_stats *stats = gs_reducer_stats(f.reducer);
@@ -287,13 +294,13 @@ static void mark_unknown(fixture *f, gs_reducer_pass *pass) {
 
 static void mark_after_the_pass(fixture *f, gs_reducer_pass *pass) {
     (void)pass;
-    assert_ok(gs_reducer_end_pass(f->reducer, 1));
+    assert_ok(gs_reducer_end_pass(f->reducer));
     gs_reducer_ready_callback(f->reducer, 2);
 }
 
 static void run_a_pass_too_many(fixture *f, gs_reducer_pass *pass) {
-    assert_ok(gs_reducer_end_pass(f->reducer, 1));
-    assert_int_equal(gs_reducer_begin_pass(f->reducer, pass).code, GS_FAILED_PRECONDITION);
+    assert_ok(gs_reducer_end_pass(f->reducer));
+    assert_int_equal(gs_reducer_begin_pass(f->reducer, pass, 1).code, GS_FAILED_PRECONDITION);
 }
 
 static void begin_within_a_step(fixture *f, gs_reducer_pass *pass) {
@@ -306,11 +313,6 @@ static void finish_within_a_pass(fixture *f, gs_reducer_pass *pass) {
     assert_ok(gs_reducer_mark_ready(f->reducer, 0));
 }
 
-static void claim_too_many_samples(fixture *f, gs_reducer_pass *pass) {
-    (void)pass;
-    assert_int_equal(gs_reducer_end_pass(f->reducer, INT64_MAX).code, GS_FAILED_PRECONDITION);
-}
-
 static void every_misuse_sticks_and_is_named(void **state) {
     (void)state;
     static const struct {
@@ -321,14 +323,13 @@ static void every_misuse_sticks_and_is_named(void **state) {
                    {mark_after_the_pass, "\"fc2.weight\" marked ready outside a pass"},
                    {run_a_pass_too_many, "all passes of the step"},
                    {begin_within_a_step, "a step is open"},
-                   {claim_too_many_samples, "samples of a pass: 9223372036854775807"},
                    {finish_within_a_pass, "\"fc1.weight\" is not ready"}};
     for (size_t i = 0; i < sizeof misuses / sizeof misuses[0]; i++) {
         fixture f;
         open_fixture(&f, 1, 1, false);
         assert_ok(gs_reducer_begin(f.reducer, 5));
         gs_reducer_pass pass;
-        assert_ok(gs_reducer_begin_pass(f.reducer, &pass));
+        assert_ok(gs_reducer_begin_pass(f.reducer, &pass, 1));
         misuses[i].act(&f, &pass);
         gs_reduce_result result;
         gs_status status = gs_reducer_finish(f.reducer, &result, soon());
@@ -337,6 +338,34 @@ static void every_misuse_sticks_and_is_named(void **state) {
         assert_non_null(strstr(status.message, "rank 0, step 5"));
         assert_false(gs_reducer_complete(f.reducer));
         assert_int_equal(gs_reducer_begin(f.reducer, 6).code, GS_FAILED_PRECONDITION);
+        close_fixture(&f);
+    }
+}
+
+static void samples_out_of_range_are_refused_when_their_pass_begins(void **state) {
+    (void)state;
+    const struct {
+        gs_reducer_op op;
+        int64_t first, second;  // of two passes; the second is too much
+        const char *words;
+    } cases[] = {
+        {GS_MEAN, 1, INT64_MAX, "samples of a pass: 9223372036854775807"},
+        {GS_MEAN, 1, -1, "samples of a pass: -1"},
+        {GS_MEAN, 1, INT64_C(1) << 32, "left 4294967295, of a step at most 4294967296"},
+        {GS_SAMPLE_MEAN, 1 << 24, (1 << 24) + 1, "weighted at most 16777216"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fixture f;
+        open_fixture_with(&f, &(grad_case){.num_shards = 2, .op = cases[i].op});
+        assert_ok(gs_reducer_begin(f.reducer, 5));
+        run_pass(&f, (const float[]){1, 1, 1}, cases[i].first);
+        gs_reducer_pass pass;
+        gs_status status = gs_reducer_begin_pass(f.reducer, &pass, cases[i].second);
+        assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+        if (!strstr(status.message, cases[i].words)) fail_msg("%zu: %s", i, status.message);
+        gs_reduce_result result;
+        status = gs_reducer_finish(f.reducer, &result, soon());
+        assert_non_null(strstr(status.message, "rank 0, step 5: samples of a pass"));
         close_fixture(&f);
     }
 }
@@ -472,13 +501,13 @@ static void ten_thousand_parameters_reduce_with_any_plan(void **state) {
         gs_reducer_pass pass;
         gs_reduce_result result;
         assert_ok(gs_reducer_begin(rank.reducer, 0));
-        assert_ok(gs_reducer_begin_pass(rank.reducer, &pass));
+        assert_ok(gs_reducer_begin_pass(rank.reducer, &pass, 5));
         for (size_t p = NUM_PARAMS; p-- > 0;) {
             size_t count = gs_param_spec_count(&params[p]);
             for (size_t i = 0; i < count; i++) pass.grads[p][i] = 1;
             if (p % 3) assert_ok(gs_reducer_mark_ready(rank.reducer, p));
         }
-        assert_ok(gs_reducer_end_pass(rank.reducer, 5));
+        assert_ok(gs_reducer_end_pass(rank.reducer));
         assert_ok(gs_reducer_finish(rank.reducer, &result, soon()));
         assert_int_equal(result.num_unused, 3334);
         assert_int_equal(result.samples, 5);
@@ -514,6 +543,7 @@ int main(void) {
         cmocka_unit_test(backward_that_marks_nothing_takes_no_time),
         cmocka_unit_test(bucket_waits_for_its_turn),
         cmocka_unit_test(every_misuse_sticks_and_is_named),
+        cmocka_unit_test(samples_out_of_range_are_refused_when_their_pass_begins),
         cmocka_unit_test(finish_with_passes_missing_is_an_error),
         cmocka_unit_test(parameter_used_by_nobody_can_be_an_error),
         cmocka_unit_test(complete_is_true_between_finish_and_begin_only),

@@ -164,6 +164,62 @@ static void backward_accumulates_on_request(void **state) {
     release_fixture(&f);
 }
 
+// Statistics and sums of one part are those of the whole: what a single rank computes does not change
+// when it is asked to share.
+static void one_part_gives_the_bits_of_the_whole(void **state) {
+    enum { ROWS = 33, CHANNELS = 130 };
+    const gs_kernels *k = gs_device_kernels(*state);
+    gs_stream *stream = gs_device_stream(*state);
+    fixture whole = make_fixture(ROWS, CHANNELS), part = make_fixture(ROWS, CHANNELS);
+    double mean[CHANNELS], m2[CHANNELS];
+    train(*state, &whole);
+    k->batchnorm_measure(stream, mean, m2, part.x, &part.shape);
+    k->batchnorm_apply(stream, part.out, part.save_mean, part.save_rstd, part.next_mean,
+                       part.next_var, part.x, part.weight, part.bias, part.mean, part.var, mean, m2,
+                       ROWS, &part.shape);
+    assert_same_bits(part.out, whole.out, whole.count * sizeof *whole.out);
+    assert_same_bits(part.next_mean, whole.next_mean, CHANNELS * sizeof(float));
+    assert_same_bits(part.next_var, whole.next_var, CHANNELS * sizeof(float));
+
+    k->batchnorm_backward(stream, whole.dx, whole.dweight, whole.dbias, whole.dy, whole.x,
+                          whole.weight, whole.save_mean, whole.save_rstd, &whole.shape, true);
+    k->batchnorm_sums(stream, mean, m2, part.dweight, part.dbias, part.dy, part.x, part.save_mean,
+                      part.save_rstd, &part.shape, true);
+    k->batchnorm_backward_apply(stream, part.dx, part.dy, part.x, part.weight, part.save_mean,
+                                part.save_rstd, mean, m2, ROWS, &part.shape);
+    assert_same_bits(part.dx, whole.dx, whole.count * sizeof *whole.dx);
+    assert_same_bits(part.dweight, whole.dweight, CHANNELS * sizeof(float));
+    assert_same_bits(part.dbias, whole.dbias, CHANNELS * sizeof(float));
+    assert_stream_ok(*state);
+    release_fixture(&whole);
+    release_fixture(&part);
+}
+
+static void part_without_rows_measures_zero(void **state) {
+    fixture f = make_fixture(2, 70);
+    double mean[70], m2[70], sum[70], dot[70];
+    f.shape.rows = 0;
+    const gs_kernels *k = gs_device_kernels(*state);
+    k->batchnorm_measure(gs_device_stream(*state), mean, m2, f.x, &f.shape);
+    k->batchnorm_sums(gs_device_stream(*state), sum, dot, f.dweight, f.dbias, f.dy, f.x,
+                      f.save_mean, f.save_rstd, &f.shape, false);
+    for (size_t c = 0; c < 70; c++) {
+        assert_true(mean[c] == 0.0 && m2[c] == 0.0 && sum[c] == 0.0 && dot[c] == 0.0);
+        assert_true(f.dweight[c] == 0.0f && f.dbias[c] == 0.0f);
+    }
+    release_fixture(&f);
+}
+
+static void one_row_in_all_parts_fails_the_stream(void **state) {
+    fixture f = make_fixture(1, 3);
+    double mean[3] = {0}, m2[3] = {0};
+    gs_device_kernels(*state)->batchnorm_apply(
+        gs_device_stream(*state), f.out, f.save_mean, f.save_rstd, f.next_mean, f.next_var, f.x,
+        f.weight, f.bias, f.mean, f.var, mean, m2, 1, &f.shape);
+    assert_stream_failed(*state, "at least 2 rows, got 1");
+    release_fixture(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_uses_biased_and_stores_unbiased_variance),
@@ -172,6 +228,9 @@ int main(void) {
         cmocka_unit_test(evaluation_uses_the_running_values),
         cmocka_unit_test(backward_matches_finite_differences),
         cmocka_unit_test(backward_accumulates_on_request),
+        cmocka_unit_test(one_part_gives_the_bits_of_the_whole),
+        cmocka_unit_test(part_without_rows_measures_zero),
+        cmocka_unit_test(one_row_in_all_parts_fails_the_stream),
     };
     return cmocka_run_group_tests(tests, open_test_device, close_test_device);
 }

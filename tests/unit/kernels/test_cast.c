@@ -104,6 +104,33 @@ static void same_size_types_cast_in_place(void **state) {
     assert_true(values[0] == 2 && values[1] == 4 && values[2] == 6);
 }
 
+// On every instruction set, with more elements than a block and an odd rest; in place and added.
+static void rounding_is_there_and_back(void **state) {
+    (void)state;
+    enum { COUNT = 1531 };
+    gs_device *devices[] = {open_cpu_device("baseline", 1), open_cpu_device(NULL, 2)};
+    for (int d = 0; d < 4; d++) {
+        gs_device *device = devices[d / 2];
+        gs_dtype dtype = d % 2 ? GS_BF16 : GS_FP16;
+        float *in = make_uniform(COUNT, 9, -70000, 70000), *sums = make_uniform(COUNT, 10, -1, 1);
+        float *before = make_uniform(COUNT, 10, -1, 1), wide[COUNT];
+        uint16_t narrow[COUNT];
+        cast(device, narrow, dtype, in, GS_FP32, 1.0f, COUNT);
+        cast(device, wide, GS_FP32, narrow, dtype, 1.0f, COUNT);
+        const gs_kernels *k = gs_device_kernels(device);
+        k->round(gs_device_stream(device), sums, in, dtype, COUNT, true);
+        k->round(gs_device_stream(device), in, in, dtype, COUNT, false);
+        assert_stream_ok(device);
+        assert_same_bits(in, wide, sizeof wide);
+        for (size_t i = 0; i < COUNT; i++) assert_true(sums[i] == before[i] + wide[i]);
+        free(in);
+        free(sums);
+        free(before);
+    }
+    gs_device_close(devices[0]);
+    gs_device_close(devices[1]);
+}
+
 static void misuse_fails_the_stream(void **state) {
     float values[3] = {1, 2, 3};
     const gs_kernels *k = gs_device_kernels(*state);
@@ -111,6 +138,8 @@ static void misuse_fails_the_stream(void **state) {
     assert_stream_failed(*state, "fp32 to i32");
     k->cast(gs_device_stream(*state), values, GS_BF16, values, GS_FP32, 1.0f, 3);
     assert_stream_failed(*state, "in place");
+    k->round(gs_device_stream(*state), values, values, GS_FP64, 3, false);
+    assert_stream_failed(*state, "round: fp64");
 }
 
 int main(void) {
@@ -121,6 +150,7 @@ int main(void) {
         cmocka_unit_test(fp64_goes_both_ways),
         cmocka_unit_test(overflow_is_infinity_and_nan_stays),
         cmocka_unit_test(same_size_types_cast_in_place),
+        cmocka_unit_test(rounding_is_there_and_back),
         cmocka_unit_test(misuse_fails_the_stream),
     };
     return cmocka_run_group_tests(tests, open_test_device, close_test_device);

@@ -67,10 +67,39 @@ static void tokens_outside_the_vocabulary_fail_the_stream(void **state) {
     for (int i = 0; i < 8; i++) assert_true(out[i] == 7);
 }
 
+// The rows of distinct tokens, each summed in the order of positions, put where they belong: what the
+// dense kernel gives, to the bit.
+static void rows_of_distinct_tokens_are_the_dense_gradient(void **state) {
+    const gs_kernels *k = gs_device_kernels(*state);
+    gs_stream *stream = gs_device_stream(*state);
+    const int32_t distinct[] = {0, 2, 4}, place_of[] = {2, 0, 2, 2, 1, 0};
+    float *dout = make_uniform(BATCH * POSITIONS * CHANNELS, 3, -1, 1);
+    float *dense = make_zeros(VOCAB * CHANNELS), *from_rows = make_zeros(VOCAB * CHANNELS);
+    float *rows = make_zeros(3 * CHANNELS);
+    float *dwpe = make_zeros(POSITIONS * CHANNELS), *alone = make_zeros(POSITIONS * CHANNELS);
+    k->embedding_backward(stream, dense, dwpe, dout, tokens, BATCH, POSITIONS, CHANNELS, VOCAB,
+                          false);
+    k->embedding_backward(stream, NULL, alone, dout, tokens, BATCH, POSITIONS, CHANNELS, VOCAB,
+                          false);
+    k->add_rows(stream, rows, place_of, dout, BATCH * POSITIONS, CHANNELS);
+    k->add_rows(stream, from_rows, distinct, rows, 3, CHANNELS);
+    k->add_rows(stream, from_rows, distinct, rows, 0, CHANNELS);
+    assert_stream_ok(*state);
+    assert_same_bits(from_rows, dense, VOCAB * CHANNELS * sizeof(float));
+    assert_same_bits(alone, dwpe, POSITIONS * CHANNELS * sizeof(float));
+    free(dout);
+    free(dense);
+    free(from_rows);
+    free(rows);
+    free(dwpe);
+    free(alone);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_adds_token_and_position),
         cmocka_unit_test(backward_adds_tokens_and_sums_positions),
+        cmocka_unit_test(rows_of_distinct_tokens_are_the_dense_gradient),
         cmocka_unit_test(tokens_outside_the_vocabulary_fail_the_stream),
     };
     return cmocka_run_group_tests(tests, open_test_device, close_test_device);

@@ -226,6 +226,24 @@ static void run_batchnorm(const run *job) {
                                      &shape, false);
 }
 
+// Each part's sums, and what is made of sums of three times as many rows.
+static void run_batchnorm_parts(const run *job) {
+    const gs_batchnorm shape = {.rows = 61, .channels = 151, .momentum = 0.1f, .eps = 1e-5f};
+    const size_t count = 61 * 151, c = 151;
+    float *out = job->out, *small = out + 2 * count;
+    double *sums = (double *)(void *)(out + 3 * count + count % 2);
+    job->kernels->batchnorm_measure(job->stream, sums, sums + c, job->in, &shape);
+    job->kernels->batchnorm_apply(job->stream, out, small, small + c, small + 2 * c, small + 3 * c,
+                                  job->in, job->positive, job->in, job->in + 5, job->positive, sums,
+                                  sums + c, 183.0, &shape);
+    job->kernels->batchnorm_sums(job->stream, sums + 2 * c, sums + 3 * c, small + 4 * c,
+                                 small + 5 * c, job->positive, job->in, small, small + c, &shape,
+                                 false);
+    job->kernels->batchnorm_backward_apply(job->stream, out + count, job->positive, job->in,
+                                           job->positive, small, small + c, sums + 2 * c,
+                                           sums + 3 * c, 183.0, &shape);
+}
+
 static void run_adamw(const run *job) {
     gs_adamw step = {.lr = 1e-3f,
                      .beta1 = 0.9f,
@@ -274,6 +292,7 @@ BITS_AGREE(embedding)
 BITS_AGREE(attention)
 BITS_AGREE(loss)
 BITS_AGREE(batchnorm)
+BITS_AGREE(batchnorm_parts)
 BITS_AGREE(adamw)
 BITS_AGREE(sgd)
 
@@ -298,6 +317,7 @@ int main(void) {
         cmocka_unit_test(matmul_bits_agree),      cmocka_unit_test(layers_bits_agree),
         cmocka_unit_test(layernorm_bits_agree),   cmocka_unit_test(embedding_bits_agree),
         cmocka_unit_test(attention_bits_agree),   cmocka_unit_test(loss_bits_agree),
+        cmocka_unit_test(batchnorm_parts_bits_agree),
         cmocka_unit_test(batchnorm_bits_agree),   cmocka_unit_test(adamw_bits_agree),
         cmocka_unit_test(sgd_bits_agree),         cmocka_unit_test(no_slot_is_empty),
     };

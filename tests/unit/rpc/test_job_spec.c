@@ -88,6 +88,52 @@ static void one_bound_of_the_world_gives_the_other(void **state) {
     assert_int_equal(gs_job_spec_passes_per_shard(&spec), 4);
 }
 
+#define BY_RANK "\"data\":{\"split\":\"by_rank\""
+
+static void data_of_ranks_goes_with_ranks_alone(void **state) {
+    (void)state;
+    expect_error("\"data\":{\"uneven_inputs\":\"join\"}", "/data/uneven_inputs", "not_applicable",
+                 "all ranks have data in every step unless data.split is by_rank");
+    expect_error(BY_RANK ",\"join_divisor\":\"active\"}", "/data/join_divisor", "not_applicable",
+                 "only with data.uneven_inputs join");
+    expect_error(BY_RANK ",\"uneven_inputs\":\"join\",\"join_divisor\":\"active\"},"
+                         "\"logical_shards\":2",
+                 "/data/join_divisor", "not_applicable", NULL);
+    expect_error(BY_RANK "},\"world\":{\"min\":1,\"max\":2}", "/data/split", "not_applicable",
+                 "parts are dealt to ranks: world.min must be world.max");
+    expect_error(BY_RANK "},\"exact\":true", "/exact", "not_applicable",
+                 "data.split by_rank depends on the ranks");
+    expect_error(BY_RANK "},\"world\":{\"min\":1,\"max\":1,\"replicas_per_process\":2}",
+                 "/world/replicas_per_process", "not_applicable",
+                 "data.split by_rank deals parts to ranks, not to their replicas");
+    expect_error(BY_RANK ",\"uneven_inputs\":\"join\"},\"reducer\":{\"static_graph\":true}",
+                 "/reducer/static_graph", "not_applicable",
+                 "a restart may begin where ranks have no data to learn it from, and passes without "
+                 "rows use no parameter");
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},\"world\":{\"max\":3},"
+              BY_RANK ",\"uneven_inputs\":\"join\",\"join_divisor\":\"active\"}}");
+}
+
+#define SYNC "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"batch_norm\":\"sync\"}}"
+
+static void batch_norm_over_ranks_needs_all_of_them(void **state) {
+    (void)state;
+    expect_error(SYNC ",\"exact\":true", "/exact", "not_applicable",
+                 "batch_norm sync adds up over ranks: equal to rounding only");
+    expect_error(SYNC "," BY_RANK ",\"uneven_inputs\":\"join\"}", "/data/uneven_inputs",
+                 "not_applicable",
+                 "batch_norm sync takes its statistics from all ranks in every pass");
+    expect_error(SYNC ",\"reducer\":{\"op\":\"sum\"}", "/reducer/op", "not_applicable", NULL);
+    expect_error(SYNC ",\"world\":{\"replicas_per_process\":2}", "/world/replicas_per_process",
+                 "not_applicable", NULL);
+    expect_error(SYNC ",\"data\":{\"micro_batch\":1}", "/data/micro_batch", "out_of_range", NULL);
+    expect_error("\"exact\":true,\"reducer\":{\"buffers\":\"average\"}", "/reducer/buffers",
+                 "not_applicable", "an average over ranks depends on their number");
+    expect_ok("{" SYNC ",\"steps\":{\"target\":1},\"world\":{\"min\":2,\"max\":5},"
+              "\"data\":{\"micro_batch\":1}}");
+    assert_int_equal(gs_job_spec_most_rows(&spec), 3);
+}
+
 static void rules_between_members_are_checked(void **state) {
     (void)state;
     expect_error("\"world\":{\"min\":4,\"max\":2}", "/world/min", "out_of_range",
@@ -133,6 +179,111 @@ static void rules_between_members_are_checked(void **state) {
                  "/exact", "not_applicable", NULL);
 }
 
+#define GPT2 "\"model\":{\"kind\":\"gpt2\",\"gpt2\":{\"layer_drop\":0.2}}"
+
+static void rules_of_sparse_embeddings_and_dropped_layers_are_checked(void **state) {
+    (void)state;
+    const char *const modes[] = {"gather", "owner", "auto"};
+    for (int i = 0; i < 3; i++) {
+        char text[128];
+        snprintf(text, sizeof text,
+                 "{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},\"reducer\":"
+                 "{\"sparse_embedding\":\"%s\"}}", modes[i]);
+        expect_ok(text);
+        assert_int_equal(spec.reducer.sparse_embedding, GS_SPARSE_GATHER + i);
+    }
+    expect_error("\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"sparse_embedding\":\"auto\"}",
+                 "/reducer/sparse_embedding", "not_applicable",
+                 "only a gpt2 model has an embedding");
+    expect_error("\"exact\":true,\"reducer\":{\"sparse_embedding\":\"owner\"}",
+                 "/reducer/sparse_embedding", "not_applicable",
+                 "exact: which rows are added first depends on the number of ranks");
+    expect_error("\"data\":{\"split\":\"by_rank\",\"uneven_inputs\":\"join\"},\"reducer\":{\"sparse_embedding\":"
+                 "\"gather\"}",
+                 "/reducer/sparse_embedding", "not_applicable", NULL);
+    expect_error("\"world\":{\"replicas_per_process\":2},\"reducer\":{\"sparse_embedding\":"
+                 "\"gather\"}",
+                 "/reducer/sparse_embedding", "not_applicable", NULL);
+    expect_error(GPT2 ",\"reducer\":{\"static_graph\":true}", "/model/gpt2/layer_drop",
+                 "not_applicable",
+                 "reducer.static_graph promises the same parameters in every step");
+    expect_error(GPT2 ",\"reducer\":{\"unused_parameters\":\"error\"}", "/model/gpt2/layer_drop",
+                 "not_applicable", NULL);
+}
+
+static void rules_of_replicas_are_checked(void **state) {
+    (void)state;
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},"
+              "\"world\":{\"max\":3,\"replicas_per_process\":4}}");
+    assert_int_equal(spec.logical_shards, 12);
+    assert_int_equal(spec.data.global_batch, 12 * 8);
+    expect_error("\"world\":{\"max\":2,\"replicas_per_process\":3},\"logical_shards\":5",
+                 "/logical_shards", "out_of_range",
+                 "must be at least world.max times replicas_per_process (6)");
+    expect_error("\"world\":{\"replicas_per_process\":65}", "/world/replicas_per_process",
+                 "out_of_range", NULL);
+    expect_error("\"exact\":true,\"reducer\":{\"replica_divisor\":\"processes\"}",
+                 "/reducer/replica_divisor", "not_applicable", "exact divides by logical shards");
+    expect_error("\"reducer\":{\"op\":\"sample_mean\",\"replica_divisor\":\"processes\"}",
+                 "/reducer/replica_divisor", "not_applicable", "processes is for reducer.op mean");
+    expect_error("\"model\":{\"kind\":\"mlp\",\"mlp\":{\"batch_norm\":\"sync\"}},"
+                 "\"world\":{\"replicas_per_process\":2}",
+                 "/world/replicas_per_process", "not_applicable", NULL);
+    expect_error("\"data\":{\"split\":\"by_rank\"},\"world\":{\"replicas_per_process\":2}",
+                 "/world/replicas_per_process", "not_applicable", NULL);
+}
+
+static void rules_of_16_bits_are_checked(void **state) {
+    (void)state;
+    expect_error("\"optimizer\":{\"loss_scale\":{\"init\":8}}", "/optimizer/loss_scale",
+                 "not_applicable", "only for model.precision fp16");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"bf16\"},"
+                 "\"optimizer\":{\"loss_scale\":{}}",
+                 "/optimizer/loss_scale", "not_applicable", NULL);
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"fp16\"},"
+                 "\"optimizer\":{\"loss_scale\":{\"backoff_factor\":1}}",
+                 "/optimizer/loss_scale/backoff_factor", "out_of_range",
+                 "must be less than 1, else an overflow stays for ever");
+    expect_error("\"exact\":true,\"reducer\":{\"wire_dtype\":\"bf16\"}", "/reducer/wire_dtype",
+                 "not_applicable", NULL);
+    expect_ok("{\"model\":{\"kind\":\"mlp\",\"precision\":\"fp16\"},\"steps\":{\"target\":1},"
+              "\"exact\":true,\"optimizer\":{\"loss_scale\":{\"init\":1024},"
+              "\"zero_grad\":\"zero\"}}");
+    assert_true(spec.optimizer.loss_scale.init == 1024);
+    assert_int_equal(spec.optimizer.loss_scale.growth_interval, 2000);
+    assert_int_equal(spec.optimizer.zero_grad, GS_ZERO_GRAD_ZERO);
+}
+
+static void caps_alone_drop_the_small_first_bucket(void **state) {
+    (void)state;
+    expect_ok("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}");
+    gs_plan_policy policy = gs_job_spec_plan_policy(&spec);
+    assert_true(policy.first_bytes == GS_FIRST_BUCKET_BYTES);
+    assert_int_equal(policy.num_caps, 1);
+    assert_true(policy.caps_bytes[0] == GS_BUCKET_CAP_BYTES);
+    assert_false(policy.one_host || policy.small_last || policy.max_buckets);
+
+    expect_ok("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},"
+              "\"reducer\":{\"bucket_cap_bytes\":5000}}");
+    policy = gs_job_spec_plan_policy(&spec);
+    assert_true(policy.first_bytes == 0);
+    assert_true(policy.caps_bytes[0] == 5000);
+
+    expect_ok("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":{"
+              "\"first_bucket_bytes\":70,\"bucket_cap_bytes\":[5000,9000],\"small_bucket\":\"last\","
+              "\"max_buckets\":12}}");
+    policy = gs_job_spec_plan_policy(&spec);
+    assert_true(policy.first_bytes == 70);
+    assert_int_equal(policy.num_caps, 2);
+    assert_true(policy.caps_bytes[1] == 9000);
+    assert_true(policy.small_last);
+    assert_int_equal(policy.max_buckets, 12);
+
+    expect_ok("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},"
+              "\"reducer\":{\"plan\":\"auto\"}}");
+    assert_true(gs_job_spec_plan_policy(&spec).one_host);
+}
+
 static void names_and_paths_cannot_leave_their_place(void **state) {
     (void)state;
     expect_error("\"name\":\"Hello\"", "/name", "bad_pattern", NULL);
@@ -155,11 +306,11 @@ static void values_of_the_full_product_say_so(void **state) {
     (void)state;
     expect_error("\"reducer\":{\"hook\":{\"kind\":\"powersgd\"}}", "/reducer/hook/kind", "bad_word",
                  "not in this version; one of: allreduce");
-    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"bf16\"}", "/model/precision",
-                 "bad_word", "not in this version; one of: fp32");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"tf32\"}", "/model/precision",
+                 "bad_word", "not in this version; one of: fp32, bf16, fp16");
     expect_error("\"world\":{\"device\":\"cuda\"}", "/world/device", "bad_word",
                  "not in this version; one of: auto, cpu");
-    expect_error("\"tracing\":{\"ring_steps\":64}", "/tracing", "unknown_member",
+    expect_error("\"reducer\":{\"sharding\":\"zero1\"}", "/reducer/sharding", "unknown_member",
                  "not in this version");
     expect_error("\"restart\":{\"rules\":[]}", "/restart/rules", "unknown_member",
                  "not in this version");
@@ -218,6 +369,11 @@ static void effective_spec_decodes_to_itself(void **state) {
         "\"eval_labels\":\"el\"},\"optimizer\":{\"kind\":\"sgd\",\"momentum\":0.9,\"nesterov\":"
         "true},"
         "\"steps\":{\"target\":5}}",
+        "{\"name\":\"d\",\"model\":{\"kind\":\"mlp\",\"precision\":\"fp16\"},\"optimizer\":{"
+        "\"loss_scale\":{\"init\":128,\"growth_interval\":7},\"zero_grad\":\"zero\"},"
+        "\"reducer\":{\"wire_dtype\":\"bf16\"},\"steps\":{\"target\":5}}",
+        "{\"name\":\"e\",\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"bucket_cap_bytes\":[7000,9000]},"
+        "\"steps\":{\"target\":5}}",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         expect_ok(texts[i]);
@@ -235,7 +391,7 @@ static void effective_spec_decodes_to_itself(void **state) {
 static void every_default_is_valid(void **state) {
     (void)state;
     gs_json *schema = gs_fields_schema(gs_job_spec_fields, NULL);
-    assert_int_equal(gs_json_count(gs_json_get(schema, "properties")), 14);
+    assert_int_equal(gs_json_count(gs_json_get(schema, "properties")), 15);
     gs_json_release(schema);
     expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1}}");
     gs_json *encoded = gs_job_spec_encode(&spec);
@@ -253,8 +409,14 @@ int main(void) {
         cmocka_unit_test(name_is_generated_from_the_model),
         cmocka_unit_test(one_bound_of_the_world_gives_the_other),
         cmocka_unit_test(rules_between_members_are_checked),
+        cmocka_unit_test(data_of_ranks_goes_with_ranks_alone),
+        cmocka_unit_test(batch_norm_over_ranks_needs_all_of_them),
+        cmocka_unit_test(rules_of_sparse_embeddings_and_dropped_layers_are_checked),
+        cmocka_unit_test(rules_of_16_bits_are_checked),
+        cmocka_unit_test(caps_alone_drop_the_small_first_bucket),
         cmocka_unit_test(names_and_paths_cannot_leave_their_place),
         cmocka_unit_test(values_of_the_full_product_say_so),
+        cmocka_unit_test(rules_of_replicas_are_checked),
         cmocka_unit_test(unknown_kind_brings_no_errors_in_its_wake),
         cmocka_unit_test(refused_value_brings_no_errors_in_its_wake),
         cmocka_unit_test(required_members_are_asked_for),

@@ -16,7 +16,7 @@
 #include "core/random.h"
 #include "worker/models/registry.h"
 
-#define FIXTURE_MAX_PARAMS 64
+#define FIXTURE_MAX_PARAMS 80
 
 typedef struct fixture {
     gs_device *device;

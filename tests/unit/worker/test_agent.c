@@ -18,6 +18,8 @@
 #include <cmocka.h>
 
 #include "core/bucket_plan.h"
+#include "rpc/param_page.h"
+#include "rpc/plan_message.h"
 #include "rpc/rpc_server.h"
 #include "tests/support/temp_dir.h"
 #include "worker/trainer_process.h"
@@ -37,7 +39,8 @@ typedef struct fixture {
 
     gs_rpc_call_handle *agent_stream, *trainer_stream;
     gs_status refusal;  // of agents; ok: welcome
-    gs_json *params, *bye, *exited;  // owned
+    gs_param_list params;       // owned
+    gs_json *bye, *exited;      // owned
     char plan_hash[GS_DIGEST_TEXT_LEN];
     bool comm_up;
     int num_hellos, num_lines, num_saves;
@@ -82,39 +85,18 @@ static void take_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
         f->trainer_pidfd = (int)syscall(SYS_pidfd_open, gs_json_int_or(request, "pid", 0), 0);
     }
     f->trainer_stream = call;
-    send_item(call, f->params ? "{\"type\":\"welcome\",\"heartbeat_seconds\":0.05,\"send_params\":false}"
-                              : "{\"type\":\"welcome\",\"heartbeat_seconds\":0.05,\"send_params\":true}");
+    send_item(call, f->params.is_complete
+                        ? "{\"type\":\"welcome\",\"heartbeat_seconds\":0.05,\"send_params\":false}"
+                        : "{\"type\":\"welcome\",\"heartbeat_seconds\":0.05,\"send_params\":true}");
 }
 
-static gs_json *encode_plan(const gs_json *params) {
-    gs_param_spec specs[16];
+static gs_json *encode_plan(const gs_param_list *list) {
     gs_bucket_plan plan;
-    size_t count = gs_json_count(params);
-    assert_in_range(count, 1, 16);
-    for (size_t i = 0; i < count; i++) {
-        const gs_json *row = gs_json_at(params, i), *shape = gs_json_at(row, 2);
-        int64_t d0 = 0, d1 = 0;
-        assert_true(gs_json_int(&d0, gs_json_at(shape, 0)));
-        if (gs_json_count(shape) > 1) assert_true(gs_json_int(&d1, gs_json_at(shape, 1)));
-        specs[i] = gs_param_spec_make(GS_FP32, d0, d1, "p%zu", i);
-    }
-    assert_ok(gs_bucket_plan_parity(&plan, specs, count, 1 << 20, 1 << 20, NULL));
+    assert_true(list->is_complete);
+    assert_ok(
+        gs_bucket_plan_parity(&plan, list->params, list->num_params, 1 << 20, 1 << 20, NULL));
     assert_int_equal(plan.num_buckets, 1);
-    char hash[GS_DIGEST_TEXT_LEN];
-    gs_json *out = gs_json_new_object(), *buckets = gs_json_new_array();
-    gs_json *bucket = gs_json_new_object(), *members = gs_json_new_array();
-    for (size_t i = 0; i < plan.num_params; i++) {
-        gs_json_push(members, gs_json_new_int((int64_t)plan.params[i]));
-    }
-    gs_json_set_int(bucket, "limit_bytes", (int64_t)plan.buckets[0].limit_bytes);
-    gs_json_set_int(bucket, "bytes", (int64_t)plan.buckets[0].bytes);
-    gs_json_set_string(bucket, "dtype", "fp32");
-    gs_json_set_int(bucket, "device", plan.buckets[0].device);
-    gs_json_set(bucket, "params", members);
-    gs_json_push(buckets, bucket);
-    gs_digest_format(hash, gs_bucket_plan_digest(&plan));
-    gs_json_set_string(out, "hash", hash);
-    gs_json_set(out, "buckets", buckets);
+    gs_json *out = gs_plan_message_encode(&plan, &(gs_plan_label){1, "size_based", false});
     gs_bucket_plan_release(&plan);
     return out;
 }
@@ -126,7 +108,7 @@ static void prepare(fixture *f) {
     gs_json_set_int(item, "rank", 0);
     gs_json_set_int(item, "world_size", 1);
     gs_json_set_int(item, "num_shards", 1);
-    gs_json_set(item, "plan", encode_plan(f->params));
+    gs_json_set(item, "plan", encode_plan(&f->params));
     assert_true(gs_rpc_item(f->trainer_stream, item));
 }
 
@@ -136,8 +118,8 @@ static void take_ready(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
     (void)peer;
     gs_rpc_reply(call, gs_ok(), NULL);
     if (gs_json_int_or(request, "generation", -1) == 0) {
-        f->params = gs_json_copy(gs_json_get(request, "params"));
-        prepare(f);
+        assert_ok(gs_param_list_add(&f->params, request));
+        if (f->params.is_complete) prepare(f);
         return;
     }
     snprintf(f->plan_hash, sizeof f->plan_hash, "%s", gs_json_string_or(request, "plan_hash", ""));
@@ -285,7 +267,7 @@ static int tear_down(void **state) {
     if (f->trainer_pidfd >= 0) close(f->trainer_pidfd);
     gs_rpc_server_close(f->server);
     gs_rpc_context_destroy(f->context);
-    gs_json_release(f->params);
+    gs_param_list_release(&f->params);
     gs_json_release(f->bye);
     gs_json_release(f->exited);
     gs_temp_dir_remove(f->dir);

@@ -118,6 +118,55 @@ static void what_is_saved_comes_back_bit_for_bit(void **state) {
     free(path);
 }
 
+// Masters are fp32 in the file; what passes read is brought up to date by whatever changes the masters.
+static void expect_values_of_masters(const gs_trainer_state *state) {
+    for (size_t p = 0; p < state->num_params; p++) {
+        const float *masters = state->params[p], *values = state->values[p];
+        assert_true(values != masters);
+        for (size_t i = 0; i < gs_param_spec_count(&state->param_specs[p]); i++)
+            assert_true(values[i] == gs_fp16_to_fp32(gs_fp32_to_fp16(masters[i])));
+    }
+}
+
+static void fp16_keeps_masters_and_loss_scale(void **state) {
+    (void)state;
+    fixture f = {.dir = gs_temp_dir_make()};
+    static const char fp16_spec[] =
+        "{\"name\":\"c\",\"model\":{\"kind\":\"mlp\",\"precision\":\"fp16\",\"mlp\":{\"dims\":"
+        "[30,20,4]}},\"optimizer\":{\"loss_scale\":{\"init\":12345.678}},\"steps\":{\"target\":9}}";
+    decode_spec(&f.spec, fp16_spec);
+    assert_ok(gs_device_open(&f.device, "cpu", &(gs_device_options){.num_threads = 1}));
+    assert_ok(gs_trainer_state_init(&f.state, &f.spec, f.device));
+    expect_values_of_masters(&f.state);
+    assert_int_equal(f.state.param_specs[0].dtype, GS_FP16);
+    assert_int_equal(f.state.tensors[0].dtype, GS_FP32);
+    assert_true(f.state.position.loss_scale.scale == 12345.678f);
+    f.state.position.loss_scale = (gs_grad_scaler){.scale = 0x1.23456p-7f, .growth_tracker = 1999};
+    gs_digest before = gs_trainer_state_digest(&f.state);
+    f.state.position.loss_scale.growth_tracker--;
+    assert_false(gs_digest_equal(before, gs_trainer_state_digest(&f.state)));
+    f.state.position.loss_scale.growth_tracker++;
+    assert_ok(gs_state_snapshot_init(&f.snapshot, &f.state));
+    assert_ok(gs_state_snapshot_take(&f.snapshot, &f.state));
+    gs_checkpoint_result result = save(&f, f.dir);
+    assert_ok(result.status);
+
+    scramble(&f.state, 8);
+    char *path = join(f.dir, result.name);
+    assert_ok(gs_checkpoint_load(&f.state, path, &f.spec));
+    assert_true(gs_digest_equal(before, gs_trainer_state_digest(&f.state)));
+    expect_values_of_masters(&f.state);
+    scramble(&f.state, 9);
+    assert_ok(gs_state_snapshot_restore(&f.snapshot, &f.state));
+    assert_true(gs_digest_equal(before, gs_trainer_state_digest(&f.state)));
+    expect_values_of_masters(&f.state);
+    free(path);
+    gs_temp_dir_remove(f.dir);
+    gs_state_snapshot_release(&f.snapshot);
+    gs_trainer_state_release(&f.state);
+    gs_device_close(f.device);
+}
+
 static void a_snapshot_restores_what_it_took(void **state) {
     fixture *f = *state;
     gs_digest before = gs_trainer_state_digest(&f->state);
@@ -221,6 +270,21 @@ static void another_model_is_refused_by_name(void **state) {
     refuse_with(*state, "30,20,4", "30,21,4", "/model/mlp/dims");
 }
 
+// Checkpoints of a version that did not have a setting are those of its default.
+static void settings_that_a_checkpoint_lacks_were_the_default(void **state) {
+    fixture *f = *state;
+    gs_json *ours = gs_manifest_spec(&f->spec), *theirs = gs_json_copy(ours);
+    gs_json_remove((gs_json *)(uintptr_t)gs_json_get(theirs, "optimizer"), "zero_grad");
+    gs_json_remove((gs_json *)(uintptr_t)gs_json_get(theirs, "reducer"), "wire_dtype");
+    assert_ok(gs_manifest_spec_compare(ours, theirs));
+    gs_json_set_string((gs_json *)(uintptr_t)gs_json_get(ours, "optimizer"), "zero_grad", "zero");
+    gs_status status = gs_manifest_spec_compare(ours, theirs);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "/optimizer/zero_grad"));
+    gs_json_release(ours);
+    gs_json_release(theirs);
+}
+
 static void another_target_is_accepted(void **state) {
     fixture *f = *state;
     gs_checkpoint_result result = save(f, f->dir);
@@ -261,12 +325,14 @@ static void a_full_disk_is_said_and_leaves_nothing_behind(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(what_is_saved_comes_back_bit_for_bit),
+        cmocka_unit_test(fp16_keeps_masters_and_loss_scale),
         TEST(a_snapshot_restores_what_it_took),
         TEST(a_changed_byte_anywhere_is_found_and_nothing_is_loaded),
         TEST(a_short_part_is_data_loss),
         TEST(a_directory_without_manifest_is_no_checkpoint),
         TEST(another_learning_rate_is_refused_by_name),
         TEST(another_model_is_refused_by_name),
+        TEST(settings_that_a_checkpoint_lacks_were_the_default),
         TEST(another_target_is_accepted),
         TEST(a_full_disk_is_said_and_leaves_nothing_behind),
     };

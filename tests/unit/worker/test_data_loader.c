@@ -229,8 +229,135 @@ static void a_global_batch_that_does_not_divide_is_refused(void **state) {
     assert_int_equal(gs_data_loader_open(&loader, &options).code, GS_INVALID_ARGUMENT);
 }
 
+static gs_job_spec split_spec(int uneven_inputs) {
+    gs_job_spec spec = spec_of(8, 2);
+    strcpy(spec.data.train[0], "part-*");
+    spec.data.split = GS_SPLIT_BY_RANK;
+    spec.data.uneven_inputs = uneven_inputs;
+    return spec;
+}
+
+// Parts of 7 and 20 samples for two ranks with two shards each: 2 and 5 steps of two passes of 2.
+static void write_parts(const char *root) {
+    write_numbers(root, "part-a", 0, 8);
+    write_numbers(root, "part-b", 100, 21);
+}
+
+static void rank_reads_its_own_part_and_nothing_else(void **state) {
+    write_parts(*state);
+    gs_job_spec spec = split_spec(GS_UNEVEN_JOIN);
+    for (int rank = 0; rank < 2; rank++) {
+        gs_data_loader *loader = open_loader(*state, &spec, GS_TRAIN, rank, 2, 0);
+        int seen[256] = {0}, samples = 0;
+        for (int64_t step = 0; step < 5; step++) {
+            if (!gs_data_loader_has_batch(loader, step * 8)) continue;
+            for (int pass = 0; pass < 2; pass++) {
+                gs_batch batch;
+                assert_int_equal(next(loader, &batch).code, GS_OK);
+                for (size_t row = 0; row < batch.rows; row++) seen[batch.tokens[row]]++, samples++;
+            }
+        }
+        assert_int_equal(samples, rank ? 20 : 7);
+        for (int i = 0; i < samples; i++) assert_int_equal(seen[rank ? 100 + i : i], 1);
+        // The next epoch begins where the largest part ends.
+        assert_true(gs_data_loader_begins_epoch(loader, 5 * 8));
+        gs_batch batch;
+        assert_int_equal(next(loader, &batch).code, GS_OK);
+        assert_int_equal(batch.rows, 2);
+        gs_data_loader_close(loader);
+    }
+}
+
+static void last_pass_of_a_part_is_short_and_those_behind_it_are_empty(void **state) {
+    write_numbers(*state, "part-a", 0, 6);
+    write_numbers(*state, "part-b", 100, 21);
+    gs_job_spec spec = split_spec(GS_UNEVEN_JOIN);
+    static const size_t rows[] = {2, 2, 1, 0};
+    gs_data_loader *loader = open_loader(*state, &spec, GS_TRAIN, 0, 2, 0);
+    for (size_t i = 0; i < 4; i++) {
+        gs_batch batch;
+        assert_int_equal(next(loader, &batch).code, GS_OK);
+        assert_int_equal(batch.rows, rows[i]);
+    }
+    assert_false(gs_data_loader_has_batch(loader, 2 * 8));
+    gs_data_loader_close(loader);
+}
+
+static void seek_into_a_part_gives_what_would_have_come(void **state) {
+    write_parts(*state);
+    gs_job_spec spec = split_spec(GS_UNEVEN_JOIN);
+    gs_data_loader *whole = open_loader(*state, &spec, GS_TRAIN, 1, 2, 0);
+    gs_data_loader *later = open_loader(*state, &spec, GS_TRAIN, 1, 2, 3 * 8);
+    int32_t wanted[2], tokens[2];
+    for (int pass = 0; pass < 6; pass++) take(whole, wanted, 2);
+    for (int pass = 0; pass < 8; pass++) {
+        take(whole, wanted, 2);
+        take(later, tokens, 2);
+        assert_memory_equal(tokens, wanted, sizeof wanted);
+    }
+    // Rank 0 has nothing at that place: its next batch is the first of the next epoch.
+    gs_data_loader *idle = open_loader(*state, &spec, GS_TRAIN, 0, 2, 3 * 8);
+    gs_data_loader *fresh = open_loader(*state, &spec, GS_TRAIN, 0, 2, 5 * 8);
+    take(idle, tokens, 2);
+    take(fresh, wanted, 2);
+    assert_memory_equal(tokens, wanted, sizeof wanted);
+    gs_data_loader_close(idle);
+    gs_data_loader_close(fresh);
+    gs_data_loader_close(whole);
+    gs_data_loader_close(later);
+}
+
+static void part_that_is_read_ends_when_the_job_stops_then(void **state) {
+    write_parts(*state);
+    gs_job_spec spec = split_spec(GS_UNEVEN_STOP);
+    gs_data_loader *loader = open_loader(*state, &spec, GS_TRAIN, 0, 2, 0);
+    gs_batch batch;
+    for (int pass = 0; pass < 4; pass++) assert_int_equal(next(loader, &batch).code, GS_OK);
+    assert_false(gs_data_loader_has_batch(loader, 2 * 8));
+    gs_status status = next(loader, &batch);
+    assert_int_equal(status.code, GS_OUT_OF_RANGE);
+    assert_non_null(strstr(status.message, "rank 0"));
+    gs_data_loader_close(loader);
+}
+
+// The rows of a pass, whoever owns their shards: one batch where there were several.
+static void joined_shards_are_the_rows_of_their_passes(void **state) {
+    write_numbers(*state, "numbers", 0, 65);
+    gs_job_spec spec = spec_of(16, 2);
+    gs_data_loader *apart = open_loader(*state, &spec, GS_TRAIN, 0, 2, 16);
+    gs_data_loader_options options = {.spec = &spec,
+                                      .data_root = *state,
+                                      .shards = {.num_shards = 4, .world_size = 2},
+                                      .joins_shards = true,
+                                      .consumed = 16};
+    gs_data_loader *joined;
+    assert_int_equal(gs_data_loader_open(&joined, &options).code, GS_OK);
+    int32_t tokens[2][4], rows[4];  // shard; passes of 2
+    for (int step = 0; step < 3; step++) {
+        for (int shard = 0; shard < 2; shard++)
+            for (int pass = 0; pass < 2; pass++) take(apart, &tokens[shard][2 * pass], 2);
+        for (int pass = 0; pass < 2; pass++) {
+            take(joined, rows, 4);
+            assert_memory_equal(rows, &tokens[0][2 * pass], 2 * sizeof rows[0]);
+            assert_memory_equal(rows + 2, &tokens[1][2 * pass], 2 * sizeof rows[0]);
+        }
+    }
+    gs_data_loader_close(apart);
+    gs_data_loader_close(joined);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(rank_reads_its_own_part_and_nothing_else, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(last_pass_of_a_part_is_short_and_those_behind_it_are_empty,
+                                        make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(seek_into_a_part_gives_what_would_have_come, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(part_that_is_read_ends_when_the_job_stops_then, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(joined_shards_are_the_rows_of_their_passes, make_dir,
+                                        remove_dir),
         cmocka_unit_test_setup_teardown(each_epoch_has_every_sample_once, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(ranks_of_any_world_share_the_same_global_batches, make_dir,
                                         remove_dir),

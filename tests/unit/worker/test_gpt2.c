@@ -122,6 +122,79 @@ static void each_gradient_becomes_ready_once_in_the_order_of_backward(void **sta
     fixture_release(&f);
 }
 
+// Rows that a pass hands over, put where they belong; what was touched, and what was ready before rows came.
+typedef struct row_catch {
+    fixture *f;
+    float *dense;  // (vocab, channels)
+    size_t num_touched, ready_when_touched, ready_when_added, wrong;
+} row_catch;
+
+static void catch_touch(void *ctx, size_t param, const int32_t *rows, size_t num_rows) {
+    row_catch *at = ctx;
+    at->wrong += param != 0 || rows != tokens;
+    at->num_touched += num_rows;
+    at->ready_when_touched = at->f->num_ready;
+}
+
+static void catch_rows(void *ctx, size_t param, const int32_t *rows, const float *values,
+                       size_t num_rows) {
+    row_catch *at = ctx;
+    at->wrong += param != 0 || num_rows != at->num_touched;
+    at->ready_when_added = at->f->num_ready;
+    gs_device_kernels(at->f->device)
+        ->add_rows(gs_device_stream(at->f->device), at->dense, rows, values, num_rows, 15);
+}
+
+static void run_with_sink(fixture *f, row_catch *at, const gs_batch *batch) {
+    gs_row_sink sink = {.touch = catch_touch, .add = catch_rows, .ctx = at};
+    gs_model_pass pass = fixture_pass(f, batch);
+    pass.grad_factor = 0.5f;
+    pass.sparse = &sink;
+    f->num_ready = 0;
+    assert_int_equal(f->model.ops->forward(f->model.state, &pass).code, GS_OK);
+    assert_int_equal(f->model.ops->backward(f->model.state, &pass).code, GS_OK);
+}
+
+static void embedding_rows_and_the_classifier_half_add_up_to_the_dense_gradient(void **state) {
+    (void)state;
+    fixture dense, parts;
+    make(&dense, &odd, 1);
+    make(&parts, &odd, 1);
+    fixture_spread(&dense, 3, 0.1f);
+    fixture_spread(&parts, 3, 0.1f);
+    gs_batch batch = batch_of(3, 7, odd.vocab);
+    fixture_run(&dense, &batch, 0.5f, false);
+    row_catch at = {.f = &parts, .dense = calloc(37 * 15, sizeof(float))};
+    run_with_sink(&parts, &at, &batch);
+    assert_int_equal(at.wrong, 0);
+    assert_int_equal(at.num_touched, 21);
+    for (size_t i = 0; i < 37 * 15; i++) parts.grads[0][i] += at.dense[i];
+    assert_same_gradients(&parts, &dense, 0, 1e-6);
+    for (size_t p = 1; p < dense.num_params; p++)
+        assert_memory_equal(parts.grads[p], dense.grads[p], gs_param_spec_bytes(&dense.list[p].spec));
+    free(at.dense);
+    fixture_release(&dense);
+    fixture_release(&parts);
+}
+
+static void with_a_sink_the_tied_embedding_is_ready_first_and_its_rows_are_known_before(
+    void **state) {
+    (void)state;
+    fixture f;
+    make(&f, &odd, 1);
+    gs_batch batch = batch_of(2, 9, odd.vocab);
+    row_catch at = {.f = &f, .dense = calloc(37 * 15, sizeof(float))};
+    run_with_sink(&f, &at, &batch);
+    assert_int_equal(f.num_ready, f.num_params);
+    assert_int_equal(f.ready[0], 0);
+    assert_int_equal(f.ready[1], 26);
+    assert_int_equal(f.ready[27], 1);
+    assert_int_equal(at.ready_when_touched, 0);
+    assert_int_equal(at.ready_when_added, f.num_params);
+    free(at.dense);
+    fixture_release(&f);
+}
+
 static void accumulated_micro_batches_equal_one_batch(void **state) {
     (void)state;
     fixture whole, parts;
@@ -348,6 +421,8 @@ int main(void) {
         cmocka_unit_test(first_values_have_the_documented_spread),
         cmocka_unit_test(gradients_match_finite_differences),
         cmocka_unit_test(each_gradient_becomes_ready_once_in_the_order_of_backward),
+        cmocka_unit_test(embedding_rows_and_the_classifier_half_add_up_to_the_dense_gradient),
+        cmocka_unit_test(with_a_sink_the_tied_embedding_is_ready_first_and_its_rows_are_known_before),
         cmocka_unit_test(accumulated_micro_batches_equal_one_batch),
         cmocka_unit_test(overwriting_clears_positions_beyond_a_short_pass),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bits),

@@ -220,6 +220,89 @@ static void one_batch_is_learned_by_heart(void **state) {
     }
 }
 
+// Another rank with the same rows, or nobody else.
+typedef struct fake_ranks {
+    int count, num_calls;
+} fake_ranks;
+
+static gs_status combine_fakes(void *ctx, double *rows, double *mean, double *m2, size_t channels) {
+    fake_ranks *ranks = ctx;
+    (void)mean;
+    ranks->num_calls++;
+    *rows *= ranks->count;
+    for (size_t c = 0; c < channels; c++) m2[c] *= ranks->count;
+    return gs_ok();
+}
+
+static gs_status sum_fakes(void *ctx, double *values, size_t count) {
+    fake_ranks *ranks = ctx;
+    ranks->num_calls++;
+    for (size_t i = 0; i < count; i++) values[i] *= ranks->count;
+    return gs_ok();
+}
+
+static void run_synchronised(fixture *f, const gs_batch *batch, fake_ranks *ranks) {
+    const gs_model_sync sync = {combine_fakes, sum_fakes, ranks};
+    gs_model_pass pass = fixture_pass(f, batch);
+    pass.sync = &sync;
+    assert_int_equal(f->model.ops->forward(f->model.state, &pass).code, GS_OK);
+    assert_int_equal(f->model.ops->backward(f->model.state, &pass).code, GS_OK);
+}
+
+static void synchronised_norm_of_one_rank_has_the_bits_of_local_norm(void **state) {
+    (void)state;
+    fixture local, alone;
+    gs_batch batch = batch_of(16);
+    fake_ranks ranks = {.count = 1};
+    make(&local, true, false);
+    make(&alone, true, false);
+    fixture_run(&local, &batch, 1.0f, false);
+    run_synchronised(&alone, &batch, &ranks);
+    assert_int_equal(ranks.num_calls, 4);  // two layers, there and back
+    assert_memory_equal(alone.gradient, local.gradient, local.count * sizeof(float));
+    assert_memory_equal(alone.next_buffers[1], local.next_buffers[1], 13 * sizeof(float));
+    fixture_release(&local);
+    fixture_release(&alone);
+}
+
+// Two ranks with the same rows: the biased variance is the same, the running one divides by 2n - 1.
+static void synchronised_norm_counts_the_rows_of_all_ranks(void **state) {
+    (void)state;
+    fixture local, two;
+    gs_batch batch = batch_of(8);
+    fake_ranks ranks = {.count = 2};
+    make(&local, true, false);
+    make(&two, true, false);
+    fixture_run(&local, &batch, 1.0f, false);
+    run_synchronised(&two, &batch, &ranks);
+    for (size_t i = 0; i < local.count; i++)
+        assert_true(fabsf(two.gradient[i] - local.gradient[i]) < 1e-6f);
+    for (int c = 0; c < 13; c++) {
+        double unbiased = ((double)((float *)local.next_buffers[1])[c] - 0.9) / 0.1;
+        double wanted = 0.9 + 0.1 * unbiased * 7 / 8 * 16 / 15;
+        assert_true(fabs((double)((float *)two.next_buffers[1])[c] - wanted) < 1e-5);
+    }
+    fixture_release(&local);
+    fixture_release(&two);
+}
+
+static void one_row_trains_when_other_ranks_have_some(void **state) {
+    (void)state;
+    fixture f;
+    make(&f, true, false);
+    gs_batch batch = batch_of(1);
+    fake_ranks ranks = {.count = 2};
+    run_synchronised(&f, &batch, &ranks);
+    ranks.count = 1;
+    const gs_model_sync sync = {combine_fakes, sum_fakes, &ranks};
+    gs_model_pass pass = fixture_pass(&f, &batch);
+    pass.sync = &sync;
+    gs_status status = f.model.ops->forward(f.model.state, &pass);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "one row in all"));
+    fixture_release(&f);
+}
+
 static void wrong_batches_are_refused(void **state) {
     (void)state;
     fixture f;
@@ -257,6 +340,9 @@ int main(void) {
         cmocka_unit_test(evaluation_uses_running_statistics_and_moves_nothing),
         cmocka_unit_test(predictions_are_the_logits_of_evaluation),
         cmocka_unit_test(one_batch_is_learned_by_heart),
+        cmocka_unit_test(synchronised_norm_of_one_rank_has_the_bits_of_local_norm),
+        cmocka_unit_test(synchronised_norm_counts_the_rows_of_all_ranks),
+        cmocka_unit_test(one_row_trains_when_other_ranks_have_some),
         cmocka_unit_test(wrong_batches_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

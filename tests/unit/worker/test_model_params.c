@@ -10,6 +10,7 @@
 
 #include "rpc/model_params.h"
 #include "tests/unit/worker/model_fixture.h"
+#include "worker/trainer_state.h"
 
 static void expect_same(const gs_job_spec *spec) {
     gs_device *device = open_device(1);
@@ -74,6 +75,58 @@ static void mlp_is_foretold_with_and_without_batch_norm(void **state) {
         }
 }
 
+// A plan is made of the dtypes that a trainer will say, before there is a trainer.
+static void precision_is_the_dtype_on_both_sides(void **state) {
+    (void)state;
+    static const gs_dtype dtypes[] = {GS_FP32, GS_BF16, GS_FP16};
+    for (int precision = GS_PRECISION_FP32; precision <= GS_PRECISION_FP16; precision++) {
+        gs_job_spec *spec = calloc(1, sizeof *spec);
+        spec->model.kind = GS_MODEL_MLP;
+        spec->model.mlp.num_dims = 3;
+        memcpy(spec->model.mlp.dims, (int64_t[]){5, 4, 3}, 3 * sizeof(int64_t));
+        spec->model.precision = precision;
+        spec->data.micro_batch = spec->data.global_batch = spec->logical_shards = 2;
+        spec->optimizer.loss_scale.init = 8;
+        spec->optimizer.loss_scale.growth_factor = 2;
+        spec->optimizer.loss_scale.backoff_factor = 0.5;
+        spec->optimizer.loss_scale.growth_interval = 1;
+        gs_device *device = open_device(1);
+        gs_trainer_state trainer;
+        gs_status status = gs_trainer_state_init(&trainer, spec, device);
+        if (status.code) fail_msg("%s", status.message);
+        gs_param_spec *foretold;
+        size_t num_foretold;
+        status = gs_model_params_of_spec(&foretold, &num_foretold, spec);
+        if (status.code) fail_msg("%s", status.message);
+        assert_true(gs_digest_equal(gs_param_specs_digest(foretold, num_foretold),
+                                    gs_param_specs_digest(trainer.param_specs, trainer.num_params)));
+        assert_int_equal(foretold[0].dtype, dtypes[precision]);
+        free(foretold);
+        gs_trainer_state_release(&trainer);
+        gs_device_close(device);
+        free(spec);
+    }
+}
+
+// The token embedding is the classifier, too: registered, reduced and planned once.
+static void shared_parameters_are_listed_once(void **state) {
+    (void)state;
+    gs_job_spec *spec = calloc(1, sizeof *spec);
+    gs_param_spec *params = NULL;
+    size_t num_params = 0, of_vocab = 0;
+    spec->model.kind = GS_MODEL_GPT2;
+    spec->model.gpt2.layers = 2;
+    spec->model.gpt2.heads = 2;
+    spec->model.gpt2.channels = 8;
+    spec->model.gpt2.context = 4;
+    spec->model.gpt2.vocab = 31;
+    assert_int_equal(gs_model_params_of_spec(&params, &num_params, spec).code, GS_OK);
+    for (size_t i = 0; i < num_params; i++) of_vocab += params[i].shape[0] == 31;
+    assert_int_equal(of_vocab, 1);
+    free(params);
+    free(spec);
+}
+
 static void what_is_no_model_has_no_list(void **state) {
     (void)state;
     gs_job_spec *spec = calloc(1, sizeof *spec);
@@ -93,6 +146,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpt2_of_any_size_is_foretold),
         cmocka_unit_test(mlp_is_foretold_with_and_without_batch_norm),
+        cmocka_unit_test(precision_is_the_dtype_on_both_sides),
+        cmocka_unit_test(shared_parameters_are_listed_once),
         cmocka_unit_test(what_is_no_model_has_no_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,6 +57,7 @@ static void totals_add_up_and_last_values_stay(void **state) {
     gs_bucket_times buckets[2];
     for (int64_t step = 0; step < 3; step++) {
         gs_step_facts facts = make_step(step, &stats, buckets, 2);
+        facts.row_wire_bytes = 1000;
         gs_telemetry_observe(&telemetry, &facts, 10 * MS);
     }
     gs_json *report = gs_telemetry_report(&telemetry, true);
@@ -65,7 +66,7 @@ static void totals_add_up_and_last_values_stay(void **state) {
     assert_float_equal(total(report, "steps"), 3, 0);
     assert_float_equal(total(report, "tokens"), 3 * 512, 0);
     assert_float_equal(total(report, "payload_bytes"), 6e6, 0);
-    assert_float_equal(total(report, "wire_bytes"), 9e6, 0);
+    assert_float_equal(total(report, "wire_bytes"), 9e6 + 3000, 0);
     assert_float_equal(total(report, "comm_busy_seconds"), 0.024, 1e-9);
     assert_float_equal(gs_json_double_or(report, "overlap_ratio", -1), 0.75, 1e-9);
     assert_float_equal(gs_json_double_or(report, "tokens_per_second", -1), 51200, 1e-6);
@@ -202,14 +203,168 @@ static void histograms_count_every_observation(void **state) {
     gs_json_release(report);
 }
 
+static void waits_are_the_union_over_buckets_and_the_newest_stay(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[2];
+    for (int64_t step = 0; step < 40; step++) {
+        gs_step_facts facts = make_step(step, &stats, buckets, 2);
+        stats.begin_ns = 90 * MS;
+        buckets[1].posted_ns += MS / 2;  // waits while bucket 0 waits, and half a millisecond longer
+        buckets[1].all_arrived_ns += MS / 2;
+        gs_telemetry_observe(&telemetry, &facts, 10 * MS);
+    }
+    gs_json *report = gs_telemetry_report(&telemetry, true);
+    const gs_json *waits = gs_json_get(report, "waits");
+    assert_int_equal(gs_json_count(waits), GS_REPORTED_WAITS);
+    const gs_json *last = gs_json_at(waits, GS_REPORTED_WAITS - 1);
+    int64_t step;
+    double compute, wait, step_seconds;
+    assert_true(gs_json_int(&step, gs_json_at(last, 0)));
+    assert_true(gs_json_double(&compute, gs_json_at(last, 1)));
+    assert_true(gs_json_double(&wait, gs_json_at(last, 2)));
+    assert_true(gs_json_double(&step_seconds, gs_json_at(last, 5)));
+    assert_int_equal(step, 39);
+    assert_float_equal(compute, 0.011, 1e-12);
+    assert_float_equal(wait, 0.0015, 1e-12);
+    assert_float_equal(step_seconds, 0.010, 1e-12);
+    gs_json_release(report);
+}
+
+static void ranks_pick_the_same_of_many_short_steps(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[1];
+    for (int64_t step = 0; step < 400; step++) {
+        gs_step_facts facts = make_step(step, &stats, buckets, 1);
+        gs_telemetry_observe(&telemetry, &facts, MS);  // a hundred steps between two reports
+    }
+    for (int i = 0; i < telemetry.num_waits; i++) {
+        assert_int_equal(telemetry.waits[i].step % 8, 0);
+    }
+    assert_int_equal(telemetry.waits[telemetry.num_waits - 1].step, 392);
+}
+
+static void a_report_says_what_was_unused_and_in_which_order_buckets_came(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[3];
+    gs_step_facts facts = make_step(0, &stats, buckets, 3);
+    buckets[0].ready_ns += MS / 2;  // ready after the other two
+    buckets[2].copy_in_ns = 3 * MS;
+    stats.num_unused = 4;
+    stats.unused_bytes = 400;
+    facts.could_be_static = true;
+    gs_telemetry_observe(&telemetry, &facts, 10 * MS);
+    gs_json *report = gs_telemetry_report(&telemetry, true);
+    const gs_json *rows = gs_json_get(report, "buckets");
+    assert_int_equal(gs_json_int_or(gs_json_at(rows, 0), "ready_position", -1), 2);
+    assert_int_equal(gs_json_int_or(gs_json_at(rows, 1), "ready_position", -1), 0);
+    assert_int_equal(gs_json_int_or(gs_json_at(rows, 2), "ready_position", -1), 1);
+    assert_int_equal(gs_json_int_or(report, "unused_parameters", -1), 4);
+    assert_int_equal(gs_json_int_or(report, "unused_bytes", -1), 400);
+    assert_true(gs_json_bool_or(report, "could_be_static", false));
+    assert_float_equal(total(report, "copy_in_seconds"), 0.003, 1e-12);
+    const gs_json *counts = gs_json_get(gs_json_get(report, "queue_histogram"), "counts");
+    int64_t sum = 0, count;
+    for (size_t i = 0; i < gs_json_count(counts); i++) {
+        assert_true(gs_json_int(&count, gs_json_at(counts, i)));
+        sum += count;
+    }
+    assert_int_equal(sum, 3);
+    gs_json_release(report);
+}
+
+// It would make the ranks that still have data stragglers.
+static void waiting_of_ranks_without_data_is_not_told(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[1];
+    for (int64_t step = 0; step < 4; step++) {
+        gs_step_facts facts = make_step(step, &stats, buckets, 1);
+        facts.has_shadows = step >= 2;
+        gs_telemetry_observe(&telemetry, &facts, 100 * MS);
+    }
+    assert_int_equal(telemetry.num_waits, 2);
+    assert_int_equal(telemetry.waits[1].step, 1);
+    assert_float_equal(telemetry.totals.blocked_seconds, 0.002, 1e-9);
+    assert_int_equal(telemetry.totals.steps, 4);
+}
+
+// A static graph leaves buckets at home that no rank uses: they become ready, and that is all.
+static void a_bucket_that_stayed_at_home_has_no_times(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[2];
+    gs_step_facts facts = make_step(0, &stats, buckets, 2);
+    buckets[1] = (gs_bucket_times){.ready_ns = 101 * MS, .bytes = 1000000, .algorithm = "none"};
+    gs_telemetry_observe(&telemetry, &facts, 10 * MS);
+    assert_float_equal(telemetry.queue_histogram.sum, 0.001, 1e-9);
+    assert_float_equal(telemetry.reduce_histogram.sum, 0.003, 1e-9);
+    gs_json *report = gs_telemetry_report(&telemetry, true);
+    assert_float_equal(total(report, "payload_bytes"), 1e6, 0);
+    const gs_json *home = gs_json_at(gs_json_get(report, "buckets"), 1);
+    assert_float_equal(gs_json_double_or(home, "ready_seconds", -1), 0.001, 1e-9);
+    assert_null(gs_json_get(home, "launched_seconds"));
+    assert_null(gs_json_get(home, "finished_seconds"));
+    assert_float_equal(gs_json_double_or(home, "algbw_bytes_per_second", -1), 0, 0);
+    gs_json_release(report);
+}
+
+static void folded_buckets_that_stayed_at_home_do_not_count(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[100];
+    gs_step_facts facts = make_step(0, &stats, buckets, 100);
+    for (size_t i = GS_REPORTED_BUCKETS - 1; i < 98; i++)
+        buckets[i] = (gs_bucket_times){.ready_ns = 101 * MS, .bytes = 1000000, .algorithm = "none"};
+    gs_telemetry_observe(&telemetry, &facts, 10 * MS);
+    gs_json *report = gs_telemetry_report(&telemetry, true);
+    const gs_json *rest = gs_json_at(gs_json_get(report, "buckets"), GS_REPORTED_BUCKETS - 1);
+    assert_int_equal(gs_json_int_or(rest, "bytes", 0), 2000000);
+    assert_float_equal(gs_json_double_or(rest, "launched_seconds", -1), 0.002, 1e-9);
+    gs_json_release(report);
+}
+
+static void loss_scale_is_told_only_where_there_is_one(void **state) {
+    (void)state;
+    gs_telemetry telemetry = make_telemetry();
+    gs_reduce_stats stats;
+    gs_bucket_times buckets[1];
+    gs_step_facts facts = make_step(0, &stats, buckets, 1);
+    gs_telemetry_observe(&telemetry, &facts, 10 * MS);
+    gs_json *report = gs_telemetry_report(&telemetry, true);
+    assert_null(gs_json_get(report, "loss_scale"));
+    gs_json_release(report);
+    facts = make_step(1, &stats, buckets, 1);
+    facts.loss_scale = 512;
+    gs_telemetry_observe(&telemetry, &facts, 10 * MS);
+    report = gs_telemetry_report(&telemetry, true);
+    assert_float_equal(gs_json_double_or(report, "loss_scale", 0), 512, 0);
+    gs_json_release(report);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(waits_are_the_union_over_buckets_and_the_newest_stay),
+        cmocka_unit_test(ranks_pick_the_same_of_many_short_steps),
+        cmocka_unit_test(a_report_says_what_was_unused_and_in_which_order_buckets_came),
+        cmocka_unit_test(waiting_of_ranks_without_data_is_not_told),
+        cmocka_unit_test(a_bucket_that_stayed_at_home_has_no_times),
+        cmocka_unit_test(folded_buckets_that_stayed_at_home_do_not_count),
         cmocka_unit_test(totals_add_up_and_last_values_stay),
         cmocka_unit_test(bandwidth_counts_from_when_everybody_was_there),
         cmocka_unit_test(many_buckets_are_folded_into_the_last),
         cmocka_unit_test(history_that_nobody_heard_is_told_later),
         cmocka_unit_test(a_long_outage_is_covered_whole),
         cmocka_unit_test(skipped_steps_are_counted),
+        cmocka_unit_test(loss_scale_is_told_only_where_there_is_one),
         cmocka_unit_test(histograms_count_every_observation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 #include "worker/trainer.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,17 +19,25 @@
 typedef struct fixture {
     char *dir;
     const char *resume;
+    const char *model;  // of the specification; NULL: a small MLP
     gs_job_spec spec;
     gs_control control;
     gs_trainer *trainer;
     gs_trainer_outcome outcome;
     bool is_away;
+    double eval_loss;  // the last one told; 0: none
     int num_saves, num_failed_saves, num_reports, num_settles;
     char last_save[GS_CHECKPOINT_NAME_LEN], last_reason[24];
     gs_settle_verdict verdict;
     gs_status settle_status;
     gs_settlement settlement;
     gs_fault fault;
+    int num_orders;
+    bool order_settled;
+    int64_t order_step;
+    bool offers_plans;  // along the order, at once
+    gs_plan_policy policy;
+    uint64_t offered_digest;
 } fixture;
 
 static gs_status exchange_alone(void *ctx, const char *tag, const void *mine, size_t bytes,
@@ -42,6 +51,8 @@ static gs_status exchange_alone(void *ctx, const char *tag, const void *mine, si
 
 static bool keep_report(void *ctx, gs_json *report) {
     fixture *f = ctx;
+    const gs_json *loss = gs_json_get(gs_json_get(report, "eval"), "loss");
+    if (loss && !gs_json_double(&f->eval_loss, loss)) f->eval_loss = (double)NAN;
     gs_json_release(report);
     if (f->is_away) return false;
     f->num_reports++;
@@ -73,10 +84,26 @@ static gs_status settle_as_told(void *ctx, gs_settle_verdict *verdict,
     return f->settle_status;
 }
 
+static void keep_order(void *ctx, const gs_order_report *report) {
+    fixture *f = ctx;
+    f->num_orders++;
+    f->order_settled = report->settled;
+    f->order_step = report->step;
+    if (!f->offers_plans) return;
+    const gs_trainer_state *state = gs_trainer_get_state(f->trainer);
+    gs_plan_offer offer = {.generation = report->generation, .revision = 2};
+    gs_status status = gs_plan_policy_apply(&offer.plan, &f->policy, state->param_specs,
+                                            state->num_params, report->order);
+    if (status.code) return;
+    offer.digest = f->offered_digest = gs_digest_fold(gs_bucket_plan_digest(&offer.plan));
+    gs_control_offer_plan(&f->control, &offer);
+}
+
 static const gs_control_ops ops = {.exchange = exchange_alone,
                                    .report = keep_report,
                                    .checkpointed = keep_save,
                                    .fault = keep_fault,
+                                   .ordered = keep_order,
                                    .settle = settle_as_told};
 
 static void assert_ok(gs_status status) {
@@ -107,8 +134,8 @@ static void decode_spec(fixture *f, const char *more) {
     char text[1000];
     gs_json *json;
     gs_field_errors errors = {0};
-    snprintf(text, sizeof text,
-             "{\"name\":\"t\",\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,8,3]}},%s}", more);
+    snprintf(text, sizeof text, "{\"name\":\"t\",\"model\":{%s},%s}",
+             f->model ? f->model : "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,8,3]}", more);
     assert_ok(gs_json_parse(&json, text, strlen(text)));
     gs_status status = gs_job_spec_decode(&f->spec, json, &errors);
     if (status.code) fail_msg("%s: %s", errors.items[0].pointer, errors.items[0].message);
@@ -139,6 +166,52 @@ static void prepare(fixture *f, const char *more) {
 
 static int64_t step_of(const fixture *f) {
     return gs_trainer_get_state(f->trainer)->position.step;
+}
+
+static void the_order_is_told_and_a_plan_along_it_is_taken(void **state) {
+    fixture *f = *state;
+    f->offers_plans = true;
+    f->policy = (gs_plan_policy){.first_bytes = 100, .caps_bytes = {300}, .num_caps = 1};
+    prepare(f, "\"steps\":{\"target\":7}");
+    uint64_t before = atomic_load(&f->control.plan_digest);
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
+    assert_int_equal(f->num_orders, 1);
+    assert_true(f->order_settled);
+    assert_int_equal(f->order_step, 0);
+    // Told at the end of step 0, voted for in step 1, in use from step 2 on.
+    assert_true(atomic_load(&f->control.plan_digest) == f->offered_digest);
+    assert_true(f->offered_digest != before);
+    assert_int_equal(atomic_load(&f->control.plan_step), 2);
+    assert_true(atomic_load(&f->control.next_plan_digest) == 0);
+}
+
+static void before_an_order_has_settled_it_is_seen(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"reducer\":{\"rebuild_after_steps\":100},\"steps\":{\"target\":7}");
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->num_orders, 1);
+    assert_false(f->order_settled);
+}
+
+// The coordinator calls a plan back by offering the one in use.
+static void a_plan_that_was_called_back_is_not_taken(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":7}");
+    const gs_trainer_state *trained = gs_trainer_get_state(f->trainer);
+    gs_plan_offer first = {.generation = 5, .revision = 2}, second = {.generation = 5, .revision = 1};
+    assert_ok(gs_bucket_plan_parity(&first.plan, trained->param_specs, trained->num_params, 10, 10, NULL));
+    assert_ok(gs_bucket_plan_parity(&second.plan, trained->param_specs, trained->num_params, 1024, 4096,
+                                    NULL));
+    first.digest = gs_digest_fold(gs_bucket_plan_digest(&first.plan));
+    second.digest = gs_digest_fold(gs_bucket_plan_digest(&second.plan));
+    uint64_t in_use = second.digest;
+    gs_control_offer_plan(&f->control, &first);
+    gs_control_offer_plan(&f->control, &second);
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
+    assert_true(atomic_load(&f->control.plan_digest) == in_use);
+    assert_int_equal(atomic_load(&f->control.plan_step), 0);
 }
 
 static void reaching_the_target_ends_with_a_checkpoint(void **state) {
@@ -194,6 +267,33 @@ static void steps_without_finite_gradients_are_skipped_and_end_the_run(void **st
     assert_int_equal(position->skipped_in_a_row, 100);
     assert_true(weights[0] == 3e38f);
     assert_int_equal(f->num_settles, 0);
+}
+
+// A master of 100000 is finite; what fp16 holds of it is not, and that is what the model is: neither
+// a loss nor a sample can come of it.
+static void evaluation_and_sample_are_of_the_rounded_parameters(void **state) {
+    fixture *f = *state;
+    f->model = "\"kind\":\"gpt2\",\"precision\":\"fp16\",\"gpt2\":{\"layers\":1,\"heads\":2,"
+               "\"channels\":8,\"context\":8,\"vocab\":32}";
+    for (int large = 0; large < 2; large++) {
+        prepare(f, "\"steps\":{\"target\":1},\"sample\":{\"tokens\":8,\"prompt\":\"\\n\"},"
+                   "\"data\":{\"micro_batch\":2,\"eval_every_steps\":1,\"eval_batches\":2}");
+        gs_trainer_state *trained = (gs_trainer_state *)(uintptr_t)gs_trainer_get_state(f->trainer);
+        float *norm_weights = trained->params[trained->num_params - 2];
+        assert_string_equal(trained->param_specs[trained->num_params - 2].name, "ln_f.weight");
+        if (large) norm_weights[0] = 100000;
+        gs_trainer_state_refresh(trained);
+        gs_trainer_run(f->trainer, &f->outcome);
+        assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
+        assert_int_equal(trained->position.skipped_steps, large);
+        assert_int_equal(isfinite(f->eval_loss), !large);
+        assert_true(f->eval_loss != 0);
+        assert_int_equal(f->outcome.sample == NULL, large);
+        gs_trainer_outcome_release(&f->outcome);
+        gs_trainer_destroy(f->trainer);
+        f->trainer = NULL;
+        f->eval_loss = 0;
+    }
 }
 
 static void a_failed_save_does_not_stop_the_training(void **state) {
@@ -302,11 +402,15 @@ static void an_initial_model_outside_the_data_root_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(the_order_is_told_and_a_plan_along_it_is_taken),
+        TEST(before_an_order_has_settled_it_is_seen),
+        TEST(a_plan_that_was_called_back_is_not_taken),
         TEST(reaching_the_target_ends_with_a_checkpoint),
         TEST(the_position_counts_global_samples),
         TEST(a_drain_finishes_the_step_and_saves),
         TEST(a_drain_without_save_leaves_no_checkpoint),
         TEST(steps_without_finite_gradients_are_skipped_and_end_the_run),
+        TEST(evaluation_and_sample_are_of_the_rounded_parameters),
         TEST(a_failed_save_does_not_stop_the_training),
         TEST(an_abort_settles_and_asks_for_a_restart),
         TEST(without_anybody_to_settle_with_it_saves_what_it_knows),

@@ -1,0 +1,54 @@
+# What `cmake --install` puts where. Components: `library` (static libraries, headers, CMake package,
+# pkg-config) and `programs`.
+#
+# Headers keep their paths, below a folder of their own, since `core/` is nobody's name alone.
+# Public is what gradsync/gradsync.h includes, and what that includes.
+include(CMakePackageConfigHelpers)
+
+set(package_version ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+set(package_includes ${CMAKE_INSTALL_INCLUDEDIR}/gradsync-${package_version})
+set(package_cmake ${CMAKE_INSTALL_LIBDIR}/cmake/gradsync)
+
+set(public_headers gradsync/gradsync.h)
+set(unread_headers ${public_headers})
+while(unread_headers)
+  list(POP_FRONT unread_headers header)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${header})
+  file(STRINGS ${header} includes REGEX "^#include \"")
+  foreach(line IN LISTS includes)
+    string(REGEX REPLACE "^#include \"([^\"]+)\".*" "\\1" included "${line}")
+    if(NOT included IN_LIST public_headers)
+      list(APPEND public_headers ${included})
+      list(APPEND unread_headers ${included})
+    endif()
+  endforeach()
+endwhile()
+foreach(header IN LISTS public_headers)
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${header} DESTINATION ${package_includes}/${folder} COMPONENT library)
+endforeach()
+
+set_target_properties(gradsync_core PROPERTIES EXPORT_NAME core)
+set_target_properties(gradsync_kernels PROPERTIES EXPORT_NAME kernels)
+install(TARGETS gradsync gradsync_core gradsync_kernels EXPORT gradsyncTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library
+  INCLUDES DESTINATION ${package_includes})
+install(EXPORT gradsyncTargets NAMESPACE gradsync:: DESTINATION ${package_cmake} COMPONENT library)
+
+configure_package_config_file(cmake/gradsyncConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/gradsyncConfig.cmake INSTALL_DESTINATION ${package_cmake})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/gradsyncConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/gradsyncConfig.cmake
+  ${PROJECT_BINARY_DIR}/gradsyncConfigVersion.cmake
+  DESTINATION ${package_cmake} COMPONENT library)
+
+# Relative to where the file lies, so that a prefix may be moved or chosen at install time.
+file(RELATIVE_PATH prefix_from_pc
+  /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(cmake/gradsync.pc.in ${PROJECT_BINARY_DIR}/gradsync.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/gradsync.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
+
+install(TARGETS gradsync-coordinator gradsync-worker gradsync-api gradsync_cli
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)

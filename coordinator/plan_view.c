@@ -1,0 +1,108 @@
+#include "coordinator/plan_view.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+int64_t gs_plan_total_bytes(const gs_bucket_plan *plan) {
+    uint64_t total_bytes = 0;
+    for (size_t i = 0; i < plan->num_buckets; i++) total_bytes += plan->buckets[i].bytes;
+    return (int64_t)total_bytes;
+}
+
+static gs_json *header_to_json(const gs_plan_header *header) {
+    gs_json *plan = gs_json_new_object();
+    gs_json_set_int(plan, "revision", header->revision);
+    gs_json_set_string(plan, "reason", header->reason);
+    gs_json_set_string(plan, "hash", header->hash);
+    return plan;
+}
+
+static void explain_end(gs_json *entry, const gs_bucket_plan *plan, size_t index,
+                        const gs_param_spec *params) {
+    const gs_plan_bucket *bucket = &plan->buckets[index];
+    char why[200];
+    unsigned long long bytes = bucket->bytes, limit_bytes = bucket->limit_bytes;
+    const char *ends = "leftover";
+    if (params[plan->params[bucket->first]].sparse) {
+        ends = "sparse";
+        snprintf(why, sizeof why, "a sparse gradient travels alone");
+    } else if (bytes >= limit_bytes) {
+        ends = "limit";
+        snprintf(why, sizeof why, "%llu bytes reach the limit of %llu", bytes, limit_bytes);
+    } else {
+        snprintf(why, sizeof why,
+                 "%llu bytes below the limit of %llu: no other %s parameters are left", bytes,
+                 limit_bytes, gs_dtype_name(bucket->dtype));
+    }
+    gs_json_set_string(entry, "ends", ends);
+    gs_json_set_string(entry, "why", why);
+}
+
+// A bucket is complete when the last of its members is: its place in the observed order.
+static void expect_ready(gs_json *entry, const gs_bucket_plan *plan, size_t index,
+                         const size_t *place_of) {
+    const gs_plan_bucket *bucket = &plan->buckets[index];
+    size_t first = SIZE_MAX, last = 0;
+    for (size_t k = 0; k < bucket->num_params; k++) {
+        size_t place = place_of[plan->params[bucket->first + k]];
+        if (place < first) first = place;
+        if (place > last) last = place;
+    }
+    gs_json *expected = gs_json_new_object();
+    gs_json_set_int(expected, "first", (int64_t)first);
+    gs_json_set_int(expected, "last", (int64_t)last);
+    gs_json_set(entry, "expected_ready", expected);
+}
+
+static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
+                               const gs_param_spec *params, const size_t *place_of) {
+    const gs_plan_bucket *bucket = &plan->buckets[index];
+    gs_json *entry = gs_json_new_object(), *tensors = gs_json_new_array();
+    size_t offset_bytes = 0;
+    gs_json_set_int(entry, "index", (int64_t)index);
+    gs_json_set_int(entry, "bytes", (int64_t)bucket->bytes);
+    gs_json_set_int(entry, "limit_bytes", (int64_t)bucket->limit_bytes);
+    gs_json_set_string(entry, "dtype", gs_dtype_name(bucket->dtype));
+    gs_json_set_int(entry, "device", bucket->device);
+    gs_json_set_int(entry, "position", (int64_t)index);
+    explain_end(entry, plan, index, params);
+    if (place_of) expect_ready(entry, plan, index, place_of);
+    for (size_t k = 0; k < bucket->num_params; k++) {
+        const gs_param_spec *param = &params[plan->params[bucket->first + k]];
+        gs_json *tensor = gs_json_new_object();
+        gs_json_set_string(tensor, "name", param->name);
+        gs_json_set_int(tensor, "elements", (int64_t)gs_param_spec_count(param));
+        gs_json_set_int(tensor, "offset_bytes", (int64_t)offset_bytes);
+        gs_json_push(tensors, tensor);
+        offset_bytes += gs_param_spec_grad_bytes(param);
+    }
+    gs_json_set(entry, "tensors", tensors);
+    return entry;
+}
+
+// NULL: no order is known (or no memory to show it).
+static size_t *places_of(const gs_json *order, size_t num_params) {
+    if (gs_json_count(order) != num_params) return NULL;
+    size_t *places = calloc(num_params ? num_params : 1, sizeof *places);
+    for (size_t i = 0; places && i < num_params; i++) {
+        int64_t param = -1;
+        if (gs_json_int(&param, gs_json_at(order, i)) && param >= 0 && param < (int64_t)num_params)
+            places[param] = i;
+    }
+    return places;
+}
+
+gs_json *gs_plan_to_view(const gs_bucket_plan *plan, const gs_plan_header *header,
+                         const gs_param_spec *params, const gs_json *order) {
+    gs_json *view = header_to_json(header), *buckets = gs_json_new_array();
+    size_t *place_of = order ? places_of(order, plan->num_params) : NULL;
+    gs_json_set_int(view, "world_size", header->world_size);
+    gs_json_set_int(view, "since_step", header->since_step);
+    for (size_t i = 0; i < plan->num_buckets; i++) {
+        gs_json_push(buckets, bucket_to_view(plan, i, params, place_of));
+    }
+    gs_json_set_int(view, "total_bytes", gs_plan_total_bytes(plan));
+    gs_json_set(view, "buckets", buckets);
+    free(place_of);
+    return view;
+}

@@ -1,0 +1,23 @@
+// A plan as people are shown it, with why each bucket is what it is.
+#ifndef COORDINATOR_PLAN_VIEW_H
+#define COORDINATOR_PLAN_VIEW_H
+
+#include <stdint.h>
+
+#include "core/bucket_plan.h"
+#include "core/param_spec.h"
+#include "rpc/json.h"
+
+typedef struct gs_plan_header {
+    int revision;
+    const char *reason, *hash;
+    int world_size;
+    int64_t since_step;
+} gs_plan_header;
+
+int64_t gs_plan_total_bytes(const gs_bucket_plan *plan);
+// `order`: [param…] that the plan follows; NULL: none was observed.
+gs_json *gs_plan_to_view(const gs_bucket_plan *plan, const gs_plan_header *header,
+                         const gs_param_spec *params, const gs_json *order);
+
+#endif

@@ -1,0 +1,298 @@
+// Jobs with several replicas for each process: they train as that many processes would.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/ranks.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/trainer_rank.h"
+#include "worker/safetensors.h"
+
+#define NUM_STEPS 12
+
+#define MLP                                                                                        \
+    "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[20,24,16,5],\"batch_norm\":\"local\"}},"       \
+    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":6,\"global_batch\":48},"
+#define GPT2                                                                                       \
+    "\"model\":{\"kind\":\"gpt2\",\"gpt2\":{\"layers\":3,\"heads\":2,\"channels\":32,"             \
+    "\"context\":12,\"vocab\":64,\"layer_drop\":0.4}},"                                            \
+    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2},"
+#define GPT2_FP16                                                                                  \
+    "\"model\":{\"kind\":\"gpt2\",\"precision\":\"fp16\",\"gpt2\":{\"layers\":2,\"heads\":2,"      \
+    "\"channels\":32,\"context\":12,\"vocab\":64}},"                                               \
+    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2,\"global_batch\":16},"
+#define ADAMW                                                                                      \
+    "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003,\"weight_decay\":0.01,\"grad_clip_norm\":1},"
+// Buckets far smaller than the model, so that several of them are in flight.
+#define BUCKETS "\"first_bucket_bytes\":1024,\"bucket_cap_bytes\":[4096],\"timeout_seconds\":%d"
+
+typedef struct job {
+    const char *model, *optimizer, *reducer;  // reducer: more members, each with a comma before it
+    int ranks, replicas;
+    bool exact;
+    int timeout_seconds;  // 0: 60
+} job;
+
+static char *make_spec(const job *what) {
+    char *text = NULL;
+    if (asprintf(&text,
+                 "{\"name\":\"replicas\",\"exact\":%s,\"logical_shards\":4,"
+                 "\"world\":{\"min\":%d,\"max\":%d,\"replicas_per_process\":%d},%s%s"
+                 "\"reducer\":{" BUCKETS "%s},\"steps\":{\"target\":%d}}",
+                 what->exact ? "true" : "false", what->ranks, what->ranks, what->replicas,
+                 what->model, what->optimizer ? what->optimizer : ADAMW,
+                 what->timeout_seconds ? what->timeout_seconds : 60,
+                 what->reducer ? what->reducer : "", NUM_STEPS) < 0)
+        abort();
+    return text;
+}
+
+// What rank 0 held after each step; that the others held the same is checked.
+static void train(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir, const job *what) {
+    char *spec = make_spec(what), *arg = trainer_rank_arg(spec, dir, NULL), problem[160] = "";
+    gs_status status = gs_ranks_run("train", what->ranks, arg, gs_deadline_in_seconds(200));
+    if (status.code) fail_msg("%d · %d: %s", what->ranks, what->replicas, status.message);
+    if (!trainer_rank_read_record(digests, dir, 0, problem)) fail_msg("%s", problem);
+    for (int rank = 1; rank < what->ranks; rank++) {
+        gs_digest others[TRAINER_RANK_MAX_STEPS];
+        assert_true(trainer_rank_read_record(others, dir, rank, problem));
+        for (int step = 0; step <= NUM_STEPS; step++) {
+            if (!gs_digest_equal(digests[step], others[step]))
+                fail_msg("ranks 0 and %d of %d · %d differ at step %d", rank, what->ranks,
+                         what->replicas, step);
+        }
+    }
+    free(arg);
+    free(spec);
+}
+
+static void assert_same_bits(const job *a, const job *b) {
+    gs_digest ours[TRAINER_RANK_MAX_STEPS], theirs[TRAINER_RANK_MAX_STEPS];
+    char *dir = gs_temp_dir_make(), *other = gs_temp_dir_make();
+    train(ours, dir, a);
+    train(theirs, other, b);
+    for (int step = 1; step <= NUM_STEPS; step++) {
+        assert_true(gs_digest_fold(ours[step]) != 0);
+        if (!gs_digest_equal(ours[step], theirs[step]))
+            fail_msg("%d · %d against %d · %d differ at step %d", a->ranks, a->replicas, b->ranks,
+                     b->replicas, step);
+    }
+    gs_temp_dir_remove(dir);
+    gs_temp_dir_remove(other);
+}
+
+static gs_safetensors *open_parameters(const char *dir) {
+    gs_safetensors *file = NULL;
+    char path[700], *checkpoint = trainer_rank_checkpoint(dir);
+    assert_non_null(checkpoint);
+    snprintf(path, sizeof path, "%s/part-0.safetensors", checkpoint);
+    gs_status status = gs_safetensors_open(&file, path);
+    if (status.code) fail_msg("%s", status.message);
+    free(checkpoint);
+    return file;
+}
+
+// Sums in another order: 12 steps of AdamW at lr 0.003 keep the parameters within 1e-4 of each
+// other.
+static void assert_near(const job *a, const job *b) {
+    gs_digest digests[TRAINER_RANK_MAX_STEPS];
+    char *dir = gs_temp_dir_make(), *other = gs_temp_dir_make();
+    train(digests, dir, a);
+    train(digests, other, b);
+    gs_safetensors *ours = open_parameters(dir), *theirs = open_parameters(other);
+    for (size_t i = 0; i < gs_safetensors_count(ours); i++) {
+        const gs_safetensor *x = gs_safetensors_at(ours, i);
+        const gs_safetensor *y = gs_safetensors_find(theirs, x->name);
+        if (strncmp(x->name, "optimizer.", 10) == 0 || x->dtype != GS_FP32) continue;
+        for (size_t j = 0; j < x->bytes / sizeof(float); j++) {
+            float left = ((const float *)x->data)[j], right = ((const float *)y->data)[j];
+            if (!(fabsf(left - right) <= 1e-4f * (1 + fabsf(left))))
+                fail_msg("%s[%zu]: %g against %g", x->name, j, (double)left, (double)right);
+        }
+    }
+    gs_safetensors_close(ours);
+    gs_safetensors_close(theirs);
+    gs_temp_dir_remove(dir);
+    gs_temp_dir_remove(other);
+}
+
+static void one_rank_of_two_replicas_trains_as_two_ranks_to_the_bit(void **state) {
+    (void)state;
+    const char *const models[] = {MLP, GPT2};
+    for (size_t i = 0; i < 2; i++)
+        assert_same_bits(&(job){.model = models[i], .ranks = 1, .replicas = 2},
+                         &(job){.model = models[i], .ranks = 2, .replicas = 1});
+}
+
+static void two_ranks_of_two_replicas_train_as_four_ranks(void **state) {
+    (void)state;
+    assert_near(&(job){.model = GPT2, .ranks = 2, .replicas = 2},
+                &(job){.model = GPT2, .ranks = 4, .replicas = 1});
+}
+
+static void exact_mode_does_not_depend_on_the_number_of_replicas(void **state) {
+    (void)state;
+    const char *const models[] = {MLP, GPT2};
+    for (size_t i = 0; i < 2; i++) {
+        job alone = {.model = models[i], .ranks = 1, .replicas = 1, .exact = true};
+        assert_same_bits(&(job){.model = models[i], .ranks = 1, .replicas = 3, .exact = true},
+                         &alone);
+        assert_same_bits(&(job){.model = models[i], .ranks = 2, .replicas = 2, .exact = true},
+                         &alone);
+    }
+}
+
+static void replicas_of_16_bit_precision_have_values_and_gradients_of_their_own(void **state) {
+    (void)state;
+    assert_same_bits(&(job){.model = GPT2_FP16, .ranks = 1, .replicas = 2},
+                     &(job){.model = GPT2_FP16, .ranks = 2, .replicas = 1});
+}
+
+static void mean_over_samples_is_over_all_replicas(void **state) {
+    (void)state;
+    const char *by_samples = ",\"op\":\"sample_mean\"";
+    assert_near(&(job){.model = GPT2, .reducer = by_samples, .ranks = 1, .replicas = 4},
+                &(job){.model = GPT2, .ranks = 1, .replicas = 1});
+}
+
+// Twice the gradient at half the learning rate: exact in binary.
+static void divisor_over_processes_adds_the_gradients_of_a_rank(void **state) {
+    (void)state;
+    assert_same_bits(&(job){.model = GPT2,
+                            .optimizer = "\"optimizer\":{\"kind\":\"sgd\",\"lr\":0.05},",
+                            .reducer = ",\"replica_divisor\":\"processes\"",
+                            .ranks = 1,
+                            .replicas = 2},
+                     &(job){.model = GPT2,
+                            .optimizer = "\"optimizer\":{\"kind\":\"sgd\",\"lr\":0.1},",
+                            .ranks = 1,
+                            .replicas = 2});
+}
+
+static void statistics_of_a_rank_are_those_of_its_first_replica(void **state) {
+    (void)state;
+    const char *kept = ",\"buffers\":\"none\"", *averaged = ",\"buffers\":\"average\"";
+    gs_digest digests[TRAINER_RANK_MAX_STEPS];
+    char *dir = gs_temp_dir_make();
+    train(digests, dir, &(job){.model = MLP, .reducer = averaged, .ranks = 2, .replicas = 2});
+    gs_temp_dir_remove(dir);
+    assert_same_bits(&(job){.model = MLP, .reducer = kept, .ranks = 1, .replicas = 2},
+                     &(job){.model = MLP, .ranks = 1, .replicas = 2});
+}
+
+// A replica's error in the middle of a step ends it everywhere, by name; nobody has applied it.
+static void failing_replica_ends_the_step_on_every_rank(void **state) {
+#ifndef GRADSYNC_FAILPOINTS
+    (void)state;
+    skip();
+#else
+    (void)state;
+    const char *environment[] = {"GRADSYNC_FAILPOINTS=step.backward#1=error@6", NULL};
+    job what = {.model = MLP, .ranks = 2, .replicas = 2};
+    char *dir = gs_temp_dir_make(), *spec = make_spec(&what), problem[160] = "";
+    char *arg = trainer_rank_arg(spec, dir, NULL);
+    gs_ranks *ranks;
+    gs_status statuses[2], status = gs_ranks_start(&ranks, "train", 2, arg, environment);
+    if (status.code) fail_msg("%s", status.message);
+    status = gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120));
+    if (status.code) fail_msg("%s", status.message);
+    if (!strstr(statuses[1].message, "rank 1, replica "))
+        fail_msg("rank 1 says \"%s\"", statuses[1].message);
+    // Four passes of a rank in each step: the sixth is in step 1.
+    assert_string_equal(gs_ranks_note(ranks, 0), "end aborted 1");
+    gs_digest ours[TRAINER_RANK_MAX_STEPS], theirs[TRAINER_RANK_MAX_STEPS];
+    assert_true(trainer_rank_read_record(ours, dir, 0, problem));
+    assert_true(trainer_rank_read_record(theirs, dir, 1, problem));
+    assert_int_equal(trainer_rank_last_step(ours), 1);
+    assert_true(gs_digest_equal(ours[1], theirs[1]));
+    gs_ranks_destroy(ranks);
+    gs_temp_dir_remove(dir);
+    free(spec);
+    free(arg);
+#endif
+}
+
+// The survivor, with a replica of its own in the middle of a pass, is back at a step boundary.
+static void death_of_a_rank_with_replicas_ends_the_step_of_the_others(void **state) {
+    (void)state;
+#ifndef GRADSYNC_FAILPOINTS
+    skip();
+#else
+    const char *environment[] = {"GRADSYNC_FAILPOINTS=step.backward#1=kill@10", NULL};
+    job what = {.model = MLP, .ranks = 2, .replicas = 2};
+    char *dir = gs_temp_dir_make(), *spec = make_spec(&what), problem[160] = "";
+    char *arg = trainer_rank_arg(spec, dir, NULL);
+    gs_ranks *ranks;
+    gs_status statuses[2], status = gs_ranks_start(&ranks, "train", 2, arg, environment);
+    if (!status.code) status = gs_ranks_wait_note(ranks, 0, "settling", gs_deadline_in_seconds(60));
+    trainer_rank_declare_dead(dir, 1);
+    if (!status.code) status = gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(60));
+    if (status.code) fail_msg("%s", status.message);
+    // Four passes of a rank in each step: the tenth is in step 2.
+    assert_string_equal(gs_ranks_note(ranks, 0), "end aborted 2");
+    gs_digest digests[TRAINER_RANK_MAX_STEPS];
+    assert_true(trainer_rank_read_record(digests, dir, 0, problem));
+    assert_int_equal(trainer_rank_last_step(digests), 2);
+    gs_ranks_destroy(ranks);
+    gs_temp_dir_remove(dir);
+    free(spec);
+    free(arg);
+#endif
+}
+
+// It sleeps through the deadline of the step and into the teardown, and wakes up in memory that is
+// still there.
+static void replica_that_comes_late_is_named_and_waited_for(void **state) {
+    (void)state;
+#ifndef GRADSYNC_FAILPOINTS
+    skip();
+#else
+    const char *environment[] = {"GRADSYNC_FAILPOINTS=replica_step.other#1=sleep:6000@3", NULL};
+    job what = {.model = MLP, .ranks = 2, .replicas = 2, .timeout_seconds = 2};
+    char *dir = gs_temp_dir_make(), *spec = make_spec(&what), problem[160] = "";
+    char *arg = trainer_rank_arg(spec, dir, NULL);
+    gs_ranks *ranks;
+    gs_status statuses[2], status = gs_ranks_start(&ranks, "train", 2, arg, environment);
+    if (!status.code) status = gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120));
+    if (status.code) fail_msg("%s", status.message);
+    const char *late = "fault timeout suspect 1: rank 1, step 2: replica 1 began 0 of 2 passes";
+    status = gs_ranks_wait_note(ranks, 1, late, (gs_deadline){0});
+    if (status.code) fail_msg("%s", status.message);
+    assert_string_equal(gs_ranks_note(ranks, 0), "end aborted 2");
+    gs_digest ours[TRAINER_RANK_MAX_STEPS], theirs[TRAINER_RANK_MAX_STEPS];
+    assert_true(trainer_rank_read_record(ours, dir, 0, problem));
+    assert_true(trainer_rank_read_record(theirs, dir, 1, problem));
+    assert_int_equal(trainer_rank_last_step(ours), 2);
+    assert_true(gs_digest_equal(ours[2], theirs[2]));
+    gs_ranks_destroy(ranks);
+    gs_temp_dir_remove(dir);
+    free(spec);
+    free(arg);
+#endif
+}
+
+int main(int argc, char **argv) {
+    static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank_of_two_replicas_trains_as_two_ranks_to_the_bit),
+        cmocka_unit_test(two_ranks_of_two_replicas_train_as_four_ranks),
+        cmocka_unit_test(exact_mode_does_not_depend_on_the_number_of_replicas),
+        cmocka_unit_test(replicas_of_16_bit_precision_have_values_and_gradients_of_their_own),
+        cmocka_unit_test(mean_over_samples_is_over_all_replicas),
+        cmocka_unit_test(divisor_over_processes_adds_the_gradients_of_a_rank),
+        cmocka_unit_test(statistics_of_a_rank_are_those_of_its_first_replica),
+        cmocka_unit_test(failing_replica_ends_the_step_on_every_rank),
+        cmocka_unit_test(death_of_a_rank_with_replicas_ends_the_step_of_the_others),
+        cmocka_unit_test(replica_that_comes_late_is_named_and_waited_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,76 @@
+// A random training run as the reducer sees it, drawn from one number, and what must come out of
+// it, added up serially in double.
+//
+// Everything follows from seed and world: model, plans, ready orders, options, who uses what when,
+// who has data until when. So ranks agree without talking, and the referee needs no ranks.
+// reduce_runner.h takes the steps.
+#ifndef TESTS_SUPPORT_REDUCE_CASE_H
+#define TESTS_SUPPORT_REDUCE_CASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gradsync/reducer.h"
+
+#define REDUCE_CASE_MAX_PARAMS 24
+#define REDUCE_CASE_MAX_WORLD 8
+#define REDUCE_CASE_STEPS 5
+#define REDUCE_CASE_MAX_MARKS 3
+
+typedef struct reduce_case {
+    uint64_t seed;
+    int world_size, num_shards, passes_per_shard;
+    size_t num_params;
+    gs_param_spec params[REDUCE_CASE_MAX_PARAMS];
+    gs_bucket_plan plans[2];  // owned; the second one from `replan_step` on
+    int64_t replan_step;      // REDUCE_CASE_STEPS: never
+    gs_reducer_op op;
+    bool exact, static_graph;
+    gs_dtype wire_dtype;  // unset: as in the bucket
+    bool separate;        // gradients in tensors of these types
+    gs_dtype tensor_dtypes[REDUCE_CASE_MAX_PARAMS];
+    bool uneven;  // rank r has data for its first num_data_steps[r] steps
+    gs_join_divisor divisor;
+    int64_t num_data_steps[REDUCE_CASE_MAX_WORLD];
+    int unused_percent;  // of (parameter, shard, pass)
+    int said_percent;    // of those: said early, by mark_unused
+    gs_helper_thread helper;
+    char text[160];  // the options in words, for messages
+} reduce_case;
+
+void reduce_case_init(reduce_case *self, uint64_t seed, int world_size);
+void reduce_case_release(reduce_case *self);
+
+// One micro-batch: which step, shard, and pass inside the shard.
+typedef struct reduce_place {
+    int64_t step;
+    int shard, pass;
+} reduce_place;
+
+bool reduce_case_has_data(const reduce_case *self, int rank, int64_t step);
+bool reduce_case_uses(const reduce_case *self, size_t param, reduce_place place);
+bool reduce_case_says_unused(const reduce_case *self, size_t param, reduce_place place);
+int reduce_case_num_marks(const reduce_case *self, size_t param);  // in a pass that uses it
+int64_t reduce_case_samples(const reduce_case *self, reduce_place place);
+// One element of the gradient of the mean loss: few bits, so that every dtype holds it exactly;
+// more of them in fp64 than fp32 has.
+double reduce_case_value(const reduce_case *self, size_t param, reduce_place place, size_t index);
+// A random order of all parameters.
+void reduce_case_order(const reduce_case *self, size_t *order, uint64_t which);
+
+// What every rank must hold of one parameter after a step.
+typedef struct reduce_expected {
+    bool used;          // by any rank
+    double *grads;      // one for each element
+    double *magnitude;  // the same sums of absolute values: what rounding errors are measured by
+} reduce_expected;
+void reduce_case_expect(const reduce_case *self, reduce_expected *expected, size_t param,
+                        int64_t step);
+// Of the whole step.
+int64_t reduce_case_total_samples(const reduce_case *self, int64_t step);
+int reduce_case_num_active(const reduce_case *self, int64_t step);
+// How far an element of this magnitude may be off: by the coarsest type on its way.
+double reduce_case_tolerance(const reduce_case *self, size_t param, double magnitude);
+
+#endif

@@ -1,0 +1,87 @@
+#include "coordinator/plan_view.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define NUM_PARAMS 5
+
+static const gs_plan_header header = {
+    .revision = 3, .reason = "ready_order", .hash = "xxh3:0", .world_size = 2, .since_step = 17};
+
+// fp32 of 40 bytes each; the third is sparse, the last fp64.
+static gs_bucket_plan make_plan(gs_param_spec params[NUM_PARAMS], const size_t *order) {
+    gs_bucket_plan plan;
+    for (size_t i = 0; i < NUM_PARAMS; i++)
+        params[i] = gs_param_spec_make(i == 4 ? GS_FP64 : GS_FP32, 10, 0, "p%zu", i);
+    params[2].sparse = true;
+    gs_status status = gs_bucket_plan_parity(&plan, params, NUM_PARAMS, 80, 100, order);
+    assert_string_equal(status.message, "");
+    return plan;
+}
+
+static void expect_bucket(const gs_json *view, size_t index, const char *ends, const char *why,
+                          const char *first_tensor) {
+    const gs_json *bucket = gs_json_at(gs_json_get(view, "buckets"), index);
+    const gs_json *tensor = gs_json_at(gs_json_get(bucket, "tensors"), 0);
+    assert_int_equal(gs_json_int_or(bucket, "index", -1), index);
+    assert_int_equal(gs_json_int_or(bucket, "position", -1), index);
+    assert_string_equal(gs_json_string_or(bucket, "ends", ""), ends);
+    assert_string_equal(gs_json_string_or(bucket, "why", ""), why);
+    assert_string_equal(gs_json_string_or(tensor, "name", ""), first_tensor);
+}
+
+static void each_bucket_says_why_it_ends_where_it_ends(void **state) {
+    (void)state;
+    gs_param_spec params[NUM_PARAMS];
+    gs_bucket_plan plan = make_plan(params, NULL);
+    gs_json *view = gs_plan_to_view(&plan, &header, params, NULL);
+    assert_int_equal(gs_json_count(gs_json_get(view, "buckets")), 4);
+    expect_bucket(view, 0, "limit", "80 bytes reach the limit of 80", "p4");
+    expect_bucket(view, 1, "leftover",
+                  "40 bytes below the limit of 100: no other fp32 parameters are left", "p3");
+    expect_bucket(view, 2, "sparse", "a sparse gradient travels alone", "p2");
+    expect_bucket(view, 3, "limit", "80 bytes reach the limit of 80", "p0");
+    assert_int_equal(gs_json_int_or(view, "revision", 0), 3);
+    assert_int_equal(gs_json_int_or(view, "since_step", 0), 17);
+    assert_int_equal(gs_json_int_or(view, "total_bytes", 0), 240);
+    const gs_json *last = gs_json_at(gs_json_get(view, "buckets"), 3);
+    assert_null(gs_json_get(last, "expected_ready"));
+    const gs_json *second = gs_json_at(gs_json_get(last, "tensors"), 1);
+    assert_int_equal(gs_json_int_or(second, "offset_bytes", 0), 40);
+    gs_json_release(view);
+    gs_bucket_plan_release(&plan);
+}
+
+static void buckets_are_expected_at_their_places_in_the_order(void **state) {
+    (void)state;
+    static const size_t order[NUM_PARAMS] = {4, 1, 2, 0, 3};
+    gs_param_spec params[NUM_PARAMS];
+    gs_bucket_plan plan = make_plan(params, order);
+    gs_json *list = gs_json_new_array();
+    for (size_t i = 0; i < NUM_PARAMS; i++) gs_json_push(list, gs_json_new_int((int64_t)order[i]));
+    gs_json *view = gs_plan_to_view(&plan, &header, params, list);
+    static const int64_t expected[][2] = {{0, 0}, {2, 2}, {1, 3}, {4, 4}};  // [4] [2] [1 0] [3]
+    for (size_t i = 0; i < 4; i++) {
+        const gs_json *ready =
+            gs_json_get(gs_json_at(gs_json_get(view, "buckets"), i), "expected_ready");
+        assert_int_equal(gs_json_int_or(ready, "first", -1), expected[i][0]);
+        assert_int_equal(gs_json_int_or(ready, "last", -1), expected[i][1]);
+    }
+    gs_json_release(view);
+    gs_json_release(list);
+    gs_bucket_plan_release(&plan);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_bucket_says_why_it_ends_where_it_ends),
+        cmocka_unit_test(buckets_are_expected_at_their_places_in_the_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

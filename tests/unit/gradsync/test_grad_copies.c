@@ -1,0 +1,245 @@
+// Gradients of the caller's own, through a reducer of one rank.
+#include "gradsync/grad_copies.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/small_reducer.h"
+
+static void assert_ok(gs_status status) {
+    assert_string_equal(status.message, "");
+    assert_int_equal(status.code, GS_OK);
+}
+
+// One tensor of each type.
+typedef struct own_grads {
+    float fp32[SMALL_COUNT];
+    double fp64[SMALL_COUNT];
+    uint16_t fp16[SMALL_COUNT], bf16[SMALL_COUNT];
+    gs_separate_grad list[SMALL_PARAMS];
+} own_grads;
+
+static void list_own(own_grads *own) {
+    own->list[0] = (gs_separate_grad){own->fp32, GS_FP32};
+    own->list[1] = (gs_separate_grad){own->fp64, GS_FP64};
+    own->list[2] = (gs_separate_grad){own->fp16, GS_FP16};
+    own->list[3] = (gs_separate_grad){own->bf16, GS_BF16};
+}
+
+static void put_own(own_grads *own, size_t param, float value) {
+    for (size_t i = 0; i < SMALL_COUNT; i++) {
+        if (param == 0) own->fp32[i] = value;
+        if (param == 1) own->fp64[i] = (double)value;
+        if (param == 2) own->fp16[i] = gs_fp32_to_fp16(value);
+        if (param == 3) own->bf16[i] = gs_fp32_to_bf16(value);
+    }
+}
+
+static float get_own(const own_grads *own, size_t param, size_t i) {
+    if (param == 0) return own->fp32[i];
+    if (param == 1) return (float)own->fp64[i];
+    return param == 2 ? gs_fp16_to_fp32(own->fp16[i]) : gs_bf16_to_fp32(own->bf16[i]);
+}
+
+static void open_own(small_reducer *small, own_grads *own, const gs_reducer_options *options) {
+    gs_reducer_options all = *options;
+    memset(own, 0, sizeof *own);
+    list_own(own);
+    all.separate = own->list;
+    small_reducer_prepare(small);
+    assert_ok(small_reducer_open(small, &all, NULL));
+}
+
+// values[p]: what tensor p holds when it is marked; NAN: not marked.
+static void run_own_pass(small_reducer *small, own_grads *own, const float *values) {
+    gs_reducer_pass pass;
+    assert_ok(gs_reducer_begin_pass(small->reducer, &pass, 1));
+    for (size_t p = 0; p < SMALL_PARAMS; p++) {
+        if (isnan(values[p])) continue;
+        assert_ptr_equal((void *)pass.grads[p], own->list[p].data);
+        bool adds = gs_reducer_pass_adds(small->reducer, p);
+        put_own(own, p, values[p] + (adds ? get_own(own, p, 0) : 0));
+        assert_ok(gs_reducer_mark_ready(small->reducer, p));
+    }
+    assert_ok(gs_reducer_end_pass(small->reducer));
+}
+
+static void finish_own(small_reducer *small, gs_reduce_result *result) {
+    assert_ok(gs_reducer_finish(small->reducer, result, small_reducer_deadline()));
+}
+
+static void tensors_of_every_type_are_reduced_and_get_the_result(void **state) {
+    (void)state;
+    small_reducer small;
+    own_grads own;
+    gs_reduce_result result;
+    open_own(&small, &own, &(gs_reducer_options){.shards = {.num_shards = 2}});
+    for (int64_t step = 0; step < 2; step++) {
+        assert_ok(gs_reducer_begin(small.reducer, step));
+        run_own_pass(&small, &own, (const float[]){1, 2, 3, 4});
+        run_own_pass(&small, &own, (const float[]){2, 2, 2, 2});
+        finish_own(&small, &result);
+        for (size_t p = 0; p < SMALL_PARAMS; p++) {
+            assert_float_equal(get_own(&own, p, 3), (float)(p + 3) / 2, 0);
+            assert_float_equal(small_reducer_grad(&small, p, 3), (float)(p + 3) / 2, 0);
+        }
+        for (size_t b = 0; b < 2; b++) {
+            const gs_bucket_times *times = &gs_reducer_stats(small.reducer)->buckets[b];
+            assert_true(times->copy_in_ns > 0 && times->copy_out_ns > 0);
+        }
+    }
+    small_reducer_close(&small);
+}
+
+static void what_nobody_used_keeps_its_old_value_bit_for_bit(void **state) {
+    (void)state;
+    small_reducer small;
+    own_grads own;
+    gs_reduce_result result;
+    open_own(&small, &own, &(gs_reducer_options){.passes_per_shard = 2});
+    const uint32_t odd_nan = 0x7fa01234;
+    for (int64_t step = 0; step < 3; step++) {
+        memcpy(&own.fp32[1], &odd_nan, sizeof odd_nan);
+        put_own(&own, 3, 7);
+        assert_ok(gs_reducer_begin(small.reducer, step));
+        run_own_pass(&small, &own, (const float[]){NAN, 2, 2, NAN});
+        run_own_pass(&small, &own, (const float[]){NAN, 2, 2, NAN});
+        finish_own(&small, &result);
+        assert_false(result.nonfinite);
+        assert_int_equal(result.num_unused, 2);
+        assert_memory_equal(&own.fp32[1], &odd_nan, sizeof odd_nan);
+        assert_float_equal(get_own(&own, 3, 2), 7, 0);
+        assert_float_equal(small_reducer_grad(&small, 3, 0), 0, 0);
+        assert_float_equal((float)result.grad_norm, sqrtf(8 * 4), 1e-6f);
+    }
+    small_reducer_close(&small);
+}
+
+// Decided against the original, where an unused parameter contributes what its gradient held.
+static void stale_gradient_of_an_unused_parameter_is_not_contributed(void **state) {
+    (void)state;
+    small_reducer small;
+    own_grads own;
+    gs_reduce_result result;
+    open_own(&small, &own, &(gs_reducer_options){0});
+    for (int64_t step = 0; step < 2; step++) {
+        put_own(&own, 0, 100);
+        assert_ok(gs_reducer_begin(small.reducer, step));
+        gs_reducer_pass pass;
+        assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
+        if (step) assert_ok(gs_reducer_mark_unused(small.reducer, 0));
+        assert_ok(gs_reducer_end_pass(small.reducer));
+        finish_own(&small, &result);
+        assert_float_equal(small_reducer_grad(&small, 0, 0), 0, 0);
+        assert_float_equal(get_own(&own, 0, 0), 100, 0);
+        assert_float_equal((float)result.grad_norm, 0, 0);
+    }
+    small_reducer_close(&small);
+}
+
+static void passes_may_use_different_parameters(void **state) {
+    (void)state;
+    for (int exact = 0; exact < 2; exact++) {
+        small_reducer small;
+        own_grads own;
+        gs_reduce_result result;
+        open_own(&small, &own,
+                 &(gs_reducer_options){.passes_per_shard = 2,
+                                       .op = GS_SUM,
+                                       .shards = {.num_shards = 2, .exact = exact}});
+        for (int64_t step = 0; step < 2; step++) {
+            for (size_t p = 0; p < SMALL_PARAMS; p++) put_own(&own, p, 1000);  // stale
+            assert_ok(gs_reducer_begin(small.reducer, step));
+            run_own_pass(&small, &own, (const float[]){1, NAN, NAN, NAN});
+            run_own_pass(&small, &own, (const float[]){NAN, 2, NAN, NAN});
+            run_own_pass(&small, &own, (const float[]){4, NAN, 8, NAN});
+            run_own_pass(&small, &own, (const float[]){NAN, 16, NAN, NAN});
+            finish_own(&small, &result);
+            const float expected[] = {5, 18, 8, 1000};
+            for (size_t p = 0; p < SMALL_PARAMS; p++)
+                assert_float_equal(get_own(&own, p, 1), expected[p], 0);
+            assert_int_equal(result.num_unused, 1);
+        }
+        small_reducer_close(&small);
+    }
+}
+
+static void static_graph_copies_tensors_at_their_last_mark(void **state) {
+    (void)state;
+    small_reducer small;
+    own_grads own;
+    gs_reduce_result result;
+    open_own(&small, &own, &(gs_reducer_options){.static_graph = true});
+    for (int64_t step = 0; step < 3; step++) {
+        gs_reducer_pass pass;
+        put_own(&own, 3, 50);
+        assert_ok(gs_reducer_begin(small.reducer, step));
+        assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
+        for (size_t p = 0; p < 3; p++) {
+            put_own(&own, p, 1);
+            assert_ok(gs_reducer_mark_ready(small.reducer, p));
+            put_own(&own, p, 3);
+            assert_ok(gs_reducer_mark_ready(small.reducer, p));
+        }
+        assert_ok(gs_reducer_end_pass(small.reducer));
+        finish_own(&small, &result);
+        for (size_t p = 0; p < 3; p++) assert_float_equal(get_own(&own, p, 0), 3, 0);
+        assert_float_equal(get_own(&own, 3, 0), 50, 0);
+        assert_float_equal(small_reducer_grad(&small, 3, 0), 0, 0);
+    }
+    small_reducer_close(&small);
+}
+
+static void step_that_fails_leaves_tensors_alone(void **state) {
+    (void)state;
+    small_reducer small;
+    own_grads own;
+    gs_reduce_result result;
+    open_own(&small, &own, &(gs_reducer_options){.shards = {.num_shards = 2}});
+    assert_ok(gs_reducer_begin(small.reducer, 0));
+    run_own_pass(&small, &own, (const float[]){1, 2, 3, 4});
+    gs_status status = gs_reducer_finish(small.reducer, &result, small_reducer_deadline());
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    for (size_t p = 0; p < SMALL_PARAMS; p++)
+        assert_float_equal(get_own(&own, p, 0), (float)(p + 1), 0);
+    small_reducer_close(&small);
+}
+
+static void tensors_that_hold_no_gradient_are_refused_by_name(void **state) {
+    (void)state;
+    own_grads own;
+    list_own(&own);
+    small_reducer small;
+    small_reducer_prepare(&small);
+    own.list[2].data = NULL;
+    gs_status status = gs_separate_grads_check(own.list, small.params, SMALL_PARAMS);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "parameter 2 \"fc2\": its separate gradient has no"));
+    small.params[2].sparse = true;  // whose rows are elsewhere
+    assert_ok(gs_separate_grads_check(own.list, small.params, SMALL_PARAMS));
+    own.list[1].dtype = GS_I32;
+    status = gs_separate_grads_check(own.list, small.params, SMALL_PARAMS);
+    assert_non_null(strstr(status.message, "parameter 1 \"fc1\": its separate gradient is i32"));
+    own.list[1] = (gs_separate_grad){(char *)own.fp64 + 4, GS_FP64};
+    status = gs_separate_grads_check(own.list, small.params, SMALL_PARAMS);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tensors_of_every_type_are_reduced_and_get_the_result),
+        cmocka_unit_test(what_nobody_used_keeps_its_old_value_bit_for_bit),
+        cmocka_unit_test(stale_gradient_of_an_unused_parameter_is_not_contributed),
+        cmocka_unit_test(passes_may_use_different_parameters),
+        cmocka_unit_test(static_graph_copies_tensors_at_their_last_mark),
+        cmocka_unit_test(step_that_fails_leaves_tensors_alone),
+        cmocka_unit_test(tensors_that_hold_no_gradient_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

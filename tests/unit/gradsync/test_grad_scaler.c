@@ -1,0 +1,139 @@
+#include "gradsync/grad_scaler.h"
+
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static gs_grad_scaler_options usual(void) {
+    return (gs_grad_scaler_options){
+        .init_scale = 1024, .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 3};
+}
+
+static gs_grad_scaler make_scaler(const gs_grad_scaler_options *options) {
+    gs_grad_scaler scaler;
+    gs_status status = gs_grad_scaler_init(&scaler, options);
+    assert_string_equal(status.message, "");
+    return scaler;
+}
+
+static void scale_grows_after_an_interval_without_overflow(void **state) {
+    (void)state;
+    gs_grad_scaler_options options = usual();
+    gs_grad_scaler scaler = make_scaler(&options);
+    for (int step = 1; step <= 7; step++) {
+        gs_grad_scaler_update(&scaler, &options, false);
+        assert_true(scaler.scale == (step < 3 ? 1024.0f : step < 6 ? 2048.0f : 4096.0f));
+        assert_int_equal(scaler.growth_tracker, step % 3);
+    }
+}
+
+static void overflow_backs_off_and_counts_anew(void **state) {
+    (void)state;
+    gs_grad_scaler_options options = usual();
+    gs_grad_scaler scaler = make_scaler(&options);
+    gs_grad_scaler_update(&scaler, &options, false);
+    gs_grad_scaler_update(&scaler, &options, false);
+    gs_grad_scaler_update(&scaler, &options, true);
+    assert_true(scaler.scale == 512.0f);
+    assert_int_equal(scaler.growth_tracker, 0);
+}
+
+static void new_scale_is_a_double_product_rounded_once(void **state) {
+    (void)state;
+    gs_grad_scaler_options options = usual();
+    options.growth_factor = 1.1;  // not a float
+    options.growth_interval = 1;
+    gs_grad_scaler scaler = make_scaler(&options);
+    float expected = 1024;
+    for (int step = 0; step < 200; step++) {
+        gs_grad_scaler_update(&scaler, &options, false);
+        expected = (float)((double)expected * 1.1);
+        assert_memory_equal(&scaler.scale, &expected, sizeof expected);
+    }
+}
+
+static void growth_and_fall_end_where_scale_or_inverse_would_be_infinite(void **state) {
+    (void)state;
+    gs_grad_scaler_options options = usual();
+    options.init_scale = FLT_MAX;
+    options.growth_interval = 1;
+    gs_grad_scaler scaler = make_scaler(&options);
+    gs_grad_scaler_update(&scaler, &options, false);
+    assert_true(scaler.scale == FLT_MAX);
+    for (int step = 0; step < 400; step++) gs_grad_scaler_update(&scaler, &options, true);
+    assert_true(scaler.scale > 0);
+    // Gradients that are not zero times an infinite inverse would be the end of the parameters.
+    assert_true(scaler.scale < 1e-38f && isfinite(gs_grad_scaler_inverse(&scaler)));
+}
+
+static void no_scaling_is_a_factor_of_one_for_ever(void **state) {
+    (void)state;
+    gs_grad_scaler_options options = usual();
+    gs_grad_scaler scaler = {0}, zero = {0};
+    for (int step = 0; step < 10; step++) gs_grad_scaler_update(&scaler, &options, step % 2 == 0);
+    assert_memory_equal(&scaler, &zero, sizeof zero);
+    assert_true(gs_grad_scaler_scale(&scaler) == 1 && gs_grad_scaler_inverse(&scaler) == 1);
+}
+
+static void unscaling_finds_what_is_not_finite_wherever_it_is(void **state) {
+    (void)state;
+    enum { COUNT = 20000 };
+    gs_device *device;
+    gs_status status = gs_device_open(&device, "cpu", &(gs_device_options){.num_threads = 2});
+    assert_string_equal(status.message, "");
+    gs_grad_scaler scaler = {.scale = 1000};
+    float *grad = calloc(COUNT, sizeof *grad), inverse = (float)(1.0 / 1000);
+    for (size_t at = 0; at <= COUNT; at += 2500) {
+        for (size_t i = 0; i < COUNT; i++) grad[i] = (float)i;
+        if (at < COUNT) grad[at] = at % 5000 ? INFINITY : NAN;
+        assert_int_equal(gs_grad_scaler_unscale(&scaler, grad, COUNT, device), at < COUNT);
+        for (size_t i = 0; i < COUNT; i++) {
+            assert_true(i == at ? !isfinite(grad[i]) : grad[i] == (float)i * inverse);
+        }
+    }
+    free(grad);
+    gs_device_close(device);
+}
+
+static void options_that_make_no_sense_are_refused_by_name(void **state) {
+    (void)state;
+    const struct {
+        const char *name;
+        gs_grad_scaler_options options;
+    } cases[] = {
+        {"init_scale", {0, 2, 0.5, 1}},
+        {"init_scale", {INFINITY, 2, 0.5, 1}},
+        {"init_scale", {NAN, 2, 0.5, 1}},
+        {"init_scale", {1e-40f, 2, 0.5, 1}},
+        {"growth_factor", {1, 0.5, 0.5, 1}},
+        {"growth_factor", {1, (double)NAN, 0.5, 1}},
+        {"backoff_factor", {1, 2, 1, 1}},
+        {"backoff_factor", {1, 2, 0, 1}},
+        {"growth_interval", {1, 2, 0.5, 0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gs_grad_scaler scaler;
+        gs_status status = gs_grad_scaler_init(&scaler, &cases[i].options);
+        assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+        assert_memory_equal(status.message, cases[i].name, strlen(cases[i].name));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scale_grows_after_an_interval_without_overflow),
+        cmocka_unit_test(overflow_backs_off_and_counts_anew),
+        cmocka_unit_test(new_scale_is_a_double_product_rounded_once),
+        cmocka_unit_test(growth_and_fall_end_where_scale_or_inverse_would_be_infinite),
+        cmocka_unit_test(no_scaling_is_a_factor_of_one_for_ever),
+        cmocka_unit_test(unscaling_finds_what_is_not_finite_wherever_it_is),
+        cmocka_unit_test(options_that_make_no_sense_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,172 @@
+// A step allocates nothing and copies no gradient: counted where the linker lets us stand in
+// between.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "tests/support/small_reducer.h"
+
+static size_t num_calls;
+static size_t mapped_bytes;
+
+void *__real_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes) {
+    num_calls++;
+    return __real_malloc(bytes);
+}
+
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes) {
+    num_calls++;
+    return __real_calloc(count, bytes);
+}
+
+void *__real_realloc(void *memory, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes);
+void *__wrap_realloc(void *memory, size_t bytes) {
+    num_calls++;
+    return __real_realloc(memory, bytes);
+}
+
+void *__real_aligned_alloc(size_t boundary, size_t bytes);
+void *__wrap_aligned_alloc(size_t boundary, size_t bytes);
+void *__wrap_aligned_alloc(size_t boundary, size_t bytes) {
+    num_calls++;
+    return __real_aligned_alloc(boundary, bytes);
+}
+
+void __real_free(void *memory);
+void __wrap_free(void *memory);
+void __wrap_free(void *memory) {
+    num_calls += memory != NULL;
+    __real_free(memory);
+}
+
+void *__real_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
+    num_calls++;
+    mapped_bytes += bytes;
+    return __real_mmap(at, bytes, protection, flags, fd, offset);
+}
+
+static void assert_ok(gs_status status) {
+    assert_string_equal(status.message, "");
+    assert_int_equal(status.code, GS_OK);
+}
+
+// Opens ranks' reducers in all modes and counts what steps 1 and later call.
+static void step_allocates_nothing_in_any_mode(void **state) {
+    (void)state;
+    static double tensors[SMALL_PARAMS][SMALL_COUNT];
+    gs_separate_grad separate[SMALL_PARAMS];
+    for (size_t p = 0; p < SMALL_PARAMS; p++)
+        separate[p] = (gs_separate_grad){tensors[p], p % 2 ? GS_FP64 : GS_BF16};
+    const gs_reducer_options modes[] = {
+        {0},
+        {.op = GS_SUM, .passes_per_shard = 3},
+        {.op = GS_SAMPLE_MEAN},
+        {.static_graph = true},
+        {.separate = separate},
+        {.wire_dtype = GS_BF16},
+        {.shards = {.num_shards = 7, .exact = true}},
+        {.shards = {.num_shards = 7, .exact = true}, .static_graph = true, .separate = separate},
+    };
+    for (size_t m = 0; m < sizeof modes / sizeof modes[0]; m++) {
+        small_reducer small;
+        small_reducer_prepare(&small);
+        assert_ok(small_reducer_open(&small, &modes[m], NULL));
+        int shards = modes[m].shards.num_shards ? modes[m].shards.num_shards : 1;
+        int passes = shards * (modes[m].passes_per_shard ? modes[m].passes_per_shard : 1);
+        num_calls = 0;
+        for (int64_t step = 0; step < 3; step++) {
+            gs_reduce_result result;
+            assert_ok(gs_reducer_begin(small.reducer, step));
+            for (int i = 0; i < passes; i++) {
+                gs_reducer_pass pass;
+                assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
+                for (size_t p = 1; p < SMALL_PARAMS; p++)
+                    assert_ok(gs_reducer_mark_ready(small.reducer, p));
+                assert_ok(gs_reducer_mark_unused(small.reducer, 0));
+                assert_ok(gs_reducer_end_pass(small.reducer));
+            }
+            assert_ok(gs_reducer_finish(small.reducer, &result, small_reducer_deadline()));
+        }
+        if (num_calls) fail_msg("mode %zu: %zu calls for memory in three steps", m, num_calls);
+        small_reducer_close(&small);
+    }
+}
+
+static void counter_sees_what_creation_allocates(void **state) {
+    (void)state;
+    small_reducer small;
+    num_calls = 0;
+    small_reducer_prepare(&small);
+    assert_ok(small_reducer_open(&small, &(gs_reducer_options){0}, NULL));
+    assert_true(num_calls > 10);
+    small_reducer_close(&small);
+}
+
+static void gradients_lie_in_one_mapping_of_the_stated_size(void **state) {
+    (void)state;
+    small_reducer small;
+    mapped_bytes = 0;
+    small_reducer_prepare(&small);
+    assert_ok(small_reducer_open(&small, &(gs_reducer_options){0}, NULL));
+    assert_int_equal(mapped_bytes, gs_arena_bytes(small.arena));
+    const char *first = gs_arena_data(small.arena), *end = first + gs_arena_bytes(small.arena);
+    for (size_t p = 0; p < SMALL_PARAMS; p++) {
+        const char *grad = (const char *)gs_reducer_grads(small.reducer)[p];
+        assert_true(grad >= first && grad + SMALL_COUNT * sizeof(float) <= end);
+    }
+    small_reducer_close(&small);
+}
+
+// A view is written by the model and read by the optimizer at one address, step after step.
+static void views_are_never_copied(void **state) {
+    (void)state;
+    small_reducer small;
+    float *views[SMALL_PARAMS];
+    small_reducer_prepare(&small);
+    assert_ok(small_reducer_open(&small, &(gs_reducer_options){.passes_per_shard = 2}, NULL));
+    memcpy(views, gs_reducer_grads(small.reducer), sizeof views);
+    for (int64_t step = 0; step < 3; step++) {
+        gs_reduce_result result;
+        assert_ok(gs_reducer_begin(small.reducer, step));
+        for (int i = 0; i < 2; i++) {
+            gs_reducer_pass pass;
+            assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
+            for (size_t p = 0; p < SMALL_PARAMS; p++) {
+                assert_ptr_equal(pass.grads[p], views[p]);
+                small_reducer_write(&small, &pass, p, 1);
+                assert_ok(gs_reducer_mark_ready(small.reducer, p));
+            }
+            assert_ok(gs_reducer_end_pass(small.reducer));
+        }
+        assert_ok(gs_reducer_finish(small.reducer, &result, small_reducer_deadline()));
+        assert_memory_equal(views, gs_reducer_grads(small.reducer), sizeof views);
+        const gs_reduce_stats *stats = gs_reducer_stats(small.reducer);
+        for (size_t b = 0; b < stats->num_buckets; b++)
+            assert_int_equal(stats->buckets[b].copy_in_ns + stats->buckets[b].copy_out_ns, 0);
+    }
+    small_reducer_close(&small);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(step_allocates_nothing_in_any_mode),
+        cmocka_unit_test(counter_sees_what_creation_allocates),
+        cmocka_unit_test(gradients_lie_in_one_mapping_of_the_stated_size),
+        cmocka_unit_test(views_are_never_copied),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
