@@ -2,7 +2,7 @@
 # The cost of reduction beside PyTorch's DDP over gloo on this host: one table from one run.
 #
 #   bench/ddp.sh [BUILD_DIR]      default build/release; needs a release build
-#   TURNS=3 ROUNDS=5 STEPS=20 PYTHON=python3 bench/ddp.sh
+#   TURNS=1 ROUNDS=3 STEPS=5 PYTHON=python3 bench/ddp.sh      (about four minutes)
 #
 # Two ranks, pinned, one thread each; a 25 M-parameter MLP and 1,000 tensors of 1 KiB. Both programs run in
 # turns, TURNS times; in each, local and reduced steps take turns for ROUNDS rounds of STEPS steps. Medians
@@ -10,7 +10,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
-turns=${TURNS:-3} rounds=${ROUNDS:-5} steps=${STEPS:-20} python=${PYTHON:-python3}
+turns=${TURNS:-1} rounds=${ROUNDS:-3} steps=${STEPS:-5} python=${PYTHON:-python3}
 bench=$build/bin/bench_ddp
 [ -x "$bench" ] || { echo "ddp.sh: $bench is not there; build it with: cmake --preset release && cmake --build --preset release" >&2; exit 1; }
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
