@@ -192,10 +192,6 @@ void gs_timeline_switch(gs_timeline *timeline, bool on) {
     atomic_store_explicit(&timeline->on, on, memory_order_relaxed);
 }
 
-bool gs_timeline_is_on(const gs_timeline *timeline) {
-    return atomic_load_explicit(&timeline->on, memory_order_relaxed);
-}
-
 bool gs_timeline_range(gs_timeline *timeline, int64_t *oldest, int64_t *newest) {
     pthread_mutex_lock(&timeline->lock);
     bool any = timeline->num_filed > 0;

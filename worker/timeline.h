@@ -81,7 +81,6 @@ void gs_timeline_finish(gs_timeline *timeline, int64_t samples, bool applied);
 
 // Any thread.
 void gs_timeline_switch(gs_timeline *timeline, bool on);  // on at first
-bool gs_timeline_is_on(const gs_timeline *timeline);
 // The numbers of the oldest and the newest step filed; false: none.
 bool gs_timeline_range(gs_timeline *timeline, int64_t *oldest, int64_t *newest);
 // The first step from which on, up to `to_step`, at most max_rows spans and buckets are filed; at least

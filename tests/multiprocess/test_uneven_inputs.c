@@ -104,15 +104,7 @@ static char *make_image_spec(const char *buffers, int steps) {
 }
 
 static void read_same(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir, int world_size) {
-    char problem[160];
-    if (!trainer_rank_read_record(digests, dir, 0, problem)) fail_msg("%s", problem);
-    for (int rank = 1; rank < world_size; rank++) {
-        gs_digest others[TRAINER_RANK_MAX_STEPS];
-        if (!trainer_rank_read_record(others, dir, rank, problem)) fail_msg("%s", problem);
-        for (int step = 0; step < TRAINER_RANK_MAX_STEPS; step++)
-            if (!gs_digest_equal(digests[step], others[step]))
-                fail_msg("ranks 0 and %d differ at step %d", rank, step);
-    }
+    assert_ok(trainer_rank_read_same(digests, dir, world_size));
 }
 
 static void train(const char *dir, const char *spec, int world_size, const char *resume) {

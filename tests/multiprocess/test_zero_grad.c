@@ -63,12 +63,10 @@ static size_t find_param(const gs_safetensors *file, int layer) {
 }
 
 static gs_digest run(const char *zero_grad, int world_size) {
-    char *spec = make_spec(zero_grad), *dir = gs_temp_dir_make(), path[700], problem[160] = "";
-    char *arg = trainer_rank_arg(spec, dir, NULL);
-    gs_status status = gs_ranks_run("train", world_size, arg, gs_deadline_in_seconds(100));
-    if (status.code) fail_msg("%s, %d ranks: %s", zero_grad, world_size, status.message);
+    char *spec = make_spec(zero_grad), *dir = gs_temp_dir_make(), path[700];
     gs_digest digests[TRAINER_RANK_MAX_STEPS];
-    if (!trainer_rank_read_record(digests, dir, 0, problem)) fail_msg("%s", problem);
+    gs_status status = trainer_rank_train(digests, dir, spec, world_size, NULL);
+    if (status.code) fail_msg("%s: %s", zero_grad, status.message);
 
     char *checkpoint = trainer_rank_checkpoint(dir);
     snprintf(path, sizeof path, "%s/part-0.safetensors", checkpoint);
@@ -88,7 +86,6 @@ static gs_digest run(const char *zero_grad, int world_size) {
     gs_safetensors_close(file);
     gs_temp_dir_remove(dir);
     free(checkpoint);
-    free(arg);
     free(spec);
     return digests[STEPS];
 }

@@ -12,6 +12,8 @@
 #include "rpc/json.h"
 #include "worker/trainer.h"
 
+#define TRAIN_SECONDS 200.0
+
 #define SETTLE_SECONDS 60.0
 
 typedef struct rank_run {
@@ -316,6 +318,35 @@ int64_t trainer_rank_last_step(const gs_digest digests[TRAINER_RANK_MAX_STEPS]) 
         if (gs_digest_fold(digests[step])) last = step;
     }
     return last;
+}
+
+gs_status trainer_rank_read_same(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir,
+                                 int world_size) {
+    char problem[160] = "";
+    if (!trainer_rank_read_record(digests, dir, 0, problem))
+        return gs_error(GS_INTERNAL, "%s", problem);
+    if (trainer_rank_last_step(digests) == 0) return gs_error(GS_INTERNAL, "no step is on record");
+    for (int rank = 1; rank < world_size; rank++) {
+        gs_digest others[TRAINER_RANK_MAX_STEPS];
+        if (!trainer_rank_read_record(others, dir, rank, problem))
+            return gs_error(GS_INTERNAL, "%s", problem);
+        for (int step = 0; step < TRAINER_RANK_MAX_STEPS; step++) {
+            if (!gs_digest_equal(digests[step], others[step]))
+                return gs_error(GS_INTERNAL, "ranks 0 and %d of %d differ at step %d", rank,
+                                world_size, step);
+        }
+    }
+    return gs_ok();
+}
+
+gs_status trainer_rank_train(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir,
+                             const char *spec, int world_size, const char *resume) {
+    char *arg = trainer_rank_arg(spec, dir, resume);
+    gs_status status =
+        gs_ranks_run("train", world_size, arg, gs_deadline_in_seconds(TRAIN_SECONDS));
+    free(arg);
+    if (!status.code) status = trainer_rank_read_same(digests, dir, world_size);
+    return gs_status_prefix(status, "%d ranks", world_size);
 }
 
 bool trainer_rank_read_report(trainer_rank_report *report, const char *dir, int rank) {

@@ -31,6 +31,13 @@ char *trainer_rank_arg(const char *spec, const char *dir, const char *resume);
 // is on record with two different digests.
 bool trainer_rank_read_record(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir, int rank,
                               char problem[160]);
+// The record that all ranks share. INTERNAL names the rank and step that differ from rank 0's, or says that
+// there is none.
+gs_status trainer_rank_read_same(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir,
+                                 int world_size);
+// Runs body "train" in a world of `dir` and reads what all its ranks held. `resume` may be NULL.
+gs_status trainer_rank_train(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir,
+                             const char *spec, int world_size, const char *resume);
 int64_t trainer_rank_last_step(const gs_digest digests[TRAINER_RANK_MAX_STEPS]);
 // What a rank told last: tokens of the whole run, loss of the last step. False when it told nothing.
 typedef struct trainer_rank_report {
