@@ -36,18 +36,35 @@ bool gs_agent_holds(const gs_agent *agent, const gs_member *member) {
            agent->slots[member->slot].incarnation == member->incarnation;
 }
 
-int gs_agent_free_slots(const gs_agent *agent) {
-    int count = 0;
+static bool has_gpu_at(const gs_agent *agent, int slot) {
+    return gs_agent_devices_of_slot(&agent->devices, slot) > 0;
+}
+
+bool gs_agent_slot_is_free(const gs_agent *agent, int slot, bool has_gpu) {
+    return agent->slots[slot].incarnation == 0 && has_gpu_at(agent, slot) == has_gpu;
+}
+
+gs_slot_pools gs_agent_free_slots(const gs_agent *agent) {
+    gs_slot_pools pools = {0};
     for (int i = 0; agent->stream && i < agent->num_slots; i++) {
-        count += agent->slots[i].incarnation == 0;
+        pools.plain += gs_agent_slot_is_free(agent, i, false);
+        pools.gpu += gs_agent_slot_is_free(agent, i, true);
     }
-    return count;
+    return pools;
+}
+
+gs_slot_pools gs_agent_all_slots(const gs_agent *agent) {
+    gs_slot_pools pools = {0};
+    for (int i = 0; i < agent->num_slots; i++) pools.gpu += has_gpu_at(agent, i);
+    pools.plain = agent->num_slots - pools.gpu;
+    return pools;
 }
 
 static void free_agent(gs_coordinator *coordinator, gs_agent *agent) {
     gs_u64_map_remove(&coordinator->agents_by_name, name_key(agent->name));
     gs_u64_map_remove(&coordinator->agents_by_incarnation, agent->incarnation);
     free(agent->slots);
+    gs_agent_devices_release(&agent->devices);
     free(agent);
 }
 
@@ -74,6 +91,7 @@ bool gs_agent_start_rank(gs_coordinator *coordinator, gs_agent *agent, gs_member
     gs_json_set_int(item, "rank_hint", rank_hint);
     gs_json_set_u64(item, "incarnation", member->incarnation);
     gs_json_set_u64(item, "launch_token", member->launch_token);
+    gs_json_set_string(item, "device", member->device);
     gs_json_set(item, "spec", gs_json_copy(job->spec_json));
     char directory[1100];
     gs_checkpoints_job_directory(directory, sizeof directory, coordinator, job);
@@ -187,12 +205,16 @@ static gs_agent *add_agent(gs_coordinator *coordinator, const char *name) {
     return agent;
 }
 
-static bool fill_agent(gs_agent *agent, const gs_json *request) {
+// Takes the devices.
+static bool fill_agent(gs_agent *agent, const gs_json *request, gs_agent_devices *devices) {
     int num_slots = (int)gs_json_int_or(request, "slots", 1);
     gs_agent_slot *slots = calloc((size_t)num_slots, sizeof *slots);
     if (!slots) return false;
     free(agent->slots);
     agent->slots = slots;
+    gs_agent_devices_release(&agent->devices);
+    agent->devices = *devices;
+    *devices = (gs_agent_devices){0};
     agent->num_slots = num_slots;
     snprintf(agent->host, sizeof agent->host, "%s", gs_json_string_or(request, "host", ""));
     snprintf(agent->boot_id, sizeof agent->boot_id, "%s", gs_json_string_or(request, "boot_id", ""));
@@ -238,10 +260,25 @@ static void notice_missing(gs_coordinator *coordinator, gs_agent *agent) {
     }
 }
 
+// Two workers of one host may see the same GPUs; who came first has them.
+static void drop_taken_devices(gs_coordinator *coordinator, gs_agent *agent) {
+    for (size_t i = 0; i < coordinator->num_agents && agent->devices.count > 0; i++) {
+        const gs_agent *other = coordinator->agents[i];
+        if (other == agent || !other->stream) continue;
+        int before = agent->devices.count;
+        gs_agent_devices_drop_taken(&agent->devices, &other->devices, other->name);
+        if (agent->devices.count < before)
+            gs_log_warn("GPUs of another worker", "worker=%s owner=%s gpus=%d", agent->name,
+                        other->name, before - agent->devices.count);
+    }
+}
+
 void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request) {
     gs_coordinator *coordinator = ctx;
+    gs_agent_devices devices = {0};
     gs_status status = check_hello(request);
+    if (!status.code) status = gs_agent_devices_read(&devices, request);
     uint64_t incarnation = peer->incarnation;
     const char *name = gs_json_string_or(request, "worker", "");
     gs_agent *agent = status.code ? NULL : gs_agents_find(coordinator, name);
@@ -251,9 +288,10 @@ void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     }
     bool known = agent != NULL;
     if (!status.code && !agent) agent = add_agent(coordinator, name);
-    if (!status.code && (!agent || !fill_agent(agent, request))) {
+    if (!status.code && (!agent || !fill_agent(agent, request, &devices))) {
         status = gs_error(GS_RESOURCE_EXHAUSTED, "agent: out of memory");
     }
+    gs_agent_devices_release(&devices);
     if (status.code) {
         gs_rpc_end(call, status);
         return;
@@ -267,6 +305,7 @@ void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     }
     agent->stream = call;
     agent->heard_ns = gs_now_ns();
+    drop_taken_devices(coordinator, agent);
     gs_held_keep(&agent->held, call, lose_stream, agent);
     gs_json *welcome = gs_json_new_object();
     gs_json_set_string(welcome, "type", "welcome");
@@ -277,7 +316,8 @@ void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     gs_rpc_item(call, welcome);
     if (!known) {
         gs_event_add(coordinator, NULL, NULL, GS_SEVERITY_INFO, "WorkerJoined",
-                     "worker %s on %s offers %d slots", agent->name, agent->host, agent->num_slots);
+                     "worker %s on %s offers %d slots, %d with a GPU", agent->name, agent->host,
+                     agent->num_slots, gs_agent_all_slots(agent).gpu);
     }
     publish_worker(coordinator, agent, "idle");
     adopt_running(coordinator, agent, gs_json_get(request, "running"));
@@ -331,6 +371,15 @@ static gs_json *slots_to_json(gs_coordinator *coordinator, const gs_agent *agent
     return jobs;
 }
 
+static void set_devices(gs_json *item, const gs_agent *agent) {
+    const gs_agent_devices *devices = &agent->devices;
+    gs_json_set(item, "devices", gs_agent_devices_to_view(devices));
+    gs_json_set_int(item, "devices_per_slot", devices->per_slot);
+    gs_json_set_int(item, "slots_with_gpu", gs_agent_all_slots(agent).gpu);
+    if (devices->count == 0) gs_json_set_string(item, "devices_reason", devices->reason);
+    if (devices->nccl[0]) gs_json_set_string(item, "nccl", devices->nccl);
+}
+
 void gs_list_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                      const gs_json *request) {
     (void)peer;
@@ -349,6 +398,7 @@ void gs_list_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
         gs_json_set_int(item, "slots", agent->num_slots);
         gs_json_set_int(item, "slots_busy", busy);
         gs_json_set_int(item, "cores", agent->cores);
+        set_devices(item, agent);
         gs_json_set_string(item, "build", agent->build);
         gs_json_set_bool(item, "connected", agent->stream != NULL);
         gs_json_set_double(item, "heartbeat_age_seconds",

@@ -2,8 +2,10 @@
 #ifndef COORDINATOR_AGENTS_H
 #define COORDINATOR_AGENTS_H
 
+#include "coordinator/agent_devices.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/run.h"
+#include "coordinator/scheduler.h"
 
 typedef struct gs_agent_slot {
     uint64_t incarnation;  // of the trainer in it; 0: free
@@ -16,6 +18,7 @@ struct gs_agent {
     int64_t pid, cores;
     int num_slots;
     gs_agent_slot *slots;  // owned
+    gs_agent_devices devices;
     gs_rpc_call_handle *stream;  // NULL while not connected
     gs_held held;
     int64_t heard_ns, lost_ns;
@@ -26,7 +29,9 @@ gs_agent *gs_agents_of_incarnation(gs_coordinator *coordinator, uint64_t incarna
 // Connected, or away for so short that it counts as there.
 bool gs_agent_alive(const gs_coordinator *coordinator, const gs_agent *agent);
 bool gs_agent_holds(const gs_agent *agent, const gs_member *member);  // it has been told to start it
-int gs_agent_free_slots(const gs_agent *agent);  // 0 while not connected
+gs_slot_pools gs_agent_free_slots(const gs_agent *agent);  // none while not connected
+gs_slot_pools gs_agent_all_slots(const gs_agent *agent);
+bool gs_agent_slot_is_free(const gs_agent *agent, int slot, bool has_gpu);
 void gs_agents_release_all(gs_coordinator *coordinator);
 void gs_agents_tick(gs_coordinator *coordinator);
 

@@ -334,7 +334,8 @@ static void refresh_member(const gs_job_page *page, int rank) {
     snprintf(name, sizeof name, "%d", rank);
     gs_metric_set(gs_metrics_series(page->metrics, &gradsync_worker_info,
                                     (const char *[]){page->job->id_text, name, member->worker,
-                                                     member->host, "cpu", ""}),
+                                                     member->host, member->device,
+                                                     member->device_uuid}),
                   1);
     set_one(page, &gradsync_worker_up, name, member->stream && !member->exited ? 1 : 0);
     double age_seconds = (double)(gs_now_ns() - member->heard_ns) / GS_NS_PER_SEC;

@@ -89,6 +89,8 @@ static gs_json *member_to_view(const gs_job *job, const gs_member *member, int64
     gs_json_set_string(item, "worker", member->worker);
     gs_json_set_string(item, "host", member->host);
     gs_json_set_int(item, "slot", member->slot);
+    gs_json_set_string(item, "device", member->device);
+    if (member->device_uuid[0]) gs_json_set_string(item, "device_uuid", member->device_uuid);
     gs_json_set_int(item, "pid", member->pid);
     gs_json_set_int(item, "generation", job->run->generation);
     gs_json_set_string(item, "state", describe_member(job->run, member));

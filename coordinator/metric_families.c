@@ -182,7 +182,8 @@ static void refresh_counts(gs_coordinator *coordinator) {
     double workers[5] = {0};
     for (size_t i = 0; i < coordinator->num_agents; i++) {
         const gs_agent *agent = coordinator->agents[i];
-        bool busy = gs_agent_free_slots(agent) < agent->num_slots;
+        gs_slot_pools free = gs_agent_free_slots(agent);
+        bool busy = free.plain + free.gpu < agent->num_slots;
         workers[!agent->stream ? 2 : busy ? 1 : 0]++;
     }
     for (int i = 0; i < 5; i++) {

@@ -108,6 +108,8 @@ static gs_json *member_to_record(const gs_member *member) {
     gs_json_set_int(record, "pid", member->pid);
     gs_json_set_u64(record, "incarnation", member->incarnation);
     gs_json_set_u64(record, "launch_token", member->launch_token);
+    gs_json_set_string(record, "device", member->device);
+    gs_json_set_string(record, "device_uuid", member->device_uuid);
     return record;
 }
 
@@ -129,6 +131,9 @@ static bool read_member(gs_member *member, const gs_json *record) {
     strncpy(member->worker, gs_json_string_or(record, "worker", ""), sizeof member->worker - 1);
     strncpy(member->host, gs_json_string_or(record, "host", ""), sizeof member->host - 1);
     strncpy(member->boot_id, gs_json_string_or(record, "boot_id", ""), sizeof member->boot_id - 1);
+    strncpy(member->device, gs_json_string_or(record, "device", "cpu"), sizeof member->device - 1);
+    strncpy(member->device_uuid, gs_json_string_or(record, "device_uuid", ""),
+            sizeof member->device_uuid - 1);
     member->slot = (int)gs_json_int_or(record, "slot", 0);
     member->rank = (int)gs_json_int_or(record, "rank", -1);
     member->pid = gs_json_int_or(record, "pid", 0);

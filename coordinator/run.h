@@ -43,6 +43,7 @@ typedef struct gs_member {
     int slot, rank;  // rank −1: none yet
     int64_t pid;
     uint64_t incarnation, launch_token;
+    char device[8], device_uuid[100];  // "cpu", or "cuda" and the first uuids of its slot
 
     gs_rpc_call_handle *stream;  // Hello; NULL while not connected
     gs_held stream_held;

@@ -2,7 +2,9 @@
 //
 // Jobs are looked at by priority (age). A job that has waited longest keeps the free slots it cannot
 // use yet from those behind it, so that small jobs cannot starve it — unless it could not run even if
-// every slot were free.
+// every slot were free. Slots with a GPU and slots without are two pools: a job on GPUs takes of the first
+// alone, one on CPUs takes slots without as long as there are any, and one that waits for GPUs reserves no
+// others.
 #ifndef COORDINATOR_SCHEDULER_H
 #define COORDINATOR_SCHEDULER_H
 
@@ -17,8 +19,13 @@ typedef enum gs_wait_kind {
     GS_WAIT_TURN        // an older job has reserved what is free
 } gs_wait_kind;
 
+typedef struct gs_slot_pools {
+    int plain, gpu;
+} gs_slot_pools;
+
 typedef struct gs_schedule_job {  // in order of priority
     int least, most;   // ranks
+    bool needs_gpu;    // each rank
     bool backing_off;
     bool join_passed;  // the window for more than `least` has passed
     // Out:
@@ -27,7 +34,10 @@ typedef struct gs_schedule_job {  // in order of priority
     size_t behind;  // GS_WAIT_TURN: index of the job that has reserved
 } gs_schedule_job;
 
-void gs_schedule_decide(gs_schedule_job *jobs, size_t num_jobs, int free_slots, int total_slots);
+void gs_schedule_decide(gs_schedule_job *jobs, size_t num_jobs, gs_slot_pools free,
+                        gs_slot_pools total);
+// Of `ranks` of a job how many slots of each pool it takes.
+gs_slot_pools gs_schedule_take(bool needs_gpu, int ranks, gs_slot_pools free);
 
 // Deals `ranks` over agents so that the load is spread: each rank goes to the agent with most free
 // slots, the first of equals. taken[i] is what agent i gets.

@@ -10,11 +10,14 @@
 #include <unistd.h>
 
 #include "core/memory.h"
+#include "gradsync/comm/nccl_library.h"
 
 struct gs_arena {
     unsigned char *data;
     size_t bytes;
     int fd;
+    gs_device *device;        // borrows; NULL: the host's memory
+    gs_nccl_library *library;  // whose memory it is; NULL: the device's own
 };
 
 // The number in a file of one number; SIZE_MAX when there is none ("max" of a control group).
@@ -107,9 +110,74 @@ gs_status gs_arena_create(gs_arena **out, size_t bytes) {
     return gs_ok();
 }
 
+#ifdef GRADSYNC_CUDA
+
+#define CLEAR_SECONDS 30.0
+
+// The library's memory can be mapped by peers. Without the library, or where it cannot give any, the
+// device's own does as well, only slower between devices.
+static gs_status take_device_memory(gs_arena *arena) {
+    void *data = NULL;
+    gs_status status = gs_nccl_library_open(&arena->library);
+    if (!status.code) status = gs_nccl_alloc(arena->library, &data, arena->bytes);
+    if (status.code) {
+        gs_nccl_library_close(arena->library);
+        arena->library = NULL;
+        GS_TRY(gs_status_prefix(gs_device_alloc(arena->device, &data, arena->bytes), "arena"));
+        arena->data = data;
+        return gs_ok();
+    }
+    arena->data = data;
+    gs_stream *stream = gs_device_stream(arena->device);
+    gs_device_kernels(arena->device)->clear(stream, data, arena->bytes);
+    return gs_status_prefix(gs_stream_wait(stream, gs_deadline_in_seconds(CLEAR_SECONDS)), "arena");
+}
+
+static void give_device_memory_back(gs_arena *arena) {
+    if (arena->library && arena->data)
+        gs_nccl_free(arena->library, arena->data);
+    else if (arena->data)
+        gs_device_free(arena->device, arena->data);
+    gs_nccl_library_close(arena->library);
+}
+
+gs_status gs_arena_create_on(gs_arena **out, size_t bytes, gs_device *device) {
+    if (gs_device_is_host(device)) return gs_arena_create(out, bytes);
+    if (bytes > (size_t)INT64_MAX / 2)
+        return gs_error(GS_INVALID_ARGUMENT, "arena: %zu bytes are too many", bytes);
+    gs_arena *arena = calloc(1, sizeof *arena);
+    if (!arena) return gs_error(GS_RESOURCE_EXHAUSTED, "arena: out of memory");
+    arena->bytes = gs_round_up(bytes ? bytes : 1, (size_t)sysconf(_SC_PAGESIZE));
+    arena->fd = -1;
+    arena->device = device;
+    gs_status status = take_device_memory(arena);
+    if (status.code) {
+        gs_arena_destroy(arena);
+        return status;
+    }
+    *out = arena;
+    return gs_ok();
+}
+
+#else
+
+static void give_device_memory_back(gs_arena *arena) {
+    (void)arena;
+}
+
+gs_status gs_arena_create_on(gs_arena **out, size_t bytes, gs_device *device) {
+    if (gs_device_is_host(device)) return gs_arena_create(out, bytes);
+    return gs_error(GS_UNIMPLEMENTED, "arena on %s: this build has no CUDA", gs_device_name(device));
+}
+
+#endif
+
 void gs_arena_destroy(gs_arena *arena) {
     if (!arena) return;
-    if (arena->data) munmap(arena->data, arena->bytes);
+    if (arena->device)
+        give_device_memory_back(arena);
+    else if (arena->data)
+        munmap(arena->data, arena->bytes);
     if (arena->fd >= 0) close(arena->fd);
     free(arena);
 }
@@ -124,6 +192,10 @@ size_t gs_arena_bytes(const gs_arena *arena) {
 
 int gs_arena_fd(const gs_arena *arena) {
     return arena->fd;
+}
+
+bool gs_arena_is_mappable(const gs_arena *arena) {
+    return arena->library != NULL;
 }
 
 bool gs_arena_contains(const gs_arena *arena, const void *data, size_t bytes) {

@@ -100,10 +100,6 @@ void gs_bucket_reset(gs_bucket *bucket) {
     bucket->times = (gs_bucket_times){.bytes = bucket->grad_count * bucket->element_bytes};
 }
 
-static size_t reserved_offset_bytes(const gs_bucket *bucket) {
-    return bucket->offset_bytes + bucket->grad_count * bucket->element_bytes;
-}
-
 static void put(const gs_bucket *bucket, void *reserved, size_t index, int64_t count) {
     if (bucket->dtype == GS_FP64)
         ((double *)reserved)[index] = (double)count;
@@ -111,8 +107,8 @@ static void put(const gs_bucket *bucket, void *reserved, size_t index, int64_t c
         ((float *)reserved)[index] = (float)count;
 }
 
-void gs_bucket_write_reserved(const gs_bucket *bucket, void *slot, const gs_bucket_share *share) {
-    void *reserved = (char *)slot + reserved_offset_bytes(bucket);
+void gs_bucket_write_reserved(const gs_bucket *bucket, void *reserved,
+                              const gs_bucket_share *share) {
     for (size_t i = 0; i < bucket->num_params; i++)
         put(bucket, reserved, i, share->used[bucket->params[i]] ? 1 : 0);
     size_t behind = bucket->num_params;
@@ -132,8 +128,7 @@ static int64_t get(const gs_bucket *bucket, const void *reserved, size_t index, 
 }
 
 void gs_bucket_read_reserved(gs_bucket_reserved *sums, uint8_t *used, const gs_bucket *bucket,
-                             const void *slot, double scale) {
-    const void *reserved = (const char *)slot + reserved_offset_bytes(bucket);
+                             const void *reserved, double scale) {
     for (size_t i = 0; i < bucket->num_params; i++)
         used[bucket->params[i]] = get(bucket, reserved, i, scale) > 0;
     size_t behind = bucket->num_params;

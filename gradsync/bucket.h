@@ -67,7 +67,13 @@ typedef struct gs_bucket_share {
     int64_t samples;
     bool active;  // it has data
 } gs_bucket_share;
-void gs_bucket_write_reserved(const gs_bucket *bucket, void *slot, const gs_bucket_share *share);
+void gs_bucket_write_reserved(const gs_bucket *bucket, void *reserved,
+                              const gs_bucket_share *share);
+
+// Where the reserved elements lie in a slot.
+static inline void *gs_bucket_reserved_at(const gs_bucket *bucket, void *slot) {
+    return (char *)slot + bucket->offset_bytes + bucket->grad_count * bucket->element_bytes;
+}
 
 typedef struct gs_bucket_reserved {
     int64_t samples;
@@ -75,6 +81,6 @@ typedef struct gs_bucket_reserved {
 } gs_bucket_reserved;  // -1: damaged
 // used[parameter of the bucket] becomes whether any rank used it.
 void gs_bucket_read_reserved(gs_bucket_reserved *sums, uint8_t *used, const gs_bucket *bucket,
-                             const void *slot, double scale);
+                             const void *reserved, double scale);
 
 #endif

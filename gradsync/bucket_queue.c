@@ -18,12 +18,19 @@ static size_t num_buckets(const gs_bucket_queue *queue) {
     return queue->options.layout->plan.num_buckets;
 }
 
+// What a GPU's buckets say comes through it; NULL: the host reads them itself.
+static const gs_bucket_mirror *mirror_of(const gs_bucket_queue *queue) {
+    const gs_bucket_mirror *mirror = &queue->options.layout->mirror;
+    return mirror->device ? mirror : NULL;
+}
+
 gs_status gs_bucket_queue_init(gs_bucket_queue *queue, const gs_bucket_queue_options *options) {
     size_t num_params = options->layout->num_params;
     *queue = (gs_bucket_queue){.options = *options};
     queue->used = calloc(num_params, sizeof *queue->used);
     queue->used_anywhere = calloc(num_params, sizeof *queue->used_anywhere);
-    queue->squares = calloc(num_params, sizeof *queue->squares);
+    const gs_bucket_mirror *mirror = mirror_of(queue);
+    queue->squares = mirror ? mirror->squares : calloc(num_params, sizeof *queue->squares);
     if (!queue->used || !queue->used_anywhere || !queue->squares)
         return gs_error(GS_RESOURCE_EXHAUSTED, "bucket queue: out of memory");
     return options->hook->create(&queue->hook_state, options->comm);
@@ -46,7 +53,7 @@ void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason) {
     queue->options.hook->destroy(queue->hook_state);
     free(queue->used);
     free(queue->used_anywhere);
-    free(queue->squares);
+    if (!mirror_of(queue)) free(queue->squares);
     *queue = (gs_bucket_queue){0};
 }
 
@@ -58,6 +65,7 @@ void gs_bucket_queue_begin(gs_bucket_queue *queue, const gs_queue_step *step) {
     queue->total_samples = -1;
     queue->owner_ns = 0;
     queue->num_out_of_turn = 0;
+    queue->has_read = false;
     memset(queue->used, 0, num_params);
     memset(queue->used_anywhere, 0, num_params);
 }
@@ -118,6 +126,20 @@ static gs_status run_hook(const gs_bucket_queue *queue, size_t index) {
     return status.code ? blame_hook(queue, index, status) : status;
 }
 
+static void write_reserved(const gs_bucket_queue *queue, size_t index) {
+    const gs_grad_layout *layout = queue->options.layout;
+    const gs_bucket *bucket = bucket_at(queue, index);
+    const gs_bucket_mirror *mirror = mirror_of(queue);
+    void *reserved = mirror ? mirror->out + mirror->offset_bytes[index]
+                            : gs_bucket_reserved_at(bucket, gs_grad_layout_slot(layout, 0));
+    gs_bucket_write_reserved(bucket, reserved,
+                             &(gs_bucket_share){.used = queue->used,
+                                                .samples = queue->samples,
+                                                .active = queue->step.active});
+    if (mirror)
+        gs_bucket_mirror_send(mirror, layout, index, gs_lane_beside_compute(queue->options.comm));
+}
+
 static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
     bucket->state = GS_BUCKET_IN_FLIGHT;
@@ -126,10 +148,7 @@ static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
     bucket->times.algorithm = "none";
     if (!bucket->travels) return gs_ok();
     GS_FAILPOINT("reducer.launch");
-    gs_bucket_write_reserved(bucket, gs_grad_layout_slot(queue->options.layout, 0),
-                             &(gs_bucket_share){.used = queue->used,
-                                                .samples = queue->samples,
-                                                .active = queue->step.active});
+    write_reserved(queue, index);
     return run_hook(queue, index);
 }
 
@@ -177,29 +196,56 @@ static gs_status check_reserved(const gs_bucket_queue *queue, size_t index,
     return gs_ok();
 }
 
-// What a reduced bucket says; a sample mean is divided while the sums are in cache, by what the
-// scale has not yet taken out.
-static gs_status read_bucket(gs_bucket_queue *queue, size_t index) {
+// Divides the sums of a sample mean by what the scale has not yet taken out.
+static void divide_bucket(const gs_bucket_queue *queue, size_t index) {
     const gs_bucket *bucket = bucket_at(queue, index);
+    gs_main_grad_scale(gs_grad_layout_bucket(queue->options.layout, 0, bucket),
+                       1.0 / ((double)queue->total_samples * queue->step.scale), bucket->dtype,
+                       bucket->grad_count, gs_lane_of(queue->options.device));
+}
+
+// What a reduced bucket says.
+static gs_status read_reserved(gs_bucket_queue *queue, size_t index, const void *reserved) {
     gs_bucket_reserved sums;
-    gs_bucket_read_reserved(&sums, queue->used_anywhere, bucket,
-                            gs_grad_layout_slot(queue->options.layout, 0), queue->step.scale);
+    gs_bucket_read_reserved(&sums, queue->used_anywhere, bucket_at(queue, index), reserved,
+                            queue->step.scale);
     GS_TRY(check_reserved(queue, index, &sums));
     queue->total_samples = sums.samples;
-    if (queue->options.sample_mean)
-        gs_main_grad_scale(gs_grad_layout_bucket(queue->options.layout, 0, bucket),
-                           1.0 / ((double)sums.samples * queue->step.scale), bucket->dtype,
-                           bucket->grad_count, queue->options.device);
     return gs_ok();
 }
 
 void gs_bucket_queue_measure(gs_bucket_queue *queue, size_t param) {
     const gs_grad_layout *layout = queue->options.layout;
-    gs_main_grad_squares(&queue->squares[param], gs_grad_layout_grads(layout, 0)[param],
-                         layout->dtypes[param], layout->counts[param], queue->options.device);
+    const gs_bucket_mirror *mirror = mirror_of(queue);
+    if (mirror)
+        gs_bucket_mirror_measure_param(mirror, param);
+    else
+        gs_main_grad_squares(&queue->squares[param], gs_grad_layout_grads(layout, 0)[param],
+                             layout->dtypes[param], layout->counts[param], queue->options.device);
 }
 
-// A reduced bucket: the hook's last word, the reserved elements, squares while it is in cache.
+// The host reads a bucket while it is in cache.
+static gs_status read_bucket(gs_bucket_queue *queue, size_t index) {
+    const gs_bucket *bucket = bucket_at(queue, index);
+    if (bucket->travels) {
+        char *slot = gs_grad_layout_slot(queue->options.layout, 0);
+        GS_TRY(read_reserved(queue, index, gs_bucket_reserved_at(bucket, slot)));
+        if (queue->options.sample_mean) divide_bucket(queue, index);
+    }
+    for (size_t i = 0; i < bucket->num_params; i++)
+        gs_bucket_queue_measure(queue, bucket->params[i]);
+    return gs_ok();
+}
+
+// A GPU is asked what it will say when all of them have been asked.
+static void ask_bucket(gs_bucket_queue *queue, size_t index) {
+    const gs_bucket_mirror *mirror = mirror_of(queue);
+    if (bucket_at(queue, index)->travels)
+        gs_bucket_mirror_fetch(mirror, queue->options.layout, index);
+    if (!queue->options.sample_mean) gs_bucket_mirror_measure(mirror, index);
+}
+
+// A reduced bucket: the hook's last word, the reserved elements, squares.
 static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
     if (bucket->travels) {
@@ -207,10 +253,11 @@ static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index) {
         gs_hook_bucket view = view_for_hook(queue, index);
         gs_status status = queue->options.hook->finish(queue->hook_state, &view);
         if (status.code) return blame_hook(queue, index, status);
-        GS_TRY(read_bucket(queue, index));
     }
-    for (size_t i = 0; i < bucket->num_params; i++)
-        gs_bucket_queue_measure(queue, bucket->params[i]);
+    if (mirror_of(queue))
+        ask_bucket(queue, index);
+    else
+        GS_TRY(read_bucket(queue, index));
     bucket->state = GS_BUCKET_DONE;
     queue->next_done = index + 1;
     return gs_ok();
@@ -252,6 +299,27 @@ gs_status gs_bucket_queue_progress(gs_bucket_queue *queue) {
     return gs_ok();
 }
 
+// What came back of all buckets.
+static gs_status read_mirror(gs_bucket_queue *queue) {
+    const gs_bucket_mirror *mirror = mirror_of(queue);
+    for (size_t b = 0; b < num_buckets(queue); b++) {
+        if (bucket_at(queue, b)->travels)
+            GS_TRY(read_reserved(queue, b, mirror->in + mirror->offset_bytes[b]));
+    }
+    queue->has_read = true;
+    return gs_ok();
+}
+
+static gs_status divide_asked(gs_bucket_queue *queue, gs_deadline deadline) {
+    GS_TRY(gs_stream_wait(gs_device_stream(queue->options.device), deadline));
+    GS_TRY(read_mirror(queue));
+    for (size_t b = 0; b < num_buckets(queue); b++) {
+        if (bucket_at(queue, b)->travels) divide_bucket(queue, b);
+        gs_bucket_mirror_measure(mirror_of(queue), b);
+    }
+    return gs_ok();
+}
+
 gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline) {
     while (queue->next_done < num_buckets(queue)) {
         size_t next = queue->next_done;
@@ -263,5 +331,13 @@ gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline) {
         GS_TRY(harvest_bucket(queue, next));
         GS_TRY(launch_ready_buckets(queue));
     }
-    return gs_ok();
+    return queue->options.sample_mean && mirror_of(queue) ? divide_asked(queue, deadline) : gs_ok();
+}
+
+gs_status gs_bucket_queue_read(gs_bucket_queue *queue, gs_deadline deadline) {
+    const gs_bucket_mirror *mirror = mirror_of(queue);
+    GS_TRY(gs_stream_wait(gs_device_stream(queue->options.device), deadline));
+    if (!mirror) return gs_ok();
+    if (!queue->has_read) GS_TRY(read_mirror(queue));
+    return gs_bucket_mirror_settle(mirror, queue->options.layout, deadline);
 }

@@ -2,6 +2,10 @@
 // harvested as their collectives end. What the reduced buckets say about the step is collected
 // here.
 //
+// On a GPU everything here is enqueued: reserved elements go through the layout's mirror, and what a reduced
+// bucket says is read in gs_bucket_queue_read, behind one wait for all of them. A sample mean waits once more,
+// for the samples that it divides by.
+//
 // The same order on every rank, whatever order gradients come in: a late bucket holds back the
 // ready ones behind it. Each bucket carries what its rank says about the step, so that it means the
 // same alone. Which gradient is ready when is the reducer's business.
@@ -55,11 +59,12 @@ typedef struct gs_bucket_queue {
     uint8_t *used;         // by this rank, for each parameter; the owner of the queue writes it
     // what the buckets done so far say, the same on every rank
     uint8_t *used_anywhere;
-    double *squares;        // of each reduced gradient; NaN when it is not finite
+    double *squares;        // of each reduced gradient; NaN when it is not finite; on a GPU the mirror's
     int64_t total_samples;  // -1 until a bucket has told
     // how it went
     int64_t owner_ns;          // spent here except in finish
     uint64_t num_out_of_turn;  // became ready before an earlier bucket
+    bool has_read;             // on a GPU: what the buckets of this step said
 } gs_bucket_queue;
 
 GS_NODISCARD gs_status gs_bucket_queue_init(gs_bucket_queue *queue,
@@ -80,7 +85,10 @@ GS_NODISCARD gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_st
                                              const char *what);
 // Of a gradient that was changed after its bucket was done.
 void gs_bucket_queue_measure(gs_bucket_queue *queue, size_t param);
-// Until all buckets are done.
+// Until all buckets are done. On a GPU: until their results are there for work on the compute stream.
 GS_NODISCARD gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline);
+// After finish, and after what else changed gradients: waits for the compute stream. Then what buckets said
+// is there, and all that was measured.
+GS_NODISCARD gs_status gs_bucket_queue_read(gs_bucket_queue *queue, gs_deadline deadline);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "core/memory.h"
 #include "gradsync/coalesce.h"
+#include "gradsync/device_digest.h"
 
 #define TENSOR_BYTES ((size_t)64)  // each buffer starts on a cache line
 
@@ -259,5 +260,13 @@ void gs_buffers_adopt(gs_buffers *buffers) {
 }
 
 gs_digest gs_buffers_digest(const gs_buffers *buffers) {
-    return gs_digest_of(buffers->memory, buffers->bank_bytes);
+    if (gs_device_is_host(buffers->device))
+        return gs_digest_of(buffers->memory, buffers->bank_bytes);
+    gs_digest_stream *stream = gs_digest_stream_create();
+    if (!stream) return (gs_digest){0};
+    gs_status status =
+        gs_device_digest_add(stream, buffers->device, buffers->memory, buffers->bank_bytes);
+    gs_digest digest = status.code ? (gs_digest){0} : gs_digest_stream_value(stream);
+    gs_digest_stream_destroy(stream);
+    return digest;
 }

@@ -9,6 +9,9 @@
 // has data. In exact mode each shard starts from the committed values and shard 0's result is
 // adopted.
 //
+// On a GPU values are its memory: whoever fills, saves or compares them uploads and downloads, and a hook's
+// collectives are on device memory. Copies are enqueued on the compute stream.
+//
 // Nothing that a pass reads is overwritten while its backward may be pending: values change banks.
 // What a pass was given stays as it was until two more passes have begun, or the step commits.
 #ifndef GRADSYNC_BUFFERS_H
@@ -68,6 +71,7 @@ GS_NODISCARD gs_status gs_buffers_share(gs_buffers *buffers, gs_comm *comm, gs_d
 // The step committed. Without a share each rank keeps its own values (exact: the owner of shard 0
 // alone has new ones), and the next begin brings the source's.
 void gs_buffers_adopt(gs_buffers *buffers);
+// Of what is committed; waits for a GPU. Zero when memory cannot be read.
 gs_digest gs_buffers_digest(const gs_buffers *buffers);
 
 #endif

@@ -33,6 +33,7 @@ typedef struct coalesced {
     chunk *chunks;             // owned
     size_t num_chunks;
     chunk_flight flights[NUM_IN_FLIGHT];
+    gs_device *device;  // of the tensors; NULL: they are the host's
 } coalesced;
 
 static size_t bytes_of_view(const gs_tensor_view *view) {
@@ -60,18 +61,26 @@ static bool is_one_run(const gs_tensor_view *tensors, const chunk *run) {
     return true;
 }
 
-static void gather_chunk(char *staging, const gs_tensor_view *tensors, const chunk *from) {
+static void copy_bytes(const coalesced *list, void *to, const void *from, size_t bytes) {
+    if (!bytes) return;
+    if (list->device)
+        gs_device_kernels(list->device)->copy(gs_device_stream(list->device), to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+static void gather_chunk(const coalesced *list, char *staging, const chunk *from) {
     for (size_t i = from->first; i < from->end; i++) {
-        size_t bytes = bytes_of_view(&tensors[i]);
-        if (bytes) memcpy(staging, tensors[i].data, bytes);
+        size_t bytes = bytes_of_view(&list->tensors[i]);
+        copy_bytes(list, staging, list->tensors[i].data, bytes);
         staging += bytes;
     }
 }
 
-static void scatter_chunk(const char *staging, const gs_tensor_view *tensors, const chunk *to) {
+static void scatter_chunk(const coalesced *list, const char *staging, const chunk *to) {
     for (size_t i = to->first; i < to->end; i++) {
-        size_t bytes = bytes_of_view(&tensors[i]);
-        if (bytes) memcpy(tensors[i].data, staging, bytes);
+        size_t bytes = bytes_of_view(&list->tensors[i]);
+        copy_bytes(list, list->tensors[i].data, staging, bytes);
         staging += bytes;
     }
 }
@@ -90,7 +99,7 @@ static gs_status post_chunk(coalesced *list, chunk_flight *out, const chunk *nex
     out->chunk = *next;
     out->data = is_one_run(list->tensors, next) ? first->data : staging;
     if (out->data == staging && (!is_broadcast(list) || is_root(list)))
-        gather_chunk(staging, list->tensors, next);
+        gather_chunk(list, staging, next);
     gs_collective collective = list->collective;
     collective.send = collective.recv = out->data;
     collective.dtype = is_broadcast(list) ? GS_U8 : first->dtype;
@@ -106,7 +115,7 @@ static gs_status finish_chunk(coalesced *list, chunk_flight *flight, gs_deadline
     GS_TRY(gs_comm_wait(list->comm, flight->work, deadline));
     const chunk *done = &flight->chunk;
     if (flight->data != list->tensors[done->first].data && (!is_broadcast(list) || !is_root(list)))
-        scatter_chunk(flight->data, list->tensors, done);
+        scatter_chunk(list, flight->data, done);
     return gs_ok();
 }
 
@@ -130,10 +139,38 @@ static size_t most_staging_bytes(const coalesced *list) {
     return gs_round_up(most, 64);
 }
 
-static gs_status run_chunks(coalesced *list, gs_deadline deadline) {
-    size_t staging_bytes = most_staging_bytes(list);
-    char *staging = gs_alloc_aligned(NUM_IN_FLIGHT * staging_bytes, 64);
-    if (!staging) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+// Whose memory the tensors are: all of them the device's, or all of them the host's.
+static gs_status find_device(coalesced *list) {
+    gs_device *device = gs_comm_device(list->comm);
+    bool is_first = true;
+    for (size_t i = 0; i < list->num_tensors && !gs_device_is_host(device); i++) {
+        const gs_tensor_view *view = &list->tensors[i];
+        if (!bytes_of_view(view)) continue;
+        bool on_device = gs_device_is_device_memory(device, view->data);
+        if (!is_first && on_device != (list->device != NULL))
+            return gs_error(GS_INVALID_ARGUMENT, "tensor %zu is memory of %s, earlier ones are not",
+                            i, on_device ? gs_device_name(device) : "the host");
+        is_first = false;
+        list->device = on_device ? device : NULL;
+    }
+    return gs_ok();
+}
+
+static gs_status alloc_staging(const coalesced *list, void **staging, size_t bytes) {
+    if (list->device) return gs_device_alloc(list->device, staging, bytes + 1);
+    *staging = gs_alloc_aligned(bytes, 64);
+    return *staging ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+}
+
+static void free_staging(const coalesced *list, void *staging) {
+    if (list->device)
+        gs_device_free(list->device, staging);
+    else
+        free(staging);
+}
+
+static gs_status run_flights(coalesced *list, char *staging, size_t staging_bytes,
+                             gs_deadline deadline) {
     gs_status status = gs_ok();
     for (size_t c = 0; c < list->num_chunks && !status.code; c++) {
         chunk_flight *flight = &list->flights[c % NUM_IN_FLIGHT];
@@ -145,8 +182,17 @@ static gs_status run_chunks(coalesced *list, gs_deadline deadline) {
     for (size_t i = 0; i < NUM_IN_FLIGHT && !status.code; i++)
         status =
             finish_chunk(list, &list->flights[(list->num_chunks + i) % NUM_IN_FLIGHT], deadline);
+    return status;
+}
+
+static gs_status run_chunks(coalesced *list, gs_deadline deadline) {
+    void *staging = NULL;
+    gs_status status = find_device(list);
+    size_t staging_bytes = most_staging_bytes(list);
+    if (!status.code) status = alloc_staging(list, &staging, NUM_IN_FLIGHT * staging_bytes);
+    if (!status.code) status = run_flights(list, staging, staging_bytes, deadline);
     if (status.code) end_flights(list, status.message);
-    free(staging);
+    free_staging(list, staging);
     return status;
 }
 

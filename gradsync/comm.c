@@ -13,23 +13,37 @@
 struct gs_comm {
     const gs_comm_backend *backend;
     void *state;  // the backend's
+    gs_device *device;
     int rank, world_size;
     uint32_t generation;
     uint64_t posted;  // owner's thread
     char reason[192];
 };
 
-static const gs_comm_backend *const backends[] = {&gs_comm_self, &gs_comm_shm};
+static const gs_comm_backend *const backends[] = {
+    &gs_comm_self,
+    &gs_comm_shm,
+#ifdef GRADSYNC_CUDA
+    &gs_comm_nccl,
+#endif
+};
 
 // What `auto` tries for several ranks, in this order. Each comes to one verdict on all ranks, so
 // the next is tried by all. A backend between hosts goes behind shm.
-static const gs_comm_backend *const automatic[] = {&gs_comm_shm};
+static const gs_comm_backend *const automatic_on_host[] = {&gs_comm_shm, NULL};
+static const gs_comm_backend *const automatic_on_gpu[] = {
+#ifdef GRADSYNC_CUDA
+    &gs_comm_nccl,
+#endif
+    NULL,
+};
 
 // What all ranks must have in common.
 typedef struct introduction {
     uint32_t generation;
     int32_t rank, world_size;
     char backend[20];
+    char device[12];  // "cpu", "cuda"
 } introduction;
 
 static const char *requested_backend(const gs_comm_options *options) {
@@ -49,30 +63,38 @@ static gs_status check_options(const gs_comm_options *options) {
     return gs_ok();
 }
 
+static gs_status compare(int rank, const introduction *one, const introduction *first) {
+    if (one->rank != rank)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d takes itself for rank %d", rank,
+                        one->rank);
+    if (one->generation != first->generation)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d has generation %u, rank 0 has %u", rank,
+                        one->generation, first->generation);
+    if (one->world_size != first->world_size)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d has world size %d, rank 0 has %d", rank,
+                        one->world_size, first->world_size);
+    if (memcmp(one->backend, first->backend, sizeof one->backend) != 0)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d wants backend %.20s, rank 0 %.20s", rank,
+                        one->backend, first->backend);
+    if (memcmp(one->device, first->device, sizeof one->device) != 0)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d trains on %.12s, rank 0 on %.12s", rank,
+                        one->device, first->device);
+    return gs_ok();
+}
+
 static gs_status introduce(const gs_comm_options *options, gs_deadline deadline) {
     introduction mine = {.generation = options->generation,
                          .rank = options->rank,
                          .world_size = options->world_size};
     snprintf(mine.backend, sizeof mine.backend, "%s", requested_backend(options));
+    snprintf(mine.device, sizeof mine.device, "%.*s",
+             (int)strcspn(gs_device_name(options->device), ":"), gs_device_name(options->device));
     introduction *all = calloc((size_t)options->world_size, sizeof *all);
     if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
     gs_status status = options->exchange(options->exchange_ctx, "comm/introduction", &mine,
                                          sizeof mine, all, deadline);
-    for (int i = 0; i < options->world_size && !status.code; i++) {
-        const introduction *first = &all[0], *one = &all[i];
-        if (one->rank != i)
-            status =
-                gs_error(GS_FAILED_PRECONDITION, "rank %d takes itself for rank %d", i, one->rank);
-        else if (one->generation != first->generation)
-            status = gs_error(GS_FAILED_PRECONDITION, "rank %d has generation %u, rank 0 has %u", i,
-                              one->generation, first->generation);
-        else if (one->world_size != first->world_size)
-            status = gs_error(GS_FAILED_PRECONDITION, "rank %d has world size %d, rank 0 has %d", i,
-                              one->world_size, first->world_size);
-        else if (memcmp(one->backend, first->backend, sizeof one->backend) != 0)
-            status = gs_error(GS_FAILED_PRECONDITION, "rank %d wants backend %.20s, rank 0 %.20s",
-                              i, one->backend, first->backend);
-    }
+    for (int i = 0; i < options->world_size && !status.code; i++)
+        status = compare(i, &all[i], &all[0]);
     free(all);
     return status;
 }
@@ -86,11 +108,14 @@ static gs_status open_backend(gs_comm *comm, const gs_comm_backend *backend,
 static gs_status open_automatic(gs_comm *comm, const gs_comm_options *options,
                                 gs_deadline deadline) {
     if (options->world_size == 1) return open_backend(comm, &gs_comm_self, options, deadline);
-    gs_status status = gs_ok();
-    for (size_t i = 0; i < sizeof automatic / sizeof *automatic; i++) {
-        status = open_backend(comm, automatic[i], options, deadline);
+    const gs_comm_backend *const *list =
+        gs_device_is_host(options->device) ? automatic_on_host : automatic_on_gpu;
+    gs_status status = gs_error(GS_UNAVAILABLE, "no backend for several ranks on %s",
+                                gs_device_name(options->device));
+    for (; *list; list++) {
+        status = open_backend(comm, *list, options, deadline);
         if (status.code != GS_UNAVAILABLE) return status;
-        status = gs_status_prefix(status, "no backend fits: %s", automatic[i]->name);
+        status = gs_status_prefix(status, "no backend fits: %s", (*list)->name);
     }
     return status;
 }
@@ -103,7 +128,9 @@ static gs_status open_requested(gs_comm *comm, const gs_comm_options *options,
         if (strcmp(backends[i]->name, name) == 0)
             return open_backend(comm, backends[i], options, deadline);
     }
-    return gs_error(GS_INVALID_ARGUMENT, "backend \"%s\" is none of auto, self, shm", name);
+    if (strcmp(name, "nccl") == 0)
+        return gs_error(GS_UNIMPLEMENTED, "backend nccl: this build has no CUDA");
+    return gs_error(GS_INVALID_ARGUMENT, "backend \"%s\" is none of auto, self, shm, nccl", name);
 }
 
 gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options, gs_deadline deadline) {
@@ -113,6 +140,7 @@ gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options, gs_deadl
     comm->rank = options->rank;
     comm->world_size = options->world_size;
     comm->generation = options->generation;
+    comm->device = options->device;
     gs_status status = options->world_size > 1 ? introduce(options, deadline) : gs_ok();
     if (!status.code) status = open_requested(comm, options, deadline);
     if (status.code) {
@@ -141,12 +169,20 @@ uint32_t gs_comm_generation(const gs_comm *comm) {
     return comm->generation;
 }
 
+gs_device *gs_comm_device(const gs_comm *comm) {
+    return comm->device;
+}
+
 const char *gs_comm_backend_name(const gs_comm *comm) {
     return comm->backend->name;
 }
 
 const char *gs_comm_backend_reason(const gs_comm *comm) {
     return comm->reason;
+}
+
+gs_stream *gs_comm_stream(const gs_comm *comm) {
+    return comm->backend->stream ? comm->backend->stream(comm->state) : NULL;
 }
 
 const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective) {
@@ -314,3 +350,10 @@ gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadlin
 void gs_comm_abort(gs_comm *comm, const char *reason) {
     comm->backend->abort(comm->state, reason);
 }
+
+#ifndef GRADSYNC_CUDA
+bool gs_nccl_version(char *text, size_t text_bytes) {
+    snprintf(text, text_bytes, "this build has no CUDA");
+    return false;
+}
+#endif

@@ -6,7 +6,13 @@
 // gs_comm_abort alone may come from anywhere. Every wait has a deadline, and the error of one that
 // passed names the ranks that did not come.
 //
-// Sums run in rank order 0..N-1, whoever does the work, and the same bits are stored everywhere.
+// Sums run in rank order 0..N-1, whoever does the work, and the same bits are stored everywhere. (nccl: in
+// an order of the library's, the same on all ranks.)
+//
+// With a GPU buffers are device memory, or host memory, which the backend carries over and back itself: for
+// the small things that ranks agree on. A collective of device memory starts behind the compute stream's
+// point at its post; when a wait has returned, its result is there for the host and for all work that is
+// launched later, on any stream. A collective's buffers are of the same kind on all ranks.
 #ifndef GRADSYNC_COMM_H
 #define GRADSYNC_COMM_H
 
@@ -23,6 +29,10 @@
 
 typedef struct gs_comm gs_comm;
 
+// How a process ends that cannot leave a communicator of GPUs: kernels that do not end hold its memory and
+// its peers', and nothing but the end of the process frees them. A supervisor starts a new one.
+#define GS_COMM_EXIT_ABORT_HUNG 76
+
 // all_bytes = world_size · bytes, rank after rank; every rank passes the same `bytes` (≤ 64 KiB) and
 // the same tags in the same order. Blocks until all have come or the deadline passes.
 typedef gs_status (*gs_exchange)(void *ctx, const char *tag, const void *mine, size_t bytes,
@@ -35,7 +45,7 @@ typedef enum gs_helper_thread {
 } gs_helper_thread;
 
 typedef struct gs_comm_options {
-    const char *backend;  // "auto", "self", "shm"; NULL: auto
+    const char *backend;  // "auto", "self", "shm", "nccl"; NULL: auto
     int rank, world_size;
     uint32_t generation;  // of the membership; nothing from another one is accepted
     gs_exchange exchange;
@@ -101,9 +111,15 @@ void gs_comm_destroy(gs_comm *comm);
 int gs_comm_rank(const gs_comm *comm);
 int gs_comm_world_size(const gs_comm *comm);
 uint32_t gs_comm_generation(const gs_comm *comm);
+gs_device *gs_comm_device(const gs_comm *comm);
 const char *gs_comm_backend_name(const gs_comm *comm);
 const char *gs_comm_backend_reason(const gs_comm *comm);  // why `auto` took it, one sentence
-// The algorithm that a collective of these bytes would take: "flat", "direct", "pipeline", "none".
+// The stream on which collectives run, for work that belongs right before one: what is enqueued there
+// comes before all collectives posted later, without waiting for the compute stream. NULL where posting
+// moves the data: the compute stream is as good.
+gs_stream *gs_comm_stream(const gs_comm *comm);
+// The algorithm that a collective of these bytes would take: "flat", "direct", "pipeline", "none";
+// "nccl", "nccl-staged" through the host, "nccl-tree".
 const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective);
 
 // Starts a collective; never blocks for other ranks, but makes progress on earlier ones. Buffers must
@@ -122,9 +138,14 @@ bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times);
 GS_NODISCARD gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective,
                                    gs_deadline deadline);
 
-// Ends every wait on this communicator, here and on the other ranks of the host, with ABORTED and
+// Ends every wait on this communicator, here and on the other ranks of the host (nccl: here; the others
+// see a closed connection at best, or their deadline), with ABORTED and
 // `reason`; the first reason wins. Any thread, any number of times. What buffers hold afterwards means
 // nothing. The communicator is only good for destroy then.
 void gs_comm_abort(gs_comm *comm, const char *reason);
+
+// "2.28.9", of the NCCL library that communicators on GPUs would use; false with the reason in `text` where
+// there is none. Any thread.
+bool gs_nccl_version(char *text, size_t text_bytes);
 
 #endif

@@ -25,9 +25,13 @@ typedef struct gs_comm_backend {
     uint64_t (*finished)(const void *backend);
     bool (*times)(const void *backend, uint64_t sequence, gs_work_times *times);
     const char *(*algorithm)(const void *backend, const gs_collective *collective);
+    gs_stream *(*stream)(const void *backend);  // NULL: there is none
 } gs_comm_backend;
 
 extern const gs_comm_backend gs_comm_self;
 extern const gs_comm_backend gs_comm_shm;
+#ifdef GRADSYNC_CUDA
+extern const gs_comm_backend gs_comm_nccl;
+#endif
 
 #endif

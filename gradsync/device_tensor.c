@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PIECE_BYTES ((size_t)4 << 20)  // on its way through the host
+
 gs_device_tensor gs_device_tensor_make(const gs_param_spec *spec, void *data, gs_device *device) {
     gs_device_tensor tensor = {
         .data = data, .dtype = spec->dtype, .num_dims = spec->num_dims, .device = device};
@@ -37,13 +39,6 @@ void gs_device_tensor_format_shape(char text[GS_SHAPE_TEXT_LEN], const gs_device
     snprintf(text + at, GS_SHAPE_TEXT_LEN - at, "]");
 }
 
-// Devices of the CPU see each other's memory. Another kind needs copies between devices first.
-static gs_status check_reach(const gs_device *device, size_t position) {
-    if (strcmp(gs_device_name(device), "cpu") == 0) return gs_ok();
-    return gs_error(GS_UNIMPLEMENTED, "tensor %zu: memory of %s is not reached by other devices",
-                    position, gs_device_name(device));
-}
-
 gs_status gs_device_tensors_check(const gs_device_tensor *tensors, size_t num_tensors) {
     for (size_t i = 0; i < num_tensors; i++) {
         const gs_device_tensor *tensor = &tensors[i];
@@ -59,9 +54,38 @@ gs_status gs_device_tensors_check(const gs_device_tensor *tensors, size_t num_te
                 return gs_error(GS_INVALID_ARGUMENT, "tensor %zu: dimension %d is %lld", i, d,
                                 (long long)tensor->shape[d]);
         }
-        GS_TRY(check_reach(tensor->device, i));
     }
     return gs_ok();
+}
+
+bool gs_device_reaches(const gs_device *device, const gs_device *other) {
+    return device == other || (gs_device_is_host(device) && gs_device_is_host(other));
+}
+
+static gs_status carry(gs_device *to_device, char *to, gs_device *from_device, const char *from,
+                       size_t bytes) {
+    size_t most = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+    void *piece = malloc(most);
+    gs_status status = gs_ok();
+    if (!piece) status = gs_error(GS_RESOURCE_EXHAUSTED, "copy between devices: out of memory");
+    for (size_t at = 0, part; at < bytes && !status.code; at += part) {
+        part = bytes - at < most ? bytes - at : most;
+        status = gs_device_download(from_device, piece, from + at, part);
+        if (!status.code) status = gs_device_upload(to_device, to + at, piece, part);
+    }
+    free(piece);
+    return gs_status_prefix(status, "copy from %s to %s", gs_device_name(from_device),
+                            gs_device_name(to_device));
+}
+
+void gs_device_move(gs_device *to_device, void *to, gs_device *from_device, const void *from,
+                    size_t bytes) {
+    gs_stream *stream = gs_device_stream(to_device);
+    if (!bytes) return;
+    if (gs_device_reaches(to_device, from_device))
+        gs_device_kernels(to_device)->copy(stream, to, from, bytes);
+    else
+        gs_stream_fail(stream, carry(to_device, to, from_device, from, bytes));
 }
 
 gs_status gs_held_tensor_alloc(gs_held_tensor *out, const gs_device_tensor *like,
@@ -109,9 +133,8 @@ void gs_tensor_lists_refresh(const gs_tensor_lists *lists, size_t list) {
             if (!follows(&from[end], &from[end - 1]) || !follows(&to[end], &to[end - 1])) break;
             bytes += gs_device_tensor_bytes(&from[end]);
         }
-        gs_device *device = to[first].device;
-        if (bytes && to[first].data != from[first].data)
-            gs_device_kernels(device)->copy(gs_device_stream(device), to[first].data,
-                                            from[first].data, bytes);
+        if (to[first].data != from[first].data)
+            gs_device_move(to[first].device, to[first].data, from[first].device, from[first].data,
+                           bytes);
     }
 }

@@ -31,8 +31,16 @@ bool gs_device_tensor_same_shape(const gs_device_tensor *a, const gs_device_tens
 void gs_device_tensor_format_shape(char text[GS_SHAPE_TEXT_LEN], const gs_device_tensor *tensor);
 
 // INVALID_ARGUMENT, naming the position, for a tensor without memory, dtype, device or with a
-// negative dimension; UNIMPLEMENTED for a device whose memory the others cannot reach.
+// negative dimension.
 GS_NODISCARD gs_status gs_device_tensors_check(const gs_device_tensor *tensors, size_t num_tensors);
+
+// Whether kernels of `device` read memory of `other`: its own, and on the CPU everybody's. (A GPU that was
+// opened twice is two devices: nothing orders what their streams do.)
+bool gs_device_reaches(const gs_device *device, const gs_device *other);
+// Bytes between devices, on the stream of the one that receives. Where it does not reach the other they go
+// through the host, which waits; an error sticks to that stream.
+void gs_device_move(gs_device *to_device, void *to, gs_device *from_device, const void *from,
+                    size_t bytes);
 
 // A tensor, and whether its memory belongs to whoever holds this.
 typedef struct gs_held_tensor {

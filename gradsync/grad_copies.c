@@ -26,7 +26,8 @@ gs_status gs_separate_grads_check(const gs_separate_grad *tensors, const gs_para
 }
 
 gs_status gs_grad_copies_init(gs_grad_copies *copies, const gs_separate_grad *tensors,
-                              size_t num_params) {
+                              const gs_grad_layout *layout, gs_device *device) {
+    size_t num_params = layout->num_params;
     *copies = (gs_grad_copies){.num_params = num_params};
     copies->tensors = calloc(num_params, sizeof *copies->tensors);
     copies->grads = calloc(num_params, sizeof *copies->grads);
@@ -37,11 +38,24 @@ gs_status gs_grad_copies_init(gs_grad_copies *copies, const gs_separate_grad *te
     }
     memcpy(copies->tensors, tensors, num_params * sizeof *tensors);
     for (size_t i = 0; i < num_params; i++) copies->grads[i] = tensors[i].data;
+    return gs_copy_table_init(&copies->table, num_params, layout->num_slots, device);
+}
+
+gs_status gs_grad_copies_place(gs_grad_copies *copies, const gs_grad_layout *layout) {
+    gs_copy_table *table = &copies->table;
+    if (!copies->tensors || !table->device) return gs_ok();
+    if (layout->num_slots > table->num_slots) {
+        gs_device *device = table->device;
+        gs_copy_table_release(table);
+        GS_TRY(gs_copy_table_init(table, layout->num_params, layout->num_slots, device));
+    }
+    gs_copy_table_place(table, copies->tensors, layout);
     return gs_ok();
 }
 
 void gs_grad_copies_release(gs_grad_copies *copies) {
     if (!copies) return;
+    gs_copy_table_release(&copies->table);
     free(copies->tensors);
     free(copies->grads);
     free(copies->written);
@@ -65,13 +79,33 @@ static void move(void *out, gs_dtype out_dtype, const void *in, gs_dtype in_dtyp
 void gs_grad_copies_in(const gs_grad_copies *copies, const gs_grad_layout *layout, int slot,
                        size_t param, gs_device *device) {
     const gs_separate_grad *tensor = &copies->tensors[param];
+    if (copies->table.device) return;
     move(gs_grad_layout_grads(layout, slot)[param], layout->dtypes[param], tensor->data,
          tensor->dtype, layout->counts[param], device);
 }
 
-void gs_grad_copies_out(const gs_grad_copies *copies, const gs_grad_layout *layout, size_t param,
-                        gs_device *device) {
+static void copy_out(const gs_grad_copies *copies, const gs_grad_layout *layout, size_t param,
+                     gs_device *device) {
     const gs_separate_grad *tensor = &copies->tensors[param];
     move(tensor->data, tensor->dtype, gs_grad_layout_grads(layout, 0)[param], layout->dtypes[param],
          layout->counts[param], device);
+}
+
+void gs_grad_copies_bucket_in(const gs_grad_copies *copies, const gs_grad_layout *layout, int slot,
+                              size_t index, gs_lane lane) {
+    if (copies->table.device)
+        gs_copy_table_in(&copies->table, copies->tensors, layout, slot, index, copies->written,
+                         lane);
+}
+
+void gs_grad_copies_bucket_out(const gs_grad_copies *copies, const gs_grad_layout *layout,
+                               size_t index, const uint8_t *flags, gs_device *device) {
+    const gs_bucket *bucket = &layout->buckets[index];
+    if (copies->table.device) {
+        gs_copy_table_out(&copies->table, copies->tensors, layout, index, flags);
+        return;
+    }
+    for (size_t i = 0; i < bucket->num_params; i++) {
+        if (flags[bucket->params[i]]) copy_out(copies, layout, bucket->params[i], device);
+    }
 }

@@ -6,6 +6,8 @@
 #include "core/memory.h"
 #include "gradsync/main_grad.h"
 
+#define CLEARING_SECONDS 60.0
+
 gs_status gs_grad_layout_bytes(size_t *bytes, const gs_grad_layout_shape *shape) {
     size_t slot_bytes;
     GS_TRY(gs_bucket_max_layout_bytes(&slot_bytes, shape->params, shape->num_params));
@@ -39,6 +41,8 @@ gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_grad_layout_shape
                                .memory = memory};
     GS_TRY(gs_bucket_max_layout_bytes(&layout->slot_bytes, shape->params, shape->num_params));
     gs_status status = alloc_lists(layout);
+    if (!status.code)
+        status = gs_bucket_mirror_init(&layout->mirror, shape->num_params, shape->device);
     if (status.code) {
         gs_grad_layout_release(layout);
         return status;
@@ -55,6 +59,7 @@ gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_grad_layout_shape
 void gs_grad_layout_release(gs_grad_layout *layout) {
     if (!layout) return;
     gs_bucket_plan_release(&layout->plan);
+    gs_bucket_mirror_release(&layout->mirror);
     free(layout->params);
     free(layout->buckets);
     free(layout->bucket_of);
@@ -65,17 +70,30 @@ void gs_grad_layout_release(gs_grad_layout *layout) {
     *layout = (gs_grad_layout){0};
 }
 
+// A GPU's memory is cleared as a whole, and waited for: nothing that follows on another stream may find it
+// unfinished.
+static gs_status clear_memory(const gs_grad_layout *layout) {
+    gs_device *device = layout->mirror.device;
+    gs_device_kernels(device)->clear(gs_device_stream(device), layout->memory,
+                                     layout->slot_bytes * (size_t)layout->num_slots);
+    return gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(CLEARING_SECONDS));
+}
+
 // Views of all slots, and zeros between them.
-static void place_slots(gs_grad_layout *layout) {
+static gs_status place_slots(gs_grad_layout *layout) {
+    bool on_host = !layout->mirror.device;
     for (int slot = 0; slot < layout->num_slots; slot++) {
         char *memory = gs_grad_layout_slot(layout, slot);
-        for (size_t b = 0; b < layout->plan.num_buckets; b++)
+        for (size_t b = 0; b < layout->plan.num_buckets && on_host; b++)
             gs_bucket_clear_padding(&layout->buckets[b], memory, layout->params);
         float **grads = layout->grads + (size_t)slot * layout->num_params;
         for (size_t i = 0; i < layout->num_params; i++)
             grads[i] =
                 layout->params[i].sparse ? NULL : (float *)(memory + layout->offset_bytes[i]);
     }
+    if (on_host) return gs_ok();
+    gs_bucket_mirror_place(&layout->mirror, layout);
+    return clear_memory(layout);
 }
 
 gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *plan) {
@@ -89,8 +107,7 @@ gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *
         const gs_bucket *bucket = &layout->buckets[b];
         for (size_t i = 0; i < bucket->num_params; i++) layout->bucket_of[bucket->params[i]] = b;
     }
-    place_slots(layout);
-    return gs_ok();
+    return place_slots(layout);
 }
 
 gs_status gs_grad_layout_set_slots(gs_grad_layout *layout, int num_slots) {
@@ -99,6 +116,5 @@ gs_status gs_grad_layout_set_slots(gs_grad_layout *layout, int num_slots) {
     free(layout->grads);
     layout->grads = grads;
     layout->num_slots = num_slots;
-    place_slots(layout);
-    return gs_ok();
+    return place_slots(layout);
 }

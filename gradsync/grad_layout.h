@@ -13,6 +13,7 @@
 #include "core/param_spec.h"
 #include "core/status.h"
 #include "gradsync/bucket.h"
+#include "gradsync/bucket_mirror.h"
 
 typedef struct gs_grad_layout {
     gs_param_spec *params;  // owned copy, in registration order
@@ -28,6 +29,7 @@ typedef struct gs_grad_layout {
     size_t slot_bytes;     // from one slot to the next, whatever the plan
     int num_slots;
     bool has_wire;
+    gs_bucket_mirror mirror;  // of slot 0, where the memory is a GPU's
 } gs_grad_layout;
 
 typedef struct gs_grad_layout_shape {
@@ -35,6 +37,7 @@ typedef struct gs_grad_layout_shape {
     size_t num_params;
     int num_slots;
     bool has_wire;
+    gs_device *device;  // whose memory it is; NULL: the host's; borrowed
 } gs_grad_layout_shape;
 
 // Bytes of memory that it needs, for any plan of these parameters.

@@ -1,5 +1,8 @@
 // Norms of gradients in one fixed order: chunks inside a tensor, tensors in registration order,
 // then ranks. The same bits for every plan and number of threads; and what clips by them.
+//
+// On a GPU what takes a norm here allocates and waits; other norms than the 2-norm are taken by the host.
+// A reducer's own norm does neither (bucket_mirror.h). A device that fails has a norm of NaN.
 #ifndef GRADSYNC_GRAD_NORM_H
 #define GRADSYNC_GRAD_NORM_H
 

@@ -4,6 +4,7 @@
 
 // Elements that are looked at and then scaled while they are in cache.
 #define UNSCALE_COUNT ((size_t)8192)
+#define UNSCALE_SECONDS 60.0
 
 static float inverse_of(float scale) {
     return (float)(1.0 / (double)scale);
@@ -54,12 +55,28 @@ float gs_grad_scaler_inverse(const gs_grad_scaler *scaler) {
     return inverse_of(gs_grad_scaler_scale(scaler));
 }
 
+// The count comes back through pinned memory. A device that fails counts as not finite.
+static bool unscale_on_device(float *grad, size_t count, float inverse, gs_device *device) {
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *stream = gs_device_stream(device);
+    void *found;
+    gs_status status = gs_device_alloc_pinned(device, &found, sizeof(uint64_t));
+    if (status.code) return true;
+    kernels->count_nonfinite(stream, found, grad, count);
+    kernels->scale(stream, grad, grad, inverse, count);
+    status = gs_stream_wait(stream, gs_deadline_in_seconds(UNSCALE_SECONDS));
+    bool overflowed = status.code || *(uint64_t *)found > 0;
+    gs_device_free_pinned(device, found);
+    return overflowed;
+}
+
 bool gs_grad_scaler_unscale(const gs_grad_scaler *scaler, float *grad, size_t count,
                             gs_device *device) {
     const gs_kernels *kernels = gs_device_kernels(device);
     gs_stream *stream = gs_device_stream(device);
     float inverse = gs_grad_scaler_inverse(scaler);
     uint64_t num_nonfinite = 0;
+    if (!gs_device_is_host(device)) return unscale_on_device(grad, count, inverse, device);
     for (size_t at = 0; at < count; at += UNSCALE_COUNT) {
         size_t part = count - at < UNSCALE_COUNT ? count - at : UNSCALE_COUNT;
         uint64_t found = 0;

@@ -48,7 +48,8 @@ float gs_grad_scaler_scale(const gs_grad_scaler *scaler);
 float gs_grad_scaler_inverse(const gs_grad_scaler *scaler);
 
 // For callers who want unscaled gradients in memory: grad · inverse in place. True when an element
-// was not finite; those stay what they are.
+// was not finite; those stay what they are. On a GPU it waits and allocates; training folds the inverse into
+// the update, and reads from the norm what was not finite.
 bool gs_grad_scaler_unscale(const gs_grad_scaler *scaler, float *grad, size_t count,
                             gs_device *device);
 

@@ -4,6 +4,7 @@
 
 #include "core/digest.h"
 #include "core/log.h"
+#include "gradsync/device_digest.h"
 
 #define MAX_RANKS 4096
 #define WARN_AFTER_STEPS 1000
@@ -131,12 +132,18 @@ static gs_status compare_params(const gs_join *join, const gs_join_state *state,
     int rank = gs_comm_rank(join->comm);
     gs_digest_stream *stream = gs_digest_stream_create();
     if (!stream) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_status status = gs_ok();
     for (size_t i = 0; i < state->num_params; i++) {
         const gs_tensor_view *view = &state->params[i];
-        gs_digest_stream_add(stream, view->data, view->count * gs_dtype_bytes(view->dtype));
+        if (!status.code)
+            status = gs_device_digest_add(stream, gs_comm_device(join->comm), view->data,
+                                          view->count * gs_dtype_bytes(view->dtype));
     }
     digests[rank] = gs_digest_fold(gs_digest_stream_value(stream));
     gs_digest_stream_destroy(stream);
+    // Whoever alone cannot go on must tell the ranks that wait for it.
+    if (status.code) gs_comm_abort(join->comm, status.message);
+    GS_TRY(status);
     GS_TRY(gs_comm_run(join->comm,
                        &(gs_collective){.kind = GS_ALLGATHER,
                                         .send = &digests[rank],

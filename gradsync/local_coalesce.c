@@ -5,6 +5,8 @@
 #include "core/bucket_plan.h"
 #include "gradsync/flatten.h"
 
+#define STAGED_SECONDS 600.0
+
 // Tensors of a list in chunks: members[first[c] .. first[c + 1]) are those of chunk c, in list
 // order.
 typedef struct chunking {
@@ -164,20 +166,44 @@ static gs_status check_lists(const gs_tensor_list *lists, size_t num_lists,
                  : gs_error(GS_INVALID_ARGUMENT, "the destination is none of the lists' devices");
 }
 
-static void add_tensors(const gs_device_tensor *out, const gs_tensor_list *lists, size_t num_lists,
-                        size_t position) {
+// What the receiving device does not reach, as a copy of its own.
+static gs_status stage_input(gs_held_tensor *staged, const void **input, const gs_device_tensor *of,
+                             gs_device *device) {
+    *input = of->data;
+    if (gs_device_reaches(device, of->device)) return gs_ok();
+    GS_TRY(gs_held_tensor_alloc(staged, of, device));
+    gs_device_move(device, staged->tensor.data, of->device, of->data, gs_device_tensor_bytes(of));
+    *input = staged->tensor.data;
+    return gs_ok();
+}
+
+static gs_status add_tensors(const gs_device_tensor *out, const gs_tensor_list *lists,
+                             size_t num_lists, size_t position) {
     const void *inputs[GS_REDUCE_MAX_INPUTS];
-    for (size_t d = 0; d < num_lists; d++) inputs[d] = lists[d].tensors[position].data;
-    gs_device_kernels(out->device)
-        ->reduce(gs_device_stream(out->device),
-                 &(gs_reduction){.outputs = &(void *){out->data},
-                                 .inputs = inputs,
-                                 .num_outputs = 1,
-                                 .num_inputs = (int)num_lists,
-                                 .dtype = out->dtype,
-                                 .op = GS_OP_SUM,
-                                 .scale = 1,
-                                 .count = gs_device_tensor_count(out)});
+    gs_held_tensor staged[GS_REDUCE_MAX_INPUTS];
+    gs_stream *stream = gs_device_stream(out->device);
+    gs_status status = gs_ok();
+    bool waits = false;
+    for (size_t d = 0; d < num_lists; d++) {
+        staged[d] = (gs_held_tensor){0};
+        if (!status.code)
+            status = stage_input(&staged[d], &inputs[d], &lists[d].tensors[position], out->device);
+        waits = waits || staged[d].owned;
+    }
+    if (!status.code)
+        gs_device_kernels(out->device)
+            ->reduce(stream, &(gs_reduction){.outputs = &(void *){out->data},
+                                             .inputs = inputs,
+                                             .num_outputs = 1,
+                                             .num_inputs = (int)num_lists,
+                                             .dtype = out->dtype,
+                                             .op = GS_OP_SUM,
+                                             .scale = 1,
+                                             .count = gs_device_tensor_count(out)});
+    if (waits && !status.code)
+        status = gs_stream_wait(stream, gs_deadline_in_seconds(STAGED_SECONDS));
+    for (size_t d = 0; d < num_lists; d++) gs_held_tensor_release(&staged[d]);
+    return status;
 }
 
 static gs_status add_lists(gs_tensor_lists *out, const gs_tensor_list *lists, size_t num_lists,
@@ -190,7 +216,7 @@ static gs_status add_lists(gs_tensor_lists *out, const gs_tensor_list *lists, si
     for (size_t c = 0; c < cut.num_chunks && !status.code; c++)
         status = open_windows(out, out->tensors, &cut, c, like, destination);
     for (size_t i = 0; i < num_tensors && !status.code; i++)
-        add_tensors(&out->tensors[i], lists, num_lists, i);
+        status = add_tensors(&out->tensors[i], lists, num_lists, i);
     release_chunking(&cut);
     if (status.code) gs_tensor_lists_release(out);
     return status;
@@ -220,6 +246,7 @@ gs_status gs_reduce_add(gs_held_tensor *out, const gs_device_tensor *tensors, si
         return gs_ok();
     }
     GS_TRY(gs_held_tensor_alloc(out, &tensors[0], destination ? destination : tensors[0].device));
-    add_tensors(&out->tensor, lists, num_tensors, 0);
-    return gs_ok();
+    gs_status status = add_tensors(&out->tensor, lists, num_tensors, 0);
+    if (status.code) gs_held_tensor_release(out);
+    return status;
 }

@@ -5,7 +5,7 @@
 // each dtype), so that a list may mix types and comes back in its order with its values
 // unconverted. Sums run in device order 0..k-1 whatever the destination is, so that it does not
 // decide the bits. Work is enqueued on the streams of the devices that receive; all of them belong
-// to the caller meanwhile.
+// to the caller meanwhile. What a GPU is to receive from another device goes through the host, which waits.
 //
 // Source: PyTorch's broadcast_coalesced and reduce_add_coalesced (torch/csrc/cuda/comm).
 #ifndef GRADSYNC_LOCAL_COALESCE_H

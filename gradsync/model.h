@@ -55,7 +55,7 @@ typedef struct gs_model_pass {
     bool training;  // batch statistics, buffers move; else evaluation
     int64_t step;
     int shard;  // logical shard, for random numbers keyed by (seed, step, shard, layer)
-    void *const *params;               // values, in the model's order
+    void *const *params;               // values, in the model's order and of its dtype
     const void *const *buffers;        // the values that this pass starts from
     void *const *next_buffers;         // written beside; only when training
     // backward:
@@ -75,7 +75,10 @@ typedef struct gs_model_pass {
     // Statistics of the batch are those of all ranks' rows; NULL: of this pass's alone. Gradients then are
     // those of the sum over ranks of loss · grad_factor, so that grad_factor is the number of rows.
     const gs_model_sync *sync;
-    // Results of forward:
+    // Where forward adds its mean loss, on the stream, without waiting for it: pinned memory, read after a
+    // wait. NULL: forward waits and says its results below.
+    double *loss_sum;
+    // Results of forward; 0 with loss_sum:
     double loss;          // mean over rows · positions
     int64_t num_correct;  // classifiers: rows whose best class is the target
 } gs_model_pass;
@@ -85,7 +88,8 @@ typedef struct gs_model_ops {
     // Parameters in registration order; pointers live as long as the model.
     const gs_model_param *(*params)(void *model, size_t *num_params);
     const gs_param_spec *(*buffers)(void *model, size_t *num_buffers);
-    // Draws initial values from counters keyed by (seed, parameter): the same on every rank.
+    // Draws initial values from counters keyed by (seed, parameter): the same on every rank. fp32, whatever
+    // the model's dtype.
     gs_status (*init)(void *model, void *const *params, void *const *buffers, uint64_t seed);
     gs_status (*forward)(void *model, gs_model_pass *pass);
     // After forward of the same pass. Calls pass->ready as gradients become final.
@@ -96,12 +100,17 @@ typedef struct gs_model_ops {
                          size_t *num_classes);
     size_t (*activation_bytes)(void *model);
     double (*flops_per_sample)(void *model);  // forward and backward
+    // Whether a pass of the same pointers and scalars gives its device the same work, so that a graph of it
+    // may be launched again (worker/pass_graph.h). NULL: never.
+    bool (*repeats)(void *model, const gs_model_pass *pass);
     void (*destroy)(void *model);
 } gs_model_ops;
 
 typedef struct gs_model {
     const gs_model_ops *ops;
     void *state;  // owned; ops->destroy releases it
+    // What passes compute in: the type of activations and of pass->params. GS_BF16 or GS_FP16, else fp32.
+    gs_dtype dtype;
 } gs_model;
 
 static inline void gs_model_destroy(gs_model *model) {

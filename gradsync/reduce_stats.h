@@ -1,4 +1,8 @@
 // When each bucket was ready, posted and done in one step: plain numbers, no registry.
+//
+// With a GPU marks, posts and copies are timed where the host enqueues them; the ends of passes and the movement
+// of buckets where the device comes to them, on the clock of gs_now_ns to within some microseconds. A backward
+// pass launched as a graph begins where the graph's first gradient is final.
 #ifndef GRADSYNC_REDUCE_STATS_H
 #define GRADSYNC_REDUCE_STATS_H
 
@@ -27,7 +31,9 @@ typedef struct gs_reduce_stats {
     int64_t first_launch_ns;    // of a bucket; 0: none was launched
     int64_t end_ns;             // gs_reducer_finish returned
     int64_t busy_ns;            // union of [started, finished] over buckets
-    int64_t exposed_ns;         // waiting in finish, and work done for buckets inside the owner's calls
+    // Waiting in finish, and work done for buckets inside the owner's calls. GPU: from the end of the backward
+    // pass to that of the last bucket, both on the device.
+    int64_t exposed_ns;
     int64_t wait_ns;            // sum over buckets: posted to all arrived
     size_t num_buckets;
     const gs_bucket_times *buckets;  // num_buckets; valid until the next begin

@@ -7,6 +7,8 @@
 #include "gradsync/reducer_options.h"
 #include "gradsync/reducer_state.h"
 
+#define LETTING_GO_SECONDS 10.0
+
 float *const *gs_reducer_grads(const gs_reducer *reducer) {
     return gs_grad_layout_grads(&reducer->layout, 0);
 }
@@ -74,7 +76,8 @@ static gs_status alloc_params(gs_reducer *reducer) {
     if (!reducer->marks || !reducer->unused_marks || !reducer->times)
         return gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory");
     if (options->separate)
-        GS_TRY(gs_grad_copies_init(&reducer->copies, options->separate, num_params));
+        GS_TRY(gs_grad_copies_init(&reducer->copies, options->separate, &reducer->layout,
+                                   options->device));
     return options->static_graph ? gs_static_graph_init(&reducer->graph, num_params) : gs_ok();
 }
 
@@ -137,6 +140,8 @@ static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadl
     GS_TRY(plan_shards(reducer));
     GS_TRY(agree(reducer, plan, deadline));
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
+    GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
+    GS_TRY(gs_step_points_init(&reducer->points, options->device));
     options->plan = &reducer->layout.plan;
     GS_TRY(gs_ready_order_init(&reducer->order, plan));
     GS_TRY(init_record(reducer, plan));
@@ -185,9 +190,21 @@ static void end_queue(gs_reducer *reducer, const char *why) {
     gs_bucket_queue_release(&reducer->queue, reason);
 }
 
+// What a GPU still does for a step that was left ends before its memory goes, and is not an error of what
+// comes next; that the GPU itself is lost, the next wait says again.
+static void forget_work(gs_reducer *reducer) {
+    gs_device *device = reducer->options.device;
+    if (!device || gs_device_is_host(device)) return;
+    gs_status left = gs_stream_wait(gs_device_stream(device),
+                                    gs_deadline_in_seconds(LETTING_GO_SECONDS));
+    (void)left;
+}
+
 void gs_reducer_destroy(gs_reducer *reducer) {
     if (!reducer) return;
     end_queue(reducer, "destroyed");
+    forget_work(reducer);
+    gs_step_points_release(&reducer->points);
     gs_ready_order_release(&reducer->order);
     gs_reducer_record_release(&reducer->record);
     gs_shard_tree_release(&reducer->tree);
@@ -210,6 +227,7 @@ static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
     GS_TRY(agree(reducer, plan, deadline));
     reducer->complete = false;
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
+    GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
     gs_reducer_plan_travel(reducer);
     gs_reducer_record_set_plan(&reducer->record, &reducer->layout.plan);
     return gs_ok();
@@ -240,6 +258,7 @@ static gs_status move_to_comm(gs_reducer *reducer, gs_deadline deadline) {
     GS_TRY(plan_shards(reducer));
     GS_TRY(
         gs_grad_layout_set_slots(&reducer->layout, gs_logical_shards_num_slots(&options->shards)));
+    GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
     gs_static_graph_forget(&reducer->graph);
     gs_reducer_plan_travel(reducer);
     note_comm(reducer);
@@ -249,6 +268,7 @@ static gs_status move_to_comm(gs_reducer *reducer, gs_deadline deadline) {
 
 gs_status gs_reducer_reset(gs_reducer *reducer, gs_comm *comm, gs_deadline deadline) {
     end_queue(reducer, "reset");
+    forget_work(reducer);
     reducer->comm = comm;
     reducer->failed = gs_ok();
     reducer->phase = GS_REDUCER_IDLE;

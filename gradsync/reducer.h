@@ -7,7 +7,8 @@
 // decides the update is read from the reduced buckets: used counts and samples travel in reserved
 // elements behind the gradients, summed like them, and a value that is not finite survives every sum.
 //
-// One thread (compute) calls everything here.
+// One thread (compute) calls everything here. On a GPU it enqueues and does not wait but in finish; a gradient
+// is final for a mark when it is behind the compute stream's point then (README.md, "On a GPU").
 //
 // Source: PyTorch DDP (Li et al., VLDB 2020, section 3.2), with the defects it documents made errors.
 #ifndef GRADSYNC_REDUCER_H
@@ -59,7 +60,8 @@ typedef struct gs_reducer_options {
     // A tensor that only earlier passes of the step marked counts as well; one that the step did not mark
     // counts as zero, whatever it holds. Afterwards it holds the result when any rank used the parameter;
     // else, and after an error, it is not touched. Its dtype, and whether it is separate, may differ
-    // between ranks.
+    // between ranks. On a GPU its memory, copied when the bucket is full, and holding the result for work that
+    // is launched after finish.
     const gs_separate_grad *separate;
     // Of gradients on their way: GS_FP16 or GS_BF16; unset: as in the bucket. Not in exact mode. With
     // GS_SAMPLE_MEAN what travels is divided by shards and passes, but still multiplied by a pass's samples.
@@ -165,7 +167,7 @@ typedef struct gs_reduce_result {
     double grad_norm;          // L2 norm over all gradients, fixed order; NaN when not finite
 } gs_reduce_result;
 
-// Waits for all buckets. Afterwards gs_reducer_grads are the mean (or sum) on every rank, the same bits.
+// Waits for all buckets, and a GPU. Afterwards gs_reducer_grads are the mean (or sum) on every rank, the same bits.
 // DEADLINE_EXCEEDED names bucket and missing ranks; ABORTED carries the reason.
 GS_NODISCARD gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result,
                                          gs_deadline deadline);

@@ -55,7 +55,8 @@ gs_grad_layout_shape gs_reducer_layout_shape(const gs_reducer_options *options) 
     return (gs_grad_layout_shape){.params = options->params,
                                   .num_params = options->num_params,
                                   .num_slots = gs_logical_shards_num_slots(&options->shards),
-                                  .has_wire = options->wire_dtype != GS_DTYPE_UNSET};
+                                  .has_wire = options->wire_dtype != GS_DTYPE_UNSET,
+                                  .device = options->device};
 }
 
 gs_status gs_reducer_plan_check(const gs_bucket_plan *plan, const gs_param_spec *params,
@@ -83,6 +84,9 @@ gs_status gs_reducer_options_check(const gs_reducer_options *options, const gs_c
     if (gs_arena_bytes(options->arena) < bytes)
         return gs_error(GS_INVALID_ARGUMENT, "arena: has %zu bytes, needs %zu",
                         gs_arena_bytes(options->arena), bytes);
+    if (gs_device_is_host(options->device) != (gs_arena_fd(options->arena) >= 0))
+        return gs_error(GS_INVALID_ARGUMENT, "arena: is not memory of %s (gs_arena_create_on)",
+                        gs_device_name(options->device));
     if (options->shards.rank != gs_comm_rank(comm) ||
         options->shards.world_size != gs_comm_world_size(comm))
         return gs_error(GS_INVALID_ARGUMENT, "shards: rank %d of %d, the communicator is %d of %d",

@@ -13,6 +13,12 @@
 // Sample counts that a float holds exactly: the factor of a weighted gradient is one.
 #define MAX_FACTOR_SAMPLES (INT64_C(1) << 24)
 
+// Where arithmetic on gradients of the open pass goes: what is about to travel goes right before it.
+static gs_lane lane_of_pass(const gs_reducer *reducer) {
+    return reducer->pass.reduces ? gs_lane_before_post(reducer->comm)
+                                 : gs_lane_of(reducer->options.device);
+}
+
 // Adds a complete shard's gradient to the partial sums below it, along the tree.
 static void merge_slots(gs_reducer *reducer, const gs_bucket *bucket) {
     const gs_shard_step *step =
@@ -21,12 +27,22 @@ static void merge_slots(gs_reducer *reducer, const gs_bucket *bucket) {
         int right_slot = step->slot - i;
         gs_main_grad_add(gs_grad_layout_bucket(&reducer->layout, right_slot - 1, bucket),
                          gs_grad_layout_bucket(&reducer->layout, right_slot, bucket), bucket->dtype,
-                         bucket->grad_count, reducer->options.device);
+                         bucket->grad_count, lane_of_pass(reducer));
     }
+}
+
+// What the marks of a GPU's members have left to be done at once.
+static void copy_bucket_in(gs_reducer *reducer, size_t index) {
+    if (!reducer->copies.table.device) return;
+    int64_t begin_ns = gs_now_ns();
+    gs_grad_copies_bucket_in(&reducer->copies, &reducer->layout, reducer->slot, index,
+                             lane_of_pass(reducer));
+    reducer->layout.buckets[index].times.copy_in_ns += gs_now_ns() - begin_ns;
 }
 
 // All members are final.
 static gs_status complete_bucket(gs_reducer *reducer, size_t index) {
+    if (reducer->copies.tensors) copy_bucket_in(reducer, index);
     merge_slots(reducer, &reducer->layout.buckets[index]);
     if (!reducer->pass.reduces) return gs_ok();
     reducer->bytes_since_progress = 0;
@@ -133,7 +149,7 @@ static void settle_absent(gs_reducer *reducer, size_t param) {
     else if (separate || !reducer->pass.accumulate)
         gs_main_grad_zero(gs_grad_layout_grads(&reducer->layout, reducer->slot)[param],
                           reducer->layout.dtypes[param], reducer->layout.counts[param],
-                          reducer->options.device);
+                          lane_of_pass(reducer));
 }
 
 // The parameter's gradient is final: one member less that its bucket waits for.
@@ -152,6 +168,15 @@ static inline void note_ready(gs_reducer *reducer, size_t param) {
         gs_reducer_record_mark(&reducer->record, param, reducer->stats.backward_begin_ns);
 }
 
+// On the stream of the collectives a GPU's point is right even where a graph was launched as a whole; all
+// that is posted comes later anyway.
+static void note_backward(gs_reducer *reducer) {
+    reducer->stats.backward_begin_ns = gs_now_ns();
+    if (reducer->points.device)
+        gs_step_points_take(&reducer->points, GS_POINT_BACKWARD,
+                            gs_lane_before_post(reducer->comm).stream);
+}
+
 // The first mark of a parameter in this pass. Where marks are counted already it is ready at the
 // last.
 static inline void note_mark(gs_reducer *reducer, size_t param) {
@@ -160,7 +185,7 @@ static inline void note_mark(gs_reducer *reducer, size_t param) {
     reducer->num_seen++;
     if (reducer->copies.tensors) reducer->copies.written[param] = 1;
     if (!reducer->pass.reduces) return;
-    if (!reducer->stats.backward_begin_ns) reducer->stats.backward_begin_ns = gs_now_ns();
+    if (!reducer->stats.backward_begin_ns) note_backward(reducer);
     if (!reducer->graph.known) note_ready(reducer, param);
 }
 
@@ -316,6 +341,9 @@ static gs_status close_pass(gs_reducer *reducer) {
                               reducer->serial);
         gs_reduce_stats *stats = &reducer->stats;
         stats->backward_end_ns = gs_now_ns();
+        if (reducer->points.device)
+            gs_step_points_take(&reducer->points, GS_POINT_BACKWARD_END,
+                                gs_device_stream(reducer->options.device));
         if (!stats->backward_begin_ns) stats->backward_begin_ns = stats->backward_end_ns;
     }
     reducer->passes_run++;

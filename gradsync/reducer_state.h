@@ -9,6 +9,7 @@
 #include "gradsync/ready_order.h"
 #include "gradsync/reducer.h"
 #include "gradsync/static_graph.h"
+#include "gradsync/step_points.h"
 
 typedef enum gs_reducer_phase {
     GS_REDUCER_IDLE = 0,
@@ -59,6 +60,7 @@ struct gs_reducer {
     gs_ready_order order;
     gs_reduce_stats stats, last_stats;
     gs_bucket_times *times;  // of last_stats
+    gs_step_points points;   // on a GPU
     gs_reducer_record record;
 };
 

@@ -91,6 +91,7 @@ static gs_status begin_step(gs_reducer *reducer, int64_t step, const gs_join_rou
     reducer->passes_run = 0;
     reducer->num_tails = 0;
     reducer->stats = (gs_reduce_stats){.step = step, .begin_ns = gs_now_ns()};
+    gs_step_points_begin(&reducer->points);
     gs_reducer_record_begin(&reducer->record, step);
     gs_bucket_queue_begin(&reducer->queue, &(gs_queue_step){.step = step,
                                                             .scale = scale_for(reducer, round),
@@ -112,7 +113,7 @@ static gs_status send_zeros(gs_reducer *reducer) {
     for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
         gs_bucket *bucket = &reducer->layout.buckets[b];
         gs_main_grad_zero(gs_grad_layout_bucket(&reducer->layout, 0, bucket), bucket->dtype,
-                          bucket->grad_count, reducer->options.device);
+                          bucket->grad_count, gs_lane_before_post(reducer->comm));
         bucket->num_pending = 0;
         GS_TRY(gs_bucket_queue_push(&reducer->queue, b));
     }
@@ -234,7 +235,30 @@ static void record_step(gs_reducer *reducer, size_t num_unused) {
     gs_reducer_record_finish(&reducer->record, stats, reducer->queue.used, reducer->order.last);
 }
 
-static void finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
+static int64_t end_of_last_bucket(const gs_reduce_stats *stats) {
+    int64_t end_ns = 0;
+    for (size_t b = 0; b < stats->num_buckets; b++) {
+        if (stats->buckets[b].finished_ns > end_ns) end_ns = stats->buckets[b].finished_ns;
+    }
+    return end_ns;
+}
+
+// A GPU's own times. What the host does meanwhile costs nothing as long as it stays ahead: exposed is what
+// the last collective took beyond the backward pass.
+static gs_status read_points(gs_reducer *reducer) {
+    gs_step_points *points = &reducer->points;
+    gs_reduce_stats *stats = &reducer->stats;
+    if (!points->device) return gs_ok();
+    GS_TRY(gs_step_points_read(points, GS_POINT_FORWARD, &stats->forward_begin_ns));
+    GS_TRY(gs_step_points_read(points, GS_POINT_BACKWARD, &stats->backward_begin_ns));
+    GS_TRY(gs_step_points_read(points, GS_POINT_BACKWARD_END, &stats->backward_end_ns));
+    int64_t beyond_ns = end_of_last_bucket(stats) - stats->backward_end_ns;
+    stats->exposed_ns = beyond_ns > 0 ? beyond_ns : 0;
+    gs_step_points_align(points);
+    return gs_ok();
+}
+
+static gs_status finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
     gs_reduce_stats *stats = &reducer->stats;
     stats->num_buckets = reducer->layout.plan.num_buckets;
     stats->buckets = reducer->times;
@@ -244,7 +268,9 @@ static void finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
     stats->end_ns = gs_now_ns();
     stats->ready_order_mismatches = reducer->queue.num_out_of_turn;
     stats->exposed_ns = reducer->queue.owner_ns + stats->end_ns - finish_begin_ns;
+    GS_TRY(read_points(reducer));
     reducer->last_stats = *stats;
+    return gs_ok();
 }
 
 static void read_result(gs_reducer *reducer, gs_reduce_result *result) {
@@ -257,18 +283,17 @@ static void read_result(gs_reducer *reducer, gs_reduce_result *result) {
                                  .grad_norm = norm};
 }
 
-// Into the caller's tensors: what any rank used. Others keep what they hold, to the bit.
+// Into the caller's tensors: what any rank used. Others keep what they hold, to the bit. A GPU does it before
+// whatever is launched next.
 static gs_status copy_out(gs_reducer *reducer, gs_deadline deadline) {
     for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
         gs_bucket *bucket = &reducer->layout.buckets[b];
         int64_t begin_ns = gs_now_ns();
-        for (size_t i = 0; i < bucket->num_params; i++) {
-            if (reducer->queue.used_anywhere[bucket->params[i]])
-                gs_grad_copies_out(&reducer->copies, &reducer->layout, bucket->params[i],
-                                   reducer->options.device);
-        }
+        gs_grad_copies_bucket_out(&reducer->copies, &reducer->layout, b,
+                                  reducer->queue.used_anywhere, reducer->options.device);
         bucket->times.copy_out_ns = gs_now_ns() - begin_ns;
     }
+    if (reducer->points.device) return gs_ok();
     return gs_stream_wait(gs_device_stream(reducer->options.device), deadline);
 }
 
@@ -307,11 +332,11 @@ static gs_status finish_step(gs_reducer *reducer, gs_reduce_result *result, gs_d
     GS_FAILPOINT("reducer.finish");
     GS_TRY(gs_bucket_queue_finish(&reducer->queue, deadline));
     GS_TRY(run_tails(reducer, deadline));
-    GS_TRY(gs_stream_wait(gs_device_stream(reducer->options.device), deadline));
+    GS_TRY(gs_bucket_queue_read(&reducer->queue, deadline));
     read_result(reducer, result);
     GS_TRY(count_unused(reducer, &result->num_unused));
     if (reducer->copies.tensors) GS_TRY(copy_out(reducer, deadline));
-    finish_stats(reducer, begin_ns);
+    GS_TRY(finish_stats(reducer, begin_ns));
     record_step(reducer, result->num_unused);
     learn_graph(reducer);
     reducer->complete = true;
@@ -326,5 +351,9 @@ gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result, gs_de
 }
 
 void gs_reducer_note_forward(gs_reducer *reducer) {
-    if (reducer->phase != GS_REDUCER_IDLE) reducer->stats.forward_begin_ns = gs_now_ns();
+    if (reducer->phase == GS_REDUCER_IDLE) return;
+    reducer->stats.forward_begin_ns = gs_now_ns();
+    if (reducer->points.device)
+        gs_step_points_take(&reducer->points, GS_POINT_FORWARD,
+                            gs_device_stream(reducer->options.device));
 }

@@ -60,6 +60,11 @@ gs_logical_shards gs_replicas_shards(const gs_logical_shards *process, int num_r
 static gs_status check_options(const gs_replicas_options *options) {
     const gs_reducer_options *whole = options->reducer;
     int num_replicas = options->num_replicas;
+    if (whole->device && !gs_device_is_host(whole->device))
+        return gs_error(GS_UNIMPLEMENTED,
+                        "replicas of one process add in the host's memory, which %s does not share: "
+                        "give each GPU a process of its own",
+                        gs_device_name(whole->device));
     if (num_replicas < 1 || num_replicas > GS_REDUCE_MAX_INPUTS)
         return gs_error(GS_INVALID_ARGUMENT, "num_replicas %d is not in [1, %d]", num_replicas,
                         GS_REDUCE_MAX_INPUTS);

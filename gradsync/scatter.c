@@ -7,10 +7,8 @@ static gs_status scatter_part(gs_held_tensor *part, const gs_device_tensor *rows
         return gs_ok();
     }
     GS_TRY(gs_held_tensor_alloc(part, rows, device));
-    size_t bytes = gs_device_tensor_bytes(rows);
-    if (bytes)
-        gs_device_kernels(device)->copy(gs_device_stream(device), part->tensor.data, rows->data,
-                                        bytes);
+    gs_device_move(device, part->tensor.data, rows->device, rows->data,
+                   gs_device_tensor_bytes(rows));
     return gs_ok();
 }
 
@@ -67,8 +65,7 @@ gs_status gs_gather(gs_held_tensor *out, const gs_device_tensor *parts, size_t n
     char *at = out->tensor.data;
     for (size_t i = 0; i < num_parts; i++) {
         size_t bytes = gs_device_tensor_bytes(&parts[i]);
-        if (bytes)
-            gs_device_kernels(device)->copy(gs_device_stream(device), at, parts[i].data, bytes);
+        gs_device_move(device, at, parts[i].device, parts[i].data, bytes);
         at += bytes;
     }
     return gs_ok();

@@ -1,15 +1,17 @@
 #include "gradsync/sparse_rows.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/failpoint.h"
 #include "core/memory.h"
 #include "gradsync/grad_norm.h"
+#include "gradsync/main_grad.h"
+#include "gradsync/row_places.h"
 #include "gradsync/row_set.h"
 #include "gradsync/sparse_rows_options.h"
 
-#define NUM_PLACES ((size_t)4096)  // rows that one kernel call adds
 #define LETTING_GO_SECONDS 10      // a moving thread leaves an aborted collective within one block
 // From here on padding to the longest part costs more than a broadcast for each rank.
 #define MOST_PADDING 1.25
@@ -41,7 +43,7 @@ struct gs_sparse_rows {
     int64_t step;
     gs_row_set own;    // rows of this rank, in order of first occurrence
     gs_row_set all;    // union over the ranks, sorted
-    int32_t *places;   // NUM_PLACES of scratch
+    gs_row_places places;
     int32_t *message;  // of this rank
     int32_t *inbox;    // messages, rank after rank
     size_t message_words;
@@ -49,6 +51,7 @@ struct gs_sparse_rows {
     float *sums;      // (all.capacity, columns)
     float *arrived;   // (world, most_rows, columns); NULL when no way gathers
     void *memory;     // owned, or NULL
+    gs_square_item *squares;  // pinned, its sum behind it; NULL: the host measures
     gs_work indices_work, rows_work;
     bool in_flight;
     gs_rows_mode way;  // of the step
@@ -74,18 +77,42 @@ static gs_status keep_error(gs_sparse_rows *rows, gs_status status) {
     return rows->failed;
 }
 
+static bool is_on_host(const gs_sparse_rows *rows) {
+    return gs_device_is_host(rows->options.device);
+}
+
+static gs_status alloc_memory(gs_sparse_rows *rows, size_t bytes) {
+    if (rows->options.memory) return gs_ok();
+    if (is_on_host(rows)) {
+        rows->memory = gs_alloc_aligned(bytes, 64);
+        return rows->memory ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    return gs_device_alloc(rows->options.device, &rows->memory, bytes + 1);
+}
+
+static gs_status alloc_squares(gs_sparse_rows *rows) {
+    void *memory;
+    if (is_on_host(rows)) return gs_ok();
+    GS_TRY(gs_device_alloc_pinned(rows->options.device, &memory,
+                                  sizeof *rows->squares + sizeof(double)));
+    rows->squares = memory;
+    rows->squares->sum = (double *)(void *)(rows->squares + 1);
+    return gs_ok();
+}
+
 static gs_status alloc_rows(gs_sparse_rows *rows) {
     gs_rows_memory parts;
     GS_TRY(gs_rows_memory_measure(&parts, &rows->options, rows->world_size));
-    char *memory = rows->options.memory;
-    if (!memory) memory = rows->memory = gs_alloc_aligned(parts.total, 64);
-    rows->places = calloc(NUM_PLACES, sizeof *rows->places);
+    GS_TRY(alloc_memory(rows, parts.total));
+    GS_TRY(alloc_squares(rows));
+    GS_TRY(gs_row_places_init(&rows->places, rows->options.device));
+    char *memory = rows->options.memory ? rows->options.memory : rows->memory;
     rows->message_words = MESSAGE_WORDS + (rows->listed ? 0 : rows->most_rows);
     // A message starts on eight bytes.
     rows->message_words = gs_round_up(rows->message_words, 2);
     rows->message = calloc(rows->message_words, sizeof(int32_t));
     rows->inbox = calloc(rows->message_words * (size_t)rows->world_size, sizeof(int32_t));
-    if (!memory || !rows->places || !rows->message || !rows->inbox)
+    if (!rows->message || !rows->inbox)
         return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     rows->own_rows = (float *)memory;
     rows->sums = (float *)(memory + parts.own);
@@ -150,11 +177,24 @@ void gs_sparse_rows_destroy(gs_sparse_rows *rows) {
     }
     gs_row_set_release(&rows->own);
     gs_row_set_release(&rows->all);
-    free(rows->places);
+    gs_device *device = rows->options.device;
+    gs_row_places_release(&rows->places);
+    gs_device_free_pinned(device, rows->squares);
     free(rows->message);
     free(rows->inbox);
-    free(rows->memory);
+    if (is_on_host(rows))
+        free(rows->memory);
+    else
+        gs_device_free(device, rows->memory);
     free(rows);
+}
+
+static gs_kernels const *kernels_of(const gs_sparse_rows *rows) {
+    return gs_device_kernels(rows->options.device);
+}
+
+static gs_stream *stream_of(const gs_sparse_rows *rows) {
+    return gs_device_stream(rows->options.device);
 }
 
 gs_status gs_sparse_rows_begin(gs_sparse_rows *rows, int64_t step) {
@@ -168,15 +208,11 @@ gs_status gs_sparse_rows_begin(gs_sparse_rows *rows, int64_t step) {
     if (!rows->listed) gs_row_set_clear(&rows->all);
     rows->result = (gs_sparse_rows_result){.columns = rows->columns};
     rows->indices_work = rows->rows_work = (gs_work){0};
+    // A GPU clears all rows that may come at once, the host each row when it comes.
+    if (!is_on_host(rows))
+        kernels_of(rows)->clear(stream_of(rows), rows->own_rows,
+                                rows->own.capacity * rows->columns * sizeof(float));
     return gs_ok();
-}
-
-static gs_kernels const *kernels_of(const gs_sparse_rows *rows) {
-    return gs_device_kernels(rows->options.device);
-}
-
-static gs_stream *stream_of(const gs_sparse_rows *rows) {
-    return gs_device_stream(rows->options.device);
 }
 
 static int64_t index_at(const void *indices, gs_dtype dtype, size_t i) {
@@ -194,8 +230,9 @@ static gs_status add_new_row(gs_sparse_rows *rows, int32_t *place, int64_t index
     if (*place < 0)
         return gs_error(GS_RESOURCE_EXHAUSTED, "more than max_rows (%zu) rows in a step",
                         rows->options.max_rows);
-    kernels_of(rows)->fill(stream_of(rows), rows->own_rows + (size_t)*place * rows->columns, 0.0f,
-                           rows->columns);
+    if (is_on_host(rows))
+        kernels_of(rows)->fill(stream_of(rows), rows->own_rows + (size_t)*place * rows->columns,
+                               0.0f, rows->columns);
     return gs_ok();
 }
 
@@ -233,11 +270,13 @@ gs_status gs_sparse_rows_touch(gs_sparse_rows *rows, const void *indices, gs_dty
 static gs_status add_values(gs_sparse_rows *rows, const void *indices, gs_dtype dtype,
                             const float *values, size_t num) {
     GS_TRY(check_adding(rows, dtype));
-    for (size_t first = 0; first < num; first += NUM_PLACES) {
-        size_t count = least(num - first, NUM_PLACES);
+    int32_t *places;
+    for (size_t first = 0; first < num; first += GS_NUM_ROW_PLACES) {
+        size_t count = least(num - first, GS_NUM_ROW_PLACES);
+        GS_TRY(gs_row_places_take(&rows->places, &places));
         for (size_t i = 0; i < count; i++)
-            GS_TRY(place_row(rows, &rows->places[i], indices, dtype, first + i));
-        kernels_of(rows)->add_rows(stream_of(rows), rows->own_rows, rows->places,
+            GS_TRY(place_row(rows, &places[i], indices, dtype, first + i));
+        kernels_of(rows)->add_rows(stream_of(rows), rows->own_rows, places,
                                    values + first * rows->columns, count, rows->columns);
     }
     return gs_ok();
@@ -379,14 +418,17 @@ static gs_status post_gather(gs_sparse_rows *rows) {
 }
 
 // sums[place of indices[i] in the union] += in[i]
-static void add_to_sums(gs_sparse_rows *rows, const int32_t *indices, const float *in,
-                        size_t num_rows) {
-    for (size_t first = 0; first < num_rows; first += NUM_PLACES) {
-        size_t count = least(num_rows - first, NUM_PLACES);
-        for (size_t i = 0; i < count; i++) rows->places[i] = rows->all.place_of[indices[first + i]];
-        kernels_of(rows)->add_rows(stream_of(rows), rows->sums, rows->places,
-                                   in + first * rows->columns, count, rows->columns);
+static gs_status add_to_sums(gs_sparse_rows *rows, const int32_t *indices, const float *in,
+                             size_t num_rows) {
+    int32_t *places;
+    for (size_t first = 0; first < num_rows; first += GS_NUM_ROW_PLACES) {
+        size_t count = least(num_rows - first, GS_NUM_ROW_PLACES);
+        GS_TRY(gs_row_places_take(&rows->places, &places));
+        for (size_t i = 0; i < count; i++) places[i] = rows->all.place_of[indices[first + i]];
+        kernels_of(rows)->add_rows(stream_of(rows), rows->sums, places, in + first * rows->columns,
+                                   count, rows->columns);
     }
+    return gs_ok();
 }
 
 // Places in the union of the rows that `rank` owns start here.
@@ -399,7 +441,7 @@ static gs_status post_owner(gs_sparse_rows *rows) {
     size_t num_rows = rows->all.count, row_bytes = rows->columns * sizeof(float);
     size_t others = (size_t)(rows->world_size - 1);
     kernels_of(rows)->fill(stream_of(rows), rows->sums, 0.0f, num_rows * rows->columns);
-    add_to_sums(rows, rows->own.rows, rows->own_rows, rows->own.count);
+    GS_TRY(add_to_sums(rows, rows->own.rows, rows->own_rows, rows->own.count));
     rows->result.wire_bytes += num_rows * row_bytes;
     if (!rows->options.stay_with_owner) {
         rows->result.row_bytes = 2 * num_rows * row_bytes * others / (size_t)rows->world_size;
@@ -443,16 +485,39 @@ gs_status gs_sparse_rows_post(gs_sparse_rows *rows, gs_deadline deadline) {
     return keep_error(rows, post_rows(rows, deadline));
 }
 
-static void add_arrived(gs_sparse_rows *rows) {
+static gs_status add_arrived(gs_sparse_rows *rows) {
     size_t count = rows->all.count * rows->columns;
     kernels_of(rows)->fill(stream_of(rows), rows->sums, 0.0f, count);
     const float *at = rows->arrived;
     for (int r = 0; r < rows->world_size; r++) {
-        add_to_sums(rows, message_of(rows, r) + MESSAGE_WORDS, at, count_of(rows, r));
+        GS_TRY(add_to_sums(rows, message_of(rows, r) + MESSAGE_WORDS, at, count_of(rows, r)));
         at += (rows->stride ? rows->stride : count_of(rows, r)) * rows->columns;
     }
     if (rows->scale != 1)
         kernels_of(rows)->scale(stream_of(rows), rows->sums, rows->sums, (float)rows->scale, count);
+    return gs_ok();
+}
+
+// Of the result; waits for it.
+static gs_status measure(gs_sparse_rows *rows, gs_deadline deadline) {
+    gs_sparse_rows_result *result = &rows->result;
+    size_t count = result->num_rows * rows->columns;
+    if (is_on_host(rows)) {
+        result->nonfinite =
+            !gs_grad_squares(&result->squares, result->rows, count, rows->options.device);
+        return gs_stream_wait(stream_of(rows), deadline);
+    }
+    *rows->squares->sum = 0;
+    rows->squares->from = result->rows;
+    rows->squares->count = count;
+    if (count) kernels_of(rows)->sum_squares_many(stream_of(rows), rows->squares, 1);
+    GS_TRY(gs_stream_wait(stream_of(rows), deadline));
+    result->squares = *rows->squares->sum;
+    if (!isfinite(result->squares))
+        GS_TRY(gs_main_grad_fetch_squares(&result->squares, result->rows, GS_FP32, count,
+                                          rows->options.device));
+    result->nonfinite = isnan(result->squares);
+    return gs_ok();
 }
 
 static gs_status finish_rows(gs_sparse_rows *rows, gs_deadline deadline) {
@@ -464,7 +529,7 @@ static gs_status finish_rows(gs_sparse_rows *rows, gs_deadline deadline) {
     GS_FAILPOINT("sparse_rows.finish");
     if (rows->rows_work.sequence) GS_TRY(gs_comm_wait(rows->comm, rows->rows_work, deadline));
     rows->in_flight = false;
-    if (rows->way == GS_ROWS_GATHER) add_arrived(rows);
+    if (rows->way == GS_ROWS_GATHER) GS_TRY(add_arrived(rows));
     size_t first = 0, end = rows->all.count;
     if (rows->options.stay_with_owner) {
         first = first_owned(rows, rows->rank);
@@ -476,10 +541,8 @@ static gs_status finish_rows(gs_sparse_rows *rows, gs_deadline deadline) {
     result->num_rows = end - first;
     result->num_own = rows->own.count;
     result->mode = rows->way;
-    result->nonfinite = !gs_grad_squares(&result->squares, result->rows,
-                                         result->num_rows * rows->columns, rows->options.device);
     rows->phase = PHASE_IDLE;
-    return gs_stream_wait(stream_of(rows), deadline);
+    return measure(rows, deadline);
 }
 
 gs_status gs_sparse_rows_finish(gs_sparse_rows *rows, gs_sparse_rows_result *result,
@@ -489,9 +552,15 @@ gs_status gs_sparse_rows_finish(gs_sparse_rows *rows, gs_sparse_rows_result *res
     return status;
 }
 
-void gs_sparse_rows_add_to(const gs_sparse_rows *rows, float *dense) {
+gs_status gs_sparse_rows_add_to(gs_sparse_rows *rows, float *dense) {
     const gs_sparse_rows_result *result = &rows->result;
-    if (result->num_rows)
-        kernels_of(rows)->add_rows(stream_of(rows), dense, result->indices, result->rows,
-                                   result->num_rows, result->columns);
+    int32_t *places;
+    for (size_t first = 0; first < result->num_rows; first += GS_NUM_ROW_PLACES) {
+        size_t count = least(result->num_rows - first, GS_NUM_ROW_PLACES);
+        GS_TRY(gs_row_places_take(&rows->places, &places));
+        memcpy(places, result->indices + first, count * sizeof *places);
+        kernels_of(rows)->add_rows(stream_of(rows), dense, places,
+                                   result->rows + first * rows->columns, count, rows->columns);
+    }
+    return gs_ok();
 }

@@ -16,7 +16,8 @@
 // A step is: begin; touch and add as often as wanted; post_indices (optional, early); post; finish.
 // Calls that post collectives come at the same place among those of the communicator on every rank.
 // With a reducer: post_indices before the backward of the reducing pass, post after its end_pass,
-// finish in a tail (gs_reducer_add_tail). Nothing allocates between create and destroy. Compute
+// finish in a tail (gs_reducer_add_tail). On a GPU values, rows and what they are added to are its memory,
+// indices the host's; adding enqueues, finish waits. Nothing allocates between create and destroy. Compute
 // thread only.
 #ifndef GRADSYNC_SPARSE_ROWS_H
 #define GRADSYNC_SPARSE_ROWS_H
@@ -104,6 +105,6 @@ typedef struct gs_sparse_rows_result {
 GS_NODISCARD gs_status gs_sparse_rows_finish(gs_sparse_rows *rows, gs_sparse_rows_result *result,
                                              gs_deadline deadline);
 // dense (rows, columns) += the result of the last finish.
-void gs_sparse_rows_add_to(const gs_sparse_rows *rows, float *dense);
+GS_NODISCARD gs_status gs_sparse_rows_add_to(gs_sparse_rows *rows, float *dense);
 
 #endif

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "gradsync/local_coalesce.h"
+#include "gradsync/row_places.h"
 #include "gradsync/row_set.h"
 
 #define COPY_SECONDS 600.0
@@ -45,7 +46,16 @@ static gs_status check_tensor(const gs_sparse_tensor *tensor, const gs_sparse_te
     if (tensor->num_rows < 0 || tensor->num_rows > INT32_MAX)
         return gs_error(GS_INVALID_ARGUMENT, "sparse tensor %zu: %lld rows", position,
                         (long long)tensor->num_rows);
-    const int32_t *rows = indices->data;
+    return gs_ok();
+}
+
+// The indices of a tensor in host memory, to be freed; checked.
+static gs_status fetch_rows(int32_t **out, const gs_sparse_tensor *tensor, size_t position) {
+    const gs_device_tensor *indices = &tensor->indices;
+    size_t bytes = gs_device_tensor_bytes(indices);
+    int32_t *rows = *out = malloc(bytes + 1);
+    if (!rows) return gs_error(GS_RESOURCE_EXHAUSTED, "sparse sum: out of memory");
+    GS_TRY(gs_device_download(indices->device, rows, indices->data, bytes));
     for (int64_t i = 0; i < indices->shape[0]; i++) {
         if (rows[i] < 0 || rows[i] >= tensor->num_rows)
             return gs_error(GS_INVALID_ARGUMENT,
@@ -73,33 +83,63 @@ static gs_status alloc_sum(gs_sparse_sum *out, const gs_sparse_tensor *like, siz
     return gs_held_tensor_alloc(&out->values, &values, device);
 }
 
+static gs_status collect_rows(gs_row_set *set, const gs_sparse_tensor *tensor, size_t position) {
+    int32_t *rows;
+    gs_status status = fetch_rows(&rows, tensor, position);
+    for (int64_t i = 0; i < tensor->indices.shape[0] && !status.code; i++)
+        gs_row_set_add(set, rows[i]);
+    free(rows);
+    return status;
+}
+
+// Rows of a tensor to their places in the sum, piece by piece.
+static gs_status add_rows(gs_device *device, float *sum, const gs_row_set *set,
+                          const gs_sparse_tensor *tensor, const float *values) {
+    int32_t *rows, *places;
+    gs_row_places pieces = {0};
+    size_t count = (size_t)tensor->indices.shape[0], columns = columns_of(&tensor->values);
+    gs_stream *stream = gs_device_stream(device);
+    gs_status status = fetch_rows(&rows, tensor, 0);
+    if (!status.code) status = gs_row_places_init(&pieces, device);
+    for (size_t first = 0, part; first < count && !status.code; first += part) {
+        part = count - first < GS_NUM_ROW_PLACES ? count - first : GS_NUM_ROW_PLACES;
+        status = gs_row_places_take(&pieces, &places);
+        for (size_t i = 0; i < part && !status.code; i++)
+            places[i] = set->place_of[rows[first + i]];
+        if (!status.code)
+            gs_device_kernels(device)->add_rows(stream, sum, places, values + first * columns, part,
+                                                columns);
+    }
+    if (!status.code) status = gs_stream_wait(stream, gs_deadline_in_seconds(COPY_SECONDS));
+    gs_row_places_release(&pieces);
+    free(rows);
+    return status;
+}
+
+static gs_status add_tensor(gs_device *device, float *sum, const gs_row_set *set,
+                            const gs_sparse_tensor *tensor) {
+    const gs_device_tensor *values = &tensor->values;
+    if (gs_device_reaches(device, values->device))
+        return add_rows(device, sum, set, tensor, values->data);
+    gs_held_tensor staged;
+    GS_TRY(gs_held_tensor_alloc(&staged, values, device));
+    gs_device_move(device, staged.tensor.data, values->device, values->data,
+                   gs_device_tensor_bytes(values));
+    gs_status status = add_rows(device, sum, set, tensor, staged.tensor.data);
+    gs_held_tensor_release(&staged);
+    return status;
+}
+
 static gs_status add_all(gs_sparse_sum *out, const gs_sparse_tensor *tensors, size_t num_tensors,
                          gs_row_set *set, gs_device *device) {
-    size_t most = 1;
-    for (size_t t = 0; t < num_tensors; t++) {
-        const int32_t *rows = tensors[t].indices.data;
-        size_t count = (size_t)tensors[t].indices.shape[0];
-        if (count > most) most = count;
-        for (size_t i = 0; i < count; i++) gs_row_set_add(set, rows[i]);
-    }
+    for (size_t t = 0; t < num_tensors; t++) GS_TRY(collect_rows(set, &tensors[t], t));
     gs_row_set_sort(set);
     GS_TRY(alloc_sum(out, &tensors[0], set->count, device));
     GS_TRY(gs_device_upload(device, out->indices.tensor.data, set->rows,
                             set->count * sizeof *set->rows));
-    int32_t *places = calloc(most, sizeof *places);
-    if (!places) return gs_error(GS_RESOURCE_EXHAUSTED, "sparse sum: out of memory");
-    for (size_t t = 0; t < num_tensors; t++) {
-        const int32_t *rows = tensors[t].indices.data;
-        size_t count = (size_t)tensors[t].indices.shape[0];
-        for (size_t i = 0; i < count; i++) places[i] = set->place_of[rows[i]];
-        gs_device_kernels(device)->add_rows(gs_device_stream(device), out->values.tensor.data,
-                                            places, tensors[t].values.data, count,
-                                            columns_of(&tensors[t].values));
-    }
-    gs_status status =
-        gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(COPY_SECONDS));
-    free(places);
-    return status;
+    for (size_t t = 0; t < num_tensors; t++)
+        GS_TRY(add_tensor(device, out->values.tensor.data, set, &tensors[t]));
+    return gs_ok();
 }
 
 gs_status gs_reduce_add_sparse(gs_sparse_sum *out, const gs_sparse_tensor *tensors,

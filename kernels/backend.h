@@ -15,6 +15,15 @@ struct gs_stream {
     const gs_device_backend *backend;
     pthread_mutex_t lock; // of `error`: helper threads may fail too
     gs_status error;      // the first since the last wait
+    gs_event *point;      // set_point
+};
+
+struct gs_event {
+    const gs_device_backend *backend;
+};
+
+struct gs_graph {
+    const gs_device_backend *backend;
 };
 
 struct gs_device {
@@ -22,7 +31,9 @@ struct gs_device {
     char name[24];
     int num_threads;
     const gs_kernels *kernels;
+    const struct gs_half_kernels *half_kernels[2];  // bf16, fp16; NULL: none
     gs_stream *stream;
+    bool is_host;
 };
 
 typedef enum gs_copy_direction { GS_COPY_TO_DEVICE = 0, GS_COPY_TO_HOST } gs_copy_direction;
@@ -40,11 +51,34 @@ struct gs_device_backend {
                       gs_copy_direction direction);
     gs_status (*wait)(gs_stream *stream, gs_deadline deadline);
     void (*arithmetic)(const gs_device *device, char *text, size_t text_bytes);
+    // Where launchers return when their work is done only streams and events are made and destroyed, and
+    // events keep times; the other slots are NULL, and device.c has what is left to do.
+    bool (*is_device_memory)(gs_device *device, const void *memory);
+    bool (*is_lost)(gs_device *device);
+    gs_status (*alloc_pinned)(gs_device *device, void **memory, size_t bytes);
+    void (*free_pinned)(gs_device *device, void *memory);
+    gs_status (*stream_create)(gs_stream **out, gs_device *device, gs_stream_priority priority);
+    void (*stream_destroy)(gs_stream *stream);
+    void *(*stream_native)(gs_stream *stream);
+    void (*follow)(gs_stream *follower, gs_stream *leader);  // behind all of the leader's work
+    gs_status (*event_create)(gs_event **out, gs_device *device, bool timed);
+    void (*event_destroy)(gs_event *event);
+    void (*event_record)(gs_event *event, gs_stream *stream);
+    gs_status (*event_query)(gs_event *event, bool *done);
+    gs_status (*event_elapsed)(const gs_event *from, const gs_event *to, int64_t *ns);
+    void (*wait_event)(gs_stream *stream, gs_event *event);
+    gs_status (*graph_begin)(gs_stream *stream);
+    gs_status (*graph_end)(gs_graph **out, gs_stream *stream);
+    gs_status (*graph_launch)(gs_graph *graph, gs_stream *stream);
+    void (*graph_destroy)(gs_graph *graph);
 };
 
 void gs_stream_init(gs_stream *stream, const gs_device_backend *backend);
 void gs_stream_release(gs_stream *stream);
 
 extern const gs_device_backend gs_cpu_backend;
+#ifdef GRADSYNC_CUDA
+extern const gs_device_backend gs_cuda_backend;  // kernels/cuda/device.c
+#endif
 
 #endif

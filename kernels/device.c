@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/backend.h"
+#include "kernels/half.h"
 
 static bool parse_cuda_ordinal(const char *name, int *ordinal) {
     if (strncmp(name, "cuda:", 5) != 0 || !isdigit((unsigned char)name[5])) return false;
@@ -24,7 +25,12 @@ static gs_status find_backend(const gs_device_backend **backend, int *ordinal, c
         return gs_ok();
     }
     if (parse_cuda_ordinal(name, ordinal)) {
+#ifdef GRADSYNC_CUDA
+        *backend = &gs_cuda_backend;
+        return gs_ok();
+#else
         return gs_error(GS_UNIMPLEMENTED, "device %s: this build has no CUDA", name);
+#endif
     }
     return gs_error(GS_INVALID_ARGUMENT, "device '%s' is neither \"cpu\" nor \"cuda:N\"", name);
 }
@@ -53,6 +59,15 @@ const char *gs_device_name(const gs_device *device) {
 
 int gs_device_num_threads(const gs_device *device) {
     return device->num_threads;
+}
+
+bool gs_device_is_host(const gs_device *device) {
+    return device->is_host;
+}
+
+const gs_half_kernels *gs_device_half_kernels(const gs_device *device, gs_dtype dtype) {
+    if (dtype == GS_BF16) return device->half_kernels[0];
+    return dtype == GS_FP16 ? device->half_kernels[1] : NULL;
 }
 
 const gs_kernels *gs_device_kernels(const gs_device *device) {
@@ -110,3 +125,109 @@ void gs_stream_fail(gs_stream *stream, gs_status status) {
     if (stream->error.code == GS_OK) stream->error = status;
     pthread_mutex_unlock(&stream->lock);
 }
+
+// Where the backend has no streams of its own all work is done when a launcher returns: a stream is the
+// compute stream's twin, events are always done.
+
+bool gs_device_is_lost(gs_device *device) {
+    return device->backend->is_lost && device->backend->is_lost(device);
+}
+
+bool gs_device_is_device_memory(gs_device *device, const void *memory) {
+    return device->backend->is_device_memory && device->backend->is_device_memory(device, memory);
+}
+
+gs_status gs_device_alloc_pinned(gs_device *device, void **memory, size_t bytes) {
+    if (device->backend->alloc_pinned) return device->backend->alloc_pinned(device, memory, bytes);
+    return gs_device_alloc(device, memory, bytes);
+}
+
+void gs_device_free_pinned(gs_device *device, void *memory) {
+    if (!memory) return;
+    if (device->backend->free_pinned)
+        device->backend->free_pinned(device, memory);
+    else
+        gs_device_free(device, memory);
+}
+
+gs_status gs_stream_create(gs_stream **out, gs_device *device, gs_stream_priority priority) {
+    return device->backend->stream_create(out, device, priority);
+}
+
+void gs_stream_destroy(gs_stream *stream) {
+    if (stream) stream->backend->stream_destroy(stream);
+}
+
+void *gs_stream_native(gs_stream *stream) {
+    return stream->backend->stream_native ? stream->backend->stream_native(stream) : NULL;
+}
+
+void gs_stream_follow(gs_stream *follower, gs_stream *leader) {
+    if (leader->point)
+        gs_stream_wait_event(follower, leader->point);
+    else if (leader->backend->follow && follower != leader)
+        leader->backend->follow(follower, leader);
+}
+
+void gs_stream_set_point(gs_stream *stream, gs_event *event) {
+    stream->point = event;
+}
+
+gs_status gs_event_create(gs_event **out, gs_device *device, bool timed) {
+    return device->backend->event_create(out, device, timed);
+}
+
+gs_status gs_event_elapsed(const gs_event *from, const gs_event *to, int64_t *ns) {
+    return from->backend->event_elapsed(from, to, ns);
+}
+
+void gs_event_destroy(gs_event *event) {
+    if (event) event->backend->event_destroy(event);
+}
+
+void gs_event_record(gs_event *event, gs_stream *stream) {
+    if (event->backend->event_record) event->backend->event_record(event, stream);
+}
+
+gs_status gs_event_query(gs_event *event, bool *done) {
+    *done = true;
+    return event->backend->event_query ? event->backend->event_query(event, done) : gs_ok();
+}
+
+void gs_stream_wait_event(gs_stream *stream, gs_event *event) {
+    if (stream->backend->wait_event) stream->backend->wait_event(stream, event);
+}
+
+bool gs_device_has_graphs(const gs_device *device) {
+    return device->backend->graph_begin != NULL;
+}
+
+gs_status gs_graph_begin(gs_stream *stream) {
+    if (stream->backend->graph_begin) return stream->backend->graph_begin(stream);
+    return gs_error(GS_UNIMPLEMENTED, "%s devices have no graphs", stream->backend->name);
+}
+
+gs_status gs_graph_end(gs_graph **out, gs_stream *stream) {
+    if (stream->backend->graph_end) return stream->backend->graph_end(out, stream);
+    return gs_error(GS_UNIMPLEMENTED, "%s devices have no graphs", stream->backend->name);
+}
+
+gs_status gs_graph_launch(gs_graph *graph, gs_stream *stream) {
+    return graph->backend->graph_launch(graph, stream);
+}
+
+void gs_graph_destroy(gs_graph *graph) {
+    if (graph) graph->backend->graph_destroy(graph);
+}
+
+#ifndef GRADSYNC_CUDA
+int gs_cuda_device_count(char *why, size_t why_bytes) {
+    snprintf(why, why_bytes, "this build has no CUDA");
+    return 0;
+}
+
+gs_status gs_cuda_device_facts(gs_device_facts *facts, int ordinal) {
+    *facts = (gs_device_facts){0};
+    return gs_error(GS_UNIMPLEMENTED, "device cuda:%d: this build has no CUDA", ordinal);
+}
+#endif

@@ -1,7 +1,9 @@
 // What a device can do: every kernel once, with its shapes. kernels/cpu is the specification.
 //
 // A launcher takes (stream, outputs, inputs, counts, scalars); it never allocates and never
-// synchronises. All matrices are row-major. rows = B·T or the batch; C = channels. Sums run in a fixed
+// synchronises. Tensors are device memory; single numbers that a kernel writes, and tables of items
+// that it reads, are device or pinned memory; descriptors behind a pointer are the host's and may go when
+// the launcher returns. All matrices are row-major. rows = B·T or the batch; C = channels. Sums run in a fixed
 // order that does not depend on the number of threads. fp32 unless said.
 // `accumulate` false: the output is overwritten; true: the result is added to it.
 #ifndef KERNELS_KERNELS_H
@@ -59,6 +61,33 @@ typedef struct gs_sgd {
     bool first_step;  // the momentum buffer starts as the gradient
 } gs_sgd;
 
+// One of many tensors that one launch serves. Tables of them are made once, in pinned memory.
+typedef struct gs_cast_item {
+    void *to;
+    const void *from;
+    size_t count;
+} gs_cast_item;
+
+typedef struct gs_square_item {
+    const float *from;
+    double *sum;
+    size_t count;
+} gs_square_item;
+
+// A parameter of AdamW. `remainder` NULL: `param` is fp32. Else the master of 32 bits is in two halves:
+// `value`, bf16, what kernels read, is the master rounded to nearest, ties upwards in magnitude; `remainder`
+// is the master's lower half: bits = ((value << 16) - (remainder ≥ 0x8000 ? 0x10000 : 0)) | remainder.
+typedef struct gs_adamw_item {
+    float *param;         // NULL with a remainder
+    uint16_t *value;      // bf16, or NULL; without a remainder: also written, rounded to nearest even
+    uint16_t *remainder;
+    float *m, *v;
+    const float *grad;
+    size_t count;
+    float weight_decay;
+    double correction1, correction2;  // 1 - beta^t of its own number of updates
+} gs_adamw_item;
+
 typedef struct gs_attention {
     size_t batch, positions, heads, head_channels;  // C = heads · head_channels
 } gs_attention;
@@ -81,6 +110,25 @@ typedef struct gs_kernels {
     void (*sum_squares)(gs_stream *stream, double *out, const float *in, size_t count);
     // *out = how many are infinite or NaN
     void (*count_nonfinite)(gs_stream *stream, uint64_t *out, const float *in, size_t count);
+
+    // bytes
+    void (*clear)(gs_stream *stream, void *out, size_t bytes);
+    // *sum += Σ in / count: the mean of a pass beside those of others; fp64, fixed order
+    void (*add_mean)(gs_stream *stream, double *sum, const float *in, size_t count);
+
+    // one launch for many tensors; `items` as long as the work may run
+    void (*cast_many)(gs_stream *stream, const gs_cast_item *items, size_t num_items, gs_dtype to,
+                      gs_dtype from, float scale);
+    // *items[i].sum = sum_squares of it, the same bits
+    void (*sum_squares_many)(gs_stream *stream, const gs_square_item *items, size_t num_items);
+    // adamw on each; the step's weight_decay and corrections are not looked at
+    void (*adamw_many)(gs_stream *stream, const gs_adamw_item *items, size_t num_items,
+                       const gs_adamw *step);
+    // master (count) ⇄ its halves, as in gs_adamw_item
+    void (*split_master)(gs_stream *stream, uint16_t *value, uint16_t *remainder, const float *master,
+                         size_t count);
+    void (*join_master)(gs_stream *stream, float *master, const uint16_t *value,
+                        const uint16_t *remainder, size_t count);
 
     // reduce and cast
     void (*reduce)(gs_stream *stream, const gs_reduction *reduction);

@@ -9,13 +9,11 @@
 #define LABEL_PATTERN "^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
 #define EXACT_IN_JAVASCRIPT 9007199254740991.0  // 2^53 - 1
 
-static const char *const devices[] = {"auto", "cpu", NULL};
-static const char *const later_devices[] = {"cuda", NULL};
+static const char *const devices[] = {"auto", "cpu", "cuda", NULL};
 const char *const gs_model_words[] = {"gpt2", "mlp", NULL};
 static const char *const later_models[] = {"plugin", "command", NULL};
 const char *const gs_batch_norm_words[] = {"local", "none", "sync", NULL};
-static const char *const precisions[] = {"fp32", "bf16", "fp16", NULL};
-static const char *const later_precisions[] = {"tf32", NULL};
+static const char *const precisions[] = {"fp32", "bf16", "fp16", "tf32", NULL};
 static const char *const splits[] = {"global", "by_rank", NULL};
 const char *const gs_uneven_words[] = {"even", "join", "stop", NULL};
 static const char *const join_divisors[] = {"initial", "active", NULL};
@@ -36,8 +34,8 @@ static const char *const later_hooks[] = {
     "local_sgd", "noop", "int8_channel", "auto", "plugin",   NULL};
 static const char *const reduce_ops[] = {"mean", "sum", "sample_mean", NULL};
 const char *const gs_buffer_words[] = {"broadcast", "none", "average", NULL};
-static const char *const backends[] = {"auto", "self", "shm", NULL};
-static const char *const later_backends[] = {"gloo", "nccl", NULL};
+static const char *const backends[] = {"auto", "self", "shm", "nccl", NULL};
+static const char *const later_backends[] = {"gloo", NULL};
 static const char *const unused_modes[] = {"allow", "error", NULL};
 static const char *const resume_modes[] = {"latest", "none", NULL};
 static const char *const restart_actions[] = {"rescale", "restart", "fail", NULL};
@@ -66,8 +64,8 @@ static const gs_field world_fields[] = {
      .default_value = "3", .help = "How long to wait for more ranks once min have joined."},
     {"wait_seconds", GS_FIELD_DOUBLE, AT(world.wait_seconds), RANGE(0, 31536000),
      .default_value = "0", .help = "How long to wait for min ranks before failing; 0 is for ever."},
-    {"device", WORDS(devices), AT(world.device), .later_words = later_devices,
-     .default_value = "\"auto\"", .help = "Where ranks compute."},
+    {"device", WORDS(devices), AT(world.device), .default_value = "\"auto\"",
+     .help = "Where ranks compute; auto takes GPUs when workers offer enough of them for world.min."},
     {"threads_per_rank", GS_FIELD_INT, AT(world.threads_per_rank), RANGE(0, 1024),
      .default_value = "0",
      .help = "Compute threads of a rank; 0 is the agent's cores divided by its slots."},
@@ -108,9 +106,9 @@ static const gs_field model_fields[] = {
      .help = "The model."},
     {"gpt2", GS_FIELD_OBJECT, .fields = gpt2_fields, .help = "Shape of a gpt2 model."},
     {"mlp", GS_FIELD_OBJECT, .fields = mlp_fields, .help = "Shape of an mlp model."},
-    {"precision", WORDS(precisions), AT(model.precision), .later_words = later_precisions,
+    {"precision", WORDS(precisions), AT(model.precision),
      .default_value = "\"fp32\"",
-     .help = "Type of parameters and of each pass's gradients; masters and sums are fp32, and so is CPU arithmetic."},
+     .help = "Type of parameters and of arithmetic on GPUs; masters and sums are fp32, and so is CPU arithmetic; tf32 is fp32 with products on tensor cores."},
     {"seed", GS_FIELD_INT, AT(model.seed), RANGE(0, EXACT_IN_JAVASCRIPT), .default_value = "1337",
      .help = "Seed of the initial parameters and of everything random in training."},
     {"init_from", GS_FIELD_STRING, TEXT(model.init_from), .pattern = FILE_PATTERN,

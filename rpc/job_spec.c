@@ -85,6 +85,28 @@ static void check_world(const gs_job_spec *spec, gs_field_errors *errors) {
     }
 }
 
+// What is done on GPUs alone, and what on CPUs alone.
+static void check_device(const gs_job_spec *spec, gs_field_errors *errors) {
+    bool on_cpu = spec->world.device == GS_SPEC_DEVICE_CPU;
+    if (on_cpu && spec->reducer.backend == GS_BACKEND_NCCL)
+        gs_field_errors_add(errors, "/reducer/backend", "not_applicable", NULL,
+                            "nccl reduces on GPUs, world.device is cpu");
+    if (on_cpu && spec->model.precision == GS_PRECISION_TF32)
+        gs_field_errors_add(errors, "/model/precision", "not_applicable", NULL,
+                            "tf32 is of GPUs, world.device is cpu");
+    if (spec->world.device == GS_SPEC_DEVICE_CUDA && spec->reducer.backend == GS_BACKEND_SHM)
+        gs_field_errors_add(errors, "/reducer/backend", "not_applicable", NULL,
+                            "shm reduces in the memory of a host, world.device is cuda");
+    if (spec->world.device == GS_SPEC_DEVICE_CUDA && spec->world.replicas_per_process > 1)
+        gs_field_errors_add(errors, "/world/replicas_per_process", "not_applicable", NULL,
+                            "on GPUs a process has one replica");
+    bool gpus_only =
+        spec->reducer.backend == GS_BACKEND_NCCL || spec->model.precision == GS_PRECISION_TF32;
+    if (gpus_only && spec->reducer.backend == GS_BACKEND_SHM)
+        gs_field_errors_add(errors, "/model/precision", "not_applicable", NULL,
+                            "tf32 is of GPUs, reducer.backend shm of CPUs");
+}
+
 // What inputs, batch norm and sparse gradients cannot do with several replicas is said with them.
 static void check_replicas(const gs_job_spec *spec, gs_field_errors *errors) {
     long long count = (long long)spec->world.replicas_per_process;
@@ -334,6 +356,7 @@ gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object, gs_field_
     check_split(spec, errors);
     check_sync_norm(spec, errors);
     check_buffers(spec, errors);
+    check_device(spec, errors);
     check_precision(spec, object, errors);
     if (errors->count == 0) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "%d problem%s found", errors->count,
@@ -373,4 +396,14 @@ gs_plan_policy gs_job_spec_plan_policy(const gs_job_spec *spec) {
     for (size_t i = 0; i < policy.num_caps; i++)
         policy.caps_bytes[i] = (uint64_t)spec->reducer.bucket_cap_bytes[i];
     return policy;
+}
+
+bool gs_job_spec_needs_gpu(const gs_job_spec *spec) {
+    return spec->world.device == GS_SPEC_DEVICE_CUDA ||
+           spec->reducer.backend == GS_BACKEND_NCCL || spec->model.precision == GS_PRECISION_TF32;
+}
+
+bool gs_job_spec_may_use_gpu(const gs_job_spec *spec) {
+    return spec->world.device != GS_SPEC_DEVICE_CPU && spec->reducer.backend != GS_BACKEND_SHM &&
+           spec->world.replicas_per_process == 1;
 }

@@ -23,7 +23,8 @@
 
 enum { GS_MODEL_GPT2 = 0, GS_MODEL_MLP };
 enum { GS_BATCH_NORM_LOCAL = 0, GS_BATCH_NORM_NONE, GS_BATCH_NORM_SYNC };
-enum { GS_PRECISION_FP32 = 0, GS_PRECISION_BF16, GS_PRECISION_FP16 };
+enum { GS_PRECISION_FP32 = 0, GS_PRECISION_BF16, GS_PRECISION_FP16, GS_PRECISION_TF32 };
+enum { GS_SPEC_DEVICE_AUTO = 0, GS_SPEC_DEVICE_CPU, GS_SPEC_DEVICE_CUDA };
 enum { GS_SPLIT_GLOBAL = 0, GS_SPLIT_BY_RANK };
 enum { GS_UNEVEN_EVEN = 0, GS_UNEVEN_JOIN, GS_UNEVEN_STOP };
 enum { GS_JOIN_INITIAL = 0, GS_JOIN_ACTIVE };
@@ -39,7 +40,7 @@ enum { GS_SMALL_BUCKET_FIRST = 0, GS_SMALL_BUCKET_LAST };
 enum { GS_SPARSE_OFF = 0, GS_SPARSE_GATHER, GS_SPARSE_OWNER, GS_SPARSE_AUTO };
 enum { GS_DIVISOR_REPLICAS = 0, GS_DIVISOR_PROCESSES };
 enum { GS_SPEC_BUFFERS_BROADCAST = 0, GS_SPEC_BUFFERS_NONE, GS_SPEC_BUFFERS_AVERAGE };
-enum { GS_BACKEND_AUTO = 0, GS_BACKEND_SELF, GS_BACKEND_SHM };
+enum { GS_BACKEND_AUTO = 0, GS_BACKEND_SELF, GS_BACKEND_SHM, GS_BACKEND_NCCL };
 enum { GS_RESUME_LATEST = 0, GS_RESUME_NONE };
 enum { GS_ON_RESCALE = 0, GS_ON_RESTART, GS_ON_FAIL };
 enum { GS_UNUSED_ALLOW = 0, GS_UNUSED_ERROR };
@@ -55,7 +56,7 @@ typedef struct gs_job_spec {
     struct {
         int64_t min, max;  // ranks; 1 ≤ min ≤ max
         double join_window_seconds, wait_seconds;
-        int device;  // words: auto, cpu
+        int device;  // GS_SPEC_DEVICE_…
         int64_t threads_per_rank, replicas_per_process;
     } world;
     bool exact;
@@ -159,5 +160,10 @@ int64_t gs_job_spec_passes_per_shard(const gs_job_spec *spec);
 int64_t gs_job_spec_most_rows(const gs_job_spec *spec);
 // How its parameters become buckets.
 gs_plan_policy gs_job_spec_plan_policy(const gs_job_spec *spec);
+
+// Whether the job can run on GPUs alone, whether it may. Between the two (world.device auto) the
+// coordinator decides by what workers offer.
+bool gs_job_spec_needs_gpu(const gs_job_spec *spec);
+bool gs_job_spec_may_use_gpu(const gs_job_spec *spec);
 
 #endif

@@ -17,7 +17,9 @@
 #include "rpc/messages.h"
 #include "rpc/rpc_client.h"
 #include "worker/agent_outbox.h"
+#include "worker/device_probe.h"
 #include "worker/exit_code.h"
+#include "worker/host_devices.h"
 #include "worker/slot.h"
 #include "worker/topology.h"
 
@@ -29,11 +31,14 @@
 // A name that is taken may be our own old connection: it is given this long to be noticed.
 #define NAME_TAKEN_NS (10 * GS_NS_PER_SEC)
 #define FLUSH_SECONDS 2.0
+// A driver without its persistence daemon takes seconds for each GPU.
+#define PROBE_SECONDS 60.0
 
 typedef struct host_agent {
     const gs_agent_options *options;
     char name[64], host[128], boot_id[64], data_root[PATH_MAX];
     gs_topology topology;
+    gs_host_devices devices;
     uint64_t incarnation;
     gs_rpc_context *context;
     gs_rpc_client *client;
@@ -70,8 +75,8 @@ static void set_name(host_agent *agent, const char *wanted) {
 
 static gs_status identify(host_agent *agent) {
     const gs_agent_options *options = agent->options;
-    if (options->slots < 1 || options->slots > MAX_SLOTS) {
-        return gs_error(GS_INVALID_ARGUMENT, "slots: %lld is not in 1 to %d",
+    if (options->slots < 0 || options->slots > MAX_SLOTS) {
+        return gs_error(GS_INVALID_ARGUMENT, "slots: %lld is not in 0 to %d",
                         (long long)options->slots, MAX_SLOTS);
     }
     if (gethostname(agent->host, sizeof agent->host - 1) < 0) {
@@ -88,6 +93,25 @@ static gs_status identify(host_agent *agent) {
     }
     agent->topology = gs_topology_read();
     agent->incarnation = gs_random_from_system();
+    return gs_ok();
+}
+
+static gs_status find_devices(host_agent *agent) {
+    const gs_agent_options *options = agent->options;
+    gs_json *probe = NULL;
+    gs_status asked = gs_ok();
+    bool none = !options->devices || strcmp(options->devices, "none") == 0;
+    if (!none) asked = gs_device_probe_ask(&probe, gs_deadline_in_seconds(PROBE_SECONDS));
+    gs_status status = gs_host_devices_choose(&agent->devices, options->devices,
+                                              options->devices_per_slot, probe, asked);
+    gs_json_release(probe);
+    if (status.code) return status;
+    if (agent->devices.count)
+        gs_log_info("devices", "worker=%s gpus=%d per_slot=%d nccl=%s", agent->name,
+                    agent->devices.count, agent->devices.per_slot,
+                    agent->devices.nccl[0] ? agent->devices.nccl : "none");
+    else
+        gs_log_info("no devices", "worker=%s reason=\"%s\"", agent->name, agent->devices.reason);
     return gs_ok();
 }
 
@@ -113,6 +137,7 @@ static gs_json *encode_hello(const host_agent *agent) {
     gs_json_set_int(out, "slots", agent->num_slots);
     gs_json_set_int(out, "cores", agent->topology.usable_cores);
     gs_json_set_string(out, "data_root", agent->data_root);
+    gs_host_devices_describe(out, &agent->devices);
     gs_json_set(out, "running", running);
     return out;
 }
@@ -188,6 +213,18 @@ static void set_directories(const host_agent *agent, gs_json *document, const gs
     gs_json_set_string(document, "resume", resume);
 }
 
+// A trainer on the CPU sees no GPU: nothing in it can take memory there.
+static void set_device(const host_agent *agent, gs_json *document, const gs_json *item) {
+    bool on_gpu = strcmp(gs_json_string_or(item, "device", "cpu"), "cuda") == 0;
+    int slot = (int)gs_json_int_or(item, "slot", 0);
+    char visible[4096] = "";
+    if (on_gpu) gs_host_devices_visible(visible, sizeof visible, &agent->devices, slot);
+    gs_json_set_string(document, "device", on_gpu ? "cuda" : "cpu");
+    gs_json_set_int(document, "num_devices",
+                    on_gpu ? gs_host_devices_of_slot(&agent->devices, slot) : 0);
+    gs_json_set_string(document, "visible_devices", visible);
+}
+
 static gs_json *encode_launch(const host_agent *agent, const gs_json *item) {
     static const char *const copied[] = {"job",         "job_name",     "slot", "rank_hint",
                                          "incarnation", "launch_token", "spec", NULL};
@@ -207,6 +244,7 @@ static gs_json *encode_launch(const host_agent *agent, const gs_json *item) {
     gs_json_set_string(out, "data_root", agent->data_root);
     gs_json_set_string(out, "log_level", agent->options->log_level);
     set_directories(agent, out, item);
+    set_device(agent, out, item);
     return out;
 }
 
@@ -362,15 +400,18 @@ static gs_status open_signals(host_agent *agent) {
 
 static gs_status open_agent(host_agent *agent) {
     GS_TRY(identify(agent));
+    GS_TRY(find_devices(agent));
     GS_TRY(open_signals(agent));
     GS_TRY(gs_rpc_context_create(&agent->context));
     gs_rpc_client_options options = {.endpoint = agent->options->coordinator,
                                      .incarnation = agent->incarnation};
     GS_TRY(gs_rpc_client_open(&agent->client, agent->context, &options));
     GS_TRY(gs_agent_outbox_create(&agent->outbox, agent->client, 0));
-    agent->slots = calloc((size_t)agent->options->slots, sizeof *agent->slots);
+    int num_slots = (int)agent->options->slots;
+    if (num_slots == 0) num_slots = gs_host_devices_slots(&agent->devices);
+    agent->slots = calloc((size_t)num_slots, sizeof *agent->slots);
     if (!agent->slots) return gs_error(GS_RESOURCE_EXHAUSTED, "slots: out of memory");
-    agent->num_slots = (int)agent->options->slots;
+    agent->num_slots = num_slots;
     for (int i = 0; i < agent->num_slots; i++) gs_slot_init(&agent->slots[i], i, agent->outbox);
     agent->retry_ns = FIRST_RETRY_NS;
     agent->heartbeat_ns = 100 * GS_NS_PER_MS;
@@ -389,6 +430,7 @@ static void close_agent(host_agent *agent) {
     gs_rpc_client_close(agent->client);
     gs_rpc_context_destroy(agent->context);
     free(agent->slots);
+    gs_host_devices_release(&agent->devices);
     if (agent->signal_fd >= 0) close(agent->signal_fd);
 }
 

@@ -241,8 +241,7 @@ static gs_status check_part(const char *path, const gs_json *manifest) {
 static gs_status take_tensors(gs_trainer_state *state, const gs_safetensors *file) {
     for (size_t i = 0; i < state->num_tensors; i++) {
         const gs_safetensor *found = gs_safetensors_find(file, state->tensors[i].name);
-        GS_TRY(gs_device_upload(state->device, gs_trainer_state_data(state, i), found->data,
-                                found->bytes));
+        GS_TRY(gs_trainer_state_write(state, i, found->data));
     }
     return gs_ok();
 }

@@ -15,6 +15,7 @@
 #include "core/digest.h"
 #include "core/status.h"
 #include "rpc/job_spec.h"
+#include "worker/state_snapshot.h"
 #include "worker/trainer_state.h"
 
 #define GS_CHECKPOINT_PART "part-0.safetensors"

@@ -41,7 +41,9 @@ typedef struct gs_fault {
     uint32_t generation;
     int rank;
     int64_t step;      // the one in flight
-    const char *kind;  // "peer_lost", "timeout", "mismatch", "data", "numerics", "divergence", "internal"
+    // "peer_lost", "timeout", "mismatch", "data", "numerics", "divergence", "internal"; of a GPU:
+    // "no_device_memory", "device_lost"
+    const char *kind;
     int suspects[GS_MAX_SUSPECTS];
     int num_suspects;
     gs_status status;

@@ -13,6 +13,7 @@ struct gs_embedding_rows {
     gs_status failed;  // of a callback
     int64_t samples;   // of this rank in the step, so far
     bool reduces;      // the open pass is the last of the step
+    const int32_t *tokens, *host_tokens;  // of the open pass, as the model and as the host reads them
     size_t param;
     gs_sparse_rows_result result;
 };
@@ -67,12 +68,17 @@ gs_status gs_embedding_rows_bytes(size_t *bytes, const gs_embedding_rows_options
     return gs_sparse_rows_bytes(bytes, &rows, options->shards.world_size);
 }
 
+// What the model points to, in host memory.
+static const int32_t *find_on_host(const gs_embedding_rows *rows, const int32_t *tokens) {
+    return rows->host_tokens + (tokens - rows->tokens);
+}
+
 // All tokens of the step are known with those of its last pass.
 static void touch_rows(void *ctx, size_t param, const int32_t *tokens, size_t num_rows) {
     (void)param;
     gs_embedding_rows *rows = ctx;
     if (rows->failed.code) return;
-    rows->failed = gs_sparse_rows_touch(rows->rows, tokens, GS_I32, num_rows);
+    rows->failed = gs_sparse_rows_touch(rows->rows, find_on_host(rows, tokens), GS_I32, num_rows);
     if (!rows->failed.code && rows->reduces)
         rows->failed = gs_sparse_rows_post_indices(rows->rows, rows->samples);
 }
@@ -82,7 +88,7 @@ static void add_rows(void *ctx, size_t param, const int32_t *tokens, const float
     (void)param;
     gs_embedding_rows *rows = ctx;
     if (rows->failed.code) return;
-    rows->failed = gs_sparse_rows_add(rows->rows, tokens, GS_I32, values, num_rows);
+    rows->failed = gs_sparse_rows_add(rows->rows, find_on_host(rows, tokens), GS_I32, values, num_rows);
 }
 
 gs_status gs_embedding_rows_create(gs_embedding_rows **out,
@@ -116,8 +122,7 @@ static gs_status add_to_dense_half(void *ctx, float *const *grads, gs_deadline d
     gs_embedding_rows *rows = ctx;
     if (rows->failed.code) return rows->failed;
     GS_TRY(gs_sparse_rows_finish(rows->rows, &rows->result, deadline));
-    gs_sparse_rows_add_to(rows->rows, grads[rows->param]);
-    return gs_ok();
+    return gs_sparse_rows_add_to(rows->rows, grads[rows->param]);
 }
 
 gs_status gs_embedding_rows_begin(gs_embedding_rows *rows, int64_t step) {
@@ -132,8 +137,10 @@ gs_status gs_embedding_rows_begin(gs_embedding_rows *rows, int64_t step) {
 }
 
 void gs_embedding_rows_open_pass(gs_embedding_rows *rows, gs_model_pass *pass,
-                                 const gs_reducer_pass *reducing) {
+                                 const gs_reducer_pass *reducing, const int32_t *host_tokens) {
     if (!rows) return;
+    rows->tokens = pass->batch->tokens;
+    rows->host_tokens = host_tokens;
     rows->samples += (int64_t)pass->batch->rows;
     rows->reduces = reducing->reduces;
     pass->sparse = &rows->sink;

@@ -41,8 +41,9 @@ void gs_embedding_rows_destroy(gs_embedding_rows *rows);
 
 GS_NODISCARD gs_status gs_embedding_rows_begin(gs_embedding_rows *rows, int64_t step);
 // Puts the sink into a pass. The sink lives as long as `rows`.
+//   host_tokens  the batch's, where the host reads them; borrowed until the pass ends
 void gs_embedding_rows_open_pass(gs_embedding_rows *rows, gs_model_pass *pass,
-                                 const gs_reducer_pass *reducing);
+                                 const gs_reducer_pass *reducing, const int32_t *host_tokens);
 // Instead of that, for a pass without samples.
 GS_NODISCARD gs_status gs_embedding_rows_empty_pass(gs_embedding_rows *rows,
                                                     const gs_reducer_pass *reducing);

@@ -35,7 +35,7 @@ gs_status gs_session_evaluate(gs_session *session, gs_evaluation *evaluation) {
     for (;;) {
         gs_batch batch;
         gs_control_set_phase(session->options.control, GS_PHASE_DATA);
-        gs_status status = gs_data_loader_next(session->evaluation, &batch,
+        gs_status status = gs_batch_stage_next(session->gpu.evaluation, &batch, session->evaluation,
                                                gs_deadline_in_seconds(GS_DATA_TIMEOUT_SECONDS));
         if (status.code == GS_OUT_OF_RANGE) break;
         if (status.code) return gs_status_prefix(status, "evaluation");

@@ -2,6 +2,10 @@
 
 #include <stddef.h>
 
+#include "gradsync/comm.h"
+
+_Static_assert((int)GS_EXIT_ABORT_HUNG == GS_COMM_EXIT_ABORT_HUNG, "the library ends the process so");
+
 gs_exit_reason gs_exit_reason_of(gs_status status) {
     switch (status.code) {
     case GS_OK:
@@ -35,4 +39,9 @@ gs_exit_reason gs_exit_reason_of(gs_status status) {
     default:
         return (gs_exit_reason){GS_EXIT_INTERNAL, "system", NULL};
     }
+}
+
+gs_exit_reason gs_exit_reason_of_lost_device(void) {
+    return (gs_exit_reason){GS_EXIT_TEMPORARY, "infrastructure",
+                            "the GPU is taken up again by a new process; see dmesg when it recurs"};
 }

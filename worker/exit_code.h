@@ -29,5 +29,7 @@ typedef struct gs_exit_reason {
 } gs_exit_reason;
 
 gs_exit_reason gs_exit_reason_of(gs_status status);
+// Whatever the error's code: the GPU answers nothing else in this process.
+gs_exit_reason gs_exit_reason_of_lost_device(void);
 
 #endif

@@ -93,6 +93,7 @@ static gs_status take_members(gs_launch *launch, const gs_json *document) {
         {&launch->checkpoints_dir, "checkpoints_dir"},
         {&launch->resume, "resume"},
         {&launch->log_level, "log_level"},
+        {&launch->device, "device"},
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         *texts[i].member = strdup(gs_json_string_or(document, texts[i].name, ""));
@@ -100,6 +101,7 @@ static gs_status take_members(gs_launch *launch, const gs_json *document) {
     }
     launch->slot = (int)gs_json_int_or(document, "slot", 0);
     launch->rank_hint = (int)gs_json_int_or(document, "rank_hint", 0);
+    launch->num_devices = (int)gs_json_int_or(document, "num_devices", 0);
     launch->threads = (int)gs_json_int_or(document, "threads", 1);
     GS_TRY(gs_json_read_u64(&launch->incarnation, document, "incarnation"));
     if (!gs_job_number(&launch->job_number, launch->job)) {
@@ -132,6 +134,7 @@ void gs_launch_release(gs_launch *launch) {
     free(launch->checkpoints_dir);
     free(launch->resume);
     free(launch->log_level);
+    free(launch->device);
     gs_launch_unmap(launch->page);
     *launch = (gs_launch){0};
 }

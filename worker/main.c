@@ -8,14 +8,19 @@
 #include "core/log.h"
 #include "rpc/config_file.h"
 #include "worker/agent.h"
+#include "worker/device_probe.h"
 #include "worker/exit_code.h"
 #include "worker/trainer_process.h"
 
 static const gs_config_field fields[] = {
     {"coordinator", GS_CONFIG_STRING, offsetof(gs_agent_options, coordinator),
      "tcp://127.0.0.1:8471", 0, 0, "tcp://HOST:PORT", "Where the coordinator listens."},
-    {"slots", GS_CONFIG_INT, offsetof(gs_agent_options, slots), "1", 1, 256, "N",
-     "How many trainers may run here at the same time."},
+    {"slots", GS_CONFIG_INT, offsetof(gs_agent_options, slots), "0", 0, 256, "N",
+     "How many trainers may run here at the same time; 0: one for each GPU, one without."},
+    {"devices", GS_CONFIG_STRING, offsetof(gs_agent_options, devices), "auto", 0, 0, "auto|none|0,2",
+     "GPUs that trainers get, in order of slots."},
+    {"devices_per_slot", GS_CONFIG_INT, offsetof(gs_agent_options, devices_per_slot), "1", 1, 64,
+     "N", "GPUs of one trainer."},
     {"data_root", GS_CONFIG_STRING, offsetof(gs_agent_options, data_root), ".", 0, 0, "DIR",
      "What data patterns of jobs are relative to."},
     {"checkpoints", GS_CONFIG_STRING, offsetof(gs_agent_options, checkpoints), "", 0, 0, "DIR",
@@ -34,7 +39,8 @@ static const gs_config_field fields[] = {
 static const gs_config_program program = {
     .name = "gradsync-worker",
     .synopsis = "[--coordinator tcp://HOST:8471] [--slots N] [--data-root DIR]",
-    .description = "Offers slots to a coordinator and runs one trainer process in each.",
+    .description = "Offers slots to a coordinator and runs one trainer process in each.\n"
+                   "gradsync-worker devices: prints the GPUs of this host, or why there are none.",
     .fields = fields,
     .num_fields = sizeof fields / sizeof fields[0],
     .read_file = gs_config_file_read,
@@ -61,7 +67,23 @@ static int run_agent(int argc, char **argv) {
     return exit_code;
 }
 
+static int print_devices(void) {
+    gs_json *found = gs_device_probe_here();
+    char *text;
+    size_t bytes;
+    gs_status status = gs_json_encode(&text, &bytes, found, false);
+    gs_json_release(found);
+    if (status.code) {
+        fprintf(stderr, "gradsync-worker: %s\n", status.message);
+        return GS_EXIT_SYSTEM;
+    }
+    bool printed = printf("%s\n", text) > 0 && fflush(stdout) == 0;
+    free(text);
+    return printed ? GS_EXIT_DONE : GS_EXIT_SYSTEM;
+}
+
 int main(int argc, char **argv) {
+    if (argc == 2 && strcmp(argv[1], "devices") == 0) return print_devices();
     if (argc == 3 && strcmp(argv[1], "--trainer") == 0) {
         return gs_trainer_process_run((int)strtol(argv[2], NULL, 10));
     }

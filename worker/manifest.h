@@ -10,6 +10,7 @@
 #include "core/status.h"
 #include "rpc/job_spec.h"
 #include "rpc/json.h"
+#include "worker/state_snapshot.h"
 #include "worker/trainer_state.h"
 
 #define GS_MANIFEST_BLOCK_BYTES (1024 * 1024)

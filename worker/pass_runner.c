@@ -10,7 +10,7 @@ static void enter_phase(const gs_pass_runner *runner, gs_trainer_phase phase) {
 static gs_status next_batch(gs_pass_runner *runner, gs_batch *batch) {
     int64_t begin_ns = gs_now_ns();
     enter_phase(runner, GS_PHASE_DATA);
-    GS_TRY(gs_data_loader_next(runner->loader, batch,
+    GS_TRY(gs_batch_stage_next(runner->gpu.train, batch, runner->loader,
                                gs_deadline_in_seconds(GS_DATA_TIMEOUT_SECONDS)));
     if (runner->facts)
         runner->facts->phases.data +=
@@ -18,23 +18,51 @@ static gs_status next_batch(gs_pass_runner *runner, gs_batch *batch) {
     return gs_ok();
 }
 
-static gs_status run_model(gs_pass_runner *runner, gs_model_pass *pass) {
-    gs_session *session = runner->session;
-    const gs_model *model = runner->view.model;
+// A pass's half that began at begin_ns has been computed, or given to a GPU, which keeps its own times.
+static void note_half(const gs_pass_runner *runner, gs_span_kind kind, int64_t begin_ns) {
     gs_step_facts *facts = runner->facts;
-    int64_t begin_ns = gs_now_ns();
-    enter_phase(runner, GS_PHASE_FORWARD);
-    if (facts) gs_reducer_note_forward(session->reducer);
-    GS_FAILPOINT("step.forward");
-    GS_TRY(model->ops->forward(model->state, pass));
-    if (facts) facts->phases.forward += gs_session_note_phase(session, GS_SPAN_FORWARD, begin_ns);
+    if (!facts) return;
+    if (runner->gpu.times) {
+        gs_device_times_mark(runner->gpu.times, kind);
+        return;
+    }
+    double seconds = gs_session_note_phase(runner->session, kind, begin_ns);
+    *(kind == GS_SPAN_FORWARD ? &facts->phases.forward : &facts->phases.backward) += seconds;
+}
 
-    begin_ns = gs_now_ns();
-    enter_phase(runner, GS_PHASE_BACKWARD);
+// Where a pass is, for its turns.
+typedef struct pass_turn {
+    const gs_pass_runner *runner;
+    int64_t begin_ns;  // of its half
+} pass_turn;
+
+static gs_status turn_pass(void *ctx, bool is_backward) {
+    pass_turn *at = ctx;
+    note_half(at->runner, is_backward ? GS_SPAN_BACKWARD : GS_SPAN_FORWARD, at->begin_ns);
+    if (is_backward) return gs_ok();
+    at->begin_ns = gs_now_ns();
+    enter_phase(at->runner, GS_PHASE_BACKWARD);
     GS_FAILPOINT("step.backward");
-    GS_TRY(model->ops->backward(model->state, pass));
-    if (facts) facts->phases.backward += gs_session_note_phase(session, GS_SPAN_BACKWARD, begin_ns);
     return gs_ok();
+}
+
+static gs_status run_model(gs_pass_runner *runner, gs_model_pass *pass,
+                           const gs_pass_marks *marks) {
+    const gs_session *session = runner->session;
+    pass_turn at = {.runner = runner, .begin_ns = gs_now_ns()};
+    enter_phase(runner, GS_PHASE_FORWARD);
+    if (runner->facts) {
+        gs_reducer_note_forward(session->reducer);
+        gs_device_times_mark(runner->gpu.times, GS_SPAN_UNSET);
+    }
+    GS_FAILPOINT("step.forward");
+    return gs_pass_graphs_run(runner->gpu.graphs,
+                              &(gs_pass_run){.pass = pass,
+                                             .model = runner->view.model,
+                                             .marks = marks,
+                                             .plan = &session->plan,
+                                             .turn = turn_pass,
+                                             .turn_ctx = &at});
 }
 
 static gs_status begin_pass(gs_pass_runner *runner, gs_reducer_pass *reducing, int64_t samples) {
@@ -56,29 +84,24 @@ static gs_status end_pass(gs_pass_runner *runner) {
 typedef struct mixed_pass {
     const gs_mixed_precision *mixed;
     gs_reducer_pass reducing;
-    void (*ready)(void *ctx, size_t param);
-    void *ready_ctx;
 } mixed_pass;
 
 static void finish_mixed_grad(void *ctx, size_t param) {
     const mixed_pass *at = ctx;
     gs_mixed_precision_finish_grad(at->mixed, at->reducing.grads, at->reducing.accumulate, param);
-    at->ready(at->ready_ctx, param);
 }
 
 // Puts the rounding to 16 bits between the model and its marks. `at` lives as long as the pass.
-static gs_status mix_pass(gs_model_pass *pass, mixed_pass *at) {
+static gs_status mix_pass(gs_model_pass *pass, gs_pass_marks *marks, mixed_pass *at) {
     if (!at->mixed) return gs_ok();
     pass->grads =
         gs_mixed_precision_pass_grads(at->mixed, at->reducing.grads, at->reducing.accumulate);
     if (!pass->grads)
         return gs_error(GS_INTERNAL, "pass %d of shard %d adds up without memory for it",
                         at->reducing.pass, at->reducing.shard);
-    at->ready = pass->ready;
-    at->ready_ctx = pass->ready_ctx;
     pass->accumulate = false;
-    pass->ready = finish_mixed_grad;
-    pass->ready_ctx = at;
+    marks->finish = finish_mixed_grad;
+    marks->finish_ctx = at;
     return gs_ok();
 }
 
@@ -86,7 +109,7 @@ static gs_model_pass make_pass(const gs_pass_runner *runner, const gs_batch *bat
                                const gs_reducer_pass *reducing) {
     const gs_session *session = runner->session;
     const gs_position *position = &session->options.state->position;
-    gs_model_pass pass = {
+    return (gs_model_pass){
         .batch = batch,
         .training = true,
         .step = position->step,
@@ -95,16 +118,26 @@ static gs_model_pass make_pass(const gs_pass_runner *runner, const gs_batch *bat
         .grads = reducing->grads,
         .accumulate = reducing->accumulate,
         .grad_factor = reducing->grad_factor * gs_grad_scaler_scale(&position->loss_scale),
-        .ready = gs_reducer_ready_callback,
-        .ready_ctx = session->reducer,
-        .sync = session->batch_sync ? gs_batch_sync_at(session->batch_sync, position->step) : NULL,
-        .skipped = gs_reducer_unused_callback,
-        .skipped_ctx = session->reducer};
-    if (!runner->replicas) return pass;
-    pass.ready = gs_replicas_ready_callback;
-    pass.skipped = gs_replicas_unused_callback;
-    pass.ready_ctx = pass.skipped_ctx = gs_replicas_callback_ctx(runner->replicas, runner->replica);
-    return pass;
+        .loss_sum = runner->gpu.loss_sum,
+        .sync = session->batch_sync ? gs_batch_sync_at(session->batch_sync, position->step) : NULL};
+}
+
+static gs_pass_marks make_marks(const gs_pass_runner *runner) {
+    if (runner->replicas)
+        return (gs_pass_marks){
+            .ready = gs_replicas_ready_callback,
+            .skipped = gs_replicas_unused_callback,
+            .ctx = gs_replicas_callback_ctx(runner->replicas, runner->replica)};
+    return (gs_pass_marks){.ready = gs_reducer_ready_callback,
+                           .skipped = gs_reducer_unused_callback,
+                           .ctx = runner->session->reducer};
+}
+
+static void add_loss(gs_pass_runner *runner, const gs_model_pass *pass) {
+    int num_losses = gs_session_losses_per_pass(runner->session);
+    runner->sums.loss += num_losses * pass->loss;
+    runner->sums.num_losses += num_losses;
+    runner->sums.samples += (int64_t)pass->batch->rows;
 }
 
 gs_status gs_pass_runner_run(gs_pass_runner *runner) {
@@ -120,15 +153,14 @@ gs_status gs_pass_runner_run(gs_pass_runner *runner) {
         return end_pass(runner);
     }
     gs_model_pass pass = make_pass(runner, &batch, &reducing);
-    gs_embedding_rows_open_pass(session->embedding_rows, &pass, &reducing);
+    gs_pass_marks marks = make_marks(runner);
+    gs_embedding_rows_open_pass(session->embedding_rows, &pass, &reducing,
+                                gs_batch_stage_host_tokens(runner->gpu.train, &batch));
     mixed_pass mixed = {.mixed = runner->view.mixed, .reducing = reducing};
-    GS_TRY(mix_pass(&pass, &mixed));
+    GS_TRY(mix_pass(&pass, &marks, &mixed));
     gs_buffers_pass(buffers, reducing.shard, reducing.pass == 0, &pass.buffers, &pass.next_buffers);
-    GS_TRY(run_model(runner, &pass));
+    GS_TRY(run_model(runner, &pass, &marks));
     gs_buffers_end_pass(buffers);
-    int num_losses = session->joins_shards ? gs_logical_shards_count(&session->shards) : 1;
-    runner->sums.loss += num_losses * pass.loss;
-    runner->sums.num_losses += num_losses;
-    runner->sums.samples += (int64_t)batch.rows;
+    add_loss(runner, &pass);
     return end_pass(runner);
 }

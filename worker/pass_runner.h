@@ -9,12 +9,13 @@
 #include "core/status.h"
 #include "gradsync/replicas.h"
 #include "worker/data/data_loader.h"
+#include "worker/pass_device.h"
 #include "worker/replica_set.h"
 #include "worker/session.h"
 
 // What passes of a step add up.
 typedef struct gs_step_sums {
-    double loss;
+    double loss;  // on a GPU they add up in gs_pass_device.loss_sum
     int64_t num_losses, samples;
 } gs_step_sums;
 
@@ -23,6 +24,7 @@ typedef struct gs_pass_runner {
     gs_session *session;
     gs_replica_view view;  // what it computes with
     gs_data_loader *loader;
+    gs_pass_device gpu;  // empty on CPUs; its parts are the session's
     gs_replicas *replicas;  // NULL: gradients go to the session's reducer
     int replica;
     // Where the rank is and how long it takes, which replica 0 alone shows; NULL on the others.

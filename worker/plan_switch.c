@@ -23,6 +23,7 @@ gs_status gs_session_switch_plan(gs_session *session, gs_step_facts *facts) {
     int64_t begin_ns = gs_now_ns();
     GS_FAILPOINT("plan.switch");
     session->switches_plan = false;
+    GS_TRY(gs_pass_graphs_clear(session->gpu.graphs));
     GS_TRY(gs_status_prefix(
         gs_reducer_set_plan(session->reducer, &next->plan, gs_session_collective_deadline(session)),
         "plan revision %d", next->revision));

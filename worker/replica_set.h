@@ -21,7 +21,7 @@ typedef struct gs_replica_view {
     const gs_model *model;
     void *const *values;
     gs_buffers *buffers;
-    const gs_mixed_precision *mixed;  // NULL: precision is fp32
+    const gs_mixed_precision *mixed;  // rounds gradients to 16 bits; NULL: they are left as they are
 } gs_replica_view;
 
 // The trainer's own state: replica 0, or all that there is.
@@ -30,7 +30,7 @@ static inline gs_replica_view gs_replica_view_of(const gs_trainer_state *state) 
                              .model = &state->model,
                              .values = state->values,
                              .buffers = state->buffers,
-                             .mixed = state->mixed};
+                             .mixed = state->rounds_grads ? state->mixed : NULL};
 }
 
 //   state        of replica 0; borrows until destroy

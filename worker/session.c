@@ -110,8 +110,12 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
         atomic_store(&options->control->next_plan_digest, 0);
         status = measure_arena(session, &arena_bytes);
     }
-    if (!status.code) status = gs_arena_create(&session->arena, arena_bytes);
+    gs_trainer_state *state = options->state;
+    if (!status.code)
+        status = gs_arena_create_on(&session->arena, arena_bytes, state->device);
     if (!status.code) status = open_data(session);
+    if (!status.code)
+        status = gs_pass_device_init(&session->gpu, state, session->train, session->evaluation);
     if (status.code) {
         gs_session_destroy(session);
         return status;
@@ -124,6 +128,7 @@ void gs_session_destroy(gs_session *session) {
     if (!session) return;
     atomic_store(&session->options.control->teardown_since_ns, gs_now_ns());
     gs_control_set_comm(session->options.control, NULL);
+    gs_pass_device_release(&session->gpu, session->options.state->device);
     gs_embedding_rows_destroy(session->embedding_rows);
     gs_replica_step_destroy(session->replica_step);
     gs_reducer_destroy(session->reducer);
@@ -140,7 +145,7 @@ void gs_session_destroy(gs_session *session) {
 }
 
 static gs_status create_comm(gs_session *session, gs_deadline deadline) {
-    static const char *const backends[] = {"auto", "self", "shm"};
+    static const char *const backends[] = {"auto", "self", "shm", "nccl"};
     const gs_session_options *options = &session->options;
     gs_comm_options comm = {.backend = backends[options->spec->reducer.backend],
                             .rank = options->rank,

@@ -1,5 +1,5 @@
 // What a session holds; for the files that are its parts alone: session.c, step_opening.c, step.c,
-// pass_runner.c, replica_step.c, plan_switch.c, evaluation.c. Compute thread.
+// pass_runner.c, pass_device.c, replica_step.c, plan_switch.c, evaluation.c. Compute thread.
 #ifndef WORKER_SESSION_STATE_H
 #define WORKER_SESSION_STATE_H
 
@@ -13,6 +13,7 @@
 #include "gradsync/reducer.h"
 #include "worker/data/data_loader.h"
 #include "worker/embedding_rows.h"
+#include "worker/pass_device.h"
 #include "worker/replica_step.h"
 #include "worker/session.h"
 
@@ -38,10 +39,12 @@ struct gs_session {
     gs_join *join;                      // NULL: every rank has data in every step
     gs_batch_sync *batch_sync;          // NULL: no statistics over ranks
     gs_replica_step *replica_step;      // NULL: one replica
+    gs_pass_device gpu;                 // empty on CPUs
     double connect_seconds;
 
     bool active;  // this rank has data for the step in flight
     bool complete;
+    uint64_t params_digest;    // of the step in flight
     gs_reduce_result reduced;  // of the step in flight; used while complete
 
     gs_plan_offer next_plan;  // waits until all ranks have it; digest 0: none
@@ -75,6 +78,11 @@ static inline void gs_session_prepare_timeline(const gs_session *session, int pl
 // How long a collective that is posted now may take.
 static inline gs_deadline gs_session_collective_deadline(const gs_session *session) {
     return gs_deadline_in_seconds(session->options.spec->reducer.timeout_seconds);
+}
+
+// Losses that one pass stands for.
+static inline int gs_session_losses_per_pass(const gs_session *session) {
+    return session->joins_shards ? gs_logical_shards_count(&session->shards) : 1;
 }
 
 // step_opening.c: before the communicator, behind it, at destroy; and first in a step.

@@ -43,32 +43,38 @@ static _Noreturn void become_trainer(int launch_fd, const int output_fds[2], pid
     _exit(127);
 }
 
-// RANK names the process to failpoints; matrix products get their threads from the device, not from BLAS.
-static char **make_environment(int rank_hint, char rank[24]) {
-    static const char *const replaced[] = {"RANK=", "OPENBLAS_NUM_THREADS="};
+// RANK names the process to failpoints; matrix products get their threads from the device, not from BLAS;
+// the GPUs of other slots are not there for this trainer.
+static char **make_environment(int rank_hint, char rank[24], char *visible_devices) {
+    static const char *const replaced[] = {"RANK=", "OPENBLAS_NUM_THREADS=", "CUDA_VISIBLE_DEVICES="};
     size_t count = 0, kept = 0;
     while (environ[count]) count++;
-    char **out = calloc(count + 3, sizeof *out);
+    char **out = calloc(count + 4, sizeof *out);
     if (!out) return NULL;
     for (size_t i = 0; i < count; i++) {
         bool is_replaced = false;
-        for (size_t r = 0; r < 2; r++) {
+        for (size_t r = 0; r < sizeof replaced / sizeof replaced[0]; r++) {
             is_replaced |= strncmp(environ[i], replaced[r], strlen(replaced[r])) == 0;
         }
         if (!is_replaced) out[kept++] = environ[i];
     }
     snprintf(rank, 24, "RANK=%d", rank_hint);
     out[kept++] = rank;
+    out[kept++] = visible_devices;
     out[kept] = (char *)(uintptr_t)"OPENBLAS_NUM_THREADS=1";
     return out;
 }
 
-static gs_status spawn(gs_slot *slot, int launch_fd, int rank_hint, const int output_fds[2]) {
-    char rank[24], fd_text[16];
+static gs_status spawn(gs_slot *slot, int launch_fd, const gs_json *document,
+                       const int output_fds[2]) {
+    char rank[24], fd_text[16], visible_devices[4096];
+    int rank_hint = (int)gs_json_int_or(document, "rank_hint", 0);
+    snprintf(visible_devices, sizeof visible_devices, "CUDA_VISIBLE_DEVICES=%s",
+             gs_json_string_or(document, "visible_devices", ""));
     snprintf(fd_text, sizeof fd_text, "%d", launch_fd);
     char *argv[] = {(char *)(uintptr_t)"gradsync-worker", (char *)(uintptr_t)"--trainer", fd_text,
                     NULL};
-    char **environment = make_environment(rank_hint, rank);
+    char **environment = make_environment(rank_hint, rank, visible_devices);
     if (!environment) return gs_error(GS_RESOURCE_EXHAUSTED, "slot %d: out of memory", slot->index);
     pid_t agent = getpid(), pid = fork();
     if (pid == 0) become_trainer(launch_fd, output_fds, agent, argv, environment);
@@ -119,7 +125,7 @@ gs_status gs_slot_start(gs_slot *slot, const gs_json *document) {
     if (!status.code) status = gs_launch_write(&launch_fd, &slot->page, document);
     if (!status.code) status = open_outputs(slot, write_fds);
     if (!status.code) {
-        status = spawn(slot, launch_fd, (int)gs_json_int_or(document, "rank_hint", 0), write_fds);
+        status = spawn(slot, launch_fd, document, write_fds);
     }
     if (launch_fd >= 0) close(launch_fd);
     for (int i = 0; i < 2; i++) {

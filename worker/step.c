@@ -10,12 +10,19 @@
 // The parameters' digest travels with every step, one of this many parts at a time.
 #define DIGEST_PARTS 64
 
+// On a CPU, where work is done when it has been called. A GPU's host runs ahead of it, up to the one wait
+// of a step (reduce).
+static bool computes_here(const gs_session *session) {
+    return gs_device_is_host(session->options.state->device);
+}
+
 static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
     if (!session->active) return gs_ok();
     if (session->replica_step) return gs_replica_step_run(session->replica_step, sums, facts);
     gs_pass_runner runner = {.session = session,
                              .view = gs_replica_view_of(session->options.state),
                              .loader = session->train,
+                             .gpu = session->gpu,
                              .facts = facts};
     int num_passes = gs_logical_shards_count(&session->reducing) * session->passes_per_shard;
     for (int i = 0; i < num_passes; i++) GS_TRY(gs_pass_runner_run(&runner));
@@ -24,24 +31,31 @@ static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_fac
 }
 
 // A part of the parameters in every step, all of them every check_replicas_every_steps.
-static uint64_t digest_params(const gs_session *session) {
+static void begin_digest(gs_session *session) {
     int64_t every = session->options.spec->reducer.check_replicas_every_steps;
-    const gs_trainer_state *state = session->options.state;
+    gs_trainer_state *state = session->options.state;
     int64_t step = state->position.step;
-    if (every == 0) return 0;
-    if (step % every == 0) return gs_digest_fold(gs_trainer_state_params_digest(state, 0, 1));
-    return gs_digest_fold(
-        gs_trainer_state_params_digest(state, (int)(step % DIGEST_PARTS), DIGEST_PARTS));
+    session->params_digest = 0;
+    if (every == 0) return;
+    if (step % every == 0) gs_trainer_state_begin_params_digest(state, 0, 1);
+    else gs_trainer_state_begin_params_digest(state, (int)(step % DIGEST_PARTS), DIGEST_PARTS);
+}
+
+static void end_digest(gs_session *session) {
+    gs_trainer_state *state = session->options.state;
+    if (session->options.spec->reducer.check_replicas_every_steps == 0) return;
+    session->params_digest = gs_digest_fold(gs_trainer_state_end_params_digest(state));
 }
 
 static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_step_votes *votes,
                         gs_step_facts *facts) {
     gs_control_set_phase(session->options.control, GS_PHASE_COMMIT);
+    if (computes_here(session)) end_digest(session);
     gs_commit_vote vote = {.step = facts->step,
                            .generation = session->options.generation,
                            .plan_digest = session->plan_digest,
                            .next_plan_digest = gs_session_waiting_plan(session),
-                           .params_digest = digest_params(session),
+                           .params_digest = session->params_digest,
                            .nonfinite = session->reduced.nonfinite,
                            .wants_drain = votes->drain,
                            .wants_checkpoint = votes->checkpoint,
@@ -69,20 +83,56 @@ static double unscaled_norm(const gs_session *session) {
     return session->reduced.grad_norm / (double)gs_grad_scaler_scale(loss_scale);
 }
 
-static gs_status reduce(gs_session *session, gs_step_facts *facts) {
-    gs_buffers *buffers = session->options.state->buffers;
-    int64_t begin_ns = gs_now_ns();
-    gs_control_set_phase(session->options.control, GS_PHASE_REDUCE);
-    // What stuck to the stream (a target out of range) ends the step here, before anybody commits.
-    GS_TRY(gs_stream_wait(gs_device_stream(session->options.state->device),
-                          gs_session_collective_deadline(session)));
+static gs_status await_passes(gs_session *session) {
+    return gs_stream_wait(gs_device_stream(session->options.state->device),
+                          gs_session_collective_deadline(session));
+}
+
+static gs_status reduce_buckets(gs_session *session) {
     GS_TRY(
         gs_embedding_rows_post(session->embedding_rows, gs_session_collective_deadline(session)));
     GS_TRY(gs_reducer_finish(session->reducer, &session->reduced,
                              gs_session_collective_deadline(session)));
-    GS_TRY(gs_buffers_share(buffers, session->comm, gs_session_collective_deadline(session)));
-    session->complete = gs_reducer_complete(session->reducer);
+    return gs_buffers_share(session->options.state->buffers, session->comm,
+                            gs_session_collective_deadline(session));
+}
+
+// A GPU has all of the step by now. While it works the host digests, then it waits: for the buckets and for
+// what stuck to the stream. Times are the device's; the update's are those of the step before.
+static gs_status finish_on_gpu(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
+    const gs_pass_device *gpu = &session->gpu;
+    gs_device_phases phases;
+    end_digest(session);
+    GS_TRY(reduce_buckets(session));
+    gs_device_times_mark_end(gpu->times);
+    GS_TRY(await_passes(session));
+    GS_TRY(gs_device_times_read(gpu->times, &phases, session->options.control->timeline));
+    sums->loss = gs_session_losses_per_pass(session) * *gpu->loss_sum;
+    const gs_reduce_stats *stats = gs_reducer_stats(session->reducer);
+    int64_t now_ns = gs_now_ns();
+    gs_timeline_add_span(session->options.control->timeline,
+                         &(gs_span){GS_SPAN_REDUCTION, now_ns - stats->exposed_ns, now_ns});
+    facts->phases.forward = phases.forward;
+    facts->phases.backward = phases.backward;
+    facts->phases.optimizer = phases.optimizer;
+    facts->phases.comm_exposed += (double)stats->exposed_ns / (double)GS_NS_PER_SEC;
+    return gs_ok();
+}
+
+static gs_status finish_here(gs_session *session, gs_step_facts *facts) {
+    int64_t begin_ns = gs_now_ns();
+    // What stuck to the stream (a target out of range) ends the step here, before anybody commits.
+    GS_TRY(await_passes(session));
+    GS_TRY(reduce_buckets(session));
     facts->phases.comm_exposed += gs_session_note_phase(session, GS_SPAN_REDUCTION, begin_ns);
+    return gs_ok();
+}
+
+static gs_status reduce(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
+    gs_control_set_phase(session->options.control, GS_PHASE_REDUCE);
+    GS_TRY(computes_here(session) ? finish_here(session, facts)
+                                  : finish_on_gpu(session, sums, facts));
+    session->complete = gs_reducer_complete(session->reducer);
     facts->loss_scale = session->options.state->position.loss_scale.scale;
     facts->grad_norm = unscaled_norm(session);
     facts->nonfinite_ranks = session->reduced.nonfinite;
@@ -109,8 +159,10 @@ gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
     facts->opening_seconds = gs_session_note_phase(session, GS_SPAN_OPENING, open_ns);
     facts->phases.comm_exposed += facts->opening_seconds;
     GS_TRY(gs_embedding_rows_begin(session->embedding_rows, facts->step));
+    begin_digest(session);
+    if (session->gpu.loss_sum) *session->gpu.loss_sum = 0;  // the last wait was behind all that adds to it
     GS_TRY(run_passes(session, &sums, facts));
-    GS_TRY(reduce(session, facts));
+    GS_TRY(reduce(session, &sums, facts));
     GS_FAILPOINT("step.reduced");
     int64_t begin_ns = gs_now_ns();
     GS_TRY(commit(session, &sums, votes, facts));
@@ -140,10 +192,16 @@ static gs_status update_params(gs_session *session, gs_step_facts *facts) {
     const gs_reduce_result *reduced = &session->reduced;
     float factor = gs_grad_clip_factor(unscaled_norm(session), spec->optimizer.grad_clip_norm) *
                    gs_grad_scaler_inverse(&state->position.loss_scale);
+    gs_device_times_mark(session->gpu.times, GS_SPAN_UNSET);
     gs_buffers_adopt(state->buffers);
-    GS_TRY(gs_optimizer_step(state->optimizer, state->params, gs_reducer_grads(session->reducer),
-                             reduced->used, (float)facts->lr, factor));
-    gs_trainer_state_refresh(state);
+    float *const *grads = gs_reducer_grads(session->reducer);
+    GS_TRY(state->mixed ? gs_mixed_precision_step(state->mixed, state->optimizer, grads,
+                                                  reduced->used, (float)facts->lr, factor)
+                        : gs_optimizer_step(state->optimizer, state->params, grads, reduced->used,
+                                            (float)facts->lr, factor));
+    gs_device_times_mark(session->gpu.times, GS_SPAN_OPTIMIZER);
+    // On a GPU the next step's work follows; what fails here comes out of its wait, or a checkpoint's.
+    if (!computes_here(session)) return gs_ok();
     return gs_stream_wait(gs_device_stream(state->device),
                           gs_deadline_in_seconds(spec->reducer.timeout_seconds));
 }
@@ -165,7 +223,8 @@ gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
     gs_grad_scaler_update(&position->loss_scale, &state->loss_scaling, session->reduced.nonfinite);
     position->step++;
     position->consumed += session->options.spec->data.global_batch;
-    facts->phases.optimizer = gs_session_note_phase(session, GS_SPAN_OPTIMIZER, begin_ns);
+    if (computes_here(session))
+        facts->phases.optimizer = gs_session_note_phase(session, GS_SPAN_OPTIMIZER, begin_ns);
     GS_FAILPOINT("step.applied");
     return gs_ok();
 }

@@ -143,19 +143,29 @@ void gs_timeline_begin(gs_timeline *timeline, int64_t step) {
     current->unused_bytes = 0;
 }
 
-void gs_timeline_add(gs_timeline *timeline, gs_span_kind kind, int64_t begin_ns) {
-    if (!timeline || !timeline->open) return;
-    gs_timeline_step *current = timeline->current;
+static void add_span(gs_timeline_step *current, const gs_span *span) {
     gs_span *last = current->num_spans ? &current->spans[current->num_spans - 1] : NULL;
-    int64_t now_ns = gs_now_ns();
-    bool joins = last && last->kind == kind && begin_ns - last->end_ns < JOIN_NS;
+    bool joins = last && last->kind == span->kind && span->begin_ns - last->end_ns < JOIN_NS;
     if (joins && !current->num_spans_dropped) {
-        last->end_ns = now_ns;
+        last->end_ns = span->end_ns;
     } else if (current->num_spans < GS_TIMELINE_SPANS) {
-        current->spans[current->num_spans++] = (gs_span){kind, begin_ns, now_ns};
+        current->spans[current->num_spans++] = *span;
     } else {
         current->num_spans_dropped++;
     }
+}
+
+void gs_timeline_add(gs_timeline *timeline, gs_span_kind kind, int64_t begin_ns) {
+    if (!timeline || !timeline->open) return;
+    add_span(timeline->current, &(gs_span){kind, begin_ns, gs_now_ns()});
+}
+
+void gs_timeline_add_span(gs_timeline *timeline, const gs_span *span) {
+    if (!timeline || !timeline->open) return;
+    gs_span inside = *span;
+    if (inside.begin_ns < timeline->current->begin_ns)
+        inside.begin_ns = timeline->current->begin_ns;
+    if (inside.end_ns > inside.begin_ns) add_span(timeline->current, &inside);
 }
 
 void gs_timeline_reduced(gs_timeline *timeline, const gs_reduce_stats *stats) {

@@ -74,6 +74,8 @@ void gs_timeline_begin(gs_timeline *timeline, int64_t step);
 // A phase of the open step that began at begin_ns and ends now. The same kind without a gap after it
 // makes one span.
 void gs_timeline_add(gs_timeline *timeline, gs_span_kind kind, int64_t begin_ns);
+// One that is known afterwards; what of it lies before the open step is left out.
+void gs_timeline_add_span(gs_timeline *timeline, const gs_span *span);
 // How the open step was reduced; copied.
 void gs_timeline_reduced(gs_timeline *timeline, const gs_reduce_stats *stats);
 // Files the open step. Without this it is dropped at the next begin.

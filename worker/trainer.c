@@ -21,6 +21,7 @@
 #define MOST_SKIPPED_WHILE_SCALING 1000
 // A save at the end is waited for this long.
 #define FINAL_SAVE_SECONDS 600.0
+#define LAST_UPDATE_SECONDS 60.0
 
 struct gs_trainer {
     gs_trainer_options options;
@@ -97,6 +98,30 @@ static gs_status check_data(gs_trainer *trainer) {
     return gs_ok();
 }
 
+static void *find_imported(const gs_state_snapshot *into, size_t tensor) {
+    return into->memory + into->offsets[tensor];
+}
+
+// Into a copy in host memory, where the file's types and orders are turned into ours.
+static gs_status import_file(gs_trainer_state *state, const char *path) {
+    gs_state_snapshot into = {0};
+    size_t first_buffer = state->num_tensors - state->num_buffers;
+    void **tensors = calloc(state->num_params + state->num_buffers + 1, sizeof *tensors);
+    gs_status status = tensors ? gs_state_snapshot_init(&into, state)
+                               : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    if (!status.code) status = gs_state_snapshot_take(&into, state);
+    if (!status.code) {
+        for (size_t i = 0; i < state->num_params; i++) tensors[i] = find_imported(&into, i);
+        for (size_t i = 0; i < state->num_buffers; i++)
+            tensors[state->num_params + i] = find_imported(&into, first_buffer + i);
+        status = gs_model_import(&state->model, tensors, tensors + state->num_params, path);
+    }
+    if (!status.code) status = gs_state_snapshot_restore(&into, state);
+    gs_state_snapshot_release(&into);
+    free(tensors);
+    return status;
+}
+
 static gs_status import_model(gs_trainer *trainer) {
     const char *name = trainer->options.spec->model.init_from;
     char path[64];
@@ -107,11 +132,26 @@ static gs_status import_model(gs_trainer *trainer) {
     if (status.code) return gs_status_prefix(status, "model.init_from");
     // Opened by its descriptor, so that it is the file that was found below the root.
     snprintf(path, sizeof path, "/proc/self/fd/%d", file_fd);
-    status = gs_model_import(&trainer->state.model, trainer->state.params,
-                             gs_buffers_committed(trainer->state.buffers), path);
+    status = import_file(&trainer->state, path);
     close(file_fd);
-    gs_trainer_state_refresh(&trainer->state);
     return gs_status_prefix(status, "model.init_from: %s", name);
+}
+
+// A GPU that is not there is no passing trouble: the job, or the worker, is set up otherwise.
+static gs_status open_device(gs_trainer *trainer, const gs_device_options *options) {
+    const char *name = trainer->options.device ? trainer->options.device : "cpu";
+    const char *place = trainer->options.place ? trainer->options.place : "here";
+    bool on_gpu = strcmp(name, "cpu") != 0;
+    long long num_replicas = (long long)trainer->options.spec->world.replicas_per_process;
+    if (on_gpu && num_replicas > 1)
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "world.replicas_per_process %lld: a process on a GPU has one replica",
+                        num_replicas);
+    gs_status status = gs_device_open(&trainer->device, name, options);
+    bool is_missing = status.code == GS_UNAVAILABLE || status.code == GS_UNIMPLEMENTED;
+    if (on_gpu && is_missing)
+        return gs_error(GS_FAILED_PRECONDITION, "world.device cuda: %s: %s", place, status.message);
+    return status;
 }
 
 static gs_status boot(gs_trainer *trainer) {
@@ -121,8 +161,10 @@ static gs_status boot(gs_trainer *trainer) {
     }
     int num_replicas = (int)options->spec->world.replicas_per_process;
     int num_threads = options->num_threads / num_replicas;
-    gs_device_options device = {.num_threads = num_threads > 0 ? num_threads : 1};
-    GS_TRY(gs_device_open(&trainer->device, "cpu", &device));
+    gs_device_options device = {.num_threads = num_threads > 0 ? num_threads : 1,
+                                .tf32 = options->spec->model.precision == GS_PRECISION_TF32,
+                                .same_bits = options->spec->exact};
+    GS_TRY(open_device(trainer, &device));
     gs_device_arithmetic(trainer->device, trainer->arithmetic, sizeof trainer->arithmetic);
     GS_TRY(gs_trainer_state_init(&trainer->state, options->spec, trainer->device));
     if (options->resume && *options->resume) {
@@ -327,6 +369,9 @@ static gs_status run_step(gs_trainer *trainer) {
                     gs_log_quote(text, sizeof text, status.message));
         return evaluate_when_due(trainer);
     }
+    // It may be that of the update before, which a GPU was still at.
+    bool on_gpu = !gs_device_is_host(trainer->device);
+    if (on_gpu && status.code == GS_INTERNAL) trainer->state_is_broken = true;
     if (status.code) return status;
     GS_TRY(apply_step(trainer, &facts));
     log_switch(trainer, &facts);
@@ -354,6 +399,14 @@ static gs_status run_steps(gs_trainer *trainer) {
         GS_TRY(run_step(trainer));
     }
     return gs_ok();
+}
+
+// The last update is done, too.
+static gs_status await_device(gs_trainer *trainer) {
+    gs_status status = gs_stream_wait(gs_device_stream(trainer->device),
+                                      gs_deadline_in_seconds(LAST_UPDATE_SECONDS));
+    if (status.code) trainer->state_is_broken = true;
+    return status;
 }
 
 static void make_sample(gs_trainer *trainer, gs_trainer_outcome *outcome) {
@@ -401,6 +454,7 @@ static void finish_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
 void gs_trainer_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
     *outcome = (gs_trainer_outcome){0};
     gs_status status = run_steps(trainer);
+    if (!status.code) status = await_device(trainer);
     if (status.code) {
         gs_trainer_give_up(trainer, status, outcome);
         return;
@@ -416,6 +470,9 @@ static void report_fault(gs_trainer *trainer, gs_status why) {
     fault.generation = gs_session_generation(trainer->session);
     fault.rank = gs_session_rank(trainer->session);
     fault.step = trainer->state.position.step;
+    bool on_gpu = !gs_device_is_host(trainer->device);
+    if (on_gpu && why.code == GS_RESOURCE_EXHAUSTED) fault.kind = "no_device_memory";
+    if (gs_device_is_lost(trainer->device)) fault.kind = "device_lost";
     if (trainer->diverged) fault.kind = "divergence";
     if (skips_for_ever(&trainer->state.position)) fault.kind = "numerics";
     control->ops->fault(control->ctx, &fault);
@@ -472,14 +529,18 @@ static void settle(gs_trainer *trainer) {
 
 void gs_trainer_give_up(gs_trainer *trainer, gs_status why, gs_trainer_outcome *outcome) {
     *outcome = (gs_trainer_outcome){.status = why, .reason = gs_exit_reason_of(why)};
+    // Its memory cannot be read, but a new process may well find it sound again.
+    bool lost = gs_device_is_lost(trainer->device);
+    if (lost) outcome->reason = gs_exit_reason_of_lost_device();
     bool user = strcmp(outcome->reason.error_class, "user") == 0;
     if (trainer->session) {
         gs_session_abort(trainer->session, why.message);
         report_fault(trainer, why);
         // A rank that is at fault itself leaves; the others settle without it.
-        if (!user) settle(trainer);
+        if (!user && !lost) settle(trainer);
     }
-    outcome->end = user || why.code == GS_INTERNAL ? GS_TRAINER_FAILED : GS_TRAINER_ABORTED;
+    bool is_bug = why.code == GS_INTERNAL && !lost;
+    outcome->end = user || is_bug ? GS_TRAINER_FAILED : GS_TRAINER_ABORTED;
     if (outcome->end == GS_TRAINER_ABORTED) outcome->reason.exit_code = GS_EXIT_TEMPORARY;
-    outcome->state_digest = gs_trainer_state_digest(&trainer->state);
+    if (!lost) outcome->state_digest = gs_trainer_state_digest(&trainer->state);
 }

@@ -27,6 +27,8 @@ typedef struct gs_trainer_options {  // everything borrowed until destroy
     const char *checkpoints_dir;  // of the job
     const char *resume;           // a checkpoint directory; NULL or "": start from the beginning
     int num_threads;
+    const char *device;  // "cpu", "cuda:0"; NULL: "cpu"
+    const char *place;   // who that is, for the error of a device that is not there: "rank 0 on worker a"
 } gs_trainer_options;
 
 // Validates everything that can be known without the others: model, data, checkpoint.

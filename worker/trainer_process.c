@@ -79,7 +79,13 @@ static void set_checkpoint_aside(trainer_process *process) {
 
 static gs_status boot(trainer_process *process) {
     const gs_launch *launch = &process->launch;
+    char place[128];
+    snprintf(place, sizeof place, "rank %d on worker %.80s", launch->rank_hint, launch->worker);
+    // The agent shows a trainer the GPUs that are its own, and no others.
+    bool on_gpu = strcmp(launch->device, "cuda") == 0;
     gs_trainer_options options = {.spec = &launch->spec,
+                                  .device = on_gpu ? "cuda:0" : "cpu",
+                                  .place = place,
                                   .control = &process->control,
                                   .job = launch->job,
                                   .data_root = launch->data_root,

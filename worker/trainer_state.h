@@ -20,6 +20,7 @@
 #include "gradsync/optimizer.h"
 #include "kernels/device.h"
 #include "rpc/job_spec.h"
+#include "worker/device_copy.h"
 
 #define GS_STATE_NAME_LEN (GS_PARAM_NAME_LEN + 32)
 
@@ -49,11 +50,13 @@ typedef struct gs_trainer_state {
     gs_param_spec *param_specs;  // num_params of them; their dtype is the precision's
     const gs_param_spec *buffer_specs;
     // fp32 views into one block, in the model's order; the optimizer step changes them. With a
-    // precision of 16 bits they are the masters.
+    // precision of 16 bits they are the masters; NULL when those are split (gradsync/mixed_precision.h).
     void **params;
     gs_mixed_precision *mixed;  // NULL: precision is fp32
-    void *const
-        *values;  // what passes read: params, or in fp32 what 16 bits hold of them (refresh)
+    // What passes read, of the model's dtype: params, or what 16 bits hold of them (refresh), as such or
+    // in fp32.
+    void *const *values;
+    bool rounds_grads;  // a pass's gradients are to be rounded to 16 bits: the model's kernels are fp32
     gs_grad_scaler_options loss_scaling;
     gs_buffers *buffers;
     gs_optimizer *optimizer;
@@ -61,8 +64,13 @@ typedef struct gs_trainer_state {
     gs_state_tensor *tensors;
     size_t num_tensors;
 
-    void *memory;  // of the parameters
+    void *memory;  // of the parameters, or of the halves of their masters
     size_t memory_bytes;
+    size_t params_bytes;   // of all params as fp32, each on a boundary of 64 bytes
+    bool owns_memory;
+    gs_device_copy *copy;  // owned; what follows belongs to the transfer that it makes
+    gs_copy_run *runs;     // num_tensors of them: where each tensor lies
+    gs_copy_run digested;  // begin_params_digest
 } gs_trainer_state;
 
 // Builds the model of `spec`, draws its first values from the seed, makes the optimizer.
@@ -74,37 +82,26 @@ void gs_trainer_state_release(gs_trainer_state *state);
 // themselves.
 void gs_trainer_state_refresh(gs_trainer_state *state);
 
-// Where tensor `index` lies now, in device memory.
+// Where tensor `index` lies; NULL when the host cannot reach it there.
 void *gs_trainer_state_data(const gs_trainer_state *state, size_t index);
+// One tensor to or from host memory, as a checkpoint has it: parameters as their fp32 masters. Behind all
+// that the device was given; done when they return. After the last write: refresh.
+GS_NODISCARD gs_status gs_trainer_state_read(const gs_trainer_state *state, size_t index, void *host);
+GS_NODISCARD gs_status gs_trainer_state_write(gs_trainer_state *state, size_t index,
+                                              const void *host);
 size_t gs_trainer_state_bytes(const gs_trainer_state *state);           // of all tensors
 size_t gs_trainer_state_total_elements(const gs_trainer_state *state);  // of the parameters
 
 // The digest that ranks, checkpoints and tests compare: the bytes of every tensor in order, the
-// position.
+// position. {0}: the device could not be read.
 gs_digest gs_trainer_state_digest(const gs_trainer_state *state);
-// Of the parameters alone; `part` of `num_parts` equal pieces of their memory (0 of 1: all).
-gs_digest gs_trainer_state_params_digest(const gs_trainer_state *state, int part, int num_parts);
+// Of the parameters alone, as they lie in memory: `part` of `num_parts` equal pieces of it (0 of 1: all).
+// Ranks of one kind of device compare it. Begin starts to bring the piece to the host, beside what the
+// compute stream is given from then on; the parameters change after end alone. {0} as above.
+void gs_trainer_state_begin_params_digest(gs_trainer_state *state, int part, int num_parts);
+gs_digest gs_trainer_state_end_params_digest(gs_trainer_state *state);
 
-// A copy of the state in host memory. Its digests are those of the state it was taken from, so that
-// a thread that writes it may compute them.
-typedef struct gs_state_snapshot {
-    const gs_state_tensor *tensors;  // borrowed from the state
-    size_t num_tensors, num_params;
-    uint8_t *memory;  // owned; tensors one after the other, each on 64 bytes
-    size_t *offsets;  // owned; num_tensors of them
-    size_t bytes, params_bytes;
-    gs_position position;
-} gs_state_snapshot;
-
-// Memory for snapshots of `state`; take copies, restore copies back.
-GS_NODISCARD gs_status gs_state_snapshot_init(gs_state_snapshot *snapshot,
-                                              const gs_trainer_state *state);
-void gs_state_snapshot_release(gs_state_snapshot *snapshot);
-GS_NODISCARD gs_status gs_state_snapshot_take(gs_state_snapshot *snapshot,
-                                              const gs_trainer_state *state);
-GS_NODISCARD gs_status gs_state_snapshot_restore(const gs_state_snapshot *snapshot,
-                                                 gs_trainer_state *state);
-gs_digest gs_state_snapshot_digest(const gs_state_snapshot *snapshot);
-gs_digest gs_state_snapshot_params_digest(const gs_state_snapshot *snapshot);
+// Into a digest, as every digest of a state has it.
+void gs_position_digest(gs_digest_stream *stream, const gs_position *position);
 
 #endif

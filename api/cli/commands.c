@@ -285,6 +285,7 @@ static int list_workers(gs_cli *cli) {
         {"STATE", "state", NULL},
         {"SLOTS", "slots", NULL},
         {"BUSY", "slots_busy", NULL},
+        {"GPUS", "slots_with_gpu", NULL},
         {"CORES", "cores", NULL},
         {"HEARTBEAT", "heartbeat_age_seconds", gs_cli_write_seconds}};
     static const gs_cli_column ranks[] = {{"RANK", "rank", NULL},

@@ -1,4 +1,7 @@
 // The communicator of one rank: every collective is done when it is posted. The template to copy.
+//
+// With a GPU a collective of device memory runs on a stream of its own behind the compute stream's
+// point, and is done when its event says so; one of host memory is done by the host's own kernels.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,15 +12,34 @@
 #include "gradsync/comm_backend.h"
 
 #define KEPT_TIMES 1024
+#define SPIN_POLLS 200
+#define SHORTEST_SLEEP_NS (20 * INT64_C(1000))
+#define LONGEST_SLEEP_NS (160 * INT64_C(1000))
 
 typedef struct self_comm {
     gs_device *device;
     _Atomic uint64_t finished;
     gs_work_times times[KEPT_TIMES];  // of the owner's thread
+    // With a GPU, the owner's:
+    gs_device *host;     // its kernels serve host memory
+    gs_stream *stream;   // NULL: the device is the host
+    uint64_t posted;
+    gs_event *done[KEPT_TIMES];   // made once for each place of the ring
+    bool waits[KEPT_TIMES];       // for its event; else it was done when it was posted
     pthread_mutex_t abort_lock;
     atomic_bool aborted;
     char abort_reason[252];
 } self_comm;
+
+static void destroy_self(void *backend) {
+    self_comm *self = backend;
+    if (!self) return;
+    gs_stream_destroy(self->stream);
+    for (size_t i = 0; i < KEPT_TIMES; i++) gs_event_destroy(self->done[i]);
+    if (self->host) gs_device_close(self->host);
+    pthread_mutex_destroy(&self->abort_lock);
+    free(self);
+}
 
 static gs_status create_self(void **out, const gs_comm_options *options, char *reason,
                              size_t reason_bytes, gs_deadline deadline) {
@@ -32,15 +54,18 @@ static gs_status create_self(void **out, const gs_comm_options *options, char *r
     self->device = options->device;
     pthread_mutex_init(&self->abort_lock, NULL);
     snprintf(reason, reason_bytes, "there is one rank");
+    gs_status status = gs_ok();
+    if (!gs_device_is_host(self->device)) {
+        status = gs_stream_create(&self->stream, self->device, GS_STREAM_HIGH);
+        if (!status.code)
+            status = gs_device_open(&self->host, "cpu", &(gs_device_options){.num_threads = 1});
+    }
+    if (status.code) {
+        destroy_self(self);
+        return status;
+    }
     *out = self;
     return gs_ok();
-}
-
-static void destroy_self(void *backend) {
-    self_comm *self = backend;
-    if (!self) return;
-    pthread_mutex_destroy(&self->abort_lock);
-    free(self);
 }
 
 static void abort_self(void *backend, const char *reason) {
@@ -60,7 +85,7 @@ static gs_status check_abort(self_comm *self) {
     return status;
 }
 
-static void reduce_parts(self_comm *self, const gs_collective *collective) {
+static void reduce_parts(gs_device *device, gs_stream *stream, const gs_collective *collective) {
     const gs_reduce_tree *tree = collective->tree;
     const void *inputs[GS_REDUCE_MAX_INPUTS] = {collective->send};
     int num_inputs = tree ? tree->num_inputs : 1;
@@ -77,34 +102,80 @@ static void reduce_parts(self_comm *self, const gs_collective *collective) {
                               .op = collective->op,
                               .scale = collective->scale != 0 ? collective->scale : 1,
                               .count = collective->count};
-    gs_device_kernels(self->device)->reduce(gs_device_stream(self->device), &reduction);
+    gs_device_kernels(device)->reduce(stream, &reduction);
 }
 
-static void move_bytes(self_comm *self, const gs_collective *collective) {
+static void move_bytes(gs_device *device, gs_stream *stream, const gs_collective *collective) {
     bool reduces = collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE ||
                    collective->kind == GS_REDUCE_SCATTER;
     bool scales = collective->scale != 0 && collective->scale != 1;
     if (collective->kind == GS_BARRIER || collective->count == 0) return;
     if (reduces && (scales || collective->tree)) {
-        reduce_parts(self, collective);
+        reduce_parts(device, stream, collective);
     } else if (collective->recv != collective->send) {
-        gs_device_kernels(self->device)
-            ->copy(gs_device_stream(self->device), collective->recv, collective->send,
-                   collective->count * gs_dtype_bytes(collective->dtype));
+        gs_device_kernels(device)->copy(stream, collective->recv, collective->send,
+                                        collective->count * gs_dtype_bytes(collective->dtype));
     }
+}
+
+// Behind the compute stream's point even when no byte moves: the result is there when it is finished.
+static gs_status start_on_device(self_comm *self, uint64_t sequence,
+                                 const gs_collective *collective) {
+    gs_event **done = &self->done[sequence % KEPT_TIMES];
+    if (!*done) GS_TRY(gs_event_create(done, self->device, false));
+    gs_stream_follow(self->stream, gs_device_stream(self->device));
+    move_bytes(self->device, self->stream, collective);
+    gs_event_record(*done, self->stream);
+    self->waits[sequence % KEPT_TIMES] = true;
+    return gs_ok();
+}
+
+static gs_status start_work(self_comm *self, uint64_t sequence, const gs_collective *collective) {
+    self->waits[sequence % KEPT_TIMES] = false;
+    if (!self->stream) {
+        move_bytes(self->device, gs_device_stream(self->device), collective);
+        return gs_ok();
+    }
+    if (collective->kind == GS_BARRIER || collective->count == 0) return gs_ok();
+    bool sends_device = gs_device_is_device_memory(self->device, collective->send);
+    bool receives_device = gs_device_is_device_memory(self->device, collective->recv);
+    if (sends_device && receives_device) return start_on_device(self, sequence, collective);
+    if (sends_device || receives_device)
+        return gs_error(GS_UNIMPLEMENTED, "a collective between host memory and memory of %s",
+                        gs_device_name(self->device));
+    move_bytes(self->host, gs_device_stream(self->host), collective);
+    return gs_ok();
+}
+
+// Finishes what is done, in order.
+static gs_status advance(self_comm *self) {
+    uint64_t finished = atomic_load_explicit(&self->finished, memory_order_relaxed);
+    while (finished < self->posted) {
+        size_t place = (finished + 1) % KEPT_TIMES;
+        bool done = true;
+        if (self->waits[place]) GS_TRY(gs_event_query(self->done[place], &done));
+        if (!done) break;
+        self->times[place].finished_ns = gs_now_ns();
+        finished++;
+        // An error of a kernel sticks to its stream: with nothing left on it this does not wait.
+        if (self->stream && finished == self->posted)
+            GS_TRY(gs_stream_wait(self->stream, gs_deadline_in_ms(100)));
+        atomic_store_explicit(&self->finished, finished, memory_order_release);
+    }
+    return gs_ok();
 }
 
 static gs_status post_self(void *backend, uint64_t sequence, const gs_collective *collective) {
     self_comm *self = backend;
     GS_TRY(check_abort(self));
-    if (!collective) return gs_ok();
+    if (!collective) return advance(self);
     GS_FAILPOINT("comm.publish");
     int64_t now_ns = gs_now_ns();
-    move_bytes(self, collective);
+    GS_TRY(start_work(self, sequence, collective));
     GS_FAILPOINT("comm.done");
-    self->times[sequence % KEPT_TIMES] = (gs_work_times){now_ns, now_ns, now_ns, gs_now_ns()};
-    atomic_store_explicit(&self->finished, sequence, memory_order_release);
-    return gs_ok();
+    self->times[sequence % KEPT_TIMES] = (gs_work_times){now_ns, now_ns, now_ns, 0};
+    self->posted = sequence;
+    return advance(self);
 }
 
 static uint64_t finished_of_self(const void *backend) {
@@ -113,11 +184,25 @@ static uint64_t finished_of_self(const void *backend) {
 }
 
 static gs_status wait_self(void *backend, uint64_t sequence, gs_deadline deadline) {
-    (void)deadline;
-    if (finished_of_self(backend) >= sequence) return gs_ok();
-    GS_TRY(check_abort(backend));
-    return gs_error(GS_FAILED_PRECONDITION, "collective %llu was not posted",
-                    (unsigned long long)sequence);
+    self_comm *self = backend;
+    if (finished_of_self(backend) < sequence && sequence > self->posted) {
+        GS_TRY(check_abort(self));
+        return gs_error(GS_FAILED_PRECONDITION, "collective %llu was not posted",
+                        (unsigned long long)sequence);
+    }
+    int64_t sleep_ns = SHORTEST_SLEEP_NS;
+    for (int polls = 0; finished_of_self(backend) < sequence; polls++) {
+        GS_TRY(check_abort(self));
+        GS_TRY(advance(self));
+        if (finished_of_self(backend) >= sequence) break;
+        if (gs_deadline_passed(deadline))
+            return gs_error(GS_DEADLINE_EXCEEDED, "collective %llu: %s has not come to it in time",
+                            (unsigned long long)sequence, gs_device_name(self->device));
+        if (polls < SPIN_POLLS) continue;
+        gs_sleep_ns(sleep_ns);
+        if (sleep_ns < LONGEST_SLEEP_NS) sleep_ns *= 2;
+    }
+    return gs_ok();
 }
 
 static bool times_of_self(const void *backend, uint64_t sequence, gs_work_times *times) {
@@ -132,6 +217,10 @@ static const char *algorithm_of_self(const void *backend, const gs_collective *c
     return "none";
 }
 
+static gs_stream *stream_of_self(const void *backend) {
+    return ((const self_comm *)backend)->stream;
+}
+
 const gs_comm_backend gs_comm_self = {.name = "self",
                                       .create = create_self,
                                       .post = post_self,
@@ -140,4 +229,5 @@ const gs_comm_backend gs_comm_self = {.name = "self",
                                       .destroy = destroy_self,
                                       .finished = finished_of_self,
                                       .times = times_of_self,
-                                      .algorithm = algorithm_of_self};
+                                      .algorithm = algorithm_of_self,
+                                      .stream = stream_of_self};

@@ -32,5 +32,14 @@ static void update(gs_device *device, const gs_optimizer_options *options,
                                    &step, run->count);
 }
 
-const gs_optimizer_method gs_optimizer_sgd = {
-    .kind = "sgd", .state_names = state_names, .check = check, .update = update};
+static bool describe(gs_adamw_item *item, gs_adamw *step, const gs_optimizer_options *options,
+                     const gs_optimizer_run *run) {
+    (void)item, (void)step, (void)options, (void)run;
+    return false;
+}
+
+const gs_optimizer_method gs_optimizer_sgd = {.kind = "sgd",
+                                              .state_names = state_names,
+                                              .check = check,
+                                              .update = update,
+                                              .describe = describe};

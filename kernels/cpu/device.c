@@ -28,6 +28,7 @@ typedef struct cpu_device {
 typedef struct isa {
     const char *name;
     const gs_kernels *kernels;
+    const gs_half_kernels *half;  // of bf16, of fp16
     bool available;
 } isa;
 
@@ -36,24 +37,24 @@ typedef struct isa {
 // Worst first.
 static int list_isas(isa isas[MAX_ISAS]) {
     int count = 0;
-    isas[count++] = (isa){"baseline", &gs_cpu_table_baseline, true};
+    isas[count++] = (isa){"baseline", &gs_cpu_table_baseline, gs_cpu_half_tables_baseline, true};
 #if defined(__x86_64__)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    isas[count++] = (isa){"avx2", &gs_cpu_table_avx2, avx2};
-    isas[count++] = (isa){"avx512", &gs_cpu_table_avx512, avx512};
+    isas[count++] = (isa){"avx2", &gs_cpu_table_avx2, gs_cpu_half_tables_avx2, avx2};
+    isas[count++] = (isa){"avx512", &gs_cpu_table_avx512, gs_cpu_half_tables_avx512, avx512};
 #endif
     return count;
 }
 
-static gs_status choose_kernels(const gs_kernels **out, const char *name) {
+static gs_status choose_kernels(isa *out, const char *name) {
     isa isas[MAX_ISAS];
     int count = list_isas(isas);
     for (int i = count - 1; i >= 0; i--) {
         if (name && strcmp(name, isas[i].name) != 0) continue;
         if (isas[i].available) {
-            *out = isas[i].kernels;
+            *out = isas[i];
             return gs_ok();
         }
         if (name) {
@@ -78,8 +79,8 @@ static gs_status open_cpu(gs_device **out, int ordinal, const gs_device_options 
         return gs_error(GS_INVALID_ARGUMENT, "num_threads %d is not in [0, %d]",
                         options->num_threads, MAX_THREADS);
     }
-    const gs_kernels *kernels = NULL;
-    GS_TRY(choose_kernels(&kernels, options->isa));
+    isa chosen = {0};
+    GS_TRY(choose_kernels(&chosen, options->isa));
     cpu_device *cpu = calloc(1, sizeof *cpu);
     if (!cpu) return gs_error(GS_RESOURCE_EXHAUSTED, "device cpu: out of memory");
     gs_stream_init(&cpu->stream.base, &gs_cpu_backend);
@@ -90,7 +91,10 @@ static gs_status open_cpu(gs_device **out, int ordinal, const gs_device_options 
     }
     gs_cpu_prepare_blas();
     cpu->base.num_threads = num_threads;
-    cpu->base.kernels = kernels;
+    cpu->base.kernels = chosen.kernels;
+    cpu->base.half_kernels[0] = &chosen.half[0];
+    cpu->base.half_kernels[1] = &chosen.half[1];
+    cpu->base.is_host = true;
     cpu->base.stream = &cpu->stream.base;
     *out = &cpu->base;
     return gs_ok();
@@ -119,6 +123,56 @@ static gs_status copy_cpu(gs_device *device, void *to, const void *from, size_t 
     return gs_ok();
 }
 
+// Streams beside the compute stream have no helper threads: what they are given is small.
+static gs_status create_stream(gs_stream **out, gs_device *device, gs_stream_priority priority) {
+    (void)priority;
+    cpu_stream *stream = calloc(1, sizeof *stream);
+    if (!stream) return gs_error(GS_RESOURCE_EXHAUSTED, "device %s: out of memory", device->name);
+    gs_status status = gs_cpu_pool_create(&stream->pool, 1);
+    if (status.code) {
+        free(stream);
+        return status;
+    }
+    gs_stream_init(&stream->base, &gs_cpu_backend);
+    *out = &stream->base;
+    return gs_ok();
+}
+
+static void destroy_stream(gs_stream *stream) {
+    cpu_stream *cpu = (cpu_stream *)stream;
+    gs_cpu_pool_destroy(cpu->pool);
+    gs_stream_release(stream);
+    free(cpu);
+}
+
+typedef struct cpu_event {
+    gs_event base;
+    int64_t recorded_ns;
+} cpu_event;
+
+static gs_status create_event(gs_event **out, gs_device *device, bool timed) {
+    (void)timed;
+    cpu_event *event = calloc(1, sizeof *event);
+    if (!event) return gs_error(GS_RESOURCE_EXHAUSTED, "device %s: out of memory", device->name);
+    event->base.backend = &gs_cpu_backend;
+    *out = &event->base;
+    return gs_ok();
+}
+
+static void destroy_event(gs_event *event) {
+    free(event);
+}
+
+static void record_event(gs_event *event, gs_stream *stream) {
+    (void)stream;
+    ((cpu_event *)event)->recorded_ns = gs_now_ns();
+}
+
+static gs_status elapsed_between(const gs_event *from, const gs_event *to, int64_t *ns) {
+    *ns = ((const cpu_event *)to)->recorded_ns - ((const cpu_event *)from)->recorded_ns;
+    return gs_ok();
+}
+
 static gs_status wait_cpu(gs_stream *stream, gs_deadline deadline) {
     (void)stream;
     (void)deadline;
@@ -142,9 +196,21 @@ const gs_device_backend gs_cpu_backend = {
     .copy = copy_cpu,
     .wait = wait_cpu,
     .arithmetic = describe_cpu,
+    .stream_create = create_stream,
+    .stream_destroy = destroy_stream,
+    .event_create = create_event,
+    .event_destroy = destroy_event,
+    .event_record = record_event,
+    .event_elapsed = elapsed_between,
 };
 
 void gs_stream_for_each(gs_stream *stream, size_t num_items, void (*body)(void *ctx, size_t item),
                         void *ctx) {
+    if (stream->backend != &gs_cpu_backend) {
+        gs_stream_fail(stream, gs_error(GS_FAILED_PRECONDITION,
+                                        "for_each: a stream of %s runs no code of the host",
+                                        stream->backend->name));
+        return;
+    }
     gs_cpu_pool_run(((cpu_stream *)stream)->pool, num_items, body, ctx);
 }

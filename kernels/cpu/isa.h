@@ -26,6 +26,13 @@
     X(axpy)                                                                                        \
     X(sum_squares)                                                                                 \
     X(count_nonfinite)                                                                             \
+    X(clear)                                                                                       \
+    X(add_mean)                                                                                    \
+    X(cast_many)                                                                                   \
+    X(sum_squares_many)                                                                            \
+    X(adamw_many)                                                                                  \
+    X(split_master)                                                                                \
+    X(join_master)                                                                                 \
     X(reduce)                                                                                      \
     X(cast)                                                                                        \
     X(round)                                                                                       \

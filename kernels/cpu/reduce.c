@@ -11,6 +11,7 @@
 #include "kernels/cpu/cast.h"
 #include "kernels/cpu/chunks.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/reduction.h"
 
 #define STEP 64  // 256 bytes of fp32
 #define AHEAD_BYTES 768
@@ -262,51 +263,15 @@ static void reduce_steps(const gs_reduction *r, step *stack) {
     }
 }
 
-// How deep the stack grows; 0 when the program is none.
-static int measure_depth(const gs_reduction *r) {
-    int depth = 0, deepest = 0;
-    for (int k = 0; k < r->num_inputs; k++) {
-        depth++;
-        if (depth > deepest) deepest = depth;
-        int merges = r->merges ? r->merges[k] : k > 0;
-        if (merges >= depth) return 0;
-        depth -= merges;
-    }
-    return depth == 1 ? deepest : 0;
-}
-
-static gs_status check_reduction(const gs_reduction *r) {
-    bool is_float =
-        r->dtype == GS_FP32 || r->dtype == GS_FP64 || r->dtype == GS_FP16 || r->dtype == GS_BF16;
-    if (!is_float && r->dtype != GS_I64 && r->dtype != GS_I32) {
-        return gs_error(GS_INVALID_ARGUMENT, "reduce: dtype %s", gs_dtype_name(r->dtype));
-    }
-    if (r->num_inputs < 1 || r->num_inputs > GS_REDUCE_MAX_INPUTS) {
-        return gs_error(GS_INVALID_ARGUMENT, "reduce: %d inputs are not in [1, %d]", r->num_inputs,
-                        GS_REDUCE_MAX_INPUTS);
-    }
-    if ((unsigned)r->op > GS_OP_MIN) {
-        return gs_error(GS_INVALID_ARGUMENT, "reduce: operation %d", (int)r->op);
-    }
-    if (!is_float && r->scale != 1.0) {
-        return gs_error(GS_INVALID_ARGUMENT, "reduce: %s takes no scale, got %g",
-                        gs_dtype_name(r->dtype), r->scale);
-    }
-    if (measure_depth(r) == 0) {
-        return gs_error(GS_INVALID_ARGUMENT, "reduce: merges of %d inputs do not leave one value",
-                        r->num_inputs);
-    }
-    return gs_ok();
-}
-
 void GS_CPU(reduce)(gs_stream *stream, const gs_reduction *reduction) {
-    gs_status status = check_reduction(reduction);
+    int depth = 0;
+    gs_status status = gs_reduction_check(&depth, reduction);
     if (status.code) {
         gs_stream_fail(stream, status);
         return;
     }
     if (reduce_fast(reduction)) return;
     step stack[GS_REDUCE_MAX_INPUTS];
-    memset(stack, 0, (size_t)measure_depth(reduction) * sizeof *stack);
+    memset(stack, 0, (size_t)depth * sizeof *stack);
     reduce_steps(reduction, stack);
 }

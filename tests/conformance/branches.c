@@ -64,6 +64,19 @@ static void linear(const branches *self, float *out, const float *in, const gs_m
     if (has_bias) self->k->bias_add(self->stream, out, pass->params[weight + 1], rows, num_out);
 }
 
+static gs_status read_loss(const branches *self, size_t rows, double *mean) {
+    GS_TRY(gs_stream_wait(self->stream, gs_deadline_in_seconds(WAIT_SECONDS)));
+    float *losses = malloc(rows * sizeof *losses + 1);
+    if (!losses) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_status status =
+        gs_device_download(self->device, losses, self->losses, rows * sizeof *losses);
+    double sum = 0.0;
+    for (size_t i = 0; i < rows && !status.code; i++) sum += (double)losses[i];
+    *mean = sum / (double)rows;
+    free(losses);
+    return status;
+}
+
 static gs_status forward(void *state, gs_model_pass *pass) {
     branches *self = state;
     size_t rows = pass->batch->rows;
@@ -82,11 +95,7 @@ static gs_status forward(void *state, gs_model_pass *pass) {
     self->k->softmax_loss(self->stream, self->losses, self->logits,
                           (int64_t *)(void *)self->num_correct, pass->batch->targets, rows, classes,
                           classes, 1.0f / (float)rows, true);
-    GS_TRY(gs_stream_wait(self->stream, gs_deadline_in_seconds(WAIT_SECONDS)));
-    double sum = 0.0;
-    for (size_t i = 0; i < rows; i++) sum += (double)self->losses[i];
-    pass->loss = sum / (double)rows;
-    return gs_ok();
+    return read_loss(self, rows, &pass->loss);
 }
 
 // The gradients of one linear layer; what flows back is added to d_in (NULL: nobody wants it).
@@ -218,6 +227,6 @@ gs_status branches_create(gs_model *out, const branches_options *options, gs_dev
         destroy_model(self);
         return status;
     }
-    *out = (gs_model){&branches_ops, self};
+    *out = (gs_model){.ops = &branches_ops, .state = self};
     return gs_ok();
 }

@@ -67,8 +67,10 @@ static gs_status load_params(replica *rank, const tiny *self) {
         size_t count;
         GS_TRY(vector_floats(&values, &count, self->file, "param.%s", rank->specs[i].name));
         bool fits = count == gs_param_spec_count(&rank->specs[i]);
-        if (fits) memcpy(rank->params[i], values, count * sizeof *values);
+        gs_status status = gs_ok();
+        if (fits) status = replica_write(rank, rank->params[i], values, count * sizeof *values);
         free(values);
+        GS_TRY(status);
         if (!fits) return gs_error(GS_DATA_LOSS, "param.%s: wrong size", rank->specs[i].name);
     }
     return gs_ok();
@@ -81,6 +83,18 @@ static gs_status compare_tensor(const char *what, const float *got, const tiny *
     GS_TRY(vector_floats(&wanted, &count, self->file, "%s", name));
     gs_status status = compare_floats(what, got, wanted, count, allowed);
     free(wanted);
+    return status;
+}
+
+// The same of a tensor of the rank's device.
+static gs_status compare_on_device(const replica *rank, const char *what, const float *tensor,
+                                   size_t count, const tiny *self, const char *name,
+                                   tolerance allowed) {
+    float *got = malloc(count * sizeof *got + 1);
+    if (!got) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_status status = replica_read(rank, got, tensor, count * sizeof *got);
+    if (!status.code) status = compare_tensor(what, got, self, name, allowed);
+    free(got);
     return status;
 }
 
@@ -106,10 +120,12 @@ static gs_status check_logits(replica *rank, const tiny *self) {
         for (size_t row = 0; row < rows; row++)
             memcpy(prefix + row * t, self->tokens + row * T, t * sizeof *prefix);
         gs_batch batch = {.rows = rows, .positions = t, .tokens = prefix};
-        gs_model_pass pass = {.batch = &batch, .params = rank->params};
+        gs_batch staged;
+        gs_model_pass pass = {.batch = &staged, .params = rank->params};
         const float *logits;
         size_t classes;
-        status = rank->model.ops->predict(rank->model.state, &pass, &logits, &classes);
+        status = replica_stage(rank, &staged, &batch);
+        if (!status.code) status = rank->model.ops->predict(rank->model.state, &pass, &logits, &classes);
         for (size_t row = 0; row < rows && !status.code; row++)
             memcpy(got + (row * T + t - 1) * V, logits + row * V, V * sizeof *got);
     }
@@ -125,7 +141,8 @@ static gs_status check_gradients(void *ctx, replica *rank) {
     for (size_t i = 0; i < rank->num_params; i++) {
         char name[256];
         snprintf(name, sizeof name, "grad.%s", rank->specs[i].name);
-        GS_TRY(compare_tensor(name, grads[i], self, name, gradients));
+        GS_TRY(compare_on_device(rank, name, grads[i], gs_param_spec_count(&rank->specs[i]), self,
+                                 name, gradients));
     }
     return gs_ok();
 }
@@ -154,10 +171,14 @@ static gs_status compare_final(const replica *rank, const tiny *self, const char
         float *wanted;
         size_t count;
         GS_TRY(vector_floats(&wanted, &count, self->file, "%s.%s", prefix, rank->specs[i].name));
-        if (strstr(rank->specs[i].name, "c_attn.bias"))
-            memcpy(wanted + C, (const float *)rank->params[i] + C, C * sizeof *wanted);
-        gs_status status =
-            compare_floats(rank->specs[i].name, rank->params[i], wanted, count, final_params);
+        float *got = malloc(count * sizeof *got + 1);
+        gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+        if (got) status = replica_read(rank, got, rank->params[i], count * sizeof *got);
+        if (!status.code && strstr(rank->specs[i].name, "c_attn.bias"))
+            memcpy(wanted + C, got + C, C * sizeof *wanted);
+        if (!status.code)
+            status = compare_floats(rank->specs[i].name, got, wanted, count, final_params);
+        free(got);
         free(wanted);
         if (status.code) return status;
     }

@@ -4,6 +4,9 @@
 
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/training.h"
+#include "tests/support/test_device.h"
+
+#define SKIPPED 77
 
 static const conformance_kind kinds[] = {
     {"bucket-assign", "bucket_assignment.json", conformance_bucket_assign},
@@ -52,6 +55,11 @@ int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     if (argc < 3) return print_usage();
+    char why[256];
+    if (strcmp(gs_test_device_name(), "cpu") != 0 && gs_cuda_device_count(why, sizeof why) == 0) {
+        printf("skipped: %s\n", why);
+        return SKIPPED;
+    }
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (strcmp(kinds[i].name, argv[1]) != 0) continue;
         conformance run = {0};

@@ -8,6 +8,9 @@
 
 #include "core/memory.h"
 #include "gradsync/coalesce.h"
+#include "gradsync/device_digest.h"
+#include "tests/support/shared_gpu.h"
+#include "tests/support/test_device.h"
 
 #define STEP_SECONDS 60.0
 
@@ -44,7 +47,7 @@ static gs_status make_reducer(replica *self, const replica_options *options) {
     };
     size_t bytes = 0;
     gs_status status = gs_reducer_arena_bytes(&bytes, &reducer);
-    if (!status.code) status = gs_arena_create(&self->arena, bytes);
+    if (!status.code) status = gs_arena_create_on(&self->arena, bytes, self->device);
     gs_comm_options comm = {
         .rank = self->rank,
         .world_size = self->world_size,
@@ -71,12 +74,55 @@ gs_status replica_open(replica *self, const replica_options *options,
                       .world_size = options->env->world_size,
                       .passes_per_shard = options->passes_per_shard,
                       .zero_grads = options->zero_grads};
-    gs_status status = gs_device_open(&self->device, "cpu", NULL);
+    gs_share_gpu(self->rank);
+    gs_status status = gs_device_open(&self->device, gs_test_device_name(), NULL);
     if (!status.code) status = make_model(ctx, &self->model, self->device);
     if (!status.code) status = make_memory(self, options);
     if (!status.code) status = make_reducer(self, options);
     if (status.code) replica_close(self);
     return status;
+}
+
+gs_status replica_write(replica *self, void *tensor, const void *host, size_t bytes) {
+    return gs_device_upload(self->device, tensor, host, bytes);
+}
+
+gs_status replica_read(const replica *self, void *host, const void *tensor, size_t bytes) {
+    return gs_device_download(self->device, host, tensor, bytes);
+}
+
+// One piece of a batch; *at grows by what it takes.
+static gs_status stage_piece(replica *self, const void **piece, size_t *at, size_t bytes) {
+    if (!*piece) return gs_ok();
+    void *to = (char *)self->stage + *at;
+    GS_TRY(replica_write(self, to, *piece, bytes));
+    *piece = to;
+    *at += (bytes + 63) / 64 * 64;
+    return gs_ok();
+}
+
+gs_status replica_stage(replica *self, gs_batch *staged, const gs_batch *batch) {
+    const size_t ids = batch->rows * batch->positions * sizeof(int32_t);
+    const size_t features = batch->rows * batch->row_features * sizeof(float);
+    const size_t needed = 2 * ids + features + 256;
+    *staged = *batch;
+    if (gs_device_is_host(self->device)) return gs_ok();
+    if (self->stage_bytes < needed) {
+        if (self->stage) gs_device_free(self->device, self->stage);
+        self->stage = NULL;
+        self->stage_bytes = 0;
+        GS_TRY(gs_device_alloc(self->device, &self->stage, needed));
+        self->stage_bytes = needed;
+    }
+    size_t at = 0;
+    const void *pieces[] = {batch->tokens, batch->targets, batch->features};
+    GS_TRY(stage_piece(self, &pieces[0], &at, ids));
+    GS_TRY(stage_piece(self, &pieces[1], &at, ids));
+    GS_TRY(stage_piece(self, &pieces[2], &at, features));
+    staged->tokens = pieces[0];
+    staged->targets = pieces[1];
+    staged->features = pieces[2];
+    return gs_ok();
 }
 
 gs_status replica_share(replica *self) {
@@ -94,13 +140,15 @@ gs_status replica_share(replica *self) {
 }
 
 static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
+    gs_batch staged;
     gs_reducer_pass reduced;
+    GS_TRY(replica_stage(self, &staged, batch));
     GS_TRY(gs_reducer_begin_pass(self->reducer, &reduced, (int64_t)batch->rows));
     const void *const *read;
     void *const *write;
     gs_buffers_pass(self->buffers, reduced.shard, reduced.pass == 0, &read, &write);
     gs_model_pass pass = {
-        .batch = batch,
+        .batch = &staged,
         .training = true,
         .step = self->step,
         .shard = reduced.shard,
@@ -121,18 +169,20 @@ static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
 }
 
 // Of the parameters before this step and of what will be done to them.
-static uint64_t digest_params(const replica *self) {
+static gs_status digest_params(const replica *self, uint64_t *folded) {
     float *const *grads = gs_reducer_grads(self->reducer);
     gs_digest_stream *stream = gs_digest_stream_create();
-    if (!stream) return 0;
-    for (size_t i = 0; i < self->num_params; i++) {
-        gs_digest_stream_add(stream, self->params[i], gs_param_spec_bytes(&self->specs[i]));
-        gs_digest_stream_add(stream, grads[i], gs_param_spec_bytes(&self->specs[i]));
+    if (!stream) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_status status = gs_ok();
+    for (size_t i = 0; i < self->num_params && !status.code; i++) {
+        const size_t bytes = gs_param_spec_bytes(&self->specs[i]);
+        status = gs_device_digest_add(stream, self->device, self->params[i], bytes);
+        if (!status.code) status = gs_device_digest_add(stream, self->device, grads[i], bytes);
     }
     gs_digest_stream_add(stream, self->has_grad, sizeof self->has_grad);
-    uint64_t folded = gs_digest_fold(gs_digest_stream_value(stream));
+    *folded = gs_digest_fold(gs_digest_stream_value(stream));
     gs_digest_stream_destroy(stream);
-    return folded;
+    return status;
 }
 
 static gs_status commit(replica *self, const gs_reduce_result *reduced, bool active,
@@ -142,10 +192,10 @@ static gs_status commit(replica *self, const gs_reduce_result *reduced, bool act
         .step = self->step,
         .generation = 1,
         .plan_digest = gs_digest_fold(gs_bucket_plan_digest(gs_reducer_plan(self->reducer))),
-        .params_digest = digest_params(self),
         .nonfinite = reduced->nonfinite,
         .num_losses = num_losses,
     };
+    GS_TRY(digest_params(self, &vote.params_digest));
     for (int i = 0; i < num_losses; i++) vote.loss_sum += self->losses[i];
     gs_commit_result result;
     GS_TRY(gs_commit_run(&result, self->comm, &vote, deadline));
@@ -225,6 +275,7 @@ void replica_close(replica *self) {
     gs_buffers_destroy(self->buffers);
     for (size_t i = 0; i < REPLICA_MAX_PARAMS; i++)
         if (self->params[i]) gs_device_free(self->device, self->params[i]);
+    if (self->stage) gs_device_free(self->device, self->stage);
     gs_model_destroy(&self->model);
     gs_device_close(self->device);
     *self = (replica){0};

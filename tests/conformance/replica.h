@@ -1,5 +1,5 @@
-// One rank that trains with the product's own parts: communicator, reducer, buffers, commit,
-// optimizer.
+// One rank that trains with the product's own parts: communicator, reducer, buffers, commit, optimizer; on the
+// CPU, or on the device that tests/support/test_device.h says.
 #ifndef TESTS_CONFORMANCE_REPLICA_H
 #define TESTS_CONFORMANCE_REPLICA_H
 
@@ -40,6 +40,8 @@ typedef struct replica {
     const gs_param_spec *buffer_specs;
     size_t num_params, num_buffers;
     void *params[REPLICA_MAX_PARAMS];
+    void *stage;  // of one batch, device memory
+    size_t stage_bytes;
     int64_t step;
     // Of the last step:
     double losses[16]; // of each own micro-batch
@@ -56,6 +58,11 @@ GS_NODISCARD gs_status replica_open(replica *self, const replica_options *option
                                     gs_status (*make_model)(void *ctx, gs_model *model,
                                                             gs_device *device),
                                     void *ctx);
+// A tensor of the device's memory from and to the host's.
+GS_NODISCARD gs_status replica_write(replica *self, void *tensor, const void *host, size_t bytes);
+GS_NODISCARD gs_status replica_read(const replica *self, void *host, const void *tensor, size_t bytes);
+// A batch of host memory where the model reads it; valid until the next one is staged.
+GS_NODISCARD gs_status replica_stage(replica *self, gs_batch *staged, const gs_batch *batch);
 // Rank 0's parameters and buffers, everywhere.
 GS_NODISCARD gs_status replica_share(replica *self);
 // One step over `passes_per_shard` batches; NULL: this rank has none and shadows the others. grad_clip

@@ -117,15 +117,17 @@ static gs_status fill_slice(void *to, size_t bytes, const gs_safetensors *file, 
     return gs_ok();
 }
 
-static gs_status compare_slice(const void *got, const gs_param_spec *spec,
+static gs_status compare_slice(const replica *rank, const void *tensor, const gs_param_spec *spec,
                                const gs_safetensors *file, const char *prefix, size_t at,
                                const char *what, tolerance allowed) {
     size_t bytes = gs_param_spec_bytes(spec);
-    float *wanted = malloc(bytes + 1);
+    float *wanted = malloc(2 * bytes + 1);
     if (!wanted) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    void *got = (char *)wanted + bytes;
     char name[256];
     snprintf(name, sizeof name, "%s %s", what, spec->name);
-    gs_status status = fill_slice(wanted, bytes, file, prefix, spec->name, at);
+    gs_status status = replica_read(rank, got, tensor, bytes);
+    if (!status.code) status = fill_slice(wanted, bytes, file, prefix, spec->name, at);
     if (!status.code && spec->dtype == GS_FP32)
         status = compare_floats(name, got, wanted, gs_param_spec_count(spec), allowed);
     else if (!status.code && memcmp(got, wanted, bytes) != 0)
@@ -134,14 +136,25 @@ static gs_status compare_slice(const void *got, const gs_param_spec *spec,
     return status;
 }
 
+static gs_status load_slice(replica *rank, void *tensor, const gs_param_spec *spec,
+                            const gs_safetensors *file, const char *prefix, size_t at) {
+    size_t bytes = gs_param_spec_bytes(spec);
+    void *values = malloc(bytes + 1);
+    if (!values) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_status status = fill_slice(values, bytes, file, prefix, spec->name, at);
+    if (!status.code) status = replica_write(rank, tensor, values, bytes);
+    free(values);
+    return status;
+}
+
 static gs_status load_start(replica *rank, const trace *self) {
     void *const *buffers = gs_buffers_committed(rank->buffers);
     for (size_t i = 0; i < rank->num_params; i++)
-        GS_TRY(fill_slice(rank->params[i], gs_param_spec_bytes(&rank->specs[i]), self->file,
-                          "before_wrap.param.", rank->specs[i].name, (size_t)rank->rank));
+        GS_TRY(load_slice(rank, rank->params[i], &rank->specs[i], self->file, "before_wrap.param.",
+                          (size_t)rank->rank));
     for (size_t i = 0; i < rank->num_buffers; i++)
-        GS_TRY(fill_slice(buffers[i], gs_param_spec_bytes(&rank->buffer_specs[i]), self->file,
-                          "before_wrap.buffer.", rank->buffer_specs[i].name, (size_t)rank->rank));
+        GS_TRY(load_slice(rank, buffers[i], &rank->buffer_specs[i], self->file,
+                          "before_wrap.buffer.", (size_t)rank->rank));
     return replica_share(rank);
 }
 
@@ -150,12 +163,12 @@ static gs_status compare_state(const replica *rank, const trace *self, const cha
     size_t step = (size_t)rank->step;
     size_t own = step * (size_t)self->world_size + (size_t)rank->rank;
     for (size_t i = 0; i < rank->num_params; i++)
-        GS_TRY(compare_slice(rank->params[i], &rank->specs[i], self->file, "param.", step, what,
+        GS_TRY(compare_slice(rank, rank->params[i], &rank->specs[i], self->file, "param.", step, what,
                              strict));
     // The trace has no buffers of ranks that had no batch in the step.
     size_t num_buffers = step && !is_active(self, rank, rank->step - 1) ? 0 : rank->num_buffers;
     for (size_t i = 0; i < num_buffers; i++)
-        GS_TRY(compare_slice(buffers[i], &rank->buffer_specs[i], self->file, "buffer.", own, what,
+        GS_TRY(compare_slice(rank, buffers[i], &rank->buffer_specs[i], self->file, "buffer.", own, what,
                              loose));
     return gs_ok();
 }
@@ -163,10 +176,10 @@ static gs_status compare_state(const replica *rank, const trace *self, const cha
 static gs_status compare_end(const replica *rank, const trace *self) {
     void *const *buffers = gs_buffers_committed(rank->buffers);
     for (size_t i = 0; i < rank->num_params; i++)
-        GS_TRY(compare_slice(rank->params[i], &rank->specs[i], self->file, "final.param.", 0,
+        GS_TRY(compare_slice(rank, rank->params[i], &rank->specs[i], self->file, "final.param.", 0,
                              "at the end:", strict));
     for (size_t i = 0; i < rank->num_buffers; i++)
-        GS_TRY(compare_slice(buffers[i], &rank->buffer_specs[i], self->file, "final.buffer.", 0,
+        GS_TRY(compare_slice(rank, buffers[i], &rank->buffer_specs[i], self->file, "final.buffer.", 0,
                              "at the end:", loose));
     return gs_ok();
 }
@@ -181,7 +194,7 @@ static gs_status compare_gradients(void *ctx, replica *rank) {
             return gs_error(GS_DATA_LOSS, "gradient of %s is %s", rank->specs[i].name,
                             defined ? "undefined" : "defined");
         if (!defined) continue;
-        GS_TRY(compare_slice(grads[i], &rank->specs[i], self->file, "grad.", step, "gradient of",
+        GS_TRY(compare_slice(rank, grads[i], &rank->specs[i], self->file, "grad.", step, "gradient of",
                              loose));
     }
     return gs_ok();

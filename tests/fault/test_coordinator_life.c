@@ -15,106 +15,24 @@
 #include "core/thread.h"
 #include "core/bucket_plan.h"
 #include "rpc/json.h"
-#include "tests/support/coordinator_process.h"
-#include "tests/support/fake_worker.h"
+#include "tests/support/coordinator_stage.h"
 #include "worker/agent_outbox.h"
 
-typedef struct life {
-    gs_coordinator_process process;
-    gs_rpc_context *context;
-    gs_rpc_client *client;
-    gs_fake_worker *workers[2];
-    gs_fake_faults faults;
-} life;
-
-static void expect_ok(gs_status status) {
-    if (status.code) print_error("%s\n", status.message);
-    assert_int_equal(status.code, GS_OK);
-}
-
-static int set_up(void **state) {
-    life *it = calloc(1, sizeof *it);
-    *state = it;
-    expect_ok(gs_coordinator_process_start(&it->process));
-    expect_ok(gs_rpc_context_create(&it->context));
-    gs_rpc_client_options options = {.endpoint = it->process.control};
-    expect_ok(gs_rpc_client_open(&it->client, it->context, &options));
-    return 0;
-}
-
-static int tear_down(void **state) {
-    life *it = *state;
-    for (int i = 0; i < 2; i++) gs_fake_worker_stop(it->workers[i]);
-    gs_rpc_client_close(it->client);
-    gs_rpc_context_destroy(it->context);
-    gs_coordinator_process_release(&it->process);
-    free(it);
-    return 0;
-}
+typedef gs_stage life;
 
 static void start_workers(life *it, int count, int slots) {
-    static const char *const names[] = {"w1", "w2"};
-    for (int i = 0; i < count; i++) {
-        gs_fake_worker_options options = {.name = names[i], .control = it->process.control,
-                                          .slots = slots, .step_ms = 5, .faults = &it->faults};
-        expect_ok(gs_fake_worker_start(&it->workers[i], it->context, &options));
-    }
-}
-
-static gs_status ask(life *it, gs_json **reply, gs_method method, const char *text) {
-    gs_json *request = NULL;
-    expect_ok(gs_json_parse(&request, text, strlen(text)));
-    gs_status status = gs_rpc_call(it->client, method, request, reply, gs_deadline_in_seconds(20));
-    gs_json_release(request);
-    return status;
+    gs_fake_worker_options options = {.slots = slots, .step_ms = 5};
+    for (int i = 0; i < count; i++) gs_stage_start_worker(it, i, &options);
 }
 
 static void submit(life *it, char *id, size_t id_bytes, int ranks, int target, const char *more) {
     char text[600];
     snprintf(text, sizeof text,
-             "{\"spec\":{\"name\":\"life\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":%d,\"max\":%d,"
-             "\"join_window_seconds\":0},\"steps\":{\"target\":%d}%s},\"dry_run\":false}",
+             "{\"name\":\"life\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":%d,\"max\":%d,"
+             "\"join_window_seconds\":0},\"steps\":{\"target\":%d}%s}",
              ranks, ranks, target, more);
-    gs_json *reply = NULL;
-    expect_ok(ask(it, &reply, GS_CREATE_JOB, text));
-    snprintf(id, id_bytes, "%s", gs_json_string_or(reply, "id", ""));
-    gs_json_release(reply);
-}
-
-static gs_json *get(life *it, gs_method method, const char *id) {
-    char text[100];
-    snprintf(text, sizeof text, "{\"job\":\"%s\"}", id);
-    gs_json *reply = NULL;
-    expect_ok(ask(it, &reply, method, text));
-    return reply;
-}
-
-// Waits until the job shows `state`; fails the test when it ends otherwise.
-static gs_json *wait_for_state(life *it, const char *id, const char *wanted) {
-    gs_deadline deadline = gs_deadline_in_seconds(40);
-    for (;;) {
-        gs_json *job = get(it, GS_GET_JOB, id);
-        const char *state = gs_json_string_or(job, "state", "");
-        if (!strcmp(state, wanted)) return job;
-        bool over = !strcmp(state, "failed") || !strcmp(state, "succeeded") || !strcmp(state, "cancelled");
-        if (over || gs_deadline_passed(deadline)) {
-            fail_msg("wanted %s, the job is %s: %s", wanted, state, gs_json_string_or(job, "message", ""));
-        }
-        gs_json_release(job);
-        gs_sleep_ns(5 * GS_NS_PER_MS);
-    }
-}
-
-static void wait_for_step(life *it, const char *id, int64_t step) {
-    gs_deadline deadline = gs_deadline_in_seconds(40);
-    int64_t seen = -1;
-    while (seen < step && !gs_deadline_passed(deadline)) {
-        gs_json *job = get(it, GS_GET_JOB, id);
-        seen = gs_json_int_or(gs_json_get(job, "progress"), "step", 0);
-        gs_json_release(job);
-        gs_sleep_ns(5 * GS_NS_PER_MS);
-    }
-    assert_true(seen >= step);
+    gs_stage_submit(it, text);
+    snprintf(id, id_bytes, "%s", it->job);
 }
 
 static void a_job_lives_from_submission_to_success(void **state) {
@@ -122,21 +40,21 @@ static void a_job_lives_from_submission_to_success(void **state) {
     char id[32];
     start_workers(it, 2, 1);
     submit(it, id, sizeof id, 2, 20, "");
-    gs_json *job = wait_for_state(it, id, "succeeded");
+    gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_string_equal(gs_json_string_or(job, "reason", ""), "TargetReached");
     assert_string_equal(gs_json_string_or(job, "sample", ""), "once upon a time");
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
     assert_int_equal(gs_json_int_or(job, "world_size", -1), 2);
     gs_json_release(job);
 
-    gs_json *plan = get(it, GS_GET_JOB_PLAN, id);
+    gs_json *plan = gs_stage_get(it, GS_GET_JOB_PLAN, id);
     assert_int_equal(gs_json_int_or(plan, "total_bytes", 0), 1100 * 4);
     gs_json_release(plan);
-    gs_json *series = get(it, GS_GET_JOB_SERIES, id);
+    gs_json *series = gs_stage_get(it, GS_GET_JOB_SERIES, id);
     const gs_json *loss = gs_json_at(gs_json_get(series, "series"), 0);
     assert_int_equal(gs_json_count(gs_json_get(loss, "points")), 20);
     gs_json_release(series);
-    gs_json *metrics = get(it, GS_GET_JOB_METRICS, id);
+    gs_json *metrics = gs_stage_get(it, GS_GET_JOB_METRICS, id);
     assert_int_equal(gs_json_count(gs_json_get(metrics, "ranks")), 2);
     gs_json_release(metrics);
 }
@@ -148,7 +66,7 @@ static void a_crash_costs_no_step_and_names_the_first_rank(void **state) {
     atomic_store(&it->faults.crash_at_step, 7);
     start_workers(it, 1, 2);
     submit(it, id, sizeof id, 2, 30, "");
-    gs_json *job = wait_for_state(it, id, "succeeded");
+    gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 1);
     const gs_json *failure = gs_json_get(job, "failure");
     const gs_json *first = gs_json_get(failure, "first");
@@ -158,7 +76,7 @@ static void a_crash_costs_no_step_and_names_the_first_rank(void **state) {
     assert_string_equal(gs_json_string_or(failure, "class", ""), "infrastructure");
     assert_string_equal(gs_json_string(gs_json_at(gs_json_get(failure, "log_tail"), 0)), "the last line");
     gs_json_release(job);
-    gs_json *checkpoints = get(it, GS_LIST_CHECKPOINTS, id);
+    gs_json *checkpoints = gs_stage_get(it, GS_LIST_CHECKPOINTS, id);
     const gs_json *saved = gs_json_at(gs_json_get(checkpoints, "items"), 0);
     // Fake ranks do not wait for each other: the survivor saves whatever step it had.
     assert_true(gs_json_int_or(saved, "step", -1) >= 1);
@@ -175,7 +93,7 @@ static void a_silent_rank_is_evicted_and_killed(void **state) {
     submit(it, id, sizeof id, 2, 400, "");
     // The fake rank 0 goes on alone, and progress protects rank 1: nobody is evicted for silence while
     // steps advance. Only when rank 0 is at its target the silence counts.
-    gs_json *job = wait_for_state(it, id, "succeeded");
+    gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(gs_json_get(gs_json_get(job, "failure"), "first"), "rank", -1), 1);
     gs_json_release(job);
 }
@@ -185,12 +103,12 @@ static void a_killed_coordinator_disturbs_nobody(void **state) {
     char id[32];
     start_workers(it, 2, 1);
     submit(it, id, sizeof id, 2, 600, "");
-    wait_for_step(it, id, 60);
-    gs_json *before = get(it, GS_GET_JOB, id);
+    gs_stage_wait_for_step(it, id, 60);
+    gs_json *before = gs_stage_get(it, GS_GET_JOB, id);
     gs_coordinator_process_kill(&it->process);
     gs_sleep_ns(500 * GS_NS_PER_MS);
-    expect_ok(gs_coordinator_process_start(&it->process));
-    gs_json *job = wait_for_state(it, id, "succeeded");
+    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+    gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(job, "generation", -1), gs_json_int_or(before, "generation", -2));
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
     assert_int_equal(gs_json_int_or(gs_json_get(job, "progress"), "step", -1), 600);
@@ -223,7 +141,7 @@ static int64_t count_lines_in_order(life *it, const char *id) {
     for (;;) {
         gs_json *reply = NULL;
         snprintf(text, sizeof text, "{\"job\":\"%s\",\"since\":\"%s\",\"grep\":\"^line \"}", id, since);
-        expect_ok(ask(it, &reply, GS_READ_LOGS, text));
+        gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_READ_LOGS, text));
         const gs_json *records = gs_json_get(reply, "records");
         size_t count = gs_json_count(records);
         for (size_t i = 0; i < count; i++) {
@@ -241,16 +159,16 @@ static void a_killed_coordinator_loses_and_doubles_no_line(void **state) {
     char id[32];
     start_workers(it, 1, 1);
     submit(it, id, sizeof id, 1, 100000, "");
-    wait_for_step(it, id, 1);
+    gs_stage_wait_for_step(it, id, 1);
     printer prints = {.job = id};
     gs_thread *thread = NULL;
-    expect_ok(gs_agent_outbox_create(&prints.outbox, gs_fake_worker_client(it->workers[0]), 0));
-    expect_ok(gs_thread_start(&thread, "printer", run_printer, &prints));
+    gs_stage_expect_ok(gs_agent_outbox_create(&prints.outbox, gs_fake_worker_client(it->workers[0]), 0));
+    gs_stage_expect_ok(gs_thread_start(&thread, "printer", run_printer, &prints));
     for (int i = 0; i < 3; i++) {
         gs_sleep_ns((230 + 35 * i) * GS_NS_PER_MS);  // anywhere in a batch
         gs_coordinator_process_kill(&it->process);
         gs_sleep_ns(200 * GS_NS_PER_MS);  // a call is on its way when the next one comes
-        expect_ok(gs_coordinator_process_start(&it->process));
+        gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
     }
     gs_thread_stop(thread);
     gs_agent_outbox_flush(prints.outbox, gs_deadline_in_seconds(20));
@@ -263,7 +181,7 @@ static void expect_refusal(life *it, gs_method method, const char *id, const cha
     char text[200];
     gs_json *reply = NULL;
     snprintf(text, sizeof text, "{\"job\":\"%s\",\"%s\":%s}", id, name, value);
-    gs_status status = ask(it, &reply, method, text);
+    gs_status status = gs_stage_ask(it, &reply, method, text);
     gs_json_release(reply);
     assert_int_equal(status.code, GS_INVALID_ARGUMENT);
     assert_non_null(strstr(status.message, name));
@@ -285,13 +203,13 @@ static void a_rank_that_dies_while_nobody_looks_is_noticed(void **state) {
     char id[32];
     start_workers(it, 1, 2);
     submit(it, id, sizeof id, 2, 400, "");
-    wait_for_step(it, id, 60);
+    gs_stage_wait_for_step(it, id, 60);
     gs_coordinator_process_kill(&it->process);
     atomic_store(&it->faults.slot, 1);
     atomic_store(&it->faults.crash_at_step, 1);
     gs_sleep_ns(300 * GS_NS_PER_MS);
-    expect_ok(gs_coordinator_process_start(&it->process));
-    gs_json *job = wait_for_state(it, id, "succeeded");
+    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+    gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 1);
     assert_int_equal(gs_json_int_or(gs_json_get(gs_json_get(job, "failure"), "first"), "rank", -1), 1);
     gs_json_release(job);
@@ -304,7 +222,7 @@ static void a_rank_with_another_model_ends_the_job_by_name(void **state) {
     atomic_store(&it->faults.other_shape, true);
     start_workers(it, 1, 2);
     submit(it, id, sizeof id, 2, 20, "");
-    gs_json *job = wait_for_state(it, id, "failed");
+    gs_json *job = gs_stage_wait_for_state(it, id, "failed");
     assert_string_equal(gs_json_string_or(job, "reason", ""), "PlanMismatch");
     assert_non_null(strstr(gs_json_string_or(job, "message", ""), "fc2.weight"));
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
@@ -318,7 +236,7 @@ static void wrong_input_fails_with_what_the_trainer_said(void **state) {
     atomic_store(&it->faults.exit_code_at_start, 66);
     start_workers(it, 1, 2);
     submit(it, id, sizeof id, 2, 20, "");
-    gs_json *job = wait_for_state(it, id, "failed");
+    gs_json *job = gs_stage_wait_for_state(it, id, "failed");
     const gs_json *failure = gs_json_get(job, "failure");
     assert_string_equal(gs_json_string_or(failure, "class", ""), "user");
     assert_string_equal(gs_json_string_or(failure, "hint", ""), "mount the data directory");
@@ -335,7 +253,7 @@ static void what_a_trainer_said_outlives_the_kill_that_followed(void **state) {
     atomic_store(&it->faults.lingers, true);
     start_workers(it, 1, 2);
     submit(it, id, sizeof id, 2, 20, "");
-    gs_json *job = wait_for_state(it, id, "failed");
+    gs_json *job = gs_stage_wait_for_state(it, id, "failed");
     const gs_json *first = gs_json_get(gs_json_get(job, "failure"), "first");
     assert_int_equal(gs_json_int_or(first, "exit_code", -1), 66);
     assert_int_equal(gs_json_int_or(first, "signal", -1), -1);
@@ -350,9 +268,9 @@ static void a_coordinator_that_stood_still_evicts_nobody(void **state) {
     char id[32];
     start_workers(it, 2, 1);
     submit(it, id, sizeof id, 2, 1500, "");
-    wait_for_step(it, id, 20);
+    gs_stage_wait_for_step(it, id, 20);
     gs_coordinator_process_pause(&it->process, 4 * GS_NS_PER_SEC);
-    gs_json *job = wait_for_state(it, id, "succeeded");
+    gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
     assert_null(gs_json_get(job, "failure"));
     gs_json_release(job);
@@ -362,19 +280,19 @@ static void a_waiting_job_says_why_and_stops_at_once(void **state) {
     life *it = *state;
     char id[32], text[100];
     submit(it, id, sizeof id, 3, 20, "");
-    gs_json *job = wait_for_state(it, id, "queued");
+    gs_json *job = gs_stage_wait_for_state(it, id, "queued");
     assert_string_equal(gs_json_string_or(job, "reason", ""), "WaitingForWorkers");
     gs_json_release(job);
     snprintf(text, sizeof text, "{\"job\":\"life\",\"mode\":\"graceful\",\"outcome\":\"cancelled\"}");
     gs_json *reply = NULL;
-    expect_ok(ask(it, &reply, GS_STOP_JOB, text));
+    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_STOP_JOB, text));
     assert_string_equal(gs_json_string_or(reply, "state", ""), "cancelled");
     gs_json_release(reply);
     snprintf(text, sizeof text, "{\"job\":\"%s\",\"purge\":true}", id);
-    expect_ok(ask(it, &reply, GS_DELETE_JOB, text));
+    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_DELETE_JOB, text));
     gs_json_release(reply);
     snprintf(text, sizeof text, "{\"job\":\"%s\"}", id);
-    gs_status status = ask(it, &reply, GS_GET_JOB, text);
+    gs_status status = gs_stage_ask(it, &reply, GS_GET_JOB, text);
     assert_int_equal(status.code, GS_NOT_FOUND);
     gs_json_release(reply);
 }
@@ -384,15 +302,15 @@ static void a_running_job_drains_and_keeps_its_place(void **state) {
     char id[32];
     start_workers(it, 1, 2);
     submit(it, id, sizeof id, 2, 100000, "");
-    wait_for_step(it, id, 10);
+    gs_stage_wait_for_step(it, id, 10);
     gs_json *reply = NULL;
-    expect_ok(ask(it, &reply, GS_STOP_JOB, "{\"job\":\"life\",\"mode\":\"graceful\",\"outcome\":\"succeeded\"}"));
+    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_STOP_JOB, "{\"job\":\"life\",\"mode\":\"graceful\",\"outcome\":\"succeeded\"}"));
     assert_string_equal(gs_json_string_or(reply, "state", ""), "stopping");
     gs_json_release(reply);
-    gs_json *job = wait_for_state(it, id, "succeeded");
+    gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_string_equal(gs_json_string_or(job, "reason", ""), "StoppedByUser");
     gs_json_release(job);
-    gs_json *checkpoints = get(it, GS_LIST_CHECKPOINTS, id);
+    gs_json *checkpoints = gs_stage_get(it, GS_LIST_CHECKPOINTS, id);
     assert_int_equal(gs_json_count(gs_json_get(checkpoints, "items")), 1);
     gs_json_release(checkpoints);
 }
@@ -404,7 +322,7 @@ static void expect_foreseen(life *it, const char *reducer, const gs_bucket_plan 
              "\"steps\":{\"target\":5}},\"dry_run\":true}", reducer);
     gs_digest_format(hash, gs_bucket_plan_digest(plan));
     gs_json *reply = NULL;
-    expect_ok(ask(it, &reply, GS_CREATE_JOB, text));
+    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_CREATE_JOB, text));
     assert_non_null(gs_json_get(reply, "spec"));
     const gs_json *foreseen = gs_json_get(reply, "plan");
     assert_string_equal(gs_json_string_or(foreseen, "hash", ""), hash);
@@ -422,10 +340,10 @@ static void a_dry_run_foresees_the_plan(void **state) {
                                     gs_param_spec_make(GS_FP32, 10, 0, "fc2.bias")};
     const size_t num_params = sizeof params / sizeof *params;
     gs_bucket_plan plan = {0};
-    expect_ok(gs_bucket_plan_parity(&plan, params, num_params, 1000, 200000, NULL));
+    gs_stage_expect_ok(gs_bucket_plan_parity(&plan, params, num_params, 1000, 200000, NULL));
     expect_foreseen(it, "\"plan\":\"parity\",\"first_bucket_bytes\":1000,\"bucket_cap_bytes\":200000", &plan);
     gs_bucket_plan_release(&plan);
-    expect_ok(gs_bucket_plan_one_host(&plan, params, num_params, NULL));
+    gs_stage_expect_ok(gs_bucket_plan_one_host(&plan, params, num_params, NULL));
     expect_foreseen(it, "\"plan\":\"auto\"", &plan);
     gs_bucket_plan_release(&plan);
 }
@@ -434,11 +352,11 @@ static void a_deadline_ends_a_job_that_waits(void **state) {
     life *it = *state;
     char id[32];
     gs_json *reply = NULL;
-    expect_ok(ask(it, &reply, GS_CREATE_JOB,
+    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_CREATE_JOB,
                   "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5,\"deadline_seconds\":0.2}}}"));
     snprintf(id, sizeof id, "%s", gs_json_string_or(reply, "id", ""));
     gs_json_release(reply);
-    gs_json *job = wait_for_state(it, id, "failed");
+    gs_json *job = gs_stage_wait_for_state(it, id, "failed");
     assert_string_equal(gs_json_string_or(job, "reason", ""), "DeadlineExceeded");
     gs_json_release(job);
 }
@@ -450,15 +368,15 @@ static void a_watcher_sees_a_snapshot_then_steps_then_the_end(void **state) {
     submit(it, id, sizeof id, 1, 60, "");
     snprintf(text, sizeof text, "{\"job\":\"%s\",\"interval_ms\":100}", id);
     gs_json *request = NULL, *item = NULL;
-    expect_ok(gs_json_parse(&request, text, strlen(text)));
+    gs_stage_expect_ok(gs_json_parse(&request, text, strlen(text)));
     gs_rpc_stream *stream = NULL;
-    expect_ok(gs_rpc_stream_open(&stream, it->client, GS_WATCH, request));
+    gs_stage_expect_ok(gs_rpc_stream_open(&stream, it->client, GS_WATCH, request));
     gs_json_release(request);
     int64_t last = -1;
     int steps = 0, items = 0;
     char event[32] = "";
     for (;;) {
-        expect_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
+        gs_stage_expect_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
         if (!item) break;  // the clean end
         snprintf(event, sizeof event, "%s", gs_json_string_or(item, "event", ""));
         if (items++ == 0) assert_string_equal(event, "snapshot");
@@ -479,13 +397,13 @@ static void one_key_makes_one_job_also_after_a_crash(void **state) {
     const char *other = "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":6}},"
                         "\"dry_run\":false,\"idempotency_key\":\"k1\"}";
     gs_json *first = NULL, *second = NULL, *third = NULL;
-    expect_ok(ask(it, &first, GS_CREATE_JOB, request));
+    gs_stage_expect_ok(gs_stage_ask(it, &first, GS_CREATE_JOB, request));
     gs_coordinator_process_kill(&it->process);
-    expect_ok(gs_coordinator_process_start(&it->process));
-    expect_ok(ask(it, &second, GS_CREATE_JOB, request));
+    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+    gs_stage_expect_ok(gs_stage_ask(it, &second, GS_CREATE_JOB, request));
     assert_true(gs_json_bool_or(second, "idempotency_replayed", false));
     assert_string_equal(gs_json_string_or(first, "id", "a"), gs_json_string_or(second, "id", "b"));
-    gs_status status = ask(it, &third, GS_CREATE_JOB, other);
+    gs_status status = gs_stage_ask(it, &third, GS_CREATE_JOB, other);
     assert_int_equal(status.code, GS_INVALID_ARGUMENT);
     assert_string_equal(gs_json_string_or(third, "code", ""), "idempotency_mismatch");
     gs_json_release(first);
@@ -501,7 +419,7 @@ static void a_death_before_the_commit_neither_loses_nor_doubles_a_job(void **sta
 #else
     gs_coordinator_process_kill(&it->process);
     setenv("GRADSYNC_FAILPOINTS", "store.commit=kill@4", 1);
-    expect_ok(gs_coordinator_process_start(&it->process));
+    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
     unsetenv("GRADSYNC_FAILPOINTS");
     // Each request is committed before its answer; one of them meets the death, and is asked again.
     int status = 0;
@@ -511,17 +429,17 @@ static void a_death_before_the_commit_neither_loses_nor_doubles_a_job(void **sta
                  "{\"spec\":{\"name\":\"job-%d\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}}", i);
         if (it->process.pid && waitpid(it->process.pid, &status, WNOHANG) == it->process.pid) {
             it->process.pid = 0;
-            expect_ok(gs_coordinator_process_start(&it->process));
+            gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
         }
         gs_json *request = NULL, *reply = NULL;
-        expect_ok(gs_json_parse(&request, text, strlen(text)));
+        gs_stage_expect_ok(gs_json_parse(&request, text, strlen(text)));
         gs_status asked = gs_rpc_call(it->client, GS_CREATE_JOB, request, &reply, gs_deadline_in_seconds(2));
         gs_json_release(reply);
         reply = NULL;
         if (asked.code) {  // the coordinator is dead: the same again to the next one
             waitpid(it->process.pid, &status, 0);
             it->process.pid = 0;
-            expect_ok(gs_coordinator_process_start(&it->process));
+            gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
             asked = gs_rpc_call(it->client, GS_CREATE_JOB, request, &reply, gs_deadline_in_seconds(20));
             gs_json_release(reply);
             assert_true(asked.code == GS_OK || asked.code == GS_ALREADY_EXISTS);
@@ -530,7 +448,7 @@ static void a_death_before_the_commit_neither_loses_nor_doubles_a_job(void **sta
     }
     assert_true(WIFSIGNALED(status));
     gs_json *list = NULL;
-    expect_ok(ask(it, &list, GS_LIST_JOBS, "{}"));
+    gs_stage_expect_ok(gs_stage_ask(it, &list, GS_LIST_JOBS, "{}"));
     assert_int_equal(gs_json_count(gs_json_get(list, "items")), 6);
     gs_json_release(list);
 #endif
@@ -539,7 +457,7 @@ static void a_death_before_the_commit_neither_loses_nor_doubles_a_job(void **sta
 static void a_preview_names_every_wrong_field(void **state) {
     life *it = *state;
     gs_json *reply = NULL;
-    gs_status status = ask(it, &reply, GS_PREVIEW_PLAN,
+    gs_status status = gs_stage_ask(it, &reply, GS_PREVIEW_PLAN,
                            "{\"tensors\":[{\"name\":\"a\",\"elements\":-1,\"dtype\":\"fp32\",\"device\":\"cpu\"},"
                            "{\"name\":\"b\",\"elements\":1.5,\"dtype\":\"fp33\",\"device\":\"cpu\"}],"
                            "\"limits_bytes\":[]}");
@@ -553,7 +471,7 @@ static void a_preview_names_every_wrong_field(void **state) {
     }
     gs_json_release(reply);
     reply = NULL;
-    expect_ok(ask(it, &reply, GS_PREVIEW_PLAN,
+    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_PREVIEW_PLAN,
                   "{\"tensors\":[{\"name\":\"a\",\"elements\":9007199254740992,\"dtype\":\"fp32\","
                   "\"device\":\"cpu\"}],\"limits_bytes\":[1048576]}"));
     assert_int_equal(gs_json_count(gs_json_get(reply, "buckets")), 1);
@@ -563,7 +481,7 @@ static void a_preview_names_every_wrong_field(void **state) {
 static void equal_device_names_are_one_device(void **state) {
     life *it = *state;
     gs_json *reply = NULL;
-    expect_ok(ask(it, &reply, GS_PREVIEW_PLAN,
+    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_PREVIEW_PLAN,
                   "{\"tensors\":[{\"name\":\"a\",\"elements\":1,\"dtype\":\"fp32\",\"device\":\"x\"},"
                   "{\"name\":\"b\",\"elements\":1,\"dtype\":\"fp32\",\"device\":\"y\"},"
                   "{\"name\":\"c\",\"elements\":1,\"dtype\":\"fp32\",\"device\":\"x\"}],\"limits_bytes\":[1000]}"));
@@ -596,9 +514,9 @@ static double scrape(life *it, const char *family, const char *line) {
     gs_rpc_stream *stream = NULL;
     gs_json *item = NULL;
     double value = -1;
-    expect_ok(gs_rpc_stream_open(&stream, it->client, GS_GET_METRICS, NULL));
+    gs_stage_expect_ok(gs_rpc_stream_open(&stream, it->client, GS_GET_METRICS, NULL));
     for (;;) {
-        expect_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
+        gs_stage_expect_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
         if (!item) break;
         const gs_json *families = gs_json_get(item, "families");
         for (size_t i = 0; i < gs_json_count(families); i++) {
@@ -618,7 +536,7 @@ static void the_metrics_page_shows_each_rank_and_forgets_deleted_jobs(void **sta
     char id[32], line[100], text[100];
     start_workers(it, 2, 1);
     submit(it, id, sizeof id, 2, 20, "");
-    gs_json_release(wait_for_state(it, id, "succeeded"));
+    gs_json_release(gs_stage_wait_for_state(it, id, "succeeded"));
     assert_true(scrape(it, "gradsync_jobs", "gradsync_jobs{state=\"succeeded\"} ") == 1);
     snprintf(line, sizeof line, "gradsync_job_step{job_id=\"%s\"} ", id);
     assert_true(scrape(it, "gradsync_job_step", line) == 20);
@@ -626,7 +544,7 @@ static void the_metrics_page_shows_each_rank_and_forgets_deleted_jobs(void **sta
     assert_true(scrape(it, "gradsync_rank_wait_seconds_total", line) >= 0);
     gs_json *reply = NULL;
     snprintf(text, sizeof text, "{\"job\":\"%s\",\"purge\":true}", id);
-    expect_ok(ask(it, &reply, GS_DELETE_JOB, text));
+    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_DELETE_JOB, text));
     gs_json_release(reply);
     assert_true(scrape(it, "gradsync_rank_wait_seconds_total", line) == -1);
 }
@@ -639,7 +557,7 @@ static void a_data_directory_may_be_a_symbolic_link(void **state) {
     snprintf(real, sizeof real, "%s/real", it->process.directory);
     assert_int_equal(rename(data, real), 0);
     assert_int_equal(symlink(real, data), 0);
-    expect_ok(gs_coordinator_process_start(&it->process));
+    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
 }
 
 static void sigterm_ends_the_coordinator_cleanly(void **state) {
@@ -647,36 +565,36 @@ static void sigterm_ends_the_coordinator_cleanly(void **state) {
     char id[32];
     start_workers(it, 1, 2);
     submit(it, id, sizeof id, 2, 100000, "");
-    wait_for_step(it, id, 5);
+    gs_stage_wait_for_step(it, id, 5);
     assert_int_equal(gs_coordinator_process_stop(&it->process), 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_job_lives_from_submission_to_success, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_crash_costs_no_step_and_names_the_first_rank, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_silent_rank_is_evicted_and_killed, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_killed_coordinator_disturbs_nobody, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_killed_coordinator_loses_and_doubles_no_line, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(wrong_expressions_and_cursors_are_refused_by_name, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_rank_that_dies_while_nobody_looks_is_noticed, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_rank_with_another_model_ends_the_job_by_name, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(wrong_input_fails_with_what_the_trainer_said, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_a_trainer_said_outlives_the_kill_that_followed, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_coordinator_that_stood_still_evicts_nobody, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_waiting_job_says_why_and_stops_at_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_running_job_drains_and_keeps_its_place, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_dry_run_foresees_the_plan, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_deadline_ends_a_job_that_waits, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_watcher_sees_a_snapshot_then_steps_then_the_end, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(one_key_makes_one_job_also_after_a_crash, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_death_before_the_commit_neither_loses_nor_doubles_a_job, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_preview_names_every_wrong_field, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(equal_device_names_are_one_device, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_second_coordinator_is_refused_with_73, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(the_metrics_page_shows_each_rank_and_forgets_deleted_jobs, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_data_directory_may_be_a_symbolic_link, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(sigterm_ends_the_coordinator_cleanly, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_job_lives_from_submission_to_success, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_crash_costs_no_step_and_names_the_first_rank, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_silent_rank_is_evicted_and_killed, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_killed_coordinator_disturbs_nobody, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_killed_coordinator_loses_and_doubles_no_line, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(wrong_expressions_and_cursors_are_refused_by_name, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_rank_that_dies_while_nobody_looks_is_noticed, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_rank_with_another_model_ends_the_job_by_name, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(wrong_input_fails_with_what_the_trainer_said, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(what_a_trainer_said_outlives_the_kill_that_followed, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_coordinator_that_stood_still_evicts_nobody, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_waiting_job_says_why_and_stops_at_once, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_running_job_drains_and_keeps_its_place, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_dry_run_foresees_the_plan, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_deadline_ends_a_job_that_waits, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_watcher_sees_a_snapshot_then_steps_then_the_end, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(one_key_makes_one_job_also_after_a_crash, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_death_before_the_commit_neither_loses_nor_doubles_a_job, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_preview_names_every_wrong_field, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(equal_device_names_are_one_device, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_second_coordinator_is_refused_with_73, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(the_metrics_page_shows_each_rank_and_forgets_deleted_jobs, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_data_directory_may_be_a_symbolic_link, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(sigterm_ends_the_coordinator_cleanly, gs_stage_set_up, gs_stage_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,83 +11,29 @@
 #include <cmocka.h>
 
 #include "rpc/json.h"
-#include "tests/support/coordinator_process.h"
-#include "tests/support/fake_worker.h"
+#include "tests/support/coordinator_stage.h"
 
-typedef struct stage {
-    gs_coordinator_process process;
-    gs_rpc_context *context;
-    gs_rpc_client *client;
-    gs_fake_worker *workers[2];
-    gs_fake_faults faults;
-    gs_fake_plans plans;
-    char job[32];
-} stage;
-
-static void expect_ok(gs_status status) {
-    if (status.code) print_error("%s\n", status.message);
-    assert_int_equal(status.code, GS_OK);
-}
-
-static int set_up(void **state) {
-    stage *it = calloc(1, sizeof *it);
-    *state = it;
-    expect_ok(gs_coordinator_process_start(&it->process));
-    expect_ok(gs_rpc_context_create(&it->context));
-    gs_rpc_client_options options = {.endpoint = it->process.control};
-    expect_ok(gs_rpc_client_open(&it->client, it->context, &options));
-    return 0;
-}
-
-static int tear_down(void **state) {
-    stage *it = *state;
-    for (int i = 0; i < 2; i++) gs_fake_worker_stop(it->workers[i]);
-    gs_rpc_client_close(it->client);
-    gs_rpc_context_destroy(it->context);
-    gs_coordinator_process_release(&it->process);
-    free(it);
-    return 0;
-}
-
-static gs_status ask(stage *it, gs_json **reply, gs_method method, const char *text) {
-    gs_json *request = NULL;
-    expect_ok(gs_json_parse(&request, text, strlen(text)));
-    gs_status status = gs_rpc_call(it->client, method, request, reply, gs_deadline_in_seconds(20));
-    gs_json_release(request);
-    return status;
-}
+typedef gs_stage stage;
 
 static gs_status ask_of_job(stage *it, gs_json **reply, gs_method method) {
     char text[100];
     snprintf(text, sizeof text, "{\"job\":\"%s\"}", it->job);
-    return ask(it, reply, method, text);
+    return gs_stage_ask(it, reply, method, text);
 }
 
 // Two ranks; `reducer` are members of the specification. The two parameters of a fake trainer make
 // two buckets.
 static void train(stage *it, const char *reducer) {
-    static const char *const names[] = {"w1", "w2"};
-    for (int i = 0; i < 2; i++) {
-        gs_fake_worker_options options = {.name = names[i],
-                                          .control = it->process.control,
-                                          .slots = 2,
-                                          .step_ms = 5,
-                                          .faults = &it->faults,
-                                          .plans = &it->plans};
-        expect_ok(gs_fake_worker_start(&it->workers[i], it->context, &options));
-    }
+    gs_fake_worker_options options = {.slots = 2, .step_ms = 5};
+    for (int i = 0; i < 2; i++) gs_stage_start_worker(it, i, &options);
     char text[600];
-    snprintf(
-        text, sizeof text,
-        "{\"spec\":{\"name\":\"plans\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":2,\"max\":2,"
-        "\"join_window_seconds\":0},\"steps\":{\"target\":1000000},"
-        "\"restart\":{\"backoff_initial_seconds\":0.01},"
-        "\"reducer\":{\"bucket_cap_bytes\":400%s}},\"dry_run\":false}",
-        reducer);
-    gs_json *reply = NULL;
-    expect_ok(ask(it, &reply, GS_CREATE_JOB, text));
-    snprintf(it->job, sizeof it->job, "%s", gs_json_string_or(reply, "id", ""));
-    gs_json_release(reply);
+    snprintf(text, sizeof text,
+             "{\"name\":\"plans\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":2,\"max\":2,"
+             "\"join_window_seconds\":0},\"steps\":{\"target\":1000000},"
+             "\"restart\":{\"backoff_initial_seconds\":0.01},"
+             "\"reducer\":{\"bucket_cap_bytes\":400%s}}",
+             reducer);
+    gs_stage_submit(it, text);
 }
 
 static gs_json *get_plan(stage *it) {
@@ -134,7 +80,7 @@ static void wait_until_training(stage *it) {
     gs_deadline deadline = gs_deadline_in_seconds(100);
     for (bool trains = false; !trains;) {
         gs_json *job = NULL;
-        expect_ok(ask_of_job(it, &job, GS_GET_JOB));
+        gs_stage_expect_ok(ask_of_job(it, &job, GS_GET_JOB));
         trains = !strcmp(gs_json_string_or(job, "state", ""), "running");
         gs_json_release(job);
         if (gs_deadline_passed(deadline)) fail_msg("the job does not train");
@@ -144,7 +90,7 @@ static void wait_until_training(stage *it) {
 
 static bool has_event(stage *it, const char *reason) {
     gs_json *events = NULL;
-    expect_ok(ask_of_job(it, &events, GS_LIST_EVENTS));
+    gs_stage_expect_ok(ask_of_job(it, &events, GS_LIST_EVENTS));
     const gs_json *items = gs_json_get(events, "items");
     bool found = false;
     for (size_t i = 0; i < gs_json_count(items); i++)
@@ -158,10 +104,10 @@ static double scrape(stage *it, const char *line) {
     gs_json *request = gs_json_new_object(), *item = NULL;
     gs_rpc_stream *stream = NULL;
     double value = -1;
-    expect_ok(gs_rpc_stream_open(&stream, it->client, GS_GET_METRICS, request));
+    gs_stage_expect_ok(gs_rpc_stream_open(&stream, it->client, GS_GET_METRICS, request));
     gs_json_release(request);
     for (;;) {
-        expect_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
+        gs_stage_expect_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
         if (!item) break;
         const gs_json *families = gs_json_get(item, "families");
         for (size_t i = 0; i < gs_json_count(families); i++) {
@@ -253,14 +199,14 @@ static void an_operator_may_ask_for_what_is_not_done_by_itself(void **state) {
         assert_true(gs_json_bool_or(reply, "pending", false));
         assert_string_equal(gs_json_string_or(reply, "reason", ""), "operator");
         gs_json_release(reply);
-        expect_ok(ask_of_job(it, &reply, GS_REPLAN_JOB));
+        gs_stage_expect_ok(ask_of_job(it, &reply, GS_REPLAN_JOB));
     }
     gs_json_release(reply);
     atomic_store(&it->plans.switches, true);
     gs_json *plan = wait_for_plan(it, 2, "settled");
     assert_string_equal(gs_json_string_or(plan, "reason", ""), "operator");
     gs_json_release(plan);
-    expect_ok(ask_of_job(it, &reply, GS_REPLAN_JOB));
+    gs_stage_expect_ok(ask_of_job(it, &reply, GS_REPLAN_JOB));
     assert_false(gs_json_bool_or(reply, "pending", true));
     gs_json_release(reply);
 }
@@ -268,7 +214,7 @@ static void an_operator_may_ask_for_what_is_not_done_by_itself(void **state) {
 static void a_job_that_does_not_train_has_no_plan_to_change(void **state) {
     stage *it = *state;
     gs_json *reply = NULL;
-    expect_ok(ask(
+    gs_stage_expect_ok(gs_stage_ask(
         it, &reply, GS_CREATE_JOB,
         "{\"spec\":{\"name\":\"waits\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}}"));
     snprintf(it->job, sizeof it->job, "%s", gs_json_string_or(reply, "id", ""));
@@ -361,7 +307,7 @@ static void a_plan_that_cannot_be_made_fails_the_job_with_its_reason(void **stat
     gs_deadline deadline = gs_deadline_in_seconds(30);
     for (bool failed = false; !failed;) {
         gs_json *job = NULL;
-        expect_ok(ask_of_job(it, &job, GS_GET_JOB));
+        gs_stage_expect_ok(ask_of_job(it, &job, GS_GET_JOB));
         failed = !strcmp(gs_json_string_or(job, "state", ""), "failed");
         if (failed) {
             assert_string_equal(gs_json_string_or(job, "reason", ""), "PlanRefused");
@@ -378,25 +324,25 @@ static void a_plan_that_cannot_be_made_fails_the_job_with_its_reason(void **stat
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_settled_order_becomes_a_plan_when_all_ranks_have_it,
-                                        set_up, tear_down),
+                                        gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(an_order_that_leads_to_the_same_plan_changes_nothing,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(an_operator_may_ask_for_what_is_not_done_by_itself, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_job_that_does_not_train_has_no_plan_to_change, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(a_plan_that_was_lost_on_its_way_is_sent_again, set_up,
-                                        tear_down),
-        cmocka_unit_test_setup_teardown(an_order_that_turns_back_calls_the_plan_back, set_up,
-                                        tear_down),
+                                        gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(an_operator_may_ask_for_what_is_not_done_by_itself, gs_stage_set_up,
+                                        gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_job_that_does_not_train_has_no_plan_to_change, gs_stage_set_up,
+                                        gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_plan_that_was_lost_on_its_way_is_sent_again, gs_stage_set_up,
+                                        gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(an_order_that_turns_back_calls_the_plan_back, gs_stage_set_up,
+                                        gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_heartbeat_from_before_a_change_is_not_taken_for_the_next,
-                                        set_up, tear_down),
+                                        gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(twenty_thousand_buckets_train_and_change_their_order,
-                                        set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_rank_killed_while_a_plan_waits_costs_no_plan, set_up,
-                                        tear_down),
+                                        gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_rank_killed_while_a_plan_waits_costs_no_plan, gs_stage_set_up,
+                                        gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_plan_that_cannot_be_made_fails_the_job_with_its_reason,
-                                        set_up, tear_down),
+                                        gs_stage_set_up, gs_stage_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

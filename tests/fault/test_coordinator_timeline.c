@@ -12,78 +12,44 @@
 
 #include "core/clock.h"
 #include "rpc/json.h"
-#include "tests/support/coordinator_process.h"
-#include "tests/support/fake_worker.h"
+#include "tests/support/coordinator_stage.h"
 
-typedef struct world {
-    gs_coordinator_process process;
-    gs_rpc_context *context;
-    gs_rpc_client *client;
-    gs_fake_worker *worker;
-    gs_fake_faults faults;
-    char job[32];
-} world;
-
-static void expect_ok(gs_status status) {
-    if (status.code) print_error("%s\n", status.message);
-    assert_int_equal(status.code, GS_OK);
-}
+typedef gs_stage world;
 
 static int set_up(void **state) {
-    world *w = calloc(1, sizeof *w);
-    *state = w;
-    atomic_store(&w->faults.slot, 1);
-    expect_ok(gs_coordinator_process_start(&w->process));
-    expect_ok(gs_rpc_context_create(&w->context));
-    gs_rpc_client_options options = {.endpoint = w->process.control};
-    expect_ok(gs_rpc_client_open(&w->client, w->context, &options));
-    return 0;
-}
-
-static int tear_down(void **state) {
+    int result = gs_stage_set_up(state);
     world *w = *state;
-    gs_fake_worker_stop(w->worker);
-    gs_rpc_client_close(w->client);
-    gs_rpc_context_destroy(w->context);
-    gs_coordinator_process_release(&w->process);
-    free(w);
-    return 0;
+    atomic_store(&w->faults.slot, 1);
+    return result;
 }
 
 static gs_json *parse(const char *text) {
     gs_json *value = NULL;
-    expect_ok(gs_json_parse(&value, text, strlen(text)));
+    gs_stage_expect_ok(gs_json_parse(&value, text, strlen(text)));
     return value;
 }
 
 static gs_json *ask(world *w, gs_method method, const char *text) {
-    gs_json *request = parse(text), *reply = NULL;
-    expect_ok(gs_rpc_call(w->client, method, request, &reply, gs_deadline_in_seconds(20)));
-    gs_json_release(request);
+    gs_json *reply = NULL;
+    gs_stage_expect_ok(gs_stage_ask(w, &reply, method, text));
     return reply;
 }
 
 static gs_json *get(world *w, gs_method method) {
-    char text[100];
-    snprintf(text, sizeof text, "{\"job\":\"%s\"}", w->job);
-    return ask(w, method, text);
+    return gs_stage_get(w, method, w->job);
 }
 
 static void start_worker(world *w) {
-    gs_fake_worker_options options = {.name = "w1", .control = w->process.control, .slots = 2,
-                                      .step_ms = 2, .faults = &w->faults};
-    expect_ok(gs_fake_worker_start(&w->worker, w->context, &options));
+    gs_stage_start_worker(w, 0, &(gs_fake_worker_options){.slots = 2, .step_ms = 2});
 }
 
 static void submit(world *w, int target) {
     char text[400];
     snprintf(text, sizeof text,
-             "{\"spec\":{\"name\":\"traced\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":2,\"max\":2,"
-             "\"join_window_seconds\":0},\"steps\":{\"target\":%d}},\"dry_run\":false}",
+             "{\"name\":\"traced\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":2,\"max\":2,"
+             "\"join_window_seconds\":0},\"steps\":{\"target\":%d}}",
              target);
-    gs_json *job = ask(w, GS_CREATE_JOB, text);
-    snprintf(w->job, sizeof w->job, "%s", gs_json_string_or(job, "id", ""));
-    gs_json_release(job);
+    gs_stage_submit(w, text);
 }
 
 static int64_t step_of(const gs_json *job) {
@@ -115,7 +81,7 @@ static void read_timeline(world *w, answer *out, const char *more) {
     snprintf(text, sizeof text, "{\"job\":\"%s\"%s}", w->job, more);
     gs_json *request = parse(text), *item = NULL;
     gs_rpc_stream *stream = NULL;
-    expect_ok(gs_rpc_stream_open(&stream, w->client, GS_GET_JOB_TIMELINE, request));
+    gs_stage_expect_ok(gs_rpc_stream_open(&stream, w->client, GS_GET_JOB_TIMELINE, request));
     gs_json_release(request);
     for (;;) {
         out->status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20));
@@ -147,7 +113,7 @@ static void all_ranks_are_asked_and_pages_passed_on(void **state) {
     wait_until(w, "running", 5);
     answer told;
     read_timeline(w, &told, ",\"steps\":\"last:2\"");
-    expect_ok(told.status);
+    gs_stage_expect_ok(told.status);
     for (int rank = 0; rank < 2; rank++) {
         assert_int_equal(told.pages[rank], 2);
         assert_int_equal(told.steps[rank], 2);
@@ -168,7 +134,7 @@ static void only_the_ranks_wanted_are_asked(void **state) {
     wait_until(w, "running", 5);
     answer told;
     read_timeline(w, &told, ",\"ranks\":\"1\"");
-    expect_ok(told.status);
+    gs_stage_expect_ok(told.status);
     assert_int_equal(told.pages[0], 0);
     assert_int_equal(told.pages[1], 2);
     assert_int_equal(gs_json_count(gs_json_get(told.about, "ranks")), 1);
@@ -183,7 +149,7 @@ static void a_rank_that_does_not_answer_is_named_in_time(void **state) {
     wait_until(w, "running", 5);
     answer told;
     read_timeline(w, &told, "");
-    expect_ok(told.status);
+    gs_stage_expect_ok(told.status);
     assert_int_equal(told.pages[0], 2);
     assert_int_equal(told.pages[1], 0);
     assert_false(gs_json_bool_or(rank_of(&told, 1), "answered", true));
@@ -198,7 +164,7 @@ static void an_ended_job_shows_what_its_ranks_left_behind(void **state) {
     wait_until(w, "succeeded", 20);
     answer told;
     read_timeline(w, &told, "");
-    expect_ok(told.status);
+    gs_stage_expect_ok(told.status);
     for (int rank = 0; rank < 2; rank++) {
         assert_int_equal(told.pages[rank], 1);
         assert_int_equal(told.newest[rank], 19);
@@ -221,7 +187,7 @@ static void steps_of_a_generation_before_are_not_shown_for_the_last(void **state
     wait_until(w, "cancelled", 30);
     answer told;
     read_timeline(w, &told, "");
-    expect_ok(told.status);
+    gs_stage_expect_ok(told.status);
     for (int rank = 0; rank < 2; rank++) {
         bool is_new = told.newest[rank] >= 20;
         assert_true(told.pages[rank] == 0 || is_new);
@@ -234,7 +200,7 @@ static void a_job_that_waits_has_nothing_to_show_and_says_so(void **state) {
     submit(w, 20);
     answer told;
     read_timeline(w, &told, ",\"ranks\":\"0\"");
-    expect_ok(told.status);
+    gs_stage_expect_ok(told.status);
     assert_string_equal(gs_json_string_or(told.about, "state", ""), "queued");
     assert_int_equal(gs_json_count(gs_json_get(told.about, "ranks")), 0);
     gs_json_release(told.about);
@@ -319,16 +285,16 @@ static void the_recording_is_switched_on_all_ranks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(all_ranks_are_asked_and_pages_passed_on, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(only_the_ranks_wanted_are_asked, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_rank_that_does_not_answer_is_named_in_time, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(an_ended_job_shows_what_its_ranks_left_behind, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(steps_of_a_generation_before_are_not_shown_for_the_last, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_job_that_waits_has_nothing_to_show_and_says_so, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(wrong_ranges_and_ranks_are_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_rank_that_is_late_in_every_step_becomes_the_verdict, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_failed_job_is_diagnosed_by_its_first_failure, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(the_recording_is_switched_on_all_ranks, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(all_ranks_are_asked_and_pages_passed_on, set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(only_the_ranks_wanted_are_asked, set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_rank_that_does_not_answer_is_named_in_time, set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(an_ended_job_shows_what_its_ranks_left_behind, set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(steps_of_a_generation_before_are_not_shown_for_the_last, set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_job_that_waits_has_nothing_to_show_and_says_so, set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(wrong_ranges_and_ranks_are_refused, set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_rank_that_is_late_in_every_step_becomes_the_verdict, set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_failed_job_is_diagnosed_by_its_first_failure, set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(the_recording_is_switched_on_all_ranks, set_up, gs_stage_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

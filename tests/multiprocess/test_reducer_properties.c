@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "tests/support/device_memory.h"
 #include "tests/support/reduce_runner.h"
 
 #define NUM_SEEDS 10
@@ -46,6 +47,8 @@ static gs_status body_cases(const gs_rank_env *env) {
 }
 
 static void run_world(int world_size) {
+    if (world_size > (int)number_from_environment("PROPERTY_MOST_RANKS", REDUCE_CASE_MAX_WORLD))
+        return;
     uint64_t count = number_from_environment("PROPERTY_SEEDS", NUM_SEEDS);
     uint64_t first = number_from_environment("PROPERTY_FIRST", 1000 * (uint64_t)world_size);
     printf("world %d, seeds %" PRIu64 " to %" PRIu64 "\n", world_size, first, first + count - 1);
@@ -83,6 +86,7 @@ int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"cases", body_cases}, {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    if (!test_device_is_there()) return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(world_of_one_reduces_like_the_serial_sum),
         cmocka_unit_test(two_to_four_ranks_reduce_like_the_serial_sum_with_equal_bits),

@@ -552,8 +552,7 @@ static gs_status open_table(table_rank *rank, const gs_rank_env *env) {
 static gs_status finish_table(void *ctx, float *const *grads, gs_deadline deadline) {
     table_rank *rank = ctx;
     GS_TRY(gs_sparse_rows_finish(rank->rows, &rank->result, deadline));
-    if (rank->is_tail) gs_sparse_rows_add_to(rank->rows, grads[TABLE]);
-    return gs_ok();
+    return rank->is_tail ? gs_sparse_rows_add_to(rank->rows, grads[TABLE]) : gs_ok();
 }
 
 // Rank r adds r + 1 to row 7 and 10 to row r, when `adds`.

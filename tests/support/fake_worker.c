@@ -40,7 +40,7 @@ struct gs_fake_worker {
     gs_rpc_stream *stream;
     gs_thread *thread;
     char name[64], control[128];
-    int slots, step_ms;
+    int slots, step_ms, gpus;
     uint64_t incarnation;
     gs_fake_faults *faults;
     gs_fake_plans *plans;
@@ -461,6 +461,21 @@ static void report_exit(gs_fake_worker *worker, fake_trainer *trainer) {
     free(trainer);
 }
 
+// One on "w1" is "GPU-w1-0".
+static gs_json *list_devices(const gs_fake_worker *worker) {
+    gs_json *devices = gs_json_new_array();
+    for (int i = 0; i < worker->gpus; i++) {
+        char uuid[96];
+        snprintf(uuid, sizeof uuid, "GPU-%.60s-%d", worker->name, i);
+        gs_json *device = gs_json_new_object();
+        gs_json_set_string(device, "uuid", uuid);
+        gs_json_set_string(device, "name", "test device");
+        gs_json_set_int(device, "memory_bytes", 1 << 30);
+        gs_json_push(devices, device);
+    }
+    return devices;
+}
+
 static void say_agent_hello(gs_fake_worker *worker) {
     gs_json *hello = gs_json_new_object(), *running = gs_json_new_array();
     gs_json_set_string(hello, "worker", worker->name);
@@ -474,6 +489,8 @@ static void say_agent_hello(gs_fake_worker *worker) {
     gs_json_set_int(hello, "slots", worker->slots);
     gs_json_set_int(hello, "cores", 1);
     gs_json_set_string(hello, "data_root", "/");
+    gs_json_set(hello, "devices", list_devices(worker));
+    if (worker->gpus == 0) gs_json_set_string(hello, "devices_reason", "no driver in this test");
     for (int i = 0; i < worker->slots; i++) {
         if (!worker->trainers[i]) continue;
         gs_json *entry = gs_json_new_object();
@@ -527,6 +544,7 @@ gs_status gs_fake_worker_start(gs_fake_worker **out, gs_rpc_context *context,
     if (!worker) return gs_error(GS_RESOURCE_EXHAUSTED, "fake worker: out of memory");
     worker->context = context;
     worker->slots = options->slots;
+    worker->gpus = options->gpus;
     worker->step_ms = options->step_ms ? options->step_ms : 5;
     worker->faults = options->faults;
     worker->plans = options->plans;

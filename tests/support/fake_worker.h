@@ -39,6 +39,7 @@ typedef struct gs_fake_plans {
 typedef struct gs_fake_worker_options {
     const char *name, *control;
     int slots;
+    int gpus;     // devices that it offers, one for each of its first slots
     int step_ms;  // how long a step takes
     gs_fake_faults *faults;  // borrowed; may be NULL
     gs_fake_plans *plans;    // borrowed; may be NULL

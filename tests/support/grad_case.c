@@ -6,6 +6,7 @@
 
 #include "core/digest.h"
 #include "core/random.h"
+#include "tests/support/device_memory.h"
 
 #define SAMPLES_PER_PASS 5000
 
@@ -142,11 +143,11 @@ gs_status grad_rank_open(grad_rank *rank, const grad_case *model, const gs_rank_
                                   .separate = model->separate};
     size_t bytes;
     GS_TRY(gs_reducer_arena_bytes(&bytes, &options));
-    GS_TRY(gs_device_open(&rank->device, "cpu", &(gs_device_options){.num_threads = 1}));
-    gs_status status = gs_arena_create(&rank->arena, bytes);
+    GS_TRY(test_device_try(&rank->device, 1));
+    gs_status status = gs_arena_create_on(&rank->arena, bytes, rank->device);
     if (!status.code)
         status = gs_comm_create(&rank->comm,
-                                &(gs_comm_options){.backend = env ? "shm" : "self",
+                                &(gs_comm_options){.backend = env ? "auto" : "self",
                                                    .rank = rank->rank,
                                                    .world_size = rank->world_size,
                                                    .generation = 1,
@@ -167,11 +168,24 @@ void grad_rank_close(grad_rank *rank) {
     gs_reducer_destroy(rank->reducer);
     gs_comm_destroy(rank->comm);
     gs_arena_destroy(rank->arena);
-    gs_device_close(rank->device);
+    test_device_close(rank->device);
     *rank = (grad_rank){0};
 }
 
+// The gradient of one parameter into the reducer's memory, or onto what is there.
+static void write_grad(const grad_rank *rank, const gs_reducer_pass *pass, size_t param,
+                       int64_t step) {
+    size_t bytes = gs_param_spec_bytes(&rank->model->params[param]);
+    float *grad = malloc(bytes);
+    if (!grad) abort();
+    if (pass->accumulate) device_memory_read(rank->device, grad, pass->grads[param], bytes);
+    grad_case_write(rank->model, grad, param, step, pass->shard, pass->pass, pass->accumulate);
+    device_memory_write(rank->device, pass->grads[param], grad, bytes);
+    free(grad);
+}
+
 static gs_status run_pass(grad_rank *rank, int64_t step, int shard) {
+    static const float anything = NAN;
     const grad_case *model = rank->model;
     gs_reducer_pass pass;
     GS_TRY(gs_reducer_begin_pass(rank->reducer, &pass, SAMPLES_PER_PASS + shard));
@@ -181,11 +195,11 @@ static gs_status run_pass(grad_rank *rank, int64_t step, int shard) {
         size_t param = order[i];
         if (!grad_case_uses(model, param, step, pass.shard, pass.pass)) {
             // A parameter that this pass should have written anew holds anything.
-            if (!pass.accumulate) pass.grads[param][0] = NAN;
+            if (!pass.accumulate)
+                device_memory_write(rank->device, pass.grads[param], &anything, sizeof anything);
             continue;
         }
-        grad_case_write(model, pass.grads[param], param, step, pass.shard, pass.pass,
-                        pass.accumulate);
+        write_grad(rank, &pass, param, step);
         GS_TRY(gs_reducer_mark_ready(rank->reducer, param));
     }
     return gs_reducer_end_pass(rank->reducer);
@@ -202,13 +216,19 @@ gs_status grad_rank_run_passes(grad_rank *rank, int64_t step) {
 }
 
 static gs_status check_grad(const grad_rank *rank, size_t param, const float *expected) {
-    const float *got = gs_reducer_grads(rank->reducer)[param];
-    for (size_t i = 0; i < gs_param_spec_count(&rank->model->params[param]); i++) {
+    const gs_param_spec *spec = &rank->model->params[param];
+    float *got = malloc(gs_param_spec_bytes(spec));
+    gs_status status = gs_ok();
+    if (!got) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    device_memory_read(rank->device, got, gs_reducer_grads(rank->reducer)[param],
+                       gs_param_spec_bytes(spec));
+    for (size_t i = 0; i < gs_param_spec_count(spec) && !status.code; i++) {
         if (!(fabsf(got[i] - expected[i]) <= 1e-6f * fmaxf(1, fabsf(expected[i]))))
-            return gs_error(GS_INTERNAL, "parameter %zu: element %zu is %.9g, expected %.9g", param,
-                            i, (double)got[i], (double)expected[i]);
+            status = gs_error(GS_INTERNAL, "parameter %zu: element %zu is %.9g, expected %.9g",
+                              param, i, (double)got[i], (double)expected[i]);
     }
-    return gs_ok();
+    free(got);
+    return status;
 }
 
 static int64_t count_samples(const grad_case *model) {
@@ -254,8 +274,13 @@ gs_status grad_rank_run_step(grad_rank *rank, int64_t step, gs_reduce_result *re
 
 uint64_t grad_rank_digest(const grad_rank *rank) {
     uint64_t digest = 0;
-    for (size_t p = 0; p < rank->model->num_params; p++)
-        digest = gs_hash64(gs_reducer_grads(rank->reducer)[p],
-                           gs_param_spec_bytes(&rank->model->params[p]), digest);
+    for (size_t p = 0; p < rank->model->num_params; p++) {
+        size_t bytes = gs_param_spec_bytes(&rank->model->params[p]);
+        void *grad = malloc(bytes);
+        if (!grad) abort();
+        device_memory_read(rank->device, grad, gs_reducer_grads(rank->reducer)[p], bytes);
+        digest = gs_hash64(grad, bytes, digest);
+        free(grad);
+    }
     return digest;
 }

@@ -17,6 +17,7 @@
 #include "core/strbuf.h"
 #include "core/thread.h"
 #include "tests/support/rank_link.h"
+#include "tests/support/shared_gpu.h"
 
 #define MAX_NOTES 4096
 
@@ -58,6 +59,7 @@ bool gs_ranks_main(int argc, char **argv, const gs_rank_body *bodies, int *exit_
     gs_rank_env env = {.rank = int_from_environment("RANK"),
                        .world_size = int_from_environment("WORLD_SIZE"),
                        .arg = argv[3]};
+    gs_share_gpu(env.rank);
     rank_link *link = rank_link_open(env.rank, env.world_size);
     *exit_code = 1;
     if (!link) return true;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/digest.h"
+#include "tests/support/device_memory.h"
 
 #define STALE 77.0  // what a tensor holds that no step has written
 
@@ -15,7 +16,7 @@ typedef struct runner {
     gs_arena *arena;
     gs_comm *comm;
     gs_reducer *reducer;
-    gs_separate_grad tensors[REDUCE_CASE_MAX_PARAMS];  // data owned
+    gs_separate_grad tensors[REDUCE_CASE_MAX_PARAMS];  // data owned, on the device
     uint64_t digest;
     gs_deadline deadline;
 } runner;
@@ -68,14 +69,15 @@ static gs_status open_runner(runner *self) {
                                   .static_graph = model->static_graph,
                                   .separate = model->separate ? self->tensors : NULL,
                                   .wire_dtype = model->wire_dtype};
+    GS_TRY(test_device_try(&self->device, 1));
     for (size_t p = 0; p < model->num_params; p++) {
         self->tensors[p].dtype = model->tensor_dtypes[p];
-        self->tensors[p].data = malloc(gs_param_spec_count(&model->params[p]) * sizeof(double) + 8);
+        self->tensors[p].data = device_memory_alloc(
+            self->device, gs_param_spec_count(&model->params[p]) * sizeof(double) + 8);
     }
     size_t bytes;
     GS_TRY(gs_reducer_arena_bytes(&bytes, &options));
-    GS_TRY(gs_device_open(&self->device, "cpu", &(gs_device_options){.num_threads = 1}));
-    GS_TRY(gs_arena_create(&self->arena, bytes));
+    GS_TRY(gs_arena_create_on(&self->arena, bytes, self->device));
     GS_TRY(gs_comm_create(&self->comm,
                           &(gs_comm_options){.rank = self->env->rank,
                                              .world_size = model->world_size,
@@ -95,8 +97,24 @@ static void close_runner(runner *self) {
     gs_reducer_destroy(self->reducer);
     gs_comm_destroy(self->comm);
     gs_arena_destroy(self->arena);
-    gs_device_close(self->device);
-    for (size_t p = 0; p < self->model->num_params; p++) free(self->tensors[p].data);
+    if (!self->device) return;
+    for (size_t p = 0; p < self->model->num_params; p++)
+        device_memory_free(self->device, self->tensors[p].data);
+    test_device_close(self->device);
+}
+
+// A host copy of a tensor, to be freed: what is there, or nothing in particular.
+static void *copy_of(const runner *self, const void *tensor, size_t count, gs_dtype dtype,
+                     bool reads) {
+    void *copy = calloc(count + 1, sizeof(double));
+    if (!copy) abort();
+    if (reads) device_memory_read(self->device, copy, tensor, count * gs_dtype_bytes(dtype));
+    return copy;
+}
+
+static void put_back(const runner *self, void *tensor, void *copy, size_t count, gs_dtype dtype) {
+    device_memory_write(self->device, tensor, copy, count * gs_dtype_bytes(dtype));
+    free(copy);
 }
 
 // One of the parts of a parameter's gradient, as the layers that share it would leave them: the
@@ -107,19 +125,24 @@ static void write_part(const runner *self, const gs_reducer_pass *pass, size_t p
     gs_dtype dtype = model->separate ? model->tensor_dtypes[param] : main_dtype(model, param);
     bool adds = part > 0 || gs_reducer_pass_adds(self->reducer, param);
     double others = (reduce_case_num_marks(model, param) - 1) / 8.0;
-    void *grad = pass->grads[param];
-    for (size_t i = 0; i < gs_param_spec_count(&model->params[param]); i++) {
+    size_t count = gs_param_spec_count(&model->params[param]);
+    void *grad = copy_of(self, pass->grads[param], count, dtype, adds);
+    for (size_t i = 0; i < count; i++) {
         double value = part ? 0.125 : reduce_case_value(model, param, place, i) - others;
         value *= (double)pass->grad_factor;
         store(grad, dtype, i, adds ? load(grad, dtype, i) + value : value);
     }
+    put_back(self, pass->grads[param], grad, count, dtype);
 }
 
 // What a pass that was to write leaves behind where it does not: anything.
 static void leave_junk(const runner *self, const gs_reducer_pass *pass, size_t param) {
     if (self->model->separate || pass->accumulate) return;
+    double junk;
+    gs_dtype dtype = main_dtype(self->model, param);
+    store(&junk, dtype, 0, (double)NAN);
     if (gs_param_spec_count(&self->model->params[param]))
-        store(pass->grads[param], main_dtype(self->model, param), 0, (double)NAN);
+        device_memory_write(self->device, pass->grads[param], &junk, gs_dtype_bytes(dtype));
 }
 
 static gs_status touch_param(runner *self, const gs_reducer_pass *pass, size_t param,
@@ -186,9 +209,9 @@ static gs_status check_values(const reduce_case *model, size_t param, const void
     return gs_ok();
 }
 
-static gs_status check_stale(const gs_separate_grad *tensor, size_t count) {
+static gs_status check_stale(const void *data, gs_dtype dtype, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (load(tensor->data, tensor->dtype, i) != STALE)
+        if (load(data, dtype, i) != STALE)
             return gs_error(GS_INTERNAL, "used by nobody, yet element %zu was touched", i);
     }
     return gs_ok();
@@ -207,18 +230,22 @@ static gs_status check_param(runner *self, const gs_reduce_result *result, size_
     reduce_expected expected = {.grads = memory, .magnitude = memory + count};
     reduce_case_expect(model, &expected, param, step);
     gs_dtype dtype = main_dtype(model, param);
-    const void *grad = gs_reducer_grads(self->reducer)[param];
+    void *grad = copy_of(self, gs_reducer_grads(self->reducer)[param], count, dtype, true);
     gs_status status = check_values(model, param, grad, dtype, &expected);
     if (!status.code && (bool)result->used[param] != expected.used)
         status = gs_error(GS_INTERNAL, "used is %d", result->used[param]);
-    const gs_separate_grad *tensor = &self->tensors[param];
+    gs_dtype own_dtype = self->tensors[param].dtype;
+    void *own = copy_of(self, self->tensors[param].data, count, own_dtype, model->separate);
     if (!status.code && model->separate && expected.used)
-        status = check_values(model, param, tensor->data, tensor->dtype, &expected);
+        status = check_values(model, param, own, own_dtype, &expected);
     // A rank that used it in no pass must find its old gradient when nobody else did either.
-    if (!status.code && model->separate && !expected.used) status = check_stale(tensor, count);
+    if (!status.code && model->separate && !expected.used)
+        status = check_stale(own, own_dtype, count);
     for (size_t i = 0; i < count; i++) *squares += load(grad, dtype, i) * load(grad, dtype, i);
     add_digest(self, grad, count * gs_dtype_bytes(dtype));
-    if (model->separate) add_digest(self, tensor->data, count * gs_dtype_bytes(tensor->dtype));
+    if (model->separate) add_digest(self, own, count * gs_dtype_bytes(own_dtype));
+    free(own);
+    free(grad);
     free(memory);
     return gs_status_prefix(status, "parameter %zu", param);
 }
@@ -250,8 +277,11 @@ static gs_status check_result(runner *self, const gs_reduce_result *result, int6
 static gs_status run_step(runner *self, int64_t step) {
     const reduce_case *model = self->model;
     for (size_t p = 0; p < model->num_params; p++) {
-        for (size_t i = 0; i < gs_param_spec_count(&model->params[p]); i++)
-            store(self->tensors[p].data, self->tensors[p].dtype, i, STALE);
+        const gs_separate_grad *tensor = &self->tensors[p];
+        size_t count = gs_param_spec_count(&model->params[p]);
+        void *stale = copy_of(self, NULL, count, tensor->dtype, false);
+        for (size_t i = 0; i < count; i++) store(stale, tensor->dtype, i, STALE);
+        put_back(self, tensor->data, stale, count, tensor->dtype);
     }
     if (step == model->replan_step)
         GS_TRY(gs_reducer_set_plan(self->reducer, &model->plans[1], self->deadline));

@@ -1,7 +1,12 @@
 #include "tests/support/small_reducer.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
+
+#include "tests/support/device_memory.h"
+
+#define MOST_COUNT 256
 
 gs_deadline small_reducer_deadline(void) {
     return gs_deadline_in_seconds(20);
@@ -33,7 +38,7 @@ static gs_status make_plan(small_reducer *small) {
 
 gs_status small_reducer_connect(gs_comm **comm, small_reducer *small, const gs_rank_env *env,
                                 uint32_t generation) {
-    const gs_comm_options options = {.backend = env && small->world_size > 1 ? "shm" : "self",
+    const gs_comm_options options = {.backend = env && small->world_size > 1 ? "auto" : "self",
                                      .rank = small->rank,
                                      .world_size = small->world_size,
                                      .generation = generation,
@@ -56,8 +61,8 @@ static gs_status build(small_reducer *small, const gs_reducer_options *wanted,
     options.shards.world_size = small->world_size;
     if (!options.shards.num_shards) options.shards.num_shards = small->world_size;
     GS_TRY(gs_reducer_arena_bytes(&bytes, &options));
-    GS_TRY(gs_device_open(&small->device, "cpu", &(gs_device_options){.num_threads = 1}));
-    GS_TRY(gs_arena_create(&small->arena, bytes + small->extra_bytes));
+    if (!small->device) GS_TRY(test_device_try(&small->device, 1));
+    GS_TRY(gs_arena_create_on(&small->arena, bytes + small->extra_bytes, small->device));
     GS_TRY(small_reducer_connect(&small->comm, small, env, 1));
     options.arena = small->arena;
     options.device = small->device;
@@ -77,24 +82,32 @@ void small_reducer_close(small_reducer *small) {
     gs_reducer_destroy(small->reducer);
     gs_comm_destroy(small->comm);
     gs_arena_destroy(small->arena);
-    gs_device_close(small->device);
+    test_device_close(small->device);
     gs_bucket_plan_release(&small->plan);
     *small = (small_reducer){0};
 }
 
 void small_reducer_write(const small_reducer *small, const gs_reducer_pass *pass, size_t param,
                          double value) {
+    const gs_param_spec *spec = &small->params[param];
+    union {
+        float narrow[MOST_COUNT];
+        double wide[MOST_COUNT];
+    } grad;
+    bool is_wide = spec->dtype == GS_FP64;
+    size_t count = gs_param_spec_count(spec), bytes = count * (is_wide ? 8 : 4);
+    if (!pass->grads[param]) return;
+    assert(count <= MOST_COUNT);
     value *= (double)pass->grad_factor;
     bool adds = gs_reducer_pass_adds(small->reducer, param);
-    for (size_t i = 0; i < gs_param_spec_count(&small->params[param]) && pass->grads[param]; i++) {
-        if (small->params[param].dtype == GS_FP64) {
-            double *grad = (double *)(void *)pass->grads[param];
-            grad[i] = adds ? grad[i] + value : value;
-        } else {
-            float *grad = pass->grads[param];
-            grad[i] = adds ? grad[i] + (float)value : (float)value;
-        }
+    if (adds) device_memory_read(small->device, &grad, pass->grads[param], bytes);
+    for (size_t i = 0; i < count; i++) {
+        if (is_wide)
+            grad.wide[i] = adds ? grad.wide[i] + value : value;
+        else
+            grad.narrow[i] = adds ? grad.narrow[i] + (float)value : (float)value;
     }
+    device_memory_write(small->device, pass->grads[param], &grad, bytes);
 }
 
 gs_status small_reducer_run_pass(small_reducer *small, const double *values, int64_t samples) {
@@ -118,6 +131,13 @@ gs_status small_reducer_run_step(small_reducer *small, int64_t step, const doubl
 
 double small_reducer_grad(const small_reducer *small, size_t param, size_t at) {
     const float *grad = gs_reducer_grads(small->reducer)[param];
-    if (small->params[param].dtype == GS_FP64) return ((const double *)(const void *)grad)[at];
-    return (double)grad[at];
+    float narrow;
+    double wide;
+    if (small->params[param].dtype == GS_FP64) {
+        device_memory_read(small->device, &wide, (const double *)(const void *)grad + at,
+                           sizeof wide);
+        return wide;
+    }
+    device_memory_read(small->device, &narrow, grad + at, sizeof narrow);
+    return (double)narrow;
 }

@@ -15,7 +15,7 @@
 typedef struct small_reducer {
     gs_param_spec params[SMALL_PARAMS];
     gs_bucket_plan plan;
-    gs_device *device;
+    gs_device *device;  // of test_device.h; whoever needs it earlier opens it between prepare and open
     gs_arena *arena;
     gs_comm *comm;
     gs_reducer *reducer;

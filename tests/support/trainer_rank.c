@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "core/thread.h"
 #include "rpc/json.h"
+#include "tests/support/test_device.h"
 #include "worker/trainer.h"
 
 #define TRAIN_SECONDS 200.0
@@ -18,7 +19,7 @@
 
 typedef struct rank_run {
     const gs_rank_env *env;
-    const char *dir;
+    const char *dir, *device;
     FILE *record;
     const gs_job_spec *spec;
     gs_control *control;
@@ -235,7 +236,8 @@ static gs_status run_trainer(rank_run *run, const gs_job_spec *spec, const char 
                                   .data_root = run->dir,
                                   .checkpoints_dir = checkpoints,
                                   .resume = resume,
-                                  .num_threads = 1};
+                                  .num_threads = 1,
+                                  .device = run->device};
     gs_trainer *trainer = NULL;
     gs_trainer_outcome outcome = {0};
     gs_status status = gs_trainer_create(&trainer, &options);
@@ -268,6 +270,7 @@ gs_status trainer_rank_run(const gs_rank_env *env) {
     char path[600];
     rank_run run = {.env = env,
                     .dir = gs_json_string_or(arg, "dir", ""),
+                    .device = gs_json_string_or(arg, "device", gs_test_device_name()),
                     .withheld = gs_json_int_or(arg, "withheld", -1)};
     snprintf(path, sizeof path, "%s/record-%d", run.dir, env->rank);
     run.record = fopen(path, "a");
@@ -287,6 +290,16 @@ char *trainer_rank_arg(const char *spec, const char *dir, const char *resume) {
     char *text = NULL;
     if (asprintf(&text, "{\"spec\":%s,\"dir\":\"%s\",\"resume\":\"%s\"}", spec, dir,
                  resume ? resume : "") < 0) {
+        abort();
+    }
+    return text;
+}
+
+char *trainer_rank_arg_on(const char *spec, const char *dir, const char *resume,
+                          const char *device) {
+    char *text = NULL;
+    if (asprintf(&text, "{\"spec\":%s,\"dir\":\"%s\",\"resume\":\"%s\",\"device\":\"%s\"}", spec, dir,
+                 resume ? resume : "", device) < 0) {
         abort();
     }
     return text;
@@ -341,7 +354,13 @@ gs_status trainer_rank_read_same(gs_digest digests[TRAINER_RANK_MAX_STEPS], cons
 
 gs_status trainer_rank_train(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir,
                              const char *spec, int world_size, const char *resume) {
-    char *arg = trainer_rank_arg(spec, dir, resume);
+    return trainer_rank_train_on(digests, dir, spec, world_size, resume, gs_test_device_name());
+}
+
+gs_status trainer_rank_train_on(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir,
+                                const char *spec, int world_size, const char *resume,
+                                const char *device) {
+    char *arg = trainer_rank_arg_on(spec, dir, resume, device);
     gs_status status =
         gs_ranks_run("train", world_size, arg, gs_deadline_in_seconds(TRAIN_SECONDS));
     free(arg);

@@ -19,13 +19,16 @@
 //
 // What a coordinator does about plans is done by files too: order-K holds the Kth order that rank 0 told (from
 // 0), from which each rank makes the plan of revision K + 2; plan-RANK holds "DIGEST STEP" of the last plan.
-// Body "train". `arg` is {"spec":{…},"dir":"…","resume":"…"?,"withheld":RANK?,"layer_drop":PROBABILITY?};
+// Body "train". `arg` is {"spec":{…},"dir":"…","resume":"…"?,"withheld":RANK?,"layer_drop":PROBABILITY?,
+// "device":"cuda:0"?};
 // that rank gets no new plans; layers are dropped even where the specification's rules refuse it. Notes "fault KIND suspect RANK: …",
 // "settling", "end REASON STEP".
 gs_status trainer_rank_run(const gs_rank_env *env);
 
 // The argument of a run: the caller's (free()). `resume` may be NULL.
 char *trainer_rank_arg(const char *spec, const char *dir, const char *resume);
+char *trainer_rank_arg_on(const char *spec, const char *dir, const char *resume,
+                          const char *device);
 
 // Digest after step s in digests[s]; {0} where there is none. False, with `problem` filled in, when a step
 // is on record with two different digests.
@@ -38,6 +41,9 @@ gs_status trainer_rank_read_same(gs_digest digests[TRAINER_RANK_MAX_STEPS], cons
 // Runs body "train" in a world of `dir` and reads what all its ranks held. `resume` may be NULL.
 gs_status trainer_rank_train(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir,
                              const char *spec, int world_size, const char *resume);
+gs_status trainer_rank_train_on(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir,
+                                const char *spec, int world_size, const char *resume,
+                                const char *device);
 int64_t trainer_rank_last_step(const gs_digest digests[TRAINER_RANK_MAX_STEPS]);
 // What a rank told last: tokens of the whole run, loss of the last step. False when it told nothing.
 typedef struct trainer_rank_report {

@@ -316,6 +316,13 @@ int64_t gs_data_loader_positions(const gs_data_loader *loader) {
     return loader->source.shape.positions;
 }
 
+gs_batch gs_data_loader_largest(const gs_data_loader *loader) {
+    const gs_dataset_shape *shape = &loader->source.shape;
+    return (gs_batch){.rows = (size_t)loader->rows,
+                      .positions = (size_t)shape->positions,
+                      .row_features = (size_t)shape->row_features};
+}
+
 int64_t gs_data_loader_num_samples(const gs_data_loader *loader) {
     return loader->source.num_samples;
 }

@@ -46,6 +46,7 @@ bool gs_data_loader_begins_epoch(const gs_data_loader *loader, int64_t consumed)
 void gs_data_loader_seek(gs_data_loader *loader, int64_t consumed);
 
 int64_t gs_data_loader_positions(const gs_data_loader *loader);  // of a sample
+gs_batch gs_data_loader_largest(const gs_data_loader *loader);   // batch; without memory
 int64_t gs_data_loader_num_samples(const gs_data_loader *loader);
 gs_digest gs_data_loader_digest(const gs_data_loader *loader);
 int64_t gs_data_loader_stall_ns(const gs_data_loader *loader);  // waited in next, in all

@@ -1,6 +1,6 @@
 // GPT-2: pre-norm transformer, learned positions, tanh GELU, classifier tied to the token
 // embedding, no dropout. Parameters, their first values, memory; the passes are in gpt2_forward.c
-// and gpt2_backward.c.
+// and gpt2_backward.c, the kernels they are made of in gpt2_steps.c.
 //
 // Source: Radford et al. 2019; names as in nanoGPT without "transformer.", linear weights (out,
 // in).
@@ -59,41 +59,49 @@ static void list_params(gpt2 *model) {
     set_param(model, gpt2_final_norm(model) + 1, C, 0, "ln_f", -1, "bias");
 }
 
+// (rows, cols) of the model's type.
+#define ADD_TENSOR(model, place, rows, cols)                                                       \
+    gs_tensor_block_add_of(&(model)->block, &(place), (model)->dtype, rows, cols)
+
+static void list_layer_tensors(gpt2 *model, gpt2_layer *layer, size_t N, size_t C) {
+    gs_tensor_block *block = &model->block;
+    ADD_TENSOR(model, layer->residual_in, N, C);
+    ADD_TENSOR(model, layer->ln_1, N, C);
+    gs_tensor_block_add(block, &layer->mean_1, N, 1);
+    gs_tensor_block_add(block, &layer->rstd_1, N, 1);
+    ADD_TENSOR(model, layer->qkv, N, 3 * C);
+    gs_tensor_block_add(block, &layer->logsumexp, N, (size_t)model->heads);
+    ADD_TENSOR(model, layer->attn, N, C);
+    ADD_TENSOR(model, layer->residual_mid, N, C);
+    ADD_TENSOR(model, layer->ln_2, N, C);
+    gs_tensor_block_add(block, &layer->mean_2, N, 1);
+    gs_tensor_block_add(block, &layer->rstd_2, N, 1);
+    ADD_TENSOR(model, layer->fc, N, 4 * C);
+    ADD_TENSOR(model, layer->gelu, N, 4 * C);
+}
+
 static gs_status alloc_activations(gpt2 *model) {
     gs_tensor_block *block = &model->block;
     size_t N = model->max_rows * model->max_positions, C = (size_t)model->channels;
-    for (int64_t i = 0; i < model->layers; i++) {
-        gpt2_layer *layer = &model->layer[i];
-        gs_tensor_block_add(block, &layer->residual_in, N, C);
-        gs_tensor_block_add(block, &layer->ln_1, N, C);
-        gs_tensor_block_add(block, &layer->mean_1, N, 1);
-        gs_tensor_block_add(block, &layer->rstd_1, N, 1);
-        gs_tensor_block_add(block, &layer->qkv, N, 3 * C);
-        gs_tensor_block_add(block, &layer->logsumexp, N, (size_t)model->heads);
-        gs_tensor_block_add(block, &layer->attn, N, C);
-        gs_tensor_block_add(block, &layer->residual_mid, N, C);
-        gs_tensor_block_add(block, &layer->ln_2, N, C);
-        gs_tensor_block_add(block, &layer->mean_2, N, 1);
-        gs_tensor_block_add(block, &layer->rstd_2, N, 1);
-        gs_tensor_block_add(block, &layer->fc, N, 4 * C);
-        gs_tensor_block_add(block, &layer->gelu, N, 4 * C);
-    }
-    gs_tensor_block_add(block, &model->residual_out, N, C);
-    gs_tensor_block_add(block, &model->ln_f, N, C);
+    for (int64_t i = 0; i < model->layers; i++) list_layer_tensors(model, &model->layer[i], N, C);
+    ADD_TENSOR(model, model->residual_out, N, C);
+    ADD_TENSOR(model, model->ln_f, N, C);
     gs_tensor_block_add(block, &model->mean_f, N, 1);
     gs_tensor_block_add(block, &model->rstd_f, N, 1);
-    gs_tensor_block_add(block, &model->logits, N, model->logits_stride);
+    ADD_TENSOR(model, model->logits, N, model->logits_stride);
     gs_tensor_block_add(block, &model->losses, N, 1);
-    gs_tensor_block_add(block, &model->branch, N, C);
-    gs_tensor_block_add(block, &model->d_residual, N, C);
-    gs_tensor_block_add(block, &model->d_wide, N, 4 * C);
-    gs_tensor_block_add(block, &model->d_narrow, N, C);
+    ADD_TENSOR(model, model->branch, N, C);
+    ADD_TENSOR(model, model->d_residual, N, C);
+    ADD_TENSOR(model, model->d_wide, N, 4 * C);
+    ADD_TENSOR(model, model->d_narrow, N, C);
     gs_tensor_block_add(block, &model->ln_scratch, 2 * 64, C);
     GS_TRY(gs_tensor_block_alloc(block, model->device, "gpt2 activations"));
 
+    size_t num_logits = model->max_rows * (size_t)model->vocab;
     model->host_losses = calloc(N, sizeof *model->host_losses);
-    model->host_logits = calloc(model->max_rows, (size_t)model->vocab * sizeof *model->host_logits);
-    if (!model->host_losses || !model->host_logits)
+    model->host_logits = calloc(num_logits, sizeof *model->host_logits);
+    if (model->half) model->host_half = calloc(num_logits, sizeof *model->host_half);
+    if (!model->host_losses || !model->host_logits || (model->half && !model->host_half))
         return gs_error(GS_RESOURCE_EXHAUSTED, "gpt2: out of memory");
     return gs_ok();
 }
@@ -173,6 +181,13 @@ static double flops_per_sample(void *state) {
     return 6.0 * (12.0 * L * C * C + V * C) * T + 6.0 * L * C * T * T;
 }
 
+// layer_drop draws its layers anew in each step.
+static bool repeats(void *state, const gs_model_pass *pass) {
+    (void)pass;
+    const gpt2 *model = state;
+    return model->layer_drop.probability <= 0;
+}
+
 static void destroy_model(void *state) {
     gpt2 *model = state;
     if (!model) return;
@@ -182,6 +197,7 @@ static void destroy_model(void *state) {
     free(model->params);
     free(model->host_losses);
     free(model->host_logits);
+    free(model->host_half);
     free(model);
 }
 
@@ -195,6 +211,7 @@ static const gs_model_ops gpt2_ops = {
     .predict = gpt2_predict,
     .activation_bytes = activation_bytes,
     .flops_per_sample = flops_per_sample,
+    .repeats = repeats,
     .destroy = destroy_model,
 };
 
@@ -226,6 +243,15 @@ static gs_status check_options(const gs_gpt2_options *options) {
     return gs_ok();
 }
 
+static gs_status choose_type(gpt2 *model, gs_dtype dtype) {
+    model->dtype = dtype == GS_DTYPE_UNSET ? GS_FP32 : dtype;
+    if (model->dtype == GS_FP32) return gs_ok();
+    model->half = gs_device_half_kernels(model->device, dtype);
+    if (model->half) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "gpt2: device %s has no kernels of %s",
+                    gs_device_name(model->device), gs_dtype_name(dtype));
+}
+
 gs_status gs_gpt2_create(gs_model *out, const gs_gpt2_options *options, gs_device *device) {
     GS_TRY(check_options(options));
     gpt2 *model = calloc(1, sizeof *model);
@@ -244,8 +270,8 @@ gs_status gs_gpt2_create(gs_model *out, const gs_gpt2_options *options, gs_devic
     model->params = calloc(model->num_params, sizeof *model->params);
     model->layer = calloc((size_t)model->layers, sizeof *model->layer);
     model->kept = calloc((size_t)model->layers, sizeof *model->kept);
-    gs_status status = gs_ok();
-    if (!model->params || !model->layer || !model->kept)
+    gs_status status = choose_type(model, options->dtype);
+    if (!status.code && (!model->params || !model->layer || !model->kept))
         status = gs_error(GS_RESOURCE_EXHAUSTED, "gpt2: out of memory");
     if (!status.code) {
         list_params(model);
@@ -255,6 +281,6 @@ gs_status gs_gpt2_create(gs_model *out, const gs_gpt2_options *options, gs_devic
         destroy_model(model);
         return status;
     }
-    *out = (gs_model){&gpt2_ops, model};
+    *out = (gs_model){.ops = &gpt2_ops, .state = model, .dtype = model->dtype};
     return gs_ok();
 }

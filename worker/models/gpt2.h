@@ -1,4 +1,8 @@
 // GPT-2 inside: sizes, the order of its parameters, its activations. For gpt2*.c only.
+//
+// Activations and the values of parameters are fp32 or 16 bits, by `dtype`; statistics, losses and
+// gradients of parameters are fp32. The passes (gpt2_forward.c, gpt2_backward.c) are written once, against
+// gpt2_steps.h.
 #ifndef WORKER_MODELS_GPT2_H
 #define WORKER_MODELS_GPT2_H
 
@@ -6,6 +10,7 @@
 #include <stdint.h>
 
 #include "gradsync/model.h"
+#include "kernels/half.h"
 #include "worker/models/layer_drop.h"
 #include "worker/models/tensor_block.h"
 
@@ -22,20 +27,25 @@ enum {
     GPT2_LAYER_PARAMS = 12
 };
 
-// What forward keeps of one layer for backward. N = rows of a pass (sequences · positions).
+// What forward keeps of one layer for backward. N = rows of a pass (sequences · positions). void: of the
+// model's type.
 typedef struct gpt2_layer {
-    float *residual_in;            // (N, C); the layer's input
-    float *ln_1, *mean_1, *rstd_1; // (N, C), (N), (N)
-    float *qkv;                    // (N, 3C)
-    float *logsumexp;              // (sequences, heads, positions)
-    float *attn;                   // (N, C)
-    float *residual_mid;           // (N, C); after attention
-    float *ln_2, *mean_2, *rstd_2; // (N, C), (N), (N)
-    float *fc, *gelu;              // (N, 4C)
+    void *residual_in;              // (N, C); the layer's input
+    void *ln_1;                     // (N, C)
+    float *mean_1, *rstd_1;         // (N)
+    void *qkv;                      // (N, 3C)
+    float *logsumexp;               // (sequences, heads, positions)
+    void *attn;                     // (N, C)
+    void *residual_mid;             // (N, C); after attention
+    void *ln_2;                     // (N, C)
+    float *mean_2, *rstd_2;         // (N)
+    void *fc, *gelu;                // (N, 4C)
 } gpt2_layer;
 
 typedef struct gpt2 {
     gs_device *device; // borrowed
+    gs_dtype dtype;
+    const gs_half_kernels *half; // of `dtype`; NULL: fp32
     int64_t layers, heads, channels, context, vocab;
     size_t max_rows, max_positions;
     gs_layer_drop layer_drop;
@@ -46,20 +56,22 @@ typedef struct gpt2 {
 
     gs_tensor_block block; // owns all that follows
     gpt2_layer *layer;     // owned array
-    float *residual_out;   // (N, C); of the last layer
-    float *ln_f, *mean_f, *rstd_f;
-    float *logits;     // (N, logits_stride); after a training forward: d loss / d logits
+    void *residual_out;    // (N, C); of the last layer
+    void *ln_f;            // (N, C)
+    float *mean_f, *rstd_f;
+    void *logits;      // (N, logits_stride); after a training forward what backward starts from
     float *losses;     // (N)
-    float *branch;     // (N, C); what a block adds to the residual stream
-    float *d_residual; // (N, C); the running gradient of the residual stream
-    float *d_wide;     // (N, 4C); scratch of backward
-    float *d_narrow;   // (N, C); scratch of backward
+    void *branch;      // (N, C); what a block adds to the residual stream
+    void *d_residual;  // (N, C); the running gradient of the residual stream
+    void *d_wide;      // (N, 4C); scratch of backward
+    void *d_narrow;    // (N, C); scratch of backward
     float *ln_scratch; // 2 · 64 · C
 
     int64_t *kept;       // owned; layers of the last forward in order, `layers` at most
     int64_t num_kept;
     float *host_losses; // owned; (N)
     float *host_logits; // owned; (max_rows, vocab); of predict
+    gs_half *host_half; // owned; the same as they come from the device; NULL: fp32
     bool has_dlogits;   // logits hold the gradient that backward starts from
 } gpt2;
 

@@ -5,124 +5,78 @@
 //
 // The order of readiness: ln_f; then from the last layer to the first mlp.c_proj, c_fc, ln_2,
 // attn.c_proj, c_attn, ln_1; then wpe, wte. Layers left out are skipped before that.
-#include "worker/models/gpt2.h"
+#include "worker/models/gpt2_steps.h"
 
-typedef struct walk {
-    const gpt2 *model;
-    const gs_model_pass *pass;
-    const gs_kernels *kernels;
-    gs_stream *stream;
-    size_t rows; // sequences · positions
-} walk;
-
-static void mark_ready(const walk *at, size_t param) {
+static void mark_ready(const gpt2_walk *at, size_t param) {
     if (at->pass->ready) at->pass->ready(at->pass->ready_ctx, param);
 }
 
-// Weight and bias of a linear layer: dW (out, in) from dy (rows, out) and x (rows, in).
-static void backward_weight(const walk *at, size_t weight, const float *dy, const float *x,
+// Weight and bias of a linear layer.
+static void backward_weight(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
                             size_t num_in, size_t num_out) {
-    gs_matmul shape = {.transpose_a = true,
-                       .m = num_out,
-                       .n = num_in,
-                       .k = at->rows,
-                       .alpha = 1.0f,
-                       .beta = at->pass->accumulate ? 1.0f : 0.0f};
-    at->kernels->matmul(at->stream, at->pass->grads[weight], dy, x, &shape);
+    gpt2_weight_grad(at, weight, dy, x, num_in, num_out);
     mark_ready(at, weight);
-    at->kernels->bias_backward(at->stream, at->pass->grads[weight + 1], dy, at->rows, num_out,
-                               at->pass->accumulate);
+    gpt2_bias_grad(at, weight + 1, dy, num_out);
     mark_ready(at, weight + 1);
 }
 
-// dx (rows, in) = dy (rows, out) · W
-static void backward_input(const walk *at, float *dx, const float *dy, size_t weight, size_t num_in,
-                           size_t num_out) {
-    gs_matmul shape = {.m = at->rows, .n = num_in, .k = num_out, .alpha = 1.0f};
-    at->kernels->matmul(at->stream, dx, dy, at->pass->params[weight], &shape);
+static void backward_norm(const gpt2_walk *at, gpt2_joint of, const void *dy, bool first) {
+    gpt2_norm_grad(at, &of, dy, first);
+    mark_ready(at, of.norm);
+    mark_ready(at, of.norm + 1);
 }
 
-// Adds into the gradient of the residual stream.
-static void backward_norm(const walk *at, size_t weight, const float *dy, const float *x,
-                          const float *mean, const float *rstd) {
-    const gpt2 *model = at->model;
-    at->kernels->layernorm_backward(at->stream, model->d_residual, at->pass->grads[weight],
-                                    at->pass->grads[weight + 1], model->ln_scratch, dy, x,
-                                    at->pass->params[weight], mean, rstd, at->rows,
-                                    (size_t)model->channels, at->pass->accumulate);
-    mark_ready(at, weight);
-    mark_ready(at, weight + 1);
-}
-
-static void backward_layer(const walk *at, int64_t index) {
+static void backward_layer(const gpt2_walk *at, int64_t index) {
     const gpt2 *model = at->model;
     const gpt2_layer *layer = &model->layer[index];
     size_t C = (size_t)model->channels, first = gpt2_layer_param(index, 0);
-    float *dres = model->d_residual, *wide = model->d_wide, *narrow = model->d_narrow;
-    gs_attention attention = {.batch = at->pass->batch->rows,
-                              .positions = at->pass->batch->positions,
-                              .heads = (size_t)model->heads,
-                              .head_channels = C / (size_t)model->heads};
+    void *dres = model->d_residual, *wide = model->d_wide, *narrow = model->d_narrow;
+    gpt2_joint middle = {layer->residual_mid, layer->ln_2, layer->mean_2, layer->rstd_2,
+                         first + GPT2_LN_2};
+    gpt2_joint begin = {layer->residual_in, layer->ln_1, layer->mean_1, layer->rstd_1,
+                        first + GPT2_LN_1};
 
     backward_weight(at, first + GPT2_MLP_PROJ, dres, layer->gelu, 4 * C, C);
-    backward_input(at, wide, dres, first + GPT2_MLP_PROJ, 4 * C, C);
-    at->kernels->gelu_backward(at->stream, wide, wide, layer->fc, at->rows * 4 * C);
+    gpt2_input_gelu_grad(at, wide, dres, first + GPT2_MLP_PROJ, layer->fc, 4 * C, C);
     backward_weight(at, first + GPT2_C_FC, wide, layer->ln_2, C, 4 * C);
-    backward_input(at, narrow, wide, first + GPT2_C_FC, C, 4 * C);
-    backward_norm(at, first + GPT2_LN_2, narrow, layer->residual_mid, layer->mean_2, layer->rstd_2);
+    gpt2_input_grad(at, narrow, wide, first + GPT2_C_FC, C, 4 * C);
+    backward_norm(at, middle, narrow, false);
 
     backward_weight(at, first + GPT2_ATTN_PROJ, dres, layer->attn, C, C);
-    backward_input(at, narrow, dres, first + GPT2_ATTN_PROJ, C, C);
-    at->kernels->attention_backward(at->stream, wide, narrow, layer->qkv, layer->attn,
-                                    layer->logsumexp, &attention);
+    gpt2_input_grad(at, narrow, dres, first + GPT2_ATTN_PROJ, C, C);
+    gpt2_attend_grad(at, wide, narrow, layer);
     backward_weight(at, first + GPT2_C_ATTN, wide, layer->ln_1, C, 3 * C);
-    backward_input(at, narrow, wide, first + GPT2_C_ATTN, C, 3 * C);
-    backward_norm(at, first + GPT2_LN_1, narrow, layer->residual_in, layer->mean_1, layer->rstd_1);
+    gpt2_input_grad(at, narrow, wide, first + GPT2_C_ATTN, C, 3 * C);
+    backward_norm(at, begin, narrow, false);
 }
 
-// logits hold d mean loss / d logits; grad_factor scales everything from here on, since all is
-// linear.
-static void backward_classifier(const walk *at) {
+static void backward_classifier(const gpt2_walk *at) {
     const gpt2 *model = at->model;
-    const gs_model_pass *pass = at->pass;
-    size_t C = (size_t)model->channels, V = (size_t)model->vocab;
-    gs_matmul weight = {.transpose_a = true,
-                        .m = V,
-                        .n = C,
-                        .k = at->rows,
-                        .stride_a = model->logits_stride,
-                        .alpha = pass->grad_factor,
-                        .beta = pass->accumulate ? 1.0f : 0.0f};
-    at->kernels->matmul(at->stream, pass->grads[GPT2_WTE], model->logits, model->ln_f, &weight);
-    gs_matmul input = {.m = at->rows,
-                       .n = C,
-                       .k = V,
-                       .stride_a = model->logits_stride,
-                       .alpha = pass->grad_factor};
-    if (pass->sparse) mark_ready(at, GPT2_WTE);
-    at->kernels->matmul(at->stream, model->d_narrow, model->logits, pass->params[GPT2_WTE], &input);
+    gpt2_joint end = {model->residual_out, model->ln_f, model->mean_f, model->rstd_f,
+                      gpt2_final_norm(model)};
+    gpt2_classifier_weight_grad(at);
+    if (at->pass->sparse) mark_ready(at, GPT2_WTE);
+    gpt2_classifier_input_grad(at);
+    backward_norm(at, end, model->d_narrow, true);
 }
 
-static void backward_embedding(const walk *at) {
-    const gpt2 *model = at->model;
+static void backward_embedding(const gpt2_walk *at) {
     const gs_model_pass *pass = at->pass;
     const gs_batch *batch = pass->batch;
-    size_t C = (size_t)model->channels, context = (size_t)model->context;
+    const gs_row_sink *sink = pass->sparse;
+    size_t C = (size_t)at->model->channels, context = (size_t)at->model->context;
     float *dwpe = pass->grads[GPT2_WPE];
     if (!pass->accumulate && batch->positions < context) // positions that this pass does not have
         at->kernels->fill(at->stream, dwpe + batch->positions * C, 0.0f,
                           (context - batch->positions) * C);
-    const gs_row_sink *sink = pass->sparse;
-    at->kernels->embedding_backward(at->stream, sink ? NULL : pass->grads[GPT2_WTE], dwpe,
-                                    model->d_residual, batch->tokens, batch->rows,
-                                    batch->positions, C, (size_t)model->vocab, pass->accumulate);
+    gpt2_embed_grad(at, sink ? NULL : pass->grads[GPT2_WTE], dwpe);
     mark_ready(at, GPT2_WPE);
-    if (sink) sink->add(sink->ctx, GPT2_WTE, batch->tokens, model->d_residual, at->rows);
+    if (sink) sink->add(sink->ctx, GPT2_WTE, batch->tokens, gpt2_residual_grad(at), at->rows);
     else mark_ready(at, GPT2_WTE);
 }
 
 // Parameters of the layers that forward left out.
-static void skip_layers(const walk *at) {
+static void skip_layers(const gpt2_walk *at) {
     const gpt2 *model = at->model;
     const gs_model_pass *pass = at->pass;
     int64_t next_kept = 0;
@@ -148,19 +102,11 @@ gs_status gpt2_backward(void *state, gs_model_pass *pass) {
     if (!model->has_dlogits)
         return gs_error(GS_FAILED_PRECONDITION,
                         "gpt2: backward without a training forward before it");
-    walk at = {.model = model,
-               .pass = pass,
-               .kernels = gs_device_kernels(model->device),
-               .stream = gs_device_stream(model->device),
-               .rows = pass->batch->rows * pass->batch->positions};
-
+    gpt2_walk at = gpt2_walk_make(model, pass);
     if (pass->sparse)
         pass->sparse->touch(pass->sparse->ctx, GPT2_WTE, pass->batch->tokens, at.rows);
     skip_layers(&at);
     backward_classifier(&at);
-    at.kernels->fill(at.stream, model->d_residual, 0.0f, at.rows * (size_t)model->channels);
-    backward_norm(&at, gpt2_final_norm(model), model->d_narrow, model->residual_out, model->mean_f,
-                  model->rstd_f);
     for (int64_t i = model->num_kept - 1; i >= 0; i--) backward_layer(&at, model->kept[i]);
     backward_embedding(&at);
     return gs_ok();

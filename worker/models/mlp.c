@@ -4,7 +4,9 @@
 // Parameters fc1.weight [fc1.bias] bn1.weight bn1.bias … fcK.weight fcK.bias, linear weights (out,
 // in), drawn uniformly in ±1/√in, biases too. Buffers bn1.running_mean, .running_var,
 // .num_batches_tracked; a training pass reads the ones it is given and writes new ones beside them. A
-// pass with `sync` normalises by the statistics of all ranks' rows.
+// pass with `sync` normalises by the statistics of all ranks' rows: there the host waits for each norm,
+// forward and backward, because ranks exchange statistics through its memory. Nothing else waits when the
+// pass has a loss_sum.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,9 +47,10 @@ typedef struct mlp {
     size_t num_buffers;
     gs_tensor_block block;   // owns all that follows
     float *losses;           // (rows)
-    float *num_correct;      // one int64 in its first 8 bytes
+    int64_t *num_correct;    // one
     float *d_a, *d_b, *d_c;  // (rows, widest); gradients of activations
-    float *sums;             // (4, widest); two rows of doubles, of synchronised statistics
+    int64_t *one;            // owned; on the device
+    double *sums;            // owned, pinned; (2, widest), of synchronised statistics
     float *host_losses;      // owned; (rows)
     float *host_logits;      // owned; (rows, classes)
     bool has_dlogits;
@@ -89,12 +92,17 @@ static gs_status alloc_activations(mlp *model) {
         gs_tensor_block_add(&model->block, &layer->rstd, layer->num_out, 1);
     }
     gs_tensor_block_add(&model->block, &model->losses, rows, 1);
-    gs_tensor_block_add(&model->block, &model->num_correct, 2, 1);
+    gs_tensor_block_add_of(&model->block, &model->num_correct, GS_I64, 1, 1);
     gs_tensor_block_add(&model->block, &model->d_a, rows, widest);
     gs_tensor_block_add(&model->block, &model->d_b, rows, widest);
     gs_tensor_block_add(&model->block, &model->d_c, rows, widest);
-    gs_tensor_block_add(&model->block, &model->sums, 4, widest);
+    gs_tensor_block_add_of(&model->block, &model->one, GS_I64, 1, 1);
     GS_TRY(gs_tensor_block_alloc(&model->block, model->device, "mlp activations"));
+    const int64_t one = 1;
+    GS_TRY(gs_device_upload(model->device, model->one, &one, sizeof one));
+    void *sums;
+    GS_TRY(gs_device_alloc_pinned(model->device, &sums, 2 * widest * sizeof *model->sums));
+    model->sums = sums;
     // Without a norm the linear result is only wanted as the ReLU's input, and ReLU works in place.
     for (int i = 0; i < model->num_layers; i++)
         if (!model->layers[i].has_norm) model->layers[i].linear = model->layers[i].out;
@@ -181,18 +189,23 @@ static gs_status check_pass(const mlp *model, const gs_model_pass *pass, bool wa
 }
 
 // next = now + 1, beside it.
-static gs_status count_batch(const mlp *model, void *next, const void *now) {
-    int64_t count;
-    GS_TRY(gs_device_download(model->device, &count, now, sizeof count));
-    count++;
-    return gs_device_upload(model->device, next, &count, sizeof count);
+static void count_batch(const mlp *model, void *next, const void *now) {
+    const void *inputs[] = {now, model->one};
+    const gs_reduction sum = {.outputs = &next,
+                              .inputs = inputs,
+                              .num_outputs = 1,
+                              .num_inputs = 2,
+                              .dtype = GS_I64,
+                              .scale = 1.0,
+                              .count = 1};
+    gs_device_kernels(model->device)->reduce(gs_device_stream(model->device), &sum);
 }
 
 // Of this pass's rows, put together with the other ranks'; all ranks come here for each layer.
 static gs_status measure_all_rows(const mlp *model, mlp_layer *layer, const gs_model_pass *pass,
                                   const gs_batchnorm *shape) {
     gs_stream *stream = gs_device_stream(model->device);
-    double *mean = (double *)(void *)model->sums, *m2 = mean + layer->num_out;
+    double *mean = model->sums, *m2 = mean + layer->num_out;
     gs_device_kernels(model->device)->batchnorm_measure(stream, mean, m2, layer->linear, shape);
     GS_TRY(gs_stream_wait(stream, gs_deadline_in_seconds(DEVICE_WAIT_SECONDS)));
     layer->total_rows = (double)shape->rows;
@@ -219,16 +232,17 @@ static gs_status forward_norm(const mlp *model, mlp_layer *layer, const gs_model
     }
     void *const *next = pass->next_buffers + layer->buffer;
     if (pass->sync) {
-        const double *mean = (const double *)(const void *)model->sums;
+        const double *mean = model->sums;
         GS_TRY(measure_all_rows(model, layer, pass, &shape));
         k->batchnorm_apply(stream, layer->out, layer->mean, layer->rstd, next[0], next[1],
                            layer->linear, weight, bias, now[0], now[1], mean,
                            mean + layer->num_out, layer->total_rows, &shape);
-        return count_batch(model, next[2], now[2]);
+    } else {
+        k->batchnorm(stream, layer->out, layer->mean, layer->rstd, next[0], next[1], layer->linear,
+                     weight, bias, now[0], now[1], &shape);
     }
-    k->batchnorm(stream, layer->out, layer->mean, layer->rstd, next[0], next[1], layer->linear,
-                 weight, bias, now[0], now[1], &shape);
-    return count_batch(model, next[2], now[2]);
+    count_batch(model, next[2], now[2]);
+    return gs_ok();
 }
 
 static gs_status forward_layers(const mlp *model, const gs_model_pass *pass, bool training) {
@@ -252,19 +266,16 @@ static gs_status forward_layers(const mlp *model, const gs_model_pass *pass, boo
     return gs_ok();
 }
 
-static gs_status forward(void *state, gs_model_pass *pass) {
-    mlp *model = state;
-    GS_TRY(check_pass(model, pass, true));
-    model->has_dlogits = false;
-    GS_TRY(forward_layers(model, pass, pass->training));
+// The mean of the losses and the hits, either onto what the caller waits for or here and now.
+static gs_status take_loss(mlp *model, gs_model_pass *pass) {
     gs_stream *stream = gs_device_stream(model->device);
-    const mlp_layer *last = &model->layers[model->num_layers - 1];
     size_t rows = pass->batch->rows;
-    // The gradient of the mean loss replaces the logits at once; grad_factor comes in by backward.
-    gs_device_kernels(model->device)
-        ->softmax_loss(stream, model->losses, last->out, (int64_t *)(void *)model->num_correct,
-                       pass->batch->targets, rows, last->num_out, last->num_out, 1.0f / (float)rows,
-                       pass->training);
+    pass->loss = 0.0;
+    pass->num_correct = 0;
+    if (pass->loss_sum) {
+        gs_device_kernels(model->device)->add_mean(stream, pass->loss_sum, model->losses, rows);
+        return gs_ok();
+    }
     GS_TRY(gs_stream_wait(stream, gs_deadline_in_seconds(DEVICE_WAIT_SECONDS)));
     GS_TRY(
         gs_device_download(model->device, model->host_losses, model->losses, rows * sizeof(float)));
@@ -273,6 +284,22 @@ static gs_status forward(void *state, gs_model_pass *pass) {
     double sum = 0.0;
     for (size_t i = 0; i < rows; i++) sum += (double)model->host_losses[i];
     pass->loss = sum / (double)rows;
+    return gs_ok();
+}
+
+static gs_status forward(void *state, gs_model_pass *pass) {
+    mlp *model = state;
+    GS_TRY(check_pass(model, pass, true));
+    model->has_dlogits = false;
+    GS_TRY(forward_layers(model, pass, pass->training));
+    const mlp_layer *last = &model->layers[model->num_layers - 1];
+    size_t rows = pass->batch->rows;
+    // The gradient of the mean loss replaces the logits at once; grad_factor comes in by backward.
+    gs_device_kernels(model->device)
+        ->softmax_loss(gs_device_stream(model->device), model->losses, last->out,
+                       model->num_correct, pass->batch->targets, rows, last->num_out, last->num_out,
+                       1.0f / (float)rows, pass->training);
+    GS_TRY(take_loss(model, pass));
     model->has_dlogits = pass->training;
     return gs_ok();
 }
@@ -305,7 +332,7 @@ static gs_status backward_norm(const mlp *model, const mlp_layer *layer, const g
     gs_stream *stream = gs_device_stream(model->device);
     float *const *grads = pass->grads + layer->bn_weight;
     const float *weight = pass->params[layer->bn_weight];
-    double *sum = (double *)(void *)model->sums, *dot = sum + layer->num_out;
+    double *sum = model->sums, *dot = sum + layer->num_out;
     if (!pass->sync) {
         k->batchnorm_backward(stream, model->d_c, grads[0], grads[1], model->d_b, layer->linear,
                               weight, layer->mean, layer->rstd, shape, pass->accumulate);
@@ -394,9 +421,16 @@ static double flops_per_sample(void *state) {
     return flops;
 }
 
+// With `sync` the host computes in the middle.
+static bool repeats(void *state, const gs_model_pass *pass) {
+    (void)state;
+    return !pass->sync;
+}
+
 static void destroy_model(void *state) {
     mlp *model = state;
     if (!model) return;
+    gs_device_free_pinned(model->device, model->sums);
     gs_tensor_block_release(&model->block);
     free(model->layers);
     free(model->params);
@@ -416,6 +450,7 @@ static const gs_model_ops mlp_ops = {
     .predict = predict,
     .activation_bytes = activation_bytes,
     .flops_per_sample = flops_per_sample,
+    .repeats = repeats,
     .destroy = destroy_model,
 };
 
@@ -462,6 +497,6 @@ gs_status gs_mlp_create(gs_model *out, const gs_mlp_options *options, gs_device 
         destroy_model(model);
         return status;
     }
-    *out = (gs_model){&mlp_ops, model};
+    *out = (gs_model){.ops = &mlp_ops, .state = model, .dtype = GS_FP32};
     return gs_ok();
 }

@@ -1,5 +1,15 @@
 #include "worker/models/registry.h"
 
+// What the model computes in.
+static gs_dtype choose_dtype(const gs_job_spec *spec, const gs_device *device) {
+    static const gs_dtype dtypes[] = {
+        [GS_PRECISION_BF16] = GS_BF16, [GS_PRECISION_FP16] = GS_FP16, [GS_PRECISION_TF32] = GS_FP32};
+    gs_dtype dtype = dtypes[spec->model.precision];
+    bool is_half = dtype == GS_BF16 || dtype == GS_FP16;
+    if (!is_half || gs_device_is_host(device)) return GS_FP32;
+    return gs_device_half_kernels(device, dtype) ? dtype : GS_FP32;
+}
+
 static gs_status create_gpt2(gs_model *out, const gs_job_spec *spec, int64_t micro_batch,
                              gs_device *device) {
     gs_gpt2_options options = {
@@ -11,6 +21,7 @@ static gs_status create_gpt2(gs_model *out, const gs_job_spec *spec, int64_t mic
         .micro_batch = micro_batch,
         .layer_drop = spec->model.gpt2.layer_drop,
         .seed = (uint64_t)spec->model.seed,
+        .dtype = choose_dtype(spec, device),
     };
     return gs_gpt2_create(out, &options, device);
 }

@@ -7,7 +7,9 @@
 #include "kernels/device.h"
 #include "rpc/job_spec.h"
 
-// `micro_batch` rows at most in a pass. Borrows the device until gs_model_destroy.
+// `micro_batch` rows at most in a pass. Borrows the device until gs_model_destroy. On a GPU a job of 16-bit
+// precision gets a model that computes in 16 bits (gs_model.dtype) where there is one; on CPUs precision is
+// which numbers fp32 kernels are given (gradsync/mixed_precision.h).
 GS_NODISCARD gs_status gs_model_create(gs_model *out, const gs_job_spec *spec, int64_t micro_batch,
                                        gs_device *device);
 
@@ -17,6 +19,7 @@ typedef struct gs_gpt2_options {
     int64_t micro_batch, positions;  // the largest pass; positions ≤ context, 0: context
     double layer_drop;               // probability that a layer is left out; 0: never
     uint64_t seed;                   // of those draws
+    gs_dtype dtype;  // GS_BF16, GS_FP16: what activations and pass->params are; unset: fp32
 } gs_gpt2_options;
 GS_NODISCARD gs_status gs_gpt2_create(gs_model *out, const gs_gpt2_options *options,
                                       gs_device *device);

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 
+#include "core/dtype.h"
 #include "core/status.h"
 #include "kernels/device.h"
 
@@ -12,7 +13,7 @@
 
 typedef struct gs_tensor_block {
     struct {
-        float **place; // borrowed: where the pointer is stored
+        void *place; // borrowed: where the pointer is stored
         size_t offset_bytes;
     } * tensors; // owned
     size_t num_tensors;
@@ -24,6 +25,9 @@ typedef struct gs_tensor_block {
 
 // *place will point to rows · cols floats.
 void gs_tensor_block_add(gs_tensor_block *block, float **place, size_t rows, size_t cols);
+// The same of another type; `place` is the address of a pointer.
+void gs_tensor_block_add_of(gs_tensor_block *block, void *place, gs_dtype dtype, size_t rows,
+                            size_t cols);
 // Allocates and fills in all places.
 GS_NODISCARD gs_status gs_tensor_block_alloc(gs_tensor_block *block, gs_device *device,
                                              const char *what);

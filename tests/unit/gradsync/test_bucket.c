@@ -81,7 +81,7 @@ static void reserved_elements_survive_sums_and_scales(void **state) {
             used[bucket->params[0]] = 1;
             const int64_t samples = 1234567;
             gs_bucket_write_reserved(
-                bucket, slot, &(gs_bucket_share){.used = used, .samples = samples, .active = true});
+                bucket, gs_bucket_reserved_at(bucket, slot), &(gs_bucket_share){.used = used, .samples = samples, .active = true});
             float scale = (float)(1.0 / (double)divisor);
             for (size_t i = 0; i < bucket->reserved_count; i++) {
                 float one = reserved[i], sum = 0;
@@ -89,7 +89,7 @@ static void reserved_elements_survive_sums_and_scales(void **state) {
                 reserved[i] = sum * scale;
             }
             gs_bucket_reserved sums;
-            gs_bucket_read_reserved(&sums, used_anywhere, bucket, slot, 1.0 / (double)divisor);
+            gs_bucket_read_reserved(&sums, used_anywhere, bucket, gs_bucket_reserved_at(bucket, slot), 1.0 / (double)divisor);
             assert_int_equal(sums.samples, samples * world);
             assert_int_equal(sums.num_ranks, world);
             assert_int_equal(sums.num_active, world);
@@ -115,7 +115,7 @@ static void samples_of_4096_ranks_are_exact(void **state) {
     for (int64_t samples = 1; samples <= 1 << 20; samples *= 2) {
         for (size_t s = 0; s < sizeof scales / sizeof scales[0]; s++) {
             uint8_t used = 1;
-            gs_bucket_write_reserved(&bucket, slot,
+            gs_bucket_write_reserved(&bucket, gs_bucket_reserved_at(&bucket, slot),
                                      &(gs_bucket_share){.used = &used, .samples = samples - 1});
             for (size_t i = 0; i < bucket.reserved_count; i++) {
                 float one = slot[bucket.grad_count + i], sum = 0;
@@ -123,7 +123,7 @@ static void samples_of_4096_ranks_are_exact(void **state) {
                 slot[bucket.grad_count + i] = (float)((double)sum * scales[s]);
             }
             gs_bucket_reserved sums;
-            gs_bucket_read_reserved(&sums, &used, &bucket, slot, scales[s]);
+            gs_bucket_read_reserved(&sums, &used, &bucket, gs_bucket_reserved_at(&bucket, slot), scales[s]);
             assert_int_equal(sums.samples, (samples - 1) * world);
             assert_int_equal(sums.num_ranks, world);
         }
@@ -144,7 +144,7 @@ static void reserved_elements_that_are_no_counts_are_told(void **state) {
         for (size_t i = 0; i < 128; i++) slot[i] = damaged[d];
         gs_bucket_reserved sums;
         uint8_t used;
-        gs_bucket_read_reserved(&sums, &used, &bucket, slot, 1);
+        gs_bucket_read_reserved(&sums, &used, &bucket, gs_bucket_reserved_at(&bucket, slot), 1);
         assert_int_equal(sums.num_ranks, -1);
         assert_int_equal(sums.samples, -1);
     }
@@ -192,10 +192,10 @@ static void bucket_of_a_sparse_parameter_holds_counts_alone(void **state) {
         _Alignas(64) char slot[256] = {0};
         uint8_t used = 1;
         gs_bucket_write_reserved(
-            &bucket, slot, &(gs_bucket_share){.used = &used, .samples = 1234567, .active = true});
+            &bucket, gs_bucket_reserved_at(&bucket, slot), &(gs_bucket_share){.used = &used, .samples = 1234567, .active = true});
         gs_bucket_reserved sums;
         used = 0;
-        gs_bucket_read_reserved(&sums, &used, &bucket, slot, 1);
+        gs_bucket_read_reserved(&sums, &used, &bucket, gs_bucket_reserved_at(&bucket, slot), 1);
         assert_int_equal(used, 1);
         assert_int_equal(sums.samples, 1234567);
         assert_int_equal(sums.num_ranks, 1);

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/support/device_memory.h"
+
 typedef struct fixture {
     gs_device *device;
     gs_comm *comm;
@@ -22,7 +24,7 @@ static void assert_ok(gs_status status) {
 static void open_fixture(fixture *f, gs_buffers_policy policy, bool exact) {
     const gs_param_spec specs[] = {gs_param_spec_make(GS_FP32, 3, 0, "bn.running_mean"),
                                    gs_param_spec_make(GS_I64, 0, 0, "bn.num_batches_tracked")};
-    assert_ok(gs_device_open(&f->device, "cpu", &(gs_device_options){0}));
+    f->device = test_device_open(1);
     assert_ok(gs_comm_create(
         &f->comm, &(gs_comm_options){.backend = "self", .world_size = 1, .device = f->device},
         gs_deadline_in_seconds(5)));
@@ -32,11 +34,21 @@ static void open_fixture(fixture *f, gs_buffers_policy policy, bool exact) {
 static void close_fixture(fixture *f) {
     gs_buffers_destroy(f->buffers);
     gs_comm_destroy(f->comm);
-    gs_device_close(f->device);
+    test_device_close(f->device);
+}
+
+static float first_of(gs_device *device, const void *buffer) {
+    float value;
+    device_memory_read(device, &value, buffer, sizeof value);
+    return value;
+}
+
+static void set_first(gs_device *device, void *buffer, float value) {
+    device_memory_write(device, buffer, &value, sizeof value);
 }
 
 static float committed(const fixture *f) {
-    return ((const float *)gs_buffers_committed(f->buffers)[0])[0];
+    return first_of(f->device, gs_buffers_committed(f->buffers)[0]);
 }
 
 static void begin(fixture *f) {
@@ -49,8 +61,8 @@ static float run_pass(fixture *f, int shard, bool first_of_shard, float value) {
     void *const *to;
     gs_buffers_pass(f->buffers, shard, first_of_shard, &from, &to);
     assert_ptr_not_equal(from[0], to[0]);
-    float seen = ((const float *)from[0])[0];
-    ((float *)to[0])[0] = seen + value;
+    float seen = first_of(f->device, from[0]);
+    set_first(f->device, to[0], seen + value);
     gs_buffers_end_pass(f->buffers);
     return seen;
 }
@@ -59,12 +71,12 @@ static gs_status add_one(void *ctx, void *const *values, const gs_param_spec *sp
                          size_t num_buffers, const gs_join_round *round, gs_comm *comm,
                          gs_deadline deadline) {
     (void)ctx;
-    (void)comm;
     (void)deadline;
+    gs_device *device = gs_comm_device(comm);
     assert_int_equal(num_buffers, 2);
     assert_string_equal(specs[1].name, "bn.num_batches_tracked");
     assert_int_equal(round->num_active, 1);
-    ((float *)values[0])[0] += 1;
+    set_first(device, values[0], first_of(device, values[0]) + 1);
     return gs_ok();
 }
 
@@ -117,12 +129,15 @@ static void buffer_that_a_pass_leaves_alone_keeps_its_value(void **state) {
     (void)state;
     fixture f;
     open_fixture(&f, GS_BUFFERS_LOCAL, false);
-    *(int64_t *)gs_buffers_committed(f.buffers)[1] = 42;
+    int64_t count = 42;
+    device_memory_write(f.device, gs_buffers_committed(f.buffers)[1], &count, sizeof count);
     begin(&f);
     run_pass(&f, 0, true, 1);
     run_pass(&f, 0, false, 1);
     gs_buffers_adopt(f.buffers);
-    assert_int_equal(*(const int64_t *)gs_buffers_committed(f.buffers)[1], 42);
+    count = 0;
+    device_memory_read(f.device, &count, gs_buffers_committed(f.buffers)[1], sizeof count);
+    assert_int_equal(count, 42);
     close_fixture(&f);
 }
 
@@ -206,19 +221,19 @@ static void two_forwards_before_one_backward_keep_what_they_read(void **state) {
     begin(&f);
     gs_buffers_pass(f.buffers, 0, true, &first, &written);
     const float *seen_first = first[0];
-    ((float *)written[0])[0] = 10;
+    set_first(f.device, written[0], 10);
     gs_buffers_end_pass(f.buffers);
-    assert_float_equal(seen_first[0], 1, 0);
+    assert_float_equal(first_of(f.device, seen_first), 1, 0);
     // The second forward of the same step, and one behind a new collective.
     gs_buffers_pass(f.buffers, 0, false, &second, &written);
     const float *seen_second = second[0];
-    ((float *)written[0])[0] = 20;
+    set_first(f.device, written[0], 20);
     gs_buffers_end_pass(f.buffers);
     begin(&f);
     gs_buffers_pass(f.buffers, 0, true, &first, &written);
-    ((float *)written[0])[0] = 30;
-    assert_float_equal(seen_first[0], 1, 0);
-    assert_float_equal(seen_second[0], 10, 0);
+    set_first(f.device, written[0], 30);
+    assert_float_equal(first_of(f.device, seen_first), 1, 0);
+    assert_float_equal(first_of(f.device, seen_second), 10, 0);
     assert_float_equal(committed(&f), 0, 0);
     close_fixture(&f);
 }

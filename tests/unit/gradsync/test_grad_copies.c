@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
 
 static void assert_ok(gs_status status) {
@@ -17,43 +18,65 @@ static void assert_ok(gs_status status) {
     assert_int_equal(status.code, GS_OK);
 }
 
-// One tensor of each type.
-typedef struct own_grads {
+// One tensor of each type, all of 64 bytes, as far as the test reads and writes them.
+typedef union own_values {
     float fp32[SMALL_COUNT];
     double fp64[SMALL_COUNT];
     uint16_t fp16[SMALL_COUNT], bf16[SMALL_COUNT];
+} own_values;
+
+typedef struct own_grads {
+    gs_device *device;
+    char *memory;  // of the device
     gs_separate_grad list[SMALL_PARAMS];
 } own_grads;
 
 static void list_own(own_grads *own) {
-    own->list[0] = (gs_separate_grad){own->fp32, GS_FP32};
-    own->list[1] = (gs_separate_grad){own->fp64, GS_FP64};
-    own->list[2] = (gs_separate_grad){own->fp16, GS_FP16};
-    own->list[3] = (gs_separate_grad){own->bf16, GS_BF16};
+    static const gs_dtype dtypes[SMALL_PARAMS] = {GS_FP32, GS_FP64, GS_FP16, GS_BF16};
+    for (size_t p = 0; p < SMALL_PARAMS; p++)
+        own->list[p] = (gs_separate_grad){own->memory + 64 * p, dtypes[p]};
+}
+
+static void read_own(const own_grads *own, own_values *values, size_t param) {
+    device_memory_read(own->device, values, own->list[param].data, sizeof *values);
+}
+
+static void write_own(const own_grads *own, const own_values *values, size_t param) {
+    device_memory_write(own->device, own->list[param].data, values, sizeof *values);
 }
 
 static void put_own(own_grads *own, size_t param, float value) {
+    own_values values = {0};
     for (size_t i = 0; i < SMALL_COUNT; i++) {
-        if (param == 0) own->fp32[i] = value;
-        if (param == 1) own->fp64[i] = (double)value;
-        if (param == 2) own->fp16[i] = gs_fp32_to_fp16(value);
-        if (param == 3) own->bf16[i] = gs_fp32_to_bf16(value);
+        if (param == 0) values.fp32[i] = value;
+        if (param == 1) values.fp64[i] = (double)value;
+        if (param == 2) values.fp16[i] = gs_fp32_to_fp16(value);
+        if (param == 3) values.bf16[i] = gs_fp32_to_bf16(value);
     }
+    write_own(own, &values, param);
 }
 
 static float get_own(const own_grads *own, size_t param, size_t i) {
-    if (param == 0) return own->fp32[i];
-    if (param == 1) return (float)own->fp64[i];
-    return param == 2 ? gs_fp16_to_fp32(own->fp16[i]) : gs_bf16_to_fp32(own->bf16[i]);
+    own_values values;
+    read_own(own, &values, param);
+    if (param == 0) return values.fp32[i];
+    if (param == 1) return (float)values.fp64[i];
+    return param == 2 ? gs_fp16_to_fp32(values.fp16[i]) : gs_bf16_to_fp32(values.bf16[i]);
 }
 
 static void open_own(small_reducer *small, own_grads *own, const gs_reducer_options *options) {
     gs_reducer_options all = *options;
-    memset(own, 0, sizeof *own);
+    small_reducer_prepare(small);
+    small->device = own->device = test_device_open(1);
+    own->memory = device_memory_alloc(own->device, 64 * SMALL_PARAMS);
     list_own(own);
     all.separate = own->list;
-    small_reducer_prepare(small);
     assert_ok(small_reducer_open(small, &all, NULL));
+}
+
+static void close_own(small_reducer *small, own_grads *own) {
+    device_memory_free(own->device, own->memory);
+    small_reducer_close(small);
 }
 
 // values[p]: what tensor p holds when it is marked; NAN: not marked.
@@ -94,7 +117,7 @@ static void tensors_of_every_type_are_reduced_and_get_the_result(void **state) {
             assert_true(times->copy_in_ns > 0 && times->copy_out_ns > 0);
         }
     }
-    small_reducer_close(&small);
+    close_own(&small, &own);
 }
 
 static void what_nobody_used_keeps_its_old_value_bit_for_bit(void **state) {
@@ -105,7 +128,9 @@ static void what_nobody_used_keeps_its_old_value_bit_for_bit(void **state) {
     open_own(&small, &own, &(gs_reducer_options){.passes_per_shard = 2});
     const uint32_t odd_nan = 0x7fa01234;
     for (int64_t step = 0; step < 3; step++) {
-        memcpy(&own.fp32[1], &odd_nan, sizeof odd_nan);
+        own_values odd = {.fp32 = {1, 2, 3, 4}};
+        memcpy(&odd.fp32[1], &odd_nan, sizeof odd_nan);
+        write_own(&own, &odd, 0);
         put_own(&own, 3, 7);
         assert_ok(gs_reducer_begin(small.reducer, step));
         run_own_pass(&small, &own, (const float[]){NAN, 2, 2, NAN});
@@ -113,12 +138,13 @@ static void what_nobody_used_keeps_its_old_value_bit_for_bit(void **state) {
         finish_own(&small, &result);
         assert_false(result.nonfinite);
         assert_int_equal(result.num_unused, 2);
-        assert_memory_equal(&own.fp32[1], &odd_nan, sizeof odd_nan);
+        read_own(&own, &odd, 0);
+        assert_memory_equal(&odd.fp32[1], &odd_nan, sizeof odd_nan);
         assert_float_equal(get_own(&own, 3, 2), 7, 0);
         assert_float_equal(small_reducer_grad(&small, 3, 0), 0, 0);
         assert_float_equal((float)result.grad_norm, sqrtf(8 * 4), 1e-6f);
     }
-    small_reducer_close(&small);
+    close_own(&small, &own);
 }
 
 // Decided against the original, where an unused parameter contributes what its gradient held.
@@ -140,7 +166,7 @@ static void stale_gradient_of_an_unused_parameter_is_not_contributed(void **stat
         assert_float_equal(get_own(&own, 0, 0), 100, 0);
         assert_float_equal((float)result.grad_norm, 0, 0);
     }
-    small_reducer_close(&small);
+    close_own(&small, &own);
 }
 
 static void passes_may_use_different_parameters(void **state) {
@@ -166,7 +192,7 @@ static void passes_may_use_different_parameters(void **state) {
                 assert_float_equal(get_own(&own, p, 1), expected[p], 0);
             assert_int_equal(result.num_unused, 1);
         }
-        small_reducer_close(&small);
+        close_own(&small, &own);
     }
 }
 
@@ -193,7 +219,7 @@ static void static_graph_copies_tensors_at_their_last_mark(void **state) {
         assert_float_equal(get_own(&own, 3, 0), 50, 0);
         assert_float_equal(small_reducer_grad(&small, 3, 0), 0, 0);
     }
-    small_reducer_close(&small);
+    close_own(&small, &own);
 }
 
 static void step_that_fails_leaves_tensors_alone(void **state) {
@@ -208,12 +234,13 @@ static void step_that_fails_leaves_tensors_alone(void **state) {
     assert_int_equal(status.code, GS_FAILED_PRECONDITION);
     for (size_t p = 0; p < SMALL_PARAMS; p++)
         assert_float_equal(get_own(&own, p, 0), (float)(p + 1), 0);
-    small_reducer_close(&small);
+    close_own(&small, &own);
 }
 
 static void tensors_that_hold_no_gradient_are_refused_by_name(void **state) {
     (void)state;
-    own_grads own;
+    static double memory[8 * SMALL_PARAMS];
+    own_grads own = {.memory = (char *)memory};
     list_own(&own);
     small_reducer small;
     small_reducer_prepare(&small);
@@ -226,7 +253,7 @@ static void tensors_that_hold_no_gradient_are_refused_by_name(void **state) {
     own.list[1].dtype = GS_I32;
     status = gs_separate_grads_check(own.list, small.params, SMALL_PARAMS);
     assert_non_null(strstr(status.message, "parameter 1 \"fc1\": its separate gradient is i32"));
-    own.list[1] = (gs_separate_grad){(char *)own.fp64 + 4, GS_FP64};
+    own.list[1] = (gs_separate_grad){own.memory + 4, GS_FP64};
     status = gs_separate_grads_check(own.list, small.params, SMALL_PARAMS);
     assert_int_equal(status.code, GS_INVALID_ARGUMENT);
 }

@@ -11,13 +11,31 @@
 #include <cmocka.h>
 
 #include "core/random.h"
+#include "tests/support/device_memory.h"
 
 static gs_device *open_device(int num_threads) {
-    gs_device *device;
-    gs_status status =
-        gs_device_open(&device, "cpu", &(gs_device_options){.num_threads = num_threads});
-    assert_string_equal(status.message, "");
-    return device;
+    return test_device_open(num_threads);
+}
+
+// As gs_grad_squares, of a copy on the device.
+static bool measure(double *squares, const float *grad, size_t count, gs_device *device) {
+    float *copy = device_memory_copy(device, grad, count * sizeof *grad);
+    bool finite = gs_grad_squares(squares, copy, count, device);
+    device_memory_free(device, copy);
+    return finite;
+}
+
+// One tensor of the device, as a list.
+typedef struct one_grad {
+    float *grad;
+    size_t count;
+    gs_grad_list list;
+} one_grad;
+
+static void open_one(one_grad *one, const float *values, size_t count, gs_device *device) {
+    one->grad = device_memory_copy(device, values, count * sizeof *values);
+    one->count = count;
+    one->list = (gs_grad_list){&one->grad, &one->count, 1};
 }
 
 static void squares_are_the_same_bits_for_any_number_of_threads(void **state) {
@@ -30,11 +48,11 @@ static void squares_are_the_same_bits_for_any_number_of_threads(void **state) {
     for (int num_threads = 1; num_threads <= 3; num_threads++) {
         gs_device *device = open_device(num_threads);
         double squares;
-        assert_true(gs_grad_squares(&squares, grad, COUNT, device));
+        assert_true(measure(&squares, grad, COUNT, device));
         assert_true(fabs(squares / expected - 1) < 1e-6);
         if (num_threads == 1) first = squares;
         assert_memory_equal(&squares, &first, sizeof squares);
-        gs_device_close(device);
+        test_device_close(device);
     }
     free(grad);
 }
@@ -48,11 +66,11 @@ static void infinity_and_nan_are_seen_wherever_they_are(void **state) {
             float grad[67] = {0};
             double squares;
             grad[at] = bad[b];
-            assert_false(gs_grad_squares(&squares, grad, 67, device));
-            assert_true(gs_grad_squares(&squares, grad, at, device));
+            assert_false(measure(&squares, grad, 67, device));
+            assert_true(measure(&squares, grad, at, device));
         }
     }
-    gs_device_close(device);
+    test_device_close(device);
 }
 
 static void squares_beyond_fp32_are_right(void **state) {
@@ -60,9 +78,9 @@ static void squares_beyond_fp32_are_right(void **state) {
     gs_device *device = open_device(1);
     const float grad[] = {3e25f, 4e25f};
     double squares;
-    assert_true(gs_grad_squares(&squares, grad, 2, device));
+    assert_true(measure(&squares, grad, 2, device));
     assert_true(fabs(gs_grad_norm(&squares, 1) / 5e25 - 1) < 1e-6);
-    gs_device_close(device);
+    test_device_close(device);
 }
 
 static void clip_factor_is_pytorchs(void **state) {
@@ -77,7 +95,8 @@ static void clip_factor_is_pytorchs(void **state) {
 static void norms_of_a_list_are_the_textbooks(void **state) {
     (void)state;
     gs_device *device = open_device(1);
-    float a[] = {3, -4}, b[] = {12}, *grads[] = {a, b};
+    float a[] = {3, -4}, b[] = {12};
+    float *grads[] = {device_memory_copy(device, a, sizeof a), device_memory_copy(device, b, sizeof b)};
     const size_t counts[] = {2, 1};
     const gs_grad_list list = {grads, counts, 2};
     const struct {
@@ -88,8 +107,12 @@ static void norms_of_a_list_are_the_textbooks(void **state) {
         assert_true(fabs(norm / cases[i].norm - 1) < 1e-12);
     }
     gs_grad_list_clip(&list, 13, 6.5, device);
+    device_memory_read(device, a, grads[0], sizeof a);
+    device_memory_read(device, b, grads[1], sizeof b);
+    device_memory_free(device, grads[0]);
+    device_memory_free(device, grads[1]);
     assert_true(fabsf(b[0] - 6) < 1e-5f && fabsf(a[1] + 2) < 1e-5f);
-    gs_device_close(device);
+    test_device_close(device);
 }
 
 // 12^1000 is no fp64, 0.001^1000 is zero.
@@ -97,14 +120,15 @@ static void large_powers_stay_in_range(void **state) {
     (void)state;
     gs_device *device = open_device(1);
     for (double unit = 1e-30; unit < 1e31; unit *= 1e10) {
-        float values[] = {(float)(3 * unit), (float)(-12 * unit), (float)unit}, *grads[] = {values};
-        const size_t counts[] = {3};
-        const gs_grad_list list = {grads, counts, 1};
+        const float values[] = {(float)(3 * unit), (float)(-12 * unit), (float)unit};
+        one_grad one;
+        open_one(&one, values, 3, device);
         for (double p = 10; p < 1e7; p *= 10)
-            assert_true(fabs(gs_grad_list_norm(&list, p, device) / (12 * unit) - 1) < 1e-6);
-        assert_true(fabs(gs_grad_list_norm(&list, 1, device) / (16 * unit) - 1) < 1e-6);
+            assert_true(fabs(gs_grad_list_norm(&one.list, p, device) / (12 * unit) - 1) < 1e-6);
+        assert_true(fabs(gs_grad_list_norm(&one.list, 1, device) / (16 * unit) - 1) < 1e-6);
+        device_memory_free(device, one.grad);
     }
-    gs_device_close(device);
+    test_device_close(device);
 }
 
 // A NaN must not be lost behind a larger number, nor behind an infinity.
@@ -112,16 +136,20 @@ static void nan_is_the_largest_of_all(void **state) {
     (void)state;
     gs_device *device = open_device(1);
     for (size_t at = 0; at < 3; at++) {
-        float values[] = {1, INFINITY, 2}, *grads[] = {values};
-        const size_t counts[] = {3};
-        const gs_grad_list list = {grads, counts, 1};
-        for (double p = 1; p <= 3; p++) assert_true(isinf(gs_grad_list_norm(&list, p, device)));
-        assert_true(isinf(gs_grad_list_norm(&list, (double)INFINITY, device)));
+        float values[] = {1, INFINITY, 2};
+        one_grad one;
+        open_one(&one, values, 3, device);
+        for (double p = 1; p <= 3; p++)
+            assert_true(isinf(gs_grad_list_norm(&one.list, p, device)));
+        assert_true(isinf(gs_grad_list_norm(&one.list, (double)INFINITY, device)));
         values[at] = NAN;
-        for (double p = 1; p <= 3; p++) assert_true(isnan(gs_grad_list_norm(&list, p, device)));
-        assert_true(isnan(gs_grad_list_norm(&list, (double)INFINITY, device)));
+        device_memory_write(device, one.grad, values, sizeof values);
+        for (double p = 1; p <= 3; p++)
+            assert_true(isnan(gs_grad_list_norm(&one.list, p, device)));
+        assert_true(isnan(gs_grad_list_norm(&one.list, (double)INFINITY, device)));
+        device_memory_free(device, one.grad);
     }
-    gs_device_close(device);
+    test_device_close(device);
 }
 
 int main(void) {

@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "tests/support/device_memory.h"
+
 static gs_grad_scaler_options usual(void) {
     return (gs_grad_scaler_options){
         .init_scale = 1024, .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 3};
@@ -84,21 +86,23 @@ static void no_scaling_is_a_factor_of_one_for_ever(void **state) {
 static void unscaling_finds_what_is_not_finite_wherever_it_is(void **state) {
     (void)state;
     enum { COUNT = 20000 };
-    gs_device *device;
-    gs_status status = gs_device_open(&device, "cpu", &(gs_device_options){.num_threads = 2});
-    assert_string_equal(status.message, "");
+    gs_device *device = test_device_open(2);
     gs_grad_scaler scaler = {.scale = 1000};
+    float *memory = device_memory_alloc(device, COUNT * sizeof *memory);
     float *grad = calloc(COUNT, sizeof *grad), inverse = (float)(1.0 / 1000);
     for (size_t at = 0; at <= COUNT; at += 2500) {
         for (size_t i = 0; i < COUNT; i++) grad[i] = (float)i;
         if (at < COUNT) grad[at] = at % 5000 ? INFINITY : NAN;
-        assert_int_equal(gs_grad_scaler_unscale(&scaler, grad, COUNT, device), at < COUNT);
+        device_memory_write(device, memory, grad, COUNT * sizeof *grad);
+        assert_int_equal(gs_grad_scaler_unscale(&scaler, memory, COUNT, device), at < COUNT);
+        device_memory_read(device, grad, memory, COUNT * sizeof *grad);
         for (size_t i = 0; i < COUNT; i++) {
             assert_true(i == at ? !isfinite(grad[i]) : grad[i] == (float)i * inverse);
         }
     }
     free(grad);
-    gs_device_close(device);
+    device_memory_free(device, memory);
+    test_device_close(device);
 }
 
 static void options_that_make_no_sense_are_refused_by_name(void **state) {

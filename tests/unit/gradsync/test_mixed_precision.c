@@ -11,10 +11,12 @@
 
 #include "core/random.h"
 #include "gradsync/optimizer.h"
+#include "tests/support/device_memory.h"
 
 #define NUM_PARAMS 3
+#define MOST 700
 
-static const int64_t counts[NUM_PARAMS] = {700, 1, 33};
+static const int64_t counts[NUM_PARAMS] = {MOST, 1, 33};
 
 typedef struct fixture {
     gs_device *device;
@@ -24,36 +26,67 @@ typedef struct fixture {
     gs_dtype dtype;
 } fixture;
 
-static void open_fixture(fixture *f, gs_dtype dtype, bool adds_passes) {
-    *f = (fixture){.dtype = dtype};
-    gs_status status = gs_device_open(&f->device, "cpu", &(gs_device_options){0});
-    assert_string_equal(status.message, "");
+static size_t bytes_of(size_t param) {
+    return (size_t)counts[param] * sizeof(float);
+}
+
+static void read_floats(const fixture *f, float *out, const float *from, size_t param) {
+    device_memory_read(f->device, out, from, bytes_of(param));
+}
+
+static void write_floats(const fixture *f, float *to, const float *values, size_t param) {
+    device_memory_write(f->device, to, values, bytes_of(param));
+}
+
+static void draw(float out[MOST], size_t param) {
+    gs_random_fill_normal(out, (size_t)counts[param], (gs_random_key){.seed = param}, 0, 0, 1);
+}
+
+static void open_tensors(fixture *f, gs_dtype dtype) {
+    *f = (fixture){.dtype = dtype, .device = test_device_open(1)};
     for (size_t p = 0; p < NUM_PARAMS; p++) {
+        float drawn[MOST];
         f->specs[p] = gs_param_spec_make(dtype, counts[p], 0, "p%zu", p);
-        f->masters[p] = calloc((size_t)counts[p], sizeof(float));
-        f->grads[p] = calloc((size_t)counts[p], sizeof(float));
-        gs_random_fill_normal(f->masters[p], (size_t)counts[p], (gs_random_key){.seed = p}, 0, 0,
-                              1);
+        f->masters[p] = device_memory_alloc(f->device, bytes_of(p));
+        f->grads[p] = device_memory_alloc(f->device, bytes_of(p));
+        draw(drawn, p);
+        write_floats(f, f->masters[p], drawn, p);
     }
-    status = gs_mixed_precision_create(&f->mixed,
-                                       &(gs_mixed_precision_options){.dtype = dtype,
-                                                                     .params = f->specs,
-                                                                     .num_params = NUM_PARAMS,
-                                                                     .masters = f->masters,
-                                                                     .keeps_params = true,
-                                                                     .keeps_values = true,
-                                                                     .adds_passes = adds_passes,
-                                                                     .device = f->device});
+}
+
+static void open_fixture(fixture *f, gs_dtype dtype, bool adds_passes) {
+    open_tensors(f, dtype);
+    gs_status status =
+        gs_mixed_precision_create(&f->mixed,
+                                  &(gs_mixed_precision_options){.dtype = dtype,
+                                                                .params = f->specs,
+                                                                .num_params = NUM_PARAMS,
+                                                                .masters = f->masters,
+                                                                .keeps_params = true,
+                                                                .keeps_values = true,
+                                                                .adds_passes = adds_passes,
+                                                                .device = f->device});
+    assert_string_equal(status.message, "");
+}
+
+static void open_split(fixture *f) {
+    open_tensors(f, GS_BF16);
+    gs_status status = gs_mixed_precision_create(
+        &f->mixed, &(gs_mixed_precision_options){.dtype = GS_BF16,
+                                                 .params = f->specs,
+                                                 .num_params = NUM_PARAMS,
+                                                 .splits_masters = true,
+                                                 .device = f->device});
     assert_string_equal(status.message, "");
 }
 
 static void close_fixture(fixture *f) {
     gs_mixed_precision_destroy(f->mixed);
     for (size_t p = 0; p < NUM_PARAMS; p++) {
-        free(f->masters[p]);
-        free(f->grads[p]);
+        device_memory_free(f->device, f->masters[p]);
+        device_memory_free(f->device, f->grads[p]);
     }
-    gs_device_close(f->device);
+    test_device_close(f->device);
 }
 
 static uint16_t narrow(gs_dtype dtype, float value) {
@@ -73,11 +106,15 @@ static void params_and_values_are_the_rounded_masters(void **state) {
         open_fixture(&f, dtypes[d], false);
         gs_mixed_precision_write_back(f.mixed);
         for (size_t p = 0; p < NUM_PARAMS; p++) {
-            const uint16_t *params = gs_mixed_precision_params(f.mixed)[p];
-            const float *values = gs_mixed_precision_values(f.mixed)[p];
+            float masters[MOST], values[MOST];
+            uint16_t params[MOST];
+            read_floats(&f, masters, f.masters[p], p);
+            read_floats(&f, values, gs_mixed_precision_values(f.mixed)[p], p);
+            device_memory_read(f.device, params, gs_mixed_precision_params(f.mixed)[p],
+                               bytes_of(p) / 2);
             for (int64_t i = 0; i < counts[p]; i++) {
-                assert_int_equal(params[i], narrow(f.dtype, f.masters[p][i]));
-                float wanted = rounded(f.dtype, f.masters[p][i]);
+                assert_int_equal(params[i], narrow(f.dtype, masters[i]));
+                float wanted = rounded(f.dtype, masters[i]);
                 assert_memory_equal(&values[i], &wanted, sizeof wanted);
             }
         }
@@ -95,18 +132,19 @@ static void masters_keep_updates_that_params_cannot_hold(void **state) {
     gs_status status = gs_optimizer_create(&optimizer, &(gs_optimizer_options){.kind = "sgd"},
                                            f.specs, NULL, NUM_PARAMS, f.device);
     assert_string_equal(status.message, "");
-    f.masters[1][0] = 1;
-    f.grads[1][0] = -1;
+    float master = 1, grad = -1, value;
+    write_floats(&f, f.masters[1], &master, 1);
+    write_floats(&f, f.grads[1], &grad, 1);
     gs_mixed_precision_write_back(f.mixed);
-    const float *value = gs_mixed_precision_values(f.mixed)[1];
     for (int step = 1; step <= 8; step++) {
-        status = gs_optimizer_step(optimizer, (void *const *)f.masters, f.grads, NULL, 0x1p-9f, 1);
+        status = gs_mixed_precision_step(f.mixed, optimizer, f.grads, NULL, 0x1p-9f, 1);
         assert_string_equal(status.message, "");
-        gs_mixed_precision_write_back(f.mixed);
-        assert_true(f.masters[1][0] == 1 + (float)step * 0x1p-9f);
-        assert_true(*value == rounded(GS_BF16, f.masters[1][0]));
+        read_floats(&f, &master, f.masters[1], 1);
+        read_floats(&f, &value, gs_mixed_precision_values(f.mixed)[1], 1);
+        assert_true(master == 1 + (float)step * 0x1p-9f);
+        assert_true(value == rounded(GS_BF16, master));
     }
-    assert_true(*value == 1 + 0x1p-6f);  // the ninth bit alone would never have moved it
+    assert_true(value == 1 + 0x1p-6f);  // the ninth bit alone would never have moved it
     gs_optimizer_destroy(optimizer);
     close_fixture(&f);
 }
@@ -115,18 +153,22 @@ static void masters_keep_updates_that_params_cannot_hold(void **state) {
 static void passes_are_rounded_and_their_sum_is_not(void **state) {
     (void)state;
     fixture f;
+    float ones[MOST], sums[MOST];
+    for (int i = 0; i < MOST; i++) ones[i] = 1 + 0x1p-9f;
     open_fixture(&f, GS_BF16, true);
     for (int pass = 0; pass < 400; pass++) {
         bool accumulate = pass > 0;
         float *const *grads = gs_mixed_precision_pass_grads(f.mixed, f.grads, accumulate);
         assert_true((grads == (float *const *)f.grads) == !accumulate);
         for (size_t p = 0; p < NUM_PARAMS; p++) {
-            for (int64_t i = 0; i < counts[p]; i++) grads[p][i] = 1 + 0x1p-9f;
+            write_floats(&f, grads[p], ones, p);
             gs_mixed_precision_finish_grad(f.mixed, f.grads, accumulate, p);
         }
     }
-    for (size_t p = 0; p < NUM_PARAMS; p++)
-        for (int64_t i = 0; i < counts[p]; i++) assert_true(f.grads[p][i] == 400);
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        read_floats(&f, sums, f.grads[p], p);
+        for (int64_t i = 0; i < counts[p]; i++) assert_true(sums[i] == 400);
+    }
     close_fixture(&f);
 }
 
@@ -136,13 +178,120 @@ static void gradient_beyond_fp16_becomes_infinite(void **state) {
     open_fixture(&f, GS_FP16, true);
     for (int pass = 0; pass < 2; pass++) {
         float *const *grads = gs_mixed_precision_pass_grads(f.mixed, f.grads, pass > 0);
-        for (int64_t i = 0; i < counts[0]; i++) grads[0][i] = 65504;
-        grads[0][40] = pass ? -65520 : 1;
+        float written[MOST];
+        for (int64_t i = 0; i < counts[0]; i++) written[i] = 65504;
+        written[40] = pass ? -65520 : 1;
+        write_floats(&f, grads[0], written, 0);
         gs_mixed_precision_finish_grad(f.mixed, f.grads, pass > 0, 0);
     }
-    assert_true(isinf(f.grads[0][40]));
-    assert_true(f.grads[0][41] == 2 * 65504.0f);  // the sum is fp32: no overflow
+    float sums[MOST];
+    read_floats(&f, sums, f.grads[0], 0);
+    assert_true(isinf(sums[40]));
+    assert_true(sums[41] == 2 * 65504.0f);  // the sum is fp32: no overflow
     close_fixture(&f);
+}
+
+// What is written comes back to the bit, in any pieces; params are the upper halves, rounded with ties
+// upwards in magnitude.
+static void split_masters_hold_every_bit(void **state) {
+    (void)state;
+    fixture f;
+    open_split(&f);
+    assert_null(gs_mixed_precision_values(f.mixed));
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        float drawn[MOST], read[MOST];
+        uint16_t params[MOST];
+        size_t count = (size_t)counts[p], first = count / 3;
+        draw(drawn, p);
+        gs_status status = gs_mixed_precision_write(f.mixed, p, 0, drawn, count);
+        assert_string_equal(status.message, "");
+        status = gs_mixed_precision_read(f.mixed, read, p, first, count - first);
+        assert_string_equal(status.message, "");
+        assert_memory_equal(read, drawn + first, (count - first) * sizeof *read);
+        device_memory_read(f.device, params, gs_mixed_precision_params(f.mixed)[p],
+                           count * sizeof *params);
+        for (size_t i = 0; i < count; i++) {
+            float value = gs_bf16_to_fp32(params[i]);
+            assert_true(fabsf(value - drawn[i]) <= fabsf(drawn[i]) * 0x1p-8f);
+        }
+    }
+    float none;
+    assert_int_equal(gs_mixed_precision_read(f.mixed, &none, 1, 1, 1).code, GS_INVALID_ARGUMENT);
+    assert_int_equal(gs_mixed_precision_write(f.mixed, NUM_PARAMS, 0, &none, 0).code,
+                     GS_INVALID_ARGUMENT);
+    close_fixture(&f);
+}
+
+static void split_masters_train_like_whole_ones(void **state) {
+    (void)state;
+    const gs_optimizer_options options = {
+        .kind = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    fixture whole, split;
+    gs_optimizer *optimizers[2];
+    gs_param_spec specs[NUM_PARAMS];
+    for (size_t p = 0; p < NUM_PARAMS; p++)
+        specs[p] = gs_param_spec_make(GS_FP32, counts[p], 0, "p%zu", p);
+    open_fixture(&whole, GS_BF16, false);
+    open_split(&split);
+    for (int i = 0; i < 2; i++) {
+        gs_status status =
+            gs_optimizer_create(&optimizers[i], &options, specs, NULL, NUM_PARAMS,
+                                i ? split.device : whole.device);
+        assert_string_equal(status.message, "");
+    }
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        float drawn[MOST];
+        draw(drawn, p);
+        gs_status status =
+            gs_mixed_precision_write(split.mixed, p, 0, drawn, (size_t)counts[p]);
+        assert_string_equal(status.message, "");
+    }
+    for (int step = 0; step < 5; step++) {
+        for (int i = 0; i < 2; i++) {
+            fixture *f = i ? &split : &whole;
+            for (size_t p = 0; p < NUM_PARAMS; p++) {
+                float grad[MOST];
+                gs_random_fill_normal(grad, (size_t)counts[p],
+                                      (gs_random_key){.seed = 9, .stream = (uint64_t)step}, p, 0, 1);
+                write_floats(f, f->grads[p], grad, p);
+            }
+            gs_status status =
+                gs_mixed_precision_step(f->mixed, optimizers[i], f->grads, NULL, 0.01f, 0.5f);
+            assert_string_equal(status.message, "");
+        }
+    }
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        float a[MOST], b[MOST];
+        read_floats(&whole, a, whole.masters[p], p);
+        gs_status status = gs_mixed_precision_read(split.mixed, b, p, 0, (size_t)counts[p]);
+        assert_string_equal(status.message, "");
+        assert_memory_equal(a, b, bytes_of(p));
+    }
+    size_t bytes;
+    assert_non_null(gs_mixed_precision_halves(split.mixed, &bytes));
+    assert_null(gs_mixed_precision_halves(whole.mixed, &bytes));
+    gs_optimizer_destroy(optimizers[0]);
+    gs_optimizer_destroy(optimizers[1]);
+    close_fixture(&whole);
+    close_fixture(&split);
+}
+
+static void halves_are_refused_where_they_make_no_sense(void **state) {
+    (void)state;
+    gs_mixed_precision *mixed;
+    gs_param_spec spec = gs_param_spec_make(GS_FP16, 4, 0, "p");
+    gs_mixed_precision_options options = {
+        .dtype = GS_FP16, .params = &spec, .num_params = 1, .splits_masters = true};
+    gs_status status = gs_mixed_precision_create(&mixed, &options);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    options.dtype = GS_BF16;
+    options.keeps_values = true;
+    status = gs_mixed_precision_create(&mixed, &options);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    options.splits_masters = false;  // and without them somebody else has to have masters
+    status = gs_mixed_precision_create(&mixed, &options);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_null(mixed);
 }
 
 static void memory_that_was_not_asked_for_is_not_there(void **state) {
@@ -170,6 +319,9 @@ int main(void) {
         cmocka_unit_test(masters_keep_updates_that_params_cannot_hold),
         cmocka_unit_test(passes_are_rounded_and_their_sum_is_not),
         cmocka_unit_test(gradient_beyond_fp16_becomes_infinite),
+        cmocka_unit_test(split_masters_hold_every_bit),
+        cmocka_unit_test(split_masters_train_like_whole_ones),
+        cmocka_unit_test(halves_are_refused_where_they_make_no_sense),
         cmocka_unit_test(memory_that_was_not_asked_for_is_not_there),
         cmocka_unit_test(other_types_are_refused),
     };

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
+#include "tests/support/device_memory.h"
 
 #define NUM_PARAMS 4
 #define COUNT 33
@@ -21,9 +22,7 @@ static void assert_ok(gs_status status) {
 }
 
 static gs_device *open_device(void) {
-    gs_device *device;
-    assert_ok(gs_device_open(&device, "cpu", &(gs_device_options){0}));
-    return device;
+    return test_device_open(1);
 }
 
 // The update as PyTorch writes it, in double, one element at a time.
@@ -60,33 +59,44 @@ static void step_reference(reference *r, const gs_optimizer_options *o, double g
 }
 
 typedef struct model {
+    gs_device *device;
     gs_param_spec specs[NUM_PARAMS];
     bool decays[NUM_PARAMS];
-    float *values, *all_grads;  // contiguous
+    float values[NUM_PARAMS * COUNT], all_grads[NUM_PARAMS * COUNT];  // what was written, what was read
+    float *memory;                                                    // both on the device, contiguous
     void *params[NUM_PARAMS];
     float *grads[NUM_PARAMS];
 } model;
 
-static void init_model(model *m) {
-    m->values = calloc(NUM_PARAMS * COUNT, sizeof(float));
-    m->all_grads = calloc(NUM_PARAMS * COUNT, sizeof(float));
+static void init_model(model *m, gs_device *device) {
+    *m = (model){.device = device};
+    m->memory = device_memory_alloc(device, 2 * sizeof m->values);
     gs_random_fill_normal(m->values, NUM_PARAMS * COUNT, (gs_random_key){.seed = 1}, 0, 0, 1);
+    device_memory_write(device, m->memory, m->values, sizeof m->values);
     for (size_t p = 0; p < NUM_PARAMS; p++) {
         m->specs[p] = gs_param_spec_make(GS_FP32, COUNT, 0, "p%zu", p);
         m->decays[p] = p < 2;
-        m->params[p] = m->values + p * COUNT;
-        m->grads[p] = m->all_grads + p * COUNT;
+        m->params[p] = m->memory + p * COUNT;
+        m->grads[p] = m->memory + (NUM_PARAMS + p) * COUNT;
     }
 }
 
 static void release_model(model *m) {
-    free(m->values);
-    free(m->all_grads);
+    device_memory_free(m->device, m->memory);
+}
+
+static void write_grads(model *m) {
+    device_memory_write(m->device, m->memory + NUM_PARAMS * COUNT, m->all_grads, sizeof m->all_grads);
 }
 
 static void fill_grads(model *m, int64_t step) {
     gs_random_fill_normal(m->all_grads, NUM_PARAMS * COUNT,
                           (gs_random_key){.seed = 2, .stream = (uint64_t)step}, 0, 0, 1);
+    write_grads(m);
+}
+
+static void read_values(model *m) {
+    device_memory_read(m->device, m->values, m->memory, sizeof m->values);
 }
 
 // Parameter 2 sits out every third step.
@@ -108,7 +118,7 @@ static void updates_equal_the_textbook_with_parameters_skipped(void **state) {
     gs_device *device = open_device();
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         model m;
-        init_model(&m);
+        init_model(&m, device);
         reference expected[NUM_PARAMS * COUNT] = {{0}};
         for (size_t i = 0; i < NUM_PARAMS * COUNT; i++) expected[i].param = (double)m.values[i];
         gs_optimizer *optimizer;
@@ -126,6 +136,7 @@ static void updates_equal_the_textbook_with_parameters_skipped(void **state) {
             }
             assert_ok(gs_optimizer_step(optimizer, m.params, m.grads, used, lr, 0.5f));
         }
+        read_values(&m);
         for (size_t i = 0; i < NUM_PARAMS * COUNT; i++)
             assert_true(fabs((double)m.values[i] - expected[i].param) <
                         2e-6 * fmax(1, fabs(expected[i].param)));
@@ -134,7 +145,7 @@ static void updates_equal_the_textbook_with_parameters_skipped(void **state) {
         gs_optimizer_destroy(optimizer);
         release_model(&m);
     }
-    gs_device_close(device);
+    test_device_close(device);
 }
 
 static void update_of_one_run_has_the_bits_of_separate_updates(void **state) {
@@ -142,13 +153,13 @@ static void update_of_one_run_has_the_bits_of_separate_updates(void **state) {
     gs_device *device = open_device();
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         model together, apart;
-        init_model(&together);
-        init_model(&apart);
+        init_model(&together, device);
+        init_model(&apart, device);
         float *spread[2 * NUM_PARAMS];
         for (size_t p = 0; p < NUM_PARAMS; p++) {  // the same values, each in memory of its own
-            spread[2 * p] = malloc(COUNT * sizeof(float));
-            spread[2 * p + 1] = malloc(COUNT * sizeof(float));
-            memcpy(spread[2 * p], apart.params[p], COUNT * sizeof(float));
+            spread[2 * p] = device_memory_alloc(device, COUNT * sizeof(float));
+            spread[2 * p + 1] = device_memory_alloc(device, COUNT * sizeof(float));
+            device_memory_write(device, spread[2 * p], apart.values + p * COUNT, COUNT * sizeof(float));
             apart.params[p] = spread[2 * p];
         }
         gs_optimizer *a, *b;
@@ -161,28 +172,120 @@ static void update_of_one_run_has_the_bits_of_separate_updates(void **state) {
             float *grads[NUM_PARAMS];
             for (size_t p = 0; p < NUM_PARAMS; p++) {
                 grads[p] = spread[2 * p + 1];
-                memcpy(grads[p], together.grads[p], COUNT * sizeof(float));
+                device_memory_write(device, grads[p], together.all_grads + p * COUNT,
+                           COUNT * sizeof(float));
             }
             assert_ok(gs_optimizer_step(a, together.params, together.grads, NULL, 0.1f, 1));
             assert_ok(gs_optimizer_step(b, apart.params, grads, NULL, 0.1f, 1));
         }
-        for (size_t p = 0; p < NUM_PARAMS; p++)
-            assert_memory_equal(together.params[p], apart.params[p], COUNT * sizeof(float));
+        read_values(&together);
+        for (size_t p = 0; p < NUM_PARAMS; p++) {
+            float values[COUNT];
+            device_memory_read(device, values, apart.params[p], sizeof values);
+            assert_memory_equal(together.values + p * COUNT, values, sizeof values);
+        }
         assert_true(gs_digest_equal(gs_optimizer_digest(a), gs_optimizer_digest(b)));
-        for (size_t p = 0; p < 2 * NUM_PARAMS; p++) free(spread[p]);
+        for (size_t p = 0; p < 2 * NUM_PARAMS; p++) device_memory_free(device, spread[p]);
         gs_optimizer_destroy(a);
         gs_optimizer_destroy(b);
         release_model(&together);
         release_model(&apart);
     }
-    gs_device_close(device);
+    test_device_close(device);
+}
+
+// Masters in halves go the way of fp32 ones, to the bit, and counts and state with them.
+static void masters_in_halves_take_the_same_steps(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *stream = gs_device_stream(device);
+    for (size_t k = 0; k < 2; k++) {
+        model m;
+        init_model(&m, device);
+        uint16_t *halves = device_memory_alloc(device, 2 * NUM_PARAMS * COUNT * sizeof *halves);
+        uint16_t *values[NUM_PARAMS], *remainders[NUM_PARAMS];
+        for (size_t p = 0; p < NUM_PARAMS; p++) {
+            values[p] = halves + p * COUNT;
+            remainders[p] = halves + (NUM_PARAMS + p) * COUNT;
+        }
+        kernels->split_master(stream, values[0], remainders[0], m.memory, NUM_PARAMS * COUNT);
+        gs_optimizer *whole, *split;
+        assert_true(gs_optimizer_takes_halves(&kinds[k]));
+        assert_ok(gs_optimizer_create(&whole, &kinds[k], m.specs, m.decays, NUM_PARAMS, device));
+        assert_ok(gs_optimizer_create(&split, &kinds[k], m.specs, m.decays, NUM_PARAMS, device));
+        for (int64_t step = 0; step < NUM_STEPS; step++) {
+            uint8_t used[NUM_PARAMS];
+            for (size_t p = 0; p < NUM_PARAMS; p++) used[p] = uses(p, step);
+            fill_grads(&m, step);
+            assert_ok(gs_optimizer_step(whole, m.params, m.grads, used, 0.01f, 0.5f));
+            assert_ok(
+                gs_optimizer_step_halves(split, values, remainders, m.grads, used, 0.01f, 0.5f));
+        }
+        read_values(&m);
+        float joined[NUM_PARAMS * COUNT];
+        kernels->join_master(stream, m.memory, values[0], remainders[0], NUM_PARAMS * COUNT);
+        device_memory_read(device, joined, m.memory, sizeof joined);
+        assert_memory_equal(joined, m.values, sizeof joined);
+        assert_true(gs_digest_equal(gs_optimizer_digest(whole), gs_optimizer_digest(split)));
+        gs_optimizer_destroy(whole);
+        gs_optimizer_destroy(split);
+        device_memory_free(device, halves);
+        release_model(&m);
+    }
+    test_device_close(device);
+}
+
+static void an_optimizer_without_halves_says_so(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    model m;
+    init_model(&m, device);
+    gs_optimizer *optimizer;
+    assert_false(gs_optimizer_takes_halves(&kinds[3]));
+    assert_ok(gs_optimizer_create(&optimizer, &kinds[3], m.specs, m.decays, NUM_PARAMS, device));
+    uint16_t *none[NUM_PARAMS] = {0};
+    gs_status status = gs_optimizer_step_halves(optimizer, none, none, m.grads, NULL, 0.01f, 1);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "sgd"));
+    assert_int_equal(gs_optimizer_num_updates(optimizer)[0], 0);
+    gs_optimizer_destroy(optimizer);
+    release_model(&m);
+    test_device_close(device);
+}
+
+// Digests of state do not say which device it is on.
+static void digest_of_state_is_the_same_on_every_device(void **state) {
+    (void)state;
+    gs_digest digests[2];
+    for (int d = 0; d < 2; d++) {
+        gs_device *device;
+        if (d)
+            device = open_device();
+        else
+            assert_ok(gs_device_open(&device, "cpu", NULL));
+        model m;
+        init_model(&m, device);
+        gs_optimizer *optimizer;
+        assert_ok(
+            gs_optimizer_create(&optimizer, &kinds[0], m.specs, m.decays, NUM_PARAMS, device));
+        for (int64_t step = 0; step < 4; step++) {
+            fill_grads(&m, step);
+            assert_ok(gs_optimizer_step(optimizer, m.params, m.grads, NULL, 0.01f, 1));
+        }
+        digests[d] = gs_optimizer_digest(optimizer);
+        gs_optimizer_destroy(optimizer);
+        release_model(&m);
+        test_device_close(device);
+    }
+    assert_true(gs_digest_equal(digests[0], digests[1]));
 }
 
 static void state_can_be_saved_and_put_back(void **state) {
     (void)state;
     gs_device *device = open_device();
     model m;
-    init_model(&m);
+    init_model(&m, device);
     gs_optimizer *from, *to;
     assert_ok(gs_optimizer_create(&from, &kinds[0], m.specs, m.decays, NUM_PARAMS, device));
     assert_ok(gs_optimizer_create(&to, &kinds[0], m.specs, m.decays, NUM_PARAMS, device));
@@ -193,9 +296,11 @@ static void state_can_be_saved_and_put_back(void **state) {
     assert_string_equal(gs_optimizer_state_name(from, 1), "exp_avg_sq");
     assert_false(gs_digest_equal(gs_optimizer_digest(from), gs_optimizer_digest(to)));
     for (int s = 0; s < 2; s++) {
-        for (size_t p = 0; p < NUM_PARAMS; p++)
-            memcpy(gs_optimizer_state(to, s, p), gs_optimizer_state(from, s, p),
-                   COUNT * sizeof(float));
+        for (size_t p = 0; p < NUM_PARAMS; p++) {
+            float saved[COUNT];
+            device_memory_read(device, saved, gs_optimizer_state(from, s, p), sizeof saved);
+            device_memory_write(device, gs_optimizer_state(to, s, p), saved, sizeof saved);
+        }
     }
     memcpy(gs_optimizer_num_updates(to), gs_optimizer_num_updates(from),
            NUM_PARAMS * sizeof(int64_t));
@@ -203,7 +308,7 @@ static void state_can_be_saved_and_put_back(void **state) {
     gs_optimizer_destroy(from);
     gs_optimizer_destroy(to);
     release_model(&m);
-    gs_device_close(device);
+    test_device_close(device);
 }
 
 static void options_that_make_no_sense_are_refused_by_name(void **state) {
@@ -228,7 +333,7 @@ static void options_that_make_no_sense_are_refused_by_name(void **state) {
         assert_non_null(strstr(status.message, bad[i].word));
         assert_null(optimizer);
     }
-    gs_device_close(device);
+    test_device_close(device);
 }
 
 // zero_grad "zero": a parameter that nobody used goes on by momentum and decay, but one that never had
@@ -241,8 +346,8 @@ static void unused_is_zero_goes_on_once_there_was_a_gradient(void **state) {
                                               .weight_decay = 0.25f,
                                               .unused_is_zero = zero};
         model m;
-        init_model(&m);
         gs_device *device = open_device();
+        init_model(&m, device);
         gs_optimizer *optimizer;
         assert_ok(
             gs_optimizer_create(&optimizer, &options, m.specs, m.decays, NUM_PARAMS, device));
@@ -250,19 +355,21 @@ static void unused_is_zero_goes_on_once_there_was_a_gradient(void **state) {
         float never_used = m.values[COUNT];
         for (int64_t step = 0; step < 5; step++) {
             const uint8_t used[NUM_PARAMS] = {step == 1, 0, 1, 1};
-            memset(m.all_grads, 0, NUM_PARAMS * COUNT * sizeof(float));
-            m.grads[0][0] = step == 1 ? 2.0f : 0.0f;
+            memset(m.all_grads, 0, sizeof m.all_grads);
+            m.all_grads[0] = step == 1 ? 2.0f : 0.0f;
+            write_grads(&m);
             assert_ok(gs_optimizer_step(optimizer, m.params, m.grads, used, 0.125f, 1));
             if (step == 1 || (zero && step > 1))
-                step_reference(&used_once, &options, (double)m.grads[0][0], true, 0.125);
+                step_reference(&used_once, &options, (double)m.all_grads[0], true, 0.125);
+            read_values(&m);
             assert_true(fabs((double)m.values[0] - used_once.param) < 1e-6);
         }
         assert_true(m.values[COUNT] == never_used);
         assert_int_equal(gs_optimizer_num_updates(optimizer)[0], zero ? 4 : 1);
         assert_int_equal(gs_optimizer_num_updates(optimizer)[1], 0);
         gs_optimizer_destroy(optimizer);
-        gs_device_close(device);
         release_model(&m);
+        test_device_close(device);
     }
 }
 
@@ -270,21 +377,23 @@ static void a_sparse_parameter_without_a_dense_gradient_is_left_alone(void **sta
     (void)state;
     const gs_optimizer_options options = {.kind = "sgd"};
     model m;
-    init_model(&m);
     gs_device *device = open_device();
+    init_model(&m, device);
     gs_optimizer *optimizer;
     assert_ok(gs_optimizer_create(&optimizer, &options, m.specs, m.decays, NUM_PARAMS, device));
     float before[2] = {m.values[0], m.values[COUNT]};
     for (size_t i = 0; i < NUM_PARAMS * COUNT; i++) m.all_grads[i] = 1;
+    write_grads(&m);
     m.grads[1] = NULL;
     assert_ok(gs_optimizer_step(optimizer, m.params, m.grads, NULL, 0.5f, 1));
+    read_values(&m);
     assert_true(m.values[0] == before[0] - 0.5f);
     assert_true(m.values[COUNT] == before[1]);
     assert_int_equal(gs_optimizer_num_updates(optimizer)[1], 0);
     assert_int_equal(gs_optimizer_num_updates(optimizer)[2], 1);
     gs_optimizer_destroy(optimizer);
-    gs_device_close(device);
     release_model(&m);
+    test_device_close(device);
 }
 
 static void states_beyond_memory_are_refused(void **state) {
@@ -297,13 +406,16 @@ static void states_beyond_memory_are_refused(void **state) {
     gs_status status = gs_optimizer_create(&optimizer, &kinds[0], specs, NULL, 5, device);
     assert_int_equal(status.code, GS_RESOURCE_EXHAUSTED);
     assert_null(optimizer);
-    gs_device_close(device);
+    test_device_close(device);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_equal_the_textbook_with_parameters_skipped),
         cmocka_unit_test(update_of_one_run_has_the_bits_of_separate_updates),
+        cmocka_unit_test(masters_in_halves_take_the_same_steps),
+        cmocka_unit_test(an_optimizer_without_halves_says_so),
+        cmocka_unit_test(digest_of_state_is_the_same_on_every_device),
         cmocka_unit_test(state_can_be_saved_and_put_back),
         cmocka_unit_test(unused_is_zero_goes_on_once_there_was_a_gradient),
         cmocka_unit_test(a_sparse_parameter_without_a_dense_gradient_is_left_alone),

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "tests/support/device_memory.h"
 #include "tests/support/grad_case.h"
 
 static gs_deadline soon(void) {
@@ -54,8 +55,19 @@ static void close_fixture(fixture *f) {
     grad_case_release(&f->model);
 }
 
-static void put(float *grad, float value, bool accumulate) {
-    for (int i = 0; i < 4; i++) grad[i] = accumulate ? grad[i] + value : value;
+static void put(const fixture *f, float *grad, float value, bool accumulate) {
+    float values[4] = {0};
+    if (accumulate) device_memory_read(f->rank.device, values, grad, sizeof values);
+    for (int i = 0; i < 4; i++) values[i] += value;
+    device_memory_write(f->rank.device, grad, values, sizeof values);
+}
+
+// An element of a reduced gradient.
+static float grad_at(const grad_rank *rank, size_t param, size_t i) {
+    float value;
+    device_memory_read(rank->device, &value, gs_reducer_grads(rank->reducer)[param] + i,
+                       sizeof value);
+    return value;
 }
 
 // One pass that gives parameter p the gradient values[p]; NAN: does not touch it.
@@ -64,7 +76,7 @@ static void run_pass(fixture *f, const float *values, int64_t samples) {
     assert_ok(gs_reducer_begin_pass(f->reducer, &pass, samples));
     for (size_t p = 0; p < 3; p++) {
         if (isnan(values[p])) continue;
-        put(pass.grads[p], values[p], pass.accumulate);
+        put(f, pass.grads[p], values[p], pass.accumulate);
         assert_ok(gs_reducer_mark_ready(f->reducer, p));
     }
     assert_ok(gs_reducer_end_pass(f->reducer));
@@ -78,8 +90,8 @@ static void world_of_one_divides_by_shards_and_passes(void **state) {
     for (int i = 0; i < 4; i++) run_pass(&f, (const float[]){(float)i, 2, 4}, 8);
     gs_reduce_result result;
     assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
-    assert_float_equal(gs_reducer_grads(f.reducer)[0][3], 1.5, 0);
-    assert_float_equal(gs_reducer_grads(f.reducer)[2][0], 4, 0);
+    assert_float_equal(grad_at(&f.rank, 0, 3), 1.5, 0);
+    assert_float_equal(grad_at(&f.rank, 2, 0), 4, 0);
     assert_int_equal(result.samples, 32);
     assert_int_equal(result.num_unused, 0);
     assert_float_equal((float)result.grad_norm, sqrtf(4 * (1.5f * 1.5f + 4 + 16)), 1e-5f);
@@ -96,9 +108,9 @@ static void most_shards_there_can_be_are_added_in_both_modes(void **state) {
             run_pass(&f, (const float[]){(float)(i % 2), 2, i == 4000 ? 4096 : NAN}, 3);
         gs_reduce_result result;
         assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
-        assert_float_equal(gs_reducer_grads(f.reducer)[0][3], 0.5, 0);
-        assert_float_equal(gs_reducer_grads(f.reducer)[1][0], 2, 0);
-        assert_float_equal(gs_reducer_grads(f.reducer)[2][0], 1, 0);
+        assert_float_equal(grad_at(&f.rank, 0, 3), 0.5, 0);
+        assert_float_equal(grad_at(&f.rank, 1, 0), 2, 0);
+        assert_float_equal(grad_at(&f.rank, 2, 0), 1, 0);
         assert_int_equal(result.samples, 3 * GS_MAX_LOGICAL_SHARDS);
         assert_int_equal(result.num_unused, 0);
         close_fixture(&f);
@@ -119,9 +131,9 @@ static void parameter_first_written_in_a_later_pass_starts_from_zero(void **stat
     run_pass(&f, (const float[]){6, NAN, NAN}, 1);
     run_pass(&f, (const float[]){NAN, 8, NAN}, 1);
     assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
-    assert_float_equal(gs_reducer_grads(f.reducer)[0][0], 3, 0);
-    assert_float_equal(gs_reducer_grads(f.reducer)[1][0], 4, 0);
-    assert_float_equal(gs_reducer_grads(f.reducer)[2][0], 0, 0);
+    assert_float_equal(grad_at(&f.rank, 0, 0), 3, 0);
+    assert_float_equal(grad_at(&f.rank, 1, 0), 4, 0);
+    assert_float_equal(grad_at(&f.rank, 2, 0), 0, 0);
     const uint8_t used[] = {1, 1, 0};
     assert_memory_equal(result.used, used, sizeof used);
     assert_int_equal(result.num_unused, 1);
@@ -209,7 +221,7 @@ static void ready_order_is_recorded(void **state) {
     assert_ok(gs_reducer_begin(f.reducer, 0));
     gs_reducer_pass pass;
     assert_ok(gs_reducer_begin_pass(f.reducer, &pass, 1));
-    put(pass.grads[1], 1, false);
+    put(&f, pass.grads[1], 1, false);
     gs_reducer_ready_callback(f.reducer, 1);
     assert_ok(gs_reducer_end_pass(f.reducer));
     gs_reduce_result result;
@@ -267,7 +279,7 @@ static void bucket_waits_for_its_turn(void **state) {
     assert_ok(gs_reducer_begin(f.reducer, 0));
     gs_reducer_pass pass;
     assert_ok(gs_reducer_begin_pass(f.reducer, &pass, 1));
-    for (size_t p = 0; p < 3; p++) put(pass.grads[p], 1, false);
+    for (size_t p = 0; p < 3; p++) put(&f, pass.grads[p], 1, false);
     assert_ok(gs_reducer_mark_ready(f.reducer, 0));  // bucket 1
     assert_ok(gs_reducer_mark_ready(f.reducer, 2));
     assert_ok(gs_reducer_mark_ready(f.reducer, 1));  // bucket 0
@@ -489,8 +501,8 @@ static void ten_thousand_parameters_reduce_with_any_plan(void **state) {
                                       .shards = {.num_shards = 1, .world_size = 1}};
         size_t bytes;
         assert_ok(gs_reducer_arena_bytes(&bytes, &options));
-        assert_ok(gs_device_open(&rank.device, "cpu", &(gs_device_options){.num_threads = 1}));
-        assert_ok(gs_arena_create(&rank.arena, bytes));
+        rank.device = test_device_open(1);
+        assert_ok(gs_arena_create_on(&rank.arena, bytes, rank.device));
         assert_ok(gs_comm_create(
             &rank.comm,
             &(gs_comm_options){.world_size = 1, .arena = rank.arena, .device = rank.device},
@@ -504,15 +516,16 @@ static void ten_thousand_parameters_reduce_with_any_plan(void **state) {
         assert_ok(gs_reducer_begin_pass(rank.reducer, &pass, 5));
         for (size_t p = NUM_PARAMS; p-- > 0;) {
             size_t count = gs_param_spec_count(&params[p]);
-            for (size_t i = 0; i < count; i++) pass.grads[p][i] = 1;
+            gs_device_kernels(rank.device)
+                ->fill(gs_device_stream(rank.device), pass.grads[p], 1, count);
             if (p % 3) assert_ok(gs_reducer_mark_ready(rank.reducer, p));
         }
         assert_ok(gs_reducer_end_pass(rank.reducer));
         assert_ok(gs_reducer_finish(rank.reducer, &result, soon()));
         assert_int_equal(result.num_unused, 3334);
         assert_int_equal(result.samples, 5);
-        assert_float_equal(gs_reducer_grads(rank.reducer)[4711][199999], 1, 0);
-        assert_float_equal(gs_reducer_grads(rank.reducer)[9999][0], 0, 0);
+        assert_float_equal(grad_at(&rank, 4711, 199999), 1, 0);
+        assert_float_equal(grad_at(&rank, 9999, 0), 0, 0);
         grad_rank_close(&rank);
         gs_bucket_plan_release(&plan);
     }

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
 
 static void assert_ok(gs_status status) {
@@ -70,7 +71,7 @@ static void bucket_does_not_wait_for_what_is_said_to_be_unused(void **state) {
     assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
     for (size_t p = SMALL_PARAMS; p-- > 0;) {
         if (p % 2) {
-            pass.grads[p][1] = NAN;
+            device_memory_write(small.device, pass.grads[p] + 1, &(float){NAN}, sizeof(float));
             gs_reducer_unused_callback(small.reducer, p);
         } else {
             small_reducer_write(&small, &pass, p, 6);
@@ -161,12 +162,16 @@ static void misuse_of_unused_marks_is_named(void **state) {
 typedef struct tail_ctx {
     float value;
     int *order, number;
+    gs_device *device;
 } tail_ctx;
 
 static gs_status write_tail(void *ctx, float *const *grads, gs_deadline deadline) {
     (void)deadline;
     tail_ctx *tail = ctx;
-    for (size_t i = 0; i < SMALL_COUNT; i++) grads[2][i] += tail->value;
+    float grad[SMALL_COUNT];
+    device_memory_read(tail->device, grad, grads[2], sizeof grad);
+    for (size_t i = 0; i < SMALL_COUNT; i++) grad[i] += tail->value;
+    device_memory_write(tail->device, grads[2], grad, sizeof grad);
     *tail->order = *tail->order * 10 + tail->number;
     return gs_ok();
 }
@@ -184,8 +189,9 @@ static void tails_run_in_order_behind_the_buckets_and_norms_follow(void **state)
     gs_reduce_result result;
     int order = 0;
     const size_t changed[] = {2};
-    tail_ctx first = {2, &order, 1}, second = {NAN, &order, 2};
+    tail_ctx first = {2, &order, 1, NULL}, second = {NAN, &order, 2, NULL};
     open_small(&small, &(gs_reducer_options){0});
+    first.device = second.device = small.device;
     assert_ok(gs_reducer_begin(small.reducer, 0));
     assert_ok(gs_reducer_add_tail(
         small.reducer, &(gs_reducer_tail){write_tail, &first, .params = changed, .num_params = 1}));
@@ -213,7 +219,7 @@ static void tails_out_of_place_are_refused(void **state) {
     (void)state;
     int order = 0;
     const size_t unknown[] = {SMALL_PARAMS};
-    tail_ctx ctx = {1, &order, 1};
+    tail_ctx ctx = {1, &order, 1, NULL};
     const gs_reducer_tail good = {write_tail, &ctx, NULL, 0};
     static const char *const words[] = {"a tail needs an open step", "without a function",
                                         "there is no parameter 4", "more tails than",
@@ -501,7 +507,10 @@ static gs_status run_wired(void *hook_state, gs_comm *comm, const gs_hook_bucket
     uint16_t *wire = bucket->wire;
     if (!wire || bucket->wire_dtype != GS_BF16 || (uintptr_t)wire % 64 || !bucket->device)
         return gs_error(GS_INTERNAL, "bucket %d has no wire", bucket->index);
-    for (size_t i = 0; i < bucket->count; i++) wire[i] = (uint16_t)(bucket->index + 1);
+    for (size_t i = 0; i < bucket->count; i++) {
+        uint16_t mark = (uint16_t)(bucket->index + 1);
+        device_memory_write(bucket->device, wire + i, &mark, sizeof mark);
+    }
     wire_room += bucket->count;
     return gs_hook_allreduce.run(hook_state, comm, bucket, work, wire_bytes);
 }
@@ -509,7 +518,9 @@ static gs_status run_wired(void *hook_state, gs_comm *comm, const gs_hook_bucket
 static gs_status finish_wired(void *hook_state, const gs_hook_bucket *bucket) {
     const uint16_t *wire = bucket->wire;
     for (size_t i = 0; i < bucket->count; i++) {
-        if (wire[i] != bucket->index + 1)
+        uint16_t mark;
+        device_memory_read(bucket->device, &mark, wire + i, sizeof mark);
+        if (mark != bucket->index + 1)
             return gs_error(GS_INTERNAL, "bucket %d: wire element %zu is another's", bucket->index,
                             i);
     }

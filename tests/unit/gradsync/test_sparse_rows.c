@@ -9,12 +9,18 @@
 
 #include <cmocka.h>
 
+#include "tests/support/device_memory.h"
+
+static const int32_t three[] = {7, 2, 7};
+static const float values[] = {1, 2, 3, 4, 5, 6};
+
 // A world of one.
 typedef struct alone {
     gs_device *device;
     gs_comm *comm;
     gs_sparse_rows *rows;
     gs_param_spec param;
+    float *values;  // of the device: what rows are made of
 } alone;
 
 static gs_deadline soon(void) {
@@ -28,23 +34,23 @@ static void assert_ok(gs_status status) {
 static void open_alone(alone *self, const gs_sparse_rows_options *wanted) {
     *self = (alone){.param = gs_param_spec_make(GS_FP32, 10, 2, "table")};
     gs_sparse_rows_options options = *wanted;
-    assert_ok(gs_device_open(&self->device, "cpu", NULL));
+    self->device = test_device_open(1);
     gs_comm_options comm = {
         .backend = "self", .world_size = 1, .generation = 1, .device = self->device};
     assert_ok(gs_comm_create(&self->comm, &comm, soon()));
     if (!options.param) options.param = &self->param;
     options.device = self->device;
+    self->values = device_memory_copy(self->device, values, sizeof values);
     assert_ok(gs_sparse_rows_create(&self->rows, &options, self->comm, soon()));
 }
 
 static void close_alone(alone *self) {
     gs_sparse_rows_destroy(self->rows);
     gs_comm_destroy(self->comm);
-    gs_device_close(self->device);
+    device_memory_free(self->device, self->values);
+    test_device_close(self->device);
 }
 
-static const int32_t three[] = {7, 2, 7};
-static const float values[] = {1, 2, 3, 4, 5, 6};
 
 static void duplicates_add_up_and_rows_come_sorted(void **state) {
     (void)state;
@@ -52,17 +58,21 @@ static void duplicates_add_up_and_rows_come_sorted(void **state) {
     open_alone(&self, &(gs_sparse_rows_options){.max_rows = 3, .op = GS_SUM});
     gs_sparse_rows_result result;
     assert_ok(gs_sparse_rows_begin(self.rows, 0));
-    assert_ok(gs_sparse_rows_add(self.rows, three, GS_I32, values, 3));
+    assert_ok(gs_sparse_rows_add(self.rows, three, GS_I32, self.values, 3));
     assert_ok(gs_sparse_rows_finish(self.rows, &result, soon()));
     const float wanted[] = {3, 4, 6, 8};
     assert_int_equal(result.num_rows, 2);
     assert_int_equal(result.indices[0], 2);
     assert_int_equal(result.indices[1], 7);
-    assert_memory_equal(result.rows, wanted, sizeof wanted);
+    float rows[4], dense[20] = {[14] = 1};
+    device_memory_read(self.device, rows, result.rows, sizeof rows);
+    assert_memory_equal(rows, wanted, sizeof wanted);
     assert_true(result.squares == 9 + 16 + 36 + 64);
     assert_int_equal(result.row_bytes, 0);
-    float dense[20] = {[14] = 1};
-    gs_sparse_rows_add_to(self.rows, dense);
+    float *sums = device_memory_copy(self.device, dense, sizeof dense);
+    assert_ok(gs_sparse_rows_add_to(self.rows, sums));
+    device_memory_read(self.device, dense, sums, sizeof dense);
+    device_memory_free(self.device, sums);
     assert_true(dense[4] == 3 && dense[5] == 4 && dense[14] == 7 && dense[15] == 8);
     close_alone(&self);
 }
@@ -74,14 +84,17 @@ static void a_step_without_rows_is_empty(void **state) {
     open_alone(&self, &(gs_sparse_rows_options){.max_rows = 3});
     gs_sparse_rows_result result;
     assert_ok(gs_sparse_rows_begin(self.rows, 0));
-    assert_ok(gs_sparse_rows_add(self.rows, three, GS_I32, values, 3));
+    assert_ok(gs_sparse_rows_add(self.rows, three, GS_I32, self.values, 3));
     assert_ok(gs_sparse_rows_finish(self.rows, &result, soon()));
     assert_ok(gs_sparse_rows_begin(self.rows, 1));
     assert_ok(gs_sparse_rows_finish(self.rows, &result, soon()));
     assert_int_equal(result.num_rows, 0);
     assert_true(result.squares == 0 && !result.nonfinite);
     float dense[20] = {0}, zeros[20] = {0};
-    gs_sparse_rows_add_to(self.rows, dense);
+    float *sums = device_memory_copy(self.device, dense, sizeof dense);
+    assert_ok(gs_sparse_rows_add_to(self.rows, sums));
+    device_memory_read(self.device, dense, sums, sizeof dense);
+    device_memory_free(self.device, sums);
     assert_memory_equal(dense, zeros, sizeof zeros);
     close_alone(&self);
 }
@@ -92,8 +105,9 @@ static void a_row_that_is_not_finite_is_told(void **state) {
     open_alone(&self, &(gs_sparse_rows_options){.max_rows = 3});
     gs_sparse_rows_result result;
     const float bad[] = {1, NAN};
+    device_memory_write(self.device, self.values, bad, sizeof bad);
     assert_ok(gs_sparse_rows_begin(self.rows, 0));
-    assert_ok(gs_sparse_rows_add(self.rows, three, GS_I32, bad, 1));
+    assert_ok(gs_sparse_rows_add(self.rows, three, GS_I32, self.values, 1));
     assert_ok(gs_sparse_rows_finish(self.rows, &result, soon()));
     assert_true(result.nonfinite);
     close_alone(&self);
@@ -119,7 +133,7 @@ static gs_status misuse(alone *self, enum misuse which) {
     gs_sparse_rows_result result;
     const int32_t many[] = {1, 2, 3, 4}, negative[] = {4, -1};
     if (which == FINISH_UNOPENED) return gs_sparse_rows_finish(rows, &result, soon());
-    if (which == ADD_BEFORE_BEGIN) return gs_sparse_rows_add(rows, three, GS_I32, values, 3);
+    if (which == ADD_BEFORE_BEGIN) return gs_sparse_rows_add(rows, three, GS_I32, self->values, 3);
     GS_TRY(gs_sparse_rows_begin(rows, 5));
     if (which == BEGIN_TWICE) return gs_sparse_rows_begin(rows, 6);
     if (which == TOO_MANY) return gs_sparse_rows_touch(rows, many, GS_I32, 4);
@@ -129,9 +143,9 @@ static gs_status misuse(alone *self, enum misuse which) {
     if (which == NO_SAMPLES) return gs_sparse_rows_post(rows, soon());
     GS_TRY(gs_sparse_rows_post_indices(rows, 1));
     if (which == POST_INDICES_TWICE) return gs_sparse_rows_post_indices(rows, 1);
-    if (which == NEW_ROW_LATE) return gs_sparse_rows_add(rows, three, GS_I32, values, 3);
+    if (which == NEW_ROW_LATE) return gs_sparse_rows_add(rows, three, GS_I32, self->values, 3);
     GS_TRY(gs_sparse_rows_post(rows, soon()));
-    return gs_sparse_rows_add(rows, three, GS_I32, values, 3);
+    return gs_sparse_rows_add(rows, three, GS_I32, self->values, 3);
 }
 
 static void every_misuse_is_an_error_that_names_rank_step_and_parameter_and_sticks(void **state) {

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
 
 static void assert_ok(gs_status status) {
@@ -32,8 +33,11 @@ static gs_status run_counts(small_reducer *small, const int *counts) {
     GS_TRY(gs_reducer_begin_pass(small->reducer, &pass, 1));
     for (size_t p = 0; p < SMALL_PARAMS; p++) {
         for (int mark = 0; mark < counts[p]; mark++) {
-            for (int i = 0; i < SMALL_COUNT; i++)
-                pass.grads[p][i] = (pass.accumulate || mark ? pass.grads[p][i] : 0) + 1;
+            float grad[SMALL_COUNT] = {0};
+            if (pass.accumulate || mark)
+                device_memory_read(small->device, grad, pass.grads[p], sizeof grad);
+            for (int i = 0; i < SMALL_COUNT; i++) grad[i] += 1;
+            device_memory_write(small->device, pass.grads[p], grad, sizeof grad);
             GS_TRY(gs_reducer_mark_ready(small->reducer, p));
         }
     }
@@ -122,7 +126,8 @@ static void unused_parameters_are_settled_with_the_first_mark(void **state) {
     assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
     for (size_t p = 3; p-- > 0;) {
         small_reducer_write(&small, &pass, p, 1);
-        pass.grads[3][0] = p == 2 ? NAN : pass.grads[3][0];  // what an old step left
+        if (p == 2)  // what an old step left
+            device_memory_write(small.device, pass.grads[3], &(float){NAN}, sizeof(float));
         assert_ok(gs_reducer_mark_ready(small.reducer, p));
     }
     int64_t marked_ns = gs_now_ns();

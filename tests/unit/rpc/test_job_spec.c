@@ -306,14 +306,29 @@ static void values_of_the_full_product_say_so(void **state) {
     (void)state;
     expect_error("\"reducer\":{\"hook\":{\"kind\":\"powersgd\"}}", "/reducer/hook/kind", "bad_word",
                  "not in this version; one of: allreduce");
-    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"tf32\"}", "/model/precision",
-                 "bad_word", "not in this version; one of: fp32, bf16, fp16");
-    expect_error("\"world\":{\"device\":\"cuda\"}", "/world/device", "bad_word",
-                 "not in this version; one of: auto, cpu");
+    expect_error("\"reducer\":{\"backend\":\"gloo\"}", "/reducer/backend", "bad_word",
+                 "not in this version; one of: auto, self, shm, nccl");
     expect_error("\"reducer\":{\"sharding\":\"zero1\"}", "/reducer/sharding", "unknown_member",
                  "not in this version");
     expect_error("\"restart\":{\"rules\":[]}", "/restart/rules", "unknown_member",
                  "not in this version");
+}
+
+static void what_only_gpus_do_is_refused_on_cpus_and_the_other_way(void **state) {
+    (void)state;
+    expect_error("\"world\":{\"device\":\"cpu\",\"max\":2},\"reducer\":{\"backend\":\"nccl\"}",
+                 "/reducer/backend", "not_applicable", "nccl reduces on GPUs, world.device is cpu");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"tf32\"},\"world\":{\"device\":\"cpu\"}",
+                 "/model/precision", "not_applicable", "tf32 is of GPUs, world.device is cpu");
+    expect_error("\"world\":{\"device\":\"cuda\",\"max\":2},\"reducer\":{\"backend\":\"shm\"}",
+                 "/reducer/backend", "not_applicable",
+                 "shm reduces in the memory of a host, world.device is cuda");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"tf32\"},\"reducer\":{\"backend\":\"shm\"}",
+                 "/model/precision", "not_applicable",
+                 "tf32 is of GPUs, reducer.backend shm of CPUs");
+    expect_error("\"world\":{\"device\":\"cuda\",\"replicas_per_process\":2}",
+                 "/world/replicas_per_process", "not_applicable",
+                 "on GPUs a process has one replica");
 }
 
 static void unknown_kind_brings_no_errors_in_its_wake(void **state) {
@@ -417,6 +432,7 @@ int main(void) {
         cmocka_unit_test(names_and_paths_cannot_leave_their_place),
         cmocka_unit_test(values_of_the_full_product_say_so),
         cmocka_unit_test(rules_of_replicas_are_checked),
+        cmocka_unit_test(what_only_gpus_do_is_refused_on_cpus_and_the_other_way),
         cmocka_unit_test(unknown_kind_brings_no_errors_in_its_wake),
         cmocka_unit_test(refused_value_brings_no_errors_in_its_wake),
         cmocka_unit_test(required_members_are_asked_for),

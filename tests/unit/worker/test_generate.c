@@ -113,7 +113,7 @@ static void draws_follow_the_softmax_of_the_logits(void **state) {
     float logits[4];
     for (int i = 0; i < 4; i++) logits[i] = 1000.0f + logf((float)(i + 1));
     const gs_model_ops ops = {.name = "weights", .predict = predict_weights};
-    const gs_model model = {&ops, logits};
+    const gs_model model = {&ops, logits, GS_DTYPE_UNSET};
     gs_device *device = open_device(1);
     for (int power = 1; power <= 2; power++) {  // temperature 1 / power raises weights to it
         gs_strbuf text = {0};
@@ -136,7 +136,7 @@ static void a_diverged_model_says_so_instead_of_nonsense(void **state) {
     (void)state;
     float logits[4] = {1.0f, 2.0f, NAN, 3.0f};
     const gs_model_ops ops = {.name = "weights", .predict = predict_weights};
-    const gs_model model = {&ops, logits};
+    const gs_model model = {&ops, logits, GS_DTYPE_UNSET};
     gs_device *device = open_device(1);
     gs_generate_options options = {.tokens = 4, .context = 1, .vocab = 128};
     gs_strbuf text = {0};

@@ -303,6 +303,26 @@ static void one_row_trains_when_other_ranks_have_some(void **state) {
     fixture_release(&f);
 }
 
+static void a_loss_sum_gets_the_loss_of_each_pass_added(void **state) {
+    (void)state;
+    fixture f;
+    make(&f, true, false);
+    gs_batch batch = batch_of(16);
+    gs_model_pass pass = fixture_pass(&f, &batch);
+    assert_int_equal(f.model.ops->forward(f.model.state, &pass).code, GS_OK);
+    const double loss = pass.loss;
+    double sum = 0.5;
+    pass.loss_sum = &sum;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(f.model.ops->forward(f.model.state, &pass).code, GS_OK);
+    assert_true(sum == 0.5 + loss + loss);
+    assert_true(pass.loss == 0.0);
+    assert_int_equal(pass.num_correct, 0);
+    assert_int_equal(f.model.ops->backward(f.model.state, &pass).code, GS_OK);
+    assert_true(f.model.ops->repeats(f.model.state, &pass));
+    fixture_release(&f);
+}
+
 static void wrong_batches_are_refused(void **state) {
     (void)state;
     fixture f;
@@ -343,6 +363,7 @@ int main(void) {
         cmocka_unit_test(synchronised_norm_of_one_rank_has_the_bits_of_local_norm),
         cmocka_unit_test(synchronised_norm_counts_the_rows_of_all_ranks),
         cmocka_unit_test(one_row_trains_when_other_ranks_have_some),
+        cmocka_unit_test(a_loss_sum_gets_the_loss_of_each_pass_added),
         cmocka_unit_test(wrong_batches_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

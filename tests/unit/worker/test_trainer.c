@@ -14,6 +14,7 @@
 
 #include "core/log.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_device.h"
 
 // A trainer alone in its world; what it told is kept.
 typedef struct fixture {
@@ -150,7 +151,8 @@ static void prepare(fixture *f, const char *more) {
                                   .data_root = f->dir,
                                   .checkpoints_dir = f->dir,
                                   .resume = f->resume,
-                                  .num_threads = 1};
+                                  .num_threads = 1,
+                                  .device = gs_test_device_name()};
     assert_ok(gs_trainer_create(&f->trainer, &options));
     const gs_trainer_state *state = gs_trainer_get_state(f->trainer);
     gs_bucket_plan plan;
@@ -162,6 +164,26 @@ static void prepare(fixture *f, const char *more) {
     assert_ok(gs_trainer_prepare(f->trainer, &assignment));
     assert_ok(gs_trainer_connect(f->trainer, gs_deadline_in_seconds(30)));
     gs_bucket_plan_release(&plan);
+}
+
+static gs_trainer_state *state_of(const fixture *f) {
+    return (gs_trainer_state *)(uintptr_t)gs_trainer_get_state(f->trainer);
+}
+
+// The first elements of a parameter, wherever it lies.
+static void read_values(const fixture *f, size_t param, float *values, size_t count) {
+    float whole[1024];
+    assert_true(state_of(f)->tensors[param].bytes <= sizeof whole);
+    assert_ok(gs_trainer_state_read(state_of(f), param, whole));
+    memcpy(values, whole, count * sizeof *values);
+}
+
+static void write_values(const fixture *f, size_t param, const float *values, size_t count) {
+    float whole[1024];
+    assert_true(state_of(f)->tensors[param].bytes <= sizeof whole);
+    assert_ok(gs_trainer_state_read(state_of(f), param, whole));
+    memcpy(whole, values, count * sizeof *values);
+    assert_ok(gs_trainer_state_write(state_of(f), param, whole));
 }
 
 static int64_t step_of(const fixture *f) {
@@ -256,16 +278,16 @@ static void a_drain_without_save_leaves_no_checkpoint(void **state) {
 static void steps_without_finite_gradients_are_skipped_and_end_the_run(void **state) {
     fixture *f = *state;
     prepare(f, "\"steps\":{\"target\":5000},\"optimizer\":{\"kind\":\"sgd\",\"lr\":1000}");
-    float *weights = gs_trainer_get_state(f->trainer)->params[0];
-    weights[0] = 3e38f;
-    weights[1] = 3e38f;
+    write_values(f, 0, (const float[]){3e38f, 3e38f}, 2);
     gs_trainer_run(f->trainer, &f->outcome);
     const gs_position *position = &gs_trainer_get_state(f->trainer)->position;
     assert_int_equal(f->outcome.end, GS_TRAINER_FAILED);
     assert_string_equal(f->outcome.reason.error_class, "user");
     assert_string_equal(f->fault.kind, "numerics");
     assert_int_equal(position->skipped_in_a_row, 100);
-    assert_true(weights[0] == 3e38f);
+    float weight;
+    read_values(f, 0, &weight, 1);
+    assert_true(weight == 3e38f);
     assert_int_equal(f->num_settles, 0);
 }
 
@@ -278,10 +300,9 @@ static void evaluation_and_sample_are_of_the_rounded_parameters(void **state) {
     for (int large = 0; large < 2; large++) {
         prepare(f, "\"steps\":{\"target\":1},\"sample\":{\"tokens\":8,\"prompt\":\"\\n\"},"
                    "\"data\":{\"micro_batch\":2,\"eval_every_steps\":1,\"eval_batches\":2}");
-        gs_trainer_state *trained = (gs_trainer_state *)(uintptr_t)gs_trainer_get_state(f->trainer);
-        float *norm_weights = trained->params[trained->num_params - 2];
+        gs_trainer_state *trained = state_of(f);
         assert_string_equal(trained->param_specs[trained->num_params - 2].name, "ln_f.weight");
-        if (large) norm_weights[0] = 100000;
+        if (large) write_values(f, trained->num_params - 2, &(const float){100000}, 1);
         gs_trainer_state_refresh(trained);
         gs_trainer_run(f->trainer, &f->outcome);
         assert_int_equal(f->outcome.end, GS_TARGET_REACHED);

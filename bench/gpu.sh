@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# How fast it is on this machine's GPU, in one run of under nine minutes: kernels beside the copy of the same run,
+# matrix products, attention, GPT-2 with our trainer's parts and with PyTorch, the reducer's cost, and how long a
+# communicator and a first step take.
+#
+#   bench/gpu.sh [--sim] [--build DIR]
+#     --sim        tiny sizes on the software machine, as a rehearsal of this script: no number means anything
+#     --build DIR  a build with GRADSYNC_CUDA=ON (default build/gpu, which tests/gpu/run.sh makes)
+#   PYTHON=python3
+# Exit code 77 without a device. Goals stand behind the numbers they are about.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+sim=0 build=build/gpu python=${PYTHON:-python3}
+while [ $# -gt 0 ]; do
+  case $1 in
+    --sim) sim=1 ;;
+    --build) build=${2:?--build needs a folder}; shift ;;
+    *) sed -n '2,11p' "$0" >&2; exit 64 ;;
+  esac
+  shift
+done
+export PATH=$PATH:/usr/local/cuda/bin
+started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-525}
+if [ $sim -eq 1 ]; then
+  device="simulated: no number below was measured on a GPU"
+else
+  device=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
+  [ -n "$device" ] || { echo "bench/gpu.sh: skipped: nvidia-smi finds no GPU here (--sim rehearses without one)"; exit 77; }
+fi
+targets=(bench_gpu_kernels gpu_nccl_ranks)
+grep -q '^GRADSYNC_SERVICE:BOOL=OFF' "$build/CMakeCache.txt" 2>/dev/null || targets+=(bench_gpu_train)
+cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" >"$build/bench-gpu-build.log" 2>&1 || {
+  echo "bench/gpu.sh: $build does not build (tests/gpu/run.sh makes it); $build/bench-gpu-build.log:" >&2
+  tail -n 20 "$build/bench-gpu-build.log" >&2
+  exit 1
+}
+
+echo "# $(date -u +%FT%TZ), commit $(git rev-parse --short HEAD 2>/dev/null || echo none)$(git diff --quiet HEAD 2>/dev/null || echo ', with changes')"
+echo "# device: $device"
+echo "# CUDA compiler: $(command -v nvcc >/dev/null && nvcc --version | sed -n 's/.*release [^,]*, V\(.*\)/\1/p' || echo none)"
+failed=0
+# part LIMIT COMMAND…: a failure is said and the rest goes on.
+part() {
+  local limit=$1 code=0 left=$((budget - SECONDS + started))
+  shift
+  [ "$left" -gt 5 ] || { echo "# not run, no time left: $*"; failed=1; return; }
+  [ "$limit" -lt "$left" ] || limit=$left
+  timeout -k 5 "$limit" "$@" 2>&1 || code=$?
+  case $code in
+    0 | 77) ;;
+    124) echo "# over its $limit s: $*"; failed=1 ;;
+    *) echo "# exit code $code: $*"; failed=1 ;;
+  esac
+}
+small=() train_124=(--model 124M) train_774=(--model 774M --rounds 3 --steps 6)
+[ $sim -eq 0 ] || { small=(--small) train_124=(--model tiny --rounds 1 --steps 1) train_774=("${train_124[@]}"); }
+
+echo "## Kernels (goal for reducer, optimizer and elementwise: at least 85 % of copy)"
+part 90 "$build/bin/bench_gpu_kernels" "${small[@]}" bandwidth
+echo "## Matrix products and attention"
+products=$(part 60 "$build/bin/bench_gpu_kernels" "${small[@]}" matmul attention)
+echo "$products"
+peak=$(sed -n 's/^matmul bf16 .* \([0-9.]*\) TFLOP.*/\1/p' <<<"$products" | sort -g | tail -n 1)
+echo "## GPT-2 (goals: 124M in bf16 at least 600000 tokens/s; 774M at least 60 % MFU; the reducer at most +1 %)"
+if [ ${#targets[@]} -eq 3 ]; then
+  part 90 "$build/bin/bench_gpu_train" "${train_124[@]}" --precision bf16 --peak "${peak:-0}"
+  part 120 "$build/bin/bench_gpu_train" "${train_774[@]}" --precision bf16 --peak "${peak:-0}"
+  part 60 "$build/bin/bench_gpu_train" "${train_124[@]}" --precision tf32 --rounds 1 --steps 3
+else
+  echo "# skipped: bench_gpu_train needs the worker, which this build is without (GRADSYNC_SERVICE=OFF)"
+fi
+echo "## PyTorch on the same GPU"
+if ! "$python" -c 'import torch' 2>/dev/null; then
+  echo "# skipped: $python has no torch"
+elif [ $sim -eq 1 ]; then
+  part 60 "$python" bench/peer_gpt2.py --model tiny --positions 64 --micro-batch 2 --tokens-per-step 128 --steps 2 --warmup 1 --device cpu --no-compile
+else
+  part 150 "$python" bench/peer_gpt2.py --model 124M --micro-batch 64 --tokens-per-step 65536 --steps 20 --warmup 5 --device cuda
+fi
+echo "## NCCL: initialisation to the end of the first collective (goal: at most 3 s)"
+part 60 "$build/tests/gpu_nccl_ranks" first 2
+echo "# $((SECONDS - started)) s in all"
+exit $failed

@@ -1,0 +1,398 @@
+// Tokens per second of GPT-2 on one GPU, and what the reducer costs there at world 1.
+//
+//   bench_gpu_train [--model tiny|124M|774M] [--batch N] [--positions T] [--precision
+//   fp32|tf32|bf16|fp16]
+//                   [--rounds 5] [--steps 10] [--peak TFLOPS]
+//
+// A step is forward, backward and AdamW with the product's own parts: graphs of passes, masters in
+// halves for bf16, reducer with gradient norm and non-finite check. Rounds of `steps` steps with
+// the reducer and without it take turns; medians of rounds. Both wait for the device once a step,
+// behind the backward pass. Tokens lie on the device from the start: loading is not measured.
+// --peak: what `bench_gpu_kernels matmul` found, for MFU.
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/measure.h"
+#include "core/random.h"
+#include "gradsync/comm.h"
+#include "gradsync/mixed_precision.h"
+#include "gradsync/optimizer.h"
+#include "gradsync/reducer.h"
+#include "worker/models/registry.h"
+#include "worker/pass_graph.h"
+
+#define SKIPPED 77
+#define MAX_ROUNDS 100
+#define WAIT_SECONDS 120.0
+#define WARM_STEPS 3  // plain, captured, launched
+
+typedef struct size_row {
+    const char *name;
+    int64_t layers, heads, channels, vocab, positions, batch;
+} size_row;
+
+// The vocabulary is padded to a multiple of 128.
+static const size_row sizes[] = {
+    {"tiny", 2, 2, 128, 256, 64, 2},
+    {"124M", 12, 12, 768, 50304, 1024, 64},
+    {"774M", 36, 20, 1280, 50304, 1024, 16},
+};
+
+typedef struct settings {
+    size_row size;
+    gs_dtype half;  // GS_DTYPE_UNSET: fp32
+    bool tf32;
+    int rounds, steps;
+    double peak_tflops;
+} settings;
+
+// One way to take a step.
+typedef struct step_way {
+    gs_pass_graphs *graphs;
+    gs_reducer *reducer;  // NULL: gradients of its own
+    float **grads;
+    double ms[MAX_ROUNDS];
+} step_way;
+
+typedef struct bench {
+    settings set;
+    gs_device *device;
+    gs_model model;
+    const gs_model_param *list;
+    size_t num_params, param_bytes;  // fp32, one block
+    gs_param_spec *specs;
+    void *masters, *gradient;  // device memory; masters NULL when they lie in halves
+    void **params;             // in fp32
+    gs_mixed_precision *mixed;
+    gs_optimizer *optimizer;
+    gs_arena *arena;
+    gs_comm *comm;
+    gs_batch batch;
+    void *ids;
+    double *loss_sum;
+    int64_t step;
+    step_way with, without;
+} bench;
+
+static void must(gs_status status) {
+    if (!status.code) return;
+    fprintf(stderr, "bench_gpu_train: %s\n", status.message);
+    exit(1);
+}
+
+static void *must_calloc(size_t count, size_t bytes) {
+    void *memory = calloc(count, bytes);
+    if (!memory) must(gs_error(GS_RESOURCE_EXHAUSTED, "out of memory"));
+    return memory;
+}
+
+static gs_deadline soon(void) {
+    return gs_deadline_in_seconds(WAIT_SECONDS);
+}
+
+static void place_tensors(const bench *self, void *memory, void **tensors) {
+    size_t at = 0;
+    for (size_t i = 0; i < self->num_params; i++) {
+        tensors[i] = (char *)memory + at;
+        at += (gs_param_spec_bytes(&self->specs[i]) + 255) / 256 * 256;
+    }
+}
+
+static void open_model(bench *self) {
+    const size_row *size = &self->set.size;
+    const gs_gpt2_options options = {.layers = size->layers,
+                                     .heads = size->heads,
+                                     .channels = size->channels,
+                                     .context = size->positions,
+                                     .vocab = size->vocab,
+                                     .micro_batch = size->batch,
+                                     .dtype = self->set.half};
+    must(gs_gpt2_create(&self->model, &options, self->device));
+    self->list = self->model.ops->params(self->model.state, &self->num_params);
+    self->specs = must_calloc(self->num_params, sizeof *self->specs);
+    for (size_t i = 0; i < self->num_params; i++) {
+        self->specs[i] = self->list[i].spec;
+        self->param_bytes += (gs_param_spec_bytes(&self->specs[i]) + 255) / 256 * 256;
+    }
+    self->params = must_calloc(self->num_params, sizeof *self->params);
+    must(gs_device_alloc(self->device, &self->masters, self->param_bytes));
+    place_tensors(self, self->masters, self->params);
+    must(self->model.ops->init(self->model.state, self->params, NULL, 1));
+}
+
+// The masters become what the optimizer updates: for bf16 they are split and their memory goes.
+static void open_precision(bench *self) {
+    if (!self->set.half) return;
+    const bool splits = self->set.half == GS_BF16;
+    const gs_mixed_precision_options options = {.dtype = self->set.half,
+                                                .params = self->specs,
+                                                .num_params = self->num_params,
+                                                .masters =
+                                                    splits ? NULL : (float *const *)self->params,
+                                                .splits_masters = splits,
+                                                .keeps_params = true,
+                                                .device = self->device};
+    must(gs_mixed_precision_create(&self->mixed, &options));
+    if (!splits) {
+        gs_mixed_precision_write_back(self->mixed);
+        return;
+    }
+    const gs_kernels *k = gs_device_kernels(self->device);
+    for (size_t i = 0; i < self->num_params; i++) {
+        k->split_master(gs_device_stream(self->device), gs_mixed_precision_params(self->mixed)[i],
+                        gs_mixed_precision_remainders(self->mixed)[i], self->params[i],
+                        gs_param_spec_count(&self->specs[i]));
+    }
+    must(gs_stream_wait(gs_device_stream(self->device), soon()));
+    gs_device_free(self->device, self->masters);
+    self->masters = NULL;
+}
+
+static void open_optimizer(bench *self) {
+    const gs_optimizer_options options = {
+        .kind = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    bool *decays = must_calloc(self->num_params, sizeof *decays);
+    for (size_t i = 0; i < self->num_params; i++) decays[i] = self->list[i].decays;
+    must(gs_optimizer_create(&self->optimizer, &options, self->specs, decays, self->num_params,
+                             self->device));
+    free(decays);
+}
+
+static void open_batch(bench *self) {
+    const size_row *size = &self->set.size;
+    const size_t count = (size_t)(size->batch * size->positions);
+    int32_t *ids = must_calloc(2 * count, sizeof *ids);
+    for (size_t i = 0; i < 2 * count; i++)
+        ids[i] = (int32_t)((i * 7919 + i / 13) % (size_t)size->vocab);
+    must(gs_device_alloc(self->device, &self->ids, 2 * count * sizeof *ids));
+    must(gs_device_upload(self->device, self->ids, ids, 2 * count * sizeof *ids));
+    free(ids);
+    self->batch = (gs_batch){.rows = (size_t)size->batch,
+                             .positions = (size_t)size->positions,
+                             .tokens = self->ids,
+                             .targets = (const int32_t *)self->ids + count};
+    void *loss_sum = NULL;
+    must(gs_device_alloc_pinned(self->device, &loss_sum, sizeof *self->loss_sum));
+    self->loss_sum = loss_sum;
+}
+
+static void open_way(bench *self, step_way *way) {
+    const gs_pass_graphs_options options = {.device = self->device, .num_params = self->num_params};
+    must(gs_pass_graphs_create(&way->graphs, &options));
+}
+
+static void open_reducer(bench *self) {
+    gs_bucket_plan plan;
+    must(gs_bucket_plan_one_host(&plan, self->specs, self->num_params, NULL));
+    gs_reducer_options options = {.params = self->specs,
+                                  .num_params = self->num_params,
+                                  .plan = &plan,
+                                  .shards = {.num_shards = 1, .world_size = 1},
+                                  .device = self->device};
+    size_t bytes;
+    must(gs_reducer_arena_bytes(&bytes, &options));
+    must(gs_arena_create_on(&self->arena, bytes, self->device));
+    const gs_comm_options comm = {.backend = "self",
+                                  .world_size = 1,
+                                  .generation = 1,
+                                  .arena = self->arena,
+                                  .device = self->device};
+    must(gs_comm_create(&self->comm, &comm, soon()));
+    options.arena = self->arena;
+    must(gs_reducer_create(&self->with.reducer, &options, self->comm, soon()));
+    gs_bucket_plan_release(&plan);
+    open_way(self, &self->with);
+}
+
+static void open_plain(bench *self) {
+    self->without.grads = must_calloc(self->num_params, sizeof *self->without.grads);
+    must(gs_device_alloc(self->device, &self->gradient, self->param_bytes));
+    place_tensors(self, self->gradient, (void **)self->without.grads);
+    open_way(self, &self->without);
+}
+
+static void close_bench(bench *self) {
+    gs_pass_graphs_destroy(self->with.graphs);
+    gs_pass_graphs_destroy(self->without.graphs);
+    gs_reducer_destroy(self->with.reducer);
+    gs_comm_destroy(self->comm);
+    gs_arena_destroy(self->arena);
+    gs_optimizer_destroy(self->optimizer);
+    gs_mixed_precision_destroy(self->mixed);
+    gs_model_destroy(&self->model);
+    if (self->masters) gs_device_free(self->device, self->masters);
+    gs_device_free(self->device, self->gradient);
+    gs_device_free(self->device, self->ids);
+    gs_device_free_pinned(self->device, self->loss_sum);
+    gs_device_close(self->device);
+    free(self->without.grads);
+    free(self->params);
+    free(self->specs);
+}
+
+static void ignore_mark(void *ctx, size_t param) {
+    (void)ctx;
+    (void)param;
+}
+
+static void run_pass(bench *self, step_way *way, gs_model_pass *pass) {
+    pass->batch = &self->batch;
+    pass->training = true;
+    pass->params = self->mixed ? gs_mixed_precision_params(self->mixed) : self->params;
+    pass->step = self->step;
+    pass->loss_sum = self->loss_sum;
+    gs_pass_marks marks = {.ready = ignore_mark, .skipped = ignore_mark};
+    const gs_bucket_plan *plan = NULL;
+    if (way->reducer) {
+        marks = (gs_pass_marks){.ready = gs_reducer_ready_callback,
+                                .skipped = gs_reducer_unused_callback,
+                                .ctx = way->reducer};
+        plan = gs_reducer_plan(way->reducer);
+    }
+    const gs_pass_run run = {.pass = pass, .model = &self->model, .marks = &marks, .plan = plan};
+    must(gs_pass_graphs_run(way->graphs, &run));
+}
+
+// The gradients of one pass, complete on the device and known to be finite, or just complete.
+static float *const *make_gradients(bench *self, step_way *way) {
+    gs_model_pass pass = {.grads = way->grads, .grad_factor = 1.0f};
+    if (!way->reducer) {
+        run_pass(self, way, &pass);
+        must(gs_stream_wait(gs_device_stream(self->device), soon()));
+        return way->grads;
+    }
+    gs_reducer_pass reduced;
+    gs_reduce_result result;
+    must(gs_reducer_begin(way->reducer, self->step));
+    must(gs_reducer_begin_pass(way->reducer, &reduced, (int64_t)self->batch.rows));
+    pass.grads = reduced.grads;
+    pass.grad_factor = reduced.grad_factor;
+    run_pass(self, way, &pass);
+    must(gs_reducer_end_pass(way->reducer));
+    must(gs_reducer_finish(way->reducer, &result, soon()));
+    if (result.nonfinite)
+        must(gs_error(GS_DATA_LOSS, "step %lld: gradients are not finite", (long long)self->step));
+    return gs_reducer_grads(way->reducer);
+}
+
+static void run_step(bench *self, step_way *way) {
+    *self->loss_sum = 0;
+    float *const *grads = make_gradients(self, way);
+    if (self->mixed)
+        must(gs_mixed_precision_step(self->mixed, self->optimizer, grads, NULL, 1e-4f, 1.0f));
+    else
+        must(gs_optimizer_step(self->optimizer, self->params, grads, NULL, 1e-4f, 1.0f));
+}
+
+static double run_round(bench *self, step_way *way, int steps, int64_t *reducer_step) {
+    const int64_t started_ns = measure_now_ns();
+    for (int i = 0; i < steps; i++) {
+        self->step = way->reducer ? (*reducer_step)++ : 0;
+        run_step(self, way);
+    }
+    must(gs_stream_wait(gs_device_stream(self->device), soon()));
+    return (double)(measure_now_ns() - started_ns) / 1e6 / steps;
+}
+
+static void report(bench *self, const char *precision) {
+    const settings *set = &self->set;
+    const double with = measure_quantile(self->with.ms, set->rounds, 0.5);
+    const double without = measure_quantile(self->without.ms, set->rounds, 0.5);
+    const double tokens = (double)(set->size.batch * set->size.positions);
+    const double tflops =
+        self->model.ops->flops_per_sample(self->model.state) * (double)set->size.batch / with / 1e9;
+    const gs_pass_graph_counts counts = gs_pass_graphs_count(self->with.graphs);
+    printf("train %s %s, batch %lld x %lld: %.2f ms a step, %.0f tokens/s, %.1f TFLOP/s",
+           set->size.name, precision, (long long)set->size.batch, (long long)set->size.positions,
+           with, 1e3 * tokens / with, tflops);
+    if (set->peak_tflops > 0)
+        printf(", MFU %.1f %% of %.0f", 100 * tflops / set->peak_tflops, set->peak_tflops);
+    printf("\nreducer at world 1: %.2f ms without it, %+.2f %% of the step; loss %.4f; %lld of "
+           "%lld passes from graphs\n",
+           without, 100 * (with - without) / without, *self->loss_sum, (long long)counts.launched,
+           (long long)(counts.launched + counts.plain));
+}
+
+static int print_usage(void) {
+    fprintf(stderr, "usage: bench_gpu_train [--model tiny|124M|774M] [--batch N] [--positions T] "
+                    "[--precision fp32|tf32|bf16|fp16] [--rounds N] [--steps N] [--peak TFLOPS]\n");
+    return 2;
+}
+
+static bool read_size(size_row *size, const char *name) {
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (strcmp(sizes[i].name, name) != 0) continue;
+        *size = sizes[i];
+        return true;
+    }
+    return false;
+}
+
+static bool read_precision(settings *set, const char *name) {
+    set->half = strcmp(name, "bf16") == 0   ? GS_BF16
+                : strcmp(name, "fp16") == 0 ? GS_FP16
+                                            : GS_DTYPE_UNSET;
+    set->tf32 = strcmp(name, "tf32") == 0;
+    return set->half || set->tf32 || strcmp(name, "fp32") == 0;
+}
+
+static bool read_arguments(settings *set, const char **precision, int argc, char **argv) {
+    *set = (settings){.rounds = 5, .steps = 10};
+    const char *model = "124M";
+    long batch = 0, positions = 0;
+    *precision = "bf16";
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const char *name = argv[i], *value = argv[i + 1];
+        if (strcmp(name, "--model") == 0)
+            model = value;
+        else if (strcmp(name, "--precision") == 0)
+            *precision = value;
+        else if (strcmp(name, "--batch") == 0)
+            batch = strtol(value, NULL, 10);
+        else if (strcmp(name, "--positions") == 0)
+            positions = strtol(value, NULL, 10);
+        else if (strcmp(name, "--rounds") == 0)
+            set->rounds = atoi(value);
+        else if (strcmp(name, "--steps") == 0)
+            set->steps = atoi(value);
+        else if (strcmp(name, "--peak") == 0)
+            set->peak_tflops = strtod(value, NULL);
+        else
+            return false;
+    }
+    if (argc % 2 == 0 || !read_size(&set->size, model) || !read_precision(set, *precision))
+        return false;
+    if (batch > 0) set->size.batch = batch;
+    if (positions > 0) set->size.positions = positions;
+    return set->rounds >= 1 && set->rounds <= MAX_ROUNDS && set->steps >= 1;
+}
+
+int main(int argc, char **argv) {
+    static bench self;
+    const char *precision;
+    if (!read_arguments(&self.set, &precision, argc, argv)) return print_usage();
+    const gs_device_options options = {.num_threads = 1, .tf32 = self.set.tf32};
+    gs_status status = gs_device_open(&self.device, "cuda:0", &options);
+    if (status.code) {
+        printf("skipped: %s\n", status.message);
+        return SKIPPED;
+    }
+    open_model(&self);
+    open_precision(&self);
+    open_optimizer(&self);
+    open_batch(&self);
+    open_reducer(&self);
+    open_plain(&self);
+    int64_t reducer_step = 0;
+    run_round(&self, &self.with, WARM_STEPS, &reducer_step);
+    run_round(&self, &self.without, WARM_STEPS, &reducer_step);
+    for (int round = 0; round < self.set.rounds; round++) {
+        self.without.ms[round] = run_round(&self, &self.without, self.set.steps, &reducer_step);
+        self.with.ms[round] = run_round(&self, &self.with, self.set.steps, &reducer_step);
+    }
+    report(&self, precision);
+    close_bench(&self);
+    return 0;
+}

@@ -1,0 +1,42 @@
+// Points of a step on its GPU, and when it reached them on the clock of gs_now_ns. Where launchers return when
+// their work is done there are none: the host's own times say it.
+//
+// Reading is for after a wait. Times agree with those of the host to within the start of an event on an idle
+// stream, some microseconds.
+#ifndef GRADSYNC_STEP_POINTS_H
+#define GRADSYNC_STEP_POINTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/status.h"
+#include "kernels/device.h"
+
+typedef enum gs_step_point {
+    GS_POINT_FORWARD = 0,
+    GS_POINT_BACKWARD,      // the first gradient of the reducing pass
+    GS_POINT_BACKWARD_END,
+    GS_NUM_STEP_POINTS
+} gs_step_point;
+
+typedef struct gs_step_points {
+    gs_device *device;  // NULL: no points are taken
+    gs_event *anchor;   // where both clocks were compared last
+    int64_t anchor_ns;
+    gs_event *events[GS_NUM_STEP_POINTS];
+    bool taken[GS_NUM_STEP_POINTS];
+} gs_step_points;
+
+// None for the host. Release after an error, too.
+GS_NODISCARD gs_status gs_step_points_init(gs_step_points *points, gs_device *device);
+void gs_step_points_release(gs_step_points *points);
+// Compares the clocks; right after a wait for the compute stream.
+void gs_step_points_align(gs_step_points *points);
+
+void gs_step_points_begin(gs_step_points *points);
+void gs_step_points_take(gs_step_points *points, gs_step_point which, gs_stream *stream);
+// *ns stays as it is where the point was not taken.
+GS_NODISCARD gs_status gs_step_points_read(const gs_step_points *points, gs_step_point which,
+                                           int64_t *ns);
+
+#endif

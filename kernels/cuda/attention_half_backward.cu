@@ -1,0 +1,450 @@
+// Causal self-attention of 16-bit numbers, backward, in three kernels; none of them adds up with
+// atomics, so the same inputs give the same bits.
+//
+//   weigh_rows                  Σ dout · out of every query, kept in the dq it will be overwritten
+//   with attention_backward_keys     dk and dv: a block has a tile of keys, queries come by
+//   attention_backward_queries  dq: a block has a tile of queries, keys come by
+//
+// Probabilities are computed again from logsumexp, in both of the large kernels: 7 products instead
+// of the 5 of a kernel that adds dq up in memory. The other deterministic way, partial dq of each
+// key tile in fp32, would move T/128 · 4 bytes for each element of dq twice, which takes longer
+// than two products do on a GPU with 4 TB/s, and as much memory.
+//
+// In the kernel of the keys a warp's rows are keys, so that its scores are transposed: they and
+// their derivatives are at once the left factor of dv = Pᵀ · dout and dk = dSᵀ · Q, without a way
+// through shared memory.
+#include "kernels/cuda/attention.cuh"
+
+#define WEIGHT_LANES 8  // of a row
+#define WEIGHT_ROWS (GS_ATTENTION_THREADS / WEIGHT_LANES)
+
+template <gs_dtype TYPE>
+__device__ __forceinline__ float weigh_pieces(const uint16_t *dout, const uint16_t *out, int lane,
+                                              const attention_job<uint16_t> &job) {
+    float sum = 0;
+    if (job.whole_vectors) {
+        for (int i = 8 * lane; i < job.head_channels; i += 8 * WEIGHT_LANES) {
+            const gs_vec16<uint16_t> a = gs_load16(dout + i), b = gs_load16(out + i);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                sum += gs_half_value<TYPE>(a.at[k]) * gs_half_value<TYPE>(b.at[k]);
+        }
+        return sum;
+    }
+    for (int i = lane; i < job.head_channels; i += WEIGHT_LANES) {
+        sum += gs_half_value<TYPE>(dout[i]) * gs_half_value<TYPE>(out[i]);
+    }
+    return sum;
+}
+
+// A row is one position of one head, in the order in which (B, T, C) has them.
+template <gs_dtype TYPE>
+__global__ void __launch_bounds__(GS_ATTENTION_THREADS)
+    weigh_rows(const attention_job<uint16_t> job) {
+    const size_t num_rows = (size_t)job.num_heads * (size_t)job.positions;
+    const int lane = (int)(threadIdx.x % WEIGHT_LANES);
+    for (size_t first = (size_t)blockIdx.x * WEIGHT_ROWS; first < num_rows;
+         first += (size_t)gridDim.x * WEIGHT_ROWS) {
+        const size_t row = first + threadIdx.x / WEIGHT_LANES, at = row * (size_t)job.head_channels;
+        float sum = row < num_rows ? weigh_pieces<TYPE>(job.dout + at, job.out + at, lane, job) : 0;
+#pragma unroll
+        for (int distance = WEIGHT_LANES / 2; distance; distance /= 2) {
+            sum += __shfl_xor_sync(GS_FULL_WARP, sum, distance);
+        }
+        if (lane || row >= num_rows) continue;
+        const size_t position = row / (size_t)job.heads, h = row % (size_t)job.heads;
+        keep_weighted(job.to + position * 3 * job.channels + h * (size_t)job.head_channels, sum);
+    }
+}
+
+// ---- dk and dv
+
+// What a launch computes: registers hold both sums for heads of up to 128 channels.
+enum key_gradients { DV_OF_KEYS = 1, DK_OF_KEYS = 2, DK_AND_DV_OF_KEYS = 3 };
+
+template <int D> struct keys_plan {
+    static constexpr int M = D <= 64 ? 2 : 1;
+    static constexpr int KEYS = 16 * M * GS_ATTENTION_WARPS;
+    static constexpr int STEP = D <= 128 ? 32 : 16;   // queries that scores are held of
+    static constexpr int TILE = D <= 64 ? 64 : STEP;  // queries that are loaded together
+    static constexpr int STAGES = D <= 128 ? 2 : 1;
+    static constexpr int KEY_NUMBERS = KEYS * half_tile<D>::STRIDE;
+    static constexpr int TILE_NUMBERS = TILE * half_tile<D>::STRIDE;
+    static constexpr int SHARED_BYTES =
+        (2 * KEY_NUMBERS + 2 * STAGES * TILE_NUMBERS) * 2 + 2 * STAGES * TILE * 4;
+};
+
+// Of one query, on its way from global to shared memory in a thread's registers.
+struct query_numbers {
+    float logsumexp_log2, weighted;
+};
+
+__device__ __forceinline__ query_numbers read_query(const attention_job<uint16_t> &job,
+                                                    const float *logsumexp, const uint16_t *dq,
+                                                    int query) {
+    query_numbers numbers = {INFINITY, 0};  // behind the last position: every probability is 0
+    if (query < job.positions) {
+        numbers.logsumexp_log2 = logsumexp[query] * GS_ATTENTION_LOG2_E;
+        numbers.weighted = recall_weighted(dq + (size_t)query * 3 * job.channels);
+    }
+    return numbers;
+}
+
+// Transposed scores become probabilities: 0 where a key is later than the query.
+template <int M, int N>
+__device__ __forceinline__ void find_probabilities(float scores[M][N / 8][4],
+                                                   const float *logsumexp_log2, float scale_log2,
+                                                   int first_key, int first_query) {
+    const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+    const bool all_seen = first_query >= first_key + 16 * M - 1;
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+        const float2 normal = *(const float2 *)(logsumexp_log2 + 8 * n + 2 * t);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float p =
+                    gs_exp2(scores[m][n][i] * scale_log2 - (i % 2 ? normal.y : normal.x));
+                const int key = first_key + 16 * m + i / 2 * 8 + g,
+                          query = first_query + 8 * n + 2 * t + i % 2;
+                scores[m][n][i] = all_seen || key <= query ? p : 0.0f;
+            }
+        }
+    }
+}
+
+// slopes = p · (slopes - weighted)
+template <int M, int N>
+__device__ __forceinline__ void differentiate(float slopes[M][N / 8][4], const float p[M][N / 8][4],
+                                              const float *weighted) {
+    const int t = (int)(threadIdx.x % 4);
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+        const float2 sums = *(const float2 *)(weighted + 8 * n + 2 * t);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                slopes[m][n][i] = p[m][n][i] * (slopes[m][n][i] - (i % 2 ? sums.y : sums.x));
+            }
+        }
+    }
+}
+
+template <gs_dtype TYPE, int D, int WHAT>
+__global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
+    attention_backward_keys(const attention_job<uint16_t> job) {
+    typedef keys_plan<D> plan;
+    constexpr int M = plan::M, TILE = plan::TILE, STEP = plan::STEP, STAGES = plan::STAGES;
+    GS_DYNAMIC_SHARED(uint16_t, shared);
+    uint16_t *const keys = shared, *const values = keys + plan::KEY_NUMBERS;
+    uint16_t *const queries = values + plan::KEY_NUMBERS, *const douts =
+                                                              queries + STAGES * plan::TILE_NUMBERS;
+    float *const normals = (float *)(douts + STAGES * plan::TILE_NUMBERS), *const weights =
+                                                                               normals +
+                                                                               STAGES * TILE;
+
+    const attention_place place = find_place(job);
+    const int first = (int)place.order * plan::KEYS, warp_first = (int)(threadIdx.x / 32) * 16 * M;
+    const size_t stride = 3 * job.channels, head = find_head(job, place.head, 3);
+    const half_rows q = {job.qkv + head, stride}, k = {q.data + job.channels, stride};
+    const half_rows v = {k.data + job.channels, stride};
+    const half_rows dout = {job.dout + find_head(job, place.head, 1), job.channels};
+    const float *const logsumexp = job.saved_logsumexp + (size_t)place.head * (size_t)job.positions;
+    const float scale_log2 = job.scale * GS_ATTENTION_LOG2_E;
+    const int num_tiles = (job.positions + TILE - 1) / TILE, first_tile = first / TILE;
+
+    gs_async_copies copies;
+    start_tile<D, plan::KEYS>(copies, keys, k, first, job);
+    start_tile<D, plan::KEYS>(copies, values, v, first, job);
+    start_tile<D, TILE>(copies, queries + first_tile % STAGES * plan::TILE_NUMBERS, q,
+                        first_tile * TILE, job);
+    start_tile<D, TILE>(copies, douts + first_tile % STAGES * plan::TILE_NUMBERS, dout,
+                        first_tile * TILE, job);
+    copies.commit();
+    query_numbers numbers =
+        read_query(job, logsumexp, job.to + head, first_tile * TILE + (int)threadIdx.x);
+
+    warp_rows<D, M, false> key_rows, value_rows;
+    key_rows.load(keys, warp_first);
+    value_rows.load(values, warp_first);
+    float dk[M][D / 8][4], dv[M][D / 8][4];
+    clear_sums<D, M>(dk);
+    clear_sums<D, M>(dv);
+
+    for (int tile = first_tile; tile < num_tiles; tile++) {
+        const int stage = tile % STAGES;
+        if (STAGES == 1 && tile > first_tile) {
+            __syncthreads();  // all have left the tile before
+            start_tile<D, TILE>(copies, queries, q, tile * TILE, job);
+            start_tile<D, TILE>(copies, douts, dout, tile * TILE, job);
+            copies.commit();
+            numbers = read_query(job, logsumexp, job.to + head, tile * TILE + (int)threadIdx.x);
+        }
+        if (threadIdx.x < TILE) {
+            normals[stage * TILE + (int)threadIdx.x] = numbers.logsumexp_log2;
+            weights[stage * TILE + (int)threadIdx.x] = numbers.weighted;
+        }
+        copies.wait<0>();
+        __syncthreads();  // this tile is there, and all have left the one before
+        if (STAGES > 1 && tile + 1 < num_tiles) {
+            const int next = (tile + 1) % STAGES * plan::TILE_NUMBERS,
+                      next_first = (tile + 1) * TILE;
+            start_tile<D, TILE>(copies, queries + next, q, next_first, job);
+            start_tile<D, TILE>(copies, douts + next, dout, next_first, job);
+            copies.commit();
+            numbers = read_query(job, logsumexp, job.to + head, next_first + (int)threadIdx.x);
+        }
+        const uint16_t *const tile_queries = queries + stage * plan::TILE_NUMBERS;
+        const uint16_t *const tile_douts = douts + stage * plan::TILE_NUMBERS;
+        const int warp_key = first + warp_first;
+#pragma unroll 1
+        for (int step = 0; step < TILE; step += STEP) {
+            const int first_query = tile * TILE + step;
+            if (first_query + STEP - 1 < warp_key || first_query >= job.positions) continue;
+            float p[M][STEP / 8][4];
+            multiply_rows<TYPE, D, M, STEP, false>(p, key_rows, tile_queries, step);
+            find_probabilities<M, STEP>(p, normals + stage * TILE + step, scale_log2, warp_key,
+                                        first_query);
+            if (WHAT & DV_OF_KEYS) add_products<TYPE, D, M, STEP>(dv, p, tile_douts, step);
+            if (WHAT & DK_OF_KEYS) {
+                float slopes[M][STEP / 8][4];
+                multiply_rows<TYPE, D, M, STEP, false>(slopes, value_rows, tile_douts, step);
+                differentiate<M, STEP>(slopes, p, weights + stage * TILE + step);
+                add_products<TYPE, D, M, STEP>(dk, slopes, tile_queries, step);
+            }
+        }
+    }
+
+    // A warp's rows of keys and values are its own.
+    float ones[M][2], scales[M][2];
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        ones[m][0] = ones[m][1] = 1.0f;
+        scales[m][0] = scales[m][1] = job.scale;
+    }
+    const int offset = warp_first * half_tile<D>::STRIDE;
+    uint16_t *const to = job.to + head + job.channels;
+    if (WHAT & DK_OF_KEYS)
+        store_rows<TYPE, D, M>(to, stride, keys + offset, first + warp_first, dk, scales, job);
+    if (WHAT & DV_OF_KEYS) {
+        store_rows<TYPE, D, M>(to + job.channels, stride, values + offset, first + warp_first, dv,
+                               ones, job);
+    }
+}
+
+// ---- dq
+
+template <int D> struct queries_plan {
+    static constexpr int M = D <= 64 ? 2 : 1;
+    static constexpr int QUERIES = 16 * M * GS_ATTENTION_WARPS;
+    static constexpr int STEP = D <= 128 ? 32 : 16;
+    static constexpr int TILE = D <= 64 ? 64 : STEP;  // of keys
+    static constexpr int STAGES = D <= 128 ? 2 : 1;
+    static constexpr bool HELD = D <= 128;
+    static constexpr int QUERY_NUMBERS = QUERIES * half_tile<D>::STRIDE;
+    static constexpr int TILE_NUMBERS = TILE * half_tile<D>::STRIDE;
+    static constexpr int SHARED_BYTES = (2 * QUERY_NUMBERS + 2 * STAGES * TILE_NUMBERS) * 2;
+};
+
+// Scores and the products of dout with the values become the derivatives of the scores, in
+// `slopes`.
+template <int M, int N>
+__device__ __forceinline__ void
+differentiate_rows(float slopes[M][N / 8][4], const float scores[M][N / 8][4],
+                   const query_numbers numbers[M][2], float scale_log2, int first_query,
+                   int first_key) {
+    const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+    const bool all_seen = first_key + N - 1 <= first_query;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const query_numbers &of = numbers[m][i / 2];
+                const float p = gs_exp2(scores[m][n][i] * scale_log2 - of.logsumexp_log2);
+                const int query = first_query + 16 * m + i / 2 * 8 + g,
+                          key = first_key + 8 * n + 2 * t + i % 2;
+                slopes[m][n][i] =
+                    all_seen || key <= query ? p * (slopes[m][n][i] - of.weighted) : 0.0f;
+            }
+        }
+    }
+}
+
+template <gs_dtype TYPE, int D>
+__global__ void __launch_bounds__(GS_ATTENTION_THREADS, 2)
+    attention_backward_queries(const attention_job<uint16_t> job) {
+    typedef queries_plan<D> plan;
+    constexpr int M = plan::M, TILE = plan::TILE, STEP = plan::STEP, STAGES = plan::STAGES;
+    GS_DYNAMIC_SHARED(uint16_t, shared);
+    uint16_t *const queries = shared, *const douts = queries + plan::QUERY_NUMBERS;
+    uint16_t *const keys = douts + plan::QUERY_NUMBERS, *const values =
+                                                            keys + STAGES * plan::TILE_NUMBERS;
+
+    const attention_place place = find_place(job);
+    const int first = (int)(job.num_tiles - 1 - place.order) * plan::QUERIES;
+    const int warp_first = (int)(threadIdx.x / 32) * 16 * M, warp_query = first + warp_first;
+    const size_t stride = 3 * job.channels, head = find_head(job, place.head, 3);
+    const half_rows q = {job.qkv + head, stride}, k = {q.data + job.channels, stride};
+    const half_rows v = {k.data + job.channels, stride};
+    const half_rows dout = {job.dout + find_head(job, place.head, 1), job.channels};
+    const float *const logsumexp = job.saved_logsumexp + (size_t)place.head * (size_t)job.positions;
+    const float scale_log2 = job.scale * GS_ATTENTION_LOG2_E;
+    const int num_tiles = (min(first + plan::QUERIES, job.positions) - 1) / TILE + 1;
+
+    gs_async_copies copies;
+    start_tile<D, plan::QUERIES>(copies, queries, q, first, job);
+    start_tile<D, plan::QUERIES>(copies, douts, dout, first, job);
+    copies.commit();
+    start_tile<D, TILE>(copies, keys, k, 0, job);
+    start_tile<D, TILE>(copies, values, v, 0, job);
+    copies.commit();
+
+    // What weigh_rows kept is read before anything is written there: these are the warp's own rows.
+    query_numbers numbers[M][2];
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+#pragma unroll
+        for (int part = 0; part < 2; part++) {
+            numbers[m][part] =
+                read_query(job, logsumexp, job.to + head,
+                           warp_query + 16 * m + 8 * part + (int)(threadIdx.x % 32 / 4));
+        }
+    }
+    float dq[M][D / 8][4];
+    clear_sums<D, M>(dq);
+    copies.wait<1>();
+    __syncthreads();
+    warp_rows<D, M, plan::HELD> query_rows, dout_rows;
+    query_rows.load(queries, warp_first);
+    dout_rows.load(douts, warp_first);
+
+    for (int tile = 0; tile < num_tiles; tile++) {
+        const int stage = tile % STAGES;
+        if (STAGES == 1 && tile > 0) {
+            __syncthreads();  // all have left the tile before
+            start_tile<D, TILE>(copies, keys, k, tile * TILE, job);
+            start_tile<D, TILE>(copies, values, v, tile * TILE, job);
+            copies.commit();
+        }
+        copies.wait<0>();
+        __syncthreads();  // this tile is there, and all have left the one before
+        if (STAGES > 1 && tile + 1 < num_tiles) {
+            const int next = (tile + 1) % STAGES * plan::TILE_NUMBERS;
+            start_tile<D, TILE>(copies, keys + next, k, (tile + 1) * TILE, job);
+            start_tile<D, TILE>(copies, values + next, v, (tile + 1) * TILE, job);
+            copies.commit();
+        }
+        const uint16_t *const tile_keys = keys + stage * plan::TILE_NUMBERS;
+        const uint16_t *const tile_values = values + stage * plan::TILE_NUMBERS;
+#pragma unroll 1
+        for (int step = 0; step < TILE; step += STEP) {
+            const int first_key = tile * TILE + step;
+            if (first_key > warp_query + 16 * M - 1) break;  // hidden from the whole warp
+            float scores[M][STEP / 8][4], slopes[M][STEP / 8][4];
+            multiply_rows<TYPE, D, M, STEP, plan::HELD>(scores, query_rows, tile_keys, step);
+            multiply_rows<TYPE, D, M, STEP, plan::HELD>(slopes, dout_rows, tile_values, step);
+            differentiate_rows<M, STEP>(slopes, scores, numbers, scale_log2, warp_query, first_key);
+            add_products<TYPE, D, M, STEP>(dq, slopes, tile_keys, step);
+        }
+    }
+
+    float scales[M][2];
+#pragma unroll
+    for (int m = 0; m < M; m++) scales[m][0] = scales[m][1] = job.scale;
+    store_rows<TYPE, D, M>(job.to + head, stride, queries + warp_first * half_tile<D>::STRIDE,
+                           warp_query, dq, scales, job);
+}
+
+// ---- launching
+
+template <gs_dtype TYPE, int D, int WHAT>
+static void launch_keys(gs_stream *stream, attention_job<uint16_t> job) {
+    const unsigned blocks = count_blocks(&job, keys_plan<D>::KEYS);
+    GS_ALLOW_SHARED(stream, (attention_backward_keys<TYPE, D, WHAT>), keys_plan<D>::SHARED_BYTES);
+    GS_LAUNCH(stream, blocks, GS_ATTENTION_THREADS, keys_plan<D>::SHARED_BYTES,
+              (attention_backward_keys<TYPE, D, WHAT>), job);
+}
+
+template <gs_dtype TYPE, int D>
+static void launch_backward(gs_stream *stream, attention_job<uint16_t> job) {
+    const size_t num_rows = (size_t)job.num_heads * (size_t)job.positions;
+    GS_LAUNCH(stream, gs_num_blocks(num_rows, WEIGHT_ROWS, 32 * (size_t)gs_num_sms(stream)),
+              GS_ATTENTION_THREADS, 0, (weigh_rows<TYPE>), job);
+    if constexpr (D <= 128) {
+        launch_keys<TYPE, D, DK_AND_DV_OF_KEYS>(stream, job);
+    } else {
+        launch_keys<TYPE, D, DV_OF_KEYS>(stream, job);
+        launch_keys<TYPE, D, DK_OF_KEYS>(stream, job);
+    }
+    const unsigned blocks = count_blocks(&job, queries_plan<D>::QUERIES);
+    GS_ALLOW_SHARED(stream, (attention_backward_queries<TYPE, D>), queries_plan<D>::SHARED_BYTES);
+    GS_LAUNCH(stream, blocks, GS_ATTENTION_THREADS, queries_plan<D>::SHARED_BYTES,
+              (attention_backward_queries<TYPE, D>), job);
+}
+
+template <gs_dtype TYPE>
+static void run_backward(gs_stream *stream, const attention_job<uint16_t> &job) {
+    switch (pad_head_channels((size_t)job.head_channels)) {
+    case 32:
+        launch_backward<TYPE, 32>(stream, job);
+        break;
+    case 64:
+        launch_backward<TYPE, 64>(stream, job);
+        break;
+    case 80:
+        launch_backward<TYPE, 80>(stream, job);
+        break;
+    case 96:
+        launch_backward<TYPE, 96>(stream, job);
+        break;
+    case 128:
+        launch_backward<TYPE, 128>(stream, job);
+        break;
+    default:
+        launch_backward<TYPE, 256>(stream, job);
+        break;
+    }
+}
+
+static bool plan_backward(attention_job<uint16_t> *job, gs_stream *stream, uint16_t *dqkv,
+                          const uint16_t *dout, const uint16_t *qkv, const uint16_t *out,
+                          const float *logsumexp, const gs_attention *shape) {
+    if (!accept_attention(stream, shape)) return false;
+    if (shape->head_channels < 2) {
+        // keep_weighted needs 32 bits of a row.
+        gs_stream_fail(stream, gs_error(GS_INVALID_ARGUMENT,
+                                        "attention_backward: heads of one channel of 16 bits"));
+        return false;
+    }
+    *job = plan_attention<uint16_t>(shape);
+    job->qkv = qkv;
+    job->dout = dout;
+    job->out = out;
+    job->to = dqkv;
+    job->saved_logsumexp = logsumexp;
+    job->whole_vectors = job->whole_vectors && is_vector_address(qkv) && is_vector_address(dout) &&
+                         is_vector_address(out) && is_vector_address(dqkv);
+    return true;
+}
+
+extern "C" void gs_cuda_bf16_attention_backward(gs_stream *stream, uint16_t *dqkv,
+                                                const uint16_t *dout, const uint16_t *qkv,
+                                                const uint16_t *out, const float *logsumexp,
+                                                const gs_attention *shape) {
+    attention_job<uint16_t> job;
+    if (plan_backward(&job, stream, dqkv, dout, qkv, out, logsumexp, shape))
+        run_backward<GS_BF16>(stream, job);
+}
+
+extern "C" void gs_cuda_fp16_attention_backward(gs_stream *stream, uint16_t *dqkv,
+                                                const uint16_t *dout, const uint16_t *qkv,
+                                                const uint16_t *out, const float *logsumexp,
+                                                const gs_attention *shape) {
+    attention_job<uint16_t> job;
+    if (plan_backward(&job, stream, dqkv, dout, qkv, out, logsumexp, shape))
+        run_backward<GS_FP16>(stream, job);
+}

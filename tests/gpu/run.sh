@@ -1,0 +1,217 @@
+#!/usr/bin/env bash
+# Everything about GPUs that can be shown on a machine with one: builds for it, runs each test with a time limit
+# of its own, prints a table last. Under nine minutes on 16 cores. Exit code 0: nothing failed; 77: no device.
+#
+#   tests/gpu/run.sh [--sim] [--build DIR]
+#     --sim        against the software machine of tests/cuda_sim, small, as a rehearsal of this script
+#     --build DIR  where to build (default build/gpu, build/gpu-sim)
+#   GRADSYNC_DEBS=DIR  Debian packages that are unpacked over / first: for machines that are thrown away
+#
+# Where libraries of the service are missing only the library is built (GRADSYNC_SERVICE=OFF), and the table says
+# by name what was skipped for it.
+set -uo pipefail
+cd "$(dirname "$0")/../.." || exit
+sim=0 build=
+while [ $# -gt 0 ]; do
+  case $1 in
+    --sim) sim=1 ;;
+    --build) build=${2:?--build needs a folder}; shift ;;
+    *) sed -n '2,11p' "$0" >&2; exit 64 ;;
+  esac
+  shift
+done
+[ -n "$build" ] || { [ $sim -eq 1 ] && build=build/gpu-sim || build=build/gpu; }
+started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-525}
+logs=$build/run-logs
+mkdir -p "$logs"
+
+rows=() failed=0
+row() { rows+=("$(printf '%-34s %-8s %5s  %s' "$1" "$2" "$3" "${4:-}")"); }
+skip() { row "$1" skipped - "$2"; }
+# run NAME LIMIT COMMAND…: 0 passed, 77 skipped, else failed; its output goes to a log, the end of which is shown.
+run() {
+  local name=$1 limit=$2 code=0 since=$SECONDS left=$((budget - SECONDS + started))
+  local log=$logs/${name//[^A-Za-z0-9]/_}.log
+  shift 2
+  [ "$left" -gt 5 ] || { row "$name" FAILED 0 "no time left"; failed=1; return 1; }
+  [ "$limit" -lt "$left" ] || limit=$left
+  timeout -k 5 "$limit" "$@" >"$log" 2>&1 || code=$?
+  case $code in
+    0) row "$name" ok $((SECONDS - since)) "$(grep -E '^[0-9]+% tests passed|cases pass$' "$log" | tail -n 1)" ;;
+    77) row "$name" skipped $((SECONDS - since)) "$(grep -m 1 -o 'skipped: .*' "$log")"; return 77 ;;
+    *)
+      failed=1
+      local why="exit code $code, $log"
+      [ $code -ne 124 ] || why="over its $limit s"
+      row "$name" FAILED $((SECONDS - since)) "$why"
+      echo "--- $name: exit code $code, the end of $log"
+      tail -n 25 "$log"
+      return 1
+      ;;
+  esac
+}
+has() { command -v "$1" >/dev/null; }
+table() {
+  echo
+  printf '%-34s %-8s %5s  %s\n' name result secs note
+  printf '%s\n' "${rows[@]}"
+  printf '\n%s\n' "$(date -u +%FT%TZ), $((SECONDS - started)) s in all"
+  printf 'commit: %s\n' "$(git rev-parse --short HEAD 2>/dev/null || echo none)$(git diff --quiet HEAD 2>/dev/null || echo ', with changes')"
+  printf 'device: %s\n' "$device"
+  printf 'CUDA compiler: %s\n' "$(has nvcc && nvcc --version | sed -n 's/.*release \([^,]*\), V\(.*\)/\2/p' || echo none)"
+  printf 'NCCL: %s\n' "$(sed -n 's/^NCCL //p' "$logs"/NCCL*.log 2>/dev/null | head -n 1 | grep . || echo 'not found')"
+}
+
+# ---- the machine
+export PATH=$PATH:/usr/local/cuda/bin
+if [ $sim -eq 1 ]; then
+  device="simulated (tests/cuda_sim): nothing here was measured on a GPU"
+else
+  has nvidia-smi && device=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
+  [ -n "${device:-}" ] || { echo "tests/gpu/run.sh: skipped: nvidia-smi finds no GPU here (--sim rehearses without one)"; exit 77; }
+  has nvcc || { echo "tests/gpu/run.sh: skipped: no nvcc in PATH or /usr/local/cuda/bin"; exit 77; }
+  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
+fi
+if [ -n "${GRADSYNC_DEBS:-}" ]; then
+  for package in "$GRADSYNC_DEBS"/*.deb; do dpkg -x "$package" / || exit 1; done
+  ldconfig
+  # Unpacked, not installed: nobody has set Debian's alternatives.
+  for folder in /usr/lib/*/openblas-pthread; do
+    export PKG_CONFIG_PATH=$folder/pkgconfig:${PKG_CONFIG_PATH:-} LD_LIBRARY_PATH=$folder:${LD_LIBRARY_PATH:-}
+  done
+fi
+# NCCL's header and libraries may be those of a Python package.
+nccl=$(python3 -c 'import nvidia.nccl, sys; sys.stdout.write(list(nvidia.nccl.__path__)[0])' 2>/dev/null || true)
+if [ -n "$nccl" ]; then
+  export NCCL_HOME=${NCCL_HOME:-$nccl}
+  [ -e "$nccl/lib/libnccl.so.2" ] && ! ldconfig -p | grep -q libnccl.so.2 && export GRADSYNC_NCCL=${GRADSYNC_NCCL:-$nccl/lib/libnccl.so.2}
+fi
+
+# ---- what can be built
+missing=()
+for module in libzmq json-c libmicrohttpd sqlite3 hwloc libcurl libsodium; do
+  pkg-config --exists "$module" 2>/dev/null || missing+=("$module")
+done
+for module in libxxhash openblas; do
+  pkg-config --exists "$module" 2>/dev/null && continue
+  row build FAILED 0 "$module is needed for the library too (deploy/install-deps.sh, or GRADSYNC_DEBS)"
+  table
+  exit 1
+done
+service=ON
+[ ${#missing[@]} -eq 0 ] || service=OFF
+options=(-DGRADSYNC_WERROR=ON "-DGRADSYNC_SERVICE=$service" -DGRADSYNC_FAILPOINTS=ON)
+has ninja && options+=(-G Ninja)
+if [ $sim -eq 1 ]; then
+  options+=(-DGRADSYNC_CUDA=SIM -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-Og)
+else
+  options+=(-DGRADSYNC_CUDA=ON -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CUDA_ARCHITECTURES=${capability/./}-real")
+fi
+targets=(gpu_kernels gpu_nccl_ranks)
+if [ $service = ON ]; then
+  targets+=(product)
+  pkg-config --exists cmocka && targets+=(gradsync-conformance)
+fi
+# shellcheck disable=SC2317  # called by name, in a child that `timeout` can end
+build_all() {
+  [ -e "$build/CMakeCache.txt" ] || cmake -S . -B "$build" "${options[@]}" || return
+  cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" || return
+  # Tests of the library and the trainer that run on a device as well, where cmocka is there.
+  local tests
+  tests=$(ctest --test-dir "$build" -N -V -L '^gpu$' | sed -n 's,.*Test command: "\{0,1\}[^" ]*/tests/\([^" /]*\).*,\1,p' | sort -u)
+  # shellcheck disable=SC2086
+  [ -z "$tests" ] || cmake --build "$build" -j "$(nproc)" --target $tests
+}
+if ! run build 330 bash -c "$(declare -p build options targets); $(declare -f build_all); build_all"; then
+  table
+  exit 1
+fi
+[ $service = ON ] || skip "the service, its tests, quickstart" "not installed: ${missing[*]}"
+
+# ---- tests
+bin=$build/tests
+as_gpu=(env GRADSYNC_TEST_DEVICE=cuda:0)
+in_ctest() { run "$1" "$2" ctest --test-dir "$build" --output-on-failure --timeout "$2" -j 2 -L '^gpu$' "${@:3}"; }
+ctest_has() { [ "$(ctest --test-dir "$build" -N -L '^gpu$' "$@" | sed -n 's/^Total Tests: //p')" != 0 ]; }
+
+run "kernels = CPU twins" 200 "$bin/gpu_kernels"
+run "every kernel has a case" 10 "$bin/gpu_kernels" --slots
+run "products without cuBLASLt" 60 env GRADSYNC_CUBLASLT=/nonexistent "$bin/gpu_kernels" matmul
+if [ -x "$build/bin/gradsync-conformance" ]; then
+  run "GPT-2 vectors, fp32" 90 "${as_gpu[@]}" "$build/bin/gradsync-conformance" gpt2 tests/golden/gpt2_tiny.safetensors
+  run "MLP vectors, fp32" 120 "${as_gpu[@]}" "$build/bin/gradsync-conformance" train-mlp tests/golden/ddp_mlp/w[23]_{sgd,adamw}*.safetensors
+else
+  skip "GPT-2 and MLP vectors" "not installed: $(printf '%s ' "${missing[@]}")$(pkg-config --exists cmocka || echo libcmocka)"
+fi
+others='^gpu_kernels|^gpu_nccl|^conformance'
+if ctest_has -E "$others"; then
+  in_ctest "device contract, library, trainer" 150 -E "$others"
+else
+  skip "device contract, library, trainer" "no such tests in this build (cmocka, or the service, is missing)"
+fi
+for ranks in 2 4; do
+  run "NCCL, $ranks ranks on one GPU" 100 "$bin/gpu_nccl_ranks" sums $ranks
+  run "NCCL, kill -9 of one of $ranks" 100 "$bin/gpu_nccl_ranks" kill $ranks
+done
+
+# ---- the quickstart's job, on the GPU
+# shellcheck disable=SC2317
+quickstart() {
+  set -euo pipefail
+  # Not local: what the trap reads when the function is over.
+  pids=() state=
+  run=$(mktemp -d)
+  trap 'kill "${pids[@]}" 2>/dev/null; wait; cat "$run"/*.log; rm -rf "$run"' EXIT
+  mkdir "$run/data" "$run/text"
+  cp README.md docs/*.md "$run/text/"
+  "$build/bin/gradsync-coordinator" --http 127.0.0.1:0 --control tcp://127.0.0.1:0 --data-dir "$run/data" \
+    --port-file "$run/ports.json" 2>"$run/coordinator.log" &
+  pids+=($!)
+  for _ in $(seq 200); do [ -s "$run/ports.json" ] && break; sleep 0.05; done
+  server=http://$(jq -r .http "$run/ports.json") control=$(jq -r .control "$run/ports.json")
+  "$build/bin/gradsync-worker" --coordinator "$control" --name gpu --slots 1 --data-root "$run/text" 2>"$run/worker.log" &
+  pids+=($!)
+  cat >"$run/job.json" <<JSON
+{"name": "gpu", "world": {"min": 1, "max": 1, "device": "cuda"},
+ "model": {"kind": "gpt2", "seed": 1337, "precision": "$precision",
+           "gpt2": {"layers": $layers, "heads": 4, "channels": 128, "context": 128, "vocab": 256}},
+ "data": {"kind": "bytes", "train": ["*"], "micro_batch": $batch, "shuffle_seed": 7},
+ "optimizer": {"kind": "adamw", "lr": 0.002, "beta2": 0.95, "weight_decay": 0.1, "grad_clip_norm": 1.0},
+ "steps": {"target": $steps}, "checkpoint": {"every_steps": $steps}}
+JSON
+  job=$(curl -sS -H 'Content-Type: application/json' --data @"$run/job.json" "$server/v1/jobs" | tee "$run/created.log" | jq -re .id)
+  while :; do
+    curl -sS "$server/v1/jobs/$job" >"$run/job.state"
+    state=$(jq -r .state "$run/job.state")
+    case $state in succeeded | failed | stopped) break ;; esac
+    sleep 0.2
+  done
+  jq '{state, reason, message, failure, progress, latest}' "$run/job.state"
+  curl -sS "$server/v1/jobs/$job/workers" | jq -c '[.items[] | {rank, device, device_uuid}]'
+  curl -sS "$server/v1/jobs/$job/series?name=loss&max_points=6" | jq -c '.series[0].points'
+  [ "$state" = succeeded ]
+  curl -sS "$server/v1/jobs/$job/series?name=loss" | jq -e '.series[0].points | (.[0][1] - .[-1][1]) > 0.2' >/dev/null
+}
+if [ $service = ON ] && has curl && has jq; then
+  for precision in fp32 bf16; do
+    batch=16 layers=4 steps=300
+    [ $sim -eq 0 ] || { batch=2 layers=1 steps=12; }
+    run "quickstart's job, $precision" 100 bash -c "$(declare -p build precision batch layers steps); $(declare -f quickstart); quickstart"
+  done
+else
+  skip "quickstart's job on the GPU" "not installed: ${missing[*]}$(has curl || echo ' curl')$(has jq || echo ' jq')"
+fi
+
+# ---- compute-sanitizer, on small shapes
+if [ $sim -eq 1 ]; then
+  skip "compute-sanitizer" "needs a device"
+elif ! has compute-sanitizer; then
+  skip "compute-sanitizer" "not installed"
+else
+  checked() { run "$1 of the kernels" "$2" env GRADSYNC_TEST_SMALL=1 compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 "$bin/gpu_kernels" "${@:3}"; }
+  checked memcheck 120
+  checked racecheck 120 attention layernorm loss batchnorm matmul
+  checked synccheck 60 attention layernorm
+fi
+table
+exit $failed

@@ -1,0 +1,591 @@
+// The contract of kernels/device.h on "cuda:0"; in a SIM build on the software machine. Without a device every
+// test is skipped.
+//
+// What ends the device for its process (a sticky error) or needs another environment runs in a child: this
+// binary with the name of a body.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/device.h"
+#include "kernels/half.h"
+#include "tests/gpu/stuck.h"
+
+#define COUNT ((size_t)100003)
+#define PATIENCE gs_deadline_in_seconds(60)
+
+static gs_device *the_device;  // NULL: none, `reason` says why
+static char reason[300];
+
+static gs_device *take_device(void) {
+    if (!the_device) {
+        print_message("no CUDA device: %s\n", reason);
+        skip();
+    }
+    return the_device;
+}
+
+static void assert_ok(gs_status status) {
+    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
+}
+
+static void assert_status(gs_status status, gs_code code, const char *text) {
+    if (status.code != code || !strstr(status.message, text))
+        fail_msg("%s: '%s' instead of %s with '%s'", gs_code_name(status.code), status.message,
+                 gs_code_name(code), text);
+}
+
+static void *take_memory(size_t bytes) {
+    void *memory = NULL;
+    assert_ok(gs_device_alloc(the_device, &memory, bytes));
+    return memory;
+}
+
+static float read_float(const float *at) {
+    float value;
+    assert_ok(gs_device_download(the_device, &value, at, sizeof value));
+    return value;
+}
+
+// ---- memory
+
+static void memory_is_zeroed_and_aligned(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    unsigned char *host = malloc(COUNT);
+    memset(host, 0xff, COUNT);
+    unsigned char *memory = take_memory(COUNT);
+    assert_int_equal((uintptr_t)memory % 256, 0);
+    assert_ok(gs_device_download(device, host, memory, COUNT));
+    for (size_t i = 0; i < COUNT; i++) assert_int_equal(host[i], 0);
+    assert_true(gs_device_is_device_memory(device, memory));
+    assert_true(gs_device_is_device_memory(device, memory + COUNT - 1));
+    assert_false(gs_device_is_device_memory(device, host));
+    assert_false(gs_device_is_host(device));
+    gs_device_free(device, memory);
+    gs_device_free(device, NULL);
+    free(host);
+    void *nothing = take_memory(0);
+    assert_non_null(nothing);
+    gs_device_free(device, nothing);
+}
+
+static void impossible_allocation_says_what_is_free(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    void *memory = NULL;
+    assert_status(gs_device_alloc(device, &memory, (size_t)1 << 50), GS_RESOURCE_EXHAUSTED,
+                  "device cuda:0: no memory for 1125899906842624 bytes");
+    assert_null(memory);
+    // It was no sticky error.
+    gs_device_free(device, take_memory(64));
+}
+
+// More than two staging buffers, and not a multiple of one.
+static void large_copies_come_back(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    const size_t bytes = ((size_t)13 << 20) + 77;
+    unsigned char *out = malloc(bytes), *back = malloc(bytes);
+    for (size_t i = 0; i < bytes; i++) out[i] = (unsigned char)(i * 2654435761u >> 13);
+    unsigned char *memory = take_memory(bytes + 1);
+    assert_ok(gs_device_upload(device, memory + 1, out, bytes));
+    assert_ok(gs_device_download(device, back, memory + 1, bytes));
+    assert_memory_equal(out, back, bytes);
+    gs_device_free(device, memory);
+    free(out);
+    free(back);
+}
+
+static void copies_wait_for_the_compute_stream(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    float *memory = take_memory(COUNT * sizeof *memory);
+    for (int i = 1; i <= 20; i++) {
+        gs_device_kernels(device)->fill(gs_device_stream(device), memory, (float)i, COUNT);
+        assert_true(read_float(memory + COUNT - 1) == (float)i);
+    }
+    gs_device_free(device, memory);
+}
+
+static void pinned_memory_passes_both_ways(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream = gs_device_stream(device);
+    float *pinned = NULL, *memory = take_memory(64 * sizeof *memory);
+    assert_ok(gs_device_alloc_pinned(device, (void **)&pinned, 64 * sizeof *pinned));
+    assert_int_equal((uintptr_t)pinned % 64, 0);
+    assert_false(gs_device_is_device_memory(device, pinned));
+    for (int i = 0; i < 64; i++) assert_true(pinned[i] == 0.0f);
+    for (int i = 0; i < 64; i++) pinned[i] = (float)i;
+    gs_device_kernels(device)->scale(stream, memory, pinned, 2.0f, 64);
+    gs_device_kernels(device)->copy(stream, pinned, memory, 64 * sizeof *pinned);
+    assert_ok(gs_stream_wait(stream, PATIENCE));
+    for (int i = 0; i < 64; i++) assert_true(pinned[i] == 2.0f * (float)i);
+    gs_device_free_pinned(device, pinned);
+    gs_device_free_pinned(device, NULL);
+    gs_device_free(device, memory);
+}
+
+// ---- streams
+
+static void first_error_sticks_until_the_wait(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream = gs_device_stream(device);
+    gs_stream_fail(stream, gs_error(GS_INVALID_ARGUMENT, "first"));
+    gs_stream_fail(stream, gs_error(GS_INTERNAL, "second"));
+    assert_status(gs_stream_wait(stream, (gs_deadline){0}), GS_INVALID_ARGUMENT, "first");
+    assert_ok(gs_stream_wait(stream, PATIENCE));
+}
+
+static void for_each_item(void *ctx, size_t item) {
+    ((int *)ctx)[item]++;
+}
+
+static void a_gpu_runs_no_code_of_the_host(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream = gs_device_stream(device);
+    int touched[2] = {0};
+    gs_stream_for_each(stream, 2, for_each_item, touched);
+    assert_status(gs_stream_wait(stream, PATIENCE), GS_FAILED_PRECONDITION, "runs no code of the host");
+    assert_int_equal(touched[0] + touched[1], 0);
+}
+
+static void a_bad_token_is_named_by_the_wait(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream = gs_device_stream(device);
+    const int32_t tokens[] = {1, 2, 70000, 3};
+    int32_t *on_device = take_memory(sizeof tokens);
+    float *wte = take_memory(100 * 8 * 4), *wpe = take_memory(4 * 8 * 4), *out = take_memory(4 * 8 * 4);
+    assert_ok(gs_device_upload(device, on_device, tokens, sizeof tokens));
+    gs_device_kernels(device)->embedding(stream, out, on_device, wte, wpe, 1, 4, 8, 100);
+    assert_status(gs_stream_wait(stream, PATIENCE), GS_INVALID_ARGUMENT,
+                  "embedding: row 2: token 70000 is not in [0, 100)");
+    assert_ok(gs_stream_wait(stream, PATIENCE));
+    gs_device_free(device, on_device);
+    gs_device_free(device, wte);
+    gs_device_free(device, wpe);
+    gs_device_free(device, out);
+}
+
+static void a_wait_ends_at_its_deadline(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream;
+    assert_ok(gs_stream_create(&stream, device, GS_STREAM_HIGH));
+    assert_non_null(gs_stream_native(stream));
+    atomic_bool released = false;
+    assert_ok(stuck_begin(stream, &released));
+    assert_status(gs_stream_wait(stream, gs_deadline_in_ms(50)), GS_DEADLINE_EXCEEDED,
+                  "device cuda:0: the side stream's work was not done in time");
+    // Others are not held up by it.
+    float *memory = take_memory(COUNT * sizeof *memory);
+    gs_device_kernels(device)->fill(gs_device_stream(device), memory, 3.0f, COUNT);
+    assert_ok(gs_stream_wait(gs_device_stream(device), PATIENCE));
+    atomic_store(&released, true);
+    assert_ok(gs_stream_wait(stream, PATIENCE));
+    gs_stream_destroy(stream);
+    gs_device_free(device, memory);
+}
+
+// The point of a stream: who follows waits for the event and not for what came later.
+static void a_follower_starts_behind_the_point(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *leader, *follower;
+    gs_event *event;
+    assert_ok(gs_stream_create(&leader, device, GS_STREAM_NORMAL));
+    assert_ok(gs_stream_create(&follower, device, GS_STREAM_HIGH));
+    assert_ok(gs_event_create(&event, device, false));
+    float *a = take_memory(COUNT * sizeof *a), *b = take_memory(COUNT * sizeof *b);
+    atomic_bool released = false;
+    kernels->fill(leader, a, 5.0f, COUNT);
+    gs_event_record(event, leader);
+    assert_ok(stuck_begin(leader, &released));
+    gs_stream_set_point(leader, event);
+    gs_stream_follow(follower, leader);
+    kernels->copy(follower, b, a, COUNT * sizeof *a);
+    assert_ok(gs_stream_wait(follower, PATIENCE));
+    gs_stream_set_point(leader, NULL);
+    gs_stream_follow(follower, leader);
+    assert_status(gs_stream_wait(follower, gs_deadline_in_ms(50)), GS_DEADLINE_EXCEEDED, "not done");
+    atomic_store(&released, true);
+    assert_ok(gs_stream_wait(follower, PATIENCE));
+    assert_ok(gs_stream_wait(leader, PATIENCE));
+    assert_true(read_float(b + COUNT - 1) == 5.0f);
+    gs_event_destroy(event);
+    gs_stream_destroy(follower);
+    gs_stream_destroy(leader);
+    gs_device_free(device, a);
+    gs_device_free(device, b);
+}
+
+// Two streams in turns, each behind the other: no value is seen early or late.
+static void streams_that_follow_each_other_take_turns(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *one = gs_device_stream(device), *other;
+    assert_ok(gs_stream_create(&other, device, GS_STREAM_HIGH));
+    float *x = take_memory(COUNT * sizeof *x), *y = take_memory(COUNT * sizeof *y);
+    kernels->fill(one, x, 1.0f, COUNT);
+    for (int i = 0; i < 20; i++) {
+        gs_stream_follow(other, one);
+        kernels->scale(other, y, x, 2.0f, COUNT);
+        gs_stream_follow(one, other);
+        kernels->scale(one, x, y, 0.75f, COUNT);
+    }
+    assert_ok(gs_stream_wait(one, PATIENCE));
+    float want = 1.0f;
+    for (int i = 0; i < 20; i++) want = want * 2.0f * 0.75f;
+    assert_true(read_float(x) == want);
+    assert_true(read_float(x + COUNT - 1) == want);
+    gs_stream_destroy(other);
+    gs_device_free(device, x);
+    gs_device_free(device, y);
+}
+
+// ---- events
+
+static void events_say_when_they_are_done(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream;
+    gs_event *begin, *end;
+    bool done = false;
+    int64_t ns = -1;
+    assert_ok(gs_stream_create(&stream, device, GS_STREAM_NORMAL));
+    assert_ok(gs_event_create(&begin, device, true));
+    assert_ok(gs_event_create(&end, device, true));
+    assert_ok(gs_event_query(end, &done));
+    assert_true(done);
+    assert_status(gs_event_elapsed(begin, end, &ns), GS_FAILED_PRECONDITION, "never recorded");
+    atomic_bool released = false;
+    gs_event_record(begin, stream);
+    assert_ok(stuck_begin(stream, &released));
+    gs_event_record(end, stream);
+    assert_ok(gs_event_query(end, &done));
+    assert_false(done);
+    assert_status(gs_event_elapsed(begin, end, &ns), GS_FAILED_PRECONDITION, "not done yet");
+    atomic_store(&released, true);
+    assert_ok(gs_stream_wait(stream, PATIENCE));
+    assert_ok(gs_event_query(end, &done));
+    assert_true(done);
+    assert_ok(gs_event_elapsed(begin, end, &ns));
+    assert_true(ns >= 0);
+    gs_event_destroy(begin);
+    gs_event_destroy(end);
+    gs_event_destroy(NULL);
+    gs_stream_destroy(stream);
+}
+
+// ---- graphs
+
+static gs_graph *capture_scale(gs_device *device, float *to, const float *from, gs_event *event) {
+    gs_stream *stream = gs_device_stream(device);
+    gs_graph *graph = NULL;
+    assert_true(gs_device_has_graphs(device));
+    assert_ok(gs_graph_begin(stream));
+    gs_device_kernels(device)->scale(stream, to, from, 2.0f, COUNT);
+    if (event) gs_event_record(event, stream);
+    gs_device_kernels(device)->scale(stream, to, to, 0.5f, COUNT);
+    gs_device_kernels(device)->scale(stream, to, to, 3.0f, COUNT);
+    assert_ok(gs_graph_end(&graph, stream));
+    return graph;
+}
+
+static void a_graph_runs_each_time_it_is_launched(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream = gs_device_stream(device);
+    float *from = take_memory(COUNT * sizeof *from), *to = take_memory(COUNT * sizeof *to);
+    gs_graph *graph = capture_scale(device, to, from, NULL);
+    assert_true(read_float(to) == 0.0f);
+    for (int i = 1; i <= 5; i++) {
+        gs_device_kernels(device)->fill(stream, from, (float)i, COUNT);
+        assert_ok(gs_graph_launch(graph, stream));
+        assert_true(read_float(to + COUNT - 1) == 3.0f * (float)i);
+    }
+    gs_graph_destroy(graph);
+    gs_graph_destroy(NULL);
+    gs_device_free(device, from);
+    gs_device_free(device, to);
+}
+
+// What a step does: one launch, and others take up its parts by the events inside.
+static void each_launch_records_the_events_inside(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream = gs_device_stream(device), *side;
+    gs_event *event;
+    assert_ok(gs_stream_create(&side, device, GS_STREAM_HIGH));
+    assert_ok(gs_event_create(&event, device, true));
+    float *from = take_memory(COUNT * sizeof *from), *to = take_memory(COUNT * sizeof *to);
+    float *seen = take_memory(COUNT * sizeof *seen);
+    gs_graph *graph = capture_scale(device, to, from, event);
+    gs_stream_set_point(stream, event);
+    for (int i = 1; i <= 5; i++) {
+        gs_device_kernels(device)->fill(stream, from, (float)i, COUNT);
+        assert_ok(gs_graph_launch(graph, stream));
+        gs_stream_follow(side, stream);
+        gs_device_kernels(device)->copy(side, seen, from, COUNT * sizeof *seen);
+        assert_ok(gs_stream_wait(side, PATIENCE));
+        assert_ok(gs_stream_wait(stream, PATIENCE));
+        assert_true(read_float(seen + COUNT - 1) == (float)i);
+        assert_true(read_float(to) == 3.0f * (float)i);
+        bool done = false;
+        assert_ok(gs_event_query(event, &done));
+        assert_true(done);
+    }
+    gs_stream_set_point(stream, NULL);
+    gs_graph_destroy(graph);
+    gs_event_destroy(event);
+    gs_stream_destroy(side);
+    gs_device_free(device, from);
+    gs_device_free(device, to);
+    gs_device_free(device, seen);
+}
+
+static void a_capture_outlives_what_does_not_belong_in_it(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream = gs_device_stream(device);
+    float *to = take_memory(COUNT * sizeof *to);
+    void *memory = NULL;
+    float value = 0.0f;
+    gs_graph *graph = NULL;
+    assert_ok(gs_graph_begin(stream));
+    assert_status(gs_stream_wait(stream, PATIENCE), GS_FAILED_PRECONDITION, "graph_begin");
+    assert_status(gs_device_alloc(device, &memory, 100), GS_FAILED_PRECONDITION, "memory is allocated");
+    assert_status(gs_device_download(device, &value, to, 4), GS_FAILED_PRECONDITION, "memory is copied");
+    assert_status(gs_graph_begin(stream), GS_FAILED_PRECONDITION, "a graph is begun");
+    gs_device_kernels(device)->fill(stream, to, 7.0f, COUNT);
+    assert_ok(gs_graph_end(&graph, stream));
+    assert_ok(gs_graph_launch(graph, stream));
+    assert_true(read_float(to) == 7.0f);
+    gs_graph_destroy(graph);
+    gs_device_free(device, to);
+}
+
+static void a_launcher_that_fails_ends_the_capture_with_its_words(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream = gs_device_stream(device);
+    float *to = take_memory(COUNT * sizeof *to);
+    gs_graph *graph = NULL;
+    assert_ok(gs_graph_begin(stream));
+    gs_device_kernels(device)->cast(stream, to, GS_BF16, to, GS_FP32, 1.0f, 10);
+    assert_status(gs_graph_end(&graph, stream), GS_INVALID_ARGUMENT, "cannot be done in place");
+    assert_null(graph);
+    // The stream is as before.
+    gs_device_kernels(device)->fill(stream, to, 1.0f, COUNT);
+    assert_ok(gs_stream_wait(stream, PATIENCE));
+    assert_true(read_float(to) == 1.0f);
+    gs_device_free(device, to);
+}
+
+// ---- sums
+
+static void many_sums_are_the_single_ones_to_the_bit(void **state) {
+    (void)state;
+    enum { NUM = 5 };
+    static const size_t counts[NUM] = {1, 16384, 16385, 0, 70001};
+    gs_device *device = take_device();
+    gs_stream *stream = gs_device_stream(device);
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_square_item *items = NULL;
+    double *sums = NULL;
+    float *host = malloc(70002 * sizeof *host), *memory[NUM];
+    assert_ok(gs_device_alloc_pinned(device, (void **)&items, NUM * sizeof *items));
+    assert_ok(gs_device_alloc_pinned(device, (void **)&sums, 2 * NUM * sizeof *sums));
+    for (size_t i = 0; i < 70002; i++) host[i] = (float)((i * 2654435761u >> 7) % 2003) * 0.37f - 300.0f;
+    for (int i = 0; i < NUM; i++) {
+        // One element into the allocation: the single sum sees another alignment than the table's.
+        memory[i] = take_memory((counts[i] + 1) * sizeof **memory);
+        assert_ok(gs_device_upload(device, memory[i] + 1, host, counts[i] * sizeof *host));
+        items[i] = (gs_square_item){memory[i] + 1, sums + i, counts[i]};
+    }
+    kernels->sum_squares_many(stream, items, NUM);
+    float *aligned = take_memory(70002 * sizeof *aligned);
+    for (int i = 0; i < NUM; i++) {
+        kernels->copy(stream, aligned, memory[i] + 1, counts[i] * sizeof *aligned);
+        kernels->sum_squares(stream, sums + NUM + i, aligned, counts[i]);
+    }
+    assert_ok(gs_stream_wait(stream, PATIENCE));
+    assert_memory_equal(sums, sums + NUM, NUM * sizeof *sums);
+    assert_true(sums[4] > 0.0);
+    for (int i = 0; i < NUM; i++) gs_device_free(device, memory[i]);
+    gs_device_free(device, aligned);
+    gs_device_free_pinned(device, items);
+    gs_device_free_pinned(device, sums);
+    free(host);
+}
+
+// ---- who it is
+
+static void facts_describe_the_device(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_device_facts facts;
+    char why[200], text[300];
+    assert_true(gs_cuda_device_count(why, sizeof why) >= 1);
+    assert_string_equal(why, "");
+    assert_ok(gs_cuda_device_facts(&facts, 0));
+    assert_true(strlen(facts.name) > 0);
+    assert_int_equal(strlen(facts.uuid), 40);
+    assert_memory_equal(facts.uuid, "GPU-", 4);
+    assert_true(facts.memory_bytes >= facts.free_bytes && facts.free_bytes > 0);
+    assert_true(facts.capability_major >= 8);
+    assert_true(facts.driver_version >= 12000 && facts.runtime_version >= 12000);
+    gs_device_arithmetic(device, text, sizeof text);
+    char sm[16];
+    snprintf(sm, sizeof sm, "sm_%d%d", facts.capability_major, facts.capability_minor);
+    assert_non_null(strstr(text, "cuda "));
+    assert_non_null(strstr(text, sm));
+    assert_string_equal(gs_device_name(device), "cuda:0");
+    assert_int_equal(gs_device_half_kernels(device, GS_BF16)->dtype, GS_BF16);
+    assert_int_equal(gs_device_half_kernels(device, GS_FP16)->dtype, GS_FP16);
+    assert_null(gs_device_half_kernels(device, GS_FP32));
+}
+
+static void a_device_that_is_not_there_is_unavailable(void **state) {
+    (void)state;
+    (void)take_device();
+    gs_device *none = NULL;
+    gs_device_facts facts;
+    assert_status(gs_device_open(&none, "cuda:99", NULL), GS_UNAVAILABLE,
+                  "device cuda:99: this process sees");
+    assert_null(none);
+    assert_status(gs_cuda_device_facts(&facts, 99), GS_UNAVAILABLE, "cuda:99");
+}
+
+// ---- children
+
+static bool is_lost(gs_status status) {
+    if (status.code == GS_INTERNAL && strstr(status.message, "device cuda:0: cuda") &&
+        strstr(status.message, "the device is lost to this process"))
+        return true;
+    fprintf(stderr, "%s: '%s'\n", gs_code_name(status.code), status.message);
+    return false;
+}
+
+// The exit code says which call did not repeat the error.
+static int lose_device(void) {
+    gs_device *device = NULL;
+    if (gs_device_open(&device, "cuda:0", NULL).code) return 1;
+    gs_stream *stream = gs_device_stream(device), *other = NULL;
+    if (fault_begin(device).code) return 2;
+    if (!is_lost(gs_stream_wait(stream, PATIENCE))) return 3;
+    void *memory = NULL;
+    char byte = 0;
+    if (!is_lost(gs_device_alloc(device, &memory, 64))) return 4;
+    if (!is_lost(gs_device_download(device, &byte, &byte, 1))) return 5;
+    if (!is_lost(gs_stream_create(&other, device, GS_STREAM_NORMAL))) return 6;
+    gs_device_kernels(device)->fill(stream, NULL, 1.0f, 100);
+    if (!is_lost(gs_stream_wait(stream, PATIENCE))) return 7;
+    gs_device_close(device);
+    return 0;
+}
+
+static int find_nothing(const char *text) {
+    char why[200];
+    int count = gs_cuda_device_count(why, sizeof why);
+    gs_device *device = NULL;
+    gs_status status = gs_device_open(&device, "cuda:0", NULL);
+    fprintf(stderr, "count %d, why '%s', open '%s'\n", count, why, status.message);
+    return count == 0 && strstr(why, text) && status.code == GS_UNAVAILABLE &&
+                   strstr(status.message, text)
+               ? 0
+               : 1;
+}
+
+static int run_child(const char *body, const char *setting) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (setting) putenv((char *)(uintptr_t)setting);
+        execl("/proc/self/exe", "test_device", body, (char *)NULL);
+        _exit(127);
+    }
+    int status = 0;
+    assert_true(child > 0 && waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void a_kernel_that_crashes_loses_the_device_for_the_process(void **state) {
+    (void)state;
+    (void)take_device();
+    assert_int_equal(run_child("lose_device", NULL), 0);
+}
+
+static void a_hidden_device_is_said_to_be_hidden(void **state) {
+    (void)state;
+    (void)take_device();
+    assert_int_equal(run_child("find_hidden", "CUDA_VISIBLE_DEVICES=-1"), 0);
+}
+
+#ifdef GRADSYNC_CUDA_SIM
+static void a_machine_without_a_driver_is_said_to_be_one(void **state) {
+    (void)state;
+    assert_int_equal(run_child("find_no_driver", "CUDA_SIM_DRIVER=none"), 0);
+}
+#endif
+
+static int open_first(void **state) {
+    (void)state;
+    gs_status status = gs_device_open(&the_device, "cuda:0", NULL);
+    if (status.code) snprintf(reason, sizeof reason, "%s", status.message);
+    return 0;
+}
+
+static int close_first(void **state) {
+    (void)state;
+    gs_device_close(the_device);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && strcmp(argv[1], "lose_device") == 0) return lose_device();
+    if (argc == 2 && strcmp(argv[1], "find_hidden") == 0)
+        return find_nothing("no CUDA device in CUDA_VISIBLE_DEVICES=-1");
+    if (argc == 2 && strcmp(argv[1], "find_no_driver") == 0) return find_nothing("no NVIDIA driver");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_zeroed_and_aligned),
+        cmocka_unit_test(impossible_allocation_says_what_is_free),
+        cmocka_unit_test(large_copies_come_back),
+        cmocka_unit_test(copies_wait_for_the_compute_stream),
+        cmocka_unit_test(pinned_memory_passes_both_ways),
+        cmocka_unit_test(first_error_sticks_until_the_wait),
+        cmocka_unit_test(a_gpu_runs_no_code_of_the_host),
+        cmocka_unit_test(a_bad_token_is_named_by_the_wait),
+        cmocka_unit_test(a_wait_ends_at_its_deadline),
+        cmocka_unit_test(a_follower_starts_behind_the_point),
+        cmocka_unit_test(streams_that_follow_each_other_take_turns),
+        cmocka_unit_test(events_say_when_they_are_done),
+        cmocka_unit_test(a_graph_runs_each_time_it_is_launched),
+        cmocka_unit_test(each_launch_records_the_events_inside),
+        cmocka_unit_test(a_capture_outlives_what_does_not_belong_in_it),
+        cmocka_unit_test(a_launcher_that_fails_ends_the_capture_with_its_words),
+        cmocka_unit_test(many_sums_are_the_single_ones_to_the_bit),
+        cmocka_unit_test(facts_describe_the_device),
+        cmocka_unit_test(a_device_that_is_not_there_is_unavailable),
+        cmocka_unit_test(a_kernel_that_crashes_loses_the_device_for_the_process),
+        cmocka_unit_test(a_hidden_device_is_said_to_be_hidden),
+#ifdef GRADSYNC_CUDA_SIM
+        cmocka_unit_test(a_machine_without_a_driver_is_said_to_be_one),
+#endif
+    };
+    return cmocka_run_group_tests(tests, open_first, close_first);
+}

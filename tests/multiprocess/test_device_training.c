@@ -1,0 +1,390 @@
+// The same job on a GPU as on CPUs: ranks train on the first GPU, a simulated one in builds with
+// GRADSYNC_CUDA=SIM, and what they held is compared with each other, with graphs turned off, and with a CPU.
+// Without a GPU everything here is skipped.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/memory.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/test_device.h"
+#include "tests/support/trainer_rank.h"
+#include "worker/checkpoint.h"
+
+#define STEPS 6
+// Of losses and parameters after a few steps; sums of a GPU have another order.
+#define CLOSE 2e-4
+// What rounding activations and gradients to bf16 changes: 8 bits of every number.
+#define BF16_CLOSE 3e-2
+
+#define MLP "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,16,8,3]}"
+#define MLP_WITHOUT_NORM "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,16,3],\"batch_norm\":\"none\"}"
+#define GPT2 \
+    "\"kind\":\"gpt2\",\"gpt2\":{\"layers\":2,\"heads\":2,\"channels\":32,\"context\":16," \
+    "\"vocab\":64}"
+#define ADAMW "\"kind\":\"adamw\",\"lr\":0.003,\"weight_decay\":0.01,\"grad_clip_norm\":1"
+#define SGD "\"kind\":\"sgd\",\"lr\":0.05,\"momentum\":0.9"
+
+typedef struct job {
+    const char *model, *optimizer, *precision;
+    int micro_batch, passes, shards;
+    const char *data, *more;  // members of data and of the specification, with a comma in front
+} job;
+
+static char *make_spec(const job *what, int steps) {
+    char *spec = NULL;
+    int shards = what->shards ? what->shards : 1, passes = what->passes ? what->passes : 1;
+    if (asprintf(&spec,
+                 "{\"name\":\"device\",\"world\":{\"min\":1,\"max\":%d},\"logical_shards\":%d,"
+                 "\"model\":{%s,\"precision\":\"%s\"},\"data\":{\"micro_batch\":%d,"
+                 "\"global_batch\":%d%s},\"optimizer\":{%s},\"reducer\":{\"first_bucket_bytes\":512,"
+                 "\"bucket_cap_bytes\":8192,\"timeout_seconds\":60},\"steps\":{\"target\":%d}%s}",
+                 shards, shards, what->model, what->precision ? what->precision : "fp32",
+                 what->micro_batch, what->micro_batch * passes * shards,
+                 what->data ? what->data : "", what->optimizer, steps,
+                 what->more ? what->more : "") < 0)
+        abort();
+    return spec;
+}
+
+// A run that is over: what its ranks held after each step, and its directory with the last checkpoint.
+typedef struct outcome {
+    char *dir;
+    gs_digest digests[TRAINER_RANK_MAX_STEPS];
+    double loss;  // of the last step
+} outcome;
+
+static void train(outcome *out, const job *what, int ranks, int steps, const char *device,
+                  const outcome *resume) {
+    char *spec = make_spec(what, steps), *from = NULL;
+    trainer_rank_report report;
+    out->dir = gs_temp_dir_make();
+    if (resume) from = trainer_rank_checkpoint(resume->dir);
+    gs_status status =
+        trainer_rank_train_on(out->digests, out->dir, spec, ranks, from, device);
+    if (status.code) fail_msg("%s on %s: %s", what->model, device, status.message);
+    assert_int_equal(trainer_rank_last_step(out->digests), steps);
+    assert_true(trainer_rank_read_report(&report, out->dir, 0));
+    out->loss = report.loss;
+    assert_true(isfinite(out->loss));
+    free(spec);
+    free(from);
+}
+
+static void forget(outcome *of) {
+    gs_temp_dir_remove(of->dir);
+    *of = (outcome){0};
+}
+
+static void load(gs_trainer_state *state, gs_device *device, const job *what, const outcome *from) {
+    char *text = make_spec(what, STEPS), *checkpoint = trainer_rank_checkpoint(from->dir);
+    gs_job_spec *spec = calloc(1, sizeof *spec);
+    gs_field_errors errors = {0};
+    gs_json *json;
+    assert_non_null(spec);
+    assert_non_null(checkpoint);
+    gs_status status = gs_json_parse(&json, text, strlen(text));
+    if (!status.code) status = gs_job_spec_decode(spec, json, &errors);
+    if (!status.code) status = gs_trainer_state_init(state, spec, device);
+    if (!status.code) status = gs_checkpoint_load(state, checkpoint, spec);
+    if (status.code) fail_msg("%s", status.message);
+    gs_json_release(json);
+    free(spec);
+    free(text);
+    free(checkpoint);
+}
+
+// ‖a − b‖ / ‖b‖ of the parameters that two runs ended with.
+static double distance(const job *what, const outcome *a, const outcome *b) {
+    gs_device *cpu;
+    gs_trainer_state x, y;
+    double apart = 0, norm = 0;
+    assert_int_equal(gs_device_open(&cpu, "cpu", &(gs_device_options){0}).code, GS_OK);
+    load(&x, cpu, what, a);
+    load(&y, cpu, what, b);
+    for (size_t t = 0; t < x.num_params; t++) {
+        const float *p = gs_trainer_state_data(&x, t), *q = gs_trainer_state_data(&y, t);
+        for (size_t i = 0; i < x.tensors[t].bytes / sizeof(float); i++) {
+            apart += pow((double)p[i] - (double)q[i], 2);
+            norm += pow((double)q[i], 2);
+        }
+    }
+    gs_trainer_state_release(&x);
+    gs_trainer_state_release(&y);
+    gs_device_close(cpu);
+    return sqrt(apart / norm);
+}
+
+static void assert_close(const job *what, const outcome *a, const outcome *b, double tolerance) {
+    double apart = distance(what, a, b);
+    if (!(fabs(a->loss - b->loss) <= tolerance * (1 + fabs(b->loss))))
+        fail_msg("%s: losses %.9g and %.9g", what->model, a->loss, b->loss);
+    if (!(apart <= tolerance)) fail_msg("%s: parameters are %g apart", what->model, apart);
+}
+
+static void assert_same(const outcome *a, const outcome *b, int first, int last) {
+    for (int step = first; step <= last; step++) {
+        assert_true(gs_digest_fold(a->digests[step]) != 0);
+        if (!gs_digest_equal(a->digests[step], b->digests[step]))
+            fail_msg("runs differ at step %d", step);
+    }
+}
+
+// Skips where there is no GPU.
+static const char *want_gpu(void) {
+    const char *gpu = gs_test_gpu_name();
+    if (!gpu) skip();
+    return gpu;
+}
+
+static const job one_rank_jobs[] = {
+    {.model = MLP, .optimizer = SGD, .micro_batch = 8},
+    {.model = MLP_WITHOUT_NORM, .optimizer = ADAMW, .micro_batch = 5},
+    {.model = GPT2, .optimizer = ADAMW, .micro_batch = 2},
+    {.model = GPT2, .optimizer = ADAMW, .micro_batch = 1, .passes = 3},
+    {.model = MLP, .optimizer = SGD, .micro_batch = 4, .passes = 4},
+};
+#define NUM_ONE_RANK_JOBS ((int)(sizeof one_rank_jobs / sizeof one_rank_jobs[0]))
+
+static void one_rank_trains_as_on_a_cpu(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    for (int i = 0; i < NUM_ONE_RANK_JOBS; i++) {
+        outcome here, there;
+        train(&here, &one_rank_jobs[i], 1, STEPS, "cpu", NULL);
+        train(&there, &one_rank_jobs[i], 1, STEPS, gpu, NULL);
+        assert_close(&one_rank_jobs[i], &there, &here, CLOSE);
+        forget(&here);
+        forget(&there);
+    }
+}
+
+// Most passes of these runs are launched as graphs; without them the same kernels run in the same order.
+static void graphs_change_no_bit(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    for (int i = 0; i < NUM_ONE_RANK_JOBS; i++) {
+        outcome with, without;
+        train(&with, &one_rank_jobs[i], 1, STEPS, gpu, NULL);
+        setenv("GRADSYNC_GRAPHS", "0", 1);
+        train(&without, &one_rank_jobs[i], 1, STEPS, gpu, NULL);
+        unsetenv("GRADSYNC_GRAPHS");
+        assert_same(&with, &without, 1, STEPS);
+        forget(&with);
+        forget(&without);
+    }
+}
+
+static void ranks_hold_the_same_bits_and_train_as_on_cpus(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job jobs[] = {
+        {.model = MLP_WITHOUT_NORM, .optimizer = SGD, .micro_batch = 4, .shards = 6},
+        {.model = GPT2, .optimizer = ADAMW, .micro_batch = 1, .shards = 6},
+    };
+    for (int i = 0; i < 2; i++) {
+        outcome here;
+        train(&here, &jobs[i], 2, STEPS, "cpu", NULL);
+        for (int ranks = 2; ranks <= 3; ranks++) {
+            outcome there;
+            train(&there, &jobs[i], ranks, STEPS, gpu, NULL);
+            assert_close(&jobs[i], &there, &here, CLOSE);
+            forget(&there);
+        }
+        forget(&here);
+    }
+}
+
+static void checkpoint_goes_from_a_cpu_to_a_gpu_and_back(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job what = {.model = MLP, .optimizer = SGD, .micro_batch = 8};
+    outcome whole, here, there, back;
+    train(&whole, &what, 1, STEPS, "cpu", NULL);
+    train(&here, &what, 1, 2, "cpu", NULL);
+    train(&there, &what, 1, 4, gpu, &here);
+    train(&back, &what, 1, STEPS, "cpu", &there);
+    assert_close(&what, &back, &whole, CLOSE);
+    forget(&whole);
+    forget(&here);
+    forget(&there);
+    forget(&back);
+}
+
+static void resumed_run_on_a_gpu_has_the_same_bits(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job jobs[] = {
+        {.model = MLP, .optimizer = SGD, .micro_batch = 8},
+        {.model = GPT2, .optimizer = ADAMW, .micro_batch = 2},
+        {.model = GPT2, .optimizer = ADAMW, .micro_batch = 2, .precision = "bf16"},
+    };
+    for (int i = 0; i < 3; i++) {
+        outcome whole, first, rest;
+        train(&whole, &jobs[i], 1, STEPS, gpu, NULL);
+        train(&first, &jobs[i], 1, 3, gpu, NULL);
+        train(&rest, &jobs[i], 1, STEPS, gpu, &first);
+        assert_same(&whole, &first, 1, 3);
+        assert_same(&whole, &rest, 4, STEPS);
+        forget(&whole);
+        forget(&first);
+        forget(&rest);
+    }
+}
+
+static void training_in_16_bits_stays_near_fp32(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const char *const precisions[] = {"bf16", "fp16"};
+    static const char *const models[] = {GPT2, MLP};
+    for (int m = 0; m < 2; m++) {
+        job what = {.model = models[m], .optimizer = ADAMW, .micro_batch = 4, .passes = 2};
+        outcome exact;
+        train(&exact, &what, 1, STEPS, gpu, NULL);
+        for (int p = 0; p < 2; p++) {
+            outcome rounded;
+            what.precision = precisions[p];
+            what.more = NULL;
+            train(&rounded, &what, 1, STEPS, gpu, NULL);
+            if (!(fabs(rounded.loss - exact.loss) <= BF16_CLOSE * (1 + exact.loss)))
+                fail_msg("%s: losses %.9g and %.9g", precisions[p], rounded.loss, exact.loss);
+            forget(&rounded);
+        }
+        forget(&exact);
+    }
+}
+
+static void ranks_of_16_bits_hold_the_same_masters(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job what = {
+        .model = GPT2, .optimizer = ADAMW, .precision = "bf16", .micro_batch = 1, .shards = 2};
+    outcome one, two;
+    train(&one, &what, 1, STEPS, gpu, NULL);
+    train(&two, &what, 2, STEPS, gpu, NULL);
+    assert_close(&what, &two, &one, BF16_CLOSE);
+    forget(&one);
+    forget(&two);
+}
+
+static void exact_mode_has_the_same_bits_for_any_number_of_ranks(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job what = {.model = MLP_WITHOUT_NORM,
+                             .optimizer = SGD,
+                             .micro_batch = 2,
+                             .shards = 3,
+                             .more = ",\"exact\":true"};
+    outcome one;
+    train(&one, &what, 1, STEPS, gpu, NULL);
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        outcome more;
+        train(&more, &what, ranks, STEPS, gpu, NULL);
+        assert_same(&one, &more, 1, STEPS);
+        forget(&more);
+    }
+    forget(&one);
+}
+
+// Whoever reads the state, or runs the model between steps, leaves it as it was.
+static void saves_evaluations_and_samples_change_no_bit(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job plain = {.model = GPT2, .optimizer = ADAMW, .micro_batch = 2},
+                     busy = {.model = GPT2,
+                             .optimizer = ADAMW,
+                             .micro_batch = 2,
+                             .data = ",\"eval_every_steps\":2,\"eval_batches\":2",
+                             .more = ",\"sample\":{\"tokens\":8,\"prompt\":\"\\n\"},"
+                                     "\"checkpoint\":{\"every_steps\":2}"};
+    outcome quiet, disturbed;
+    train(&quiet, &plain, 1, STEPS, gpu, NULL);
+    train(&disturbed, &busy, 1, STEPS, gpu, NULL);
+    assert_same(&quiet, &disturbed, 1, STEPS);
+    forget(&quiet);
+    forget(&disturbed);
+}
+
+#ifdef GRADSYNC_FAILPOINTS
+// Runs two ranks of which one is killed; the other settles and saves what it held.
+static void train_until_death(outcome *out, const job *what, const char *gpu) {
+    const char *environment[] = {"GRADSYNC_FAILPOINTS=step.backward#1=kill@4", NULL};
+    char *spec = make_spec(what, STEPS), problem[160] = "";
+    out->dir = gs_temp_dir_make();
+    char *arg = trainer_rank_arg_on(spec, out->dir, NULL, gpu);
+    gs_ranks *ranks;
+    gs_status statuses[2], status = gs_ranks_start(&ranks, "train", 2, arg, environment);
+    if (!status.code) status = gs_ranks_wait_note(ranks, 0, "settling", gs_deadline_in_seconds(90));
+    trainer_rank_declare_dead(out->dir, 1);
+    if (!status.code) status = gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(90));
+    if (status.code) fail_msg("%s", status.message);
+    assert_string_equal(statuses[1].message, "killed by signal 9");
+    assert_true(trainer_rank_read_record(out->digests, out->dir, 0, problem));
+    gs_ranks_destroy(ranks);
+    free(arg);
+    free(spec);
+}
+#endif
+
+// Killed in its fourth step, so that three were applied.
+static void survivor_of_a_killed_rank_saves_and_goes_on_with_the_same_bits(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    (void)gpu;
+#ifndef GRADSYNC_FAILPOINTS
+    skip();
+#else
+    static const job what = {
+        .model = MLP_WITHOUT_NORM, .optimizer = SGD, .micro_batch = 4, .shards = 2};
+    outcome whole, broken, rest;
+    train(&whole, &what, 2, STEPS, gpu, NULL);
+    train_until_death(&broken, &what, gpu);
+    assert_int_equal(trainer_rank_last_step(broken.digests), 3);
+    train(&rest, &what, 2, STEPS, gpu, &broken);
+    assert_same(&whole, &broken, 1, 3);
+    assert_same(&whole, &rest, 4, STEPS);
+    forget(&whole);
+    forget(&broken);
+    forget(&rest);
+#endif
+}
+
+static void gpu_that_is_not_there_is_named(void **state) {
+    (void)state;
+    char *spec = make_spec(&one_rank_jobs[0], 1), *dir = gs_temp_dir_make();
+    gs_digest digests[TRAINER_RANK_MAX_STEPS];
+    gs_status status = trainer_rank_train_on(digests, dir, spec, 1, NULL, "cuda:63");
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    if (!strstr(status.message, "world.device cuda: here: device cuda:63: "))
+        fail_msg("it says \"%s\"", status.message);
+    gs_temp_dir_remove(dir);
+    free(spec);
+}
+
+int main(int argc, char **argv) {
+    static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpu_that_is_not_there_is_named),
+        cmocka_unit_test(one_rank_trains_as_on_a_cpu),
+        cmocka_unit_test(graphs_change_no_bit),
+        cmocka_unit_test(ranks_hold_the_same_bits_and_train_as_on_cpus),
+        cmocka_unit_test(checkpoint_goes_from_a_cpu_to_a_gpu_and_back),
+        cmocka_unit_test(resumed_run_on_a_gpu_has_the_same_bits),
+        cmocka_unit_test(training_in_16_bits_stays_near_fp32),
+        cmocka_unit_test(ranks_of_16_bits_hold_the_same_masters),
+        cmocka_unit_test(exact_mode_has_the_same_bits_for_any_number_of_ranks),
+        cmocka_unit_test(saves_evaluations_and_samples_change_no_bit),
+        cmocka_unit_test(survivor_of_a_killed_rank_saves_and_goes_on_with_the_same_bits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
