@@ -237,6 +237,12 @@ static void ignore_mark(void *ctx, size_t param) {
     (void)param;
 }
 
+static gs_status take_no_turn(void *ctx, bool is_backward) {
+    (void)ctx;
+    (void)is_backward;
+    return gs_ok();
+}
+
 static void run_pass(bench *self, step_way *way, gs_model_pass *pass) {
     pass->batch = &self->batch;
     pass->training = true;
@@ -251,7 +257,8 @@ static void run_pass(bench *self, step_way *way, gs_model_pass *pass) {
                                 .ctx = way->reducer};
         plan = gs_reducer_plan(way->reducer);
     }
-    const gs_pass_run run = {.pass = pass, .model = &self->model, .marks = &marks, .plan = plan};
+    const gs_pass_run run = {
+        .pass = pass, .model = &self->model, .marks = &marks, .plan = plan, .turn = take_no_turn};
     must(gs_pass_graphs_run(way->graphs, &run));
 }
 

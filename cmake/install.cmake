@@ -46,6 +46,10 @@ install(FILES ${PROJECT_BINARY_DIR}/gradsyncConfig.cmake
 # Relative to where the file lies, so that a prefix may be moved or chosen at install time.
 file(RELATIVE_PATH prefix_from_pc
   /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+set(pc_cuda_libs "")
+if(gradsync_cuda STREQUAL "on")
+  set(pc_cuda_libs "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -lstdc++ ")
+endif()
 configure_file(cmake/gradsync.pc.in ${PROJECT_BINARY_DIR}/gradsync.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/gradsync.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)

@@ -13,10 +13,10 @@
 // Sample counts that a float holds exactly: the factor of a weighted gradient is one.
 #define MAX_FACTOR_SAMPLES (INT64_C(1) << 24)
 
-// Where arithmetic on gradients of the open pass goes: what is about to travel goes right before it.
-static gs_lane lane_of_pass(const gs_reducer *reducer) {
-    return reducer->pass.reduces ? gs_lane_before_post(reducer->comm)
-                                 : gs_lane_of(reducer->options.device);
+// Where arithmetic on a bucket's gradients goes in the open pass: right before what is about to travel.
+static gs_lane lane_of_pass(const gs_reducer *reducer, const gs_bucket *bucket) {
+    return reducer->pass.reduces && bucket->travels ? gs_lane_before_post(reducer->comm)
+                                                    : gs_lane_of(reducer->options.device);
 }
 
 // Adds a complete shard's gradient to the partial sums below it, along the tree.
@@ -27,7 +27,7 @@ static void merge_slots(gs_reducer *reducer, const gs_bucket *bucket) {
         int right_slot = step->slot - i;
         gs_main_grad_add(gs_grad_layout_bucket(&reducer->layout, right_slot - 1, bucket),
                          gs_grad_layout_bucket(&reducer->layout, right_slot, bucket), bucket->dtype,
-                         bucket->grad_count, lane_of_pass(reducer));
+                         bucket->grad_count, lane_of_pass(reducer, bucket));
     }
 }
 
@@ -35,9 +35,10 @@ static void merge_slots(gs_reducer *reducer, const gs_bucket *bucket) {
 static void copy_bucket_in(gs_reducer *reducer, size_t index) {
     if (!reducer->copies.table.device) return;
     int64_t begin_ns = gs_now_ns();
+    gs_bucket *bucket = &reducer->layout.buckets[index];
     gs_grad_copies_bucket_in(&reducer->copies, &reducer->layout, reducer->slot, index,
-                             lane_of_pass(reducer));
-    reducer->layout.buckets[index].times.copy_in_ns += gs_now_ns() - begin_ns;
+                             lane_of_pass(reducer, bucket));
+    bucket->times.copy_in_ns += gs_now_ns() - begin_ns;
 }
 
 // All members are final.
@@ -143,13 +144,14 @@ static void copy_in(gs_reducer *reducer, size_t param) {
 // caller's counts when an earlier pass of the window wrote it, and not when it is an old one.
 static void settle_absent(gs_reducer *reducer, size_t param) {
     bool separate = reducer->copies.tensors != NULL;
+    const gs_bucket *bucket = &reducer->layout.buckets[reducer->layout.bucket_of[param]];
     if (separate && !reducer->closes) return;
     if (separate && reducer->copies.written[param])
         copy_in(reducer, param);
     else if (separate || !reducer->pass.accumulate)
         gs_main_grad_zero(gs_grad_layout_grads(&reducer->layout, reducer->slot)[param],
                           reducer->layout.dtypes[param], reducer->layout.counts[param],
-                          lane_of_pass(reducer));
+                          lane_of_pass(reducer, bucket));
 }
 
 // The parameter's gradient is final: one member less that its bucket waits for.

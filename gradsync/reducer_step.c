@@ -332,7 +332,9 @@ static gs_status finish_step(gs_reducer *reducer, gs_reduce_result *result, gs_d
     GS_FAILPOINT("reducer.finish");
     GS_TRY(gs_bucket_queue_finish(&reducer->queue, deadline));
     GS_TRY(run_tails(reducer, deadline));
+    gs_step_points_mark(&reducer->points);
     GS_TRY(gs_bucket_queue_read(&reducer->queue, deadline));
+    gs_step_points_meet(&reducer->points);
     read_result(reducer, result);
     GS_TRY(count_unused(reducer, &result->num_unused));
     if (reducer->copies.tensors) GS_TRY(copy_out(reducer, deadline));

@@ -4,27 +4,39 @@
 
 #include "core/clock.h"
 
+#define FIRST_SECONDS 60.0
+
 gs_status gs_step_points_init(gs_step_points *points, gs_device *device) {
     *points = (gs_step_points){0};
     if (gs_device_is_host(device)) return gs_ok();
     points->device = device;
-    GS_TRY(gs_event_create(&points->anchor, device, true));
+    for (int i = 0; i < 2; i++) GS_TRY(gs_event_create(&points->anchors[i], device, true));
     for (int i = 0; i < GS_NUM_STEP_POINTS; i++)
         GS_TRY(gs_event_create(&points->events[i], device, true));
+    gs_step_points_mark(points);
+    GS_TRY(gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(FIRST_SECONDS)));
+    gs_step_points_meet(points);
     gs_step_points_align(points);
     return gs_ok();
 }
 
 void gs_step_points_release(gs_step_points *points) {
-    gs_event_destroy(points->anchor);
+    for (int i = 0; i < 2; i++) gs_event_destroy(points->anchors[i]);
     for (int i = 0; i < GS_NUM_STEP_POINTS; i++) gs_event_destroy(points->events[i]);
     *points = (gs_step_points){0};
 }
 
+void gs_step_points_mark(gs_step_points *points) {
+    if (points->device)
+        gs_event_record(points->anchors[!points->anchor], gs_device_stream(points->device));
+}
+
+void gs_step_points_meet(gs_step_points *points) {
+    if (points->device) points->anchor_ns[!points->anchor] = gs_now_ns();
+}
+
 void gs_step_points_align(gs_step_points *points) {
-    if (!points->device) return;
-    gs_event_record(points->anchor, gs_device_stream(points->device));
-    points->anchor_ns = gs_now_ns();
+    points->anchor = !points->anchor;
 }
 
 void gs_step_points_begin(gs_step_points *points) {
@@ -39,7 +51,7 @@ void gs_step_points_take(gs_step_points *points, gs_step_point which, gs_stream 
 gs_status gs_step_points_read(const gs_step_points *points, gs_step_point which, int64_t *ns) {
     int64_t since_ns;
     if (!points->taken[which]) return gs_ok();
-    GS_TRY(gs_event_elapsed(points->anchor, points->events[which], &since_ns));
-    *ns = points->anchor_ns + since_ns;
+    GS_TRY(gs_event_elapsed(points->anchors[points->anchor], points->events[which], &since_ns));
+    *ns = points->anchor_ns[points->anchor] + since_ns;
     return gs_ok();
 }

@@ -1,8 +1,8 @@
 // Points of a step on its GPU, and when it reached them on the clock of gs_now_ns. Where launchers return when
 // their work is done there are none: the host's own times say it.
 //
-// Reading is for after a wait. Times agree with those of the host to within the start of an event on an idle
-// stream, some microseconds.
+// Reading is for after a wait. Times are those of the host to within the return of a wait, some microseconds, and
+// never earlier.
 #ifndef GRADSYNC_STEP_POINTS_H
 #define GRADSYNC_STEP_POINTS_H
 
@@ -21,8 +21,9 @@ typedef enum gs_step_point {
 
 typedef struct gs_step_points {
     gs_device *device;  // NULL: no points are taken
-    gs_event *anchor;   // where both clocks were compared last
-    int64_t anchor_ns;
+    gs_event *anchors[2];  // where both clocks were compared last, and where they will be next
+    int64_t anchor_ns[2];
+    int anchor;
     gs_event *events[GS_NUM_STEP_POINTS];
     bool taken[GS_NUM_STEP_POINTS];
 } gs_step_points;
@@ -30,7 +31,10 @@ typedef struct gs_step_points {
 // None for the host. Release after an error, too.
 GS_NODISCARD gs_status gs_step_points_init(gs_step_points *points, gs_device *device);
 void gs_step_points_release(gs_step_points *points);
-// Compares the clocks; right after a wait for the compute stream.
+// The clocks are compared around a wait for the compute stream: mark before it, meet right after it, and align
+// when the points of the step have been read.
+void gs_step_points_mark(gs_step_points *points);
+void gs_step_points_meet(gs_step_points *points);
 void gs_step_points_align(gs_step_points *points);
 
 void gs_step_points_begin(gs_step_points *points);

@@ -3,6 +3,8 @@
 #   tests/run.sh [--quick]     --quick: the dev preset only, without end-to-end tests
 # Presets: dev (ASan, UBSan, failpoints): unit, multi-process, fault, fuzz replays, lint; tsan: unit and
 # multi-process; release: end-to-end and conformance. GPU and container tests skip by name.
+# With the headers of CUDA and NCCL: cuda-sim, the device's half on a software machine. With nvcc: cuda is
+# compiled for every device it is meant for. Both are skipped by name without them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 quick=0
@@ -50,6 +52,29 @@ run_tests dev -LE e2e
 if [ $quick -eq 0 ]; then
   run_tests tsan -L 'unit|multiprocess'
   run_tests release -L 'e2e|conformance'
+fi
+
+# Where the toolkit is: nvcc's own, or the usual place.
+cuda_root=${CUDA_HOME:-/usr/local/cuda}
+nvcc=$(command -v nvcc || true)
+[ -n "$nvcc" ] && cuda_root=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+skip() { echo "skipped: $1"; skipped=$((skipped + 1)); }
+if [ $quick -eq 0 ]; then
+  if [ -e "$cuda_root/include/cuda_runtime_api.h" ] && ls "$cuda_root/include/nccl.h" /usr/include/nccl.h /usr/local/include/nccl.h 2>/dev/null | grep -q .; then
+    run_tests cuda-sim -L 'gpu|cuda_sim'
+  else
+    skip "cuda-sim: no headers of CUDA and NCCL in $cuda_root/include"
+  fi
+  if [ -x "$cuda_root/bin/nvcc" ]; then
+    echo "== cuda: build"
+    if deploy/build.sh cuda gradsync-worker gpu_kernels; then
+      passed=$((passed + 1))
+    else
+      failures+=("cuda: build"); failed=$((failed + 1))
+    fi
+  else
+    skip "cuda: no nvcc in $cuda_root/bin"
+  fi
 fi
 
 for failure in "${failures[@]:-}"; do [ -n "$failure" ] && echo "FAILED $failure"; done

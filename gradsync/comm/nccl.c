@@ -52,13 +52,11 @@ static gs_status create_nccl(void **out, const gs_comm_options *options, char *r
 }
 
 // Where the input is final, kept until the collective's turn comes: the compute stream goes on.
-static gs_status mark_ready(gs_nccl_comm *nccl, gs_nccl_work *work) {
+static void mark_ready(gs_nccl_comm *nccl, gs_nccl_work *work) {
     work->follows = !gs_nccl_is_host(nccl, &work->collective);
-    if (!work->follows) return gs_ok();
-    if (!work->ready) GS_TRY(gs_event_create(&work->ready, nccl->device, false));
+    if (!work->follows) return;
     gs_stream_follow(nccl->entry, gs_device_stream(nccl->device));
     gs_event_record(work->ready, nccl->entry);
-    return gs_ok();
 }
 
 static gs_status add_work(gs_nccl_comm *nccl, uint64_t sequence, const gs_collective *collective) {
@@ -67,7 +65,7 @@ static gs_status add_work(gs_nccl_comm *nccl, uint64_t sequence, const gs_collec
     *work = (gs_nccl_work){
         .collective = *collective, .ready = ready, .posted_ns = gs_now_ns()};
     GS_TRY(gs_nccl_cut_work(nccl, work));
-    GS_TRY(mark_ready(nccl, work));
+    mark_ready(nccl, work);
     nccl->posted = sequence;
     return gs_ok();
 }

@@ -51,6 +51,19 @@ static gs_status agree(const gs_comm_options *options, const char *tag, gs_statu
     return status;
 }
 
+// All that will ever be needed: a step makes nothing.
+static gs_status make_events(gs_nccl_comm *nccl) {
+    GS_TRY(gs_event_create(&nccl->anchor, nccl->device, true));
+    GS_TRY(gs_event_create(&nccl->next_anchor, nccl->device, true));
+    for (size_t i = 0; i < GS_NCCL_MAX_LAUNCHES; i++) {
+        GS_TRY(gs_event_create(&nccl->launches[i].started, nccl->device, true));
+        GS_TRY(gs_event_create(&nccl->launches[i].finished, nccl->device, true));
+    }
+    for (size_t i = 0; i < GS_NCCL_MAX_POSTED; i++)
+        GS_TRY(gs_event_create(&nccl->works[i].ready, nccl->device, false));
+    return gs_ok();
+}
+
 static gs_status make_own_part(gs_nccl_comm *nccl) {
     if (gs_device_is_host(nccl->device))
         return gs_error(GS_UNAVAILABLE, "keeps its gradients on %s", gs_device_name(nccl->device));
@@ -61,8 +74,7 @@ static gs_status make_own_part(gs_nccl_comm *nccl) {
     GS_TRY(gs_nccl_library_open(&nccl->library));
     GS_TRY(gs_stream_create(&nccl->stream, nccl->device, GS_STREAM_HIGH));
     GS_TRY(gs_stream_create(&nccl->entry, nccl->device, GS_STREAM_HIGH));
-    GS_TRY(gs_event_create(&nccl->anchor, nccl->device, true));
-    GS_TRY(gs_event_create(&nccl->next_anchor, nccl->device, true));
+    GS_TRY(make_events(nccl));
     return gs_nccl_make_staging(nccl);
 }
 

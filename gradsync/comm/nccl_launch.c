@@ -20,6 +20,7 @@ void gs_nccl_name_work(char *text, size_t text_bytes, uint64_t sequence,
 
 gs_status gs_nccl_anchor_clock(gs_nccl_comm *nccl, gs_deadline deadline) {
     bool done = false;
+    int64_t before_ns = gs_now_ns();
     gs_event_record(nccl->next_anchor, nccl->stream);
     do GS_TRY(gs_event_query(nccl->next_anchor, &done));
     while (!done && !gs_deadline_passed(deadline));
@@ -27,7 +28,7 @@ gs_status gs_nccl_anchor_clock(gs_nccl_comm *nccl, gs_deadline deadline) {
     gs_event *old = nccl->anchor;
     nccl->anchor = nccl->next_anchor;
     nccl->next_anchor = old;
-    nccl->anchor_ns = gs_now_ns();
+    nccl->anchor_ns = before_ns + (gs_now_ns() - before_ns) / 2;
     return gs_ok();
 }
 
@@ -121,9 +122,12 @@ static gs_status stamp_work(gs_nccl_comm *nccl, const gs_nccl_launch *launch, gs
     GS_TRY(gs_event_elapsed(nccl->anchor, launch->finished, &finished_ns));
     started_ns += nccl->anchor_ns;
     finished_ns += nccl->anchor_ns;
-    // The device's clock and ours run apart by some microseconds: no time before its cause.
+    // The anchor is as good as this thread was prompt: no time before its cause, none in the future.
+    int64_t now_ns = gs_now_ns();
     if (started_ns < work->posted_ns) started_ns = work->posted_ns;
+    if (started_ns > now_ns) started_ns = now_ns;
     if (finished_ns < started_ns) finished_ns = started_ns;
+    if (finished_ns > now_ns) finished_ns = now_ns;
     if (!work->started_ns) work->started_ns = started_ns;
     work->finished_ns = finished_ns;
     return gs_ok();
@@ -151,12 +155,6 @@ static gs_status retire_launches(gs_nccl_comm *nccl) {
     return gs_ok();
 }
 
-static gs_status make_events(gs_nccl_comm *nccl, gs_nccl_launch *launch) {
-    if (!launch->started) GS_TRY(gs_event_create(&launch->started, nccl->device, true));
-    if (launch->finished) return gs_ok();
-    return gs_event_create(&launch->finished, nccl->device, true);
-}
-
 static gs_status launch_piece(gs_nccl_comm *nccl, gs_nccl_launch *launch, gs_nccl_work *work) {
     const gs_collective *collective = &work->collective;
     const void *send;
@@ -181,7 +179,6 @@ static gs_status launch_next(gs_nccl_comm *nccl, bool *launched) {
     if (work->staged && nccl->slots_taken - nccl->slots_given_back == GS_NCCL_NUM_SLOTS)
         return gs_ok();
     gs_nccl_launch *launch = &nccl->launches[nccl->num_launches % GS_NCCL_MAX_LAUNCHES];
-    GS_TRY(make_events(nccl, launch));
     launch->sequence = sequence;
     launch->first = work->num_launched * work->piece_count;
     launch->count = work->collective.count - launch->first;

@@ -26,7 +26,7 @@
 
 typedef struct gs_nccl_work {
     gs_collective collective;
-    gs_event *ready;  // made once for each place of the ring; the input's point
+    gs_event *ready;  // the input's point; kept with the place of the ring
     bool follows;     // `ready` was recorded
     bool staged;      // a buffer is the host's
     size_t piece_count;  // elements of all pieces but the last

@@ -24,7 +24,7 @@ typedef struct self_comm {
     gs_device *host;     // its kernels serve host memory
     gs_stream *stream;   // NULL: the device is the host
     uint64_t posted;
-    gs_event *done[KEPT_TIMES];   // made once for each place of the ring
+    gs_event *done[KEPT_TIMES];   // made in create: a step allocates nothing
     bool waits[KEPT_TIMES];       // for its event; else it was done when it was posted
     pthread_mutex_t abort_lock;
     atomic_bool aborted;
@@ -59,6 +59,8 @@ static gs_status create_self(void **out, const gs_comm_options *options, char *r
         status = gs_stream_create(&self->stream, self->device, GS_STREAM_HIGH);
         if (!status.code)
             status = gs_device_open(&self->host, "cpu", &(gs_device_options){.num_threads = 1});
+        for (size_t i = 0; i < KEPT_TIMES && !status.code; i++)
+            status = gs_event_create(&self->done[i], self->device, false);
     }
     if (status.code) {
         destroy_self(self);
@@ -121,11 +123,10 @@ static void move_bytes(gs_device *device, gs_stream *stream, const gs_collective
 // Behind the compute stream's point even when no byte moves: the result is there when it is finished.
 static gs_status start_on_device(self_comm *self, uint64_t sequence,
                                  const gs_collective *collective) {
-    gs_event **done = &self->done[sequence % KEPT_TIMES];
-    if (!*done) GS_TRY(gs_event_create(done, self->device, false));
+    gs_event *done = self->done[sequence % KEPT_TIMES];
     gs_stream_follow(self->stream, gs_device_stream(self->device));
     move_bytes(self->device, self->stream, collective);
-    gs_event_record(*done, self->stream);
+    gs_event_record(done, self->stream);
     self->waits[sequence % KEPT_TIMES] = true;
     return gs_ok();
 }

@@ -1,7 +1,7 @@
 // Bias, GELU and ReLU, 16 bytes to a thread where addresses allow it.
 //
-// To the bit like the CPU: bias_add, relu, relu_backward, and the fp32 bias_backward. GELU and its derivative
-// use the device's exponential and differ by roundings.
+// To the bit like the CPU: bias_add, relu, relu_backward, and the fp32 bias_backward. GELU and its
+// derivative use the device's exponential and differ by roundings.
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/gelu.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -63,8 +63,9 @@ extern "C" void gs_cuda_relu_backward(gs_stream *stream, float *dx, const float 
 
 // ---- rows with a bias
 
-// A thread has columns of its own and goes down the rows, so the bias is read once and nothing is divided.
-// WIDTH: columns of a thread, 4 or 1. Blocks: x over columns, y over rows; ROWS at a time are in flight.
+// A thread has columns of its own and goes down the rows, so the bias is read once and nothing is
+// divided. WIDTH: columns of a thread, 4 or 1. Blocks: x over columns, y over rows; ROWS at a time
+// are in flight.
 #define ROWS 4
 
 template <int WIDTH, bool GELU>

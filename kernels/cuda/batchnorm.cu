@@ -1,8 +1,8 @@
 // Batch norm over the rows, for each channel, in one piece and in parts.
 //
-// Sums: a block has 8 channels, 32 bytes of each row, and 64 threads for each of them go down the rows in
-// fp64; their sums are folded as a tree. What is made of given statistics is to the bit like the CPU's, so
-// nothing here is fused to multiply-adds (kernels/CMakeLists.txt).
+// Sums: a block has 8 channels, 32 bytes of each row, and 64 threads for each of them go down the
+// rows in fp64; their sums are folded as a tree. What is made of given statistics is to the bit
+// like the CPU's, so nothing here is fused to multiply-adds (kernels/CMakeLists.txt).
 #include "kernels/cuda/launch.cuh"
 
 #define SUM_COLS 8
@@ -32,8 +32,7 @@ struct tile_place {
     bool has_col;
 };
 
-template <int COLS, int LANES>
-__device__ static inline tile_place find_place(size_t channels) {
+template <int COLS, int LANES> __device__ static inline tile_place find_place(size_t channels) {
     tile_place place;
     place.col = (size_t)blockIdx.x * COLS + threadIdx.x % COLS;
     place.first = (size_t)blockIdx.y * LANES + threadIdx.x / COLS;
@@ -44,7 +43,7 @@ __device__ static inline tile_place find_place(size_t channels) {
 
 // ---- sums over rows
 
-// The sum over the threads of a column, in all of them. All threads of the block, twice a barrier at the ends.
+// The sum over the threads of a column, in all of them; all threads of the block call it.
 __device__ static inline double fold_lanes(double mine, double (&shared)[SUM_LANES][SUM_COLS]) {
     const unsigned col = threadIdx.x % SUM_COLS, lane = threadIdx.x / SUM_COLS;
     __syncthreads();
@@ -87,7 +86,8 @@ __device__ static inline void sum_col(double &sum, double &dot, const batchnorm_
     sum = dot = 0.0;
 #pragma unroll 4
     for (size_t row = place.first; row < end; row += SUM_LANES) {
-        const float dy = args.dy[row * channels + place.col], x = args.x[row * channels + place.col];
+        const float dy = args.dy[row * channels + place.col],
+                    x = args.x[row * channels + place.col];
         sum += (double)dy;
         dot += (double)dy * (double)((x - mean) * rstd);
     }
@@ -162,7 +162,8 @@ __global__ static void __launch_bounds__(SUM_BLOCK) measure_kernel(batchnorm_arg
     args.m2_part[place.col] = found.squares;
 }
 
-__global__ static void __launch_bounds__(SUM_BLOCK) batchnorm_backward_kernel(batchnorm_args args) {
+__global__ static void __launch_bounds__(SUM_BLOCK, 2)
+    batchnorm_backward_kernel(batchnorm_args args) {
     __shared__ double shared[SUM_LANES][SUM_COLS];
     const tile_place place = find_place<SUM_COLS, SUM_LANES>(args.shape.channels);
     double sum, dot;
@@ -208,7 +209,8 @@ static unsigned sum_grid(const gs_batchnorm *shape) {
 
 static dim3 apply_grid(gs_stream *stream, const gs_batchnorm *shape) {
     dim3 grid(gs_num_blocks(shape->channels, APPLY_COLS, SIZE_MAX));
-    const size_t most = (size_t)gs_num_sms(stream) * APPLY_BLOCKS_PER_SM / (grid.x ? grid.x : 1) + 1;
+    const size_t most =
+        (size_t)gs_num_sms(stream) * APPLY_BLOCKS_PER_SM / (grid.x ? grid.x : 1) + 1;
     grid.y = gs_num_blocks(shape->rows, APPLY_LANES * APPLY_ROWS, most < 65535 ? most : 65535);
     if (grid.y == 0) grid.y = 1;  // statistics are written without rows, too
     return grid;
@@ -259,10 +261,11 @@ extern "C" void gs_cuda_batchnorm_eval(gs_stream *stream, float *out, const floa
     GS_LAUNCH(stream, apply_grid(stream, shape), APPLY_BLOCK, 0, eval_kernel, args);
 }
 
-extern "C" void gs_cuda_batchnorm_backward(gs_stream *stream, float *dx, float *dweight, float *dbias,
-                                           const float *dy, const float *x, const float *weight,
-                                           const float *save_mean, const float *save_rstd,
-                                           const gs_batchnorm *shape, bool accumulate) {
+extern "C" void gs_cuda_batchnorm_backward(gs_stream *stream, float *dx, float *dweight,
+                                           float *dbias, const float *dy, const float *x,
+                                           const float *weight, const float *save_mean,
+                                           const float *save_rstd, const gs_batchnorm *shape,
+                                           bool accumulate) {
     batchnorm_args args = {};
     args.dx = dx;
     args.dweight = dweight;
@@ -277,8 +280,8 @@ extern "C" void gs_cuda_batchnorm_backward(gs_stream *stream, float *dx, float *
     GS_LAUNCH(stream, sum_grid(shape), SUM_BLOCK, 0, batchnorm_backward_kernel, args);
 }
 
-extern "C" void gs_cuda_batchnorm_measure(gs_stream *stream, double *mean, double *m2, const float *x,
-                                          const gs_batchnorm *shape) {
+extern "C" void gs_cuda_batchnorm_measure(gs_stream *stream, double *mean, double *m2,
+                                          const float *x, const gs_batchnorm *shape) {
     batchnorm_args args = {};
     args.mean_part = mean;
     args.m2_part = m2;
@@ -289,10 +292,11 @@ extern "C" void gs_cuda_batchnorm_measure(gs_stream *stream, double *mean, doubl
 
 extern "C" void gs_cuda_batchnorm_apply(gs_stream *stream, float *out, float *save_mean,
                                         float *save_rstd, float *next_running_mean,
-                                        float *next_running_var, const float *x, const float *weight,
-                                        const float *bias, const float *running_mean,
-                                        const float *running_var, const double *mean, const double *m2,
-                                        double total_rows, const gs_batchnorm *shape) {
+                                        float *next_running_var, const float *x,
+                                        const float *weight, const float *bias,
+                                        const float *running_mean, const float *running_var,
+                                        const double *mean, const double *m2, double total_rows,
+                                        const gs_batchnorm *shape) {
     if (total_rows < 2.0) {
         fail_few_rows(stream, total_rows);
         return;

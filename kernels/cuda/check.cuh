@@ -1,8 +1,8 @@
 // Whether tokens or targets are in range, found out before a launcher's other kernels run: they ask
 // gs_data_is_bad first and leave their outputs alone when it is.
 //
-// The verdict lies at the start of the stream's scratch memory. One block looks at everything, so that it
-// needs no preparation and names the first bad row.
+// The verdict lies at the start of the stream's scratch memory. One block looks at everything, so
+// that it needs no preparation and names the first bad row.
 #ifndef KERNELS_CUDA_CHECK_CUH
 #define KERNELS_CUDA_CHECK_CUH
 
@@ -53,11 +53,12 @@ __global__ static void __launch_bounds__(GS_CHECK_BLOCK)
 }
 
 // The verdict in scratch memory, for the kernels that follow.
-static inline gs_check *gs_run_check(gs_stream *stream, gs_cuda_bad_data kind, const int32_t *values,
-                                     size_t count, size_t limit) {
+static inline gs_check *gs_run_check(gs_stream *stream, gs_cuda_bad_data kind,
+                                     const int32_t *values, size_t count, size_t limit) {
     gs_check *check = static_cast<gs_check *>(gs_cuda_stream_of(stream)->scratch);
     uint64_t *word = gs_bad_data_word(stream, kind, limit);
-    GS_LAUNCH(stream, 1, GS_CHECK_BLOCK, 0, gs_check_kernel, check, word, kind, values, count, limit);
+    GS_LAUNCH(stream, 1, GS_CHECK_BLOCK, 0, gs_check_kernel, check, word, kind, values, count,
+              limit);
     return check;
 }
 

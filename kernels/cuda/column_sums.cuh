@@ -1,5 +1,6 @@
-// Sums over the rows of a matrix, for each column, in two stages that no launch shape can change: parts of
-// rows, each summed in the order of its rows by one thread per column, and the parts in their order.
+// Sums over the rows of a matrix, for each column, in two stages that no launch shape can change:
+// parts of rows, each summed in the order of its rows by one thread per column, and the parts in
+// their order.
 //
 // gs_sum_columns cuts into parts of 64 rows like kernels/cpu/activation.c: the same bits.
 #ifndef KERNELS_CUDA_COLUMN_SUMS_CUH
@@ -11,9 +12,15 @@
 #define GS_PART_BLOCK 256
 #define GS_FOLD_BLOCK 1024
 #define GS_FOLD_PARTS 256  // of a tile in shared memory
+// Scratch memory for parts; little in the simulator, so that its tests take several turns.
+#ifdef GRADSYNC_CUDA_SIM
+#define GS_PART_BYTES ((size_t)64 << 10)
+#else
+#define GS_PART_BYTES GS_CUDA_SCRATCH_BYTES
+#endif
 
-// out[c] = (accumulate: out[c] +) (start[c] + Σ parts[part][c]), for one or two neighbouring groups of cols
-// columns: blockIdx.y 0 and 1. start may be out itself or NULL.
+// out[c] = (accumulate: out[c] +) (start[c] + Σ parts[part][c]), for one or two neighbouring groups
+// of cols columns: blockIdx.y 0 and 1. start may be out itself or NULL.
 struct gs_fold {
     float *outs[2];
     const float *start;
@@ -22,8 +29,8 @@ struct gs_fold {
     bool accumulate;
 };
 
-// All warps fetch a tile of parts for 32 columns, the first adds it up: a column's sum has one thread and one
-// order, and the wait for memory is shared.
+// All warps fetch a tile of parts for 32 columns, the first adds it up: a column's sum has one
+// thread and one order, and the wait for memory is shared.
 __global__ static void __launch_bounds__(GS_FOLD_BLOCK) gs_fold_kernel(gs_fold fold) {
     __shared__ float tile[GS_FOLD_PARTS][GS_WARP];
     const unsigned lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP;
@@ -69,7 +76,8 @@ __global__ static void __launch_bounds__(GS_PART_BLOCK)
         for (int i = 0; i < WIDTH; i++) sum[i] = 0.0f;
 #pragma unroll 8
         for (size_t row = first; row < end; row++) {
-            const gs_packed<T, WIDTH> values = gs_load_packed<WIDTH>(in + row * cols + group * WIDTH);
+            const gs_packed<T, WIDTH> values =
+                gs_load_packed<WIDTH>(in + row * cols + group * WIDTH);
 #pragma unroll
             for (int i = 0; i < WIDTH; i++) sum[i] += values[i];
         }
@@ -85,15 +93,15 @@ static inline void gs_run_parts(gs_stream *stream, float *parts, const T *in, si
     GS_LAUNCH(stream, grid, block, 0, (gs_part_kernel<T, WIDTH>), parts, in, rows, cols, num_parts);
 }
 
-// sums (cols) = or += Σ over rows of in (rows, cols). More rows than scratch memory holds parts of are taken
-// in turns, and the sum so far goes from one to the next.
+// sums (cols) = or += Σ over rows of in (rows, cols). More rows than scratch memory holds parts of
+// are taken in turns, and the sum so far goes from one to the next.
 template <typename T>
 static inline void gs_sum_columns(gs_stream *stream, float *sums, const T *in, size_t rows,
                                   size_t cols, bool accumulate) {
     if (!cols) return;
     const size_t num_parts = rows / GS_PART_ROWS + (rows % GS_PART_ROWS != 0);
     const size_t aligned_cols = (cols + 3) / 4 * 4, row_bytes = aligned_cols * sizeof(float);
-    const size_t room = GS_CUDA_SCRATCH_BYTES / row_bytes;
+    const size_t room = GS_PART_BYTES / row_bytes;
     const size_t turn = room > 1 ? (num_parts < room - 1 ? num_parts : room - 1) : 1;
     float *carry = static_cast<float *>(gs_scratch(stream, (turn + 1) * row_bytes, "column sums"));
     if (!carry) return;
@@ -111,8 +119,13 @@ static inline void gs_sum_columns(gs_stream *stream, float *sums, const T *in, s
             gs_run_parts<T, 1>(stream, parts, at, num_rows, cols, count);
         }
         const bool is_last = first + count == num_parts;
-        gs_fold fold = {{is_last ? sums : carry, nullptr}, first ? carry : nullptr, parts, count,
-                        cols, cols, is_last && accumulate};
+        gs_fold fold = {{is_last ? sums : carry, nullptr},
+                        first ? carry : nullptr,
+                        parts,
+                        count,
+                        cols,
+                        cols,
+                        is_last && accumulate};
         gs_run_fold(stream, fold, 1);
         first += count;
     } while (first < num_parts);

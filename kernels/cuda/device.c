@@ -134,7 +134,7 @@ static void close_cuda(gs_device *base) {
     gs_cuda_device *device = (gs_cuda_device *)base;
     bool idle = gs_cuda_make_current(device).code == GS_OK &&
                 gs_cuda_streams_idle(device, gs_deadline_in_seconds(FREE_SECONDS));
-    if (idle) gs_cuda_staging_destroy(device->staging);
+    gs_cuda_staging_destroy(device->staging, idle);
     if (base->stream) gs_cuda_stream_destroy(base->stream);
     if (device->service) (void)cudaStreamDestroy(device->service);
     (void)cudaGetLastError();

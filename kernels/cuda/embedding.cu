@@ -1,5 +1,6 @@
-// Token and position embeddings. All results have the CPU's bits: the gradient of a token's row is summed in
-// the order of positions, which a stable sort by token on the device gives (row_sort.cuh).
+// Token and position embeddings. All results have the CPU's bits: the gradient of a token's row is
+// summed in the order of positions, which a stable sort by token on the device gives
+// (row_sort.cuh).
 #include "kernels/cuda/check.cuh"
 #include "kernels/cuda/row_sort.cuh"
 #include "kernels/cuda/wide.cuh"
@@ -19,7 +20,8 @@ __global__ static void __launch_bounds__(BLOCK)
     if (gs_data_is_bad(check)) return;
     const unsigned lane = threadIdx.x % GS_WARP;
     const size_t step = (size_t)gridDim.x * BLOCK_WARPS;
-    for (size_t row = (size_t)blockIdx.x * BLOCK_WARPS + threadIdx.x / GS_WARP; row < rows; row += step) {
+    for (size_t row = (size_t)blockIdx.x * BLOCK_WARPS + threadIdx.x / GS_WARP; row < rows;
+         row += step) {
         const T *token = wte + (size_t)tokens[row] * channels;
         const T *position = wpe + row % positions * channels;
 #pragma unroll 4
@@ -35,8 +37,9 @@ __global__ static void __launch_bounds__(BLOCK)
 }
 
 template <typename T>
-static void run_embedding(gs_stream *stream, T *out, const int32_t *tokens, const T *wte, const T *wpe,
-                          size_t batch, size_t positions, size_t channels, size_t vocab) {
+static void run_embedding(gs_stream *stream, T *out, const int32_t *tokens, const T *wte,
+                          const T *wpe, size_t batch, size_t positions, size_t channels,
+                          size_t vocab) {
     const size_t rows = batch * positions;
     if (!rows) return;
     const gs_check *check = gs_run_check(stream, GS_CUDA_BAD_TOKEN, tokens, rows, vocab);
@@ -46,8 +49,8 @@ static void run_embedding(gs_stream *stream, T *out, const int32_t *tokens, cons
     const bool by_vector = channels % gs_vec_width<T> == 0 && gs_is_aligned16(out) &&
                            gs_is_aligned16(wte) && gs_is_aligned16(wpe);
     if (by_vector) {
-        GS_LAUNCH(stream, blocks, BLOCK, 0, (embedding_kernel<T, gs_vec_width<T>>), out, tokens, wte,
-                  wpe, rows, positions, channels, check);
+        GS_LAUNCH(stream, blocks, BLOCK, 0, (embedding_kernel<T, gs_vec_width<T>>), out, tokens,
+                  wte, wpe, rows, positions, channels, check);
     } else {
         GS_LAUNCH(stream, blocks, BLOCK, 0, (embedding_kernel<T, 1>), out, tokens, wte, wpe, rows,
                   positions, channels, check);
@@ -93,8 +96,8 @@ __device__ static inline void add_run(float *out, const T *in, gs_sorted_rows so
     if (has_cols) gs_store_floats<WIDTH>(to, sum);
 }
 
-// A block looks at 32 neighbours in the sorted order; its warps take the runs that begin there, in slices
-// of columns. `check` NULL: the caller vouches for the rows.
+// A block looks at 32 neighbours in the sorted order; its warps take the runs that begin there, in
+// slices of columns. `check` NULL: the caller vouches for the rows.
 template <typename T, int WIDTH>
 __global__ static void __launch_bounds__(BLOCK, 2)
     add_rows_kernel(float *__restrict__ out, const T *__restrict__ in, gs_sorted_rows sorted,
@@ -102,8 +105,7 @@ __global__ static void __launch_bounds__(BLOCK, 2)
     if (check && gs_data_is_bad(check)) return;
     const unsigned lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP;
     const size_t at = (size_t)blockIdx.x * GS_WARP + lane;
-    const bool begins =
-        at < count && (at == 0 || sorted.keys[at - 1] != sorted.keys[at]);
+    const bool begins = at < count && (at == 0 || sorted.keys[at - 1] != sorted.keys[at]);
     const uint32_t starts = __ballot_sync(GS_FULL_WARP, begins);
     const unsigned rank = __popc(starts & ((1u << lane) - 1));
     const size_t slices = (cols + GS_WARP * WIDTH - 1) / (GS_WARP * WIDTH);
@@ -116,13 +118,18 @@ __global__ static void __launch_bounds__(BLOCK, 2)
     }
 }
 
-// Rows that are sorted at once: their memory fits beside the check.
+// Rows that are sorted at once: their memory fits beside the check. Few in the simulator, so that
+// its tests take several turns.
+#ifdef GRADSYNC_CUDA_SIM
+#define MOST_ROWS ((size_t)3000)
+#else
 #define MOST_ROWS ((size_t)1 << 20)
+#endif
 
 // out[keys[i]] += in[i] in the order of i.
 template <typename T>
-static void add_sorted(gs_stream *stream, float *out, const T *in, const int32_t *keys, size_t num_rows,
-                       size_t cols, int key_bits, const gs_check *check) {
+static void add_sorted(gs_stream *stream, float *out, const T *in, const int32_t *keys,
+                       size_t num_rows, size_t cols, int key_bits, const gs_check *check) {
     if (!num_rows || !cols) return;
     const size_t most = num_rows < MOST_ROWS ? num_rows : MOST_ROWS;
     char *scratch = static_cast<char *>(
@@ -140,14 +147,14 @@ static void add_sorted(gs_stream *stream, float *out, const T *in, const int32_t
             GS_LAUNCH(stream, blocks, BLOCK, 0, (add_rows_kernel<T, gs_vec_width<T>>), out, part,
                       sorted, count, cols, check);
         } else {
-            GS_LAUNCH(stream, blocks, BLOCK, 0, (add_rows_kernel<T, 1>), out, part, sorted, count, cols,
-                      check);
+            GS_LAUNCH(stream, blocks, BLOCK, 0, (add_rows_kernel<T, 1>), out, part, sorted, count,
+                      cols, check);
         }
     }
 }
 
-extern "C" void gs_cuda_add_rows(gs_stream *stream, float *out, const int32_t *rows, const float *in,
-                                 size_t num_rows, size_t cols) {
+extern "C" void gs_cuda_add_rows(gs_stream *stream, float *out, const int32_t *rows,
+                                 const float *in, size_t num_rows, size_t cols) {
     add_sorted(stream, out, in, rows, num_rows, cols, 31, nullptr);
 }
 
@@ -156,8 +163,8 @@ extern "C" void gs_cuda_add_rows(gs_stream *stream, float *out, const int32_t *r
 // A thread for each column, or WIDTH of them, of a position: the batch in its order.
 template <typename T, int WIDTH>
 __global__ static void __launch_bounds__(BLOCK)
-    dwpe_kernel(float *__restrict__ dwpe, const T *__restrict__ dout, size_t batch, size_t positions,
-                size_t channels, bool accumulate, const gs_check *check) {
+    dwpe_kernel(float *__restrict__ dwpe, const T *__restrict__ dout, size_t batch,
+                size_t positions, size_t channels, bool accumulate, const gs_check *check) {
     if (gs_data_is_bad(check)) return;
     const size_t count = positions * channels;
     const size_t at = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * WIDTH;
@@ -170,7 +177,8 @@ __global__ static void __launch_bounds__(BLOCK)
         gs_packed<T, WIDTH> ahead[AHEAD] = {};
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            if (first + k < batch) ahead[k] = gs_load_packed<WIDTH>(dout + (first + k) * count + at);
+            if (first + k < batch)
+                ahead[k] = gs_load_packed<WIDTH>(dout + (first + k) * count + at);
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
@@ -201,16 +209,16 @@ static void run_embedding_backward(gs_stream *stream, float *dwte, float *dwpe, 
         GS_LAUNCH(stream, blocks, BLOCK, 0, (dwpe_kernel<T, gs_vec_width<T>>), dwpe, dout, batch,
                   positions, channels, accumulate, check);
     } else {
-        GS_LAUNCH(stream, gs_num_blocks(count, BLOCK, SIZE_MAX), BLOCK, 0, (dwpe_kernel<T, 1>), dwpe,
-                  dout, batch, positions, channels, accumulate, check);
+        GS_LAUNCH(stream, gs_num_blocks(count, BLOCK, SIZE_MAX), BLOCK, 0, (dwpe_kernel<T, 1>),
+                  dwpe, dout, batch, positions, channels, accumulate, check);
     }
 }
 
 // ---- launchers
 
 extern "C" void gs_cuda_embedding(gs_stream *stream, float *out, const int32_t *tokens,
-                                  const float *wte, const float *wpe, size_t batch, size_t positions,
-                                  size_t channels, size_t vocab) {
+                                  const float *wte, const float *wpe, size_t batch,
+                                  size_t positions, size_t channels, size_t vocab) {
     run_embedding(stream, out, tokens, wte, wpe, batch, positions, channels, vocab);
 }
 

@@ -1,10 +1,10 @@
-// Layer norm over the last dimension: eps 1e-5, variance divided by C, statistics in fp32 and in two passes
-// over registers.
+// Layer norm over the last dimension: eps 1e-5, variance divided by C, statistics in fp32 and in
+// two passes over registers.
 //
-// Forward: a warp for each row, which it holds in registers up to 16 accesses per lane; other rows are read
-// again from the cache. Backward: a block has columns of its own and goes down its part of the rows, so
-// that one read of x, dy and dx gives dx and the part's sums for dweight and dbias; the parts are then added
-// up in order. Sums over a row run in another order than the CPU's.
+// Forward: a warp for each row, which it holds in registers up to 16 accesses per lane; other rows
+// are read again from the cache. Backward: a block has columns of its own and goes down its part of
+// the rows, so that one read of x, dy and dx gives dx and the part's sums for dweight and dbias;
+// the parts are then added up in order. Sums over a row run in another order than the CPU's.
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/wide.cuh"
@@ -17,8 +17,7 @@
 
 // ---- forward
 
-template <typename T>
-struct norm_args {
+template <typename T> struct norm_args {
     T *out, *residual;  // residual NULL: normalise `a`
     float *mean, *rstd;
     const T *a, *b, *bias_b, *weight, *bias;
@@ -27,7 +26,8 @@ struct norm_args {
 
 // x of these columns: a, or a + b (with b's bias), which is stored and rounded like what is stored.
 template <typename T, int WIDTH>
-__device__ static inline gs_packed<T, WIDTH> take_x(const norm_args<T> &args, size_t row, size_t c) {
+__device__ static inline gs_packed<T, WIDTH> take_x(const norm_args<T> &args, size_t row,
+                                                    size_t c) {
     const size_t at = row * args.channels + c;
     const gs_packed<T, WIDTH> a = gs_load_packed<WIDTH>(args.a + at);
     if (!args.residual) return a;
@@ -146,8 +146,7 @@ static void launch_norm(gs_stream *stream, unsigned blocks, const norm_args<T> &
     }
 }
 
-template <typename T>
-static void run_norm(gs_stream *stream, const norm_args<T> &args) {
+template <typename T> static void run_norm(gs_stream *stream, const norm_args<T> &args) {
     if (!args.rows) return;
     const unsigned blocks =
         gs_num_blocks(args.rows, BLOCK_WARPS, (size_t)gs_num_sms(stream) * BLOCKS_PER_SM);
@@ -165,12 +164,11 @@ static void run_norm(gs_stream *stream, const norm_args<T> &args) {
 // ---- backward
 
 #define MOST_PARTS 512
-#define AHEAD 4              // rows in flight; parts are a multiple of it
-#define MOST_OWNERS 512      // threads of a block that have columns of their own
+#define AHEAD 4          // rows in flight; parts are a multiple of it
+#define MOST_OWNERS 512  // threads of a block that have columns of their own
 #define MOST_OWNER_WARPS (MOST_OWNERS / GS_WARP)
 
-template <typename T>
-struct norm_backward_args {
+template <typename T> struct norm_backward_args {
     T *dx;
     float *parts;  // (num_parts, 2, channels): dweight, dbias
     const T *dy, *x, *weight;
@@ -179,8 +177,8 @@ struct norm_backward_args {
     bool first;
 };
 
-// Totals over the block of `mine`, in every thread; warps are added in their order. One barrier: `shared`
-// must be another one in the next call.
+// Totals over the block of `mine`, in every thread; warps are added in their order. One barrier:
+// `shared` must be another one in the next call.
 template <int COUNT>
 __device__ static inline void sum_block(float (&mine)[COUNT],
                                         float (&shared)[MOST_OWNER_WARPS][COUNT]) {
@@ -206,7 +204,8 @@ __global__ static void __launch_bounds__(MOST_OWNERS)
     const size_t channels = args.channels, c = (size_t)threadIdx.x * WIDTH;
     const bool has_cols = c < channels;
     const size_t begin = blockIdx.x * args.rows_per_part;
-    const size_t end = args.rows - begin < args.rows_per_part ? args.rows : begin + args.rows_per_part;
+    const size_t end =
+        args.rows - begin < args.rows_per_part ? args.rows : begin + args.rows_per_part;
     gs_packed<T, WIDTH> weight = {};
     if (has_cols) weight = gs_load_packed<WIDTH>(args.weight + c);
     float dweight[WIDTH], dbias[WIDTH];
@@ -239,7 +238,8 @@ __global__ static void __launch_bounds__(MOST_OWNERS)
         sum_block(sums, shared[turn]);
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            const float sum = sums[2 * k] / (float)channels, dot = sums[2 * k + 1] / (float)channels;
+            const float sum = sums[2 * k] / (float)channels,
+                        dot = sums[2 * k + 1] / (float)channels;
             float slope[WIDTH];
             gs_stay_packed(dy[k]);
             gs_stay_packed(x[k]);
@@ -293,7 +293,8 @@ __global__ static void __launch_bounds__(BLOCK) norm_parts_long_kernel(norm_back
     const size_t channels = args.channels, c = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (c >= channels) return;
     const size_t begin = blockIdx.y * args.rows_per_part;
-    const size_t end = args.rows - begin < args.rows_per_part ? args.rows : begin + args.rows_per_part;
+    const size_t end =
+        args.rows - begin < args.rows_per_part ? args.rows : begin + args.rows_per_part;
     float dweight = 0.0f, dbias = 0.0f;
 #pragma unroll 4
     for (size_t row = begin; row < end; row++) {
@@ -330,8 +331,8 @@ static void launch_norm_backward(gs_stream *stream, const norm_backward_args<T> 
     }
 }
 
-// The parts follow from the shape alone. They lie in the stream's scratch memory, which has room for more
-// of them than the caller's: enough to keep a device busy.
+// The parts follow from the shape alone. They lie in the stream's scratch memory, which has room
+// for more of them than the caller's: enough to keep a device busy.
 template <typename T>
 static void run_norm_backward(gs_stream *stream, norm_backward_args<T> args, float *dweight,
                               float *dbias, bool accumulate) {
@@ -339,8 +340,8 @@ static void run_norm_backward(gs_stream *stream, norm_backward_args<T> args, flo
     const size_t part_bytes = 2 * args.channels * sizeof(float);
     size_t most = GS_CUDA_SCRATCH_BYTES / part_bytes;
     most = most < MOST_PARTS ? most : MOST_PARTS;
-    args.parts = static_cast<float *>(gs_scratch(stream, most ? part_bytes : SIZE_MAX,
-                                                 "layernorm_backward"));
+    args.parts = static_cast<float *>(
+        gs_scratch(stream, most ? part_bytes : SIZE_MAX, "layernorm_backward"));
     if (!args.parts) return;
     const size_t even = (args.rows + most - 1) / most;
     args.rows_per_part = even > 2 * AHEAD ? (even + AHEAD - 1) / AHEAD * AHEAD : 2 * AHEAD;
@@ -354,25 +355,26 @@ static void run_norm_backward(gs_stream *stream, norm_backward_args<T> args, flo
 // ---- launchers
 
 extern "C" void gs_cuda_layernorm(gs_stream *stream, float *out, float *mean, float *rstd,
-                                  const float *x, const float *weight, const float *bias, size_t rows,
-                                  size_t channels) {
-    norm_args<float> args = {out,     nullptr, mean,   rstd, x,    nullptr,
+                                  const float *x, const float *weight, const float *bias,
+                                  size_t rows, size_t channels) {
+    norm_args<float> args = {out,     nullptr, mean, rstd, x,       nullptr,
                              nullptr, weight,  bias, rows, channels};
     run_norm(stream, args);
 }
 
-extern "C" void gs_cuda_residual_layernorm(gs_stream *stream, float *residual, float *out, float *mean,
-                                           float *rstd, const float *a, const float *b,
+extern "C" void gs_cuda_residual_layernorm(gs_stream *stream, float *residual, float *out,
+                                           float *mean, float *rstd, const float *a, const float *b,
                                            const float *bias_b, const float *weight,
                                            const float *bias, size_t rows, size_t channels) {
     norm_args<float> args = {out, residual, mean, rstd, a, b, bias_b, weight, bias, rows, channels};
     run_norm(stream, args);
 }
 
-extern "C" void gs_cuda_layernorm_backward(gs_stream *stream, float *dx, float *dweight, float *dbias,
-                                           float *scratch, const float *dy, const float *x,
-                                           const float *weight, const float *mean, const float *rstd,
-                                           size_t rows, size_t channels, bool accumulate) {
+extern "C" void gs_cuda_layernorm_backward(gs_stream *stream, float *dx, float *dweight,
+                                           float *dbias, float *scratch, const float *dy,
+                                           const float *x, const float *weight, const float *mean,
+                                           const float *rstd, size_t rows, size_t channels,
+                                           bool accumulate) {
     (void)scratch;
     norm_backward_args<float> args = {dx,   nullptr, dy,       x, weight, mean,
                                       rstd, rows,    channels, 0, false};
@@ -383,17 +385,9 @@ extern "C" void gs_cuda_layernorm_backward(gs_stream *stream, float *dx, float *
     extern "C" void gs_cuda_##name##_layernorm(                                                    \
         gs_stream *stream, gs_half *out, float *mean, float *rstd, const gs_half *x,               \
         const gs_half *weight, const gs_half *bias, size_t rows, size_t channels) {                \
-        norm_args<type> args = {gs_as<type>(out),                                                  \
-                                nullptr,                                                           \
-                                mean,                                                              \
-                                rstd,                                                              \
-                                gs_as<type>(x),                                                    \
-                                nullptr,                                                           \
-                                nullptr,                                                           \
-                                gs_as<type>(weight),                                               \
-                                gs_as<type>(bias),                                                 \
-                                rows,                                                              \
-                                channels};                                                         \
+        norm_args<type> args = {gs_as<type>(out),  nullptr, mean,    rstd,                         \
+                                gs_as<type>(x),    nullptr, nullptr, gs_as<type>(weight),          \
+                                gs_as<type>(bias), rows,    channels};                             \
         run_norm(stream, args);                                                                    \
     }                                                                                              \
     extern "C" void gs_cuda_##name##_residual_layernorm(                                           \

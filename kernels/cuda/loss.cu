@@ -1,8 +1,9 @@
 // Softmax, cross-entropy and its gradient: a block for each row, two reads and one write of it.
 //
-// The first read keeps the largest logit and the sum of exponentials together, rescaled as the largest
-// grows; the second goes backwards and finds most of the row in the cache. Sums run in another order than the
-// CPU's and the exponential is the device's. num_correct is a sum of integers: atomics do not change it.
+// The first read keeps the largest logit and the sum of exponentials together, rescaled as the
+// largest grows; the second goes backwards and finds most of the row in the cache. Sums run in
+// another order than the CPU's and the exponential is the device's. num_correct is a sum of
+// integers: atomics do not change it.
 #include "kernels/cuda/check.cuh"
 #include "kernels/cuda/wide.cuh"
 
@@ -12,17 +13,16 @@
 #define AHEAD 4
 
 // 16 bits hide the difference.
-template <typename T>
-__device__ static inline float exp_for(float x) {
+template <typename T> __device__ static inline float exp_for(float x) {
     if constexpr (sizeof(T) == sizeof(float)) return expf(x);
     return __expf(x);
 }
 
 // What one read of logits comes to.
 struct row_totals {
-    float largest;   // a NaN is passed over
-    float before;    // the largest in front of the target
-    float sum;       // Σ exp(logit − largest); while all are −∞, of exp(logit)
+    float largest;  // a NaN is passed over
+    float before;   // the largest in front of the target
+    float sum;      // Σ exp(logit − largest); while all are −∞, of exp(logit)
 };
 
 template <typename T>
@@ -32,8 +32,7 @@ __device__ static inline void raise_largest(row_totals &totals, float largest) {
 }
 
 // How many of WIDTH elements from `first` on are in front of `end`.
-template <int WIDTH>
-__device__ static inline int count_below(size_t first, size_t end) {
+template <int WIDTH> __device__ static inline int count_below(size_t first, size_t end) {
     return first >= end ? 0 : end - first < WIDTH ? static_cast<int>(end - first) : WIDTH;
 }
 
@@ -85,8 +84,7 @@ __device__ static inline row_totals read_row(const T *row, size_t classes, size_
     return totals;
 }
 
-template <typename T>
-__device__ static inline row_totals join_warp(row_totals totals) {
+template <typename T> __device__ static inline row_totals join_warp(row_totals totals) {
     const float largest = gs_warp_max(totals.largest);
     raise_largest<T>(totals, largest);
     totals.before = gs_warp_max(totals.before);
@@ -96,7 +94,8 @@ __device__ static inline row_totals join_warp(row_totals totals) {
 
 // The block's totals, in every thread. One barrier: `shared` must be another one in the next call.
 template <typename T>
-__device__ static inline row_totals join_block(row_totals totals, row_totals (&shared)[MOST_WARPS]) {
+__device__ static inline row_totals join_block(row_totals totals,
+                                               row_totals (&shared)[MOST_WARPS]) {
     const unsigned lane = threadIdx.x % GS_WARP, warp = threadIdx.x / GS_WARP;
     totals = join_warp<T>(totals);
     if (lane == 0) shared[warp] = totals;
@@ -105,7 +104,8 @@ __device__ static inline row_totals join_block(row_totals totals, row_totals (&s
     return join_warp<T>(lane < blockDim.x / GS_WARP ? shared[lane] : none);
 }
 
-// (softmax − onehot)·dloss in place of the logits, zeros behind them. Each thread rewrites what it read.
+// (softmax − onehot)·dloss in place of the logits, zeros behind them. Each thread rewrites what it
+// read.
 template <typename T, int WIDTH>
 __device__ static inline void write_gradient(T *row, const row_totals &totals, size_t classes,
                                              size_t stride, size_t target, float at_target,
@@ -129,8 +129,7 @@ __device__ static inline void write_gradient(T *row, const row_totals &totals, s
     }
 }
 
-template <typename T>
-struct loss_args {
+template <typename T> struct loss_args {
     float *losses;
     T *logits;
     int64_t *num_correct;
@@ -153,7 +152,8 @@ __device__ static inline void count_correct(const loss_args<T> &args, unsigned l
 }
 
 template <typename T, int WIDTH>
-__global__ static void __launch_bounds__(MOST_THREADS, BLOCKS_PER_SM) loss_kernel(loss_args<T> args) {
+__global__ static void __launch_bounds__(MOST_THREADS, BLOCKS_PER_SM)
+    loss_kernel(loss_args<T> args) {
     __shared__ row_totals shared[2][MOST_WARPS];
     if (gs_data_is_bad(args.check)) return;
     unsigned long long correct = 0;
@@ -177,8 +177,7 @@ __global__ static void __launch_bounds__(MOST_THREADS, BLOCKS_PER_SM) loss_kerne
     if (threadIdx.x == 0 && args.num_correct) count_correct(args, correct);
 }
 
-template <typename T>
-static void run_loss(gs_stream *stream, loss_args<T> args) {
+template <typename T> static void run_loss(gs_stream *stream, loss_args<T> args) {
     args.check = gs_run_check(stream, GS_CUDA_BAD_TARGET, args.targets, args.rows, args.classes);
     const int width = gs_vec_width<T>;
     const bool by_vector = args.stride % width == 0 && gs_is_aligned16(args.logits);
@@ -208,8 +207,11 @@ extern "C" void gs_cuda_softmax_loss(gs_stream *stream, float *losses, float *lo
         gs_stream *stream, float *losses, gs_half *logits, int64_t *num_correct,                   \
         const int32_t *targets, size_t rows, size_t classes, size_t stride, float dloss,           \
         bool gradient) {                                                                           \
-        loss_args<type> args = {losses,  gs_as<type>(logits), num_correct, targets,  rows,         \
-                                classes, stride,              dloss,       gradient, nullptr};     \
+        loss_args<type> args = {losses,      gs_as<type>(logits),                                  \
+                                num_correct, targets,                                              \
+                                rows,        classes,                                              \
+                                stride,      dloss,                                                \
+                                gradient,    nullptr};                                             \
         run_loss(stream, args);                                                                    \
     }
 

@@ -1,8 +1,8 @@
 // The rows of a table by their key, rows of the same key in their order: what makes sums by token
 // deterministic. A radix sort with digits of 8 bits, least first; each of its passes is stable.
 //
-// Two kernels for each pass and nothing on the host: chunks count their digits; then each chunk finds where
-// its digits go from everybody's counts and moves its pairs there.
+// Two kernels for each pass and nothing on the host: chunks count their digits; then each chunk
+// finds where its digits go from everybody's counts and moves its pairs there.
 #ifndef KERNELS_CUDA_ROW_SORT_CUH
 #define KERNELS_CUDA_ROW_SORT_CUH
 
@@ -26,7 +26,8 @@ struct gs_sort_memory {
 
 static inline size_t gs_sort_bytes(size_t count) {
     const size_t padded = (count + GS_SORT_CHUNK - 1) / GS_SORT_CHUNK * GS_SORT_CHUNK;
-    return padded * 4 * sizeof(uint32_t) + padded / GS_SORT_CHUNK * GS_SORT_DIGITS * sizeof(uint32_t);
+    return padded * 4 * sizeof(uint32_t) +
+           padded / GS_SORT_CHUNK * GS_SORT_DIGITS * sizeof(uint32_t);
 }
 
 // The lanes of the warp that have the same digit, of those that are `active`.
@@ -61,8 +62,8 @@ __global__ static void __launch_bounds__(GS_SORT_BLOCK)
     counts[(size_t)blockIdx.x * GS_SORT_DIGITS + threadIdx.x] = found[threadIdx.x];
 }
 
-// Where this chunk's pairs of the thread's digit begin: behind all pairs of smaller digits, and those of the
-// same digit in earlier chunks. All threads of the block.
+// Where this chunk's pairs of the thread's digit begin: behind all pairs of smaller digits, and
+// those of the same digit in earlier chunks. All threads of the block.
 __device__ static inline uint32_t gs_find_start(const uint32_t *counts, uint32_t *sums) {
     uint32_t earlier = 0, total = 0;
 #pragma unroll 8
@@ -131,10 +132,12 @@ __global__ static void __launch_bounds__(GS_SORT_BLOCK)
     }
 }
 
-// Rows 0 … count − 1 sorted by their key, of which `key_bits` bits count. `memory`: gs_sort_bytes(count).
+// Rows 0 … count − 1 sorted by their key, of which `key_bits` bits count. `memory`:
+// gs_sort_bytes(count).
 static inline gs_sorted_rows gs_sort_rows(gs_stream *stream, void *memory, const int32_t *keys,
                                           size_t count, int key_bits) {
-    const size_t chunks = (count + GS_SORT_CHUNK - 1) / GS_SORT_CHUNK, padded = chunks * GS_SORT_CHUNK;
+    const size_t chunks = (count + GS_SORT_CHUNK - 1) / GS_SORT_CHUNK,
+                 padded = chunks * GS_SORT_CHUNK;
     uint32_t *at = static_cast<uint32_t *>(memory);
     const gs_sort_memory sort = {{{at, at + padded}, {at + 2 * padded, at + 3 * padded}},
                                  at + 4 * padded};
@@ -143,8 +146,8 @@ static inline gs_sorted_rows gs_sort_rows(gs_stream *stream, void *memory, const
     int side = 0;
     for (int shift = 0; shift == 0 || shift < key_bits; shift += 8) {
         const gs_sorted_rows to = sort.sides[side];
-        GS_LAUNCH(stream, grid, GS_SORT_BLOCK, 0, gs_sort_count_kernel, sort.counts, from_keys, count,
-                  shift);
+        GS_LAUNCH(stream, grid, GS_SORT_BLOCK, 0, gs_sort_count_kernel, sort.counts, from_keys,
+                  count, shift);
         GS_LAUNCH(stream, grid, GS_SORT_BLOCK, 0, gs_sort_move_kernel, to, from_keys, from_rows,
                   sort.counts, count, shift);
         from_keys = to.keys;

@@ -42,17 +42,17 @@ gs_status gs_cuda_staging_create(struct gs_cuda_staging **out, gs_cuda_device *d
                                    "cudaEventCreateWithFlags");
     }
     if (status.code) {
-        gs_cuda_staging_destroy(staging);
+        gs_cuda_staging_destroy(staging, true);
         return status;
     }
     *out = staging;
     return gs_ok();
 }
 
-void gs_cuda_staging_destroy(struct gs_cuda_staging *staging) {
+void gs_cuda_staging_destroy(struct gs_cuda_staging *staging, bool idle) {
     if (!staging) return;
     for (int i = 0; i < NUM_BUFFERS; i++) {
-        if (staging->buffers[i].memory) (void)cudaFreeHost(staging->buffers[i].memory);
+        if (idle && staging->buffers[i].memory) (void)cudaFreeHost(staging->buffers[i].memory);
         if (staging->buffers[i].done) (void)cudaEventDestroy(staging->buffers[i].done);
     }
     (void)cudaGetLastError();

@@ -1,21 +1,18 @@
-// WIDTH neighbouring elements as fp32: 16 bytes of T in one access, or one element where addresses or counts
-// do not allow that. Kernels are templates over (T, WIDTH) and compute in fp32.
+// WIDTH neighbouring elements as fp32: 16 bytes of T in one access, or one element where addresses
+// or counts do not allow that. Kernels are templates over (T, WIDTH) and compute in fp32.
 #ifndef KERNELS_CUDA_WIDE_CUH
 #define KERNELS_CUDA_WIDE_CUH
 
 #include "kernels/cuda/launch.cuh"
 
-template <typename T>
-constexpr int gs_vec_width = 16 / sizeof(T);
+template <typename T> constexpr int gs_vec_width = 16 / sizeof(T);
 
 // As it lies in memory: half the registers of fp32 for 16-bit types, for what waits to be used.
-template <typename T, int WIDTH>
-struct gs_packed {
+template <typename T, int WIDTH> struct gs_packed {
     gs_vec16<T> vec;
     __device__ float operator[](int i) const { return gs_to_float(vec.at[i]); }
 };
-template <typename T>
-struct gs_packed<T, 1> {
+template <typename T> struct gs_packed<T, 1> {
     T value;
     __device__ float operator[](int) const { return gs_to_float(value); }
 };
@@ -65,7 +62,8 @@ __device__ static inline void gs_store_wide(T *to, const float (&from)[WIDTH]) {
     gs_store_packed<WIDTH>(to, gs_pack<T, WIDTH>(from));
 }
 
-// What is used now and again later: the compiler may not keep it unpacked in between, in twice the registers.
+// What is used now and again later: the compiler may not keep it unpacked in between, in twice the
+// registers.
 template <typename T, int WIDTH>
 __device__ static inline void gs_stay_packed(gs_packed<T, WIDTH> &packed) {
 #ifndef GRADSYNC_CUDA_SIM
@@ -78,7 +76,8 @@ __device__ static inline void gs_stay_packed(gs_packed<T, WIDTH> &packed) {
 #endif
 }
 
-// fp32 beside a T of which WIDTH are taken: 16 bytes at a time where `to` allows it (the caller knows).
+// fp32 beside a T of which WIDTH are taken: 16 bytes at a time where `to` allows it (the caller
+// knows).
 template <int WIDTH>
 __device__ static inline void gs_load_floats(float (&to)[WIDTH], const float *from) {
 #pragma unroll
@@ -114,12 +113,10 @@ static inline unsigned gs_block_for(size_t count, unsigned most) {
 }
 
 // bf16 and fp16 by their device types.
-template <typename T>
-static inline T *gs_as(gs_half *bits) {
+template <typename T> static inline T *gs_as(gs_half *bits) {
     return reinterpret_cast<T *>(bits);
 }
-template <typename T>
-static inline const T *gs_as(const gs_half *bits) {
+template <typename T> static inline const T *gs_as(const gs_half *bits) {
     return reinterpret_cast<const T *>(bits);
 }
 

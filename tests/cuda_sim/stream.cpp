@@ -89,17 +89,17 @@ static gs_sim_progress run_task(const task &what, open_session *session, std::st
 // Runs the head of the stream without the lock. False: it wants to be asked again.
 static bool run_head(machine &self, machine_lock &hold, CUstream_st *stream,
                      open_session *session) {
+    const cudaError_t &broken = self.devices[static_cast<size_t>(stream->device)]->broken;
     stream->busy = true;
     const operation &head = stream->queue.front();  // others only push behind it
     gs_sim_progress progress = GS_SIM_DONE;
     std::string why;
-    if (head.what.run) {
+    if (head.what.run && !broken) {
         hold.unlock();
         progress = run_task(head.what, session, &why);
         hold.lock();
     }
     stream->busy = false;
-    bool broken = self.devices[static_cast<size_t>(stream->device)]->broken != cudaSuccess;
     if (progress == GS_SIM_AGAIN && !broken) return false;
     std::vector<operation> dropped;
     dropped.push_back(std::move(stream->queue.front()));

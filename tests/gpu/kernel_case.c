@@ -63,7 +63,8 @@ size_t kernel_dim(kernel_test *test, size_t smallest, size_t largest) {
         count = (size_t)exp((double)kernel_real(test, 0.0f, 1.0f) * log1p((double)span));
         break;
     }
-    return count > span ? smallest + span / 2 : smallest + count;  // -1 of the second kind comes here
+    return count > span ? smallest + span / 2
+                        : smallest + count;  // -1 of the second kind comes here
 }
 
 size_t kernel_count_from(kernel_test *test, size_t smallest, size_t largest) {
@@ -151,8 +152,9 @@ static double draw_value(kernel_test *test, gs_dtype dtype, kernel_fill fill) {
 
 static void store_value(unsigned char *data, size_t i, gs_dtype dtype, double value) {
     const float narrow = (float)value;
-    const uint16_t bits =
-        dtype == GS_BF16 ? gs_fp32_to_bf16(narrow) : dtype == GS_FP16 ? gs_fp32_to_fp16(narrow) : 0;
+    const uint16_t bits = dtype == GS_BF16   ? gs_fp32_to_bf16(narrow)
+                          : dtype == GS_FP16 ? gs_fp32_to_fp16(narrow)
+                                             : 0;
     const int64_t whole = isfinite(value) && fabs(value) < 1e9 ? (int64_t)value : 0;
     const int32_t whole32 = (int32_t)whole;
     switch (dtype) {

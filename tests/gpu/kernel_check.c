@@ -40,7 +40,8 @@ typedef struct kernel_side {
 } kernel_side;
 
 static bool take(kernel_side *side, gs_status status) {
-    if (status.code) kernel_fail(side->test, "%s: %s", gs_device_name(side->device), status.message);
+    if (status.code)
+        kernel_fail(side->test, "%s: %s", gs_device_name(side->device), status.message);
     return !status.code;
 }
 
@@ -132,7 +133,8 @@ static bool launch_direct(kernel_side *side, kernel_launch launch, unsigned char
 
 static bool launch_graph(kernel_side *side, kernel_launch launch, unsigned char poison) {
     gs_graph *graph = NULL;
-    if (!upload_tensors(side, poison) || !take(side, gs_graph_begin(side->run.stream))) return false;
+    if (!upload_tensors(side, poison) || !take(side, gs_graph_begin(side->run.stream)))
+        return false;
     launch(&side->run);
     bool is_fine = take(side, gs_graph_end(&graph, side->run.stream)) &&
                    take(side, gs_graph_launch(graph, side->run.stream)) &&
@@ -278,7 +280,8 @@ static void check_untouched(const kernel_side *side, unsigned char poison, bool 
     }
 }
 
-static void check_same_again(const kernel_side *side, unsigned char *const first[], const char *what) {
+static void check_same_again(const kernel_side *side, unsigned char *const first[],
+                             const char *what) {
     for (int i = 0; i < side->test->num_tensors; i++) {
         const kernel_tensor *tensor = &side->test->tensors[i];
         if (!is_written(tensor)) continue;

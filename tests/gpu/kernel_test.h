@@ -30,8 +30,8 @@ struct kernel_test {
     const char *case_name;
     gs_dtype half_dtype;
     uint64_t seed, stream, drawn;
-    bool failed;      // this case has; it runs no more checks
-    bool quiet;       // failures are kept, not printed
+    bool failed;  // this case has; it runs no more checks
+    bool quiet;   // failures are kept, not printed
     char failure[512];
     bool is_aligned;
     int num_checks, num_cases;

@@ -1,7 +1,8 @@
 // Bias, GELU and ReLU.
 #include "tests/gpu/kernel_case.h"
 
-static const kernel_bound gelu_bound = {2e-6, 1e-5, "the device's exponential and fused multiply-adds"};
+static const kernel_bound gelu_bound = {2e-6, 1e-5,
+                                        "the device's exponential and fused multiply-adds"};
 
 typedef struct rows_shape {
     size_t rows, cols;
@@ -13,7 +14,8 @@ static rows_shape draw_rows(kernel_test *test) {
     rows_shape shape = {.cols = kernel_dim(test, 1, 4096)};
     shape.rows = kernel_count(test, ((size_t)1 << 22) / shape.cols);
     shape.accumulate = kernel_random(test, 2);
-    kernel_begin(test, "rows %zu, cols %zu, accumulate %d", shape.rows, shape.cols, shape.accumulate);
+    kernel_begin(test, "rows %zu, cols %zu, accumulate %d", shape.rows, shape.cols,
+                 shape.accumulate);
     return shape;
 }
 
@@ -103,7 +105,8 @@ static void test_bias_add(kernel_test *test) {
 
 static void launch_bias_gelu(const kernel_run *run) {
     const rows_shape *shape = run->shape;
-    run->kernels->bias_gelu(run->stream, run->at[0], run->at[1], run->at[2], shape->rows, shape->cols);
+    run->kernels->bias_gelu(run->stream, run->at[0], run->at[1], run->at[2], shape->rows,
+                            shape->cols);
 }
 
 static void test_bias_gelu(kernel_test *test) {
@@ -141,7 +144,8 @@ static void check_bias_backward(kernel_test *test, gs_dtype dtype, kernel_launch
 }
 
 static void test_bias_backward(kernel_test *test) {
-    for (int round = 0; round < 24; round++) check_bias_backward(test, GS_FP32, launch_bias_backward);
+    for (int round = 0; round < 24; round++)
+        check_bias_backward(test, GS_FP32, launch_bias_backward);
 }
 
 static void test_half_bias_backward(kernel_test *test) {
@@ -150,7 +154,7 @@ static void test_half_bias_backward(kernel_test *test) {
 }
 
 static const kernel_case cases[] = {
-    KERNEL_CASE(bias_add),      KERNEL_CASE(bias_gelu),     KERNEL_CASE(bias_backward),
-    KERNEL_CASE(gelu_backward), KERNEL_CASE(relu),          KERNEL_CASE(relu_backward),
+    KERNEL_CASE(bias_add),          KERNEL_CASE(bias_gelu), KERNEL_CASE(bias_backward),
+    KERNEL_CASE(gelu_backward),     KERNEL_CASE(relu),      KERNEL_CASE(relu_backward),
     KERNEL_HALF_CASE(bias_backward)};
 const kernel_family kernel_family_activation = {cases, sizeof cases / sizeof *cases};

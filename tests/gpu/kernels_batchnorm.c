@@ -49,7 +49,8 @@ static void launch_batchnorm(const kernel_run *run) {
 
 static void add_forward(kernel_test *test, const norm_shape *s, kernel_bound bound) {
     kernel_output(test, "out", GS_FP32, count_of(s), bound);
-    add_column_outputs(test, s, NAMES("save_mean", "save_rstd", "next_mean", "next_var"), GS_FP32, bound);
+    add_column_outputs(test, s, NAMES("save_mean", "save_rstd", "next_mean", "next_var"), GS_FP32,
+                       bound);
     kernel_input(test, "x", GS_FP32, count_of(s), KERNEL_UNIT);
     add_columns(test, s, NAMES("weight", "bias", "running_mean"), KERNEL_UNIT);
     add_columns(test, s, NAMES("running_var"), KERNEL_POSITIVE);
@@ -150,7 +151,8 @@ static void test_batchnorm_apply(kernel_test *test) {
             kernel_check(test, launch_batchnorm_apply, &shape);
         } else {
             shape.total_rows = 1.0;
-            kernel_check_fails(test, launch_batchnorm_apply, &shape, "needs at least 2 rows, got 1");
+            kernel_check_fails(test, launch_batchnorm_apply, &shape,
+                               "needs at least 2 rows, got 1");
         }
     }
 }
@@ -179,8 +181,8 @@ static void test_batchnorm_sums(kernel_test *test) {
 static void launch_batchnorm_backward_apply(const kernel_run *run) {
     const norm_shape *s = run->shape;
     run->kernels->batchnorm_backward_apply(run->stream, run->at[0], run->at[1], run->at[2],
-                                           run->at[3], run->at[4], run->at[5], run->at[6], run->at[7],
-                                           s->total_rows, &s->norm);
+                                           run->at[3], run->at[4], run->at[5], run->at[6],
+                                           run->at[7], s->total_rows, &s->norm);
 }
 
 static void test_batchnorm_backward_apply(kernel_test *test) {
@@ -197,8 +199,11 @@ static void test_batchnorm_backward_apply(kernel_test *test) {
     }
 }
 
-static const kernel_case cases[] = {
-    KERNEL_CASE(batchnorm),       KERNEL_CASE(batchnorm_eval),  KERNEL_CASE(batchnorm_backward),
-    KERNEL_CASE(batchnorm_measure), KERNEL_CASE(batchnorm_apply), KERNEL_CASE(batchnorm_sums),
-    KERNEL_CASE(batchnorm_backward_apply)};
+static const kernel_case cases[] = {KERNEL_CASE(batchnorm),
+                                    KERNEL_CASE(batchnorm_eval),
+                                    KERNEL_CASE(batchnorm_backward),
+                                    KERNEL_CASE(batchnorm_measure),
+                                    KERNEL_CASE(batchnorm_apply),
+                                    KERNEL_CASE(batchnorm_sums),
+                                    KERNEL_CASE(batchnorm_backward_apply)};
 const kernel_family kernel_family_batchnorm = {cases, sizeof cases / sizeof *cases};

@@ -3,7 +3,8 @@
 
 static const kernel_bound mean_bound = {3e-5, 1e-3, "sums of either sign in another order"};
 static const kernel_bound rstd_bound = {2e-6, 1e-5, "sums in another order"};
-static const kernel_bound sums_bound = {2e-5, 1e-3, "sums over rows in another order"};
+static const kernel_bound sums_bound = {5e-5, 2e-3,
+                                        "sums over rows of either sign in another order"};
 
 // What a kernel computes in fp32 may round to the neighbour in 16 bits: one unit in the last place.
 static kernel_bound bound_of(gs_dtype dtype) {
@@ -23,7 +24,9 @@ static norm_shape draw_shape(kernel_test *test) {
     static const size_t usual[] = {768, 1024, 1280, 1600, 4096, 5000, 2049};
     norm_shape shape = {.channels = kernel_dim(test, 1, 3000)};
     if (kernel_random(test, 3) == 0) shape.channels = usual[kernel_random(test, 7)];
-    shape.rows = kernel_count(test, ((size_t)1 << 21) / shape.channels);
+    // Two or three long sums of either sign may all come out near 0; of many channels some do not.
+    const size_t most = shape.channels < 8 ? 64 : ((size_t)1 << 21) / shape.channels;
+    shape.rows = shape.channels < 8 ? kernel_dim(test, 0, most) : kernel_count(test, most);
     shape.with_bias = kernel_random(test, 2);
     shape.first = kernel_random(test, 2);
     shape.accumulate = kernel_random(test, 2);
@@ -124,8 +127,8 @@ static void launch_layernorm_backward(const kernel_run *run) {
 static void launch_half_layernorm_backward(const kernel_run *run) {
     const norm_shape *s = run->shape;
     run->half->layernorm_backward(run->stream, run->at[0], run->at[1], run->at[2], run->at[3],
-                                  run->at[4], run->at[5], run->at[6], run->at[7], run->at[8], s->rows,
-                                  s->channels, s->first, s->accumulate);
+                                  run->at[4], run->at[5], run->at[6], run->at[7], run->at[8],
+                                  s->rows, s->channels, s->first, s->accumulate);
 }
 
 static void add_sum(kernel_test *test, const char *name, const norm_shape *shape) {
@@ -137,7 +140,8 @@ static void add_sum(kernel_test *test, const char *name, const norm_shape *shape
 }
 
 // Statistics that belong to x, from the CPU's forward pass.
-static void add_statistics(kernel_test *test, gs_dtype dtype, int x, int weight, const norm_shape *s) {
+static void add_statistics(kernel_test *test, gs_dtype dtype, int x, int weight,
+                           const norm_shape *s) {
     const int mean = kernel_input(test, "mean", GS_FP32, s->rows, KERNEL_ZEROS);
     const int rstd = kernel_input(test, "rstd", GS_FP32, s->rows, KERNEL_ZEROS);
     const kernel_run *cpu = kernel_cpu(test);

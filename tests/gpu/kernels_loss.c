@@ -42,8 +42,8 @@ static void launch_half_softmax_loss(const kernel_run *run) {
 
 // The index of the targets.
 static int add_tensors(kernel_test *test, gs_dtype dtype, const loss_shape *s, kernel_fill fill) {
-    kernel_begin(test, "rows %zu, classes %zu, stride %zu, gradient %d, counts %d, fill %d", s->rows,
-                 s->classes, s->stride, s->gradient, s->counts, fill);
+    kernel_begin(test, "rows %zu, classes %zu, stride %zu, gradient %d, counts %d, fill %d",
+                 s->rows, s->classes, s->stride, s->gradient, s->counts, fill);
     kernel_output(test, "losses", GS_FP32, s->rows, loss_bound);
     if (s->gradient) {
         kernel_inout(test, "logits", dtype, s->rows * s->stride, fill, gradient_bound(dtype));
@@ -98,7 +98,8 @@ static void check_loss(kernel_test *test, gs_dtype dtype, kernel_launch launch) 
         const size_t row = round ? kernel_random(test, shape.rows) : shape.rows - 1;
         const int32_t target = round % 2 ? -1 : (int32_t)shape.classes;
         ((int32_t *)kernel_data(test, targets))[row] = target;
-        kernel_check_fails(test, launch, &shape, kernel_text(test, "row %zu: target %d", row, target));
+        kernel_check_fails(test, launch, &shape,
+                           kernel_text(test, "row %zu: target %d", row, target));
     }
 }
 

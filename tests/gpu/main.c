@@ -1,8 +1,9 @@
-// Runs the families of kernel cases: all, or the families and cases named on the command line. --slots:
-// whether every slot of the tables has a case. --self-test: whether the checks see wrong kernels.
+// Runs the families of kernel cases: all, or the families and cases named on the command line.
+// --slots: whether every slot of the tables has a case. --self-test: whether the checks see wrong
+// kernels.
 //
-// Exit code 77, which CTest knows as skipped, where there is no CUDA device. GRADSYNC_TEST_SEED draws other
-// shapes and numbers.
+// Exit code 77, which CTest knows as skipped, where there is no CUDA device. GRADSYNC_TEST_SEED
+// draws other shapes and numbers.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,7 +98,8 @@ static bool has_case(size_t slot, bool half) {
 
 static int count_untested_slots(void) {
     int num_missing = 0;
-    for (size_t slot = offsetof(gs_kernels, fill); slot < sizeof(gs_kernels); slot += sizeof(void *)) {
+    for (size_t slot = offsetof(gs_kernels, fill); slot < sizeof(gs_kernels);
+         slot += sizeof(void *)) {
         if (has_case(slot, false)) continue;
         printf("FAIL slot %zu of gs_kernels has no case\n", slot / sizeof(void *));
         num_missing++;

@@ -1,5 +1,5 @@
-// Whether the checks see what they are there for: launches that are honest on the CPU and do one thing wrong
-// on the device must fail, each with its words.
+// Whether the checks see what they are there for: launches that are honest on the CPU and do one
+// thing wrong on the device must fail, each with its words.
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,8 @@
 #include "tests/gpu/kernel_test.h"
 
 #define COUNT ((size_t)3001)
-#define EXACT {0.0, 0.0, NULL}
+#define EXACT                                                                                      \
+    { 0.0, 0.0, NULL }
 static const kernel_bound loose = {1e-3, 1e-2, "for the test of the tests"};
 
 typedef struct misdeed {
@@ -63,7 +64,10 @@ static const misdeed misdeeds[] = {
     {"changed_input_is_seen", change_input, EXACT, 1, "was changed"},
     {"unwritten_element_is_seen", leave_hole, EXACT, 1, "must be the same bits"},
     {"last_bit_is_seen", change_last_bit, EXACT, 1, "must be the same bits"},
-    {"one_wrong_element_among_many_is_seen", spoil_element, {1e-1, 1e-2, "loose norm"}, 1,
+    {"one_wrong_element_among_many_is_seen",
+     spoil_element,
+     {1e-1, 1e-2, "loose norm"},
+     1,
      "farther than the bound of an element"},
     {"small_error_everywhere_is_seen", spoil_all, {1e-3, 1e-2, "tight norm"}, 1, "relative norm"},
     {"hidden_nan_is_seen", hide_nan, {1e-3, 1e-2, "any"}, 1, "not finite in the same places"},
@@ -105,7 +109,8 @@ typedef struct embedding_job {
 
 static void launch_embedding(const kernel_run *run) {
     const embedding_job *job = run->shape;
-    run->kernels->embedding(run->stream, run->at[0], run->at[1], run->at[2], run->at[3], 1, 2, 4, 3);
+    run->kernels->embedding(run->stream, run->at[0], run->at[1], run->at[2], run->at[3], 1, 2, 4,
+                            3);
     if (is_device(run) && job->writes) run->kernels->fill(run->stream, run->at[0], 1.0f, 1);
 }
 
@@ -123,7 +128,9 @@ static void check_embedding(kernel_test *test, int32_t token, bool writes, const
 static int expect(kernel_test *test, const char *claim, const char *words) {
     const bool as_expected = words ? test->failed && strstr(test->failure, words) : !test->failed;
     printf("%s %s%s%s\n", as_expected ? "ok  " : "FAIL", claim, as_expected ? "" : ": ",
-           as_expected ? "" : test->failed ? test->failure : "nothing was seen");
+           as_expected    ? ""
+           : test->failed ? test->failure
+                          : "nothing was seen");
     test->failed = false;
     kernel_forget_tensors(test);
     return !as_expected;

@@ -494,6 +494,35 @@ static void a_pass_waits_for_nothing_and_a_graph_of_it_gives_its_bits(void **sta
     close_subject(&s);
 }
 
+// Products of shapes that were never seen are captured too, untimed.
+static void a_graph_may_be_the_first_pass_of_all(void **state) {
+    (void)state;
+    static const char *const devices[] = {"cpu", "cuda:0"};
+    subject s[2];
+    for (int i = 0; i < 2; i++) {
+        open_gpt2(&s[i], devices[i], even, GS_BF16);
+        draw_values(&s[i], GS_BF16);
+        upload_values(&s[i]);
+        draw_tokens(&s[i], 3, 20, 128);
+    }
+    gs_model_pass reference = pass_of(&s[0]), pass = pass_of(&s[1]);
+    train(&s[0], &reference);
+    pass.loss_sum = s[1].loss_sum;
+    gs_stream *stream = gs_device_stream(s[1].device);
+    gs_graph *graph;
+    must(gs_graph_begin(stream));
+    gs_status status = s[1].model.ops->forward(s[1].model.state, &pass);
+    if (!status.code) status = s[1].model.ops->backward(s[1].model.state, &pass);
+    must(gs_graph_end(&graph, stream));
+    must(status);
+    must(gs_graph_launch(graph, stream));
+    download_grads(&s[1]);
+    assert_near(&s[1], &s[0], bound_of(GS_BF16));
+    gs_graph_destroy(graph);
+    close_subject(&s[0]);
+    close_subject(&s[1]);
+}
+
 static void a_bad_token_comes_out_of_the_wait_by_name(void **state) {
     (void)state;
     subject s;
@@ -524,6 +553,7 @@ int main(void) {
         cmocka_unit_test(predictions_are_those_of_the_cpu),
         cmocka_unit_test(the_classifier_is_that_of_the_cpu),
         cmocka_unit_test(a_pass_waits_for_nothing_and_a_graph_of_it_gives_its_bits),
+        cmocka_unit_test(a_graph_may_be_the_first_pass_of_all),
         cmocka_unit_test(a_bad_token_comes_out_of_the_wait_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

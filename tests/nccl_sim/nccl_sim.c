@@ -62,8 +62,26 @@ void sim_comm_release(struct ncclComm *comm) {
     if (atomic_fetch_sub(&comm->references, 1) != 1) return;
     for (int i = 0; i < comm->num_ranks; i++)
         if (comm->sockets[i] >= 0) close(comm->sockets[i]);
+    for (size_t i = 0; i < sizeof comm->registrations / sizeof *comm->registrations; i++)
+        free(comm->registrations[i]);
     pthread_mutex_destroy(&comm->lock);
     free(comm);
+}
+
+static void *add_registration(struct ncclComm *comm) {
+    for (size_t i = 0; i < sizeof comm->registrations / sizeof *comm->registrations; i++)
+        if (!comm->registrations[i]) return comm->registrations[i] = malloc(1);
+    return NULL;
+}
+
+static ncclResult_t drop_registration(struct ncclComm *comm, void *registration) {
+    for (size_t i = 0; i < sizeof comm->registrations / sizeof *comm->registrations; i++) {
+        if (!registration || comm->registrations[i] != registration) continue;
+        free(registration);
+        comm->registrations[i] = NULL;
+        return ncclSuccess;
+    }
+    return ncclInvalidArgument;
 }
 
 static void join_thread(struct ncclComm *comm) {
@@ -395,13 +413,13 @@ VISIBLE ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_
     ncclResult_t result = check_idle(comm, "ncclCommRegister");
     if (result != ncclSuccess) return result;
     if (!is_device_memory(memory)) return ncclInvalidArgument;
-    *handle = malloc(1);
+    *handle = add_registration(comm);
     return ncclSuccess;
 }
 
 VISIBLE ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
-    free(handle);
-    return check_idle(comm, "ncclCommDeregister");
+    ncclResult_t result = check_idle(comm, "ncclCommDeregister");
+    return result != ncclSuccess ? result : drop_registration(comm, handle);
 }
 
 VISIBLE ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes,
@@ -412,12 +430,12 @@ VISIBLE ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_
     ncclResult_t result = check_idle(comm, "ncclCommWindowRegister");
     if (result != ncclSuccess) return result;
     if (!is_device_memory(memory)) return ncclInvalidArgument;
-    *window = comm->can_window ? malloc(1) : NULL;
+    *window = comm->can_window ? add_registration(comm) : NULL;
     comm->num_calls = 0;
     return start_thread(comm, run_launch);
 }
 
 VISIBLE ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-    free(window);
-    return check_idle(comm, "ncclCommWindowDeregister");
+    ncclResult_t result = check_idle(comm, "ncclCommWindowDeregister");
+    return result != ncclSuccess ? result : drop_registration(comm, window);
 }

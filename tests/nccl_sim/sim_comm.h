@@ -54,6 +54,7 @@ struct ncclComm {
     bool has_thread;
     pthread_mutex_t lock;  // of `why`
     char why[160];
+    void *registrations[64];  // freed with the communicator at the latest
     // Of the thread:
     sim_call calls[128];
     size_t num_calls;

@@ -157,6 +157,21 @@ static void what_was_not_posted_cannot_be_waited_for(void **state) {
     assert_false(gs_comm_times(fx->comm, (gs_work){9999}, &times));
 }
 
+#ifndef GRADSYNC_CUDA
+static void nccl_is_unimplemented_without_cuda(void **state) {
+    fixture *fx = *state;
+    gs_comm *comm = NULL;
+    char why[64];
+    gs_comm_options options = {.backend = "nccl", .world_size = 1, .device = fx->device};
+    gs_status status = gs_comm_create(&comm, &options, soon());
+    assert_int_equal(status.code, GS_UNIMPLEMENTED);
+    assert_string_equal(status.message, "backend nccl: this build has no CUDA");
+    assert_null(comm);
+    assert_false(gs_nccl_version(why, sizeof why));
+    assert_string_equal(why, "this build has no CUDA");
+}
+#endif
+
 static void done_and_times_tell_of_a_posted_collective(void **state) {
     fixture *fx = *state;
     gs_collective barrier = {.kind = GS_BARRIER};
@@ -213,6 +228,9 @@ int main(void) {
         cmocka_unit_test(what_was_not_posted_cannot_be_waited_for),
         cmocka_unit_test(done_and_times_tell_of_a_posted_collective),
         cmocka_unit_test(wrong_options_are_refused_by_name),
+#ifndef GRADSYNC_CUDA
+        cmocka_unit_test(nccl_is_unimplemented_without_cuda),
+#endif
         cmocka_unit_test(an_abort_keeps_its_first_reason_and_what_was_done),
     };
     return cmocka_run_group_tests(tests, open_comm, close_comm);

@@ -12,10 +12,17 @@ static void assert_refused(const char *name, gs_device_options options, gs_code 
     assert_null(device);
 }
 
+#ifndef GRADSYNC_CUDA
 static void cuda_is_unimplemented_in_this_build(void **state) {
     (void)state;
     assert_refused("cuda:0", (gs_device_options){0}, GS_UNIMPLEMENTED, "this build has no CUDA");
+    char why[100];
+    gs_device_facts facts;
+    assert_int_equal(gs_cuda_device_count(why, sizeof why), 0);
+    assert_string_equal(why, "this build has no CUDA");
+    assert_int_equal(gs_cuda_device_facts(&facts, 0).code, GS_UNIMPLEMENTED);
 }
+#endif
 
 static void unknown_names_are_refused(void **state) {
     (void)state;
@@ -92,6 +99,73 @@ static void first_error_sticks_until_the_wait(void **state) {
     assert_stream_ok(*state);
 }
 
+static void the_host_has_one_kind_of_memory(void **state) {
+    char *pinned = NULL, *memory = NULL;
+    assert_true(gs_device_is_host(*state));
+    assert_int_equal(gs_device_alloc_pinned(*state, (void **)&pinned, 1000).code, GS_OK);
+    assert_int_equal(gs_device_alloc(*state, (void **)&memory, 1000).code, GS_OK);
+    assert_int_equal((uintptr_t)pinned % 64, 0);
+    for (size_t i = 0; i < 1000; i++) assert_int_equal(pinned[i], 0);
+    pinned[999] = 7;
+    gs_device_kernels(*state)->copy(gs_device_stream(*state), memory, pinned, 1000);
+    assert_int_equal(memory[999], 7);
+    assert_false(gs_device_is_device_memory(*state, memory));
+    gs_device_free_pinned(*state, pinned);
+    gs_device_free_pinned(*state, NULL);
+    gs_device_free(*state, memory);
+}
+
+static void another_stream_has_errors_of_its_own(void **state) {
+    gs_stream *other;
+    assert_int_equal(gs_stream_create(&other, *state, GS_STREAM_HIGH).code, GS_OK);
+    assert_null(gs_stream_native(other));
+    gs_stream_fail(other, gs_error(GS_INTERNAL, "other"));
+    gs_stream_follow(gs_device_stream(*state), other);
+    assert_stream_ok(*state);
+    assert_int_equal(gs_stream_wait(other, gs_deadline_in_seconds(1)).code, GS_INTERNAL);
+    float sum[3], a[3] = {1, 2, 3};
+    gs_device_kernels(*state)->add(other, sum, a, a, 3);
+    assert_int_equal(gs_stream_wait(other, gs_deadline_in_seconds(1)).code, GS_OK);
+    assert_true(sum[2] == 6.0f);
+    gs_stream_destroy(other);
+    gs_stream_destroy(NULL);
+}
+
+static void events_are_done_and_keep_their_times(void **state) {
+    gs_stream *stream = gs_device_stream(*state);
+    gs_event *begin, *end;
+    bool done = false;
+    int64_t ns = -1;
+    assert_int_equal(gs_event_create(&begin, *state, true).code, GS_OK);
+    assert_int_equal(gs_event_create(&end, *state, true).code, GS_OK);
+    assert_int_equal(gs_event_query(end, &done).code, GS_OK);
+    assert_true(done);
+    gs_event_record(begin, stream);
+    int64_t before = gs_now_ns();
+    while (gs_now_ns() == before) continue;
+    gs_event_record(end, stream);
+    assert_int_equal(gs_event_elapsed(begin, end, &ns).code, GS_OK);
+    assert_true(ns > 0);
+    gs_stream_set_point(stream, begin);
+    gs_stream_follow(stream, stream);
+    gs_stream_wait_event(stream, end);
+    gs_stream_set_point(stream, NULL);
+    assert_stream_ok(*state);
+    gs_event_destroy(begin);
+    gs_event_destroy(end);
+    gs_event_destroy(NULL);
+}
+
+static void a_cpu_has_no_graphs(void **state) {
+    gs_stream *stream = gs_device_stream(*state);
+    gs_graph *graph = NULL;
+    assert_false(gs_device_has_graphs(*state));
+    assert_int_equal(gs_graph_begin(stream).code, GS_UNIMPLEMENTED);
+    assert_int_equal(gs_graph_end(&graph, stream).code, GS_UNIMPLEMENTED);
+    assert_null(graph);
+    gs_graph_destroy(NULL);
+}
+
 static void arithmetic_does_not_depend_on_isa_or_threads(void **state) {
     char one[200], other[200];
     gs_device_arithmetic(*state, one, sizeof one);
@@ -104,7 +178,13 @@ static void arithmetic_does_not_depend_on_isa_or_threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+#ifndef GRADSYNC_CUDA
         cmocka_unit_test(cuda_is_unimplemented_in_this_build),
+#endif
+        cmocka_unit_test(the_host_has_one_kind_of_memory),
+        cmocka_unit_test(another_stream_has_errors_of_its_own),
+        cmocka_unit_test(events_are_done_and_keep_their_times),
+        cmocka_unit_test(a_cpu_has_no_graphs),
         cmocka_unit_test(unknown_names_are_refused),
         cmocka_unit_test(unknown_isa_is_named),
         cmocka_unit_test(thread_counts_out_of_range_are_refused),

@@ -276,6 +276,28 @@ static void run_sgd(const run *job) {
     job->kernels->sgd(job->stream, param, momentum, job->in + 13, &step, FLAT);
 }
 
+static void run_many(const run *job) {
+    enum { HALVES = 40009 };
+    gs_adamw step = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 0.5f,
+                     .decoupled = true};
+    uint16_t *value = (uint16_t *)job->out, *remainder = value + HALVES + 1;
+    float *m = job->out + HALVES + 1, *v = m + HALVES, *master = v + HALVES, *sums = master + HALVES;
+    job->kernels->split_master(job->stream, value, remainder, job->in, HALVES);
+    gs_adamw_item item = {.value = value, .remainder = remainder, .m = m, .v = v, .grad = job->in + 5,
+                          .count = HALVES, .weight_decay = 0.1f, .correction1 = 0.1,
+                          .correction2 = 0.05};
+    job->kernels->adamw_many(job->stream, &item, 1, &step);
+    job->kernels->join_master(job->stream, master, value, remainder, HALVES);
+    double total[2] = {0.0, 0.0};
+    gs_square_item square = {job->in, &total[0], HALVES};
+    job->kernels->sum_squares_many(job->stream, &square, 1);
+    job->kernels->add_mean(job->stream, &total[1], job->in, HALVES);
+    memcpy(sums, total, sizeof total);
+    gs_cast_item cast = {sums + 4, job->in + 3, HALVES};
+    job->kernels->cast_many(job->stream, &cast, 1, GS_FP16, GS_FP32, 0.5f);
+    job->kernels->clear(job->stream, sums + 4, 1001);
+}
+
 #define BITS_AGREE(name)                                                                           \
     static void name##_bits_agree(void **state) {                                                  \
         (void)state;                                                                               \
@@ -295,6 +317,7 @@ BITS_AGREE(batchnorm)
 BITS_AGREE(batchnorm_parts)
 BITS_AGREE(adamw)
 BITS_AGREE(sgd)
+BITS_AGREE(many)
 
 static void no_slot_is_empty(void **state) {
     (void)state;
@@ -319,6 +342,7 @@ int main(void) {
         cmocka_unit_test(attention_bits_agree),   cmocka_unit_test(loss_bits_agree),
         cmocka_unit_test(batchnorm_parts_bits_agree),
         cmocka_unit_test(batchnorm_bits_agree),   cmocka_unit_test(adamw_bits_agree),
+        cmocka_unit_test(many_bits_agree),
         cmocka_unit_test(sgd_bits_agree),         cmocka_unit_test(no_slot_is_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,9 @@
 #include "core/log.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
+#ifdef GRADSYNC_CUDA_SIM
+#include "tests/cuda_sim/machine.h"
+#endif
 
 // A trainer alone in its world; what it told is kept.
 typedef struct fixture {
@@ -317,6 +320,81 @@ static void evaluation_and_sample_are_of_the_rounded_parameters(void **state) {
     }
 }
 
+static bool is_on_gpu(void) {
+    return strcmp(gs_test_device_name(), "cpu") != 0;
+}
+
+#ifdef GRADSYNC_CUDA_SIM
+static gs_sim_progress fail_for_good(void *ctx) {
+    (void)ctx;
+    return GS_SIM_FAILED;
+}
+#endif
+
+// Work that fails as a kernel does that writes where nothing is: from then on the device answers nothing to
+// this process. Only the software machine can be told to.
+static void lost_gpu_ends_the_process_for_a_new_one(void **state) {
+    if (!is_on_gpu()) skip();
+#ifndef GRADSYNC_CUDA_SIM
+    (void)state;
+    skip();
+#else
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":5}");
+    gs_device *device = state_of(f)->device;
+    const gs_sim_work work = {.name = "fails", .poll = fail_for_good};
+    assert_int_equal(gs_sim_enqueue(gs_stream_native(gs_device_stream(device)), &work), 0);
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_true(gs_device_is_lost(device));
+    assert_int_equal(f->outcome.end, GS_TRAINER_ABORTED);
+    assert_int_equal(f->outcome.reason.exit_code, GS_EXIT_TEMPORARY);
+    assert_string_equal(f->outcome.reason.error_class, "infrastructure");
+    assert_string_equal(f->fault.kind, "device_lost");
+    // Its state cannot be read: there is nothing to settle and nothing to save.
+    assert_int_equal(f->num_settles, 0);
+    assert_int_equal(f->num_saves, 0);
+#endif
+}
+
+static gs_status try_create(fixture *f, const char *device, const char *more) {
+    decode_spec(f, more);
+    return gs_trainer_create(&f->trainer, &(gs_trainer_options){.spec = &f->spec,
+                                                                .control = &f->control,
+                                                                .job = "j-000000000001",
+                                                                .data_root = f->dir,
+                                                                .checkpoints_dir = f->dir,
+                                                                .num_threads = 1,
+                                                                .device = device,
+                                                                .place = "rank 3 on worker b"});
+}
+
+static void model_too_large_for_a_gpu_is_told_with_its_bytes(void **state) {
+    fixture *f = *state;
+    if (!is_on_gpu()) skip();
+    f->model = "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,400000,400000,3],\"batch_norm\":\"none\"}";
+    gs_status status = try_create(f, "cuda:0", "\"steps\":{\"target\":1}");
+    assert_int_equal(status.code, GS_RESOURCE_EXHAUSTED);
+    if (!strstr(status.message, "cuda:0")) fail_msg("it says \"%s\"", status.message);
+    assert_int_equal(gs_exit_reason_of(status).exit_code, GS_EXIT_SYSTEM);
+}
+
+static void missing_gpu_is_for_people_to_mend(void **state) {
+    fixture *f = *state;
+    gs_status status = try_create(f, "cuda:77", "\"steps\":{\"target\":1}");
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    if (strncmp(status.message, "world.device cuda: rank 3 on worker b: device cuda:77: ", 55) != 0)
+        fail_msg("it says \"%s\"", status.message);
+    assert_int_equal(gs_exit_reason_of(status).exit_code, GS_EXIT_CONFIGURATION);
+}
+
+static void process_on_a_gpu_has_one_replica(void **state) {
+    fixture *f = *state;
+    gs_status status = try_create(f, "cuda:0",
+                                  "\"steps\":{\"target\":1},\"world\":{\"replicas_per_process\":2}");
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, "world.replicas_per_process 2"));
+}
+
 static void a_failed_save_does_not_stop_the_training(void **state) {
     fixture *f = *state;
     gs_temp_dir_remove(f->dir);
@@ -432,6 +510,9 @@ int main(void) {
         TEST(a_drain_without_save_leaves_no_checkpoint),
         TEST(steps_without_finite_gradients_are_skipped_and_end_the_run),
         TEST(evaluation_and_sample_are_of_the_rounded_parameters),
+        TEST(model_too_large_for_a_gpu_is_told_with_its_bytes),
+        TEST(missing_gpu_is_for_people_to_mend),
+        TEST(process_on_a_gpu_has_one_replica),
         TEST(a_failed_save_does_not_stop_the_training),
         TEST(an_abort_settles_and_asks_for_a_restart),
         TEST(without_anybody_to_settle_with_it_saves_what_it_knows),
@@ -439,6 +520,7 @@ int main(void) {
         TEST(a_target_already_reached_reports_no_step),
         TEST(what_nobody_heard_is_told_at_the_end),
         TEST(an_initial_model_outside_the_data_root_is_refused),
+        TEST(lost_gpu_ends_the_process_for_a_new_one),  // last: nothing on the GPU works after it
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
