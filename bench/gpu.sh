@@ -5,12 +5,12 @@
 #
 #   bench/gpu.sh [--sim] [--build DIR]
 #     --sim        tiny sizes on the software machine, as a rehearsal of this script: no number means anything
-#     --build DIR  a build with GRADSYNC_CUDA=ON (default build/gpu, which tests/gpu/run.sh makes)
+#     --build DIR  where to build (default build/gpu, build/gpu-sim: what tests/gpu/run.sh has built is taken)
 #   PYTHON=python3
 # Exit code 77 without a device. Goals stand behind the numbers they are about.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
-sim=0 build=build/gpu python=${PYTHON:-python3}
+sim=0 build='' python=${PYTHON:-python3}
 while [ $# -gt 0 ]; do
   case $1 in
     --sim) sim=1 ;;
@@ -19,25 +19,27 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-export PATH=$PATH:/usr/local/cuda/bin
+[ -n "$build" ] || { [ $sim -eq 1 ] && build=build/gpu-sim || build=build/gpu; }
 started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-525}
-if [ $sim -eq 1 ]; then
-  device="simulated: no number below was measured on a GPU"
-else
-  device=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
-  [ -n "$device" ] || { echo "bench/gpu.sh: skipped: nvidia-smi finds no GPU here (--sim rehearses without one)"; exit 77; }
+. tests/gpu/machine.sh
+find_device bench/gpu.sh
+mkdir -p "$build" || exit
+if ! find_libraries || ! find_targets; then
+  echo "bench/gpu.sh: $why" >&2
+  exit 1
 fi
+grep -q '^GRADSYNC_SERVICE:BOOL=OFF' "$build/CMakeCache.txt" 2>/dev/null && service=OFF
 targets=(bench_gpu_kernels gpu_nccl_ranks)
-grep -q '^GRADSYNC_SERVICE:BOOL=OFF' "$build/CMakeCache.txt" 2>/dev/null || targets+=(bench_gpu_train)
-cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" >"$build/bench-gpu-build.log" 2>&1 || {
-  echo "bench/gpu.sh: $build does not build (tests/gpu/run.sh makes it); $build/bench-gpu-build.log:" >&2
+[ "$service" = OFF ] || targets+=(bench_gpu_train)
+if ! timeout -k 5 330 bash -c "$(build_command "${targets[@]}")" >"$build/bench-gpu-build.log" 2>&1; then
+  echo "bench/gpu.sh: $build does not build within 330 s; the end of $build/bench-gpu-build.log:" >&2
   tail -n 20 "$build/bench-gpu-build.log" >&2
   exit 1
-}
+fi
 
-echo "# $(date -u +%FT%TZ), commit $(git rev-parse --short HEAD 2>/dev/null || echo none)$(git diff --quiet HEAD 2>/dev/null || echo ', with changes')"
+echo "# $(date -u +%FT%TZ), commit $(say_commit)"
 echo "# device: $device"
-echo "# CUDA compiler: $(command -v nvcc >/dev/null && nvcc --version | sed -n 's/.*release [^,]*, V\(.*\)/\1/p' || echo none)"
+echo "# CUDA compiler: $(say_compiler)"
 failed=0
 # part LIMIT COMMAND…: a failure is said and the rest goes on.
 part() {
@@ -58,16 +60,16 @@ small=() train_124=(--model 124M) train_774=(--model 774M --rounds 3 --steps 6)
 echo "## Kernels (goal for reducer, optimizer and elementwise: at least 85 % of copy)"
 part 90 "$build/bin/bench_gpu_kernels" "${small[@]}" bandwidth
 echo "## Matrix products and attention"
-products=$(part 60 "$build/bin/bench_gpu_kernels" "${small[@]}" matmul attention)
-echo "$products"
-peak=$(sed -n 's/^matmul bf16 .* \([0-9.]*\) TFLOP.*/\1/p' <<<"$products" | sort -g | tail -n 1)
+part 60 "$build/bin/bench_gpu_kernels" "${small[@]}" matmul attention >"$build/bench-gpu-products.log"
+cat "$build/bench-gpu-products.log"
+peak=$(sed -n 's/^matmul bf16 .* \([0-9.]*\) TFLOP.*/\1/p' "$build/bench-gpu-products.log" | sort -g | tail -n 1)
 echo "## GPT-2 (goals: 124M in bf16 at least 600000 tokens/s; 774M at least 60 % MFU; the reducer at most +1 %)"
 if [ ${#targets[@]} -eq 3 ]; then
   part 90 "$build/bin/bench_gpu_train" "${train_124[@]}" --precision bf16 --peak "${peak:-0}"
   part 120 "$build/bin/bench_gpu_train" "${train_774[@]}" --precision bf16 --peak "${peak:-0}"
   part 60 "$build/bin/bench_gpu_train" "${train_124[@]}" --precision tf32 --rounds 1 --steps 3
 else
-  echo "# skipped: bench_gpu_train needs the worker, which this build is without (GRADSYNC_SERVICE=OFF)"
+  echo "# skipped: bench_gpu_train needs the worker, which this build is without (GRADSYNC_SERVICE=OFF${missing[*]:+; not installed: ${missing[*]}})"
 fi
 echo "## PyTorch on the same GPU"
 if ! "$python" -c 'import torch' 2>/dev/null; then

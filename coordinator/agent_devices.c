@@ -26,6 +26,8 @@ gs_status gs_agent_devices_read(gs_agent_devices *out, const gs_json *hello) {
     read_text(out->reason, sizeof out->reason, hello, "devices_reason");
     read_text(out->nccl, sizeof out->nccl, hello, "nccl");
     size_t count = gs_json_count(list);
+    if (list && gs_json_type_of(list) != GS_JSON_ARRAY)
+        return gs_error(GS_INVALID_ARGUMENT, "devices: is no list");
     if (count == 0) {
         if (!out->reason[0]) snprintf(out->reason, sizeof out->reason, "it offers none");
         return gs_ok();
@@ -39,8 +41,14 @@ gs_status gs_agent_devices_read(gs_agent_devices *out, const gs_json *hello) {
     out->items = calloc(count, sizeof *out->items);
     if (!out->items) return gs_error(GS_RESOURCE_EXHAUSTED, "devices: out of memory");
     out->per_slot = (int)per_slot;
+    if ((int)count < out->per_slot)
+        snprintf(out->reason, sizeof out->reason, "it has %zu GPUs and gives %d to each slot", count,
+                 out->per_slot);
     for (size_t i = 0; i < count; i++) {
         gs_status status = read_device(&out->items[i], gs_json_at(list, i), i);
+        if (!status.code && gs_agent_devices_find(out, out->items[i].uuid) >= 0)
+            status = gs_error(GS_INVALID_ARGUMENT, "devices[%zu]: %s is there twice", i,
+                              out->items[i].uuid);
         if (status.code) {
             gs_agent_devices_release(out);
             return status;
@@ -55,31 +63,26 @@ void gs_agent_devices_release(gs_agent_devices *devices) {
     *devices = (gs_agent_devices){0};
 }
 
-bool gs_agent_devices_have(const gs_agent_devices *devices, const char *uuid) {
+int gs_agent_devices_find(const gs_agent_devices *devices, const char *uuid) {
     for (int i = 0; i < devices->count; i++) {
-        if (strcmp(devices->items[i].uuid, uuid) == 0) return true;
+        if (strcmp(devices->items[i].uuid, uuid) == 0) return i;
     }
-    return false;
+    return -1;
 }
 
-void gs_agent_devices_drop_taken(gs_agent_devices *devices, const gs_agent_devices *other,
-                                 const char *owner) {
-    int kept = 0;
-    for (int i = 0; i < devices->count; i++) {
-        if (!gs_agent_devices_have(other, devices->items[i].uuid)) {
-            devices->items[kept++] = devices->items[i];
-            continue;
-        }
-        snprintf(devices->reason, sizeof devices->reason, "worker %s offers %s already", owner,
-                 devices->items[i].uuid);
-    }
-    devices->count = kept;
-    if (kept > 0) devices->reason[0] = '\0';
+void gs_agent_devices_leave(gs_agent_devices *devices, int index, const char *owner) {
+    gs_agent_device *device = &devices->items[index];
+    device->is_taken = true;
+    snprintf(devices->reason, sizeof devices->reason, "worker %s offers %s already", owner,
+             device->uuid);
 }
 
 int gs_agent_devices_of_slot(const gs_agent_devices *devices, int slot) {
-    if (devices->count == 0) return 0;
-    return (slot + 1) * devices->per_slot <= devices->count ? devices->per_slot : 0;
+    if ((slot + 1) * devices->per_slot > devices->count) return 0;
+    for (int i = 0; i < devices->per_slot; i++) {
+        if (devices->items[slot * devices->per_slot + i].is_taken) return 0;
+    }
+    return devices->per_slot;
 }
 
 void gs_agent_devices_uuids(char *text, size_t text_bytes, const gs_agent_devices *devices,
@@ -96,6 +99,7 @@ gs_json *gs_agent_devices_to_view(const gs_agent_devices *devices) {
     gs_json *items = gs_json_new_array();
     for (int i = 0; i < devices->count; i++) {
         const gs_agent_device *device = &devices->items[i];
+        if (device->is_taken) continue;
         gs_json *item = gs_json_new_object();
         gs_json_set_string(item, "uuid", device->uuid);
         gs_json_set_string(item, "name", device->name);

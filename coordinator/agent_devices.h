@@ -14,24 +14,26 @@
 typedef struct gs_agent_device {
     char uuid[48], name[96], capability[12], driver[16], runtime[16];
     int64_t memory_bytes;
+    bool is_taken;  // another worker gives it out
 } gs_agent_device;
 
 typedef struct gs_agent_devices {
     gs_agent_device *items;  // owned
     int count, per_slot;
     char nccl[48];     // version; "" where there is none
-    char reason[192];  // why there is no device; "" when there is one
+    char reason[192];  // why no slot has one, where none has
 } gs_agent_devices;
 
 // Of an AgentHello: `devices`, `devices_per_slot`, `devices_reason`, `nccl`; INVALID_ARGUMENT names the
-// member. *out is overwritten.
+// member. *out is overwritten; nothing is taken.
 GS_NODISCARD gs_status gs_agent_devices_read(gs_agent_devices *out, const gs_json *hello);
 void gs_agent_devices_release(gs_agent_devices *devices);
 
-bool gs_agent_devices_have(const gs_agent_devices *devices, const char *uuid);
-// A GPU belongs to one worker: those that `other`, of worker `owner`, offers too are dropped.
-void gs_agent_devices_drop_taken(gs_agent_devices *devices, const gs_agent_devices *other,
-                                 const char *owner);
+// Where it is in items; −1: it is not there.
+int gs_agent_devices_find(const gs_agent_devices *devices, const char *uuid);
+// A GPU belongs to one worker. It keeps its place, so that the others stay with the slots that the agent gives
+// them to; a slot whose group is not whole has none.
+void gs_agent_devices_leave(gs_agent_devices *devices, int index, const char *owner);
 
 int gs_agent_devices_of_slot(const gs_agent_devices *devices, int slot);  // how many it has
 // "GPU-…,GPU-…"; "" for a slot without.

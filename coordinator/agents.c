@@ -36,6 +36,10 @@ bool gs_agent_holds(const gs_agent *agent, const gs_member *member) {
            agent->slots[member->slot].incarnation == member->incarnation;
 }
 
+static bool is_busy(const gs_agent *agent, int slot) {
+    return slot < agent->num_slots && agent->slots[slot].incarnation != 0;
+}
+
 static bool has_gpu_at(const gs_agent *agent, int slot) {
     return gs_agent_devices_of_slot(&agent->devices, slot) > 0;
 }
@@ -153,6 +157,38 @@ static void lose_members(gs_coordinator *coordinator, gs_agent *agent) {
     }
 }
 
+// Of a GPU that both see: who trains on it has it, and else who had it.
+static void share_devices(gs_agent *agent, gs_agent *other) {
+    gs_agent_devices *own = &agent->devices, *theirs = &other->devices;
+    for (int i = 0; i < own->count; i++) {
+        int there = gs_agent_devices_find(theirs, own->items[i].uuid);
+        if (there < 0 || theirs->items[there].is_taken) continue;
+        if (is_busy(agent, i / own->per_slot) && !is_busy(other, there / theirs->per_slot))
+            gs_agent_devices_leave(theirs, there, agent->name);
+        else
+            gs_agent_devices_leave(own, i, other->name);
+    }
+}
+
+// Two workers of one host may see the same GPUs. Who is away for a moment keeps its own.
+static void claim_devices(gs_coordinator *coordinator, gs_agent *agent) {
+    for (int i = 0; i < agent->devices.count; i++) agent->devices.items[i].is_taken = false;
+    for (size_t i = 0; i < coordinator->num_agents; i++) {
+        gs_agent *other = coordinator->agents[i];
+        if (other != agent && other->devices.count > 0) share_devices(agent, other);
+    }
+}
+
+// After a worker has gone, or has come back with other GPUs.
+static void claim_left_devices(gs_coordinator *coordinator) {
+    for (size_t i = 0; i < coordinator->num_agents; i++) {
+        gs_agent *agent = coordinator->agents[i];
+        bool lacks = false;
+        for (int d = 0; d < agent->devices.count; d++) lacks |= agent->devices.items[d].is_taken;
+        if (lacks) claim_devices(coordinator, agent);
+    }
+}
+
 void gs_agents_tick(gs_coordinator *coordinator) {
     int64_t now_ns = gs_now_ns();
     for (size_t i = 0; i < coordinator->num_agents; i++) {
@@ -163,7 +199,9 @@ void gs_agents_tick(gs_coordinator *coordinator) {
                      "worker %s on %s is silent", agent->name, agent->host);
         publish_worker(coordinator, agent, "lost");
         lose_members(coordinator, agent);
+        bool had_devices = agent->devices.count > 0;
         free_agent(coordinator, agent);
+        if (had_devices) claim_left_devices(coordinator);
         coordinator->schedule_needed = true;
         i--;
     }
@@ -260,19 +298,6 @@ static void notice_missing(gs_coordinator *coordinator, gs_agent *agent) {
     }
 }
 
-// Two workers of one host may see the same GPUs; who came first has them.
-static void drop_taken_devices(gs_coordinator *coordinator, gs_agent *agent) {
-    for (size_t i = 0; i < coordinator->num_agents && agent->devices.count > 0; i++) {
-        const gs_agent *other = coordinator->agents[i];
-        if (other == agent || !other->stream) continue;
-        int before = agent->devices.count;
-        gs_agent_devices_drop_taken(&agent->devices, &other->devices, other->name);
-        if (agent->devices.count < before)
-            gs_log_warn("GPUs of another worker", "worker=%s owner=%s gpus=%d", agent->name,
-                        other->name, before - agent->devices.count);
-    }
-}
-
 void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request) {
     gs_coordinator *coordinator = ctx;
@@ -305,7 +330,6 @@ void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     }
     agent->stream = call;
     agent->heard_ns = gs_now_ns();
-    drop_taken_devices(coordinator, agent);
     gs_held_keep(&agent->held, call, lose_stream, agent);
     gs_json *welcome = gs_json_new_object();
     gs_json_set_string(welcome, "type", "welcome");
@@ -314,14 +338,16 @@ void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
                        (double)gs_coordinator_heartbeat_ns(coordinator) / GS_NS_PER_SEC);
     gs_json_set_string(welcome, "checkpoints_dir", coordinator->checkpoints_dir);
     gs_rpc_item(call, welcome);
+    adopt_running(coordinator, agent, gs_json_get(request, "running"));
+    notice_missing(coordinator, agent);
+    claim_devices(coordinator, agent);
+    claim_left_devices(coordinator);
     if (!known) {
         gs_event_add(coordinator, NULL, NULL, GS_SEVERITY_INFO, "WorkerJoined",
                      "worker %s on %s offers %d slots, %d with a GPU", agent->name, agent->host,
                      agent->num_slots, gs_agent_all_slots(agent).gpu);
     }
     publish_worker(coordinator, agent, "idle");
-    adopt_running(coordinator, agent, gs_json_get(request, "running"));
-    notice_missing(coordinator, agent);
     coordinator->schedule_needed = true;
 }
 
@@ -376,7 +402,8 @@ static void set_devices(gs_json *item, const gs_agent *agent) {
     gs_json_set(item, "devices", gs_agent_devices_to_view(devices));
     gs_json_set_int(item, "devices_per_slot", devices->per_slot);
     gs_json_set_int(item, "slots_with_gpu", gs_agent_all_slots(agent).gpu);
-    if (devices->count == 0) gs_json_set_string(item, "devices_reason", devices->reason);
+    if (gs_agent_all_slots(agent).gpu == 0)
+        gs_json_set_string(item, "devices_reason", devices->reason);
     if (devices->nccl[0]) gs_json_set_string(item, "nccl", devices->nccl);
 }
 

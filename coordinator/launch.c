@@ -21,6 +21,7 @@ static bool wants_slots(const gs_job *job) {
 // Slots of all workers that are connected.
 typedef struct pools_of_all {
     gs_slot_pools free, total;
+    bool lacks_nccl;  // one that has GPUs
 } pools_of_all;
 
 static pools_of_all count_slots(const gs_coordinator *coordinator) {
@@ -33,6 +34,7 @@ static pools_of_all count_slots(const gs_coordinator *coordinator) {
         pools.free.gpu += free.gpu;
         pools.total.plain += all.plain;
         pools.total.gpu += all.gpu;
+        pools.lacks_nccl |= all.gpu > 0 && !agent->devices.nccl[0];
     }
     return pools;
 }
@@ -40,6 +42,7 @@ static pools_of_all count_slots(const gs_coordinator *coordinator) {
 // Free or not: a job that may wait for a GPU does not start on CPUs because one is busy now.
 static bool takes_gpus(const gs_job *job, int least, const pools_of_all *pools) {
     if (gs_job_spec_needs_gpu(&job->spec)) return true;
+    if (pools->lacks_nccl && job->spec.world.max > 1) return false;
     return gs_job_spec_may_use_gpu(&job->spec) && pools->total.gpu >= least;
 }
 

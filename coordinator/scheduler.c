@@ -10,20 +10,30 @@ gs_slot_pools gs_schedule_take(bool needs_gpu, int ranks, gs_slot_pools free) {
     return (gs_slot_pools){.plain = plain, .gpu = ranks - plain};
 }
 
-// What is left to a job behind one that holds slots back.
-static int slots_behind(const gs_schedule_job *job, const gs_schedule_job *holder,
-                        gs_slot_pools free) {
-    if (!holder) return slots_for(job->needs_gpu, free);
-    return holder->needs_gpu && !job->needs_gpu ? free.plain : 0;
+// The oldest waiting job of each kind: on GPUs it keeps free GPUs, on CPUs all that is free.
+typedef struct slot_holders {
+    const gs_schedule_job *on_gpus, *on_cpus;  // NULL: none
+} slot_holders;
+
+static int slots_left(const gs_schedule_job *job, slot_holders holders, gs_slot_pools free) {
+    if (holders.on_cpus || (holders.on_gpus && job->needs_gpu)) return 0;
+    return holders.on_gpus ? free.plain : slots_for(job->needs_gpu, free);
 }
 
-static void decide_job(gs_schedule_job *job, const gs_schedule_job *holder, size_t holder_index,
+static const gs_schedule_job *who_keeps(const gs_schedule_job *job, slot_holders holders) {
+    const gs_schedule_job *alike = job->needs_gpu ? holders.on_gpus : holders.on_cpus;
+    if (alike) return alike;
+    return job->needs_gpu ? holders.on_cpus : holders.on_gpus;
+}
+
+static void decide_job(gs_schedule_job *job, const gs_schedule_job *jobs, slot_holders holders,
                        gs_slot_pools *free) {
-    int usable = slots_behind(job, holder, *free);
+    int usable = slots_left(job, holders, *free);
     if (usable < job->least) {
-        bool is_behind = holder && slots_for(job->needs_gpu, *free) >= job->least;
+        const gs_schedule_job *keeper = who_keeps(job, holders);
+        bool is_behind = keeper && slots_for(job->needs_gpu, *free) >= job->least;
         job->wait = is_behind ? GS_WAIT_TURN : GS_WAIT_SLOTS;
-        job->behind = is_behind ? holder_index : 0;
+        job->behind = is_behind ? (size_t)(keeper - jobs) : 0;
         return;
     }
     if (usable < job->most && !job->join_passed) {
@@ -39,7 +49,7 @@ static void decide_job(gs_schedule_job *job, const gs_schedule_job *holder, size
 
 void gs_schedule_decide(gs_schedule_job *jobs, size_t num_jobs, gs_slot_pools free,
                         gs_slot_pools total) {
-    const gs_schedule_job *holder = NULL;
+    slot_holders holders = {0};
     for (size_t i = 0; i < num_jobs; i++) {
         gs_schedule_job *job = &jobs[i];
         job->ranks = 0;
@@ -48,10 +58,10 @@ void gs_schedule_decide(gs_schedule_job *jobs, size_t num_jobs, gs_slot_pools fr
             job->wait = GS_WAIT_BACKOFF;
             continue;
         }
-        decide_job(job, holder, holder ? (size_t)(holder - jobs) : 0, &free);
-        bool waits = job->wait == GS_WAIT_SLOTS || job->wait == GS_WAIT_JOIN;
-        // The next one that waits for the other pool holds nothing: one holder keeps the rule plain.
-        if (waits && !holder && job->least <= slots_for(job->needs_gpu, total)) holder = job;
+        decide_job(job, jobs, holders, &free);
+        if (job->wait == GS_WAIT_NONE || job->least > slots_for(job->needs_gpu, total)) continue;
+        const gs_schedule_job **place = job->needs_gpu ? &holders.on_gpus : &holders.on_cpus;
+        if (!*place) *place = job;
     }
 }
 

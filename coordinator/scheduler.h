@@ -4,7 +4,7 @@
 // use yet from those behind it, so that small jobs cannot starve it — unless it could not run even if
 // every slot were free. Slots with a GPU and slots without are two pools: a job on GPUs takes of the first
 // alone, one on CPUs takes slots without as long as there are any, and one that waits for GPUs reserves no
-// others.
+// others: behind it the oldest one on CPUs that waits reserves what is left.
 #ifndef COORDINATOR_SCHEDULER_H
 #define COORDINATOR_SCHEDULER_H
 

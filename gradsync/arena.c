@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/log.h"
 #include "core/memory.h"
 #include "gradsync/comm/nccl_library.h"
 
@@ -112,12 +113,15 @@ gs_status gs_arena_create(gs_arena **out, size_t bytes) {
 
 #ifdef GRADSYNC_CUDA
 
-#define CLEAR_SECONDS 30.0
+#define WAIT_SECONDS 30.0
 
 // The library's memory can be mapped by peers. Without the library, or where it cannot give any, the
 // device's own does as well, only slower between devices.
 static gs_status take_device_memory(gs_arena *arena) {
     void *data = NULL;
+    gs_stream *stream = gs_device_stream(arena->device);
+    // The library allocates on the device that is the thread's: a wait makes it ours.
+    GS_TRY(gs_status_prefix(gs_stream_wait(stream, gs_deadline_in_seconds(WAIT_SECONDS)), "arena"));
     gs_status status = gs_nccl_library_open(&arena->library);
     if (!status.code) status = gs_nccl_alloc(arena->library, &data, arena->bytes);
     if (status.code) {
@@ -128,14 +132,24 @@ static gs_status take_device_memory(gs_arena *arena) {
         return gs_ok();
     }
     arena->data = data;
-    gs_stream *stream = gs_device_stream(arena->device);
     gs_device_kernels(arena->device)->clear(stream, data, arena->bytes);
-    return gs_status_prefix(gs_stream_wait(stream, gs_deadline_in_seconds(CLEAR_SECONDS)), "arena");
+    return gs_status_prefix(gs_stream_wait(stream, gs_deadline_in_seconds(WAIT_SECONDS)), "arena");
+}
+
+// The library unmaps at once, under kernels that may still run; the device's own way waits for them.
+static void give_library_memory_back(gs_arena *arena) {
+    gs_stream *stream = gs_device_stream(arena->device);
+    gs_status status = gs_stream_wait(stream, gs_deadline_in_seconds(WAIT_SECONDS));
+    if (status.code == GS_DEADLINE_EXCEEDED)
+        gs_log_warn("an arena was not freed", "bytes=%zu error=\"%s\"", arena->bytes,
+                    status.message);
+    else
+        gs_nccl_free(arena->library, arena->data);
 }
 
 static void give_device_memory_back(gs_arena *arena) {
     if (arena->library && arena->data)
-        gs_nccl_free(arena->library, arena->data);
+        give_library_memory_back(arena);
     else if (arena->data)
         gs_device_free(arena->device, arena->data);
     gs_nccl_library_close(arena->library);

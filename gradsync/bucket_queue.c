@@ -166,6 +166,9 @@ static void note_times(const gs_bucket_queue *queue, gs_bucket *bucket) {
     bucket->times.all_arrived_ns = moved.all_arrived_ns;
     bucket->times.started_ns = moved.started_ns;
     bucket->times.finished_ns = moved.finished_ns;
+    // The host posts long before a GPU comes to it: that is no waiting for other ranks.
+    if (mirror_of(queue) && moved.started_ns)
+        bucket->times.ready_ns = bucket->times.posted_ns = moved.started_ns;
 }
 
 static gs_status check_reserved(const gs_bucket_queue *queue, size_t index,

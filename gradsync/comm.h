@@ -50,6 +50,10 @@ typedef struct gs_comm_options {
     uint32_t generation;  // of the membership; nothing from another one is accepted
     gs_exchange exchange;
     void *exchange_ctx;
+    // Asked again and again where create waits for ranks other than by `exchange`: an error ends it. NULL:
+    // only the deadline does.
+    gs_status (*check)(void *ctx);
+    void *check_ctx;
     gs_arena *arena;    // borrows until destroy; in-place collectives want it; may be NULL
     gs_device *device;  // borrows until destroy; its kernels reduce
     gs_helper_thread helper;

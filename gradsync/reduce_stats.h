@@ -1,7 +1,8 @@
 // When each bucket was ready, posted and done in one step: plain numbers, no registry.
 //
-// With a GPU marks, posts and copies are timed where the host enqueues them; the ends of passes and the movement
-// of buckets where the device comes to them, on the clock of gs_now_ns to within some microseconds. A backward
+// With a GPU marks of parameters and copies are timed where the host enqueues them; the ends of passes and the
+// movement of buckets where the device comes to them, on the clock of gs_now_ns to within some microseconds. There a
+// bucket is ready and posted when its collective starts; that others come late is a part of its movement. A backward
 // pass launched as a graph begins where the graph's first gradient is final.
 #ifndef GRADSYNC_REDUCE_STATS_H
 #define GRADSYNC_REDUCE_STATS_H

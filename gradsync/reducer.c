@@ -195,6 +195,9 @@ static void end_queue(gs_reducer *reducer, const char *why) {
 static void forget_work(gs_reducer *reducer) {
     gs_device *device = reducer->options.device;
     if (!device || gs_device_is_host(device)) return;
+    // Zeros and copies for buckets that were never posted.
+    gs_stream *before_posts = gs_comm_stream(reducer->comm);
+    if (before_posts) gs_stream_follow(gs_device_stream(device), before_posts);
     gs_status left = gs_stream_wait(gs_device_stream(device),
                                     gs_deadline_in_seconds(LETTING_GO_SECONDS));
     (void)left;

@@ -13,10 +13,14 @@
 // Sample counts that a float holds exactly: the factor of a weighted gradient is one.
 #define MAX_FACTOR_SAMPLES (INT64_C(1) << 24)
 
-// Where arithmetic on a bucket's gradients goes in the open pass: right before what is about to travel.
+gs_lane gs_reducer_lane_to_travel(const gs_reducer *reducer, const gs_bucket *bucket) {
+    return bucket->travels ? gs_lane_before_post(reducer->comm)
+                           : gs_lane_of(reducer->options.device);
+}
+
 static gs_lane lane_of_pass(const gs_reducer *reducer, const gs_bucket *bucket) {
-    return reducer->pass.reduces && bucket->travels ? gs_lane_before_post(reducer->comm)
-                                                    : gs_lane_of(reducer->options.device);
+    return reducer->pass.reduces ? gs_reducer_lane_to_travel(reducer, bucket)
+                                 : gs_lane_of(reducer->options.device);
 }
 
 // Adds a complete shard's gradient to the partial sums below it, along the tree.

@@ -6,6 +6,7 @@
 #include "gradsync/bucket_queue.h"
 #include "gradsync/grad_copies.h"
 #include "gradsync/grad_layout.h"
+#include "gradsync/lane.h"
 #include "gradsync/ready_order.h"
 #include "gradsync/reducer.h"
 #include "gradsync/static_graph.h"
@@ -70,6 +71,9 @@ gs_status gs_reducer_keep_error(gs_reducer *reducer, gs_status status);
 gs_status gs_reducer_blame(const gs_reducer *reducer, size_t param, const char *what);
 gs_status gs_reducer_misuse(const gs_reducer *reducer, const char *what);
 
+// Where the last arithmetic on a bucket's gradients goes: right before it travels. One that stays is read by the
+// compute stream alone.
+gs_lane gs_reducer_lane_to_travel(const gs_reducer *reducer, const gs_bucket *bucket);
 // Which buckets a static graph lets travel; all of them as long as it is not known.
 void gs_reducer_plan_travel(gs_reducer *reducer);
 // Parameters that the open pass has not seen: the first one, and how many. num_params when there is

@@ -113,7 +113,8 @@ static gs_status send_zeros(gs_reducer *reducer) {
     for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
         gs_bucket *bucket = &reducer->layout.buckets[b];
         gs_main_grad_zero(gs_grad_layout_bucket(&reducer->layout, 0, bucket), bucket->dtype,
-                          bucket->grad_count, gs_lane_before_post(reducer->comm));
+                          bucket->grad_count,
+                          gs_reducer_lane_to_travel(reducer, bucket));
         bucket->num_pending = 0;
         GS_TRY(gs_bucket_queue_push(&reducer->queue, b));
     }
@@ -252,6 +253,9 @@ static gs_status read_points(gs_reducer *reducer) {
     GS_TRY(gs_step_points_read(points, GS_POINT_FORWARD, &stats->forward_begin_ns));
     GS_TRY(gs_step_points_read(points, GS_POINT_BACKWARD, &stats->backward_begin_ns));
     GS_TRY(gs_step_points_read(points, GS_POINT_BACKWARD_END, &stats->backward_end_ns));
+    // Points of two streams: the side stream may be late for a backward pass of next to nothing.
+    if (stats->backward_begin_ns > stats->backward_end_ns)
+        stats->backward_begin_ns = stats->backward_end_ns;
     int64_t beyond_ns = end_of_last_bucket(stats) - stats->backward_end_ns;
     stats->exposed_ns = beyond_ns > 0 ? beyond_ns : 0;
     gs_step_points_align(points);

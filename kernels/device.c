@@ -119,6 +119,14 @@ gs_status gs_stream_wait(gs_stream *stream, gs_deadline deadline) {
     return error.code ? error : waited;
 }
 
+gs_status gs_stream_take_error(gs_stream *stream) {
+    pthread_mutex_lock(&stream->lock);
+    gs_status error = stream->error;
+    stream->error = (gs_status){0};
+    pthread_mutex_unlock(&stream->lock);
+    return error;
+}
+
 void gs_stream_fail(gs_stream *stream, gs_status status) {
     if (status.code == GS_OK) return;
     pthread_mutex_lock(&stream->lock);

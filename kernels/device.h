@@ -112,6 +112,8 @@ void gs_graph_destroy(gs_graph *graph);
 
 // Everything enqueued so far is done; the first error that stuck since the last wait.
 GS_NODISCARD gs_status gs_stream_wait(gs_stream *stream, gs_deadline deadline);
+// The first error that has stuck by now, taken off without a wait: that of a launch sticks when it is made.
+GS_NODISCARD gs_status gs_stream_take_error(gs_stream *stream);
 // Makes an error stick (launchers only). The first one wins.
 void gs_stream_fail(gs_stream *stream, gs_status status);
 

@@ -65,7 +65,7 @@ static const gs_field world_fields[] = {
     {"wait_seconds", GS_FIELD_DOUBLE, AT(world.wait_seconds), RANGE(0, 31536000),
      .default_value = "0", .help = "How long to wait for min ranks before failing; 0 is for ever."},
     {"device", WORDS(devices), AT(world.device), .default_value = "\"auto\"",
-     .help = "Where ranks compute; auto takes GPUs when workers offer enough of them for world.min."},
+     .help = "Where ranks compute; auto takes GPUs when workers offer enough of them for world.min, never for exact jobs."},
     {"threads_per_rank", GS_FIELD_INT, AT(world.threads_per_rank), RANGE(0, 1024),
      .default_value = "0",
      .help = "Compute threads of a rank; 0 is the agent's cores divided by its slots."},

@@ -97,7 +97,7 @@ static void check_device(const gs_job_spec *spec, gs_field_errors *errors) {
     if (spec->world.device == GS_SPEC_DEVICE_CUDA && spec->reducer.backend == GS_BACKEND_SHM)
         gs_field_errors_add(errors, "/reducer/backend", "not_applicable", NULL,
                             "shm reduces in the memory of a host, world.device is cuda");
-    if (spec->world.device == GS_SPEC_DEVICE_CUDA && spec->world.replicas_per_process > 1)
+    if (gs_job_spec_needs_gpu(spec) && !on_cpu && spec->world.replicas_per_process > 1)
         gs_field_errors_add(errors, "/world/replicas_per_process", "not_applicable", NULL,
                             "on GPUs a process has one replica");
     bool gpus_only =
@@ -404,6 +404,7 @@ bool gs_job_spec_needs_gpu(const gs_job_spec *spec) {
 }
 
 bool gs_job_spec_may_use_gpu(const gs_job_spec *spec) {
+    // Exact is exact on either, but not across: a restart must not find the other.
     return spec->world.device != GS_SPEC_DEVICE_CPU && spec->reducer.backend != GS_BACKEND_SHM &&
-           spec->world.replicas_per_process == 1;
+           spec->world.replicas_per_process == 1 && !spec->exact;
 }

@@ -3,8 +3,9 @@
 #   tests/run.sh [--quick]     --quick: the dev preset only, without end-to-end tests
 # Presets: dev (ASan, UBSan, failpoints): unit, multi-process, fault, fuzz replays, lint; tsan: unit and
 # multi-process; release: end-to-end and conformance. GPU and container tests skip by name.
-# With the headers of CUDA and NCCL: cuda-sim, the device's half on a software machine. With nvcc: cuda is
-# compiled for every device it is meant for. Both are skipped by name without them.
+# With the headers of CUDA and NCCL: cuda-sim, the tests of the device's half on a software machine. With nvcc as
+# well: cuda, the product and the kernels' tests compiled for every device they are meant for, and the product run
+# as on a host without one. Both are skipped by name without them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 quick=0
@@ -36,10 +37,11 @@ tally() {  # the JUnit file of one ctest run
   while read -r name; do failures+=("$preset: $name"); done < <(
     grep 'status="fail"' "$file" | sed -E 's/.*name="([^"]+)".*/\1/')
 }
-run_tests() {  # preset, then ctest's selection
-  local preset=$1; shift
+run_tests() {  # preset, what to build, then ctest's selection
+  local preset=$1 targets=$2; shift 2
   echo "== $preset: build"
-  deploy/build.sh "$preset" || { failures+=("$preset: build"); failed=$((failed + 1)); return; }
+  # shellcheck disable=SC2086
+  deploy/build.sh "$preset" $targets || { failures+=("$preset: build"); failed=$((failed + 1)); return; }
   echo "== $preset: test"
   local junit=$PWD/build/$preset/junit.xml
   rm -f "$junit"
@@ -48,32 +50,35 @@ run_tests() {  # preset, then ctest's selection
   tally "$junit" "$preset"
 }
 
-run_tests dev -LE e2e
+run_tests dev all -LE e2e
 if [ $quick -eq 0 ]; then
-  run_tests tsan -L 'unit|multiprocess'
-  run_tests release -L 'e2e|conformance'
+  run_tests tsan all -L 'unit|multiprocess'
+  run_tests release all -L 'e2e|conformance'
 fi
 
 # Where the toolkit is: nvcc's own, or the usual place.
 cuda_root=${CUDA_HOME:-/usr/local/cuda}
 nvcc=$(command -v nvcc || true)
 [ -n "$nvcc" ] && cuda_root=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+has_header() {
+  local folder
+  for folder in "${NCCL_HOME:-$cuda_root}/include" "$cuda_root/include" /usr/include /usr/local/include; do
+    [ -e "$folder/$1" ] && return
+  done
+  return 1
+}
 skip() { echo "skipped: $1"; skipped=$((skipped + 1)); }
 if [ $quick -eq 0 ]; then
-  if [ -e "$cuda_root/include/cuda_runtime_api.h" ] && ls "$cuda_root/include/nccl.h" /usr/include/nccl.h /usr/local/include/nccl.h 2>/dev/null | grep -q .; then
-    run_tests cuda-sim -L 'gpu|cuda_sim'
+  if ! has_header cuda_runtime_api.h || ! has_header nccl.h; then
+    skip "cuda-sim, cuda: no headers of CUDA and NCCL in $cuda_root/include or /usr/include"
   else
-    skip "cuda-sim: no headers of CUDA and NCCL in $cuda_root/include"
-  fi
-  if [ -x "$cuda_root/bin/nvcc" ]; then
-    echo "== cuda: build"
-    if deploy/build.sh cuda gradsync-worker gpu_kernels; then
-      passed=$((passed + 1))
+    run_tests cuda-sim device_tests -L 'gpu|cuda_sim'
+    if [ -x "$cuda_root/bin/nvcc" ]; then
+      # With a GPU as well: what runs on one is tests/gpu/run.sh.
+      CUDA_VISIBLE_DEVICES=-1 run_tests cuda 'product gpu_kernels' -R '^(e2e_devices|gpu_kernels_.*)$'
     else
-      failures+=("cuda: build"); failed=$((failed + 1))
+      skip "cuda: no nvcc in $cuda_root/bin"
     fi
-  else
-    skip "cuda: no nvcc in $cuda_root/bin"
   fi
 fi
 

@@ -20,7 +20,7 @@ static const gs_config_field fields[] = {
     {"devices", GS_CONFIG_STRING, offsetof(gs_agent_options, devices), "auto", 0, 0, "auto|none|0,2",
      "GPUs that trainers get, in order of slots."},
     {"devices_per_slot", GS_CONFIG_INT, offsetof(gs_agent_options, devices_per_slot), "1", 1, 64,
-     "N", "GPUs of one trainer."},
+     "N", "GPUs that one trainer has to itself; it computes on the first."},
     {"data_root", GS_CONFIG_STRING, offsetof(gs_agent_options, data_root), ".", 0, 0, "DIR",
      "What data patterns of jobs are relative to."},
     {"checkpoints", GS_CONFIG_STRING, offsetof(gs_agent_options, checkpoints), "", 0, 0, "DIR",

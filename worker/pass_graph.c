@@ -99,11 +99,12 @@ static gs_digest digest_list(const void *pointers, size_t count) {
     return pointers ? gs_digest_of(pointers, count * sizeof(void *)) : (gs_digest){0};
 }
 
-// All that the model is given, in one struct without holes that matter: it is cleared first.
-static gs_digest make_key(const gs_pass_graphs *graphs, const gs_model_pass *pass) {
+// All that the model and its marks are given, in one struct without holes that matter: it is cleared first.
+static gs_digest make_key(const gs_pass_graphs *graphs, const gs_pass_run *run) {
+    const gs_model_pass *pass = run->pass;
     struct {
         gs_batch batch;
-        gs_digest params, buffers, next_buffers, grads;
+        gs_digest params, buffers, next_buffers, grads, finished;
         const void *sync, *sparse, *loss_sum;
         float grad_factor;
         int training, accumulate;
@@ -120,6 +121,7 @@ static gs_digest make_key(const gs_pass_graphs *graphs, const gs_model_pass *pas
     key.buffers = digest_list(pass->buffers, options->num_buffers);
     key.next_buffers = digest_list(pass->next_buffers, options->num_buffers);
     key.grads = digest_list(pass->grads, options->num_params);
+    key.finished = digest_list(run->marks->finished, options->num_params);
     key.sync = pass->sync;
     key.sparse = pass->sparse;
     key.loss_sum = pass->loss_sum;
@@ -278,7 +280,7 @@ gs_status gs_pass_graphs_run(gs_pass_graphs *graphs, const gs_pass_run *run) {
     if (!graphs || !is_alone || !ops->repeats || !ops->repeats(run->model->state, run->pass))
         return run_plainly(run);
     bool is_new;
-    gs_digest key = make_key(graphs, run->pass);
+    gs_digest key = make_key(graphs, run);
     entry *at = find_entry(graphs, key, &is_new);
     if (is_new) {
         // A graph that still runs is not destroyed under it.

@@ -102,6 +102,7 @@ static gs_status mix_pass(gs_model_pass *pass, gs_pass_marks *marks, mixed_pass 
     pass->accumulate = false;
     marks->finish = finish_mixed_grad;
     marks->finish_ctx = at;
+    marks->finished = at->reducing.grads;
     return gs_ok();
 }
 

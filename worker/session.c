@@ -128,10 +128,11 @@ void gs_session_destroy(gs_session *session) {
     if (!session) return;
     atomic_store(&session->options.control->teardown_since_ns, gs_now_ns());
     gs_control_set_comm(session->options.control, NULL);
-    gs_pass_device_release(&session->gpu, session->options.state->device);
     gs_embedding_rows_destroy(session->embedding_rows);
     gs_replica_step_destroy(session->replica_step);
     gs_reducer_destroy(session->reducer);
+    // Behind the end of what was in flight: a GPU frees nothing while a kernel waits for other ranks.
+    gs_pass_device_release(&session->gpu, session->options.state->device);
     gs_session_release_inputs(session);
     gs_comm_destroy(session->comm);
     gs_data_loader_close(session->train);
@@ -144,6 +145,10 @@ void gs_session_destroy(gs_session *session) {
     free(session);
 }
 
+static gs_status check_control(void *ctx) {
+    return gs_control_check(ctx);
+}
+
 static gs_status create_comm(gs_session *session, gs_deadline deadline) {
     static const char *const backends[] = {"auto", "self", "shm", "nccl"};
     const gs_session_options *options = &session->options;
@@ -153,6 +158,8 @@ static gs_status create_comm(gs_session *session, gs_deadline deadline) {
                             .generation = options->generation,
                             .exchange = options->control->ops->exchange,
                             .exchange_ctx = options->control->ctx,
+                            .check = check_control,
+                            .check_ctx = options->control,
                             .arena = session->arena,
                             .device = options->state->device};
     GS_TRY(gs_comm_create(&session->comm, &comm, deadline));

@@ -200,10 +200,11 @@ static gs_status update_params(gs_session *session, gs_step_facts *facts) {
                         : gs_optimizer_step(state->optimizer, state->params, grads, reduced->used,
                                             (float)facts->lr, factor));
     gs_device_times_mark(session->gpu.times, GS_SPAN_OPTIMIZER);
-    // On a GPU the next step's work follows; what fails here comes out of its wait, or a checkpoint's.
-    if (!computes_here(session)) return gs_ok();
-    return gs_stream_wait(gs_device_stream(state->device),
-                          gs_deadline_in_seconds(spec->reducer.timeout_seconds));
+    // On a GPU the next step's work follows. A launch that failed is known by now; a GPU that fails later is
+    // lost, and its state with it.
+    gs_stream *stream = gs_device_stream(state->device);
+    if (!computes_here(session)) return gs_stream_take_error(stream);
+    return gs_stream_wait(stream, gs_deadline_in_seconds(spec->reducer.timeout_seconds));
 }
 
 gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {

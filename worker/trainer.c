@@ -369,9 +369,6 @@ static gs_status run_step(gs_trainer *trainer) {
                     gs_log_quote(text, sizeof text, status.message));
         return evaluate_when_due(trainer);
     }
-    // It may be that of the update before, which a GPU was still at.
-    bool on_gpu = !gs_device_is_host(trainer->device);
-    if (on_gpu && status.code == GS_INTERNAL) trainer->state_is_broken = true;
     if (status.code) return status;
     GS_TRY(apply_step(trainer, &facts));
     log_switch(trainer, &facts);

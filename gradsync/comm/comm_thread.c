@@ -14,8 +14,8 @@ struct gs_comm_thread {
     gs_thread *thread;
     const gs_comm_thread_ops *ops;
     void *ctx;
-    gs_event kicked;
-    gs_event entered;
+    gs_futex_event kicked;
+    gs_futex_event entered;
     atomic_int state;
     gs_status refusal;  // valid in state REFUSED
 };
@@ -34,7 +34,7 @@ static void run_thread(void *ctx, const atomic_bool *stopping) {
     self->refusal = self->ops->enter(self->ctx);
     bool entered = !self->refusal.code;
     atomic_store(&self->state, entered ? ENTERED : REFUSED);
-    gs_event_notify(&self->entered);
+    gs_futex_event_notify(&self->entered);
     if (!entered) return;
     while (!atomic_load(stopping)) {
         wait_for_work(self, stopping);
@@ -67,13 +67,13 @@ gs_status gs_comm_thread_start(gs_comm_thread **out, const gs_comm_thread_ops *o
 }
 
 void gs_comm_thread_kick(gs_comm_thread *thread) {
-    gs_event_notify(&thread->kicked);
+    gs_futex_event_notify(&thread->kicked);
 }
 
 void gs_comm_thread_stop(gs_comm_thread *thread) {
     if (!thread) return;
     gs_thread_ask_to_stop(thread->thread);
-    gs_event_notify(&thread->kicked);
+    gs_futex_event_notify(&thread->kicked);
     gs_thread_stop(thread->thread);
     free(thread);
 }

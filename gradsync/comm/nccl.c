@@ -41,7 +41,9 @@ static gs_status create_nccl(void **out, const gs_comm_options *options, char *r
     nccl->world_size = options->world_size;
     nccl->device = options->device;
     nccl->arena = options->arena;
+    nccl->options = options;
     gs_status status = gs_nccl_open(nccl, options, reason, reason_bytes, deadline);
+    nccl->options = NULL;
     if (status.code) {
         gs_nccl_fail(nccl, status);
         destroy_nccl(nccl);

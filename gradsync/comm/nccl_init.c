@@ -163,6 +163,7 @@ static gs_status wait_event(gs_nccl_comm *nccl, gs_event *event, const char *wha
         GS_TRY(gs_event_query(event, &done));
         if (done) return gs_ok();
         GS_TRY(gs_nccl_query(nccl->library, nccl->handle, &in_progress));
+        GS_TRY(gs_nccl_check(nccl));
         if (gs_deadline_passed(deadline))
             return gs_error(GS_DEADLINE_EXCEEDED,
                             "rank %d: %s did not end in time; NCCL does not say which rank is missing",
@@ -244,7 +245,10 @@ static gs_status bring_up(gs_nccl_comm *nccl, const gs_comm_options *options, co
     GS_TRY(agree(options, "nccl/connected", gs_ok(), deadline));
     GS_TRY(agree(options, "nccl/warm", warm_up(nccl, deadline), deadline));
     GS_TRY(register_arena(nccl, options, cards, how, deadline));
-    return gs_nccl_anchor_clock(nccl, deadline);
+    GS_TRY(gs_nccl_anchor_clock(nccl, deadline));
+    if (nccl->anchor_ns) return gs_ok();
+    return gs_error(GS_DEADLINE_EXCEEDED, "rank %d: %s did not come to an event in time", nccl->rank,
+                    gs_device_name(nccl->device));
 }
 
 gs_status gs_nccl_open(gs_nccl_comm *nccl, const gs_comm_options *options, char *reason,

@@ -8,6 +8,12 @@
 #define SETTLE_NS (200 * INT64_C(1000))
 #define ANCHOR_NS (5 * GS_NS_PER_SEC)  // events count in float milliseconds: 0.5 µs after 5 s
 
+const char *gs_nccl_kind_name(gs_collective_kind kind) {
+    static const char *const names[] = {"nothing",    "all-reduce", "reduce", "reduce-scatter",
+                                        "all-gather", "broadcast",  "barrier"};
+    return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
+}
+
 void gs_nccl_name_work(char *text, size_t text_bytes, uint64_t sequence,
                        const gs_collective *collective) {
     long long step = (long long)collective->step;

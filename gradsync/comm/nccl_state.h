@@ -46,6 +46,7 @@ typedef struct gs_nccl_comm {
     int rank, world_size;
     gs_device *device;  // borrows
     gs_arena *arena;    // borrows; may be NULL
+    const gs_comm_options *options;  // until all is open, then NULL
     gs_nccl_library *library;
     gs_nccl_handle *handle;  // NULL: none yet, or no more
     void *window, *registration;  // of the arena; at most one
@@ -77,6 +78,8 @@ static inline gs_nccl_target gs_nccl_target_of(const gs_nccl_comm *nccl) {
     return (gs_nccl_target){nccl->library, nccl->handle, gs_stream_native(nccl->stream)};
 }
 
+// "all-reduce".
+const char *gs_nccl_kind_name(gs_collective_kind kind);
 // "bucket 3, step 5" or "collective 17, step 5".
 void gs_nccl_name_work(char *text, size_t text_bytes, uint64_t sequence,
                        const gs_collective *collective);
@@ -116,8 +119,11 @@ GS_NODISCARD gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_d
 // The first failure wins; any thread.
 void gs_nccl_fail(gs_nccl_comm *nccl, gs_status status);
 GS_NODISCARD gs_status gs_nccl_failure(gs_nccl_comm *nccl);  // ok when there is none
-// Leaves the library's communicator: cleanly where all is well, else by abort. Ends the process with
-// GS_COMM_EXIT_ABORT_HUNG when that does not come to an end. Again: nothing.
+// An abort of others while this rank comes up; ok from then on.
+GS_NODISCARD gs_status gs_nccl_check(const gs_nccl_comm *nccl);
+// Leaves the library's communicator: cleanly where all is well, else by abort. Says so in the log when it
+// takes long, and ends the process with GS_COMM_EXIT_ABORT_HUNG when it does not come to an end within
+// 5 s, with what was in flight. Again: nothing.
 void gs_nccl_leave(gs_nccl_comm *nccl);
 
 #endif

@@ -11,7 +11,8 @@
 #define SPIN_POLLS 200
 #define SHORTEST_SLEEP_NS (20 * INT64_C(1000))
 #define LONGEST_SLEEP_NS (200 * INT64_C(1000))
-#define LEAVE_SECONDS 5.0
+#define LEAVE_SECONDS 5.0     // for all of it
+#define LONG_SECONDS 1.0      // from then on the log says that it takes long
 #define FINALIZE_SECONDS 2.0  // all ranks leave together, or not at all
 
 static void pause_polling(int *polls, int64_t *sleep_ns) {
@@ -36,6 +37,12 @@ gs_status gs_nccl_failure(gs_nccl_comm *nccl) {
     return status;
 }
 
+gs_status gs_nccl_check(const gs_nccl_comm *nccl) {
+    const gs_comm_options *options = nccl->options;
+    if (!options || !options->check) return gs_ok();
+    return gs_status_prefix(options->check(options->check_ctx), "rank %d", nccl->rank);
+}
+
 gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_deadline deadline) {
     int64_t began_ns = gs_now_ns(), sleep_ns = SHORTEST_SLEEP_NS;
     int polls = 0;
@@ -43,6 +50,7 @@ gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_deadline deadl
     for (;;) {
         GS_TRY(gs_nccl_query(nccl->library, nccl->handle, &in_progress));
         if (!in_progress) return gs_ok();
+        GS_TRY(gs_nccl_check(nccl));
         if (gs_deadline_passed(deadline))
             return gs_error(GS_DEADLINE_EXCEEDED,
                             "rank %d: %s did not end within %.1f s; NCCL does not say which rank is "
@@ -120,6 +128,7 @@ gs_status gs_nccl_wait(gs_nccl_comm *nccl, uint64_t sequence, gs_deadline deadli
     return nccl->posted == sequence ? gs_stream_wait(nccl->entry, deadline) : gs_ok();
 }
 
+// The call that leaves, on a thread of its own.
 typedef struct leaving {
     const gs_nccl_library *library;
     gs_nccl_handle *handle;
@@ -142,27 +151,59 @@ static void run_leaving(void *ctx, const atomic_bool *stopping) {
     pthread_mutex_unlock(&one->lock);
 }
 
+// The oldest collective that is not finished, for the log: what this rank hangs in.
+static void describe_pending(char *text, size_t text_bytes, gs_nccl_comm *nccl) {
+    uint64_t sequence = finished_of(nccl) + 1;
+    if (sequence > nccl->posted) {
+        snprintf(text, text_bytes, "pending=0");
+        return;
+    }
+    const gs_nccl_work *work = gs_nccl_work_of(nccl, sequence);
+    snprintf(text, text_bytes,
+             "pending=%llu sequence=%llu kind=%s step=%lld bucket=%d count=%zu started=%s",
+             (unsigned long long)(nccl->posted - finished_of(nccl)), (unsigned long long)sequence,
+             gs_nccl_kind_name(work->collective.kind), (long long)work->collective.step,
+             work->collective.bucket, work->collective.count, work->num_launched ? "yes" : "no");
+}
+
 // Kernels that never end hold memory, connections and the device: only the end of the process frees
 // them, and whoever supervises it starts a new one.
-static void end_process(const gs_nccl_comm *nccl, const char *what) {
+static void end_process(gs_nccl_comm *nccl, const char *what) {
+    char pending[160];
+    describe_pending(pending, sizeof pending, nccl);
     gs_log_error("a communicator cannot be left: the process ends",
-                 "rank=%d call=%s seconds=%.0f exit_code=%d", nccl->rank, what, LEAVE_SECONDS,
-                 GS_COMM_EXIT_ABORT_HUNG);
+                 "rank=%d call=%s seconds=%.0f exit_code=%d %s", nccl->rank, what, LEAVE_SECONDS,
+                 GS_COMM_EXIT_ABORT_HUNG, pending);
     _exit(GS_COMM_EXIT_ABORT_HUNG);
 }
 
-static void call_with_deadline(gs_nccl_comm *nccl, bool aborts) {
+static void say_slow(gs_nccl_comm *nccl, const char *what) {
+    char pending[160];
+    describe_pending(pending, sizeof pending, nccl);
+    gs_log_warn("leaving a communicator takes long", "rank=%d call=%s seconds=%.0f limit_seconds=%.0f %s",
+                nccl->rank, what, LONG_SECONDS, LEAVE_SECONDS, pending);
+}
+
+// Whether it was done by then. The lock is held.
+static bool wait_leaving(leaving *one, gs_deadline deadline) {
+    while (!one->done && gs_cond_wait(&one->changed, &one->lock, deadline)) {
+    }
+    return one->done;
+}
+
+static void call_with_deadline(gs_nccl_comm *nccl, bool aborts, gs_deadline deadline) {
     gs_thread *thread = NULL;
-    gs_deadline deadline = gs_deadline_in_seconds(LEAVE_SECONDS);
     leaving one = {.library = nccl->library, .handle = nccl->handle, .aborts = aborts};
     const char *what = aborts ? "ncclCommAbort" : "ncclCommDestroy";
     pthread_mutex_init(&one.lock, NULL);
     gs_cond_init(&one.changed);
     if (gs_thread_start(&thread, "nccl-leave", run_leaving, &one).code) end_process(nccl, what);
     pthread_mutex_lock(&one.lock);
-    while (!one.done && gs_cond_wait(&one.changed, &one.lock, deadline)) {
+    bool done = wait_leaving(&one, gs_deadline_in_seconds(LONG_SECONDS));
+    if (!done) {
+        say_slow(nccl, what);
+        done = wait_leaving(&one, deadline);
     }
-    bool done = one.done;
     pthread_mutex_unlock(&one.lock);
     if (!done) end_process(nccl, what);
     gs_thread_stop(thread);
@@ -174,9 +215,8 @@ static void call_with_deadline(gs_nccl_comm *nccl, bool aborts) {
 }
 
 // Kernels leave when they see the abort; what was enqueued behind them still runs.
-static void drain_stream(gs_nccl_comm *nccl) {
+static void drain_stream(gs_nccl_comm *nccl, gs_deadline deadline) {
     bool done = false;
-    gs_deadline deadline = gs_deadline_in_seconds(LEAVE_SECONDS);
     int polls = 0;
     int64_t sleep_ns = SHORTEST_SLEEP_NS;
     if (!nccl->next_anchor) return;
@@ -205,10 +245,11 @@ static gs_status finalize(gs_nccl_comm *nccl) {
 
 void gs_nccl_leave(gs_nccl_comm *nccl) {
     if (!nccl->handle) return;
+    gs_deadline deadline = gs_deadline_in_seconds(LEAVE_SECONDS);
     bool is_idle = finished_of(nccl) == nccl->posted && !nccl->launching;
     bool clean = is_idle && !atomic_load(&nccl->failed) && !finalize(nccl).code;
-    call_with_deadline(nccl, !clean);
+    call_with_deadline(nccl, !clean, deadline);
     nccl->handle = NULL;
     nccl->window = nccl->registration = NULL;
-    drain_stream(nccl);
+    drain_stream(nccl, deadline);
 }

@@ -43,7 +43,7 @@ typedef struct shm_comm {
     gs_comm_thread *thread;    // NULL: the owner moves
     gs_device *thread_device;  // of the moving thread when it is not the owner
     int spin_polls;
-    gs_event finished_event;  // for the owner, where another thread moves
+    gs_futex_event finished_event;  // for the owner, where another thread moves
     _Atomic uint64_t posted;  // owner
     _Atomic uint64_t finished;
     atomic_bool failed;
@@ -131,7 +131,7 @@ static gs_status publish_posts(shm_comm *shm, bool *moved) {
 static void give_notice(shm_comm *shm) {
     if (!shm->owes_notice) return;
     shm->owes_notice = false;
-    gs_event_notify(&shm->segment.common->event);
+    gs_futex_event_notify(&shm->segment.common->event);
 }
 
 static bool all_have_arrived(shm_comm *shm, uint64_t sequence) {
@@ -213,7 +213,7 @@ static void finish_posts(shm_comm *shm, bool *moved) {
     if (finished == before) return;
     *moved = true;
     atomic_store_explicit(&shm->finished, finished, memory_order_release);
-    if (shm->thread) gs_event_notify(&shm->finished_event);
+    if (shm->thread) gs_futex_event_notify(&shm->finished_event);
 }
 
 static gs_status move_posts(shm_comm *shm, bool *moved) {
@@ -230,7 +230,7 @@ static void fail_comm(shm_comm *shm, gs_status status) {
     gs_shm_abort(&shm->segment, status);
     shm->failure = gs_shm_abort_reason(&shm->segment);
     atomic_store_explicit(&shm->failed, true, memory_order_release);
-    gs_event_notify(&shm->finished_event);
+    gs_futex_event_notify(&shm->finished_event);
 }
 
 static bool has_failed(const shm_comm *shm) {
@@ -318,7 +318,7 @@ static gs_status explain_deadline(const shm_comm *shm, int64_t waited_ns) {
 
 static gs_status wait_shm(void *backend, uint64_t sequence, gs_deadline deadline) {
     shm_comm *shm = backend;
-    gs_event *event = shm->thread ? &shm->finished_event : &shm->segment.common->event;
+    gs_futex_event *event = shm->thread ? &shm->finished_event : &shm->segment.common->event;
     gs_waiter waiter = {.event = event, .spin_polls = shm->spin_polls};
     bool moved = !shm->thread && advance(shm);
     if (finished_of_shm(shm) >= sequence) return gs_ok();
@@ -355,7 +355,7 @@ static gs_status post_shm(void *backend, uint64_t sequence, const gs_collective 
     if (shm->thread) {
         // It sleeps on the one when idle, on the other when it waits for peers.
         gs_comm_thread_kick(shm->thread);
-        gs_event_notify(&shm->segment.common->event);
+        gs_futex_event_notify(&shm->segment.common->event);
     } else {
         advance(shm);
     }

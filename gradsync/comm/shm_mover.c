@@ -291,7 +291,7 @@ static uint64_t least_counter(const gs_shm_mover *mover, size_t offset) {
 
 static void publish_counter(gs_shm_mover *mover, gs_shm_counter *counter, uint64_t value) {
     atomic_store_explicit(&counter->value, value, memory_order_release);
-    gs_event_notify(&mover->segment->common->event);
+    gs_futex_event_notify(&mover->segment->common->event);
 }
 
 static bool copy_chunk_in(gs_shm_mover *mover, const gs_collective *collective,

@@ -148,7 +148,7 @@ void gs_shm_end_life(gs_shm_segment *segment) {
         if (segment->holds_life[i] && !pthread_mutex_unlock(&segment->common->lives[i].mutex))
             segment->holds_life[i] = false;
     }
-    gs_event_notify(&segment->common->event);
+    gs_futex_event_notify(&segment->common->event);
 }
 
 bool gs_shm_is_damaged(const gs_shm_segment *segment, int rank) {
@@ -181,7 +181,7 @@ void gs_shm_abort(gs_shm_segment *segment, gs_status reason) {
         snprintf(common->abort_reason, sizeof common->abort_reason, "%s", reason.message);
         atomic_store_explicit(&common->abort_state, ABORT_SET, memory_order_release);
     }
-    gs_event_notify(&common->event);
+    gs_futex_event_notify(&common->event);
 }
 
 bool gs_shm_aborted(const gs_shm_segment *segment) {

@@ -74,7 +74,7 @@ typedef struct gs_shm_life {
 
 typedef struct gs_shm_common {
     uint64_t magic, nonce;
-    gs_event event;  // notified after everything that a peer may wait for
+    gs_futex_event event;  // notified after everything that a peer may wait for
     _Alignas(128) _Atomic uint32_t abort_state;
     int32_t abort_code;
     char abort_reason[252];

@@ -20,7 +20,7 @@ static void relax_core(void) {
 #endif
 }
 
-void gs_event_notify(gs_event *event) {
+void gs_futex_event_notify(gs_futex_event *event) {
     // Pairs with the fence of a sleeper: either it sees what was stored before, or it is seen here.
     __sync_synchronize();
     if (atomic_load_explicit(&event->sleepers, memory_order_relaxed) == 0) return;

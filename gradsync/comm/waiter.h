@@ -14,16 +14,16 @@
 
 #include "core/clock.h"
 
-typedef struct gs_event {
+typedef struct gs_futex_event {
     _Alignas(128) _Atomic uint32_t word;  // the futex: changes whenever sleepers are woken
     _Atomic uint32_t sleepers;
-} gs_event;  // {0} is ready
+} gs_futex_event;  // {0} is ready
 
 // After the store that others may wait for.
-void gs_event_notify(gs_event *event);
+void gs_futex_event_notify(gs_futex_event *event);
 
 typedef struct gs_waiter {
-    gs_event *event;
+    gs_futex_event *event;
     int spin_polls;    // about 500 where each waiter has a core, 50 where not
     int64_t sleep_ns;  // the longest sleep; 0: 5 ms, for waits that must notice a dead peer
     // Private:

@@ -1,9 +1,11 @@
 // Causal self-attention of 16-bit numbers, backward, in three kernels; none of them adds up with
 // atomics, so the same inputs give the same bits.
 //
-//   weigh_rows                  Σ dout · out of every query, kept in the dq it will be overwritten
-//   with attention_backward_keys     dk and dv: a block has a tile of keys, queries come by
-//   attention_backward_queries  dq: a block has a tile of queries, keys come by
+//   weigh_rows: Σ dout · out of every query, kept where its dq will be written
+//
+//   attention_backward_keys: dk and dv; a block has a tile of keys, queries come by
+//
+//   attention_backward_queries: dq; a block has a tile of queries, keys come by
 //
 // Probabilities are computed again from logsumexp, in both of the large kernels: 7 products instead
 // of the 5 of a kernel that adds dq up in memory. The other deterministic way, partial dq of each
@@ -416,8 +418,9 @@ static bool plan_backward(attention_job<uint16_t> *job, gs_stream *stream, uint1
     if (!accept_attention(stream, shape)) return false;
     if (shape->head_channels < 2) {
         // keep_weighted needs 32 bits of a row.
-        gs_stream_fail(stream, gs_error(GS_INVALID_ARGUMENT,
-                                        "attention_backward: heads of one channel of 16 bits"));
+        gs_stream_fail(stream,
+                       gs_error(GS_INVALID_ARGUMENT, "attention_backward: 1 channel a head, at "
+                                                     "least 2 on CUDA for numbers of 16 bits"));
         return false;
     }
     *job = plan_attention<uint16_t>(shape);

@@ -23,6 +23,11 @@ static bool is_sticky(cudaError_t error) {
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorContextIsDestroyed:
     case cudaErrorExternalDevice:
+    case cudaErrorMpsClientTerminated:
+#if CUDART_VERSION >= 13000
+    case cudaErrorContained:
+    case cudaErrorTensorMemoryLeak:
+#endif
         return true;
     default:
         return false;

@@ -76,13 +76,21 @@ static inline void gs_launch(gs_stream *stream, dim3 grid, dim3 block, size_t sh
 #define GS_LAUNCH(stream, grid, block, shared_bytes, kernel, ...)                                  \
     gs_launch((stream), (grid), (block), (shared_bytes), #kernel, kernel, __VA_ARGS__)
 
+// The limit is the kernel's on the calling thread's device.
+static inline void gs_allow_shared(gs_stream *stream, const void *kernel, size_t bytes,
+                                   const char *name) {
+    gs_status current = gs_cuda_make_current(gs_cuda_stream_of(stream)->device);
+    gs_stream_fail(stream, current);
+    if (current.code) return;
+    gs_cuda_stream_check(stream,
+                         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              static_cast<int>(bytes)),
+                         name);
+}
+
 // Before the first launch with more than 48 KiB of dynamic shared memory, and in each: it is cheap.
 #define GS_ALLOW_SHARED(stream, kernel, bytes)                                                     \
-    gs_cuda_stream_check((stream),                                                                 \
-                         cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),              \
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize,         \
-                                              static_cast<int>(bytes)),                            \
-                         #kernel)
+    gs_allow_shared((stream), reinterpret_cast<const void *>(kernel), (bytes), #kernel)
 
 // Blocks for `count` items of which a block takes `per_block`; never more than `most`, so that kernels
 // loop with the grid as their stride.

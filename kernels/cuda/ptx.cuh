@@ -5,9 +5,14 @@
 // show one another what they hold. All lanes of the warp must come to a call, as on the device.
 //
 // Who holds what, g = lane / 4, t = lane % 4 (PTX ISA, "matrix fragments for mma.m16n8k16"):
-//   A (16 x 16)  a[0]: row g, columns 2t and 2t+1; a[1]: row g+8; a[2]: row g, columns 2t+8, 2t+9;
-//   a[3]: both B (16 x 8)   b[0]: rows 2t and 2t+1 of column g; b[1]: rows 2t+8, 2t+9 C (16 x 8)
-//   c[0], c[1]: row g, columns 2t and 2t+1; c[2], c[3]: row g+8
+//
+//   A (16 x 16): a[0] is row g, columns 2t and 2t+1; a[1] row g+8, the same columns; a[2] and a[3]
+//   the same rows, columns 2t+8 and 2t+9
+//
+//   B (16 x 8): b[0] is rows 2t and 2t+1 of column g; b[1] rows 2t+8 and 2t+9
+//
+//   C (16 x 8): c[0] and c[1] are row g, columns 2t and 2t+1; c[2] and c[3] row g+8
+//
 // Two numbers of 16 bits share a register, the first in the lower half.
 #ifndef KERNELS_CUDA_PTX_CUH
 #define KERNELS_CUDA_PTX_CUH
@@ -65,15 +70,14 @@ static inline void gs_mma(float c[4], const uint32_t a[4], const uint32_t b[2]) 
     }
 }
 
-static inline void gs_sim_load_matrices(uint32_t *to, int num_matrices, const void *row,
-                                        bool transposed) {
+static inline void gs_sim_load_matrices(uint32_t to[4], const void *row, bool transposed) {
     if ((uintptr_t)row % 16) {
         gs_sim_refuse("a row that is not on a 16-byte boundary", {"ldmatrix", __FILE__, __LINE__});
     }
     const uint16_t *mine = (const uint16_t *)row, *rows[32];
     gs_sim_exchange(GS_FULL_WARP, mine, rows, "ldmatrix");
     const int lane = (int)(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-    for (int i = 0; i < num_matrices; i++) {
+    for (int i = 0; i < 4; i++) {
         const uint16_t *const *matrix = rows + 8 * i;
         uint32_t first = transposed ? matrix[2 * t][g] : matrix[g][2 * t];
         uint32_t second = transposed ? matrix[2 * t + 1][g] : matrix[g][2 * t + 1];
@@ -84,15 +88,11 @@ static inline void gs_sim_load_matrices(uint32_t *to, int num_matrices, const vo
 }
 
 static inline void gs_load_matrices_x4(uint32_t to[4], const void *row) {
-    gs_sim_load_matrices(to, 4, row, false);
+    gs_sim_load_matrices(to, row, false);
 }
 
 static inline void gs_load_matrices_x4_transposed(uint32_t to[4], const void *row) {
-    gs_sim_load_matrices(to, 4, row, true);
-}
-
-static inline void gs_load_matrices_x2(uint32_t to[2], const void *row) {
-    gs_sim_load_matrices(to, 2, row, false);
+    gs_sim_load_matrices(to, row, true);
 }
 
 static inline float gs_exp2(float x) {
@@ -191,13 +191,6 @@ __device__ __forceinline__ void gs_load_matrices_x4(uint32_t to[4], const void *
 __device__ __forceinline__ void gs_load_matrices_x4_transposed(uint32_t to[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(gs_shared_address(row))
-                 : "memory");
-}
-
-__device__ __forceinline__ void gs_load_matrices_x2(uint32_t to[2], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(to[0]), "=r"(to[1])
                  : "r"(gs_shared_address(row))
                  : "memory");
 }

@@ -153,6 +153,8 @@ static bool is_idle(cudaStream_t native) {
     return idle;
 }
 
+// Where one wait was in vain the next ones only look: whoever tears down a hundred buffers behind a dead
+// collective waits once.
 bool gs_cuda_streams_idle(gs_cuda_device *device, gs_deadline deadline) {
     gs_cuda_pause pause = {0};
     for (;;) {
@@ -160,8 +162,10 @@ bool gs_cuda_streams_idle(gs_cuda_device *device, gs_deadline deadline) {
         pthread_mutex_lock(&device->lock);
         for (gs_cuda_stream *stream = device->streams; stream && idle; stream = stream->next)
             idle = !stream->native || is_idle(stream->native);
+        bool give_up = !idle && (device->stuck || gs_deadline_passed(deadline));
+        if (idle || give_up) device->stuck = give_up;
         pthread_mutex_unlock(&device->lock);
-        if (idle || gs_deadline_passed(deadline)) return idle;
+        if (idle || give_up) return idle;
         gs_cuda_pause_once(&pause);
     }
 }

@@ -59,6 +59,7 @@ struct gs_cuda_device {
     pthread_mutex_t lock;            // of what follows
     gs_status broken;                // the error after which the device answers nothing else
     gs_cuda_stream *streams;         // all, the compute stream too
+    bool stuck;                      // its work did not end within a wait for all of it
     bool capturing;
     pthread_t capturing_thread;
 };

@@ -2,6 +2,7 @@
 function(cuda_sim_test name)
   gradsync_test(test_cuda_sim_${name} LABEL cuda_sim
     SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/cuda_sim/test_${name}.cpp LIBS cuda_sim ${ARGN})
+  set_property(GLOBAL APPEND PROPERTY gradsync_device_tests test_cuda_sim_${name})
   target_compile_options(test_cuda_sim_${name} PRIVATE -O1
     "SHELL:-include ${CMAKE_CURRENT_SOURCE_DIR}/cuda_sim/device_syntax.h")
 endfunction()

@@ -1,41 +1,62 @@
 #!/usr/bin/env bash
 # Where jobs compute, through curl: on a host without a GPU a job that needs one says so, and one that does
 # not runs on the CPU; on a host with GPUs ranks get one each and reduce over NCCL.
-#   GRADSYNC_TEST_GPUS=N  how many GPUs this host has (default: what `gradsync-worker devices` finds)
 source "$(dirname "$0")/lib.sh"
 
 found=$("$bin/gradsync-worker" devices)
-gpus=${GRADSYNC_TEST_GPUS:-$(jq '.devices | length' <<<"$found")}
-spec() {  # NAME WORLD MORE
-  printf '{"name":"%s","world":{%s,"join_window_seconds":0},"model":{"kind":"gpt2","seed":3,' "$1" "$2"
-  printf '"gpt2":{"layers":2,"heads":2,"channels":32,"context":16,"vocab":64}},'
-  printf '"data":{"kind":"synthetic","micro_batch":4},"optimizer":{"kind":"adamw","lr":0.01}%s}' "$3"
+gpus=$(jq '.devices | length' <<<"$found")
+[ "$gpus" -le 2 ] || gpus=2
+# job NAME KIND JQ: a small job on the GPUs, changed by the program JQ.
+job() {
+  jq -nc --arg name "$1" --arg kind "$2" --argjson gpus "$gpus" '
+    {name: $name, world: {max: $gpus, join_window_seconds: 0, device: "cuda"}, logical_shards: 2,
+     model: {kind: $kind, seed: 3}, data: {micro_batch: 2}, optimizer: {lr: 0.01}, steps: {target: 6},
+     restart: {backoff_initial_seconds: 0.1, max_restarts: 2}}
+    | if $kind == "mlp" then .model.mlp = {dims: [16, 16, 4]}
+      else .model.gpt2 = {layers: 2, heads: 2, channels: 16, context: 8, vocab: 32} end | '"${3:-.}"
 }
-submit() {  # sets job
-  request POST /v1/jobs "$1"
-  same "$status" 201 "status of POST /v1/jobs: $(cat "$run/body")"
-  job=$(jq -r .id "$run/body")
-}
-field_is() { [ "$(get "/v1/jobs/$job" | jq -r ".$1")" = "$2" ]; }
+text='.model.gpt2.vocab = 256 | .data.kind = "bytes" | .data.train = ["text.txt"]'
+field_is() { [ "$(job_field "$job" ".$1")" = "$2" ]; }
 devices_of_ranks() { get "/v1/jobs/$job/workers" | jq -r '[.items[].device] | unique | join(",")'; }
+run_job() {  # NAME KIND JQ: sets job, fails unless it succeeds
+  submit "$(job "$@")"
+  await "$job" succeeded 120
+  same "$(job_field "$job" .restarts)" 0 "restarts of $1"
+}
+last_loss() { get "/v1/jobs/$job/series?name=loss" | jq '.series[0].points[-1][1]'; }
+near() {  # LOSS OTHER SHARE WHAT
+  jq -ne --argjson a "$1" --argjson b "$2" --argjson share "$3" \
+    '$b > 0 and (($a - $b) | fabs) <= $share * $b' >/dev/null || fail "$4: loss $1 beside $2"
+}
+refused() {  # POINTER JQ
+  request POST /v1/jobs "$(job refused gpt2 "$2")"
+  same "$status" 422 "status of a job with $2"
+  jq -e --arg at "$1" 'any(.. | objects; .pointer? == $at and .code? == "not_applicable")' "$run/body" >/dev/null ||
+    fail "not refused for $1: $(cat "$run/body")"
+}
 
+cp "$(dirname "$0")/../../README.md" "$run/root/text.txt"
 start_coordinator one "$run/data"
+
+claim "what GPUs cannot do is refused before anything starts"
+refused /world/replicas_per_process '.world.replicas_per_process = 2'
+refused /reducer/backend '.reducer.backend = "shm"'
 
 if [ "$gpus" -eq 0 ]; then
   claim "a job that needs GPUs says why it waits"
   start_worker w1 2
-  submit "$(spec needs-gpus '"max":1,"device":"cuda"' ',"steps":{"target":5}')"
+  gpus=1
+  submit "$(job needs-gpus gpt2)"
   wait_for 20 "reason NoDevice" field_is reason NoDevice
   reason=$(jq -r .devices_reason <<<"$found")
-  get "/v1/jobs/$job" | jq -r .message | grep -F "worker w1" | grep -qF "$reason" ||
-    fail "the message is: $(get "/v1/jobs/$job" | jq -r .message)"
+  message=$(job_field "$job" .message)
+  grep -F "worker w1" <<<"$message" | grep -qF "$reason" || fail "the message is: $message"
   claim "and fails with that once it has waited as long as it may"
-  submit "$(spec impatient '"max":1,"device":"cuda","wait_seconds":0.5' ',"steps":{"target":5}')"
-  wait_for 20 "failed" field_is state failed
-  field_is reason NoDevice || fail "reason $(get "/v1/jobs/$job" | jq -r .reason)"
+  submit "$(job impatient gpt2 '.world.wait_seconds = 0.5')"
+  await "$job" failed 20
+  field_is reason NoDevice || fail "reason $(job_field "$job" .reason)"
   claim "auto takes the CPU"
-  submit "$(spec any '"max":2' ',"steps":{"target":5}')"
-  wait_for 60 "succeeded" field_is state succeeded
+  run_job any gpt2 '.world = {max: 2, join_window_seconds: 0}'
   same "$(devices_of_ranks)" cpu "devices of ranks"
   claim "a worker that is to give out a GPU that is not there does not start"
   code=0
@@ -46,37 +67,74 @@ if [ "$gpus" -eq 0 ]; then
 fi
 
 claim "a worker offers its GPUs, one for each slot"
-start_worker w1 "$gpus"
-same "$(get /v1/workers | jq '.items[0].slots_with_gpu')" "$gpus" "slots with a GPU"
+start_worker w1 0
+if [ "$(jq '.devices | length' <<<"$found")" -eq "$gpus" ]; then
+  same "$(get /v1/workers | jq '.items[0].slots_with_gpu')" "$gpus" "slots with a GPU"
+fi
 
 claim "auto takes them, every rank trains on its own"
-submit "$(spec on-gpus "\"max\":$gpus" ',"steps":{"target":40}')"
-wait_for 120 "succeeded" field_is state succeeded
+run_job on-gpus gpt2 'del(.world.device)'
 same "$(devices_of_ranks)" cuda "devices of ranks"
 same "$(get "/v1/jobs/$job/workers" | jq '[.items[].device_uuid] | unique | length')" "$gpus" "GPUs used"
-gpu_loss=$(get "/v1/jobs/$job/series?name=loss" | jq '.series[0].points[-1][1]')
+on_gpus=$(last_loss)
 
 claim "the same job on CPUs comes to the same loss but for roundings"
-submit "$(spec on-cpus "\"max\":$gpus,\"device\":\"cpu\"" ',"steps":{"target":40}')"
-wait_for 120 "succeeded" field_is state succeeded
+run_job on-cpus gpt2 '.world.device = "cpu"'
 same "$(devices_of_ranks)" cpu "devices of ranks"
-cpu_loss=$(get "/v1/jobs/$job/series?name=loss" | jq '.series[0].points[-1][1]')
-jq -ne --argjson a "$gpu_loss" --argjson b "$cpu_loss" '(($a - $b) | fabs) <= 0.01 * $b' >/dev/null ||
-  fail "loss $gpu_loss on GPUs, $cpu_loss on CPUs"
+on_cpus=$(last_loss)
+near "$on_gpus" "$on_cpus" 0.001 "fp32"
+run_job tf32 gpt2 '.model.precision = "tf32"'
+near "$(last_loss)" "$on_cpus" 0.01 "tf32"
+run_job bf16 gpt2 '.model.precision = "bf16" | .reducer.wire_dtype = "bf16"'
+near "$(last_loss)" "$on_cpus" 0.02 "bf16"
 
-claim "bf16 on GPUs learns as well"
-submit "$(spec bf16 "\"max\":$gpus,\"device\":\"cuda\"" ',"steps":{"target":40}' |
-  jq -c '.model.precision = "bf16"')"
-wait_for 120 "succeeded" field_is state succeeded
-bf16_loss=$(get "/v1/jobs/$job/series?name=loss" | jq '.series[0].points[-1][1]')
-jq -ne --argjson a "$bf16_loss" --argjson b "$cpu_loss" '(($a - $b) | fabs) <= 0.05 * $b' >/dev/null ||
-  fail "loss $bf16_loss in bf16, $cpu_loss in fp32 on CPUs"
+claim "exact jobs have the same bits for one rank and several"
+run_job exact-all gpt2 '.exact = true | .model.gpt2.layer_drop = 0.5'
+exact=$(last_loss)
+run_job exact-one gpt2 '.exact = true | .model.gpt2.layer_drop = 0.5 | .world.max = 1'
+same "$(last_loss)" "$exact" "loss of one rank"
+
+claim "several passes a step, rows of the embedding apart, evaluations and a sample"
+run_job passes gpt2 "$text"' | .data.global_batch = 8 | .reducer.sparse_embedding = "owner"
+  | .data.eval = ["text.txt"] | .data.eval_every_steps = 3 | .data.eval_batches = 1
+  | .sample = {tokens: 8, prompt: "the "}'
+[ -n "$(job_field "$job" '.sample // ""')" ] || fail "no sample"
+same "$(get "/v1/jobs/$job/series?name=eval_loss" | jq '.series[0].points | length')" 2 "evaluations"
+
+claim "ranks that run out of data, each with a part of its own"
+run_job join gpt2 "$text"' | .logical_shards = .world.max | .data.split = "by_rank" | .data.uneven_inputs = "join"'
+claim "an mlp with statistics over all ranks, of a graph that stays"
+run_job mlp mlp '.model.mlp.batch_norm = "sync" | .reducer.static_graph = true'
+mlp=$(last_loss)
+run_job mlp-cpu mlp '.model.mlp.batch_norm = "sync" | .reducer.static_graph = true | .world.device = "cpu"'
+near "$mlp" "$(last_loss)" 0.001 "mlp"
+
+claim "a running job shows its GPUs, its timeline and a diagnosis"
+submit "$(job live gpt2 '.steps.target = 1000000 | .checkpoint.every_steps = 5 | .debug.step_delay_ms = 20
+  | .reducer.rebuild_after_steps = 0 | .reducer.bucket_cap_bytes = [1024]')"
+wait_for 60 "six steps" step_at_least "$job" 6
+get /metrics >"$run/metrics"
+same "$(grep -c "^gradsync_worker_info{.*\"$job\".*device=\"cuda\",device_uuid=\"GPU-" "$run/metrics")" "$gpus" "ranks with a GPU in metrics"
+get "/v1/jobs/$job/timeline" >"$run/timeline"
+jq -e --argjson gpus "$gpus" '(.ranks | length) == $gpus and all(.ranks[].steps[].buckets[]; .finished_seconds > 0)' \
+  "$run/timeline" >/dev/null || fail "timeline: $(head -c 600 "$run/timeline")"
+[ -n "$(get "/v1/jobs/$job/diagnosis" | jq -r .verdict)" ] || fail "no verdict"
+claim "it changes its plan when asked to"
+request POST "/v1/jobs/$job/replan" '{}'
+same "$status" 202 "status of replan: $(cat "$run/body")"
+plan_is() { [ "$(get "/v1/jobs/$job/plan" | jq .revision)" = "$1" ]; }
+wait_for 60 "the next plan" plan_is 2
 
 claim "kill -9 of a rank costs one restart and no step"
-submit "$(spec killed "\"max\":$gpus,\"device\":\"cuda\"" \
-  ',"steps":{"target":400},"restart":{"backoff_initial_seconds":0.1}')"
-wait_for 120 "ten steps" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.progress.step >= 10'"
-kill -KILL "$(get "/v1/jobs/$job/workers" | jq '.items[-1].pid')"
-wait_for 200 "succeeded" field_is state succeeded
-same "$(get "/v1/jobs/$job" | jq .restarts)" 1 "restarts"
-same "$(get "/v1/jobs/$job" | jq .progress.step)" 400 "steps"
+before=$(job_field "$job" .progress.step)
+kill -KILL "$(trainer_pids "$job" | tail -n 1)"
+wait_for 60 "a restart" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.restarts == 1'"
+wait_for 60 "more steps" step_at_least "$job" $((before + 6))
+same "$(job_field "$job" .restarts)" 1 "restarts"
+
+claim "stopped, it leaves a checkpoint behind"
+request POST "/v1/jobs/$job/stop" '{}'
+same "$status" 202 "status of stop"
+await "$job" cancelled 60
+same "$(get "/v1/jobs/$job/checkpoints" | jq -r '.items | max_by(.step) | .reason')" stop "reason of the last checkpoint"
+same "$(get "/v1/jobs/$job/checkpoints" | jq '[.items[].step] | max')" "$(job_field "$job" .progress.step)" "its step"

@@ -118,6 +118,83 @@ static void nccl_needs_gpus_and_shm_does_not(void **state) {
     assert_int_equal(count_ranks_on(it, "cuda"), 2);
 }
 
+static void exact_under_auto_stays_on_cpus(void **state) {
+    gs_stage *it = *state;
+    start(it, 0, 4, 2);
+    submit(it, "exact", "\"max\":2", ",\"exact\":true");
+    assert_int_equal(count_ranks_on(it, "cpu"), 2);
+}
+
+static void auto_takes_cpus_where_nccl_is_missing(void **state) {
+    gs_stage *it = *state;
+    gs_stage_start_worker(it, 0, &(gs_fake_worker_options){
+                                     .slots = 4, .gpus = 2, .step_ms = 5, .has_no_nccl = true});
+    submit(it, "two", "\"max\":2", "");
+    assert_int_equal(count_ranks_on(it, "cpu"), 2);
+    submit(it, "one", "\"max\":1", "");
+    assert_int_equal(count_ranks_on(it, "cuda"), 1);
+}
+
+static int count_gpu_slots(gs_stage *it, const char *worker) {
+    gs_json *reply = NULL;
+    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_LIST_WORKERS, "{}"));
+    const gs_json *items = gs_json_get(reply, "items");
+    int count = -1;
+    for (size_t i = 0; i < gs_json_count(items); i++) {
+        const gs_json *item = gs_json_at(items, i);
+        if (strcmp(gs_json_string_or(item, "id", ""), worker) == 0)
+            count = (int)gs_json_int_or(item, "slots_with_gpu", -1);
+    }
+    gs_json_release(reply);
+    return count;
+}
+
+static void wait_for_gpu_slots(gs_stage *it, const char *worker, int wanted) {
+    gs_deadline deadline = gs_deadline_in_seconds(20);
+    while (count_gpu_slots(it, worker) != wanted) {
+        if (gs_deadline_passed(deadline))
+            fail_msg("%s: %d slots with a GPU, wanted %d", worker, count_gpu_slots(it, worker), wanted);
+        gs_sleep_ns(5 * GS_NS_PER_MS);
+    }
+}
+
+// The second worker keeps only the third GPU, in its own third slot; it gets the others when the first has gone.
+static void gpus_of_a_worker_that_has_gone_are_taken_over(void **state) {
+    gs_stage *it = *state;
+    gs_fake_worker_options shared = {.slots = 3, .gpus = 3, .gpus_of = "w1", .step_ms = 5};
+    start(it, 0, 2, 2);
+    wait_for_gpu_slots(it, "w1", 2);
+    gs_stage_start_worker(it, 1, &shared);
+    wait_for_gpu_slots(it, "w2", 1);
+    submit(it, "three", "\"max\":3,\"device\":\"cuda\"", "");
+    gs_json_release(gs_stage_wait_for_state(it, it->job, "running"));
+    gs_json *workers = gs_stage_get(it, GS_GET_JOB_WORKERS, it->job);
+    const gs_json *third = gs_json_at(gs_json_get(workers, "items"), 2);
+    assert_string_equal(gs_json_string_or(third, "worker", ""), "w2");
+    assert_int_equal(gs_json_int_or(third, "slot", -1), 2);
+    assert_string_equal(gs_json_string_or(third, "device_uuid", ""), "GPU-w1-2");
+    gs_json_release(workers);
+    gs_fake_worker_stop(it->workers[0]);
+    it->workers[0] = NULL;
+    wait_for_gpu_slots(it, "w2", 3);
+    assert_int_equal(count_ranks_on(it, "cuda"), 3);
+}
+
+// Which worker says hello first after a restart of the coordinator is chance; the GPUs stay with the trainers.
+static void gpus_stay_with_the_trainers_on_them(void **state) {
+    gs_stage *it = *state;
+    start(it, 0, 2, 2);
+    submit(it, "two", "\"max\":2,\"device\":\"cuda\"", "");
+    assert_int_equal(count_ranks_on(it, "cuda"), 2);
+    gs_coordinator_process_kill(&it->process);
+    gs_fake_worker_options shared = {.slots = 2, .gpus = 2, .gpus_of = "w1", .step_ms = 5};
+    gs_stage_start_worker(it, 1, &shared);
+    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+    wait_for_gpu_slots(it, "w2", 0);
+    wait_for_gpu_slots(it, "w1", 2);
+    assert_int_equal(count_ranks_on(it, "cuda"), 2);
+}
+
 static void workers_show_their_devices(void **state) {
     gs_stage *it = *state;
     start(it, 0, 3, 2);
@@ -144,6 +221,10 @@ int main(void) {
         TEST(auto_takes_cpus_where_gpus_are_too_few),
         TEST(a_job_on_cpus_leaves_gpus_to_others),
         TEST(nccl_needs_gpus_and_shm_does_not),
+        TEST(exact_under_auto_stays_on_cpus),
+        TEST(auto_takes_cpus_where_nccl_is_missing),
+        TEST(gpus_of_a_worker_that_has_gone_are_taken_over),
+        TEST(gpus_stay_with_the_trainers_on_them),
         TEST(workers_show_their_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,7 +199,10 @@ static void open_commands(garbage *it) {
     it->commands = NULL;
     gs_json *hello = make_body(it, "{\"worker\":\"g\",\"host\":\"h\",\"boot_id\":\"b\",\"pid\":1,\"incarnation\":\"7\","
                                    "\"build\":\"t\",\"proto_least\":1,\"proto_most\":1,\"slots\":2,\"cores\":1,"
-                                   "\"data_root\":\"/\",\"running\":[{\"slot\":%S,\"job\":\"%J\",\"rank\":0,"
+                                   "\"data_root\":\"/\",\"devices\":[{\"uuid\":\"GPU-0\",\"name\":\"n\","
+                                   "\"memory_bytes\":5,\"capability\":\"9.0\",\"driver\":\"13.0\"},"
+                                   "{\"uuid\":\"GPU-1\",\"memory_bytes\":5}],\"devices_per_slot\":1,"
+                                   "\"devices_reason\":\"r\",\"nccl\":\"2.28.9\",\"running\":[{\"slot\":%S,\"job\":\"%J\",\"rank\":0,"
                                    "\"generation\":1,\"incarnation\":\"%I\",\"pid\":3}]}",
                                &it->trainers[draw(it, SLOTS)], draw(it, 2) * 12);
     gs_status status = gs_rpc_stream_open(&it->commands, it->agent, GS_AGENT_HELLO, hello);

@@ -109,6 +109,8 @@ static int add_tensor(kernel_test *test, kernel_role role, const char *name, gs_
     kernel_tensor *tensor = &test->tensors[test->num_tensors];
     *tensor = (kernel_tensor){.name = name, .role = role, .dtype = dtype, .count = count};
     tensor->bytes = count * gs_dtype_bytes(dtype);
+    tensor->row = 1;
+    tensor->num_parts = 1;
     // Half of the tensors on a boundary, a quarter on one of 16 bytes, a quarter anywhere.
     const uint64_t way = kernel_random(test, 4), offset = kernel_random(test, 16);
     if (way == 2) tensor->offset_bytes = 16 * (offset % 4);
@@ -216,6 +218,11 @@ int kernel_output(kernel_test *test, const char *name, gs_dtype dtype, size_t co
     const int index = add_tensor(test, KERNEL_OUTPUT, name, dtype, count);
     test->tensors[index].bound = bound;
     return index;
+}
+
+void kernel_split(kernel_test *test, int tensor, size_t row, int num_parts) {
+    test->tensors[tensor].row = row;
+    test->tensors[tensor].num_parts = num_parts;
 }
 
 int kernel_number(kernel_test *test, const char *name, gs_dtype dtype, kernel_bound bound) {

@@ -106,6 +106,9 @@ int kernel_tokens(kernel_test *test, const char *name, size_t count,
                   size_t limit);  // [0, limit); few hot
 int kernel_output(kernel_test *test, const char *name, gs_dtype dtype, size_t count,
                   kernel_bound bound);
+// Its rows, of `row` numbers, have `num_parts` parts of equal length side by side; each part is
+// held to the bound's norm by itself, so that a small one is not lost beside a large one.
+void kernel_split(kernel_test *test, int tensor, size_t row, int num_parts);
 // Read and written: filled as an input, compared as an output.
 int kernel_inout(kernel_test *test, const char *name, gs_dtype dtype, size_t count,
                  kernel_fill fill, kernel_bound bound);
@@ -131,6 +134,9 @@ const char *kernel_text(kernel_test *test, const char *format, ...)
 void kernel_check(kernel_test *test, kernel_launch launch, const void *shape);
 void kernel_check_fails(kernel_test *test, kernel_launch launch, const void *shape,
                         const char *text);
+// The device alone fails with the text: what the CPU can and the device cannot.
+void kernel_check_device_fails(kernel_test *test, kernel_launch launch, const void *shape,
+                               const char *text);
 
 // ---- registration
 

@@ -196,47 +196,64 @@ static void check_bits(kernel_test *test, const kernel_tensor *tensor, const uns
 }
 
 typedef struct error_norms {
-    double error, want;  // squares, of elements that are finite in `want`
-    double rms;
+    double error, want;  // squares, of elements that are finite in both
+    size_t num_finite;
 } error_norms;
 
+// Element `i` of a part of the tensor (kernel_split).
+static size_t find_in_part(const kernel_tensor *tensor, int part, size_t i) {
+    const size_t width = tensor->row / (size_t)tensor->num_parts;
+    return i / width * tensor->row + (size_t)part * width + i % width;
+}
+
 // False when they are not finite in the same places.
-static bool measure(kernel_test *test, error_norms *out, const kernel_tensor *tensor,
+static bool measure(kernel_test *test, error_norms *out, const kernel_tensor *tensor, int part,
                     const unsigned char *got) {
     *out = (error_norms){0};
-    size_t finite = 0;
-    for (size_t i = 0; i < tensor->count; i++) {
+    for (size_t k = 0; k < tensor->count / (size_t)tensor->num_parts; k++) {
+        const size_t i = find_in_part(tensor, part, k);
         const double g = number_at(got, i, tensor->dtype);
         const double w = number_at(tensor->want, i, tensor->dtype);
         if (isfinite(g) && isfinite(w)) {
             out->error += (g - w) * (g - w);
             out->want += w * w;
-            finite++;
+            out->num_finite++;
         } else if (!(isnan(g) && isnan(w)) && !(g == w)) {
             fail_element(test, tensor, i, g, w, "not finite in the same places");
             return false;
         }
     }
-    out->rms = finite ? sqrt(out->want / (double)finite) : 0.0;
     return true;
+}
+
+static void check_elements(kernel_test *test, const kernel_tensor *tensor, double rms,
+                           const unsigned char *got) {
+    const kernel_bound bound = tensor->bound;
+    const double worst = bound.worst > 0.0 ? bound.worst : 32.0 * bound.norm;
+    for (size_t i = 0; i < tensor->count; i++) {
+        const double g = number_at(got, i, tensor->dtype);
+        const double w = number_at(tensor->want, i, tensor->dtype);
+        if (!isfinite(w) || fabs(g - w) <= worst * (fabs(w) + rms)) continue;
+        fail_element(test, tensor, i, g, w, "farther than the bound of an element");
+        return;
+    }
 }
 
 static void check_norm(kernel_test *test, const kernel_tensor *tensor, const unsigned char *got) {
     const kernel_bound bound = tensor->bound;
-    const double worst = bound.worst > 0.0 ? bound.worst : 32.0 * bound.norm;
-    error_norms norms;
-    if (!measure(test, &norms, tensor, got)) return;
-    if (!(sqrt(norms.error) <= bound.norm * sqrt(norms.want))) {
-        kernel_fail(test, "%s: relative norm of the error is %.3g, more than %.3g (%s)",
-                    tensor->name, sqrt(norms.error / norms.want), bound.norm, bound.why);
+    error_norms whole = {0}, norms;
+    for (int part = 0; part < tensor->num_parts; part++) {
+        if (!measure(test, &norms, tensor, part, got)) return;
+        if (!(sqrt(norms.error) <= bound.norm * sqrt(norms.want))) {
+            kernel_fail(test,
+                        "%s, part %d: relative norm of the error is %.3g, more than %.3g (%s)",
+                        tensor->name, part, sqrt(norms.error / norms.want), bound.norm, bound.why);
+        }
+        whole.want += norms.want;
+        whole.num_finite += norms.num_finite;
     }
-    for (size_t i = 0; i < tensor->count; i++) {
-        const double g = number_at(got, i, tensor->dtype);
-        const double w = number_at(tensor->want, i, tensor->dtype);
-        if (!isfinite(w) || fabs(g - w) <= worst * (fabs(w) + norms.rms)) continue;
-        fail_element(test, tensor, i, g, w, "farther than the bound of an element");
-        return;
-    }
+    const double rms = whole.num_finite ? sqrt(whole.want / (double)whole.num_finite) : 0.0;
+    check_elements(test, tensor, rms, got);
 }
 
 static bool is_written(const kernel_tensor *tensor) {
@@ -360,4 +377,11 @@ void kernel_check_fails(kernel_test *test, kernel_launch launch, const void *sha
     test->num_checks++;
     check_failure(test, test->cpu, launch, shape, text);
     if (!test->failed) check_failure(test, test->cuda, launch, shape, text);
+}
+
+void kernel_check_device_fails(kernel_test *test, kernel_launch launch, const void *shape,
+                               const char *text) {
+    if (test->failed) return;
+    test->num_checks++;
+    check_failure(test, test->cuda, launch, shape, text);
 }

@@ -19,6 +19,8 @@ typedef struct kernel_tensor {
     gs_dtype dtype;
     size_t count, bytes, offset_bytes;  // offset: from the boundary behind the guard
     bool pinned;
+    size_t row;  // compared in parts: kernel_split
+    int num_parts;
     kernel_bound bound;
     unsigned char *initial;  // owned, (bytes)
     unsigned char *want;     // owned, (bytes): what the CPU made of it

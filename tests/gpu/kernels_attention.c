@@ -45,6 +45,11 @@ static const attention_case fixed_cases[] = {
     {{1, 37, 1, 160}, true, 1},  {{1, 18, 1, 201}, true, 1},  {{0, 5, 2, 64}, true, 1},
 };
 #define NUM_FIXED (sizeof fixed_cases / sizeof *fixed_cases)
+// More heads than one group of blocks has, and no multiple of it (plan_attention: 96 of fp32).
+static const attention_case two_groups = {{1, 64, 100, 256}, true, 1};
+static const attention_case too_wide = {{1, 2, 1, 257}, true, 1};
+static const char too_wide_text[] = "257 channels a head, at most 256 on CUDA";
+static const attention_case too_narrow = {{1, 2, 2, 1}, true, 1};
 
 static attention_case draw_case(kernel_test *test) {
     static const size_t sizes[] = {64, 64, 64, 32, 80, 96, 128, 256, 24, 48, 7};
@@ -98,14 +103,19 @@ static void launch_half_attention(const kernel_run *run) {
     run->half->attention(run->stream, run->at[0], run->at[1], run->at[2], run->shape);
 }
 
-static void check_forward(kernel_test *test, const attention_case *chosen, gs_dtype dtype,
-                          kernel_bound bound) {
+static void name_forward(kernel_test *test, const attention_case *chosen, gs_dtype dtype,
+                         kernel_bound bound) {
     const gs_attention *shape = &chosen->shape;
     begin_case(test, chosen);
     kernel_output(test, "out", dtype, count_rows(shape) * count_channels(shape), bound);
     kernel_output(test, "logsumexp", GS_FP32, count_rows(shape) * shape->heads, float_bound);
     input_qkv(test, chosen, dtype);
-    kernel_check(test, dtype == GS_FP32 ? launch_attention : launch_half_attention, shape);
+}
+
+static void check_forward(kernel_test *test, const attention_case *chosen, gs_dtype dtype,
+                          kernel_bound bound) {
+    name_forward(test, chosen, dtype, bound);
+    kernel_check(test, dtype == GS_FP32 ? launch_attention : launch_half_attention, &chosen->shape);
 }
 
 static void test_attention(kernel_test *test) {
@@ -115,6 +125,9 @@ static void test_attention(kernel_test *test) {
         const attention_case drawn = draw_case(test);
         check_forward(test, &drawn, GS_FP32, float_bound);
     }
+    check_forward(test, &two_groups, GS_FP32, float_bound);
+    name_forward(test, &too_wide, GS_FP32, float_bound);
+    kernel_check_device_fails(test, launch_attention, &too_wide.shape, too_wide_text);
 }
 
 static void test_half_attention(kernel_test *test) {
@@ -125,6 +138,8 @@ static void test_half_attention(kernel_test *test) {
         const attention_case drawn = draw_case(test);
         check_forward(test, &drawn, dtype, half_bound(test));
     }
+    name_forward(test, &too_wide, dtype, half_bound(test));
+    kernel_check_device_fails(test, launch_half_attention, &too_wide.shape, too_wide_text);
 }
 
 // ---- backward: dqkv, dout, qkv, out, logsumexp
@@ -140,12 +155,14 @@ static void launch_half_attention_backward(const kernel_run *run) {
 }
 
 // out and logsumexp are those that the CPU's forward makes of qkv.
-static void check_backward(kernel_test *test, const attention_case *chosen, gs_dtype dtype,
-                           kernel_bound bound) {
+static void name_backward(kernel_test *test, const attention_case *chosen, gs_dtype dtype,
+                          kernel_bound bound) {
     const gs_attention *shape = &chosen->shape;
     const size_t numbers = count_rows(shape) * count_channels(shape);
     begin_case(test, chosen);
-    kernel_output(test, "dqkv", dtype, 3 * numbers, bound);
+    const int dqkv = kernel_output(test, "dqkv", dtype, 3 * numbers, bound);
+    // Of few positions dq and dk hang on one or two roundings, of one alone on nothing else.
+    if (shape->positions >= 16) kernel_split(test, dqkv, 3 * count_channels(shape), 3);
     kernel_input(test, "dout", dtype, numbers, KERNEL_UNIT);
     const int qkv = input_qkv(test, chosen, dtype);
     const int out = kernel_input(test, "out", dtype, numbers, KERNEL_ZEROS);
@@ -156,13 +173,18 @@ static void check_backward(kernel_test *test, const attention_case *chosen, gs_d
     forward.at[1] = kernel_data(test, logsumexp);
     forward.at[2] = kernel_data(test, qkv);
     forward.shape = shape;
-    if (dtype == GS_FP32) {
+    if (dtype == GS_FP32)
         launch_attention(&forward);
-        kernel_check(test, launch_attention_backward, shape);
-    } else {
+    else
         launch_half_attention(&forward);
-        kernel_check(test, launch_half_attention_backward, shape);
-    }
+}
+
+static void check_backward(kernel_test *test, const attention_case *chosen, gs_dtype dtype,
+                           kernel_bound bound) {
+    name_backward(test, chosen, dtype, bound);
+    kernel_check(test,
+                 dtype == GS_FP32 ? launch_attention_backward : launch_half_attention_backward,
+                 &chosen->shape);
 }
 
 static void test_attention_backward(kernel_test *test) {
@@ -172,6 +194,8 @@ static void test_attention_backward(kernel_test *test) {
         const attention_case drawn = draw_case(test);
         check_backward(test, &drawn, GS_FP32, float_bound);
     }
+    name_backward(test, &too_wide, GS_FP32, float_bound);
+    kernel_check_device_fails(test, launch_attention_backward, &too_wide.shape, too_wide_text);
 }
 
 static void test_half_attention_backward(kernel_test *test) {
@@ -182,6 +206,11 @@ static void test_half_attention_backward(kernel_test *test) {
         const attention_case drawn = draw_case(test);
         check_backward(test, &drawn, dtype, half_bound(test));
     }
+    name_backward(test, &too_wide, dtype, half_bound(test));
+    kernel_check_device_fails(test, launch_half_attention_backward, &too_wide.shape, too_wide_text);
+    name_backward(test, &too_narrow, dtype, half_bound(test));
+    kernel_check_device_fails(test, launch_half_attention_backward, &too_narrow.shape,
+                              "1 channel a head, at least 2 on CUDA");
 }
 
 static const kernel_case cases[] = {KERNEL_CASE(attention), KERNEL_CASE(attention_backward),

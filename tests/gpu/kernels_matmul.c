@@ -1,4 +1,8 @@
 // Matrix products: all transposes, odd shapes and alignments, rows apart, alpha and beta, epilogues.
+#include <math.h>
+#include <string.h>
+
+#include "core/dtype.h"
 #include "tests/gpu/kernel_case.h"
 
 // A sum that cancels keeps the error of its terms; TF32 would be off by 1e-3.
@@ -26,18 +30,15 @@ static size_t count_of(size_t rows, size_t cols, size_t stride) {
     return rows && cols ? (rows - 1) * stride + cols : 0;
 }
 
-// Usually odd; in every third round what tensor cores like.
-static product_shape draw_shape(kernel_test *test, int round, gs_epilogue epilogue) {
-    product_shape s = {.product.epilogue = epilogue};
+// Several tiles of 64 along each side in the simulator too.
+static size_t largest_dim(void) {
+    return kernel_in_simulator() ? 200 : 1600;
+}
+
+// Usually odd; in every third round what tensor cores like. Strides and transposes by chance.
+static product_shape lay_out(kernel_test *test, int round, gs_half_matmul product) {
+    product_shape s = {.product = product};
     gs_matmul *m = &s.product.shape;
-    // Several tiles of 64 along each side in the simulator too.
-    const size_t largest = kernel_in_simulator() ? 200 : 1600;
-    // GELU's tail multiplies the relative error of its input by the square of it: of a few elements all may
-    // lie there, of many the norm is that of the others.
-    const size_t least = epilogue == GS_EPILOGUE_NONE ? 0 : 8;
-    m->m = kernel_dim(test, least, largest);
-    m->n = kernel_dim(test, least ? least : 1, largest);
-    m->k = kernel_dim(test, 0, largest);
     if (round % 3 == 0) {
         m->m = 8 * (1 + m->m / 8);
         m->n = 8 * (1 + m->n / 8);
@@ -45,11 +46,6 @@ static product_shape draw_shape(kernel_test *test, int round, gs_epilogue epilog
     }
     m->transpose_a = kernel_random(test, 2);
     m->transpose_b = kernel_random(test, 2);
-    m->alpha = 1.0f;
-    if (epilogue == GS_EPILOGUE_NONE && kernel_random(test, 2)) {
-        m->alpha = kernel_real(test, -2.0f, 2.0f);
-        m->beta = kernel_random(test, 2) ? 1.0f : 0.5f;
-    }
     const size_t rows_a = m->transpose_a ? m->k : m->m, cols_a = m->transpose_a ? m->m : m->k;
     const size_t rows_b = m->transpose_b ? m->n : m->k, cols_b = m->transpose_b ? m->k : m->n;
     const bool apart = round % 3 != 0;
@@ -61,18 +57,46 @@ static product_shape draw_shape(kernel_test *test, int round, gs_epilogue epilog
     s.count_c = count_of(m->m, m->n, apart ? m->stride_c : m->n);
     kernel_begin(test, "%zu×%zu×%zu, strides %zu %zu %zu, transposes %d %d, alpha %g, beta %g, epilogue %d",
                  m->m, m->n, m->k, m->stride_a, m->stride_b, m->stride_c, m->transpose_a,
-                 m->transpose_b, (double)m->alpha, (double)m->beta, (int)epilogue);
+                 m->transpose_b, (double)m->alpha, (double)m->beta, (int)product.epilogue);
     if (!apart) kernel_align(test);
     return s;
 }
 
+static product_shape draw_shape(kernel_test *test, int round, gs_epilogue epilogue) {
+    gs_half_matmul product = {.epilogue = epilogue};
+    gs_matmul *m = &product.shape;
+    // GELU's tail multiplies the relative error of its input by the square of it: of a few elements all may
+    // lie there, of many the norm is that of the others. Small ones: draw_exact_shape.
+    const size_t least = epilogue == GS_EPILOGUE_NONE ? 0 : 8;
+    m->m = kernel_dim(test, least, largest_dim());
+    m->n = kernel_dim(test, least ? least : 1, largest_dim());
+    m->k = kernel_dim(test, 0, largest_dim());
+    m->alpha = 1.0f;
+    if (epilogue == GS_EPILOGUE_NONE && kernel_random(test, 2)) {
+        m->alpha = kernel_real(test, -2.0f, 2.0f);
+        m->beta = kernel_random(test, 2) ? 1.0f : 0.5f;
+    }
+    return lay_out(test, round, product);
+}
+
 #define ROUNDS 36
 
-// C, A, B; what lies between C's rows stays, and with beta 0 nothing of it is read.
+// A matrix of C's shape that is written. What lies between its rows is NaN and stays it; with `all`, so is what
+// lies in them, which then is not read.
+static void name_written(kernel_test *test, const char *name, const product_shape *s, gs_dtype dtype,
+                         bool all, kernel_bound bound) {
+    const gs_matmul *m = &s->product.shape;
+    const int tensor = kernel_inout(test, name, dtype, s->count_c, KERNEL_UNIT, bound);
+    const size_t width = gs_dtype_bytes(dtype), stride = m->stride_c ? m->stride_c : m->n;
+    char *data = kernel_data(test, tensor);
+    for (size_t i = 0; i < s->count_c; i++)
+        if (all || i % stride >= m->n) memset(data + i * width, 0xff, width);
+}
+
+// C, A, B
 static void name_operands(kernel_test *test, const product_shape *s, gs_dtype in, gs_dtype out,
                           kernel_bound bound) {
-    kernel_inout(test, "c", out, s->count_c, s->product.shape.beta != 0 ? KERNEL_UNIT : KERNEL_SPECIAL,
-                 bound);
+    name_written(test, "c", s, out, s->product.shape.beta == 0, bound);
     kernel_input(test, "a", in, s->count_a, KERNEL_UNIT);
     kernel_input(test, "b", in, s->count_b, KERNEL_UNIT);
 }
@@ -123,16 +147,101 @@ static void test_half_matmul(kernel_test *test) {
         if (epilogue == GS_EPILOGUE_BIAS || epilogue == GS_EPILOGUE_BIAS_GELU)
             kernel_input(test, "bias", dtype, shape.product.shape.n, KERNEL_UNIT);
         if (epilogue == GS_EPILOGUE_BIAS_GELU)
-            kernel_inout(test, "aux", dtype, shape.count_c, KERNEL_SPECIAL, half_bound(dtype));
+            name_written(test, "aux", &shape, dtype, true, half_bound(dtype));
         if (epilogue == GS_EPILOGUE_DGELU)
             kernel_input(test, "aux", dtype, shape.count_c, KERNEL_UNIT);
         kernel_check(test, launch_half_matmul, &shape);
     }
 }
 
+// ---- products without a rounding
+//
+// Operands are 1 and 2 and k is small: all sums are small whole numbers, the same in any order and in every
+// type. What is left of a product is its one rounding at the end, so that of any size, also of one element,
+// it is the same bits. Only GELU's exponential may differ: by a step of the type, or by the 2^-11 of a tanh
+// in hardware. Its input is positive, where that is a relative error.
+
+#define EXACT_ROUNDS 96
+#define MOST_TERMS 12
+
+static kernel_bound step_of(gs_dtype dtype) {
+    const double step = dtype == GS_BF16 ? 0x1p-7 : 0x1p-9;
+    return (kernel_bound){step, step, "another exponential, then one rounding"};
+}
+
+static product_shape draw_exact_shape(kernel_test *test, int round, gs_epilogue epilogue) {
+    // The last two take sums of fp16 beyond what it holds.
+    static const float alphas[] = {1.0f, 0.5f, -2.0f, 16384.0f, -16384.0f};
+    gs_half_matmul product = {.epilogue = epilogue};
+    gs_matmul *m = &product.shape;
+    const size_t largest = round % 2 ? 9 : largest_dim();
+    m->m = kernel_dim(test, 1, largest);
+    m->n = kernel_dim(test, 1, largest);
+    m->k = 1 + kernel_random(test, MOST_TERMS);
+    m->alpha = epilogue == GS_EPILOGUE_NONE ? alphas[kernel_random(test, 5)] : 1.0f;
+    m->beta = epilogue == GS_EPILOGUE_NONE && kernel_random(test, 2) ? 1.0f : 0.0f;
+    return lay_out(test, round, product);
+}
+
+// NaN stays: it marks what is not read.
+static void make_whole(kernel_test *test, int tensor, gs_dtype dtype, size_t count, uint64_t most) {
+    uint16_t *half = kernel_data(test, tensor);
+    float *full = kernel_data(test, tensor);
+    for (size_t i = 0; i < count; i++) {
+        const float value = (float)(1 + kernel_random(test, most));
+        if (dtype == GS_FP32 && !isnan(full[i])) full[i] = value;
+        if (dtype == GS_BF16 && half[i] != 0xffff) half[i] = gs_fp32_to_bf16(value);
+        if (dtype == GS_FP16 && half[i] != 0xffff) half[i] = gs_fp32_to_fp16(value);
+    }
+}
+
+static void name_exact_operands(kernel_test *test, const product_shape *s, gs_dtype in, gs_dtype out) {
+    const bool has_gelu = s->product.epilogue == GS_EPILOGUE_BIAS_GELU ||
+                          s->product.epilogue == GS_EPILOGUE_DGELU;
+    name_operands(test, s, in, out, has_gelu ? step_of(out) : KERNEL_SAME_BITS);
+    make_whole(test, 0, out, s->count_c, 8);
+    make_whole(test, 1, in, s->count_a, 2);
+    make_whole(test, 2, in, s->count_b, 2);
+}
+
+static void test_exact_matmul(kernel_test *test) {
+    for (int round = 0; round < EXACT_ROUNDS; round++) {
+        const product_shape shape = draw_exact_shape(test, round, GS_EPILOGUE_NONE);
+        name_exact_operands(test, &shape, GS_FP32, GS_FP32);
+        kernel_check(test, launch_matmul, &shape);
+    }
+}
+
+static void test_exact_half_matmul_grad(kernel_test *test) {
+    for (int round = 0; round < EXACT_ROUNDS; round++) {
+        const product_shape shape = draw_exact_shape(test, round, GS_EPILOGUE_NONE);
+        name_exact_operands(test, &shape, kernel_half_dtype(test), GS_FP32);
+        kernel_check(test, launch_half_matmul_grad, &shape);
+    }
+}
+
+static void test_exact_half_matmul(kernel_test *test) {
+    const gs_dtype dtype = kernel_half_dtype(test);
+    for (int round = 0; round < 2 * EXACT_ROUNDS; round++) {
+        const gs_epilogue epilogue = (gs_epilogue)(round % 4);
+        const product_shape shape = draw_exact_shape(test, round / 4, epilogue);
+        name_exact_operands(test, &shape, dtype, dtype);
+        if (epilogue == GS_EPILOGUE_BIAS || epilogue == GS_EPILOGUE_BIAS_GELU)
+            kernel_input(test, "bias", dtype, shape.product.shape.n, KERNEL_POSITIVE);
+        if (epilogue == GS_EPILOGUE_BIAS_GELU)
+            name_written(test, "aux", &shape, dtype, true, KERNEL_SAME_BITS);
+        if (epilogue == GS_EPILOGUE_DGELU)
+            kernel_input(test, "aux", dtype, shape.count_c, KERNEL_POSITIVE);
+        kernel_check(test, launch_half_matmul, &shape);
+    }
+}
+
 static const kernel_case cases[] = {
     KERNEL_CASE(matmul),
+    KERNEL_CASE_NAMED(matmul, "exact_matmul", test_exact_matmul),
     KERNEL_HALF_CASE(matmul),
+    KERNEL_HALF_CASE_NAMED(matmul, "exact_half_matmul", test_exact_half_matmul),
     KERNEL_HALF_CASE(matmul_grad),
+    KERNEL_HALF_CASE_NAMED(matmul_grad, "exact_half_matmul_grad", test_exact_half_matmul_grad),
 };
 const kernel_family kernel_family_matmul = {cases, sizeof cases / sizeof *cases};

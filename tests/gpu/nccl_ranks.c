@@ -1,10 +1,9 @@
 // Several ranks on one GPU through NCCL, as on several machines: sums, and what is left of the
 // others when one is killed in the middle of a collective.
 //
-//   nccl_ranks sums WORLD_SIZE    all-reduces of both widths, small and large, against what they
-//   must be nccl_ranks kill WORLD_SIZE    the last rank dies by signal 9 while collectives are
-//   under way nccl_ranks first WORLD_SIZE   how long it takes from opening the device to the first
-//   sum; no test
+//   nccl_ranks sums WORLD_SIZE    all-reduces of both widths, small and large, and what they must be
+//   nccl_ranks kill WORLD_SIZE    the last rank dies by signal 9 while collectives are under way
+//   nccl_ranks first WORLD_SIZE   seconds from opening the device to the first sum; no test
 //
 // Each rank is a process that says it is a host of its own (NCCL_HOSTID): the library then lets
 // several use one GPU, over sockets. That is for tests alone. Exit code 77 where there is no GPU or

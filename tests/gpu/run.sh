@@ -11,7 +11,7 @@
 # by name what was skipped for it.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
-sim=0 build=
+sim=0 build=''
 while [ $# -gt 0 ]; do
   case $1 in
     --sim) sim=1 ;;
@@ -22,8 +22,10 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$build" ] || { [ $sim -eq 1 ] && build=build/gpu-sim || build=build/gpu; }
 started=$SECONDS budget=${GRADSYNC_RUN_SECONDS:-525}
+. tests/gpu/machine.sh
+find_device tests/gpu/run.sh
 logs=$build/run-logs
-mkdir -p "$logs"
+mkdir -p "$logs" || exit
 
 rows=() failed=0
 row() { rows+=("$(printf '%-34s %-8s %5s  %s' "$1" "$2" "$3" "${4:-}")"); }
@@ -50,88 +52,35 @@ run() {
       ;;
   esac
 }
-has() { command -v "$1" >/dev/null; }
 table() {
   echo
   printf '%-34s %-8s %5s  %s\n' name result secs note
   printf '%s\n' "${rows[@]}"
   printf '\n%s\n' "$(date -u +%FT%TZ), $((SECONDS - started)) s in all"
-  printf 'commit: %s\n' "$(git rev-parse --short HEAD 2>/dev/null || echo none)$(git diff --quiet HEAD 2>/dev/null || echo ', with changes')"
+  printf 'commit: %s\n' "$(say_commit)"
   printf 'device: %s\n' "$device"
-  printf 'CUDA compiler: %s\n' "$(has nvcc && nvcc --version | sed -n 's/.*release \([^,]*\), V\(.*\)/\2/p' || echo none)"
+  printf 'CUDA compiler: %s\n' "$(say_compiler)"
   printf 'NCCL: %s\n' "$(sed -n 's/^NCCL //p' "$logs"/NCCL*.log 2>/dev/null | head -n 1 | grep . || echo 'not found')"
 }
 
-# ---- the machine
-export PATH=$PATH:/usr/local/cuda/bin
-if [ $sim -eq 1 ]; then
-  device="simulated (tests/cuda_sim): nothing here was measured on a GPU"
-else
-  has nvidia-smi && device=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
-  [ -n "${device:-}" ] || { echo "tests/gpu/run.sh: skipped: nvidia-smi finds no GPU here (--sim rehearses without one)"; exit 77; }
-  has nvcc || { echo "tests/gpu/run.sh: skipped: no nvcc in PATH or /usr/local/cuda/bin"; exit 77; }
-  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)
-fi
-if [ -n "${GRADSYNC_DEBS:-}" ]; then
-  for package in "$GRADSYNC_DEBS"/*.deb; do dpkg -x "$package" / || exit 1; done
-  ldconfig
-  # Unpacked, not installed: nobody has set Debian's alternatives.
-  for folder in /usr/lib/*/openblas-pthread; do
-    export PKG_CONFIG_PATH=$folder/pkgconfig:${PKG_CONFIG_PATH:-} LD_LIBRARY_PATH=$folder:${LD_LIBRARY_PATH:-}
-  done
-fi
-# NCCL's header and libraries may be those of a Python package.
-nccl=$(python3 -c 'import nvidia.nccl, sys; sys.stdout.write(list(nvidia.nccl.__path__)[0])' 2>/dev/null || true)
-if [ -n "$nccl" ]; then
-  export NCCL_HOME=${NCCL_HOME:-$nccl}
-  [ -e "$nccl/lib/libnccl.so.2" ] && ! ldconfig -p | grep -q libnccl.so.2 && export GRADSYNC_NCCL=${GRADSYNC_NCCL:-$nccl/lib/libnccl.so.2}
-fi
-
-# ---- what can be built
-missing=()
-for module in libzmq json-c libmicrohttpd sqlite3 hwloc libcurl libsodium; do
-  pkg-config --exists "$module" 2>/dev/null || missing+=("$module")
-done
-for module in libxxhash openblas; do
-  pkg-config --exists "$module" 2>/dev/null && continue
-  row build FAILED 0 "$module is needed for the library too (deploy/install-deps.sh, or GRADSYNC_DEBS)"
-  table
-  exit 1
-done
-service=ON
-[ ${#missing[@]} -eq 0 ] || service=OFF
-options=(-DGRADSYNC_WERROR=ON "-DGRADSYNC_SERVICE=$service" -DGRADSYNC_FAILPOINTS=ON)
-has ninja && options+=(-G Ninja)
-if [ $sim -eq 1 ]; then
-  options+=(-DGRADSYNC_CUDA=SIM -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-Og)
-else
-  options+=(-DGRADSYNC_CUDA=ON -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CUDA_ARCHITECTURES=${capability/./}-real")
-fi
-targets=(gpu_kernels gpu_nccl_ranks)
-if [ $service = ON ]; then
-  targets+=(product)
-  pkg-config --exists cmocka && targets+=(gradsync-conformance)
-fi
-# shellcheck disable=SC2317  # called by name, in a child that `timeout` can end
-build_all() {
-  [ -e "$build/CMakeCache.txt" ] || cmake -S . -B "$build" "${options[@]}" || return
-  cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" || return
-  # Tests of the library and the trainer that run on a device as well, where cmocka is there.
-  local tests
-  tests=$(ctest --test-dir "$build" -N -V -L '^gpu$' | sed -n 's,.*Test command: "\{0,1\}[^" ]*/tests/\([^" /]*\).*,\1,p' | sort -u)
-  # shellcheck disable=SC2086
-  [ -z "$tests" ] || cmake --build "$build" -j "$(nproc)" --target $tests
-}
-if ! run build 330 bash -c "$(declare -p build options targets); $(declare -f build_all); build_all"; then
+# ---- the build
+if ! find_libraries || ! find_targets; then
+  row build FAILED 0 "$why"
   table
   exit 1
 fi
-[ $service = ON ] || skip "the service, its tests, quickstart" "not installed: ${missing[*]}"
+# Tests of the library and the trainer that run on a device as well, where cmocka is there.
+[ "$service" = OFF ] || ! pkg-config --exists cmocka || targets+=(device_tests)
+if ! run build 330 bash -c "$(build_command "${targets[@]}")"; then
+  table
+  exit 1
+fi
+[ "$service" = ON ] || skip "the service, its tests, quickstart" "not installed: ${missing[*]}"
 
 # ---- tests
 bin=$build/tests
 as_gpu=(env GRADSYNC_TEST_DEVICE=cuda:0)
-in_ctest() { run "$1" "$2" ctest --test-dir "$build" --output-on-failure --timeout "$2" -j 2 -L '^gpu$' "${@:3}"; }
+in_ctest() { run "$1" "$2" ctest --test-dir "$build" --output-on-failure --timeout "$2" -j 4 -L '^gpu$' "${@:3}"; }
 ctest_has() { [ "$(ctest --test-dir "$build" -N -L '^gpu$' "$@" | sed -n 's/^Total Tests: //p')" != 0 ]; }
 
 families=()
@@ -147,7 +96,7 @@ else
 fi
 others='^gpu_kernels|^gpu_nccl|^conformance'
 if ctest_has -E "$others"; then
-  in_ctest "device contract, library, trainer" 150 -E "$others"
+  in_ctest "device contract, library, trainer" 200 -E "$others"
 else
   skip "device contract, library, trainer" "no such tests in this build (cmocka, or the service, is missing)"
 fi
@@ -194,7 +143,7 @@ JSON
   [ "$state" = succeeded ]
   curl -sS "$server/v1/jobs/$job/series?name=loss" | jq -e '.series[0].points | (.[0][1] - .[-1][1]) > 0.2' >/dev/null
 }
-if [ $service = ON ] && has curl && has jq; then
+if [ "$service" = ON ] && has curl && has jq; then
   for precision in fp32 bf16; do
     batch=16 layers=4 steps=300
     [ $sim -eq 0 ] || { batch=2 layers=1 steps=12; }

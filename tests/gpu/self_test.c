@@ -101,6 +101,32 @@ static void check_deed(kernel_test *test, const misdeed *wrong, kernel_bound bou
     kernel_check(test, launch_deed, &shape);
 }
 
+// ---- parts that are compared by themselves
+
+#define PART ((size_t)500)
+#define NUM_ROWS ((size_t)3)
+
+// The right half of each row, a thousandth of the left one, comes out 2 % too large.
+static void launch_parts(const kernel_run *run) {
+    float *out = run->at[0], *in = run->at[1];
+    run->kernels->relu(run->stream, out, in, 2 * PART * NUM_ROWS);
+    for (size_t row = 0; is_device(run) && row < NUM_ROWS; row++) {
+        const size_t at = (2 * row + 1) * PART;
+        run->kernels->scale(run->stream, out + at, in + at, 1.02f, PART);
+    }
+}
+
+static void check_parts(kernel_test *test, int num_parts) {
+    kernel_begin(test, "%d parts", num_parts);
+    const int out = kernel_output(test, "out", GS_FP32, 2 * PART * NUM_ROWS, loose);
+    kernel_split(test, out, 2 * PART, num_parts);
+    const int input = kernel_input(test, "in", GS_FP32, 2 * PART * NUM_ROWS, KERNEL_POSITIVE);
+    float *in = kernel_data(test, input);
+    for (size_t i = 0; i < 2 * PART * NUM_ROWS; i++)
+        if (i / PART % 2) in[i] *= 1e-3f;
+    kernel_check(test, launch_parts, NULL);
+}
+
 // ---- failures that must come, and leave everything alone
 
 typedef struct embedding_job {
@@ -148,6 +174,10 @@ int kernel_self_test(kernel_test *test) {
         check_deed(test, &misdeeds[i], misdeeds[i].bound);
         num_failed += expect(test, misdeeds[i].claim, misdeeds[i].words);
     }
+    check_parts(test, 1);
+    num_failed += expect(test, "small_half_is_lost_beside_a_large_one", NULL);
+    check_parts(test, 2);
+    num_failed += expect(test, "small_half_is_seen_as_a_part", "part 1: relative norm");
     check_embedding(test, 3, false, "row 1: token 3");
     num_failed += expect(test, "expected_failure_passes", NULL);
     check_embedding(test, 2, false, "row 1: token 2");

@@ -21,6 +21,7 @@
 
 #define COUNT ((size_t)100003)
 #define PATIENCE gs_deadline_in_seconds(60)
+#define CHILD_SECONDS 40
 
 static gs_device *the_device;  // NULL: none, `reason` says why
 static char reason[300];
@@ -358,6 +359,37 @@ static void each_launch_records_the_events_inside(void **state) {
     gs_device_free(device, seen);
 }
 
+// The event counts from the launch on, not from when the graph comes to it: with the launch still behind other
+// work, a follower waits and does not take the launch before for this one.
+static void a_follower_waits_for_the_launch_that_was_last(void **state) {
+    (void)state;
+    gs_device *device = take_device();
+    gs_stream *stream = gs_device_stream(device), *side;
+    gs_event *event;
+    assert_ok(gs_stream_create(&side, device, GS_STREAM_HIGH));
+    assert_ok(gs_event_create(&event, device, false));
+    float *from = take_memory(COUNT * sizeof *from), *to = take_memory(COUNT * sizeof *to);
+    gs_graph *graph = capture_scale(device, to, from, event);
+    assert_ok(gs_graph_launch(graph, stream));
+    assert_ok(gs_stream_wait(stream, PATIENCE));
+    atomic_bool released = false;
+    assert_ok(stuck_begin(stream, &released));
+    assert_ok(gs_graph_launch(graph, stream));
+    gs_stream_set_point(stream, event);
+    gs_stream_follow(side, stream);
+    gs_status early = gs_stream_wait(side, gs_deadline_in_ms(50));
+    atomic_store(&released, true);
+    assert_ok(gs_stream_wait(side, PATIENCE));
+    assert_ok(gs_stream_wait(stream, PATIENCE));
+    assert_status(early, GS_DEADLINE_EXCEEDED, "not done");
+    gs_stream_set_point(stream, NULL);
+    gs_graph_destroy(graph);
+    gs_event_destroy(event);
+    gs_stream_destroy(side);
+    gs_device_free(device, from);
+    gs_device_free(device, to);
+}
+
 static void a_capture_outlives_what_does_not_belong_in_it(void **state) {
     (void)state;
     gs_device *device = take_device();
@@ -499,6 +531,59 @@ static int lose_device(void) {
     return 0;
 }
 
+static uint64_t free_bytes(void) {
+    gs_device_facts facts;
+    return gs_cuda_device_facts(&facts, 0).code ? 0 : facts.free_bytes;
+}
+
+// Eight buffers, of which each would be waited for, behind work that does not end; then one more when it has
+// ended. run_child's alarm is the judge of the first.
+static int free_behind_stuck_work(void) {
+    enum { NUM = 8 };
+    const size_t bytes = (size_t)64 << 20;
+    gs_device *device = NULL;
+    gs_stream *stream = NULL;
+    void *memory[NUM + 1];
+    atomic_bool released = false;
+    if (gs_device_open(&device, "cuda:0", NULL).code) return 1;
+    if (gs_stream_create(&stream, device, GS_STREAM_NORMAL).code) return 2;
+    for (int i = 0; i < NUM; i++)
+        if (gs_device_alloc(device, &memory[i], 100).code) return 3;
+    if (gs_device_alloc(device, &memory[NUM], bytes).code) return 4;
+    if (stuck_begin(stream, &released).code) return 5;
+    for (int i = 0; i < NUM; i++) gs_device_free(device, memory[i]);
+    atomic_store(&released, true);
+    if (gs_stream_wait(stream, PATIENCE).code) return 6;
+    const uint64_t before = free_bytes();
+    gs_device_free(device, memory[NUM]);
+    if (free_bytes() < before + bytes) return 7;
+    gs_stream_destroy(stream);
+    gs_device_close(device);
+    return 0;
+}
+
+// What needs more than 48 KiB of shared memory on one device, while the thread's current device is another.
+static int attend_on_the_second(void) {
+    const gs_attention shape = {1, 33, 1, 128};
+    gs_device *first = NULL, *second = NULL;
+    void *qkv, *out, *logsumexp;
+    if (gs_device_open(&second, "cuda:1", NULL).code) return 77;
+    if (gs_device_alloc(second, &qkv, 33 * 384 * sizeof(float)).code) return 1;
+    if (gs_device_alloc(second, &out, 33 * 128 * sizeof(float)).code) return 2;
+    if (gs_device_alloc(second, &logsumexp, 33 * sizeof(float)).code) return 3;
+    if (gs_device_open(&first, "cuda:0", NULL).code) return 4;
+    gs_stream *stream = gs_device_stream(second);
+    gs_device_kernels(second)->attention(stream, out, logsumexp, qkv, &shape);
+    gs_status status = gs_stream_wait(stream, PATIENCE);
+    if (status.code) fprintf(stderr, "%s\n", status.message);
+    gs_device_free(second, qkv);
+    gs_device_free(second, out);
+    gs_device_free(second, logsumexp);
+    gs_device_close(second);
+    gs_device_close(first);
+    return status.code ? 5 : 0;
+}
+
 static int find_nothing(const char *text) {
     char why[200];
     int count = gs_cuda_device_count(why, sizeof why);
@@ -516,6 +601,7 @@ static int run_child(const char *body, const char *setting) {
     pid_t child = fork();
     if (child == 0) {
         if (setting) putenv((char *)(uintptr_t)setting);
+        alarm(CHILD_SECONDS);
         execl("/proc/self/exe", "test_device", body, (char *)NULL);
         _exit(127);
     }
@@ -528,6 +614,20 @@ static void a_kernel_that_crashes_loses_the_device_for_the_process(void **state)
     (void)state;
     (void)take_device();
     assert_int_equal(run_child("lose_device", NULL), 0);
+}
+
+static void teardown_behind_stuck_work_waits_once(void **state) {
+    (void)state;
+    (void)take_device();
+    assert_int_equal(run_child("free_behind_stuck_work", NULL), 0);
+}
+
+static void kernels_run_on_their_streams_device(void **state) {
+    (void)state;
+    (void)take_device();
+    const int code = run_child("attend_on_the_second", "CUDA_SIM_DEVICES=2");
+    if (code == 77) skip();
+    assert_int_equal(code, 0);
 }
 
 static void a_hidden_device_is_said_to_be_hidden(void **state) {
@@ -559,6 +659,8 @@ static int close_first(void **state) {
 int main(int argc, char **argv) {
     // What libraries hold of a lost device, the end of the process releases.
     if (argc == 2 && strcmp(argv[1], "lose_device") == 0) _exit(lose_device());
+    if (argc == 2 && strcmp(argv[1], "free_behind_stuck_work") == 0) return free_behind_stuck_work();
+    if (argc == 2 && strcmp(argv[1], "attend_on_the_second") == 0) return attend_on_the_second();
     if (argc == 2 && strcmp(argv[1], "find_hidden") == 0)
         return find_nothing("no CUDA device in CUDA_VISIBLE_DEVICES=-1");
     if (argc == 2 && strcmp(argv[1], "find_no_driver") == 0) return find_nothing("no NVIDIA driver");
@@ -577,12 +679,15 @@ int main(int argc, char **argv) {
         cmocka_unit_test(events_say_when_they_are_done),
         cmocka_unit_test(a_graph_runs_each_time_it_is_launched),
         cmocka_unit_test(each_launch_records_the_events_inside),
+        cmocka_unit_test(a_follower_waits_for_the_launch_that_was_last),
         cmocka_unit_test(a_capture_outlives_what_does_not_belong_in_it),
         cmocka_unit_test(a_launcher_that_fails_ends_the_capture_with_its_words),
         cmocka_unit_test(many_sums_are_the_single_ones_to_the_bit),
         cmocka_unit_test(facts_describe_the_device),
         cmocka_unit_test(a_device_that_is_not_there_is_unavailable),
         cmocka_unit_test(a_kernel_that_crashes_loses_the_device_for_the_process),
+        cmocka_unit_test(teardown_behind_stuck_work_waits_once),
+        cmocka_unit_test(kernels_run_on_their_streams_device),
         cmocka_unit_test(a_hidden_device_is_said_to_be_hidden),
 #ifdef GRADSYNC_CUDA_SIM
         cmocka_unit_test(a_machine_without_a_driver_is_said_to_be_one),

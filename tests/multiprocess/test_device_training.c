@@ -154,6 +154,15 @@ static const job one_rank_jobs[] = {
 };
 #define NUM_ONE_RANK_JOBS ((int)(sizeof one_rank_jobs / sizeof one_rank_jobs[0]))
 
+// Passes that the model cannot tell apart: what they add up to is rounded into one of several partial sums.
+static const job rounded_exact_job = {.model = MLP_WITHOUT_NORM,
+                                      .optimizer = SGD,
+                                      .precision = "bf16",
+                                      .micro_batch = 2,
+                                      .passes = 2,
+                                      .shards = 3,
+                                      .more = ",\"exact\":true"};
+
 static void one_rank_trains_as_on_a_cpu(void **state) {
     (void)state;
     const char *gpu = want_gpu();
@@ -171,11 +180,12 @@ static void one_rank_trains_as_on_a_cpu(void **state) {
 static void graphs_change_no_bit(void **state) {
     (void)state;
     const char *gpu = want_gpu();
-    for (int i = 0; i < NUM_ONE_RANK_JOBS; i++) {
+    for (int i = 0; i <= NUM_ONE_RANK_JOBS; i++) {
+        const job *what = i < NUM_ONE_RANK_JOBS ? &one_rank_jobs[i] : &rounded_exact_job;
         outcome with, without;
-        train(&with, &one_rank_jobs[i], 1, STEPS, gpu, NULL);
+        train(&with, what, 1, STEPS, gpu, NULL);
         setenv("GRADSYNC_GRAPHS", "0", 1);
-        train(&without, &one_rank_jobs[i], 1, STEPS, gpu, NULL);
+        train(&without, what, 1, STEPS, gpu, NULL);
         unsetenv("GRADSYNC_GRAPHS");
         assert_same(&with, &without, 1, STEPS);
         forget(&with);
@@ -201,6 +211,70 @@ static void ranks_hold_the_same_bits_and_train_as_on_cpus(void **state) {
         }
         forget(&here);
     }
+}
+
+// There the host has a part in every norm, forward and backward.
+static void synchronised_norms_train_as_on_cpus(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job what = {.model = "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,16,8,3],"
+                                      "\"batch_norm\":\"sync\"}",
+                             .optimizer = SGD,
+                             .micro_batch = 4,
+                             .shards = 2};
+    outcome here, there;
+    train(&here, &what, 2, 4, "cpu", NULL);
+    train(&there, &what, 2, 4, gpu, NULL);
+    assert_close(&what, &there, &here, CLOSE);
+    forget(&here);
+    forget(&there);
+}
+
+#ifdef GRADSYNC_CUDA_SIM
+// What a rank asked of the CUDA runtime between the last plan switch, with its captures, and the last step.
+static void assert_steps_ask_for_nothing(const outcome *of, int rank, int first, int last) {
+    char path[600];
+    long long step, before[3] = {-1, -1, -1}, now[3];
+    int num_steps = 0;
+    snprintf(path, sizeof path, "%s/calls-%d", of->dir, rank);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fscanf(file, "%lld %lld %lld %lld", &step, &now[0], &now[1], &now[2]) == 4) {
+        if (step > first && memcmp(now, before, sizeof now) != 0)
+            fail_msg("rank %d, step %lld: %lld allocations, %lld waits, %lld copies that wait", rank,
+                     step, now[0] - before[0], now[1] - before[1], now[2] - before[2]);
+        memcpy(before, now, sizeof now);
+        num_steps += step > first;
+    }
+    fclose(file);
+    assert_int_equal(num_steps, last - first);
+}
+#endif
+
+// The host only asks whether events have passed: it never sleeps in the driver, where no deadline counts.
+static void steps_neither_allocate_nor_wait_in_the_driver(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    (void)gpu;
+#ifndef GRADSYNC_CUDA_SIM
+    skip();
+#else
+    static const struct {
+        job what;
+        int ranks;
+    } runs[] = {
+        {{.model = MLP, .optimizer = SGD, .micro_batch = 4, .passes = 2}, 1},
+        {{.model = GPT2, .optimizer = ADAMW, .precision = "bf16", .micro_batch = 1, .passes = 2}, 1},
+        {{.model = MLP, .optimizer = SGD, .micro_batch = 4, .shards = 2}, 2},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        outcome out;
+        train(&out, &runs[i].what, runs[i].ranks, 10, gpu, NULL);
+        for (int rank = 0; rank < runs[i].ranks; rank++)
+            assert_steps_ask_for_nothing(&out, rank, 6, 10);
+        forget(&out);
+    }
+#endif
 }
 
 static void checkpoint_goes_from_a_cpu_to_a_gpu_and_back(void **state) {
@@ -378,6 +452,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(one_rank_trains_as_on_a_cpu),
         cmocka_unit_test(graphs_change_no_bit),
         cmocka_unit_test(ranks_hold_the_same_bits_and_train_as_on_cpus),
+        cmocka_unit_test(synchronised_norms_train_as_on_cpus),
+        cmocka_unit_test(steps_neither_allocate_nor_wait_in_the_driver),
         cmocka_unit_test(checkpoint_goes_from_a_cpu_to_a_gpu_and_back),
         cmocka_unit_test(resumed_run_on_a_gpu_has_the_same_bits),
         cmocka_unit_test(training_in_16_bits_stays_near_fp32),

@@ -520,6 +520,7 @@ static void gpus_choose_nccl_and_say_why(void **state) {
 static void shared_memory_of_the_host_is_refused_to_gpus(void **state) {
     (void)state;
     gs_status status = gs_ranks_run("shm", 2, "", gs_deadline_in_seconds(60));
+    if (status.code != GS_UNAVAILABLE) print_error("%s\n", status.message);
     assert_int_equal(status.code, GS_UNAVAILABLE);
     assert_non_null(strstr(status.message, "keeps its gradients on cuda:0"));
 }
@@ -545,6 +546,28 @@ static void an_arena_on_a_gpu_is_zero_and_no_file(void **state) {
     gs_device_close(device);
 }
 
+static void an_arena_lies_on_its_own_gpu(void **state) {
+    (void)state;
+    enum { BYTES = 64 << 20 };
+    gs_device *first, *second;
+    gs_arena *arena;
+    gs_device_facts before, after;
+    char why[256];
+    if (gs_cuda_device_count(why, sizeof why) < 2) skip();
+    assert_int_equal(gs_device_open(&second, "cuda:1", &(gs_device_options){0}).code, GS_OK);
+    assert_int_equal(gs_device_open(&first, "cuda:0", &(gs_device_options){0}).code, GS_OK);
+    assert_int_equal(gs_cuda_device_facts(&before, 1).code, GS_OK);
+    // What was used last is the thread's: the first.
+    gs_deadline deadline = gs_deadline_in_seconds(RUN_SECONDS);
+    assert_int_equal(gs_stream_wait(gs_device_stream(first), deadline).code, GS_OK);
+    assert_int_equal(gs_arena_create_on(&arena, BYTES, second).code, GS_OK);
+    assert_int_equal(gs_cuda_device_facts(&after, 1).code, GS_OK);
+    assert_true(after.free_bytes + BYTES <= before.free_bytes);
+    gs_arena_destroy(arena);
+    gs_device_close(second);
+    gs_device_close(first);
+}
+
 static void an_arena_larger_than_the_gpu_is_refused(void **state) {
     (void)state;
     gs_device *device;
@@ -565,12 +588,16 @@ static void the_library_tells_its_version(void **state) {
 
 int main(int argc, char **argv) {
     int exit_code;
+#ifdef GRADSYNC_CUDA_SIM
+    setenv("CUDA_SIM_DEVICES", "2", 0);
+#endif
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     nccl_skip_without_gpu();
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_library_tells_its_version),
         cmocka_unit_test(an_arena_on_a_gpu_is_zero_and_no_file),
+        cmocka_unit_test(an_arena_lies_on_its_own_gpu),
         cmocka_unit_test(an_arena_larger_than_the_gpu_is_refused),
         cmocka_unit_test(gpus_choose_nccl_and_say_why),
         cmocka_unit_test(shared_memory_of_the_host_is_refused_to_gpus),

@@ -11,9 +11,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#ifdef GRADSYNC_CUDA_SIM
+#include <sys/un.h>
+#else
+#include <netinet/in.h>
+#endif
 
 #include <cmocka.h>
 
+#include "core/log.h"
 #include "core/thread.h"
 #include "tests/nccl/nccl_rank.h"
 
@@ -54,10 +62,22 @@ static gs_status regroup(comm_rank *self, const gs_rank_env *env, bool alone) {
     return status;
 }
 
-// Steps until something happens. The argument says how long a collective may take (ms), and what follows.
+// The last warning, and every error at once: the process may be about to end.
+static char last_line[1024];
+
+static void keep_line(void *ctx, gs_log_level level, const char *line) {
+    if (level < GS_LOG_WARN) return;
+    snprintf(last_line, sizeof last_line, "%s", line);
+    if (level == GS_LOG_ERROR) gs_rank_note(ctx, line);
+}
+
+// Steps until something happens. The argument says how long a collective may take (ms), what follows, and
+// whether what the log said is noted.
 static gs_status reduce_on(const gs_rank_env *env) {
     comm_rank self;
     long limit_ms = strtol(env->arg, NULL, 10);
+    bool notes_log = strstr(env->arg, "log") != NULL;
+    if (notes_log) gs_log_set_sink(keep_line, (void *)(uintptr_t)env);
     gs_status status = nccl_rank_open(&self, env, COUNT * sizeof(float), NULL);
     if (!status.code) gs_rank_note(env, "ready");
     int64_t steps = strstr(env->arg, "ten") ? 10 : 1000000;
@@ -71,6 +91,7 @@ static gs_status reduce_on(const gs_rank_env *env) {
         gs_status again = regroup(&self, env, strstr(env->arg, "alone") != NULL);
         if (again.code) status = gs_status_prefix(again, "regroup");
     }
+    if (notes_log) gs_rank_note(env, last_line);
     comm_rank_close(&self);
     return status;
 }
@@ -104,6 +125,90 @@ static gs_status connect_by_garbage(const gs_rank_env *env) {
     gs_status status = nccl_rank_open_device(&self, env, 4096);
     if (!status.code)
         status = nccl_rank_connect(&self, env, &options, gs_deadline_in_seconds(3));
+    comm_rank_close(&self);
+    return status;
+}
+
+// Somebody connects to the port that the unique id names, and says nothing.
+static int visit_silently(const char *id) {
+#ifdef GRADSYNC_CUDA_SIM
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *name = id + 2 * sizeof(uint64_t);  // behind magic and nonce
+    memcpy(address.sun_path + 1, name, strlen(name));
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
+#else
+    struct sockaddr_in6 address;
+    memcpy(&address, id + sizeof(uint64_t), sizeof address);  // behind the magic
+    socklen_t bytes = address.sin6_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof address;
+#endif
+    int visitor = socket(((struct sockaddr *)&address)->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (visitor < 0 || connect(visitor, (struct sockaddr *)&address, bytes) == 0) return visitor;
+    close(visitor);
+    return -1;
+}
+
+typedef struct visit {
+    const gs_rank_env *env;
+    int visitor, num_checks;
+} visit;
+
+// Some tenths of a second after the library was asked.
+static gs_status lose_patience(void *ctx) {
+    visit *one = ctx;
+    return ++one->num_checks > 2000 ? gs_error(GS_ABORTED, "nobody comes") : gs_ok();
+}
+
+static gs_status exchange_behind_visitor(void *ctx, const char *tag, const void *mine, size_t bytes,
+                                         void *all, gs_deadline deadline) {
+    visit *one = ctx;
+    if (one->env->rank == 0 && strcmp(tag, "nccl/id") == 0) {
+        one->visitor = visit_silently((const char *)mine + sizeof(gs_status));
+        if (one->visitor < 0) return gs_error(GS_UNAVAILABLE, "nobody listens behind the id");
+    }
+    return gs_rank_exchange(one->env->exchange, tag, mine, bytes, all, deadline);
+}
+
+static gs_status connect_behind_visitor(const gs_rank_env *env) {
+    comm_rank self;
+    visit one = {.env = env, .visitor = -1};
+    gs_comm_options options = {.exchange = exchange_behind_visitor,
+                               .exchange_ctx = &one,
+                               .check = lose_patience,
+                               .check_ctx = &one};
+    gs_status status = nccl_rank_open_device(&self, env, 4096);
+    if (!status.code)
+        status = nccl_rank_connect(&self, env, &options, gs_deadline_in_seconds(FAR_SECONDS));
+    if (status.code) {
+        gs_status again = regroup(&self, env, false);
+        if (again.code) status = gs_status_prefix(again, "regroup");
+    }
+    if (one.visitor >= 0) close(one.visitor);
+    comm_rank_close(&self);
+    return status;
+}
+
+static gs_status end_generation(void *ctx) {
+    int *num_checks = ctx;
+    return ++*num_checks > 3 ? gs_error(GS_ABORTED, "the generation is over") : gs_ok();
+}
+
+static gs_status connect_in_vain(const gs_rank_env *env) {
+    comm_rank self;
+    int num_checks = 0;
+    gs_comm_options options = {.check = end_generation, .check_ctx = &num_checks};
+    gs_status status = nccl_rank_open_device(&self, env, 4096);
+    if (!status.code)
+        status = nccl_rank_connect(&self, env, &options, gs_deadline_in_seconds(FAR_SECONDS));
+    comm_rank_close(&self);
+    return status;
+}
+
+// The last rank believes in one rank more.
+static gs_status connect_other_world(const gs_rank_env *env) {
+    comm_rank self;
+    gs_rank_env own = *env;
+    if (own.rank == own.world_size - 1) own.world_size++;
+    gs_status status = nccl_rank_open(&self, &own, 4096, NULL);
     comm_rank_close(&self);
     return status;
 }
@@ -155,6 +260,9 @@ static gs_status try_often(const gs_rank_env *env) {
 static const gs_rank_body bodies[] = {{"reduce", reduce_on},
                                       {"connect", connect_in_time},
                                       {"garbage", connect_by_garbage},
+                                      {"visited", connect_behind_visitor},
+                                      {"in-vain", connect_in_vain},
+                                      {"worlds", connect_other_world},
                                       {"nobody", wait_for_nobody},
                                       {"mixed", mix_devices},
                                       {"often", try_often},
@@ -281,10 +389,39 @@ static void a_false_unique_id_ends_with_an_error(void **state) {
     }
 }
 
+static void worlds_that_differ_are_named(void **state) {
+    (void)state;
+    gs_status statuses[2];
+    run(statuses, "worlds", 2, "", "UNUSED", "");
+    expect(&statuses[0], GS_FAILED_PRECONDITION, "rank 1 has world size 3, rank 0 has 2");
+    expect(&statuses[1], GS_FAILED_PRECONDITION, "rank 1 has world size 3, rank 0 has 2");
+}
+
+static void a_silent_visitor_costs_an_attempt_and_not_the_process(void **state) {
+    (void)state;
+    gs_ranks *ranks = start("visited", 2, "", "UNUSED", "");
+    gs_status statuses[2];
+    assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(100)).code, GS_OK);
+    for (int rank = 0; rank < 2; rank++) {
+        expect(&statuses[rank], GS_ABORTED, "NCCL communicator: rank");
+        assert_string_equal(gs_ranks_note(ranks, rank), "regrouped");
+    }
+    gs_ranks_destroy(ranks);
+}
+
+static void an_abort_of_others_ends_the_initialisation(void **state) {
+    (void)state;
+    skip_without_stand_in();
+    gs_status statuses[2];
+    run(statuses, "in-vain", 2, "", "NCCL_SIM_ORDERS", "hang.init");
+    expect(&statuses[0], GS_ABORTED, "rank 0: the generation is over");
+    expect(&statuses[1], GS_ABORTED, "rank 1: the generation is over");
+}
+
 static void initialisation_that_hangs_ends_at_the_deadline(void **state) {
     (void)state;
     skip_without_stand_in();
-    expect_both("hang.init#1", "2", GS_DEADLINE_EXCEEDED, "ncclCommInitRankConfig did not end");
+    expect_both("hang.init#1", "5", GS_DEADLINE_EXCEEDED, "ncclCommInitRankConfig did not end");
 }
 
 static void versions_that_differ_are_named(void **state) {
@@ -342,13 +479,38 @@ static void late_and_slow_calls_are_waited_for(void **state) {
     expect(&statuses[1], GS_OK, "");
 }
 
-static void an_abort_that_never_returns_ends_the_process(void **state) {
+static void expect_line(const gs_ranks *ranks, int rank, const char *text) {
+    const char *line = gs_ranks_note(ranks, rank);
+    if (!strstr(line, text)) print_error("\"%s\" is not in: %s\n", text, line);
+    assert_non_null(strstr(line, text));
+}
+
+static void an_abort_that_never_returns_ends_the_process_and_says_in_what(void **state) {
     (void)state;
     skip_without_stand_in();
+    gs_ranks *ranks =
+        start("reduce", 2, "1000 log", "NCCL_SIM_ORDERS", "hang.collective#1@6,hang.abort#0");
     gs_status statuses[2];
-    run(statuses, "reduce", 2, "1000", "NCCL_SIM_ORDERS", "hang.collective#1@6,hang.abort#0");
+    assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(100)).code, GS_OK);
     expect(&statuses[0], GS_INTERNAL, "exit code 76");
     assert_int_not_equal(statuses[1].code, GS_OK);
+    expect_line(ranks, 0, "a communicator cannot be left: the process ends");
+    expect_line(ranks, 0, "rank=0 call=ncclCommAbort");
+    expect_line(ranks, 0, "sequence=4 kind=all-reduce step=3 bucket=3 count=50000 started=yes");
+    gs_ranks_destroy(ranks);
+}
+
+static void an_abort_that_takes_long_is_said(void **state) {
+    (void)state;
+    skip_without_stand_in();
+    gs_ranks *ranks = start("reduce", 2, "1000 regroup log", "NCCL_SIM_ORDERS",
+                            "hang.collective#1@6,slow.abort#0=1500");
+    gs_status statuses[2];
+    assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(100)).code, GS_OK);
+    assert_non_null(strstr(statuses[0].message, "bucket 3, step 3"));
+    expect_line(ranks, 0, "leaving a communicator takes long");
+    expect_line(ranks, 0, "sequence=4 kind=all-reduce step=3 bucket=3");
+    gs_ranks_destroy(ranks);
 }
 
 static void a_clean_end_that_never_returns_ends_the_process(void **state) {
@@ -400,6 +562,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_missing_library_is_unavailable),
         cmocka_unit_test(two_ranks_on_one_gpu_are_named),
         cmocka_unit_test(versions_that_differ_are_named),
+        cmocka_unit_test(worlds_that_differ_are_named),
+        cmocka_unit_test(a_silent_visitor_costs_an_attempt_and_not_the_process),
+        cmocka_unit_test(an_abort_of_others_ends_the_initialisation),
         cmocka_unit_test(a_killed_rank_ends_the_collective_of_the_others),
         cmocka_unit_test(a_frozen_rank_is_survived_by_the_deadline),
         cmocka_unit_test(an_abort_from_another_thread_ends_the_wait),
@@ -410,7 +575,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_asynchronous_error_is_passed_on_with_its_words),
         cmocka_unit_test(a_call_that_fails_is_named),
         cmocka_unit_test(late_and_slow_calls_are_waited_for),
-        cmocka_unit_test(an_abort_that_never_returns_ends_the_process),
+        cmocka_unit_test(an_abort_that_never_returns_ends_the_process_and_says_in_what),
+        cmocka_unit_test(an_abort_that_takes_long_is_said),
         cmocka_unit_test(a_clean_end_that_never_returns_ends_the_process),
         cmocka_unit_test(the_arena_is_registered_alike_on_all_ranks),
         cmocka_unit_test(after_200_failed_attempts_a_new_process_is_asked_for),

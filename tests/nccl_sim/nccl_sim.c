@@ -244,7 +244,9 @@ VISIBLE ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 VISIBLE ncclResult_t ncclCommAbort(ncclComm_t comm) {
     atomic_store(&comm->aborted, true);
+    long slow_ms = 0;
     if (nccl_sim_ordered("hang.abort", 0, NULL)) hang();
+    if (nccl_sim_ordered("slow.abort", 0, &slow_ms)) pause_ms(slow_ms);
     join_thread(comm);
     // Peers see the connections go, whatever still waits on the stream.
     for (int i = 0; i < comm->num_ranks; i++)

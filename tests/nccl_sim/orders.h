@@ -13,6 +13,7 @@
 //   wrong@2                     the first element of the result is wrong
 //   settle=50                   calls stay in progress for 50 ms
 //   hang.abort · hang.destroy   never return
+//   slow.abort=1500             returns 1500 ms late
 //   windows · no-windows        symmetric windows between hosts too · none at all
 #ifndef TESTS_NCCL_SIM_ORDERS_H
 #define TESTS_NCCL_SIM_ORDERS_H

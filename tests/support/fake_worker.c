@@ -39,8 +39,9 @@ struct gs_fake_worker {
     gs_rpc_client *client;
     gs_rpc_stream *stream;
     gs_thread *thread;
-    char name[64], control[128];
+    char name[64], control[128], gpus_of[64];
     int slots, step_ms, gpus;
+    bool has_no_nccl;
     uint64_t incarnation;
     gs_fake_faults *faults;
     gs_fake_plans *plans;
@@ -461,12 +462,12 @@ static void report_exit(gs_fake_worker *worker, fake_trainer *trainer) {
     free(trainer);
 }
 
-// One on "w1" is "GPU-w1-0".
+// One on "w1" is "GPU-w1-0", if w1 does not share those of another.
 static gs_json *list_devices(const gs_fake_worker *worker) {
     gs_json *devices = gs_json_new_array();
     for (int i = 0; i < worker->gpus; i++) {
         char uuid[96];
-        snprintf(uuid, sizeof uuid, "GPU-%.60s-%d", worker->name, i);
+        snprintf(uuid, sizeof uuid, "GPU-%.60s-%d", worker->gpus_of, i);
         gs_json *device = gs_json_new_object();
         gs_json_set_string(device, "uuid", uuid);
         gs_json_set_string(device, "name", "test device");
@@ -491,6 +492,7 @@ static void say_agent_hello(gs_fake_worker *worker) {
     gs_json_set_string(hello, "data_root", "/");
     gs_json_set(hello, "devices", list_devices(worker));
     if (worker->gpus == 0) gs_json_set_string(hello, "devices_reason", "no driver in this test");
+    if (!worker->has_no_nccl) gs_json_set_string(hello, "nccl", "2.28.9");
     for (int i = 0; i < worker->slots; i++) {
         if (!worker->trainers[i]) continue;
         gs_json *entry = gs_json_new_object();
@@ -545,6 +547,9 @@ gs_status gs_fake_worker_start(gs_fake_worker **out, gs_rpc_context *context,
     worker->context = context;
     worker->slots = options->slots;
     worker->gpus = options->gpus;
+    worker->has_no_nccl = options->has_no_nccl;
+    snprintf(worker->gpus_of, sizeof worker->gpus_of, "%s",
+             options->gpus_of ? options->gpus_of : options->name);
     worker->step_ms = options->step_ms ? options->step_ms : 5;
     worker->faults = options->faults;
     worker->plans = options->plans;

@@ -40,6 +40,8 @@ typedef struct gs_fake_worker_options {
     const char *name, *control;
     int slots;
     int gpus;     // devices that it offers, one for each of its first slots
+    const char *gpus_of;  // NULL: its own; else it sees those of the worker of this name
+    bool has_no_nccl;
     int step_ms;  // how long a step takes
     gs_fake_faults *faults;  // borrowed; may be NULL
     gs_fake_plans *plans;    // borrowed; may be NULL

@@ -12,6 +12,9 @@
 #include "rpc/json.h"
 #include "tests/support/test_device.h"
 #include "worker/trainer.h"
+#ifdef GRADSYNC_CUDA_SIM
+#include "tests/cuda_sim/machine.h"
+#endif
 
 #define TRAIN_SECONDS 200.0
 
@@ -183,6 +186,23 @@ static const gs_control_ops ops = {.exchange = exchange_bytes,
                                    .ordered = keep_order,
                                    .settle = settle_by_files};
 
+// What the program has asked of the CUDA runtime up to here; the software machine alone counts it.
+static void record_calls(const rank_run *run, long long step) {
+#ifdef GRADSYNC_CUDA_SIM
+    char path[600];
+    snprintf(path, sizeof path, "%s/calls-%d", run->dir, run->env->rank);
+    FILE *file = fopen(path, "a");
+    if (!file) return;
+    gs_sim_counters calls = gs_sim_count();
+    fprintf(file, "%lld %llu %llu %llu\n", step, (unsigned long long)(calls.mallocs + calls.frees),
+            (unsigned long long)calls.host_waits, (unsigned long long)calls.pageable_copies);
+    fclose(file);
+#else
+    (void)run;
+    (void)step;
+#endif
+}
+
 static void record_line(void *ctx, gs_log_level level, const char *line) {
     const rank_run *run = ctx;
     long long step;
@@ -196,6 +216,7 @@ static void record_line(void *ctx, gs_log_level level, const char *line) {
     if (at && sscanf(at, "step=%lld digest=%37s", &step, digest) == 2) {
         fprintf(run->record, "%lld %s\n", step, digest);
         fflush(run->record);
+        record_calls(run, step);
     }
 }
 

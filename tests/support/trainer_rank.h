@@ -3,7 +3,8 @@
 //
 // In the directory `dir` of a run: record-RANK with a line "STEP DIGEST" for each step that was applied,
 // settle-RANK while settling, dead-RANK made by the parent, report-RANK with "TOKENS LOSS" of the last report,
-// checkpoints/, checkpoint (name of the last).
+// checkpoints/, checkpoint (name of the last). On the software CUDA machine also calls-RANK with a line "STEP
+// ALLOCATIONS WAITS PAGEABLE_COPIES" for each step: what the process had asked for by then.
 #ifndef TESTS_SUPPORT_TRAINER_RANK_H
 #define TESTS_SUPPORT_TRAINER_RANK_H
 

@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -53,27 +54,40 @@ static void an_agent_without_devices_has_a_reason(void **state) {
     gs_agent_devices_release(&devices);
 }
 
-static void a_device_belongs_to_one_worker(void **state) {
+// The agent gives slot 1 its second GPU whoever has the first.
+static void a_device_of_another_worker_keeps_its_place(void **state) {
     (void)state;
-    gs_agent_devices first, second;
-    static const char hello[] = "{\"devices\":[{\"uuid\":\"a\",\"memory_bytes\":5},"
+    static const char hello[] = "{\"devices_per_slot\":%d,\"devices\":[{\"uuid\":\"a\",\"memory_bytes\":5},"
                                 "{\"uuid\":\"b\",\"memory_bytes\":5}]}";
-    assert_int_equal(read_hello(&first, "{\"devices\":[{\"uuid\":\"a\",\"memory_bytes\":5}]}").code,
-                     GS_OK);
-    assert_int_equal(read_hello(&second, hello).code, GS_OK);
-    gs_agent_devices_drop_taken(&second, &first, "w1");
-    assert_int_equal(second.count, 1);
-    assert_string_equal(second.items[0].uuid, "b");
-    assert_string_equal(second.reason, "");
-    gs_agent_devices_drop_taken(&first, &second, "w2");
-    assert_int_equal(first.count, 1);
-    gs_agent_devices_release(&second);
-    assert_int_equal(read_hello(&second, hello).code, GS_OK);
-    gs_agent_devices_drop_taken(&first, &second, "w2");
-    assert_int_equal(first.count, 0);
-    assert_string_equal(first.reason, "worker w2 offers a already");
-    gs_agent_devices_release(&first);
-    gs_agent_devices_release(&second);
+    gs_agent_devices devices;
+    char text[200], uuids[64];
+    for (int per_slot = 1; per_slot <= 2; per_slot++) {
+        snprintf(text, sizeof text, hello, per_slot);
+        assert_int_equal(read_hello(&devices, text).code, GS_OK);
+        assert_int_equal(gs_agent_devices_find(&devices, "b"), 1);
+        assert_int_equal(gs_agent_devices_find(&devices, "c"), -1);
+        gs_agent_devices_leave(&devices, 0, "w1");
+        assert_string_equal(devices.reason, "worker w1 offers a already");
+        assert_int_equal(gs_agent_devices_of_slot(&devices, 0), 0);
+        assert_int_equal(gs_agent_devices_of_slot(&devices, 1), per_slot == 1);
+        gs_agent_devices_uuids(uuids, sizeof uuids, &devices, 1);
+        assert_string_equal(uuids, per_slot == 1 ? "b" : "");
+        gs_json *view = gs_agent_devices_to_view(&devices);
+        assert_int_equal(gs_json_count(view), 1);
+        gs_json_release(view);
+        gs_agent_devices_release(&devices);
+    }
+}
+
+static void a_group_that_no_slot_fills_has_a_reason(void **state) {
+    (void)state;
+    gs_agent_devices devices;
+    gs_status status = read_hello(
+        &devices, "{\"devices_per_slot\":2,\"devices\":[{\"uuid\":\"a\",\"memory_bytes\":5}]}");
+    assert_int_equal(status.code, GS_OK);
+    assert_int_equal(gs_agent_devices_of_slot(&devices, 0), 0);
+    assert_string_equal(devices.reason, "it has 1 GPUs and gives 2 to each slot");
+    gs_agent_devices_release(&devices);
 }
 
 static void garbage_names_the_member(void **state) {
@@ -87,6 +101,11 @@ static void garbage_names_the_member(void **state) {
         {"{\"devices_per_slot\":0,\"devices\":[{\"uuid\":\"a\",\"memory_bytes\":1}]}",
          "devices_per_slot"},
         {"{\"devices\":[7]}", "devices[0]"},
+        {"{\"devices\":[{\"uuid\":\"a\",\"memory_bytes\":1},{\"uuid\":\"a\",\"memory_bytes\":1}]}",
+         "devices[1]: a is there twice"},
+        {"{\"devices\":[[],{}]}", "devices[0]"},
+        {"{\"devices\":{\"uuid\":\"a\"}}", "devices: is no list"},
+        {"{\"devices\":7}", "devices: is no list"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         gs_agent_devices devices;
@@ -100,7 +119,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_own_whole_groups_of_devices),
         cmocka_unit_test(an_agent_without_devices_has_a_reason),
-        cmocka_unit_test(a_device_belongs_to_one_worker),
+        cmocka_unit_test(a_device_of_another_worker_keeps_its_place),
+        cmocka_unit_test(a_group_that_no_slot_fills_has_a_reason),
         cmocka_unit_test(garbage_names_the_member),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

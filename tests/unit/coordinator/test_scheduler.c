@@ -105,6 +105,31 @@ static void who_waits_for_gpus_holds_up_no_job_on_cpus(void **state) {
     assert_int_equal(jobs[3].behind, 0);
 }
 
+// A stream of small jobs must not keep the second one waiting for as long as the first waits for GPUs.
+static void who_waits_for_gpus_lets_nobody_starve_behind(void **state) {
+    (void)state;
+    gs_schedule_job jobs[] = {{.least = 4, .most = 4, .needs_gpu = true},
+                              {.least = 4, .most = 4},
+                              {.least = 1, .most = 1},
+                              {.least = 1, .most = 1, .needs_gpu = true}};
+    gs_schedule_decide(jobs, 4, (gs_slot_pools){.plain = 2, .gpu = 1}, (gs_slot_pools){4, 4});
+    assert_int_equal(jobs[0].wait, GS_WAIT_SLOTS);
+    assert_int_equal(jobs[1].wait, GS_WAIT_SLOTS);
+    assert_int_equal(jobs[2].wait, GS_WAIT_TURN);
+    assert_int_equal(jobs[2].behind, 1);
+    assert_int_equal(jobs[3].wait, GS_WAIT_TURN);
+    assert_int_equal(jobs[3].behind, 0);
+}
+
+static void who_waits_for_cpus_keeps_gpus_too(void **state) {
+    (void)state;
+    gs_schedule_job jobs[] = {{.least = 4, .most = 4}, {.least = 1, .most = 1, .needs_gpu = true}};
+    gs_schedule_decide(jobs, 2, (gs_slot_pools){.plain = 2, .gpu = 1}, (gs_slot_pools){2, 2});
+    assert_int_equal(jobs[0].wait, GS_WAIT_SLOTS);
+    assert_int_equal(jobs[1].wait, GS_WAIT_TURN);
+    assert_int_equal(jobs[1].behind, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_starts_with_as_many_as_it_may_have),
@@ -117,6 +142,8 @@ int main(void) {
         cmocka_unit_test(a_job_on_gpus_takes_no_other_slots),
         cmocka_unit_test(a_job_on_cpus_leaves_gpus_free_while_it_can),
         cmocka_unit_test(who_waits_for_gpus_holds_up_no_job_on_cpus),
+        cmocka_unit_test(who_waits_for_gpus_lets_nobody_starve_behind),
+        cmocka_unit_test(who_waits_for_cpus_keeps_gpus_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

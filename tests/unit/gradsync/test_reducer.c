@@ -100,18 +100,21 @@ static void world_of_one_divides_by_shards_and_passes(void **state) {
 
 static void most_shards_there_can_be_are_added_in_both_modes(void **state) {
     (void)state;
+    // Their number is the host's matter; a device gets fewer, since each pass writes and reads its memory.
+    const int num_shards = test_device_is_host() ? GS_MAX_LOGICAL_SHARDS : 256;
     for (int exact = 0; exact < 2; exact++) {
         fixture f;
-        open_fixture(&f, GS_MAX_LOGICAL_SHARDS, 1, exact);
+        open_fixture(&f, num_shards, 1, exact);
         assert_ok(gs_reducer_begin(f.reducer, 0));
-        for (int i = 0; i < GS_MAX_LOGICAL_SHARDS; i++)
-            run_pass(&f, (const float[]){(float)(i % 2), 2, i == 4000 ? 4096 : NAN}, 3);
+        for (int i = 0; i < num_shards; i++)
+            run_pass(&f, (const float[]){(float)(i % 2), 2, i == num_shards - 96 ? num_shards : NAN},
+                     3);
         gs_reduce_result result;
         assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
         assert_float_equal(grad_at(&f.rank, 0, 3), 0.5, 0);
         assert_float_equal(grad_at(&f.rank, 1, 0), 2, 0);
         assert_float_equal(grad_at(&f.rank, 2, 0), 1, 0);
-        assert_int_equal(result.samples, 3 * GS_MAX_LOGICAL_SHARDS);
+        assert_int_equal(result.samples, 3 * num_shards);
         assert_int_equal(result.num_unused, 0);
         close_fixture(&f);
     }

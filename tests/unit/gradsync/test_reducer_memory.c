@@ -1,5 +1,5 @@
-// A step allocates nothing and copies no gradient: counted where the linker lets us stand in
-// between.
+// A step allocates nothing, copies no gradient and waits for a device once: counted where the linker lets us
+// stand in between, and on the software CUDA machine.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +13,9 @@
 
 #include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
+#ifdef GRADSYNC_CUDA_SIM
+#include "machine.h"
+#endif
 
 static size_t num_calls;
 static size_t mapped_bytes;
@@ -60,14 +63,55 @@ void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off
     return __real_mmap(at, bytes, protection, flags, fd, offset);
 }
 
+// Waits for a device's compute stream.
+static const gs_stream *watched;
+static size_t num_waits;
+
+gs_status __real_gs_stream_wait(gs_stream *stream, gs_deadline deadline);
+gs_status __wrap_gs_stream_wait(gs_stream *stream, gs_deadline deadline);
+gs_status __wrap_gs_stream_wait(gs_stream *stream, gs_deadline deadline) {
+    num_waits += stream == watched;
+    return __real_gs_stream_wait(stream, deadline);
+}
+
 static void assert_ok(gs_status status) {
     assert_string_equal(status.message, "");
     assert_int_equal(status.code, GS_OK);
 }
 
-// Opens ranks' reducers in all modes and counts what steps 1 and later call.
+// Of one parameter nobody says anything but that it is unused.
+static void run_steps(small_reducer *small, int num_steps, int num_passes) {
+    for (int64_t step = 0; step < num_steps; step++) {
+        gs_reduce_result result;
+        assert_ok(gs_reducer_begin(small->reducer, step));
+        for (int i = 0; i < num_passes; i++) {
+            gs_reducer_pass pass;
+            assert_ok(gs_reducer_begin_pass(small->reducer, &pass, 1));
+            for (size_t p = 1; p < SMALL_PARAMS; p++)
+                assert_ok(gs_reducer_mark_ready(small->reducer, p));
+            assert_ok(gs_reducer_mark_unused(small->reducer, 0));
+            assert_ok(gs_reducer_end_pass(small->reducer));
+        }
+        assert_ok(gs_reducer_finish(small->reducer, &result, small_reducer_deadline()));
+    }
+}
+
+// Counts what a device is asked for beside work: memory, and waits of the runtime's own. 0 where there is nothing
+// that counts.
+static uint64_t count_device_calls(void) {
+#ifdef GRADSYNC_CUDA_SIM
+    gs_sim_counters counted = gs_sim_count();
+    return counted.mallocs + counted.frees + counted.pageable_copies + counted.host_waits;
+#else
+    return 0;
+#endif
+}
+
+// Opens ranks' reducers in all modes and counts what steps call: nothing for memory, and for a device one wait,
+// in which the result comes. A sample mean has one more: what it divides by comes first.
 static void step_allocates_nothing_in_any_mode(void **state) {
     (void)state;
+    enum { NUM_STEPS = 3 };
     gs_separate_grad separate[SMALL_PARAMS];
     const gs_reducer_options modes[] = {
         {0},
@@ -89,21 +133,14 @@ static void step_allocates_nothing_in_any_mode(void **state) {
         assert_ok(small_reducer_open(&small, &modes[m], NULL));
         int shards = modes[m].shards.num_shards ? modes[m].shards.num_shards : 1;
         int passes = shards * (modes[m].passes_per_shard ? modes[m].passes_per_shard : 1);
-        num_calls = 0;
-        for (int64_t step = 0; step < 3; step++) {
-            gs_reduce_result result;
-            assert_ok(gs_reducer_begin(small.reducer, step));
-            for (int i = 0; i < passes; i++) {
-                gs_reducer_pass pass;
-                assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
-                for (size_t p = 1; p < SMALL_PARAMS; p++)
-                    assert_ok(gs_reducer_mark_ready(small.reducer, p));
-                assert_ok(gs_reducer_mark_unused(small.reducer, 0));
-                assert_ok(gs_reducer_end_pass(small.reducer));
-            }
-            assert_ok(gs_reducer_finish(small.reducer, &result, small_reducer_deadline()));
-        }
+        watched = gs_device_stream(small.device);
+        num_calls = num_waits = 0;
+        uint64_t device_calls = count_device_calls();
+        run_steps(&small, NUM_STEPS, passes);
         if (num_calls) fail_msg("mode %zu: %zu calls for memory in three steps", m, num_calls);
+        assert_int_equal(count_device_calls(), device_calls);
+        if (!test_device_is_host())
+            assert_int_equal(num_waits, (modes[m].op == GS_SAMPLE_MEAN ? 2 : 1) * NUM_STEPS);
         device_memory_free(small.device, tensors);
         small_reducer_close(&small);
     }

@@ -99,6 +99,14 @@ static void first_error_sticks_until_the_wait(void **state) {
     assert_stream_ok(*state);
 }
 
+static void error_taken_off_a_stream_is_gone(void **state) {
+    gs_stream *stream = gs_device_stream(*state);
+    assert_int_equal(gs_stream_take_error(stream).code, GS_OK);
+    gs_stream_fail(stream, gs_error(GS_INTERNAL, "launch"));
+    assert_string_equal(gs_stream_take_error(stream).message, "launch");
+    assert_stream_ok(*state);
+}
+
 static void the_host_has_one_kind_of_memory(void **state) {
     char *pinned = NULL, *memory = NULL;
     assert_true(gs_device_is_host(*state));
@@ -181,6 +189,7 @@ int main(void) {
 #ifndef GRADSYNC_CUDA
         cmocka_unit_test(cuda_is_unimplemented_in_this_build),
 #endif
+        cmocka_unit_test(error_taken_off_a_stream_is_gone),
         cmocka_unit_test(the_host_has_one_kind_of_memory),
         cmocka_unit_test(another_stream_has_errors_of_its_own),
         cmocka_unit_test(events_are_done_and_keep_their_times),

@@ -326,6 +326,9 @@ static void what_only_gpus_do_is_refused_on_cpus_and_the_other_way(void **state)
     expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"tf32\"},\"reducer\":{\"backend\":\"shm\"}",
                  "/model/precision", "not_applicable",
                  "tf32 is of GPUs, reducer.backend shm of CPUs");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"tf32\"},\"world\":{\"replicas_per_process\":2}",
+                 "/world/replicas_per_process", "not_applicable",
+                 "on GPUs a process has one replica");
     expect_error("\"world\":{\"device\":\"cuda\",\"replicas_per_process\":2}",
                  "/world/replicas_per_process", "not_applicable",
                  "on GPUs a process has one replica");

@@ -62,9 +62,10 @@ typedef struct fixture {
     fake_model fake;
     gs_model model;
     gs_pass_graphs *graphs;
-    float *features, *values, *grads[NUM_PARAMS], *taken[NUM_PARAMS];
+    float *features, *values, *grads[NUM_PARAMS], *others[NUM_PARAMS], *taken[NUM_PARAMS];
     void *params[NUM_PARAMS];
     size_t order[NUM_PARAMS];
+    float *const *finished;  // what the device's half of a mark doubles
     int num_marks, num_finished, num_turns;
     gs_bucket_plan plan;
     gs_plan_bucket buckets[2];
@@ -86,9 +87,11 @@ static int set_up(void **state) {
     f->values = device_memory_alloc(f->device, COUNT * sizeof(float));
     for (int i = 0; i < NUM_PARAMS; i++) {
         f->grads[i] = device_memory_alloc(f->device, COUNT * sizeof(float));
+        f->others[i] = device_memory_alloc(f->device, COUNT * sizeof(float));
         f->taken[i] = device_memory_alloc(f->device, COUNT * sizeof(float));
         f->params[i] = f->values;
     }
+    f->finished = f->grads;
     assert_ok(gs_stream_create(&f->side, f->device, GS_STREAM_HIGH));
     f->fake = (fake_model){.device = f->device, .repeats = true};
     f->model = (gs_model){.ops = &fake_ops, .state = &f->fake};
@@ -117,6 +120,7 @@ static int tear_down(void **state) {
     device_memory_free(f->device, f->values);
     for (int i = 0; i < NUM_PARAMS; i++) {
         device_memory_free(f->device, f->grads[i]);
+        device_memory_free(f->device, f->others[i]);
         device_memory_free(f->device, f->taken[i]);
     }
     test_device_close(f->device);
@@ -129,7 +133,7 @@ static void double_grad(void *ctx, size_t param) {
     fixture *f = ctx;
     f->num_finished++;
     gs_device_kernels(f->device)
-        ->scale(gs_device_stream(f->device), f->grads[param], f->grads[param], 2, COUNT);
+        ->scale(gs_device_stream(f->device), f->finished[param], f->grads[param], 2, COUNT);
 }
 
 static void take_grad(void *ctx, size_t param) {
@@ -138,7 +142,7 @@ static void take_grad(void *ctx, size_t param) {
     f->num_marks++;
     gs_stream_follow(f->side, gs_device_stream(f->device));
     gs_device_kernels(f->device)
-        ->copy(f->side, f->taken[param], f->grads[param], COUNT * sizeof(float));
+        ->copy(f->side, f->taken[param], f->finished[param], COUNT * sizeof(float));
 }
 
 static gs_status count_turn(void *ctx, bool is_backward) {
@@ -155,8 +159,11 @@ static void run(fixture *f, float grad_factor, int64_t step) {
                           .params = f->params,
                           .grads = f->grads,
                           .grad_factor = grad_factor};
-    gs_pass_marks marks = {
-        .finish = double_grad, .finish_ctx = f, .ready = take_grad, .ctx = f};
+    gs_pass_marks marks = {.finish = double_grad,
+                           .finish_ctx = f,
+                           .finished = f->finished,
+                           .ready = take_grad,
+                           .ctx = f};
     f->num_marks = f->num_turns = 0;
     assert_ok(gs_pass_graphs_run(f->graphs, &(gs_pass_run){.pass = &pass,
                                                            .model = &f->model,
@@ -205,6 +212,17 @@ static void other_scalars_are_another_pass(void **state) {
     for (int i = 0; i < 6; i++) {
         run(f, (float)(1 + i % 2), i);
         check(f, (float)(1 + i % 2));
+    }
+    check_counts(f, 2, 2, 4);
+}
+
+// A gradient of 16-bit precision is added to a main gradient that the model itself never sees.
+static void same_gradients_finished_elsewhere_are_another_pass(void **state) {
+    fixture *f = *state;
+    for (int i = 0; i < 6; i++) {
+        f->finished = i % 2 ? f->others : f->grads;
+        run(f, 3, i);
+        check(f, 3);
     }
     check_counts(f, 2, 2, 4);
 }
@@ -269,6 +287,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(repeated_pass_is_captured_once_and_launched, set_up, tear_down),
         cmocka_unit_test_setup_teardown(other_scalars_are_another_pass, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(same_gradients_finished_elsewhere_are_another_pass, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(kinds_beyond_the_bound_run_and_stay_right, set_up, tear_down),
         cmocka_unit_test_setup_teardown(model_that_does_not_repeat_runs_plainly, set_up, tear_down),
         cmocka_unit_test_setup_teardown(pass_that_cannot_be_captured_runs_plainly, set_up, tear_down),

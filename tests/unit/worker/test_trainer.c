@@ -15,6 +15,7 @@
 #include "core/log.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
+#include "worker/safetensors.h"
 #ifdef GRADSYNC_CUDA_SIM
 #include "tests/cuda_sim/machine.h"
 #endif
@@ -40,6 +41,7 @@ typedef struct fixture {
     bool order_settled;
     int64_t order_step;
     bool offers_plans;  // along the order, at once
+    bool fails_update;  // of the step whose order is told
     gs_plan_policy policy;
     uint64_t offered_digest;
 } fixture;
@@ -93,6 +95,9 @@ static void keep_order(void *ctx, const gs_order_report *report) {
     f->num_orders++;
     f->order_settled = report->settled;
     f->order_step = report->step;
+    if (f->fails_update)
+        gs_stream_fail(gs_device_stream(gs_trainer_get_state(f->trainer)->device),
+                       gs_error(GS_INTERNAL, "adamw_many: invalid configuration"));
     if (!f->offers_plans) return;
     const gs_trainer_state *state = gs_trainer_get_state(f->trainer);
     gs_plan_offer offer = {.generation = report->generation, .revision = 2};
@@ -320,6 +325,40 @@ static void evaluation_and_sample_are_of_the_rounded_parameters(void **state) {
     }
 }
 
+// The order is told between the commit of step 0 and its update: a launch of that fails.
+static void update_that_failed_is_neither_applied_nor_saved(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":5},\"checkpoint\":{\"every_steps\":1},"
+               "\"data\":{\"eval_every_steps\":1,\"eval_batches\":2},"
+               "\"reducer\":{\"rebuild_after_steps\":100}");
+    f->fails_update = true;
+    f->verdict = (gs_settle_verdict){.save = true};
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->num_orders, 1);
+    assert_int_equal(f->outcome.end, GS_TRAINER_FAILED);
+    assert_string_equal(f->outcome.status.message, "adamw_many: invalid configuration");
+    assert_int_equal(step_of(f), 0);
+    assert_int_equal(f->num_settles, 1);
+    assert_false(f->settlement.complete);
+    assert_int_equal(f->num_saves, 0);
+}
+
+// What a kernel found in its data, say.
+static void what_stuck_to_the_stream_ends_the_step_before_its_commit(void **state) {
+    fixture *f = *state;
+    prepare(f, "\"steps\":{\"target\":5}");
+    gs_stream_fail(gs_device_stream(state_of(f)->device),
+                   gs_error(GS_INVALID_ARGUMENT, "softmax_loss: row 1: target 9 is not in [0, 3)"));
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->outcome.end, GS_TRAINER_FAILED);
+    if (!strstr(f->outcome.status.message, "row 1: target 9"))
+        fail_msg("it says \"%s\"", f->outcome.status.message);
+    assert_string_equal(f->outcome.reason.error_class, "user");
+    assert_int_equal(step_of(f), 0);
+    assert_int_equal(f->num_orders, 0);  // told behind the commit
+    assert_int_equal(f->num_saves, 0);
+}
+
 static bool is_on_gpu(void) {
     return strcmp(gs_test_device_name(), "cpu") != 0;
 }
@@ -497,6 +536,47 @@ static void an_initial_model_outside_the_data_root_is_refused(void **state) {
     assert_non_null(strstr(status.message, "model.init_from"));
 }
 
+// A file of the model's own parameters; element i of tensor t is t + i / 1000.
+static void write_initial_model(const fixture *f) {
+    enum { MOST = 1024 };
+    static float values[8][MOST];
+    gs_safetensors_entry entries[8];
+    const gs_trainer_state *model = state_of(f);
+    char path[600];
+    assert_true(model->num_params <= 8);
+    for (size_t t = 0; t < model->num_params; t++) {
+        const gs_state_tensor *tensor = &model->tensors[t];
+        assert_true(tensor->bytes <= sizeof values[t]);
+        for (size_t i = 0; i < MOST; i++) values[t][i] = (float)t + (float)i / 1000;
+        entries[t] = (gs_safetensors_entry){.name = tensor->name,
+                                            .dtype = GS_FP32,
+                                            .num_dims = tensor->num_dims,
+                                            .data = values[t]};
+        memcpy(entries[t].shape, tensor->shape, sizeof entries[t].shape);
+    }
+    snprintf(path, sizeof path, "%s/first.safetensors", f->dir);
+    assert_ok(gs_safetensors_write(path, entries, model->num_params, NULL, 0, NULL, NULL));
+}
+
+static void an_initial_model_is_where_training_starts(void **state) {
+    fixture *f = *state;
+    f->model = "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,8,3],\"batch_norm\":\"none\"}";
+    prepare(f, "\"steps\":{\"target\":2}");
+    write_initial_model(f);
+    gs_trainer_destroy(f->trainer);
+    f->trainer = NULL;
+    f->model = "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,8,3],\"batch_norm\":\"none\"},"
+               "\"init_from\":\"first.safetensors\"";
+    prepare(f, "\"steps\":{\"target\":2}");
+    for (size_t t = 0; t < state_of(f)->num_params; t++) {
+        float first[3];
+        read_values(f, t, first, 3);
+        for (int i = 0; i < 3; i++) assert_true(first[i] == (float)t + (float)i / 1000);
+    }
+    gs_trainer_run(f->trainer, &f->outcome);
+    assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -510,6 +590,8 @@ int main(void) {
         TEST(a_drain_without_save_leaves_no_checkpoint),
         TEST(steps_without_finite_gradients_are_skipped_and_end_the_run),
         TEST(evaluation_and_sample_are_of_the_rounded_parameters),
+        TEST(what_stuck_to_the_stream_ends_the_step_before_its_commit),
+        TEST(update_that_failed_is_neither_applied_nor_saved),
         TEST(model_too_large_for_a_gpu_is_told_with_its_bytes),
         TEST(missing_gpu_is_for_people_to_mend),
         TEST(process_on_a_gpu_has_one_replica),
@@ -520,6 +602,7 @@ int main(void) {
         TEST(a_target_already_reached_reports_no_step),
         TEST(what_nobody_heard_is_told_at_the_end),
         TEST(an_initial_model_outside_the_data_root_is_refused),
+        TEST(an_initial_model_is_where_training_starts),
         TEST(lost_gpu_ends_the_process_for_a_new_one),  // last: nothing on the GPU works after it
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

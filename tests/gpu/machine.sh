@@ -1,0 +1,79 @@
+# shellcheck shell=bash disable=SC2034,SC2154  # names that the caller sets or reads
+# What tests/gpu/run.sh and bench/gpu.sh have in common, sourced by both: the machine's GPU and libraries, the
+# build for them. `sim` and `build` are the caller's.
+has() { command -v "$1" >/dev/null; }
+say_commit() {
+  local commit
+  commit=$(git rev-parse --short HEAD 2>/dev/null) || { echo none; return; }
+  git diff --quiet HEAD 2>/dev/null || commit+=", with changes"
+  echo "$commit"
+}
+say_compiler() { has nvcc && nvcc --version | sed -n 's/.*release [^,]*, V\(.*\)/\1/p' || echo none; }
+
+# find_device SCRIPT: what there is to run on; without a GPU or its compiler the script is over.
+find_device() {
+  export PATH=$PATH:/usr/local/cuda/bin
+  capability=
+  device="simulated (tests/cuda_sim): nothing here was measured on a GPU"
+  [ "$sim" -eq 0 ] || return 0
+  device=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
+  [ -n "$device" ] || { echo "$1: skipped: nvidia-smi finds no GPU here (--sim rehearses without one)"; exit 77; }
+  has nvcc || { echo "$1: skipped: no nvcc in PATH or /usr/local/cuda/bin"; exit 77; }
+  capability=${device##*, }
+}
+
+find_libraries() {
+  if [ -n "${GRADSYNC_DEBS:-}" ]; then
+    local package folder
+    for package in "$GRADSYNC_DEBS"/*.deb; do
+      dpkg -x "$package" / || { why="GRADSYNC_DEBS: $package cannot be unpacked"; return 1; }
+    done
+    ldconfig
+    # Unpacked, not installed: nobody has set Debian's alternatives.
+    for folder in /usr/lib/*/openblas-pthread; do
+      export PKG_CONFIG_PATH=$folder/pkgconfig:${PKG_CONFIG_PATH:-} LD_LIBRARY_PATH=$folder:${LD_LIBRARY_PATH:-}
+    done
+  fi
+  # NCCL's header and libraries may be those of a Python package.
+  local nccl
+  nccl=$(python3 -c 'import nvidia.nccl, sys; sys.stdout.write(list(nvidia.nccl.__path__)[0])' 2>/dev/null || true)
+  [ -n "$nccl" ] || return 0
+  export NCCL_HOME=${NCCL_HOME:-$nccl}
+  if [ -e "$nccl/lib/libnccl.so.2" ] && ! ldconfig -p | grep -q libnccl.so.2; then
+    export GRADSYNC_NCCL=${GRADSYNC_NCCL:-$nccl/lib/libnccl.so.2}
+  fi
+}
+
+# What can be built here. Fails, with `why`, when not even the library can.
+find_targets() {
+  local module
+  missing=() service=ON
+  for module in libzmq json-c libmicrohttpd sqlite3 hwloc libcurl libsodium; do
+    pkg-config --exists "$module" 2>/dev/null || missing+=("$module") service=OFF
+  done
+  for module in libxxhash openblas; do
+    pkg-config --exists "$module" 2>/dev/null && continue
+    why="$module is needed for the library too (deploy/install-deps.sh, or GRADSYNC_DEBS)"
+    return 1
+  done
+  targets=(gpu_kernels gpu_nccl_ranks)
+  [ $service = OFF ] || targets+=(product)
+}
+
+# build_targets TARGET…: configures where nobody has, and builds. `build_command` is the same for a child, which
+# `timeout` can end.
+build_command() { echo "$(declare -p build sim service capability); $(declare -f has build_targets); build_targets $*"; }
+build_targets() {
+  if [ ! -e "$build/CMakeCache.txt" ]; then
+    local options=(-DGRADSYNC_WERROR=ON "-DGRADSYNC_SERVICE=$service" -DGRADSYNC_FAILPOINTS=ON)
+    has ninja && options+=(-G Ninja)
+    if [ "$sim" -eq 1 ]; then
+      options+=(-DGRADSYNC_CUDA=SIM -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-Og)
+    else
+      options+=(-DGRADSYNC_CUDA=ON -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CUDA_ARCHITECTURES=${capability/./}-real")
+    fi
+    # A half-made cache would look like a made one.
+    cmake -S . -B "$build" "${options[@]}" || { rm -f "$build/CMakeCache.txt"; return 1; }
+  fi
+  cmake --build "$build" -j "$(nproc)" --target "$@"
+}
