@@ -156,14 +156,16 @@ static gs_status find_device(coalesced *list) {
     return gs_ok();
 }
 
+// None where every chunk is one run of memory: a step that broadcasts such a list allocates nothing.
 static gs_status alloc_staging(const coalesced *list, void **staging, size_t bytes) {
+    if (!bytes) return gs_ok();
     if (list->device) return gs_device_alloc(list->device, staging, bytes + 1);
     *staging = gs_alloc_aligned(bytes, 64);
     return *staging ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
 }
 
 static void free_staging(const coalesced *list, void *staging) {
-    if (list->device)
+    if (staging && list->device)
         gs_device_free(list->device, staging);
     else
         free(staging);
@@ -175,9 +177,9 @@ static gs_status run_flights(coalesced *list, char *staging, size_t staging_byte
     for (size_t c = 0; c < list->num_chunks && !status.code; c++) {
         chunk_flight *flight = &list->flights[c % NUM_IN_FLIGHT];
         status = finish_chunk(list, flight, deadline);
+        char *place = staging ? staging + c % NUM_IN_FLIGHT * staging_bytes : NULL;
         if (!status.code && list->chunks[c].bytes)
-            status = post_chunk(list, flight, &list->chunks[c],
-                                staging + c % NUM_IN_FLIGHT * staging_bytes);
+            status = post_chunk(list, flight, &list->chunks[c], place);
     }
     for (size_t i = 0; i < NUM_IN_FLIGHT && !status.code; i++)
         status =

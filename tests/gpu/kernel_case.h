@@ -107,7 +107,8 @@ int kernel_tokens(kernel_test *test, const char *name, size_t count,
 int kernel_output(kernel_test *test, const char *name, gs_dtype dtype, size_t count,
                   kernel_bound bound);
 // Its rows, of `row` numbers, have `num_parts` parts of equal length side by side; each part is
-// held to the bound's norm by itself, so that a small one is not lost beside a large one.
+// held to twice the bound's norm by itself as well, so that a small one is not lost beside a large
+// one.
 void kernel_split(kernel_test *test, int tensor, size_t row, int num_parts);
 // Read and written: filled as an input, compared as an output.
 int kernel_inout(kernel_test *test, const char *name, gs_dtype dtype, size_t count,

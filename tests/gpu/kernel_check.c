@@ -239,19 +239,27 @@ static void check_elements(kernel_test *test, const kernel_tensor *tensor, doubl
     }
 }
 
+static void check_relative(kernel_test *test, const char *name, const char *part,
+                           const error_norms *norms, double most, const char *why) {
+    if (sqrt(norms->error) <= most * sqrt(norms->want)) return;
+    kernel_fail(test, "%s%s: relative norm of the error is %.3g, more than %.3g (%s)", name, part,
+                sqrt(norms->error / norms->want), most, why);
+}
+
 static void check_norm(kernel_test *test, const kernel_tensor *tensor, const unsigned char *got) {
     const kernel_bound bound = tensor->bound;
     error_norms whole = {0}, norms;
     for (int part = 0; part < tensor->num_parts; part++) {
         if (!measure(test, &norms, tensor, part, got)) return;
-        if (!(sqrt(norms.error) <= bound.norm * sqrt(norms.want))) {
-            kernel_fail(test,
-                        "%s, part %d: relative norm of the error is %.3g, more than %.3g (%s)",
-                        tensor->name, part, sqrt(norms.error / norms.want), bound.norm, bound.why);
-        }
+        char name[32];
+        snprintf(name, sizeof name, ", part %d", part);
+        if (tensor->num_parts > 1)
+            check_relative(test, tensor->name, name, &norms, 2.0 * bound.norm, bound.why);
+        whole.error += norms.error;
         whole.want += norms.want;
         whole.num_finite += norms.num_finite;
     }
+    check_relative(test, tensor->name, "", &whole, bound.norm, bound.why);
     const double rms = whole.num_finite ? sqrt(whole.want / (double)whole.num_finite) : 0.0;
     check_elements(test, tensor, rms, got);
 }

@@ -107,7 +107,9 @@ static void most_shards_there_can_be_are_added_in_both_modes(void **state) {
         open_fixture(&f, num_shards, 1, exact);
         assert_ok(gs_reducer_begin(f.reducer, 0));
         for (int i = 0; i < num_shards; i++)
-            run_pass(&f, (const float[]){(float)(i % 2), 2, i == num_shards - 96 ? num_shards : NAN},
+            run_pass(&f,
+                     (const float[]){(float)(i % 2), 2,
+                                     i == num_shards - 96 ? (float)num_shards : NAN},
                      3);
         gs_reduce_result result;
         assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
