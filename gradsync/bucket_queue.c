@@ -167,8 +167,7 @@ static void note_times(const gs_bucket_queue *queue, gs_bucket *bucket) {
     bucket->times.started_ns = moved.started_ns;
     bucket->times.finished_ns = moved.finished_ns;
     // The host posts long before a GPU comes to it: that is no waiting for other ranks.
-    if (mirror_of(queue) && moved.started_ns)
-        bucket->times.ready_ns = bucket->times.posted_ns = moved.started_ns;
+    if (mirror_of(queue) && moved.started_ns) bucket->times.posted_ns = moved.started_ns;
 }
 
 static gs_status check_reserved(const gs_bucket_queue *queue, size_t index,

@@ -66,11 +66,13 @@ static void write_half(void *at, size_t i, ncclDataType_t dtype, float value) {
     ((uint16_t *)at)[i] = dtype == ncclFloat16 ? gs_fp32_to_fp16(value) : gs_fp32_to_bf16(value);
 }
 
-#define PICK(x, y) (op == ncclMax ? ((x) > (y) ? (x) : (y)) : op == ncclMin ? ((x) < (y) ? (x) : (y)) : (x) + (y))
-#define COMBINE_AS(type)                                                                           \
+#define PICK(x, y, sum) \
+    (op == ncclMax ? ((x) > (y) ? (x) : (y)) : op == ncclMin ? ((x) < (y) ? (x) : (y)) : (sum))
+// Sums of integers wrap around (digests are added), and are formed in `wide` for that.
+#define COMBINE_AS(type, wide)                                                                     \
     for (size_t i = 0; i < count; i++) {                                                           \
         type x = ((const type *)a)[i], y = ((const type *)b)[i];                                   \
-        ((type *)result)[i] = PICK(x, y);                                                          \
+        ((type *)result)[i] = PICK(x, y, (type)((wide)x + (wide)y));                               \
     }                                                                                              \
     break
 
@@ -78,17 +80,17 @@ void sim_combine(void *result, const void *a, const void *b, size_t count, ncclD
                  ncclRedOp_t op) {
     switch (dtype) {
     case ncclFloat32:
-        COMBINE_AS(float);
+        COMBINE_AS(float, float);
     case ncclFloat64:
-        COMBINE_AS(double);
+        COMBINE_AS(double, double);
     case ncclInt32:
-        COMBINE_AS(int32_t);
+        COMBINE_AS(int32_t, uint32_t);
     case ncclInt64:
-        COMBINE_AS(int64_t);
+        COMBINE_AS(int64_t, uint64_t);
     default:
         for (size_t i = 0; i < count; i++) {
             float x = read_half(a, i, dtype), y = read_half(b, i, dtype);
-            write_half(result, i, dtype, PICK(x, y));
+            write_half(result, i, dtype, PICK(x, y, x + y));
         }
     }
 }

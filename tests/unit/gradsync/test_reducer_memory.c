@@ -20,6 +20,8 @@
 static size_t num_calls;
 static size_t mapped_bytes;
 
+// Shared libraries of the simulator call them as well.
+#pragma GCC visibility push(default)
 void *__real_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes) {
@@ -62,6 +64,8 @@ void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off
     mapped_bytes += bytes;
     return __real_mmap(at, bytes, protection, flags, fd, offset);
 }
+
+#pragma GCC visibility pop
 
 // Waits for a device's compute stream.
 static const gs_stream *watched;
