@@ -73,7 +73,9 @@ if [ $quick -eq 0 ]; then
     skip "cuda-sim, cuda: no headers of CUDA and NCCL in $cuda_root/include or /usr/include"
   else
     run_tests cuda-sim device_tests -L 'gpu|cuda_sim'
+    # One architecture here: all of them cost two more minutes (CUDAARCHS='80-real;90-real;100' asks for them).
     if [ -x "$cuda_root/bin/nvcc" ]; then
+      export CUDAARCHS=${CUDAARCHS:-90-real}
       # With a GPU as well: what runs on one is tests/gpu/run.sh.
       CUDA_VISIBLE_DEVICES=-1 run_tests cuda 'product gpu_kernels' -R '^(e2e_devices|gpu_kernels_.*)$'
     else
