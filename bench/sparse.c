@@ -153,7 +153,7 @@ static gs_status run_step(bench *self, const gs_rank_env *env, int64_t step, int
                           .grad_factor = 1,
                           .ready = gs_reducer_ready_callback,
                           .ready_ctx = self->reducer};
-    gs_embedding_rows_open_pass(self->rows, &pass, &reducing);
+    gs_embedding_rows_open_pass(self->rows, &pass, &reducing, batch.tokens);
     GS_TRY(self->model.ops->forward(self->model.state, &pass));
     GS_TRY(self->model.ops->backward(self->model.state, &pass));
     GS_TRY(gs_reducer_end_pass(self->reducer));
