@@ -115,7 +115,7 @@ static const gs_query_param logs_query[] = {
      .member = "level",
      .words = levels,
      .help = "This level and above."},
-    {.name = "grep", .member = "grep", .help = "Only lines that match this regular expression."},
+    {.name = "grep", .member = "grep", .help = "Only lines that contain this text, case as typed."},
     {.name = "tail",
      .type = GS_QUERY_INT,
      .member = "tail",

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -239,22 +238,6 @@ int gs_log_level_rank(const char *name) {
     return -1;
 }
 
-typedef struct gs_log_filter {
-    const gs_log_query *query;
-    bool has_regex;
-    regex_t regex;
-} gs_log_filter;
-
-static gs_status compile_grep(gs_log_filter *filter) {
-    if (!filter->query->grep[0]) return gs_ok();
-    int error = regcomp(&filter->regex, filter->query->grep, REG_EXTENDED | REG_NOSUB);
-    filter->has_regex = error == 0;
-    if (!error) return gs_ok();
-    char reason[96];
-    regerror(error, &filter->regex, reason, sizeof reason);
-    return gs_error(error == REG_ESPACE ? GS_RESOURCE_EXHAUSTED : GS_INVALID_ARGUMENT, "grep: %s", reason);
-}
-
 static bool passes_rank(const gs_log_query *query, int64_t rank, int level) {
     if (query->all_ranks) return true;
     if (query->num_ranks == 0) return rank <= 0 || level >= 2;
@@ -264,8 +247,7 @@ static bool passes_rank(const gs_log_query *query, int64_t rank, int level) {
     return false;
 }
 
-static bool passes(const gs_log_filter *filter, const gs_json *record) {
-    const gs_log_query *query = filter->query;
+static bool passes(const gs_log_query *query, const gs_json *record) {
     int level = gs_log_level_rank(gs_json_string_or(record, "level", "info"));
     if (level < query->least_level) return false;
     if (!passes_rank(query, gs_json_int_or(record, "rank", -1), level)) return false;
@@ -273,10 +255,7 @@ static bool passes(const gs_log_filter *filter, const gs_json *record) {
     if (query->generation >= 0 && gs_json_int_or(record, "generation", -1) != query->generation) {
         return false;
     }
-    if (!query->grep[0]) return true;
-    const char *text = gs_json_string_or(record, "text", "");
-    return strstr(text, query->grep) ||
-           (filter->has_regex && regexec(&filter->regex, text, 0, NULL, 0) == 0);
+    return strstr(gs_json_string_or(record, "text", ""), query->grep) != NULL;
 }
 
 typedef struct gs_log_collection {
@@ -303,14 +282,14 @@ static void collect_record(gs_log_collection *collection, gs_json *record, size_
 }
 
 static void read_segment(gs_log_disk *disk, const gs_log_segment *segment, gs_log_answer *answer,
-                         gs_log_collection *collection, const gs_log_filter *filter) {
+                         gs_log_collection *collection, const gs_log_query *query) {
     char path[1300];
     segment_path(path, sizeof path, disk, segment->number);
     FILE *file = fopen(path, "re");
     if (!file) return;
     int64_t offset = 0;
     for (size_t i = 0; i < segment->num_marks; i++) {
-        if (segment->marks[i].cursor <= filter->query->since + 1) offset = segment->marks[i].offset;
+        if (segment->marks[i].cursor <= query->since + 1) offset = segment->marks[i].offset;
     }
     if (offset > 0 && fseeko(file, offset, SEEK_SET) != 0) rewind(file);
     char *line = NULL;
@@ -319,12 +298,12 @@ static void read_segment(gs_log_disk *disk, const gs_log_segment *segment, gs_lo
     while (!collection->full && (length = getline(&line, &reserved, file)) > 0) {
         uint64_t cursor = 0, key = 0;
         if (line[length - 1] != '\n' || !read_prefix(line, &cursor, &key)) continue;
-        if (cursor <= filter->query->since) continue;
+        if (cursor <= query->since) continue;
         answer->cursor = cursor;
         gs_json *record = NULL;
         gs_status status = gs_json_parse(&record, line, (size_t)length - 1);
         if (status.code) continue;  // a line that a crash cut and a later one continued
-        if (!passes(filter, record)) {
+        if (!passes(query, record)) {
             gs_json_release(record);
             continue;
         }
@@ -359,15 +338,10 @@ static gs_json *dropped_marker(uint64_t first_cursor) {
 gs_status gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query) {
     GS_TRY(gs_log_disk_flush(disk));
     load_segments(disk);
-    gs_log_filter filter = {.query = query};
-    GS_TRY(compile_grep(&filter));
     gs_log_collection collection = {.capacity = (size_t)(query->tail > 0 ? query->tail : query->limit),
                                     .keeps_last = query->tail > 0};
     collection.ring = calloc(collection.capacity + 1, sizeof *collection.ring);
-    if (!collection.ring) {
-        if (filter.has_regex) regfree(&filter.regex);
-        return gs_error(GS_RESOURCE_EXHAUSTED, "log: out of memory");
-    }
+    if (!collection.ring) return gs_error(GS_RESOURCE_EXHAUSTED, "log: out of memory");
     answer->cursor = query->since;
     uint64_t oldest = disk->num_segments ? disk->segments[0].first_cursor : 1;
     if (oldest > 1 && query->since + 1 < oldest) {
@@ -376,10 +350,9 @@ gs_status gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_lo
     for (int i = 0; i < disk->num_segments && !collection.full; i++) {
         bool behind = i + 1 < disk->num_segments &&
                       disk->segments[i + 1].first_cursor <= query->since + 1;
-        if (!behind) read_segment(disk, &disk->segments[i], answer, &collection, &filter);
+        if (!behind) read_segment(disk, &disk->segments[i], answer, &collection, query);
     }
     answer->at_end = !collection.full || answer->cursor + 1 == disk->next_cursor;
     answer->records = take_records(&collection);
-    if (filter.has_regex) regfree(&filter.regex);
     return gs_ok();
 }

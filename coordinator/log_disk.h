@@ -30,7 +30,7 @@ typedef struct gs_log_query {
     int64_t ranks[GS_LOG_MAX_RANKS];
     char stream[16];      // "": any
     int least_level;      // 0 debug … 3 error
-    char grep[256];       // extended regular expression; "": any
+    char grep[256];       // literal text, never a pattern: strangers write it; "": any
     int64_t tail;         // the last that many; 0: from the beginning, or since
     uint64_t since;       // cursors above
     int64_t generation;   // −1: any
@@ -43,7 +43,6 @@ typedef struct gs_log_answer {
     bool at_end;
 } gs_log_answer;
 
-// INVALID_ARGUMENT: grep is no regular expression.
 GS_NODISCARD gs_status gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer,
                                         const gs_log_query *query);
 int gs_log_level_rank(const char *name);  // "warning", "warn" …; −1: no such level

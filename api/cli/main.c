@@ -51,7 +51,7 @@ static const struct {
     {'R', {"rank", KEY_RANK, "RANKS", 0, "all, or numbers separated by commas", 0}},
     {'t', {"tail", KEY_TAIL, "LINES", 0, "begin with the last so many lines", 0}},
     {'L', {"level", KEY_LEVEL, "LEVEL", 0, "this level and above", 0}},
-    {'g', {"grep", KEY_GREP, "REGEX", 0, "only lines that match", 0}},
+    {'g', {"grep", KEY_GREP, "TEXT", 0, "only lines that contain TEXT", 0}},
     {'e', {"series", KEY_SERIES, "NAMES", 0, "history of these values by step", 0}},
     {'p', {"steps", KEY_STEPS, "STEPS", 0, "last:N, FROM-TO or one step (default last:3)", 0}},
     {'n', {"workers", KEY_WORKERS, "N", 0, "worker agents to start (default 1)", 0}},

@@ -60,6 +60,8 @@ grep -q '^\[r[01] ' "$run/lines" || fail "no log line"
 curl -fsS -H 'Accept: application/x-ndjson' "$server/v1/jobs/$gpt/logs?rank=all&tail=3" |
   jq -es 'length >= 1 and length <= 3 and all(.[]; .text and (.rank >= 0))' >/dev/null || fail "no log records"
 timeout 20 curl -fsS "$server/v1/jobs/$gpt/logs?follow=true" >/dev/null || fail "following an ended job does not end"
+# As an expression this overran the coordinator's stack; it is text, and no line has it.
+same "$(curl -fsSG --data-urlencode 'grep=.*{10,}{10,}{10,}{10,}{10,}' "$server/v1/jobs/$gpt/logs")" "" "search for a pattern"
 
 claim "the metrics page is clean and complete"
 get /metrics >"$run/metrics"

@@ -140,7 +140,7 @@ static int64_t count_lines_in_order(life *it, const char *id) {
     int64_t seen = 0;
     for (;;) {
         gs_json *reply = NULL;
-        snprintf(text, sizeof text, "{\"job\":\"%s\",\"since\":\"%s\",\"grep\":\"^line \"}", id, since);
+        snprintf(text, sizeof text, "{\"job\":\"%s\",\"since\":\"%s\",\"grep\":\"line \"}", id, since);
         gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_READ_LOGS, text));
         const gs_json *records = gs_json_get(reply, "records");
         size_t count = gs_json_count(records);
@@ -178,7 +178,7 @@ static void a_killed_coordinator_loses_and_doubles_no_line(void **state) {
 
 static void expect_refusal(life *it, gs_method method, const char *id, const char *name,
                            const char *value) {
-    char text[200];
+    char text[400];
     gs_json *reply = NULL;
     snprintf(text, sizeof text, "{\"job\":\"%s\",\"%s\":%s}", id, name, value);
     gs_status status = gs_stage_ask(it, &reply, method, text);
@@ -187,15 +187,30 @@ static void expect_refusal(life *it, gs_method method, const char *id, const cha
     assert_non_null(strstr(status.message, name));
 }
 
-static void wrong_expressions_and_cursors_are_refused_by_name(void **state) {
+static void wrong_cursors_and_long_texts_are_refused_by_name(void **state) {
     life *it = *state;
-    char id[32];
+    char id[32], grep[300];
     submit(it, id, sizeof id, 1, 20, "");
-    expect_refusal(it, GS_READ_LOGS, id, "grep", "\"(warn\"");
+    snprintf(grep, sizeof grep, "\"%0256d\"", 0);
+    expect_refusal(it, GS_READ_LOGS, id, "grep", grep);
     expect_refusal(it, GS_READ_LOGS, id, "since", "\"12x\"");
     expect_refusal(it, GS_READ_LOGS, id, "since", "-3");
     expect_refusal(it, GS_LIST_EVENTS, id, "cursor", "\"yesterday\"");
     expect_refusal(it, GS_LIST_EVENTS, id, "cursor", "\"99999999999999999999\"");
+}
+
+static void no_search_of_a_log_ends_the_coordinator(void **state) {
+    life *it = *state;
+    char id[32], text[200];
+    submit(it, id, sizeof id, 1, 20, "");
+    static const char *const attacks[] = {".*{10,}{10,}{10,}{10,}{10,}", "(a{1,255}){1,255}"};
+    for (size_t i = 0; i < sizeof attacks / sizeof attacks[0]; i++) {
+        gs_json *reply = NULL;
+        snprintf(text, sizeof text, "{\"job\":\"%s\",\"grep\":\"%s\"}", id, attacks[i]);
+        gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_READ_LOGS, text));
+        assert_int_equal(gs_json_count(gs_json_get(reply, "records")), 0);
+        gs_json_release(reply);
+    }
 }
 
 static void a_rank_that_dies_while_nobody_looks_is_noticed(void **state) {
@@ -576,7 +591,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_silent_rank_is_evicted_and_killed, gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_killed_coordinator_disturbs_nobody, gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_killed_coordinator_loses_and_doubles_no_line, gs_stage_set_up, gs_stage_tear_down),
-        cmocka_unit_test_setup_teardown(wrong_expressions_and_cursors_are_refused_by_name, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(wrong_cursors_and_long_texts_are_refused_by_name, gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(no_search_of_a_log_ends_the_coordinator, gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_rank_that_dies_while_nobody_looks_is_noticed, gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_rank_with_another_model_ends_the_job_by_name, gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(wrong_input_fails_with_what_the_trainer_said, gs_stage_set_up, gs_stage_tear_down),

@@ -89,22 +89,41 @@ static void tail_limit_and_since_cut_the_answer(void **state) {
     assert_string_equal(texts, "4,5,6,7");
 }
 
-static void grep_takes_expressions_and_names_wrong_ones(void **state) {
+static void grep_finds_text_as_it_is_typed(void **state) {
     log_fixture *fixture = *state;
-    char texts[200];
     append(fixture, 0, "info", "loss 1.5", 1);
     append(fixture, 0, "info", "NCCL (warn", 2);
-    gs_log_query query = {.generation = -1, .limit = 10, .grep = "loss [0-9.]+"};
-    find(fixture, texts, sizeof texts, &query);
-    assert_string_equal(texts, "loss 1.5");
-    gs_log_query escaped = {.generation = -1, .limit = 10, .grep = "\\(warn"};
-    find(fixture, texts, sizeof texts, &escaped);
-    assert_string_equal(texts, "NCCL (warn");
-    gs_log_query wrong = {.generation = -1, .limit = 10, .grep = "(warn"};
-    gs_log_answer answer = {0};
-    gs_status status = gs_log_disk_read(fixture->disk, &answer, &wrong);
-    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
-    assert_non_null(strstr(status.message, "grep"));
+    append(fixture, 0, "info", "glob .* matched", 3);
+    static const struct {
+        const char *grep, *found;
+    } rows[] = {{"loss", "loss 1.5"},       {"Loss", ""},  {"(warn", "NCCL (warn"},
+                {".*", "glob .* matched"}, {"1.5", "loss 1.5"}, {"1?5", ""}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char texts[200];
+        gs_log_query query = {.generation = -1, .limit = 10};
+        snprintf(query.grep, sizeof query.grep, "%s", rows[i].grep);
+        find(fixture, texts, sizeof texts, &query);
+        assert_string_equal(texts, rows[i].found);
+    }
+}
+
+// As an expression the first overran the stack and the second took gigabytes.
+static void no_grep_costs_more_than_its_text(void **state) {
+    log_fixture *fixture = *state;
+    append(fixture, 0, "info", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 1);
+    static const char *const attacks[] = {
+        ".*{10,}{10,}{10,}{10,}{10,}", "((((a{1,255}){1,255}){1,255}){1,255}){1,255}",
+        "(a*)*(a*)*(a*)*(a*)*b", "(((((((((((((((((((((((((((((((((((((((("};
+    for (size_t i = 0; i < sizeof attacks / sizeof attacks[0]; i++) {
+        char texts[200];
+        gs_log_query query = {.generation = -1, .limit = 10};
+        snprintf(query.grep, sizeof query.grep, "%s", attacks[i]);
+        find(fixture, texts, sizeof texts, &query);
+        assert_string_equal(texts, "");
+        append(fixture, 0, "info", attacks[i], 10 + i);
+        find(fixture, texts, sizeof texts, &query);
+        assert_string_equal(texts, attacks[i]);
+    }
 }
 
 static void a_repeated_record_is_kept_once_also_after_a_restart(void **state) {
@@ -174,7 +193,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_plain_view_is_rank_0_and_warnings_of_all, set_up, tear_down),
         cmocka_unit_test_setup_teardown(tail_limit_and_since_cut_the_answer, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(grep_takes_expressions_and_names_wrong_ones, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(grep_finds_text_as_it_is_typed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(no_grep_costs_more_than_its_text, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_repeated_record_is_kept_once_also_after_a_restart, set_up, tear_down),
         cmocka_unit_test_setup_teardown(lines_that_did_not_fit_are_taken_when_they_come_again, set_up,
                                         tear_down),
