@@ -22,17 +22,51 @@ find_device() {
   capability=${device##*, }
 }
 
+# unpack_packages ROOT PACKAGE…: Debian packages below ROOT, a folder that is made anew, never over the machine's own
+# files: a package with ./lib/… would replace the link /lib, and with it every program. `ar` comes with the
+# compiler, dpkg is not everywhere. What was written for / is turned to ROOT: links, and pkg-config's files.
+unpack_packages() {
+  local root=$1 package member link
+  shift
+  rm -rf "$root" && mkdir -p "$root" || return
+  for package in "$@"; do
+    member=$(ar t "$package" | grep -m 1 '^data\.tar')
+    if [ -z "$member" ] || ! ar p "$package" "$member" >"$root/.data.tar" || ! tar -xf "$root/.data.tar" -C "$root"; then
+      why="GRADSYNC_DEBS: $package cannot be unpacked"
+      return 1
+    fi
+  done
+  rm -f "$root/.data.tar"
+  find "$root" -type l -lname '/*' | while read -r link; do ln -sfn "$root$(readlink "$link")" "$link"; done
+  find "$root" -name '*.pc' -type f -exec sed -i -E "s#(^|[=[:space:]]|-[IL])/usr#\1$root/usr#g" {} +
+}
+
+# use_packages ROOT: pkg-config, CMake, loader and shell find what lies there; the machine's own programs come first.
+# Not CPATH and LIBRARY_PATH: pkg-config leaves out what they name, and CMake then does not find it.
+use_packages() {
+  local root=$1 folder
+  if [ -n "$(find "$root" -name 'libc.so.6' -print -quit)" ]; then
+    why="GRADSYNC_DEBS: libc6 is among the packages, and no program here would start with it; leave it out"
+    return 1
+  fi
+  # Unpacked, not installed: nobody has set Debian's alternatives, so openblas-pthread is a folder to look into.
+  while read -r folder; do
+    export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  done < <(find "$root" -name '*.so*' -printf '%h\n' | grep -E '/lib(64)?(/[a-z0-9_]+-linux-gnu)?(/openblas-pthread)?$' | sort -u)
+  while read -r folder; do
+    export PKG_CONFIG_PATH=$folder${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
+  done < <(find "$root" -type d -name pkgconfig | sort)
+  export PATH=$PATH:$root/usr/bin:$root/bin CMAKE_PREFIX_PATH=$root/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
+}
+
 find_libraries() {
   if [ -n "${GRADSYNC_DEBS:-}" ]; then
-    local package folder
-    for package in "$GRADSYNC_DEBS"/*.deb; do
-      dpkg -x "$package" / || { why="GRADSYNC_DEBS: $package cannot be unpacked"; return 1; }
-    done
-    ldconfig
-    # Unpacked, not installed: nobody has set Debian's alternatives.
-    for folder in /usr/lib/*/openblas-pthread; do
-      export PKG_CONFIG_PATH=$folder/pkgconfig:${PKG_CONFIG_PATH:-} LD_LIBRARY_PATH=$folder:${LD_LIBRARY_PATH:-}
-    done
+    local root
+    if ! mkdir -p "$build" || ! root=$(cd "$build" && pwd)/packages; then
+      why="$build cannot be made"
+      return 1
+    fi
+    unpack_packages "$root" "$GRADSYNC_DEBS"/*.deb && use_packages "$root" || return
   fi
   # NCCL's header and libraries may be those of a Python package.
   local nccl

@@ -5,7 +5,7 @@
 #   tests/gpu/run.sh [--sim] [--build DIR]
 #     --sim        against the software machine of tests/cuda_sim, small, as a rehearsal of this script
 #     --build DIR  where to build (default build/gpu, build/gpu-sim)
-#   GRADSYNC_DEBS=DIR  Debian packages that are unpacked over / first: for machines that are thrown away
+#   GRADSYNC_DEBS=DIR  Debian packages that are unpacked below the build folder first, never installed
 #
 # Where libraries of the service are missing only the library is built (GRADSYNC_SERVICE=OFF), and the table says
 # by name what was skipped for it.
@@ -134,7 +134,7 @@ JSON
   while :; do
     curl -sS "$server/v1/jobs/$job" >"$run/job.state"
     state=$(jq -r .state "$run/job.state")
-    case $state in succeeded | failed | stopped) break ;; esac
+    case $state in succeeded | failed | cancelled) break ;; esac
     sleep 0.2
   done
   jq '{state, reason, message, failure, progress, latest}' "$run/job.state"

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# What tests/gpu/machine.sh does with packages that a machine lacks: they go below a folder, a program is built and
+# runs with them from there, and nothing of the machine itself changes. The package is made by hand, of names that
+# no machine has, so that a mistake here does no harm.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+work=$(mktemp -d)
+name=gradsync-machine-test-$$
+fail() { echo "FAILED: $*" >&2; exit 1; }
+triplet=$(${CC:-cc} -print-multiarch)
+[ -n "$triplet" ] || { echo "skipped: this compiler knows no multiarch folder"; exit 77; }
+trap 'rm -rf "$work" "/$name" "/usr/share/$name" "/usr/lib/$triplet/libgradsyncthing"* /usr/include/gradsync_thing.h \
+  "/usr/lib/$triplet/pkgconfig/gradsyncthing.pc"' EXIT
+
+# A library as Debian packs one: headers, an absolute link, pkg-config's file with /usr, and a top
+# folder that is not usr.
+stage=$work/stage
+mkdir -p "$stage/$name" "$stage/usr/include" "$stage/usr/share/$name" "$stage/usr/lib/$triplet/pkgconfig" "$work/debs"
+echo 'int gradsync_thing(void) { return 42; }' >"$work/thing.c"
+${CC:-cc} -shared -fPIC -Wl,-soname,libgradsyncthing.so.1 -o "$stage/usr/lib/$triplet/libgradsyncthing.so.1" "$work/thing.c"
+ln -s "/usr/lib/$triplet/libgradsyncthing.so.1" "$stage/usr/lib/$triplet/libgradsyncthing.so"
+echo 'int gradsync_thing(void);' >"$stage/usr/include/gradsync_thing.h"
+touch "$stage/$name/file" "$stage/usr/share/$name/file"
+cat >"$stage/usr/lib/$triplet/pkgconfig/gradsyncthing.pc" <<PC
+prefix=/usr
+libdir=/usr/lib/$triplet
+Name: gradsyncthing
+Description: a thing
+Version: 1
+Cflags: -I\${prefix}/include
+Libs: -L\${libdir} -lgradsyncthing
+PC
+pack() { # PACKAGE FOLDER
+  local at=$work/pack
+  rm -rf "$at" && mkdir "$at"
+  echo 2.0 >"$at/debian-binary"
+  tar -czf "$at/control.tar.gz" --files-from /dev/null
+  tar -cJf "$at/data.tar.xz" -C "$2" .
+  (cd "$at" && ar rc "$1" debian-binary control.tar.gz data.tar.xz)
+}
+pack "$work/debs/libgradsyncthing1.deb" "$stage"
+
+# shellcheck disable=SC2034
+sim=1 build=$work/build
+. tests/gpu/machine.sh
+(
+  why=
+  GRADSYNC_DEBS=$work/debs find_libraries || fail "find_libraries: $why"
+  [ ! -e "/$name" ] && [ ! -e "/usr/share/$name" ] || fail "the package was unpacked over the machine"
+  [ -e "$build/packages/$name/file" ] || fail "the package is not below $build/packages"
+  pkg-config --exists gradsyncthing || fail "pkg-config does not find the package"
+  echo '#include <gradsync_thing.h>
+int main(void) { return gradsync_thing() == 42 ? 0 : 1; }' >"$work/user.c"
+  # shellcheck disable=SC2046
+  ${CC:-cc} -o "$work/user" "$work/user.c" $(pkg-config --cflags --libs gradsyncthing) || fail "no program is built with it"
+  "$work/user" || fail "the program does not run with it"
+) || exit
+
+# A second call starts anew: what an earlier set of packages left is gone.
+mkdir "$work/empty" "$work/other"
+pack "$work/empty/empty.deb" "$work/other"
+(GRADSYNC_DEBS=$work/empty find_libraries && [ ! -e "$build/packages/$name" ]) || fail "an older package is still there"
+
+# What would break every program, or is no package, is refused by name.
+refused() { # FOLDER WORDS
+  why=
+  ! (GRADSYNC_DEBS=$1 find_libraries || { echo "$why" >"$work/why"; exit 1; }) || fail "$1 was taken"
+  grep -q "$2" "$work/why" || fail "refused with: $(cat "$work/why")"
+}
+mkdir -p "$work/libc/lib/$triplet" "$work/libc-debs" "$work/broken"
+touch "$work/libc/lib/$triplet/libc.so.6"
+pack "$work/libc-debs/libc6.deb" "$work/libc"
+refused "$work/libc-debs" "libc6 is among the packages"
+echo nonsense >"$work/broken/broken.deb"
+refused "$work/broken" "broken.deb cannot be unpacked" 2>/dev/null
