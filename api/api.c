@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/auth.h"
-#include "api/listener.h"
-#include "api/problem.h"
-#include "api/route_call.h"
+#include "api/http/auth.h"
+#include "api/http/listener.h"
+#include "api/http/problem.h"
+#include "api/routes/route_call.h"
 #include "core/log.h"
 
 enum { MAX_STREAMS = 64, STREAMS_END_MS = 3000 };

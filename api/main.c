@@ -9,7 +9,7 @@
 #include "api/api.h"
 #include "core/config.h"
 #include "core/log.h"
-#include "rpc/config_file.h"
+#include "rpc/json/config_file.h"
 
 typedef struct api_settings {
     char *http, *coordinator, *checkpoints, *log_level, *port_file;

@@ -21,7 +21,7 @@
 
 #include "bench/measure.h"
 #include "core/thread.h"
-#include "gradsync/comm.h"
+#include "gradsync/comm/comm.h"
 
 #define MAX_RANKS 16
 #define MAX_ROUNDS 64

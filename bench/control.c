@@ -24,8 +24,8 @@
 #include "core/clock.h"
 #include "core/strbuf.h"
 #include "core/thread.h"
-#include "rpc/json.h"
-#include "rpc/rpc_client.h"
+#include "rpc/client/rpc_client.h"
+#include "rpc/json/json.h"
 
 #define RANKS_OF_JOB 64
 #define SLOTS 8

@@ -16,8 +16,8 @@
 #include "core/random.h"
 #include "core/strbuf.h"
 #include "core/thread.h"
-#include "rpc/frame.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
+#include "rpc/wire/frame.h"
 
 #define GREETING_BYTES 64
 #define FLAG_MORE 1

@@ -12,7 +12,7 @@
 
 #include "bench/measure.h"
 #include "core/random.h"
-#include "gradsync/reducer.h"
+#include "gradsync/reducer/reducer.h"
 #include "tests/support/ranks.h"
 #include "worker/models/registry.h"
 

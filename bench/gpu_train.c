@@ -16,12 +16,12 @@
 
 #include "bench/measure.h"
 #include "core/random.h"
-#include "gradsync/comm.h"
-#include "gradsync/mixed_precision.h"
-#include "gradsync/optimizer.h"
-#include "gradsync/reducer.h"
+#include "gradsync/comm/comm.h"
+#include "gradsync/optim/mixed_precision.h"
+#include "gradsync/optim/optimizer.h"
+#include "gradsync/reducer/reducer.h"
 #include "worker/models/registry.h"
-#include "worker/pass_graph.h"
+#include "worker/pass/pass_graph.h"
 
 #define SKIPPED 77
 #define MAX_ROUNDS 100

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gradsync/optimizer.h"
-#include "gradsync/reducer.h"
+#include "gradsync/optim/optimizer.h"
+#include "gradsync/reducer/reducer.h"
 #include "tests/support/ranks.h"
 
 #define MAX_PARAMS 1024

@@ -17,8 +17,8 @@
 #include "bench/measure.h"
 #include "core/random.h"
 #include "tests/support/ranks.h"
-#include "worker/embedding_rows.h"
 #include "worker/models/registry.h"
+#include "worker/pass/embedding_rows.h"
 
 #define MAX_STEPS 1000
 #define MAX_PARAMS 1024

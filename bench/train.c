@@ -16,8 +16,8 @@
 
 #include "bench/measure.h"
 #include "core/random.h"
-#include "gradsync/optimizer.h"
-#include "gradsync/reducer.h"
+#include "gradsync/optim/optimizer.h"
+#include "gradsync/reducer/reducer.h"
 #include "worker/data/data_loader.h"
 #include "worker/models/registry.h"
 

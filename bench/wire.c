@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gradsync/reducer.h"
+#include "gradsync/reducer/reducer.h"
 #include "tests/support/ranks.h"
 
 #define COUNT ((size_t)25 << 18)  // elements of 25 MiB

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "core/status.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 
 #define GS_MAX_AGENT_DEVICES 64
 

@@ -12,7 +12,7 @@
 #include "core/clock.h"
 #include "core/digest.h"
 #include "core/log.h"
-#include "rpc/messages.h"
+#include "rpc/schema/messages.h"
 
 #define MAX_SLOTS 4096
 

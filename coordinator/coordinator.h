@@ -1,5 +1,5 @@
 // The coordinator's state, all of it, and the loop that owns it. No locks: what another thread does
-// comes back as a message (writer.h) or as a call (rpc/rpc_server.h).
+// comes back as a message (writer.h) or as a call (rpc/server/rpc_server.h).
 //
 // The struct is open to this folder; main.c uses the functions alone.
 #ifndef COORDINATOR_COORDINATOR_H
@@ -14,9 +14,9 @@
 #include "coordinator/writer.h"
 #include "core/metrics.h"
 #include "core/status.h"
-#include "rpc/rpc_client.h"
-#include "rpc/rpc_server.h"
-#include "rpc/u64_map.h"
+#include "rpc/client/rpc_client.h"
+#include "rpc/server/rpc_server.h"
+#include "rpc/wire/u64_map.h"
 
 typedef struct gs_agent gs_agent;        // agents.h
 typedef struct gs_events gs_events;      // events.h

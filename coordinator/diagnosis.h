@@ -11,7 +11,7 @@
 
 #include "coordinator/job.h"
 #include "coordinator/stragglers.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 
 // A bucket in the last step of rank 0; seconds since backward began.
 typedef struct gs_diagnosis_bucket {

@@ -2,7 +2,7 @@
 #ifndef COORDINATOR_HELD_H
 #define COORDINATOR_HELD_H
 
-#include "rpc/rpc_server.h"
+#include "rpc/server/rpc_server.h"
 
 // Lives in the keeper's struct; the call points at it (gs_rpc_call_set_data).
 typedef struct gs_held {

@@ -9,8 +9,8 @@
 
 #include "coordinator/job_id.h"
 #include "core/status.h"
-#include "rpc/job_spec.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
+#include "rpc/schema/job_spec.h"
 
 typedef enum gs_job_state {
     GS_JOB_QUEUED = 0,

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "core/status.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 
 typedef struct gs_log_disk gs_log_disk;
 

@@ -18,7 +18,7 @@
 #include "core/config.h"
 #include "core/log.h"
 #include "core/thread.h"
-#include "rpc/config_file.h"
+#include "rpc/json/config_file.h"
 
 #define EXIT_GRACE_SECONDS 30
 #define FILES_WANTED 12000  // one for each of 10,000 trainers, agents of 8 slots, and the API

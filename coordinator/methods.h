@@ -2,8 +2,8 @@
 #ifndef COORDINATOR_METHODS_H
 #define COORDINATOR_METHODS_H
 
-#include "rpc/messages.h"
-#include "rpc/rpc_server.h"
+#include "rpc/schema/messages.h"
+#include "rpc/server/rpc_server.h"
 
 extern const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS];
 

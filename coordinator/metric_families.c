@@ -10,7 +10,7 @@
 #include "coordinator/agents.h"
 #include "coordinator/job_families.h"
 #include "core/clock.h"
-#include "rpc/messages.h"
+#include "rpc/schema/messages.h"
 
 #define FAMILY(id, text, kind, ...)                                                                \
     static const gs_metric_family id = {                                                           \

@@ -2,8 +2,8 @@
 #ifndef COORDINATOR_PLAN_PREVIEW_H
 #define COORDINATOR_PLAN_PREVIEW_H
 
-#include "rpc/json.h"
-#include "rpc/rpc_server.h"
+#include "rpc/json/json.h"
+#include "rpc/server/rpc_server.h"
 
 void gs_preview_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                      const gs_json *request);

@@ -6,7 +6,7 @@
 
 #include "core/bucket_plan.h"
 #include "core/param_spec.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 
 typedef struct gs_plan_header {
     int revision;

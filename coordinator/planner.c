@@ -8,8 +8,8 @@
 #include "coordinator/plan_view.h"
 #include "core/clock.h"
 #include "core/digest.h"
-#include "rpc/model_params.h"
-#include "rpc/plan_message.h"
+#include "rpc/schema/model_params.h"
+#include "rpc/schema/plan_message.h"
 
 #define MAX_HISTORY 64
 

@@ -18,7 +18,7 @@
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/random.h"
-#include "rpc/messages.h"
+#include "rpc/schema/messages.h"
 
 static void copy_text(char *text, size_t text_bytes, const gs_json *object, const char *key) {
     snprintf(text, text_bytes, "%s", gs_json_string_or(object, key, ""));

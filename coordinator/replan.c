@@ -13,8 +13,8 @@
 #include "core/clock.h"
 #include "core/digest.h"
 #include "core/log.h"
-#include "rpc/model_params.h"
-#include "rpc/plan_message.h"
+#include "rpc/schema/model_params.h"
+#include "rpc/schema/plan_message.h"
 
 // A rank that has not got its plan by then is told again.
 #define RESEND_NS GS_NS_PER_SEC

@@ -3,7 +3,7 @@
 // Rank 0 tells the order in which gradients come; a settled one, or whatever was told last when an
 // operator asks, becomes the order that the job's plans follow. The plan along it, if it is another
 // one, goes to all ranks; they change to it together, at a step that they agree on among themselves
-// (worker/plan_switch.h), and say so in their heartbeats. Nothing is kept but the order: whoever
+// (worker/trainer/plan_switch.h), and say so in their heartbeats. Nothing is kept but the order: whoever
 // lost the way (a coordinator that restarted, a rank whose item was dropped) comes to the same plan
 // again.
 #ifndef COORDINATOR_REPLAN_H

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "rpc/job_spec.h"
+#include "rpc/schema/job_spec.h"
 
 typedef enum gs_failure_kind {
     GS_FAILURE_LOST = 0,  // killed, silent, exit codes 75 and 76

@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-#include "gradsync/comm.h"
+#include "gradsync/comm/comm.h"
 
 _Static_assert((int)GS_EXIT_ABORT_HUNG == GS_COMM_EXIT_ABORT_HUNG, "the library ends the process so");
 

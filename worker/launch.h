@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 #include "core/status.h"
-#include "rpc/job_spec.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
+#include "rpc/schema/job_spec.h"
 
 // Written by the trainer, read by its agent: the agent must name rank and generation when it reports an
 // exit, also one that came without a word.

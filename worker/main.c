@@ -6,11 +6,11 @@
 
 #include "core/config.h"
 #include "core/log.h"
-#include "rpc/config_file.h"
-#include "worker/agent.h"
-#include "worker/device_probe.h"
+#include "rpc/json/config_file.h"
+#include "worker/agent/agent.h"
+#include "worker/agent/device_probe.h"
 #include "worker/exit_code.h"
-#include "worker/trainer_process.h"
+#include "worker/trainer/trainer_process.h"
 
 static const gs_config_field fields[] = {
     {"coordinator", GS_CONFIG_STRING, offsetof(gs_agent_options, coordinator),

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "core/strbuf.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 
 // Exit codes of `gradsync`.
 enum {

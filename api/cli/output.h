@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "core/strbuf.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 
 typedef enum gs_cli_format { GS_CLI_TABLE = 0, GS_CLI_JSON, GS_CLI_NAME } gs_cli_format;
 

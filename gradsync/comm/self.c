@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/failpoint.h"
-#include "gradsync/comm_backend.h"
+#include "gradsync/comm/comm_backend.h"
 
 #define KEPT_TIMES 1024
 #define SPIN_POLLS 200

@@ -1,5 +1,5 @@
 // The plain hook: one all-reduce for each bucket, in place, the scale folded into it.
-#include "gradsync/comm_hook.h"
+#include "gradsync/hooks/comm_hook.h"
 
 static gs_status create(void **state, gs_comm *comm) {
     (void)comm;

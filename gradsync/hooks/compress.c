@@ -7,8 +7,8 @@
 // by all alike. The reserved elements travel apart, as they are: counts are no gradients. Rounding
 // depends on which sums a rank holds, so exact mode, which must not know the number of ranks, has
 // no wire dtype.
-#include "gradsync/comm_hook.h"
-#include "gradsync/lane.h"
+#include "gradsync/comm/lane.h"
+#include "gradsync/hooks/comm_hook.h"
 
 static gs_status create(void **state, gs_comm *comm) {
     (void)comm;

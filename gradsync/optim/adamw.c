@@ -1,5 +1,5 @@
 // Adam and AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019): they differ in where decay goes.
-#include "gradsync/optimizer.h"
+#include "gradsync/optim/optimizer.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 // Stochastic gradient descent with momentum, dampening, Nesterov, decay added to the gradient.
-#include "gradsync/optimizer.h"
+#include "gradsync/optim/optimizer.h"
 
 static const char *const *state_names(const gs_optimizer_options *options) {
     static const char *const none[] = {NULL};

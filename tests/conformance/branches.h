@@ -4,7 +4,7 @@
 #ifndef TESTS_CONFORMANCE_BRANCHES_H
 #define TESTS_CONFORMANCE_BRANCHES_H
 
-#include "gradsync/model.h"
+#include "gradsync/step/model.h"
 
 typedef struct branches_options {
     int64_t dims[4];  // inputs, hidden 1, hidden 2, classes

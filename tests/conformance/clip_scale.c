@@ -7,8 +7,8 @@
 
 #include <json-c/json.h>
 
-#include "gradsync/grad_norm.h"
-#include "gradsync/grad_scaler.h"
+#include "gradsync/bucket/grad_norm.h"
+#include "gradsync/optim/grad_scaler.h"
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/training.h"
 

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "core/memory.h"
-#include "gradsync/coalesce.h"
-#include "gradsync/device_digest.h"
+#include "gradsync/comm/coalesce.h"
+#include "gradsync/tensor/device_digest.h"
 #include "tests/support/shared_gpu.h"
 #include "tests/support/test_device.h"
 

@@ -3,14 +3,14 @@
 #ifndef TESTS_CONFORMANCE_REPLICA_H
 #define TESTS_CONFORMANCE_REPLICA_H
 
-#include "gradsync/buffers.h"
-#include "gradsync/commit.h"
-#include "gradsync/join.h"
-#include "gradsync/model.h"
-#include "gradsync/optimizer.h"
-#include "gradsync/reducer.h"
+#include "gradsync/optim/optimizer.h"
+#include "gradsync/reducer/reducer.h"
+#include "gradsync/step/buffers.h"
+#include "gradsync/step/commit.h"
+#include "gradsync/step/join.h"
+#include "gradsync/step/model.h"
 #include "tests/support/ranks.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoint/safetensors.h"
 
 #define REPLICA_MAX_PARAMS 64
 

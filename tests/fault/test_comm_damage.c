@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
-#include "gradsync/comm/shm_segment.h"
+#include "gradsync/comm/shm/segment.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
 

@@ -16,9 +16,9 @@
 #include "coordinator/job_id.h"
 #include "core/clock.h"
 #include "core/random.h"
-#include "rpc/json.h"
-#include "rpc/messages.h"
-#include "rpc/rpc_client.h"
+#include "rpc/client/rpc_client.h"
+#include "rpc/json/json.h"
+#include "rpc/schema/messages.h"
 #include "tests/support/coordinator_process.h"
 
 #define ROUNDS 1500

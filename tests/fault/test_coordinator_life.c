@@ -12,11 +12,11 @@
 
 #include <cmocka.h>
 
-#include "core/thread.h"
 #include "core/bucket_plan.h"
-#include "rpc/json.h"
+#include "core/thread.h"
+#include "rpc/json/json.h"
 #include "tests/support/coordinator_stage.h"
-#include "worker/agent_outbox.h"
+#include "worker/agent/agent_outbox.h"
 
 typedef gs_stage life;
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 #include "tests/support/coordinator_stage.h"
 
 typedef gs_stage stage;

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 #include "tests/support/coordinator_stage.h"
 
 typedef gs_stage world;

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "gradsync/commit.h"
+#include "gradsync/step/commit.h"
 #include "tests/support/grad_case.h"
 
 #define WORLD 3

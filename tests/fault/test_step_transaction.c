@@ -16,7 +16,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/manifest.h"
+#include "worker/checkpoint/manifest.h"
 
 #define WORLD 3
 #define STEPS 14

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rpc/job_spec.h"
+#include "rpc/schema/job_spec.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_round_trip(const gs_json *value) {

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "core/digest.h"
-#include "rpc/frame.h"
-#include "rpc/json.h"
-#include "rpc/rpc_error.h"
+#include "rpc/json/json.h"
+#include "rpc/wire/frame.h"
+#include "rpc/wire/rpc_error.h"
 #include "tests/fuzz/fuzz.h"
 
 static void write_number(uint8_t *at, uint32_t value) {

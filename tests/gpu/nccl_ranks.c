@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gradsync/arena.h"
-#include "gradsync/comm.h"
+#include "gradsync/comm/comm.h"
+#include "gradsync/tensor/arena.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/ranks.h"
 #include "tests/support/shared_gpu.h"

@@ -14,8 +14,8 @@
 #include "core/clock.h"
 #include "core/random.h"
 #include "tests/support/test_device.h"
+#include "worker/checkpoint/safetensors.h"
 #include "worker/models/registry.h"
-#include "worker/safetensors.h"
 #ifdef GRADSYNC_CUDA_SIM
 #include "machine.h"
 #endif

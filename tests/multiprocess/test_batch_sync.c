@@ -11,7 +11,7 @@
 
 #include "core/digest.h"
 #include "core/random.h"
-#include "gradsync/batch_sync.h"
+#include "gradsync/step/batch_sync.h"
 #include "tests/support/ranks.h"
 
 #define MAX_WORLD 4

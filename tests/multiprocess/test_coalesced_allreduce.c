@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
-#include "gradsync/coalesce.h"
+#include "gradsync/comm/coalesce.h"
 #include "tests/support/comm_rank.h"
 
 #define NUM_TENSORS 60

@@ -17,7 +17,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/checkpoint.h"
+#include "worker/checkpoint/checkpoint.h"
 
 #define STEPS 6
 // Of losses and parameters after a few steps; sums of a GPU have another order.

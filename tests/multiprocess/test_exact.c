@@ -14,7 +14,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoint/safetensors.h"
 
 #define MLP                                                                                        \
     "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[20,24,16,5],\"batch_norm\":\"local\"}},"       \

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
-#include "gradsync/join.h"
+#include "gradsync/step/join.h"
 #include "tests/support/grad_case.h"
 #include "tests/support/ranks.h"
 

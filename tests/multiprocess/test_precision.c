@@ -13,14 +13,14 @@
 
 #include <cmocka.h>
 
-#include "gradsync/grad_norm.h"
-#include "gradsync/grad_scaler.h"
+#include "gradsync/bucket/grad_norm.h"
+#include "gradsync/optim/grad_scaler.h"
 #include "tests/support/grad_case.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/manifest.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/safetensors.h"
 
 #define STEPS 40
 

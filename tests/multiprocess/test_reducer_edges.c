@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "gradsync/agreement.h"
+#include "gradsync/reducer/agreement.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/grad_case.h"
 #include "tests/support/small_reducer.h"

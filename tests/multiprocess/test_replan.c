@@ -12,8 +12,8 @@
 
 #include "core/digest.h"
 #include "core/plan_policy.h"
-#include "rpc/job_spec.h"
-#include "rpc/model_params.h"
+#include "rpc/schema/job_spec.h"
+#include "rpc/schema/model_params.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"

@@ -13,7 +13,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoint/safetensors.h"
 
 #define NUM_STEPS 12
 

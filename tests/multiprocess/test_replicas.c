@@ -13,7 +13,7 @@
 
 #include "core/digest.h"
 #include "core/thread.h"
-#include "gradsync/replicas.h"
+#include "gradsync/replicas/replicas.h"
 #include "tests/support/grad_case.h"
 
 #define MAX_WORLD 8

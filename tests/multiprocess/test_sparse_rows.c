@@ -1,5 +1,5 @@
 // Row-sparse gradients between real processes: against sums done serially, to the bit.
-#include "gradsync/sparse_rows.h"
+#include "gradsync/sparse/sparse_rows.h"
 
 #include <inttypes.h>
 #include <math.h>

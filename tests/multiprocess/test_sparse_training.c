@@ -12,15 +12,15 @@
 #include <cmocka.h>
 
 #include "core/random.h"
-#include "gradsync/bucket_queue.h"
-#include "gradsync/reducer.h"
+#include "gradsync/reducer/bucket_queue.h"
+#include "gradsync/reducer/reducer.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
+#include "worker/checkpoint/safetensors.h"
 #include "worker/models/layer_drop.h"
 #include "worker/models/registry.h"
-#include "worker/safetensors.h"
 
 static char *make_spec(const char *members, const char *gpt2, const char *reducer, int steps) {
     char *text = NULL;

@@ -12,10 +12,10 @@
 
 #include "core/plan_policy.h"
 #include "core/random.h"
-#include "gradsync/buffers.h"
-#include "gradsync/coalesce.h"
-#include "gradsync/commit.h"
-#include "gradsync/ready_order.h"
+#include "gradsync/comm/coalesce.h"
+#include "gradsync/reducer/ready_order.h"
+#include "gradsync/step/buffers.h"
+#include "gradsync/step/commit.h"
 #include "tests/support/ranks.h"
 
 #define MAX_WORLD 5

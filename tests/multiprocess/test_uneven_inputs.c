@@ -16,11 +16,11 @@
 #include <cmocka.h>
 
 #include "core/random.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/checkpoint.h"
+#include "worker/checkpoint/checkpoint.h"
 
 #define WORLD 3
 #define MOST_WORLD 4

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
-#include "gradsync/reducer.h"
+#include "gradsync/reducer/reducer.h"
 #include "tests/support/grad_case.h"
 
 #define NUM_PARAMS 5

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "gradsync/reducer.h"
+#include "gradsync/reducer/reducer.h"
 #include "tests/support/grad_case.h"
 
 #define WORLD 3

@@ -13,8 +13,8 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
+#include "worker/checkpoint/safetensors.h"
 #include "worker/models/layer_drop.h"
-#include "worker/safetensors.h"
 
 #define STEPS 12
 #define SHARDS 3

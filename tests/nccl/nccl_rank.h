@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gradsync/comm.h"
+#include "gradsync/comm/comm.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
 

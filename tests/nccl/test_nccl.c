@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
-#include "gradsync/comm/nccl_library.h"
+#include "gradsync/comm/nccl/library.h"
 #include "tests/nccl/nccl_rank.h"
 
 #define RUN_SECONDS 40.0

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "gradsync/comm.h"
-#include "gradsync/comm/nccl_library.h"
+#include "gradsync/comm/comm.h"
+#include "gradsync/comm/nccl/library.h"
 
 static gs_nccl_library *library;
 

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gradsync/comm.h"
+#include "gradsync/comm/comm.h"
 #include "tests/support/ranks.h"
 
 typedef struct comm_rank {

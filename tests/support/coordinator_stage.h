@@ -3,8 +3,8 @@
 #ifndef TESTS_SUPPORT_COORDINATOR_STAGE_H
 #define TESTS_SUPPORT_COORDINATOR_STAGE_H
 
-#include "rpc/json.h"
-#include "rpc/messages.h"
+#include "rpc/json/json.h"
+#include "rpc/schema/messages.h"
 #include "tests/support/coordinator_process.h"
 #include "tests/support/fake_worker.h"
 

@@ -5,13 +5,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "coordinator/job_id.h"
 #include "core/clock.h"
 #include "core/digest.h"
 #include "core/random.h"
 #include "core/thread.h"
-#include "coordinator/job_id.h"
-#include "rpc/job_spec.h"
-#include "rpc/param_page.h"
+#include "rpc/schema/job_spec.h"
+#include "rpc/schema/param_page.h"
 
 #define MAX_SLOTS 8
 #define CALL_MS 20000

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "core/status.h"
-#include "rpc/rpc_client.h"
+#include "rpc/client/rpc_client.h"
 
 typedef struct gs_fake_worker gs_fake_worker;
 

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gradsync/reducer.h"
+#include "gradsync/reducer/reducer.h"
 #include "tests/support/ranks.h"
 
 #define GRAD_CASE_MAX_PARAMS 40

@@ -28,7 +28,7 @@ typedef struct gs_rank_body {
 // True when this process was a rank (it has run; return from main with *exit_code).
 bool gs_ranks_main(int argc, char **argv, const gs_rank_body *bodies, int *exit_code);
 
-// Fits gs_comm_options.exchange (gradsync/comm.h).
+// Fits gs_comm_options.exchange (gradsync/comm/comm.h).
 gs_status gs_rank_exchange(void *ctx, const char *tag, const void *mine, size_t bytes, void *all,
                            gs_deadline deadline);
 // Sends a line of text to the parent (gs_ranks_note).

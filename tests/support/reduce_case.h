@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gradsync/reducer.h"
+#include "gradsync/reducer/reducer.h"
 
 #define REDUCE_CASE_MAX_PARAMS 24
 #define REDUCE_CASE_MAX_WORLD 8

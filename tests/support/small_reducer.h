@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gradsync/reducer.h"
+#include "gradsync/reducer/reducer.h"
 #include "tests/support/ranks.h"
 
 #define SMALL_PARAMS 4

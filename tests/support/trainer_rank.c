@@ -9,9 +9,9 @@
 #include "core/bucket_plan.h"
 #include "core/log.h"
 #include "core/thread.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 #include "tests/support/test_device.h"
-#include "worker/trainer.h"
+#include "worker/trainer/trainer.h"
 #ifdef GRADSYNC_CUDA_SIM
 #include "tests/cuda_sim/machine.h"
 #endif

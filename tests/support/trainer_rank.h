@@ -1,4 +1,4 @@
-// A trainer without a coordinator: the body of a rank that runs worker/trainer.h through a gs_control of
+// A trainer without a coordinator: the body of a rank that runs worker/trainer/trainer.h through a gs_control of
 // sockets and files. What each rank held after each step is on record, by digest.
 //
 // In the directory `dir` of a run: record-RANK with a line "STEP DIGEST" for each step that was applied,

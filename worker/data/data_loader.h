@@ -6,9 +6,9 @@
 #include "core/clock.h"
 #include "core/digest.h"
 #include "core/status.h"
-#include "gradsync/logical_shards.h"
-#include "gradsync/model.h"
-#include "rpc/job_spec.h"
+#include "gradsync/step/logical_shards.h"
+#include "gradsync/step/model.h"
+#include "rpc/schema/job_spec.h"
 #include "worker/data/data_source.h"
 
 typedef struct gs_data_loader gs_data_loader;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "core/status.h"
-#include "rpc/job_spec.h"
+#include "rpc/schema/job_spec.h"
 #include "worker/data/dataset.h"
 
 typedef struct gs_data_source {

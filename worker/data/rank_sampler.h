@@ -17,8 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "gradsync/logical_shards.h"
-#include "rpc/job_spec.h"
+#include "gradsync/step/logical_shards.h"
+#include "rpc/schema/job_spec.h"
 #include "worker/data/rank_part.h"
 
 typedef struct gs_rank_sampler {

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gradsync/model.h"
+#include "gradsync/step/model.h"
 #include "kernels/half.h"
 #include "worker/models/layer_drop.h"
 #include "worker/models/tensor_block.h"

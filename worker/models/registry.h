@@ -3,13 +3,13 @@
 #define WORKER_MODELS_REGISTRY_H
 
 #include "core/status.h"
-#include "gradsync/model.h"
+#include "gradsync/step/model.h"
 #include "kernels/device.h"
-#include "rpc/job_spec.h"
+#include "rpc/schema/job_spec.h"
 
 // `micro_batch` rows at most in a pass. Borrows the device until gs_model_destroy. On a GPU a job of 16-bit
 // precision gets a model that computes in 16 bits (gs_model.dtype) where there is one; on CPUs precision is
-// which numbers fp32 kernels are given (gradsync/mixed_precision.h).
+// which numbers fp32 kernels are given (gradsync/optim/mixed_precision.h).
 GS_NODISCARD gs_status gs_model_create(gs_model *out, const gs_job_spec *spec, int64_t micro_batch,
                                        gs_device *device);
 

@@ -3,8 +3,8 @@
 #define TESTS_UNIT_API_FAKE_COORDINATOR_H
 
 #include "api/api.h"
-#include "rpc/messages.h"
-#include "rpc/rpc_server.h"
+#include "rpc/schema/messages.h"
+#include "rpc/server/rpc_server.h"
 
 typedef struct fake_coordinator fake_coordinator;
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "api/router.h"
+#include "api/http/router.h"
 #include "tests/support/http.h"
 #include "tests/unit/api/fake_coordinator.h"
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "api/auth.h"
+#include "api/http/auth.h"
 
 static void loopback_names_are_local(void **state) {
     (void)state;

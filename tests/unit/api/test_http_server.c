@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "api/http_server.h"
+#include "api/http/http_server.h"
 #include "tests/support/http.h"
 #include "tests/unit/api/fake_coordinator.h"
 

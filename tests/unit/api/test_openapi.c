@@ -10,7 +10,7 @@
 
 #include <sys/wait.h>
 
-#include "api/openapi.h"
+#include "api/render/openapi.h"
 #include "tests/support/temp_dir.h"
 
 static char lower(char c) {

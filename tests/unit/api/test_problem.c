@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "api/problem.h"
+#include "api/http/problem.h"
 
 static gs_json *answer(gs_http_response *response, gs_status status, const char *details_text) {
     gs_json *details = NULL, *body = NULL;

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "api/prometheus.h"
+#include "api/render/prometheus.h"
 
 static void add(gs_prometheus_page *page, const char *text) {
     gs_json *family = NULL;

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "api/router.h"
+#include "api/http/router.h"
 
 static void note_nothing(struct gs_route_call *call) {
     (void)call;

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "api/sse.h"
+#include "api/live/sse.h"
 #include "tests/support/http.h"
 #include "tests/unit/api/fake_coordinator.h"
 

@@ -1,4 +1,4 @@
-#include "api/timeline_view.h"
+#include "api/render/timeline_view.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "api/trace_events.h"
+#include "api/render/trace_events.h"
 
 #define MS INT64_C(1000000)
 

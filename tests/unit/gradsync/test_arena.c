@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "gradsync/arena.h"
+#include "gradsync/tensor/arena.h"
 
 static void an_arena_is_zero_page_sized_and_writable_to_its_end(void **state) {
     (void)state;

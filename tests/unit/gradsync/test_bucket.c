@@ -1,4 +1,4 @@
-#include "gradsync/bucket.h"
+#include "gradsync/bucket/bucket.h"
 
 #include <math.h>
 #include <setjmp.h>

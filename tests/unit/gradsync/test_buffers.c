@@ -1,4 +1,4 @@
-#include "gradsync/buffers.h"
+#include "gradsync/step/buffers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "gradsync/comm.h"
+#include "gradsync/comm/comm.h"
 
 typedef struct fixture {
     gs_device *device;

@@ -1,4 +1,4 @@
-#include "gradsync/commit.h"
+#include "gradsync/step/commit.h"
 
 #include <math.h>
 #include <setjmp.h>

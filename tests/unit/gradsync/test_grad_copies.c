@@ -1,5 +1,5 @@
 // Gradients of the caller's own, through a reducer of one rank.
-#include "gradsync/grad_copies.h"
+#include "gradsync/bucket/grad_copies.h"
 
 #include <math.h>
 #include <setjmp.h>

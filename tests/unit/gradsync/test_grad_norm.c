@@ -1,4 +1,4 @@
-#include "gradsync/grad_norm.h"
+#include "gradsync/bucket/grad_norm.h"
 
 #include <math.h>
 #include <setjmp.h>

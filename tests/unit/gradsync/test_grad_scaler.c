@@ -1,4 +1,4 @@
-#include "gradsync/grad_scaler.h"
+#include "gradsync/optim/grad_scaler.h"
 
 #include <float.h>
 #include <math.h>

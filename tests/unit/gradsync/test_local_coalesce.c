@@ -1,4 +1,4 @@
-#include "gradsync/local_coalesce.h"
+#include "gradsync/replicas/local_coalesce.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,9 +10,9 @@
 #include <cmocka.h>
 
 #include "core/bucket_plan.h"
-#include "gradsync/flatten.h"
-#include "gradsync/replicate.h"
-#include "gradsync/scatter.h"
+#include "gradsync/replicas/replicate.h"
+#include "gradsync/replicas/scatter.h"
+#include "gradsync/tensor/flatten.h"
 
 #define NUM_DEVICES 3
 

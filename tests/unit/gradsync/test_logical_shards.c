@@ -1,4 +1,4 @@
-#include "gradsync/logical_shards.h"
+#include "gradsync/step/logical_shards.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "gradsync/main_grad.h"
+#include "gradsync/bucket/main_grad.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "gradsync/mixed_precision.h"
+#include "gradsync/optim/mixed_precision.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
-#include "gradsync/optimizer.h"
+#include "gradsync/optim/optimizer.h"
 #include "tests/support/device_memory.h"
 
 #define NUM_PARAMS 3

@@ -1,4 +1,4 @@
-#include "gradsync/optimizer.h"
+#include "gradsync/optim/optimizer.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "gradsync/order_watch.h"
+#include "gradsync/reducer/order_watch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

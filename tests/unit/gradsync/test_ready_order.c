@@ -1,4 +1,4 @@
-#include "gradsync/ready_order.h"
+#include "gradsync/reducer/ready_order.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

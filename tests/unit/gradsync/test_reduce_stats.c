@@ -1,4 +1,4 @@
-#include "gradsync/reduce_stats.h"
+#include "gradsync/bucket/reduce_stats.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

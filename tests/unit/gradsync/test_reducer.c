@@ -1,4 +1,4 @@
-#include "gradsync/reducer.h"
+#include "gradsync/reducer/reducer.h"
 
 #include <limits.h>
 #include <math.h>

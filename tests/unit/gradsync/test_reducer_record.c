@@ -1,4 +1,4 @@
-#include "gradsync/reducer_record.h"
+#include "gradsync/reducer/reducer_record.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "gradsync/replicas.h"
+#include "gradsync/replicas/replicas.h"
 
 #include <math.h>
 #include <setjmp.h>

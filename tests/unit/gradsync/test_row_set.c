@@ -1,4 +1,4 @@
-#include "gradsync/row_set.h"
+#include "gradsync/sparse/row_set.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "gradsync/sparse_rows.h"
+#include "gradsync/sparse/sparse_rows.h"
 
 #include <math.h>
 #include <setjmp.h>

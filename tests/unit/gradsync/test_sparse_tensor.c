@@ -1,4 +1,4 @@
-#include "gradsync/sparse_tensor.h"
+#include "gradsync/replicas/sparse_tensor.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "gradsync/static_graph.h"
+#include "gradsync/reducer/static_graph.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -9,8 +9,8 @@
 #include <stdatomic.h>
 
 #include "core/thread.h"
-#include "rpc/rpc_client.h"
-#include "rpc/rpc_server.h"
+#include "rpc/client/rpc_client.h"
+#include "rpc/server/rpc_server.h"
 
 #define MAX_HELD 64
 

@@ -1,4 +1,4 @@
-#include "rpc/fields.h"
+#include "rpc/schema/fields.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "rpc/job_spec.h"
+#include "rpc/schema/job_spec.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

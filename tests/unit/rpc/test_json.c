@@ -1,4 +1,4 @@
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 
 #include <math.h>
 #include <setjmp.h>

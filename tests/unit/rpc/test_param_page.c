@@ -1,4 +1,4 @@
-#include "rpc/param_page.h"
+#include "rpc/schema/param_page.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "rpc/messages.h"
+#include "rpc/schema/messages.h"
 
 static gs_param_spec *make_params(size_t num_params) {
     gs_param_spec *params = calloc(num_params, sizeof *params);

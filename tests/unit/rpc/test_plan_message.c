@@ -1,4 +1,4 @@
-#include "rpc/plan_message.h"
+#include "rpc/schema/plan_message.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,8 +11,8 @@
 
 #include "core/digest.h"
 #include "core/random.h"
-#include "rpc/frame.h"
-#include "rpc/param_page.h"
+#include "rpc/schema/param_page.h"
+#include "rpc/wire/frame.h"
 
 #define NUM_PARAMS 9
 

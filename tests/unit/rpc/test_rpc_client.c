@@ -1,5 +1,5 @@
 // The channel seen from a client: calls, streams, repeats, reconnects.
-#include "rpc/rpc_client.h"
+#include "rpc/client/rpc_client.h"
 
 #include <dirent.h>
 #include <setjmp.h>

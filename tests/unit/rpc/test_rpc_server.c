@@ -1,5 +1,5 @@
 // The server against peers that die, stop, lie or talk nonsense.
-#include "rpc/rpc_server.h"
+#include "rpc/server/rpc_server.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 
 #include "core/digest.h"
 #include "core/random.h"
-#include "rpc/frame.h"
+#include "rpc/wire/frame.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
 // What the other process does: a stream, a call that is kept, and then nothing.

@@ -1,4 +1,4 @@
-#include "rpc/u64_map.h"
+#include "rpc/wire/u64_map.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

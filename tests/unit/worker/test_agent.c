@@ -1,5 +1,5 @@
 // A real agent and a real trainer against a coordinator that the test plays itself.
-#include "worker/agent.h"
+#include "worker/agent/agent.h"
 
 #include <poll.h>
 #include <setjmp.h>
@@ -18,11 +18,11 @@
 #include <cmocka.h>
 
 #include "core/bucket_plan.h"
-#include "rpc/param_page.h"
-#include "rpc/plan_message.h"
-#include "rpc/rpc_server.h"
+#include "rpc/schema/param_page.h"
+#include "rpc/schema/plan_message.h"
+#include "rpc/server/rpc_server.h"
 #include "tests/support/temp_dir.h"
-#include "worker/trainer_process.h"
+#include "worker/trainer/trainer_process.h"
 
 #define JOB "j-000000000001"
 #define INCARNATION 77

@@ -1,4 +1,4 @@
-#include "worker/agent_outbox.h"
+#include "worker/agent/agent_outbox.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "core/thread.h"
-#include "rpc/rpc_server.h"
+#include "rpc/server/rpc_server.h"
 
 #define ENDPOINT "inproc://test-agent-outbox"
 #define MAX_LINES 4096

@@ -1,4 +1,4 @@
-#include "worker/batch_stage.h"
+#include "worker/pass/batch_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

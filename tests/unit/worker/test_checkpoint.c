@@ -1,4 +1,4 @@
-#include "worker/checkpoint.h"
+#include "worker/checkpoint/checkpoint.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -16,11 +16,11 @@
 
 #include "core/random.h"
 #include "kernels/device.h"
-#include "rpc/json.h"
+#include "rpc/json/json.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
-#include "worker/manifest.h"
+#include "worker/checkpoint/manifest.h"
 
 static const char mlp_spec[] =
     "{\"name\":\"c\",\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[30,20,4],\"batch_norm\":\"local\"}},"

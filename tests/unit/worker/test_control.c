@@ -1,4 +1,4 @@
-#include "worker/control.h"
+#include "worker/control/control.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

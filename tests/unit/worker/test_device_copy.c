@@ -1,4 +1,4 @@
-#include "worker/device_copy.h"
+#include "worker/state/device_copy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 #include "tests/unit/worker/model_fixture.h"
 
-#include "worker/generate.h"
+#include "worker/trainer/generate.h"
 
 #define CONTEXT 8
 

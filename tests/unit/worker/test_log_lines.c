@@ -1,4 +1,4 @@
-#include "worker/log_lines.h"
+#include "worker/agent/log_lines.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

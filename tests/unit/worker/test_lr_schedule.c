@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "worker/lr_schedule.h"
+#include "worker/trainer/lr_schedule.h"
 
 static void assert_near(double got, double wanted) {
     assert_true(fabs(got - wanted) < 1e-12);

@@ -3,8 +3,8 @@
 #include "tests/support/temp_dir.h"
 #include "tests/unit/worker/model_fixture.h"
 
-#include "worker/model_import.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoint/model_import.h"
+#include "worker/checkpoint/safetensors.h"
 
 static const gs_gpt2_options tiny = {
     .layers = 2, .heads = 2, .channels = 8, .context = 6, .vocab = 11, .micro_batch = 1};

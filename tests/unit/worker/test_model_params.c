@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "rpc/model_params.h"
+#include "rpc/schema/model_params.h"
 #include "tests/unit/worker/model_fixture.h"
-#include "worker/trainer_state.h"
+#include "worker/state/trainer_state.h"
 
 static void expect_same(const gs_job_spec *spec) {
     gs_device *device = open_device(1);

@@ -1,4 +1,4 @@
-#include "worker/pass_graph.h"
+#include "worker/pass/pass_graph.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "worker/plan_offer.h"
+#include "worker/control/plan_offer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "rpc/plan_message.h"
+#include "rpc/schema/plan_message.h"
 
 #define NUM_PARAMS 5
 

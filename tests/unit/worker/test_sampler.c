@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "gradsync/logical_shards.h"
+#include "gradsync/step/logical_shards.h"
 #include "worker/data/sampler.h"
 
 static const gs_sampler shuffled = {.seed = 7,

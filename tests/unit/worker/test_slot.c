@@ -1,4 +1,4 @@
-#include "worker/slot.h"
+#include "worker/agent/slot.h"
 
 #include <poll.h>
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "core/thread.h"
-#include "rpc/rpc_server.h"
+#include "rpc/server/rpc_server.h"
 
 #define ENDPOINT "inproc://test-slot"
 

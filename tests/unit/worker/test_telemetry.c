@@ -1,4 +1,4 @@
-#include "worker/telemetry.h"
+#include "worker/telemetry/telemetry.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "worker/timeline.h"
+#include "worker/telemetry/timeline.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 
 #include "core/clock.h"
 #include "core/thread.h"
-#include "worker/timeline_message.h"
+#include "worker/telemetry/timeline_message.h"
 
 static void assert_ok(gs_status status) {
     assert_string_equal(status.message, "");

@@ -1,4 +1,4 @@
-#include "worker/topology.h"
+#include "worker/agent/topology.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "worker/trainer.h"
+#include "worker/trainer/trainer.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
-#include "worker/safetensors.h"
+#include "worker/checkpoint/safetensors.h"
 #ifdef GRADSYNC_CUDA_SIM
 #include "tests/cuda_sim/machine.h"
 #endif

@@ -1,0 +1,449 @@
+// libmicrohttpd, one thread for each connection; a watchdog shuts the socket of whoever drips.
+#include "api/http/http_server.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <microhttpd.h>
+
+#include "api/http/listener.h"
+#include "core/log.h"
+#include "core/random.h"
+#include "core/thread.h"
+
+enum {
+    DEFAULT_BODY_BYTES = 1 << 20,
+    // Read of a body that is too large, so that its sender comes to read the answer.
+    MAX_SWALLOWED_BYTES = 8 << 20,
+    STACK_BYTES = 512 << 10,
+    STREAM_BLOCK_BYTES = 16 << 10,
+    RESPONSE_MS = 60000
+};
+
+typedef enum connection_phase {
+    WAITING = 0,  // for a request, or for the rest of it
+    ANSWERING,    // the handler runs or the answer is on its way
+    STREAMING
+} connection_phase;
+
+// State of one connection. The list and all members belong to `lock`.
+typedef struct connection_entry {
+    struct connection_entry *next, **link;
+    int fd;
+    connection_phase phase;
+    int64_t cut_at_ns;
+    bool cut;
+} connection_entry;
+
+struct gs_http_server {
+    struct MHD_Daemon *daemon;
+    gs_thread *watchdog;
+    gs_http_server_options options;
+    char address[GS_HTTP_ADDRESS_LEN];
+    uint64_t id_seed;
+    atomic_uint_fast64_t num_requests;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    connection_entry *connections;
+};
+
+// A request between libmicrohttpd's first and last call for it.
+typedef struct request_state {
+    gs_http_request request;
+    gs_strbuf body;
+    size_t swallowed_bytes;
+} request_state;
+
+static int64_t request_limit_ns(const gs_http_server *server) {
+    return server->options.request_ms * GS_NS_PER_MS;
+}
+
+static void set_phase(gs_http_server *server, struct MHD_Connection *connection,
+                      connection_phase phase, int64_t limit_ns) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    if (!info || !info->socket_context) return;
+    connection_entry *entry = info->socket_context;
+    pthread_mutex_lock(&server->lock);
+    entry->phase = phase;
+    entry->cut_at_ns = gs_now_ns() + limit_ns;
+    pthread_mutex_unlock(&server->lock);
+}
+
+static void on_connection(void *ctx, struct MHD_Connection *connection, void **socket_context,
+                          enum MHD_ConnectionNotificationCode what) {
+    gs_http_server *server = ctx;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        connection_entry *entry = calloc(1, sizeof *entry);
+        const union MHD_ConnectionInfo *info =
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+        *socket_context = entry;
+        if (!entry || !info) return;  // lives without a watchdog, and so by idle_ms alone
+        entry->fd = info->connect_fd;
+        entry->cut_at_ns = gs_now_ns() + request_limit_ns(server);
+        pthread_mutex_lock(&server->lock);
+        entry->next = server->connections;
+        entry->link = &server->connections;
+        if (entry->next) entry->next->link = &entry->next;
+        server->connections = entry;
+        pthread_mutex_unlock(&server->lock);
+        return;
+    }
+    connection_entry *entry = *socket_context;
+    *socket_context = NULL;
+    if (!entry) return;
+    pthread_mutex_lock(&server->lock);
+    if (entry->link) {
+        *entry->link = entry->next;
+        if (entry->next) entry->next->link = entry->link;
+    }
+    pthread_mutex_unlock(&server->lock);
+    free(entry);
+}
+
+// The request line is there: from now on the whole request has one deadline.
+static void *on_request_line(void *ctx, const char *uri, struct MHD_Connection *connection) {
+    (void)uri;
+    gs_http_server *server = ctx;
+    set_phase(server, connection, WAITING, request_limit_ns(server));
+    return NULL;
+}
+
+static void run_watchdog(void *ctx, const atomic_bool *stopping) {
+    gs_http_server *server = ctx;
+    int64_t period_ns = request_limit_ns(server) / 8;
+    pthread_mutex_lock(&server->lock);
+    while (!atomic_load(stopping)) {
+        int64_t now_ns = gs_now_ns();
+        int num_cut = 0;
+        for (connection_entry *entry = server->connections; entry; entry = entry->next) {
+            if (entry->cut || entry->phase == STREAMING || now_ns < entry->cut_at_ns) continue;
+            shutdown(entry->fd, SHUT_RDWR);
+            entry->cut = true;
+            num_cut++;
+        }
+        if (num_cut > 0 && server->options.refused) {
+            pthread_mutex_unlock(&server->lock);
+            for (int i = 0; i < num_cut; i++) server->options.refused(server->options.ctx, "slow");
+            pthread_mutex_lock(&server->lock);
+        }
+        gs_cond_wait(&server->changed, &server->lock, gs_deadline_in_ns(period_ns));
+    }
+    pthread_mutex_unlock(&server->lock);
+}
+
+const char *gs_http_header(const gs_http_request *request, const char *name) {
+    return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
+}
+
+const char *gs_http_query(const gs_http_request *request, const char *name) {
+    const char *value = NULL;
+    if (MHD_lookup_connection_value_n(request->connection, MHD_GET_ARGUMENT_KIND, name,
+                                      strlen(name), &value, NULL) != MHD_YES)
+        return NULL;
+    return value ? value : "";
+}
+
+typedef struct query_walk {
+    bool (*visit)(void *ctx, const char *name, const char *value);
+    void *ctx;
+} query_walk;
+
+static enum MHD_Result visit_query(void *ctx, enum MHD_ValueKind kind, const char *name,
+                                   const char *value) {
+    (void)kind;
+    const query_walk *walk = ctx;
+    return walk->visit(walk->ctx, name, value ? value : "") ? MHD_YES : MHD_NO;
+}
+
+void gs_http_each_query(const gs_http_request *request,
+                        bool (*visit)(void *ctx, const char *name, const char *value), void *ctx) {
+    query_walk walk = {visit, ctx};
+    MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND, visit_query, &walk);
+}
+
+gs_http_client gs_http_request_client(const gs_http_request *request) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(request->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return (gs_http_client){info ? info->connect_fd : -1};
+}
+
+bool gs_http_client_gone(gs_http_client client) {
+    char byte;
+    ssize_t got = recv(client.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+void gs_http_set_header(gs_http_response *response, const char *name, const char *value) {
+    int at = 0;
+    while (at < response->num_headers && strcasecmp(response->headers[at].name, name) != 0) at++;
+    if (at == GS_HTTP_MAX_HEADERS) return;
+    if (at == response->num_headers) response->num_headers++;
+    snprintf(response->headers[at].name, sizeof response->headers[at].name, "%s", name);
+    snprintf(response->headers[at].value, sizeof response->headers[at].value, "%.*s",
+             (int)strcspn(value, "\r\n"), value);
+}
+
+const char *gs_http_response_header(const gs_http_response *response, const char *name) {
+    for (int i = 0; i < response->num_headers; i++)
+        if (strcasecmp(response->headers[i].name, name) == 0) return response->headers[i].value;
+    return NULL;
+}
+
+typedef struct framing {
+    int content_lengths, transfer_encodings, hosts;
+    uint64_t content_bytes;
+    bool bad_length;
+} framing;
+
+static enum MHD_Result note_framing(void *ctx, enum MHD_ValueKind kind, const char *name,
+                                    const char *value) {
+    (void)kind;
+    framing *seen = ctx;
+    if (strcasecmp(name, "Content-Length") == 0) {
+        seen->content_lengths++;
+        size_t digits = value ? strspn(value, "0123456789") : 0;
+        if (digits == 0 || value[digits] != '\0')
+            seen->bad_length = true;
+        else
+            seen->content_bytes = digits > 18 ? UINT64_MAX : strtoull(value, NULL, 10);
+    } else if (strcasecmp(name, "Transfer-Encoding") == 0) {
+        seen->transfer_encodings++;
+    } else if (strcasecmp(name, "Host") == 0) {
+        seen->hosts++;
+    }
+    return MHD_YES;
+}
+
+static gs_http_fault check_framing(const gs_http_server *server,
+                                   struct MHD_Connection *connection) {
+    framing seen = {0};
+    MHD_get_connection_values(connection, MHD_HEADER_KIND, note_framing, &seen);
+    if (seen.content_lengths + seen.transfer_encodings > 1 || seen.bad_length || seen.hosts > 1)
+        return GS_HTTP_BAD_FRAMING;
+    return seen.content_bytes > server->options.max_body_bytes ? GS_HTTP_TOO_LARGE : GS_HTTP_FINE;
+}
+
+static ssize_t read_stream(void *ctx, uint64_t position, char *buffer, size_t max_bytes) {
+    (void)position;
+    gs_http_stream *stream = ctx;
+    ssize_t bytes = stream->read(stream->ctx, buffer, max_bytes);
+    return bytes > 0 ? bytes : MHD_CONTENT_READER_END_OF_STREAM;
+}
+
+static void close_stream(void *ctx) {
+    gs_http_stream *stream = ctx;
+    stream->close(stream->ctx);
+    free(stream);
+}
+
+// Takes the stream of `response`, also on failure.
+static struct MHD_Response *make_stream(gs_http_response *response) {
+    gs_http_stream *stream = malloc(sizeof *stream);
+    if (!stream) {
+        response->stream.close(response->stream.ctx);
+        return NULL;
+    }
+    *stream = response->stream;
+    struct MHD_Response *made = MHD_create_response_from_callback(
+        MHD_SIZE_UNKNOWN, STREAM_BLOCK_BYTES, read_stream, stream, close_stream);
+    if (!made) close_stream(stream);
+    return made;
+}
+
+static struct MHD_Response *make_response(gs_http_response *response) {
+    struct MHD_Response *made;
+    if (response->stream.read) {
+        made = make_stream(response);
+    } else {
+        size_t body_bytes = response->body.len;
+        char *body = gs_strbuf_take(&response->body);
+        made =
+            MHD_create_response_from_buffer(body ? body_bytes : 0, body ? body : (void *)"",
+                                            body ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+        if (!made) free(body);
+    }
+    for (int i = 0; made && i < response->num_headers; i++)
+        MHD_add_response_header(made, response->headers[i].name, response->headers[i].value);
+    return made;
+}
+
+// Runs the handler and queues its answer.
+static enum MHD_Result answer_request(gs_http_server *server, struct MHD_Connection *connection,
+                                      request_state *state) {
+    gs_http_response response = {0};
+    state->request.body = gs_strbuf_text(&state->body);
+    state->request.body_bytes = state->body.len;
+    set_phase(server, connection, ANSWERING, RESPONSE_MS * GS_NS_PER_MS);
+    server->options.handle(server->options.ctx, &state->request, &response);
+    gs_http_set_header(&response, "X-Request-Id", state->request.id);
+    gs_http_set_header(&response, "X-Content-Type-Options", "nosniff");
+
+    bool streams = response.stream.read != NULL;
+    struct MHD_Response *made = make_response(&response);
+    gs_strbuf_release(&response.body);
+    if (!made) return MHD_NO;
+    if (streams) {
+        set_phase(server, connection, STREAMING, 0);
+        MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 60u);
+    }
+    enum MHD_Result queued = MHD_queue_response(connection, (unsigned)response.status, made);
+    MHD_destroy_response(made);
+    return queued;
+}
+
+static request_state *begin_request(gs_http_server *server, struct MHD_Connection *connection,
+                                    const char *path, const char *method) {
+    request_state *state = calloc(1, sizeof *state);
+    if (!state) return NULL;
+    uint64_t number = atomic_fetch_add(&server->num_requests, 1);
+    snprintf(state->request.id, sizeof state->request.id, "r-%016llx",
+             (unsigned long long)gs_random_u64((gs_random_key){server->id_seed, 0}, number));
+    state->request.connection = connection;
+    state->request.method = method;
+    state->request.path = path;
+    state->request.begin_ns = gs_now_ns();
+    state->request.fault = check_framing(server, connection);
+    return state;
+}
+
+// First call: headers only. Then once for each piece of the body. Then once more without a piece.
+static enum MHD_Result on_access(void *ctx, struct MHD_Connection *connection, const char *path,
+                                 const char *method, const char *version, const char *upload,
+                                 size_t *upload_bytes, void **request_context) {
+    (void)version;
+    gs_http_server *server = ctx;
+    request_state *state = *request_context;
+    if (!state) {
+        state = begin_request(server, connection, path, method);
+        if (!state) return MHD_NO;
+        *request_context = state;
+        // An answer here closes the connection without reading the body.
+        return state->request.fault ? answer_request(server, connection, state) : MHD_YES;
+    }
+    state->request.path = path;
+    state->request.method = method;
+    if (*upload_bytes == 0) return answer_request(server, connection, state);
+
+    if (state->body.len + *upload_bytes > server->options.max_body_bytes) {
+        state->request.fault = GS_HTTP_TOO_LARGE;
+        state->swallowed_bytes += *upload_bytes;
+        gs_strbuf_release(&state->body);
+        if (state->swallowed_bytes > MAX_SWALLOWED_BYTES) return MHD_NO;
+    } else if (state->request.fault == GS_HTTP_FINE) {
+        gs_strbuf_add(&state->body, upload, *upload_bytes);
+        if (gs_strbuf_failed(&state->body)) return MHD_NO;
+    } else {
+        state->swallowed_bytes += *upload_bytes;
+        if (state->swallowed_bytes > MAX_SWALLOWED_BYTES) return MHD_NO;
+    }
+    *upload_bytes = 0;
+    return MHD_YES;
+}
+
+static void on_completed(void *ctx, struct MHD_Connection *connection, void **request_context,
+                         enum MHD_RequestTerminationCode reason) {
+    (void)reason;
+    gs_http_server *server = ctx;
+    request_state *state = *request_context;
+    *request_context = NULL;
+    if (state) {
+        gs_strbuf_release(&state->body);
+        free(state);
+    }
+    // What comes next may idle first; bytes of a request line without an end count as idling.
+    set_phase(server, connection, WAITING,
+              server->options.idle_ms * GS_NS_PER_MS + request_limit_ns(server));
+}
+
+static void forward_log(void *ctx, const char *format, va_list args) {
+    (void)ctx;
+    char text[256], quoted[300];
+    vsnprintf(text, sizeof text, format, args);
+    text[strcspn(text, "\n")] = '\0';
+    gs_log_debug("http library", "text=%s", gs_log_quote(quoted, sizeof quoted, text));
+}
+
+static void fill_defaults(gs_http_server_options *options) {
+    if (!options->max_body_bytes) options->max_body_bytes = DEFAULT_BODY_BYTES;
+    if (!options->request_ms) options->request_ms = 10000;
+    if (!options->idle_ms) options->idle_ms = 30000;
+    if (!options->max_per_address) options->max_per_address = 128;
+    if (!options->max_connections) options->max_connections = 1024;
+    // Half of the files that this process may open stay for everything else.
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur / 2 < options->max_connections)
+        options->max_connections = (unsigned)(files.rlim_cur / 2);
+}
+
+static gs_status start_daemon(gs_http_server *server, int listener) {
+    const gs_http_server_options *options = &server->options;
+    server->daemon = MHD_start_daemon(
+        MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
+            MHD_USE_ITC | MHD_USE_ERROR_LOG,
+        0, NULL, NULL, on_access, server, MHD_OPTION_LISTEN_SOCKET, listener,
+        MHD_OPTION_EXTERNAL_LOGGER, forward_log, NULL, MHD_OPTION_CONNECTION_LIMIT,
+        options->max_connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT, options->max_per_address,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((options->idle_ms + 999) / 1000),
+        MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, server, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
+        MHD_OPTION_URI_LOG_CALLBACK, on_request_line, server, MHD_OPTION_END);
+    return server->daemon ? gs_ok() : gs_error(GS_INTERNAL, "http server did not start");
+}
+
+gs_status gs_http_server_start(gs_http_server **out, const gs_http_server_options *options) {
+    int listener = -1;
+    char bound[GS_HTTP_ADDRESS_LEN];
+    // Our own socket, because libmicrohttpd does not say why it could not bind.
+    GS_TRY(gs_listener_open(&listener, bound, options->address));
+    gs_http_server *server = calloc(1, sizeof *server);
+    if (!server) {
+        close(listener);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "http server: out of memory");
+    }
+    server->options = *options;
+    server->options.address = NULL;
+    fill_defaults(&server->options);
+    server->id_seed = gs_random_from_system();
+    pthread_mutex_init(&server->lock, NULL);
+    gs_cond_init(&server->changed);
+    memcpy(server->address, bound, sizeof bound);
+
+    gs_status status = gs_thread_start(&server->watchdog, "http-watchdog", run_watchdog, server);
+    if (!status.code) status = start_daemon(server, listener);
+    if (status.code) {
+        close(listener);
+        gs_http_server_stop(server);
+        return status;
+    }
+    *out = server;
+    return gs_ok();
+}
+
+const char *gs_http_server_address(const gs_http_server *server) {
+    return server->address;
+}
+
+void gs_http_server_stop(gs_http_server *server) {
+    if (!server) return;
+    if (server->daemon) {
+        int listener = MHD_quiesce_daemon(server->daemon);
+        MHD_stop_daemon(server->daemon);
+        if (listener >= 0) close(listener);
+    }
+    if (server->watchdog) {
+        pthread_mutex_lock(&server->lock);
+        gs_thread_ask_to_stop(server->watchdog);
+        pthread_cond_broadcast(&server->changed);
+        pthread_mutex_unlock(&server->lock);
+        gs_thread_stop(server->watchdog);
+    }
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->lock);
+    free(server);
+}

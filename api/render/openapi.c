@@ -1,0 +1,242 @@
+#include "api/render/openapi.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/http/problem.h"
+#include "rpc/schema/fields.h"
+
+static gs_json *new_reference(const char *path) {
+    gs_json *reference = gs_json_new_object();
+    gs_json_set_string(reference, "$ref", path);
+    return reference;
+}
+
+static gs_json *new_type(const char *type) {
+    gs_json *schema = gs_json_new_object();
+    gs_json_set_string(schema, "type", type);
+    return schema;
+}
+
+static gs_json *number_schema(const gs_query_param *param, const char *type) {
+    gs_json *schema = new_type(type);
+    gs_json_set_int(schema, "minimum", (int64_t)param->least);
+    gs_json_set_int(schema, "maximum", (int64_t)param->most);
+    return schema;
+}
+
+static gs_json *query_schema(const gs_query_param *param) {
+    gs_json *schema = NULL, *words = NULL;
+    switch (param->type) {
+    case GS_QUERY_INT:
+        return number_schema(param, "integer");
+    case GS_QUERY_NUMBER:
+        return number_schema(param, "number");
+    case GS_QUERY_BOOL:
+        return new_type("boolean");
+    case GS_QUERY_WORDS:
+        schema = new_type("array");
+        gs_json_set(schema, "items", new_type("string"));
+        return schema;
+    case GS_QUERY_WORD:
+        schema = new_type("string");
+        words = gs_json_new_array();
+        for (const char *const *word = param->words; word && *word; word++)
+            gs_json_push(words, gs_json_new_string(*word));
+        gs_json_set(schema, "enum", words);
+        return schema;
+    case GS_QUERY_STRING:
+        break;
+    }
+    return new_type("string");
+}
+
+static gs_json *new_parameter(const char *name, const char *in, bool required, const char *help,
+                              gs_json *schema) {
+    gs_json *parameter = gs_json_new_object();
+    gs_json_set_string(parameter, "name", name);
+    gs_json_set_string(parameter, "in", in);
+    gs_json_set_bool(parameter, "required", required);
+    gs_json_set_string(parameter, "description", help);
+    gs_json_set(parameter, "schema", schema);
+    return parameter;
+}
+
+static void add_path_parameters(gs_json *parameters, const char *path) {
+    for (const char *open = strchr(path, '{'); open; open = strchr(open + 1, '{')) {
+        char name[32];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(open + 1, "}"), open + 1);
+        bool job = strcmp(name, "job") == 0;
+        gs_json_push(
+            parameters,
+            new_parameter(name, "path", true,
+                          job ? "Full id, a unique prefix of it, or the name of a live job."
+                              : "A code of an error.",
+                          new_type("string")));
+    }
+}
+
+static void add_header_parameters(gs_json *parameters, const gs_route *route) {
+    if (route->method == GS_CREATE_JOB)
+        gs_json_push(parameters, new_parameter("Idempotency-Key", "header", false,
+                                               "The same key and body: the first answer again.",
+                                               new_type("string")));
+    if (route->etag)
+        gs_json_push(parameters,
+                     new_parameter("If-None-Match", "header", false,
+                                   "304 when this is still the tag.", new_type("string")));
+    for (int i = 0; i < 3 && route->produces[i]; i++)
+        if (strcmp(route->produces[i], "text/event-stream") == 0)
+            gs_json_push(parameters,
+                         new_parameter("Last-Event-ID", "header", false,
+                                       "Continue behind this event.", new_type("string")));
+}
+
+static gs_json *new_parameters(const gs_route *route) {
+    gs_json *parameters = gs_json_new_array();
+    add_path_parameters(parameters, route->path);
+    for (const gs_query_param *query = route->query; query && query->name; query++)
+        gs_json_push(parameters,
+                     new_parameter(query->name, "query", false, query->help, query_schema(query)));
+    add_header_parameters(parameters, route);
+    return parameters;
+}
+
+// "createJob" → "CreateJobRequest"
+static void schema_name(char name[64], const gs_route *route) {
+    snprintf(name, 64, "%c%sRequest", toupper((unsigned char)route->operation[0]),
+             route->operation + 1);
+}
+
+static gs_json *new_request_body(const gs_route *route) {
+    char name[64], path[96];
+    schema_name(name, route);
+    snprintf(path, sizeof path, "#/components/schemas/%s", name);
+    gs_json *media = gs_json_new_object(), *content = gs_json_new_object();
+    gs_json *body = gs_json_new_object();
+    gs_json_set(media, "schema", new_reference(path));
+    gs_json_set(content, "application/json", media);
+    gs_json_set_bool(body, "required", route->body_required);
+    gs_json_set(body, "content", content);
+    return body;
+}
+
+static gs_json *new_success(const gs_route *route) {
+    gs_json *response = gs_json_new_object(), *content = gs_json_new_object();
+    gs_json_set_string(response, "description", route->summary);
+    for (int i = 0; i < 3 && route->produces[i]; i++) {
+        gs_json *media = gs_json_new_object();
+        bool json = strcmp(route->produces[i], "application/json") == 0;
+        gs_json_set(media, "schema", new_type(json ? "object" : "string"));
+        gs_json_set(content, route->produces[i], media);
+    }
+    if (route->success == 204)
+        gs_json_release(content);
+    else
+        gs_json_set(response, "content", content);
+    return response;
+}
+
+static gs_json *new_responses(const gs_route *route) {
+    char code[8];
+    gs_json *responses = gs_json_new_object();
+    snprintf(code, sizeof code, "%d", route->success);
+    gs_json_set(responses, code, new_success(route));
+    if (route->method == GS_CREATE_JOB) gs_json_set(responses, "200", new_success(route));
+    if (route->etag) {
+        gs_json *unchanged = gs_json_new_object();
+        gs_json_set_string(unchanged, "description", "Unchanged since the tag");
+        gs_json_set(responses, "304", unchanged);
+    }
+    if (strcmp(route->produces[0], "text/event-stream") == 0 ||
+        (route->produces[1] && strcmp(route->produces[1], "text/event-stream") == 0)) {
+        gs_json *nothing = gs_json_new_object();
+        gs_json_set_string(nothing, "description",
+                           "The stream has ended and you have seen its end");
+        gs_json_set(responses, "204", nothing);
+    }
+    gs_json_set(responses, "default", new_reference("#/components/responses/Problem"));
+    return responses;
+}
+
+static gs_json *new_operation(const gs_route *route) {
+    static const char *const roles[] = {"none", "metrics", "viewer", "operator"};
+    gs_json *operation = gs_json_new_object();
+    gs_json_set_string(operation, "operationId", route->operation);
+    gs_json_set_string(operation, "summary", route->summary);
+    gs_json_set_string(operation, "x-role", roles[route->role]);
+    gs_json_set(operation, "parameters", new_parameters(route));
+    if (route->body) gs_json_set(operation, "requestBody", new_request_body(route));
+    gs_json_set(operation, "responses", new_responses(route));
+    return operation;
+}
+
+static gs_json *new_problem_schema(void) {
+    static const char *const strings[] = {"type", "title", "code", "detail", "instance", "hint"};
+    gs_json *properties = gs_json_new_object(), *required = gs_json_new_array();
+    gs_json *schema = new_type("object"), *errors = new_type("array");
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++)
+        gs_json_set(properties, strings[i], new_type("string"));
+    gs_json_set(properties, "status", new_type("integer"));
+    gs_json_set(properties, "retry_after_seconds", new_type("integer"));
+    gs_json_set(errors, "items", new_type("object"));
+    gs_json_set(properties, "errors", errors);
+    gs_json_push(required, gs_json_new_string("type"));
+    gs_json_push(required, gs_json_new_string("status"));
+    gs_json_push(required, gs_json_new_string("code"));
+    gs_json_set(schema, "properties", properties);
+    gs_json_set(schema, "required", required);
+    return schema;
+}
+
+static gs_json *new_components(const gs_route *routes, size_t num_routes) {
+    gs_json *schemas = gs_json_new_object(), *responses = gs_json_new_object();
+    gs_json *components = gs_json_new_object(), *problem = gs_json_new_object();
+    gs_json *content = gs_json_new_object(), *media = gs_json_new_object();
+    gs_json_set(schemas, "Problem", new_problem_schema());
+    for (size_t i = 0; i < num_routes; i++) {
+        if (!routes[i].body) continue;
+        char name[64];
+        schema_name(name, &routes[i]);
+        gs_json_set(schemas, name, gs_fields_schema(routes[i].body, routes[i].summary));
+    }
+    gs_json_set(media, "schema", new_reference("#/components/schemas/Problem"));
+    gs_json_set(content, "application/problem+json", media);
+    gs_json_set_string(problem, "description", "Any error: RFC 9457, with a stable code");
+    gs_json_set(problem, "content", content);
+    gs_json_set(responses, "Problem", problem);
+    gs_json_set(components, "schemas", schemas);
+    gs_json_set(components, "responses", responses);
+    return components;
+}
+
+static gs_json *new_paths(const gs_route *routes, size_t num_routes) {
+    gs_json *paths = gs_json_new_object();
+    for (size_t i = 0; i < num_routes; i++) {
+        if (gs_json_get(paths, routes[i].path)) continue;
+        gs_json *item = gs_json_new_object();
+        for (size_t j = i; j < num_routes; j++) {
+            if (strcmp(routes[j].path, routes[i].path) != 0) continue;
+            char verb[16];
+            snprintf(verb, sizeof verb, "%s", routes[j].verb);
+            for (char *c = verb; *c; c++) *c = (char)tolower((unsigned char)*c);
+            gs_json_set(item, verb, new_operation(&routes[j]));
+        }
+        gs_json_set(paths, routes[i].path, item);
+    }
+    return paths;
+}
+
+gs_json *gs_openapi_document(const gs_route *routes, size_t num_routes) {
+    gs_json *document = gs_json_new_object(), *info = gs_json_new_object();
+    gs_json_set_string(info, "title", "gradsync");
+    gs_json_set_string(info, "version", GRADSYNC_VERSION);
+    gs_json_set_string(info, "description",
+                       "Launches, watches and stops distributed training jobs.");
+    gs_json_set_string(document, "openapi", "3.1.0");
+    gs_json_set(document, "info", info);
+    gs_json_set(document, "paths", new_paths(routes, num_routes));
+    gs_json_set(document, "components", new_components(routes, num_routes));
+    return document;
+}

@@ -1,0 +1,62 @@
+// One matched request on its way through a handler, and what handlers share. Private to api/.
+#ifndef API_ROUTES_ROUTE_CALL_H
+#define API_ROUTES_ROUTE_CALL_H
+
+#include <stdbool.h>
+
+#include "api/http/api_metrics.h"
+#include "api/http/http_server.h"
+#include "api/http/router.h"
+#include "api/live/event_hub.h"
+#include "api/live/sse.h"
+#include "rpc/client/rpc_client.h"
+#include "rpc/json/json.h"
+
+typedef struct gs_api_services {  // borrowed by all requests
+    gs_rpc_client *client;
+    gs_api_metrics *metrics;
+    gs_event_hubs *hubs;
+    gs_stream_slots *slots;
+    bool hosted;  // by the coordinator: its loop is this process's loop
+    int64_t begin_ns;
+} gs_api_services;
+
+typedef struct gs_route_call {
+    const gs_api_services *services;
+    const gs_http_request *request;
+    gs_http_response *response;
+    const gs_route_match *match;
+    gs_json *args;       // members for the RPC: path and query parameters; owned
+    int representation;  // which of the route's media types the client gets
+} gs_route_call;
+
+// Path and query parameters → args. False: the response is a problem.
+bool gs_route_call_read_params(gs_route_call *call);
+// The JSON body, an object, owned by the caller. NULL: the response is a problem; with an empty
+// body that is not required, an empty object.
+gs_json *gs_route_call_read_body(gs_route_call *call);
+// Calls `method` with the coordinator's patience. False: the response is a problem. *reply is the
+// caller's.
+bool gs_route_call_rpc(gs_route_call *call, gs_method method, const gs_json *request,
+                       gs_json **reply);
+// Answers with the route's success code; `reply` is taken.
+void gs_route_call_answer(gs_route_call *call, gs_json *reply);
+
+// Handlers of the route table.
+void gs_handle_forward(gs_route_call *call);  // args → RPC → body
+void gs_handle_stop_job(gs_route_call *call);
+void gs_handle_create_job(gs_route_call *call);
+void gs_handle_delete_job(gs_route_call *call);
+void gs_handle_preview_plan(gs_route_call *call);
+void gs_handle_index(gs_route_call *call);
+void gs_handle_livez(gs_route_call *call);
+void gs_handle_readyz(gs_route_call *call);
+void gs_handle_metrics(gs_route_call *call);
+void gs_handle_openapi(gs_route_call *call);
+void gs_handle_problem_page(gs_route_call *call);
+void gs_handle_logs(gs_route_call *call);
+void gs_handle_stream(gs_route_call *call);
+void gs_handle_events(gs_route_call *call);
+void gs_handle_timeline(gs_route_call *call);
+
+#endif

@@ -1,0 +1,156 @@
+#include "gradsync/bucket/bucket_mirror.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/memory.h"
+#include "gradsync/bucket/grad_layout.h"
+#include "gradsync/bucket/main_grad.h"
+
+// A bucket's reserved elements take at most this for each of its members.
+#define RESERVED_BYTES ((size_t)64)
+
+static gs_status alloc_pinned(void **memory, size_t count, size_t bytes, gs_device *device) {
+    size_t all_bytes;
+    if (!gs_bytes_of(&all_bytes, count, bytes))
+        return gs_error(GS_RESOURCE_EXHAUSTED, "pinned memory for %zu parameters", count);
+    return gs_device_alloc_pinned(device, memory, all_bytes);
+}
+
+static gs_status alloc_mirror(gs_bucket_mirror *mirror) {
+    size_t count = mirror->num_params + 1;
+    void *memory;
+    GS_TRY(alloc_pinned(&memory, count, RESERVED_BYTES, mirror->device));
+    mirror->out = memory;
+    GS_TRY(alloc_pinned(&memory, count, RESERVED_BYTES, mirror->device));
+    mirror->in = memory;
+    GS_TRY(alloc_pinned(&memory, count, sizeof *mirror->squares, mirror->device));
+    mirror->squares = memory;
+    GS_TRY(alloc_pinned(&memory, count, sizeof *mirror->num_nonfinite, mirror->device));
+    mirror->num_nonfinite = memory;
+    GS_TRY(alloc_pinned(&memory, count, sizeof *mirror->items, mirror->device));
+    mirror->items = memory;
+    mirror->offset_bytes = calloc(count, sizeof *mirror->offset_bytes);
+    mirror->first_item = calloc(count, sizeof *mirror->first_item);
+    mirror->item_of = calloc(count, sizeof *mirror->item_of);
+    if (mirror->offset_bytes && mirror->first_item && mirror->item_of) return gs_ok();
+    return gs_error(GS_RESOURCE_EXHAUSTED, "bucket mirror: out of memory");
+}
+
+gs_status gs_bucket_mirror_init(gs_bucket_mirror *mirror, size_t num_params, gs_device *device) {
+    *mirror = (gs_bucket_mirror){0};
+    if (!device || gs_device_is_host(device)) return gs_ok();
+    mirror->device = device;
+    mirror->num_params = num_params;
+    return alloc_mirror(mirror);
+}
+
+void gs_bucket_mirror_release(gs_bucket_mirror *mirror) {
+    if (!mirror->device) return;
+    gs_device_free_pinned(mirror->device, mirror->out);
+    gs_device_free_pinned(mirror->device, mirror->in);
+    gs_device_free_pinned(mirror->device, mirror->squares);
+    gs_device_free_pinned(mirror->device, mirror->num_nonfinite);
+    gs_device_free_pinned(mirror->device, mirror->items);
+    free(mirror->offset_bytes);
+    free(mirror->first_item);
+    free(mirror->item_of);
+    *mirror = (gs_bucket_mirror){0};
+}
+
+void gs_bucket_mirror_place(gs_bucket_mirror *mirror, const gs_grad_layout *layout) {
+    size_t num_items = 0, offset = 0;
+    if (!mirror->device) return;
+    for (size_t b = 0; b < layout->plan.num_buckets; b++) {
+        const gs_bucket *bucket = &layout->buckets[b];
+        mirror->offset_bytes[b] = offset;
+        offset += bucket->reserved_count * bucket->element_bytes;
+        mirror->first_item[b] = num_items;
+        for (size_t i = 0; i < bucket->num_params; i++) {
+            size_t param = bucket->params[i];
+            mirror->item_of[param] = SIZE_MAX;
+            mirror->squares[param] = 0;
+            if (!layout->counts[param] || layout->dtypes[param] != GS_FP32) continue;
+            mirror->item_of[param] = num_items;
+            mirror->items[num_items++] =
+                (gs_square_item){.from = gs_grad_layout_grads(layout, 0)[param],
+                                 .sum = &mirror->squares[param],
+                                 .count = layout->counts[param]};
+        }
+    }
+    mirror->first_item[layout->plan.num_buckets] = num_items;
+}
+
+static size_t reserved_bytes(const gs_bucket *bucket) {
+    return bucket->reserved_count * bucket->element_bytes;
+}
+
+void gs_bucket_mirror_send(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,
+                           size_t index, gs_lane lane) {
+    const gs_bucket *bucket = &layout->buckets[index];
+    gs_device_kernels(lane.device)
+        ->copy(lane.stream, gs_bucket_reserved_at(bucket, gs_grad_layout_slot(layout, 0)),
+               mirror->out + mirror->offset_bytes[index], reserved_bytes(bucket));
+}
+
+void gs_bucket_mirror_fetch(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,
+                            size_t index) {
+    const gs_bucket *bucket = &layout->buckets[index];
+    gs_device_kernels(mirror->device)
+        ->copy(gs_device_stream(mirror->device), mirror->in + mirror->offset_bytes[index],
+               gs_bucket_reserved_at(bucket, gs_grad_layout_slot(layout, 0)),
+               reserved_bytes(bucket));
+}
+
+static void measure_items(const gs_bucket_mirror *mirror, size_t first, size_t end) {
+    if (end > first)
+        gs_device_kernels(mirror->device)
+            ->sum_squares_many(gs_device_stream(mirror->device), mirror->items + first,
+                               end - first);
+}
+
+void gs_bucket_mirror_measure(const gs_bucket_mirror *mirror, size_t index) {
+    measure_items(mirror, mirror->first_item[index], mirror->first_item[index + 1]);
+}
+
+void gs_bucket_mirror_measure_param(const gs_bucket_mirror *mirror, size_t param) {
+    size_t item = mirror->item_of[param];
+    if (item != SIZE_MAX) measure_items(mirror, item, item + 1);
+}
+
+// Finite gradients whose squares are not, or gradients that are not: counted on the device. A sum of squares
+// that is NaN has seen a NaN.
+static size_t count_nonfinite(const gs_bucket_mirror *mirror, const gs_grad_layout *layout) {
+    size_t num_counted = 0;
+    for (size_t param = 0; param < mirror->num_params; param++) {
+        if (!isinf(mirror->squares[param])) continue;
+        gs_device_kernels(mirror->device)
+            ->count_nonfinite(gs_device_stream(mirror->device), &mirror->num_nonfinite[param],
+                              gs_grad_layout_grads(layout, 0)[param], layout->counts[param]);
+        num_counted++;
+    }
+    return num_counted;
+}
+
+static gs_status settle_param(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,
+                              size_t param) {
+    double *squares = &mirror->squares[param];
+    bool is_measured = mirror->item_of[param] != SIZE_MAX;
+    if (!layout->counts[param] || (is_measured && !isinf(*squares))) return gs_ok();
+    if (is_measured && mirror->num_nonfinite[param]) {
+        *squares = (double)NAN;
+        return gs_ok();
+    }
+    return gs_main_grad_fetch_squares(squares, gs_grad_layout_grads(layout, 0)[param],
+                                      layout->dtypes[param], layout->counts[param],
+                                      mirror->device);
+}
+
+gs_status gs_bucket_mirror_settle(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,
+                                  gs_deadline deadline) {
+    if (count_nonfinite(mirror, layout))
+        GS_TRY(gs_stream_wait(gs_device_stream(mirror->device), deadline));
+    for (size_t param = 0; param < mirror->num_params; param++)
+        GS_TRY(settle_param(mirror, layout, param));
+    return gs_ok();
+}

@@ -1,0 +1,120 @@
+#include "gradsync/bucket/grad_layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "gradsync/bucket/main_grad.h"
+
+#define CLEARING_SECONDS 60.0
+
+gs_status gs_grad_layout_bytes(size_t *bytes, const gs_grad_layout_shape *shape) {
+    size_t slot_bytes;
+    GS_TRY(gs_bucket_max_layout_bytes(&slot_bytes, shape->params, shape->num_params));
+    if (!gs_bytes_of(bytes, slot_bytes, (size_t)shape->num_slots) ||
+        (shape->has_wire && __builtin_add_overflow(*bytes, slot_bytes / 2, bytes)))
+        return gs_error(GS_RESOURCE_EXHAUSTED, "%d slots of %zu bytes do not fit into memory",
+                        shape->num_slots, slot_bytes);
+    return gs_ok();
+}
+
+static gs_status alloc_lists(gs_grad_layout *layout) {
+    size_t num_params = layout->num_params;
+    layout->params = calloc(num_params, sizeof *layout->params);
+    layout->buckets = calloc(num_params, sizeof *layout->buckets);
+    layout->bucket_of = calloc(num_params, sizeof *layout->bucket_of);
+    layout->offset_bytes = calloc(num_params, sizeof *layout->offset_bytes);
+    layout->counts = calloc(num_params, sizeof *layout->counts);
+    layout->dtypes = calloc(num_params, sizeof *layout->dtypes);
+    layout->grads = calloc(num_params * (size_t)layout->num_slots, sizeof *layout->grads);
+    if (!layout->params || !layout->buckets || !layout->bucket_of || !layout->offset_bytes ||
+        !layout->counts || !layout->dtypes || !layout->grads)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "gradient layout: out of memory");
+    return gs_ok();
+}
+
+gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_grad_layout_shape *shape,
+                              void *memory) {
+    *layout = (gs_grad_layout){.num_params = shape->num_params,
+                               .num_slots = shape->num_slots,
+                               .has_wire = shape->has_wire,
+                               .memory = memory};
+    GS_TRY(gs_bucket_max_layout_bytes(&layout->slot_bytes, shape->params, shape->num_params));
+    gs_status status = alloc_lists(layout);
+    if (!status.code)
+        status = gs_bucket_mirror_init(&layout->mirror, shape->num_params, shape->device);
+    if (status.code) {
+        gs_grad_layout_release(layout);
+        return status;
+    }
+    memcpy(layout->params, shape->params, shape->num_params * sizeof *shape->params);
+    for (size_t i = 0; i < shape->num_params; i++) {
+        const gs_param_spec *param = &shape->params[i];
+        layout->counts[i] = param->sparse ? 0 : gs_param_spec_count(param);
+        layout->dtypes[i] = gs_main_grad_dtype(param->dtype);
+    }
+    return gs_ok();
+}
+
+void gs_grad_layout_release(gs_grad_layout *layout) {
+    if (!layout) return;
+    gs_bucket_plan_release(&layout->plan);
+    gs_bucket_mirror_release(&layout->mirror);
+    free(layout->params);
+    free(layout->buckets);
+    free(layout->bucket_of);
+    free(layout->offset_bytes);
+    free(layout->counts);
+    free(layout->dtypes);
+    free(layout->grads);
+    *layout = (gs_grad_layout){0};
+}
+
+// A GPU's memory is cleared as a whole, and waited for: nothing that follows on another stream may find it
+// unfinished.
+static gs_status clear_memory(const gs_grad_layout *layout) {
+    gs_device *device = layout->mirror.device;
+    gs_device_kernels(device)->clear(gs_device_stream(device), layout->memory,
+                                     layout->slot_bytes * (size_t)layout->num_slots);
+    return gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(CLEARING_SECONDS));
+}
+
+// Views of all slots, and zeros between them.
+static gs_status place_slots(gs_grad_layout *layout) {
+    bool on_host = !layout->mirror.device;
+    for (int slot = 0; slot < layout->num_slots; slot++) {
+        char *memory = gs_grad_layout_slot(layout, slot);
+        for (size_t b = 0; b < layout->plan.num_buckets && on_host; b++)
+            gs_bucket_clear_padding(&layout->buckets[b], memory, layout->params);
+        float **grads = layout->grads + (size_t)slot * layout->num_params;
+        for (size_t i = 0; i < layout->num_params; i++)
+            grads[i] =
+                layout->params[i].sparse ? NULL : (float *)(memory + layout->offset_bytes[i]);
+    }
+    if (on_host) return gs_ok();
+    gs_bucket_mirror_place(&layout->mirror, layout);
+    return clear_memory(layout);
+}
+
+gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *plan) {
+    gs_bucket_plan copy;
+    GS_TRY(gs_bucket_plan_copy(&copy, plan));
+    gs_bucket_plan_release(&layout->plan);
+    layout->plan = copy;
+
+    gs_bucket_layout(layout->buckets, layout->offset_bytes, &layout->plan, layout->params);
+    for (size_t b = 0; b < layout->plan.num_buckets; b++) {
+        const gs_bucket *bucket = &layout->buckets[b];
+        for (size_t i = 0; i < bucket->num_params; i++) layout->bucket_of[bucket->params[i]] = b;
+    }
+    return place_slots(layout);
+}
+
+gs_status gs_grad_layout_set_slots(gs_grad_layout *layout, int num_slots) {
+    float **grads = calloc(layout->num_params * (size_t)num_slots, sizeof *grads);
+    if (!grads) return gs_error(GS_RESOURCE_EXHAUSTED, "gradient layout: out of memory");
+    free(layout->grads);
+    layout->grads = grads;
+    layout->num_slots = num_slots;
+    return place_slots(layout);
+}

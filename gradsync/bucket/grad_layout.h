@@ -1,0 +1,78 @@
+// Where each gradient lies: a plan laid out in the slots of an arena, and the views into it.
+//
+// A slot holds one set of gradients, all buckets one after the other. In exact mode there are
+// several, for partial sums; the result always ends up in slot 0. Behind the slots there may be room
+// for the gradients of one slot in a 16-bit wire type. Offsets follow from plan and shapes alone.
+#ifndef GRADSYNC_BUCKET_GRAD_LAYOUT_H
+#define GRADSYNC_BUCKET_GRAD_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/bucket_plan.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "gradsync/bucket/bucket.h"
+#include "gradsync/bucket/bucket_mirror.h"
+
+typedef struct gs_grad_layout {
+    gs_param_spec *params;  // owned copy, in registration order
+    size_t num_params;
+    gs_bucket_plan plan;   // owned copy
+    gs_bucket *buckets;    // plan.num_buckets
+    size_t *bucket_of;     // parameter → bucket
+    size_t *offset_bytes;  // parameter → offset in a slot
+    size_t *counts;        // parameter → elements of its dense gradient; 0 for a sparse one
+    gs_dtype *dtypes;      // parameter → of its main gradient
+    float **grads;         // slot · num_params + parameter → gradient; NULL for a sparse one
+    char *memory;          // borrowed
+    size_t slot_bytes;     // from one slot to the next, whatever the plan
+    int num_slots;
+    bool has_wire;
+    gs_bucket_mirror mirror;  // of slot 0, where the memory is a GPU's
+} gs_grad_layout;
+
+typedef struct gs_grad_layout_shape {
+    const gs_param_spec *params;
+    size_t num_params;
+    int num_slots;
+    bool has_wire;
+    gs_device *device;  // whose memory it is; NULL: the host's; borrowed
+} gs_grad_layout_shape;
+
+// Bytes of memory that it needs, for any plan of these parameters.
+GS_NODISCARD gs_status gs_grad_layout_bytes(size_t *bytes, const gs_grad_layout_shape *shape);
+
+// `memory` (gs_grad_layout_bytes, on 256 bytes) is borrowed until release; parameters are copied.
+// Needs a plan next.
+GS_NODISCARD gs_status gs_grad_layout_init(gs_grad_layout *layout,
+                                           const gs_grad_layout_shape *shape, void *memory);
+void gs_grad_layout_release(gs_grad_layout *layout);
+
+// Lays out a copy of `plan`. Gradients in the memory lose their meaning.
+GS_NODISCARD gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *plan);
+
+// Another number of slots, in memory that is large enough for them. The same about gradients.
+GS_NODISCARD gs_status gs_grad_layout_set_slots(gs_grad_layout *layout, int num_slots);
+
+static inline char *gs_grad_layout_slot(const gs_grad_layout *layout, int slot) {
+    return layout->memory + (size_t)slot * layout->slot_bytes;
+}
+
+static inline float *const *gs_grad_layout_grads(const gs_grad_layout *layout, int slot) {
+    return layout->grads + (size_t)slot * layout->num_params;
+}
+
+static inline void *gs_grad_layout_bucket(const gs_grad_layout *layout, int slot,
+                                          const gs_bucket *bucket) {
+    return gs_grad_layout_slot(layout, slot) + bucket->offset_bytes;
+}
+
+// Room for a bucket's gradients in 16 bits each; NULL when there is none. Half of what even fp32 takes.
+static inline void *gs_grad_layout_wire(const gs_grad_layout *layout, const gs_bucket *bucket) {
+    return layout->has_wire
+               ? gs_grad_layout_slot(layout, layout->num_slots) + bucket->offset_bytes / 2
+               : NULL;
+}
+
+#endif

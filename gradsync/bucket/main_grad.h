@@ -1,0 +1,36 @@
+// Arithmetic on main gradients, whichever their type: doubles of fp64 parameters, floats of all
+// others.
+//
+// A main gradient is what a bucket holds; what travels, and what a caller keeps, may have other
+// types. The bits of a result depend on values and order alone, never on threads.
+#ifndef GRADSYNC_BUCKET_MAIN_GRAD_H
+#define GRADSYNC_BUCKET_MAIN_GRAD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/dtype.h"
+#include "core/status.h"
+#include "gradsync/comm/lane.h"
+#include "kernels/device.h"
+
+static inline gs_dtype gs_main_grad_dtype(gs_dtype param_dtype) {
+    return param_dtype == GS_FP64 ? GS_FP64 : GS_FP32;
+}
+
+// Enqueued where `lane` says.
+void gs_main_grad_zero(void *grad, gs_dtype dtype, size_t count, gs_lane lane);
+void gs_main_grad_add(void *left, const void *right, gs_dtype dtype, size_t count,
+                      gs_lane lane);  // left += right
+// The factor is rounded to the type of the gradient first.
+void gs_main_grad_scale(void *grad, double factor, gs_dtype dtype, size_t count, gs_lane lane);
+// Sum of squares; false, and NaN, when an element is infinite or NaN. Finite doubles above 1e154
+// have an infinite sum. The host's memory alone.
+bool gs_main_grad_squares(double *squares, const void *grad, gs_dtype dtype, size_t count,
+                          gs_device *device);
+// The same of a GPU's memory, by the host, piece by piece: for what its kernels do not sum. NaN as above.
+// Waits.
+GS_NODISCARD gs_status gs_main_grad_fetch_squares(double *squares, const void *grad, gs_dtype dtype,
+                                                  size_t count, gs_device *device);
+
+#endif

@@ -1,0 +1,359 @@
+#include "gradsync/comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "gradsync/comm/comm_backend.h"
+
+#define MAX_IN_FLIGHT 1024
+#define LETTING_GO_SECONDS 10  // a moving thread leaves an aborted collective within one block
+
+struct gs_comm {
+    const gs_comm_backend *backend;
+    void *state;  // the backend's
+    gs_device *device;
+    int rank, world_size;
+    uint32_t generation;
+    uint64_t posted;  // owner's thread
+    char reason[192];
+};
+
+static const gs_comm_backend *const backends[] = {
+    &gs_comm_self,
+    &gs_comm_shm,
+#ifdef GRADSYNC_CUDA
+    &gs_comm_nccl,
+#endif
+};
+
+// What `auto` tries for several ranks, in this order. Each comes to one verdict on all ranks, so
+// the next is tried by all. A backend between hosts goes behind shm.
+static const gs_comm_backend *const automatic_on_host[] = {&gs_comm_shm, NULL};
+static const gs_comm_backend *const automatic_on_gpu[] = {
+#ifdef GRADSYNC_CUDA
+    &gs_comm_nccl,
+#endif
+    NULL,
+};
+
+// What all ranks must have in common.
+typedef struct introduction {
+    uint32_t generation;
+    int32_t rank, world_size;
+    char backend[20];
+    char device[12];  // "cpu", "cuda"
+} introduction;
+
+static const char *requested_backend(const gs_comm_options *options) {
+    return options->backend && *options->backend ? options->backend : "auto";
+}
+
+static gs_status check_options(const gs_comm_options *options) {
+    if (options->world_size < 1)
+        return gs_error(GS_INVALID_ARGUMENT, "world size %d is not positive", options->world_size);
+    if (options->rank < 0 || options->rank >= options->world_size)
+        return gs_error(GS_INVALID_ARGUMENT, "rank %d is not below the world size %d",
+                        options->rank, options->world_size);
+    if (options->world_size > 1 && !options->exchange)
+        return gs_error(GS_INVALID_ARGUMENT, "a communicator of %d ranks needs an exchange",
+                        options->world_size);
+    if (!options->device) return gs_error(GS_INVALID_ARGUMENT, "a communicator needs a device");
+    return gs_ok();
+}
+
+static gs_status compare(int rank, const introduction *one, const introduction *first) {
+    if (one->rank != rank)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d takes itself for rank %d", rank,
+                        one->rank);
+    if (one->generation != first->generation)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d has generation %u, rank 0 has %u", rank,
+                        one->generation, first->generation);
+    if (one->world_size != first->world_size)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d has world size %d, rank 0 has %d", rank,
+                        one->world_size, first->world_size);
+    if (memcmp(one->backend, first->backend, sizeof one->backend) != 0)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d wants backend %.20s, rank 0 %.20s", rank,
+                        one->backend, first->backend);
+    if (memcmp(one->device, first->device, sizeof one->device) != 0)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d trains on %.12s, rank 0 on %.12s", rank,
+                        one->device, first->device);
+    return gs_ok();
+}
+
+static gs_status introduce(const gs_comm_options *options, gs_deadline deadline) {
+    introduction mine = {.generation = options->generation,
+                         .rank = options->rank,
+                         .world_size = options->world_size};
+    snprintf(mine.backend, sizeof mine.backend, "%s", requested_backend(options));
+    snprintf(mine.device, sizeof mine.device, "%.*s",
+             (int)strcspn(gs_device_name(options->device), ":"), gs_device_name(options->device));
+    introduction *all = calloc((size_t)options->world_size, sizeof *all);
+    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
+    gs_status status = options->exchange(options->exchange_ctx, "comm/introduction", &mine,
+                                         sizeof mine, all, deadline);
+    for (int i = 0; i < options->world_size && !status.code; i++)
+        status = compare(i, &all[i], &all[0]);
+    free(all);
+    return status;
+}
+
+static gs_status open_backend(gs_comm *comm, const gs_comm_backend *backend,
+                              const gs_comm_options *options, gs_deadline deadline) {
+    comm->backend = backend;
+    return backend->create(&comm->state, options, comm->reason, sizeof comm->reason, deadline);
+}
+
+static gs_status open_automatic(gs_comm *comm, const gs_comm_options *options,
+                                gs_deadline deadline) {
+    if (options->world_size == 1) return open_backend(comm, &gs_comm_self, options, deadline);
+    const gs_comm_backend *const *list =
+        gs_device_is_host(options->device) ? automatic_on_host : automatic_on_gpu;
+    gs_status status = gs_error(GS_UNAVAILABLE, "no backend for several ranks on %s",
+                                gs_device_name(options->device));
+    for (; *list; list++) {
+        status = open_backend(comm, *list, options, deadline);
+        if (status.code != GS_UNAVAILABLE) return status;
+        status = gs_status_prefix(status, "no backend fits: %s", (*list)->name);
+    }
+    return status;
+}
+
+static gs_status open_requested(gs_comm *comm, const gs_comm_options *options,
+                                gs_deadline deadline) {
+    const char *name = requested_backend(options);
+    if (strcmp(name, "auto") == 0) return open_automatic(comm, options, deadline);
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
+        if (strcmp(backends[i]->name, name) == 0)
+            return open_backend(comm, backends[i], options, deadline);
+    }
+    if (strcmp(name, "nccl") == 0)
+        return gs_error(GS_UNIMPLEMENTED, "backend nccl: this build has no CUDA");
+    return gs_error(GS_INVALID_ARGUMENT, "backend \"%s\" is none of auto, self, shm, nccl", name);
+}
+
+gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options, gs_deadline deadline) {
+    GS_TRY(check_options(options));
+    gs_comm *comm = calloc(1, sizeof *comm);
+    if (!comm) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
+    comm->rank = options->rank;
+    comm->world_size = options->world_size;
+    comm->generation = options->generation;
+    comm->device = options->device;
+    gs_status status = options->world_size > 1 ? introduce(options, deadline) : gs_ok();
+    if (!status.code) status = open_requested(comm, options, deadline);
+    if (status.code) {
+        free(comm);
+        return status;
+    }
+    *out = comm;
+    return gs_ok();
+}
+
+void gs_comm_destroy(gs_comm *comm) {
+    if (!comm) return;
+    comm->backend->destroy(comm->state);
+    free(comm);
+}
+
+int gs_comm_rank(const gs_comm *comm) {
+    return comm->rank;
+}
+
+int gs_comm_world_size(const gs_comm *comm) {
+    return comm->world_size;
+}
+
+uint32_t gs_comm_generation(const gs_comm *comm) {
+    return comm->generation;
+}
+
+gs_device *gs_comm_device(const gs_comm *comm) {
+    return comm->device;
+}
+
+const char *gs_comm_backend_name(const gs_comm *comm) {
+    return comm->backend->name;
+}
+
+const char *gs_comm_backend_reason(const gs_comm *comm) {
+    return comm->reason;
+}
+
+gs_stream *gs_comm_stream(const gs_comm *comm) {
+    return comm->backend->stream ? comm->backend->stream(comm->state) : NULL;
+}
+
+const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective) {
+    return comm->backend->algorithm(comm->state, collective);
+}
+
+static bool reduces(const gs_collective *collective) {
+    return collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE ||
+           collective->kind == GS_REDUCE_SCATTER;
+}
+
+static bool may_scale(gs_dtype dtype) {
+    return dtype == GS_FP32 || dtype == GS_FP64 || dtype == GS_FP16 || dtype == GS_BF16;
+}
+
+static gs_status check_numbers(const gs_comm *comm, const gs_collective *collective) {
+    bool has_root = collective->kind == GS_REDUCE || collective->kind == GS_BROADCAST;
+    size_t bytes;
+    if (collective->kind <= GS_COLLECTIVE_UNSET || collective->kind > GS_BARRIER)
+        return gs_error(GS_INVALID_ARGUMENT, "collective of unknown kind %d", collective->kind);
+    if (collective->kind == GS_BARRIER) return gs_ok();
+    if (gs_dtype_bytes(collective->dtype) == 0)
+        return gs_error(GS_INVALID_ARGUMENT, "collective of unknown dtype %d", collective->dtype);
+    if ((uintptr_t)collective->send % gs_dtype_bytes(collective->dtype) ||
+        (uintptr_t)collective->recv % gs_dtype_bytes(collective->dtype))
+        return gs_error(GS_INVALID_ARGUMENT, "buffer does not lie on a boundary of %s",
+                        gs_dtype_name(collective->dtype));
+    if (!gs_bytes_of(&bytes, collective->count, gs_dtype_bytes(collective->dtype)) ||
+        !gs_bytes_of(&bytes, bytes, (size_t)comm->world_size))
+        return gs_error(GS_INVALID_ARGUMENT, "count %zu is too large", collective->count);
+    if (has_root && (collective->root < 0 || collective->root >= comm->world_size))
+        return gs_error(GS_INVALID_ARGUMENT, "root %d is no rank of %d", collective->root,
+                        comm->world_size);
+    if (!reduces(collective)) return gs_ok();
+    if (collective->op < GS_OP_SUM || collective->op > GS_OP_MIN)
+        return gs_error(GS_INVALID_ARGUMENT, "reduction by unknown op %d", collective->op);
+    if (collective->dtype == GS_U8)
+        return gs_error(GS_INVALID_ARGUMENT, "dtype u8 cannot be reduced");
+    if (collective->scale != 0 && collective->scale != 1 && !may_scale(collective->dtype))
+        return gs_error(GS_INVALID_ARGUMENT, "dtype %s cannot be scaled",
+                        gs_dtype_name(collective->dtype));
+    return gs_ok();
+}
+
+static gs_status check_tree(const gs_comm *comm, const gs_collective *collective) {
+    const gs_reduce_tree *tree = collective->tree;
+    if (collective->kind != GS_ALLREDUCE)
+        return gs_error(GS_INVALID_ARGUMENT, "only an all-reduce can follow a tree");
+    if (tree->num_inputs < 1 || tree->num_inputs > GS_REDUCE_MAX_INPUTS)
+        return gs_error(GS_INVALID_ARGUMENT, "tree of %d inputs, at most %d", tree->num_inputs,
+                        GS_REDUCE_MAX_INPUTS);
+    int depth = 0;
+    for (int i = 0; i < tree->num_inputs; i++) {
+        if (tree->rank[i] < 0 || tree->rank[i] >= comm->world_size)
+            return gs_error(GS_INVALID_ARGUMENT, "tree input %d is of rank %d of %d", i,
+                            tree->rank[i], comm->world_size);
+        if (tree->part[i] < 0 || tree->part[i] >= GS_REDUCE_MAX_INPUTS)
+            return gs_error(GS_INVALID_ARGUMENT, "tree input %d is part %d", i, tree->part[i]);
+        depth += 1 - tree->merges[i];
+        if (depth < 1) return gs_error(GS_INVALID_ARGUMENT, "tree merges too much at input %d", i);
+    }
+    if (depth != 1) return gs_error(GS_INVALID_ARGUMENT, "tree leaves %d sums", depth);
+    return gs_ok();
+}
+
+static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
+    uintptr_t a_first = (uintptr_t)a, b_first = (uintptr_t)b;
+    return a && b && a_bytes && b_bytes && a_first < b_first + b_bytes &&
+           b_first < a_first + a_bytes;
+}
+
+static gs_status check_tree_buffers(const gs_comm *comm, const gs_collective *collective,
+                                    size_t bytes) {
+    for (int i = 0; i < collective->tree->num_inputs; i++) {
+        if (collective->tree->rank[i] != comm->rank) continue;
+        if (!collective->send) return gs_error(GS_INVALID_ARGUMENT, "send buffer is missing");
+        size_t part = (size_t)collective->tree->part[i], offset, end;
+        if (!gs_bytes_of(&offset, part, collective->part_stride_bytes) ||
+            __builtin_add_overflow(offset, bytes, &end) ||
+            __builtin_add_overflow((uintptr_t)collective->send, end, &end) ||
+            offset % gs_dtype_bytes(collective->dtype))
+            return gs_error(GS_INVALID_ARGUMENT, "part %zu of stride %zu bytes lies nowhere", part,
+                            collective->part_stride_bytes);
+        const unsigned char *at = (const unsigned char *)collective->send + offset;
+        if (overlap(at, bytes, collective->recv, bytes) && (part != 0 || at != collective->recv))
+            return gs_error(GS_INVALID_ARGUMENT, "receive buffer overlaps part %zu", part);
+    }
+    return gs_ok();
+}
+
+// In place is where a rank's own result goes over its own input, byte by byte; any other overlap
+// would be overwritten before others have read it.
+static gs_status check_buffers(const gs_comm *comm, const gs_collective *collective) {
+    size_t bytes = collective->count * gs_dtype_bytes(collective->dtype);
+    size_t all_bytes = bytes * (size_t)comm->world_size, own = bytes * (size_t)comm->rank;
+    if (collective->kind == GS_BARRIER || bytes == 0) return gs_ok();
+    bool is_root = collective->root == comm->rank;
+    bool sends = collective->kind != GS_BROADCAST || is_root;
+    bool receives = collective->kind != GS_REDUCE || is_root;
+    if (receives && !collective->recv)
+        return gs_error(GS_INVALID_ARGUMENT, "receive buffer is missing");
+    if (collective->tree) return check_tree_buffers(comm, collective, bytes);
+    if (sends && !collective->send) return gs_error(GS_INVALID_ARGUMENT, "send buffer is missing");
+    if (!sends || !receives) return gs_ok();
+
+    const unsigned char *send = collective->send, *recv = collective->recv;
+    size_t send_bytes = collective->kind == GS_REDUCE_SCATTER ? all_bytes : bytes;
+    size_t recv_bytes = collective->kind == GS_ALLGATHER ? all_bytes : bytes;
+    if (!overlap(send, send_bytes, recv, recv_bytes)) return gs_ok();
+    if (collective->kind == GS_REDUCE_SCATTER && recv == send + own) return gs_ok();
+    if (collective->kind == GS_ALLGATHER && send == recv + own) return gs_ok();
+    if (send_bytes == recv_bytes && send == recv) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "send and receive buffers overlap, but not in place");
+}
+
+gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective) {
+    GS_TRY(check_numbers(comm, collective));
+    if (collective->tree) GS_TRY(check_tree(comm, collective));
+    GS_TRY(check_buffers(comm, collective));
+    uint64_t sequence = comm->posted + 1;
+    if (sequence - comm->backend->finished(comm->state) > MAX_IN_FLIGHT) {
+        GS_TRY(comm->backend->post(comm->state, 0, NULL));
+        if (sequence - comm->backend->finished(comm->state) > MAX_IN_FLIGHT)
+            return gs_error(GS_RESOURCE_EXHAUSTED, "%d collectives are in flight", MAX_IN_FLIGHT);
+    }
+    comm->posted = sequence;
+    work->sequence = sequence;
+    return comm->backend->post(comm->state, sequence, collective);
+}
+
+gs_status gs_comm_wait(gs_comm *comm, gs_work work, gs_deadline deadline) {
+    if (work.sequence > comm->posted)
+        return gs_error(GS_FAILED_PRECONDITION, "collective %llu was not posted",
+                        (unsigned long long)work.sequence);
+    return comm->backend->wait(comm->state, work.sequence, deadline);
+}
+
+bool gs_comm_done(const gs_comm *comm, gs_work work) {
+    return comm->backend->finished(comm->state) >= work.sequence;
+}
+
+gs_status gs_comm_progress(gs_comm *comm) {
+    return comm->backend->post(comm->state, 0, NULL);
+}
+
+bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times) {
+    if (work.sequence == 0 || work.sequence > comm->posted ||
+        comm->posted - work.sequence >= MAX_IN_FLIGHT)
+        return false;
+    return comm->backend->times(comm->state, work.sequence, times);
+}
+
+gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadline deadline) {
+    gs_work work;
+    GS_TRY(gs_comm_post(comm, &work, collective));
+    gs_status status = gs_comm_wait(comm, work, deadline);
+    if (!status.code) return status;
+    // The buffers are the caller's again after this call: nobody may write into them any more.
+    gs_comm_abort(comm, status.message);
+    gs_status ended = gs_comm_wait(comm, work, gs_deadline_in_seconds(LETTING_GO_SECONDS));
+    (void)ended;
+    return status;
+}
+
+void gs_comm_abort(gs_comm *comm, const char *reason) {
+    comm->backend->abort(comm->state, reason);
+}
+
+#ifndef GRADSYNC_CUDA
+bool gs_nccl_version(char *text, size_t text_bytes) {
+    snprintf(text, text_bytes, "this build has no CUDA");
+    return false;
+}
+#endif

@@ -1,0 +1,155 @@
+// A communicator: N ranks that run the same collectives in the same order.
+//
+// A collective is a value; a backend is five functions (comm_backend.h). A communicator is born from one
+// callback, `exchange`, through which every rank's bytes reach all others: the coordinator implements it
+// as an RPC, tests as sockets, an embedder by whatever there is. One thread owns a communicator;
+// gs_comm_abort alone may come from anywhere. Every wait has a deadline, and the error of one that
+// passed names the ranks that did not come.
+//
+// Sums run in rank order 0..N-1, whoever does the work, and the same bits are stored everywhere. (nccl: in
+// an order of the library's, the same on all ranks.)
+//
+// With a GPU buffers are device memory, or host memory, which the backend carries over and back itself: for
+// the small things that ranks agree on. A collective of device memory starts behind the compute stream's
+// point at its post; when a wait has returned, its result is there for the host and for all work that is
+// launched later, on any stream. A collective's buffers are of the same kind on all ranks.
+#ifndef GRADSYNC_COMM_COMM_H
+#define GRADSYNC_COMM_COMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/clock.h"
+#include "core/dtype.h"
+#include "core/status.h"
+#include "gradsync/tensor/arena.h"
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+
+typedef struct gs_comm gs_comm;
+
+// How a process ends that cannot leave a communicator of GPUs: kernels that do not end hold its memory and
+// its peers', and nothing but the end of the process frees them. A supervisor starts a new one.
+#define GS_COMM_EXIT_ABORT_HUNG 76
+
+// all_bytes = world_size · bytes, rank after rank; every rank passes the same `bytes` (≤ 64 KiB) and
+// the same tags in the same order. Blocks until all have come or the deadline passes.
+typedef gs_status (*gs_exchange)(void *ctx, const char *tag, const void *mine, size_t bytes,
+                                 void *all, gs_deadline deadline);
+
+typedef enum gs_helper_thread {
+    GS_HELPER_AUTO = 0,  // where a core is spare for each rank of the host
+    GS_HELPER_OFF,       // progress at every post and wait of the owner
+    GS_HELPER_ON
+} gs_helper_thread;
+
+typedef struct gs_comm_options {
+    const char *backend;  // "auto", "self", "shm", "nccl"; NULL: auto
+    int rank, world_size;
+    uint32_t generation;  // of the membership; nothing from another one is accepted
+    gs_exchange exchange;
+    void *exchange_ctx;
+    // Asked again and again where create waits for ranks other than by `exchange`: an error ends it. NULL:
+    // only the deadline does.
+    gs_status (*check)(void *ctx);
+    void *check_ctx;
+    gs_arena *arena;    // borrows until destroy; in-place collectives want it; may be NULL
+    gs_device *device;  // borrows until destroy; its kernels reduce
+    gs_helper_thread helper;
+    int ranks_on_host;  // 0: world_size
+} gs_comm_options;
+
+typedef enum gs_collective_kind {
+    GS_COLLECTIVE_UNSET = 0,
+    GS_ALLREDUCE,       // recv (count) = op over ranks of send (count)
+    GS_REDUCE,          // the same at `root` only; elsewhere recv may be NULL
+    GS_REDUCE_SCATTER,  // send (world · count) → recv (count): the rank's own part; in place: recv is
+                        // that part of send
+    GS_ALLGATHER,       // send (count) → recv (world · count); in place: send is that part of recv
+    GS_BROADCAST,       // recv (count) = root's send; at the root send may be recv
+    GS_BARRIER
+} gs_collective_kind;
+
+// The inputs of a sum along a fixed tree (exact mode): in order of logical shards, each the partial sum
+// that one rank holds as part number `part`. The same on all ranks.
+typedef struct gs_reduce_tree {
+    int num_inputs;  // ≤ GS_REDUCE_MAX_INPUTS
+    const int *rank, *part;
+    const uint8_t *merges;  // postfix, as in gs_reduction
+} gs_reduce_tree;
+
+typedef struct gs_collective {
+    gs_collective_kind kind;
+    const void *send;  // in place: send == recv; no other overlap
+    void *recv;
+    size_t count;  // elements
+    gs_dtype dtype;
+    gs_reduce_op op;
+    int root;
+    double scale;  // of the result; 0 means 1
+    // Only GS_ALLREDUCE: part p of this rank starts at send + p · part_stride_bytes. recv is outside the
+    // parts or is part 0. NULL: one part, ranks added in order. Borrowed, with its arrays, until done.
+    const gs_reduce_tree *tree;
+    size_t part_stride_bytes;
+    // For the check before the first byte and for messages; equal on all ranks.
+    int64_t step;
+    int32_t bucket;      // -1: none
+    int32_t num_active;  // ranks that are to have data in this step (join.h); 0: not said
+} gs_collective;
+
+typedef struct gs_work {
+    uint64_t sequence;  // of the collective in its communicator, from 1
+} gs_work;
+
+// When a posted collective moved; on the clock of gs_now_ns, 0 when not reached.
+typedef struct gs_work_times {
+    int64_t posted_ns, all_arrived_ns, started_ns, finished_ns;
+} gs_work_times;
+
+// UNAVAILABLE says why ranks cannot share memory; FAILED_PRECONDITION names the rank that differs.
+GS_NODISCARD gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options,
+                                      gs_deadline deadline);
+void gs_comm_destroy(gs_comm *comm);
+
+int gs_comm_rank(const gs_comm *comm);
+int gs_comm_world_size(const gs_comm *comm);
+uint32_t gs_comm_generation(const gs_comm *comm);
+gs_device *gs_comm_device(const gs_comm *comm);
+const char *gs_comm_backend_name(const gs_comm *comm);
+const char *gs_comm_backend_reason(const gs_comm *comm);  // why `auto` took it, one sentence
+// The stream on which collectives run, for work that belongs right before one: what is enqueued there
+// comes before all collectives posted later, without waiting for the compute stream. NULL where posting
+// moves the data: the compute stream is as good.
+gs_stream *gs_comm_stream(const gs_comm *comm);
+// The algorithm that a collective of these bytes would take: "flat", "direct", "pipeline", "none";
+// "nccl", "nccl-staged" through the host, "nccl-tree".
+const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective);
+
+// Starts a collective; never blocks for other ranks, but makes progress on earlier ones. Buffers must
+// stay until it is done. Up to 1024 may be in flight.
+GS_NODISCARD gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective);
+// Waits until `work` and all before it are done. ABORTED after an abort, with its reason;
+// DEADLINE_EXCEEDED names the ranks that did not arrive, and bucket and step.
+GS_NODISCARD gs_status gs_comm_wait(gs_comm *comm, gs_work work, gs_deadline deadline);
+bool gs_comm_done(const gs_comm *comm, gs_work work);  // without waiting or progress
+// Moves what can be moved now; for points where a gradient became ready but nothing was posted.
+GS_NODISCARD gs_status gs_comm_progress(gs_comm *comm);
+// Of one of the last 1024 collectives.
+bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times);
+
+// post and wait in one. After an error the communicator is aborted and the buffers are the caller's.
+GS_NODISCARD gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective,
+                                   gs_deadline deadline);
+
+// Ends every wait on this communicator, here and on the other ranks of the host (nccl: here; the others
+// see a closed connection at best, or their deadline), with ABORTED and
+// `reason`; the first reason wins. Any thread, any number of times. What buffers hold afterwards means
+// nothing. The communicator is only good for destroy then.
+void gs_comm_abort(gs_comm *comm, const char *reason);
+
+// "2.28.9", of the NCCL library that communicators on GPUs would use; false with the reason in `text` where
+// there is none. Any thread.
+bool gs_nccl_version(char *text, size_t text_bytes);
+
+#endif

@@ -1,0 +1,275 @@
+// How an NCCL communicator comes up: what ranks must have in common is compared before the library is
+// asked, because it would only hang; then the unique id, the communicator, a proof that it adds, and
+// the arena's registration. Every step has the caller's deadline, and every verdict is common.
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "gradsync/comm/nccl/state.h"
+
+// Each failed attempt may leave a thread and a descriptor of the library behind, for the life of the process.
+#define MOST_FAILED_ATTEMPTS 200
+static _Atomic int num_failed_attempts;  // the process's, like what it counts
+
+// What a rank says of itself.
+typedef struct card {
+    gs_status able;
+    int32_t version;
+    int32_t has_windows, has_registration;  // of memory of the library that lies in an arena
+    uint64_t arena_bytes;                   // 0: none
+    char uuid[48];                          // of the GPU
+    char host_id[64];                       // NCCL_HOSTID; "" when unset
+} card;
+
+// `mine` and `all` as for gs_exchange; one rank needs nobody.
+static gs_status exchange(const gs_comm_options *options, const char *tag, const void *mine,
+                          size_t bytes, void *all, gs_deadline deadline) {
+    if (options->world_size > 1)
+        return options->exchange(options->exchange_ctx, tag, mine, bytes, all, deadline);
+    memcpy(all, mine, bytes);
+    return gs_ok();
+}
+
+static gs_status with_rank(int rank, gs_status status) {
+    status.message[sizeof status.message - 1] = '\0';
+    if (strncmp(status.message, "rank ", 5) == 0) return status;  // says so already
+    return gs_status_prefix(status, "rank %d", rank);
+}
+
+// The first error of any rank becomes everybody's.
+static gs_status agree(const gs_comm_options *options, const char *tag, gs_status mine,
+                       gs_deadline deadline) {
+    gs_status *all = calloc((size_t)options->world_size, sizeof *all);
+    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", tag);
+    gs_status status = exchange(options, tag, &mine, sizeof mine, all, deadline);
+    for (int i = 0; i < options->world_size && !status.code; i++) {
+        if (all[i].code) status = with_rank(i, all[i]);
+    }
+    free(all);
+    return status;
+}
+
+// All that will ever be needed: a step makes nothing.
+static gs_status make_events(gs_nccl_comm *nccl) {
+    GS_TRY(gs_event_create(&nccl->anchor, nccl->device, true));
+    GS_TRY(gs_event_create(&nccl->next_anchor, nccl->device, true));
+    for (size_t i = 0; i < GS_NCCL_MAX_LAUNCHES; i++) {
+        GS_TRY(gs_event_create(&nccl->launches[i].started, nccl->device, true));
+        GS_TRY(gs_event_create(&nccl->launches[i].finished, nccl->device, true));
+    }
+    for (size_t i = 0; i < GS_NCCL_MAX_POSTED; i++)
+        GS_TRY(gs_event_create(&nccl->works[i].ready, nccl->device, false));
+    return gs_ok();
+}
+
+static gs_status make_own_part(gs_nccl_comm *nccl) {
+    if (gs_device_is_host(nccl->device))
+        return gs_error(GS_UNAVAILABLE, "keeps its gradients on %s", gs_device_name(nccl->device));
+    if (atomic_load(&num_failed_attempts) >= MOST_FAILED_ATTEMPTS)
+        return gs_error(GS_RESOURCE_EXHAUSTED,
+                        "%d NCCL communicators failed to come up in this process: start a new one",
+                        MOST_FAILED_ATTEMPTS);
+    GS_TRY(gs_nccl_library_open(&nccl->library));
+    GS_TRY(gs_stream_create(&nccl->stream, nccl->device, GS_STREAM_HIGH));
+    GS_TRY(gs_stream_create(&nccl->entry, nccl->device, GS_STREAM_HIGH));
+    GS_TRY(make_events(nccl));
+    return gs_nccl_make_staging(nccl);
+}
+
+static void fill_card(card *mine, const gs_nccl_comm *nccl) {
+    gs_device_facts facts;
+    const char *name = gs_device_name(nccl->device), *host_id = getenv("NCCL_HOSTID");
+    const char *colon = strchr(name, ':');
+    mine->able = gs_cuda_device_facts(&facts, colon ? (int)strtol(colon + 1, NULL, 10) : 0);
+    if (mine->able.code) return;
+    mine->version = gs_nccl_library_version(nccl->library);
+    mine->has_registration = gs_nccl_has_registration(nccl->library);
+    mine->has_windows =
+        gs_nccl_has_windows(nccl->library) && nccl->arena && gs_arena_is_mappable(nccl->arena);
+    if (nccl->arena && gs_arena_fd(nccl->arena) < 0)
+        mine->arena_bytes = gs_arena_bytes(nccl->arena);
+    snprintf(mine->uuid, sizeof mine->uuid, "%s", facts.uuid);
+    snprintf(mine->host_id, sizeof mine->host_id, "%s", host_id ? host_id : "");
+}
+
+static gs_status compare_cards(card *all, int world_size) {
+    for (int i = 0; i < world_size; i++) {
+        all[i].uuid[sizeof all[i].uuid - 1] = all[i].host_id[sizeof all[i].host_id - 1] = '\0';
+        if (all[i].able.code) return with_rank(i, all[i].able);
+    }
+    for (int i = 1; i < world_size; i++) {
+        if (all[i].version != all[0].version)
+            return gs_error(GS_FAILED_PRECONDITION, "rank %d has NCCL %d.%d.%d, rank 0 %d.%d.%d", i,
+                            all[i].version / 10000, all[i].version / 100 % 100,
+                            all[i].version % 100, all[0].version / 10000,
+                            all[0].version / 100 % 100, all[0].version % 100);
+        for (int k = 0; k < i; k++) {
+            // The library takes ranks with different host ids for ranks of different machines.
+            if (strcmp(all[i].uuid, all[k].uuid) == 0 &&
+                strcmp(all[i].host_id, all[k].host_id) == 0)
+                return gs_error(GS_FAILED_PRECONDITION,
+                                "ranks %d and %d have the same GPU, %s: NCCL wants one for each", k,
+                                i, all[i].uuid);
+        }
+    }
+    return gs_ok();
+}
+
+static bool all_may(const card *all, int world_size, bool windows) {
+    for (int i = 0; i < world_size; i++) {
+        if (windows ? !all[i].has_windows : !all[i].has_registration) return false;
+        if (!all[i].arena_bytes || (windows && all[i].arena_bytes != all[0].arena_bytes))
+            return false;
+    }
+    return true;
+}
+
+static gs_status share_id(gs_nccl_comm *nccl, const gs_comm_options *options, gs_nccl_id *id,
+                          gs_deadline deadline) {
+    typedef struct parcel {
+        gs_status able;
+        gs_nccl_id id;
+    } parcel;
+    parcel mine = {.able = gs_ok()};
+    parcel *all = calloc((size_t)options->world_size, sizeof *all);
+    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
+    if (options->rank == 0) mine.able = gs_nccl_make_id(nccl->library, &mine.id);
+    gs_status status = exchange(options, "nccl/id", &mine, sizeof mine, all, deadline);
+    if (!status.code && all[0].able.code) status = with_rank(0, all[0].able);
+    *id = all[0].id;
+    explicit_bzero(all, (size_t)options->world_size * sizeof *all);
+    explicit_bzero(&mine, sizeof mine);
+    free(all);
+    return status;
+}
+
+static gs_status connect_ranks(gs_nccl_comm *nccl, const gs_comm_options *options,
+                               gs_deadline deadline) {
+    gs_nccl_id id;
+    GS_TRY(share_id(nccl, options, &id, deadline));
+    gs_status status = gs_nccl_begin_init(nccl->library, &nccl->handle, &id, options->rank,
+                                          options->world_size);
+    explicit_bzero(&id, sizeof id);
+    if (!status.code) status = gs_nccl_settle(nccl, "ncclCommInitRankConfig", deadline);
+    return gs_status_prefix(status, "NCCL communicator");
+}
+
+static gs_status wait_event(gs_nccl_comm *nccl, gs_event *event, const char *what,
+                            gs_deadline deadline) {
+    bool done = false, in_progress;
+    for (;;) {
+        GS_TRY(gs_event_query(event, &done));
+        if (done) return gs_ok();
+        GS_TRY(gs_nccl_query(nccl->library, nccl->handle, &in_progress));
+        GS_TRY(gs_nccl_check(nccl));
+        if (gs_deadline_passed(deadline))
+            return gs_error(GS_DEADLINE_EXCEEDED,
+                            "rank %d: %s did not end in time; NCCL does not say which rank is missing",
+                            nccl->rank, what);
+        gs_sleep_ns(20000);
+    }
+}
+
+// Each rank gives its number plus one, so that the sum is known.
+static gs_status add_and_check(gs_nccl_comm *nccl, size_t count, gs_deadline deadline) {
+    const gs_kernels *kernels = gs_device_kernels(nccl->device);
+    gs_nccl_target target = gs_nccl_target_of(nccl);
+    float *data = (float *)(void *)nccl->staging, *seen = (float *)(void *)nccl->pinned;
+    float sum = (float)nccl->world_size * (float)(nccl->world_size + 1) / 2;
+    kernels->fill(nccl->stream, data, (float)(nccl->rank + 1), count);
+    GS_TRY(gs_nccl_allreduce(&target, data, data, count, GS_FP32, GS_OP_SUM));
+    GS_TRY(gs_nccl_settle(nccl, "the first all-reduce", deadline));
+    kernels->copy(nccl->stream, seen, data, count * sizeof *data);
+    gs_event_record(nccl->next_anchor, nccl->stream);
+    GS_TRY(wait_event(nccl, nccl->next_anchor, "the first all-reduce", deadline));
+    GS_TRY(gs_stream_wait(nccl->stream, deadline));
+    for (size_t i = 0; i < count; i++) {
+        if (seen[i] != sum)
+            return gs_error(GS_DATA_LOSS, "the first all-reduce of %zu elements gave %g, not %g",
+                            count, (double)seen[i], (double)sum);
+    }
+    return gs_ok();
+}
+
+// Connections are made at first use, and small and large collectives use different ones.
+static gs_status warm_up(gs_nccl_comm *nccl, gs_deadline deadline) {
+    size_t largest = GS_NCCL_NUM_SLOTS * GS_NCCL_SLOT_BYTES / sizeof(float);
+    GS_TRY(add_and_check(nccl, 1, deadline));
+    return add_and_check(nccl, largest, deadline);
+}
+
+// All ranks have a window on their arena, or none keeps one: calls must not mix.
+static gs_status open_window(gs_nccl_comm *nccl, const gs_comm_options *options, bool *opened,
+                             gs_deadline deadline) {
+    gs_status mine = gs_nccl_register_window(nccl->library, nccl->handle,
+                                             gs_arena_data(nccl->arena),
+                                             gs_arena_bytes(nccl->arena), &nccl->window);
+    if (!mine.code) mine = gs_nccl_settle(nccl, "ncclCommWindowRegister", deadline);
+    uint8_t have = !mine.code && nccl->window != NULL;
+    uint8_t *all = calloc((size_t)options->world_size, 1);
+    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
+    gs_status status = exchange(options, "nccl/window", &have, 1, all, deadline);
+    *opened = true;
+    for (int i = 0; i < options->world_size; i++) *opened &= all[i] != 0;
+    free(all);
+    if (status.code || *opened) return status;
+    if (mine.code == GS_DEADLINE_EXCEEDED) return mine;
+    if (!nccl->window) return gs_ok();
+    GS_TRY(gs_nccl_deregister_window(nccl->library, nccl->handle, nccl->window));
+    nccl->window = NULL;
+    return gs_nccl_settle(nccl, "ncclCommWindowDeregister", deadline);
+}
+
+static gs_status register_arena(gs_nccl_comm *nccl, const gs_comm_options *options,
+                                const card *cards, const char **how, gs_deadline deadline) {
+    bool opened = false;
+    *how = "not registered";
+    if (all_may(cards, options->world_size, true))
+        GS_TRY(open_window(nccl, options, &opened, deadline));
+    if (opened) *how = "in a symmetric window";
+    if (opened || !all_may(cards, options->world_size, false)) return gs_ok();
+    gs_status status = gs_nccl_register(nccl->library, nccl->handle, gs_arena_data(nccl->arena),
+                                        gs_arena_bytes(nccl->arena), &nccl->registration);
+    if (!status.code) status = gs_nccl_settle(nccl, "ncclCommRegister", deadline);
+    status = agree(options, "nccl/registered", status, deadline);
+    if (!status.code) *how = "registered";
+    return status;
+}
+
+static gs_status bring_up(gs_nccl_comm *nccl, const gs_comm_options *options, const card *cards,
+                          const char **how, gs_deadline deadline) {
+    gs_nccl_library_log(nccl->library);
+    GS_TRY(connect_ranks(nccl, options, deadline));
+    GS_TRY(agree(options, "nccl/connected", gs_ok(), deadline));
+    GS_TRY(agree(options, "nccl/warm", warm_up(nccl, deadline), deadline));
+    GS_TRY(register_arena(nccl, options, cards, how, deadline));
+    GS_TRY(gs_nccl_anchor_clock(nccl, deadline));
+    if (nccl->anchor_ns) return gs_ok();
+    return gs_error(GS_DEADLINE_EXCEEDED, "rank %d: %s did not come to an event in time", nccl->rank,
+                    gs_device_name(nccl->device));
+}
+
+gs_status gs_nccl_open(gs_nccl_comm *nccl, const gs_comm_options *options, char *reason,
+                       size_t reason_bytes, gs_deadline deadline) {
+    card mine = {.able = make_own_part(nccl)};
+    card *cards = calloc((size_t)options->world_size, sizeof *cards);
+    if (!cards) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
+    if (!mine.able.code) fill_card(&mine, nccl);
+    gs_status status = exchange(options, "nccl/card", &mine, sizeof mine, cards, deadline);
+    if (!status.code) status = compare_cards(cards, options->world_size);
+    const char *how = "";
+    if (!status.code) {
+        status = bring_up(nccl, options, cards, &how, deadline);
+        if (status.code) atomic_fetch_add(&num_failed_attempts, 1);
+    }
+    int version = cards[0].version;
+    free(cards);
+    if (status.code)
+        snprintf(reason, reason_bytes, "%s", status.message);
+    else
+        snprintf(reason, reason_bytes, "all %d ranks have a GPU; NCCL %d.%d.%d, arena %s",
+                 options->world_size, version / 10000, version / 100 % 100, version % 100, how);
+    return status;
+}

@@ -1,0 +1,212 @@
+// One piece of a collective on the stream, from its launch to the day its event says that it is done.
+#include <stdio.h>
+
+#include "core/failpoint.h"
+#include "gradsync/comm/nccl/state.h"
+
+// A thread of the library launches; this is usually some tens of microseconds.
+#define SETTLE_NS (200 * INT64_C(1000))
+#define ANCHOR_NS (5 * GS_NS_PER_SEC)  // events count in float milliseconds: 0.5 µs after 5 s
+
+const char *gs_nccl_kind_name(gs_collective_kind kind) {
+    static const char *const names[] = {"nothing",    "all-reduce", "reduce", "reduce-scatter",
+                                        "all-gather", "broadcast",  "barrier"};
+    return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
+}
+
+void gs_nccl_name_work(char *text, size_t text_bytes, uint64_t sequence,
+                       const gs_collective *collective) {
+    long long step = (long long)collective->step;
+    if (collective->bucket >= 0)
+        snprintf(text, text_bytes, "bucket %d, step %lld", collective->bucket, step);
+    else
+        snprintf(text, text_bytes, "collective %llu, step %lld", (unsigned long long)sequence,
+                 step);
+}
+
+gs_status gs_nccl_anchor_clock(gs_nccl_comm *nccl, gs_deadline deadline) {
+    bool done = false;
+    int64_t before_ns = gs_now_ns();
+    gs_event_record(nccl->next_anchor, nccl->stream);
+    do GS_TRY(gs_event_query(nccl->next_anchor, &done));
+    while (!done && !gs_deadline_passed(deadline));
+    if (!done) return gs_ok();
+    gs_event *old = nccl->anchor;
+    nccl->anchor = nccl->next_anchor;
+    nccl->next_anchor = old;
+    nccl->anchor_ns = before_ns + (gs_now_ns() - before_ns) / 2;
+    return gs_ok();
+}
+
+static bool reduces(const gs_collective *collective) {
+    return collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE ||
+           collective->kind == GS_REDUCE_SCATTER;
+}
+
+static gs_status call_library(gs_nccl_comm *nccl, const gs_nccl_launch *launch, const void *send,
+                              void *recv) {
+    const gs_collective *c = &gs_nccl_work_of(nccl, launch->sequence)->collective;
+    gs_nccl_target target = gs_nccl_target_of(nccl);
+    size_t count = launch->count;
+    switch (c->kind) {
+    case GS_ALLREDUCE:
+        return gs_nccl_allreduce(&target, recv, send, count, c->dtype, c->op);
+    case GS_REDUCE:
+        return gs_nccl_reduce(&target, recv, send, count, c->dtype, c->op, c->root);
+    case GS_REDUCE_SCATTER:
+        return gs_nccl_reduce_scatter(&target, recv, send, count, c->dtype, c->op);
+    case GS_ALLGATHER:
+        return gs_nccl_allgather(&target, recv, send, count, c->dtype);
+    case GS_BROADCAST:
+        return gs_nccl_broadcast(&target, recv, send, count, c->dtype, c->root);
+    default: {
+        void *word = nccl->staging + GS_NCCL_NUM_SLOTS * GS_NCCL_SLOT_BYTES;
+        return gs_nccl_allreduce(&target, word, word, 1, GS_I32, GS_OP_SUM);
+    }
+    }
+}
+
+// The library's own scaled sum would keep it from its fastest kernels, and multiplies before it adds.
+static void scale_result(gs_nccl_comm *nccl, const gs_nccl_launch *launch, void *recv) {
+    const gs_collective *c = &gs_nccl_work_of(nccl, launch->sequence)->collective;
+    if (!reduces(c) || c->scale == 0 || c->scale == 1) return;
+    if (c->kind == GS_REDUCE && c->root != nccl->rank) return;
+    const void *input = recv;
+    gs_reduction scaling = {.outputs = &recv,
+                            .inputs = &input,
+                            .num_outputs = 1,
+                            .num_inputs = 1,
+                            .dtype = c->dtype,
+                            .op = c->op,
+                            .scale = c->scale,
+                            .count = launch->count};
+    gs_device_kernels(nccl->device)->reduce(nccl->stream, &scaling);
+}
+
+static gs_nccl_launch *last_launch(gs_nccl_comm *nccl) {
+    return &nccl->launches[(nccl->num_launches - 1) % GS_NCCL_MAX_LAUNCHES];
+}
+
+static bool is_tree(const gs_nccl_work *work) {
+    return work->collective.tree != NULL && work->collective.count > 0;
+}
+
+// What follows the library's work on the stream.
+static void close_launch(gs_nccl_comm *nccl, gs_nccl_launch *launch) {
+    const gs_nccl_work *work = gs_nccl_work_of(nccl, launch->sequence);
+    const gs_collective *collective = &work->collective;
+    if (collective->kind != GS_BARRIER && collective->count > 0 && !is_tree(work)) {
+        void *recv = launch->slot < 0 ? collective->recv
+                                      : (void *)(nccl->staging +
+                                                 (size_t)launch->slot * GS_NCCL_SLOT_BYTES +
+                                                 GS_NCCL_SLOT_BYTES / 2);
+        scale_result(nccl, launch, recv);
+        gs_nccl_stage_out(nccl, launch);
+    }
+    gs_event_record(launch->finished, nccl->stream);
+    nccl->launching = false;
+}
+
+static gs_status settle_launch(gs_nccl_comm *nccl) {
+    bool in_progress = true;
+    gs_deadline soon = gs_deadline_in_ns(SETTLE_NS);
+    GS_TRY(gs_nccl_query(nccl->library, nccl->handle, &in_progress));
+    while (in_progress && !gs_deadline_passed(soon))
+        GS_TRY(gs_nccl_query(nccl->library, nccl->handle, &in_progress));
+    if (in_progress) return gs_ok();
+    gs_nccl_launch *launch = last_launch(nccl);
+    bool more = false;
+    if (is_tree(gs_nccl_work_of(nccl, launch->sequence)))
+        GS_TRY(gs_nccl_launch_tree(nccl, launch, &more));
+    if (!more) close_launch(nccl, launch);
+    return gs_ok();
+}
+
+static gs_status stamp_work(gs_nccl_comm *nccl, const gs_nccl_launch *launch, gs_nccl_work *work) {
+    int64_t started_ns = 0, finished_ns = 0;
+    GS_TRY(gs_event_elapsed(nccl->anchor, launch->started, &started_ns));
+    GS_TRY(gs_event_elapsed(nccl->anchor, launch->finished, &finished_ns));
+    started_ns += nccl->anchor_ns;
+    finished_ns += nccl->anchor_ns;
+    // The anchor is as good as this thread was prompt: no time before its cause, none in the future.
+    int64_t now_ns = gs_now_ns();
+    if (started_ns < work->posted_ns) started_ns = work->posted_ns;
+    if (started_ns > now_ns) started_ns = now_ns;
+    if (finished_ns < started_ns) finished_ns = started_ns;
+    if (finished_ns > now_ns) finished_ns = now_ns;
+    if (!work->started_ns) work->started_ns = started_ns;
+    work->finished_ns = finished_ns;
+    return gs_ok();
+}
+
+static gs_status retire_launches(gs_nccl_comm *nccl) {
+    uint64_t closed = nccl->num_launches - (nccl->launching ? 1 : 0);
+    while (nccl->num_retired < closed) {
+        gs_nccl_launch *launch = &nccl->launches[nccl->num_retired % GS_NCCL_MAX_LAUNCHES];
+        gs_nccl_work *work = gs_nccl_work_of(nccl, launch->sequence);
+        bool done;
+        GS_TRY(gs_event_query(launch->finished, &done));
+        if (!done) break;
+        // An error of a kernel sticks to its stream: with nothing behind it this does not wait.
+        if (nccl->num_retired + 1 == nccl->num_launches)
+            GS_TRY(gs_stream_wait(nccl->stream, gs_deadline_in_ms(100)));
+        GS_TRY(stamp_work(nccl, launch, work));
+        gs_nccl_hand_over(nccl, launch);
+        nccl->num_retired++;
+        if (++work->num_done == work->num_pieces) {
+            GS_FAILPOINT("comm.done");
+            atomic_store_explicit(&nccl->finished, launch->sequence, memory_order_release);
+        }
+    }
+    return gs_ok();
+}
+
+static gs_status launch_piece(gs_nccl_comm *nccl, gs_nccl_launch *launch, gs_nccl_work *work) {
+    const gs_collective *collective = &work->collective;
+    const void *send;
+    void *recv;
+    bool more;
+    if (work->num_launched == 0 && work->follows) gs_stream_wait_event(nccl->stream, work->ready);
+    gs_event_record(launch->started, nccl->stream);
+    work->num_launched++;
+    nccl->launching = true;
+    if (is_tree(work)) return gs_nccl_launch_tree(nccl, launch, &more);
+    if (collective->kind != GS_BARRIER && collective->count == 0) return gs_ok();
+    gs_nccl_stage_in(nccl, launch, &send, &recv);
+    return call_library(nccl, launch, send, recv);
+}
+
+static gs_status launch_next(gs_nccl_comm *nccl, bool *launched) {
+    *launched = false;
+    if (nccl->launching || nccl->launched == nccl->posted) return gs_ok();
+    if (nccl->num_launches - nccl->num_retired == GS_NCCL_MAX_LAUNCHES) return gs_ok();
+    uint64_t sequence = nccl->launched + 1;
+    gs_nccl_work *work = gs_nccl_work_of(nccl, sequence);
+    if (work->staged && nccl->slots_taken - nccl->slots_given_back == GS_NCCL_NUM_SLOTS)
+        return gs_ok();
+    gs_nccl_launch *launch = &nccl->launches[nccl->num_launches % GS_NCCL_MAX_LAUNCHES];
+    launch->sequence = sequence;
+    launch->first = work->num_launched * work->piece_count;
+    launch->count = work->collective.count - launch->first;
+    if (launch->count > work->piece_count) launch->count = work->piece_count;
+    launch->slot = work->staged ? (int)(nccl->slots_taken++ % GS_NCCL_NUM_SLOTS) : -1;
+    launch->phase = 0;
+    nccl->num_launches++;
+    *launched = true;
+    GS_FAILPOINT("comm.publish");
+    GS_TRY(launch_piece(nccl, launch, work));
+    if (work->num_launched == work->num_pieces) nccl->launched = sequence;
+    return gs_ok();
+}
+
+gs_status gs_nccl_advance(gs_nccl_comm *nccl) {
+    bool launched = true;
+    if (nccl->num_launches == nccl->num_retired && gs_now_ns() - nccl->anchor_ns > ANCHOR_NS)
+        GS_TRY(gs_nccl_anchor_clock(nccl, gs_deadline_in_ms(1)));
+    while (launched) {
+        if (nccl->launching) GS_TRY(settle_launch(nccl));
+        GS_TRY(retire_launches(nccl));
+        GS_TRY(launch_next(nccl, &launched));
+    }
+    return gs_ok();
+}

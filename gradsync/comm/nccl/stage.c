@@ -1,0 +1,137 @@
+// Host memory on its way through the device: pinned memory and device memory of the same layout, in slots
+// that are taken and given back in order.
+#include <string.h>
+
+#include "gradsync/comm/nccl/state.h"
+
+#define HALF_BYTES (GS_NCCL_SLOT_BYTES / 2)
+#define BARRIER_BYTES 64
+
+gs_status gs_nccl_make_staging(gs_nccl_comm *nccl) {
+    size_t bytes = GS_NCCL_NUM_SLOTS * GS_NCCL_SLOT_BYTES;
+    GS_TRY(gs_device_alloc_pinned(nccl->device, (void **)&nccl->pinned, bytes));
+    GS_TRY(gs_device_alloc(nccl->device, (void **)&nccl->staging, bytes + BARRIER_BYTES));
+    if (nccl->world_size == 1) return gs_ok();
+    return gs_device_alloc(nccl->device, &nccl->tree_memory, GS_NCCL_TREE_BYTES);
+}
+
+void gs_nccl_free_staging(gs_nccl_comm *nccl) {
+    if (nccl->tree_memory) gs_device_free(nccl->device, nccl->tree_memory);
+    if (nccl->staging) gs_device_free(nccl->device, nccl->staging);
+    gs_device_free_pinned(nccl->device, nccl->pinned);
+}
+
+static bool is_host(const gs_nccl_comm *nccl, const void *memory) {
+    if (!memory) return false;
+    if (nccl->arena && gs_arena_contains(nccl->arena, memory, 1))
+        return gs_arena_fd(nccl->arena) >= 0;
+    return !gs_device_is_device_memory(nccl->device, memory);
+}
+
+// What this rank's part in it touches.
+static bool sends(const gs_nccl_comm *nccl, const gs_collective *collective) {
+    return collective->kind != GS_BROADCAST || collective->root == nccl->rank;
+}
+
+static bool receives(const gs_nccl_comm *nccl, const gs_collective *collective) {
+    return collective->kind != GS_REDUCE || collective->root == nccl->rank;
+}
+
+static size_t send_parts(const gs_nccl_comm *nccl, const gs_collective *collective) {
+    return collective->kind == GS_REDUCE_SCATTER ? (size_t)nccl->world_size : 1;
+}
+
+static size_t recv_parts(const gs_nccl_comm *nccl, const gs_collective *collective) {
+    return collective->kind == GS_ALLGATHER ? (size_t)nccl->world_size : 1;
+}
+
+bool gs_nccl_is_host(const gs_nccl_comm *nccl, const gs_collective *collective) {
+    if (collective->kind == GS_BARRIER || collective->count == 0) return true;
+    return (!sends(nccl, collective) || is_host(nccl, collective->send)) &&
+           (!receives(nccl, collective) || is_host(nccl, collective->recv));
+}
+
+gs_status gs_nccl_cut_work(gs_nccl_comm *nccl, gs_nccl_work *work) {
+    const gs_collective *collective = &work->collective;
+    size_t element_bytes = gs_dtype_bytes(collective->dtype);
+    work->num_pieces = 1;
+    work->staged = false;
+    work->piece_count = collective->count;
+    if (collective->kind == GS_BARRIER || collective->count == 0) return gs_ok();
+    work->staged =
+        (sends(nccl, collective) && is_host(nccl, collective->send)) ||
+        (receives(nccl, collective) && is_host(nccl, collective->recv));
+    if (collective->tree) {
+        if (!work->staged) return gs_nccl_cut_tree(nccl, work);
+        return gs_error(GS_UNIMPLEMENTED, "a sum along a tree wants memory of %s",
+                        gs_device_name(nccl->device));
+    }
+    if (!work->staged) return gs_ok();
+    size_t parts = send_parts(nccl, collective);
+    if (recv_parts(nccl, collective) > parts) parts = recv_parts(nccl, collective);
+    work->piece_count = HALF_BYTES / (element_bytes * parts);
+    work->num_pieces = (collective->count + work->piece_count - 1) / work->piece_count;
+    return gs_ok();
+}
+
+static unsigned char *slot_of(unsigned char *memory, const gs_nccl_launch *launch) {
+    return memory + (size_t)launch->slot * GS_NCCL_SLOT_BYTES;
+}
+
+static void copy_on_stream(gs_nccl_comm *nccl, void *to, const void *from, size_t bytes) {
+    gs_device_kernels(nccl->device)->copy(nccl->stream, to, from, bytes);
+}
+
+void gs_nccl_stage_in(gs_nccl_comm *nccl, const gs_nccl_launch *launch, const void **send,
+                      void **recv) {
+    const gs_collective *collective = &gs_nccl_work_of(nccl, launch->sequence)->collective;
+    size_t element_bytes = gs_dtype_bytes(collective->dtype);
+    *send = collective->send;
+    *recv = collective->recv;
+    if (launch->slot < 0) return;
+    unsigned char *staging = slot_of(nccl->staging, launch), *pinned = slot_of(nccl->pinned, launch);
+    *send = staging;
+    *recv = staging + HALF_BYTES;
+    if (!sends(nccl, collective)) return;
+    size_t bytes = launch->count * element_bytes, parts = send_parts(nccl, collective);
+    const unsigned char *from = collective->send;
+    bool from_host = is_host(nccl, from);
+    for (size_t i = 0; i < parts; i++) {
+        const unsigned char *part = from + (i * collective->count + launch->first) * element_bytes;
+        if (from_host)
+            memcpy(pinned + i * bytes, part, bytes);
+        else
+            copy_on_stream(nccl, staging + i * bytes, part, bytes);
+    }
+    if (from_host) copy_on_stream(nccl, staging, pinned, parts * bytes);
+}
+
+void gs_nccl_stage_out(gs_nccl_comm *nccl, const gs_nccl_launch *launch) {
+    const gs_collective *collective = &gs_nccl_work_of(nccl, launch->sequence)->collective;
+    if (launch->slot < 0 || !receives(nccl, collective)) return;
+    size_t element_bytes = gs_dtype_bytes(collective->dtype);
+    size_t bytes = launch->count * element_bytes, parts = recv_parts(nccl, collective);
+    const unsigned char *from = slot_of(nccl->staging, launch) + HALF_BYTES;
+    unsigned char *to = collective->recv;
+    if (is_host(nccl, to)) {
+        copy_on_stream(nccl, slot_of(nccl->pinned, launch) + HALF_BYTES, from, parts * bytes);
+        return;
+    }
+    for (size_t i = 0; i < parts; i++)
+        copy_on_stream(nccl, to + (i * collective->count + launch->first) * element_bytes,
+                       from + i * bytes, bytes);
+}
+
+void gs_nccl_hand_over(gs_nccl_comm *nccl, const gs_nccl_launch *launch) {
+    const gs_collective *collective = &gs_nccl_work_of(nccl, launch->sequence)->collective;
+    if (launch->slot < 0) return;
+    nccl->slots_given_back++;
+    unsigned char *to = collective->recv;
+    if (!receives(nccl, collective) || !is_host(nccl, to)) return;
+    size_t element_bytes = gs_dtype_bytes(collective->dtype);
+    size_t bytes = launch->count * element_bytes, parts = recv_parts(nccl, collective);
+    const unsigned char *from = slot_of(nccl->pinned, launch) + HALF_BYTES;
+    for (size_t i = 0; i < parts; i++)
+        memcpy(to + (i * collective->count + launch->first) * element_bytes, from + i * bytes,
+               bytes);
+}

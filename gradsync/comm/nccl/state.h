@@ -1,0 +1,129 @@
+// What the files of the NCCL backend share. All of it belongs to the communicator's owner, except what
+// `lock` guards and the atomics.
+//
+// A collective waits in order until it is launched; one of host memory in pieces that go through staging
+// memory. Launching a piece is a call of the library that may go on behind our back: until it has
+// settled nothing else is launched. A launch is retired when its event says that the stream is through.
+//
+// Each collective is a launch of its own, on purpose: the library picks algorithms and channels by all that
+// is in a group, so groups must be equal on all ranks, and what happens to be ready together is not.
+//
+//   compute stream ──point──▶ entry ──ready──▶ stream: started · copy in · NCCL · scale · copy out · finished
+#ifndef GRADSYNC_COMM_NCCL_STATE_H
+#define GRADSYNC_COMM_NCCL_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "gradsync/comm/comm_backend.h"
+#include "gradsync/comm/nccl/library.h"
+
+#define GS_NCCL_MAX_POSTED 1024
+#define GS_NCCL_MAX_LAUNCHES 64
+#define GS_NCCL_NUM_SLOTS 8
+#define GS_NCCL_TREE_BYTES ((size_t)16 << 20)
+#define GS_NCCL_SLOT_BYTES ((size_t)1 << 20)  // input in the first half, output in the second
+
+typedef struct gs_nccl_work {
+    gs_collective collective;
+    gs_event *ready;  // the input's point; kept with the place of the ring
+    bool follows;     // `ready` was recorded
+    bool staged;      // a buffer is the host's
+    size_t piece_count;  // elements of all pieces but the last
+    size_t num_pieces, num_launched, num_done;
+    int64_t posted_ns, started_ns, finished_ns;
+} gs_nccl_work;
+
+typedef struct gs_nccl_launch {
+    gs_event *started, *finished;  // timed
+    uint64_t sequence;
+    size_t first, count;  // elements of the piece
+    int slot;             // of staging memory; -1: none
+    int phase;            // of a sum along a tree
+} gs_nccl_launch;
+
+typedef struct gs_nccl_comm {
+    int rank, world_size;
+    gs_device *device;  // borrows
+    gs_arena *arena;    // borrows; may be NULL
+    const gs_comm_options *options;  // until all is open, then NULL
+    gs_nccl_library *library;
+    gs_nccl_handle *handle;  // NULL: none yet, or no more
+    void *window, *registration;  // of the arena; at most one
+    gs_stream *stream, *entry;
+    gs_event *anchor, *next_anchor;  // timed; `anchor` happened at anchor_ns
+    int64_t anchor_ns;
+
+    unsigned char *pinned, *staging;  // NUM_SLOTS slots each; staging has 64 bytes more, for barriers
+    uint64_t slots_taken, slots_given_back;
+    void *tree_memory;  // TREE_BYTES, where there are other ranks
+
+    uint64_t posted, launched;  // sequences; launched: all pieces
+    gs_nccl_work works[GS_NCCL_MAX_POSTED];
+    gs_nccl_launch launches[GS_NCCL_MAX_LAUNCHES];
+    uint64_t num_launches, num_retired;
+    bool launching;  // the last launch has not settled
+    _Atomic uint64_t finished;
+
+    atomic_bool failed;
+    pthread_mutex_t lock;
+    gs_status failure;  // by lock until failed
+} gs_nccl_comm;
+
+static inline gs_nccl_work *gs_nccl_work_of(gs_nccl_comm *nccl, uint64_t sequence) {
+    return &nccl->works[sequence % GS_NCCL_MAX_POSTED];
+}
+
+static inline gs_nccl_target gs_nccl_target_of(const gs_nccl_comm *nccl) {
+    return (gs_nccl_target){nccl->library, nccl->handle, gs_stream_native(nccl->stream)};
+}
+
+// "all-reduce".
+const char *gs_nccl_kind_name(gs_collective_kind kind);
+// "bucket 3, step 5" or "collective 17, step 5".
+void gs_nccl_name_work(char *text, size_t text_bytes, uint64_t sequence,
+                       const gs_collective *collective);
+
+// init.c: everything that ranks agree on, the communicator, its memory, and the proof that it adds.
+GS_NODISCARD gs_status gs_nccl_open(gs_nccl_comm *nccl, const gs_comm_options *options,
+                                    char *reason, size_t reason_bytes, gs_deadline deadline);
+
+// launch.c: what can be done without waiting for others: settles, retires, launches.
+GS_NODISCARD gs_status gs_nccl_advance(gs_nccl_comm *nccl);
+// Keeps events' times within microseconds; where nothing is in flight.
+GS_NODISCARD gs_status gs_nccl_anchor_clock(gs_nccl_comm *nccl, gs_deadline deadline);
+
+// stage.c
+GS_NODISCARD gs_status gs_nccl_make_staging(gs_nccl_comm *nccl);
+void gs_nccl_free_staging(gs_nccl_comm *nccl);
+// Whether no device memory takes part on this rank.
+bool gs_nccl_is_host(const gs_nccl_comm *nccl, const gs_collective *collective);
+// Where a work's buffers are, and so its pieces.
+GS_NODISCARD gs_status gs_nccl_cut_work(gs_nccl_comm *nccl, gs_nccl_work *work);
+// The piece's buffers for the library; copies in what is to travel.
+void gs_nccl_stage_in(gs_nccl_comm *nccl, const gs_nccl_launch *launch, const void **send,
+                      void **recv);
+void gs_nccl_stage_out(gs_nccl_comm *nccl, const gs_nccl_launch *launch);  // on the stream
+void gs_nccl_hand_over(gs_nccl_comm *nccl, const gs_nccl_launch *launch);  // when that is done
+
+// tree.c: a sum along a tree in phases, each one launch of the library; *more: call again when
+// this one has settled.
+GS_NODISCARD gs_status gs_nccl_launch_tree(gs_nccl_comm *nccl, gs_nccl_launch *launch, bool *more);
+// Cuts a tree's work: pieces whose inputs fit into the workspace.
+GS_NODISCARD gs_status gs_nccl_cut_tree(gs_nccl_comm *nccl, gs_nccl_work *work);
+
+// wait.c
+GS_NODISCARD gs_status gs_nccl_wait(gs_nccl_comm *nccl, uint64_t sequence, gs_deadline deadline);
+// Until the library's last call has settled.
+GS_NODISCARD gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_deadline deadline);
+// The first failure wins; any thread.
+void gs_nccl_fail(gs_nccl_comm *nccl, gs_status status);
+GS_NODISCARD gs_status gs_nccl_failure(gs_nccl_comm *nccl);  // ok when there is none
+// An abort of others while this rank comes up; ok from then on.
+GS_NODISCARD gs_status gs_nccl_check(const gs_nccl_comm *nccl);
+// Leaves the library's communicator: cleanly where all is well, else by abort. Says so in the log when it
+// takes long, and ends the process with GS_COMM_EXIT_ABORT_HUNG when it does not come to an end within
+// 5 s, with what was in flight. Again: nothing.
+void gs_nccl_leave(gs_nccl_comm *nccl);
+
+#endif

@@ -1,0 +1,25 @@
+// How the ranks of a host find each other's memory, and agree whether they could.
+//
+// Same host does not imply shared memory: containers have their own mounts and networks. So the
+// ranks compare the kernel's boot id, pass descriptors over an abstract Unix socket, map them, and
+// read back what each peer wrote. After each stage all ranks agree through `exchange`, so that all
+// come to one verdict, with the reason in words.
+#ifndef GRADSYNC_COMM_SHM_HANDSHAKE_H
+#define GRADSYNC_COMM_SHM_HANDSHAKE_H
+
+#include <stddef.h>
+
+#include "core/clock.h"
+#include "gradsync/comm/comm.h"
+#include "gradsync/comm/shm/segment.h"
+
+// Fills `segment` (release with gs_shm_unmap, also after an error). UNAVAILABLE, with the same text
+// on every rank, when some rank cannot share memory.
+GS_NODISCARD gs_status gs_shm_handshake(gs_shm_segment *segment, const gs_comm_options *options,
+                                        gs_deadline deadline);
+
+// Every rank tells how it fared at `stage`; all return the first error in order of ranks.
+GS_NODISCARD gs_status gs_shm_agree(const gs_comm_options *options, const char *stage,
+                                    gs_status mine, gs_deadline deadline);
+
+#endif

@@ -1,0 +1,42 @@
+// Moves the bytes of one collective through the segment: what to read, what to add, where to store.
+//
+// Three algorithms. Flat: the input was copied into a slot before arrival and every rank takes all
+// it needs from the slots; one synchronisation. Direct: a rank reads its slice of everybody's arena
+// and stores the result into everybody's arena. Pipeline: 64 KiB chunks through slots, for memory
+// that is in no arena. When to do what is shm.c's business, and so is waiting: nothing here waits.
+//
+// All functions belong to the moving thread.
+#ifndef GRADSYNC_COMM_SHM_MOVER_H
+#define GRADSYNC_COMM_SHM_MOVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gradsync/comm/comm.h"
+#include "gradsync/comm/shm/post.h"
+#include "gradsync/comm/shm/segment.h"
+
+typedef struct gs_shm_mover {
+    gs_shm_segment *segment;
+    gs_device *device;  // of the moving thread
+    // The pipeline, counted over all collectives. `first_chunk` is the first of the current one.
+    uint64_t first_chunk, chunks_in, chunks_out, chunks_read;
+    gs_shm_place places[GS_SHM_MAX_RANKS];  // of the collective that is moved directly
+} gs_shm_mover;
+
+// Bytes of one part of the input: all of it, except for reduce-scatter and trees.
+size_t gs_shm_part_bytes(const gs_collective *collective);
+// How many parts a rank puts into a slot: equal on all ranks, though some may have fewer.
+size_t gs_shm_num_parts(const gs_collective *collective, int world_size);
+
+void gs_shm_copy_to_flat(gs_shm_mover *mover, const gs_collective *collective, int slot);
+void gs_shm_run_flat(gs_shm_mover *mover, const gs_collective *collective, int slot);
+GS_NODISCARD gs_status gs_shm_run_direct(gs_shm_mover *mover, const gs_collective *collective);
+// Moves as many chunks as can be moved now. *moved: at least one step; *complete: all chunks.
+GS_NODISCARD gs_status gs_shm_run_pipeline(gs_shm_mover *mover, const gs_collective *collective,
+                                           bool *moved, bool *complete);
+// Whether the counters of `rank` can be ones: nobody is further ahead than there are slots.
+bool gs_shm_chunks_are_plausible(const gs_shm_mover *mover, int rank);
+
+#endif

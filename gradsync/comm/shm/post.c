@@ -1,0 +1,214 @@
+#include "gradsync/comm/shm/post.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/digest.h"
+#include "gradsync/comm/shm/mover.h"
+
+static bool reduces(const gs_collective *collective) {
+    return collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE ||
+           collective->kind == GS_REDUCE_SCATTER;
+}
+
+static bool has_root(const gs_collective *collective) {
+    return collective->kind == GS_REDUCE || collective->kind == GS_BROADCAST;
+}
+
+gs_shm_algorithm gs_shm_choose_early(const gs_shm_segment *segment,
+                                     const gs_collective *collective) {
+    size_t bytes = gs_shm_part_bytes(collective);
+    if (collective->kind == GS_BARRIER || bytes == 0) return GS_SHM_NONE;
+    if (bytes <= segment->flat_bytes / gs_shm_num_parts(collective, segment->world_size))
+        return GS_SHM_FLAT;
+    return GS_SHM_UNDECIDED;
+}
+
+// Which of a rank's buffers others touch.
+static bool is_read(const gs_collective *collective, int rank) {
+    return collective->kind != GS_BROADCAST || rank == collective->root;
+}
+
+static bool is_written(const gs_collective *collective, int rank) {
+    return collective->kind == GS_ALLREDUCE ||
+           (collective->kind == GS_REDUCE && rank == collective->root);
+}
+
+gs_shm_algorithm gs_shm_choose_late(const gs_shm_segment *segment, const gs_shm_place *places,
+                                    const gs_collective *collective) {
+    for (int i = 0; i < segment->world_size; i++) {
+        if ((is_read(collective, i) && !places[i].send_offset) ||
+            (is_written(collective, i) && !places[i].recv_offset))
+            return GS_SHM_PIPELINE;
+    }
+    return GS_SHM_DIRECT;
+}
+
+const gs_shm_post *gs_shm_post_of(const gs_shm_segment *segment, int rank, uint64_t sequence) {
+    return &segment->controls[rank]->posts[sequence % GS_SHM_MAX_POSTED];
+}
+
+static uint64_t digest_tree(const gs_reduce_tree *tree) {
+    size_t count = (size_t)tree->num_inputs;
+    uint64_t digest = gs_hash64(tree->rank, count * sizeof *tree->rank, count);
+    digest = gs_hash64(tree->part, count * sizeof *tree->part, digest);
+    return gs_hash64(tree->merges, count, digest);
+}
+
+// 1 + where `data` lies in the own arena; 0: not wholly in it.
+static uint64_t offset_in_arena(const gs_shm_segment *segment, const void *data, size_t bytes) {
+    uintptr_t first = (uintptr_t)segment->arenas[segment->rank], at = (uintptr_t)data;
+    size_t arena_bytes = segment->arena_bytes[segment->rank];
+    if (!first || at < first || at - first > arena_bytes || bytes > arena_bytes - (at - first))
+        return 0;
+    return 1 + (at - first);
+}
+
+// How far the input of a rank reaches from `send`; SIZE_MAX when that is no number.
+static size_t send_extent(const gs_collective *collective, int rank, int world_size,
+                          size_t part_stride_bytes) {
+    size_t bytes = gs_shm_part_bytes(collective);
+    if (collective->kind == GS_REDUCE_SCATTER) return bytes * (size_t)world_size;
+    if (!collective->tree) return bytes;
+    size_t last_part = 0;
+    for (int i = 0; i < collective->tree->num_inputs; i++) {
+        size_t part = (size_t)collective->tree->part[i];
+        if (collective->tree->rank[i] == rank && part > last_part) last_part = part;
+    }
+    size_t extent;
+    if (__builtin_mul_overflow(last_part, part_stride_bytes, &extent) ||
+        __builtin_add_overflow(extent, bytes, &extent))
+        return SIZE_MAX;
+    return extent;
+}
+
+bool gs_shm_lies_in_arena(const gs_shm_segment *segment, const gs_collective *collective) {
+    int rank = segment->rank;
+    size_t sent = send_extent(collective, rank, segment->world_size, collective->part_stride_bytes);
+    size_t bytes = gs_shm_part_bytes(collective);
+    return (!is_read(collective, rank) || offset_in_arena(segment, collective->send, sent)) &&
+           (!is_written(collective, rank) || offset_in_arena(segment, collective->recv, bytes));
+}
+
+void gs_shm_fill_post(gs_shm_segment *segment, uint64_t sequence, const gs_collective *collective,
+                      gs_shm_algorithm algorithm) {
+    gs_shm_post *post = &segment->own->posts[sequence % GS_SHM_MAX_POSTED];
+    post->claim = (gs_shm_claim){
+        .step = collective->step,
+        .count = collective->count,
+        .tree_digest = collective->tree ? digest_tree(collective->tree) : 0,
+        .scale = reduces(collective) && collective->scale != 0 ? collective->scale : 1,
+        .bucket = collective->bucket,
+        .num_active = collective->num_active,
+        .generation = segment->generation,
+        .kind = (uint8_t)collective->kind,
+        .dtype = (uint8_t)collective->dtype,
+        .op = reduces(collective) ? (uint8_t)collective->op : 0,
+        .root = has_root(collective) ? (uint8_t)collective->root : 0};
+    // Nobody looks at the second cache line unless data is read from the arena.
+    if (algorithm != GS_SHM_UNDECIDED) return;
+    size_t sent =
+        send_extent(collective, segment->rank, segment->world_size, collective->part_stride_bytes);
+    post->send_offset = offset_in_arena(segment, collective->send, sent);
+    post->recv_offset = offset_in_arena(segment, collective->recv, gs_shm_part_bytes(collective));
+    post->part_stride_bytes = collective->part_stride_bytes;
+}
+
+static void describe_claim(char *text, size_t text_bytes, const gs_shm_claim *claim) {
+    static const char *const kinds[] = {"nothing",    "all-reduce", "reduce", "reduce-scatter",
+                                        "all-gather", "broadcast",  "barrier"};
+    static const char *const ops[] = {"sum", "max", "min"};
+    const char *kind = claim->kind < sizeof kinds / sizeof *kinds ? kinds[claim->kind] : "unknown";
+    int used = snprintf(text, text_bytes, "%s", kind);
+    size_t at = (size_t)used;
+    if (claim->kind != GS_BARRIER)
+        at += (size_t)snprintf(text + at, text_bytes - at, " %s %llu x %s root %d",
+                               claim->op < 3 ? ops[claim->op] : "unknown",
+                               (unsigned long long)claim->count,
+                               gs_dtype_name((gs_dtype)claim->dtype), claim->root);
+    if (claim->scale != 1 && at < text_bytes)
+        at += (size_t)snprintf(text + at, text_bytes - at, " scale %g", claim->scale);
+    if (claim->tree_digest && at < text_bytes)
+        at += (size_t)snprintf(text + at, text_bytes - at, " tree %04x",
+                               (unsigned)(claim->tree_digest & 0xffff));
+    if (claim->num_active && at < text_bytes)
+        at += (size_t)snprintf(text + at, text_bytes - at, " with %d active", claim->num_active);
+    if (at < text_bytes)
+        snprintf(text + at, text_bytes - at, " of bucket %d, step %lld, generation %u",
+                 claim->bucket, (long long)claim->step, claim->generation);
+}
+
+static bool claims_equal(const gs_shm_segment *segment, uint64_t sequence, int a, int b) {
+    return memcmp(&gs_shm_post_of(segment, a, sequence)->claim,
+                  &gs_shm_post_of(segment, b, sequence)->claim, sizeof(gs_shm_claim)) == 0;
+}
+
+// What most ranks posted is what was meant; between equals, the lower rank.
+//   found  a rank that posted something else than this one
+static gs_status blame_minority(const gs_shm_segment *segment, uint64_t sequence, int found) {
+    int meant = 0, most = 0, culprit = -1;
+    for (int i = 0; i < segment->world_size; i++) {
+        int num_equal = 0;
+        for (int k = 0; k < segment->world_size; k++)
+            num_equal += claims_equal(segment, sequence, i, k);
+        if (num_equal > most) {
+            most = num_equal;
+            meant = i;
+        }
+    }
+    for (int i = segment->world_size - 1; i >= 0; i--) {
+        if (gs_shm_is_damaged(segment, i))
+            return gs_error(GS_DATA_LOSS, "collective %llu: rank %d damaged its control block",
+                            (unsigned long long)sequence, i);
+        if (!claims_equal(segment, sequence, meant, i)) culprit = i;
+    }
+    if (culprit < 0)
+        return gs_error(GS_DATA_LOSS, "collective %llu: what rank %d posted changed afterwards",
+                        (unsigned long long)sequence, found);
+    char theirs[104], ours[104];
+    describe_claim(theirs, sizeof theirs, &gs_shm_post_of(segment, culprit, sequence)->claim);
+    describe_claim(ours, sizeof ours, &gs_shm_post_of(segment, meant, sequence)->claim);
+    return gs_error(GS_FAILED_PRECONDITION, "collective %llu: rank %d posted %s; rank %d %s",
+                    (unsigned long long)sequence, culprit, theirs, meant, ours);
+}
+
+static bool lies_in_arena(const gs_shm_segment *segment, int rank, uint64_t offset, size_t bytes) {
+    size_t arena_bytes = segment->arena_bytes[rank];
+    return offset == 0 || (offset - 1 <= arena_bytes && bytes <= arena_bytes - (offset - 1));
+}
+
+gs_status gs_shm_check_posts(const gs_shm_segment *segment, uint64_t sequence,
+                             const gs_collective *collective, gs_shm_algorithm algorithm,
+                             gs_shm_place *places) {
+    size_t bytes = gs_shm_part_bytes(collective);
+    for (int i = 0; i < segment->world_size; i++) {
+        if (i != segment->rank && !claims_equal(segment, sequence, i, segment->rank))
+            return blame_minority(segment, sequence, i);
+        if (algorithm != GS_SHM_UNDECIDED) continue;
+        const volatile gs_shm_post *post = gs_shm_post_of(segment, i, sequence);
+        places[i] = (gs_shm_place){post->send_offset, post->recv_offset, post->part_stride_bytes};
+        size_t sent = send_extent(collective, i, segment->world_size, places[i].part_stride_bytes);
+        if (!lies_in_arena(segment, i, places[i].send_offset, sent) ||
+            !lies_in_arena(segment, i, places[i].recv_offset, bytes))
+            return gs_error(GS_DATA_LOSS, "collective %llu: rank %d points outside its arena",
+                            (unsigned long long)sequence, i);
+    }
+    return gs_ok();
+}
+
+bool gs_shm_post_is_plausible(const gs_shm_segment *segment, int rank, uint64_t sequence) {
+    const gs_shm_post *post = gs_shm_post_of(segment, rank, sequence);
+    uint64_t said = atomic_load_explicit(&post->sequence, memory_order_acquire);
+    return said == 0 || (said % GS_SHM_MAX_POSTED == sequence % GS_SHM_MAX_POSTED &&
+                         said <= sequence + GS_SHM_MAX_POSTED);
+}
+
+void gs_shm_name_collective(char *text, size_t text_bytes, uint64_t sequence,
+                            const gs_collective *collective) {
+    long long step = (long long)collective->step;
+    if (collective->bucket >= 0)
+        snprintf(text, text_bytes, "bucket %d, step %lld", collective->bucket, step);
+    else
+        snprintf(text, text_bytes, "collective %llu, step %lld", (unsigned long long)sequence,
+                 step);
+}

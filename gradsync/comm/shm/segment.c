@@ -1,0 +1,204 @@
+#include "gradsync/comm/shm/segment.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/memory.h"
+
+static_assert(offsetof(gs_shm_post, send_offset) <= 64, "arrival and claim are one cache line");
+static_assert(sizeof(gs_shm_post) == 128, "a post is one line pair");
+static_assert(sizeof(gs_shm_claim) == 48, "claims have no padding");
+
+enum { ABORT_NONE, ABORT_BEING_WRITTEN, ABORT_SET };
+
+static gs_status make_file(int *fd, void **data, const char *name, size_t bytes) {
+    *fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (*fd < 0) return gs_error_from_errno(errno, "%s: memfd_create", name);
+    int error;
+    do error = posix_fallocate(*fd, 0, (off_t)bytes);
+    while (error == EINTR);
+    if (error) return gs_error_from_errno(error, "%s of %zu bytes", name, bytes);
+    void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    if (mapped == MAP_FAILED) return gs_error_from_errno(errno, "%s: map %zu bytes", name, bytes);
+    *data = mapped;
+    return gs_ok();
+}
+
+static gs_status seal_file(int fd, const char *name, int seals) {
+    if (fcntl(fd, F_ADD_SEALS, seals | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+        return gs_error_from_errno(errno, "%s: seal", name);
+    return gs_ok();
+}
+
+gs_status gs_shm_make_control(int *fd, gs_shm_segment *segment) {
+    void *data;
+    GS_TRY(make_file(fd, &data, "gradsync-control", sizeof *segment->own));
+    segment->own = data;
+    segment->controls[segment->rank] = segment->own;
+    memset(segment->own, 0, sizeof *segment->own);
+    segment->own->magic = GS_SHM_MAGIC;
+    segment->own->generation = segment->generation;
+    segment->own->rank = segment->rank;
+#ifdef F_SEAL_FUTURE_WRITE
+    return seal_file(*fd, "gradsync-control", F_SEAL_FUTURE_WRITE);
+#else
+    return seal_file(*fd, "gradsync-control", 0);
+#endif
+}
+
+static gs_status init_lives(gs_shm_common *common) {
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    int error = 0;
+    for (int i = 0; i < GS_SHM_MAX_RANKS && !error; i++)
+        error = pthread_mutex_init(&common->lives[i].mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    return error ? gs_error_from_errno(error, "robust mutex") : gs_ok();
+}
+
+gs_status gs_shm_make_common(int *fd, gs_shm_segment *segment, uint64_t nonce) {
+    void *data;
+    GS_TRY(make_file(fd, &data, "gradsync-common", sizeof *segment->common));
+    segment->common = data;
+    segment->common->magic = GS_SHM_MAGIC;
+    segment->common->nonce = nonce;
+    GS_TRY(init_lives(segment->common));
+    return seal_file(*fd, "gradsync-common", 0);
+}
+
+static gs_status map_file(void **data, int fd, size_t bytes, int protection, const char *what,
+                          int rank) {
+    struct stat facts;
+    if (fstat(fd, &facts)) return gs_error_from_errno(errno, "%s of rank %d", what, rank);
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || (size_t)facts.st_size < bytes)
+        return gs_error(GS_UNAVAILABLE, "%s of rank %d is not a sealed file of %zu bytes", what,
+                        rank, bytes);
+    void *mapped = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED)
+        return gs_error_from_errno(errno, "%s of rank %d: map %zu bytes", what, rank, bytes);
+#ifdef MADV_POPULATE_READ
+    // Page faults now rather than in the first step; only a hint.
+    madvise(mapped, bytes, protection & PROT_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+#endif
+    *data = mapped;
+    return gs_ok();
+}
+
+gs_status gs_shm_map_common(gs_shm_segment *segment, int fd, uint64_t nonce) {
+    void *data;
+    GS_TRY(map_file(&data, fd, sizeof *segment->common, PROT_READ | PROT_WRITE, "common page", 0));
+    segment->common = data;
+    if (segment->common->magic != GS_SHM_MAGIC || segment->common->nonce != nonce)
+        return gs_error(GS_UNAVAILABLE, "common page of rank 0 holds another communicator");
+    return gs_ok();
+}
+
+gs_status gs_shm_map_control(gs_shm_segment *segment, int rank, int fd) {
+    void *data;
+    GS_TRY(map_file(&data, fd, sizeof(gs_shm_control), PROT_READ, "control block", rank));
+    segment->controls[rank] = data;
+    return gs_ok();
+}
+
+gs_status gs_shm_map_arena(gs_shm_segment *segment, int rank, int fd, size_t bytes) {
+    void *data;
+    GS_TRY(map_file(&data, fd, bytes, PROT_READ | PROT_WRITE, "arena", rank));
+    segment->arenas[rank] = data;
+    segment->arena_bytes[rank] = bytes;
+    return gs_ok();
+}
+
+void gs_shm_unmap(gs_shm_segment *segment) {
+    for (int i = 0; i < segment->world_size; i++) {
+        if (i == segment->rank) continue;
+        if (segment->controls[i])
+            munmap((void *)(uintptr_t)segment->controls[i], sizeof(gs_shm_control));
+        if (segment->arenas[i]) munmap(segment->arenas[i], segment->arena_bytes[i]);
+    }
+    if (segment->own) munmap(segment->own, sizeof *segment->own);
+    // A life that could not be given back is still on its thread's list of robust mutexes: the page
+    // has to stay.
+    bool holds = false;
+    for (int i = 0; i < segment->world_size; i++) holds |= segment->holds_life[i];
+    if (segment->common && !holds) munmap(segment->common, sizeof *segment->common);
+    *segment = (gs_shm_segment){.rank = segment->rank, .world_size = segment->world_size};
+}
+
+gs_status gs_shm_begin_life(gs_shm_segment *segment) {
+    int error = pthread_mutex_trylock(&segment->common->lives[segment->rank].mutex);
+    if (error) return gs_error_from_errno(error, "life of rank %d", segment->rank);
+    segment->holds_life[segment->rank] = true;
+    return gs_ok();
+}
+
+void gs_shm_end_life(gs_shm_segment *segment) {
+    atomic_store_explicit(&segment->own->has_left, 1, memory_order_release);
+    // A dead rank's mutex is given back unrepaired, so that nobody can take it again.
+    for (int i = 0; i < segment->world_size; i++) {
+        if (segment->holds_life[i] && !pthread_mutex_unlock(&segment->common->lives[i].mutex))
+            segment->holds_life[i] = false;
+    }
+    gs_futex_event_notify(&segment->common->event);
+}
+
+bool gs_shm_is_damaged(const gs_shm_segment *segment, int rank) {
+    const volatile gs_shm_control *control = segment->controls[rank];
+    return control->magic != GS_SHM_MAGIC || control->generation != segment->generation ||
+           control->rank != rank;
+}
+
+gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank) {
+    const gs_shm_control *control = segment->controls[rank];
+    if (gs_shm_is_damaged(segment, rank)) return GS_SHM_DAMAGED;
+    if (segment->holds_life[rank]) return GS_SHM_DEAD;
+    int error = pthread_mutex_trylock(&segment->common->lives[rank].mutex);
+    if (error == EBUSY) return GS_SHM_ALIVE;
+    if (error == EOWNERDEAD) {
+        segment->holds_life[rank] = true;
+        return GS_SHM_DEAD;
+    }
+    if (error) return GS_SHM_DEAD;  // somebody else found out first
+    pthread_mutex_unlock(&segment->common->lives[rank].mutex);
+    bool left = atomic_load_explicit(&control->has_left, memory_order_acquire);
+    return left ? GS_SHM_LEFT : GS_SHM_DEAD;
+}
+
+void gs_shm_abort(gs_shm_segment *segment, gs_status reason) {
+    gs_shm_common *common = segment->common;
+    uint32_t none = ABORT_NONE;
+    if (atomic_compare_exchange_strong(&common->abort_state, &none, ABORT_BEING_WRITTEN)) {
+        common->abort_code = reason.code;
+        snprintf(common->abort_reason, sizeof common->abort_reason, "%s", reason.message);
+        atomic_store_explicit(&common->abort_state, ABORT_SET, memory_order_release);
+    }
+    gs_futex_event_notify(&common->event);
+}
+
+bool gs_shm_aborted(const gs_shm_segment *segment) {
+    return atomic_load_explicit(&segment->common->abort_state, memory_order_acquire) != ABORT_NONE;
+}
+
+gs_status gs_shm_abort_reason(const gs_shm_segment *segment) {
+    const gs_shm_common *common = segment->common;
+    // The writer may die between its two stores: do not wait for it for ever.
+    gs_deadline deadline = gs_deadline_in_ms(5);
+    while (atomic_load_explicit(&common->abort_state, memory_order_acquire) != ABORT_SET) {
+        if (gs_deadline_passed(deadline))
+            return gs_error(GS_ABORTED, "aborted by a rank that died while it said why");
+        sched_yield();
+    }
+    int code = common->abort_code > GS_OK && common->abort_code < GS_NUM_CODES ? common->abort_code
+                                                                               : GS_ABORTED;
+    return gs_error((gs_code)code, "%.*s", (int)sizeof common->abort_reason - 1,
+                    common->abort_reason);
+}

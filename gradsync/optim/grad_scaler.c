@@ -1,0 +1,88 @@
+#include "gradsync/optim/grad_scaler.h"
+
+#include <math.h>
+
+// Elements that are looked at and then scaled while they are in cache.
+#define UNSCALE_COUNT ((size_t)8192)
+#define UNSCALE_SECONDS 60.0
+
+static float inverse_of(float scale) {
+    return (float)(1.0 / (double)scale);
+}
+
+gs_status gs_grad_scaler_init(gs_grad_scaler *scaler, const gs_grad_scaler_options *options) {
+    *scaler = (gs_grad_scaler){0};
+    if (!(options->init_scale > 0) || isinf(options->init_scale) ||
+        isinf(inverse_of(options->init_scale)))
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "init_scale: %g, must be above 0 and finite, its inverse too",
+                        (double)options->init_scale);
+    if (!(options->growth_factor >= 1))
+        return gs_error(GS_INVALID_ARGUMENT, "growth_factor: %g, must be at least 1",
+                        options->growth_factor);
+    if (!(options->backoff_factor > 0 && options->backoff_factor < 1))
+        return gs_error(GS_INVALID_ARGUMENT, "backoff_factor: %g, must be between 0 and 1",
+                        options->backoff_factor);
+    if (options->growth_interval < 1)
+        return gs_error(GS_INVALID_ARGUMENT, "growth_interval: %lld, must be at least 1",
+                        (long long)options->growth_interval);
+    scaler->scale = options->init_scale;
+    return gs_ok();
+}
+
+// The product is rounded once. What no scale can be is not taken.
+static void change_scale(gs_grad_scaler *scaler, double factor) {
+    float scale = (float)((double)scaler->scale * factor);
+    if (!isinf(scale) && !isinf(inverse_of(scale))) scaler->scale = scale;
+    scaler->growth_tracker = 0;
+}
+
+void gs_grad_scaler_update(gs_grad_scaler *scaler, const gs_grad_scaler_options *options,
+                           bool overflow) {
+    if (!(scaler->scale > 0)) return;
+    if (overflow) {
+        change_scale(scaler, options->backoff_factor);
+    } else if (++scaler->growth_tracker >= options->growth_interval) {
+        change_scale(scaler, options->growth_factor);
+    }
+}
+
+float gs_grad_scaler_scale(const gs_grad_scaler *scaler) {
+    return scaler->scale > 0 ? scaler->scale : 1.0f;
+}
+
+float gs_grad_scaler_inverse(const gs_grad_scaler *scaler) {
+    return inverse_of(gs_grad_scaler_scale(scaler));
+}
+
+// The count comes back through pinned memory. A device that fails counts as not finite.
+static bool unscale_on_device(float *grad, size_t count, float inverse, gs_device *device) {
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *stream = gs_device_stream(device);
+    void *found;
+    gs_status status = gs_device_alloc_pinned(device, &found, sizeof(uint64_t));
+    if (status.code) return true;
+    kernels->count_nonfinite(stream, found, grad, count);
+    kernels->scale(stream, grad, grad, inverse, count);
+    status = gs_stream_wait(stream, gs_deadline_in_seconds(UNSCALE_SECONDS));
+    bool overflowed = status.code || *(uint64_t *)found > 0;
+    gs_device_free_pinned(device, found);
+    return overflowed;
+}
+
+bool gs_grad_scaler_unscale(const gs_grad_scaler *scaler, float *grad, size_t count,
+                            gs_device *device) {
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *stream = gs_device_stream(device);
+    float inverse = gs_grad_scaler_inverse(scaler);
+    uint64_t num_nonfinite = 0;
+    if (!gs_device_is_host(device)) return unscale_on_device(grad, count, inverse, device);
+    for (size_t at = 0; at < count; at += UNSCALE_COUNT) {
+        size_t part = count - at < UNSCALE_COUNT ? count - at : UNSCALE_COUNT;
+        uint64_t found = 0;
+        kernels->count_nonfinite(stream, &found, grad + at, part);
+        kernels->scale(stream, grad + at, grad + at, inverse, part);
+        num_nonfinite += found;
+    }
+    return num_nonfinite > 0;
+}

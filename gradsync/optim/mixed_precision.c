@@ -1,0 +1,273 @@
+#include "gradsync/optim/mixed_precision.h"
+
+#include <stdlib.h>
+
+#include "core/memory.h"
+
+#define TENSOR_BYTES ((size_t)64)           // no two tensors share a cache line
+#define PIECE_COUNT ((size_t)1 << 20)       // of a split master, on its way between device and host
+#define PIECE_SECONDS 60.0
+
+// One block for all tensors, and where each lies.
+typedef struct tensor_block {
+    void *memory;    // NULL: not kept, or another block's
+    size_t bytes;
+    void **tensors;  // num_params of them
+} tensor_block;
+
+struct gs_mixed_precision {
+    gs_mixed_precision_options options;
+    size_t *counts;
+    tensor_block params, values, pass_grads;
+    tensor_block remainders;  // in the second half of the memory of params
+    float *piece;             // PIECE_COUNT of the device's memory; NULL: the host's serves
+    gs_cast_item *casts;      // masters to params in one launch, on a GPU
+    size_t num_casts;
+};
+
+static gs_status place_tensors(tensor_block *block, const gs_mixed_precision *mixed,
+                               size_t element_bytes) {
+    size_t total = 0, num_params = mixed->options.num_params;
+    block->tensors = calloc(num_params + 1, sizeof *block->tensors);
+    if (!block->tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
+    for (size_t i = 0; i < num_params; i++) {
+        size_t bytes;
+        if (!gs_bytes_of(&bytes, mixed->counts[i], element_bytes) ||
+            bytes > SIZE_MAX - TENSOR_BYTES ||
+            __builtin_add_overflow(total, gs_round_up(bytes, TENSOR_BYTES), &total) ||
+            total > SIZE_MAX / 4)
+            return gs_error(GS_RESOURCE_EXHAUSTED, "parameter %zu \"%.100s\": no memory for it", i,
+                            mixed->options.params[i].name);
+    }
+    block->bytes = total;
+    return gs_ok();
+}
+
+static void set_tensors(tensor_block *block, const gs_mixed_precision *mixed, char *at,
+                        size_t element_bytes) {
+    for (size_t i = 0; i < mixed->options.num_params; i++) {
+        block->tensors[i] = at;
+        at += gs_round_up(mixed->counts[i] * element_bytes, TENSOR_BYTES);
+    }
+}
+
+static gs_status make_block(tensor_block *block, const gs_mixed_precision *mixed,
+                            size_t element_bytes) {
+    GS_TRY(place_tensors(block, mixed, element_bytes));
+    GS_TRY(gs_device_alloc(mixed->options.device, &block->memory, block->bytes + TENSOR_BYTES));
+    set_tensors(block, mixed, block->memory, element_bytes);
+    return gs_ok();
+}
+
+// Params and remainders in one block, one half of it each.
+static gs_status make_halves(gs_mixed_precision *mixed) {
+    gs_device *device = mixed->options.device;
+    tensor_block *values = &mixed->params, *remainders = &mixed->remainders;
+    GS_TRY(place_tensors(values, mixed, sizeof(uint16_t)));
+    GS_TRY(place_tensors(remainders, mixed, sizeof(uint16_t)));
+    GS_TRY(gs_device_alloc(device, &values->memory, 2 * values->bytes + TENSOR_BYTES));
+    set_tensors(values, mixed, values->memory, sizeof(uint16_t));
+    set_tensors(remainders, mixed, (char *)values->memory + values->bytes, sizeof(uint16_t));
+    if (gs_device_is_host(device)) return gs_ok();
+    void *piece;
+    GS_TRY(gs_device_alloc(device, &piece, PIECE_COUNT * sizeof(float)));
+    mixed->piece = piece;
+    return gs_ok();
+}
+
+static gs_status list_casts(gs_mixed_precision *mixed) {
+    void *memory;
+    size_t num_params = mixed->options.num_params;
+    GS_TRY(gs_device_alloc_pinned(mixed->options.device, &memory,
+                                  (num_params + 1) * sizeof *mixed->casts));
+    mixed->casts = memory;
+    for (size_t i = 0; i < num_params; i++) {
+        if (mixed->counts[i])
+            mixed->casts[mixed->num_casts++] = (gs_cast_item){
+                mixed->params.tensors[i], mixed->options.masters[i], mixed->counts[i]};
+    }
+    return gs_ok();
+}
+
+static void release_block(tensor_block *block, gs_device *device) {
+    if (block->memory) gs_device_free(device, block->memory);
+    free(block->tensors);
+}
+
+static gs_status make_blocks(gs_mixed_precision *mixed) {
+    const gs_mixed_precision_options *options = &mixed->options;
+    mixed->counts = calloc(options->num_params + 1, sizeof *mixed->counts);
+    if (!mixed->counts) return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
+    for (size_t i = 0; i < options->num_params; i++)
+        mixed->counts[i] = gs_param_spec_count(&options->params[i]);
+    if (options->splits_masters)
+        GS_TRY(make_halves(mixed));
+    else if (options->keeps_params)
+        GS_TRY(make_block(&mixed->params, mixed, gs_dtype_bytes(options->dtype)));
+    if (mixed->params.memory && !options->splits_masters && !gs_device_is_host(options->device))
+        GS_TRY(list_casts(mixed));
+    if (options->keeps_values) GS_TRY(make_block(&mixed->values, mixed, sizeof(float)));
+    if (options->adds_passes) GS_TRY(make_block(&mixed->pass_grads, mixed, sizeof(float)));
+    return gs_ok();
+}
+
+gs_status gs_mixed_precision_create(gs_mixed_precision **out,
+                                    const gs_mixed_precision_options *options) {
+    *out = NULL;
+    if (options->dtype != GS_FP16 && options->dtype != GS_BF16)
+        return gs_error(GS_INVALID_ARGUMENT, "mixed precision: %s, must be fp16 or bf16",
+                        gs_dtype_name(options->dtype));
+    if (options->splits_masters && (options->dtype != GS_BF16 || options->keeps_values))
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "mixed precision: masters are split for bf16 alone, and have no values");
+    if (!options->splits_masters && !options->masters && options->num_params)
+        return gs_error(GS_INVALID_ARGUMENT, "mixed precision: no masters");
+    GS_TRY(gs_param_specs_check(options->params, options->num_params));
+    gs_mixed_precision *mixed = calloc(1, sizeof *mixed);
+    if (!mixed) return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
+    mixed->options = *options;
+    gs_status status = make_blocks(mixed);
+    mixed->options.params = NULL;
+    if (status.code) {
+        gs_mixed_precision_destroy(mixed);
+        return status;
+    }
+    *out = mixed;
+    return gs_ok();
+}
+
+void gs_mixed_precision_destroy(gs_mixed_precision *mixed) {
+    if (!mixed) return;
+    release_block(&mixed->params, mixed->options.device);
+    release_block(&mixed->values, mixed->options.device);
+    release_block(&mixed->pass_grads, mixed->options.device);
+    release_block(&mixed->remainders, mixed->options.device);
+    gs_device_free(mixed->options.device, mixed->piece);
+    gs_device_free_pinned(mixed->options.device, mixed->casts);
+    free(mixed->counts);
+    free(mixed);
+}
+
+gs_dtype gs_mixed_precision_dtype(const gs_mixed_precision *mixed) {
+    return mixed->options.dtype;
+}
+
+void *const *gs_mixed_precision_params(const gs_mixed_precision *mixed) {
+    return mixed->params.tensors;
+}
+
+void *const *gs_mixed_precision_values(const gs_mixed_precision *mixed) {
+    return mixed->values.tensors;
+}
+
+uint16_t *const *gs_mixed_precision_remainders(const gs_mixed_precision *mixed) {
+    return (uint16_t *const *)mixed->remainders.tensors;
+}
+
+void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes) {
+    *bytes = 2 * mixed->remainders.bytes;
+    return mixed->options.splits_masters ? mixed->params.memory : NULL;
+}
+
+void gs_mixed_precision_write_back(gs_mixed_precision *mixed) {
+    const gs_mixed_precision_options *options = &mixed->options;
+    const gs_kernels *kernels = gs_device_kernels(options->device);
+    gs_stream *stream = gs_device_stream(options->device);
+    if (options->splits_masters) return;
+    if (mixed->casts)
+        kernels->cast_many(stream, mixed->casts, mixed->num_casts, options->dtype, GS_FP32, 1.0f);
+    for (size_t i = 0; i < options->num_params; i++) {
+        size_t count = mixed->counts[i];
+        if (!count) continue;
+        if (options->keeps_params && !mixed->casts)
+            kernels->cast(stream, mixed->params.tensors[i], options->dtype, options->masters[i],
+                          GS_FP32, 1.0f, count);
+        if (options->keeps_values)
+            kernels->round(stream, mixed->values.tensors[i], options->masters[i], options->dtype,
+                           count, false);
+    }
+}
+
+gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optimizer,
+                                  float *const *grads, const uint8_t *used, float lr,
+                                  float grad_scale) {
+    const gs_mixed_precision_options *options = &mixed->options;
+    if (options->splits_masters)
+        return gs_optimizer_step_halves(optimizer, (uint16_t *const *)mixed->params.tensors,
+                                        gs_mixed_precision_remainders(mixed), grads, used, lr,
+                                        grad_scale);
+    GS_TRY(gs_optimizer_step(optimizer, (void *const *)options->masters, grads, used, lr,
+                             grad_scale));
+    gs_mixed_precision_write_back(mixed);
+    return gs_ok();
+}
+
+static gs_status check_range(const gs_mixed_precision *mixed, size_t param, size_t first,
+                             size_t count) {
+    if (param < mixed->options.num_params && first <= mixed->counts[param] &&
+        count <= mixed->counts[param] - first)
+        return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT,
+                    "mixed precision: elements [%zu, %zu + %zu) of parameter %zu are not all there",
+                    first, first, count, param);
+}
+
+static size_t piece_of(size_t count) {
+    return count < PIECE_COUNT ? count : PIECE_COUNT;
+}
+
+gs_status gs_mixed_precision_read(const gs_mixed_precision *mixed, float *host, size_t param,
+                                  size_t first, size_t count) {
+    GS_TRY(check_range(mixed, param, first, count));
+    gs_device *device = mixed->options.device;
+    gs_stream *stream = gs_device_stream(device);
+    if (!mixed->options.splits_masters)
+        return gs_device_download(device, host, mixed->options.masters[param] + first,
+                                  count * sizeof *host);
+    const uint16_t *values = (const uint16_t *)mixed->params.tensors[param] + first;
+    const uint16_t *remainders = gs_mixed_precision_remainders(mixed)[param] + first;
+    for (size_t at = 0, part; at < count; at += part) {
+        part = piece_of(count - at);
+        gs_device_kernels(device)->join_master(stream, mixed->piece ? mixed->piece : host + at,
+                                               values + at, remainders + at, part);
+        GS_TRY(gs_stream_wait(stream, gs_deadline_in_seconds(PIECE_SECONDS)));
+        if (mixed->piece)
+            GS_TRY(gs_device_download(device, host + at, mixed->piece, part * sizeof *host));
+    }
+    return gs_ok();
+}
+
+gs_status gs_mixed_precision_write(gs_mixed_precision *mixed, size_t param, size_t first,
+                                   const float *host, size_t count) {
+    GS_TRY(check_range(mixed, param, first, count));
+    gs_device *device = mixed->options.device;
+    gs_stream *stream = gs_device_stream(device);
+    if (!mixed->options.splits_masters)
+        return gs_device_upload(device, mixed->options.masters[param] + first, host,
+                                count * sizeof *host);
+    uint16_t *values = (uint16_t *)mixed->params.tensors[param] + first;
+    uint16_t *remainders = gs_mixed_precision_remainders(mixed)[param] + first;
+    for (size_t at = 0, part; at < count; at += part) {
+        part = piece_of(count - at);
+        if (mixed->piece)
+            GS_TRY(gs_device_upload(device, mixed->piece, host + at, part * sizeof *host));
+        gs_device_kernels(device)->split_master(stream, values + at, remainders + at,
+                                                mixed->piece ? mixed->piece : host + at, part);
+        GS_TRY(gs_stream_wait(stream, gs_deadline_in_seconds(PIECE_SECONDS)));
+    }
+    return gs_ok();
+}
+
+float *const *gs_mixed_precision_pass_grads(const gs_mixed_precision *mixed,
+                                            float *const *main_grads, bool accumulate) {
+    return accumulate ? (float *const *)mixed->pass_grads.tensors : main_grads;
+}
+
+void gs_mixed_precision_finish_grad(const gs_mixed_precision *mixed, float *const *main_grads,
+                                    bool accumulate, size_t param) {
+    const gs_mixed_precision_options *options = &mixed->options;
+    float *const *pass_grads = gs_mixed_precision_pass_grads(mixed, main_grads, accumulate);
+    gs_device_kernels(options->device)
+        ->round(gs_device_stream(options->device), main_grads[param], pass_grads[param],
+                options->dtype, mixed->counts[param], accumulate);
+}

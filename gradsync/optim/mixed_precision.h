@@ -1,0 +1,92 @@
+// Parameters of 16 bits beside fp32 masters and fp32 main gradients.
+//
+//   masters, fp32 ── write_back, one rounding ──▶ params, 16 bits: for kernels of that type
+//      ▲                                    └──▶ values, fp32: the same, for fp32 kernels
+//   optimizer ◀── main gradient, fp32 ◀── finish_grad, one rounding ── gradient of a pass
+//
+// The masters are the truth: what the optimizer changes, checkpoints keep and ranks compare. Params
+// and values are functions of them. A pass hands out its gradient as kernels of 16 bits would:
+// rounded to them once, infinite where they overflow; what adds up (passes, ranks) is fp32.
+//
+// With `splits_masters` there is no fp32 copy: a master lies in two halves, its bf16 parameter and 16 bits
+// of remainder (kernels.h, gs_adamw_item), 4 bytes an element in all, and the update writes both.
+//
+// On a GPU kernels of 16 bits read `params` and write fp32 main gradients themselves: no pass_grads, no
+// finish_grad, values are not kept. bf16 under Adam or AdamW splits its masters; fp16, and bf16 under other
+// optimizers, has fp32 masters and one launch that writes params behind the update. Everything here is
+// enqueued on the compute stream but read and write, which wait.
+//
+// On CPUs all kernels compute in fp32, on `values`: precision there means which numbers parameters
+// and gradients can be, not faster arithmetic; activations are not rounded.
+#ifndef GRADSYNC_OPTIM_MIXED_PRECISION_H
+#define GRADSYNC_OPTIM_MIXED_PRECISION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/dtype.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "gradsync/optim/optimizer.h"
+#include "kernels/device.h"
+
+typedef struct gs_mixed_precision gs_mixed_precision;
+
+typedef struct gs_mixed_precision_options {
+    gs_dtype dtype;               // GS_FP16 or GS_BF16
+    const gs_param_spec *params;  // for their shapes; looked at by create alone
+    size_t num_params;
+    float *const
+        *masters;  // num_params tensors; borrowed, the list and what it points to, until destroy
+    // GS_BF16 alone: masters (NULL) are params and remainders, kept here; keeps_values is not for it.
+    bool splits_masters;
+    bool keeps_params;  // 2 bytes an element
+    bool keeps_values;  // 4 bytes an element
+    bool adds_passes;   // some pass adds to main gradients: memory for one pass, 4 bytes an element
+    gs_device *device;  // borrows until destroy
+} gs_mixed_precision_options;
+
+// Params and values lie in one block each, tensors on boundaries of 64 bytes, zero until
+// write_back.
+GS_NODISCARD gs_status gs_mixed_precision_create(gs_mixed_precision **out,
+                                                 const gs_mixed_precision_options *options);
+void gs_mixed_precision_destroy(gs_mixed_precision *mixed);
+
+gs_dtype gs_mixed_precision_dtype(const gs_mixed_precision *mixed);
+// num_params tensors of `dtype`, of fp32; NULL where they are not kept.
+void *const *gs_mixed_precision_params(const gs_mixed_precision *mixed);
+void *const *gs_mixed_precision_values(const gs_mixed_precision *mixed);
+
+// Lower halves of masters; NULL unless they are split.
+uint16_t *const *gs_mixed_precision_remainders(const gs_mixed_precision *mixed);
+// Where both halves lie, one block of the device's memory with zeros between tensors: equal masters have
+// equal blocks. NULL unless they are split.
+void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes);
+
+// params and values = the masters, rounded to nearest even. After every change of masters; nothing to do
+// when they are split.
+void gs_mixed_precision_write_back(gs_mixed_precision *mixed);
+
+// One update of the masters, whatever their form, and write_back.
+GS_NODISCARD gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optimizer,
+                                               float *const *grads, const uint8_t *used, float lr,
+                                               float grad_scale);
+
+// Elements [first, first + count) of a parameter's master as fp32 in host memory, whatever its form: for
+// checkpoints, initial values, digests. Done when they return; after the last write: write_back.
+GS_NODISCARD gs_status gs_mixed_precision_read(const gs_mixed_precision *mixed, float *host,
+                                               size_t param, size_t first, size_t count);
+GS_NODISCARD gs_status gs_mixed_precision_write(gs_mixed_precision *mixed, size_t param,
+                                                size_t first, const float *host, size_t count);
+
+// Where a pass writes its gradients, overwriting what is there: `main_grads` themselves, or when it
+// is to add to them (`accumulate`) memory of its own. NULL: it may not add (adds_passes).
+float *const *gs_mixed_precision_pass_grads(const gs_mixed_precision *mixed,
+                                            float *const *main_grads, bool accumulate);
+// The gradient of one parameter is final there: rounded to 16 bits, and added to the main gradient
+// when `accumulate`. Before it is marked ready.
+void gs_mixed_precision_finish_grad(const gs_mixed_precision *mixed, float *const *main_grads,
+                                    bool accumulate, size_t param);
+
+#endif

@@ -1,0 +1,269 @@
+#include "gradsync/optim/optimizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "gradsync/optim/launch_table.h"
+#include "gradsync/tensor/device_digest.h"
+
+#define DEVICE_TENSOR_COUNT ((size_t)16)  // on a GPU state starts on 64 bytes, for wide accesses
+
+static const gs_optimizer_method *const methods[] = {
+    &gs_optimizer_sgd,
+    &gs_optimizer_adam,
+    &gs_optimizer_adamw,
+};
+
+struct gs_optimizer {
+    const gs_optimizer_method *method;
+    gs_optimizer_options options;
+    gs_device *device;
+    size_t num_params, total_count;
+    size_t *offsets, *counts;  // elements
+    bool *decays;
+    int64_t *num_updates;
+    int num_states;
+    const char *const *state_names;
+    float *state[GS_OPTIMIZER_MAX_STATES];  // total_count each, in order of parameters
+    bool launches_once;                     // on a GPU, where the method has such a launch
+    gs_launch_table table;
+};
+
+// What one step works on: masters in fp32, or in halves.
+typedef struct step_tensors {
+    void *const *params;
+    uint16_t *const *values, *const *remainders;
+    float *const *grads;
+    const uint8_t *used;
+} step_tensors;
+
+static const gs_optimizer_method *find_method(const char *kind) {
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+        if (kind && strcmp(methods[i]->kind, kind) == 0) return methods[i];
+    }
+    return NULL;
+}
+
+static gs_status alloc_params(gs_optimizer *optimizer, const gs_param_spec *params,
+                              const bool *decays, size_t num_params) {
+    optimizer->num_params = num_params;
+    optimizer->offsets = calloc(num_params + 1, sizeof *optimizer->offsets);
+    optimizer->counts = calloc(num_params + 1, sizeof *optimizer->counts);
+    optimizer->decays = calloc(num_params + 1, sizeof *optimizer->decays);
+    optimizer->num_updates = calloc(num_params + 1, sizeof *optimizer->num_updates);
+    if (!optimizer->offsets || !optimizer->counts || !optimizer->decays || !optimizer->num_updates)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: out of memory");
+    for (size_t i = 0; i < num_params; i++) {
+        if (params[i].dtype != GS_FP32)
+            return gs_error(GS_INVALID_ARGUMENT, "parameter %zu \"%s\": is %s, must be fp32", i,
+                            params[i].name, gs_dtype_name(params[i].dtype));
+        size_t count = gs_param_spec_count(&params[i]);
+        optimizer->offsets[i] = optimizer->total_count;
+        optimizer->counts[i] = count;
+        optimizer->decays[i] = decays && decays[i];
+        if (!gs_device_is_host(optimizer->device)) count = gs_round_up(count, DEVICE_TENSOR_COUNT);
+        if (__builtin_add_overflow(optimizer->total_count, count, &optimizer->total_count))
+            return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: state does not fit into memory");
+    }
+    return gs_ok();
+}
+
+static bool has_launch(const gs_optimizer_method *method, const gs_optimizer_options *options) {
+    gs_adamw_item item;
+    gs_adamw step;
+    return method->describe(&item, &step, options, &(gs_optimizer_run){0});
+}
+
+bool gs_optimizer_takes_halves(const gs_optimizer_options *options) {
+    const gs_optimizer_method *method = find_method(options->kind);
+    return method && has_launch(method, options);
+}
+
+static gs_status alloc_states(gs_optimizer *optimizer) {
+    size_t bytes;
+    if (!gs_bytes_of(&bytes, optimizer->total_count, sizeof(float)) || bytes == SIZE_MAX)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: state does not fit into memory");
+    optimizer->state_names = optimizer->method->state_names(&optimizer->options);
+    while (optimizer->state_names[optimizer->num_states]) {
+        void *memory;
+        GS_TRY(gs_device_alloc(optimizer->device, &memory, bytes + 1));
+        optimizer->state[optimizer->num_states++] = memory;
+    }
+    return gs_ok();
+}
+
+gs_status gs_optimizer_create(gs_optimizer **out, const gs_optimizer_options *options,
+                              const gs_param_spec *params, const bool *decays, size_t num_params,
+                              gs_device *device) {
+    *out = NULL;
+    const gs_optimizer_method *method = find_method(options->kind);
+    if (!method)
+        return gs_error(GS_INVALID_ARGUMENT, "optimizer: there is no kind \"%s\"",
+                        options->kind ? options->kind : "");
+    GS_TRY(gs_status_prefix(method->check(options), "optimizer"));
+    GS_TRY(gs_param_specs_check(params, num_params));
+    gs_optimizer *optimizer = calloc(1, sizeof *optimizer);
+    if (!optimizer) return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: out of memory");
+    optimizer->method = method;
+    optimizer->options = *options;
+    optimizer->options.kind = method->kind;
+    optimizer->device = device;
+
+    gs_status status = alloc_params(optimizer, params, decays, num_params);
+    if (!status.code) status = alloc_states(optimizer);
+    if (!status.code && has_launch(method, options)) {
+        status = gs_launch_table_init(&optimizer->table, num_params, device);
+        optimizer->launches_once = !gs_device_is_host(device);
+    }
+    if (status.code) {
+        gs_optimizer_destroy(optimizer);
+        return status;
+    }
+    *out = optimizer;
+    return gs_ok();
+}
+
+void gs_optimizer_destroy(gs_optimizer *optimizer) {
+    if (!optimizer) return;
+    for (int s = 0; s < optimizer->num_states; s++)
+        gs_device_free(optimizer->device, optimizer->state[s]);
+    gs_launch_table_release(&optimizer->table);
+    free(optimizer->offsets);
+    free(optimizer->counts);
+    free(optimizer->decays);
+    free(optimizer->num_updates);
+    free(optimizer);
+}
+
+static bool has_grad(const gs_optimizer *optimizer, size_t param, const uint8_t *used) {
+    if (!used || used[param]) return true;
+    return optimizer->options.unused_is_zero && optimizer->num_updates[param] > 0;
+}
+
+static bool has_adjacent_masters(const gs_optimizer *optimizer, size_t i,
+                                 const step_tensors *tensors) {
+    size_t next = i + 1, count = optimizer->counts[i];
+    if (!tensors->params)
+        return tensors->values[i] + count == tensors->values[next] &&
+               tensors->remainders[i] + count == tensors->remainders[next];
+    return (float *)tensors->params[i] + count == tensors->params[next];
+}
+
+// Whether parameter i + 1 lies behind i in masters, gradients and state, and takes the same update.
+static bool continues_run(const gs_optimizer *optimizer, size_t i, const step_tensors *tensors) {
+    size_t next = i + 1;
+    return next < optimizer->num_params && has_grad(optimizer, next, tensors->used) &&
+           has_adjacent_masters(optimizer, i, tensors) &&
+           tensors->grads[i] + optimizer->counts[i] == tensors->grads[next] &&
+           optimizer->offsets[i] + optimizer->counts[i] == optimizer->offsets[next] &&
+           optimizer->decays[i] == optimizer->decays[next] &&
+           optimizer->num_updates[i] == optimizer->num_updates[next];
+}
+
+// The run that starts at `first`; *last becomes its last parameter.
+static gs_optimizer_run run_from(const gs_optimizer *optimizer, size_t first, size_t *last,
+                                 const step_tensors *tensors) {
+    gs_optimizer_run run = {
+        .grad = tensors->grads[first],
+        .count = optimizer->counts[first],
+        .num_updates = optimizer->num_updates[first],
+        .weight_decay = optimizer->decays[first] ? optimizer->options.weight_decay : 0};
+    if (tensors->params) {
+        run.param = tensors->params[first];
+    } else {
+        run.value = tensors->values[first];
+        run.remainder = tensors->remainders[first];
+    }
+    for (; continues_run(optimizer, *last, tensors); ++*last)
+        run.count += optimizer->counts[*last + 1];
+    for (int s = 0; s < optimizer->num_states; s++)
+        run.state[s] = optimizer->state[s] + optimizer->offsets[first];
+    return run;
+}
+
+// Run by run; with a table all of them become one launch.
+static gs_status update_runs(gs_optimizer *optimizer, const step_tensors *tensors, float lr,
+                             float grad_scale, gs_launch_table *table) {
+    const gs_optimizer_method *method = optimizer->method;
+    gs_adamw_item *items = NULL;
+    gs_adamw step = {0};
+    size_t num_items = 0;
+    if (table) GS_TRY(gs_launch_table_open(table, &items));
+    for (size_t first = 0, last; first < optimizer->num_params; first = last + 1) {
+        last = first;
+        // NULL: a sparse parameter; whoever has its rows updates it.
+        if (!tensors->grads[first] || !has_grad(optimizer, first, tensors->used)) continue;
+        gs_optimizer_run run = run_from(optimizer, first, &last, tensors);
+        run.lr = lr;
+        run.grad_scale = grad_scale;
+        if (run.count && table)
+            method->describe(&items[num_items++], &step, &optimizer->options, &run);
+        else if (run.count)
+            method->update(optimizer->device, &optimizer->options, &run);
+        for (size_t i = first; i <= last; i++) optimizer->num_updates[i]++;
+    }
+    if (table) gs_launch_table_run(table, num_items, &step);
+    return gs_ok();
+}
+
+gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params, float *const *grads,
+                            const uint8_t *used, float lr, float grad_scale) {
+    const step_tensors tensors = {.params = params, .grads = grads, .used = used};
+    return update_runs(optimizer, &tensors, lr, grad_scale,
+                       optimizer->launches_once ? &optimizer->table : NULL);
+}
+
+gs_status gs_optimizer_step_halves(gs_optimizer *optimizer, uint16_t *const *values,
+                                   uint16_t *const *remainders, float *const *grads,
+                                   const uint8_t *used, float lr, float grad_scale) {
+    if (!has_launch(optimizer->method, &optimizer->options))
+        return gs_error(GS_INVALID_ARGUMENT, "optimizer: \"%s\" does not update masters in halves",
+                        optimizer->options.kind);
+    const step_tensors tensors = {
+        .values = values, .remainders = remainders, .grads = grads, .used = used};
+    return update_runs(optimizer, &tensors, lr, grad_scale, &optimizer->table);
+}
+
+int gs_optimizer_state_count(const gs_optimizer *optimizer) {
+    return optimizer->num_states;
+}
+
+const char *gs_optimizer_state_name(const gs_optimizer *optimizer, int which) {
+    return optimizer->state_names[which];
+}
+
+float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t param) {
+    return optimizer->state[which] + optimizer->offsets[param];
+}
+
+int64_t *gs_optimizer_num_updates(const gs_optimizer *optimizer) {
+    return optimizer->num_updates;
+}
+
+// Without what lies between tensors.
+static gs_digest digest_state(const gs_optimizer *optimizer, int which) {
+    if (gs_device_is_host(optimizer->device))
+        return gs_digest_of(optimizer->state[which], optimizer->total_count * sizeof(float));
+    gs_digest_stream *stream = gs_digest_stream_create();
+    if (!stream) return (gs_digest){0};
+    gs_status status = gs_ok();
+    for (size_t i = 0; i < optimizer->num_params && !status.code; i++)
+        status = gs_device_digest_add(stream, optimizer->device,
+                                      optimizer->state[which] + optimizer->offsets[i],
+                                      optimizer->counts[i] * sizeof(float));
+    gs_digest digest = status.code ? (gs_digest){0} : gs_digest_stream_value(stream);
+    gs_digest_stream_destroy(stream);
+    return digest;
+}
+
+gs_digest gs_optimizer_digest(const gs_optimizer *optimizer) {
+    gs_digest pieces[GS_OPTIMIZER_MAX_STATES + 1] = {{0}};
+    for (int s = 0; s < optimizer->num_states; s++) {
+        pieces[s] = digest_state(optimizer, s);
+        if (gs_digest_equal(pieces[s], (gs_digest){0})) return pieces[s];
+    }
+    pieces[GS_OPTIMIZER_MAX_STATES] = gs_digest_of(
+        optimizer->num_updates, optimizer->num_params * sizeof *optimizer->num_updates);
+    return gs_digest_of(pieces, sizeof pieces);
+}

@@ -1,0 +1,98 @@
+// Optimizers over flat memory: parameters and state each in one block, one update a step.
+//
+// On a GPU parameters, gradients and state are its memory, a step is enqueued on the compute stream and not
+// waited for: Adam and AdamW in one launch for all parameters, whose table is made once. Counts of updates
+// are the host's memory.
+//
+// To add one: a file in gradsync/optim/, a line in the table of optimizer.c.
+#ifndef GRADSYNC_OPTIM_OPTIMIZER_H
+#define GRADSYNC_OPTIM_OPTIMIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/digest.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "kernels/device.h"
+
+typedef struct gs_optimizer gs_optimizer;
+
+typedef struct gs_optimizer_options {
+    const char *kind;  // "adamw", "adam", "sgd"
+    float beta1, beta2, eps, weight_decay;
+    float momentum, dampening;
+    bool nesterov;
+    // What a parameter has that no rank used: false: no gradient, and it is skipped; true: a
+    // gradient of zero, once it has had one: momentum, decay and counts go on. Its gradient's
+    // memory must then be zero.
+    bool unused_is_zero;
+} gs_optimizer_options;  // values are taken as they are: the defaults are the caller's
+
+// State for `num_params` parameters of these counts, zeroed. `decays[i]`: weight decay applies to
+// i.
+GS_NODISCARD gs_status gs_optimizer_create(gs_optimizer **out, const gs_optimizer_options *options,
+                                           const gs_param_spec *params, const bool *decays,
+                                           size_t num_params, gs_device *device);
+void gs_optimizer_destroy(gs_optimizer *optimizer);
+
+// One update in place. Parameters with used[i] == 0 are skipped, state and step count too
+// (used NULL: all), unless unused_is_zero. `grad_scale` multiplies every gradient as it is read
+// (clipping, unscaling).
+GS_NODISCARD gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params,
+                                         float *const *grads, const uint8_t *used, float lr,
+                                         float grad_scale);
+
+// Whether there is an update of masters that lie in two halves: "adam" and "adamw".
+bool gs_optimizer_takes_halves(const gs_optimizer_options *options);
+// The same step on fp32 masters in two halves of 16 bits (kernels.h, gs_adamw_item): `values` are bf16, what
+// kernels read, and one list each of num_params tensors. INVALID_ARGUMENT for a kind that takes none.
+GS_NODISCARD gs_status gs_optimizer_step_halves(gs_optimizer *optimizer, uint16_t *const *values,
+                                                uint16_t *const *remainders, float *const *grads,
+                                                const uint8_t *used, float lr, float grad_scale);
+
+// What a checkpoint keeps: state tensor `which` ("exp_avg", "exp_avg_sq", "momentum_buffer") of
+// each parameter, fp32 of the parameter's shape, and each parameter's number of updates.
+int gs_optimizer_state_count(const gs_optimizer *optimizer);
+const char *gs_optimizer_state_name(const gs_optimizer *optimizer, int which);
+float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t param);
+int64_t *gs_optimizer_num_updates(const gs_optimizer *optimizer);  // num_params of them
+
+// The same for the same state on every device; waits for it. Zero when memory cannot be read.
+gs_digest gs_optimizer_digest(const gs_optimizer *optimizer);
+
+// The contract for authors of optimizers: values only, the state is gs_optimizer's.
+#define GS_OPTIMIZER_MAX_STATES 2
+
+// A run of memory that takes one update: whole parameters that share everything below.
+typedef struct gs_optimizer_run {
+    float *param;
+    uint16_t *value, *remainder;  // instead of it, when masters are in halves
+    const float *grad;
+    float *state[GS_OPTIMIZER_MAX_STATES];
+    size_t count;
+    int64_t num_updates;  // before this one
+    float weight_decay;
+    float lr, grad_scale;
+} gs_optimizer_run;
+
+typedef struct gs_optimizer_method {
+    const char *kind;
+    // Names of the states that these options need, NULL behind the last.
+    const char *const *(*state_names)(const gs_optimizer_options *options);
+    // INVALID_ARGUMENT names the option.
+    gs_status (*check)(const gs_optimizer_options *options);
+    void (*update)(gs_device *device, const gs_optimizer_options *options,
+                   const gs_optimizer_run *run);
+    // The same update as an item of one launch for many runs, and what all runs of a step have in common.
+    // False: this kind has no such launch, and none for masters in halves.
+    bool (*describe)(gs_adamw_item *item, gs_adamw *step, const gs_optimizer_options *options,
+                     const gs_optimizer_run *run);
+} gs_optimizer_method;
+
+extern const gs_optimizer_method gs_optimizer_sgd;
+extern const gs_optimizer_method gs_optimizer_adam;
+extern const gs_optimizer_method gs_optimizer_adamw;
+
+#endif

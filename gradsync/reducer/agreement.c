@@ -1,0 +1,230 @@
+#include "gradsync/reducer/agreement.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/digest.h"
+
+// One rank's side of the comparison, as words.
+enum {
+    FACT_WORLD_SIZE,
+    FACT_NUM_SHARDS,
+    FACT_PASSES,
+    FACT_EXACT,
+    FACT_OP,
+    FACT_UNUSED_IS_ERROR,
+    FACT_STATIC_GRAPH,
+    FACT_WIRE_DTYPE,
+    FACT_HOOK,
+    FACT_NUM_PARAMS,
+    FACT_PARAMS_HIGH,
+    FACT_PARAMS_LOW,
+    FACT_NUM_BUCKETS,
+    FACT_PLAN_HIGH,
+    FACT_PLAN_LOW,
+    NUM_FACTS
+};
+
+#define HOOK_NAME_LEN 48
+
+static const char *const setting_names[FACT_HOOK] = {
+    [FACT_WORLD_SIZE] = "world size",
+    [FACT_NUM_SHARDS] = "logical shards",
+    [FACT_PASSES] = "passes per shard",
+    [FACT_EXACT] = "exact mode",
+    [FACT_OP] = "reduction (mean 0, sum 1, sample mean 2)",
+    [FACT_UNUSED_IS_ERROR] = "unused_is_error",
+    [FACT_STATIC_GRAPH] = "static graph",
+    [FACT_WIRE_DTYPE] = "wire dtype",
+};
+
+static void collect_facts(int64_t facts[NUM_FACTS], const gs_agreement *agreement, int world_size) {
+    gs_digest params = gs_param_specs_digest(agreement->params, agreement->num_params);
+    gs_digest plan = gs_bucket_plan_digest(agreement->plan);
+    facts[FACT_WORLD_SIZE] = world_size;
+    facts[FACT_NUM_SHARDS] = agreement->num_shards;
+    facts[FACT_PASSES] = agreement->passes_per_shard;
+    facts[FACT_EXACT] = agreement->exact;
+    facts[FACT_OP] = agreement->op;
+    facts[FACT_UNUSED_IS_ERROR] = agreement->unused_is_error;
+    facts[FACT_STATIC_GRAPH] = agreement->static_graph;
+    facts[FACT_WIRE_DTYPE] = agreement->wire_dtype;
+    facts[FACT_HOOK] = (int64_t)gs_hash64(agreement->hook, strlen(agreement->hook), 0);
+    facts[FACT_NUM_PARAMS] = (int64_t)agreement->num_params;
+    facts[FACT_PARAMS_HIGH] = (int64_t)params.high;
+    facts[FACT_PARAMS_LOW] = (int64_t)params.low;
+    facts[FACT_NUM_BUCKETS] = (int64_t)agreement->plan->num_buckets;
+    facts[FACT_PLAN_HIGH] = (int64_t)plan.high;
+    facts[FACT_PLAN_LOW] = (int64_t)plan.low;
+}
+
+static gs_status gather_bytes(void *all, const void *mine, size_t bytes, gs_comm *comm,
+                              gs_deadline deadline) {
+    return gs_comm_run(comm,
+                       &(gs_collective){.kind = GS_ALLGATHER,
+                                        .send = mine,
+                                        .recv = all,
+                                        .count = bytes,
+                                        .dtype = GS_U8,
+                                        .step = -1,
+                                        .bucket = -1},
+                       deadline);
+}
+
+static bool same_digest(const int64_t *a, const int64_t *b, int high) {
+    return a[high] == b[high] && a[high + 1] == b[high + 1];
+}
+
+// The first rank whose words at `high` and behind differ from rank 0's; 0 when none does.
+static int find_other_digest(const int64_t *facts, int world_size, int high) {
+    for (int r = 1; r < world_size; r++) {
+        if (!same_digest(facts, facts + (size_t)r * NUM_FACTS, high)) return r;
+    }
+    return 0;
+}
+
+static gs_status differ(int rank, int fact, int64_t theirs, int64_t ours) {
+    if (fact == FACT_WIRE_DTYPE)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d against rank 0: wire dtype %s against %s",
+                        rank, gs_dtype_name((gs_dtype)theirs), gs_dtype_name((gs_dtype)ours));
+    return gs_error(GS_FAILED_PRECONDITION, "rank %d against rank 0: %s %lld against %lld", rank,
+                    setting_names[fact], (long long)theirs, (long long)ours);
+}
+
+static gs_status compare_settings(const int64_t *facts, int world_size) {
+    for (int r = 1; r < world_size; r++) {
+        const int64_t *theirs = facts + (size_t)r * NUM_FACTS;
+        for (int f = 0; f < FACT_HOOK; f++) {
+            if (theirs[f] != facts[f]) return differ(r, f, theirs[f], facts[f]);
+        }
+    }
+    return gs_ok();
+}
+
+static int find_other_hook(const int64_t *facts, int world_size) {
+    for (int r = 1; r < world_size; r++) {
+        if (facts[(size_t)r * NUM_FACTS + FACT_HOOK] != facts[FACT_HOOK]) return r;
+    }
+    return 0;
+}
+
+static gs_status explain_hook(const gs_agreement *agreement, int other, gs_comm *comm,
+                              gs_deadline deadline) {
+    char mine[HOOK_NAME_LEN] = "";
+    memcpy(mine, agreement->hook, strnlen(agreement->hook, sizeof mine - 1));
+    char *all = calloc((size_t)gs_comm_world_size(comm), sizeof mine);
+    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "hook names: out of memory");
+    gs_status status = gather_bytes(all, mine, sizeof mine, comm, deadline);
+    if (!status.code)
+        status = gs_error(GS_FAILED_PRECONDITION,
+                          "rank %d against rank 0: communication hook \"%.47s\" against \"%.47s\"",
+                          other, all + (size_t)other * sizeof mine, all);
+    free(all);
+    return status;
+}
+
+// A copy whose unused bytes are zero: nothing of this process' memory travels along.
+static void copy_specs(gs_param_spec *out, const gs_param_spec *specs, size_t num_specs) {
+    for (size_t i = 0; i < num_specs; i++) {
+        memset(&out[i], 0, sizeof out[i]);
+        memcpy(out[i].name, specs[i].name, strnlen(specs[i].name, GS_PARAM_NAME_LEN - 1));
+        out[i].dtype = specs[i].dtype;
+        out[i].num_dims = specs[i].num_dims;
+        out[i].sparse = specs[i].sparse;
+        memcpy(out[i].shape, specs[i].shape, (size_t)specs[i].num_dims * sizeof(int64_t));
+    }
+}
+
+// Lists differ somewhere: all of them are gathered and the first difference is put in words.
+static gs_status explain_params(const gs_agreement *agreement, const int64_t *facts, int other,
+                                gs_comm *comm, gs_deadline deadline) {
+    size_t world_size = (size_t)gs_comm_world_size(comm), max_params = 0;
+    for (size_t r = 0; r < world_size; r++) {
+        size_t num_params = (size_t)facts[r * NUM_FACTS + FACT_NUM_PARAMS];
+        if (num_params > max_params) max_params = num_params;
+    }
+    gs_param_spec *mine = calloc(max_params, sizeof *mine);
+    gs_param_spec *all = calloc(max_params * world_size, sizeof *all);
+    gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "parameter lists: out of memory");
+    if (mine && all) {
+        copy_specs(mine, agreement->params, agreement->num_params);
+        status = gather_bytes(all, mine, max_params * sizeof *mine, comm, deadline);
+    }
+    if (!status.code) {
+        status = gs_param_specs_compare(all + (size_t)other * max_params,
+                                        (size_t)facts[(size_t)other * NUM_FACTS + FACT_NUM_PARAMS],
+                                        all, (size_t)facts[FACT_NUM_PARAMS]);
+        status = gs_status_prefix(status, "rank %d against rank 0", other);
+    }
+    free(mine);
+    free(all);
+    return status;
+}
+
+// Words of a plan: its buckets' sizes, then the members, each list as long as there are parameters.
+static void write_plan_words(int64_t *words, const gs_bucket_plan *plan) {
+    for (size_t b = 0; b < plan->num_buckets; b++) words[b] = (int64_t)plan->buckets[b].num_params;
+    for (size_t i = 0; i < plan->num_params; i++)
+        words[plan->num_params + i] = (int64_t)plan->params[i];
+}
+
+static gs_status compare_plan_words(const int64_t *theirs, const int64_t *ours,
+                                    const gs_agreement *agreement, int other) {
+    size_t num_params = agreement->num_params;
+    for (size_t i = 0; i < num_params; i++) {
+        int64_t their_param = theirs[num_params + i], our_param = ours[num_params + i];
+        if (their_param != our_param)
+            return gs_error(GS_FAILED_PRECONDITION,
+                            "rank %d against rank 0: bucket plan: place %zu holds parameter %lld "
+                            "\"%.50s\" against %lld \"%.50s\"",
+                            other, i, (long long)their_param, agreement->params[their_param].name,
+                            (long long)our_param, agreement->params[our_param].name);
+    }
+    for (size_t b = 0; b < num_params; b++) {
+        if (theirs[b] != ours[b])
+            return gs_error(GS_FAILED_PRECONDITION,
+                            "rank %d against rank 0: bucket plan: bucket %zu has %lld parameters "
+                            "against %lld",
+                            other, b, (long long)theirs[b], (long long)ours[b]);
+    }
+    return gs_error(GS_FAILED_PRECONDITION, "rank %d against rank 0: bucket plan: other limits",
+                    other);
+}
+
+// Only when the parameter lists are equal, so that all plans have as many members.
+static gs_status explain_plan(const gs_agreement *agreement, int other, gs_comm *comm,
+                              gs_deadline deadline) {
+    size_t num_words = 2 * agreement->num_params, world_size = (size_t)gs_comm_world_size(comm);
+    int64_t *mine = calloc(num_words, sizeof *mine);
+    int64_t *all = calloc(num_words * world_size, sizeof *all);
+    gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "bucket plans: out of memory");
+    if (mine && all) {
+        write_plan_words(mine, agreement->plan);
+        status = gather_bytes(all, mine, num_words * sizeof *mine, comm, deadline);
+    }
+    if (!status.code)
+        status = compare_plan_words(all + (size_t)other * num_words, all, agreement, other);
+    free(mine);
+    free(all);
+    return status;
+}
+
+gs_status gs_agreement_check(const gs_agreement *agreement, gs_comm *comm, gs_deadline deadline) {
+    int world_size = gs_comm_world_size(comm);
+    int64_t mine[NUM_FACTS];
+    collect_facts(mine, agreement, world_size);
+    int64_t *facts = calloc((size_t)world_size, sizeof mine);
+    if (!facts) return gs_error(GS_RESOURCE_EXHAUSTED, "agreement: out of memory");
+
+    gs_status status = gather_bytes(facts, mine, sizeof mine, comm, deadline);
+    int other;
+    if (!status.code) status = compare_settings(facts, world_size);
+    if (!status.code && (other = find_other_hook(facts, world_size)))
+        status = explain_hook(agreement, other, comm, deadline);
+    if (!status.code && (other = find_other_digest(facts, world_size, FACT_PARAMS_HIGH)))
+        status = explain_params(agreement, facts, other, comm, deadline);
+    if (!status.code && (other = find_other_digest(facts, world_size, FACT_PLAN_HIGH)))
+        status = explain_plan(agreement, other, comm, deadline);
+    free(facts);
+    return status;
+}

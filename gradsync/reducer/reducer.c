@@ -1,0 +1,280 @@
+#include "gradsync/reducer/reducer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "gradsync/reducer/agreement.h"
+#include "gradsync/reducer/reducer_options.h"
+#include "gradsync/reducer/reducer_state.h"
+
+#define LETTING_GO_SECONDS 10.0
+
+float *const *gs_reducer_grads(const gs_reducer *reducer) {
+    return gs_grad_layout_grads(&reducer->layout, 0);
+}
+
+bool gs_reducer_complete(const gs_reducer *reducer) {
+    return reducer->complete;
+}
+
+const gs_reduce_stats *gs_reducer_stats(const gs_reducer *reducer) {
+    return &reducer->last_stats;
+}
+
+const gs_reducer_record *gs_reducer_get_record(const gs_reducer *reducer) {
+    return &reducer->record;
+}
+
+const size_t *gs_reducer_ready_order(const gs_reducer *reducer) {
+    return reducer->order.last;
+}
+
+size_t gs_reducer_num_ready(const gs_reducer *reducer, uint64_t *passes) {
+    *passes = reducer->order.num_passes;
+    return reducer->order.num_ready;
+}
+
+const gs_bucket_plan *gs_reducer_plan(const gs_reducer *reducer) {
+    return &reducer->layout.plan;
+}
+
+static gs_status agree(const gs_reducer *reducer, const gs_bucket_plan *plan,
+                       gs_deadline deadline) {
+    const gs_reducer_options *options = &reducer->options;
+    return gs_agreement_check(&(gs_agreement){.params = reducer->layout.params,
+                                              .num_params = reducer->layout.num_params,
+                                              .plan = plan,
+                                              .num_shards = options->shards.num_shards,
+                                              .passes_per_shard = options->passes_per_shard,
+                                              .exact = options->shards.exact,
+                                              .op = (int64_t)options->op,
+                                              .unused_is_error = options->unused_is_error,
+                                              .static_graph = options->static_graph,
+                                              .wire_dtype = options->wire_dtype,
+                                              .hook = reducer->hook->name},
+                              reducer->comm, deadline);
+}
+
+static gs_status plan_shards(gs_reducer *reducer) {
+    const gs_logical_shards *shards = &reducer->options.shards;
+    int num_own = gs_logical_shards_count(shards);
+    reducer->num_passes = num_own * reducer->options.passes_per_shard;
+    reducer->shard_steps = calloc((size_t)num_own, sizeof *reducer->shard_steps);
+    if (!reducer->shard_steps) return gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory");
+    for (int i = 0; i < num_own; i++)
+        gs_logical_shards_step(shards, i, &reducer->shard_steps[i].slot,
+                               &reducer->shard_steps[i].merges);
+    return shards->exact ? gs_shard_tree_init(&reducer->tree, shards) : gs_ok();
+}
+
+static gs_status alloc_params(gs_reducer *reducer) {
+    const gs_reducer_options *options = &reducer->options;
+    size_t num_params = options->num_params;
+    reducer->marks = calloc(num_params, sizeof *reducer->marks);
+    reducer->unused_marks = calloc(num_params, sizeof *reducer->unused_marks);
+    reducer->times = calloc(num_params, sizeof *reducer->times);
+    if (!reducer->marks || !reducer->unused_marks || !reducer->times)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory");
+    if (options->separate)
+        GS_TRY(gs_grad_copies_init(&reducer->copies, options->separate, &reducer->layout,
+                                   options->device));
+    return options->static_graph ? gs_static_graph_init(&reducer->graph, num_params) : gs_ok();
+}
+
+static gs_status init_queue(gs_reducer *reducer) {
+    const gs_reducer_options *options = &reducer->options;
+    return gs_bucket_queue_init(
+        &reducer->queue,
+        &(gs_bucket_queue_options){.layout = &reducer->layout,
+                                   .comm = reducer->comm,
+                                   .hook = reducer->hook,
+                                   .device = options->device,
+                                   .tree = options->shards.exact ? &reducer->tree.tree : NULL,
+                                   .sample_mean = options->op == GS_SAMPLE_MEAN,
+                                   .wire_dtype = options->wire_dtype});
+}
+
+static const char *algorithm_of_largest(const gs_reducer *reducer, const gs_bucket_plan *plan) {
+    uint64_t largest = 0;
+    for (size_t b = 0; b < plan->num_buckets; b++)
+        if (plan->buckets[b].bytes > largest) largest = plan->buckets[b].bytes;
+    void *memory = gs_arena_data(reducer->options.arena);
+    return gs_comm_algorithm(reducer->comm, &(gs_collective){.kind = GS_ALLREDUCE,
+                                                             .send = memory,
+                                                             .recv = memory,
+                                                             .count = (size_t)largest / 4,
+                                                             .dtype = GS_FP32});
+}
+
+static gs_status init_record(gs_reducer *reducer, const gs_bucket_plan *plan) {
+    static const char *const ops[] = {"mean", "sum", "sample_mean"};
+    const gs_reducer_options *options = &reducer->options;
+    const gs_record_facts facts = {
+        .params = reducer->layout.params,
+        .num_params = reducer->layout.num_params,
+        .plan = plan,
+        .rank = options->shards.rank,
+        .world_size = options->shards.world_size,
+        .num_shards = options->shards.num_shards,
+        .passes_per_shard = options->passes_per_shard,
+        .exact = options->shards.exact,
+        .unused_is_error = options->unused_is_error,
+        .static_graph = options->static_graph,
+        .separate_grads = options->separate != NULL,
+        .op = ops[options->op],
+        .hook = reducer->hook->name,
+        .wire_dtype = options->wire_dtype ? gs_dtype_name(options->wire_dtype) : NULL,
+        .backend = gs_comm_backend_name(reducer->comm),
+        .algorithm = algorithm_of_largest(reducer, plan),
+        .device = options->device};
+    return gs_reducer_record_init(&reducer->record, &facts, &options->record);
+}
+
+static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadline deadline) {
+    gs_reducer_options *options = &reducer->options;
+    const gs_grad_layout_shape shape = gs_reducer_layout_shape(options);
+    GS_TRY(gs_grad_layout_init(&reducer->layout, &shape, gs_arena_data(options->arena)));
+    options->params = reducer->layout.params;
+    GS_TRY(alloc_params(reducer));
+    options->separate = reducer->copies.tensors;
+    GS_TRY(plan_shards(reducer));
+    GS_TRY(agree(reducer, plan, deadline));
+    GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
+    GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
+    GS_TRY(gs_step_points_init(&reducer->points, options->device));
+    options->plan = &reducer->layout.plan;
+    GS_TRY(gs_ready_order_init(&reducer->order, plan));
+    GS_TRY(init_record(reducer, plan));
+    return init_queue(reducer);
+}
+
+static gs_status choose_hook(gs_reducer *reducer) {
+    const gs_reducer_options *options = &reducer->options;
+    const char *name = options->wire_dtype ? "compress" : "allreduce";
+    reducer->hook = options->hook ? options->hook : gs_comm_hook_find(name);
+    if (reducer->hook) return gs_ok();
+    return gs_error(GS_UNIMPLEMENTED, "there is no hook \"%s\" for a wire dtype", name);
+}
+
+gs_status gs_reducer_create(gs_reducer **out, const gs_reducer_options *options, gs_comm *comm,
+                            gs_deadline deadline) {
+    *out = NULL;
+    gs_status status;
+    gs_reducer *reducer = calloc(1, sizeof *reducer);
+    if (!reducer) return gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory");
+    reducer->options = *options;
+    reducer->comm = comm;
+    if (!options->passes_per_shard) reducer->options.passes_per_shard = 1;
+
+    status = gs_reducer_options_check(options, comm);
+    if (!status.code) status = choose_hook(reducer);
+    if (status.code) {
+        status = gs_status_prefix(status, "rank %d: reducer", gs_comm_rank(comm));
+        goto fail;
+    }
+    status = build(reducer, options->plan, deadline);
+    if (status.code) goto fail;
+    *out = reducer;
+    return gs_ok();
+fail:
+    // Whoever alone cannot go on must tell the ranks that wait for it.
+    gs_comm_abort(comm, status.message);
+    gs_reducer_destroy(reducer);
+    return status;
+}
+
+static void end_queue(gs_reducer *reducer, const char *why) {
+    char reason[96];
+    snprintf(reason, sizeof reason, "rank %d, step %lld: the reducer was %s within a step",
+             reducer->options.shards.rank, (long long)reducer->step, why);
+    gs_bucket_queue_release(&reducer->queue, reason);
+}
+
+// What a GPU still does for a step that was left ends before its memory goes, and is not an error of what
+// comes next; that the GPU itself is lost, the next wait says again.
+static void forget_work(gs_reducer *reducer) {
+    gs_device *device = reducer->options.device;
+    if (!device || gs_device_is_host(device)) return;
+    // Zeros and copies for buckets that were never posted.
+    gs_stream *before_posts = gs_comm_stream(reducer->comm);
+    if (before_posts) gs_stream_follow(gs_device_stream(device), before_posts);
+    gs_status left = gs_stream_wait(gs_device_stream(device),
+                                    gs_deadline_in_seconds(LETTING_GO_SECONDS));
+    (void)left;
+}
+
+void gs_reducer_destroy(gs_reducer *reducer) {
+    if (!reducer) return;
+    end_queue(reducer, "destroyed");
+    forget_work(reducer);
+    gs_step_points_release(&reducer->points);
+    gs_ready_order_release(&reducer->order);
+    gs_reducer_record_release(&reducer->record);
+    gs_shard_tree_release(&reducer->tree);
+    gs_static_graph_release(&reducer->graph);
+    gs_grad_copies_release(&reducer->copies);
+    gs_grad_layout_release(&reducer->layout);
+    free(reducer->shard_steps);
+    free(reducer->marks);
+    free(reducer->unused_marks);
+    free(reducer->times);
+    free(reducer);
+}
+
+static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
+                             gs_deadline deadline) {
+    if (reducer->failed.code) return reducer->failed;
+    if (reducer->phase != GS_REDUCER_IDLE)
+        return gs_reducer_misuse(reducer, "a plan changes between steps only");
+    GS_TRY(gs_reducer_plan_check(plan, reducer->layout.params, reducer->layout.num_params));
+    GS_TRY(agree(reducer, plan, deadline));
+    reducer->complete = false;
+    GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
+    GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
+    gs_reducer_plan_travel(reducer);
+    gs_reducer_record_set_plan(&reducer->record, &reducer->layout.plan);
+    return gs_ok();
+}
+
+gs_status gs_reducer_set_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
+                              gs_deadline deadline) {
+    return gs_reducer_keep_error(reducer, change_plan(reducer, plan, deadline));
+}
+
+static void note_comm(gs_reducer *reducer) {
+    gs_record_facts *facts = &reducer->record.facts;
+    facts->rank = reducer->options.shards.rank;
+    facts->world_size = reducer->options.shards.world_size;
+    facts->backend = gs_comm_backend_name(reducer->comm);
+}
+
+// Everything that follows from rank and world, anew.
+static gs_status move_to_comm(gs_reducer *reducer, gs_deadline deadline) {
+    gs_reducer_options *options = &reducer->options;
+    options->shards.rank = gs_comm_rank(reducer->comm);
+    options->shards.world_size = gs_comm_world_size(reducer->comm);
+    GS_TRY(gs_status_prefix(gs_reducer_options_check(options, reducer->comm), "rank %d: reducer",
+                            options->shards.rank));
+    gs_shard_tree_release(&reducer->tree);
+    free(reducer->shard_steps);
+    reducer->shard_steps = NULL;
+    GS_TRY(plan_shards(reducer));
+    GS_TRY(
+        gs_grad_layout_set_slots(&reducer->layout, gs_logical_shards_num_slots(&options->shards)));
+    GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
+    gs_static_graph_forget(&reducer->graph);
+    gs_reducer_plan_travel(reducer);
+    note_comm(reducer);
+    GS_TRY(agree(reducer, &reducer->layout.plan, deadline));
+    return init_queue(reducer);
+}
+
+gs_status gs_reducer_reset(gs_reducer *reducer, gs_comm *comm, gs_deadline deadline) {
+    end_queue(reducer, "reset");
+    forget_work(reducer);
+    reducer->comm = comm;
+    reducer->failed = gs_ok();
+    reducer->phase = GS_REDUCER_IDLE;
+    reducer->complete = false;
+    return gs_reducer_keep_error(reducer, move_to_comm(reducer, deadline));
+}

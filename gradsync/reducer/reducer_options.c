@@ -1,0 +1,98 @@
+#include "gradsync/reducer/reducer_options.h"
+
+#include <limits.h>
+
+#include "gradsync/bucket/grad_copies.h"
+
+// All passes of one rank can be counted.
+#define MAX_PASSES_PER_SHARD (INT_MAX / GS_MAX_LOGICAL_SHARDS)
+
+static bool is_float(gs_dtype dtype) {
+    return dtype == GS_FP32 || dtype == GS_FP64 || dtype == GS_FP16 || dtype == GS_BF16;
+}
+
+static gs_status check_dtypes(const gs_reducer_options *options) {
+    for (size_t i = 0; i < options->num_params; i++) {
+        if (!is_float(options->params[i].dtype))
+            return gs_error(GS_INVALID_ARGUMENT, "parameter %zu \"%.100s\": %s has no gradient", i,
+                            options->params[i].name, gs_dtype_name(options->params[i].dtype));
+    }
+    gs_dtype wire = options->wire_dtype;
+    if (wire != GS_DTYPE_UNSET && wire != GS_FP16 && wire != GS_BF16)
+        return gs_error(GS_INVALID_ARGUMENT, "wire dtype: %s, must be fp16, bf16 or unset",
+                        gs_dtype_name(wire));
+    if (wire && options->shards.exact)
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "wire dtype: %s in exact mode: what is rounded would follow from the "
+                        "number of ranks",
+                        gs_dtype_name(wire));
+    if (options->op < GS_MEAN || options->op > GS_SAMPLE_MEAN)
+        return gs_error(GS_INVALID_ARGUMENT, "op: %d is none", (int)options->op);
+    return gs_ok();
+}
+
+static gs_status check_options(const gs_reducer_options *options) {
+    const gs_logical_shards *shards = &options->shards;
+    if (!options->num_params) return gs_error(GS_INVALID_ARGUMENT, "no parameters");
+    GS_TRY(gs_param_specs_check(options->params, options->num_params));
+    GS_TRY(check_dtypes(options));
+    GS_TRY(gs_logical_shards_check(shards));
+    if (shards->rank < 0 || shards->rank >= shards->world_size)
+        return gs_error(GS_INVALID_ARGUMENT, "rank %d of %d", shards->rank, shards->world_size);
+    if (options->passes_per_shard < 0 || options->passes_per_shard > MAX_PASSES_PER_SHARD)
+        return gs_error(GS_INVALID_ARGUMENT, "passes per shard: %d, at most %d",
+                        options->passes_per_shard, MAX_PASSES_PER_SHARD);
+    return gs_ok();
+}
+
+gs_status gs_reducer_arena_bytes(size_t *bytes, const gs_reducer_options *options) {
+    GS_TRY(check_options(options));
+    const gs_grad_layout_shape shape = gs_reducer_layout_shape(options);
+    return gs_grad_layout_bytes(bytes, &shape);
+}
+
+gs_grad_layout_shape gs_reducer_layout_shape(const gs_reducer_options *options) {
+    return (gs_grad_layout_shape){.params = options->params,
+                                  .num_params = options->num_params,
+                                  .num_slots = gs_logical_shards_num_slots(&options->shards),
+                                  .has_wire = options->wire_dtype != GS_DTYPE_UNSET,
+                                  .device = options->device};
+}
+
+gs_status gs_reducer_plan_check(const gs_bucket_plan *plan, const gs_param_spec *params,
+                                size_t num_params) {
+    GS_TRY(gs_bucket_plan_check(plan, params, num_params));
+    for (size_t b = 0; b < plan->num_buckets; b++) {
+        const gs_plan_bucket *bucket = &plan->buckets[b];
+        for (size_t i = 0; i < bucket->num_params && bucket->num_params > 1; i++) {
+            size_t param = plan->params[bucket->first + i];
+            if (params[param].sparse)
+                return gs_error(GS_INVALID_ARGUMENT,
+                                "bucket %zu: sparse parameter %zu \"%.100s\" needs one of its own",
+                                b, param, params[param].name);
+        }
+    }
+    return gs_ok();
+}
+
+gs_status gs_reducer_options_check(const gs_reducer_options *options, const gs_comm *comm) {
+    size_t bytes;
+    GS_TRY(gs_reducer_arena_bytes(&bytes, options));
+    if (!options->plan) return gs_error(GS_INVALID_ARGUMENT, "plan: none given");
+    if (!options->device) return gs_error(GS_INVALID_ARGUMENT, "device: none given");
+    if (!options->arena) return gs_error(GS_INVALID_ARGUMENT, "arena: none given");
+    if (gs_arena_bytes(options->arena) < bytes)
+        return gs_error(GS_INVALID_ARGUMENT, "arena: has %zu bytes, needs %zu",
+                        gs_arena_bytes(options->arena), bytes);
+    if (gs_device_is_host(options->device) != (gs_arena_fd(options->arena) >= 0))
+        return gs_error(GS_INVALID_ARGUMENT, "arena: is not memory of %s (gs_arena_create_on)",
+                        gs_device_name(options->device));
+    if (options->shards.rank != gs_comm_rank(comm) ||
+        options->shards.world_size != gs_comm_world_size(comm))
+        return gs_error(GS_INVALID_ARGUMENT, "shards: rank %d of %d, the communicator is %d of %d",
+                        options->shards.rank, options->shards.world_size, gs_comm_rank(comm),
+                        gs_comm_world_size(comm));
+    if (options->separate)
+        GS_TRY(gs_separate_grads_check(options->separate, options->params, options->num_params));
+    return gs_reducer_plan_check(options->plan, options->params, options->num_params);
+}

@@ -1,0 +1,362 @@
+// Passes of a step: which gradients are final when, and the buckets that they complete.
+#include <stdio.h>
+#include <string.h>
+
+#include "core/failpoint.h"
+#include "gradsync/bucket/main_grad.h"
+#include "gradsync/reducer/reducer_state.h"
+
+// Gradients that may become ready before earlier buckets are moved on. Asking costs some 50 ns: in
+// models of small tensors not at each of them.
+#define PROGRESS_BYTES ((size_t)64 << 10)
+
+// Sample counts that a float holds exactly: the factor of a weighted gradient is one.
+#define MAX_FACTOR_SAMPLES (INT64_C(1) << 24)
+
+gs_lane gs_reducer_lane_to_travel(const gs_reducer *reducer, const gs_bucket *bucket) {
+    return bucket->travels ? gs_lane_before_post(reducer->comm)
+                           : gs_lane_of(reducer->options.device);
+}
+
+static gs_lane lane_of_pass(const gs_reducer *reducer, const gs_bucket *bucket) {
+    return reducer->pass.reduces ? gs_reducer_lane_to_travel(reducer, bucket)
+                                 : gs_lane_of(reducer->options.device);
+}
+
+// Adds a complete shard's gradient to the partial sums below it, along the tree.
+static void merge_slots(gs_reducer *reducer, const gs_bucket *bucket) {
+    const gs_shard_step *step =
+        &reducer->shard_steps[reducer->passes_run / reducer->options.passes_per_shard];
+    for (int i = 0; i < step->merges; i++) {
+        int right_slot = step->slot - i;
+        gs_main_grad_add(gs_grad_layout_bucket(&reducer->layout, right_slot - 1, bucket),
+                         gs_grad_layout_bucket(&reducer->layout, right_slot, bucket), bucket->dtype,
+                         bucket->grad_count, lane_of_pass(reducer, bucket));
+    }
+}
+
+// What the marks of a GPU's members have left to be done at once.
+static void copy_bucket_in(gs_reducer *reducer, size_t index) {
+    if (!reducer->copies.table.device) return;
+    int64_t begin_ns = gs_now_ns();
+    gs_bucket *bucket = &reducer->layout.buckets[index];
+    gs_grad_copies_bucket_in(&reducer->copies, &reducer->layout, reducer->slot, index,
+                             lane_of_pass(reducer, bucket));
+    bucket->times.copy_in_ns += gs_now_ns() - begin_ns;
+}
+
+// All members are final.
+static gs_status complete_bucket(gs_reducer *reducer, size_t index) {
+    if (reducer->copies.tensors) copy_bucket_in(reducer, index);
+    merge_slots(reducer, &reducer->layout.buckets[index]);
+    if (!reducer->pass.reduces) return gs_ok();
+    reducer->bytes_since_progress = 0;
+    return gs_bucket_queue_push(&reducer->queue, index);
+}
+
+static gs_status check_samples(const gs_reducer *reducer, int64_t samples) {
+    bool weighs = reducer->options.op == GS_SAMPLE_MEAN;
+    int64_t most = GS_MAX_STEP_SAMPLES - reducer->samples;
+    if (weighs && most > MAX_FACTOR_SAMPLES) most = MAX_FACTOR_SAMPLES;
+    if (samples >= 0 && samples <= most) return gs_ok();
+    return gs_error(GS_FAILED_PRECONDITION,
+                    "rank %d, step %lld: samples of a pass: %lld, %s%lld, of a step at most %lld",
+                    reducer->options.shards.rank, (long long)reducer->step, (long long)samples,
+                    weighs ? "weighted at most " : "left ", (long long)most,
+                    (long long)GS_MAX_STEP_SAMPLES);
+}
+
+static gs_status check_may_open(const gs_reducer *reducer, int64_t samples) {
+    if (reducer->failed.code) return reducer->failed;
+    if (reducer->phase == GS_REDUCER_IDLE)
+        return gs_reducer_misuse(reducer, "a pass needs an open step");
+    if (reducer->phase == GS_REDUCER_PASS)
+        return gs_reducer_misuse(reducer, "a pass is open, end it first");
+    if (!reducer->active)
+        return gs_reducer_misuse(reducer, "this rank has no data in this step and runs no pass");
+    if (reducer->passes_run == reducer->num_passes)
+        return gs_reducer_misuse(reducer, "all passes of the step have been run");
+    return check_samples(reducer, samples);
+}
+
+static void describe_pass(gs_reducer *reducer, int64_t samples) {
+    const gs_reducer_options *options = &reducer->options;
+    const gs_logical_shards *shards = &options->shards;
+    int own_shard = reducer->passes_run / options->passes_per_shard;
+    int in_shard = reducer->passes_run % options->passes_per_shard;
+    bool opens_window = in_shard == 0 && (shards->exact || own_shard == 0);
+    reducer->slot = reducer->shard_steps[own_shard].slot;
+    reducer->pass = (gs_reducer_pass){
+        .grads = reducer->copies.tensors ? reducer->copies.grads
+                                         : gs_grad_layout_grads(&reducer->layout, reducer->slot),
+        .accumulate = !opens_window,
+        .shard = gs_logical_shards_first(shards, shards->rank) + own_shard,
+        .pass = in_shard,
+        .reduces = reducer->passes_run == reducer->num_passes - 1,
+        .grad_factor = options->op == GS_SAMPLE_MEAN ? (float)samples : 1};
+    reducer->closes =
+        reducer->pass.reduces || (shards->exact && in_shard == options->passes_per_shard - 1);
+    reducer->defers = reducer->graph.on && !(reducer->graph.known && reducer->pass.reduces);
+    reducer->settled_unused = false;
+    if (opens_window && reducer->copies.tensors) gs_grad_copies_begin_window(&reducer->copies);
+}
+
+static gs_status open_pass(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples) {
+    GS_TRY(check_may_open(reducer, samples));
+    reducer->samples += samples;
+    describe_pass(reducer, samples);
+    if (++reducer->serial == 0) {
+        memset(reducer->marks, 0, reducer->layout.num_params * sizeof *reducer->marks);
+        memset(reducer->unused_marks, 0,
+               reducer->layout.num_params * sizeof *reducer->unused_marks);
+        reducer->serial = 1;
+    }
+    reducer->num_seen = 0;
+    reducer->bytes_since_progress = 0;
+    if (reducer->closes) {
+        for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++)
+            gs_bucket_reset(&reducer->layout.buckets[b]);
+    }
+    if (reducer->pass.reduces) {
+        reducer->queue.samples = reducer->samples;
+        gs_ready_order_begin(&reducer->order);
+        if (reducer->graph.on) gs_static_graph_begin_pass(&reducer->graph);
+    }
+    reducer->phase = GS_REDUCER_PASS;
+    *pass = reducer->pass;
+    return gs_ok();
+}
+
+gs_status gs_reducer_begin_pass(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples) {
+    return gs_reducer_keep_error(reducer, open_pass(reducer, pass, samples));
+}
+
+bool gs_reducer_pass_adds(const gs_reducer *reducer, size_t param) {
+    if (!reducer->pass.accumulate || param >= reducer->layout.num_params) return false;
+    return !reducer->copies.tensors || reducer->copies.written[param];
+}
+
+static void copy_in(gs_reducer *reducer, size_t param) {
+    int64_t begin_ns = gs_now_ns();
+    gs_grad_copies_in(&reducer->copies, &reducer->layout, reducer->slot, param,
+                      reducer->options.device);
+    gs_bucket *bucket = &reducer->layout.buckets[reducer->layout.bucket_of[param]];
+    bucket->times.copy_in_ns += gs_now_ns() - begin_ns;
+}
+
+// The parameter takes no part in this pass: zero where the pass was to overwrite. A tensor of the
+// caller's counts when an earlier pass of the window wrote it, and not when it is an old one.
+static void settle_absent(gs_reducer *reducer, size_t param) {
+    bool separate = reducer->copies.tensors != NULL;
+    const gs_bucket *bucket = &reducer->layout.buckets[reducer->layout.bucket_of[param]];
+    if (separate && !reducer->closes) return;
+    if (separate && reducer->copies.written[param])
+        copy_in(reducer, param);
+    else if (separate || !reducer->pass.accumulate)
+        gs_main_grad_zero(gs_grad_layout_grads(&reducer->layout, reducer->slot)[param],
+                          reducer->layout.dtypes[param], reducer->layout.counts[param],
+                          lane_of_pass(reducer, bucket));
+}
+
+// The parameter's gradient is final: one member less that its bucket waits for.
+static inline gs_status settle(gs_reducer *reducer, size_t param) {
+    size_t bucket = reducer->layout.bucket_of[param];
+    if (--reducer->layout.buckets[bucket].num_pending == 0) return complete_bucket(reducer, bucket);
+    reducer->bytes_since_progress += reducer->layout.counts[param] * sizeof(float);
+    if (reducer->bytes_since_progress < PROGRESS_BYTES) return gs_ok();
+    reducer->bytes_since_progress = 0;
+    return gs_bucket_queue_progress(&reducer->queue);
+}
+
+static inline void note_ready(gs_reducer *reducer, size_t param) {
+    gs_ready_order_add(&reducer->order, param);
+    if (reducer->record.times_params)
+        gs_reducer_record_mark(&reducer->record, param, reducer->stats.backward_begin_ns);
+}
+
+// On the stream of the collectives a GPU's point is right even where a graph was launched as a whole; all
+// that is posted comes later anyway.
+static void note_backward(gs_reducer *reducer) {
+    reducer->stats.backward_begin_ns = gs_now_ns();
+    if (reducer->points.device)
+        gs_step_points_take(&reducer->points, GS_POINT_BACKWARD,
+                            gs_lane_before_post(reducer->comm).stream);
+}
+
+// The first mark of a parameter in this pass. Where marks are counted already it is ready at the
+// last.
+static inline void note_mark(gs_reducer *reducer, size_t param) {
+    reducer->marks[param] = reducer->serial;
+    reducer->queue.used[param] = 1;
+    reducer->num_seen++;
+    if (reducer->copies.tensors) reducer->copies.written[param] = 1;
+    if (!reducer->pass.reduces) return;
+    if (!reducer->stats.backward_begin_ns) note_backward(reducer);
+    if (!reducer->graph.known) note_ready(reducer, param);
+}
+
+static gs_status settle_unused(gs_reducer *reducer) {
+    reducer->settled_unused = true;
+    for (size_t i = 0; i < reducer->graph.num_unused; i++) {
+        settle_absent(reducer, reducer->graph.unused[i]);
+        GS_TRY(settle(reducer, reducer->graph.unused[i]));
+    }
+    return gs_ok();
+}
+
+static gs_status blame_count(const gs_reducer *reducer, size_t param) {
+    const gs_static_graph *graph = &reducer->graph;
+    if (!graph->used[param])
+        return gs_reducer_blame(reducer, param,
+                                "is used, but was not in the first step: the static graph changed");
+    if (!reducer->queue.used[param])
+        return gs_reducer_blame(reducer, param,
+                                "is not used, but was in the first step: the static graph changed");
+    char what[128];
+    snprintf(what, sizeof what,
+             "marked ready %u times, in the first step %u times: the static graph changed",
+             graph->num_marked[param], graph->counts[param]);
+    return gs_reducer_blame(reducer, param, what);
+}
+
+static gs_status mark_counted(gs_reducer *reducer, size_t param) {
+    gs_static_graph *graph = &reducer->graph;
+    if (graph->known && !graph->used[param]) return blame_count(reducer, param);
+    if (reducer->marks[param] != reducer->serial) note_mark(reducer, param);
+    if (!reducer->pass.reduces) return gs_ok();
+    if (graph->known && !reducer->settled_unused) GS_TRY(settle_unused(reducer));
+    gs_static_mark mark = gs_static_graph_mark(graph, param);
+    if (mark == GS_MARK_EXTRA) return blame_count(reducer, param);
+    if (mark == GS_MARK_WAITS) return gs_ok();
+    note_ready(reducer, param);
+    if (reducer->copies.tensors) copy_in(reducer, param);
+    return settle(reducer, param);
+}
+
+static gs_status mark_param(gs_reducer *reducer, size_t param) {
+    if (reducer->failed.code) return reducer->failed;
+    GS_FAILPOINT("reducer.mark_ready");
+    if (param >= reducer->layout.num_params)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: there is no parameter %zu",
+                        reducer->options.shards.rank, (long long)reducer->step, param);
+    if (reducer->phase != GS_REDUCER_PASS)
+        return gs_reducer_blame(reducer, param, "marked ready outside a pass");
+    if (reducer->unused_marks[param] == reducer->serial)
+        return gs_reducer_blame(reducer, param, "marked ready after it was marked unused");
+    if (reducer->graph.on) return mark_counted(reducer, param);
+    if (reducer->marks[param] == reducer->serial)
+        return gs_reducer_blame(reducer, param,
+                                "marked ready twice in one pass; only a static graph may do that");
+    note_mark(reducer, param);
+    if (!reducer->closes) return gs_ok();
+    if (reducer->copies.tensors) copy_in(reducer, param);
+    return settle(reducer, param);
+}
+
+// A status is large: a good one is handed on and not passed through another call.
+gs_status gs_reducer_mark_ready(gs_reducer *reducer, size_t param) {
+    gs_status status = mark_param(reducer, param);
+    return status.code ? gs_reducer_keep_error(reducer, status) : status;
+}
+
+void gs_reducer_ready_callback(void *reducer, size_t param) {
+    gs_status sticks = gs_reducer_mark_ready(reducer, param);
+    (void)sticks;
+}
+
+static gs_status mark_absent(gs_reducer *reducer, size_t param) {
+    const gs_static_graph *graph = &reducer->graph;
+    if (reducer->failed.code) return reducer->failed;
+    if (param >= reducer->layout.num_params)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: there is no parameter %zu",
+                        reducer->options.shards.rank, (long long)reducer->step, param);
+    if (reducer->phase != GS_REDUCER_PASS)
+        return gs_reducer_blame(reducer, param, "marked unused outside a pass");
+    if (reducer->marks[param] == reducer->serial)
+        return gs_reducer_blame(reducer, param, "marked unused after it was marked ready");
+    if (reducer->unused_marks[param] == reducer->serial)
+        return gs_reducer_blame(reducer, param, "marked unused twice in one pass");
+    bool counted = graph->known && reducer->pass.reduces;
+    if (counted && graph->counts[param])
+        return gs_reducer_blame(
+            reducer, param,
+            "marked unused, but was used in the first step: the static graph changed");
+    reducer->unused_marks[param] = reducer->serial;
+    reducer->num_seen++;
+    if (counted) return gs_ok();  // settled with all others that the graph does not use
+    settle_absent(reducer, param);
+    return reducer->closes && !reducer->defers ? settle(reducer, param) : gs_ok();
+}
+
+gs_status gs_reducer_mark_unused(gs_reducer *reducer, size_t param) {
+    return gs_reducer_keep_error(reducer, mark_absent(reducer, param));
+}
+
+void gs_reducer_unused_callback(void *reducer, size_t param) {
+    gs_status sticks = gs_reducer_mark_unused(reducer, param);
+    (void)sticks;
+}
+
+size_t gs_reducer_first_unseen(const gs_reducer *reducer, size_t *num_unseen) {
+    size_t num_params = reducer->layout.num_params, first = num_params;
+    *num_unseen = 0;
+    for (size_t i = num_params; i-- > 0;) {
+        if (reducer->marks[i] == reducer->serial || reducer->unused_marks[i] == reducer->serial)
+            continue;
+        ++*num_unseen;
+        first = i;
+    }
+    return first;
+}
+
+// What is still open of a bucket when the pass ends.
+static gs_status close_bucket(gs_reducer *reducer, size_t index) {
+    gs_bucket *bucket = &reducer->layout.buckets[index];
+    if (reducer->closes && !bucket->num_pending) return gs_ok();
+    for (size_t i = 0; i < bucket->num_params; i++) {
+        size_t param = bucket->params[i];
+        if (reducer->unused_marks[param] == reducer->serial) continue;
+        if (reducer->marks[param] != reducer->serial)
+            settle_absent(reducer, param);
+        else if (reducer->closes && reducer->defers && reducer->copies.tensors)
+            copy_in(reducer, param);
+    }
+    if (!reducer->closes) return gs_ok();
+    bucket->num_pending = 0;
+    return complete_bucket(reducer, index);
+}
+
+static gs_status check_promise(const gs_reducer *reducer) {
+    const gs_static_graph *graph = &reducer->graph;
+    if (!graph->known || !reducer->pass.reduces) return gs_ok();
+    size_t broken = gs_static_graph_find_broken(graph, reducer->queue.used);
+    return broken < graph->num_params ? blame_count(reducer, broken) : gs_ok();
+}
+
+static gs_status close_pass(gs_reducer *reducer) {
+    if (reducer->failed.code) return reducer->failed;
+    if (reducer->phase != GS_REDUCER_PASS) return gs_reducer_misuse(reducer, "no pass is open");
+    GS_TRY(check_promise(reducer));
+    bool counted = reducer->graph.known && reducer->pass.reduces;
+    if (counted && !reducer->settled_unused) GS_TRY(settle_unused(reducer));  // nothing was marked
+    bool has_open = reducer->num_seen < reducer->layout.num_params || reducer->defers;
+    for (size_t b = 0; b < reducer->layout.plan.num_buckets && has_open; b++)
+        GS_TRY(close_bucket(reducer, b));
+    if (reducer->pass.reduces) {
+        gs_ready_order_finish(&reducer->order, &reducer->layout.plan, reducer->marks,
+                              reducer->serial);
+        gs_reduce_stats *stats = &reducer->stats;
+        stats->backward_end_ns = gs_now_ns();
+        if (reducer->points.device)
+            gs_step_points_take(&reducer->points, GS_POINT_BACKWARD_END,
+                                gs_device_stream(reducer->options.device));
+        if (!stats->backward_begin_ns) stats->backward_begin_ns = stats->backward_end_ns;
+    }
+    reducer->passes_run++;
+    reducer->phase = GS_REDUCER_OPEN;
+    return gs_ok();
+}
+
+gs_status gs_reducer_end_pass(gs_reducer *reducer) {
+    return gs_reducer_keep_error(reducer, close_pass(reducer));
+}

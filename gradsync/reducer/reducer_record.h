@@ -1,0 +1,128 @@
+// What a reducer is and how its steps went: numbers and names to read, and log lines at set moments.
+//
+// Kept always; said only when asked: `info` logs the construction, the record after 10, 20, 50, 100, 500,
+// 800 and 1000 sampled steps, and the first error; `detail` adds a line for each sampled step with the
+// parameters that this rank did not use. Sampled are the first 10 steps, then every k-th. Times of single
+// parameters are taken in sampled steps from `info` on. Lines go to the host's log sink.
+//
+// Owned by the reducer, on its thread. What orders and sums gradients is not decided here.
+#ifndef GRADSYNC_REDUCER_REDUCER_RECORD_H
+#define GRADSYNC_REDUCER_REDUCER_RECORD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/bucket_plan.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "core/strbuf.h"
+#include "gradsync/bucket/reduce_stats.h"
+#include "kernels/device.h"
+
+typedef enum gs_record_level {
+    GS_RECORD_UNSET = 0,  // what GRADSYNC_REDUCER_LOG says: off, info or detail; without it off
+    GS_RECORD_OFF,
+    GS_RECORD_INFO,
+    GS_RECORD_DETAIL
+} gs_record_level;
+const char *gs_record_level_name(gs_record_level level);
+// False when there is no such level.
+bool gs_record_level_from_name(gs_record_level *level, const char *name);
+
+#define GS_RECORD_SAMPLE_EVERY 100
+#define GS_RECORD_FIRST_SAMPLES 10
+
+typedef struct gs_record_options {
+    gs_record_level level;
+    int64_t sample_every;  // k ≥ 1; 0: GS_RECORD_SAMPLE_EVERY
+    const char *job, *model;  // for the lines; copied; NULL: none
+    // What else the host does with this reducer, which the reducer does not know; constant text. NULL: not said.
+    const char *buffers, *uneven_inputs, *batch_norm;
+    int num_replicas;  // that it reduces for; 0: not said
+} gs_record_options;
+
+// What construction knows; strings and lists are copied or constant text.
+typedef struct gs_record_facts {
+    const gs_param_spec *params;  // borrowed while the record lives
+    size_t num_params;
+    const gs_bucket_plan *plan;
+    int rank, world_size, num_shards, passes_per_shard;
+    bool exact, unused_is_error, static_graph, separate_grads;
+    const char *op, *hook, *wire_dtype, *backend, *algorithm;  // constant text
+    gs_device *device;
+} gs_record_facts;
+
+// A mean over the sampled steps in which the time was known.
+typedef struct gs_record_time {
+    int64_t last_ns;  // of the last sampled step; −1: not known
+    double mean_ns;
+    int64_t num_samples;
+} gs_record_time;
+
+typedef struct gs_reducer_record {
+    gs_record_level level;  // never unset
+    int64_t sample_every;
+    char job[64], model[64];
+    gs_record_options told;  // by the host; job and model are NULL
+    gs_record_facts facts;   // its plan is NULL
+    char host[65], dtypes[64], arithmetic[256], device[16];
+    int64_t pid;
+    int num_threads;
+    uint64_t total_param_bytes;
+
+    // Plans: the first one, and the one in force once it was rebuilt.
+    size_t num_buckets, num_rebuilt_buckets;
+    uint64_t *bucket_bytes;          // num_buckets
+    uint64_t bucket_cap_bytes;       // largest limit of the plan in force
+    uint64_t *rebuilt_bucket_bytes;  // num_rebuilt_buckets
+    size_t *rebuilt_params;          // num_params: the rebuilt buckets' members, one after the other
+    int64_t num_rebuilds;
+
+    // Steps.
+    int64_t step, num_steps, num_samples;  // the last one's number; begun; sampled and finished
+    bool sampled;                          // the present step
+    gs_record_time forward, backward, comm, overlap;
+    gs_reduce_stats last;  // of the last sampled step; its lists are NULL
+    size_t num_unused;     // by all ranks, last finished step
+    uint64_t unused_bytes;
+    size_t num_locally_unused;
+    // While this rank has used the same parameters in all steps so far.
+    bool could_be_static;
+    uint8_t *first_used;       // num_params
+    size_t *last_ready_order;  // num_params, of the last sampled step
+    int64_t *param_ready_ns;   // num_params; −1: not marked. Of the last sampled step with times
+
+    bool times_params;  // marks of the present step are timed
+    bool has_error;
+    int64_t error_step;
+    gs_status error;
+} gs_reducer_record;
+
+GS_NODISCARD gs_status gs_reducer_record_init(gs_reducer_record *record,
+                                              const gs_record_facts *facts,
+                                              const gs_record_options *options);
+void gs_reducer_record_release(gs_reducer_record *record);
+// Another plan. Without memory for its lists they are left out.
+void gs_reducer_record_set_plan(gs_reducer_record *record, const gs_bucket_plan *plan);
+
+// A step opens; decides whether it is sampled.
+void gs_reducer_record_begin(gs_reducer_record *record, int64_t step);
+// Only while times_params: `param` is ready now.
+void gs_reducer_record_mark(gs_reducer_record *record, size_t param, int64_t backward_begin_ns);
+// The step is finished.
+//   used   num_params flags: what this rank used
+//   order  num_params parameters in ready order
+void gs_reducer_record_finish(gs_reducer_record *record, const gs_reduce_stats *stats,
+                              const uint8_t *used, const size_t *order);
+// The first error of the reducer.
+void gs_reducer_record_fail(gs_reducer_record *record, int64_t step, gs_status error);
+
+// key=value text, for log lines and for hosts: who it is, where it runs, how steps went. Lists are cut
+// after some entries and end in "…" then.
+void gs_reducer_record_write_construction(gs_strbuf *out, const gs_reducer_record *record);
+void gs_reducer_record_write_environment(gs_strbuf *out, const gs_reducer_record *record);
+void gs_reducer_record_write_times(gs_strbuf *out, const gs_reducer_record *record);
+void gs_reducer_record_write_error(gs_strbuf *out, const gs_reducer_record *record);
+
+#endif

@@ -1,0 +1,83 @@
+// The inside of a reducer, shared by reducer.c (life), reducer_step.c (begin, finish) and
+// reducer_pass.c (passes and marks). Nobody else includes it.
+#ifndef GRADSYNC_REDUCER_REDUCER_STATE_H
+#define GRADSYNC_REDUCER_REDUCER_STATE_H
+
+#include "gradsync/bucket/grad_copies.h"
+#include "gradsync/bucket/grad_layout.h"
+#include "gradsync/comm/lane.h"
+#include "gradsync/reducer/bucket_queue.h"
+#include "gradsync/reducer/ready_order.h"
+#include "gradsync/reducer/reducer.h"
+#include "gradsync/reducer/static_graph.h"
+#include "gradsync/reducer/step_points.h"
+
+typedef enum gs_reducer_phase {
+    GS_REDUCER_IDLE = 0,
+    GS_REDUCER_OPEN,  // in a step
+    GS_REDUCER_PASS   // in a pass of it
+} gs_reducer_phase;
+
+// Where the gradient of an own shard goes, and what is merged when it is complete.
+typedef struct gs_shard_step {
+    int slot, merges;
+} gs_shard_step;
+
+struct gs_reducer {
+    gs_reducer_options options;  // params and plan point into the layout
+    gs_comm *comm;
+    const gs_comm_hook *hook;
+    gs_grad_layout layout;
+    gs_shard_tree tree;
+    gs_shard_step *shard_steps;  // own shards
+    int num_passes;              // of a step, on this rank
+    gs_status failed;            // the first error; nothing works any more
+    gs_grad_copies copies;       // tensors NULL: gradients are views
+    gs_static_graph graph;       // off unless promised
+
+    // of the step
+    gs_reducer_phase phase;
+    int64_t step, samples;
+    bool active;     // this rank has data
+    int num_active;  // ranks that are to have some
+    int passes_run;
+    bool complete;
+    gs_bucket_queue queue;
+    gs_reducer_tail tails[GS_MAX_TAILS];
+    size_t num_tails;
+
+    // of the pass
+    gs_reducer_pass pass;
+    int slot;             // where its gradients go
+    bool closes;          // gradients are final for the shard (exact mode) or the step when marked
+    bool defers;          // no: when the pass ends, since marks are not counted yet
+    bool settled_unused;  // a static graph's unused parameters
+    uint32_t serial;      // of the pass, never 0
+    uint32_t *marks;      // parameter → serial of the last pass that marked it
+    uint32_t *unused_marks;  // the same of those said to be unused
+    size_t num_seen;         // marked, or said to be unused
+    size_t bytes_since_progress;
+
+    gs_ready_order order;
+    gs_reduce_stats stats, last_stats;
+    gs_bucket_times *times;  // of last_stats
+    gs_step_points points;   // on a GPU
+    gs_reducer_record record;
+};
+
+// The first error sticks, and ends the step on every rank with its words.
+gs_status gs_reducer_keep_error(gs_reducer *reducer, gs_status status);
+// FAILED_PRECONDITION with rank, step and parameter: `what` follows its name.
+gs_status gs_reducer_blame(const gs_reducer *reducer, size_t param, const char *what);
+gs_status gs_reducer_misuse(const gs_reducer *reducer, const char *what);
+
+// Where the last arithmetic on a bucket's gradients goes: right before it travels. One that stays is read by the
+// compute stream alone.
+gs_lane gs_reducer_lane_to_travel(const gs_reducer *reducer, const gs_bucket *bucket);
+// Which buckets a static graph lets travel; all of them as long as it is not known.
+void gs_reducer_plan_travel(gs_reducer *reducer);
+// Parameters that the open pass has not seen: the first one, and how many. num_params when there is
+// none.
+size_t gs_reducer_first_unseen(const gs_reducer *reducer, size_t *num_unseen);
+
+#endif

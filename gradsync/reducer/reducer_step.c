@@ -1,0 +1,365 @@
+// A step of the reducer, but for its passes: how it opens, and what finish reads from the buckets.
+#include <math.h>
+#include <stdio.h>
+
+#include "core/failpoint.h"
+#include "gradsync/bucket/grad_norm.h"
+#include "gradsync/bucket/main_grad.h"
+#include "gradsync/reducer/reducer_state.h"
+
+gs_status gs_reducer_keep_error(gs_reducer *reducer, gs_status status) {
+    if (!status.code || reducer->failed.code) return status;
+    reducer->failed = status;
+    gs_comm_abort(reducer->comm, status.message);
+    gs_reducer_record_fail(&reducer->record, reducer->step, status);
+    return status;
+}
+
+gs_status gs_reducer_blame(const gs_reducer *reducer, size_t param, const char *what) {
+    return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: parameter %zu \"%.100s\" %s",
+                    reducer->options.shards.rank, (long long)reducer->step, param,
+                    reducer->layout.params[param].name, what);
+}
+
+gs_status gs_reducer_misuse(const gs_reducer *reducer, const char *what) {
+    return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: %s", reducer->options.shards.rank,
+                    (long long)reducer->step, what);
+}
+
+// Every rank takes part in a step without a round.
+static gs_join_round everybody(const gs_reducer *reducer) {
+    return (gs_join_round){.num_active = gs_comm_world_size(reducer->comm), .active = true};
+}
+
+static double scale_for(const gs_reducer *reducer, const gs_join_round *round) {
+    const gs_reducer_options *options = &reducer->options;
+    // A mean over samples divides behind the sum, once samples are known; 16 bits on the way there
+    // have no room for sums.
+    bool divides = options->op == GS_MEAN || (options->op == GS_SAMPLE_MEAN && options->wire_dtype);
+    if (!divides) return 1;
+    int num_shards =
+        round->divisor == GS_DIVIDE_BY_ACTIVE ? round->num_active : options->shards.num_shards;
+    return 1.0 / ((double)num_shards * options->passes_per_shard);
+}
+
+static gs_status check_round(const gs_reducer *reducer, const gs_join_round *round) {
+    const gs_logical_shards *shards = &reducer->options.shards;
+    int world_size = gs_comm_world_size(reducer->comm);
+    if (!round->num_active)
+        return gs_reducer_misuse(reducer, "no rank has data: the join is over, there is no step");
+    if (round->num_active < 0 || round->num_active > world_size ||
+        (!round->active && round->num_active == world_size))
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "rank %d, step %lld: a round of %d active ranks of %d, this one %s",
+                        shards->rank, (long long)reducer->step, round->num_active, world_size,
+                        round->active ? "active" : "not");
+    if (round->divisor == GS_DIVIDE_BY_ACTIVE && reducer->options.op == GS_MEAN &&
+        shards->num_shards != world_size)
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "rank %d, step %lld: a mean over active ranks needs one logical shard for "
+                        "each rank, not %d for %d",
+                        shards->rank, (long long)reducer->step, shards->num_shards, world_size);
+    if (round->num_active == world_size) return gs_ok();
+    if (shards->exact)
+        return gs_reducer_misuse(reducer, "exact mode takes no step in which ranks have no data");
+    if (reducer->graph.on && !reducer->graph.known)
+        return gs_reducer_misuse(reducer,
+                                 "a static graph needs a first step in which all ranks have data");
+    return gs_ok();
+}
+
+static gs_status check_may_begin(gs_reducer *reducer, int64_t step) {
+    if (reducer->failed.code) return reducer->failed;
+    if (reducer->phase != GS_REDUCER_IDLE)
+        return gs_reducer_misuse(reducer, "a step is open, finish it first");
+    if (step < 0)
+        return gs_error(GS_INVALID_ARGUMENT, "rank %d: step: %lld", reducer->options.shards.rank,
+                        (long long)step);
+    return gs_ok();
+}
+
+static gs_status begin_step(gs_reducer *reducer, int64_t step, const gs_join_round *round) {
+    GS_TRY(check_may_begin(reducer, step));
+    reducer->step = step;
+    GS_TRY(check_round(reducer, round));
+    GS_FAILPOINT("reducer.begin");
+    reducer->phase = GS_REDUCER_OPEN;
+    reducer->active = round->active;
+    reducer->num_active = round->num_active;
+    reducer->complete = false;
+    reducer->samples = 0;
+    reducer->passes_run = 0;
+    reducer->num_tails = 0;
+    reducer->stats = (gs_reduce_stats){.step = step, .begin_ns = gs_now_ns()};
+    gs_step_points_begin(&reducer->points);
+    gs_reducer_record_begin(&reducer->record, step);
+    gs_bucket_queue_begin(&reducer->queue, &(gs_queue_step){.step = step,
+                                                            .scale = scale_for(reducer, round),
+                                                            .num_active = round->num_active,
+                                                            .active = round->active});
+    return gs_ok();
+}
+
+gs_status gs_reducer_begin(gs_reducer *reducer, int64_t step) {
+    gs_join_round round = everybody(reducer);
+    return gs_reducer_keep_error(reducer, begin_step(reducer, step, &round));
+}
+
+// Zeros on their way, as the reducing pass of a rank would send gradients.
+static gs_status send_zeros(gs_reducer *reducer) {
+    reducer->stats.backward_begin_ns = reducer->stats.backward_end_ns = gs_now_ns();
+    for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++)
+        gs_bucket_reset(&reducer->layout.buckets[b]);
+    for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
+        gs_bucket *bucket = &reducer->layout.buckets[b];
+        gs_main_grad_zero(gs_grad_layout_bucket(&reducer->layout, 0, bucket), bucket->dtype,
+                          bucket->grad_count,
+                          gs_reducer_lane_to_travel(reducer, bucket));
+        bucket->num_pending = 0;
+        GS_TRY(gs_bucket_queue_push(&reducer->queue, b));
+    }
+    reducer->passes_run = reducer->num_passes;
+    return gs_ok();
+}
+
+gs_status gs_reducer_begin_uneven(gs_reducer *reducer, int64_t step, const gs_join_round *round) {
+    gs_status status = begin_step(reducer, step, round);
+    if (!status.code && !round->active) status = send_zeros(reducer);
+    return gs_reducer_keep_error(reducer, status);
+}
+
+static gs_status take_tail(gs_reducer *reducer, const gs_reducer_tail *tail) {
+    if (reducer->failed.code) return reducer->failed;
+    if (reducer->phase == GS_REDUCER_IDLE)
+        return gs_reducer_misuse(reducer, "a tail needs an open step");
+    if (reducer->num_tails == GS_MAX_TAILS)
+        return gs_reducer_misuse(reducer, "more tails than a step takes");
+    if (!tail->finish) return gs_reducer_misuse(reducer, "a tail without a function");
+    for (size_t i = 0; i < tail->num_params; i++) {
+        if (tail->params[i] >= reducer->layout.num_params)
+            return gs_error(
+                GS_FAILED_PRECONDITION, "rank %d, step %lld: tail: there is no parameter %zu",
+                reducer->options.shards.rank, (long long)reducer->step, tail->params[i]);
+    }
+    reducer->tails[reducer->num_tails++] = *tail;
+    return gs_ok();
+}
+
+gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail) {
+    return gs_reducer_keep_error(reducer, take_tail(reducer, tail));
+}
+
+static gs_status blame_tail(const gs_reducer *reducer, size_t index, gs_status status) {
+    char what[32];
+    snprintf(what, sizeof what, "tail %zu", index);
+    return gs_bucket_queue_blame(&reducer->queue, status, what);
+}
+
+static gs_status run_tails(gs_reducer *reducer, gs_deadline deadline) {
+    for (size_t t = 0; t < reducer->num_tails; t++) {
+        const gs_reducer_tail *tail = &reducer->tails[t];
+        gs_status status =
+            tail->finish(tail->ctx, gs_grad_layout_grads(&reducer->layout, 0), deadline);
+        if (status.code) return blame_tail(reducer, t, status);
+        for (size_t i = 0; i < tail->num_params; i++)
+            gs_bucket_queue_measure(&reducer->queue, tail->params[i]);
+    }
+    return gs_ok();
+}
+
+// The first of the parameters that the open pass lacks, and the numbers of some more.
+static gs_status blame_unseen(const gs_reducer *reducer) {
+    size_t num_unseen, first = gs_reducer_first_unseen(reducer, &num_unseen);
+    if (first == reducer->layout.num_params)
+        return gs_reducer_misuse(reducer, "the last pass was not ended before finish");
+    char what[128];
+    int used = snprintf(what, sizeof what, "is not ready and its pass not ended, at finish");
+    if (num_unseen > 1)
+        used += snprintf(what + used, sizeof what - (size_t)used, "; %zu such in all:", num_unseen);
+    for (size_t i = first; i < reducer->layout.num_params && num_unseen > 1; i++) {
+        if (reducer->marks[i] == reducer->serial || reducer->unused_marks[i] == reducer->serial)
+            continue;
+        if ((size_t)used > sizeof what - 24) break;
+        used += snprintf(what + used, sizeof what - (size_t)used, " %zu", i);
+    }
+    return gs_reducer_blame(reducer, first, what);
+}
+
+static gs_status check_passes_done(const gs_reducer *reducer) {
+    if (reducer->phase == GS_REDUCER_IDLE) return gs_reducer_misuse(reducer, "no step is open");
+    if (reducer->phase == GS_REDUCER_PASS) return blame_unseen(reducer);
+    if (reducer->passes_run < reducer->num_passes)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: %d of %d passes run at finish",
+                        reducer->options.shards.rank, (long long)reducer->step, reducer->passes_run,
+                        reducer->num_passes);
+    return gs_ok();
+}
+
+gs_status gs_reducer_check_finished(const gs_reducer *reducer) {
+    if (reducer->failed.code) return reducer->failed;
+    if (reducer->phase == GS_REDUCER_IDLE) return gs_ok();
+    GS_TRY(check_passes_done(reducer));
+    return gs_reducer_misuse(reducer, "all passes have run, but the step is not finished");
+}
+
+static gs_status count_unused(const gs_reducer *reducer, size_t *num_unused) {
+    const uint8_t *used = reducer->queue.used_anywhere;
+    *num_unused = 0;
+    size_t first = 0;
+    for (size_t i = reducer->layout.num_params; i-- > 0;) {
+        if (used[i]) continue;
+        ++*num_unused;
+        first = i;
+    }
+    if (!*num_unused || !reducer->options.unused_is_error) return gs_ok();
+    char others[64] = "";
+    int length = 0;
+    for (size_t i = first + 1; i < reducer->layout.num_params && length < 40; i++) {
+        if (!used[i])
+            length += snprintf(others + length, sizeof others - (size_t)length, " %zu", i);
+    }
+    return gs_error(GS_FAILED_PRECONDITION,
+                    "step %lld: parameter %zu \"%.100s\" was used by no rank, %zu such in all%s%s",
+                    (long long)reducer->step, first, reducer->layout.params[first].name,
+                    *num_unused, length ? ":" : "", others);
+}
+
+static void record_step(gs_reducer *reducer, size_t num_unused) {
+    gs_reduce_stats *stats = &reducer->last_stats;
+    stats->num_unused = num_unused;
+    for (size_t i = 0; num_unused && i < reducer->layout.num_params; i++) {
+        if (reducer->queue.used_anywhere[i]) continue;
+        stats->unused_bytes += gs_param_spec_grad_bytes(&reducer->layout.params[i]);
+    }
+    if (!reducer->active) return;  // a shadow uses nothing, and has no passes to time
+    if (reducer->record.times_params) stats->param_ready_ns = reducer->record.param_ready_ns;
+    gs_reducer_record_finish(&reducer->record, stats, reducer->queue.used, reducer->order.last);
+}
+
+static int64_t end_of_last_bucket(const gs_reduce_stats *stats) {
+    int64_t end_ns = 0;
+    for (size_t b = 0; b < stats->num_buckets; b++) {
+        if (stats->buckets[b].finished_ns > end_ns) end_ns = stats->buckets[b].finished_ns;
+    }
+    return end_ns;
+}
+
+// A GPU's own times. What the host does meanwhile costs nothing as long as it stays ahead: exposed is what
+// the last collective took beyond the backward pass.
+static gs_status read_points(gs_reducer *reducer) {
+    gs_step_points *points = &reducer->points;
+    gs_reduce_stats *stats = &reducer->stats;
+    if (!points->device) return gs_ok();
+    GS_TRY(gs_step_points_read(points, GS_POINT_FORWARD, &stats->forward_begin_ns));
+    GS_TRY(gs_step_points_read(points, GS_POINT_BACKWARD, &stats->backward_begin_ns));
+    GS_TRY(gs_step_points_read(points, GS_POINT_BACKWARD_END, &stats->backward_end_ns));
+    // Points of two streams: the side stream may be late for a backward pass of next to nothing.
+    if (stats->backward_begin_ns > stats->backward_end_ns)
+        stats->backward_begin_ns = stats->backward_end_ns;
+    int64_t beyond_ns = end_of_last_bucket(stats) - stats->backward_end_ns;
+    stats->exposed_ns = beyond_ns > 0 ? beyond_ns : 0;
+    gs_step_points_align(points);
+    return gs_ok();
+}
+
+static gs_status finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
+    gs_reduce_stats *stats = &reducer->stats;
+    stats->num_buckets = reducer->layout.plan.num_buckets;
+    stats->buckets = reducer->times;
+    for (size_t b = 0; b < stats->num_buckets; b++)
+        reducer->times[b] = reducer->layout.buckets[b].times;
+    gs_reduce_stats_sum_buckets(stats);
+    stats->end_ns = gs_now_ns();
+    stats->ready_order_mismatches = reducer->queue.num_out_of_turn;
+    stats->exposed_ns = reducer->queue.owner_ns + stats->end_ns - finish_begin_ns;
+    GS_TRY(read_points(reducer));
+    reducer->last_stats = *stats;
+    return gs_ok();
+}
+
+static void read_result(gs_reducer *reducer, gs_reduce_result *result) {
+    const gs_bucket_queue *queue = &reducer->queue;
+    double norm = gs_grad_norm(queue->squares, reducer->layout.num_params);
+    *result = (gs_reduce_result){.samples = queue->total_samples,
+                                 .active_ranks = reducer->num_active,
+                                 .nonfinite = isnan(norm),
+                                 .used = queue->used_anywhere,
+                                 .grad_norm = norm};
+}
+
+// Into the caller's tensors: what any rank used. Others keep what they hold, to the bit. A GPU does it before
+// whatever is launched next.
+static gs_status copy_out(gs_reducer *reducer, gs_deadline deadline) {
+    for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
+        gs_bucket *bucket = &reducer->layout.buckets[b];
+        int64_t begin_ns = gs_now_ns();
+        gs_grad_copies_bucket_out(&reducer->copies, &reducer->layout, b,
+                                  reducer->queue.used_anywhere, reducer->options.device);
+        bucket->times.copy_out_ns = gs_now_ns() - begin_ns;
+    }
+    if (reducer->points.device) return gs_ok();
+    return gs_stream_wait(gs_device_stream(reducer->options.device), deadline);
+}
+
+static bool is_used(const gs_static_graph *graph, const gs_bucket *bucket) {
+    for (size_t i = 0; i < bucket->num_params; i++) {
+        if (graph->used_anywhere[bucket->params[i]]) return true;
+    }
+    return false;
+}
+
+void gs_reducer_plan_travel(gs_reducer *reducer) {
+    const gs_static_graph *graph = &reducer->graph;
+    gs_bucket *last = NULL;
+    for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
+        gs_bucket *bucket = &reducer->layout.buckets[b];
+        bucket->travels = !graph->known || is_used(graph, bucket);
+        bucket->is_last = false;
+        if (bucket->travels) last = bucket;
+    }
+    // One does in any case: it carries samples and ranks.
+    if (!last) last = &reducer->layout.buckets[0];
+    last->travels = last->is_last = true;
+}
+
+static void learn_graph(gs_reducer *reducer) {
+    gs_static_graph *graph = &reducer->graph;
+    if (!graph->on || graph->known) return;
+    gs_static_graph_learn(graph, reducer->queue.used, reducer->queue.used_anywhere);
+    gs_reducer_plan_travel(reducer);
+}
+
+static gs_status finish_step(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
+    if (reducer->failed.code) return reducer->failed;
+    GS_TRY(check_passes_done(reducer));
+    int64_t begin_ns = gs_now_ns();
+    GS_FAILPOINT("reducer.finish");
+    GS_TRY(gs_bucket_queue_finish(&reducer->queue, deadline));
+    GS_TRY(run_tails(reducer, deadline));
+    gs_step_points_mark(&reducer->points);
+    GS_TRY(gs_bucket_queue_read(&reducer->queue, deadline));
+    gs_step_points_meet(&reducer->points);
+    read_result(reducer, result);
+    GS_TRY(count_unused(reducer, &result->num_unused));
+    if (reducer->copies.tensors) GS_TRY(copy_out(reducer, deadline));
+    GS_TRY(finish_stats(reducer, begin_ns));
+    record_step(reducer, result->num_unused);
+    learn_graph(reducer);
+    reducer->complete = true;
+    reducer->phase = GS_REDUCER_IDLE;
+    GS_FAILPOINT("reducer.complete");
+    return gs_ok();
+}
+
+gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
+    *result = (gs_reduce_result){.used = reducer->queue.used_anywhere};
+    return gs_reducer_keep_error(reducer, finish_step(reducer, result, deadline));
+}
+
+void gs_reducer_note_forward(gs_reducer *reducer) {
+    if (reducer->phase == GS_REDUCER_IDLE) return;
+    reducer->stats.forward_begin_ns = gs_now_ns();
+    if (reducer->points.device)
+        gs_step_points_take(&reducer->points, GS_POINT_FORWARD,
+                            gs_device_stream(reducer->options.device));
+}

@@ -1,0 +1,53 @@
+// A model's tensors on several devices of one process, and the way back for their gradients.
+//
+// Shared parameters stay shared: two places of a table that hold the same memory are one tensor,
+// which is copied once. Absent tensors stay absent.
+#ifndef GRADSYNC_REPLICAS_REPLICATE_H
+#define GRADSYNC_REPLICAS_REPLICATE_H
+
+#include <stddef.h>
+
+#include "core/status.h"
+#include "gradsync/tensor/device_tensor.h"
+
+// What the forward half remembers for the backward half. A value.
+typedef struct gs_broadcast_record {
+    gs_device *device;  // where gradients go
+    size_t num_inputs, num_devices;
+} gs_broadcast_record;
+
+// The two halves of a broadcast that gradients flow back through. Forward: as
+// gs_broadcast_coalesced, but no tensors are an empty result; a device of the CPU is one like any
+// other.
+GS_NODISCARD gs_status gs_broadcast_forward(gs_tensor_lists *out, gs_broadcast_record *record,
+                                            const gs_device_tensor *tensors, size_t num_tensors,
+                                            gs_device *const *devices, size_t num_devices);
+// The gradients of all outputs, list after list, become one list on the remembered device: their
+// sums. INVALID_ARGUMENT unless there are as many as there were outputs.
+GS_NODISCARD gs_status gs_broadcast_backward(gs_tensor_lists *out,
+                                             const gs_broadcast_record *record,
+                                             const gs_device_tensor *grads, size_t num_grads);
+
+// Tables of a model on one device. Entries without memory are absent.
+typedef struct gs_replica_tables {
+    const gs_device_tensor *params, *buffers;
+    size_t num_params, num_buffers;
+} gs_replica_tables;
+
+// The tables on every device: params.num_tensors = num_params and so on. Table 0 is the model's
+// own. Owns the memory of the others; borrows the first device's until release.
+typedef struct gs_replicated {
+    gs_tensor_lists params, buffers;
+    // Of the distinct parameters in order of first appearance, for gs_broadcast_backward.
+    gs_broadcast_record record;
+    size_t *distinct;  // owned; record.num_inputs places in the table of parameters
+    gs_tensor_lists param_memory, buffer_memory;
+} gs_replicated;
+
+// INVALID_ARGUMENT, naming the place, for what gs_broadcast_coalesced refuses, and for two places
+// that hold the same memory in different shapes or dtypes.
+GS_NODISCARD gs_status gs_replicate(gs_replicated *out, const gs_replica_tables *tables,
+                                    gs_device *const *devices, size_t num_devices);
+void gs_replicated_release(gs_replicated *replicated);
+
+#endif

@@ -1,0 +1,33 @@
+// Memory that the ranks of a host may share: where gradients live.
+//
+// An arena is an anonymous, sealed memory file mapped by its owner. It belongs to the trainer and
+// outlives every communicator: after an abort the reduced gradients in it are still needed. A
+// communicator passes the descriptor to the other ranks of the host, so that each can write its slice
+// of the result into everybody's buffer. Nothing to leak: no name in any file system.
+#ifndef GRADSYNC_TENSOR_ARENA_H
+#define GRADSYNC_TENSOR_ARENA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/status.h"
+#include "kernels/device.h"
+
+typedef struct gs_arena gs_arena;
+
+// `bytes` are rounded up to whole pages, backed at once (a full /dev/shm or memory limit is an error
+// here, not a bus error in a step), touched by the calling thread and zero.
+GS_NODISCARD gs_status gs_arena_create(gs_arena **out, size_t bytes);
+// Memory of a GPU, zero, from the allocator that the communicator's library wants for memory that it maps
+// (comm/nccl/library.h), else the device's own. `device` is borrowed until destroy. On the CPU:
+// gs_arena_create.
+GS_NODISCARD gs_status gs_arena_create_on(gs_arena **out, size_t bytes, gs_device *device);
+void gs_arena_destroy(gs_arena *arena);
+
+void *gs_arena_data(const gs_arena *arena);
+size_t gs_arena_bytes(const gs_arena *arena);
+int gs_arena_fd(const gs_arena *arena);  // borrowed; -1: not the host's memory
+bool gs_arena_is_mappable(const gs_arena *arena);  // by peers on GPUs: the library's memory
+bool gs_arena_contains(const gs_arena *arena, const void *data, size_t bytes);
+
+#endif

@@ -1,0 +1,75 @@
+// A dense tensor in the memory of a device, and lists of them on several devices of one process.
+//
+// Devices are told apart by their handle: two CPU devices are two memories with threads of their
+// own. A tensor is a value and borrows its memory; lists may own what lies behind them.
+#ifndef GRADSYNC_TENSOR_DEVICE_TENSOR_H
+#define GRADSYNC_TENSOR_DEVICE_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/dtype.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "kernels/device.h"
+
+typedef struct gs_device_tensor {
+    void *data;  // row-major, no gaps; NULL: absent
+    gs_dtype dtype;
+    int num_dims;  // 0 is a scalar
+    int64_t shape[GS_MAX_DIMS];
+    gs_device *device;  // whose memory it is; borrowed
+} gs_device_tensor;
+
+gs_device_tensor gs_device_tensor_make(const gs_param_spec *spec, void *data, gs_device *device);
+size_t gs_device_tensor_count(const gs_device_tensor *tensor);  // elements
+size_t gs_device_tensor_bytes(const gs_device_tensor *tensor);
+bool gs_device_tensor_same_shape(const gs_device_tensor *a, const gs_device_tensor *b);
+
+#define GS_SHAPE_TEXT_LEN 96
+void gs_device_tensor_format_shape(char text[GS_SHAPE_TEXT_LEN], const gs_device_tensor *tensor);
+
+// INVALID_ARGUMENT, naming the position, for a tensor without memory, dtype, device or with a
+// negative dimension.
+GS_NODISCARD gs_status gs_device_tensors_check(const gs_device_tensor *tensors, size_t num_tensors);
+
+// Whether kernels of `device` read memory of `other`: its own, and on the CPU everybody's. (A GPU that was
+// opened twice is two devices: nothing orders what their streams do.)
+bool gs_device_reaches(const gs_device *device, const gs_device *other);
+// Bytes between devices, on the stream of the one that receives. Where it does not reach the other they go
+// through the host, which waits; an error sticks to that stream.
+void gs_device_move(gs_device *to_device, void *to, gs_device *from_device, const void *from,
+                    size_t bytes);
+
+// A tensor, and whether its memory belongs to whoever holds this.
+typedef struct gs_held_tensor {
+    gs_device_tensor tensor;
+    bool owned;
+} gs_held_tensor;
+GS_NODISCARD gs_status gs_held_tensor_alloc(gs_held_tensor *out, const gs_device_tensor *like,
+                                            gs_device *device);
+void gs_held_tensor_release(gs_held_tensor *held);
+
+// `num_lists` lists of the same tensors, one for each device. Flat buffers behind them are owned;
+// what was handed in is borrowed until release.
+typedef struct gs_tensor_lists {
+    size_t num_lists, num_tensors;  // tensors of each list
+    gs_device_tensor *tensors;      // list after list
+    gs_held_tensor *memory;
+    size_t num_memory;
+} gs_tensor_lists;
+
+static inline gs_device_tensor *gs_tensor_lists_of(const gs_tensor_lists *lists, size_t list) {
+    return lists->tensors + list * lists->num_tensors;
+}
+
+// Room for the lists and for `max_memory` buffers; all tensors absent.
+GS_NODISCARD gs_status gs_tensor_lists_init(gs_tensor_lists *lists, size_t num_lists,
+                                            size_t num_tensors, size_t max_memory);
+void gs_tensor_lists_release(gs_tensor_lists *lists);
+// Copies the values of list 0 into those of list `list`, on that list's streams: a broadcast again.
+// Neighbours that lie in one run on both sides go in one copy.
+void gs_tensor_lists_refresh(const gs_tensor_lists *lists, size_t list);
+
+#endif

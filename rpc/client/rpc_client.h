@@ -1,0 +1,56 @@
+// A channel to the coordinator: any thread calls, one thread owns the socket.
+//
+// Calls have a deadline and end with a gRPC code. A request is repeated with the same sequence
+// number until it is answered, also across a reconnect; the server answers a repeat with the first
+// answer, so a call runs once. Connection loss ends streams with UNAVAILABLE; calls wait for the
+// reconnect within their deadline.
+#ifndef RPC_CLIENT_RPC_CLIENT_H
+#define RPC_CLIENT_RPC_CLIENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "rpc/json/json.h"
+#include "rpc/schema/messages.h"
+
+typedef struct gs_rpc_context gs_rpc_context;  // a ZeroMQ context: one for each process
+typedef struct gs_rpc_client gs_rpc_client;
+typedef struct gs_rpc_stream gs_rpc_stream;
+
+GS_NODISCARD gs_status gs_rpc_context_create(gs_rpc_context **out);
+void gs_rpc_context_destroy(gs_rpc_context *context);  // after all clients and servers of it
+
+typedef struct gs_rpc_client_options {
+    const char *endpoint;  // "tcp://127.0.0.1:8471", "inproc://gradsync-control"
+    uint64_t job;          // 0: none
+    uint64_t incarnation;  // 0: drawn
+} gs_rpc_client_options;
+
+// Returns at once; the connection is made behind, again and again.
+GS_NODISCARD gs_status gs_rpc_client_open(gs_rpc_client **out, gs_rpc_context *context,
+                                          const gs_rpc_client_options *options);
+void gs_rpc_client_close(gs_rpc_client *client);  // waiting calls end with CANCELLED
+bool gs_rpc_client_connected(const gs_rpc_client *client);
+uint64_t gs_rpc_client_incarnation(const gs_rpc_client *client);
+// Goes into the header of what is sent from now on.
+void gs_rpc_client_set_generation(gs_rpc_client *client, uint32_t generation);
+
+// `request` may be NULL (empty body). On success *reply (may be NULL as an argument) is the
+// caller's. On an error that the server sent, *reply holds its details or NULL.
+GS_NODISCARD gs_status gs_rpc_call(gs_rpc_client *client, gs_method method, const gs_json *request,
+                                   gs_json **reply, gs_deadline deadline);
+// One-way; dropped when not connected.
+void gs_rpc_send(gs_rpc_client *client, gs_method method, const gs_json *request);
+
+// A server stream. Not shared between threads.
+GS_NODISCARD gs_status gs_rpc_stream_open(gs_rpc_stream **out, gs_rpc_client *client,
+                                          gs_method method, const gs_json *request);
+// The next item (the caller's). DEADLINE_EXCEEDED: nothing came yet, the stream lives. Ok with
+// *item NULL: a clean end. Anything else: the end, with its status (UNAVAILABLE: connection lost).
+GS_NODISCARD gs_status gs_rpc_stream_next(gs_rpc_stream *stream, gs_json **item,
+                                          gs_deadline deadline);
+void gs_rpc_stream_close(gs_rpc_stream *stream);  // tells the server; NULL is fine
+
+#endif

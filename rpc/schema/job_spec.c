@@ -1,0 +1,410 @@
+#include "rpc/schema/job_spec.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/random.h"
+#include "rpc/schema/job_words.h"
+
+// Members of the specification's full form that this version does not have yet.
+static const char *const later_members[] = {
+                                            "/reducer/sharding",
+                                            "/reducer/partition",
+                                            "/reducer/mirror",
+                                            "/reducer/zero_overlap",
+                                            "/reducer/zero_split_buckets",
+                                            "/reducer/hook/rank",
+                                            "/reducer/hook/error_feedback",
+                                            "/reducer/hook/wrap",
+                                            "/checkpoint/keep_every_steps",
+                                            "/checkpoint/format",
+                                            "/checkpoint/allow_change",
+                                            "/restart/rules",
+                                            NULL};
+
+static void explain_later_members(gs_field_errors *errors) {
+    for (int i = 0; i < errors->count && i < GS_MAX_FIELD_ERRORS; i++) {
+        gs_field_error *error = &errors->items[i];
+        if (strcmp(error->code, "unknown_member") != 0) continue;
+        for (int j = 0; later_members[j]; j++) {
+            if (strcmp(error->pointer, later_members[j]) != 0) continue;
+            snprintf(error->message, sizeof error->message, "not in this version");
+            error->hint[0] = '\0';
+        }
+    }
+}
+
+static void generate_name(gs_job_spec *spec) {
+    static const char digits[] = "abcdefghijklmnopqrstuvwxyz234567";
+    uint64_t bits = gs_random_from_system();
+    char suffix[7] = "";
+    for (int i = 0; i < 6; i++, bits >>= 5) suffix[i] = digits[bits & 31];
+    snprintf(spec->name, sizeof spec->name, "%s-%s", gs_model_words[spec->model.kind], suffix);
+}
+
+static void fill_dependent_defaults(gs_job_spec *spec, const gs_json *object) {
+    const gs_json *world = gs_json_get(object, "world");
+    bool has_min = gs_json_get(world, "min"), has_max = gs_json_get(world, "max");
+    if (has_min && !has_max) spec->world.max = spec->world.min;
+    if (has_max && !has_min) spec->world.min = spec->world.max;
+    if (!spec->logical_shards)
+        spec->logical_shards = spec->world.max * spec->world.replicas_per_process;
+    if (!spec->data.micro_batch) spec->data.micro_batch = 8;
+    if (!spec->data.global_batch)
+        spec->data.global_batch = spec->logical_shards * spec->data.micro_batch;
+    // Who sets caps means them: no small first one beside them, unless it is given too.
+    const gs_json *reducer = gs_json_get(object, "reducer");
+    if (gs_json_get(reducer, "bucket_cap_bytes") && !gs_json_get(reducer, "first_bucket_bytes"))
+        spec->reducer.first_bucket_bytes = 0;
+    if (!spec->name[0]) generate_name(spec);
+}
+
+// Rules between members speak of values that were given, or of defaults, but not of the default of
+// one that was refused. `prefix`: "/world/max", or "/world/" for all of it.
+static bool is_sound(const gs_field_errors *errors, const char *prefix) {
+    for (int i = 0; i < errors->count && i < GS_MAX_FIELD_ERRORS; i++) {
+        if (strncmp(errors->items[i].pointer, prefix, strlen(prefix)) == 0) return false;
+    }
+    return true;
+}
+
+static void check_world(const gs_job_spec *spec, gs_field_errors *errors) {
+    long long max = (long long)spec->world.max;
+    if (!is_sound(errors, "/world/m")) return;  // min, max
+    if (spec->world.min > spec->world.max) {
+        gs_field_errors_add(errors, "/world/min", "out_of_range", NULL,
+                            "must be between 1 and world.max (%lld)", max);
+    }
+    if (spec->logical_shards < spec->world.max && is_sound(errors, "/logical_shards")) {
+        gs_field_errors_add(errors, "/logical_shards", "out_of_range", NULL,
+                            "must be at least world.max (%lld)", max);
+    }
+    if (spec->reducer.backend == GS_BACKEND_SELF && spec->world.max > 1) {
+        gs_field_errors_add(errors, "/reducer/backend", "not_applicable", NULL,
+                            "self is for one rank, world.max is %lld", max);
+    }
+}
+
+// What is done on GPUs alone, and what on CPUs alone.
+static void check_device(const gs_job_spec *spec, gs_field_errors *errors) {
+    bool on_cpu = spec->world.device == GS_SPEC_DEVICE_CPU;
+    if (on_cpu && spec->reducer.backend == GS_BACKEND_NCCL)
+        gs_field_errors_add(errors, "/reducer/backend", "not_applicable", NULL,
+                            "nccl reduces on GPUs, world.device is cpu");
+    if (on_cpu && spec->model.precision == GS_PRECISION_TF32)
+        gs_field_errors_add(errors, "/model/precision", "not_applicable", NULL,
+                            "tf32 is of GPUs, world.device is cpu");
+    if (spec->world.device == GS_SPEC_DEVICE_CUDA && spec->reducer.backend == GS_BACKEND_SHM)
+        gs_field_errors_add(errors, "/reducer/backend", "not_applicable", NULL,
+                            "shm reduces in the memory of a host, world.device is cuda");
+    if (gs_job_spec_needs_gpu(spec) && !on_cpu && spec->world.replicas_per_process > 1)
+        gs_field_errors_add(errors, "/world/replicas_per_process", "not_applicable", NULL,
+                            "on GPUs a process has one replica");
+    bool gpus_only =
+        spec->reducer.backend == GS_BACKEND_NCCL || spec->model.precision == GS_PRECISION_TF32;
+    if (gpus_only && spec->reducer.backend == GS_BACKEND_SHM)
+        gs_field_errors_add(errors, "/model/precision", "not_applicable", NULL,
+                            "tf32 is of GPUs, reducer.backend shm of CPUs");
+}
+
+// What inputs, batch norm and sparse gradients cannot do with several replicas is said with them.
+static void check_replicas(const gs_job_spec *spec, gs_field_errors *errors) {
+    long long count = (long long)spec->world.replicas_per_process;
+    bool by_processes = spec->reducer.replica_divisor == GS_DIVISOR_PROCESSES;
+    if (by_processes && spec->reducer.op != GS_REDUCER_MEAN)
+        gs_field_errors_add(errors, "/reducer/replica_divisor", "not_applicable", NULL,
+                            "processes is for reducer.op mean");
+    if (by_processes && spec->exact)
+        gs_field_errors_add(errors, "/reducer/replica_divisor", "not_applicable", NULL,
+                            "exact divides by logical shards");
+    if (!is_sound(errors, "/world/replicas_per_process")) return;
+    if (spec->logical_shards >= spec->world.max &&
+        spec->logical_shards < spec->world.max * count && is_sound(errors, "/world/m") &&
+        is_sound(errors, "/logical_shards"))
+        gs_field_errors_add(errors, "/logical_shards", "out_of_range", NULL,
+                            "must be at least world.max times replicas_per_process (%lld)",
+                            (long long)spec->world.max * count);
+}
+
+static void check_model(const gs_job_spec *spec, const gs_json *object, gs_field_errors *errors) {
+    const gs_json *model = gs_json_get(object, "model");
+    bool is_mlp = spec->model.kind == GS_MODEL_MLP;
+    const char *other = is_mlp ? "gpt2" : "mlp";
+    char pointer[32];
+    if (gs_json_get(model, other)) {
+        snprintf(pointer, sizeof pointer, "/model/%s", other);
+        gs_field_errors_add(errors, pointer, "not_applicable", NULL, "model.kind is %s",
+                            gs_model_words[spec->model.kind]);
+    }
+    if (!is_mlp && spec->model.gpt2.channels % spec->model.gpt2.heads &&
+        is_sound(errors, "/model/gpt2/channels") && is_sound(errors, "/model/gpt2/heads")) {
+        gs_field_errors_add(errors, "/model/gpt2/heads", "out_of_range", NULL,
+                            "must divide channels (%lld)", (long long)spec->model.gpt2.channels);
+    }
+    if (is_mlp && spec->model.mlp.num_dims < 2 && is_sound(errors, "/model/mlp/dims")) {
+        gs_field_errors_add(errors, "/model/mlp/dims", "out_of_range", NULL,
+                            "must have at least 2 entries: inputs and classes");
+    }
+    if (is_mlp && spec->model.mlp.num_dims > 2 &&
+        spec->model.mlp.batch_norm == GS_BATCH_NORM_LOCAL && spec->data.micro_batch < 2) {
+        gs_field_errors_add(errors, "/data/micro_batch", "out_of_range", NULL,
+                            "must be at least 2 with batch_norm local");
+    }
+    if (is_mlp && spec->sample.tokens > 0) {
+        gs_field_errors_add(errors, "/sample/tokens", "not_applicable", NULL,
+                            "only a gpt2 model writes text");
+    }
+}
+
+static void check_idx(const gs_job_spec *spec, gs_field_errors *errors) {
+    bool is_idx = spec->data.kind == GS_DATA_IDX;
+    if (is_idx && !spec->data.train_labels[0]) {
+        gs_field_errors_add(errors, "/data/train_labels", "missing", NULL,
+                            "must be given for data of kind idx");
+    }
+    if (is_idx && spec->data.num_eval > 0 && !spec->data.eval_labels[0]) {
+        gs_field_errors_add(errors, "/data/eval_labels", "missing", NULL,
+                            "must be given with data.eval of kind idx");
+    }
+    if (!is_idx && spec->data.train_labels[0]) {
+        gs_field_errors_add(errors, "/data/train_labels", "not_applicable", NULL, "data.kind is %s",
+                            gs_data_words[spec->data.kind]);
+    }
+    if (!is_idx && spec->data.eval_labels[0]) {
+        gs_field_errors_add(errors, "/data/eval_labels", "not_applicable", NULL, "data.kind is %s",
+                            gs_data_words[spec->data.kind]);
+    }
+}
+
+static void check_data(const gs_job_spec *spec, gs_field_errors *errors) {
+    int kind = spec->data.kind, wanted = kind == GS_DATA_IDX ? GS_MODEL_MLP : GS_MODEL_GPT2;
+    if (kind == GS_DATA_SYNTHETIC) {
+        if (spec->data.num_train || spec->data.num_eval) {
+            gs_field_errors_add(errors, spec->data.num_train ? "/data/train" : "/data/eval",
+                                "not_applicable", NULL, "data of kind synthetic reads no files");
+        }
+    } else {
+        if (spec->model.kind != wanted) {
+            gs_field_errors_add(errors, "/data/kind", "not_applicable", NULL,
+                                "%s is for model.kind %s", gs_data_words[kind], gs_model_words[wanted]);
+        }
+        if (spec->data.num_train == 0) {
+            gs_field_errors_add(errors, "/data/train", "missing", NULL,
+                                "must be given for data of kind %s", gs_data_words[kind]);
+        }
+    }
+    if (kind == GS_DATA_BYTES && spec->model.kind == GS_MODEL_GPT2 &&
+        spec->model.gpt2.vocab < 256) {
+        gs_field_errors_add(errors, "/model/gpt2/vocab", "out_of_range", NULL,
+                            "must be at least 256 for data of kind bytes");
+    }
+    check_idx(spec, errors);
+    int64_t unit = spec->logical_shards * spec->data.micro_batch;
+    bool known = is_sound(errors, "/world/m") && is_sound(errors, "/logical_shards") &&
+                 is_sound(errors, "/data/micro_batch") && is_sound(errors, "/data/global_batch");
+    if (known && spec->data.global_batch % unit) {
+        gs_field_errors_add(errors, "/data/global_batch", "out_of_range", NULL,
+                            "must be a multiple of logical_shards times micro_batch (%lld)",
+                            (long long)unit);
+    }
+}
+
+static void check_rest(const gs_job_spec *spec, gs_field_errors *errors) {
+    bool is_sgd = spec->optimizer.kind == GS_OPTIMIZER_SGD;
+    bool known = is_sound(errors, "/optimizer/kind") && is_sound(errors, "/optimizer/momentum");
+    if (known && !is_sgd && spec->optimizer.momentum > 0) {
+        gs_field_errors_add(errors, "/optimizer/momentum", "not_applicable", NULL, "only for sgd");
+    }
+    if (known && spec->optimizer.nesterov && (!is_sgd || !(spec->optimizer.momentum > 0))) {
+        gs_field_errors_add(errors, "/optimizer/nesterov", "not_applicable", NULL,
+                            "only for sgd with momentum");
+    }
+    if (spec->restart.on_worker_error == GS_ON_RESCALE) {
+        gs_field_errors_add(errors, "/restart/on_worker_error", "bad_word", NULL,
+                            "must be one of: restart, fail");
+    }
+    if (spec->restart.backoff_max_seconds < spec->restart.backoff_initial_seconds &&
+        is_sound(errors, "/restart/backoff")) {
+        gs_field_errors_add(errors, "/restart/backoff_max_seconds", "out_of_range", NULL,
+                            "must be at least backoff_initial_seconds");
+    }
+    // Statistics that stay with a rank follow the ranks, not the shards.
+    if (spec->exact && spec->model.kind == GS_MODEL_MLP &&
+        spec->model.mlp.batch_norm == GS_BATCH_NORM_LOCAL &&
+        spec->reducer.buffers == GS_SPEC_BUFFERS_NONE) {
+        gs_field_errors_add(errors, "/exact", "not_applicable", NULL,
+                            "batch_norm local with reducer.buffers none depends on the ranks");
+    }
+}
+
+static void check_precision(const gs_job_spec *spec, const gs_json *object,
+                            gs_field_errors *errors) {
+    if (!is_sound(errors, "/model/precision")) return;
+    const gs_json *loss_scale = gs_json_get(gs_json_get(object, "optimizer"), "loss_scale");
+    if (loss_scale && spec->model.precision != GS_PRECISION_FP16) {
+        gs_field_errors_add(errors, "/optimizer/loss_scale", "not_applicable", NULL,
+                            "only for model.precision fp16");
+    } else if (!(spec->optimizer.loss_scale.backoff_factor < 1) &&
+               is_sound(errors, "/optimizer/loss_scale/backoff_factor")) {
+        gs_field_errors_add(errors, "/optimizer/loss_scale/backoff_factor", "out_of_range", NULL,
+                            "must be less than 1, else an overflow stays for ever");
+    }
+    // What is rounded on the way follows from which shards a rank adds up itself.
+    if (spec->exact && spec->reducer.wire_dtype != GS_WIRE_FP32) {
+        gs_field_errors_add(errors, "/reducer/wire_dtype", "not_applicable", NULL,
+                            "exact: what 16 bits round depends on the number of ranks");
+    }
+}
+
+static void refuse(gs_field_errors *errors, const char *pointer, const char *reason) {
+    gs_field_errors_add(errors, pointer, "not_applicable", NULL, "%s", reason);
+}
+
+// Data that is dealt to ranks, and ranks that run out of it.
+static void check_split(const gs_job_spec *spec, gs_field_errors *errors) {
+    bool by_rank = spec->data.split == GS_SPLIT_BY_RANK;
+    bool uneven = spec->data.uneven_inputs != GS_UNEVEN_EVEN;
+    if (!is_sound(errors, "/data/split") || !is_sound(errors, "/data/uneven_inputs")) return;
+    if (spec->data.join_divisor == GS_JOIN_ACTIVE && spec->data.uneven_inputs != GS_UNEVEN_JOIN)
+        refuse(errors, "/data/join_divisor", "only with data.uneven_inputs join");
+    else if (spec->data.join_divisor == GS_JOIN_ACTIVE && spec->reducer.op == GS_REDUCER_MEAN &&
+             spec->logical_shards != spec->world.max)
+        refuse(errors, "/data/join_divisor",
+               "a mean over active ranks needs one logical shard for each; or reducer.op sample_mean");
+    if (!by_rank) {
+        if (uneven)
+            refuse(errors, "/data/uneven_inputs",
+                   "all ranks have data in every step unless data.split is by_rank");
+        return;
+    }
+    if (spec->world.min != spec->world.max && is_sound(errors, "/world/m"))
+        refuse(errors, "/data/split", "parts are dealt to ranks: world.min must be world.max");
+    if (spec->exact) refuse(errors, "/exact", "data.split by_rank depends on the ranks");
+    if (spec->world.replicas_per_process > 1)
+        refuse(errors, "/world/replicas_per_process", "data.split by_rank deals parts to ranks, not to their replicas");
+    if (uneven && spec->reducer.static_graph)
+        refuse(errors, "/reducer/static_graph",
+               "a restart may begin where ranks have no data to learn it from, and passes without "
+               "rows use no parameter");
+}
+
+static void check_sync_norm(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (spec->model.kind != GS_MODEL_MLP || spec->model.mlp.batch_norm != GS_BATCH_NORM_SYNC)
+        return;
+    if (spec->exact)
+        refuse(errors, "/exact", "batch_norm sync adds up over ranks: equal to rounding only");
+    if (spec->data.uneven_inputs != GS_UNEVEN_EVEN)
+        refuse(errors, "/data/uneven_inputs",
+               "batch_norm sync takes its statistics from all ranks in every pass");
+    if (spec->reducer.op == GS_REDUCER_SUM)
+        refuse(errors, "/reducer/op", "batch_norm sync has one loss for all ranks: mean only");
+    if (spec->world.replicas_per_process > 1)
+        refuse(errors, "/world/replicas_per_process", "batch_norm sync gathers statistics over ranks, not over their replicas");
+    if (spec->model.mlp.num_dims > 2 && spec->logical_shards * spec->data.micro_batch < 2)
+        gs_field_errors_add(errors, "/data/micro_batch", "out_of_range", NULL,
+                            "must be at least 2 with batch_norm sync of one logical shard");
+}
+
+static void check_buffers(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (spec->exact && spec->reducer.buffers == GS_SPEC_BUFFERS_AVERAGE)
+        refuse(errors, "/reducer/buffers", "an average over ranks depends on their number");
+}
+
+static void refuse_sparse(gs_field_errors *errors, const char *why) {
+    gs_field_errors_add(errors, "/reducer/sparse_embedding", "not_applicable", NULL, "%s", why);
+}
+
+static void check_sparse(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (spec->reducer.sparse_embedding == GS_SPARSE_OFF) return;
+    if (spec->model.kind != GS_MODEL_GPT2) refuse_sparse(errors, "only a gpt2 model has an embedding");
+    if (spec->exact)
+        refuse_sparse(errors, "exact: which rows are added first depends on the number of ranks");
+    if (spec->data.uneven_inputs == GS_UNEVEN_JOIN)
+        refuse_sparse(errors, "uneven_inputs join: ranks without data take no part in the exchange of rows");
+    if (spec->world.replicas_per_process > 1)
+        refuse_sparse(errors, "replicas_per_process: rows are added by one compute thread");
+}
+
+// Which layers a step uses is drawn.
+static void check_layer_drop(const gs_job_spec *spec, gs_field_errors *errors) {
+    const char *pointer = "/model/gpt2/layer_drop";
+    if (spec->model.kind != GS_MODEL_GPT2 || !(spec->model.gpt2.layer_drop > 0)) return;
+    if (spec->reducer.static_graph)
+        gs_field_errors_add(errors, pointer, "not_applicable", NULL,
+                            "reducer.static_graph promises the same parameters in every step");
+    if (spec->reducer.unused_parameters == GS_UNUSED_ERROR)
+        gs_field_errors_add(errors, pointer, "not_applicable", NULL,
+                            "reducer.unused_parameters is error, and a layer may be dropped by all");
+}
+
+gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object, gs_field_errors *errors) {
+    memset(spec, 0, sizeof *spec);
+    gs_status status = gs_fields_decode(spec, gs_job_spec_fields, object, errors);
+    explain_later_members(errors);
+    if (gs_json_type_of(object) != GS_JSON_OBJECT) return status;
+    fill_dependent_defaults(spec, object);
+    check_world(spec, errors);
+    check_replicas(spec, errors);
+    // Nothing can be said about a model or data of a kind that is not known.
+    if (is_sound(errors, "/model/kind")) {
+        check_model(spec, object, errors);
+        check_sparse(spec, errors);
+        check_layer_drop(spec, errors);
+        if (is_sound(errors, "/data/kind")) check_data(spec, errors);
+    }
+    check_rest(spec, errors);
+    check_split(spec, errors);
+    check_sync_norm(spec, errors);
+    check_buffers(spec, errors);
+    check_device(spec, errors);
+    check_precision(spec, object, errors);
+    if (errors->count == 0) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "%d problem%s found", errors->count,
+                    errors->count == 1 ? "" : "s");
+}
+
+gs_json *gs_job_spec_encode(const gs_job_spec *spec) {
+    gs_json *object = gs_fields_encode(spec, gs_job_spec_fields);
+    // What does not apply is all defaults, and would be refused if it were sent back.
+    gs_json *model = (gs_json *)(uintptr_t)gs_json_get(object, "model");
+    gs_json_remove(model, spec->model.kind == GS_MODEL_MLP ? "gpt2" : "mlp");
+    gs_json *optimizer = (gs_json *)(uintptr_t)gs_json_get(object, "optimizer");
+    if (spec->model.precision != GS_PRECISION_FP16) gs_json_remove(optimizer, "loss_scale");
+    return object;
+}
+
+// With synchronised batch norm a rank's shards run as one, and the smallest world has most of them.
+int64_t gs_job_spec_most_rows(const gs_job_spec *spec) {
+    bool joined = spec->model.kind == GS_MODEL_MLP &&
+                  spec->model.mlp.batch_norm == GS_BATCH_NORM_SYNC;
+    int64_t shards = joined ? (spec->logical_shards + spec->world.min - 1) / spec->world.min : 1;
+    return shards * spec->data.micro_batch;
+}
+
+int64_t gs_job_spec_passes_per_shard(const gs_job_spec *spec) {
+    return spec->data.global_batch / (spec->logical_shards * spec->data.micro_batch);
+}
+
+_Static_assert(GS_SPEC_MAX_CAPS <= GS_PLAN_MAX_CAPS, "a policy holds the caps of a specification");
+
+gs_plan_policy gs_job_spec_plan_policy(const gs_job_spec *spec) {
+    gs_plan_policy policy = {.one_host = spec->reducer.plan == GS_PLAN_AUTO,
+                             .first_bytes = (uint64_t)spec->reducer.first_bucket_bytes,
+                             .num_caps = (size_t)spec->reducer.num_bucket_caps,
+                             .small_last = spec->reducer.small_bucket == GS_SMALL_BUCKET_LAST,
+                             .max_buckets = (size_t)spec->reducer.max_buckets};
+    for (size_t i = 0; i < policy.num_caps; i++)
+        policy.caps_bytes[i] = (uint64_t)spec->reducer.bucket_cap_bytes[i];
+    return policy;
+}
+
+bool gs_job_spec_needs_gpu(const gs_job_spec *spec) {
+    return spec->world.device == GS_SPEC_DEVICE_CUDA ||
+           spec->reducer.backend == GS_BACKEND_NCCL || spec->model.precision == GS_PRECISION_TF32;
+}
+
+bool gs_job_spec_may_use_gpu(const gs_job_spec *spec) {
+    // Exact is exact on either, but not across: a restart must not find the other.
+    return spec->world.device != GS_SPEC_DEVICE_CPU && spec->reducer.backend != GS_BACKEND_SHM &&
+           spec->world.replicas_per_process == 1 && !spec->exact;
+}

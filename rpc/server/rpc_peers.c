@@ -1,0 +1,178 @@
+#include "rpc/server/rpc_peers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/digest.h"
+
+#define MAX_CONNECTIONS 65536
+#define MAX_ABSENT 16384
+
+static char live_mark;  // the value of live_fds
+
+void gs_rpc_peers_init(gs_rpc_peers *peers) {
+    *peers = (gs_rpc_peers){0};
+    TAILQ_INIT(&peers->connections);
+    TAILQ_INIT(&peers->absent);
+}
+
+void gs_rpc_peers_release(gs_rpc_peers *peers) {
+    gs_u64_map_release(&peers->by_route);
+    gs_u64_map_release(&peers->by_fd);
+    gs_u64_map_release(&peers->live_fds);
+    gs_u64_map_release(&peers->sessions);
+}
+
+static uint64_t key_of_fd(int fd) {
+    return (uint64_t)fd + 1;
+}
+
+static uint64_t key_of_route(const gs_zmq_route *route) {
+    uint64_t key = gs_hash64(route->id, route->id_bytes, 0);
+    return key ? key : 1;
+}
+
+void gs_rpc_peers_mark_lost(gs_rpc_peers *peers, gs_rpc_connection *connection) {
+    connection->lost = true;
+    peers->any_lost = true;
+}
+
+void gs_rpc_peers_read_events(gs_rpc_peers *peers, gs_zmq_socket *socket) {
+    int event, fd;
+    while (gs_zmq_next_event(socket, &event, &fd)) {
+        if (event == ZMQ_EVENT_ACCEPTED) {
+            if (!gs_u64_map_set(&peers->live_fds, key_of_fd(fd), &live_mark)) continue;
+        } else if (event == ZMQ_EVENT_DISCONNECTED) {
+            gs_rpc_connection *connection = gs_u64_map_get(&peers->by_fd, key_of_fd(fd));
+            gs_u64_map_remove(&peers->live_fds, key_of_fd(fd));
+            gs_u64_map_remove(&peers->by_fd, key_of_fd(fd));
+            if (connection) gs_rpc_peers_mark_lost(peers, connection);
+        }
+    }
+}
+
+gs_rpc_connection *gs_rpc_peers_find(const gs_rpc_peers *peers, const gs_zmq_route *route) {
+    gs_rpc_connection *connection = gs_u64_map_get(&peers->by_route, key_of_route(route));
+    bool same = connection && connection->route.id_bytes == route->id_bytes &&
+                memcmp(connection->route.id, route->id, route->id_bytes) == 0;
+    return same ? connection : NULL;
+}
+
+// Descriptors are reused. All events up to now are read first: ZeroMQ's one i/o thread reports the
+// end of a descriptor's old connection before it delivers anything of the new one.
+static void own_fd(gs_rpc_peers *peers, gs_zmq_socket *socket, gs_rpc_connection *connection) {
+    gs_rpc_peers_read_events(peers, socket);
+    uint64_t key = key_of_fd(connection->route.fd);
+    gs_rpc_connection *older = gs_u64_map_get(&peers->by_fd, key);
+    if (older) gs_rpc_peers_mark_lost(peers, older);
+    if (!gs_u64_map_get(&peers->live_fds, key) || !gs_u64_map_set(&peers->by_fd, key, connection)) {
+        gs_rpc_peers_mark_lost(peers, connection);  // closed before its frame was read
+    }
+}
+
+static gs_rpc_session *find_session(gs_rpc_peers *peers, uint64_t incarnation) {
+    gs_rpc_session *session = gs_u64_map_get(&peers->sessions, incarnation);
+    if (session) return session;
+    session = calloc(1, sizeof *session);
+    if (!session || !gs_u64_map_set(&peers->sessions, incarnation, session)) {
+        free(session);
+        return NULL;
+    }
+    session->incarnation = incarnation;
+    session->serial = ++peers->last_session;
+    TAILQ_INIT(&session->calls);
+    TAILQ_INIT(&session->answered);
+    TAILQ_INSERT_TAIL(&peers->absent, session, next);
+    peers->num_absent++;
+    return session;
+}
+
+static void adopt_session(gs_rpc_peers *peers, gs_rpc_connection *connection,
+                          gs_rpc_session *session) {
+    if (session->connection) {
+        // The client came back before its old connection was seen to be dead.
+        gs_rpc_peers_mark_lost(peers, session->connection);
+    } else {
+        TAILQ_REMOVE(&peers->absent, session, next);
+        peers->num_absent--;
+    }
+    session->connection = connection;
+    connection->session = session;
+}
+
+static gs_rpc_connection *open_connection(gs_rpc_peers *peers, gs_zmq_socket *socket,
+                                          const gs_zmq_route *route, uint64_t incarnation) {
+    if (peers->by_route.count >= MAX_CONNECTIONS) return NULL;
+    uint64_t key = key_of_route(route);
+    if (gs_u64_map_get(&peers->by_route, key)) return NULL;  // another route of the same hash
+    gs_rpc_connection *connection = calloc(1, sizeof *connection);
+    gs_rpc_session *session = connection ? find_session(peers, incarnation) : NULL;
+    if (!session || !gs_u64_map_set(&peers->by_route, key, connection)) {
+        free(connection);
+        return NULL;
+    }
+    connection->route = *route;
+    connection->key = key;
+    connection->peer.connection = ++peers->last_connection;
+    TAILQ_INIT(&connection->streams);
+    TAILQ_INSERT_TAIL(&peers->connections, connection, next);
+    adopt_session(peers, connection, session);
+    if (route->fd >= 0) own_fd(peers, socket, connection);
+    return connection;
+}
+
+gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, gs_zmq_socket *socket,
+                                       const gs_zmq_route *route, const gs_frame *frame,
+                                       int64_t now_ns) {
+    gs_rpc_connection *connection = gs_rpc_peers_find(peers, route);
+    if (!connection) connection = open_connection(peers, socket, route, frame->incarnation);
+    if (!connection || connection->session->incarnation != frame->incarnation) return NULL;
+    connection->heard_ns = now_ns;
+    connection->echo_ns = frame->send_ns;
+    connection->peer.incarnation = frame->incarnation;
+    connection->peer.job = frame->job;
+    connection->peer.generation = frame->generation;
+    connection->peer.coordinator_epoch = frame->coord_epoch;
+    return connection;
+}
+
+void gs_rpc_peers_mark_silent(gs_rpc_peers *peers, int64_t now_ns) {
+    gs_rpc_connection *connection;
+    TAILQ_FOREACH(connection, &peers->connections, next) {
+        int64_t since_ns = connection->heard_ns;
+        if (since_ns < peers->silence_floor_ns) since_ns = peers->silence_floor_ns;
+        if (connection->lost || now_ns - since_ns <= GS_PEER_SILENCE_NS) continue;
+        gs_rpc_peers_mark_lost(peers, connection);
+    }
+}
+
+void gs_rpc_peers_drop(gs_rpc_peers *peers, gs_rpc_connection *connection, int64_t now_ns) {
+    gs_rpc_session *session = connection->session;
+    gs_u64_map_remove(&peers->by_route, connection->key);
+    if (connection->route.fd >= 0 &&
+        gs_u64_map_get(&peers->by_fd, key_of_fd(connection->route.fd)) == connection) {
+        gs_u64_map_remove(&peers->by_fd, key_of_fd(connection->route.fd));
+    }
+    if (session->connection == connection) {
+        session->connection = NULL;
+        session->left_ns = now_ns;
+        TAILQ_INSERT_TAIL(&peers->absent, session, next);
+        peers->num_absent++;
+    }
+    TAILQ_REMOVE(&peers->connections, connection, next);
+    free(connection);
+}
+
+gs_rpc_session *gs_rpc_peers_expired(const gs_rpc_peers *peers, int64_t now_ns) {
+    gs_rpc_session *oldest = TAILQ_FIRST(&peers->absent);
+    if (!oldest) return NULL;
+    bool due = peers->num_absent > MAX_ABSENT || now_ns - oldest->left_ns > GS_SESSION_GRACE_NS;
+    return due ? oldest : NULL;
+}
+
+void gs_rpc_peers_forget(gs_rpc_peers *peers, gs_rpc_session *session) {
+    gs_u64_map_remove(&peers->sessions, session->incarnation);
+    TAILQ_REMOVE(&peers->absent, session, next);
+    peers->num_absent--;
+    free(session);
+}

@@ -1,0 +1,81 @@
+// Who the server talks to: connections (one each, gone when they break) and sessions (one for each
+// incarnation, which outlive a connection so that a repeated request finds its first answer).
+// Internal to the server; one thread. A session's calls are in rpc_calls.h.
+//
+// How a loss is noticed, fastest first: the socket monitor says which descriptor was closed (1 ms after a
+// kill -9), a send that has nobody to go to, and silence: clients send something every second or so.
+#ifndef RPC_SERVER_RPC_PEERS_H
+#define RPC_SERVER_RPC_PEERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "core/clock.h"
+#include "rpc/server/rpc_server.h"
+#include "rpc/wire/u64_map.h"
+#include "rpc/wire/zmq_socket.h"
+
+#define GS_PEER_SILENCE_NS (3 * GS_NS_PER_SEC)
+// A kept call waits this long for its client to come back.
+#define GS_SESSION_GRACE_NS (30 * GS_NS_PER_SEC)
+
+typedef struct gs_rpc_session gs_rpc_session;
+typedef TAILQ_HEAD(gs_rpc_call_list, gs_rpc_call_handle) gs_rpc_call_list;
+
+typedef struct gs_rpc_connection {
+    TAILQ_ENTRY(gs_rpc_connection) next;
+    gs_zmq_route route;
+    uint64_t key;      // of the route
+    gs_rpc_peer peer;  // as in the last frame
+    gs_rpc_session *session;
+    gs_rpc_call_list streams;
+    int64_t heard_ns, echo_ns, warned_ns, budget_second;
+    uint64_t seq;
+    int budget;
+    bool lost;  // swept at the end of the turn
+} gs_rpc_connection;
+
+struct gs_rpc_session {
+    TAILQ_ENTRY(gs_rpc_session) next;  // among those without a connection, oldest first
+    uint64_t incarnation, serial;
+    gs_rpc_connection *connection;  // the newest; NULL while there is none
+    gs_rpc_call_list calls, answered;
+    size_t num_open, num_answered, answered_bytes;
+    uint64_t settled_seq;  // requests up to here are over
+    uint64_t last_one_way_seq;
+    int64_t left_ns;
+};
+
+typedef struct gs_rpc_peers {
+    TAILQ_HEAD(, gs_rpc_connection) connections;
+    TAILQ_HEAD(, gs_rpc_session) absent;
+    gs_u64_map by_route, by_fd, live_fds, sessions;
+    size_t num_absent;
+    uint64_t last_connection, last_session;
+    int64_t silence_floor_ns;  // nobody was listened to before
+    bool any_lost;
+} gs_rpc_peers;
+
+void gs_rpc_peers_init(gs_rpc_peers *peers);
+void gs_rpc_peers_release(gs_rpc_peers *peers);
+
+// Takes what the monitor has to say; marks connections lost.
+void gs_rpc_peers_read_events(gs_rpc_peers *peers, gs_zmq_socket *socket);
+gs_rpc_connection *gs_rpc_peers_find(const gs_rpc_peers *peers, const gs_zmq_route *route);
+// The connection a valid frame came on, made when new. NULL: out of memory or room, or a frame of
+// another incarnation than the connection's first.
+gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, gs_zmq_socket *socket,
+                                       const gs_zmq_route *route, const gs_frame *frame,
+                                       int64_t now_ns);
+void gs_rpc_peers_mark_lost(gs_rpc_peers *peers, gs_rpc_connection *connection);
+void gs_rpc_peers_mark_silent(gs_rpc_peers *peers, int64_t now_ns);
+// Frees the connection (its streams have been ended); its session stays for a while.
+void gs_rpc_peers_drop(gs_rpc_peers *peers, gs_rpc_connection *connection, int64_t now_ns);
+// The oldest session that nobody came back for, NULL when none is due.
+gs_rpc_session *gs_rpc_peers_expired(const gs_rpc_peers *peers, int64_t now_ns);
+// Frees the session (its calls have been ended) without a connection.
+void gs_rpc_peers_forget(gs_rpc_peers *peers, gs_rpc_session *session);
+
+#endif

@@ -1,0 +1,177 @@
+#include "rpc/wire/zmq_socket.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/random.h"
+#include "rpc/client/rpc_client.h"
+
+gs_status gs_rpc_context_create(gs_rpc_context **out) {
+    gs_rpc_context *context = calloc(1, sizeof *context);
+    if (!context) return gs_error(GS_RESOURCE_EXHAUSTED, "rpc: out of memory");
+    context->zmq = zmq_ctx_new();
+    if (!context->zmq) {
+        free(context);
+        return gs_error_from_errno(errno, "rpc: ZeroMQ context");
+    }
+    *out = context;
+    return gs_ok();
+}
+
+void gs_rpc_context_destroy(gs_rpc_context *context) {
+    if (!context) return;
+    while (zmq_ctx_term(context->zmq) != 0 && errno == EINTR) continue;
+    free(context);
+}
+
+gs_status gs_zmq_set_int(gs_zmq_socket *socket, int option, int value) {
+    if (zmq_setsockopt(socket->socket, option, &value, sizeof value) == 0) return gs_ok();
+    return gs_error(GS_INTERNAL, "rpc: socket option %d: %s", option, zmq_strerror(errno));
+}
+
+gs_status gs_zmq_choose_family(gs_zmq_socket *socket, const char *endpoint) {
+    return gs_zmq_set_int(socket, ZMQ_IPV6, strchr(endpoint, '[') != NULL);
+}
+
+static gs_status set_common_options(gs_zmq_socket *socket) {
+    GS_TRY(gs_zmq_set_int(socket, ZMQ_LINGER, 0));
+    GS_TRY(gs_zmq_set_int(socket, ZMQ_HANDSHAKE_IVL, 2000));
+    int64_t most = (int64_t)GS_FRAME_MAX_BODY_BYTES + GS_FRAME_HEADER_BYTES;
+    if (zmq_setsockopt(socket->socket, ZMQ_MAXMSGSIZE, &most, sizeof most) == 0) return gs_ok();
+    return gs_error(GS_INTERNAL, "rpc: largest message: %s", zmq_strerror(errno));
+}
+
+static gs_status open_monitor(gs_zmq_socket *socket, struct gs_rpc_context *context, int events) {
+    char name[64];
+    snprintf(name, sizeof name, "inproc://gradsync-monitor-%016llx",
+             (unsigned long long)gs_random_from_system());
+    int unlimited = 0;
+    // The i/o thread must never wait for a reader of events.
+    if (zmq_socket_monitor(socket->socket, name, events) != 0 ||
+        !(socket->monitor = zmq_socket(context->zmq, ZMQ_PAIR)) ||
+        zmq_setsockopt(socket->monitor, ZMQ_RCVHWM, &unlimited, sizeof unlimited) != 0 ||
+        zmq_setsockopt(socket->monitor, ZMQ_LINGER, &unlimited, sizeof unlimited) != 0 ||
+        zmq_connect(socket->monitor, name) != 0) {
+        return gs_error(GS_INTERNAL, "rpc: socket monitor: %s", zmq_strerror(errno));
+    }
+    return gs_ok();
+}
+
+gs_status gs_zmq_socket_open(gs_zmq_socket *out, struct gs_rpc_context *context, int type,
+                             int monitored_events) {
+    *out = (gs_zmq_socket){0};
+    out->socket = zmq_socket(context->zmq, type);
+    if (!out->socket)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "rpc: socket: %s", zmq_strerror(errno));
+    gs_status status = set_common_options(out);
+    if (!status.code) status = open_monitor(out, context, monitored_events);
+    if (status.code) gs_zmq_socket_close(out);
+    return status;
+}
+
+void gs_zmq_socket_close(gs_zmq_socket *socket) {
+    if (socket->socket) {
+        zmq_socket_monitor(socket->socket, NULL, 0);
+        zmq_close(socket->socket);
+    }
+    if (socket->monitor) zmq_close(socket->monitor);
+    *socket = (gs_zmq_socket){0};
+}
+
+static int receive_part(zmq_msg_t *part, void *socket) {
+    int result;
+    do {
+        result = zmq_msg_recv(part, socket, ZMQ_DONTWAIT);
+    } while (result < 0 && errno == EINTR);
+    return result;
+}
+
+bool gs_zmq_next_event(gs_zmq_socket *socket, int *event, int *value) {
+    zmq_msg_t part;
+    zmq_msg_init(&part);
+    bool found = receive_part(&part, socket->monitor) == 6;
+    if (found) {
+        uint16_t number;
+        int32_t number_value;
+        memcpy(&number, zmq_msg_data(&part), sizeof number);
+        memcpy(&number_value, (char *)zmq_msg_data(&part) + 2, sizeof number_value);
+        *event = number;
+        *value = number_value;
+        while (zmq_msg_more(&part) && receive_part(&part, socket->monitor) >= 0) continue;
+    }
+    zmq_msg_close(&part);
+    return found;
+}
+
+static void drop_rest(void *socket, bool more) {
+    zmq_msg_t part;
+    zmq_msg_init(&part);
+    while (more && receive_part(&part, socket) >= 0) more = zmq_msg_more(&part);
+    zmq_msg_close(&part);
+}
+
+// False at the end of the input, or when the route is one that we never gave out.
+static bool receive_route(gs_zmq_socket *socket, gs_zmq_route *route, bool *nothing) {
+    zmq_msg_t part;
+    zmq_msg_init(&part);
+    *nothing = receive_part(&part, socket->socket) < 0;
+    size_t bytes = *nothing ? 0 : zmq_msg_size(&part);
+    bool ok = bytes > 0 && bytes <= GS_ZMQ_MAX_ROUTE_BYTES && zmq_msg_more(&part);
+    if (ok) {
+        memcpy(route->id, zmq_msg_data(&part), bytes);
+        route->id_bytes = bytes;
+    } else if (!*nothing) {
+        drop_rest(socket->socket, zmq_msg_more(&part));
+    }
+    zmq_msg_close(&part);
+    return ok;
+}
+
+gs_zmq_outcome gs_zmq_receive(gs_zmq_socket *socket, gs_zmq_message *message, bool routed) {
+    message->route = (gs_zmq_route){.fd = -1};
+    bool nothing = false;
+    if (routed && !receive_route(socket, &message->route, &nothing)) {
+        return nothing ? GS_ZMQ_NOTHING : GS_ZMQ_MALFORMED;
+    }
+    zmq_msg_init(&message->header);
+    zmq_msg_init(&message->body);
+    if (receive_part(&message->header, socket->socket) < 0) {
+        gs_zmq_message_release(message);
+        return GS_ZMQ_NOTHING;
+    }
+    bool ok = zmq_msg_more(&message->header) && receive_part(&message->body, socket->socket) >= 0 &&
+              !zmq_msg_more(&message->body);
+    if (!ok) {
+        // Whichever frame was read last says whether there are more.
+        bool more = zmq_msg_more(&message->header) && zmq_msg_more(&message->body);
+        drop_rest(socket->socket, more);
+        gs_zmq_message_release(message);
+        return GS_ZMQ_MALFORMED;
+    }
+    message->route.fd = zmq_msg_get(&message->header, ZMQ_SRCFD);
+    return GS_ZMQ_MESSAGE;
+}
+
+void gs_zmq_message_release(gs_zmq_message *message) {
+    zmq_msg_close(&message->header);
+    zmq_msg_close(&message->body);
+}
+
+static int send_part(void *socket, const void *data, size_t bytes, bool more) {
+    int flags = ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0);
+    while (zmq_send(socket, data, bytes, flags) < 0) {
+        if (errno != EINTR) return errno;
+    }
+    return 0;
+}
+
+int gs_zmq_send(gs_zmq_socket *socket, const gs_zmq_route *route,
+                const uint8_t header[GS_FRAME_HEADER_BYTES], const void *body, size_t body_bytes) {
+    // Only the first part can be refused: the queue counts whole messages.
+    int error = route ? send_part(socket->socket, route->id, route->id_bytes, true) : 0;
+    if (!error) error = send_part(socket->socket, header, GS_FRAME_HEADER_BYTES, true);
+    if (!error) error = send_part(socket->socket, body_bytes ? body : "", body_bytes, false);
+    return error;
+}

@@ -1,0 +1,317 @@
+#!/usr/bin/env python3
+"""The map of the sources, as a test. Fails on
+
+* an #include that the tables below do not allow, between layers or between rooms of a layer;
+* a room with no sentence in docs/architecture.md, or with another one's list of rooms there;
+* a dependency that comes in by another door than its own;
+* a circle of includes between nouns (a noun is a header with its source);
+* with --objects: a circle of calls between the sources of a room, as `nm` sees them.
+
+    layers.py [--objects BUILD/…] SOURCE_DIR
+"""
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+# layer → layers that it may include
+LAYERS = {
+    "core": [],
+    "rpc": ["core"],
+    "kernels": ["core"],
+    "gradsync": ["core", "kernels"],
+    "worker": ["core", "rpc", "kernels", "gradsync"],
+    "coordinator": ["core", "rpc"],
+    "api": ["core", "rpc"],
+}
+
+# Rooms of a layer, in order: a room may include those named behind it, which all stand above it. A layer's
+# own folder is the room "."; what lies in a layer that has no rooms is not looked at here.
+ROOMS = {
+    "kernels": {
+        ".": [],
+        "cpu": ["."],
+        "cuda": ["."],
+    },
+    "gradsync": {
+        "tensor": [],
+        "comm": ["tensor"],
+        "comm/shm": ["comm", "tensor"],
+        "comm/nccl": ["comm", "tensor"],
+        "step": ["comm", "tensor"],
+        "bucket": ["comm", "tensor"],
+        "hooks": ["comm"],
+        "optim": ["tensor"],
+        "reducer": ["hooks", "bucket", "step", "comm", "tensor"],
+        "sparse": ["reducer", "bucket", "comm", "tensor"],
+        "replicas": ["sparse", "reducer", "bucket", "comm", "tensor"],
+        ".": ["replicas", "sparse", "reducer", "optim", "hooks", "bucket", "step", "comm", "tensor"],
+    },
+    "worker": {
+        ".": [],
+        "data": [],
+        "models": [],
+        "telemetry": [],
+        "state": ["models"],
+        "checkpoint": ["state"],
+        "control": ["checkpoint", "telemetry", "state", "."],
+        "pass": ["state", "models", "data", "telemetry"],
+        "trainer": ["pass", "control", "checkpoint", "state", "telemetry", "models", "data", "."],
+        "agent": ["."],
+    },
+    "rpc": {
+        "json": [],
+        "schema": ["json"],
+        "wire": ["schema", "json"],
+        "client": ["wire", "schema", "json"],
+        "server": ["client", "wire", "schema", "json"],
+    },
+    "api": {
+        "http": [],
+        "render": ["http"],
+        "live": ["http"],
+        "routes": ["live", "render", "http"],
+        ".": ["routes", "live", "render", "http"],
+        "cli": [],
+    },
+}
+
+# file → layers and rooms that it may include besides: the places where a process is put together.
+FILES = {
+    "coordinator/main.c": ["api/."],
+    "worker/main.c": ["worker/agent", "worker/trainer"],
+}
+
+# header → where it may be included
+DOORS = {
+    r"zmq\.h": "rpc/",
+    r"json-c/": "rpc/",
+    r"sqlite3\.h": "coordinator/job_store.c",
+    r"microhttpd\.h": "api/http/http_server.c",
+    r"curl/curl\.h": "api/cli/http_client.c",
+    r"cblas\.h": "kernels/cpu/matmul.c",
+    r"xxhash\.h": "core/digest.c",
+    r"hwloc\.h": "worker/agent/topology.c",
+    r"nccl\.h": "gradsync/comm/nccl/library.c",
+    r"cuda[a-z0-9_]*\.h": "kernels/cuda/",
+    r"cublas[A-Za-z0-9_]*\.h": "kernels/cuda/",
+}
+
+# Layers whose nouns may still lie in a circle.
+CIRCLES_ALLOWED = ["coordinator"]
+
+# What is not so yet, a line for each: a finding as it is printed. A line that is no finding any more fails.
+KNOWN = "tests/layers.known"
+
+SOURCES = (".c", ".h", ".cu", ".cuh", ".cc")
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]')
+
+
+def sources_of(root):
+    for layer in LAYERS:
+        for folder, _, files in os.walk(os.path.join(root, layer)):
+            for name in sorted(files):
+                if name.endswith(SOURCES):
+                    yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def includes_of(root, path):
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        for line in file:
+            found = INCLUDE.match(line)
+            if found:
+                yield found.group(1) == "<", found.group(2)
+
+
+def layer_of(path):
+    return path.split("/")[0]
+
+
+def room_of(path):
+    """The room that a file lies in; None where the layer has no rooms."""
+    layer = layer_of(path)
+    if layer not in ROOMS:
+        return None
+    return os.path.dirname(path)[len(layer) + 1:] or "."
+
+
+def noun_of(path):
+    return os.path.splitext(path)[0]
+
+
+def check_arrow(path, target):
+    layer, target_layer = layer_of(path), layer_of(target)
+    extra = FILES.get(path, [])
+    if target_layer not in LAYERS:
+        yield f'{path}: "{target}" is in no layer'
+    elif layer != target_layer:
+        if target_layer not in LAYERS[layer] and f"{target_layer}/{room_of(target) or '.'}" not in extra:
+            yield f"{path}: {layer} may not include {target_layer} ({target})"
+    elif layer in ROOMS:
+        room, target_room = room_of(path), room_of(target)
+        if room not in ROOMS[layer] or target_room not in ROOMS[layer]:
+            return  # said by check_rooms
+        if target_room != room and target_room not in ROOMS[layer][room] and f"{layer}/{target_room}" not in extra:
+            yield f"{path}: room {room} may not include {target_room} ({target})"
+
+
+def check_includes(root, paths):
+    """Wrong arrows and doors; and the graph of nouns."""
+    findings, nouns = [], {}
+    for path in paths:
+        edges = nouns.setdefault(noun_of(path), {})
+        for is_system, target in includes_of(root, path):
+            if is_system:
+                for header, home in DOORS.items():
+                    if re.match(header, target) and not path.startswith(home):
+                        findings.append(f"{path}: <{target}> belongs to {home} alone")
+            elif "/" not in target:
+                findings.append(f'{path}: "{target}" is included without its folder')
+            elif not target.endswith(".inc"):
+                if not os.path.exists(os.path.join(root, target)):
+                    findings.append(f'{path}: "{target}" does not exist')
+                findings.extend(check_arrow(path, target))
+                if noun_of(target) != noun_of(path):
+                    edges[noun_of(target)] = path
+    return findings, nouns
+
+
+def circles_in(graph):
+    """Strongly connected components of more than one node, each sorted (Tarjan 1972)."""
+    index, low, stack, on_stack, found = {}, {}, [], set(), []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        on_stack.add(node)
+        for target in graph[node]:
+            if target not in graph:
+                continue
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in on_stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            circle = []
+            while not circle or circle[-1] != node:
+                circle.append(stack.pop())
+                on_stack.discard(circle[-1])
+            if len(circle) > 1:
+                found.append(sorted(circle))
+
+    sys.setrecursionlimit(10000)
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def check_circles(graph, what):
+    for circle in circles_in(graph):
+        if not all(layer_of(node) in CIRCLES_ALLOWED for node in circle):
+            yield f"circle of {what}: {' '.join(circle)}"
+
+
+def check_rooms(paths):
+    """Each folder of a layer that has rooms is one, and the tables are in order."""
+    for layer, rooms in ROOMS.items():
+        above = []
+        for room, allowed in rooms.items():
+            for name in allowed:
+                if name not in above:
+                    yield f"layers.py: {layer}: room {room} names {name}, which does not stand above it"
+            above.append(room)
+            if not any(layer_of(path) == layer and room_of(path) == room for path in paths):
+                yield f"layers.py: {layer}: room {room} is empty"
+    for path in paths:
+        if room_of(path) is not None and room_of(path) not in ROOMS[layer_of(path)]:
+            yield f"{path}: {room_of(path)} is no room of {layer_of(path)}"
+
+
+def check_document(root):
+    """The tables of docs/architecture.md: | `folder` | may include | is |."""
+    with open(os.path.join(root, "docs/architecture.md"), encoding="utf-8") as file:
+        rows = dict(re.findall(r"^\| `([a-z_/]+)/?` \| ([^|]*) \|", file.read(), re.MULTILINE))
+    expected = dict(LAYERS)
+    for layer, rooms in ROOMS.items():
+        if layer == "kernels":
+            continue
+        for room, allowed in rooms.items():
+            if room != ".":
+                expected[f"{layer}/{room}"] = [layer if name == "." else name for name in allowed]
+    for name, allowed in expected.items():
+        if name not in rows:
+            yield f"docs/architecture.md: no row for {name}"
+            continue
+        told = [word for word in re.split(r"[,\s]+", rows[name].replace("–", "")) if word]
+        if sorted(told) != sorted(allowed):
+            yield f"docs/architecture.md: {name} may include {', '.join(allowed) or 'nothing'}, not {rows[name]}"
+
+
+def symbols_of(path):
+    defined, undefined = set(), set()
+    text = subprocess.run(["nm", "--format=posix", path], check=True, capture_output=True, text=True).stdout
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) >= 2 and fields[0].startswith("gs_"):
+            (undefined if fields[1] == "U" else defined if fields[1].isupper() else set()).add(fields[0])
+    return defined, undefined
+
+
+def check_calls(root, objects, paths):
+    """Circles of calls between the sources of one room."""
+    found = {}
+    for folder, _, files in os.walk(objects):
+        for name in files:
+            if name.endswith(".c.o") and "CMakeFiles" in folder:
+                layer = os.path.relpath(folder, objects).split("/CMakeFiles/")[0]
+                inner = os.path.join(folder, name).split(".dir/", 1)[1]
+                path = f"{layer}/{inner[:-2]}"
+                if path in paths:
+                    found[path] = os.path.join(folder, name)
+    if not found:
+        yield f"{objects}: there are no objects"
+        return
+    symbols = {path: symbols_of(name) for path, name in found.items()}
+    rooms = {}
+    for path in symbols:
+        rooms.setdefault(os.path.dirname(path), []).append(path)
+    for members in rooms.values():
+        owner = {name: path for path in members for name in symbols[path][0]}
+        graph = {path: {owner[name] for name in symbols[path][1] if name in owner} - {path} for path in members}
+        yield from check_circles(graph, "calls")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--objects", help="a build folder: calls are checked too")
+    parser.add_argument("source_dir")
+    arguments = parser.parse_args()
+    root = arguments.source_dir
+    paths = list(sources_of(root))
+    if arguments.objects:
+        findings = list(check_calls(root, arguments.objects, set(paths)))
+    else:
+        findings, nouns = check_includes(root, paths)
+        findings += check_rooms(paths)
+        findings += check_circles(nouns, "includes")
+        findings += check_document(root)
+    try:
+        with open(os.path.join(root, KNOWN), encoding="utf-8") as file:
+            known = [line.rstrip("\n") for line in file if line.strip()]
+    except FileNotFoundError:
+        known = []
+    mine = [line for line in known if line.startswith("circle of calls") == bool(arguments.objects)]
+    failures = [finding for finding in findings if finding not in mine]
+    failures += [f"{KNOWN}: no finding any more: {line}" for line in mine if line not in findings]
+    for failure in sorted(failures):
+        print(failure)
+    if failures:
+        sys.exit(1)
+    print(f"{len(paths)} files keep to the map, but for {len(mine)} known findings")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,463 @@
+#include "worker/agent/agent.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/random.h"
+#include "rpc/client/rpc_client.h"
+#include "rpc/schema/messages.h"
+#include "worker/agent/agent_outbox.h"
+#include "worker/agent/device_probe.h"
+#include "worker/agent/host_devices.h"
+#include "worker/agent/slot.h"
+#include "worker/agent/topology.h"
+#include "worker/exit_code.h"
+
+#define MAX_SLOTS 256
+// The stream has no descriptor: commands are looked for this often.
+#define TURN_MS 10
+#define FIRST_RETRY_NS (100 * GS_NS_PER_MS)
+#define LAST_RETRY_NS (2 * GS_NS_PER_SEC)
+// A name that is taken may be our own old connection: it is given this long to be noticed.
+#define NAME_TAKEN_NS (10 * GS_NS_PER_SEC)
+#define FLUSH_SECONDS 2.0
+// A driver without its persistence daemon takes seconds for each GPU.
+#define PROBE_SECONDS 60.0
+
+typedef struct host_agent {
+    const gs_agent_options *options;
+    char name[64], host[128], boot_id[64], data_root[PATH_MAX];
+    gs_topology topology;
+    gs_host_devices devices;
+    uint64_t incarnation;
+    gs_rpc_context *context;
+    gs_rpc_client *client;
+    gs_agent_outbox *outbox;
+    gs_slot *slots;
+    int num_slots, signal_fd;
+
+    gs_rpc_stream *stream;
+    bool welcomed, told_silence;
+    int64_t next_hello_ns, retry_ns, heartbeat_ns, next_heartbeat_ns;
+    int64_t heard_ns, name_taken_since_ns;
+    bool draining, stopped;
+    int exit_code;
+} host_agent;
+
+static void read_line(char *text, size_t text_bytes, const char *path) {
+    FILE *file = fopen(path, "re");
+    if (!file) return;
+    if (fgets(text, (int)text_bytes, file)) text[strcspn(text, "\n")] = '\0';
+    fclose(file);
+}
+
+// [A-Za-z0-9._-]{1,63}
+static void set_name(host_agent *agent, const char *wanted) {
+    size_t length = 0;
+    for (const char *c = wanted; *c && length < 63; c++) {
+        bool allowed = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
+                       (*c >= '0' && *c <= '9') || *c == '.' || *c == '_' || *c == '-';
+        agent->name[length++] = allowed ? *c : '-';
+    }
+    if (length == 0) agent->name[length++] = '-';
+    agent->name[length] = '\0';
+}
+
+static gs_status identify(host_agent *agent) {
+    const gs_agent_options *options = agent->options;
+    if (options->slots < 0 || options->slots > MAX_SLOTS) {
+        return gs_error(GS_INVALID_ARGUMENT, "slots: %lld is not in 0 to %d",
+                        (long long)options->slots, MAX_SLOTS);
+    }
+    if (gethostname(agent->host, sizeof agent->host - 1) < 0) {
+        return gs_error_from_errno(errno, "host name");
+    }
+    set_name(agent, *options->name ? options->name : agent->host);
+    read_line(agent->boot_id, sizeof agent->boot_id, "/proc/sys/kernel/random/boot_id");
+    struct stat facts;
+    if (!realpath(options->data_root, agent->data_root) || stat(agent->data_root, &facts) < 0) {
+        return gs_error_from_errno(errno, "data_root %s", options->data_root);
+    }
+    if (!S_ISDIR(facts.st_mode)) {
+        return gs_error(GS_INVALID_ARGUMENT, "data_root %s is no directory", options->data_root);
+    }
+    agent->topology = gs_topology_read();
+    agent->incarnation = gs_random_from_system();
+    return gs_ok();
+}
+
+static gs_status find_devices(host_agent *agent) {
+    const gs_agent_options *options = agent->options;
+    gs_json *probe = NULL;
+    gs_status asked = gs_ok();
+    bool none = !options->devices || strcmp(options->devices, "none") == 0;
+    if (!none) asked = gs_device_probe_ask(&probe, gs_deadline_in_seconds(PROBE_SECONDS));
+    gs_status status = gs_host_devices_choose(&agent->devices, options->devices,
+                                              options->devices_per_slot, probe, asked);
+    gs_json_release(probe);
+    if (status.code) return status;
+    if (agent->devices.count)
+        gs_log_info("devices", "worker=%s gpus=%d per_slot=%d nccl=%s", agent->name,
+                    agent->devices.count, agent->devices.per_slot,
+                    agent->devices.nccl[0] ? agent->devices.nccl : "none");
+    else
+        gs_log_info("no devices", "worker=%s reason=\"%s\"", agent->name, agent->devices.reason);
+    return gs_ok();
+}
+
+static int count_busy(const host_agent *agent) {
+    int busy = 0;
+    for (int i = 0; i < agent->num_slots; i++) busy += gs_slot_busy(&agent->slots[i]);
+    return busy;
+}
+
+static gs_json *encode_hello(const host_agent *agent) {
+    gs_json *out = gs_json_new_object(), *running = gs_json_new_array();
+    for (int i = 0; i < agent->num_slots; i++) {
+        if (gs_slot_busy(&agent->slots[i])) gs_json_push(running, gs_slot_describe(&agent->slots[i]));
+    }
+    gs_json_set_string(out, "worker", agent->name);
+    gs_json_set_string(out, "host", agent->host);
+    gs_json_set_string(out, "boot_id", agent->boot_id);
+    gs_json_set_int(out, "pid", getpid());
+    gs_json_set_u64(out, "incarnation", agent->incarnation);
+    gs_json_set_string(out, "build", GRADSYNC_VERSION);
+    gs_json_set_int(out, "proto_least", GS_PROTOCOL_LEAST);
+    gs_json_set_int(out, "proto_most", GS_PROTOCOL_MOST);
+    gs_json_set_int(out, "slots", agent->num_slots);
+    gs_json_set_int(out, "cores", agent->topology.usable_cores);
+    gs_json_set_string(out, "data_root", agent->data_root);
+    gs_host_devices_describe(out, &agent->devices);
+    gs_json_set(out, "running", running);
+    return out;
+}
+
+static void stop(host_agent *agent, int exit_code) {
+    agent->stopped = true;
+    agent->exit_code = exit_code;
+}
+
+static void lose_stream(host_agent *agent, gs_status status) {
+    int64_t now_ns = gs_now_ns();
+    gs_rpc_stream_close(agent->stream);
+    agent->stream = NULL;
+    if (agent->welcomed) {
+        gs_log_warn("coordinator lost", "worker=%s reason=\"%s\"", agent->name, status.message);
+        agent->retry_ns = FIRST_RETRY_NS;
+    }
+    agent->welcomed = false;
+    agent->next_hello_ns = now_ns + agent->retry_ns;
+    agent->retry_ns = agent->retry_ns * 2 < LAST_RETRY_NS ? agent->retry_ns * 2 : LAST_RETRY_NS;
+    if (status.code == GS_ALREADY_EXISTS && agent->name_taken_since_ns == 0) {
+        agent->name_taken_since_ns = now_ns;
+    }
+    bool taken = status.code == GS_ALREADY_EXISTS &&
+                 now_ns - agent->name_taken_since_ns > NAME_TAKEN_NS;
+    bool refused = status.code == GS_INVALID_ARGUMENT || status.code == GS_FAILED_PRECONDITION ||
+                   status.code == GS_PERMISSION_DENIED || status.code == GS_UNAUTHENTICATED;
+    if (!taken && !refused) return;
+    gs_log_error("coordinator refused this worker", "worker=%s reason=\"%s\"", agent->name,
+                 status.message);
+    stop(agent, GS_EXIT_CONFIGURATION);
+}
+
+static void say_hello(host_agent *agent) {
+    if (agent->stream || gs_now_ns() < agent->next_hello_ns) return;
+    gs_json *request = encode_hello(agent);
+    gs_status status = gs_rpc_stream_open(&agent->stream, agent->client, GS_AGENT_HELLO, request);
+    gs_json_release(request);
+    if (status.code) {
+        agent->stream = NULL;
+        lose_stream(agent, status);
+    }
+}
+
+static void take_welcome(host_agent *agent, const gs_json *item) {
+    double seconds = gs_json_double_or(item, "heartbeat_seconds", 0.1);
+    if (seconds >= 0.01 && seconds <= 10) {
+        agent->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
+    }
+    agent->welcomed = true;
+    agent->told_silence = false;
+    agent->name_taken_since_ns = 0;
+    gs_log_info("registered", "worker=%s slots=%d cores=%d coordinator=%s", agent->name,
+                agent->num_slots, agent->topology.usable_cores, agent->options->coordinator);
+}
+
+// The agent's own directory, where it has one, takes the place of the coordinator's path.
+static void set_directories(const host_agent *agent, gs_json *document, const gs_json *item) {
+    const char *own = agent->options->checkpoints, *job = gs_json_string_or(item, "job", "");
+    const char *resume = gs_json_string_or(gs_json_get(item, "resume"), "directory", "");
+    const char *directory = gs_json_string_or(item, "checkpoints_dir", "");
+    char path[PATH_MAX], resume_path[PATH_MAX] = "";
+    if (*own) {
+        snprintf(path, sizeof path, "%s/%s", own, job);
+        directory = path;
+    }
+    const char *slash = strrchr(resume, '/');
+    if (*resume && (*own || !slash)) {
+        snprintf(resume_path, sizeof resume_path, "%s/%s", directory, slash ? slash + 1 : resume);
+        resume = resume_path;
+    }
+    gs_json_set_string(document, "checkpoints_dir", directory);
+    gs_json_set_string(document, "resume", resume);
+}
+
+// A trainer on the CPU sees no GPU: nothing in it can take memory there.
+static void set_device(const host_agent *agent, gs_json *document, const gs_json *item) {
+    bool on_gpu = strcmp(gs_json_string_or(item, "device", "cpu"), "cuda") == 0;
+    int slot = (int)gs_json_int_or(item, "slot", 0);
+    char visible[4096] = "";
+    if (on_gpu) gs_host_devices_visible(visible, sizeof visible, &agent->devices, slot);
+    gs_json_set_string(document, "device", on_gpu ? "cuda" : "cpu");
+    gs_json_set_int(document, "num_devices",
+                    on_gpu ? gs_host_devices_of_slot(&agent->devices, slot) : 0);
+    gs_json_set_string(document, "visible_devices", visible);
+}
+
+static gs_json *encode_launch(const host_agent *agent, const gs_json *item) {
+    static const char *const copied[] = {"job",         "job_name",     "slot", "rank_hint",
+                                         "incarnation", "launch_token", "spec", NULL};
+    gs_json *out = gs_json_new_object();
+    for (const char *const *name = copied; *name; name++) {
+        const gs_json *member = gs_json_get(item, *name);
+        if (member) gs_json_set(out, *name, gs_json_copy(member));
+    }
+    const gs_json *world = gs_json_get(gs_json_get(item, "spec"), "world");
+    int64_t threads = gs_json_int_or(world, "threads_per_rank", 0);
+    if (threads <= 0) threads = gs_topology_threads_per_slot(&agent->topology, agent->num_slots);
+    gs_json_set_int(out, "threads", threads);
+    gs_json_set_string(out, "coordinator", agent->options->coordinator);
+    gs_json_set_string(out, "worker", agent->name);
+    gs_json_set_string(out, "host", agent->host);
+    gs_json_set_string(out, "boot_id", agent->boot_id);
+    gs_json_set_string(out, "data_root", agent->data_root);
+    gs_json_set_string(out, "log_level", agent->options->log_level);
+    set_directories(agent, out, item);
+    set_device(agent, out, item);
+    return out;
+}
+
+// A trainer that cannot be started has exited: the coordinator must not wait for its Hello.
+static void report_not_started(host_agent *agent, const gs_json *item, int exit_code,
+                               const char *reason) {
+    gs_json *exited = gs_json_new_object(), *tail = gs_json_new_array();
+    static const char *const copied[] = {"slot", "job", "incarnation", NULL};
+    for (const char *const *name = copied; *name; name++) {
+        const gs_json *member = gs_json_get(item, *name);
+        if (member) gs_json_set(exited, *name, gs_json_copy(member));
+    }
+    gs_json_push(tail, gs_json_new_string(reason));
+    gs_json_set_int(exited, "rank", gs_json_int_or(item, "rank_hint", 0));
+    gs_json_set_int(exited, "generation", 0);
+    gs_json_set_int(exited, "exit_code", exit_code);
+    gs_json_set_int(exited, "signal", 0);
+    gs_json_set_string(exited, "host", agent->host);
+    gs_json_set(exited, "log_tail", tail);
+    gs_agent_outbox_add_exit(agent->outbox, exited);
+    gs_log_warn("trainer not started", "job=%s reason=\"%s\"", gs_json_string_or(item, "job", ""),
+                reason);
+}
+
+static gs_slot *find_slot(host_agent *agent, const gs_json *item) {
+    int64_t index = gs_json_int_or(item, "slot", -1);
+    return index >= 0 && index < agent->num_slots ? &agent->slots[index] : NULL;
+}
+
+static void start_rank(host_agent *agent, const gs_json *item) {
+    gs_slot *slot = find_slot(agent, item);
+    uint64_t incarnation = 0;
+    gs_status status = gs_json_read_u64(&incarnation, item, "incarnation");
+    if (slot && gs_slot_busy(slot) && slot->incarnation == incarnation) return;  // a repeat
+    if (status.code || !slot || gs_slot_busy(slot)) {
+        report_not_started(agent, item, GS_EXIT_CONFIGURATION,
+                           slot ? "the slot is busy" : "no such slot");
+        return;
+    }
+    if (agent->draining) {
+        report_not_started(agent, item, GS_EXIT_TEMPORARY, "the worker is shutting down");
+        return;
+    }
+    gs_json *document = encode_launch(agent, item);
+    status = gs_slot_start(slot, document);
+    gs_json_release(document);
+    if (status.code) {
+        report_not_started(agent, item, GS_EXIT_SYSTEM, status.message);
+        return;
+    }
+    gs_log_info("trainer started", "job=%s slot=%d pid=%d", slot->job, slot->index, (int)slot->pid);
+}
+
+static void stop_rank(host_agent *agent, const gs_json *item) {
+    gs_slot *slot = find_slot(agent, item);
+    uint64_t incarnation = 0;
+    gs_status status = gs_json_read_u64(&incarnation, item, "incarnation");
+    if (status.code || !slot || !gs_slot_busy(slot) || slot->incarnation != incarnation) return;
+    bool kill_now = strcmp(gs_json_string_or(item, "signal", "term"), "kill") == 0;
+    gs_slot_stop(slot, kill_now, gs_json_double_or(item, "grace_seconds", 0));
+}
+
+static void take_item(host_agent *agent, const gs_json *item) {
+    const char *type = gs_json_string_or(item, "type", "");
+    if (strcmp(type, "welcome") == 0) take_welcome(agent, item);
+    else if (strcmp(type, "start_rank") == 0) start_rank(agent, item);
+    else if (strcmp(type, "stop_rank") == 0) stop_rank(agent, item);
+}
+
+static void read_stream(host_agent *agent) {
+    while (agent->stream) {
+        gs_json *item = NULL;
+        gs_status status = gs_rpc_stream_next(agent->stream, &item, (gs_deadline){0});
+        if (status.code == GS_DEADLINE_EXCEEDED) return;
+        if (!status.code && item) {
+            take_item(agent, item);
+            gs_json_release(item);
+            continue;
+        }
+        if (!status.code) status = gs_error(GS_UNAVAILABLE, "the coordinator ended the stream");
+        lose_stream(agent, status);
+    }
+}
+
+static void send_heartbeat(host_agent *agent) {
+    int64_t now_ns = gs_now_ns();
+    if (!agent->welcomed || now_ns < agent->next_heartbeat_ns) return;
+    agent->next_heartbeat_ns = now_ns + agent->heartbeat_ns;
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "slots_busy", count_busy(agent));
+    gs_rpc_send(agent->client, GS_AGENT_HEARTBEAT, out);
+    gs_json_release(out);
+}
+
+static void watch_silence(host_agent *agent) {
+    int64_t now_ns = gs_now_ns();
+    if (agent->welcomed) agent->heard_ns = now_ns;
+    int64_t silent_ns = now_ns - agent->heard_ns;
+    if (silent_ns > 5 * GS_NS_PER_SEC && !agent->told_silence) {
+        agent->told_silence = true;
+        gs_log_warn("no coordinator yet", "worker=%s coordinator=%s", agent->name,
+                    agent->options->coordinator);
+    }
+    double limit = agent->options->coordinator_timeout_seconds;
+    if (limit <= 0 || (double)silent_ns < limit * (double)GS_NS_PER_SEC || count_busy(agent)) return;
+    gs_log_error("no coordinator for too long", "worker=%s coordinator=%s seconds=%.0f",
+                 agent->name, agent->options->coordinator, limit);
+    stop(agent, GS_EXIT_UNREACHABLE);
+}
+
+static void take_signal(host_agent *agent) {
+    struct signalfd_siginfo facts;
+    if (read(agent->signal_fd, &facts, sizeof facts) != (ssize_t)sizeof facts) return;
+    bool again = agent->draining;
+    agent->draining = true;
+    gs_log_info("shutting down", "worker=%s trainers=%d", agent->name, count_busy(agent));
+    for (int i = 0; i < agent->num_slots; i++) {
+        gs_slot_stop(&agent->slots[i], again, agent->options->grace_seconds);
+    }
+}
+
+// Waits for the signal, for ends and output of trainers, at most one turn.
+static void wait_for_events(host_agent *agent, struct pollfd *fds) {
+    int count = 1;
+    fds[0] = (struct pollfd){.fd = agent->signal_fd, .events = POLLIN};
+    for (int i = 0; i < agent->num_slots; i++) {
+        const gs_slot *slot = &agent->slots[i];
+        fds[count++] = (struct pollfd){.fd = slot->pidfd, .events = POLLIN};
+        fds[count++] = (struct pollfd){.fd = slot->outputs[0].fd, .events = POLLIN};
+        fds[count++] = (struct pollfd){.fd = slot->outputs[1].fd, .events = POLLIN};
+    }
+    if (poll(fds, (nfds_t)count, TURN_MS) <= 0) return;
+    if (fds[0].revents) take_signal(agent);
+    for (int i = 0; i < agent->num_slots; i++) {
+        gs_slot *slot = &agent->slots[i];
+        const struct pollfd *of = &fds[1 + 3 * i];
+        if (of[1].revents) gs_slot_read(slot, &slot->outputs[0]);
+        if (of[2].revents) gs_slot_read(slot, &slot->outputs[1]);
+        if (of[0].revents) gs_slot_reap(slot, agent->host);
+    }
+}
+
+static gs_status open_signals(host_agent *agent) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    agent->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return agent->signal_fd < 0 ? gs_error_from_errno(errno, "signalfd") : gs_ok();
+}
+
+static gs_status open_agent(host_agent *agent) {
+    GS_TRY(identify(agent));
+    GS_TRY(find_devices(agent));
+    GS_TRY(open_signals(agent));
+    GS_TRY(gs_rpc_context_create(&agent->context));
+    gs_rpc_client_options options = {.endpoint = agent->options->coordinator,
+                                     .incarnation = agent->incarnation};
+    GS_TRY(gs_rpc_client_open(&agent->client, agent->context, &options));
+    GS_TRY(gs_agent_outbox_create(&agent->outbox, agent->client, 0));
+    int num_slots = (int)agent->options->slots;
+    if (num_slots == 0) num_slots = gs_host_devices_slots(&agent->devices);
+    agent->slots = calloc((size_t)num_slots, sizeof *agent->slots);
+    if (!agent->slots) return gs_error(GS_RESOURCE_EXHAUSTED, "slots: out of memory");
+    agent->num_slots = num_slots;
+    for (int i = 0; i < agent->num_slots; i++) gs_slot_init(&agent->slots[i], i, agent->outbox);
+    agent->retry_ns = FIRST_RETRY_NS;
+    agent->heartbeat_ns = 100 * GS_NS_PER_MS;
+    agent->heard_ns = gs_now_ns();
+    return gs_ok();
+}
+
+static void close_agent(host_agent *agent) {
+    for (int i = 0; i < agent->num_slots; i++) gs_slot_stop(&agent->slots[i], true, 0);
+    if (agent->outbox) {
+        gs_agent_outbox_flush(agent->outbox, gs_deadline_in_seconds(
+                                                 agent->welcomed ? FLUSH_SECONDS : 0));
+    }
+    gs_rpc_stream_close(agent->stream);
+    gs_agent_outbox_destroy(agent->outbox);
+    gs_rpc_client_close(agent->client);
+    gs_rpc_context_destroy(agent->context);
+    free(agent->slots);
+    gs_host_devices_release(&agent->devices);
+    if (agent->signal_fd >= 0) close(agent->signal_fd);
+}
+
+static void turn(host_agent *agent, struct pollfd *fds) {
+    say_hello(agent);
+    read_stream(agent);
+    send_heartbeat(agent);
+    watch_silence(agent);
+    wait_for_events(agent, fds);
+    for (int i = 0; i < agent->num_slots; i++) gs_slot_tick(&agent->slots[i]);
+    if (agent->draining && count_busy(agent) == 0) stop(agent, GS_EXIT_DONE);
+}
+
+int gs_agent_run(const gs_agent_options *options) {
+    host_agent agent = {.options = options, .signal_fd = -1};
+    struct pollfd *fds = NULL;
+    gs_status status = open_agent(&agent);
+    if (!status.code) {
+        fds = calloc(1 + 3 * (size_t)agent.num_slots, sizeof *fds);
+        if (!fds) status = gs_error(GS_RESOURCE_EXHAUSTED, "agent: out of memory");
+    }
+    if (status.code) {
+        gs_log_error("worker does not start", "error=\"%s\"", status.message);
+        agent.exit_code = (int)gs_exit_reason_of(status).exit_code;
+    }
+    while (!status.code && !agent.stopped) turn(&agent, fds);
+    close_agent(&agent);
+    free(fds);
+    return agent.exit_code;
+}

@@ -1,0 +1,26 @@
+// The agent of a host: offers slots, starts, watches and stops trainers, forwards their output.
+//
+// It never touches a device: a child of its own says which there are (device_probe.h). Its one thread owns slots and the AgentHello stream; an outbox thread makes
+// the calls that must arrive. When it dies its trainers die with it.
+#ifndef WORKER_AGENT_AGENT_H
+#define WORKER_AGENT_AGENT_H
+
+#include <stdint.h>
+
+typedef struct gs_agent_options {
+    char *coordinator;  // "tcp://127.0.0.1:8471"
+    int64_t slots;    // 0: one for each group of devices_per_slot GPUs, at least one
+    char *devices;    // "auto", "none", "0,2"; NULL is none
+    int64_t devices_per_slot;
+    char *data_root;
+    char *checkpoints;  // "": what the coordinator says
+    char *name;         // "": the host's
+    char *log_level;
+    double grace_seconds;                // of trainers, when the agent is asked to end
+    double coordinator_timeout_seconds;  // without one and without trainers: exit; 0: never
+} gs_agent_options;
+
+// Runs until SIGTERM or SIGINT, or an error that needs a person; returns the exit code.
+int gs_agent_run(const gs_agent_options *options);
+
+#endif

@@ -1,0 +1,257 @@
+#include "worker/agent/agent_outbox.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "core/thread.h"
+#include "rpc/schema/messages.h"
+
+#define DEFAULT_LOG_BYTES (8u * 1024 * 1024)
+// Lines wait for company this long.
+#define BATCH_NS (100 * GS_NS_PER_MS)
+// Six times as much when every byte must be escaped: still below the largest body.
+#define BATCH_BYTES (128u * 1024)
+#define BATCH_RECORDS 1000
+#define CALL_SECONDS 1.0
+#define RETRY_NS (200 * GS_NS_PER_MS)
+
+typedef struct entry {
+    struct entry *next;
+    gs_log_record record;
+    char job[24];
+    char text[];
+} entry;
+
+// Empty lines take memory too.
+static size_t entry_bytes(const gs_log_record *record) {
+    return sizeof(entry) + record->bytes;
+}
+
+typedef struct pending_exit {
+    struct pending_exit *next;
+    gs_json *request;
+} pending_exit;
+
+struct gs_agent_outbox {
+    gs_rpc_client *client;
+    size_t max_log_bytes;
+    gs_thread *thread;
+
+    pthread_mutex_t lock;  // of what follows
+    pthread_cond_t changed;
+    entry *first, *last;
+    size_t log_bytes;
+    uint64_t dropped;  // lines, since the last that was kept
+    pending_exit *exits;
+    int64_t oldest_ns;  // when the first line of the next batch came
+};
+
+static gs_status send_request(gs_agent_outbox *outbox, gs_method method, const gs_json *request) {
+    gs_json *reply = NULL;
+    gs_status status = gs_rpc_call(outbox->client, method, request, &reply,
+                                   gs_deadline_in_seconds(CALL_SECONDS));
+    gs_json_release(reply);
+    return status;
+}
+
+static bool is_worth_repeating(gs_status status) {
+    return status.code == GS_UNAVAILABLE || status.code == GS_DEADLINE_EXCEEDED ||
+           status.code == GS_RESOURCE_EXHAUSTED;
+}
+
+static gs_json *encode_record(const gs_log_record *record) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "rank", record->rank);
+    gs_json_set_int(out, "generation", record->generation);
+    gs_json_set_string(out, "stream", record->stream);
+    gs_json_set(out, "text", gs_json_new_string_len(record->text, record->bytes));
+    gs_json_set_int(out, "at_ms", record->at_ms);
+    gs_json_set_int(out, "position", record->position);
+    return out;
+}
+
+// Lines of one job from the front; they stay until they are acknowledged. Under the lock.
+static gs_json *encode_batch(const gs_agent_outbox *outbox, int *count) {
+    gs_json *out = gs_json_new_object(), *records = gs_json_new_array();
+    const char *job = outbox->first->job;
+    size_t bytes = 0;
+    *count = 0;
+    for (const entry *at = outbox->first; at && *count < BATCH_RECORDS; at = at->next) {
+        if (strcmp(at->job, job) != 0 || (*count && bytes + at->record.bytes > BATCH_BYTES)) break;
+        gs_json_push(records, encode_record(&at->record));
+        bytes += at->record.bytes;
+        (*count)++;
+    }
+    gs_json_set_string(out, "job", job);
+    gs_json_set(out, "records", records);
+    return out;
+}
+
+static void drop_first(gs_agent_outbox *outbox) {
+    entry *gone = outbox->first;
+    outbox->first = gone->next;
+    if (!outbox->first) outbox->last = NULL;
+    outbox->log_bytes -= entry_bytes(&gone->record);
+    free(gone);
+}
+
+// Called and left with the lock held.
+static bool send_exit(gs_agent_outbox *outbox) {
+    pending_exit *exit = outbox->exits;
+    pthread_mutex_unlock(&outbox->lock);
+    gs_status status = send_request(outbox, GS_EXITED, exit->request);
+    pthread_mutex_lock(&outbox->lock);
+    if (is_worth_repeating(status)) return false;
+    if (status.code) gs_log_warn("exit not accepted", "reason=\"%s\"", status.message);
+    outbox->exits = exit->next;
+    gs_json_release(exit->request);
+    free(exit);
+    return true;
+}
+
+static bool send_batch(gs_agent_outbox *outbox) {
+    int count;
+    gs_json *request = encode_batch(outbox, &count);
+    pthread_mutex_unlock(&outbox->lock);
+    gs_status status = send_request(outbox, GS_LOG, request);
+    gs_json_release(request);
+    pthread_mutex_lock(&outbox->lock);
+    if (is_worth_repeating(status)) return false;
+    if (status.code) gs_log_warn("log lines not accepted", "reason=\"%s\"", status.message);
+    for (int i = 0; i < count && outbox->first; i++) drop_first(outbox);
+    outbox->oldest_ns = gs_now_ns();
+    return true;
+}
+
+static void run_outbox(void *ctx, const atomic_bool *stopping) {
+    gs_agent_outbox *outbox = ctx;
+    pthread_mutex_lock(&outbox->lock);
+    while (!atomic_load(stopping)) {
+        int64_t due_ns = outbox->oldest_ns + BATCH_NS - gs_now_ns();
+        bool sent = true;
+        if (outbox->exits) sent = send_exit(outbox);
+        else if (outbox->first && (due_ns <= 0 || outbox->log_bytes > BATCH_BYTES))
+            sent = send_batch(outbox);
+        else
+            gs_cond_wait(&outbox->changed, &outbox->lock,
+                         gs_deadline_in_ns(outbox->first ? due_ns : 10 * BATCH_NS));
+        if (!outbox->exits && !outbox->first) pthread_cond_broadcast(&outbox->changed);
+        if (sent) continue;
+        pthread_mutex_unlock(&outbox->lock);
+        gs_sleep_ns(RETRY_NS);
+        pthread_mutex_lock(&outbox->lock);
+    }
+    pthread_mutex_unlock(&outbox->lock);
+}
+
+gs_status gs_agent_outbox_create(gs_agent_outbox **out, gs_rpc_client *client,
+                                 size_t max_log_bytes) {
+    gs_agent_outbox *outbox = calloc(1, sizeof *outbox);
+    if (!outbox) return gs_error(GS_RESOURCE_EXHAUSTED, "outbox: out of memory");
+    outbox->client = client;
+    outbox->max_log_bytes = max_log_bytes ? max_log_bytes : DEFAULT_LOG_BYTES;
+    pthread_mutex_init(&outbox->lock, NULL);
+    gs_cond_init(&outbox->changed);
+    gs_status status = gs_thread_start(&outbox->thread, "gs-outbox", run_outbox, outbox);
+    if (status.code) {
+        gs_agent_outbox_destroy(outbox);
+        return status;
+    }
+    *out = outbox;
+    return gs_ok();
+}
+
+void gs_agent_outbox_destroy(gs_agent_outbox *outbox) {
+    if (!outbox) return;
+    gs_thread_ask_to_stop(outbox->thread);
+    pthread_mutex_lock(&outbox->lock);
+    pthread_cond_broadcast(&outbox->changed);
+    pthread_mutex_unlock(&outbox->lock);
+    gs_thread_stop(outbox->thread);
+    while (outbox->first) drop_first(outbox);
+    while (outbox->exits) {
+        pending_exit *exit = outbox->exits;
+        outbox->exits = exit->next;
+        gs_json_release(exit->request);
+        free(exit);
+    }
+    pthread_cond_destroy(&outbox->changed);
+    pthread_mutex_destroy(&outbox->lock);
+    free(outbox);
+}
+
+static entry *copy_record(const gs_log_record *record) {
+    entry *copy = malloc(entry_bytes(record));
+    if (!copy) return NULL;
+    copy->next = NULL;
+    copy->record = *record;
+    snprintf(copy->job, sizeof copy->job, "%s", record->job);
+    memcpy(copy->text, record->text, record->bytes);
+    copy->record.job = copy->job;
+    copy->record.text = copy->text;
+    return copy;
+}
+
+static void append(gs_agent_outbox *outbox, entry *added) {
+    if (!added) return;
+    if (!outbox->first) outbox->oldest_ns = gs_now_ns();
+    if (outbox->last) outbox->last->next = added;
+    else outbox->first = added;
+    outbox->last = added;
+    outbox->log_bytes += entry_bytes(&added->record);
+}
+
+// The newest lines give way: those that are kept are the ones that a batch in flight may hold. Under the
+// lock.
+static void append_bounded(gs_agent_outbox *outbox, const gs_log_record *record) {
+    if (outbox->log_bytes + entry_bytes(record) > outbox->max_log_bytes) {
+        outbox->dropped++;
+        return;
+    }
+    if (outbox->dropped) {
+        char text[96];
+        int bytes = snprintf(text, sizeof text, "[%llu lines dropped: the coordinator was away]",
+                             (unsigned long long)outbox->dropped);
+        gs_log_record mark = *record;
+        mark.text = text;
+        mark.bytes = (size_t)bytes;
+        mark.position--;  // of a line that was dropped
+        outbox->dropped = 0;
+        append(outbox, copy_record(&mark));
+    }
+    append(outbox, copy_record(record));
+}
+
+void gs_agent_outbox_add_line(gs_agent_outbox *outbox, const gs_log_record *record) {
+    pthread_mutex_lock(&outbox->lock);
+    bool was_empty = outbox->first == NULL;
+    append_bounded(outbox, record);
+    if (was_empty || outbox->log_bytes > BATCH_BYTES) pthread_cond_broadcast(&outbox->changed);
+    pthread_mutex_unlock(&outbox->lock);
+}
+
+void gs_agent_outbox_add_exit(gs_agent_outbox *outbox, gs_json *exited) {
+    pending_exit *exit = calloc(1, sizeof *exit);
+    if (!exit) {
+        gs_json_release(exited);
+        return;
+    }
+    exit->request = exited;
+    pthread_mutex_lock(&outbox->lock);
+    pending_exit **at = &outbox->exits;
+    while (*at) at = &(*at)->next;
+    *at = exit;
+    pthread_cond_broadcast(&outbox->changed);
+    pthread_mutex_unlock(&outbox->lock);
+}
+
+void gs_agent_outbox_flush(gs_agent_outbox *outbox, gs_deadline deadline) {
+    pthread_mutex_lock(&outbox->lock);
+    while ((outbox->first || outbox->exits) && !gs_deadline_passed(deadline)) {
+        gs_cond_wait(&outbox->changed, &outbox->lock, deadline);
+    }
+    pthread_mutex_unlock(&outbox->lock);
+}

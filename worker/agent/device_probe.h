@@ -1,0 +1,19 @@
+// Which GPUs this host has, asked of a child process: the agent itself never touches a driver, which may
+// hang, crash or keep memory, and its trainers come from a fork.
+#ifndef WORKER_AGENT_DEVICE_PROBE_H
+#define WORKER_AGENT_DEVICE_PROBE_H
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "rpc/json/json.h"
+
+// {devices: [{ordinal, uuid, name, memory_bytes, capability, driver, runtime}…], devices_reason, nccl,
+// nccl_reason}: a reason where there is none. Touches the driver; for the child and for people who run
+// `gradsync-worker devices`.
+gs_json *gs_device_probe_here(void);
+
+// The same from a child of this program. Not OK: it did not answer by the deadline (killed then), or not
+// with such a document.
+GS_NODISCARD gs_status gs_device_probe_ask(gs_json **found, gs_deadline deadline);
+
+#endif

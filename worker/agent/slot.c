@@ -1,0 +1,231 @@
+#include "worker/agent/slot.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+
+#define READ_BYTES 65536
+#define TAIL_LINE_BYTES 1000
+
+extern char **environ;
+
+void gs_slot_init(gs_slot *slot, int index, gs_agent_outbox *outbox) {
+    *slot = (gs_slot){.index = index, .outbox = outbox, .pidfd = -1};
+    slot->outputs[0] = (gs_slot_output){.slot = slot, .stream = "stdout", .fd = -1};
+    slot->outputs[1] = (gs_slot_output){.slot = slot, .stream = "stderr", .fd = -1};
+}
+
+// In the child: only calls that are safe after a fork of a process with threads.
+static _Noreturn void become_trainer(int launch_fd, const int output_fds[2], pid_t agent,
+                                     char *const *argv, char *const *environment) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != agent) _exit(127);  // it died before the line above
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    int null_fd = open("/dev/null", O_RDONLY);
+    dup2(null_fd, STDIN_FILENO);
+    dup2(output_fds[0], STDOUT_FILENO);
+    dup2(output_fds[1], STDERR_FILENO);
+    close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+    fcntl(launch_fd, F_SETFD, 0);
+    execve("/proc/self/exe", argv, environment);
+    _exit(127);
+}
+
+// RANK names the process to failpoints; matrix products get their threads from the device, not from BLAS;
+// the GPUs of other slots are not there for this trainer.
+static char **make_environment(int rank_hint, char rank[24], char *visible_devices) {
+    static const char *const replaced[] = {"RANK=", "OPENBLAS_NUM_THREADS=", "CUDA_VISIBLE_DEVICES="};
+    size_t count = 0, kept = 0;
+    while (environ[count]) count++;
+    char **out = calloc(count + 4, sizeof *out);
+    if (!out) return NULL;
+    for (size_t i = 0; i < count; i++) {
+        bool is_replaced = false;
+        for (size_t r = 0; r < sizeof replaced / sizeof replaced[0]; r++) {
+            is_replaced |= strncmp(environ[i], replaced[r], strlen(replaced[r])) == 0;
+        }
+        if (!is_replaced) out[kept++] = environ[i];
+    }
+    snprintf(rank, 24, "RANK=%d", rank_hint);
+    out[kept++] = rank;
+    out[kept++] = visible_devices;
+    out[kept] = (char *)(uintptr_t)"OPENBLAS_NUM_THREADS=1";
+    return out;
+}
+
+static gs_status spawn(gs_slot *slot, int launch_fd, const gs_json *document,
+                       const int output_fds[2]) {
+    char rank[24], fd_text[16], visible_devices[4096];
+    int rank_hint = (int)gs_json_int_or(document, "rank_hint", 0);
+    snprintf(visible_devices, sizeof visible_devices, "CUDA_VISIBLE_DEVICES=%s",
+             gs_json_string_or(document, "visible_devices", ""));
+    snprintf(fd_text, sizeof fd_text, "%d", launch_fd);
+    char *argv[] = {(char *)(uintptr_t)"gradsync-worker", (char *)(uintptr_t)"--trainer", fd_text,
+                    NULL};
+    char **environment = make_environment(rank_hint, rank, visible_devices);
+    if (!environment) return gs_error(GS_RESOURCE_EXHAUSTED, "slot %d: out of memory", slot->index);
+    pid_t agent = getpid(), pid = fork();
+    if (pid == 0) become_trainer(launch_fd, output_fds, agent, argv, environment);
+    int error_number = errno;
+    free(environment);
+    if (pid < 0) return gs_error_from_errno(error_number, "slot %d: fork", slot->index);
+    setpgid(pid, pid);
+    slot->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (slot->pidfd < 0) {
+        error_number = errno;
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        return gs_error_from_errno(error_number, "slot %d: pidfd", slot->index);
+    }
+    slot->pid = pid;
+    return gs_ok();
+}
+
+static gs_status open_outputs(gs_slot *slot, int write_fds[2]) {
+    for (int i = 0; i < 2; i++) {
+        int fds[2];
+        if (pipe2(fds, O_CLOEXEC) < 0) {
+            return gs_error_from_errno(errno, "slot %d: pipe", slot->index);
+        }
+        slot->outputs[i].fd = fds[0];
+        write_fds[i] = fds[1];
+        fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    }
+    return gs_ok();
+}
+
+static void release(gs_slot *slot) {
+    for (int i = 0; i < 2; i++) {
+        gs_slot_output *output = &slot->outputs[i];
+        if (output->fd >= 0) close(output->fd);
+        free(output->lines.text);
+    }
+    for (int i = 0; i < GS_SLOT_TAIL_LINES; i++) free(slot->tail[i]);
+    if (slot->pidfd >= 0) close(slot->pidfd);
+    gs_launch_unmap(slot->page);
+    gs_slot_init(slot, slot->index, slot->outbox);
+}
+
+gs_status gs_slot_start(gs_slot *slot, const gs_json *document) {
+    int launch_fd = -1, write_fds[2] = {-1, -1};
+    snprintf(slot->job, sizeof slot->job, "%s", gs_json_string_or(document, "job", ""));
+    gs_status status = gs_json_read_u64(&slot->incarnation, document, "incarnation");
+    if (!status.code) status = gs_launch_write(&launch_fd, &slot->page, document);
+    if (!status.code) status = open_outputs(slot, write_fds);
+    if (!status.code) {
+        status = spawn(slot, launch_fd, document, write_fds);
+    }
+    if (launch_fd >= 0) close(launch_fd);
+    for (int i = 0; i < 2; i++) {
+        if (write_fds[i] >= 0) close(write_fds[i]);
+    }
+    if (status.code) release(slot);
+    return status;
+}
+
+void gs_slot_stop(gs_slot *slot, bool kill_now, double grace_seconds) {
+    if (!gs_slot_busy(slot)) return;
+    if (!kill_now && slot->kill_at_ns == 0) kill(-slot->pid, SIGTERM);
+    int64_t at_ns = gs_deadline_in_seconds(kill_now ? 0 : grace_seconds).at_ns;
+    if (slot->kill_at_ns == 0 || at_ns < slot->kill_at_ns) slot->kill_at_ns = at_ns;
+    gs_slot_tick(slot);
+}
+
+void gs_slot_tick(gs_slot *slot) {
+    if (!gs_slot_busy(slot) || slot->kill_at_ns == 0 || gs_now_ns() < slot->kill_at_ns) return;
+    kill(-slot->pid, SIGKILL);
+}
+
+static void keep_tail(gs_slot *slot, const char *text, size_t bytes) {
+    char **at = &slot->tail[slot->num_tail++ % GS_SLOT_TAIL_LINES];
+    free(*at);
+    *at = strndup(text, bytes < TAIL_LINE_BYTES ? bytes : TAIL_LINE_BYTES);
+}
+
+static void take_line(void *ctx, const char *text, size_t bytes) {
+    gs_slot_output *output = ctx;
+    gs_slot *slot = output->slot;
+    gs_log_record record = {.job = slot->job,
+                            .rank = atomic_load(&slot->page->rank),
+                            .generation = atomic_load(&slot->page->generation),
+                            .stream = output->stream,
+                            .text = text,
+                            .bytes = bytes,
+                            .at_ms = gs_wall_ms(),
+                            // Two apart, so that a mark fits between.
+                            .position = slot->position += 2};
+    gs_agent_outbox_add_line(slot->outbox, &record);
+    keep_tail(slot, text, bytes);
+}
+
+void gs_slot_read(gs_slot *slot, gs_slot_output *output) {
+    char data[READ_BYTES];
+    // Bounded, so that a trainer that prints without end does not keep the agent from the others.
+    for (int i = 0; i < 16 && output->fd >= 0; i++) {
+        ssize_t bytes = read(output->fd, data, sizeof data);
+        if (bytes < 0 && errno == EINTR) continue;
+        if (bytes < 0) return;
+        if (bytes == 0) {
+            close(output->fd);
+            output->fd = -1;
+            return;
+        }
+        gs_log_lines_add(&output->lines, data, (size_t)bytes, take_line, output);
+    }
+    (void)slot;
+}
+
+static gs_json *encode_tail(const gs_slot *slot) {
+    gs_json *out = gs_json_new_array();
+    uint64_t first =
+        slot->num_tail > GS_SLOT_TAIL_LINES ? slot->num_tail - GS_SLOT_TAIL_LINES : 0;
+    for (uint64_t i = first; i < slot->num_tail; i++) {
+        const char *line = slot->tail[i % GS_SLOT_TAIL_LINES];
+        if (line) gs_json_push(out, gs_json_new_string(line));
+    }
+    return out;
+}
+
+gs_json *gs_slot_describe(const gs_slot *slot) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "slot", slot->index);
+    gs_json_set_string(out, "job", slot->job);
+    gs_json_set_int(out, "rank", atomic_load(&slot->page->rank));
+    gs_json_set_int(out, "generation", atomic_load(&slot->page->generation));
+    gs_json_set_u64(out, "incarnation", slot->incarnation);
+    gs_json_set_int(out, "pid", slot->pid);
+    return out;
+}
+
+void gs_slot_reap(gs_slot *slot, const char *host) {
+    siginfo_t facts = {0};
+    int options = WEXITED | WNOHANG | WNOWAIT;
+    if (waitid(P_PID, (id_t)slot->pid, &facts, options) < 0 || facts.si_pid == 0) return;
+    kill(-slot->pid, SIGKILL);  // what it may have left behind; its number cannot be another's yet
+    waitpid(slot->pid, NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        gs_slot_read(slot, &slot->outputs[i]);
+        gs_log_lines_finish(&slot->outputs[i].lines, take_line, &slot->outputs[i]);
+    }
+    gs_json *exited = gs_slot_describe(slot);
+    bool by_itself = facts.si_code == CLD_EXITED;
+    gs_json_remove(exited, "pid");
+    gs_json_set_int(exited, "exit_code", by_itself ? facts.si_status : -1);
+    gs_json_set_int(exited, "signal", by_itself ? 0 : facts.si_status);
+    gs_json_set_string(exited, "host", host);
+    gs_json_set(exited, "log_tail", encode_tail(slot));
+    gs_agent_outbox_add_exit(slot->outbox, exited);
+    release(slot);
+}

@@ -1,0 +1,61 @@
+// A place for one trainer: its process, its output, its end.
+//
+// The process is a re-execution of this binary in a process group of its own; it dies with its agent. Owned
+// by the agent's thread, which polls the descriptors.
+#ifndef WORKER_AGENT_SLOT_H
+#define WORKER_AGENT_SLOT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/status.h"
+#include "rpc/json/json.h"
+#include "worker/agent/agent_outbox.h"
+#include "worker/agent/log_lines.h"
+#include "worker/launch.h"
+
+#define GS_SLOT_TAIL_LINES 20
+
+typedef struct gs_slot gs_slot;
+
+typedef struct gs_slot_output {
+    gs_slot *slot;
+    const char *stream;  // "stdout", "stderr"
+    int fd;              // -1: closed
+    gs_log_lines lines;
+} gs_slot_output;
+
+struct gs_slot {
+    int index;
+    gs_agent_outbox *outbox;  // borrowed
+    pid_t pid;                // 0: free
+    int pidfd;
+    char job[24];
+    uint64_t incarnation;
+    gs_launch_page *page;
+    gs_slot_output outputs[2];
+    int64_t position;   // of its last line
+    int64_t kill_at_ns; // 0: not asked to end
+    char *tail[GS_SLOT_TAIL_LINES];  // owned; a ring of the last lines
+    uint64_t num_tail;
+};
+
+void gs_slot_init(gs_slot *slot, int index, gs_agent_outbox *outbox);
+
+// Starts a trainer with this launch document.
+GS_NODISCARD gs_status gs_slot_start(gs_slot *slot, const gs_json *document);
+static inline bool gs_slot_busy(const gs_slot *slot) {
+    return slot->pid != 0;
+}
+// SIGTERM now and SIGKILL when the grace has passed; or SIGKILL at once.
+void gs_slot_stop(gs_slot *slot, bool kill_now, double grace_seconds);
+void gs_slot_tick(gs_slot *slot);  // the grace
+// Reads what is there.
+void gs_slot_read(gs_slot *slot, gs_slot_output *output);
+// After its pidfd became readable: the last output, the exit report; then the slot is free.
+void gs_slot_reap(gs_slot *slot, const char *host);
+// {slot, job, rank, generation, incarnation, pid}
+gs_json *gs_slot_describe(const gs_slot *slot);
+
+#endif

@@ -1,0 +1,129 @@
+#include "worker/checkpoint/checkpoint_writer.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "core/thread.h"
+
+struct gs_checkpoint_writer {
+    gs_checkpoint_writer_options options;
+    char *directory, *job;
+    gs_state_snapshot snapshot;  // of the compute thread while idle, of the writer's while busy
+    gs_thread *thread;
+
+    pthread_mutex_t lock;  // of what follows
+    pthread_cond_t changed;
+    bool busy;
+    const char *reason;
+    int world_size;
+    gs_status last;
+};
+
+static void write_snapshot(gs_checkpoint_writer *writer) {
+    gs_checkpoint_options options = {.directory = writer->directory,
+                                     .job = writer->job,
+                                     .spec = writer->options.spec,
+                                     .reason = writer->reason,
+                                     .world_size = writer->world_size};
+    gs_checkpoint_result result;
+    gs_status status = gs_checkpoint_save(&result, &writer->snapshot, &options);
+    writer->options.done(writer->options.ctx, &result);
+    pthread_mutex_lock(&writer->lock);
+    writer->last = status;
+    writer->busy = false;
+    pthread_cond_broadcast(&writer->changed);
+    pthread_mutex_unlock(&writer->lock);
+}
+
+static void run_writer(void *ctx, const atomic_bool *stopping) {
+    gs_checkpoint_writer *writer = ctx;
+    setpriority(PRIO_PROCESS, 0, 10);  // of this thread: training comes first
+    pthread_mutex_lock(&writer->lock);
+    while (!atomic_load(stopping) || writer->busy) {
+        if (!writer->busy) {
+            gs_cond_wait(&writer->changed, &writer->lock, gs_deadline_in_ms(1000));
+            continue;
+        }
+        pthread_mutex_unlock(&writer->lock);
+        write_snapshot(writer);
+        pthread_mutex_lock(&writer->lock);
+    }
+    pthread_mutex_unlock(&writer->lock);
+}
+
+gs_status gs_checkpoint_writer_create(gs_checkpoint_writer **out,
+                                      const gs_checkpoint_writer_options *options) {
+    gs_checkpoint_writer *writer = calloc(1, sizeof *writer);
+    if (!writer) return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint writer: out of memory");
+    writer->options = *options;
+    writer->directory = strdup(options->directory);
+    writer->job = strdup(options->job);
+    pthread_mutex_init(&writer->lock, NULL);
+    gs_cond_init(&writer->changed);
+    gs_status status = gs_state_snapshot_init(&writer->snapshot, options->state);
+    if (!status.code && (!writer->directory || !writer->job)) {
+        status = gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint writer: out of memory");
+    }
+    if (!status.code) {
+        status = gs_thread_start(&writer->thread, "gs-checkpoint", run_writer, writer);
+    }
+    if (status.code) {
+        gs_checkpoint_writer_destroy(writer);
+        return status;
+    }
+    *out = writer;
+    return gs_ok();
+}
+
+void gs_checkpoint_writer_destroy(gs_checkpoint_writer *writer) {
+    if (!writer) return;
+    gs_thread_ask_to_stop(writer->thread);
+    pthread_mutex_lock(&writer->lock);
+    pthread_cond_broadcast(&writer->changed);
+    pthread_mutex_unlock(&writer->lock);
+    gs_thread_stop(writer->thread);
+    gs_state_snapshot_release(&writer->snapshot);
+    pthread_cond_destroy(&writer->changed);
+    pthread_mutex_destroy(&writer->lock);
+    free(writer->directory);
+    free(writer->job);
+    free(writer);
+}
+
+static bool wait_until_idle(gs_checkpoint_writer *writer, gs_deadline deadline) {
+    bool in_time = true;
+    pthread_mutex_lock(&writer->lock);
+    while (writer->busy && in_time && !gs_deadline_passed(deadline)) {
+        in_time = gs_cond_wait(&writer->changed, &writer->lock, deadline);
+    }
+    bool idle = !writer->busy;
+    pthread_mutex_unlock(&writer->lock);
+    return idle;
+}
+
+gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer, const char *reason,
+                                          int world_size, gs_deadline deadline) {
+    if (!wait_until_idle(writer, deadline)) {
+        return gs_error(GS_FAILED_PRECONDITION, "the last checkpoint is still being written");
+    }
+    GS_TRY(gs_state_snapshot_take(&writer->snapshot, writer->options.state));
+    pthread_mutex_lock(&writer->lock);
+    writer->reason = reason;
+    writer->world_size = world_size;
+    writer->busy = true;
+    pthread_cond_broadcast(&writer->changed);
+    pthread_mutex_unlock(&writer->lock);
+    return gs_ok();
+}
+
+gs_status gs_checkpoint_writer_wait(gs_checkpoint_writer *writer, gs_deadline deadline) {
+    if (!wait_until_idle(writer, deadline)) {
+        return gs_error(GS_DEADLINE_EXCEEDED, "the checkpoint was not written in time");
+    }
+    pthread_mutex_lock(&writer->lock);
+    gs_status status = writer->last;
+    pthread_mutex_unlock(&writer->lock);
+    return status;
+}

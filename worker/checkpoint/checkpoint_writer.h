@@ -1,0 +1,37 @@
+// Checkpoints behind the training: a snapshot stalls the loop for a copy, a thread of its own writes it.
+//
+// One snapshot buffer: while it is being written, another periodic save is skipped and counted; the loop
+// never waits for the disk. Saves at the end of a run do wait.
+#ifndef WORKER_CHECKPOINT_CHECKPOINT_WRITER_H
+#define WORKER_CHECKPOINT_CHECKPOINT_WRITER_H
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "worker/checkpoint/checkpoint.h"
+
+typedef struct gs_checkpoint_writer gs_checkpoint_writer;
+
+typedef struct gs_checkpoint_writer_options {
+    const char *directory, *job;   // as in gs_checkpoint_options; copied
+    const gs_job_spec *spec;       // borrows until destroy
+    const gs_trainer_state *state; // borrows until destroy
+    // Called on the writer's thread when a save came to an end, well or not.
+    void (*done)(void *ctx, const gs_checkpoint_result *result);
+    void *ctx;
+} gs_checkpoint_writer_options;
+
+GS_NODISCARD gs_status gs_checkpoint_writer_create(gs_checkpoint_writer **out,
+                                                   const gs_checkpoint_writer_options *options);
+// Waits for a save in flight.
+void gs_checkpoint_writer_destroy(gs_checkpoint_writer *writer);
+
+// Compute thread: takes a snapshot and starts to write it. FAILED_PRECONDITION when the last one is
+// still being written and the deadline for that has passed ({0}: do not wait).
+GS_NODISCARD gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
+                                                       const char *reason, int world_size,
+                                                       gs_deadline deadline);
+// Until the last save has come to an end; its status.
+GS_NODISCARD gs_status gs_checkpoint_writer_wait(gs_checkpoint_writer *writer,
+                                                 gs_deadline deadline);
+
+#endif

@@ -1,0 +1,131 @@
+// What a trainer needs from whoever directs it, and the mailbox between the two.
+//
+// A trainer knows no coordinator: it exchanges, reports and settles through six functions. member.c
+// implements them as calls to the coordinator; tests as sockets and files. In the other direction
+// requests wait in the mailbox and are read between steps; an abort reaches the communicator at once.
+#ifndef WORKER_CONTROL_CONTROL_H
+#define WORKER_CONTROL_CONTROL_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/clock.h"
+#include "core/digest.h"
+#include "core/status.h"
+#include "gradsync/comm/comm.h"
+#include "rpc/json/json.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/control/plan_offer.h"
+#include "worker/telemetry/timeline.h"
+
+typedef enum gs_trainer_phase {
+    GS_PHASE_IDLE = 0,
+    GS_PHASE_DATA,
+    GS_PHASE_FORWARD,
+    GS_PHASE_BACKWARD,
+    GS_PHASE_REDUCE,
+    GS_PHASE_COMMIT,
+    GS_PHASE_OPTIMIZER,
+    GS_PHASE_EVALUATE,
+    GS_PHASE_CHECKPOINT,
+    GS_NUM_PHASES
+} gs_trainer_phase;
+const char *gs_trainer_phase_name(gs_trainer_phase phase);
+
+#define GS_MAX_SUSPECTS 64
+
+typedef struct gs_fault {
+    uint32_t generation;
+    int rank;
+    int64_t step;      // the one in flight
+    // "peer_lost", "timeout", "mismatch", "data", "numerics", "divergence", "internal"; of a GPU:
+    // "no_device_memory", "device_lost"
+    const char *kind;
+    int suspects[GS_MAX_SUSPECTS];
+    int num_suspects;
+    gs_status status;
+} gs_fault;
+
+// Kind from the code, suspects from the message ("rank 2", "ranks 1, 3").
+gs_fault gs_fault_of(gs_status status);
+
+typedef struct gs_settlement {
+    uint32_t generation;
+    int rank;
+    int64_t applied_step;
+    bool complete;          // the step in flight is reduced here: it can be applied (rule F2)
+    gs_digest state_digest;
+    gs_digest next_digest;  // after applying; only when complete, {0} when it could not be found out
+} gs_settlement;
+
+typedef struct gs_settle_verdict {
+    bool apply, save;
+} gs_settle_verdict;
+
+// The order in which gradients became ready, of rank 0.
+typedef struct gs_order_report {
+    uint32_t generation;
+    int64_t step;           // the last one looked at
+    bool settled;           // a plan may follow it
+    const size_t *order;    // num_params of them; for the call
+    size_t num_params;
+} gs_order_report;
+
+typedef struct gs_control_ops {
+    gs_exchange exchange;
+    // Takes a step report. Never blocks. False: nobody was there to hear it.
+    bool (*report)(void *ctx, gs_json *report);
+    // A save that came to an end, well or not. From the thread that wrote it; never blocks.
+    void (*checkpointed)(void *ctx, const gs_checkpoint_result *result);
+    void (*fault)(void *ctx, const gs_fault *fault);
+    // Takes down an order of gradients. Never blocks.
+    void (*ordered)(void *ctx, const gs_order_report *report);
+    // Waits until all survivors have settled. UNAVAILABLE: nobody there who could decide.
+    gs_status (*settle)(void *ctx, gs_settle_verdict *verdict, const gs_settlement *settlement);
+} gs_control_ops;
+
+typedef struct gs_control {
+    const gs_control_ops *ops;
+    void *ctx;
+
+    // Mailbox; written by any thread, read by the compute thread.
+    atomic_bool wants_drain, drain_saves, aborted, has_offer;
+    const volatile sig_atomic_t *drain_signal;  // set by a signal handler; NULL: none
+
+    // Written by the compute thread, read by any.
+    _Atomic int64_t applied_step;
+    atomic_int phase;
+    _Atomic uint64_t plan_digest, next_plan_digest;  // folded; of the plan in use, of the one that waits
+    _Atomic int64_t plan_step;                       // from which the plan in use holds
+    _Atomic int64_t teardown_since_ns;  // 0: no communicator is being torn down
+
+    pthread_mutex_t lock;  // of what follows
+    gs_comm *comm;         // borrowed while set
+    gs_timeline *timeline;  // owned; made by the trainer before anybody joins; NULL: nothing is kept
+    char abort_reason[200];
+    gs_plan_offer offer;   // owned; digest 0: none
+} gs_control;
+
+void gs_control_init(gs_control *control, const gs_control_ops *ops, void *ctx);
+void gs_control_release(gs_control *control);
+
+// Any thread.
+void gs_control_ask_to_drain(gs_control *control, bool save);
+void gs_control_abort(gs_control *control, const char *reason);  // the first reason wins
+bool gs_control_drains(const gs_control *control, bool *save);
+// ABORTED with the reason once gs_control_abort was called.
+GS_NODISCARD gs_status gs_control_check(gs_control *control);
+
+// A plan that is to be used as soon as all ranks hold it. Takes the offer; one that was not taken yet goes.
+void gs_control_offer_plan(gs_control *control, gs_plan_offer *offer);
+// Compute thread: the offer for `generation`, the caller's now; those for others are dropped. False: none.
+bool gs_control_take_plan(gs_control *control, gs_plan_offer *out, uint32_t generation);
+
+// Compute thread: the communicator that an abort is to reach; NULL before it is destroyed.
+void gs_control_set_comm(gs_control *control, gs_comm *comm);
+void gs_control_set_phase(gs_control *control, gs_trainer_phase phase);
+
+#endif

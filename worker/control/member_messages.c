@@ -1,0 +1,132 @@
+#include "worker/control/member_messages.h"
+
+#include <unistd.h>
+
+#include "rpc/schema/messages.h"
+
+static void set_digest(gs_json *out, const char *key, gs_digest digest) {
+    char text[GS_DIGEST_TEXT_LEN];
+    gs_digest_format(text, digest);
+    gs_json_set_string(out, key, text);
+}
+
+gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer *trainer) {
+    const gs_trainer_state *state = gs_trainer_get_state(trainer);
+    gs_json *out = gs_json_new_object();
+    gs_json_set_string(out, "job", launch->job);
+    gs_json_set_string(out, "launch_token", launch->launch_token);
+    gs_json_set_string(out, "worker", launch->worker);
+    gs_json_set_int(out, "slot", launch->slot);
+    gs_json_set_u64(out, "incarnation", launch->incarnation);
+    gs_json_set_int(out, "pid", getpid());
+    gs_json_set_string(out, "host", launch->host);
+    gs_json_set_string(out, "boot_id", launch->boot_id);
+    gs_json_set_string(out, "build", GRADSYNC_VERSION);
+    gs_json_set_int(out, "proto_least", GS_PROTOCOL_LEAST);
+    gs_json_set_int(out, "proto_most", GS_PROTOCOL_MOST);
+    set_digest(out, "params_digest", gs_param_specs_digest(state->param_specs, state->num_params));
+    gs_json_set_int(out, "num_params", (int64_t)state->num_params);
+    gs_json_set_int(out, "total_elements", (int64_t)gs_trainer_state_total_elements(state));
+    gs_json_set_string(out, "arithmetic", gs_trainer_arithmetic(trainer));
+    set_digest(out, "data_digest", gs_trainer_data_digest(trainer));
+    return out;
+}
+
+gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int64_t applied_step) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "generation", generation);
+    gs_json_set_string(out, "plan_hash", plan_hash);
+    gs_json_set_int(out, "applied_step", applied_step);
+    return out;
+}
+
+gs_json *gs_member_message_comm_up(const gs_session *session) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "generation", gs_session_generation(session));
+    gs_json_set_double(out, "seconds", gs_session_connect_seconds(session));
+    gs_json_set_string(out, "backend", gs_session_backend(session));
+    gs_json_set_string(out, "reason", gs_session_backend_reason(session));
+    gs_json_set_string(out, "algorithm", gs_session_algorithm(session));
+    return out;
+}
+
+gs_json *gs_member_message_checkpointed(const gs_checkpoint_result *result) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "step", result->step);
+    if (result->status.code) {
+        gs_json_set_string(out, "error", result->status.message);
+        gs_json_set_string(out, "cause", result->cause);
+        return out;
+    }
+    gs_json *files = gs_json_new_array(), *part = gs_json_new_object();
+    gs_json_set_string(part, "name", result->part_name);
+    gs_json_set_int(part, "bytes", (int64_t)result->part_bytes);
+    set_digest(part, "digest", result->part_digest);
+    gs_json_push(files, part);
+    gs_json_set_string(out, "directory", result->name);
+    gs_json_set_int(out, "bytes", (int64_t)result->bytes);
+    gs_json_set_double(out, "seconds", result->seconds);
+    gs_json_set(out, "files", files);
+    set_digest(out, "manifest_digest", result->manifest_digest);
+    gs_json_set_int(out, "world_size", result->world_size);
+    gs_json_set_int(out, "samples", result->samples);
+    gs_json_set_string(out, "reason", result->reason);
+    return out;
+}
+
+gs_json *gs_member_message_order(const gs_order_report *report) {
+    gs_json *out = gs_json_new_object(), *order = gs_json_new_array();
+    for (size_t i = 0; i < report->num_params; i++)
+        gs_json_push(order, gs_json_new_int((int64_t)report->order[i]));
+    gs_json_set_int(out, "generation", report->generation);
+    gs_json_set_int(out, "step", report->step);
+    gs_json_set_bool(out, "settled", report->settled);
+    gs_json_set(out, "order", order);
+    return out;
+}
+
+gs_json *gs_member_message_fault(const gs_fault *fault) {
+    gs_json *out = gs_json_new_object(), *suspects = gs_json_new_array();
+    for (int i = 0; i < fault->num_suspects; i++) {
+        gs_json_push(suspects, gs_json_new_int(fault->suspects[i]));
+    }
+    gs_json_set_int(out, "generation", fault->generation);
+    gs_json_set_int(out, "rank", fault->rank);
+    gs_json_set_int(out, "step", fault->step);
+    gs_json_set_string(out, "kind", fault->kind);
+    gs_json_set(out, "suspects", suspects);
+    gs_json_set_string(out, "code", gs_code_name(fault->status.code));
+    gs_json_set_string(out, "text", fault->status.message);
+    return out;
+}
+
+gs_json *gs_member_message_settle(const gs_settlement *settlement) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "generation", settlement->generation);
+    gs_json_set_int(out, "rank", settlement->rank);
+    gs_json_set_int(out, "applied_step", settlement->applied_step);
+    gs_json_set_bool(out, "complete", settlement->complete);
+    set_digest(out, "state_digest", settlement->state_digest);
+    if (settlement->next_digest.high || settlement->next_digest.low) {
+        set_digest(out, "next_digest", settlement->next_digest);
+    }
+    return out;
+}
+
+gs_json *gs_member_message_bye(const gs_trainer_outcome *outcome, uint32_t generation, int rank,
+                               int64_t applied_step) {
+    gs_json *out = gs_json_new_object();
+    gs_json_set_int(out, "generation", generation);
+    gs_json_set_int(out, "rank", rank);
+    gs_json_set_int(out, "applied_step", applied_step);
+    gs_json_set_string(out, "reason", gs_trainer_end_name(outcome->end));
+    gs_json_set_int(out, "exit_code", outcome->reason.exit_code);
+    if (outcome->status.code) {
+        gs_json_set_string(out, "class", outcome->reason.error_class);
+        gs_json_set_string(out, "error", outcome->status.message);
+        gs_json_set_string(out, "hint", outcome->reason.hint);
+    }
+    gs_json_set_string(out, "sample", outcome->sample);
+    set_digest(out, "state_digest", outcome->state_digest);
+    return out;
+}

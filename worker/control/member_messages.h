@@ -1,0 +1,22 @@
+// What a trainer says, as JSON: the bodies of rpc/README.md. Values in, document out; no state.
+#ifndef WORKER_CONTROL_MEMBER_MESSAGES_H
+#define WORKER_CONTROL_MEMBER_MESSAGES_H
+
+#include <stdint.h>
+
+#include "rpc/json/json.h"
+#include "worker/control/control.h"
+#include "worker/launch.h"
+#include "worker/trainer/trainer.h"
+
+gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer *trainer);
+gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int64_t applied_step);
+gs_json *gs_member_message_comm_up(const gs_session *session);
+gs_json *gs_member_message_checkpointed(const gs_checkpoint_result *result);
+gs_json *gs_member_message_order(const gs_order_report *report);
+gs_json *gs_member_message_fault(const gs_fault *fault);
+gs_json *gs_member_message_settle(const gs_settlement *settlement);
+gs_json *gs_member_message_bye(const gs_trainer_outcome *outcome, uint32_t generation, int rank,
+                               int64_t applied_step);
+
+#endif

@@ -1,0 +1,367 @@
+#include "worker/state/trainer_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/memory.h"
+#include "worker/models/registry.h"
+
+#define PARAM_BOUNDARY_BYTES 64
+#define DEVICE_WAIT_SECONDS 120.0
+
+// Parameters of different tensors never share a cache line; what lies between them stays zero.
+static void measure_params(gs_trainer_state *state) {
+    for (size_t i = 0; i < state->num_params; i++) {
+        size_t bytes = gs_param_spec_count(&state->param_specs[i]) * sizeof(float);
+        state->params_bytes += gs_round_up(bytes, PARAM_BOUNDARY_BYTES);
+    }
+}
+
+// fp32 views, one after the other.
+static void place_params(const gs_trainer_state *state, void *memory, void **params) {
+    uint8_t *at = memory;
+    for (size_t i = 0; i < state->num_params; i++) {
+        params[i] = at;
+        at += gs_round_up(gs_param_spec_count(&state->param_specs[i]) * sizeof(float),
+                          PARAM_BOUNDARY_BYTES);
+    }
+}
+
+static gs_status make_params(gs_trainer_state *state) {
+    GS_TRY(gs_device_alloc(state->device, &state->memory, state->params_bytes));
+    state->memory_bytes = state->params_bytes;
+    state->owns_memory = true;
+    state->params = calloc(state->num_params, sizeof *state->params);
+    if (!state->params) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    place_params(state, state->memory, state->params);
+    return gs_ok();
+}
+
+static gs_dtype dtype_of(const gs_job_spec *spec) {
+    static const gs_dtype dtypes[] = {[GS_PRECISION_FP32] = GS_FP32,
+                                      [GS_PRECISION_BF16] = GS_BF16,
+                                      [GS_PRECISION_FP16] = GS_FP16,
+                                      [GS_PRECISION_TF32] = GS_FP32};
+    return dtypes[spec->model.precision];
+}
+
+// A model of fp32 kernels reads the fp32 value of a 16-bit parameter, and its gradients are rounded to 16
+// bits afterwards. One of 16-bit kernels reads the parameter itself and sums in fp32.
+static gs_status make_mixed(gs_trainer_state *state, const gs_job_spec *spec, gs_dtype dtype,
+                            bool splits) {
+    bool one_pass = spec->logical_shards == 1 || spec->exact;
+    bool is_half = state->model.dtype == dtype;
+    const gs_mixed_precision_options options = {
+        .dtype = dtype,
+        .params = state->param_specs,
+        .num_params = state->num_params,
+        .masters = (float *const *)state->params,
+        .splits_masters = splits,
+        .keeps_params = is_half,
+        .keeps_values = !is_half,
+        .adds_passes = !is_half && (!one_pass || gs_job_spec_passes_per_shard(spec) > 1),
+        .device = state->device};
+    GS_TRY(gs_mixed_precision_create(&state->mixed, &options));
+    state->rounds_grads = !is_half;
+    state->values = is_half ? gs_mixed_precision_params(state->mixed)
+                            : gs_mixed_precision_values(state->mixed);
+    if (splits) state->memory = gs_mixed_precision_halves(state->mixed, &state->memory_bytes);
+    return gs_ok();
+}
+
+static gs_status make_loss_scale(gs_trainer_state *state, const gs_job_spec *spec) {
+    state->loss_scaling =
+        (gs_grad_scaler_options){.init_scale = (float)spec->optimizer.loss_scale.init,
+                                 .growth_factor = spec->optimizer.loss_scale.growth_factor,
+                                 .backoff_factor = spec->optimizer.loss_scale.backoff_factor,
+                                 .growth_interval = spec->optimizer.loss_scale.growth_interval};
+    return gs_status_prefix(gs_grad_scaler_init(&state->position.loss_scale, &state->loss_scaling),
+                            "optimizer.loss_scale");
+}
+
+static gs_optimizer_options optimizer_options(const gs_job_spec *spec) {
+    static const char *const kinds[] = {"adamw", "adam", "sgd"};
+    return (gs_optimizer_options){
+        .kind = kinds[spec->optimizer.kind],
+        .beta1 = (float)spec->optimizer.beta1,
+        .beta2 = (float)spec->optimizer.beta2,
+        .eps = (float)spec->optimizer.eps,
+        .weight_decay = (float)spec->optimizer.weight_decay,
+        .momentum = (float)spec->optimizer.momentum,
+        .nesterov = spec->optimizer.nesterov,
+        .unused_is_zero = spec->optimizer.zero_grad == GS_ZERO_GRAD_ZERO,
+    };
+}
+
+static gs_status make_precision(gs_trainer_state *state, const gs_job_spec *spec) {
+    gs_dtype dtype = dtype_of(spec);
+    gs_optimizer_options optimizer = optimizer_options(spec);
+    measure_params(state);
+    bool splits = dtype == GS_BF16 && state->model.dtype == GS_BF16 &&
+                  gs_optimizer_takes_halves(&optimizer);
+    if (!splits) GS_TRY(make_params(state));
+    state->values = state->params;
+    if (dtype == GS_FP32) return gs_ok();
+    for (size_t i = 0; i < state->num_params; i++) state->param_specs[i].dtype = dtype;
+    GS_TRY(make_mixed(state, spec, dtype, splits));
+    return dtype == GS_FP16 ? make_loss_scale(state, spec) : gs_ok();
+}
+
+void gs_trainer_state_refresh(gs_trainer_state *state) {
+    if (state->mixed) gs_mixed_precision_write_back(state->mixed);
+}
+
+static gs_status make_optimizer(gs_trainer_state *state, const gs_job_spec *spec) {
+    size_t num_params;
+    const gs_model_param *params = state->model.ops->params(state->model.state, &num_params);
+    bool *decays = calloc(num_params, sizeof *decays);
+    state->param_specs = calloc(num_params, sizeof *state->param_specs);
+    if (!decays || !state->param_specs) {
+        free(decays);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    }
+    state->num_params = num_params;
+    for (size_t i = 0; i < num_params; i++) {
+        state->param_specs[i] = params[i].spec;
+        decays[i] = params[i].decays;
+    }
+    gs_status status = gs_param_specs_check(state->param_specs, num_params);
+    gs_optimizer_options options = optimizer_options(spec);
+    if (!status.code) {
+        status = gs_optimizer_create(&state->optimizer, &options, state->param_specs, decays,
+                                     num_params, state->device);
+    }
+    free(decays);
+    return status;
+}
+
+static void add_tensor(gs_trainer_state *state, const gs_param_spec *spec, const char *prefix) {
+    gs_state_tensor *tensor = &state->tensors[state->num_tensors++];
+    snprintf(tensor->name, sizeof tensor->name, "%s%s", prefix, spec->name);
+    tensor->dtype = spec->dtype;
+    tensor->num_dims = spec->num_dims;
+    memcpy(tensor->shape, spec->shape, sizeof tensor->shape);
+    tensor->bytes = gs_param_spec_bytes(spec);
+}
+
+// In this order: parameters; for each kind of optimizer state all parameters; counts; buffers.
+static gs_status list_tensors(gs_trainer_state *state) {
+    int num_kinds = gs_optimizer_state_count(state->optimizer);
+    size_t most = state->num_params * (size_t)(1 + num_kinds) + 1 + state->num_buffers;
+    state->tensors = calloc(most, sizeof *state->tensors);
+    if (!state->tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "state: out of memory");
+    for (size_t i = 0; i < state->num_params; i++) {
+        gs_param_spec spec = state->param_specs[i];
+        spec.dtype = GS_FP32;  // masters, whatever the precision
+        add_tensor(state, &spec, "");
+    }
+    for (int kind = 0; kind < num_kinds; kind++) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "optimizer.%s.",
+                 gs_optimizer_state_name(state->optimizer, kind));
+        for (size_t i = 0; i < state->num_params; i++) {
+            gs_param_spec spec = state->param_specs[i];
+            spec.dtype = GS_FP32;
+            add_tensor(state, &spec, prefix);
+        }
+    }
+    gs_param_spec counts = gs_param_spec_make(GS_I64, (int64_t)state->num_params, 0, "num_updates");
+    add_tensor(state, &counts, "optimizer.");
+    for (size_t i = 0; i < state->num_buffers; i++) {
+        add_tensor(state, &state->buffer_specs[i], "buffer.");
+    }
+    return gs_ok();
+}
+
+static gs_status make_buffers(gs_trainer_state *state, const gs_job_spec *spec) {
+    state->buffer_specs = state->model.ops->buffers(state->model.state, &state->num_buffers);
+    static const gs_buffers_policy policies[] = {[GS_SPEC_BUFFERS_BROADCAST] = GS_BUFFERS_BROADCAST,
+                                                 [GS_SPEC_BUFFERS_NONE] = GS_BUFFERS_LOCAL,
+                                                 [GS_SPEC_BUFFERS_AVERAGE] = GS_BUFFERS_AVERAGE};
+    return gs_buffers_create(&state->buffers, state->buffer_specs, state->num_buffers,
+                             policies[spec->reducer.buffers], spec->exact, state->device);
+}
+
+// Where tensor `index` lies.
+static gs_copy_run find_run(const gs_trainer_state *state, size_t index) {
+    size_t num_params = state->num_params;
+    size_t num_kinds = (size_t)gs_optimizer_state_count(state->optimizer);
+    gs_copy_run run = {.bytes = state->tensors[index].bytes};
+    if (index < num_params && !state->params) {
+        run.value = gs_mixed_precision_params(state->mixed)[index];
+        run.remainder = gs_mixed_precision_remainders(state->mixed)[index];
+        return run;
+    }
+    if (index < num_params) {
+        run.data = state->params[index];
+    } else if (index < num_params * (1 + num_kinds)) {
+        size_t at = index - num_params;
+        run.data =
+            gs_optimizer_state(state->optimizer, (int)(at / num_params), at % num_params);
+    } else if (index == num_params * (1 + num_kinds)) {
+        run.data = gs_optimizer_num_updates(state->optimizer);
+        run.is_on_host = true;
+    } else {
+        run.data = gs_buffers_committed(state->buffers)[index - 1 - num_params * (1 + num_kinds)];
+    }
+    return run;
+}
+
+static gs_status find_runs(gs_trainer_state *state) {
+    state->runs = calloc(state->num_tensors, sizeof *state->runs);
+    if (!state->runs) return gs_error(GS_RESOURCE_EXHAUSTED, "state: out of memory");
+    for (size_t i = 0; i < state->num_tensors; i++) state->runs[i] = find_run(state, i);
+    return gs_device_copy_create(&state->copy, state->device);
+}
+
+static gs_status init_model(gs_trainer_state *state, void *const *params, uint64_t seed) {
+    return state->model.ops->init(state->model.state, params, gs_buffers_committed(state->buffers),
+                                  seed);
+}
+
+// Masters in halves are drawn as fp32 and split.
+static gs_status draw_split_params(gs_trainer_state *state, uint64_t seed) {
+    const gs_kernels *k = gs_device_kernels(state->device);
+    gs_stream *stream = gs_device_stream(state->device);
+    void *memory = NULL, **params = calloc(state->num_params, sizeof *params);
+    if (!params) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    gs_status status = gs_device_alloc(state->device, &memory, state->params_bytes);
+    if (!status.code) {
+        place_params(state, memory, params);
+        status = init_model(state, params, seed);
+    }
+    for (size_t i = 0; i < state->num_params && !status.code; i++) {
+        const gs_copy_run *run = &state->runs[i];
+        k->split_master(stream, run->value, run->remainder, params[i], run->bytes / sizeof(float));
+    }
+    if (!status.code) status = gs_stream_wait(stream, gs_deadline_in_seconds(DEVICE_WAIT_SECONDS));
+    if (memory) gs_device_free(state->device, memory);
+    free(params);
+    return status;
+}
+
+static gs_status draw_params(gs_trainer_state *state, const gs_job_spec *spec) {
+    uint64_t seed = (uint64_t)spec->model.seed;
+    GS_TRY(state->params ? init_model(state, state->params, seed) : draw_split_params(state, seed));
+    gs_trainer_state_refresh(state);
+    return gs_ok();
+}
+
+gs_status gs_trainer_state_init(gs_trainer_state *state, const gs_job_spec *spec,
+                                gs_device *device) {
+    *state = (gs_trainer_state){.device = device};
+    gs_status status = gs_model_create(&state->model, spec, gs_job_spec_most_rows(spec), device);
+    if (!status.code) status = make_optimizer(state, spec);
+    if (!status.code) status = make_precision(state, spec);
+    if (!status.code) status = make_buffers(state, spec);
+    if (!status.code) status = list_tensors(state);
+    if (!status.code) status = find_runs(state);
+    if (!status.code) status = draw_params(state, spec);
+    if (status.code) gs_trainer_state_release(state);
+    return status;
+}
+
+void gs_trainer_state_release(gs_trainer_state *state) {
+    gs_device_copy_destroy(state->copy);
+    gs_optimizer_destroy(state->optimizer);
+    gs_buffers_destroy(state->buffers);
+    gs_model_destroy(&state->model);
+    gs_mixed_precision_destroy(state->mixed);
+    if (state->owns_memory) gs_device_free(state->device, state->memory);
+    free(state->params);
+    free(state->param_specs);
+    free(state->tensors);
+    free(state->runs);
+    *state = (gs_trainer_state){0};
+}
+
+void *gs_trainer_state_data(const gs_trainer_state *state, size_t index) {
+    const gs_copy_run *run = &state->runs[index];
+    return run->is_on_host || gs_device_is_host(state->device) ? run->data : NULL;
+}
+
+// How far a transfer is in host memory.
+static void take_bytes(void *ctx, const void *bytes, size_t num_bytes) {
+    char **at = ctx;
+    if (num_bytes) memcpy(*at, bytes, num_bytes);
+    *at += num_bytes;
+}
+
+static void fill_bytes(void *ctx, void *bytes, size_t num_bytes) {
+    const char **at = ctx;
+    if (num_bytes) memcpy(bytes, *at, num_bytes);
+    *at += num_bytes;
+}
+
+gs_status gs_trainer_state_read(const gs_trainer_state *state, size_t index, void *host) {
+    char *at = host;
+    return gs_device_copy_read(state->copy, &state->runs[index], 1, take_bytes, &at);
+}
+
+gs_status gs_trainer_state_write(gs_trainer_state *state, size_t index, const void *host) {
+    const char *at = host;
+    return gs_device_copy_write(state->copy, &state->runs[index], 1, fill_bytes, &at);
+}
+
+size_t gs_trainer_state_bytes(const gs_trainer_state *state) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < state->num_tensors; i++) bytes += state->tensors[i].bytes;
+    return bytes;
+}
+
+size_t gs_trainer_state_total_elements(const gs_trainer_state *state) {
+    size_t count = 0;
+    for (size_t i = 0; i < state->num_params; i++) {
+        count += gs_param_spec_count(&state->param_specs[i]);
+    }
+    return count;
+}
+
+static void digest_bytes(void *ctx, const void *bytes, size_t num_bytes) {
+    gs_digest_stream_add(ctx, bytes, num_bytes);
+}
+
+// What a digest has come to, or {0}.
+static gs_digest take_digest(gs_digest_stream *stream, gs_status status) {
+    gs_digest digest = status.code ? (gs_digest){0} : gs_digest_stream_value(stream);
+    gs_digest_stream_destroy(stream);
+    return digest;
+}
+
+void gs_trainer_state_begin_params_digest(gs_trainer_state *state, int part, int num_parts) {
+    size_t begin = state->memory_bytes * (size_t)part / (size_t)num_parts;
+    size_t end = state->memory_bytes * (size_t)(part + 1) / (size_t)num_parts;
+    state->digested =
+        (gs_copy_run){.data = (uint8_t *)state->memory + begin, .bytes = end - begin};
+    if (!gs_device_is_host(state->device))
+        gs_device_copy_begin_read(state->copy, &state->digested, 1);
+}
+
+gs_digest gs_trainer_state_end_params_digest(gs_trainer_state *state) {
+    if (gs_device_is_host(state->device))
+        return gs_digest_of(state->digested.data, state->digested.bytes);
+    gs_digest_stream *stream = gs_digest_stream_create();
+    if (!stream) return (gs_digest){0};
+    return take_digest(stream, gs_device_copy_end_read(state->copy, digest_bytes, stream));
+}
+
+void gs_position_digest(gs_digest_stream *stream, const gs_position *position) {
+    int64_t words[] = {position->step, position->consumed, position->skipped_steps,
+                       position->skipped_in_a_row};
+    gs_digest_stream_add(stream, words, sizeof words);
+    const gs_grad_scaler *loss_scale = &position->loss_scale;
+    if (!(loss_scale->scale > 0)) return;
+    gs_digest_stream_add(stream, &loss_scale->scale, sizeof loss_scale->scale);
+    gs_digest_stream_add(stream, &loss_scale->growth_tracker, sizeof loss_scale->growth_tracker);
+}
+
+gs_digest gs_trainer_state_digest(const gs_trainer_state *state) {
+    gs_digest_stream *stream = gs_digest_stream_create();
+    if (!stream) return (gs_digest){0};
+    gs_status status = gs_device_copy_read(state->copy, state->runs, state->num_tensors,
+                                           digest_bytes, stream);
+    gs_position_digest(stream, &state->position);
+    return take_digest(stream, status);
+}

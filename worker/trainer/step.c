@@ -1,0 +1,231 @@
+// The step of a session: passes, reduction, commit; and its application.
+#include "core/failpoint.h"
+#include "gradsync/bucket/grad_norm.h"
+#include "gradsync/step/commit.h"
+#include "worker/pass/pass_runner.h"
+#include "worker/trainer/lr_schedule.h"
+#include "worker/trainer/plan_switch.h"
+#include "worker/trainer/session_state.h"
+
+// The parameters' digest travels with every step, one of this many parts at a time.
+#define DIGEST_PARTS 64
+
+// On a CPU, where work is done when it has been called. A GPU's host runs ahead of it, up to the one wait
+// of a step (reduce).
+static bool computes_here(const gs_session *session) {
+    return gs_device_is_host(session->options.state->device);
+}
+
+static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
+    if (!session->active) return gs_ok();
+    if (session->replica_step) return gs_replica_step_run(session->replica_step, sums, facts);
+    gs_pass_runner runner = {.session = session,
+                             .view = gs_replica_view_of(session->options.state),
+                             .loader = session->train,
+                             .gpu = session->gpu,
+                             .facts = facts};
+    int num_passes = gs_logical_shards_count(&session->reducing) * session->passes_per_shard;
+    for (int i = 0; i < num_passes; i++) GS_TRY(gs_pass_runner_run(&runner));
+    *sums = runner.sums;
+    return gs_ok();
+}
+
+// A part of the parameters in every step, all of them every check_replicas_every_steps.
+static void begin_digest(gs_session *session) {
+    int64_t every = session->options.spec->reducer.check_replicas_every_steps;
+    gs_trainer_state *state = session->options.state;
+    int64_t step = state->position.step;
+    session->params_digest = 0;
+    if (every == 0) return;
+    if (step % every == 0) gs_trainer_state_begin_params_digest(state, 0, 1);
+    else gs_trainer_state_begin_params_digest(state, (int)(step % DIGEST_PARTS), DIGEST_PARTS);
+}
+
+static void end_digest(gs_session *session) {
+    gs_trainer_state *state = session->options.state;
+    if (session->options.spec->reducer.check_replicas_every_steps == 0) return;
+    session->params_digest = gs_digest_fold(gs_trainer_state_end_params_digest(state));
+}
+
+static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_step_votes *votes,
+                        gs_step_facts *facts) {
+    gs_control_set_phase(session->options.control, GS_PHASE_COMMIT);
+    if (computes_here(session)) end_digest(session);
+    gs_commit_vote vote = {.step = facts->step,
+                           .generation = session->options.generation,
+                           .plan_digest = session->plan_digest,
+                           .next_plan_digest = gs_session_waiting_plan(session),
+                           .params_digest = session->params_digest,
+                           .nonfinite = session->reduced.nonfinite,
+                           .wants_drain = votes->drain,
+                           .wants_checkpoint = votes->checkpoint,
+                           .loss_sum = sums->loss,
+                           .num_losses = sums->num_losses,
+                           .samples = sums->samples};
+    gs_commit_result result;
+    GS_TRY(gs_commit_run(&result, session->comm, &vote, gs_session_collective_deadline(session)));
+    if (result.params_differ) {
+        session->complete = false;
+        facts->diverged = true;
+        return gs_error(GS_INTERNAL, "replicas have diverged before step %lld",
+                        (long long)facts->step);
+    }
+    session->switches_plan = result.switches_plan;
+    facts->loss = result.loss;
+    facts->samples = result.samples;
+    facts->drain = result.drain_ranks > 0;
+    facts->checkpoint = result.checkpoint_ranks > 0;
+    return gs_ok();
+}
+
+static double unscaled_norm(const gs_session *session) {
+    const gs_grad_scaler *loss_scale = &session->options.state->position.loss_scale;
+    return session->reduced.grad_norm / (double)gs_grad_scaler_scale(loss_scale);
+}
+
+static gs_status await_passes(gs_session *session) {
+    return gs_stream_wait(gs_device_stream(session->options.state->device),
+                          gs_session_collective_deadline(session));
+}
+
+static gs_status reduce_buckets(gs_session *session) {
+    GS_TRY(
+        gs_embedding_rows_post(session->embedding_rows, gs_session_collective_deadline(session)));
+    GS_TRY(gs_reducer_finish(session->reducer, &session->reduced,
+                             gs_session_collective_deadline(session)));
+    return gs_buffers_share(session->options.state->buffers, session->comm,
+                            gs_session_collective_deadline(session));
+}
+
+// A GPU has all of the step by now. While it works the host digests, then it waits: for the buckets and for
+// what stuck to the stream. Times are the device's; the update's are those of the step before.
+static gs_status finish_on_gpu(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
+    const gs_pass_device *gpu = &session->gpu;
+    gs_device_phases phases;
+    end_digest(session);
+    GS_TRY(reduce_buckets(session));
+    gs_device_times_mark_end(gpu->times);
+    GS_TRY(await_passes(session));
+    GS_TRY(gs_device_times_read(gpu->times, &phases, session->options.control->timeline));
+    sums->loss = gs_session_losses_per_pass(session) * *gpu->loss_sum;
+    const gs_reduce_stats *stats = gs_reducer_stats(session->reducer);
+    int64_t now_ns = gs_now_ns();
+    gs_timeline_add_span(session->options.control->timeline,
+                         &(gs_span){GS_SPAN_REDUCTION, now_ns - stats->exposed_ns, now_ns});
+    facts->phases.forward = phases.forward;
+    facts->phases.backward = phases.backward;
+    facts->phases.optimizer = phases.optimizer;
+    facts->phases.comm_exposed += (double)stats->exposed_ns / (double)GS_NS_PER_SEC;
+    return gs_ok();
+}
+
+static gs_status finish_here(gs_session *session, gs_step_facts *facts) {
+    int64_t begin_ns = gs_now_ns();
+    // What stuck to the stream (a target out of range) ends the step here, before anybody commits.
+    GS_TRY(await_passes(session));
+    GS_TRY(reduce_buckets(session));
+    facts->phases.comm_exposed += gs_session_note_phase(session, GS_SPAN_REDUCTION, begin_ns);
+    return gs_ok();
+}
+
+static gs_status reduce(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
+    gs_control_set_phase(session->options.control, GS_PHASE_REDUCE);
+    GS_TRY(computes_here(session) ? finish_here(session, facts)
+                                  : finish_on_gpu(session, sums, facts));
+    session->complete = gs_reducer_complete(session->reducer);
+    facts->loss_scale = session->options.state->position.loss_scale.scale;
+    facts->grad_norm = unscaled_norm(session);
+    facts->nonfinite_ranks = session->reduced.nonfinite;
+    facts->has_shadows = session->reduced.active_ranks < session->options.world_size;
+    facts->stats = gs_reducer_stats(session->reducer);
+    const gs_sparse_rows_result *rows = gs_embedding_rows_result(session->embedding_rows);
+    facts->row_wire_bytes = rows ? rows->wire_bytes : 0;
+    facts->could_be_static = gs_reducer_get_record(session->reducer)->could_be_static;
+    gs_timeline_reduced(session->options.control->timeline, facts->stats);
+    return gs_ok();
+}
+
+gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
+                              const gs_step_votes *votes) {
+    gs_trainer_state *state = session->options.state;
+    gs_step_sums sums = {0};
+    *facts = (gs_step_facts){.step = state->position.step,
+                             .positions = gs_data_loader_positions(session->train)};
+    session->complete = false;
+    GS_FAILPOINT("step.begin");
+    GS_TRY(gs_session_switch_plan(session, facts));
+    int64_t open_ns = gs_now_ns();
+    GS_TRY(gs_session_open_step(session, facts));
+    facts->opening_seconds = gs_session_note_phase(session, GS_SPAN_OPENING, open_ns);
+    facts->phases.comm_exposed += facts->opening_seconds;
+    GS_TRY(gs_embedding_rows_begin(session->embedding_rows, facts->step));
+    begin_digest(session);
+    if (session->gpu.loss_sum) *session->gpu.loss_sum = 0;  // the last wait was behind all that adds to it
+    GS_TRY(run_passes(session, &sums, facts));
+    GS_TRY(reduce(session, &sums, facts));
+    GS_FAILPOINT("step.reduced");
+    int64_t begin_ns = gs_now_ns();
+    GS_TRY(commit(session, &sums, votes, facts));
+    facts->phases.comm_exposed += gs_session_note_phase(session, GS_SPAN_COMMIT, begin_ns);
+    gs_session_observe_order(session);
+    GS_FAILPOINT("step.committed");
+    return gs_ok();
+}
+
+bool gs_session_complete(const gs_session *session) {
+    return session->complete;
+}
+
+static double learning_rate(const gs_job_spec *spec, int64_t step) {
+    static const gs_lr_kind kinds[] = {GS_LR_CONSTANT, GS_LR_LINEAR, GS_LR_COSINE};
+    gs_lr_schedule schedule = {.kind = kinds[spec->optimizer.schedule.kind],
+                               .peak = spec->optimizer.lr,
+                               .warmup_steps = spec->optimizer.schedule.warmup_steps,
+                               .total_steps = spec->steps.target,
+                               .final_ratio = spec->optimizer.schedule.final_ratio};
+    return gs_lr_at(&schedule, step);
+}
+
+static gs_status update_params(gs_session *session, gs_step_facts *facts) {
+    gs_trainer_state *state = session->options.state;
+    const gs_job_spec *spec = session->options.spec;
+    const gs_reduce_result *reduced = &session->reduced;
+    float factor = gs_grad_clip_factor(unscaled_norm(session), spec->optimizer.grad_clip_norm) *
+                   gs_grad_scaler_inverse(&state->position.loss_scale);
+    gs_device_times_mark(session->gpu.times, GS_SPAN_UNSET);
+    gs_buffers_adopt(state->buffers);
+    float *const *grads = gs_reducer_grads(session->reducer);
+    GS_TRY(state->mixed ? gs_mixed_precision_step(state->mixed, state->optimizer, grads,
+                                                  reduced->used, (float)facts->lr, factor)
+                        : gs_optimizer_step(state->optimizer, state->params, grads, reduced->used,
+                                            (float)facts->lr, factor));
+    gs_device_times_mark(session->gpu.times, GS_SPAN_OPTIMIZER);
+    // On a GPU the next step's work follows. A launch that failed is known by now; a GPU that fails later is
+    // lost, and its state with it.
+    gs_stream *stream = gs_device_stream(state->device);
+    if (!computes_here(session)) return gs_stream_take_error(stream);
+    return gs_stream_wait(stream, gs_deadline_in_seconds(spec->reducer.timeout_seconds));
+}
+
+gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
+    gs_position *position = &session->options.state->position;
+    int64_t begin_ns = gs_now_ns();
+    gs_control_set_phase(session->options.control, GS_PHASE_OPTIMIZER);
+    facts->lr = learning_rate(session->options.spec, position->step);
+    session->complete = false;
+    if (!session->reduced.nonfinite) {
+        GS_TRY(update_params(session, facts));
+        position->skipped_in_a_row = 0;
+    } else {
+        position->skipped_steps++;
+        position->skipped_in_a_row++;
+    }
+    const gs_trainer_state *state = session->options.state;
+    gs_grad_scaler_update(&position->loss_scale, &state->loss_scaling, session->reduced.nonfinite);
+    position->step++;
+    position->consumed += session->options.spec->data.global_batch;
+    if (computes_here(session))
+        facts->phases.optimizer = gs_session_note_phase(session, GS_SPAN_OPTIMIZER, begin_ns);
+    GS_FAILPOINT("step.applied");
+    return gs_ok();
+}
