@@ -190,6 +190,9 @@ int main(int argc, char **argv) {
     char arithmetic[160];
     gs_device_arithmetic(b.device, arithmetic, sizeof arithmetic);
     printf("%s, %d thread(s), %s\n", b.kernels->name, gs_device_num_threads(b.device), arithmetic);
+    char limit[128];
+    gs_device_limit(b.device, limit, sizeof limit);
+    if (*limit) printf("warning: %s\n", limit);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         // Moments and logits from the last row would be denormal or huge here.
         gs_random_fill_uniform(b.c, FLAT, (gs_random_key){9, i}, 0, 0.0f, 1.0f);

@@ -53,6 +53,7 @@ struct gs_device_backend {
     void (*arithmetic)(const gs_device *device, char *text, size_t text_bytes);
     // Where launchers return when their work is done only streams and events are made and destroyed, and
     // events keep times; the other slots are NULL, and device.c has what is left to do.
+    void (*limit)(const gs_device *device, char *text, size_t text_bytes);
     bool (*is_device_memory)(gs_device *device, const void *memory);
     bool (*is_lost)(gs_device *device);
     gs_status (*alloc_pinned)(gs_device *device, void **memory, size_t bytes);

@@ -100,6 +100,11 @@ void gs_device_arithmetic(const gs_device *device, char *text, size_t text_bytes
     device->backend->arithmetic(device, text, text_bytes);
 }
 
+void gs_device_limit(const gs_device *device, char *text, size_t text_bytes) {
+    text[0] = '\0';
+    if (device->backend->limit) device->backend->limit(device, text, text_bytes);
+}
+
 void gs_stream_init(gs_stream *stream, const gs_device_backend *backend) {
     *stream = (gs_stream){.backend = backend};
     pthread_mutex_init(&stream->lock, NULL);

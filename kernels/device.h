@@ -120,6 +120,10 @@ void gs_stream_fail(gs_stream *stream, gs_status status);
 // What decides the bits of a result on this device: "cpu/avx512 threads=1 openblas=SkylakeX …".
 // Ranks of an exact job must agree on it.
 void gs_device_arithmetic(const gs_device *device, char *text, size_t text_bytes);
+// What of the environment makes this device slower than it is: "openblas held below AVX-512 by
+// OPENBLAS_CORETYPE=Haswell", or "". Not part of the arithmetic: a faster machine that is held so
+// has the bits of a slower one, and both may share an exact job.
+void gs_device_limit(const gs_device *device, char *text, size_t text_bytes);
 
 // Runs body(ctx, i) for i in [0, num_items) on the device's threads; which thread takes which item is
 // free, so that each item's result must depend on the item alone. CPU only.

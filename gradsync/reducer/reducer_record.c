@@ -69,12 +69,22 @@ static uint64_t largest_limit(const gs_bucket_plan *plan) {
     return largest;
 }
 
+// The device's, and what the environment keeps it from.
+static void read_arithmetic(gs_reducer_record *record) {
+    char limit[128];
+    gs_device_arithmetic(record->facts.device, record->arithmetic, sizeof record->arithmetic);
+    gs_device_limit(record->facts.device, limit, sizeof limit);
+    size_t used = strlen(record->arithmetic);
+    if (*limit)
+        snprintf(record->arithmetic + used, sizeof record->arithmetic - used, "; %s", limit);
+}
+
 static void read_environment(gs_reducer_record *record) {
     const gs_record_facts *facts = &record->facts;
     record->pid = getpid();
     if (gethostname(record->host, sizeof record->host - 1) != 0) record->host[0] = '\0';
     record->num_threads = gs_device_num_threads(facts->device);
-    gs_device_arithmetic(facts->device, record->arithmetic, sizeof record->arithmetic);
+    read_arithmetic(record);
     snprintf(record->device, sizeof record->device, "%s", gs_device_name(facts->device));
     list_dtypes(record->dtypes, sizeof record->dtypes, facts);
     for (size_t i = 0; i < facts->num_params; i++)

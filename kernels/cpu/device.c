@@ -187,6 +187,11 @@ static void describe_cpu(const gs_device *device, char *text, size_t text_bytes)
     snprintf(text, text_bytes, "cpu kernels=%d openblas=%s", ARITHMETIC_VERSION, blas);
 }
 
+static void describe_limit(const gs_device *device, char *text, size_t text_bytes) {
+    (void)device;
+    gs_cpu_describe_limit(text, text_bytes);
+}
+
 const gs_device_backend gs_cpu_backend = {
     .name = "cpu",
     .open = open_cpu,
@@ -196,6 +201,7 @@ const gs_device_backend gs_cpu_backend = {
     .copy = copy_cpu,
     .wait = wait_cpu,
     .arithmetic = describe_cpu,
+    .limit = describe_limit,
     .stream_create = create_stream,
     .stream_destroy = destroy_stream,
     .event_create = create_event,

@@ -452,9 +452,31 @@ static void no_parameter_is_timed_when_off(void **state) {
     close_reducer(&f);
 }
 
+// CTest runs this program once more with OPENBLAS_CORETYPE set to an old core.
+static void what_the_environment_holds_back_follows_the_arithmetic(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, GS_RECORD_INFO, 0);
+    char limit[128], part[200];
+    gs_device_limit(f.record.facts.device, limit, sizeof limit);
+    snprintf(part, sizeof part, "; %s\"", limit);
+#if defined(__x86_64__)
+    bool modern = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    const char *core = getenv("OPENBLAS_CORETYPE");
+    if (modern && core && strcmp(core, "Sandybridge") == 0) assert_string_not_equal(limit, "");
+#endif
+    if (*limit) {
+        assert_non_null(strstr(f.seen.last, part));
+    } else {
+        assert_null(strstr(f.seen.last, "held"));
+    }
+    close_fixture(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(construction_and_environment_are_said_at_once),
+        cmocka_unit_test(what_the_environment_holds_back_follows_the_arithmetic),
         cmocka_unit_test(means_run_over_the_sampled_steps_alone),
         cmocka_unit_test(every_step_is_sampled_when_k_is_one),
         cmocka_unit_test(a_negative_k_is_refused),

@@ -107,18 +107,6 @@ static void sizes_beyond_an_int_fail_the_stream(void **state) {
     assert_stream_failed(*state, "1×1×2147483648");
 }
 
-static void blas_does_not_fall_back_to_sse3(void **state) {
-#if defined(__x86_64__)
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) skip();
-    char text[200];
-    gs_device_arithmetic(*state, text, sizeof text);
-    if (strstr(text, "Prescott")) fail_msg("%s", text);
-#else
-    (void)state;
-    skip();
-#endif
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_transposes_shapes_and_factors),
@@ -126,7 +114,6 @@ int main(void) {
         cmocka_unit_test(beta_zero_overwrites_nan),
         cmocka_unit_test(nan_in_an_operand_reaches_the_product),
         cmocka_unit_test(sizes_beyond_an_int_fail_the_stream),
-        cmocka_unit_test(blas_does_not_fall_back_to_sse3),
     };
     return cmocka_run_group_tests(tests, open_test_device, close_test_device);
 }
