@@ -10,7 +10,6 @@
 #define DEFAULT_LIMIT_BYTES ((size_t)250 << 20)
 #define ALONE_BYTES ((size_t)1 << 20)  // from here a copy costs more than a collective of its own
 #define NUM_IN_FLIGHT 2
-#define LETTING_GO_SECONDS 10  // a moving thread leaves an aborted collective within one block
 
 // Tensors [first, end) in one collective of `bytes`.
 typedef struct chunk {
@@ -119,17 +118,6 @@ static gs_status finish_chunk(coalesced *list, chunk_flight *flight, gs_deadline
     return gs_ok();
 }
 
-// After an error the communicator may still move bytes of the chunks: their memory is the caller's
-// again once it has let go of them.
-static void end_flights(const coalesced *list, const char *reason) {
-    gs_comm_abort(list->comm, reason);
-    for (int i = 0; i < NUM_IN_FLIGHT; i++) {
-        gs_status ended = gs_comm_wait(list->comm, list->flights[i].work,
-                                       gs_deadline_in_seconds(LETTING_GO_SECONDS));
-        (void)ended;
-    }
-}
-
 static size_t most_staging_bytes(const coalesced *list) {
     size_t most = 0;
     for (size_t c = 0; c < list->num_chunks; c++) {
@@ -193,7 +181,7 @@ static gs_status run_chunks(coalesced *list, gs_deadline deadline) {
     size_t staging_bytes = most_staging_bytes(list);
     if (!status.code) status = alloc_staging(list, &staging, NUM_IN_FLIGHT * staging_bytes);
     if (!status.code) status = run_flights(list, staging, staging_bytes, deadline);
-    if (status.code) end_flights(list, status.message);
+    if (status.code) gs_comm_let_go(list->comm, status.message);
     free_staging(list, staging);
     return status;
 }

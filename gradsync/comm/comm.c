@@ -16,7 +16,7 @@ struct gs_comm {
     gs_device *device;
     int rank, world_size;
     uint32_t generation;
-    uint64_t posted;  // owner's thread
+    uint64_t posted;  // given to the backend, which may have refused the last; owner's thread
     char reason[192];
 };
 
@@ -339,16 +339,19 @@ gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadlin
     gs_work work;
     GS_TRY(gs_comm_post(comm, &work, collective));
     gs_status status = gs_comm_wait(comm, work, deadline);
-    if (!status.code) return status;
-    // The buffers are the caller's again after this call: nobody may write into them any more.
-    gs_comm_abort(comm, status.message);
-    gs_status ended = gs_comm_wait(comm, work, gs_deadline_in_seconds(LETTING_GO_SECONDS));
-    (void)ended;
+    if (status.code) gs_comm_let_go(comm, status.message);
     return status;
 }
 
 void gs_comm_abort(gs_comm *comm, const char *reason) {
     comm->backend->abort(comm->state, reason);
+}
+
+void gs_comm_let_go(gs_comm *comm, const char *reason) {
+    gs_comm_abort(comm, reason);
+    gs_status ended = comm->backend->wait(comm->state, comm->posted,
+                                          gs_deadline_in_seconds(LETTING_GO_SECONDS));
+    (void)ended;
 }
 
 #ifndef GRADSYNC_CUDA

@@ -147,6 +147,9 @@ GS_NODISCARD gs_status gs_comm_run(gs_comm *comm, const gs_collective *collectiv
 // `reason`; the first reason wins. Any thread, any number of times. What buffers hold afterwards means
 // nothing. The communicator is only good for destroy then.
 void gs_comm_abort(gs_comm *comm, const char *reason);
+// Aborts, and returns when nothing here moves bytes of what was posted: its buffers are the caller's again.
+// The owner's thread.
+void gs_comm_let_go(gs_comm *comm, const char *reason);
 
 // "2.28.9", of the NCCL library that communicators on GPUs would use; false with the reason in `text` where
 // there is none. Any thread.

@@ -13,10 +13,12 @@ typedef struct gs_comm_backend {
     // when UNAVAILABLE is returned; all ranks must come to the same verdict.
     gs_status (*create)(void **out, const gs_comm_options *options, char *reason,
                         size_t reason_bytes, gs_deadline deadline);
-    // Collective `sequence` (1, 2, 3 …). Never blocks for other ranks. NULL: progress only.
+    // Collective `sequence` (1, 2, 3 …). Never blocks for other ranks. NULL: progress only. After an abort
+    // it is refused, and a wait for it ends like one for the last that was taken.
     gs_status (*post)(void *backend, uint64_t sequence, const gs_collective *collective);
     // Until `sequence` is done. A deadline that has passed means: progress once and tell
-    // (DEADLINE_EXCEEDED when not done).
+    // (DEADLINE_EXCEEDED when not done). After an abort: until nothing here moves any more, which takes
+    // no other rank.
     gs_status (*wait)(void *backend, uint64_t sequence, gs_deadline deadline);
     // Any thread, any time between create and destroy.
     void (*abort)(void *backend, const char *reason);

@@ -8,8 +8,6 @@
 #include "gradsync/bucket/bucket.h"
 #include "gradsync/bucket/main_grad.h"
 
-#define LETTING_GO_SECONDS 10  // a moving thread leaves an aborted collective within one block
-
 static gs_bucket *bucket_at(const gs_bucket_queue *queue, size_t index) {
     return &queue->options.layout->buckets[index];
 }
@@ -38,13 +36,10 @@ gs_status gs_bucket_queue_init(gs_bucket_queue *queue, const gs_bucket_queue_opt
 
 // What is in flight reads the buckets and the tree's arrays: it ends before they do.
 static void end_flights(gs_bucket_queue *queue, const char *reason) {
-    size_t last = queue->next_launch;
-    while (last > queue->next_done && !bucket_at(queue, last - 1)->work.sequence) last--;
-    if (last == queue->next_done) return;
-    gs_comm_abort(queue->options.comm, reason);
-    gs_status ended = gs_comm_wait(queue->options.comm, bucket_at(queue, last - 1)->work,
-                                   gs_deadline_in_seconds(LETTING_GO_SECONDS));
-    (void)ended;
+    bool in_flight = false;
+    for (size_t b = queue->next_done; b < queue->next_launch; b++)
+        in_flight |= bucket_at(queue, b)->travels;
+    if (in_flight) gs_comm_let_go(queue->options.comm, reason);
 }
 
 void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason) {

@@ -12,7 +12,6 @@
 #include "gradsync/sparse/row_set.h"
 #include "gradsync/sparse/sparse_rows_options.h"
 
-#define LETTING_GO_SECONDS 10      // a moving thread leaves an aborted collective within one block
 // From here on padding to the longest part costs more than a broadcast for each rank.
 #define MOST_PADDING 1.25
 
@@ -169,11 +168,7 @@ void gs_sparse_rows_destroy(gs_sparse_rows *rows) {
         gs_status reason = gs_error(
             GS_ABORTED, "rank %d, step %lld: rows of \"%.60s\" were destroyed within the step",
             rows->rank, (long long)rows->step, rows->param.name);
-        gs_comm_abort(rows->comm, reason.message);
-        gs_work last = rows->rows_work.sequence ? rows->rows_work : rows->indices_work;
-        gs_status ended =
-            gs_comm_wait(rows->comm, last, gs_deadline_in_seconds(LETTING_GO_SECONDS));
-        (void)ended;
+        gs_comm_let_go(rows->comm, reason.message);
     }
     gs_row_set_release(&rows->own);
     gs_row_set_release(&rows->all);

@@ -45,7 +45,8 @@ gs_status small_reducer_connect(gs_comm **comm, small_reducer *small, const gs_r
                                      .exchange = env ? gs_rank_exchange : NULL,
                                      .exchange_ctx = env ? env->exchange : NULL,
                                      .arena = small->arena,
-                                     .device = small->device};
+                                     .device = small->device,
+                                     .helper = small->helper};
     return gs_comm_create(comm, &options, small_reducer_deadline());
 }
 

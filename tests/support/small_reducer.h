@@ -20,7 +20,9 @@ typedef struct small_reducer {
     gs_comm *comm;
     gs_reducer *reducer;
     int rank, world_size;
-    size_t extra_bytes;  // of arena, more than it needs; set between prepare and open
+    // Set between prepare and open:
+    size_t extra_bytes;  // of arena, more than it needs
+    gs_helper_thread helper;
 } small_reducer;
 
 // The parameters' types and kinds may be changed between prepare and open.

@@ -340,9 +340,19 @@ static gs_status wait_shm(void *backend, uint64_t sequence, gs_deadline deadline
     return finished_of_shm(shm) >= sequence ? gs_ok() : late;
 }
 
+// It sleeps on the one event when idle, on the other when it waits for peers.
+static void wake_thread(shm_comm *shm) {
+    gs_comm_thread_kick(shm->thread);
+    gs_futex_event_notify(&shm->segment.common->event);
+}
+
 static gs_status post_shm(void *backend, uint64_t sequence, const gs_collective *collective) {
     shm_comm *shm = backend;
-    if (gs_shm_aborted(&shm->segment)) return gs_shm_abort_reason(&shm->segment);
+    if (gs_shm_aborted(&shm->segment)) {
+        // A peer's abort is unknown to an idle thread, and a wait ends when the moving thread knows.
+        if (shm->thread) wake_thread(shm);
+        return gs_shm_abort_reason(&shm->segment);
+    }
     if (collective) {
         shm_work *work = work_of(shm, sequence);
         work->collective = *collective;
@@ -353,9 +363,7 @@ static gs_status post_shm(void *backend, uint64_t sequence, const gs_collective 
         atomic_store_explicit(&shm->posted, sequence, memory_order_release);
     }
     if (shm->thread) {
-        // It sleeps on the one when idle, on the other when it waits for peers.
-        gs_comm_thread_kick(shm->thread);
-        gs_futex_event_notify(&shm->segment.common->event);
+        wake_thread(shm);
     } else {
         advance(shm);
     }
@@ -365,6 +373,7 @@ static gs_status post_shm(void *backend, uint64_t sequence, const gs_collective 
 static void abort_shm(void *backend, const char *reason) {
     shm_comm *shm = backend;
     gs_shm_abort(&shm->segment, gs_error(GS_ABORTED, "%s", reason));
+    if (shm->thread) wake_thread(shm);
 }
 
 static bool times_of_shm(const void *backend, uint64_t sequence, gs_work_times *times) {
@@ -397,17 +406,19 @@ static gs_status enter_thread(void *ctx) {
     return gs_shm_begin_life(&shm->segment);
 }
 
-static bool has_posts(void *ctx) {
+// An abort is work, too: it is not over for the owner before the moving thread has taken note of it.
+static bool has_work(void *ctx) {
     shm_comm *shm = ctx;
     return !has_failed(shm) &&
-           atomic_load_explicit(&shm->posted, memory_order_acquire) != finished_of_shm(shm);
+           (atomic_load_explicit(&shm->posted, memory_order_acquire) != finished_of_shm(shm) ||
+            gs_shm_aborted(&shm->segment));
 }
 
 static void serve_posts(void *ctx, const atomic_bool *stopping) {
     shm_comm *shm = ctx;
     gs_waiter waiter = {.event = &shm->segment.common->event, .spin_polls = shm->spin_polls};
     gs_deadline never = gs_deadline_in_ns(GS_DEADLINE_MAX_NS);
-    while (!atomic_load(stopping) && has_posts(shm)) {
+    while (!atomic_load(stopping) && has_work(shm)) {
         if (advance(shm))
             gs_waiter_reset(&waiter);
         else if (gs_waiter_pause(&waiter, never))
@@ -421,7 +432,7 @@ static void leave_thread(void *ctx) {
     gs_shm_end_life(&shm->segment);
 }
 
-static const gs_comm_thread_ops thread_ops = {enter_thread, has_posts, serve_posts, leave_thread};
+static const gs_comm_thread_ops thread_ops = {enter_thread, has_work, serve_posts, leave_thread};
 
 static gs_status start_moving(shm_comm *shm, const gs_comm_options *options) {
     int ranks_on_host = options->ranks_on_host ? options->ranks_on_host : options->world_size;
