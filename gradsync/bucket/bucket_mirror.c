@@ -86,11 +86,11 @@ static size_t reserved_bytes(const gs_bucket *bucket) {
 }
 
 void gs_bucket_mirror_send(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,
-                           size_t index, gs_lane lane) {
+                           size_t index, gs_work_stream on) {
     const gs_bucket *bucket = &layout->buckets[index];
-    gs_device_kernels(lane.device)
-        ->copy(lane.stream, gs_bucket_reserved_at(bucket, gs_grad_layout_slot(layout, 0)),
-               mirror->out + mirror->offset_bytes[index], reserved_bytes(bucket));
+    gs_device_kernels(on.device)->copy(
+        on.stream, gs_bucket_reserved_at(bucket, gs_grad_layout_slot(layout, 0)),
+        mirror->out + mirror->offset_bytes[index], reserved_bytes(bucket));
 }
 
 void gs_bucket_mirror_fetch(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,
@@ -118,8 +118,8 @@ void gs_bucket_mirror_measure_param(const gs_bucket_mirror *mirror, size_t param
     if (item != SIZE_MAX) measure_items(mirror, item, item + 1);
 }
 
-// Finite gradients whose squares are not, or gradients that are not: counted on the device. A sum of squares
-// that is NaN has seen a NaN.
+// Finite gradients whose squares are not, or gradients that are not: counted on the device. A sum
+// of squares that is NaN has seen a NaN.
 static size_t count_nonfinite(const gs_bucket_mirror *mirror, const gs_grad_layout *layout) {
     size_t num_counted = 0;
     for (size_t param = 0; param < mirror->num_params; param++) {
@@ -142,8 +142,7 @@ static gs_status settle_param(const gs_bucket_mirror *mirror, const gs_grad_layo
         return gs_ok();
     }
     return gs_main_grad_fetch_squares(squares, gs_grad_layout_grads(layout, 0)[param],
-                                      layout->dtypes[param], layout->counts[param],
-                                      mirror->device);
+                                      layout->dtypes[param], layout->counts[param], mirror->device);
 }
 
 gs_status gs_bucket_mirror_settle(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,

@@ -82,15 +82,15 @@ static size_t end_of_run(const gs_copy_table *table, const gs_separate_grad *ten
 
 void gs_copy_table_in(const gs_copy_table *table, const gs_separate_grad *tensors,
                       const gs_grad_layout *layout, int slot, size_t index, const uint8_t *flags,
-                      gs_lane lane) {
+                      gs_work_stream on) {
     const gs_cast_item *items = table->in + (size_t)slot * layout->num_params;
     gs_dtype main_dtype = layout->buckets[index].dtype;
-    for (size_t at = table->first[index], end = table->first[index + 1], next; at < end; at = next) {
+    for (size_t at = table->first[index], end = table->first[index + 1], next; at < end;
+         at = next) {
         next = end_of_run(table, tensors, at, end, flags);
         if (next > at)
-            gs_device_kernels(lane.device)
-                ->cast_many(lane.stream, items + at, next - at, main_dtype,
-                            tensors[table->params[at]].dtype, 1);
+            gs_device_kernels(on.device)->cast_many(on.stream, items + at, next - at, main_dtype,
+                                                    tensors[table->params[at]].dtype, 1);
         else
             next++;
     }
@@ -99,7 +99,8 @@ void gs_copy_table_in(const gs_copy_table *table, const gs_separate_grad *tensor
 void gs_copy_table_out(const gs_copy_table *table, const gs_separate_grad *tensors,
                        const gs_grad_layout *layout, size_t index, const uint8_t *flags) {
     gs_dtype main_dtype = layout->buckets[index].dtype;
-    for (size_t at = table->first[index], end = table->first[index + 1], next; at < end; at = next) {
+    for (size_t at = table->first[index], end = table->first[index + 1], next; at < end;
+         at = next) {
         next = end_of_run(table, tensors, at, end, flags);
         if (next > at)
             gs_device_kernels(table->device)

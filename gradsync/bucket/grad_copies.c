@@ -92,10 +92,9 @@ static void copy_out(const gs_grad_copies *copies, const gs_grad_layout *layout,
 }
 
 void gs_grad_copies_bucket_in(const gs_grad_copies *copies, const gs_grad_layout *layout, int slot,
-                              size_t index, gs_lane lane) {
+                              size_t index, gs_work_stream on) {
     if (copies->table.device)
-        gs_copy_table_in(&copies->table, copies->tensors, layout, slot, index, copies->written,
-                         lane);
+        gs_copy_table_in(&copies->table, copies->tensors, layout, slot, index, copies->written, on);
 }
 
 void gs_grad_copies_bucket_out(const gs_grad_copies *copies, const gs_grad_layout *layout,

@@ -2,8 +2,9 @@
 //
 // Tensors may be fp32, fp64, fp16 or bf16, whatever the parameter is; each copy casts, straight
 // from the tensor to where it is reduced. What a tensor holds counts only when this step wrote it:
-// a stale gradient is never sent. On a GPU the tensors of a bucket are copied together when it is full, and
-// out when work that is launched later may read them. When which copy is due is the reducer's business.
+// a stale gradient is never sent. On a GPU the tensors of a bucket are copied together when it is
+// full, and out when work that is launched later may read them. When which copy is due is the
+// reducer's business.
 #ifndef GRADSYNC_BUCKET_GRAD_COPIES_H
 #define GRADSYNC_BUCKET_GRAD_COPIES_H
 
@@ -39,9 +40,10 @@ void gs_grad_copies_release(gs_grad_copies *copies);
 GS_NODISCARD gs_status gs_grad_copies_place(gs_grad_copies *copies, const gs_grad_layout *layout);
 
 void gs_grad_copies_begin_window(gs_grad_copies *copies);
-// A bucket is full: its members that this window wrote → `slot`, on a GPU; elsewhere they are there.
+// A bucket is full: its members that this window wrote → `slot`, on a GPU; elsewhere they are
+// there.
 void gs_grad_copies_bucket_in(const gs_grad_copies *copies, const gs_grad_layout *layout, int slot,
-                              size_t index, gs_lane lane);
+                              size_t index, gs_work_stream on);
 // slot 0 → tensors, of the members of a bucket whose flag is set.
 void gs_grad_copies_bucket_out(const gs_grad_copies *copies, const gs_grad_layout *layout,
                                size_t index, const uint8_t *flags, gs_device *device);

@@ -8,7 +8,7 @@
 #define PIECE_BYTES ((size_t)1 << 20)  // of a gradient on its way to the host
 
 static void reduce(void *out, const void *const *inputs, int num_inputs, double scale,
-                   gs_dtype dtype, size_t count, gs_lane lane) {
+                   gs_dtype dtype, size_t count, gs_work_stream on) {
     const gs_reduction reduction = {.outputs = &out,
                                     .inputs = inputs,
                                     .num_outputs = 1,
@@ -17,26 +17,28 @@ static void reduce(void *out, const void *const *inputs, int num_inputs, double 
                                     .op = GS_OP_SUM,
                                     .scale = scale,
                                     .count = count};
-    gs_device_kernels(lane.device)->reduce(lane.stream, &reduction);
+    gs_device_kernels(on.device)->reduce(on.stream, &reduction);
 }
 
 // Zero has the same bits in every type.
-void gs_main_grad_zero(void *grad, gs_dtype dtype, size_t count, gs_lane lane) {
+void gs_main_grad_zero(void *grad, gs_dtype dtype, size_t count, gs_work_stream on) {
     if (!count) return;
-    gs_device_kernels(lane.device)
-        ->fill(lane.stream, grad, 0, count * (gs_dtype_bytes(dtype) / sizeof(float)));
+    gs_device_kernels(on.device)->fill(on.stream, grad, 0,
+                                       count * (gs_dtype_bytes(dtype) / sizeof(float)));
 }
 
-void gs_main_grad_add(void *left, const void *right, gs_dtype dtype, size_t count, gs_lane lane) {
+void gs_main_grad_add(void *left, const void *right, gs_dtype dtype, size_t count,
+                      gs_work_stream on) {
     if (!count) return;
     if (dtype == GS_FP32)
-        gs_device_kernels(lane.device)->add(lane.stream, left, left, right, count);
+        gs_device_kernels(on.device)->add(on.stream, left, left, right, count);
     else
-        reduce(left, (const void *const[]){left, right}, 2, 1, dtype, count, lane);
+        reduce(left, (const void *const[]){left, right}, 2, 1, dtype, count, on);
 }
 
-void gs_main_grad_scale(void *grad, double factor, gs_dtype dtype, size_t count, gs_lane lane) {
-    if (count) reduce(grad, (const void *const[]){grad}, 1, factor, dtype, count, lane);
+void gs_main_grad_scale(void *grad, double factor, gs_dtype dtype, size_t count,
+                        gs_work_stream on) {
+    if (count) reduce(grad, (const void *const[]){grad}, 1, factor, dtype, count, on);
 }
 
 #define NUM_LANES 8

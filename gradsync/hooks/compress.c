@@ -7,7 +7,7 @@
 // by all alike. The reserved elements travel apart, as they are: counts are no gradients. Rounding
 // depends on which sums a rank holds, so exact mode, which must not know the number of ranks, has
 // no wire dtype.
-#include "gradsync/comm/lane.h"
+#include "gradsync/comm/work_stream.h"
 #include "gradsync/hooks/comm_hook.h"
 
 static gs_status create(void **state, gs_comm *comm) {
@@ -47,9 +47,9 @@ static gs_status run(void *state, gs_comm *comm, const gs_hook_bucket *bucket, g
         sum_in_place(bucket, reserved, bucket->reserved_count, bucket->dtype, bucket->scale);
     GS_TRY(gs_comm_post(comm, work, &exact));
     if (!bucket->count) return gs_ok();
-    gs_lane lane = gs_lane_before_post(comm);
+    gs_work_stream on = gs_work_stream_before_post(comm);
     gs_device_kernels(bucket->device)
-        ->cast(lane.stream, bucket->wire, bucket->wire_dtype, bucket->data, bucket->dtype,
+        ->cast(on.stream, bucket->wire, bucket->wire_dtype, bucket->data, bucket->dtype,
                (float)bucket->scale, bucket->count);
     gs_collective rounded =
         sum_in_place(bucket, bucket->wire, bucket->count, bucket->wire_dtype, 1);

@@ -132,7 +132,8 @@ static void write_reserved(const gs_bucket_queue *queue, size_t index) {
                                                 .samples = queue->samples,
                                                 .active = queue->step.active});
     if (mirror)
-        gs_bucket_mirror_send(mirror, layout, index, gs_lane_beside_compute(queue->options.comm));
+        gs_bucket_mirror_send(mirror, layout, index,
+                              gs_work_stream_beside_compute(queue->options.comm));
 }
 
 static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
@@ -198,7 +199,7 @@ static void divide_bucket(const gs_bucket_queue *queue, size_t index) {
     const gs_bucket *bucket = bucket_at(queue, index);
     gs_main_grad_scale(gs_grad_layout_bucket(queue->options.layout, 0, bucket),
                        1.0 / ((double)queue->total_samples * queue->step.scale), bucket->dtype,
-                       bucket->grad_count, gs_lane_of(queue->options.device));
+                       bucket->grad_count, gs_work_stream_of(queue->options.device));
 }
 
 // What a reduced bucket says.

@@ -13,14 +13,14 @@
 // Sample counts that a float holds exactly: the factor of a weighted gradient is one.
 #define MAX_FACTOR_SAMPLES (INT64_C(1) << 24)
 
-gs_lane gs_reducer_lane_to_travel(const gs_reducer *reducer, const gs_bucket *bucket) {
-    return bucket->travels ? gs_lane_before_post(reducer->comm)
-                           : gs_lane_of(reducer->options.device);
+gs_work_stream gs_reducer_stream_to_travel(const gs_reducer *reducer, const gs_bucket *bucket) {
+    return bucket->travels ? gs_work_stream_before_post(reducer->comm)
+                           : gs_work_stream_of(reducer->options.device);
 }
 
-static gs_lane lane_of_pass(const gs_reducer *reducer, const gs_bucket *bucket) {
-    return reducer->pass.reduces ? gs_reducer_lane_to_travel(reducer, bucket)
-                                 : gs_lane_of(reducer->options.device);
+static gs_work_stream stream_of_pass(const gs_reducer *reducer, const gs_bucket *bucket) {
+    return reducer->pass.reduces ? gs_reducer_stream_to_travel(reducer, bucket)
+                                 : gs_work_stream_of(reducer->options.device);
 }
 
 // Adds a complete shard's gradient to the partial sums below it, along the tree.
@@ -31,7 +31,7 @@ static void merge_slots(gs_reducer *reducer, const gs_bucket *bucket) {
         int right_slot = step->slot - i;
         gs_main_grad_add(gs_grad_layout_bucket(&reducer->layout, right_slot - 1, bucket),
                          gs_grad_layout_bucket(&reducer->layout, right_slot, bucket), bucket->dtype,
-                         bucket->grad_count, lane_of_pass(reducer, bucket));
+                         bucket->grad_count, stream_of_pass(reducer, bucket));
     }
 }
 
@@ -41,7 +41,7 @@ static void copy_bucket_in(gs_reducer *reducer, size_t index) {
     int64_t begin_ns = gs_now_ns();
     gs_bucket *bucket = &reducer->layout.buckets[index];
     gs_grad_copies_bucket_in(&reducer->copies, &reducer->layout, reducer->slot, index,
-                             lane_of_pass(reducer, bucket));
+                             stream_of_pass(reducer, bucket));
     bucket->times.copy_in_ns += gs_now_ns() - begin_ns;
 }
 
@@ -155,7 +155,7 @@ static void settle_absent(gs_reducer *reducer, size_t param) {
     else if (separate || !reducer->pass.accumulate)
         gs_main_grad_zero(gs_grad_layout_grads(&reducer->layout, reducer->slot)[param],
                           reducer->layout.dtypes[param], reducer->layout.counts[param],
-                          lane_of_pass(reducer, bucket));
+                          stream_of_pass(reducer, bucket));
 }
 
 // The parameter's gradient is final: one member less that its bucket waits for.
@@ -174,13 +174,13 @@ static inline void note_ready(gs_reducer *reducer, size_t param) {
         gs_reducer_record_mark(&reducer->record, param, reducer->stats.backward_begin_ns);
 }
 
-// On the stream of the collectives a GPU's point is right even where a graph was launched as a whole; all
-// that is posted comes later anyway.
+// On the stream of the collectives a GPU's point is right even where a graph was launched as a
+// whole; all that is posted comes later anyway.
 static void note_backward(gs_reducer *reducer) {
     reducer->stats.backward_begin_ns = gs_now_ns();
     if (reducer->points.device)
         gs_step_points_take(&reducer->points, GS_POINT_BACKWARD,
-                            gs_lane_before_post(reducer->comm).stream);
+                            gs_work_stream_before_post(reducer->comm).stream);
 }
 
 // The first mark of a parameter in this pass. Where marks are counted already it is ready at the

@@ -5,7 +5,7 @@
 
 #include "gradsync/bucket/grad_copies.h"
 #include "gradsync/bucket/grad_layout.h"
-#include "gradsync/comm/lane.h"
+#include "gradsync/comm/work_stream.h"
 #include "gradsync/reducer/bucket_queue.h"
 #include "gradsync/reducer/ready_order.h"
 #include "gradsync/reducer/reducer.h"
@@ -71,9 +71,9 @@ gs_status gs_reducer_keep_error(gs_reducer *reducer, gs_status status);
 gs_status gs_reducer_blame(const gs_reducer *reducer, size_t param, const char *what);
 gs_status gs_reducer_misuse(const gs_reducer *reducer, const char *what);
 
-// Where the last arithmetic on a bucket's gradients goes: right before it travels. One that stays is read by the
-// compute stream alone.
-gs_lane gs_reducer_lane_to_travel(const gs_reducer *reducer, const gs_bucket *bucket);
+// Where the last arithmetic on a bucket's gradients goes: right before it travels. One that stays
+// is read by the compute stream alone.
+gs_work_stream gs_reducer_stream_to_travel(const gs_reducer *reducer, const gs_bucket *bucket);
 // Which buckets a static graph lets travel; all of them as long as it is not known.
 void gs_reducer_plan_travel(gs_reducer *reducer);
 // Parameters that the open pass has not seen: the first one, and how many. num_params when there is

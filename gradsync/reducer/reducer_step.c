@@ -113,8 +113,7 @@ static gs_status send_zeros(gs_reducer *reducer) {
     for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
         gs_bucket *bucket = &reducer->layout.buckets[b];
         gs_main_grad_zero(gs_grad_layout_bucket(&reducer->layout, 0, bucket), bucket->dtype,
-                          bucket->grad_count,
-                          gs_reducer_lane_to_travel(reducer, bucket));
+                          bucket->grad_count, gs_reducer_stream_to_travel(reducer, bucket));
         bucket->num_pending = 0;
         GS_TRY(gs_bucket_queue_push(&reducer->queue, b));
     }
@@ -244,8 +243,8 @@ static int64_t end_of_last_bucket(const gs_reduce_stats *stats) {
     return end_ns;
 }
 
-// A GPU's own times. What the host does meanwhile costs nothing as long as it stays ahead: exposed is what
-// the last collective took beyond the backward pass.
+// A GPU's own times. What the host does meanwhile costs nothing as long as it stays ahead: exposed
+// is what the last collective took beyond the backward pass.
 static gs_status read_points(gs_reducer *reducer) {
     gs_step_points *points = &reducer->points;
     gs_reduce_stats *stats = &reducer->stats;
@@ -287,8 +286,8 @@ static void read_result(gs_reducer *reducer, gs_reduce_result *result) {
                                  .grad_norm = norm};
 }
 
-// Into the caller's tensors: what any rank used. Others keep what they hold, to the bit. A GPU does it before
-// whatever is launched next.
+// Into the caller's tensors: what any rank used. Others keep what they hold, to the bit. A GPU does
+// it before whatever is launched next.
 static gs_status copy_out(gs_reducer *reducer, gs_deadline deadline) {
     for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
         gs_bucket *bucket = &reducer->layout.buckets[b];

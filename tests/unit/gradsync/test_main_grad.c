@@ -38,14 +38,14 @@ static void doubles_keep_what_floats_would_lose(void **state) {
     }
     double *sum = device_memory_copy(device, left, sizeof left);
     double *grad = device_memory_copy(device, right, sizeof right);
-    gs_main_grad_add(sum, grad, GS_FP64, COUNT, gs_lane_of(device));
+    gs_main_grad_add(sum, grad, GS_FP64, COUNT, gs_work_stream_of(device));
     device_memory_read(device, left, sum, sizeof left);
     for (int i = 0; i < COUNT; i++) assert_true(left[i] == 1 + (double)i * 0x1p-40 + 0x1p-50);
-    gs_main_grad_scale(sum, 1.0 / 3, GS_FP64, COUNT, gs_lane_of(device));
+    gs_main_grad_scale(sum, 1.0 / 3, GS_FP64, COUNT, gs_work_stream_of(device));
     device_memory_read(device, left, sum, sizeof left);
     for (int i = 0; i < COUNT; i++)
         assert_true(left[i] == (1 + (double)i * 0x1p-40 + 0x1p-50) * (1.0 / 3));
-    gs_main_grad_zero(sum, GS_FP64, COUNT - 1, gs_lane_of(device));
+    gs_main_grad_zero(sum, GS_FP64, COUNT - 1, gs_work_stream_of(device));
     device_memory_read(device, left, sum, sizeof left);
     device_memory_free(device, sum);
     device_memory_free(device, grad);
@@ -61,8 +61,8 @@ static void floats_are_scaled_by_the_rounded_factor(void **state) {
     for (int i = 0; i < COUNT; i++) sum[i] = (float)(i + 1);
     float *left = device_memory_copy(device, sum, sizeof sum);
     float *right = device_memory_copy(device, sum, sizeof sum);
-    gs_main_grad_add(left, right, GS_FP32, COUNT, gs_lane_of(device));
-    gs_main_grad_scale(left, 1.0 / 7, GS_FP32, COUNT, gs_lane_of(device));
+    gs_main_grad_add(left, right, GS_FP32, COUNT, gs_work_stream_of(device));
+    gs_main_grad_scale(left, 1.0 / 7, GS_FP32, COUNT, gs_work_stream_of(device));
     device_memory_read(device, sum, left, sizeof sum);
     device_memory_free(device, left);
     device_memory_free(device, right);
@@ -75,9 +75,9 @@ static void nothing_is_done_to_no_elements(void **state) {
     (void)state;
     gs_device *device = open_device(1);
     double squares = 1;
-    gs_main_grad_zero(NULL, GS_FP32, 0, gs_lane_of(device));
-    gs_main_grad_add(NULL, NULL, GS_FP64, 0, gs_lane_of(device));
-    gs_main_grad_scale(NULL, 2, GS_FP32, 0, gs_lane_of(device));
+    gs_main_grad_zero(NULL, GS_FP32, 0, gs_work_stream_of(device));
+    gs_main_grad_add(NULL, NULL, GS_FP64, 0, gs_work_stream_of(device));
+    gs_main_grad_scale(NULL, 2, GS_FP32, 0, gs_work_stream_of(device));
     assert_true(measure(&squares, NULL, GS_FP32, 0, device));
     assert_true(squares == 0);
     assert_true(measure(&squares, NULL, GS_FP64, 0, device));
