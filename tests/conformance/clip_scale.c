@@ -11,8 +11,8 @@
 #include "gradsync/optim/grad_scaler.h"
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/training.h"
+#include "tests/support/near.h"
 
-#define RELATIVE 1e-5
 #define CASE_SECONDS 60.0
 #define MAX_GRADS 64
 
@@ -46,10 +46,8 @@ static bool same_bits(float a, float b) {
     return (isnan(a) && isnan(b)) || memcmp(&a, &b, sizeof a) == 0;
 }
 
-static bool is_near(double got, double wanted) {
-    if (isnan(wanted)) return isnan(got);
-    if (isinf(wanted)) return got == wanted;
-    return fabs(got - wanted) <= RELATIVE * fabs(wanted);
+static bool within_tolerance(double got, double wanted) {
+    return is_near(got, wanted, (gs_near){.relative = 1e-5, .nonfinite = true});
 }
 
 static gs_status check_trace(struct json_object *item) {
@@ -139,7 +137,7 @@ static gs_status compare_clipped(const case_grads *own, struct json_object *item
         struct json_object *wanted =
             json_object_array_get_idx(member(item, "clipped"), own->index[i]);
         for (size_t j = 0; j < own->counts[i]; j++) {
-            if (!is_near((double)own->grads[i][j], number_at(wanted, j)))
+            if (!within_tolerance((double)own->grads[i][j], number_at(wanted, j)))
                 return gs_error(GS_DATA_LOSS, "gradient %zu[%zu]: %.9g, expected %.9g",
                                 own->index[i], j, (double)own->grads[i][j], number_at(wanted, j));
         }
@@ -148,7 +146,7 @@ static gs_status compare_clipped(const case_grads *own, struct json_object *item
 }
 
 static gs_status compare_norm(const char *what, double norm, double wanted) {
-    if (is_near(norm, wanted)) return gs_ok();
+    if (within_tolerance(norm, wanted)) return gs_ok();
     return gs_error(GS_DATA_LOSS, "%s %.9g, expected %.9g", what, norm, wanted);
 }
 

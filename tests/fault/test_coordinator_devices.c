@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
+#include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
 
 // `more`: members of the specification behind model and steps.
@@ -137,7 +138,7 @@ static void auto_takes_cpus_where_nccl_is_missing(void **state) {
 
 static int count_gpu_slots(gs_stage *it, const char *worker) {
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_LIST_WORKERS, "{}"));
+    assert_ok(gs_stage_ask(it, &reply, GS_LIST_WORKERS, "{}"));
     const gs_json *items = gs_json_get(reply, "items");
     int count = -1;
     for (size_t i = 0; i < gs_json_count(items); i++) {
@@ -189,7 +190,7 @@ static void gpus_stay_with_the_trainers_on_them(void **state) {
     gs_coordinator_process_kill(&it->process);
     gs_fake_worker_options shared = {.slots = 2, .gpus = 2, .gpus_of = "w1", .step_ms = 5};
     gs_stage_start_worker(it, 1, &shared);
-    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+    assert_ok(gs_coordinator_process_start(&it->process));
     wait_for_gpu_slots(it, "w2", 0);
     wait_for_gpu_slots(it, "w1", 2);
     assert_int_equal(count_ranks_on(it, "cuda"), 2);
@@ -201,7 +202,7 @@ static void workers_show_their_devices(void **state) {
     submit(it, "cpus", "\"max\":1,\"device\":\"cpu\"", "");
     gs_json_release(gs_stage_wait_for_state(it, it->job, "running"));
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_LIST_WORKERS, "{}"));
+    assert_ok(gs_stage_ask(it, &reply, GS_LIST_WORKERS, "{}"));
     const gs_json *worker = gs_json_at(gs_json_get(reply, "items"), 0);
     const gs_json *devices = gs_json_get(worker, "devices");
     assert_int_equal(gs_json_count(devices), 2);

@@ -19,6 +19,7 @@
 #include "rpc/client/rpc_client.h"
 #include "rpc/json/json.h"
 #include "rpc/schema/messages.h"
+#include "tests/support/asserts.h"
 #include "tests/support/coordinator_process.h"
 
 #define ROUNDS 1500
@@ -102,11 +103,6 @@ typedef struct garbage {
     uint64_t drawn;
 } garbage;
 
-static void expect_ok(gs_status status) {
-    if (status.code) print_error("%s\n", status.message);
-    assert_int_equal(status.code, GS_OK);
-}
-
 static uint64_t draw(garbage *it, uint64_t below) { return gs_random_u64(it->key, it->drawn++) % below; }
 
 static gs_json *any_value(garbage *it) {
@@ -175,7 +171,7 @@ static gs_json *make_body(garbage *it, const char *body, const trainer *of, uint
         else length += (size_t)sprintf(at, "%d", (int)(of - it->trainers));
     }
     gs_json *whole = NULL;
-    expect_ok(gs_json_parse(&whole, text, length));
+    assert_ok(gs_json_parse(&whole, text, length));
     gs_json *mutated = one_in ? mutate(it, whole, one_in) : gs_json_retain(whole);
     gs_json_release(whole);
     return mutated;
@@ -223,15 +219,15 @@ static void start_trainer(garbage *it, const gs_json *item) {
     close_trainer(of);
     snprintf(it->job, sizeof it->job, "%s", gs_json_string_or(item, "job", ""));
     snprintf(of->token, sizeof of->token, "%s", gs_json_string_or(item, "launch_token", ""));
-    expect_ok(gs_json_read_u64(&of->incarnation, item, "incarnation"));
+    assert_ok(gs_json_read_u64(&of->incarnation, item, "incarnation"));
     gs_rpc_client_options options = {.endpoint = it->process.control, .incarnation = of->incarnation};
     assert_true(gs_job_id_parse(&options.job, it->job));
-    expect_ok(gs_rpc_client_open(&of->client, it->context, &options));
+    assert_ok(gs_rpc_client_open(&of->client, it->context, &options));
     gs_json *hello = make_body(it, "{\"job\":\"%J\",\"launch_token\":\"%T\",\"worker\":\"g\",\"slot\":%S,\"incarnation\":\"%I\","
                                    "\"pid\":4,\"host\":\"h\",\"boot_id\":\"b\",\"build\":\"t\",\"proto_least\":1,\"proto_most\":1,"
                                    "\"params_digest\":\"p\",\"num_params\":2,\"total_elements\":17,\"arithmetic\":{\"isa\":\"x\"},"
                                    "\"data_digest\":\"d\",\"applied_step\":0}", of, draw(it, 3) == 0 ? 12 : 0);
-    expect_ok(gs_rpc_stream_open(&of->stream, of->client, GS_HELLO, hello));
+    assert_ok(gs_rpc_stream_open(&of->stream, of->client, GS_HELLO, hello));
     gs_json_release(hello);
 }
 
@@ -291,12 +287,12 @@ static int set_up(void **state) {
     uint64_t number = seed ? strtoull(seed, NULL, 10) : gs_random_from_system() % 1000000;
     print_message("seed %llu\n", (unsigned long long)number);
     it->key = (gs_random_key){.seed = number};
-    expect_ok(gs_coordinator_process_start(&it->process));
-    expect_ok(gs_rpc_context_create(&it->context));
+    assert_ok(gs_coordinator_process_start(&it->process));
+    assert_ok(gs_rpc_context_create(&it->context));
     gs_rpc_client_options api = {.endpoint = it->process.control};
-    expect_ok(gs_rpc_client_open(&it->api, it->context, &api));
+    assert_ok(gs_rpc_client_open(&it->api, it->context, &api));
     gs_rpc_client_options agent = {.endpoint = it->process.control, .incarnation = 7};
-    expect_ok(gs_rpc_client_open(&it->agent, it->context, &agent));
+    assert_ok(gs_rpc_client_open(&it->agent, it->context, &agent));
     return 0;
 }
 

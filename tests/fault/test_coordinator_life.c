@@ -15,6 +15,7 @@
 #include "core/bucket_plan.h"
 #include "core/thread.h"
 #include "rpc/json/json.h"
+#include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
 #include "worker/agent/agent_outbox.h"
 
@@ -107,7 +108,7 @@ static void a_killed_coordinator_disturbs_nobody(void **state) {
     gs_json *before = gs_stage_get(it, GS_GET_JOB, id);
     gs_coordinator_process_kill(&it->process);
     gs_sleep_ns(500 * GS_NS_PER_MS);
-    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+    assert_ok(gs_coordinator_process_start(&it->process));
     gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(job, "generation", -1), gs_json_int_or(before, "generation", -2));
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
@@ -141,7 +142,7 @@ static int64_t count_lines_in_order(life *it, const char *id) {
     for (;;) {
         gs_json *reply = NULL;
         snprintf(text, sizeof text, "{\"job\":\"%s\",\"since\":\"%s\",\"grep\":\"line \"}", id, since);
-        gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_READ_LOGS, text));
+        assert_ok(gs_stage_ask(it, &reply, GS_READ_LOGS, text));
         const gs_json *records = gs_json_get(reply, "records");
         size_t count = gs_json_count(records);
         for (size_t i = 0; i < count; i++) {
@@ -162,13 +163,13 @@ static void a_killed_coordinator_loses_and_doubles_no_line(void **state) {
     gs_stage_wait_for_step(it, id, 1);
     printer prints = {.job = id};
     gs_thread *thread = NULL;
-    gs_stage_expect_ok(gs_agent_outbox_create(&prints.outbox, gs_fake_worker_client(it->workers[0]), 0));
-    gs_stage_expect_ok(gs_thread_start(&thread, "printer", run_printer, &prints));
+    assert_ok(gs_agent_outbox_create(&prints.outbox, gs_fake_worker_client(it->workers[0]), 0));
+    assert_ok(gs_thread_start(&thread, "printer", run_printer, &prints));
     for (int i = 0; i < 3; i++) {
         gs_sleep_ns((230 + 35 * i) * GS_NS_PER_MS);  // anywhere in a batch
         gs_coordinator_process_kill(&it->process);
         gs_sleep_ns(200 * GS_NS_PER_MS);  // a call is on its way when the next one comes
-        gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+        assert_ok(gs_coordinator_process_start(&it->process));
     }
     gs_thread_stop(thread);
     gs_agent_outbox_flush(prints.outbox, gs_deadline_in_seconds(20));
@@ -207,7 +208,7 @@ static void no_search_of_a_log_ends_the_coordinator(void **state) {
     for (size_t i = 0; i < sizeof attacks / sizeof attacks[0]; i++) {
         gs_json *reply = NULL;
         snprintf(text, sizeof text, "{\"job\":\"%s\",\"grep\":\"%s\"}", id, attacks[i]);
-        gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_READ_LOGS, text));
+        assert_ok(gs_stage_ask(it, &reply, GS_READ_LOGS, text));
         assert_int_equal(gs_json_count(gs_json_get(reply, "records")), 0);
         gs_json_release(reply);
     }
@@ -223,7 +224,7 @@ static void a_rank_that_dies_while_nobody_looks_is_noticed(void **state) {
     atomic_store(&it->faults.slot, 1);
     atomic_store(&it->faults.crash_at_step, 1);
     gs_sleep_ns(300 * GS_NS_PER_MS);
-    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+    assert_ok(gs_coordinator_process_start(&it->process));
     gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 1);
     assert_int_equal(gs_json_int_or(gs_json_get(gs_json_get(job, "failure"), "first"), "rank", -1), 1);
@@ -300,11 +301,11 @@ static void a_waiting_job_says_why_and_stops_at_once(void **state) {
     gs_json_release(job);
     snprintf(text, sizeof text, "{\"job\":\"life\",\"mode\":\"graceful\",\"outcome\":\"cancelled\"}");
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_STOP_JOB, text));
+    assert_ok(gs_stage_ask(it, &reply, GS_STOP_JOB, text));
     assert_string_equal(gs_json_string_or(reply, "state", ""), "cancelled");
     gs_json_release(reply);
     snprintf(text, sizeof text, "{\"job\":\"%s\",\"purge\":true}", id);
-    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_DELETE_JOB, text));
+    assert_ok(gs_stage_ask(it, &reply, GS_DELETE_JOB, text));
     gs_json_release(reply);
     snprintf(text, sizeof text, "{\"job\":\"%s\"}", id);
     gs_status status = gs_stage_ask(it, &reply, GS_GET_JOB, text);
@@ -319,7 +320,8 @@ static void a_running_job_drains_and_keeps_its_place(void **state) {
     submit(it, id, sizeof id, 2, 100000, "");
     gs_stage_wait_for_step(it, id, 10);
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_STOP_JOB, "{\"job\":\"life\",\"mode\":\"graceful\",\"outcome\":\"succeeded\"}"));
+    assert_ok(gs_stage_ask(it, &reply, GS_STOP_JOB,
+                           "{\"job\":\"life\",\"mode\":\"graceful\",\"outcome\":\"succeeded\"}"));
     assert_string_equal(gs_json_string_or(reply, "state", ""), "stopping");
     gs_json_release(reply);
     gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
@@ -337,7 +339,7 @@ static void expect_foreseen(life *it, const char *reducer, const gs_bucket_plan 
              "\"steps\":{\"target\":5}},\"dry_run\":true}", reducer);
     gs_digest_format(hash, gs_bucket_plan_digest(plan));
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_CREATE_JOB, text));
+    assert_ok(gs_stage_ask(it, &reply, GS_CREATE_JOB, text));
     assert_non_null(gs_json_get(reply, "spec"));
     const gs_json *foreseen = gs_json_get(reply, "plan");
     assert_string_equal(gs_json_string_or(foreseen, "hash", ""), hash);
@@ -355,10 +357,10 @@ static void a_dry_run_foresees_the_plan(void **state) {
                                     gs_param_spec_make(GS_FP32, 10, 0, "fc2.bias")};
     const size_t num_params = sizeof params / sizeof *params;
     gs_bucket_plan plan = {0};
-    gs_stage_expect_ok(gs_bucket_plan_parity(&plan, params, num_params, 1000, 200000, NULL));
+    assert_ok(gs_bucket_plan_parity(&plan, params, num_params, 1000, 200000, NULL));
     expect_foreseen(it, "\"plan\":\"parity\",\"first_bucket_bytes\":1000,\"bucket_cap_bytes\":200000", &plan);
     gs_bucket_plan_release(&plan);
-    gs_stage_expect_ok(gs_bucket_plan_one_host(&plan, params, num_params, NULL));
+    assert_ok(gs_bucket_plan_one_host(&plan, params, num_params, NULL));
     expect_foreseen(it, "\"plan\":\"auto\"", &plan);
     gs_bucket_plan_release(&plan);
 }
@@ -367,8 +369,9 @@ static void a_deadline_ends_a_job_that_waits(void **state) {
     life *it = *state;
     char id[32];
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_CREATE_JOB,
-                  "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5,\"deadline_seconds\":0.2}}}"));
+    assert_ok(gs_stage_ask(it, &reply, GS_CREATE_JOB,
+                           "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5,"
+                           "\"deadline_seconds\":0.2}}}"));
     snprintf(id, sizeof id, "%s", gs_json_string_or(reply, "id", ""));
     gs_json_release(reply);
     gs_json *job = gs_stage_wait_for_state(it, id, "failed");
@@ -383,15 +386,15 @@ static void a_watcher_sees_a_snapshot_then_steps_then_the_end(void **state) {
     submit(it, id, sizeof id, 1, 60, "");
     snprintf(text, sizeof text, "{\"job\":\"%s\",\"interval_ms\":100}", id);
     gs_json *request = NULL, *item = NULL;
-    gs_stage_expect_ok(gs_json_parse(&request, text, strlen(text)));
+    assert_ok(gs_json_parse(&request, text, strlen(text)));
     gs_rpc_stream *stream = NULL;
-    gs_stage_expect_ok(gs_rpc_stream_open(&stream, it->client, GS_WATCH, request));
+    assert_ok(gs_rpc_stream_open(&stream, it->client, GS_WATCH, request));
     gs_json_release(request);
     int64_t last = -1;
     int steps = 0, items = 0;
     char event[32] = "";
     for (;;) {
-        gs_stage_expect_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
+        assert_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
         if (!item) break;  // the clean end
         snprintf(event, sizeof event, "%s", gs_json_string_or(item, "event", ""));
         if (items++ == 0) assert_string_equal(event, "snapshot");
@@ -412,10 +415,10 @@ static void one_key_makes_one_job_also_after_a_crash(void **state) {
     const char *other = "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":6}},"
                         "\"dry_run\":false,\"idempotency_key\":\"k1\"}";
     gs_json *first = NULL, *second = NULL, *third = NULL;
-    gs_stage_expect_ok(gs_stage_ask(it, &first, GS_CREATE_JOB, request));
+    assert_ok(gs_stage_ask(it, &first, GS_CREATE_JOB, request));
     gs_coordinator_process_kill(&it->process);
-    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
-    gs_stage_expect_ok(gs_stage_ask(it, &second, GS_CREATE_JOB, request));
+    assert_ok(gs_coordinator_process_start(&it->process));
+    assert_ok(gs_stage_ask(it, &second, GS_CREATE_JOB, request));
     assert_true(gs_json_bool_or(second, "idempotency_replayed", false));
     assert_string_equal(gs_json_string_or(first, "id", "a"), gs_json_string_or(second, "id", "b"));
     gs_status status = gs_stage_ask(it, &third, GS_CREATE_JOB, other);
@@ -434,7 +437,7 @@ static void a_death_before_the_commit_neither_loses_nor_doubles_a_job(void **sta
 #else
     gs_coordinator_process_kill(&it->process);
     setenv("GRADSYNC_FAILPOINTS", "store.commit=kill@4", 1);
-    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+    assert_ok(gs_coordinator_process_start(&it->process));
     unsetenv("GRADSYNC_FAILPOINTS");
     // Each request is committed before its answer; one of them meets the death, and is asked again.
     int status = 0;
@@ -444,17 +447,17 @@ static void a_death_before_the_commit_neither_loses_nor_doubles_a_job(void **sta
                  "{\"spec\":{\"name\":\"job-%d\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}}", i);
         if (it->process.pid && waitpid(it->process.pid, &status, WNOHANG) == it->process.pid) {
             it->process.pid = 0;
-            gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+            assert_ok(gs_coordinator_process_start(&it->process));
         }
         gs_json *request = NULL, *reply = NULL;
-        gs_stage_expect_ok(gs_json_parse(&request, text, strlen(text)));
+        assert_ok(gs_json_parse(&request, text, strlen(text)));
         gs_status asked = gs_rpc_call(it->client, GS_CREATE_JOB, request, &reply, gs_deadline_in_seconds(2));
         gs_json_release(reply);
         reply = NULL;
         if (asked.code) {  // the coordinator is dead: the same again to the next one
             waitpid(it->process.pid, &status, 0);
             it->process.pid = 0;
-            gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+            assert_ok(gs_coordinator_process_start(&it->process));
             asked = gs_rpc_call(it->client, GS_CREATE_JOB, request, &reply, gs_deadline_in_seconds(20));
             gs_json_release(reply);
             assert_true(asked.code == GS_OK || asked.code == GS_ALREADY_EXISTS);
@@ -463,7 +466,7 @@ static void a_death_before_the_commit_neither_loses_nor_doubles_a_job(void **sta
     }
     assert_true(WIFSIGNALED(status));
     gs_json *list = NULL;
-    gs_stage_expect_ok(gs_stage_ask(it, &list, GS_LIST_JOBS, "{}"));
+    assert_ok(gs_stage_ask(it, &list, GS_LIST_JOBS, "{}"));
     assert_int_equal(gs_json_count(gs_json_get(list, "items")), 6);
     gs_json_release(list);
 #endif
@@ -486,9 +489,10 @@ static void a_preview_names_every_wrong_field(void **state) {
     }
     gs_json_release(reply);
     reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_PREVIEW_PLAN,
-                  "{\"tensors\":[{\"name\":\"a\",\"elements\":9007199254740992,\"dtype\":\"fp32\","
-                  "\"device\":\"cpu\"}],\"limits_bytes\":[1048576]}"));
+    assert_ok(gs_stage_ask(
+        it, &reply, GS_PREVIEW_PLAN,
+        "{\"tensors\":[{\"name\":\"a\",\"elements\":9007199254740992,\"dtype\":\"fp32\","
+        "\"device\":\"cpu\"}],\"limits_bytes\":[1048576]}"));
     assert_int_equal(gs_json_count(gs_json_get(reply, "buckets")), 1);
     gs_json_release(reply);
 }
@@ -496,10 +500,12 @@ static void a_preview_names_every_wrong_field(void **state) {
 static void equal_device_names_are_one_device(void **state) {
     life *it = *state;
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_PREVIEW_PLAN,
-                  "{\"tensors\":[{\"name\":\"a\",\"elements\":1,\"dtype\":\"fp32\",\"device\":\"x\"},"
-                  "{\"name\":\"b\",\"elements\":1,\"dtype\":\"fp32\",\"device\":\"y\"},"
-                  "{\"name\":\"c\",\"elements\":1,\"dtype\":\"fp32\",\"device\":\"x\"}],\"limits_bytes\":[1000]}"));
+    assert_ok(gs_stage_ask(
+        it, &reply, GS_PREVIEW_PLAN,
+        "{\"tensors\":[{\"name\":\"a\",\"elements\":1,\"dtype\":\"fp32\",\"device\":\"x\"},"
+        "{\"name\":\"b\",\"elements\":1,\"dtype\":\"fp32\",\"device\":\"y\"},"
+        "{\"name\":\"c\",\"elements\":1,\"dtype\":\"fp32\",\"device\":\"x\"}],\"limits_bytes\":["
+        "1000]}"));
     const gs_json *buckets = gs_json_get(reply, "buckets");
     assert_int_equal(gs_json_count(buckets), 2);
     assert_string_equal(gs_json_string_or(gs_json_at(buckets, 0), "device", ""), "x");
@@ -529,9 +535,9 @@ static double scrape(life *it, const char *family, const char *line) {
     gs_rpc_stream *stream = NULL;
     gs_json *item = NULL;
     double value = -1;
-    gs_stage_expect_ok(gs_rpc_stream_open(&stream, it->client, GS_GET_METRICS, NULL));
+    assert_ok(gs_rpc_stream_open(&stream, it->client, GS_GET_METRICS, NULL));
     for (;;) {
-        gs_stage_expect_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
+        assert_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
         if (!item) break;
         const gs_json *families = gs_json_get(item, "families");
         for (size_t i = 0; i < gs_json_count(families); i++) {
@@ -559,7 +565,7 @@ static void the_metrics_page_shows_each_rank_and_forgets_deleted_jobs(void **sta
     assert_true(scrape(it, "gradsync_rank_wait_seconds_total", line) >= 0);
     gs_json *reply = NULL;
     snprintf(text, sizeof text, "{\"job\":\"%s\",\"purge\":true}", id);
-    gs_stage_expect_ok(gs_stage_ask(it, &reply, GS_DELETE_JOB, text));
+    assert_ok(gs_stage_ask(it, &reply, GS_DELETE_JOB, text));
     gs_json_release(reply);
     assert_true(scrape(it, "gradsync_rank_wait_seconds_total", line) == -1);
 }
@@ -572,7 +578,7 @@ static void a_data_directory_may_be_a_symbolic_link(void **state) {
     snprintf(real, sizeof real, "%s/real", it->process.directory);
     assert_int_equal(rename(data, real), 0);
     assert_int_equal(symlink(real, data), 0);
-    gs_stage_expect_ok(gs_coordinator_process_start(&it->process));
+    assert_ok(gs_coordinator_process_start(&it->process));
 }
 
 static void sigterm_ends_the_coordinator_cleanly(void **state) {

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "rpc/json/json.h"
+#include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
 
 typedef gs_stage stage;
@@ -80,7 +81,7 @@ static void wait_until_training(stage *it) {
     gs_deadline deadline = gs_deadline_in_seconds(100);
     for (bool trains = false; !trains;) {
         gs_json *job = NULL;
-        gs_stage_expect_ok(ask_of_job(it, &job, GS_GET_JOB));
+        assert_ok(ask_of_job(it, &job, GS_GET_JOB));
         trains = !strcmp(gs_json_string_or(job, "state", ""), "running");
         gs_json_release(job);
         if (gs_deadline_passed(deadline)) fail_msg("the job does not train");
@@ -90,7 +91,7 @@ static void wait_until_training(stage *it) {
 
 static bool has_event(stage *it, const char *reason) {
     gs_json *events = NULL;
-    gs_stage_expect_ok(ask_of_job(it, &events, GS_LIST_EVENTS));
+    assert_ok(ask_of_job(it, &events, GS_LIST_EVENTS));
     const gs_json *items = gs_json_get(events, "items");
     bool found = false;
     for (size_t i = 0; i < gs_json_count(items); i++)
@@ -104,10 +105,10 @@ static double scrape(stage *it, const char *line) {
     gs_json *request = gs_json_new_object(), *item = NULL;
     gs_rpc_stream *stream = NULL;
     double value = -1;
-    gs_stage_expect_ok(gs_rpc_stream_open(&stream, it->client, GS_GET_METRICS, request));
+    assert_ok(gs_rpc_stream_open(&stream, it->client, GS_GET_METRICS, request));
     gs_json_release(request);
     for (;;) {
-        gs_stage_expect_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
+        assert_ok(gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20)));
         if (!item) break;
         const gs_json *families = gs_json_get(item, "families");
         for (size_t i = 0; i < gs_json_count(families); i++) {
@@ -199,14 +200,14 @@ static void an_operator_may_ask_for_what_is_not_done_by_itself(void **state) {
         assert_true(gs_json_bool_or(reply, "pending", false));
         assert_string_equal(gs_json_string_or(reply, "reason", ""), "operator");
         gs_json_release(reply);
-        gs_stage_expect_ok(ask_of_job(it, &reply, GS_REPLAN_JOB));
+        assert_ok(ask_of_job(it, &reply, GS_REPLAN_JOB));
     }
     gs_json_release(reply);
     atomic_store(&it->plans.switches, true);
     gs_json *plan = wait_for_plan(it, 2, "settled");
     assert_string_equal(gs_json_string_or(plan, "reason", ""), "operator");
     gs_json_release(plan);
-    gs_stage_expect_ok(ask_of_job(it, &reply, GS_REPLAN_JOB));
+    assert_ok(ask_of_job(it, &reply, GS_REPLAN_JOB));
     assert_false(gs_json_bool_or(reply, "pending", true));
     gs_json_release(reply);
 }
@@ -214,7 +215,7 @@ static void an_operator_may_ask_for_what_is_not_done_by_itself(void **state) {
 static void a_job_that_does_not_train_has_no_plan_to_change(void **state) {
     stage *it = *state;
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(
+    assert_ok(gs_stage_ask(
         it, &reply, GS_CREATE_JOB,
         "{\"spec\":{\"name\":\"waits\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}}"));
     snprintf(it->job, sizeof it->job, "%s", gs_json_string_or(reply, "id", ""));
@@ -307,7 +308,7 @@ static void a_plan_that_cannot_be_made_fails_the_job_with_its_reason(void **stat
     gs_deadline deadline = gs_deadline_in_seconds(30);
     for (bool failed = false; !failed;) {
         gs_json *job = NULL;
-        gs_stage_expect_ok(ask_of_job(it, &job, GS_GET_JOB));
+        assert_ok(ask_of_job(it, &job, GS_GET_JOB));
         failed = !strcmp(gs_json_string_or(job, "state", ""), "failed");
         if (failed) {
             assert_string_equal(gs_json_string_or(job, "reason", ""), "PlanRefused");

@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "rpc/json/json.h"
+#include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
 
 typedef gs_stage world;
@@ -25,13 +26,13 @@ static int set_up(void **state) {
 
 static gs_json *parse(const char *text) {
     gs_json *value = NULL;
-    gs_stage_expect_ok(gs_json_parse(&value, text, strlen(text)));
+    assert_ok(gs_json_parse(&value, text, strlen(text)));
     return value;
 }
 
 static gs_json *ask(world *w, gs_method method, const char *text) {
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(w, &reply, method, text));
+    assert_ok(gs_stage_ask(w, &reply, method, text));
     return reply;
 }
 
@@ -81,7 +82,7 @@ static void read_timeline(world *w, answer *out, const char *more) {
     snprintf(text, sizeof text, "{\"job\":\"%s\"%s}", w->job, more);
     gs_json *request = parse(text), *item = NULL;
     gs_rpc_stream *stream = NULL;
-    gs_stage_expect_ok(gs_rpc_stream_open(&stream, w->client, GS_GET_JOB_TIMELINE, request));
+    assert_ok(gs_rpc_stream_open(&stream, w->client, GS_GET_JOB_TIMELINE, request));
     gs_json_release(request);
     for (;;) {
         out->status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20));
@@ -113,7 +114,7 @@ static void all_ranks_are_asked_and_pages_passed_on(void **state) {
     wait_until(w, "running", 5);
     answer told;
     read_timeline(w, &told, ",\"steps\":\"last:2\"");
-    gs_stage_expect_ok(told.status);
+    assert_ok(told.status);
     for (int rank = 0; rank < 2; rank++) {
         assert_int_equal(told.pages[rank], 2);
         assert_int_equal(told.steps[rank], 2);
@@ -134,7 +135,7 @@ static void only_the_ranks_wanted_are_asked(void **state) {
     wait_until(w, "running", 5);
     answer told;
     read_timeline(w, &told, ",\"ranks\":\"1\"");
-    gs_stage_expect_ok(told.status);
+    assert_ok(told.status);
     assert_int_equal(told.pages[0], 0);
     assert_int_equal(told.pages[1], 2);
     assert_int_equal(gs_json_count(gs_json_get(told.about, "ranks")), 1);
@@ -149,7 +150,7 @@ static void a_rank_that_does_not_answer_is_named_in_time(void **state) {
     wait_until(w, "running", 5);
     answer told;
     read_timeline(w, &told, "");
-    gs_stage_expect_ok(told.status);
+    assert_ok(told.status);
     assert_int_equal(told.pages[0], 2);
     assert_int_equal(told.pages[1], 0);
     assert_false(gs_json_bool_or(rank_of(&told, 1), "answered", true));
@@ -164,7 +165,7 @@ static void an_ended_job_shows_what_its_ranks_left_behind(void **state) {
     wait_until(w, "succeeded", 20);
     answer told;
     read_timeline(w, &told, "");
-    gs_stage_expect_ok(told.status);
+    assert_ok(told.status);
     for (int rank = 0; rank < 2; rank++) {
         assert_int_equal(told.pages[rank], 1);
         assert_int_equal(told.newest[rank], 19);
@@ -187,7 +188,7 @@ static void steps_of_a_generation_before_are_not_shown_for_the_last(void **state
     wait_until(w, "cancelled", 30);
     answer told;
     read_timeline(w, &told, "");
-    gs_stage_expect_ok(told.status);
+    assert_ok(told.status);
     for (int rank = 0; rank < 2; rank++) {
         bool is_new = told.newest[rank] >= 20;
         assert_true(told.pages[rank] == 0 || is_new);
@@ -200,7 +201,7 @@ static void a_job_that_waits_has_nothing_to_show_and_says_so(void **state) {
     submit(w, 20);
     answer told;
     read_timeline(w, &told, ",\"ranks\":\"0\"");
-    gs_stage_expect_ok(told.status);
+    assert_ok(told.status);
     assert_string_equal(gs_json_string_or(told.about, "state", ""), "queued");
     assert_int_equal(gs_json_count(gs_json_get(told.about, "ranks")), 0);
     gs_json_release(told.about);

@@ -10,15 +10,12 @@
 #include <cmocka.h>
 
 #include "gradsync/step/commit.h"
+#include "tests/support/asserts.h"
 #include "tests/support/grad_case.h"
 
 #define WORLD 3
 #define CULPRIT 1
 #define NUM_STEPS 8
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-}
 
 static gs_status run_step(grad_rank *rank, int64_t step) {
     gs_reduce_result reduced;

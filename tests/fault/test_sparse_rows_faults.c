@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
@@ -28,10 +29,6 @@ static const char spec[] =
     "\"steps\":{\"target\":12}}";
 
 static gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
-
-static void assert_ok(gs_status status) {
-    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
-}
 
 // Every state that the rank had is one of the undisturbed run; returns where it ended.
 static int64_t check_record(const char *dir, int rank) {

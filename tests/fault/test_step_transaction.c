@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
+#include "tests/support/asserts.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
@@ -65,10 +66,6 @@ static char *make_spec(int timeout_seconds) {
                  STEPS) < 0)
         abort();
     return spec;
-}
-
-static void assert_ok(gs_status status) {
-    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
 }
 
 // Steps without an update, as the run's last checkpoint says.

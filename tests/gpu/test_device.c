@@ -18,6 +18,7 @@
 #include "kernels/device.h"
 #include "kernels/half.h"
 #include "tests/gpu/stuck.h"
+#include "tests/support/asserts.h"
 
 #define COUNT ((size_t)100003)
 #define PATIENCE gs_deadline_in_seconds(60)
@@ -32,10 +33,6 @@ static gs_device *take_device(void) {
         skip();
     }
     return the_device;
-}
-
-static void assert_ok(gs_status status) {
-    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
 }
 
 static void assert_status(gs_status status, gs_code code, const char *text) {

@@ -13,6 +13,7 @@
 
 #include "core/clock.h"
 #include "core/random.h"
+#include "tests/support/near.h"
 #include "tests/support/test_device.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/models/registry.h"
@@ -183,20 +184,10 @@ static double train(subject *s, gs_model_pass *pass) {
     return pass->loss;
 }
 
-static double distance_of(const float *got, const float *wanted, size_t count) {
-    double apart = 0.0, norm = 0.0;
-    for (size_t i = 0; i < count; i++) {
-        double difference = (double)got[i] - (double)wanted[i];
-        apart += difference * difference;
-        norm += (double)wanted[i] * (double)wanted[i];
-    }
-    return isfinite(apart) ? sqrt(apart / fmax(norm, 1e-30)) : INFINITY;
-}
-
-static void assert_near(const subject *got, const subject *wanted, double bound) {
+static void assert_gradients_near(const subject *got, const subject *wanted, double bound) {
     for (size_t i = 0; i < wanted->num_params; i++) {
         size_t at = wanted->offsets[i], count = gs_param_spec_count(&wanted->list[i].spec);
-        double distance = distance_of(got->host_grads + at, wanted->host_grads + at, count);
+        double distance = norm_distance(got->host_grads + at, wanted->host_grads + at, count);
         if (!(distance <= bound))
             fail_msg("%s: the gradient is off by %g of its norm", wanted->list[i].spec.name,
                      distance);
@@ -301,7 +292,7 @@ static void compare_with_cpu(gs_gpt2_options options, gs_dtype dtype, size_t pos
         train(&s[i], &pass);
     }
     assert_true(fabs(losses[1] - losses[0]) < 0.1 * bound_of(dtype) * losses[0]);
-    assert_near(&s[1], &s[0], bound_of(dtype));
+    assert_gradients_near(&s[1], &s[0], bound_of(dtype));
     close_subject(&s[0]);
     close_subject(&s[1]);
 }
@@ -337,7 +328,8 @@ static void predictions_are_those_of_the_cpu(void **state) {
             must(s.model.ops->predict(s.model.state, &pass, &logits, &classes));
             assert_int_equal(classes, 37);
             if (d == 0) memcpy(first, logits, sizeof first);
-            else assert_true(distance_of(logits, first, 3 * 37) < bound_of(types[i]));
+            else
+                assert_true(norm_distance(logits, first, 3 * 37) < bound_of(types[i]));
             close_subject(&s);
         }
     }
@@ -394,7 +386,8 @@ static void compare_buffers(subject *got, subject *wanted) {
         must(gs_device_download(got->device, a, got->next_buffers[i], bytes));
         must(gs_device_download(wanted->device, b, wanted->next_buffers[i], bytes));
         if (specs[i].dtype == GS_I64) assert_memory_equal(a, b, bytes);
-        else assert_true(distance_of(a, b, bytes / sizeof(float)) < 1e-5);
+        else
+            assert_true(norm_distance(a, b, bytes / sizeof(float)) < 1e-5);
     }
 }
 
@@ -417,7 +410,7 @@ static void the_classifier_is_that_of_the_cpu(void **state) {
         }
         assert_true(fabs(losses[1] - losses[0]) < 1e-5);
         assert_int_equal(correct[1], correct[0]);
-        assert_near(&s[1], &s[0], 1e-4);
+        assert_gradients_near(&s[1], &s[0], 1e-4);
         compare_buffers(&s[1], &s[0]);
         close_subject(&s[0]);
         close_subject(&s[1]);
@@ -517,7 +510,7 @@ static void a_graph_may_be_the_first_pass_of_all(void **state) {
     must(status);
     must(gs_graph_launch(graph, stream));
     download_grads(&s[1]);
-    assert_near(&s[1], &s[0], bound_of(GS_BF16));
+    assert_gradients_near(&s[1], &s[0], bound_of(GS_BF16));
     gs_graph_destroy(graph);
     close_subject(&s[0]);
     close_subject(&s[1]);

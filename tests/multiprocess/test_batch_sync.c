@@ -12,21 +12,15 @@
 #include "core/digest.h"
 #include "core/random.h"
 #include "gradsync/step/batch_sync.h"
+#include "tests/support/asserts.h"
 #include "tests/support/ranks.h"
+#include "tests/support/soon.h"
 
 #define MAX_WORLD 4
 #define CHANNELS 7
 #define MAX_ROWS 40
 // A mean that is large beside the spread: E[x²] − E[x]² would lose every digit of the variance.
 #define FAR 3e8
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(20);
-}
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-}
 
 typedef struct rank_side {
     gs_device *device;
@@ -96,8 +90,9 @@ static gs_status body_combine(const gs_rank_env *env) {
     for (int c = 0; c < CHANNELS; c++) {
         double wanted_mean, wanted_m2;
         double wanted_rows = measure(&wanted_mean, &wanted_m2, c, 0, env->world_size);
-        if (rows != wanted_rows || fabs(mean[c] - wanted_mean) > 1e-14 * FAR ||
-            fabs(m2[c] - wanted_m2) > 1e-6 * wanted_m2)
+        if (rows != wanted_rows ||
+            !is_near(mean[c], wanted_mean, (gs_near){.absolute = 1e-14 * FAR}) ||
+            !is_near(m2[c], wanted_m2, (gs_near){.relative = 1e-6}))
             return gs_error(GS_INTERNAL, "channel %d: %g rows, mean %.17g (%.17g), m2 %g (%g)", c,
                             rows, mean[c], wanted_mean, m2[c], wanted_m2);
     }

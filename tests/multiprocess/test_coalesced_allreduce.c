@@ -10,19 +10,12 @@
 
 #include "core/random.h"
 #include "gradsync/comm/coalesce.h"
+#include "tests/support/asserts.h"
 #include "tests/support/comm_rank.h"
+#include "tests/support/soon.h"
 
 #define NUM_TENSORS 60
 #define MOST_BYTES 4000
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(30);
-}
 
 static uint64_t draw(uint64_t seed, uint64_t what, uint64_t index) {
     return gs_random_u64((gs_random_key){.seed = seed, .stream = gs_random_stream(what, index, 0)},

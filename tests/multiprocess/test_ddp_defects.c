@@ -11,12 +11,9 @@
 
 #include "gradsync/reducer/reducer.h"
 #include "tests/support/grad_case.h"
+#include "tests/support/soon.h"
 
 #define NUM_PARAMS 4
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(30);
-}
 
 // Four parameters, each in a bucket of its own: bucket 0 holds parameter 3.
 static void init_model(grad_case *model, int world_size) {

@@ -12,18 +12,12 @@
 
 #include "core/log.h"
 #include "gradsync/step/join.h"
+#include "tests/support/asserts.h"
 #include "tests/support/grad_case.h"
 #include "tests/support/ranks.h"
+#include "tests/support/soon.h"
 
 #define MAX_WORLD 5
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(20);
-}
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-}
 
 typedef struct rank_side {
     gs_device *device;

@@ -10,19 +10,12 @@
 #include <cmocka.h>
 
 #include "gradsync/reducer/reducer.h"
+#include "tests/support/asserts.h"
 #include "tests/support/grad_case.h"
+#include "tests/support/soon.h"
 
 #define MAX_WORLD 8
 #define NUM_STEPS 4
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(30);
-}
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
 
 // arg: "seed shards exact num_seeds"
 typedef struct case_args {

@@ -11,20 +11,13 @@
 #include <cmocka.h>
 
 #include "gradsync/reducer/agreement.h"
+#include "tests/support/asserts.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/grad_case.h"
 #include "tests/support/small_reducer.h"
+#include "tests/support/soon.h"
 
 #define MAX_WORLD 8
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
-
-static gs_deadline soon(void) {
-    return small_reducer_deadline();
-}
 
 static gs_status expect(const char *what, double got, double expected) {
     if (got == expected) return gs_ok();

@@ -11,7 +11,10 @@
 #include <cmocka.h>
 
 #include "core/digest.h"
+#include "tests/support/asserts.h"
+#include "tests/support/near.h"
 #include "tests/support/small_reducer.h"
+#include "tests/support/soon.h"
 
 #define MAX_WORLD 8
 
@@ -38,18 +41,8 @@ void *__wrap_realloc(void *memory, size_t bytes) {
     return __real_realloc(memory, bytes);
 }
 
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
-
-static gs_deadline soon(void) {
-    return small_reducer_deadline();
-}
-
 static gs_status expect(const char *what, double got, double expected) {
-    if (fabs(got - expected) <= 1e-6 * fmax(1, fabs(expected))) return gs_ok();
-    return gs_error(GS_INTERNAL, "%s is %.9g, expected %.9g", what, got, expected);
+    return check_near(what, got, expected, (gs_near){.absolute = 1e-6, .relative = 1e-6});
 }
 
 static gs_status expect_grad(const small_reducer *small, size_t param, double expected) {
@@ -366,7 +359,7 @@ static gs_status body_early(const gs_rank_env *env) {
     }
     double mean = (env->world_size - 1) / 2.0;
     gs_deadline deadline = soon();
-    while (fabs((double)pass.grads[0][SMALL_COUNT - 1] - mean) > 1e-6) {
+    while (!is_near((double)pass.grads[0][SMALL_COUNT - 1], mean, (gs_near){.absolute = 1e-6})) {
         if (gs_deadline_passed(deadline))
             return gs_error(GS_DEADLINE_EXCEEDED, "the last bucket waits for the end of the pass");
         GS_TRY(gs_comm_progress(small.comm));

@@ -11,14 +11,11 @@
 
 #include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
+#include "tests/support/soon.h"
 
 #define MAX_WORLD 8
 
 static const double ones[] = {1, 1, 1, 1};
-
-static gs_deadline soon(void) {
-    return small_reducer_deadline();
-}
 
 // Of a step that fails: NCCL does not tell the others of one rank's end, their own time ends theirs.
 static gs_deadline deadline_of_failure(void) {

@@ -1,5 +1,4 @@
 // Jobs with several replicas for each process: they train as that many processes would.
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,10 +9,11 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
+#include "tests/support/near.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/checkpoint/safetensors.h"
 
 #define NUM_STEPS 12
 
@@ -77,37 +77,14 @@ static void assert_same_bits(const job *a, const job *b) {
     gs_temp_dir_remove(other);
 }
 
-static gs_safetensors *open_parameters(const char *dir) {
-    gs_safetensors *file = NULL;
-    char path[700], *checkpoint = trainer_rank_checkpoint(dir);
-    assert_non_null(checkpoint);
-    snprintf(path, sizeof path, "%s/part-0.safetensors", checkpoint);
-    gs_status status = gs_safetensors_open(&file, path);
-    if (status.code) fail_msg("%s", status.message);
-    free(checkpoint);
-    return file;
-}
-
 // Sums in another order: 12 steps of AdamW at lr 0.003 keep the parameters within 1e-4 of each
 // other.
-static void assert_near(const job *a, const job *b) {
+static void assert_trained_near(const job *a, const job *b) {
     gs_digest digests[TRAINER_RANK_MAX_STEPS];
     char *dir = gs_temp_dir_make(), *other = gs_temp_dir_make();
     train(digests, dir, a);
     train(digests, other, b);
-    gs_safetensors *ours = open_parameters(dir), *theirs = open_parameters(other);
-    for (size_t i = 0; i < gs_safetensors_count(ours); i++) {
-        const gs_safetensor *x = gs_safetensors_at(ours, i);
-        const gs_safetensor *y = gs_safetensors_find(theirs, x->name);
-        if (strncmp(x->name, "optimizer.", 10) == 0 || x->dtype != GS_FP32) continue;
-        for (size_t j = 0; j < x->bytes / sizeof(float); j++) {
-            float left = ((const float *)x->data)[j], right = ((const float *)y->data)[j];
-            if (!(fabsf(left - right) <= 1e-4f * (1 + fabsf(left))))
-                fail_msg("%s[%zu]: %g against %g", x->name, j, (double)left, (double)right);
-        }
-    }
-    gs_safetensors_close(ours);
-    gs_safetensors_close(theirs);
+    assert_ok(trainer_rank_check_near(other, dir, (gs_near){1e-4, 1e-4, false}));
     gs_temp_dir_remove(dir);
     gs_temp_dir_remove(other);
 }
@@ -122,8 +99,8 @@ static void one_rank_of_two_replicas_trains_as_two_ranks_to_the_bit(void **state
 
 static void two_ranks_of_two_replicas_train_as_four_ranks(void **state) {
     (void)state;
-    assert_near(&(job){.model = GPT2, .ranks = 2, .replicas = 2},
-                &(job){.model = GPT2, .ranks = 4, .replicas = 1});
+    assert_trained_near(&(job){.model = GPT2, .ranks = 2, .replicas = 2},
+                        &(job){.model = GPT2, .ranks = 4, .replicas = 1});
 }
 
 static void exact_mode_does_not_depend_on_the_number_of_replicas(void **state) {
@@ -147,8 +124,8 @@ static void replicas_of_16_bit_precision_have_values_and_gradients_of_their_own(
 static void mean_over_samples_is_over_all_replicas(void **state) {
     (void)state;
     const char *by_samples = ",\"op\":\"sample_mean\"";
-    assert_near(&(job){.model = GPT2, .reducer = by_samples, .ranks = 1, .replicas = 4},
-                &(job){.model = GPT2, .ranks = 1, .replicas = 1});
+    assert_trained_near(&(job){.model = GPT2, .reducer = by_samples, .ranks = 1, .replicas = 4},
+                        &(job){.model = GPT2, .ranks = 1, .replicas = 1});
 }
 
 // Twice the gradient at half the learning rate: exact in binary.

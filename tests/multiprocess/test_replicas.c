@@ -14,22 +14,16 @@
 #include "core/digest.h"
 #include "core/thread.h"
 #include "gradsync/replicas/replicas.h"
+#include "tests/support/asserts.h"
 #include "tests/support/grad_case.h"
+#include "tests/support/near.h"
+#include "tests/support/soon.h"
 
 #define MAX_WORLD 8
 #define MAX_REPLICAS GS_REDUCE_MAX_INPUTS
 #define NUM_STEPS 4
 #define SAMPLES 100
 #define FAULT_SECONDS 3.0
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(30);
-}
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
 
 // One process with k replicas of a grad_case.
 typedef struct replica_rank {
@@ -544,7 +538,9 @@ static gs_status run_round(replica_rank *self, const gs_join_round *round, doubl
     if (round->active) GS_TRY(gs_replicas_end(self->replicas, soon()));
     GS_TRY(gs_reducer_finish(self->reducer, &result, soon()));
     double got = (double)gs_reducer_grads(self->reducer)[0][49];
-    if (fabs(got - expected) < 1e-6 && result.active_ranks == round->num_active) return gs_ok();
+    if (is_near(got, expected, (gs_near){.absolute = 1e-6}) &&
+        result.active_ranks == round->num_active)
+        return gs_ok();
     return gs_error(GS_INTERNAL, "step %d: %g of %d ranks, expected %g", (int)self->step, got,
                     result.active_ranks, expected);
 }

@@ -17,14 +17,11 @@
 #include "core/random.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
+#include "tests/support/soon.h"
 
 #define MAX_WORLD 8
 #define NUM_STEPS 5
 #define NUM_SEEDS 6
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(30);
-}
 
 // A parameter, and what each rank adds to it in each step; all of it follows from the seed.
 typedef struct rows_case {

@@ -14,11 +14,12 @@
 #include "core/random.h"
 #include "gradsync/reducer/bucket_queue.h"
 #include "gradsync/reducer/reducer.h"
+#include "tests/support/asserts.h"
 #include "tests/support/comm_rank.h"
+#include "tests/support/near.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/checkpoint/safetensors.h"
 #include "worker/models/layer_drop.h"
 #include "worker/models/registry.h"
 
@@ -54,13 +55,6 @@ static char *make_sgd_spec(const char *precision, int layers, const char *reduce
     return text;
 }
 
-// Trains in `dir`; digests of rank 0 after each step, which are those of every rank.
-static void train(gs_digest digests[TRAINER_RANK_MAX_STEPS], const char *dir, const char *spec,
-                  int world_size, const char *resume) {
-    gs_status status = trainer_rank_train(digests, dir, spec, world_size, resume);
-    if (status.code) fail_msg("%s", status.message);
-}
-
 static void assert_same_from(const gs_digest *a, const gs_digest *b, int first, int last) {
     for (int step = first; step <= last; step++) {
         assert_true(gs_digest_fold(a[step]) != 0);
@@ -68,36 +62,8 @@ static void assert_same_from(const gs_digest *a, const gs_digest *b, int first, 
     }
 }
 
-static gs_safetensors *open_parameters(const char *dir) {
-    gs_safetensors *file = NULL;
-    char path[700], *checkpoint = trainer_rank_checkpoint(dir);
-    assert_non_null(checkpoint);
-    snprintf(path, sizeof path, "%s/part-0.safetensors", checkpoint);
-    gs_status status = gs_safetensors_open(&file, path);
-    if (status.code) fail_msg("%s", status.message);
-    free(checkpoint);
-    return file;
-}
-
 // Sums in another order: AdamW at lr 0.003 keeps the parameters of 15 steps this near each other.
-#define NEAR 1e-4f
-
-static void assert_near(const char *dir_a, const char *dir_b, const char *what, float tolerance) {
-    gs_safetensors *a = open_parameters(dir_a), *b = open_parameters(dir_b);
-    for (size_t i = 0; i < gs_safetensors_count(a); i++) {
-        const gs_safetensor *ours = gs_safetensors_at(a, i);
-        const gs_safetensor *theirs = gs_safetensors_find(b, ours->name);
-        if (strncmp(ours->name, "optimizer.", 10) == 0 || ours->dtype != GS_FP32) continue;
-        const float *x = ours->data, *y = theirs->data;
-        for (size_t j = 0; j < ours->bytes / sizeof(float); j++) {
-            if (!(fabsf(x[j] - y[j]) <= tolerance * (1 + fabsf(x[j]))))
-                fail_msg("%s: %s[%zu]: %g against %g", what, ours->name, j, (double)x[j],
-                         (double)y[j]);
-        }
-    }
-    gs_safetensors_close(a);
-    gs_safetensors_close(b);
-}
+#define NEAR 1e-4
 
 static void embedding_rows_train_as_the_dense_gradient_does(void **state) {
     (void)state;
@@ -114,11 +80,11 @@ static void embedding_rows_train_as_the_dense_gradient_does(void **state) {
         char *dense = make_spec("", ",\"vocab\":600", ways[i][1], 15);
         char *sparse = make_spec("", ",\"vocab\":600", with_rows, 15);
         char *dense_dir = gs_temp_dir_make();
-        train(digests, dense_dir, dense, 2, NULL);
+        assert_ok(trainer_rank_train(digests, dense_dir, dense, 2, NULL));
         for (int world_size = 1; world_size <= 3; world_size++) {
             char *dir = gs_temp_dir_make();
-            train(digests, dir, sparse, world_size, NULL);
-            assert_near(dense_dir, dir, with_rows, NEAR);
+            assert_ok(trainer_rank_train(digests, dir, sparse, world_size, NULL));
+            assert_ok(trainer_rank_check_near(dir, dense_dir, (gs_near){NEAR, NEAR, false}));
             gs_temp_dir_remove(dir);
         }
         gs_temp_dir_remove(dense_dir);
@@ -128,16 +94,16 @@ static void embedding_rows_train_as_the_dense_gradient_does(void **state) {
 }
 
 static void check_against_dense(const char *precision, int layers, const char *reducer,
-                                float tolerance) {
+                                double tolerance) {
     char with_rows[96];
     snprintf(with_rows, sizeof with_rows, "\"sparse_embedding\":\"owner\",%s", reducer);
     char *dense = make_sgd_spec(precision, layers, reducer);
     char *sparse = make_sgd_spec(precision, layers, with_rows);
     char *dense_dir = gs_temp_dir_make(), *dir = gs_temp_dir_make();
     gs_digest digests[TRAINER_RANK_MAX_STEPS];
-    train(digests, dense_dir, dense, 2, NULL);
-    train(digests, dir, sparse, 2, NULL);
-    assert_near(dense_dir, dir, precision, tolerance);
+    assert_ok(trainer_rank_train(digests, dense_dir, dense, 2, NULL));
+    assert_ok(trainer_rank_train(digests, dir, sparse, 2, NULL));
+    assert_ok(trainer_rank_check_near(dir, dense_dir, (gs_near){tolerance, tolerance, false}));
     gs_temp_dir_remove(dir);
     gs_temp_dir_remove(dense_dir);
     free(dense);
@@ -168,14 +134,14 @@ static void check_resume(const char *members, const char *gpt2, const char *redu
          *first = make_spec(members, gpt2, reducer, 7);
     gs_digest undisturbed[TRAINER_RANK_MAX_STEPS], resumed[TRAINER_RANK_MAX_STEPS];
     char *dir = gs_temp_dir_make();
-    train(undisturbed, dir, whole, world_size, NULL);
+    assert_ok(trainer_rank_train(undisturbed, dir, whole, world_size, NULL));
     gs_temp_dir_remove(dir);
     dir = gs_temp_dir_make();
-    train(resumed, dir, first, world_size, NULL);
+    assert_ok(trainer_rank_train(resumed, dir, first, world_size, NULL));
     char *checkpoint = trainer_rank_checkpoint(dir);
     assert_non_null(checkpoint);
     char *other = gs_temp_dir_make();
-    train(resumed, other, whole, other_size, checkpoint);
+    assert_ok(trainer_rank_train(resumed, other, whole, other_size, checkpoint));
     assert_same_from(undisturbed, resumed, 8, 15);
     gs_temp_dir_remove(other);
     gs_temp_dir_remove(dir);
@@ -195,11 +161,11 @@ static void exact_layer_drop_has_the_same_bits_for_1_2_3_4_ranks(void **state) {
     (void)state;
     char *spec = make_spec("\"exact\":true,", DROP, "", 25), *dir = gs_temp_dir_make();
     gs_digest one[TRAINER_RANK_MAX_STEPS], many[TRAINER_RANK_MAX_STEPS];
-    train(one, dir, spec, 1, NULL);
+    assert_ok(trainer_rank_train(one, dir, spec, 1, NULL));
     gs_temp_dir_remove(dir);
     for (int world_size = 2; world_size <= 4; world_size++) {
         dir = gs_temp_dir_make();
-        train(many, dir, spec, world_size, NULL);
+        assert_ok(trainer_rank_train(many, dir, spec, world_size, NULL));
         assert_same_from(one, many, 1, 25);
         gs_temp_dir_remove(dir);
     }
@@ -218,9 +184,9 @@ static void three_ranks_with_layer_drop_and_rows_train_as_one_does(void **state)
         make_spec("", ",\"vocab\":600,\"layer_drop\":0.4", "\"sparse_embedding\":\"gather\",", 15);
     char *alone = gs_temp_dir_make(), *together = gs_temp_dir_make();
     gs_digest digests[TRAINER_RANK_MAX_STEPS];
-    train(digests, alone, dense, 1, NULL);
-    train(digests, together, sparse, 3, NULL);
-    assert_near(alone, together, "layer_drop", NEAR);
+    assert_ok(trainer_rank_train(digests, alone, dense, 1, NULL));
+    assert_ok(trainer_rank_train(digests, together, sparse, 3, NULL));
+    assert_ok(trainer_rank_check_near(together, alone, (gs_near){NEAR, NEAR, false}));
     gs_temp_dir_remove(alone);
     gs_temp_dir_remove(together);
     free(dense);

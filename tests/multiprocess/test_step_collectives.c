@@ -16,17 +16,11 @@
 #include "gradsync/reducer/ready_order.h"
 #include "gradsync/step/buffers.h"
 #include "gradsync/step/commit.h"
+#include "tests/support/asserts.h"
 #include "tests/support/ranks.h"
+#include "tests/support/soon.h"
 
 #define MAX_WORLD 5
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(20);
-}
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-}
 
 typedef struct rank_side {
     gs_device *device;
@@ -64,8 +58,8 @@ static void close_side(rank_side *side) {
 static gs_status check_commit(const gs_commit_result *result, int world_size) {
     double loss = 0;
     for (int r = 0; r < world_size; r++) loss += 2 * (1.5 + r);
-    if (fabs(result->loss - loss / (2 * world_size)) > 1e-6)
-        return gs_error(GS_INTERNAL, "loss %g", result->loss);
+    GS_TRY(
+        check_near("the loss", result->loss, loss / (2 * world_size), (gs_near){.absolute = 1e-6}));
     if (result->samples != 10 * world_size || result->drain_ranks != 1 ||
         result->checkpoint_ranks != world_size || result->nonfinite_ranks != 0)
         return gs_error(GS_INTERNAL, "counts are wrong");

@@ -13,16 +13,13 @@
 #include "core/random.h"
 #include "gradsync/reducer/reducer.h"
 #include "tests/support/grad_case.h"
+#include "tests/support/soon.h"
 
 #define NUM_PARAMS 5
 #define NUM_STEPS 3
 #define MAX_WORLD 4
 
 static const int64_t counts[NUM_PARAMS] = {3000, 17, 1, 700, 64};
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(30);
-}
 
 static float rounded(gs_dtype dtype, float value) {
     return dtype == GS_FP16 ? gs_fp16_to_fp32(gs_fp32_to_fp16(value))

@@ -10,21 +10,17 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
+#include "tests/support/asserts.h"
 
 #define WAIT_SECONDS 40
-
-void gs_stage_expect_ok(gs_status status) {
-    if (status.code) print_error("%s\n", status.message);
-    assert_int_equal(status.code, GS_OK);
-}
 
 int gs_stage_set_up(void **state) {
     gs_stage *stage = calloc(1, sizeof *stage);
     *state = stage;
-    gs_stage_expect_ok(gs_coordinator_process_start(&stage->process));
-    gs_stage_expect_ok(gs_rpc_context_create(&stage->context));
+    assert_ok(gs_coordinator_process_start(&stage->process));
+    assert_ok(gs_rpc_context_create(&stage->context));
     gs_rpc_client_options options = {.endpoint = stage->process.control};
-    gs_stage_expect_ok(gs_rpc_client_open(&stage->client, stage->context, &options));
+    assert_ok(gs_rpc_client_open(&stage->client, stage->context, &options));
     return 0;
 }
 
@@ -45,12 +41,12 @@ void gs_stage_start_worker(gs_stage *stage, int index, const gs_fake_worker_opti
     own.control = stage->process.control;
     own.faults = &stage->faults;
     own.plans = &stage->plans;
-    gs_stage_expect_ok(gs_fake_worker_start(&stage->workers[index], stage->context, &own));
+    assert_ok(gs_fake_worker_start(&stage->workers[index], stage->context, &own));
 }
 
 gs_status gs_stage_ask(gs_stage *stage, gs_json **reply, gs_method method, const char *text) {
     gs_json *request = NULL;
-    gs_stage_expect_ok(gs_json_parse(&request, text, strlen(text)));
+    assert_ok(gs_json_parse(&request, text, strlen(text)));
     gs_status status =
         gs_rpc_call(stage->client, method, request, reply, gs_deadline_in_seconds(20));
     gs_json_release(request);
@@ -61,7 +57,7 @@ gs_json *gs_stage_get(gs_stage *stage, gs_method method, const char *job) {
     char text[100];
     snprintf(text, sizeof text, "{\"job\":\"%s\"}", job);
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(stage, &reply, method, text));
+    assert_ok(gs_stage_ask(stage, &reply, method, text));
     return reply;
 }
 
@@ -70,7 +66,7 @@ void gs_stage_submit(gs_stage *stage, const char *spec) {
     int length = snprintf(text, sizeof text, "{\"spec\":%s,\"dry_run\":false}", spec);
     assert_true(length < (int)sizeof text);
     gs_json *reply = NULL;
-    gs_stage_expect_ok(gs_stage_ask(stage, &reply, GS_CREATE_JOB, text));
+    assert_ok(gs_stage_ask(stage, &reply, GS_CREATE_JOB, text));
     snprintf(stage->job, sizeof stage->job, "%s", gs_json_string_or(reply, "id", ""));
     gs_json_release(reply);
 }

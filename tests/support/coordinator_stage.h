@@ -24,7 +24,6 @@ typedef struct gs_stage {
 int gs_stage_set_up(void **state);
 int gs_stage_tear_down(void **state);
 
-void gs_stage_expect_ok(gs_status status);
 // Worker number `index`, "w1" for 0, unless `options` name it. Control, faults and plans are the stage's.
 void gs_stage_start_worker(gs_stage *stage, int index, const gs_fake_worker_options *options);
 // `text`: the request.

@@ -5,12 +5,9 @@
 #include <string.h>
 
 #include "tests/support/device_memory.h"
+#include "tests/support/soon.h"
 
 #define MOST_COUNT 256
-
-gs_deadline small_reducer_deadline(void) {
-    return gs_deadline_in_seconds(20);
-}
 
 void small_reducer_prepare(small_reducer *small) {
     memset(small, 0, sizeof *small);
@@ -47,7 +44,7 @@ gs_status small_reducer_connect(gs_comm **comm, small_reducer *small, const gs_r
                                      .arena = small->arena,
                                      .device = small->device,
                                      .helper = small->helper};
-    return gs_comm_create(comm, &options, small_reducer_deadline());
+    return gs_comm_create(comm, &options, soon());
 }
 
 static gs_status build(small_reducer *small, const gs_reducer_options *wanted,
@@ -67,7 +64,7 @@ static gs_status build(small_reducer *small, const gs_reducer_options *wanted,
     GS_TRY(small_reducer_connect(&small->comm, small, env, 1));
     options.arena = small->arena;
     options.device = small->device;
-    return gs_reducer_create(&small->reducer, &options, small->comm, small_reducer_deadline());
+    return gs_reducer_create(&small->reducer, &options, small->comm, soon());
 }
 
 gs_status small_reducer_open(small_reducer *small, const gs_reducer_options *options,
@@ -127,7 +124,7 @@ gs_status small_reducer_run_step(small_reducer *small, int64_t step, const doubl
     *result = (gs_reduce_result){0};
     GS_TRY(gs_reducer_begin(small->reducer, step));
     GS_TRY(small_reducer_run_pass(small, values, 1));
-    return gs_reducer_finish(small->reducer, result, small_reducer_deadline());
+    return gs_reducer_finish(small->reducer, result, soon());
 }
 
 double small_reducer_grad(const small_reducer *small, size_t param, size_t at) {

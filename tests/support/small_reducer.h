@@ -49,6 +49,5 @@ void small_reducer_write(const small_reducer *small, const gs_reducer_pass *pass
                          double value);
 // Element `at` of the reduced gradient.
 double small_reducer_grad(const small_reducer *small, size_t param, size_t at);
-gs_deadline small_reducer_deadline(void);
 
 #endif

@@ -11,6 +11,7 @@
 #include "core/thread.h"
 #include "rpc/json/json.h"
 #include "tests/support/test_device.h"
+#include "worker/checkpoint/safetensors.h"
 #include "worker/trainer/trainer.h"
 #ifdef GRADSYNC_CUDA_SIM
 #include "tests/cuda_sim/machine.h"
@@ -412,6 +413,39 @@ char *trainer_rank_checkpoint(const char *dir) {
     }
     fclose(file);
     return out;
+}
+
+static gs_status open_parameters(gs_safetensors **file, const char *dir) {
+    char path[700], *checkpoint = trainer_rank_checkpoint(dir);
+    if (!checkpoint) return gs_error(GS_NOT_FOUND, "%s: no checkpoint", dir);
+    snprintf(path, sizeof path, "%s/part-0.safetensors", checkpoint);
+    free(checkpoint);
+    return gs_safetensors_open(file, path);
+}
+
+static gs_status check_parameters(gs_safetensors *got, gs_safetensors *wanted, gs_near within) {
+    size_t compared = 0;
+    for (size_t i = 0; i < gs_safetensors_count(wanted); i++) {
+        const gs_safetensor *theirs = gs_safetensors_at(wanted, i);
+        if (strncmp(theirs->name, "optimizer.", 10) == 0 || theirs->dtype != GS_FP32) continue;
+        const gs_safetensor *ours = gs_safetensors_find(got, theirs->name);
+        if (!ours || ours->dtype != GS_FP32 || ours->bytes != theirs->bytes)
+            return gs_error(GS_DATA_LOSS, "%s is missing or of another shape", theirs->name);
+        GS_TRY(check_near_fp32(theirs->name, ours->data, theirs->data,
+                               theirs->bytes / sizeof(float), within));
+        compared++;
+    }
+    return compared ? gs_ok() : gs_error(GS_NOT_FOUND, "no parameter to compare");
+}
+
+gs_status trainer_rank_check_near(const char *dir, const char *wanted_dir, gs_near within) {
+    gs_safetensors *got = NULL, *wanted = NULL;
+    gs_status status = open_parameters(&got, dir);
+    if (!status.code) status = open_parameters(&wanted, wanted_dir);
+    if (!status.code) status = check_parameters(got, wanted, within);
+    gs_safetensors_close(got);
+    gs_safetensors_close(wanted);
+    return status;
 }
 
 void trainer_rank_declare_dead(const char *dir, int rank) {

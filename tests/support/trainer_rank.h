@@ -13,6 +13,7 @@
 
 #include "core/digest.h"
 #include "core/status.h"
+#include "tests/support/near.h"
 #include "tests/support/ranks.h"
 
 #define TRAINER_RANK_MAX_STEPS 256
@@ -54,6 +55,9 @@ typedef struct trainer_rank_report {
 bool trainer_rank_read_report(trainer_rank_report *report, const char *dir, int rank);
 // Path of the checkpoint that the run wrote last: the caller's (free()); NULL when there is none.
 char *trainer_rank_checkpoint(const char *dir);
+// Whether the parameters (fp32) of the last checkpoints of two runs are near each other.
+GS_NODISCARD gs_status trainer_rank_check_near(const char *dir, const char *wanted_dir,
+                                               gs_near within);
 // Tells the survivors that `rank` is no more.
 void trainer_rank_declare_dead(const char *dir, int rank);
 

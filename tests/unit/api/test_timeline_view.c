@@ -11,14 +11,9 @@
 #include <cmocka.h>
 
 #include "api/render/trace_events.h"
+#include "tests/support/asserts.h"
 
 #define MS INT64_C(1000000)
-
-static void assert_near(double value, double wanted, double tolerance) {
-    if (fabs(value - wanted) <= tolerance) return;
-    print_error("%.12g is not %.12g\n", value, wanted);
-    fail();
-}
 
 static gs_json *parse(const char *text) {
     gs_json *value = NULL;

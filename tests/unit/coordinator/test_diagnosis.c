@@ -1,4 +1,5 @@
 #include "coordinator/diagnosis.h"
+#include "tests/support/asserts.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -297,15 +298,15 @@ static void findings_carry_their_numbers(void **state) {
     gs_json *out = gs_diagnose(&facts);
     const gs_json *finding = gs_json_at(gs_json_get(out, "findings"), 0);
     assert_int_equal(gs_json_int_or(finding, "rank", -1), 1);
-    assert_float_equal(gs_json_double_or(finding, "lag_seconds", 0), 0.041, 0);
-    assert_float_equal(gs_json_double_or(finding, "share_of_steps_last", 0), 0.88, 0);
+    assert_near(gs_json_double_or(finding, "lag_seconds", 0), 0.041, 0);
+    assert_near(gs_json_double_or(finding, "share_of_steps_last", 0), 0.88, 0);
     assert_string_equal(gs_json_string_or(finding, "phase", ""), "data");
     gs_json_release(out);
     facts = exposed_job();
     out = gs_diagnose(&facts);
     finding = gs_json_at(gs_json_get(out, "findings"), 0);
     assert_int_equal(gs_json_int_or(finding, "bucket", -1), 1);
-    assert_float_equal(gs_json_double_or(finding, "exposed_seconds", 0), 0.035, 1e-9);
+    assert_near(gs_json_double_or(finding, "exposed_seconds", 0), 0.035, 1e-9);
     gs_json_release(out);
 }
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "coordinator/job_store.h"
+#include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
 
 typedef struct store_fixture {
@@ -41,11 +42,6 @@ static gs_job_store *open_store(store_fixture *fixture, gs_store_start *start) {
     return store;
 }
 
-static void expect_ok(gs_status status) {
-    if (status.code) print_error("%s\n", status.message);
-    assert_int_equal(status.code, GS_OK);
-}
-
 static void see_row(void *ctx, const gs_store_row *row) {
     store_fixture *fixture = ctx;
     size_t used = strlen(fixture->seen);
@@ -68,21 +64,21 @@ static void what_was_committed_is_there_after_reopening(void **state) {
     store_fixture *fixture = *state;
     gs_store_start start;
     gs_job_store *store = open_store(fixture, &start);
-    expect_ok(gs_job_store_begin(store));
-    expect_ok(gs_job_store_put_job(store, 7, "one"));
-    expect_ok(gs_job_store_put_job(store, 7, "two"));
-    expect_ok(gs_job_store_put_checkpoint(store, 7, "step-1", "row"));
-    expect_ok(gs_job_store_put_event(store, 12, 7, "event"));
-    expect_ok(gs_job_store_put_key(store, "key", "print", 7, 99));
-    expect_ok(gs_job_store_commit(store));
+    assert_ok(gs_job_store_begin(store));
+    assert_ok(gs_job_store_put_job(store, 7, "one"));
+    assert_ok(gs_job_store_put_job(store, 7, "two"));
+    assert_ok(gs_job_store_put_checkpoint(store, 7, "step-1", "row"));
+    assert_ok(gs_job_store_put_event(store, 12, 7, "event"));
+    assert_ok(gs_job_store_put_key(store, "key", "print", 7, 99));
+    assert_ok(gs_job_store_commit(store));
     gs_job_store_close(store);
 
     store = open_store(fixture, &start);
     assert_int_equal(start.next_sequence, 13);
-    expect_ok(gs_job_store_load_jobs(store, see_row, fixture));
-    expect_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
-    expect_ok(gs_job_store_load_events(store, see_row, fixture));
-    expect_ok(gs_job_store_load_keys(store, see_row, fixture));
+    assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
+    assert_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
+    assert_ok(gs_job_store_load_events(store, see_row, fixture));
+    assert_ok(gs_job_store_load_keys(store, see_row, fixture));
     assert_string_equal(fixture->seen, "7//two;7/step-1/row;12//event;7/key/print;");
     gs_job_store_close(store);
 }
@@ -91,10 +87,10 @@ static void what_was_rolled_back_is_not(void **state) {
     store_fixture *fixture = *state;
     gs_store_start start;
     gs_job_store *store = open_store(fixture, &start);
-    expect_ok(gs_job_store_begin(store));
-    expect_ok(gs_job_store_put_job(store, 7, "one"));
+    assert_ok(gs_job_store_begin(store));
+    assert_ok(gs_job_store_put_job(store, 7, "one"));
     gs_job_store_rollback(store);
-    expect_ok(gs_job_store_load_jobs(store, see_row, fixture));
+    assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
     assert_string_equal(fixture->seen, "");
     gs_job_store_close(store);
 }
@@ -103,13 +99,13 @@ static void a_deleted_job_takes_its_rows_along(void **state) {
     store_fixture *fixture = *state;
     gs_store_start start;
     gs_job_store *store = open_store(fixture, &start);
-    expect_ok(gs_job_store_put_job(store, 7, "one"));
-    expect_ok(gs_job_store_put_checkpoint(store, 7, "step-1", "row"));
-    expect_ok(gs_job_store_put_event(store, 1, 7, "event"));
-    expect_ok(gs_job_store_delete_job(store, 7));
-    expect_ok(gs_job_store_load_jobs(store, see_row, fixture));
-    expect_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
-    expect_ok(gs_job_store_load_events(store, see_row, fixture));
+    assert_ok(gs_job_store_put_job(store, 7, "one"));
+    assert_ok(gs_job_store_put_checkpoint(store, 7, "step-1", "row"));
+    assert_ok(gs_job_store_put_event(store, 1, 7, "event"));
+    assert_ok(gs_job_store_delete_job(store, 7));
+    assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
+    assert_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
+    assert_ok(gs_job_store_load_events(store, see_row, fixture));
     assert_string_equal(fixture->seen, "");
     gs_job_store_close(store);
 }

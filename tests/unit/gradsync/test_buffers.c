@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 
 typedef struct fixture {
@@ -16,10 +17,6 @@ typedef struct fixture {
     gs_comm *comm;
     gs_buffers *buffers;
 } fixture;
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-}
 
 static void open_fixture(fixture *f, gs_buffers_policy policy, bool exact) {
     const gs_param_spec specs[] = {gs_param_spec_make(GS_FP32, 3, 0, "bn.running_mean"),
@@ -99,11 +96,11 @@ static void committed_values_change_at_adopt_only(void **state) {
     open_fixture(&f, GS_BUFFERS_BROADCAST, false);
     begin(&f);
     run_pass(&f, 0, true, 1);
-    assert_float_equal(run_pass(&f, 0, false, 1), 1, 0);
-    assert_float_equal(run_pass(&f, 1, true, 1), 2, 0);
-    assert_float_equal(committed(&f), 0, 0);
+    assert_near(run_pass(&f, 0, false, 1), 1, 0);
+    assert_near(run_pass(&f, 1, true, 1), 2, 0);
+    assert_near(committed(&f), 0, 0);
     gs_buffers_adopt(f.buffers);
-    assert_float_equal(committed(&f), 3, 0);
+    assert_near(committed(&f), 3, 0);
     close_fixture(&f);
 }
 
@@ -116,10 +113,10 @@ static void undone_step_leaves_nothing(void **state) {
         begin(&f);
         run_pass(&f, 0, true, 5);
         begin(&f);
-        assert_float_equal(run_pass(&f, 0, true, 7), 0, 0);
+        assert_near(run_pass(&f, 0, true, 7), 0, 0);
         assert_true(gs_digest_equal(gs_buffers_digest(f.buffers), before));
         gs_buffers_adopt(f.buffers);
-        assert_float_equal(committed(&f), 7, 0);
+        assert_near(committed(&f), 7, 0);
         assert_false(gs_digest_equal(gs_buffers_digest(f.buffers), before));
         close_fixture(&f);
     }
@@ -146,12 +143,12 @@ static void exact_shards_start_from_committed_and_shard_0_is_adopted(void **stat
     fixture f;
     open_fixture(&f, GS_BUFFERS_BROADCAST, true);
     begin(&f);
-    assert_float_equal(run_pass(&f, 0, true, 1), 0, 0);
-    assert_float_equal(run_pass(&f, 0, false, 1), 1, 0);
-    assert_float_equal(run_pass(&f, 1, true, 10), 0, 0);
-    assert_float_equal(run_pass(&f, 2, true, 20), 0, 0);
+    assert_near(run_pass(&f, 0, true, 1), 0, 0);
+    assert_near(run_pass(&f, 0, false, 1), 1, 0);
+    assert_near(run_pass(&f, 1, true, 10), 0, 0);
+    assert_near(run_pass(&f, 2, true, 20), 0, 0);
     gs_buffers_adopt(f.buffers);
-    assert_float_equal(committed(&f), 2, 0);
+    assert_near(committed(&f), 2, 0);
     close_fixture(&f);
 }
 
@@ -162,7 +159,7 @@ static void exact_rank_without_shard_0_adopts_nothing(void **state) {
     begin(&f);
     run_pass(&f, 3, true, 1);
     gs_buffers_adopt(f.buffers);
-    assert_float_equal(committed(&f), 0, 0);
+    assert_near(committed(&f), 0, 0);
     close_fixture(&f);
 }
 
@@ -173,9 +170,9 @@ static void share_keeps_what_is_committed(void **state) {
     begin(&f);
     run_pass(&f, 0, true, 4);
     assert_ok(gs_buffers_share(f.buffers, f.comm, gs_deadline_in_seconds(5)));
-    assert_float_equal(committed(&f), 0, 0);
+    assert_near(committed(&f), 0, 0);
     gs_buffers_adopt(f.buffers);
-    assert_float_equal(committed(&f), 4, 0);
+    assert_near(committed(&f), 4, 0);
     close_fixture(&f);
 }
 
@@ -223,7 +220,7 @@ static void two_forwards_before_one_backward_keep_what_they_read(void **state) {
     const float *seen_first = first[0];
     set_first(f.device, written[0], 10);
     gs_buffers_end_pass(f.buffers);
-    assert_float_equal(first_of(f.device, seen_first), 1, 0);
+    assert_near(first_of(f.device, seen_first), 1, 0);
     // The second forward of the same step, and one behind a new collective.
     gs_buffers_pass(f.buffers, 0, false, &second, &written);
     const float *seen_second = second[0];
@@ -232,9 +229,9 @@ static void two_forwards_before_one_backward_keep_what_they_read(void **state) {
     begin(&f);
     gs_buffers_pass(f.buffers, 0, true, &first, &written);
     set_first(f.device, written[0], 30);
-    assert_float_equal(first_of(f.device, seen_first), 1, 0);
-    assert_float_equal(first_of(f.device, seen_second), 10, 0);
-    assert_float_equal(committed(&f), 0, 0);
+    assert_near(first_of(f.device, seen_first), 1, 0);
+    assert_near(first_of(f.device, seen_second), 10, 0);
+    assert_near(committed(&f), 0, 0);
     close_fixture(&f);
 }
 
@@ -246,11 +243,11 @@ static void hook_takes_the_place_of_the_policy(void **state) {
         gs_buffers_hook hook = {.run = add_one, .before_forward = before};
         gs_buffers_set_hook(f.buffers, &hook);
         begin(&f);
-        assert_float_equal(run_pass(&f, 0, true, 4), before, 0);
+        assert_near(run_pass(&f, 0, true, 4), before, 0);
         assert_ok(gs_buffers_share(f.buffers, f.comm, gs_deadline_in_seconds(5)));
-        assert_float_equal(committed(&f), 0, 0);
+        assert_near(committed(&f), 0, 0);
         gs_buffers_adopt(f.buffers);
-        assert_float_equal(committed(&f), 5, 0);
+        assert_near(committed(&f), 5, 0);
         close_fixture(&f);
     }
 }
@@ -264,7 +261,7 @@ static void failing_hook_ends_the_step_and_leaves_committed_values(void **state)
     gs_status status = gs_buffers_begin(f.buffers, f.comm, gs_deadline_in_seconds(5));
     assert_int_equal(status.code, GS_DATA_LOSS);
     assert_non_null(strstr(status.message, "rank 0"));
-    assert_float_equal(committed(&f), 0, 0);
+    assert_near(committed(&f), 0, 0);
     close_fixture(&f);
 }
 

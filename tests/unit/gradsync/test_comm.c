@@ -8,15 +8,12 @@
 #include <cmocka.h>
 
 #include "gradsync/comm/comm.h"
+#include "tests/support/soon.h"
 
 typedef struct fixture {
     gs_device *device;
     gs_comm *comm;
 } fixture;
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(10);
-}
 
 static int open_comm(void **state) {
     static fixture fx;

@@ -10,13 +10,10 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
+#include "tests/support/soon.h"
 
 // One tensor of each type, all of 64 bytes, as far as the test reads and writes them.
 typedef union own_values {
@@ -94,7 +91,7 @@ static void run_own_pass(small_reducer *small, own_grads *own, const float *valu
 }
 
 static void finish_own(small_reducer *small, gs_reduce_result *result) {
-    assert_ok(gs_reducer_finish(small->reducer, result, small_reducer_deadline()));
+    assert_ok(gs_reducer_finish(small->reducer, result, soon()));
 }
 
 static void tensors_of_every_type_are_reduced_and_get_the_result(void **state) {
@@ -109,8 +106,8 @@ static void tensors_of_every_type_are_reduced_and_get_the_result(void **state) {
         run_own_pass(&small, &own, (const float[]){2, 2, 2, 2});
         finish_own(&small, &result);
         for (size_t p = 0; p < SMALL_PARAMS; p++) {
-            assert_float_equal(get_own(&own, p, 3), (float)(p + 3) / 2, 0);
-            assert_float_equal(small_reducer_grad(&small, p, 3), (float)(p + 3) / 2, 0);
+            assert_near(get_own(&own, p, 3), (float)(p + 3) / 2, 0);
+            assert_near(small_reducer_grad(&small, p, 3), (float)(p + 3) / 2, 0);
         }
         for (size_t b = 0; b < 2; b++) {
             const gs_bucket_times *times = &gs_reducer_stats(small.reducer)->buckets[b];
@@ -140,9 +137,9 @@ static void what_nobody_used_keeps_its_old_value_bit_for_bit(void **state) {
         assert_int_equal(result.num_unused, 2);
         read_own(&own, &odd, 0);
         assert_memory_equal(&odd.fp32[1], &odd_nan, sizeof odd_nan);
-        assert_float_equal(get_own(&own, 3, 2), 7, 0);
-        assert_float_equal(small_reducer_grad(&small, 3, 0), 0, 0);
-        assert_float_equal((float)result.grad_norm, sqrtf(8 * 4), 1e-6f);
+        assert_near(get_own(&own, 3, 2), 7, 0);
+        assert_near(small_reducer_grad(&small, 3, 0), 0, 0);
+        assert_near(result.grad_norm, sqrtf(8 * 4), 1e-6f);
     }
     close_own(&small, &own);
 }
@@ -162,9 +159,9 @@ static void stale_gradient_of_an_unused_parameter_is_not_contributed(void **stat
         if (step) assert_ok(gs_reducer_mark_unused(small.reducer, 0));
         assert_ok(gs_reducer_end_pass(small.reducer));
         finish_own(&small, &result);
-        assert_float_equal(small_reducer_grad(&small, 0, 0), 0, 0);
-        assert_float_equal(get_own(&own, 0, 0), 100, 0);
-        assert_float_equal((float)result.grad_norm, 0, 0);
+        assert_near(small_reducer_grad(&small, 0, 0), 0, 0);
+        assert_near(get_own(&own, 0, 0), 100, 0);
+        assert_near(result.grad_norm, 0, 0);
     }
     close_own(&small, &own);
 }
@@ -189,7 +186,7 @@ static void passes_may_use_different_parameters(void **state) {
             finish_own(&small, &result);
             const float expected[] = {5, 18, 8, 1000};
             for (size_t p = 0; p < SMALL_PARAMS; p++)
-                assert_float_equal(get_own(&own, p, 1), expected[p], 0);
+                assert_near(get_own(&own, p, 1), expected[p], 0);
             assert_int_equal(result.num_unused, 1);
         }
         close_own(&small, &own);
@@ -215,9 +212,9 @@ static void static_graph_copies_tensors_at_their_last_mark(void **state) {
         }
         assert_ok(gs_reducer_end_pass(small.reducer));
         finish_own(&small, &result);
-        for (size_t p = 0; p < 3; p++) assert_float_equal(get_own(&own, p, 0), 3, 0);
-        assert_float_equal(get_own(&own, 3, 0), 50, 0);
-        assert_float_equal(small_reducer_grad(&small, 3, 0), 0, 0);
+        for (size_t p = 0; p < 3; p++) assert_near(get_own(&own, p, 0), 3, 0);
+        assert_near(get_own(&own, 3, 0), 50, 0);
+        assert_near(small_reducer_grad(&small, 3, 0), 0, 0);
     }
     close_own(&small, &own);
 }
@@ -230,10 +227,9 @@ static void step_that_fails_leaves_tensors_alone(void **state) {
     open_own(&small, &own, &(gs_reducer_options){.shards = {.num_shards = 2}});
     assert_ok(gs_reducer_begin(small.reducer, 0));
     run_own_pass(&small, &own, (const float[]){1, 2, 3, 4});
-    gs_status status = gs_reducer_finish(small.reducer, &result, small_reducer_deadline());
+    gs_status status = gs_reducer_finish(small.reducer, &result, soon());
     assert_int_equal(status.code, GS_FAILED_PRECONDITION);
-    for (size_t p = 0; p < SMALL_PARAMS; p++)
-        assert_float_equal(get_own(&own, p, 0), (float)(p + 1), 0);
+    for (size_t p = 0; p < SMALL_PARAMS; p++) assert_near(get_own(&own, p, 0), (float)(p + 1), 0);
     close_own(&small, &own);
 }
 

@@ -13,17 +13,13 @@
 #include "gradsync/replicas/replicate.h"
 #include "gradsync/replicas/scatter.h"
 #include "gradsync/tensor/flatten.h"
+#include "tests/support/asserts.h"
 
 #define NUM_DEVICES 3
 
 typedef struct fixture {
     gs_device *devices[NUM_DEVICES];
 } fixture;
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
 
 static void assert_refused(gs_status status, const char *words) {
     assert_int_equal(status.code, GS_INVALID_ARGUMENT);

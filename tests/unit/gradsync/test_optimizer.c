@@ -11,15 +11,12 @@
 #include <cmocka.h>
 
 #include "core/random.h"
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 
 #define NUM_PARAMS 4
 #define COUNT 33
 #define NUM_STEPS 12
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-}
 
 static gs_device *open_device(void) {
     return test_device_open(1);

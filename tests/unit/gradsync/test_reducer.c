@@ -11,17 +11,10 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/grad_case.h"
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(20);
-}
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
+#include "tests/support/soon.h"
 
 // A small world of one: three parameters of four elements in two buckets, [2 1] and [0].
 typedef struct fixture {
@@ -90,11 +83,11 @@ static void world_of_one_divides_by_shards_and_passes(void **state) {
     for (int i = 0; i < 4; i++) run_pass(&f, (const float[]){(float)i, 2, 4}, 8);
     gs_reduce_result result;
     assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
-    assert_float_equal(grad_at(&f.rank, 0, 3), 1.5, 0);
-    assert_float_equal(grad_at(&f.rank, 2, 0), 4, 0);
+    assert_near(grad_at(&f.rank, 0, 3), 1.5, 0);
+    assert_near(grad_at(&f.rank, 2, 0), 4, 0);
     assert_int_equal(result.samples, 32);
     assert_int_equal(result.num_unused, 0);
-    assert_float_equal((float)result.grad_norm, sqrtf(4 * (1.5f * 1.5f + 4 + 16)), 1e-5f);
+    assert_near(result.grad_norm, sqrtf(4 * (1.5f * 1.5f + 4 + 16)), 1e-5f);
     close_fixture(&f);
 }
 
@@ -113,9 +106,9 @@ static void most_shards_there_can_be_are_added_in_both_modes(void **state) {
                      3);
         gs_reduce_result result;
         assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
-        assert_float_equal(grad_at(&f.rank, 0, 3), 0.5, 0);
-        assert_float_equal(grad_at(&f.rank, 1, 0), 2, 0);
-        assert_float_equal(grad_at(&f.rank, 2, 0), 1, 0);
+        assert_near(grad_at(&f.rank, 0, 3), 0.5, 0);
+        assert_near(grad_at(&f.rank, 1, 0), 2, 0);
+        assert_near(grad_at(&f.rank, 2, 0), 1, 0);
         assert_int_equal(result.samples, 3 * num_shards);
         assert_int_equal(result.num_unused, 0);
         close_fixture(&f);
@@ -136,9 +129,9 @@ static void parameter_first_written_in_a_later_pass_starts_from_zero(void **stat
     run_pass(&f, (const float[]){6, NAN, NAN}, 1);
     run_pass(&f, (const float[]){NAN, 8, NAN}, 1);
     assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
-    assert_float_equal(grad_at(&f.rank, 0, 0), 3, 0);
-    assert_float_equal(grad_at(&f.rank, 1, 0), 4, 0);
-    assert_float_equal(grad_at(&f.rank, 2, 0), 0, 0);
+    assert_near(grad_at(&f.rank, 0, 0), 3, 0);
+    assert_near(grad_at(&f.rank, 1, 0), 4, 0);
+    assert_near(grad_at(&f.rank, 2, 0), 0, 0);
     const uint8_t used[] = {1, 1, 0};
     assert_memory_equal(result.used, used, sizeof used);
     assert_int_equal(result.num_unused, 1);
@@ -530,8 +523,8 @@ static void ten_thousand_parameters_reduce_with_any_plan(void **state) {
         assert_ok(gs_reducer_finish(rank.reducer, &result, soon()));
         assert_int_equal(result.num_unused, 3334);
         assert_int_equal(result.samples, 5);
-        assert_float_equal(grad_at(&rank, 4711, 199999), 1, 0);
-        assert_float_equal(grad_at(&rank, 9999, 0), 0, 0);
+        assert_near(grad_at(&rank, 4711, 199999), 1, 0);
+        assert_near(grad_at(&rank, 9999, 0), 0, 0);
         grad_rank_close(&rank);
         gs_bucket_plan_release(&plan);
     }

@@ -11,8 +11,10 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
+#include "tests/support/soon.h"
 #ifdef GRADSYNC_CUDA_SIM
 #include "machine.h"
 #endif
@@ -78,11 +80,6 @@ gs_status __wrap_gs_stream_wait(gs_stream *stream, gs_deadline deadline) {
     return __real_gs_stream_wait(stream, deadline);
 }
 
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
-
 // Of one parameter nobody says anything but that it is unused.
 static void run_steps(small_reducer *small, int num_steps, int num_passes) {
     for (int64_t step = 0; step < num_steps; step++) {
@@ -96,7 +93,7 @@ static void run_steps(small_reducer *small, int num_steps, int num_passes) {
             assert_ok(gs_reducer_mark_unused(small->reducer, 0));
             assert_ok(gs_reducer_end_pass(small->reducer));
         }
-        assert_ok(gs_reducer_finish(small->reducer, &result, small_reducer_deadline()));
+        assert_ok(gs_reducer_finish(small->reducer, &result, soon()));
     }
 }
 
@@ -197,7 +194,7 @@ static void views_are_never_copied(void **state) {
             }
             assert_ok(gs_reducer_end_pass(small.reducer));
         }
-        assert_ok(gs_reducer_finish(small.reducer, &result, small_reducer_deadline()));
+        assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
         assert_memory_equal(views, gs_reducer_grads(small.reducer), sizeof views);
         const gs_reduce_stats *stats = gs_reducer_stats(small.reducer);
         for (size_t b = 0; b < stats->num_buckets; b++)

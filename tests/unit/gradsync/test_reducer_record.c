@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
+#include "tests/support/asserts.h"
 #include "tests/support/grad_case.h"
 
 #define NUM_PARAMS 3
@@ -40,11 +41,6 @@ typedef struct fixture {
     gs_reducer_record record;
     seen_lines seen;
 } fixture;
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
 
 static void open_fixture(fixture *f, gs_record_level level, int64_t every) {
     memset(f, 0, sizeof *f);
@@ -139,10 +135,10 @@ static void means_run_over_the_sampled_steps_alone(void **state) {
     }
     assert_int_equal(f.record.num_samples, 12);
     assert_int_equal(f.record.forward.num_samples, 12);
-    assert_float_equal(f.record.forward.mean_ns, (10 * 100 + 2 * 1000) / 12.0, 1e-9);
-    assert_float_equal(f.record.backward.mean_ns, 3 * 3000 / 12.0, 1e-9);
-    assert_float_equal(f.record.comm.mean_ns, 5 * 3000 / 12.0, 1e-9);
-    assert_float_equal(f.record.overlap.mean_ns, 2 * 3000 / 12.0, 1e-9);
+    assert_near(f.record.forward.mean_ns, (10 * 100 + 2 * 1000) / 12.0, 1e-9);
+    assert_near(f.record.backward.mean_ns, 3 * 3000 / 12.0, 1e-9);
+    assert_near(f.record.comm.mean_ns, 5 * 3000 / 12.0, 1e-9);
+    assert_near(f.record.overlap.mean_ns, 2 * 3000 / 12.0, 1e-9);
     assert_int_equal(f.record.comm.last_ns, 5000);
     close_fixture(&f);
 }
@@ -186,9 +182,9 @@ static void negative_and_missing_differences_are_left_out(void **state) {
     run_step(&f, &no_forward, NULL);
     run_step(&f, &late, NULL);
     assert_int_equal(f.record.forward.num_samples, 2);
-    assert_float_equal(f.record.forward.mean_ns, 100, 0);
+    assert_near(f.record.forward.mean_ns, 100, 0);
     assert_int_equal(f.record.overlap.num_samples, 2);
-    assert_float_equal(f.record.overlap.mean_ns, 200, 0);
+    assert_near(f.record.overlap.mean_ns, 200, 0);
     assert_int_equal(f.record.overlap.last_ns, -1);
     assert_int_equal(f.record.comm.num_samples, 3);
     close_fixture(&f);

@@ -10,13 +10,10 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
+#include "tests/support/soon.h"
 
 static void assert_refused(gs_status status, const char *words) {
     assert_int_not_equal(status.code, GS_OK);
@@ -26,10 +23,6 @@ static void assert_refused(gs_status status, const char *words) {
 static void open_small(small_reducer *small, const gs_reducer_options *options) {
     small_reducer_prepare(small);
     assert_ok(small_reducer_open(small, options, NULL));
-}
-
-static gs_deadline soon(void) {
-    return small_reducer_deadline();
 }
 
 static const double ones[] = {1, 1, 1, 1};
@@ -86,7 +79,7 @@ static void bucket_does_not_wait_for_what_is_said_to_be_unused(void **state) {
     const uint8_t used[] = {1, 0, 1, 0};
     assert_memory_equal(result.used, used, sizeof used);
     for (size_t p = 0; p < SMALL_PARAMS; p++)
-        assert_float_equal(small_reducer_grad(&small, p, 1), (p % 2 ? 0 : 6), 0);
+        assert_near(small_reducer_grad(&small, p, 1), (p % 2 ? 0 : 6), 0);
     small_reducer_close(&small);
 }
 
@@ -115,7 +108,7 @@ static void unused_in_one_pass_keeps_the_sum_of_the_others(void **state) {
             }
             assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
             for (size_t p = 0; p < SMALL_PARAMS; p++)
-                assert_float_equal(small_reducer_grad(&small, p, 0), 15 - (1 << p), 0);
+                assert_near(small_reducer_grad(&small, p, 0), 15 - (1 << p), 0);
             assert_int_equal(result.num_unused, 0);
         }
         small_reducer_close(&small);
@@ -197,8 +190,8 @@ static void tails_run_in_order_behind_the_buckets_and_norms_follow(void **state)
         small.reducer, &(gs_reducer_tail){write_tail, &first, .params = changed, .num_params = 1}));
     assert_ok(small_reducer_run_pass(&small, ones, 1));
     assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
-    assert_float_equal(small_reducer_grad(&small, 2, 0), 3, 0);
-    assert_float_equal((float)result.grad_norm, sqrtf(4 * (3 + 9)), 1e-6f);
+    assert_near(small_reducer_grad(&small, 2, 0), 3, 0);
+    assert_near(result.grad_norm, sqrtf(4 * (3 + 9)), 1e-6f);
 
     // A tail is of its step; one may make a gradient infinite or NaN.
     assert_ok(gs_reducer_begin(small.reducer, 1));
@@ -278,7 +271,7 @@ static void rounds_that_cannot_be_are_refused(void **state) {
         &(gs_join_round){.num_active = 1, .active = true, .divisor = GS_DIVIDE_BY_ACTIVE}));
     assert_ok(small_reducer_run_pass(&small, ones, 1));
     assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
-    assert_float_equal(small_reducer_grad(&small, 0, 0), 1, 0);
+    assert_near(small_reducer_grad(&small, 0, 0), 1, 0);
     small_reducer_close(&small);
 }
 
@@ -337,7 +330,7 @@ static void exact_mode_adds_doubles_along_the_tree(void **state) {
     assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
     double tree = ((1e16 + 1) + (-1e16 + 1)) + 1;
     assert_true(small_reducer_grad(&small, 0, 0) == tree);
-    assert_float_equal(small_reducer_grad(&small, 1, 0), 5, 0);
+    assert_near(small_reducer_grad(&small, 1, 0), 5, 0);
     small_reducer_close(&small);
 }
 
@@ -365,7 +358,7 @@ static void sparse_parameter_has_a_bucket_without_elements(void **state) {
         assert_int_equal(result.used[1], step != 1);
         assert_int_equal(result.samples, 2);
         assert_null(gs_reducer_grads(small.reducer)[1]);
-        assert_float_equal((float)result.grad_norm, sqrtf(12), 1e-6f);
+        assert_near(result.grad_norm, sqrtf(12), 1e-6f);
     }
     // A plan that puts it beside another one is no plan for it.
     gs_bucket_plan plan;
@@ -402,8 +395,8 @@ static void sample_mean_weighs_passes_by_their_samples(void **state) {
             assert_int_equal(result.samples, 10);
             double mean = (3 * 1 + 5 * 2 + 2 * 4) / 10.0;
             assert_true(fabs(small_reducer_grad(&small, 0, 0) - mean) < 1e-15);
-            assert_float_equal(small_reducer_grad(&small, 1, 0), (float)(2 * mean), 1e-6);
-            assert_float_equal(small_reducer_grad(&small, 2, 0), 0, 0);
+            assert_near(small_reducer_grad(&small, 1, 0), (float)(2 * mean), 1e-6);
+            assert_near(small_reducer_grad(&small, 2, 0), 0, 0);
             // Norms are of the mean, not of the sum.
             assert_true(fabs(result.grad_norm / sqrt(4 * 6 * mean * mean) - 1) < 1e-6);
         }
@@ -489,7 +482,7 @@ static void reset_leads_out_of_an_error(void **state) {
     // The static graph starts over: other parameters may be used now.
     for (int64_t step = 1; step < 4; step++) {
         assert_ok(small_reducer_run_step(&small, step, (const double[]){1, NAN, 5, NAN}, &result));
-        assert_float_equal(small_reducer_grad(&small, 2, 0), 5, 0);
+        assert_near(small_reducer_grad(&small, 2, 0), 5, 0);
         assert_int_equal(result.num_unused, 2);
     }
     assert_ptr_equal(gs_reducer_grads(small.reducer)[0], first);
@@ -519,7 +512,7 @@ static void reset_outlives_what_was_to_travel(void **state) {
     gs_comm_destroy(small.comm);
     small.comm = next;
     for (size_t p = 0; p < SMALL_PARAMS; p++)
-        assert_float_equal(small_reducer_grad(&small, p, SMALL_COUNT - 1), 1, 0);
+        assert_near(small_reducer_grad(&small, p, SMALL_COUNT - 1), 1, 0);
     device_memory_free(small.device, large);
     small_reducer_close(&small);
 }

@@ -10,7 +10,9 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/small_reducer.h"
+#include "tests/support/soon.h"
 
 static size_t num_calls;  // for memory
 
@@ -45,11 +47,6 @@ typedef struct fixture {
     gs_replicas *replicas;
 } fixture;
 
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
-
 static void assert_words(gs_status status, gs_code code, const char *words) {
     assert_int_equal(status.code, code);
     if (!strstr(status.message, words))
@@ -69,8 +66,7 @@ static gs_status try_open(fixture *f, const gs_reducer_options *options, int num
     GS_TRY(small_reducer_open(&f->small, &reducer, NULL));
     f->devices[0] = f->small.device;
     GS_TRY(gs_device_open(&f->devices[1], "cpu", NULL));
-    return gs_replicas_create(&f->replicas, &replicas, f->small.reducer, f->small.comm,
-                              small_reducer_deadline());
+    return gs_replicas_create(&f->replicas, &replicas, f->small.reducer, f->small.comm, soon());
 }
 
 static void open_all(fixture *f, const gs_reducer_options *options, int num_shards) {
@@ -112,8 +108,8 @@ static gs_status run_pass(fixture *f, int replica, double value, double first, i
 }
 
 static gs_status finish(fixture *f, gs_reduce_result *result) {
-    GS_TRY(gs_replicas_end(f->replicas, small_reducer_deadline()));
-    return gs_reducer_finish(f->small.reducer, result, small_reducer_deadline());
+    GS_TRY(gs_replicas_end(f->replicas, soon()));
+    return gs_reducer_finish(f->small.reducer, result, soon());
 }
 
 static void step_allocates_nothing_in_any_mode(void **state) {
@@ -140,9 +136,9 @@ static void step_allocates_nothing_in_any_mode(void **state) {
             // Two passes of 1 and three of 2, for what both replicas use.
             double sum = passes * 8, all = passes * 5;
             double expected = modes[m].op == GS_SUM ? sum : sum / all;
-            if (fabs(small_reducer_grad(&f.small, 3, 1) - expected) > 1e-2 * expected)
-                fail_msg("mode %zu: %g, expected %g", m, small_reducer_grad(&f.small, 3, 1),
-                         expected);
+            double got = small_reducer_grad(&f.small, 3, 1);
+            if (!is_near(got, expected, (gs_near){.relative = 1e-2}))
+                fail_msg("mode %zu: %g, expected %g", m, got, expected);
         }
         if (num_calls) fail_msg("mode %zu: %zu calls for memory in three steps", m, num_calls);
         close_all(&f);
@@ -231,8 +227,7 @@ static void misuse_is_named_and_sticks(void **state) {
         assert_words(status, GS_FAILED_PRECONDITION, cases[i].words);
         assert_words(gs_replicas_begin_pass(f.replicas, 0, &pass, 1), GS_FAILED_PRECONDITION,
                      cases[i].words);
-        assert_words(gs_replicas_end(f.replicas, small_reducer_deadline()), GS_FAILED_PRECONDITION,
-                     cases[i].words);
+        assert_words(gs_replicas_end(f.replicas, soon()), GS_FAILED_PRECONDITION, cases[i].words);
         close_all(&f);
     }
 }
@@ -258,8 +253,7 @@ static void end_without_a_step_is_refused(void **state) {
     (void)state;
     fixture f;
     open_all(&f, &(gs_reducer_options){0}, 2);
-    assert_words(gs_replicas_end(f.replicas, small_reducer_deadline()), GS_FAILED_PRECONDITION,
-                 "no step is open");
+    assert_words(gs_replicas_end(f.replicas, soon()), GS_FAILED_PRECONDITION, "no step is open");
     close_all(&f);
 }
 
@@ -317,7 +311,7 @@ static void replicas_need_devices_of_their_own(void **state) {
     assert_words(gs_replicas_create(&replicas,
                                     &(gs_replicas_options){
                                         .reducer = &whole, .num_replicas = 2, .devices = devices},
-                                    small.reducer, small.comm, small_reducer_deadline()),
+                                    small.reducer, small.comm, soon()),
                  GS_INVALID_ARGUMENT, "replicas 0 and 1 have one device");
     small_reducer_close(&small);
 }

@@ -9,7 +9,9 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
+#include "tests/support/soon.h"
 
 static const int32_t three[] = {7, 2, 7};
 static const float values[] = {1, 2, 3, 4, 5, 6};
@@ -22,14 +24,6 @@ typedef struct alone {
     gs_param_spec param;
     float *values;  // of the device: what rows are made of
 } alone;
-
-static gs_deadline soon(void) {
-    return gs_deadline_in_seconds(10);
-}
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-}
 
 static void open_alone(alone *self, const gs_sparse_rows_options *wanted) {
     *self = (alone){.param = gs_param_spec_make(GS_FP32, 10, 2, "table")};

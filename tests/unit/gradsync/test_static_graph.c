@@ -9,13 +9,10 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
+#include "tests/support/soon.h"
 
 static void open_static(small_reducer *small, int num_shards, int passes, bool exact) {
     small_reducer_prepare(small);
@@ -48,7 +45,7 @@ static gs_status run_counted_step(small_reducer *small, int64_t step, const int 
                                   gs_reduce_result *result) {
     GS_TRY(gs_reducer_begin(small->reducer, step));
     GS_TRY(run_counts(small, counts));
-    return gs_reducer_finish(small->reducer, result, small_reducer_deadline());
+    return gs_reducer_finish(small->reducer, result, soon());
 }
 
 static void parameter_may_be_marked_several_times_and_sums_up(void **state) {
@@ -58,9 +55,9 @@ static void parameter_may_be_marked_several_times_and_sums_up(void **state) {
     for (int64_t step = 0; step < 4; step++) {
         gs_reduce_result result;
         assert_ok(run_counted_step(&small, step, (const int[]){3, 0, 1, 2}, &result));
-        assert_float_equal(small_reducer_grad(&small, 0, 3), 3, 0);
-        assert_float_equal(small_reducer_grad(&small, 1, 0), 0, 0);
-        assert_float_equal(small_reducer_grad(&small, 3, 0), 2, 0);
+        assert_near(small_reducer_grad(&small, 0, 3), 3, 0);
+        assert_near(small_reducer_grad(&small, 1, 0), 0, 0);
+        assert_near(small_reducer_grad(&small, 3, 0), 2, 0);
         const uint8_t used[] = {1, 0, 1, 1};
         assert_memory_equal(result.used, used, sizeof used);
         assert_int_equal(result.num_unused, 1);
@@ -85,7 +82,7 @@ static void first_step_starts_buckets_at_its_end_and_later_ones_at_the_counted_m
         }
         int64_t marked_ns = gs_now_ns();
         assert_ok(gs_reducer_end_pass(small.reducer));
-        assert_ok(gs_reducer_finish(small.reducer, &result, small_reducer_deadline()));
+        assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
         for (size_t b = 0; b < 2; b++) {
             int64_t posted_ns = gs_reducer_stats(small.reducer)->buckets[b].posted_ns;
             assert_true(step ? posted_ns <= marked_ns : posted_ns >= marked_ns);
@@ -107,7 +104,7 @@ static void ready_order_is_that_of_the_counted_marks(void **state) {
         assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
         for (size_t i = 0; i < 4; i++) assert_ok(gs_reducer_mark_ready(small.reducer, marks[i]));
         assert_ok(gs_reducer_end_pass(small.reducer));
-        assert_ok(gs_reducer_finish(small.reducer, &result, small_reducer_deadline()));
+        assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
         const size_t at_first[] = {3, 2, 1, 0}, later[] = {2, 1, 3, 0};
         assert_memory_equal(gs_reducer_ready_order(small.reducer), step ? later : at_first,
                             sizeof later);
@@ -132,10 +129,10 @@ static void unused_parameters_are_settled_with_the_first_mark(void **state) {
     }
     int64_t marked_ns = gs_now_ns();
     assert_ok(gs_reducer_end_pass(small.reducer));
-    assert_ok(gs_reducer_finish(small.reducer, &result, small_reducer_deadline()));
+    assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
     // Bucket 0 holds fc3, which is not used, and went before the pass ended.
     assert_true(gs_reducer_stats(small.reducer)->buckets[0].posted_ns <= marked_ns);
-    assert_float_equal(small_reducer_grad(&small, 3, 0), 0, 0);
+    assert_near(small_reducer_grad(&small, 3, 0), 0, 0);
     assert_false(result.nonfinite);
     small_reducer_close(&small);
 }
@@ -153,8 +150,8 @@ static void buckets_that_nobody_uses_do_not_travel(void **state) {
         assert_int_equal(result.num_unused, 2);
         assert_int_equal(result.samples, 1);
         assert_int_equal(result.active_ranks, 1);
-        assert_float_equal(small_reducer_grad(&small, 3, 0), 0, 0);
-        assert_float_equal((float)result.grad_norm, sqrtf(4 * (1 + 4)), 1e-6f);
+        assert_near(small_reducer_grad(&small, 3, 0), 0, 0);
+        assert_near(result.grad_norm, sqrtf(4 * (1 + 4)), 1e-6f);
     }
     small_reducer_close(&small);
 }
@@ -227,7 +224,7 @@ static void graph_that_uses_nothing_still_carries_its_samples(void **state) {
         assert_ok(run_counted_step(&small, step, (const int[]){0, 0, 0, 0}, &result));
         assert_int_equal(result.samples, 1);
         assert_int_equal(result.num_unused, SMALL_PARAMS);
-        assert_float_equal((float)result.grad_norm, 0, 0);
+        assert_near(result.grad_norm, 0, 0);
     }
     small_reducer_close(&small);
 }
@@ -241,7 +238,7 @@ static void another_plan_keeps_what_was_learned(void **state) {
     assert_ok(run_counted_step(&small, 0, counts, &result));
     gs_bucket_plan single;
     assert_ok(gs_bucket_plan_parity(&single, small.params, SMALL_PARAMS, 0, 0, NULL));
-    assert_ok(gs_reducer_set_plan(small.reducer, &single, small_reducer_deadline()));
+    assert_ok(gs_reducer_set_plan(small.reducer, &single, soon()));
     assert_int_equal(single.num_buckets, SMALL_PARAMS);
     assert_ok(run_counted_step(&small, 1, counts, &result));
     for (size_t b = 0; b < SMALL_PARAMS; b++) {
@@ -266,10 +263,10 @@ static void only_synchronising_passes_are_counted(void **state) {
         assert_ok(run_counts(&small, (const int[]){1 + (int)step, 2, 1, 0}));
         assert_ok(run_counts(&small, (const int[]){0, 0, 4, 0}));
         assert_ok(run_counts(&small, (const int[]){2, 0, 1, 0}));
-        assert_ok(gs_reducer_finish(small.reducer, &result, small_reducer_deadline()));
-        assert_float_equal(small_reducer_grad(&small, 0, 0), (float)(3 + step) / 3, 1e-6);
-        assert_float_equal(small_reducer_grad(&small, 1, 0), 2.0f / 3, 1e-6);
-        assert_float_equal(small_reducer_grad(&small, 2, 0), 2, 1e-6);
+        assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
+        assert_near(small_reducer_grad(&small, 0, 0), (float)(3 + step) / 3, 1e-6);
+        assert_near(small_reducer_grad(&small, 1, 0), 2.0f / 3, 1e-6);
+        assert_near(small_reducer_grad(&small, 2, 0), 2, 1e-6);
         assert_int_equal(result.num_unused, 1);
     }
     small_reducer_close(&small);
@@ -284,10 +281,10 @@ static void exact_mode_merges_shards_of_a_static_graph(void **state) {
         assert_ok(gs_reducer_begin(small.reducer, step));
         for (int pass = 0; pass < 6; pass++)
             assert_ok(run_counts(&small, (const int[]){2, 1, pass == 1, 0}));
-        assert_ok(gs_reducer_finish(small.reducer, &result, small_reducer_deadline()));
-        assert_float_equal(small_reducer_grad(&small, 0, 0), 2, 0);
-        assert_float_equal(small_reducer_grad(&small, 1, 0), 1, 0);
-        assert_float_equal(small_reducer_grad(&small, 2, 0), 1.0f / 6, 1e-7);
+        assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
+        assert_near(small_reducer_grad(&small, 0, 0), 2, 0);
+        assert_near(small_reducer_grad(&small, 1, 0), 1, 0);
+        assert_near(small_reducer_grad(&small, 2, 0), 1.0f / 6, 1e-7);
     }
     small_reducer_close(&small);
 }
@@ -347,9 +344,9 @@ static void pass_that_says_everything_is_unused_completes_its_buckets(void **sta
         for (size_t p = 0; p < SMALL_PARAMS; p++)
             assert_ok(gs_reducer_mark_unused(small.reducer, p));
         assert_ok(gs_reducer_end_pass(small.reducer));
-        assert_ok(gs_reducer_finish(small.reducer, &result, small_reducer_deadline()));
-        assert_float_equal(small_reducer_grad(&small, 0, 0), 0.5, 0);
-        assert_float_equal(small_reducer_grad(&small, 2, 0), 1, 0);
+        assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
+        assert_near(small_reducer_grad(&small, 0, 0), 0.5, 0);
+        assert_near(small_reducer_grad(&small, 2, 0), 1, 0);
         assert_int_equal(result.samples, 2);
         assert_int_equal(result.num_unused, 2);
     }

@@ -21,6 +21,7 @@
 #include "rpc/schema/param_page.h"
 #include "rpc/schema/plan_message.h"
 #include "rpc/server/rpc_server.h"
+#include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
 #include "worker/trainer/trainer_process.h"
 
@@ -49,10 +50,6 @@ typedef struct fixture {
     int64_t step;
     int told[MAX_STEPS];  // how often the history of a step came
 } fixture;
-
-static void assert_ok(gs_status status) {
-    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
-}
 
 static void send_item(gs_rpc_call_handle *stream, const char *text) {
     gs_json *item;

@@ -10,14 +10,11 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 
 // More than the stage keeps at once.
 #define NUM_BATCHES 13
-
-static void assert_ok(gs_status status) {
-    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
-}
 
 static gs_data_loader *open_loader(const char *model) {
     char text[600];

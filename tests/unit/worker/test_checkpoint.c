@@ -17,6 +17,7 @@
 #include "core/random.h"
 #include "kernels/device.h"
 #include "rpc/json/json.h"
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
@@ -33,10 +34,6 @@ typedef struct fixture {
     gs_state_snapshot snapshot;
     char *dir;
 } fixture;
-
-static void assert_ok(gs_status status) {
-    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
-}
 
 static void decode_spec(gs_job_spec *spec, const char *text) {
     gs_json *json;

@@ -10,15 +10,12 @@
 #include <cmocka.h>
 
 #include "core/random.h"
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 
 // More than the pieces that a transfer goes through hold, and no multiple of anything.
 #define LARGE_COUNT ((size_t)5000011)
 #define SMALL_COUNT ((size_t)33)
-
-static void assert_ok(gs_status status) {
-    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
-}
 
 typedef struct collected {
     char *bytes;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "core/dtype.h"
+#include "tests/support/near.h"
 #include "tests/unit/worker/model_fixture.h"
 
 static const gs_gpt2_options odd = {
@@ -85,27 +86,16 @@ static double run_half(pair *p, gs_model_pass *pass) {
     return pass->loss;
 }
 
-// ‖got − wanted‖ / ‖wanted‖; infinite for a NaN
-static double distance_of(const float *got, const float *wanted, size_t count) {
-    double apart = 0.0, norm = 0.0;
-    for (size_t i = 0; i < count; i++) {
-        double difference = (double)got[i] - (double)wanted[i];
-        apart += difference * difference;
-        norm += (double)wanted[i] * (double)wanted[i];
-    }
-    return isfinite(apart) ? sqrt(apart / fmax(norm, 1e-30)) : INFINITY;
-}
-
 // bf16 keeps 8 digits, fp16 11; a gradient passes through some ten roundings.
 static double bound_of(gs_dtype dtype) {
     return dtype == GS_BF16 ? 3e-2 : 4e-3;
 }
 
-static void assert_near(const pair *p, double bound) {
+static void assert_gradients_near(const pair *p, double bound) {
     for (size_t i = 0; i < p->full.num_params; i++) {
         const gs_param_spec *spec = &p->full.list[i].spec;
         double distance =
-            distance_of(p->half.grads[i], p->full.grads[i], gs_param_spec_count(spec));
+            norm_distance(p->half.grads[i], p->full.grads[i], gs_param_spec_count(spec));
         if (!(distance <= bound))
             fail_msg("%s, %s: the gradient is off by %g of its norm", gs_dtype_name(p->dtype),
                      spec->name, distance);
@@ -126,7 +116,7 @@ static void loss_and_gradients_are_those_of_fp32_to_the_digits_of_the_type(void 
             const double wanted = fixture_run(&p.full, &batch, 0.5f, false);
             const double loss = run_half(&p, &pass);
             assert_true(fabs(loss - wanted) < bound_of(types[t]) * 0.1 * wanted);
-            assert_near(&p, bound_of(types[t]));
+            assert_gradients_near(&p, bound_of(types[t]));
             release(&p);
         }
 }
@@ -161,7 +151,7 @@ static void accumulated_micro_batches_equal_one_batch(void **state) {
         pass.accumulate = i > 0;
         run_half(&p, &pass);
     }
-    assert_near(&p, bound_of(GS_FP16));
+    assert_gradients_near(&p, bound_of(GS_FP16));
     release(&p);
 }
 
@@ -174,7 +164,7 @@ static void what_an_earlier_pass_left_does_not_show(void **state) {
     gs_model_pass pass = half_pass(&p, &batch);
     run_half(&p, &pass);
     fixture_run(&p.full, &batch, 1.0f, false);
-    assert_near(&p, bound_of(GS_BF16));
+    assert_gradients_near(&p, bound_of(GS_BF16));
     release(&p);
 }
 
@@ -212,7 +202,7 @@ static void rows_for_the_sink_come_in_fp32_and_complete_the_classifier_half(void
         run_half(&p, &pass);
         for (size_t i = 0; i < 37 * 15; i++) p.half.grads[0][i] += at.dense[i];
         fixture_run(&p.full, &batch, 1.0f, false);
-        assert_near(&p, bound_of(types[t]));
+        assert_gradients_near(&p, bound_of(types[t]));
         free(at.dense);
         release(&p);
     }
@@ -234,7 +224,7 @@ static void layers_are_left_out_as_in_fp32(void **state) {
         const gs_model *model = &p.full.model;
         assert_int_equal(model->ops->forward(model->state, &full).code, GS_OK);
         assert_int_equal(model->ops->backward(model->state, &full).code, GS_OK);
-        assert_near(&p, bound_of(GS_FP16));
+        assert_gradients_near(&p, bound_of(GS_FP16));
     }
     assert_false(p.half.model.ops->repeats(p.half.model.state, NULL));
     release(&p);
@@ -253,7 +243,7 @@ static void predictions_are_those_of_fp32_to_the_digits_of_the_type(void **state
         assert_int_equal(half->ops->predict(half->state, &pass, &got, &classes).code, GS_OK);
         assert_int_equal(classes, 37);
         assert_int_equal(model->ops->predict(model->state, &full, &wanted, &classes).code, GS_OK);
-        assert_true(distance_of(got, wanted, 3 * 37) < bound_of(types[t]));
+        assert_true(norm_distance(got, wanted, 3 * 37) < bound_of(types[t]));
         release(&p);
     }
 }

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 
 #define COUNT ((size_t)2048)
@@ -71,10 +72,6 @@ typedef struct fixture {
     gs_plan_bucket buckets[2];
     size_t members[NUM_PARAMS];
 } fixture;
-
-static void assert_ok(gs_status status) {
-    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
-}
 
 static int set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);

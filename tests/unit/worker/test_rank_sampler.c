@@ -1,5 +1,6 @@
 #include "worker/data/rank_sampler.h"
 
+#include "tests/support/asserts.h"
 #include "tests/unit/worker/data_files.h"
 
 #define MOST_SAMPLES 256
@@ -18,10 +19,6 @@ static gs_job_spec spec_of(int uneven_inputs, int64_t shards, int64_t passes, in
     spec.data.uneven_inputs = uneven_inputs;
     spec.data.split = GS_SPLIT_BY_RANK;
     return spec;
-}
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
 }
 
 // How often each sample of the split comes in `steps` steps of a rank, and how many there are in

@@ -16,6 +16,7 @@
 
 #include "core/thread.h"
 #include "rpc/server/rpc_server.h"
+#include "tests/support/asserts.h"
 
 #define ENDPOINT "inproc://test-slot"
 
@@ -82,10 +83,6 @@ static void run_server(void *ctx, const atomic_bool *stopping) {
         gs_status status = gs_rpc_server_turn(f->server, -1, gs_deadline_in_ms(5));
         if (status.code) return;
     }
-}
-
-static void assert_ok(gs_status status) {
-    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
 }
 
 static int set_up(void **state) {

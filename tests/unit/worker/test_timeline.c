@@ -12,12 +12,8 @@
 
 #include "core/clock.h"
 #include "core/thread.h"
+#include "tests/support/asserts.h"
 #include "worker/telemetry/timeline_message.h"
-
-static void assert_ok(gs_status status) {
-    assert_string_equal(status.message, "");
-    assert_int_equal(status.code, GS_OK);
-}
 
 static gs_timeline *open_timeline(int64_t ring_steps, size_t num_buckets) {
     gs_timeline *timeline;

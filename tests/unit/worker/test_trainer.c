@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "core/log.h"
+#include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
 #include "worker/checkpoint/safetensors.h"
@@ -114,10 +115,6 @@ static const gs_control_ops ops = {.exchange = exchange_alone,
                                    .fault = keep_fault,
                                    .ordered = keep_order,
                                    .settle = settle_as_told};
-
-static void assert_ok(gs_status status) {
-    if (status.code) fail_msg("%s: %s", gs_code_name(status.code), status.message);
-}
 
 static int set_up(void **state) {
     fixture *f = calloc(1, sizeof *f);
