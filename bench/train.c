@@ -1,19 +1,25 @@
-// One rank's training step against the matrix products inside it: how much of the ceiling is left.
+// One rank's training step against what its processor can do: which part of the multiply-add peak.
 //
 //   bench_train [--layers 4] [--channels 256] [--heads C/64] [--positions 64] [--batch 4] [--vocab
 //   4096]
 //               [--steps 20] [--threads 1,2] [--reducer]
 //
 // A step is load, forward, backward, AdamW, on one process; --reducer puts the gradients through
-// the product's reducer (world 1, gradient norm and non-finite check included). The ceiling is
-// exactly the weight products of such a step (forward, dW, dX, classifier included) through the
-// same kernel table, measured between the steps of the same run. Medians; the least in brackets.
+// the product's reducer (world 1, gradient norm and non-finite check included).
+//
+// The peak is that of fp32 FMAs on the same threads (bench/fma_peak.h): the best of the
+// measurements between the steps of the same run. A step counts 6·(V·C + 12·L·C²) flops for each
+// token: its weight products; attention is not counted. "products" is the time of exactly these
+// through the same kernel table, also between the steps: what is not they is everything else.
+// Medians; the least in brackets. A machine that does other work shows lower rates: the load is
+// printed.
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/fma_peak.h"
 #include "bench/measure.h"
 #include "core/random.h"
 #include "gradsync/optim/optimizer.h"
@@ -22,6 +28,7 @@
 #include "worker/models/registry.h"
 
 #define MAX_STEPS 1000
+#define MAX_THREADS 64
 #define WAIT_SECONDS 60.0
 
 typedef struct settings {
@@ -31,7 +38,7 @@ typedef struct settings {
     bool reducer;
 } settings;
 
-enum { LOAD, FORWARD, BACKWARD, UPDATE, STEP, CEILING, NUM_TIMES };
+enum { LOAD, FORWARD, BACKWARD, UPDATE, STEP, PRODUCTS, NUM_TIMES };
 
 typedef struct bench {
     const settings *set;
@@ -49,8 +56,9 @@ typedef struct bench {
     gs_comm *comm;
     gs_reducer *reducer;
     int64_t step;
-    float *weights, *weight_grads, *x, *y; // operands of the ceiling
+    float *weights, *weight_grads, *x, *y;  // operands of the products
     double times[NUM_TIMES][MAX_STEPS];    // ms
+    double peak;                           // GFLOP/s
 } bench;
 
 static void must(gs_status status) {
@@ -140,7 +148,7 @@ static void open_reducer(bench *self) {
     gs_bucket_plan_release(&plan);
 }
 
-static void open_ceiling(bench *self) {
+static void open_products(bench *self) {
     size_t C = (size_t)self->set->channels, V = (size_t)self->set->vocab;
     size_t N = (size_t)(self->set->batch * self->set->positions);
     size_t wide = 4 * C > V ? 4 * C : V;
@@ -196,6 +204,28 @@ static void multiply_all(bench *self) {
     multiply_layer(self, at, N, C, V);
 }
 
+// Many short items for each thread: whoever is late costs one of them.
+#define PEAK_ITEMS 16
+
+static void run_peak_item(void *ctx, size_t item) {
+    ((double *)ctx)[item] = fma_peak_run();
+}
+
+static void measure_peak(bench *self, int num_threads) {
+    double flops[PEAK_ITEMS * MAX_THREADS], sum = 0.0;
+    size_t num_items = PEAK_ITEMS * (size_t)num_threads;
+    int64_t since_ns = measure_now_ns();
+    gs_stream_for_each(gs_device_stream(self->device), num_items, run_peak_item, flops);
+    int64_t took_ns = measure_now_ns() - since_ns;
+    for (size_t i = 0; i < num_items; i++) sum += flops[i];
+    if (sum / (double)took_ns > self->peak) self->peak = sum / (double)took_ns;
+}
+
+static double product_flops(const settings *set) {
+    double C = (double)set->channels, V = (double)set->vocab, L = (double)set->layers;
+    return 6.0 * (V * C + 12.0 * L * C * C) * (double)(set->batch * set->positions);
+}
+
 static void begin_gradients(bench *self, gs_model_pass *pass) {
     if (!self->reducer) return;
     gs_reducer_pass reduced;
@@ -249,7 +279,8 @@ static double run_step(bench *self, int at) {
 }
 
 static void report(bench *self, int num_threads, double first_loss, double loss) {
-    static const char *const names[] = {"load", "forward", "backward", "update", "step", "sgemm"};
+    static const char *const names[] = {"load",   "forward", "backward",
+                                        "update", "step",    "products"};
     int steps = self->set->steps;
     double median[NUM_TIMES];
     printf("threads %d: ", num_threads);
@@ -259,13 +290,32 @@ static void report(bench *self, int num_threads, double first_loss, double loss)
                i + 1 < NUM_TIMES ? ", " : " ms\n");
     }
     double tokens = (double)(self->set->batch * self->set->positions) * 1e3;
-    double flops = self->model.ops->flops_per_sample(self->model.state) * (double)self->set->batch;
-    printf(
-        "  %.0f tokens/s, %.1f GFLOP/s; ceiling %.0f tokens/s; ratio %.1f %% (of the least times "
-        "%.1f %%); loss %.3f -> %.3f\n",
-        tokens / median[STEP], flops / median[STEP] / 1e6, tokens / median[CEILING],
-        100.0 * median[CEILING] / median[STEP],
-        100.0 * self->times[CEILING][0] / self->times[STEP][0], first_loss, loss);
+    double flops = product_flops(self->set) / 1e6;
+    printf("  %.0f tokens/s, %.1f GFLOP/s, products alone %.1f; loss %.3f -> %.3f\n",
+           tokens / median[STEP], flops / median[STEP], flops / median[PRODUCTS], first_loss, loss);
+    if (!fma_peak_name()) {
+        printf("  no FMA peak is known for this processor\n");
+        return;
+    }
+    printf("  peak %.1f GFLOP/s (%s FMA, %d thread(s)): the step %.1f %% of it (of the least time "
+           "%.1f %%), products alone %.1f %%\n",
+           self->peak, fma_peak_name(), num_threads, 100.0 * flops / median[STEP] / self->peak,
+           100.0 * flops / self->times[STEP][0] / self->peak,
+           100.0 * flops / median[PRODUCTS] / self->peak);
+}
+
+static void print_machine(gs_device *device) {
+    char model[128] = "unknown processor", arithmetic[160], limit[128];
+    double load = 0.0;
+    FILE *info = fopen("/proc/cpuinfo", "r");
+    for (char line[256]; info && fgets(line, sizeof line, info);)
+        if (sscanf(line, "model name : %127[^\n]", model) == 1) break;
+    if (info) fclose(info);
+    getloadavg(&load, 1);
+    gs_device_arithmetic(device, arithmetic, sizeof arithmetic);
+    gs_device_limit(device, limit, sizeof limit);
+    printf("%s, load %.1f, kernels %s, %s%s%s\n", model, load, gs_device_kernels(device)->name,
+           arithmetic, *limit ? "; " : "", limit);
 }
 
 static void run(const settings *set, int num_threads) {
@@ -273,11 +323,12 @@ static void run(const settings *set, int num_threads) {
     self->set = set;
     gs_device_options options = {.num_threads = num_threads};
     must(gs_device_open(&self->device, "cpu", &options));
+    print_machine(self->device);
     open_model(self);
     open_optimizer(self);
     open_loader(self);
     open_reducer(self);
-    open_ceiling(self);
+    open_products(self);
     double first_loss = 0.0, loss = 0.0;
     for (int i = 0; i < 2; i++) { // warm
         first_loss = run_step(self, 0);
@@ -287,7 +338,8 @@ static void run(const settings *set, int num_threads) {
         loss = run_step(self, i);
         int64_t since_ns = measure_now_ns();
         multiply_all(self);
-        self->times[CEILING][i] = ms_since(since_ns);
+        self->times[PRODUCTS][i] = ms_since(since_ns);
+        measure_peak(self, num_threads);
     }
     report(self, num_threads, first_loss, loss);
     close_bench(self);
@@ -312,9 +364,12 @@ static bool read_option(settings *set, const char *name, const char *value) {
     }
     if (strcmp(name, "--threads") != 0) return false;
     set->num_threads = 0;
-    for (char *end; *value && set->num_threads < 8; value = *end ? end + 1 : end)
-        set->threads[set->num_threads++] = (int)strtol(value, &end, 10);
-    return true;
+    for (char *end; *value && set->num_threads < 8; value = *end ? end + 1 : end) {
+        int threads = (int)strtol(value, &end, 10);
+        if (threads < 1 || threads > MAX_THREADS) return false;
+        set->threads[set->num_threads++] = threads;
+    }
+    return set->num_threads > 0;
 }
 
 int main(int argc, char **argv) {
