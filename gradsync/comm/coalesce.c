@@ -194,7 +194,11 @@ gs_status gs_coalesced_broadcast(gs_comm *comm, const gs_tensor_view *tensors, s
                       .num_tensors = num_tensors,
                       .collective = {.kind = GS_BROADCAST, .root = root, .step = -1, .bucket = -1}};
     list.chunks = calloc(num_tensors + 1, sizeof *list.chunks);
-    if (!list.chunks) return gs_error(GS_RESOURCE_EXHAUSTED, "broadcast: out of memory");
+    if (!list.chunks) {
+        // Whoever alone cannot go on must tell the ranks that wait for it.
+        gs_comm_abort(comm, "broadcast: out of memory");
+        return gs_error(GS_RESOURCE_EXHAUSTED, "broadcast: out of memory");
+    }
     for (size_t first = 0; first < num_tensors; first = list.chunks[list.num_chunks++].end)
         list.chunks[list.num_chunks] = cut_chunk(tensors, num_tensors, first, limit_bytes);
     gs_status status = run_chunks(&list, deadline);

@@ -337,8 +337,8 @@ bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times) {
 
 gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadline deadline) {
     gs_work work;
-    GS_TRY(gs_comm_post(comm, &work, collective));
-    gs_status status = gs_comm_wait(comm, work, deadline);
+    gs_status status = gs_comm_post(comm, &work, collective);
+    if (!status.code) status = gs_comm_wait(comm, work, deadline);
     if (status.code) gs_comm_let_go(comm, status.message);
     return status;
 }

@@ -138,7 +138,8 @@ GS_NODISCARD gs_status gs_comm_progress(gs_comm *comm);
 // Of one of the last 1024 collectives.
 bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times);
 
-// post and wait in one. After an error the communicator is aborted and the buffers are the caller's.
+// post and wait in one. After any error, that of a wrong argument too, the communicator is aborted, for
+// the other ranks wait; and the buffers are the caller's.
 GS_NODISCARD gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective,
                                    gs_deadline deadline);
 

@@ -17,6 +17,14 @@
 #define NUM_TENSORS 60
 #define MOST_BYTES 4000
 
+static bool callocs_fail;
+
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes) {
+    return callocs_fail ? NULL : __real_calloc(count, bytes);
+}
+
 static uint64_t draw(uint64_t seed, uint64_t what, uint64_t index) {
     return gs_random_u64((gs_random_key){.seed = seed, .stream = gs_random_stream(what, index, 0)},
                          0);
@@ -87,6 +95,25 @@ static gs_status body_differs(const gs_rank_env *env) {
     return status;
 }
 
+// Rank 1 has no memory for the list of chunks. Nobody leaves before all know.
+static gs_status body_no_memory(const gs_rank_env *env) {
+    comm_rank self;
+    float values[8] = {0};
+    char note = 0, all[2];
+    gs_tensor_view tensor = {values, 8, GS_FP32};
+    GS_TRY(comm_rank_open(&self, env, 1 << 16, NULL));
+    callocs_fail = env->rank == 1;
+    gs_status status = gs_coalesced_broadcast(self.comm, &tensor, 1, 0, 0, gs_deadline_in_seconds(10));
+    callocs_fail = false;
+    // The root of a broadcast need not wait for anybody.
+    if (!status.code)
+        status = gs_coalesced_allreduce(self.comm, &tensor, 1, GS_OP_SUM, 0, 0,
+                                        gs_deadline_in_seconds(10));
+    gs_status met = gs_rank_exchange(env->exchange, "known", &note, 1, all, soon());
+    comm_rank_close(&self);
+    return met.code ? met : status;
+}
+
 static void lists_of_mixed_dtypes_are_summed_in_place(void **state) {
     (void)state;
     const size_t limits_bytes[] = {1, 5000, 100000, 0};
@@ -118,15 +145,29 @@ static void lists_that_differ_end_on_every_rank(void **state) {
     }
 }
 
+static void a_rank_without_memory_ends_the_others(void **state) {
+    (void)state;
+    gs_ranks *ranks;
+    gs_status statuses[2];
+    assert_ok(gs_ranks_start(&ranks, "no memory", 2, "", NULL));
+    assert_ok(gs_ranks_wait(ranks, statuses, soon()));
+    gs_ranks_destroy(ranks);
+    assert_int_equal(statuses[0].code, GS_ABORTED);
+    assert_non_null(strstr(statuses[0].message, "broadcast: out of memory"));
+    assert_int_equal(statuses[1].code, GS_RESOURCE_EXHAUSTED);
+}
+
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {
-        {"sums", body_sums}, {"scaled", body_scaled}, {"differs", body_differs}, {NULL, NULL}};
+        {"sums", body_sums}, {"scaled", body_scaled}, {"differs", body_differs}, {"no memory", body_no_memory},
+        {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_of_mixed_dtypes_are_summed_in_place),
         cmocka_unit_test(scale_and_operation_are_applied),
         cmocka_unit_test(lists_that_differ_end_on_every_rank),
+        cmocka_unit_test(a_rank_without_memory_ends_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,6 +57,22 @@ static gs_status mismatch(const gs_rank_env *env) {
     return status;
 }
 
+// Rank 1 asks for what no backend would begin; the others have begun. Nobody leaves before all know.
+static gs_status ask_wrongly(const gs_rank_env *env) {
+    comm_rank self;
+    char note = 0, all[MAX_WORLD];
+    gs_status status = comm_rank_open(&self, env, COUNT * sizeof(float), NULL), met = gs_ok();
+    if (!status.code) {
+        gs_collective sum = make_sum(&self);
+        if (self.rank == 1) sum.recv = NULL;
+        status = gs_comm_run(self.comm, &sum, gs_deadline_in_seconds(RUN_SECONDS / 3));
+        met = gs_rank_exchange(env->exchange, "asked", &note, sizeof note, all,
+                               gs_deadline_in_seconds(RUN_SECONDS));
+    }
+    comm_rank_close(&self);
+    return met.code ? met : status;
+}
+
 // Rank 1 leaves one collective out and goes home.
 static gs_status run_fewer(comm_rank *self) {
     for (int i = 0; i < 5 - (self->rank == 1); i++) {
@@ -184,6 +200,7 @@ static gs_status no_backend(const gs_rank_env *env) {
 }
 
 static const gs_rank_body bodies[] = {{"mismatch", mismatch},
+                                      {"ask wrongly", ask_wrongly},
                                       {"fewer", fewer},
                                       {"late", late},
                                       {"aborted", aborted},
@@ -227,6 +244,15 @@ static void another_collective_is_named_on_every_rank(void **state) {
             expect(&statuses[rank], GS_FAILED_PRECONDITION, cases[i].ours);
         }
     }
+}
+
+static void a_wrong_argument_of_one_ends_the_others_with_its_words(void **state) {
+    (void)state;
+    gs_status statuses[3];
+    run_ranks(statuses, "ask wrongly", 3, "");
+    expect(&statuses[0], GS_ABORTED, "receive buffer is missing");
+    expect(&statuses[1], GS_INVALID_ARGUMENT, "receive buffer is missing");
+    expect(&statuses[2], GS_ABORTED, "receive buffer is missing");
 }
 
 static void a_rank_that_leaves_early_is_named(void **state) {
@@ -293,6 +319,7 @@ int main(int argc, char **argv) {
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_collective_is_named_on_every_rank),
+        cmocka_unit_test(a_wrong_argument_of_one_ends_the_others_with_its_words),
         cmocka_unit_test(a_rank_that_leaves_early_is_named),
         cmocka_unit_test(a_deadline_names_all_missing_ranks_and_the_collective_can_still_finish),
         cmocka_unit_test(an_abort_ends_every_wait_with_the_first_reason),
