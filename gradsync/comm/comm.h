@@ -2,9 +2,12 @@
 //
 // A collective is a value; a backend is five functions (comm_backend.h). A communicator is born from one
 // callback, `exchange`, through which every rank's bytes reach all others: the coordinator implements it
-// as an RPC, tests as sockets, an embedder by whatever there is. One thread owns a communicator;
-// gs_comm_abort alone may come from anywhere. Every wait has a deadline, and the error of one that
-// passed names the ranks that did not come.
+// as an RPC, tests as sockets, an embedder by whatever there is. Every wait has a deadline, and the error of
+// one that passed names the ranks that did not come.
+//
+// Threads: one owns a communicator and makes all calls; gs_comm_abort alone may come from anywhere between
+// create and destroy. The thread that called create must live until destroy, since without a helper thread
+// its end is taken for the rank's; destroy itself may be another's, once nobody is inside a call.
 //
 // Sums run in rank order 0..N-1, whoever does the work, and the same bits are stored everywhere. (nccl: in
 // an order of the library's, the same on all ranks.)

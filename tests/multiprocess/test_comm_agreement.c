@@ -73,6 +73,31 @@ static gs_status ask_wrongly(const gs_rank_env *env) {
     return met.code ? met : status;
 }
 
+static void *destroy_comm(void *ctx) {
+    gs_comm_destroy(ctx);
+    return NULL;
+}
+
+// Rank 1 ends its communicator in another thread than began it, and lives on until the others know.
+static gs_status leave_by_another_thread(const gs_rank_env *env) {
+    comm_rank self;
+    char note = 0, all[MAX_WORLD];
+    gs_status status = comm_rank_open(&self, env, COUNT * sizeof(float), NULL);
+    if (!status.code && env->rank == 1) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, destroy_comm, self.comm)) abort();
+        pthread_join(thread, NULL);
+        self.comm = NULL;
+    } else if (!status.code) {
+        gs_collective sum = make_sum(&self);
+        status = gs_comm_run(self.comm, &sum, gs_deadline_in_seconds(RUN_SECONDS / 3));
+    }
+    gs_status met = gs_rank_exchange(env->exchange, "known", &note, sizeof note, all,
+                                     gs_deadline_in_seconds(RUN_SECONDS));
+    comm_rank_close(&self);
+    return met.code ? met : status;
+}
+
 // Rank 1 leaves one collective out and goes home.
 static gs_status run_fewer(comm_rank *self) {
     for (int i = 0; i < 5 - (self->rank == 1); i++) {
@@ -201,6 +226,7 @@ static gs_status no_backend(const gs_rank_env *env) {
 
 static const gs_rank_body bodies[] = {{"mismatch", mismatch},
                                       {"ask wrongly", ask_wrongly},
+                                      {"leave by another thread", leave_by_another_thread},
                                       {"fewer", fewer},
                                       {"late", late},
                                       {"aborted", aborted},
@@ -264,6 +290,15 @@ static void a_rank_that_leaves_early_is_named(void **state) {
     expect(&statuses[2], GS_ABORTED, "bucket 3, step 5: rank 1 left");
 }
 
+static void a_rank_that_another_thread_ended_has_left(void **state) {
+    (void)state;
+    gs_status statuses[3];
+    run_ranks(statuses, "leave by another thread", 3, "");
+    expect(&statuses[0], GS_ABORTED, "bucket 3, step 5: rank 1 left");
+    expect(&statuses[1], GS_OK, "");
+    expect(&statuses[2], GS_ABORTED, "bucket 3, step 5: rank 1 left");
+}
+
 static void a_deadline_names_all_missing_ranks_and_the_collective_can_still_finish(void **state) {
     (void)state;
     static const char *const args[] = {"", "helper"};
@@ -321,6 +356,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(another_collective_is_named_on_every_rank),
         cmocka_unit_test(a_wrong_argument_of_one_ends_the_others_with_its_words),
         cmocka_unit_test(a_rank_that_leaves_early_is_named),
+        cmocka_unit_test(a_rank_that_another_thread_ended_has_left),
         cmocka_unit_test(a_deadline_names_all_missing_ranks_and_the_collective_can_still_finish),
         cmocka_unit_test(an_abort_ends_every_wait_with_the_first_reason),
         cmocka_unit_test(generations_follow_each_other_and_leave_nothing_behind),

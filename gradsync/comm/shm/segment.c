@@ -157,20 +157,25 @@ bool gs_shm_is_damaged(const gs_shm_segment *segment, int rank) {
            control->rank != rank;
 }
 
+// Of a rank that is here no more. Read after its life was tried: it says that it leaves before it ends it.
+static gs_shm_health fate_of(const gs_shm_control *control) {
+    bool left = atomic_load_explicit(&control->has_left, memory_order_acquire);
+    return left ? GS_SHM_LEFT : GS_SHM_DEAD;
+}
+
 gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank) {
     const gs_shm_control *control = segment->controls[rank];
     if (gs_shm_is_damaged(segment, rank)) return GS_SHM_DAMAGED;
-    if (segment->holds_life[rank]) return GS_SHM_DEAD;
+    if (segment->holds_life[rank]) return fate_of(control);
     int error = pthread_mutex_trylock(&segment->common->lives[rank].mutex);
-    if (error == EBUSY) return GS_SHM_ALIVE;
-    if (error == EOWNERDEAD) {
+    // A communicator that another thread ended leaves its life with the one that began it, which runs on.
+    if (error == EBUSY) return fate_of(control) == GS_SHM_LEFT ? GS_SHM_LEFT : GS_SHM_ALIVE;
+    if (error && error != EOWNERDEAD) return GS_SHM_DEAD;  // somebody else found out first
+    if (error)
         segment->holds_life[rank] = true;
-        return GS_SHM_DEAD;
-    }
-    if (error) return GS_SHM_DEAD;  // somebody else found out first
-    pthread_mutex_unlock(&segment->common->lives[rank].mutex);
-    bool left = atomic_load_explicit(&control->has_left, memory_order_acquire);
-    return left ? GS_SHM_LEFT : GS_SHM_DEAD;
+    else
+        pthread_mutex_unlock(&segment->common->lives[rank].mutex);
+    return fate_of(control);
 }
 
 void gs_shm_abort(gs_shm_segment *segment, gs_status reason) {
