@@ -57,6 +57,7 @@ int main(int argc, char **argv) {
     if (argc < 3) return print_usage();
     char why[256];
     if (strcmp(gs_test_device_name(), "cpu") != 0 && gs_cuda_device_count(why, sizeof why) == 0) {
+        gs_test_miss_device(why);
         printf("skipped: %s\n", why);
         return SKIPPED;
     }

@@ -43,6 +43,7 @@ refused /world/replicas_per_process '.world.replicas_per_process = 2'
 refused /reducer/backend '.reducer.backend = "shm"'
 
 if [ "$gpus" -eq 0 ]; then
+  [ -z "${GRADSYNC_DEMAND_DEVICE:-}" ] || fail "a device is demanded, and there is none: $found"
   claim "a job that needs GPUs says why it waits"
   start_worker w1 2
   gpus=1

@@ -7,7 +7,7 @@
 //
 // Each rank is a process that says it is a host of its own (NCCL_HOSTID): the library then lets
 // several use one GPU, over sockets. That is for tests alone. Exit code 77 where there is no GPU or
-// no NCCL.
+// no NCCL, 1 where they are demanded (tests/support/test_device.h).
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,6 +207,7 @@ int main(int argc, char **argv) {
     }
     char why[256];
     if (gs_cuda_device_count(why, sizeof why) == 0 || !gs_nccl_version(why, sizeof why)) {
+        gs_test_miss_device(why);
         printf("skipped: %s\n", why);
         return SKIPPED;
     }

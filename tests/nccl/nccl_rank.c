@@ -4,9 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/support/test_device.h"
+
 void nccl_skip_without_gpu(void) {
     char why[256];
     if (gs_cuda_device_count(why, sizeof why) > 0) return;
+    gs_test_miss_device(why);
     printf("skipped: no GPU: %s\n", why);
     exit(77);
 }

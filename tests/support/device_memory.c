@@ -29,6 +29,7 @@ bool test_device_is_host(void) {
 bool test_device_is_there(void) {
     char why[256];
     if (test_device_is_host() || gs_cuda_device_count(why, sizeof why) > 0) return true;
+    gs_test_miss_device(why);
     fprintf(stderr, "skipped: %s\n", why);
     return false;
 }
@@ -38,6 +39,7 @@ gs_status test_device_try(gs_device **out, int num_threads) {
         out, gs_test_device_name(), &(gs_device_options){.num_threads = num_threads});
     if (test_device_is_host()) return status;
     if (status.code == GS_UNAVAILABLE || status.code == GS_UNIMPLEMENTED) {
+        gs_test_miss_device(status.message);
         fprintf(stderr, "skipped: %s\n", status.message);
         exit(TEST_SKIPPED);
     }

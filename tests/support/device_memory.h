@@ -1,7 +1,7 @@
 // The device of tests that run on any (test_device.h), and its memory, which they reach through these
 // functions alone; on the CPU they are plain copies.
 //
-// Where there is no such device the test ends as skipped. What cannot be done in a test's surroundings
+// Where there is no such device the test ends as skipped, or as failed where one is demanded. What cannot be done in a test's surroundings
 // (memory, a device that breaks) ends the process with words.
 #ifndef TESTS_SUPPORT_DEVICE_MEMORY_H
 #define TESTS_SUPPORT_DEVICE_MEMORY_H
