@@ -1,8 +1,7 @@
 // A trainer's line to the coordinator: join, exchange, heartbeat, control, settle, leave.
 //
-// One control thread owns the Hello stream and the heartbeats; it reads what the compute thread publishes
-// in gs_control and puts requests into its mailbox. The coordinator's death disturbs nobody: the thread
-// says Hello again until somebody answers. Reports of checkpoints and orders wait in an outbox until acknowledged.
+// What the compute thread says and asks; line.h is the thread that listens meanwhile. Reports of
+// checkpoints and orders wait in an outbox until they are acknowledged.
 #ifndef WORKER_CONTROL_MEMBER_H
 #define WORKER_CONTROL_MEMBER_H
 
@@ -14,19 +13,11 @@
 #include "rpc/client/rpc_client.h"
 #include "rpc/json/json.h"
 #include "worker/control/control.h"
+#include "worker/control/member_messages.h"
 #include "worker/launch.h"
 #include "worker/trainer/trainer.h"
 
 typedef struct gs_member gs_member;
-
-typedef enum gs_member_state {
-    GS_MEMBER_WAITING = 0,
-    GS_MEMBER_PREPARED,
-    GS_MEMBER_CONNECTING,
-    GS_MEMBER_RUNNING,
-    GS_MEMBER_ABORTING,
-    GS_MEMBER_LEAVING
-} gs_member_state;
 
 // Fits gs_control: ctx is the member.
 extern const gs_control_ops gs_member_control_ops;
@@ -34,7 +25,8 @@ extern const gs_control_ops gs_member_control_ops;
 // Opens the line; nothing is said yet. Borrows launch and control until destroy.
 GS_NODISCARD gs_status gs_member_create(gs_member **out, const gs_launch *launch,
                                         gs_control *control);
-// Says Hello with the facts of a trainer that has booted, and goes on in a thread. Borrows it until destroy.
+// Says Hello with the facts of a trainer that has booted, and goes on in a thread. Borrows it until
+// destroy.
 GS_NODISCARD gs_status gs_member_join(gs_member *member, const gs_trainer *trainer);
 // Waits a while for the outbox; ends the threads.
 void gs_member_destroy(gs_member *member);
@@ -47,8 +39,8 @@ void gs_member_set_state(gs_member *member, gs_member_state state, uint32_t gene
 
 GS_NODISCARD gs_status gs_member_send_ready(gs_member *member, const char *plan_hash);
 GS_NODISCARD gs_status gs_member_send_comm_up(gs_member *member, const gs_session *session);
-// Waits for a coordinator that is away; not when this trainer has not joined, was refused or is asked to
-// leave. True: it is there and knows this trainer.
+// Waits for a coordinator that is away; not when this trainer has not joined, was refused or is
+// asked to leave. True: it is there and knows this trainer.
 bool gs_member_wait_for_welcome(gs_member *member, gs_deadline deadline);
 // Last words; the outbox first. Also for a trainer that could not boot (it has not joined then).
 void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int rank);

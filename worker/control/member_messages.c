@@ -1,5 +1,6 @@
 #include "worker/control/member_messages.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 #include "rpc/schema/messages.h"
@@ -37,6 +38,41 @@ gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int
     gs_json_set_int(out, "generation", generation);
     gs_json_set_string(out, "plan_hash", plan_hash);
     gs_json_set_int(out, "applied_step", applied_step);
+    return out;
+}
+
+static const char *state_name(gs_member_state state) {
+    static const char *const names[] = {"waiting", "prepared", "connecting",
+                                        "running", "aborting", "leaving"};
+    return names[state];
+}
+
+static int64_t resident_bytes(void) {
+    long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file) {
+        if (fscanf(file, "%*s %lld", &pages) != 1) pages = 0;
+        fclose(file);
+    }
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
+
+static void set_plans(gs_json *out, const gs_control *control) {
+    gs_json_set_u64(out, "plan", atomic_load(&control->plan_digest));
+    gs_json_set_u64(out, "next_plan", atomic_load(&control->next_plan_digest));
+    gs_json_set_int(out, "plan_step", atomic_load(&control->plan_step));
+}
+
+gs_json *gs_member_message_heartbeat(gs_member_state state, uint32_t generation,
+                                     const gs_control *control) {
+    gs_trainer_phase phase = (gs_trainer_phase)atomic_load(&control->phase);
+    gs_json *out = gs_json_new_object();
+    gs_json_set_string(out, "state", state_name(state));
+    gs_json_set_int(out, "generation", generation);
+    gs_json_set_int(out, "applied_step", atomic_load(&control->applied_step));
+    gs_json_set_string(out, "phase", gs_trainer_phase_name(phase));
+    gs_json_set_int(out, "rss_bytes", resident_bytes());
+    set_plans(out, control);
     return out;
 }
 
@@ -114,11 +150,12 @@ gs_json *gs_member_message_settle(const gs_settlement *settlement) {
 }
 
 gs_json *gs_member_message_bye(const gs_trainer_outcome *outcome, uint32_t generation, int rank,
-                               int64_t applied_step) {
+                               const gs_control *control) {
     gs_json *out = gs_json_new_object();
     gs_json_set_int(out, "generation", generation);
     gs_json_set_int(out, "rank", rank);
-    gs_json_set_int(out, "applied_step", applied_step);
+    gs_json_set_int(out, "applied_step", atomic_load(&control->applied_step));
+    set_plans(out, control);  // a change since the last heartbeat
     gs_json_set_string(out, "reason", gs_trainer_end_name(outcome->end));
     gs_json_set_int(out, "exit_code", outcome->reason.exit_code);
     if (outcome->status.code) {
@@ -129,4 +166,9 @@ gs_json *gs_member_message_bye(const gs_trainer_outcome *outcome, uint32_t gener
     gs_json_set_string(out, "sample", outcome->sample);
     set_digest(out, "state_digest", outcome->state_digest);
     return out;
+}
+
+void gs_member_complete_page(gs_json *page, int64_t request, uint32_t generation) {
+    gs_json_set_int(page, "request", request);
+    gs_json_set_int(page, "generation", generation);
 }

@@ -1,4 +1,5 @@
-// What a trainer says, as JSON: the bodies of rpc/README.md. Values in, document out; no state.
+// What a trainer says, as JSON: the bodies of rpc/README.md. Values in, document out; no state is
+// kept.
 #ifndef WORKER_CONTROL_MEMBER_MESSAGES_H
 #define WORKER_CONTROL_MEMBER_MESSAGES_H
 
@@ -9,14 +10,28 @@
 #include "worker/launch.h"
 #include "worker/trainer/trainer.h"
 
+// How far a member is, as heartbeats say it.
+typedef enum gs_member_state {
+    GS_MEMBER_WAITING = 0,
+    GS_MEMBER_PREPARED,
+    GS_MEMBER_CONNECTING,
+    GS_MEMBER_RUNNING,
+    GS_MEMBER_ABORTING,
+    GS_MEMBER_LEAVING
+} gs_member_state;
+
 gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer *trainer);
 gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int64_t applied_step);
+gs_json *gs_member_message_heartbeat(gs_member_state state, uint32_t generation,
+                                     const gs_control *control);
 gs_json *gs_member_message_comm_up(const gs_session *session);
 gs_json *gs_member_message_checkpointed(const gs_checkpoint_result *result);
 gs_json *gs_member_message_order(const gs_order_report *report);
 gs_json *gs_member_message_fault(const gs_fault *fault);
 gs_json *gs_member_message_settle(const gs_settlement *settlement);
 gs_json *gs_member_message_bye(const gs_trainer_outcome *outcome, uint32_t generation, int rank,
-                               int64_t applied_step);
+                               const gs_control *control);
+// Into a page of a timeline: which request it answers (0: none), and of which generation it is.
+void gs_member_complete_page(gs_json *page, int64_t request, uint32_t generation);
 
 #endif

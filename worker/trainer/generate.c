@@ -111,3 +111,22 @@ gs_status gs_generate(gs_strbuf *text, const gs_model *model, void *const *param
     free(tokens.tokens);
     return status;
 }
+
+gs_status gs_generate_sample(char **out, const gs_job_spec *spec, const gs_trainer_state *state) {
+    *out = NULL;
+    bool writes_bytes = spec->model.kind == GS_MODEL_GPT2 && spec->model.gpt2.vocab <= BYTE_VOCAB;
+    if (!writes_bytes || spec->sample.tokens == 0) return gs_ok();
+    gs_generate_options options = {.prompt = spec->sample.prompt,
+                                   .tokens = spec->sample.tokens,
+                                   .temperature = spec->sample.temperature,
+                                   .seed = (uint64_t)spec->model.seed,
+                                   .context = spec->model.gpt2.context,
+                                   .vocab = spec->model.gpt2.vocab};
+    gs_strbuf text = {0};
+    gs_status status = gs_generate(&text, &state->model, state->values,
+                                   (const void *const *)gs_buffers_committed(state->buffers),
+                                   state->device, &options);
+    if (!status.code) *out = gs_strbuf_take(&text);
+    gs_strbuf_release(&text);
+    return status;
+}

@@ -7,6 +7,8 @@
 #include "core/status.h"
 #include "core/strbuf.h"
 #include "gradsync/step/model.h"
+#include "rpc/schema/job_spec.h"
+#include "worker/state/trainer_state.h"
 
 typedef struct gs_generate_options {
     const char *prompt;  // bytes are tokens; empty: starts from a newline
@@ -21,5 +23,10 @@ typedef struct gs_generate_options {
 GS_NODISCARD gs_status gs_generate(gs_strbuf *text, const gs_model *model, void *const *params,
                                    const void *const *buffers, gs_device *device,
                                    const gs_generate_options *options);
+
+// The sample that the specification asks for, of what was trained: the caller's (free()). NULL: it
+// asks for none, or the model writes no bytes.
+GS_NODISCARD gs_status gs_generate_sample(char **out, const gs_job_spec *spec,
+                                          const gs_trainer_state *state);
 
 #endif

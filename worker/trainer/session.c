@@ -241,6 +241,10 @@ uint32_t gs_session_generation(const gs_session *session) {
     return session->options.generation;
 }
 
+bool gs_session_writes_files(const gs_session *session) {
+    return session->options.rank == 0;
+}
+
 void gs_session_abort(gs_session *session, const char *reason) {
     if (session->comm) gs_comm_abort(session->comm, reason);
 }

@@ -47,6 +47,7 @@ double gs_session_connect_seconds(const gs_session *session);
 int gs_session_rank(const gs_session *session);
 int gs_session_world_size(const gs_session *session);
 uint32_t gs_session_generation(const gs_session *session);
+bool gs_session_writes_files(const gs_session *session);  // rank 0 does, for all
 
 typedef struct gs_step_votes {
     bool drain, checkpoint;

@@ -1,0 +1,291 @@
+#include "worker/control/line.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "core/thread.h"
+#include "rpc/schema/messages.h"
+#include "rpc/schema/param_page.h"
+#include "worker/control/teardown_watch.h"
+#include "worker/telemetry/timeline_message.h"
+
+#define CALL_SECONDS 5.0
+#define RETRY_NS (200 * GS_NS_PER_MS)
+#define MAX_EVENTS 64
+// Of timelines: spans and buckets in one answer.
+#define TIMELINE_ROWS 20000
+
+struct gs_line {
+    gs_rpc_client *client;
+    gs_outbox *outbox;
+    gs_control *control;
+    gs_thread *thread;  // NULL before start
+    gs_queue *events;   // gs_json: control thread → compute thread
+
+    atomic_int state;
+    atomic_uint generation;
+    atomic_bool welcomed;      // the coordinator of now has answered Hello
+    _Atomic int64_t heard_ns;  // when the coordinator was there last
+
+    // Made once by start, then the control thread's.
+    gs_json *hello;
+    gs_param_spec *params;
+    size_t num_params;
+    // Control thread only.
+    int64_t coordinator_epoch;
+    gs_rpc_stream *stream;
+    int64_t heartbeat_ns, next_heartbeat_ns, next_hello_ns;
+
+    pthread_mutex_t lock;  // of what follows
+    gs_status refusal;     // of Hello; final
+    gs_json *order;  // owned; the last ReadyOrder, told again to another life of the coordinator
+};
+
+static void send_params(gs_line *line) {
+    gs_status status = gs_ok();
+    for (size_t i = 0; i < line->num_params && !status.code; i += GS_PARAM_PAGE_ROWS) {
+        gs_json *page = gs_member_message_ready(0, "", atomic_load(&line->control->applied_step));
+        gs_json_set_string(page, "state_digest", "");
+        gs_param_page_write(page, line->params, line->num_params, i);
+        status =
+            gs_rpc_call(line->client, GS_READY, page, NULL, gs_deadline_in_seconds(CALL_SECONDS));
+        gs_json_release(page);
+    }
+    if (status.code) gs_log_warn("parameters not sent", "reason=\"%s\"", status.message);
+}
+
+// What a coordinator of before knew and did not write down.
+static void tell_order_again(gs_line *line) {
+    pthread_mutex_lock(&line->lock);
+    gs_json *order = line->order ? gs_json_copy(line->order) : NULL;
+    pthread_mutex_unlock(&line->lock);
+    if (order) gs_outbox_push(line->outbox, GS_READY_ORDER, order);
+}
+
+static void take_welcome(gs_line *line, const gs_json *item) {
+    double seconds = gs_json_double_or(item, "heartbeat_seconds", 0.1);
+    if (seconds >= 0.01 && seconds <= 10) {
+        line->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
+    }
+    atomic_store(&line->welcomed, true);
+    int64_t epoch = gs_json_int_or(item, "coordinator_epoch", 0);
+    if (epoch != line->coordinator_epoch) tell_order_again(line);
+    line->coordinator_epoch = epoch;
+    if (gs_json_bool_or(item, "send_params", false)) send_params(line);
+}
+
+static void take_abort(gs_line *line, const gs_json *item) {
+    // One for a generation that this trainer has left behind means nothing to it.
+    if (gs_json_int_or(item, "generation", 0) < (int64_t)atomic_load(&line->generation)) return;
+    gs_control_abort(line->control, gs_json_string_or(item, "reason", "the generation ended"));
+}
+
+// Decoded here, so that the compute thread need not.
+static void take_replan(gs_line *line, const gs_json *item) {
+    gs_plan_offer offer;
+    gs_status status = gs_plan_offer_decode(&offer, item, line->params, line->num_params);
+    if (!status.code && offer.generation == atomic_load(&line->generation)) {
+        gs_control_offer_plan(line->control, &offer);
+        return;
+    }
+    if (status.code) gs_log_warn("plan not usable", "reason=\"%s\"", status.message);
+    gs_plan_offer_release(&offer);
+}
+
+static void take_send_timeline(gs_line *line, const gs_json *item) {
+    int64_t rows = gs_json_int_or(item, "max_rows", TIMELINE_ROWS);
+    gs_timeline_pages pages = gs_timeline_pages_begin(
+        line->control->timeline,
+        &(gs_timeline_range_asked){.last = gs_json_int_or(item, "last", 0),
+                                   .from_step = gs_json_int_or(item, "from_step", 0),
+                                   .to_step = gs_json_int_or(item, "to_step", -1),
+                                   .max_rows =
+                                       rows < TIMELINE_ROWS ? (size_t)rows : TIMELINE_ROWS});
+    gs_json *page;
+    while ((page = gs_timeline_pages_next(&pages))) {
+        gs_member_complete_page(page, gs_json_int_or(item, "request", 0), gs_line_generation(line));
+        gs_outbox_push(line->outbox, GS_TIMELINE, page);
+    }
+}
+
+static void take_item(gs_line *line, gs_json *item) {
+    const char *type = gs_json_string_or(item, "type", "");
+    if (strcmp(type, "welcome") == 0) {
+        take_welcome(line, item);
+    } else if (strcmp(type, "abort") == 0) {
+        take_abort(line, item);
+    } else if (strcmp(type, "replan") == 0) {
+        take_replan(line, item);
+    } else if (strcmp(type, "send_timeline") == 0) {
+        take_send_timeline(line, item);
+    } else if (strcmp(type, "trace") == 0) {
+        if (line->control->timeline)
+            gs_timeline_switch(line->control->timeline, gs_json_bool_or(item, "on", true));
+    } else if (strcmp(type, "drain") == 0) {
+        gs_control_ask_to_drain(line->control, gs_json_bool_or(item, "save", true));
+    } else if (gs_queue_push(line->events, item, (gs_deadline){0})) {
+        return;
+    }
+    gs_json_release(item);
+}
+
+static void send_heartbeat(gs_line *line) {
+    int64_t now_ns = gs_now_ns();
+    if (!atomic_load(&line->welcomed) || now_ns < line->next_heartbeat_ns) return;
+    line->next_heartbeat_ns = now_ns + line->heartbeat_ns;
+    gs_json *out = gs_member_message_heartbeat((gs_member_state)atomic_load(&line->state),
+                                               gs_line_generation(line), line->control);
+    gs_rpc_send(line->client, GS_HEARTBEAT, out);
+    gs_json_release(out);
+}
+
+// A coordinator that does not want this trainer will not want it later; the rest is worth another
+// try.
+static bool is_final(gs_code code) {
+    return code == GS_INVALID_ARGUMENT || code == GS_NOT_FOUND || code == GS_ALREADY_EXISTS ||
+           code == GS_PERMISSION_DENIED || code == GS_UNAUTHENTICATED ||
+           code == GS_FAILED_PRECONDITION || code == GS_ABORTED;
+}
+
+static void lose_stream(gs_line *line, gs_status status) {
+    gs_rpc_stream_close(line->stream);
+    line->stream = NULL;
+    atomic_store(&line->welcomed, false);
+    line->next_hello_ns = gs_now_ns() + RETRY_NS;
+    if (!is_final(status.code)) return;
+    pthread_mutex_lock(&line->lock);
+    if (!line->refusal.code) line->refusal = status;
+    pthread_mutex_unlock(&line->lock);
+    gs_log_warn("coordinator refused this trainer", "reason=\"%s\"", status.message);
+    gs_control_abort(line->control, status.message);
+    line->next_hello_ns = gs_now_ns() + 3600 * GS_NS_PER_SEC;
+}
+
+static void say_hello(gs_line *line) {
+    if (line->stream || gs_now_ns() < line->next_hello_ns) return;
+    gs_json_set_int(line->hello, "applied_step", atomic_load(&line->control->applied_step));
+    gs_status status = gs_rpc_stream_open(&line->stream, line->client, GS_HELLO, line->hello);
+    if (status.code) {
+        line->stream = NULL;
+        lose_stream(line, status);
+    }
+}
+
+static void read_stream(gs_line *line, gs_deadline deadline) {
+    gs_json *item = NULL;
+    gs_status status = gs_rpc_stream_next(line->stream, &item, deadline);
+    if (status.code == GS_DEADLINE_EXCEEDED) return;
+    if (!status.code && item) {
+        atomic_store(&line->heard_ns, gs_now_ns());
+        take_item(line, item);
+        return;
+    }
+    if (!status.code) status = gs_error(GS_UNAVAILABLE, "the coordinator ended the stream");
+    lose_stream(line, status);
+}
+
+static void run(void *ctx, const atomic_bool *stopping) {
+    gs_line *line = ctx;
+    while (!atomic_load(stopping)) {
+        say_hello(line);
+        int64_t wait_ns = line->next_heartbeat_ns - gs_now_ns();
+        if (wait_ns < 0 || wait_ns > 100 * GS_NS_PER_MS) wait_ns = 100 * GS_NS_PER_MS;
+        if (line->stream)
+            read_stream(line, gs_deadline_in_ns(wait_ns));
+        else
+            gs_sleep_ns(20 * GS_NS_PER_MS);
+        if (gs_rpc_client_connected(line->client)) atomic_store(&line->heard_ns, gs_now_ns());
+        send_heartbeat(line);
+        gs_teardown_watch_look(line->control);
+    }
+    gs_rpc_stream_close(line->stream);
+    line->stream = NULL;
+}
+
+gs_status gs_line_create(gs_line **out, gs_rpc_client *client, gs_outbox *outbox,
+                         gs_control *control) {
+    gs_line *line = calloc(1, sizeof *line);
+    if (!line) return gs_error(GS_RESOURCE_EXHAUSTED, "line: out of memory");
+    line->client = client;
+    line->outbox = outbox;
+    line->control = control;
+    line->heartbeat_ns = 100 * GS_NS_PER_MS;
+    atomic_store(&line->heard_ns, gs_now_ns());
+    pthread_mutex_init(&line->lock, NULL);
+    line->events = gs_queue_create(MAX_EVENTS);
+    if (!line->events) {
+        gs_line_destroy(line);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "line: out of memory");
+    }
+    *out = line;
+    return gs_ok();
+}
+
+gs_status gs_line_start(gs_line *line, gs_json *hello, const gs_param_spec *params,
+                        size_t num_params) {
+    line->hello = hello;
+    line->num_params = num_params;
+    line->params = calloc(num_params, sizeof *line->params);
+    if (!line->params) return gs_error(GS_RESOURCE_EXHAUSTED, "line: out of memory");
+    memcpy(line->params, params, num_params * sizeof *params);
+    return gs_thread_start(&line->thread, "gs-control", run, line);
+}
+
+bool gs_line_started(const gs_line *line) {
+    return line->thread != NULL;
+}
+
+void gs_line_destroy(gs_line *line) {
+    if (!line) return;
+    gs_thread_stop(line->thread);
+    void *event;
+    while (line->events && gs_queue_pop(line->events, &event, (gs_deadline){0}))
+        gs_json_release(event);
+    gs_queue_destroy(line->events);
+    gs_json_release(line->order);
+    free(line->params);
+    gs_json_release(line->hello);
+    pthread_mutex_destroy(&line->lock);
+    free(line);
+}
+
+void gs_line_set_state(gs_line *line, gs_member_state state, uint32_t generation) {
+    atomic_store(&line->state, state);
+    atomic_store(&line->generation, generation);
+    gs_rpc_client_set_generation(line->client, generation);
+}
+
+uint32_t gs_line_generation(const gs_line *line) {
+    return atomic_load(&line->generation);
+}
+
+bool gs_line_next_event(gs_line *line, gs_json **event, gs_deadline deadline) {
+    void *item;
+    if (!gs_queue_pop(line->events, &item, deadline)) return false;
+    *event = item;
+    return true;
+}
+
+gs_status gs_line_refusal(gs_line *line) {
+    pthread_mutex_lock(&line->lock);
+    gs_status status = line->refusal;
+    pthread_mutex_unlock(&line->lock);
+    return status;
+}
+
+bool gs_line_welcomed(const gs_line *line) {
+    return atomic_load(&line->welcomed);
+}
+
+int64_t gs_line_heard_ns(const gs_line *line) {
+    return atomic_load(&line->heard_ns);
+}
+
+void gs_line_keep_order(gs_line *line, gs_json *order) {
+    pthread_mutex_lock(&line->lock);
+    gs_json *old = line->order;
+    line->order = order;
+    pthread_mutex_unlock(&line->lock);
+    gs_json_release(old);
+}

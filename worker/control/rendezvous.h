@@ -1,0 +1,24 @@
+// Where the ranks of a generation meet before they have a communicator: each gives the coordinator
+// bytes and gets everybody's.
+#ifndef WORKER_CONTROL_RENDEZVOUS_H
+#define WORKER_CONTROL_RENDEZVOUS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "rpc/client/rpc_client.h"
+
+// A rank's place in a generation.
+typedef struct gs_place {
+    uint32_t generation;
+    int rank, world_size;
+} gs_place;
+
+//   all  world_size times `bytes`, by rank
+GS_NODISCARD gs_status gs_rendezvous_exchange(gs_rpc_client *client, const gs_place *place,
+                                              const char *tag, const void *mine, size_t bytes,
+                                              void *all, gs_deadline deadline);
+
+#endif

@@ -1,0 +1,141 @@
+#include "worker/trainer/run_loop.h"
+
+#include "core/log.h"
+
+// Updates left out one after the other because of gradients that are not finite, before giving up.
+#define MOST_SKIPPED_IN_A_ROW 100
+#define MOST_SKIPPED_WHILE_SCALING 1000
+
+void gs_run_loop_log_digest(const gs_run_loop *loop) {
+    if (!loop->logs_digests) return;
+    char digest[GS_DIGEST_TEXT_LEN];
+    gs_digest_format(digest, gs_trainer_state_digest(loop->state));
+    gs_log_debug("step digest", "job=%s rank=%d step=%lld digest=%s", loop->job,
+                 gs_session_rank(loop->session), (long long)loop->state->position.step, digest);
+}
+
+bool gs_run_loop_report(gs_run_loop *loop) {
+    const gs_control *control = loop->control;
+    gs_json *step_report =
+        gs_telemetry_report(&loop->telemetry, gs_session_writes_files(loop->session));
+    bool heard = control->ops->report(control->ctx, step_report);
+    gs_telemetry_note_heard(&loop->telemetry, heard);
+    return heard;
+}
+
+bool gs_run_loop_report_rest(gs_run_loop *loop) {
+    if (!loop->session || loop->telemetry.totals.steps == 0) return true;
+    bool heard = true;
+    while (heard && gs_telemetry_waits(&loop->telemetry)) heard = gs_run_loop_report(loop);
+    return heard;
+}
+
+static gs_status evaluate_when_due(gs_run_loop *loop) {
+    int64_t step = loop->state->position.step;
+    if (!gs_session_can_evaluate(loop->session)) return gs_ok();
+    bool due = step % loop->spec->data.eval_every_steps == 0,
+         ends = step == loop->spec->steps.target;
+    if (loop->inputs_ended ? due : !due && !ends) return gs_ok();
+    gs_evaluation evaluation;
+    int64_t begin_ns = gs_now_ns();
+    GS_TRY(gs_session_evaluate(loop->session, &evaluation));
+    gs_timeline_add(loop->control->timeline, GS_SPAN_EVALUATE, begin_ns);
+    loop->telemetry.evaluation = evaluation;
+    loop->telemetry.has_evaluation = true;
+    return gs_ok();
+}
+
+gs_status gs_run_loop_apply(gs_run_loop *loop, gs_step_facts *facts) {
+    gs_status status = gs_session_apply(loop->session, facts);
+    if (status.code) loop->state_is_broken = true;
+    return status;
+}
+
+static gs_step_votes collect_votes(const gs_run_loop *loop) {
+    gs_step_votes votes = {0};
+    bool save_asked;
+    votes.drain = gs_control_drains(loop->control, &save_asked);
+    votes.checkpoint = votes.drain && save_asked && loop->spec->checkpoint.on_stop;
+    return votes;
+}
+
+static void log_switch(const gs_run_loop *loop, const gs_step_facts *facts) {
+    if (!facts->plan_revision || !gs_session_writes_files(loop->session)) return;
+    gs_log_info("plan switched", "job=%s rank=0 step=%lld revision=%d buckets=%zu seconds=%.6f",
+                loop->job, (long long)facts->step, facts->plan_revision, facts->stats->num_buckets,
+                facts->switch_seconds);
+}
+
+// A loss scale that is still above 1 finds its place yet: from the largest float down are 128
+// halvings.
+bool gs_run_loop_skips_for_ever(const gs_run_loop *loop) {
+    const gs_position *position = &loop->state->position;
+    bool is_scaling = position->loss_scale.scale > 1;
+    int64_t most = is_scaling ? MOST_SKIPPED_WHILE_SCALING : MOST_SKIPPED_IN_A_ROW;
+    return position->skipped_in_a_row >= most;
+}
+
+static gs_status check_skipped(const gs_run_loop *loop, int64_t step) {
+    if (!gs_run_loop_skips_for_ever(loop)) return gs_ok();
+    return gs_error(GS_OUT_OF_RANGE, "step %lld: gradients were not finite %lld times in a row",
+                    (long long)step, (long long)loop->state->position.skipped_in_a_row);
+}
+
+// A rank has no data left: the job stops here, and no step begins.
+static gs_status end_inputs(gs_run_loop *loop, int64_t step, gs_status why) {
+    char text[300];
+    gs_log_info("data ended", "job=%s rank=%d step=%lld reason=%s", loop->job,
+                gs_session_rank(loop->session), (long long)step,
+                gs_log_quote(text, sizeof text, why.message));
+    return evaluate_when_due(loop);
+}
+
+// Rank 0 for all.
+static void save_when_due(gs_run_loop *loop) {
+    if (!gs_session_writes_files(loop->session)) return;
+    double seconds = gs_saves_when_due(loop->saves, gs_session_world_size(loop->session));
+    if (seconds > 0) gs_telemetry_add_checkpoint(&loop->telemetry, seconds);
+}
+
+// Whatever becomes of this, the step is done.
+static gs_status follow_step(gs_run_loop *loop, const gs_step_facts *facts) {
+    GS_TRY(gs_session_finish_epoch(loop->session));
+    gs_run_loop_log_digest(loop);
+    GS_TRY(check_skipped(loop, facts->step));
+    GS_TRY(evaluate_when_due(loop));
+    save_when_due(loop);
+    gs_timeline_finish(loop->control->timeline, facts->samples, facts->nonfinite_ranks == 0);
+    if (gs_telemetry_is_due(&loop->telemetry)) gs_run_loop_report(loop);
+    return gs_ok();
+}
+
+static gs_status run_step(gs_run_loop *loop) {
+    int64_t begin_ns = gs_now_ns();
+    gs_timeline_begin(loop->control->timeline, loop->state->position.step);
+    gs_step_votes votes = collect_votes(loop);
+    gs_step_facts facts;
+    gs_status status = gs_session_run_step(loop->session, &facts, &votes);
+    loop->diverged = facts.diverged;
+    loop->state_is_broken = facts.diverged;
+    loop->inputs_ended = facts.inputs_ended;
+    if (facts.inputs_ended) return end_inputs(loop, facts.step, status);
+    if (status.code) return status;
+    GS_TRY(gs_run_loop_apply(loop, &facts));
+    log_switch(loop, &facts);
+    atomic_store(&loop->control->applied_step, loop->state->position.step);
+    gs_telemetry_observe(&loop->telemetry, &facts, gs_now_ns() - begin_ns);
+    loop->drained = facts.drain;
+    loop->stop_saves = facts.checkpoint;
+    return follow_step(loop, &facts);
+}
+
+gs_status gs_run_loop_run(gs_run_loop *loop) {
+    const gs_job_spec *spec = loop->spec;
+    while (loop->state->position.step < spec->steps.target && !loop->drained &&
+           !loop->inputs_ended) {
+        GS_TRY(gs_control_check(loop->control));
+        if (spec->debug.step_delay_ms) gs_sleep_ns(spec->debug.step_delay_ms * GS_NS_PER_MS);
+        GS_TRY(run_step(loop));
+    }
+    return gs_ok();
+}

@@ -1,0 +1,35 @@
+// When a job's state is saved: at its cadence, without waiting for the disk; at the end, waited
+// for. A save that fails stops no training, and the coordinator hears of each. Compute thread.
+#ifndef WORKER_TRAINER_SAVES_H
+#define WORKER_TRAINER_SAVES_H
+
+#include <stdint.h>
+
+#include "core/status.h"
+#include "rpc/schema/job_spec.h"
+#include "worker/checkpoint/checkpoint_writer.h"
+#include "worker/control/control.h"
+#include "worker/state/trainer_state.h"
+
+// Made of its first group of fields alone.
+typedef struct gs_saves {
+    // Borrows until release.
+    const gs_job_spec *spec;
+    gs_control *control;
+    const gs_trainer_state *state;
+    const char *job, *directory;
+
+    gs_checkpoint_writer *writer;  // owned; made by the first save
+    uint64_t num_skipped;
+} gs_saves;
+
+// Waits for a save in flight.
+void gs_saves_release(gs_saves *saves);
+
+// After a step: saves where the cadence says so. Seconds that the training stood still; 0: nothing
+// was due.
+double gs_saves_when_due(gs_saves *saves, int world_size);
+// Saves and waits.
+GS_NODISCARD gs_status gs_saves_now(gs_saves *saves, const char *reason, int world_size);
+
+#endif

@@ -1,0 +1,96 @@
+#include "worker/trainer/startup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/checkpoint/model_import.h"
+#include "worker/data/data_loader.h"
+#include "worker/data/mapped_file.h"
+#include "worker/state/state_snapshot.h"
+
+gs_status gs_startup_open_device(gs_device **out, const gs_job_spec *spec,
+                                 const gs_startup_device *wanted) {
+    const char *name = wanted->name ? wanted->name : "cpu";
+    bool on_gpu = strcmp(name, "cpu") != 0;
+    long long num_replicas = (long long)spec->world.replicas_per_process;
+    if (on_gpu && num_replicas > 1)
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "world.replicas_per_process %lld: a process on a GPU has one replica",
+                        num_replicas);
+    gs_device_options options = {.num_threads = wanted->num_threads,
+                                 .tf32 = spec->model.precision == GS_PRECISION_TF32,
+                                 .same_bits = spec->exact};
+    gs_status status = gs_device_open(out, name, &options);
+    bool is_missing = status.code == GS_UNAVAILABLE || status.code == GS_UNIMPLEMENTED;
+    if (on_gpu && is_missing)
+        return gs_error(GS_FAILED_PRECONDITION, "world.device cuda: %s: %s",
+                        wanted->place ? wanted->place : "here", status.message);
+    return status;
+}
+
+static void *find_imported(const gs_state_snapshot *into, size_t tensor) {
+    return into->memory + into->offsets[tensor];
+}
+
+// Into a copy in host memory, where the file's types and orders are turned into ours.
+static gs_status import_file(gs_trainer_state *state, const char *path) {
+    gs_state_snapshot into = {0};
+    size_t first_buffer = state->num_tensors - state->num_buffers;
+    void **tensors = calloc(state->num_params + state->num_buffers + 1, sizeof *tensors);
+    gs_status status = tensors ? gs_state_snapshot_init(&into, state)
+                               : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    if (!status.code) status = gs_state_snapshot_take(&into, state);
+    if (!status.code) {
+        for (size_t i = 0; i < state->num_params; i++) tensors[i] = find_imported(&into, i);
+        for (size_t i = 0; i < state->num_buffers; i++)
+            tensors[state->num_params + i] = find_imported(&into, first_buffer + i);
+        status = gs_model_import(&state->model, tensors, tensors + state->num_params, path);
+    }
+    if (!status.code) status = gs_state_snapshot_restore(&into, state);
+    gs_state_snapshot_release(&into);
+    free(tensors);
+    return status;
+}
+
+static gs_status import_model(gs_trainer_state *state, const char *data_root, const char *name) {
+    char path[64];
+    int file_fd = -1, root_fd = open(data_root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (root_fd < 0) return gs_error_from_errno(errno, "%s", data_root);
+    gs_status status = gs_open_below(&file_fd, root_fd, name, 0);
+    close(root_fd);
+    if (status.code) return gs_status_prefix(status, "model.init_from");
+    // Opened by its descriptor, so that it is the file that was found below the root.
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file_fd);
+    status = import_file(state, path);
+    close(file_fd);
+    return gs_status_prefix(status, "model.init_from: %s", name);
+}
+
+gs_status gs_startup_fill_state(gs_trainer_state *state, const gs_job_spec *spec,
+                                const char *data_root, const char *resume) {
+    if (resume && *resume) return gs_checkpoint_load(state, resume, spec);
+    if (*spec->model.init_from) return import_model(state, data_root, spec->model.init_from);
+    return gs_ok();
+}
+
+gs_status gs_startup_check_data(gs_digest *digest, const gs_job_spec *spec, const char *data_root,
+                                int64_t consumed) {
+    gs_data_loader_options options = {
+        .spec = spec,
+        .split = GS_TRAIN,
+        .data_root = data_root,
+        .shards = {.num_shards = (int)spec->logical_shards,
+                   .world_size = spec->data.split == GS_SPLIT_BY_RANK ? (int)spec->world.max : 1},
+        .consumed = consumed,
+        .ring_batches = 1};
+    gs_data_loader *loader;
+    GS_TRY(gs_data_loader_open(&loader, &options));
+    *digest = gs_data_loader_digest(loader);
+    gs_data_loader_close(loader);
+    return gs_ok();
+}
