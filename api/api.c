@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/http/auth.h"
+#include "api/http/hosts.h"
 #include "api/http/listener.h"
 #include "api/http/problem.h"
 #include "api/routes/route_call.h"
@@ -15,7 +15,7 @@ enum { MAX_STREAMS = 64, STREAMS_END_MS = 3000 };
 struct gs_api {
     gs_api_services services;
     gs_http_server *server;
-    bool local_names_only;  // of Host and Origin
+    gs_hosts *hosts;
 };
 
 static bool check_fault(const gs_http_request *request, gs_http_response *response) {
@@ -30,17 +30,16 @@ static bool check_fault(const gs_http_request *request, gs_http_response *respon
 
 static bool check_names(const gs_api *api, const gs_http_request *request,
                         gs_http_response *response) {
-    if (!api->local_names_only) return true;
-    if (!gs_auth_host_is_local(gs_http_header(request, "Host"))) {
-        gs_problem_answer_code(response, request->id, "bad_host",
-                               "this address serves localhost, 127.0.0.1 and [::1] only");
+    const char *host = gs_http_header(request, "Host");
+    gs_status status = gs_hosts_check_host(api->hosts, host, request->port);
+    if (status.code) {
+        gs_problem_answer_code(response, request->id, "bad_host", "%s", status.message);
         return false;
     }
-    if (!gs_auth_origin_is_local(gs_http_header(request, "Origin"))) {
-        gs_problem_answer_code(response, request->id, "bad_origin", "the origin is foreign");
-        return false;
-    }
-    return true;
+    status = gs_hosts_check_origin(gs_http_header(request, "Origin"), host);
+    if (status.code)
+        gs_problem_answer_code(response, request->id, "bad_origin", "%s", status.message);
+    return !status.code;
 }
 
 static bool find_route(const gs_http_request *request, gs_http_response *response,
@@ -148,19 +147,25 @@ static gs_status open_services(gs_api *api, const gs_api_options *options) {
 
 static gs_status start_server(gs_api *api, const gs_api_options *options) {
     const char *address = options->http_address ? options->http_address : "127.0.0.1:8470";
-    GS_TRY(gs_http_address_check(&api->local_names_only, address));
-    if (!api->local_names_only && !options->insecure_no_auth)
+    bool on_loopback = false;
+    GS_TRY(gs_http_address_check(&on_loopback, address));
+    if (!on_loopback && !options->insecure_no_auth)
         return gs_error(GS_FAILED_PRECONDITION,
                         "http address %s is not a loopback one, and nobody would have to show "
                         "credentials; gradsync-api --insecure-no-auth serves it behind a proxy",
                         address);
+    GS_TRY(gs_hosts_create(&api->hosts, address, on_loopback, options->allow_host));
     gs_http_server_options server = {.address = address,
                                      .request_ms = options->request_ms,
                                      .max_per_address = options->max_per_address,
                                      .handle = handle_request,
                                      .refused = note_refusal,
                                      .ctx = api};
-    return gs_http_server_start(&api->server, &server);
+    GS_TRY(gs_http_server_start(&api->server, &server));
+    if (!on_loopback)
+        gs_log_warn("http api open to everybody who reaches it", "address=%s",
+                    gs_http_server_address(api->server));
+    return gs_ok();
 }
 
 gs_status gs_api_start(gs_api **out, const gs_api_options *options) {
@@ -173,9 +178,6 @@ gs_status gs_api_start(gs_api **out, const gs_api_options *options) {
         return status;
     }
     gs_log_info("http api ready", "address=%s", gs_http_server_address(api->server));
-    if (!api->local_names_only)
-        gs_log_warn("http api open to everybody who reaches it", "address=%s",
-                    gs_http_server_address(api->server));
     *out = api;
     return gs_ok();
 }
@@ -197,6 +199,7 @@ void gs_api_stop(gs_api *api) {
     gs_event_hubs_destroy(api->services.hubs);
     gs_rpc_client_close(api->services.client);
     gs_stream_slots_destroy(api->services.slots);
+    gs_hosts_destroy(api->hosts);
     gs_api_metrics_destroy(api->services.metrics);
     free(api);
 }

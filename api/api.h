@@ -22,6 +22,7 @@ typedef struct gs_api_options {
     // Serve a non-loopback address although nobody has to show credentials (a proxy in front has
     // them).
     bool insecure_no_auth;
+    const char *allow_host;    // names in Host besides our own: api/http/hosts.h; may be NULL
     int64_t request_ms;        // a request must have arrived within this; 0: 10 s
     unsigned max_per_address;  // connections; 0: 128
 } gs_api_options;

@@ -12,7 +12,7 @@
 #include "rpc/json/config_file.h"
 
 typedef struct api_settings {
-    char *http, *coordinator, *checkpoints, *log_level, *port_file;
+    char *http, *allow_host, *coordinator, *checkpoints, *log_level, *port_file;
     bool insecure_no_auth;
 } api_settings;
 
@@ -22,6 +22,11 @@ static const gs_config_field fields[] = {
      .default_value = "127.0.0.1:8470",
      .metavar = "ADDR:PORT",
      .help = "where to serve HTTP; port 0 picks one"},
+    {.name = "allow_host",
+     .type = GS_CONFIG_LIST,
+     .offset = offsetof(api_settings, allow_host),
+     .metavar = "NAME[:PORT]",
+     .help = "answer to this name in Host too; may be given again"},
     {.name = "coordinator",
      .offset = offsetof(api_settings, coordinator),
      .default_value = "tcp://127.0.0.1:8471",
@@ -93,6 +98,7 @@ static gs_status run_api(const api_settings *settings, const sigset_t *signals) 
                               .context = context,
                               .rpc_endpoint = settings->coordinator,
                               .checkpoints_dir = settings->checkpoints,
+                              .allow_host = settings->allow_host,
                               .insecure_no_auth = settings->insecure_no_auth};
     if (!status.code) status = gs_api_start(&api, &options);
     if (!status.code && *settings->port_file)

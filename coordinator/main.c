@@ -24,7 +24,7 @@
 #define FILES_WANTED 12000  // one for each of 10,000 trainers, agents of 8 slots, and the API
 
 typedef struct coordinator_settings {
-    char *http, *control, *data_dir, *checkpoints, *log_level, *port_file;
+    char *http, *allow_host, *control, *data_dir, *checkpoints, *log_level, *port_file;
     bool insecure_no_auth;
 } coordinator_settings;
 
@@ -32,6 +32,9 @@ static const gs_config_field fields[] = {
     {.name = "http", .offset = offsetof(coordinator_settings, http),
      .default_value = "127.0.0.1:8470", .metavar = "ADDR:PORT",
      .help = "where to serve HTTP; port 0 picks one"},
+    {.name = "allow_host", .type = GS_CONFIG_LIST,
+     .offset = offsetof(coordinator_settings, allow_host), .metavar = "NAME[:PORT]",
+     .help = "answer to this name in Host too; may be given again"},
     {.name = "control", .offset = offsetof(coordinator_settings, control),
      .default_value = "tcp://127.0.0.1:8471", .metavar = "URL",
      .help = "where workers connect; port 0 picks one"},
@@ -189,6 +192,7 @@ static int open_program(program_state *state, const coordinator_settings *settin
                           .context = state->context,
                           .rpc_endpoint = GS_INPROC_ENDPOINT,
                           .insecure_no_auth = settings->insecure_no_auth,
+                          .allow_host = settings->allow_host,
                           .checkpoints_dir = state->checkpoints};
     status = gs_api_start(&state->api, &api);
     if (!status.code) return EX_OK;

@@ -142,16 +142,32 @@ static gs_status check_range(const gs_config_field *field, const char *source, d
                     field->least, field->most);
 }
 
+static bool is_text(const gs_config_field *field) {
+    return field->type == GS_CONFIG_STRING || field->type == GS_CONFIG_LIST;
+}
+
+static gs_status set_text(config_parser *parser, size_t index, const char *source,
+                          const char *text) {
+    const gs_config_field *field = &parser->program->fields[index];
+    char **member = (char **)(void *)(parser->values + field->offset);
+    bool adds = field->type == GS_CONFIG_LIST && parser->layer == GS_CONFIG_FROM_FLAG &&
+                parser->origins[index] == GS_CONFIG_FROM_FLAG;
+    gs_strbuf value = {0};
+    gs_strbuf_printf(&value, "%s%s%s", adds ? *member : "", adds ? "," : "", text);
+    char *taken = gs_strbuf_take(&value);
+    if (!taken) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", source);
+    free(*member);
+    *member = taken;
+    return gs_ok();
+}
+
 // Converts `text` into the field's member. `source` is how the user knows this value.
 static gs_status set_field(config_parser *parser, size_t index, const char *source,
                            const char *text) {
     const gs_config_field *field = &parser->program->fields[index];
     void *member = parser->values + field->offset;
-    if (field->type == GS_CONFIG_STRING) {
-        char *copy = strdup(text);
-        if (!copy) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", source);
-        free(*(char **)member);
-        *(char **)member = copy;
+    if (is_text(field)) {
+        GS_TRY(set_text(parser, index, source, text));
     } else if (field->type == GS_CONFIG_INT) {
         int64_t value;
         if (!parse_int(&value, field, text))
@@ -226,7 +242,7 @@ static gs_status set_defaults(config_parser *parser) {
     for (size_t i = 0; i < parser->program->num_fields; i++) {
         const gs_config_field *field = &parser->program->fields[i];
         const char *text = field->default_value;
-        if (!text && field->type == GS_CONFIG_STRING) text = "";
+        if (!text && is_text(field)) text = "";
         if (text) GS_TRY(set_field(parser, i, field->name, text));
     }
     return gs_ok();
@@ -362,7 +378,7 @@ static void print_config(const config_parser *parser) {
         const gs_config_field *field = &parser->program->fields[i];
         const void *member = parser->values + field->offset;
         gs_strbuf_printf(&out, "  \"%s\": ", field->name);
-        if (field->type == GS_CONFIG_STRING)
+        if (is_text(field))
             put_quoted(&out, *(char *const *)member);
         else if (field->type == GS_CONFIG_INT)
             gs_strbuf_printf(&out, "%lld", (long long)*(const int64_t *)member);
@@ -416,7 +432,7 @@ gs_status gs_config_parse(void *values, gs_config_outcome *outcome,
 
 void gs_config_release(void *values, const gs_config_program *program) {
     for (size_t i = 0; i < program->num_fields; i++) {
-        if (program->fields[i].type != GS_CONFIG_STRING) continue;
+        if (!is_text(&program->fields[i])) continue;
         char **member = (char **)((char *)values + program->fields[i].offset);
         free(*member);
         *member = NULL;

@@ -18,6 +18,7 @@ typedef enum gs_config_type {
     GS_CONFIG_INT,         // int64_t
     GS_CONFIG_DOUBLE,      // double
     GS_CONFIG_BOOL,        // bool; a flag without a value, or =true / =false
+    GS_CONFIG_LIST,        // char * as of a string: "a,b"; a flag given again adds to it
 } gs_config_type;
 
 typedef struct gs_config_field {

@@ -45,6 +45,7 @@ struct gs_http_server {
     gs_thread *watchdog;
     gs_http_server_options options;
     char address[GS_HTTP_ADDRESS_LEN];
+    int port;
     uint64_t id_seed;
     atomic_uint_fast64_t num_requests;
     pthread_mutex_t lock;
@@ -308,6 +309,7 @@ static request_state *begin_request(gs_http_server *server, struct MHD_Connectio
     state->request.method = method;
     state->request.path = path;
     state->request.begin_ns = gs_now_ns();
+    state->request.port = server->port;
     state->request.fault = check_framing(server, connection);
     return state;
 }
@@ -413,6 +415,7 @@ gs_status gs_http_server_start(gs_http_server **out, const gs_http_server_option
     pthread_mutex_init(&server->lock, NULL);
     gs_cond_init(&server->changed);
     memcpy(server->address, bound, sizeof bound);
+    server->port = atoi(strrchr(bound, ':') + 1);
 
     gs_status status = gs_thread_start(&server->watchdog, "http-watchdog", run_watchdog, server);
     if (!status.code) status = start_daemon(server, listener);

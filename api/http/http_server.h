@@ -36,6 +36,7 @@ typedef struct gs_http_request {  // borrowed for the call of the handler
     gs_http_fault fault;
     char id[GS_HTTP_ID_LEN];  // "r-" and hexadecimal digits: X-Request-Id
     int64_t begin_ns;
+    int port;          // that we listen on
     void *connection;  // private
 } gs_http_request;
 

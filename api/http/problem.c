@@ -18,10 +18,11 @@ const gs_problem gs_problems[] = {
     {"unauthenticated", 401, "No valid credentials", "Send Authorization: Bearer and your token."},
     {"forbidden", 403, "Not allowed", "Your role is too low for this operation."},
     {"bad_host", 403, "The Host header names another server",
-     "On a loopback address only localhost, 127.0.0.1 and [::1] are served. This stops DNS "
-     "rebinding."},
+     "Use the address that the server listens on, or start it with --allow-host and the name. "
+     "This stops DNS rebinding."},
     {"bad_origin", 403, "The request comes from a foreign web page",
-     "Pages of other origins may not use this API."},
+     "Only pages of the host and port that Host names may use this API; a proxy in front has to "
+     "pass Host on unchanged."},
     {"not_found", 404, "No such resource", "List the collection to see what there is."},
     {"method_not_allowed", 405, "The resource does not know this method",
      "The Allow header lists what it knows."},

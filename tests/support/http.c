@@ -94,7 +94,7 @@ gs_wire_response gs_wire_exchange(const char *address, const char *request, cons
         size_t line_len = strcspn(request, "\n") + 1;
         gs_strbuf text = {0};
         gs_strbuf_add(&text, request, line_len);
-        gs_strbuf_puts(&text, "Host: localhost\r\nConnection: close\r\n");
+        gs_strbuf_printf(&text, "Host: %s\r\nConnection: close\r\n", address);
         if (body) gs_strbuf_printf(&text, "Content-Length: %zu\r\n", strlen(body));
         gs_strbuf_puts(&text, request + line_len);
         gs_wire_send(&wire, gs_strbuf_text(&text));

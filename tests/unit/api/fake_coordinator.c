@@ -178,6 +178,7 @@ fake_coordinator *fake_start(int64_t request_ms) {
     gs_api_options api = {.http_address = "127.0.0.1:0",
                           .context = fake->context,
                           .rpc_endpoint = "inproc://fake",
+                          .allow_host = "localhost",  // of raw requests
                           .request_ms = request_ms,
                           .max_per_address = 512};
     must(gs_api_start(&fake->api, &api));

@@ -16,6 +16,7 @@ typedef struct settings {
     int64_t slots, cache_bytes;
     double wait_seconds;
     bool drain;
+    char *names;
 } settings;
 
 static const gs_config_field fields[] = {
@@ -25,7 +26,8 @@ static const gs_config_field fields[] = {
      "How much."},
     {"wait_seconds", GS_CONFIG_DOUBLE, offsetof(settings, wait_seconds), "1.5", 0, 0, "S",
      "How long."},
-    {"drain", GS_CONFIG_BOOL, offsetof(settings, drain), "false", 0, 0, NULL, "Whether."}};
+    {"drain", GS_CONFIG_BOOL, offsetof(settings, drain), "false", 0, 0, NULL, "Whether."},
+    {"names", GS_CONFIG_LIST, offsetof(settings, names), "a,b", 0, 0, "NAME", "Which."}};
 
 // The file's path is its contents here: "slots=3".
 static gs_status read_path(const char *path,
@@ -41,7 +43,7 @@ static const gs_config_program program = {.name = "thing",
                                           .synopsis = "[FLAGS]",
                                           .description = "Does it.",
                                           .fields = fields,
-                                          .num_fields = 5,
+                                          .num_fields = 6,
                                           .read_file = read_path};
 
 static gs_status parse(settings *values, gs_config_outcome *outcome, const char *a, const char *b,
@@ -55,6 +57,7 @@ static int clear_environment(void **state) {
     (void)state;
     unsetenv("GRADSYNC_SLOTS");
     unsetenv("GRADSYNC_CONFIG");
+    unsetenv("GRADSYNC_NAMES");
     return 0;
 }
 
@@ -97,6 +100,22 @@ static void flags_take_values_in_both_forms(void **state) {
     assert_int_equal(values.cache_bytes, 2048);
     assert_int_equal(parse(&values, &outcome, "--drain=false", NULL, NULL).code, GS_OK);
     assert_false(values.drain);
+    gs_config_release(&values, &program);
+}
+
+static void a_list_gathers_its_flags_and_nothing_before_them(void **state) {
+    (void)state;
+    settings values = {0};
+    gs_config_outcome outcome;
+    assert_int_equal(parse(&values, &outcome, NULL, NULL, NULL).code, GS_OK);
+    assert_string_equal(values.names, "a,b");
+    assert_int_equal(parse(&values, &outcome, "--names=c", "--names", "d,e").code, GS_OK);
+    assert_string_equal(values.names, "c,d,e");
+    setenv("GRADSYNC_NAMES", "f,g", 1);
+    assert_int_equal(parse(&values, &outcome, "--config=names=h", NULL, NULL).code, GS_OK);
+    assert_string_equal(values.names, "f,g");
+    assert_int_equal(parse(&values, &outcome, "--names=c", NULL, NULL).code, GS_OK);
+    assert_string_equal(values.names, "c");
     gs_config_release(&values, &program);
 }
 
@@ -163,7 +182,8 @@ static void printed_config_shows_values_and_origins(void **state) {
     capture(text, "--print-config", "--data-dir=/a\"b");
     assert_non_null(strstr(text, "\"data_dir\": \"/a\\\"b\",  // flag"));
     assert_non_null(strstr(text, "\"slots\": 1,  // default"));
-    assert_non_null(strstr(text, "\"drain\": false  // default\n}"));
+    assert_non_null(strstr(text, "\"drain\": false,  // default"));
+    assert_non_null(strstr(text, "\"names\": \"a,b\"  // default\n}"));
 }
 
 static void nearest_word_forgives_a_third_of_the_letters(void **state) {
@@ -207,6 +227,7 @@ int main(void) {
         cmocka_unit_test_setup(defaults_hold_without_flags, clear_environment),
         cmocka_unit_test_setup(flag_beats_environment_beats_file_beats_default, clear_environment),
         cmocka_unit_test_setup(flags_take_values_in_both_forms, clear_environment),
+        cmocka_unit_test_setup(a_list_gathers_its_flags_and_nothing_before_them, clear_environment),
         cmocka_unit_test_setup(errors_name_the_source_and_suggest, clear_environment),
         cmocka_unit_test_setup(help_lists_every_flag_with_its_default, clear_environment),
         cmocka_unit_test_setup(printed_config_shows_values_and_origins, clear_environment),
