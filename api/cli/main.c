@@ -70,27 +70,22 @@ static const struct argp_option common_options[] = {
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "how long a server that is away is tried (default 10)",
      1},
     {"output", 'o', "FORMAT", 0, "table, json or name", 1},
-    {"debug", KEY_DEBUG, NULL, 0, "show the HTTP exchange", 1},
-    {0}};
+    {"debug", KEY_DEBUG, NULL, 0, "show the HTTP exchange", 1}};
+
+#define NUM_COMMON_OPTIONS (sizeof common_options / sizeof *common_options)
+#define MAX_OPTIONS (sizeof flags / sizeof *flags + NUM_COMMON_OPTIONS)
 
 static bool set_text_option(gs_cli_options *options, int key, const char *value) {
     const struct {
         int key;
         const char **member;
-    } texts[] = {{KEY_SERVER, &options->server},
-                 {KEY_STATE, &options->state},
-                 {KEY_LABEL, &options->label},
-                 {KEY_RANK, &options->rank},
-                 {KEY_TAIL, &options->tail},
-                 {KEY_LEVEL, &options->level},
-                 {KEY_GREP, &options->grep},
-                 {KEY_SERIES, &options->series},
-                 {KEY_STEPS, &options->steps},
-                 {KEY_WORKERS, &options->workers},
-                 {KEY_SLOTS, &options->slots},
-                 {KEY_DATA_ROOT, &options->data_root},
-                 {KEY_DATA_DIR, &options->data_dir},
-                 {KEY_HTTP, &options->http}};
+    } texts[] = {{KEY_SERVER, &options->server},     {KEY_STATE, &options->state},
+                 {KEY_LABEL, &options->label},       {KEY_RANK, &options->rank},
+                 {KEY_TAIL, &options->tail},         {KEY_LEVEL, &options->level},
+                 {KEY_GREP, &options->grep},         {KEY_SERIES, &options->series},
+                 {KEY_STEPS, &options->steps},       {KEY_WORKERS, &options->workers},
+                 {KEY_SLOTS, &options->slots},       {KEY_DATA_ROOT, &options->data_root},
+                 {KEY_DATA_DIR, &options->data_dir}, {KEY_HTTP, &options->http}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (texts[i].key != key) continue;
         *texts[i].member = value;
@@ -143,8 +138,10 @@ static error_t take_option(int key, char *value, struct argp_state *state) {
     if (key == 'o') {
         // A command that writes files says so below; formats have no point and no slash.
         if (gs_cli_format_from_name(&options->format, value)) return 0;
-        if (strpbrk(value, "./")) options->file = value;
-        else argp_error(state, "--output: '%s' is not table, json or name", value);
+        if (strpbrk(value, "./"))
+            options->file = value;
+        else
+            argp_error(state, "--output: '%s' is not table, json or name", value);
         return 0;
     }
     return ARGP_ERR_UNKNOWN;
@@ -187,59 +184,82 @@ static int refuse_command(const char *name) {
     return GS_EXIT_USAGE;
 }
 
-// The place of the command in argv: the first word that is neither a flag nor the value of one.
+// The options whose letters are given and the common ones; NULL: all. Returns how many.
+static size_t gather_options(struct argp_option table[MAX_OPTIONS + 1], const char *letters) {
+    size_t num_options = 0;
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (!letters || strchr(letters, flags[i].letter)) table[num_options++] = flags[i].option;
+    for (size_t i = 0; i < NUM_COMMON_OPTIONS; i++) table[num_options++] = common_options[i];
+    table[num_options] = (struct argp_option){0};
+    return num_options;
+}
+
+static int refuse_flag(const char *program, const char *word, const char *const *names,
+                       size_t num_names) {
+    const char *name = word + strspn(word, "-");
+    int len = (int)strcspn(name, "=");
+    char text[64];
+    snprintf(text, sizeof text, "%.*s", len < 60 ? len : 60, name);
+    const char *nearest = gs_nearest_word(text, names, num_names);
+    fprintf(stderr, "%s: unknown flag %.*s%s", program, (int)(name - word), word, text);
+    if (nearest) fprintf(stderr, "; did you mean --%s?", nearest);
+    fprintf(stderr, "\n  `%s --help` lists the flags\n", program);
+    return 0;
+}
+
+// The words that the flag `word` takes up, 1 or with its value 2. 0: `table` does not know it, and
+// the user has been told; argp would not say which one is near. It takes the beginning of a name
+// for the name, and so do we.
+static int count_flag_words(const char *program, const struct argp_option *table,
+                            size_t num_options, const char *word) {
+    const char *names[MAX_OPTIONS + 3] = {"help", "usage", "version"};
+    size_t num_names = 3;
+    for (size_t i = 0; i < num_options; i++) names[num_names++] = table[i].name;
+    bool is_long = word[1] == '-';
+    size_t len = is_long ? strcspn(word + 2, "=") : 1;
+    if (is_long && len == 0) return 1;
+    for (size_t i = 0; i < num_names; i++) {
+        const struct argp_option *option = i < 3 ? NULL : &table[i - 3];
+        if (is_long ? strncmp(names[i], word + 2, len) != 0 : !option || option->key != word[1])
+            continue;
+        return option && option->arg && word[is_long ? 2 + len : 2] == '\0' ? 2 : 1;
+    }
+    if (!is_long && strchr("h?V", word[1])) return 1;
+    return refuse_flag(program, word, names, num_names);
+}
+
+// The place of the command in argv: the first word that is neither a flag nor the value of one. 0:
+// there is none; negative: an unknown flag stands before it.
 static int find_command_word(int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        if (argv[i][0] != '-') return i;
-        bool takes_value = strcmp(argv[i], "--server") == 0 || strcmp(argv[i], "--timeout") == 0 ||
-                           strcmp(argv[i], "--output") == 0 || strcmp(argv[i], "-o") == 0;
-        if (takes_value) i++;
+    struct argp_option table[MAX_OPTIONS + 1];
+    size_t num_options = gather_options(table, NULL);
+    for (int i = 1, num_words = 0; i < argc; i += num_words) {
+        if (argv[i][0] != '-' || argv[i][1] == '\0') return i;
+        num_words = count_flag_words("gradsync", table, num_options, argv[i]);
+        if (num_words == 0) return -1;
     }
     return 0;
 }
 
-// How long the name of the long flag `word` is; 0: it is none.
-static size_t flag_len(const char *word) {
-    return strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
-}
-
-// True: told about a flag that `table` does not know. argp would not say which one is near. It takes
-// the beginning of a name for the name, and so do we.
-static bool refuse_flag(const struct argp_option *table, size_t num_options, int num_words,
+static bool check_flags(const char *program, const struct argp_option *table, size_t num_options,
                         char **words) {
-    const char *names[64] = {"help", "usage", "version"};
-    size_t num_names = 3;
-    for (size_t i = 0; i < num_options && num_names < 64; i++) names[num_names++] = table[i].name;
-    for (int i = 1; i < num_words && strcmp(words[i], "--") != 0; i++) {
-        size_t len = flag_len(words[i]), known = 0;
-        if (len == 0) continue;
-        while (known < num_names && strncmp(names[known], words[i] + 2, len) != 0) known++;
-        if (known == num_names) {
-            char name[64];
-            snprintf(name, sizeof name, "%.*s", (int)(len < 60 ? len : 60), words[i] + 2);
-            const char *nearest = gs_nearest_word(name, names, num_names);
-            fprintf(stderr, "%s: unknown flag --%s", words[0], name);
-            if (nearest) fprintf(stderr, "; did you mean --%s?", nearest);
-            fprintf(stderr, "\n  `%s --help` lists the flags\n", words[0]);
-            return true;
-        }
-        bool takes_value = known >= 3 && table[known - 3].arg && words[i][2 + len] == '\0';
-        if (takes_value) i++;  // which may look like a flag
+    int num_words = 1;
+    for (char **word = words + 1; *word && strcmp(*word, "--") != 0; word += num_words) {
+        num_words = 1;
+        if (strncmp(*word, "--", 2) == 0)
+            num_words = count_flag_words(program, table, num_options, *word);
+        if (num_words == 0) return false;
+        if (num_words == 2 && !word[1]) return true;  // its value is missing, says argp
     }
-    return false;
+    return true;
 }
 
 // argv without the command, parsed by the command's own table.
 static int parse_command(gs_cli_options *options, const gs_cli_command *command, int at, int argc,
                          char **argv) {
-    struct argp_option
-        table[sizeof flags / sizeof *flags + sizeof common_options / sizeof *common_options];
+    struct argp_option table[MAX_OPTIONS + 1];
     char usage[64], documentation[2048], name[64], help[] = "--help";
-    size_t num_options = 0;
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (strchr(command->flags, flags[i].letter)) table[num_options++] = flags[i].option;
-    for (size_t i = 0; i < sizeof common_options / sizeof *common_options; i++)
-        table[num_options++] = common_options[i];
+    size_t num_options = gather_options(table, command->flags);
     snprintf(usage, sizeof usage, "%s", command->args);
     snprintf(documentation, sizeof documentation, "%s\v%s\n", command->summary, command->help);
     snprintf(name, sizeof name, "gradsync %s", command->name);
@@ -250,7 +270,7 @@ static int parse_command(gs_cli_options *options, const gs_cli_command *command,
     words[num_words++] = name;
     for (int i = 1; i < argc; i++)
         if (i != at) words[num_words++] = strcmp(argv[i], "-h") == 0 ? help : argv[i];
-    if (refuse_flag(table, num_options - 1, num_words, words)) {
+    if (!check_flags(name, table, num_options, words)) {
         free(words);
         return GS_EXIT_USAGE;
     }
@@ -294,6 +314,7 @@ static int run_command(const gs_cli_command *command, gs_cli *cli) {
 int main(int argc, char **argv) {
     argp_err_exit_status = GS_EXIT_USAGE;
     int at = find_command_word(argc, argv);
+    if (at < 0) return GS_EXIT_USAGE;
     const char *name = at ? argv[at] : "";
     bool asks_help = strcmp(name, "help") == 0;
     for (int i = 1; i < argc && !at; i++) {

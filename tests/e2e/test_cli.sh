@@ -11,6 +11,20 @@ grep -q "did you mean 'submit'" "$run/err" || fail "no suggestion: $(cat "$run/e
 code=0
 "$cli" list --alll >/dev/null 2>&1 || code=$?
 same "$code" 2 "exit code of an unknown flag"
+refuses() { # MESSAGE WORD…
+  local message=$1 code=0
+  shift
+  "$cli" "$@" >/dev/null 2>"$run/err" || code=$?
+  same "$code" 2 "exit code of $*"
+  same "$(head -n 1 "$run/err")" "$message" "what is said of $*"
+}
+refuses "gradsync: unknown flag --frob" --frob list
+refuses "gradsync: unknown flag --frob" --frob x list
+refuses "gradsync: unknown flag --frob" --frob=x
+refuses "gradsync: unknown flag -x" -x list
+refuses "gradsync: unknown flag --severr; did you mean --server?" --severr http://127.0.0.1:1 list
+refuses "gradsync list: unknown flag --purge" --purge list
+refuses "gradsync: unknown command 'lits'; did you mean 'list'?" --set steps.target=3 lits
 "$cli" help submit | grep -q -- --set || fail "help"
 
 claim "a server that is away is exit code 6"
