@@ -89,25 +89,6 @@ static gs_status body_bucket_of_one_rank(const gs_rank_env *env) {
     return gs_ok();
 }
 
-// There a hook divides and no hook multiplies by a rounded 1/world: other last bits unless world is
-// a power of two. World 3; the digests of both must be equal.
-static gs_status body_hook_bits(const gs_rank_env *env) {
-    uint64_t digests[2];
-    for (int with_hook = 0; with_hook < 2; with_hook++) {
-        grad_case model;
-        grad_case_init(&model, 12, env->world_size);
-        if (with_hook) model.hook = &gs_hook_allreduce;
-        grad_rank rank;
-        gs_reduce_result result;
-        GS_TRY(grad_rank_open(&rank, &model, env, NULL, soon()));
-        GS_TRY(grad_rank_run_step(&rank, 0, &result, soon()));
-        digests[with_hook] = grad_rank_digest(&rank);
-        grad_rank_close(&rank);
-        grad_case_release(&model);
-    }
-    return digests[0] == digests[1] ? gs_ok() : gs_error(GS_INTERNAL, "other bits with the hook");
-}
-
 // There an old gradient of a parameter that this rank does not use is sent as if it were new.
 static gs_status body_stale(const gs_rank_env *env) {
     float data[NUM_PARAMS][100];
@@ -144,10 +125,6 @@ static void bucket_that_one_rank_uses_travels(void **state) {
     (void)state;
     run_ranks("bucket_of_one_rank", 3);
 }
-static void hook_and_no_hook_have_the_same_bits(void **state) {
-    (void)state;
-    run_ranks("hook_bits", 3);
-}
 static void stale_gradient_is_never_sent(void **state) {
     (void)state;
     run_ranks("stale", 2);
@@ -156,7 +133,6 @@ static void stale_gradient_is_never_sent(void **state) {
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"one_gradient_missing", body_one_gradient_missing},
                                           {"bucket_of_one_rank", body_bucket_of_one_rank},
-                                          {"hook_bits", body_hook_bits},
                                           {"stale", body_stale},
                                           {NULL, NULL}};
     int exit_code;
@@ -164,7 +140,6 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_gradient_does_not_keep_results_back),
         cmocka_unit_test(bucket_that_one_rank_uses_travels),
-        cmocka_unit_test(hook_and_no_hook_have_the_same_bits),
         cmocka_unit_test(stale_gradient_is_never_sent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
