@@ -7,6 +7,8 @@
 
 // Between blocks a rank looks whether the communicator was aborted.
 #define BLOCK_BYTES ((size_t)65536)
+// Whoever waits looks at the clock between calls.
+#define ROUNDS_PER_CALL GS_SHM_CHUNK_SLOTS
 // No two ranks write into one line pair, and kernels run in whole strides.
 #define SLICE_BOUNDARY_BYTES ((size_t)256)
 
@@ -370,13 +372,14 @@ gs_status gs_shm_run_pipeline(gs_shm_mover *mover, const gs_collective *collecti
                               bool *complete) {
     chunking cut = cut_into_chunks(mover, collective);
     bool again;
+    int rounds = 0;
     *moved = false;
     do {
         again = copy_chunk_in(mover, collective, &cut);
         GS_TRY(reduce_chunk_slice(mover, collective, &cut, &again));
         GS_TRY(take_chunk(mover, collective, &cut, &again));
         *moved |= again;
-    } while (again);
+    } while (again && ++rounds < ROUNDS_PER_CALL);
     *complete = mover->chunks_read == mover->first_chunk + cut.num_chunks;
     if (*complete) {
         mover->first_chunk = mover->chunks_in = mover->chunks_out = mover->chunks_read;

@@ -33,7 +33,8 @@ size_t gs_shm_num_parts(const gs_collective *collective, int world_size);
 void gs_shm_copy_to_flat(gs_shm_mover *mover, const gs_collective *collective, int slot);
 void gs_shm_run_flat(gs_shm_mover *mover, const gs_collective *collective, int slot);
 GS_NODISCARD gs_status gs_shm_run_direct(gs_shm_mover *mover, const gs_collective *collective);
-// Moves as many chunks as can be moved now. *moved: at least one step; *complete: all chunks.
+// Moves chunks that can be moved now, of a long collective not all at once. *moved: at least one step;
+// *complete: all chunks.
 GS_NODISCARD gs_status gs_shm_run_pipeline(gs_shm_mover *mover, const gs_collective *collective,
                                            bool *moved, bool *complete);
 // Whether the counters of `rank` can be ones: nobody is further ahead than there are slots.
