@@ -7,6 +7,7 @@
 #include "coordinator/checkpoints.h"
 #include "coordinator/events.h"
 #include "coordinator/job_control.h"
+#include "coordinator/job_id.h"
 #include "coordinator/membership.h"
 #include "coordinator/watch.h"
 #include "core/clock.h"
@@ -86,7 +87,8 @@ void gs_agents_release_all(gs_coordinator *coordinator) {
 bool gs_agent_start_rank(gs_coordinator *coordinator, gs_agent *agent, gs_member *member,
                          int rank_hint) {
     gs_job *job = member->job;
-    agent->slots[member->slot] = (gs_agent_slot){member->incarnation, job->id};
+    agent->slots[member->slot] =
+        (gs_agent_slot){.incarnation = member->incarnation, .job = job->id};
     gs_json *item = gs_json_new_object();
     gs_json_set_string(item, "type", "start_rank");
     gs_json_set_int(item, "slot", member->slot);
@@ -264,16 +266,46 @@ static bool fill_agent(gs_agent *agent, const gs_json *request, gs_agent_devices
     return true;
 }
 
-// What runs there and is ours keeps its slot; what is not (any more) is ended.
+bool gs_agent_runs_unknown(const gs_agent *agent, uint64_t job) {
+    for (int i = 0; i < agent->num_slots; i++) {
+        if (agent->slots[i].is_unknown && agent->slots[i].job == job) return true;
+    }
+    return false;
+}
+
+// Of another coordinator, or of a database that is lost: nobody here can say that it should end.
+static void leave_alone(gs_coordinator *coordinator, const gs_agent *agent, int index) {
+    const gs_agent_slot *slot = &agent->slots[index];
+    char job[GS_JOB_ID_LEN];
+    gs_job_id_format(job, slot->job);
+    gs_log_warn("trainer of an unknown job", "worker=%s slot=%d job=%s rank=%d pid=%lld", agent->name,
+                index, job, slot->rank, (long long)slot->pid);
+    gs_event_add(coordinator, NULL, NULL, GS_SEVERITY_WARNING, "UnknownTrainer",
+                 "worker %s slot %d runs rank %d of job %s, which is not known here: it is left alone "
+                 "and keeps the slot; is this the right data directory?",
+                 agent->name, index, slot->rank, job);
+}
+
+// What runs there and is ours keeps its slot; what was ours and is not any more is ended.
 static void adopt_running(gs_coordinator *coordinator, gs_agent *agent, const gs_json *running) {
     for (size_t i = 0; i < gs_json_count(running); i++) {
         const gs_json *entry = gs_json_at(running, i);
         int64_t slot = gs_json_int_or(entry, "slot", -1);
-        uint64_t incarnation = 0;
+        uint64_t incarnation = 0, job_id = 0;
         gs_status status = gs_json_read_u64(&incarnation, entry, "incarnation");
         if (status.code || slot < 0 || slot >= agent->num_slots) continue;
+        const char *job = gs_json_string_or(entry, "job", "");
+        if (!gs_job_id_parse(&job_id, job)) job_id = 0;
+        agent->slots[slot] = (gs_agent_slot){.incarnation = incarnation,
+                                             .job = job_id,
+                                             .is_unknown = !gs_jobs_by_id_text(coordinator, job),
+                                             .rank = (int)gs_json_int_or(entry, "rank", 0),
+                                             .pid = gs_json_int_or(entry, "pid", 0)};
+        if (agent->slots[slot].is_unknown) {
+            leave_alone(coordinator, agent, (int)slot);
+            continue;
+        }
         gs_member *member = gs_u64_map_get(&coordinator->members, incarnation);
-        agent->slots[slot] = (gs_agent_slot){incarnation, member ? member->job->id : 0};
         if (!member || member->exited || member->kill_sent) {
             send_stop(agent, (int)slot, incarnation, true, 0);
             continue;
@@ -381,6 +413,23 @@ void gs_exited(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     gs_rpc_reply(call, gs_ok(), gs_json_new_object());
 }
 
+static gs_json *unknown_to_json(const gs_agent *agent) {
+    gs_json *unknown = gs_json_new_array();
+    for (int i = 0; i < agent->num_slots; i++) {
+        const gs_agent_slot *slot = &agent->slots[i];
+        if (!slot->is_unknown) continue;
+        char job[GS_JOB_ID_LEN];
+        gs_job_id_format(job, slot->job);
+        gs_json *entry = gs_json_new_object();
+        gs_json_set_string(entry, "job", job);
+        gs_json_set_int(entry, "rank", slot->rank);
+        gs_json_set_int(entry, "slot", i);
+        gs_json_set_int(entry, "pid", slot->pid);
+        gs_json_push(unknown, entry);
+    }
+    return unknown;
+}
+
 static gs_json *slots_to_json(gs_coordinator *coordinator, const gs_agent *agent, int *busy) {
     gs_json *jobs = gs_json_new_array();
     for (int i = 0; i < agent->num_slots; i++) {
@@ -431,6 +480,7 @@ void gs_list_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
         gs_json_set_double(item, "heartbeat_age_seconds",
                            (double)(now_ns - agent->heard_ns) / GS_NS_PER_SEC);
         gs_json_set(item, "jobs", jobs);
+        gs_json_set(item, "unknown", unknown_to_json(agent));
         gs_json_push(items, item);
     }
     gs_json *reply = gs_json_new_object();

@@ -10,6 +10,9 @@
 typedef struct gs_agent_slot {
     uint64_t incarnation;  // of the trainer in it; 0: free
     uint64_t job;
+    bool is_unknown;       // of a job that is not in this database: left alone, and the slot is taken
+    int rank;              // of an unknown one, as its agent said
+    int64_t pid;
 } gs_agent_slot;
 
 struct gs_agent {
@@ -31,6 +34,7 @@ bool gs_agent_alive(const gs_coordinator *coordinator, const gs_agent *agent);
 bool gs_agent_holds(const gs_agent *agent, const gs_member *member);  // it has been told to start it
 gs_slot_pools gs_agent_free_slots(const gs_agent *agent);  // none while not connected
 gs_slot_pools gs_agent_all_slots(const gs_agent *agent);
+bool gs_agent_runs_unknown(const gs_agent *agent, uint64_t job);  // a trainer of an unknown job
 bool gs_agent_slot_is_free(const gs_agent *agent, int slot, bool has_gpu);
 void gs_agents_release_all(gs_coordinator *coordinator);
 void gs_agents_tick(gs_coordinator *coordinator);

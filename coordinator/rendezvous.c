@@ -197,8 +197,10 @@ static gs_status find_caller(gs_coordinator *coordinator, gs_member **out, const
     uint64_t incarnation = 0, token = 0;
     GS_TRY(gs_json_read_u64(&incarnation, request, "incarnation"));
     GS_TRY(gs_json_read_u64(&token, request, "launch_token"));
-    gs_job *job = gs_jobs_by_id_text(coordinator, gs_json_string_or(request, "job", NULL));
-    if (!job) return gs_error(GS_NOT_FOUND, "hello: no such job");
+    const char *job_id = gs_json_string_or(request, "job", "");
+    gs_job *job = gs_jobs_by_id_text(coordinator, job_id);
+    // Unknown is not over (ABORTED): this may be the wrong coordinator for it.
+    if (!job) return gs_error(GS_NOT_FOUND, "hello: job %s is not known here", job_id);
     gs_member *member = gs_u64_map_get(&coordinator->members, incarnation);
     if (!member || member->job != job || member->exited || member->launch_token != token ||
         peer->incarnation != incarnation) {

@@ -28,6 +28,8 @@
 #define TURN_MS 10
 #define FIRST_RETRY_NS (100 * GS_NS_PER_MS)
 #define LAST_RETRY_NS (2 * GS_NS_PER_SEC)
+// A coordinator that refuses a worker whose trainers run is asked this often.
+#define REFUSED_RETRY_NS (2 * GS_NS_PER_SEC)
 // A name that is taken may be our own old connection: it is given this long to be noticed.
 #define NAME_TAKEN_NS (10 * GS_NS_PER_SEC)
 #define FLUSH_SECONDS 2.0
@@ -47,7 +49,7 @@ typedef struct host_agent {
     int num_slots, signal_fd;
 
     gs_rpc_stream *stream;
-    bool welcomed, told_silence;
+    bool welcomed, told_silence, told_refusal;
     int64_t next_hello_ns, retry_ns, heartbeat_ns, next_heartbeat_ns;
     int64_t heard_ns, name_taken_since_ns;
     bool draining, stopped;
@@ -147,6 +149,23 @@ static void stop(host_agent *agent, int exit_code) {
     agent->exit_code = exit_code;
 }
 
+// A worker without trainers has nothing to stay for. With trainers it outlives the refusal: they end with
+// it, and whoever refuses may be the wrong coordinator, or of another version.
+static void take_refusal(host_agent *agent, gs_status status) {
+    int busy = count_busy(agent);
+    if (busy == 0) {
+        gs_log_error("coordinator refused this worker", "worker=%s reason=\"%s\"", agent->name,
+                     status.message);
+        stop(agent, GS_EXIT_CONFIGURATION);
+        return;
+    }
+    agent->next_hello_ns = gs_now_ns() + REFUSED_RETRY_NS;
+    if (agent->told_refusal) return;
+    agent->told_refusal = true;
+    gs_log_error("coordinator refused this worker; its trainers go on",
+                 "worker=%s trainers=%d reason=\"%s\"", agent->name, busy, status.message);
+}
+
 static void lose_stream(host_agent *agent, gs_status status) {
     int64_t now_ns = gs_now_ns();
     gs_rpc_stream_close(agent->stream);
@@ -165,10 +184,7 @@ static void lose_stream(host_agent *agent, gs_status status) {
                  now_ns - agent->name_taken_since_ns > NAME_TAKEN_NS;
     bool refused = status.code == GS_INVALID_ARGUMENT || status.code == GS_FAILED_PRECONDITION ||
                    status.code == GS_PERMISSION_DENIED || status.code == GS_UNAUTHENTICATED;
-    if (!taken && !refused) return;
-    gs_log_error("coordinator refused this worker", "worker=%s reason=\"%s\"", agent->name,
-                 status.message);
-    stop(agent, GS_EXIT_CONFIGURATION);
+    if (taken || refused) take_refusal(agent, status);
 }
 
 static void say_hello(host_agent *agent) {
@@ -188,7 +204,7 @@ static void take_welcome(host_agent *agent, const gs_json *item) {
         agent->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
     }
     agent->welcomed = true;
-    agent->told_silence = false;
+    agent->told_silence = agent->told_refusal = false;
     agent->name_taken_since_ns = 0;
     gs_log_info("registered", "worker=%s slots=%d cores=%d coordinator=%s", agent->name,
                 agent->num_slots, agent->topology.usable_cores, agent->options->coordinator);

@@ -12,6 +12,9 @@
 
 #define CALL_SECONDS 5.0
 #define RETRY_NS (200 * GS_NS_PER_MS)
+// A coordinator that does not know this trainer is asked this often: the right one may take its
+// place.
+#define UNKNOWN_RETRY_NS (2 * GS_NS_PER_SEC)
 #define MAX_EVENTS 64
 // Of timelines: spans and buckets in one answer.
 #define TIMELINE_ROWS 20000
@@ -26,6 +29,7 @@ struct gs_line {
     atomic_int state;
     atomic_uint generation;
     atomic_bool welcomed;      // the coordinator of now has answered Hello
+    atomic_bool unknown;       // it has, and does not know this trainer
     _Atomic int64_t heard_ns;  // when the coordinator was there last
 
     // Made once by start, then the control thread's.
@@ -34,6 +38,7 @@ struct gs_line {
     size_t num_params;
     // Control thread only.
     int64_t coordinator_epoch;
+    bool told_unknown;
     gs_rpc_stream *stream;
     int64_t heartbeat_ns, next_heartbeat_ns, next_hello_ns;
 
@@ -69,6 +74,8 @@ static void take_welcome(gs_line *line, const gs_json *item) {
         line->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
     }
     atomic_store(&line->welcomed, true);
+    line->told_unknown = false;
+    gs_outbox_hold(line->outbox, false);
     int64_t epoch = gs_json_int_or(item, "coordinator_epoch", 0);
     if (epoch != line->coordinator_epoch) tell_order_again(line);
     line->coordinator_epoch = epoch;
@@ -140,20 +147,40 @@ static void send_heartbeat(gs_line *line) {
     gs_json_release(out);
 }
 
-// A coordinator that does not want this trainer will not want it later; the rest is worth another
-// try.
-static bool is_final(gs_code code) {
+// The rest is worth another try at once.
+static bool is_refusal(gs_code code) {
     return code == GS_INVALID_ARGUMENT || code == GS_NOT_FOUND || code == GS_ALREADY_EXISTS ||
            code == GS_PERMISSION_DENIED || code == GS_UNAUTHENTICATED ||
            code == GS_FAILED_PRECONDITION || code == GS_ABORTED;
+}
+
+// Only who knows this trainer can say that its time is over (ABORTED). To one that has trained,
+// every other refusal means the wrong coordinator: on an empty data directory, or of another version.
+static bool is_final(const gs_line *line, gs_code code) {
+    return code == GS_ABORTED || atomic_load(&line->state) < GS_MEMBER_RUNNING;
+}
+
+static void go_on_unknown(gs_line *line, gs_status status) {
+    atomic_store(&line->unknown, true);
+    gs_outbox_hold(line->outbox, true);
+    line->next_hello_ns = gs_now_ns() + UNKNOWN_RETRY_NS;
+    if (line->told_unknown) return;
+    line->told_unknown = true;
+    gs_log_warn("the coordinator does not know this trainer; it trains on", "reason=\"%s\"",
+                status.message);
 }
 
 static void lose_stream(gs_line *line, gs_status status) {
     gs_rpc_stream_close(line->stream);
     line->stream = NULL;
     atomic_store(&line->welcomed, false);
+    atomic_store(&line->unknown, false);
     line->next_hello_ns = gs_now_ns() + RETRY_NS;
-    if (!is_final(status.code)) return;
+    if (!is_refusal(status.code)) return;
+    if (!is_final(line, status.code)) {
+        go_on_unknown(line, status);
+        return;
+    }
     pthread_mutex_lock(&line->lock);
     if (!line->refusal.code) line->refusal = status;
     pthread_mutex_unlock(&line->lock);
@@ -276,6 +303,10 @@ gs_status gs_line_refusal(gs_line *line) {
 
 bool gs_line_welcomed(const gs_line *line) {
     return atomic_load(&line->welcomed);
+}
+
+bool gs_line_unknown(const gs_line *line) {
+    return atomic_load(&line->unknown);
 }
 
 int64_t gs_line_heard_ns(const gs_line *line) {

@@ -43,6 +43,8 @@ bool gs_line_next_event(gs_line *line, gs_json **event, gs_deadline deadline);
 gs_status gs_line_refusal(gs_line *line);
 // The coordinator of now has answered Hello.
 bool gs_line_welcomed(const gs_line *line);
+// It has, and does not know this trainer, which trains on.
+bool gs_line_unknown(const gs_line *line);
 int64_t gs_line_heard_ns(const gs_line *line);  // when a coordinator was there last
 
 // Keeps the last ReadyOrder, which another life of the coordinator is told again. Takes it.

@@ -17,6 +17,8 @@
 #define IDLE_ORPHAN_NS (60 * GS_NS_PER_SEC)
 #define SETTLE_ORPHAN_SECONDS 10.0
 #define SETTLE_SECONDS 60.0
+// How long what a run has come to is kept when a coordinator is there that does not know it.
+#define UNKNOWN_SECONDS 10.0
 // Of timelines: spans and buckets that are left behind at the end.
 #define LEFT_STEPS 3
 #define LEFT_ROWS 600
@@ -104,9 +106,13 @@ gs_status gs_member_send_comm_up(gs_member *member, const gs_session *session) {
 
 bool gs_member_wait_for_welcome(gs_member *member, gs_deadline deadline) {
     bool save, drains;
+    gs_deadline unknown_until = gs_deadline_in_seconds(UNKNOWN_SECONDS);
     do {
         if (!gs_line_started(member->line) || gs_line_refusal(member->line).code) return false;
         if (gs_line_welcomed(member->line)) return true;
+        if (!gs_line_unknown(member->line))
+            unknown_until = gs_deadline_in_seconds(UNKNOWN_SECONDS);
+        else if (gs_deadline_passed(unknown_until)) return false;
         drains = gs_control_drains(member->control, &save);
         if (!drains) gs_sleep_ns(20 * GS_NS_PER_MS);
     } while (!drains && !gs_deadline_passed(deadline));

@@ -39,8 +39,9 @@ void gs_member_set_state(gs_member *member, gs_member_state state, uint32_t gene
 
 GS_NODISCARD gs_status gs_member_send_ready(gs_member *member, const char *plan_hash);
 GS_NODISCARD gs_status gs_member_send_comm_up(gs_member *member, const gs_session *session);
-// Waits for a coordinator that is away; not when this trainer has not joined, was refused or is
-// asked to leave. True: it is there and knows this trainer.
+// Waits for a coordinator that is away, and a short while for the right one where another is there;
+// not when this trainer has not joined, was refused or is asked to leave. True: it is there and
+// knows this trainer.
 bool gs_member_wait_for_welcome(gs_member *member, gs_deadline deadline);
 // Last words; the outbox first. Also for a trainer that could not boot (it has not joined then).
 void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int rank);

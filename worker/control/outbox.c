@@ -19,6 +19,7 @@ struct gs_outbox {
     gs_thread *thread;
     gs_queue *entries;
     atomic_int count;  // until they have been acknowledged
+    atomic_bool held;
 };
 
 static void drop_entry(entry *it) {
@@ -30,8 +31,9 @@ static gs_status deliver(gs_outbox *outbox, const entry *it, const atomic_bool *
     gs_status status = gs_error(GS_UNAVAILABLE, "not sent");
     while (!atomic_load(stopping) &&
            (status.code == GS_UNAVAILABLE || status.code == GS_DEADLINE_EXCEEDED)) {
-        status = gs_rpc_call(outbox->client, it->method, it->request, NULL,
-                             gs_deadline_in_seconds(CALL_SECONDS));
+        if (!atomic_load(&outbox->held))
+            status = gs_rpc_call(outbox->client, it->method, it->request, NULL,
+                                 gs_deadline_in_seconds(CALL_SECONDS));
         if (status.code == GS_UNAVAILABLE) gs_sleep_ns(RETRY_NS);
     }
     return status;
@@ -92,7 +94,12 @@ void gs_outbox_push(gs_outbox *outbox, gs_method method, gs_json *request) {
                 gs_method_info_of(method)->name);
 }
 
+void gs_outbox_hold(gs_outbox *outbox, bool held) {
+    atomic_store(&outbox->held, held);
+}
+
 void gs_outbox_flush(gs_outbox *outbox, gs_deadline deadline) {
-    while (atomic_load(&outbox->count) > 0 && !gs_deadline_passed(deadline))
+    while (atomic_load(&outbox->count) > 0 && !atomic_load(&outbox->held) &&
+           !gs_deadline_passed(deadline))
         gs_sleep_ns(2 * GS_NS_PER_MS);
 }

@@ -3,6 +3,8 @@
 #ifndef WORKER_CONTROL_OUTBOX_H
 #define WORKER_CONTROL_OUTBOX_H
 
+#include <stdbool.h>
+
 #include "core/clock.h"
 #include "core/status.h"
 #include "rpc/client/rpc_client.h"
@@ -16,7 +18,9 @@ void gs_outbox_destroy(gs_outbox *outbox);  // what was not acknowledged is gone
 
 // Takes the request. Any thread, never blocks.
 void gs_outbox_push(gs_outbox *outbox, gs_method method, gs_json *request);
-// Waits until everything is acknowledged, or the deadline.
+// While held nothing is sent: a coordinator that does not know this trainer would refuse it for good.
+void gs_outbox_hold(gs_outbox *outbox, bool held);
+// Waits until everything is acknowledged, or the deadline; not while it is held.
 void gs_outbox_flush(gs_outbox *outbox, gs_deadline deadline);
 
 #endif

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# A coordinator on another data directory under running trainers: it knows none of them. They live, train on,
+# save and end by themselves; those that still run when the right one is back are its own again.
+. "$(dirname "$0")/lib.sh"
+
+start_coordinator right "$run/data"
+start_worker agent 3
+slow='"debug":{"step_delay_ms":20}'
+submit "$(mlp_job short 300 1 ",$slow,\"checkpoint\":{\"every_steps\":50}")"
+short=$job
+submit "$(mlp_job long 100000 2 ",$slow,\"checkpoint\":{\"every_steps\":50}")"
+long=$job
+wait_for 60 "steps of the short job" step_at_least "$short" 20
+wait_for 60 "steps of the long job" step_at_least "$long" 20
+pids_of_short=$(trainer_pids "$short")
+pids_of_long=$(trainer_pids "$long" | sort | tr '\n' ' ')
+http_address=${server#http://}
+
+# swap NAME DATA_DIR: another coordinator at the addresses of the one before.
+swap() {
+  kill -9 "$coordinator_pid"
+  wait "$coordinator_pid" 2>/dev/null || true
+  rm -f "$run/$1.ports"
+  "$bin/gradsync-coordinator" --http "$http_address" --control "$control" --data-dir "$2" \
+    --port-file "$run/$1.ports" >>"$run/logs/$1.log" 2>&1 &
+  coordinator_pid=$!
+  pids+=("$coordinator_pid")
+  wait_for 30 "$1 ready" curl -fsS "$server/readyz"
+  wait_for 30 "the worker" worker_is agent connected
+}
+busy_slots() { get /v1/workers | jq -r '.items[0].slots_busy'; }
+unknown_jobs() { get /v1/workers | jq -r '[.items[0].unknown[].job] | unique | join(" ")'; }
+live() { for pid in "$@"; do kill -0 "$pid" || return 1; done; }
+newest_step() { # JOB: of what is on disk
+  mkdir -p "$run/data/checkpoints/$1"
+  find "$run/data/checkpoints/$1" -name MANIFEST.json | xargs -r cat | jq -s 'map(.position.step) | max // 0'
+}
+
+claim "a coordinator that knows nobody leaves running trainers alone and says so"
+steps_before=$(newest_step "$long")
+swap wrong "$run/empty"
+same "$(busy_slots)" 3 "slots taken"
+same "$(unknown_jobs)" "$(printf '%s\n' "$short" "$long" | sort | tr '\n' ' ' | sed 's/ $//')" "unknown jobs"
+same "$(get /v1/events | jq '[.items[] | select(.reason == "UnknownTrainer")] | length')" 3 "events"
+grep -q "trainer of an unknown job.*job=$long" "$run/logs/wrong.log" || fail "the coordinator says nothing"
+said_so() { grep -q "line of an unknown job.*it trains on" "$run/logs/agent.log"; }
+wait_for 20 "the trainers' word" said_so
+
+claim "its slots are not given away"
+submit "$(mlp_job newcomer 20 1)"
+waits_for_slots() { [ "$(job_field "$job" .reason)" = WaitingForWorkers ]; }
+wait_for 20 "why it waits" waits_for_slots
+
+claim "they train on and save"
+saved_more() { [ "$(newest_step "$long")" -ge $((steps_before + 150)) ]; }
+wait_for 60 "checkpoints of the long job" saved_more
+live $pids_of_long || fail "a trainer of the long job ended"
+
+claim "one that reaches its target ends by itself, and its slot is free"
+wait_for 90 "the end of the short job" bash -c "! kill -0 $pids_of_short"
+same "$(newest_step "$short")" 300 "its last checkpoint"
+await "$job" succeeded 60
+same "$(unknown_jobs)" "$long" "unknown jobs"
+live $pids_of_long || fail "a trainer of the long job ended"
+
+claim "the right coordinator finds the others as they are"
+swap right "$run/data"
+runs() { [ "$(job_field "$long" .state)" = running ]; }
+wait_for 60 "the long job" runs
+same "$(trainer_pids "$long" | sort | tr '\n' ' ')" "$pids_of_long" "trainers"
+same "$(job_field "$long" '"\(.restarts) \(.generation)"')" "0 2" "restarts and generation"
+step=$(job_field "$long" .progress.step)
+wait_for 30 "more steps" step_at_least "$long" $((step + 20))
+knows_checkpoints() { [ "$(get "/v1/jobs/$long/checkpoints" | jq '.items | length')" -ge 4 ]; }
+wait_for 30 "checkpoints of the time between" knows_checkpoints
+request POST "/v1/jobs/$long/stop"
+await "$long" cancelled 60
