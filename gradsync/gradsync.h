@@ -35,6 +35,7 @@
 #include "core/plan_policy.h"
 #include "core/status.h"
 #include "gradsync/bucket/grad_norm.h"
+#include "gradsync/bucket/grad_squares.h"
 #include "gradsync/bucket/reduce_stats.h"
 #include "gradsync/comm/coalesce.h"
 #include "gradsync/comm/comm.h"

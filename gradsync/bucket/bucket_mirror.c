@@ -4,8 +4,7 @@
 #include <stdlib.h>
 
 #include "core/memory.h"
-#include "gradsync/bucket/grad_layout.h"
-#include "gradsync/bucket/main_grad.h"
+#include "gradsync/bucket/grad_squares.h"
 
 // A bucket's reserved elements take at most this for each of its members.
 #define RESERVED_BYTES ((size_t)64)
@@ -18,7 +17,7 @@ static gs_status alloc_pinned(void **memory, size_t count, size_t bytes, gs_devi
 }
 
 static gs_status alloc_mirror(gs_bucket_mirror *mirror) {
-    size_t count = mirror->num_params + 1;
+    size_t count = mirror->layout->num_params + 1;
     void *memory;
     GS_TRY(alloc_pinned(&memory, count, RESERVED_BYTES, mirror->device));
     mirror->out = memory;
@@ -37,12 +36,9 @@ static gs_status alloc_mirror(gs_bucket_mirror *mirror) {
     return gs_error(GS_RESOURCE_EXHAUSTED, "bucket mirror: out of memory");
 }
 
-gs_status gs_bucket_mirror_init(gs_bucket_mirror *mirror, size_t num_params, gs_device *device) {
-    *mirror = (gs_bucket_mirror){0};
-    if (!device || gs_device_is_host(device)) return gs_ok();
-    mirror->device = device;
-    mirror->num_params = num_params;
-    return alloc_mirror(mirror);
+gs_status gs_bucket_mirror_init(gs_bucket_mirror *mirror, const gs_grad_layout *layout) {
+    *mirror = (gs_bucket_mirror){.device = layout->device, .layout = layout};
+    return mirror->device ? alloc_mirror(mirror) : gs_ok();
 }
 
 void gs_bucket_mirror_release(gs_bucket_mirror *mirror) {
@@ -58,7 +54,8 @@ void gs_bucket_mirror_release(gs_bucket_mirror *mirror) {
     *mirror = (gs_bucket_mirror){0};
 }
 
-void gs_bucket_mirror_place(gs_bucket_mirror *mirror, const gs_grad_layout *layout) {
+void gs_bucket_mirror_place(gs_bucket_mirror *mirror) {
+    const gs_grad_layout *layout = mirror->layout;
     size_t num_items = 0, offset = 0;
     if (!mirror->device) return;
     for (size_t b = 0; b < layout->plan.num_buckets; b++) {
@@ -85,21 +82,22 @@ static size_t reserved_bytes(const gs_bucket *bucket) {
     return bucket->reserved_count * bucket->element_bytes;
 }
 
-void gs_bucket_mirror_send(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,
-                           size_t index, gs_work_stream on) {
-    const gs_bucket *bucket = &layout->buckets[index];
-    gs_device_kernels(on.device)->copy(
-        on.stream, gs_bucket_reserved_at(bucket, gs_grad_layout_slot(layout, 0)),
-        mirror->out + mirror->offset_bytes[index], reserved_bytes(bucket));
+static void *reserved_at(const gs_bucket_mirror *mirror, const gs_bucket *bucket) {
+    return gs_bucket_reserved_at(bucket, gs_grad_layout_slot(mirror->layout, 0));
 }
 
-void gs_bucket_mirror_fetch(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,
-                            size_t index) {
-    const gs_bucket *bucket = &layout->buckets[index];
+void gs_bucket_mirror_send(const gs_bucket_mirror *mirror, size_t index, gs_work_stream on) {
+    const gs_bucket *bucket = &mirror->layout->buckets[index];
+    gs_device_kernels(on.device)->copy(on.stream, reserved_at(mirror, bucket),
+                                       mirror->out + mirror->offset_bytes[index],
+                                       reserved_bytes(bucket));
+}
+
+void gs_bucket_mirror_fetch(const gs_bucket_mirror *mirror, size_t index) {
+    const gs_bucket *bucket = &mirror->layout->buckets[index];
     gs_device_kernels(mirror->device)
         ->copy(gs_device_stream(mirror->device), mirror->in + mirror->offset_bytes[index],
-               gs_bucket_reserved_at(bucket, gs_grad_layout_slot(layout, 0)),
-               reserved_bytes(bucket));
+               reserved_at(mirror, bucket), reserved_bytes(bucket));
 }
 
 static void measure_items(const gs_bucket_mirror *mirror, size_t first, size_t end) {
@@ -120,9 +118,10 @@ void gs_bucket_mirror_measure_param(const gs_bucket_mirror *mirror, size_t param
 
 // Finite gradients whose squares are not, or gradients that are not: counted on the device. A sum
 // of squares that is NaN has seen a NaN.
-static size_t count_nonfinite(const gs_bucket_mirror *mirror, const gs_grad_layout *layout) {
+static size_t count_nonfinite(const gs_bucket_mirror *mirror) {
+    const gs_grad_layout *layout = mirror->layout;
     size_t num_counted = 0;
-    for (size_t param = 0; param < mirror->num_params; param++) {
+    for (size_t param = 0; param < layout->num_params; param++) {
         if (!isinf(mirror->squares[param])) continue;
         gs_device_kernels(mirror->device)
             ->count_nonfinite(gs_device_stream(mirror->device), &mirror->num_nonfinite[param],
@@ -132,8 +131,8 @@ static size_t count_nonfinite(const gs_bucket_mirror *mirror, const gs_grad_layo
     return num_counted;
 }
 
-static gs_status settle_param(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,
-                              size_t param) {
+static gs_status settle_param(const gs_bucket_mirror *mirror, size_t param) {
+    const gs_grad_layout *layout = mirror->layout;
     double *squares = &mirror->squares[param];
     bool is_measured = mirror->item_of[param] != SIZE_MAX;
     if (!layout->counts[param] || (is_measured && !isinf(*squares))) return gs_ok();
@@ -141,15 +140,13 @@ static gs_status settle_param(const gs_bucket_mirror *mirror, const gs_grad_layo
         *squares = (double)NAN;
         return gs_ok();
     }
-    return gs_main_grad_fetch_squares(squares, gs_grad_layout_grads(layout, 0)[param],
-                                      layout->dtypes[param], layout->counts[param], mirror->device);
+    return gs_grad_squares_fetch(squares, gs_grad_layout_grads(layout, 0)[param],
+                                 layout->dtypes[param], layout->counts[param], mirror->device);
 }
 
-gs_status gs_bucket_mirror_settle(const gs_bucket_mirror *mirror, const gs_grad_layout *layout,
-                                  gs_deadline deadline) {
-    if (count_nonfinite(mirror, layout))
-        GS_TRY(gs_stream_wait(gs_device_stream(mirror->device), deadline));
-    for (size_t param = 0; param < mirror->num_params; param++)
-        GS_TRY(settle_param(mirror, layout, param));
+gs_status gs_bucket_mirror_settle(const gs_bucket_mirror *mirror, gs_deadline deadline) {
+    if (count_nonfinite(mirror)) GS_TRY(gs_stream_wait(gs_device_stream(mirror->device), deadline));
+    for (size_t param = 0; param < mirror->layout->num_params; param++)
+        GS_TRY(settle_param(mirror, param));
     return gs_ok();
 }

@@ -39,10 +39,9 @@ gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_grad_layout_shape
                                .num_slots = shape->num_slots,
                                .has_wire = shape->has_wire,
                                .memory = memory};
+    if (shape->device && !gs_device_is_host(shape->device)) layout->device = shape->device;
     GS_TRY(gs_bucket_max_layout_bytes(&layout->slot_bytes, shape->params, shape->num_params));
     gs_status status = alloc_lists(layout);
-    if (!status.code)
-        status = gs_bucket_mirror_init(&layout->mirror, shape->num_params, shape->device);
     if (status.code) {
         gs_grad_layout_release(layout);
         return status;
@@ -59,7 +58,6 @@ gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_grad_layout_shape
 void gs_grad_layout_release(gs_grad_layout *layout) {
     if (!layout) return;
     gs_bucket_plan_release(&layout->plan);
-    gs_bucket_mirror_release(&layout->mirror);
     free(layout->params);
     free(layout->buckets);
     free(layout->bucket_of);
@@ -70,10 +68,10 @@ void gs_grad_layout_release(gs_grad_layout *layout) {
     *layout = (gs_grad_layout){0};
 }
 
-// A GPU's memory is cleared as a whole, and waited for: nothing that follows on another stream may find it
-// unfinished.
+// A GPU's memory is cleared as a whole, and waited for: nothing that follows on another stream may
+// find it unfinished.
 static gs_status clear_memory(const gs_grad_layout *layout) {
-    gs_device *device = layout->mirror.device;
+    gs_device *device = layout->device;
     gs_device_kernels(device)->clear(gs_device_stream(device), layout->memory,
                                      layout->slot_bytes * (size_t)layout->num_slots);
     return gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(CLEARING_SECONDS));
@@ -81,7 +79,7 @@ static gs_status clear_memory(const gs_grad_layout *layout) {
 
 // Views of all slots, and zeros between them.
 static gs_status place_slots(gs_grad_layout *layout) {
-    bool on_host = !layout->mirror.device;
+    bool on_host = !layout->device;
     for (int slot = 0; slot < layout->num_slots; slot++) {
         char *memory = gs_grad_layout_slot(layout, slot);
         for (size_t b = 0; b < layout->plan.num_buckets && on_host; b++)
@@ -91,9 +89,7 @@ static gs_status place_slots(gs_grad_layout *layout) {
             grads[i] =
                 layout->params[i].sparse ? NULL : (float *)(memory + layout->offset_bytes[i]);
     }
-    if (on_host) return gs_ok();
-    gs_bucket_mirror_place(&layout->mirror, layout);
-    return clear_memory(layout);
+    return on_host ? gs_ok() : clear_memory(layout);
 }
 
 gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *plan) {

@@ -1,8 +1,9 @@
 // Where each gradient lies: a plan laid out in the slots of an arena, and the views into it.
 //
 // A slot holds one set of gradients, all buckets one after the other. In exact mode there are
-// several, for partial sums; the result always ends up in slot 0. Behind the slots there may be room
-// for the gradients of one slot in a 16-bit wire type. Offsets follow from plan and shapes alone.
+// several, for partial sums; the result always ends up in slot 0. Behind the slots there may be
+// room for the gradients of one slot in a 16-bit wire type. Offsets follow from plan and shapes
+// alone.
 #ifndef GRADSYNC_BUCKET_GRAD_LAYOUT_H
 #define GRADSYNC_BUCKET_GRAD_LAYOUT_H
 
@@ -13,7 +14,7 @@
 #include "core/param_spec.h"
 #include "core/status.h"
 #include "gradsync/bucket/bucket.h"
-#include "gradsync/bucket/bucket_mirror.h"
+#include "kernels/device.h"
 
 typedef struct gs_grad_layout {
     gs_param_spec *params;  // owned copy, in registration order
@@ -29,7 +30,7 @@ typedef struct gs_grad_layout {
     size_t slot_bytes;     // from one slot to the next, whatever the plan
     int num_slots;
     bool has_wire;
-    gs_bucket_mirror mirror;  // of slot 0, where the memory is a GPU's
+    gs_device *device;  // whose memory it is, where that is not the host's; else NULL
 } gs_grad_layout;
 
 typedef struct gs_grad_layout_shape {
@@ -68,7 +69,8 @@ static inline void *gs_grad_layout_bucket(const gs_grad_layout *layout, int slot
     return gs_grad_layout_slot(layout, slot) + bucket->offset_bytes;
 }
 
-// Room for a bucket's gradients in 16 bits each; NULL when there is none. Half of what even fp32 takes.
+// Room for a bucket's gradients in 16 bits each; NULL when there is none. Half of what even fp32
+// takes.
 static inline void *gs_grad_layout_wire(const gs_grad_layout *layout, const gs_bucket *bucket) {
     return layout->has_wire
                ? gs_grad_layout_slot(layout, layout->num_slots) + bucket->offset_bytes / 2

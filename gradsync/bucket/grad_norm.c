@@ -1,71 +1,9 @@
 #include "gradsync/bucket/grad_norm.h"
 
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 
-#include "gradsync/bucket/main_grad.h"
-
-#define NORM_SECONDS 60.0
-
-// Large finite gradients: fp32 squares overflow, fp64 ones do not.
-static double wide_squares(const float *grad, size_t count) {
-    double sum = 0;
-    for (size_t i = 0; i < count; i++) sum += (double)grad[i] * grad[i];
-    return sum;
-}
-
-// Sums of squares of many tensors in one launch: items and results in pinned memory.
-typedef struct device_squares {
-    gs_square_item *items;
-    double *sums;
-} device_squares;
-
-static gs_status launch_squares(device_squares *out, const gs_grad_list *list, gs_device *device) {
-    void *memory;
-    size_t num_items = 0, item_bytes = (list->num_grads + 1) * sizeof *out->items;
-    GS_TRY(gs_device_alloc_pinned(device, &memory,
-                                  item_bytes + list->num_grads * sizeof *out->sums));
-    out->items = memory;
-    out->sums = (double *)((char *)memory + item_bytes);
-    for (size_t i = 0; i < list->num_grads; i++) {
-        if (list->counts[i])
-            out->items[num_items++] =
-                (gs_square_item){list->grads[i], &out->sums[i], list->counts[i]};
-    }
-    if (num_items)
-        gs_device_kernels(device)->sum_squares_many(gs_device_stream(device), out->items,
-                                                    num_items);
-    return gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(NORM_SECONDS));
-}
-
-static bool squares_of_device(double *squares, const float *grad, size_t count,
-                              gs_device *device) {
-    const gs_grad_list list = {(float *const[]){(float *)grad}, &count, 1};
-    device_squares launched = {0};
-    gs_status status = launch_squares(&launched, &list, device);
-    if (!status.code) *squares = launched.sums[0];
-    if (!status.code && !isfinite(*squares))
-        status = gs_main_grad_fetch_squares(squares, grad, GS_FP32, count, device);
-    gs_device_free_pinned(device, launched.items);
-    if (status.code) *squares = (double)NAN;
-    return !isnan(*squares);
-}
-
-bool gs_grad_squares(double *squares, const float *grad, size_t count, gs_device *device) {
-    if (!gs_device_is_host(device)) return squares_of_device(squares, grad, count, device);
-    const gs_kernels *kernels = gs_device_kernels(device);
-    gs_stream *stream = gs_device_stream(device);
-    *squares = 0;
-    if (!count) return true;
-    kernels->sum_squares(stream, squares, grad, count);
-    if (isfinite(*squares)) return true;
-    uint64_t num_nonfinite = 0;
-    kernels->count_nonfinite(stream, &num_nonfinite, grad, count);
-    if (num_nonfinite) return false;
-    *squares = wide_squares(grad, count);
-    return true;
-}
+#include "gradsync/bucket/grad_squares.h"
 
 double gs_grad_norm(const double *squares, size_t num_tensors) {
     double sum = 0;
@@ -100,7 +38,7 @@ static double sum_squares(const gs_grad_list *list, gs_device *device) {
     double sum = 0, squares;
     for (size_t i = 0; i < list->num_grads; i++) {
         if (!gs_grad_squares(&squares, list->grads[i], list->counts[i], device))
-            squares = wide_squares(list->grads[i], list->counts[i]);  // infinite or NaN
+            squares = gs_grad_squares_wide(list->grads[i], list->counts[i]);  // infinite or NaN
         sum += squares;
     }
     return sum;
@@ -130,21 +68,10 @@ static double norm_of_host(const gs_grad_list *list, double p) {
     return norm_of_shares(sum, largest, p);
 }
 
-// The 2-norm by the device's kernels; false where they could not say it.
-static bool norm_by_kernels(double *norm, const gs_grad_list *list, gs_device *device) {
-    device_squares launched = {0};
-    gs_status status = launch_squares(&launched, list, device);
-    double sum = 0;
-    for (size_t i = 0; i < list->num_grads && !status.code; i++) sum += launched.sums[i];
-    gs_device_free_pinned(device, launched.items);
-    *norm = sqrt(sum);
-    return !status.code && isfinite(sum);
-}
-
 static double wide_norm(const gs_grad_list *list) {
     double sum = 0;
     for (size_t i = 0; i < list->num_grads; i++)
-        sum += wide_squares(list->grads[i], list->counts[i]);
+        sum += gs_grad_squares_wide(list->grads[i], list->counts[i]);
     return sqrt(sum);
 }
 
@@ -158,8 +85,8 @@ static double norm_of_copy(const gs_grad_list *list, double p, gs_device *device
     if (!memory || !grads) status = gs_error(GS_RESOURCE_EXHAUSTED, "norm: out of memory");
     for (size_t i = 0; i < list->num_grads && !status.code; i++) {
         grads[i] = memory + at;
-        status = gs_device_download(device, grads[i], list->grads[i],
-                                    list->counts[i] * sizeof *memory);
+        status =
+            gs_device_download(device, grads[i], list->grads[i], list->counts[i] * sizeof *memory);
         at += list->counts[i];
     }
     const gs_grad_list copy = {grads, list->counts, list->num_grads};
@@ -171,10 +98,12 @@ static double norm_of_copy(const gs_grad_list *list, double p, gs_device *device
 }
 
 double gs_grad_list_norm(const gs_grad_list *list, double p, gs_device *device) {
-    double norm;
+    double squares;
     if (gs_device_is_host(device))
         return p == 2 ? sqrt(sum_squares(list, device)) : norm_of_host(list, p);
-    if (p == 2 && norm_by_kernels(&norm, list, device)) return norm;
+    if (p == 2 &&
+        gs_grad_squares_launch(&squares, list->grads, list->counts, list->num_grads, device))
+        return sqrt(squares);
     return norm_of_copy(list, p, device);
 }
 

@@ -1,22 +1,17 @@
 // Norms of gradients in one fixed order: chunks inside a tensor, tensors in registration order,
 // then ranks. The same bits for every plan and number of threads; and what clips by them.
 //
-// On a GPU what takes a norm here allocates and waits; other norms than the 2-norm are taken by the host.
-// A reducer's own norm does neither (bucket_mirror.h). A device that fails has a norm of NaN.
+// On a GPU what takes a norm here allocates and waits; other norms than the 2-norm are taken by the
+// host. A reducer's own norm does neither (bucket_tally.h). A device that fails has a norm of NaN.
 #ifndef GRADSYNC_BUCKET_GRAD_NORM_H
 #define GRADSYNC_BUCKET_GRAD_NORM_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
 #include "kernels/device.h"
-
-// Sum of squares of one tensor; false when an element is infinite or NaN. One pass over the memory,
-// further ones only when the squares leave the range of fp32.
-bool gs_grad_squares(double *squares, const float *grad, size_t count, gs_device *device);
 
 // The norm of tensors whose sums of squares these are, in order of registration.
 double gs_grad_norm(const double *squares, size_t num_tensors);

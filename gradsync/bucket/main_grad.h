@@ -6,13 +6,10 @@
 #ifndef GRADSYNC_BUCKET_MAIN_GRAD_H
 #define GRADSYNC_BUCKET_MAIN_GRAD_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/dtype.h"
-#include "core/status.h"
 #include "gradsync/comm/work_stream.h"
-#include "kernels/device.h"
 
 static inline gs_dtype gs_main_grad_dtype(gs_dtype param_dtype) {
     return param_dtype == GS_FP64 ? GS_FP64 : GS_FP32;
@@ -24,13 +21,5 @@ void gs_main_grad_add(void *left, const void *right, gs_dtype dtype, size_t coun
                       gs_work_stream on);  // left += right
 // The factor is rounded to the type of the gradient first.
 void gs_main_grad_scale(void *grad, double factor, gs_dtype dtype, size_t count, gs_work_stream on);
-// Sum of squares; false, and NaN, when an element is infinite or NaN. Finite doubles above 1e154
-// have an infinite sum. The host's memory alone.
-bool gs_main_grad_squares(double *squares, const void *grad, gs_dtype dtype, size_t count,
-                          gs_device *device);
-// The same of a GPU's memory, by the host, piece by piece: for what its kernels do not sum. NaN as
-// above. Waits.
-GS_NODISCARD gs_status gs_main_grad_fetch_squares(double *squares, const void *grad, gs_dtype dtype,
-                                                  size_t count, gs_device *device);
 
 #endif

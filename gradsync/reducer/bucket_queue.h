@@ -1,14 +1,10 @@
 // The buckets of a step on their way: launched strictly in plan order as they become ready,
-// harvested as their collectives end. What the reduced buckets say about the step is collected
-// here.
-//
-// On a GPU everything here is enqueued: reserved elements go through the layout's mirror, and what a reduced
-// bucket says is read in gs_bucket_queue_read, behind one wait for all of them. A sample mean waits once more,
-// for the samples that it divides by.
+// harvested as their collectives end.
 //
 // The same order on every rank, whatever order gradients come in: a late bucket holds back the
 // ready ones behind it. Each bucket carries what its rank says about the step, so that it means the
-// same alone. Which gradient is ready when is the reducer's business.
+// same alone; what that is, and what reduced buckets say, is the tally's. Which gradient is ready
+// when is the reducer's business. On a GPU everything here is enqueued.
 #ifndef GRADSYNC_REDUCER_BUCKET_QUEUE_H
 #define GRADSYNC_REDUCER_BUCKET_QUEUE_H
 
@@ -19,6 +15,7 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/status.h"
+#include "gradsync/bucket/bucket_tally.h"
 #include "gradsync/bucket/grad_layout.h"
 #include "gradsync/comm/comm.h"
 #include "gradsync/hooks/comm_hook.h"
@@ -31,40 +28,25 @@
 // Whom it works for; all borrowed until release.
 typedef struct gs_bucket_queue_options {
     const gs_grad_layout *layout;
+    gs_bucket_tally *tally;
     gs_comm *comm;
     const gs_comm_hook *hook;
     gs_device *device;
     const gs_reduce_tree *tree;  // exact mode; else NULL
-    bool sample_mean;            // sums are divided by the samples that they carry
     gs_dtype wire_dtype;         // unset: none
 } gs_bucket_queue_options;
-
-// What the step is, the same on every rank but for the last.
-typedef struct gs_queue_step {
-    int64_t step;
-    double scale;    // of the sums
-    int num_active;  // ranks that are to have data
-    bool active;     // this rank has
-} gs_queue_step;
 
 typedef struct gs_bucket_queue {
     gs_bucket_queue_options options;
     void *hook_state;
+    bool posts_ahead;  // the host posts long before the device comes to it
     // of the step
-    gs_queue_step step;
     size_t first_filling;  // buckets before it are ready, or further
     size_t next_launch;    // buckets before it are in flight or done
     size_t next_done;      // buckets before it are done
-    int64_t samples;       // of this rank; the owner writes it before it pushes a bucket
-    uint8_t *used;         // by this rank, for each parameter; the owner of the queue writes it
-    // what the buckets done so far say, the same on every rank
-    uint8_t *used_anywhere;
-    double *squares;        // of each reduced gradient; NaN when it is not finite; on a GPU the mirror's
-    int64_t total_samples;  // -1 until a bucket has told
     // how it went
     int64_t owner_ns;          // spent here except in finish
     uint64_t num_out_of_turn;  // became ready before an earlier bucket
-    bool has_read;             // on a GPU: what the buckets of this step said
 } gs_bucket_queue;
 
 GS_NODISCARD gs_status gs_bucket_queue_init(gs_bucket_queue *queue,
@@ -73,7 +55,8 @@ GS_NODISCARD gs_status gs_bucket_queue_init(gs_bucket_queue *queue,
 // their memory.
 void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason);
 
-void gs_bucket_queue_begin(gs_bucket_queue *queue, const gs_queue_step *step);
+// No bucket is in flight. The step is the tally's.
+void gs_bucket_queue_begin(gs_bucket_queue *queue);
 // All members of bucket `index` are final. Launches what may go; never blocks for other ranks.
 GS_NODISCARD gs_status gs_bucket_queue_push(gs_bucket_queue *queue, size_t index);
 // Between two pushes: moves what is in flight.
@@ -83,12 +66,8 @@ GS_NODISCARD gs_status gs_bucket_queue_progress(gs_bucket_queue *queue);
 // another one aborted.
 GS_NODISCARD gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status,
                                              const char *what);
-// Of a gradient that was changed after its bucket was done.
-void gs_bucket_queue_measure(gs_bucket_queue *queue, size_t param);
-// Until all buckets are done. On a GPU: until their results are there for work on the compute stream.
+// Until all buckets are done. On a GPU: until their results are there for work on the compute
+// stream.
 GS_NODISCARD gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline);
-// After finish, and after what else changed gradients: waits for the compute stream. Then what buckets said
-// is there, and all that was measured.
-GS_NODISCARD gs_status gs_bucket_queue_read(gs_bucket_queue *queue, gs_deadline deadline);
 
 #endif

@@ -4,8 +4,10 @@
 #include <stdlib.h>
 
 #include "gradsync/reducer/agreement.h"
-#include "gradsync/reducer/reducer_options.h"
+#include "gradsync/reducer/options_check.h"
+#include "gradsync/reducer/reducer_pass.h"
 #include "gradsync/reducer/reducer_state.h"
+#include "gradsync/reducer/reducer_step.h"
 
 #define LETTING_GO_SECONDS 10.0
 
@@ -36,6 +38,19 @@ size_t gs_reducer_num_ready(const gs_reducer *reducer, uint64_t *passes) {
 
 const gs_bucket_plan *gs_reducer_plan(const gs_reducer *reducer) {
     return &reducer->layout.plan;
+}
+
+gs_status gs_reducer_arena_bytes(size_t *bytes, const gs_reducer_options *options) {
+    return gs_reducer_layout_bytes(bytes, options);
+}
+
+// The first error sticks, and ends the step on every rank with its words.
+static gs_status keep_error(gs_reducer *reducer, gs_status status) {
+    if (!status.code || reducer->failed.code) return status;
+    reducer->failed = status;
+    gs_comm_abort(reducer->comm, status.message);
+    gs_reducer_record_fail(&reducer->record, reducer->step, status);
+    return status;
 }
 
 static gs_status agree(const gs_reducer *reducer, const gs_bucket_plan *plan,
@@ -78,6 +93,8 @@ static gs_status alloc_params(gs_reducer *reducer) {
     if (options->separate)
         GS_TRY(gs_grad_copies_init(&reducer->copies, options->separate, &reducer->layout,
                                    options->device));
+    GS_TRY(gs_bucket_tally_init(&reducer->tally, &reducer->layout, options->device,
+                                options->op == GS_SAMPLE_MEAN));
     return options->static_graph ? gs_static_graph_init(&reducer->graph, num_params) : gs_ok();
 }
 
@@ -86,11 +103,11 @@ static gs_status init_queue(gs_reducer *reducer) {
     return gs_bucket_queue_init(
         &reducer->queue,
         &(gs_bucket_queue_options){.layout = &reducer->layout,
+                                   .tally = &reducer->tally,
                                    .comm = reducer->comm,
                                    .hook = reducer->hook,
                                    .device = options->device,
                                    .tree = options->shards.exact ? &reducer->tree.tree : NULL,
-                                   .sample_mean = options->op == GS_SAMPLE_MEAN,
                                    .wire_dtype = options->wire_dtype});
 }
 
@@ -130,6 +147,12 @@ static gs_status init_record(gs_reducer *reducer, const gs_bucket_plan *plan) {
     return gs_reducer_record_init(&reducer->record, &facts, &options->record);
 }
 
+// What lies beside the buckets follows each change of their layout.
+static gs_status place_beside(gs_reducer *reducer) {
+    gs_bucket_tally_place(&reducer->tally);
+    return gs_grad_copies_place(&reducer->copies, &reducer->layout);
+}
+
 static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadline deadline) {
     gs_reducer_options *options = &reducer->options;
     const gs_grad_layout_shape shape = gs_reducer_layout_shape(options);
@@ -140,7 +163,7 @@ static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadl
     GS_TRY(plan_shards(reducer));
     GS_TRY(agree(reducer, plan, deadline));
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
-    GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
+    GS_TRY(place_beside(reducer));
     GS_TRY(gs_step_points_init(&reducer->points, options->device));
     options->plan = &reducer->layout.plan;
     GS_TRY(gs_ready_order_init(&reducer->order, plan));
@@ -190,16 +213,16 @@ static void end_queue(gs_reducer *reducer, const char *why) {
     gs_bucket_queue_release(&reducer->queue, reason);
 }
 
-// What a GPU still does for a step that was left ends before its memory goes, and is not an error of what
-// comes next; that the GPU itself is lost, the next wait says again.
+// What a GPU still does for a step that was left ends before its memory goes, and is not an error
+// of what comes next; that the GPU itself is lost, the next wait says again.
 static void forget_work(gs_reducer *reducer) {
     gs_device *device = reducer->options.device;
     if (!device || gs_device_is_host(device)) return;
     // Zeros and copies for buckets that were never posted.
     gs_stream *before_posts = gs_comm_stream(reducer->comm);
     if (before_posts) gs_stream_follow(gs_device_stream(device), before_posts);
-    gs_status left = gs_stream_wait(gs_device_stream(device),
-                                    gs_deadline_in_seconds(LETTING_GO_SECONDS));
+    gs_status left =
+        gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(LETTING_GO_SECONDS));
     (void)left;
 }
 
@@ -213,6 +236,7 @@ void gs_reducer_destroy(gs_reducer *reducer) {
     gs_shard_tree_release(&reducer->tree);
     gs_static_graph_release(&reducer->graph);
     gs_grad_copies_release(&reducer->copies);
+    gs_bucket_tally_release(&reducer->tally);
     gs_grad_layout_release(&reducer->layout);
     free(reducer->shard_steps);
     free(reducer->marks);
@@ -230,15 +254,15 @@ static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
     GS_TRY(agree(reducer, plan, deadline));
     reducer->complete = false;
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
-    GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
-    gs_reducer_plan_travel(reducer);
+    GS_TRY(place_beside(reducer));
+    gs_step_plan_travel(reducer);
     gs_reducer_record_set_plan(&reducer->record, &reducer->layout.plan);
     return gs_ok();
 }
 
 gs_status gs_reducer_set_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
                               gs_deadline deadline) {
-    return gs_reducer_keep_error(reducer, change_plan(reducer, plan, deadline));
+    return keep_error(reducer, change_plan(reducer, plan, deadline));
 }
 
 static void note_comm(gs_reducer *reducer) {
@@ -261,9 +285,9 @@ static gs_status move_to_comm(gs_reducer *reducer, gs_deadline deadline) {
     GS_TRY(plan_shards(reducer));
     GS_TRY(
         gs_grad_layout_set_slots(&reducer->layout, gs_logical_shards_num_slots(&options->shards)));
-    GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
+    GS_TRY(place_beside(reducer));
     gs_static_graph_forget(&reducer->graph);
-    gs_reducer_plan_travel(reducer);
+    gs_step_plan_travel(reducer);
     note_comm(reducer);
     GS_TRY(agree(reducer, &reducer->layout.plan, deadline));
     return init_queue(reducer);
@@ -276,5 +300,73 @@ gs_status gs_reducer_reset(gs_reducer *reducer, gs_comm *comm, gs_deadline deadl
     reducer->failed = gs_ok();
     reducer->phase = GS_REDUCER_IDLE;
     reducer->complete = false;
-    return gs_reducer_keep_error(reducer, move_to_comm(reducer, deadline));
+    return keep_error(reducer, move_to_comm(reducer, deadline));
+}
+
+// Every rank takes part in a step without a round.
+gs_status gs_reducer_begin(gs_reducer *reducer, int64_t step) {
+    const gs_join_round everybody = {.num_active = gs_comm_world_size(reducer->comm),
+                                     .active = true};
+    return keep_error(reducer, gs_step_begin(reducer, step, &everybody));
+}
+
+gs_status gs_reducer_begin_uneven(gs_reducer *reducer, int64_t step, const gs_join_round *round) {
+    gs_status status = gs_step_begin(reducer, step, round);
+    if (!status.code && !round->active) status = gs_pass_shadow(reducer);
+    return keep_error(reducer, status);
+}
+
+void gs_reducer_note_forward(gs_reducer *reducer) {
+    if (reducer->phase == GS_REDUCER_IDLE) return;
+    reducer->stats.forward_begin_ns = gs_now_ns();
+    if (reducer->points.device)
+        gs_step_points_take(&reducer->points, GS_POINT_FORWARD,
+                            gs_device_stream(reducer->options.device));
+}
+
+gs_status gs_reducer_begin_pass(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples) {
+    return keep_error(reducer, gs_pass_open(reducer, pass, samples));
+}
+
+bool gs_reducer_pass_adds(const gs_reducer *reducer, size_t param) {
+    if (!reducer->pass.accumulate || param >= reducer->layout.num_params) return false;
+    return !reducer->copies.tensors || reducer->copies.written[param];
+}
+
+// A status is large: a good one stays where the caller wants it.
+gs_status gs_reducer_mark_ready(gs_reducer *reducer, size_t param) {
+    gs_status status = gs_pass_mark_ready(reducer, param);
+    if (status.code) status = keep_error(reducer, status);
+    return status;
+}
+
+void gs_reducer_ready_callback(void *reducer, size_t param) {
+    gs_status sticks = gs_reducer_mark_ready(reducer, param);
+    (void)sticks;
+}
+
+gs_status gs_reducer_mark_unused(gs_reducer *reducer, size_t param) {
+    return keep_error(reducer, gs_pass_mark_unused(reducer, param));
+}
+
+void gs_reducer_unused_callback(void *reducer, size_t param) {
+    gs_status sticks = gs_reducer_mark_unused(reducer, param);
+    (void)sticks;
+}
+
+gs_status gs_reducer_end_pass(gs_reducer *reducer) {
+    return keep_error(reducer, gs_pass_close(reducer));
+}
+
+gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail) {
+    return keep_error(reducer, gs_step_add_tail(reducer, tail));
+}
+
+gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
+    *result = (gs_reduce_result){.used = reducer->tally.used_anywhere};
+    return keep_error(reducer, gs_step_finish(reducer, result, deadline));
+}
+
+gs_status gs_reducer_check_finished(const gs_reducer *reducer) {
+    return gs_step_check_finished(reducer);
 }

@@ -1,16 +1,19 @@
 // The reducer: makes N ranks hold the same mean gradient, as fast as one would compute it.
 //
-// A step is: begin; for each own micro-batch begin_pass, gradients marked ready as they become final,
-// end_pass; finish. Gradients live in their buckets, inside the arena, in readiness order: a gradient is
-// a view, unless the caller has tensors of its own (`separate`). Buckets start strictly in plan order,
-// the same on every rank, as soon as they are complete in the last pass; earlier passes add up. What
-// decides the update is read from the reduced buckets: used counts and samples travel in reserved
-// elements behind the gradients, summed like them, and a value that is not finite survives every sum.
+// A step is: begin; for each own micro-batch begin_pass, gradients marked ready as they become
+// final, end_pass; finish. Gradients live in their buckets, inside the arena, in readiness order: a
+// gradient is a view, unless the caller has tensors of its own (`separate`). Buckets start strictly
+// in plan order, the same on every rank, as soon as they are complete in the last pass; earlier
+// passes add up. What decides the update is read from the reduced buckets: used counts and samples
+// travel in reserved elements behind the gradients, summed like them, and a value that is not
+// finite survives every sum.
 //
-// One thread (compute) calls everything here. On a GPU it enqueues and does not wait but in finish; a gradient
-// is final for a mark when it is behind the compute stream's point then (README.md, "On a GPU").
+// One thread (compute) calls everything here. On a GPU it enqueues and does not wait but in finish;
+// a gradient is final for a mark when it is behind the compute stream's point then (README.md, "On
+// a GPU").
 //
-// Source: PyTorch DDP (Li et al., VLDB 2020, section 3.2), with the defects it documents made errors.
+// Source: PyTorch DDP (Li et al., VLDB 2020, section 3.2), with the defects it documents made
+// errors.
 #ifndef GRADSYNC_REDUCER_REDUCER_H
 #define GRADSYNC_REDUCER_REDUCER_H
 
@@ -19,61 +22,16 @@
 #include <stdint.h>
 
 #include "core/bucket_plan.h"
-#include "core/param_spec.h"
+#include "core/clock.h"
+#include "core/status.h"
 #include "gradsync/bucket/reduce_stats.h"
-#include "gradsync/bucket/separate_grad.h"
 #include "gradsync/comm/comm.h"
-#include "gradsync/hooks/comm_hook.h"
 #include "gradsync/reducer/reducer_record.h"
+#include "gradsync/reducer/reducer_types.h"
 #include "gradsync/step/join.h"
-#include "gradsync/step/logical_shards.h"
-#include "gradsync/tensor/arena.h"
 
-typedef struct gs_reducer gs_reducer;
-
-typedef enum gs_reducer_op {
-    GS_MEAN = 0,    // Σ gradients / (num_shards · passes_per_shard)
-    GS_SUM,         // Σ gradients
-    // Σ samples · gradient / Σ samples: ranks and passes may differ in samples. The caller multiplies by
-    // pass.grad_factor; a pass has at most 2^24 samples. A step of no samples at all is an error.
-    GS_SAMPLE_MEAN
-} gs_reducer_op;
-
-typedef struct gs_reducer_options {
-    // Registration order; copied. Buckets hold main gradients: fp64 of fp64 parameters, fp32 of all others.
-    const gs_param_spec *params;
-    size_t num_params;
-    const gs_bucket_plan *plan;  // copied; the same on all ranks
-    gs_logical_shards shards;    // rank and world must be the communicator's
-    int passes_per_shard;        // accumulation inside a shard; 0: 1
-    gs_reducer_op op;
-    bool unused_is_error;        // a parameter that nobody used fails the step with its name
-    // The promise that every step marks the same parameters equally often. The first step counts: a
-    // parameter may be marked several times in a pass, buckets start at its end. Later a parameter is ready
-    // at its last mark, unused ones at the first mark of the pass, and buckets that nobody used do not
-    // travel. A step that breaks the promise fails and names the parameter.
-    bool static_graph;
-    // NULL: gradients are views into the buckets. Else num_params tensors (the list is copied), borrowed
-    // until destroy: copied into the bucket, and cast, when marked in the pass that makes them final (the
-    // last one of the step; in exact mode of each shard), and out of it by finish. What a tensor holds when
-    // it is marked is what counts, so a caller may have accumulated in it before, with no reducer about.
-    // A tensor that only earlier passes of the step marked counts as well; one that the step did not mark
-    // counts as zero, whatever it holds. Afterwards it holds the result when any rank used the parameter;
-    // else, and after an error, it is not touched. Its dtype, and whether it is separate, may differ
-    // between ranks. On a GPU its memory, copied when the bucket is full, and holding the result for work that
-    // is launched after finish.
-    const gs_separate_grad *separate;
-    // Of gradients on their way: GS_FP16 or GS_BF16; unset: as in the bucket. Not in exact mode. With
-    // GS_SAMPLE_MEAN what travels is divided by shards and passes, but still multiplied by a pass's samples.
-    gs_dtype wire_dtype;
-    const gs_comm_hook *hook;    // NULL: all-reduce
-    gs_arena *arena;             // borrows until destroy; at least gs_reducer_arena_bytes
-    gs_device *device;           // borrows until destroy
-    gs_record_options record;    // what is said about its steps, and how often
-} gs_reducer_options;
-
-// How much arena a reducer with these options needs, whatever the plan (plan, arena and device are not
-// looked at). In exact mode it depends on the world: who expects others takes the largest.
+// How much arena a reducer with these options needs, whatever the plan (plan, arena and device are
+// not looked at). In exact mode it depends on the world: who expects others takes the largest.
 GS_NODISCARD gs_status gs_reducer_arena_bytes(size_t *bytes, const gs_reducer_options *options);
 
 // Collective over `comm` (borrowed until destroy): all ranks' parameter lists and plans are
@@ -88,32 +46,23 @@ GS_NODISCARD gs_status gs_reducer_set_plan(gs_reducer *reducer, const gs_bucket_
                                            gs_deadline deadline);
 const gs_bucket_plan *gs_reducer_plan(const gs_reducer *reducer);
 
-// Goes on with another communicator over the same arena, device, parameters and plan: the only way out of
-// an error, of an abort and of a step that was left half-way. Rank and world are the new communicator's;
-// logical shards stay, so the world may shrink, or grow as far as shards and arena reach. Collective: all
-// is compared anew. Steps may be repeated. Gradients, what a static graph learned and the hook's state are
-// lost. Before the old communicator is destroyed; it is aborted when buckets are in flight.
+// Goes on with another communicator over the same arena, device, parameters and plan: the only way
+// out of an error, of an abort and of a step that was left half-way. Rank and world are the new
+// communicator's; logical shards stay, so the world may shrink, or grow as far as shards and arena
+// reach. Collective: all is compared anew. Steps may be repeated. Gradients, what a static graph
+// learned and the hook's state are lost. Before the old communicator is destroyed; it is aborted
+// when buckets are in flight.
 GS_NODISCARD gs_status gs_reducer_reset(gs_reducer *reducer, gs_comm *comm, gs_deadline deadline);
 
 // Opens a step. `step` counts from 0 and must be the same on all ranks.
 GS_NODISCARD gs_status gs_reducer_begin(gs_reducer *reducer, int64_t step);
-// The same for a step in which some ranks have no data left (join.h); all ranks pass the same round. A
-// rank that is not active runs no pass: zeros are on their way when this returns, go on with finish.
-// Refused: a round without active ranks (the join is over), inactive ranks in exact mode or in the first
-// step of a static graph, and a mean over active ranks unless there is one logical shard for each rank.
+// The same for a step in which some ranks have no data left (join.h); all ranks pass the same
+// round. A rank that is not active runs no pass: zeros are on their way when this returns, go on
+// with finish. Refused: a round without active ranks (the join is over), inactive ranks in exact
+// mode or in the first step of a static graph, and a mean over active ranks unless there is one
+// logical shard for each rank.
 GS_NODISCARD gs_status gs_reducer_begin_uneven(gs_reducer *reducer, int64_t step,
                                                const gs_join_round *round);
-
-typedef struct gs_reducer_pass {
-    // Where each parameter's gradient of this pass goes (fp64 parameters: doubles behind the pointer).
-    // NULL for a sparse parameter. Separate gradients: the caller's tensors, whatever their type.
-    float *const *grads;
-    bool accumulate;      // add to it (separate gradients: gs_reducer_pass_adds); false: overwrite
-    float grad_factor;    // multiplies the gradient of the mean loss: 1, or samples (GS_SAMPLE_MEAN)
-    int shard;            // logical shard of this pass
-    int pass;             // [0, passes_per_shard)
-    bool reduces;         // the last pass of the step: buckets start during its backward
-} gs_reducer_pass;
 
 // The forward computation of the open step begins now; for the record alone.
 void gs_reducer_note_forward(gs_reducer *reducer);
@@ -124,66 +73,50 @@ void gs_reducer_note_forward(gs_reducer *reducer);
 GS_NODISCARD gs_status gs_reducer_begin_pass(gs_reducer *reducer, gs_reducer_pass *pass,
                                              int64_t samples);
 
-// Whether this pass must add to the gradient of a parameter. Views are zeroed where a pass did not use
-// them, so that it is pass.accumulate; a tensor of the caller's is left alone, so that it is whether an
-// earlier pass of the same sum has marked it.
+// Whether this pass must add to the gradient of a parameter. Views are zeroed where a pass did not
+// use them, so that it is pass.accumulate; a tensor of the caller's is left alone, so that it is
+// whether an earlier pass of the same sum has marked it.
 bool gs_reducer_pass_adds(const gs_reducer *reducer, size_t param);
 
-// Marks a parameter's gradient as final for this pass; the last one of a bucket starts its reduction in
-// the reducing pass. Never blocks for other ranks. FAILED_PRECONDITION, naming the parameter, if marked
-// twice or outside a pass; the error also sticks and comes out of finish, on every rank.
+// Marks a parameter's gradient as final for this pass; the last one of a bucket starts its
+// reduction in the reducing pass. Never blocks for other ranks. FAILED_PRECONDITION, naming the
+// parameter, if marked twice or outside a pass; the error also sticks and comes out of finish, on
+// every rank.
 GS_NODISCARD gs_status gs_reducer_mark_ready(gs_reducer *reducer, size_t param);
-// For callbacks that cannot return a status (gs_model_pass.ready): errors stick. ctx is the reducer.
+// For callbacks that cannot return a status (gs_model_pass.ready): errors stick. ctx is the
+// reducer.
 void gs_reducer_ready_callback(void *reducer, size_t param);
 
-// Says early that this pass will not use a parameter, so that its bucket need not wait for the end of
-// the pass: its gradient of this pass is zero. An error to mark it ready after that, or twice.
+// Says early that this pass will not use a parameter, so that its bucket need not wait for the end
+// of the pass: its gradient of this pass is zero. An error to mark it ready after that, or twice.
 GS_NODISCARD gs_status gs_reducer_mark_unused(gs_reducer *reducer, size_t param);
 void gs_reducer_unused_callback(void *reducer, size_t param);
 
 // Closes a pass. Parameters not marked were not used in it: their gradient of this pass is zero.
 GS_NODISCARD gs_status gs_reducer_end_pass(gs_reducer *reducer);
 
-// Work of others that finish waits for in this step, behind all buckets and before norms are taken: rows of
-// a sparse gradient that are added to a dense one, a reduction of parameters that the reducer does not know.
-// What it waits for is posted in `finish`; or before, between the last end_pass and finish, when the plan has
-// at most GS_MAX_BUCKETS_IN_FLIGHT buckets: then all of them have been posted, on every rank.
-typedef struct gs_reducer_tail {
-    gs_status (*finish)(void *ctx, float *const *grads, gs_deadline deadline);
-    void *ctx;
-    const size_t *params;  // whose gradients it changes: their norms are taken anew; borrowed until finish
-    size_t num_params;
-} gs_reducer_tail;
 // Of the open step, on every rank in the same order; at most GS_MAX_TAILS.
-#define GS_MAX_TAILS 8
 GS_NODISCARD gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail);
 
-typedef struct gs_reduce_result {
-    int64_t samples;           // over all ranks
-    int active_ranks;          // that had data
-    bool nonfinite;            // a reduced gradient is infinite or NaN: the step must not be applied
-    size_t num_unused;         // parameters that no rank used
-    const uint8_t *used;       // num_params flags; valid until the next begin
-    double grad_norm;          // L2 norm over all gradients, fixed order; NaN when not finite
-} gs_reduce_result;
-
-// Waits for all buckets, and a GPU. Afterwards gs_reducer_grads are the mean (or sum) on every rank, the same bits.
-// DEADLINE_EXCEEDED names bucket and missing ranks; ABORTED carries the reason.
+// Waits for all buckets, and a GPU. Afterwards gs_reducer_grads are the mean (or sum) on every
+// rank, the same bits. DEADLINE_EXCEEDED names bucket and missing ranks; ABORTED carries the
+// reason.
 GS_NODISCARD gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result,
                                          gs_deadline deadline);
-// OK between steps. Else FAILED_PRECONDITION says what the open step lacks, parameters by name; nothing
-// is aborted by asking.
+// OK between steps. Else FAILED_PRECONDITION says what the open step lacks, parameters by name;
+// nothing is aborted by asking.
 GS_NODISCARD gs_status gs_reducer_check_finished(const gs_reducer *reducer);
 // The reduced gradients: views into the buckets, num_params of them; valid until the next begin.
 float *const *gs_reducer_grads(const gs_reducer *reducer);
-// All buckets of the current step are complete here: the step may be applied after an abort (rule F2).
+// All buckets of the current step are complete here: the step may be applied after an abort (rule
+// F2).
 bool gs_reducer_complete(const gs_reducer *reducer);
 
 const gs_reduce_stats *gs_reducer_stats(const gs_reducer *reducer);  // of the last finished step
 // What it is and how its steps went (reducer_record.h); until destroy.
 const gs_reducer_record *gs_reducer_get_record(const gs_reducer *reducer);
-// Parameters in the order in which gradients became ready in the last reducing pass; num_params of them. In
-// the first step of a static graph: in that of their first marks.
+// Parameters in the order in which gradients became ready in the last reducing pass; num_params of
+// them. In the first step of a static graph: in that of their first marks.
 const size_t *gs_reducer_ready_order(const gs_reducer *reducer);
 // How many of them became ready in it (the rest was not used); *passes: reducing passes so far.
 size_t gs_reducer_num_ready(const gs_reducer *reducer, uint64_t *passes);

@@ -1,10 +1,11 @@
-// Passes of a step: which gradients are final when, and the buckets that they complete.
+#include "gradsync/reducer/reducer_pass.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "core/failpoint.h"
 #include "gradsync/bucket/main_grad.h"
-#include "gradsync/reducer/reducer_state.h"
+#include "gradsync/comm/work_stream.h"
 
 // Gradients that may become ready before earlier buckets are moved on. Asking costs some 50 ns: in
 // models of small tensors not at each of them.
@@ -13,13 +14,15 @@
 // Sample counts that a float holds exactly: the factor of a weighted gradient is one.
 #define MAX_FACTOR_SAMPLES (INT64_C(1) << 24)
 
-gs_work_stream gs_reducer_stream_to_travel(const gs_reducer *reducer, const gs_bucket *bucket) {
+// Where the last arithmetic on a bucket's gradients goes: right before it travels. One that stays
+// is read by the compute stream alone.
+static gs_work_stream stream_to_travel(const gs_reducer *reducer, const gs_bucket *bucket) {
     return bucket->travels ? gs_work_stream_before_post(reducer->comm)
                            : gs_work_stream_of(reducer->options.device);
 }
 
 static gs_work_stream stream_of_pass(const gs_reducer *reducer, const gs_bucket *bucket) {
-    return reducer->pass.reduces ? gs_reducer_stream_to_travel(reducer, bucket)
+    return reducer->pass.reduces ? stream_to_travel(reducer, bucket)
                                  : gs_work_stream_of(reducer->options.device);
 }
 
@@ -101,7 +104,7 @@ static void describe_pass(gs_reducer *reducer, int64_t samples) {
     if (opens_window && reducer->copies.tensors) gs_grad_copies_begin_window(&reducer->copies);
 }
 
-static gs_status open_pass(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples) {
+gs_status gs_pass_open(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples) {
     GS_TRY(check_may_open(reducer, samples));
     reducer->samples += samples;
     describe_pass(reducer, samples);
@@ -118,22 +121,13 @@ static gs_status open_pass(gs_reducer *reducer, gs_reducer_pass *pass, int64_t s
             gs_bucket_reset(&reducer->layout.buckets[b]);
     }
     if (reducer->pass.reduces) {
-        reducer->queue.samples = reducer->samples;
+        reducer->tally.samples = reducer->samples;
         gs_ready_order_begin(&reducer->order);
         if (reducer->graph.on) gs_static_graph_begin_pass(&reducer->graph);
     }
     reducer->phase = GS_REDUCER_PASS;
     *pass = reducer->pass;
     return gs_ok();
-}
-
-gs_status gs_reducer_begin_pass(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples) {
-    return gs_reducer_keep_error(reducer, open_pass(reducer, pass, samples));
-}
-
-bool gs_reducer_pass_adds(const gs_reducer *reducer, size_t param) {
-    if (!reducer->pass.accumulate || param >= reducer->layout.num_params) return false;
-    return !reducer->copies.tensors || reducer->copies.written[param];
 }
 
 static void copy_in(gs_reducer *reducer, size_t param) {
@@ -187,7 +181,7 @@ static void note_backward(gs_reducer *reducer) {
 // last.
 static inline void note_mark(gs_reducer *reducer, size_t param) {
     reducer->marks[param] = reducer->serial;
-    reducer->queue.used[param] = 1;
+    reducer->tally.used[param] = 1;
     reducer->num_seen++;
     if (reducer->copies.tensors) reducer->copies.written[param] = 1;
     if (!reducer->pass.reduces) return;
@@ -209,7 +203,7 @@ static gs_status blame_count(const gs_reducer *reducer, size_t param) {
     if (!graph->used[param])
         return gs_reducer_blame(reducer, param,
                                 "is used, but was not in the first step: the static graph changed");
-    if (!reducer->queue.used[param])
+    if (!reducer->tally.used[param])
         return gs_reducer_blame(reducer, param,
                                 "is not used, but was in the first step: the static graph changed");
     char what[128];
@@ -233,7 +227,7 @@ static gs_status mark_counted(gs_reducer *reducer, size_t param) {
     return settle(reducer, param);
 }
 
-static gs_status mark_param(gs_reducer *reducer, size_t param) {
+gs_status gs_pass_mark_ready(gs_reducer *reducer, size_t param) {
     if (reducer->failed.code) return reducer->failed;
     GS_FAILPOINT("reducer.mark_ready");
     if (param >= reducer->layout.num_params)
@@ -253,18 +247,7 @@ static gs_status mark_param(gs_reducer *reducer, size_t param) {
     return settle(reducer, param);
 }
 
-// A status is large: a good one is handed on and not passed through another call.
-gs_status gs_reducer_mark_ready(gs_reducer *reducer, size_t param) {
-    gs_status status = mark_param(reducer, param);
-    return status.code ? gs_reducer_keep_error(reducer, status) : status;
-}
-
-void gs_reducer_ready_callback(void *reducer, size_t param) {
-    gs_status sticks = gs_reducer_mark_ready(reducer, param);
-    (void)sticks;
-}
-
-static gs_status mark_absent(gs_reducer *reducer, size_t param) {
+gs_status gs_pass_mark_unused(gs_reducer *reducer, size_t param) {
     const gs_static_graph *graph = &reducer->graph;
     if (reducer->failed.code) return reducer->failed;
     if (param >= reducer->layout.num_params)
@@ -288,27 +271,6 @@ static gs_status mark_absent(gs_reducer *reducer, size_t param) {
     return reducer->closes && !reducer->defers ? settle(reducer, param) : gs_ok();
 }
 
-gs_status gs_reducer_mark_unused(gs_reducer *reducer, size_t param) {
-    return gs_reducer_keep_error(reducer, mark_absent(reducer, param));
-}
-
-void gs_reducer_unused_callback(void *reducer, size_t param) {
-    gs_status sticks = gs_reducer_mark_unused(reducer, param);
-    (void)sticks;
-}
-
-size_t gs_reducer_first_unseen(const gs_reducer *reducer, size_t *num_unseen) {
-    size_t num_params = reducer->layout.num_params, first = num_params;
-    *num_unseen = 0;
-    for (size_t i = num_params; i-- > 0;) {
-        if (reducer->marks[i] == reducer->serial || reducer->unused_marks[i] == reducer->serial)
-            continue;
-        ++*num_unseen;
-        first = i;
-    }
-    return first;
-}
-
 // What is still open of a bucket when the pass ends.
 static gs_status close_bucket(gs_reducer *reducer, size_t index) {
     gs_bucket *bucket = &reducer->layout.buckets[index];
@@ -329,11 +291,11 @@ static gs_status close_bucket(gs_reducer *reducer, size_t index) {
 static gs_status check_promise(const gs_reducer *reducer) {
     const gs_static_graph *graph = &reducer->graph;
     if (!graph->known || !reducer->pass.reduces) return gs_ok();
-    size_t broken = gs_static_graph_find_broken(graph, reducer->queue.used);
+    size_t broken = gs_static_graph_find_broken(graph, reducer->tally.used);
     return broken < graph->num_params ? blame_count(reducer, broken) : gs_ok();
 }
 
-static gs_status close_pass(gs_reducer *reducer) {
+gs_status gs_pass_close(gs_reducer *reducer) {
     if (reducer->failed.code) return reducer->failed;
     if (reducer->phase != GS_REDUCER_PASS) return gs_reducer_misuse(reducer, "no pass is open");
     GS_TRY(check_promise(reducer));
@@ -357,6 +319,17 @@ static gs_status close_pass(gs_reducer *reducer) {
     return gs_ok();
 }
 
-gs_status gs_reducer_end_pass(gs_reducer *reducer) {
-    return gs_reducer_keep_error(reducer, close_pass(reducer));
+gs_status gs_pass_shadow(gs_reducer *reducer) {
+    gs_grad_layout *layout = &reducer->layout;
+    reducer->stats.backward_begin_ns = reducer->stats.backward_end_ns = gs_now_ns();
+    for (size_t b = 0; b < layout->plan.num_buckets; b++) gs_bucket_reset(&layout->buckets[b]);
+    for (size_t b = 0; b < layout->plan.num_buckets; b++) {
+        gs_bucket *bucket = &layout->buckets[b];
+        gs_main_grad_zero(gs_grad_layout_bucket(layout, 0, bucket), bucket->dtype,
+                          bucket->grad_count, stream_to_travel(reducer, bucket));
+        bucket->num_pending = 0;
+        GS_TRY(gs_bucket_queue_push(&reducer->queue, b));
+    }
+    reducer->passes_run = reducer->num_passes;
+    return gs_ok();
 }

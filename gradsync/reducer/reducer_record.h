@@ -18,17 +18,8 @@
 #include "core/status.h"
 #include "core/strbuf.h"
 #include "gradsync/bucket/reduce_stats.h"
+#include "gradsync/reducer/record_level.h"
 #include "kernels/device.h"
-
-typedef enum gs_record_level {
-    GS_RECORD_UNSET = 0,  // what GRADSYNC_REDUCER_LOG says: off, info or detail; without it off
-    GS_RECORD_OFF,
-    GS_RECORD_INFO,
-    GS_RECORD_DETAIL
-} gs_record_level;
-const char *gs_record_level_name(gs_record_level level);
-// False when there is no such level.
-bool gs_record_level_from_name(gs_record_level *level, const char *name);
 
 #define GS_RECORD_SAMPLE_EVERY 100
 #define GS_RECORD_FIRST_SAMPLES 10

@@ -1,14 +1,18 @@
-// The inside of a reducer, shared by reducer.c (life), reducer_step.c (begin, finish) and
-// reducer_pass.c (passes and marks). Nobody else includes it.
+// The inside of a reducer, for the three that work on it, each of which calls only those behind it:
+// reducer.c (life, and what callers call), reducer_step.c (begin, finish), reducer_pass.c (passes
+// and marks).
 #ifndef GRADSYNC_REDUCER_REDUCER_STATE_H
 #define GRADSYNC_REDUCER_REDUCER_STATE_H
 
+#include "gradsync/bucket/bucket_tally.h"
 #include "gradsync/bucket/grad_copies.h"
 #include "gradsync/bucket/grad_layout.h"
-#include "gradsync/comm/work_stream.h"
+#include "gradsync/bucket/reduce_stats.h"
+#include "gradsync/comm/comm.h"
 #include "gradsync/reducer/bucket_queue.h"
 #include "gradsync/reducer/ready_order.h"
-#include "gradsync/reducer/reducer.h"
+#include "gradsync/reducer/reducer_record.h"
+#include "gradsync/reducer/reducer_types.h"
 #include "gradsync/reducer/static_graph.h"
 #include "gradsync/reducer/step_points.h"
 
@@ -34,6 +38,7 @@ struct gs_reducer {
     gs_status failed;            // the first error; nothing works any more
     gs_grad_copies copies;       // tensors NULL: gradients are views
     gs_static_graph graph;       // off unless promised
+    gs_bucket_tally tally;
 
     // of the step
     gs_reducer_phase phase;
@@ -65,19 +70,8 @@ struct gs_reducer {
     gs_reducer_record record;
 };
 
-// The first error sticks, and ends the step on every rank with its words.
-gs_status gs_reducer_keep_error(gs_reducer *reducer, gs_status status);
 // FAILED_PRECONDITION with rank, step and parameter: `what` follows its name.
 gs_status gs_reducer_blame(const gs_reducer *reducer, size_t param, const char *what);
 gs_status gs_reducer_misuse(const gs_reducer *reducer, const char *what);
-
-// Where the last arithmetic on a bucket's gradients goes: right before it travels. One that stays
-// is read by the compute stream alone.
-gs_work_stream gs_reducer_stream_to_travel(const gs_reducer *reducer, const gs_bucket *bucket);
-// Which buckets a static graph lets travel; all of them as long as it is not known.
-void gs_reducer_plan_travel(gs_reducer *reducer);
-// Parameters that the open pass has not seen: the first one, and how many. num_params when there is
-// none.
-size_t gs_reducer_first_unseen(const gs_reducer *reducer, size_t *num_unseen);
 
 #endif

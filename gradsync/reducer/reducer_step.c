@@ -1,35 +1,11 @@
-// A step of the reducer, but for its passes: how it opens, and what finish reads from the buckets.
+#include "gradsync/reducer/reducer_step.h"
+
 #include <math.h>
 #include <stdio.h>
 
 #include "core/failpoint.h"
 #include "gradsync/bucket/grad_norm.h"
-#include "gradsync/bucket/main_grad.h"
-#include "gradsync/reducer/reducer_state.h"
-
-gs_status gs_reducer_keep_error(gs_reducer *reducer, gs_status status) {
-    if (!status.code || reducer->failed.code) return status;
-    reducer->failed = status;
-    gs_comm_abort(reducer->comm, status.message);
-    gs_reducer_record_fail(&reducer->record, reducer->step, status);
-    return status;
-}
-
-gs_status gs_reducer_blame(const gs_reducer *reducer, size_t param, const char *what) {
-    return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: parameter %zu \"%.100s\" %s",
-                    reducer->options.shards.rank, (long long)reducer->step, param,
-                    reducer->layout.params[param].name, what);
-}
-
-gs_status gs_reducer_misuse(const gs_reducer *reducer, const char *what) {
-    return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: %s", reducer->options.shards.rank,
-                    (long long)reducer->step, what);
-}
-
-// Every rank takes part in a step without a round.
-static gs_join_round everybody(const gs_reducer *reducer) {
-    return (gs_join_round){.num_active = gs_comm_world_size(reducer->comm), .active = true};
-}
+#include "gradsync/reducer/reducer_pass.h"
 
 static double scale_for(const gs_reducer *reducer, const gs_join_round *round) {
     const gs_reducer_options *options = &reducer->options;
@@ -78,7 +54,7 @@ static gs_status check_may_begin(gs_reducer *reducer, int64_t step) {
     return gs_ok();
 }
 
-static gs_status begin_step(gs_reducer *reducer, int64_t step, const gs_join_round *round) {
+gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs_join_round *round) {
     GS_TRY(check_may_begin(reducer, step));
     reducer->step = step;
     GS_TRY(check_round(reducer, round));
@@ -93,41 +69,17 @@ static gs_status begin_step(gs_reducer *reducer, int64_t step, const gs_join_rou
     reducer->stats = (gs_reduce_stats){.step = step, .begin_ns = gs_now_ns()};
     gs_step_points_begin(&reducer->points);
     gs_reducer_record_begin(&reducer->record, step);
-    gs_bucket_queue_begin(&reducer->queue, &(gs_queue_step){.step = step,
-                                                            .scale = scale_for(reducer, round),
-                                                            .num_active = round->num_active,
-                                                            .active = round->active});
+    const gs_bucket_step bucket_step = {.step = step,
+                                        .scale = scale_for(reducer, round),
+                                        .num_ranks = gs_comm_world_size(reducer->comm),
+                                        .num_active = round->num_active,
+                                        .active = round->active};
+    gs_bucket_tally_begin(&reducer->tally, &bucket_step);
+    gs_bucket_queue_begin(&reducer->queue);
     return gs_ok();
 }
 
-gs_status gs_reducer_begin(gs_reducer *reducer, int64_t step) {
-    gs_join_round round = everybody(reducer);
-    return gs_reducer_keep_error(reducer, begin_step(reducer, step, &round));
-}
-
-// Zeros on their way, as the reducing pass of a rank would send gradients.
-static gs_status send_zeros(gs_reducer *reducer) {
-    reducer->stats.backward_begin_ns = reducer->stats.backward_end_ns = gs_now_ns();
-    for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++)
-        gs_bucket_reset(&reducer->layout.buckets[b]);
-    for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
-        gs_bucket *bucket = &reducer->layout.buckets[b];
-        gs_main_grad_zero(gs_grad_layout_bucket(&reducer->layout, 0, bucket), bucket->dtype,
-                          bucket->grad_count, gs_reducer_stream_to_travel(reducer, bucket));
-        bucket->num_pending = 0;
-        GS_TRY(gs_bucket_queue_push(&reducer->queue, b));
-    }
-    reducer->passes_run = reducer->num_passes;
-    return gs_ok();
-}
-
-gs_status gs_reducer_begin_uneven(gs_reducer *reducer, int64_t step, const gs_join_round *round) {
-    gs_status status = begin_step(reducer, step, round);
-    if (!status.code && !round->active) status = send_zeros(reducer);
-    return gs_reducer_keep_error(reducer, status);
-}
-
-static gs_status take_tail(gs_reducer *reducer, const gs_reducer_tail *tail) {
+gs_status gs_step_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail) {
     if (reducer->failed.code) return reducer->failed;
     if (reducer->phase == GS_REDUCER_IDLE)
         return gs_reducer_misuse(reducer, "a tail needs an open step");
@@ -144,10 +96,6 @@ static gs_status take_tail(gs_reducer *reducer, const gs_reducer_tail *tail) {
     return gs_ok();
 }
 
-gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail) {
-    return gs_reducer_keep_error(reducer, take_tail(reducer, tail));
-}
-
 static gs_status blame_tail(const gs_reducer *reducer, size_t index, gs_status status) {
     char what[32];
     snprintf(what, sizeof what, "tail %zu", index);
@@ -161,14 +109,25 @@ static gs_status run_tails(gs_reducer *reducer, gs_deadline deadline) {
             tail->finish(tail->ctx, gs_grad_layout_grads(&reducer->layout, 0), deadline);
         if (status.code) return blame_tail(reducer, t, status);
         for (size_t i = 0; i < tail->num_params; i++)
-            gs_bucket_queue_measure(&reducer->queue, tail->params[i]);
+            gs_bucket_tally_measure(&reducer->tally, tail->params[i]);
     }
     return gs_ok();
 }
 
+static size_t find_unseen(const gs_reducer *reducer, size_t *num_unseen) {
+    size_t num_params = reducer->layout.num_params, first = num_params;
+    *num_unseen = 0;
+    for (size_t i = num_params; i-- > 0;) {
+        if (gs_pass_saw(reducer, i)) continue;
+        ++*num_unseen;
+        first = i;
+    }
+    return first;
+}
+
 // The first of the parameters that the open pass lacks, and the numbers of some more.
 static gs_status blame_unseen(const gs_reducer *reducer) {
-    size_t num_unseen, first = gs_reducer_first_unseen(reducer, &num_unseen);
+    size_t num_unseen, first = find_unseen(reducer, &num_unseen);
     if (first == reducer->layout.num_params)
         return gs_reducer_misuse(reducer, "the last pass was not ended before finish");
     char what[128];
@@ -176,8 +135,7 @@ static gs_status blame_unseen(const gs_reducer *reducer) {
     if (num_unseen > 1)
         used += snprintf(what + used, sizeof what - (size_t)used, "; %zu such in all:", num_unseen);
     for (size_t i = first; i < reducer->layout.num_params && num_unseen > 1; i++) {
-        if (reducer->marks[i] == reducer->serial || reducer->unused_marks[i] == reducer->serial)
-            continue;
+        if (gs_pass_saw(reducer, i)) continue;
         if ((size_t)used > sizeof what - 24) break;
         used += snprintf(what + used, sizeof what - (size_t)used, " %zu", i);
     }
@@ -194,7 +152,7 @@ static gs_status check_passes_done(const gs_reducer *reducer) {
     return gs_ok();
 }
 
-gs_status gs_reducer_check_finished(const gs_reducer *reducer) {
+gs_status gs_step_check_finished(const gs_reducer *reducer) {
     if (reducer->failed.code) return reducer->failed;
     if (reducer->phase == GS_REDUCER_IDLE) return gs_ok();
     GS_TRY(check_passes_done(reducer));
@@ -202,7 +160,7 @@ gs_status gs_reducer_check_finished(const gs_reducer *reducer) {
 }
 
 static gs_status count_unused(const gs_reducer *reducer, size_t *num_unused) {
-    const uint8_t *used = reducer->queue.used_anywhere;
+    const uint8_t *used = reducer->tally.used_anywhere;
     *num_unused = 0;
     size_t first = 0;
     for (size_t i = reducer->layout.num_params; i-- > 0;) {
@@ -227,12 +185,12 @@ static void record_step(gs_reducer *reducer, size_t num_unused) {
     gs_reduce_stats *stats = &reducer->last_stats;
     stats->num_unused = num_unused;
     for (size_t i = 0; num_unused && i < reducer->layout.num_params; i++) {
-        if (reducer->queue.used_anywhere[i]) continue;
+        if (reducer->tally.used_anywhere[i]) continue;
         stats->unused_bytes += gs_param_spec_grad_bytes(&reducer->layout.params[i]);
     }
     if (!reducer->active) return;  // a shadow uses nothing, and has no passes to time
     if (reducer->record.times_params) stats->param_ready_ns = reducer->record.param_ready_ns;
-    gs_reducer_record_finish(&reducer->record, stats, reducer->queue.used, reducer->order.last);
+    gs_reducer_record_finish(&reducer->record, stats, reducer->tally.used, reducer->order.last);
 }
 
 static int64_t end_of_last_bucket(const gs_reduce_stats *stats) {
@@ -277,12 +235,12 @@ static gs_status finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
 }
 
 static void read_result(gs_reducer *reducer, gs_reduce_result *result) {
-    const gs_bucket_queue *queue = &reducer->queue;
-    double norm = gs_grad_norm(queue->squares, reducer->layout.num_params);
-    *result = (gs_reduce_result){.samples = queue->total_samples,
+    const gs_bucket_tally *tally = &reducer->tally;
+    double norm = gs_grad_norm(tally->squares, reducer->layout.num_params);
+    *result = (gs_reduce_result){.samples = tally->total_samples,
                                  .active_ranks = reducer->num_active,
                                  .nonfinite = isnan(norm),
-                                 .used = queue->used_anywhere,
+                                 .used = tally->used_anywhere,
                                  .grad_norm = norm};
 }
 
@@ -293,7 +251,7 @@ static gs_status copy_out(gs_reducer *reducer, gs_deadline deadline) {
         gs_bucket *bucket = &reducer->layout.buckets[b];
         int64_t begin_ns = gs_now_ns();
         gs_grad_copies_bucket_out(&reducer->copies, &reducer->layout, b,
-                                  reducer->queue.used_anywhere, reducer->options.device);
+                                  reducer->tally.used_anywhere, reducer->options.device);
         bucket->times.copy_out_ns = gs_now_ns() - begin_ns;
     }
     if (reducer->points.device) return gs_ok();
@@ -307,7 +265,7 @@ static bool is_used(const gs_static_graph *graph, const gs_bucket *bucket) {
     return false;
 }
 
-void gs_reducer_plan_travel(gs_reducer *reducer) {
+void gs_step_plan_travel(gs_reducer *reducer) {
     const gs_static_graph *graph = &reducer->graph;
     gs_bucket *last = NULL;
     for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
@@ -324,11 +282,11 @@ void gs_reducer_plan_travel(gs_reducer *reducer) {
 static void learn_graph(gs_reducer *reducer) {
     gs_static_graph *graph = &reducer->graph;
     if (!graph->on || graph->known) return;
-    gs_static_graph_learn(graph, reducer->queue.used, reducer->queue.used_anywhere);
-    gs_reducer_plan_travel(reducer);
+    gs_static_graph_learn(graph, reducer->tally.used, reducer->tally.used_anywhere);
+    gs_step_plan_travel(reducer);
 }
 
-static gs_status finish_step(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
+gs_status gs_step_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
     if (reducer->failed.code) return reducer->failed;
     GS_TRY(check_passes_done(reducer));
     int64_t begin_ns = gs_now_ns();
@@ -336,7 +294,7 @@ static gs_status finish_step(gs_reducer *reducer, gs_reduce_result *result, gs_d
     GS_TRY(gs_bucket_queue_finish(&reducer->queue, deadline));
     GS_TRY(run_tails(reducer, deadline));
     gs_step_points_mark(&reducer->points);
-    GS_TRY(gs_bucket_queue_read(&reducer->queue, deadline));
+    GS_TRY(gs_bucket_tally_read(&reducer->tally, deadline));
     gs_step_points_meet(&reducer->points);
     read_result(reducer, result);
     GS_TRY(count_unused(reducer, &result->num_unused));
@@ -348,17 +306,4 @@ static gs_status finish_step(gs_reducer *reducer, gs_reduce_result *result, gs_d
     reducer->phase = GS_REDUCER_IDLE;
     GS_FAILPOINT("reducer.complete");
     return gs_ok();
-}
-
-gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
-    *result = (gs_reduce_result){.used = reducer->queue.used_anywhere};
-    return gs_reducer_keep_error(reducer, finish_step(reducer, result, deadline));
-}
-
-void gs_reducer_note_forward(gs_reducer *reducer) {
-    if (reducer->phase == GS_REDUCER_IDLE) return;
-    reducer->stats.forward_begin_ns = gs_now_ns();
-    if (reducer->points.device)
-        gs_step_points_take(&reducer->points, GS_POINT_FORWARD,
-                            gs_device_stream(reducer->options.device));
 }

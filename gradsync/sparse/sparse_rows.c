@@ -6,7 +6,7 @@
 
 #include "core/failpoint.h"
 #include "core/memory.h"
-#include "gradsync/bucket/grad_norm.h"
+#include "gradsync/bucket/grad_squares.h"
 #include "gradsync/bucket/main_grad.h"
 #include "gradsync/sparse/row_places.h"
 #include "gradsync/sparse/row_set.h"
@@ -509,7 +509,7 @@ static gs_status measure(gs_sparse_rows *rows, gs_deadline deadline) {
     GS_TRY(gs_stream_wait(stream_of(rows), deadline));
     result->squares = *rows->squares->sum;
     if (!isfinite(result->squares))
-        GS_TRY(gs_main_grad_fetch_squares(&result->squares, result->rows, GS_FP32, count,
+        GS_TRY(gs_grad_squares_fetch(&result->squares, result->rows, GS_FP32, count,
                                           rows->options.device));
     result->nonfinite = isnan(result->squares);
     return gs_ok();

@@ -1,4 +1,4 @@
-#include "gradsync/reducer/reducer_options.h"
+#include "gradsync/reducer/options_check.h"
 
 #include <limits.h>
 
@@ -45,7 +45,7 @@ static gs_status check_options(const gs_reducer_options *options) {
     return gs_ok();
 }
 
-gs_status gs_reducer_arena_bytes(size_t *bytes, const gs_reducer_options *options) {
+gs_status gs_reducer_layout_bytes(size_t *bytes, const gs_reducer_options *options) {
     GS_TRY(check_options(options));
     const gs_grad_layout_shape shape = gs_reducer_layout_shape(options);
     return gs_grad_layout_bytes(bytes, &shape);
@@ -77,7 +77,7 @@ gs_status gs_reducer_plan_check(const gs_bucket_plan *plan, const gs_param_spec 
 
 gs_status gs_reducer_options_check(const gs_reducer_options *options, const gs_comm *comm) {
     size_t bytes;
-    GS_TRY(gs_reducer_arena_bytes(&bytes, options));
+    GS_TRY(gs_reducer_layout_bytes(&bytes, options));
     if (!options->plan) return gs_error(GS_INVALID_ARGUMENT, "plan: none given");
     if (!options->device) return gs_error(GS_INVALID_ARGUMENT, "device: none given");
     if (!options->arena) return gs_error(GS_INVALID_ARGUMENT, "arena: none given");

@@ -1,0 +1,103 @@
+// What a reducer is made from, and what its passes and steps take and give. What is done with it:
+// reducer.h.
+#ifndef GRADSYNC_REDUCER_REDUCER_TYPES_H
+#define GRADSYNC_REDUCER_REDUCER_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/bucket_plan.h"
+#include "core/clock.h"
+#include "core/dtype.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "gradsync/bucket/separate_grad.h"
+#include "gradsync/hooks/comm_hook.h"
+#include "gradsync/reducer/reducer_record.h"
+#include "gradsync/step/logical_shards.h"
+#include "gradsync/tensor/arena.h"
+#include "kernels/device.h"
+
+typedef struct gs_reducer gs_reducer;
+
+typedef enum gs_reducer_op {
+    GS_MEAN = 0,  // Σ gradients / (num_shards · passes_per_shard)
+    GS_SUM,       // Σ gradients
+    // Σ samples · gradient / Σ samples: ranks and passes may differ in samples. The caller
+    // multiplies by pass.grad_factor; a pass has at most 2^24 samples. A step of no samples at all
+    // is an error.
+    GS_SAMPLE_MEAN
+} gs_reducer_op;
+
+typedef struct gs_reducer_options {
+    // Registration order; copied. Buckets hold main gradients: fp64 of fp64 parameters, fp32 of all
+    // others.
+    const gs_param_spec *params;
+    size_t num_params;
+    const gs_bucket_plan *plan;  // copied; the same on all ranks
+    gs_logical_shards shards;    // rank and world must be the communicator's
+    int passes_per_shard;        // accumulation inside a shard; 0: 1
+    gs_reducer_op op;
+    bool unused_is_error;  // a parameter that nobody used fails the step with its name
+    // The promise that every step marks the same parameters equally often. The first step counts: a
+    // parameter may be marked several times in a pass, buckets start at its end. Later a parameter
+    // is ready at its last mark, unused ones at the first mark of the pass, and buckets that nobody
+    // used do not travel. A step that breaks the promise fails and names the parameter.
+    bool static_graph;
+    // NULL: gradients are views into the buckets. Else num_params tensors (the list is copied),
+    // borrowed until destroy: copied into the bucket, and cast, when marked in the pass that makes
+    // them final (the last one of the step; in exact mode of each shard), and out of it by finish.
+    // What a tensor holds when it is marked is what counts, so a caller may have accumulated in it
+    // before, with no reducer about. A tensor that only earlier passes of the step marked counts as
+    // well; one that the step did not mark counts as zero, whatever it holds. Afterwards it holds
+    // the result when any rank used the parameter; else, and after an error, it is not touched. Its
+    // dtype, and whether it is separate, may differ between ranks. On a GPU its memory, copied when
+    // the bucket is full, and holding the result for work that is launched after finish.
+    const gs_separate_grad *separate;
+    // Of gradients on their way: GS_FP16 or GS_BF16; unset: as in the bucket. Not in exact mode.
+    // With GS_SAMPLE_MEAN what travels is divided by shards and passes, but still multiplied by a
+    // pass's samples.
+    gs_dtype wire_dtype;
+    const gs_comm_hook *hook;  // NULL: all-reduce
+    gs_arena *arena;           // borrows until destroy; at least gs_reducer_arena_bytes
+    gs_device *device;         // borrows until destroy
+    gs_record_options record;  // what is said about its steps, and how often
+} gs_reducer_options;
+
+typedef struct gs_reducer_pass {
+    // Where each parameter's gradient of this pass goes (fp64 parameters: doubles behind the
+    // pointer). NULL for a sparse parameter. Separate gradients: the caller's tensors, whatever
+    // their type.
+    float *const *grads;
+    bool accumulate;    // add to it (separate gradients: gs_reducer_pass_adds); false: overwrite
+    float grad_factor;  // multiplies the gradient of the mean loss: 1, or samples (GS_SAMPLE_MEAN)
+    int shard;          // logical shard of this pass
+    int pass;           // [0, passes_per_shard)
+    bool reduces;       // the last pass of the step: buckets start during its backward
+} gs_reducer_pass;
+
+// Work of others that finish waits for in this step, behind all buckets and before norms are taken:
+// rows of a sparse gradient that are added to a dense one, a reduction of parameters that the
+// reducer does not know. What it waits for is posted in `finish`; or before, between the last
+// end_pass and finish, when the plan has at most GS_MAX_BUCKETS_IN_FLIGHT buckets: then all of them
+// have been posted, on every rank.
+typedef struct gs_reducer_tail {
+    gs_status (*finish)(void *ctx, float *const *grads, gs_deadline deadline);
+    void *ctx;
+    const size_t
+        *params;  // whose gradients it changes: their norms are taken anew; borrowed until finish
+    size_t num_params;
+} gs_reducer_tail;
+#define GS_MAX_TAILS 8  // of a step
+
+typedef struct gs_reduce_result {
+    int64_t samples;      // over all ranks
+    int active_ranks;     // that had data
+    bool nonfinite;       // a reduced gradient is infinite or NaN: the step must not be applied
+    size_t num_unused;    // parameters that no rank used
+    const uint8_t *used;  // num_params flags; valid until the next begin
+    double grad_norm;     // L2 norm over all gradients, fixed order; NaN when not finite
+} gs_reduce_result;
+
+#endif
