@@ -1,5 +1,7 @@
 // Kind clip-scale: dynamic loss scale, unscaling, and clipping by norms, in one process and over
-// ranks that own different gradients.
+// ranks that own different gradients. Each case runs through what jobs run (job_step.h), and
+// through the functions for callers with gradients of their own; norms other than the 2-norm
+// through these alone.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +12,7 @@
 #include "gradsync/bucket/grad_norm.h"
 #include "gradsync/optim/grad_scaler.h"
 #include "tests/conformance/conformance.h"
+#include "tests/conformance/job_step.h"
 #include "tests/conformance/training.h"
 #include "tests/support/near.h"
 
@@ -94,13 +97,34 @@ static gs_status check_unscaled(struct json_object *item, const float *grad, boo
     return gs_ok();
 }
 
+// The factor is folded into the update, and a step with something that is not finite is skipped.
+// The bits count, but for the sign of a zero that was taken off a zero.
+static gs_status unscale_as_a_job(struct json_object *item, const float *grad, size_t count,
+                                  const gs_grad_scaler *scaler) {
+    job_step_result result;
+    GS_TRY(job_step_run(
+        &result, &(job_step){.grads = &grad, .counts = &count, .num_grads = 1, .scaler = *scaler}));
+    gs_status status = gs_ok();
+    if (result.nonfinite != (number_of(item, "found_inf") != 0))
+        status = gs_error(GS_DATA_LOSS, "job: not finite: %d", result.nonfinite);
+    for (size_t i = 0; i < count && !status.code && !result.nonfinite; i++) {
+        float wanted = (float)number_at(member(item, "unscaled"), i);
+        if (result.applied[i] != wanted)
+            status = gs_error(GS_DATA_LOSS, "job: element %zu: %.9g, expected %.9g", i,
+                              (double)result.applied[i], (double)wanted);
+    }
+    job_step_release(&result);
+    return status;
+}
+
 static gs_status check_unscale(struct json_object *item, gs_device *device) {
     gs_grad_scaler scaler = {.scale = (float)number_of(item, "scale")};
     struct json_object *scaled = member(item, "scaled");
     float *grad = read_floats(scaled);
     if (!grad) return gs_error(GS_RESOURCE_EXHAUSTED, "gradient: out of memory");
+    gs_status status = unscale_as_a_job(item, grad, json_object_array_length(scaled), &scaler);
     bool found = gs_grad_scaler_unscale(&scaler, grad, json_object_array_length(scaled), device);
-    gs_status status = check_unscaled(item, grad, found, &scaler);
+    if (!status.code) status = check_unscaled(item, grad, found, &scaler);
     free(grad);
     return status;
 }
@@ -166,10 +190,58 @@ static gs_status clip(case_grads *own, struct json_object *item, int rank, gs_co
     return compare_clipped(own, item);
 }
 
-static gs_status check_clip(struct json_object *item, int rank, gs_comm *comm, gs_device *device) {
+// What a job refuses or does not have: other norms, and a limit of zero, which means none.
+static bool has_job_path(struct json_object *item) {
+    return number_of(item, "norm_type") == 2 && number_of(item, "max_norm") > 0;
+}
+
+static gs_status compare_applied(const job_step_result *result, const size_t *counts,
+                                 struct json_object *item) {
+    double wanted = number_of(item, "total_norm");
+    struct json_object *clipped = member(item, "clipped");
+    if (result->nonfinite != !isfinite(wanted))
+        return gs_error(GS_DATA_LOSS, "job: not finite: %d", result->nonfinite);
+    if (result->nonfinite) return gs_ok();  // skipped, where the vectors go on with NaN
+    GS_TRY(compare_norm("job: norm", result->grad_norm, wanted));
+    const float *got = result->applied;
+    for (size_t i = 0; i < json_object_array_length(clipped); got += counts[i++]) {
+        for (size_t j = 0; j < counts[i]; j++) {
+            double value = number_at(json_object_array_get_idx(clipped, i), j);
+            if (!within_tolerance((double)got[j], value))
+                return gs_error(GS_DATA_LOSS, "job: gradient %zu[%zu]: %.9g, expected %.9g", i, j,
+                                (double)got[j], value);
+        }
+    }
+    return gs_ok();
+}
+
+// On each rank the gradients of all ranks come out, clipped.
+static gs_status clip_as_a_job(const case_grads *own, struct json_object *item,
+                               const gs_rank_env *env) {
+    struct json_object *all = member(item, "grads");
+    const float *grads[MAX_GRADS] = {NULL};
+    size_t counts[MAX_GRADS], num_grads = json_object_array_length(all);
+    for (size_t i = 0; i < num_grads; i++)
+        counts[i] = json_object_array_length(json_object_array_get_idx(all, i));
+    for (size_t i = 0; i < own->num_grads; i++) grads[own->index[i]] = own->grads[i];
+    job_step_result result;
+    GS_TRY(job_step_run(&result, &(job_step){.env = env,
+                                             .grads = grads,
+                                             .counts = counts,
+                                             .num_grads = num_grads,
+                                             .max_norm = number_of(item, "max_norm")}));
+    gs_status status = compare_applied(&result, counts, item);
+    job_step_release(&result);
+    return status;
+}
+
+// `env` NULL: all gradients are here.
+static gs_status check_clip(struct json_object *item, const gs_rank_env *env, gs_comm *comm,
+                            gs_device *device) {
     case_grads own;
-    gs_status status = read_grads(&own, item, rank);
-    if (!status.code) status = clip(&own, item, rank, comm, device);
+    gs_status status = read_grads(&own, item, env ? env->rank : -1);
+    if (!status.code && has_job_path(item)) status = clip_as_a_job(&own, item, env);
+    if (!status.code) status = clip(&own, item, env ? env->rank : -1, comm, device);
     release_grads(&own);
     return status;
 }
@@ -193,7 +265,7 @@ gs_status conformance_clip_rank(const gs_rank_env *env) {
                                                    .exchange_ctx = env->exchange,
                                                    .device = device},
                                 gs_deadline_in_seconds(20));
-    if (!status.code) status = check_clip(item, env->rank, comm, device);
+    if (!status.code) status = check_clip(item, env, comm, device);
     gs_comm_destroy(comm);
     gs_device_close(device);
     json_object_put(file);
@@ -226,7 +298,7 @@ static void run_local(conformance *run, struct json_object *file, gs_device *dev
             struct json_object *item = json_object_array_get_idx(cases, i);
             gs_status status = s == 0   ? check_trace(item)
                                : s == 1 ? check_unscale(item, device)
-                                        : check_clip(item, -1, NULL, device);
+                                        : check_clip(item, NULL, NULL, device);
             run_case(run, item, sections[s], status);
         }
     }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "gradsync/bucket/grad_norm.h"
 #include "gradsync/comm/coalesce.h"
 #include "gradsync/tensor/device_digest.h"
 #include "tests/support/shared_gpu.h"
@@ -238,10 +239,9 @@ gs_status replica_step(replica *self, const gs_batch *batches, float lr, double 
     note_gradients(self, &reduced);
     GS_TRY(commit(self, &reduced, batches != NULL, deadline));
     if (check) GS_TRY(check(ctx, self));
-    double scale = 1.0;
-    if (grad_clip > 0.0) scale = fmin(1.0, grad_clip / (reduced.grad_norm + 1e-6));
+    float factor = gs_grad_clip_factor(reduced.grad_norm, grad_clip);
     GS_TRY(gs_optimizer_step(self->optimizer, self->params, gs_reducer_grads(self->reducer),
-                             self->has_grad, lr, (float)scale));
+                             self->has_grad, lr, factor));
     gs_buffers_adopt(self->buffers);
     self->step++;
     return gs_ok();
