@@ -224,7 +224,6 @@ static void settle(fake_trainer *trainer) {
     gs_json *request = bound(trainer), *reply = NULL;
     gs_json_set_int(request, "applied_step", trainer->applied_step);
     gs_json_set_bool(request, "complete", false);
-    gs_json_set_string(request, "state_digest", "s");
     gs_status status = gs_rpc_call(trainer->client, GS_SETTLE, request, &reply, call_deadline());
     if (!status.code && gs_json_bool_or(reply, "save", false)) save(trainer);
     gs_json_release(request);

@@ -51,7 +51,7 @@ static gs_status write_part(const char *path, const gs_state_snapshot *snapshot,
         entries[i] = (gs_safetensors_entry){.name = tensor->name,
                                             .dtype = tensor->dtype,
                                             .num_dims = tensor->num_dims,
-                                            .data = snapshot->memory + snapshot->offsets[i]};
+                                            .data = snapshot->data[i]};
         memcpy(entries[i].shape, tensor->shape, sizeof entries[i].shape);
     }
     char step[24], consumed[24];

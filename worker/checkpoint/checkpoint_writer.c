@@ -10,7 +10,9 @@
 struct gs_checkpoint_writer {
     gs_checkpoint_writer_options options;
     char *directory, *job;
-    gs_state_snapshot snapshot;  // of the compute thread while idle, of the writer's while busy
+    // Of the compute thread while idle, of the writer's while busy.
+    gs_state_snapshot copy, view;       // memory for copies: made by the first
+    const gs_state_snapshot *snapshot;  // one of them: what is to be written
     gs_thread *thread;
 
     pthread_mutex_t lock;  // of what follows
@@ -28,7 +30,7 @@ static void write_snapshot(gs_checkpoint_writer *writer) {
                                      .reason = writer->reason,
                                      .world_size = writer->world_size};
     gs_checkpoint_result result;
-    gs_status status = gs_checkpoint_save(&result, &writer->snapshot, &options);
+    gs_status status = gs_checkpoint_save(&result, writer->snapshot, &options);
     writer->options.done(writer->options.ctx, &result);
     pthread_mutex_lock(&writer->lock);
     writer->last = status;
@@ -62,8 +64,8 @@ gs_status gs_checkpoint_writer_create(gs_checkpoint_writer **out,
     writer->job = strdup(options->job);
     pthread_mutex_init(&writer->lock, NULL);
     gs_cond_init(&writer->changed);
-    gs_status status = gs_state_snapshot_init(&writer->snapshot, options->state);
-    if (!status.code && (!writer->directory || !writer->job)) {
+    gs_status status = gs_ok();
+    if (!writer->directory || !writer->job) {
         status = gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint writer: out of memory");
     }
     if (!status.code) {
@@ -84,7 +86,8 @@ void gs_checkpoint_writer_destroy(gs_checkpoint_writer *writer) {
     pthread_cond_broadcast(&writer->changed);
     pthread_mutex_unlock(&writer->lock);
     gs_thread_stop(writer->thread);
-    gs_state_snapshot_release(&writer->snapshot);
+    gs_state_snapshot_release(&writer->copy);
+    gs_state_snapshot_release(&writer->view);
     pthread_cond_destroy(&writer->changed);
     pthread_mutex_destroy(&writer->lock);
     free(writer->directory);
@@ -103,18 +106,40 @@ static bool wait_until_idle(gs_checkpoint_writer *writer, gs_deadline deadline) 
     return idle;
 }
 
-gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer, const char *reason,
-                                          int world_size, gs_deadline deadline) {
-    if (!wait_until_idle(writer, deadline)) {
-        return gs_error(GS_FAILED_PRECONDITION, "the last checkpoint is still being written");
-    }
-    GS_TRY(gs_state_snapshot_take(&writer->snapshot, writer->options.state));
+static void start(gs_checkpoint_writer *writer, const gs_state_snapshot *snapshot,
+                  const char *reason, int world_size) {
     pthread_mutex_lock(&writer->lock);
+    writer->snapshot = snapshot;
     writer->reason = reason;
     writer->world_size = world_size;
     writer->busy = true;
     pthread_cond_broadcast(&writer->changed);
     pthread_mutex_unlock(&writer->lock);
+}
+
+static gs_status await_idle(gs_checkpoint_writer *writer, gs_deadline deadline) {
+    if (wait_until_idle(writer, deadline)) return gs_ok();
+    return gs_error(GS_FAILED_PRECONDITION, "the last checkpoint is still being written");
+}
+
+gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer, const char *reason,
+                                          int world_size, gs_deadline deadline) {
+    GS_TRY(await_idle(writer, deadline));
+    if (!writer->copy.memory) GS_TRY(gs_state_snapshot_init(&writer->copy, writer->options.state));
+    GS_TRY(gs_state_snapshot_take(&writer->copy, writer->options.state));
+    start(writer, &writer->copy, reason, world_size);
+    return gs_ok();
+}
+
+gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer, const char *reason,
+                                               int world_size, gs_deadline deadline) {
+    GS_TRY(await_idle(writer, deadline));
+    gs_state_snapshot_release(&writer->view);
+    gs_status status = gs_state_snapshot_view(&writer->view, writer->options.state);
+    if (status.code == GS_UNIMPLEMENTED)
+        return gs_checkpoint_writer_start_save(writer, reason, world_size, deadline);
+    GS_TRY(status);
+    start(writer, &writer->view, reason, world_size);
     return gs_ok();
 }
 

@@ -1,7 +1,8 @@
-// Checkpoints behind the training: a snapshot stalls the loop for a copy, a thread of its own writes it.
+// Checkpoints behind the training: a snapshot stalls the loop for a copy, a thread of its own
+// writes it.
 //
-// One snapshot buffer: while it is being written, another periodic save is skipped and counted; the loop
-// never waits for the disk. Saves at the end of a run do wait.
+// One snapshot buffer: while it is being written, another periodic save is skipped and counted; the
+// loop never waits for the disk. Saves at the end of a run do wait, and need no copy.
 #ifndef WORKER_CHECKPOINT_CHECKPOINT_WRITER_H
 #define WORKER_CHECKPOINT_CHECKPOINT_WRITER_H
 
@@ -30,6 +31,11 @@ void gs_checkpoint_writer_destroy(gs_checkpoint_writer *writer);
 GS_NODISCARD gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
                                                        const char *reason, int world_size,
                                                        gs_deadline deadline);
+// The same from the state itself, which must stay as it is until the save has come to an end; a
+// copy is made only where the host does not reach it.
+GS_NODISCARD gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
+                                                            const char *reason, int world_size,
+                                                            gs_deadline deadline);
 // Until the last save has come to an end; its status.
 GS_NODISCARD gs_status gs_checkpoint_writer_wait(gs_checkpoint_writer *writer,
                                                  gs_deadline deadline);

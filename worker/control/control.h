@@ -56,9 +56,7 @@ typedef struct gs_settlement {
     uint32_t generation;
     int rank;
     int64_t applied_step;
-    bool complete;          // the step in flight is reduced here: it can be applied (rule F2)
-    gs_digest state_digest;
-    gs_digest next_digest;  // after applying; only when complete, {0} when it could not be found out
+    bool complete;  // the step in flight is reduced here: it can be applied (rule F2)
 } gs_settlement;
 
 typedef struct gs_settle_verdict {

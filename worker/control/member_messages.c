@@ -142,10 +142,6 @@ gs_json *gs_member_message_settle(const gs_settlement *settlement) {
     gs_json_set_int(out, "rank", settlement->rank);
     gs_json_set_int(out, "applied_step", settlement->applied_step);
     gs_json_set_bool(out, "complete", settlement->complete);
-    set_digest(out, "state_digest", settlement->state_digest);
-    if (settlement->next_digest.high || settlement->next_digest.low) {
-        set_digest(out, "next_digest", settlement->next_digest);
-    }
     return out;
 }
 

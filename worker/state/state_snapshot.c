@@ -1,5 +1,6 @@
 #include "worker/state/state_snapshot.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,26 +8,61 @@
 
 #define TENSOR_BOUNDARY_BYTES ((size_t)64)
 
-gs_status gs_state_snapshot_init(gs_state_snapshot *snapshot, const gs_trainer_state *state) {
+static gs_status describe(gs_state_snapshot *snapshot, const gs_trainer_state *state) {
     *snapshot = (gs_state_snapshot){.tensors = state->tensors,
                                     .num_tensors = state->num_tensors,
                                     .num_params = state->num_params,
                                     .params_bytes = state->params_bytes};
-    snapshot->offsets = calloc(state->num_tensors, sizeof *snapshot->offsets);
-    for (size_t i = 0; i < state->num_tensors && snapshot->offsets; i++) {
-        snapshot->offsets[i] = snapshot->bytes;
+    for (size_t i = 0; i < state->num_tensors; i++)
         snapshot->bytes += gs_round_up(state->tensors[i].bytes, TENSOR_BOUNDARY_BYTES);
+    snapshot->data = calloc(state->num_tensors, sizeof *snapshot->data);
+    if (snapshot->data) return gs_ok();
+    return gs_error(GS_RESOURCE_EXHAUSTED, "snapshot: out of memory");
+}
+
+gs_status gs_state_snapshot_init(gs_state_snapshot *snapshot, const gs_trainer_state *state) {
+    GS_TRY(describe(snapshot, state));
+    uint8_t *at = snapshot->memory = gs_alloc_aligned(snapshot->bytes, TENSOR_BOUNDARY_BYTES);
+    if (!at) {
+        size_t bytes = snapshot->bytes;
+        gs_state_snapshot_release(snapshot);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "snapshot: no memory for %zu bytes", bytes);
     }
-    snapshot->memory = gs_alloc_aligned(snapshot->bytes, TENSOR_BOUNDARY_BYTES);
-    if (snapshot->offsets && snapshot->memory) return gs_ok();
-    size_t bytes = snapshot->bytes;
-    gs_state_snapshot_release(snapshot);
-    return gs_error(GS_RESOURCE_EXHAUSTED, "snapshot: no memory for %zu bytes", bytes);
+    for (size_t i = 0; i < state->num_tensors; i++) {
+        snapshot->data[i] = at;
+        at += gs_round_up(state->tensors[i].bytes, TENSOR_BOUNDARY_BYTES);
+    }
+    return gs_ok();
+}
+
+// The digest of the parameters is one of a single run of bytes.
+static bool params_are_one_run(const gs_state_snapshot *snapshot) {
+    size_t offset = 0;
+    for (size_t i = 0; i < snapshot->num_params; i++) {
+        if (snapshot->data[i] != snapshot->data[0] + offset) return false;
+        offset += gs_round_up(snapshot->tensors[i].bytes, TENSOR_BOUNDARY_BYTES);
+    }
+    return offset == snapshot->params_bytes;
+}
+
+gs_status gs_state_snapshot_view(gs_state_snapshot *snapshot, const gs_trainer_state *state) {
+    GS_TRY(describe(snapshot, state));
+    bool is_reached = true;
+    for (size_t i = 0; i < state->num_tensors; i++) {
+        snapshot->data[i] = gs_trainer_state_data(state, i);
+        is_reached = is_reached && (snapshot->data[i] || !state->tensors[i].bytes);
+    }
+    if (!is_reached || !params_are_one_run(snapshot)) {
+        gs_state_snapshot_release(snapshot);
+        return gs_error(GS_UNIMPLEMENTED, "snapshot: the host does not reach the state");
+    }
+    snapshot->position = state->position;
+    return gs_ok();
 }
 
 void gs_state_snapshot_release(gs_state_snapshot *snapshot) {
     free(snapshot->memory);
-    free(snapshot->offsets);
+    free(snapshot->data);
     *snapshot = (gs_state_snapshot){0};
 }
 
@@ -43,7 +79,7 @@ static uint8_t *advance(cursor *at, size_t bytes) {
         at->tensor++;
         at->done_bytes = 0;
     }
-    uint8_t *place = snapshot->memory + snapshot->offsets[at->tensor] + at->done_bytes;
+    uint8_t *place = snapshot->data[at->tensor] + at->done_bytes;
     at->done_bytes += bytes;
     return place;
 }
@@ -75,8 +111,7 @@ gs_digest gs_state_snapshot_digest(const gs_state_snapshot *snapshot) {
     gs_digest_stream *stream = gs_digest_stream_create();
     if (!stream) return (gs_digest){0};
     for (size_t i = 0; i < snapshot->num_tensors; i++) {
-        gs_digest_stream_add(stream, snapshot->memory + snapshot->offsets[i],
-                             snapshot->tensors[i].bytes);
+        gs_digest_stream_add(stream, snapshot->data[i], snapshot->tensors[i].bytes);
     }
     gs_position_digest(stream, &snapshot->position);
     gs_digest digest = gs_digest_stream_value(stream);
@@ -86,5 +121,5 @@ gs_digest gs_state_snapshot_digest(const gs_state_snapshot *snapshot) {
 
 // Parameters come first, each on its boundary: padding is zero, as it is in the state.
 gs_digest gs_state_snapshot_params_digest(const gs_state_snapshot *snapshot) {
-    return gs_digest_of(snapshot->memory, snapshot->params_bytes);
+    return gs_digest_of(snapshot->data[0], snapshot->params_bytes);
 }

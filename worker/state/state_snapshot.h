@@ -1,5 +1,5 @@
-// A copy of a trainer's state in host memory: what a checkpoint is written from while training goes on,
-// and what an undone step is taken back to.
+// A trainer's state in host memory, as it was at one step: what a checkpoint is written from. A
+// copy of it, so that training goes on; or a view of the state itself, where nothing goes on.
 #ifndef WORKER_STATE_STATE_SNAPSHOT_H
 #define WORKER_STATE_STATE_SNAPSHOT_H
 
@@ -15,14 +15,18 @@
 typedef struct gs_state_snapshot {
     const gs_state_tensor *tensors;  // borrowed from the state
     size_t num_tensors, num_params;
-    uint8_t *memory;  // owned; tensors one after the other, each on 64 bytes
-    size_t *offsets;  // owned; num_tensors of them
+    uint8_t *memory;  // owned; tensors one after the other, each on 64 bytes; NULL: a view
+    uint8_t **data;   // owned, what it points at is not; where each tensor lies
     size_t bytes, params_bytes;
     gs_position position;
 } gs_state_snapshot;
 
 // Memory for snapshots of `state`; take copies, restore copies back.
 GS_NODISCARD gs_status gs_state_snapshot_init(gs_state_snapshot *snapshot,
+                                              const gs_trainer_state *state);
+// No copy: the state itself, which must stay as it is until release. UNIMPLEMENTED where the host
+// does not reach it as a checkpoint has it: on a GPU, or with masters in halves.
+GS_NODISCARD gs_status gs_state_snapshot_view(gs_state_snapshot *snapshot,
                                               const gs_trainer_state *state);
 void gs_state_snapshot_release(gs_state_snapshot *snapshot);
 GS_NODISCARD gs_status gs_state_snapshot_take(gs_state_snapshot *snapshot,

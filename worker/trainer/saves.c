@@ -23,18 +23,21 @@ static void report_save(void *ctx, const gs_checkpoint_result *result) {
     control->ops->checkpointed(control->ctx, result);
 }
 
-static gs_status start(gs_saves *saves, const char *reason, int world_size, gs_deadline deadline) {
-    if (!saves->writer) {
-        gs_checkpoint_writer_options options = {.directory = saves->directory,
-                                                .job = saves->job,
-                                                .spec = saves->spec,
-                                                .state = saves->state,
-                                                .done = report_save,
-                                                .ctx = saves};
-        GS_TRY(gs_checkpoint_writer_create(&saves->writer, &options));
-    }
+static gs_status open_writer(gs_saves *saves) {
     gs_control_set_phase(saves->control, GS_PHASE_CHECKPOINT);
-    return gs_checkpoint_writer_start_save(saves->writer, reason, world_size, deadline);
+    if (saves->writer) return gs_ok();
+    gs_checkpoint_writer_options options = {.directory = saves->directory,
+                                            .job = saves->job,
+                                            .spec = saves->spec,
+                                            .state = saves->state,
+                                            .done = report_save,
+                                            .ctx = saves};
+    return gs_checkpoint_writer_create(&saves->writer, &options);
+}
+
+static gs_status start_periodic(gs_saves *saves, int world_size) {
+    GS_TRY(open_writer(saves));
+    return gs_checkpoint_writer_start_save(saves->writer, "periodic", world_size, (gs_deadline){0});
 }
 
 void gs_saves_release(gs_saves *saves) {
@@ -51,7 +54,7 @@ static bool is_due(const gs_saves *saves) {
 double gs_saves_when_due(gs_saves *saves, int world_size) {
     if (!is_due(saves)) return 0;
     int64_t begin_ns = gs_now_ns();
-    gs_status status = start(saves, "periodic", world_size, (gs_deadline){0});
+    gs_status status = start_periodic(saves, world_size);
     if (status.code) {
         saves->num_skipped++;
         gs_log_warn("checkpoint skipped", "job=%s step=%lld skipped=%llu reason=\"%s\"", saves->job,
@@ -64,6 +67,7 @@ double gs_saves_when_due(gs_saves *saves, int world_size) {
 
 gs_status gs_saves_now(gs_saves *saves, const char *reason, int world_size) {
     gs_deadline deadline = gs_deadline_in_seconds(FINAL_SAVE_SECONDS);
-    GS_TRY(start(saves, reason, world_size, deadline));
+    GS_TRY(open_writer(saves));
+    GS_TRY(gs_checkpoint_writer_start_last_save(saves->writer, reason, world_size, deadline));
     return gs_checkpoint_writer_wait(saves->writer, deadline);
 }

@@ -29,7 +29,7 @@ void gs_saves_release(gs_saves *saves);
 // After a step: saves where the cadence says so. Seconds that the training stood still; 0: nothing
 // was due.
 double gs_saves_when_due(gs_saves *saves, int world_size);
-// Saves and waits.
+// The last save of a run: waits for it, and nothing changes the state after it was called.
 GS_NODISCARD gs_status gs_saves_now(gs_saves *saves, const char *reason, int world_size);
 
 #endif

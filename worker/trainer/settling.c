@@ -1,7 +1,6 @@
 #include "worker/trainer/settling.h"
 
 #include "core/log.h"
-#include "worker/state/state_snapshot.h"
 
 void gs_settling_report_fault(gs_run_loop *loop, gs_status why) {
     gs_control *control = loop->control;
@@ -19,29 +18,14 @@ void gs_settling_report_fault(gs_run_loop *loop, gs_status why) {
     control->ops->fault(control->ctx, &fault);
 }
 
-// A step that is reduced here is applied at once, so that its digest can be told; the snapshot
-// takes it back when the others did without it. False: it could not be tried, the state is as it
-// was.
-static bool try_complete_step(gs_run_loop *loop, gs_state_snapshot *before) {
-    if (!gs_session_complete(loop->session) || loop->state_is_broken) return false;
-    gs_status status = gs_state_snapshot_init(before, loop->state);
-    if (!status.code) status = gs_state_snapshot_take(before, loop->state);
-    if (status.code) return false;
-    gs_step_facts facts = {0};
-    return gs_run_loop_apply(loop, &facts).code == GS_OK;
-}
-
+// The step in flight is applied when the others have it, too, and not before: what was applied
+// could not be taken back without a second copy of the state.
 void gs_settling_run(gs_run_loop *loop) {
     gs_control *control = loop->control;
-    gs_state_snapshot before = {0};
     gs_settlement mine = {.generation = gs_session_generation(loop->session),
                           .rank = gs_session_rank(loop->session),
                           .applied_step = loop->state->position.step,
-                          .complete = gs_session_complete(loop->session) && !loop->state_is_broken,
-                          .state_digest = gs_trainer_state_digest(loop->state)};
-    bool tried = try_complete_step(loop, &before);
-    if (tried) mine.next_digest = gs_trainer_state_digest(loop->state);
-
+                          .complete = gs_session_complete(loop->session) && !loop->state_is_broken};
     gs_settle_verdict verdict = {0};
     gs_status status = control->ops->settle(control->ctx, &verdict, &mine);
     const char *reason = "settled";
@@ -53,13 +37,7 @@ void gs_settling_run(gs_run_loop *loop) {
         reason = "orphaned";
     }
     gs_step_facts facts = {0};
-    if (tried && !verdict.apply)
-        status = gs_state_snapshot_restore(&before, loop->state);
-    else if (!tried && verdict.apply && mine.complete)
-        status = gs_run_loop_apply(loop, &facts);
-    else
-        status = gs_ok();
-    gs_state_snapshot_release(&before);
+    status = verdict.apply && mine.complete ? gs_run_loop_apply(loop, &facts) : gs_ok();
     atomic_store(&control->applied_step, loop->state->position.step);
     gs_run_loop_log_digest(loop);
     if (verdict.save && !loop->state_is_broken && !status.code)

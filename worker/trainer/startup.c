@@ -34,7 +34,7 @@ gs_status gs_startup_open_device(gs_device **out, const gs_job_spec *spec,
 }
 
 static void *find_imported(const gs_state_snapshot *into, size_t tensor) {
-    return into->memory + into->offsets[tensor];
+    return into->data[tensor];
 }
 
 // Into a copy in host memory, where the file's types and orders are turned into ours.
