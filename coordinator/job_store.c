@@ -150,17 +150,19 @@ static gs_status prepare_statements(gs_job_store *store) {
     return gs_ok();
 }
 
+// The database with its write-ahead log, which may hold committed data that is nowhere else. The log goes
+// first: one that stayed alone would be taken for the next database's own.
 static gs_status set_aside(const char *path, gs_status status) {
+    static const char *const suffixes[] = {"-wal", "-shm", ""};
     char aside[4096];
     snprintf(aside, sizeof aside, "%s.damaged-%lld", path, (long long)gs_wall_ms());
-    if (rename(path, aside) != 0) {
-        return gs_status_prefix(status, "%s is damaged and cannot be moved aside", path);
+    for (int i = 0; i < 3; i++) {
+        char from[4200], to[4200];
+        snprintf(from, sizeof from, "%s%s", path, suffixes[i]);
+        snprintf(to, sizeof to, "%s%s", aside, suffixes[i]);
+        if (rename(from, to) == 0 || (errno == ENOENT && suffixes[i][0])) continue;
+        return gs_status_prefix(status, "%s is damaged and %s cannot be moved aside", path, from);
     }
-    char wal[4200];
-    snprintf(wal, sizeof wal, "%s-wal", path);
-    unlink(wal);
-    snprintf(wal, sizeof wal, "%s-shm", path);
-    unlink(wal);
     return gs_status_prefix(status, "%s was damaged and is now %s", path, aside);
 }
 
@@ -185,6 +187,10 @@ gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start, const cha
     if (!status.code) status = count_start(store, start);
     if (!status.code) status = prepare_statements(store);
     if (status.code) {
+        // What is damaged stays as it was found.
+        if (store->database) {
+            sqlite3_db_config(store->database, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+        }
         gs_job_store_close(store);
         return status.code == GS_DATA_LOSS ? set_aside(path, status) : status;
     }

@@ -144,8 +144,83 @@ static void a_damaged_file_is_kept_aside_and_named(void **state) {
     assert_int_not_equal(access(fixture->path, F_OK), 0);
 }
 
+static void copy_file(const char *from, const char *to) {
+    char data[65536];
+    size_t got;
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    assert_non_null(in);
+    assert_non_null(out);
+    while ((got = fread(data, 1, sizeof data, in)) > 0) assert_int_equal(fwrite(data, 1, got, out), got);
+    fclose(in);
+    fclose(out);
+}
+
+static void put_jobs(gs_job_store *store, uint64_t first, uint64_t last) {
+    static char body[3000];
+    memset(body, 'x', sizeof body - 1);
+    assert_ok(gs_job_store_begin(store));
+    for (uint64_t id = first; id <= last; id++) assert_ok(gs_job_store_put_job(store, id, body));
+    assert_ok(gs_job_store_commit(store));
+}
+
+// Leaves beside the fixture's store what a kill would: a database, and a log with data that is not in it.
+static void leave_killed_store(store_fixture *fixture, char *path, size_t path_bytes) {
+    static const char *const suffixes[] = {"", "-wal", "-shm"};
+    char from[700], to[700];
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    put_jobs(store, 1, 40);
+    gs_job_store_close(store);
+    store = open_store(fixture, &start);
+    put_jobs(store, 41, 42);
+    snprintf(path, path_bytes, "%s/killed.db", fixture->directory);
+    for (int i = 0; i < 3; i++) {
+        snprintf(from, sizeof from, "%s%s", fixture->path, suffixes[i]);
+        snprintf(to, sizeof to, "%s%s", path, suffixes[i]);
+        copy_file(from, to);
+    }
+    gs_job_store_close(store);
+}
+
+static void damage_pages(const char *path) {
+    static char garbage[65536];
+    memset(garbage, 0xfe, sizeof garbage);
+    FILE *file = fopen(path, "r+b");
+    assert_int_equal(fseek(file, 32768, SEEK_SET), 0);
+    assert_int_equal(fwrite(garbage, 1, sizeof garbage, file), sizeof garbage);
+    fclose(file);
+}
+
+static size_t file_bytes(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 ? (size_t)info.st_size : 0;
+}
+
+static void a_damaged_file_takes_its_log_along(void **state) {
+    store_fixture *fixture = *state;
+    char path[650], log[700], aside[300];
+    leave_killed_store(fixture, path, sizeof path);
+    damage_pages(path);
+    snprintf(log, sizeof log, "%s-wal", path);
+    size_t log_bytes = file_bytes(log);
+    assert_true(log_bytes > 4000);
+    gs_job_store *store = NULL;
+    gs_store_start start;
+    gs_status status = gs_job_store_open(&store, &start, path);
+    assert_int_equal(status.code, GS_DATA_LOSS);
+    assert_int_equal(file_bytes(log), 0);
+    const char *name = strstr(status.message, "killed.db.damaged-");
+    assert_non_null(name);
+    assert_int_equal(sscanf(name, "%255[a-z0-9.-]", aside), 1);
+    snprintf(log, sizeof log, "%s/%s-wal", fixture->directory, aside);
+    assert_int_equal(file_bytes(log), log_bytes);
+    snprintf(log, sizeof log, "%s/%s", fixture->directory, aside);
+    assert_true(file_bytes(log) > 65536);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_damaged_file_takes_its_log_along, set_up, tear_down),
         cmocka_unit_test_setup_teardown(each_start_is_counted_and_has_generations_of_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_committed_is_there_after_reopening, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_rolled_back_is_not, set_up, tear_down),
