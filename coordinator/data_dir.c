@@ -9,6 +9,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+gs_status gs_data_dir_default(char *path, size_t path_bytes, bool is_root) {
+    const char *service = getenv("STATE_DIRECTORY"), *state = getenv("XDG_STATE_HOME");
+    const char *home = getenv("HOME");
+    int bytes;
+    if (service && *service == '/')
+        bytes = snprintf(path, path_bytes, "%.*s", (int)strcspn(service, ":"), service);
+    else if (is_root)
+        bytes = snprintf(path, path_bytes, "/var/lib/gradsync");
+    else if (state && *state == '/')
+        bytes = snprintf(path, path_bytes, "%s/gradsync", state);
+    else if (home && *home == '/')
+        bytes = snprintf(path, path_bytes, "%s/.local/state/gradsync", home);
+    else
+        return gs_error(GS_FAILED_PRECONDITION, "data_dir: there is no HOME to put it into; give one");
+    if ((size_t)bytes < path_bytes) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "data_dir: the path of the default is too long; give one");
+}
+
 static gs_status make_path(const char *path) {
     char part[1200];
     size_t length = strlen(path);

@@ -39,7 +39,7 @@ static const gs_config_field fields[] = {
      .default_value = "tcp://127.0.0.1:8471", .metavar = "URL",
      .help = "where workers connect; port 0 picks one"},
     {.name = "data_dir", .offset = offsetof(coordinator_settings, data_dir),
-     .default_value = "gradsync-data", .metavar = "DIR", .help = "jobs, events and logs"},
+     .metavar = "DIR", .help = "jobs, events and logs"},
     {.name = "checkpoints", .offset = offsetof(coordinator_settings, checkpoints), .metavar = "DIR",
      .help = "the directory of all checkpoints; below the data directory unless given"},
     {.name = "log_level", .offset = offsetof(coordinator_settings, log_level),
@@ -54,7 +54,7 @@ static const gs_config_field fields[] = {
 
 static const gs_config_program program = {
     .name = "gradsync-coordinator",
-    .synopsis = "[--http ADDR:PORT] [--control URL] --data-dir DIR",
+    .synopsis = "[--http ADDR:PORT] [--control URL] [--data-dir DIR]",
     .description = "Owns the truth about jobs and workers, and serves the HTTP API.",
     .fields = fields,
     .num_fields = sizeof fields / sizeof *fields,
@@ -141,21 +141,43 @@ typedef struct program_state {
     gs_api *api;
     atomic_bool api_stopped;
     int lock_fd;
-    char checkpoints[1100];
+    char data_dir[1100], checkpoints[1200];  // absolute
 } program_state;
+
+static gs_status make_absolute(char *out, size_t out_bytes, const char *field, const char *path) {
+    char *real = realpath(path, NULL);
+    if (!real) return gs_error_from_errno(errno, "%s: %s", field, path);
+    snprintf(out, out_bytes, "%s", real);
+    free(real);
+    return gs_ok();
+}
+
+// The default of versions before was relative: jobs that are not found any more are looked for here first.
+static void warn_of_left_data(const char *data_dir) {
+    if (access("gradsync-data/gradsync.db", F_OK) != 0) return;
+    gs_log_warn("data of an earlier version is here and not used; --data-dir gradsync-data takes it",
+                "data_dir=%s", data_dir);
+}
+
+static gs_status open_data_dir(program_state *state, const coordinator_settings *settings) {
+    char standard[1000];
+    const char *given = settings->data_dir ? settings->data_dir : "";
+    gs_status none = gs_data_dir_default(standard, sizeof standard, geteuid() == 0);
+    if (!*given && none.code) return none;
+    if (!none.code && !strcmp(given, standard)) warn_of_left_data(given);
+    GS_TRY(gs_data_dir_lock(&state->lock_fd, given));
+    return make_absolute(state->data_dir, sizeof state->data_dir, "data_dir", given);
+}
 
 static gs_status choose_checkpoints(program_state *state, const coordinator_settings *settings) {
     bool given = settings->checkpoints && settings->checkpoints[0];
-    snprintf(state->checkpoints, sizeof state->checkpoints, "%s%s",
-             given ? settings->checkpoints : settings->data_dir, given ? "" : "/checkpoints");
-    if (mkdir(state->checkpoints, 0700) != 0 && errno != EEXIST) {
-        return gs_error_from_errno(errno, "checkpoints: %s", state->checkpoints);
+    char path[1200];
+    snprintf(path, sizeof path, "%s%s", given ? settings->checkpoints : state->data_dir,
+             given ? "" : "/checkpoints");
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
+        return gs_error_from_errno(errno, "checkpoints: %s", path);
     }
-    char *real = realpath(state->checkpoints, NULL);
-    if (!real) return gs_error_from_errno(errno, "checkpoints: %s", state->checkpoints);
-    snprintf(state->checkpoints, sizeof state->checkpoints, "%s", real);
-    free(real);
-    return gs_ok();
+    return make_absolute(state->checkpoints, sizeof state->checkpoints, "checkpoints", path);
 }
 
 static int fail(int exit_code, gs_status status) {
@@ -170,7 +192,7 @@ static bool address_in_use(gs_status status) {
 static int open_program(program_state *state, const coordinator_settings *settings) {
     gs_status status = check_loopback(settings->control, settings->insecure_no_auth);
     if (status.code) return fail(EX_CONFIG, status);
-    status = gs_data_dir_lock(&state->lock_fd, settings->data_dir);
+    status = open_data_dir(state, settings);
     if (status.code) return fail(EX_CANTCREAT, status);
     status = check_address_free("control", settings->control + strlen("tcp://"));
     if (!status.code) status = check_address_free("http", settings->http);
@@ -179,7 +201,7 @@ static int open_program(program_state *state, const coordinator_settings *settin
     if (status.code) return fail(EX_CANTCREAT, status);
     status = gs_rpc_context_create(&state->context);
     if (status.code) return fail(EX_OSERR, status);
-    gs_coordinator_options options = {.data_dir = settings->data_dir,
+    gs_coordinator_options options = {.data_dir = state->data_dir,
                                       .checkpoints_dir = state->checkpoints,
                                       .control_endpoint = settings->control,
                                       .context = state->context};
@@ -228,7 +250,8 @@ static int run_program(program_state *state, const coordinator_settings *setting
         status = write_port_file(settings->port_file, gs_api_address(state->api), control);
         if (status.code) return fail(EX_CANTCREAT, status);
     }
-    gs_log_info("ready", "http=%s control=%s", gs_api_address(state->api), control);
+    gs_log_info("ready", "http=%s control=%s data_dir=%s", gs_api_address(state->api), control,
+                state->data_dir);
     while (!status.code && !stop_signal) status = gs_coordinator_turn(state->coordinator);
     if (status.code) {
         gs_log_error("the loop ended", "reason=\"%s\"", status.message);
@@ -266,10 +289,25 @@ static int run_main(const coordinator_settings *settings) {
     return exit_code;
 }
 
+// --help and --print-config show the default that holds for this user.
+static gs_status parse_settings(coordinator_settings *settings, gs_config_outcome *outcome, int argc,
+                                char **argv) {
+    char data_dir[1000];
+    gs_status none = gs_data_dir_default(data_dir, sizeof data_dir, geteuid() == 0);
+    gs_config_field own[sizeof fields / sizeof *fields];
+    memcpy(own, fields, sizeof fields);
+    for (size_t i = 0; i < program.num_fields && !none.code; i++) {
+        if (!strcmp(own[i].name, "data_dir")) own[i].default_value = data_dir;
+    }
+    gs_config_program with_defaults = program;
+    with_defaults.fields = own;
+    return gs_config_parse(settings, outcome, &with_defaults, argc, argv);
+}
+
 int main(int argc, char **argv) {
     coordinator_settings settings = {0};
     gs_config_outcome outcome;
-    gs_status status = gs_config_parse(&settings, &outcome, &program, argc, argv);
+    gs_status status = parse_settings(&settings, &outcome, argc, argv);
     if (status.code) {
         fprintf(stderr, "gradsync-coordinator: %s\n", status.message);
         return EX_USAGE;

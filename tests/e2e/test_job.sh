@@ -249,6 +249,13 @@ code=0
 "$bin/gradsync-coordinator" --http 127.0.0.1:0 --control tcp://127.0.0.1:0 --data-dir "$run/data" >"$run/logs/lock.log" 2>&1 || code=$?
 same "$code" 73 "exit code for the data directory"
 
+claim "the data directory does not depend on where a coordinator is started"
+(cd "$run" && STATE_DIRECTORY="$run/service" "$bin/gradsync-coordinator" --print-config) | grep -qF "\"$run/service\"" || fail "the default"
+(cd "$run" && exec "$bin/gradsync-coordinator" --http 127.0.0.1:0 --control tcp://127.0.0.1:0 --data-dir relative) 2>"$run/logs/relative.log" &
+pids+=("$!")
+wait_for 30 "its own path" grep -qF "data_dir=$run/relative" "$run/logs/relative.log"
+kill -TERM "$!"
+
 claim "the coordinator ends at SIGTERM"
 kill -TERM "$coordinator_pid"
 code=0
