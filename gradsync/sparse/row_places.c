@@ -5,10 +5,10 @@
 
 gs_status gs_row_places_init(gs_row_places *places, gs_device *device) {
     void *memory;
-    *places = (gs_row_places){.device = device,
-                              .num_turns = gs_device_is_host(device) ? 1 : NUM_TURNS};
-    GS_TRY(gs_device_alloc_pinned(
-        device, &memory, (size_t)places->num_turns * GS_NUM_ROW_PLACES * sizeof(int32_t)));
+    *places =
+        (gs_row_places){.device = device, .num_turns = gs_device_is_host(device) ? 1 : NUM_TURNS};
+    GS_TRY(gs_device_alloc_pinned(device, &memory,
+                                  (size_t)places->num_turns * GS_NUM_ROW_PLACES * sizeof(int32_t)));
     places->memory = memory;
     return gs_ok();
 }

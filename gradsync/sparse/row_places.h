@@ -1,5 +1,5 @@
-// Row numbers that kernels read, written by the host piece by piece. On a GPU work that was enqueued may
-// still read earlier pieces: they lie in pinned memory and are taken in turns.
+// Row numbers that kernels read, written by the host piece by piece. On a GPU work that was
+// enqueued may still read earlier pieces: they lie in pinned memory and are taken in turns.
 #ifndef GRADSYNC_SPARSE_ROW_PLACES_H
 #define GRADSYNC_SPARSE_ROW_PLACES_H
 

@@ -6,11 +6,11 @@
 
 #include "core/failpoint.h"
 #include "core/memory.h"
-#include "gradsync/bucket/grad_squares.h"
-#include "gradsync/bucket/main_grad.h"
+#include "gradsync/sparse/row_messages.h"
 #include "gradsync/sparse/row_places.h"
 #include "gradsync/sparse/row_set.h"
-#include "gradsync/sparse/sparse_rows_options.h"
+#include "gradsync/sparse/row_squares.h"
+#include "gradsync/sparse/rows_check.h"
 
 // From here on padding to the longest part costs more than a broadcast for each rank.
 #define MOST_PADDING 1.25
@@ -21,13 +21,6 @@ typedef enum rows_phase {
     PHASE_INDICES_POSTED,
     PHASE_ROWS_POSTED,
 } rows_phase;
-
-// What a rank tells the others; as many indices behind it as fit most_rows.
-typedef struct rows_message {
-    int64_t samples;
-    int32_t count, unused;
-} rows_message;
-#define MESSAGE_WORDS (sizeof(rows_message) / sizeof(int32_t))
 
 struct gs_sparse_rows {
     gs_sparse_rows_options options;
@@ -40,17 +33,15 @@ struct gs_sparse_rows {
 
     rows_phase phase;
     int64_t step;
-    gs_row_set own;    // rows of this rank, in order of first occurrence
-    gs_row_set all;    // union over the ranks, sorted
+    gs_row_set own;  // rows of this rank, in order of first occurrence
+    gs_row_set all;  // union over the ranks, sorted
     gs_row_places places;
-    int32_t *message;  // of this rank
-    int32_t *inbox;    // messages, rank after rank
-    size_t message_words;
+    gs_row_messages messages;
     float *own_rows;  // (own.capacity, columns)
     float *sums;      // (all.capacity, columns)
     float *arrived;   // (world, most_rows, columns); NULL when no way gathers
     void *memory;     // owned, or NULL
-    gs_square_item *squares;  // pinned, its sum behind it; NULL: the host measures
+    gs_row_squares squares;
     gs_work indices_work, rows_work;
     bool in_flight;
     gs_rows_mode way;  // of the step
@@ -62,6 +53,20 @@ struct gs_sparse_rows {
 const char *gs_rows_mode_name(gs_rows_mode mode) {
     static const char *const names[] = {"auto", "gather", "owner"};
     return names[mode];
+}
+
+gs_status gs_sparse_rows_bytes(size_t *bytes, const gs_sparse_rows_options *options,
+                               int world_size) {
+    gs_rows_memory parts;
+    GS_TRY(gs_rows_options_check(options));
+    GS_TRY(gs_rows_memory_measure(&parts, options, world_size));
+    *bytes = parts.total;
+    return gs_ok();
+}
+
+// Both ways take at most what ranks · most_rows rows take; half of the dense volume is "well less".
+bool gs_sparse_rows_pays(size_t rows, size_t most_rows, int world_size) {
+    return most_rows <= rows / ((size_t)world_size * 2);
 }
 
 static size_t least(size_t a, size_t b) {
@@ -89,30 +94,14 @@ static gs_status alloc_memory(gs_sparse_rows *rows, size_t bytes) {
     return gs_device_alloc(rows->options.device, &rows->memory, bytes + 1);
 }
 
-static gs_status alloc_squares(gs_sparse_rows *rows) {
-    void *memory;
-    if (is_on_host(rows)) return gs_ok();
-    GS_TRY(gs_device_alloc_pinned(rows->options.device, &memory,
-                                  sizeof *rows->squares + sizeof(double)));
-    rows->squares = memory;
-    rows->squares->sum = (double *)(void *)(rows->squares + 1);
-    return gs_ok();
-}
-
 static gs_status alloc_rows(gs_sparse_rows *rows) {
     gs_rows_memory parts;
     GS_TRY(gs_rows_memory_measure(&parts, &rows->options, rows->world_size));
     GS_TRY(alloc_memory(rows, parts.total));
-    GS_TRY(alloc_squares(rows));
+    GS_TRY(gs_row_squares_init(&rows->squares, rows->options.device));
     GS_TRY(gs_row_places_init(&rows->places, rows->options.device));
     char *memory = rows->options.memory ? rows->options.memory : rows->memory;
-    rows->message_words = MESSAGE_WORDS + (rows->listed ? 0 : rows->most_rows);
-    // A message starts on eight bytes.
-    rows->message_words = gs_round_up(rows->message_words, 2);
-    rows->message = calloc(rows->message_words, sizeof(int32_t));
-    rows->inbox = calloc(rows->message_words * (size_t)rows->world_size, sizeof(int32_t));
-    if (!rows->message || !rows->inbox)
-        return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    GS_TRY(gs_row_messages_init(&rows->messages, rows->most_rows, !rows->listed, rows->world_size));
     rows->own_rows = (float *)memory;
     rows->sums = (float *)(memory + parts.own);
     if (parts.arrived) rows->arrived = (float *)(memory + parts.own + parts.sums);
@@ -174,9 +163,8 @@ void gs_sparse_rows_destroy(gs_sparse_rows *rows) {
     gs_row_set_release(&rows->all);
     gs_device *device = rows->options.device;
     gs_row_places_release(&rows->places);
-    gs_device_free_pinned(device, rows->squares);
-    free(rows->message);
-    free(rows->inbox);
+    gs_row_squares_release(&rows->squares);
+    gs_row_messages_release(&rows->messages);
     if (is_on_host(rows))
         free(rows->memory);
     else
@@ -287,23 +275,12 @@ static gs_status post_indices(gs_sparse_rows *rows, int64_t samples) {
     if (rows->phase != PHASE_OPEN)
         return gs_error(GS_FAILED_PRECONDITION, "indices are posted once, after begin");
     if (samples < 0) return gs_error(GS_INVALID_ARGUMENT, "samples: %lld", (long long)samples);
-    rows_message head = {.samples = samples, .count = (int32_t)rows->own.count};
-    memcpy(rows->message, &head, sizeof head);
-    if (!rows->listed && rows->own.count)
-        memcpy(rows->message + MESSAGE_WORDS, rows->own.rows, rows->own.count * sizeof(int32_t));
-    GS_TRY(gs_comm_post(rows->comm, &rows->indices_work,
-                        &(gs_collective){.kind = GS_ALLGATHER,
-                                         .send = rows->message,
-                                         .recv = rows->inbox,
-                                         .count = rows->message_words,
-                                         .dtype = GS_I32,
-                                         .step = rows->step,
-                                         .bucket = -1}));
+    GS_TRY(gs_row_messages_post(&rows->messages, &rows->indices_work, &rows->own, samples,
+                                rows->comm, rows->step));
     rows->in_flight = true;
     rows->phase = PHASE_INDICES_POSTED;
-    rows->result.index_bytes =
-        rows->message_words * sizeof(int32_t) * (size_t)(rows->world_size - 1);
-    rows->result.wire_bytes = rows->message_words * sizeof(int32_t);
+    rows->result.wire_bytes = gs_row_messages_bytes(&rows->messages);
+    rows->result.index_bytes = rows->result.wire_bytes * (size_t)(rows->world_size - 1);
     return gs_ok();
 }
 
@@ -311,37 +288,8 @@ gs_status gs_sparse_rows_post_indices(gs_sparse_rows *rows, int64_t samples) {
     return keep_error(rows, post_indices(rows, samples));
 }
 
-static const int32_t *message_of(const gs_sparse_rows *rows, int rank) {
-    return rows->inbox + (size_t)rank * rows->message_words;
-}
-
-static rows_message head_of(const gs_sparse_rows *rows, int rank) {
-    rows_message head;
-    memcpy(&head, message_of(rows, rank), sizeof head);
-    return head;
-}
-
 static size_t count_of(const gs_sparse_rows *rows, int rank) {
-    return (size_t)head_of(rows, rank).count;
-}
-
-// The union of what came, sorted.
-static gs_status read_messages(gs_sparse_rows *rows) {
-    for (int r = 0; r < rows->world_size; r++) {
-        rows_message head = head_of(rows, r);
-        if (head.count < 0 || (size_t)head.count > rows->most_rows)
-            return gs_error(GS_DATA_LOSS, "rank %d says it has %d rows", r, (int)head.count);
-        rows->result.samples += head.samples;
-        const int32_t *indices = message_of(rows, r) + MESSAGE_WORDS;
-        for (size_t i = 0; !rows->listed && i < (size_t)head.count; i++) {
-            if (indices[i] < 0 || (size_t)indices[i] >= rows->num_rows)
-                return gs_error(GS_DATA_LOSS, "rank %d sends row %d", r, (int)indices[i]);
-            // Capacity is what all ranks may have.
-            gs_row_set_add(&rows->all, indices[i]);
-        }
-    }
-    if (!rows->listed) gs_row_set_sort(&rows->all);
-    return gs_ok();
+    return gs_row_messages_count(&rows->messages, rank);
 }
 
 static double scale_of_step(const gs_sparse_rows *rows) {
@@ -467,7 +415,7 @@ static gs_status post_rows(gs_sparse_rows *rows, gs_deadline deadline) {
         return gs_error(GS_FAILED_PRECONDITION, "rows are posted once, after begin");
     GS_TRY(gs_comm_wait(rows->comm, rows->indices_work, deadline));
     GS_FAILPOINT("sparse_rows.post");
-    GS_TRY(read_messages(rows));
+    GS_TRY(gs_row_messages_read(&rows->messages, &rows->result.samples, &rows->all));
     rows->way = choose_way(rows);
     rows->scale = scale_of_step(rows);
     if (rows->all.count && rows->columns)
@@ -485,33 +433,12 @@ static gs_status add_arrived(gs_sparse_rows *rows) {
     kernels_of(rows)->fill(stream_of(rows), rows->sums, 0.0f, count);
     const float *at = rows->arrived;
     for (int r = 0; r < rows->world_size; r++) {
-        GS_TRY(add_to_sums(rows, message_of(rows, r) + MESSAGE_WORDS, at, count_of(rows, r)));
+        GS_TRY(
+            add_to_sums(rows, gs_row_messages_indices(&rows->messages, r), at, count_of(rows, r)));
         at += (rows->stride ? rows->stride : count_of(rows, r)) * rows->columns;
     }
     if (rows->scale != 1)
         kernels_of(rows)->scale(stream_of(rows), rows->sums, rows->sums, (float)rows->scale, count);
-    return gs_ok();
-}
-
-// Of the result; waits for it.
-static gs_status measure(gs_sparse_rows *rows, gs_deadline deadline) {
-    gs_sparse_rows_result *result = &rows->result;
-    size_t count = result->num_rows * rows->columns;
-    if (is_on_host(rows)) {
-        result->nonfinite =
-            !gs_grad_squares(&result->squares, result->rows, count, rows->options.device);
-        return gs_stream_wait(stream_of(rows), deadline);
-    }
-    *rows->squares->sum = 0;
-    rows->squares->from = result->rows;
-    rows->squares->count = count;
-    if (count) kernels_of(rows)->sum_squares_many(stream_of(rows), rows->squares, 1);
-    GS_TRY(gs_stream_wait(stream_of(rows), deadline));
-    result->squares = *rows->squares->sum;
-    if (!isfinite(result->squares))
-        GS_TRY(gs_grad_squares_fetch(&result->squares, result->rows, GS_FP32, count,
-                                          rows->options.device));
-    result->nonfinite = isnan(result->squares);
     return gs_ok();
 }
 
@@ -537,7 +464,10 @@ static gs_status finish_rows(gs_sparse_rows *rows, gs_deadline deadline) {
     result->num_own = rows->own.count;
     result->mode = rows->way;
     rows->phase = PHASE_IDLE;
-    return measure(rows, deadline);
+    GS_TRY(gs_row_squares_take(&rows->squares, &result->squares, result->rows,
+                               result->num_rows * rows->columns, deadline));
+    result->nonfinite = isnan(result->squares);
+    return gs_ok();
 }
 
 gs_status gs_sparse_rows_finish(gs_sparse_rows *rows, gs_sparse_rows_result *result,

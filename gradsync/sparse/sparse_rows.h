@@ -16,9 +16,9 @@
 // A step is: begin; touch and add as often as wanted; post_indices (optional, early); post; finish.
 // Calls that post collectives come at the same place among those of the communicator on every rank.
 // With a reducer: post_indices before the backward of the reducing pass, post after its end_pass,
-// finish in a tail (gs_reducer_add_tail). On a GPU values, rows and what they are added to are its memory,
-// indices the host's; adding enqueues, finish waits. Nothing allocates between create and destroy. Compute
-// thread only.
+// finish in a tail (gs_reducer_add_tail). On a GPU values, rows and what they are added to are its
+// memory, indices the host's; adding enqueues, finish waits. Nothing allocates between create and
+// destroy. Compute thread only.
 #ifndef GRADSYNC_SPARSE_SPARSE_ROWS_H
 #define GRADSYNC_SPARSE_SPARSE_ROWS_H
 
@@ -26,36 +26,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/param_spec.h"
+#include "core/clock.h"
+#include "core/dtype.h"
+#include "core/status.h"
 #include "gradsync/comm/comm.h"
-#include "gradsync/reducer/reducer.h"
+#include "gradsync/sparse/sparse_rows_options.h"
 
 typedef struct gs_sparse_rows gs_sparse_rows;
 
-typedef enum gs_rows_mode {
-    GS_ROWS_AUTO = 0,  // per step, by bytes: what the indices of all ranks say
-    GS_ROWS_GATHER,
-    GS_ROWS_OWNER
-} gs_rows_mode;
 const char *gs_rows_mode_name(gs_rows_mode mode);
-
-typedef struct gs_sparse_rows_options {
-    const gs_param_spec *param;  // rows are its first dimension, at most 2^31 - 1; not fp64; copied
-    size_t max_rows;             // distinct rows of this rank in a step; at most 2^31 - 1
-    size_t most_rows;            // the largest max_rows of all ranks; 0: they are equal
-    gs_rows_mode mode;
-    // By the owner: each rank gets the sums of its range of rows alone, [rows·r/N, rows·(r+1)/N).
-    bool stay_with_owner;
-    // Sorted, no duplicates, the same on all ranks; copied. NULL: indices travel in each step.
-    const int64_t *indices;
-    size_t num_indices;
-    gs_reducer_op op;  // as in the reducer; GS_SAMPLE_MEAN divides by the samples of all ranks
-    double divisor;    // of GS_MEAN; 0: the number of ranks
-    // gs_sparse_rows_bytes of it on 64 bytes, borrowed until destroy; in the communicator's arena
-    // rows travel without staging. NULL: its own.
-    void *memory;
-    gs_device *device;  // borrowed until destroy
-} gs_sparse_rows_options;
 
 // A bound for `memory`. INVALID_ARGUMENT for options that make no sense.
 GS_NODISCARD gs_status gs_sparse_rows_bytes(size_t *bytes, const gs_sparse_rows_options *options,

@@ -1,26 +1,37 @@
-// What options of sparse rows say: whether they make sense and are those of all ranks, and the
-// memory that follows from them.
+// What a row-sparse gradient is, and how its rows travel (sparse_rows.h).
 #ifndef GRADSYNC_SPARSE_SPARSE_ROWS_OPTIONS_H
 #define GRADSYNC_SPARSE_SPARSE_ROWS_OPTIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-#include "gradsync/sparse/sparse_rows.h"
+#include "core/param_spec.h"
+#include "gradsync/reducer/reducer_types.h"
+#include "kernels/device.h"
 
-// Bytes of the parts of a rank's row memory.
-typedef struct gs_rows_memory {
-    size_t own, sums, arrived, total;
-} gs_rows_memory;
+typedef enum gs_rows_mode {
+    GS_ROWS_AUTO = 0,  // per step, by bytes: what the indices of all ranks say
+    GS_ROWS_GATHER,
+    GS_ROWS_OWNER
+} gs_rows_mode;
 
-GS_NODISCARD gs_status gs_rows_options_check(const gs_sparse_rows_options *options);
-// Collective, with the same words on every rank; options have been checked.
-GS_NODISCARD gs_status gs_rows_options_compare(const gs_sparse_rows_options *options, gs_comm *comm,
-                                               gs_deadline deadline);
-GS_NODISCARD gs_status gs_rows_memory_measure(gs_rows_memory *parts,
-                                              const gs_sparse_rows_options *options,
-                                              int world_size);
-size_t gs_rows_columns(const gs_param_spec *param);          // elements of a row
-size_t gs_rows_most(const gs_sparse_rows_options *options);  // distinct rows that any rank may have
-size_t gs_rows_union_capacity(const gs_sparse_rows_options *options, int world_size);
+typedef struct gs_sparse_rows_options {
+    const gs_param_spec *param;  // rows are its first dimension, at most 2^31 - 1; not fp64; copied
+    size_t max_rows;             // distinct rows of this rank in a step; at most 2^31 - 1
+    size_t most_rows;            // the largest max_rows of all ranks; 0: they are equal
+    gs_rows_mode mode;
+    // By the owner: each rank gets the sums of its range of rows alone, [rows·r/N, rows·(r+1)/N).
+    bool stay_with_owner;
+    // Sorted, no duplicates, the same on all ranks; copied. NULL: indices travel in each step.
+    const int64_t *indices;
+    size_t num_indices;
+    gs_reducer_op op;  // as in the reducer; GS_SAMPLE_MEAN divides by the samples of all ranks
+    double divisor;    // of GS_MEAN; 0: the number of ranks
+    // gs_sparse_rows_bytes of it on 64 bytes, borrowed until destroy; in the communicator's arena
+    // rows travel without staging. NULL: its own.
+    void *memory;
+    gs_device *device;  // borrowed until destroy
+} gs_sparse_rows_options;
 
 #endif

@@ -1,4 +1,4 @@
-#include "gradsync/sparse/sparse_rows_options.h"
+#include "gradsync/sparse/rows_check.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -154,18 +154,4 @@ gs_status gs_rows_memory_measure(gs_rows_memory *parts, const gs_sparse_rows_opt
         return gs_error(GS_RESOURCE_EXHAUSTED, "rows of \"%.60s\" do not fit into memory",
                         options->param->name);
     return gs_ok();
-}
-
-gs_status gs_sparse_rows_bytes(size_t *bytes, const gs_sparse_rows_options *options,
-                               int world_size) {
-    gs_rows_memory parts;
-    GS_TRY(gs_rows_options_check(options));
-    GS_TRY(gs_rows_memory_measure(&parts, options, world_size));
-    *bytes = parts.total;
-    return gs_ok();
-}
-
-// Both ways take at most what ranks · most_rows rows take; half of the dense volume is "well less".
-bool gs_sparse_rows_pays(size_t rows, size_t most_rows, int world_size) {
-    return most_rows <= rows / ((size_t)world_size * 2);
 }
