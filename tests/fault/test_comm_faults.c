@@ -72,7 +72,8 @@ typedef struct trickle {
     float *data;
 } trickle;
 
-static gs_status post_trickle(comm_rank *self, const trickle *how, gs_work *work, int64_t pause_ns) {
+static gs_status post_trickle(comm_rank *self, const trickle *how, gs_work *work,
+                              int64_t pause_ns) {
     for (int i = 0; i < how->num_works; i++) {
         gs_collective sum = {.kind = GS_ALLREDUCE,
                              .send = how->data,
@@ -101,8 +102,8 @@ static gs_status wait_for_trickle(comm_rank *self, const gs_rank_env *env, const
         status = post_trickle(self, how, &work, pause_ns);
         int64_t began_ns = gs_now_ns();
         if (!status.code)
-            status = gs_comm_wait(self->comm, work,
-                                  is_short ? gs_deadline_in_ns(took_ns[0] / 8) : far);
+            status =
+                gs_comm_wait(self->comm, work, is_short ? gs_deadline_in_ns(took_ns[0] / 8) : far);
         took_ns[round] = gs_now_ns() - began_ns;
         if (round == 0) GS_TRY(status);
     }
@@ -239,7 +240,8 @@ static void a_peer_that_trickles_extends_no_deadline(void **state) {
     (void)state;
     static const char *const args[] = {"small", "large"};
     for (size_t i = 0; i < sizeof args / sizeof *args; i++) {
-        // On a machine that is busy with other things the first wait may be far too long, or the second.
+        // On a machine that is busy with other things the first wait may be far too long, or the
+        // second.
         int num_in_time = 0;
         for (int attempt = 0; attempt < 8 && num_in_time < 4; attempt++) {
             gs_status status = gs_ranks_run("trickle", 2, args[i], gs_deadline_in_seconds(60));

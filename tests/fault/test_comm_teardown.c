@@ -1,5 +1,6 @@
-// Whoever is told to leave a step leaves it at once, whatever its communicator was doing: on every backend,
-// whoever moves, whether something is in flight or nothing, and whether all have come or one has not.
+// Whoever is told to leave a step leaves it at once, whatever its communicator was doing: on every
+// backend, whoever moves, whether something is in flight or nothing, and whether all have come or
+// one has not.
 //
 // With GRADSYNC_TEST_DEVICE the same on a GPU: NCCL between ranks.
 #include <setjmp.h>
@@ -19,7 +20,8 @@
 
 #define MAX_WORLD 3
 #define PROMISED_MS 100
-// On a machine that is busy with other things one attempt may be late, but not all, and none by seconds.
+// On a machine that is busy with other things one attempt may be late, but not all, and none by
+// seconds.
 #define ATTEMPTS 5
 #define LATEST_MS 3000
 

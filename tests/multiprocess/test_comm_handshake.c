@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "gradsync/comm/shm/layout.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
 
@@ -72,15 +73,31 @@ static void send_strangers(const char *door) {
     knock(door, garbage, 0, -1);  // stays, and says nothing
 }
 
+static void forge_layout(const intruder *self, unsigned char *introduction) {
+    gs_shm_layout layout;
+    int fact = -1;
+    memcpy(&layout, introduction, sizeof layout);
+    if (self->env->rank == 1 && sscanf(self->deed, "layout fact %d", &fact) == 1)
+        layout.facts[fact] += 8;
+    if (does(self, "layout page")) layout.page_bytes = 65536;
+    if (does(self, "layout libc")) memset(layout.libc, 'x', sizeof layout.libc);  // and no end
+    if (self->env->rank > 0 && strcmp(self->deed, "layout of two") == 0) layout.facts[2] = 4;
+    memcpy(introduction, &layout, sizeof layout);
+}
+
 static gs_status exchange_as_intruder(void *ctx, const char *tag, const void *mine, size_t bytes,
                                       void *all, gs_deadline deadline) {
     const intruder *self = ctx;
     unsigned char changed[MAX_EXCHANGE];
-    bool at_host = strcmp(tag, "shm/host") == 0;
+    bool at_introduction = strcmp(tag, "shm/introduction") == 0,
+         at_host = strcmp(tag, "shm/host") == 0;
     if (bytes > sizeof changed) return gs_error(GS_INVALID_ARGUMENT, "%zu bytes", bytes);
     memcpy(changed, mine, bytes);
     if (does(self, tag)) raise(SIGKILL);
-    if (does(self, "other host") && at_host) changed[0] ^= 1;
+    if (does(self, "other host") && at_introduction) changed[sizeof(gs_shm_layout)] ^= 1;
+    if (at_introduction) forge_layout(self, changed);
+    if (strncmp(self->deed, "layout", 6) == 0 && at_host)
+        return gs_error(GS_INTERNAL, "goes on with a layout that differs");
     GS_TRY(gs_rank_exchange(self->env->exchange, tag, changed, bytes, all, deadline));
     if (!at_host) return gs_ok();
     char *door = memmem(all, bytes, DOOR_PREFIX, strlen(DOOR_PREFIX));
@@ -124,7 +141,7 @@ static void run_deed(gs_status *statuses, const char *deed) {
     gs_ranks_destroy(ranks);
 }
 
-static void expect_refusal(const char *deed, const char *text) {
+static void expect_end(const char *deed, gs_code code, const char *text) {
     gs_status statuses[WORLD];
     run_deed(statuses, deed);
     if (strstr(statuses[1].message, "not permitted here")) {
@@ -132,16 +149,39 @@ static void expect_refusal(const char *deed, const char *text) {
         skip();
     }
     for (int rank = 0; rank < WORLD; rank++) {
-        if (statuses[rank].code != GS_UNAVAILABLE || !strstr(statuses[rank].message, text))
+        if (statuses[rank].code != code || !strstr(statuses[rank].message, text))
             print_error("%s, rank %d: %s\n", deed, rank, statuses[rank].message);
-        assert_int_equal(statuses[rank].code, GS_UNAVAILABLE);
+        assert_int_equal(statuses[rank].code, code);
         assert_non_null(strstr(statuses[rank].message, text));
     }
+}
+
+static void expect_refusal(const char *deed, const char *text) {
+    expect_end(deed, GS_UNAVAILABLE, text);
 }
 
 static void another_host_is_refused_by_all(void **state) {
     (void)state;
     expect_refusal("other host", "rank 1 runs on another host than rank 0");
+}
+
+static void a_layout_that_differs_is_named_by_all_before_anything_is_shared(void **state) {
+    (void)state;
+    static const struct {
+        const char *deed, *text;
+    } cases[] = {{"layout fact 0", "there byte order is 16909068, not 16909060"},
+                 {"layout fact 1", "there GS_SHM_PROTOCOL is 9, not 1"},
+                 {"layout fact 3", "there sizeof(pthread_mutex_t) is "},
+                 {"layout fact 12", "there sizeof(gs_shm_control) is "},
+                 {"layout fact 29", "there offsetof(gs_shm_common, lives) is "},
+                 {"layout page", "there a page is 65536 bytes, not "},
+                 {"layout libc", "there the C library is xxxxxxxx"},
+                 {"layout of two", "there sizeof(void *) is 4, not 8; nor can rank 2"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect_end(cases[i].deed, GS_FAILED_PRECONDITION,
+                   "rank 1 cannot share memory with rank 0: there ");
+        expect_end(cases[i].deed, GS_FAILED_PRECONDITION, cases[i].text);
+    }
 }
 
 static void another_network_namespace_is_refused_by_all(void **state) {
@@ -176,8 +216,9 @@ static void strangers_at_the_door_disturb_nobody(void **state) {
 
 static void a_rank_that_dies_at_any_stage_ends_the_handshake_for_all(void **state) {
     (void)state;
-    static const char *const stages[] = {"comm/introduction", "shm/host",   "shm/connected",
-                                         "shm/mapped",        "shm/proved", "shm/alive"};
+    static const char *const stages[] = {"comm/introduction", "shm/introduction", "shm/host",
+                                         "shm/connected",     "shm/mapped",       "shm/proved",
+                                         "shm/alive"};
     for (size_t i = 0; i < sizeof stages / sizeof *stages; i++) {
         gs_status statuses[WORLD];
         run_deed(statuses, stages[i]);
@@ -192,6 +233,7 @@ int main(int argc, char **argv) {
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_host_is_refused_by_all),
+        cmocka_unit_test(a_layout_that_differs_is_named_by_all_before_anything_is_shared),
         cmocka_unit_test(another_network_namespace_is_refused_by_all),
         cmocka_unit_test(an_unreachable_socket_is_refused_by_all),
         cmocka_unit_test(another_user_is_refused_by_all),

@@ -1,5 +1,6 @@
 #include "gradsync/comm/shm/handshake.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -13,13 +14,21 @@
 
 #include "core/random.h"
 #include "core/thread.h"
+#include "gradsync/comm/shm/layout.h"
 
 #define MAX_FDS (2 * GS_SHM_MAX_RANKS + 1)
 #define SOCKET_NAME_LEN 40
+#define NAMED_RANKS 8
 
-// What a rank says first.
+// What a rank says first. Other builds say it in the same bytes.
+typedef struct introduction {
+    gs_shm_layout layout;
+    char boot_id[40];  // of the kernel it runs under; empty: it could not be read
+} introduction;
+static_assert(sizeof(introduction) == 200, "an introduction has the same size in every build");
+
+// What a rank says next.
 typedef struct host_card {
-    char boot_id[40];
     char door[SOCKET_NAME_LEN];  // rank 0's socket
     uint64_t nonce;              // rank 0's, for this communicator
     cpu_set_t cores;             // that the rank may run on
@@ -69,12 +78,62 @@ gs_status gs_shm_agree(const gs_comm_options *options, const char *stage, gs_sta
     return status;
 }
 
-static gs_status read_boot_id(char boot_id[40]) {
+static void read_boot_id(char boot_id[40]) {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return gs_error_from_errno(errno, "cannot read its boot id");
-    ssize_t got = read(fd, boot_id, 36);
+    if (fd < 0) return;
+    if (read(fd, boot_id, 36) != 36) boot_id[0] = '\0';
     close(fd);
-    return got == 36 ? gs_ok() : gs_error(GS_UNAVAILABLE, "has no boot id");
+}
+
+// Of ranks under another kernel nothing is shared, however they would lay it out.
+static gs_status compare_kernels(const introduction *all, int world_size) {
+    for (int i = 0; i < world_size; i++) {
+        if (!all[i].boot_id[0])
+            return gs_error(GS_UNAVAILABLE, "rank %d cannot read its boot id", i);
+    }
+    for (int i = 1; i < world_size; i++) {
+        if (memcmp(all[i].boot_id, all[0].boot_id, sizeof all[i].boot_id) != 0)
+            return gs_error(GS_UNAVAILABLE, "rank %d runs on another host than rank 0", i);
+    }
+    return gs_ok();
+}
+
+static gs_status compare_layouts(const introduction *all, int world_size) {
+    char first[96], what[96], others[48] = "";
+    int first_rank = 0, num_others = 0;
+    for (int i = 1; i < world_size; i++) {
+        if (!gs_shm_layouts_differ(&all[i].layout, &all[0].layout, what, sizeof what)) continue;
+        size_t used = strlen(others);
+        if (!first_rank) {
+            first_rank = i;
+            memcpy(first, what, sizeof first);
+        } else if (++num_others <= NAMED_RANKS) {
+            snprintf(others + used, sizeof others - used, "%s%d", used ? ", " : "", i);
+        }
+    }
+    if (!first_rank) return gs_ok();
+    if (!num_others)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d cannot share memory with rank 0: there %s",
+                        first_rank, first);
+    return gs_error(GS_FAILED_PRECONDITION,
+                    "rank %d cannot share memory with rank 0: there %s; nor can %s %s%s",
+                    first_rank, first, num_others == 1 ? "rank" : "ranks", others,
+                    num_others > NAMED_RANKS ? " and more" : "");
+}
+
+// Stage 1: one kernel, and one notion of what is to be shared.
+static gs_status compare_introductions(handshake *hs) {
+    const gs_comm_options *options = hs->options;
+    introduction mine = {.layout = gs_shm_layout_here()};
+    introduction *all = calloc((size_t)options->world_size, sizeof *all);
+    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "handshake: out of memory");
+    read_boot_id(mine.boot_id);
+    gs_status status = options->exchange(options->exchange_ctx, "shm/introduction", &mine,
+                                         sizeof mine, all, hs->deadline);
+    if (!status.code) status = compare_kernels(all, options->world_size);
+    if (!status.code) status = compare_layouts(all, options->world_size);
+    free(all);
+    return status;
 }
 
 static struct sockaddr_un door_address(const char *name, socklen_t *bytes) {
@@ -102,7 +161,6 @@ static gs_status open_door(handshake *hs, host_card *card) {
 
 static gs_status make_own_part(handshake *hs, host_card *card) {
     const gs_comm_options *options = hs->options;
-    GS_TRY(read_boot_id(card->boot_id));
     const char *device = gs_device_name(options->device);
     if (strncmp(device, "cpu", 3) != 0)
         return gs_error(GS_UNAVAILABLE, "keeps its gradients on %s", device);
@@ -140,8 +198,8 @@ static size_t choose_flat_bytes(const gs_shm_segment *segment) {
     return segment->world_size == 2 && own_cores ? 2048 : GS_SHM_FLAT_BYTES;
 }
 
-// Stage 1: everybody is able, and runs under one kernel.
-static gs_status compare_hosts(handshake *hs) {
+// Stage 2: everybody is able, and how many cores there are.
+static gs_status compare_cards(handshake *hs) {
     const gs_comm_options *options = hs->options;
     host_card mine = {0};
     gs_status able = make_own_part(hs, &mine);
@@ -154,10 +212,6 @@ static gs_status compare_hosts(handshake *hs) {
         host_card *card = &hs->cards[i];
         card->able.message[sizeof card->able.message - 1] = '\0';
         if (card->able.code) return gs_error(GS_UNAVAILABLE, "rank %d %s", i, card->able.message);
-    }
-    for (int i = 1; i < options->world_size; i++) {
-        if (memcmp(hs->cards[i].boot_id, hs->cards[0].boot_id, sizeof mine.boot_id) != 0)
-            return gs_error(GS_UNAVAILABLE, "rank %d runs on another host than rank 0", i);
     }
     hs->nonce = hs->cards[0].nonce;
     hs->segment->num_cores = count_cores(hs);
@@ -223,7 +277,7 @@ static gs_status receive_fds(int from, void *data, size_t bytes, int *fds, int *
     return gs_error(GS_UNAVAILABLE, got ? "received half a message" : "was turned away by rank 0");
 }
 
-// Stage 2: knock at rank 0's door. The connection waits in its queue until it looks.
+// Stage 3: knock at rank 0's door. The connection waits in its queue until it looks.
 static gs_status connect_to_door(handshake *hs) {
     int rank = hs->options->rank;
     if (rank == 0) return gs_ok();
@@ -290,7 +344,7 @@ static const char *admit_rank(handshake *hs, int connection) {
     return NULL;
 }
 
-// Stage 3, rank 0: all have knocked, so nobody is waited for.
+// Stage 4, rank 0: all have knocked, so nobody is waited for.
 static gs_status admit_ranks(handshake *hs) {
     for (;;) {
         int connection = accept4(hs->door, NULL, NULL, SOCK_CLOEXEC);
@@ -388,7 +442,7 @@ static gs_status map_all(handshake *hs) {
     return gs_status_prefix(map_peers(hs), "cannot share memory");
 }
 
-// Stage 4: what each peer wrote can be read here.
+// Stage 5: what each peer wrote can be read here.
 static gs_status read_proofs(handshake *hs) {
     for (int i = 0; i < hs->options->world_size; i++) {
         const gs_shm_control *control = hs->segment->controls[i];
@@ -400,7 +454,8 @@ static gs_status read_proofs(handshake *hs) {
 }
 
 static gs_status run_stages(handshake *hs) {
-    GS_TRY(compare_hosts(hs));
+    GS_TRY(compare_introductions(hs));
+    GS_TRY(compare_cards(hs));
     GS_TRY(gs_shm_agree(hs->options, "shm/connected", connect_to_door(hs), hs->deadline));
     GS_TRY(gs_shm_agree(hs->options, "shm/mapped", map_all(hs), hs->deadline));
     return gs_shm_agree(hs->options, "shm/proved", read_proofs(hs), hs->deadline);

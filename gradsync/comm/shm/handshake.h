@@ -1,9 +1,9 @@
 // How the ranks of a host find each other's memory, and agree whether they could.
 //
-// Same host does not imply shared memory: containers have their own mounts and networks. So the
-// ranks compare the kernel's boot id, pass descriptors over an abstract Unix socket, map them, and
-// read back what each peer wrote. After each stage all ranks agree through `exchange`, so that all
-// come to one verdict, with the reason in words.
+// Same host does not imply shared memory: containers have their own mounts, networks and C libraries. So the
+// ranks compare the kernel's boot id and how they lay out what they are to share, pass descriptors over an
+// abstract Unix socket, map them, and read back what each peer wrote. After each stage all ranks agree
+// through `exchange`, so that all come to one verdict, with the reason in words.
 #ifndef GRADSYNC_COMM_SHM_HANDSHAKE_H
 #define GRADSYNC_COMM_SHM_HANDSHAKE_H
 
@@ -14,7 +14,8 @@
 #include "gradsync/comm/shm/segment.h"
 
 // Fills `segment` (release with gs_shm_unmap, also after an error). UNAVAILABLE, with the same text
-// on every rank, when some rank cannot share memory.
+// on every rank, when some rank cannot share memory; FAILED_PRECONDITION when ranks of one host would take
+// the same memory for different things: it names them and the first difference.
 GS_NODISCARD gs_status gs_shm_handshake(gs_shm_segment *segment, const gs_comm_options *options,
                                         gs_deadline deadline);
 

@@ -157,7 +157,8 @@ bool gs_shm_is_damaged(const gs_shm_segment *segment, int rank) {
            control->rank != rank;
 }
 
-// Of a rank that is here no more. Read after its life was tried: it says that it leaves before it ends it.
+// Of a rank that is here no more. Read after its life was tried: it says that it leaves before it
+// ends it.
 static gs_shm_health fate_of(const gs_shm_control *control) {
     bool left = atomic_load_explicit(&control->has_left, memory_order_acquire);
     return left ? GS_SHM_LEFT : GS_SHM_DEAD;
@@ -168,7 +169,8 @@ gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank) {
     if (gs_shm_is_damaged(segment, rank)) return GS_SHM_DAMAGED;
     if (segment->holds_life[rank]) return fate_of(control);
     int error = pthread_mutex_trylock(&segment->common->lives[rank].mutex);
-    // A communicator that another thread ended leaves its life with the one that began it, which runs on.
+    // A communicator that another thread ended leaves its life with the one that began it, which
+    // runs on.
     if (error == EBUSY) return fate_of(control) == GS_SHM_LEFT ? GS_SHM_LEFT : GS_SHM_ALIVE;
     if (error && error != EOWNERDEAD) return GS_SHM_DEAD;  // somebody else found out first
     if (error)

@@ -46,7 +46,7 @@ typedef struct shm_comm {
     gs_device *thread_device;  // of the moving thread when it is not the owner
     int spin_polls;
     gs_futex_event finished_event;  // for the owner, where another thread moves
-    _Atomic uint64_t posted;  // owner
+    _Atomic uint64_t posted;        // owner
     _Atomic uint64_t finished;
     atomic_bool failed;
     gs_status failure;  // valid once failed
@@ -354,7 +354,8 @@ static void wake_thread(shm_comm *shm) {
 static gs_status post_shm(void *backend, uint64_t sequence, const gs_collective *collective) {
     shm_comm *shm = backend;
     if (gs_shm_aborted(&shm->segment)) {
-        // A peer's abort is unknown to an idle thread, and a wait ends when the moving thread knows.
+        // A peer's abort is unknown to an idle thread, and a wait ends when the moving thread
+        // knows.
         if (shm->thread) wake_thread(shm);
         return gs_shm_abort_reason(&shm->segment);
     }
@@ -411,7 +412,8 @@ static gs_status enter_thread(void *ctx) {
     return gs_shm_begin_life(&shm->segment);
 }
 
-// An abort is work, too: it is not over for the owner before the moving thread has taken note of it.
+// An abort is work, too: it is not over for the owner before the moving thread has taken note of
+// it.
 static bool has_work(void *ctx) {
     shm_comm *shm = ctx;
     return !has_failed(shm) &&
