@@ -14,9 +14,9 @@
 #include "coordinator/writer.h"
 #include "core/metrics.h"
 #include "core/status.h"
+#include "core/u64_map.h"
 #include "rpc/client/rpc_client.h"
 #include "rpc/server/rpc_server.h"
-#include "rpc/wire/u64_map.h"
 
 typedef struct gs_agent gs_agent;        // agents.h
 typedef struct gs_events gs_events;      // events.h

@@ -34,6 +34,8 @@ FAMILY(gradsync_control_messages_total, "Messages of the control plane.", GS_COU
        "type");
 FAMILY(gradsync_control_messages_dropped_total, "Messages that were refused.", GS_COUNTER, "reason");
 FAMILY(gradsync_control_messages_repeated_total, "Requests that came again.", GS_COUNTER, NULL);
+FAMILY(gradsync_control_connections_lost_total, "Connections that were closed or fell silent.", GS_COUNTER,
+       NULL);
 FAMILY(gradsync_coordinator_epoch, "Starts of the coordinator so far.", GS_GAUGE, NULL);
 FAMILY(gradsync_coordinator_loop_lag_seconds, "How late the loop turns.", GS_GAUGE, NULL);
 FAMILY(gradsync_metrics_dropped_series_total, "Series refused by the cap.", GS_COUNTER, NULL);
@@ -156,13 +158,15 @@ static void refresh_control(gs_coordinator *coordinator) {
         uint64_t count;
     } drops[] = {{"malformed", stats.dropped_malformed},
                  {"stale", stats.dropped_stale},
-                 {"slow", stats.dropped_slow}};
+                 {"slow", stats.dropped_slow},
+                 {"flood", stats.dropped_flood}};
     for (size_t i = 0; i < sizeof drops / sizeof drops[0]; i++) {
         gs_metric_set(series_of(coordinator, &gradsync_control_messages_dropped_total,
                                 drops[i].reason, NULL, NULL),
                       (double)drops[i].count);
     }
     set(coordinator, &gradsync_control_messages_repeated_total, (double)stats.repeated);
+    set(coordinator, &gradsync_control_connections_lost_total, (double)stats.lost);
     set(coordinator, &gradsync_coordinator_epoch, coordinator->epoch);
     set(coordinator, &gradsync_coordinator_loop_lag_seconds, coordinator->loop_lag_seconds);
     set(coordinator, &gradsync_metrics_dropped_series_total,

@@ -7,8 +7,8 @@
 
 #include "core/bucket_plan.h"
 #include "core/digest.h"
+#include "core/u64_map.h"
 #include "rpc/schema/fields.h"
-#include "rpc/wire/u64_map.h"
 
 #define MAX_PREVIEW_TENSORS 100000
 #define MAX_EXACT_COUNT 9007199254740992.0  // 2^53

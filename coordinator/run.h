@@ -14,9 +14,9 @@
 #include "coordinator/restart_policy.h"
 #include "core/bucket_plan.h"
 #include "core/param_spec.h"
+#include "core/u64_map.h"
 #include "rpc/schema/param_page.h"
 #include "rpc/server/rpc_server.h"
-#include "rpc/wire/u64_map.h"
 
 typedef enum gs_run_phase {
     GS_RUN_LAUNCHING = 0,  // start_rank sent, Hellos come in

@@ -1,12 +1,13 @@
-// The i/o thread of a client: socket, monitor, repeats, liveness.
 #include "rpc/client/rpc_channel.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/random.h"
 
 #define MAX_OPERATIONS 4096
 #define MAX_OUTGOING 4096
@@ -21,105 +22,141 @@
 #define REOPEN_NS (200 * GS_NS_PER_MS)
 #define MAX_FRAMES_A_ROUND 256
 
-void gs_rpc_channel_wake(gs_rpc_client *client) {
+gs_status gs_rpc_channel_init(gs_rpc_channel *channel, gs_rpc_context *context,
+                              const char *endpoint, uint64_t job, uint64_t incarnation) {
+    *channel = (gs_rpc_channel){.context = context,
+                                .is_inproc = strncmp(endpoint, "inproc://", 9) == 0,
+                                .job = job,
+                                .incarnation = incarnation,
+                                .next_repeat_ns = INT64_MAX};
+    while (!channel->incarnation) channel->incarnation = gs_random_from_system();
+    TAILQ_INIT(&channel->calls);
+    TAILQ_INIT(&channel->streams);
+    STAILQ_INIT(&channel->outgoing);
+    pthread_mutex_init(&channel->lock, NULL);
+    channel->endpoint = strdup(endpoint);
+    channel->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    gs_status status = gs_ok();
+    if (!channel->endpoint)
+        status = gs_error(GS_RESOURCE_EXHAUSTED, "rpc client: out of memory");
+    else if (channel->wake_fd < 0)
+        status = gs_error_from_errno(errno, "rpc client: eventfd");
+    if (status.code) gs_rpc_channel_release(channel);
+    return status;
+}
+
+void gs_rpc_channel_wake(gs_rpc_channel *channel) {
     uint64_t one = 1;
     // The counter is full only when the thread has not looked at it for ever so long: it is awake
     // then.
-    ssize_t written = write(client->wake_fd, &one, sizeof one);
+    ssize_t written = write(channel->wake_fd, &one, sizeof one);
     (void)written;
 }
 
-gs_status gs_rpc_channel_begin(gs_rpc_client *client, gs_rpc_operation *operation) {
-    if (client->closed) return gs_error(GS_CANCELLED, "the client is closed");
-    if (client->num_operations >= MAX_OPERATIONS) {
+gs_status gs_rpc_channel_begin(gs_rpc_channel *channel, gs_rpc_operation *operation) {
+    if (channel->closed) return gs_error(GS_CANCELLED, "the client is closed");
+    if (channel->num_operations >= MAX_OPERATIONS) {
         return gs_error(GS_RESOURCE_EXHAUSTED, "%d calls are under way", MAX_OPERATIONS);
     }
-    if (!gs_rpc_channel_push(client, GS_FRAME_REQUEST, operation->method, 0, NULL, 0)) {
+    if (!gs_rpc_channel_push(channel, GS_FRAME_REQUEST, operation->method, 0, NULL, 0)) {
         return gs_error(GS_RESOURCE_EXHAUSTED, "%d messages wait to be sent", MAX_OUTGOING);
     }
-    operation->seq = client->last_seq;
-    if (!gs_u64_map_set(&client->operations, operation->seq, operation)) {
+    operation->seq = channel->last_seq;
+    if (!gs_u64_map_set(&channel->operations, operation->seq, operation)) {
         return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     }
-    if (operation->is_stream) TAILQ_INSERT_TAIL(&client->streams, operation, next);
-    else TAILQ_INSERT_TAIL(&client->calls, operation, next);
-    client->num_operations++;
+    if (operation->is_stream)
+        TAILQ_INSERT_TAIL(&channel->streams, operation, next);
+    else
+        TAILQ_INSERT_TAIL(&channel->calls, operation, next);
+    channel->num_operations++;
     return gs_ok();
 }
 
-static void forget_operation(gs_rpc_client *client, gs_rpc_operation *operation) {
-    gs_u64_map_remove(&client->operations, operation->seq);
-    if (operation->is_stream) TAILQ_REMOVE(&client->streams, operation, next);
-    else TAILQ_REMOVE(&client->calls, operation, next);
-    client->num_operations--;
+static void forget_operation(gs_rpc_channel *channel, gs_rpc_operation *operation) {
+    gs_u64_map_remove(&channel->operations, operation->seq);
+    if (operation->is_stream)
+        TAILQ_REMOVE(&channel->streams, operation, next);
+    else
+        TAILQ_REMOVE(&channel->calls, operation, next);
+    channel->num_operations--;
 }
 
-void gs_rpc_channel_give_up(gs_rpc_client *client, gs_rpc_operation *operation) {
+void gs_rpc_channel_give_up(gs_rpc_channel *channel, gs_rpc_operation *operation) {
     if (operation->done) return;
-    forget_operation(client, operation);
-    if (!operation->num_sent || client->closed) return;
+    forget_operation(channel, operation);
+    if (!operation->num_sent || channel->closed) return;
     // Lost when the queue is full: the server forgets the call at its deadline, a stream with the
     // connection.
-    gs_rpc_channel_push(client, GS_FRAME_CANCEL, GS_METHOD_NONE, operation->seq, NULL, 0);
-    gs_rpc_channel_wake(client);
+    gs_rpc_channel_push(channel, GS_FRAME_CANCEL, GS_METHOD_NONE, operation->seq, NULL, 0);
+    gs_rpc_channel_wake(channel);
 }
 
-void gs_rpc_operation_finish(gs_rpc_client *client, gs_rpc_operation *operation, gs_code code) {
-    forget_operation(client, operation);
+void gs_rpc_operation_finish(gs_rpc_channel *channel, gs_rpc_operation *operation, gs_code code) {
+    forget_operation(channel, operation);
     operation->done = true;
     operation->code = code;
     pthread_cond_broadcast(&operation->changed);
 }
 
-bool gs_rpc_channel_push(gs_rpc_client *client, gs_frame_kind kind, gs_method method, uint64_t call,
-                         char *body, size_t body_bytes) {
+bool gs_rpc_channel_push(gs_rpc_channel *channel, gs_frame_kind kind, gs_method method,
+                         uint64_t call, char *body, size_t body_bytes) {
     gs_rpc_outgoing *outgoing =
-        client->num_outgoing < MAX_OUTGOING ? calloc(1, sizeof *outgoing) : NULL;
+        channel->num_outgoing < MAX_OUTGOING ? calloc(1, sizeof *outgoing) : NULL;
     if (!outgoing) {
         free(body);
         return false;
     }
     *outgoing = (gs_rpc_outgoing){.kind = kind,
                                   .method = method,
-                                  .seq = ++client->last_seq,
+                                  .seq = ++channel->last_seq,
                                   .call = call,
                                   .body = body,
                                   .body_bytes = body_bytes};
-    STAILQ_INSERT_TAIL(&client->outgoing, outgoing, next);
-    client->num_outgoing++;
+    STAILQ_INSERT_TAIL(&channel->outgoing, outgoing, next);
+    channel->num_outgoing++;
     return true;
 }
 
-static void pop_outgoing(gs_rpc_client *client) {
-    gs_rpc_outgoing *outgoing = STAILQ_FIRST(&client->outgoing);
-    STAILQ_REMOVE_HEAD(&client->outgoing, next);
-    client->num_outgoing--;
+static void pop_outgoing(gs_rpc_channel *channel) {
+    gs_rpc_outgoing *outgoing = STAILQ_FIRST(&channel->outgoing);
+    STAILQ_REMOVE_HEAD(&channel->outgoing, next);
+    channel->num_outgoing--;
     free(outgoing->body);
     free(outgoing);
 }
 
+void gs_rpc_channel_release(gs_rpc_channel *channel) {
+    if (channel->wake_fd >= 0) close(channel->wake_fd);
+    while (!STAILQ_EMPTY(&channel->outgoing)) pop_outgoing(channel);
+    gs_u64_map_release(&channel->operations);
+    pthread_mutex_destroy(&channel->lock);
+    free(channel->endpoint);
+}
+
 // Every request of ours up to this seq has been answered or given up, so the server may forget its
 // answers, and refuse to run it again. Streams count once they were sent: they are never repeated.
-static uint64_t settled_seq(const gs_rpc_client *client) {
-    const gs_rpc_operation *oldest = TAILQ_FIRST(&client->calls);
-    const gs_rpc_outgoing *first = STAILQ_FIRST(&client->outgoing);
-    uint64_t settled = client->last_seq;
+static uint64_t settled_seq(const gs_rpc_channel *channel) {
+    const gs_rpc_operation *oldest = TAILQ_FIRST(&channel->calls);
+    const gs_rpc_outgoing *first = STAILQ_FIRST(&channel->outgoing);
+    uint64_t settled = channel->last_seq;
     if (oldest && oldest->seq <= settled) settled = oldest->seq - 1;
     if (first && first->seq <= settled) settled = first->seq - 1;
     return settled;
 }
 
-static int send_frame(gs_rpc_client *client, gs_frame frame, const char *body, size_t body_bytes) {
-    frame.job = client->job;
-    frame.incarnation = client->incarnation;
-    frame.generation = atomic_load_explicit(&client->generation, memory_order_relaxed);
-    frame.coord_epoch = client->coord_epoch;
-    frame.ack = settled_seq(client);
+static int send_frame(gs_rpc_channel *channel, gs_frame frame, const char *body,
+                      size_t body_bytes) {
+    frame.job = channel->job;
+    frame.incarnation = channel->incarnation;
+    frame.generation = atomic_load_explicit(&channel->generation, memory_order_relaxed);
+    frame.coord_epoch = channel->coord_epoch;
+    frame.ack = settled_seq(channel);
     frame.send_ns = gs_now_ns();
     uint8_t header[GS_FRAME_HEADER_BYTES];
     gs_frame_pack(header, &frame, body, body_bytes);
-    client->sent_ns = frame.send_ns;
-    return gs_zmq_send(&client->socket, NULL, header, body, body_bytes);
+    channel->sent_ns = frame.send_ns;
+    return gs_zmq_send(&channel->socket, NULL, header, body, body_bytes);
 }
 
 static uint32_t time_left_ms(const gs_rpc_operation *operation) {
@@ -128,8 +165,8 @@ static uint32_t time_left_ms(const gs_rpc_operation *operation) {
     return left_ms > 0 ? (uint32_t)left_ms : 1;
 }
 
-static int send_operation(gs_rpc_client *client, gs_rpc_operation *operation) {
-    int error = send_frame(client,
+static int send_operation(gs_rpc_channel *channel, gs_rpc_operation *operation) {
+    int error = send_frame(channel,
                            (gs_frame){.kind = GS_FRAME_REQUEST,
                                       .method = operation->method,
                                       .seq = operation->seq,
@@ -141,18 +178,18 @@ static int send_operation(gs_rpc_client *client, gs_rpc_operation *operation) {
     operation->sent_ns = gs_now_ns();
     operation->repeat_ns =
         operation->sent_ns + (pause_ns < LAST_REPEAT_NS ? pause_ns : LAST_REPEAT_NS);
-    if (!operation->is_stream && operation->repeat_ns < client->next_repeat_ns) {
-        client->next_repeat_ns = operation->repeat_ns;
+    if (!operation->is_stream && operation->repeat_ns < channel->next_repeat_ns) {
+        channel->next_repeat_ns = operation->repeat_ns;
     }
     return 0;
 }
 
-static int send_outgoing(gs_rpc_client *client, const gs_rpc_outgoing *outgoing) {
+static int send_outgoing(gs_rpc_channel *channel, const gs_rpc_outgoing *outgoing) {
     if (outgoing->kind == GS_FRAME_REQUEST) {
-        gs_rpc_operation *operation = gs_u64_map_get(&client->operations, outgoing->seq);
-        return operation && !operation->sent_ns ? send_operation(client, operation) : 0;
+        gs_rpc_operation *operation = gs_u64_map_get(&channel->operations, outgoing->seq);
+        return operation && !operation->sent_ns ? send_operation(channel, operation) : 0;
     }
-    return send_frame(client,
+    return send_frame(channel,
                       (gs_frame){.kind = outgoing->kind,
                                  .method = outgoing->method,
                                  .seq = outgoing->seq,
@@ -160,82 +197,82 @@ static int send_outgoing(gs_rpc_client *client, const gs_rpc_outgoing *outgoing)
                       outgoing->body, outgoing->body_bytes);
 }
 
-static void send_repeats(gs_rpc_client *client) {
+static void send_repeats(gs_rpc_channel *channel) {
     int64_t now_ns = gs_now_ns();
-    if (now_ns < client->next_repeat_ns) return;
-    client->next_repeat_ns = INT64_MAX;
+    if (now_ns < channel->next_repeat_ns) return;
+    channel->next_repeat_ns = INT64_MAX;
     gs_rpc_operation *operation;
-    TAILQ_FOREACH(operation, &client->calls, next) {
+    TAILQ_FOREACH(operation, &channel->calls, next) {
         if (!operation->sent_ns) continue;
-        if (operation->repeat_ns <= now_ns && send_operation(client, operation) != 0) {
+        if (operation->repeat_ns <= now_ns && send_operation(channel, operation) != 0) {
             operation->repeat_ns = now_ns + FIRST_REPEAT_NS;  // the queue is full: it is not lost
         }
-        if (operation->repeat_ns < client->next_repeat_ns)
-            client->next_repeat_ns = operation->repeat_ns;
+        if (operation->repeat_ns < channel->next_repeat_ns)
+            channel->next_repeat_ns = operation->repeat_ns;
     }
 }
 
 // False when the socket takes no more.
-static bool flush_outgoing(gs_rpc_client *client) {
-    while (!STAILQ_EMPTY(&client->outgoing)) {
-        if (send_outgoing(client, STAILQ_FIRST(&client->outgoing)) != 0) return false;
-        pop_outgoing(client);
+static bool flush_outgoing(gs_rpc_channel *channel) {
+    while (!STAILQ_EMPTY(&channel->outgoing)) {
+        if (send_outgoing(channel, STAILQ_FIRST(&channel->outgoing)) != 0) return false;
+        pop_outgoing(channel);
     }
     return true;
 }
 
-static void send_ping(gs_rpc_client *client) {
+static void send_ping(gs_rpc_channel *channel) {
     int error =
-        send_frame(client, (gs_frame){.kind = GS_FRAME_PING, .seq = ++client->last_seq}, NULL, 0);
+        send_frame(channel, (gs_frame){.kind = GS_FRAME_PING, .seq = ++channel->last_seq}, NULL, 0);
     (void)error;  // nobody to send it to is silence too
-    client->pinged_ns = gs_now_ns();
+    channel->pinged_ns = gs_now_ns();
 }
 
 // After a (re)connect: everything that is owed goes out again, in order, then what waits behind it.
-static void begin_link(gs_rpc_client *client) {
-    client->linked = true;
-    client->linked_ns = client->heard_ns = gs_now_ns();
-    pthread_mutex_lock(&client->lock);
-    send_ping(client);
+static void begin_link(gs_rpc_channel *channel) {
+    channel->linked = true;
+    channel->linked_ns = channel->heard_ns = gs_now_ns();
+    pthread_mutex_lock(&channel->lock);
+    send_ping(channel);
     gs_rpc_operation *operation;
-    TAILQ_FOREACH(operation, &client->calls, next) {
-        if (operation->num_sent && send_operation(client, operation) != 0) {
+    TAILQ_FOREACH(operation, &channel->calls, next) {
+        if (operation->num_sent && send_operation(channel, operation) != 0) {
             // Goes out with the repeats.
-            operation->sent_ns = client->linked_ns;
-            operation->repeat_ns = client->next_repeat_ns = client->linked_ns;
+            operation->sent_ns = channel->linked_ns;
+            operation->repeat_ns = channel->next_repeat_ns = channel->linked_ns;
         }
     }
-    pthread_mutex_unlock(&client->lock);
+    pthread_mutex_unlock(&channel->lock);
 }
 
 // Streams that the server knew end; calls wait for the next connection; one-way messages are lost.
-static void end_link(gs_rpc_client *client) {
-    client->linked = false;
-    atomic_store(&client->connected, false);
-    pthread_mutex_lock(&client->lock);
+static void end_link(gs_rpc_channel *channel) {
+    channel->linked = false;
+    atomic_store(&channel->connected, false);
+    pthread_mutex_lock(&channel->lock);
     gs_rpc_operation *operation, *following;
-    for (operation = TAILQ_FIRST(&client->streams); operation; operation = following) {
+    for (operation = TAILQ_FIRST(&channel->streams); operation; operation = following) {
         following = TAILQ_NEXT(operation, next);
-        if (operation->num_sent) gs_rpc_operation_finish(client, operation, GS_UNAVAILABLE);
+        if (operation->num_sent) gs_rpc_operation_finish(channel, operation, GS_UNAVAILABLE);
     }
-    TAILQ_FOREACH(operation, &client->calls, next) operation->sent_ns = 0;
-    client->next_repeat_ns = INT64_MAX;
+    TAILQ_FOREACH(operation, &channel->calls, next) operation->sent_ns = 0;
+    channel->next_repeat_ns = INT64_MAX;
     STAILQ_HEAD(, gs_rpc_outgoing) kept = STAILQ_HEAD_INITIALIZER(kept);
-    while (!STAILQ_EMPTY(&client->outgoing)) {
-        gs_rpc_outgoing *outgoing = STAILQ_FIRST(&client->outgoing);
+    while (!STAILQ_EMPTY(&channel->outgoing)) {
+        gs_rpc_outgoing *outgoing = STAILQ_FIRST(&channel->outgoing);
         if (outgoing->kind == GS_FRAME_ONE_WAY) {
-            pop_outgoing(client);
+            pop_outgoing(channel);
         } else {
-            STAILQ_REMOVE_HEAD(&client->outgoing, next);
+            STAILQ_REMOVE_HEAD(&channel->outgoing, next);
             STAILQ_INSERT_TAIL(&kept, outgoing, next);
         }
     }
-    STAILQ_CONCAT(&client->outgoing, &kept);
-    pthread_mutex_unlock(&client->lock);
+    STAILQ_CONCAT(&channel->outgoing, &kept);
+    pthread_mutex_unlock(&channel->lock);
 }
 
-static gs_status set_client_options(gs_rpc_client *client) {
-    gs_zmq_socket *socket = &client->socket;
+static gs_status set_client_options(gs_rpc_channel *channel) {
+    gs_zmq_socket *socket = &channel->socket;
     GS_TRY(gs_zmq_set_int(socket, ZMQ_IMMEDIATE, 1));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_SNDHWM, 256));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_RCVHWM, 1024));
@@ -247,36 +284,38 @@ static gs_status set_client_options(gs_rpc_client *client) {
 
 // No routing id is set: the server draws one for each connection, so a reconnect can never be
 // mistaken for its own ghost.
-static gs_status open_socket(gs_rpc_client *client) {
-    GS_TRY(gs_zmq_socket_open(&client->socket, client->context, ZMQ_DEALER,
+static gs_status open_socket(gs_rpc_channel *channel) {
+    GS_TRY(gs_zmq_socket_open(&channel->socket, channel->context, ZMQ_DEALER,
                               ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED));
-    gs_status status = set_client_options(client);
-    if (!status.code) status = gs_zmq_choose_family(&client->socket, client->endpoint);
-    if (!status.code && zmq_connect(client->socket.socket, client->endpoint) != 0) {
+    gs_status status = set_client_options(channel);
+    if (!status.code) status = gs_zmq_choose_family(&channel->socket, channel->endpoint);
+    if (!status.code && zmq_connect(channel->socket.socket, channel->endpoint) != 0) {
         status =
-            gs_error(GS_INVALID_ARGUMENT, "rpc: %s: %s", client->endpoint, zmq_strerror(errno));
+            gs_error(GS_INVALID_ARGUMENT, "rpc: %s: %s", channel->endpoint, zmq_strerror(errno));
     }
-    if (status.code) gs_zmq_socket_close(&client->socket);
+    if (status.code) gs_zmq_socket_close(&channel->socket);
     return status;
 }
 
-static void reopen_socket(gs_rpc_client *client) {
-    gs_zmq_socket_close(&client->socket);
-    gs_status status = open_socket(client);
+static void reopen_socket(gs_rpc_channel *channel) {
+    gs_zmq_socket_close(&channel->socket);
+    gs_status status = open_socket(channel);
     if (status.code) {
-        gs_log_warn("rpc socket not opened", "endpoint=%s error=\"%s\"", client->endpoint,
+        gs_log_warn("rpc socket not opened", "endpoint=%s error=\"%s\"", channel->endpoint,
                     status.message);
-        client->retry_ns = gs_now_ns() + REOPEN_NS;
-    } else if (client->is_inproc) {
-        begin_link(client);  // no monitor events there
+        channel->retry_ns = gs_now_ns() + REOPEN_NS;
+    } else if (channel->is_inproc) {
+        begin_link(channel);  // no monitor events there
     }
 }
 
-static void read_events(gs_rpc_client *client) {
+static void read_events(gs_rpc_channel *channel) {
     int event, value;
-    while (client->socket.monitor && gs_zmq_next_event(&client->socket, &event, &value)) {
-        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) begin_link(client);
-        else if (event == ZMQ_EVENT_DISCONNECTED && client->linked) end_link(client);
+    while (channel->socket.monitor && gs_zmq_next_event(&channel->socket, &event, &value)) {
+        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+            begin_link(channel);
+        else if (event == ZMQ_EVENT_DISCONNECTED && channel->linked)
+            end_link(channel);
     }
 }
 
@@ -289,7 +328,7 @@ static bool keep_answer(gs_rpc_operation *operation, const void *body, size_t bo
     return true;
 }
 
-static void take_item(gs_rpc_client *client, gs_rpc_operation *operation, const void *body,
+static void take_item(gs_rpc_channel *channel, gs_rpc_operation *operation, const void *body,
                       size_t body_bytes) {
     gs_rpc_item_node *node = NULL;
     if (operation->num_items < MAX_STREAM_ITEMS && operation->item_bytes < MAX_STREAM_BYTES) {
@@ -297,8 +336,8 @@ static void take_item(gs_rpc_client *client, gs_rpc_operation *operation, const 
     }
     if (!node) {
         uint64_t seq = operation->seq;
-        gs_rpc_operation_finish(client, operation, GS_RESOURCE_EXHAUSTED);
-        gs_rpc_channel_push(client, GS_FRAME_CANCEL, GS_METHOD_NONE, seq, NULL, 0);
+        gs_rpc_operation_finish(channel, operation, GS_RESOURCE_EXHAUSTED);
+        gs_rpc_channel_push(channel, GS_FRAME_CANCEL, GS_METHOD_NONE, seq, NULL, 0);
         return;
     }
     node->bytes = body_bytes;
@@ -309,149 +348,149 @@ static void take_item(gs_rpc_client *client, gs_rpc_operation *operation, const 
     pthread_cond_broadcast(&operation->changed);
 }
 
-static void accept_frame(gs_rpc_client *client, const gs_frame *frame, const void *body,
+static void accept_frame(gs_rpc_channel *channel, const gs_frame *frame, const void *body,
                          size_t body_bytes) {
-    client->coord_epoch = frame->coord_epoch;
+    channel->coord_epoch = frame->coord_epoch;
     gs_rpc_operation *operation =
-        frame->call ? gs_u64_map_get(&client->operations, frame->call) : NULL;
+        frame->call ? gs_u64_map_get(&channel->operations, frame->call) : NULL;
     if (!operation || operation->method != frame->method) return;  // answered or given up before
     if (frame->kind == GS_FRAME_ITEM) {
-        take_item(client, operation, body, body_bytes);
+        take_item(channel, operation, body, body_bytes);
     } else if (frame->kind == GS_FRAME_REPLY || frame->kind == GS_FRAME_END) {
         bool kept = keep_answer(operation, body, body_bytes);
-        gs_rpc_operation_finish(client, operation, kept ? frame->status : GS_RESOURCE_EXHAUSTED);
+        gs_rpc_operation_finish(channel, operation, kept ? frame->status : GS_RESOURCE_EXHAUSTED);
     }
 }
 
-static void count_malformed(gs_rpc_client *client, const char *reason) {
-    client->num_malformed++;
+static void count_malformed(gs_rpc_channel *channel, const char *reason) {
+    channel->num_malformed++;
     int64_t now_ns = gs_now_ns();
-    if (client->warned_ns && now_ns - client->warned_ns < 60 * GS_NS_PER_SEC) return;
-    client->warned_ns = now_ns;
-    gs_log_warn("rpc frame dropped", "endpoint=%s reason=\"%s\" dropped=%llu", client->endpoint,
-                reason, (unsigned long long)client->num_malformed);
+    if (channel->warned_ns && now_ns - channel->warned_ns < 60 * GS_NS_PER_SEC) return;
+    channel->warned_ns = now_ns;
+    gs_log_warn("rpc frame dropped", "endpoint=%s reason=\"%s\" dropped=%llu", channel->endpoint,
+                reason, (unsigned long long)channel->num_malformed);
 }
 
-static void receive_message(gs_rpc_client *client, gs_zmq_message *message) {
+static void receive_message(gs_rpc_channel *channel, gs_zmq_message *message) {
     gs_frame frame;
     const void *body = zmq_msg_data(&message->body);
     size_t body_bytes = zmq_msg_size(&message->body);
     gs_status status = gs_frame_unpack(&frame, zmq_msg_data(&message->header),
                                        zmq_msg_size(&message->header), body, body_bytes);
-    if (status.code == GS_FAILED_PRECONDITION && frame.incarnation == client->incarnation) {
-        pthread_mutex_lock(&client->lock);
+    if (status.code == GS_FAILED_PRECONDITION && frame.incarnation == channel->incarnation) {
+        pthread_mutex_lock(&channel->lock);
         gs_rpc_operation *operation =
-            frame.call ? gs_u64_map_get(&client->operations, frame.call) : NULL;
-        if (operation) gs_rpc_operation_finish(client, operation, GS_FAILED_PRECONDITION);
-        pthread_mutex_unlock(&client->lock);
+            frame.call ? gs_u64_map_get(&channel->operations, frame.call) : NULL;
+        if (operation) gs_rpc_operation_finish(channel, operation, GS_FAILED_PRECONDITION);
+        pthread_mutex_unlock(&channel->lock);
     }
     if (status.code) {
-        count_malformed(client, status.message);
+        count_malformed(channel, status.message);
         return;
     }
-    if (frame.incarnation != client->incarnation) {
-        count_malformed(client, "for another incarnation");
+    if (frame.incarnation != channel->incarnation) {
+        count_malformed(channel, "for another incarnation");
         return;
     }
-    client->heard_ns = gs_now_ns();
-    atomic_store(&client->connected, true);
-    pthread_mutex_lock(&client->lock);
-    accept_frame(client, &frame, body, body_bytes);
-    pthread_mutex_unlock(&client->lock);
+    channel->heard_ns = gs_now_ns();
+    atomic_store(&channel->connected, true);
+    pthread_mutex_lock(&channel->lock);
+    accept_frame(channel, &frame, body, body_bytes);
+    pthread_mutex_unlock(&channel->lock);
 }
 
-static void receive_messages(gs_rpc_client *client) {
-    for (int i = 0; i < MAX_FRAMES_A_ROUND && client->socket.socket; i++) {
+static void receive_messages(gs_rpc_channel *channel) {
+    for (int i = 0; i < MAX_FRAMES_A_ROUND && channel->socket.socket; i++) {
         gs_zmq_message message;
-        gs_zmq_outcome outcome = gs_zmq_receive(&client->socket, &message, false);
+        gs_zmq_outcome outcome = gs_zmq_receive(&channel->socket, &message, false);
         if (outcome == GS_ZMQ_NOTHING) return;
         if (outcome == GS_ZMQ_MALFORMED) {
-            count_malformed(client, "not two frames");
+            count_malformed(channel, "not two frames");
             continue;
         }
-        receive_message(client, &message);
+        receive_message(channel, &message);
         gs_zmq_message_release(&message);
     }
 }
 
 // A server that is there but says nothing is as good as gone.
-static void watch_silence(gs_rpc_client *client) {
+static void watch_silence(gs_rpc_channel *channel) {
     int64_t now_ns = gs_now_ns();
-    if (!client->socket.socket) {
-        if (now_ns >= client->retry_ns) reopen_socket(client);
+    if (!channel->socket.socket) {
+        if (now_ns >= channel->retry_ns) reopen_socket(channel);
         return;
     }
-    if (!client->linked) return;
-    bool unheard = now_ns - client->heard_ns >= PING_AFTER_NS;
-    if (now_ns - client->heard_ns > SILENCE_NS && client->pinged_ns > client->heard_ns) {
-        if (atomic_load(&client->connected)) {
-            gs_log_warn("rpc server is silent", "endpoint=%s", client->endpoint);
+    if (!channel->linked) return;
+    bool unheard = now_ns - channel->heard_ns >= PING_AFTER_NS;
+    if (now_ns - channel->heard_ns > SILENCE_NS && channel->pinged_ns > channel->heard_ns) {
+        if (atomic_load(&channel->connected)) {
+            gs_log_warn("rpc server is silent", "endpoint=%s", channel->endpoint);
         }
-        end_link(client);
-        reopen_socket(client);
-    } else if (now_ns - client->sent_ns >= AUDIBLE_NS ||
-               (unheard && now_ns - client->pinged_ns >= PING_AFTER_NS)) {
-        pthread_mutex_lock(&client->lock);
-        send_ping(client);
-        pthread_mutex_unlock(&client->lock);
+        end_link(channel);
+        reopen_socket(channel);
+    } else if (now_ns - channel->sent_ns >= AUDIBLE_NS ||
+               (unheard && now_ns - channel->pinged_ns >= PING_AFTER_NS)) {
+        pthread_mutex_lock(&channel->lock);
+        send_ping(channel);
+        pthread_mutex_unlock(&channel->lock);
     }
 }
 
 // True when something waits that the socket did not take.
-static bool send_what_waits(gs_rpc_client *client) {
-    if (!client->linked) return false;
-    pthread_mutex_lock(&client->lock);
-    bool flushed = flush_outgoing(client);
-    send_repeats(client);
-    pthread_mutex_unlock(&client->lock);
+static bool send_what_waits(gs_rpc_channel *channel) {
+    if (!channel->linked) return false;
+    pthread_mutex_lock(&channel->lock);
+    bool flushed = flush_outgoing(channel);
+    send_repeats(channel);
+    pthread_mutex_unlock(&channel->lock);
     return !flushed;
 }
 
-static long choose_timeout_ms(gs_rpc_client *client, bool stuck) {
+static long choose_timeout_ms(gs_rpc_channel *channel, bool stuck) {
     if (stuck) return 10;
-    if (!client->socket.socket) return 50;
-    pthread_mutex_lock(&client->lock);
-    int64_t wait_ns = client->linked ? client->next_repeat_ns - gs_now_ns() : INT64_MAX;
-    pthread_mutex_unlock(&client->lock);
-    int64_t longest_ns = client->linked ? 500 * GS_NS_PER_MS : GS_NS_PER_SEC;
+    if (!channel->socket.socket) return 50;
+    pthread_mutex_lock(&channel->lock);
+    int64_t wait_ns = channel->linked ? channel->next_repeat_ns - gs_now_ns() : INT64_MAX;
+    pthread_mutex_unlock(&channel->lock);
+    int64_t longest_ns = channel->linked ? 500 * GS_NS_PER_MS : GS_NS_PER_SEC;
     if (wait_ns > longest_ns) wait_ns = longest_ns;
     return wait_ns <= 0 ? 0 : (long)(wait_ns / GS_NS_PER_MS) + 1;
 }
 
-static void wait_for_input(gs_rpc_client *client, long timeout_ms) {
-    zmq_pollitem_t items[3] = {{.fd = client->wake_fd, .events = ZMQ_POLLIN},
-                               {.socket = client->socket.socket, .events = ZMQ_POLLIN},
-                               {.socket = client->socket.monitor, .events = ZMQ_POLLIN}};
-    zmq_poll(items, client->socket.socket ? 3 : 1, timeout_ms);
+static void wait_for_input(gs_rpc_channel *channel, long timeout_ms) {
+    zmq_pollitem_t items[3] = {{.fd = channel->wake_fd, .events = ZMQ_POLLIN},
+                               {.socket = channel->socket.socket, .events = ZMQ_POLLIN},
+                               {.socket = channel->socket.monitor, .events = ZMQ_POLLIN}};
+    zmq_poll(items, channel->socket.socket ? 3 : 1, timeout_ms);
     if (items[0].revents) {
         uint64_t count;
-        ssize_t got = read(client->wake_fd, &count, sizeof count);
+        ssize_t got = read(channel->wake_fd, &count, sizeof count);
         (void)got;
     }
 }
 
-static void say_goodbye(gs_rpc_client *client) {
-    if (!client->linked) return;
-    pthread_mutex_lock(&client->lock);
-    int error =
-        send_frame(client, (gs_frame){.kind = GS_FRAME_CANCEL, .seq = ++client->last_seq}, NULL, 0);
-    pthread_mutex_unlock(&client->lock);
+static void say_goodbye(gs_rpc_channel *channel) {
+    if (!channel->linked) return;
+    pthread_mutex_lock(&channel->lock);
+    int error = send_frame(channel, (gs_frame){.kind = GS_FRAME_CANCEL, .seq = ++channel->last_seq},
+                           NULL, 0);
+    pthread_mutex_unlock(&channel->lock);
     // Over TCP the closed connection tells as much, so it is not waited for.
-    if (!error && client->is_inproc && gs_zmq_set_int(&client->socket, ZMQ_LINGER, 100).code)
+    if (!error && channel->is_inproc && gs_zmq_set_int(&channel->socket, ZMQ_LINGER, 100).code)
         return;
 }
 
 void gs_rpc_channel_run(void *ctx, const atomic_bool *stopping) {
-    gs_rpc_client *client = ctx;
-    reopen_socket(client);
+    gs_rpc_channel *channel = ctx;
+    reopen_socket(channel);
     while (!atomic_load(stopping)) {
-        bool stuck = send_what_waits(client);
-        wait_for_input(client, choose_timeout_ms(client, stuck));
-        read_events(client);
-        receive_messages(client);
-        watch_silence(client);
+        bool stuck = send_what_waits(channel);
+        wait_for_input(channel, choose_timeout_ms(channel, stuck));
+        read_events(channel);
+        receive_messages(channel);
+        watch_silence(channel);
     }
-    say_goodbye(client);
-    atomic_store(&client->connected, false);
-    gs_zmq_socket_close(&client->socket);
+    say_goodbye(channel);
+    atomic_store(&channel->connected, false);
+    gs_zmq_socket_close(&channel->socket);
 }

@@ -1,5 +1,5 @@
-// What is under way between a client and its server, and the thread that carries it. Internal to
-// the client: rpc_client.c waits, rpc_channel.c moves frames.
+// What is under way between a client and its server, and the loop that moves its frames. Internal
+// to the client, which waits for what comes of it.
 //
 // `lock` guards everything below it; operations belong to their caller or stream, and are in the
 // lists only while the server owes something. The socket belongs to the i/o thread alone.
@@ -15,10 +15,9 @@
 
 #include "core/clock.h"
 #include "core/status.h"
-#include "core/thread.h"
-#include "rpc/client/rpc_client.h"
+#include "core/u64_map.h"
+#include "rpc/schema/messages.h"
 #include "rpc/wire/frame.h"
-#include "rpc/wire/u64_map.h"
 #include "rpc/wire/zmq_socket.h"
 
 typedef struct gs_rpc_item_node {
@@ -29,7 +28,7 @@ typedef struct gs_rpc_item_node {
 
 // A call or a stream that the server owes something.
 typedef struct gs_rpc_operation {
-    TAILQ_ENTRY(gs_rpc_operation) next;  // in client->calls or client->streams, by seq
+    TAILQ_ENTRY(gs_rpc_operation) next;  // in channel->calls or channel->streams, by seq
     uint64_t seq;
     gs_method method;
     bool is_stream;
@@ -59,14 +58,13 @@ typedef struct gs_rpc_outgoing {
     size_t body_bytes;
 } gs_rpc_outgoing;
 
-struct gs_rpc_client {
+typedef struct gs_rpc_channel {
     gs_rpc_context *context;
     char *endpoint;
     bool is_inproc;
     uint64_t job, incarnation;
     atomic_uint generation;
     atomic_bool connected;
-    gs_thread *thread;
     int wake_fd;
 
     // Of the i/o thread.
@@ -76,7 +74,6 @@ struct gs_rpc_client {
     uint64_t num_malformed;
 
     pthread_mutex_t lock;
-    int num_references;  // its own until closed, calls in progress, streams
     bool closed;
     uint64_t last_seq;
     uint32_t coord_epoch;
@@ -86,18 +83,24 @@ struct gs_rpc_client {
     gs_u64_map operations;  // by seq
     STAILQ_HEAD(, gs_rpc_outgoing) outgoing;
     size_t num_outgoing;
-};
+} gs_rpc_channel;
 
+GS_NODISCARD gs_status gs_rpc_channel_init(gs_rpc_channel *channel, gs_rpc_context *context,
+                                           const char *endpoint, uint64_t job,
+                                           uint64_t incarnation);
+void gs_rpc_channel_release(gs_rpc_channel *channel);  // when nothing runs on it any more
+
+// The thread of the socket. ctx: the channel.
 void gs_rpc_channel_run(void *ctx, const atomic_bool *stopping);
-void gs_rpc_channel_wake(gs_rpc_client *client);
+void gs_rpc_channel_wake(gs_rpc_channel *channel);
 
 // Under the lock.
-GS_NODISCARD gs_status gs_rpc_channel_begin(gs_rpc_client *client, gs_rpc_operation *operation);
+GS_NODISCARD gs_status gs_rpc_channel_begin(gs_rpc_channel *channel, gs_rpc_operation *operation);
 // Takes the operation out of the lists; tells the server when it may know of it.
-void gs_rpc_channel_give_up(gs_rpc_client *client, gs_rpc_operation *operation);
+void gs_rpc_channel_give_up(gs_rpc_channel *channel, gs_rpc_operation *operation);
 // Takes `body`. False when too many wait: dropped.
-bool gs_rpc_channel_push(gs_rpc_client *client, gs_frame_kind kind, gs_method method, uint64_t call,
-                         char *body, size_t body_bytes);
-void gs_rpc_operation_finish(gs_rpc_client *client, gs_rpc_operation *operation, gs_code code);
+bool gs_rpc_channel_push(gs_rpc_channel *channel, gs_frame_kind kind, gs_method method,
+                         uint64_t call, char *body, size_t body_bytes);
+void gs_rpc_operation_finish(gs_rpc_channel *channel, gs_rpc_operation *operation, gs_code code);
 
 #endif

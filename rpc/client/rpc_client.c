@@ -1,14 +1,17 @@
 #include "rpc/client/rpc_client.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include "core/random.h"
+#include "core/thread.h"
 #include "rpc/client/rpc_channel.h"
 #include "rpc/wire/rpc_error.h"
+
+struct gs_rpc_client {
+    gs_rpc_channel channel;
+    gs_thread *thread;
+    int num_references;  // its own until closed, calls in progress, streams; under the channel's
+                         // lock
+};
 
 struct gs_rpc_stream {
     gs_rpc_client *client;  // one reference
@@ -17,16 +20,7 @@ struct gs_rpc_stream {
 };
 
 static void free_client(gs_rpc_client *client) {
-    if (client->wake_fd >= 0) close(client->wake_fd);
-    while (!STAILQ_EMPTY(&client->outgoing)) {
-        gs_rpc_outgoing *outgoing = STAILQ_FIRST(&client->outgoing);
-        STAILQ_REMOVE_HEAD(&client->outgoing, next);
-        free(outgoing->body);
-        free(outgoing);
-    }
-    gs_u64_map_release(&client->operations);
-    pthread_mutex_destroy(&client->lock);
-    free(client->endpoint);
+    gs_rpc_channel_release(&client->channel);
     free(client);
 }
 
@@ -34,63 +28,51 @@ gs_status gs_rpc_client_open(gs_rpc_client **out, gs_rpc_context *context,
                              const gs_rpc_client_options *options) {
     gs_rpc_client *client = calloc(1, sizeof *client);
     if (!client) return gs_error(GS_RESOURCE_EXHAUSTED, "rpc client: out of memory");
-    client->context = context;
-    client->endpoint = strdup(options->endpoint);
-    client->is_inproc = strncmp(options->endpoint, "inproc://", 9) == 0;
-    client->job = options->job;
-    client->incarnation = options->incarnation;
-    while (!client->incarnation) client->incarnation = gs_random_from_system();
-    client->next_repeat_ns = INT64_MAX;
-    TAILQ_INIT(&client->calls);
-    TAILQ_INIT(&client->streams);
-    STAILQ_INIT(&client->outgoing);
-    pthread_mutex_init(&client->lock, NULL);
     client->num_references = 1;
-    client->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-
-    gs_status status = gs_ok();
-    if (!client->endpoint) status = gs_error(GS_RESOURCE_EXHAUSTED, "rpc client: out of memory");
-    else if (client->wake_fd < 0) status = gs_error_from_errno(errno, "rpc client: eventfd");
-    else status = gs_thread_start(&client->thread, "rpc i/o", gs_rpc_channel_run, client);
-    if (status.code) free_client(client);
-    else *out = client;
+    gs_status status = gs_rpc_channel_init(&client->channel, context, options->endpoint,
+                                           options->job, options->incarnation);
+    if (status.code) {
+        free(client);
+        return status;
+    }
+    status = gs_thread_start(&client->thread, "rpc i/o", gs_rpc_channel_run, &client->channel);
+    if (status.code)
+        free_client(client);
+    else
+        *out = client;
     return status;
 }
 
 // Leaves the lock; the last one to leave a closed client frees it.
 static void leave_client(gs_rpc_client *client) {
     bool last = --client->num_references == 0;
-    pthread_mutex_unlock(&client->lock);
+    pthread_mutex_unlock(&client->channel.lock);
     if (last) free_client(client);
 }
 
 void gs_rpc_client_close(gs_rpc_client *client) {
     if (!client) return;
-    pthread_mutex_lock(&client->lock);
-    client->closed = true;
+    pthread_mutex_lock(&client->channel.lock);
+    client->channel.closed = true;
     gs_rpc_operation *operation;
-    while ((operation = TAILQ_FIRST(&client->calls)) ||
-           (operation = TAILQ_FIRST(&client->streams))) {
-        gs_rpc_operation_finish(client, operation, GS_CANCELLED);
+    while ((operation = TAILQ_FIRST(&client->channel.calls)) ||
+           (operation = TAILQ_FIRST(&client->channel.streams))) {
+        gs_rpc_operation_finish(&client->channel, operation, GS_CANCELLED);
     }
-    pthread_mutex_unlock(&client->lock);
+    pthread_mutex_unlock(&client->channel.lock);
     gs_thread_ask_to_stop(client->thread);
-    gs_rpc_channel_wake(client);
+    gs_rpc_channel_wake(&client->channel);
     gs_thread_stop(client->thread);
-    pthread_mutex_lock(&client->lock);
+    pthread_mutex_lock(&client->channel.lock);
     leave_client(client);
 }
 
 bool gs_rpc_client_connected(const gs_rpc_client *client) {
-    return atomic_load(&client->connected);
-}
-
-uint64_t gs_rpc_client_incarnation(const gs_rpc_client *client) {
-    return client->incarnation;
+    return atomic_load(&client->channel.connected);
 }
 
 void gs_rpc_client_set_generation(gs_rpc_client *client, uint32_t generation) {
-    atomic_store(&client->generation, generation);
+    atomic_store(&client->channel.generation, generation);
 }
 
 static gs_status encode_request(char **body, size_t *bytes, gs_method method,
@@ -122,16 +104,19 @@ static void init_operation(gs_rpc_operation *operation, gs_method method, const 
 // What a finished operation came to. `reply` may be NULL.
 static gs_status read_answer(gs_rpc_client *client, gs_rpc_operation *operation, gs_json **reply) {
     switch (operation->answer ? GS_OK : operation->code) {
-    case GS_OK: break;
-    case GS_CANCELLED: return gs_error(GS_CANCELLED, "the client was closed");
+    case GS_OK:
+        break;
+    case GS_CANCELLED:
+        return gs_error(GS_CANCELLED, "the client was closed");
     case GS_UNAVAILABLE:
-        return gs_error(GS_UNAVAILABLE, "the connection to %s was lost", client->endpoint);
+        return gs_error(GS_UNAVAILABLE, "the connection to %s was lost", client->channel.endpoint);
     case GS_RESOURCE_EXHAUSTED:
         return gs_error(GS_RESOURCE_EXHAUSTED, "items came faster than they were read");
     case GS_FAILED_PRECONDITION:
         return gs_error(GS_FAILED_PRECONDITION, "%s speaks another protocol version than %d to %d",
-                        client->endpoint, GS_PROTOCOL_LEAST, GS_PROTOCOL_MOST);
-    default: return gs_error(operation->code, "%s", gs_code_name(operation->code));
+                        client->channel.endpoint, GS_PROTOCOL_LEAST, GS_PROTOCOL_MOST);
+    default:
+        return gs_error(operation->code, "%s", gs_code_name(operation->code));
     }
     return gs_rpc_answer_decode(reply, operation->code, operation->answer, operation->answer_bytes);
 }
@@ -139,15 +124,15 @@ static gs_status read_answer(gs_rpc_client *client, gs_rpc_operation *operation,
 static gs_status wait_for_answer(gs_rpc_client *client, gs_rpc_operation *operation,
                                  gs_json **reply) {
     while (!operation->done &&
-           gs_cond_wait(&operation->changed, &client->lock, operation->deadline)) {
+           gs_cond_wait(&operation->changed, &client->channel.lock, operation->deadline)) {
         continue;
     }
     if (operation->done) return read_answer(client, operation, reply);
-    gs_rpc_channel_give_up(client, operation);
-    if (!atomic_load(&client->connected)) {
-        return gs_error(GS_UNAVAILABLE, "not connected to %s", client->endpoint);
+    gs_rpc_channel_give_up(&client->channel, operation);
+    if (!atomic_load(&client->channel.connected)) {
+        return gs_error(GS_UNAVAILABLE, "not connected to %s", client->channel.endpoint);
     }
-    return gs_error(GS_DEADLINE_EXCEEDED, "no answer from %s in time", client->endpoint);
+    return gs_error(GS_DEADLINE_EXCEEDED, "no answer from %s in time", client->channel.endpoint);
 }
 
 gs_status gs_rpc_call(gs_rpc_client *client, gs_method method, const gs_json *request,
@@ -160,11 +145,11 @@ gs_status gs_rpc_call(gs_rpc_client *client, gs_method method, const gs_json *re
         gs_rpc_operation operation;
         init_operation(&operation, method, body, body_bytes);
         operation.deadline = deadline;
-        pthread_mutex_lock(&client->lock);
+        pthread_mutex_lock(&client->channel.lock);
         client->num_references++;
-        status = gs_rpc_channel_begin(client, &operation);
+        status = gs_rpc_channel_begin(&client->channel, &operation);
         if (!status.code) {
-            gs_rpc_channel_wake(client);
+            gs_rpc_channel_wake(&client->channel);
             status = wait_for_answer(client, &operation, reply);
         }
         leave_client(client);
@@ -181,12 +166,13 @@ void gs_rpc_send(gs_rpc_client *client, gs_method method, const gs_json *request
     size_t body_bytes;
     gs_status status = encode_request(&body, &body_bytes, method, request, GS_ONE_WAY);
     if (status.code) return;
-    pthread_mutex_lock(&client->lock);
-    if (client->closed || !atomic_load(&client->connected)) free(body);
-    else if (gs_rpc_channel_push(client, GS_FRAME_ONE_WAY, method, 0, body, body_bytes)) {
-        gs_rpc_channel_wake(client);
+    pthread_mutex_lock(&client->channel.lock);
+    if (client->channel.closed || !atomic_load(&client->channel.connected))
+        free(body);
+    else if (gs_rpc_channel_push(&client->channel, GS_FRAME_ONE_WAY, method, 0, body, body_bytes)) {
+        gs_rpc_channel_wake(&client->channel);
     }
-    pthread_mutex_unlock(&client->lock);
+    pthread_mutex_unlock(&client->channel.lock);
 }
 
 gs_status gs_rpc_stream_open(gs_rpc_stream **out, gs_rpc_client *client, gs_method method,
@@ -202,13 +188,13 @@ gs_status gs_rpc_stream_open(gs_rpc_stream **out, gs_rpc_client *client, gs_meth
     init_operation(&stream->operation, method, stream->body, body_bytes);
     stream->operation.is_stream = true;
     stream->client = client;
-    pthread_mutex_lock(&client->lock);
-    status = gs_rpc_channel_begin(client, &stream->operation);
+    pthread_mutex_lock(&client->channel.lock);
+    status = gs_rpc_channel_begin(&client->channel, &stream->operation);
     if (!status.code) {
         client->num_references++;
-        gs_rpc_channel_wake(client);
+        gs_rpc_channel_wake(&client->channel);
     }
-    pthread_mutex_unlock(&client->lock);
+    pthread_mutex_unlock(&client->channel.lock);
     if (status.code) {
         pthread_cond_destroy(&stream->operation.changed);
         free(stream->body);
@@ -233,17 +219,19 @@ gs_status gs_rpc_stream_next(gs_rpc_stream *stream, gs_json **item, gs_deadline 
     gs_rpc_operation *operation = &stream->operation;
     gs_status status = gs_ok();
     *item = NULL;
-    pthread_mutex_lock(&client->lock);
+    pthread_mutex_lock(&client->channel.lock);
     while (STAILQ_EMPTY(&operation->items) && !operation->done &&
-           gs_cond_wait(&operation->changed, &client->lock, deadline)) {
+           gs_cond_wait(&operation->changed, &client->channel.lock, deadline)) {
         continue;
     }
     gs_rpc_item_node *node = pop_item(operation);
     if (!node) {
-        if (!operation->done) status = gs_error(GS_DEADLINE_EXCEEDED, "nothing came yet");
-        else status = read_answer(client, operation, NULL);
+        if (!operation->done)
+            status = gs_error(GS_DEADLINE_EXCEEDED, "nothing came yet");
+        else
+            status = read_answer(client, operation, NULL);
     }
-    pthread_mutex_unlock(&client->lock);
+    pthread_mutex_unlock(&client->channel.lock);
     if (node) {
         status = gs_json_parse(item, node->text, node->bytes);
         if (status.code)
@@ -257,8 +245,8 @@ void gs_rpc_stream_close(gs_rpc_stream *stream) {
     if (!stream) return;
     gs_rpc_client *client = stream->client;
     gs_rpc_item_node *node;
-    pthread_mutex_lock(&client->lock);
-    gs_rpc_channel_give_up(client, &stream->operation);
+    pthread_mutex_lock(&client->channel.lock);
+    gs_rpc_channel_give_up(&client->channel, &stream->operation);
     while ((node = pop_item(&stream->operation))) free(node);
     leave_client(client);
     pthread_cond_destroy(&stream->operation.changed);

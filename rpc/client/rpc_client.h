@@ -14,13 +14,10 @@
 #include "core/status.h"
 #include "rpc/json/json.h"
 #include "rpc/schema/messages.h"
+#include "rpc/wire/rpc_context.h"
 
-typedef struct gs_rpc_context gs_rpc_context;  // a ZeroMQ context: one for each process
 typedef struct gs_rpc_client gs_rpc_client;
 typedef struct gs_rpc_stream gs_rpc_stream;
-
-GS_NODISCARD gs_status gs_rpc_context_create(gs_rpc_context **out);
-void gs_rpc_context_destroy(gs_rpc_context *context);  // after all clients and servers of it
 
 typedef struct gs_rpc_client_options {
     const char *endpoint;  // "tcp://127.0.0.1:8471", "inproc://gradsync-control"
@@ -33,7 +30,6 @@ GS_NODISCARD gs_status gs_rpc_client_open(gs_rpc_client **out, gs_rpc_context *c
                                           const gs_rpc_client_options *options);
 void gs_rpc_client_close(gs_rpc_client *client);  // waiting calls end with CANCELLED
 bool gs_rpc_client_connected(const gs_rpc_client *client);
-uint64_t gs_rpc_client_incarnation(const gs_rpc_client *client);
 // Goes into the header of what is sent from now on.
 void gs_rpc_client_set_generation(gs_rpc_client *client, uint32_t generation);
 

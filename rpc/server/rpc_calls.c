@@ -1,7 +1,10 @@
 #include "rpc/server/rpc_calls.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/failpoint.h"
 
 #define MAX_OPEN_OF_SESSION 4096
 #define MAX_ANSWERS_OF_SESSION 4096
@@ -9,8 +12,10 @@
 #define MAX_ANSWERED_BYTES_OF_SESSION ((size_t)8 << 20)
 #define MAX_ANSWERED_BYTES ((size_t)64 << 20)
 
-void gs_rpc_calls_init(gs_rpc_calls *calls) {
-    *calls = (gs_rpc_calls){.next_deadline_ns = INT64_MAX};
+void gs_rpc_calls_init(gs_rpc_calls *calls, gs_rpc_peers *peers,
+                       void (*gone)(void *ctx, gs_rpc_call_entry *call), void *ctx) {
+    *calls =
+        (gs_rpc_calls){.peers = peers, .gone = gone, .ctx = ctx, .next_deadline_ns = INT64_MAX};
     TAILQ_INIT(&calls->queue);
     TAILQ_INIT(&calls->ending);
     TAILQ_INIT(&calls->timed);
@@ -28,23 +33,24 @@ static uint64_t key_of(const gs_rpc_session *session, uint64_t seq) {
     return key ? key : 1;
 }
 
-gs_rpc_call_handle *gs_rpc_calls_find(const gs_rpc_calls *calls, const gs_rpc_session *session,
-                                      uint64_t seq) {
-    gs_rpc_call_handle *call = gs_u64_map_get(&calls->by_key, key_of(session, seq));
+gs_rpc_call_entry *gs_rpc_calls_find(const gs_rpc_calls *calls, const gs_rpc_session *session,
+                                     uint64_t seq) {
+    gs_rpc_call_entry *call = gs_u64_map_get(&calls->by_key, key_of(session, seq));
     return call && call->session == session && call->seq == seq ? call : NULL;
 }
 
-gs_rpc_call_handle *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *connection,
-                                      const gs_frame *frame, bool is_stream, gs_deadline deadline) {
+gs_rpc_call_entry *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *connection,
+                                     const gs_frame *frame, bool is_stream, gs_deadline deadline) {
     gs_rpc_session *session = connection->session;
     uint64_t key = key_of(session, frame->seq);
     if (session->num_open >= MAX_OPEN_OF_SESSION || gs_u64_map_get(&calls->by_key, key))
         return NULL;
-    gs_rpc_call_handle *call = calloc(1, sizeof *call);
+    gs_rpc_call_entry *call = calloc(1, sizeof *call);
     if (!call || !gs_u64_map_set(&calls->by_key, key, call)) {
         free(call);
         return NULL;
     }
+    call->table = calls;
     call->session = session;
     call->peer = connection->peer;
     call->state = GS_RPC_CALL_OPEN;
@@ -67,7 +73,7 @@ gs_rpc_call_handle *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *co
 }
 
 // Out of whichever list its state has put it in.
-static void stop_waiting(gs_rpc_calls *calls, gs_rpc_call_handle *call) {
+static void stop_waiting(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
     if (call->state == GS_RPC_CALL_QUEUED) {
         TAILQ_REMOVE(&calls->queue, call, next_waiting);
         calls->num_queued--;
@@ -86,8 +92,8 @@ void gs_rpc_calls_begin_expiry(gs_rpc_calls *calls) {
     calls->next_deadline_ns = INT64_MAX;
 }
 
-gs_rpc_call_handle *gs_rpc_calls_next_expired(gs_rpc_calls *calls, int64_t now_ns) {
-    gs_rpc_call_handle *call;
+gs_rpc_call_entry *gs_rpc_calls_next_expired(gs_rpc_calls *calls, int64_t now_ns) {
+    gs_rpc_call_entry *call;
     while ((call = calls->next_timed)) {
         calls->next_timed = TAILQ_NEXT(call, next_waiting);
         if (call->deadline.at_ns <= now_ns) return call;
@@ -98,7 +104,7 @@ gs_rpc_call_handle *gs_rpc_calls_next_expired(gs_rpc_calls *calls, int64_t now_n
     return NULL;
 }
 
-bool gs_rpc_calls_enqueue(gs_rpc_calls *calls, gs_rpc_call_handle *call, const void *request,
+bool gs_rpc_calls_enqueue(gs_rpc_calls *calls, gs_rpc_call_entry *call, const void *request,
                           size_t bytes) {
     if (calls->num_queued >= MAX_QUEUED) return false;
     call->request = malloc(bytes ? bytes : 1);
@@ -112,8 +118,8 @@ bool gs_rpc_calls_enqueue(gs_rpc_calls *calls, gs_rpc_call_handle *call, const v
     return true;
 }
 
-gs_rpc_call_handle *gs_rpc_calls_dequeue(gs_rpc_calls *calls) {
-    gs_rpc_call_handle *call = TAILQ_FIRST(&calls->queue);
+gs_rpc_call_entry *gs_rpc_calls_dequeue(gs_rpc_calls *calls) {
+    gs_rpc_call_entry *call = TAILQ_FIRST(&calls->queue);
     if (!call) return NULL;
     TAILQ_REMOVE(&calls->queue, call, next_waiting);
     calls->num_queued--;
@@ -127,13 +133,13 @@ gs_rpc_call_handle *gs_rpc_calls_dequeue(gs_rpc_calls *calls) {
     return call;
 }
 
-static void leave_connection(gs_rpc_call_handle *call) {
+static void leave_connection(gs_rpc_call_entry *call) {
     if (!call->connection) return;
     TAILQ_REMOVE(&call->connection->streams, call, next_of_connection);
     call->connection = NULL;
 }
 
-void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_handle *call) {
+void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
     gs_rpc_session *session = call->session;
     stop_waiting(calls, call);
     leave_connection(call);
@@ -153,19 +159,24 @@ void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_handle *call) {
     free(call);
 }
 
+void gs_rpc_calls_lose(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
+    if (call->state == GS_RPC_CALL_OPEN && calls->gone) calls->gone(calls->ctx, call);
+    gs_rpc_calls_drop(calls, call);
+}
+
 // The oldest answers go first. What was answered and is no longer kept must not run again.
 static void make_room(gs_rpc_calls *calls, gs_rpc_session *session) {
     while (session->num_answered > MAX_ANSWERS_OF_SESSION ||
            session->answered_bytes > MAX_ANSWERED_BYTES_OF_SESSION ||
            calls->answered_bytes > MAX_ANSWERED_BYTES) {
-        gs_rpc_call_handle *oldest = TAILQ_FIRST(&session->answered);
+        gs_rpc_call_entry *oldest = TAILQ_FIRST(&session->answered);
         if (!oldest) return;
         if (oldest->seq > session->settled_seq) session->settled_seq = oldest->seq;
         gs_rpc_calls_drop(calls, oldest);
     }
 }
 
-void gs_rpc_calls_answer(gs_rpc_calls *calls, gs_rpc_call_handle *call, gs_code code, char *answer,
+void gs_rpc_calls_answer(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code code, char *answer,
                          size_t bytes) {
     gs_rpc_session *session = call->session;
     stop_waiting(calls, call);
@@ -186,7 +197,7 @@ void gs_rpc_calls_answer(gs_rpc_calls *calls, gs_rpc_call_handle *call, gs_code 
     make_room(calls, session);
 }
 
-void gs_rpc_calls_postpone_end(gs_rpc_calls *calls, gs_rpc_call_handle *call, gs_code code,
+void gs_rpc_calls_postpone_end(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code code,
                                char *answer, size_t bytes) {
     call->state = GS_RPC_CALL_ENDING;
     call->data = NULL;
@@ -199,9 +210,32 @@ void gs_rpc_calls_postpone_end(gs_rpc_calls *calls, gs_rpc_call_handle *call, gs
 void gs_rpc_calls_settle(gs_rpc_calls *calls, gs_rpc_session *session, uint64_t ack) {
     if (ack <= session->settled_seq) return;
     session->settled_seq = ack;
-    gs_rpc_call_handle *call = TAILQ_FIRST(&session->answered), *following;
+    gs_rpc_call_entry *call = TAILQ_FIRST(&session->answered), *following;
     for (; call; call = following) {
         following = TAILQ_NEXT(call, next_of_session);
         if (call->seq <= ack) gs_rpc_calls_drop(calls, call);
     }
+}
+
+static gs_status pass_reply(void) {
+    GS_FAILPOINT("rpc.reply");
+    return gs_ok();
+}
+
+void gs_rpc_calls_send_answer(gs_rpc_calls *calls, const gs_rpc_call_entry *call) {
+    gs_rpc_connection *connection = call->session->connection;
+    if (!connection || connection->lost || pass_reply().code) return;
+    gs_frame frame = {
+        .kind = GS_FRAME_REPLY, .method = call->method, .status = call->code, .call = call->seq};
+    int error =
+        gs_rpc_peers_send(calls->peers, connection, frame, call->answer, call->answer_bytes);
+    (void)error;
+}
+
+int gs_rpc_calls_send_end(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code code,
+                          const char *answer, size_t bytes) {
+    if (!call->connection || call->connection->lost) return EHOSTUNREACH;
+    gs_frame frame = {
+        .kind = GS_FRAME_END, .method = call->method, .status = code, .call = call->seq};
+    return gs_rpc_peers_send(calls->peers, call->connection, frame, answer, bytes);
 }

@@ -1,5 +1,5 @@
 // The calls and streams of a server: open ones, and answers that may still be asked for again.
-// Internal to the server; one thread.
+// Internal to the server; one thread. What a handler sees of a call is rpc_call.h.
 #ifndef RPC_SERVER_RPC_CALLS_H
 #define RPC_SERVER_RPC_CALLS_H
 
@@ -15,11 +15,11 @@ typedef enum gs_rpc_call_state {
     GS_RPC_CALL_ANSWERED     // kept for repeats only
 } gs_rpc_call_state;
 
-struct gs_rpc_call_handle {
-    TAILQ_ENTRY(gs_rpc_call_handle) next_of_session;     // calls or answered
-    TAILQ_ENTRY(gs_rpc_call_handle) next_of_connection;  // streams
-    TAILQ_ENTRY(gs_rpc_call_handle) next_waiting;        // queue, ending or timed
-    struct gs_rpc_server *server;
+typedef struct gs_rpc_call_entry {
+    TAILQ_ENTRY(gs_rpc_call_entry) next_of_session;     // calls or answered
+    TAILQ_ENTRY(gs_rpc_call_entry) next_of_connection;  // streams
+    TAILQ_ENTRY(gs_rpc_call_entry) next_waiting;        // queue, ending or timed
+    struct gs_rpc_calls *table;
     gs_rpc_session *session;
     gs_rpc_connection *connection;  // of a stream, while it lasts
     gs_rpc_peer peer;
@@ -34,41 +34,54 @@ struct gs_rpc_call_handle {
     gs_code code;  // when answered or ending
     char *answer;
     size_t answer_bytes;
-};
+} gs_rpc_call_entry;
 
 typedef struct gs_rpc_calls {
+    gs_rpc_peers *peers;
+    // Told of a call that its handler knows and that is over without it; may be NULL.
+    void (*gone)(void *ctx, gs_rpc_call_entry *call);
+    void *ctx;
     gs_u64_map by_key;
     gs_rpc_call_list queue;  // API requests, oldest first
     gs_rpc_call_list ending;
-    gs_rpc_call_list timed;  // open calls
-    gs_rpc_call_handle *next_timed;  // where a walk over them goes on; moves when that one leaves
+    gs_rpc_call_list timed;         // open calls
+    gs_rpc_call_entry *next_timed;  // where a walk over them goes on; moves when that one leaves
     size_t num_queued, num_open;
     size_t answered_bytes;
     int64_t next_deadline_ns;  // none is earlier
 } gs_rpc_calls;
 
-void gs_rpc_calls_init(gs_rpc_calls *calls);
+void gs_rpc_calls_init(gs_rpc_calls *calls, gs_rpc_peers *peers,
+                       void (*gone)(void *ctx, gs_rpc_call_entry *call), void *ctx);
 void gs_rpc_calls_release(gs_rpc_calls *calls);
-gs_rpc_call_handle *gs_rpc_calls_find(const gs_rpc_calls *calls, const gs_rpc_session *session,
-                                      uint64_t seq);
+gs_rpc_call_entry *gs_rpc_calls_find(const gs_rpc_calls *calls, const gs_rpc_session *session,
+                                     uint64_t seq);
 // The next open call whose deadline has passed; NULL: no more. Between two of these any call may be
 // ended or dropped.
 void gs_rpc_calls_begin_expiry(gs_rpc_calls *calls);
-gs_rpc_call_handle *gs_rpc_calls_next_expired(gs_rpc_calls *calls, int64_t now_ns);
+gs_rpc_call_entry *gs_rpc_calls_next_expired(gs_rpc_calls *calls, int64_t now_ns);
 // An open call or stream; NULL: no room.
-gs_rpc_call_handle *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *connection,
-                                      const gs_frame *frame, bool is_stream, gs_deadline deadline);
-GS_NODISCARD bool gs_rpc_calls_enqueue(gs_rpc_calls *calls, gs_rpc_call_handle *call,
+gs_rpc_call_entry *gs_rpc_calls_open(gs_rpc_calls *calls, gs_rpc_connection *connection,
+                                     const gs_frame *frame, bool is_stream, gs_deadline deadline);
+GS_NODISCARD bool gs_rpc_calls_enqueue(gs_rpc_calls *calls, gs_rpc_call_entry *call,
                                        const void *request, size_t bytes);
-gs_rpc_call_handle *gs_rpc_calls_dequeue(gs_rpc_calls *calls);  // NULL: empty
+gs_rpc_call_entry *gs_rpc_calls_dequeue(gs_rpc_calls *calls);  // NULL: empty
 // Keeps the answer for repeats; takes `answer`.
-void gs_rpc_calls_answer(gs_rpc_calls *calls, gs_rpc_call_handle *call, gs_code code, char *answer,
+void gs_rpc_calls_answer(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code code, char *answer,
                          size_t bytes);
 // A stream's end that waits for room; takes `answer`.
-void gs_rpc_calls_postpone_end(gs_rpc_calls *calls, gs_rpc_call_handle *call, gs_code code,
+void gs_rpc_calls_postpone_end(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code code,
                                char *answer, size_t bytes);
+// To the session's newest connection. An answer that does not get through is asked for again by the
+// client.
+void gs_rpc_calls_send_answer(gs_rpc_calls *calls, const gs_rpc_call_entry *call);
+// A stream's end. 0, or the error of the send.
+int gs_rpc_calls_send_end(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code code,
+                          const char *answer, size_t bytes);
 // Frees it, whatever its state.
-void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_handle *call);
+void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_entry *call);
+// Drops it; its handler, if it knows of it, is told to forget it.
+void gs_rpc_calls_lose(gs_rpc_calls *calls, gs_rpc_call_entry *call);
 // Answers that the client no longer waits for.
 void gs_rpc_calls_settle(gs_rpc_calls *calls, gs_rpc_session *session, uint64_t ack);
 

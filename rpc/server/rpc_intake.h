@@ -3,32 +3,24 @@
 #ifndef RPC_SERVER_RPC_INTAKE_H
 #define RPC_SERVER_RPC_INTAKE_H
 
+#include "rpc/server/rpc_call.h"
 #include "rpc/server/rpc_calls.h"
 
-#define GS_RPC_MAX_ENDPOINTS 4
-
-struct gs_rpc_server {
-    gs_rpc_server_options options;
-    char endpoints[GS_RPC_MAX_ENDPOINTS][128];  // bound
-    gs_zmq_socket socket;
-    gs_rpc_peers peers;
-    gs_rpc_calls calls;
-    gs_rpc_server_stats stats;
-    int64_t now_ns, turned_ns, housekept_ns, warned_ns;
-};
+typedef struct gs_rpc_intake {
+    gs_rpc_peers *peers;
+    gs_rpc_calls *calls;
+    gs_rpc_handler handlers[GS_NUM_METHODS];
+    void *ctx;
+    int64_t now_ns, warned_ns;
+    // Counts of frames: valid ones, those that were dropped for a reason, requests that came again.
+    uint64_t received[GS_NUM_METHODS];
+    uint64_t num_malformed, num_stale, num_flood, num_repeated;
+} gs_rpc_intake;
 
 // Takes what the socket has, control messages at once, API requests into the queue; bounded. True
 // when input was left for the next turn.
-bool gs_rpc_intake_receive(gs_rpc_server *server);
+bool gs_rpc_intake_receive(gs_rpc_intake *intake);
 // Runs the handlers of API requests that wait; bounded.
-void gs_rpc_intake_serve_api(gs_rpc_server *server);
-
-// Of rpc_server.c. 0, or the error of the send; a peer that is gone is marked lost.
-int gs_rpc_server_send(gs_rpc_server *server, gs_rpc_connection *connection, gs_frame frame,
-                       const char *body, size_t body_bytes);
-// An answer that does not get through is asked for again by the client.
-void gs_rpc_server_send_answer(gs_rpc_server *server, const gs_rpc_call_handle *call);
-// Drops the call; its handler, if it knows of it, is told to forget it.
-void gs_rpc_server_lose_call(gs_rpc_server *server, gs_rpc_call_handle *call);
+void gs_rpc_intake_serve_api(gs_rpc_intake *intake);
 
 #endif

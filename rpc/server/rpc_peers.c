@@ -1,5 +1,6 @@
 #include "rpc/server/rpc_peers.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +11,8 @@
 
 static char live_mark;  // the value of live_fds
 
-void gs_rpc_peers_init(gs_rpc_peers *peers) {
-    *peers = (gs_rpc_peers){0};
+void gs_rpc_peers_init(gs_rpc_peers *peers, uint32_t coordinator_epoch) {
+    *peers = (gs_rpc_peers){.coordinator_epoch = coordinator_epoch};
     TAILQ_INIT(&peers->connections);
     TAILQ_INIT(&peers->absent);
 }
@@ -21,6 +22,7 @@ void gs_rpc_peers_release(gs_rpc_peers *peers) {
     gs_u64_map_release(&peers->by_fd);
     gs_u64_map_release(&peers->live_fds);
     gs_u64_map_release(&peers->sessions);
+    gs_zmq_socket_close(&peers->socket);
 }
 
 static uint64_t key_of_fd(int fd) {
@@ -37,9 +39,9 @@ void gs_rpc_peers_mark_lost(gs_rpc_peers *peers, gs_rpc_connection *connection) 
     peers->any_lost = true;
 }
 
-void gs_rpc_peers_read_events(gs_rpc_peers *peers, gs_zmq_socket *socket) {
+void gs_rpc_peers_read_events(gs_rpc_peers *peers) {
     int event, fd;
-    while (gs_zmq_next_event(socket, &event, &fd)) {
+    while (gs_zmq_next_event(&peers->socket, &event, &fd)) {
         if (event == ZMQ_EVENT_ACCEPTED) {
             if (!gs_u64_map_set(&peers->live_fds, key_of_fd(fd), &live_mark)) continue;
         } else if (event == ZMQ_EVENT_DISCONNECTED) {
@@ -60,8 +62,8 @@ gs_rpc_connection *gs_rpc_peers_find(const gs_rpc_peers *peers, const gs_zmq_rou
 
 // Descriptors are reused. All events up to now are read first: ZeroMQ's one i/o thread reports the
 // end of a descriptor's old connection before it delivers anything of the new one.
-static void own_fd(gs_rpc_peers *peers, gs_zmq_socket *socket, gs_rpc_connection *connection) {
-    gs_rpc_peers_read_events(peers, socket);
+static void own_fd(gs_rpc_peers *peers, gs_rpc_connection *connection) {
+    gs_rpc_peers_read_events(peers);
     uint64_t key = key_of_fd(connection->route.fd);
     gs_rpc_connection *older = gs_u64_map_get(&peers->by_fd, key);
     if (older) gs_rpc_peers_mark_lost(peers, older);
@@ -100,8 +102,8 @@ static void adopt_session(gs_rpc_peers *peers, gs_rpc_connection *connection,
     connection->session = session;
 }
 
-static gs_rpc_connection *open_connection(gs_rpc_peers *peers, gs_zmq_socket *socket,
-                                          const gs_zmq_route *route, uint64_t incarnation) {
+static gs_rpc_connection *open_connection(gs_rpc_peers *peers, const gs_zmq_route *route,
+                                          uint64_t incarnation) {
     if (peers->by_route.count >= MAX_CONNECTIONS) return NULL;
     uint64_t key = key_of_route(route);
     if (gs_u64_map_get(&peers->by_route, key)) return NULL;  // another route of the same hash
@@ -117,15 +119,14 @@ static gs_rpc_connection *open_connection(gs_rpc_peers *peers, gs_zmq_socket *so
     TAILQ_INIT(&connection->streams);
     TAILQ_INSERT_TAIL(&peers->connections, connection, next);
     adopt_session(peers, connection, session);
-    if (route->fd >= 0) own_fd(peers, socket, connection);
+    if (route->fd >= 0) own_fd(peers, connection);
     return connection;
 }
 
-gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, gs_zmq_socket *socket,
-                                       const gs_zmq_route *route, const gs_frame *frame,
-                                       int64_t now_ns) {
+gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, const gs_zmq_route *route,
+                                       const gs_frame *frame, int64_t now_ns) {
     gs_rpc_connection *connection = gs_rpc_peers_find(peers, route);
-    if (!connection) connection = open_connection(peers, socket, route, frame->incarnation);
+    if (!connection) connection = open_connection(peers, route, frame->incarnation);
     if (!connection || connection->session->incarnation != frame->incarnation) return NULL;
     connection->heard_ns = now_ns;
     connection->echo_ns = frame->send_ns;
@@ -134,6 +135,26 @@ gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, gs_zmq_socket *socke
     connection->peer.generation = frame->generation;
     connection->peer.coordinator_epoch = frame->coord_epoch;
     return connection;
+}
+
+int gs_rpc_peers_send(gs_rpc_peers *peers, gs_rpc_connection *connection, gs_frame frame,
+                      const char *body, size_t body_bytes) {
+    frame.coord_epoch = peers->coordinator_epoch;
+    frame.generation = connection->peer.generation;
+    frame.incarnation = connection->peer.incarnation;
+    frame.job = connection->peer.job;
+    frame.seq = ++connection->seq;
+    frame.ack = connection->session->settled_seq;
+    frame.send_ns = connection->echo_ns;
+    uint8_t header[GS_FRAME_HEADER_BYTES];
+    gs_frame_pack(header, &frame, body, body_bytes);
+    int error = gs_zmq_send(&peers->socket, &connection->route, header, body, body_bytes);
+    if (error == EHOSTUNREACH) gs_rpc_peers_mark_lost(peers, connection);
+    if (error)
+        peers->num_slow += error == EAGAIN;
+    else
+        peers->num_sent++;
+    return error;
 }
 
 void gs_rpc_peers_mark_silent(gs_rpc_peers *peers, int64_t now_ns) {

@@ -1,9 +1,11 @@
-// Who the server talks to: connections (one each, gone when they break) and sessions (one for each
-// incarnation, which outlive a connection so that a repeated request finds its first answer).
-// Internal to the server; one thread. A session's calls are in rpc_calls.h.
+// Who the server talks to, and the socket that it does so by: connections (one each, gone when they
+// break) and sessions (one for each incarnation, which outlive a connection so that a repeated
+// request finds its first answer). Internal to the server; one thread. A session's calls are in
+// rpc_calls.h.
 //
-// How a loss is noticed, fastest first: the socket monitor says which descriptor was closed (1 ms after a
-// kill -9), a send that has nobody to go to, and silence: clients send something every second or so.
+// How a loss is noticed, fastest first: the socket monitor says which descriptor was closed (1 ms
+// after a kill -9), a send that has nobody to go to, and silence: clients send something every
+// second or so.
 #ifndef RPC_SERVER_RPC_PEERS_H
 #define RPC_SERVER_RPC_PEERS_H
 
@@ -13,8 +15,8 @@
 #include <sys/queue.h>
 
 #include "core/clock.h"
-#include "rpc/server/rpc_server.h"
-#include "rpc/wire/u64_map.h"
+#include "rpc/server/rpc_peer.h"
+#include "core/u64_map.h"
 #include "rpc/wire/zmq_socket.h"
 
 #define GS_PEER_SILENCE_NS (3 * GS_NS_PER_SEC)
@@ -22,7 +24,7 @@
 #define GS_SESSION_GRACE_NS (30 * GS_NS_PER_SEC)
 
 typedef struct gs_rpc_session gs_rpc_session;
-typedef TAILQ_HEAD(gs_rpc_call_list, gs_rpc_call_handle) gs_rpc_call_list;
+typedef TAILQ_HEAD(gs_rpc_call_list, gs_rpc_call_entry) gs_rpc_call_list;
 
 typedef struct gs_rpc_connection {
     TAILQ_ENTRY(gs_rpc_connection) next;
@@ -49,6 +51,8 @@ struct gs_rpc_session {
 };
 
 typedef struct gs_rpc_peers {
+    gs_zmq_socket socket;
+    uint32_t coordinator_epoch;  // goes out in every header
     TAILQ_HEAD(, gs_rpc_connection) connections;
     TAILQ_HEAD(, gs_rpc_session) absent;
     gs_u64_map by_route, by_fd, live_fds, sessions;
@@ -56,19 +60,23 @@ typedef struct gs_rpc_peers {
     uint64_t last_connection, last_session;
     int64_t silence_floor_ns;  // nobody was listened to before
     bool any_lost;
+    uint64_t num_sent, num_slow;  // frames; those that a peer's full queue did not take
 } gs_rpc_peers;
 
-void gs_rpc_peers_init(gs_rpc_peers *peers);
+void gs_rpc_peers_init(gs_rpc_peers *peers, uint32_t coordinator_epoch);
 void gs_rpc_peers_release(gs_rpc_peers *peers);
 
 // Takes what the monitor has to say; marks connections lost.
-void gs_rpc_peers_read_events(gs_rpc_peers *peers, gs_zmq_socket *socket);
+void gs_rpc_peers_read_events(gs_rpc_peers *peers);
 gs_rpc_connection *gs_rpc_peers_find(const gs_rpc_peers *peers, const gs_zmq_route *route);
 // The connection a valid frame came on, made when new. NULL: out of memory or room, or a frame of
 // another incarnation than the connection's first.
-gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, gs_zmq_socket *socket,
-                                       const gs_zmq_route *route, const gs_frame *frame,
-                                       int64_t now_ns);
+gs_rpc_connection *gs_rpc_peers_accept(gs_rpc_peers *peers, const gs_zmq_route *route,
+                                       const gs_frame *frame, int64_t now_ns);
+// Fills in the header what belongs to the connection. 0, or the error of the send; a peer that is
+// gone is marked lost.
+int gs_rpc_peers_send(gs_rpc_peers *peers, gs_rpc_connection *connection, gs_frame frame,
+                      const char *body, size_t body_bytes);
 void gs_rpc_peers_mark_lost(gs_rpc_peers *peers, gs_rpc_connection *connection);
 void gs_rpc_peers_mark_silent(gs_rpc_peers *peers, int64_t now_ns);
 // Frees the connection (its streams have been ended); its session stays for a while.

@@ -2,29 +2,9 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/random.h"
-#include "rpc/client/rpc_client.h"
-
-gs_status gs_rpc_context_create(gs_rpc_context **out) {
-    gs_rpc_context *context = calloc(1, sizeof *context);
-    if (!context) return gs_error(GS_RESOURCE_EXHAUSTED, "rpc: out of memory");
-    context->zmq = zmq_ctx_new();
-    if (!context->zmq) {
-        free(context);
-        return gs_error_from_errno(errno, "rpc: ZeroMQ context");
-    }
-    *out = context;
-    return gs_ok();
-}
-
-void gs_rpc_context_destroy(gs_rpc_context *context) {
-    if (!context) return;
-    while (zmq_ctx_term(context->zmq) != 0 && errno == EINTR) continue;
-    free(context);
-}
 
 gs_status gs_zmq_set_int(gs_zmq_socket *socket, int option, int value) {
     if (zmq_setsockopt(socket->socket, option, &value, sizeof value) == 0) return gs_ok();
@@ -43,14 +23,14 @@ static gs_status set_common_options(gs_zmq_socket *socket) {
     return gs_error(GS_INTERNAL, "rpc: largest message: %s", zmq_strerror(errno));
 }
 
-static gs_status open_monitor(gs_zmq_socket *socket, struct gs_rpc_context *context, int events) {
+static gs_status open_monitor(gs_zmq_socket *socket, gs_rpc_context *context, int events) {
     char name[64];
     snprintf(name, sizeof name, "inproc://gradsync-monitor-%016llx",
              (unsigned long long)gs_random_from_system());
     int unlimited = 0;
     // The i/o thread must never wait for a reader of events.
     if (zmq_socket_monitor(socket->socket, name, events) != 0 ||
-        !(socket->monitor = zmq_socket(context->zmq, ZMQ_PAIR)) ||
+        !(socket->monitor = zmq_socket(gs_rpc_context_zmq(context), ZMQ_PAIR)) ||
         zmq_setsockopt(socket->monitor, ZMQ_RCVHWM, &unlimited, sizeof unlimited) != 0 ||
         zmq_setsockopt(socket->monitor, ZMQ_LINGER, &unlimited, sizeof unlimited) != 0 ||
         zmq_connect(socket->monitor, name) != 0) {
@@ -59,10 +39,10 @@ static gs_status open_monitor(gs_zmq_socket *socket, struct gs_rpc_context *cont
     return gs_ok();
 }
 
-gs_status gs_zmq_socket_open(gs_zmq_socket *out, struct gs_rpc_context *context, int type,
+gs_status gs_zmq_socket_open(gs_zmq_socket *out, gs_rpc_context *context, int type,
                              int monitored_events) {
     *out = (gs_zmq_socket){0};
-    out->socket = zmq_socket(context->zmq, type);
+    out->socket = zmq_socket(gs_rpc_context_zmq(context), type);
     if (!out->socket)
         return gs_error(GS_RESOURCE_EXHAUSTED, "rpc: socket: %s", zmq_strerror(errno));
     gs_status status = set_common_options(out);

@@ -11,10 +11,7 @@
 
 #include "core/status.h"
 #include "rpc/wire/frame.h"
-
-struct gs_rpc_context {
-    void *zmq;
-};
+#include "rpc/wire/rpc_context.h"
 
 // A socket and its monitor, with what both sides have in common set; `type` is ZMQ_DEALER or
 // ZMQ_ROUTER.
@@ -22,7 +19,7 @@ typedef struct gs_zmq_socket {
     void *socket, *monitor;
 } gs_zmq_socket;
 
-GS_NODISCARD gs_status gs_zmq_socket_open(gs_zmq_socket *out, struct gs_rpc_context *context,
+GS_NODISCARD gs_status gs_zmq_socket_open(gs_zmq_socket *out, gs_rpc_context *context,
                                           int type, int monitored_events);
 void gs_zmq_socket_close(gs_zmq_socket *socket);
 GS_NODISCARD gs_status gs_zmq_set_int(gs_zmq_socket *socket, int option, int value);

@@ -100,12 +100,6 @@ static void forget(void *ctx, gs_rpc_call_handle *call) {
     atomic_fetch_add(&fixture->num_gone_calls, 1);
 }
 
-static void count_gone_peer(void *ctx, const gs_rpc_peer *peer) {
-    rpc_fixture *fixture = ctx;
-    (void)peer;
-    atomic_fetch_add(&fixture->num_gone_peers, 1);
-}
-
 static void flood_streams(rpc_fixture *fixture) {
     for (int i = 0; i < MAX_HELD; i++) {
         for (int j = 0; fixture->streams[i] && j < 100; j++) {
@@ -124,6 +118,7 @@ static void publish_stats(rpc_fixture *fixture) {
     atomic_store(&fixture->calls_open, stats.calls_open);
     atomic_store(&fixture->sent, stats.sent);
     atomic_store(&fixture->flood, stats.dropped_flood);
+    atomic_store(&fixture->num_gone_peers, (int)stats.lost);
 }
 
 static void run_server(void *ctx, const atomic_bool *stopping) {
@@ -147,8 +142,7 @@ void start_fixture(rpc_fixture *fixture, const char *endpoint, uint32_t coordina
     assert_int_equal(status.code, GS_OK);
     gs_rpc_server_options options = {.coordinator_epoch = coordinator_epoch,
                                      .ctx = fixture,
-                                     .call_gone = forget,
-                                     .peer_gone = count_gone_peer};
+                                     .call_gone = forget};
     options.endpoints[0] = endpoint;
     options.handlers[GS_GET_JOB] = echo;
     options.handlers[GS_BYE] = echo;

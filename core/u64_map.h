@@ -1,7 +1,7 @@
 // From 64-bit keys to pointers: open addressing, linear probing, no tombstones. Keys are never 0
 // and are expected to be random or hashed. Owns its slots, not what they point to. One thread.
-#ifndef RPC_WIRE_U64_MAP_H
-#define RPC_WIRE_U64_MAP_H
+#ifndef CORE_U64_MAP_H
+#define CORE_U64_MAP_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "rpc/wire/u64_map.h"
+#include "core/u64_map.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,5 +56,5 @@ int main(void) {
         cmocka_unit_test(keys_are_found_until_removed),
         cmocka_unit_test(random_changes_agree_with_an_array),
     };
-    return cmocka_run_group_tests_name("rpc u64_map", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("core u64_map", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-#include "rpc/wire/u64_map.h"
+#include "core/u64_map.h"
 
 #include <assert.h>
 #include <stdlib.h>

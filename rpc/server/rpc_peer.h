@@ -1,0 +1,13 @@
+// Who a message came from. A value.
+#ifndef RPC_SERVER_RPC_PEER_H
+#define RPC_SERVER_RPC_PEER_H
+
+#include <stdint.h>
+
+typedef struct gs_rpc_peer {
+    uint64_t connection;  // grows with each connection, never reused
+    uint64_t incarnation, job;
+    uint32_t generation, coordinator_epoch;  // as in the header of this message
+} gs_rpc_peer;
+
+#endif
