@@ -15,6 +15,7 @@
 
 #include "core/digest.h"
 #include "core/random.h"
+#include "gradsync/reducer/reducer.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
 #include "tests/support/soon.h"
