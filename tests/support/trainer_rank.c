@@ -175,8 +175,8 @@ static void write_plan(const rank_run *run) {
     char name[32], text[100];
     snprintf(name, sizeof name, "plan-%d", run->env->rank);
     snprintf(text, sizeof text, "%llu %lld\n",
-             (unsigned long long)atomic_load(&run->control->plan_digest),
-             (long long)atomic_load(&run->control->plan_step));
+             (unsigned long long)atomic_load(&run->control->progress.plan_digest),
+             (long long)atomic_load(&run->control->progress.plan_step));
     write_text(run->dir, name, text);
 }
 
@@ -227,9 +227,9 @@ static gs_status train(rank_run *run, gs_trainer *trainer, const gs_job_spec *sp
     gs_bucket_plan plan;
     gs_plan_policy policy = gs_job_spec_plan_policy(spec);
     GS_TRY(gs_plan_policy_apply(&plan, &policy, state->param_specs, state->num_params, NULL));
-    gs_assignment assignment = {.generation = 1,
-                                .rank = run->env->rank,
-                                .world_size = run->env->world_size,
+    gs_assignment assignment = {.place = {.generation = 1,
+                                          .rank = run->env->rank,
+                                          .world_size = run->env->world_size},
                                 .num_shards = (int)spec->logical_shards,
                                 .plan = &plan};
     gs_status status = gs_trainer_prepare(trainer, &assignment);

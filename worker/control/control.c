@@ -5,13 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *gs_trainer_phase_name(gs_trainer_phase phase) {
-    static const char *const names[GS_NUM_PHASES] = {
-        "idle",   "data",      "forward",  "backward",  "reduce",
-        "commit", "optimizer", "evaluate", "checkpoint"};
-    return phase >= 0 && phase < GS_NUM_PHASES ? names[phase] : "idle";
-}
-
 static const char *kind_of_code(gs_code code) {
     switch (code) {
     case GS_DEADLINE_EXCEEDED: return "timeout";
@@ -58,8 +51,7 @@ void gs_control_init(gs_control *control, const gs_control_ops *ops, void *ctx) 
 }
 
 void gs_control_release(gs_control *control) {
-    gs_timeline_destroy(control->timeline);
-    control->timeline = NULL;
+    gs_progress_release(&control->progress);
     gs_plan_offer_release(&control->offer);
     pthread_mutex_destroy(&control->lock);
 }
@@ -122,8 +114,4 @@ void gs_control_set_comm(gs_control *control, gs_comm *comm) {
     // An abort that came while the communicator was being made must not be missed.
     if (comm && atomic_load(&control->aborted)) gs_comm_abort(comm, control->abort_reason);
     pthread_mutex_unlock(&control->lock);
-}
-
-void gs_control_set_phase(gs_control *control, gs_trainer_phase phase) {
-    atomic_store_explicit(&control->phase, phase, memory_order_relaxed);
 }

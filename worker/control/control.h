@@ -19,21 +19,7 @@
 #include "rpc/json/json.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/control/plan_offer.h"
-#include "worker/telemetry/timeline.h"
-
-typedef enum gs_trainer_phase {
-    GS_PHASE_IDLE = 0,
-    GS_PHASE_DATA,
-    GS_PHASE_FORWARD,
-    GS_PHASE_BACKWARD,
-    GS_PHASE_REDUCE,
-    GS_PHASE_COMMIT,
-    GS_PHASE_OPTIMIZER,
-    GS_PHASE_EVALUATE,
-    GS_PHASE_CHECKPOINT,
-    GS_NUM_PHASES
-} gs_trainer_phase;
-const char *gs_trainer_phase_name(gs_trainer_phase phase);
+#include "worker/telemetry/progress.h"
 
 #define GS_MAX_SUSPECTS 64
 
@@ -93,16 +79,10 @@ typedef struct gs_control {
     atomic_bool wants_drain, drain_saves, aborted, has_offer;
     const volatile sig_atomic_t *drain_signal;  // set by a signal handler; NULL: none
 
-    // Written by the compute thread, read by any.
-    _Atomic int64_t applied_step;
-    atomic_int phase;
-    _Atomic uint64_t plan_digest, next_plan_digest;  // folded; of the plan in use, of the one that waits
-    _Atomic int64_t plan_step;                       // from which the plan in use holds
-    _Atomic int64_t teardown_since_ns;  // 0: no communicator is being torn down
+    gs_progress progress;  // owned; the compute thread's
 
     pthread_mutex_t lock;  // of what follows
     gs_comm *comm;         // borrowed while set
-    gs_timeline *timeline;  // owned; made by the trainer before anybody joins; NULL: nothing is kept
     char abort_reason[200];
     gs_plan_offer offer;   // owned; digest 0: none
 } gs_control;
@@ -124,6 +104,5 @@ bool gs_control_take_plan(gs_control *control, gs_plan_offer *out, uint32_t gene
 
 // Compute thread: the communicator that an abort is to reach; NULL before it is destroyed.
 void gs_control_set_comm(gs_control *control, gs_comm *comm);
-void gs_control_set_phase(gs_control *control, gs_trainer_phase phase);
 
 #endif

@@ -50,7 +50,7 @@ struct gs_line {
 static void send_params(gs_line *line) {
     gs_status status = gs_ok();
     for (size_t i = 0; i < line->num_params && !status.code; i += GS_PARAM_PAGE_ROWS) {
-        gs_json *page = gs_member_message_ready(0, "", atomic_load(&line->control->applied_step));
+        gs_json *page = gs_member_message_ready(0, "", atomic_load(&line->control->progress.applied_step));
         gs_json_set_string(page, "state_digest", "");
         gs_param_page_write(page, line->params, line->num_params, i);
         status =
@@ -103,7 +103,7 @@ static void take_replan(gs_line *line, const gs_json *item) {
 static void take_send_timeline(gs_line *line, const gs_json *item) {
     int64_t rows = gs_json_int_or(item, "max_rows", TIMELINE_ROWS);
     gs_timeline_pages pages = gs_timeline_pages_begin(
-        line->control->timeline,
+        line->control->progress.timeline,
         &(gs_timeline_range_asked){.last = gs_json_int_or(item, "last", 0),
                                    .from_step = gs_json_int_or(item, "from_step", 0),
                                    .to_step = gs_json_int_or(item, "to_step", -1),
@@ -127,8 +127,8 @@ static void take_item(gs_line *line, gs_json *item) {
     } else if (strcmp(type, "send_timeline") == 0) {
         take_send_timeline(line, item);
     } else if (strcmp(type, "trace") == 0) {
-        if (line->control->timeline)
-            gs_timeline_switch(line->control->timeline, gs_json_bool_or(item, "on", true));
+        if (line->control->progress.timeline)
+            gs_timeline_switch(line->control->progress.timeline, gs_json_bool_or(item, "on", true));
     } else if (strcmp(type, "drain") == 0) {
         gs_control_ask_to_drain(line->control, gs_json_bool_or(item, "save", true));
     } else if (gs_queue_push(line->events, item, (gs_deadline){0})) {
@@ -191,7 +191,7 @@ static void lose_stream(gs_line *line, gs_status status) {
 
 static void say_hello(gs_line *line) {
     if (line->stream || gs_now_ns() < line->next_hello_ns) return;
-    gs_json_set_int(line->hello, "applied_step", atomic_load(&line->control->applied_step));
+    gs_json_set_int(line->hello, "applied_step", atomic_load(&line->control->progress.applied_step));
     gs_status status = gs_rpc_stream_open(&line->stream, line->client, GS_HELLO, line->hello);
     if (status.code) {
         line->stream = NULL;

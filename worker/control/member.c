@@ -26,7 +26,7 @@
 struct gs_member {
     const gs_launch *launch;
     gs_control *control;
-    const gs_trainer *trainer;  // NULL before join
+    gs_place place;  // in the generation that it was prepared for last
     gs_rpc_context *context;
     gs_rpc_client *client;
     gs_outbox *outbox;
@@ -62,11 +62,9 @@ gs_status gs_member_create(gs_member **out, const gs_launch *launch, gs_control 
     return gs_ok();
 }
 
-gs_status gs_member_join(gs_member *member, const gs_trainer *trainer) {
-    const gs_trainer_state *state = gs_trainer_get_state(trainer);
-    member->trainer = trainer;
-    return gs_line_start(member->line, gs_member_message_hello(member->launch, trainer),
-                         state->param_specs, state->num_params);
+gs_status gs_member_join(gs_member *member, const gs_trainer_facts *facts) {
+    return gs_line_start(member->line, gs_member_message_hello(member->launch, facts),
+                         facts->params, facts->num_params);
 }
 
 void gs_member_destroy(gs_member *member) {
@@ -91,17 +89,23 @@ void gs_member_set_state(gs_member *member, gs_member_state state, uint32_t gene
     gs_line_set_state(member->line, state, generation);
 }
 
-gs_status gs_member_send_ready(gs_member *member, const char *plan_hash) {
+void gs_member_take_place(gs_member *member, const gs_place *place) {
+    member->place = *place;
+    gs_member_set_state(member, GS_MEMBER_PREPARED, place->generation);
+}
+
+gs_status gs_member_send_ready(gs_member *member, const char *plan_hash, gs_digest state_digest) {
     char digest[GS_DIGEST_TEXT_LEN];
-    gs_digest_format(digest, gs_trainer_state_digest(gs_trainer_get_state(member->trainer)));
-    gs_json *request = gs_member_message_ready(gs_line_generation(member->line), plan_hash,
-                                               atomic_load(&member->control->applied_step));
+    gs_digest_format(digest, state_digest);
+    gs_json *request =
+        gs_member_message_ready(gs_line_generation(member->line), plan_hash,
+                                atomic_load(&member->control->progress.applied_step));
     gs_json_set_string(request, "state_digest", digest);
     return call(member, GS_READY, request, CALL_SECONDS);
 }
 
-gs_status gs_member_send_comm_up(gs_member *member, const gs_session *session) {
-    return call(member, GS_COMM_UP, gs_member_message_comm_up(session), CALL_SECONDS);
+gs_status gs_member_send_comm_up(gs_member *member, const gs_comm_facts *facts) {
+    return call(member, GS_COMM_UP, gs_member_message_comm_up(facts), CALL_SECONDS);
 }
 
 bool gs_member_wait_for_welcome(gs_member *member, gs_deadline deadline) {
@@ -122,7 +126,7 @@ bool gs_member_wait_for_welcome(gs_member *member, gs_deadline deadline) {
 // The last steps, for those who look when this trainer is gone.
 static void leave_timeline(gs_member *member) {
     gs_timeline_pages pages = gs_timeline_pages_begin(
-        member->control->timeline,
+        member->control->progress.timeline,
         &(gs_timeline_range_asked){.last = LEFT_STEPS, .max_rows = LEFT_ROWS});
     gs_json *page;
     while ((page = gs_timeline_pages_next(&pages))) {
@@ -150,11 +154,7 @@ void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int
 static gs_status exchange(void *ctx, const char *tag, const void *mine, size_t bytes, void *all,
                           gs_deadline deadline) {
     gs_member *member = ctx;
-    const gs_session *session = gs_trainer_get_session(member->trainer);
-    gs_place place = {.generation = gs_session_generation(session),
-                      .rank = gs_session_rank(session),
-                      .world_size = gs_session_world_size(session)};
-    return gs_rendezvous_exchange(member->client, &place, tag, mine, bytes, all, deadline);
+    return gs_rendezvous_exchange(member->client, &member->place, tag, mine, bytes, all, deadline);
 }
 
 // Before its welcome a coordinator does not know whose report it is.

@@ -14,8 +14,9 @@
 #include "rpc/json/json.h"
 #include "worker/control/control.h"
 #include "worker/control/member_messages.h"
+#include "worker/control/outcome.h"
+#include "worker/control/rendezvous.h"
 #include "worker/launch.h"
-#include "worker/trainer/trainer.h"
 
 typedef struct gs_member gs_member;
 
@@ -25,10 +26,9 @@ extern const gs_control_ops gs_member_control_ops;
 // Opens the line; nothing is said yet. Borrows launch and control until destroy.
 GS_NODISCARD gs_status gs_member_create(gs_member **out, const gs_launch *launch,
                                         gs_control *control);
-// Says Hello with the facts of a trainer that has booted, and goes on in a thread. Borrows it until
-// destroy.
-GS_NODISCARD gs_status gs_member_join(gs_member *member, const gs_trainer *trainer);
-// Waits a while for the outbox; ends the threads.
+// Says Hello with the facts of a trainer that has booted, and goes on in a thread.
+GS_NODISCARD gs_status gs_member_join(gs_member *member, const gs_trainer_facts *facts);
+// Ends the threads.
 void gs_member_destroy(gs_member *member);
 
 // The next of prepare, start, go (the caller's). DEADLINE_EXCEEDED: none yet. ABORTED, and what the
@@ -36,9 +36,12 @@ void gs_member_destroy(gs_member *member);
 GS_NODISCARD gs_status gs_member_next_event(gs_member *member, gs_json **event,
                                             gs_deadline deadline);
 void gs_member_set_state(gs_member *member, gs_member_state state, uint32_t generation);
+// Prepared for a place in a generation, where it exchanges from now on.
+void gs_member_take_place(gs_member *member, const gs_place *place);
 
-GS_NODISCARD gs_status gs_member_send_ready(gs_member *member, const char *plan_hash);
-GS_NODISCARD gs_status gs_member_send_comm_up(gs_member *member, const gs_session *session);
+GS_NODISCARD gs_status gs_member_send_ready(gs_member *member, const char *plan_hash,
+                                            gs_digest state_digest);
+GS_NODISCARD gs_status gs_member_send_comm_up(gs_member *member, const gs_comm_facts *facts);
 // Waits for a coordinator that is away, and a short while for the right one where another is there;
 // not when this trainer has not joined, was refused or is asked to leave. True: it is there and
 // knows this trainer.

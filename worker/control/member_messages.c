@@ -11,8 +11,7 @@ static void set_digest(gs_json *out, const char *key, gs_digest digest) {
     gs_json_set_string(out, key, text);
 }
 
-gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer *trainer) {
-    const gs_trainer_state *state = gs_trainer_get_state(trainer);
+gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer_facts *facts) {
     gs_json *out = gs_json_new_object();
     gs_json_set_string(out, "job", launch->job);
     gs_json_set_string(out, "launch_token", launch->launch_token);
@@ -25,11 +24,11 @@ gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer *trai
     gs_json_set_string(out, "build", GRADSYNC_VERSION);
     gs_json_set_int(out, "proto_least", GS_PROTOCOL_LEAST);
     gs_json_set_int(out, "proto_most", GS_PROTOCOL_MOST);
-    set_digest(out, "params_digest", gs_param_specs_digest(state->param_specs, state->num_params));
-    gs_json_set_int(out, "num_params", (int64_t)state->num_params);
-    gs_json_set_int(out, "total_elements", (int64_t)gs_trainer_state_total_elements(state));
-    gs_json_set_string(out, "arithmetic", gs_trainer_arithmetic(trainer));
-    set_digest(out, "data_digest", gs_trainer_data_digest(trainer));
+    set_digest(out, "params_digest", gs_param_specs_digest(facts->params, facts->num_params));
+    gs_json_set_int(out, "num_params", (int64_t)facts->num_params);
+    gs_json_set_int(out, "total_elements", (int64_t)facts->total_elements);
+    gs_json_set_string(out, "arithmetic", facts->arithmetic);
+    set_digest(out, "data_digest", facts->data_digest);
     return out;
 }
 
@@ -58,31 +57,31 @@ static int64_t resident_bytes(void) {
 }
 
 static void set_plans(gs_json *out, const gs_control *control) {
-    gs_json_set_u64(out, "plan", atomic_load(&control->plan_digest));
-    gs_json_set_u64(out, "next_plan", atomic_load(&control->next_plan_digest));
-    gs_json_set_int(out, "plan_step", atomic_load(&control->plan_step));
+    gs_json_set_u64(out, "plan", atomic_load(&control->progress.plan_digest));
+    gs_json_set_u64(out, "next_plan", atomic_load(&control->progress.next_plan_digest));
+    gs_json_set_int(out, "plan_step", atomic_load(&control->progress.plan_step));
 }
 
 gs_json *gs_member_message_heartbeat(gs_member_state state, uint32_t generation,
                                      const gs_control *control) {
-    gs_trainer_phase phase = (gs_trainer_phase)atomic_load(&control->phase);
+    gs_trainer_phase phase = (gs_trainer_phase)atomic_load(&control->progress.phase);
     gs_json *out = gs_json_new_object();
     gs_json_set_string(out, "state", state_name(state));
     gs_json_set_int(out, "generation", generation);
-    gs_json_set_int(out, "applied_step", atomic_load(&control->applied_step));
+    gs_json_set_int(out, "applied_step", atomic_load(&control->progress.applied_step));
     gs_json_set_string(out, "phase", gs_trainer_phase_name(phase));
     gs_json_set_int(out, "rss_bytes", resident_bytes());
     set_plans(out, control);
     return out;
 }
 
-gs_json *gs_member_message_comm_up(const gs_session *session) {
+gs_json *gs_member_message_comm_up(const gs_comm_facts *facts) {
     gs_json *out = gs_json_new_object();
-    gs_json_set_int(out, "generation", gs_session_generation(session));
-    gs_json_set_double(out, "seconds", gs_session_connect_seconds(session));
-    gs_json_set_string(out, "backend", gs_session_backend(session));
-    gs_json_set_string(out, "reason", gs_session_backend_reason(session));
-    gs_json_set_string(out, "algorithm", gs_session_algorithm(session));
+    gs_json_set_int(out, "generation", facts->generation);
+    gs_json_set_double(out, "seconds", facts->seconds);
+    gs_json_set_string(out, "backend", facts->backend);
+    gs_json_set_string(out, "reason", facts->reason);
+    gs_json_set_string(out, "algorithm", facts->algorithm);
     return out;
 }
 
@@ -150,7 +149,7 @@ gs_json *gs_member_message_bye(const gs_trainer_outcome *outcome, uint32_t gener
     gs_json *out = gs_json_new_object();
     gs_json_set_int(out, "generation", generation);
     gs_json_set_int(out, "rank", rank);
-    gs_json_set_int(out, "applied_step", atomic_load(&control->applied_step));
+    gs_json_set_int(out, "applied_step", atomic_load(&control->progress.applied_step));
     set_plans(out, control);  // a change since the last heartbeat
     gs_json_set_string(out, "reason", gs_trainer_end_name(outcome->end));
     gs_json_set_int(out, "exit_code", outcome->reason.exit_code);

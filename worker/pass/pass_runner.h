@@ -9,9 +9,10 @@
 #include "core/status.h"
 #include "gradsync/replicas/replicas.h"
 #include "worker/data/data_loader.h"
+#include "worker/pass/pass_context.h"
 #include "worker/pass/pass_device.h"
 #include "worker/pass/replica_set.h"
-#include "worker/trainer/session.h"
+#include "worker/telemetry/step_facts.h"
 
 // What passes of a step add up.
 typedef struct gs_step_sums {
@@ -21,11 +22,11 @@ typedef struct gs_step_sums {
 
 // A value, which borrows all that it points to. The thread of its replica.
 typedef struct gs_pass_runner {
-    gs_session *session;
+    const gs_pass_context *context;
     gs_replica_view view;  // what it computes with
     gs_data_loader *loader;
-    gs_pass_device gpu;  // empty on CPUs; its parts are the session's
-    gs_replicas *replicas;  // NULL: gradients go to the session's reducer
+    gs_pass_device gpu;     // empty on CPUs; its parts are borrowed
+    gs_replicas *replicas;  // NULL: gradients go to the context's reducer
     int replica;
     // Where the rank is and how long it takes, which replica 0 alone shows; NULL on the others.
     gs_step_facts *facts;

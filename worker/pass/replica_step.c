@@ -3,8 +3,7 @@
 #include <stdlib.h>
 
 #include "core/failpoint.h"
-#include "worker/pass/replica_set.h"
-#include "worker/trainer/session_state.h"
+#include "core/log.h"
 
 // How often a teardown says for whom it waits.
 #define TEARDOWN_WAIT_SECONDS 2.0
@@ -12,17 +11,15 @@
 #define LOCAL_SHARE 0.75
 
 struct gs_replica_step {
-    gs_session *session;
-    gs_replica_set *set;
+    gs_replica_step_options options;
     gs_replicas *replicas;
     int count;
     gs_pass_runner *runners;  // each its replica's while a step runs; loaders owned, but that of 0
 };
 
 static gs_replicas_options replicas_options(const gs_reducer_options *whole,
-                                            const gs_session *session) {
-    const gs_replica_set *set = session->options.replica_set;
-    bool by_processes = session->options.spec->reducer.replica_divisor == GS_DIVISOR_PROCESSES;
+                                            const gs_replica_set *set, const gs_job_spec *spec) {
+    bool by_processes = spec->reducer.replica_divisor == GS_DIVISOR_PROCESSES;
     return (gs_replicas_options){.reducer = whole,
                                  .num_replicas = gs_replica_set_count(set),
                                  .devices = gs_replica_set_devices(set),
@@ -30,52 +27,48 @@ static gs_replicas_options replicas_options(const gs_reducer_options *whole,
                                      by_processes ? GS_DIVIDE_BY_PROCESSES : GS_DIVIDE_BY_REPLICAS};
 }
 
-gs_logical_shards gs_replica_step_shards(const gs_session *session) {
-    const gs_replica_set *set = session->options.replica_set;
-    return set ? gs_replicas_shards(&session->shards, gs_replica_set_count(set), 0)
-               : session->shards;
+gs_logical_shards gs_replica_step_shards(const gs_replica_set *set,
+                                         const gs_logical_shards *shards) {
+    return set ? gs_replicas_shards(shards, gs_replica_set_count(set), 0) : *shards;
 }
 
 gs_status gs_replica_step_reducer_options(gs_reducer_options *out, const gs_reducer_options *whole,
-                                          const gs_session *session) {
-    if (!session->options.replica_set) {
+                                          const gs_replica_set *set, const gs_job_spec *spec) {
+    if (!set) {
         *out = *whole;
         return gs_ok();
     }
-    gs_replicas_options options = replicas_options(whole, session);
+    gs_replicas_options options = replicas_options(whole, set, spec);
     return gs_replicas_reducer_options(out, &options);
 }
 
 static gs_logical_shards shards_of(const gs_replica_step *step, int replica) {
-    return gs_replicas_shards(&step->session->shards, step->count, replica);
+    return gs_replicas_shards(&step->options.shards, step->count, replica);
 }
 
 static gs_status open_runner(gs_replica_step *step, int replica) {
-    gs_session *session = step->session;
+    const gs_replica_step_options *options = &step->options;
     gs_pass_runner *runner = &step->runners[replica];
-    *runner = (gs_pass_runner){.session = session,
-                               .view = gs_replica_set_view(step->set, replica),
-                               .loader = replica == 0 ? session->train : NULL,
+    *runner = (gs_pass_runner){.context = options->context,
+                               .view = gs_replica_set_view(options->set, replica),
+                               .loader = replica == 0 ? options->first_loader : NULL,
                                .replica = replica};
     if (replica == 0) return gs_ok();
-    const gs_session_options *options = &session->options;
     gs_data_loader_options loader = {.spec = options->spec,
                                      .split = GS_TRAIN,
                                      .data_root = options->data_root,
                                      .shards = shards_of(step, replica),
-                                     .consumed = options->state->position.consumed};
+                                     .consumed = options->consumed};
     return gs_data_loader_open(&runner->loader, &loader);
 }
 
-gs_status gs_replica_step_create(gs_replica_step **out, gs_session *session) {
+gs_status gs_replica_step_create(gs_replica_step **out, const gs_replica_step_options *options) {
     *out = NULL;
-    gs_replica_set *set = session->options.replica_set;
-    if (!set) return gs_ok();
+    if (!options->set) return gs_ok();
     gs_replica_step *step = calloc(1, sizeof *step);
     if (!step) return gs_error(GS_RESOURCE_EXHAUSTED, "replicas: out of memory");
-    step->session = session;
-    step->set = set;
-    step->count = gs_replica_set_count(set);
+    step->options = *options;
+    step->count = gs_replica_set_count(options->set);
     step->runners = calloc((size_t)step->count, sizeof *step->runners);
     gs_status status = gs_ok();
     if (!step->runners) status = gs_error(GS_RESOURCE_EXHAUSTED, "replicas: out of memory");
@@ -94,9 +87,9 @@ gs_status gs_replica_step_create(gs_replica_step **out, gs_session *session) {
 static void await_replicas(gs_replica_step *step) {
     for (;;) {
         gs_status idle =
-            gs_replica_set_wait(step->set, gs_deadline_in_seconds(TEARDOWN_WAIT_SECONDS));
+            gs_replica_set_wait(step->options.set, gs_deadline_in_seconds(TEARDOWN_WAIT_SECONDS));
         if (!idle.code) return;
-        gs_log_warn("teardown waits", "rank=%d reason=\"%s\"", step->session->options.rank,
+        gs_log_warn("teardown waits", "rank=%d reason=\"%s\"", step->options.shards.rank,
                     idle.message);
     }
 }
@@ -112,35 +105,35 @@ void gs_replica_step_destroy(gs_replica_step *step) {
 }
 
 gs_status gs_replica_step_connect(gs_replica_step *step, const gs_reducer_options *whole,
-                                  gs_deadline deadline) {
+                                  gs_reducer *reducer, gs_comm *comm, gs_deadline deadline) {
     if (!step) return gs_ok();
-    gs_replicas_options options = replicas_options(whole, step->session);
-    GS_TRY(gs_replicas_create(&step->replicas, &options, step->session->reducer,
-                              step->session->comm, deadline));
+    gs_replicas_options options = replicas_options(whole, step->options.set, step->options.spec);
+    GS_TRY(gs_replicas_create(&step->replicas, &options, reducer, comm, deadline));
     for (int r = 0; r < step->count; r++) step->runners[r].replicas = step->replicas;
     return gs_ok();
 }
 
 gs_status gs_replica_step_begin(gs_replica_step *step, int64_t number) {
-    const gs_session *session = step->session;
-    int64_t passes = (int64_t)gs_logical_shards_count(&session->shards) * session->passes_per_shard;
-    return gs_replicas_begin(step->replicas, number,
-                             passes * session->options.spec->data.micro_batch);
+    const gs_job_spec *spec = step->options.spec;
+    int64_t passes =
+        gs_logical_shards_count(&step->options.shards) * gs_job_spec_passes_per_shard(spec);
+    return gs_replicas_begin(step->replicas, number, passes * spec->data.micro_batch);
 }
 
 static gs_status run_passes(gs_replica_step *step, int replica) {
-    const gs_session *session = step->session;
+    const gs_pass_context *context = step->options.context;
     gs_pass_runner *runner = &step->runners[replica];
-    gs_replica_set_refresh(step->set, replica);
+    gs_replica_set_refresh(step->options.set, replica);
     // Statistics of the other replicas start as replica 0's do, and end with the step.
     if (replica > 0) {
         GS_FAILPOINT("replica_step.other");
-        GS_TRY(gs_buffers_begin(runner->view.buffers, session->comm,
-                                gs_session_collective_deadline(session)));
+        GS_TRY(gs_buffers_begin(runner->view.buffers, context->comm,
+                                gs_pass_context_deadline(context)));
     }
     gs_logical_shards shards = shards_of(step, replica);
-    int num_passes = gs_logical_shards_count(&shards) * session->passes_per_shard;
-    for (int i = 0; i < num_passes; i++) GS_TRY(gs_pass_runner_run(runner));
+    int64_t num_passes =
+        gs_logical_shards_count(&shards) * gs_job_spec_passes_per_shard(step->options.spec);
+    for (int64_t i = 0; i < num_passes; i++) GS_TRY(gs_pass_runner_run(runner));
     return gs_ok();
 }
 
@@ -153,13 +146,14 @@ static void run_replica(void *ctx, int replica) {
 
 gs_status gs_replica_step_run(gs_replica_step *step, gs_step_sums *sums, gs_step_facts *facts) {
     step->runners[0].facts = facts;
-    gs_replica_set_start(step->set, run_replica, step);
+    gs_replica_set_start(step->options.set, run_replica, step);
     run_replica(step, 0);
     // Sooner than other ranks give this one up: they only know the rank that did not come.
     gs_deadline deadline =
-        gs_deadline_in_seconds(LOCAL_SHARE * step->session->options.spec->reducer.timeout_seconds);
+        gs_deadline_in_seconds(LOCAL_SHARE * step->options.context->timeout_seconds);
     gs_status status = gs_replicas_end(step->replicas, deadline);
-    gs_status idle = gs_replica_set_wait(step->set, gs_session_collective_deadline(step->session));
+    gs_status idle =
+        gs_replica_set_wait(step->options.set, gs_pass_context_deadline(step->options.context));
     GS_TRY(status);
     GS_TRY(idle);
     // In replica order: the same sum whatever the timing.

@@ -11,26 +11,39 @@
 #include "core/status.h"
 #include "gradsync/replicas/replicas.h"
 #include "worker/pass/pass_runner.h"
-#include "worker/trainer/session.h"
+#include "worker/pass/replica_set.h"
 
 typedef struct gs_replica_step gs_replica_step;
 
-// *out stays NULL when the session's job has one replica for each process. Opens the data of the
-// others.
-GS_NODISCARD gs_status gs_replica_step_create(gs_replica_step **out, gs_session *session);
+// Borrowed until destroy, but for the shards.
+typedef struct gs_replica_step_options {
+    gs_replica_set *set;             // NULL: one replica
+    const gs_pass_context *context;  // filled in before the first step
+    const gs_job_spec *spec;
+    const char *data_root;
+    gs_logical_shards shards;      // of the rank
+    int64_t consumed;              // samples, where the data goes on
+    gs_data_loader *first_loader;  // replica 0's
+} gs_replica_step_options;
+
+// *out stays NULL when there is one replica for each process. Opens the data of the others.
+GS_NODISCARD gs_status gs_replica_step_create(gs_replica_step **out,
+                                              const gs_replica_step_options *options);
 // Waits for the replicas' threads first.
 void gs_replica_step_destroy(gs_replica_step *step);
 
-// The shards whose batches replica 0 takes, of the session's.
-gs_logical_shards gs_replica_step_shards(const gs_session *session);
+// The shards whose batches replica 0 takes, of the rank's.
+gs_logical_shards gs_replica_step_shards(const gs_replica_set *set,
+                                         const gs_logical_shards *shards);
 // `whole`, or what the reducer of a rank with replicas is made from instead.
 GS_NODISCARD gs_status gs_replica_step_reducer_options(gs_reducer_options *out,
                                                        const gs_reducer_options *whole,
-                                                       const gs_session *session);
-// Collective, behind the session's reducer.
+                                                       const gs_replica_set *set,
+                                                       const gs_job_spec *spec);
+// Collective, behind the rank's reducer.
 GS_NODISCARD gs_status gs_replica_step_connect(gs_replica_step *step,
-                                               const gs_reducer_options *whole,
-                                               gs_deadline deadline);
+                                               const gs_reducer_options *whole, gs_reducer *reducer,
+                                               gs_comm *comm, gs_deadline deadline);
 
 // In place of gs_reducer_begin, and of running the passes.
 GS_NODISCARD gs_status gs_replica_step_begin(gs_replica_step *step, int64_t number);

@@ -11,10 +11,10 @@ static double to_seconds(int64_t ns) {
     return (double)ns / (double)GS_NS_PER_SEC;
 }
 
-void gs_telemetry_init(gs_telemetry *telemetry, const gs_session *session) {
-    *telemetry = (gs_telemetry){.generation = gs_session_generation(session),
-                                .rank = gs_session_rank(session),
-                                .world_size = gs_session_world_size(session),
+void gs_telemetry_init(gs_telemetry *telemetry, uint32_t generation, int rank, int world_size) {
+    *telemetry = (gs_telemetry){.generation = generation,
+                                .rank = rank,
+                                .world_size = world_size,
                                 .reported_ns = gs_now_ns()};
 }
 

@@ -10,7 +10,7 @@
 
 #include "core/metrics.h"
 #include "rpc/json/json.h"
-#include "worker/trainer/session.h"
+#include "worker/telemetry/step_facts.h"
 
 #define GS_HISTORY_STEPS 4096   // kept
 #define GS_REPORTED_STEPS 256   // in one report
@@ -64,7 +64,7 @@ typedef struct gs_telemetry {
     int64_t reported_ns;
 } gs_telemetry;
 
-void gs_telemetry_init(gs_telemetry *telemetry, const gs_session *session);
+void gs_telemetry_init(gs_telemetry *telemetry, uint32_t generation, int rank, int world_size);
 // After the step was applied.
 void gs_telemetry_observe(gs_telemetry *telemetry, const gs_step_facts *facts, int64_t step_ns);
 // Seconds that saves took from the loop.

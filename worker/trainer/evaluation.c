@@ -1,4 +1,5 @@
-// The evaluation of a session: the same bits for every world size.
+#include "worker/trainer/evaluation.h"
+
 #include <math.h>
 
 #include "worker/trainer/session_state.h"
@@ -14,7 +15,7 @@ enum { LOSS = 0, NOT_FINITE, BATCHES, ROWS, CORRECT, NUM_SUMS };
 
 static gs_status evaluate_batch(gs_session *session, const gs_batch *batch,
                                 int64_t sums[NUM_SUMS]) {
-    const gs_trainer_state *state = session->options.state;
+    const gs_trainer_state *state = session->state;
     gs_model_pass pass = {
         .batch = batch,
         .step = state->position.step,
@@ -34,12 +35,12 @@ gs_status gs_session_evaluate(gs_session *session, gs_evaluation *evaluation) {
     int64_t mine[NUM_SUMS] = {0}, all[NUM_SUMS];
     for (;;) {
         gs_batch batch;
-        gs_control_set_phase(session->options.control, GS_PHASE_DATA);
+        gs_progress_enter(session->progress, GS_PHASE_DATA);
         gs_status status = gs_batch_stage_next(session->gpu.evaluation, &batch, session->evaluation,
-                                               gs_deadline_in_seconds(GS_DATA_TIMEOUT_SECONDS));
+                                               gs_deadline_in_seconds(GS_BATCH_SECONDS));
         if (status.code == GS_OUT_OF_RANGE) break;
         if (status.code) return gs_status_prefix(status, "evaluation");
-        gs_control_set_phase(session->options.control, GS_PHASE_EVALUATE);
+        gs_progress_enter(session->progress, GS_PHASE_EVALUATE);
         GS_TRY(evaluate_batch(session, &batch, mine));
     }
     gs_collective collective = {.kind = GS_ALLREDUCE,
@@ -47,16 +48,16 @@ gs_status gs_session_evaluate(gs_session *session, gs_evaluation *evaluation) {
                                 .recv = all,
                                 .count = NUM_SUMS,
                                 .dtype = GS_I64,
-                                .step = session->options.state->position.step,
+                                .step = session->state->position.step,
                                 .bucket = -1};
     GS_TRY(gs_comm_run(session->comm, &collective, gs_session_collective_deadline(session)));
     double batches = (double)(all[BATCHES] ? all[BATCHES] : 1);
     *evaluation = (gs_evaluation){
-        .step = session->options.state->position.step,
+        .step = session->state->position.step,
         .batches = all[BATCHES],
         .loss = all[NOT_FINITE] ? (double)NAN : (double)all[LOSS] / LOSS_UNIT / batches,
         .accuracy = all[ROWS] ? (double)all[CORRECT] / (double)all[ROWS] : 0,
-        .has_accuracy = session->options.spec->model.kind == GS_MODEL_MLP,
+        .has_accuracy = session->spec->model.kind == GS_MODEL_MLP,
     };
     return gs_ok();
 }

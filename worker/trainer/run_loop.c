@@ -1,6 +1,8 @@
 #include "worker/trainer/run_loop.h"
 
 #include "core/log.h"
+#include "worker/trainer/evaluation.h"
+#include "worker/trainer/step_opening.h"
 
 // Updates left out one after the other because of gradients that are not finite, before giving up.
 #define MOST_SKIPPED_IN_A_ROW 100
@@ -39,7 +41,7 @@ static gs_status evaluate_when_due(gs_run_loop *loop) {
     gs_evaluation evaluation;
     int64_t begin_ns = gs_now_ns();
     GS_TRY(gs_session_evaluate(loop->session, &evaluation));
-    gs_timeline_add(loop->control->timeline, GS_SPAN_EVALUATE, begin_ns);
+    gs_timeline_add(loop->control->progress.timeline, GS_SPAN_EVALUATE, begin_ns);
     loop->telemetry.evaluation = evaluation;
     loop->telemetry.has_evaluation = true;
     return gs_ok();
@@ -104,14 +106,14 @@ static gs_status follow_step(gs_run_loop *loop, const gs_step_facts *facts) {
     GS_TRY(check_skipped(loop, facts->step));
     GS_TRY(evaluate_when_due(loop));
     save_when_due(loop);
-    gs_timeline_finish(loop->control->timeline, facts->samples, facts->nonfinite_ranks == 0);
+    gs_timeline_finish(loop->control->progress.timeline, facts->samples, facts->nonfinite_ranks == 0);
     if (gs_telemetry_is_due(&loop->telemetry)) gs_run_loop_report(loop);
     return gs_ok();
 }
 
 static gs_status run_step(gs_run_loop *loop) {
     int64_t begin_ns = gs_now_ns();
-    gs_timeline_begin(loop->control->timeline, loop->state->position.step);
+    gs_timeline_begin(loop->control->progress.timeline, loop->state->position.step);
     gs_step_votes votes = collect_votes(loop);
     gs_step_facts facts;
     gs_status status = gs_session_run_step(loop->session, &facts, &votes);
@@ -122,7 +124,7 @@ static gs_status run_step(gs_run_loop *loop) {
     if (status.code) return status;
     GS_TRY(gs_run_loop_apply(loop, &facts));
     log_switch(loop, &facts);
-    atomic_store(&loop->control->applied_step, loop->state->position.step);
+    atomic_store(&loop->control->progress.applied_step, loop->state->position.step);
     gs_telemetry_observe(&loop->telemetry, &facts, gs_now_ns() - begin_ns);
     loop->drained = facts.drain;
     loop->stop_saves = facts.checkpoint;

@@ -12,6 +12,7 @@
 #include "worker/telemetry/telemetry.h"
 #include "worker/trainer/saves.h"
 #include "worker/trainer/session.h"
+#include "worker/trainer/step.h"
 
 // Made of its first group of fields alone.
 typedef struct gs_run_loop {

@@ -24,7 +24,7 @@ static void report_save(void *ctx, const gs_checkpoint_result *result) {
 }
 
 static gs_status open_writer(gs_saves *saves) {
-    gs_control_set_phase(saves->control, GS_PHASE_CHECKPOINT);
+    gs_progress_enter(&saves->control->progress, GS_PHASE_CHECKPOINT);
     if (saves->writer) return gs_ok();
     gs_checkpoint_writer_options options = {.directory = saves->directory,
                                             .job = saves->job,
@@ -61,7 +61,7 @@ double gs_saves_when_due(gs_saves *saves, int world_size) {
                     (long long)saves->state->position.step, (unsigned long long)saves->num_skipped,
                     status.message);
     }
-    gs_timeline_add(saves->control->timeline, GS_SPAN_CHECKPOINT, begin_ns);
+    gs_timeline_add(saves->control->progress.timeline, GS_SPAN_CHECKPOINT, begin_ns);
     return (double)(gs_now_ns() - begin_ns) / (double)GS_NS_PER_SEC;
 }
 

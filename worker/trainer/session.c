@@ -5,8 +5,8 @@
 #include "core/memory.h"
 #include "gradsync/comm/coalesce.h"
 #include "rpc/schema/job_words.h"
-#include "worker/trainer/plan_switch.h"
 #include "worker/trainer/session_state.h"
+#include "worker/trainer/step_opening.h"
 
 static gs_record_options record_options(const gs_job_spec *spec) {
     bool is_mlp = spec->model.kind == GS_MODEL_MLP;
@@ -20,13 +20,13 @@ static gs_record_options record_options(const gs_job_spec *spec) {
 }
 
 static gs_reducer_options reducer_options(const gs_session *session) {
-    const gs_job_spec *spec = session->options.spec;
-    const gs_trainer_state *state = session->options.state;
+    const gs_job_spec *spec = session->spec;
+    const gs_trainer_state *state = session->state;
     static const gs_dtype wire_dtypes[] = {GS_DTYPE_UNSET, GS_BF16, GS_FP16};
     return (gs_reducer_options){
         .params = state->param_specs,
         .num_params = state->num_params,
-        .plan = &session->plan,
+        .plan = &session->plans.plan,
         .shards = session->reducing,
         .passes_per_shard = session->passes_per_shard,
         .op = session->op,
@@ -41,16 +41,16 @@ static gs_reducer_options reducer_options(const gs_session *session) {
 
 static gs_embedding_rows_options row_options(const gs_session *session) {
     return (gs_embedding_rows_options){
-        .spec = session->options.spec,
+        .spec = session->spec,
         .shards = session->shards,
         .memory = session->arena ? (char *)gs_arena_data(session->arena) + session->reducer_bytes
                                  : NULL,
-        .device = session->options.state->device};
+        .device = session->state->device};
 }
 
 static gs_status measure_arena(gs_session *session, size_t *bytes) {
     gs_reducer_options whole = reducer_options(session), reducer;
-    GS_TRY(gs_replica_step_reducer_options(&reducer, &whole, session));
+    GS_TRY(gs_replica_step_reducer_options(&reducer, &whole, session->replica_set, session->spec));
     gs_embedding_rows_options rows = row_options(session);
     size_t row_bytes;
     GS_TRY(gs_reducer_arena_bytes(&session->reducer_bytes, &reducer));
@@ -64,58 +64,76 @@ static bool has_evaluation(const gs_job_spec *spec) {
     return spec->data.eval_every_steps > 0 && spec->data.eval_batches > 0;
 }
 
+static gs_replica_step_options replica_step_options(gs_session *session) {
+    return (gs_replica_step_options){.set = session->replica_set,
+                                     .context = &session->passes,
+                                     .spec = session->spec,
+                                     .data_root = session->data_root,
+                                     .shards = session->shards,
+                                     .consumed = session->state->position.consumed,
+                                     .first_loader = session->train};
+}
+
 static gs_status open_data(gs_session *session) {
-    const gs_session_options *options = &session->options;
-    gs_data_loader_options loader = {.spec = options->spec,
-                                     .split = GS_TRAIN,
-                                     .data_root = options->data_root,
-                                     .shards = gs_replica_step_shards(session),
-                                     .joins_shards = session->joins_shards,
-                                     .consumed = options->state->position.consumed};
+    gs_data_loader_options loader = {
+        .spec = session->spec,
+        .split = GS_TRAIN,
+        .data_root = session->data_root,
+        .shards = gs_replica_step_shards(session->replica_set, &session->shards),
+        .joins_shards = session->joins_shards,
+        .consumed = session->state->position.consumed};
     GS_TRY(gs_data_loader_open(&session->train, &loader));
-    GS_TRY(gs_replica_step_create(&session->replica_step, session));
-    if (!has_evaluation(options->spec)) return gs_ok();
+    gs_replica_step_options replicas = replica_step_options(session);
+    GS_TRY(gs_replica_step_create(&session->replica_step, &replicas));
+    if (!has_evaluation(session->spec)) return gs_ok();
     loader.split = GS_EVAL;
     loader.shards = session->shards;
     loader.consumed = 0;
     return gs_data_loader_open(&session->evaluation, &loader);
 }
 
+static gs_status check_world(const gs_session_options *options) {
+    const gs_job_spec *spec = options->spec;
+    if (spec->data.split != GS_SPLIT_BY_RANK || options->place.world_size == spec->world.max)
+        return gs_ok();
+    return gs_error(GS_FAILED_PRECONDITION,
+                    "data.split by_rank: parts were dealt to %lld ranks, not to %d",
+                    (long long)spec->world.max, options->place.world_size);
+}
+
+static gs_status prepare(gs_session *session, const gs_bucket_plan *plan) {
+    gs_trainer_state *state = session->state;
+    size_t arena_bytes;
+    GS_TRY(gs_bucket_plan_check(plan, state->param_specs, state->num_params));
+    GS_TRY(gs_plan_switch_init(&session->plans, session->control, session->generation, plan,
+                               state->position.step));
+    GS_TRY(measure_arena(session, &arena_bytes));
+    GS_TRY(gs_arena_create_on(&session->arena, arena_bytes, state->device));
+    GS_TRY(open_data(session));
+    return gs_pass_device_init(&session->gpu, state, session->train, session->evaluation);
+}
+
 gs_status gs_session_create(gs_session **out, const gs_session_options *options) {
+    GS_TRY(check_world(options));
     gs_session *session = calloc(1, sizeof *session);
     if (!session) return gs_error(GS_RESOURCE_EXHAUSTED, "session: out of memory");
-    session->options = *options;
-    session->options.plan = NULL;
-    if (options->spec->data.split == GS_SPLIT_BY_RANK &&
-        options->world_size != options->spec->world.max) {
-        gs_session_destroy(session);
-        return gs_error(GS_FAILED_PRECONDITION,
-                        "data.split by_rank: parts were dealt to %lld ranks, not to %d",
-                        (long long)options->spec->world.max, options->world_size);
-    }
-    session->passes_per_shard = (int)gs_job_spec_passes_per_shard(options->spec);
-    session->shards = (gs_logical_shards){.num_shards = options->num_shards,
-                                          .world_size = options->world_size,
-                                          .rank = options->rank,
-                                          .exact = options->spec->exact};
+    *session = (gs_session){
+        .spec = options->spec,
+        .state = options->state,
+        .control = options->control,
+        .progress = &options->control->progress,
+        .data_root = options->data_root,
+        .replica_set = options->replica_set,
+        .generation = options->place.generation,
+        .plan_is_observed = options->plan_is_observed,
+        .passes_per_shard = (int)gs_job_spec_passes_per_shard(options->spec),
+        .shards = {.num_shards = options->num_shards,
+                   .world_size = options->place.world_size,
+                   .rank = options->place.rank,
+                   .exact = options->spec->exact},
+    };
     gs_session_deal_shards(session);
-    size_t arena_bytes = 0;
-    gs_status status = gs_bucket_plan_check(options->plan, options->state->param_specs,
-                                            options->state->num_params);
-    if (!status.code) status = gs_bucket_plan_copy(&session->plan, options->plan);
-    if (!status.code) {
-        session->plan_digest = gs_digest_fold(gs_bucket_plan_digest(&session->plan));
-        atomic_store(&options->control->plan_digest, session->plan_digest);
-        atomic_store(&options->control->plan_step, options->state->position.step);
-        atomic_store(&options->control->next_plan_digest, 0);
-        status = measure_arena(session, &arena_bytes);
-    }
-    gs_trainer_state *state = options->state;
-    if (!status.code)
-        status = gs_arena_create_on(&session->arena, arena_bytes, state->device);
-    if (!status.code) status = open_data(session);
-    if (!status.code)
-        status = gs_pass_device_init(&session->gpu, state, session->train, session->evaluation);
+    gs_status status = prepare(session, options->plan);
     if (status.code) {
         gs_session_destroy(session);
         return status;
@@ -126,22 +144,21 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
 
 void gs_session_destroy(gs_session *session) {
     if (!session) return;
-    atomic_store(&session->options.control->teardown_since_ns, gs_now_ns());
-    gs_control_set_comm(session->options.control, NULL);
+    atomic_store(&session->progress->teardown_since_ns, gs_now_ns());
+    gs_control_set_comm(session->control, NULL);
     gs_embedding_rows_destroy(session->embedding_rows);
     gs_replica_step_destroy(session->replica_step);
     gs_reducer_destroy(session->reducer);
     // Behind the end of what was in flight: a GPU frees nothing while a kernel waits for other ranks.
-    gs_pass_device_release(&session->gpu, session->options.state->device);
+    gs_pass_device_release(&session->gpu, session->state->device);
     gs_session_release_inputs(session);
     gs_comm_destroy(session->comm);
     gs_data_loader_close(session->train);
     gs_data_loader_close(session->evaluation);
     gs_arena_destroy(session->arena);
-    gs_bucket_plan_release(&session->plan);
-    gs_plan_offer_release(&session->next_plan);
-    gs_order_watch_release(&session->watch);
-    atomic_store(&session->options.control->teardown_since_ns, 0);
+    gs_plan_switch_release(&session->plans);
+    gs_order_reporter_release(&session->order);
+    atomic_store(&session->progress->teardown_since_ns, 0);
     free(session);
 }
 
@@ -151,25 +168,24 @@ static gs_status check_control(void *ctx) {
 
 static gs_status create_comm(gs_session *session, gs_deadline deadline) {
     static const char *const backends[] = {"auto", "self", "shm", "nccl"};
-    const gs_session_options *options = &session->options;
-    gs_comm_options comm = {.backend = backends[options->spec->reducer.backend],
-                            .rank = options->rank,
-                            .world_size = options->world_size,
-                            .generation = options->generation,
-                            .exchange = options->control->ops->exchange,
-                            .exchange_ctx = options->control->ctx,
+    gs_comm_options comm = {.backend = backends[session->spec->reducer.backend],
+                            .rank = session->shards.rank,
+                            .world_size = session->shards.world_size,
+                            .generation = session->generation,
+                            .exchange = session->control->ops->exchange,
+                            .exchange_ctx = session->control->ctx,
                             .check = check_control,
-                            .check_ctx = options->control,
+                            .check_ctx = session->control,
                             .arena = session->arena,
-                            .device = options->state->device};
+                            .device = session->state->device};
     GS_TRY(gs_comm_create(&session->comm, &comm, deadline));
-    gs_control_set_comm(options->control, session->comm);
+    gs_control_set_comm(session->control, session->comm);
     return gs_ok();
 }
 
 // Parameters lie in one block: one view. Equal checkpoints make equal ranks already; this makes sure.
 static gs_status broadcast_state(gs_session *session, gs_deadline deadline) {
-    const gs_trainer_state *state = session->options.state;
+    const gs_trainer_state *state = session->state;
     gs_tensor_view *views = calloc(1 + state->num_buffers, sizeof *views);
     if (!views) return gs_error(GS_RESOURCE_EXHAUSTED, "session: out of memory");
     views[0] = (gs_tensor_view){state->memory, state->memory_bytes / sizeof(float), GS_FP32};
@@ -181,8 +197,28 @@ static gs_status broadcast_state(gs_session *session, gs_deadline deadline) {
     gs_status status = gs_coalesced_broadcast(session->comm, views, 1 + state->num_buffers, 0, 0,
                                               deadline);
     free(views);
-    gs_trainer_state_refresh(session->options.state);
+    gs_trainer_state_refresh(session->state);
     return gs_status_prefix(status, "broadcast of the parameters");
+}
+
+static gs_status watch_order(gs_session *session) {
+    if (session->shards.rank != 0) return gs_ok();
+    return gs_order_reporter_init(&session->order, session->control, session->generation,
+                                  &session->plans.plan, session->plan_is_observed,
+                                  session->spec->reducer.rebuild_after_steps);
+}
+
+static gs_pass_context pass_context(const gs_session *session) {
+    int num_shards = gs_logical_shards_count(&session->shards);
+    return (gs_pass_context){.position = &session->state->position,
+                             .plan = &session->plans.plan,
+                             .comm = session->comm,
+                             .reducer = session->reducer,
+                             .embedding_rows = session->embedding_rows,
+                             .batch_sync = session->batch_sync,
+                             .progress = session->progress,
+                             .losses_per_pass = session->joins_shards ? num_shards : 1,
+                             .timeout_seconds = session->spec->reducer.timeout_seconds};
 }
 
 gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
@@ -190,16 +226,18 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(create_comm(session, deadline));
     GS_TRY(broadcast_state(session, deadline));
     gs_reducer_options whole = reducer_options(session), options;
-    GS_TRY(gs_replica_step_reducer_options(&options, &whole, session));
+    GS_TRY(gs_replica_step_reducer_options(&options, &whole, session->replica_set, session->spec));
     GS_TRY(gs_reducer_create(&session->reducer, &options, session->comm, deadline));
-    GS_TRY(gs_replica_step_connect(session->replica_step, &whole, deadline));
+    GS_TRY(gs_replica_step_connect(session->replica_step, &whole, session->reducer, session->comm,
+                                   deadline));
     gs_embedding_rows_options rows = row_options(session);
     GS_TRY(gs_embedding_rows_create(&session->embedding_rows, &rows, session->reducer,
                                     session->comm, deadline));
     GS_TRY(gs_session_prepare_inputs(session));
-    GS_TRY(gs_session_watch_order(session));
-    gs_session_prepare_timeline(session, 0);
-    session->connect_seconds = gs_seconds_since(begin_ns);
+    GS_TRY(watch_order(session));
+    session->passes = pass_context(session);
+    gs_plan_switch_show(&session->plans);
+    session->connect_seconds = (double)(gs_now_ns() - begin_ns) / (double)GS_NS_PER_SEC;
     return gs_ok();
 }
 
@@ -213,8 +251,8 @@ const char *gs_session_backend_reason(const gs_session *session) {
 
 const char *gs_session_algorithm(const gs_session *session) {
     uint64_t largest = 0;
-    for (size_t i = 0; i < session->plan.num_buckets; i++) {
-        if (session->plan.buckets[i].bytes > largest) largest = session->plan.buckets[i].bytes;
+    for (size_t i = 0; i < session->plans.plan.num_buckets; i++) {
+        if (session->plans.plan.buckets[i].bytes > largest) largest = session->plans.plan.buckets[i].bytes;
     }
     gs_collective collective = {.kind = GS_ALLREDUCE,
                                 .send = gs_arena_data(session->arena),
@@ -230,19 +268,19 @@ double gs_session_connect_seconds(const gs_session *session) {
 }
 
 int gs_session_rank(const gs_session *session) {
-    return session->options.rank;
+    return session->shards.rank;
 }
 
 int gs_session_world_size(const gs_session *session) {
-    return session->options.world_size;
+    return session->shards.world_size;
 }
 
 uint32_t gs_session_generation(const gs_session *session) {
-    return session->options.generation;
+    return session->generation;
 }
 
 bool gs_session_writes_files(const gs_session *session) {
-    return session->options.rank == 0;
+    return session->shards.rank == 0;
 }
 
 void gs_session_abort(gs_session *session, const char *reason) {

@@ -38,7 +38,7 @@ void gs_settling_run(gs_run_loop *loop) {
     }
     gs_step_facts facts = {0};
     status = verdict.apply && mine.complete ? gs_run_loop_apply(loop, &facts) : gs_ok();
-    atomic_store(&control->applied_step, loop->state->position.step);
+    atomic_store(&control->progress.applied_step, loop->state->position.step);
     gs_run_loop_log_digest(loop);
     if (verdict.save && !loop->state_is_broken && !status.code)
         status = gs_saves_now(loop->saves, reason, gs_session_world_size(loop->session));

@@ -1,11 +1,12 @@
-// The step of a session: passes, reduction, commit; and its application.
+#include "worker/trainer/step.h"
+
 #include "core/failpoint.h"
 #include "gradsync/bucket/grad_norm.h"
 #include "gradsync/step/commit.h"
 #include "worker/pass/pass_runner.h"
 #include "worker/trainer/lr_schedule.h"
-#include "worker/trainer/plan_switch.h"
 #include "worker/trainer/session_state.h"
+#include "worker/trainer/step_opening.h"
 
 // The parameters' digest travels with every step, one of this many parts at a time.
 #define DIGEST_PARTS 64
@@ -13,14 +14,14 @@
 // On a CPU, where work is done when it has been called. A GPU's host runs ahead of it, up to the one wait
 // of a step (reduce).
 static bool computes_here(const gs_session *session) {
-    return gs_device_is_host(session->options.state->device);
+    return gs_device_is_host(session->state->device);
 }
 
 static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
     if (!session->active) return gs_ok();
     if (session->replica_step) return gs_replica_step_run(session->replica_step, sums, facts);
-    gs_pass_runner runner = {.session = session,
-                             .view = gs_replica_view_of(session->options.state),
+    gs_pass_runner runner = {.context = &session->passes,
+                             .view = gs_replica_view_of(session->state),
                              .loader = session->train,
                              .gpu = session->gpu,
                              .facts = facts};
@@ -32,8 +33,8 @@ static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_fac
 
 // A part of the parameters in every step, all of them every check_replicas_every_steps.
 static void begin_digest(gs_session *session) {
-    int64_t every = session->options.spec->reducer.check_replicas_every_steps;
-    gs_trainer_state *state = session->options.state;
+    int64_t every = session->spec->reducer.check_replicas_every_steps;
+    gs_trainer_state *state = session->state;
     int64_t step = state->position.step;
     session->params_digest = 0;
     if (every == 0) return;
@@ -42,19 +43,19 @@ static void begin_digest(gs_session *session) {
 }
 
 static void end_digest(gs_session *session) {
-    gs_trainer_state *state = session->options.state;
-    if (session->options.spec->reducer.check_replicas_every_steps == 0) return;
+    gs_trainer_state *state = session->state;
+    if (session->spec->reducer.check_replicas_every_steps == 0) return;
     session->params_digest = gs_digest_fold(gs_trainer_state_end_params_digest(state));
 }
 
 static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_step_votes *votes,
                         gs_step_facts *facts) {
-    gs_control_set_phase(session->options.control, GS_PHASE_COMMIT);
+    gs_progress_enter(session->progress, GS_PHASE_COMMIT);
     if (computes_here(session)) end_digest(session);
     gs_commit_vote vote = {.step = facts->step,
-                           .generation = session->options.generation,
-                           .plan_digest = session->plan_digest,
-                           .next_plan_digest = gs_session_waiting_plan(session),
+                           .generation = session->generation,
+                           .plan_digest = session->plans.digest,
+                           .next_plan_digest = gs_plan_switch_waiting(&session->plans),
                            .params_digest = session->params_digest,
                            .nonfinite = session->reduced.nonfinite,
                            .wants_drain = votes->drain,
@@ -70,7 +71,7 @@ static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_
         return gs_error(GS_INTERNAL, "replicas have diverged before step %lld",
                         (long long)facts->step);
     }
-    session->switches_plan = result.switches_plan;
+    session->plans.is_due = result.switches_plan;
     facts->loss = result.loss;
     facts->samples = result.samples;
     facts->drain = result.drain_ranks > 0;
@@ -79,12 +80,12 @@ static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_
 }
 
 static double unscaled_norm(const gs_session *session) {
-    const gs_grad_scaler *loss_scale = &session->options.state->position.loss_scale;
+    const gs_grad_scaler *loss_scale = &session->state->position.loss_scale;
     return session->reduced.grad_norm / (double)gs_grad_scaler_scale(loss_scale);
 }
 
 static gs_status await_passes(gs_session *session) {
-    return gs_stream_wait(gs_device_stream(session->options.state->device),
+    return gs_stream_wait(gs_device_stream(session->state->device),
                           gs_session_collective_deadline(session));
 }
 
@@ -93,7 +94,7 @@ static gs_status reduce_buckets(gs_session *session) {
         gs_embedding_rows_post(session->embedding_rows, gs_session_collective_deadline(session)));
     GS_TRY(gs_reducer_finish(session->reducer, &session->reduced,
                              gs_session_collective_deadline(session)));
-    return gs_buffers_share(session->options.state->buffers, session->comm,
+    return gs_buffers_share(session->state->buffers, session->comm,
                             gs_session_collective_deadline(session));
 }
 
@@ -106,11 +107,11 @@ static gs_status finish_on_gpu(gs_session *session, gs_step_sums *sums, gs_step_
     GS_TRY(reduce_buckets(session));
     gs_device_times_mark_end(gpu->times);
     GS_TRY(await_passes(session));
-    GS_TRY(gs_device_times_read(gpu->times, &phases, session->options.control->timeline));
-    sums->loss = gs_session_losses_per_pass(session) * *gpu->loss_sum;
+    GS_TRY(gs_device_times_read(gpu->times, &phases, session->progress->timeline));
+    sums->loss = session->passes.losses_per_pass * *gpu->loss_sum;
     const gs_reduce_stats *stats = gs_reducer_stats(session->reducer);
     int64_t now_ns = gs_now_ns();
-    gs_timeline_add_span(session->options.control->timeline,
+    gs_timeline_add_span(session->progress->timeline,
                          &(gs_span){GS_SPAN_REDUCTION, now_ns - stats->exposed_ns, now_ns});
     facts->phases.forward = phases.forward;
     facts->phases.backward = phases.backward;
@@ -124,39 +125,63 @@ static gs_status finish_here(gs_session *session, gs_step_facts *facts) {
     // What stuck to the stream (a target out of range) ends the step here, before anybody commits.
     GS_TRY(await_passes(session));
     GS_TRY(reduce_buckets(session));
-    facts->phases.comm_exposed += gs_session_note_phase(session, GS_SPAN_REDUCTION, begin_ns);
+    facts->phases.comm_exposed += gs_progress_note(session->progress, GS_SPAN_REDUCTION, begin_ns);
     return gs_ok();
 }
 
 static gs_status reduce(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
-    gs_control_set_phase(session->options.control, GS_PHASE_REDUCE);
+    gs_progress_enter(session->progress, GS_PHASE_REDUCE);
     GS_TRY(computes_here(session) ? finish_here(session, facts)
                                   : finish_on_gpu(session, sums, facts));
     session->complete = gs_reducer_complete(session->reducer);
-    facts->loss_scale = session->options.state->position.loss_scale.scale;
+    facts->loss_scale = session->state->position.loss_scale.scale;
     facts->grad_norm = unscaled_norm(session);
     facts->nonfinite_ranks = session->reduced.nonfinite;
-    facts->has_shadows = session->reduced.active_ranks < session->options.world_size;
+    facts->has_shadows = session->reduced.active_ranks < session->shards.world_size;
     facts->stats = gs_reducer_stats(session->reducer);
     const gs_sparse_rows_result *rows = gs_embedding_rows_result(session->embedding_rows);
     facts->row_wire_bytes = rows ? rows->wire_bytes : 0;
     facts->could_be_static = gs_reducer_get_record(session->reducer)->could_be_static;
-    gs_timeline_reduced(session->options.control->timeline, facts->stats);
+    gs_timeline_reduced(session->progress->timeline, facts->stats);
     return gs_ok();
+}
+
+// What the last commit agreed on, before the first collective of a step.
+static gs_status switch_plan(gs_session *session, gs_step_facts *facts) {
+    if (!session->plans.is_due) return gs_ok();
+    int64_t begin_ns = gs_now_ns();
+    GS_FAILPOINT("plan.switch");
+    GS_TRY(gs_pass_graphs_clear(session->gpu.graphs));
+    GS_TRY(gs_plan_switch_run(&session->plans, session->reducer, facts->step,
+                              gs_session_collective_deadline(session)));
+    facts->plan_revision = session->plans.revision;
+    facts->switch_seconds = (double)(gs_now_ns() - begin_ns) / (double)GS_NS_PER_SEC;
+    GS_FAILPOINT("plan.switched");
+    return gs_ok();
+}
+
+static void observe_order(gs_session *session) {
+    uint64_t passes;
+    size_t num_ready = gs_reducer_num_ready(session->reducer, &passes);
+    if (!gs_order_reporter_wants(&session->order, passes)) return;
+    const size_t *order = session->replica_step
+                              ? gs_replica_step_ready_order(session->replica_step, &num_ready)
+                              : gs_reducer_ready_order(session->reducer);
+    gs_order_reporter_add(&session->order, session->state->position.step, order, num_ready);
 }
 
 gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
                               const gs_step_votes *votes) {
-    gs_trainer_state *state = session->options.state;
+    gs_trainer_state *state = session->state;
     gs_step_sums sums = {0};
     *facts = (gs_step_facts){.step = state->position.step,
                              .positions = gs_data_loader_positions(session->train)};
     session->complete = false;
     GS_FAILPOINT("step.begin");
-    GS_TRY(gs_session_switch_plan(session, facts));
+    GS_TRY(switch_plan(session, facts));
     int64_t open_ns = gs_now_ns();
     GS_TRY(gs_session_open_step(session, facts));
-    facts->opening_seconds = gs_session_note_phase(session, GS_SPAN_OPENING, open_ns);
+    facts->opening_seconds = gs_progress_note(session->progress, GS_SPAN_OPENING, open_ns);
     facts->phases.comm_exposed += facts->opening_seconds;
     GS_TRY(gs_embedding_rows_begin(session->embedding_rows, facts->step));
     begin_digest(session);
@@ -166,8 +191,8 @@ gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
     GS_FAILPOINT("step.reduced");
     int64_t begin_ns = gs_now_ns();
     GS_TRY(commit(session, &sums, votes, facts));
-    facts->phases.comm_exposed += gs_session_note_phase(session, GS_SPAN_COMMIT, begin_ns);
-    gs_session_observe_order(session);
+    facts->phases.comm_exposed += gs_progress_note(session->progress, GS_SPAN_COMMIT, begin_ns);
+    observe_order(session);
     GS_FAILPOINT("step.committed");
     return gs_ok();
 }
@@ -187,8 +212,8 @@ static double learning_rate(const gs_job_spec *spec, int64_t step) {
 }
 
 static gs_status update_params(gs_session *session, gs_step_facts *facts) {
-    gs_trainer_state *state = session->options.state;
-    const gs_job_spec *spec = session->options.spec;
+    gs_trainer_state *state = session->state;
+    const gs_job_spec *spec = session->spec;
     const gs_reduce_result *reduced = &session->reduced;
     float factor = gs_grad_clip_factor(unscaled_norm(session), spec->optimizer.grad_clip_norm) *
                    gs_grad_scaler_inverse(&state->position.loss_scale);
@@ -208,10 +233,10 @@ static gs_status update_params(gs_session *session, gs_step_facts *facts) {
 }
 
 gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
-    gs_position *position = &session->options.state->position;
+    gs_position *position = &session->state->position;
     int64_t begin_ns = gs_now_ns();
-    gs_control_set_phase(session->options.control, GS_PHASE_OPTIMIZER);
-    facts->lr = learning_rate(session->options.spec, position->step);
+    gs_progress_enter(session->progress, GS_PHASE_OPTIMIZER);
+    facts->lr = learning_rate(session->spec, position->step);
     session->complete = false;
     if (!session->reduced.nonfinite) {
         GS_TRY(update_params(session, facts));
@@ -220,12 +245,12 @@ gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
         position->skipped_steps++;
         position->skipped_in_a_row++;
     }
-    const gs_trainer_state *state = session->options.state;
+    const gs_trainer_state *state = session->state;
     gs_grad_scaler_update(&position->loss_scale, &state->loss_scaling, session->reduced.nonfinite);
     position->step++;
-    position->consumed += session->options.spec->data.global_batch;
+    position->consumed += session->spec->data.global_batch;
     if (computes_here(session))
-        facts->phases.optimizer = gs_session_note_phase(session, GS_SPAN_OPTIMIZER, begin_ns);
+        facts->phases.optimizer = gs_progress_note(session->progress, GS_SPAN_OPTIMIZER, begin_ns);
     GS_FAILPOINT("step.applied");
     return gs_ok();
 }

@@ -1,7 +1,5 @@
-// How a step of a session opens: who has data, whose buffers count, how its passes are dealt to the
-// reducer; and what ranks make sure of where an epoch ends. With uneven inputs ranks that ran out of
-// data take part in everything with neutral contributions; with synchronised batch norm a rank's
-// shards run as one.
+#include "worker/trainer/step_opening.h"
+
 #include <stdlib.h>
 
 #include "gradsync/reducer/bucket_queue.h"
@@ -20,8 +18,8 @@ void gs_session_deal_shards(gs_session *session) {
     static const gs_reducer_op ops[] = {[GS_REDUCER_MEAN] = GS_MEAN,
                                         [GS_REDUCER_SUM] = GS_SUM,
                                         [GS_REDUCER_SAMPLE_MEAN] = GS_SAMPLE_MEAN};
-    session->op = ops[session->options.spec->reducer.op];
-    session->joins_shards = syncs_batch_norm(session->options.spec);
+    session->op = ops[session->spec->reducer.op];
+    session->joins_shards = syncs_batch_norm(session->spec);
     if (!session->joins_shards) return;
     // One shard each; as ranks may own different numbers of logical shards, samples weigh.
     session->reducing.num_shards = session->shards.world_size;
@@ -29,8 +27,8 @@ void gs_session_deal_shards(gs_session *session) {
 }
 
 gs_status gs_session_prepare_inputs(gs_session *session) {
-    const gs_job_spec *spec = session->options.spec;
-    const gs_trainer_state *state = session->options.state;
+    const gs_job_spec *spec = session->spec;
+    const gs_trainer_state *state = session->state;
     if (spec->data.split == GS_SPLIT_BY_RANK && spec->data.uneven_inputs != GS_UNEVEN_EVEN) {
         gs_join_options join = {.divisor = spec->data.join_divisor == GS_JOIN_ACTIVE
                                                ? GS_DIVIDE_BY_ACTIVE
@@ -54,7 +52,7 @@ void gs_session_release_inputs(gs_session *session) {
 }
 
 gs_status gs_session_finish_epoch(gs_session *session) {
-    const gs_trainer_state *state = session->options.state;
+    const gs_trainer_state *state = session->state;
     if (!session->join || !gs_data_loader_begins_epoch(session->train, state->position.consumed))
         return gs_ok();
     gs_tensor_view *buffers = calloc(1 + state->num_buffers, sizeof *buffers);
@@ -74,8 +72,8 @@ gs_status gs_session_finish_epoch(gs_session *session) {
 // The announcement; `round` as the collectives of the step want it.
 static gs_status open_round(gs_session *session, gs_join_round *round, gs_step_facts *facts,
                             gs_deadline deadline) {
-    const gs_position *position = &session->options.state->position;
-    *round = (gs_join_round){.num_active = session->options.world_size, .active = true};
+    const gs_position *position = &session->state->position;
+    *round = (gs_join_round){.num_active = session->shards.world_size, .active = true};
     if (!session->join) return gs_ok();
     bool active = gs_data_loader_has_batch(session->train, position->consumed);
     gs_status status = gs_join_open(session->join, round, active, position->step, deadline);
@@ -93,12 +91,12 @@ gs_status gs_session_open_step(gs_session *session, gs_step_facts *facts) {
     session->active = round.active;
     // Before the buckets: those of a rank without data are on their way when begin returns.
     if (!session->join) {
-        GS_TRY(gs_buffers_begin(session->options.state->buffers, session->comm, deadline));
+        GS_TRY(gs_buffers_begin(session->state->buffers, session->comm, deadline));
         return session->replica_step ? gs_replica_step_begin(session->replica_step, facts->step)
                                      : gs_reducer_begin(session->reducer, facts->step);
     }
     GS_TRY(
-        gs_buffers_begin_uneven(session->options.state->buffers, &round, session->comm, deadline));
+        gs_buffers_begin_uneven(session->state->buffers, &round, session->comm, deadline));
     GS_TRY(gs_reducer_begin_uneven(session->reducer, facts->step, &round));
     return round.active ? gs_ok() : gs_join_shadow(session->join, deadline);
 }

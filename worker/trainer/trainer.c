@@ -28,8 +28,8 @@ static gs_status boot(gs_trainer *trainer) {
     const gs_trainer_options *options = &trainer->options;
     const gs_job_spec *spec = options->spec;
     gs_trainer_state *state = &trainer->state;
-    if (!options->control->timeline)
-        GS_TRY(gs_timeline_create(&options->control->timeline, spec->tracing.ring_steps));
+    if (!options->control->progress.timeline)
+        GS_TRY(gs_timeline_create(&options->control->progress.timeline, spec->tracing.ring_steps));
     int num_replicas = (int)spec->world.replicas_per_process;
     int num_threads = options->num_threads / num_replicas;
     gs_startup_device device = {.name = options->device,
@@ -39,7 +39,7 @@ static gs_status boot(gs_trainer *trainer) {
     gs_device_arithmetic(trainer->device, trainer->arithmetic, sizeof trainer->arithmetic);
     GS_TRY(gs_trainer_state_init(state, spec, trainer->device));
     GS_TRY(gs_startup_fill_state(state, spec, options->data_root, options->resume));
-    atomic_store(&options->control->applied_step, state->position.step);
+    atomic_store(&options->control->progress.applied_step, state->position.step);
     if (num_replicas > 1)
         GS_TRY(gs_replica_set_create(&trainer->replica_set, spec, state, device.num_threads));
     return gs_startup_check_data(&trainer->data_digest, spec, options->data_root,
@@ -104,9 +104,7 @@ gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignmen
                                   .state = &trainer->state,
                                   .control = trainer->options.control,
                                   .data_root = trainer->options.data_root,
-                                  .generation = assignment->generation,
-                                  .rank = assignment->rank,
-                                  .world_size = assignment->world_size,
+                                  .place = assignment->place,
                                   .num_shards = assignment->num_shards,
                                   .plan = assignment->plan,
                                   .replica_set = trainer->replica_set,
@@ -118,23 +116,14 @@ gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignmen
 
 gs_status gs_trainer_connect(gs_trainer *trainer, gs_deadline deadline) {
     GS_TRY(gs_session_connect(trainer->session, deadline));
-    gs_telemetry_init(&trainer->loop.telemetry, trainer->session);
+    const gs_session *session = trainer->session;
+    gs_telemetry_init(&trainer->loop.telemetry, gs_session_generation(session),
+                      gs_session_rank(session), gs_session_world_size(session));
     return gs_ok();
 }
 
 const gs_session *gs_trainer_get_session(const gs_trainer *trainer) {
     return trainer->session;
-}
-
-const char *gs_trainer_end_name(gs_trainer_end end) {
-    static const char *const names[] = {"target_reached", "drained", "aborted", "error",
-                                        "data_ended"};
-    return names[end];
-}
-
-void gs_trainer_outcome_release(gs_trainer_outcome *outcome) {
-    free(outcome->sample);
-    *outcome = (gs_trainer_outcome){0};
 }
 
 bool gs_trainer_report_rest(gs_trainer *trainer) {

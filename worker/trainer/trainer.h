@@ -13,7 +13,8 @@
 #include "core/status.h"
 #include "rpc/schema/job_spec.h"
 #include "worker/control/control.h"
-#include "worker/exit_code.h"
+#include "worker/control/outcome.h"
+#include "worker/control/rendezvous.h"
 #include "worker/state/trainer_state.h"
 #include "worker/trainer/session.h"
 
@@ -40,8 +41,8 @@ gs_digest gs_trainer_data_digest(const gs_trainer *trainer);
 const char *gs_trainer_arithmetic(const gs_trainer *trainer);
 
 typedef struct gs_assignment {
-    uint32_t generation;
-    int rank, world_size, num_shards;
+    gs_place place;
+    int num_shards;
     const gs_bucket_plan *plan;
     bool plan_is_observed;  // made from an order that was observed
 } gs_assignment;
@@ -51,24 +52,6 @@ GS_NODISCARD gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignme
 // Collective: makes the communicator.
 GS_NODISCARD gs_status gs_trainer_connect(gs_trainer *trainer, gs_deadline deadline);
 const gs_session *gs_trainer_get_session(const gs_trainer *trainer);  // NULL before prepare
-
-typedef enum gs_trainer_end {
-    GS_TARGET_REACHED = 0,
-    GS_DRAINED,
-    GS_TRAINER_ABORTED,  // restart me
-    GS_TRAINER_FAILED,   // status says why
-    GS_DATA_ENDED        // uneven_inputs stop: a rank has no data left
-} gs_trainer_end;
-const char *gs_trainer_end_name(gs_trainer_end end);  // as in Bye
-
-typedef struct gs_trainer_outcome {
-    gs_trainer_end end;
-    gs_status status;
-    gs_exit_reason reason;
-    char *sample;  // owned; NULL: none
-    gs_digest state_digest;
-} gs_trainer_outcome;
-void gs_trainer_outcome_release(gs_trainer_outcome *outcome);
 
 // Steps to the end, whatever it is.
 void gs_trainer_run(gs_trainer *trainer, gs_trainer_outcome *outcome);

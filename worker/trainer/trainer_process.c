@@ -111,16 +111,16 @@ static gs_status prepare(trainer_process *process, const gs_json *event) {
     GS_TRY(gs_json_read_int(&world_size, event, "world_size", 1, GS_MAX_LOGICAL_SHARDS));
     GS_TRY(gs_json_read_int(&rank, event, "rank", 0, world_size - 1));
     GS_TRY(gs_json_read_int(&num_shards, event, "num_shards", world_size, GS_MAX_LOGICAL_SHARDS));
-    gs_member_set_state(process->member, GS_MEMBER_PREPARED, (uint32_t)generation);
+    gs_place place = {
+        .generation = (uint32_t)generation, .rank = (int)rank, .world_size = (int)world_size};
+    gs_member_take_place(process->member, &place);
     atomic_store(&process->launch.page->rank, (int)rank);
     atomic_store(&process->launch.page->generation, (unsigned)generation);
     const gs_trainer_state *state = gs_trainer_get_state(process->trainer);
     GS_TRY(gs_plan_message_decode(&plan, message, state->param_specs, state->num_params));
     snprintf(process->plan_hash, sizeof process->plan_hash, "%s",
              gs_json_string_or(message, "hash", ""));
-    gs_assignment assignment = {.generation = (uint32_t)generation,
-                                .rank = (int)rank,
-                                .world_size = (int)world_size,
+    gs_assignment assignment = {.place = place,
                                 .num_shards = (int)num_shards,
                                 .plan = &plan,
                                 .plan_is_observed = gs_json_bool_or(message, "observed", false)};
@@ -128,6 +128,21 @@ static gs_status prepare(trainer_process *process, const gs_json *event) {
     gs_bucket_plan_release(&plan);
     process->connected = false;
     return status;
+}
+
+static gs_status send_ready(trainer_process *process) {
+    return gs_member_send_ready(process->member, process->plan_hash,
+                                gs_trainer_state_digest(gs_trainer_get_state(process->trainer)));
+}
+
+static gs_status send_comm_up(trainer_process *process) {
+    const gs_session *session = gs_trainer_get_session(process->trainer);
+    gs_comm_facts facts = {.generation = gs_session_generation(session),
+                           .seconds = gs_session_connect_seconds(session),
+                           .backend = gs_session_backend(session),
+                           .reason = gs_session_backend_reason(session),
+                           .algorithm = gs_session_algorithm(session)};
+    return gs_member_send_comm_up(process->member, &facts);
 }
 
 static gs_status connect_ranks(trainer_process *process, uint32_t generation) {
@@ -140,7 +155,7 @@ static gs_status connect_ranks(trainer_process *process, uint32_t generation) {
     gs_log_info("connected", "job=%s rank=%d world_size=%d generation=%u backend=%s seconds=%.3f",
                 process->launch.job, gs_session_rank(session), gs_session_world_size(session),
                 generation, gs_session_backend(session), gs_session_connect_seconds(session));
-    return gs_member_send_comm_up(process->member, session);
+    return send_comm_up(process);
 }
 
 // Events may repeat after a reconnect: each is answered as often as it comes, and done once.
@@ -151,11 +166,11 @@ static gs_status take_event(trainer_process *process, const gs_json *event, bool
     bool same = session && gs_session_generation(session) == generation;
     if (strcmp(type, "prepare") == 0) {
         if (!same) GS_TRY(prepare(process, event));
-        return gs_member_send_ready(process->member, process->plan_hash);
+        return send_ready(process);
     }
     if (!same) return gs_ok();
     if (strcmp(type, "start") == 0) {
-        if (process->connected) return gs_member_send_comm_up(process->member, session);
+        if (process->connected) return send_comm_up(process);
         return connect_ranks(process, generation);
     }
     if (strcmp(type, "go") == 0 && process->connected) *go = true;
@@ -177,9 +192,19 @@ static gs_status wait_for_go(trainer_process *process, bool *go) {
     return gs_ok();
 }
 
+static gs_status join(trainer_process *process) {
+    const gs_trainer_state *state = gs_trainer_get_state(process->trainer);
+    gs_trainer_facts facts = {.params = state->param_specs,
+                              .num_params = state->num_params,
+                              .total_elements = gs_trainer_state_total_elements(state),
+                              .arithmetic = gs_trainer_arithmetic(process->trainer),
+                              .data_digest = gs_trainer_data_digest(process->trainer)};
+    return gs_member_join(process->member, &facts);
+}
+
 static void train(trainer_process *process) {
     bool go = false;
-    gs_status status = gs_member_join(process->member, process->trainer);
+    gs_status status = join(process);
     if (!status.code) status = wait_for_go(process, &go);
     if (status.code) {
         gs_trainer_give_up(process->trainer, status, &process->outcome);
@@ -199,7 +224,7 @@ static void log_end(const trainer_process *process, int rank) {
     char text[300];
     gs_log_level level = outcome->end == GS_TRAINER_FAILED ? GS_LOG_ERROR : GS_LOG_INFO;
     gs_log(level, "trainer ends", "job=%s rank=%d step=%lld reason=%s exit_code=%d error=%s",
-           process->launch.job, rank, (long long)atomic_load(&process->control.applied_step),
+           process->launch.job, rank, (long long)atomic_load(&process->control.progress.applied_step),
            gs_trainer_end_name(outcome->end), outcome->reason.exit_code,
            gs_log_quote(text, sizeof text, outcome->status.message));
 }

@@ -141,8 +141,9 @@ static void open_trainer(fixture *f, const char *text) {
     gs_bucket_plan plan;
     assert_ok(
         gs_bucket_plan_parity(&plan, state->param_specs, state->num_params, 1024, 4096, NULL));
-    gs_assignment assignment = {
-        .generation = 5, .world_size = 1, .num_shards = (int)f->spec.logical_shards, .plan = &plan};
+    gs_assignment assignment = {.place = {.generation = 5, .world_size = 1},
+                                .num_shards = (int)f->spec.logical_shards,
+                                .plan = &plan};
     assert_ok(gs_trainer_prepare(f->trainer, &assignment));
     assert_ok(gs_trainer_connect(f->trainer, gs_deadline_in_seconds(30)));
     gs_bucket_plan_release(&plan);

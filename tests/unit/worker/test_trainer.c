@@ -162,8 +162,7 @@ static void prepare(fixture *f, const char *more) {
     const gs_trainer_state *state = gs_trainer_get_state(f->trainer);
     gs_bucket_plan plan;
     assert_ok(gs_bucket_plan_parity(&plan, state->param_specs, state->num_params, 1024, 4096, NULL));
-    gs_assignment assignment = {.generation = 5,
-                                .world_size = 1,
+    gs_assignment assignment = {.place = {.generation = 5, .world_size = 1},
                                 .num_shards = (int)f->spec.logical_shards,
                                 .plan = &plan};
     assert_ok(gs_trainer_prepare(f->trainer, &assignment));
@@ -200,17 +199,17 @@ static void the_order_is_told_and_a_plan_along_it_is_taken(void **state) {
     f->offers_plans = true;
     f->policy = (gs_plan_policy){.first_bytes = 100, .caps_bytes = {300}, .num_caps = 1};
     prepare(f, "\"steps\":{\"target\":7}");
-    uint64_t before = atomic_load(&f->control.plan_digest);
+    uint64_t before = atomic_load(&f->control.progress.plan_digest);
     gs_trainer_run(f->trainer, &f->outcome);
     assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
     assert_int_equal(f->num_orders, 1);
     assert_true(f->order_settled);
     assert_int_equal(f->order_step, 0);
     // Told at the end of step 0, voted for in step 1, in use from step 2 on.
-    assert_true(atomic_load(&f->control.plan_digest) == f->offered_digest);
+    assert_true(atomic_load(&f->control.progress.plan_digest) == f->offered_digest);
     assert_true(f->offered_digest != before);
-    assert_int_equal(atomic_load(&f->control.plan_step), 2);
-    assert_true(atomic_load(&f->control.next_plan_digest) == 0);
+    assert_int_equal(atomic_load(&f->control.progress.plan_step), 2);
+    assert_true(atomic_load(&f->control.progress.next_plan_digest) == 0);
 }
 
 static void before_an_order_has_settled_it_is_seen(void **state) {
@@ -237,8 +236,8 @@ static void a_plan_that_was_called_back_is_not_taken(void **state) {
     gs_control_offer_plan(&f->control, &second);
     gs_trainer_run(f->trainer, &f->outcome);
     assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
-    assert_true(atomic_load(&f->control.plan_digest) == in_use);
-    assert_int_equal(atomic_load(&f->control.plan_step), 0);
+    assert_true(atomic_load(&f->control.progress.plan_digest) == in_use);
+    assert_int_equal(atomic_load(&f->control.progress.plan_step), 0);
 }
 
 static void reaching_the_target_ends_with_a_checkpoint(void **state) {

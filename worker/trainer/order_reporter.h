@@ -1,0 +1,35 @@
+// Rank 0 tells the coordinator in which order gradients become ready, so that a plan can follow it.
+// Compute thread.
+#ifndef WORKER_TRAINER_ORDER_REPORTER_H
+#define WORKER_TRAINER_ORDER_REPORTER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/bucket_plan.h"
+#include "core/status.h"
+#include "gradsync/reducer/order_watch.h"
+#include "worker/control/control.h"
+
+typedef struct gs_order_reporter {
+    gs_control *control;  // borrowed; NULL: nothing is watched here
+    uint32_t generation;
+    gs_order_watch watch;
+    uint64_t watched_passes;  // of the reducer
+} gs_order_reporter;          // {0} watches nothing
+
+//   plan_is_observed     `plan` was made from an order that was observed
+//   rebuild_after_steps  as in gs_order_watch_init
+GS_NODISCARD gs_status gs_order_reporter_init(gs_order_reporter *out, gs_control *control,
+                                              uint32_t generation, const gs_bucket_plan *plan,
+                                              bool plan_is_observed, int64_t rebuild_after_steps);
+void gs_order_reporter_release(gs_order_reporter *reporter);
+
+// The reducer has watched this many passes: is there a new one?
+bool gs_order_reporter_wants(gs_order_reporter *reporter, uint64_t passes);
+// Its order, of step `step`. Tells what is new about it.
+void gs_order_reporter_add(gs_order_reporter *reporter, int64_t step, const size_t *order,
+                           size_t num_ready);
+
+#endif

@@ -1,0 +1,30 @@
+// The step of a session, which is a transaction.
+//
+// run_step leaves parameters, optimizer, buffers and position untouched whatever happens: it
+// computes and reduces gradients, writes buffers beside, and lets all ranks commit. apply then does
+// the update, from reduced buckets alone. After an abort apply still works when the step is
+// complete here (rule F2).
+#ifndef WORKER_TRAINER_STEP_H
+#define WORKER_TRAINER_STEP_H
+
+#include <stdbool.h>
+
+#include "core/status.h"
+#include "worker/telemetry/step_facts.h"
+
+typedef struct gs_session gs_session;
+
+typedef struct gs_step_votes {
+    bool drain, checkpoint;
+} gs_step_votes;
+
+// Computes, reduces, commits. Ok: all ranks have committed, and each must apply now.
+// Any error ends the session: nothing of this step was applied here.
+GS_NODISCARD gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
+                                           const gs_step_votes *votes);
+// The step in flight is reduced to the last bucket and not applied yet.
+bool gs_session_complete(const gs_session *session);
+// Adopts buffers, clips, updates, advances the position. Only after run_step, or when complete.
+GS_NODISCARD gs_status gs_session_apply(gs_session *session, gs_step_facts *facts);
+
+#endif
