@@ -4,6 +4,7 @@
 
 #include "core/random.h"
 #include "tests/gpu/kernel_case.h"
+#include "tests/support/sample.h"
 
 typedef enum kernel_role {
     KERNEL_INPUT = 0,
@@ -37,6 +38,8 @@ struct kernel_test {
     char failure[512];
     bool is_aligned;
     int num_checks, num_cases;
+    sample sample;  // of the checks of a case; the first one always runs
+    int num_left_out;
     char shape[256];
     int num_tensors;
     kernel_tensor tensors[KERNEL_MAX_TENSORS];

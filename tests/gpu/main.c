@@ -49,7 +49,7 @@ static bool run_case(kernel_test *test, const kernel_case *chosen, gs_dtype dtyp
     test->num_cases++;
     test->half_dtype = dtype;
     test->failed = false;
-    test->num_checks = 0;
+    test->num_checks = test->num_left_out = 0;
     test->drawn = 0;
     test->stream = gs_random_stream(chosen->slot, chosen->half, (uint64_t)dtype);
     snprintf(test->shape, sizeof test->shape, "before its first shape");
@@ -67,7 +67,8 @@ static bool run_case(kernel_test *test, const kernel_case *chosen, gs_dtype dtyp
     const int64_t begun_ns = gs_now_ns();
     chosen->run(test);
     const double seconds = (double)(gs_now_ns() - begun_ns) * 1e-9;
-    if (!test->failed) printf("ok   %s (%d checks, %.1f s)\n", name, test->num_checks, seconds);
+    if (!test->failed)
+        printf("ok   %s (%d checks, %.1f s)\n", name, test->num_checks - test->num_left_out, seconds);
     fflush(stdout);
     kernel_forget_tensors(test);
     return !test->failed;
@@ -154,6 +155,8 @@ int main(int argc, char **argv) {
     printf("seed %" PRIu64 "\n", test.seed);
     const bool is_self_test = argc == 2 && strcmp(argv[1], "--self-test") == 0;
     if (is_self_test) num_failed = kernel_self_test(&test);
+    if (!is_self_test) test.sample = sample_from_environment();
+    sample_say(&test.sample, "each kernel's checks");
     for (int i = 1; i < argc && !is_self_test; i++) num_failed += run_named(&test, argv[i]);
     for (size_t i = 0; argc == 1 && i < NUM_FAMILIES; i++) {
         num_failed += run_family(&test, families[i].family, NULL);

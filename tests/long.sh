@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# What takes too long for every run: whole grids of which tests/run.sh draws a part, more seeds, every test in a
+# release build. Hours on two cores; it may be interrupted at any time and goes on where it was.
+#   tests/long.sh [--list] [PATTERN…]
+#     --list    what there is, with what has passed for these sources
+#     PATTERN   only the items whose names match one of these (bash patterns: 'device/*')
+# What has passed is remembered in build/long/, by the digest of the sources: a change starts anew. Its results, with
+# date and command, go into docs/proofs.md.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+list=0
+[ "${1:-}" = --list ] && { list=1; shift; }
+patterns=("$@")
+[ ${#patterns[@]} -gt 0 ] || patterns=('*')
+# shellcheck source=tests/sanitizers.sh
+. tests/sanitizers.sh
+unset GRADSYNC_SAMPLE
+
+sources=$({ git rev-parse 'HEAD^{tree}'; git diff HEAD -- . ':!docs'; } | sha256sum | cut -c1-16)
+memory=build/long/$sources
+mkdir -p "$memory" || exit
+
+names=() presets=() targets=() commands=()
+# item NAME PRESET TARGETS COMMAND: COMMAND is shell, run in the root with $build the preset's folder.
+item() { names+=("$1") presets+=("$2") targets+=("$3") commands+=("$4"); }
+# shellcheck disable=SC2016  # expanded where it runs
+in_ctest='ctest --test-dir "$build" -j "$(nproc)" --output-on-failure --no-tests=error'
+
+# The software CUDA machine: each kernel's whole grid, then each test in both modes, for several orders of everything
+# that a device leaves open.
+for seed in 1 2 3; do
+  for family in activation attention batchnorm embedding layernorm loss matmul elementwise optim reduce; do
+    item "device/kernels-$family-$seed" cuda-sim gpu_kernels "GRADSYNC_TEST_SEED=$seed \"\$build/tests/gpu_kernels\" $family"
+  done
+done
+for seed in 1 2 3; do
+  item "device/library-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -L '^cuda_sim\$' -E '^(test_nccl|test_multiprocess_device_training|e2e_)'"
+  item "device/training-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -R '^test_multiprocess_device_training'"
+  item "device/nccl-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -R '^test_nccl'"
+done
+# shellcheck disable=SC2016
+item device/nccl-generations cuda-sim test_nccl 'GRADSYNC_NCCL_GENERATIONS=1000 CUDA_SIM_MODE=async "$build/tests/test_nccl" generations_leave_nothing_behind'
+
+# Random models, plans, orders, worlds and types against a serial sum: worlds of 1 to 8.
+for preset in dev tsan; do
+  for first in 1 101 201 301 401; do
+    item "properties/$preset-$first" $preset test_multiprocess_reducer_properties \
+      "PROPERTY_FIRST=$first PROPERTY_SEEDS=100 \"\$build/tests/test_multiprocess_reducer_properties\""
+  done
+done
+# Mutations of every file and message that comes from elsewhere.
+for parser in safetensors token_file idx job_spec rpc_frame; do
+  item "fuzz/$parser" dev "fuzz_$parser" "\"\$build/tests/fuzz_$parser\" tests/fuzz/corpus/$parser 2000000"
+done
+# What users run: every program and test compiled with its warnings, every test run with its optimisations.
+item release/all release all "$in_ctest -L 'unit|multiprocess|fault' -LE gpu"
+item release/training-digests release product "GRADSYNC_RUNS=all $in_ctest -R '^e2e_training_digests\$'"
+# Faults, twenty times: what hangs on the order in which processes die.
+for preset in dev tsan; do
+  item "faults/$preset" $preset all "$in_ctest -L '^fault\$' --repeat until-fail:20 --timeout 1800"
+done
+
+is_wanted() {
+  local pattern
+  # shellcheck disable=SC2053  # a pattern
+  for pattern in "${patterns[@]}"; do [[ $1 == $pattern ]] && return; done
+  return 1
+}
+run_item() {
+  local name=${names[$1]} preset=${presets[$1]} since=$SECONDS code=0
+  local build=build/$preset log=$memory/${name//\//.}.log reports=$PWD/$memory/${name//\//.}.report
+  rm -f "$reports".*
+  # shellcheck disable=SC2086
+  deploy/build.sh "$preset" ${targets[$1]} || return
+  (
+    report_to "$reports"
+    [ "$preset" != cuda-sim ] || export GRADSYNC_DEMAND_DEVICE=1
+    export build
+    "${no_aslr[@]}" bash -c "set -e; ${commands[$1]}"
+  ) >"$log" 2>&1 || code=$?
+  if compgen -G "$reports.*" >/dev/null; then
+    cat "$reports".* >>"$log"
+    code=1
+  fi
+  [ $code -eq 0 ] || { echo "--- $name: exit code $code, the end of $log"; tail -n 30 "$log"; return 1; }
+  echo "$(date -u +%F) $((SECONDS - since)) s" >"$memory/${name//\//.}.passed"
+}
+
+failed=0 passed=0 seconds=$SECONDS
+for i in "${!names[@]}"; do
+  is_wanted "${names[i]}" || continue
+  mark=$memory/${names[i]//\//.}.passed
+  if [ $list -eq 1 ]; then
+    printf '%-32s %s\n' "${names[i]}" "$(cat "$mark" 2>/dev/null || echo '-')"
+  elif [ -e "$mark" ]; then
+    passed=$((passed + 1))
+  elif run_item "$i"; then
+    passed=$((passed + 1))
+    printf '%-32s passed  %s\n' "${names[i]}" "$(cat "$mark")"
+  else
+    failed=$((failed + 1))
+    printf '%-32s FAILED\n' "${names[i]}"
+  fi
+done
+[ $list -eq 1 ] && exit
+commit=$(git rev-parse --short HEAD)
+git diff --quiet HEAD || commit+=', with changes'
+[ $((passed + failed)) -gt 0 ] || { echo "no item matches"; exit 64; }
+echo "| $(date -u +%F) | $commit | \`tests/long.sh${*:+ $*}\` | $passed passed, $failed failed | $((SECONDS - seconds)) s now |"
+[ $failed -eq 0 ]

@@ -1,0 +1,42 @@
+// The part of a large grid of cases that a run takes: all of it, or with GRADSYNC_SAMPLE=N one case in N, which
+// GRADSYNC_SEED draws. Who draws says so once, with both numbers: with them the same cases run again.
+//
+// tests/run.sh samples what tests/long.sh runs whole. Every process of a test draws the same.
+#ifndef TESTS_SUPPORT_SAMPLE_H
+#define TESTS_SUPPORT_SAMPLE_H
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/random.h"
+
+typedef struct sample {
+    uint64_t share, seed;  // one case in `share`; 0 or 1: every case
+} sample;
+
+static inline uint64_t sample_number(const char *name, uint64_t fallback) {
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 10) : fallback;
+}
+
+static inline sample sample_from_environment(void) {
+    return (sample){sample_number("GRADSYNC_SAMPLE", 1), sample_number("GRADSYNC_SEED", 1)};
+}
+
+static inline void sample_say(const sample *drawn, const char *of) {
+    if (drawn->share > 1)
+        printf("one in %" PRIu64 " of %s: GRADSYNC_SAMPLE=%" PRIu64 " GRADSYNC_SEED=%" PRIu64 "\n",
+               drawn->share, of, drawn->share, drawn->seed);
+}
+
+// Whether case `item` of `grid`, a number of the caller's, belongs to it.
+static inline bool sample_takes(const sample *drawn, uint64_t grid, uint64_t item) {
+    if (drawn->share <= 1) return true;
+    gs_random_key key = {drawn->seed, gs_random_stream(grid, drawn->share, 0x5a3b1e)};
+    return gs_random_u64(key, item) % drawn->share == 0;
+}
+
+#endif
