@@ -1,60 +1,53 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds and runs every test that this machine can run.
-#   tests/run.sh [--quick]     --quick: the dev preset only, without end-to-end tests
-# Presets: dev (ASan, UBSan, failpoints): unit, multi-process, fault, fuzz replays, lint; tsan: unit and
-# multi-process; release: end-to-end and conformance. GPU and container tests skip by name.
-# With the headers of CUDA and NCCL: cuda-sim, the tests of the device's half on a software machine. With nvcc as
-# well: cuda, the product and the kernels' tests compiled for every device they are meant for, and the product run
-# as on a host without one. Both are skipped by name without them.
+# Installs what is missing, builds and runs every test that this machine can run; what failed, what was skipped and
+# where the time went is said last.
+#   tests/run.sh [--quick]   --quick: the preset dev alone, without end-to-end tests
+#   GRADSYNC_SEED=N          draws the part of the long tests that runs here (else the commit does); tests/long.sh
+#                            runs all of them
+#
+# Phases, each with its preset:
+#   asan     cuda-sim (dev where CUDA's headers are missing): ASan, UBSan, failpoints; everything on the CPU: unit,
+#            multi-process, faults, fuzz replays, lint, and end-to-end with daemons under ASan
+#   device   cuda-sim: the same build on the software CUDA machine; a test that finds no device there fails
+#   release  release: end-to-end with containers and installation, conformance
+#   tsan     tsan: unit, multi-process, and faults with the real coordinator
+#   cuda     cuda, with nvcc alone: product and kernels' tests compiled for devices, run as on a host without one
+# While one phase is tested the next one is built, with what time the tests leave. A report of a sanitizer fails the
+# run, whichever process wrote it.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 quick=0
 [ "${1:-}" = --quick ] && quick=1
 
 deploy/install-deps.sh build test || exit 1
 # Containers are tested where they can be; without them that test skips by name.
 [ $quick -eq 1 ] || deploy/install-deps.sh containers || echo "no container tools: their test will skip"
-# ThreadSanitizer cannot place its shadow under the address randomisation of newer kernels.
-no_aslr=()
-setarch "$(uname -m)" -R true 2>/dev/null && no_aslr=(setarch "$(uname -m)" -R)
 
-export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:abort_on_error=0:detect_stack_use_after_return=0}
-export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
-export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp:history_size=4}
-export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}
-export OPENBLAS_NUM_THREADS=1
-
-passed=0 failed=0 skipped=0
-failures=()
-tally() {  # the JUnit file of one ctest run
-  local file=$1 preset=$2
-  [ -s "$file" ] || { failures+=("$preset: no test ran"); failed=$((failed + 1)); return; }
-  local p s f
-  p=$(grep -c 'status="run"' "$file")
-  s=$(grep -cE 'status="(notrun|disabled)"' "$file")
-  f=$(grep -c 'status="fail"' "$file")
-  passed=$((passed + p)) skipped=$((skipped + s)) failed=$((failed + f))
-  while read -r name; do failures+=("$preset: $name"); done < <(
-    grep 'status="fail"' "$file" | sed -E 's/.*name="([^"]+)".*/\1/')
+results=$(mktemp -d)
+builder=''
+finish() {
+  [ -z "$builder" ] || kill -- "-$builder" 2>/dev/null
+  rm -rf "$results"
 }
-run_tests() {  # preset, what to build, then ctest's selection
-  local preset=$1 targets=$2; shift 2
-  echo "== $preset: build"
-  # shellcheck disable=SC2086
-  deploy/build.sh "$preset" $targets || { failures+=("$preset: build"); failed=$((failed + 1)); return; }
-  echo "== $preset: test"
-  local junit=$PWD/build/$preset/junit.xml
-  rm -f "$junit"
-  "${no_aslr[@]}" ctest --test-dir "build/$preset" -j 2 --output-on-failure --no-tests=error \
-    --output-junit "$junit" "$@" 2>&1 | grep -vE '^ *(Start|Test project|[0-9]+/[0-9]+ .*Passed)|^$'
-  tally "$junit" "$preset"
-}
+trap finish EXIT
+trap 'exit 130' INT TERM
 
-run_tests dev all -LE e2e
-if [ $quick -eq 0 ]; then
-  run_tests tsan all -L 'unit|multiprocess'
-  run_tests release all -L 'e2e|conformance'
-fi
+# shellcheck source=tests/sanitizers.sh
+. tests/sanitizers.sh
+export GRADSYNC_SEED=${GRADSYNC_SEED:-$((16#$(git rev-parse --short=7 HEAD 2>/dev/null || echo 1)))}
+# Ten of the random models of tests/long.sh for each world, which has 500.
+export PROPERTY_FIRST=$((GRADSYNC_SEED % 491 + 1))
+echo "seed $GRADSYNC_SEED (GRADSYNC_SEED=$GRADSYNC_SEED repeats what this run draws)"
+
+# phase NAME PRESET TARGETS CTEST…: a line of the plan. What CTest selects holds no spaces.
+set -f  # its patterns are not the shell's
+names=() presets=() targets=() selections=()
+phase() {
+  names+=("$1") presets+=("$2") targets+=("$3")
+  shift 3
+  selections+=("$*")
+}
+skip() { echo "$1" >>"$results/skipped"; }
 
 # Where the toolkit is: nvcc's own, or the usual place.
 cuda_root=${CUDA_HOME:-/usr/local/cuda}
@@ -67,23 +60,79 @@ has_header() {
   done
   return 1
 }
-skip() { echo "skipped: $1"; skipped=$((skipped + 1)); }
-if [ $quick -eq 0 ]; then
-  if ! has_header cuda_runtime_api.h || ! has_header nccl.h; then
-    skip "cuda-sim, cuda: no headers of CUDA and NCCL in $cuda_root/include or /usr/include"
+has_device_headers() { has_header cuda_runtime_api.h && has_header nccl.h; }
+
+if [ $quick -eq 1 ]; then
+  phase asan dev all -LE 'e2e|gpu'
+else
+  if has_device_headers; then
+    phase asan cuda-sim all -LE 'gpu|cuda_sim|shipped'
+    phase device cuda-sim all -L 'gpu|cuda_sim'
   else
-    run_tests cuda-sim device_tests -L 'gpu|cuda_sim'
+    phase asan dev all -LE 'gpu|shipped'
+    skip "device, cuda: no headers of CUDA and NCCL in $cuda_root/include or /usr/include"
+  fi
+  # Tests that wait for networks and jobs leave much time: the longest build goes beside them.
+  phase release release 'product gradsync gradsync-conformance bench/all' -L 'e2e|conformance'
+  phase tsan tsan all -L 'unit|multiprocess|fault'
+  if has_device_headers; then
     # One architecture here: all of them cost two more minutes (CUDAARCHS='80-real;90-real;100' asks for them).
+    export CUDAARCHS=${CUDAARCHS:-90-real}
     if [ -x "$cuda_root/bin/nvcc" ]; then
-      export CUDAARCHS=${CUDAARCHS:-90-real}
-      # With a GPU as well: what runs on one is tests/gpu/run.sh.
-      CUDA_VISIBLE_DEVICES=-1 run_tests cuda 'product gpu_kernels' -R '^(e2e_devices|gpu_kernels_.*)$'
+      phase cuda cuda 'product gpu_kernels' -R '^(e2e_devices|gpu_kernels_.*)$'
     else
       skip "cuda: no nvcc in $cuda_root/bin"
     fi
   fi
 fi
 
-for failure in "${failures[@]:-}"; do [ -n "$failure" ] && echo "FAILED $failure"; done
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed -eq 0 ] && [ $passed -gt 0 ]
+# Idle: whatever a test does comes first, so that none is late because of the next build.
+build_all() {
+  local i since
+  for i in "${!names[@]}"; do
+    since=$EPOCHREALTIME
+    # shellcheck disable=SC2086  # words
+    chrt --idle 0 deploy/build.sh "${presets[i]}" ${targets[i]} >"$results/${names[i]}.build" 2>&1
+    echo "$? $since $EPOCHREALTIME" >"$results/${names[i]}.built.part"
+    mv "$results/${names[i]}.built.part" "$results/${names[i]}.built"
+  done
+}
+
+test_phase() {
+  local name=${names[$1]} preset=${presets[$1]} code since=$EPOCHREALTIME
+  local reports=$results/$name.report
+  echo "== $name: test"
+  (
+    case $name in
+      asan) export CUDA_SIM_DEVICES=0 ;;  # as on a host without one
+      device)
+        export GRADSYNC_DEMAND_DEVICE=1 GRADSYNC_SAMPLE=3
+        # shellcheck disable=SC2086
+        selections[$1]+=" -E $(tests/draw.py "$GRADSYNC_SEED" "build/$preset" ${selections[$1]})"
+        ;;
+      cuda) export CUDA_VISIBLE_DEVICES=-1 ;;  # what runs on a GPU is tests/gpu/run.sh
+    esac
+    report_to "$reports"
+    # More at once than there are cores: many wait most of their time. What computes takes several places (CMake).
+    # shellcheck disable=SC2086  # words
+    "${no_aslr[@]}" ctest --test-dir "build/$preset" -j $((2 * $(nproc))) --output-on-failure --no-tests=error \
+      --test-output-size-passed 65536 --output-junit "$results/$name.xml" ${selections[$1]}
+  ) 2>&1 | grep --line-buffered -vE '^ *(Start|Test project|[0-9]+/[0-9]+ .*Passed)|^$'
+  code=${PIPESTATUS[0]}
+  echo "$code $since $EPOCHREALTIME" >"$results/$name.tested"
+}
+
+set -m
+build_all &
+builder=$!
+set +m
+for i in "${!names[@]}"; do
+  echo "== ${names[i]}: build (preset ${presets[i]})"
+  while [ ! -e "$results/${names[i]}.built" ]; do
+    kill -0 "$builder" 2>/dev/null || { echo "the builder is gone"; break; }
+    sleep 0.5
+  done
+  cat "$results/${names[i]}.build"
+  if read -r code _ <"$results/${names[i]}.built" && [ "$code" -eq 0 ]; then test_phase "$i"; fi
+done
+tests/summary.py "$results" "${names[@]}"

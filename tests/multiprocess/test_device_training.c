@@ -447,6 +447,7 @@ int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gpu_that_is_not_there_is_named),
         cmocka_unit_test(one_rank_trains_as_on_a_cpu),
