@@ -43,6 +43,21 @@ kill -9 "$(trainer_pids "$job" | head -n 1)"
 await "$job" failed 60
 same "$(job_field "$job" .failure.first.rank)" 0 "who failed first"
 
+claim "a data file that is cut short under a running job: it fails with the file's name, and is not started again"
+mkdir -p "$run/root/text"
+head -c 65536 /dev/zero | tr '\0' 'x' | tee "$run/root/text/kept.txt" >"$run/root/text/shrinks.txt"
+submit "{\"name\":\"shrinks\",\"world\":{\"min\":2,\"max\":2,\"threads_per_rank\":1},
+  \"model\":{\"kind\":\"gpt2\",\"gpt2\":{\"layers\":1,\"heads\":2,\"channels\":16,\"context\":16,\"vocab\":256}},
+  \"data\":{\"kind\":\"bytes\",\"train\":[\"text/*.txt\"],\"micro_batch\":4},\"steps\":{\"target\":1000000}$slow$quick_restart}"
+wait_for 60 "its steps" step_at_least "$job" 10
+truncate -s 0 "$run/root/text/shrinks.txt"
+await "$job" failed 60
+same "$(job_field "$job" .failure.class)" user "class"
+same "$(job_field "$job" .failure.first.exit_code)" 65 "exit code"
+same "$(job_field "$job" .generation)" 1 "generation"
+job_field "$job" '[.message, .failure | tostring] | join(" ")' | grep -q 'text/shrinks.txt: was cut short' ||
+  fail "the file is not named: $(job_field "$job" .failure)"
+
 claim "a killed coordinator: training goes on, and the job is found again"
 submit "$(mlp_job orphan 100000 2 ",\"debug\":{\"step_delay_ms\":5}$quick_restart")"
 wait_for 60 "its steps" step_at_least "$job" 10

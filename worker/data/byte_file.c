@@ -4,7 +4,8 @@
 
 #define BYTE_VOCAB 256
 
-static gs_status count_bytes(int64_t *tokens, const gs_mapped_file *file) {
+static gs_status count_bytes(int64_t *tokens, uint8_t *token_bytes, const gs_data_file *file) {
+    *token_bytes = 1;
     *tokens = (int64_t)file->bytes;
     return gs_ok();
 }
@@ -19,13 +20,12 @@ static gs_status open_files(void **out, const gs_dataset_options *options,
 static gs_status fill_window(void *dataset, int64_t index, int32_t *tokens, float *features,
                              int32_t *targets) {
     (void)features;
-    const gs_window_files *data = dataset;
-    int64_t first;
-    const gs_mapped_file *file = gs_window_files_locate(data, index, &first);
-    const uint8_t *bytes = file->data + first;
+    gs_window_files *data = dataset;
+    gs_window window;
+    GS_TRY(gs_window_files_read(&window, data, index));
     for (int64_t t = 0; t < data->positions; t++) {
-        tokens[t] = bytes[t];
-        targets[t] = bytes[t + 1];
+        tokens[t] = window.tokens[t];
+        targets[t] = window.tokens[t + 1];
     }
     return gs_ok();
 }

@@ -1,8 +1,10 @@
-// The contract of a data set: how many samples, fill one. Mapped files, 64-bit offsets, validated at open.
+// The contract of a data set: how many samples, fill one. Files are read with 64-bit offsets, and
+// validated at open.
 //
-// Evaluation data that a job does not name is held out of its training data: the last twentieth of the
-// samples, at least one global batch, at most half; nothing is held out when a job never evaluates.
-// Synthetic data needs no such thing: evaluation draws from counters that training never uses.
+// Evaluation data that a job does not name is held out of its training data: the last twentieth of
+// the samples, at least one global batch, at most half; nothing is held out when a job never
+// evaluates. Synthetic data needs no such thing: evaluation draws from counters that training never
+// uses.
 //
 // To add one: a file in worker/data/, a line in the table of data_source.c.
 #ifndef WORKER_DATA_DATASET_H
@@ -42,7 +44,8 @@ typedef struct gs_dataset_ops {
     // NOT_FOUND for a pattern without files, DATA_LOSS for a wrong magic or size: file and reason named.
     gs_status (*open)(void **out, const gs_dataset_options *options, gs_dataset_shape *shape);
     // Sample `index` into one row: tokens and targets (positions each), or features and one target.
-    // DATA_LOSS names file and position of a token ≥ vocab.
+    // DATA_LOSS names file and position of a token ≥ vocab, or the file that was cut short. One
+    // thread at a time.
     gs_status (*fill)(void *dataset, int64_t index, int32_t *tokens, float *features,
                       int32_t *targets);
     void (*close)(void *dataset);

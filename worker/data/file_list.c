@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "worker/data/dataset.h"
-#include "worker/data/mapped_file.h"
+#include "worker/data/data_file.h"
 
 #define MAX_FILES 16384
 

@@ -1,10 +1,13 @@
 #include "worker/data/file_set.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define MOST_HEADER_BYTES 1024
 
 gs_status gs_file_set_open(gs_file_set *set, const gs_dataset_options *options) {
     *set = (gs_file_set){0};
@@ -19,7 +22,7 @@ gs_status gs_file_set_open(gs_file_set *set, const gs_dataset_options *options) 
     if (!status.code && (!set->files || !set->first_sample))
         status = gs_error(GS_RESOURCE_EXHAUSTED, "data files: out of memory");
     for (size_t i = 0; i < list.count && !status.code; i++) {
-        status = gs_mapped_file_open(&set->files[i], root_fd, list.names[i]);
+        status = gs_data_file_open(&set->files[i], root_fd, list.names[i]);
         if (!status.code) set->count++;
     }
     if (root_fd >= 0) close(root_fd);
@@ -30,7 +33,7 @@ gs_status gs_file_set_open(gs_file_set *set, const gs_dataset_options *options) 
 
 void gs_file_set_close(gs_file_set *set) {
     if (!set) return;
-    for (size_t i = 0; i < set->count; i++) gs_mapped_file_close(&set->files[i]);
+    for (size_t i = 0; i < set->count; i++) gs_data_file_close(&set->files[i]);
     free(set->files);
     free(set->first_sample);
     *set = (gs_file_set){0};
@@ -38,7 +41,7 @@ void gs_file_set_close(gs_file_set *set) {
 
 gs_status gs_file_set_number(gs_file_set *set,
                              gs_status (*samples_of)(void *ctx, int64_t *samples,
-                                                     const gs_mapped_file *file),
+                                                     const gs_data_file *file),
                              void *ctx) {
     int64_t total = 0;
     for (size_t i = 0; i < set->count; i++) {
@@ -55,7 +58,7 @@ gs_status gs_file_set_number(gs_file_set *set,
     return gs_ok();
 }
 
-const gs_mapped_file *gs_file_set_locate(const gs_file_set *set, int64_t index, int64_t *within) {
+const gs_data_file *gs_file_set_locate(const gs_file_set *set, int64_t index, int64_t *within) {
     size_t low = 0, high = set->count; // first_sample[low] ≤ index < first_sample[high]
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -68,19 +71,25 @@ const gs_mapped_file *gs_file_set_locate(const gs_file_set *set, int64_t index, 
     return &set->files[low];
 }
 
-gs_digest gs_file_set_digest(const gs_file_set *set, size_t header_bytes) {
+static gs_status add_file(gs_digest_stream *stream, const gs_data_file *file, size_t header_bytes) {
+    uint8_t header[MOST_HEADER_BYTES];
+    uint64_t bytes = file->bytes;
+    gs_digest_stream_add(stream, file->name, strlen(file->name) + 1);
+    gs_digest_stream_add(stream, &bytes, sizeof bytes);
+    if (header_bytes > file->bytes) header_bytes = file->bytes;
+    GS_TRY(gs_data_file_read(file, header, 0, header_bytes));
+    gs_digest_stream_add(stream, header, header_bytes);
+    return gs_ok();
+}
+
+gs_status gs_file_set_digest(gs_digest *digest, const gs_file_set *set, size_t header_bytes) {
+    assert(header_bytes <= MOST_HEADER_BYTES);
     gs_digest_stream *stream = gs_digest_stream_create();
-    if (!stream) return (gs_digest){0};
-    for (size_t i = 0; i < set->count; i++) {
-        const gs_mapped_file *file = &set->files[i];
-        uint64_t bytes = file->bytes;
-        gs_digest_stream_add(stream, file->name, strlen(file->name) + 1);
-        gs_digest_stream_add(stream, &bytes, sizeof bytes);
-        if (file->data && header_bytes)
-            gs_digest_stream_add(stream, file->data,
-                                 header_bytes < file->bytes ? header_bytes : file->bytes);
-    }
-    gs_digest digest = gs_digest_stream_value(stream);
+    if (!stream) return gs_error(GS_RESOURCE_EXHAUSTED, "data files: out of memory");
+    gs_status status = gs_ok();
+    for (size_t i = 0; i < set->count && !status.code; i++)
+        status = add_file(stream, &set->files[i], header_bytes);
+    if (!status.code) *digest = gs_digest_stream_value(stream);
     gs_digest_stream_destroy(stream);
-    return digest;
+    return status;
 }

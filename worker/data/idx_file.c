@@ -19,16 +19,19 @@
 typedef struct idx_file {
     int64_t items;      // the first size
     int64_t item_bytes; // the product of the others
-    const uint8_t *data;
+    size_t header_bytes;
 } idx_file;
 
 typedef struct idx_set {
     gs_file_set images, labels;
     idx_file image, label;
+    uint8_t *pixels;  // owned; of the image that was read last
 } idx_set;
 
-static gs_status read_header(idx_file *out, const gs_mapped_file *file, int least_dims) {
-    const uint8_t *bytes = file->data;
+static gs_status read_header(idx_file *out, const gs_data_file *file, int least_dims) {
+    uint8_t bytes[4 + 4 * MAX_IDX_DIMS] = {0};
+    GS_TRY(
+        gs_data_file_read(file, bytes, 0, file->bytes < sizeof bytes ? file->bytes : sizeof bytes));
     if (file->bytes >= 2 && bytes[0] == 0x1F && bytes[1] == 0x8B)
         return gs_error(GS_DATA_LOSS, "%s: compressed with gzip; unpack it first (gunzip)",
                         file->name);
@@ -58,7 +61,21 @@ static gs_status read_header(idx_file *out, const gs_mapped_file *file, int leas
         return gs_error(GS_DATA_LOSS, "%s: %zu items of %zu bytes do not fill its %zu bytes",
                         file->name, items, item_bytes, file->bytes);
     if (items == 0 || item_bytes == 0) return gs_error(GS_DATA_LOSS, "%s: empty", file->name);
-    *out = (idx_file){(int64_t)items, (int64_t)item_bytes, bytes + header_bytes};
+    *out = (idx_file){(int64_t)items, (int64_t)item_bytes, header_bytes};
+    return gs_ok();
+}
+
+static gs_status check_labels(const idx_file *label, const gs_data_file *file, int64_t classes) {
+    uint8_t labels[4096];
+    for (int64_t first = 0; first < label->items; first += (int64_t)sizeof labels) {
+        int64_t count = label->items - first;
+        if (count > (int64_t)sizeof labels) count = (int64_t)sizeof labels;
+        GS_TRY(gs_data_file_read(file, labels, label->header_bytes + (size_t)first, (size_t)count));
+        for (int64_t i = 0; i < count; i++)
+            if (labels[i] >= classes)
+                return gs_error(GS_DATA_LOSS, "%s: label %lld is %u, the model has %lld classes",
+                                file->name, (long long)(first + i), labels[i], (long long)classes);
+    }
     return gs_ok();
 }
 
@@ -73,12 +90,7 @@ static gs_status check_pair(const idx_set *set, const gs_dataset_options *option
         return gs_error(GS_INVALID_ARGUMENT, "%s: images have %lld pixels, the model takes %lld",
                         image_name, (long long)set->image.item_bytes,
                         (long long)options->row_features);
-    for (int64_t i = 0; i < set->label.items; i++)
-        if (set->label.data[i] >= options->classes)
-            return gs_error(GS_DATA_LOSS, "%s: label %lld is %u, the model has %lld classes",
-                            label_name, (long long)i, set->label.data[i],
-                            (long long)options->classes);
-    return gs_ok();
+    return check_labels(&set->label, &set->labels.files[0], options->classes);
 }
 
 static gs_status open_one(gs_file_set *files, idx_file *file, const gs_dataset_options *options,
@@ -95,6 +107,7 @@ static void close_set(void *dataset) {
     if (!set) return;
     gs_file_set_close(&set->images);
     gs_file_set_close(&set->labels);
+    free(set->pixels);
     free(set);
 }
 
@@ -109,12 +122,17 @@ static gs_status open_set(void **out, const gs_dataset_options *options, gs_data
     gs_status status = open_one(&set->images, &set->image, options, "image", 2);
     if (!status.code) status = open_one(&set->labels, &set->label, &of_labels, "label", 1);
     if (!status.code) status = check_pair(set, options);
+    gs_digest parts[2];
+    if (!status.code) status = gs_file_set_digest(&parts[0], &set->images, 16);
+    if (!status.code) status = gs_file_set_digest(&parts[1], &set->labels, 8);
+    if (!status.code) {
+        set->pixels = malloc((size_t)set->image.item_bytes);
+        if (!set->pixels) status = gs_error(GS_RESOURCE_EXHAUSTED, "idx: out of memory");
+    }
     if (status.code) {
         close_set(set);
         return status;
     }
-    gs_digest parts[2] = {gs_file_set_digest(&set->images, 16),
-                          gs_file_set_digest(&set->labels, 8)};
     *shape = (gs_dataset_shape){.num_samples = set->image.items,
                                 .positions = 1,
                                 .row_features = set->image.item_bytes,
@@ -126,10 +144,16 @@ static gs_status open_set(void **out, const gs_dataset_options *options, gs_data
 static gs_status fill_image(void *dataset, int64_t index, int32_t *tokens, float *features,
                             int32_t *targets) {
     (void)tokens;
-    const idx_set *set = dataset;
-    const uint8_t *pixels = set->image.data + index * set->image.item_bytes;
-    for (int64_t i = 0; i < set->image.item_bytes; i++) features[i] = (float)pixels[i] / 255.0f;
-    targets[0] = set->label.data[index];
+    idx_set *set = dataset;
+    const idx_file *image = &set->image;
+    uint8_t label;
+    GS_TRY(gs_data_file_read(&set->images.files[0], set->pixels,
+                             image->header_bytes + (size_t)(index * image->item_bytes),
+                             (size_t)image->item_bytes));
+    GS_TRY(gs_data_file_read(&set->labels.files[0], &label, set->label.header_bytes + (size_t)index,
+                             sizeof label));
+    for (int64_t i = 0; i < image->item_bytes; i++) features[i] = (float)set->pixels[i] / 255.0f;
+    targets[0] = label;
     return gs_ok();
 }
 

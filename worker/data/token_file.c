@@ -20,26 +20,28 @@ static uint32_t read_u32(const uint8_t *bytes) {
 }
 
 // Bytes of an id by the header's magic; 0 when it is none.
-static size_t id_bytes_of(const gs_mapped_file *file) {
-    uint32_t magic = read_u32(file->data), version = read_u32(file->data + 4);
+static uint8_t id_bytes_of(uint32_t magic, uint32_t version) {
     if (magic == 20240520 && version == 1) return 2;
     if (magic == 20240801 && version == 7) return 4;
     return 0;
 }
 
-static gs_status count_ids(int64_t *tokens, const gs_mapped_file *file) {
+static gs_status count_ids(int64_t *tokens, uint8_t *token_bytes, const gs_data_file *file) {
+    uint8_t header[12];
     if (file->bytes < HEADER_BYTES)
         return gs_error(GS_DATA_LOSS, "%s: %zu bytes are too few for a token shard's header",
                         file->name, file->bytes);
-    size_t id_bytes = id_bytes_of(file);
-    if (!id_bytes)
+    GS_TRY(gs_data_file_read(file, header, 0, sizeof header));
+    uint32_t magic = read_u32(header), version = read_u32(header + 4);
+    *token_bytes = id_bytes_of(magic, version);
+    if (!*token_bytes)
         return gs_error(GS_DATA_LOSS, "%s: magic %u, version %u is not a token shard's", file->name,
-                        read_u32(file->data), read_u32(file->data + 4));
-    uint32_t count = read_u32(file->data + 8);
+                        magic, version);
+    uint32_t count = read_u32(header + 8);
     if (count > INT32_MAX)
         return gs_error(GS_DATA_LOSS, "%s: the header says a negative number of tokens",
                         file->name);
-    uint64_t bytes = HEADER_BYTES + (uint64_t)count * id_bytes;
+    uint64_t bytes = HEADER_BYTES + (uint64_t)count * *token_bytes;
     if (bytes != file->bytes)
         return gs_error(GS_DATA_LOSS, "%s: %zu bytes, but %u tokens make %llu", file->name,
                         file->bytes, count, (unsigned long long)bytes);
@@ -59,14 +61,13 @@ static gs_status open_files(void **out, const gs_dataset_options *options,
 static gs_status fill_window(void *dataset, int64_t index, int32_t *tokens, float *features,
                              int32_t *targets) {
     (void)features;
-    const gs_window_files *data = dataset;
-    int64_t first;
-    const gs_mapped_file *file = gs_window_files_locate(data, index, &first);
-    size_t id_bytes = id_bytes_of(file);
-    const uint8_t *ids = file->data + HEADER_BYTES + (uint64_t)first * id_bytes;
+    gs_window_files *data = dataset;
+    gs_window window;
+    GS_TRY(gs_window_files_read(&window, data, index));
+    const uint8_t *ids = window.tokens;
     for (int64_t t = 0; t <= data->positions; t++) {
         uint32_t id;
-        if (id_bytes == 2) {
+        if (window.token_bytes == 2) {
             uint16_t narrow;
             memcpy(&narrow, ids + 2 * t, sizeof narrow);
             id = le16toh(narrow);
@@ -75,7 +76,8 @@ static gs_status fill_window(void *dataset, int64_t index, int32_t *tokens, floa
         }
         if (id >= data->vocab)
             return gs_error(GS_DATA_LOSS, "%s: token %lld is %u, at or above vocab %lld",
-                            file->name, (long long)(first + t), id, (long long)data->vocab);
+                            window.file->name, (long long)(window.first_token + t), id,
+                            (long long)data->vocab);
         if (t < data->positions) tokens[t] = (int32_t)id;
         if (t > 0) targets[t - 1] = (int32_t)id;
     }

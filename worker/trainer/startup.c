@@ -10,7 +10,7 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/checkpoint/model_import.h"
 #include "worker/data/data_loader.h"
-#include "worker/data/mapped_file.h"
+#include "worker/data/data_file.h"
 #include "worker/state/state_snapshot.h"
 
 gs_status gs_startup_open_device(gs_device **out, const gs_job_spec *spec,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -42,6 +43,14 @@ static void catch_signals(void) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
+}
+
+// Data files stay open, and a job may have more of them than a shell's limit.
+static void allow_many_files(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 static void set_log_level(const char *name) {
@@ -250,6 +259,7 @@ static void run(trainer_process *process) {
 int gs_trainer_process_run(int launch_fd) {
     trainer_process process = {0};
     catch_signals();
+    allow_many_files();
     gs_status status = gs_launch_read(&process.launch, launch_fd);
     if (status.code) {
         gs_log_error("no launch document", "error=\"%s\"", status.message);

@@ -82,6 +82,25 @@ static void a_vocabulary_below_256_is_refused(void **state) {
     assert_int_equal(gs_dataset_bytes.open(&data, &options, &shape).code, GS_INVALID_ARGUMENT);
 }
 
+static void a_file_that_is_cut_short_is_named(void **state) {
+    write_file(*state, "a", "abcdefghi", 9);
+    write_file(*state, "b", "abcdefghi", 9);
+    gs_dataset_options options = options_of(*state);
+    gs_dataset_shape shape;
+    void *data;
+    int32_t tokens[4], targets[4];
+    assert_int_equal(gs_dataset_bytes.open(&data, &options, &shape).code, GS_OK);
+    cut_file(*state, "b", 0);
+    assert_int_equal(gs_dataset_bytes.fill(data, 1, tokens, NULL, targets).code, GS_OK);
+    gs_status status = gs_dataset_bytes.fill(data, 3, tokens, NULL, targets);
+    assert_names(status, "b: was cut short");
+    assert_names(status, "9 bytes when it was opened, 0 now");
+    cut_file(*state, "b", 7);  // a part of the window is there
+    assert_names(gs_dataset_bytes.fill(data, 3, tokens, NULL, targets), "7 now");
+    assert_int_equal(gs_dataset_bytes.fill(data, 2, tokens, NULL, targets).code, GS_OK);
+    gs_dataset_bytes.close(data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(windows_share_their_last_byte_and_are_numbered_over_files,
@@ -91,6 +110,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(files_too_short_for_a_sample_are_refused, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(a_vocabulary_below_256_is_refused, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_file_that_is_cut_short_is_named, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,6 +122,27 @@ static void other_element_types_are_refused(void **state) {
     expect(*state, &options, GS_DATA_LOSS, "0x0d");
 }
 
+static void a_file_that_is_cut_short_is_named(void **state) {
+    gs_dataset_options options = options_of(*state);
+    gs_dataset_shape shape;
+    void *data;
+    float features[4];
+    int32_t target;
+    for (int cuts_labels = 0; cuts_labels < 2; cuts_labels++) {
+        write_pair(*state, good_images, sizeof good_images, good_labels, sizeof good_labels);
+        assert_int_equal(gs_dataset_idx.open(&data, &options, &shape).code, GS_OK);
+        if (cuts_labels) {
+            cut_file(*state, "labels", sizeof good_labels - 1);
+        } else {
+            cut_file(*state, "images", sizeof good_images - 1);
+        }
+        assert_int_equal(gs_dataset_idx.fill(data, 1, NULL, features, &target).code, GS_OK);
+        assert_names(gs_dataset_idx.fill(data, 2, NULL, features, &target),
+                     cuts_labels ? "labels: was cut short" : "images: was cut short");
+        gs_dataset_idx.close(data);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(pixels_are_scaled_and_labels_are_targets, make_dir,
@@ -132,6 +153,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(image_and_label_counts_must_agree, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(labels_and_pixels_must_fit_the_model, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(other_element_types_are_refused, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_file_that_is_cut_short_is_named, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

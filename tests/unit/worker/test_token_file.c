@@ -137,6 +137,20 @@ static void shards_beyond_4_gib_are_read(void **state) {
     gs_dataset_token_shards.close(data);
 }
 
+static void a_shard_that_is_cut_short_is_named(void **state) {
+    write_shard(*state, "a.bin", 2, 8, 10);
+    write_shard(*state, "b.bin", 4, 8, 10);
+    gs_dataset_shape shape;
+    void *data;
+    int32_t tokens[3], targets[3];
+    assert_int_equal(open_shards(&data, *state, &shape).code, GS_OK);
+    cut_file(*state, "b.bin", HEADER_BYTES + 4 * 4);
+    assert_int_equal(gs_dataset_token_shards.fill(data, 2, tokens, NULL, targets).code, GS_OK);
+    assert_names(gs_dataset_token_shards.fill(data, 3, tokens, NULL, targets),
+                 "b.bin: was cut short");
+    gs_dataset_token_shards.close(data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(both_widths_are_read_in_name_order, make_dir, remove_dir),
@@ -147,6 +161,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_size_must_be_exactly_what_the_header_says, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(shards_beyond_4_gib_are_read, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_shard_that_is_cut_short_is_named, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

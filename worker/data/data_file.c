@@ -1,16 +1,13 @@
-#include "worker/data/mapped_file.h"
+#include "worker/data/data_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "core/memory.h"
 
 // For kernels and sandboxes without openat2: one component after the other, no links at all.
 static int open_by_components(int root_fd, const char *name, int flags) {
@@ -55,38 +52,53 @@ gs_status gs_open_below(int *fd, int root_fd, const char *name, int flags) {
     return gs_error_from_errno(errno, "%s", name);
 }
 
-gs_status gs_mapped_file_open(gs_mapped_file *file, int root_fd, const char *name) {
-    *file = (gs_mapped_file){0};
+gs_status gs_data_file_open(gs_data_file *file, int root_fd, const char *name) {
+    *file = (gs_data_file){0};
     int fd;
     GS_TRY(gs_open_below(&fd, root_fd, name, 0));
 
     gs_status status = gs_ok();
     struct stat info;
-    void *mapping = NULL;
     if (fstat(fd, &info) != 0) {
         status = gs_error_from_errno(errno, "%s", name);
     } else if (!S_ISREG(info.st_mode)) {
         status = gs_error(GS_INVALID_ARGUMENT, "%s: not a regular file", name);
-    } else if (info.st_size > 0) {
-        mapping = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-        if (mapping == MAP_FAILED) status = gs_error_from_errno(errno, "%s: map", name);
+    } else {
+        file->name = strdup(name);
+        if (!file->name) status = gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", name);
     }
-    close(fd);
-    if (status.code) return status;
-
-    file->data = mapping;
+    if (status.code) {
+        close(fd);
+        return status;
+    }
+    file->fd = fd;
     file->bytes = (size_t)info.st_size;
-    file->name = strdup(name);
-    if (!file->name) {
-        gs_mapped_file_close(file);
-        return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", name);
+    return gs_ok();
+}
+
+static gs_status say_cut_short(const gs_data_file *file, size_t at) {
+    struct stat info;
+    long long bytes = fstat(file->fd, &info) == 0 ? (long long)info.st_size : (long long)at;
+    return gs_error(
+        GS_DATA_LOSS,
+        "%s: was cut short while the job reads it: %zu bytes when it was opened, %lld now",
+        file->name, file->bytes, bytes);
+}
+
+gs_status gs_data_file_read(const gs_data_file *file, void *to, size_t begin, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = pread(file->fd, (char *)to + done, bytes - done, (off_t)(begin + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return gs_error_from_errno(errno, "%s: read", file->name);
+        if (got == 0) return say_cut_short(file, begin + done);
+        done += (size_t)got;
     }
     return gs_ok();
 }
 
-void gs_mapped_file_close(gs_mapped_file *file) {
-    if (!file) return;
-    if (file->data) munmap((void *)(uintptr_t)file->data, file->bytes);
+void gs_data_file_close(gs_data_file *file) {
+    if (!file || !file->name) return;
+    close(file->fd);
     free(file->name);
-    *file = (gs_mapped_file){0};
+    *file = (gs_data_file){0};
 }
