@@ -431,25 +431,12 @@ static void survivor_of_a_killed_rank_saves_and_goes_on_with_the_same_bits(void 
 #endif
 }
 
-static void gpu_that_is_not_there_is_named(void **state) {
-    (void)state;
-    char *spec = make_spec(&one_rank_jobs[0], 1), *dir = gs_temp_dir_make();
-    gs_digest digests[TRAINER_RANK_MAX_STEPS];
-    gs_status status = trainer_rank_train_on(digests, dir, spec, 1, NULL, "cuda:63");
-    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
-    if (!strstr(status.message, "world.device cuda: here: device cuda:63: "))
-        fail_msg("it says \"%s\"", status.message);
-    gs_temp_dir_remove(dir);
-    free(spec);
-}
-
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpu_that_is_not_there_is_named),
         cmocka_unit_test(one_rank_trains_as_on_a_cpu),
         cmocka_unit_test(graphs_change_no_bit),
         cmocka_unit_test(ranks_hold_the_same_bits_and_train_as_on_cpus),
