@@ -343,6 +343,20 @@ gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadlin
     return status;
 }
 
+void gs_comm_explain(gs_comm *comm, gs_comm_failure *out) {
+    *out = (gs_comm_failure){.bucket = -1};
+    if (comm->backend->explain) comm->backend->explain(comm->state, out);
+}
+
+bool gs_comm_failure_names(const gs_comm_failure *failure, int rank) {
+    return rank >= 0 && rank < GS_COMM_MAX_RANKS && failure->missing[rank / 64] >> (rank % 64) & 1;
+}
+
+void gs_comm_failure_add(gs_comm_failure *failure, int rank) {
+    if (rank < 0 || rank >= GS_COMM_MAX_RANKS) return;
+    failure->missing[rank / 64] |= UINT64_C(1) << (rank % 64);
+}
+
 void gs_comm_abort(gs_comm *comm, const char *reason) {
     comm->backend->abort(comm->state, reason);
 }

@@ -110,6 +110,23 @@ typedef struct gs_work_times {
     int64_t posted_ns, all_arrived_ns, started_ns, finished_ns;
 } gs_work_times;
 
+#define GS_COMM_MAX_RANKS 4096
+
+typedef enum gs_comm_failure_kind {
+    GS_COMM_FAILURE_OTHER = 0,  // claims that differ, a device's error, an abort from outside, or none
+    GS_COMM_FAILURE_TIMEOUT,    // `missing` did not come in time
+    GS_COMM_FAILURE_PEER_LOST   // `missing` died, or left
+} gs_comm_failure_kind;
+
+// Who is to blame, as values: no program has to read a status's text.
+typedef struct gs_comm_failure {
+    gs_comm_failure_kind kind;
+    uint64_t sequence;  // of the collective that did not end; 0: not known
+    int64_t step;
+    int32_t bucket;  // -1: none
+    uint64_t missing[GS_COMM_MAX_RANKS / 64];  // a bit for each rank; none where it is not known who
+} gs_comm_failure;
+
 // UNAVAILABLE says why ranks cannot share memory; FAILED_PRECONDITION names the rank that differs.
 GS_NODISCARD gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options,
                                       gs_deadline deadline);
@@ -145,6 +162,12 @@ bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times);
 // the other ranks wait; and the buffers are the caller's.
 GS_NODISCARD gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective,
                                    gs_deadline deadline);
+
+// Of the last wait that failed here, or on the rank of this host that aborted. The owner's thread, after an
+// error and before destroy.
+void gs_comm_explain(gs_comm *comm, gs_comm_failure *out);
+bool gs_comm_failure_names(const gs_comm_failure *failure, int rank);
+void gs_comm_failure_add(gs_comm_failure *failure, int rank);  // to the missing
 
 // Ends every wait on this communicator, here and on the other ranks of the host (nccl: here; the others
 // see a closed connection at best, or their deadline), with ABORTED and

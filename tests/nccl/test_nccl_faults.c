@@ -71,6 +71,20 @@ static void keep_line(void *ctx, gs_log_level level, const char *line) {
     if (level == GS_LOG_ERROR) gs_rank_note(ctx, line);
 }
 
+// The library does not say who is missing, so nobody is accused: least of all whoever reports it.
+static gs_status check_blame(comm_rank *self, gs_status late) {
+    gs_comm_failure failure;
+    gs_comm_explain(self->comm, &failure);
+    if (failure.kind != GS_COMM_FAILURE_TIMEOUT || failure.bucket != 3 || !failure.sequence)
+        return gs_error(GS_INTERNAL, "a timeout that is none: kind %d, bucket %d", failure.kind,
+                        failure.bucket);
+    for (int rank = 0; rank < GS_COMM_MAX_RANKS; rank++) {
+        if (gs_comm_failure_names(&failure, rank))
+            return gs_error(GS_INTERNAL, "rank %d is accused: %s", rank, late.message);
+    }
+    return late;
+}
+
 // Steps until something happens. The argument says how long a collective may take (ms), what follows, and
 // whether what the log said is noted.
 static gs_status reduce_on(const gs_rank_env *env) {
@@ -87,6 +101,8 @@ static gs_status reduce_on(const gs_rank_env *env) {
         status = reduce_once(&self, step, deadline);
     }
     if (status.code) gs_rank_note(env, "failed");
+    if (status.code == GS_DEADLINE_EXCEEDED && strstr(env->arg, "alone"))
+        status = check_blame(&self, status);
     if (strstr(env->arg, "regroup")) {
         gs_status again = regroup(&self, env, strstr(env->arg, "alone") != NULL);
         if (again.code) status = gs_status_prefix(again, "regroup");

@@ -70,8 +70,11 @@ static void keep_checkpoint(void *ctx, const gs_checkpoint_result *result) {
 static void note_fault(void *ctx, const gs_fault *fault) {
     const rank_run *run = ctx;
     char text[400];
-    snprintf(text, sizeof text, "fault %s suspect %d: %s", fault->kind,
-             fault->num_suspects ? fault->suspects[0] : -1, fault->status.message);
+    int suspect = 0;
+    while (suspect < GS_COMM_MAX_RANKS && !gs_comm_failure_names(&fault->comm, suspect)) suspect++;
+    if (suspect == GS_COMM_MAX_RANKS) suspect = -1;
+    snprintf(text, sizeof text, "fault %s suspect %d: %s", fault->kind, suspect,
+             fault->status.message);
     gs_rank_note(run->env, text);
 }
 

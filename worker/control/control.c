@@ -1,8 +1,6 @@
 #include "worker/control/control.h"
 
-#include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *kind_of_code(gs_code code) {
@@ -19,29 +17,17 @@ static const char *kind_of_code(gs_code code) {
     }
 }
 
-// Reads "2" or "1, 3 and 4" at `text`; returns where the list ends.
-static const char *read_ranks(gs_fault *fault, const char *text) {
-    while (isdigit((unsigned char)*text) && fault->num_suspects < GS_MAX_SUSPECTS) {
-        char *end;
-        fault->suspects[fault->num_suspects++] = (int)strtol(text, &end, 10);
-        text = end;
-        const char *next = text;
-        while (*next == ',' || *next == ' ') next++;
-        if (strncmp(next, "and ", 4) == 0) next += 4;
-        if (next == text || !isdigit((unsigned char)*next)) break;
-        text = next;
-    }
-    return text;
-}
-
-gs_fault gs_fault_of(gs_status status) {
-    gs_fault fault = {.kind = kind_of_code(status.code), .status = status};
-    const char *text = status.message;
-    while ((text = strstr(text, "rank"))) {
-        text += 4;
-        if (*text == 's') text++;
-        if (*text == ' ') text = read_ranks(&fault, text + 1);
-    }
+gs_fault gs_fault_of(gs_status status, gs_comm *comm) {
+    gs_fault fault = {.kind = kind_of_code(status.code), .status = status, .comm.bucket = -1};
+    bool waited = status.code == GS_DEADLINE_EXCEEDED || status.code == GS_ABORTED ||
+                  status.code == GS_UNAVAILABLE;
+    if (!comm || !waited) return fault;  // its own fault, whatever the others wait for by now
+    gs_comm_explain(comm, &fault.comm);
+    if (fault.comm.kind == GS_COMM_FAILURE_TIMEOUT) fault.kind = "timeout";
+    if (fault.comm.kind == GS_COMM_FAILURE_PEER_LOST) fault.kind = "peer_lost";
+    // A deadline that passed elsewhere than between ranks is this rank's own: a replica, the device.
+    if (status.code == GS_DEADLINE_EXCEEDED && fault.comm.kind == GS_COMM_FAILURE_OTHER)
+        gs_comm_failure_add(&fault.comm, gs_comm_rank(comm));
     return fault;
 }
 

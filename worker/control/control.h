@@ -21,8 +21,6 @@
 #include "worker/control/plan_offer.h"
 #include "worker/telemetry/progress.h"
 
-#define GS_MAX_SUSPECTS 64
-
 typedef struct gs_fault {
     uint32_t generation;
     int rank;
@@ -30,13 +28,12 @@ typedef struct gs_fault {
     // "peer_lost", "timeout", "mismatch", "data", "numerics", "divergence", "internal"; of a GPU:
     // "no_device_memory", "device_lost"
     const char *kind;
-    int suspects[GS_MAX_SUSPECTS];
-    int num_suspects;
+    gs_comm_failure comm;  // whom it waited for in vain; the rank itself where the delay is its own
     gs_status status;
 } gs_fault;
 
-// Kind from the code, suspects from the message ("rank 2", "ranks 1, 3").
-gs_fault gs_fault_of(gs_status status);
+// Kind from the communicator's failure, else from the code; never from a text. `comm` NULL: there is none.
+gs_fault gs_fault_of(gs_status status, gs_comm *comm);
 
 typedef struct gs_settlement {
     uint32_t generation;

@@ -241,6 +241,10 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     return gs_ok();
 }
 
+gs_comm *gs_session_comm(const gs_session *session) {
+    return session->comm;
+}
+
 const char *gs_session_backend(const gs_session *session) {
     return gs_comm_backend_name(session->comm);
 }

@@ -35,6 +35,7 @@ void gs_session_destroy(gs_session *session);
 
 // Collective: communicator, rank 0's parameters and buffers to all, reducer.
 GS_NODISCARD gs_status gs_session_connect(gs_session *session, gs_deadline deadline);
+gs_comm *gs_session_comm(const gs_session *session);  // NULL before it is connected
 const char *gs_session_backend(const gs_session *session);
 const char *gs_session_backend_reason(const gs_session *session);
 const char *gs_session_algorithm(const gs_session *session);  // of the largest bucket

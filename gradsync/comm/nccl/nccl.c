@@ -118,6 +118,11 @@ static gs_stream *stream_of_nccl(const void *backend) {
     return ((const gs_nccl_comm *)backend)->entry;
 }
 
+static void explain_nccl(void *backend, gs_comm_failure *out) {
+    const gs_nccl_comm *nccl = backend;
+    if (nccl->late.sequence > finished_of_nccl(nccl)) *out = nccl->late;
+}
+
 const gs_comm_backend gs_comm_nccl = {.name = "nccl",
                                       .create = create_nccl,
                                       .post = post_nccl,
@@ -127,4 +132,5 @@ const gs_comm_backend gs_comm_nccl = {.name = "nccl",
                                       .finished = finished_of_nccl,
                                       .times = times_of_nccl,
                                       .algorithm = algorithm_of_nccl,
-                                      .stream = stream_of_nccl};
+                                      .stream = stream_of_nccl,
+                                      .explain = explain_nccl};

@@ -65,6 +65,7 @@ typedef struct gs_nccl_comm {
     bool launching;  // the last launch has not settled
     _Atomic uint64_t finished;
 
+    gs_comm_failure late;  // of the last wait whose deadline passed
     atomic_bool failed;
     pthread_mutex_t lock;
     gs_status failure;  // by lock until failed

@@ -74,6 +74,11 @@ static gs_status explain_deadline(gs_nccl_comm *nccl, int64_t waited_ns) {
     char name[64];
     gs_nccl_name_work(name, sizeof name, sequence, &work->collective);
     if (work->follows) GS_TRY(gs_event_query(work->ready, &ready));
+    nccl->late = (gs_comm_failure){.kind = GS_COMM_FAILURE_TIMEOUT,
+                                   .sequence = sequence,
+                                   .step = work->collective.step,
+                                   .bucket = work->collective.bucket};
+    if (!ready) gs_comm_failure_add(&nccl->late, nccl->rank);
     if (!ready)
         return gs_error(GS_DEADLINE_EXCEEDED,
                         "%s: rank %d itself had no input for it within %.1f s: work before it on the "

@@ -180,11 +180,16 @@ gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank) {
     return fate_of(control);
 }
 
-void gs_shm_abort(gs_shm_segment *segment, gs_status reason) {
+void gs_shm_abort(gs_shm_segment *segment, gs_status reason, const gs_comm_failure *failure) {
     gs_shm_common *common = segment->common;
     uint32_t none = ABORT_NONE;
     if (atomic_compare_exchange_strong(&common->abort_state, &none, ABORT_BEING_WRITTEN)) {
         common->abort_code = reason.code;
+        common->abort_kind = (int32_t)failure->kind;
+        common->abort_missing = failure->missing[0];
+        common->abort_sequence = failure->sequence;
+        common->abort_step = failure->step;
+        common->abort_bucket = failure->bucket;
         snprintf(common->abort_reason, sizeof common->abort_reason, "%s", reason.message);
         atomic_store_explicit(&common->abort_state, ABORT_SET, memory_order_release);
     }
@@ -193,6 +198,20 @@ void gs_shm_abort(gs_shm_segment *segment, gs_status reason) {
 
 bool gs_shm_aborted(const gs_shm_segment *segment) {
     return atomic_load_explicit(&segment->common->abort_state, memory_order_acquire) != ABORT_NONE;
+}
+
+void gs_shm_abort_failure(const gs_shm_segment *segment, gs_comm_failure *out) {
+    const gs_shm_common *common = segment->common;
+    if (atomic_load_explicit(&common->abort_state, memory_order_acquire) != ABORT_SET) return;
+    int32_t kind = common->abort_kind;
+    if (kind != GS_COMM_FAILURE_TIMEOUT && kind != GS_COMM_FAILURE_PEER_LOST) return;
+    out->kind = (gs_comm_failure_kind)kind;
+    out->sequence = common->abort_sequence;
+    out->step = common->abort_step;
+    out->bucket = common->abort_bucket;
+    for (int i = 0; i < segment->world_size; i++) {
+        if (common->abort_missing >> i & 1) gs_comm_failure_add(out, i);
+    }
 }
 
 gs_status gs_shm_abort_reason(const gs_shm_segment *segment) {

@@ -20,6 +20,7 @@
 #include <sys/types.h>
 
 #include "core/status.h"
+#include "gradsync/comm/comm.h"
 #include "gradsync/comm/shm/waiter.h"
 
 #define GS_SHM_MAX_RANKS 64
@@ -78,6 +79,10 @@ typedef struct gs_shm_common {
     _Alignas(128) _Atomic uint32_t abort_state;
     int32_t abort_code;
     char abort_reason[252];
+    // Of a gs_comm_failure, as far as ranks of one host need it.
+    uint64_t abort_missing, abort_sequence;
+    int64_t abort_step;
+    int32_t abort_bucket, abort_kind;
     gs_shm_life lives[GS_SHM_MAX_RANKS];
 } gs_shm_common;
 
@@ -126,8 +131,9 @@ void gs_shm_end_life(gs_shm_segment *segment);
 gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank);
 bool gs_shm_is_damaged(const gs_shm_segment *segment, int rank);  // by what its block begins with
 
-// The first reason wins. Any thread.
-void gs_shm_abort(gs_shm_segment *segment, gs_status reason);
+// The first reason wins, with its failure. Any thread.
+void gs_shm_abort(gs_shm_segment *segment, gs_status reason, const gs_comm_failure *failure);
+void gs_shm_abort_failure(const gs_shm_segment *segment, gs_comm_failure *out);  // once aborted
 bool gs_shm_aborted(const gs_shm_segment *segment);
 gs_status gs_shm_abort_reason(const gs_shm_segment *segment);
 

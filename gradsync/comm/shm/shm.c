@@ -9,6 +9,7 @@
 // After an abort a rank may still be inside one block of a slice, storing into its peers' arenas. A
 // new communicator over the same arenas is safe once every rank of the old one has left it or has
 // ended; who evicts a frozen rank must end its process.
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,8 @@
 #define SPIN_POLLS_OVERSUBSCRIBED 50
 // The clock costs as much as a small collective's bytes: it is read once for several.
 #define MOVES_PER_CHECK 16
+#define MOST_RANKS_SHOWN 16  // in a message; a gs_comm_failure has all
+_Static_assert(GS_SHM_MAX_RANKS <= 64, "the missing of an abort are one word");
 
 typedef struct shm_work {
     // The owner's, before `posted` counts it.
@@ -50,6 +53,8 @@ typedef struct shm_comm {
     _Atomic uint64_t finished;
     atomic_bool failed;
     gs_status failure;  // valid once failed
+    pthread_mutex_t late_lock;
+    gs_comm_failure late;  // by late_lock: of the owner's last wait whose deadline passed
     // The moving thread's.
     gs_shm_mover mover;
     uint64_t published, processed;
@@ -228,8 +233,8 @@ static gs_status move_posts(shm_comm *shm, bool *moved) {
 }
 
 // The first error ends the communicator on all ranks, with one reason.
-static void fail_comm(shm_comm *shm, gs_status status) {
-    gs_shm_abort(&shm->segment, status);
+static void fail_comm(shm_comm *shm, gs_status status, const gs_comm_failure *failure) {
+    gs_shm_abort(&shm->segment, status, failure);
     shm->failure = gs_shm_abort_reason(&shm->segment);
     atomic_store_explicit(&shm->failed, true, memory_order_release);
     gs_futex_event_notify(&shm->finished_event);
@@ -244,7 +249,7 @@ static bool advance(shm_comm *shm) {
     bool moved = false;
     if (has_failed(shm)) return false;
     gs_status status = move_posts(shm, &moved);
-    if (status.code) fail_comm(shm, status);
+    if (status.code) fail_comm(shm, status, &(gs_comm_failure){.bucket = -1});
     return moved;
 }
 
@@ -276,6 +281,17 @@ static gs_shm_health check_rank(shm_comm *shm, int rank, uint64_t sequence) {
     return health == GS_SHM_ALIVE && !plausible ? GS_SHM_DAMAGED : health;
 }
 
+static gs_comm_failure failure_of(shm_comm *shm, gs_comm_failure_kind kind, uint64_t sequence,
+                                  const int *missing, int num_missing) {
+    const gs_collective *collective = &work_of(shm, sequence)->collective;
+    gs_comm_failure failure = {.kind = kind,
+                               .sequence = sequence,
+                               .step = collective->step,
+                               .bucket = collective->bucket};
+    for (int i = 0; i < num_missing; i++) gs_comm_failure_add(&failure, missing[i]);
+    return failure;
+}
+
 // Looks whether those that are waited for still live. A rank may have done its share and left
 // since the last look, so it is blamed only when nothing has moved since.
 static void check_missing(shm_comm *shm) {
@@ -293,23 +309,35 @@ static void check_missing(shm_comm *shm) {
         if (advance(shm)) return;
         char name[64];
         gs_shm_name_collective(name, sizeof name, sequence, &work_of(shm, sequence)->collective);
-        fail_comm(shm, gs_error(GS_ABORTED, "%s: rank %d %s", name, missing[i], fates[health]));
+        gs_comm_failure lost = failure_of(shm, GS_COMM_FAILURE_PEER_LOST, sequence, &missing[i], 1);
+        fail_comm(shm, gs_error(GS_ABORTED, "%s: rank %d %s", name, missing[i], fates[health]),
+                  &lost);
     }
 }
 
-static gs_status explain_deadline(const shm_comm *shm, int64_t waited_ns) {
+// "3", "1, 2 and 7", "0, 1, 2, 3, 4, 5, 6, 7 and 40 more".
+static void list_ranks(char *text, size_t text_bytes, const int *ranks, int count) {
+    int shown = count <= MOST_RANKS_SHOWN ? count : MOST_RANKS_SHOWN;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < shown; i++) {
+        const char *before = i == 0 ? "" : i == count - 1 ? " and " : ", ";
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%d", before, ranks[i]);
+    }
+    if (shown < count) snprintf(text + used, text_bytes - used, " and %d more", count - shown);
+}
+
+static gs_status explain_deadline(shm_comm *shm, int64_t waited_ns) {
     int missing[GS_SHM_MAX_RANKS];
     bool arrived;
     uint64_t sequence = finished_of_shm(shm) + 1;
     int num_missing = list_missing(shm, sequence, missing, &arrived);
-    char name[64], text[128] = "";
-    gs_shm_name_collective(name, sizeof name, sequence,
-                           &shm->works[sequence % GS_SHM_MAX_POSTED].collective);
-    size_t used = 0;
-    for (int i = 0; i < num_missing && used < sizeof text; i++) {
-        const char *before = i == 0 ? "" : i == num_missing - 1 ? " and " : ", ";
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", before, missing[i]);
-    }
+    char name[64], text[128];
+    gs_shm_name_collective(name, sizeof name, sequence, &work_of(shm, sequence)->collective);
+    list_ranks(text, sizeof text, missing, num_missing);
+    pthread_mutex_lock(&shm->late_lock);
+    shm->late = failure_of(shm, GS_COMM_FAILURE_TIMEOUT, sequence, missing, num_missing);
+    pthread_mutex_unlock(&shm->late_lock);
     double seconds = (double)waited_ns / (double)GS_NS_PER_SEC;
     if (num_missing == 0)
         return gs_error(GS_DEADLINE_EXCEEDED, "%s: not finished within %.1f s", name, seconds);
@@ -376,10 +404,27 @@ static gs_status post_shm(void *backend, uint64_t sequence, const gs_collective 
     return has_failed(shm) ? shm->failure : gs_ok();
 }
 
+// What the owner waited for in vain, unless it came after all.
+static gs_comm_failure late_of(shm_comm *shm) {
+    pthread_mutex_lock(&shm->late_lock);
+    gs_comm_failure late = shm->late;
+    pthread_mutex_unlock(&shm->late_lock);
+    return late.sequence > finished_of_shm(shm) ? late : (gs_comm_failure){.bucket = -1};
+}
+
+// Who aborts because nobody came says so to the others.
 static void abort_shm(void *backend, const char *reason) {
     shm_comm *shm = backend;
-    gs_shm_abort(&shm->segment, gs_error(GS_ABORTED, "%s", reason));
+    gs_comm_failure late = late_of(shm);
+    gs_shm_abort(&shm->segment, gs_error(GS_ABORTED, "%s", reason), &late);
     if (shm->thread) wake_thread(shm);
+}
+
+static void explain_shm(void *backend, gs_comm_failure *out) {
+    shm_comm *shm = backend;
+    gs_comm_failure late = late_of(shm);
+    if (late.kind) *out = late;
+    else gs_shm_abort_failure(&shm->segment, out);
 }
 
 static bool times_of_shm(const void *backend, uint64_t sequence, gs_work_times *times) {
@@ -466,6 +511,7 @@ static void destroy_shm(void *backend) {
         gs_shm_end_life(&shm->segment);
     gs_shm_unmap(&shm->segment);
     gs_device_close(shm->thread_device);
+    pthread_mutex_destroy(&shm->late_lock);
     free(shm);
 }
 
@@ -474,6 +520,7 @@ static gs_status create_shm(void **out, const gs_comm_options *options, char *re
     shm_comm *shm = aligned_alloc(_Alignof(shm_comm), sizeof *shm);
     if (!shm) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
     memset(shm, 0, sizeof *shm);
+    pthread_mutex_init(&shm->late_lock, NULL);
     gs_status status = gs_shm_handshake(&shm->segment, options, deadline);
     if (!status.code)
         status = gs_shm_agree(options, "shm/alive", start_moving(shm, options), deadline);
@@ -496,4 +543,5 @@ const gs_comm_backend gs_comm_shm = {.name = "shm",
                                      .destroy = destroy_shm,
                                      .finished = finished_of_shm,
                                      .times = times_of_shm,
-                                     .algorithm = algorithm_of_shm};
+                                     .algorithm = algorithm_of_shm,
+                                     .explain = explain_shm};
