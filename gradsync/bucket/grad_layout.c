@@ -26,7 +26,7 @@ static gs_status alloc_lists(gs_grad_layout *layout) {
     layout->offset_bytes = calloc(num_params, sizeof *layout->offset_bytes);
     layout->counts = calloc(num_params, sizeof *layout->counts);
     layout->dtypes = calloc(num_params, sizeof *layout->dtypes);
-    layout->grads = calloc(num_params * (size_t)layout->num_slots, sizeof *layout->grads);
+    layout->grads = calloc(num_params * (size_t)layout->num_slots + 1, sizeof *layout->grads);
     if (!layout->params || !layout->buckets || !layout->bucket_of || !layout->offset_bytes ||
         !layout->counts || !layout->dtypes || !layout->grads)
         return gs_error(GS_RESOURCE_EXHAUSTED, "gradient layout: out of memory");

@@ -36,7 +36,7 @@ typedef struct gs_grad_layout {
 typedef struct gs_grad_layout_shape {
     const gs_param_spec *params;
     size_t num_params;
-    int num_slots;
+    int num_slots;  // 0: no memory, only where gradients would lie in a slot
     bool has_wire;
     gs_device *device;  // whose memory it is; NULL: the host's; borrowed
 } gs_grad_layout_shape;

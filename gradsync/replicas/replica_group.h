@@ -1,17 +1,23 @@
-// What replicas.c (the owner's side) and replica_pass.c (a replica's side) share; private to them.
-#ifndef GRADSYNC_REPLICAS_REPLICAS_STATE_H
-#define GRADSYNC_REPLICAS_REPLICAS_STATE_H
+// What the replicas of a process share, and one of them. replica.c has what a replica's thread does
+// with it, replicas.c what the owner does.
+#ifndef GRADSYNC_REPLICAS_REPLICA_GROUP_H
+#define GRADSYNC_REPLICAS_REPLICA_GROUP_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-#include "gradsync/bucket/bucket.h"
+#include "core/status.h"
+#include "gradsync/bucket/grad_layout.h"
 #include "gradsync/reducer/ready_order.h"
-#include "gradsync/replicas/replicas.h"
+#include "gradsync/reducer/reducer_types.h"
+
+typedef struct gs_replica_group gs_replica_group;
 
 typedef struct gs_replica {
-    gs_replicas *replicas;
+    gs_replica_group *group;
     int index;
     gs_device *device;
     char *memory;   // owned; a slot for each own shard in exact mode, else one; replica 0: none
@@ -32,29 +38,21 @@ typedef struct gs_replica {
     _Atomic uint32_t serial_seen;
 } gs_replica;
 
-struct gs_replicas {
-    gs_reducer_options whole;  // params point into the copy below
-    gs_param_spec *params;     // owned copy
-    gs_reducer *reducer;
-    gs_comm *comm;
-    gs_replica_divisor divisor;
+struct gs_replica_group {
+    gs_reducer_options
+        whole;  // as one reducer for each replica would have it; params are the layout's
     int num_replicas;
     gs_replica *each;
-    double scale;  // of local sums, in this step
     bool exact;
-
-    // Layout; changes between steps.
-    gs_bucket_plan plan;
-    gs_bucket *buckets;
-    size_t *offset_bytes, *bucket_of;
-    size_t slot_bytes;
+    // Without memory: where a gradient lies in a slot of any replica's. Changes between steps.
+    gs_grad_layout layout;
 
     // Of the step. Owner, unless said.
     atomic_bool open;
-    int64_t step, samples;
+    int64_t step;
+    double scale;              // of local sums
     gs_reducer_pass reducing;  // where sums go; written before replicas run
-    size_t num_posted;
-    uint32_t *order_marks;  // replica 0's marks for the ready order
+    uint32_t *order_marks;     // replica 0's marks for the ready order
     gs_ready_order order;
 
     atomic_int *num_incomplete;  // bucket → replicas that have not completed it
@@ -67,15 +65,15 @@ struct gs_replicas {
     gs_status error;
 };
 
-// Keeps the first error, ends the step everywhere; returns what is kept.
-gs_status gs_replicas_keep_error(gs_replicas *replicas, gs_status status);
-gs_status gs_replicas_first_error(gs_replicas *replicas);
-// Owner: what has been summed goes to the reducer.
-GS_NODISCARD gs_status gs_replicas_post(gs_replicas *replicas);
+// Parameters are copied. Needs a plan for its layout, and its replicas, next. Release after an
+// error, too.
+GS_NODISCARD gs_status gs_replica_group_init(gs_replica_group *group,
+                                             const gs_reducer_options *whole, int num_replicas);
+void gs_replica_group_release(gs_replica_group *group);
 
-static inline float *gs_replica_grad(const gs_replica *self, int slot, size_t param) {
-    return self->memory ? self->grads[(size_t)slot * self->replicas->whole.num_params + param]
-                        : self->replicas->reducing.grads[param];
-}
+// Any thread: keeps the first error and wakes the owner. Returns what is kept; *is_first: it is
+// this one.
+gs_status gs_replica_group_fail(gs_replica_group *group, gs_status status, bool *is_first);
+gs_status gs_replica_group_error(gs_replica_group *group);
 
 #endif
