@@ -45,8 +45,9 @@ ROOMS = {
         "optim": ["tensor"],
         "reducer": ["hooks", "bucket", "step", "comm", "tensor"],
         "sparse": ["reducer", "bucket", "comm", "tensor"],
-        "replicas": ["sparse", "reducer", "bucket", "comm", "tensor"],
-        ".": ["replicas", "sparse", "reducer", "optim", "hooks", "bucket", "step", "comm", "tensor"],
+        "replicas": ["reducer", "bucket", "comm", "tensor"],
+        "local": ["sparse", "tensor"],
+        ".": ["local", "replicas", "sparse", "reducer", "optim", "hooks", "bucket", "step", "comm", "tensor"],
     },
     "worker": {
         ".": [],

@@ -1,4 +1,4 @@
-#include "gradsync/replicas/local_coalesce.h"
+#include "gradsync/local/local_coalesce.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "core/bucket_plan.h"
-#include "gradsync/replicas/replicate.h"
-#include "gradsync/replicas/scatter.h"
+#include "gradsync/local/model_copies.h"
+#include "gradsync/local/scatter.h"
 #include "gradsync/tensor/flatten.h"
 #include "tests/support/asserts.h"
 
@@ -329,7 +329,7 @@ static void reduce_add_names_the_list_and_the_position(void **state) {
                    "list 1, tensor 0: shape [6] against [2,3]");
 }
 
-// replicate
+// copies of a model
 
 static void gradients_of_a_broadcast_are_summed_on_the_remembered_device(void **state) {
     fixture *f = *state;
@@ -379,9 +379,9 @@ static void shared_parameters_stay_shared_and_absent_ones_absent(void **state) {
     gs_device_tensor buffers[] = {
         tensor_at(NULL, GS_FP32, 2, 0, device), tensor_at(mean, GS_FP32, 2, 0, device),
         tensor_at(count, GS_I64, 1, 0, device), tensor_at(mean, GS_FP32, 2, 0, device)};
-    gs_replicated all;
-    assert_ok(
-        gs_replicate(&all, &(gs_replica_tables){params, buffers, 4, 4}, f->devices, NUM_DEVICES));
+    gs_model_copies all;
+    assert_ok(gs_model_copies_init(&all, &(gs_model_tables){params, buffers, 4, 4}, f->devices,
+                                   NUM_DEVICES));
     assert_int_equal(all.record.num_inputs, 2);
     assert_int_equal(all.distinct[0], 0);
     assert_int_equal(all.distinct[1], 1);
@@ -402,22 +402,25 @@ static void shared_parameters_stay_shared_and_absent_ones_absent(void **state) {
         else
             assert_ptr_equal(ours[0].data, a);
     }
-    gs_replicated_release(&all);
+    gs_model_copies_release(&all);
 }
 
-static void replicate_refuses_what_is_shared_in_two_shapes(void **state) {
+static void model_copies_refuse_what_is_shared_in_two_shapes(void **state) {
     fixture *f = *state;
     float a[4] = {0};
     gs_device_tensor params[] = {tensor_at(a, GS_FP32, 2, 2, f->devices[0]),
                                  tensor_at(a, GS_FP32, 4, 0, f->devices[0])};
-    gs_replicated all;
-    assert_refused(gs_replicate(&all, &(gs_replica_tables){params, NULL, 2, 0}, f->devices, 2),
-                   "parameters: places 0 and 1 share memory in different shapes");
-    assert_refused(gs_replicate(&all, &(gs_replica_tables){params, NULL, 1, 0}, f->devices, 0),
-                   "no devices");
+    gs_model_copies all;
+    assert_refused(
+        gs_model_copies_init(&all, &(gs_model_tables){params, NULL, 2, 0}, f->devices, 2),
+        "parameters: places 0 and 1 share memory in different shapes");
+    assert_refused(
+        gs_model_copies_init(&all, &(gs_model_tables){params, NULL, 1, 0}, f->devices, 0),
+        "no devices");
     params[0].device = f->devices[1];
-    assert_refused(gs_replicate(&all, &(gs_replica_tables){params, NULL, 1, 0}, f->devices, 2),
-                   "tensor 0 is not on the first device");
+    assert_refused(
+        gs_model_copies_init(&all, &(gs_model_tables){params, NULL, 1, 0}, f->devices, 2),
+        "tensor 0 is not on the first device");
 }
 
 // In a flat memory it has the address of its neighbour.
@@ -428,23 +431,23 @@ static void tensor_without_elements_is_not_shared(void **state) {
         tensor_at(a, GS_FP32, 2, 2, f->devices[0]), tensor_at(a, GS_FP32, 2, 7, f->devices[0]),
         tensor_at(a, GS_FP32, 2, 2, f->devices[0]), tensor_at(a, GS_FP32, 2, 3, f->devices[0])};
     params[1].shape[0] = params[3].shape[0] = 0;
-    gs_replicated all;
-    assert_ok(gs_replicate(&all, &(gs_replica_tables){params, NULL, 4, 0}, f->devices, 2));
+    gs_model_copies all;
+    assert_ok(gs_model_copies_init(&all, &(gs_model_tables){params, NULL, 4, 0}, f->devices, 2));
     assert_int_equal(all.record.num_inputs, 3);  // the shared one, and each empty one
     const gs_device_tensor *copies = gs_tensor_lists_of(&all.params, 1);
     assert_ptr_equal(copies[2].data, copies[0].data);
     assert_memory_equal(copies[0].data, a, sizeof a);
     assert_int_equal(copies[1].shape[1], 7);
     assert_int_equal(copies[3].shape[1], 3);
-    gs_replicated_release(&all);
+    gs_model_copies_release(&all);
 }
 
-static void model_without_tensors_is_replicated(void **state) {
+static void model_without_tensors_is_copied(void **state) {
     fixture *f = *state;
-    gs_replicated all;
-    assert_ok(gs_replicate(&all, &(gs_replica_tables){0}, f->devices, 2));
+    gs_model_copies all;
+    assert_ok(gs_model_copies_init(&all, &(gs_model_tables){0}, f->devices, 2));
     assert_int_equal(all.params.num_tensors, 0);
-    gs_replicated_release(&all);
+    gs_model_copies_release(&all);
 }
 
 // scatter and gather
@@ -530,9 +533,9 @@ int main(void) {
         cmocka_unit_test(gradients_of_a_broadcast_are_summed_on_the_remembered_device),
         cmocka_unit_test(broadcast_of_nothing_is_nothing_forward_and_backward),
         cmocka_unit_test(shared_parameters_stay_shared_and_absent_ones_absent),
-        cmocka_unit_test(replicate_refuses_what_is_shared_in_two_shapes),
+        cmocka_unit_test(model_copies_refuse_what_is_shared_in_two_shapes),
         cmocka_unit_test(tensor_without_elements_is_not_shared),
-        cmocka_unit_test(model_without_tensors_is_replicated),
+        cmocka_unit_test(model_without_tensors_is_copied),
         cmocka_unit_test(batch_is_scattered_by_rows_and_gathered_again),
         cmocka_unit_test(fewer_rows_than_devices_leave_the_last_ones_empty),
         cmocka_unit_test(losses_of_all_devices_are_gathered_into_one_dimension),

@@ -1,4 +1,4 @@
-#include "gradsync/replicas/sparse_tensor.h"
+#include "gradsync/local/sparse_tensor.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
-#include "gradsync/replicas/sparse_tensor.h"
+#include "gradsync/local/sparse_tensor.h"
 
 #include <stdlib.h>
 
-#include "gradsync/replicas/local_coalesce.h"
+#include "gradsync/local/local_coalesce.h"
 #include "gradsync/sparse/row_places.h"
 #include "gradsync/sparse/row_set.h"
 

@@ -8,8 +8,8 @@
 // to the caller meanwhile. What a GPU is to receive from another device goes through the host, which waits.
 //
 // Source: PyTorch's broadcast_coalesced and reduce_add_coalesced (torch/csrc/cuda/comm).
-#ifndef GRADSYNC_REPLICAS_LOCAL_COALESCE_H
-#define GRADSYNC_REPLICAS_LOCAL_COALESCE_H
+#ifndef GRADSYNC_LOCAL_LOCAL_COALESCE_H
+#define GRADSYNC_LOCAL_LOCAL_COALESCE_H
 
 #include <stddef.h>
 

@@ -4,8 +4,8 @@
 // A sparse tensor is two dense ones, indices and values; so a list of them is broadcast as twice as
 // many tensors, all indices in one kind of chunk, all values in another. Sums are taken tensor by
 // tensor.
-#ifndef GRADSYNC_REPLICAS_SPARSE_TENSOR_H
-#define GRADSYNC_REPLICAS_SPARSE_TENSOR_H
+#ifndef GRADSYNC_LOCAL_SPARSE_TENSOR_H
+#define GRADSYNC_LOCAL_SPARSE_TENSOR_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "gradsync/replicas/scatter.h"
+#include "gradsync/local/scatter.h"
 
 static gs_status scatter_part(gs_held_tensor *part, const gs_device_tensor *rows,
                               gs_device *device) {

@@ -1,8 +1,8 @@
-#include "gradsync/replicas/replicate.h"
+#include "gradsync/local/model_copies.h"
 
 #include <stdlib.h>
 
-#include "gradsync/replicas/local_coalesce.h"
+#include "gradsync/local/local_coalesce.h"
 
 gs_status gs_broadcast_forward(gs_tensor_lists *out, gs_broadcast_record *record,
                                const gs_device_tensor *tensors, size_t num_tensors,
@@ -74,7 +74,7 @@ static gs_status identify(identities *found, const gs_device_tensor *table, size
     found->tensors = calloc(num_places + 1, sizeof *found->tensors);
     gs_status status = gs_ok();
     if (!sorted || !found->index_of || !found->distinct || !found->tensors)
-        status = gs_error(GS_RESOURCE_EXHAUSTED, "replicate: out of memory");
+        status = gs_error(GS_RESOURCE_EXHAUSTED, "model copies: out of memory");
     if (!status.code) {
         for (size_t i = 0; i < num_places; i++) sorted[i] = i;
         qsort_r(sorted, num_places, sizeof *sorted, compare_memory, (void *)(uintptr_t)table);
@@ -120,8 +120,8 @@ static gs_status fill_tables(gs_tensor_lists *tables, const identities *found,
     return gs_ok();
 }
 
-static gs_status replicate_params(gs_replicated *out, const gs_replica_tables *tables,
-                                  gs_device *const *devices, size_t num_devices) {
+static gs_status copy_params(gs_model_copies *out, const gs_model_tables *tables,
+                             gs_device *const *devices, size_t num_devices) {
     identities found;
     gs_status status = identify(&found, tables->params, tables->num_params);
     if (!status.code)
@@ -138,8 +138,8 @@ static gs_status replicate_params(gs_replicated *out, const gs_replica_tables *t
     return gs_status_prefix(status, "parameters");
 }
 
-static gs_status replicate_buffers(gs_replicated *out, const gs_replica_tables *tables,
-                                   gs_device *const *devices, size_t num_devices) {
+static gs_status copy_buffers(gs_model_copies *out, const gs_model_tables *tables,
+                              gs_device *const *devices, size_t num_devices) {
     identities found;
     gs_status status = identify(&found, tables->buffers, tables->num_buffers);
     if (!status.code && found.num_distinct)
@@ -152,21 +152,21 @@ static gs_status replicate_buffers(gs_replicated *out, const gs_replica_tables *
     return gs_status_prefix(status, "buffers");
 }
 
-gs_status gs_replicate(gs_replicated *out, const gs_replica_tables *tables,
-                       gs_device *const *devices, size_t num_devices) {
-    *out = (gs_replicated){0};
-    if (!num_devices) return gs_error(GS_INVALID_ARGUMENT, "replicate: no devices");
-    gs_status status = replicate_params(out, tables, devices, num_devices);
-    if (!status.code) status = replicate_buffers(out, tables, devices, num_devices);
-    if (status.code) gs_replicated_release(out);
-    return gs_status_prefix(status, "replicate");
+gs_status gs_model_copies_init(gs_model_copies *out, const gs_model_tables *tables,
+                               gs_device *const *devices, size_t num_devices) {
+    *out = (gs_model_copies){0};
+    if (!num_devices) return gs_error(GS_INVALID_ARGUMENT, "model copies: no devices");
+    gs_status status = copy_params(out, tables, devices, num_devices);
+    if (!status.code) status = copy_buffers(out, tables, devices, num_devices);
+    if (status.code) gs_model_copies_release(out);
+    return gs_status_prefix(status, "model copies");
 }
 
-void gs_replicated_release(gs_replicated *replicated) {
-    gs_tensor_lists_release(&replicated->params);
-    gs_tensor_lists_release(&replicated->buffers);
-    gs_tensor_lists_release(&replicated->param_memory);
-    gs_tensor_lists_release(&replicated->buffer_memory);
-    free(replicated->distinct);
-    *replicated = (gs_replicated){0};
+void gs_model_copies_release(gs_model_copies *copies) {
+    gs_tensor_lists_release(&copies->params);
+    gs_tensor_lists_release(&copies->buffers);
+    gs_tensor_lists_release(&copies->param_memory);
+    gs_tensor_lists_release(&copies->buffer_memory);
+    free(copies->distinct);
+    *copies = (gs_model_copies){0};
 }

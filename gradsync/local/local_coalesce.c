@@ -1,4 +1,4 @@
-#include "gradsync/replicas/local_coalesce.h"
+#include "gradsync/local/local_coalesce.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,10 @@
-// A model's tensors on several devices of one process, and the way back for their gradients.
+// A model's tensors on several devices of one process, and the way back for their gradients
+// (PyTorch: replicate).
 //
 // Shared parameters stay shared: two places of a table that hold the same memory are one tensor,
 // which is copied once. Absent tensors stay absent.
-#ifndef GRADSYNC_REPLICAS_REPLICATE_H
-#define GRADSYNC_REPLICAS_REPLICATE_H
+#ifndef GRADSYNC_LOCAL_MODEL_COPIES_H
+#define GRADSYNC_LOCAL_MODEL_COPIES_H
 
 #include <stddef.h>
 
@@ -29,25 +30,25 @@ GS_NODISCARD gs_status gs_broadcast_backward(gs_tensor_lists *out,
                                              const gs_device_tensor *grads, size_t num_grads);
 
 // Tables of a model on one device. Entries without memory are absent.
-typedef struct gs_replica_tables {
+typedef struct gs_model_tables {
     const gs_device_tensor *params, *buffers;
     size_t num_params, num_buffers;
-} gs_replica_tables;
+} gs_model_tables;
 
 // The tables on every device: params.num_tensors = num_params and so on. Table 0 is the model's
 // own. Owns the memory of the others; borrows the first device's until release.
-typedef struct gs_replicated {
+typedef struct gs_model_copies {
     gs_tensor_lists params, buffers;
     // Of the distinct parameters in order of first appearance, for gs_broadcast_backward.
     gs_broadcast_record record;
     size_t *distinct;  // owned; record.num_inputs places in the table of parameters
     gs_tensor_lists param_memory, buffer_memory;
-} gs_replicated;
+} gs_model_copies;
 
 // INVALID_ARGUMENT, naming the place, for what gs_broadcast_coalesced refuses, and for two places
 // that hold the same memory in different shapes or dtypes.
-GS_NODISCARD gs_status gs_replicate(gs_replicated *out, const gs_replica_tables *tables,
-                                    gs_device *const *devices, size_t num_devices);
-void gs_replicated_release(gs_replicated *replicated);
+GS_NODISCARD gs_status gs_model_copies_init(gs_model_copies *out, const gs_model_tables *tables,
+                                            gs_device *const *devices, size_t num_devices);
+void gs_model_copies_release(gs_model_copies *copies);
 
 #endif

@@ -1,7 +1,7 @@
 // A batch over the devices of one process along its first dimension, and outputs back into one
 // tensor.
-#ifndef GRADSYNC_REPLICAS_SCATTER_H
-#define GRADSYNC_REPLICAS_SCATTER_H
+#ifndef GRADSYNC_LOCAL_SCATTER_H
+#define GRADSYNC_LOCAL_SCATTER_H
 
 #include <stddef.h>
 
