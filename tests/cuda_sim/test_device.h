@@ -67,14 +67,14 @@ struct child_end {
     std::string said;  // on stderr
 };
 
-// This program again, with the case's name.
+// This program again, with the case's name. What AddressSanitizer has to report of it is for whoever started it.
 inline child_end run_child(const char *name, const char *environment = "") {
     char self[4096];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length <= 0) abort();
     self[length] = 0;
     std::string command =
-        std::string(environment) + " exec '" + self + "' " + name + " 2>&1 >/dev/null";
+        "ASAN_OPTIONS=\"$ASAN_OPTIONS:log_path=stderr\" " + std::string(environment) + " exec '" + self + "' " + name + " 2>&1 >/dev/null";
     FILE *child = popen(command.c_str(), "r");
     if (!child) abort();
     child_end end;
