@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `cmake --install` leaves is enough for a program of one's own: examples/embed_reducer.c is built
-# with the CMake package and with pkg-config, without this tree, and its ranks agree.
+# What `cmake --install` leaves is enough for a program of one's own: the examples are built with the CMake
+# package and with pkg-config, without this tree, and learn what they are to.
 set -euo pipefail
 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
 build=${GRADSYNC_BUILD_DIR:-$source_dir/build/release}
@@ -25,11 +25,14 @@ cmake --build "$work/build" >"$work/cmake.log" 2>&1 || { cat "$work/cmake.log"; 
 echo "== pkg-config"
 PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name gradsync.pc)")
 export PKG_CONFIG_PATH
-# shellcheck disable=SC2046,SC2086
-$CC $CFLAGS -O2 -Wall -Wextra -Werror "$work/examples/embed_reducer.c" \
-  $(pkg-config --cflags --libs --static gradsync) -o "$work/by-pkg-config" || fail "build with pkg-config"
+for example in embed_reducer local_devices; do
+  # shellcheck disable=SC2046,SC2086
+  $CC $CFLAGS -O2 -Wall -Wextra -Werror "$work/examples/$example.c" \
+    $(pkg-config --cflags --libs --static gradsync) -o "$work/$example" || fail "build of $example with pkg-config"
+done
 
-for program in "$work/build/embed_reducer" "$work/by-pkg-config"; do
+echo "== embed_reducer"
+for program in "$work/build/embed_reducer" "$work/embed_reducer"; do
   for ranks in 1 3; do
     timeout 60 "$program" $ranks >"$work/out" 2>"$work/err" || { cat "$work/out" "$work/err"; fail "$program with $ranks ranks"; }
     grep -q "the same bits on $ranks ranks" "$work/out" || { cat "$work/out"; fail "$ranks ranks do not agree"; }
@@ -38,4 +41,13 @@ for program in "$work/build/embed_reducer" "$work/by-pkg-config"; do
   done
 done
 [ "$(grep -c loss "$work/out")" -ge 5 ] || fail "no losses printed"
+cat "$work/out"
+
+echo "== local_devices"
+for program in "$work/build/local_devices" "$work/local_devices"; do
+  for devices in 1 3; do
+    timeout 60 "$program" $devices >"$work/out" 2>"$work/err" || { cat "$work/out" "$work/err"; fail "$program with $devices devices"; }
+    grep -q "weight 1.000 to 8.000, words 1.000 to 4.000 on $devices devices" "$work/out" || { cat "$work/out"; fail "$devices devices did not learn"; }
+  done
+done
 cat "$work/out"
