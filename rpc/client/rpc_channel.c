@@ -381,7 +381,10 @@ static void receive_message(gs_rpc_channel *channel, gs_zmq_message *message) {
         pthread_mutex_lock(&channel->lock);
         gs_rpc_operation *operation =
             frame.call ? gs_u64_map_get(&channel->operations, frame.call) : NULL;
-        if (operation) gs_rpc_operation_finish(channel, operation, GS_FAILED_PRECONDITION);
+        if (operation) {
+            operation->peer_proto = frame.proto;
+            gs_rpc_operation_finish(channel, operation, GS_FAILED_PRECONDITION);
+        }
         pthread_mutex_unlock(&channel->lock);
     }
     if (status.code) {

@@ -41,6 +41,7 @@ typedef struct gs_rpc_operation {
     // Set by the i/o thread; an operation that is done is in no list.
     bool done;
     gs_code code;
+    uint16_t peer_proto;  // of an answer in a version that this side does not speak
     char *answer;  // body of the reply or of the end
     size_t answer_bytes;
     STAILQ_HEAD(, gs_rpc_item_node) items;

@@ -113,8 +113,11 @@ static gs_status read_answer(gs_rpc_client *client, gs_rpc_operation *operation,
     case GS_RESOURCE_EXHAUSTED:
         return gs_error(GS_RESOURCE_EXHAUSTED, "items came faster than they were read");
     case GS_FAILED_PRECONDITION:
-        return gs_error(GS_FAILED_PRECONDITION, "%s speaks another protocol version than %d to %d",
-                        client->channel.endpoint, GS_PROTOCOL_LEAST, GS_PROTOCOL_MOST);
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "%s speaks protocol version %u, this side (build " GRADSYNC_VERSION
+                        ") speaks %d to %d",
+                        client->channel.endpoint, operation->peer_proto, GS_PROTOCOL_LEAST,
+                        GS_PROTOCOL_MOST);
     default:
         return gs_error(operation->code, "%s", gs_code_name(operation->code));
     }

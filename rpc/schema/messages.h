@@ -10,8 +10,10 @@
 
 // Versions of the protocol this build speaks. A peer outside gets FAILED_PRECONDITION naming both
 // ranges.
-#define GS_PROTOCOL_LEAST 1
-#define GS_PROTOCOL_MOST 1
+// 1: version 0.1. 2: an agent may run trainers of unknown jobs, and a Fault's suspects are not read
+// from its text.
+#define GS_PROTOCOL_LEAST 2
+#define GS_PROTOCOL_MOST 2
 
 // Numbers are wire format: append, never reorder.
 typedef enum gs_method {

@@ -212,7 +212,8 @@ static void refuse_version(gs_rpc_intake *intake, const gs_zmq_route *route, con
                            const char *message) {
     const gs_method_info *info = gs_method_info_of(frame->method);
     if (frame->kind != GS_FRAME_REQUEST || !info || !frame->incarnation || !frame->seq) return;
-    gs_frame reply = {.kind = info->shape == GS_STREAM ? GS_FRAME_END : GS_FRAME_REPLY,
+    gs_frame reply = {.proto = frame->proto,
+                      .kind = info->shape == GS_STREAM ? GS_FRAME_END : GS_FRAME_REPLY,
                       .method = frame->method,
                       .status = GS_FAILED_PRECONDITION,
                       .call = frame->seq,
@@ -229,6 +230,25 @@ static void refuse_version(gs_rpc_intake *intake, const gs_zmq_route *route, con
     free(answer);
 }
 
+// Who says Hello in another version has a name; its message may be anything otherwise.
+static gs_status name_peer(gs_rpc_intake *intake, gs_status status, const gs_frame *frame,
+                           const void *body, size_t bytes) {
+    if (frame->method != GS_AGENT_HELLO && frame->method != GS_HELLO) return status;
+    gs_json *hello = NULL;
+    gs_status parsed = gs_json_parse(&hello, body, bytes);
+    if (!parsed.code)
+        status = gs_status_prefix(status, "worker %.63s on %.63s, build %.31s",
+                                  gs_json_string_or(hello, "worker", "?"),
+                                  gs_json_string_or(hello, "host", "?"),
+                                  gs_json_string_or(hello, "build", "?"));
+    gs_json_release(hello);
+    if (parsed.code || (intake->named_ns && intake->now_ns - intake->named_ns < GS_NS_PER_SEC))
+        return status;
+    intake->named_ns = intake->now_ns;
+    gs_log_warn("refused a peer of another version", "reason=\"%s\"", status.message);
+    return status;
+}
+
 static void take_message(gs_rpc_intake *intake, gs_zmq_message *message) {
     gs_frame frame;
     const void *body = zmq_msg_data(&message->body);
@@ -237,6 +257,7 @@ static void take_message(gs_rpc_intake *intake, gs_zmq_message *message) {
                                        zmq_msg_size(&message->header), body, bytes);
     if (status.code) {
         if (status.code == GS_FAILED_PRECONDITION) {
+            status = name_peer(intake, status, &frame, body, bytes);
             refuse_version(intake, &message->route, &frame, status.message);
         }
         count_malformed(intake, gs_rpc_peers_find(intake->peers, &message->route), status.message);

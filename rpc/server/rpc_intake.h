@@ -11,7 +11,7 @@ typedef struct gs_rpc_intake {
     gs_rpc_calls *calls;
     gs_rpc_handler handlers[GS_NUM_METHODS];
     void *ctx;
-    int64_t now_ns, warned_ns;
+    int64_t now_ns, warned_ns, named_ns;
     // Counts of frames: valid ones, those that were dropped for a reason, requests that came again.
     uint64_t received[GS_NUM_METHODS];
     uint64_t num_malformed, num_stale, num_flood, num_repeated;

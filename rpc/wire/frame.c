@@ -37,9 +37,10 @@ static uint32_t sum_frame(const wire_header *header, const void *body, size_t bo
 
 void gs_frame_pack(uint8_t header[GS_FRAME_HEADER_BYTES], const gs_frame *frame, const void *body,
                    size_t body_bytes) {
+    bool is_older = frame->proto > 0 && frame->proto < GS_PROTOCOL_LEAST;
     wire_header wire = {
         .magic = htole32(MAGIC),
-        .proto = htole16(GS_PROTOCOL_MOST),
+        .proto = htole16(is_older ? frame->proto : GS_PROTOCOL_MOST),
         .type = htole16((uint16_t)frame->method),
         .kind = (uint8_t)frame->kind,
         .status = (uint8_t)frame->status,

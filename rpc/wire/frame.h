@@ -37,8 +37,8 @@ typedef struct gs_frame {
     int64_t send_ns;
 } gs_frame;
 
-// The header that goes before `body` (NULL when body_bytes is 0). frame->proto is ignored: ours
-// goes out.
+// The header that goes before `body` (NULL when body_bytes is 0). Our protocol goes out, unless
+// frame->proto is an older one: whoever speaks it is told so in its own.
 void gs_frame_pack(uint8_t header[GS_FRAME_HEADER_BYTES], const gs_frame *frame, const void *body,
                    size_t body_bytes);
 // INVALID_ARGUMENT: malformed; DATA_LOSS: check sum; FAILED_PRECONDITION: a frame of another

@@ -166,6 +166,25 @@ static void unknown_and_over_are_two_answers(void **state) {
     assert_int_equal(hello_of(it, it->job, TRAINER + 1), GS_ABORTED);
 }
 
+// A Hello that says what it speaks, whatever the frame's version.
+static void an_agent_of_another_protocol_is_refused_by_name(void **state) {
+    gs_stage *it = *state;
+    gs_rpc_client *client = NULL;
+    gs_rpc_stream *stream = NULL;
+    gs_json *hello = NULL, *item = NULL;
+    static const char text[] = "{\"worker\":\"w7\",\"slots\":1,\"proto_least\":1,\"proto_most\":1}";
+    gs_rpc_client_options options = {.endpoint = it->process.control, .incarnation = AGENT};
+    assert_ok(gs_rpc_client_open(&client, it->context, &options));
+    assert_ok(gs_json_parse(&hello, text, strlen(text)));
+    assert_ok(gs_rpc_stream_open(&stream, client, GS_AGENT_HELLO, hello));
+    gs_status status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20));
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_string_equal(status.message, "worker w7 speaks protocol 1 to 1, the coordinator 2 to 2");
+    gs_json_release(hello);
+    gs_rpc_stream_close(stream);
+    gs_rpc_client_close(client);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
@@ -174,6 +193,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_trainer_of_a_job_that_has_ended_is_stopped,
                                         gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_trainer_that_a_restart_has_superseded_is_stopped,
+                                        gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(an_agent_of_another_protocol_is_refused_by_name,
                                         gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(unknown_and_over_are_two_answers, gs_stage_set_up,
                                         gs_stage_tear_down),

@@ -74,8 +74,8 @@ static void say_hello(fake_trainer *trainer) {
     gs_json_set_string(hello, "host", "testhost");
     gs_json_set_string(hello, "boot_id", "b");
     gs_json_set_string(hello, "build", "test");
-    gs_json_set_int(hello, "proto_least", 1);
-    gs_json_set_int(hello, "proto_most", 1);
+    gs_json_set_int(hello, "proto_least", GS_PROTOCOL_LEAST);
+    gs_json_set_int(hello, "proto_most", GS_PROTOCOL_MOST);
     gs_json_set_string(hello, "params_digest", differs(trainer) ? "other" : "same");
     gs_json_set_int(hello, "num_params", 2);
     gs_json_set_int(hello, "total_elements", 1100);
@@ -484,8 +484,8 @@ static void say_agent_hello(gs_fake_worker *worker) {
     gs_json_set_int(hello, "pid", 1);
     gs_json_set_u64(hello, "incarnation", worker->incarnation);
     gs_json_set_string(hello, "build", "test");
-    gs_json_set_int(hello, "proto_least", 1);
-    gs_json_set_int(hello, "proto_most", 1);
+    gs_json_set_int(hello, "proto_least", GS_PROTOCOL_LEAST);
+    gs_json_set_int(hello, "proto_most", GS_PROTOCOL_MOST);
     gs_json_set_int(hello, "slots", worker->slots);
     gs_json_set_int(hello, "cores", 1);
     gs_json_set_string(hello, "data_root", "/");

@@ -46,6 +46,18 @@ static void what_is_packed_comes_back(void **state) {
     assert_int_equal(frame.send_ns, 123456789);
 }
 
+static void an_older_peer_is_answered_in_its_version(void **state) {
+    (void)state;
+    uint8_t header[GS_FRAME_HEADER_BYTES];
+    for (int proto = 0; proto <= GS_PROTOCOL_MOST + 1; proto++) {
+        gs_frame frame = call_frame;
+        frame.proto = (uint16_t)proto;
+        gs_frame_pack(header, &frame, "{}", 2);
+        bool is_older = proto > 0 && proto < GS_PROTOCOL_LEAST;
+        assert_int_equal(header[4] | header[5] << 8, is_older ? proto : GS_PROTOCOL_MOST);
+    }
+}
+
 static void header_is_little_endian_and_fixed(void **state) {
     (void)state;
     uint8_t header[GS_FRAME_HEADER_BYTES];
@@ -164,6 +176,7 @@ static void every_method_has_a_row(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_packed_comes_back),
+        cmocka_unit_test(an_older_peer_is_answered_in_its_version),
         cmocka_unit_test(header_is_little_endian_and_fixed),
         cmocka_unit_test(every_flipped_bit_is_noticed),
         cmocka_unit_test(other_lengths_are_refused),

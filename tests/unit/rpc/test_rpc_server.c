@@ -17,6 +17,7 @@
 #include "core/digest.h"
 #include "core/random.h"
 #include "rpc/wire/frame.h"
+#include "tests/support/asserts.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
 // What the other process does: a stream, a call that is kept, and then nothing.
@@ -180,9 +181,88 @@ static void other_version_is_told_so(void **state) {
     assert_int_equal(reply.status, GS_FAILED_PRECONDITION);
     assert_int_equal(reply.call, raw_call.seq);
     assert_string_equal(body,
-                        "{\"message\":\"frame: protocol version 9, this side speaks 1 to 1\"}");
+                        "{\"message\":\"frame: protocol version 9, this side speaks 2 to 2\"}");
     close_raw(&raw);
     stop_fixture(&fixture);
+}
+
+// As an agent of version 0.1 says it; the answer is one that it can read.
+static void an_older_worker_is_refused_by_name_in_its_own_version(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    raw_peer raw = open_raw(fixture.endpoint);
+    gs_frame hello = {
+        .proto = 1, .method = GS_AGENT_HELLO, .kind = GS_FRAME_REQUEST, .incarnation = 5, .seq = 1};
+    send_raw(&raw, &hello,
+             "{\"worker\":\"w1\",\"host\":\"old\",\"build\":\"0.1.0\",\"proto_least\":1,\"proto_"
+             "most\":1,"
+             "\"slots\":1}");
+    uint8_t header[GS_FRAME_HEADER_BYTES];
+    char body[256] = "";
+    assert_int_equal(zmq_recv(raw.socket, header, sizeof header, 0), sizeof header);
+    assert_true(zmq_recv(raw.socket, body, sizeof body - 1, 0) > 0);
+    assert_int_equal(header[4] | header[5] << 8, 1);
+    assert_int_equal(header[8], GS_FRAME_END);
+    assert_int_equal(header[9], GS_FAILED_PRECONDITION);
+    assert_string_equal(body,
+                        "{\"message\":\"worker w1 on old, build 0.1.0: frame: protocol version 1, "
+                        "this side speaks 2 to 2\"}");
+    close_raw(&raw);
+    stop_fixture(&fixture);
+}
+
+// As a coordinator of version 0.1 answers: in its own version, which is all that can be read of it.
+static void an_older_coordinator_is_named_with_both_versions(void **state) {
+    (void)state;
+    gs_rpc_context *context = NULL;
+    gs_rpc_client *client = NULL;
+    gs_rpc_stream *stream = NULL;
+    char endpoint[128], route[64];
+    size_t endpoint_bytes = sizeof endpoint;
+    raw_peer raw = {.context = zmq_ctx_new()};
+    raw.socket = zmq_socket(raw.context, ZMQ_ROUTER);
+    int none = 0;
+    zmq_setsockopt(raw.socket, ZMQ_LINGER, &none, sizeof none);
+    assert_int_equal(zmq_bind(raw.socket, "tcp://127.0.0.1:*"), 0);
+    zmq_getsockopt(raw.socket, ZMQ_LAST_ENDPOINT, endpoint, &endpoint_bytes);
+    assert_ok(gs_rpc_context_create(&context));
+    gs_rpc_client_options options = {.endpoint = endpoint, .incarnation = 5};
+    assert_ok(gs_rpc_client_open(&client, context, &options));
+    assert_ok(gs_rpc_stream_open(&stream, client, GS_AGENT_HELLO, NULL));
+
+    gs_frame asked = {0};
+    int route_bytes = 0;
+    while (asked.kind != GS_FRAME_REQUEST) {  // a ping may come first
+        uint8_t header[GS_FRAME_HEADER_BYTES];
+        char body[256];
+        route_bytes = zmq_recv(raw.socket, route, sizeof route, 0);
+        assert_int_equal(zmq_recv(raw.socket, header, sizeof header, 0), sizeof header);
+        int bytes = zmq_recv(raw.socket, body, sizeof body, 0);
+        assert_true(route_bytes > 0 && bytes >= 0);
+        assert_ok(gs_frame_unpack(&asked, header, sizeof header, body, (size_t)bytes));
+    }
+    gs_frame refusal = {.proto = 1,
+                        .method = GS_AGENT_HELLO,
+                        .kind = GS_FRAME_END,
+                        .status = GS_FAILED_PRECONDITION,
+                        .call = asked.seq,
+                        .incarnation = 5,
+                        .seq = 1};
+    zmq_send(raw.socket, route, (size_t)route_bytes, ZMQ_SNDMORE);
+    send_raw(&raw, &refusal, "{\"message\":\"?\"}");
+    gs_json *item = NULL;
+    gs_status status = gs_rpc_stream_next(stream, &item, gs_deadline_in_seconds(20));
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    char wanted[300];
+    snprintf(wanted, sizeof wanted,
+             "%s speaks protocol version 1, this side (build " GRADSYNC_VERSION ") speaks 2 to 2",
+             endpoint);
+    assert_string_equal(status.message, wanted);
+    gs_rpc_stream_close(stream);
+    gs_rpc_client_close(client);
+    gs_rpc_context_destroy(context);
+    close_raw(&raw);
 }
 
 static void recorded_messages_do_nothing(void **state) {
@@ -424,6 +504,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(stopped_client_loses_its_streams),
         cmocka_unit_test(garbage_is_dropped_and_counted),
         cmocka_unit_test(other_version_is_told_so),
+        cmocka_unit_test(an_older_worker_is_refused_by_name_in_its_own_version),
+        cmocka_unit_test(an_older_coordinator_is_named_with_both_versions),
         cmocka_unit_test(recorded_messages_do_nothing),
         cmocka_unit_test(body_that_is_no_object_is_refused),
         cmocka_unit_test(second_incarnation_on_a_connection_is_refused),
