@@ -17,6 +17,7 @@
 #include "bench/measure.h"
 #include "core/random.h"
 #include "gradsync/comm/comm.h"
+#include "gradsync/comm/device_arena.h"
 #include "gradsync/optim/mixed_precision.h"
 #include "gradsync/optim/optimizer.h"
 #include "gradsync/reducer/reducer.h"

@@ -40,6 +40,7 @@
 #include "gradsync/comm/coalesce.h"
 #include "gradsync/comm/comm.h"
 #include "gradsync/comm/comm_backend.h"
+#include "gradsync/comm/device_arena.h"
 #include "gradsync/hooks/comm_hook.h"
 #include "gradsync/local/local_coalesce.h"
 #include "gradsync/local/model_copies.h"

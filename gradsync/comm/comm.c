@@ -189,11 +189,6 @@ const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collecti
     return comm->backend->algorithm(comm->state, collective);
 }
 
-static bool reduces(const gs_collective *collective) {
-    return collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE ||
-           collective->kind == GS_REDUCE_SCATTER;
-}
-
 static bool may_scale(gs_dtype dtype) {
     return dtype == GS_FP32 || dtype == GS_FP64 || dtype == GS_FP16 || dtype == GS_BF16;
 }
@@ -216,7 +211,7 @@ static gs_status check_numbers(const gs_comm *comm, const gs_collective *collect
     if (has_root && (collective->root < 0 || collective->root >= comm->world_size))
         return gs_error(GS_INVALID_ARGUMENT, "root %d is no rank of %d", collective->root,
                         comm->world_size);
-    if (!reduces(collective)) return gs_ok();
+    if (!gs_collective_reduces(collective)) return gs_ok();
     if (collective->op < GS_OP_SUM || collective->op > GS_OP_MIN)
         return gs_error(GS_INVALID_ARGUMENT, "reduction by unknown op %d", collective->op);
     if (collective->dtype == GS_U8)
@@ -346,15 +341,6 @@ gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadlin
 void gs_comm_explain(gs_comm *comm, gs_comm_failure *out) {
     *out = (gs_comm_failure){.bucket = -1};
     if (comm->backend->explain) comm->backend->explain(comm->state, out);
-}
-
-bool gs_comm_failure_names(const gs_comm_failure *failure, int rank) {
-    return rank >= 0 && rank < GS_COMM_MAX_RANKS && failure->missing[rank / 64] >> (rank % 64) & 1;
-}
-
-void gs_comm_failure_add(gs_comm_failure *failure, int rank) {
-    if (rank < 0 || rank >= GS_COMM_MAX_RANKS) return;
-    failure->missing[rank / 64] |= UINT64_C(1) << (rank % 64);
 }
 
 void gs_comm_abort(gs_comm *comm, const char *reason) {

@@ -1,6 +1,6 @@
 // A communicator: N ranks that run the same collectives in the same order.
 //
-// A collective is a value; a backend is five functions (comm_backend.h). A communicator is born from one
+// A collective is a value (collective.h); a backend is five functions (comm_backend.h). A communicator is born from one
 // callback, `exchange`, through which every rank's bytes reach all others: the coordinator implements it
 // as an RPC, tests as sockets, an embedder by whatever there is. Every wait has a deadline, and the error of
 // one that passed names the ranks that did not come.
@@ -24,108 +24,17 @@
 #include <stdint.h>
 
 #include "core/clock.h"
-#include "core/dtype.h"
 #include "core/status.h"
-#include "gradsync/tensor/arena.h"
+#include "gradsync/comm/collective.h"
+#include "gradsync/comm/comm_failure.h"
+#include "gradsync/comm/comm_options.h"
 #include "kernels/device.h"
-#include "kernels/kernels.h"
 
 typedef struct gs_comm gs_comm;
 
 // How a process ends that cannot leave a communicator of GPUs: kernels that do not end hold its memory and
 // its peers', and nothing but the end of the process frees them. A supervisor starts a new one.
 #define GS_COMM_EXIT_ABORT_HUNG 76
-
-// all_bytes = world_size · bytes, rank after rank; every rank passes the same `bytes` (≤ 64 KiB) and
-// the same tags in the same order. Blocks until all have come or the deadline passes.
-typedef gs_status (*gs_exchange)(void *ctx, const char *tag, const void *mine, size_t bytes,
-                                 void *all, gs_deadline deadline);
-
-typedef enum gs_helper_thread {
-    GS_HELPER_AUTO = 0,  // where a core is spare for each rank of the host
-    GS_HELPER_OFF,       // progress at every post and wait of the owner
-    GS_HELPER_ON
-} gs_helper_thread;
-
-typedef struct gs_comm_options {
-    const char *backend;  // "auto", "self", "shm", "nccl"; NULL: auto
-    int rank, world_size;
-    uint32_t generation;  // of the membership; nothing from another one is accepted
-    gs_exchange exchange;
-    void *exchange_ctx;
-    // Asked again and again where create waits for ranks other than by `exchange`: an error ends it. NULL:
-    // only the deadline does.
-    gs_status (*check)(void *ctx);
-    void *check_ctx;
-    gs_arena *arena;    // borrows until destroy; in-place collectives want it; may be NULL
-    gs_device *device;  // borrows until destroy; its kernels reduce
-    gs_helper_thread helper;
-    int ranks_on_host;  // 0: world_size
-} gs_comm_options;
-
-typedef enum gs_collective_kind {
-    GS_COLLECTIVE_UNSET = 0,
-    GS_ALLREDUCE,       // recv (count) = op over ranks of send (count)
-    GS_REDUCE,          // the same at `root` only; elsewhere recv may be NULL
-    GS_REDUCE_SCATTER,  // send (world · count) → recv (count): the rank's own part; in place: recv is
-                        // that part of send
-    GS_ALLGATHER,       // send (count) → recv (world · count); in place: send is that part of recv
-    GS_BROADCAST,       // recv (count) = root's send; at the root send may be recv
-    GS_BARRIER
-} gs_collective_kind;
-
-// The inputs of a sum along a fixed tree (exact mode): in order of logical shards, each the partial sum
-// that one rank holds as part number `part`. The same on all ranks.
-typedef struct gs_reduce_tree {
-    int num_inputs;  // ≤ GS_REDUCE_MAX_INPUTS
-    const int *rank, *part;
-    const uint8_t *merges;  // postfix, as in gs_reduction
-} gs_reduce_tree;
-
-typedef struct gs_collective {
-    gs_collective_kind kind;
-    const void *send;  // in place: send == recv; no other overlap
-    void *recv;
-    size_t count;  // elements
-    gs_dtype dtype;
-    gs_reduce_op op;
-    int root;
-    double scale;  // of the result; 0 means 1
-    // Only GS_ALLREDUCE: part p of this rank starts at send + p · part_stride_bytes. recv is outside the
-    // parts or is part 0. NULL: one part, ranks added in order. Borrowed, with its arrays, until done.
-    const gs_reduce_tree *tree;
-    size_t part_stride_bytes;
-    // For the check before the first byte and for messages; equal on all ranks.
-    int64_t step;
-    int32_t bucket;      // -1: none
-    int32_t num_active;  // ranks that are to have data in this step (join.h); 0: not said
-} gs_collective;
-
-typedef struct gs_work {
-    uint64_t sequence;  // of the collective in its communicator, from 1
-} gs_work;
-
-// When a posted collective moved; on the clock of gs_now_ns, 0 when not reached.
-typedef struct gs_work_times {
-    int64_t posted_ns, all_arrived_ns, started_ns, finished_ns;
-} gs_work_times;
-
-#define GS_COMM_MAX_RANKS 4096
-
-typedef enum gs_comm_failure_kind {
-    GS_COMM_FAILURE_OTHER = 0,  // claims that differ, a device's error, an abort from outside, or none
-    GS_COMM_FAILURE_TIMEOUT,    // `missing` did not come in time
-    GS_COMM_FAILURE_PEER_LOST   // `missing` died, or left
-} gs_comm_failure_kind;
-
-// Who is to blame, as values: no program has to read a status's text.
-typedef struct gs_comm_failure {
-    gs_comm_failure_kind kind;
-    uint64_t sequence;  // of the collective that did not end; 0: not known
-    int64_t step;
-    int32_t bucket;  // -1: none
-    uint64_t missing[GS_COMM_MAX_RANKS / 64];  // a bit for each rank; none where it is not known who
-} gs_comm_failure;
 
 // UNAVAILABLE says why ranks cannot share memory; FAILED_PRECONDITION names the rank that differs.
 GS_NODISCARD gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options,
@@ -166,8 +75,6 @@ GS_NODISCARD gs_status gs_comm_run(gs_comm *comm, const gs_collective *collectiv
 // Of the last wait that failed here, or on the rank of this host that aborted. The owner's thread, after an
 // error and before destroy.
 void gs_comm_explain(gs_comm *comm, gs_comm_failure *out);
-bool gs_comm_failure_names(const gs_comm_failure *failure, int rank);
-void gs_comm_failure_add(gs_comm_failure *failure, int rank);  // to the missing
 
 // Ends every wait on this communicator, here and on the other ranks of the host (nccl: here; the others
 // see a closed connection at best, or their deadline), with ABORTED and

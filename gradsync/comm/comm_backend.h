@@ -5,7 +5,11 @@
 #ifndef GRADSYNC_COMM_COMM_BACKEND_H
 #define GRADSYNC_COMM_COMM_BACKEND_H
 
-#include "gradsync/comm/comm.h"
+#include "gradsync/comm/collective.h"
+#include "gradsync/comm/comm_failure.h"
+#include "gradsync/comm/comm_options.h"
+#include "gradsync/tensor/arena.h"
+#include "kernels/device.h"
 
 typedef struct gs_comm_backend {
     const char *name;
@@ -30,6 +34,7 @@ typedef struct gs_comm_backend {
     gs_stream *(*stream)(const void *backend);  // NULL: there is none
     // As gs_comm_explain; `out` is zero but for its bucket. NULL: it never knows who is missing.
     void (*explain)(void *backend, gs_comm_failure *out);
+    const gs_arena_allocator *allocator;  // that it wants arenas of; NULL: any will do
 } gs_comm_backend;
 
 extern const gs_comm_backend gs_comm_self;

@@ -108,11 +108,9 @@ static void reduce_parts(gs_device *device, gs_stream *stream, const gs_collecti
 }
 
 static void move_bytes(gs_device *device, gs_stream *stream, const gs_collective *collective) {
-    bool reduces = collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE ||
-                   collective->kind == GS_REDUCE_SCATTER;
     bool scales = collective->scale != 0 && collective->scale != 1;
     if (collective->kind == GS_BARRIER || collective->count == 0) return;
-    if (reduces && (scales || collective->tree)) {
+    if (gs_collective_reduces(collective) && (scales || collective->tree)) {
         reduce_parts(device, stream, collective);
     } else if (collective->recv != collective->send) {
         gs_device_kernels(device)->copy(stream, collective->recv, collective->send,

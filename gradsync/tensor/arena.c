@@ -9,16 +9,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/log.h"
 #include "core/memory.h"
-#include "gradsync/comm/nccl/library.h"
 
 struct gs_arena {
     unsigned char *data;
     size_t bytes;
     int fd;
-    gs_device *device;        // borrows; NULL: the host's memory
-    gs_nccl_library *library;  // whose memory it is; NULL: the device's own
+    gs_device *device;                    // borrows; NULL: the host's memory
+    const gs_arena_allocator *allocator;  // NULL: the device's own
+    void *allocator_ctx;
 };
 
 // The number in a file of one number; SIZE_MAX when there is none ("max" of a control group).
@@ -93,13 +92,20 @@ static gs_status map_file(gs_arena *arena) {
     return gs_ok();
 }
 
-gs_status gs_arena_create(gs_arena **out, size_t bytes) {
+static gs_status make_arena(gs_arena **out, size_t bytes) {
     if (bytes > (size_t)INT64_MAX / 2)
         return gs_error(GS_INVALID_ARGUMENT, "arena: %zu bytes are too many", bytes);
     gs_arena *arena = calloc(1, sizeof *arena);
     if (!arena) return gs_error(GS_RESOURCE_EXHAUSTED, "arena: out of memory");
     arena->bytes = gs_round_up(bytes ? bytes : 1, (size_t)sysconf(_SC_PAGESIZE));
     arena->fd = -1;
+    *out = arena;
+    return gs_ok();
+}
+
+gs_status gs_arena_create(gs_arena **out, size_t bytes) {
+    gs_arena *arena;
+    GS_TRY(make_arena(&arena, bytes));
     gs_status status = check_available(arena->bytes);
     if (!status.code) status = make_file(arena);
     if (!status.code) status = map_file(arena);
@@ -111,59 +117,30 @@ gs_status gs_arena_create(gs_arena **out, size_t bytes) {
     return gs_ok();
 }
 
-#ifdef GRADSYNC_CUDA
-
-#define WAIT_SECONDS 30.0
-
-// The library's memory can be mapped by peers. Without the library, or where it cannot give any, the
-// device's own does as well, only slower between devices.
 static gs_status take_device_memory(gs_arena *arena) {
     void *data = NULL;
-    gs_stream *stream = gs_device_stream(arena->device);
-    // The library allocates on the device that is the thread's: a wait makes it ours.
-    GS_TRY(gs_status_prefix(gs_stream_wait(stream, gs_deadline_in_seconds(WAIT_SECONDS)), "arena"));
-    gs_status status = gs_nccl_library_open(&arena->library);
-    if (!status.code) status = gs_nccl_alloc(arena->library, &data, arena->bytes);
-    if (status.code) {
-        gs_nccl_library_close(arena->library);
-        arena->library = NULL;
-        GS_TRY(gs_status_prefix(gs_device_alloc(arena->device, &data, arena->bytes), "arena"));
-        arena->data = data;
-        return gs_ok();
-    }
+    gs_status status = arena->allocator ? arena->allocator->alloc(&data, &arena->allocator_ctx,
+                                                                  arena->device, arena->bytes)
+                                        : gs_device_alloc(arena->device, &data, arena->bytes);
+    GS_TRY(gs_status_prefix(status, "arena"));
     arena->data = data;
-    gs_device_kernels(arena->device)->clear(stream, data, arena->bytes);
-    return gs_status_prefix(gs_stream_wait(stream, gs_deadline_in_seconds(WAIT_SECONDS)), "arena");
-}
-
-// The library unmaps at once, under kernels that may still run; the device's own way waits for them.
-static void give_library_memory_back(gs_arena *arena) {
-    gs_stream *stream = gs_device_stream(arena->device);
-    gs_status status = gs_stream_wait(stream, gs_deadline_in_seconds(WAIT_SECONDS));
-    if (status.code == GS_DEADLINE_EXCEEDED)
-        gs_log_warn("an arena was not freed", "bytes=%zu error=\"%s\"", arena->bytes,
-                    status.message);
-    else
-        gs_nccl_free(arena->library, arena->data);
+    return gs_ok();
 }
 
 static void give_device_memory_back(gs_arena *arena) {
-    if (arena->library && arena->data)
-        give_library_memory_back(arena);
-    else if (arena->data)
+    if (!arena->data) return;
+    if (arena->allocator)
+        arena->allocator->free(arena->data, arena->allocator_ctx, arena->device, arena->bytes);
+    else
         gs_device_free(arena->device, arena->data);
-    gs_nccl_library_close(arena->library);
 }
 
-gs_status gs_arena_create_on(gs_arena **out, size_t bytes, gs_device *device) {
-    if (gs_device_is_host(device)) return gs_arena_create(out, bytes);
-    if (bytes > (size_t)INT64_MAX / 2)
-        return gs_error(GS_INVALID_ARGUMENT, "arena: %zu bytes are too many", bytes);
-    gs_arena *arena = calloc(1, sizeof *arena);
-    if (!arena) return gs_error(GS_RESOURCE_EXHAUSTED, "arena: out of memory");
-    arena->bytes = gs_round_up(bytes ? bytes : 1, (size_t)sysconf(_SC_PAGESIZE));
-    arena->fd = -1;
+gs_status gs_arena_create_from(gs_arena **out, size_t bytes, gs_device *device,
+                               const gs_arena_allocator *allocator) {
+    gs_arena *arena;
+    GS_TRY(make_arena(&arena, bytes));
     arena->device = device;
+    arena->allocator = allocator;
     gs_status status = take_device_memory(arena);
     if (status.code) {
         gs_arena_destroy(arena);
@@ -172,19 +149,6 @@ gs_status gs_arena_create_on(gs_arena **out, size_t bytes, gs_device *device) {
     *out = arena;
     return gs_ok();
 }
-
-#else
-
-static void give_device_memory_back(gs_arena *arena) {
-    (void)arena;
-}
-
-gs_status gs_arena_create_on(gs_arena **out, size_t bytes, gs_device *device) {
-    if (gs_device_is_host(device)) return gs_arena_create(out, bytes);
-    return gs_error(GS_UNIMPLEMENTED, "arena on %s: this build has no CUDA", gs_device_name(device));
-}
-
-#endif
 
 void gs_arena_destroy(gs_arena *arena) {
     if (!arena) return;
@@ -208,8 +172,8 @@ int gs_arena_fd(const gs_arena *arena) {
     return arena->fd;
 }
 
-bool gs_arena_is_mappable(const gs_arena *arena) {
-    return arena->library != NULL;
+bool gs_arena_is_from(const gs_arena *arena, const gs_arena_allocator *allocator) {
+    return arena->allocator == allocator;
 }
 
 bool gs_arena_contains(const gs_arena *arena, const void *data, size_t bytes) {

@@ -18,16 +18,24 @@ typedef struct gs_arena gs_arena;
 // `bytes` are rounded up to whole pages, backed at once (a full /dev/shm or memory limit is an error
 // here, not a bus error in a step), touched by the calling thread and zero.
 GS_NODISCARD gs_status gs_arena_create(gs_arena **out, size_t bytes);
-// Memory of a GPU, zero, from the allocator that the communicator's library wants for memory that it maps
-// (comm/nccl/library.h), else the device's own. `device` is borrowed until destroy. On the CPU:
-// gs_arena_create.
-GS_NODISCARD gs_status gs_arena_create_on(gs_arena **out, size_t bytes, gs_device *device);
+
+// Who gives and takes a GPU's memory. A library that maps memory into peers wants it to be its own.
+typedef struct gs_arena_allocator {
+    // Zero when it returns. *ctx is what `free` is given.
+    gs_status (*alloc)(void **memory, void **ctx, gs_device *device, size_t bytes);
+    void (*free)(void *memory, void *ctx, gs_device *device, size_t bytes);
+} gs_arena_allocator;
+
+// `device` and `allocator` are borrowed until destroy; allocator NULL: the device's own. Which one suits a
+// device's communicators comm/device_arena.h knows.
+GS_NODISCARD gs_status gs_arena_create_from(gs_arena **out, size_t bytes, gs_device *device,
+                                            const gs_arena_allocator *allocator);
 void gs_arena_destroy(gs_arena *arena);
 
 void *gs_arena_data(const gs_arena *arena);
 size_t gs_arena_bytes(const gs_arena *arena);
 int gs_arena_fd(const gs_arena *arena);  // borrowed; -1: not the host's memory
-bool gs_arena_is_mappable(const gs_arena *arena);  // by peers on GPUs: the library's memory
+bool gs_arena_is_from(const gs_arena *arena, const gs_arena_allocator *allocator);
 bool gs_arena_contains(const gs_arena *arena, const void *data, size_t bytes);
 
 #endif

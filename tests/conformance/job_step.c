@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gradsync/bucket/grad_norm.h"
+#include "gradsync/comm/device_arena.h"
 #include "gradsync/optim/optimizer.h"
 #include "gradsync/reducer/reducer.h"
 #include "tests/support/soon.h"

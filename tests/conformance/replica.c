@@ -9,6 +9,7 @@
 #include "core/memory.h"
 #include "gradsync/bucket/grad_norm.h"
 #include "gradsync/comm/coalesce.h"
+#include "gradsync/comm/device_arena.h"
 #include "gradsync/tensor/device_digest.h"
 #include "tests/support/shared_gpu.h"
 #include "tests/support/test_device.h"

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "gradsync/comm/comm.h"
+#include "gradsync/comm/device_arena.h"
 #include "gradsync/tensor/arena.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/ranks.h"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "gradsync/comm/device_arena.h"
 #include "tests/support/test_device.h"
 
 void nccl_skip_without_gpu(void) {

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "core/random.h"
+#include "gradsync/comm/device_arena.h"
 #include "gradsync/comm/nccl/library.h"
 #include "tests/nccl/nccl_rank.h"
 #include "tests/support/sample.h"

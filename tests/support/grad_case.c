@@ -6,6 +6,7 @@
 
 #include "core/digest.h"
 #include "core/random.h"
+#include "gradsync/comm/device_arena.h"
 #include "tests/support/device_memory.h"
 
 #define SAMPLES_PER_PASS 5000

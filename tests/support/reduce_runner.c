@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/digest.h"
+#include "gradsync/comm/device_arena.h"
 #include "tests/support/device_memory.h"
 
 #define STALE 77.0  // what a tensor holds that no step has written

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "gradsync/comm/device_arena.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/soon.h"
 

@@ -4,6 +4,7 @@
 
 #include "core/memory.h"
 #include "gradsync/comm/coalesce.h"
+#include "gradsync/comm/device_arena.h"
 #include "rpc/schema/job_words.h"
 #include "worker/trainer/session_state.h"
 #include "worker/trainer/step_opening.h"

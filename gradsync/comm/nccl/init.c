@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "gradsync/comm/nccl/memory.h"
 #include "gradsync/comm/nccl/state.h"
 
 // Each failed attempt may leave a thread and a descriptor of the library behind, for the life of the process.
@@ -86,8 +87,8 @@ static void fill_card(card *mine, const gs_nccl_comm *nccl) {
     if (mine->able.code) return;
     mine->version = gs_nccl_library_version(nccl->library);
     mine->has_registration = gs_nccl_has_registration(nccl->library);
-    mine->has_windows =
-        gs_nccl_has_windows(nccl->library) && nccl->arena && gs_arena_is_mappable(nccl->arena);
+    mine->has_windows = gs_nccl_has_windows(nccl->library) && nccl->arena &&
+                        gs_arena_is_from(nccl->arena, &gs_nccl_memory);
     if (nccl->arena && gs_arena_fd(nccl->arena) < 0)
         mine->arena_bytes = gs_arena_bytes(nccl->arena);
     snprintf(mine->uuid, sizeof mine->uuid, "%s", facts.uuid);

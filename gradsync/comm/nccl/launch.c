@@ -8,22 +8,6 @@
 #define SETTLE_NS (200 * INT64_C(1000))
 #define ANCHOR_NS (5 * GS_NS_PER_SEC)  // events count in float milliseconds: 0.5 µs after 5 s
 
-const char *gs_nccl_kind_name(gs_collective_kind kind) {
-    static const char *const names[] = {"nothing",    "all-reduce", "reduce", "reduce-scatter",
-                                        "all-gather", "broadcast",  "barrier"};
-    return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
-}
-
-void gs_nccl_name_work(char *text, size_t text_bytes, uint64_t sequence,
-                       const gs_collective *collective) {
-    long long step = (long long)collective->step;
-    if (collective->bucket >= 0)
-        snprintf(text, text_bytes, "bucket %d, step %lld", collective->bucket, step);
-    else
-        snprintf(text, text_bytes, "collective %llu, step %lld", (unsigned long long)sequence,
-                 step);
-}
-
 gs_status gs_nccl_anchor_clock(gs_nccl_comm *nccl, gs_deadline deadline) {
     bool done = false;
     int64_t before_ns = gs_now_ns();
@@ -36,11 +20,6 @@ gs_status gs_nccl_anchor_clock(gs_nccl_comm *nccl, gs_deadline deadline) {
     nccl->next_anchor = old;
     nccl->anchor_ns = before_ns + (gs_now_ns() - before_ns) / 2;
     return gs_ok();
-}
-
-static bool reduces(const gs_collective *collective) {
-    return collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE ||
-           collective->kind == GS_REDUCE_SCATTER;
 }
 
 static gs_status call_library(gs_nccl_comm *nccl, const gs_nccl_launch *launch, const void *send,
@@ -69,7 +48,7 @@ static gs_status call_library(gs_nccl_comm *nccl, const gs_nccl_launch *launch, 
 // The library's own scaled sum would keep it from its fastest kernels, and multiplies before it adds.
 static void scale_result(gs_nccl_comm *nccl, const gs_nccl_launch *launch, void *recv) {
     const gs_collective *c = &gs_nccl_work_of(nccl, launch->sequence)->collective;
-    if (!reduces(c) || c->scale == 0 || c->scale == 1) return;
+    if (!gs_collective_reduces(c) || c->scale == 0 || c->scale == 1) return;
     if (c->kind == GS_REDUCE && c->root != nccl->rank) return;
     const void *input = recv;
     gs_reduction scaling = {.outputs = &recv,

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gradsync/comm/nccl/memory.h"
 #include "gradsync/comm/nccl/state.h"
 
 static void destroy_nccl(void *backend) {
@@ -133,4 +134,5 @@ const gs_comm_backend gs_comm_nccl = {.name = "nccl",
                                       .times = times_of_nccl,
                                       .algorithm = algorithm_of_nccl,
                                       .stream = stream_of_nccl,
-                                      .explain = explain_nccl};
+                                      .explain = explain_nccl,
+                                      .allocator = &gs_nccl_memory};

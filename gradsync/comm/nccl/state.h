@@ -79,12 +79,6 @@ static inline gs_nccl_target gs_nccl_target_of(const gs_nccl_comm *nccl) {
     return (gs_nccl_target){nccl->library, nccl->handle, gs_stream_native(nccl->stream)};
 }
 
-// "all-reduce".
-const char *gs_nccl_kind_name(gs_collective_kind kind);
-// "bucket 3, step 5" or "collective 17, step 5".
-void gs_nccl_name_work(char *text, size_t text_bytes, uint64_t sequence,
-                       const gs_collective *collective);
-
 // init.c: everything that ranks agree on, the communicator, its memory, and the proof that it adds.
 GS_NODISCARD gs_status gs_nccl_open(gs_nccl_comm *nccl, const gs_comm_options *options,
                                     char *reason, size_t reason_bytes, gs_deadline deadline);

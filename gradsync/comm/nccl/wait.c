@@ -6,6 +6,7 @@
 
 #include "core/log.h"
 #include "core/thread.h"
+#include "gradsync/comm/comm.h"
 #include "gradsync/comm/nccl/state.h"
 
 #define SPIN_POLLS 200
@@ -72,7 +73,7 @@ static gs_status explain_deadline(gs_nccl_comm *nccl, int64_t waited_ns) {
     double seconds = (double)waited_ns / (double)GS_NS_PER_SEC;
     bool ready = true;
     char name[64];
-    gs_nccl_name_work(name, sizeof name, sequence, &work->collective);
+    gs_collective_name(name, sizeof name, sequence, &work->collective);
     if (work->follows) GS_TRY(gs_event_query(work->ready, &ready));
     nccl->late = (gs_comm_failure){.kind = GS_COMM_FAILURE_TIMEOUT,
                                    .sequence = sequence,
@@ -101,7 +102,7 @@ static gs_status name_failure(gs_nccl_comm *nccl, gs_status status) {
     uint64_t sequence = finished_of(nccl) + 1;
     char name[64];
     if (sequence > nccl->posted) return gs_status_prefix(status, "rank %d", nccl->rank);
-    gs_nccl_name_work(name, sizeof name, sequence, &gs_nccl_work_of(nccl, sequence)->collective);
+    gs_collective_name(name, sizeof name, sequence, &gs_nccl_work_of(nccl, sequence)->collective);
     return gs_status_prefix(status, "%s: rank %d", name, nccl->rank);
 }
 
@@ -167,7 +168,7 @@ static void describe_pending(char *text, size_t text_bytes, gs_nccl_comm *nccl) 
     snprintf(text, text_bytes,
              "pending=%llu sequence=%llu kind=%s step=%lld bucket=%d count=%zu started=%s",
              (unsigned long long)(nccl->posted - finished_of(nccl)), (unsigned long long)sequence,
-             gs_nccl_kind_name(work->collective.kind), (long long)work->collective.step,
+             gs_collective_kind_name(work->collective.kind), (long long)work->collective.step,
              work->collective.bucket, work->collective.count, work->num_launched ? "yes" : "no");
 }
 

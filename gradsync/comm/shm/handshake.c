@@ -25,7 +25,7 @@ typedef struct introduction {
     gs_shm_layout layout;
     char boot_id[40];  // of the kernel it runs under; empty: it could not be read
 } introduction;
-static_assert(sizeof(introduction) == 200, "an introduction has the same size in every build");
+static_assert(sizeof(introduction) == 232, "an introduction has the same size in every build");
 
 // What a rank says next.
 typedef struct host_card {

@@ -10,7 +10,7 @@
 #include <stddef.h>
 
 #include "core/clock.h"
-#include "gradsync/comm/comm.h"
+#include "gradsync/comm/comm_options.h"
 #include "gradsync/comm/shm/segment.h"
 
 // Fills `segment` (release with gs_shm_unmap, also after an error). UNAVAILABLE, with the same text

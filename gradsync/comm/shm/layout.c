@@ -53,12 +53,14 @@ static const struct {
     OFFSET(gs_shm_common, abort_reason),
     OFFSET(gs_shm_common, lives),
     SIZE(gs_shm_life),
+    OFFSET(gs_shm_common, abort_missing),
+    OFFSET(gs_shm_common, abort_kind),
 };
 
 #define NUM_FACTS (sizeof facts / sizeof *facts)
 
 static_assert(NUM_FACTS <= GS_SHM_LAYOUT_FACTS, "a layout has room for all facts");
-static_assert(sizeof(gs_shm_layout) == 160, "a layout has the same size in every build");
+static_assert(sizeof(gs_shm_layout) == 192, "a layout has the same size in every build");
 
 gs_shm_layout gs_shm_layout_here(void) {
     gs_shm_layout here = {.page_bytes = (uint32_t)sysconf(_SC_PAGESIZE)};

@@ -12,7 +12,7 @@
 
 // To be raised when what ranks say to each other changes its meaning, but no size.
 #define GS_SHM_PROTOCOL 1
-#define GS_SHM_LAYOUT_FACTS 31
+#define GS_SHM_LAYOUT_FACTS 39
 
 typedef struct gs_shm_layout {
     uint32_t facts[GS_SHM_LAYOUT_FACTS];  // byte order, protocol, sizes, offsets; the rest is 0

@@ -27,20 +27,6 @@ typedef struct pointers {
     int num_inputs, num_outputs;
 } pointers;
 
-size_t gs_shm_part_bytes(const gs_collective *collective) {
-    return collective->count * gs_dtype_bytes(collective->dtype);
-}
-
-size_t gs_shm_num_parts(const gs_collective *collective, int world_size) {
-    if (collective->kind == GS_REDUCE_SCATTER) return (size_t)world_size;
-    size_t num_parts = 1;
-    for (int i = 0; collective->tree && i < collective->tree->num_inputs; i++) {
-        size_t part = (size_t)collective->tree->part[i];
-        if (part + 1 > num_parts) num_parts = part + 1;
-    }
-    return num_parts;
-}
-
 static size_t min_bytes(size_t a, size_t b) {
     return a < b ? a : b;
 }
@@ -107,7 +93,7 @@ static void fill_slot(const gs_shm_mover *mover, const gs_collective *collective
                       unsigned char *slot, size_t slot_part_bytes, byte_range range) {
     const unsigned char *send = collective->send;
     int rank = mover->segment->rank;
-    size_t bytes = range.end - range.first, part_bytes = gs_shm_part_bytes(collective);
+    size_t bytes = range.end - range.first, part_bytes = gs_collective_part_bytes(collective);
     if (collective->kind == GS_BROADCAST && rank != collective->root) return;
     if (collective->kind == GS_REDUCE_SCATTER) {
         for (size_t part = 0; part < (size_t)mover->segment->world_size; part++)
@@ -131,7 +117,7 @@ static void empty_slots(gs_shm_mover *mover, const gs_collective *collective,
                         byte_range range) {
     int rank = mover->segment->rank, world_size = mover->segment->world_size;
     unsigned char *recv = collective->recv;
-    size_t bytes = range.end - range.first, part_bytes = gs_shm_part_bytes(collective);
+    size_t bytes = range.end - range.first, part_bytes = gs_collective_part_bytes(collective);
     switch (collective->kind) {
     case GS_ALLGATHER:
         for (int i = 0; i < world_size; i++)
@@ -153,12 +139,12 @@ static void empty_slots(gs_shm_mover *mover, const gs_collective *collective,
 }
 
 void gs_shm_copy_to_flat(gs_shm_mover *mover, const gs_collective *collective, int slot) {
-    size_t bytes = gs_shm_part_bytes(collective);
+    size_t bytes = gs_collective_part_bytes(collective);
     fill_slot(mover, collective, mover->segment->own->flat[slot], bytes, (byte_range){0, bytes});
 }
 
 void gs_shm_run_flat(gs_shm_mover *mover, const gs_collective *collective, int slot) {
-    size_t bytes = gs_shm_part_bytes(collective);
+    size_t bytes = gs_collective_part_bytes(collective);
     const unsigned char *slots[GS_SHM_MAX_RANKS];
     for (int i = 0; i < mover->segment->world_size; i++)
         slots[i] = mover->segment->controls[i]->flat[slot];
@@ -212,13 +198,13 @@ static gs_status reduce_slice(gs_shm_mover *mover, const gs_collective *collecti
         if (collective->kind == GS_ALLREDUCE || i == collective->root)
             where.outputs[where.num_outputs++] = recv_of(mover, i);
     }
-    byte_range slice = slice_of(gs_shm_part_bytes(collective), mover->segment->rank, world_size);
+    byte_range slice = slice_of(gs_collective_part_bytes(collective), mover->segment->rank, world_size);
     return reduce_in_blocks(mover, collective, &where, slice);
 }
 
 static gs_status reduce_own_part(gs_shm_mover *mover, const gs_collective *collective) {
     int world_size = mover->segment->world_size;
-    size_t bytes = gs_shm_part_bytes(collective);
+    size_t bytes = gs_collective_part_bytes(collective);
     pointers where = {.outputs = {collective->recv}, .num_outputs = 1, .num_inputs = world_size};
     for (int i = 0; i < world_size; i++)
         where.inputs[i] = send_of(mover, i) + (size_t)mover->segment->rank * bytes;
@@ -226,7 +212,7 @@ static gs_status reduce_own_part(gs_shm_mover *mover, const gs_collective *colle
 }
 
 gs_status gs_shm_run_direct(gs_shm_mover *mover, const gs_collective *collective) {
-    size_t bytes = gs_shm_part_bytes(collective);
+    size_t bytes = gs_collective_part_bytes(collective);
     unsigned char *recv = collective->recv;
     switch (collective->kind) {
     case GS_REDUCE_SCATTER:
@@ -252,8 +238,8 @@ typedef struct chunking {
 
 static chunking cut_into_chunks(const gs_shm_mover *mover, const gs_collective *collective) {
     int world_size = mover->segment->world_size;
-    chunking cut = {.part_bytes = gs_shm_part_bytes(collective)};
-    cut.slot_part_bytes = GS_SHM_CHUNK_BYTES / gs_shm_num_parts(collective, world_size) /
+    chunking cut = {.part_bytes = gs_collective_part_bytes(collective)};
+    cut.slot_part_bytes = GS_SHM_CHUNK_BYTES / gs_collective_num_parts(collective, world_size) /
                           SLICE_BOUNDARY_BYTES * SLICE_BOUNDARY_BYTES;
     cut.num_chunks = (cut.part_bytes + cut.slot_part_bytes - 1) / cut.slot_part_bytes;
     cut.shares =

@@ -13,9 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gradsync/comm/comm.h"
+#include "gradsync/comm/collective.h"
 #include "gradsync/comm/shm/post.h"
 #include "gradsync/comm/shm/segment.h"
+#include "kernels/device.h"
 
 typedef struct gs_shm_mover {
     gs_shm_segment *segment;
@@ -24,11 +25,6 @@ typedef struct gs_shm_mover {
     uint64_t first_chunk, chunks_in, chunks_out, chunks_read;
     gs_shm_place places[GS_SHM_MAX_RANKS];  // of the collective that is moved directly
 } gs_shm_mover;
-
-// Bytes of one part of the input: all of it, except for reduce-scatter and trees.
-size_t gs_shm_part_bytes(const gs_collective *collective);
-// How many parts a rank puts into a slot: equal on all ranks, though some may have fewer.
-size_t gs_shm_num_parts(const gs_collective *collective, int world_size);
 
 void gs_shm_copy_to_flat(gs_shm_mover *mover, const gs_collective *collective, int slot);
 void gs_shm_run_flat(gs_shm_mover *mover, const gs_collective *collective, int slot);

@@ -4,12 +4,6 @@
 #include <string.h>
 
 #include "core/digest.h"
-#include "gradsync/comm/shm/mover.h"
-
-static bool reduces(const gs_collective *collective) {
-    return collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE ||
-           collective->kind == GS_REDUCE_SCATTER;
-}
 
 static bool has_root(const gs_collective *collective) {
     return collective->kind == GS_REDUCE || collective->kind == GS_BROADCAST;
@@ -17,9 +11,9 @@ static bool has_root(const gs_collective *collective) {
 
 gs_shm_algorithm gs_shm_choose_early(const gs_shm_segment *segment,
                                      const gs_collective *collective) {
-    size_t bytes = gs_shm_part_bytes(collective);
+    size_t bytes = gs_collective_part_bytes(collective);
     if (collective->kind == GS_BARRIER || bytes == 0) return GS_SHM_NONE;
-    if (bytes <= segment->flat_bytes / gs_shm_num_parts(collective, segment->world_size))
+    if (bytes <= segment->flat_bytes / gs_collective_num_parts(collective, segment->world_size))
         return GS_SHM_FLAT;
     return GS_SHM_UNDECIDED;
 }
@@ -67,7 +61,7 @@ static uint64_t offset_in_arena(const gs_shm_segment *segment, const void *data,
 // How far the input of a rank reaches from `send`; SIZE_MAX when that is no number.
 static size_t send_extent(const gs_collective *collective, int rank, int world_size,
                           size_t part_stride_bytes) {
-    size_t bytes = gs_shm_part_bytes(collective);
+    size_t bytes = gs_collective_part_bytes(collective);
     if (collective->kind == GS_REDUCE_SCATTER) return bytes * (size_t)world_size;
     if (!collective->tree) return bytes;
     size_t last_part = 0;
@@ -85,7 +79,7 @@ static size_t send_extent(const gs_collective *collective, int rank, int world_s
 bool gs_shm_lies_in_arena(const gs_shm_segment *segment, const gs_collective *collective) {
     int rank = segment->rank;
     size_t sent = send_extent(collective, rank, segment->world_size, collective->part_stride_bytes);
-    size_t bytes = gs_shm_part_bytes(collective);
+    size_t bytes = gs_collective_part_bytes(collective);
     return (!is_read(collective, rank) || offset_in_arena(segment, collective->send, sent)) &&
            (!is_written(collective, rank) || offset_in_arena(segment, collective->recv, bytes));
 }
@@ -97,28 +91,26 @@ void gs_shm_fill_post(gs_shm_segment *segment, uint64_t sequence, const gs_colle
         .step = collective->step,
         .count = collective->count,
         .tree_digest = collective->tree ? digest_tree(collective->tree) : 0,
-        .scale = reduces(collective) && collective->scale != 0 ? collective->scale : 1,
+        .scale = gs_collective_reduces(collective) && collective->scale != 0 ? collective->scale : 1,
         .bucket = collective->bucket,
         .num_active = collective->num_active,
         .generation = segment->generation,
         .kind = (uint8_t)collective->kind,
         .dtype = (uint8_t)collective->dtype,
-        .op = reduces(collective) ? (uint8_t)collective->op : 0,
+        .op = gs_collective_reduces(collective) ? (uint8_t)collective->op : 0,
         .root = has_root(collective) ? (uint8_t)collective->root : 0};
     // Nobody looks at the second cache line unless data is read from the arena.
     if (algorithm != GS_SHM_UNDECIDED) return;
     size_t sent =
         send_extent(collective, segment->rank, segment->world_size, collective->part_stride_bytes);
     post->send_offset = offset_in_arena(segment, collective->send, sent);
-    post->recv_offset = offset_in_arena(segment, collective->recv, gs_shm_part_bytes(collective));
+    post->recv_offset = offset_in_arena(segment, collective->recv, gs_collective_part_bytes(collective));
     post->part_stride_bytes = collective->part_stride_bytes;
 }
 
 static void describe_claim(char *text, size_t text_bytes, const gs_shm_claim *claim) {
-    static const char *const kinds[] = {"nothing",    "all-reduce", "reduce", "reduce-scatter",
-                                        "all-gather", "broadcast",  "barrier"};
     static const char *const ops[] = {"sum", "max", "min"};
-    const char *kind = claim->kind < sizeof kinds / sizeof *kinds ? kinds[claim->kind] : "unknown";
+    const char *kind = gs_collective_kind_name((gs_collective_kind)claim->kind);
     int used = snprintf(text, text_bytes, "%s", kind);
     size_t at = (size_t)used;
     if (claim->kind != GS_BARRIER)
@@ -180,7 +172,7 @@ static bool lies_in_arena(const gs_shm_segment *segment, int rank, uint64_t offs
 gs_status gs_shm_check_posts(const gs_shm_segment *segment, uint64_t sequence,
                              const gs_collective *collective, gs_shm_algorithm algorithm,
                              gs_shm_place *places) {
-    size_t bytes = gs_shm_part_bytes(collective);
+    size_t bytes = gs_collective_part_bytes(collective);
     for (int i = 0; i < segment->world_size; i++) {
         if (i != segment->rank && !claims_equal(segment, sequence, i, segment->rank))
             return blame_minority(segment, sequence, i);
@@ -201,14 +193,4 @@ bool gs_shm_post_is_plausible(const gs_shm_segment *segment, int rank, uint64_t 
     uint64_t said = atomic_load_explicit(&post->sequence, memory_order_acquire);
     return said == 0 || (said % GS_SHM_MAX_POSTED == sequence % GS_SHM_MAX_POSTED &&
                          said <= sequence + GS_SHM_MAX_POSTED);
-}
-
-void gs_shm_name_collective(char *text, size_t text_bytes, uint64_t sequence,
-                            const gs_collective *collective) {
-    long long step = (long long)collective->step;
-    if (collective->bucket >= 0)
-        snprintf(text, text_bytes, "bucket %d, step %lld", collective->bucket, step);
-    else
-        snprintf(text, text_bytes, "collective %llu, step %lld", (unsigned long long)sequence,
-                 step);
 }

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "gradsync/comm/comm.h"
+#include "gradsync/comm/collective.h"
 #include "gradsync/comm/shm/segment.h"
 
 typedef enum gs_shm_algorithm {
@@ -50,9 +50,5 @@ GS_NODISCARD gs_status gs_shm_check_posts(const gs_shm_segment *segment, uint64_
                                           gs_shm_algorithm algorithm, gs_shm_place *places);
 // Whether the word that says what `rank` has posted in the slot of `sequence` can be one.
 bool gs_shm_post_is_plausible(const gs_shm_segment *segment, int rank, uint64_t sequence);
-
-// "bucket 3, step 5" or "collective 17, step 5".
-void gs_shm_name_collective(char *text, size_t text_bytes, uint64_t sequence,
-                            const gs_collective *collective);
 
 #endif

@@ -20,7 +20,7 @@
 #include <sys/types.h>
 
 #include "core/status.h"
-#include "gradsync/comm/comm.h"
+#include "gradsync/comm/comm_failure.h"
 #include "gradsync/comm/shm/waiter.h"
 
 #define GS_SHM_MAX_RANKS 64

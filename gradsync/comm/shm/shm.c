@@ -308,7 +308,7 @@ static void check_missing(shm_comm *shm) {
         if (health == GS_SHM_ALIVE) continue;
         if (advance(shm)) return;
         char name[64];
-        gs_shm_name_collective(name, sizeof name, sequence, &work_of(shm, sequence)->collective);
+        gs_collective_name(name, sizeof name, sequence, &work_of(shm, sequence)->collective);
         gs_comm_failure lost = failure_of(shm, GS_COMM_FAILURE_PEER_LOST, sequence, &missing[i], 1);
         fail_comm(shm, gs_error(GS_ABORTED, "%s: rank %d %s", name, missing[i], fates[health]),
                   &lost);
@@ -333,7 +333,7 @@ static gs_status explain_deadline(shm_comm *shm, int64_t waited_ns) {
     uint64_t sequence = finished_of_shm(shm) + 1;
     int num_missing = list_missing(shm, sequence, missing, &arrived);
     char name[64], text[128];
-    gs_shm_name_collective(name, sizeof name, sequence, &work_of(shm, sequence)->collective);
+    gs_collective_name(name, sizeof name, sequence, &work_of(shm, sequence)->collective);
     list_ranks(text, sizeof text, missing, num_missing);
     pthread_mutex_lock(&shm->late_lock);
     shm->late = failure_of(shm, GS_COMM_FAILURE_TIMEOUT, sequence, missing, num_missing);

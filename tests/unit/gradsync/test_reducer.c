@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "gradsync/comm/device_arena.h"
 #include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/grad_case.h"

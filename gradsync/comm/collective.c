@@ -1,0 +1,29 @@
+#include "gradsync/comm/collective.h"
+
+#include <stdio.h>
+
+size_t gs_collective_num_parts(const gs_collective *collective, int world_size) {
+    if (collective->kind == GS_REDUCE_SCATTER) return (size_t)world_size;
+    size_t num_parts = 1;
+    for (int i = 0; collective->tree && i < collective->tree->num_inputs; i++) {
+        size_t part = (size_t)collective->tree->part[i];
+        if (part + 1 > num_parts) num_parts = part + 1;
+    }
+    return num_parts;
+}
+
+const char *gs_collective_kind_name(gs_collective_kind kind) {
+    static const char *const names[] = {"nothing",    "all-reduce", "reduce", "reduce-scatter",
+                                        "all-gather", "broadcast",  "barrier"};
+    return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
+}
+
+void gs_collective_name(char *text, size_t text_bytes, uint64_t sequence,
+                        const gs_collective *collective) {
+    long long step = (long long)collective->step;
+    if (collective->bucket >= 0)
+        snprintf(text, text_bytes, "bucket %d, step %lld", collective->bucket, step);
+    else
+        snprintf(text, text_bytes, "collective %llu, step %lld", (unsigned long long)sequence,
+                 step);
+}

@@ -1,0 +1,78 @@
+// A collective is a value: what moves, from where to where, and what ranks compare before it does.
+#ifndef GRADSYNC_COMM_COLLECTIVE_H
+#define GRADSYNC_COMM_COLLECTIVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/dtype.h"
+#include "kernels/kernels.h"
+
+typedef enum gs_collective_kind {
+    GS_COLLECTIVE_UNSET = 0,
+    GS_ALLREDUCE,       // recv (count) = op over ranks of send (count)
+    GS_REDUCE,          // the same at `root` only; elsewhere recv may be NULL
+    GS_REDUCE_SCATTER,  // send (world · count) → recv (count): the rank's own part; in place: recv
+                        // is that part of send
+    GS_ALLGATHER,  // send (count) → recv (world · count); in place: send is that part of recv
+    GS_BROADCAST,  // recv (count) = root's send; at the root send may be recv
+    GS_BARRIER
+} gs_collective_kind;
+
+// The inputs of a sum along a fixed tree (exact mode): in order of logical shards, each the partial
+// sum that one rank holds as part number `part`. The same on all ranks.
+typedef struct gs_reduce_tree {
+    int num_inputs;  // ≤ GS_REDUCE_MAX_INPUTS
+    const int *rank, *part;
+    const uint8_t *merges;  // postfix, as in gs_reduction
+} gs_reduce_tree;
+
+typedef struct gs_collective {
+    gs_collective_kind kind;
+    const void *send;  // in place: send == recv; no other overlap
+    void *recv;
+    size_t count;  // elements
+    gs_dtype dtype;
+    gs_reduce_op op;
+    int root;
+    double scale;  // of the result; 0 means 1
+    // Only GS_ALLREDUCE: part p of this rank starts at send + p · part_stride_bytes. recv is
+    // outside the parts or is part 0. NULL: one part, ranks added in order. Borrowed, with its
+    // arrays, until done.
+    const gs_reduce_tree *tree;
+    size_t part_stride_bytes;
+    // For the check before the first byte and for messages; equal on all ranks.
+    int64_t step;
+    int32_t bucket;      // -1: none
+    int32_t num_active;  // ranks that are to have data in this step (join.h); 0: not said
+} gs_collective;
+
+typedef struct gs_work {
+    uint64_t sequence;  // of the collective in its communicator, from 1
+} gs_work;
+
+// When a posted collective moved; on the clock of gs_now_ns, 0 when not reached.
+typedef struct gs_work_times {
+    int64_t posted_ns, all_arrived_ns, started_ns, finished_ns;
+} gs_work_times;
+
+static inline bool gs_collective_reduces(const gs_collective *collective) {
+    return collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE ||
+           collective->kind == GS_REDUCE_SCATTER;
+}
+
+// Bytes of one part of the input: all of it, except for reduce-scatter and trees.
+static inline size_t gs_collective_part_bytes(const gs_collective *collective) {
+    return collective->count * gs_dtype_bytes(collective->dtype);
+}
+
+// How many parts the input of a rank has at most: equal on all ranks, though some may have fewer.
+size_t gs_collective_num_parts(const gs_collective *collective, int world_size);
+
+const char *gs_collective_kind_name(gs_collective_kind kind);  // "all-reduce"
+// "bucket 3, step 5" or "collective 17, step 5".
+void gs_collective_name(char *text, size_t text_bytes, uint64_t sequence,
+                        const gs_collective *collective);
+
+#endif
