@@ -23,7 +23,7 @@
 // On a machine that is busy with other things one attempt may be late, but not all, and none by
 // seconds.
 #define ATTEMPTS 5
-#define LATEST_MS 3000
+#define LATEST_MS 4000
 
 // How many of the four parameters are marked before the abort and after it; a bucket is two.
 typedef struct moment {
@@ -137,11 +137,18 @@ static long run_attempt(int world_size, const char *arg) {
     return slowest_ms;
 }
 
+// Where several processes want a core each takes as many times as long.
+static long promised_ms(void) {
+    double load = 0, cores = (double)gs_usable_cores();
+    if (getloadavg(&load, 1) != 1 || load < cores) load = cores;
+    return (long)(PROMISED_MS * load / cores);
+}
+
 static void expect_prompt(int world_size, const setting *how) {
     char arg[32];
     long fastest_ms = LATEST_MS;
     snprintf(arg, sizeof arg, "%d %d %d", how->moment, how->helper, how->by_other);
-    for (int i = 0; i < ATTEMPTS && fastest_ms > PROMISED_MS; i++) {
+    for (int i = 0; i < ATTEMPTS && fastest_ms > promised_ms(); i++) {
         long ms = run_attempt(world_size, arg);
         if (ms >= LATEST_MS)
             print_error("%d ranks, %s thread moves, %s: %ld ms\n", world_size,
@@ -149,10 +156,11 @@ static void expect_prompt(int world_size, const setting *how) {
         assert_true(ms < LATEST_MS);
         if (ms < fastest_ms) fastest_ms = ms;
     }
-    if (fastest_ms > PROMISED_MS)
+    bool in_time = fastest_ms <= promised_ms();
+    if (!in_time)
         print_error("%d ranks, %s thread moves, %s: %ld ms at best\n", world_size,
                     how->helper ? "another" : "the owner's", moments[how->moment].name, fastest_ms);
-    assert_true(fastest_ms <= PROMISED_MS);
+    assert_true(in_time);
 }
 
 static void expect_prompt_at_all_moments(int world_size, int helper) {
