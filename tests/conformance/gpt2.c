@@ -204,7 +204,7 @@ static gs_status check_training(replica *rank, tiny *self) {
 
 static gs_status run_rank(const gs_rank_env *env, gs_status (*check)(replica *rank, tiny *self)) {
     gs_safetensors *file;
-    GS_TRY(gs_safetensors_open(&file, env->arg));
+    GS_TRY(gs_safetensors_load(&file, env->arg));
     tiny self;
     gs_status status = read_settings(&self, file);
     replica_options options = {

@@ -262,7 +262,7 @@ static gs_status run_trace(replica *rank, trace *self) {
 
 gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
     gs_safetensors *file;
-    GS_TRY(gs_safetensors_open(&file, env->arg));
+    GS_TRY(gs_safetensors_load(&file, env->arg));
     trace self;
     read_settings(&self, file);
     const char *zero_grad = gs_safetensors_metadata(file, "zero_grad");
@@ -292,7 +292,7 @@ gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
 
 static gs_status check_file(conformance *run, const char *path) {
     gs_safetensors *file;
-    GS_TRY(gs_safetensors_open(&file, path));
+    GS_TRY(gs_safetensors_load(&file, path));
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const char *model = gs_safetensors_metadata(file, "model");
     trace self;

@@ -232,7 +232,7 @@ static void compare_golden_grads(const subject *s, const gs_safetensors *file) {
 static void gpt2_in_fp32_gives_the_golden_loss_and_gradients(void **state) {
     (void)state;
     gs_safetensors *file;
-    must(gs_safetensors_open(&file, GOLDEN));
+    must(gs_safetensors_load(&file, GOLDEN));
     const size_t rows = (size_t)setting_of(file, "batch"), T = (size_t)setting_of(file, "T");
     gs_gpt2_options options = {.layers = setting_of(file, "layers"),
                                .heads = setting_of(file, "heads"),

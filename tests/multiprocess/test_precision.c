@@ -87,7 +87,7 @@ static gs_safetensors *open_tensors(const char *dir) {
     char path[700], *checkpoint = trainer_rank_checkpoint(dir);
     assert_non_null(checkpoint);
     snprintf(path, sizeof path, "%s/part-0.safetensors", checkpoint);
-    gs_status status = gs_safetensors_open(&file, path);
+    gs_status status = gs_safetensors_load(&file, path);
     if (status.code) fail_msg("%s", status.message);
     free(checkpoint);
     return file;

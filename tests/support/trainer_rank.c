@@ -423,7 +423,7 @@ static gs_status open_parameters(gs_safetensors **file, const char *dir) {
     if (!checkpoint) return gs_error(GS_NOT_FOUND, "%s: no checkpoint", dir);
     snprintf(path, sizeof path, "%s/part-0.safetensors", checkpoint);
     free(checkpoint);
-    return gs_safetensors_open(file, path);
+    return gs_safetensors_load(file, path);
 }
 
 static gs_status check_parameters(gs_safetensors *got, gs_safetensors *wanted, gs_near within) {

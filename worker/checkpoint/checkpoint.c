@@ -238,10 +238,28 @@ static gs_status check_part(const char *path, const gs_json *manifest) {
     return status;
 }
 
+// How far a tensor has been read.
+typedef struct reading {
+    const gs_safetensors *file;
+    const gs_safetensor *tensor;
+    size_t done_bytes;
+    gs_status status;
+} reading;
+
+static void read_piece(void *ctx, void *bytes, size_t num_bytes) {
+    reading *at = ctx;
+    if (at->status.code) return;
+    at->status = gs_safetensors_read(at->file, at->tensor, bytes, at->done_bytes, num_bytes);
+    at->done_bytes += num_bytes;
+}
+
 static gs_status take_tensors(gs_trainer_state *state, const gs_safetensors *file) {
     for (size_t i = 0; i < state->num_tensors; i++) {
-        const gs_safetensor *found = gs_safetensors_find(file, state->tensors[i].name);
-        GS_TRY(gs_trainer_state_write(state, i, found->data));
+        reading at = {.file = file, .tensor = gs_safetensors_find(file, state->tensors[i].name)};
+        GS_TRY(gs_trainer_state_fill(state, i, read_piece, &at));
+        if (at.status.code)
+            return gs_status_prefix(at.status, GS_CHECKPOINT_PART ": tensor \"%s\"",
+                                    at.tensor->name);
     }
     return gs_ok();
 }

@@ -50,10 +50,11 @@ GS_NODISCARD gs_status gs_checkpoint_save(gs_checkpoint_result *result,
                                           const gs_state_snapshot *snapshot,
                                           const gs_checkpoint_options *options);
 
-// Brings `state` to what `path` (a checkpoint directory) holds; on an error the state is as it was.
-//   DATA_LOSS            damaged: names file and block
-//   INVALID_ARGUMENT     another model (names the tensor), or a setting that decides results differs
-//   NOT_FOUND            no such checkpoint
+// Brings `state` to what `path` (a checkpoint directory) holds; on an error the state is as it was,
+// unless the file is cut short while it is read.
+//   DATA_LOSS            damaged: names file and block, or tensor
+//   INVALID_ARGUMENT     another model (names the tensor), or a setting that decides results
+//   differs NOT_FOUND            no such checkpoint
 GS_NODISCARD gs_status gs_checkpoint_load(gs_trainer_state *state, const char *path,
                                           const gs_job_spec *spec);
 

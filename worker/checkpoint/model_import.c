@@ -78,12 +78,11 @@ static void format_shape(char *text, size_t text_bytes, int num_dims, const int6
     if (len < text_bytes) snprintf(text + len, text_bytes - len, "]");
 }
 
-static float read_float(const gs_safetensor *tensor, size_t at) {
-    const uint8_t *from = (const uint8_t *)tensor->data + at * gs_dtype_bytes(tensor->dtype);
+static float read_float(const uint8_t *from, gs_dtype dtype) {
     uint16_t half;
     double wide;
     float value;
-    switch (tensor->dtype) {
+    switch (dtype) {
     case GS_FP16:
         memcpy(&half, from, sizeof half);
         return gs_fp16_to_fp32(half);
@@ -117,23 +116,31 @@ static gs_status check_tensor(const gs_safetensor *tensor, const gs_param_spec *
                     found, wanted, transposed ? " transposed" : "");
 }
 
-static gs_status copy_tensor(void *to, const gs_safetensor *tensor, const gs_param_spec *spec,
-                             bool transposed) {
-    GS_TRY(check_tensor(tensor, spec, transposed));
-    if (spec->dtype != GS_FP32 || (tensor->dtype == GS_FP32 && !transposed)) {
-        memcpy(to, tensor->data, tensor->bytes);
-        return gs_ok();
-    }
-    float *values = to;
-    size_t rows = 1, cols = gs_param_spec_count(spec);
+static void convert_tensor(float *values, const uint8_t *raw, const gs_safetensor *tensor,
+                           const gs_param_spec *spec, bool transposed) {
+    size_t rows = 1, cols = gs_param_spec_count(spec), bytes = gs_dtype_bytes(tensor->dtype);
     if (transposed) {
         rows = (size_t)spec->shape[0];
         cols = (size_t)spec->shape[1];
     }
     for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++)
-            values[r * cols + c] = read_float(tensor, transposed ? c * rows + r : r * cols + c);
-    return gs_ok();
+            values[r * cols + c] =
+                read_float(raw + (transposed ? c * rows + r : r * cols + c) * bytes, tensor->dtype);
+}
+
+static gs_status copy_tensor(void *to, const gs_safetensors *file, const gs_safetensor *tensor,
+                             const gs_param_spec *spec, bool transposed) {
+    GS_TRY(check_tensor(tensor, spec, transposed));
+    if (spec->dtype != GS_FP32 || (tensor->dtype == GS_FP32 && !transposed))
+        return gs_status_prefix(gs_safetensors_read(file, tensor, to, 0, tensor->bytes),
+                                "tensor \"%s\"", tensor->name);
+    uint8_t *raw = malloc(tensor->bytes + 1);
+    if (!raw) return gs_error(GS_RESOURCE_EXHAUSTED, "tensor \"%s\": out of memory", tensor->name);
+    gs_status status = gs_safetensors_read(file, tensor, raw, 0, tensor->bytes);
+    if (!status.code) convert_tensor(to, raw, tensor, spec, transposed);
+    free(raw);
+    return gs_status_prefix(status, "tensor \"%s\"", tensor->name);
 }
 
 // "h.7.ln_1.weight" of a GPT-2, "fc3.weight" of a classifier: one for each layer.
@@ -171,11 +178,11 @@ static gs_status import_all(const gs_model *model, void *const *params, void *co
         const gs_param_spec *spec = &list[i].spec;
         const gs_safetensor *tensor = find_tensor(file, spec->name);
         if (!tensor) return gs_error(GS_INVALID_ARGUMENT, "tensor \"%s\" is missing", spec->name);
-        GS_TRY(copy_tensor(params[i], tensor, spec, transposed && is_conv1d(spec->name)));
+        GS_TRY(copy_tensor(params[i], file, tensor, spec, transposed && is_conv1d(spec->name)));
     }
     for (size_t i = 0; i < num_buffers; i++) {
         const gs_safetensor *tensor = find_tensor(file, buffer_specs[i].name);
-        if (tensor) GS_TRY(copy_tensor(buffers[i], tensor, &buffer_specs[i], false));
+        if (tensor) GS_TRY(copy_tensor(buffers[i], file, tensor, &buffer_specs[i], false));
     }
     return gs_ok();
 }

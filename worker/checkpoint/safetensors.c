@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,11 +41,11 @@ static const struct {
 #define NUM_FILE_DTYPES (sizeof file_dtypes / sizeof *file_dtypes)
 
 struct gs_safetensors {
-    void *mapping;  // owned; NULL when the bytes are borrowed
-    size_t mapping_bytes;
+    int fd;           // owned; -1: all of it is in memory
+    void *loaded;     // owned; NULL: the bytes are borrowed, or in the file
     gs_json *header;  // owned; metadata is looked up in it
-    const uint8_t *data;
-    size_t data_bytes;
+    const uint8_t *data;  // NULL: in the file
+    size_t data_begin, data_bytes;
     gs_safetensor *tensors;  // owned, their names too; sorted by name
     size_t count;
 };
@@ -108,8 +107,9 @@ static gs_status read_tensor(gs_safetensor *tensor, const gs_safetensors *file,
     if ((uint64_t)(end - begin) != bytes)
         return gs_error(GS_DATA_LOSS, "%lld bytes of data for a shape of %zu",
                         (long long)(end - begin), bytes);
-    tensor->data = file->data + begin;
+    tensor->begin = (size_t)begin;
     tensor->bytes = bytes;
+    tensor->data = file->data ? file->data + begin : NULL;
     return gs_ok();
 }
 
@@ -155,7 +155,7 @@ static gs_status check_metadata(const gs_json *metadata) {
 static int compare_places(const void *a, const void *b) {
     const gs_safetensor *x = *(const gs_safetensor *const *)a,
                         *y = *(const gs_safetensor *const *)b;
-    if (x->data != y->data) return (const char *)x->data < (const char *)y->data ? -1 : 1;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
@@ -171,17 +171,17 @@ static gs_status check_places(const gs_safetensors *file) {
     qsort(order, file->count, sizeof *order, compare_places);
 
     gs_status status = gs_ok();
-    const uint8_t *end = file->data;
+    size_t end = 0;
     for (size_t i = 0; i < file->count && !status.code; i++) {
-        if ((const uint8_t *)order[i]->data != end)
+        if (order[i]->begin != end)
             status = gs_error(GS_DATA_LOSS, "tensor \"%.100s\": its data %s", order[i]->name,
-                              (const uint8_t *)order[i]->data < end ? "overlaps another tensor's"
-                                                                    : "leaves a hole before it");
-        end = (const uint8_t *)order[i]->data + order[i]->bytes;
+                              order[i]->begin < end ? "overlaps another tensor's"
+                                                    : "leaves a hole before it");
+        end = order[i]->begin + order[i]->bytes;
     }
-    if (!status.code && end != file->data + file->data_bytes)
+    if (!status.code && end != file->data_bytes)
         status = gs_error(GS_DATA_LOSS, "%zu bytes of data after the last tensor",
-                          (size_t)(file->data + file->data_bytes - end));
+                          file->data_bytes - end);
     free(order);
     return status;
 }
@@ -193,15 +193,20 @@ static bool is_too_rich(const char *text, size_t bytes) {
     return marks > MAX_HEADER_MARKS;
 }
 
-static gs_status read_header(gs_safetensors *file, const uint8_t *bytes, size_t num_bytes) {
-    if (num_bytes < LENGTH_BYTES)
-        return gs_error(GS_DATA_LOSS, "%zu bytes are no safetensors file", num_bytes);
-    uint64_t header_bytes = 0;
-    for (int i = 0; i < LENGTH_BYTES; i++) header_bytes |= (uint64_t)bytes[i] << (8 * i);
-    if (header_bytes > MAX_HEADER_BYTES || header_bytes > num_bytes - LENGTH_BYTES)
+// What the first bytes say of a file of num_bytes.
+static gs_status read_length(size_t *header_bytes, const uint8_t bytes[LENGTH_BYTES],
+                             size_t num_bytes) {
+    uint64_t length = 0;
+    for (int i = 0; i < LENGTH_BYTES; i++) length |= (uint64_t)bytes[i] << (8 * i);
+    if (length > MAX_HEADER_BYTES || length > num_bytes - LENGTH_BYTES)
         return gs_error(GS_DATA_LOSS, "a header of %llu bytes in a file of %zu",
-                        (unsigned long long)header_bytes, num_bytes);
-    const char *text = (const char *)bytes + LENGTH_BYTES;
+                        (unsigned long long)length, num_bytes);
+    *header_bytes = (size_t)length;
+    return gs_ok();
+}
+
+static gs_status read_header(gs_safetensors *file, const char *text, size_t header_bytes,
+                             size_t num_bytes) {
     if (!header_bytes || text[0] != '{')
         return gs_error(GS_DATA_LOSS, "the header does not start with {");
     if (is_too_rich(text, header_bytes))
@@ -211,8 +216,8 @@ static gs_status read_header(gs_safetensors *file, const uint8_t *bytes, size_t 
         if (status.code == GS_INVALID_ARGUMENT) status.code = GS_DATA_LOSS;
         return gs_status_prefix(status, "header");
     }
-    file->data = bytes + LENGTH_BYTES + header_bytes;
-    file->data_bytes = num_bytes - LENGTH_BYTES - header_bytes;
+    file->data_begin = LENGTH_BYTES + header_bytes;
+    file->data_bytes = num_bytes - file->data_begin;
     file->tensors = calloc(gs_json_count(file->header) + 1, sizeof *file->tensors);
     if (!file->tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "safetensors: out of memory");
 
@@ -228,10 +233,26 @@ static gs_status read_header(gs_safetensors *file, const uint8_t *bytes, size_t 
     return gs_ok();
 }
 
+static gs_status read_memory(gs_safetensors *file, const uint8_t *bytes, size_t num_bytes) {
+    size_t header_bytes;
+    if (num_bytes < LENGTH_BYTES)
+        return gs_error(GS_DATA_LOSS, "%zu bytes are no safetensors file", num_bytes);
+    GS_TRY(read_length(&header_bytes, bytes, num_bytes));
+    file->data = bytes + LENGTH_BYTES + header_bytes;
+    return read_header(file, (const char *)bytes + LENGTH_BYTES, header_bytes, num_bytes);
+}
+
+static gs_status create_file(gs_safetensors **out) {
+    *out = calloc(1, sizeof **out);
+    if (!*out) return gs_error(GS_RESOURCE_EXHAUSTED, "safetensors: out of memory");
+    (*out)->fd = -1;
+    return gs_ok();
+}
+
 gs_status gs_safetensors_open_memory(gs_safetensors **out, const void *data, size_t bytes) {
-    gs_safetensors *file = calloc(1, sizeof *file);
-    if (!file) return gs_error(GS_RESOURCE_EXHAUSTED, "safetensors: out of memory");
-    gs_status status = read_header(file, data, bytes);
+    gs_safetensors *file;
+    GS_TRY(create_file(&file));
+    gs_status status = read_memory(file, data, bytes);
     if (status.code) {
         gs_safetensors_close(file);
         return status;
@@ -240,40 +261,83 @@ gs_status gs_safetensors_open_memory(gs_safetensors **out, const void *data, siz
     return gs_ok();
 }
 
-static gs_status map_file(void **mapping, size_t *bytes, const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return gs_error_from_errno(errno, "open");
+static gs_status open_file(gs_safetensors *file, size_t *bytes, const char *path) {
     struct stat info;
-    gs_status status = gs_ok();
-    if (fstat(fd, &info) != 0)
-        status = gs_error_from_errno(errno, "stat");
-    else if (!S_ISREG(info.st_mode))
-        status = gs_error(GS_INVALID_ARGUMENT, "not a regular file");
-    else if (info.st_size < LENGTH_BYTES)
-        status =
-            gs_error(GS_DATA_LOSS, "%lld bytes are no safetensors file", (long long)info.st_size);
-    if (!status.code) {
-        *bytes = (size_t)info.st_size;
-        *mapping = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (*mapping == MAP_FAILED) status = gs_error_from_errno(errno, "map");
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file->fd < 0) return gs_error_from_errno(errno, "open");
+    if (fstat(file->fd, &info) != 0) return gs_error_from_errno(errno, "stat");
+    if (!S_ISREG(info.st_mode)) return gs_error(GS_INVALID_ARGUMENT, "not a regular file");
+    if (info.st_size < LENGTH_BYTES)
+        return gs_error(GS_DATA_LOSS, "%lld bytes are no safetensors file",
+                        (long long)info.st_size);
+    *bytes = (size_t)info.st_size;
+    return gs_ok();
+}
+
+static gs_status read_bytes(int fd, void *to, size_t begin, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = pread(fd, (char *)to + done, bytes - done, (off_t)(begin + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return gs_error_from_errno(errno, "read");
+        if (got == 0)
+            return gs_error(GS_DATA_LOSS, "was cut short while it is read: it ends at byte %zu",
+                            begin + done);
+        done += (size_t)got;
     }
-    close(fd);
+    return gs_ok();
+}
+
+static gs_status read_file_header(gs_safetensors *file, size_t num_bytes) {
+    uint8_t length[LENGTH_BYTES];
+    size_t header_bytes;
+    GS_TRY(read_bytes(file->fd, length, 0, sizeof length));
+    GS_TRY(read_length(&header_bytes, length, num_bytes));
+    char *text = malloc(header_bytes + 1);
+    if (!text) return gs_error(GS_RESOURCE_EXHAUSTED, "safetensors: out of memory");
+    gs_status status = read_bytes(file->fd, text, LENGTH_BYTES, header_bytes);
+    if (!status.code) status = read_header(file, text, header_bytes, num_bytes);
+    free(text);
     return status;
 }
 
 gs_status gs_safetensors_open(gs_safetensors **out, const char *path) {
-    void *mapping = NULL;
-    size_t bytes = 0;
-    gs_status status = map_file(&mapping, &bytes, path);
-    if (status.code) return gs_status_prefix(status, "%s", path);
-    status = gs_safetensors_open_memory(out, mapping, bytes);
+    gs_safetensors *file;
+    size_t bytes;
+    GS_TRY(create_file(&file));
+    gs_status status = open_file(file, &bytes, path);
+    if (!status.code) status = read_file_header(file, bytes);
     if (status.code) {
-        munmap(mapping, bytes);
+        gs_safetensors_close(file);
         return gs_status_prefix(status, "%s", path);
     }
-    (*out)->mapping = mapping;
-    (*out)->mapping_bytes = bytes;
+    *out = file;
     return gs_ok();
+}
+
+gs_status gs_safetensors_load(gs_safetensors **out, const char *path) {
+    gs_safetensors *file;
+    GS_TRY(gs_safetensors_open(&file, path));
+    file->loaded = malloc(file->data_bytes + 1);
+    gs_status status = file->loaded
+                           ? read_bytes(file->fd, file->loaded, file->data_begin, file->data_bytes)
+                           : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    if (status.code) {
+        gs_safetensors_close(file);
+        return gs_status_prefix(status, "%s", path);
+    }
+    for (size_t i = 0; i < file->count; i++)
+        file->tensors[i].data = (const uint8_t *)file->loaded + file->tensors[i].begin;
+    *out = file;
+    return gs_ok();
+}
+
+gs_status gs_safetensors_read(const gs_safetensors *file, const gs_safetensor *tensor, void *to,
+                              size_t begin, size_t bytes) {
+    if (tensor->data) {
+        if (bytes) memcpy(to, (const uint8_t *)tensor->data + begin, bytes);
+        return gs_ok();
+    }
+    return read_bytes(file->fd, to, file->data_begin + tensor->begin + begin, bytes);
 }
 
 void gs_safetensors_close(gs_safetensors *file) {
@@ -282,7 +346,8 @@ void gs_safetensors_close(gs_safetensors *file) {
         free((char *)(uintptr_t)file->tensors[i].name);
     free(file->tensors);
     gs_json_release(file->header);
-    if (file->mapping) munmap(file->mapping, file->mapping_bytes);
+    if (file->fd >= 0) close(file->fd);
+    free(file->loaded);
     free(file);
 }
 

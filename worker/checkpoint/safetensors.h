@@ -12,7 +12,7 @@
 #include "core/param_spec.h"
 #include "core/status.h"
 
-typedef struct gs_safetensors gs_safetensors;  // an open, mapped file
+typedef struct gs_safetensors gs_safetensors;  // an open file
 
 typedef struct gs_safetensor {
     const char *name;
@@ -20,16 +20,24 @@ typedef struct gs_safetensor {
     gs_dtype dtype;          // GS_DTYPE_UNSET for types we do not compute with
     int num_dims;
     int64_t shape[GS_MAX_DIMS];
-    const void *data;  // inside the mapping, on any byte: copy before reading wider than bytes
-    size_t bytes;
+    size_t begin, bytes;  // in the data of the file
+    // On any byte: copy before reading wider than bytes. NULL where the file is not in memory.
+    const void *data;
 } gs_safetensor;
 
-// DATA_LOSS or INVALID_ARGUMENT says what is wrong and with which tensor.
+// Only the header is brought to memory: gs_safetensors_read. DATA_LOSS or INVALID_ARGUMENT says
+// what is wrong and with which tensor.
 GS_NODISCARD gs_status gs_safetensors_open(gs_safetensors **out, const char *path);
+// With all of its data in memory; for tests.
+GS_NODISCARD gs_status gs_safetensors_load(gs_safetensors **out, const char *path);
 // The same checks over bytes in memory (borrowed until close); for tests and fuzzing.
 GS_NODISCARD gs_status gs_safetensors_open_memory(gs_safetensors **out, const void *data,
                                                   size_t bytes);
 void gs_safetensors_close(gs_safetensors *file);
+// Bytes [begin, begin + bytes) of a tensor. DATA_LOSS: the file was cut short since it was opened,
+// which would kill a process that had it mapped.
+GS_NODISCARD gs_status gs_safetensors_read(const gs_safetensors *file, const gs_safetensor *tensor,
+                                           void *to, size_t begin, size_t bytes);
 size_t gs_safetensors_count(const gs_safetensors *file);
 const gs_safetensor *gs_safetensors_at(const gs_safetensors *file, size_t index);
 const gs_safetensor *gs_safetensors_find(const gs_safetensors *file, const char *name);

@@ -190,15 +190,39 @@ static void what_was_written_is_read_back(void **state) {
     free(copy);
 
     gs_safetensors *file;
-    assert_int_equal(gs_safetensors_open(&file, path).code, GS_OK);
+    assert_int_equal(gs_safetensors_load(&file, path).code, GS_OK);
     assert_int_equal(gs_safetensors_count(file), 3);
     assert_memory_equal(gs_safetensors_find(file, "w")->data, floats, sizeof floats);
     assert_memory_equal(gs_safetensors_find(file, "count")->data, longs, sizeof longs);
     assert_memory_equal(gs_safetensors_find(file, "bytes")->data, small, sizeof small);
     assert_string_equal(gs_safetensors_metadata(file, "quoted"), "a\"b\n");
     // The widest tensor starts the data, on a boundary that suits vectors.
-    assert_int_equal((uintptr_t)gs_safetensors_find(file, "count")->data % 64, 0);
-    assert_int_equal((uintptr_t)gs_safetensors_find(file, "w")->data % 4, 0);
+    const gs_safetensor *widest = gs_safetensors_find(file, "count");
+    assert_int_equal(widest->begin, 0);
+    size_t data_bytes = 0;
+    for (size_t i = 0; i < 3; i++) data_bytes += gs_safetensors_at(file, i)->bytes;
+    assert_int_equal((bytes - data_bytes) % 64, 0);
+    assert_int_equal(gs_safetensors_find(file, "w")->begin % 4, 0);
+    gs_safetensors_close(file);
+}
+
+static void a_file_that_is_cut_short_is_an_error_of_the_read(void **state) {
+    char path[512];
+    float read[4];
+    struct stat info;
+    assert_int_equal(write_three(*state, NULL, NULL).code, GS_OK);
+    snprintf(path, sizeof path, "%s/x.safetensors", (char *)*state);
+    gs_safetensors *file;
+    assert_int_equal(gs_safetensors_open(&file, path).code, GS_OK);
+    const gs_safetensor *tensor = gs_safetensors_find(file, "w");
+    assert_null(tensor->data);
+    assert_int_equal(gs_safetensors_read(file, tensor, read, 4, 8).code, GS_OK);
+    assert_memory_equal(read, (const char *)floats + 4, 8);
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(truncate(path, 0), 0);
+    gs_status status = gs_safetensors_read(file, tensor, read, 4, 8);
+    assert_int_equal(status.code, GS_DATA_LOSS);
+    assert_non_null(strstr(status.message, "was cut short"));
     gs_safetensors_close(file);
 }
 
@@ -282,6 +306,8 @@ int main(void) {
         cmocka_unit_test(places_must_tile_the_data),
         cmocka_unit_test(shapes_and_types_are_checked),
         cmocka_unit_test_setup_teardown(what_was_written_is_read_back, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(a_file_that_is_cut_short_is_an_error_of_the_read, make_dir,
+                                        remove_dir),
         cmocka_unit_test_setup_teardown(equal_contents_make_equal_files, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(doubled_names_and_bad_shapes_write_nothing, make_dir,
                                         remove_dir),
