@@ -6,6 +6,7 @@
 #include "core/failpoint.h"
 #include "core/thread.h"
 #include "gradsync/bucket/main_grad.h"
+#include "gradsync/comm/same_words.h"
 #include "gradsync/replicas/replica.h"
 #include "gradsync/replicas/replica_group.h"
 
@@ -374,35 +375,17 @@ const size_t *gs_replicas_ready_order(const gs_replicas *replicas, size_t *num_r
     return replicas->group.order.last;
 }
 
-// What ranks compare: everything that decides the scale and who adds what.
-enum { TOLD_REPLICAS, TOLD_DIVISOR, TOLD_SHARDS, TOLD_PASSES, TOLD_OP, NUM_TOLD };
-
+// Everything that decides the scale, and who adds what.
 static gs_status agree(gs_replicas *replicas, gs_deadline deadline) {
-    static const char *const names[NUM_TOLD] = {"replicas", "divisor", "logical shards",
-                                                "passes per shard", "operation"};
-    int world_size = gs_comm_world_size(replicas->comm);
-    int64_t mine[NUM_TOLD] = {replicas->group.num_replicas, replicas->divisor,
-                              replicas->group.whole.shards.num_shards,
-                              replicas->group.whole.passes_per_shard, replicas->group.whole.op};
-    int64_t *all = calloc((size_t)world_size * NUM_TOLD, sizeof *all);
-    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "replicas: out of memory");
-    gs_status status = gs_comm_run(replicas->comm,
-                                   &(gs_collective){.kind = GS_ALLGATHER,
-                                                    .send = mine,
-                                                    .recv = all,
-                                                    .count = NUM_TOLD,
-                                                    .dtype = GS_I64,
-                                                    .step = -1,
-                                                    .bucket = -1},
-                                   deadline);
-    for (int i = 0; i < world_size * NUM_TOLD && !status.code; i++) {
-        if (all[i] == all[i % NUM_TOLD]) continue;
-        status = gs_error(GS_FAILED_PRECONDITION, "rank %d against rank 0: %s %lld against %lld",
-                          i / NUM_TOLD, names[i % NUM_TOLD], (long long)all[i],
-                          (long long)all[i % NUM_TOLD]);
-    }
-    free(all);
-    return status;
+    const gs_reducer_options *whole = &replicas->group.whole;
+    const gs_same_word words[] = {
+        {"replicas", replicas->group.num_replicas, false},
+        {"divisor", replicas->divisor, false},
+        {"logical shards", whole->shards.num_shards, false},
+        {"passes per shard", whole->passes_per_shard, false},
+        {"operation", whole->op, false},
+    };
+    return gs_same_words_check(words, sizeof words / sizeof *words, replicas->comm, deadline);
 }
 
 static gs_status check_devices(const gs_replicas_options *options) {

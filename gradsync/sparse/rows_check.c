@@ -1,11 +1,11 @@
 #include "gradsync/sparse/rows_check.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/digest.h"
 #include "core/memory.h"
+#include "gradsync/comm/same_words.h"
 
 static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
@@ -64,69 +64,24 @@ size_t gs_rows_most(const gs_sparse_rows_options *options) {
     return least(most, (size_t)options->param->shape[0]);
 }
 
-enum {
-    FACT_ROWS,
-    FACT_COLUMNS,
-    FACT_MOST_ROWS,
-    FACT_MODE,
-    FACT_STAY,
-    FACT_OP,
-    FACT_DIVISOR,
-    FACT_LIST,
-    NUM_FACTS
-};
-
-static void collect_facts(int64_t facts[NUM_FACTS], const gs_sparse_rows_options *options) {
-    facts[FACT_ROWS] = options->param->shape[0];
-    facts[FACT_COLUMNS] = (int64_t)gs_rows_columns(options->param);
-    facts[FACT_MOST_ROWS] = (int64_t)gs_rows_most(options);
-    facts[FACT_MODE] = options->mode;
-    facts[FACT_STAY] = options->stay_with_owner;
-    facts[FACT_OP] = options->op;
-    memcpy(&facts[FACT_DIVISOR], &options->divisor, sizeof options->divisor);
-    facts[FACT_LIST] = 0;
-    if (options->indices)
-        facts[FACT_LIST] = (int64_t)gs_hash64(options->indices,
-                                              options->num_indices * sizeof *options->indices, 1);
-}
-
 gs_status gs_rows_options_compare(const gs_sparse_rows_options *options, gs_comm *comm,
                                   gs_deadline deadline) {
-    static const char *const names[] = {"rows",
-                                        "columns",
-                                        "most_rows",
-                                        "mode (auto 0, gather 1, owner 2)",
-                                        "stay_with_owner",
-                                        "op (mean 0, sum 1, sample mean 2)"};
-    int world_size = gs_comm_world_size(comm);
-    int64_t mine[NUM_FACTS];
-    collect_facts(mine, options);
-    int64_t *all = calloc((size_t)world_size, sizeof mine);
-    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    gs_status status = gs_comm_run(comm,
-                                   &(gs_collective){.kind = GS_ALLGATHER,
-                                                    .send = mine,
-                                                    .recv = all,
-                                                    .count = NUM_FACTS,
-                                                    .dtype = GS_I64,
-                                                    .step = -1,
-                                                    .bucket = -1},
-                                   deadline);
-    for (int r = 1; r < world_size && !status.code; r++) {
-        const int64_t *theirs = all + (size_t)r * NUM_FACTS;
-        for (int f = 0; f < NUM_FACTS && !status.code; f++) {
-            if (theirs[f] == all[f]) continue;
-            if (f < FACT_DIVISOR)
-                status =
-                    gs_error(GS_FAILED_PRECONDITION, "rank %d against rank 0: %s %lld against %lld",
-                             r, names[f], (long long)theirs[f], (long long)all[f]);
-            else
-                status = gs_error(GS_FAILED_PRECONDITION, "rank %d against rank 0: another %s", r,
-                                  f == FACT_LIST ? "list of indices" : "divisor");
-        }
-    }
-    free(all);
-    return status;
+    int64_t divisor, list = 0;
+    memcpy(&divisor, &options->divisor, sizeof divisor);
+    if (options->indices)
+        list = (int64_t)gs_hash64(options->indices, options->num_indices * sizeof *options->indices,
+                                  1);
+    const gs_same_word words[] = {
+        {"rows", options->param->shape[0], false},
+        {"columns", (int64_t)gs_rows_columns(options->param), false},
+        {"most_rows", (int64_t)gs_rows_most(options), false},
+        {"mode (auto 0, gather 1, owner 2)", options->mode, false},
+        {"stay_with_owner", options->stay_with_owner, false},
+        {"op (mean 0, sum 1, sample mean 2)", options->op, false},
+        {"divisor", divisor, true},
+        {"list of indices", list, true},
+    };
+    return gs_same_words_check(words, sizeof words / sizeof *words, comm, deadline);
 }
 
 size_t gs_rows_union_capacity(const gs_sparse_rows_options *options, int world_size) {

@@ -1,11 +1,11 @@
 #include "gradsync/step/commit.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/digest.h"
 #include "core/failpoint.h"
+#include "gradsync/comm/same_words.h"
 
 #define LOSS_UNIT 0x1p24       // fixed point: losses are summed in units of 2^-24
 #define LOSS_MAX_UNITS 0x1p50  // of one rank, so that 4096 ranks cannot overflow
@@ -83,33 +83,13 @@ static void write_vote(int64_t words[VOTE_WORDS], const gs_commit_vote *vote) {
 // The sums say that ranks differ, everywhere alike; one more exchange says which and in what.
 static gs_status explain_difference(gs_comm *comm, const gs_commit_vote *vote,
                                     gs_deadline deadline) {
-    static const char *const names[] = {"step", "generation", "plan digest"};
-    enum { NUM_NAMES = sizeof names / sizeof names[0] };
-    int64_t mine[NUM_NAMES] = {vote->step, vote->generation, (int64_t)vote->plan_digest};
-    size_t world_size = (size_t)gs_comm_world_size(comm);
-    int64_t *all = calloc(world_size, sizeof mine);
-    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "commit: out of memory");
-    gs_status status = gs_comm_run(comm,
-                                   &(gs_collective){.kind = GS_ALLGATHER,
-                                                    .send = mine,
-                                                    .recv = all,
-                                                    .count = NUM_NAMES,
-                                                    .dtype = GS_I64,
-                                                    .step = -1,
-                                                    .bucket = -1},
-                                   deadline);
-    if (!status.code) status = gs_error(GS_INTERNAL, "commit: sums of ranks differ, ranks do not");
-    for (size_t r = 1; r < world_size && status.code != GS_FAILED_PRECONDITION; r++) {
-        for (size_t i = 0; i < NUM_NAMES; i++) {
-            int64_t theirs = all[r * NUM_NAMES + i];
-            if (theirs != all[i] && status.code == GS_INTERNAL)
-                status = gs_error(GS_FAILED_PRECONDITION,
-                                  "commit: rank %zu against rank 0: %s %lld against %lld", r,
-                                  names[i], (long long)theirs, (long long)all[i]);
-        }
-    }
-    free(all);
-    return status;
+    const gs_same_word words[] = {{"step", vote->step, false},
+                                  {"generation", vote->generation, false},
+                                  {"plan digest", (int64_t)vote->plan_digest, false}};
+    gs_status status = gs_same_words_check(words, sizeof words / sizeof *words, comm, deadline);
+    if (status.code == GS_FAILED_PRECONDITION) return gs_status_prefix(status, "commit");
+    if (status.code) return status;
+    return gs_error(GS_INTERNAL, "commit: sums of ranks differ, ranks do not");
 }
 
 static void read_result(gs_commit_result *result, const int64_t sums[VOTE_WORDS]) {
