@@ -8,6 +8,7 @@
 #include "api/http/listener.h"
 #include "api/http/problem.h"
 #include "api/routes/route_call.h"
+#include "api/routes/routes.h"
 #include "core/log.h"
 
 enum { MAX_STREAMS = 64, STREAMS_END_MS = 3000 };
@@ -42,9 +43,10 @@ static bool check_names(const gs_api *api, const gs_http_request *request,
     return !status.code;
 }
 
-static bool find_route(const gs_http_request *request, gs_http_response *response,
-                       gs_route_match *match) {
-    gs_route_find(match, gs_routes, gs_num_routes, request->method, request->path);
+static bool find_route(const gs_api *api, const gs_http_request *request,
+                       gs_http_response *response, gs_route_match *match) {
+    gs_route_find(match, api->services.routes, api->services.num_routes, request->method,
+                  request->path);
     if (match->route) return true;
     if (!match->path_known) {
         gs_problem_answer_code(response, request->id, "not_found", "no resource at this path");
@@ -92,7 +94,7 @@ static const char *serve_request(gs_api *api, const gs_http_request *request,
                                                                                : "bad_name");
         return "unmatched";
     }
-    if (!find_route(request, response, &match)) return "unmatched";
+    if (!find_route(api, request, response, &match)) return "unmatched";
     gs_route_call call = {.services = &api->services,
                           .request = request,
                           .response = response,
@@ -137,6 +139,8 @@ static gs_status open_services(gs_api *api, const gs_api_options *options) {
     gs_api_services *services = &api->services;
     services->hosted = strncmp(options->rpc_endpoint, "inproc://", 9) == 0;
     services->begin_ns = gs_now_ns();
+    services->routes = gs_routes;
+    services->num_routes = gs_num_routes;
     services->metrics = gs_api_metrics_create();
     if (services->metrics) services->slots = gs_stream_slots_create(MAX_STREAMS, services->metrics);
     if (!services->slots) return gs_error(GS_RESOURCE_EXHAUSTED, "api: out of memory");

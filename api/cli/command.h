@@ -54,12 +54,7 @@ int gs_cli_up(gs_cli *cli);
 int gs_cli_timeline(gs_cli *cli);
 int gs_cli_explain(gs_cli *cli);
 
-bool gs_cli_is_terminal_state(const char *state);
 // Follows a job to its end and tells it; an exit code by the result.
 int gs_cli_follow_job(gs_cli *cli, const char *job);
-// "/v1/jobs/JOB" and `rest`, escaped; the caller's (free()).
-char *gs_cli_job_path(gs_cli *cli, const char *job, const char *rest);
-// GET of a path; the reply is the caller's.
-int gs_cli_get(gs_cli *cli, gs_json **reply, const char *path);
 
 #endif

@@ -5,47 +5,28 @@
 #include <string.h>
 
 #include "api/cli/command.h"
+#include "api/cli/job.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-char *gs_cli_job_path(gs_cli *cli, const char *job, const char *rest) {
-    gs_strbuf path = {0};
-    char *escaped = gs_cli_http_escape(cli->http, job);
-    gs_strbuf_printf(&path, "/v1/jobs/%s%s", escaped ? escaped : "", rest);
-    free(escaped);
-    char *text = gs_strbuf_take(&path);
-    return text ? text : strdup("/v1/jobs");
-}
-
-int gs_cli_get(gs_cli *cli, gs_json **reply, const char *path) {
-    return gs_cli_http_call(cli->http, reply, &(gs_cli_request){.verb = "GET", .path = path});
-}
-
 static int get_of_job(gs_cli *cli, gs_json **reply, const char *rest) {
-    char *path = gs_cli_job_path(cli, cli->options.args[0], rest);
-    int exit_code = gs_cli_get(cli, reply, path);
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], rest);
+    int exit_code = gs_cli_get(cli->http, reply, path);
     free(path);
     return exit_code;
 }
 
-static void add_query(gs_cli *cli, gs_strbuf *path, const char *name, const char *value) {
-    if (!value) return;
-    char *escaped = gs_cli_http_escape(cli->http, value);
-    gs_strbuf_printf(path, "%c%s=%s", strchr(gs_strbuf_text(path), '?') ? '&' : '?', name, escaped);
-    free(escaped);
-}
-
 // All pages of a list as one. *reply is the caller's.
 static int get_pages(gs_cli *cli, gs_json **reply, const char *path) {
-    int exit_code = gs_cli_get(cli, reply, path);
+    int exit_code = gs_cli_get(cli->http, reply, path);
     gs_json *items = NULL;
     while (exit_code == GS_EXIT_OK && gs_json_get(*reply, "next_cursor")) {
         if (!items) items = gs_json_copy(gs_json_get(*reply, "items"));
         gs_strbuf next = {0};
         gs_strbuf_puts(&next, path);
-        add_query(cli, &next, "cursor", gs_json_string_or(*reply, "next_cursor", ""));
+        gs_cli_add_query(cli->http, &next, "cursor", gs_json_string_or(*reply, "next_cursor", ""));
         gs_json_release(*reply);
-        exit_code = gs_cli_get(cli, reply, gs_strbuf_text(&next));
+        exit_code = gs_cli_get(cli->http, reply, gs_strbuf_text(&next));
         gs_strbuf_release(&next);
         const gs_json *more = gs_json_get(*reply, "items");
         for (size_t i = 0; i < gs_json_count(more); i++)
@@ -73,7 +54,7 @@ static int print_list(gs_cli *cli, const char *path, const gs_cli_column *column
 
 static int print_job_list(gs_cli *cli, const char *rest, const gs_cli_column *columns,
                           size_t num_columns, const char *name_member) {
-    char *path = gs_cli_job_path(cli, cli->options.args[0], rest);
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], rest);
     int exit_code = print_list(cli, path, columns, num_columns, name_member);
     free(path);
     return exit_code;
@@ -92,11 +73,11 @@ static int list_jobs(gs_cli *cli) {
     const char *live = "queued,starting,running,recovering,paused,stopping";
     gs_strbuf path = {0};
     gs_strbuf_puts(&path, "/v1/jobs?limit=500");
-    add_query(cli, &path, "state",
+    gs_cli_add_query(cli->http, &path, "state",
               cli->options.state ? cli->options.state
               : cli->options.all ? NULL
                                  : live);
-    add_query(cli, &path, "label", cli->options.label);
+    gs_cli_add_query(cli->http, &path, "label", cli->options.label);
     int exit_code = print_list(cli, gs_strbuf_text(&path), columns, COUNT(columns), "id");
     gs_strbuf_release(&path);
     return exit_code;
@@ -217,7 +198,7 @@ static void print_plan(const gs_json *plan) {
 }
 
 static int replan_job(gs_cli *cli) {
-    char *path = gs_cli_job_path(cli, cli->options.args[0], "/replan");
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], "/replan");
     gs_json *reply = NULL;
     int exit_code = gs_cli_http_call(
         cli->http, &reply, &(gs_cli_request){.verb = "POST", .path = path, .body = "{}"});
@@ -272,7 +253,7 @@ static int show_metrics(gs_cli *cli) {
     if (!cli->options.series) return print_object(cli, "/metrics", "job", print_metrics);
     gs_strbuf rest = {0};
     gs_strbuf_puts(&rest, "/series");
-    add_query(cli, &rest, "name", cli->options.series);
+    gs_cli_add_query(cli->http, &rest, "name", cli->options.series);
     int exit_code = print_object(cli, gs_strbuf_text(&rest), "job", print_series);
     gs_strbuf_release(&rest);
     return exit_code;
@@ -322,7 +303,7 @@ static int list_events(gs_cli *cli) {
 }
 
 static int stop_job(gs_cli *cli) {
-    char *path = gs_cli_job_path(cli, cli->options.args[0], "/stop");
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], "/stop");
     gs_json *job = NULL;
     int exit_code =
         gs_cli_http_call(cli->http, &job,
@@ -345,7 +326,7 @@ static int stop_job(gs_cli *cli) {
 
 static int delete_job(gs_cli *cli) {
     char *path =
-        gs_cli_job_path(cli, cli->options.args[0], cli->options.purge ? "?purge=true" : "");
+        gs_cli_job_path(cli->http, cli->options.args[0], cli->options.purge ? "?purge=true" : "");
     int exit_code =
         gs_cli_http_call(cli->http, NULL, &(gs_cli_request){.verb = "DELETE", .path = path});
     free(path);

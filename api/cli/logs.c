@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/cli/command.h"
+#include "api/cli/job.h"
 #include "core/clock.h"
 
 enum { LOST_SECONDS = 60, RETRY_MS = 500 };
@@ -50,26 +51,19 @@ static bool take_piece(void *ctx, const char *data, size_t bytes) {
     return !ferror(stdout) && !gs_strbuf_failed(&reader->line);
 }
 
-static void add_query(gs_cli *cli, gs_strbuf *path, const char *name, const char *value) {
-    if (!value) return;
-    char *escaped = gs_cli_http_escape(cli->http, value);
-    gs_strbuf_printf(path, "%c%s=%s", strchr(gs_strbuf_text(path), '?') ? '&' : '?', name, escaped);
-    free(escaped);
-}
-
 // From the cursor on, when there is one.
 static char *make_path(gs_cli *cli, const log_reader *reader) {
     const gs_cli_options *options = &cli->options;
     gs_strbuf path = {0};
-    char *base = gs_cli_job_path(cli, options->args[0], "/logs");
+    char *base = gs_cli_job_path(cli->http, options->args[0], "/logs");
     gs_strbuf_puts(&path, base);
     free(base);
-    add_query(cli, &path, "rank", options->rank);
-    add_query(cli, &path, "level", options->level);
-    add_query(cli, &path, "grep", options->grep);
-    if (!reader->cursor) add_query(cli, &path, "tail", options->tail);
-    add_query(cli, &path, "since", reader->cursor);
-    add_query(cli, &path, "follow", options->follow ? "true" : NULL);
+    gs_cli_add_query(cli->http, &path, "rank", options->rank);
+    gs_cli_add_query(cli->http, &path, "level", options->level);
+    gs_cli_add_query(cli->http, &path, "grep", options->grep);
+    if (!reader->cursor) gs_cli_add_query(cli->http, &path, "tail", options->tail);
+    gs_cli_add_query(cli->http, &path, "since", reader->cursor);
+    gs_cli_add_query(cli->http, &path, "follow", options->follow ? "true" : NULL);
     return gs_strbuf_take(&path);
 }
 
@@ -93,14 +87,14 @@ static int read_stream(gs_cli *cli, log_reader *reader, bool again) {
 // A stream also ends when its server does; only a job that has ended has no more to say.
 static bool job_has_ended(gs_cli *cli) {
     gs_json *job = NULL;
-    char *path = gs_cli_job_path(cli, cli->options.args[0], "");
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], "");
     int exit_code = gs_cli_http_call(
         cli->http, &job,
         &(gs_cli_request){.verb = "GET", .path = path, .quiet = true, .once = true});
     free(path);
-    bool ended = exit_code == GS_EXIT_NOT_FOUND ||
-                 (exit_code == GS_EXIT_OK &&
-                  gs_cli_is_terminal_state(gs_json_string_or(job, "state", "")));
+    bool ended =
+        exit_code == GS_EXIT_NOT_FOUND ||
+        (exit_code == GS_EXIT_OK && gs_cli_is_terminal_state(gs_json_string_or(job, "state", "")));
     gs_json_release(job);
     return ended;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "api/cli/command.h"
+#include "api/cli/job.h"
 
 enum { BAR_CELLS = 64, MAX_ROWS = 40 };
 
@@ -21,7 +22,7 @@ static char *timeline_path(gs_cli *cli, bool trace) {
         free(ranks);
     }
     if (trace) gs_strbuf_puts(&rest, "&format=trace");
-    char *path = gs_cli_job_path(cli, cli->options.args[0], gs_strbuf_text(&rest));
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], gs_strbuf_text(&rest));
     gs_strbuf_release(&rest);
     return path;
 }
@@ -144,7 +145,7 @@ int gs_cli_timeline(gs_cli *cli) {
     if (cli->options.file) return write_trace(cli);
     char *path = timeline_path(cli, false);
     gs_json *timeline = NULL;
-    int exit_code = gs_cli_get(cli, &timeline, path);
+    int exit_code = gs_cli_get(cli->http, &timeline, path);
     free(path);
     if (exit_code == GS_EXIT_OK) {
         if (cli->options.format == GS_CLI_TABLE) print_timeline(timeline);
@@ -162,9 +163,9 @@ static void print_clean(const char *before, const gs_json *object, const char *m
 }
 
 int gs_cli_explain(gs_cli *cli) {
-    char *path = gs_cli_job_path(cli, cli->options.args[0], "/diagnosis");
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], "/diagnosis");
     gs_json *diagnosis = NULL;
-    int exit_code = gs_cli_get(cli, &diagnosis, path);
+    int exit_code = gs_cli_get(cli->http, &diagnosis, path);
     free(path);
     const gs_json *findings = gs_json_get(diagnosis, "findings");
     if (exit_code == GS_EXIT_OK && cli->options.format != GS_CLI_TABLE) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "api/cli/command.h"
+#include "api/cli/job.h"
 #include "core/clock.h"
 
 enum {
@@ -28,11 +29,6 @@ static void note_interrupt(int signal_number) {
 static void catch_interrupt(void) {
     struct sigaction action = {.sa_handler = note_interrupt};  // no SA_RESTART: waits end
     sigaction(SIGINT, &action, NULL);
-}
-
-bool gs_cli_is_terminal_state(const char *state) {
-    return strcmp(state, "succeeded") == 0 || strcmp(state, "failed") == 0 ||
-           strcmp(state, "cancelled") == 0;
 }
 
 static int exit_code_of_state(const char *state) {
@@ -159,7 +155,7 @@ static void tell_end(const gs_json *job) {
 
 int gs_cli_follow_job(gs_cli *cli, const char *job) {
     progress_line line = {.terminal = isatty(STDERR_FILENO) != 0};
-    char *path = gs_cli_job_path(cli, job, "");
+    char *path = gs_cli_job_path(cli->http, job, "");
     int exit_code = GS_EXIT_OK;
     int64_t lost_since_ns = 0;
     catch_interrupt();
@@ -233,8 +229,8 @@ static void print_sample(const char *text) {
 
 int gs_cli_sample(gs_cli *cli) {
     gs_json *job = NULL;
-    char *path = gs_cli_job_path(cli, cli->options.args[0], "");
-    int exit_code = gs_cli_get(cli, &job, path);
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], "");
+    int exit_code = gs_cli_get(cli->http, &job, path);
     free(path);
     if (exit_code == GS_EXIT_OK) {
         const gs_json *sample = gs_json_get(job, "sample");

@@ -53,9 +53,6 @@ typedef struct gs_route {
     const char *produces[3];  // media types besides problems, the first is the default
 } gs_route;
 
-extern const gs_route gs_routes[];
-extern const size_t gs_num_routes;
-
 typedef struct gs_route_match {
     const gs_route *route;  // NULL: see path_known
     bool path_known;        // some row has this path, but not this verb

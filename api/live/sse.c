@@ -1,18 +1,11 @@
 #include "api/live/sse.h"
 
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { COMMENT_SECONDS = 15, JOIN_MS = 2000, LOOK_MS = 1000, RPC_MS = 5000 };
-
-struct gs_stream_slots {
-    atomic_int taken;
-    int max_streams;
-    gs_api_metrics *metrics;
-};
 
 // One client. Owned by its connection's thread.
 typedef struct sse_stream {
@@ -24,41 +17,11 @@ typedef struct sse_stream {
     size_t out_at;
     bool wants_snapshot, ended;
     int64_t comment_at_ns;
-    gs_hub_event step;        // held back; step.data NULL: none
-    int64_t num_held_steps;   // events that `step` stands for
-    int64_t known_step;       // the last one that the client was told; -1: none
+    gs_hub_event step;       // held back; step.data NULL: none
+    int64_t num_held_steps;  // events that `step` stands for
+    int64_t known_step;      // the last one that the client was told; -1: none
     int64_t step_at_ns;
 } sse_stream;
-
-gs_stream_slots *gs_stream_slots_create(int max_streams, gs_api_metrics *metrics) {
-    gs_stream_slots *slots = calloc(1, sizeof *slots);
-    if (!slots) return NULL;
-    slots->max_streams = max_streams;
-    slots->metrics = metrics;
-    return slots;
-}
-
-void gs_stream_slots_destroy(gs_stream_slots *slots) {
-    free(slots);
-}
-
-bool gs_stream_slots_take(gs_stream_slots *slots) {
-    if (atomic_fetch_add(&slots->taken, 1) >= slots->max_streams) {
-        atomic_fetch_sub(&slots->taken, 1);
-        return false;
-    }
-    gs_api_metrics_add_stream(slots->metrics, 1);
-    return true;
-}
-
-void gs_stream_slots_give(gs_stream_slots *slots) {
-    gs_api_metrics_add_stream(slots->metrics, -1);
-    atomic_fetch_sub(&slots->taken, 1);
-}
-
-int gs_stream_slots_taken(gs_stream_slots *slots) {
-    return atomic_load(&slots->taken);
-}
 
 void gs_sse_write_event(gs_strbuf *out, const char *id, const char *event, const char *data) {
     if (id) gs_strbuf_printf(out, "id: %s\n", id);
@@ -103,8 +66,8 @@ static void write_snapshot(sse_stream *stream) {
     free(text);
 }
 
-// How many steps the held event stands for: those behind the last one that the client knows. When it
-// knows none, or training went back to a checkpoint, the events that were held.
+// How many steps the held event stands for: those behind the last one that the client knows. When
+// it knows none, or training went back to a checkpoint, the events that were held.
 static int64_t count_steps(sse_stream *stream, int64_t step) {
     int64_t before = stream->known_step;
     stream->known_step = step;

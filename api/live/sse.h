@@ -8,15 +8,8 @@
 #include "api/http/api_metrics.h"
 #include "api/http/http_server.h"
 #include "api/live/event_hub.h"
+#include "api/live/stream_slots.h"
 #include "core/strbuf.h"
-
-// Open streams of a server, log followers included, and their limit.
-typedef struct gs_stream_slots gs_stream_slots;
-gs_stream_slots *gs_stream_slots_create(int max_streams, gs_api_metrics *metrics);
-void gs_stream_slots_destroy(gs_stream_slots *slots);
-bool gs_stream_slots_take(gs_stream_slots *slots);  // false: all are taken
-void gs_stream_slots_give(gs_stream_slots *slots);
-int gs_stream_slots_taken(gs_stream_slots *slots);
 
 typedef struct gs_sse_options {
     gs_event_hubs *hubs;

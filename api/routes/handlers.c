@@ -1,4 +1,6 @@
-// Handlers of the route table that answer with one document. Logs and streams have their own files.
+// Handlers that answer with one document.
+#include "api/routes/handlers.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +10,6 @@
 #include "api/http/request_fields.h"
 #include "api/render/openapi.h"
 #include "api/render/prometheus.h"
-#include "api/routes/route_call.h"
 
 enum { HEALTH_MS = 2000, METRICS_MS = 5000, LOOP_SECONDS = 5 };
 
@@ -239,7 +240,8 @@ void gs_handle_metrics(gs_route_call *call) {
 }
 
 void gs_handle_openapi(gs_route_call *call) {
-    gs_route_call_answer(call, gs_openapi_document(gs_routes, gs_num_routes));
+    gs_route_call_answer(call,
+                         gs_openapi_document(call->services->routes, call->services->num_routes));
 }
 
 void gs_handle_problem_page(gs_route_call *call) {

@@ -8,7 +8,7 @@
 #include "api/http/http_server.h"
 #include "api/http/router.h"
 #include "api/live/event_hub.h"
-#include "api/live/sse.h"
+#include "api/live/stream_slots.h"
 #include "rpc/client/rpc_client.h"
 #include "rpc/json/json.h"
 
@@ -17,6 +17,8 @@ typedef struct gs_api_services {  // borrowed by all requests
     gs_api_metrics *metrics;
     gs_event_hubs *hubs;
     gs_stream_slots *slots;
+    const gs_route *routes;  // the table, for the document about it
+    size_t num_routes;
     bool hosted;  // by the coordinator: its loop is this process's loop
     int64_t begin_ns;
 } gs_api_services;
@@ -41,22 +43,5 @@ bool gs_route_call_rpc(gs_route_call *call, gs_method method, const gs_json *req
                        gs_json **reply);
 // Answers with the route's success code; `reply` is taken.
 void gs_route_call_answer(gs_route_call *call, gs_json *reply);
-
-// Handlers of the route table.
-void gs_handle_forward(gs_route_call *call);  // args → RPC → body
-void gs_handle_stop_job(gs_route_call *call);
-void gs_handle_create_job(gs_route_call *call);
-void gs_handle_delete_job(gs_route_call *call);
-void gs_handle_preview_plan(gs_route_call *call);
-void gs_handle_index(gs_route_call *call);
-void gs_handle_livez(gs_route_call *call);
-void gs_handle_readyz(gs_route_call *call);
-void gs_handle_metrics(gs_route_call *call);
-void gs_handle_openapi(gs_route_call *call);
-void gs_handle_problem_page(gs_route_call *call);
-void gs_handle_logs(gs_route_call *call);
-void gs_handle_stream(gs_route_call *call);
-void gs_handle_events(gs_route_call *call);
-void gs_handle_timeline(gs_route_call *call);
 
 #endif

@@ -1,7 +1,7 @@
-// The route table: what the API is. A new route is a row; /openapi.json and 405 follow from it.
+#include "api/routes/routes.h"
+
 #include "api/http/request_fields.h"
-#include "api/http/router.h"
-#include "api/routes/route_call.h"
+#include "api/routes/handlers.h"
 #include "rpc/schema/job_spec.h"
 
 #define JSON                                                                                       \
@@ -189,15 +189,15 @@ const gs_route gs_routes[] = {
     {"GET", "/v1/jobs/{job}/plan", "getJobPlan", "The bucket plan in use", 200, GS_ROLE_VIEWER,
      GS_GET_JOB_PLAN, gs_handle_forward, NULL, NULL, false, true, JSON},
     {"POST", "/v1/jobs/{job}/replan", "replanJob",
-     "Recompute the bucket plan from the order in which gradients came last", 202,
-     GS_ROLE_OPERATOR, GS_REPLAN_JOB, gs_handle_forward, NULL, NULL, false, false, JSON},
+     "Recompute the bucket plan from the order in which gradients came last", 202, GS_ROLE_OPERATOR,
+     GS_REPLAN_JOB, gs_handle_forward, NULL, NULL, false, false, JSON},
     {"GET", "/v1/jobs/{job}/metrics", "getJobMetrics", "Latest values of all ranks", 200,
      GS_ROLE_VIEWER, GS_GET_JOB_METRICS, gs_handle_forward, NULL, NULL, false, false, JSON},
     {"GET", "/v1/jobs/{job}/series", "getJobSeries", "History of values by step", 200,
      GS_ROLE_VIEWER, GS_GET_JOB_SERIES, gs_handle_forward, series_query, NULL, false, false, JSON},
     {"GET", "/v1/jobs/{job}/timeline", "getJobTimeline",
-     "Where the time of the last steps went, on each rank", 200, GS_ROLE_VIEWER, GS_GET_JOB_TIMELINE,
-     gs_handle_timeline, timeline_query, NULL, false, false, JSON},
+     "Where the time of the last steps went, on each rank", 200, GS_ROLE_VIEWER,
+     GS_GET_JOB_TIMELINE, gs_handle_timeline, timeline_query, NULL, false, false, JSON},
     {"POST", "/v1/jobs/{job}/tracing", "traceJob",
      "Switch the recording of timelines off or on, until the ranks start anew", 202,
      GS_ROLE_OPERATOR, GS_TRACE_JOB, gs_handle_forward, tracing_query, NULL, false, false, JSON},

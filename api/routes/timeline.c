@@ -6,7 +6,7 @@
 #include "api/http/problem.h"
 #include "api/render/timeline_view.h"
 #include "api/render/trace_events.h"
-#include "api/routes/route_call.h"
+#include "api/routes/handlers.h"
 
 // The coordinator ends the stream after two seconds of waiting for ranks.
 enum { STREAM_MS = 8000, DISCONNECTED_MS = 1000, MAX_PAGES = 4096, MOST_STEPS = 1024, SLACK = 32 };

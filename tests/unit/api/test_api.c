@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "api/http/router.h"
+#include "api/routes/routes.h"
 #include "tests/support/http.h"
 #include "tests/unit/api/fake_coordinator.h"
 

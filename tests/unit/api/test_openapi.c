@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 
 #include "api/render/openapi.h"
+#include "api/routes/routes.h"
 #include "tests/support/temp_dir.h"
 
 static char lower(char c) {
