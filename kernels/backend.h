@@ -7,7 +7,10 @@
 
 #include <pthread.h>
 
-#include "kernels/device.h"
+#include "core/clock.h"
+#include "core/status.h"
+#include "kernels/device_options.h"
+#include "kernels/kernels.h"
 
 typedef struct gs_device_backend gs_device_backend;
 
@@ -72,6 +75,9 @@ struct gs_device_backend {
     gs_status (*graph_end)(gs_graph **out, gs_stream *stream);
     gs_status (*graph_launch)(gs_graph *graph, gs_stream *stream);
     void (*graph_destroy)(gs_graph *graph);
+    // Where code of the host runs on the device's threads.
+    void (*for_each)(gs_stream *stream, size_t num_items, void (*body)(void *ctx, size_t item),
+                     void *ctx);
 };
 
 void gs_stream_init(gs_stream *stream, const gs_device_backend *backend);

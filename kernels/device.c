@@ -105,15 +105,6 @@ void gs_device_limit(const gs_device *device, char *text, size_t text_bytes) {
     if (device->backend->limit) device->backend->limit(device, text, text_bytes);
 }
 
-void gs_stream_init(gs_stream *stream, const gs_device_backend *backend) {
-    *stream = (gs_stream){.backend = backend};
-    pthread_mutex_init(&stream->lock, NULL);
-}
-
-void gs_stream_release(gs_stream *stream) {
-    pthread_mutex_destroy(&stream->lock);
-}
-
 gs_status gs_stream_wait(gs_stream *stream, gs_deadline deadline) {
     gs_status waited = stream->backend->wait(stream, deadline);
     pthread_mutex_lock(&stream->lock);
@@ -231,6 +222,16 @@ gs_status gs_graph_launch(gs_graph *graph, gs_stream *stream) {
 
 void gs_graph_destroy(gs_graph *graph) {
     if (graph) graph->backend->graph_destroy(graph);
+}
+
+void gs_stream_for_each(gs_stream *stream, size_t num_items, void (*body)(void *ctx, size_t item),
+                        void *ctx) {
+    if (stream->backend->for_each)
+        stream->backend->for_each(stream, num_items, body, ctx);
+    else
+        gs_stream_fail(stream, gs_error(GS_FAILED_PRECONDITION,
+                                        "for_each: a stream of %s runs no code of the host",
+                                        stream->backend->name));
 }
 
 #ifndef GRADSYNC_CUDA

@@ -18,19 +18,10 @@
 
 #include "core/clock.h"
 #include "core/status.h"
+#include "kernels/device_options.h"
 #include "kernels/kernels.h"
 
-typedef struct gs_device gs_device;
-typedef struct gs_event gs_event;  // a point of a stream
-typedef struct gs_graph gs_graph;  // work of a stream, kept to be launched again
 struct gs_half_kernels;            // kernels/half.h
-
-typedef struct gs_device_options {
-    int num_threads;  // CPU: compute threads, matrix products included; 0: one
-    const char *isa;  // CPU: "baseline", "avx2", "avx512"; NULL: the best the machine has
-    bool tf32;        // CUDA: fp32 matrix products on tensor cores, operands rounded to TF32
-    bool same_bits;   // CUDA: matrix products take no algorithm by timing; the same in every process
-} gs_device_options;
 
 // What a GPU is, for those who give them out. Strings end with 0.
 typedef struct gs_device_facts {
@@ -77,8 +68,6 @@ bool gs_device_is_device_memory(gs_device *device, const void *memory);
 // Zeroed pinned memory on 64-byte boundaries, for small things that pass between host and kernels.
 GS_NODISCARD gs_status gs_device_alloc_pinned(gs_device *device, void **memory, size_t bytes);
 void gs_device_free_pinned(gs_device *device, void *memory);
-
-typedef enum gs_stream_priority { GS_STREAM_NORMAL = 0, GS_STREAM_HIGH } gs_stream_priority;
 
 // Another stream of the device. Its kernels run beside those of other streams.
 GS_NODISCARD gs_status gs_stream_create(gs_stream **out, gs_device *device,

@@ -192,6 +192,11 @@ static void describe_limit(const gs_device *device, char *text, size_t text_byte
     gs_cpu_describe_limit(text, text_bytes);
 }
 
+static void run_for_each(gs_stream *stream, size_t num_items, void (*body)(void *ctx, size_t item),
+                         void *ctx) {
+    gs_cpu_pool_run(((cpu_stream *)stream)->pool, num_items, body, ctx);
+}
+
 const gs_device_backend gs_cpu_backend = {
     .name = "cpu",
     .open = open_cpu,
@@ -208,15 +213,5 @@ const gs_device_backend gs_cpu_backend = {
     .event_destroy = destroy_event,
     .event_record = record_event,
     .event_elapsed = elapsed_between,
+    .for_each = run_for_each,
 };
-
-void gs_stream_for_each(gs_stream *stream, size_t num_items, void (*body)(void *ctx, size_t item),
-                        void *ctx) {
-    if (stream->backend != &gs_cpu_backend) {
-        gs_stream_fail(stream, gs_error(GS_FAILED_PRECONDITION,
-                                        "for_each: a stream of %s runs no code of the host",
-                                        stream->backend->name));
-        return;
-    }
-    gs_cpu_pool_run(((cpu_stream *)stream)->pool, num_items, body, ctx);
-}

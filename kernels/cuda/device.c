@@ -3,8 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/error.h"
+#include "kernels/cuda/event.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/matmul.h"
-#include "kernels/cuda/parts.h"
+#include "kernels/cuda/staging.h"
+#include "kernels/cuda/stream.h"
 #include "kernels/cuda/table.h"
 
 // Counts up when a kernel's order of operations, and so its bits, change.
@@ -135,6 +139,7 @@ static void close_cuda(gs_device *base) {
     bool idle = gs_cuda_make_current(device).code == GS_OK &&
                 gs_cuda_streams_idle(device, gs_deadline_in_seconds(FREE_SECONDS));
     gs_cuda_staging_destroy(device->staging, idle);
+    if (device->compute) gs_cuda_products_close(device->compute->products, idle);
     if (base->stream) gs_cuda_stream_destroy(base->stream);
     if (device->service) (void)cudaStreamDestroy(device->service);
     (void)cudaGetLastError();

@@ -1,7 +1,7 @@
 // Errors of the CUDA runtime as statuses, and the two waits that all parts use.
 #include <stdio.h>
 
-#include "kernels/cuda/parts.h"
+#include "kernels/cuda/error.h"
 
 #define TURNS_BEFORE_SLEEP 200
 #define SLEEP_FIRST_NS INT64_C(20000)

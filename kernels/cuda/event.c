@@ -1,7 +1,9 @@
 // Events of the CUDA device.
 #include <stdlib.h>
 
-#include "kernels/cuda/parts.h"
+#include "kernels/cuda/error.h"
+#include "kernels/cuda/event.h"
+#include "kernels/cuda/stream.h"
 
 typedef struct cuda_event {
     gs_event base;

@@ -3,7 +3,8 @@
 // The mode of a capture is the thread's: other threads go on working with their own streams.
 #include <stdlib.h>
 
-#include "kernels/cuda/parts.h"
+#include "kernels/cuda/error.h"
+#include "kernels/cuda/graph.h"
 
 typedef struct cuda_graph {
     gs_graph base;

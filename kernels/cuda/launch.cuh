@@ -22,7 +22,7 @@
 #include <tuple>
 #include <utility>
 
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/error.h"
 #include "kernels/cuda/table.h"
 
 // A kernel's argument that stays where the launch put it, instead of becoming a copy in local memory.

@@ -6,7 +6,7 @@
 #ifndef KERNELS_CUDA_MATMUL_H
 #define KERNELS_CUDA_MATMUL_H
 
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/types.h"
 #include "kernels/half.h"
 
 // One call of a launcher: types and strides are resolved. C (m×n) = epilogue(alpha · op(A) · op(B)) + beta · C

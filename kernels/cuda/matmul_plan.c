@@ -18,8 +18,10 @@
 
 #include "core/log.h"
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/error.h"
+#include "kernels/cuda/event.h"
 #include "kernels/cuda/matmul.h"
-#include "kernels/cuda/parts.h"
+#include "kernels/cuda/stream.h"
 
 // Where they are all taken the oldest knowledge goes; a model has some 20, prediction one for each length.
 #define MAX_PLANS 1024

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/parts.h"
+#include "kernels/cuda/error.h"
+#include "kernels/cuda/staging.h"
 
 #define BUFFER_BYTES ((size_t)4 << 20)
 #define NUM_BUFFERS 2

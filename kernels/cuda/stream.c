@@ -2,8 +2,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "kernels/cuda/matmul.h"
-#include "kernels/cuda/parts.h"
+#include "kernels/cuda/error.h"
+#include "kernels/cuda/stream.h"
 
 #define DESTROY_SECONDS 10.0
 
@@ -70,7 +70,6 @@ void gs_cuda_stream_destroy(gs_stream *base) {
     gs_cuda_device *device = stream->device;
     bool idle = gs_cuda_make_current(device).code == GS_OK &&
                 gs_cuda_streams_idle(device, gs_deadline_in_seconds(DESTROY_SECONDS));
-    gs_cuda_products_close(stream->products, idle);
     unlink_stream(stream);
     if (idle) {
         (void)cudaFree(stream->scratch);
