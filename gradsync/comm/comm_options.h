@@ -16,7 +16,7 @@ typedef gs_status (*gs_exchange)(void *ctx, const char *tag, const void *mine, s
                                  void *all, gs_deadline deadline);
 
 typedef enum gs_helper_thread {
-    GS_HELPER_AUTO = 0,  // where a core is spare for each rank of the host
+    GS_HELPER_AUTO = 0,  // where a core is spare beside the device's threads, for each rank of the host
     GS_HELPER_OFF,       // progress at every post and wait of the owner
     GS_HELPER_ON
 } gs_helper_thread;

@@ -1,4 +1,5 @@
 // Every collective, dtype and size, in and outside the arena, gives exact results on every rank.
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 
 #include "core/digest.h"
 #include "core/random.h"
+#include "core/thread.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
 
@@ -289,11 +291,48 @@ static gs_status sum_along_tree(const gs_rank_env *env) {
     return status;
 }
 
-static const gs_rank_body bodies[] = {{"sweep", sweep},
-                                      {"random", run_random},
-                                      {"rank order", sum_in_rank_order},
-                                      {"tree", sum_along_tree},
-                                      {0}};
+static int count_threads_named(const char *name) {
+    char path[300], text[32];
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        FILE *file = fopen(path, "re");
+        if (!file) continue;
+        if (fgets(text, sizeof text, file)) count += strcmp(text, name) == 0;
+        fclose(file);
+    }
+    if (tasks) closedir(tasks);
+    return count;
+}
+
+// Left to itself the communicator of a rank with the host to itself, whose device has as many
+// threads as the argument says; "all": as there are cores.
+static gs_status choose_helper(const gs_rank_env *env) {
+    comm_rank self = {.rank = env->rank, .world_size = env->world_size};
+    bool all = strcmp(env->arg, "all") == 0;
+    int num_threads = all ? gs_usable_cores() : 1, expected = !all && gs_usable_cores() > 1;
+    gs_comm_options options = {.generation = 1,
+                               .rank = env->rank,
+                               .world_size = env->world_size,
+                               .exchange = gs_rank_exchange,
+                               .exchange_ctx = env->exchange,
+                               .ranks_on_host = 1};
+    gs_status status =
+        gs_device_open(&self.device, "cpu", &(gs_device_options){.num_threads = num_threads});
+    options.device = self.device;
+    if (!status.code) status = gs_comm_create(&self.comm, &options, gs_deadline_in_seconds(30));
+    int helpers = count_threads_named("comm\n");
+    if (!status.code && helpers != expected)
+        status = gs_error(GS_INTERNAL, "%d threads move beside %d that compute on %d cores",
+                          helpers, num_threads, gs_usable_cores());
+    comm_rank_close(&self);
+    return status;
+}
+
+static const gs_rank_body bodies[] = {{"sweep", sweep},         {"choose helper", choose_helper},
+                                      {"random", run_random},   {"rank order", sum_in_rank_order},
+                                      {"tree", sum_along_tree}, {0}};
 
 static void expect_ok(const char *body, int world_size, const char *arg) {
     gs_status status = gs_ranks_run(body, world_size, arg, gs_deadline_in_seconds(200));
@@ -330,11 +369,18 @@ static void tree_sums_have_the_same_bits_for_every_world_size(void **state) {
     for (int world_size = 1; world_size <= 4; world_size++) expect_ok("tree", world_size, "");
 }
 
+static void another_thread_moves_only_where_a_core_is_left_for_it(void **state) {
+    (void)state;
+    expect_ok("choose helper", 2, "one");
+    expect_ok("choose helper", 2, "all");
+}
+
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_collective_is_exact_in_worlds_of_1_to_5),
+        cmocka_unit_test(another_thread_moves_only_where_a_core_is_left_for_it),
         cmocka_unit_test(every_collective_is_exact_with_a_helper_thread),
         cmocka_unit_test(random_collectives_posted_ahead_are_exact),
         cmocka_unit_test(sums_run_in_rank_order_to_the_bit),

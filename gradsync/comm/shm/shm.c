@@ -284,10 +284,8 @@ static gs_shm_health check_rank(shm_comm *shm, int rank, uint64_t sequence) {
 static gs_comm_failure failure_of(shm_comm *shm, gs_comm_failure_kind kind, uint64_t sequence,
                                   const int *missing, int num_missing) {
     const gs_collective *collective = &work_of(shm, sequence)->collective;
-    gs_comm_failure failure = {.kind = kind,
-                               .sequence = sequence,
-                               .step = collective->step,
-                               .bucket = collective->bucket};
+    gs_comm_failure failure = {
+        .kind = kind, .sequence = sequence, .step = collective->step, .bucket = collective->bucket};
     for (int i = 0; i < num_missing; i++) gs_comm_failure_add(&failure, missing[i]);
     return failure;
 }
@@ -423,8 +421,10 @@ static void abort_shm(void *backend, const char *reason) {
 static void explain_shm(void *backend, gs_comm_failure *out) {
     shm_comm *shm = backend;
     gs_comm_failure late = late_of(shm);
-    if (late.kind) *out = late;
-    else gs_shm_abort_failure(&shm->segment, out);
+    if (late.kind)
+        *out = late;
+    else
+        gs_shm_abort_failure(&shm->segment, out);
 }
 
 static bool times_of_shm(const void *backend, uint64_t sequence, gs_work_times *times) {
@@ -486,12 +486,18 @@ static void leave_thread(void *ctx) {
 
 static const gs_comm_thread_ops thread_ops = {enter_thread, has_work, serve_posts, leave_thread};
 
+// Beside the threads that compute, on every rank: who takes the core of one of them keeps all of
+// them waiting for that one at the end of each kernel.
+static bool has_spare_core(const gs_comm_options *options, int ranks_on_host, int cores) {
+    int busy = gs_device_num_threads(options->device);
+    return cores >= ranks_on_host * (busy + 1) && gs_usable_cores() >= busy + 1;
+}
+
 static gs_status start_moving(shm_comm *shm, const gs_comm_options *options) {
     int ranks_on_host = options->ranks_on_host ? options->ranks_on_host : options->world_size;
     int cores = shm->segment.num_cores;
-    bool helps =
-        options->helper == GS_HELPER_ON ||
-        (options->helper == GS_HELPER_AUTO && cores >= 2 * ranks_on_host && gs_usable_cores() >= 2);
+    bool helps = options->helper == GS_HELPER_ON || (options->helper == GS_HELPER_AUTO &&
+                                                     has_spare_core(options, ranks_on_host, cores));
     int threads = helps ? 2 * ranks_on_host : ranks_on_host;
     shm->spin_polls = cores >= threads ? SPIN_POLLS : SPIN_POLLS_OVERSUBSCRIBED;
     shm->mover = (gs_shm_mover){.segment = &shm->segment, .device = options->device};
