@@ -19,7 +19,8 @@
 typedef enum gs_checkpoint_state { VERIFYING = 0, GOOD, DELETING } gs_checkpoint_state;
 
 typedef struct gs_checkpoint {
-    char directory[NAME_LEN], digest[GS_DIGEST_TEXT_LEN], reason[48];
+    char directory[NAME_LEN], reason[48];
+    char digest[GS_DIGEST_TEXT_LEN];  // of the state; in rows of earlier versions, of the manifest
     int64_t step, bytes, created_ms, world_size;
     double seconds;
     gs_checkpoint_state state;
@@ -126,7 +127,7 @@ typedef struct gs_checkpoint_write {
     uint64_t job;
     char directory[NAME_LEN], path[1400];
     gs_json *files;  // owned; what to verify
-    char digest[GS_DIGEST_TEXT_LEN];
+    char digest[GS_DIGEST_TEXT_LEN];  // of the manifest
     char *body;  // owned; the row
 } gs_checkpoint_write;
 
@@ -368,7 +369,7 @@ void gs_checkpointed(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
     gs_checkpoint_write *write = item ? make_write(coordinator, job, name) : NULL;
     if (!write) return;
     snprintf(item->directory, sizeof item->directory, "%s", name);
-    snprintf(item->digest, sizeof item->digest, "%s", gs_json_string_or(request, "manifest_digest", ""));
+    snprintf(item->digest, sizeof item->digest, "%s", gs_json_string_or(request, "state_digest", ""));
     snprintf(item->reason, sizeof item->reason, "%s", gs_json_string_or(request, "reason", ""));
     item->step = gs_json_int_or(request, "step", 0);
     item->bytes = gs_json_int_or(request, "bytes", 0);
@@ -376,7 +377,8 @@ void gs_checkpointed(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
     item->world_size = gs_json_int_or(request, "world_size", 0);
     item->created_ms = gs_wall_ms();
     job->checkpoints->verifying++;
-    snprintf(write->digest, sizeof write->digest, "%s", item->digest);
+    snprintf(write->digest, sizeof write->digest, "%s",
+             gs_json_string_or(request, "manifest_digest", ""));
     write->files = gs_json_copy(gs_json_get(request, "files"));
     submit(write, verify_files, files_verified, false);
 }

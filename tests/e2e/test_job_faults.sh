@@ -26,15 +26,17 @@ half_job() { # MORE
 position_of() { # JOB: of its last checkpoint
   find "$run" -path "*$1*" -name MANIFEST.json | sort | tail -n 1 | xargs jq -cS .position
 }
+digest_of() { get "/v1/jobs/$1/checkpoints" | jq -r '.items[0] | select(.step == 60) | .digest'; }
 submit "$(half_job '')"
 await "$job" succeeded 60
-undisturbed=$(position_of "$job")
+undisturbed=$(position_of "$job") undisturbed_digest=$(digest_of "$job")
 echo "$undisturbed" | jq -e '.step == 60 and .skipped_steps > 10 and .loss_scale > 1' >/dev/null || fail "no loss scale: $undisturbed"
 submit "$(half_job "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
 wait_for 60 "step 20" step_at_least "$job" 20
 kill -KILL $(trainer_pids "$job")
 await "$job" succeeded 120
 same "$(position_of "$job")" "$undisturbed" "position"
+same "$(digest_of "$job")" "$undisturbed_digest" "digest of equal states"
 
 claim "a killed trainer of a job that may not restart: it fails and says who"
 submit "$(mlp_job strict 100000 2 "$slow,\"restart\":{\"on_worker_lost\":\"fail\"}")"

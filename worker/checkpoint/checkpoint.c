@@ -42,7 +42,8 @@ static gs_status check_space(const char *directory, size_t bytes) {
                     directory, has / 1048576, wants / 1048576);
 }
 
-static gs_status write_part(const char *path, const gs_state_snapshot *snapshot, const char *id) {
+// Nothing in it tells one job from another: equal states make equal files.
+static gs_status write_part(const char *path, const gs_state_snapshot *snapshot) {
     GS_FAILPOINT("checkpoint.write");
     gs_safetensors_entry *entries = calloc(snapshot->num_tensors, sizeof *entries);
     if (!entries) return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
@@ -58,7 +59,7 @@ static gs_status write_part(const char *path, const gs_state_snapshot *snapshot,
     snprintf(step, sizeof step, "%lld", (long long)snapshot->position.step);
     snprintf(consumed, sizeof consumed, "%lld", (long long)snapshot->position.consumed);
     const gs_safetensors_metadata_entry metadata[] = {
-        {"checkpoint", id}, {"part", "0"}, {"step", step}, {"consumed", consumed}};
+        {"part", "0"}, {"step", step}, {"consumed", consumed}};
     gs_status status = gs_safetensors_write(path, entries, snapshot->num_tensors, metadata,
                                             sizeof metadata / sizeof metadata[0], NULL, NULL);
     free(entries);
@@ -81,13 +82,15 @@ static gs_json *describe_part(const gs_manifest_part *part) {
 }
 
 static gs_json *build_manifest(const gs_state_snapshot *snapshot, const gs_manifest_part *part,
-                               const gs_checkpoint_options *options, const char *id) {
+                               const gs_checkpoint_options *options,
+                               const gs_checkpoint_result *result) {
     gs_json *out = gs_json_new_object(), *parts = gs_json_new_array();
     char digest[GS_DIGEST_TEXT_LEN];
     gs_json_set_string(out, "format", "gradsync-checkpoint");
     gs_json_set_int(out, "format_version", 1);
     gs_json_set_string(out, "library_version", GRADSYNC_VERSION);
-    gs_json_set_string(out, "id", id);
+    // The name's eight hex digits.
+    gs_json_set_string(out, "id", result->name + strlen(result->name) - 8);
     gs_json_set_string(out, "job", options->job);
     gs_json_set_string(out, "reason", options->reason);
     gs_json_set_time(out, "created_at", gs_wall_ms());
@@ -97,7 +100,7 @@ static gs_json *build_manifest(const gs_state_snapshot *snapshot, const gs_manif
     gs_json_set(out, "position", gs_manifest_position(&snapshot->position));
     gs_digest_format(digest, gs_state_snapshot_params_digest(snapshot));
     gs_json_set_string(out, "params_digest", digest);
-    gs_digest_format(digest, gs_state_snapshot_digest(snapshot));
+    gs_digest_format(digest, result->state_digest);
     gs_json_set_string(out, "state_digest", digest);
     gs_json_set(out, "spec", gs_manifest_spec(options->spec));
     gs_json_push(parts, describe_part(part));
@@ -112,17 +115,17 @@ static gs_status write_files(gs_checkpoint_result *result, const char *path,
     char part_path[PATH_MAX], manifest_path[PATH_MAX];
     snprintf(part_path, sizeof part_path, "%s/" GS_CHECKPOINT_PART, path);
     snprintf(manifest_path, sizeof manifest_path, "%s/" GS_CHECKPOINT_MANIFEST, path);
-    const char *id = result->name + strlen(result->name) - 8;
 
     gs_manifest_part part = {0};
     uint64_t manifest_bytes = 0;
-    gs_status status = write_part(part_path, snapshot, id);
+    gs_status status = write_part(part_path, snapshot);
     // What is read back is what the check sums speak of: a bad write shows here, not at a resume.
     if (!status.code) status = gs_manifest_part_read(&part, part_path);
     if (!status.code) {
         result->part_bytes = part.bytes;
         result->part_digest = part.digest;
-        status = gs_manifest_write(build_manifest(snapshot, &part, options, id), manifest_path,
+        result->state_digest = gs_state_snapshot_digest(snapshot);
+        status = gs_manifest_write(build_manifest(snapshot, &part, options, result), manifest_path,
                                    &manifest_bytes, &result->manifest_digest);
     }
     gs_manifest_part_release(&part);

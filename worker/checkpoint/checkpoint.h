@@ -41,7 +41,8 @@ typedef struct gs_checkpoint_result {
     uint64_t bytes;  // of all files
     uint64_t part_bytes;
     double seconds;
-    gs_digest part_digest, manifest_digest;
+    gs_digest part_digest, manifest_digest;  // of the files
+    gs_digest state_digest;  // of what is in it, whoever saved it: equal states have equal ones
 } gs_checkpoint_result;
 
 // Writes a snapshot. Leaves nothing behind when it fails: RESOURCE_EXHAUSTED for a full disk (checked

@@ -103,6 +103,7 @@ gs_json *gs_member_message_checkpointed(const gs_checkpoint_result *result) {
     gs_json_set_double(out, "seconds", result->seconds);
     gs_json_set(out, "files", files);
     set_digest(out, "manifest_digest", result->manifest_digest);
+    set_digest(out, "state_digest", result->state_digest);
     gs_json_set_int(out, "world_size", result->world_size);
     gs_json_set_int(out, "samples", result->samples);
     gs_json_set_string(out, "reason", result->reason);

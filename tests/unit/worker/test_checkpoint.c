@@ -85,10 +85,10 @@ static int tear_down(void **state) {
     return 0;
 }
 
-static gs_checkpoint_result save(const fixture *f, const char *directory) {
+static gs_checkpoint_result save_of(const fixture *f, const char *directory, const char *job) {
     gs_checkpoint_result result;
     gs_checkpoint_options options = {.directory = directory,
-                                     .job = "j-000000000001",
+                                     .job = job,
                                      .spec = &f->spec,
                                      .reason = "periodic",
                                      .world_size = 2};
@@ -97,10 +97,29 @@ static gs_checkpoint_result save(const fixture *f, const char *directory) {
     return result;
 }
 
+static gs_checkpoint_result save(const fixture *f, const char *directory) {
+    return save_of(f, directory, "j-000000000001");
+}
+
 static char *join(const char *a, const char *b) {
     char *path = NULL;
     if (asprintf(&path, "%s/%s", a, b) < 0) abort();
     return path;
+}
+
+static void equal_states_of_two_jobs_have_equal_digests(void **state) {
+    fixture *f = *state;
+    gs_checkpoint_result one = save(f, f->dir), other = save_of(f, f->dir, "j-000000000002");
+    assert_ok(one.status);
+    assert_ok(other.status);
+    assert_true(gs_digest_equal(one.state_digest, gs_state_snapshot_digest(&f->snapshot)));
+    assert_true(gs_digest_equal(one.state_digest, other.state_digest));
+    assert_true(gs_digest_equal(one.part_digest, other.part_digest));
+    scramble(&f->state, 8);
+    assert_ok(gs_state_snapshot_take(&f->snapshot, &f->state));
+    gs_checkpoint_result third = save(f, f->dir);
+    assert_false(gs_digest_equal(one.state_digest, third.state_digest));
+    assert_false(gs_digest_equal(one.part_digest, third.part_digest));
 }
 
 static void what_is_saved_comes_back_bit_for_bit(void **state) {
@@ -332,6 +351,7 @@ static void a_full_disk_is_said_and_leaves_nothing_behind(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(equal_states_of_two_jobs_have_equal_digests),
         TEST(what_is_saved_comes_back_bit_for_bit),
         cmocka_unit_test(fp16_keeps_masters_and_loss_scale),
         TEST(a_snapshot_restores_what_it_took),
