@@ -1,6 +1,6 @@
 // GPT-2: pre-norm transformer, learned positions, tanh GELU, classifier tied to the token
 // embedding, no dropout. Parameters, their first values, memory; the passes are in gpt2_forward.c
-// and gpt2_backward.c, the kernels they are made of in gpt2_steps.c.
+// and gpt2_backward.c, made of gpt2_steps.h, in the arithmetic of gpt2_fp32.c or gpt2_half.c.
 //
 // Source: Radford et al. 2019; names as in nanoGPT without "transformer.", linear weights (out,
 // in).
@@ -245,6 +245,7 @@ static gs_status check_options(const gs_gpt2_options *options) {
 
 static gs_status choose_type(gpt2 *model, gs_dtype dtype) {
     model->dtype = dtype == GS_DTYPE_UNSET ? GS_FP32 : dtype;
+    model->math = model->dtype == GS_FP32 ? &gpt2_fp32 : &gpt2_half;
     if (model->dtype == GS_FP32) return gs_ok();
     model->half = gs_device_half_kernels(model->device, dtype);
     if (model->half) return gs_ok();

@@ -42,9 +42,14 @@ typedef struct gpt2_layer {
     void *fc, *gelu;                // (N, 4C)
 } gpt2_layer;
 
+// gpt2_arithmetic.h
+typedef struct gpt2_arithmetic gpt2_arithmetic;
+extern const gpt2_arithmetic gpt2_fp32, gpt2_half;
+
 typedef struct gpt2 {
     gs_device *device; // borrowed
     gs_dtype dtype;
+    const gpt2_arithmetic *math; // of `dtype`
     const gs_half_kernels *half; // of `dtype`; NULL: fp32
     int64_t layers, heads, channels, context, vocab;
     size_t max_rows, max_positions;

@@ -1,7 +1,7 @@
 // Backward: each gradient is marked ready right after the kernel that finishes it, and weights come
 // before inputs, so that a bucket starts as early as it can. The tied embedding is last: its
-// classifier half is there first, its embedding half at the very end. With a sink for rows the embedding
-// half goes there, and the classifier half is ready first of all.
+// classifier half is there first, its embedding half at the very end. With a sink for rows the
+// embedding half goes there, and the classifier half is ready first of all.
 //
 // The order of readiness: ln_f; then from the last layer to the first mlp.c_proj, c_fc, ln_2,
 // attn.c_proj, c_attn, ln_1; then wpe, wte. Layers left out are skipped before that.
@@ -16,12 +16,12 @@ static void backward_weight(const gpt2_walk *at, size_t weight, const void *dy, 
                             size_t num_in, size_t num_out) {
     gpt2_weight_grad(at, weight, dy, x, num_in, num_out);
     mark_ready(at, weight);
-    gpt2_bias_grad(at, weight + 1, dy, num_out);
+    at->math->bias_grad(at, at->pass->grads[weight + 1], dy, num_out);
     mark_ready(at, weight + 1);
 }
 
 static void backward_norm(const gpt2_walk *at, gpt2_joint of, const void *dy, bool first) {
-    gpt2_norm_grad(at, &of, dy, first);
+    at->math->norm_grad(at, &of, dy, first);
     mark_ready(at, of.norm);
     mark_ready(at, of.norm + 1);
 }
@@ -29,7 +29,7 @@ static void backward_norm(const gpt2_walk *at, gpt2_joint of, const void *dy, bo
 static void backward_layer(const gpt2_walk *at, int64_t index) {
     const gpt2 *model = at->model;
     const gpt2_layer *layer = &model->layer[index];
-    size_t C = (size_t)model->channels, first = gpt2_layer_param(index, 0);
+    size_t C = at->channels, first = gpt2_layer_param(index, 0);
     void *dres = model->d_residual, *wide = model->d_wide, *narrow = model->d_narrow;
     gpt2_joint middle = {layer->residual_mid, layer->ln_2, layer->mean_2, layer->rstd_2,
                          first + GPT2_LN_2};
@@ -64,15 +64,17 @@ static void backward_embedding(const gpt2_walk *at) {
     const gs_model_pass *pass = at->pass;
     const gs_batch *batch = pass->batch;
     const gs_row_sink *sink = pass->sparse;
-    size_t C = (size_t)at->model->channels, context = (size_t)at->model->context;
+    size_t C = at->channels, context = (size_t)at->model->context;
     float *dwpe = pass->grads[GPT2_WPE];
-    if (!pass->accumulate && batch->positions < context) // positions that this pass does not have
+    if (!pass->accumulate && batch->positions < context)  // positions that this pass does not have
         at->kernels->fill(at->stream, dwpe + batch->positions * C, 0.0f,
                           (context - batch->positions) * C);
-    gpt2_embed_grad(at, sink ? NULL : pass->grads[GPT2_WTE], dwpe);
+    at->math->embed_grad(at, sink ? NULL : pass->grads[GPT2_WTE], dwpe);
     mark_ready(at, GPT2_WPE);
-    if (sink) sink->add(sink->ctx, GPT2_WTE, batch->tokens, gpt2_residual_grad(at), at->rows);
-    else mark_ready(at, GPT2_WTE);
+    if (sink)
+        sink->add(sink->ctx, GPT2_WTE, batch->tokens, at->math->residual_grad(at), at->rows);
+    else
+        mark_ready(at, GPT2_WTE);
 }
 
 // Parameters of the layers that forward left out.

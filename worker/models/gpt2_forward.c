@@ -16,7 +16,7 @@ static gpt2_joint joint_before(const gpt2 *model, int64_t kept_index) {
 
 static void forward_layer(const gpt2_walk *at, int64_t index, const gpt2_joint *out) {
     const gpt2_layer *layer = &at->model->layer[index];
-    size_t C = (size_t)at->model->channels, first = gpt2_layer_param(index, 0);
+    size_t C = at->channels, first = gpt2_layer_param(index, 0);
     gpt2_joint middle = {layer->residual_mid, layer->ln_2, layer->mean_2, layer->rstd_2,
                          first + GPT2_LN_2};
 
@@ -40,7 +40,7 @@ static void choose_layers(gpt2 *model, const gs_model_pass *pass) {
 static void forward_trunk(gpt2 *model, const gpt2_walk *at) {
     choose_layers(model, at->pass);
     gpt2_joint joint = joint_before(model, 0);
-    gpt2_embed(at, &joint);
+    at->math->embed(at, &joint);
     for (int64_t i = 0; i < model->num_kept; i++) {
         joint = joint_before(model, i + 1);
         forward_layer(at, model->kept[i], &joint);
@@ -74,21 +74,9 @@ gs_status gpt2_forward(void *state, gs_model_pass *pass) {
     model->has_dlogits = false;
     forward_trunk(model, &at);
     gpt2_classify(&at, at.rows, 0, 1, model->logits_stride);
-    gpt2_lose(&at);
+    at.math->lose(&at);
     GS_TRY(take_loss(&at, pass));
     model->has_dlogits = pass->training;
-    return gs_ok();
-}
-
-static gs_status download_logits(gpt2 *model, size_t count) {
-    if (!model->half)
-        return gs_device_download(model->device, model->host_logits, model->logits,
-                                  count * sizeof *model->host_logits);
-    GS_TRY(gs_device_download(model->device, model->host_half, model->logits,
-                              count * sizeof *model->host_half));
-    for (size_t i = 0; i < count; i++)
-        model->host_logits[i] = model->dtype == GS_BF16 ? gs_bf16_to_fp32(model->host_half[i])
-                                                        : gs_fp16_to_fp32(model->host_half[i]);
     return gs_ok();
 }
 
@@ -104,7 +92,7 @@ gs_status gpt2_predict(void *state, gs_model_pass *pass, const float **logits,
     // Only the last position of each sequence: one row in every `positions`.
     gpt2_classify(&at, batch->rows, batch->positions - 1, batch->positions, V);
     GS_TRY(gs_stream_wait(at.stream, gs_deadline_in_seconds(DEVICE_WAIT_SECONDS)));
-    GS_TRY(download_logits(model, batch->rows * V));
+    GS_TRY(at.math->download_logits(model, batch->rows * V));
     *logits = model->host_logits;
     *num_classes = V;
     return gs_ok();
