@@ -125,7 +125,7 @@ static void handle_request(void *ctx, const gs_http_request *request, gs_http_re
     gs_api *api = ctx;
     gs_api_metrics_begin(api->services.metrics);
     const char *route = serve_request(api, request, response);
-    double seconds = (double)(gs_now_ns() - request->begin_ns) / (double)GS_NS_PER_SEC;
+    double seconds = gs_seconds_since(request->begin_ns);
     gs_api_metrics_finish(api->services.metrics, request->method, route, response->status,
                           response->stream.read ? -1 : seconds);
     log_request(request, route, response->status, seconds);

@@ -28,10 +28,6 @@ gs_agent *gs_agents_of_incarnation(gs_coordinator *coordinator, uint64_t incarna
     return gs_u64_map_get(&coordinator->agents_by_incarnation, incarnation);
 }
 
-bool gs_agent_alive(const gs_coordinator *coordinator, const gs_agent *agent) {
-    return agent->stream || gs_now_ns() - agent->lost_ns < coordinator->timing.agent_dead_ns;
-}
-
 bool gs_agent_holds(const gs_agent *agent, const gs_member *member) {
     return member->slot < agent->num_slots &&
            agent->slots[member->slot].incarnation == member->incarnation;

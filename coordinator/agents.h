@@ -29,8 +29,6 @@ struct gs_agent {
 
 gs_agent *gs_agents_find(gs_coordinator *coordinator, const char *name);
 gs_agent *gs_agents_of_incarnation(gs_coordinator *coordinator, uint64_t incarnation);
-// Connected, or away for so short that it counts as there.
-bool gs_agent_alive(const gs_coordinator *coordinator, const gs_agent *agent);
 bool gs_agent_holds(const gs_agent *agent, const gs_member *member);  // it has been told to start it
 gs_slot_pools gs_agent_free_slots(const gs_agent *agent);  // none while not connected
 gs_slot_pools gs_agent_all_slots(const gs_agent *agent);

@@ -11,6 +11,14 @@ int64_t gs_now_ns(void) {
     return (int64_t)now.tv_sec * GS_NS_PER_SEC + now.tv_nsec + 1;
 }
 
+double gs_seconds_of(int64_t ns) {
+    return (double)ns / (double)GS_NS_PER_SEC;
+}
+
+double gs_seconds_since(int64_t begin_ns) {
+    return gs_seconds_of(gs_now_ns() - begin_ns);
+}
+
 gs_deadline gs_deadline_in_ns(int64_t ns) {
     if (ns < 0) ns = 0;
     if (ns > GS_DEADLINE_MAX_NS) ns = GS_DEADLINE_MAX_NS;

@@ -18,6 +18,8 @@ typedef struct gs_deadline {
 } gs_deadline;
 
 int64_t gs_now_ns(void);  // monotonic, never 0
+double gs_seconds_of(int64_t ns);
+double gs_seconds_since(int64_t begin_ns);
 
 gs_deadline gs_deadline_in_ns(int64_t ns);
 gs_deadline gs_deadline_in_ms(int64_t ms);

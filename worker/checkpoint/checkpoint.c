@@ -164,7 +164,7 @@ gs_status gs_checkpoint_save(gs_checkpoint_result *result, const gs_state_snapsh
     result->status = gs_status_prefix(save(result, snapshot, options), "checkpoint of step %lld",
                                       (long long)snapshot->position.step);
     result->cause = result->status.code == GS_RESOURCE_EXHAUSTED ? "space" : "io";
-    result->seconds = (double)(gs_now_ns() - begin_ns) / (double)GS_NS_PER_SEC;
+    result->seconds = gs_seconds_since(begin_ns);
     return result->status;
 }
 

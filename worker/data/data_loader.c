@@ -41,16 +41,14 @@ struct gs_data_loader {
 
     // Owner's thread only.
     bool holds_slot; // the batch last given out still occupies the ring's head
-    _Atomic int64_t stall_ns;
 
     // Under the lock. The producer alone writes into slots [head + num_filled]; the owner reads the
     // head.
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    cursor next;       // what the producer fills next
-    uint64_t restarts; // a fill begun before the last seek is thrown away
+    cursor next; // what the producer fills next
     int head, num_filled;
-    bool stuck; // an error is in the ring: nothing more until a seek
+    bool stuck; // an error is in the ring: nothing more comes
 };
 
 static void advance(const gs_data_loader *loader, cursor *at) {
@@ -107,7 +105,6 @@ static gs_status skip_to_own(const gs_data_loader *loader, cursor *at) {
 // Fills one slot and moves the cursor on. Called with the lock held; filling itself runs without.
 static void produce(gs_data_loader *loader) {
     cursor at = loader->next;
-    uint64_t restarts = loader->restarts;
     slot *to = &loader->ring[(loader->head + loader->num_filled) % loader->ring_slots];
     bool ended = loader->evaluates && at.batch == loader->num_eval_batches;
     pthread_mutex_unlock(&loader->lock);
@@ -120,7 +117,6 @@ static void produce(gs_data_loader *loader) {
     else if (!status.code)
         status = fill_rows(loader, to, &at);
     pthread_mutex_lock(&loader->lock);
-    if (loader->restarts != restarts) return;
     to->status = status;
     loader->next = at;
     if (ended)
@@ -255,11 +251,8 @@ static void release_head(gs_data_loader *loader) {
 }
 
 static bool wait_filled(gs_data_loader *loader, gs_deadline deadline) {
-    if (loader->num_filled) return true;
-    int64_t since_ns = gs_now_ns();
     while (!loader->num_filled && gs_cond_wait(&loader->changed, &loader->lock, deadline)) {
     }
-    atomic_fetch_add(&loader->stall_ns, gs_now_ns() - since_ns);
     return loader->num_filled > 0;
 }
 
@@ -291,17 +284,6 @@ gs_status gs_data_loader_next(gs_data_loader *loader, gs_batch *batch, gs_deadli
     return gs_ok();
 }
 
-void gs_data_loader_seek(gs_data_loader *loader, int64_t consumed) {
-    pthread_mutex_lock(&loader->lock);
-    loader->next = (cursor){.consumed = loader->evaluates ? 0 : consumed};
-    loader->restarts++;
-    loader->stuck = false;
-    loader->num_filled = 0;
-    loader->holds_slot = false;
-    pthread_cond_broadcast(&loader->changed);
-    pthread_mutex_unlock(&loader->lock);
-}
-
 bool gs_data_loader_has_batch(const gs_data_loader *loader, int64_t consumed) {
     return !loader->splits_by_rank || gs_rank_sampler_has_batch(&loader->rank_sampler, consumed);
 }
@@ -323,14 +305,6 @@ gs_batch gs_data_loader_largest(const gs_data_loader *loader) {
                       .row_features = (size_t)shape->row_features};
 }
 
-int64_t gs_data_loader_num_samples(const gs_data_loader *loader) {
-    return loader->source.num_samples;
-}
-
 gs_digest gs_data_loader_digest(const gs_data_loader *loader) {
     return loader->source.shape.digest;
-}
-
-int64_t gs_data_loader_stall_ns(const gs_data_loader *loader) {
-    return atomic_load(&loader->stall_ns);
 }

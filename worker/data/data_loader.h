@@ -41,14 +41,9 @@ GS_NODISCARD gs_status gs_data_loader_next(gs_data_loader *loader, gs_batch *bat
 // epoch of all ranks' parts ends before it: a question with data.split by_rank alone.
 bool gs_data_loader_has_batch(const gs_data_loader *loader, int64_t consumed);
 bool gs_data_loader_begins_epoch(const gs_data_loader *loader, int64_t consumed);
-// Starts again at `consumed` global samples: after an aborted step, or at resume. Evaluation: from its
-// beginning. The owner's thread, like next.
-void gs_data_loader_seek(gs_data_loader *loader, int64_t consumed);
 
 int64_t gs_data_loader_positions(const gs_data_loader *loader);  // of a sample
 gs_batch gs_data_loader_largest(const gs_data_loader *loader);   // batch; without memory
-int64_t gs_data_loader_num_samples(const gs_data_loader *loader);
 gs_digest gs_data_loader_digest(const gs_data_loader *loader);
-int64_t gs_data_loader_stall_ns(const gs_data_loader *loader);  // waited in next, in all
 
 #endif

@@ -50,7 +50,7 @@ void gs_device_times_mark(gs_device_times *times, gs_span_kind kind) {
 }
 
 static void add_phase(gs_device_phases *phases, gs_span_kind kind, int64_t ns) {
-    double seconds = (double)ns / (double)GS_NS_PER_SEC;
+    double seconds = gs_seconds_of(ns);
     if (kind == GS_SPAN_FORWARD) phases->forward += seconds;
     else if (kind == GS_SPAN_BACKWARD) phases->backward += seconds;
     else if (kind == GS_SPAN_OPTIMIZER) phases->optimizer += seconds;
@@ -82,10 +82,6 @@ gs_status gs_device_times_read(gs_device_times *times, gs_device_phases *phases,
     if (!times) return gs_ok();
     // The device came to the end just now: that is how its times are found on the host's clock.
     gs_status status = read_marks(times, phases, gs_now_ns(), timeline);
-    gs_device_times_reset(times);
+    times->num_marks = 0;
     return gs_status_prefix(status, "device times");
-}
-
-void gs_device_times_reset(gs_device_times *times) {
-    if (times) times->num_marks = 0;
 }

@@ -31,7 +31,5 @@ void gs_device_times_mark_end(gs_device_times *times);
 // Right after that wait. Spans go into the timeline; the next step starts with what is marked from here on.
 GS_NODISCARD gs_status gs_device_times_read(gs_device_times *times, gs_device_phases *phases,
                                             gs_timeline *timeline);
-// The step came to nothing.
-void gs_device_times_reset(gs_device_times *times);
 
 #endif

@@ -310,12 +310,6 @@ gs_status gs_trainer_state_fill(gs_trainer_state *state, size_t index, gs_copy_f
     return gs_device_copy_write(state->copy, &state->runs[index], 1, fill, ctx);
 }
 
-size_t gs_trainer_state_bytes(const gs_trainer_state *state) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < state->num_tensors; i++) bytes += state->tensors[i].bytes;
-    return bytes;
-}
-
 size_t gs_trainer_state_total_elements(const gs_trainer_state *state) {
     size_t count = 0;
     for (size_t i = 0; i < state->num_params; i++) {

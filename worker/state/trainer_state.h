@@ -92,7 +92,6 @@ GS_NODISCARD gs_status gs_trainer_state_write(gs_trainer_state *state, size_t in
 // The same from pieces: `fill` is given where the next bytes of the tensor go.
 GS_NODISCARD gs_status gs_trainer_state_fill(gs_trainer_state *state, size_t index,
                                              gs_copy_fill fill, void *ctx);
-size_t gs_trainer_state_bytes(const gs_trainer_state *state);           // of all tensors
 size_t gs_trainer_state_total_elements(const gs_trainer_state *state);  // of the parameters
 
 // The digest that ranks, checkpoints and tests compare: the bytes of every tensor in order, the

@@ -20,5 +20,5 @@ void gs_progress_enter(gs_progress *progress, gs_trainer_phase phase) {
 
 double gs_progress_note(const gs_progress *progress, gs_span_kind kind, int64_t begin_ns) {
     gs_timeline_add(progress->timeline, kind, begin_ns);
-    return (double)(gs_now_ns() - begin_ns) / (double)GS_NS_PER_SEC;
+    return gs_seconds_since(begin_ns);
 }

@@ -7,10 +7,6 @@
 #define REPORT_EVERY_NS (100 * GS_NS_PER_MS)
 #define NUM_BOUNDS(bounds) (sizeof(bounds) / sizeof((bounds)[0]))
 
-static double to_seconds(int64_t ns) {
-    return (double)ns / (double)GS_NS_PER_SEC;
-}
-
 void gs_telemetry_init(gs_telemetry *telemetry, uint32_t generation, int rank, int world_size) {
     *telemetry = (gs_telemetry){.generation = generation,
                                 .rank = rank,
@@ -76,17 +72,17 @@ static void observe_buckets(gs_telemetry *telemetry, const gs_reduce_stats *stat
     gs_telemetry_totals *totals = &telemetry->totals;
     for (size_t i = 0; i < stats->num_buckets; i++) {
         const gs_bucket_times *bucket = &stats->buckets[i];
-        totals->copy_in_seconds += to_seconds(bucket->copy_in_ns);
-        totals->copy_out_seconds += to_seconds(bucket->copy_out_ns);
+        totals->copy_in_seconds += gs_seconds_of(bucket->copy_in_ns);
+        totals->copy_out_seconds += gs_seconds_of(bucket->copy_out_ns);
         if (!travelled(bucket)) continue;
         totals->payload_bytes += bucket->bytes;
         totals->wire_bytes += bucket->wire_bytes;
         gs_histogram_observe(&telemetry->queue_histogram, gs_reduce_bounds,
                              NUM_BOUNDS(gs_reduce_bounds),
-                             to_seconds(bucket->posted_ns - bucket->ready_ns));
+                             gs_seconds_of(bucket->posted_ns - bucket->ready_ns));
         gs_histogram_observe(&telemetry->reduce_histogram, gs_reduce_bounds,
                              NUM_BOUNDS(gs_reduce_bounds),
-                             to_seconds(bucket->finished_ns - bucket->posted_ns));
+                             gs_seconds_of(bucket->finished_ns - bucket->posted_ns));
     }
     if (stats->ready_order_mismatches) totals->order_mismatches++;
 }
@@ -110,12 +106,12 @@ static bool is_picked(gs_telemetry *telemetry, int64_t step) {
     // From step to step: a rank that is late has short steps itself.
     int64_t now_ns = gs_now_ns(), before_ns = telemetry->observed_ns;
     double usual = telemetry->usual_step_seconds, last = telemetry->step_seconds;
-    if (before_ns && to_seconds(now_ns - before_ns) > last) last = to_seconds(now_ns - before_ns);
+    if (before_ns && gs_seconds_of(now_ns - before_ns) > last) last = gs_seconds_of(now_ns - before_ns);
     telemetry->observed_ns = now_ns;
     usual += (usual > 0 ? 0.1 : 1) * (last - usual);
     telemetry->usual_step_seconds = usual;
     int64_t stride = 1;
-    while (stride < 1024 && (double)stride * usual * GS_REPORTED_WAITS < to_seconds(REPORT_EVERY_NS)) {
+    while (stride < 1024 && (double)stride * usual * GS_REPORTED_WAITS < gs_seconds_of(REPORT_EVERY_NS)) {
         stride *= 2;
     }
     return step % stride == 0;
@@ -136,9 +132,9 @@ static void note_waits(gs_telemetry *telemetry, const gs_step_facts *facts) {
     }
     telemetry->waits[telemetry->num_waits++] =
         (gs_step_waits){.step = facts->step,
-                        .compute = to_seconds(ready_ns - stats->begin_ns),
-                        .wait = to_seconds(waited_ns(stats)) + facts->opening_seconds,
-                        .transfer = to_seconds(stats->busy_ns),
+                        .compute = gs_seconds_of(ready_ns - stats->begin_ns),
+                        .wait = gs_seconds_of(waited_ns(stats)) + facts->opening_seconds,
+                        .transfer = gs_seconds_of(stats->busy_ns),
                         .data = facts->phases.data,
                         .step_seconds = telemetry->step_seconds};
 }
@@ -148,11 +144,11 @@ void gs_telemetry_observe(gs_telemetry *telemetry, const gs_step_facts *facts, i
     gs_telemetry_totals *totals = &telemetry->totals;
     telemetry->last = *facts;
     telemetry->applied_step = facts->step + 1;
-    telemetry->step_seconds = to_seconds(step_ns);
-    telemetry->comm_busy_seconds = to_seconds(stats->busy_ns);
-    telemetry->comm_exposed_seconds = to_seconds(stats->exposed_ns);
-    telemetry->wait_seconds = to_seconds(stats->wait_ns);
-    telemetry->backward_seconds = to_seconds(stats->backward_end_ns - stats->backward_begin_ns);
+    telemetry->step_seconds = gs_seconds_of(step_ns);
+    telemetry->comm_busy_seconds = gs_seconds_of(stats->busy_ns);
+    telemetry->comm_exposed_seconds = gs_seconds_of(stats->exposed_ns);
+    telemetry->wait_seconds = gs_seconds_of(stats->wait_ns);
+    telemetry->backward_seconds = gs_seconds_of(stats->backward_end_ns - stats->backward_begin_ns);
     telemetry->overlap_ratio = gs_reduce_stats_overlap_ratio(stats);
     totals->steps++;
     totals->samples += facts->samples;
@@ -161,7 +157,7 @@ void gs_telemetry_observe(gs_telemetry *telemetry, const gs_step_facts *facts, i
     totals->skipped_steps += facts->nonfinite_ranks > 0;
     totals->step_seconds += telemetry->step_seconds;
     if (!facts->has_shadows)
-        totals->blocked_seconds += to_seconds(waited_ns(stats)) + facts->opening_seconds;
+        totals->blocked_seconds += gs_seconds_of(waited_ns(stats)) + facts->opening_seconds;
     totals->comm_busy_seconds += telemetry->comm_busy_seconds;
     totals->comm_exposed_seconds += telemetry->comm_exposed_seconds;
     totals->wait_seconds += telemetry->wait_seconds;
@@ -220,16 +216,16 @@ static gs_json *encode_bucket(const gs_bucket_times *bucket, int index, int64_t 
     gs_json *out = gs_json_new_object();
     int64_t begin_ns =
         bucket->all_arrived_ns > bucket->posted_ns ? bucket->all_arrived_ns : bucket->posted_ns;
-    double seconds = to_seconds(bucket->finished_ns - begin_ns);
+    double seconds = gs_seconds_of(bucket->finished_ns - begin_ns);
     double bandwidth = travelled(bucket) && seconds > 0 ? (double)bucket->bytes / seconds : 0;
     gs_json_set_int(out, "index", index);
     gs_json_set_int(out, "bytes", (int64_t)bucket->bytes);
     gs_json_set_string(out, "algorithm", bucket->algorithm ? bucket->algorithm : "none");
-    gs_json_set_double(out, "ready_seconds", to_seconds(bucket->ready_ns - origin_ns));
+    gs_json_set_double(out, "ready_seconds", gs_seconds_of(bucket->ready_ns - origin_ns));
     if (travelled(bucket)) {
-        gs_json_set_double(out, "launched_seconds", to_seconds(bucket->posted_ns - origin_ns));
-        gs_json_set_double(out, "arrived_seconds", to_seconds(begin_ns - origin_ns));
-        gs_json_set_double(out, "finished_seconds", to_seconds(bucket->finished_ns - origin_ns));
+        gs_json_set_double(out, "launched_seconds", gs_seconds_of(bucket->posted_ns - origin_ns));
+        gs_json_set_double(out, "arrived_seconds", gs_seconds_of(begin_ns - origin_ns));
+        gs_json_set_double(out, "finished_seconds", gs_seconds_of(bucket->finished_ns - origin_ns));
     }
     gs_json_set_double(out, "algbw_bytes_per_second", bandwidth);
     gs_json_set_double(out, "busbw_bytes_per_second",

@@ -62,7 +62,7 @@ double gs_saves_when_due(gs_saves *saves, int world_size) {
                     status.message);
     }
     gs_timeline_add(saves->control->progress.timeline, GS_SPAN_CHECKPOINT, begin_ns);
-    return (double)(gs_now_ns() - begin_ns) / (double)GS_NS_PER_SEC;
+    return gs_seconds_since(begin_ns);
 }
 
 gs_status gs_saves_now(gs_saves *saves, const char *reason, int world_size) {

@@ -238,7 +238,7 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(watch_order(session));
     session->passes = pass_context(session);
     gs_plan_switch_show(&session->plans);
-    session->connect_seconds = (double)(gs_now_ns() - begin_ns) / (double)GS_NS_PER_SEC;
+    session->connect_seconds = gs_seconds_since(begin_ns);
     return gs_ok();
 }
 

@@ -116,7 +116,7 @@ static gs_status finish_on_gpu(gs_session *session, gs_step_sums *sums, gs_step_
     facts->phases.forward = phases.forward;
     facts->phases.backward = phases.backward;
     facts->phases.optimizer = phases.optimizer;
-    facts->phases.comm_exposed += (double)stats->exposed_ns / (double)GS_NS_PER_SEC;
+    facts->phases.comm_exposed += gs_seconds_of(stats->exposed_ns);
     return gs_ok();
 }
 
@@ -155,7 +155,7 @@ static gs_status switch_plan(gs_session *session, gs_step_facts *facts) {
     GS_TRY(gs_plan_switch_run(&session->plans, session->reducer, facts->step,
                               gs_session_collective_deadline(session)));
     facts->plan_revision = session->plans.revision;
-    facts->switch_seconds = (double)(gs_now_ns() - begin_ns) / (double)GS_NS_PER_SEC;
+    facts->switch_seconds = gs_seconds_since(begin_ns);
     GS_FAILPOINT("plan.switched");
     return gs_ok();
 }
