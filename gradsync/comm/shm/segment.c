@@ -138,15 +138,19 @@ gs_status gs_shm_begin_life(gs_shm_segment *segment) {
     int error = pthread_mutex_trylock(&segment->common->lives[segment->rank].mutex);
     if (error) return gs_error_from_errno(error, "life of rank %d", segment->rank);
     segment->holds_life[segment->rank] = true;
+    segment->life_holders[segment->rank] = pthread_self();
     return gs_ok();
 }
 
 void gs_shm_end_life(gs_shm_segment *segment) {
     atomic_store_explicit(&segment->own->has_left, 1, memory_order_release);
-    // A dead rank's mutex is given back unrepaired, so that nobody can take it again.
+    // A dead rank's mutex is given back unrepaired, so that nobody can take it again. Only the
+    // thread that took a mutex can give it back.
     for (int i = 0; i < segment->world_size; i++) {
-        if (segment->holds_life[i] && !pthread_mutex_unlock(&segment->common->lives[i].mutex))
-            segment->holds_life[i] = false;
+        if (!segment->holds_life[i] || !pthread_equal(segment->life_holders[i], pthread_self()))
+            continue;
+        pthread_mutex_unlock(&segment->common->lives[i].mutex);
+        segment->holds_life[i] = false;
     }
     gs_futex_event_notify(&segment->common->event);
 }
@@ -173,10 +177,12 @@ gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank) {
     // runs on.
     if (error == EBUSY) return fate_of(control) == GS_SHM_LEFT ? GS_SHM_LEFT : GS_SHM_ALIVE;
     if (error && error != EOWNERDEAD) return GS_SHM_DEAD;  // somebody else found out first
-    if (error)
+    if (error) {
         segment->holds_life[rank] = true;
-    else
+        segment->life_holders[rank] = pthread_self();
+    } else {
         pthread_mutex_unlock(&segment->common->lives[rank].mutex);
+    }
     return fate_of(control);
 }
 

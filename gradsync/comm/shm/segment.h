@@ -96,7 +96,8 @@ typedef struct gs_shm_segment {
     const gs_shm_control *controls[GS_SHM_MAX_RANKS];  // the own one, too
     unsigned char *arenas[GS_SHM_MAX_RANKS];           // own one borrowed; NULL: none
     size_t arena_bytes[GS_SHM_MAX_RANKS];
-    bool holds_life[GS_SHM_MAX_RANKS];  // moving thread
+    bool holds_life[GS_SHM_MAX_RANKS];         // moving thread
+    pthread_t life_holders[GS_SHM_MAX_RANKS];  // of those held
 } gs_shm_segment;
 
 // Fetches a line for writing while there is time: a store to a line that a peer has read would wait
