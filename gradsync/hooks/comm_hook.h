@@ -39,7 +39,7 @@ typedef struct gs_hook_bucket {
 
 typedef struct gs_comm_hook {
     const char *name;
-    gs_status (*create)(void **state, gs_comm *comm);
+    gs_status (*create)(void **state, gs_comm *comm);  // after an error there is nothing to destroy
     // Starts the reduction of a bucket; *work is the last collective of it, and there is one. Never blocks.
     // Errors, also of finish, reach all ranks with this rank, step, bucket and the hook's name before them.
     gs_status (*run)(void *state, gs_comm *comm, const gs_hook_bucket *bucket, gs_work *work,

@@ -21,7 +21,9 @@ static int64_t step_of(const gs_bucket_queue *queue) {
 gs_status gs_bucket_queue_init(gs_bucket_queue *queue, const gs_bucket_queue_options *options) {
     *queue =
         (gs_bucket_queue){.options = *options, .posts_ahead = !gs_device_is_host(options->device)};
-    return options->hook->create(&queue->hook_state, options->comm);
+    gs_status status = options->hook->create(&queue->hook_state, options->comm);
+    if (status.code) *queue = (gs_bucket_queue){0};  // there is nothing to destroy
+    return status;
 }
 
 // What is in flight reads the buckets and the tree's arrays: it ends before they do.

@@ -580,6 +580,34 @@ static void wire_dtype_gives_each_bucket_room_of_its_own(void **state) {
     assert_refused(small_reducer_open(&small, &options, NULL), "wire dtype: fp64");
 }
 
+// A hook that cannot be made, and counts how often it is destroyed.
+static int num_destroyed;
+static gs_status create_unwilling(void **hook_state, gs_comm *comm) {
+    (void)comm;
+    *hook_state = NULL;
+    return gs_error(GS_UNAVAILABLE, "no room for this hook");
+}
+
+static void destroy_counted(void *hook_state) {
+    (void)hook_state;
+    num_destroyed++;
+}
+
+static void hook_that_was_not_made_is_not_destroyed(void **state) {
+    (void)state;
+    const gs_comm_hook hook = {.name = "unwilling",
+                               .create = create_unwilling,
+                               .run = run_wired,
+                               .finish = finish_wired,
+                               .destroy = destroy_counted};
+    small_reducer small;
+    small_reducer_prepare(&small);
+    num_destroyed = 0;
+    assert_refused(small_reducer_open(&small, &(gs_reducer_options){.hook = &hook}, NULL),
+                   "no room for this hook");
+    assert_int_equal(num_destroyed, 0);
+}
+
 static void parameters_without_gradients_are_refused_by_name(void **state) {
     (void)state;
     small_reducer small;
@@ -608,6 +636,7 @@ int main(void) {
         cmocka_unit_test(reset_leads_out_of_an_error),
         cmocka_unit_test(reset_outlives_what_was_to_travel),
         cmocka_unit_test(wire_dtype_gives_each_bucket_room_of_its_own),
+        cmocka_unit_test(hook_that_was_not_made_is_not_destroyed),
         cmocka_unit_test(parameters_without_gradients_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
