@@ -1,6 +1,6 @@
 // Whatever comes in as a frame: what unpacks is exactly what packing would have made. The input:
-// one byte of switches, header, body. Most mutations would end at the length or the check sum, so a
-// switch mends those and the checks behind them are reached.
+// one byte of switches, header, body. Most mutations would end at the version, the length or the
+// check sum, so a switch mends those and the checks behind them are reached; another leaves the version.
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,12 @@ static void write_number(uint8_t *at, uint32_t value) {
     for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> 8 * i);
 }
 
-static void mend(uint8_t header[GS_FRAME_HEADER_BYTES], const void *body, size_t body_bytes) {
+#define MENDS 1
+#define KEEPS_VERSION 2
+
+static void mend(uint8_t header[GS_FRAME_HEADER_BYTES], uint8_t switches, const void *body,
+                 size_t body_bytes) {
+    if (!(switches & KEEPS_VERSION)) memcpy(header + 4, (uint8_t[]){GS_PROTOCOL_MOST, 0}, 2);
     write_number(header + 72, (uint32_t)body_bytes);
     write_number(header + 76, 0);
     write_number(header + 76,
@@ -41,7 +46,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     const uint8_t *body = data + 1 + header_bytes;
     size_t body_bytes = bytes - 1 - header_bytes;
     memcpy(header, data + 1, header_bytes);
-    if (header_bytes == sizeof header && data[0] & 1) mend(header, body, body_bytes);
+    if (header_bytes == sizeof header && data[0] & MENDS)
+        mend(header, data[0], body, body_bytes);
     gs_frame frame;
     gs_status status = gs_frame_unpack(&frame, header, header_bytes, body, body_bytes);
     if (status.code) return 0;
