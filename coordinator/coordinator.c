@@ -349,7 +349,10 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     }
     gs_writer_stop(coordinator->writer);
     gs_agents_release_all(coordinator);
-    for (size_t i = 0; i < coordinator->num_jobs; i++) release_job(coordinator->jobs[i]);
+    for (size_t i = 0; i < coordinator->num_jobs; i++) {
+        gs_run_part(coordinator->jobs[i]->run);
+        release_job(coordinator->jobs[i]);
+    }
     free(coordinator->jobs);
     gs_watchers_destroy(coordinator->watchers);
     gs_rpc_server_close(coordinator->server);

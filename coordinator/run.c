@@ -52,6 +52,18 @@ static void release_member(gs_member *member) {
     gs_param_list_release(&member->listed);
 }
 
+void gs_run_part(gs_run *run) {
+    if (!run) return;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (member->stream) gs_rpc_end(member->stream, gs_error(GS_UNAVAILABLE, "the coordinator stops"));
+        member->stream = member->settle = NULL;
+    }
+    for (gs_exchange_round *round = run->exchanges; round; round = round->next) {
+        for (int i = 0; i < run->num_members; i++) round->entries[i].call = NULL;
+    }
+}
+
 void gs_run_destroy(gs_run *run) {
     if (!run) return;
     gs_run_drop_exchanges(run, gs_error(GS_ABORTED, "the generation is over"));

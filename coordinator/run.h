@@ -121,8 +121,11 @@ struct gs_run {
 
 // NULL: out of memory. Members are zeroed but for their index of job and rank −1.
 gs_run *gs_run_create(gs_job *job, int num_members);
-// Ends streams and held calls that are left.
+// Ends streams and held calls that are left: the generation is over.
 void gs_run_destroy(gs_run *run);
+// The coordinator stops and the generation goes on: streams end so that trainers look for its next life, and
+// calls that are held stay without an answer, so that they are asked again there. NULL is fine.
+void gs_run_part(gs_run *run);
 
 gs_member *gs_run_member_of_rank(gs_run *run, int rank);  // NULL: no such rank
 // Its rank, or the one that it is going to have.
