@@ -12,6 +12,8 @@
 #define MAX_API_NS (5 * GS_NS_PER_MS)
 // Control messages of one connection in a second; more is a fault or an attack, and is dropped.
 #define MAX_MESSAGES_A_SECOND 4000
+// Peers of another version ask again and again; one of them is named this often.
+#define NAMED_NS (10 * GS_NS_PER_SEC)
 #define MAX_DEADLINE_MS (24 * 3600 * 1000)
 
 static void warn_dropped(gs_rpc_intake *intake, int64_t *warned_ns, uint64_t connection,
@@ -209,20 +211,20 @@ static void accept_frame(gs_rpc_intake *intake, gs_rpc_connection *connection,
 
 // Whoever speaks another version learns which one this is, if that is what the frame is about.
 static void refuse_version(gs_rpc_intake *intake, const gs_zmq_route *route, const gs_frame *frame,
-                           const char *message) {
+                           gs_status why) {
     const gs_method_info *info = gs_method_info_of(frame->method);
     if (frame->kind != GS_FRAME_REQUEST || !info || !frame->incarnation || !frame->seq) return;
     gs_frame reply = {.proto = frame->proto,
                       .kind = info->shape == GS_STREAM ? GS_FRAME_END : GS_FRAME_REPLY,
                       .method = frame->method,
-                      .status = GS_FAILED_PRECONDITION,
+                      .status = why.code,
                       .call = frame->seq,
                       .coord_epoch = intake->peers->coordinator_epoch,
                       .incarnation = frame->incarnation,
                       .seq = 1,
                       .send_ns = frame->send_ns};
     size_t bytes;
-    char *answer = gs_rpc_answer_encode(&bytes, &reply.status, message, NULL);
+    char *answer = gs_rpc_answer_encode(&bytes, &reply.status, why.message, NULL);
     uint8_t header[GS_FRAME_HEADER_BYTES];
     gs_frame_pack(header, &reply, answer, bytes);
     int error = gs_zmq_send(&intake->peers->socket, route, header, answer, bytes);
@@ -230,19 +232,27 @@ static void refuse_version(gs_rpc_intake *intake, const gs_zmq_route *route, con
     free(answer);
 }
 
-// Who says Hello in another version has a name; its message may be anything otherwise.
-static gs_status name_peer(gs_rpc_intake *intake, gs_status status, const gs_frame *frame,
-                           const void *body, size_t bytes) {
-    if (frame->method != GS_AGENT_HELLO && frame->method != GS_HELLO) return status;
+// Who says Hello in another version has a name; its message may be anything otherwise. A peer that has
+// something to lose, trainers that run or what they said, would end for a refusal: to it this
+// coordinator is one that is away, until the right one is back or its trainers have ended.
+static gs_status explain_refusal(gs_rpc_intake *intake, gs_status status, const gs_frame *frame,
+                                 const void *body, size_t bytes) {
+    const gs_method_info *info = gs_method_info_of(frame->method);
+    bool says_hello = frame->method == GS_AGENT_HELLO || frame->method == GS_HELLO;
+    if (info && info->control) status.code = GS_UNAVAILABLE;
+    if (!says_hello) return status;
     gs_json *hello = NULL;
     gs_status parsed = gs_json_parse(&hello, body, bytes);
+    bool works = gs_json_count(gs_json_get(hello, "running")) > 0 ||
+                 gs_json_int_or(hello, "applied_step", 0) > 0;
+    if (!works) status.code = GS_FAILED_PRECONDITION;
     if (!parsed.code)
         status = gs_status_prefix(status, "worker %.63s on %.63s, build %.31s",
                                   gs_json_string_or(hello, "worker", "?"),
                                   gs_json_string_or(hello, "host", "?"),
                                   gs_json_string_or(hello, "build", "?"));
     gs_json_release(hello);
-    if (parsed.code || (intake->named_ns && intake->now_ns - intake->named_ns < GS_NS_PER_SEC))
+    if (parsed.code || (intake->named_ns && intake->now_ns - intake->named_ns < NAMED_NS))
         return status;
     intake->named_ns = intake->now_ns;
     gs_log_warn("refused a peer of another version", "reason=\"%s\"", status.message);
@@ -257,8 +267,8 @@ static void take_message(gs_rpc_intake *intake, gs_zmq_message *message) {
                                        zmq_msg_size(&message->header), body, bytes);
     if (status.code) {
         if (status.code == GS_FAILED_PRECONDITION) {
-            status = name_peer(intake, status, &frame, body, bytes);
-            refuse_version(intake, &message->route, &frame, status.message);
+            status = explain_refusal(intake, status, &frame, body, bytes);
+            refuse_version(intake, &message->route, &frame, status);
         }
         count_malformed(intake, gs_rpc_peers_find(intake->peers, &message->route), status.message);
         return;

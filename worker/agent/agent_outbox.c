@@ -112,12 +112,12 @@ static bool send_exit(gs_agent_outbox *outbox) {
     return true;
 }
 
-// Lines of a job that the coordinator does not know have no other place than this log.
+// Lines that the coordinator does not take (their job is unknown to it) have no other place.
 static void print_batch(const entry *at, int count) {
     for (int i = 0; i < count; i++, at = at->next) {
         char line[1000], text[1100];
         snprintf(line, sizeof line, "%.*s", (int)at->record.bytes, at->record.text);
-        gs_log_info("line of an unknown job", "job=%s rank=%lld text=%s", at->job,
+        gs_log_info("line that no coordinator took", "job=%s rank=%lld text=%s", at->job,
                     (long long)at->record.rank, gs_log_quote(text, sizeof text, line));
         if (i + 1 == count) return;  // its `next` is another thread's to write
     }
@@ -129,12 +129,12 @@ static bool send_batch(gs_agent_outbox *outbox) {
     pthread_mutex_unlock(&outbox->lock);
     gs_status status = send_request(outbox, GS_LOG, request);
     gs_json_release(request);
-    if (status.code == GS_NOT_FOUND) print_batch(outbox->first, count);
+    bool refused = status.code && !is_worth_repeating(status);
+    if (refused && status.code != GS_NOT_FOUND)
+        gs_log_warn("log lines not accepted", "reason=\"%s\"", status.message);
+    if (refused) print_batch(outbox->first, count);
     pthread_mutex_lock(&outbox->lock);
     if (is_worth_repeating(status)) return false;
-    if (status.code && status.code != GS_NOT_FOUND) {
-        gs_log_warn("log lines not accepted", "reason=\"%s\"", status.message);
-    }
     for (int i = 0; i < count && outbox->first; i++) drop_first(outbox);
     outbox->oldest_ns = gs_now_ns();
     return true;

@@ -186,30 +186,49 @@ static void other_version_is_told_so(void **state) {
     stop_fixture(&fixture);
 }
 
-// As an agent of version 0.1 says it; the answer is one that it can read.
-static void an_older_worker_is_refused_by_name_in_its_own_version(void **state) {
-    (void)state;
+// As an agent or a trainer of version 0.1 says it; the answer is one that it can read.
+static void expect_older_refused(gs_method method, const char *request, gs_code code,
+                                 const char *text) {
     rpc_fixture fixture = {0};
     start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
     raw_peer raw = open_raw(fixture.endpoint);
-    gs_frame hello = {
-        .proto = 1, .method = GS_AGENT_HELLO, .kind = GS_FRAME_REQUEST, .incarnation = 5, .seq = 1};
-    send_raw(&raw, &hello,
-             "{\"worker\":\"w1\",\"host\":\"old\",\"build\":\"0.1.0\",\"proto_least\":1,\"proto_"
-             "most\":1,"
-             "\"slots\":1}");
+    gs_frame asked = {
+        .proto = 1, .method = method, .kind = GS_FRAME_REQUEST, .incarnation = 5, .seq = 1};
+    send_raw(&raw, &asked, request);
     uint8_t header[GS_FRAME_HEADER_BYTES];
-    char body[256] = "";
+    char body[256] = "", wanted[256];
     assert_int_equal(zmq_recv(raw.socket, header, sizeof header, 0), sizeof header);
     assert_true(zmq_recv(raw.socket, body, sizeof body - 1, 0) > 0);
     assert_int_equal(header[4] | header[5] << 8, 1);
-    assert_int_equal(header[8], GS_FRAME_END);
-    assert_int_equal(header[9], GS_FAILED_PRECONDITION);
-    assert_string_equal(body,
-                        "{\"message\":\"worker w1 on old, build 0.1.0: frame: protocol version 1, "
-                        "this side speaks 2 to 2\"}");
+    assert_int_equal(header[9], code);
+    snprintf(wanted, sizeof wanted,
+             "{\"message\":\"%sframe: protocol version 1, this side speaks 2 to 2\"}", text);
+    assert_string_equal(body, wanted);
     close_raw(&raw);
     stop_fixture(&fixture);
+}
+
+#define OLD_WORKER                                                                                 \
+    "{\"worker\":\"w1\",\"host\":\"old\",\"build\":\"0.1.0\",\"proto_least\":1,\"proto_most\":1"
+#define ITS_NAME "worker w1 on old, build 0.1.0: "
+
+static void an_older_worker_is_refused_by_name_in_its_own_version(void **state) {
+    (void)state;
+    expect_older_refused(GS_AGENT_HELLO, OLD_WORKER ",\"running\":[]}", GS_FAILED_PRECONDITION,
+                         ITS_NAME);
+    expect_older_refused(GS_HELLO, OLD_WORKER ",\"applied_step\":0}", GS_FAILED_PRECONDITION,
+                         ITS_NAME);
+    expect_older_refused(GS_GET_JOB, "{}", GS_FAILED_PRECONDITION, "");
+}
+
+// Version 0.1 ends its trainers, unsaved, when it is refused; it waits for a coordinator that is
+// away.
+static void an_older_worker_that_trains_is_told_to_wait(void **state) {
+    (void)state;
+    expect_older_refused(GS_AGENT_HELLO, OLD_WORKER ",\"running\":[{\"slot\":0}]}", GS_UNAVAILABLE,
+                         ITS_NAME);
+    expect_older_refused(GS_HELLO, OLD_WORKER ",\"applied_step\":7}", GS_UNAVAILABLE, ITS_NAME);
+    expect_older_refused(GS_EXITED, "{}", GS_UNAVAILABLE, "");
 }
 
 // As a coordinator of version 0.1 answers: in its own version, which is all that can be read of it.
@@ -505,6 +524,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(garbage_is_dropped_and_counted),
         cmocka_unit_test(other_version_is_told_so),
         cmocka_unit_test(an_older_worker_is_refused_by_name_in_its_own_version),
+        cmocka_unit_test(an_older_worker_that_trains_is_told_to_wait),
         cmocka_unit_test(an_older_coordinator_is_named_with_both_versions),
         cmocka_unit_test(recorded_messages_do_nothing),
         cmocka_unit_test(body_that_is_no_object_is_refused),
