@@ -56,7 +56,7 @@ truncate -s 0 "$run/root/text/shrinks.txt"
 await "$job" failed 60
 same "$(job_field "$job" .failure.class)" user "class"
 same "$(job_field "$job" .failure.first.exit_code)" 65 "exit code"
-same "$(job_field "$job" .generation)" 1 "generation"
+same "$(job_field "$job" .restarts)" 0 "restarts"
 job_field "$job" '[.message, .failure | tostring] | join(" ")' | grep -q 'text/shrinks.txt: was cut short' ||
   fail "the file is not named: $(job_field "$job" .failure)"
 
