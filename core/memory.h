@@ -17,6 +17,15 @@ static inline size_t gs_round_up(size_t value, size_t boundary) {
     return (value + boundary - 1) / boundary * boundary;
 }
 
+// Tensors that share a block start on a cache line each.
+#define GS_LINE_BYTES ((size_t)64)
+
+// *total += bytes, padded to a line; false on overflow.
+static inline bool gs_add_padded(size_t *total, size_t bytes) {
+    return bytes <= SIZE_MAX - GS_LINE_BYTES &&
+           !__builtin_add_overflow(*total, gs_round_up(bytes, GS_LINE_BYTES), total);
+}
+
 // `bytes` zeroed bytes on `boundary` (a power of two); NULL when there are none. free() releases.
 static inline void *gs_alloc_aligned(size_t bytes, size_t boundary) {
     if (bytes > SIZE_MAX - boundary) return NULL;

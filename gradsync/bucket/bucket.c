@@ -6,8 +6,7 @@
 #include "core/memory.h"
 #include "gradsync/bucket/main_grad.h"
 
-#define MEMBER_BYTES ((size_t)64)   // no two members share a cache line
-#define BUCKET_BYTES ((size_t)256)  // no two slices do
+#define BUCKET_BYTES ((size_t)256)  // no two slices of a bucket share a cache line
 
 // The low bits of 4096 ranks sum below 2^22, as what is read back exactly must.
 #define SAMPLES_LOW_BITS 10
@@ -24,11 +23,11 @@ static size_t dense_bytes(const gs_param_spec *param) {
 }
 
 static size_t padded_bytes(const gs_param_spec *param) {
-    return gs_round_up(dense_bytes(param), MEMBER_BYTES);
+    return gs_round_up(dense_bytes(param), GS_LINE_BYTES);
 }
 
 static size_t reserved_bytes(size_t num_members, size_t element_bytes) {
-    return gs_round_up((num_members + NUM_RESERVED) * element_bytes, MEMBER_BYTES);
+    return gs_round_up((num_members + NUM_RESERVED) * element_bytes, GS_LINE_BYTES);
 }
 
 static void layout_bucket(gs_bucket *bucket, size_t *param_offset_bytes,

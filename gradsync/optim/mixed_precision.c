@@ -4,7 +4,6 @@
 
 #include "core/memory.h"
 
-#define TENSOR_BYTES ((size_t)64)           // no two tensors share a cache line
 #define PIECE_COUNT ((size_t)1 << 20)       // of a split master, on its way between device and host
 #define PIECE_SECONDS 60.0
 
@@ -33,9 +32,7 @@ static gs_status place_tensors(tensor_block *block, const gs_mixed_precision *mi
     for (size_t i = 0; i < num_params; i++) {
         size_t bytes;
         if (!gs_bytes_of(&bytes, mixed->counts[i], element_bytes) ||
-            bytes > SIZE_MAX - TENSOR_BYTES ||
-            __builtin_add_overflow(total, gs_round_up(bytes, TENSOR_BYTES), &total) ||
-            total > SIZE_MAX / 4)
+            !gs_add_padded(&total, bytes) || total > SIZE_MAX / 4)
             return gs_error(GS_RESOURCE_EXHAUSTED, "parameter %zu \"%.100s\": no memory for it", i,
                             mixed->options.params[i].name);
     }
@@ -47,14 +44,14 @@ static void set_tensors(tensor_block *block, const gs_mixed_precision *mixed, ch
                         size_t element_bytes) {
     for (size_t i = 0; i < mixed->options.num_params; i++) {
         block->tensors[i] = at;
-        at += gs_round_up(mixed->counts[i] * element_bytes, TENSOR_BYTES);
+        at += gs_round_up(mixed->counts[i] * element_bytes, GS_LINE_BYTES);
     }
 }
 
 static gs_status make_block(tensor_block *block, const gs_mixed_precision *mixed,
                             size_t element_bytes) {
     GS_TRY(place_tensors(block, mixed, element_bytes));
-    GS_TRY(gs_device_alloc(mixed->options.device, &block->memory, block->bytes + TENSOR_BYTES));
+    GS_TRY(gs_device_alloc(mixed->options.device, &block->memory, block->bytes + GS_LINE_BYTES));
     set_tensors(block, mixed, block->memory, element_bytes);
     return gs_ok();
 }
@@ -65,7 +62,7 @@ static gs_status make_halves(gs_mixed_precision *mixed) {
     tensor_block *values = &mixed->params, *remainders = &mixed->remainders;
     GS_TRY(place_tensors(values, mixed, sizeof(uint16_t)));
     GS_TRY(place_tensors(remainders, mixed, sizeof(uint16_t)));
-    GS_TRY(gs_device_alloc(device, &values->memory, 2 * values->bytes + TENSOR_BYTES));
+    GS_TRY(gs_device_alloc(device, &values->memory, 2 * values->bytes + GS_LINE_BYTES));
     set_tensors(values, mixed, values->memory, sizeof(uint16_t));
     set_tensors(remainders, mixed, (char *)values->memory + values->bytes, sizeof(uint16_t));
     if (gs_device_is_host(device)) return gs_ok();

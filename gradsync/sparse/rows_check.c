@@ -90,11 +90,10 @@ size_t gs_rows_union_capacity(const gs_sparse_rows_options *options, int world_s
 }
 
 static bool bytes_of_rows(size_t *bytes, size_t num_rows, size_t columns) {
-    if (!gs_bytes_of(bytes, num_rows, columns) || !gs_bytes_of(bytes, *bytes, sizeof(float)) ||
-        *bytes > SIZE_MAX / 4)
-        return false;
-    *bytes = gs_round_up(*bytes, 64);
-    return true;
+    size_t tight;
+    *bytes = 0;
+    return gs_bytes_of(&tight, num_rows, columns) && gs_bytes_of(&tight, tight, sizeof(float)) &&
+           tight <= SIZE_MAX / 4 && gs_add_padded(bytes, tight);
 }
 
 gs_status gs_rows_memory_measure(gs_rows_memory *parts, const gs_sparse_rows_options *options,

@@ -88,7 +88,7 @@ static bool is_on_host(const gs_sparse_rows *rows) {
 static gs_status alloc_memory(gs_sparse_rows *rows, size_t bytes) {
     if (rows->options.memory) return gs_ok();
     if (is_on_host(rows)) {
-        rows->memory = gs_alloc_aligned(bytes, 64);
+        rows->memory = gs_alloc_aligned(bytes, GS_LINE_BYTES);
         return rows->memory ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     }
     return gs_device_alloc(rows->options.device, &rows->memory, bytes + 1);

@@ -6,8 +6,6 @@
 #include "gradsync/comm/coalesce.h"
 #include "gradsync/tensor/device_digest.h"
 
-#define TENSOR_BYTES ((size_t)64)  // each buffer starts on a cache line
-
 // What passes read and write goes around: a step starts from one of two banks by turns, a pass
 // writes into one of three, so that what a pass read outlives the next pass and the next begin. The
 // result waits for the commit: what shard 0 left (exact mode), or what was shared.
@@ -74,7 +72,7 @@ static void set_pointers(gs_buffers *buffers) {
             if (run_of(buffers->specs[i].dtype) != run) continue;
             for (int bank = 0; bank < NUM_BANKS; bank++)
                 bank_of(buffers, bank)[i] = bank_memory(buffers, bank) + offset;
-            offset += gs_round_up(gs_param_spec_bytes(&buffers->specs[i]), TENSOR_BYTES);
+            gs_add_padded(&offset, gs_param_spec_bytes(&buffers->specs[i]));
         }
     }
 }
@@ -82,10 +80,8 @@ static void set_pointers(gs_buffers *buffers) {
 static bool add_bank_bytes(gs_buffers *buffers) {
     for (size_t i = 0; i < buffers->num_buffers; i++) {
         size_t bytes = gs_param_spec_bytes(&buffers->specs[i]);
-        if (bytes > SIZE_MAX / 2) return false;
-        size_t padded = gs_round_up(bytes, TENSOR_BYTES);
-        if (__builtin_add_overflow(buffers->bank_bytes, padded, &buffers->bank_bytes)) return false;
-        buffers->run_bytes[run_of(buffers->specs[i].dtype)] += padded;
+        if (!gs_add_padded(&buffers->bank_bytes, bytes)) return false;
+        gs_add_padded(&buffers->run_bytes[run_of(buffers->specs[i].dtype)], bytes);
     }
     return true;
 }
