@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sysexits.h>
 
 #include "api/api.h"
+#include "api/startup.h"
 #include "core/config.h"
 #include "core/log.h"
 #include "rpc/json/config_file.h"
@@ -61,28 +61,7 @@ static const gs_config_program program = {
     .read_file = gs_config_file_read,
 };
 
-// A connection is a file; the soft limit of most systems is meant for other programs.
-static void raise_file_limit(void) {
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= 4096) return;
-    files.rlim_cur = files.rlim_max < 4096 ? files.rlim_max : 4096;
-    if (setrlimit(RLIMIT_NOFILE, &files) != 0)
-        gs_log_warn("cannot raise the limit of open files", "limit=%llu",
-                    (unsigned long long)files.rlim_cur);
-}
-
-// Whole or not at all: readers wait for the file to appear.
-static gs_status write_port_file(const char *path, const char *address) {
-    char temporary[4096];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.new", path) >= sizeof temporary)
-        return gs_error(GS_INVALID_ARGUMENT, "--port-file: the path is too long");
-    FILE *file = fopen(temporary, "we");
-    if (!file) return gs_error(GS_NOT_FOUND, "--port-file: cannot create %s", temporary);
-    fprintf(file, "{\"http\":\"%s\"}\n", address);
-    if (fclose(file) != 0 || rename(temporary, path) != 0)
-        return gs_error(GS_DATA_LOSS, "--port-file: cannot write %s", path);
-    return gs_ok();
-}
+#define FILES_WANTED 4096
 
 static int exit_code_of(gs_status status) {
     if (status.code == GS_INVALID_ARGUMENT) return EX_USAGE;
@@ -102,7 +81,7 @@ static gs_status run_api(const api_settings *settings, const sigset_t *signals) 
                               .insecure_no_auth = settings->insecure_no_auth};
     if (!status.code) status = gs_api_start(&api, &options);
     if (!status.code && *settings->port_file)
-        status = write_port_file(settings->port_file, gs_api_address(api));
+        status = gs_startup_write_port_file(settings->port_file, gs_api_address(api), NULL);
     if (!status.code) {
         int received = 0;
         sigwait(signals, &received);
@@ -132,7 +111,7 @@ int main(int argc, char **argv) {
         return EX_USAGE;
     }
     gs_log_set_level(level);
-    raise_file_limit();
+    gs_startup_raise_file_limit(FILES_WANTED);
 
     sigset_t signals;
     sigemptyset(&signals);

@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sysexits.h>
 #include <unistd.h>
 
 #include "api/api.h"
+#include "api/startup.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/data_dir.h"
 #include "core/config.h"
@@ -73,18 +73,6 @@ static void note_signal(int number) {
     errno = kept;
 }
 
-static void raise_file_limit(void) {
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-    rlim_t before = files.rlim_cur;
-    files.rlim_cur = files.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &files) != 0) files.rlim_cur = before;
-    if (files.rlim_cur < FILES_WANTED) {
-        gs_log_warn("few files may be open: not enough for 10000 workers", "limit=%llu wanted=%d",
-                    (unsigned long long)files.rlim_cur, FILES_WANTED);
-    }
-}
-
 // Found out before the coordinator epoch is taken: a start that cannot serve leaves no trace.
 static gs_status check_address_free(const char *name, const char *address) {
     char host[256];
@@ -120,19 +108,6 @@ static gs_status check_loopback(const char *control, bool insecure_no_auth) {
     return gs_error(GS_INVALID_ARGUMENT,
                     "control: %s is not a loopback address, and workers show no credentials yet; "
                     "--insecure-no-auth allows it", control);
-}
-
-// Whole or not at all: readers wait for the file to appear.
-static gs_status write_port_file(const char *path, const char *http, const char *control) {
-    char temporary[4096];
-    snprintf(temporary, sizeof temporary, "%s.new", path);
-    FILE *file = fopen(temporary, "we");
-    if (!file) return gs_error_from_errno(errno, "port_file: %s", temporary);
-    fprintf(file, "{\"http\":\"%s\",\"control\":\"%s\"}\n", http, control);
-    if (fclose(file) != 0 || rename(temporary, path) != 0) {
-        return gs_error_from_errno(errno, "port_file: %s", path);
-    }
-    return gs_ok();
 }
 
 typedef struct program_state {
@@ -247,7 +222,7 @@ static int run_program(program_state *state, const coordinator_settings *setting
     const char *control = gs_coordinator_control_endpoint(state->coordinator);
     gs_status status = gs_ok();
     if (settings->port_file && settings->port_file[0]) {
-        status = write_port_file(settings->port_file, gs_api_address(state->api), control);
+        status = gs_startup_write_port_file(settings->port_file, gs_api_address(state->api), control);
         if (status.code) return fail(EX_CANTCREAT, status);
     }
     gs_log_info("ready", "http=%s control=%s data_dir=%s", gs_api_address(state->api), control,
@@ -278,7 +253,7 @@ static int run_main(const coordinator_settings *settings) {
         return EX_USAGE;
     }
     gs_log_set_level(level);
-    raise_file_limit();
+    gs_startup_raise_file_limit(FILES_WANTED);
     program_state state = {.lock_fd = -1};
     int exit_code = open_program(&state, settings);
     if (exit_code == EX_OK) {

@@ -1,8 +1,9 @@
-// Prometheus text exposition, format 0.0.4, out of metric families.
+// Prometheus text exposition, format 0.0.4, out of metric families: theirs is the page, the lines are
+// core/metrics_text's, here and at the coordinator.
 //
 // Families may come in pieces (a page is collected from a stream); the text has each family once,
-// with its series together. Names and labels that are not legal are left out, so that one bad
-// family does not spoil the page.
+// with its series together. A family whose name is not legal is left out, so that it does not spoil
+// the page.
 #ifndef API_RENDER_PROMETHEUS_H
 #define API_RENDER_PROMETHEUS_H
 
@@ -16,12 +17,9 @@ typedef struct gs_prometheus_page gs_prometheus_page;
 
 gs_prometheus_page *gs_prometheus_page_create(void);  // NULL: out of memory
 void gs_prometheus_page_destroy(gs_prometheus_page *page);
-// {name, type, help, series:[{labels:[[name, value]…], value} or {labels, bounds, counts, sum}…]}
+// {name, type, help, text}: `text` are lines.
 void gs_prometheus_page_add_family(gs_prometheus_page *page, const gs_json *family);
 void gs_prometheus_page_add_metrics(gs_prometheus_page *page, gs_metrics *metrics);
 void gs_prometheus_page_write(const gs_prometheus_page *page, gs_strbuf *out);
-
-// "1", "0.25", "NaN", "+Inf", "-Inf"; always with a point, never with a comma.
-void gs_prometheus_write_value(gs_strbuf *out, double value);
 
 #endif

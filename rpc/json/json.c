@@ -292,28 +292,14 @@ double gs_json_double_or(const gs_json *object, const char *key, double fallback
 }
 
 bool gs_json_bool_or(const gs_json *object, const char *key, bool fallback) {
-    bool value;
-    gs_status status = gs_json_read_bool(&value, object, key);
-    return status.code ? fallback : value;
+    const gs_json *member = gs_json_get(object, key);
+    return gs_json_type_of(member) == GS_JSON_BOOL ? gs_json_is_true(member) : fallback;
 }
 
 static gs_status refuse_member(const char *key, const gs_json *object, const char *wanted) {
     if (!gs_json_get(object, key))
         return gs_error(GS_INVALID_ARGUMENT, "member %s is missing", key);
     return gs_error(GS_INVALID_ARGUMENT, "member %s must be %s", key, wanted);
-}
-
-gs_status gs_json_read_string(char *text, size_t text_bytes, const gs_json *object,
-                              const char *key) {
-    const char *value = gs_json_string(gs_json_get(object, key));
-    if (!value) return refuse_member(key, object, "a string");
-    size_t len = strlen(value);
-    if (len >= text_bytes) {
-        return gs_error(GS_INVALID_ARGUMENT, "member %s is longer than %zu bytes", key,
-                        text_bytes - 1);
-    }
-    memcpy(text, value, len + 1);
-    return gs_ok();
 }
 
 gs_status gs_json_read_int(int64_t *value, const gs_json *object, const char *key, int64_t least,
@@ -339,19 +325,6 @@ gs_status gs_json_read_u64(uint64_t *value, const gs_json *object, const char *k
     unsigned long long number = strtoull(text, NULL, 10);
     if (errno) return refuse_member(key, object, wanted);
     *value = number;
-    return gs_ok();
-}
-
-gs_status gs_json_read_double(double *value, const gs_json *object, const char *key) {
-    if (!gs_json_double(value, gs_json_get(object, key)))
-        return refuse_member(key, object, "a number");
-    return gs_ok();
-}
-
-gs_status gs_json_read_bool(bool *value, const gs_json *object, const char *key) {
-    const gs_json *member = gs_json_get(object, key);
-    if (gs_json_type_of(member) != GS_JSON_BOOL) return refuse_member(key, object, "true or false");
-    *value = gs_json_is_true(member);
     return gs_ok();
 }
 

@@ -80,13 +80,9 @@ double gs_json_double_or(const gs_json *object, const char *key,
 bool gs_json_bool_or(const gs_json *object, const char *key, bool fallback);
 
 // Without one: INVALID_ARGUMENT names the member.
-GS_NODISCARD gs_status gs_json_read_string(char *text, size_t text_bytes, const gs_json *object,
-                                           const char *key);
 GS_NODISCARD gs_status gs_json_read_int(int64_t *value, const gs_json *object, const char *key,
                                         int64_t least, int64_t most);
 GS_NODISCARD gs_status gs_json_read_u64(uint64_t *value, const gs_json *object, const char *key);
-GS_NODISCARD gs_status gs_json_read_double(double *value, const gs_json *object, const char *key);
-GS_NODISCARD gs_status gs_json_read_bool(bool *value, const gs_json *object, const char *key);
 // The data is the caller's (free()).
 GS_NODISCARD gs_status gs_json_read_bytes(void **data, size_t *bytes, const gs_json *object,
                                           const char *key);

@@ -428,8 +428,7 @@ static void readiness_names_the_failed_check(void **state) {
 static void metrics_page_joins_both_sides(void **state) {
     fake_answer(*state, GS_GET_METRICS, GS_OK, "",
                 "{\"families\":[{\"name\":\"gradsync_jobs\",\"type\":\"gauge\",\"help\":\"Jobs.\","
-                "\"series\":[{\"labels\":"
-                "[[\"state\",\"running\"]],\"value\":2}]}]}");
+                "\"text\":\"gradsync_jobs{state=\\\"running\\\"} 2\\n\"}]}");
     gs_wire_response response =
         ask(*state, "GET /metrics", "Accept: application/openmetrics-text,*/*;q=0.1\r\n", NULL);
     assert_int_equal(response.status, 200);
