@@ -102,9 +102,6 @@ DOORS = {
 # Layers whose nouns may still lie in a circle.
 CIRCLES_ALLOWED = ["coordinator"]
 
-# What is not so yet, a line for each: a finding as it is printed. A line that is no finding any more fails.
-KNOWN = "tests/layers.known"
-
 SOURCES = (".c", ".h", ".cu", ".cuh", ".cc")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]')
 
@@ -305,21 +302,11 @@ def main():
         findings += check_rooms(paths)
         findings += check_circles(nouns, "includes")
         findings += check_document(root)
-    try:
-        with open(os.path.join(root, KNOWN), encoding="utf-8") as file:
-            known = [line.rstrip("\n") for line in file if line.strip()]
-    except FileNotFoundError:
-        known = []
-    mine = [line for line in known if line.startswith("circle of calls") == bool(arguments.objects)]
-    if arguments.objects:
-        mine = [line for line in mine if all(path in compiled for path in line.split(": ")[1].split())]
-    failures = [finding for finding in findings if finding not in mine]
-    failures += [f"{KNOWN}: no finding any more: {line}" for line in mine if line not in findings]
-    for failure in sorted(failures):
-        print(failure)
-    if failures:
+    for finding in sorted(findings):
+        print(finding)
+    if findings:
         sys.exit(1)
-    print(f"{len(paths)} files keep to the map, but for {len(mine)} known findings")
+    print(f"{len(paths)} files keep to the map")
 
 
 if __name__ == "__main__":
