@@ -1,7 +1,8 @@
 # docs/features.md names files and tests: each of them exists.
 #   cmake -DSOURCE_DIR=… -P features.cmake
-# In the table, `path` is a file or folder; `path: words` is a file that contains these words (a test's
-# name, a row of a table of tests). Every row of PyTorch's features is there once.
+# In the table, `path` is a file or folder; `path: words` is a file that contains these words (a test's name, a row
+# of a table of tests), not in a comment; a test of cmocka's is one that its main runs. Every row of PyTorch's
+# features is there once.
 cmake_minimum_required(VERSION 3.25)
 file(READ ${SOURCE_DIR}/docs/features.md text)
 string(REPLACE ";" "," text "${text}")
@@ -21,6 +22,15 @@ function(check_claim row claim)
   endif()
   set(words "${CMAKE_MATCH_1}")
   file(READ ${SOURCE_DIR}/${path} content)
+  if(path MATCHES "[.](c|h|cc|cpp|cu)$")
+    string(REGEX REPLACE "//[^\n]*" "" content "${content}")
+  else()
+    string(REGEX REPLACE "(^|\n) *#[^\n]*" "\\1" content "${content}")
+  endif()
+  if(words MATCHES "^[a-z0-9_]+$" AND content MATCHES "static void ${words}\\(void" AND
+     NOT content MATCHES "cmocka_unit_test[a-z_]*\\(${words}[,)]")
+    message(SEND_ERROR "docs/features.md, ${row}: ${path} does not run \"${words}\"")
+  endif()
   string(FIND "${content}" "${words}" at)
   if(at EQUAL -1)
     message(SEND_ERROR "docs/features.md, ${row}: ${path} does not contain \"${words}\"")

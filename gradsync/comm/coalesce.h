@@ -2,7 +2,8 @@
 // whatever has no bucket.
 //
 // Tensors are chunked up to `limit_bytes` (0: 250 MiB): neighbours in a broadcast, those of one
-// dtype in a sum; in a broadcast a tensor of 1 MiB or more travels alone. The chunks follow from
+// dtype in a sum; in a broadcast a tensor of 1 MiB or more travels alone, and a chunk ends when it
+// holds 1 MiB: a copy then costs more than another collective. The chunks follow from
 // sizes and dtypes alone, so that all ranks cut alike; a chunk whose tensors lie in one run of this
 // rank's memory is not copied. Two are in flight.
 #ifndef GRADSYNC_COMM_COALESCE_H

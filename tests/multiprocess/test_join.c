@@ -165,6 +165,50 @@ static gs_status body_rounds(const gs_rank_env *env) {
     return gs_ok();
 }
 
+// What a rank logs, of the one event that is looked for.
+typedef struct seen_warning {
+    int count;
+    int64_t step, shadowed;
+} seen_warning;
+
+static void see_warning(void *ctx, gs_log_level level, const char *line) {
+    seen_warning *seen = ctx;
+    const char *words = strstr(line, "no data left for long");
+    long long step, shadowed;
+    if (level != GS_LOG_WARN || !words) return;
+    seen->count++;
+    if (sscanf(strstr(words, "step="), "step=%lld shadowed=%lld", &step, &shadowed) == 2) {
+        seen->step = step;
+        seen->shadowed = shadowed;
+    }
+}
+
+// Rank 0 alone has data, for 1100 steps; steps are counted from 7.
+static gs_status body_long_shadow(const gs_rank_env *env) {
+    rank_side side;
+    gs_join *join;
+    seen_warning seen = {0};
+    GS_TRY(open_side(&side, env));
+    GS_TRY(gs_join_create(&join, &(gs_join_options){0}, side.comm));
+    gs_log_set_sink(see_warning, &seen);
+    for (int64_t step = 7; step < 1107; step++) {
+        gs_join_round round;
+        GS_TRY(gs_join_open(join, &round, env->rank == 0, step, soon()));
+        if (env->rank) GS_TRY(gs_join_shadow(join, soon()));
+        if (env->rank && seen.count != (step - 6 >= 1000))
+            return gs_error(GS_INTERNAL, "%d warnings after %d shadowed steps", seen.count,
+                            (int)(step - 6));
+    }
+    gs_log_set_sink(NULL, NULL);
+    if (env->rank == 0 && seen.count) return gs_error(GS_INTERNAL, "a rank with data is warned");
+    if (env->rank && (seen.shadowed != 1000 || seen.step != 1006))
+        return gs_error(GS_INTERNAL, "it says %d steps at step %d", (int)seen.shadowed,
+                        (int)seen.step);
+    gs_join_destroy(join);
+    close_side(&side);
+    return gs_ok();
+}
+
 static void joinables_are_shadowed_in_order_and_the_last_rank_gives_the_end_state(void **state) {
     (void)state;
     for (int world = 2; world <= MAX_WORLD; world++)
@@ -420,8 +464,14 @@ static void hooks_run_on_zero_buffers_and_the_divisor_holds_with_them(void **sta
     }
 }
 
+static void the_thousandth_shadowed_step_is_warned_of_once(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("long_shadow", 2, "", gs_deadline_in_seconds(60)));
+}
+
 int main(int argc, char **argv) {
-    static const gs_rank_body bodies[] = {{"rounds", body_rounds},
+    static const gs_rank_body bodies[] = {{"long_shadow", body_long_shadow},
+                                          {"rounds", body_rounds},
                                           {"params_differ", body_params_differ},
                                           {"other_step", body_other_step},
                                           {"stops", body_stops},
@@ -432,6 +482,7 @@ int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_thousandth_shadowed_step_is_warned_of_once),
         cmocka_unit_test(joinables_are_shadowed_in_order_and_the_last_rank_gives_the_end_state),
         cmocka_unit_test(another_step_is_told_on_all_ranks),
         cmocka_unit_test(early_end_is_the_same_error_on_all_ranks),

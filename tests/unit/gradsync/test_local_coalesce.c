@@ -196,6 +196,31 @@ static void chunks_keep_below_the_limit(void **state) {
     gs_tensor_lists_release(&lists);
 }
 
+// Two tensors of 5 MiB are one buffer, with four bytes more they are two; sums are cut alike.
+static void the_default_limit_is_10_mib(void **state) {
+    fixture *f = *state;
+    const size_t half = GS_LOCAL_COALESCE_BYTES / 2 / sizeof(float);
+    assert_int_equal(half * 2 * sizeof(float), 10 << 20);
+    float *values = calloc(half + 1, sizeof *values);
+    assert_non_null(values);
+    for (size_t more = 0; more < 2; more++) {
+        gs_device_tensor here[2], there[2];
+        for (int i = 0; i < 2; i++) {
+            here[i] = tensor_at(values, GS_FP32, (int64_t)(half + more), 0, f->devices[0]);
+            there[i] = tensor_at(values, GS_FP32, (int64_t)(half + more), 0, f->devices[1]);
+        }
+        gs_tensor_lists lists;
+        assert_ok(gs_broadcast_coalesced(&lists, here, 2, f->devices, 2, 0));
+        assert_int_equal(lists.num_memory, 1 + more);
+        gs_tensor_lists_release(&lists);
+        const gs_tensor_list both[] = {{here, 2}, {there, 2}};
+        assert_ok(gs_reduce_add_coalesced(&lists, both, 2, NULL, 0));
+        assert_int_equal(lists.num_memory, 1 + more);
+        gs_tensor_lists_release(&lists);
+    }
+    free(values);
+}
+
 static void refresh_broadcasts_again_into_the_same_memory(void **state) {
     fixture *f = *state;
     float a[4] = {1, 2, 3, 4}, b[2] = {5, 6};
@@ -524,6 +549,7 @@ int main(void) {
         cmocka_unit_test(broadcast_gives_each_device_a_copy_of_its_own),
         cmocka_unit_test(mixed_dtypes_go_in_one_call_and_come_back_in_order_unconverted),
         cmocka_unit_test(chunks_keep_below_the_limit),
+        cmocka_unit_test(the_default_limit_is_10_mib),
         cmocka_unit_test(refresh_broadcasts_again_into_the_same_memory),
         cmocka_unit_test(broadcast_names_what_is_wrong),
         cmocka_unit_test(sums_are_in_device_order_whatever_the_destination),

@@ -415,6 +415,36 @@ static void a_reducers_steps_fill_its_record(void **state) {
     close_reducer(&f);
 }
 
+// Each mark's time lies between the moments right before and right behind it.
+static void parameters_are_timed_from_the_begin_of_the_backward(void **state) {
+    (void)state;
+    static const size_t order[] = {2, 0, 1};
+    reducer_fixture f;
+    gs_reduce_result result;
+    gs_reducer_pass pass;
+    int64_t before[3], behind[3];
+    open_reducer(&f, "info");
+    assert_ok(gs_reducer_begin(f.reducer, 0));
+    assert_ok(gs_reducer_begin_pass(f.reducer, &pass, 1));
+    for (size_t i = 0; i < 3; i++) {
+        size_t param = order[i];
+        int64_t until_ns = gs_now_ns() + GS_NS_PER_MS;
+        while ((before[param] = gs_now_ns()) < until_ns) {}
+        assert_ok(gs_reducer_mark_ready(f.reducer, param));
+        behind[param] = gs_now_ns();
+    }
+    assert_ok(gs_reducer_end_pass(f.reducer));
+    assert_ok(gs_reducer_finish(f.reducer, &result, gs_deadline_in_seconds(20)));
+    const gs_reduce_stats *stats = gs_reducer_stats(f.reducer);
+    const gs_reducer_record *record = gs_reducer_get_record(f.reducer);
+    for (size_t p = 0; p < 3; p++) {
+        int64_t at_ns = stats->backward_begin_ns + stats->param_ready_ns[p];
+        assert_true(at_ns >= before[p] && at_ns <= behind[p]);
+        assert_int_equal(record->param_ready_ns[p], stats->param_ready_ns[p]);
+    }
+    close_reducer(&f);
+}
+
 static void a_reducers_error_lands_in_its_record(void **state) {
     (void)state;
     reducer_fixture f;
@@ -487,6 +517,7 @@ int main(void) {
         cmocka_unit_test(long_lists_fit_a_log_line),
         cmocka_unit_test(the_environment_sets_the_level),
         cmocka_unit_test(a_reducers_steps_fill_its_record),
+        cmocka_unit_test(parameters_are_timed_from_the_begin_of_the_backward),
         cmocka_unit_test(a_reducers_error_lands_in_its_record),
         cmocka_unit_test(no_parameter_is_timed_when_off),
     };

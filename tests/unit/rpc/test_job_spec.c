@@ -1,4 +1,6 @@
+#include "core/plan_policy.h"
 #include "rpc/schema/job_spec.h"
+#include "tests/support/asserts.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -254,6 +256,31 @@ static void rules_of_16_bits_are_checked(void **state) {
     assert_int_equal(spec.optimizer.zero_grad, GS_ZERO_GRAD_ZERO);
 }
 
+static void expect_plan_of_halves(const size_t *order, size_t a, size_t b, size_t c) {
+    gs_param_spec params[60];
+    gs_bucket_plan plan;
+    gs_plan_policy policy = gs_job_spec_plan_policy(&spec);
+    for (size_t i = 0; i < 60; i++)
+        params[i] = gs_param_spec_make(GS_FP32, 128 << 10, 0, "p%zu", i);
+    assert_ok(gs_plan_policy_apply(&plan, &policy, params, 60, order));
+    assert_int_equal(plan.num_buckets, 3);
+    assert_int_equal(plan.buckets[0].num_params, a);
+    assert_int_equal(plan.buckets[1].num_params, b);
+    assert_int_equal(plan.buckets[2].num_params, c);
+    gs_bucket_plan_release(&plan);
+}
+
+// What a job that says nothing gets for tensors of 512 KiB: one bucket of 1 MiB, the others of 25 MiB. It is
+// the first to be ready once the order is known; before, as in the original, the one of the first layers.
+static void the_default_plan_has_a_small_bucket_of_1_mib(void **state) {
+    (void)state;
+    size_t backwards[60];
+    for (size_t i = 0; i < 60; i++) backwards[i] = 59 - i;
+    expect_ok("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}");
+    expect_plan_of_halves(NULL, 8, 50, 2);
+    expect_plan_of_halves(backwards, 2, 50, 8);
+}
+
 static void caps_alone_drop_the_small_first_bucket(void **state) {
     (void)state;
     expect_ok("{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}");
@@ -431,6 +458,7 @@ int main(void) {
         cmocka_unit_test(batch_norm_over_ranks_needs_all_of_them),
         cmocka_unit_test(rules_of_sparse_embeddings_and_dropped_layers_are_checked),
         cmocka_unit_test(rules_of_16_bits_are_checked),
+        cmocka_unit_test(the_default_plan_has_a_small_bucket_of_1_mib),
         cmocka_unit_test(caps_alone_drop_the_small_first_bucket),
         cmocka_unit_test(names_and_paths_cannot_leave_their_place),
         cmocka_unit_test(values_of_the_full_product_say_so),
