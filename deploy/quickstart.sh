@@ -2,16 +2,17 @@
 # From a fresh Debian machine to a trained language model: installs packages, builds, starts a
 # coordinator and two workers, submits a job over HTTP, shows it learn, samples from its checkpoint.
 # Idempotent. Exits 0 only when the job has succeeded.
-#   STEPS=N shortens or lengthens it; HTTP_PORT picks the port (default: 8470, or a free one).
+#   STEPS=N shortens or lengthens it; HTTP_PORT picks the port (default: 8470, or a free one); GRADSYNC_BIN_DIR names
+#   the folder of programs that are built already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 [ -t 1 ] || say() { printf '\n%s\n' "$*"; }
 
 say "1. Packages and build (a minute the first time)"
-deploy/build.sh release product
 deploy/install-deps.sh tour
-bin=$PWD/build/release/bin
+bin=${GRADSYNC_BIN_DIR:-$PWD/build/release/bin}
+[ -n "${GRADSYNC_BIN_DIR:-}" ] || deploy/build.sh release product
 export PATH="$bin:$PATH"
 
 run=$(mktemp -d "${TMPDIR:-/tmp}/gradsync-quickstart.XXXXXX")
@@ -96,7 +97,7 @@ cat <<TEXT
   curl -sN $server/v1/jobs/$job/stream
   curl -s $server/v1/jobs/$job/plan | jq '.buckets[0]'
   curl -s -X POST $server/v1/jobs/$job/stop -H 'Content-Type: application/json' -d '{"mode":"graceful"}'
-  scrape http://127.0.0.1:8470/metrics with Prometheus
+  scrape $server/metrics with Prometheus
 The data of this run stay in $run/data.
 TEXT
 say "job $job: $state"
