@@ -17,7 +17,7 @@
 #include "rpc/json/json.h"
 #include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
-#include "worker/agent/agent_outbox.h"
+#include "worker/agent/agent_reports.h"
 
 typedef gs_stage life;
 
@@ -117,9 +117,9 @@ static void a_killed_coordinator_disturbs_nobody(void **state) {
     gs_json_release(job);
 }
 
-// A trainer that prints numbered lines as fast as it can; the agent's outbox sends them.
+// A trainer that prints numbered lines as fast as it can; the agent's reports sends them.
 typedef struct printer {
-    gs_agent_outbox *outbox;
+    gs_agent_reports *reports;
     const char *job;
     int64_t num_lines;  // the thread's until it has stopped
 } printer;
@@ -131,7 +131,7 @@ static void run_printer(void *ctx, const atomic_bool *stopping) {
         int bytes = snprintf(text, sizeof text, "line %lld", (long long)it->num_lines);
         gs_log_record record = {.job = it->job, .stream = "stdout", .text = text, .at_ms = 1,
                                 .bytes = (size_t)bytes, .position = ++it->num_lines};
-        gs_agent_outbox_add_line(it->outbox, &record);
+        gs_agent_reports_add_line(it->reports, &record);
         gs_sleep_ns(GS_NS_PER_MS);
     }
 }
@@ -163,7 +163,7 @@ static void a_killed_coordinator_loses_and_doubles_no_line(void **state) {
     gs_stage_wait_for_step(it, id, 1);
     printer prints = {.job = id};
     gs_thread *thread = NULL;
-    assert_ok(gs_agent_outbox_create(&prints.outbox, gs_fake_worker_client(it->workers[0]), 0));
+    assert_ok(gs_agent_reports_create(&prints.reports, gs_fake_worker_client(it->workers[0]), 0));
     assert_ok(gs_thread_start(&thread, "printer", run_printer, &prints));
     for (int i = 0; i < 3; i++) {
         gs_sleep_ns((230 + 35 * i) * GS_NS_PER_MS);  // anywhere in a batch
@@ -172,8 +172,8 @@ static void a_killed_coordinator_loses_and_doubles_no_line(void **state) {
         assert_ok(gs_coordinator_process_start(&it->process));
     }
     gs_thread_stop(thread);
-    gs_agent_outbox_flush(prints.outbox, gs_deadline_in_seconds(20));
-    gs_agent_outbox_destroy(prints.outbox);
+    gs_agent_reports_flush(prints.reports, gs_deadline_in_seconds(20));
+    gs_agent_reports_destroy(prints.reports);
     assert_int_equal(count_lines_in_order(it, id), prints.num_lines);
 }
 

@@ -220,7 +220,7 @@ static void replica_that_comes_late_is_named_and_waited_for(void **state) {
 #ifndef GRADSYNC_FAILPOINTS
     skip();
 #else
-    const char *environment[] = {"GRADSYNC_FAILPOINTS=replica_step.other#1=sleep:6000@3", NULL};
+    const char *environment[] = {"GRADSYNC_FAILPOINTS=pass_runners.other#1=sleep:6000@3", NULL};
     job what = {.model = MLP, .ranks = 2, .replicas = 2, .timeout_seconds = 2};
     char *dir = gs_temp_dir_make(), *spec = make_spec(&what), problem[160] = "";
     char *arg = trainer_rank_arg(spec, dir, NULL);

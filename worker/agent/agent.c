@@ -16,7 +16,7 @@
 #include "core/random.h"
 #include "rpc/client/rpc_client.h"
 #include "rpc/schema/messages.h"
-#include "worker/agent/agent_outbox.h"
+#include "worker/agent/agent_reports.h"
 #include "worker/agent/device_probe.h"
 #include "worker/agent/host_devices.h"
 #include "worker/agent/slot.h"
@@ -44,7 +44,7 @@ typedef struct host_agent {
     uint64_t incarnation;
     gs_rpc_context *context;
     gs_rpc_client *client;
-    gs_agent_outbox *outbox;
+    gs_agent_reports *reports;
     gs_slot *slots;
     int num_slots, signal_fd;
 
@@ -280,7 +280,7 @@ static void report_not_started(host_agent *agent, const gs_json *item, int exit_
     gs_json_set_int(exited, "signal", 0);
     gs_json_set_string(exited, "host", agent->host);
     gs_json_set(exited, "log_tail", tail);
-    gs_agent_outbox_add_exit(agent->outbox, exited);
+    gs_agent_reports_add_exit(agent->reports, exited);
     gs_log_warn("trainer not started", "job=%s reason=\"%s\"", gs_json_string_or(item, "job", ""),
                 reason);
 }
@@ -422,13 +422,13 @@ static gs_status open_agent(host_agent *agent) {
     gs_rpc_client_options options = {.endpoint = agent->options->coordinator,
                                      .incarnation = agent->incarnation};
     GS_TRY(gs_rpc_client_open(&agent->client, agent->context, &options));
-    GS_TRY(gs_agent_outbox_create(&agent->outbox, agent->client, 0));
+    GS_TRY(gs_agent_reports_create(&agent->reports, agent->client, 0));
     int num_slots = (int)agent->options->slots;
     if (num_slots == 0) num_slots = gs_host_devices_slots(&agent->devices);
     agent->slots = calloc((size_t)num_slots, sizeof *agent->slots);
     if (!agent->slots) return gs_error(GS_RESOURCE_EXHAUSTED, "slots: out of memory");
     agent->num_slots = num_slots;
-    for (int i = 0; i < agent->num_slots; i++) gs_slot_init(&agent->slots[i], i, agent->outbox);
+    for (int i = 0; i < agent->num_slots; i++) gs_slot_init(&agent->slots[i], i, agent->reports);
     agent->retry_ns = FIRST_RETRY_NS;
     agent->heartbeat_ns = 100 * GS_NS_PER_MS;
     agent->heard_ns = gs_now_ns();
@@ -437,12 +437,12 @@ static gs_status open_agent(host_agent *agent) {
 
 static void close_agent(host_agent *agent) {
     for (int i = 0; i < agent->num_slots; i++) gs_slot_stop(&agent->slots[i], true, 0);
-    if (agent->outbox) {
-        gs_agent_outbox_flush(agent->outbox, gs_deadline_in_seconds(
+    if (agent->reports) {
+        gs_agent_reports_flush(agent->reports, gs_deadline_in_seconds(
                                                  agent->welcomed ? FLUSH_SECONDS : 0));
     }
     gs_rpc_stream_close(agent->stream);
-    gs_agent_outbox_destroy(agent->outbox);
+    gs_agent_reports_destroy(agent->reports);
     gs_rpc_client_close(agent->client);
     gs_rpc_context_destroy(agent->context);
     free(agent->slots);

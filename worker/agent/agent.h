@@ -1,7 +1,8 @@
 // The agent of a host: offers slots, starts, watches and stops trainers, forwards their output.
 //
-// It never touches a device: a child of its own says which there are (device_probe.h). Its one thread owns slots and the AgentHello stream; an outbox thread makes
-// the calls that must arrive. When it dies its trainers die with it.
+// It never touches a device: a child of its own says which there are (device_probe.h). Its one thread
+// owns slots and the AgentHello stream; what must arrive is told by agent_reports.h. When it dies its
+// trainers die with it.
 #ifndef WORKER_AGENT_AGENT_H
 #define WORKER_AGENT_AGENT_H
 

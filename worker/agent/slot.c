@@ -18,8 +18,8 @@
 
 extern char **environ;
 
-void gs_slot_init(gs_slot *slot, int index, gs_agent_outbox *outbox) {
-    *slot = (gs_slot){.index = index, .outbox = outbox, .pidfd = -1};
+void gs_slot_init(gs_slot *slot, int index, gs_agent_reports *reports) {
+    *slot = (gs_slot){.index = index, .reports = reports, .pidfd = -1};
     slot->outputs[0] = (gs_slot_output){.slot = slot, .stream = "stdout", .fd = -1};
     slot->outputs[1] = (gs_slot_output){.slot = slot, .stream = "stderr", .fd = -1};
 }
@@ -115,7 +115,7 @@ static void release(gs_slot *slot) {
     for (int i = 0; i < GS_SLOT_TAIL_LINES; i++) free(slot->tail[i]);
     if (slot->pidfd >= 0) close(slot->pidfd);
     gs_launch_unmap(slot->page);
-    gs_slot_init(slot, slot->index, slot->outbox);
+    gs_slot_init(slot, slot->index, slot->reports);
 }
 
 gs_status gs_slot_start(gs_slot *slot, const gs_json *document) {
@@ -166,7 +166,7 @@ static void take_line(void *ctx, const char *text, size_t bytes) {
                             .at_ms = gs_wall_ms(),
                             // Two apart, so that a mark fits between.
                             .position = slot->position += 2};
-    gs_agent_outbox_add_line(slot->outbox, &record);
+    gs_agent_reports_add_line(slot->reports, &record);
     keep_tail(slot, text, bytes);
 }
 
@@ -226,6 +226,6 @@ void gs_slot_reap(gs_slot *slot, const char *host) {
     gs_json_set_int(exited, "signal", by_itself ? 0 : facts.si_status);
     gs_json_set_string(exited, "host", host);
     gs_json_set(exited, "log_tail", encode_tail(slot));
-    gs_agent_outbox_add_exit(slot->outbox, exited);
+    gs_agent_reports_add_exit(slot->reports, exited);
     release(slot);
 }

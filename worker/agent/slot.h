@@ -11,7 +11,7 @@
 
 #include "core/status.h"
 #include "rpc/json/json.h"
-#include "worker/agent/agent_outbox.h"
+#include "worker/agent/agent_reports.h"
 #include "worker/agent/log_lines.h"
 #include "worker/launch.h"
 
@@ -28,7 +28,7 @@ typedef struct gs_slot_output {
 
 struct gs_slot {
     int index;
-    gs_agent_outbox *outbox;  // borrowed
+    gs_agent_reports *reports;  // borrowed
     pid_t pid;                // 0: free
     int pidfd;
     char job[24];
@@ -41,7 +41,7 @@ struct gs_slot {
     uint64_t num_tail;
 };
 
-void gs_slot_init(gs_slot *slot, int index, gs_agent_outbox *outbox);
+void gs_slot_init(gs_slot *slot, int index, gs_agent_reports *reports);
 
 // Starts a trainer with this launch document.
 GS_NODISCARD gs_status gs_slot_start(gs_slot *slot, const gs_json *document);

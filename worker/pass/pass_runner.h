@@ -11,7 +11,7 @@
 #include "worker/data/data_loader.h"
 #include "worker/pass/pass_context.h"
 #include "worker/pass/pass_device.h"
-#include "worker/pass/replica_set.h"
+#include "worker/pass/model_replicas.h"
 #include "worker/telemetry/step_facts.h"
 
 // What passes of a step add up.

@@ -51,7 +51,7 @@ static gs_embedding_rows_options row_options(const gs_session *session) {
 
 static gs_status measure_arena(gs_session *session, size_t *bytes) {
     gs_reducer_options whole = reducer_options(session), reducer;
-    GS_TRY(gs_replica_step_reducer_options(&reducer, &whole, session->replica_set, session->spec));
+    GS_TRY(gs_pass_runners_reducer_options(&reducer, &whole, session->model_replicas, session->spec));
     gs_embedding_rows_options rows = row_options(session);
     size_t row_bytes;
     GS_TRY(gs_reducer_arena_bytes(&session->reducer_bytes, &reducer));
@@ -65,8 +65,8 @@ static bool has_evaluation(const gs_job_spec *spec) {
     return spec->data.eval_every_steps > 0 && spec->data.eval_batches > 0;
 }
 
-static gs_replica_step_options replica_step_options(gs_session *session) {
-    return (gs_replica_step_options){.set = session->replica_set,
+static gs_pass_runners_options pass_runners_options(gs_session *session) {
+    return (gs_pass_runners_options){.models = session->model_replicas,
                                      .context = &session->passes,
                                      .spec = session->spec,
                                      .data_root = session->data_root,
@@ -80,12 +80,12 @@ static gs_status open_data(gs_session *session) {
         .spec = session->spec,
         .split = GS_TRAIN,
         .data_root = session->data_root,
-        .shards = gs_replica_step_shards(session->replica_set, &session->shards),
+        .shards = gs_pass_runners_shards(session->model_replicas, &session->shards),
         .joins_shards = session->joins_shards,
         .consumed = session->state->position.consumed};
     GS_TRY(gs_data_loader_open(&session->train, &loader));
-    gs_replica_step_options replicas = replica_step_options(session);
-    GS_TRY(gs_replica_step_create(&session->replica_step, &replicas));
+    gs_pass_runners_options replicas = pass_runners_options(session);
+    GS_TRY(gs_pass_runners_create(&session->pass_runners, &replicas));
     if (!has_evaluation(session->spec)) return gs_ok();
     loader.split = GS_EVAL;
     loader.shards = session->shards;
@@ -124,7 +124,7 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
         .control = options->control,
         .progress = &options->control->progress,
         .data_root = options->data_root,
-        .replica_set = options->replica_set,
+        .model_replicas = options->model_replicas,
         .generation = options->place.generation,
         .plan_is_observed = options->plan_is_observed,
         .passes_per_shard = (int)gs_job_spec_passes_per_shard(options->spec),
@@ -148,7 +148,7 @@ void gs_session_destroy(gs_session *session) {
     atomic_store(&session->progress->teardown_since_ns, gs_now_ns());
     gs_control_set_comm(session->control, NULL);
     gs_embedding_rows_destroy(session->embedding_rows);
-    gs_replica_step_destroy(session->replica_step);
+    gs_pass_runners_destroy(session->pass_runners);
     gs_reducer_destroy(session->reducer);
     // Behind the end of what was in flight: a GPU frees nothing while a kernel waits for other ranks.
     gs_pass_device_release(&session->gpu, session->state->device);
@@ -227,9 +227,9 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(create_comm(session, deadline));
     GS_TRY(broadcast_state(session, deadline));
     gs_reducer_options whole = reducer_options(session), options;
-    GS_TRY(gs_replica_step_reducer_options(&options, &whole, session->replica_set, session->spec));
+    GS_TRY(gs_pass_runners_reducer_options(&options, &whole, session->model_replicas, session->spec));
     GS_TRY(gs_reducer_create(&session->reducer, &options, session->comm, deadline));
-    GS_TRY(gs_replica_step_connect(session->replica_step, &whole, session->reducer, session->comm,
+    GS_TRY(gs_pass_runners_connect(session->pass_runners, &whole, session->reducer, session->comm,
                                    deadline));
     gs_embedding_rows_options rows = row_options(session);
     GS_TRY(gs_embedding_rows_create(&session->embedding_rows, &rows, session->reducer,

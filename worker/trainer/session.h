@@ -12,7 +12,7 @@
 #include "rpc/schema/job_spec.h"
 #include "worker/control/control.h"
 #include "worker/control/rendezvous.h"
-#include "worker/pass/replica_set.h"
+#include "worker/pass/model_replicas.h"
 #include "worker/state/trainer_state.h"
 
 typedef struct gs_session gs_session;
@@ -25,7 +25,7 @@ typedef struct gs_session_options {
     gs_place place;
     int num_shards;
     const gs_bucket_plan *plan;   // copied
-    gs_replica_set *replica_set;  // borrows until destroy; NULL: one replica
+    gs_model_replicas *model_replicas;  // borrows until destroy; NULL: one replica
     bool plan_is_observed;        // made from an order that was observed
 } gs_session_options;
 

@@ -15,7 +15,7 @@
 #include "worker/pass/embedding_rows.h"
 #include "worker/pass/pass_context.h"
 #include "worker/pass/pass_device.h"
-#include "worker/pass/replica_step.h"
+#include "worker/pass/pass_runners.h"
 #include "worker/state/trainer_state.h"
 #include "worker/trainer/order_reporter.h"
 #include "worker/trainer/plan_switch.h"
@@ -29,7 +29,7 @@ struct gs_session {
     gs_control *control;
     gs_progress *progress;  // the control's
     const char *data_root;
-    gs_replica_set *replica_set;  // NULL: one replica
+    gs_model_replicas *model_replicas;  // NULL: one replica
 
     uint32_t generation;
     bool plan_is_observed;  // made from an order that was observed
@@ -49,7 +49,7 @@ struct gs_session {
     gs_embedding_rows *embedding_rows;  // NULL: gradients are dense
     gs_join *join;                      // NULL: every rank has data in every step
     gs_batch_sync *batch_sync;          // NULL: no statistics over ranks
-    gs_replica_step *replica_step;      // NULL: one replica
+    gs_pass_runners *pass_runners;      // NULL: one replica
     gs_pass_device gpu;                 // empty on CPUs
     gs_pass_context passes;             // what they work with, of the above; since connect
     double connect_seconds;

@@ -19,7 +19,7 @@ static bool computes_here(const gs_session *session) {
 
 static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
     if (!session->active) return gs_ok();
-    if (session->replica_step) return gs_replica_step_run(session->replica_step, sums, facts);
+    if (session->pass_runners) return gs_pass_runners_run(session->pass_runners, sums, facts);
     gs_pass_runner runner = {.context = &session->passes,
                              .view = gs_replica_view_of(session->state),
                              .loader = session->train,
@@ -164,8 +164,8 @@ static void observe_order(gs_session *session) {
     uint64_t passes;
     size_t num_ready = gs_reducer_num_ready(session->reducer, &passes);
     if (!gs_order_reporter_wants(&session->order, passes)) return;
-    const size_t *order = session->replica_step
-                              ? gs_replica_step_ready_order(session->replica_step, &num_ready)
+    const size_t *order = session->pass_runners
+                              ? gs_pass_runners_ready_order(session->pass_runners, &num_ready)
                               : gs_reducer_ready_order(session->reducer);
     gs_order_reporter_add(&session->order, session->state->position.step, order, num_ready);
 }

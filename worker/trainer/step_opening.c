@@ -92,7 +92,7 @@ gs_status gs_session_open_step(gs_session *session, gs_step_facts *facts) {
     // Before the buckets: those of a rank without data are on their way when begin returns.
     if (!session->join) {
         GS_TRY(gs_buffers_begin(session->state->buffers, session->comm, deadline));
-        return session->replica_step ? gs_replica_step_begin(session->replica_step, facts->step)
+        return session->pass_runners ? gs_pass_runners_begin(session->pass_runners, facts->step)
                                      : gs_reducer_begin(session->reducer, facts->step);
     }
     GS_TRY(

@@ -15,7 +15,7 @@ struct gs_trainer {
     gs_trainer_options options;
     gs_device *device;
     gs_trainer_state state;
-    gs_replica_set *replica_set;  // NULL: one replica
+    gs_model_replicas *model_replicas;  // NULL: one replica
     gs_digest data_digest;
     char arithmetic[256];
 
@@ -41,7 +41,7 @@ static gs_status boot(gs_trainer *trainer) {
     GS_TRY(gs_startup_fill_state(state, spec, options->data_root, options->resume));
     atomic_store(&options->control->progress.applied_step, state->position.step);
     if (num_replicas > 1)
-        GS_TRY(gs_replica_set_create(&trainer->replica_set, spec, state, device.num_threads));
+        GS_TRY(gs_model_replicas_create(&trainer->model_replicas, spec, state, device.num_threads));
     return gs_startup_check_data(&trainer->data_digest, spec, options->data_root,
                                  state->position.consumed);
 }
@@ -79,7 +79,7 @@ void gs_trainer_destroy(gs_trainer *trainer) {
     if (!trainer) return;
     gs_saves_release(&trainer->saves);
     gs_session_destroy(trainer->session);
-    gs_replica_set_destroy(trainer->replica_set);
+    gs_model_replicas_destroy(trainer->model_replicas);
     gs_trainer_state_release(&trainer->state);
     gs_device_close(trainer->device);
     free(trainer);
@@ -107,7 +107,7 @@ gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignmen
                                   .place = assignment->place,
                                   .num_shards = assignment->num_shards,
                                   .plan = assignment->plan,
-                                  .replica_set = trainer->replica_set,
+                                  .model_replicas = trainer->model_replicas,
                                   .plan_is_observed = assignment->plan_is_observed};
     GS_TRY(gs_session_create(&trainer->session, &options));
     trainer->loop.session = trainer->session;

@@ -1,6 +1,6 @@
-// How an NCCL communicator comes up: what ranks must have in common is compared before the library is
-// asked, because it would only hang; then the unique id, the communicator, a proof that it adds, and
-// the arena's registration. Every step has the caller's deadline, and every verdict is common.
+// How an NCCL communicator comes up: what ranks must have in common is compared before the library
+// is asked, because it would only hang; then the unique id, the communicator, a proof that it adds,
+// and the arena's registration. Every step has the caller's deadline, and every verdict is common.
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,19 +10,20 @@
 #include "gradsync/comm/nccl/memory.h"
 #include "gradsync/comm/nccl/state.h"
 
-// Each failed attempt may leave a thread and a descriptor of the library behind, for the life of the process.
+// Each failed attempt may leave a thread and a descriptor of the library behind, for the life of
+// the process.
 #define MOST_FAILED_ATTEMPTS 200
 static _Atomic int num_failed_attempts;  // the process's, like what it counts
 
 // What a rank says of itself.
-typedef struct card {
+typedef struct peer_info {
     gs_status able;
     int32_t version;
     int32_t has_windows, has_registration;  // of memory of the library that lies in an arena
     uint64_t arena_bytes;                   // 0: none
     char uuid[48];                          // of the GPU
     char host_id[64];                       // NCCL_HOSTID; "" when unset
-} card;
+} peer_info;
 
 // `mine` and `all` as for gs_exchange; one rank needs nobody.
 static gs_status exchange(const gs_comm_options *options, const char *tag, const void *mine,
@@ -79,7 +80,7 @@ static gs_status make_own_part(gs_nccl_comm *nccl) {
     return gs_nccl_make_staging(nccl);
 }
 
-static void fill_card(card *mine, const gs_nccl_comm *nccl) {
+static void fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
     gs_device_facts facts;
     const char *name = gs_device_name(nccl->device), *host_id = getenv("NCCL_HOSTID");
     const char *colon = strchr(name, ':');
@@ -95,7 +96,7 @@ static void fill_card(card *mine, const gs_nccl_comm *nccl) {
     snprintf(mine->host_id, sizeof mine->host_id, "%s", host_id ? host_id : "");
 }
 
-static gs_status compare_cards(card *all, int world_size) {
+static gs_status compare_peers(peer_info *all, int world_size) {
     for (int i = 0; i < world_size; i++) {
         all[i].uuid[sizeof all[i].uuid - 1] = all[i].host_id[sizeof all[i].host_id - 1] = '\0';
         if (all[i].able.code) return with_rank(i, all[i].able);
@@ -118,7 +119,7 @@ static gs_status compare_cards(card *all, int world_size) {
     return gs_ok();
 }
 
-static bool all_may(const card *all, int world_size, bool windows) {
+static bool all_may(const peer_info *all, int world_size, bool windows) {
     for (int i = 0; i < world_size; i++) {
         if (windows ? !all[i].has_windows : !all[i].has_registration) return false;
         if (!all[i].arena_bytes || (windows && all[i].arena_bytes != all[0].arena_bytes))
@@ -129,12 +130,12 @@ static bool all_may(const card *all, int world_size, bool windows) {
 
 static gs_status share_id(gs_nccl_comm *nccl, const gs_comm_options *options, gs_nccl_id *id,
                           gs_deadline deadline) {
-    typedef struct parcel {
+    typedef struct root_offer {
         gs_status able;
         gs_nccl_id id;
-    } parcel;
-    parcel mine = {.able = gs_ok()};
-    parcel *all = calloc((size_t)options->world_size, sizeof *all);
+    } root_offer;
+    root_offer mine = {.able = gs_ok()};
+    root_offer *all = calloc((size_t)options->world_size, sizeof *all);
     if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
     if (options->rank == 0) mine.able = gs_nccl_make_id(nccl->library, &mine.id);
     gs_status status = exchange(options, "nccl/id", &mine, sizeof mine, all, deadline);
@@ -150,8 +151,8 @@ static gs_status connect_ranks(gs_nccl_comm *nccl, const gs_comm_options *option
                                gs_deadline deadline) {
     gs_nccl_id id;
     GS_TRY(share_id(nccl, options, &id, deadline));
-    gs_status status = gs_nccl_begin_init(nccl->library, &nccl->handle, &id, options->rank,
-                                          options->world_size);
+    gs_status status =
+        gs_nccl_begin_init(nccl->library, &nccl->handle, &id, options->rank, options->world_size);
     explicit_bzero(&id, sizeof id);
     if (!status.code) status = gs_nccl_settle(nccl, "ncclCommInitRankConfig", deadline);
     return gs_status_prefix(status, "NCCL communicator");
@@ -166,9 +167,10 @@ static gs_status wait_event(gs_nccl_comm *nccl, gs_event *event, const char *wha
         GS_TRY(gs_nccl_query(nccl->library, nccl->handle, &in_progress));
         GS_TRY(gs_nccl_check(nccl));
         if (gs_deadline_passed(deadline))
-            return gs_error(GS_DEADLINE_EXCEEDED,
-                            "rank %d: %s did not end in time; NCCL does not say which rank is missing",
-                            nccl->rank, what);
+            return gs_error(
+                GS_DEADLINE_EXCEEDED,
+                "rank %d: %s did not end in time; NCCL does not say which rank is missing",
+                nccl->rank, what);
         gs_sleep_ns(20000);
     }
 }
@@ -204,9 +206,9 @@ static gs_status warm_up(gs_nccl_comm *nccl, gs_deadline deadline) {
 // All ranks have a window on their arena, or none keeps one: calls must not mix.
 static gs_status open_window(gs_nccl_comm *nccl, const gs_comm_options *options, bool *opened,
                              gs_deadline deadline) {
-    gs_status mine = gs_nccl_register_window(nccl->library, nccl->handle,
-                                             gs_arena_data(nccl->arena),
-                                             gs_arena_bytes(nccl->arena), &nccl->window);
+    gs_status mine =
+        gs_nccl_register_window(nccl->library, nccl->handle, gs_arena_data(nccl->arena),
+                                gs_arena_bytes(nccl->arena), &nccl->window);
     if (!mine.code) mine = gs_nccl_settle(nccl, "ncclCommWindowRegister", deadline);
     uint8_t have = !mine.code && nccl->window != NULL;
     uint8_t *all = calloc((size_t)options->world_size, 1);
@@ -224,13 +226,13 @@ static gs_status open_window(gs_nccl_comm *nccl, const gs_comm_options *options,
 }
 
 static gs_status register_arena(gs_nccl_comm *nccl, const gs_comm_options *options,
-                                const card *cards, const char **how, gs_deadline deadline) {
+                                const peer_info *peers, const char **how, gs_deadline deadline) {
     bool opened = false;
     *how = "not registered";
-    if (all_may(cards, options->world_size, true))
+    if (all_may(peers, options->world_size, true))
         GS_TRY(open_window(nccl, options, &opened, deadline));
     if (opened) *how = "in a symmetric window";
-    if (opened || !all_may(cards, options->world_size, false)) return gs_ok();
+    if (opened || !all_may(peers, options->world_size, false)) return gs_ok();
     gs_status status = gs_nccl_register(nccl->library, nccl->handle, gs_arena_data(nccl->arena),
                                         gs_arena_bytes(nccl->arena), &nccl->registration);
     if (!status.code) status = gs_nccl_settle(nccl, "ncclCommRegister", deadline);
@@ -239,34 +241,34 @@ static gs_status register_arena(gs_nccl_comm *nccl, const gs_comm_options *optio
     return status;
 }
 
-static gs_status bring_up(gs_nccl_comm *nccl, const gs_comm_options *options, const card *cards,
-                          const char **how, gs_deadline deadline) {
+static gs_status bring_up(gs_nccl_comm *nccl, const gs_comm_options *options,
+                          const peer_info *peers, const char **how, gs_deadline deadline) {
     gs_nccl_library_log(nccl->library);
     GS_TRY(connect_ranks(nccl, options, deadline));
     GS_TRY(agree(options, "nccl/connected", gs_ok(), deadline));
     GS_TRY(agree(options, "nccl/warm", warm_up(nccl, deadline), deadline));
-    GS_TRY(register_arena(nccl, options, cards, how, deadline));
+    GS_TRY(register_arena(nccl, options, peers, how, deadline));
     GS_TRY(gs_nccl_anchor_clock(nccl, deadline));
     if (nccl->anchor_ns) return gs_ok();
-    return gs_error(GS_DEADLINE_EXCEEDED, "rank %d: %s did not come to an event in time", nccl->rank,
-                    gs_device_name(nccl->device));
+    return gs_error(GS_DEADLINE_EXCEEDED, "rank %d: %s did not come to an event in time",
+                    nccl->rank, gs_device_name(nccl->device));
 }
 
 gs_status gs_nccl_open(gs_nccl_comm *nccl, const gs_comm_options *options, char *reason,
                        size_t reason_bytes, gs_deadline deadline) {
-    card mine = {.able = make_own_part(nccl)};
-    card *cards = calloc((size_t)options->world_size, sizeof *cards);
-    if (!cards) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
-    if (!mine.able.code) fill_card(&mine, nccl);
-    gs_status status = exchange(options, "nccl/card", &mine, sizeof mine, cards, deadline);
-    if (!status.code) status = compare_cards(cards, options->world_size);
+    peer_info mine = {.able = make_own_part(nccl)};
+    peer_info *peers = calloc((size_t)options->world_size, sizeof *peers);
+    if (!peers) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
+    if (!mine.able.code) fill_info(&mine, nccl);
+    gs_status status = exchange(options, "nccl/peer", &mine, sizeof mine, peers, deadline);
+    if (!status.code) status = compare_peers(peers, options->world_size);
     const char *how = "";
     if (!status.code) {
-        status = bring_up(nccl, options, cards, &how, deadline);
+        status = bring_up(nccl, options, peers, &how, deadline);
         if (status.code) atomic_fetch_add(&num_failed_attempts, 1);
     }
-    int version = cards[0].version;
-    free(cards);
+    int version = peers[0].version;
+    free(peers);
     if (status.code)
         snprintf(reason, reason_bytes, "%s", status.message);
     else

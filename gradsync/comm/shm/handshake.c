@@ -28,13 +28,13 @@ typedef struct introduction {
 static_assert(sizeof(introduction) == 232, "an introduction has the same size in every build");
 
 // What a rank says next.
-typedef struct host_card {
-    char door[SOCKET_NAME_LEN];  // rank 0's socket
-    uint64_t nonce;              // rank 0's, for this communicator
-    cpu_set_t cores;             // that the rank may run on
-    int32_t usable_cores;        // after its quota
+typedef struct host_info {
+    char listener[SOCKET_NAME_LEN];  // rank 0's socket
+    uint64_t nonce;                  // rank 0's, for this communicator
+    cpu_set_t cores;                 // that the rank may run on
+    int32_t usable_cores;            // after its quota
     gs_status able;
-} host_card;
+} host_info;
 
 // From a rank to rank 0, with its control block and, if it has one, its arena.
 typedef struct hello {
@@ -54,14 +54,14 @@ typedef struct handshake {
     const gs_comm_options *options;
     gs_shm_segment *segment;
     gs_deadline deadline;
-    host_card *cards;  // of all ranks
+    host_info *hosts;  // of all ranks
     uint64_t nonce;
-    int door;                           // rank 0: listens
+    int listener;                       // rank 0: listens
     int connections[GS_SHM_MAX_RANKS];  // rank 0: to each rank; else [0]
     int common_fd;
     int control_fds[GS_SHM_MAX_RANKS], arena_fds[GS_SHM_MAX_RANKS];  // the own arena's is borrowed
     uint64_t arena_bytes[GS_SHM_MAX_RANKS];
-    const char *turned_away;  // rank 0: why the last visitor was; NULL: none was
+    const char *turned_away;  // rank 0: why the last connection was; NULL: none was
 } handshake;
 
 gs_status gs_shm_agree(const gs_comm_options *options, const char *stage, gs_status mine,
@@ -136,7 +136,7 @@ static gs_status compare_introductions(handshake *hs) {
     return status;
 }
 
-static struct sockaddr_un door_address(const char *name, socklen_t *bytes) {
+static struct sockaddr_un listener_address(const char *name, socklen_t *bytes) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t len = strnlen(name, SOCKET_NAME_LEN);
     memcpy(address.sun_path + 1, name, len);  // abstract: a NUL before the name
@@ -144,22 +144,22 @@ static struct sockaddr_un door_address(const char *name, socklen_t *bytes) {
     return address;
 }
 
-static gs_status open_door(handshake *hs, host_card *card) {
-    snprintf(card->door, sizeof card->door, "gradsync-%016llx",
+static gs_status open_listener(handshake *hs, host_info *info) {
+    snprintf(info->listener, sizeof info->listener, "gradsync-%016llx",
              (unsigned long long)gs_random_from_system());
-    card->nonce = gs_random_from_system();
-    GS_TRY(gs_status_prefix(gs_shm_make_common(&hs->common_fd, hs->segment, card->nonce),
+    info->nonce = gs_random_from_system();
+    GS_TRY(gs_status_prefix(gs_shm_make_common(&hs->common_fd, hs->segment, info->nonce),
                             "cannot share memory"));
-    hs->door = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (hs->door < 0) return gs_error_from_errno(errno, "cannot make a Unix socket");
+    hs->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (hs->listener < 0) return gs_error_from_errno(errno, "cannot make a Unix socket");
     socklen_t bytes;
-    struct sockaddr_un address = door_address(card->door, &bytes);
-    if (bind(hs->door, (struct sockaddr *)&address, bytes) || listen(hs->door, 256))
+    struct sockaddr_un address = listener_address(info->listener, &bytes);
+    if (bind(hs->listener, (struct sockaddr *)&address, bytes) || listen(hs->listener, 256))
         return gs_error_from_errno(errno, "cannot listen on a Unix socket");
     return gs_ok();
 }
 
-static gs_status make_own_part(handshake *hs, host_card *card) {
+static gs_status make_own_part(handshake *hs, host_info *info) {
     const gs_comm_options *options = hs->options;
     const char *device = gs_device_name(options->device);
     if (strncmp(device, "cpu", 3) != 0)
@@ -172,7 +172,7 @@ static gs_status make_own_part(handshake *hs, host_card *card) {
         hs->segment->arenas[options->rank] = gs_arena_data(options->arena);
         hs->segment->arena_bytes[options->rank] = gs_arena_bytes(options->arena);
     }
-    return options->rank == 0 ? open_door(hs, card) : gs_ok();
+    return options->rank == 0 ? open_listener(hs, info) : gs_ok();
 }
 
 // How many cores all ranks have together. A launcher may have given each a mask of its own; a quota
@@ -183,10 +183,10 @@ static int count_cores(const handshake *hs) {
     int most_usable = 0;
     bool has_quota = false;
     for (int i = 0; i < hs->options->world_size; i++) {
-        const host_card *card = &hs->cards[i];
-        CPU_OR(&all, &all, &card->cores);
-        has_quota |= card->usable_cores < CPU_COUNT(&card->cores);
-        if (card->usable_cores > most_usable) most_usable = card->usable_cores;
+        const host_info *info = &hs->hosts[i];
+        CPU_OR(&all, &all, &info->cores);
+        has_quota |= info->usable_cores < CPU_COUNT(&info->cores);
+        if (info->usable_cores > most_usable) most_usable = info->usable_cores;
     }
     return has_quota ? most_usable : CPU_COUNT(&all);
 }
@@ -199,21 +199,21 @@ static size_t choose_flat_bytes(const gs_shm_segment *segment) {
 }
 
 // Stage 2: everybody is able, and how many cores there are.
-static gs_status compare_cards(handshake *hs) {
+static gs_status compare_hosts(handshake *hs) {
     const gs_comm_options *options = hs->options;
-    host_card mine = {0};
+    host_info mine = {0};
     gs_status able = make_own_part(hs, &mine);
     mine.able = able;
     if (sched_getaffinity(0, sizeof mine.cores, &mine.cores)) CPU_ZERO(&mine.cores);
     mine.usable_cores = gs_usable_cores();
-    GS_TRY(options->exchange(options->exchange_ctx, "shm/host", &mine, sizeof mine, hs->cards,
+    GS_TRY(options->exchange(options->exchange_ctx, "shm/host", &mine, sizeof mine, hs->hosts,
                              hs->deadline));
     for (int i = 0; i < options->world_size; i++) {
-        host_card *card = &hs->cards[i];
-        card->able.message[sizeof card->able.message - 1] = '\0';
-        if (card->able.code) return gs_error(GS_UNAVAILABLE, "rank %d %s", i, card->able.message);
+        host_info *info = &hs->hosts[i];
+        info->able.message[sizeof info->able.message - 1] = '\0';
+        if (info->able.code) return gs_error(GS_UNAVAILABLE, "rank %d %s", i, info->able.message);
     }
-    hs->nonce = hs->cards[0].nonce;
+    hs->nonce = hs->hosts[0].nonce;
     hs->segment->num_cores = count_cores(hs);
     hs->segment->flat_bytes = choose_flat_bytes(hs->segment);
     return gs_ok();
@@ -277,8 +277,8 @@ static gs_status receive_fds(int from, void *data, size_t bytes, int *fds, int *
     return gs_error(GS_UNAVAILABLE, got ? "received half a message" : "was turned away by rank 0");
 }
 
-// Stage 3: knock at rank 0's door. The connection waits in its queue until it looks.
-static gs_status connect_to_door(handshake *hs) {
+// Stage 3: connect to rank 0's socket. The connection waits in its queue until it looks.
+static gs_status connect_to_listener(handshake *hs) {
     int rank = hs->options->rank;
     if (rank == 0) return gs_ok();
     int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -288,14 +288,14 @@ static gs_status connect_to_door(handshake *hs) {
     struct timeval timeout = {.tv_sec = left_ms / 1000, .tv_usec = left_ms % 1000 * 1000 + 1};
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     socklen_t bytes;
-    struct sockaddr_un address = door_address(hs->cards[0].door, &bytes);
+    struct sockaddr_un address = listener_address(hs->hosts[0].listener, &bytes);
     int failed;
     do failed = connect(connection, (struct sockaddr *)&address, bytes);
     while (failed && errno == EINTR);
     if (failed)
         return gs_error_from_errno(errno,
                                    "runs in another container than rank 0: abstract Unix socket %s",
-                                   hs->cards[0].door);
+                                   hs->hosts[0].listener);
     hello mine = {.magic = GS_SHM_MAGIC,
                   .nonce = hs->nonce,
                   .arena_bytes = hs->arena_bytes[rank],
@@ -347,7 +347,7 @@ static const char *admit_rank(handshake *hs, int connection) {
 // Stage 4, rank 0: all have knocked, so nobody is waited for.
 static gs_status admit_ranks(handshake *hs) {
     for (;;) {
-        int connection = accept4(hs->door, NULL, NULL, SOCK_CLOEXEC);
+        int connection = accept4(hs->listener, NULL, NULL, SOCK_CLOEXEC);
         if (connection < 0) {
             if (errno == EINTR || errno == ECONNABORTED) continue;
             break;
@@ -455,8 +455,8 @@ static gs_status read_proofs(handshake *hs) {
 
 static gs_status run_stages(handshake *hs) {
     GS_TRY(compare_introductions(hs));
-    GS_TRY(compare_cards(hs));
-    GS_TRY(gs_shm_agree(hs->options, "shm/connected", connect_to_door(hs), hs->deadline));
+    GS_TRY(compare_hosts(hs));
+    GS_TRY(gs_shm_agree(hs->options, "shm/connected", connect_to_listener(hs), hs->deadline));
     GS_TRY(gs_shm_agree(hs->options, "shm/mapped", map_all(hs), hs->deadline));
     return gs_shm_agree(hs->options, "shm/proved", read_proofs(hs), hs->deadline);
 }
@@ -467,9 +467,9 @@ static void close_all(handshake *hs) {
         if (hs->control_fds[i] >= 0) close(hs->control_fds[i]);
         if (hs->arena_fds[i] >= 0 && i != hs->options->rank) close(hs->arena_fds[i]);
     }
-    if (hs->door >= 0) close(hs->door);
+    if (hs->listener >= 0) close(hs->listener);
     if (hs->common_fd >= 0) close(hs->common_fd);
-    free(hs->cards);
+    free(hs->hosts);
 }
 
 gs_status gs_shm_handshake(gs_shm_segment *segment, const gs_comm_options *options,
@@ -479,16 +479,16 @@ gs_status gs_shm_handshake(gs_shm_segment *segment, const gs_comm_options *optio
     handshake hs = {.options = options,
                     .segment = segment,
                     .deadline = deadline,
-                    .door = -1,
+                    .listener = -1,
                     .common_fd = -1,
-                    .cards = calloc((size_t)options->world_size, sizeof *hs.cards)};
+                    .hosts = calloc((size_t)options->world_size, sizeof *hs.hosts)};
     for (int i = 0; i < GS_SHM_MAX_RANKS; i++)
         hs.connections[i] = hs.control_fds[i] = hs.arena_fds[i] = -1;
     *segment = (gs_shm_segment){.rank = options->rank,
                                 .world_size = options->world_size,
                                 .generation = options->generation};
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "handshake: out of memory");
-    if (hs.cards) status = run_stages(&hs);
+    if (hs.hosts) status = run_stages(&hs);
     close_all(&hs);
     return status;
 }

@@ -52,7 +52,7 @@ typedef struct fixture {
     gs_rpc_context *context;
     gs_rpc_server *server;
     gs_rpc_client *client;
-    gs_agent_outbox *outbox;
+    gs_agent_reports *reports;
     gs_thread *thread;
     gs_slot slot;
     gs_json *exited;
@@ -96,17 +96,17 @@ static int set_up(void **state) {
     assert_ok(gs_thread_start(&f->thread, "coordinator", run_server, f));
     gs_rpc_client_options client = {.endpoint = ENDPOINT};
     assert_ok(gs_rpc_client_open(&f->client, f->context, &client));
-    assert_ok(gs_agent_outbox_create(&f->outbox, f->client, 0));
-    gs_slot_init(&f->slot, 2, f->outbox);
+    assert_ok(gs_agent_reports_create(&f->reports, f->client, 0));
+    gs_slot_init(&f->slot, 2, f->reports);
     *state = f;
     return 0;
 }
 
 static void stop_listening(fixture *f) {
-    gs_agent_outbox_flush(f->outbox, gs_deadline_in_seconds(20));
-    gs_agent_outbox_destroy(f->outbox);
+    gs_agent_reports_flush(f->reports, gs_deadline_in_seconds(20));
+    gs_agent_reports_destroy(f->reports);
     gs_thread_stop(f->thread);
-    f->outbox = NULL;
+    f->reports = NULL;
     f->thread = NULL;
 }
 

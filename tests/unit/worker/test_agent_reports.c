@@ -1,4 +1,4 @@
-#include "worker/agent/agent_outbox.h"
+#include "worker/agent/agent_reports.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "rpc/server/rpc_server.h"
 #include "tests/support/asserts.h"
 
-#define ENDPOINT "inproc://test-agent-outbox"
+#define ENDPOINT "inproc://test-agent-reports"
 #define MAX_LINES 4096
 
 // A coordinator that only listens. Its fields belong to its thread until it has stopped.
@@ -69,7 +69,7 @@ static void start_listening(listener *to) {
 typedef struct fixture {
     listener listener;
     gs_rpc_client *client;
-    gs_agent_outbox *outbox;
+    gs_agent_reports *reports;
 } fixture;
 
 static fixture *make_fixture(size_t max_log_bytes) {
@@ -78,7 +78,7 @@ static fixture *make_fixture(size_t max_log_bytes) {
     assert_ok(gs_rpc_context_create(&f->listener.context));
     gs_rpc_client_options options = {.endpoint = ENDPOINT};
     assert_ok(gs_rpc_client_open(&f->client, f->listener.context, &options));
-    assert_ok(gs_agent_outbox_create(&f->outbox, f->client, max_log_bytes));
+    assert_ok(gs_agent_reports_create(&f->reports, f->client, max_log_bytes));
     return f;
 }
 
@@ -91,12 +91,12 @@ static void add_line(fixture *f, int number) {
                             .text = text,
                             .bytes = (size_t)bytes,
                             .position = 2 * number + 2};
-    gs_agent_outbox_add_line(f->outbox, &record);
+    gs_agent_reports_add_line(f->reports, &record);
 }
 
 static void stop_all(fixture *f) {
-    gs_agent_outbox_flush(f->outbox, gs_deadline_in_seconds(20));
-    gs_agent_outbox_destroy(f->outbox);
+    gs_agent_reports_flush(f->reports, gs_deadline_in_seconds(20));
+    gs_agent_reports_destroy(f->reports);
     gs_thread_stop(f->listener.thread);
     gs_rpc_client_close(f->client);
     gs_rpc_server_close(f->listener.server);
@@ -127,7 +127,7 @@ static void what_does_not_fit_is_said_in_its_place(void **state) {
     fixture *f = make_fixture(1500);  // about ten lines
     for (int i = 0; i < 50; i++) add_line(f, i);
     start_listening(&f->listener);
-    gs_agent_outbox_flush(f->outbox, gs_deadline_in_seconds(20));
+    gs_agent_reports_flush(f->reports, gs_deadline_in_seconds(20));
     add_line(f, 50);
     stop_all(f);
     int last = f->listener.num_lines - 1;
@@ -146,7 +146,7 @@ static void empty_lines_are_bounded_too(void **state) {
     gs_log_record record = {.job = "j-000000000001", .stream = "stderr", .text = ""};
     for (int i = 0; i < 3000; i++) {
         record.position += 2;
-        gs_agent_outbox_add_line(f->outbox, &record);
+        gs_agent_reports_add_line(f->reports, &record);
     }
     start_listening(&f->listener);
     stop_all(f);
@@ -159,7 +159,7 @@ static void exits_arrive_too(void **state) {
     fixture *f = make_fixture(0);
     gs_json *exited = gs_json_new_object();
     gs_json_set_int(exited, "slot", 0);
-    gs_agent_outbox_add_exit(f->outbox, exited);
+    gs_agent_reports_add_exit(f->reports, exited);
     start_listening(&f->listener);
     stop_all(f);
     assert_int_equal(f->listener.num_exits, 1);
