@@ -4,6 +4,7 @@
 
 #include "core/digest.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "gradsync/tensor/device_digest.h"
 
 #define MAX_RANKS 4096
@@ -126,6 +127,10 @@ int64_t gs_join_shadowed_steps(const gs_join *join) {
     return join->shadowed_steps;
 }
 
+static size_t bytes_of(const gs_tensor_view *view) {
+    return view->count * gs_dtype_bytes(view->dtype);
+}
+
 static gs_status compare_params(const gs_join *join, const gs_join_state *state,
                                 gs_deadline deadline) {
     uint64_t digests[MAX_RANKS];
@@ -137,7 +142,7 @@ static gs_status compare_params(const gs_join *join, const gs_join_state *state,
         const gs_tensor_view *view = &state->params[i];
         if (!status.code)
             status = gs_device_digest_add(stream, gs_comm_device(join->comm), view->data,
-                                          view->count * gs_dtype_bytes(view->dtype));
+                                          bytes_of(view));
     }
     digests[rank] = gs_digest_fold(gs_digest_stream_value(stream));
     gs_digest_stream_destroy(stream);
@@ -160,11 +165,65 @@ static gs_status compare_params(const gs_join *join, const gs_join_state *state,
     return gs_ok();
 }
 
+// Where the buffers are received: beside those that the rank has, which change when all of them are
+// here.
+typedef struct staged_buffers {
+    gs_tensor_view *views;  // owned
+    void *memory;           // owned, of the device
+} staged_buffers;
+
+static void free_staged(staged_buffers *staged, gs_device *device) {
+    if (staged->memory) gs_device_free(device, staged->memory);
+    free(staged->views);
+}
+
+static gs_status stage_buffers(staged_buffers *staged, const gs_join_state *state,
+                               gs_device *device) {
+    size_t bytes = 0;
+    *staged = (staged_buffers){.views = calloc(state->num_buffers + 1, sizeof *staged->views)};
+    if (!staged->views) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    for (size_t i = 0; i < state->num_buffers; i++)
+        bytes += gs_round_up(bytes_of(&state->buffers[i]), GS_LINE_BYTES);
+    if (bytes) GS_TRY(gs_device_alloc(device, &staged->memory, bytes));
+    char *at = staged->memory;
+    for (size_t i = 0; i < state->num_buffers; i++) {
+        staged->views[i] = state->buffers[i];
+        staged->views[i].data = at;
+        at += gs_round_up(bytes_of(&state->buffers[i]), GS_LINE_BYTES);
+    }
+    return gs_ok();
+}
+
+static gs_status copy_buffers(const gs_tensor_view *to, const gs_tensor_view *from, size_t count,
+                              gs_device *device, gs_deadline deadline) {
+    gs_stream *stream = gs_device_stream(device);
+    for (size_t i = 0; i < count; i++)
+        gs_device_kernels(device)->copy(stream, to[i].data, from[i].data, bytes_of(&from[i]));
+    return gs_stream_wait(stream, deadline);
+}
+
+static gs_status share_buffers(const gs_join *join, const gs_join_state *state,
+                               gs_deadline deadline) {
+    gs_device *device = gs_comm_device(join->comm);
+    size_t count = state->num_buffers;
+    staged_buffers staged;
+    if (count == 0) return gs_ok();
+    gs_status status = stage_buffers(&staged, state, device);
+    if (!status.code && gs_comm_rank(join->comm) == join->last_source)
+        status = copy_buffers(staged.views, state->buffers, count, device, deadline);
+    // Whoever alone cannot go on must tell the ranks that wait for it.
+    if (status.code) gs_comm_abort(join->comm, status.message);
+    if (!status.code)
+        status =
+            gs_coalesced_broadcast(join->comm, staged.views, count, join->last_source, 0, deadline);
+    if (!status.code) status = copy_buffers(state->buffers, staged.views, count, device, deadline);
+    free_staged(&staged, device);
+    return status;
+}
+
 gs_status gs_join_finish(gs_join *join, const gs_join_state *state, gs_deadline deadline) {
     join->is_open = false;
     gs_status status = compare_params(join, state, deadline);
-    if (!status.code)
-        status = gs_coalesced_broadcast(join->comm, state->buffers, state->num_buffers,
-                                        join->last_source, 0, deadline);
+    if (!status.code) status = share_buffers(join, state, deadline);
     return gs_status_prefix(status, "join, end after step %lld", (long long)join->step);
 }

@@ -74,7 +74,8 @@ int64_t gs_join_shadowed_steps(const gs_join *join);
 
 // Collective, when the inputs are at their end: `params` are compared (FAILED_PRECONDITION names
 // the rank that differs), `buffers` become those of the highest rank that was active in the last
-// step. Memory of the communicator's device; the same lists on all ranks. Without a step: rank 0's.
+// step, all of them or, on an error, none. Memory of the communicator's device; the same lists on
+// all ranks. Without a step: rank 0's.
 typedef struct gs_join_state {
     const gs_tensor_view *params, *buffers;
     size_t num_params, num_buffers;

@@ -215,6 +215,39 @@ static void joinables_are_shadowed_in_order_and_the_last_rank_gives_the_end_stat
         assert_ok(gs_ranks_run("rounds", world, "", soon()));
 }
 
+// Each of these buffers travels alone. The source, which is the last rank, leaves after the first.
+#define LARGE_COUNT ((size_t)1 << 19)
+
+static gs_status body_source_leaves(const gs_rank_env *env) {
+    rank_side side;
+    gs_join *join;
+    gs_join_round round;
+    GS_TRY(open_side(&side, env));
+    GS_TRY(gs_join_create(&join, &(gs_join_options){0}, side.comm));
+    GS_TRY(gs_join_open(join, &round, true, 0, soon()));
+    float param = 1, *memory = malloc(2 * LARGE_COUNT * sizeof *memory);
+    if (!memory) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    for (size_t i = 0; i < 2 * LARGE_COUNT; i++) memory[i] = (float)env->rank;
+    const gs_tensor_view params = {&param, 1, GS_FP32};
+    const gs_tensor_view buffers[2] = {{memory, LARGE_COUNT, GS_FP32},
+                                       {memory + LARGE_COUNT, LARGE_COUNT, GS_FP32}};
+    bool leaves = env->rank == env->world_size - 1;
+    gs_status status = gs_join_finish(join, &(gs_join_state){&params, buffers, 1, leaves ? 1 : 2},
+                                      gs_deadline_in_seconds(3));
+    gs_join_destroy(join);
+    close_side(&side);
+    bool kept = true;
+    for (size_t i = 0; i < 2 * LARGE_COUNT; i++) kept = kept && memory[i] == (float)env->rank;
+    free(memory);
+    if (!leaves && !status.code) return gs_error(GS_INTERNAL, "the end state was taken over");
+    return kept ? gs_ok() : gs_error(GS_INTERNAL, "buffers changed in part");
+}
+
+static void an_end_state_that_does_not_arrive_whole_changes_nothing(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("source_leaves", 2, "", soon()));
+}
+
 // Parameters that are not equal at the end are a defect that nobody would see.
 static gs_status body_params_differ(const gs_rank_env *env) {
     rank_side side;
@@ -473,6 +506,7 @@ int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"long_shadow", body_long_shadow},
                                           {"rounds", body_rounds},
                                           {"params_differ", body_params_differ},
+                                          {"source_leaves", body_source_leaves},
                                           {"other_step", body_other_step},
                                           {"stops", body_stops},
                                           {"late", body_late},
@@ -484,6 +518,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_thousandth_shadowed_step_is_warned_of_once),
         cmocka_unit_test(joinables_are_shadowed_in_order_and_the_last_rank_gives_the_end_state),
+        cmocka_unit_test(an_end_state_that_does_not_arrive_whole_changes_nothing),
         cmocka_unit_test(another_step_is_told_on_all_ranks),
         cmocka_unit_test(early_end_is_the_same_error_on_all_ranks),
         cmocka_unit_test(rank_that_does_not_announce_is_named),

@@ -16,6 +16,8 @@
 #define STRIDE_BYTES ((size_t)256)
 #define AHEAD_BYTES ((size_t)1024)
 
+_Static_assert(GS_REDUCE_MAX_INPUTS <= GS_SHM_MAX_RANKS, "lists by rank hold a tree's inputs, too");
+
 typedef struct byte_range {
     size_t first, end;
 } byte_range;
