@@ -23,7 +23,7 @@ typedef struct gs_checkpoint_writer_options {
 
 GS_NODISCARD gs_status gs_checkpoint_writer_create(gs_checkpoint_writer **out,
                                                    const gs_checkpoint_writer_options *options);
-// Waits for a save in flight.
+// Waits for a save in flight, however long: wait comes first where that must not be.
 void gs_checkpoint_writer_destroy(gs_checkpoint_writer *writer);
 
 // Compute thread: takes a snapshot and starts to write it. FAILED_PRECONDITION when the last one is

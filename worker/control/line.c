@@ -10,7 +10,6 @@
 #include "worker/control/teardown_watch.h"
 #include "worker/telemetry/timeline_message.h"
 
-#define CALL_SECONDS 5.0
 #define RETRY_NS (200 * GS_NS_PER_MS)
 // A coordinator that does not know this trainer is asked this often: the right one may take its
 // place.
@@ -47,17 +46,14 @@ struct gs_line {
     gs_json *order;  // owned; the last ReadyOrder, told again to another life of the coordinator
 };
 
+// Behind this thread's back: each page may be answered late, and heartbeats go on.
 static void send_params(gs_line *line) {
-    gs_status status = gs_ok();
-    for (size_t i = 0; i < line->num_params && !status.code; i += GS_PARAM_PAGE_ROWS) {
+    for (size_t i = 0; i < line->num_params; i += GS_PARAM_PAGE_ROWS) {
         gs_json *page = gs_member_message_ready(0, "", atomic_load(&line->control->progress.applied_step));
         gs_json_set_string(page, "state_digest", "");
         gs_param_page_write(page, line->params, line->num_params, i);
-        status =
-            gs_rpc_call(line->client, GS_READY, page, NULL, gs_deadline_in_seconds(CALL_SECONDS));
-        gs_json_release(page);
+        gs_outbox_push(line->outbox, GS_READY, page);
     }
-    if (status.code) gs_log_warn("parameters not sent", "reason=\"%s\"", status.message);
 }
 
 // What a coordinator of before knew and did not write down.

@@ -7,7 +7,7 @@
 
 #define CALL_SECONDS 1.0
 #define RETRY_NS (200 * GS_NS_PER_MS)
-#define MAX_ENTRIES 64
+#define MAX_ENTRIES 256  // a list of parameters is one for each thousand
 
 typedef struct entry {
     gs_method method;

@@ -40,6 +40,11 @@ static gs_status start_periodic(gs_saves *saves, int world_size) {
     return gs_checkpoint_writer_start_save(saves->writer, "periodic", world_size, (gs_deadline){0});
 }
 
+bool gs_saves_await(gs_saves *saves, gs_deadline deadline) {
+    return !saves->writer ||
+           gs_checkpoint_writer_wait(saves->writer, deadline).code != GS_DEADLINE_EXCEEDED;
+}
+
 void gs_saves_release(gs_saves *saves) {
     gs_checkpoint_writer_destroy(saves->writer);
     saves->writer = NULL;

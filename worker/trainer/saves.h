@@ -3,8 +3,10 @@
 #ifndef WORKER_TRAINER_SAVES_H
 #define WORKER_TRAINER_SAVES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "core/clock.h"
 #include "core/status.h"
 #include "rpc/schema/job_spec.h"
 #include "worker/checkpoint/checkpoint_writer.h"
@@ -23,7 +25,9 @@ typedef struct gs_saves {
     uint64_t num_skipped;
 } gs_saves;
 
-// Waits for a save in flight.
+// False: a save in flight has not come to an end by the deadline.
+GS_NODISCARD bool gs_saves_await(gs_saves *saves, gs_deadline deadline);
+// Waits for a save in flight, however long.
 void gs_saves_release(gs_saves *saves);
 
 // After a step: saves where the cadence says so. Seconds that the training stood still; 0: nothing

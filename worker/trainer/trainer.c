@@ -75,6 +75,10 @@ gs_status gs_trainer_create(gs_trainer **out, const gs_trainer_options *options)
     return gs_ok();
 }
 
+bool gs_trainer_await_saves(gs_trainer *trainer, gs_deadline deadline) {
+    return gs_saves_await(&trainer->saves, deadline);
+}
+
 void gs_trainer_destroy(gs_trainer *trainer) {
     if (!trainer) return;
     gs_saves_release(&trainer->saves);

@@ -19,6 +19,8 @@
 #define LOOK_MS 50
 // What a run has come to is kept this long for a coordinator that is away.
 #define LISTENER_SECONDS 600.0
+// A save in flight is waited for this long at the end.
+#define SAVE_SECONDS 600.0
 
 typedef struct trainer_process {
     gs_launch launch;
@@ -256,6 +258,16 @@ static void run(trainer_process *process) {
     gs_member_say_bye(process->member, &process->outcome, rank);
 }
 
+// A disk that does not answer holds its thread for as long as it likes, and a process that waits
+// for it keeps its slot. All has been said by now.
+static void end_saves(trainer_process *process, int exit_code) {
+    if (!process->trainer) return;
+    if (gs_trainer_await_saves(process->trainer, gs_deadline_in_seconds(SAVE_SECONDS))) return;
+    gs_log_error("a checkpoint does not come to an end and is left behind", "job=%s",
+                 process->launch.job);
+    _exit(exit_code);
+}
+
 int gs_trainer_process_run(int launch_fd) {
     trainer_process process = {0};
     catch_signals();
@@ -270,6 +282,7 @@ int gs_trainer_process_run(int launch_fd) {
     process.control.drain_signal = &drain_signal;
     run(&process);
     int exit_code = (int)process.outcome.reason.exit_code;
+    end_saves(&process, exit_code);
     gs_trainer_destroy(process.trainer);
     gs_member_destroy(process.member);
     gs_trainer_outcome_release(&process.outcome);

@@ -44,7 +44,9 @@ typedef struct fixture {
     gs_json *bye, *exited;      // owned
     char plan_hash[GS_DIGEST_TEXT_LEN];
     bool comm_up;
-    int num_hellos, num_lines, num_saves;
+    int num_hellos, num_lines, num_saves, num_heartbeats;
+    bool withholds_ready;       // a list of parameters is not answered
+    int64_t withheld_since_ns;  // 0: none was
     int64_t last_position;
     bool lines_in_order;
     int64_t step;
@@ -113,6 +115,10 @@ static void take_ready(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
                        const gs_json *request) {
     fixture *f = ctx;
     (void)peer;
+    if (f->withholds_ready) {
+        if (!f->withheld_since_ns) f->withheld_since_ns = gs_now_ns();
+        return;
+    }
     gs_rpc_reply(call, gs_ok(), NULL);
     if (gs_json_int_or(request, "generation", -1) == 0) {
         assert_ok(gs_param_list_add(&f->params, request));
@@ -196,6 +202,15 @@ static void ignore(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     if (call) gs_rpc_reply(call, gs_ok(), NULL);
 }
 
+static void count_heartbeat(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                            const gs_json *request) {
+    fixture *f = ctx;
+    (void)call;
+    (void)peer;
+    (void)request;
+    f->num_heartbeats += f->withheld_since_ns != 0;
+}
+
 static void forget_stream(void *ctx, gs_rpc_call_handle *call) {
     fixture *f = ctx;
     if (call == f->agent_stream) f->agent_stream = NULL;
@@ -209,7 +224,7 @@ static void open_server(fixture *f) {
                                      .call_gone = forget_stream};
     options.handlers[GS_AGENT_HELLO] = take_agent;
     options.handlers[GS_AGENT_HEARTBEAT] = ignore;
-    options.handlers[GS_HEARTBEAT] = ignore;
+    options.handlers[GS_HEARTBEAT] = count_heartbeat;
     options.handlers[GS_HELLO] = take_hello;
     options.handlers[GS_READY] = take_ready;
     options.handlers[GS_COMM_UP] = take_comm_up;
@@ -320,6 +335,20 @@ static void a_trainer_lives_from_start_to_good_bye(void **state) {
     assert_int_equal(f->step, 40);
     assert_int_equal(f->num_saves, 1);
     for (int step = 1; step <= 40; step++) assert_int_equal(f->told[step], 1);
+}
+
+// Whoever is silent for long is taken for dead.
+static void a_list_of_parameters_that_nobody_answers_stops_no_heartbeat(void **state) {
+    fixture *f = *state;
+    f->withholds_ready = true;
+    start_agent(f);
+    start_rank(f, 5, 0);
+    SERVE_UNTIL(f, f->withheld_since_ns);
+    SERVE_UNTIL(f, f->num_heartbeats >= 10);  // one in 50 ms
+    assert_true(gs_now_ns() - f->withheld_since_ns < 4 * GS_NS_PER_SEC);
+    f->withholds_ready = false;
+    SERVE_UNTIL(f, f->exited);
+    assert_string_equal(bye_reason(f), "target_reached");
 }
 
 static void a_stopped_rank_drains(void **state) {
@@ -443,6 +472,7 @@ static int be_agent(char **argv) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(a_trainer_lives_from_start_to_good_bye),
+        TEST(a_list_of_parameters_that_nobody_answers_stops_no_heartbeat),
         TEST(a_stopped_rank_drains),
         TEST(a_killed_trainer_is_reported_with_its_signal),
         TEST(trainers_end_with_their_agent),

@@ -19,8 +19,10 @@
 #include "worker/trainer/trainer.h"
 
 // Both entries count the steps that are reduced in this process; the second one sees no step that
-// the first one cuts off.
-#define CUT_OFF "step.reduced=error@3,step.reduced=error@5"
+// the first one cuts off, and so on. Behind them the fourth save, which takes its time.
+#define CUT_OFF                                                                                    \
+    "step.reduced=error@3,step.reduced=error@5,step.reduced=error@10,checkpoint.write=sleep:2000@" \
+    "4"
 #define APPLIED_STEPS 2
 
 static atomic_bool counts;
@@ -220,6 +222,21 @@ static void a_step_that_nobody_else_has_is_not(void **state) {
     assert_int_equal(gs_trainer_get_state(f->trainer)->position.step, APPLIED_STEPS);
 }
 
+// As long as the disk takes its time.
+static void a_save_in_flight_is_waited_for_until_the_deadline(void **state) {
+    fixture *f = *state;
+    open_trainer(f, "{\"name\":\"t\",\"model\":{" MODEL "},\"steps\":{\"target\":1000000},"
+                    "\"checkpoint\":{\"every_steps\":2}}");
+    gs_trainer_run(f->trainer, &f->outcome);
+    atomic_store(&counts, false);
+    assert_int_equal(f->num_settles, 1);
+    int64_t since_ns = gs_now_ns();
+    assert_false(gs_trainer_await_saves(f->trainer, gs_deadline_in_ms(20)));
+    assert_true(gs_now_ns() - since_ns < GS_NS_PER_SEC);
+    assert_true(gs_trainer_await_saves(f->trainer, gs_deadline_in_seconds(30)));
+    assert_int_equal(f->num_saves, 1);
+}
+
 int main(void) {
 #ifndef GRADSYNC_FAILPOINTS
     return 77;  // nothing cuts a step off in this build
@@ -228,6 +245,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_step_that_nobody_else_has_is_not, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_step_that_others_applied_is_applied, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_save_in_flight_is_waited_for_until_the_deadline, set_up,
+                                        tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
