@@ -15,6 +15,7 @@
 #define SPIN_POLLS 200
 #define SHORTEST_SLEEP_NS (20 * INT64_C(1000))
 #define LONGEST_SLEEP_NS (160 * INT64_C(1000))
+#define DRAIN_SECONDS 5.0
 
 typedef struct self_comm {
     gs_device *device;
@@ -182,16 +183,26 @@ static uint64_t finished_of_self(const void *backend) {
     return atomic_load_explicit(&self->finished, memory_order_acquire);
 }
 
+// Work that a device has been given cannot be taken back: after an abort it is waited for, but not for ever.
+static gs_status leave_after_abort(self_comm *self, gs_deadline deadline) {
+    gs_status aborted = check_abort(self);
+    if (!aborted.code || !self->stream) return aborted;
+    gs_deadline limit = gs_deadline_min(deadline, gs_deadline_in_seconds(DRAIN_SECONDS));
+    gs_status drained = gs_stream_wait(self->stream, limit);
+    (void)drained;
+    return aborted;
+}
+
 static gs_status wait_self(void *backend, uint64_t sequence, gs_deadline deadline) {
     self_comm *self = backend;
     if (finished_of_self(backend) < sequence && sequence > self->posted) {
-        GS_TRY(check_abort(self));
+        GS_TRY(leave_after_abort(self, deadline));
         return gs_error(GS_FAILED_PRECONDITION, "collective %llu was not posted",
                         (unsigned long long)sequence);
     }
     int64_t sleep_ns = SHORTEST_SLEEP_NS;
     for (int polls = 0; finished_of_self(backend) < sequence; polls++) {
-        GS_TRY(check_abort(self));
+        GS_TRY(leave_after_abort(self, deadline));
         GS_TRY(advance(self));
         if (finished_of_self(backend) >= sequence) break;
         if (gs_deadline_passed(deadline))

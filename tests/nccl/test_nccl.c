@@ -317,6 +317,38 @@ static gs_status run_random(const gs_rank_env *env) {
 }
 
 // The compute stream writes a bucket, then goes on with something else; the collective waits for the first.
+// A collective of one rank that lies behind much work of the compute stream.
+static gs_status let_go_of_much(const gs_rank_env *env) {
+    enum { COUNT = 1 << 18, FILLS = 200 };
+    comm_rank self;
+    gs_work work;
+    gs_event *end = NULL;
+    bool done = false;
+    gs_comm_options options = {.backend = "self"};
+    gs_status status = nccl_rank_open(&self, env, COUNT * sizeof(float), &options);
+    if (!status.code) status = gs_event_create(&end, self.device, false);
+    if (!status.code) {
+        float *data = gs_arena_data(self.arena);
+        gs_collective sum = {.kind = GS_ALLREDUCE,
+                             .send = data,
+                             .recv = data,
+                             .count = COUNT,
+                             .dtype = GS_FP32,
+                             .scale = 2,
+                             .bucket = -1};
+        for (int i = 0; i < FILLS; i++)
+            gs_device_kernels(self.device)->fill(gs_device_stream(self.device), data, 1, COUNT);
+        status = gs_comm_post(self.comm, &work, &sum);
+        gs_event_record(end, gs_comm_stream(self.comm));
+        gs_comm_let_go(self.comm, "enough");
+    }
+    if (!status.code) status = gs_event_query(end, &done);
+    if (!status.code && !done) status = gs_error(GS_INTERNAL, "it still moves");
+    gs_event_destroy(end);
+    comm_rank_close(&self);
+    return status;
+}
+
 static gs_status follow_compute(const gs_rank_env *env) {
     enum { COUNT = 4096, BUCKETS = 12 };
     static float host[COUNT];
@@ -452,6 +484,7 @@ static const gs_rank_body bodies[] = {{"sweep", sweep},
                                       {"tree", sum_along_tree},
                                       {"random", run_random},
                                       {"follow", follow_compute},
+                                      {"let go", let_go_of_much},
                                       {"precede", precede_post},
                                       {"generations", live_long},
                                       {"why", say_why},
@@ -498,6 +531,11 @@ static void a_collective_waits_for_its_input_on_the_compute_stream(void **state)
     (void)state;
     expect_ok("follow", 1, "");
     expect_ok("follow", 2, "");
+}
+
+static void who_lets_go_has_buffers_that_nothing_writes(void **state) {
+    (void)state;
+    expect_ok("let go", 1, "");
 }
 
 static void work_on_the_communicators_stream_precedes_the_next_post(void **state) {
@@ -610,6 +648,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(shared_memory_of_the_host_is_refused_to_gpus),
         cmocka_unit_test(scaled_sums_come_with_their_times),
         cmocka_unit_test(a_collective_waits_for_its_input_on_the_compute_stream),
+        cmocka_unit_test(who_lets_go_has_buffers_that_nothing_writes),
         cmocka_unit_test(work_on_the_communicators_stream_precedes_the_next_post),
         cmocka_unit_test(one_rank_without_nccl_is_exact),
         cmocka_unit_test(every_collective_is_exact_in_worlds_of_1_to_4),
