@@ -11,7 +11,7 @@ declare -A packages=(
          libsodium23 libxxhash0 libcurl4 libhwloc15 zlib1g"
   [tour]="curl jq"
   [test]="libcmocka-dev curl jq prometheus iproute2 procps python3 python3-jsonschema util-linux"
-  [containers]="podman buildah runc debootstrap netavark aardvark-dns iptables"
+  [containers]="podman podman-compose buildah runc debootstrap netavark aardvark-dns iptables"
 )
 
 wanted=()

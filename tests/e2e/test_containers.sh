@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
-# Builds the images with podman, runs coordinator and worker from them as compose.yaml does, submits with
-# curl, scrapes. Skips (77) by name where podman cannot run containers.
+# Builds the images with podman, starts coordinator and worker from them with deploy/compose.yaml, submits with
+# curl, scrapes. Skips (77) by name where podman cannot run containers on a network of their own.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 skip() { echo "SKIP containers: $*"; exit 77; }
 
 command -v podman >/dev/null || skip "no podman (deploy/install-deps.sh containers)"
+command -v podman-compose >/dev/null || skip "no podman-compose (deploy/install-deps.sh containers)"
 command -v debootstrap >/dev/null || skip "no debootstrap"
 [ "$(id -u)" -eq 0 ] || skip "needs root for debootstrap"
 
 work=$(mktemp -d)
-names=(gradsync-e2e-coordinator gradsync-e2e-worker)
+names=(gradsync-e2e_coordinator_1 gradsync-e2e_worker_1)
+compose() { podman-compose -p gradsync-e2e -f deploy/compose.yaml "$@"; }
 finish() {
   podman rm -f -t 0 "${names[@]}" >/dev/null 2>&1 || true
-  podman volume rm -f gradsync-e2e-state >/dev/null 2>&1 || true
+  podman volume rm -f gradsync-e2e_state >/dev/null 2>&1 || true
+  podman network rm -f gradsync-e2e_default >/dev/null 2>&1 || true
   rm -rf "$work"
 }
 trap finish EXIT
@@ -38,18 +41,32 @@ for target in coordinator worker; do
     -t "gradsync-$target" . >"$work/build.log" 2>&1 || { tail -n 30 "$work/build.log"; exit 1; }
 done
 
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-http=$(free_port) control=$(free_port)
-hardening=(--network host --read-only --cap-drop all --security-opt no-new-privileges -v gradsync-e2e-state:/var/lib/gradsync)
+podman network create gradsync-e2e_probe >/dev/null 2>&1 || skip "podman cannot make a network here"
+podman run --rm --network gradsync-e2e_probe "$base" true >"$work/run.log" 2>&1 || network_fails=1
+podman network rm -f gradsync-e2e_probe >/dev/null 2>&1 || true
+[ -z "${network_fails:-}" ] || { tail -n 2 "$work/run.log"; skip "containers get no network of their own here"; }
+
+GRADSYNC_HTTP_PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+export GRADSYNC_HTTP_PORT
 # The worker first: it has to wait for the coordinator by itself.
-podman run -d --name gradsync-e2e-worker "${hardening[@]}" -v /usr/share/common-licenses:/data:ro gradsync-worker \
-  --coordinator "tcp://127.0.0.1:$control" --slots 2 --name worker-1 >/dev/null
-podman run -d --name gradsync-e2e-coordinator "${hardening[@]}" gradsync-coordinator \
-  --http "127.0.0.1:$http" --control "tcp://127.0.0.1:$control" >/dev/null
-server=http://127.0.0.1:$http
-logs() { podman logs gradsync-e2e-coordinator; podman logs gradsync-e2e-worker; }
+for service in worker coordinator; do
+  compose up -d --no-build "$service" >"$work/up.log" 2>&1 || { tail -n 20 "$work/up.log"; exit 1; }
+done
+server=http://127.0.0.1:$GRADSYNC_HTTP_PORT
+logs() { for name in "${names[@]}"; do podman logs "$name"; done; }
 for _ in $(seq 100); do curl -fs "$server/readyz" >/dev/null 2>&1 && break; sleep 0.1; done
 curl -fsS "$server/readyz" >/dev/null || { logs; exit 1; }
+
+# What compose.yaml says about names and rights holds.
+for host in "localhost:$GRADSYNC_HTTP_PORT" coordinator:8470; do
+  curl -fsS -o "$work/out" -H "Host: $host" "$server/v1/jobs" || { echo "Host $host is refused"; exit 1; }
+done
+code=$(curl -sS -o "$work/out" -w '%{http_code}' -H 'Host: elsewhere.example' "$server/v1/jobs")
+[ "$code" -ge 400 ] || { echo "another Host is served: $code"; exit 1; }
+for name in "${names[@]}"; do
+  podman inspect "$name" | jq -e '.[0] | .HostConfig.ReadonlyRootfs and (.EffectiveCaps // [] | length == 0)' >/dev/null ||
+    { echo "$name may write its image, or has capabilities"; podman inspect "$name" | jq '.[0].EffectiveCaps'; exit 1; }
+done
 
 job=$(curl -sS -H 'Content-Type: application/json' -d '{
   "name": "in-containers", "world": {"min": 2, "max": 2},
@@ -65,9 +82,9 @@ curl -fsS "$server/metrics" | grep -q "^gradsync_job_steps_total{job_id=\"$job\"
 curl -fsS "$server/v1/jobs/$job/checkpoints" | jq -e '.items | length > 0' >/dev/null
 
 # SIGTERM ends both within their grace.
-podman stop -t 20 gradsync-e2e-worker gradsync-e2e-coordinator >/dev/null
+podman stop -t 20 "${names[@]}" >/dev/null
 for name in "${names[@]}"; do
   code=$(podman inspect -f '{{.State.ExitCode}}' "$name")
   [ "$code" -eq 0 ] || { echo "$name ended with $code on SIGTERM"; podman logs "$name" | tail -n 20; exit 1; }
 done
-echo "containers: built, trained, scraped, stopped"
+echo "containers: built, composed, trained, scraped, stopped"
