@@ -3,7 +3,7 @@
 
 * an #include that the tables below do not allow, between layers or between rooms of a layer;
 * a room with no sentence in docs/architecture.md, or with another one's list of rooms there;
-* a dependency that comes in by another door than its own;
+* a foreign library that is included elsewhere than in its own place;
 * a circle of includes between nouns (a noun is a header with its source);
 * with --objects: a circle of calls between the sources of a room, as `nm` sees them.
 
@@ -85,7 +85,7 @@ FILES = {
 }
 
 # header → where it may be included
-DOORS = {
+LIBRARIES = {
     r"zmq\.h": "rpc/",
     r"json-c/": "rpc/",
     r"sqlite3\.h": "coordinator/job_store.c",
@@ -155,13 +155,13 @@ def check_arrow(path, target):
 
 
 def check_includes(root, paths):
-    """Wrong arrows and doors; and the graph of nouns."""
+    """Wrong arrows and foreign libraries; and the graph of nouns."""
     findings, nouns = [], {}
     for path in paths:
         edges = nouns.setdefault(noun_of(path), {})
         for is_system, target in includes_of(root, path):
             if is_system:
-                for header, home in DOORS.items():
+                for header, home in LIBRARIES.items():
                     if re.match(header, target) and not path.startswith(home):
                         findings.append(f"{path}: <{target}> belongs to {home} alone")
             elif "/" not in target:

@@ -1,4 +1,4 @@
-// HTTP for the command line: one server, retries, errors as exit codes. The only door to libcurl.
+// HTTP for the command line: one server, retries, errors as exit codes. The only place that knows libcurl.
 #ifndef API_CLI_HTTP_CLIENT_H
 #define API_CLI_HTTP_CLIENT_H
 

@@ -1,5 +1,5 @@
-// HTTP/1.1 as the rest of the API sees it: whole requests in, answers or streams out. The only door
-// to libmicrohttpd.
+// HTTP/1.1 as the rest of the API sees it: whole requests in, answers or streams out. The only place
+// that knows libmicrohttpd.
 //
 // A thread for each connection, so a handler may block. Guarantees before a handler runs: the body
 // is complete and at most max_body_bytes; framing is unambiguous; the request arrived within its

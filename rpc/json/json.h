@@ -1,4 +1,4 @@
-// JSON as the rest of the program sees it: the only door to json-c.
+// JSON as the rest of the program sees it: the only place that knows json-c.
 //
 // Parsing is strict: UTF-8, one value, no comments, no duplicate members, no NaN, depth ≤ 32.
 // Getters never coerce. Every double goes through one writer: what is not finite becomes "NaN",
