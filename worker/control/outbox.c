@@ -31,10 +31,11 @@ static gs_status deliver(gs_outbox *outbox, const entry *it, const atomic_bool *
     gs_status status = gs_error(GS_UNAVAILABLE, "not sent");
     while (!atomic_load(stopping) &&
            (status.code == GS_UNAVAILABLE || status.code == GS_DEADLINE_EXCEEDED)) {
-        if (!atomic_load(&outbox->held))
+        bool held = atomic_load(&outbox->held);
+        if (!held)
             status = gs_rpc_call(outbox->client, it->method, it->request, NULL,
                                  gs_deadline_in_seconds(CALL_SECONDS));
-        if (status.code == GS_UNAVAILABLE) gs_sleep_ns(RETRY_NS);
+        if (held || status.code == GS_UNAVAILABLE) gs_sleep_ns(RETRY_NS);
     }
     return status;
 }
