@@ -92,6 +92,7 @@ const gs_field gs_preview_request_fields[] = {
      .type = GS_FIELD_INTS,
      .offset = offsetof(preview_request, limits_bytes),
      .capacity = MAX_LIMITS,
+     .fewest = 1,
      .element_bytes = sizeof(int64_t),
      .count_offset = offsetof(preview_request, num_limits),
      .required = true,

@@ -77,11 +77,20 @@ static void add_path_parameters(gs_json *parameters, const char *path) {
     }
 }
 
+// What handlers.c accepts.
+static gs_json *new_key_schema(void) {
+    gs_json *schema = new_type("string");
+    gs_json_set_int(schema, "minLength", 1);
+    gs_json_set_int(schema, "maxLength", 255);
+    gs_json_set_string(schema, "pattern", "^[!-~]+$");
+    return schema;
+}
+
 static void add_header_parameters(gs_json *parameters, const gs_route *route) {
     if (route->method == GS_CREATE_JOB)
         gs_json_push(parameters, new_parameter("Idempotency-Key", "header", false,
                                                "The same key and body: the first answer again.",
-                                               new_type("string")));
+                                               new_key_schema()));
     if (route->etag)
         gs_json_push(parameters,
                      new_parameter("If-None-Match", "header", false,

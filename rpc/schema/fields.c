@@ -193,6 +193,10 @@ static void decode_list(char *out, const gs_field *field, const gs_json *value, 
         return;
     }
     size_t given = gs_json_count(value);
+    if (given < field->fewest) {
+        gs_field_errors_add(errors, pointer, "out_of_range", "", "must hold at least %zu", field->fewest);
+        return;
+    }
     if (given > field->capacity) {
         gs_field_errors_add(errors, pointer, "too_many", NULL, "more than %zu entries",
                             field->capacity);
@@ -382,6 +386,7 @@ static gs_json *make_list_schema(const gs_field *field) {
     gs_json *list = gs_json_new_object();
     gs_json_set_string(list, "type", "array");
     gs_json_set(list, "items", make_element_schema(field));
+    if (field->fewest) gs_json_set_int(list, "minItems", (int64_t)field->fewest);
     gs_json_set_int(list, "maxItems", (int64_t)field->capacity);
     if (field->type == GS_FIELD_OBJECTS) return list;
     gs_json *choice = gs_json_new_array(), *schema = gs_json_new_object();

@@ -33,6 +33,7 @@ typedef struct gs_field {
     gs_field_type type;
     size_t offset;         // of the member in its struct
     size_t capacity;       // of strings (bytes with NUL) and lists (elements)
+    size_t fewest;         // of lists (elements)
     size_t element_bytes;  // of lists
     size_t count_offset;   // of lists
     bool required;

@@ -209,7 +209,7 @@ static const gs_field hook_fields[] = {
 
 static const gs_field reducer_fields[] = {
     {"plan", WORDS(plans), AT(reducer.plan), .default_value = "\"parity\"",
-     .help = "parity: buckets by size and caps; auto: from measurements."},
+     .help = "parity: buckets by size and caps; auto: small ones that stay in cache, for one host."},
     {"first_bucket_bytes", GS_FIELD_INT, AT(reducer.first_bucket_bytes), RANGE(0, 1e12),
      .default_value = "1048576",
      .help = "Small cap of the first bucket; 0 is none, and so is caps without it."},

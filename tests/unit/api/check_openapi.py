@@ -51,3 +51,20 @@ except jsonschema.ValidationError:
     pass
 else:
     sys.exit("a step count of 'five' is valid")
+
+
+def refuses(schema, value, why):
+    """What the service refuses is not valid either."""
+    if jsonschema.Draft202012Validator(schema).is_valid(value):
+        sys.exit(f"{why} is valid")
+
+
+preview = document["components"]["schemas"]["PreviewPlanRequest"]
+one = {"tensors": [{"elements": 4}], "limits_bytes": [16]}
+jsonschema.validate(one, preview)
+refuses(preview, {**one, "limits_bytes": []}, "a plan without limits")
+(key,) = [parameter["schema"] for parameter in document["paths"]["/v1/jobs"]["post"]["parameters"]
+          if parameter["name"] == "Idempotency-Key"]
+jsonschema.validate("8e03978e-40d5-43dd-bc93-6894a57f9324", key)
+for wrong in ("", "a b", "k\u00e9", "\t", "k" * 256):
+    refuses(key, wrong, f"the Idempotency-Key {wrong!r}")
