@@ -5,6 +5,7 @@
 
 #include "core/failpoint.h"
 #include "gradsync/bucket/main_grad.h"
+#include "gradsync/reducer/blame.h"
 
 // Elements that one compute thread sums at a time.
 #define SUM_ITEM_COUNT ((size_t)64 << 10)
@@ -59,17 +60,16 @@ void gs_replica_begin_step(gs_replica *self) {
     memset(self->used, 0, self->group->whole.num_params * (size_t)self->num_slots);
 }
 
+static gs_blamed who(const gs_replica *self) {
+    return (gs_blamed){self->group->whole.shards.rank, self->group->step, self->index};
+}
+
 static gs_status misuse(const gs_replica *self, const char *what) {
-    return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld, replica %d: %s",
-                    self->group->whole.shards.rank, (long long)self->group->step, self->index,
-                    what);
+    return gs_blame_call(who(self), what);
 }
 
 static gs_status blame(const gs_replica *self, size_t param, const char *what) {
-    return gs_error(GS_FAILED_PRECONDITION,
-                    "rank %d, step %lld, replica %d: parameter %zu \"%.100s\" %s",
-                    self->group->whole.shards.rank, (long long)self->group->step, self->index,
-                    param, self->group->layout.params[param].name, what);
+    return gs_blame_param(who(self), param, self->group->layout.params[param].name, what);
 }
 
 static int slot_of_pass(const gs_replica *self) {

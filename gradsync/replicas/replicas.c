@@ -7,6 +7,7 @@
 #include "core/thread.h"
 #include "gradsync/bucket/main_grad.h"
 #include "gradsync/comm/same_words.h"
+#include "gradsync/reducer/blame.h"
 #include "gradsync/replicas/replica.h"
 #include "gradsync/replicas/replica_group.h"
 
@@ -48,8 +49,8 @@ void gs_replicas_fail(gs_replicas *replicas, int replica, gs_status why) {
 }
 
 static gs_status misuse(const gs_replicas *replicas, const char *what) {
-    return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: %s",
-                    replicas->group.whole.shards.rank, (long long)replicas->group.step, what);
+    const gs_replica_group *group = &replicas->group;
+    return gs_blame_call((gs_blamed){group->whole.shards.rank, group->step, GS_NO_REPLICA}, what);
 }
 
 gs_logical_shards gs_replicas_shards(const gs_logical_shards *process, int num_replicas,
