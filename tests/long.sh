@@ -16,7 +16,8 @@ patterns=("$@")
 . tests/sanitizers.sh
 unset GRADSYNC_SAMPLE
 
-sources=$({ git rev-parse 'HEAD^{tree}'; git diff HEAD -- . ':!docs'; } | sha256sum | cut -c1-16)
+digest_sources() { { git rev-parse 'HEAD^{tree}'; git diff HEAD -- . ':!docs'; } | sha256sum | cut -c1-16; }
+sources=$(digest_sources)
 memory=build/long/$sources
 mkdir -p "$memory" || exit
 
@@ -72,6 +73,7 @@ run_item() {
   rm -f "$reports".*
   # shellcheck disable=SC2086
   deploy/build.sh "$preset" ${targets[$1]} || return
+  [ "$(digest_sources)" = "$sources" ] || { echo "$name: the sources have changed since the start"; exit 1; }
   (
     report_to "$reports"
     [ "$preset" != cuda-sim ] || export GRADSYNC_DEMAND_DEVICE=1
