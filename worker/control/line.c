@@ -49,8 +49,8 @@ struct gs_line {
 // Behind this thread's back: each page may be answered late, and heartbeats go on.
 static void send_params(gs_line *line) {
     for (size_t i = 0; i < line->num_params; i += GS_PARAM_PAGE_ROWS) {
-        gs_json *page = gs_member_message_ready(0, "", atomic_load(&line->control->progress.applied_step));
-        gs_json_set_string(page, "state_digest", "");
+        int64_t applied_step = atomic_load(&line->control->progress.applied_step);
+        gs_json *page = gs_member_message_ready(0, "", applied_step, NULL);
         gs_param_page_write(page, line->params, line->num_params, i);
         gs_outbox_push(line->outbox, GS_READY, page);
     }

@@ -95,12 +95,9 @@ void gs_member_take_place(gs_member *member, const gs_place *place) {
 }
 
 gs_status gs_member_send_ready(gs_member *member, const char *plan_hash, gs_digest state_digest) {
-    char digest[GS_DIGEST_TEXT_LEN];
-    gs_digest_format(digest, state_digest);
-    gs_json *request =
-        gs_member_message_ready(gs_line_generation(member->line), plan_hash,
-                                atomic_load(&member->control->progress.applied_step));
-    gs_json_set_string(request, "state_digest", digest);
+    int64_t applied_step = atomic_load(&member->control->progress.applied_step);
+    gs_json *request = gs_member_message_ready(gs_line_generation(member->line), plan_hash,
+                                               applied_step, &state_digest);
     return call(member, GS_READY, request, CALL_SECONDS);
 }
 

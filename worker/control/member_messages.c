@@ -32,11 +32,14 @@ gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer_facts
     return out;
 }
 
-gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int64_t applied_step) {
+gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int64_t applied_step,
+                                 const gs_digest *state_digest) {
     gs_json *out = gs_json_new_object();
     gs_json_set_int(out, "generation", generation);
     gs_json_set_string(out, "plan_hash", plan_hash);
     gs_json_set_int(out, "applied_step", applied_step);
+    if (state_digest) set_digest(out, "state_digest", *state_digest);
+    else gs_json_set_string(out, "state_digest", "");
     return out;
 }
 

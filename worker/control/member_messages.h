@@ -39,7 +39,9 @@ typedef struct gs_comm_facts {
 } gs_comm_facts;
 
 gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer_facts *facts);
-gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int64_t applied_step);
+//   state_digest  NULL: not told
+gs_json *gs_member_message_ready(uint32_t generation, const char *plan_hash, int64_t applied_step,
+                                 const gs_digest *state_digest);
 gs_json *gs_member_message_heartbeat(gs_member_state state, uint32_t generation,
                                      const gs_control *control);
 gs_json *gs_member_message_comm_up(const gs_comm_facts *facts);
