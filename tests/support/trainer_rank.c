@@ -168,7 +168,7 @@ static void deliver_plans(void *ctx, const atomic_bool *stopping) {
                                                 num_params, order);
         if (status.code) abort();
         offer.digest = gs_digest_fold(gs_bucket_plan_digest(&offer.plan));
-        gs_control_offer_plan(run->control, &offer);
+        gs_mailbox_offer_plan(&run->control->mailbox, &offer);
         revision++;
     }
     free(order);

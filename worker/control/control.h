@@ -1,24 +1,20 @@
-// What a trainer needs from whoever directs it, and the mailbox between the two.
+// The contract between a trainer and whoever directs it.
 //
 // A trainer knows no coordinator: it exchanges, reports and settles through six functions. member.c
 // implements them as calls to the coordinator; tests as sockets and files. In the other direction
-// requests wait in the mailbox and are read between steps; an abort reaches the communicator at once.
+// requests wait in the mailbox, and whoever directs the trainer sees its progress.
 #ifndef WORKER_CONTROL_CONTROL_H
 #define WORKER_CONTROL_CONTROL_H
 
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-#include "core/clock.h"
-#include "core/digest.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
 #include "rpc/json/json.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/control/plan_offer.h"
+#include "worker/control/mailbox.h"
 #include "worker/telemetry/progress.h"
 
 typedef struct gs_fault {
@@ -72,34 +68,11 @@ typedef struct gs_control {
     const gs_control_ops *ops;
     void *ctx;
 
-    // Mailbox; written by any thread, read by the compute thread.
-    atomic_bool wants_drain, drain_saves, aborted, has_offer;
-    const volatile sig_atomic_t *drain_signal;  // set by a signal handler; NULL: none
-
+    gs_mailbox mailbox;    // owned; any thread's
     gs_progress progress;  // owned; the compute thread's
-
-    pthread_mutex_t lock;  // of what follows
-    gs_comm *comm;         // borrowed while set
-    char abort_reason[200];
-    gs_plan_offer offer;   // owned; digest 0: none
 } gs_control;
 
 void gs_control_init(gs_control *control, const gs_control_ops *ops, void *ctx);
 void gs_control_release(gs_control *control);
-
-// Any thread.
-void gs_control_ask_to_drain(gs_control *control, bool save);
-void gs_control_abort(gs_control *control, const char *reason);  // the first reason wins
-bool gs_control_drains(const gs_control *control, bool *save);
-// ABORTED with the reason once gs_control_abort was called.
-GS_NODISCARD gs_status gs_control_check(gs_control *control);
-
-// A plan that is to be used as soon as all ranks hold it. Takes the offer; one that was not taken yet goes.
-void gs_control_offer_plan(gs_control *control, gs_plan_offer *offer);
-// Compute thread: the offer for `generation`, the caller's now; those for others are dropped. False: none.
-bool gs_control_take_plan(gs_control *control, gs_plan_offer *out, uint32_t generation);
-
-// Compute thread: the communicator that an abort is to reach; NULL before it is destroyed.
-void gs_control_set_comm(gs_control *control, gs_comm *comm);
 
 #endif

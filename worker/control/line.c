@@ -81,7 +81,8 @@ static void take_welcome(gs_line *line, const gs_json *item) {
 static void take_abort(gs_line *line, const gs_json *item) {
     // One for a generation that this trainer has left behind means nothing to it.
     if (gs_json_int_or(item, "generation", 0) < (int64_t)atomic_load(&line->generation)) return;
-    gs_control_abort(line->control, gs_json_string_or(item, "reason", "the generation ended"));
+    gs_mailbox_abort(&line->control->mailbox,
+                     gs_json_string_or(item, "reason", "the generation ended"));
 }
 
 // Decoded here, so that the compute thread need not.
@@ -89,7 +90,7 @@ static void take_replan(gs_line *line, const gs_json *item) {
     gs_plan_offer offer;
     gs_status status = gs_plan_offer_decode(&offer, item, line->params, line->num_params);
     if (!status.code && offer.generation == atomic_load(&line->generation)) {
-        gs_control_offer_plan(line->control, &offer);
+        gs_mailbox_offer_plan(&line->control->mailbox, &offer);
         return;
     }
     if (status.code) gs_log_warn("plan not usable", "reason=\"%s\"", status.message);
@@ -126,7 +127,7 @@ static void take_item(gs_line *line, gs_json *item) {
         if (line->control->progress.timeline)
             gs_timeline_switch(line->control->progress.timeline, gs_json_bool_or(item, "on", true));
     } else if (strcmp(type, "drain") == 0) {
-        gs_control_ask_to_drain(line->control, gs_json_bool_or(item, "save", true));
+        gs_mailbox_ask_to_drain(&line->control->mailbox, gs_json_bool_or(item, "save", true));
     } else if (gs_queue_push(line->events, item, (gs_deadline){0})) {
         return;
     }
@@ -181,7 +182,7 @@ static void lose_stream(gs_line *line, gs_status status) {
     if (!line->refusal.code) line->refusal = status;
     pthread_mutex_unlock(&line->lock);
     gs_log_warn("coordinator refused this trainer", "reason=\"%s\"", status.message);
-    gs_control_abort(line->control, status.message);
+    gs_mailbox_abort(&line->control->mailbox, status.message);
     line->next_hello_ns = gs_now_ns() + 3600 * GS_NS_PER_SEC;
 }
 

@@ -1,8 +1,8 @@
 // The control thread of a trainer, which owns its line to the coordinator: says Hello and hears
 // what comes back, for as long as the trainer lives, and tells how it is in heartbeats.
 //
-// It reads what the compute thread publishes in gs_control and puts requests into its mailbox; what
-// the compute thread must act upon is an event. The coordinator's death disturbs nobody: the thread
+// It reads the trainer's progress and puts requests into its mailbox; what the compute thread must act
+// upon is an event. The coordinator's death disturbs nobody: the thread
 // says Hello again until somebody answers.
 #ifndef WORKER_CONTROL_LINE_H
 #define WORKER_CONTROL_LINE_H

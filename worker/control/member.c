@@ -78,7 +78,7 @@ void gs_member_destroy(gs_member *member) {
 
 gs_status gs_member_next_event(gs_member *member, gs_json **event, gs_deadline deadline) {
     GS_TRY(gs_line_refusal(member->line));
-    GS_TRY(gs_control_check(member->control));
+    GS_TRY(gs_mailbox_check(&member->control->mailbox));
     if (gs_line_next_event(member->line, event, deadline)) return gs_ok();
     if (gs_now_ns() - gs_line_heard_ns(member->line) > IDLE_ORPHAN_NS)
         return gs_error(GS_UNAVAILABLE, "no coordinator at %s", member->launch->coordinator);
@@ -114,7 +114,7 @@ bool gs_member_wait_for_welcome(gs_member *member, gs_deadline deadline) {
         if (!gs_line_unknown(member->line))
             unknown_until = gs_deadline_in_seconds(UNKNOWN_SECONDS);
         else if (gs_deadline_passed(unknown_until)) return false;
-        drains = gs_control_drains(member->control, &save);
+        drains = gs_mailbox_drains(&member->control->mailbox, &save);
         if (!drains) gs_sleep_ns(20 * GS_NS_PER_MS);
     } while (!drains && !gs_deadline_passed(deadline));
     return false;

@@ -33,7 +33,7 @@ void gs_plan_switch_show(const gs_plan_switch *plans) {
 
 uint64_t gs_plan_switch_waiting(gs_plan_switch *plans) {
     gs_plan_offer offer;
-    if (gs_control_take_plan(plans->control, &offer, plans->generation)) {
+    if (gs_mailbox_take_plan(&plans->control->mailbox, &offer, plans->generation)) {
         gs_plan_offer_release(&plans->next);
         plans->next = offer;
         // An order to stay with the plan in use calls back the one that waited.

@@ -56,7 +56,7 @@ gs_status gs_run_loop_apply(gs_run_loop *loop, gs_step_facts *facts) {
 static gs_step_votes collect_votes(const gs_run_loop *loop) {
     gs_step_votes votes = {0};
     bool save_asked;
-    votes.drain = gs_control_drains(loop->control, &save_asked);
+    votes.drain = gs_mailbox_drains(&loop->control->mailbox, &save_asked);
     votes.checkpoint = votes.drain && save_asked && loop->spec->checkpoint.on_stop;
     return votes;
 }
@@ -135,7 +135,7 @@ gs_status gs_run_loop_run(gs_run_loop *loop) {
     const gs_job_spec *spec = loop->spec;
     while (loop->state->position.step < spec->steps.target && !loop->drained &&
            !loop->inputs_ended) {
-        GS_TRY(gs_control_check(loop->control));
+        GS_TRY(gs_mailbox_check(&loop->control->mailbox));
         if (spec->debug.step_delay_ms) gs_sleep_ns(spec->debug.step_delay_ms * GS_NS_PER_MS);
         GS_TRY(run_step(loop));
     }

@@ -146,7 +146,7 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
 void gs_session_destroy(gs_session *session) {
     if (!session) return;
     atomic_store(&session->progress->teardown_since_ns, gs_now_ns());
-    gs_control_set_comm(session->control, NULL);
+    gs_mailbox_set_comm(&session->control->mailbox, NULL);
     gs_embedding_rows_destroy(session->embedding_rows);
     gs_pass_runners_destroy(session->pass_runners);
     gs_reducer_destroy(session->reducer);
@@ -163,8 +163,8 @@ void gs_session_destroy(gs_session *session) {
     free(session);
 }
 
-static gs_status check_control(void *ctx) {
-    return gs_control_check(ctx);
+static gs_status check_mailbox(void *ctx) {
+    return gs_mailbox_check(ctx);
 }
 
 static gs_status create_comm(gs_session *session, gs_deadline deadline) {
@@ -175,12 +175,12 @@ static gs_status create_comm(gs_session *session, gs_deadline deadline) {
                             .generation = session->generation,
                             .exchange = session->control->ops->exchange,
                             .exchange_ctx = session->control->ctx,
-                            .check = check_control,
-                            .check_ctx = session->control,
+                            .check = check_mailbox,
+                            .check_ctx = &session->control->mailbox,
                             .arena = session->arena,
                             .device = session->state->device};
     GS_TRY(gs_comm_create(&session->comm, &comm, deadline));
-    gs_control_set_comm(session->control, session->comm);
+    gs_mailbox_set_comm(&session->control->mailbox, session->comm);
     return gs_ok();
 }
 

@@ -191,7 +191,7 @@ static gs_status take_event(trainer_process *process, const gs_json *event, bool
 // Ok with *go false: asked to leave before there was anything to train.
 static gs_status wait_for_go(trainer_process *process, bool *go) {
     bool save;
-    while (!*go && !gs_control_drains(&process->control, &save)) {
+    while (!*go && !gs_mailbox_drains(&process->control.mailbox, &save)) {
         gs_json *event = NULL;
         gs_status status = gs_member_next_event(process->member, &event, gs_deadline_in_ms(LOOK_MS));
         if (status.code == GS_DEADLINE_EXCEEDED) continue;
@@ -279,7 +279,7 @@ int gs_trainer_process_run(int launch_fd) {
     }
     set_log_level(process.launch.log_level);
     gs_control_init(&process.control, &gs_member_control_ops, NULL);
-    process.control.drain_signal = &drain_signal;
+    process.control.mailbox.drain_signal = &drain_signal;
     run(&process);
     int exit_code = (int)process.outcome.reason.exit_code;
     end_saves(&process, exit_code);

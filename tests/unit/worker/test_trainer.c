@@ -106,7 +106,7 @@ static void keep_order(void *ctx, const gs_order_report *report) {
                                             state->num_params, report->order);
     if (status.code) return;
     offer.digest = f->offered_digest = gs_digest_fold(gs_bucket_plan_digest(&offer.plan));
-    gs_control_offer_plan(&f->control, &offer);
+    gs_mailbox_offer_plan(&f->control.mailbox, &offer);
 }
 
 static const gs_control_ops ops = {.exchange = exchange_alone,
@@ -232,8 +232,8 @@ static void a_plan_that_was_called_back_is_not_taken(void **state) {
     first.digest = gs_digest_fold(gs_bucket_plan_digest(&first.plan));
     second.digest = gs_digest_fold(gs_bucket_plan_digest(&second.plan));
     uint64_t in_use = second.digest;
-    gs_control_offer_plan(&f->control, &first);
-    gs_control_offer_plan(&f->control, &second);
+    gs_mailbox_offer_plan(&f->control.mailbox, &first);
+    gs_mailbox_offer_plan(&f->control.mailbox, &second);
     gs_trainer_run(f->trainer, &f->outcome);
     assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
     assert_true(atomic_load(&f->control.progress.plan_digest) == in_use);
@@ -262,7 +262,7 @@ static void the_position_counts_global_samples(void **state) {
 static void a_drain_finishes_the_step_and_saves(void **state) {
     fixture *f = *state;
     prepare(f, "\"steps\":{\"target\":1000000}");
-    gs_control_ask_to_drain(&f->control, true);
+    gs_mailbox_ask_to_drain(&f->control.mailbox, true);
     gs_trainer_run(f->trainer, &f->outcome);
     assert_int_equal(f->outcome.end, GS_DRAINED);
     assert_int_equal(step_of(f), 1);
@@ -272,7 +272,7 @@ static void a_drain_finishes_the_step_and_saves(void **state) {
 static void a_drain_without_save_leaves_no_checkpoint(void **state) {
     fixture *f = *state;
     prepare(f, "\"steps\":{\"target\":1000000}");
-    gs_control_ask_to_drain(&f->control, false);
+    gs_mailbox_ask_to_drain(&f->control.mailbox, false);
     gs_trainer_run(f->trainer, &f->outcome);
     assert_int_equal(f->outcome.end, GS_DRAINED);
     assert_int_equal(f->num_saves, 0);
@@ -446,7 +446,7 @@ static void an_abort_settles_and_asks_for_a_restart(void **state) {
     fixture *f = *state;
     prepare(f, "\"steps\":{\"target\":1000000}");
     f->verdict = (gs_settle_verdict){.save = true};
-    gs_control_abort(&f->control, "rank 1 died");
+    gs_mailbox_abort(&f->control.mailbox, "rank 1 died");
     gs_trainer_run(f->trainer, &f->outcome);
     assert_int_equal(f->outcome.end, GS_TRAINER_ABORTED);
     assert_int_equal(f->outcome.reason.exit_code, 75);
@@ -461,7 +461,7 @@ static void without_anybody_to_settle_with_it_saves_what_it_knows(void **state) 
     fixture *f = *state;
     prepare(f, "\"steps\":{\"target\":1000000}");
     f->settle_status = gs_error(GS_UNAVAILABLE, "nobody there");
-    gs_control_abort(&f->control, "rank 1 died");
+    gs_mailbox_abort(&f->control.mailbox, "rank 1 died");
     gs_trainer_run(f->trainer, &f->outcome);
     assert_int_equal(f->outcome.reason.exit_code, 75);
     assert_string_equal(f->last_reason, "orphaned");
