@@ -6,7 +6,7 @@
 #include <string.h>
 
 // Codes are promises to clients: add, never rename.
-const gs_problem gs_problems[] = {
+static const gs_problem problems[] = {
     {"bad_request", 400, "The request is not well-formed HTTP",
      "Send either Content-Length or chunked encoding, once, and one Host header."},
     {"bad_json", 400, "The body is not valid JSON",
@@ -58,11 +58,11 @@ const gs_problem gs_problems[] = {
     {"timeout", 504, "The coordinator did not answer in time", "Repeat it."},
     {"storage_full", 507, "The store or checkpoint volume is full", "Free some space."},
 };
-const size_t gs_num_problems = sizeof gs_problems / sizeof *gs_problems;
+#define NUM_PROBLEMS (sizeof problems / sizeof *problems)
 
 const gs_problem *gs_problem_find(const char *code) {
-    for (size_t i = 0; code && i < gs_num_problems; i++)
-        if (strcmp(gs_problems[i].code, code) == 0) return &gs_problems[i];
+    for (size_t i = 0; code && i < NUM_PROBLEMS; i++)
+        if (strcmp(problems[i].code, code) == 0) return &problems[i];
     return NULL;
 }
 

@@ -17,9 +17,6 @@ typedef struct gs_problem {
     const char *title, *advice;
 } gs_problem;
 
-extern const gs_problem gs_problems[];
-extern const size_t gs_num_problems;
-
 const gs_problem *gs_problem_find(const char *code);  // NULL: no such code
 // What a status means to an HTTP client. `details` (of an RPC reply, may be NULL) may hold a better
 // code, and field errors make it "validation".
