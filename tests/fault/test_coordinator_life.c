@@ -17,6 +17,7 @@
 #include "rpc/json/json.h"
 #include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
+#include "tests/support/soon.h"
 #include "worker/agent/agent_reports.h"
 
 typedef gs_stage life;
@@ -99,6 +100,16 @@ static void a_silent_rank_is_evicted_and_killed(void **state) {
     gs_json_release(job);
 }
 
+// Until the worker's trainers have gone on for so many steps.
+static void wait_for_steps(const gs_fake_worker *worker, int64_t more) {
+    gs_deadline deadline = soon();
+    int64_t wanted = gs_fake_worker_num_steps(worker) + more;
+    while (gs_fake_worker_num_steps(worker) < wanted) {
+        assert_false(gs_deadline_passed(deadline));
+        gs_sleep_ns(GS_NS_PER_MS);
+    }
+}
+
 static void a_killed_coordinator_disturbs_nobody(void **state) {
     life *it = *state;
     char id[32];
@@ -107,7 +118,7 @@ static void a_killed_coordinator_disturbs_nobody(void **state) {
     gs_stage_wait_for_step(it, id, 60);
     gs_json *before = gs_stage_get(it, GS_GET_JOB, id);
     gs_coordinator_process_kill(&it->process);
-    gs_sleep_ns(500 * GS_NS_PER_MS);
+    wait_for_steps(it->workers[0], 200);
     assert_ok(gs_coordinator_process_start(&it->process));
     gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(job, "generation", -1), gs_json_int_or(before, "generation", -2));
@@ -121,7 +132,7 @@ static void a_killed_coordinator_disturbs_nobody(void **state) {
 typedef struct printer {
     gs_agent_reports *reports;
     const char *job;
-    int64_t num_lines;  // the thread's until it has stopped
+    _Atomic int64_t num_lines;
 } printer;
 
 static void run_printer(void *ctx, const atomic_bool *stopping) {
@@ -155,6 +166,15 @@ static int64_t count_lines_in_order(life *it, const char *id) {
     }
 }
 
+static void wait_for_lines(const printer *prints, int64_t more) {
+    gs_deadline deadline = soon();
+    int64_t wanted = atomic_load(&prints->num_lines) + more;
+    while (atomic_load(&prints->num_lines) < wanted) {
+        assert_false(gs_deadline_passed(deadline));
+        gs_sleep_ns(GS_NS_PER_MS);
+    }
+}
+
 static void a_killed_coordinator_loses_and_doubles_no_line(void **state) {
     life *it = *state;
     char id[32];
@@ -166,9 +186,9 @@ static void a_killed_coordinator_loses_and_doubles_no_line(void **state) {
     assert_ok(gs_agent_reports_create(&prints.reports, gs_fake_worker_client(it->workers[0]), 0));
     assert_ok(gs_thread_start(&thread, "printer", run_printer, &prints));
     for (int i = 0; i < 3; i++) {
-        gs_sleep_ns((230 + 35 * i) * GS_NS_PER_MS);  // anywhere in a batch
+        wait_for_lines(&prints, 200 + 35 * i);  // anywhere in a batch
         gs_coordinator_process_kill(&it->process);
-        gs_sleep_ns(200 * GS_NS_PER_MS);  // a call is on its way when the next one comes
+        wait_for_lines(&prints, 150);  // a call is on its way when the next one comes
         assert_ok(gs_coordinator_process_start(&it->process));
     }
     gs_thread_stop(thread);
@@ -223,7 +243,11 @@ static void a_rank_that_dies_while_nobody_looks_is_noticed(void **state) {
     gs_coordinator_process_kill(&it->process);
     atomic_store(&it->faults.slot, 1);
     atomic_store(&it->faults.crash_at_step, 1);
-    gs_sleep_ns(300 * GS_NS_PER_MS);
+    gs_deadline deadline = soon();
+    while (atomic_load(&it->faults.crash_at_step)) {  // until it has struck
+        assert_false(gs_deadline_passed(deadline));
+        gs_sleep_ns(GS_NS_PER_MS);
+    }
     assert_ok(gs_coordinator_process_start(&it->process));
     gs_json *job = gs_stage_wait_for_state(it, id, "succeeded");
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 1);

@@ -46,7 +46,7 @@ struct gs_fake_worker {
     gs_fake_faults *faults;
     gs_fake_plans *plans;
     fake_trainer *trainers[MAX_SLOTS];
-    _Atomic int64_t longest_gap_ns;
+    _Atomic int64_t longest_gap_ns, num_steps;
 };
 
 static gs_deadline call_deadline(void) { return gs_deadline_in_ms(CALL_MS); }
@@ -343,6 +343,7 @@ static void make_step(fake_trainer *trainer) {
         atomic_store(&trainer->worker->longest_gap_ns, gap_ns);
     }
     trainer->last_step_ns = now_ns;
+    atomic_fetch_add(&trainer->worker->num_steps, 1);
     report_step(trainer);
     if (faults && strikes(trainer, &faults->crash_at_step)) {
         atomic_store(&faults->crash_at_step, 0);
@@ -569,6 +570,10 @@ gs_status gs_fake_worker_start(gs_fake_worker **out, gs_rpc_context *context,
 
 int64_t gs_fake_worker_longest_gap_ns(const gs_fake_worker *worker) {
     return atomic_load(&worker->longest_gap_ns);
+}
+
+int64_t gs_fake_worker_num_steps(const gs_fake_worker *worker) {
+    return atomic_load(&worker->num_steps);
 }
 
 gs_rpc_client *gs_fake_worker_client(const gs_fake_worker *worker) { return worker->client; }

@@ -51,6 +51,7 @@ GS_NODISCARD gs_status gs_fake_worker_start(gs_fake_worker **out, gs_rpc_context
                                             const gs_fake_worker_options *options);
 // Largest distance between two steps of any trainer so far.
 int64_t gs_fake_worker_longest_gap_ns(const gs_fake_worker *worker);
+int64_t gs_fake_worker_num_steps(const gs_fake_worker *worker);  // of all its trainers so far
 // Its agent's channel, for what else an agent would send.
 gs_rpc_client *gs_fake_worker_client(const gs_fake_worker *worker);
 void gs_fake_worker_stop(gs_fake_worker *worker);  // NULL is fine
