@@ -18,7 +18,6 @@ struct gs_writer {
     gs_queue *queue;
     gs_thread *thread;
     int wake_fd;
-    atomic_size_t backlog;
     pthread_mutex_t lock;  // guards finished
     gs_write *finished, **finished_end;
 };
@@ -102,9 +101,7 @@ gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd) {
 }
 
 void gs_writer_submit(gs_writer *writer, gs_write *write) {
-    atomic_fetch_add(&writer->backlog, 1);
     if (gs_queue_push(writer->queue, write, gs_deadline_in_ns(0))) return;
-    atomic_fetch_sub(&writer->backlog, 1);
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "writer: %d writes are waiting", MAX_QUEUED);
     gs_log_error("write refused", "reason=\"%s\"", status.message);
     write->done(write, status);
@@ -118,13 +115,10 @@ void gs_writer_collect(gs_writer *writer) {
     pthread_mutex_unlock(&writer->lock);
     while (write) {
         gs_write *next = write->next;
-        atomic_fetch_sub(&writer->backlog, 1);
         write->done(write, write->status);
         write = next;
     }
 }
-
-size_t gs_writer_backlog(gs_writer *writer) { return atomic_load(&writer->backlog); }
 
 void gs_writer_stop(gs_writer *writer) {
     if (!writer) return;

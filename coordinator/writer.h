@@ -28,7 +28,6 @@ GS_NODISCARD gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int
 void gs_writer_submit(gs_writer *writer, gs_write *write);
 // Calls done of everything that is finished. Loop only.
 void gs_writer_collect(gs_writer *writer);
-size_t gs_writer_backlog(gs_writer *writer);
 // Finishes what is queued, calls its done, closes the store. NULL is fine.
 void gs_writer_stop(gs_writer *writer);
 
