@@ -5,7 +5,6 @@
 
 #include "core/memory.h"
 #include "gradsync/optim/launch_table.h"
-#include "gradsync/tensor/device_digest.h"
 
 #define DEVICE_TENSOR_COUNT ((size_t)16)  // on a GPU state starts on 64 bytes, for wide accesses
 
@@ -239,31 +238,4 @@ float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t param
 
 int64_t *gs_optimizer_num_updates(const gs_optimizer *optimizer) {
     return optimizer->num_updates;
-}
-
-// Without what lies between tensors.
-static gs_digest digest_state(const gs_optimizer *optimizer, int which) {
-    if (gs_device_is_host(optimizer->device))
-        return gs_digest_of(optimizer->state[which], optimizer->total_count * sizeof(float));
-    gs_digest_stream *stream = gs_digest_stream_create();
-    if (!stream) return (gs_digest){0};
-    gs_status status = gs_ok();
-    for (size_t i = 0; i < optimizer->num_params && !status.code; i++)
-        status = gs_device_digest_add(stream, optimizer->device,
-                                      optimizer->state[which] + optimizer->offsets[i],
-                                      optimizer->counts[i] * sizeof(float));
-    gs_digest digest = status.code ? (gs_digest){0} : gs_digest_stream_value(stream);
-    gs_digest_stream_destroy(stream);
-    return digest;
-}
-
-gs_digest gs_optimizer_digest(const gs_optimizer *optimizer) {
-    gs_digest pieces[GS_OPTIMIZER_MAX_STATES + 1] = {{0}};
-    for (int s = 0; s < optimizer->num_states; s++) {
-        pieces[s] = digest_state(optimizer, s);
-        if (gs_digest_equal(pieces[s], (gs_digest){0})) return pieces[s];
-    }
-    pieces[GS_OPTIMIZER_MAX_STATES] = gs_digest_of(
-        optimizer->num_updates, optimizer->num_params * sizeof *optimizer->num_updates);
-    return gs_digest_of(pieces, sizeof pieces);
 }

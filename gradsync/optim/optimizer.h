@@ -12,7 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/digest.h"
 #include "core/param_spec.h"
 #include "core/status.h"
 #include "kernels/device.h"
@@ -58,9 +57,6 @@ int gs_optimizer_state_count(const gs_optimizer *optimizer);
 const char *gs_optimizer_state_name(const gs_optimizer *optimizer, int which);
 float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t param);
 int64_t *gs_optimizer_num_updates(const gs_optimizer *optimizer);  // num_params of them
-
-// The same for the same state on every device; waits for it. Zero when memory cannot be read.
-gs_digest gs_optimizer_digest(const gs_optimizer *optimizer);
 
 // The contract for authors of optimizers: values only, the state is gs_optimizer's.
 #define GS_OPTIMIZER_MAX_STATES 2

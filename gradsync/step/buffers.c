@@ -4,7 +4,6 @@
 
 #include "core/memory.h"
 #include "gradsync/comm/coalesce.h"
-#include "gradsync/tensor/device_digest.h"
 
 // What passes read and write goes around: a step starts from one of two banks by turns, a pass
 // writes into one of three, so that what a pass read outlives the next pass and the next begin. The
@@ -253,16 +252,4 @@ void gs_buffers_adopt(gs_buffers *buffers) {
     buffers->start = buffers->current = BANK_COMMITTED;
     buffers->is_common = buffers->has_common;
     buffers->has_result = buffers->has_common = false;
-}
-
-gs_digest gs_buffers_digest(const gs_buffers *buffers) {
-    if (gs_device_is_host(buffers->device))
-        return gs_digest_of(buffers->memory, buffers->bank_bytes);
-    gs_digest_stream *stream = gs_digest_stream_create();
-    if (!stream) return (gs_digest){0};
-    gs_status status =
-        gs_device_digest_add(stream, buffers->device, buffers->memory, buffers->bank_bytes);
-    gs_digest digest = status.code ? (gs_digest){0} : gs_digest_stream_value(stream);
-    gs_digest_stream_destroy(stream);
-    return digest;
 }

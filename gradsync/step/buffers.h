@@ -20,7 +20,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/digest.h"
 #include "core/param_spec.h"
 #include "gradsync/comm/comm.h"
 #include "gradsync/step/join.h"
@@ -71,7 +70,5 @@ GS_NODISCARD gs_status gs_buffers_share(gs_buffers *buffers, gs_comm *comm, gs_d
 // The step committed. Without a share each rank keeps its own values (exact: the owner of shard 0
 // alone has new ones), and the next begin brings the source's.
 void gs_buffers_adopt(gs_buffers *buffers);
-// Of what is committed; waits for a GPU. Zero when memory cannot be read.
-gs_digest gs_buffers_digest(const gs_buffers *buffers);
 
 #endif
