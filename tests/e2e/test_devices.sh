@@ -130,7 +130,7 @@ same "$status" 202 "status of replan: $(cat "$run/body")"
 plan_is() { [ "$(get "/v1/jobs/$job/plan" | jq .revision)" = "$1" ]; }
 wait_for 60 "the next plan" plan_is 2
 
-claim "kill -9 of a rank costs one restart and no step"
+claim "kill -9 of a rank costs one restart, and the job goes on"
 before=$(job_field "$job" .progress.step)
 kill -KILL "$(trainer_pids "$job" | tail -n 1)"
 wait_for 60 "a restart" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.restarts == 1'"

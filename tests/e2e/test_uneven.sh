@@ -17,7 +17,7 @@ uneven_job() { # NAME MODE STEPS
     "checkpoint":{"every_steps":25},"steps":{"target":%s}}' "$1" "$2" "$3"
 }
 
-claim "a job whose ranks have 5 and 52 batches trains on all of them"
+claim "a job whose ranks have 5 and 52 batches goes on to its target"
 submit "$(uneven_job join join 60)"
 await "$job" succeeded 100
 same "$(job_field "$job" .progress.step)" 60 "step"
