@@ -91,6 +91,9 @@ static void decode_string(char *out, size_t out_bytes, const gs_field *field, co
     } else if (strlen(text) >= out_bytes) {
         gs_field_errors_add(errors, pointer, "too_long", NULL, "longer than %zu bytes",
                             out_bytes - 1);
+    } else if (!*text && field->required) {
+        // An empty text is none: it is not written either.
+        gs_field_errors_add(errors, pointer, "missing", NULL, "must not be empty");
     } else if (*text && field->pattern && !matches_pattern(text, field->pattern)) {
         gs_field_errors_add(errors, pointer, "bad_pattern", NULL, "does not match %s",
                             field->pattern);
@@ -363,6 +366,7 @@ static void add_range(gs_json *schema, const gs_field *field, bool integer) {
 static gs_json *make_string_schema(const gs_field *field, size_t text_bytes) {
     gs_json *schema = gs_json_new_object();
     gs_json_set_string(schema, "type", "string");
+    if (field->required) gs_json_set_int(schema, "minLength", 1);
     gs_json_set_int(schema, "maxLength", (int64_t)text_bytes - 1);
     gs_json_set_string(schema, "pattern", field->pattern);
     return schema;
