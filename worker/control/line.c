@@ -159,7 +159,6 @@ static bool is_final(const gs_line *line, gs_code code) {
 
 static void go_on_unknown(gs_line *line, gs_status status) {
     atomic_store(&line->unknown, true);
-    gs_outbox_hold(line->outbox, true);
     line->next_hello_ns = gs_now_ns() + UNKNOWN_RETRY_NS;
     if (line->told_unknown) return;
     line->told_unknown = true;
@@ -172,6 +171,8 @@ static void lose_stream(gs_line *line, gs_status status) {
     line->stream = NULL;
     atomic_store(&line->welcomed, false);
     atomic_store(&line->unknown, false);
+    // Who answers next may be another coordinator: what waits is for the one that welcomes.
+    gs_outbox_hold(line->outbox, true);
     line->next_hello_ns = gs_now_ns() + RETRY_NS;
     if (!is_refusal(status.code)) return;
     if (!is_final(line, status.code)) {
@@ -181,6 +182,7 @@ static void lose_stream(gs_line *line, gs_status status) {
     pthread_mutex_lock(&line->lock);
     if (!line->refusal.code) line->refusal = status;
     pthread_mutex_unlock(&line->lock);
+    gs_outbox_hold(line->outbox, false);  // nobody waits for it any more
     gs_log_warn("coordinator refused this trainer", "reason=\"%s\"", status.message);
     gs_mailbox_abort(&line->control->mailbox, status.message);
     line->next_hello_ns = gs_now_ns() + 3600 * GS_NS_PER_SEC;

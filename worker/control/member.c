@@ -141,7 +141,8 @@ void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int
     // Somebody who is not there will not be there in a moment either.
     double seconds =
         !gs_line_started(member->line) || gs_line_welcomed(member->line) ? CALL_SECONDS : 1;
-    gs_outbox_flush(member->outbox, gs_deadline_in_seconds(2 * seconds));
+    if (!gs_line_unknown(member->line))
+        gs_outbox_flush(member->outbox, gs_deadline_in_seconds(2 * seconds));
     if (gs_line_welcomed(member->line)) leave_timeline(member);
     gs_json *bye = gs_member_message_bye(outcome, generation, rank, member->control);
     gs_status status = call(member, GS_BYE, bye, seconds);

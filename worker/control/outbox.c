@@ -29,12 +29,16 @@ static void drop_entry(entry *it) {
 
 static gs_status deliver(gs_outbox *outbox, const entry *it, const atomic_bool *stopping) {
     gs_status status = gs_error(GS_UNAVAILABLE, "not sent");
-    while (!atomic_load(stopping) &&
-           (status.code == GS_UNAVAILABLE || status.code == GS_DEADLINE_EXCEEDED)) {
-        bool held = atomic_load(&outbox->held);
-        if (!held)
+    bool held = false;
+    // A refusal that comes while held is that of somebody else's coordinator.
+    while (!atomic_load(stopping) && (held || status.code == GS_UNAVAILABLE ||
+                                      status.code == GS_DEADLINE_EXCEEDED)) {
+        held = atomic_load(&outbox->held);
+        if (!held) {
             status = gs_rpc_call(outbox->client, it->method, it->request, NULL,
                                  gs_deadline_in_seconds(CALL_SECONDS));
+            held = status.code && atomic_load(&outbox->held);
+        }
         if (held || status.code == GS_UNAVAILABLE) gs_sleep_ns(RETRY_NS);
     }
     return status;
@@ -100,7 +104,6 @@ void gs_outbox_hold(gs_outbox *outbox, bool held) {
 }
 
 void gs_outbox_flush(gs_outbox *outbox, gs_deadline deadline) {
-    while (atomic_load(&outbox->count) > 0 && !atomic_load(&outbox->held) &&
-           !gs_deadline_passed(deadline))
+    while (atomic_load(&outbox->count) > 0 && !gs_deadline_passed(deadline))
         gs_sleep_ns(2 * GS_NS_PER_MS);
 }

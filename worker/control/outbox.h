@@ -18,9 +18,10 @@ void gs_outbox_destroy(gs_outbox *outbox);  // what was not acknowledged is gone
 
 // Takes the request. Any thread, never blocks.
 void gs_outbox_push(gs_outbox *outbox, gs_method method, gs_json *request);
-// While held nothing is sent: a coordinator that does not know this trainer would refuse it for good.
+// While held nothing is sent, and no refusal is final: it is that of a coordinator that does not
+// know this trainer.
 void gs_outbox_hold(gs_outbox *outbox, bool held);
-// Waits until everything is acknowledged, or the deadline; not while it is held.
+// Waits until everything is acknowledged, or the deadline.
 void gs_outbox_flush(gs_outbox *outbox, gs_deadline deadline);
 
 #endif

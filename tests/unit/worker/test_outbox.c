@@ -17,13 +17,16 @@
 #define MAX_CALLS 512
 
 // A coordinator that takes reports of checkpoints, each by its step. What it is sent first it does
-// not answer, or refuses. Its fields belong to its thread until it has stopped, but for the count.
+// not answer, or refuses. Its fields belong to its thread until it has stopped, but for the atomic
+// ones.
 typedef struct listener {
     gs_rpc_context *context;
     gs_rpc_server *server;
     gs_thread *thread;
     int num_unanswered;
+    int num_refused;       // of the first calls
     int64_t refused_step;  // -1: none
+    atomic_bool thinks;    // answers nothing yet
     int64_t steps[MAX_CALLS];
     atomic_int num_calls;
 } listener;
@@ -37,8 +40,10 @@ static void take(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     if (number < MAX_CALLS) to->steps[number] = step;
     atomic_fetch_add(&to->num_calls, 1);
     if (number < to->num_unanswered) return;
-    gs_status status =
-        step == to->refused_step ? gs_error(GS_INVALID_ARGUMENT, "refused") : gs_ok();
+    while (atomic_load(&to->thinks)) gs_sleep_ns(GS_NS_PER_MS);
+    gs_status status = step == to->refused_step || number < to->num_refused
+                           ? gs_error(GS_ABORTED, "refused")
+                           : gs_ok();
     gs_rpc_reply(call, status, NULL);
 }
 
@@ -175,6 +180,24 @@ static void a_held_outbox_sends_nothing_and_rests(void **state) {
     await_calls(f, 2);
 }
 
+static void what_is_refused_while_held_is_sent_again(void **state) {
+    fixture *f = *state;
+    f->listener.num_refused = 1;
+    atomic_store(&f->listener.thinks, true);
+    start_listening(f);
+    push(f, 7);
+    await_calls(f, 1);
+    gs_outbox_hold(f->outbox, true);
+    atomic_store(&f->listener.thinks, false);
+    gs_sleep_ns(1500 * GS_NS_PER_MS);  // longer than a call
+    gs_outbox_hold(f->outbox, false);
+    await_calls(f, 2);
+    flush(f);
+    stop_listening(f);
+    assert_int_equal(f->listener.num_calls, 2);
+    assert_int_equal(f->listener.steps[1], 7);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_outbox, close_outbox)
     const struct CMUnitTest tests[] = {
@@ -183,6 +206,7 @@ int main(void) {
         TEST(a_refused_call_is_not_repeated),
         TEST(what_is_not_answered_is_sent_again),
         TEST(a_held_outbox_sends_nothing_and_rests),
+        TEST(what_is_refused_while_held_is_sent_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
