@@ -34,6 +34,10 @@ for seed in 1 2 3; do
     item "device/kernels-$family-$seed" cuda-sim gpu_kernels "GRADSYNC_TEST_SEED=$seed \"\$build/tests/gpu_kernels\" $family"
   done
 done
+# Every shape of a matrix product timed, and without the library that multiplies.
+item device/matmul-timed cuda-sim gpu_kernels "GRADSYNC_MATMUL_TIMING=all \"\$build/tests/gpu_kernels\" matmul"
+item device/matmul-without-cublaslt cuda-sim gpu_kernels \
+  "GRADSYNC_CUBLASLT=/nonexistent/libcublasLt.so \"\$build/tests/gpu_kernels\" matmul"
 for seed in 1 2 3; do
   item "device/library-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -L '^cuda_sim\$' -E '^(test_nccl|test_multiprocess_device_training|e2e_)'"
   item "device/training-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -R '^test_multiprocess_device_training'"

@@ -1,5 +1,5 @@
-// A binary all of whose tests were skipped is skipped itself (77), not passed. Linked in place of cmocka's own
-// functions (--wrap), so no test has to know.
+// A binary all of whose tests were skipped is skipped itself (77), not passed, and one that is asked for a test that
+// it does not have has failed. Linked in place of cmocka's own functions (--wrap), so no test has to know.
 #include <fnmatch.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +40,11 @@ int __wrap__cmocka_run_group_tests(const char *name, const struct CMUnitTest *te
     size_t num_run = 0;
     for (size_t i = 0; i < num_tests; i++)
         num_run += !filter || fnmatch(filter, tests[i].name, 0) == 0;
+    if (!num_run) {
+        print_error("no test is called %s\n", filter ? filter : "anything");
+        return 1;
+    }
     num_skipped = 0;
     int num_failed = __real__cmocka_run_group_tests(name, tests, num_tests, set_up, tear_down);
-    return !num_failed && num_run && num_skipped >= num_run ? SKIPPED : num_failed;
+    return !num_failed && num_skipped >= num_run ? SKIPPED : num_failed;
 }

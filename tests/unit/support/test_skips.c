@@ -1,4 +1,4 @@
-// What is skipped is not passed (tests/support/skips.c).
+// What is skipped, and what is not there, is not passed (tests/support/skips.c).
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,5 +33,7 @@ int main(void) {
     wrong += check("none skipped", cmocka_run_group_tests(none, NULL, NULL), 0);
     cmocka_set_test_filter("skips");
     wrong += check("the one asked for", cmocka_run_group_tests(one, NULL, NULL), 77);
+    cmocka_set_test_filter("renamed");
+    wrong += check("one that is not there", cmocka_run_group_tests(one, NULL, NULL), 1);
     return wrong ? EXIT_FAILURE : EXIT_SUCCESS;
 }
