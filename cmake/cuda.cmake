@@ -3,7 +3,8 @@
 #   ON   nvcc; sm_80, sm_90 and sm_100 with PTX for what comes later, unless CMAKE_CUDA_ARCHITECTURES or
 #        CUDAARCHS say otherwise; the CUDA runtime is linked statically and finds the driver at run time
 #   SIM  g++, against the software CUDA machine of tests/cuda_sim: for tests on machines without a device
-# cuBLASLt and NCCL are looked up at run time in both (kernels/cuda/library.h); NCCL's header is needed here.
+# cuBLASLt and NCCL are looked up at run time in both (kernels/cuda/cublaslt.h, gradsync/comm/nccl/library.h); NCCL's
+# header is needed here.
 set(GRADSYNC_CUDA OFF CACHE STRING
     "CUDA kernels and the NCCL communicator: OFF, ON (nvcc) or SIM (a software machine, for tests)")
 set_property(CACHE GRADSYNC_CUDA PROPERTY STRINGS OFF ON SIM)

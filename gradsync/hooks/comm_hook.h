@@ -17,9 +17,10 @@
 // all of them `dtype`. When the reducer has a wire dtype there is also room for a copy of the gradients
 // in it: `wire`, `count` elements on a boundary of 64 bytes, in the arena, this bucket's own for the
 // whole step. On a GPU all of it is the GPU's memory: gradients are final behind the compute stream's point,
-// reserved elements on the communicator's stream; work that belongs before a post goes there (lane.h), and
-// `finish` finds what arrived on the compute stream. A hook that can compress casts data → wire in `run`, reduces wire with `scale` folded in
-// and the reserved elements apart, as they are, and casts back in `finish`. One that cannot ignores it.
+// reserved elements on the communicator's stream; work that belongs before a post goes there
+// (gs_comm_stream), and `finish` finds what arrived on the compute stream. A hook that can compress casts
+// data → wire in `run`, reduces wire with `scale` folded in and the reserved elements apart, as they are, and
+// casts back in `finish`. One that cannot ignores it.
 typedef struct gs_hook_bucket {
     int index, num_buckets;  // in plan order; a static graph leaves out buckets that nobody uses
     bool is_last;            // no bucket follows in this step

@@ -1,5 +1,5 @@
 // The library itself, where it is installed, also on machines without a GPU and in builds whose ranks run on
-// the stand-in: that what nccl_library.c looks up is there, and what needs no device answers.
+// the stand-in: that what gradsync/comm/nccl/library.c looks up is there, and what needs no device answers.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
