@@ -54,9 +54,9 @@ struct gs_device_backend {
                       gs_copy_direction direction);
     gs_status (*wait)(gs_stream *stream, gs_deadline deadline);
     void (*arithmetic)(const gs_device *device, char *text, size_t text_bytes);
+    void (*limit)(const gs_device *device, char *text, size_t text_bytes);  // "": nothing holds it back
     // Where launchers return when their work is done only streams and events are made and destroyed, and
     // events keep times; the other slots are NULL, and device.c has what is left to do.
-    void (*limit)(const gs_device *device, char *text, size_t text_bytes);
     bool (*is_device_memory)(gs_device *device, const void *memory);
     bool (*is_lost)(gs_device *device);
     gs_status (*alloc_pinned)(gs_device *device, void **memory, size_t bytes);

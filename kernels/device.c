@@ -101,8 +101,7 @@ void gs_device_arithmetic(const gs_device *device, char *text, size_t text_bytes
 }
 
 void gs_device_limit(const gs_device *device, char *text, size_t text_bytes) {
-    text[0] = '\0';
-    if (device->backend->limit) device->backend->limit(device, text, text_bytes);
+    device->backend->limit(device, text, text_bytes);
 }
 
 gs_status gs_stream_wait(gs_stream *stream, gs_deadline deadline) {

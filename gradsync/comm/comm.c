@@ -340,7 +340,7 @@ gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadlin
 
 void gs_comm_explain(gs_comm *comm, gs_comm_failure *out) {
     *out = (gs_comm_failure){.bucket = -1};
-    if (comm->backend->explain) comm->backend->explain(comm->state, out);
+    comm->backend->explain(comm->state, out);
 }
 
 void gs_comm_abort(gs_comm *comm, const char *reason) {

@@ -231,6 +231,11 @@ static gs_stream *stream_of_self(const void *backend) {
     return ((const self_comm *)backend)->stream;
 }
 
+static void explain_self(void *backend, gs_comm_failure *out) {
+    (void)backend;
+    (void)out;
+}
+
 const gs_comm_backend gs_comm_self = {.name = "self",
                                       .create = create_self,
                                       .post = post_self,
@@ -240,4 +245,5 @@ const gs_comm_backend gs_comm_self = {.name = "self",
                                       .finished = finished_of_self,
                                       .times = times_of_self,
                                       .algorithm = algorithm_of_self,
-                                      .stream = stream_of_self};
+                                      .stream = stream_of_self,
+                                      .explain = explain_self};

@@ -275,6 +275,11 @@ static void describe_cuda(const gs_device *base, char *text, size_t text_bytes) 
              ARITHMETIC_VERSION, device->tf32, products);
 }
 
+static void describe_limit(const gs_device *device, char *text, size_t text_bytes) {
+    (void)device;
+    snprintf(text, text_bytes, "%s", "");
+}
+
 const gs_device_backend gs_cuda_backend = {
     .name = "cuda",
     .open = open_cuda,
@@ -284,6 +289,7 @@ const gs_device_backend gs_cuda_backend = {
     .copy = gs_cuda_transfer,
     .wait = gs_cuda_stream_wait,
     .arithmetic = describe_cuda,
+    .limit = describe_limit,
     .is_device_memory = is_device_memory,
     .is_lost = is_lost,
     .alloc_pinned = alloc_pinned_cuda,
