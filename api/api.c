@@ -24,8 +24,8 @@ static bool check_fault(const gs_http_request *request, gs_http_response *respon
         gs_problem_answer_code(response, request->id, "too_large", "the body is larger than 1 MiB");
     if (request->fault == GS_HTTP_BAD_FRAMING)
         gs_problem_answer_code(response, request->id, "bad_request",
-                               "Content-Length, Transfer-Encoding or Host is given twice, or both "
-                               "of the first two are");
+                               "Content-Length, Transfer-Encoding, Host or Origin is given twice, or "
+                               "both of the first two are");
     return request->fault == GS_HTTP_FINE;
 }
 

@@ -197,7 +197,7 @@ const char *gs_http_response_header(const gs_http_response *response, const char
 }
 
 typedef struct framing {
-    int content_lengths, transfer_encodings, hosts;
+    int content_lengths, transfer_encodings, hosts, origins;
     uint64_t content_bytes;
     bool bad_length;
 } framing;
@@ -217,6 +217,8 @@ static enum MHD_Result note_framing(void *ctx, enum MHD_ValueKind kind, const ch
         seen->transfer_encodings++;
     } else if (strcasecmp(name, "Host") == 0) {
         seen->hosts++;
+    } else if (strcasecmp(name, "Origin") == 0) {
+        seen->origins++;
     }
     return MHD_YES;
 }
@@ -225,7 +227,8 @@ static gs_http_fault check_framing(const gs_http_server *server,
                                    struct MHD_Connection *connection) {
     framing seen = {0};
     MHD_get_connection_values(connection, MHD_HEADER_KIND, note_framing, &seen);
-    if (seen.content_lengths + seen.transfer_encodings > 1 || seen.bad_length || seen.hosts > 1)
+    bool is_doubled = seen.hosts > 1 || seen.origins > 1;
+    if (seen.content_lengths + seen.transfer_encodings > 1 || seen.bad_length || is_doubled)
         return GS_HTTP_BAD_FRAMING;
     return seen.content_bytes > server->options.max_body_bytes ? GS_HTTP_TOO_LARGE : GS_HTTP_FINE;
 }

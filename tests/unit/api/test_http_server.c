@@ -65,6 +65,16 @@ static void two_hosts_are_refused(void **state) {
         "bad_request");
 }
 
+static void two_origins_are_refused(void **state) {
+    char request[256];
+    const char *address = fake_address(*state);
+    snprintf(request, sizeof request,
+             "POST /v1/jobs/j/stop HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\n"
+             "Origin: http://evil\r\nContent-Length: 0\r\n\r\n",
+             address, address);
+    assert_problem(send_raw(*state, request, NULL), 400, "bad_request");
+}
+
 static void announced_large_body_is_refused_before_it_is_read(void **state) {
     assert_problem(
         send_raw(*state,
@@ -213,6 +223,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(length_and_chunked_together_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(two_lengths_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(two_hosts_are_refused, start, stop),
+        cmocka_unit_test_setup_teardown(two_origins_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(announced_large_body_is_refused_before_it_is_read, start,
                                         stop),
         cmocka_unit_test_setup_teardown(chunked_large_body_is_counted, start, stop),
