@@ -286,6 +286,8 @@ static gs_status find_bound(gs_coordinator *coordinator, gs_member **out, const 
     return gs_ok();
 }
 
+// One, though several may be missing: whoever reports them may be the one that is cut off, and a kill cannot be
+// taken back. The others are asked to settle, and who does not answer is ended then.
 static gs_member *first_suspect(gs_run *run, const gs_json *request) {
     const gs_json *suspects = gs_json_get(request, "suspects");
     for (size_t i = 0; i < gs_json_count(suspects); i++) {

@@ -43,6 +43,8 @@ static const message trainer_messages[] = {
               "\"step_histogram\":{\"counts\":[1,2],\"sum\":1},\"history\":[{\"step\":4,\"loss\":1}],"
               "\"eval\":{\"step\":4,\"loss\":1,\"batches\":2}}"},
     {GS_FAULT, "{\"generation\":%G,\"rank\":0,\"step\":4,\"kind\":\"timeout\",\"suspects\":[1],\"code\":4,\"text\":\"t\"}"},
+    {GS_FAULT, "{\"generation\":%G,\"rank\":0,\"step\":4,\"kind\":\"timeout\",\"code\":4,\"text\":\"t\",\"suspects\":"
+               "[-1,4096,1e30,1.5,\"1\",null,[0],{},9223372036854775807,-9223372036854775808,1,1,0]}"},
     {GS_SETTLE, "{\"generation\":%G,\"rank\":0,\"applied_step\":4,\"complete\":true}"},
     {GS_CHECKPOINTED, "{\"step\":4,\"directory\":\"step-4\",\"bytes\":4,\"seconds\":0.1,\"files\":[{\"name\":\"a\",\"bytes\":4,"
                       "\"digest\":\"xxh3:0\"}],\"manifest_digest\":\"xxh3:0\",\"world_size\":2,\"samples\":4,\"reason\":\"x\"}"},
