@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +22,8 @@
 // Both entries count the steps that are reduced in this process; the second one sees no step that
 // the first one cuts off, and so on. Behind them the fourth save, which takes its time.
 #define CUT_OFF                                                                                    \
-    "step.reduced=error@3,step.reduced=error@5,step.reduced=error@10,checkpoint.write=sleep:2000@" \
-    "4"
+    "step.reduced=error@3,step.reduced=error@5,step.reduced=error@10,step.reduced=error@12,"       \
+    "checkpoint.write=sleep:2000@4"
 #define APPLIED_STEPS 2
 
 static atomic_bool counts;
@@ -73,6 +74,8 @@ typedef struct fixture {
     gs_trainer_outcome outcome;
     gs_settlement settlement;
     gs_settle_verdict verdict;
+    gs_status no_verdict;  // what settling ends with
+    char reason[16];       // of the last save
     int num_settles, num_saves;
     gs_digest when_settling;
 } fixture;
@@ -93,7 +96,9 @@ static bool drop_report(void *ctx, gs_json *report) {
 }
 
 static void count_save(void *ctx, const gs_checkpoint_result *result) {
-    ((fixture *)ctx)->num_saves += !result->status.code;
+    fixture *f = ctx;
+    f->num_saves += !result->status.code;
+    snprintf(f->reason, sizeof f->reason, "%s", result->reason);
 }
 
 // The first word of a trainer that gives up: from here on it settles.
@@ -116,7 +121,7 @@ static gs_status settle_as_told(void *ctx, gs_settle_verdict *verdict,
     f->settlement = *settlement;
     f->when_settling = gs_trainer_state_digest(gs_trainer_get_state(f->trainer));
     *verdict = f->verdict;
-    return gs_ok();
+    return f->no_verdict;
 }
 
 static const gs_control_ops ops = {.exchange = exchange_alone,
@@ -222,6 +227,17 @@ static void a_step_that_nobody_else_has_is_not(void **state) {
     assert_int_equal(gs_trainer_get_state(f->trainer)->position.step, APPLIED_STEPS);
 }
 
+// Others may have applied it or not: each saves what it knows for certain.
+static void without_a_verdict_the_applied_step_is_saved(void **state) {
+    fixture *f = *state;
+    f->no_verdict = gs_error(GS_UNAVAILABLE, "no coordinator");
+    f->verdict = (gs_settle_verdict){.apply = true};  // which nobody gave
+    run_into_the_cut(f);
+    assert_string_equal(f->reason, "orphaned");
+    assert_true(gs_digest_equal(digest_of(f), f->when_settling));
+    assert_int_equal(gs_trainer_get_state(f->trainer)->position.step, APPLIED_STEPS);
+}
+
 // As long as the disk takes its time.
 static void a_save_in_flight_is_waited_for_until_the_deadline(void **state) {
     fixture *f = *state;
@@ -246,6 +262,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_step_that_nobody_else_has_is_not, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_step_that_others_applied_is_applied, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_save_in_flight_is_waited_for_until_the_deadline, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(without_a_verdict_the_applied_step_is_saved, set_up,
                                         tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
