@@ -32,6 +32,7 @@
 #include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/reducer/reducer.h"
+#include "gradsync/step/logical_shards.h"
 
 typedef struct gs_replicas gs_replicas;
 
