@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/log.h"
 #include "core/memory.h"
 #include "gradsync/comm/comm_backend.h"
 
@@ -349,9 +350,13 @@ void gs_comm_abort(gs_comm *comm, const char *reason) {
 
 void gs_comm_let_go(gs_comm *comm, const char *reason) {
     gs_comm_abort(comm, reason);
-    gs_status ended = comm->backend->wait(comm->state, comm->posted,
-                                          gs_deadline_in_seconds(LETTING_GO_SECONDS));
-    (void)ended;
+    gs_status ended =
+        comm->backend->wait(comm->state, comm->posted, gs_deadline_in_seconds(LETTING_GO_SECONDS));
+    // Whoever reads of memory that changed by itself has to find this above it.
+    if (ended.code == GS_DEADLINE_EXCEEDED)
+        gs_log_error("a communicator still moves after an abort",
+                     "rank=%d backend=%s seconds=%d reason=\"%s\"", comm->rank, comm->backend->name,
+                     LETTING_GO_SECONDS, ended.message);
 }
 
 #ifndef GRADSYNC_CUDA

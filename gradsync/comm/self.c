@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/failpoint.h"
+#include "core/log.h"
 #include "gradsync/comm/comm_backend.h"
 
 #define KEPT_TIMES 1024
@@ -189,7 +190,9 @@ static gs_status leave_after_abort(self_comm *self, gs_deadline deadline) {
     if (!aborted.code || !self->stream) return aborted;
     gs_deadline limit = gs_deadline_min(deadline, gs_deadline_in_seconds(DRAIN_SECONDS));
     gs_status drained = gs_stream_wait(self->stream, limit);
-    (void)drained;
+    if (drained.code == GS_DEADLINE_EXCEEDED && limit.at_ns < deadline.at_ns)
+        gs_log_error("a device still moves after an abort", "device=%s seconds=%.0f reason=\"%s\"",
+                     gs_device_name(self->device), DRAIN_SECONDS, aborted.message);
     return aborted;
 }
 
