@@ -5,27 +5,24 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct {
-    const char *name;
-    int http;
-} codes[GS_NUM_CODES] = {
-    [GS_OK] = {"OK", 200},
-    [GS_CANCELLED] = {"CANCELLED", 499},
-    [GS_UNKNOWN] = {"UNKNOWN", 500},
-    [GS_INVALID_ARGUMENT] = {"INVALID_ARGUMENT", 422},
-    [GS_DEADLINE_EXCEEDED] = {"DEADLINE_EXCEEDED", 504},
-    [GS_NOT_FOUND] = {"NOT_FOUND", 404},
-    [GS_ALREADY_EXISTS] = {"ALREADY_EXISTS", 409},
-    [GS_PERMISSION_DENIED] = {"PERMISSION_DENIED", 403},
-    [GS_RESOURCE_EXHAUSTED] = {"RESOURCE_EXHAUSTED", 429},
-    [GS_FAILED_PRECONDITION] = {"FAILED_PRECONDITION", 409},
-    [GS_ABORTED] = {"ABORTED", 409},
-    [GS_OUT_OF_RANGE] = {"OUT_OF_RANGE", 410},
-    [GS_UNIMPLEMENTED] = {"UNIMPLEMENTED", 501},
-    [GS_INTERNAL] = {"INTERNAL", 500},
-    [GS_UNAVAILABLE] = {"UNAVAILABLE", 503},
-    [GS_DATA_LOSS] = {"DATA_LOSS", 500},
-    [GS_UNAUTHENTICATED] = {"UNAUTHENTICATED", 401},
+static const char *const code_names[GS_NUM_CODES] = {
+    [GS_OK] = "OK",
+    [GS_CANCELLED] = "CANCELLED",
+    [GS_UNKNOWN] = "UNKNOWN",
+    [GS_INVALID_ARGUMENT] = "INVALID_ARGUMENT",
+    [GS_DEADLINE_EXCEEDED] = "DEADLINE_EXCEEDED",
+    [GS_NOT_FOUND] = "NOT_FOUND",
+    [GS_ALREADY_EXISTS] = "ALREADY_EXISTS",
+    [GS_PERMISSION_DENIED] = "PERMISSION_DENIED",
+    [GS_RESOURCE_EXHAUSTED] = "RESOURCE_EXHAUSTED",
+    [GS_FAILED_PRECONDITION] = "FAILED_PRECONDITION",
+    [GS_ABORTED] = "ABORTED",
+    [GS_OUT_OF_RANGE] = "OUT_OF_RANGE",
+    [GS_UNIMPLEMENTED] = "UNIMPLEMENTED",
+    [GS_INTERNAL] = "INTERNAL",
+    [GS_UNAVAILABLE] = "UNAVAILABLE",
+    [GS_DATA_LOSS] = "DATA_LOSS",
+    [GS_UNAUTHENTICATED] = "UNAUTHENTICATED",
 };
 
 // Cuts what does not fit.
@@ -118,17 +115,5 @@ gs_status gs_error_from_errno(int error_number, const char *format, ...) {
 
 const char *gs_code_name(gs_code code) {
     if ((unsigned)code >= GS_NUM_CODES) return "UNKNOWN";
-    return codes[code].name;
-}
-
-gs_code gs_code_from_name(const char *name) {
-    for (unsigned i = 0; i < GS_NUM_CODES; i++) {
-        if (strcmp(name, codes[i].name) == 0) return (gs_code)i;
-    }
-    return GS_UNKNOWN;
-}
-
-int gs_code_http(gs_code code) {
-    if ((unsigned)code >= GS_NUM_CODES) return 500;
-    return codes[code].http;
+    return code_names[code];
 }

@@ -52,9 +52,7 @@ GS_NODISCARD gs_status gs_status_prefix(gs_status status, const char *format, ..
 GS_NODISCARD gs_status gs_error_from_errno(int error_number, const char *format, ...)
     GS_PRINTF(2, 3);
 
-const char *gs_code_name(gs_code code);       // "INVALID_ARGUMENT"; "UNKNOWN" outside the table
-gs_code gs_code_from_name(const char *name);  // GS_UNKNOWN when there is no such name
-int gs_code_http(gs_code code);               // 200, 400, 404 … the HTTP twin
+const char *gs_code_name(gs_code code);  // "INVALID_ARGUMENT"; "UNKNOWN" outside the table
 
 #define GS_TRY(expression)                                                                         \
     do {                                                                                           \

@@ -133,13 +133,6 @@ void gs_queue_close(gs_queue *queue) {
     pthread_mutex_unlock(&queue->lock);
 }
 
-size_t gs_queue_count(gs_queue *queue) {
-    pthread_mutex_lock(&queue->lock);
-    size_t count = queue->count;
-    pthread_mutex_unlock(&queue->lock);
-    return count;
-}
-
 // cgroup v2 "max 100000" or "150000 100000"; v1 keeps quota and period in two files.
 static double cgroup_quota_cores(void) {
     char text[64];

@@ -28,7 +28,6 @@ void gs_queue_destroy(gs_queue *queue);       // items left inside are the calle
 bool gs_queue_push(gs_queue *queue, void *item, gs_deadline deadline);  // false: full or closed
 bool gs_queue_pop(gs_queue *queue, void **item, gs_deadline deadline);  // false: empty
 void gs_queue_close(gs_queue *queue);  // push fails from now on; pop drains, then fails at once
-size_t gs_queue_count(gs_queue *queue);
 
 // A condition variable whose timed waits are on the monotonic clock.
 void gs_cond_init(pthread_cond_t *cond);

@@ -31,6 +31,7 @@
 
 #include "core/bucket_plan.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/param_spec.h"
 #include "core/plan_policy.h"
 #include "core/status.h"

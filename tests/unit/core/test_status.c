@@ -39,15 +39,14 @@ static void prefix_leaves_ok_alone(void **state) {
     assert_string_equal(status.message, "");
 }
 
-static void names_and_codes_are_a_bijection(void **state) {
+static void every_code_has_a_name_of_its_own(void **state) {
     (void)state;
     for (int code = 0; code < GS_NUM_CODES; code++) {
-        assert_int_equal(gs_code_from_name(gs_code_name((gs_code)code)), code);
-        assert_in_range(gs_code_http((gs_code)code), 200, 599);
+        for (int other = 0; other < code; other++)
+            assert_string_not_equal(gs_code_name((gs_code)code), gs_code_name((gs_code)other));
     }
     assert_string_equal(gs_code_name((gs_code)99), "UNKNOWN");
-    assert_int_equal(gs_code_from_name("NO_SUCH"), GS_UNKNOWN);
-    assert_int_equal(gs_code_http((gs_code)-1), 500);
+    assert_string_equal(gs_code_name((gs_code)-1), "UNKNOWN");
 }
 
 static void errno_keeps_its_meaning_and_text(void **state) {
@@ -75,7 +74,7 @@ int main(void) {
         cmocka_unit_test(ok_has_no_message),
         cmocka_unit_test(a_long_message_is_cut_not_overrun),
         cmocka_unit_test(prefix_leaves_ok_alone),
-        cmocka_unit_test(names_and_codes_are_a_bijection),
+        cmocka_unit_test(every_code_has_a_name_of_its_own),
         cmocka_unit_test(errno_keeps_its_meaning_and_text),
         cmocka_unit_test(try_passes_the_first_error_on),
     };

@@ -63,7 +63,6 @@ static void a_full_queue_refuses_at_the_deadline(void **state) {
     assert_false(gs_queue_pop(queue, &item, gs_deadline_in_ms(1)));
     assert_true(gs_queue_push(queue, &a, gs_deadline_in_ms(1)));
     assert_false(gs_queue_push(queue, &a, gs_deadline_in_ms(1)));
-    assert_int_equal(gs_queue_count(queue), 1);
     gs_queue_close(queue);
     assert_true(gs_queue_pop(queue, &item, gs_deadline_in_ms(1)));
     assert_ptr_equal(item, &a);
