@@ -7,7 +7,8 @@
 //
 // Threads: one owns a communicator and makes all calls; gs_comm_abort alone may come from anywhere between
 // create and destroy. The thread that called create must live until destroy, since without a helper thread
-// its end is taken for the rank's; destroy itself may be another's, once nobody is inside a call.
+// its end is taken for the rank's; destroy itself may be another's, once nobody is inside a call. (shm without
+// a helper then keeps a page of some KiB mapped: the kernel still has to find the rank's life in it.)
 //
 // Sums run in rank order 0..N-1, whoever does the work, and the same bits are stored everywhere. (nccl: in
 // an order of the library's, the same on all ranks.)
