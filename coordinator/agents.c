@@ -262,13 +262,6 @@ static bool fill_agent(gs_agent *agent, const gs_json *request, gs_agent_devices
     return true;
 }
 
-bool gs_agent_runs_unknown(const gs_agent *agent, uint64_t job) {
-    for (int i = 0; i < agent->num_slots; i++) {
-        if (agent->slots[i].is_unknown && agent->slots[i].job == job) return true;
-    }
-    return false;
-}
-
 // Of another coordinator, or of a database that is lost: nobody here can say that it should end.
 static void leave_alone(gs_coordinator *coordinator, const gs_agent *agent, int index) {
     const gs_agent_slot *slot = &agent->slots[index];

@@ -32,7 +32,6 @@ gs_agent *gs_agents_of_incarnation(gs_coordinator *coordinator, uint64_t incarna
 bool gs_agent_holds(const gs_agent *agent, const gs_member *member);  // it has been told to start it
 gs_slot_pools gs_agent_free_slots(const gs_agent *agent);  // none while not connected
 gs_slot_pools gs_agent_all_slots(const gs_agent *agent);
-bool gs_agent_runs_unknown(const gs_agent *agent, uint64_t job);  // a trainer of an unknown job
 bool gs_agent_slot_is_free(const gs_agent *agent, int slot, bool has_gpu);
 void gs_agents_release_all(gs_coordinator *coordinator);
 void gs_agents_tick(gs_coordinator *coordinator);

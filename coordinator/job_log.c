@@ -6,7 +6,6 @@
 
 #include "coordinator/agents.h"
 #include "coordinator/job_control.h"
-#include "coordinator/job_id.h"
 #include "coordinator/log_disk.h"
 #include "core/clock.h"
 #include "core/digest.h"
@@ -197,16 +196,13 @@ static void forget_log_call(void *owner, gs_rpc_call_handle *call) {
 
 // Why records are not taken. An agent repeats what is unavailable or exhausted and forgets the rest: after
 // a restart of the coordinator its lines come before its hello, and must not be lost for that. NOT_FOUND: its
-// own log is the only place for the lines of a job that nobody here knows.
+// own log is the only place for the lines of a job that nobody here knows, or not any more.
 static gs_status refuse_records(const gs_agent *agent, const gs_job *job, const gs_json *request) {
     if (!agent) return gs_error(GS_UNAVAILABLE, "log: say hello first");
-    const char *id_text = gs_json_string_or(request, "job", "");
-    uint64_t id = 0;
-    if (!job && gs_job_id_parse(&id, id_text) && gs_agent_runs_unknown(agent, id)) {
-        return gs_error(GS_NOT_FOUND, "log: job %s is not known here", id_text);
+    if (!job) {
+        return gs_error(GS_NOT_FOUND, "log: job %s is not known here", gs_json_string_or(request, "job", "?"));
     }
-    // Lines of a job that is gone have nowhere to go: acknowledged, so that the agent forgets them.
-    if (!job || gs_json_count(gs_json_get(request, "records")) == 0) return gs_ok();
+    if (gs_json_count(gs_json_get(request, "records")) == 0) return gs_ok();
     return gs_error(GS_RESOURCE_EXHAUSTED, "log: out of memory");
 }
 

@@ -82,6 +82,16 @@ static bool has_event(gs_stage *it, const char *reason) {
     return found;
 }
 
+static void send_exit(agent *at) {
+    gs_json *exited = NULL, *reply = NULL;
+    static const char text[] =
+        "{\"slot\":0,\"job\":\"" STRANGER "\",\"incarnation\":\"88\",\"exit_code\":0}";
+    assert_ok(gs_json_parse(&exited, text, strlen(text)));
+    assert_ok(gs_rpc_call(at->client, GS_EXITED, exited, &reply, gs_deadline_in_seconds(20)));
+    gs_json_release(exited);
+    gs_json_release(reply);
+}
+
 static void a_trainer_of_an_unknown_job_is_left_alone_and_keeps_its_slot(void **state) {
     gs_stage *it = *state;
     agent at = connect_agent(it, STRANGER);
@@ -101,14 +111,31 @@ static void a_trainer_of_an_unknown_job_is_left_alone_and_keeps_its_slot(void **
 
     // Its end is all that frees the slot. Nothing was said to the agent before the job starts
     // there.
-    gs_json *exited = NULL, *reply = NULL;
-    static const char text[] =
-        "{\"slot\":0,\"job\":\"" STRANGER "\",\"incarnation\":\"88\",\"exit_code\":0}";
-    assert_ok(gs_json_parse(&exited, text, strlen(text)));
-    assert_ok(gs_rpc_call(at.client, GS_EXITED, exited, &reply, gs_deadline_in_seconds(20)));
-    gs_json_release(exited);
-    gs_json_release(reply);
+    send_exit(&at);
     expect_item(&at, "start_rank");
+    disconnect(&at);
+}
+
+static gs_code send_line(agent *at) {
+    static const char text[] = "{\"job\":\"" STRANGER "\",\"records\":[{\"rank\":3,\"generation\":5,"
+                               "\"stream\":\"stderr\",\"text\":\"why\",\"at_ms\":1,\"position\":2}]}";
+    gs_json *request = NULL, *reply = NULL;
+    assert_ok(gs_json_parse(&request, text, strlen(text)));
+    gs_status status = gs_rpc_call(at->client, GS_LOG, request, &reply, gs_deadline_in_seconds(20));
+    gs_json_release(request);
+    gs_json_release(reply);
+    return status.code;
+}
+
+// An agent prints what is refused so. Exits go before lines: the last ones, which say why a trainer
+// ended, come when its slot is free.
+static void lines_of_an_unknown_job_are_left_to_the_agent_also_after_the_exit(void **state) {
+    gs_stage *it = *state;
+    agent at = connect_agent(it, STRANGER);
+    expect_item(&at, "welcome");
+    assert_int_equal(send_line(&at), GS_NOT_FOUND);
+    send_exit(&at);
+    assert_int_equal(send_line(&at), GS_NOT_FOUND);
     disconnect(&at);
 }
 
@@ -189,6 +216,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             a_trainer_of_an_unknown_job_is_left_alone_and_keeps_its_slot, gs_stage_set_up,
+            gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(
+            lines_of_an_unknown_job_are_left_to_the_agent_also_after_the_exit, gs_stage_set_up,
             gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_trainer_of_a_job_that_has_ended_is_stopped,
                                         gs_stage_set_up, gs_stage_tear_down),
