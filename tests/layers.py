@@ -101,6 +101,10 @@ LIBRARIES = {
     r"cublas[A-Za-z0-9_]*\.h": "kernels/cuda/",
 }
 
+# A room that holds more is two. The kernels of a device are one list in many files.
+MOST_NOUNS = 15
+CROWDED = ["kernels"]
+
 # Layers whose nouns may still lie in a circle.
 CIRCLES_ALLOWED = ["coordinator"]
 
@@ -229,8 +233,12 @@ def check_rooms(paths):
                 if name not in above:
                     yield f"layers.py: {layer}: room {room} names {name}, which does not stand above it"
             above.append(room)
-            if not any(layer_of(path) == layer and room_of(path) == room for path in paths):
+            nouns = {noun_of(path) for path in paths if layer_of(path) == layer and room_of(path) == room}
+            headers = sum(f"{noun}.h" in paths for noun in nouns)
+            if not nouns:
                 yield f"layers.py: {layer}: room {room} is empty"
+            elif layer not in CROWDED and headers > MOST_NOUNS:
+                yield f"{layer}: room {room} has {headers} nouns, more than {MOST_NOUNS}"
     for path in paths:
         if room_of(path) is not None and room_of(path) not in ROOMS[layer_of(path)]:
             yield f"{path}: {room_of(path)} is no room of {layer_of(path)}"
