@@ -25,7 +25,7 @@ refuses "gradsync: unknown flag -x" -x list
 refuses "gradsync: unknown flag --severr; did you mean --server?" --severr http://127.0.0.1:1 list
 refuses "gradsync list: unknown flag --purge" --purge list
 refuses "gradsync: unknown command 'lits'; did you mean 'list'?" --set steps.target=3 lits
-"$cli" help submit | grep -q -- --set || fail "help"
+grep -q -- --set <<<"$("$cli" help submit)" || fail "help"
 
 claim "a server that is away is exit code 6"
 code=0
@@ -40,8 +40,8 @@ pids+=("$up_pid")
 wait_for 60 "up" grep -q 'gradsync is up' "$run/up.out"
 server=$(sed -n 's/^ *HTTP *//p' "$run/up.out")
 export GRADSYNC_SERVER=$server
-"$cli" health | grep -q alive || fail "health"
-"$cli" version | grep -q "^server" || fail "version"
+grep -q alive <<<"$("$cli" health)" || fail "health"
+grep -q "^server" <<<"$("$cli" version)" || fail "version"
 two_workers() { [ "$("$cli" workers -o name | sort | tr '\n' ' ')" = 'worker-1 worker-2 ' ]; }
 wait_for 30 "two workers" two_workers
 
@@ -52,13 +52,13 @@ case $id in j-*) ;; *) fail "id: $id" ;; esac
 same "$("$cli" show "$id" -o json | jq -r '"\(.state) \(.progress.step) \(.spec.reducer.bucket_cap_bytes)"')" "succeeded 25 [8388608]" "job"
 same "$("$cli" list --all -o name)" "$id" "list"
 same "$("$cli" list -o name)" "" "list of live jobs"
-"$cli" list --all | grep -q '^ID ' || fail "table"
-# Not grep -q: it would leave while lines are still being written.
-"$cli" logs "$id" --rank all | grep '^\[r' >/dev/null || fail "logs"
-"$cli" plan "$id" | grep -q BUCKET || fail "plan"
-"$cli" checkpoints "$id" | grep -q '^25 ' || fail "checkpoints"
-"$cli" events "$id" | grep -q REASON || fail "events"
-"$cli" metrics "$id" --series loss | grep -q '^loss' || fail "series"
+grep -q '^ID ' <<<"$("$cli" list --all)" || fail "table"
+# Of whole outputs: a grep at the end of a pipe would leave while lines are still being written.
+grep -q '^\[r' <<<"$("$cli" logs "$id" --rank all)" || fail "logs"
+grep -q BUCKET <<<"$("$cli" plan "$id")" || fail "plan"
+grep -q '^25 ' <<<"$("$cli" checkpoints "$id")" || fail "checkpoints"
+grep -q REASON <<<"$("$cli" events "$id")" || fail "events"
+grep -q '^loss' <<<"$("$cli" metrics "$id" --series loss)" || fail "series"
 "$cli" timeline "$id" --steps last:1 >"$run/timeline" || fail "timeline"
 grep -q '^rank 1 on .*, step 24: ' "$run/timeline" || fail "timeline: $(cat "$run/timeline")"
 grep -q 'bucket 0 .*=' "$run/timeline" || fail "bars: $(cat "$run/timeline")"

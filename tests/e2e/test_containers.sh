@@ -78,7 +78,8 @@ for _ in $(seq 300); do
   sleep 0.2
 done
 [ "$state" = succeeded ] || { curl -sS "$server/v1/jobs/$job" | jq .; logs; exit 1; }
-curl -fsS "$server/metrics" | grep -q "^gradsync_job_steps_total{job_id=\"$job\"} 50" || { curl -sS "$server/metrics" | grep job_steps; exit 1; }
+metrics=$(curl -fsS "$server/metrics")  # whole, since a curl whose reader leaves early fails
+grep -q "^gradsync_job_steps_total{job_id=\"$job\"} 50" <<<"$metrics" || { grep job_steps <<<"$metrics"; exit 1; }
 curl -fsS "$server/v1/jobs/$job/checkpoints" | jq -e '.items | length > 0' >/dev/null
 
 # SIGTERM ends both within their grace.
