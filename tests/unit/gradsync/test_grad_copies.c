@@ -219,6 +219,31 @@ static void static_graph_copies_tensors_at_their_last_mark(void **state) {
     close_own(&small, &own);
 }
 
+// On the CPU, where a launch costs nothing: what the tensor is used for after its mark is too late.
+static void marked_tensor_is_copied_at_once_on_the_host(void **state) {
+    (void)state;
+    if (!test_device_is_host()) skip();
+    small_reducer small;
+    own_grads own;
+    gs_reduce_result result;
+    gs_reducer_pass pass;
+    open_own(&small, &own, &(gs_reducer_options){0});
+    assert_ok(gs_reducer_begin(small.reducer, 0));
+    assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
+    for (size_t p = 0; p < SMALL_PARAMS; p++) {
+        put_own(&own, p, (float)(p + 1));
+        assert_ok(gs_reducer_mark_ready(small.reducer, p));
+        put_own(&own, p, 100);
+    }
+    assert_ok(gs_reducer_end_pass(small.reducer));
+    finish_own(&small, &result);
+    for (size_t p = 0; p < SMALL_PARAMS; p++) {
+        assert_near(small_reducer_grad(&small, p, 3), (float)(p + 1), 0);
+        assert_near(get_own(&own, p, 3), (float)(p + 1), 0);
+    }
+    close_own(&small, &own);
+}
+
 static void step_that_fails_leaves_tensors_alone(void **state) {
     (void)state;
     small_reducer small;
@@ -261,6 +286,7 @@ int main(void) {
         cmocka_unit_test(stale_gradient_of_an_unused_parameter_is_not_contributed),
         cmocka_unit_test(passes_may_use_different_parameters),
         cmocka_unit_test(static_graph_copies_tensors_at_their_last_mark),
+        cmocka_unit_test(marked_tensor_is_copied_at_once_on_the_host),
         cmocka_unit_test(step_that_fails_leaves_tensors_alone),
         cmocka_unit_test(tensors_that_hold_no_gradient_are_refused_by_name),
     };
