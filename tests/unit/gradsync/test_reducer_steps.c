@@ -83,6 +83,39 @@ static void bucket_does_not_wait_for_what_is_said_to_be_unused(void **state) {
     small_reducer_close(&small);
 }
 
+// Two outputs by turns, [3 2] and [1 0]: of the one that the loss leaves out nothing is marked, and
+// what its backward left half-way in its gradients is nobody's.
+static void output_that_the_loss_leaves_out_has_no_gradient(void **state) {
+    (void)state;
+    small_reducer small;
+    gs_reduce_result result;
+    gs_reducer_pass pass;
+    open_small(&small, &(gs_reducer_options){0});
+    for (int64_t step = 0; step < 4; step++) {
+        size_t first = step % 2 ? 2 : 0;  // of the output that counts
+        assert_ok(gs_reducer_begin(small.reducer, step));
+        assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
+        for (size_t p = SMALL_PARAMS; p-- > 0;) {
+            if (p - first < 2) {
+                small_reducer_write(&small, &pass, p, 5);
+                assert_ok(gs_reducer_mark_ready(small.reducer, p));
+            } else {
+                device_memory_write(small.device, pass.grads[p] + 1, &(float){NAN}, sizeof(float));
+            }
+        }
+        assert_ok(gs_reducer_end_pass(small.reducer));
+        assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
+        assert_false(result.nonfinite);
+        assert_int_equal(result.num_unused, 2);
+        for (size_t p = 0; p < SMALL_PARAMS; p++) {
+            bool counts = p - first < 2;
+            assert_int_equal(result.used[p], counts);
+            assert_near(small_reducer_grad(&small, p, 1), counts ? 5 : 0, 0);
+        }
+    }
+    small_reducer_close(&small);
+}
+
 static void unused_in_one_pass_keeps_the_sum_of_the_others(void **state) {
     (void)state;
     for (int exact = 0; exact < 2; exact++) {
@@ -621,6 +654,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_bucket_starts_before_the_pass_ends),
         cmocka_unit_test(bucket_does_not_wait_for_what_is_said_to_be_unused),
+        cmocka_unit_test(output_that_the_loss_leaves_out_has_no_gradient),
         cmocka_unit_test(unused_in_one_pass_keeps_the_sum_of_the_others),
         cmocka_unit_test(misuse_of_unused_marks_is_named),
         cmocka_unit_test(tails_run_in_order_behind_the_buckets_and_norms_follow),
