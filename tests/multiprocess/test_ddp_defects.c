@@ -68,6 +68,39 @@ static gs_status body_one_gradient_missing(const gs_rank_env *env) {
     return gs_ok();
 }
 
+// A barrier, for its number.
+static gs_status count_collectives(grad_rank *rank, uint64_t *sequence) {
+    gs_work work;
+    GS_TRY(gs_comm_post(rank->comm, &work,
+                        &(gs_collective){.kind = GS_BARRIER, .step = -1, .bucket = -1}));
+    *sequence = work.sequence;
+    return gs_comm_wait(rank->comm, work, soon());
+}
+
+// There the graph is searched and a map of what was used is reduced in each step. Here a step posts
+// its buckets and nothing else, whoever uses what.
+static gs_status body_nothing_sent_besides(const gs_rank_env *env) {
+    grad_case model;
+    init_model(&model, env->world_size);
+    grad_rank rank;
+    gs_reduce_result result;
+    uint64_t before, after;
+    GS_TRY(grad_rank_open(&rank, &model, env, NULL, soon()));
+    for (int64_t step = 0; step < 3; step++) {
+        GS_TRY(count_collectives(&rank, &before));
+        GS_TRY(run_step(&rank, step, env->rank == 0 ? (size_t)step : 1, 2, &result));
+        GS_TRY(count_collectives(&rank, &after));
+        if (after - before - 1 != NUM_PARAMS)
+            return gs_error(GS_INTERNAL, "step %d: %d collectives", (int)step,
+                            (int)(after - before - 1));
+        if (result.used[0] != (step == 0) || !result.used[1])
+            return gs_error(GS_INTERNAL, "step %d: wrong ones are used", (int)step);
+    }
+    grad_rank_close(&rank);
+    grad_case_release(&model);
+    return gs_ok();
+}
+
 // There a bucket may be left out because this rank does not use it, and the user has to promise
 // that no other rank does. Here rank 0 does not use what the others do, and gets their mean.
 static gs_status body_bucket_of_one_rank(const gs_rank_env *env) {
@@ -121,6 +154,10 @@ static void missing_gradient_does_not_keep_results_back(void **state) {
     (void)state;
     run_ranks("one_gradient_missing", 2);
 }
+static void what_is_unused_is_told_without_a_collective_of_its_own(void **state) {
+    (void)state;
+    run_ranks("nothing_sent_besides", 2);
+}
 static void bucket_that_one_rank_uses_travels(void **state) {
     (void)state;
     run_ranks("bucket_of_one_rank", 3);
@@ -132,6 +169,7 @@ static void stale_gradient_is_never_sent(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"one_gradient_missing", body_one_gradient_missing},
+                                          {"nothing_sent_besides", body_nothing_sent_besides},
                                           {"bucket_of_one_rank", body_bucket_of_one_rank},
                                           {"stale", body_stale},
                                           {NULL, NULL}};
@@ -139,6 +177,7 @@ int main(int argc, char **argv) {
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_gradient_does_not_keep_results_back),
+        cmocka_unit_test(what_is_unused_is_told_without_a_collective_of_its_own),
         cmocka_unit_test(bucket_that_one_rank_uses_travels),
         cmocka_unit_test(stale_gradient_is_never_sent),
     };
