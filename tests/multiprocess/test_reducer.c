@@ -226,14 +226,60 @@ static void bucket_is_reduced_while_later_ones_are_not_ready(void **state) {
     assert_ok(gs_ranks_run("overlap", 3, "", gs_deadline_in_seconds(60)));
 }
 
+// Rank 1 comes LATE_NS behind the post of rank 0, which waits and does not move bytes.
+#define LATE_NS (20 * GS_NS_PER_MS)
+
+static gs_status run_late_step(const gs_rank_env *env, grad_rank *rank) {
+    char token = 0, tokens[2];
+    gs_reducer_pass pass;
+    gs_reduce_result result;
+    GS_TRY(gs_reducer_begin(rank->reducer, 0));
+    GS_TRY(gs_reducer_begin_pass(rank->reducer, &pass, 1));
+    grad_case_write(rank->model, pass.grads[0], 0, 0, pass.shard, 0, false);
+    if (env->rank == 0) GS_TRY(gs_reducer_mark_ready(rank->reducer, 0));
+    GS_TRY(gs_rank_exchange(env->exchange, "posted", &token, 1, tokens, soon()));
+    if (env->rank == 1) {
+        gs_sleep_ns(LATE_NS);
+        GS_TRY(gs_reducer_mark_ready(rank->reducer, 0));
+    }
+    GS_TRY(gs_reducer_end_pass(rank->reducer));
+    return gs_reducer_finish(rank->reducer, &result, soon());
+}
+
+static gs_status body_late(const gs_rank_env *env) {
+    grad_case model = {.num_params = 1, .num_shards = env->world_size, .passes_per_shard = 1};
+    model.params[0] = gs_param_spec_make(GS_FP32, 1000, 0, "p");
+    GS_TRY(gs_bucket_plan_parity(&model.plan, model.params, 1, 4, 4, NULL));
+    grad_rank rank;
+    GS_TRY(grad_rank_open(&rank, &model, env, NULL, soon()));
+    GS_TRY(run_late_step(env, &rank));
+    const gs_reduce_stats *stats = gs_reducer_stats(rank.reducer);
+    const gs_bucket_times *times = stats->buckets;
+    int64_t late_ns = env->rank == 0 ? LATE_NS : 0;
+    if (stats->wait_ns < late_ns || times->started_ns < times->posted_ns + late_ns ||
+        stats->busy_ns > times->finished_ns - times->posted_ns - late_ns)
+        return gs_error(GS_INTERNAL, "waited %lld ns, busy %lld ns", (long long)stats->wait_ns,
+                        (long long)stats->busy_ns);
+    grad_rank_close(&rank);
+    grad_case_release(&model);
+    return gs_ok();
+}
+
+static void waiting_for_a_late_rank_is_not_movement(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("late", 2, "", gs_deadline_in_seconds(60)));
+}
+
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"random_models", body_random_models},
                                           {"overlap", body_overlap},
                                           {"many_buckets", body_many_buckets},
+                                          {"late", body_late},
                                           {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(waiting_for_a_late_rank_is_not_movement),
         cmocka_unit_test(random_models_reduce_like_the_serial_sum_with_equal_bits),
         cmocka_unit_test(exact_mode_gives_the_same_bits_for_every_world),
         cmocka_unit_test(bucket_is_reduced_while_later_ones_are_not_ready),

@@ -139,6 +139,37 @@ static void parameter_first_written_in_a_later_pass_starts_from_zero(void **stat
     close_fixture(&f);
 }
 
+// Bucket [2 1] is ready with the mark of 1 in the last pass, whatever was marked before.
+static void accounts_of_a_pass_start_anew(void **state) {
+    (void)state;
+    fixture f;
+    open_fixture(&f, 1, 2, false);
+    for (int64_t step = 0; step < 4; step++) {
+        bool all = step != 1;  // step 1 leaves bucket [2 1] half counted
+        int64_t before_ns, behind_ns;
+        gs_reducer_pass pass;
+        gs_reduce_result result;
+        assert_ok(gs_reducer_begin(f.reducer, step));
+        run_pass(&f, (const float[]){1, all ? 1 : NAN, 1}, 1);
+        assert_ok(gs_reducer_begin_pass(f.reducer, &pass, 1));
+        for (size_t p = 0; p < 3; p++) put(&f, pass.grads[p], 1, pass.accumulate);
+        assert_ok(gs_reducer_mark_ready(f.reducer, 2));
+        before_ns = gs_now_ns();
+        if (all) assert_ok(gs_reducer_mark_ready(f.reducer, 1));
+        behind_ns = gs_now_ns();
+        assert_ok(gs_reducer_mark_ready(f.reducer, 0));
+        assert_ok(gs_reducer_end_pass(f.reducer));
+        assert_ok(gs_reducer_finish(f.reducer, &result, soon()));
+        assert_int_equal(result.num_unused, all ? 0 : 1);
+        int64_t ready_ns = gs_reducer_stats(f.reducer)->buckets[0].ready_ns;
+        if (!all)
+            assert_true(ready_ns >= behind_ns);
+        else if (test_device_is_host())  // a GPU's are ready when their collective starts
+            assert_true(before_ns <= ready_ns && ready_ns <= behind_ns);
+    }
+    close_fixture(&f);
+}
+
 static void random_models_reduce_like_the_serial_sum(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++) {
@@ -547,6 +578,7 @@ int main(void) {
         cmocka_unit_test(world_of_one_divides_by_shards_and_passes),
         cmocka_unit_test(most_shards_there_can_be_are_added_in_both_modes),
         cmocka_unit_test(parameter_first_written_in_a_later_pass_starts_from_zero),
+        cmocka_unit_test(accounts_of_a_pass_start_anew),
         cmocka_unit_test(random_models_reduce_like_the_serial_sum),
         cmocka_unit_test(another_plan_gives_the_same_bits),
         cmocka_unit_test(nonfinite_gradients_are_seen_in_the_result),

@@ -445,6 +445,36 @@ static void parameters_are_timed_from_the_begin_of_the_backward(void **state) {
     close_reducer(&f);
 }
 
+// Moments of the host's lie between the five points of a step, so that no two can be confused.
+static void five_points_lie_where_the_step_was(void **state) {
+    (void)state;
+    reducer_fixture f;
+    gs_reduce_result result;
+    gs_reducer_pass pass;
+    int64_t between[6];
+    open_reducer(&f, "info");
+    assert_ok(gs_reducer_begin(f.reducer, 0));
+    between[0] = gs_now_ns();
+    gs_reducer_note_forward(f.reducer);
+    between[1] = gs_now_ns();
+    assert_ok(gs_reducer_begin_pass(f.reducer, &pass, 1));
+    assert_ok(gs_reducer_mark_ready(f.reducer, 0));
+    between[2] = gs_now_ns();
+    assert_ok(gs_reducer_mark_ready(f.reducer, 1));
+    assert_ok(gs_reducer_mark_ready(f.reducer, 2));
+    between[3] = gs_now_ns();
+    assert_ok(gs_reducer_end_pass(f.reducer));
+    between[4] = gs_now_ns();
+    assert_ok(gs_reducer_finish(f.reducer, &result, gs_deadline_in_seconds(20)));
+    between[5] = gs_now_ns();
+    const gs_reduce_stats *stats = gs_reducer_stats(f.reducer);
+    const int64_t points[] = {stats->forward_begin_ns, stats->backward_begin_ns,
+                              stats->first_launch_ns, stats->backward_end_ns, stats->end_ns};
+    for (size_t i = 0; i < 5; i++)
+        assert_true(between[i] <= points[i] && points[i] <= between[i + 1]);
+    close_reducer(&f);
+}
+
 static void a_reducers_error_lands_in_its_record(void **state) {
     (void)state;
     reducer_fixture f;
@@ -518,6 +548,7 @@ int main(void) {
         cmocka_unit_test(the_environment_sets_the_level),
         cmocka_unit_test(a_reducers_steps_fill_its_record),
         cmocka_unit_test(parameters_are_timed_from_the_begin_of_the_backward),
+        cmocka_unit_test(five_points_lie_where_the_step_was),
         cmocka_unit_test(a_reducers_error_lands_in_its_record),
         cmocka_unit_test(no_parameter_is_timed_when_off),
     };

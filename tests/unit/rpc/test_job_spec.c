@@ -311,6 +311,29 @@ static void caps_alone_drop_the_small_first_bucket(void **state) {
     assert_true(gs_job_spec_plan_policy(&spec).one_host);
 }
 
+// The limits of a plan for four parameters of 2 MiB with a cap of 4 MiB.
+static void expect_limits(const char *reducer, size_t num_buckets, uint64_t first_bytes) {
+    char text[256];
+    gs_param_spec params[4];
+    gs_bucket_plan plan;
+    snprintf(text, sizeof text,
+             "{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5},\"reducer\":{%s}}", reducer);
+    expect_ok(text);
+    gs_plan_policy policy = gs_job_spec_plan_policy(&spec);
+    for (size_t i = 0; i < 4; i++) params[i] = gs_param_spec_make(GS_FP32, 1 << 19, 0, "p%zu", i);
+    assert_ok(gs_plan_policy_apply(&plan, &policy, params, 4, (const size_t[]){3, 2, 1, 0}));
+    assert_int_equal(plan.num_buckets, num_buckets);
+    assert_int_equal(plan.buckets[0].limit_bytes, first_bytes);
+    for (size_t b = 1; b < num_buckets; b++) assert_int_equal(plan.buckets[b].limit_bytes, 4 << 20);
+    gs_bucket_plan_release(&plan);
+}
+
+static void a_plan_of_caps_alone_has_no_small_bucket(void **state) {
+    (void)state;
+    expect_limits("\"bucket_cap_bytes\":4194304", 2, 4 << 20);
+    expect_limits("\"bucket_cap_bytes\":4194304,\"first_bucket_bytes\":1048576", 3, 1 << 20);
+}
+
 static void names_and_paths_cannot_leave_their_place(void **state) {
     (void)state;
     expect_error("\"name\":\"Hello\"", "/name", "bad_pattern", NULL);
@@ -460,6 +483,7 @@ int main(void) {
         cmocka_unit_test(rules_of_16_bits_are_checked),
         cmocka_unit_test(the_default_plan_has_a_small_bucket_of_1_mib),
         cmocka_unit_test(caps_alone_drop_the_small_first_bucket),
+        cmocka_unit_test(a_plan_of_caps_alone_has_no_small_bucket),
         cmocka_unit_test(names_and_paths_cannot_leave_their_place),
         cmocka_unit_test(values_of_the_full_product_say_so),
         cmocka_unit_test(rules_of_replicas_are_checked),
