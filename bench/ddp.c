@@ -30,7 +30,7 @@ typedef struct workload {
     gs_param_spec params[MAX_PARAMS];
     size_t num_params, num_model_params;  // behind the model's: extra ones, used or not
     void *values[MAX_PARAMS];
-    float *grads[MAX_PARAMS];  // of this process alone
+    void *grads[MAX_PARAMS];  // of this process alone
     float *input;
 } workload;
 
@@ -122,13 +122,13 @@ static void close_work(workload *work) {
 static void run_small(workload *work, gs_model_pass *pass) {
     for (size_t i = work->num_model_params; i-- > 0;) {
         float factor = 1.0f + (float)i;
-        for (size_t j = 0; j < 256; j++) pass->grads[i][j] = factor * work->input[j];
+        for (size_t j = 0; j < 256; j++) ((float *)pass->grads[i])[j] = factor * work->input[j];
         __asm__ volatile("" : : "r"(pass->grads[i]) : "memory");
         if (pass->ready) pass->ready(pass->ready_ctx, i);
     }
 }
 
-static void run_passes(bench_rank *rank, float *const *grads, gs_reducer *reducer) {
+static void run_passes(bench_rank *rank, void *const *grads, gs_reducer *reducer) {
     workload *work = rank->work;
     gs_model_pass pass = {.batch = &work->batch,
                           .training = true,

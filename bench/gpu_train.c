@@ -53,7 +53,7 @@ typedef struct settings {
 typedef struct step_way {
     gs_pass_graphs *graphs;
     gs_reducer *reducer;  // NULL: gradients of its own
-    float **grads;
+    void **grads;
     double ms[MAX_ROUNDS];
 } step_way;
 
@@ -264,7 +264,7 @@ static void run_pass(bench *self, step_way *way, gs_model_pass *pass) {
 }
 
 // The gradients of one pass, complete on the device and known to be finite, or just complete.
-static float *const *make_gradients(bench *self, step_way *way) {
+static void *const *make_gradients(bench *self, step_way *way) {
     gs_model_pass pass = {.grads = way->grads, .grad_factor = 1.0f};
     if (!way->reducer) {
         run_pass(self, way, &pass);
@@ -287,7 +287,7 @@ static float *const *make_gradients(bench *self, step_way *way) {
 
 static void run_step(bench *self, step_way *way) {
     *self->loss_sum = 0;
-    float *const *grads = make_gradients(self, way);
+    void *const *grads = make_gradients(self, way);
     if (self->mixed)
         must(gs_mixed_precision_step(self->mixed, self->optimizer, grads, NULL, 1e-4f, 1.0f));
     else

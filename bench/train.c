@@ -49,7 +49,7 @@ typedef struct bench {
     gs_param_spec *specs;
     float *values, *gradient; // flat
     void **params;
-    float **grads;
+    void **grads;
     gs_data_loader *loader;
     gs_optimizer *optimizer;
     gs_arena *arena;
@@ -236,7 +236,7 @@ static void begin_gradients(bench *self, gs_model_pass *pass) {
     pass->ready_ctx = self->reducer;
 }
 
-static float *const *finish_gradients(bench *self) {
+static void *const *finish_gradients(bench *self) {
     if (!self->reducer) return self->grads;
     gs_reduce_result result;
     must(gs_reducer_end_pass(self->reducer));
@@ -267,7 +267,7 @@ static double run_step(bench *self, int at) {
 
     since_ns = measure_now_ns();
     must(self->model.ops->backward(self->model.state, &pass));
-    float *const *grads = finish_gradients(self);
+    void *const *grads = finish_gradients(self);
     self->times[BACKWARD][at] = ms_since(since_ns);
 
     since_ns = measure_now_ns();

@@ -21,7 +21,7 @@
 
 typedef struct gs_grad_copies {
     gs_separate_grad *tensors;  // owned list of borrowed tensors; NULL: gradients are views
-    float **grads;              // their pointers
+    void **grads;               // their pointers
     uint8_t *written;           // by a pass of the present window (a step; in exact mode a shard)
     size_t num_params;
     gs_copy_table table;  // on a GPU

@@ -84,7 +84,7 @@ static gs_status place_slots(gs_grad_layout *layout) {
         char *memory = gs_grad_layout_slot(layout, slot);
         for (size_t b = 0; b < layout->plan.num_buckets && on_host; b++)
             gs_bucket_clear_padding(&layout->buckets[b], memory, layout->params);
-        float **grads = layout->grads + (size_t)slot * layout->num_params;
+        void **grads = layout->grads + (size_t)slot * layout->num_params;
         for (size_t i = 0; i < layout->num_params; i++)
             grads[i] =
                 layout->params[i].sparse ? NULL : (float *)(memory + layout->offset_bytes[i]);
@@ -107,7 +107,7 @@ gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *
 }
 
 gs_status gs_grad_layout_set_slots(gs_grad_layout *layout, int num_slots) {
-    float **grads = calloc(layout->num_params * (size_t)num_slots, sizeof *grads);
+    void **grads = calloc(layout->num_params * (size_t)num_slots, sizeof *grads);
     if (!grads) return gs_error(GS_RESOURCE_EXHAUSTED, "gradient layout: out of memory");
     free(layout->grads);
     layout->grads = grads;

@@ -25,7 +25,7 @@ typedef struct gs_grad_layout {
     size_t *offset_bytes;  // parameter → offset in a slot
     size_t *counts;        // parameter → elements of its dense gradient; 0 for a sparse one
     gs_dtype *dtypes;      // parameter → of its main gradient
-    float **grads;         // slot · num_params + parameter → gradient; NULL for a sparse one
+    void **grads;          // slot · num_params + parameter → gradient; NULL for a sparse one
     char *memory;          // borrowed
     size_t slot_bytes;     // from one slot to the next, whatever the plan
     int num_slots;
@@ -60,7 +60,7 @@ static inline char *gs_grad_layout_slot(const gs_grad_layout *layout, int slot) 
     return layout->memory + (size_t)slot * layout->slot_bytes;
 }
 
-static inline float *const *gs_grad_layout_grads(const gs_grad_layout *layout, int slot) {
+static inline void *const *gs_grad_layout_grads(const gs_grad_layout *layout, int slot) {
     return layout->grads + (size_t)slot * layout->num_params;
 }
 

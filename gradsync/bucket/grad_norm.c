@@ -28,8 +28,9 @@ static double larger(double a, double b) {
 static double largest_of(const gs_grad_list *list) {
     double largest = 0;
     for (size_t i = 0; i < list->num_grads; i++) {
+        const float *grad = list->grads[i];
         for (size_t j = 0; j < list->counts[i]; j++)
-            largest = larger(largest, fabs((double)list->grads[i][j]));
+            largest = larger(largest, fabs((double)grad[j]));
     }
     return largest;
 }
@@ -62,8 +63,9 @@ static double norm_of_host(const gs_grad_list *list, double p) {
     double largest = largest_of(list), sum = 0;
     if (decides_alone(largest, p)) return largest;
     for (size_t i = 0; i < list->num_grads; i++) {
+        const float *grad = list->grads[i];
         for (size_t j = 0; j < list->counts[i]; j++)
-            sum = add_share(sum, fabs((double)list->grads[i][j]), largest, p);
+            sum = add_share(sum, fabs((double)grad[j]), largest, p);
     }
     return norm_of_shares(sum, largest, p);
 }
@@ -80,7 +82,7 @@ static double norm_of_copy(const gs_grad_list *list, double p, gs_device *device
     size_t count = 0, at = 0;
     for (size_t i = 0; i < list->num_grads; i++) count += list->counts[i];
     float *memory = malloc(count * sizeof *memory + 1);
-    float **grads = calloc(list->num_grads + 1, sizeof *grads);
+    void **grads = calloc(list->num_grads + 1, sizeof *grads);
     gs_status status = gs_ok();
     if (!memory || !grads) status = gs_error(GS_RESOURCE_EXHAUSTED, "norm: out of memory");
     for (size_t i = 0; i < list->num_grads && !status.code; i++) {

@@ -24,7 +24,7 @@ float gs_grad_clip_factor(double norm, double max_norm);
 
 // Gradients of a caller's own. Borrowed for the call.
 typedef struct gs_grad_list {
-    float *const *grads;
+    void *const *grads;    // fp32
     const size_t *counts;  // elements
     size_t num_grads;
 } gs_grad_list;

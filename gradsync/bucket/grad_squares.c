@@ -83,7 +83,7 @@ typedef struct launched_squares {
     double *sums;
 } launched_squares;
 
-static gs_status launch_squares(launched_squares *out, float *const *grads, const size_t *counts,
+static gs_status launch_squares(launched_squares *out, void *const *grads, const size_t *counts,
                                 size_t num_grads, gs_device *device) {
     void *memory;
     size_t num_items = 0, item_bytes = (num_grads + 1) * sizeof *out->items;
@@ -100,8 +100,8 @@ static gs_status launch_squares(launched_squares *out, float *const *grads, cons
     return gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(LAUNCH_SECONDS));
 }
 
-bool gs_grad_squares_launch(double *sum, float *const *grads, const size_t *counts,
-                            size_t num_grads, gs_device *device) {
+bool gs_grad_squares_launch(double *sum, void *const *grads, const size_t *counts, size_t num_grads,
+                            gs_device *device) {
     launched_squares launched = {0};
     gs_status status = launch_squares(&launched, grads, counts, num_grads, device);
     *sum = 0;
@@ -112,8 +112,7 @@ bool gs_grad_squares_launch(double *sum, float *const *grads, const size_t *coun
 
 static bool squares_of_device(double *squares, const float *grad, size_t count, gs_device *device) {
     launched_squares launched = {0};
-    gs_status status =
-        launch_squares(&launched, (float *const[]){(float *)grad}, &count, 1, device);
+    gs_status status = launch_squares(&launched, (void *const[]){(float *)grad}, &count, 1, device);
     if (!status.code) *squares = launched.sums[0];
     if (!status.code && !isfinite(*squares))
         status = gs_grad_squares_fetch(squares, grad, GS_FP32, count, device);

@@ -32,7 +32,7 @@ double gs_grad_squares_wide(const float *grad, size_t count);
 
 // Of all of `num_grads` tensors of a GPU together, in one launch. Allocates and waits. False where
 // its kernels could not say it: the device failed, or the squares are beyond fp32.
-bool gs_grad_squares_launch(double *sum, float *const *grads, const size_t *counts,
-                            size_t num_grads, gs_device *device);
+bool gs_grad_squares_launch(double *sum, void *const *grads, const size_t *counts, size_t num_grads,
+                            gs_device *device);
 
 #endif

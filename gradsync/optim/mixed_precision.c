@@ -186,7 +186,7 @@ void gs_mixed_precision_write_back(gs_mixed_precision *mixed) {
 }
 
 gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optimizer,
-                                  float *const *grads, const uint8_t *used, float lr,
+                                  void *const *grads, const uint8_t *used, float lr,
                                   float grad_scale) {
     const gs_mixed_precision_options *options = &mixed->options;
     if (options->splits_masters)
@@ -255,15 +255,15 @@ gs_status gs_mixed_precision_write(gs_mixed_precision *mixed, size_t param, size
     return gs_ok();
 }
 
-float *const *gs_mixed_precision_pass_grads(const gs_mixed_precision *mixed,
-                                            float *const *main_grads, bool accumulate) {
-    return accumulate ? (float *const *)mixed->pass_grads.tensors : main_grads;
+void *const *gs_mixed_precision_pass_grads(const gs_mixed_precision *mixed, void *const *main_grads,
+                                           bool accumulate) {
+    return accumulate ? (void *const *)mixed->pass_grads.tensors : main_grads;
 }
 
-void gs_mixed_precision_finish_grad(const gs_mixed_precision *mixed, float *const *main_grads,
+void gs_mixed_precision_finish_grad(const gs_mixed_precision *mixed, void *const *main_grads,
                                     bool accumulate, size_t param) {
     const gs_mixed_precision_options *options = &mixed->options;
-    float *const *pass_grads = gs_mixed_precision_pass_grads(mixed, main_grads, accumulate);
+    void *const *pass_grads = gs_mixed_precision_pass_grads(mixed, main_grads, accumulate);
     gs_device_kernels(options->device)
         ->round(gs_device_stream(options->device), main_grads[param], pass_grads[param],
                 options->dtype, mixed->counts[param], accumulate);

@@ -70,7 +70,7 @@ void gs_mixed_precision_write_back(gs_mixed_precision *mixed);
 
 // One update of the masters, whatever their form, and write_back.
 GS_NODISCARD gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optimizer,
-                                               float *const *grads, const uint8_t *used, float lr,
+                                               void *const *grads, const uint8_t *used, float lr,
                                                float grad_scale);
 
 // Elements [first, first + count) of a parameter's master as fp32 in host memory, whatever its form: for
@@ -82,11 +82,11 @@ GS_NODISCARD gs_status gs_mixed_precision_write(gs_mixed_precision *mixed, size_
 
 // Where a pass writes its gradients, overwriting what is there: `main_grads` themselves, or when it
 // is to add to them (`accumulate`) memory of its own. NULL: it may not add (adds_passes).
-float *const *gs_mixed_precision_pass_grads(const gs_mixed_precision *mixed,
-                                            float *const *main_grads, bool accumulate);
+void *const *gs_mixed_precision_pass_grads(const gs_mixed_precision *mixed, void *const *main_grads,
+                                           bool accumulate);
 // The gradient of one parameter is final there: rounded to 16 bits, and added to the main gradient
 // when `accumulate`. Before it is marked ready.
-void gs_mixed_precision_finish_grad(const gs_mixed_precision *mixed, float *const *main_grads,
+void gs_mixed_precision_finish_grad(const gs_mixed_precision *mixed, void *const *main_grads,
                                     bool accumulate, size_t param);
 
 #endif

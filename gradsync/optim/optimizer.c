@@ -33,7 +33,7 @@ struct gs_optimizer {
 typedef struct step_tensors {
     void *const *params;
     uint16_t *const *values, *const *remainders;
-    float *const *grads;
+    void *const *grads;
     const uint8_t *used;
 } step_tensors;
 
@@ -154,7 +154,7 @@ static bool continues_run(const gs_optimizer *optimizer, size_t i, const step_te
     size_t next = i + 1;
     return next < optimizer->num_params && has_grad(optimizer, next, tensors->used) &&
            has_adjacent_masters(optimizer, i, tensors) &&
-           tensors->grads[i] + optimizer->counts[i] == tensors->grads[next] &&
+           (float *)tensors->grads[i] + optimizer->counts[i] == tensors->grads[next] &&
            optimizer->offsets[i] + optimizer->counts[i] == optimizer->offsets[next] &&
            optimizer->decays[i] == optimizer->decays[next] &&
            optimizer->num_updates[i] == optimizer->num_updates[next];
@@ -206,7 +206,7 @@ static gs_status update_runs(gs_optimizer *optimizer, const step_tensors *tensor
     return gs_ok();
 }
 
-gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params, float *const *grads,
+gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params, void *const *grads,
                             const uint8_t *used, float lr, float grad_scale) {
     const step_tensors tensors = {.params = params, .grads = grads, .used = used};
     return update_runs(optimizer, &tensors, lr, grad_scale,
@@ -214,7 +214,7 @@ gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params, float 
 }
 
 gs_status gs_optimizer_step_halves(gs_optimizer *optimizer, uint16_t *const *values,
-                                   uint16_t *const *remainders, float *const *grads,
+                                   uint16_t *const *remainders, void *const *grads,
                                    const uint8_t *used, float lr, float grad_scale) {
     if (!has_launch(optimizer->method, &optimizer->options))
         return gs_error(GS_INVALID_ARGUMENT, "optimizer: \"%s\" does not update masters in halves",

@@ -40,7 +40,7 @@ void gs_optimizer_destroy(gs_optimizer *optimizer);
 // (used NULL: all), unless unused_is_zero. `grad_scale` multiplies every gradient as it is read
 // (clipping, unscaling).
 GS_NODISCARD gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params,
-                                         float *const *grads, const uint8_t *used, float lr,
+                                         void *const *grads, const uint8_t *used, float lr,
                                          float grad_scale);
 
 // Whether there is an update of masters that lie in two halves: "adam" and "adamw".
@@ -48,7 +48,7 @@ bool gs_optimizer_takes_halves(const gs_optimizer_options *options);
 // The same step on fp32 masters in two halves of 16 bits (kernels.h, gs_adamw_item): `values` are bf16, what
 // kernels read, and one list each of num_params tensors. INVALID_ARGUMENT for a kind that takes none.
 GS_NODISCARD gs_status gs_optimizer_step_halves(gs_optimizer *optimizer, uint16_t *const *values,
-                                                uint16_t *const *remainders, float *const *grads,
+                                                uint16_t *const *remainders, void *const *grads,
                                                 const uint8_t *used, float lr, float grad_scale);
 
 // What a checkpoint keeps: state tensor `which` ("exp_avg", "exp_avg_sq", "momentum_buffer") of

@@ -11,7 +11,7 @@
 
 #define LETTING_GO_SECONDS 10.0
 
-float *const *gs_reducer_grads(const gs_reducer *reducer) {
+void *const *gs_reducer_grads(const gs_reducer *reducer) {
     return gs_grad_layout_grads(&reducer->layout, 0);
 }
 

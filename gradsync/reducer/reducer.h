@@ -106,8 +106,9 @@ GS_NODISCARD gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *
 // OK between steps. Else FAILED_PRECONDITION says what the open step lacks, parameters by name;
 // nothing is aborted by asking.
 GS_NODISCARD gs_status gs_reducer_check_finished(const gs_reducer *reducer);
-// The reduced gradients: views into the buckets, num_params of them; valid until the next begin.
-float *const *gs_reducer_grads(const gs_reducer *reducer);
+// The reduced gradients: views into the buckets, num_params of them, of the types that a pass has;
+// valid until the next begin.
+void *const *gs_reducer_grads(const gs_reducer *reducer);
 // All buckets of the current step are complete here: the step may be applied after an abort (rule
 // F2).
 bool gs_reducer_complete(const gs_reducer *reducer);

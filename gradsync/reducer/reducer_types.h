@@ -66,10 +66,10 @@ typedef struct gs_reducer_options {
 } gs_reducer_options;
 
 typedef struct gs_reducer_pass {
-    // Where each parameter's gradient of this pass goes (fp64 parameters: doubles behind the
-    // pointer). NULL for a sparse parameter. Separate gradients: the caller's tensors, whatever
-    // their type.
-    float *const *grads;
+    // Where each parameter's gradient of this pass goes: doubles for fp64 parameters, floats for
+    // all others. NULL for a sparse parameter. Separate gradients: the caller's tensors, of their
+    // types.
+    void *const *grads;
     bool accumulate;    // add to it (separate gradients: gs_reducer_pass_adds); false: overwrite
     float grad_factor;  // multiplies the gradient of the mean loss: 1, or samples (GS_SAMPLE_MEAN)
     int shard;          // logical shard of this pass
@@ -83,7 +83,7 @@ typedef struct gs_reducer_pass {
 // end_pass and finish, when the plan has at most GS_MAX_BUCKETS_IN_FLIGHT buckets: then all of them
 // have been posted, on every rank.
 typedef struct gs_reducer_tail {
-    gs_status (*finish)(void *ctx, float *const *grads, gs_deadline deadline);
+    gs_status (*finish)(void *ctx, void *const *grads, gs_deadline deadline);
     void *ctx;
     const size_t
         *params;  // whose gradients it changes: their norms are taken anew; borrowed until finish

@@ -20,8 +20,8 @@ typedef struct gs_replica {
     gs_replica_group *group;
     int index;
     gs_device *device;
-    char *memory;   // owned; a slot for each own shard in exact mode, else one; replica 0: none
-    float **grads;  // slot · num_params + param; replica 0 writes where the reducer says
+    char *memory;  // owned; a slot for each own shard in exact mode, else one; replica 0: none
+    void **grads;  // slot · num_params + param; replica 0 writes where the reducer says
     int first_shard, num_shards, num_slots, num_passes;
 
     // The replica's thread, in a step; the owner between steps.

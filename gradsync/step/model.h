@@ -59,7 +59,7 @@ typedef struct gs_model_pass {
     const void *const *buffers;        // the values that this pass starts from
     void *const *next_buffers;         // written beside; only when training
     // backward:
-    float *const *grads;  // one for each parameter
+    void *const *grads;   // one for each parameter
     bool accumulate;      // add to what is there; false: overwrite
     float grad_factor;    // of d loss; 1 gives the gradient of the mean loss of this micro-batch
     // Called once for each parameter of the pass, as soon as its gradient is final; may be NULL.

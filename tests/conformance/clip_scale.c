@@ -131,7 +131,7 @@ static gs_status check_unscale(struct json_object *item, gs_device *device) {
 
 // The gradients of a case that belong to `rank`, or all of them (-1).
 typedef struct case_grads {
-    float *grads[MAX_GRADS];
+    void *grads[MAX_GRADS];
     size_t counts[MAX_GRADS], index[MAX_GRADS], num_grads;
 } case_grads;
 
@@ -161,9 +161,10 @@ static gs_status compare_clipped(const case_grads *own, struct json_object *item
         struct json_object *wanted =
             json_object_array_get_idx(member(item, "clipped"), own->index[i]);
         for (size_t j = 0; j < own->counts[i]; j++) {
-            if (!within_tolerance((double)own->grads[i][j], number_at(wanted, j)))
+            if (!within_tolerance((double)((const float *)own->grads[i])[j], number_at(wanted, j)))
                 return gs_error(GS_DATA_LOSS, "gradient %zu[%zu]: %.9g, expected %.9g",
-                                own->index[i], j, (double)own->grads[i][j], number_at(wanted, j));
+                                own->index[i], j, (double)((const float *)own->grads[i])[j],
+                                number_at(wanted, j));
         }
     }
     return gs_ok();

@@ -125,7 +125,8 @@ static gs_status check_logits(replica *rank, const tiny *self) {
         const float *logits;
         size_t classes;
         status = replica_stage(rank, &staged, &batch);
-        if (!status.code) status = rank->model.ops->predict(rank->model.state, &pass, &logits, &classes);
+        if (!status.code)
+            status = rank->model.ops->predict(rank->model.state, &pass, &logits, &classes);
         for (size_t row = 0; row < rows && !status.code; row++)
             memcpy(got + (row * T + t - 1) * V, logits + row * V, V * sizeof *got);
     }
@@ -137,7 +138,7 @@ static gs_status check_logits(replica *rank, const tiny *self) {
 
 static gs_status check_gradients(void *ctx, replica *rank) {
     const tiny *self = ctx;
-    float *const *grads = gs_reducer_grads(rank->reducer);
+    void *const *grads = gs_reducer_grads(rank->reducer);
     for (size_t i = 0; i < rank->num_params; i++) {
         char name[256];
         snprintf(name, sizeof name, "grad.%s", rank->specs[i].name);

@@ -172,7 +172,7 @@ static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
 
 // Of the parameters before this step and of what will be done to them.
 static gs_status digest_params(const replica *self, uint64_t *folded) {
-    float *const *grads = gs_reducer_grads(self->reducer);
+    void *const *grads = gs_reducer_grads(self->reducer);
     gs_digest_stream *stream = gs_digest_stream_create();
     if (!stream) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     gs_status status = gs_ok();

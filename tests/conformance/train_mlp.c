@@ -186,7 +186,7 @@ static gs_status compare_end(const replica *rank, const trace *self) {
 
 static gs_status compare_gradients(void *ctx, replica *rank) {
     const trace *self = ctx;
-    float *const *grads = gs_reducer_grads(rank->reducer);
+    void *const *grads = gs_reducer_grads(rank->reducer);
     size_t step = (size_t)rank->step;
     for (size_t i = 0; i < rank->num_params; i++) {
         bool defined = !self->defined || self->defined[step * rank->num_params + i];

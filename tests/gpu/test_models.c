@@ -38,7 +38,7 @@ typedef struct subject {
     size_t offsets[MAX_PARAMS + 1];
     float *host_values, *host_grads;  // flat
     void *params[MAX_PARAMS];         // device memory, of the model's type
-    float *grads[MAX_PARAMS];
+    void *grads[MAX_PARAMS];
     void *buffers[MAX_PARAMS], *next_buffers[MAX_PARAMS];
     float *grad_memory;
     void *value_memory;

@@ -29,7 +29,7 @@ static void fill(float *grad, float value) {
 }
 
 static gs_status check_grad(const grad_rank *rank, size_t param, float expected) {
-    float got = gs_reducer_grads(rank->reducer)[param][99];
+    float got = ((float *)gs_reducer_grads(rank->reducer)[param])[99];
     if (got == expected) return gs_ok();
     return gs_error(GS_INTERNAL, "parameter %zu is %.9g, expected %.9g", param, (double)got,
                     (double)expected);

@@ -350,11 +350,12 @@ static gs_status run_scaled_step(grad_rank *rank, int64_t step, gs_grad_scaler *
     GS_TRY(gs_reducer_begin_pass(rank->reducer, &pass, 1));
     float value = gs_grad_scaler_scale(scaler) * 3;
     if (overflows(step, rank->rank)) value = rank->rank % 2 ? NAN : INFINITY;
-    for (size_t i = 0; i < 100; i++) pass.grads[0][i] = value;
+    for (size_t i = 0; i < 100; i++) ((float *)pass.grads[0])[i] = value;
     GS_TRY(gs_reducer_mark_ready(rank->reducer, 0));
     GS_TRY(gs_reducer_end_pass(rank->reducer));
     GS_TRY(gs_reducer_finish(rank->reducer, &result, gs_deadline_in_seconds(30)));
-    float mean = gs_reducer_grads(rank->reducer)[0][50] * gs_grad_scaler_inverse(scaler);
+    float mean =
+        ((const float *)gs_reducer_grads(rank->reducer)[0])[50] * gs_grad_scaler_inverse(scaler);
     if (!result.nonfinite)
         GS_TRY(check_near("the mean", (double)mean, 3, (gs_near){.absolute = 1e-5}));
     gs_grad_scaler_update(scaler, options, result.nonfinite);
@@ -414,7 +415,7 @@ static gs_status body_norms(const gs_rank_env *env) {
         bool is_bad = i >= 4;
         float value = is_bad && env->rank == i % 3 ? NAN : (float)(env->rank + 1), *grad = &value;
         const size_t count = 1;
-        const gs_grad_list list = {&grad, &count, 1};
+        const gs_grad_list list = {&(void *){grad}, &count, 1};
         status = gs_grad_norm_across(&norm, gs_grad_list_norm(&list, p, device), p, comm,
                                      gs_deadline_in_seconds(20));
         if (!status.code)

@@ -129,7 +129,7 @@ static gs_status body_overlap(const gs_rank_env *env) {
     gs_status status = gs_error(GS_DEADLINE_EXCEEDED, "bucket 0 was not reduced early");
     while (status.code && !gs_deadline_passed(deadline)) {
         GS_TRY(gs_comm_progress(rank.comm));
-        float difference = pass.grads[1][49999] - expected[49999];
+        float difference = ((float *)pass.grads[1])[49999] - expected[49999];
         if (difference < 1e-6f && difference > -1e-6f) status = gs_ok();
         gs_sleep_ns(GS_NS_PER_MS / 10);
     }
@@ -155,7 +155,8 @@ static gs_status run_many_buckets(const gs_rank_env *env, gs_reducer *reducer) {
         GS_TRY(gs_reducer_begin(reducer, step));
         GS_TRY(gs_reducer_begin_pass(reducer, &pass, 1));
         for (size_t p = 0; p < NUM_PARAMS; p++) {
-            for (int i = 0; i < 3; i++) pass.grads[p][i] = (float)(p + (size_t)env->rank);
+            for (int i = 0; i < 3; i++)
+                ((float *)pass.grads[p])[i] = (float)(p + (size_t)env->rank);
             GS_TRY(gs_reducer_mark_ready(reducer, p));
         }
         gs_reduce_result result;
@@ -163,9 +164,9 @@ static gs_status run_many_buckets(const gs_rank_env *env, gs_reducer *reducer) {
         GS_TRY(gs_reducer_finish(reducer, &result, soon()));
         for (size_t p = 0; p < NUM_PARAMS; p++) {
             float expected = (float)p + 0.5f * (float)(env->world_size - 1);
-            if (gs_reducer_grads(reducer)[p][2] != expected)
+            if (((float *)gs_reducer_grads(reducer)[p])[2] != expected)
                 return gs_error(GS_INTERNAL, "parameter %zu is %g", p,
-                                (double)gs_reducer_grads(reducer)[p][2]);
+                                (double)((float *)gs_reducer_grads(reducer)[p])[2]);
             if (!gs_reducer_stats(reducer)->buckets[p].finished_ns)
                 return gs_error(GS_INTERNAL, "bucket %zu has no times", p);
         }

@@ -101,7 +101,7 @@ static void destroy_odd(void *state) {
     gs_hook_allreduce.destroy(state);
 }
 
-static gs_status finish_tail(void *ctx, float *const *grads, gs_deadline deadline) {
+static gs_status finish_tail(void *ctx, void *const *grads, gs_deadline deadline) {
     (void)grads;
     (void)deadline;
     const int64_t *step = ctx;
@@ -150,7 +150,7 @@ static gs_status post_delayed(delayed_grads *delayed, int64_t step) {
                                          .bucket = -1});
 }
 
-static gs_status wait_for_delayed(void *ctx, float *const *grads, gs_deadline deadline) {
+static gs_status wait_for_delayed(void *ctx, void *const *grads, gs_deadline deadline) {
     (void)grads;
     const delayed_grads *delayed = ctx;
     return gs_comm_wait(delayed->comm, delayed->work, deadline);

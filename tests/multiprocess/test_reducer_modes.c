@@ -138,10 +138,11 @@ static gs_status run_wrong_round(small_reducer *small, const char *wrong) {
         status = gs_reducer_begin_pass(small->reducer, &pass, 1);
     }
     gs_status finished = gs_reducer_finish(small->reducer, &result, soon());
-    // The zeros of a rank without data were on their way before its misuse: others may have finished, and
-    // are told where they meet next, as they do to commit.
+    // The zeros of a rank without data were on their way before its misuse: others may have
+    // finished, and are told where they meet next, as they do to commit.
     if (!finished.code && strcmp(wrong, "pass") == 0)
-        finished = gs_comm_run(small->comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1}, soon());
+        finished =
+            gs_comm_run(small->comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1}, soon());
     return status.code ? status : finished;
 }
 
@@ -303,7 +304,7 @@ static gs_status run_static_step(small_reducer *small, int64_t step, bool breaks
     for (size_t p = SMALL_PARAMS; p-- > 0;) {
         for (int mark = 0; mark < marks[p]; mark++) {
             for (size_t i = 0; i < SMALL_COUNT; i++)
-                pass.grads[p][i] = (mark ? pass.grads[p][i] : 0) + 1;
+                ((float *)pass.grads[p])[i] = (mark ? ((float *)pass.grads[p])[i] : 0) + 1;
             GS_TRY(gs_reducer_mark_ready(small->reducer, p));
         }
     }
@@ -359,7 +360,8 @@ static gs_status body_early(const gs_rank_env *env) {
     }
     double mean = (env->world_size - 1) / 2.0;
     gs_deadline deadline = soon();
-    while (!is_near((double)pass.grads[0][SMALL_COUNT - 1], mean, (gs_near){.absolute = 1e-6})) {
+    while (!is_near((double)((float *)pass.grads[0])[SMALL_COUNT - 1], mean,
+                    (gs_near){.absolute = 1e-6})) {
         if (gs_deadline_passed(deadline))
             return gs_error(GS_DEADLINE_EXCEEDED, "the last bucket waits for the end of the pass");
         GS_TRY(gs_comm_progress(small.comm));

@@ -17,7 +17,8 @@
 
 static const double ones[] = {1, 1, 1, 1};
 
-// Of a step that fails: NCCL does not tell the others of one rank's end, their own time ends theirs.
+// Of a step that fails: NCCL does not tell the others of one rank's end, their own time ends
+// theirs.
 static gs_deadline deadline_of_failure(void) {
     return test_device_is_host() ? soon() : gs_deadline_in_seconds(0.5);
 }
@@ -77,7 +78,7 @@ static gs_status fail_behind_the_post(small_reducer *small, int64_t step) {
 static gs_status finish_hook_badly(small_reducer *small, int64_t step) {
     return fail_in_hook(small, step, "finish");
 }
-static gs_status fail_tail(void *ctx, float *const *grads, gs_deadline deadline) {
+static gs_status fail_tail(void *ctx, void *const *grads, gs_deadline deadline) {
     (void)ctx;
     (void)grads;
     (void)deadline;

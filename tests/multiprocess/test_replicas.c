@@ -117,7 +117,7 @@ static gs_status run_pass(replica_rank *self, int replica) {
         if (!grad_case_uses(model, param, self->step, pass.shard, pass.pass)) {
             // A parameter that this pass should have written anew holds anything.
             if (!pass.accumulate && gs_param_spec_count(&model->params[param]))
-                pass.grads[param][0] = NAN;
+                ((float *)pass.grads[param])[0] = NAN;
             if (param % 2) GS_TRY(gs_replicas_mark_unused(replicas, replica, param));
             continue;
         }
@@ -223,7 +223,7 @@ static gs_status check_step(const replica_rank *self, const gs_reduce_result *re
     return gs_ok();
 }
 
-static uint64_t digest_grads(const grad_case *model, float *const *grads) {
+static uint64_t digest_grads(const grad_case *model, void *const *grads) {
     uint64_t digest = 0;
     for (size_t p = 0; p < model->num_params; p++)
         digest = gs_hash64(grads[p], gs_param_spec_bytes(&model->params[p]), digest);
@@ -452,7 +452,7 @@ typedef struct overlap {
 static gs_status wait_and_mark(overlap *both) {
     gs_reducer_pass pass;
     GS_TRY(gs_replicas_begin_pass(both->replicas, 1, &pass, 1));
-    for (size_t i = 0; i < 500; i++) pass.grads[1][i] = 2;
+    for (size_t i = 0; i < 500; i++) ((float *)pass.grads[1])[i] = 2;
     GS_TRY(gs_replicas_mark_ready(both->replicas, 1, 1));
     atomic_store(&both->num_marked, 1);
     gs_deadline deadline = soon();
@@ -460,7 +460,7 @@ static gs_status wait_and_mark(overlap *both) {
         if (gs_deadline_passed(deadline)) return gs_error(GS_DEADLINE_EXCEEDED, "nothing was seen");
         gs_sleep_ns(GS_NS_PER_MS / 10);
     }
-    for (size_t i = 0; i < 500; i++) pass.grads[0][i] = 2;
+    for (size_t i = 0; i < 500; i++) ((float *)pass.grads[0])[i] = 2;
     GS_TRY(gs_replicas_mark_ready(both->replicas, 1, 0));
     return gs_replicas_end_pass(both->replicas, 1);
 }
@@ -475,12 +475,12 @@ static gs_status mark_and_look(replica_rank *self, overlap *both) {
     gs_reducer_pass pass;
     gs_deadline deadline = soon();
     GS_TRY(gs_replicas_begin_pass(self->replicas, 0, &pass, 1));
-    for (size_t i = 0; i < 500; i++) pass.grads[1][i] = pass.grads[0][i] = 1;
+    for (size_t i = 0; i < 500; i++) ((float *)pass.grads[1])[i] = ((float *)pass.grads[0])[i] = 1;
     while (!atomic_load(&both->num_marked) && !gs_deadline_passed(deadline))
         gs_sleep_ns(GS_NS_PER_MS / 10);
     GS_TRY(gs_replicas_mark_ready(self->replicas, 0, 1));
     // (1 + 2) of each rank, a mean over both ranks' replicas.
-    while (pass.grads[1][499] != 1.5f || pass.grads[1][0] != 1.5f) {
+    while (((float *)pass.grads[1])[499] != 1.5f || ((float *)pass.grads[1])[0] != 1.5f) {
         if (gs_deadline_passed(deadline))
             return gs_error(GS_DEADLINE_EXCEEDED, "bucket 0 was not reduced early");
         GS_TRY(gs_comm_progress(self->comm));
@@ -531,13 +531,13 @@ static gs_status run_round(replica_rank *self, const gs_join_round *round, doubl
     GS_TRY(gs_replicas_begin_uneven(self->replicas, self->step, round, 2));
     for (int r = 0; r < 2 && round->active; r++) {
         GS_TRY(gs_replicas_begin_pass(self->replicas, r, &pass, 1));
-        for (size_t i = 0; i < 50; i++) pass.grads[0][i] = 1;
+        for (size_t i = 0; i < 50; i++) ((float *)pass.grads[0])[i] = 1;
         GS_TRY(gs_replicas_mark_ready(self->replicas, r, 0));
         GS_TRY(gs_replicas_end_pass(self->replicas, r));
     }
     if (round->active) GS_TRY(gs_replicas_end(self->replicas, soon()));
     GS_TRY(gs_reducer_finish(self->reducer, &result, soon()));
-    double got = (double)gs_reducer_grads(self->reducer)[0][49];
+    double got = (double)((float *)gs_reducer_grads(self->reducer)[0])[49];
     if (is_near(got, expected, (gs_near){.absolute = 1e-6}) &&
         result.active_ranks == round->num_active)
         return gs_ok();

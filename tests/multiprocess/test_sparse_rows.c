@@ -547,7 +547,7 @@ static gs_status open_table(table_rank *rank, const gs_rank_env *env) {
                                  rank->self.comm, soon());
 }
 
-static gs_status finish_table(void *ctx, float *const *grads, gs_deadline deadline) {
+static gs_status finish_table(void *ctx, void *const *grads, gs_deadline deadline) {
     table_rank *rank = ctx;
     GS_TRY(gs_sparse_rows_finish(rank->rows, &rank->result, deadline));
     return rank->is_tail ? gs_sparse_rows_add_to(rank->rows, grads[TABLE]) : gs_ok();
@@ -573,7 +573,7 @@ static gs_status run_table_step(table_rank *rank, int64_t step, bool adds,
     GS_TRY(gs_sparse_rows_post_indices(rank->rows, 1));
     for (size_t p = 0; p < NUM_TABLE_PARAMS; p++) {
         for (size_t i = 0; pass.grads[p] && i < gs_param_spec_count(&rank->params[p]); i++)
-            pass.grads[p][i] = 1;
+            ((float *)pass.grads[p])[i] = 1;
         if (p != TABLE || adds || rank->is_tail) GS_TRY(gs_reducer_mark_ready(rank->reducer, p));
     }
     GS_TRY(gs_reducer_end_pass(rank->reducer));
@@ -583,7 +583,7 @@ static gs_status run_table_step(table_rank *rank, int64_t step, bool adds,
 
 static gs_status check_table_step(const table_rank *rank, bool anybody_adds,
                                   const gs_reduce_result *result) {
-    float *const *grads = gs_reducer_grads(rank->reducer);
+    void *const *grads = gs_reducer_grads(rank->reducer);
     double squares = 5 + 3;  // of the dense ones
     const float row_7[] = {1.5f, 1.5f};
     if (result->used[TABLE] != (anybody_adds || rank->is_tail))

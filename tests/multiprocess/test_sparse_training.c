@@ -213,7 +213,8 @@ typedef struct drop_rank {
     gs_param_spec specs[MAX_PARAMS];
     size_t num_params;
     void *params[MAX_PARAMS];
-    float *referee[MAX_PARAMS], *one[MAX_PARAMS];
+    float *referee[MAX_PARAMS];
+    void *one[MAX_PARAMS];
     gs_reducer *reducer;
     int32_t tokens[8], targets[8];
 } drop_rank;
@@ -286,7 +287,7 @@ static gs_status run_referee(drop_rank *rank, int64_t step) {
         GS_TRY(run_shard(rank, &pass, step, shard));
         for (size_t p = 0; p < rank->num_params; p++)
             for (size_t i = 0; i < gs_param_spec_count(&rank->specs[p]); i++)
-                rank->referee[p][i] += rank->one[p][i] / (float)num_shards;
+                rank->referee[p][i] += ((float *)rank->one[p])[i] / (float)num_shards;
     }
     return gs_ok();
 }
@@ -302,7 +303,7 @@ static bool is_used(int world_size, int64_t step, size_t param) {
 
 static gs_status check_drop_step(const drop_rank *rank, const gs_reduce_result *result,
                                  int64_t step, int *num_unused) {
-    float *const *grads = gs_reducer_grads(rank->reducer);
+    void *const *grads = gs_reducer_grads(rank->reducer);
     for (size_t p = 0; p < rank->num_params; p++) {
         bool used = is_used(rank->self.world_size, step, p);
         *num_unused += !used;
@@ -310,9 +311,9 @@ static gs_status check_drop_step(const drop_rank *rank, const gs_reduce_result *
             return gs_error(GS_INTERNAL, "step %d: %s: used is %d", (int)step, rank->specs[p].name,
                             result->used[p]);
         for (size_t i = 0; i < gs_param_spec_count(&rank->specs[p]); i++) {
-            if (!(fabsf(grads[p][i] - rank->referee[p][i]) <= 1e-6f))
+            if (!(fabsf(((float *)grads[p])[i] - rank->referee[p][i]) <= 1e-6f))
                 return gs_error(GS_INTERNAL, "step %d: %s[%zu]: %g against %g", (int)step,
-                                rank->specs[p].name, i, (double)grads[p][i],
+                                rank->specs[p].name, i, (double)((float *)grads[p])[i],
                                 (double)rank->referee[p][i]);
         }
     }

@@ -157,14 +157,14 @@ static gs_status run_overflows(grad_rank *rank, float too_much) {
         GS_TRY(gs_reducer_begin(rank->reducer, step));
         GS_TRY(gs_reducer_begin_pass(rank->reducer, &pass, 1));
         for (size_t p = 0; p < NUM_PARAMS; p++) {
-            for (int64_t i = 0; i < counts[p]; i++) pass.grads[p][i] = 1;
+            for (int64_t i = 0; i < counts[p]; i++) ((float *)pass.grads[p])[i] = 1;
             if (p == 3 && step % 2 && rank->rank == rank->world_size - 1)
-                pass.grads[p][600] = too_much;
+                ((float *)pass.grads[p])[600] = too_much;
             GS_TRY(gs_reducer_mark_ready(rank->reducer, p));
         }
         GS_TRY(gs_reducer_end_pass(rank->reducer));
         GS_TRY(gs_reducer_finish(rank->reducer, &result, soon()));
-        float at = gs_reducer_grads(rank->reducer)[3][600];
+        float at = ((float *)gs_reducer_grads(rank->reducer)[3])[600];
         bool overflows = step % 2;
         if (result.nonfinite != overflows || isinf(at) != overflows)
             return gs_error(GS_INTERNAL, "step %lld: not finite %d, value %g", (long long)step,
@@ -194,7 +194,8 @@ static gs_status run_large(grad_rank *rank) {
     gs_reduce_result result;
     GS_TRY(gs_reducer_begin(rank->reducer, 0));
     GS_TRY(gs_reducer_begin_pass(rank->reducer, &pass, 1));
-    for (int64_t i = 0; i < counts[3]; i++) pass.grads[3][i] = rank->rank ? -32768.0f : 98304.0f;
+    for (int64_t i = 0; i < counts[3]; i++)
+        ((float *)pass.grads[3])[i] = rank->rank ? -32768.0f : 98304.0f;
     GS_TRY(gs_reducer_mark_ready(rank->reducer, 3));
     GS_TRY(gs_reducer_end_pass(rank->reducer));
     GS_TRY(gs_reducer_finish(rank->reducer, &result, soon()));

@@ -269,7 +269,7 @@ static gs_status write_infinity(grad_rank *rank, int64_t step) {
     GS_TRY(gs_reducer_begin_pass(rank->reducer, &pass, 1));
     for (size_t p = rank->model->num_params; p-- > 0;) {
         grad_case_write(rank->model, pass.grads[p], p, step, pass.shard, pass.pass, false);
-        if (p == 2) pass.grads[p][7] = 1e38f * 1e10f;
+        if (p == 2) ((float *)pass.grads[p])[7] = 1e38f * 1e10f;
         GS_TRY(gs_reducer_mark_ready(rank->reducer, p));
     }
     return close_step(rank, step);
@@ -316,12 +316,12 @@ static gs_status slip_a_collective_in(grad_rank *rank, int64_t step) {
 
 // Work behind the buckets.
 
-static gs_status gather_in_tail(void *ctx, float *const *grads, gs_deadline deadline) {
+static gs_status gather_in_tail(void *ctx, void *const *grads, gs_deadline deadline) {
     (void)grads;
     (void)deadline;
     return run_collective(ctx, WRONG_STEP, GS_ALLGATHER);
 }
-static gs_status sum_in_tail(void *ctx, float *const *grads, gs_deadline deadline) {
+static gs_status sum_in_tail(void *ctx, void *const *grads, gs_deadline deadline) {
     (void)grads;
     (void)deadline;
     return run_collective(ctx, WRONG_STEP, GS_ALLREDUCE);

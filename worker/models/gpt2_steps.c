@@ -138,7 +138,7 @@ void gpt2_classifier_weight_grad(const gpt2_walk *at) {
                            .stride_a = model->logits_stride,
                            .alpha = classifier_factor(at),
                            .beta = at->pass->accumulate ? 1.0f : 0.0f};
-        at->math->multiply_grad(at, at->pass->grads[GPT2_WTE] + parts[i].first * C,
+        at->math->multiply_grad(at, (float *)at->pass->grads[GPT2_WTE] + parts[i].first * C,
                                 skip_rows(at, model->logits, parts[i].first, 1), model->ln_f,
                                 &shape);
     }

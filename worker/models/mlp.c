@@ -330,7 +330,7 @@ static gs_status backward_norm(const mlp *model, const mlp_layer *layer, const g
                                const gs_batchnorm *shape) {
     const gs_kernels *k = gs_device_kernels(model->device);
     gs_stream *stream = gs_device_stream(model->device);
-    float *const *grads = pass->grads + layer->bn_weight;
+    void *const *grads = pass->grads + layer->bn_weight;
     const float *weight = pass->params[layer->bn_weight];
     double *sum = model->sums, *dot = sum + layer->num_out;
     if (!pass->sync) {

@@ -13,7 +13,8 @@ struct gs_embedding_rows {
     gs_status failed;  // of a callback
     int64_t samples;   // of this rank in the step, so far
     bool reduces;      // the open pass is the last of the step
-    const int32_t *tokens, *host_tokens;  // of the open pass, as the model and as the host reads them
+    const int32_t *tokens,
+        *host_tokens;  // of the open pass, as the model and as the host reads them
     size_t param;
     gs_sparse_rows_result result;
 };
@@ -88,7 +89,8 @@ static void add_rows(void *ctx, size_t param, const int32_t *tokens, const float
     (void)param;
     gs_embedding_rows *rows = ctx;
     if (rows->failed.code) return;
-    rows->failed = gs_sparse_rows_add(rows->rows, find_on_host(rows, tokens), GS_I32, values, num_rows);
+    rows->failed =
+        gs_sparse_rows_add(rows->rows, find_on_host(rows, tokens), GS_I32, values, num_rows);
 }
 
 gs_status gs_embedding_rows_create(gs_embedding_rows **out,
@@ -118,7 +120,7 @@ void gs_embedding_rows_destroy(gs_embedding_rows *rows) {
     free(rows);
 }
 
-static gs_status add_to_dense_half(void *ctx, float *const *grads, gs_deadline deadline) {
+static gs_status add_to_dense_half(void *ctx, void *const *grads, gs_deadline deadline) {
     gs_embedding_rows *rows = ctx;
     if (rows->failed.code) return rows->failed;
     GS_TRY(gs_sparse_rows_finish(rows->rows, &rows->result, deadline));

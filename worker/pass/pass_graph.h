@@ -40,7 +40,8 @@ GS_NODISCARD gs_status gs_pass_graphs_clear(gs_pass_graphs *graphs);
 typedef struct gs_pass_marks {
     void (*finish)(void *ctx, size_t param);
     void *finish_ctx;
-    float *const *finished;  // what finish writes, one for each parameter: a part of what the pass is
+    void *const
+        *finished;  // what finish writes, one for each parameter: a part of what the pass is
     void (*ready)(void *ctx, size_t param);
     void (*skipped)(void *ctx, size_t param);
     void *ctx;  // of both

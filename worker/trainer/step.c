@@ -219,7 +219,7 @@ static gs_status update_params(gs_session *session, gs_step_facts *facts) {
                    gs_grad_scaler_inverse(&state->position.loss_scale);
     gs_device_times_mark(session->gpu.times, GS_SPAN_UNSET);
     gs_buffers_adopt(state->buffers);
-    float *const *grads = gs_reducer_grads(session->reducer);
+    void *const *grads = gs_reducer_grads(session->reducer);
     GS_TRY(state->mixed ? gs_mixed_precision_step(state->mixed, state->optimizer, grads,
                                                   reduced->used, (float)facts->lr, factor)
                         : gs_optimizer_step(state->optimizer, state->params, grads, reduced->used,

@@ -20,7 +20,7 @@ static gs_device *open_device(int num_threads) {
 
 // One tensor of the device, as a list.
 typedef struct one_grad {
-    float *grad;
+    void *grad;
     size_t count;
     gs_grad_list list;
 } one_grad;
@@ -44,7 +44,8 @@ static void norms_of_a_list_are_the_textbooks(void **state) {
     (void)state;
     gs_device *device = open_device(1);
     float a[] = {3, -4}, b[] = {12};
-    float *grads[] = {device_memory_copy(device, a, sizeof a), device_memory_copy(device, b, sizeof b)};
+    void *grads[] = {device_memory_copy(device, a, sizeof a),
+                     device_memory_copy(device, b, sizeof b)};
     const size_t counts[] = {2, 1};
     const gs_grad_list list = {grads, counts, 2};
     const struct {

@@ -63,7 +63,7 @@ typedef struct model {
     float values[NUM_PARAMS * COUNT], all_grads[NUM_PARAMS * COUNT];  // what was written, what was read
     float *memory;                                                    // both on the device, contiguous
     void *params[NUM_PARAMS];
-    float *grads[NUM_PARAMS];
+    void *grads[NUM_PARAMS];
 } model;
 
 static void init_model(model *m, gs_device *device) {
@@ -181,7 +181,7 @@ static void update_of_one_run_has_the_bits_of_separate_updates(void **state) {
             gs_optimizer_create(&b, &kinds[k], apart.specs, apart.decays, NUM_PARAMS, device));
         for (int64_t step = 0; step < 4; step++) {
             fill_grads(&together, step);
-            float *grads[NUM_PARAMS];
+            void *grads[NUM_PARAMS];
             for (size_t p = 0; p < NUM_PARAMS; p++) {
                 grads[p] = spread[2 * p + 1];
                 device_memory_write(device, grads[p], together.all_grads + p * COUNT,

@@ -59,7 +59,7 @@ static void put(const fixture *f, float *grad, float value, bool accumulate) {
 // An element of a reduced gradient.
 static float grad_at(const grad_rank *rank, size_t param, size_t i) {
     float value;
-    device_memory_read(rank->device, &value, gs_reducer_grads(rank->reducer)[param] + i,
+    device_memory_read(rank->device, &value, (float *)gs_reducer_grads(rank->reducer)[param] + i,
                        sizeof value);
     return value;
 }

@@ -64,7 +64,8 @@ static void bucket_does_not_wait_for_what_is_said_to_be_unused(void **state) {
     assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
     for (size_t p = SMALL_PARAMS; p-- > 0;) {
         if (p % 2) {
-            device_memory_write(small.device, pass.grads[p] + 1, &(float){NAN}, sizeof(float));
+            device_memory_write(small.device, (float *)pass.grads[p] + 1, &(float){NAN},
+                                sizeof(float));
             gs_reducer_unused_callback(small.reducer, p);
         } else {
             small_reducer_write(&small, &pass, p, 6);
@@ -100,7 +101,8 @@ static void output_that_the_loss_leaves_out_has_no_gradient(void **state) {
                 small_reducer_write(&small, &pass, p, 5);
                 assert_ok(gs_reducer_mark_ready(small.reducer, p));
             } else {
-                device_memory_write(small.device, pass.grads[p] + 1, &(float){NAN}, sizeof(float));
+                device_memory_write(small.device, (float *)pass.grads[p] + 1, &(float){NAN},
+                                    sizeof(float));
             }
         }
         assert_ok(gs_reducer_end_pass(small.reducer));
@@ -191,7 +193,7 @@ typedef struct tail_ctx {
     gs_device *device;
 } tail_ctx;
 
-static gs_status write_tail(void *ctx, float *const *grads, gs_deadline deadline) {
+static gs_status write_tail(void *ctx, void *const *grads, gs_deadline deadline) {
     (void)deadline;
     tail_ctx *tail = ctx;
     float grad[SMALL_COUNT];
@@ -202,7 +204,7 @@ static gs_status write_tail(void *ctx, float *const *grads, gs_deadline deadline
     return gs_ok();
 }
 
-static gs_status failing_tail(void *ctx, float *const *grads, gs_deadline deadline) {
+static gs_status failing_tail(void *ctx, void *const *grads, gs_deadline deadline) {
     (void)ctx;
     (void)grads;
     (void)deadline;
@@ -498,7 +500,7 @@ static void reset_leads_out_of_an_error(void **state) {
     small_reducer small;
     gs_reduce_result result;
     open_small(&small, &(gs_reducer_options){.static_graph = true});
-    float *const *grads = gs_reducer_grads(small.reducer);
+    void *const *grads = gs_reducer_grads(small.reducer);
     float *first = grads[0];
     assert_ok(small_reducer_run_step(&small, 0, ones, &result));
     assert_ok(gs_reducer_begin(small.reducer, 1));

@@ -25,7 +25,7 @@ typedef struct fixture {
     size_t num_params, num_buffers, count;  // count: elements of all parameters
     float *values, *gradient;               // flat
     void *params[FIXTURE_MAX_PARAMS];
-    float *grads[FIXTURE_MAX_PARAMS];
+    void *grads[FIXTURE_MAX_PARAMS];
     void *buffers[FIXTURE_MAX_PARAMS], *next_buffers[FIXTURE_MAX_PARAMS];
     size_t ready[2 * FIXTURE_MAX_PARAMS], num_ready;
 } fixture;
@@ -143,7 +143,7 @@ static inline void check_gradients(fixture *f, const gs_batch *batch, double ste
     memcpy(gradient, f->gradient, f->count * sizeof *gradient);
     for (size_t p = 0; p < f->num_params; p++) {
         size_t count = gs_param_spec_count(&f->list[p].spec),
-               at = (size_t)(f->grads[p] - f->gradient);
+               at = (size_t)((float *)f->grads[p] - f->gradient);
         const float *g = gradient + at;
         float *direction = malloc(count * sizeof *direction);
         for (int kind = 0; kind < 2; kind++) {
@@ -184,11 +184,11 @@ static inline void assert_same_gradients(const fixture *got, const fixture *want
                                          double relative) {
     for (size_t p = 0; p < wanted->num_params; p++) {
         size_t count = gs_param_spec_count(&wanted->list[p].spec);
+        const float *ours = got->grads[p], *theirs = wanted->grads[p];
         double largest = 0.0;
-        for (size_t i = 0; i < count; i++)
-            largest = fmax(largest, fabs((double)wanted->grads[p][i]));
+        for (size_t i = 0; i < count; i++) largest = fmax(largest, fabs((double)theirs[i]));
         for (size_t i = 0; i < count; i++) {
-            double apart = fabs((double)got->grads[p][i] - (double)wanted->grads[p][i]);
+            double apart = fabs((double)ours[i] - (double)theirs[i]);
             if (!(apart <= absolute + relative * largest))
                 fail_msg("%s: element %zu is off by %g of %g", wanted->list[p].spec.name, i, apart,
                          largest);

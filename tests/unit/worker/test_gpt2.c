@@ -168,7 +168,7 @@ static void embedding_rows_and_the_classifier_half_add_up_to_the_dense_gradient(
     run_with_sink(&parts, &at, &batch);
     assert_int_equal(at.wrong, 0);
     assert_int_equal(at.num_touched, 21);
-    for (size_t i = 0; i < 37 * 15; i++) parts.grads[0][i] += at.dense[i];
+    for (size_t i = 0; i < 37 * 15; i++) ((float *)parts.grads[0])[i] += at.dense[i];
     assert_same_gradients(&parts, &dense, 0, 1e-6);
     for (size_t p = 1; p < dense.num_params; p++)
         assert_memory_equal(parts.grads[p], dense.grads[p], gs_param_spec_bytes(&dense.list[p].spec));

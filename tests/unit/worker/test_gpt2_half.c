@@ -62,7 +62,7 @@ static void make(pair *p, const gs_gpt2_options *options, gs_dtype dtype) {
         p->full.values[i] = widen(dtype, p->values[i]);
     }
     for (size_t i = 0; i < p->full.num_params; i++)
-        p->params[i] = p->values + (p->full.grads[i] - p->full.gradient);
+        p->params[i] = p->values + ((float *)p->full.grads[i] - p->full.gradient);
 }
 
 static void release(pair *p) {
@@ -200,7 +200,7 @@ static void rows_for_the_sink_come_in_fp32_and_complete_the_classifier_half(void
         gs_model_pass pass = half_pass(&p, &batch);
         pass.sparse = &sink;
         run_half(&p, &pass);
-        for (size_t i = 0; i < 37 * 15; i++) p.half.grads[0][i] += at.dense[i];
+        for (size_t i = 0; i < 37 * 15; i++) ((float *)p.half.grads[0])[i] += at.dense[i];
         fixture_run(&p.full, &batch, 1.0f, false);
         assert_gradients_near(&p, bound_of(types[t]));
         free(at.dense);

@@ -63,10 +63,11 @@ typedef struct fixture {
     fake_model fake;
     gs_model model;
     gs_pass_graphs *graphs;
-    float *features, *values, *grads[NUM_PARAMS], *others[NUM_PARAMS], *taken[NUM_PARAMS];
+    float *features, *values, *taken[NUM_PARAMS];
+    void *grads[NUM_PARAMS], *others[NUM_PARAMS];
     void *params[NUM_PARAMS];
     size_t order[NUM_PARAMS];
-    float *const *finished;  // what the device's half of a mark doubles
+    void *const *finished;  // what the device's half of a mark doubles
     int num_marks, num_finished, num_turns;
     gs_bucket_plan plan;
     gs_plan_bucket buckets[2];
