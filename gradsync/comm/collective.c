@@ -18,12 +18,20 @@ const char *gs_collective_kind_name(gs_collective_kind kind) {
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }
 
+void gs_work_name(char *text, size_t text_bytes, gs_work work) {
+    int used = snprintf(text, text_bytes, "collective %llu", (unsigned long long)work.sequence);
+    if (work.lane && (size_t)used < text_bytes)
+        snprintf(text + used, text_bytes - (size_t)used, " of lane %d", work.lane);
+}
+
 void gs_collective_name(char *text, size_t text_bytes, uint64_t sequence,
                         const gs_collective *collective) {
     long long step = (long long)collective->step;
-    if (collective->bucket >= 0)
-        snprintf(text, text_bytes, "bucket %d, step %lld", collective->bucket, step);
-    else
-        snprintf(text, text_bytes, "collective %llu, step %lld", (unsigned long long)sequence,
-                 step);
+    char name[48];
+    gs_work_name(name, sizeof name, (gs_work){sequence, collective->lane});
+    if (collective->bucket >= 0 && collective->lane)
+        snprintf(name, sizeof name, "bucket %d in lane %d", collective->bucket, collective->lane);
+    else if (collective->bucket >= 0)
+        snprintf(name, sizeof name, "bucket %d", collective->bucket);
+    snprintf(text, text_bytes, "%s, step %lld", name, step);
 }

@@ -46,11 +46,16 @@ typedef struct gs_collective {
     int64_t step;
     int32_t bucket;      // -1: none
     int32_t num_active;  // ranks that are to have data in this step (join.h); 0: not said
+    int lane;            // its order is that of its lane's collectives; no order between lanes
 } gs_collective;
 
 typedef struct gs_work {
-    uint64_t sequence;  // of the collective in its communicator, from 1
+    uint64_t sequence;  // of the collective in its lane, from 1
+    int lane;
 } gs_work;
+
+// "collective 17" or "collective 17 of lane 2", where nothing else is known of it.
+void gs_work_name(char *text, size_t text_bytes, gs_work work);
 
 // When a posted collective moved; on the clock of gs_now_ns, 0 when not reached.
 typedef struct gs_work_times {
@@ -71,7 +76,8 @@ static inline size_t gs_collective_part_bytes(const gs_collective *collective) {
 size_t gs_collective_num_parts(const gs_collective *collective, int world_size);
 
 const char *gs_collective_kind_name(gs_collective_kind kind);  // "all-reduce"
-// "bucket 3, step 5" or "collective 17, step 5".
+// "bucket 3, step 5" or "collective 17, step 5"; of another lane than 0 "bucket 3 in lane 2, step 5" or
+// "collective 17 of lane 2, step 5".
 void gs_collective_name(char *text, size_t text_bytes, uint64_t sequence,
                         const gs_collective *collective);
 

@@ -17,7 +17,9 @@ struct gs_comm {
     gs_device *device;
     int rank, world_size;
     uint32_t generation;
-    uint64_t posted;  // given to the backend, which may have refused the last; owner's thread
+    int num_lanes;
+    // Per lane: given to the backend, which may have refused the last; owner's thread.
+    uint64_t posted[GS_COMM_MAX_LANES];
     char reason[192];
 };
 
@@ -42,7 +44,7 @@ static const gs_comm_backend *const automatic_on_gpu[] = {
 // What all ranks must have in common.
 typedef struct introduction {
     uint32_t generation;
-    int32_t rank, world_size;
+    int32_t rank, world_size, num_lanes;
     char backend[20];
     char device[12];  // "cpu", "cuda"
 } introduction;
@@ -60,6 +62,9 @@ static gs_status check_options(const gs_comm_options *options) {
     if (options->world_size > 1 && !options->exchange)
         return gs_error(GS_INVALID_ARGUMENT, "a communicator of %d ranks needs an exchange",
                         options->world_size);
+    if (options->num_lanes < 0 || options->num_lanes > GS_COMM_MAX_LANES)
+        return gs_error(GS_INVALID_ARGUMENT, "a communicator has 1 to %d lanes, not %d",
+                        GS_COMM_MAX_LANES, options->num_lanes);
     if (!options->device) return gs_error(GS_INVALID_ARGUMENT, "a communicator needs a device");
     return gs_ok();
 }
@@ -74,6 +79,9 @@ static gs_status compare(int rank, const introduction *one, const introduction *
     if (one->world_size != first->world_size)
         return gs_error(GS_FAILED_PRECONDITION, "rank %d has world size %d, rank 0 has %d", rank,
                         one->world_size, first->world_size);
+    if (one->num_lanes != first->num_lanes)
+        return gs_error(GS_FAILED_PRECONDITION, "rank %d has %d lanes, rank 0 has %d", rank,
+                        one->num_lanes, first->num_lanes);
     if (memcmp(one->backend, first->backend, sizeof one->backend) != 0)
         return gs_error(GS_FAILED_PRECONDITION, "rank %d wants backend %.20s, rank 0 %.20s", rank,
                         one->backend, first->backend);
@@ -86,7 +94,8 @@ static gs_status compare(int rank, const introduction *one, const introduction *
 static gs_status introduce(const gs_comm_options *options, gs_deadline deadline) {
     introduction mine = {.generation = options->generation,
                          .rank = options->rank,
-                         .world_size = options->world_size};
+                         .world_size = options->world_size,
+                         .num_lanes = options->num_lanes};
     snprintf(mine.backend, sizeof mine.backend, "%s", requested_backend(options));
     snprintf(mine.device, sizeof mine.device, "%.*s",
              (int)strcspn(gs_device_name(options->device), ":"), gs_device_name(options->device));
@@ -136,14 +145,17 @@ static gs_status open_requested(gs_comm *comm, const gs_comm_options *options,
 
 gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options, gs_deadline deadline) {
     GS_TRY(check_options(options));
+    gs_comm_options all = *options;
+    if (!all.num_lanes) all.num_lanes = 1;
     gs_comm *comm = calloc(1, sizeof *comm);
     if (!comm) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
     comm->rank = options->rank;
     comm->world_size = options->world_size;
+    comm->num_lanes = all.num_lanes;
     comm->generation = options->generation;
     comm->device = options->device;
-    gs_status status = options->world_size > 1 ? introduce(options, deadline) : gs_ok();
-    if (!status.code) status = open_requested(comm, options, deadline);
+    gs_status status = options->world_size > 1 ? introduce(&all, deadline) : gs_ok();
+    if (!status.code) status = open_requested(comm, &all, deadline);
     if (status.code) {
         free(comm);
         return status;
@@ -164,6 +176,10 @@ int gs_comm_rank(const gs_comm *comm) {
 
 int gs_comm_world_size(const gs_comm *comm) {
     return comm->world_size;
+}
+
+int gs_comm_num_lanes(const gs_comm *comm) {
+    return comm->num_lanes;
 }
 
 uint32_t gs_comm_generation(const gs_comm *comm) {
@@ -197,6 +213,9 @@ static bool may_scale(gs_dtype dtype) {
 static gs_status check_numbers(const gs_comm *comm, const gs_collective *collective) {
     bool has_root = collective->kind == GS_REDUCE || collective->kind == GS_BROADCAST;
     size_t bytes;
+    if (collective->lane < 0 || collective->lane >= comm->num_lanes)
+        return gs_error(GS_INVALID_ARGUMENT, "lane %d of a communicator with %d", collective->lane,
+                        comm->num_lanes);
     if (collective->kind <= GS_COLLECTIVE_UNSET || collective->kind > GS_BARRIER)
         return gs_error(GS_INVALID_ARGUMENT, "collective of unknown kind %d", collective->kind);
     if (collective->kind == GS_BARRIER) return gs_ok();
@@ -298,37 +317,45 @@ gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collec
     GS_TRY(check_numbers(comm, collective));
     if (collective->tree) GS_TRY(check_tree(comm, collective));
     GS_TRY(check_buffers(comm, collective));
-    uint64_t sequence = comm->posted + 1;
-    if (sequence - comm->backend->finished(comm->state) > MAX_IN_FLIGHT) {
-        GS_TRY(comm->backend->post(comm->state, 0, NULL));
-        if (sequence - comm->backend->finished(comm->state) > MAX_IN_FLIGHT)
+    int lane = collective->lane;
+    uint64_t sequence = comm->posted[lane] + 1;
+    if (sequence - comm->backend->finished(comm->state, lane) > MAX_IN_FLIGHT) {
+        GS_TRY(gs_comm_progress(comm));
+        if (sequence - comm->backend->finished(comm->state, lane) > MAX_IN_FLIGHT)
             return gs_error(GS_RESOURCE_EXHAUSTED, "%d collectives are in flight", MAX_IN_FLIGHT);
     }
-    comm->posted = sequence;
-    work->sequence = sequence;
-    return comm->backend->post(comm->state, sequence, collective);
+    comm->posted[lane] = sequence;
+    *work = (gs_work){.sequence = sequence, .lane = lane};
+    return comm->backend->post(comm->state, lane, sequence, collective);
+}
+
+static bool was_posted(const gs_comm *comm, gs_work work) {
+    return work.lane >= 0 && work.lane < comm->num_lanes &&
+           work.sequence <= comm->posted[work.lane];
 }
 
 gs_status gs_comm_wait(gs_comm *comm, gs_work work, gs_deadline deadline) {
-    if (work.sequence > comm->posted)
-        return gs_error(GS_FAILED_PRECONDITION, "collective %llu was not posted",
-                        (unsigned long long)work.sequence);
-    return comm->backend->wait(comm->state, work.sequence, deadline);
+    if (was_posted(comm, work))
+        return comm->backend->wait(comm->state, work.lane, work.sequence, deadline);
+    char name[48];
+    gs_work_name(name, sizeof name, work);
+    return gs_error(GS_FAILED_PRECONDITION, "%s was not posted", name);
 }
 
 bool gs_comm_done(const gs_comm *comm, gs_work work) {
-    return comm->backend->finished(comm->state) >= work.sequence;
+    return was_posted(comm, work) &&
+           comm->backend->finished(comm->state, work.lane) >= work.sequence;
 }
 
 gs_status gs_comm_progress(gs_comm *comm) {
-    return comm->backend->post(comm->state, 0, NULL);
+    return comm->backend->post(comm->state, 0, 0, NULL);
 }
 
 bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times) {
-    if (work.sequence == 0 || work.sequence > comm->posted ||
-        comm->posted - work.sequence >= MAX_IN_FLIGHT)
+    if (work.sequence == 0 || !was_posted(comm, work) ||
+        comm->posted[work.lane] - work.sequence >= MAX_IN_FLIGHT)
         return false;
-    return comm->backend->times(comm->state, work.sequence, times);
+    return comm->backend->times(comm->state, work.lane, work.sequence, times);
 }
 
 gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadline deadline) {
@@ -350,8 +377,10 @@ void gs_comm_abort(gs_comm *comm, const char *reason) {
 
 void gs_comm_let_go(gs_comm *comm, const char *reason) {
     gs_comm_abort(comm, reason);
-    gs_status ended =
-        comm->backend->wait(comm->state, comm->posted, gs_deadline_in_seconds(LETTING_GO_SECONDS));
+    gs_deadline deadline = gs_deadline_in_seconds(LETTING_GO_SECONDS);
+    gs_status ended = gs_ok();
+    for (int i = 0; i < comm->num_lanes && ended.code != GS_DEADLINE_EXCEEDED; i++)
+        ended = comm->backend->wait(comm->state, i, comm->posted[i], deadline);
     // Whoever reads of memory that changed by itself has to find this above it.
     if (ended.code == GS_DEADLINE_EXCEEDED)
         gs_log_error("a communicator still moves after an abort",

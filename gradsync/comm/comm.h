@@ -1,4 +1,8 @@
-// A communicator: N ranks that run the same collectives in the same order.
+// A communicator: N ranks that run the same collectives, those of a lane in the same order.
+//
+// Between lanes there is no order: ranks may post to several in different orders, and no collective waits
+// for one of another lane. So a phase that follows another phase, whenever that happens to be done, takes a
+// lane of its own.
 //
 // A collective is a value (collective.h); a backend is five functions (comm_backend.h). A communicator is born from one
 // callback, `exchange`, through which every rank's bytes reach all others: the coordinator implements it
@@ -44,6 +48,7 @@ void gs_comm_destroy(gs_comm *comm);
 
 int gs_comm_rank(const gs_comm *comm);
 int gs_comm_world_size(const gs_comm *comm);
+int gs_comm_num_lanes(const gs_comm *comm);
 uint32_t gs_comm_generation(const gs_comm *comm);
 gs_device *gs_comm_device(const gs_comm *comm);
 const char *gs_comm_backend_name(const gs_comm *comm);
@@ -57,15 +62,16 @@ gs_stream *gs_comm_stream(const gs_comm *comm);
 const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective);
 
 // Starts a collective; never blocks for other ranks, but makes progress on earlier ones. Buffers must
-// stay until it is done. Up to 1024 may be in flight.
+// stay until it is done. Up to 1024 may be in flight in a lane.
 GS_NODISCARD gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective);
-// Waits until `work` and all before it are done. ABORTED after an abort, with its reason;
+// Waits until `work` and all before it in its lane are done; all lanes move meanwhile. ABORTED after an
+// abort, with its reason;
 // DEADLINE_EXCEEDED names the ranks that did not arrive, and bucket and step.
 GS_NODISCARD gs_status gs_comm_wait(gs_comm *comm, gs_work work, gs_deadline deadline);
 bool gs_comm_done(const gs_comm *comm, gs_work work);  // without waiting or progress
 // Moves what can be moved now; for points where a gradient became ready but nothing was posted.
 GS_NODISCARD gs_status gs_comm_progress(gs_comm *comm);
-// Of one of the last 1024 collectives.
+// Of one of the last 1024 collectives of its lane.
 bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times);
 
 // post and wait in one. After any error, that of a wrong argument too, the communicator is aborted, for

@@ -1,7 +1,8 @@
 // The contract for authors of communicator backends: create · post · wait · abort · destroy.
 //
 // To add one: a file in gradsync/comm/, a line in the table of comm.c. comm/self.c is the template.
-// gs_comm checks arguments, numbers collectives and keeps the first error; a backend only moves bytes.
+// gs_comm checks arguments, numbers the collectives of each lane and keeps the first error; a backend only
+// moves bytes. Lanes are 0 … options.num_lanes - 1, of which create is told at least one.
 #ifndef GRADSYNC_COMM_COMM_BACKEND_H
 #define GRADSYNC_COMM_COMM_BACKEND_H
 
@@ -17,19 +18,20 @@ typedef struct gs_comm_backend {
     // when UNAVAILABLE is returned; all ranks must come to the same verdict.
     gs_status (*create)(void **out, const gs_comm_options *options, char *reason,
                         size_t reason_bytes, gs_deadline deadline);
-    // Collective `sequence` (1, 2, 3 …). Never blocks for other ranks. NULL: progress only. After an abort
-    // it is refused, and a wait for it ends like one for the last that was taken.
-    gs_status (*post)(void *backend, uint64_t sequence, const gs_collective *collective);
-    // Until `sequence` is done. A deadline that has passed means: progress once and tell
-    // (DEADLINE_EXCEEDED when not done). After an abort: until nothing here moves any more, which takes
-    // no other rank.
-    gs_status (*wait)(void *backend, uint64_t sequence, gs_deadline deadline);
+    // Collective `sequence` (1, 2, 3 …) of a lane. Never blocks for other ranks, nor one lane for another.
+    // NULL: progress only, of all lanes. After an abort it is refused, and a wait for it ends like one
+    // for the last that was taken.
+    gs_status (*post)(void *backend, int lane, uint64_t sequence, const gs_collective *collective);
+    // Until `sequence` of the lane is done, while all lanes move. A deadline that has passed means:
+    // progress once and tell (DEADLINE_EXCEEDED when not done). After an abort: until nothing of the
+    // lane moves here any more, which takes no other rank.
+    gs_status (*wait)(void *backend, int lane, uint64_t sequence, gs_deadline deadline);
     // Any thread, any time between create and destroy.
     void (*abort)(void *backend, const char *reason);
     void (*destroy)(void *backend);
-    // Facts, no waiting: all sequences up to the result are done; the times of one.
-    uint64_t (*finished)(const void *backend);
-    bool (*times)(const void *backend, uint64_t sequence, gs_work_times *times);
+    // Facts, no waiting: all sequences of the lane up to the result are done; the times of one.
+    uint64_t (*finished)(const void *backend, int lane);
+    bool (*times)(const void *backend, int lane, uint64_t sequence, gs_work_times *times);
     const char *(*algorithm)(const void *backend, const gs_collective *collective);
     gs_stream *(*stream)(const void *backend);  // NULL: there is none
     // As gs_comm_explain; `out` is zero but for its bucket, and stays so where nobody can be missing.

@@ -15,7 +15,8 @@ typedef enum gs_comm_failure_kind {
 
 typedef struct gs_comm_failure {
     gs_comm_failure_kind kind;
-    uint64_t sequence;  // of the collective that did not end; 0: not known
+    uint64_t sequence;  // of the collective that did not end, in its lane; 0: not known
+    int32_t lane;
     int64_t step;
     int32_t bucket;  // -1: none
     uint64_t missing[GS_COMM_MAX_RANKS / 64];  // a bit for each rank; none where it is not known who

@@ -10,6 +10,8 @@
 #include "gradsync/tensor/arena.h"
 #include "kernels/device.h"
 
+#define GS_COMM_MAX_LANES 8
+
 // all_bytes = world_size · bytes, rank after rank; every rank passes the same `bytes` (≤ 64 KiB)
 // and the same tags in the same order. Blocks until all have come or the deadline passes.
 typedef gs_status (*gs_exchange)(void *ctx, const char *tag, const void *mine, size_t bytes,
@@ -35,6 +37,7 @@ typedef struct gs_comm_options {
     gs_device *device;  // borrows until destroy; its kernels reduce
     gs_helper_thread helper;
     int ranks_on_host;  // 0: world_size
+    int num_lanes;      // 0: 1; at most GS_COMM_MAX_LANES, the same on all ranks
 } gs_comm_options;
 
 #endif

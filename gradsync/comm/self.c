@@ -18,29 +18,46 @@
 #define LONGEST_SLEEP_NS (160 * INT64_C(1000))
 #define DRAIN_SECONDS 5.0
 
+typedef struct self_lane {
+    _Atomic uint64_t finished;
+    // Of the owner's thread:
+    uint64_t posted;
+    gs_work_times times[KEPT_TIMES];
+    gs_event *done[KEPT_TIMES];  // with a GPU; made in create: a step allocates nothing
+    bool waits[KEPT_TIMES];      // for its event; else it was done when it was posted
+} self_lane;
+
 typedef struct self_comm {
     gs_device *device;
-    _Atomic uint64_t finished;
-    gs_work_times times[KEPT_TIMES];  // of the owner's thread
-    // With a GPU, the owner's:
-    gs_device *host;     // its kernels serve host memory
-    gs_stream *stream;   // NULL: the device is the host
-    uint64_t posted;
-    gs_event *done[KEPT_TIMES];   // made in create: a step allocates nothing
-    bool waits[KEPT_TIMES];       // for its event; else it was done when it was posted
+    gs_device *host;  // with a GPU, the owner's: its kernels serve host memory
+    gs_stream *
+        stream;  // of all lanes: nothing on it waits for another rank; NULL: the device is the host
+    uint64_t num_on_stream;  // collectives that are not finished; the owner's
     pthread_mutex_t abort_lock;
     atomic_bool aborted;
     char abort_reason[252];
+    int num_lanes;
+    self_lane lanes[];
 } self_comm;
 
 static void destroy_self(void *backend) {
     self_comm *self = backend;
     if (!self) return;
     gs_stream_destroy(self->stream);
-    for (size_t i = 0; i < KEPT_TIMES; i++) gs_event_destroy(self->done[i]);
+    for (int lane = 0; lane < self->num_lanes; lane++) {
+        for (size_t i = 0; i < KEPT_TIMES; i++) gs_event_destroy(self->lanes[lane].done[i]);
+    }
     if (self->host) gs_device_close(self->host);
     pthread_mutex_destroy(&self->abort_lock);
     free(self);
+}
+
+static gs_status make_events(self_comm *self) {
+    for (int lane = 0; lane < self->num_lanes; lane++) {
+        for (size_t i = 0; i < KEPT_TIMES; i++)
+            GS_TRY(gs_event_create(&self->lanes[lane].done[i], self->device, false));
+    }
+    return gs_ok();
 }
 
 static gs_status create_self(void **out, const gs_comm_options *options, char *reason,
@@ -51,9 +68,10 @@ static gs_status create_self(void **out, const gs_comm_options *options, char *r
         return gs_error(GS_UNAVAILABLE, "backend self serves one rank, not %d",
                         options->world_size);
     }
-    self_comm *self = calloc(1, sizeof *self);
+    self_comm *self = calloc(1, sizeof *self + (size_t)options->num_lanes * sizeof *self->lanes);
     if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
     self->device = options->device;
+    self->num_lanes = options->num_lanes;
     pthread_mutex_init(&self->abort_lock, NULL);
     snprintf(reason, reason_bytes, "there is one rank");
     gs_status status = gs_ok();
@@ -61,8 +79,7 @@ static gs_status create_self(void **out, const gs_comm_options *options, char *r
         status = gs_stream_create(&self->stream, self->device, GS_STREAM_HIGH);
         if (!status.code)
             status = gs_device_open(&self->host, "cpu", &(gs_device_options){.num_threads = 1});
-        for (size_t i = 0; i < KEPT_TIMES && !status.code; i++)
-            status = gs_event_create(&self->done[i], self->device, false);
+        if (!status.code) status = make_events(self);
     }
     if (status.code) {
         destroy_self(self);
@@ -120,19 +137,22 @@ static void move_bytes(gs_device *device, gs_stream *stream, const gs_collective
     }
 }
 
-// Behind the compute stream's point even when no byte moves: the result is there when it is finished.
-static gs_status start_on_device(self_comm *self, uint64_t sequence,
+// Behind the compute stream's point even when no byte moves: the result is there when it is
+// finished.
+static gs_status start_on_device(self_comm *self, self_lane *lane, uint64_t sequence,
                                  const gs_collective *collective) {
-    gs_event *done = self->done[sequence % KEPT_TIMES];
+    gs_event *done = lane->done[sequence % KEPT_TIMES];
     gs_stream_follow(self->stream, gs_device_stream(self->device));
     move_bytes(self->device, self->stream, collective);
     gs_event_record(done, self->stream);
-    self->waits[sequence % KEPT_TIMES] = true;
+    lane->waits[sequence % KEPT_TIMES] = true;
+    self->num_on_stream++;
     return gs_ok();
 }
 
-static gs_status start_work(self_comm *self, uint64_t sequence, const gs_collective *collective) {
-    self->waits[sequence % KEPT_TIMES] = false;
+static gs_status start_work(self_comm *self, self_lane *lane, uint64_t sequence,
+                            const gs_collective *collective) {
+    lane->waits[sequence % KEPT_TIMES] = false;
     if (!self->stream) {
         move_bytes(self->device, gs_device_stream(self->device), collective);
         return gs_ok();
@@ -140,7 +160,7 @@ static gs_status start_work(self_comm *self, uint64_t sequence, const gs_collect
     if (collective->kind == GS_BARRIER || collective->count == 0) return gs_ok();
     bool sends_device = gs_device_is_device_memory(self->device, collective->send);
     bool receives_device = gs_device_is_device_memory(self->device, collective->recv);
-    if (sends_device && receives_device) return start_on_device(self, sequence, collective);
+    if (sends_device && receives_device) return start_on_device(self, lane, sequence, collective);
     if (sends_device || receives_device)
         return gs_error(GS_UNIMPLEMENTED, "a collective between host memory and memory of %s",
                         gs_device_name(self->device));
@@ -148,43 +168,56 @@ static gs_status start_work(self_comm *self, uint64_t sequence, const gs_collect
     return gs_ok();
 }
 
+static gs_status check_done(self_comm *self, gs_event *event, bool *done) {
+    GS_TRY(gs_event_query(event, done));
+    if (!*done) return gs_ok();
+    // An error of a kernel sticks to its stream: with nothing left on it this does not wait.
+    if (self->num_on_stream == 1) GS_TRY(gs_stream_wait(self->stream, gs_deadline_in_ms(100)));
+    self->num_on_stream--;
+    return gs_ok();
+}
+
 // Finishes what is done, in order.
-static gs_status advance(self_comm *self) {
-    uint64_t finished = atomic_load_explicit(&self->finished, memory_order_relaxed);
-    while (finished < self->posted) {
+static gs_status advance_lane(self_comm *self, self_lane *lane) {
+    uint64_t finished = atomic_load_explicit(&lane->finished, memory_order_relaxed);
+    while (finished < lane->posted) {
         size_t place = (finished + 1) % KEPT_TIMES;
         bool done = true;
-        if (self->waits[place]) GS_TRY(gs_event_query(self->done[place], &done));
+        if (lane->waits[place]) GS_TRY(check_done(self, lane->done[place], &done));
         if (!done) break;
-        self->times[place].finished_ns = gs_now_ns();
-        finished++;
-        // An error of a kernel sticks to its stream: with nothing left on it this does not wait.
-        if (self->stream && finished == self->posted)
-            GS_TRY(gs_stream_wait(self->stream, gs_deadline_in_ms(100)));
-        atomic_store_explicit(&self->finished, finished, memory_order_release);
+        lane->times[place].finished_ns = gs_now_ns();
+        atomic_store_explicit(&lane->finished, ++finished, memory_order_release);
     }
     return gs_ok();
 }
 
-static gs_status post_self(void *backend, uint64_t sequence, const gs_collective *collective) {
+static gs_status advance(self_comm *self) {
+    for (int i = 0; i < self->num_lanes; i++) GS_TRY(advance_lane(self, &self->lanes[i]));
+    return gs_ok();
+}
+
+static gs_status post_self(void *backend, int lane_number, uint64_t sequence,
+                           const gs_collective *collective) {
     self_comm *self = backend;
+    self_lane *lane = &self->lanes[lane_number];
     GS_TRY(check_abort(self));
     if (!collective) return advance(self);
     GS_FAILPOINT("comm.publish");
     int64_t now_ns = gs_now_ns();
-    GS_TRY(start_work(self, sequence, collective));
+    GS_TRY(start_work(self, lane, sequence, collective));
     GS_FAILPOINT("comm.done");
-    self->times[sequence % KEPT_TIMES] = (gs_work_times){now_ns, now_ns, now_ns, 0};
-    self->posted = sequence;
+    lane->times[sequence % KEPT_TIMES] = (gs_work_times){now_ns, now_ns, now_ns, 0};
+    lane->posted = sequence;
     return advance(self);
 }
 
-static uint64_t finished_of_self(const void *backend) {
+static uint64_t finished_of_self(const void *backend, int lane) {
     const self_comm *self = backend;
-    return atomic_load_explicit(&self->finished, memory_order_acquire);
+    return atomic_load_explicit(&self->lanes[lane].finished, memory_order_acquire);
 }
 
-// Work that a device has been given cannot be taken back: after an abort it is waited for, but not for ever.
+// Work that a device has been given cannot be taken back: after an abort it is waited for, but not
+// for ever.
 static gs_status leave_after_abort(self_comm *self, gs_deadline deadline) {
     gs_status aborted = check_abort(self);
     if (!aborted.code || !self->stream) return aborted;
@@ -196,21 +229,24 @@ static gs_status leave_after_abort(self_comm *self, gs_deadline deadline) {
     return aborted;
 }
 
-static gs_status wait_self(void *backend, uint64_t sequence, gs_deadline deadline) {
+static gs_status say_late(const self_comm *self, gs_work work) {
+    char name[48];
+    gs_work_name(name, sizeof name, work);
+    if (work.sequence > self->lanes[work.lane].posted)
+        return gs_error(GS_FAILED_PRECONDITION, "%s was not posted", name);
+    return gs_error(GS_DEADLINE_EXCEEDED, "%s: %s has not come to it in time", name,
+                    gs_device_name(self->device));
+}
+
+static gs_status wait_self(void *backend, int lane, uint64_t sequence, gs_deadline deadline) {
     self_comm *self = backend;
-    if (finished_of_self(backend) < sequence && sequence > self->posted) {
-        GS_TRY(leave_after_abort(self, deadline));
-        return gs_error(GS_FAILED_PRECONDITION, "collective %llu was not posted",
-                        (unsigned long long)sequence);
-    }
     int64_t sleep_ns = SHORTEST_SLEEP_NS;
-    for (int polls = 0; finished_of_self(backend) < sequence; polls++) {
+    for (int polls = 0; finished_of_self(backend, lane) < sequence; polls++) {
         GS_TRY(leave_after_abort(self, deadline));
         GS_TRY(advance(self));
-        if (finished_of_self(backend) >= sequence) break;
-        if (gs_deadline_passed(deadline))
-            return gs_error(GS_DEADLINE_EXCEEDED, "collective %llu: %s has not come to it in time",
-                            (unsigned long long)sequence, gs_device_name(self->device));
+        if (finished_of_self(backend, lane) >= sequence) break;
+        if (gs_deadline_passed(deadline) || sequence > self->lanes[lane].posted)
+            return say_late(self, (gs_work){sequence, lane});
         if (polls < SPIN_POLLS) continue;
         gs_sleep_ns(sleep_ns);
         if (sleep_ns < LONGEST_SLEEP_NS) sleep_ns *= 2;
@@ -218,9 +254,9 @@ static gs_status wait_self(void *backend, uint64_t sequence, gs_deadline deadlin
     return gs_ok();
 }
 
-static bool times_of_self(const void *backend, uint64_t sequence, gs_work_times *times) {
+static bool times_of_self(const void *backend, int lane, uint64_t sequence, gs_work_times *times) {
     const self_comm *self = backend;
-    *times = self->times[sequence % KEPT_TIMES];
+    *times = self->lanes[lane].times[sequence % KEPT_TIMES];
     return true;
 }
 

@@ -173,7 +173,7 @@ static gs_status post_random(comm_rank *self, trial *trials, unsigned char **mem
         place_trial(&trials[i], buffers, dice >> 40 & 1 ? buffers + bytes : NULL, self->rank);
         GS_TRY(gs_comm_post(self->comm, &work, &trials[i].collective));
         if (gs_random_u64(own, 1000 + i) % 16 == 0)
-            GS_TRY(gs_comm_wait(self->comm, (gs_work){work.sequence / 2 + 1},
+            GS_TRY(gs_comm_wait(self->comm, (gs_work){.sequence = work.sequence / 2 + 1},
                                 gs_deadline_in_seconds(RUN_SECONDS)));
     }
     return gs_comm_wait(self->comm, work, gs_deadline_in_seconds(RUN_SECONDS));
@@ -192,7 +192,7 @@ static gs_status run_random(const gs_rank_env *env) {
                                   "collective %d", i);
     gs_work_times times;
     if (!status.code &&
-        (!gs_comm_times(self.comm, (gs_work){NUM_RANDOM}, &times) ||
+        (!gs_comm_times(self.comm, (gs_work){.sequence = NUM_RANDOM}, &times) ||
          times.posted_ns > times.all_arrived_ns || times.all_arrived_ns > times.started_ns ||
          times.started_ns > times.finished_ns || !times.posted_ns))
         status = gs_error(GS_INTERNAL, "times are out of order");

@@ -290,7 +290,7 @@ static gs_status post_random(comm_rank *self, trial *trials, unsigned char *scra
         GS_TRY(gs_comm_post(self->comm, &work, &trials[i].collective));
         if (gs_random_u64(own, i) % 8 == 0) GS_TRY(gs_comm_progress(self->comm));
         if (gs_random_u64(own, 1000 + i) % 16 == 0)
-            GS_TRY(gs_comm_wait(self->comm, (gs_work){work.sequence / 2 + 1},
+            GS_TRY(gs_comm_wait(self->comm, (gs_work){.sequence = work.sequence / 2 + 1},
                                 gs_deadline_in_seconds(RUN_SECONDS)));
     }
     return gs_comm_wait(self->comm, work, gs_deadline_in_seconds(RUN_SECONDS));

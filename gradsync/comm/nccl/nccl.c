@@ -35,6 +35,8 @@ static void destroy_nccl(void *backend) {
 
 static gs_status create_nccl(void **out, const gs_comm_options *options, char *reason,
                              size_t reason_bytes, gs_deadline deadline) {
+    if (options->num_lanes > 1)
+        return gs_error(GS_UNIMPLEMENTED, "backend nccl has one lane, not %d", options->num_lanes);
     gs_nccl_comm *nccl = calloc(1, sizeof *nccl);
     if (!nccl) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
     pthread_mutex_init(&nccl->lock, NULL);
@@ -73,7 +75,9 @@ static gs_status add_work(gs_nccl_comm *nccl, uint64_t sequence, const gs_collec
     return gs_ok();
 }
 
-static gs_status post_nccl(void *backend, uint64_t sequence, const gs_collective *collective) {
+static gs_status post_nccl(void *backend, int lane, uint64_t sequence,
+                           const gs_collective *collective) {
+    (void)lane;
     gs_nccl_comm *nccl = backend;
     GS_TRY(gs_nccl_failure(nccl));
     gs_status status = collective ? add_work(nccl, sequence, collective) : gs_ok();
@@ -83,7 +87,8 @@ static gs_status post_nccl(void *backend, uint64_t sequence, const gs_collective
     return gs_nccl_failure(nccl);
 }
 
-static gs_status wait_nccl(void *backend, uint64_t sequence, gs_deadline deadline) {
+static gs_status wait_nccl(void *backend, int lane, uint64_t sequence, gs_deadline deadline) {
+    (void)lane;
     return gs_nccl_wait(backend, sequence, deadline);
 }
 
@@ -91,13 +96,18 @@ static void abort_nccl(void *backend, const char *reason) {
     gs_nccl_fail(backend, gs_error(GS_ABORTED, "%s", reason));
 }
 
-static uint64_t finished_of_nccl(const void *backend) {
-    const gs_nccl_comm *nccl = backend;
+static uint64_t finished_of(const gs_nccl_comm *nccl) {
     return atomic_load_explicit(&nccl->finished, memory_order_acquire);
 }
 
+static uint64_t finished_of_nccl(const void *backend, int lane) {
+    (void)lane;
+    return finished_of(backend);
+}
+
 // NCCL does not tell when others arrived: the start is when this rank's part began.
-static bool times_of_nccl(const void *backend, uint64_t sequence, gs_work_times *times) {
+static bool times_of_nccl(const void *backend, int lane, uint64_t sequence, gs_work_times *times) {
+    (void)lane;
     const gs_nccl_comm *nccl = backend;
     const gs_nccl_work *work = &nccl->works[sequence % GS_NCCL_MAX_POSTED];
     *times = (gs_work_times){.posted_ns = work->posted_ns,
@@ -121,7 +131,7 @@ static gs_stream *stream_of_nccl(const void *backend) {
 
 static void explain_nccl(void *backend, gs_comm_failure *out) {
     const gs_nccl_comm *nccl = backend;
-    if (nccl->late.sequence > finished_of_nccl(nccl)) *out = nccl->late;
+    if (nccl->late.sequence > finished_of(nccl)) *out = nccl->late;
 }
 
 const gs_comm_backend gs_comm_nccl = {.name = "nccl",

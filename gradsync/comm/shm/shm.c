@@ -74,9 +74,13 @@ static void stamp(_Atomic int64_t *at_ns) {
     atomic_store_explicit(at_ns, gs_now_ns(), memory_order_relaxed);
 }
 
-static uint64_t finished_of_shm(const void *backend) {
-    const shm_comm *shm = backend;
+static uint64_t finished_of(const shm_comm *shm) {
     return atomic_load_explicit(&shm->finished, memory_order_acquire);
+}
+
+static uint64_t finished_of_shm(const void *backend, int lane) {
+    (void)lane;
+    return finished_of(backend);
 }
 
 // What a peer says to have processed; 0 when that cannot be: nobody gets through a collective to
@@ -298,7 +302,7 @@ static void check_missing(shm_comm *shm) {
                                         [GS_SHM_DAMAGED] = "damaged its control block"};
     int missing[GS_SHM_MAX_RANKS];
     bool arrived;
-    uint64_t sequence = finished_of_shm(shm) + 1;
+    uint64_t sequence = finished_of(shm) + 1;
     if (sequence > atomic_load_explicit(&shm->posted, memory_order_acquire)) return;
     int num_missing = list_missing(shm, sequence, missing, &arrived);
     for (int i = 0; i < num_missing && !has_failed(shm); i++) {
@@ -328,7 +332,7 @@ static void list_ranks(char *text, size_t text_bytes, const int *ranks, int coun
 static gs_status explain_deadline(shm_comm *shm, int64_t waited_ns) {
     int missing[GS_SHM_MAX_RANKS];
     bool arrived;
-    uint64_t sequence = finished_of_shm(shm) + 1;
+    uint64_t sequence = finished_of(shm) + 1;
     int num_missing = list_missing(shm, sequence, missing, &arrived);
     char name[64], text[128];
     gs_collective_name(name, sizeof name, sequence, &work_of(shm, sequence)->collective);
@@ -344,15 +348,16 @@ static gs_status explain_deadline(shm_comm *shm, int64_t waited_ns) {
                     seconds);
 }
 
-static gs_status wait_shm(void *backend, uint64_t sequence, gs_deadline deadline) {
+static gs_status wait_shm(void *backend, int lane, uint64_t sequence, gs_deadline deadline) {
+    (void)lane;
     shm_comm *shm = backend;
     gs_futex_event *event = shm->thread ? &shm->finished_event : &shm->segment.common->event;
     gs_waiter waiter = {.event = event, .spin_polls = shm->spin_polls};
     bool moved = !shm->thread && advance(shm);
     int moves = 0;
-    if (finished_of_shm(shm) >= sequence) return gs_ok();
+    if (finished_of(shm) >= sequence) return gs_ok();
     int64_t began_ns = gs_now_ns(), now_ns = began_ns;
-    while (now_ns < deadline.at_ns && finished_of_shm(shm) < sequence && !has_failed(shm)) {
+    while (now_ns < deadline.at_ns && finished_of(shm) < sequence && !has_failed(shm)) {
         if (moved) {
             gs_waiter_reset(&waiter);
             // Whoever always finds something to move never pauses.
@@ -364,11 +369,11 @@ static gs_status wait_shm(void *backend, uint64_t sequence, gs_deadline deadline
         moved = !shm->thread && advance(shm);
     }
     gs_waiter_reset(&waiter);
-    if (finished_of_shm(shm) >= sequence) return gs_ok();
+    if (finished_of(shm) >= sequence) return gs_ok();
     if (has_failed(shm)) return shm->failure;
     gs_status late = explain_deadline(shm, now_ns - began_ns);
     // Another thread moves: it may have come to the end while this one looked for the culprit.
-    return finished_of_shm(shm) >= sequence ? gs_ok() : late;
+    return finished_of(shm) >= sequence ? gs_ok() : late;
 }
 
 // It sleeps on the one event when idle, on the other when it waits for peers.
@@ -377,7 +382,9 @@ static void wake_thread(shm_comm *shm) {
     gs_futex_event_notify(&shm->segment.common->event);
 }
 
-static gs_status post_shm(void *backend, uint64_t sequence, const gs_collective *collective) {
+static gs_status post_shm(void *backend, int lane, uint64_t sequence,
+                          const gs_collective *collective) {
+    (void)lane;
     shm_comm *shm = backend;
     if (gs_shm_aborted(&shm->segment)) {
         // A peer's abort is unknown to an idle thread, and a wait ends when the moving thread
@@ -407,7 +414,7 @@ static gs_comm_failure late_of(shm_comm *shm) {
     pthread_mutex_lock(&shm->late_lock);
     gs_comm_failure late = shm->late;
     pthread_mutex_unlock(&shm->late_lock);
-    return late.sequence > finished_of_shm(shm) ? late : (gs_comm_failure){.bucket = -1};
+    return late.sequence > finished_of(shm) ? late : (gs_comm_failure){.bucket = -1};
 }
 
 // Who aborts because nobody came says so to the others.
@@ -427,7 +434,8 @@ static void explain_shm(void *backend, gs_comm_failure *out) {
         gs_shm_abort_failure(&shm->segment, out);
 }
 
-static bool times_of_shm(const void *backend, uint64_t sequence, gs_work_times *times) {
+static bool times_of_shm(const void *backend, int lane, uint64_t sequence, gs_work_times *times) {
+    (void)lane;
     const shm_comm *shm = backend;
     const shm_work *work = &shm->works[sequence % GS_SHM_MAX_POSTED];
     *times = (gs_work_times){
@@ -462,7 +470,7 @@ static gs_status enter_thread(void *ctx) {
 static bool has_work(void *ctx) {
     shm_comm *shm = ctx;
     return !has_failed(shm) &&
-           (atomic_load_explicit(&shm->posted, memory_order_acquire) != finished_of_shm(shm) ||
+           (atomic_load_explicit(&shm->posted, memory_order_acquire) != finished_of(shm) ||
             gs_shm_aborted(&shm->segment));
 }
 
@@ -523,6 +531,8 @@ static void destroy_shm(void *backend) {
 
 static gs_status create_shm(void **out, const gs_comm_options *options, char *reason,
                             size_t reason_bytes, gs_deadline deadline) {
+    if (options->num_lanes > 1)
+        return gs_error(GS_UNIMPLEMENTED, "backend shm has one lane, not %d", options->num_lanes);
     shm_comm *shm = aligned_alloc(_Alignof(shm_comm), sizeof *shm);
     if (!shm) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
     memset(shm, 0, sizeof *shm);

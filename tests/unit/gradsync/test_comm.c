@@ -108,6 +108,10 @@ static void wrong_collectives_are_refused_by_name(void **state) {
     expect_refusal(fx, bad, "overlap");
     bad = good, bad.send = (char *)data + 2;
     expect_refusal(fx, bad, "does not lie on a boundary of fp32");
+    bad = good, bad.lane = 1;
+    expect_refusal(fx, bad, "lane 1 of a communicator with 1");
+    bad = good, bad.lane = -1;
+    expect_refusal(fx, bad, "lane -1");
     bad = good, bad.kind = GS_BROADCAST, bad.root = 1;
     expect_refusal(fx, bad, "root 1 is no rank of 1");
     assert_int_equal(post(fx, good).code, GS_OK);
@@ -149,9 +153,60 @@ static void wrong_trees_are_refused_by_name(void **state) {
 
 static void what_was_not_posted_cannot_be_waited_for(void **state) {
     fixture *fx = *state;
-    assert_int_equal(gs_comm_wait(fx->comm, (gs_work){9999}, soon()).code, GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_comm_wait(fx->comm, (gs_work){.sequence = 9999}, soon()).code, GS_FAILED_PRECONDITION);
     gs_work_times times;
-    assert_false(gs_comm_times(fx->comm, (gs_work){9999}, &times));
+    assert_false(gs_comm_times(fx->comm, (gs_work){.sequence = 9999}, &times));
+    const gs_work nowhere[] = {{1, 1}, {1, -1}, {1, GS_COMM_MAX_LANES}};
+    for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
+        assert_int_equal(gs_comm_wait(fx->comm, nowhere[i], soon()).code, GS_FAILED_PRECONDITION);
+        assert_false(gs_comm_done(fx->comm, nowhere[i]));
+        assert_false(gs_comm_times(fx->comm, nowhere[i], &times));
+    }
+}
+
+static void lanes_count_their_collectives_apart(void **state) {
+    fixture *fx = *state;
+    gs_comm *comm;
+    gs_comm_options options = {.world_size = 1, .device = fx->device, .num_lanes = 3};
+    assert_int_equal(gs_comm_create(&comm, &options, soon()).code, GS_OK);
+    assert_int_equal(gs_comm_num_lanes(comm), 3);
+    assert_int_equal(gs_comm_num_lanes(fx->comm), 1);
+    gs_work work;
+    gs_work_times times, first;
+    const int lanes[] = {2, 0, 2, 1, 2};
+    const uint64_t sequences[] = {1, 1, 2, 1, 3};
+    for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++) {
+        gs_collective barrier = {.kind = GS_BARRIER, .lane = lanes[i]};
+        assert_int_equal(gs_comm_post(comm, &work, &barrier).code, GS_OK);
+        assert_int_equal(work.lane, lanes[i]);
+        assert_int_equal(work.sequence, sequences[i]);
+        assert_int_equal(gs_comm_wait(comm, work, soon()).code, GS_OK);
+    }
+    assert_true(gs_comm_done(comm, (gs_work){3, 2}));
+    assert_false(gs_comm_done(comm, (gs_work){2, 1}));
+    assert_true(gs_comm_times(comm, (gs_work){1, 2}, &first));
+    assert_true(gs_comm_times(comm, (gs_work){3, 2}, &times));
+    assert_true(first.posted_ns && first.posted_ns <= times.posted_ns);
+    gs_status status = gs_comm_wait(comm, (gs_work){2, 1}, soon());
+    assert_string_equal(status.message, "collective 2 of lane 1 was not posted");
+    gs_comm_let_go(comm, "enough");
+    gs_comm_destroy(comm);
+}
+
+static void a_collective_of_another_lane_says_so(void **state) {
+    (void)state;
+    static const struct {
+        gs_collective collective;
+        const char *name;
+    } cases[] = {{{.bucket = 3, .step = 5}, "bucket 3, step 5"},
+                 {{.bucket = -1, .step = 5}, "collective 17, step 5"},
+                 {{.bucket = 3, .step = 5, .lane = 2}, "bucket 3 in lane 2, step 5"},
+                 {{.bucket = -1, .step = 5, .lane = 2}, "collective 17 of lane 2, step 5"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[64];
+        gs_collective_name(name, sizeof name, 17, &cases[i].collective);
+        assert_string_equal(name, cases[i].name);
+    }
 }
 
 #ifndef GRADSYNC_CUDA
@@ -196,18 +251,18 @@ static void an_abort_keeps_its_first_reason_and_what_was_done(void **state) {
 static void wrong_options_are_refused_by_name(void **state) {
     fixture *fx = *state;
     static const struct {
-        int rank, world_size;
+        int rank, world_size, num_lanes;
         bool device;
         const char *text;
-    } cases[] = {{0, 0, true, "world size 0"},
-                 {2, 2, true, "rank 2"},
-                 {-1, 2, true, "rank -1"},
-                 {0, 2, true, "needs an exchange"},
-                 {0, 1, false, "needs a device"}};
+    } cases[] = {{0, 0, 0, true, "world size 0"},       {2, 2, 0, true, "rank 2"},
+                 {-1, 2, 0, true, "rank -1"},           {0, 2, 0, true, "needs an exchange"},
+                 {0, 1, 0, false, "needs a device"},    {0, 1, 9, true, "1 to 8 lanes, not 9"},
+                 {0, 1, -1, true, "1 to 8 lanes, not -1"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         gs_comm *comm;
         gs_comm_options options = {.rank = cases[i].rank,
                                    .world_size = cases[i].world_size,
+                                   .num_lanes = cases[i].num_lanes,
                                    .device = cases[i].device ? fx->device : NULL};
         gs_status status = gs_comm_create(&comm, &options, soon());
         assert_int_equal(status.code, GS_INVALID_ARGUMENT);
@@ -223,6 +278,8 @@ int main(void) {
         cmocka_unit_test(wrong_collectives_are_refused_by_name),
         cmocka_unit_test(wrong_trees_are_refused_by_name),
         cmocka_unit_test(what_was_not_posted_cannot_be_waited_for),
+        cmocka_unit_test(lanes_count_their_collectives_apart),
+        cmocka_unit_test(a_collective_of_another_lane_says_so),
         cmocka_unit_test(done_and_times_tell_of_a_posted_collective),
         cmocka_unit_test(wrong_options_are_refused_by_name),
 #ifndef GRADSYNC_CUDA
