@@ -68,10 +68,12 @@ static const struct {
              {"reduce_scatter", GS_REDUCE_SCATTER}, {"allgather", GS_ALLGATHER},
              {"broadcast", GS_BROADCAST},           {"barrier", GS_BARRIER}};
 
-static gs_status exchange(void *ctx, const char *tag, const void *mine, size_t bytes, void *all,
-                          gs_deadline deadline) {
+static gs_status exchange(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                          const void *mine, size_t bytes, void *all, gs_deadline deadline) {
     bench *self = ctx;
     (void)tag;
+    (void)ranks;  // always all
+    (void)num_ranks;
     (void)deadline;
     memcpy(self->shared->exchanged + (size_t)self->rank * bytes, mine, bytes);
     pthread_barrier_wait(&self->shared->barrier);

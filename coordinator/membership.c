@@ -50,7 +50,7 @@ void gs_run_kill(gs_coordinator *coordinator, gs_run *run, double grace_seconds)
     for (int i = 0; i < run->num_members; i++) {
         gs_agent_stop_rank(coordinator, &run->members[i], grace_seconds <= 0, grace_seconds);
     }
-    gs_run_drop_exchanges(run, gs_error(GS_ABORTED, "the generation is over"));
+    gs_exchange_drop(&run->exchanges, gs_error(GS_ABORTED, "the generation is over"));
     gs_run_enter(run, GS_RUN_ENDING, coordinator->timing.leave_ns);
 }
 
@@ -87,7 +87,7 @@ void gs_run_fail(gs_coordinator *coordinator, gs_run *run, const gs_blame *blame
     if (run->job->state == GS_JOB_RUNNING) {
         gs_job_show(coordinator, run->job, GS_JOB_RECOVERING, run->cause.reason, message);
     }
-    gs_run_drop_exchanges(run, gs_error(GS_ABORTED, "generation %u: %s", run->generation, message));
+    gs_exchange_drop(&run->exchanges, gs_error(GS_ABORTED, "generation %u: %s", run->generation, message));
     gs_run_enter(run, GS_RUN_SETTLING, coordinator->timing.settle_ns);
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];

@@ -357,76 +357,21 @@ void gs_ready(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, cons
     start_world(coordinator, run);
 }
 
-static gs_exchange_round *find_round(gs_run *run, const char *tag) {
-    for (gs_exchange_round *round = run->exchanges; round; round = round->next) {
-        if (!strcmp(round->tag, tag)) return round;
-    }
-    gs_exchange_round *round = calloc(1, sizeof *round);
-    if (round) round->entries = calloc((size_t)run->num_members, sizeof *round->entries);
-    if (!round || !round->entries) {
-        free(round);
-        return NULL;
-    }
-    snprintf(round->tag, sizeof round->tag, "%s", tag);
-    round->next = run->exchanges;
-    run->exchanges = round;
-    return round;
-}
-
-static void forget_exchange(void *owner, gs_rpc_call_handle *call) {
-    gs_exchange_entry *entry = owner;
-    if (entry->call == call) entry->call = NULL;
-}
-
-static void answer_round(gs_run *run, gs_exchange_round *round) {
-    gs_json *all = gs_json_new_array();
-    for (int i = 0; i < run->num_members; i++) {
-        gs_json_push(all, gs_json_retain(round->entries[i].bytes));
-    }
-    for (int i = 0; i < run->num_members; i++) {
-        if (!round->entries[i].call) continue;
-        gs_json *reply = gs_json_new_object();
-        gs_json_set(reply, "all", gs_json_retain(all));
-        gs_rpc_reply(round->entries[i].call, gs_ok(), reply);
-        round->entries[i].call = NULL;
-    }
-    gs_json_release(all);
-    gs_exchange_round **link = &run->exchanges;
-    while (*link != round) link = &(*link)->next;
-    *link = round->next;
-    for (int i = 0; i < run->num_members; i++) gs_json_release(round->entries[i].bytes);
-    free(round->entries);
-    free(round);
-}
-
 void gs_exchange_bytes(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                        const gs_json *request) {
     gs_member *member = NULL;
+    gs_exchange_round *complete = NULL;
     gs_status status = find_bound(ctx, &member, peer, request);
-    const char *bytes = gs_json_string_or(request, "bytes", NULL);
-    const char *tag = gs_json_string_or(request, "tag", "");
-    if (!status.code && (!bytes || strlen(tag) > 63)) {
-        status = gs_error(GS_INVALID_ARGUMENT, "exchange: bytes must be base64, tag below 64");
-    }
     gs_run *run = status.code ? NULL : member->job->run;
     if (run && run->phase != GS_RUN_CONNECTING && run->phase != GS_RUN_TRAINING) {
         status = gs_error(GS_ABORTED, "generation %u is %s", run->generation,
                           gs_run_phase_name(run->phase));
     }
-    gs_exchange_round *round = status.code ? NULL : find_round(run, tag);
-    if (!status.code && !round) status = gs_error(GS_RESOURCE_EXHAUSTED, "exchange: out of memory");
-    if (status.code) {
-        gs_rpc_reply(call, status, NULL);
-        return;
+    if (!status.code) {
+        status = gs_exchange_join(&run->exchanges, &complete, run->num_members, member->rank, request, call);
     }
-    gs_exchange_entry *entry = &round->entries[member->rank];
-    if (entry->call) gs_rpc_reply(entry->call, gs_error(GS_ABORTED, "exchanged again"), NULL);
-    if (!entry->bytes) round->arrived++;
-    gs_json_release(entry->bytes);
-    entry->bytes = gs_json_new_string(bytes);
-    entry->call = call;
-    gs_held_keep(&entry->held, call, forget_exchange, entry);
-    if (round->arrived == run->num_members) answer_round(run, round);
+    if (status.code) gs_rpc_reply(call, status, NULL);
+    if (complete) gs_exchange_answer(&run->exchanges, complete);
 }
 
 void gs_comm_up(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,

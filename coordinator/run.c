@@ -30,19 +30,6 @@ gs_run *gs_run_create(gs_job *job, int num_members) {
     return run;
 }
 
-void gs_run_drop_exchanges(gs_run *run, gs_status status) {
-    while (run->exchanges) {
-        gs_exchange_round *round = run->exchanges;
-        run->exchanges = round->next;
-        for (int i = 0; i < run->num_members; i++) {
-            if (round->entries[i].call) gs_rpc_reply(round->entries[i].call, status, NULL);
-            gs_json_release(round->entries[i].bytes);
-        }
-        free(round->entries);
-        free(round);
-    }
-}
-
 static void release_member(gs_member *member) {
     gs_status over = gs_error(GS_ABORTED, "the generation is over");
     if (member->settle) gs_rpc_reply(member->settle, over, NULL);
@@ -59,14 +46,12 @@ void gs_run_part(gs_run *run) {
         if (member->stream) gs_rpc_end(member->stream, gs_error(GS_UNAVAILABLE, "the coordinator stops"));
         member->stream = member->settle = NULL;
     }
-    for (gs_exchange_round *round = run->exchanges; round; round = round->next) {
-        for (int i = 0; i < run->num_members; i++) round->entries[i].call = NULL;
-    }
+    gs_exchange_part(run->exchanges);
 }
 
 void gs_run_destroy(gs_run *run) {
     if (!run) return;
-    gs_run_drop_exchanges(run, gs_error(GS_ABORTED, "the generation is over"));
+    gs_exchange_drop(&run->exchanges, gs_error(GS_ABORTED, "the generation is over"));
     for (int i = 0; i < run->num_members; i++) {
         if (run->index) gs_u64_map_remove(run->index, run->members[i].incarnation);
         release_member(&run->members[i]);

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "coordinator/exchange.h"
 #include "coordinator/held.h"
 #include "coordinator/job.h"
 #include "coordinator/restart_policy.h"
@@ -71,19 +72,6 @@ typedef struct gs_member {
     gs_json *log_tail;  // owned
 } gs_member;
 
-typedef struct gs_exchange_entry {
-    gs_rpc_call_handle *call;
-    gs_held held;
-    gs_json *bytes;  // owned; a base64 string, passed on as it came
-} gs_exchange_entry;
-
-typedef struct gs_exchange_round {
-    char tag[64];
-    int arrived;
-    gs_exchange_entry *entries;  // owned; one for each rank
-    struct gs_exchange_round *next;
-} gs_exchange_round;
-
 // Why a generation ended: what came first wins.
 typedef struct gs_run_cause {
     bool set;
@@ -133,7 +121,6 @@ int gs_member_rank_hint(const gs_member *member);
 // Makes the members known in `index` until the run is destroyed.
 void gs_run_index_members(gs_run *run, gs_u64_map *index);
 void gs_run_enter(gs_run *run, gs_run_phase phase, int64_t deadline_ns);  // 0: no deadline
-void gs_run_drop_exchanges(gs_run *run, gs_status status);
 // The stream is told; false when it is not connected or too slow.
 bool gs_member_send(gs_member *member, gs_json *item);  // takes item
 

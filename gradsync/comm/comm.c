@@ -101,8 +101,8 @@ static gs_status introduce(const gs_comm_options *options, gs_deadline deadline)
              (int)strcspn(gs_device_name(options->device), ":"), gs_device_name(options->device));
     introduction *all = calloc((size_t)options->world_size, sizeof *all);
     if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
-    gs_status status = options->exchange(options->exchange_ctx, "comm/introduction", &mine,
-                                         sizeof mine, all, deadline);
+    gs_status status = options->exchange(options->exchange_ctx, "comm/introduction", NULL,
+                                         options->world_size, &mine, sizeof mine, all, deadline);
     for (int i = 0; i < options->world_size && !status.code; i++)
         status = compare(i, &all[i], &all[0]);
     free(all);

@@ -12,10 +12,14 @@
 
 #define GS_COMM_MAX_LANES 8
 
-// all_bytes = world_size · bytes, rank after rank; every rank passes the same `bytes` (≤ 64 KiB)
-// and the same tags in the same order. Blocks until all have come or the deadline passes.
-typedef gs_status (*gs_exchange)(void *ctx, const char *tag, const void *mine, size_t bytes,
-                                 void *all, gs_deadline deadline);
+// How some bytes of each rank reach the others, where they have no communicator yet: a barrier that
+// carries data. Blocks until all that take part have come or the deadline passes.
+//   tag        below 64 characters; unique among all that these ranks exchange in a generation
+//   ranks      numbers in the world of who takes part, ascending, this one among them; NULL: all num_ranks
+//              of the world. The same on all of them; others may meet at the same time
+//   all        num_ranks · bytes, in the order of `ranks`; everyone passes the same `bytes` (≤ 64 KiB)
+typedef gs_status (*gs_exchange)(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                                 const void *mine, size_t bytes, void *all, gs_deadline deadline);
 
 typedef enum gs_helper_thread {
     GS_HELPER_AUTO = 0,  // where a core is spare beside the device's threads, for each rank of the host

@@ -88,14 +88,14 @@ static gs_status run_damaged(comm_rank *self, const gs_rank_env *env, const sett
     gs_status status = gs_ok();
     gs_work work;
     // A rank may be through with a collective in which others still read its block.
-    GS_TRY(gs_rank_exchange(env->exchange, "rounds", &note, 1, all, deadline));
+    GS_TRY(gs_rank_exchange(env->exchange, "rounds", NULL, 0, &note, 1, all, deadline));
     if (self->rank == 1) {
         GS_TRY(gs_comm_post(self->comm, &work, &sum));
         GS_TRY(scribble(how->what, how->seed));
     }
-    GS_TRY(gs_rank_exchange(env->exchange, "damaged", &note, 1, all, deadline));
+    GS_TRY(gs_rank_exchange(env->exchange, "damaged", NULL, 0, &note, 1, all, deadline));
     if (self->rank != 1) status = gs_comm_run(self->comm, &sum, deadline);
-    GS_TRY(gs_rank_exchange(env->exchange, "over", &note, 1, all, deadline));
+    GS_TRY(gs_rank_exchange(env->exchange, "over", NULL, 0, &note, 1, all, deadline));
     return status;
 }
 

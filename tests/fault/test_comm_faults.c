@@ -99,7 +99,7 @@ static gs_status wait_for_trickle(comm_rank *self, const gs_rank_env *env, const
     gs_status status = gs_ok();
     for (int round = 0; round < 2; round++) {
         bool is_short = round == 1 && env->rank == 0;
-        GS_TRY(gs_rank_exchange(env->exchange, "round", &note, 1, all, far));
+        GS_TRY(gs_rank_exchange(env->exchange, "round", NULL, 0, &note, 1, all, far));
         status = post_trickle(self, how, &work, pause_ns);
         int64_t began_ns = gs_now_ns();
         if (!status.code)

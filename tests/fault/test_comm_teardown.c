@@ -50,7 +50,7 @@ typedef struct setting {
 
 static gs_status meet(const gs_rank_env *env, const char *tag) {
     char mine = 1, all[MAX_WORLD];
-    return gs_rank_exchange(env->exchange, tag, &mine, 1, all, soon());
+    return gs_rank_exchange(env->exchange, tag, NULL, 0, &mine, 1, all, soon());
 }
 
 static gs_status mark(small_reducer *small, const gs_reducer_pass *pass, int first, int count) {

@@ -101,7 +101,7 @@ static gs_status body_combine(const gs_rank_env *env) {
         if (sums[i] != ranks * i + ranks * (ranks - 1) / 2.0)
             return gs_error(GS_INTERNAL, "sum %d is %g", i, sums[i]);
     digest = gs_hash64(mean, sizeof mean, 0) ^ gs_hash64(m2, sizeof m2, 1);
-    GS_TRY(gs_rank_exchange(env->exchange, "digests", &digest, sizeof digest, all, soon()));
+    GS_TRY(gs_rank_exchange(env->exchange, "digests", NULL, 0, &digest, sizeof digest, all, soon()));
     for (int i = 0; i < ranks; i++)
         if (all[i] != digest) return gs_error(GS_INTERNAL, "rank %d has other bits", i);
     close_side(&side);
@@ -122,7 +122,7 @@ static gs_status body_late(const gs_rank_env *env) {
     const gs_model_sync *sync = gs_batch_sync_at(side.sync, 5);
     gs_status status = gs_ok();
     if (env->rank != 1) status = sync->combine(sync->ctx, &rows, mean, m2, CHANNELS);
-    GS_TRY(gs_rank_exchange(env->exchange, "late", &mine, sizeof mine, all, soon()));
+    GS_TRY(gs_rank_exchange(env->exchange, "late", NULL, 0, &mine, sizeof mine, all, soon()));
     close_side(&side);
     return env->rank == 1 ? gs_error(GS_ABORTED, "rank 1 stayed away, step 5") : status;
 }

@@ -109,7 +109,7 @@ static gs_status body_no_memory(const gs_rank_env *env) {
     if (!status.code)
         status = gs_coalesced_allreduce(self.comm, &tensor, 1, GS_OP_SUM, 0, 0,
                                         gs_deadline_in_seconds(10));
-    gs_status met = gs_rank_exchange(env->exchange, "known", &note, 1, all, soon());
+    gs_status met = gs_rank_exchange(env->exchange, "known", NULL, 0, &note, 1, all, soon());
     comm_rank_close(&self);
     return met.code ? met : status;
 }

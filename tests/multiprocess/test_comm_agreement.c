@@ -66,7 +66,7 @@ static gs_status ask_wrongly(const gs_rank_env *env) {
         gs_collective sum = make_sum(&self);
         if (self.rank == 1) sum.recv = NULL;
         status = gs_comm_run(self.comm, &sum, gs_deadline_in_seconds(RUN_SECONDS / 3));
-        met = gs_rank_exchange(env->exchange, "asked", &note, sizeof note, all,
+        met = gs_rank_exchange(env->exchange, "asked", NULL, 0, &note, sizeof note, all,
                                gs_deadline_in_seconds(RUN_SECONDS));
     }
     comm_rank_close(&self);
@@ -92,7 +92,7 @@ static gs_status leave_by_another_thread(const gs_rank_env *env) {
         gs_collective sum = make_sum(&self);
         status = gs_comm_run(self.comm, &sum, gs_deadline_in_seconds(RUN_SECONDS / 3));
     }
-    gs_status met = gs_rank_exchange(env->exchange, "known", &note, sizeof note, all,
+    gs_status met = gs_rank_exchange(env->exchange, "known", NULL, 0, &note, sizeof note, all,
                                      gs_deadline_in_seconds(RUN_SECONDS));
     comm_rank_close(&self);
     return met.code ? met : status;
@@ -126,7 +126,7 @@ static gs_status run_late(comm_rank *self, const gs_rank_env *env) {
         GS_TRY(gs_comm_post(self->comm, &work, &sum));
         status = gs_comm_wait(self->comm, work, gs_deadline_in_ms(200));
     }
-    GS_TRY(gs_rank_exchange(env->exchange, "late", note, sizeof note, all,
+    GS_TRY(gs_rank_exchange(env->exchange, "late", NULL, 0, note, sizeof note, all,
                             gs_deadline_in_seconds(RUN_SECONDS)));
     if (late) GS_TRY(gs_comm_post(self->comm, &work, &sum));
     GS_TRY(gs_comm_wait(self->comm, work, gs_deadline_in_seconds(RUN_SECONDS)));

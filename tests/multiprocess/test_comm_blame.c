@@ -72,7 +72,7 @@ static gs_status check_fault(const blame_case *how, comm_rank *self, gs_status s
 
 static gs_status meet(const gs_rank_env *env, const char *tag) {
     char mine = 0, all[MOST_RANKS];
-    return gs_rank_exchange(env->exchange, tag, &mine, 1, all, gs_deadline_in_seconds(FAR_SECONDS));
+    return gs_rank_exchange(env->exchange, tag, NULL, 0, &mine, 1, all, gs_deadline_in_seconds(FAR_SECONDS));
 }
 
 // The missing wait until the others have given up, and hear of it from their communicator.

@@ -85,8 +85,9 @@ static void forge_layout(const intruder *self, unsigned char *introduction) {
     memcpy(introduction, &layout, sizeof layout);
 }
 
-static gs_status exchange_as_intruder(void *ctx, const char *tag, const void *mine, size_t bytes,
-                                      void *all, gs_deadline deadline) {
+static gs_status exchange_as_intruder(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                                      const void *mine, size_t bytes, void *all,
+                                      gs_deadline deadline) {
     const intruder *self = ctx;
     unsigned char changed[MAX_EXCHANGE];
     bool at_introduction = strcmp(tag, "shm/introduction") == 0,
@@ -98,7 +99,8 @@ static gs_status exchange_as_intruder(void *ctx, const char *tag, const void *mi
     if (at_introduction) forge_layout(self, changed);
     if (strncmp(self->deed, "layout", 6) == 0 && at_host)
         return gs_error(GS_INTERNAL, "goes on with a layout that differs");
-    GS_TRY(gs_rank_exchange(self->env->exchange, tag, changed, bytes, all, deadline));
+    GS_TRY(gs_rank_exchange(self->env->exchange, tag, ranks, num_ranks, changed, bytes, all,
+                            deadline));
     if (!at_host) return gs_ok();
     char *door = memmem(all, bytes, DOOR_PREFIX, strlen(DOOR_PREFIX));
     if (!door) return gs_error(GS_INTERNAL, "rank 0 has no door");

@@ -299,7 +299,7 @@ static gs_status body_late(const gs_rank_env *env) {
     if (env->rank != 1)
         status = gs_join_announce(&round, side.comm, true, GS_DIVIDE_BY_INITIAL, 4,
                                   gs_deadline_in_seconds(0.1));
-    GS_TRY(gs_rank_exchange(env->exchange, "late", &mine, sizeof mine, all, soon()));
+    GS_TRY(gs_rank_exchange(env->exchange, "late", NULL, 0, &mine, sizeof mine, all, soon()));
     close_side(&side);
     return env->rank == 1 ? gs_error(GS_DEADLINE_EXCEEDED, "step 4: rank 1 stayed away") : status;
 }
@@ -461,7 +461,7 @@ static gs_status reduce_uneven(uint64_t *digest, const gs_rank_env *env, const g
     GS_TRY(grad_rank_open(&rank, &model, env, NULL, soon()));
     GS_TRY(run_uneven_step(&rank, env->rank != 1, divisor));
     *digest = grad_rank_digest(&rank);
-    GS_TRY(gs_rank_exchange(env->exchange, "digests", digest, sizeof *digest, all, soon()));
+    GS_TRY(gs_rank_exchange(env->exchange, "digests", NULL, 0, digest, sizeof *digest, all, soon()));
     grad_rank_close(&rank);
     grad_case_release(&model);
     for (int i = 0; i < env->world_size; i++)

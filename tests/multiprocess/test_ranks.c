@@ -16,7 +16,7 @@ static gs_status exchange_numbers(const gs_rank_env *env) {
     gs_deadline deadline = gs_deadline_in_seconds(20);
     for (int64_t round = 0; round < 50; round++) {
         int64_t mine[1000] = {env->rank, round}, all[8 * 1000];
-        GS_TRY(gs_rank_exchange(env->exchange, "numbers", mine, sizeof mine, all, deadline));
+        GS_TRY(gs_rank_exchange(env->exchange, "numbers", NULL, 0, mine, sizeof mine, all, deadline));
         for (int i = 0; i < env->world_size; i++) {
             if (all[i * 1000] != i || all[i * 1000 + 1] != round)
                 return gs_error(GS_DATA_LOSS, "round %d: wrong bytes of rank %d", (int)round, i);
@@ -25,16 +25,34 @@ static gs_status exchange_numbers(const gs_rank_env *env) {
     return gs_ok();
 }
 
+// Two groups and all of them together, at different paces.
+static gs_status exchange_in_groups(const gs_rank_env *env) {
+    gs_deadline deadline = gs_deadline_in_seconds(20);
+    bool odd = env->rank % 2;
+    int ranks[8], num_ranks = 0, all[8];
+    for (int i = odd; i < env->world_size; i += 2) ranks[num_ranks++] = i;
+    for (int round = 0; round < (odd ? 30 : 7); round++) {
+        int mine = env->rank * 100 + round;
+        GS_TRY(gs_rank_exchange(env->exchange, odd ? "odd" : "even", ranks, num_ranks, &mine,
+                                sizeof mine, all, deadline));
+        for (int i = 0; i < num_ranks; i++) {
+            if (all[i] != ranks[i] * 100 + round)
+                return gs_error(GS_DATA_LOSS, "round %d: wrong bytes of rank %d", round, ranks[i]);
+        }
+    }
+    return gs_rank_exchange(env->exchange, "end", NULL, 0, &env->rank, sizeof env->rank, all, deadline);
+}
+
 static gs_status disagree_on_tag(const gs_rank_env *env) {
     char all[64];
-    return gs_rank_exchange(env->exchange, env->rank == 1 ? "left" : "right", "x", 1, all,
+    return gs_rank_exchange(env->exchange, env->rank == 1 ? "left" : "right", NULL, 0, "x", 1, all,
                             gs_deadline_in_seconds(20));
 }
 
 static gs_status leave_before_exchange(const gs_rank_env *env) {
     char all[64];
     if (env->rank == 1) return gs_ok();
-    return gs_rank_exchange(env->exchange, "late", "x", 1, all, gs_deadline_in_seconds(20));
+    return gs_rank_exchange(env->exchange, "late", NULL, 0, "x", 1, all, gs_deadline_in_seconds(20));
 }
 
 static gs_status note_and_wait(const gs_rank_env *env) {
@@ -45,6 +63,7 @@ static gs_status note_and_wait(const gs_rank_env *env) {
 }
 
 static const gs_rank_body bodies[] = {{"exchange", exchange_numbers},
+                                      {"groups", exchange_in_groups},
                                       {"disagree", disagree_on_tag},
                                       {"leave", leave_before_exchange},
                                       {"note", note_and_wait},
@@ -53,6 +72,12 @@ static const gs_rank_body bodies[] = {{"exchange", exchange_numbers},
 static void exchange_gives_every_rank_all_bytes(void **state) {
     (void)state;
     gs_status status = gs_ranks_run("exchange", 5, NULL, gs_deadline_in_seconds(30));
+    assert_string_equal(status.message, "");
+}
+
+static void groups_exchange_beside_each_other(void **state) {
+    (void)state;
+    gs_status status = gs_ranks_run("groups", 5, NULL, gs_deadline_in_seconds(30));
     assert_string_equal(status.message, "");
 }
 
@@ -107,6 +132,7 @@ int main(int argc, char **argv) {
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exchange_gives_every_rank_all_bytes),
+        cmocka_unit_test(groups_exchange_beside_each_other),
         cmocka_unit_test(different_tags_fail_on_every_rank),
         cmocka_unit_test(exchange_with_an_ended_rank_is_aborted),
         cmocka_unit_test(notes_statuses_and_signals_arrive),

@@ -238,7 +238,7 @@ static gs_status run_late_step(const gs_rank_env *env, grad_rank *rank) {
     GS_TRY(gs_reducer_begin_pass(rank->reducer, &pass, 1));
     grad_case_write(rank->model, pass.grads[0], 0, 0, pass.shard, 0, false);
     if (env->rank == 0) GS_TRY(gs_reducer_mark_ready(rank->reducer, 0));
-    GS_TRY(gs_rank_exchange(env->exchange, "posted", &token, 1, tokens, soon()));
+    GS_TRY(gs_rank_exchange(env->exchange, "posted", NULL, 0, &token, 1, tokens, soon()));
     if (env->rank == 1) {
         gs_sleep_ns(LATE_NS);
         GS_TRY(gs_reducer_mark_ready(rank->reducer, 0));

@@ -378,7 +378,7 @@ static gs_status body_early(const gs_rank_env *env) {
 // Until all ranks are here. Without it an abort could meet a rank in what came before.
 static gs_status meet(const gs_rank_env *env, const char *tag) {
     char here = 1, all[MAX_WORLD];
-    return gs_rank_exchange(env->exchange, tag, &here, 1, all, soon());
+    return gs_rank_exchange(env->exchange, tag, NULL, 0, &here, 1, all, soon());
 }
 
 static gs_status run_shard_step(small_reducer *small, int64_t step, int num_shards) {

@@ -137,7 +137,7 @@ enum { NUM_FAILURES = sizeof failures / sizeof failures[0] };
 static gs_status meet(const gs_rank_env *env, int failure) {
     char tag[16], here = 1, all[MAX_WORLD];
     snprintf(tag, sizeof tag, "before %d", failure);
-    return gs_rank_exchange(env->exchange, tag, &here, 1, all, soon());
+    return gs_rank_exchange(env->exchange, tag, NULL, 0, &here, 1, all, soon());
 }
 
 // One whole step may pass before a rank hears of it.

@@ -478,12 +478,12 @@ static gs_status body_late(const gs_rank_env *env) {
         if (status.code != GS_DEADLINE_EXCEEDED)
             return gs_error(GS_INTERNAL, "rank 1 has not come, but: %s", status.message);
     }
-    GS_TRY(gs_rank_exchange(env->exchange, "late/go", mine, sizeof mine[0], all, soon()));
+    GS_TRY(gs_rank_exchange(env->exchange, "late/go", NULL, 0, mine, sizeof mine[0], all, soon()));
     if (env->rank == 1) {
         status = gs_comm_run(side.comm, &collective, gs_deadline_in_seconds(0.5));
         if (!status.code) return gs_error(GS_INTERNAL, "rank 0 had gone, but the sum is done");
     }
-    GS_TRY(gs_rank_exchange(env->exchange, "late/gone", mine, sizeof mine[0], all, soon()));
+    GS_TRY(gs_rank_exchange(env->exchange, "late/gone", NULL, 0, mine, sizeof mine[0], all, soon()));
     status = gs_comm_progress(side.comm);
     for (int i = 0; i < COUNT && env->rank == 0; i++) {
         if (sums[i] != -7) return gs_error(GS_INTERNAL, "word %d was written afterwards", i);

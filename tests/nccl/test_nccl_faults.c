@@ -125,10 +125,12 @@ static gs_status connect_in_time(const gs_rank_env *env) {
 }
 
 // What every rank gets as the unique id is something else than rank 0 made.
-static gs_status exchange_garbage(void *ctx, const char *tag, const void *mine, size_t bytes,
-                                  void *all, gs_deadline deadline) {
+static gs_status exchange_garbage(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                                  const void *mine, size_t bytes, void *all,
+                                  gs_deadline deadline) {
     const gs_rank_env *env = ctx;
-    gs_status status = gs_rank_exchange(env->exchange, tag, mine, bytes, all, deadline);
+    gs_status status =
+        gs_rank_exchange(env->exchange, tag, ranks, num_ranks, mine, bytes, all, deadline);
     if (strcmp(tag, "nccl/id") == 0)
         memset((char *)all + sizeof(gs_status), 0x5a, bytes - sizeof(gs_status));
     return status;
@@ -174,14 +176,15 @@ static gs_status lose_patience(void *ctx) {
     return ++one->num_checks > 2000 ? gs_error(GS_ABORTED, "nobody comes") : gs_ok();
 }
 
-static gs_status exchange_behind_visitor(void *ctx, const char *tag, const void *mine, size_t bytes,
-                                         void *all, gs_deadline deadline) {
+static gs_status exchange_behind_visitor(void *ctx, const char *tag, const int *ranks,
+                                         int num_ranks, const void *mine, size_t bytes, void *all,
+                                         gs_deadline deadline) {
     visit *one = ctx;
     if (one->env->rank == 0 && strcmp(tag, "nccl/id") == 0) {
         one->visitor = visit_silently((const char *)mine + sizeof(gs_status));
         if (one->visitor < 0) return gs_error(GS_UNAVAILABLE, "nobody listens behind the id");
     }
-    return gs_rank_exchange(one->env->exchange, tag, mine, bytes, all, deadline);
+    return gs_rank_exchange(one->env->exchange, tag, ranks, num_ranks, mine, bytes, all, deadline);
 }
 
 static gs_status connect_behind_visitor(const gs_rank_env *env) {
@@ -247,7 +250,7 @@ static gs_status wait_for_nobody(const gs_rank_env *env) {
         gs_thread_stop(thread);
     }
     if (!status.code)
-        status = gs_rank_exchange(env->exchange, "test/over", &here, 1, all,
+        status = gs_rank_exchange(env->exchange, "test/over", NULL, 0, &here, 1, all,
                                   gs_deadline_in_seconds(FAR_SECONDS));
     comm_rank_close(&self);
     return status.code ? status : aborted;

@@ -102,11 +102,13 @@ static gs_status receive_reply(rank_link *link, void *all, size_t all_bytes, con
     return receive_all(all, all_bytes, tag, deadline);
 }
 
-gs_status rank_link_exchange(rank_link *link, const char *tag, const void *mine, size_t bytes,
-                             void *all, gs_deadline deadline) {
+gs_status rank_link_exchange(rank_link *link, const char *tag, const int *ranks, int num_ranks,
+                             const void *mine, size_t bytes, void *all, gs_deadline deadline) {
     rank_message head = {
         .type = RANK_MESSAGE_EXCHANGE, .bytes = (uint32_t)bytes, .sequence = ++link->sequence};
+    if (!ranks) num_ranks = link->world_size;
+    for (int i = 0; i < num_ranks; i++) head.ranks |= UINT64_C(1) << (ranks ? ranks[i] : i);
     snprintf(head.tag, sizeof head.tag, "%s", tag);
     GS_TRY(send_message(link, &head, mine));
-    return receive_reply(link, all, bytes * (size_t)link->world_size, tag, deadline);
+    return receive_reply(link, all, bytes * (size_t)num_ranks, tag, deadline);
 }

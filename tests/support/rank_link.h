@@ -24,7 +24,8 @@ typedef struct rank_message {
     uint32_t type;
     uint32_t bytes;    // of the body that follows
     uint64_t sequence; // of the exchange in this rank, from 1
-    char tag[112];
+    uint64_t ranks;    // of the exchange: a bit for each
+    char tag[104];
 } rank_message;
 
 typedef struct rank_link rank_link;
@@ -34,7 +35,8 @@ rank_link *rank_link_open(int rank, int world_size);
 void rank_link_close(rank_link *link);
 
 gs_status rank_link_send(rank_link *link, rank_message_type type, const void *body, size_t bytes);
-gs_status rank_link_exchange(rank_link *link, const char *tag, const void *mine, size_t bytes,
-                             void *all, gs_deadline deadline);
+// `ranks` as for gs_exchange; NULL: all.
+gs_status rank_link_exchange(rank_link *link, const char *tag, const int *ranks, int num_ranks,
+                             const void *mine, size_t bytes, void *all, gs_deadline deadline);
 
 #endif

@@ -77,9 +77,9 @@ bool gs_ranks_main(int argc, char **argv, const gs_rank_body *bodies, int *exit_
     return true;
 }
 
-gs_status gs_rank_exchange(void *ctx, const char *tag, const void *mine, size_t bytes, void *all,
-                           gs_deadline deadline) {
-    return rank_link_exchange(ctx, tag, mine, bytes, all, deadline);
+gs_status gs_rank_exchange(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                           const void *mine, size_t bytes, void *all, gs_deadline deadline) {
+    return rank_link_exchange(ctx, tag, ranks, num_ranks, mine, bytes, all, deadline);
 }
 
 void gs_rank_note(const gs_rank_env *env, const char *text) {
@@ -98,50 +98,69 @@ static void queue_message(rank_process *to, rank_message_type type, const void *
     gs_strbuf_clear(&to->mine);
 }
 
-static void fail_exchange(gs_ranks *ranks, gs_status status) {
+// Whether `rank` is in the exchange of exactly these ranks.
+static bool is_waiting(const gs_ranks *ranks, int rank, uint64_t group) {
+    const rank_process *process = &ranks->processes[rank];
+    return process->exchanges && process->exchange.ranks == group;
+}
+
+static void fail_exchange(gs_ranks *ranks, uint64_t group, gs_status status) {
     for (int i = 0; i < ranks->world_size; i++) {
-        rank_process *process = &ranks->processes[i];
-        if (process->exchanges) queue_message(process, RANK_MESSAGE_ERROR, &status, sizeof status);
+        if (is_waiting(ranks, i, group))
+            queue_message(&ranks->processes[i], RANK_MESSAGE_ERROR, &status, sizeof status);
     }
 }
 
-static void answer_exchange(gs_ranks *ranks) {
+static void answer_exchange(gs_ranks *ranks, uint64_t group) {
     gs_strbuf all = {0};
-    for (int i = 0; i < ranks->world_size; i++)
-        gs_strbuf_add(&all, ranks->processes[i].mine.text, ranks->processes[i].mine.len);
-    for (int i = 0; i < ranks->world_size; i++)
-        queue_message(&ranks->processes[i], RANK_MESSAGE_EXCHANGE, all.text, all.len);
+    for (int i = 0; i < ranks->world_size; i++) {
+        if (group >> i & 1)
+            gs_strbuf_add(&all, ranks->processes[i].mine.text, ranks->processes[i].mine.len);
+    }
+    for (int i = 0; i < ranks->world_size; i++) {
+        if (group >> i & 1)
+            queue_message(&ranks->processes[i], RANK_MESSAGE_EXCHANGE, all.text, all.len);
+    }
     gs_strbuf_release(&all);
 }
 
-// Completes the exchange that the ranks are in, or ends it when it can never complete.
-static void settle_exchange(gs_ranks *ranks) {
-    int first = -1, num_waiting = 0;
+// Completes the exchange that the ranks of `group` are in, or ends it when it can never complete. Others of
+// them may still be in an exchange of another group.
+static void settle_group(gs_ranks *ranks, uint64_t group) {
+    int first = -1, num_missing = 0;
     for (int i = 0; i < ranks->world_size; i++) {
-        const rank_process *process = &ranks->processes[i];
-        if (!process->exchanges) continue;
-        num_waiting++;
+        if (!(group >> i & 1)) continue;
+        num_missing += !is_waiting(ranks, i, group);
+        if (!is_waiting(ranks, i, group)) continue;
         if (first < 0) first = i;
-        const rank_message *a = &ranks->processes[first].exchange, *b = &process->exchange;
+        const rank_message *a = &ranks->processes[first].exchange;
+        const rank_message *b = &ranks->processes[i].exchange;
         if (strcmp(a->tag, b->tag) != 0 || a->bytes != b->bytes) {
-            fail_exchange(ranks,
+            fail_exchange(ranks, group,
                           gs_error(GS_FAILED_PRECONDITION,
                                    "rank %d exchanges %u bytes \"%s\", rank %d %u bytes \"%s\"",
                                    first, a->bytes, a->tag, i, b->bytes, b->tag));
             return;
         }
     }
-    if (!num_waiting) return;
-    if (num_waiting == ranks->world_size) {
-        answer_exchange(ranks);
+    if (!num_missing) {
+        answer_exchange(ranks, group);
         return;
     }
     for (int k = 0; k < ranks->world_size; k++) {
         int i = (k + (ranks->first_ended > 0 ? ranks->first_ended : 0)) % ranks->world_size;
-        if (ranks->processes[i].socket >= 0 || ranks->processes[i].exchanges) continue;
-        fail_exchange(ranks, gs_error(GS_ABORTED, "exchange \"%s\": rank %d has ended",
-                                      ranks->processes[first].exchange.tag, i));
+        if (!(group >> i & 1) || ranks->processes[i].socket >= 0 || ranks->processes[i].exchanges)
+            continue;
+        fail_exchange(ranks, group,
+                      gs_error(GS_ABORTED, "exchange \"%s\": rank %d has ended",
+                               ranks->processes[first].exchange.tag, i));
         return;
+    }
+}
+
+static void settle_exchanges(gs_ranks *ranks) {
+    for (int i = 0; i < ranks->world_size; i++) {
+        if (ranks->processes[i].exchanges) settle_group(ranks, ranks->processes[i].exchange.ranks);
     }
 }
 
@@ -234,7 +253,7 @@ static void run_hub(void *ctx, const atomic_bool *stopping) {
             if (process->socket >= 0 && polls[i].revents & (POLLIN | POLLHUP | POLLERR))
                 read_socket(ranks, process);
         }
-        settle_exchange(ranks);
+        settle_exchanges(ranks);
     }
     free(polls);
 }

@@ -28,9 +28,9 @@ typedef struct gs_rank_body {
 // True when this process was a rank (it has run; return from main with *exit_code).
 bool gs_ranks_main(int argc, char **argv, const gs_rank_body *bodies, int *exit_code);
 
-// Fits gs_comm_options.exchange (gradsync/comm/comm.h).
-gs_status gs_rank_exchange(void *ctx, const char *tag, const void *mine, size_t bytes, void *all,
-                           gs_deadline deadline);
+// Fits gs_comm_options.exchange (gradsync/comm/comm_options.h). NULL and 0 instead of ranks: all.
+gs_status gs_rank_exchange(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                           const void *mine, size_t bytes, void *all, gs_deadline deadline);
 // Sends a line of text to the parent (gs_ranks_note).
 void gs_rank_note(const gs_rank_env *env, const char *text);
 

@@ -32,10 +32,10 @@ typedef struct rank_run {
     int64_t withheld;  // the rank that gets no new plan; −1: all do
 } rank_run;
 
-static gs_status exchange_bytes(void *ctx, const char *tag, const void *mine, size_t bytes,
-                                void *all, gs_deadline deadline) {
+static gs_status exchange_bytes(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                                const void *mine, size_t bytes, void *all, gs_deadline deadline) {
     const rank_run *run = ctx;
-    return gs_rank_exchange(run->env->exchange, tag, mine, bytes, all, deadline);
+    return gs_rank_exchange(run->env->exchange, tag, ranks, num_ranks, mine, bytes, all, deadline);
 }
 
 static void write_text(const char *dir, const char *name, const char *text) {

@@ -149,10 +149,11 @@ void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int
     if (status.code) gs_log_warn("left without good-bye", "reason=\"%s\"", status.message);
 }
 
-static gs_status exchange(void *ctx, const char *tag, const void *mine, size_t bytes, void *all,
-                          gs_deadline deadline) {
+static gs_status exchange(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                          const void *mine, size_t bytes, void *all, gs_deadline deadline) {
     gs_member *member = ctx;
-    return gs_rendezvous_exchange(member->client, &member->place, tag, mine, bytes, all, deadline);
+    return gs_rendezvous_exchange(member->client, &member->place, tag, ranks, num_ranks, mine, bytes, all,
+                                  deadline);
 }
 
 // Before its welcome a coordinator does not know whose report it is.

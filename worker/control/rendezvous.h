@@ -16,9 +16,10 @@ typedef struct gs_place {
     int rank, world_size;
 } gs_place;
 
-//   all  world_size times `bytes`, by rank
+// As gs_exchange (gradsync/comm/comm_options.h).
 GS_NODISCARD gs_status gs_rendezvous_exchange(gs_rpc_client *client, const gs_place *place,
-                                              const char *tag, const void *mine, size_t bytes,
-                                              void *all, gs_deadline deadline);
+                                              const char *tag, const int *ranks, int num_ranks,
+                                              const void *mine, size_t bytes, void *all,
+                                              gs_deadline deadline);
 
 #endif

@@ -29,7 +29,8 @@ typedef struct peer_info {
 static gs_status exchange(const gs_comm_options *options, const char *tag, const void *mine,
                           size_t bytes, void *all, gs_deadline deadline) {
     if (options->world_size > 1)
-        return options->exchange(options->exchange_ctx, tag, mine, bytes, all, deadline);
+        return options->exchange(options->exchange_ctx, tag, NULL, options->world_size, mine,
+                                 bytes, all, deadline);
     memcpy(all, mine, bytes);
     return gs_ok();
 }

@@ -69,7 +69,8 @@ gs_status gs_shm_agree(const gs_comm_options *options, const char *stage, gs_sta
     gs_status *all = calloc((size_t)options->world_size, sizeof *all);
     if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", stage);
     gs_status status =
-        options->exchange(options->exchange_ctx, stage, &mine, sizeof mine, all, deadline);
+        options->exchange(options->exchange_ctx, stage, NULL, options->world_size, &mine,
+                          sizeof mine, all, deadline);
     for (int i = 0; i < options->world_size && !status.code; i++) {
         all[i].message[sizeof all[i].message - 1] = '\0';
         if (all[i].code) status = gs_error(GS_UNAVAILABLE, "rank %d %s", i, all[i].message);
@@ -128,8 +129,9 @@ static gs_status compare_introductions(handshake *hs) {
     introduction *all = calloc((size_t)options->world_size, sizeof *all);
     if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "handshake: out of memory");
     read_boot_id(mine.boot_id);
-    gs_status status = options->exchange(options->exchange_ctx, "shm/introduction", &mine,
-                                         sizeof mine, all, hs->deadline);
+    gs_status status = options->exchange(options->exchange_ctx, "shm/introduction", NULL,
+                                         options->world_size, &mine, sizeof mine, all,
+                                         hs->deadline);
     if (!status.code) status = compare_kernels(all, options->world_size);
     if (!status.code) status = compare_layouts(all, options->world_size);
     free(all);
@@ -206,8 +208,8 @@ static gs_status compare_hosts(handshake *hs) {
     mine.able = able;
     if (sched_getaffinity(0, sizeof mine.cores, &mine.cores)) CPU_ZERO(&mine.cores);
     mine.usable_cores = gs_usable_cores();
-    GS_TRY(options->exchange(options->exchange_ctx, "shm/host", &mine, sizeof mine, hs->hosts,
-                             hs->deadline));
+    GS_TRY(options->exchange(options->exchange_ctx, "shm/host", NULL, options->world_size, &mine,
+                             sizeof mine, hs->hosts, hs->deadline));
     for (int i = 0; i < options->world_size; i++) {
         host_info *info = &hs->hosts[i];
         info->able.message[sizeof info->able.message - 1] = '\0';

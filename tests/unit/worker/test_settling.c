@@ -80,10 +80,12 @@ typedef struct fixture {
     gs_digest when_settling;
 } fixture;
 
-static gs_status exchange_alone(void *ctx, const char *tag, const void *mine, size_t bytes,
-                                void *all, gs_deadline deadline) {
+static gs_status exchange_alone(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                                const void *mine, size_t bytes, void *all, gs_deadline deadline) {
     (void)ctx;
     (void)tag;
+    (void)ranks;
+    (void)num_ranks;
     (void)deadline;
     memcpy(all, mine, bytes);
     return gs_ok();

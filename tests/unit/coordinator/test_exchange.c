@@ -1,0 +1,121 @@
+// Who takes part in a round is the same for all of them, and open rounds are bounded.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coordinator/exchange.h"
+
+#define WORLD 4
+
+static gs_status join(gs_exchange_round **rounds, gs_exchange_round **complete, int rank, const char *tag,
+                      const char *ranks) {
+    char text[200];
+    gs_json *request = NULL;
+    snprintf(text, sizeof text, "{\"tag\":\"%s\",\"bytes\":\"r%d\"%s%s}", tag, rank, ranks ? ",\"ranks\":" : "",
+             ranks ? ranks : "");
+    assert_int_equal(gs_json_parse(&request, text, strlen(text)).code, GS_OK);
+    gs_status status = gs_exchange_join(rounds, complete, WORLD, rank, request, NULL);
+    gs_json_release(request);
+    return status;
+}
+
+static void expect_bytes(const gs_exchange_round *round, int num_ranks, const int *ranks) {
+    char text[8];
+    assert_non_null(round);
+    assert_int_equal(round->num_ranks, num_ranks);
+    for (int i = 0; i < num_ranks; i++) {
+        snprintf(text, sizeof text, "r%d", ranks[i]);
+        assert_string_equal(gs_json_string(round->entries[i].bytes), text);
+    }
+}
+
+static void who_names_no_ranks_means_all(void **state) {
+    (void)state;
+    gs_exchange_round *rounds = NULL, *complete;
+    static const int order[] = {2, 0, 3};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(join(&rounds, &complete, order[i], "t", i == 1 ? "[0,1,2,3]" : NULL).code, GS_OK);
+        assert_null(complete);
+    }
+    assert_int_equal(join(&rounds, &complete, 1, "t", NULL).code, GS_OK);
+    expect_bytes(complete, 4, (const int[]){0, 1, 2, 3});
+    gs_exchange_answer(&rounds, complete);
+    assert_null(rounds);
+}
+
+static void groups_meet_at_the_same_time(void **state) {
+    (void)state;
+    gs_exchange_round *rounds = NULL, *complete;
+    assert_int_equal(join(&rounds, &complete, 3, "b/1", "[1,3]").code, GS_OK);
+    assert_int_equal(join(&rounds, &complete, 0, "a/1", "[0,2]").code, GS_OK);
+    assert_int_equal(join(&rounds, &complete, 2, "a/1", "[0,2]").code, GS_OK);
+    expect_bytes(complete, 2, (const int[]){0, 2});
+    gs_exchange_answer(&rounds, complete);
+    // One rank in two rounds at once, as one thread for each of its communicators would have it.
+    assert_int_equal(join(&rounds, &complete, 3, "c/1", "[2,3]").code, GS_OK);
+    assert_null(complete);
+    assert_int_equal(join(&rounds, &complete, 1, "b/1", "[1,3]").code, GS_OK);
+    expect_bytes(complete, 2, (const int[]){1, 3});
+    gs_exchange_answer(&rounds, complete);
+    gs_exchange_drop(&rounds, gs_error(GS_ABORTED, "over"));
+    assert_null(rounds);
+}
+
+static void a_list_that_nobody_may_send_is_refused(void **state) {
+    (void)state;
+    static const char *const lists[] = {"[]",        "[1,0]", "[0,0,1]", "[0,4]",   "[-1,0]", "[1,2]",
+                                        "[0,1,2,3,4]", "[0,\"1\"]", "{\"0\":0}", "7", "[0.5,1]", "[99999999999,0]"};
+    gs_exchange_round *rounds = NULL, *complete;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        gs_status status = join(&rounds, &complete, 0, "t", lists[i]);
+        if (status.code != GS_INVALID_ARGUMENT) print_error("%s: %s\n", lists[i], status.message);
+        assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+        assert_null(rounds);
+    }
+}
+
+static void who_means_others_ends_the_round_for_all(void **state) {
+    (void)state;
+    gs_exchange_round *rounds = NULL, *complete;
+    assert_int_equal(join(&rounds, &complete, 0, "t", "[0,1,2]").code, GS_OK);
+    gs_status status = join(&rounds, &complete, 1, "t", "[0,1]");
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, "exchange t: rank 1 means other ranks"));
+    // Who comes later hears the same, rather than wait.
+    status = join(&rounds, &complete, 2, "t", "[0,1,2]");
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(status.message, "rank 1 means other ranks"));
+    assert_null(complete);
+    gs_exchange_drop(&rounds, gs_error(GS_ABORTED, "over"));
+}
+
+static void open_rounds_of_a_rank_are_bounded(void **state) {
+    (void)state;
+    gs_exchange_round *rounds = NULL, *complete;
+    char tag[16];
+    for (int i = 0; i < GS_EXCHANGE_MOST_OPEN; i++) {
+        snprintf(tag, sizeof tag, "t%d", i);
+        assert_int_equal(join(&rounds, &complete, 1, tag, NULL).code, GS_OK);
+    }
+    assert_int_equal(join(&rounds, &complete, 1, "more", NULL).code, GS_RESOURCE_EXHAUSTED);
+    // Again is not more; and the others have their own.
+    assert_int_equal(join(&rounds, &complete, 1, "t3", NULL).code, GS_OK);
+    assert_int_equal(join(&rounds, &complete, 0, "other", NULL).code, GS_OK);
+    gs_exchange_drop(&rounds, gs_error(GS_ABORTED, "over"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_names_no_ranks_means_all),
+        cmocka_unit_test(groups_meet_at_the_same_time),
+        cmocka_unit_test(a_list_that_nobody_may_send_is_refused),
+        cmocka_unit_test(who_means_others_ends_the_round_for_all),
+        cmocka_unit_test(open_rounds_of_a_rank_are_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
