@@ -2,27 +2,16 @@
 # pkg-config) and `programs`.
 #
 # Headers keep their paths, below a folder of their own, since `core/` is nobody's name alone.
-# Public is what gradsync/gradsync.h includes, and what that includes.
+# Public are those of public_headers.cmake.
 include(CMakePackageConfigHelpers)
 
 set(package_version ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(package_includes ${CMAKE_INSTALL_INCLUDEDIR}/gradsync-${package_version})
 set(package_cmake ${CMAKE_INSTALL_LIBDIR}/cmake/gradsync)
 
-set(public_headers gradsync/gradsync.h)
-set(unread_headers ${public_headers})
-while(unread_headers)
-  list(POP_FRONT unread_headers header)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${header})
-  file(STRINGS ${header} includes REGEX "^#include \"")
-  foreach(line IN LISTS includes)
-    string(REGEX REPLACE "^#include \"([^\"]+)\".*" "\\1" included "${line}")
-    if(NOT included IN_LIST public_headers)
-      list(APPEND public_headers ${included})
-      list(APPEND unread_headers ${included})
-    endif()
-  endforeach()
-endwhile()
+include(cmake/public_headers.cmake)
+public_headers(public_headers ${PROJECT_SOURCE_DIR})
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers})
 foreach(header IN LISTS public_headers)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${package_includes}/${folder} COMPONENT library)

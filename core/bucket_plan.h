@@ -12,10 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/digest.h"
 #include "core/dtype.h"
 #include "core/param_spec.h"
 #include "core/status.h"
+
+GS_BEGIN_DECLS
 
 #define GS_FIRST_BUCKET_BYTES UINT64_C(1048576)
 #define GS_BUCKET_CAP_BYTES UINT64_C(26214400)
@@ -94,5 +97,7 @@ void gs_bucket_plan_release(gs_bucket_plan *plan);
 GS_NODISCARD gs_status gs_take_tensors(size_t *chunk_of, size_t *num_chunks,
                                        const gs_plan_tensor *tensors, size_t num_tensors,
                                        uint64_t limit_bytes, bool per_type);
+
+GS_END_DECLS
 
 #endif

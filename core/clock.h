@@ -9,6 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
+
+GS_BEGIN_DECLS
+
 #define GS_NS_PER_SEC INT64_C(1000000000)
 #define GS_NS_PER_MS INT64_C(1000000)
 #define GS_DEADLINE_MAX_NS (INT64_C(86400) * 365 * GS_NS_PER_SEC)
@@ -37,5 +41,7 @@ int64_t gs_wall_ms(void);
 
 #define GS_TIMESTAMP_LEN 25  // "2026-03-01T12:00:00.000Z" and its NUL
 void gs_timestamp_format(char text[GS_TIMESTAMP_LEN], int64_t wall_ms);
+
+GS_END_DECLS
 
 #endif

@@ -7,6 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
+
+GS_BEGIN_DECLS
+
 typedef struct gs_digest {
     uint64_t high, low;  // {0} is the digest of nothing yet
 } gs_digest;
@@ -30,5 +34,7 @@ uint64_t gs_hash64(const void *data, size_t bytes, uint64_t seed);
 
 // CRC-32C (Castagnoli) of `data` after what gave `crc`; start with 0.
 uint32_t gs_crc32c(uint32_t crc, const void *data, size_t bytes);
+
+GS_END_DECLS
 
 #endif

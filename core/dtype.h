@@ -6,6 +6,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core/abi.h"
+
+GS_BEGIN_DECLS
+
 typedef enum gs_dtype {
     GS_DTYPE_UNSET = 0,
     GS_FP32,
@@ -40,5 +44,7 @@ static inline uint16_t gs_fp32_to_bf16(float value) {
 
 float gs_fp16_to_fp32(uint16_t bits);
 uint16_t gs_fp32_to_fp16(float value);  // round to nearest, ties to even; overflow is infinity
+
+GS_END_DECLS
 
 #endif

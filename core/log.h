@@ -8,7 +8,10 @@
 
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/status.h"
+
+GS_BEGIN_DECLS
 
 typedef enum gs_log_level {
     GS_LOG_DEBUG = 0,
@@ -41,5 +44,7 @@ void gs_log(gs_log_level level, const char *event, const char *format, ...) GS_P
 
 // A value for the right of `=`: quoted and escaped into `text` where it must be. Returns `text`.
 const char *gs_log_quote(char *text, size_t text_bytes, const char *value);
+
+GS_END_DECLS
 
 #endif

@@ -6,9 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/digest.h"
 #include "core/dtype.h"
 #include "core/status.h"
+
+GS_BEGIN_DECLS
 
 #define GS_MAX_DIMS 8
 #define GS_PARAM_NAME_LEN 128
@@ -40,5 +43,7 @@ gs_digest gs_param_specs_digest(const gs_param_spec *specs, size_t num_specs);
 // against [64,10]`; an ok status when there is none.
 GS_NODISCARD gs_status gs_param_specs_compare(const gs_param_spec *ours, size_t num_ours,
                                               const gs_param_spec *theirs, size_t num_theirs);
+
+GS_END_DECLS
 
 #endif

@@ -10,9 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/bucket_plan.h"
 #include "core/param_spec.h"
 #include "core/status.h"
+
+GS_BEGIN_DECLS
 
 #define GS_PLAN_MAX_CAPS 16
 
@@ -37,5 +40,7 @@ typedef struct gs_plan_policy {
 GS_NODISCARD gs_status gs_plan_policy_apply(gs_bucket_plan *out, const gs_plan_policy *policy,
                                             const gs_param_spec *params, size_t num_params,
                                             const size_t *ready_order);
+
+GS_END_DECLS
 
 #endif

@@ -7,6 +7,10 @@
 
 #include <stdbool.h>
 
+#include "core/abi.h"
+
+GS_BEGIN_DECLS
+
 #if defined(__GNUC__)
 #define GS_NODISCARD __attribute__((warn_unused_result))
 #define GS_PRINTF(format_at, args_at) __attribute__((format(printf, format_at, args_at)))
@@ -59,5 +63,7 @@ const char *gs_code_name(gs_code code);  // "INVALID_ARGUMENT"; "UNKNOWN" outsid
         gs_status gs_try_status = (expression);                                                    \
         if (gs_try_status.code) return gs_try_status;                                              \
     } while (0)
+
+GS_END_DECLS
 
 #endif

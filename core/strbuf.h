@@ -9,7 +9,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/status.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_strbuf {
     char *text;      // owned; NULL until the first write
@@ -27,5 +30,7 @@ void gs_strbuf_printf(gs_strbuf *buf, const char *format, ...) GS_PRINTF(2, 3);
 const char *gs_strbuf_text(const gs_strbuf *buf);  // "" when empty
 bool gs_strbuf_failed(const gs_strbuf *buf);
 char *gs_strbuf_take(gs_strbuf *buf);  // the caller takes the text (free()); NULL on failure
+
+GS_END_DECLS
 
 #endif

@@ -16,10 +16,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/clock.h"
 #include "core/status.h"
 #include "kernels/device_options.h"
 #include "kernels/kernels.h"
+
+GS_BEGIN_DECLS
 
 struct gs_half_kernels;            // kernels/half.h
 
@@ -118,5 +121,7 @@ void gs_device_limit(const gs_device *device, char *text, size_t text_bytes);
 // free, so that each item's result must depend on the item alone. CPU only.
 void gs_stream_for_each(gs_stream *stream, size_t num_items, void (*body)(void *ctx, size_t item),
                         void *ctx);
+
+GS_END_DECLS
 
 #endif

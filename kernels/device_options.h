@@ -5,6 +5,10 @@
 
 #include <stdbool.h>
 
+#include "core/abi.h"
+
+GS_BEGIN_DECLS
+
 typedef struct gs_device gs_device;
 typedef struct gs_event gs_event;  // a point of a stream
 typedef struct gs_graph gs_graph;  // work of a stream, kept to be launched again
@@ -17,5 +21,7 @@ typedef struct gs_device_options {
 } gs_device_options;
 
 typedef enum gs_stream_priority { GS_STREAM_NORMAL = 0, GS_STREAM_HIGH } gs_stream_priority;
+
+GS_END_DECLS
 
 #endif

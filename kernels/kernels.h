@@ -13,7 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/dtype.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_stream gs_stream;
 
@@ -238,5 +241,7 @@ typedef struct gs_kernels {
     void (*sgd)(gs_stream *stream, float *param, float *momentum, const float *grad,
                 const gs_sgd *step, size_t count);  // momentum may be NULL when it is 0
 } gs_kernels;
+
+GS_END_DECLS
 
 #endif

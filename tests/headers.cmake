@@ -1,4 +1,4 @@
-# Each header compiles alone: what it uses, it includes.
+# Each header compiles alone: what it uses, it includes. Public ones are C++17 as well.
 #   cmake -DSOURCE_DIR=… -DCOMPILER=… [-DCUDA_INCLUDES=dir;…] -P headers.cmake
 # Headers of the CUDA half are left out where CUDA's own are not there.
 cmake_minimum_required(VERSION 3.25)
@@ -32,6 +32,37 @@ foreach(folder core rpc kernels gradsync worker coordinator api)
     endif()
   endforeach()
 endforeach()
+
+# Those that others include are C++ as well, with C linkage.
+include(${SOURCE_DIR}/cmake/public_headers.cmake)
+public_headers(public ${SOURCE_DIR})
+foreach(header IN LISTS public)
+  if(header STREQUAL "core/abi.h" OR header STREQUAL "gradsync/gradsync.h")
+    continue()  # declare nothing
+  endif()
+  file(STRINGS ${SOURCE_DIR}/${header} decls REGEX "^GS_(BEGIN|END)_DECLS$")
+  if(NOT decls STREQUAL "GS_BEGIN_DECLS;GS_END_DECLS")
+    message(SEND_ERROR "${header} is public and lacks GS_BEGIN_DECLS or GS_END_DECLS (core/abi.h)")
+    math(EXPR errors "${errors} + 1")
+  endif()
+endforeach()
+set(program "")
+foreach(header IN LISTS public)
+  string(APPEND program "#include \"${header}\"\n")
+endforeach()
+string(RANDOM LENGTH 12 name)
+set(program_file ${CMAKE_CURRENT_BINARY_DIR}/headers_${name}.cpp)
+file(WRITE ${program_file} "${program}")
+execute_process(
+  COMMAND ${COMPILER} -x c++ -std=c++17 -I${SOURCE_DIR} -Wall -Wextra -Wpedantic -Wconversion -Werror
+          -Wno-unused-function -fsyntax-only ${program_file}
+  RESULT_VARIABLE result ERROR_VARIABLE text)
+file(REMOVE ${program_file})
+if(NOT result EQUAL 0)
+  message(SEND_ERROR "the public headers are not C++17:\n${text}")
+  math(EXPR errors "${errors} + 1")
+endif()
+
 if(errors EQUAL 0)
   message(STATUS "${checked} headers compile alone")
 endif()

@@ -8,10 +8,13 @@
 
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 // The norm of tensors whose sums of squares these are, in order of registration.
 double gs_grad_norm(const double *squares, size_t num_tensors);
@@ -38,5 +41,7 @@ GS_NODISCARD gs_status gs_grad_norm_across(double *norm, double own_norm, double
                                            gs_deadline deadline);
 // Multiplies all of them by gs_grad_clip_coefficient(norm, max_norm).
 void gs_grad_list_clip(const gs_grad_list *list, double norm, double max_norm, gs_device *device);
+
+GS_END_DECLS
 
 #endif

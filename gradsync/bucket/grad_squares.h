@@ -10,9 +10,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/dtype.h"
 #include "core/status.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 // Of one tensor; false when an element is infinite or NaN. One pass over the memory, further ones
 // only when the squares leave the range of fp32. On a GPU it allocates and waits, and a device that
@@ -34,5 +37,7 @@ double gs_grad_squares_wide(const float *grad, size_t count);
 // its kernels could not say it: the device failed, or the squares are beyond fp32.
 bool gs_grad_squares_launch(double *sum, void *const *grads, const size_t *counts, size_t num_grads,
                             gs_device *device);
+
+GS_END_DECLS
 
 #endif

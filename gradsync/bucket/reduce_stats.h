@@ -10,6 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
+
+GS_BEGIN_DECLS
+
 typedef struct gs_bucket_times {
     int64_t ready_ns;        // its last gradient was marked ready
     int64_t posted_ns;       // its turn came and the hook ran
@@ -50,5 +54,7 @@ typedef struct gs_reduce_stats {
 void gs_reduce_stats_sum_buckets(gs_reduce_stats *stats);
 // How much of the busy time was hidden behind the owner's own work, 0 to 1; 0 when nothing was busy.
 double gs_reduce_stats_overlap_ratio(const gs_reduce_stats *stats);
+
+GS_END_DECLS
 
 #endif

@@ -11,9 +11,12 @@
 
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "gradsync/comm/comm.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_tensor_view {
     void *data;
@@ -31,5 +34,7 @@ GS_NODISCARD gs_status gs_coalesced_broadcast(gs_comm *comm, const gs_tensor_vie
 GS_NODISCARD gs_status gs_coalesced_allreduce(gs_comm *comm, const gs_tensor_view *tensors,
                                               size_t num_tensors, gs_reduce_op op, double scale,
                                               size_t limit_bytes, gs_deadline deadline);
+
+GS_END_DECLS
 
 #endif

@@ -6,8 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/dtype.h"
 #include "kernels/kernels.h"
+
+GS_BEGIN_DECLS
 
 typedef enum gs_collective_kind {
     GS_COLLECTIVE_UNSET = 0,
@@ -80,5 +83,7 @@ const char *gs_collective_kind_name(gs_collective_kind kind);  // "all-reduce"
 // "collective 17 of lane 2, step 5".
 void gs_collective_name(char *text, size_t text_bytes, uint64_t sequence,
                         const gs_collective *collective);
+
+GS_END_DECLS
 
 #endif

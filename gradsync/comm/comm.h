@@ -28,12 +28,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/comm/collective.h"
 #include "gradsync/comm/comm_failure.h"
 #include "gradsync/comm/comm_options.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_comm gs_comm;
 
@@ -95,5 +98,7 @@ void gs_comm_let_go(gs_comm *comm, const char *reason);
 // "2.28.9", of the NCCL library that communicators on GPUs would use; false with the reason in `text` where
 // there is none. Any thread.
 bool gs_nccl_version(char *text, size_t text_bytes);
+
+GS_END_DECLS
 
 #endif

@@ -6,11 +6,14 @@
 #ifndef GRADSYNC_COMM_COMM_BACKEND_H
 #define GRADSYNC_COMM_COMM_BACKEND_H
 
+#include "core/abi.h"
 #include "gradsync/comm/collective.h"
 #include "gradsync/comm/comm_failure.h"
 #include "gradsync/comm/comm_options.h"
 #include "gradsync/tensor/arena.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_comm_backend {
     const char *name;
@@ -44,5 +47,7 @@ extern const gs_comm_backend gs_comm_shm;
 #ifdef GRADSYNC_CUDA
 extern const gs_comm_backend gs_comm_nccl;
 #endif
+
+GS_END_DECLS
 
 #endif

@@ -5,6 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/abi.h"
+
+GS_BEGIN_DECLS
+
 #define GS_COMM_MAX_RANKS 4096
 
 typedef enum gs_comm_failure_kind {
@@ -24,5 +28,7 @@ typedef struct gs_comm_failure {
 
 bool gs_comm_failure_names(const gs_comm_failure *failure, int rank);
 void gs_comm_failure_add(gs_comm_failure *failure, int rank);  // to the missing
+
+GS_END_DECLS
 
 #endif

@@ -5,10 +5,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/tensor/arena.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 #define GS_COMM_MAX_LANES 8
 
@@ -43,5 +46,7 @@ typedef struct gs_comm_options {
     int ranks_on_host;  // 0: world_size
     int num_lanes;      // 0: 1; at most GS_COMM_MAX_LANES, the same on all ranks
 } gs_comm_options;
+
+GS_END_DECLS
 
 #endif

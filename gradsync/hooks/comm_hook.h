@@ -8,10 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/dtype.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 // A bucket as a hook sees it. `data` holds the gradients, padding included, then the reserved elements,
 // all of them `dtype`. When the reducer has a wire dtype there is also room for a copy of the gradients
@@ -54,5 +57,7 @@ typedef struct gs_comm_hook {
 extern const gs_comm_hook gs_hook_allreduce;
 extern const gs_comm_hook gs_hook_compress;
 const gs_comm_hook *gs_comm_hook_find(const char *name);  // NULL: no such hook
+
+GS_END_DECLS
 
 #endif

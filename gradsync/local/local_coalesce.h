@@ -13,8 +13,11 @@
 
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/status.h"
 #include "gradsync/tensor/device_tensor.h"
+
+GS_BEGIN_DECLS
 
 #define GS_LOCAL_COALESCE_BYTES ((size_t)10 << 20)
 
@@ -46,5 +49,7 @@ GS_NODISCARD gs_status gs_reduce_add_coalesced(gs_tensor_lists *out, const gs_te
 // The same for one tensor of each device.
 GS_NODISCARD gs_status gs_reduce_add(gs_held_tensor *out, const gs_device_tensor *tensors,
                                      size_t num_tensors, gs_device *destination);
+
+GS_END_DECLS
 
 #endif

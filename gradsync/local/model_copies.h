@@ -8,8 +8,11 @@
 
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/status.h"
 #include "gradsync/tensor/device_tensor.h"
+
+GS_BEGIN_DECLS
 
 // What the forward half remembers for the backward half. A value.
 typedef struct gs_broadcast_record {
@@ -50,5 +53,7 @@ typedef struct gs_model_copies {
 GS_NODISCARD gs_status gs_model_copies_init(gs_model_copies *out, const gs_model_tables *tables,
                                             gs_device *const *devices, size_t num_devices);
 void gs_model_copies_release(gs_model_copies *copies);
+
+GS_END_DECLS
 
 #endif

@@ -5,8 +5,11 @@
 
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/status.h"
 #include "gradsync/tensor/device_tensor.h"
+
+GS_BEGIN_DECLS
 
 // parts[d] is device d's run of rows; as equal as can be, the first ones ceil(rows / devices) long,
 // so that the last may be shorter or, with fewer rows than devices, empty. What stays on its device
@@ -21,5 +24,7 @@ GS_NODISCARD gs_status gs_scatter(gs_held_tensor *parts, const gs_device_tensor 
 //   destination  NULL: the device of part 0
 GS_NODISCARD gs_status gs_gather(gs_held_tensor *out, const gs_device_tensor *parts,
                                  size_t num_parts, gs_device *destination);
+
+GS_END_DECLS
 
 #endif

@@ -10,8 +10,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/status.h"
 #include "gradsync/tensor/device_tensor.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_sparse_tensor {
     gs_device_tensor indices;  // (n) of GS_I32: rows of the values, any order, duplicates add up
@@ -36,5 +39,7 @@ typedef struct gs_sparse_sum {
 GS_NODISCARD gs_status gs_reduce_add_sparse(gs_sparse_sum *out, const gs_sparse_tensor *tensors,
                                             size_t num_tensors, gs_device *destination);
 void gs_sparse_sum_release(gs_sparse_sum *sum);
+
+GS_END_DECLS
 
 #endif

@@ -15,8 +15,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/status.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_grad_scaler_options {
     float init_scale;         // above 0; it and its inverse are finite
@@ -52,5 +55,7 @@ float gs_grad_scaler_inverse(const gs_grad_scaler *scaler);
 // the update, and reads from the norm what was not finite.
 bool gs_grad_scaler_unscale(const gs_grad_scaler *scaler, float *grad, size_t count,
                             gs_device *device);
+
+GS_END_DECLS
 
 #endif

@@ -25,11 +25,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/dtype.h"
 #include "core/param_spec.h"
 #include "core/status.h"
 #include "gradsync/optim/optimizer.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_mixed_precision gs_mixed_precision;
 
@@ -88,5 +91,7 @@ void *const *gs_mixed_precision_pass_grads(const gs_mixed_precision *mixed, void
 // when `accumulate`. Before it is marked ready.
 void gs_mixed_precision_finish_grad(const gs_mixed_precision *mixed, void *const *main_grads,
                                     bool accumulate, size_t param);
+
+GS_END_DECLS
 
 #endif

@@ -12,9 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/param_spec.h"
 #include "core/status.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_optimizer gs_optimizer;
 
@@ -90,5 +93,7 @@ typedef struct gs_optimizer_method {
 extern const gs_optimizer_method gs_optimizer_sgd;
 extern const gs_optimizer_method gs_optimizer_adam;
 extern const gs_optimizer_method gs_optimizer_adamw;
+
+GS_END_DECLS
 
 #endif

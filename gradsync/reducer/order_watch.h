@@ -15,7 +15,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/status.h"
+
+GS_BEGIN_DECLS
 
 #define GS_ORDER_WINDOW 16
 
@@ -53,5 +56,7 @@ void gs_order_watch_release(gs_order_watch *watch);
 gs_order_verdict gs_order_watch_add(gs_order_watch *watch, const size_t *ready, size_t num_ready);
 // What there is to tell after a verdict that is not SAME: num_params parameters.
 const size_t *gs_order_watch_order(const gs_order_watch *watch);
+
+GS_END_DECLS
 
 #endif

@@ -8,9 +8,12 @@
 #include <stdint.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/bucket_plan.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_ready_order {
     size_t num_params;
@@ -43,5 +46,7 @@ void gs_ready_order_finish(gs_ready_order *order, const gs_bucket_plan *plan, co
 // coordinator; what stood in `order` elsewhere goes.
 GS_NODISCARD gs_status gs_ready_order_share(size_t *order, size_t num_params, gs_comm *comm,
                                             gs_deadline deadline);
+
+GS_END_DECLS
 
 #endif

@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/bucket_plan.h"
 #include "core/clock.h"
 #include "core/status.h"
@@ -29,6 +30,8 @@
 #include "gradsync/reducer/reducer_record.h"
 #include "gradsync/reducer/reducer_types.h"
 #include "gradsync/step/join.h"
+
+GS_BEGIN_DECLS
 
 // How much arena a reducer with these options needs, whatever the plan (plan, arena and device are
 // not looked at). In exact mode it depends on the world: who expects others takes the largest.
@@ -121,5 +124,7 @@ const gs_reducer_record *gs_reducer_get_record(const gs_reducer *reducer);
 const size_t *gs_reducer_ready_order(const gs_reducer *reducer);
 // How many of them became ready in it (the rest was not used); *passes: reducing passes so far.
 size_t gs_reducer_num_ready(const gs_reducer *reducer, uint64_t *passes);
+
+GS_END_DECLS
 
 #endif

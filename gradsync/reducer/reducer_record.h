@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/bucket_plan.h"
 #include "core/param_spec.h"
 #include "core/status.h"
@@ -20,6 +21,8 @@
 #include "gradsync/bucket/reduce_stats.h"
 #include "gradsync/reducer/record_level.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 #define GS_RECORD_SAMPLE_EVERY 100
 #define GS_RECORD_FIRST_SAMPLES 10
@@ -115,5 +118,7 @@ void gs_reducer_record_write_construction(gs_strbuf *out, const gs_reducer_recor
 void gs_reducer_record_write_environment(gs_strbuf *out, const gs_reducer_record *record);
 void gs_reducer_record_write_times(gs_strbuf *out, const gs_reducer_record *record);
 void gs_reducer_record_write_error(gs_strbuf *out, const gs_reducer_record *record);
+
+GS_END_DECLS
 
 #endif

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/bucket_plan.h"
 #include "core/clock.h"
 #include "core/dtype.h"
@@ -18,6 +19,8 @@
 #include "gradsync/step/logical_shards.h"
 #include "gradsync/tensor/arena.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_reducer gs_reducer;
 
@@ -99,5 +102,7 @@ typedef struct gs_reduce_result {
     const uint8_t *used;  // num_params flags; valid until the next begin
     double grad_norm;     // L2 norm over all gradients, fixed order; NaN when not finite
 } gs_reduce_result;
+
+GS_END_DECLS
 
 #endif

@@ -29,10 +29,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/reducer/reducer.h"
 #include "gradsync/step/logical_shards.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_replicas gs_replicas;
 
@@ -100,5 +103,7 @@ GS_NODISCARD gs_status gs_replicas_end(gs_replicas *replicas, gs_deadline deadli
 // them, of which the first *num_ready were used there. The reducer of a process with replicas sees
 // whole buckets alone. Owner.
 const size_t *gs_replicas_ready_order(const gs_replicas *replicas, size_t *num_ready);
+
+GS_END_DECLS
 
 #endif

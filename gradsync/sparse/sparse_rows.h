@@ -26,11 +26,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
 #include "gradsync/sparse/sparse_rows_options.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_sparse_rows gs_sparse_rows;
 
@@ -85,5 +88,7 @@ GS_NODISCARD gs_status gs_sparse_rows_finish(gs_sparse_rows *rows, gs_sparse_row
                                              gs_deadline deadline);
 // dense (rows, columns) += the result of the last finish.
 GS_NODISCARD gs_status gs_sparse_rows_add_to(gs_sparse_rows *rows, float *dense);
+
+GS_END_DECLS
 
 #endif

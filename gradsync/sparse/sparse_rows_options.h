@@ -6,9 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/param_spec.h"
 #include "gradsync/reducer/reducer_types.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 typedef enum gs_rows_mode {
     GS_ROWS_AUTO = 0,  // per step, by bytes: what the indices of all ranks say
@@ -33,5 +36,7 @@ typedef struct gs_sparse_rows_options {
     void *memory;
     gs_device *device;  // borrowed until destroy
 } gs_sparse_rows_options;
+
+GS_END_DECLS
 
 #endif

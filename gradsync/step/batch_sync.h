@@ -16,9 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
 #include "gradsync/step/model.h"
+
+GS_BEGIN_DECLS
 
 // Memory for `max_channels`, made once: a pass allocates nothing. Compute thread.
 typedef struct gs_batch_sync gs_batch_sync;
@@ -30,5 +33,7 @@ void gs_batch_sync_destroy(gs_batch_sync *sync);
 // For gs_model_pass.sync, in the passes of this step; all ranks run equally many passes. Valid
 // until destroy.
 const gs_model_sync *gs_batch_sync_at(gs_batch_sync *sync, int64_t step);
+
+GS_END_DECLS
 
 #endif

@@ -20,10 +20,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/param_spec.h"
 #include "gradsync/comm/comm.h"
 #include "gradsync/step/join.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_buffers gs_buffers;
 
@@ -70,5 +73,7 @@ GS_NODISCARD gs_status gs_buffers_share(gs_buffers *buffers, gs_comm *comm, gs_d
 // The step committed. Without a share each rank keeps its own values (exact: the owner of shard 0
 // alone has new ones), and the next begin brings the source's.
 void gs_buffers_adopt(gs_buffers *buffers);
+
+GS_END_DECLS
 
 #endif

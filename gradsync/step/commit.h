@@ -9,10 +9,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/clock.h"
 #include "core/digest.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_commit_vote {
     int64_t step;
@@ -36,5 +39,7 @@ typedef struct gs_commit_result {
 // FAILED_PRECONDITION when step, generation or plan differ between ranks; then nothing is committed.
 GS_NODISCARD gs_status gs_commit_run(gs_commit_result *result, gs_comm *comm,
                                      const gs_commit_vote *vote, gs_deadline deadline);
+
+GS_END_DECLS
 
 #endif

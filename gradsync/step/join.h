@@ -15,10 +15,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/comm/coalesce.h"
 #include "gradsync/comm/comm.h"
+
+GS_BEGIN_DECLS
 
 typedef enum gs_join_divisor {
     GS_DIVIDE_BY_INITIAL = 0,  // a mean is over all ranks, whether they had data or not
@@ -82,5 +85,7 @@ typedef struct gs_join_state {
 } gs_join_state;
 GS_NODISCARD gs_status gs_join_finish(gs_join *join, const gs_join_state *state,
                                       gs_deadline deadline);
+
+GS_END_DECLS
 
 #endif

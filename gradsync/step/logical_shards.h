@@ -10,8 +10,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
+
+GS_BEGIN_DECLS
 
 #define GS_MAX_LOGICAL_SHARDS 4096
 
@@ -46,5 +49,7 @@ typedef struct gs_shard_tree {
 } gs_shard_tree;
 GS_NODISCARD gs_status gs_shard_tree_init(gs_shard_tree *tree, const gs_logical_shards *shards);
 void gs_shard_tree_release(gs_shard_tree *tree);
+
+GS_END_DECLS
 
 #endif

@@ -9,10 +9,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
+#include "core/abi.h"
 #include "core/param_spec.h"
 #include "core/status.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 // One micro-batch. Token models read `tokens` (rows · positions), others `features`
 // (rows · row_features); targets: (rows · positions) or (rows). Device memory.
@@ -115,7 +119,9 @@ typedef struct gs_model {
 
 static inline void gs_model_destroy(gs_model *model) {
     if (model->ops) model->ops->destroy(model->state);
-    *model = (gs_model){0};
+    memset(model, 0, sizeof *model);
 }
+
+GS_END_DECLS
 
 #endif

@@ -10,8 +10,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/status.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_arena gs_arena;
 
@@ -37,5 +40,7 @@ size_t gs_arena_bytes(const gs_arena *arena);
 int gs_arena_fd(const gs_arena *arena);  // borrowed; -1: not the host's memory
 bool gs_arena_is_from(const gs_arena *arena, const gs_arena_allocator *allocator);
 bool gs_arena_contains(const gs_arena *arena, const void *data, size_t bytes);
+
+GS_END_DECLS
 
 #endif

@@ -9,10 +9,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/abi.h"
 #include "core/dtype.h"
 #include "core/param_spec.h"
 #include "core/status.h"
 #include "kernels/device.h"
+
+GS_BEGIN_DECLS
 
 typedef struct gs_device_tensor {
     void *data;  // row-major, no gaps; NULL: absent
@@ -71,5 +74,7 @@ void gs_tensor_lists_release(gs_tensor_lists *lists);
 // Copies the values of list 0 into those of list `list`, on that list's streams: a broadcast again.
 // Neighbours that lie in one run on both sides go in one copy.
 void gs_tensor_lists_refresh(const gs_tensor_lists *lists, size_t list);
+
+GS_END_DECLS
 
 #endif

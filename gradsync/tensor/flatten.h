@@ -5,8 +5,11 @@
 
 #include <stddef.h>
 
+#include "core/abi.h"
 #include "core/status.h"
 #include "gradsync/tensor/device_tensor.h"
+
+GS_BEGIN_DECLS
 
 // One dimension, elements in list order, no padding. A single tensor is not copied: the result
 // shares its memory. Several go into a new buffer on their device. INVALID_ARGUMENT, naming the
@@ -20,5 +23,7 @@ GS_NODISCARD gs_status gs_flatten(gs_held_tensor *flat, const gs_device_tensor *
 // elements.
 GS_NODISCARD gs_status gs_unflatten(gs_device_tensor *windows, const gs_device_tensor *flat,
                                     const gs_device_tensor *templates, size_t num_templates);
+
+GS_END_DECLS
 
 #endif
