@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/memory.h"
+#include "gradsync/optim/param_segments.h"
 
 #define PIECE_COUNT ((size_t)1 << 20)       // of a split master, on its way between device and host
 #define PIECE_SECONDS 60.0
@@ -11,60 +12,73 @@
 typedef struct tensor_block {
     void *memory;    // NULL: not kept, or another block's
     size_t bytes;
-    void **tensors;  // num_params of them
+    void **tensors;  // one for each parameter, or segment
 } tensor_block;
 
 struct gs_mixed_precision {
     gs_mixed_precision_options options;
-    size_t *counts;
+    size_t *counts;        // of parameters
+    gs_segment *segments;  // what has masters
+    size_t num_segments, *segment_counts;
     tensor_block params, values, pass_grads;
-    tensor_block remainders;  // in the second half of the memory of params
+    tensor_block remainders;  // of segments, behind the params in their memory
+    uint16_t **split_values;  // where each segment lies in params; NULL unless masters are split
     float *piece;             // PIECE_COUNT of the device's memory; NULL: the host's serves
     gs_cast_item *casts;      // masters to params in one launch, on a GPU
     size_t num_casts;
 };
 
-static gs_status place_tensors(tensor_block *block, const gs_mixed_precision *mixed,
+static gs_status place_tensors(tensor_block *block, const size_t *counts, size_t num_tensors,
                                size_t element_bytes) {
-    size_t total = 0, num_params = mixed->options.num_params;
-    block->tensors = calloc(num_params + 1, sizeof *block->tensors);
+    size_t total = 0;
+    block->tensors = calloc(num_tensors + 1, sizeof *block->tensors);
     if (!block->tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
-    for (size_t i = 0; i < num_params; i++) {
+    for (size_t i = 0; i < num_tensors; i++) {
         size_t bytes;
-        if (!gs_bytes_of(&bytes, mixed->counts[i], element_bytes) ||
-            !gs_add_padded(&total, bytes) || total > SIZE_MAX / 4)
-            return gs_error(GS_RESOURCE_EXHAUSTED, "parameter %zu \"%.100s\": no memory for it", i,
-                            mixed->options.params[i].name);
+        if (!gs_bytes_of(&bytes, counts[i], element_bytes) || !gs_add_padded(&total, bytes) ||
+            total > SIZE_MAX / 4)
+            return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: no memory for tensor %zu", i);
     }
     block->bytes = total;
     return gs_ok();
 }
 
-static void set_tensors(tensor_block *block, const gs_mixed_precision *mixed, char *at,
+static void set_tensors(tensor_block *block, const size_t *counts, size_t num_tensors, char *at,
                         size_t element_bytes) {
-    for (size_t i = 0; i < mixed->options.num_params; i++) {
+    for (size_t i = 0; i < num_tensors; i++) {
         block->tensors[i] = at;
-        at += gs_round_up(mixed->counts[i] * element_bytes, GS_LINE_BYTES);
+        at += gs_round_up(counts[i] * element_bytes, GS_LINE_BYTES);
     }
 }
 
 static gs_status make_block(tensor_block *block, const gs_mixed_precision *mixed,
                             size_t element_bytes) {
-    GS_TRY(place_tensors(block, mixed, element_bytes));
+    size_t num_params = mixed->options.num_params;
+    GS_TRY(place_tensors(block, mixed->counts, num_params, element_bytes));
     GS_TRY(gs_device_alloc(mixed->options.device, &block->memory, block->bytes + GS_LINE_BYTES));
-    set_tensors(block, mixed, block->memory, element_bytes);
+    set_tensors(block, mixed->counts, num_params, block->memory, element_bytes);
     return gs_ok();
 }
 
-// Params and remainders in one block, one half of it each.
+// Params and remainders in one block, one behind the other.
 static gs_status make_halves(gs_mixed_precision *mixed) {
     gs_device *device = mixed->options.device;
+    size_t num_params = mixed->options.num_params, num_segments = mixed->num_segments;
     tensor_block *values = &mixed->params, *remainders = &mixed->remainders;
-    GS_TRY(place_tensors(values, mixed, sizeof(uint16_t)));
-    GS_TRY(place_tensors(remainders, mixed, sizeof(uint16_t)));
-    GS_TRY(gs_device_alloc(device, &values->memory, 2 * values->bytes + GS_LINE_BYTES));
-    set_tensors(values, mixed, values->memory, sizeof(uint16_t));
-    set_tensors(remainders, mixed, (char *)values->memory + values->bytes, sizeof(uint16_t));
+    GS_TRY(place_tensors(values, mixed->counts, num_params, sizeof(uint16_t)));
+    GS_TRY(place_tensors(remainders, mixed->segment_counts, num_segments, sizeof(uint16_t)));
+    GS_TRY(gs_device_alloc(device, &values->memory,
+                           values->bytes + remainders->bytes + GS_LINE_BYTES));
+    set_tensors(values, mixed->counts, num_params, values->memory, sizeof(uint16_t));
+    set_tensors(remainders, mixed->segment_counts, num_segments,
+                (char *)values->memory + values->bytes, sizeof(uint16_t));
+    mixed->split_values = calloc(num_segments + 1, sizeof *mixed->split_values);
+    if (!mixed->split_values)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
+    for (size_t i = 0; i < num_segments; i++) {
+        const gs_segment *segment = &mixed->segments[i];
+        mixed->split_values[i] = (uint16_t *)values->tensors[segment->tensor] + segment->first;
+    }
     if (gs_device_is_host(device)) return gs_ok();
     void *piece;
     GS_TRY(gs_device_alloc(device, &piece, PIECE_COUNT * sizeof(float)));
@@ -72,16 +86,22 @@ static gs_status make_halves(gs_mixed_precision *mixed) {
     return gs_ok();
 }
 
+// Where a segment lies in a block of whole tensors.
+static void *segment_in(const tensor_block *block, const gs_segment *segment, gs_dtype dtype) {
+    return (char *)block->tensors[segment->tensor] + segment->first * gs_dtype_bytes(dtype);
+}
+
 static gs_status list_casts(gs_mixed_precision *mixed) {
     void *memory;
-    size_t num_params = mixed->options.num_params;
     GS_TRY(gs_device_alloc_pinned(mixed->options.device, &memory,
-                                  (num_params + 1) * sizeof *mixed->casts));
+                                  (mixed->num_segments + 1) * sizeof *mixed->casts));
     mixed->casts = memory;
-    for (size_t i = 0; i < num_params; i++) {
-        if (mixed->counts[i])
-            mixed->casts[mixed->num_casts++] = (gs_cast_item){
-                mixed->params.tensors[i], mixed->options.masters[i], mixed->counts[i]};
+    for (size_t i = 0; i < mixed->num_segments; i++) {
+        const gs_segment *segment = &mixed->segments[i];
+        if (segment->count)
+            mixed->casts[mixed->num_casts++] =
+                (gs_cast_item){segment_in(&mixed->params, segment, mixed->options.dtype),
+                               mixed->options.masters[i], segment->count};
     }
     return gs_ok();
 }
@@ -91,12 +111,26 @@ static void release_block(tensor_block *block, gs_device *device) {
     free(block->tensors);
 }
 
-static gs_status make_blocks(gs_mixed_precision *mixed) {
+static gs_status count_tensors(gs_mixed_precision *mixed) {
     const gs_mixed_precision_options *options = &mixed->options;
+    GS_TRY(gs_status_prefix(
+        gs_param_segments_copy(&mixed->segments, &mixed->num_segments, options->params,
+                               options->num_params, options->segments, options->num_segments),
+        "mixed precision"));
     mixed->counts = calloc(options->num_params + 1, sizeof *mixed->counts);
-    if (!mixed->counts) return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
+    mixed->segment_counts = calloc(mixed->num_segments + 1, sizeof *mixed->segment_counts);
+    if (!mixed->counts || !mixed->segment_counts)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
     for (size_t i = 0; i < options->num_params; i++)
         mixed->counts[i] = gs_param_spec_count(&options->params[i]);
+    for (size_t i = 0; i < mixed->num_segments; i++)
+        mixed->segment_counts[i] = mixed->segments[i].count;
+    return gs_ok();
+}
+
+static gs_status make_blocks(gs_mixed_precision *mixed) {
+    const gs_mixed_precision_options *options = &mixed->options;
+    GS_TRY(count_tensors(mixed));
     if (options->splits_masters)
         GS_TRY(make_halves(mixed));
     else if (options->keeps_params)
@@ -117,14 +151,16 @@ gs_status gs_mixed_precision_create(gs_mixed_precision **out,
     if (options->splits_masters && (options->dtype != GS_BF16 || options->keeps_values))
         return gs_error(GS_INVALID_ARGUMENT,
                         "mixed precision: masters are split for bf16 alone, and have no values");
-    if (!options->splits_masters && !options->masters && options->num_params)
+    bool has_masters = options->segments ? options->num_segments > 0 : options->num_params > 0;
+    if (!options->splits_masters && !options->masters && has_masters)
         return gs_error(GS_INVALID_ARGUMENT, "mixed precision: no masters");
     GS_TRY(gs_param_specs_check(options->params, options->num_params));
     gs_mixed_precision *mixed = calloc(1, sizeof *mixed);
     if (!mixed) return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
     mixed->options = *options;
     gs_status status = make_blocks(mixed);
-    mixed->options.params = NULL;
+    mixed->options.params = NULL;  // the caller's
+    mixed->options.segments = NULL;
     if (status.code) {
         gs_mixed_precision_destroy(mixed);
         return status;
@@ -141,6 +177,9 @@ void gs_mixed_precision_destroy(gs_mixed_precision *mixed) {
     release_block(&mixed->remainders, mixed->options.device);
     gs_device_free(mixed->options.device, mixed->piece);
     gs_device_free_pinned(mixed->options.device, mixed->casts);
+    free(mixed->split_values);
+    free(mixed->segment_counts);
+    free(mixed->segments);
     free(mixed->counts);
     free(mixed);
 }
@@ -162,8 +201,9 @@ uint16_t *const *gs_mixed_precision_remainders(const gs_mixed_precision *mixed) 
 }
 
 void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes) {
-    *bytes = 2 * mixed->remainders.bytes;
-    return mixed->options.splits_masters ? mixed->params.memory : NULL;
+    bool are_split = mixed->options.splits_masters;
+    *bytes = are_split ? mixed->params.bytes + mixed->remainders.bytes : 0;
+    return are_split ? mixed->params.memory : NULL;
 }
 
 void gs_mixed_precision_write_back(gs_mixed_precision *mixed) {
@@ -173,15 +213,15 @@ void gs_mixed_precision_write_back(gs_mixed_precision *mixed) {
     if (options->splits_masters) return;
     if (mixed->casts)
         kernels->cast_many(stream, mixed->casts, mixed->num_casts, options->dtype, GS_FP32, 1.0f);
-    for (size_t i = 0; i < options->num_params; i++) {
-        size_t count = mixed->counts[i];
-        if (!count) continue;
+    for (size_t i = 0; i < mixed->num_segments; i++) {
+        const gs_segment *segment = &mixed->segments[i];
+        if (!segment->count) continue;
         if (options->keeps_params && !mixed->casts)
-            kernels->cast(stream, mixed->params.tensors[i], options->dtype, options->masters[i],
-                          GS_FP32, 1.0f, count);
+            kernels->cast(stream, segment_in(&mixed->params, segment, options->dtype),
+                          options->dtype, options->masters[i], GS_FP32, 1.0f, segment->count);
         if (options->keeps_values)
-            kernels->round(stream, mixed->values.tensors[i], options->masters[i], options->dtype,
-                           count, false);
+            kernels->round(stream, segment_in(&mixed->values, segment, GS_FP32),
+                           options->masters[i], options->dtype, segment->count, false);
     }
 }
 
@@ -190,7 +230,7 @@ gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optim
                                   float grad_scale) {
     const gs_mixed_precision_options *options = &mixed->options;
     if (options->splits_masters)
-        return gs_optimizer_step_halves(optimizer, (uint16_t *const *)mixed->params.tensors,
+        return gs_optimizer_step_halves(optimizer, mixed->split_values,
                                         gs_mixed_precision_remainders(mixed), grads, used, lr,
                                         grad_scale);
     GS_TRY(gs_optimizer_step(optimizer, (void *const *)options->masters, grads, used, lr,
@@ -199,58 +239,85 @@ gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optim
     return gs_ok();
 }
 
-static gs_status check_range(const gs_mixed_precision *mixed, size_t param, size_t first,
-                             size_t count) {
-    if (param < mixed->options.num_params && first <= mixed->counts[param] &&
-        count <= mixed->counts[param] - first)
-        return gs_ok();
-    return gs_error(GS_INVALID_ARGUMENT,
-                    "mixed precision: elements [%zu, %zu + %zu) of parameter %zu are not all there",
-                    first, first, count, param);
-}
-
 static size_t piece_of(size_t count) {
     return count < PIECE_COUNT ? count : PIECE_COUNT;
 }
 
-gs_status gs_mixed_precision_read(const gs_mixed_precision *mixed, float *host, size_t param,
-                                  size_t first, size_t count) {
-    GS_TRY(check_range(mixed, param, first, count));
+// Elements `part` of the master of segment `index`, which they lie in.
+static gs_status read_part(const gs_mixed_precision *mixed, float *host, size_t index,
+                           gs_segment part) {
     gs_device *device = mixed->options.device;
     gs_stream *stream = gs_device_stream(device);
+    size_t offset = part.first - mixed->segments[index].first;
     if (!mixed->options.splits_masters)
-        return gs_device_download(device, host, mixed->options.masters[param] + first,
-                                  count * sizeof *host);
-    const uint16_t *values = (const uint16_t *)mixed->params.tensors[param] + first;
-    const uint16_t *remainders = gs_mixed_precision_remainders(mixed)[param] + first;
-    for (size_t at = 0, part; at < count; at += part) {
-        part = piece_of(count - at);
+        return gs_device_download(device, host, mixed->options.masters[index] + offset,
+                                  part.count * sizeof *host);
+    const uint16_t *values = mixed->split_values[index] + offset;
+    const uint16_t *remainders = gs_mixed_precision_remainders(mixed)[index] + offset;
+    for (size_t at = 0, count; at < part.count; at += count) {
+        count = piece_of(part.count - at);
         gs_device_kernels(device)->join_master(stream, mixed->piece ? mixed->piece : host + at,
-                                               values + at, remainders + at, part);
+                                               values + at, remainders + at, count);
         GS_TRY(gs_stream_wait(stream, gs_deadline_in_seconds(PIECE_SECONDS)));
         if (mixed->piece)
-            GS_TRY(gs_device_download(device, host + at, mixed->piece, part * sizeof *host));
+            GS_TRY(gs_device_download(device, host + at, mixed->piece, count * sizeof *host));
+    }
+    return gs_ok();
+}
+
+static gs_status write_part(gs_mixed_precision *mixed, size_t index, gs_segment part,
+                            const float *host) {
+    gs_device *device = mixed->options.device;
+    gs_stream *stream = gs_device_stream(device);
+    size_t offset = part.first - mixed->segments[index].first;
+    if (!mixed->options.splits_masters)
+        return gs_device_upload(device, mixed->options.masters[index] + offset, host,
+                                part.count * sizeof *host);
+    uint16_t *values = mixed->split_values[index] + offset;
+    uint16_t *remainders = gs_mixed_precision_remainders(mixed)[index] + offset;
+    for (size_t at = 0, count; at < part.count; at += count) {
+        count = piece_of(part.count - at);
+        if (mixed->piece)
+            GS_TRY(gs_device_upload(device, mixed->piece, host + at, count * sizeof *host));
+        gs_device_kernels(device)->split_master(stream, values + at, remainders + at,
+                                                mixed->piece ? mixed->piece : host + at, count);
+        GS_TRY(gs_stream_wait(stream, gs_deadline_in_seconds(PIECE_SECONDS)));
+    }
+    return gs_ok();
+}
+
+// All of `range` has its masters here, before any of it is touched.
+static gs_status check_range(const gs_mixed_precision *mixed, gs_segment range) {
+    bool is_inside = range.tensor < mixed->options.num_params &&
+                     range.first <= mixed->counts[range.tensor] &&
+                     range.count <= mixed->counts[range.tensor] - range.first;
+    size_t found = 0;
+    for (size_t i = 0; i < mixed->num_segments && is_inside; i++)
+        found += gs_segment_intersect(range, mixed->segments[i]).count;
+    if (is_inside && found == range.count) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT,
+                    "mixed precision: elements [%zu, %zu + %zu) of parameter %zu are not all here",
+                    range.first, range.first, range.count, range.tensor);
+}
+
+gs_status gs_mixed_precision_read(const gs_mixed_precision *mixed, float *host, size_t param,
+                                  size_t first, size_t count) {
+    const gs_segment range = {param, first, count};
+    GS_TRY(check_range(mixed, range));
+    for (size_t i = 0; i < mixed->num_segments; i++) {
+        gs_segment part = gs_segment_intersect(range, mixed->segments[i]);
+        if (part.count) GS_TRY(read_part(mixed, host + (part.first - first), i, part));
     }
     return gs_ok();
 }
 
 gs_status gs_mixed_precision_write(gs_mixed_precision *mixed, size_t param, size_t first,
                                    const float *host, size_t count) {
-    GS_TRY(check_range(mixed, param, first, count));
-    gs_device *device = mixed->options.device;
-    gs_stream *stream = gs_device_stream(device);
-    if (!mixed->options.splits_masters)
-        return gs_device_upload(device, mixed->options.masters[param] + first, host,
-                                count * sizeof *host);
-    uint16_t *values = (uint16_t *)mixed->params.tensors[param] + first;
-    uint16_t *remainders = gs_mixed_precision_remainders(mixed)[param] + first;
-    for (size_t at = 0, part; at < count; at += part) {
-        part = piece_of(count - at);
-        if (mixed->piece)
-            GS_TRY(gs_device_upload(device, mixed->piece, host + at, part * sizeof *host));
-        gs_device_kernels(device)->split_master(stream, values + at, remainders + at,
-                                                mixed->piece ? mixed->piece : host + at, part);
-        GS_TRY(gs_stream_wait(stream, gs_deadline_in_seconds(PIECE_SECONDS)));
+    const gs_segment range = {param, first, count};
+    GS_TRY(check_range(mixed, range));
+    for (size_t i = 0; i < mixed->num_segments; i++) {
+        gs_segment part = gs_segment_intersect(range, mixed->segments[i]);
+        if (part.count) GS_TRY(write_part(mixed, i, part, host + (part.first - first)));
     }
     return gs_ok();
 }

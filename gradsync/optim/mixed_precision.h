@@ -16,6 +16,10 @@
 // optimizers, has fp32 masters and one launch that writes params behind the update. Everything here is
 // enqueued on the compute stream but read and write, which wait.
 //
+// A rank that owns segments of the state has masters (or remainders) of those alone. Params and values are
+// whole on every rank: write_back and step change what belongs to the segments, the rest comes from its
+// owners.
+//
 // On CPUs all kernels compute in fp32, on `values`: precision there means which numbers parameters
 // and gradients can be, not faster arithmetic; activations are not rounded.
 #ifndef GRADSYNC_OPTIM_MIXED_PRECISION_H
@@ -40,14 +44,17 @@ typedef struct gs_mixed_precision_options {
     gs_dtype dtype;               // GS_FP16 or GS_BF16
     const gs_param_spec *params;  // for their shapes; looked at by create alone
     size_t num_params;
-    float *const
-        *masters;  // num_params tensors; borrowed, the list and what it points to, until destroy
+    // One for each segment; borrowed, the list and what it points to, until destroy.
+    float *const *masters;
     // GS_BF16 alone: masters (NULL) are params and remainders, kept here; keeps_values is not for it.
     bool splits_masters;
     bool keeps_params;  // 2 bytes an element
     bool keeps_values;  // 4 bytes an element
     bool adds_passes;   // some pass adds to main gradients: memory for one pass, 4 bytes an element
     gs_device *device;  // borrows until destroy
+    // What has its masters here, as the optimizer has it; copied. NULL: all of every parameter.
+    const gs_segment *segments;
+    size_t num_segments;
 } gs_mixed_precision_options;
 
 // Params and values lie in one block each, tensors on boundaries of 64 bytes, zero until
@@ -61,7 +68,7 @@ gs_dtype gs_mixed_precision_dtype(const gs_mixed_precision *mixed);
 void *const *gs_mixed_precision_params(const gs_mixed_precision *mixed);
 void *const *gs_mixed_precision_values(const gs_mixed_precision *mixed);
 
-// Lower halves of masters; NULL unless they are split.
+// Lower halves of masters, one for each segment; NULL unless they are split.
 uint16_t *const *gs_mixed_precision_remainders(const gs_mixed_precision *mixed);
 // Where both halves lie, one block of the device's memory with zeros between tensors: equal masters have
 // equal blocks. NULL unless they are split.
@@ -71,13 +78,14 @@ void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes);
 // when they are split.
 void gs_mixed_precision_write_back(gs_mixed_precision *mixed);
 
-// One update of the masters, whatever their form, and write_back.
+// One update of the masters, whatever their form, and write_back; grads are those of the segments.
 GS_NODISCARD gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optimizer,
                                                void *const *grads, const uint8_t *used, float lr,
                                                float grad_scale);
 
 // Elements [first, first + count) of a parameter's master as fp32 in host memory, whatever its form: for
 // checkpoints, initial values, digests. Done when they return; after the last write: write_back.
+// INVALID_ARGUMENT when some of them have no master here.
 GS_NODISCARD gs_status gs_mixed_precision_read(const gs_mixed_precision *mixed, float *host,
                                                size_t param, size_t first, size_t count);
 GS_NODISCARD gs_status gs_mixed_precision_write(gs_mixed_precision *mixed, size_t param,

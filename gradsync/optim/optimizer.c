@@ -5,6 +5,7 @@
 
 #include "core/memory.h"
 #include "gradsync/optim/launch_table.h"
+#include "gradsync/optim/param_segments.h"
 
 #define DEVICE_TENSOR_COUNT ((size_t)16)  // on a GPU state starts on 64 bytes, for wide accesses
 
@@ -18,13 +19,14 @@ struct gs_optimizer {
     const gs_optimizer_method *method;
     gs_optimizer_options options;
     gs_device *device;
-    size_t num_params, total_count;
-    size_t *offsets, *counts;  // elements
-    bool *decays;
+    size_t num_params, num_segments, total_count;
+    gs_segment *segments;  // num_segments
+    size_t *offsets;       // of their state, elements
+    bool *decays;          // num_params
     int64_t *num_updates;
     int num_states;
     const char *const *state_names;
-    float *state[GS_OPTIMIZER_MAX_STATES];  // total_count each, in order of parameters
+    float *state[GS_OPTIMIZER_MAX_STATES];  // total_count each, in order of segments
     bool launches_once;                     // on a GPU, where the method has such a launch
     gs_launch_table table;
 };
@@ -47,20 +49,25 @@ static const gs_optimizer_method *find_method(const char *kind) {
 static gs_status alloc_params(gs_optimizer *optimizer, const gs_param_spec *params,
                               const bool *decays, size_t num_params) {
     optimizer->num_params = num_params;
-    optimizer->offsets = calloc(num_params + 1, sizeof *optimizer->offsets);
-    optimizer->counts = calloc(num_params + 1, sizeof *optimizer->counts);
     optimizer->decays = calloc(num_params + 1, sizeof *optimizer->decays);
     optimizer->num_updates = calloc(num_params + 1, sizeof *optimizer->num_updates);
-    if (!optimizer->offsets || !optimizer->counts || !optimizer->decays || !optimizer->num_updates)
+    if (!optimizer->decays || !optimizer->num_updates)
         return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: out of memory");
     for (size_t i = 0; i < num_params; i++) {
         if (params[i].dtype != GS_FP32)
             return gs_error(GS_INVALID_ARGUMENT, "parameter %zu \"%s\": is %s, must be fp32", i,
                             params[i].name, gs_dtype_name(params[i].dtype));
-        size_t count = gs_param_spec_count(&params[i]);
-        optimizer->offsets[i] = optimizer->total_count;
-        optimizer->counts[i] = count;
         optimizer->decays[i] = decays && decays[i];
+    }
+    return gs_ok();
+}
+
+static gs_status place_segments(gs_optimizer *optimizer) {
+    optimizer->offsets = calloc(optimizer->num_segments + 1, sizeof *optimizer->offsets);
+    if (!optimizer->offsets) return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: out of memory");
+    for (size_t i = 0; i < optimizer->num_segments; i++) {
+        size_t count = optimizer->segments[i].count;
+        optimizer->offsets[i] = optimizer->total_count;
         if (!gs_device_is_host(optimizer->device)) count = gs_round_up(count, DEVICE_TENSOR_COUNT);
         if (__builtin_add_overflow(optimizer->total_count, count, &optimizer->total_count))
             return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: state does not fit into memory");
@@ -107,12 +114,19 @@ gs_status gs_optimizer_create(gs_optimizer **out, const gs_optimizer_options *op
     optimizer->method = method;
     optimizer->options = *options;
     optimizer->options.kind = method->kind;
+    optimizer->options.segments = NULL;  // the caller's
     optimizer->device = device;
 
     gs_status status = alloc_params(optimizer, params, decays, num_params);
+    if (!status.code)
+        status = gs_status_prefix(
+            gs_param_segments_copy(&optimizer->segments, &optimizer->num_segments, params,
+                                   num_params, options->segments, options->num_segments),
+            "optimizer");
+    if (!status.code) status = place_segments(optimizer);
     if (!status.code) status = alloc_states(optimizer);
     if (!status.code && has_launch(method, options)) {
-        status = gs_launch_table_init(&optimizer->table, num_params, device);
+        status = gs_launch_table_init(&optimizer->table, optimizer->num_segments, device);
         optimizer->launches_once = !gs_device_is_host(device);
     }
     if (status.code) {
@@ -128,8 +142,8 @@ void gs_optimizer_destroy(gs_optimizer *optimizer) {
     for (int s = 0; s < optimizer->num_states; s++)
         gs_device_free(optimizer->device, optimizer->state[s]);
     gs_launch_table_release(&optimizer->table);
+    free(optimizer->segments);
     free(optimizer->offsets);
-    free(optimizer->counts);
     free(optimizer->decays);
     free(optimizer->num_updates);
     free(optimizer);
@@ -142,32 +156,36 @@ static bool has_grad(const gs_optimizer *optimizer, size_t param, const uint8_t 
 
 static bool has_adjacent_masters(const gs_optimizer *optimizer, size_t i,
                                  const step_tensors *tensors) {
-    size_t next = i + 1, count = optimizer->counts[i];
+    size_t next = i + 1, count = optimizer->segments[i].count;
     if (!tensors->params)
         return tensors->values[i] + count == tensors->values[next] &&
                tensors->remainders[i] + count == tensors->remainders[next];
     return (float *)tensors->params[i] + count == tensors->params[next];
 }
 
-// Whether parameter i + 1 lies behind i in masters, gradients and state, and takes the same update.
+// Whether segment i + 1 lies behind i in masters, gradients and state, and takes the same update.
 static bool continues_run(const gs_optimizer *optimizer, size_t i, const step_tensors *tensors) {
     size_t next = i + 1;
-    return next < optimizer->num_params && has_grad(optimizer, next, tensors->used) &&
+    if (next >= optimizer->num_segments) return false;
+    size_t count = optimizer->segments[i].count;
+    size_t param = optimizer->segments[i].tensor, next_param = optimizer->segments[next].tensor;
+    return has_grad(optimizer, next_param, tensors->used) &&
            has_adjacent_masters(optimizer, i, tensors) &&
-           (float *)tensors->grads[i] + optimizer->counts[i] == tensors->grads[next] &&
-           optimizer->offsets[i] + optimizer->counts[i] == optimizer->offsets[next] &&
-           optimizer->decays[i] == optimizer->decays[next] &&
-           optimizer->num_updates[i] == optimizer->num_updates[next];
+           (float *)tensors->grads[i] + count == tensors->grads[next] &&
+           optimizer->offsets[i] + count == optimizer->offsets[next] &&
+           optimizer->decays[param] == optimizer->decays[next_param] &&
+           optimizer->num_updates[param] == optimizer->num_updates[next_param];
 }
 
-// The run that starts at `first`; *last becomes its last parameter.
+// The run that starts at segment `first`; *last becomes its last segment.
 static gs_optimizer_run run_from(const gs_optimizer *optimizer, size_t first, size_t *last,
                                  const step_tensors *tensors) {
+    size_t param = optimizer->segments[first].tensor;
     gs_optimizer_run run = {
         .grad = tensors->grads[first],
-        .count = optimizer->counts[first],
-        .num_updates = optimizer->num_updates[first],
-        .weight_decay = optimizer->decays[first] ? optimizer->options.weight_decay : 0};
+        .count = optimizer->segments[first].count,
+        .num_updates = optimizer->num_updates[param],
+        .weight_decay = optimizer->decays[param] ? optimizer->options.weight_decay : 0};
     if (tensors->params) {
         run.param = tensors->params[first];
     } else {
@@ -175,10 +193,22 @@ static gs_optimizer_run run_from(const gs_optimizer *optimizer, size_t first, si
         run.remainder = tensors->remainders[first];
     }
     for (; continues_run(optimizer, *last, tensors); ++*last)
-        run.count += optimizer->counts[*last + 1];
+        run.count += optimizer->segments[*last + 1].count;
     for (int s = 0; s < optimizer->num_states; s++)
         run.state[s] = optimizer->state[s] + optimizer->offsets[first];
     return run;
+}
+
+// Once for each parameter that has a gradient, however many segments of it lie here.
+static void count_updates(gs_optimizer *optimizer, const step_tensors *tensors) {
+    size_t next = 0;
+    for (size_t param = 0; param < optimizer->num_params; param++) {
+        bool is_elsewhere = false;
+        for (; next < optimizer->num_segments && optimizer->segments[next].tensor == param; next++)
+            is_elsewhere = is_elsewhere || !tensors->grads[next];
+        if (!is_elsewhere && has_grad(optimizer, param, tensors->used))
+            optimizer->num_updates[param]++;
+    }
 }
 
 // Run by run; with a table all of them become one launch.
@@ -189,10 +219,11 @@ static gs_status update_runs(gs_optimizer *optimizer, const step_tensors *tensor
     gs_adamw step = {0};
     size_t num_items = 0;
     if (table) GS_TRY(gs_launch_table_open(table, &items));
-    for (size_t first = 0, last; first < optimizer->num_params; first = last + 1) {
+    for (size_t first = 0, last; first < optimizer->num_segments; first = last + 1) {
         last = first;
+        size_t param = optimizer->segments[first].tensor;
         // NULL: a sparse parameter; whoever has its rows updates it.
-        if (!tensors->grads[first] || !has_grad(optimizer, first, tensors->used)) continue;
+        if (!tensors->grads[first] || !has_grad(optimizer, param, tensors->used)) continue;
         gs_optimizer_run run = run_from(optimizer, first, &last, tensors);
         run.lr = lr;
         run.grad_scale = grad_scale;
@@ -200,9 +231,9 @@ static gs_status update_runs(gs_optimizer *optimizer, const step_tensors *tensor
             method->describe(&items[num_items++], &step, &optimizer->options, &run);
         else if (run.count)
             method->update(optimizer->device, &optimizer->options, &run);
-        for (size_t i = first; i <= last; i++) optimizer->num_updates[i]++;
     }
     if (table) gs_launch_table_run(table, num_items, &step);
+    count_updates(optimizer, tensors);
     return gs_ok();
 }
 
@@ -232,8 +263,8 @@ const char *gs_optimizer_state_name(const gs_optimizer *optimizer, int which) {
     return optimizer->state_names[which];
 }
 
-float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t param) {
-    return optimizer->state[which] + optimizer->offsets[param];
+float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t segment) {
+    return optimizer->state[which] + optimizer->offsets[segment];
 }
 
 int64_t *gs_optimizer_num_updates(const gs_optimizer *optimizer) {

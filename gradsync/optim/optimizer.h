@@ -1,5 +1,9 @@
 // Optimizers over flat memory: parameters and state each in one block, one update a step.
 //
+// What is updated are segments: a rank that owns a part of the state keeps and steps that part alone, which
+// may begin inside a parameter. Counts of updates and weight decay are the parameter's. Every element takes
+// the bits that it has when one rank steps everything.
+//
 // On a GPU parameters, gradients and state are its memory, a step is enqueued on the compute stream and not
 // waited for: Adam and AdamW in one launch for all parameters, whose table is made once. Counts of updates
 // are the host's memory.
@@ -14,6 +18,7 @@
 
 #include "core/abi.h"
 #include "core/param_spec.h"
+#include "core/segment.h"
 #include "core/status.h"
 #include "kernels/device.h"
 
@@ -30,18 +35,24 @@ typedef struct gs_optimizer_options {
     // gradient of zero, once it has had one: momentum, decay and counts go on. Its gradient's
     // memory must then be zero.
     bool unused_is_zero;
+    // What is updated here, in order of parameter and element, apart from each other; copied. NULL: all of
+    // every parameter, segment i is parameter i.
+    const gs_segment *segments;
+    size_t num_segments;
 } gs_optimizer_options;  // values are taken as they are: the defaults are the caller's
 
-// State for `num_params` parameters of these counts, zeroed. `decays[i]`: weight decay applies to
-// i.
+// State for the segments of `num_params` parameters, zeroed. `decays[i]`: weight decay applies to
+// parameter i.
 GS_NODISCARD gs_status gs_optimizer_create(gs_optimizer **out, const gs_optimizer_options *options,
                                            const gs_param_spec *params, const bool *decays,
                                            size_t num_params, gs_device *device);
 void gs_optimizer_destroy(gs_optimizer *optimizer);
 
-// One update in place. Parameters with used[i] == 0 are skipped, state and step count too
-// (used NULL: all), unless unused_is_zero. `grad_scale` multiplies every gradient as it is read
-// (clipping, unscaling).
+// One update in place: params[i] and grads[i] are where segment i begins. Parameters with used[p] == 0
+// are skipped, state and step count too (used NULL: all), unless unused_is_zero. A parameter of which
+// nothing lies here is counted like one that does, so that all ranks hold the same counts; grads[i] NULL
+// is none: whoever has the rows of that parameter updates it. `grad_scale` multiplies every gradient as it
+// is read (clipping, unscaling).
 GS_NODISCARD gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params,
                                          void *const *grads, const uint8_t *used, float lr,
                                          float grad_scale);
@@ -49,22 +60,22 @@ GS_NODISCARD gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *p
 // Whether there is an update of masters that lie in two halves: "adam" and "adamw".
 bool gs_optimizer_takes_halves(const gs_optimizer_options *options);
 // The same step on fp32 masters in two halves of 16 bits (kernels.h, gs_adamw_item): `values` are bf16, what
-// kernels read, and one list each of num_params tensors. INVALID_ARGUMENT for a kind that takes none.
+// kernels read; one of each list for each segment. INVALID_ARGUMENT for a kind that takes none.
 GS_NODISCARD gs_status gs_optimizer_step_halves(gs_optimizer *optimizer, uint16_t *const *values,
                                                 uint16_t *const *remainders, void *const *grads,
                                                 const uint8_t *used, float lr, float grad_scale);
 
-// What a checkpoint keeps: state tensor `which` ("exp_avg", "exp_avg_sq", "momentum_buffer") of
-// each parameter, fp32 of the parameter's shape, and each parameter's number of updates.
+// What a checkpoint keeps: state `which` ("exp_avg", "exp_avg_sq", "momentum_buffer") of each segment,
+// fp32, and each parameter's number of updates.
 int gs_optimizer_state_count(const gs_optimizer *optimizer);
 const char *gs_optimizer_state_name(const gs_optimizer *optimizer, int which);
-float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t param);
+float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t segment);
 int64_t *gs_optimizer_num_updates(const gs_optimizer *optimizer);  // num_params of them
 
 // The contract for authors of optimizers: values only, the state is gs_optimizer's.
 #define GS_OPTIMIZER_MAX_STATES 2
 
-// A run of memory that takes one update: whole parameters that share everything below.
+// A run of memory that takes one update: segments that share everything below.
 typedef struct gs_optimizer_run {
     float *param;
     uint16_t *value, *remainder;  // instead of it, when masters are in halves

@@ -277,6 +277,106 @@ static void split_masters_train_like_whole_ones(void **state) {
     close_fixture(&split);
 }
 
+// Two ranks that have masters of a part each, cut inside parameters, against one that has all; each rank's
+// params are whole, and what belongs to the other is left alone.
+static void expect_parts_train_like_a_whole(bool splits) {
+    const gs_optimizer_options kind = {
+        .kind = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    fixture whole;
+    if (splits) open_split(&whole);
+    else open_fixture(&whole, GS_BF16, false);
+    gs_param_spec specs[NUM_PARAMS];
+    gs_segment_tensor tensors[NUM_PARAMS];
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        float drawn[MOST];
+        draw(drawn, p);
+        gs_status status = gs_mixed_precision_write(whole.mixed, p, 0, drawn, (size_t)counts[p]);
+        assert_string_equal(status.message, "");
+        write_floats(&whole, whole.grads[p], drawn, p);
+        specs[p] = gs_param_spec_make(GS_FP32, counts[p], 0, "p%zu", p);
+        tensors[p] = (gs_segment_tensor){specs[p].name, (size_t)counts[p], sizeof(float)};
+    }
+    gs_optimizer *one;
+    gs_status status = gs_optimizer_create(&one, &kind, specs, NULL, NUM_PARAMS, whole.device);
+    assert_string_equal(status.message, "");
+    for (int step = 0; step < 3 && !status.code; step++)
+        status = gs_mixed_precision_step(whole.mixed, one, whole.grads, NULL, 0.01f, 1);
+    assert_string_equal(status.message, "");
+
+    for (size_t rank = 0; rank < 2; rank++) {
+        gs_segment segments[NUM_PARAMS];
+        size_t n = gs_segments_of_part(segments, tensors, NUM_PARAMS, rank, 2, 1);
+        gs_optimizer_options part_kind = kind;
+        part_kind.segments = segments;
+        part_kind.num_segments = n;
+        gs_mixed_precision_options options = {.dtype = GS_BF16,
+                                              .params = whole.specs,
+                                              .num_params = NUM_PARAMS,
+                                              .splits_masters = splits,
+                                              .keeps_params = true,
+                                              .device = whole.device,
+                                              .segments = segments,
+                                              .num_segments = n};
+        void *grads[NUM_PARAMS];
+        float *masters[NUM_PARAMS], drawn[MOST], wanted[MOST], found[MOST];
+        for (size_t i = 0; i < n; i++) {
+            masters[i] = device_memory_alloc(whole.device, MOST * sizeof(float));
+            grads[i] = (float *)whole.grads[segments[i].tensor] + segments[i].first;
+        }
+        if (!splits) options.masters = masters;
+        gs_mixed_precision *part;
+        gs_optimizer *optimizer;
+        status = gs_mixed_precision_create(&part, &options);
+        assert_string_equal(status.message, "");
+        status =
+            gs_optimizer_create(&optimizer, &part_kind, specs, NULL, NUM_PARAMS, whole.device);
+        for (size_t i = 0; i < n && !status.code; i++) {
+            draw(drawn, segments[i].tensor);
+            status = gs_mixed_precision_write(part, segments[i].tensor, segments[i].first,
+                                              drawn + segments[i].first, segments[i].count);
+        }
+        assert_string_equal(status.message, "");
+        for (int step = 0; step < 3 && !status.code; step++)
+            status = gs_mixed_precision_step(part, optimizer, grads, NULL, 0.01f, 1);
+        assert_string_equal(status.message, "");
+        for (size_t i = 0; i < n; i++) {
+            const gs_segment *s = &segments[i];
+            status = gs_mixed_precision_read(whole.mixed, wanted, s->tensor, s->first, s->count);
+            assert_string_equal(status.message, "");
+            status = gs_mixed_precision_read(part, found, s->tensor, s->first, s->count);
+            assert_string_equal(status.message, "");
+            assert_memory_equal(wanted, found, s->count * sizeof *found);
+        }
+        for (size_t p = 0; p < NUM_PARAMS; p++) {
+            uint16_t all[MOST], ours[MOST];
+            device_memory_read(whole.device, all, gs_mixed_precision_params(whole.mixed)[p],
+                               (size_t)counts[p] * sizeof *all);
+            device_memory_read(whole.device, ours, gs_mixed_precision_params(part)[p],
+                               (size_t)counts[p] * sizeof *ours);
+            for (size_t e = 0; e < (size_t)counts[p]; e++) {
+                bool is_ours = false;
+                for (size_t i = 0; i < n; i++)
+                    is_ours = is_ours || gs_segment_intersect((gs_segment){p, e, 1}, segments[i]).count;
+                assert_int_equal(ours[e], is_ours ? all[e] : 0);
+            }
+        }
+        size_t last = NUM_PARAMS - 1;  // the other rank has an end of it, or the first parameter
+        status = gs_mixed_precision_read(part, found, rank ? 0 : last, 0, (size_t)counts[rank ? 0 : last]);
+        assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+        gs_optimizer_destroy(optimizer);
+        gs_mixed_precision_destroy(part);
+        for (size_t i = 0; i < n; i++) device_memory_free(whole.device, masters[i]);
+    }
+    gs_optimizer_destroy(one);
+    close_fixture(&whole);
+}
+
+static void parts_of_masters_train_like_the_whole(void **state) {
+    (void)state;
+    expect_parts_train_like_a_whole(false);
+    expect_parts_train_like_a_whole(true);
+}
+
 static void halves_are_refused_where_they_make_no_sense(void **state) {
     (void)state;
     gs_mixed_precision *mixed;
@@ -322,6 +422,7 @@ int main(void) {
         cmocka_unit_test(gradient_beyond_fp16_becomes_infinite),
         cmocka_unit_test(split_masters_hold_every_bit),
         cmocka_unit_test(split_masters_train_like_whole_ones),
+        cmocka_unit_test(parts_of_masters_train_like_the_whole),
         cmocka_unit_test(halves_are_refused_where_they_make_no_sense),
         cmocka_unit_test(memory_that_was_not_asked_for_is_not_there),
         cmocka_unit_test(other_types_are_refused),

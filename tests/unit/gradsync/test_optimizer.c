@@ -206,6 +206,146 @@ static void update_of_one_run_has_the_bits_of_separate_updates(void **state) {
     test_device_close(device);
 }
 
+// What each of several ranks owns of the parameters: cut into equal parts, or by hand: single elements, odd
+// places, nothing at all.
+#define MOST_RANKS 7
+#define MOST_SEGMENTS 8
+
+typedef struct partition {
+    size_t num_ranks;
+    gs_segment segments[MOST_RANKS][MOST_SEGMENTS];
+    size_t num_segments[MOST_RANKS];
+} partition;
+
+static partition equal_parts(const model *m, size_t num_ranks) {
+    partition out = {.num_ranks = num_ranks};
+    gs_segment_tensor tensors[NUM_PARAMS];
+    for (size_t p = 0; p < NUM_PARAMS; p++)
+        tensors[p] = (gs_segment_tensor){m->specs[p].name, COUNT, sizeof(float)};
+    for (size_t r = 0; r < num_ranks; r++)
+        out.num_segments[r] =
+            gs_segments_of_part(out.segments[r], tensors, NUM_PARAMS, r, num_ranks, 1);
+    return out;
+}
+
+static partition by_hand(void) {
+    return (partition){.num_ranks = 3,
+                       .num_segments = {7, 0, 5},
+                       .segments = {{{0, 0, 1}, {0, 1, 6}, {0, 9, 0}, {0, 31, 2}, {1, 0, 33}, {2, 0, 0}, {3, 32, 1}},
+                                    {{0}},
+                                    {{0, 7, 24}, {2, 0, 17}, {2, 17, 16}, {3, 0, 1}, {3, 1, 31}}}};
+}
+
+// One rank's step on its own: memory of the model, from where each segment begins.
+static void step_segments(gs_optimizer *optimizer, const model *m, const gs_segment *segments,
+                          size_t num_segments, const uint8_t *used) {
+    void *params[MOST_SEGMENTS];
+    void *grads[MOST_SEGMENTS];
+    for (size_t i = 0; i < num_segments; i++) {
+        params[i] = (float *)m->params[segments[i].tensor] + segments[i].first;
+        grads[i] = (float *)m->grads[segments[i].tensor] + segments[i].first;
+    }
+    assert_ok(gs_optimizer_step(optimizer, params, grads, used, 0.01f, 0.5f));
+}
+
+static void expect_state_of_segments(const gs_optimizer *part, const gs_optimizer *whole,
+                                     const gs_segment *segments, size_t num_segments,
+                                     gs_device *device) {
+    for (int s = 0; s < gs_optimizer_state_count(whole); s++) {
+        for (size_t i = 0; i < num_segments; i++) {
+            float ours[COUNT], all[COUNT];
+            device_memory_read(device, ours, gs_optimizer_state(part, s, i),
+                               segments[i].count * sizeof *ours);
+            device_memory_read(device, all, gs_optimizer_state(whole, s, segments[i].tensor),
+                               sizeof all);
+            assert_memory_equal(ours, all + segments[i].first, segments[i].count * sizeof *ours);
+        }
+    }
+    assert_memory_equal(gs_optimizer_num_updates(part), gs_optimizer_num_updates(whole),
+                        NUM_PARAMS * sizeof(int64_t));
+}
+
+static void expect_equal_training(const gs_optimizer_options *kind, const partition *of,
+                                  gs_device *device) {
+    model whole, apart;
+    gs_optimizer *one, *many[MOST_RANKS];
+    init_model(&whole, device);
+    init_model(&apart, device);
+    assert_ok(gs_optimizer_create(&one, kind, whole.specs, whole.decays, NUM_PARAMS, device));
+    for (size_t r = 0; r < of->num_ranks; r++) {
+        gs_optimizer_options options = *kind;
+        options.segments = of->segments[r];
+        options.num_segments = of->num_segments[r];
+        assert_ok(gs_optimizer_create(&many[r], &options, apart.specs, apart.decays, NUM_PARAMS,
+                                      device));
+    }
+    for (int64_t step = 0; step < 5; step++) {
+        uint8_t used[NUM_PARAMS];
+        for (size_t p = 0; p < NUM_PARAMS; p++) used[p] = uses(p, step);
+        fill_grads(&whole, step);
+        fill_grads(&apart, step);
+        assert_ok(gs_optimizer_step(one, whole.params, whole.grads, used, 0.01f, 0.5f));
+        for (size_t r = 0; r < of->num_ranks; r++)
+            step_segments(many[r], &apart, of->segments[r], of->num_segments[r], used);
+    }
+    read_values(&whole);
+    read_values(&apart);
+    assert_memory_equal(whole.values, apart.values, sizeof whole.values);
+    for (size_t r = 0; r < of->num_ranks; r++) {
+        expect_state_of_segments(many[r], one, of->segments[r], of->num_segments[r], device);
+        gs_optimizer_destroy(many[r]);
+    }
+    gs_optimizer_destroy(one);
+    release_model(&whole);
+    release_model(&apart);
+}
+
+static void ranks_that_step_their_segments_have_the_bits_of_one_that_steps_all(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    model m;
+    init_model(&m, device);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        gs_optimizer_options kind = kinds[k];
+        kind.unused_is_zero = k % 2;
+        partition parts = by_hand();
+        expect_equal_training(&kind, &parts, device);
+        for (size_t num_ranks = 2; num_ranks <= MOST_RANKS; num_ranks += 5) {
+            parts = equal_parts(&m, num_ranks);
+            expect_equal_training(&kind, &parts, device);
+        }
+    }
+    release_model(&m);
+    test_device_close(device);
+}
+
+static void segments_out_of_order_are_refused_by_name(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    gs_param_spec specs[2] = {gs_param_spec_make(GS_FP32, 8, 0, "a"),
+                              gs_param_spec_make(GS_FP32, 5, 0, "b")};
+    const struct {
+        gs_segment segments[2];
+        const char *named;
+    } bad[] = {{{{1, 0, 5}, {0, 0, 8}}, "\"a\""},
+               {{{0, 0, 5}, {0, 4, 4}}, "element 4"},
+               {{{0, 0, 8}, {1, 1, 5}}, "\"b\""},
+               {{{0, 0, 8}, {2, 0, 1}}, "no tensor 2"},
+               {{{0, 0, 8}, {1, SIZE_MAX, 2}}, "\"b\""}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        gs_optimizer_options options = kinds[0];
+        options.segments = bad[i].segments;
+        options.num_segments = 2;
+        gs_optimizer *optimizer;
+        gs_status status = gs_optimizer_create(&optimizer, &options, specs, NULL, 2, device);
+        assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+        if (!strstr(status.message, bad[i].named))
+            fail_msg("%s does not name %s", status.message, bad[i].named);
+        assert_null(optimizer);
+    }
+    test_device_close(device);
+}
+
 // Masters in halves go the way of fp32 ones, to the bit, and counts and state with them.
 static void masters_in_halves_take_the_same_steps(void **state) {
     (void)state;
@@ -425,6 +565,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_equal_the_textbook_with_parameters_skipped),
         cmocka_unit_test(update_of_one_run_has_the_bits_of_separate_updates),
+        cmocka_unit_test(ranks_that_step_their_segments_have_the_bits_of_one_that_steps_all),
+        cmocka_unit_test(segments_out_of_order_are_refused_by_name),
         cmocka_unit_test(masters_in_halves_take_the_same_steps),
         cmocka_unit_test(an_optimizer_without_halves_says_so),
         cmocka_unit_test(state_is_the_same_on_every_device),
