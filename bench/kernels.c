@@ -71,6 +71,29 @@ static void run_reduce4_bf16(const bench *b) {
     run_reduce(b, 4, GS_BF16);
 }
 
+static void run_reduce_wire(const bench *b, gs_dtype wire_dtype) {
+    const void *inputs[] = {b->a, b->b, b->c, b->d};
+    void *outputs[] = {b->a};
+    gs_reduction r = {.outputs = outputs,
+                      .inputs = inputs,
+                      .num_outputs = 1,
+                      .num_inputs = 4,
+                      .dtype = GS_FP32,
+                      .scale = 1,
+                      .count = FLAT,
+                      .wire_dtype = wire_dtype,
+                      .wire_scale = 0.25f};
+    b->kernels->reduce(b->stream, &r);
+}
+
+static void run_reduce4_by_bf16(const bench *b) {
+    run_reduce_wire(b, GS_BF16);
+}
+
+static void run_reduce4_by_fp16(const bench *b) {
+    run_reduce_wire(b, GS_FP16);
+}
+
 static void run_cast(const bench *b) {
     b->kernels->cast(b->stream, b->a, GS_BF16, b->b, GS_FP32, 0.5f, FLAT);
 }
@@ -147,6 +170,8 @@ static const bench_row rows[] = {
     {"reduce fp32, 2 inputs", run_reduce2, FLAT, 12, 0},
     {"reduce fp32, 4 inputs", run_reduce4, FLAT, 20, 0},
     {"reduce bf16, 4 inputs", run_reduce4_bf16, FLAT, 10, 0},
+    {"reduce fp32 by bf16, 4 inputs", run_reduce4_by_bf16, FLAT, 20, 0},
+    {"reduce fp32 by fp16, 4 inputs", run_reduce4_by_fp16, FLAT, 20, 0},
     {"cast fp32 to bf16", run_cast, FLAT, 6, 0},
     {"round through fp16", run_round, FLAT, 8, 0},
     {"adamw", run_adamw, FLAT, 28, 0},

@@ -31,6 +31,9 @@ typedef enum gs_reduce_op { GS_OP_SUM = 0, GS_OP_MAX, GS_OP_MIN } gs_reduce_op;
 //   scale   fp16, bf16, fp32, fp64: multiplies what was accumulated, itself rounded to the type of that;
 //           else must be 1
 // 16-bit types accumulate in fp32 and are rounded once, behind the scale; others accumulate in themselves.
+//   wire_dtype  unset; or fp16 or bf16, for a sum of fp32 or fp64 without merges that is as if 16 bits had been
+//               sent: each input · wire_scale is rounded to it before it is added, in fp32, and the scaled sum
+//               once more. The bits are those of cast, reduce and cast.
 typedef struct gs_reduction {
     void *const *outputs;
     const void *const *inputs;
@@ -40,6 +43,8 @@ typedef struct gs_reduction {
     gs_reduce_op op;
     double scale;
     size_t count;
+    gs_dtype wire_dtype;
+    float wire_scale;  // looked at with a wire dtype alone
 } gs_reduction;
 
 // C (m×n) = alpha · op(A) (m×k) · op(B) (k×n) + beta · C. Strides are elements between rows; 0: tight.

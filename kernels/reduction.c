@@ -13,6 +13,21 @@ static int measure_depth(const gs_reduction *r) {
     return depth == 1 ? deepest : 0;
 }
 
+static gs_status check_wire(const gs_reduction *r) {
+    if (!r->wire_dtype) return gs_ok();
+    if (r->wire_dtype != GS_FP16 && r->wire_dtype != GS_BF16) {
+        return gs_error(GS_INVALID_ARGUMENT, "reduce: wire dtype %s has not 16 bits",
+                        gs_dtype_name(r->wire_dtype));
+    }
+    if ((r->dtype != GS_FP32 && r->dtype != GS_FP64) || r->op != GS_OP_SUM || r->merges) {
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "reduce: a wire dtype is for plain sums of fp32 and fp64, not for %s, "
+                        "operation %d%s",
+                        gs_dtype_name(r->dtype), (int)r->op, r->merges ? ", merges" : "");
+    }
+    return gs_ok();
+}
+
 gs_status gs_reduction_check(int *depth, const gs_reduction *r) {
     bool is_float =
         r->dtype == GS_FP32 || r->dtype == GS_FP64 || r->dtype == GS_FP16 || r->dtype == GS_BF16;
@@ -30,6 +45,7 @@ gs_status gs_reduction_check(int *depth, const gs_reduction *r) {
         return gs_error(GS_INVALID_ARGUMENT, "reduce: %s takes no scale, got %g",
                         gs_dtype_name(r->dtype), r->scale);
     }
+    GS_TRY(check_wire(r));
     *depth = measure_depth(r);
     if (*depth == 0) {
         return gs_error(GS_INVALID_ARGUMENT, "reduce: merges of %d inputs do not leave one value",

@@ -52,6 +52,55 @@ void GS_CPU(narrow_bf16)(uint16_t *out, const float *in, size_t count) {
     }
 }
 
+#if defined(__F16C__)
+// Whole vectors of it; returns how many elements they were.
+static size_t round_fp16_vectors(float *out, const float *in, float scale, size_t count,
+                                 bool accumulate) {
+    const __m256 factor = _mm256_set1_ps(scale);
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(in + i), factor);
+        __m256 rounded = _mm256_cvtph_ps(_mm256_cvtps_ph(scaled, _MM_FROUND_TO_NEAREST_INT));
+        if (accumulate) rounded = _mm256_add_ps(_mm256_loadu_ps(out + i), rounded);
+        _mm256_storeu_ps(out + i, rounded);
+    }
+    return i;
+}
+#endif
+
+void GS_CPU(round_fp16)(float *out, const float *in, float scale, size_t count, bool accumulate) {
+    size_t i = 0;
+#if defined(__F16C__)
+    i = accumulate ? round_fp16_vectors(out, in, scale, count, true)
+                   : round_fp16_vectors(out, in, scale, count, false);
+#endif
+    for (; i < count; i++) {
+        float rounded = gs_fp16_to_fp32(gs_fp32_to_fp16(in[i] * scale));
+        out[i] = accumulate ? out[i] + rounded : rounded;
+    }
+}
+
+// fp32 whose upper half is the bf16 nearest to `value`.
+GS_INLINE float round_to_bf16(float value) {
+    uint32_t wide;
+    memcpy(&wide, &value, sizeof wide);
+    uint32_t rounded = (wide + 0x7fffu + ((wide >> 16) & 1u)) & 0xffff0000u;
+    uint32_t quiet = (wide & 0xffff0000u) | 0x400000u;
+    wide = (wide & 0x7fffffffu) > 0x7f800000u ? quiet : rounded;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+void GS_CPU(round_bf16)(float *out, const float *in, float scale, size_t count, bool accumulate) {
+    if (accumulate) {
+        GS_ELEMENTWISE
+        for (size_t i = 0; i < count; i++) out[i] += round_to_bf16(in[i] * scale);
+    } else {
+        GS_ELEMENTWISE
+        for (size_t i = 0; i < count; i++) out[i] = round_to_bf16(in[i] * scale);
+    }
+}
+
 // Small enough for L1, large enough to make the calls cheap.
 #define BLOCK ((size_t)512)
 
@@ -157,25 +206,15 @@ typedef struct rounding {
     size_t count;
 } rounding;
 
-static void round_block(const rounding *job, size_t first, size_t count) {
-    uint16_t narrow[BLOCK];
-    float wide[BLOCK];
-    float *out = job->out + first;
-    store_fp32(narrow, job->dtype, job->in + first, count);
-    load_fp32(wide, narrow, job->dtype, count);
-    if (!job->accumulate) {
-        memcpy(out, wide, count * sizeof *out);
-        return;
-    }
-    for (size_t i = 0; i < count; i++) out[i] += wide[i];
-}
-
 static void round_item(void *ctx, size_t item) {
     const rounding *job = ctx;
     gs_range range = gs_item_range(item, GS_CHUNK, job->count);
-    for (size_t at = 0; at < range.count; at += BLOCK) {
-        size_t count = range.count - at < BLOCK ? range.count - at : BLOCK;
-        round_block(job, range.first + at, count);
+    float *out = job->out + range.first;
+    const float *in = job->in + range.first;
+    if (job->dtype == GS_FP16) {
+        GS_CPU(round_fp16)(out, in, 1, range.count, job->accumulate);
+    } else {
+        GS_CPU(round_bf16)(out, in, 1, range.count, job->accumulate);
     }
 }
 

@@ -263,11 +263,64 @@ static void reduce_steps(const gs_reduction *r, step *stack) {
     }
 }
 
+// A wire dtype: each input is rounded to it on its way into the sum, which stays in L1, and the sum
+// once more. Calls are few enough to a step of this many elements.
+#define WIRE_STEP ((size_t)256)
+
+// to[i] = or += from[i] · scale, as it would arrive
+static void send_step(float *to, const gs_reduction *r, const float *from, float scale,
+                      size_t count, bool accumulate) {
+    if (r->wire_dtype == GS_FP16) {
+        GS_CPU(round_fp16)(to, from, scale, count, accumulate);
+    } else {
+        GS_CPU(round_bf16)(to, from, scale, count, accumulate);
+    }
+}
+
+static void add_sent(float *sum, const gs_reduction *r, int input, size_t first, size_t count) {
+    if (r->dtype == GS_FP32) {
+        send_step(sum, r, (const float *)r->inputs[input] + first, r->wire_scale, count, input > 0);
+        return;
+    }
+    double wide[WIRE_STEP];
+    float scaled[WIRE_STEP];
+    memcpy(wide, (const char *)r->inputs[input] + first * sizeof *wide, count * sizeof *wide);
+    for (size_t i = 0; i < count; i++) scaled[i] = (float)(wide[i] * (double)r->wire_scale);
+    send_step(sum, r, scaled, 1, count, input > 0);
+}
+
+static void store_sum(const gs_reduction *r, int output, const float *sum, size_t first,
+                      size_t count) {
+    if (r->dtype == GS_FP32) {
+        memcpy((float *)r->outputs[output] + first, sum, count * sizeof *sum);
+        return;
+    }
+    double wide[WIRE_STEP];
+    for (size_t i = 0; i < count; i++) wide[i] = (double)sum[i];
+    memcpy((char *)r->outputs[output] + first * sizeof *wide, wide, count * sizeof *wide);
+}
+
+static void reduce_by_wire(const gs_reduction *r) {
+    size_t bytes = gs_dtype_bytes(r->dtype);
+    float sum[WIRE_STEP];
+    for (size_t first = 0; first < r->count; first += WIRE_STEP) {
+        size_t count = r->count - first < WIRE_STEP ? r->count - first : WIRE_STEP;
+        if (count == WIRE_STEP) prefetch_step(r, first * bytes, WIRE_STEP * bytes);
+        for (int k = 0; k < r->num_inputs; k++) add_sent(sum, r, k, first, count);
+        send_step(sum, r, sum, (float)r->scale, count, false);
+        for (int k = 0; k < r->num_outputs; k++) store_sum(r, k, sum, first, count);
+    }
+}
+
 void GS_CPU(reduce)(gs_stream *stream, const gs_reduction *reduction) {
     int depth = 0;
     gs_status status = gs_reduction_check(&depth, reduction);
     if (status.code) {
         gs_stream_fail(stream, status);
+        return;
+    }
+    if (reduction->wire_dtype) {
+        reduce_by_wire(reduction);
         return;
     }
     if (reduce_fast(reduction)) return;

@@ -165,6 +165,94 @@ static bool reduce_fast(gs_stream *stream, const gs_reduction *r) {
     return r->dtype == GS_FP16 && run_sums<GS_FP16>(stream, r);
 }
 
+// ---- sums that are rounded as if 16 bits had been sent
+
+// What becomes of a number on its way: as cast and reduce round it.
+template <gs_dtype WIRE>
+__device__ static inline float round_to_wire(float value) {
+    typedef gs_number<WIRE> wire;
+    return wire::widen(wire::narrow(value));
+}
+template <gs_dtype WIRE>
+__device__ static inline float send(float value, float scale) {
+    return round_to_wire<WIRE>(__fmul_rn(value, scale));
+}
+template <gs_dtype WIRE>
+__device__ static inline float send(double value, float scale) {
+    return round_to_wire<WIRE>(__double2float_rn(__dmul_rn(value, static_cast<double>(scale))));
+}
+
+// One kernel for any number of inputs: where GPUs reduce among themselves a library sends the 16 bits.
+template <gs_dtype DTYPE, gs_dtype WIRE>
+struct wire_sum_op {
+    typedef typename gs_number<DTYPE>::type type;
+    static constexpr int width = 16 / sizeof(type), unroll = 1;
+    type *out[MOST_OUTPUTS];
+    const type *in[GS_REDUCE_MAX_INPUTS];
+    int num_outputs, num_inputs;
+    float wire_scale, factor;
+
+    size_t head() const {
+        const size_t head = gs_head_of<width>(in[0]);
+        for (int k = 1; k < num_inputs; k++) {
+            if (gs_head_of<width>(in[k]) != head) return width;
+        }
+        for (int k = 0; k < num_outputs; k++) {
+            if (gs_head_of<width>(out[k]) != head) return width;
+        }
+        return head;
+    }
+    template <int W>
+    struct inputs {
+        gs_elements<float, W> sum;
+    };
+    template <int W>
+    __device__ inputs<W> load(size_t i) const {
+        inputs<W> loaded;
+        for (int k = 0; k < num_inputs; k++) {
+            const gs_elements<type, W> next = gs_load_elements<W>(in[k] + i);
+#pragma unroll
+            for (int e = 0; e < W; e++) {
+                const float sent = send<WIRE>(next.at[e], wire_scale);
+                loaded.sum.at[e] = k ? __fadd_rn(loaded.sum.at[e], sent) : sent;
+            }
+        }
+        return loaded;
+    }
+    template <int W>
+    __device__ void store(size_t i, const inputs<W> &loaded) const {
+        gs_elements<type, W> result;
+#pragma unroll
+        for (int e = 0; e < W; e++)
+            result.at[e] = static_cast<type>(send<WIRE>(loaded.sum.at[e], factor));
+        for (int k = 0; k < num_outputs; k++) gs_store_elements<W>(out[k] + i, result);
+    }
+};
+
+template <gs_dtype DTYPE, gs_dtype WIRE>
+static void run_wire_sum(gs_stream *stream, const gs_reduction *r) {
+    typedef typename gs_number<DTYPE>::type type;
+    wire_sum_op<DTYPE, WIRE> op;
+    op.num_outputs = r->num_outputs;
+    op.num_inputs = r->num_inputs;
+    op.wire_scale = r->wire_scale;
+    op.factor = static_cast<float>(r->scale);
+    for (int k = 0; k < GS_REDUCE_MAX_INPUTS; k++)
+        op.in[k] = k < r->num_inputs ? static_cast<const type *>(r->inputs[k]) : nullptr;
+    for (int k = 0; k < MOST_OUTPUTS; k++)
+        op.out[k] = k < r->num_outputs ? static_cast<type *>(r->outputs[k]) : nullptr;
+    gs_run_flat(stream, op, r->count);
+}
+
+static void reduce_by_wire(gs_stream *stream, const gs_reduction *r) {
+    const bool is_fp16 = r->wire_dtype == GS_FP16;
+    if (r->dtype == GS_FP32) {
+        is_fp16 ? run_wire_sum<GS_FP32, GS_FP16>(stream, r) : run_wire_sum<GS_FP32, GS_BF16>(stream, r);
+    } else {
+        is_fp16 ? run_wire_sum<GS_FP64, GS_FP16>(stream, r) : run_wire_sum<GS_FP64, GS_BF16>(stream, r);
+    }
+}
+
 // ---- programs
 
 struct program {
@@ -302,6 +390,10 @@ extern "C" void gs_cuda_reduce(gs_stream *stream, const gs_reduction *r) {
     }
     gs_stream_fail(stream, status);
     if (status.code || r->num_outputs < 1 || r->count == 0) return;
+    if (r->wire_dtype) {
+        reduce_by_wire(stream, r);
+        return;
+    }
     if (reduce_fast(stream, r)) return;
     program p = {};
     p.num_outputs = r->num_outputs;

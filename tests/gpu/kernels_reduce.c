@@ -147,14 +147,26 @@ static reduce_shape draw_reduction(kernel_test *test, int round) {
     return shape;
 }
 
+// Plain sums of fp32 and fp64 as if 16 bits had been sent.
+static reduce_shape draw_wire_sum(kernel_test *test, int round) {
+    reduce_shape shape = draw_reduction(test, round);
+    shape.has_merges = false;
+    shape.reduction.op = GS_OP_SUM;
+    shape.reduction.dtype = round % 2 ? GS_FP64 : GS_FP32;
+    shape.reduction.wire_dtype = round / 2 % 2 ? GS_FP16 : GS_BF16;
+    shape.reduction.wire_scale = round / 4 % 2 ? kernel_real(test, 0.1f, 1.0f) : 1.0f;
+    return shape;
+}
+
 static void name_reduction(kernel_test *test, const reduce_shape *shape) {
     const gs_reduction *r = &shape->reduction;
-    kernel_begin(test, "%s, operation %d, %d inputs, %d outputs%s%s, scale %g, count %zu",
-                 gs_dtype_name(r->dtype), (int)r->op, r->num_inputs, r->num_outputs,
+    kernel_begin(test, "%s by %s, operation %d, %d inputs, %d outputs%s%s, scale %g, count %zu",
+                 gs_dtype_name(r->dtype), gs_dtype_name(r->wire_dtype), (int)r->op, r->num_inputs, r->num_outputs,
                  shape->has_merges ? ", merges" : "", shape->in_place ? ", in place" : "", r->scale,
                  r->count);
     const int num_tensors = r->num_inputs < 20 ? r->num_inputs : 20;
-    const kernel_fill fill = r->op == GS_OP_SUM ? KERNEL_WIDE : KERNEL_SPECIAL;
+    const kernel_fill fill =
+        r->op == GS_OP_SUM && !r->wire_dtype ? KERNEL_WIDE : KERNEL_SPECIAL;
     for (int k = 0; k < r->num_outputs; k++) {
         if (shape->in_place && k == r->num_outputs - 1) {
             kernel_inout(test, "first", r->dtype, r->count, fill, KERNEL_SAME_BITS);
@@ -169,6 +181,11 @@ static void name_reduction(kernel_test *test, const reduce_shape *shape) {
 static void test_reduce(kernel_test *test) {
     for (int round = 0; round < 96; round++) {
         reduce_shape shape = draw_reduction(test, round);
+        name_reduction(test, &shape);
+        kernel_check(test, launch_reduce, &shape);
+    }
+    for (int round = 0; round < 32; round++) {
+        reduce_shape shape = draw_wire_sum(test, round);
         name_reduction(test, &shape);
         kernel_check(test, launch_reduce, &shape);
     }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/random.h"
+
 static void reduce(gs_device *device, const gs_reduction *reduction) {
     gs_device_kernels(device)->reduce(gs_device_stream(device), reduction);
 }
@@ -230,6 +232,169 @@ static void nan_wins_every_operation(void **state) {
     }
 }
 
+// ---- wire dtypes
+
+#define MOST_WIRE_INPUTS 11
+#define MOST_WIRE_COUNT 1000
+
+typedef struct wire_case {
+    gs_dtype dtype, wire_dtype;
+    int num_inputs;
+    size_t count;
+    float wire_scale;
+    double scale;
+} wire_case;
+
+// Every kind of number: ones that overflow the wire, or only in the sum; denormals of both types; ties;
+// infinities of both signs, which sum to a NaN; NaNs.
+static float draw_number(gs_random_key key, uint64_t i) {
+    static const float specials[] = {0.0f,    -0.0f,     INFINITY, -INFINITY, NAN,     65504.0f,
+                                     65519.9f, 65520.0f, 0x1p-24f, 0x1p-25f,  0x1p-133f, 3.4e38f,
+                                     1.0f,    0x1.01p0f, 0x1.002p0f, -0x1p-149f};
+    uint64_t bits = gs_random_u64(key, i);
+    if (bits % 8 == 0) return specials[(bits >> 8) % 16];
+    int exponent = (int)((bits >> 16) % 44) - 28;
+    return ldexpf((float)((int64_t)(bits >> 40) - (1 << 23)), exponent - 23);
+}
+
+static void *make_wire_inputs(const void **inputs, const wire_case *c) {
+    size_t bytes = gs_dtype_bytes(c->dtype);
+    char *all = calloc((size_t)c->num_inputs * c->count + 1, bytes);
+    assert_non_null(all);
+    for (int k = 0; k < c->num_inputs; k++) {
+        gs_random_key key = {.seed = 91, .stream = (uint64_t)k};
+        char *input = all + (size_t)k * c->count * bytes;
+        for (size_t i = 0; i < c->count; i++) {
+            float value = draw_number(key, i);
+            double wide = (double)value * (1.0 + 0x1p-30);
+            if (c->dtype == GS_FP64)
+                memcpy(input + i * bytes, &wide, bytes);
+            else
+                memcpy(input + i * bytes, &value, bytes);
+        }
+        inputs[k] = input;
+    }
+    return all;
+}
+
+// Cast, sum of 16 bits, cast: what the one pass has to equal.
+static void sum_in_three_passes(gs_device *device, void *out, const void *const *inputs,
+                                const wire_case *c) {
+    static uint16_t wires[MOST_WIRE_INPUTS][MOST_WIRE_COUNT], sum[MOST_WIRE_COUNT];
+    const gs_kernels *kernels = gs_device_kernels(device);
+    const void *sent[MOST_WIRE_INPUTS];
+    for (int k = 0; k < c->num_inputs; k++) {
+        kernels->cast(gs_device_stream(device), wires[k], c->wire_dtype, inputs[k], c->dtype,
+                      c->wire_scale, c->count);
+        sent[k] = wires[k];
+    }
+    void *outputs[] = {sum};
+    gs_reduction r = {.outputs = outputs,
+                      .inputs = sent,
+                      .num_outputs = 1,
+                      .num_inputs = c->num_inputs,
+                      .dtype = c->wire_dtype,
+                      .scale = c->scale,
+                      .count = c->count};
+    reduce(device, &r);
+    kernels->cast(gs_device_stream(device), out, c->dtype, sum, c->wire_dtype, 1, c->count);
+}
+
+// Which NaN a sum of two leaves is the compiler's choice.
+static void assert_same_numbers(const void *got, const void *want, const wire_case *c) {
+    for (size_t i = 0; i < c->count; i++) {
+        bool wide = c->dtype == GS_FP64;
+        double value = wide ? ((const double *)got)[i] : (double)((const float *)got)[i];
+        double wanted = wide ? ((const double *)want)[i] : (double)((const float *)want)[i];
+        if (isnan(value) && isnan(wanted)) continue;
+        if (memcmp(&value, &wanted, sizeof value) != 0)
+            fail_msg("%s by %s, %d inputs: element %zu of %zu is %a, not %a",
+                     gs_dtype_name(c->dtype), gs_dtype_name(c->wire_dtype), c->num_inputs, i,
+                     c->count, value, wanted);
+    }
+}
+
+static void check_wire_case(gs_device *device, const wire_case *c, bool in_place) {
+    size_t bytes = c->count * gs_dtype_bytes(c->dtype);
+    const void *inputs[MOST_WIRE_INPUTS];
+    char *all = make_wire_inputs(inputs, c);
+    double want[MOST_WIRE_COUNT], first[MOST_WIRE_COUNT + 1], second[MOST_WIRE_COUNT + 1];
+    memset(first, 0x5a, sizeof first);
+    memset(second, 0x5a, sizeof second);
+    sum_in_three_passes(device, want, inputs, c);
+    void *outputs[] = {in_place ? all : (void *)first, second};
+    gs_reduction r = {.outputs = outputs,
+                      .inputs = inputs,
+                      .num_outputs = 2,
+                      .num_inputs = c->num_inputs,
+                      .dtype = c->dtype,
+                      .scale = c->scale,
+                      .count = c->count,
+                      .wire_dtype = c->wire_dtype,
+                      .wire_scale = c->wire_scale};
+    reduce(device, &r);
+    assert_same_numbers(outputs[0], want, c);
+    assert_same_numbers(second, want, c);
+    unsigned char behind;
+    memcpy(&behind, (char *)second + bytes, 1);
+    assert_int_equal(behind, 0x5a);
+    free(all);
+}
+
+static void check_wire_cases(gs_device *device) {
+    static const gs_dtype dtypes[] = {GS_FP32, GS_FP64}, wires[] = {GS_FP16, GS_BF16};
+    static const size_t counts[] = {0, 1, 7, 8, 9, 63, 64, 65, 127, 129, MOST_WIRE_COUNT};
+    for (int way = 0; way < 8; way++) {
+        for (int num_inputs = 1; num_inputs <= MOST_WIRE_INPUTS; num_inputs++) {
+            for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+                wire_case c = {.dtype = dtypes[way % 2],
+                               .wire_dtype = wires[way / 2 % 2],
+                               .num_inputs = num_inputs,
+                               .count = counts[i],
+                               .wire_scale = way / 4 ? 1.0f / 3.0f : 1.0f,
+                               .scale = way / 4 ? 0.7 : 1.0};
+                check_wire_case(device, &c, i % 2);
+            }
+        }
+    }
+    assert_stream_ok(device);
+}
+
+static void a_wire_dtype_is_cast_sum_and_cast_in_one(void **state) {
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    (void)state;
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+        gs_device *device;
+        gs_device_options options = {.num_threads = 1, .isa = isas[i]};
+        gs_status status = gs_device_open(&device, "cpu", &options);
+        if (status.code == GS_INVALID_ARGUMENT) continue;  // not on this machine
+        if (status.code) fail_msg("%s", status.message);
+        check_wire_cases(device);
+        gs_device_close(device);
+    }
+}
+
+// Too much for fp16 before the division and not after it; the sum may overflow all the same.
+static void what_overflows_the_wire_arrives_as_infinity(void **state) {
+    float a[3] = {100000.0f, 100000.0f, 60000.0f}, b[3] = {-20.0f, 100000.0f, 60000.0f}, out[3];
+    const void *inputs[] = {a, b};
+    void *outputs[] = {out};
+    gs_reduction r = {.outputs = outputs,
+                      .inputs = inputs,
+                      .num_outputs = 1,
+                      .num_inputs = 2,
+                      .dtype = GS_FP32,
+                      .scale = 1,
+                      .count = 3,
+                      .wire_dtype = GS_FP16,
+                      .wire_scale = 0.5f};
+    reduce(*state, &r);
+    assert_true(out[0] == 49984.0f && isinf(out[1]) && out[2] == 60000.0f);
+    r.wire_scale = 1;
+    reduce(*state, &r);
+    assert_true(isinf(out[0]) && isinf(out[1]) && isinf(out[2]));
+}
+
 static void misuse_fails_the_stream(void **state) {
     static const uint8_t too_many[] = {0, 2}, too_few[] = {0, 0};
     int32_t values[2] = {1, 2};
@@ -261,6 +426,18 @@ static void misuse_fails_the_stream(void **state) {
     r.merges = too_few;
     reduce(*state, &r);
     assert_stream_failed(*state, "merges");
+    r = good;
+    r.wire_dtype = GS_FP16;
+    reduce(*state, &r);
+    assert_stream_failed(*state, "not for i32");
+    r.dtype = GS_FP32;
+    r.op = GS_OP_MAX;
+    reduce(*state, &r);
+    assert_stream_failed(*state, "operation 1");
+    r.op = GS_OP_SUM;
+    r.wire_dtype = GS_FP32;
+    reduce(*state, &r);
+    assert_stream_failed(*state, "wire dtype fp32");
     assert_int_equal(values[0], 1);
 }
 
@@ -275,6 +452,8 @@ int main(void) {
         cmocka_unit_test(halves_match_scalar_conversions),
         cmocka_unit_test(integers_keep_every_bit),
         cmocka_unit_test(nan_wins_every_operation),
+        cmocka_unit_test(a_wire_dtype_is_cast_sum_and_cast_in_one),
+        cmocka_unit_test(what_overflows_the_wire_arrives_as_infinity),
         cmocka_unit_test(misuse_fails_the_stream),
     };
     return cmocka_run_group_tests(tests, open_test_device, close_test_device);

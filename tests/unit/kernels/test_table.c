@@ -128,6 +128,20 @@ static void run_reduce(const run *job) {
         job->kernels->reduce(job->stream, &r);
         out += 6000;
     }
+    for (int way = 0; way < 4; way++) {
+        void *outputs[] = {out, out + 3000};
+        gs_reduction r = {.outputs = outputs,
+                          .inputs = inputs,
+                          .num_outputs = 2,
+                          .num_inputs = 5,
+                          .dtype = way % 2 ? GS_FP64 : GS_FP32,
+                          .scale = 0.4,
+                          .count = 1003,
+                          .wire_dtype = way / 2 ? GS_FP16 : GS_BF16,
+                          .wire_scale = 0.3f};
+        job->kernels->reduce(job->stream, &r);
+        out += 6000;
+    }
 }
 
 static void run_cast(const run *job) {
