@@ -50,6 +50,13 @@ typedef struct gs_collective {
     int32_t bucket;      // -1: none
     int32_t num_active;  // ranks that are to have data in this step (join.h); 0: not said
     int lane;            // its order is that of its lane's collectives; no order between lanes
+    // Only sums of fp32 and fp64 by GS_ALLREDUCE without a tree: GS_FP16 or GS_BF16 are as if 16 bits
+    // had been sent. Every contribution · wire_scale is rounded to it before it is added, in fp32,
+    // and the scaled sum once more; what is stored has the buffer's dtype.
+    gs_dtype wire_dtype;
+    float wire_scale;  // 0 means 1
+    void *wire;  // count elements of the wire dtype, borrowed until done, for backends that do send
+                 // them (gs_wire_memory); others do not look at it
 } gs_collective;
 
 typedef struct gs_work {
@@ -73,6 +80,19 @@ static inline bool gs_collective_reduces(const gs_collective *collective) {
 // Bytes of one part of the input: all of it, except for reduce-scatter and trees.
 static inline size_t gs_collective_part_bytes(const gs_collective *collective) {
     return collective->count * gs_dtype_bytes(collective->dtype);
+}
+
+// What travels: the wire dtype where there is one.
+static inline gs_dtype gs_collective_sent_dtype(const gs_collective *collective) {
+    return collective->wire_dtype ? collective->wire_dtype : collective->dtype;
+}
+
+static inline size_t gs_collective_sent_bytes(const gs_collective *collective) {
+    return collective->count * gs_dtype_bytes(gs_collective_sent_dtype(collective));
+}
+
+static inline float gs_collective_wire_scale(const gs_collective *collective) {
+    return collective->wire_scale != 0 ? collective->wire_scale : 1;
 }
 
 // How many parts the input of a rank has at most: equal on all ranks, though some may have fewer.

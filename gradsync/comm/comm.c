@@ -242,6 +242,33 @@ static gs_status check_numbers(const gs_comm *comm, const gs_collective *collect
     return gs_ok();
 }
 
+static gs_status check_wire(const gs_comm *comm, const gs_collective *collective) {
+    static const char *const ops[] = {"sum", "max", "min"};
+    gs_dtype wire = collective->wire_dtype;
+    if (!wire && collective->wire_scale != 0 && collective->wire_scale != 1)
+        return gs_error(GS_INVALID_ARGUMENT, "a wire scale of %g, but no wire dtype",
+                        (double)collective->wire_scale);
+    if (!wire) return gs_ok();
+    if (wire != GS_FP16 && wire != GS_BF16)
+        return gs_error(GS_INVALID_ARGUMENT, "wire dtype %s has not 16 bits", gs_dtype_name(wire));
+    if (collective->tree)
+        return gs_error(GS_INVALID_ARGUMENT, "a wire dtype is for plain sums, not along a tree");
+    if (collective->kind != GS_ALLREDUCE || collective->op != GS_OP_SUM ||
+        (collective->dtype != GS_FP32 && collective->dtype != GS_FP64))
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "a wire dtype is for all-reduces that sum fp32 or fp64, not for %s of %s",
+                        collective->kind == GS_ALLREDUCE ? ops[collective->op]
+                                                         : gs_collective_kind_name(collective->kind),
+                        gs_dtype_name(collective->dtype));
+    if (comm->backend->wire == GS_WIRE_REFUSED)
+        return gs_error(GS_UNIMPLEMENTED, "backend %s has no wire dtypes", comm->backend->name);
+    if (comm->backend->wire != GS_WIRE_COPY || !collective->count) return gs_ok();
+    if (!collective->wire || (uintptr_t)collective->wire % gs_dtype_bytes(wire))
+        return gs_error(GS_INVALID_ARGUMENT, "backend %s needs memory for what it sends as %s",
+                        comm->backend->name, gs_dtype_name(wire));
+    return gs_ok();
+}
+
 static gs_status check_tree(const gs_comm *comm, const gs_collective *collective) {
     const gs_reduce_tree *tree = collective->tree;
     if (collective->kind != GS_ALLREDUCE)
@@ -303,6 +330,10 @@ static gs_status check_buffers(const gs_comm *comm, const gs_collective *collect
     if (sends && !collective->send) return gs_error(GS_INVALID_ARGUMENT, "send buffer is missing");
     if (!sends || !receives) return gs_ok();
 
+    if (comm->backend->wire == GS_WIRE_COPY && collective->wire_dtype &&
+        (overlap(collective->wire, gs_collective_sent_bytes(collective), collective->send, bytes) ||
+         overlap(collective->wire, gs_collective_sent_bytes(collective), collective->recv, bytes)))
+        return gs_error(GS_INVALID_ARGUMENT, "memory for what is sent overlaps a buffer");
     const unsigned char *send = collective->send, *recv = collective->recv;
     size_t send_bytes = collective->kind == GS_REDUCE_SCATTER ? all_bytes : bytes;
     size_t recv_bytes = collective->kind == GS_ALLGATHER ? all_bytes : bytes;
@@ -315,6 +346,7 @@ static gs_status check_buffers(const gs_comm *comm, const gs_collective *collect
 
 gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective) {
     GS_TRY(check_numbers(comm, collective));
+    GS_TRY(check_wire(comm, collective));
     if (collective->tree) GS_TRY(check_tree(comm, collective));
     GS_TRY(check_buffers(comm, collective));
     int lane = collective->lane;

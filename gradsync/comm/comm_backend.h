@@ -15,8 +15,16 @@
 
 GS_BEGIN_DECLS
 
+// What a backend makes of a wire dtype.
+typedef enum gs_wire_memory {
+    GS_WIRE_REFUSED = 0,
+    GS_WIRE_NONE,  // rounds while it reduces
+    GS_WIRE_COPY   // sends 16 bits, which it keeps in gs_collective.wire
+} gs_wire_memory;
+
 typedef struct gs_comm_backend {
     const char *name;
+    gs_wire_memory wire;
     // `reason` (text of reason_bytes) says in one sentence why this backend fits, or why it does not
     // when UNAVAILABLE is returned; all ranks must come to the same verdict.
     gs_status (*create)(void **out, const gs_comm_options *options, char *reason,

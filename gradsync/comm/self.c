@@ -122,14 +122,17 @@ static void reduce_parts(gs_device *device, gs_stream *stream, const gs_collecti
                               .dtype = collective->dtype,
                               .op = collective->op,
                               .scale = collective->scale != 0 ? collective->scale : 1,
-                              .count = collective->count};
+                              .count = collective->count,
+                              .wire_dtype = collective->wire_dtype,
+                              .wire_scale = gs_collective_wire_scale(collective)};
     gs_device_kernels(device)->reduce(stream, &reduction);
 }
 
 static void move_bytes(gs_device *device, gs_stream *stream, const gs_collective *collective) {
     bool scales = collective->scale != 0 && collective->scale != 1;
     if (collective->kind == GS_BARRIER || collective->count == 0) return;
-    if (gs_collective_reduces(collective) && (scales || collective->tree)) {
+    bool changes = scales || collective->tree || collective->wire_dtype;
+    if (gs_collective_reduces(collective) && changes) {
         reduce_parts(device, stream, collective);
     } else if (collective->recv != collective->send) {
         gs_device_kernels(device)->copy(stream, collective->recv, collective->send,
@@ -276,6 +279,7 @@ static void explain_self(void *backend, gs_comm_failure *out) {
 }
 
 const gs_comm_backend gs_comm_self = {.name = "self",
+                                      .wire = GS_WIRE_NONE,
                                       .create = create_self,
                                       .post = post_self,
                                       .wait = wait_self,

@@ -1,5 +1,6 @@
 // Every collective, dtype and size, in and outside the arena, gives exact results on every rank.
 #include <dirent.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,6 +23,7 @@
 static const gs_collective_kind kinds[] = {GS_ALLREDUCE, GS_REDUCE, GS_REDUCE_SCATTER, GS_ALLGATHER,
                                            GS_BROADCAST};
 static const gs_dtype dtypes[] = {GS_FP32, GS_BF16, GS_FP64, GS_FP16, GS_I64, GS_I32, GS_U8};
+static const gs_dtype wires[] = {GS_DTYPE_UNSET, GS_FP16, GS_BF16};
 static const size_t counts[] = {0, 1, 7, 1024, 4096, 16384, 100003, 1048577};
 
 // A thread sanitizer makes each access many times slower, and what it looks for does not depend on
@@ -170,6 +172,8 @@ static gs_status post_random(comm_rank *self, trial *trials, unsigned char **mem
         arena_used += 2 * bytes;
         if (!buffers || arena_used > gs_arena_bytes(self->arena))
             return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory at %d", (int)i);
+        if (kinds[dice % 5] == GS_ALLREDUCE && (dtype == GS_FP32 || dtype == GS_FP64))
+            trials[i].collective.wire_dtype = wires[(dice >> 44) % 3];
         place_trial(&trials[i], buffers, dice >> 40 & 1 ? buffers + bytes : NULL, self->rank);
         GS_TRY(gs_comm_post(self->comm, &work, &trials[i].collective));
         if (gs_random_u64(own, 1000 + i) % 16 == 0)
@@ -238,6 +242,75 @@ static gs_status sum_in_rank_order(const gs_rank_env *env) {
     if (!status.code) status = check_rank_order(&self, inside, 200);
     if (!status.code) status = check_rank_order(&self, inside, 200000);
     if (!status.code) status = check_rank_order(&self, outside, 200000);
+    comm_rank_close(&self);
+    return status;
+}
+
+// 16 bits on their way: every contribution is rounded, and the sum, at these two places alone.
+#define WIRE_SCALE 0.3f
+
+static float round_to(gs_dtype dtype, float value) {
+    return dtype == GS_FP16 ? gs_fp16_to_fp32(gs_fp32_to_fp16(value))
+                            : gs_bf16_to_fp32(gs_fp32_to_bf16(value));
+}
+
+static void put_number(void *data, size_t i, gs_dtype dtype, float value) {
+    if (dtype == GS_FP64)
+        ((double *)data)[i] = (double)value * (1 + 0x1p-40);
+    else
+        ((float *)data)[i] = value;
+}
+
+static float get_sent(gs_dtype dtype, gs_dtype wire, float value) {
+    double wide = (double)value * (1 + 0x1p-40) * (double)WIRE_SCALE;
+    return round_to(wire, dtype == GS_FP64 ? (float)wide : value * WIRE_SCALE);
+}
+
+static gs_status check_wire(comm_rank *self, void *send, void *recv, size_t count, gs_dtype dtype,
+                            gs_dtype wire) {
+    for (size_t i = 0; i < count; i++) put_number(send, i, dtype, wild_value(self->rank, i));
+    gs_collective sum = {.kind = GS_ALLREDUCE,
+                         .send = send,
+                         .recv = recv,
+                         .count = count,
+                         .dtype = dtype,
+                         .scale = 0.5,
+                         .bucket = -1,
+                         .wire_dtype = wire,
+                         .wire_scale = WIRE_SCALE};
+    GS_TRY(gs_comm_run(self->comm, &sum, gs_deadline_in_seconds(RUN_SECONDS)));
+    for (size_t i = 0; i < count; i++) {
+        float expected = get_sent(dtype, wire, wild_value(0, i));
+        for (int r = 1; r < self->world_size; r++)
+            expected += get_sent(dtype, wire, wild_value(r, i));
+        double rounded = (double)round_to(wire, expected * 0.5f);
+        double got = dtype == GS_FP64 ? ((double *)recv)[i] : (double)((float *)recv)[i];
+        if (memcmp(&got, &rounded, sizeof got) != 0 && !(isnan(got) && isnan(rounded)))
+            return gs_error(GS_DATA_LOSS, "%s by %s, %s: element %zu of %zu is %a instead of %a",
+                            gs_dtype_name(dtype), gs_dtype_name(wire),
+                            gs_comm_algorithm(self->comm, &sum), i, count, got, rounded);
+    }
+    return gs_ok();
+}
+
+static gs_status check_wires(comm_rank *self, char *memory, size_t half_bytes) {
+    // Slots of one collective hold up to 8192 elements of 16 bits, chunks 32768.
+    static const size_t sizes[] = {0, 1, 33, 1025, 8192, 8193, 32769, 70001};
+    for (int way = 0; way < 8; way++) {
+        gs_dtype dtype = way & 1 ? GS_FP64 : GS_FP32, wire = way & 2 ? GS_FP16 : GS_BF16;
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            GS_TRY(check_wire(self, memory, way & 4 ? memory : memory + half_bytes, sizes[i], dtype,
+                              wire));
+    }
+    return gs_ok();
+}
+
+static gs_status round_on_the_wire(const gs_rank_env *env) {
+    static double outside[2 * 70016];
+    comm_rank self;
+    gs_status status = comm_rank_open(&self, env, sizeof outside, NULL);
+    if (!status.code) status = check_wires(&self, gs_arena_data(self.arena), sizeof outside / 2);
+    if (!status.code) status = check_wires(&self, (char *)outside, sizeof outside / 2);
     comm_rank_close(&self);
     return status;
 }
@@ -332,6 +405,7 @@ static gs_status choose_helper(const gs_rank_env *env) {
 
 static const gs_rank_body bodies[] = {{"sweep", sweep},         {"choose helper", choose_helper},
                                       {"random", run_random},   {"rank order", sum_in_rank_order},
+                                      {"wire", round_on_the_wire},
                                       {"tree", sum_along_tree}, {0}};
 
 static void expect_ok(const char *body, int world_size, const char *arg) {
@@ -364,6 +438,11 @@ static void sums_run_in_rank_order_to_the_bit(void **state) {
     for (int world_size = 1; world_size <= 5; world_size++) expect_ok("rank order", world_size, "");
 }
 
+static void a_wire_dtype_rounds_at_two_places_to_the_bit(void **state) {
+    (void)state;
+    for (int world_size = 1; world_size <= 4; world_size++) expect_ok("wire", world_size, "");
+}
+
 static void tree_sums_have_the_same_bits_for_every_world_size(void **state) {
     (void)state;
     for (int world_size = 1; world_size <= 4; world_size++) expect_ok("tree", world_size, "");
@@ -384,6 +463,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_collective_is_exact_with_a_helper_thread),
         cmocka_unit_test(random_collectives_posted_ahead_are_exact),
         cmocka_unit_test(sums_run_in_rank_order_to_the_bit),
+        cmocka_unit_test(a_wire_dtype_rounds_at_two_places_to_the_bit),
         cmocka_unit_test(tree_sums_have_the_same_bits_for_every_world_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,6 +24,7 @@ static const gs_collective_kind kinds[] = {GS_ALLREDUCE, GS_REDUCE, GS_REDUCE_SC
                                            GS_BROADCAST};
 static const gs_dtype dtypes[] = {GS_FP32, GS_BF16, GS_FP64, GS_FP16, GS_I64, GS_I32, GS_U8};
 // The last ones go through several staging slots.
+static const gs_dtype wires[] = {GS_DTYPE_UNSET, GS_FP16, GS_BF16};
 static const size_t counts[] = {0, 1, 7, 1024, 16385, 300007};
 
 static bool is_reducing(gs_collective_kind kind) {
@@ -211,6 +212,110 @@ static float wild_value(int shard, size_t index) {
     return index % 3 ? value : value * 1e6f;
 }
 
+// ---- 16 bits on their way: the bits of cast, all-reduce of 16 bits and cast
+
+#define WIRE_COUNT ((size_t)5000)
+
+// The arena: input and result of one collective, what it sends, and the same three of the other way.
+typedef struct wire_buffers {
+    unsigned char *data, *recv, *wire, *second, *second_wire;
+} wire_buffers;
+
+static gs_status sum_as_promised(comm_rank *self, const wire_buffers *at, const gs_collective *c) {
+    const gs_kernels *kernels = gs_device_kernels(self->device);
+    gs_stream *stream = gs_device_stream(self->device);
+    kernels->cast(stream, at->second_wire, c->wire_dtype, at->data, c->dtype, c->wire_scale,
+                  c->count);
+    gs_collective sum = {.kind = GS_ALLREDUCE,
+                         .send = at->second_wire,
+                         .recv = at->second_wire,
+                         .count = c->count,
+                         .dtype = c->wire_dtype,
+                         .scale = c->scale,
+                         .bucket = -1};
+    GS_TRY(gs_comm_run(self->comm, &sum, gs_deadline_in_seconds(RUN_SECONDS)));
+    kernels->cast(stream, at->second, c->dtype, at->second_wire, c->wire_dtype, 1, c->count);
+    return gs_ok();
+}
+
+static gs_status check_wire(comm_rank *self, const wire_buffers *at, gs_collective c, double *got,
+                            double *wanted) {
+    size_t bytes = c.count * gs_dtype_bytes(c.dtype);
+    for (size_t i = 0; i < c.count; i++) {
+        float value = wild_value(self->rank, i);
+        if (c.dtype == GS_FP64)
+            got[i] = (double)value;
+        else
+            ((float *)got)[i] = value;
+    }
+    GS_TRY(gs_device_upload(self->device, at->data, got, bytes));
+    GS_TRY(sum_as_promised(self, at, &c));
+    GS_TRY(gs_comm_run(self->comm, &c, gs_deadline_in_seconds(RUN_SECONDS)));
+    GS_TRY(gs_device_download(self->device, got, c.recv, bytes));
+    GS_TRY(gs_device_download(self->device, wanted, at->second, bytes));
+    if (memcmp(got, wanted, bytes) == 0) return gs_ok();
+    return gs_error(GS_DATA_LOSS, "%zu x %s by %s are not what two casts make of it", c.count,
+                    gs_dtype_name(c.dtype), gs_dtype_name(c.wire_dtype));
+}
+
+static gs_status check_wires(comm_rank *self, const wire_buffers *at) {
+    static double got[WIRE_COUNT], wanted[WIRE_COUNT];
+    static const size_t sizes[] = {0, 1, 33, WIRE_COUNT};
+    for (int way = 0; way < 32; way++) {
+        gs_collective sum = {.kind = GS_ALLREDUCE,
+                             .send = at->data,
+                             .recv = way & 4 ? at->recv : at->data,
+                             .count = sizes[way >> 3],
+                             .dtype = way & 1 ? GS_FP64 : GS_FP32,
+                             .scale = way & 1 ? 0.5 : 1,
+                             .bucket = -1,
+                             .wire_dtype = way & 2 ? GS_FP16 : GS_BF16,
+                             .wire_scale = 0.01f,
+                             .wire = at->wire};
+        GS_TRY(check_wire(self, at, sum, got, wanted));
+    }
+    return gs_ok();
+}
+
+static gs_status expect_refused(comm_rank *self, gs_collective sum, gs_code code, const char *why) {
+    gs_work work;
+    gs_status status = gs_comm_post(self->comm, &work, &sum);
+    if (status.code == code && strstr(status.message, why)) return gs_ok();
+    return gs_error(GS_INTERNAL, "\"%s\" instead of \"%s\"", status.message, why);
+}
+
+// Memory for what is sent, and all of it the GPU's.
+static gs_status check_wire_refusals(comm_rank *self, const wire_buffers *at) {
+    static float host[32];
+    gs_collective sum = {.kind = GS_ALLREDUCE,
+                         .send = at->data,
+                         .recv = at->data,
+                         .count = 32,
+                         .dtype = GS_FP32,
+                         .bucket = -1,
+                         .wire_dtype = GS_BF16};
+    GS_TRY(expect_refused(self, sum, GS_INVALID_ARGUMENT, "needs memory for what it sends as bf16"));
+    sum.wire = at->data + 64;
+    GS_TRY(expect_refused(self, sum, GS_INVALID_ARGUMENT, "overlaps a buffer"));
+    sum.wire = at->wire;
+    sum.send = sum.recv = host;
+    return expect_refused(self, sum, GS_UNIMPLEMENTED, "sent as bf16 wants memory of cuda");
+}
+
+static gs_status send_rounded(const gs_rank_env *env) {
+    size_t bytes = WIRE_COUNT * sizeof(double);
+    comm_rank self;
+    gs_status status = nccl_rank_open(&self, env, 5 * bytes,
+                                      &(gs_comm_options){.backend = env->arg});
+    unsigned char *arena = status.code ? NULL : gs_arena_data(self.arena);
+    wire_buffers at = {arena, arena + bytes, arena + 2 * bytes, arena + 3 * bytes,
+                       arena + 4 * bytes};
+    if (!status.code) status = check_wires(&self, &at);
+    if (!status.code && strcmp(env->arg, "nccl") == 0) status = check_wire_refusals(&self, &at);
+    comm_rank_close(&self);
+    return status;
+}
+
 #define NUM_SHARDS 8
 static const uint8_t shard_merges[NUM_SHARDS] = {0, 1, 0, 2, 0, 1, 0, 3};
 
@@ -283,10 +388,17 @@ static gs_status post_random(comm_rank *self, trial *trials, unsigned char *scra
         size_t half_bytes = count * gs_dtype_bytes(dtype) * (size_t)self->world_size;
         half_bytes = (half_bytes + 63) / 64 * 64;
         unsigned char *memory = (where == ON_HOST ? host : gs_arena_data(self->arena));
-        if (used + 2 * half_bytes > gs_arena_bytes(self->arena))
+        if (used + 3 * half_bytes > gs_arena_bytes(self->arena))
             return gs_error(GS_RESOURCE_EXHAUSTED, "arena is too small at %d", (int)i);
         GS_TRY(fill_trial(self, &trials[i], where, memory + used, half_bytes, scratch));
         used += 2 * half_bytes;
+        gs_collective *c = &trials[i].collective;
+        if (c->kind == GS_ALLREDUCE && where == IN_ARENA && !trials[i].in_place &&
+            (dtype == GS_FP32 || dtype == GS_FP64)) {
+            c->wire_dtype = wires[(dice >> 44) % 3];
+            c->wire = (unsigned char *)gs_arena_data(self->arena) + used;
+            used += half_bytes;
+        }
         GS_TRY(gs_comm_post(self->comm, &work, &trials[i].collective));
         if (gs_random_u64(own, i) % 8 == 0) GS_TRY(gs_comm_progress(self->comm));
         if (gs_random_u64(own, 1000 + i) % 16 == 0)
@@ -481,6 +593,7 @@ static gs_status want_shm(const gs_rank_env *env) {
 
 static const gs_rank_body bodies[] = {{"sweep", sweep},
                                       {"scale", scale_sums},
+                                      {"wire", send_rounded},
                                       {"tree", sum_along_tree},
                                       {"random", run_random},
                                       {"follow", follow_compute},
@@ -513,6 +626,12 @@ static void scaled_sums_come_with_their_times(void **state) {
     (void)state;
     expect_ok("scale", 1, "");
     expect_ok("scale", 3, "");
+}
+
+static void a_wire_dtype_has_the_bits_of_two_casts(void **state) {
+    (void)state;
+    expect_ok("wire", 1, "self");
+    for (int world_size = 1; world_size <= 3; world_size++) expect_ok("wire", world_size, "nccl");
 }
 
 static void sums_along_a_tree_have_its_bits_for_any_number_of_ranks(void **state) {
@@ -652,6 +771,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(work_on_the_communicators_stream_precedes_the_next_post),
         cmocka_unit_test(one_rank_without_nccl_is_exact),
         cmocka_unit_test(every_collective_is_exact_in_worlds_of_1_to_4),
+        cmocka_unit_test(a_wire_dtype_has_the_bits_of_two_casts),
         cmocka_unit_test(sums_along_a_tree_have_its_bits_for_any_number_of_ranks),
         cmocka_unit_test(random_collectives_posted_ahead_are_exact),
         cmocka_unit_test(generations_leave_nothing_behind),

@@ -29,7 +29,7 @@ static gs_status call_library(gs_nccl_comm *nccl, const gs_nccl_launch *launch, 
     size_t count = launch->count;
     switch (c->kind) {
     case GS_ALLREDUCE:
-        return gs_nccl_allreduce(&target, recv, send, count, c->dtype, c->op);
+        return gs_nccl_allreduce(&target, recv, send, count, gs_collective_sent_dtype(c), c->op);
     case GS_REDUCE:
         return gs_nccl_reduce(&target, recv, send, count, c->dtype, c->op, c->root);
     case GS_REDUCE_SCATTER:
@@ -55,11 +55,23 @@ static void scale_result(gs_nccl_comm *nccl, const gs_nccl_launch *launch, void 
                             .inputs = &input,
                             .num_outputs = 1,
                             .num_inputs = 1,
-                            .dtype = c->dtype,
+                            .dtype = gs_collective_sent_dtype(c),
                             .op = c->op,
                             .scale = c->scale,
                             .count = launch->count};
     gs_device_kernels(nccl->device)->reduce(nccl->stream, &scaling);
+}
+
+// 16 bits on their way: the library's collective is one of `wire`, between two casts.
+static void cast_to_wire(gs_nccl_comm *nccl, const gs_collective *c) {
+    gs_device_kernels(nccl->device)
+        ->cast(nccl->stream, c->wire, c->wire_dtype, c->send, c->dtype,
+               gs_collective_wire_scale(c), c->count);
+}
+
+static void cast_from_wire(gs_nccl_comm *nccl, const gs_collective *c) {
+    gs_device_kernels(nccl->device)
+        ->cast(nccl->stream, c->recv, c->dtype, c->wire, c->wire_dtype, 1, c->count);
 }
 
 static gs_nccl_launch *last_launch(gs_nccl_comm *nccl) {
@@ -75,11 +87,13 @@ static void close_launch(gs_nccl_comm *nccl, gs_nccl_launch *launch) {
     const gs_nccl_work *work = gs_nccl_work_of(nccl, launch->sequence);
     const gs_collective *collective = &work->collective;
     if (collective->kind != GS_BARRIER && collective->count > 0 && !is_tree(work)) {
-        void *recv = launch->slot < 0 ? collective->recv
-                                      : (void *)(nccl->staging +
-                                                 (size_t)launch->slot * GS_NCCL_SLOT_BYTES +
-                                                 GS_NCCL_SLOT_BYTES / 2);
+        void *recv = launch->slot >= 0 ? (void *)(nccl->staging +
+                                                  (size_t)launch->slot * GS_NCCL_SLOT_BYTES +
+                                                  GS_NCCL_SLOT_BYTES / 2)
+                     : collective->wire_dtype ? collective->wire
+                                              : collective->recv;
         scale_result(nccl, launch, recv);
+        if (collective->wire_dtype) cast_from_wire(nccl, collective);
         gs_nccl_stage_out(nccl, launch);
     }
     gs_event_record(launch->finished, nccl->stream);
@@ -152,6 +166,10 @@ static gs_status launch_piece(gs_nccl_comm *nccl, gs_nccl_launch *launch, gs_ncc
     if (is_tree(work)) return gs_nccl_launch_tree(nccl, launch, &more);
     if (collective->kind != GS_BARRIER && collective->count == 0) return gs_ok();
     gs_nccl_stage_in(nccl, launch, &send, &recv);
+    if (collective->wire_dtype) {
+        cast_to_wire(nccl, collective);
+        send = recv = collective->wire;
+    }
     return call_library(nccl, launch, send, recv);
 }
 

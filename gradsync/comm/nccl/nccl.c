@@ -135,6 +135,7 @@ static void explain_nccl(void *backend, gs_comm_failure *out) {
 }
 
 const gs_comm_backend gs_comm_nccl = {.name = "nccl",
+                                      .wire = GS_WIRE_COPY,
                                       .create = create_nccl,
                                       .post = post_nccl,
                                       .wait = wait_nccl,

@@ -66,7 +66,11 @@ gs_status gs_nccl_cut_work(gs_nccl_comm *nccl, gs_nccl_work *work) {
         return gs_error(GS_UNIMPLEMENTED, "a sum along a tree wants memory of %s",
                         gs_device_name(nccl->device));
     }
-    if (!work->staged) return gs_ok();
+    if (!work->staged && (!collective->wire_dtype || !is_host(nccl, collective->wire)))
+        return gs_ok();
+    if (collective->wire_dtype)
+        return gs_error(GS_UNIMPLEMENTED, "a sum that is sent as %s wants memory of %s",
+                        gs_dtype_name(collective->wire_dtype), gs_device_name(nccl->device));
     size_t parts = send_parts(nccl, collective);
     if (recv_parts(nccl, collective) > parts) parts = recv_parts(nccl, collective);
     work->piece_count = HALF_BYTES / (element_bytes * parts);

@@ -9,6 +9,8 @@
 #define BLOCK_BYTES ((size_t)65536)
 // Whoever waits looks at the clock between calls.
 #define ROUNDS_PER_CALL GS_SHM_CHUNK_SLOTS
+// Elements that are rounded, or summed in 16 bits, at a time: all of a pass stays in L1.
+#define WIRE_BLOCK ((size_t)1024)
 // No two ranks write into one line pair, and kernels run in whole strides.
 #define SLICE_BOUNDARY_BYTES ((size_t)256)
 
@@ -57,8 +59,50 @@ static void copy_into_slot(unsigned char *slot, const unsigned char *from, size_
     memcpy(slot + at, from + at, bytes - at);
 }
 
+// From the caller's memory into a slot: rounded to the wire dtype where there is one.
+//   range  of bytes as they are sent
+static void send_into_slot(const gs_shm_mover *mover, const gs_collective *collective,
+                           unsigned char *slot, byte_range range) {
+    const unsigned char *send = collective->send;
+    if (!collective->wire_dtype) {
+        copy_into_slot(slot, send + range.first, range.end - range.first);
+        return;
+    }
+    size_t sent_bytes = gs_dtype_bytes(collective->wire_dtype);
+    size_t element_bytes = gs_dtype_bytes(collective->dtype);
+    size_t count = (range.end - range.first) / sent_bytes;
+    send += range.first / sent_bytes * element_bytes;
+    for (size_t at = 0; at < count; at += WIRE_BLOCK) {
+        size_t block = min_bytes(WIRE_BLOCK, count - at);
+        for (size_t line = 0; line < block * sent_bytes; line += LINE_BYTES)
+            gs_shm_prefetch_for_write(slot + at * sent_bytes + line);
+        gs_device_kernels(mover->device)
+            ->cast(gs_device_stream(mover->device), slot + at * sent_bytes, collective->wire_dtype,
+                   send + at * element_bytes, collective->dtype,
+                   gs_collective_wire_scale(collective), block);
+    }
+}
+
+// Results from a slot into the caller's memory.
+//   first  where they belong, in bytes as they are sent
+static void receive_from_slot(const gs_shm_mover *mover, const gs_collective *collective,
+                              const void *slot, size_t first, size_t bytes) {
+    unsigned char *recv = collective->recv;
+    if (!collective->wire_dtype) {
+        copy_bytes(recv + first, slot, bytes);
+        return;
+    }
+    size_t sent_bytes = gs_dtype_bytes(collective->wire_dtype);
+    size_t element_bytes = gs_dtype_bytes(collective->dtype);
+    gs_device_kernels(mover->device)
+        ->cast(gs_device_stream(mover->device), recv + first / sent_bytes * element_bytes,
+               collective->dtype, slot, collective->wire_dtype, 1, bytes / sent_bytes);
+}
+
+//   dtype  of inputs and outputs: the buffers', which are rounded on the way where there is a wire
+//          dtype; or that of slots, where all has been rounded
 static void reduce_range(gs_shm_mover *mover, const gs_collective *collective,
-                         const pointers *where, byte_range range) {
+                         const pointers *where, byte_range range, gs_dtype dtype) {
     const void *inputs[GS_SHM_MAX_RANKS];
     void *outputs[GS_SHM_MAX_RANKS];
     for (int i = 0; i < where->num_inputs; i++) inputs[i] = where->inputs[i] + range.first;
@@ -68,11 +112,12 @@ static void reduce_range(gs_shm_mover *mover, const gs_collective *collective,
                               .num_outputs = where->num_outputs,
                               .num_inputs = where->num_inputs,
                               .merges = collective->tree ? collective->tree->merges : NULL,
-                              .dtype = collective->dtype,
+                              .dtype = dtype,
                               .op = collective->op,
                               .scale = collective->scale != 0 ? collective->scale : 1,
-                              .count =
-                                  (range.end - range.first) / gs_dtype_bytes(collective->dtype)};
+                              .count = (range.end - range.first) / gs_dtype_bytes(dtype),
+                              .wire_scale = gs_collective_wire_scale(collective)};
+    if (dtype == collective->dtype) reduction.wire_dtype = collective->wire_dtype;
     gs_device_kernels(mover->device)->reduce(gs_device_stream(mover->device), &reduction);
 }
 
@@ -109,7 +154,27 @@ static void fill_slot(const gs_shm_mover *mover, const gs_collective *collective
                            send + part * collective->part_stride_bytes + range.first, bytes);
         }
     } else {
-        copy_into_slot(slot, send + range.first, bytes);
+        send_into_slot(mover, collective, slot, range);
+    }
+}
+
+// The sum of slots into the caller's memory. What was rounded is summed as 16 bits, block by block.
+static void reduce_slots(gs_shm_mover *mover, const gs_collective *collective, pointers *where,
+                         byte_range range) {
+    size_t bytes = range.end - range.first;
+    if (!collective->wire_dtype) {
+        where->outputs[0] = (unsigned char *)collective->recv + range.first;
+        reduce_range(mover, collective, where, (byte_range){0, bytes}, collective->dtype);
+        return;
+    }
+    _Alignas(64) uint16_t sum[WIRE_BLOCK];
+    pointers block = *where;
+    block.outputs[0] = (unsigned char *)sum;
+    for (size_t at = 0; at < bytes; at += sizeof sum) {
+        size_t taken = min_bytes(sizeof sum, bytes - at);
+        for (int i = 0; i < where->num_inputs; i++) block.inputs[i] = where->inputs[i] + at;
+        reduce_range(mover, collective, &block, (byte_range){0, taken}, collective->wire_dtype);
+        receive_from_slot(mover, collective, sum, range.first + at, taken);
     }
 }
 
@@ -135,18 +200,18 @@ static void empty_slots(gs_shm_mover *mover, const gs_collective *collective,
     default:
         break;
     }
-    pointers where = {.outputs = {recv + range.first}, .num_outputs = 1};
+    pointers where = {.num_outputs = 1};
     list_slot_inputs(&where, mover, collective, slots, slot_part_bytes);
-    reduce_range(mover, collective, &where, (byte_range){0, bytes});
+    reduce_slots(mover, collective, &where, range);
 }
 
 void gs_shm_copy_to_flat(gs_shm_mover *mover, const gs_collective *collective, int slot) {
-    size_t bytes = gs_collective_part_bytes(collective);
+    size_t bytes = gs_collective_sent_bytes(collective);
     fill_slot(mover, collective, mover->segment->own->flat[slot], bytes, (byte_range){0, bytes});
 }
 
 void gs_shm_run_flat(gs_shm_mover *mover, const gs_collective *collective, int slot) {
-    size_t bytes = gs_collective_part_bytes(collective);
+    size_t bytes = gs_collective_sent_bytes(collective);
     const unsigned char *slots[GS_SHM_MAX_RANKS];
     for (int i = 0; i < mover->segment->world_size; i++)
         slots[i] = mover->segment->controls[i]->flat[slot];
@@ -165,7 +230,7 @@ static gs_status reduce_in_blocks(gs_shm_mover *mover, const gs_collective *coll
     for (size_t at = range.first; at < range.end; at += BLOCK_BYTES) {
         GS_TRY(pass_block(mover));
         reduce_range(mover, collective, where,
-                     (byte_range){at, min_bytes(at + BLOCK_BYTES, range.end)});
+                     (byte_range){at, min_bytes(at + BLOCK_BYTES, range.end)}, collective->dtype);
     }
     return gs_ok();
 }
@@ -240,7 +305,7 @@ typedef struct chunking {
 
 static chunking cut_into_chunks(const gs_shm_mover *mover, const gs_collective *collective) {
     int world_size = mover->segment->world_size;
-    chunking cut = {.part_bytes = gs_collective_part_bytes(collective)};
+    chunking cut = {.part_bytes = gs_collective_sent_bytes(collective)};
     cut.slot_part_bytes = GS_SHM_CHUNK_BYTES / gs_collective_num_parts(collective, world_size) /
                           SLICE_BOUNDARY_BYTES * SLICE_BOUNDARY_BYTES;
     cut.num_chunks = (cut.part_bytes + cut.slot_part_bytes - 1) / cut.slot_part_bytes;
@@ -316,7 +381,7 @@ static gs_status reduce_chunk_slice(gs_shm_mover *mover, const gs_collective *co
     pointers where = {.outputs = {mover->segment->own->chunk_out[chunk % GS_SHM_CHUNK_SLOTS]},
                       .num_outputs = 1};
     list_slot_inputs(&where, mover, collective, slots, cut->slot_part_bytes);
-    reduce_range(mover, collective, &where, slice);
+    reduce_range(mover, collective, &where, slice, gs_collective_sent_dtype(collective));
     publish_counter(mover, &mover->segment->own->chunks_out, ++mover->chunks_out);
     *moved = true;
     return gs_ok();
@@ -330,8 +395,8 @@ static void copy_slices_out(gs_shm_mover *mover, const gs_collective *collective
         byte_range slice = slice_of(range.end - range.first, i, world_size);
         const unsigned char *slot =
             mover->segment->controls[i]->chunk_out[chunk % GS_SHM_CHUNK_SLOTS];
-        copy_bytes((unsigned char *)collective->recv + range.first + slice.first,
-                   slot + slice.first, slice.end - slice.first);
+        receive_from_slot(mover, collective, slot + slice.first, range.first + slice.first,
+                          slice.end - slice.first);
     }
 }
 

@@ -11,7 +11,7 @@ static bool has_root(const gs_collective *collective) {
 
 gs_shm_algorithm gs_shm_choose_early(const gs_shm_segment *segment,
                                      const gs_collective *collective) {
-    size_t bytes = gs_collective_part_bytes(collective);
+    size_t bytes = gs_collective_sent_bytes(collective);
     if (collective->kind == GS_BARRIER || bytes == 0) return GS_SHM_NONE;
     if (bytes <= segment->flat_bytes / gs_collective_num_parts(collective, segment->world_size))
         return GS_SHM_FLAT;
@@ -98,7 +98,9 @@ void gs_shm_fill_post(gs_shm_segment *segment, uint64_t sequence, const gs_colle
         .kind = (uint8_t)collective->kind,
         .dtype = (uint8_t)collective->dtype,
         .op = gs_collective_reduces(collective) ? (uint8_t)collective->op : 0,
-        .root = has_root(collective) ? (uint8_t)collective->root : 0};
+        .root = has_root(collective) ? (uint8_t)collective->root : 0,
+        .wire_dtype = (uint8_t)collective->wire_dtype,
+        .wire_scale = collective->wire_dtype ? gs_collective_wire_scale(collective) : 0};
     // Nobody looks at the second cache line unless data is read from the arena.
     if (algorithm != GS_SHM_UNDECIDED) return;
     size_t sent =
@@ -120,6 +122,10 @@ static void describe_claim(char *text, size_t text_bytes, const gs_shm_claim *cl
                                gs_dtype_name((gs_dtype)claim->dtype), claim->root);
     if (claim->scale != 1 && at < text_bytes)
         at += (size_t)snprintf(text + at, text_bytes - at, " scale %g", claim->scale);
+    if (claim->wire_dtype && at < text_bytes)
+        at += (size_t)snprintf(text + at, text_bytes - at, " sent as %s x %g",
+                               gs_dtype_name((gs_dtype)claim->wire_dtype),
+                               (double)claim->wire_scale);
     if (claim->tree_digest && at < text_bytes)
         at += (size_t)snprintf(text + at, text_bytes - at, " tree %04x",
                                (unsigned)(claim->tree_digest & 0xffff));

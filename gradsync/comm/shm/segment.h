@@ -39,7 +39,9 @@ typedef struct gs_shm_claim {
     int32_t bucket;
     uint32_t generation;
     uint8_t kind, dtype, op, root;
-    int32_t num_active;  // no padding: claims are compared as bytes
+    int32_t num_active;
+    float wire_scale;
+    uint8_t wire_dtype, zeros[3];  // no padding: claims are compared as bytes
 } gs_shm_claim;
 
 typedef struct gs_shm_post {

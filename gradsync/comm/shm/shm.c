@@ -552,6 +552,7 @@ static gs_status create_shm(void **out, const gs_comm_options *options, char *re
 }
 
 const gs_comm_backend gs_comm_shm = {.name = "shm",
+                                     .wire = GS_WIRE_NONE,
                                      .create = create_shm,
                                      .post = post_shm,
                                      .wait = wait_shm,

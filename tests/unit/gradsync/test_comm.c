@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <math.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -53,6 +54,23 @@ static void one_rank_sums_to_its_scaled_input(void **state) {
     sum.scale = 0;
     assert_int_equal(gs_comm_run(fx->comm, &sum, soon()).code, GS_OK);
     assert_memory_equal(recv, send, sizeof send);
+}
+
+static void one_rank_rounds_to_its_wire_dtype(void **state) {
+    fixture *fx = *state;
+    float send[3] = {1 + 0x1p-8f, 1 + 0x1.8p-7f, 200000.0f}, recv[3] = {0};
+    gs_collective sum = {.kind = GS_ALLREDUCE,
+                         .send = send,
+                         .recv = recv,
+                         .count = 3,
+                         .dtype = GS_FP32,
+                         .wire_dtype = GS_BF16};
+    assert_int_equal(gs_comm_run(fx->comm, &sum, soon()).code, GS_OK);
+    assert_true(recv[0] == 1.0f && recv[1] == 1 + 0x1p-6f && recv[2] == 199680.0f);
+    sum.wire_dtype = GS_FP16;
+    sum.wire_scale = 0.5f;
+    assert_int_equal(gs_comm_run(fx->comm, &sum, soon()).code, GS_OK);
+    assert_true(recv[0] == send[0] / 2 && recv[1] == send[1] / 2 && recv[2] == INFINITY);
 }
 
 static void one_rank_follows_a_tree_of_its_own_parts(void **state) {
@@ -114,6 +132,16 @@ static void wrong_collectives_are_refused_by_name(void **state) {
     expect_refusal(fx, bad, "lane -1");
     bad = good, bad.kind = GS_BROADCAST, bad.root = 1;
     expect_refusal(fx, bad, "root 1 is no rank of 1");
+    bad = good, bad.wire_scale = 0.5f;
+    expect_refusal(fx, bad, "a wire scale of 0.5, but no wire dtype");
+    bad = good, bad.wire_dtype = GS_FP64;
+    expect_refusal(fx, bad, "wire dtype fp64 has not 16 bits");
+    bad = good, bad.wire_dtype = GS_BF16, bad.op = GS_OP_MAX;
+    expect_refusal(fx, bad, "for all-reduces that sum fp32 or fp64, not for max of fp32");
+    bad = good, bad.wire_dtype = GS_FP16, bad.dtype = GS_I32;
+    expect_refusal(fx, bad, "for all-reduces that sum fp32 or fp64, not for sum of i32");
+    bad = good, bad.wire_dtype = GS_FP16, bad.kind = GS_REDUCE;
+    expect_refusal(fx, bad, "for all-reduces that sum fp32 or fp64, not for reduce");
     assert_int_equal(post(fx, good).code, GS_OK);
 }
 
@@ -131,6 +159,9 @@ static void wrong_trees_are_refused_by_name(void **state) {
                          .tree = &tree,
                          .part_stride_bytes = 16};
     assert_int_equal(post(fx, sum).code, GS_OK);
+    sum.wire_dtype = GS_BF16;
+    expect_refusal(fx, sum, "not along a tree");
+    sum.wire_dtype = GS_DTYPE_UNSET;
     sum.recv = data + 4;
     expect_refusal(fx, sum, "overlaps part 1");
     sum.recv = data + 1;
@@ -274,6 +305,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_gets_backend_self_and_why),
         cmocka_unit_test(one_rank_sums_to_its_scaled_input),
+        cmocka_unit_test(one_rank_rounds_to_its_wire_dtype),
         cmocka_unit_test(one_rank_follows_a_tree_of_its_own_parts),
         cmocka_unit_test(wrong_collectives_are_refused_by_name),
         cmocka_unit_test(wrong_trees_are_refused_by_name),
