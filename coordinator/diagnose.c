@@ -21,6 +21,9 @@ static void gather_failure(gs_diagnosis_facts *facts, const gs_job *job) {
         .hint = gs_json_string_or(job->failure, "hint", NULL),
         .class = gs_json_string_or(job->failure, "class", NULL),
         .host = gs_json_string_or(first, "host", NULL),
+        .kind = gs_json_string_or(first, "kind", NULL),
+        .accused = gs_json_get(first, "accused"),
+        .reporter = gs_json_int_or(first, "reporter", -1),
         .rank = gs_json_int_or(first, "rank", -1),
         .step = gs_json_int_or(first, "step", job->step),
         .restarts = job->restarts};

@@ -77,6 +77,9 @@ static void find_failure(diagnosis *of) {
         gs_json_set_int(finding, "rank", failure->rank);
     }
     gs_json_set_string(finding, "class", failure->class);
+    if (is_set(failure->kind)) gs_json_set_string(finding, "fault", failure->kind);
+    if (failure->accused) gs_json_set(finding, "accused", gs_json_copy(failure->accused));
+    if (failure->reporter >= 0) gs_json_set_int(finding, "reporter", failure->reporter);
     if (failure->restarts > 0) gs_json_set_int(finding, "restarts", failure->restarts);
 }
 

@@ -22,6 +22,9 @@ typedef struct gs_diagnosis_bucket {
 // Of a failed job, or of the last failure of one that goes on.
 typedef struct gs_diagnosis_failure {
     const char *message, *hint, *class, *host;  // borrowed; NULL or "": not known
+    const char *kind;                           // of gs_fault_kind; NULL: of a coordinator of before
+    const gs_json *accused;                     // borrowed; ranks
+    int64_t reporter;                           // −1: not known
     int64_t rank;                               // −1: not known
     int64_t step, restarts;
 } gs_diagnosis_failure;

@@ -126,8 +126,9 @@ static void log_event(const gs_job *job, const gs_member *member, gs_severity se
     }
 }
 
-void gs_event_add_text(gs_coordinator *coordinator, const gs_job *job, const gs_member *member,
-                       gs_severity severity, const char *reason, const char *message) {
+static void add_event(gs_coordinator *coordinator, const gs_job *job, const gs_member *member,
+                      gs_severity severity, const char *reason, const char *message,
+                      const gs_fault_facts *fault) {
     static const char *const severities[] = {"info", "warning", "error"};
     log_event(job, member, severity, reason, message);
     gs_events *events = coordinator->events;
@@ -143,9 +144,20 @@ void gs_event_add_text(gs_coordinator *coordinator, const gs_job *job, const gs_
     if (job && job->committed) gs_json_set_int(item, "step", job->step);
     if (member && member->rank >= 0) gs_json_set_int(item, "rank", member->rank);
     if (member) gs_json_set_string(item, "worker", member->worker);
+    if (fault) gs_fault_facts_write(item, fault);
     keep_event(events, sequence, job ? job->id : 0, item);
     store_event(coordinator, sequence, job ? job->id : 0, item);
     gs_watch_publish(coordinator, job, GS_TOPIC_EVENT, gs_json_copy(item));
+}
+
+void gs_event_add_text(gs_coordinator *coordinator, const gs_job *job, const gs_member *member,
+                       gs_severity severity, const char *reason, const char *message) {
+    add_event(coordinator, job, member, severity, reason, message, NULL);
+}
+
+void gs_event_add_fault(gs_coordinator *coordinator, const gs_job *job, const gs_member *member,
+                        const char *reason, const char *message, const gs_fault_facts *fault) {
+    add_event(coordinator, job, member, GS_SEVERITY_WARNING, reason, message, fault);
 }
 
 void gs_event_add(gs_coordinator *coordinator, const gs_job *job, const gs_member *member,

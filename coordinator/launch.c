@@ -149,7 +149,7 @@ static void start_members(gs_coordinator *coordinator, gs_run *run) {
         gs_agent *agent = gs_agents_find(coordinator, member->worker);
         if (agent && gs_agent_start_rank(coordinator, agent, member, i)) continue;
         gs_blame blame = {.kind = GS_FAILURE_LOST, .member = member, .reason = "WorkerLost",
-                          .class = "infrastructure"};
+                          .class = "infrastructure", .fault = GS_FAULT_PEER_LOST};
         gs_run_fail(coordinator, run, &blame, "worker %s could not be told to start a rank",
                     member->worker);
         // Nobody was told of the others: there is nothing of them to wait for.

@@ -56,16 +56,23 @@ void gs_run_kill(gs_coordinator *coordinator, gs_run *run, double grace_seconds)
 
 static void note_blame(gs_run *run, const gs_blame *blame, const char *message) {
     gs_run_cause *cause = &run->cause;
-    if (cause->set) return;
     cause->set = true;
     cause->kind = blame->kind;
     cause->member = blame->member ? (int)(blame->member - run->members) : -1;
     cause->at_ms = gs_wall_ms();
     cause->step = run->step;
+    cause->fault = blame->seen ? *blame->seen : gs_fault_facts_of(blame->fault, cause->member);
     snprintf(cause->reason, sizeof cause->reason, "%s", blame->reason);
     snprintf(cause->message, sizeof cause->message, "%s", message);
     snprintf(cause->class, sizeof cause->class, "%s", blame->class ? blame->class : "");
     snprintf(cause->hint, sizeof cause->hint, "%s", blame->hint ? blame->hint : "");
+}
+
+// That a rank aborted says nothing but who did: why it did, it says itself.
+static bool knows_better(const gs_run *run, const gs_blame *blame) {
+    const gs_run_cause *cause = &run->cause;
+    return cause->fault.kind == GS_FAULT_ABORTED && blame->fault != GS_FAULT_ABORTED &&
+           blame->member && cause->member == (int)(blame->member - run->members);
 }
 
 void gs_run_fail(gs_coordinator *coordinator, gs_run *run, const gs_blame *blame,
@@ -75,14 +82,11 @@ void gs_run_fail(gs_coordinator *coordinator, gs_run *run, const gs_blame *blame
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    if (run->phase >= GS_RUN_SETTLING) {
-        if (!run->cause.set) note_blame(run, blame, message);
-        return;
-    }
-    note_blame(run, blame, message);
+    if (!run->cause.set || knows_better(run, blame)) note_blame(run, blame, message);
+    if (run->phase >= GS_RUN_SETTLING) return;
     bool trained = run->phase >= GS_RUN_TRAINING;
-    gs_event_add(coordinator, run->job, blame->member, GS_SEVERITY_WARNING, run->cause.reason, "%s",
-                 message);
+    gs_event_add_fault(coordinator, run->job, blame->member, run->cause.reason, message,
+                       &run->cause.fault);
     gs_metrics_count_fault(coordinator, run->job, run->cause.reason, "abort");
     if (run->job->state == GS_JOB_RUNNING) {
         gs_job_show(coordinator, run->job, GS_JOB_RECOVERING, run->cause.reason, message);
@@ -204,7 +208,8 @@ static void judge_exit(gs_coordinator *coordinator, gs_run *run, gs_member *memb
     bool error = member->exit_code > 0 && member->exit_code != 75 && member->exit_code != 76;
     gs_blame blame = {.kind = error ? GS_FAILURE_ERROR : GS_FAILURE_LOST,
                       .member = member,
-                      .reason = error ? "WorkerError" : "WorkerLost"};
+                      .reason = error ? "WorkerError" : "WorkerLost",
+                      .fault = error ? GS_FAULT_ERROR : GS_FAULT_PEER_LOST};
     if (member->bye_error[0]) {
         gs_run_fail(coordinator, run, &blame, "rank %d: %s", rank, member->bye_error);
     } else if (member->signal) {
@@ -286,17 +291,38 @@ static gs_status find_bound(gs_coordinator *coordinator, gs_member **out, const 
     return gs_ok();
 }
 
-// One, though several may be missing: whoever reports them may be the one that is cut off, and a kill cannot be
-// taken back. The others are asked to settle, and who does not answer is ended then.
-static gs_member *first_suspect(gs_run *run, const gs_json *request) {
-    const gs_json *suspects = gs_json_get(request, "suspects");
-    for (size_t i = 0; i < gs_json_count(suspects); i++) {
-        int64_t rank = -1;
-        if (gs_json_int(&rank, gs_json_at(suspects, i)) && rank >= 0 && rank < run->num_members) {
-            return gs_run_member_of_rank(run, (int)rank);
-        }
+// Whom a fault of `member`'s report is laid to. One, though several may be accused: whoever reports them may be
+// the one that is cut off, and a kill cannot be taken back. The others are asked to settle, and who does not
+// answer is ended then.
+static gs_blame judge_fault(gs_run *run, gs_member *member, const gs_fault_facts *seen) {
+    gs_member *accused = gs_run_member_of_rank(run, gs_fault_first_accused(seen));
+    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = accused, .reason = "WorkerLost",
+                      .class = "infrastructure", .fault = seen->kind, .seen = seen};
+    switch (seen->kind) {
+    case GS_FAULT_TIMEOUT:
+        blame.reason = "WorkerHung";
+        blame.evict = true;
+        break;
+    case GS_FAULT_PEER_LOST: break;
+    case GS_FAULT_ABORTED:
+        // It had a reason of its own, unless it only passed on what it was told.
+        blame.member = seen->reporter >= 0 ? gs_run_member_of_rank(run, seen->reporter) : NULL;
+        break;
+    case GS_FAULT_DAMAGED:
+        blame.evict = true;  // what else it writes to is anybody's memory
+        break;
+    default:
+        blame.kind = GS_FAILURE_ERROR;
+        blame.reason = "WorkerError";
+        blame.class = seen->kind == GS_FAULT_INTERNAL ? "system" : NULL;
+        if (!accused) blame.member = member;
     }
-    return NULL;
+    return blame;
+}
+
+// After these nobody's memory is to be trusted.
+static bool spoils_state(gs_fault_kind kind) {
+    return kind == GS_FAULT_NUMERICS || kind == GS_FAULT_DIVERGENCE || kind == GS_FAULT_DAMAGED;
 }
 
 void gs_fault(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -307,22 +333,14 @@ void gs_fault(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     gs_rpc_reply(call, status, status.code ? NULL : gs_json_new_object());
     if (status.code) return;
     gs_run *run = member->job->run;
-    const char *kind = gs_json_string_or(request, "kind", "internal");
-    const char *text = gs_json_string_or(request, "text", "");
+    int sender = gs_member_rank_hint(member);
+    const gs_fault_facts seen = gs_fault_facts_read(request, sender, run->num_members);
+    const char *kind = gs_fault_kind_name(seen.kind);
     gs_metrics_count_fault(coordinator, run->job, kind, "reported");
-    gs_member *suspect = first_suspect(run, request);
-    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = suspect, .reason = "WorkerLost",
-                      .class = "infrastructure"};
-    if (!strcmp(kind, "timeout")) {
-        blame.reason = "WorkerHung";
-        blame.evict = true;
-    } else if (strcmp(kind, "peer_lost") != 0) {
-        run->suspicious = !strcmp(kind, "numerics") || !strcmp(kind, "divergence");
-        blame = (gs_blame){.kind = GS_FAILURE_ERROR, .member = member, .reason = "WorkerError"};
-        if (!strcmp(kind, "internal")) blame.class = "system";
-    }
-    gs_run_fail(coordinator, run, &blame, "rank %d reports %s: %s",
-                gs_member_rank_hint(member), kind, text);
+    if (spoils_state(seen.kind)) run->suspicious = true;
+    gs_blame blame = judge_fault(run, member, &seen);
+    gs_run_fail(coordinator, run, &blame, "rank %d reports %s: %s", sender, kind,
+                gs_json_string_or(request, "text", ""));
 }
 
 static void forget_settle(void *owner, gs_rpc_call_handle *call) {
@@ -349,7 +367,8 @@ void gs_settle(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     member->settle = call;
     gs_held_keep(&member->settle_held, call, forget_settle, member);
     if (run->phase < GS_RUN_SETTLING) {  // it noticed before we did
-        gs_blame blame = {.kind = GS_FAILURE_LOST, .reason = "WorkerLost", .class = "infrastructure"};
+        gs_blame blame = {.kind = GS_FAILURE_LOST, .reason = "WorkerLost", .class = "infrastructure",
+                          .fault = GS_FAULT_ABORTED};
         gs_run_fail(coordinator, run, &blame, "rank %d left generation %u",
                     gs_member_rank_hint(member), run->generation);
     }
@@ -391,7 +410,8 @@ void gs_bye(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const 
     if (!strcmp(member->bye_reason, "error") && job->state != GS_JOB_STOPPING) {
         gs_blame blame = {.kind = GS_FAILURE_ERROR, .member = member, .reason = "WorkerError",
                           .class = member->bye_class[0] ? member->bye_class : NULL,
-                          .hint = member->bye_hint};
+                          .hint = member->bye_hint,
+                          .fault = GS_FAULT_ERROR};
         gs_run_fail(coordinator, run, &blame, "rank %d: %s", gs_member_rank_hint(member),
                     member->bye_error);
     }

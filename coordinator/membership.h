@@ -4,6 +4,7 @@
 #define COORDINATOR_MEMBERSHIP_H
 
 #include "coordinator/coordinator.h"
+#include "coordinator/fault.h"
 #include "coordinator/run.h"
 
 typedef struct gs_blame {
@@ -13,6 +14,9 @@ typedef struct gs_blame {
     const char *class;        // "user", "infrastructure", "system"; NULL: from the exit code
     const char *hint;         // may be NULL
     bool evict;               // it is alive and will not leave by itself: its agent kills it
+    gs_fault_kind fault;
+    const gs_fault_facts *seen;  // with `fault`'s kind, by a rank; NULL: the coordinator found out, and accuses
+                                 // the member
 } gs_blame;
 
 // Ends the generation: abort to all, then settle or exit. The first blame stays.

@@ -82,7 +82,7 @@ static gs_member *find_reference(gs_run *run) {
 static void refuse_world(gs_coordinator *coordinator, gs_run *run, gs_member *member,
                          const char *reason, const char *what, const char *hint) {
     gs_blame blame = {.kind = GS_FAILURE_ERROR, .member = member, .reason = reason, .class = "user",
-                      .hint = hint};
+                      .hint = hint, .fault = GS_FAULT_MISMATCH};
     run->no_restart = true;
     gs_run_fail(coordinator, run, &blame, "worker %s slot %d: %s", member->worker, member->slot, what);
 }
@@ -311,7 +311,7 @@ static void start_world(gs_coordinator *coordinator, gs_run *run) {
             continue;
         }
         gs_blame blame = {.kind = GS_FAILURE_ERROR, .member = member, .reason = "StateMismatch",
-                          .class = "system"};
+                          .class = "system", .fault = GS_FAULT_MISMATCH};
         gs_run_fail(coordinator, run, &blame,
                     "rank %d starts from step %lld (%s), rank 0 from step %lld (%s)", i,
                     (long long)member->applied_step, member->state_digest,

@@ -17,7 +17,9 @@ gs_restart_decision gs_restart_decide(const gs_job_spec *spec, const gs_restart_
         return fail(lost ? "WorkerLost" : "WorkerError");
     }
     if (facts->restarts_in_window >= spec->restart.max_restarts) {
-        return fail("RestartBudgetExhausted");
+        gs_restart_decision decision = fail("RestartBudgetExhausted");
+        decision.exhausted = true;
+        return decision;
     }
     // The first loss of a healthy job costs no wait; a loop of them backs off.
     double backoff = 0;

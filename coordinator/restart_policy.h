@@ -29,6 +29,7 @@ typedef enum gs_restart_action {
 typedef struct gs_restart_decision {
     gs_restart_action action;
     const char *reason;  // of a failure: "WorkerError", "RestartBudgetExhausted", …
+    bool exhausted;      // it fails for the number of its restarts
     double backoff_seconds;
 } gs_restart_decision;
 

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "coordinator/exchange.h"
+#include "coordinator/fault.h"
 #include "coordinator/held.h"
 #include "coordinator/job.h"
 #include "coordinator/restart_policy.h"
@@ -79,6 +80,7 @@ typedef struct gs_run_cause {
     int member;  // index of the culprit; −1: not known yet
     char reason[48], message[256], class[24], hint[256];
     int64_t at_ms, step;
+    gs_fault_facts fault;
 } gs_run_cause;
 
 struct gs_run {

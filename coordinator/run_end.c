@@ -47,6 +47,7 @@ static void complete_cause(gs_run *run) {
         cause->set = true;
         cause->at_ms = gs_wall_ms();
         cause->step = run->step;
+        cause->fault = gs_fault_facts_of(GS_FAULT_PEER_LOST, cause->member);
         snprintf(cause->reason, sizeof cause->reason, "WorkerLost");
         snprintf(cause->message, sizeof cause->message, "the ranks ended before the target");
     }
@@ -57,6 +58,7 @@ static void complete_cause(gs_run *run) {
     if (cause->kind == GS_FAILURE_LOST && !culprit->kill_sent &&
         (spoke || is_error_code(culprit->exit_code))) {
         cause->kind = GS_FAILURE_ERROR;
+        cause->fault.kind = GS_FAULT_ERROR;
         snprintf(cause->reason, sizeof cause->reason, "WorkerError");
         cause->class[0] = '\0';
         if (!spoke) {
@@ -106,6 +108,7 @@ static gs_json *failure_of(const gs_run *run) {
     bool said_more = culprit && culprit->applied_step > cause->step;
     gs_json_set_int(first, "step", said_more ? culprit->applied_step : cause->step);
     gs_json_set_time(first, "at", cause->at_ms);
+    gs_fault_facts_write(first, &cause->fault);
     gs_json *consequences = gs_json_new_array();
     for (int i = 0; i < run->num_members; i++) {
         if (i == cause->member) continue;
@@ -168,8 +171,7 @@ static void end_failed(gs_coordinator *coordinator, gs_run *run) {
     gs_run_destroy(run);
     job->run = NULL;
     if (decision.action == GS_RESTART_FAIL) {
-        bool exhausted = !strcmp(decision.reason, "RestartBudgetExhausted");
-        if (exhausted) {
+        if (decision.exhausted) {
             gs_job_end(coordinator, job, GS_JOB_FAILED, decision.reason,
                        "%d restarts within %g s; the last: %s", facts.restarts_in_window,
                        job->spec.restart.window_seconds, cause.message);

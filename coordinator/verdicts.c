@@ -30,7 +30,8 @@ static void blame_late(gs_coordinator *coordinator, gs_run *run) {
         if (is_late(run, &run->members[i])) late = &run->members[i];
     }
     gs_blame blame = {.kind = GS_FAILURE_LOST, .member = late, .reason = "WorkerLate",
-                      .class = "infrastructure", .evict = true};
+                      .class = "infrastructure", .evict = true,
+                      .fault = GS_FAULT_TIMEOUT};
     int64_t waited_ms = (gs_now_ns() - run->phase_since_ns) / GS_NS_PER_MS;
     if (late) {
         gs_run_fail(coordinator, run, &blame, "rank %d (worker %s slot %d) did not %s within %lld ms",
@@ -107,7 +108,8 @@ static void check_silence(gs_coordinator *coordinator, gs_run *run, int64_t now_
         if (dead_ns < BEATS_TO_DEATH * member->heartbeat_ns) dead_ns = BEATS_TO_DEATH * member->heartbeat_ns;
         if (now_ns - sign_ns < dead_ns) continue;
         gs_blame blame = {.kind = GS_FAILURE_LOST, .member = member, .reason = "WorkerSilent",
-                          .class = "infrastructure", .evict = true};
+                          .class = "infrastructure", .evict = true,
+                          .fault = GS_FAULT_TIMEOUT};
         gs_run_fail(coordinator, run, &blame,
                     "rank %d on %s: no heartbeat and no step for %lld ms", i, member->host,
                     (long long)((now_ns - sign_ns) / GS_NS_PER_MS));
@@ -139,7 +141,8 @@ static void check_progress(gs_coordinator *coordinator, gs_run *run, int64_t now
     }
     if (waiting == 0 && run->num_members > 1) culprit = NULL;
     gs_blame blame = {.kind = GS_FAILURE_LOST, .member = culprit, .reason = "WorkerHung",
-                      .class = "infrastructure", .evict = true};
+                      .class = "infrastructure", .evict = true,
+                      .fault = GS_FAULT_TIMEOUT};
     gs_run_fail(coordinator, run, &blame, "no step for %lld ms after step %lld; %s %d is in %s",
                 (long long)((now_ns - run->progress_ns) / GS_NS_PER_MS), (long long)run->step,
                 culprit ? "rank" : "nobody to blame, rank", culprit ? culprit->rank : 0,

@@ -93,6 +93,17 @@ static void print_line(const gs_json *object, const char *title, const char *mem
     gs_strbuf_release(&text);
 }
 
+// Whom the fault is laid to as a value; of several the first is the one that failed first.
+static void print_accused(const gs_json *first) {
+    const gs_json *accused = gs_json_get(first, "accused");
+    for (size_t i = 0; i < gs_json_count(accused); i++) {
+        int64_t rank = -1;
+        gs_json_int(&rank, gs_json_at(accused, i));
+        printf(i ? ", %" PRId64 : "accused        rank %" PRId64, rank);
+    }
+    if (gs_json_count(accused)) putchar('\n');
+}
+
 static void print_failure(const gs_json *job) {
     const gs_json *first = gs_cli_find_member(job, "failure.first");
     if (first) {
@@ -103,6 +114,8 @@ static void print_failure(const gs_json *job) {
             printf(", exit code %" PRId64, gs_json_int_or(first, "exit_code", 0));
         putchar('\n');
     }
+    print_line(job, "fault", "failure.first.kind", gs_cli_write_value);
+    print_accused(first);
     print_line(job, "hint", "failure.hint", gs_cli_write_value);
     const gs_json *tail = gs_cli_find_member(job, "failure.log_tail");
     for (size_t i = 0; i < gs_json_count(tail); i++) {

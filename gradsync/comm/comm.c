@@ -399,7 +399,7 @@ gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadlin
 }
 
 void gs_comm_explain(gs_comm *comm, gs_comm_failure *out) {
-    *out = (gs_comm_failure){.bucket = -1};
+    *out = (gs_comm_failure){.reporter = -1, .bucket = -1};
     comm->backend->explain(comm->state, out);
 }
 

@@ -82,8 +82,9 @@ bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times);
 GS_NODISCARD gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective,
                                    gs_deadline deadline);
 
-// Of the last wait that failed here, or on the rank of this host that aborted. The owner's thread, after an
-// error and before destroy.
+// Of the last wait whose deadline passed here, unless it was done after all; else why the communicator came
+// to its end, here or on the rank of this host that ended it; else its kind is none. The owner's thread,
+// after an error and before destroy.
 void gs_comm_explain(gs_comm *comm, gs_comm_failure *out);
 
 // Ends every wait on this communicator, here and on the other ranks of the host (nccl: here; the others

@@ -45,7 +45,7 @@ typedef struct gs_comm_backend {
     bool (*times)(const void *backend, int lane, uint64_t sequence, gs_work_times *times);
     const char *(*algorithm)(const void *backend, const gs_collective *collective);
     gs_stream *(*stream)(const void *backend);  // NULL: there is none
-    // As gs_comm_explain; `out` is zero but for its bucket, and stays so where nobody can be missing.
+    // As gs_comm_explain; `out` is of kind none, without reporter and bucket.
     void (*explain)(void *backend, gs_comm_failure *out);
     const gs_arena_allocator *allocator;  // that it wants arenas of; NULL: any will do
 } gs_comm_backend;

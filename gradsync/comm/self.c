@@ -18,11 +18,18 @@
 #define LONGEST_SLEEP_NS (160 * INT64_C(1000))
 #define DRAIN_SECONDS 5.0
 
+// Of a collective, for whoever asks why it did not end.
+typedef struct self_about {
+    int64_t step;
+    int32_t bucket;
+} self_about;
+
 typedef struct self_lane {
     _Atomic uint64_t finished;
     // Of the owner's thread:
     uint64_t posted;
     gs_work_times times[KEPT_TIMES];
+    self_about about[KEPT_TIMES];
     gs_event *done[KEPT_TIMES];  // with a GPU; made in create: a step allocates nothing
     bool waits[KEPT_TIMES];      // for its event; else it was done when it was posted
 } self_lane;
@@ -33,6 +40,7 @@ typedef struct self_comm {
     gs_stream *
         stream;  // of all lanes: nothing on it waits for another rank; NULL: the device is the host
     uint64_t num_on_stream;  // collectives that are not finished; the owner's
+    gs_comm_failure broken, late;  // the owner's: its device's first error, its last wait in vain
     pthread_mutex_t abort_lock;
     atomic_bool aborted;
     char abort_reason[252];
@@ -180,6 +188,19 @@ static gs_status check_done(self_comm *self, gs_event *event, bool *done) {
     return gs_ok();
 }
 
+// A device that fails, or does not come to it, is this rank's own.
+static gs_comm_failure accuse_device(const self_comm *self, gs_comm_failure_kind kind, int lane,
+                                     uint64_t sequence) {
+    const self_about *about = &self->lanes[lane].about[sequence % KEPT_TIMES];
+    gs_comm_failure failure = {.kind = kind,
+                               .lane = lane,
+                               .sequence = sequence,
+                               .step = about->step,
+                               .bucket = about->bucket};
+    gs_comm_failure_accuse(&failure, 0);
+    return failure;
+}
+
 // Finishes what is done, in order.
 static gs_status advance_lane(self_comm *self, self_lane *lane) {
     uint64_t finished = atomic_load_explicit(&lane->finished, memory_order_relaxed);
@@ -195,7 +216,14 @@ static gs_status advance_lane(self_comm *self, self_lane *lane) {
 }
 
 static gs_status advance(self_comm *self) {
-    for (int i = 0; i < self->num_lanes; i++) GS_TRY(advance_lane(self, &self->lanes[i]));
+    for (int i = 0; i < self->num_lanes; i++) {
+        gs_status status = advance_lane(self, &self->lanes[i]);
+        if (!status.code) continue;
+        uint64_t sequence = atomic_load_explicit(&self->lanes[i].finished, memory_order_relaxed) + 1;
+        if (!self->broken.kind)
+            self->broken = accuse_device(self, GS_COMM_FAILURE_DEVICE, i, sequence);
+        return status;
+    }
     return gs_ok();
 }
 
@@ -210,6 +238,7 @@ static gs_status post_self(void *backend, int lane_number, uint64_t sequence,
     GS_TRY(start_work(self, lane, sequence, collective));
     GS_FAILPOINT("comm.done");
     lane->times[sequence % KEPT_TIMES] = (gs_work_times){now_ns, now_ns, now_ns, 0};
+    lane->about[sequence % KEPT_TIMES] = (self_about){collective->step, collective->bucket};
     lane->posted = sequence;
     return advance(self);
 }
@@ -232,11 +261,12 @@ static gs_status leave_after_abort(self_comm *self, gs_deadline deadline) {
     return aborted;
 }
 
-static gs_status say_late(const self_comm *self, gs_work work) {
+static gs_status say_late(self_comm *self, gs_work work) {
     char name[48];
     gs_work_name(name, sizeof name, work);
     if (work.sequence > self->lanes[work.lane].posted)
         return gs_error(GS_FAILED_PRECONDITION, "%s was not posted", name);
+    self->late = accuse_device(self, GS_COMM_FAILURE_TIMEOUT, work.lane, work.sequence);
     return gs_error(GS_DEADLINE_EXCEEDED, "%s: %s has not come to it in time", name,
                     gs_device_name(self->device));
 }
@@ -274,8 +304,15 @@ static gs_stream *stream_of_self(const void *backend) {
 }
 
 static void explain_self(void *backend, gs_comm_failure *out) {
-    (void)backend;
-    (void)out;
+    const self_comm *self = backend;
+    if (self->broken.kind) {
+        *out = self->broken;
+    } else if (self->late.sequence > finished_of_self(self, self->late.lane)) {
+        *out = self->late;
+    } else if (atomic_load_explicit(&self->aborted, memory_order_acquire)) {
+        out->kind = GS_COMM_FAILURE_ABORTED;
+        out->reporter = 0;
+    }
 }
 
 const gs_comm_backend gs_comm_self = {.name = "self",

@@ -50,9 +50,10 @@ static gs_status check_fault(const blame_case *how, comm_rank *self, gs_status s
     if (!status.code) return gs_error(GS_INTERNAL, "the collective ended well");
     gs_fault fault = gs_fault_of(
         gs_status_prefix(status, "rank %d, step 7: rows of \"wte\"", self->rank), self->comm);
-    const char *kind = how->dies ? "peer_lost" : "timeout";
-    if (strcmp(fault.kind, kind) != 0)
-        return gs_error(GS_INTERNAL, "%s instead of %s: %s", fault.kind, kind, status.message);
+    gs_fault_kind kind = how->dies ? GS_FAULT_PEER_LOST : GS_FAULT_TIMEOUT;
+    if (fault.kind != kind)
+        return gs_error(GS_INTERNAL, "%s instead of %s: %s", gs_fault_kind_name(fault.kind),
+                        gs_fault_kind_name(kind), status.message);
     if (fault.comm.bucket != 5 || fault.comm.step != 7 || fault.comm.sequence != 1)
         return gs_error(GS_INTERNAL, "bucket %d, step %lld, sequence %llu", fault.comm.bucket,
                         (long long)fault.comm.step, (unsigned long long)fault.comm.sequence);
@@ -132,18 +133,18 @@ static void a_text_accuses_nobody(void **state) {
     assert_ok(gs_comm_create(&self.comm, &options, gs_deadline_in_seconds(10)));
     gs_comm_abort(self.comm, "rank 3 did not arrive");
     gs_fault fault = gs_fault_of(gs_error(GS_ABORTED, "rank 3 did not arrive"), self.comm);
-    assert_string_equal(fault.kind, "peer_lost");
+    assert_int_equal(fault.kind, GS_FAULT_ABORTED);
     for (int rank = 0; rank < GS_COMM_MAX_RANKS; rank++)
         assert_false(gs_comm_failure_names(&fault.comm, rank));
     // A replica or a device that does not end is this rank's own.
     fault = gs_fault_of(gs_error(GS_DEADLINE_EXCEEDED, "rank 3, replica 1 began 0 of 2 passes"),
                         self.comm);
-    assert_string_equal(fault.kind, "timeout");
+    assert_int_equal(fault.kind, GS_FAULT_TIMEOUT);
     for (int rank = 0; rank < GS_COMM_MAX_RANKS; rank++)
         assert_int_equal(gs_comm_failure_names(&fault.comm, rank), rank == 0);
     // An error of its own is not the others', even while they wait.
     fault = gs_fault_of(gs_error(GS_DATA_LOSS, "rank 3: no such file"), self.comm);
-    assert_string_equal(fault.kind, "data");
+    assert_int_equal(fault.kind, GS_FAULT_DATA);
     assert_false(gs_comm_failure_names(&fault.comm, 3));
     gs_comm_destroy(self.comm);
     gs_device_close(self.device);

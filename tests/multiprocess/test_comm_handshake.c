@@ -172,7 +172,7 @@ static void a_layout_that_differs_is_named_by_all_before_anything_is_shared(void
     static const struct {
         const char *deed, *text;
     } cases[] = {{"layout fact 0", "there byte order is 16909068, not 16909060"},
-                 {"layout fact 1", "there GS_SHM_PROTOCOL is 9, not 1"},
+                 {"layout fact 1", "there GS_SHM_PROTOCOL is 10, not 2"},
                  {"layout fact 3", "there sizeof(pthread_mutex_t) is "},
                  {"layout fact 12", "there sizeof(gs_shm_control) is "},
                  {"layout fact 29", "there offsetof(gs_shm_common, lives) is "},

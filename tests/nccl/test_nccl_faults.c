@@ -433,8 +433,8 @@ static void an_abort_of_others_ends_the_initialisation(void **state) {
     skip_without_stand_in();
     gs_status statuses[2];
     run(statuses, "in-vain", 2, "", "NCCL_SIM_ORDERS", "hang.init");
-    expect(&statuses[0], GS_ABORTED, "rank 0: the generation is over");
-    expect(&statuses[1], GS_ABORTED, "rank 1: the generation is over");
+    expect(&statuses[0], GS_ABORTED, "rank 0: NCCL communicator: the generation is over");
+    expect(&statuses[1], GS_ABORTED, "rank 1: NCCL communicator: the generation is over");
 }
 
 static void initialisation_that_hangs_ends_at_the_deadline(void **state) {

@@ -289,6 +289,21 @@ static void send_timeline(fake_trainer *trainer, int64_t request) {
     }
 }
 
+static void report_fault(fake_trainer *trainer, const char *members) {
+    gs_json *fault = NULL;
+    if (!members) return;
+    if (gs_json_parse(&fault, members, strlen(members)).code) abort();
+    gs_json_set_int(fault, "generation", trainer->generation);
+    gs_json_set_int(fault, "rank", trainer->rank);
+    call(trainer, GS_FAULT, fault);
+}
+
+static void report_late_fault(fake_trainer *trainer) {
+    gs_fake_faults *faults = trainer->worker->faults;
+    if (faults && atomic_load(&faults->late_slot) == trainer->slot)
+        report_fault(trainer, atomic_exchange(&faults->late_report, NULL));
+}
+
 static void take_item(fake_trainer *trainer, const gs_json *item) {
     const char *type = gs_json_string_or(item, "type", "");
     if (!strcmp(type, "welcome") && gs_json_bool_or(item, "send_params", false)) send_params(trainer);
@@ -299,7 +314,10 @@ static void take_item(fake_trainer *trainer, const gs_json *item) {
     else if (!strcmp(type, "send_timeline") &&
              !(trainer->worker->faults && has_fault(trainer, &trainer->worker->faults->silent)))
         send_timeline(trainer, gs_json_int_or(item, "request", 0));
-    else if (!strcmp(type, "abort")) settle(trainer);
+    else if (!strcmp(type, "abort")) {
+        report_late_fault(trainer);
+        settle(trainer);
+    }
     else if (!strcmp(type, "drain")) {
         if (gs_json_bool_or(item, "save", false) && trainer->rank == 0) save(trainer);
         end_trainer(trainer, "drained", 0);
@@ -345,6 +363,8 @@ static void make_step(fake_trainer *trainer) {
     trainer->last_step_ns = now_ns;
     atomic_fetch_add(&trainer->worker->num_steps, 1);
     report_step(trainer);
+    if (faults && atomic_load(&faults->slot) == trainer->slot)
+        report_fault(trainer, atomic_exchange(&faults->report, NULL));
     if (faults && strikes(trainer, &faults->crash_at_step)) {
         atomic_store(&faults->crash_at_step, 0);
         trainer->exit_code = -1;

@@ -24,6 +24,9 @@ typedef struct gs_fake_faults {
     atomic_bool loses_replan;       // its next replan item is lost on the way
     atomic_bool silent;          // does not answer send_timeline
     atomic_bool late;            // the others wait for it in every step
+    const char *_Atomic report;  // NULL: none; the members of a Fault that it sends after its first step
+    const char *_Atomic late_report;  // of the trainer in `late_slot`, when it hears that all is over
+    atomic_int late_slot;
 } gs_fake_faults;
 
 // What a test tells its trainers about plans. A real one changes its plan when all ranks hold the next one; a

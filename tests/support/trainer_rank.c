@@ -73,7 +73,7 @@ static void note_fault(void *ctx, const gs_fault *fault) {
     int suspect = 0;
     while (suspect < GS_COMM_MAX_RANKS && !gs_comm_failure_names(&fault->comm, suspect)) suspect++;
     if (suspect == GS_COMM_MAX_RANKS) suspect = -1;
-    snprintf(text, sizeof text, "fault %s suspect %d: %s", fault->kind, suspect,
+    snprintf(text, sizeof text, "fault %s suspect %d: %s", gs_fault_kind_name(fault->kind), suspect,
              fault->status.message);
     gs_rank_note(run->env, text);
 }

@@ -1,30 +1,47 @@
 #include "worker/control/control.h"
 
-static const char *kind_of_code(gs_code code) {
+static gs_fault_kind kind_of_code(gs_code code) {
     switch (code) {
-    case GS_DEADLINE_EXCEEDED: return "timeout";
+    case GS_DEADLINE_EXCEEDED: return GS_FAULT_TIMEOUT;
     case GS_ABORTED:
-    case GS_UNAVAILABLE: return "peer_lost";
-    case GS_FAILED_PRECONDITION: return "mismatch";
+    case GS_UNAVAILABLE: return GS_FAULT_PEER_LOST;
+    case GS_FAILED_PRECONDITION: return GS_FAULT_MISMATCH;
     case GS_INVALID_ARGUMENT:
     case GS_NOT_FOUND:
     case GS_OUT_OF_RANGE:
-    case GS_DATA_LOSS: return "data";
-    default: return "internal";
+    case GS_DATA_LOSS: return GS_FAULT_DATA;
+    default: return GS_FAULT_INTERNAL;
+    }
+}
+
+static gs_fault_kind kind_of_failure(gs_comm_failure_kind kind) {
+    switch (kind) {
+    case GS_COMM_FAILURE_TIMEOUT: return GS_FAULT_TIMEOUT;
+    case GS_COMM_FAILURE_PEER_LOST: return GS_FAULT_PEER_LOST;
+    case GS_COMM_FAILURE_MISMATCH: return GS_FAULT_MISMATCH;
+    case GS_COMM_FAILURE_DAMAGED: return GS_FAULT_DAMAGED;
+    case GS_COMM_FAILURE_DEVICE: return GS_FAULT_DEVICE;
+    case GS_COMM_FAILURE_ABORTED: return GS_FAULT_ABORTED;
+    default: return GS_FAULT_INTERNAL;
     }
 }
 
 gs_fault gs_fault_of(gs_status status, gs_comm *comm) {
-    gs_fault fault = {.kind = kind_of_code(status.code), .status = status, .comm.bucket = -1};
-    bool waited = status.code == GS_DEADLINE_EXCEEDED || status.code == GS_ABORTED ||
-                  status.code == GS_UNAVAILABLE;
-    if (!comm || !waited) return fault;  // its own fault, whatever the others wait for by now
-    gs_comm_explain(comm, &fault.comm);
-    if (fault.comm.kind == GS_COMM_FAILURE_TIMEOUT) fault.kind = "timeout";
-    if (fault.comm.kind == GS_COMM_FAILURE_PEER_LOST) fault.kind = "peer_lost";
-    // A deadline that passed elsewhere than between ranks is this rank's own: a replica, the device.
-    if (status.code == GS_DEADLINE_EXCEEDED && fault.comm.kind == GS_COMM_FAILURE_OTHER)
-        gs_comm_failure_add(&fault.comm, gs_comm_rank(comm));
+    gs_fault fault = {.kind = kind_of_code(status.code),
+                      .status = status,
+                      .comm = {.reporter = -1, .bucket = -1}};
+    if (!comm) return fault;
+    gs_comm_failure seen;
+    gs_comm_explain(comm, &seen);
+    if (gs_comm_failure_may_be(&seen, status.code)) {
+        fault.comm = seen;
+        fault.kind = kind_of_failure(seen.kind);
+        return fault;
+    }
+    // Its own fault, whatever the others wait for by now; so is a deadline that passed elsewhere than
+    // between ranks: a replica, the device.
+    fault.comm.reporter = gs_comm_rank(comm);
+    if (status.code == GS_DEADLINE_EXCEEDED) gs_comm_failure_accuse(&fault.comm, fault.comm.reporter);
     return fault;
 }
 

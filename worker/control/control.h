@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
 #include "rpc/json/json.h"
+#include "rpc/schema/fault_kind.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/control/mailbox.h"
 #include "worker/telemetry/progress.h"
@@ -21,10 +22,10 @@ typedef struct gs_fault {
     uint32_t generation;
     int rank;
     int64_t step;      // the one in flight
-    // "peer_lost", "timeout", "mismatch", "data", "numerics", "divergence", "internal"; of a GPU:
-    // "no_device_memory", "device_lost"
-    const char *kind;
-    gs_comm_failure comm;  // whom it waited for in vain; the rank itself where the delay is its own
+    gs_fault_kind kind;
+    // What the communicator knows; of a fault of the rank's own its kind is none, and where a delay is its
+    // own it accuses itself.
+    gs_comm_failure comm;
     gs_status status;
 } gs_fault;
 

@@ -125,17 +125,19 @@ gs_json *gs_member_message_order(const gs_order_report *report) {
 }
 
 gs_json *gs_member_message_fault(const gs_fault *fault) {
-    gs_json *out = gs_json_new_object(), *suspects = gs_json_new_array();
+    gs_json *out = gs_json_new_object(), *accused = gs_json_new_array();
     for (int i = 0; i < GS_COMM_MAX_RANKS; i++) {
-        if (gs_comm_failure_names(&fault->comm, i)) gs_json_push(suspects, gs_json_new_int(i));
+        if (gs_comm_failure_names(&fault->comm, i)) gs_json_push(accused, gs_json_new_int(i));
     }
     gs_json_set_int(out, "generation", fault->generation);
     gs_json_set_int(out, "rank", fault->rank);
     gs_json_set_int(out, "step", fault->step);
-    gs_json_set_string(out, "kind", fault->kind);
-    gs_json_set(out, "suspects", suspects);
+    gs_json_set_string(out, "kind", gs_fault_kind_name(fault->kind));
+    gs_json_set(out, "accused", accused);
+    if (fault->comm.reporter >= 0) gs_json_set_int(out, "reporter", fault->comm.reporter);
     if (fault->comm.sequence) {
         gs_json_set_int(out, "collective", (int64_t)fault->comm.sequence);
+        gs_json_set_int(out, "lane", fault->comm.lane);
         gs_json_set_int(out, "collective_step", fault->comm.step);
         gs_json_set_int(out, "bucket", fault->comm.bucket);
     }

@@ -11,10 +11,10 @@ void gs_settling_report_fault(gs_run_loop *loop, gs_status why) {
     fault.rank = gs_session_rank(loop->session);
     fault.step = loop->state->position.step;
     bool on_gpu = !gs_device_is_host(device);
-    if (on_gpu && why.code == GS_RESOURCE_EXHAUSTED) fault.kind = "no_device_memory";
-    if (gs_device_is_lost(device)) fault.kind = "device_lost";
-    if (loop->diverged) fault.kind = "divergence";
-    if (gs_run_loop_skips_for_ever(loop)) fault.kind = "numerics";
+    if (on_gpu && why.code == GS_RESOURCE_EXHAUSTED) fault.kind = GS_FAULT_NO_DEVICE_MEMORY;
+    if (gs_device_is_lost(device)) fault.kind = GS_FAULT_DEVICE_LOST;
+    if (loop->diverged) fault.kind = GS_FAULT_DIVERGENCE;
+    if (gs_run_loop_skips_for_ever(loop)) fault.kind = GS_FAULT_NUMERICS;
     control->ops->fault(control->ctx, &fault);
 }
 

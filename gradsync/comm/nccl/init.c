@@ -37,7 +37,6 @@ static gs_status exchange(const gs_comm_options *options, const char *tag, const
 
 static gs_status with_rank(int rank, gs_status status) {
     status.message[sizeof status.message - 1] = '\0';
-    if (strncmp(status.message, "rank ", 5) == 0) return status;  // says so already
     return gs_status_prefix(status, "rank %d", rank);
 }
 
@@ -156,7 +155,7 @@ static gs_status connect_ranks(gs_nccl_comm *nccl, const gs_comm_options *option
         gs_nccl_begin_init(nccl->library, &nccl->handle, &id, options->rank, options->world_size);
     explicit_bzero(&id, sizeof id);
     if (!status.code) status = gs_nccl_settle(nccl, "ncclCommInitRankConfig", deadline);
-    return gs_status_prefix(status, "NCCL communicator");
+    return gs_status_prefix(status, "rank %d: NCCL communicator", options->rank);
 }
 
 static gs_status wait_event(gs_nccl_comm *nccl, gs_event *event, const char *what,
@@ -170,8 +169,7 @@ static gs_status wait_event(gs_nccl_comm *nccl, gs_event *event, const char *wha
         if (gs_deadline_passed(deadline))
             return gs_error(
                 GS_DEADLINE_EXCEEDED,
-                "rank %d: %s did not end in time; NCCL does not say which rank is missing",
-                nccl->rank, what);
+                "%s did not end in time; NCCL does not say which rank is missing", what);
         gs_sleep_ns(20000);
     }
 }
@@ -219,11 +217,12 @@ static gs_status open_window(gs_nccl_comm *nccl, const gs_comm_options *options,
     for (int i = 0; i < options->world_size; i++) *opened &= all[i] != 0;
     free(all);
     if (status.code || *opened) return status;
-    if (mine.code == GS_DEADLINE_EXCEEDED) return mine;
+    if (mine.code == GS_DEADLINE_EXCEEDED) return with_rank(options->rank, mine);
     if (!nccl->window) return gs_ok();
-    GS_TRY(gs_nccl_deregister_window(nccl->library, nccl->handle, nccl->window));
+    mine = gs_nccl_deregister_window(nccl->library, nccl->handle, nccl->window);
     nccl->window = NULL;
-    return gs_nccl_settle(nccl, "ncclCommWindowDeregister", deadline);
+    if (!mine.code) mine = gs_nccl_settle(nccl, "ncclCommWindowDeregister", deadline);
+    return gs_status_prefix(mine, "rank %d", options->rank);
 }
 
 static gs_status register_arena(gs_nccl_comm *nccl, const gs_comm_options *options,

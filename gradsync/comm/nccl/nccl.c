@@ -48,7 +48,7 @@ static gs_status create_nccl(void **out, const gs_comm_options *options, char *r
     gs_status status = gs_nccl_open(nccl, options, reason, reason_bytes, deadline);
     nccl->options = NULL;
     if (status.code) {
-        gs_nccl_fail(nccl, status);
+        gs_nccl_fail(nccl, status, &(gs_comm_failure){.reporter = nccl->rank, .bucket = -1});
         destroy_nccl(nccl);
         return status;
     }
@@ -83,7 +83,8 @@ static gs_status post_nccl(void *backend, int lane, uint64_t sequence,
     gs_status status = collective ? add_work(nccl, sequence, collective) : gs_ok();
     if (!status.code) status = gs_nccl_advance(nccl);
     if (!status.code) return gs_ok();
-    gs_nccl_fail(nccl, gs_status_prefix(status, "rank %d", nccl->rank));
+    gs_comm_failure cause = gs_nccl_cause_of(nccl, status.code);
+    gs_nccl_fail(nccl, gs_status_prefix(status, "rank %d", nccl->rank), &cause);
     return gs_nccl_failure(nccl);
 }
 
@@ -93,7 +94,10 @@ static gs_status wait_nccl(void *backend, int lane, uint64_t sequence, gs_deadli
 }
 
 static void abort_nccl(void *backend, const char *reason) {
-    gs_nccl_fail(backend, gs_error(GS_ABORTED, "%s", reason));
+    gs_nccl_comm *nccl = backend;
+    gs_comm_failure told = {
+        .kind = GS_COMM_FAILURE_ABORTED, .reporter = nccl->rank, .bucket = -1};
+    gs_nccl_fail(nccl, gs_error(GS_ABORTED, "%s", reason), &told);
 }
 
 static uint64_t finished_of(const gs_nccl_comm *nccl) {
@@ -130,8 +134,14 @@ static gs_stream *stream_of_nccl(const void *backend) {
 }
 
 static void explain_nccl(void *backend, gs_comm_failure *out) {
-    const gs_nccl_comm *nccl = backend;
-    if (nccl->late.sequence > finished_of(nccl)) *out = nccl->late;
+    gs_nccl_comm *nccl = backend;
+    if (nccl->late.sequence > finished_of(nccl)) {
+        *out = nccl->late;
+        return;
+    }
+    pthread_mutex_lock(&nccl->lock);
+    if (atomic_load(&nccl->failed)) *out = nccl->cause;
+    pthread_mutex_unlock(&nccl->lock);
 }
 
 const gs_comm_backend gs_comm_nccl = {.name = "nccl",

@@ -68,7 +68,8 @@ typedef struct gs_nccl_comm {
     gs_comm_failure late;  // of the last wait whose deadline passed
     atomic_bool failed;
     pthread_mutex_t lock;
-    gs_status failure;  // by lock until failed
+    gs_status failure;     // by lock until failed
+    gs_comm_failure cause;  // of it; by lock until failed
 } gs_nccl_comm;
 
 static inline gs_nccl_work *gs_nccl_work_of(gs_nccl_comm *nccl, uint64_t sequence) {
@@ -112,7 +113,10 @@ GS_NODISCARD gs_status gs_nccl_wait(gs_nccl_comm *nccl, uint64_t sequence, gs_de
 // Until the library's last call has settled.
 GS_NODISCARD gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_deadline deadline);
 // The first failure wins; any thread.
-void gs_nccl_fail(gs_nccl_comm *nccl, gs_status status);
+void gs_nccl_fail(gs_nccl_comm *nccl, gs_status status, const gs_comm_failure *cause);
+// Of the oldest collective that is not finished, what an error of the library or the device is. The library does
+// not say which rank is gone or asked for something else: nobody is accused then. A device is this rank's own.
+gs_comm_failure gs_nccl_cause_of(gs_nccl_comm *nccl, gs_code code);
 GS_NODISCARD gs_status gs_nccl_failure(gs_nccl_comm *nccl);  // ok when there is none
 // An abort of others while this rank comes up; ok from then on.
 GS_NODISCARD gs_status gs_nccl_check(const gs_nccl_comm *nccl);

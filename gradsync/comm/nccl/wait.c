@@ -23,9 +23,12 @@ static void pause_polling(int *polls, int64_t *sleep_ns) {
     if (*sleep_ns > LONGEST_SLEEP_NS) *sleep_ns = LONGEST_SLEEP_NS;
 }
 
-void gs_nccl_fail(gs_nccl_comm *nccl, gs_status status) {
+void gs_nccl_fail(gs_nccl_comm *nccl, gs_status status, const gs_comm_failure *cause) {
     pthread_mutex_lock(&nccl->lock);
-    if (!atomic_load(&nccl->failed)) nccl->failure = status;
+    if (!atomic_load(&nccl->failed)) {
+        nccl->failure = status;
+        nccl->cause = *cause;
+    }
     atomic_store_explicit(&nccl->failed, true, memory_order_release);
     pthread_mutex_unlock(&nccl->lock);
 }
@@ -41,7 +44,7 @@ gs_status gs_nccl_failure(gs_nccl_comm *nccl) {
 gs_status gs_nccl_check(const gs_nccl_comm *nccl) {
     const gs_comm_options *options = nccl->options;
     if (!options || !options->check) return gs_ok();
-    return gs_status_prefix(options->check(options->check_ctx), "rank %d", nccl->rank);
+    return options->check(options->check_ctx);
 }
 
 gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_deadline deadline) {
@@ -54,9 +57,8 @@ gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_deadline deadl
         GS_TRY(gs_nccl_check(nccl));
         if (gs_deadline_passed(deadline))
             return gs_error(GS_DEADLINE_EXCEEDED,
-                            "rank %d: %s did not end within %.1f s; NCCL does not say which rank is "
-                            "missing",
-                            nccl->rank, call,
+                            "%s did not end within %.1f s; NCCL does not say which rank is missing",
+                            call,
                             (double)(gs_now_ns() - began_ns) / (double)GS_NS_PER_SEC);
         pause_polling(&polls, &sleep_ns);
     }
@@ -64,6 +66,27 @@ gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_deadline deadl
 
 static uint64_t finished_of(const gs_nccl_comm *nccl) {
     return atomic_load_explicit(&nccl->finished, memory_order_acquire);
+}
+
+static gs_comm_failure failure_of(gs_nccl_comm *nccl, gs_comm_failure_kind kind) {
+    uint64_t sequence = finished_of(nccl) + 1;
+    gs_comm_failure failure = {.kind = kind, .reporter = nccl->rank, .bucket = -1};
+    if (sequence > nccl->posted) return failure;
+    const gs_collective *collective = &gs_nccl_work_of(nccl, sequence)->collective;
+    failure.lane = collective->lane;
+    failure.sequence = sequence;
+    failure.step = collective->step;
+    failure.bucket = collective->bucket;
+    return failure;
+}
+
+gs_comm_failure gs_nccl_cause_of(gs_nccl_comm *nccl, gs_code code) {
+    if (code == GS_ABORTED || code == GS_UNAVAILABLE)
+        return failure_of(nccl, GS_COMM_FAILURE_PEER_LOST);
+    if (code == GS_FAILED_PRECONDITION) return failure_of(nccl, GS_COMM_FAILURE_MISMATCH);
+    gs_comm_failure failure = failure_of(nccl, GS_COMM_FAILURE_DEVICE);
+    gs_comm_failure_accuse(&failure, nccl->rank);
+    return failure;
 }
 
 // What can be known here: whether the own input was there. Who is missing the library does not say.
@@ -75,11 +98,8 @@ static gs_status explain_deadline(gs_nccl_comm *nccl, int64_t waited_ns) {
     char name[64];
     gs_collective_name(name, sizeof name, sequence, &work->collective);
     if (work->follows) GS_TRY(gs_event_query(work->ready, &ready));
-    nccl->late = (gs_comm_failure){.kind = GS_COMM_FAILURE_TIMEOUT,
-                                   .sequence = sequence,
-                                   .step = work->collective.step,
-                                   .bucket = work->collective.bucket};
-    if (!ready) gs_comm_failure_add(&nccl->late, nccl->rank);
+    nccl->late = failure_of(nccl, GS_COMM_FAILURE_TIMEOUT);
+    if (!ready) gs_comm_failure_accuse(&nccl->late, nccl->rank);
     if (!ready)
         return gs_error(GS_DEADLINE_EXCEEDED,
                         "%s: rank %d itself had no input for it within %.1f s: work before it on the "
@@ -112,7 +132,8 @@ static gs_status wait_once(gs_nccl_comm *nccl, bool looks) {
     status = gs_nccl_advance(nccl);
     if (!status.code && looks) status = look_behind(nccl);
     if (!status.code) return status;
-    gs_nccl_fail(nccl, name_failure(nccl, status));
+    gs_comm_failure cause = gs_nccl_cause_of(nccl, status.code);
+    gs_nccl_fail(nccl, name_failure(nccl, status), &cause);
     return gs_nccl_failure(nccl);
 }
 

@@ -53,8 +53,8 @@ static const struct {
     OFFSET(gs_shm_common, abort_reason),
     OFFSET(gs_shm_common, lives),
     SIZE(gs_shm_life),
-    OFFSET(gs_shm_common, abort_missing),
-    OFFSET(gs_shm_common, abort_kind),
+    OFFSET(gs_shm_common, abort_cause),
+    OFFSET(gs_shm_cause, reporter),
 };
 
 #define NUM_FACTS (sizeof facts / sizeof *facts)

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 // To be raised when what ranks say to each other changes its meaning, but no size.
-#define GS_SHM_PROTOCOL 1
+#define GS_SHM_PROTOCOL 2
 #define GS_SHM_LAYOUT_FACTS 39
 
 typedef struct gs_shm_layout {

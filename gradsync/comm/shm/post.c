@@ -141,10 +141,16 @@ static bool claims_equal(const gs_shm_segment *segment, uint64_t sequence, int a
                   &gs_shm_post_of(segment, b, sequence)->claim, sizeof(gs_shm_claim)) == 0;
 }
 
+static gs_status blame_damage(gs_comm_failure *cause, uint64_t sequence, int rank, const char *what) {
+    cause->kind = GS_COMM_FAILURE_DAMAGED;
+    gs_comm_failure_accuse(cause, rank);
+    return gs_error(GS_DATA_LOSS, "collective %llu: rank %d %s", (unsigned long long)sequence, rank,
+                    what);
+}
+
 // What most ranks posted is what was meant; between equals, the lower rank.
-//   found  a rank that posted something else than this one
-static gs_status blame_minority(const gs_shm_segment *segment, uint64_t sequence, int found) {
-    int meant = 0, most = 0, culprit = -1;
+static int find_meant(const gs_shm_segment *segment, uint64_t sequence) {
+    int meant = 0, most = 0;
     for (int i = 0; i < segment->world_size; i++) {
         int num_equal = 0;
         for (int k = 0; k < segment->world_size; k++)
@@ -154,15 +160,24 @@ static gs_status blame_minority(const gs_shm_segment *segment, uint64_t sequence
             meant = i;
         }
     }
-    for (int i = segment->world_size - 1; i >= 0; i--) {
+    return meant;
+}
+
+//   found  a rank that posted something else than this one
+static gs_status blame_minority(const gs_shm_segment *segment, uint64_t sequence, int found,
+                                gs_comm_failure *cause) {
+    int meant = find_meant(segment, sequence), culprit = -1;
+    for (int i = 0; i < segment->world_size; i++) {
         if (gs_shm_is_damaged(segment, i))
-            return gs_error(GS_DATA_LOSS, "collective %llu: rank %d damaged its control block",
-                            (unsigned long long)sequence, i);
-        if (!claims_equal(segment, sequence, meant, i)) culprit = i;
+            return blame_damage(cause, sequence, i, "damaged its control block");
     }
-    if (culprit < 0)
-        return gs_error(GS_DATA_LOSS, "collective %llu: what rank %d posted changed afterwards",
-                        (unsigned long long)sequence, found);
+    for (int i = segment->world_size - 1; i >= 0; i--) {
+        if (claims_equal(segment, sequence, meant, i)) continue;
+        culprit = i;
+        gs_comm_failure_accuse(cause, i);
+    }
+    if (culprit < 0) return blame_damage(cause, sequence, found, "changed what it had posted");
+    cause->kind = GS_COMM_FAILURE_MISMATCH;
     char theirs[104], ours[104];
     describe_claim(theirs, sizeof theirs, &gs_shm_post_of(segment, culprit, sequence)->claim);
     describe_claim(ours, sizeof ours, &gs_shm_post_of(segment, meant, sequence)->claim);
@@ -177,19 +192,18 @@ static bool lies_in_arena(const gs_shm_segment *segment, int rank, uint64_t offs
 
 gs_status gs_shm_check_posts(const gs_shm_segment *segment, uint64_t sequence,
                              const gs_collective *collective, gs_shm_algorithm algorithm,
-                             gs_shm_place *places) {
+                             gs_shm_place *places, gs_comm_failure *cause) {
     size_t bytes = gs_collective_part_bytes(collective);
     for (int i = 0; i < segment->world_size; i++) {
         if (i != segment->rank && !claims_equal(segment, sequence, i, segment->rank))
-            return blame_minority(segment, sequence, i);
+            return blame_minority(segment, sequence, i, cause);
         if (algorithm != GS_SHM_UNDECIDED) continue;
         const volatile gs_shm_post *post = gs_shm_post_of(segment, i, sequence);
         places[i] = (gs_shm_place){post->send_offset, post->recv_offset, post->part_stride_bytes};
         size_t sent = send_extent(collective, i, segment->world_size, places[i].part_stride_bytes);
         if (!lies_in_arena(segment, i, places[i].send_offset, sent) ||
             !lies_in_arena(segment, i, places[i].recv_offset, bytes))
-            return gs_error(GS_DATA_LOSS, "collective %llu: rank %d points outside its arena",
-                            (unsigned long long)sequence, i);
+            return blame_damage(cause, sequence, i, "points outside its arena");
     }
     return gs_ok();
 }

@@ -44,10 +44,12 @@ static inline bool gs_shm_has_arrived(const gs_shm_segment *segment, int rank, u
 
 // All have arrived: FAILED_PRECONDITION names the rank that posted something else, and both things;
 // DATA_LOSS names a rank whose post points outside its arena. Where the algorithm is undecided,
-// `places` gets everybody's.
+// `places` gets everybody's. After an error `cause` says of what kind, and whom it accuses: of claims that
+// differ all that are not what most ranks posted, and between equals what the lower rank did.
 GS_NODISCARD gs_status gs_shm_check_posts(const gs_shm_segment *segment, uint64_t sequence,
                                           const gs_collective *collective,
-                                          gs_shm_algorithm algorithm, gs_shm_place *places);
+                                          gs_shm_algorithm algorithm, gs_shm_place *places,
+                                          gs_comm_failure *cause);
 // Whether the word that says what `rank` has posted in the slot of `sequence` can be one.
 bool gs_shm_post_is_plausible(const gs_shm_segment *segment, int rank, uint64_t sequence);
 

@@ -191,11 +191,13 @@ void gs_shm_abort(gs_shm_segment *segment, gs_status reason, const gs_comm_failu
     uint32_t none = ABORT_NONE;
     if (atomic_compare_exchange_strong(&common->abort_state, &none, ABORT_BEING_WRITTEN)) {
         common->abort_code = reason.code;
-        common->abort_kind = (int32_t)failure->kind;
-        common->abort_missing = failure->missing[0];
-        common->abort_sequence = failure->sequence;
-        common->abort_step = failure->step;
-        common->abort_bucket = failure->bucket;
+        common->abort_cause = (gs_shm_cause){.accused = failure->accused[0],
+                                             .sequence = failure->sequence,
+                                             .step = failure->step,
+                                             .kind = (int32_t)failure->kind,
+                                             .reporter = failure->reporter,
+                                             .lane = failure->lane,
+                                             .bucket = failure->bucket};
         snprintf(common->abort_reason, sizeof common->abort_reason, "%s", reason.message);
         atomic_store_explicit(&common->abort_state, ABORT_SET, memory_order_release);
     }
@@ -208,15 +210,22 @@ bool gs_shm_aborted(const gs_shm_segment *segment) {
 
 void gs_shm_abort_failure(const gs_shm_segment *segment, gs_comm_failure *out) {
     const gs_shm_common *common = segment->common;
-    if (atomic_load_explicit(&common->abort_state, memory_order_acquire) != ABORT_SET) return;
-    int32_t kind = common->abort_kind;
-    if (kind != GS_COMM_FAILURE_TIMEOUT && kind != GS_COMM_FAILURE_PEER_LOST) return;
-    out->kind = (gs_comm_failure_kind)kind;
-    out->sequence = common->abort_sequence;
-    out->step = common->abort_step;
-    out->bucket = common->abort_bucket;
+    *out = (gs_comm_failure){.reporter = -1, .bucket = -1};
+    uint32_t state = atomic_load_explicit(&common->abort_state, memory_order_acquire);
+    if (state == ABORT_NONE) return;
+    out->kind = GS_COMM_FAILURE_ABORTED;  // by a rank that died while it said why, or wrote what cannot be
+    const gs_shm_cause cause = common->abort_cause;
+    bool is_one = cause.kind > GS_COMM_FAILURE_NONE && cause.kind <= GS_COMM_FAILURE_ABORTED &&
+                  cause.reporter >= 0 && cause.reporter < segment->world_size;
+    if (state != ABORT_SET || !is_one) return;
+    out->kind = (gs_comm_failure_kind)cause.kind;
+    out->reporter = cause.reporter;
+    out->lane = cause.lane;
+    out->sequence = cause.sequence;
+    out->step = cause.step;
+    out->bucket = cause.bucket;
     for (int i = 0; i < segment->world_size; i++) {
-        if (common->abort_missing >> i & 1) gs_comm_failure_add(out, i);
+        if (cause.accused >> i & 1) gs_comm_failure_accuse(out, i);
     }
 }
 

@@ -75,16 +75,20 @@ typedef struct gs_shm_life {
     _Alignas(128) pthread_mutex_t mutex;
 } gs_shm_life;
 
+// A gs_comm_failure, as ranks of one host pass it on.
+typedef struct gs_shm_cause {
+    uint64_t accused, sequence;
+    int64_t step;
+    int32_t kind, reporter, lane, bucket;
+} gs_shm_cause;
+
 typedef struct gs_shm_common {
     uint64_t magic, nonce;
     gs_futex_event event;  // notified after everything that a peer may wait for
     _Alignas(128) _Atomic uint32_t abort_state;
     int32_t abort_code;
     char abort_reason[252];
-    // Of a gs_comm_failure, as far as ranks of one host need it.
-    uint64_t abort_missing, abort_sequence;
-    int64_t abort_step;
-    int32_t abort_bucket, abort_kind;
+    gs_shm_cause abort_cause;
     gs_shm_life lives[GS_SHM_MAX_RANKS];
 } gs_shm_common;
 
@@ -134,9 +138,9 @@ void gs_shm_end_life(gs_shm_segment *segment);
 gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank);
 bool gs_shm_is_damaged(const gs_shm_segment *segment, int rank);  // by what its block begins with
 
-// The first reason wins, with its failure. Any thread.
+// The first reason wins, with its failure, which is all that the other ranks know of it. Any thread.
 void gs_shm_abort(gs_shm_segment *segment, gs_status reason, const gs_comm_failure *failure);
-void gs_shm_abort_failure(const gs_shm_segment *segment, gs_comm_failure *out);  // once aborted
+void gs_shm_abort_failure(const gs_shm_segment *segment, gs_comm_failure *out);  // none: no abort yet
 bool gs_shm_aborted(const gs_shm_segment *segment);
 gs_status gs_shm_abort_reason(const gs_shm_segment *segment);
 

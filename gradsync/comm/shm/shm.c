@@ -63,6 +63,7 @@ typedef struct shm_comm {
     bool owes_notice;   // something was stored that a sleeping peer may wait for
     uint64_t num_flats;
     uint64_t flat_users[GS_SHM_FLAT_SLOTS];  // the last collective in each slot
+    gs_comm_failure cause;  // of the error that move_posts found; kind none: of its own
     shm_work works[GS_SHM_MAX_POSTED];
 } shm_comm;
 
@@ -153,12 +154,24 @@ static bool all_have_arrived(shm_comm *shm, uint64_t sequence) {
     return true;
 }
 
+// Of the collective, with nobody accused.
+static gs_comm_failure failure_of(shm_comm *shm, gs_comm_failure_kind kind, uint64_t sequence) {
+    const gs_collective *collective = &work_of(shm, sequence)->collective;
+    return (gs_comm_failure){.kind = kind,
+                             .reporter = shm->segment.rank,
+                             .lane = collective->lane,
+                             .sequence = sequence,
+                             .step = collective->step,
+                             .bucket = collective->bucket};
+}
+
 // The first look at a collective for which all have come.
 static gs_status start_work(shm_comm *shm, uint64_t sequence, shm_work *work) {
     int64_t now_ns = gs_now_ns();
     atomic_store_explicit(&work->all_arrived_ns, now_ns, memory_order_relaxed);
+    shm->cause = failure_of(shm, GS_COMM_FAILURE_NONE, sequence);
     GS_TRY(gs_shm_check_posts(&shm->segment, sequence, &work->collective, work->algorithm,
-                              shm->mover.places));
+                              shm->mover.places, &shm->cause));
     if (work->algorithm == GS_SHM_UNDECIDED)
         work->algorithm = gs_shm_choose_late(&shm->segment, shm->mover.places, &work->collective);
     atomic_store_explicit(&work->started_ns, now_ns, memory_order_relaxed);
@@ -248,12 +261,22 @@ static bool has_failed(const shm_comm *shm) {
     return atomic_load_explicit(&shm->failed, memory_order_acquire);
 }
 
+// An error that is not between ranks is this one's: its device does not do what it is told.
+static void fail_moving(shm_comm *shm, gs_status status) {
+    gs_comm_failure cause = shm->cause;
+    if (!cause.kind) {
+        cause = failure_of(shm, GS_COMM_FAILURE_DEVICE, shm->processed + 1);
+        gs_comm_failure_accuse(&cause, shm->segment.rank);
+    }
+    fail_comm(shm, status, &cause);
+}
+
 // Moves what can be moved now; true: something did.
 static bool advance(shm_comm *shm) {
     bool moved = false;
     if (has_failed(shm)) return false;
     gs_status status = move_posts(shm, &moved);
-    if (status.code) fail_comm(shm, status, &(gs_comm_failure){.bucket = -1});
+    if (status.code) fail_moving(shm, status);
     return moved;
 }
 
@@ -285,36 +308,42 @@ static gs_shm_health check_rank(shm_comm *shm, int rank, uint64_t sequence) {
     return health == GS_SHM_ALIVE && !plausible ? GS_SHM_DAMAGED : health;
 }
 
-static gs_comm_failure failure_of(shm_comm *shm, gs_comm_failure_kind kind, uint64_t sequence,
-                                  const int *missing, int num_missing) {
-    const gs_collective *collective = &work_of(shm, sequence)->collective;
-    gs_comm_failure failure = {
-        .kind = kind, .sequence = sequence, .step = collective->step, .bucket = collective->bucket};
-    for (int i = 0; i < num_missing; i++) gs_comm_failure_add(&failure, missing[i]);
-    return failure;
+// All that are gone are accused, in one kind; damage first, for it may look like anything else.
+static void accuse_lost(shm_comm *shm, uint64_t sequence, const gs_shm_health *health) {
+    static const char *const fates[] = {[GS_SHM_LEFT] = "left the communicator",
+                                        [GS_SHM_DEAD] = "died",
+                                        [GS_SHM_DAMAGED] = "damaged its control block"};
+    int first = -1;
+    bool damaged = false;
+    for (int i = 0; i < shm->segment.world_size; i++) damaged |= health[i] == GS_SHM_DAMAGED;
+    gs_comm_failure lost = failure_of(
+        shm, damaged ? GS_COMM_FAILURE_DAMAGED : GS_COMM_FAILURE_PEER_LOST, sequence);
+    for (int i = 0; i < shm->segment.world_size; i++) {
+        if (health[i] == GS_SHM_ALIVE || damaged != (health[i] == GS_SHM_DAMAGED)) continue;
+        gs_comm_failure_accuse(&lost, i);
+        if (first < 0) first = i;
+    }
+    char name[64];
+    gs_collective_name(name, sizeof name, sequence, &work_of(shm, sequence)->collective);
+    fail_comm(shm, gs_error(GS_ABORTED, "%s: rank %d %s", name, first, fates[health[first]]), &lost);
 }
 
 // Looks whether those that are waited for still live. A rank may have done its share and left
 // since the last look, so it is blamed only when nothing has moved since.
 static void check_missing(shm_comm *shm) {
-    static const char *const fates[] = {[GS_SHM_LEFT] = "left the communicator",
-                                        [GS_SHM_DEAD] = "died",
-                                        [GS_SHM_DAMAGED] = "damaged its control block"};
+    gs_shm_health health[GS_SHM_MAX_RANKS] = {0};
+    bool all_alive = true;
     int missing[GS_SHM_MAX_RANKS];
     bool arrived;
     uint64_t sequence = finished_of(shm) + 1;
     if (sequence > atomic_load_explicit(&shm->posted, memory_order_acquire)) return;
     int num_missing = list_missing(shm, sequence, missing, &arrived);
-    for (int i = 0; i < num_missing && !has_failed(shm); i++) {
-        gs_shm_health health = check_rank(shm, missing[i], sequence);
-        if (health == GS_SHM_ALIVE) continue;
-        if (advance(shm)) return;
-        char name[64];
-        gs_collective_name(name, sizeof name, sequence, &work_of(shm, sequence)->collective);
-        gs_comm_failure lost = failure_of(shm, GS_COMM_FAILURE_PEER_LOST, sequence, &missing[i], 1);
-        fail_comm(shm, gs_error(GS_ABORTED, "%s: rank %d %s", name, missing[i], fates[health]),
-                  &lost);
+    for (int i = 0; i < num_missing; i++) {
+        health[missing[i]] = check_rank(shm, missing[i], sequence);
+        all_alive &= health[missing[i]] == GS_SHM_ALIVE;
     }
+    if (all_alive || advance(shm) || has_failed(shm)) return;
+    accuse_lost(shm, sequence, health);
 }
 
 // "3", "1, 2 and 7", "0, 1, 2, 3, 4, 5, 6, 7 and 40 more".
@@ -338,7 +367,8 @@ static gs_status explain_deadline(shm_comm *shm, int64_t waited_ns) {
     gs_collective_name(name, sizeof name, sequence, &work_of(shm, sequence)->collective);
     list_ranks(text, sizeof text, missing, num_missing);
     pthread_mutex_lock(&shm->late_lock);
-    shm->late = failure_of(shm, GS_COMM_FAILURE_TIMEOUT, sequence, missing, num_missing);
+    shm->late = failure_of(shm, GS_COMM_FAILURE_TIMEOUT, sequence);
+    for (int i = 0; i < num_missing; i++) gs_comm_failure_accuse(&shm->late, missing[i]);
     pthread_mutex_unlock(&shm->late_lock);
     double seconds = (double)waited_ns / (double)GS_NS_PER_SEC;
     if (num_missing == 0)
@@ -414,14 +444,16 @@ static gs_comm_failure late_of(shm_comm *shm) {
     pthread_mutex_lock(&shm->late_lock);
     gs_comm_failure late = shm->late;
     pthread_mutex_unlock(&shm->late_lock);
-    return late.sequence > finished_of(shm) ? late : (gs_comm_failure){.bucket = -1};
+    return late.sequence > finished_of(shm) ? late : (gs_comm_failure){0};
 }
 
 // Who aborts because nobody came says so to the others.
 static void abort_shm(void *backend, const char *reason) {
     shm_comm *shm = backend;
-    gs_comm_failure late = late_of(shm);
-    gs_shm_abort(&shm->segment, gs_error(GS_ABORTED, "%s", reason), &late);
+    gs_comm_failure late = late_of(shm), told = {.kind = GS_COMM_FAILURE_ABORTED,
+                                                 .reporter = shm->segment.rank,
+                                                 .bucket = -1};
+    gs_shm_abort(&shm->segment, gs_error(GS_ABORTED, "%s", reason), late.kind ? &late : &told);
     if (shm->thread) wake_thread(shm);
 }
 

@@ -37,7 +37,8 @@ typedef struct fixture {
     gs_settle_verdict verdict;
     gs_status settle_status;
     gs_settlement settlement;
-    gs_fault fault;
+    gs_fault fault;  // the last
+    int num_faults;
     int num_orders;
     bool order_settled;
     int64_t order_step;
@@ -82,6 +83,7 @@ static void keep_save(void *ctx, const gs_checkpoint_result *result) {
 static void keep_fault(void *ctx, const gs_fault *fault) {
     fixture *f = ctx;
     f->fault = *fault;
+    f->num_faults++;
 }
 
 static gs_status settle_as_told(void *ctx, gs_settle_verdict *verdict,
@@ -289,7 +291,7 @@ static void steps_without_finite_gradients_are_skipped_and_end_the_run(void **st
     const gs_position *position = &gs_trainer_get_state(f->trainer)->position;
     assert_int_equal(f->outcome.end, GS_TRAINER_FAILED);
     assert_string_equal(f->outcome.reason.error_class, "user");
-    assert_string_equal(f->fault.kind, "numerics");
+    assert_int_equal(f->fault.kind, GS_FAULT_NUMERICS);
     assert_int_equal(position->skipped_in_a_row, 100);
     float weight;
     read_values(f, 0, &weight, 1);
@@ -386,7 +388,7 @@ static void lost_gpu_ends_the_process_for_a_new_one(void **state) {
     assert_int_equal(f->outcome.end, GS_TRAINER_ABORTED);
     assert_int_equal(f->outcome.reason.exit_code, GS_EXIT_TEMPORARY);
     assert_string_equal(f->outcome.reason.error_class, "infrastructure");
-    assert_string_equal(f->fault.kind, "device_lost");
+    assert_int_equal(f->fault.kind, GS_FAULT_DEVICE_LOST);
     // Its state cannot be read: there is nothing to settle and nothing to save.
     assert_int_equal(f->num_settles, 0);
     assert_int_equal(f->num_saves, 0);
@@ -456,7 +458,7 @@ static void an_abort_settles_and_asks_for_a_restart(void **state) {
     assert_int_equal(f->settlement.generation, 5);
     assert_false(f->settlement.complete);
     assert_string_equal(f->last_reason, "settled");
-    assert_null(f->fault.kind);
+    assert_int_equal(f->num_faults, 0);
 }
 
 static void without_anybody_to_settle_with_it_saves_what_it_knows(void **state) {

@@ -1,0 +1,130 @@
+// Whom the coordinator names for what a rank reports, and that the report's values reach who asks: the job's
+// failure, its diagnosis, its events. One table; the texts of the reports accuse somebody else each time.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "rpc/json/json.h"
+#include "tests/support/asserts.h"
+#include "tests/support/coordinator_stage.h"
+
+#define NUM_RANKS 3
+#define TEXT "\"code\":\"ABORTED\",\"text\":\"rank 0 did it\""
+
+typedef struct verdict_case {
+    const char *name;
+    const char *report, *late_report;  // of rank 0, and of rank 2 when it hears of the end; NULL: none
+    const char *reason;                // the job's
+    int rank;                          // the verdict's; −1: nobody
+    const char *kind, *accused;        // as they are told
+    int reporter, bucket;              // −1: not told
+} verdict_case;
+
+static const verdict_case cases[] = {
+    {"several are late",
+     "{\"kind\":\"timeout\",\"reporter\":0,\"accused\":[1,2],\"lane\":1,\"collective\":7,"
+     "\"collective_step\":1,\"bucket\":5," TEXT "}",
+     NULL, "WorkerHung", 1, "timeout", "[1,2]", 0, 5},
+    {"seen by another", "{\"kind\":\"timeout\",\"reporter\":1,\"accused\":[2]," TEXT "}", NULL,
+     "WorkerHung", 2, "timeout", "[2]", 1, -1},
+    {"nobody is known", "{\"kind\":\"timeout\",\"reporter\":0,\"accused\":[]," TEXT "}", NULL,
+     "WorkerHung", -1, "timeout", "[]", 0, -1},
+    {"lost", "{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[2]," TEXT "}", NULL, "WorkerLost", 2,
+     "peer_lost", "[2]", 0, -1},
+    {"posted something else", "{\"kind\":\"mismatch\",\"reporter\":0,\"accused\":[1]," TEXT "}", NULL,
+     "WorkerError", 1, "mismatch", "[1]", 0, -1},
+    {"its own mistake", "{\"kind\":\"mismatch\",\"reporter\":0,\"accused\":[]," TEXT "}", NULL,
+     "WorkerError", 0, "mismatch", "[]", 0, -1},
+    {"damaged", "{\"kind\":\"damaged\",\"reporter\":2,\"accused\":[1]," TEXT "}", NULL, "WorkerLost", 1,
+     "damaged", "[1]", 2, -1},
+    {"its device", "{\"kind\":\"device\",\"reporter\":0,\"accused\":[0]," TEXT "}", NULL, "WorkerError", 0,
+     "device", "[0]", 0, -1},
+    {"aborted by another", "{\"kind\":\"aborted\",\"reporter\":2,\"accused\":[]," TEXT "}", NULL,
+     "WorkerLost", 2, "aborted", "[]", 2, -1},
+    {"which then says why", "{\"kind\":\"aborted\",\"reporter\":2,\"accused\":[]," TEXT "}",
+     "{\"kind\":\"data\",\"reporter\":2,\"accused\":[]," TEXT "}", "WorkerError", 2, "data", "[]", 2, -1},
+    {"what came first stays", "{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[1]," TEXT "}",
+     "{\"kind\":\"data\",\"reporter\":2,\"accused\":[]," TEXT "}", "WorkerLost", 1, "peer_lost", "[1]", 0,
+     -1},
+    {"of a worker of before", "{\"kind\":\"timeout\",\"suspects\":[2],\"collective\":3,\"bucket\":-1," TEXT
+     "}", NULL, "WorkerHung", 2, "timeout", "[2]", 0, -1},
+    {"ranks that are none", "{\"kind\":\"peer_lost\",\"reporter\":9,\"accused\":[-1,7,1,5000]," TEXT "}",
+     NULL, "WorkerLost", 1, "peer_lost", "[1]", 0, -1},
+    {"a word of later", "{\"kind\":\"gremlins\",\"accused\":[]," TEXT "}", NULL, "WorkerError", 0,
+     "internal", "[]", 0, -1},
+};
+
+static void assert_told(const gs_json *where, const char *kind_key, const verdict_case *how) {
+    char *accused = NULL;
+    assert_string_equal(gs_json_string_or(where, kind_key, ""), how->kind);
+    assert_ok(gs_json_encode(&accused, NULL, gs_json_get(where, "accused"), false));
+    assert_string_equal(accused, how->accused);
+    free(accused);
+    assert_int_equal(gs_json_int_or(where, "reporter", -1), how->reporter);
+}
+
+static void assert_diagnosed(gs_stage *stage, const verdict_case *how) {
+    gs_json *diagnosis = gs_stage_get(stage, GS_GET_JOB_DIAGNOSIS, stage->job);
+    const gs_json *finding = gs_json_at(gs_json_get(diagnosis, "findings"), 0);
+    assert_string_equal(gs_json_string_or(finding, "kind", ""), "first_failure");
+    assert_told(finding, "fault", how);
+    gs_json_release(diagnosis);
+}
+
+// The event keeps what was known when it happened.
+static void assert_event(gs_stage *stage, const verdict_case *how) {
+    gs_json *events = gs_stage_get(stage, GS_LIST_EVENTS, stage->job);
+    const gs_json *items = gs_json_get(events, "items"), *found = NULL;
+    for (size_t i = 0; i < gs_json_count(items) && !found; i++) {
+        if (gs_json_get(gs_json_at(items, i), "accused")) found = gs_json_at(items, i);
+    }
+    assert_non_null(found);
+    assert_string_equal(gs_json_string_or(found, "severity", ""), "warning");
+    if (!how->late_report) assert_told(found, "kind", how);
+    gs_json_release(events);
+}
+
+static void judge(gs_stage *stage, int index, const verdict_case *how) {
+    char spec[400];
+    print_message("%s\n", how->name);
+    atomic_store(&stage->faults.slot, 0);
+    atomic_store(&stage->faults.late_slot, 2);
+    atomic_store(&stage->faults.report, how->report);
+    atomic_store(&stage->faults.late_report, how->late_report);
+    snprintf(spec, sizeof spec,
+             "{\"name\":\"verdict-%d\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":%d},"
+             "\"steps\":{\"target\":100000},"
+             "\"restart\":{\"on_worker_lost\":\"fail\",\"on_worker_error\":\"fail\"}}",
+             index, NUM_RANKS);
+    gs_stage_submit(stage, spec);
+    gs_json *job = gs_stage_wait_for_state(stage, stage->job, "failed");
+    const gs_json *first = gs_json_get(gs_json_get(job, "failure"), "first");
+    assert_string_equal(gs_json_string_or(job, "reason", ""), how->reason);
+    assert_int_equal(gs_json_int_or(first, "rank", -1), how->rank);
+    assert_int_equal(gs_json_int_or(first, "bucket", -1), how->bucket);
+    assert_told(first, "kind", how);
+    gs_json_release(job);
+    assert_diagnosed(stage, how);
+    assert_event(stage, how);
+}
+
+static void a_verdict_follows_the_values_of_a_report(void **state) {
+    gs_stage *stage = *state;
+    gs_fake_worker_options options = {.slots = NUM_RANKS, .step_ms = 2};
+    gs_stage_start_worker(stage, 0, &options);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) judge(stage, (int)i, &cases[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_verdict_follows_the_values_of_a_report, gs_stage_set_up,
+                                        gs_stage_tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
