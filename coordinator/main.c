@@ -160,10 +160,6 @@ static int fail(int exit_code, gs_status status) {
     return exit_code;
 }
 
-static bool address_in_use(gs_status status) {
-    return strstr(status.message, "in use") != NULL;
-}
-
 static int open_program(program_state *state, const coordinator_settings *settings) {
     gs_status status = check_loopback(settings->control, settings->insecure_no_auth);
     if (status.code) return fail(EX_CONFIG, status);
@@ -193,8 +189,7 @@ static int open_program(program_state *state, const coordinator_settings *settin
                           .checkpoints_dir = state->checkpoints};
     status = gs_api_start(&state->api, &api);
     if (!status.code) return EX_OK;
-    return fail(status.code == GS_FAILED_PRECONDITION && address_in_use(status) ? EX_UNAVAILABLE
-                                                                                : EX_CONFIG, status);
+    return fail(status.code == GS_UNAVAILABLE ? EX_UNAVAILABLE : EX_CONFIG, status);
 }
 
 // The API's requests in flight need the loop, so it is stopped beside it.

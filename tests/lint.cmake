@@ -9,6 +9,25 @@ set(rules
   "if \\([a-z_]+ > .*\\) fail|is_near of tests/support/near.h"
   "^static .*[ *](assert_ok|assert_near|soon|is_near)\\(|the one of tests/support"
 )
+# What no program may do: a status's message is for people. What it is about is its code, a gs_comm_failure, an
+# argument that comes back.
+set(reading "(strstr|strcasestr|strcmp|strncmp|strcasecmp|strncasecmp|strchr|strrchr|strpbrk|strspn|strcspn|memcmp|memmem|sscanf|fnmatch|regexec)")
+file(GLOB_RECURSE sources ${SOURCE_DIR}/core/*.[ch] ${SOURCE_DIR}/rpc/*.[ch] ${SOURCE_DIR}/kernels/*.[ch]
+     ${SOURCE_DIR}/kernels/*.cu ${SOURCE_DIR}/gradsync/*.[ch] ${SOURCE_DIR}/worker/*.[ch]
+     ${SOURCE_DIR}/coordinator/*.[ch] ${SOURCE_DIR}/api/*.[ch] ${SOURCE_DIR}/examples/*.[ch])
+list(LENGTH sources num_sources)
+if(num_sources LESS 300)
+  message(SEND_ERROR "only ${num_sources} files of the product under ${SOURCE_DIR}")
+endif()
+foreach(file IN LISTS sources)
+  file(READ ${file} text)
+  # A call may go on in the next line.
+  string(REGEX MATCHALL "${reading}\\([^;{}]*[a-z_](\\.|status->)message[^a-z_]" found "${text}")
+  foreach(call IN LISTS found)
+    file(RELATIVE_PATH path ${SOURCE_DIR} ${file})
+    message(SEND_ERROR "${path}: ${call}\n  a program reads a status's text: tell it by value")
+  endforeach()
+endforeach()
 file(GLOB_RECURSE files ${SOURCE_DIR}/tests/*.c ${SOURCE_DIR}/tests/*.h ${SOURCE_DIR}/tests/*.cpp)
 list(LENGTH files num_files)
 if(num_files LESS 100)
@@ -28,4 +47,4 @@ foreach(rule IN LISTS rules)
     endforeach()
   endforeach()
 endforeach()
-message(STATUS "${num_files} files")
+message(STATUS "${num_files} files of tests, ${num_sources} of the product")

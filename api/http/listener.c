@@ -83,7 +83,7 @@ gs_status gs_listener_open(int *out, char bound[GS_HTTP_ADDRESS_LEN], const char
     } else if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
                bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 511) != 0) {
         status = errno == EADDRINUSE
-                     ? gs_error(GS_FAILED_PRECONDITION, "http address %s is in use", address)
+                     ? gs_error(GS_UNAVAILABLE, "http address %s is in use", address)
                      : gs_error_from_errno(errno, "http address %s", address);
         close(fd);
     } else {

@@ -1,7 +1,6 @@
 #include "gradsync/reducer/bucket_queue.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "core/failpoint.h"
 #include "gradsync/comm/work_stream.h"
@@ -81,7 +80,10 @@ static const char *algorithm_for(const gs_bucket_queue *queue, const gs_hook_buc
 }
 
 gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status, const char *what) {
-    if (!status.code || status.code == GS_ABORTED || strstr(status.message, "rank ")) return status;
+    if (!status.code) return status;
+    gs_comm_failure failure;
+    gs_comm_explain(queue->options.comm, &failure);
+    if (gs_comm_failure_may_be(&failure, status.code)) return status;  // between ranks: said already
     return gs_status_prefix(status, "rank %d, step %lld: %s", gs_comm_rank(queue->options.comm),
                             (long long)step_of(queue), what);
 }

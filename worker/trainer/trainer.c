@@ -24,6 +24,16 @@ struct gs_trainer {
     gs_run_loop loop;
 };
 
+static gs_status fill_state(gs_trainer *trainer) {
+    const gs_trainer_options *options = &trainer->options;
+    gs_status status = gs_startup_fill_state(&trainer->state, options->spec, options->data_root,
+                                             options->resume);
+    bool unusable = status.code == GS_DATA_LOSS || status.code == GS_NOT_FOUND;
+    if (unusable && options->resume && *options->resume && options->bad_checkpoint)
+        *options->bad_checkpoint = true;
+    return status;
+}
+
 static gs_status boot(gs_trainer *trainer) {
     const gs_trainer_options *options = &trainer->options;
     const gs_job_spec *spec = options->spec;
@@ -38,7 +48,7 @@ static gs_status boot(gs_trainer *trainer) {
     GS_TRY(gs_startup_open_device(&trainer->device, spec, &device));
     gs_device_arithmetic(trainer->device, trainer->arithmetic, sizeof trainer->arithmetic);
     GS_TRY(gs_trainer_state_init(state, spec, trainer->device));
-    GS_TRY(gs_startup_fill_state(state, spec, options->data_root, options->resume));
+    GS_TRY(fill_state(trainer));
     atomic_store(&options->control->progress.applied_step, state->position.step);
     if (num_replicas > 1)
         GS_TRY(gs_model_replicas_create(&trainer->model_replicas, spec, state, device.num_threads));

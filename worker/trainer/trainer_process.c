@@ -93,7 +93,7 @@ static gs_status boot(trainer_process *process) {
     char place[128];
     snprintf(place, sizeof place, "rank %d on worker %.80s", launch->rank_hint, launch->worker);
     // The agent shows a trainer the GPUs that are its own, and no others.
-    bool on_gpu = strcmp(launch->device, "cuda") == 0;
+    bool on_gpu = strcmp(launch->device, "cuda") == 0, bad_checkpoint = false;
     gs_trainer_options options = {.spec = &launch->spec,
                                   .device = on_gpu ? "cuda:0" : "cpu",
                                   .place = place,
@@ -102,14 +102,12 @@ static gs_status boot(trainer_process *process) {
                                   .data_root = launch->data_root,
                                   .checkpoints_dir = launch->checkpoints_dir,
                                   .resume = launch->resume,
+                                  .bad_checkpoint = &bad_checkpoint,
                                   .num_threads = launch->threads};
     gs_status status = gs_trainer_create(&process->trainer, &options);
     if (status.code) {
         fail(process, status);
-        bool unusable = status.code == GS_DATA_LOSS || status.code == GS_NOT_FOUND;
-        if (unusable && *launch->resume && strncmp(status.message, "checkpoint ", 11) == 0) {
-            set_checkpoint_aside(process);
-        }
+        if (bad_checkpoint) set_checkpoint_aside(process);
     }
     return status;
 }

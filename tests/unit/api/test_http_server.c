@@ -205,7 +205,7 @@ static void address_in_use_is_named(void **state) {
     gs_api_options options = {
         .http_address = fake_address(*state), .context = context, .rpc_endpoint = "inproc://none"};
     gs_status status = gs_api_start(&api, &options);
-    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+    assert_int_equal(status.code, GS_UNAVAILABLE);
     assert_non_null(strstr(status.message, "in use"));
     options.http_address = "0.0.0.0:0";
     status = gs_api_start(&api, &options);
