@@ -1,4 +1,4 @@
-# What `cmake --install` puts where. Components: `library` (static libraries, headers, CMake package,
+# What `cmake --install` puts where. Components: `library` (static and shared library, headers, CMake package,
 # pkg-config) and `programs`.
 #
 # Headers keep their paths, below a folder of their own, since `core/` is nobody's name alone.
@@ -19,8 +19,13 @@ endforeach()
 
 set_target_properties(gradsync_core PROPERTIES EXPORT_NAME core)
 set_target_properties(gradsync_kernels PROPERTIES EXPORT_NAME kernels)
-install(TARGETS gradsync gradsync_core gradsync_kernels EXPORT gradsyncTargets
+set(libraries gradsync gradsync_core gradsync_kernels)
+if(TARGET gradsync_shared)
+  list(APPEND libraries gradsync_shared)
+endif()
+install(TARGETS ${libraries} EXPORT gradsyncTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library
   INCLUDES DESTINATION ${package_includes})
 install(EXPORT gradsyncTargets NAMESPACE gradsync:: DESTINATION ${package_cmake} COMPONENT library)
 
@@ -36,12 +41,17 @@ install(FILES ${PROJECT_BINARY_DIR}/gradsyncConfig.cmake
 file(RELATIVE_PATH prefix_from_pc
   /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 set(pc_cuda_libs "")
+set(pc_requires "openblas libxxhash")
 if(gradsync_cuda STREQUAL "on")
   set(pc_cuda_libs "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -lstdc++ ")
 endif()
-configure_file(cmake/gradsync.pc.in ${PROJECT_BINARY_DIR}/gradsync.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/gradsync.pc
+foreach(pc gradsync gradsync-static)
+  configure_file(cmake/${pc}.pc.in ${PROJECT_BINARY_DIR}/${pc}.pc @ONLY)
+endforeach()
+install(FILES ${PROJECT_BINARY_DIR}/gradsync.pc ${PROJECT_BINARY_DIR}/gradsync-static.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
 
-install(TARGETS gradsync-coordinator gradsync-worker gradsync-api gradsync_cli
-  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+if(GRADSYNC_SERVICE)
+  install(TARGETS gradsync-coordinator gradsync-worker gradsync-api gradsync_cli
+    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
+endif()

@@ -1,7 +1,7 @@
 # public_headers(RESULT SOURCE_DIR): what others may include, as paths below SOURCE_DIR: gradsync/gradsync.h,
-# and what that includes.
+# gradsync/extras.h, and what these include.
 function(public_headers result source_dir)
-  set(found gradsync/gradsync.h)
+  set(found gradsync/gradsync.h gradsync/extras.h)
   set(unread ${found})
   while(unread)
     list(POP_FRONT unread header)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gradsync/extras.h"
 #include "gradsync/gradsync.h"
 
 enum { MAX_DEVICES = 8, NUM_INPUTS = 8, NUM_WORDS = 4, NUM_SAMPLES = 32, NUM_STEPS = 300 };

@@ -1,4 +1,5 @@
-// libgradsync: N processes take the same optimizer step, as fast as one. Everything of the library.
+// libgradsync: N processes take the same optimizer step, as fast as one. The core: device, communicator,
+// plan, reducer, optimizer. Everything else is in gradsync/extras.h, header by header.
 //
 // In each process (errors checked with GS_TRY; `exchange` is how bytes reach all ranks):
 //
@@ -33,37 +34,14 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/param_spec.h"
-#include "core/plan_policy.h"
 #include "core/status.h"
-#include "gradsync/bucket/grad_norm.h"
-#include "gradsync/bucket/grad_squares.h"
-#include "gradsync/bucket/reduce_stats.h"
+#include "core/version.h"
 #include "gradsync/comm/coalesce.h"
 #include "gradsync/comm/comm.h"
-#include "gradsync/comm/comm_backend.h"
 #include "gradsync/comm/device_arena.h"
-#include "gradsync/hooks/comm_hook.h"
-#include "gradsync/local/local_coalesce.h"
-#include "gradsync/local/model_copies.h"
-#include "gradsync/local/scatter.h"
-#include "gradsync/local/sparse_tensor.h"
-#include "gradsync/optim/grad_scaler.h"
-#include "gradsync/optim/mixed_precision.h"
 #include "gradsync/optim/optimizer.h"
-#include "gradsync/reducer/order_watch.h"
-#include "gradsync/reducer/ready_order.h"
 #include "gradsync/reducer/reducer.h"
-#include "gradsync/replicas/replicas.h"
-#include "gradsync/sparse/sparse_rows.h"
-#include "gradsync/step/batch_sync.h"
-#include "gradsync/step/buffers.h"
-#include "gradsync/step/commit.h"
-#include "gradsync/step/join.h"
-#include "gradsync/step/logical_shards.h"
-#include "gradsync/step/model.h"
 #include "gradsync/tensor/arena.h"
-#include "gradsync/tensor/device_tensor.h"
-#include "gradsync/tensor/flatten.h"
 #include "kernels/device.h"
 
 #endif

@@ -37,8 +37,8 @@ endforeach()
 include(${SOURCE_DIR}/cmake/public_headers.cmake)
 public_headers(public ${SOURCE_DIR})
 foreach(header IN LISTS public)
-  if(header STREQUAL "core/abi.h" OR header STREQUAL "gradsync/gradsync.h")
-    continue()  # declare nothing
+  if(header MATCHES "^(core/abi|gradsync/(gradsync|extras))\\.h$")
+    continue()  # declares nothing
   endif()
   file(STRINGS ${SOURCE_DIR}/${header} decls REGEX "^GS_(BEGIN|END)_DECLS$")
   if(NOT decls STREQUAL "GS_BEGIN_DECLS;GS_END_DECLS")

@@ -50,12 +50,13 @@ typedef struct gs_comm_backend {
     const gs_arena_allocator *allocator;  // that it wants arenas of; NULL: any will do
 } gs_comm_backend;
 
+GS_END_DECLS
+
+// Not of the shared library's names: backends are chosen by theirs.
 extern const gs_comm_backend gs_comm_self;
 extern const gs_comm_backend gs_comm_shm;
 #ifdef GRADSYNC_CUDA
 extern const gs_comm_backend gs_comm_nccl;
 #endif
-
-GS_END_DECLS
 
 #endif

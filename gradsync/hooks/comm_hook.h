@@ -53,11 +53,13 @@ typedef struct gs_comm_hook {
     void (*destroy)(void *state);
 } gs_comm_hook;
 
-// What a reducer takes without a hook of its own: "allreduce"; with a wire dtype "compress".
-extern const gs_comm_hook gs_hook_allreduce;
-extern const gs_comm_hook gs_hook_compress;
 const gs_comm_hook *gs_comm_hook_find(const char *name);  // NULL: no such hook
 
 GS_END_DECLS
+
+// What a reducer takes without a hook of its own: "allreduce"; with a wire dtype "compress". Not of the shared
+// library's names: gs_comm_hook_find has them.
+extern const gs_comm_hook gs_hook_allreduce;
+extern const gs_comm_hook gs_hook_compress;
 
 #endif

@@ -101,10 +101,11 @@ typedef struct gs_optimizer_method {
                      const gs_optimizer_run *run);
 } gs_optimizer_method;
 
+GS_END_DECLS
+
+// Not of the shared library's names: methods are chosen by their kind.
 extern const gs_optimizer_method gs_optimizer_sgd;
 extern const gs_optimizer_method gs_optimizer_adam;
 extern const gs_optimizer_method gs_optimizer_adamw;
-
-GS_END_DECLS
 
 #endif

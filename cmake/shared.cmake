@@ -1,0 +1,37 @@
+# libgradsync.so: core, kernels and library in one, of the objects that the static libraries are made of. Its names
+# are those of gradsync/exports.txt; everything else stays inside (core/abi.h, tests/exports.py).
+set(exports_file ${PROJECT_SOURCE_DIR}/gradsync/exports.txt)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${exports_file})
+file(STRINGS ${exports_file} exports REGEX "^gs_")
+list(JOIN exports ";\n    " exports)
+set(exports_map ${PROJECT_BINARY_DIR}/gradsync.map)
+file(CONFIGURE OUTPUT ${exports_map} CONTENT
+"GRADSYNC_${gradsync_ABI} {
+  global:
+    ${exports};
+  local: *;
+};
+")
+
+add_library(gradsync_shared SHARED
+  $<TARGET_OBJECTS:gradsync_core> $<TARGET_OBJECTS:gradsync_kernels> $<TARGET_OBJECTS:gradsync>)
+foreach(part IN LISTS gradsync_kernel_parts)
+  target_sources(gradsync_shared PRIVATE $<TARGET_OBJECTS:${part}>)
+endforeach()
+set_target_properties(gradsync_shared PROPERTIES
+  OUTPUT_NAME gradsync EXPORT_NAME shared LINKER_LANGUAGE C
+  VERSION ${PROJECT_VERSION} SOVERSION ${gradsync_ABI}
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
+  LINK_DEPENDS ${exports_map})
+target_link_libraries(gradsync_shared PRIVATE
+  Threads::Threads m ${CMAKE_DL_LIBS} PkgConfig::XXHASH PkgConfig::OPENBLAS)
+if(gradsync_cuda STREQUAL "on")
+  target_link_libraries(gradsync_shared PRIVATE CUDA::cudart_static stdc++)
+endif()
+target_link_options(gradsync_shared PRIVATE
+  -Wl,--version-script=${exports_map} -Wl,-Bsymbolic-functions)
+if(NOT GRADSYNC_SANITIZE)  # a sanitizer's names come with the program
+  target_link_options(gradsync_shared PRIVATE -Wl,-z,defs)
+endif()
+# What an embedder builds and installs: --component library.
+add_custom_target(library DEPENDS gradsync gradsync_shared)
