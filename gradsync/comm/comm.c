@@ -1,5 +1,6 @@
 #include "gradsync/comm/comm.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,15 @@ struct gs_comm {
     // Per lane: given to the backend, which may have refused the last; owner's thread.
     uint64_t posted[GS_COMM_MAX_LANES];
     char reason[192];
+    // What other ranks may do to the arena: any thread's.
+    gs_arena *arena;  // borrowed; NULL: none, or nobody else is there
+    atomic_int use;
+    gs_comm_failure lingering;  // of the last gs_comm_wait_ended; owner's thread
 };
+
+// Of an arena: ranks write into it by agreement; somewhere an abort was heard and somewhere not yet; all
+// have left.
+enum { USE_AGREED, USE_DISTURBED, USE_OVER };
 
 static const gs_comm_backend *const backends[] = {
     &gs_comm_self,
@@ -66,6 +75,11 @@ static gs_status check_options(const gs_comm_options *options) {
         return gs_error(GS_INVALID_ARGUMENT, "a communicator has 1 to %d lanes, not %d",
                         GS_COMM_MAX_LANES, options->num_lanes);
     if (!options->device) return gs_error(GS_INVALID_ARGUMENT, "a communicator needs a device");
+    if (options->arena && gs_arena_is_disturbed(options->arena))
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "ranks of an aborted communicator may still write into the arena of rank %d: "
+                        "gs_comm_wait_ended was not called, or did not succeed",
+                        options->rank);
     return gs_ok();
 }
 
@@ -154,6 +168,7 @@ gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options, gs_deadl
     comm->num_lanes = all.num_lanes;
     comm->generation = options->generation;
     comm->device = options->device;
+    if (options->world_size > 1) comm->arena = options->arena;
     gs_status status = options->world_size > 1 ? introduce(&all, deadline) : gs_ok();
     if (!status.code) status = open_requested(comm, &all, deadline);
     if (status.code) {
@@ -344,6 +359,18 @@ static gs_status check_buffers(const gs_comm *comm, const gs_collective *collect
     return gs_error(GS_INVALID_ARGUMENT, "send and receive buffers overlap, but not in place");
 }
 
+static void note_disturbed(gs_comm *comm) {
+    int agreed = USE_AGREED;
+    if (atomic_compare_exchange_strong(&comm->use, &agreed, USE_DISTURBED) && comm->arena)
+        gs_arena_note_disturbed(comm->arena);
+}
+
+// An error of a backend is the communicator's end; a deadline that passed is not.
+static gs_status note_end(gs_comm *comm, gs_status status) {
+    if (status.code && status.code != GS_DEADLINE_EXCEEDED) note_disturbed(comm);
+    return status;
+}
+
 gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective) {
     GS_TRY(check_numbers(comm, collective));
     GS_TRY(check_wire(comm, collective));
@@ -358,7 +385,7 @@ gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collec
     }
     comm->posted[lane] = sequence;
     *work = (gs_work){.sequence = sequence, .lane = lane};
-    return comm->backend->post(comm->state, lane, sequence, collective);
+    return note_end(comm, comm->backend->post(comm->state, lane, sequence, collective));
 }
 
 static bool was_posted(const gs_comm *comm, gs_work work) {
@@ -368,7 +395,8 @@ static bool was_posted(const gs_comm *comm, gs_work work) {
 
 gs_status gs_comm_wait(gs_comm *comm, gs_work work, gs_deadline deadline) {
     if (was_posted(comm, work))
-        return comm->backend->wait(comm->state, work.lane, work.sequence, deadline);
+        return note_end(comm,
+                        comm->backend->wait(comm->state, work.lane, work.sequence, deadline));
     char name[48];
     gs_work_name(name, sizeof name, work);
     return gs_error(GS_FAILED_PRECONDITION, "%s was not posted", name);
@@ -380,7 +408,7 @@ bool gs_comm_done(const gs_comm *comm, gs_work work) {
 }
 
 gs_status gs_comm_progress(gs_comm *comm) {
-    return comm->backend->post(comm->state, 0, 0, NULL);
+    return note_end(comm, comm->backend->post(comm->state, 0, 0, NULL));
 }
 
 bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times) {
@@ -399,11 +427,14 @@ gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadlin
 }
 
 void gs_comm_explain(gs_comm *comm, gs_comm_failure *out) {
+    *out = comm->lingering;
+    if (out->kind) return;
     *out = (gs_comm_failure){.reporter = -1, .bucket = -1};
     comm->backend->explain(comm->state, out);
 }
 
 void gs_comm_abort(gs_comm *comm, const char *reason) {
+    note_disturbed(comm);
     comm->backend->abort(comm->state, reason);
 }
 
@@ -418,6 +449,29 @@ void gs_comm_let_go(gs_comm *comm, const char *reason) {
         gs_log_error("a communicator still moves after an abort",
                      "rank=%d backend=%s seconds=%d reason=\"%s\"", comm->rank, comm->backend->name,
                      LETTING_GO_SECONDS, ended.message);
+}
+
+static bool is_idle(const gs_comm *comm) {
+    for (int i = 0; i < comm->num_lanes; i++) {
+        if (comm->backend->finished(comm->state, i) < comm->posted[i]) return false;
+    }
+    return true;
+}
+
+gs_status gs_comm_wait_ended(gs_comm *comm, gs_deadline deadline) {
+    if (!is_idle(comm)) gs_comm_let_go(comm, "a rank has left the communicator");
+    comm->lingering = (gs_comm_failure){0};
+    gs_comm_failure lingering = {
+        .kind = GS_COMM_FAILURE_TIMEOUT, .reporter = comm->rank, .bucket = -1};
+    gs_status status = comm->backend->wait_ended(comm->state, &lingering, deadline);
+    if (status.code) {
+        note_disturbed(comm);
+        if (status.code == GS_DEADLINE_EXCEEDED) comm->lingering = lingering;
+        return gs_status_prefix(status, "generation %u", comm->generation);
+    }
+    bool was_disturbed = atomic_exchange(&comm->use, USE_OVER) == USE_DISTURBED;
+    if (was_disturbed && comm->arena) gs_arena_note_calm(comm->arena);
+    return gs_ok();
 }
 
 #ifndef GRADSYNC_CUDA

@@ -96,6 +96,19 @@ void gs_comm_abort(gs_comm *comm, const char *reason);
 // The owner's thread.
 void gs_comm_let_go(gs_comm *comm, const char *reason);
 
+// Leaves the communicator (as gs_comm_let_go where something is in flight, or was aborted) and waits until every
+// other rank has: by this call, by destroy, or by its end. From then on nobody writes into this rank's arena or
+// buffers: a next communicator may have the arena, which is refused to it before. DEADLINE_EXCEEDED names the
+// ranks that have not left, as values too (gs_comm_explain): one that is frozen would go on where it was when it
+// wakes up. It may be asked again; or the arena is given up. An arena whose aborted communicator was destroyed
+// before its ranks had ended serves no other one. The owner's thread; the communicator is only good for destroy
+// then.
+//
+// shm: by lives that the kernel ends with a thread, whatever its process was doing. self: nobody else is there.
+// nccl: this rank has left the library's communicator; it does not tell when others have. Those that make the next one
+// with this rank have before it is made; whoever does not has to be ended by its supervisor.
+GS_NODISCARD gs_status gs_comm_wait_ended(gs_comm *comm, gs_deadline deadline);
+
 // "2.28.9", of the NCCL library that communicators on GPUs would use; false with the reason in `text` where
 // there is none. Any thread.
 bool gs_nccl_version(char *text, size_t text_bytes);

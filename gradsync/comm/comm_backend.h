@@ -39,6 +39,10 @@ typedef struct gs_comm_backend {
     gs_status (*wait)(void *backend, int lane, uint64_t sequence, gs_deadline deadline);
     // Any thread, any time between create and destroy.
     void (*abort)(void *backend, const char *reason);
+    // Nothing is in flight, or it was aborted. Leaves the communicator, which is only good for destroy then;
+    // returns when no other rank can write into this rank's memory any more. DEADLINE_EXCEEDED: `lingering`
+    // gets those that can (it comes as a timeout that names nobody), and it may be asked again.
+    gs_status (*wait_ended)(void *backend, gs_comm_failure *lingering, gs_deadline deadline);
     void (*destroy)(void *backend);
     // Facts, no waiting: all sequences of the lane up to the result are done; the times of one.
     uint64_t (*finished)(const void *backend, int lane);

@@ -40,7 +40,9 @@ typedef struct gs_comm_options {
     // it. NULL: only the deadline does.
     gs_status (*check)(void *ctx);
     void *check_ctx;
-    gs_arena *arena;    // borrows until destroy; in-place collectives want it; may be NULL
+    // Borrows until destroy; in-place collectives want it; may be NULL. One that an aborted communicator had is
+    // refused until its ranks have ended (gs_comm_wait_ended).
+    gs_arena *arena;
     gs_device *device;  // borrows until destroy; its kernels reduce
     gs_helper_thread helper;
     int ranks_on_host;  // 0: world_size

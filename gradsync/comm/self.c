@@ -287,6 +287,14 @@ static gs_status wait_self(void *backend, int lane, uint64_t sequence, gs_deadli
     return gs_ok();
 }
 
+// Nobody else is there.
+static gs_status wait_self_ended(void *backend, gs_comm_failure *lingering, gs_deadline deadline) {
+    (void)backend;
+    (void)lingering;
+    (void)deadline;
+    return gs_ok();
+}
+
 static bool times_of_self(const void *backend, int lane, uint64_t sequence, gs_work_times *times) {
     const self_comm *self = backend;
     *times = self->lanes[lane].times[sequence % KEPT_TIMES];
@@ -321,6 +329,7 @@ const gs_comm_backend gs_comm_self = {.name = "self",
                                       .post = post_self,
                                       .wait = wait_self,
                                       .abort = abort_self,
+                                      .wait_ended = wait_self_ended,
                                       .destroy = destroy_self,
                                       .finished = finished_of_self,
                                       .times = times_of_self,

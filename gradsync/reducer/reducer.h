@@ -52,7 +52,7 @@ const gs_bucket_plan *gs_reducer_plan(const gs_reducer *reducer);
 // Goes on with another communicator over the same arena, device, parameters and plan: the only way
 // out of an error, of an abort and of a step that was left half-way. Rank and world are the new
 // communicator's; logical shards stay, so the world may shrink, or grow as far as shards and arena
-// reach. Collective: all is compared anew. Steps may be repeated. Gradients, what a static graph
+// reach. Behind gs_comm_wait_ended of the old one. Collective: all is compared anew. Steps may be repeated. Gradients, what a static graph
 // learned and the hook's state are lost. Before the old communicator is destroyed; it is aborted
 // when buckets are in flight.
 GS_NODISCARD gs_status gs_reducer_reset(gs_reducer *reducer, gs_comm *comm, gs_deadline deadline);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ struct gs_arena {
     gs_device *device;                    // borrows; NULL: the host's memory
     const gs_arena_allocator *allocator;  // NULL: the device's own
     void *allocator_ctx;
+    atomic_int num_disturbances;  // aborted communicators whose ranks have not ended
 };
 
 // The number in a file of one number; SIZE_MAX when there is none ("max" of a control group).
@@ -174,6 +176,18 @@ int gs_arena_fd(const gs_arena *arena) {
 
 bool gs_arena_is_from(const gs_arena *arena, const gs_arena_allocator *allocator) {
     return arena->allocator == allocator;
+}
+
+bool gs_arena_is_disturbed(const gs_arena *arena) {
+    return atomic_load(&arena->num_disturbances) > 0;
+}
+
+void gs_arena_note_disturbed(gs_arena *arena) {
+    atomic_fetch_add(&arena->num_disturbances, 1);
+}
+
+void gs_arena_note_calm(gs_arena *arena) {
+    atomic_fetch_sub(&arena->num_disturbances, 1);
 }
 
 bool gs_arena_contains(const gs_arena *arena, const void *data, size_t bytes) {

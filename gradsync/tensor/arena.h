@@ -39,6 +39,11 @@ void *gs_arena_data(const gs_arena *arena);
 size_t gs_arena_bytes(const gs_arena *arena);
 int gs_arena_fd(const gs_arena *arena);  // borrowed; -1: not the host's memory
 bool gs_arena_is_from(const gs_arena *arena, const gs_arena_allocator *allocator);
+// Ranks of a communicator that was aborted may still be about to write into it, until they have ended
+// (gs_comm_wait_ended). Communicators say both; no other is made over it meanwhile. Any thread.
+bool gs_arena_is_disturbed(const gs_arena *arena);
+void gs_arena_note_disturbed(gs_arena *arena);
+void gs_arena_note_calm(gs_arena *arena);
 bool gs_arena_contains(const gs_arena *arena, const void *data, size_t bytes);
 
 GS_END_DECLS

@@ -396,6 +396,7 @@ static gs_status run_shard_step(small_reducer *small, int64_t step, int num_shar
 
 static gs_status move_to(small_reducer *small, const gs_rank_env *env, uint32_t generation) {
     gs_comm *next;
+    GS_TRY(gs_comm_wait_ended(small->comm, soon()));
     GS_TRY(small_reducer_connect(&next, small, env, generation));
     gs_status status = gs_reducer_reset(small->reducer, next, soon());
     gs_comm_destroy(small->comm);

@@ -133,10 +133,11 @@ static const failing_step failures[] = {run_hook_badly,   fail_behind_the_post, 
                                         stay_away,        give_up_between_steps};
 enum { NUM_FAILURES = sizeof failures / sizeof failures[0] };
 
-// Until all ranks are here: a failure is to meet nobody in the step before it.
-static gs_status meet(const gs_rank_env *env, int failure) {
-    char tag[16], here = 1, all[MAX_WORLD];
-    snprintf(tag, sizeof tag, "before %d", failure);
+// Until all ranks are here: a failure is to meet nobody in the step before it, and nobody is to be away
+// already who is to be late.
+static gs_status meet(const gs_rank_env *env, const char *when, int failure) {
+    char tag[24], here = 1, all[MAX_WORLD];
+    snprintf(tag, sizeof tag, "%s %d", when, failure);
     return gs_rank_exchange(env->exchange, tag, NULL, 0, &here, 1, all, soon());
 }
 
@@ -179,9 +180,11 @@ static gs_status body_failures(const gs_rank_env *env) {
         if (failures[i] == use_less && !is_static) continue;  // anybody may
         // NCCL carries no step: ranks in different ones do not learn of it.
         if (failures[i] == take_another_step && !test_device_is_host()) continue;
-        GS_TRY(meet(env, i));
+        GS_TRY(meet(env, "before", i));
         GS_TRY(expect_failure(&small, i));
+        GS_TRY(meet(env, "behind", i));
         gs_comm *next;
+        GS_TRY(gs_comm_wait_ended(small.comm, soon()));
         GS_TRY(small_reducer_connect(&next, &small, env, (uint32_t)i + 2));
         GS_TRY(gs_reducer_reset(small.reducer, next, soon()));
         gs_comm_destroy(small.comm);

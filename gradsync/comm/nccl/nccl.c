@@ -93,6 +93,16 @@ static gs_status wait_nccl(void *backend, int lane, uint64_t sequence, gs_deadli
     return gs_nccl_wait(backend, sequence, deadline);
 }
 
+// What peers' kernels still do the library does not tell: it is left, and theirs end by an abort of their own.
+static gs_status wait_nccl_ended(void *backend, gs_comm_failure *lingering, gs_deadline deadline) {
+    (void)lingering;
+    (void)deadline;
+    gs_nccl_comm *nccl = backend;
+    gs_nccl_leave(nccl);
+    gs_nccl_fail(nccl, gs_error(GS_ABORTED, "rank %d has left the communicator", nccl->rank));
+    return gs_ok();
+}
+
 static void abort_nccl(void *backend, const char *reason) {
     gs_nccl_comm *nccl = backend;
     gs_comm_failure told = {
@@ -150,6 +160,7 @@ const gs_comm_backend gs_comm_nccl = {.name = "nccl",
                                       .post = post_nccl,
                                       .wait = wait_nccl,
                                       .abort = abort_nccl,
+                                      .wait_ended = wait_nccl_ended,
                                       .destroy = destroy_nccl,
                                       .finished = finished_of_nccl,
                                       .times = times_of_nccl,

@@ -168,22 +168,26 @@ static gs_shm_health fate_of(const gs_shm_control *control) {
     return left ? GS_SHM_LEFT : GS_SHM_DEAD;
 }
 
-gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank) {
-    const gs_shm_control *control = segment->controls[rank];
-    if (gs_shm_is_damaged(segment, rank)) return GS_SHM_DAMAGED;
-    if (segment->holds_life[rank]) return fate_of(control);
+bool gs_shm_life_goes_on(gs_shm_segment *segment, int rank) {
+    if (segment->holds_life[rank]) return false;
     int error = pthread_mutex_trylock(&segment->common->lives[rank].mutex);
     // A communicator that another thread ended leaves its life with the one that began it, which
-    // runs on.
-    if (error == EBUSY) return fate_of(control) == GS_SHM_LEFT ? GS_SHM_LEFT : GS_SHM_ALIVE;
-    if (error && error != EOWNERDEAD) return GS_SHM_DEAD;  // somebody else found out first
-    if (error) {
+    // runs on. What a damaged block says of itself counts for nothing.
+    if (error == EBUSY)
+        return gs_shm_is_damaged(segment, rank) ||
+               fate_of(segment->controls[rank]) != GS_SHM_LEFT;
+    if (error == EOWNERDEAD) {
         segment->holds_life[rank] = true;
         segment->life_holders[rank] = pthread_self();
-    } else {
+    } else if (!error) {
         pthread_mutex_unlock(&segment->common->lives[rank].mutex);
     }
-    return fate_of(control);
+    return false;  // any other error: somebody else found out first
+}
+
+gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank) {
+    if (gs_shm_is_damaged(segment, rank)) return GS_SHM_DAMAGED;
+    return gs_shm_life_goes_on(segment, rank) ? GS_SHM_ALIVE : fate_of(segment->controls[rank]);
 }
 
 void gs_shm_abort(gs_shm_segment *segment, gs_status reason, const gs_comm_failure *failure) {

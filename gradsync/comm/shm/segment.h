@@ -135,6 +135,7 @@ typedef enum gs_shm_health {
 // The moving thread: holds the own life from here on; end gives back all it holds.
 GS_NODISCARD gs_status gs_shm_begin_life(gs_shm_segment *segment);
 void gs_shm_end_life(gs_shm_segment *segment);
+bool gs_shm_life_goes_on(gs_shm_segment *segment, int rank);  // it may still store
 gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank);
 bool gs_shm_is_damaged(const gs_shm_segment *segment, int rank);  // by what its block begins with
 

@@ -21,6 +21,7 @@
 #include "gradsync/comm/comm_backend.h"
 #include "gradsync/comm/shm/comm_thread.h"
 #include "gradsync/comm/shm/handshake.h"
+#include "gradsync/comm/shm/lives.h"
 #include "gradsync/comm/shm/mover.h"
 #include "gradsync/comm/shm/post.h"
 #include "gradsync/comm/shm/segment.h"
@@ -53,6 +54,7 @@ typedef struct shm_comm {
     _Atomic uint64_t finished;
     atomic_bool failed;
     gs_status failure;  // valid once failed
+    atomic_bool leaving, left;  // the owner wants to; the moving thread's life has ended
     pthread_mutex_t late_lock;
     gs_comm_failure late;  // by late_lock: of the owner's last wait whose deadline passed
     // The moving thread's.
@@ -501,9 +503,21 @@ static gs_status enter_thread(void *ctx) {
 // it.
 static bool has_work(void *ctx) {
     shm_comm *shm = ctx;
+    if (atomic_load(&shm->leaving)) return !atomic_load(&shm->left);
     return !has_failed(shm) &&
            (atomic_load_explicit(&shm->posted, memory_order_acquire) != finished_of(shm) ||
             gs_shm_aborted(&shm->segment));
+}
+
+// The moving thread: stores nothing from here on.
+static void leave(shm_comm *shm) {
+    if (!has_failed(shm)) {
+        shm->failure = gs_error(GS_ABORTED, "rank %d has left the communicator", shm->segment.rank);
+        atomic_store_explicit(&shm->failed, true, memory_order_release);
+    }
+    gs_shm_end_life(&shm->segment);
+    atomic_store(&shm->left, true);
+    gs_futex_event_notify(&shm->finished_event);
 }
 
 static void serve_posts(void *ctx, const atomic_bool *stopping) {
@@ -511,7 +525,9 @@ static void serve_posts(void *ctx, const atomic_bool *stopping) {
     gs_waiter waiter = {.event = &shm->segment.common->event, .spin_polls = shm->spin_polls};
     gs_deadline never = gs_deadline_in_ns(GS_DEADLINE_MAX_NS);
     while (!atomic_load(stopping) && has_work(shm)) {
-        if (advance(shm))
+        if (atomic_load(&shm->leaving))
+            leave(shm);
+        else if (advance(shm))
             gs_waiter_reset(&waiter);
         else if (gs_waiter_pause(&waiter, never))
             check_missing(shm);
@@ -521,7 +537,7 @@ static void serve_posts(void *ctx, const atomic_bool *stopping) {
 
 static void leave_thread(void *ctx) {
     shm_comm *shm = ctx;
-    gs_shm_end_life(&shm->segment);
+    if (!atomic_load(&shm->left)) leave(shm);
 }
 
 static const gs_comm_thread_ops thread_ops = {enter_thread, has_work, serve_posts, leave_thread};
@@ -548,13 +564,32 @@ static gs_status start_moving(shm_comm *shm, const gs_comm_options *options) {
     return gs_comm_thread_start(&shm->thread, &thread_ops, shm);
 }
 
+// The thread stays, for an abort from elsewhere may be about to wake it.
+static void wait_until_left(shm_comm *shm) {
+    if (!shm->thread) {
+        if (!atomic_load(&shm->left)) leave(shm);
+        return;
+    }
+    gs_waiter waiter = {.event = &shm->finished_event};
+    gs_deadline never = gs_deadline_in_ns(GS_DEADLINE_MAX_NS);
+    atomic_store(&shm->leaving, true);
+    wake_thread(shm);
+    while (!atomic_load(&shm->left)) gs_waiter_pause(&waiter, never);
+    gs_waiter_reset(&waiter);
+}
+
+static gs_status wait_shm_ended(void *backend, gs_comm_failure *lingering, gs_deadline deadline) {
+    shm_comm *shm = backend;
+    wait_until_left(shm);
+    return gs_shm_wait_lives_ended(&shm->segment, lingering, deadline);
+}
+
 static void destroy_shm(void *backend) {
     shm_comm *shm = backend;
     if (!shm) return;
-    if (shm->thread)
-        gs_comm_thread_stop(shm->thread);
-    else if (shm->segment.common && shm->segment.own)
-        gs_shm_end_life(&shm->segment);
+    if (shm->thread) gs_comm_thread_stop(shm->thread);
+    // Where a thread moved, of the lives that the owner has taken.
+    if (shm->segment.common && shm->segment.own) gs_shm_end_life(&shm->segment);
     gs_shm_unmap(&shm->segment);
     gs_device_close(shm->thread_device);
     pthread_mutex_destroy(&shm->late_lock);
@@ -589,6 +624,7 @@ const gs_comm_backend gs_comm_shm = {.name = "shm",
                                      .post = post_shm,
                                      .wait = wait_shm,
                                      .abort = abort_shm,
+                                     .wait_ended = wait_shm_ended,
                                      .destroy = destroy_shm,
                                      .finished = finished_of_shm,
                                      .times = times_of_shm,
