@@ -24,6 +24,7 @@
 #include "gradsync/step/join.h"             // ranks that run out of data at different times
 #include "gradsync/step/logical_shards.h"   // exact mode: the same bits for every world
 #include "gradsync/step/model.h"            // the contract of models that the worker runs
+#include "gradsync/step/state_sync.h"       // who has less gets the state of who has more
 #include "gradsync/tensor/device_tensor.h"  // tensors of a device, and lists of them
 #include "gradsync/tensor/flatten.h"        // several tensors in one buffer
 
