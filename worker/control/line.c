@@ -79,10 +79,10 @@ static void take_welcome(gs_line *line, const gs_json *item) {
 }
 
 static void take_abort(gs_line *line, const gs_json *item) {
-    // One for a generation that this trainer has left behind means nothing to it.
-    if (gs_json_int_or(item, "generation", 0) < (int64_t)atomic_load(&line->generation)) return;
-    gs_mailbox_abort(&line->control->mailbox,
-                     gs_json_string_or(item, "reason", "the generation ended"));
+    int64_t generation = gs_json_int_or(item, "generation", 0);
+    if (generation < 0 || generation > UINT32_MAX) return;
+    gs_mailbox_abort(&line->control->mailbox, (uint32_t)generation,
+                     gs_json_string_or(item, "reason", ""));
 }
 
 // Decoded here, so that the compute thread need not.
@@ -184,7 +184,7 @@ static void lose_stream(gs_line *line, gs_status status) {
     pthread_mutex_unlock(&line->lock);
     gs_outbox_hold(line->outbox, false);  // nobody waits for it any more
     gs_log_warn("coordinator refused this trainer", "reason=\"%s\"", status.message);
-    gs_mailbox_abort(&line->control->mailbox, status.message);
+    gs_mailbox_abort(&line->control->mailbox, GS_EVERY_GENERATION, status.message);
     line->next_hello_ns = gs_now_ns() + 3600 * GS_NS_PER_SEC;
 }
 

@@ -21,13 +21,28 @@ void gs_mailbox_ask_to_drain(gs_mailbox *mailbox, bool save) {
     atomic_store(&mailbox->wants_drain, true);
 }
 
-void gs_mailbox_abort(gs_mailbox *mailbox, const char *reason) {
+// Under the lock: whether the generation that the compute thread is in has ended.
+static bool has_ended(const gs_mailbox *mailbox) {
+    return *mailbox->abort_reason && mailbox->aborted_up_to >= mailbox->generation;
+}
+
+void gs_mailbox_abort(gs_mailbox *mailbox, uint32_t generation, const char *reason) {
     pthread_mutex_lock(&mailbox->lock);
-    if (!atomic_load(&mailbox->aborted)) {
-        snprintf(mailbox->abort_reason, sizeof mailbox->abort_reason, "%s", reason);
+    if (generation >= mailbox->generation) {
+        if (!has_ended(mailbox))
+            snprintf(mailbox->abort_reason, sizeof mailbox->abort_reason, "%s",
+                     *reason ? reason : "the generation ended");
+        if (generation > mailbox->aborted_up_to) mailbox->aborted_up_to = generation;
         atomic_store(&mailbox->aborted, true);
+        if (mailbox->comm) gs_comm_abort(mailbox->comm, mailbox->abort_reason);
     }
-    if (mailbox->comm) gs_comm_abort(mailbox->comm, mailbox->abort_reason);
+    pthread_mutex_unlock(&mailbox->lock);
+}
+
+void gs_mailbox_begin(gs_mailbox *mailbox, uint32_t generation) {
+    pthread_mutex_lock(&mailbox->lock);
+    mailbox->generation = generation;
+    atomic_store(&mailbox->aborted, has_ended(mailbox));
     pthread_mutex_unlock(&mailbox->lock);
 }
 

@@ -13,14 +13,19 @@
 #include "gradsync/comm/comm.h"
 #include "worker/control/plan_offer.h"
 
+// A process is asked to leave once; generations come and go in it, and an abort ends one of them.
+#define GS_EVERY_GENERATION UINT32_MAX
+
 // Written by any thread, read by the compute thread.
 typedef struct gs_mailbox {
     atomic_bool wants_drain, drain_saves, aborted, has_offer;
     const volatile sig_atomic_t *drain_signal;  // set by a signal handler; NULL: none
 
     pthread_mutex_t lock;  // of what follows
+    uint32_t generation;   // that the compute thread is in; 0: none yet
+    uint32_t aborted_up_to;  // generations that have ended; valid with a reason
     gs_comm *comm;         // borrowed while set
-    char abort_reason[200];
+    char abort_reason[200];  // "": nothing has ended
     gs_plan_offer offer;  // owned; digest 0: none
 } gs_mailbox;
 
@@ -29,10 +34,12 @@ void gs_mailbox_release(gs_mailbox *mailbox);
 
 // Any thread.
 void gs_mailbox_ask_to_drain(gs_mailbox *mailbox, bool save);
-void gs_mailbox_abort(gs_mailbox *mailbox, const char *reason);  // the first reason wins
+// Generation `generation` has ended, and those before it: the first reason wins. One that the compute
+// thread has left behind is told in vain; one that it is not yet in has ended when it comes to it.
+void gs_mailbox_abort(gs_mailbox *mailbox, uint32_t generation, const char *reason);
 bool gs_mailbox_drains(const gs_mailbox *mailbox, bool *save);
 bool gs_mailbox_aborted(const gs_mailbox *mailbox);
-// ABORTED with the reason once gs_mailbox_abort was called.
+// ABORTED with the reason once the generation has ended.
 GS_NODISCARD gs_status gs_mailbox_check(gs_mailbox *mailbox);
 
 // A plan that is to be used as soon as all ranks hold it. Takes the offer; one that was not taken
@@ -42,6 +49,8 @@ void gs_mailbox_offer_plan(gs_mailbox *mailbox, gs_plan_offer *offer);
 // False: none.
 bool gs_mailbox_take_plan(gs_mailbox *mailbox, gs_plan_offer *out, uint32_t generation);
 
+// Compute thread: the next generation; what ended those before it is over.
+void gs_mailbox_begin(gs_mailbox *mailbox, uint32_t generation);
 // Compute thread: the communicator that an abort is to reach; NULL before it is destroyed.
 void gs_mailbox_set_comm(gs_mailbox *mailbox, gs_comm *comm);
 

@@ -91,6 +91,7 @@ void gs_member_set_state(gs_member *member, gs_member_state state, uint32_t gene
 
 void gs_member_take_place(gs_member *member, const gs_place *place) {
     member->place = *place;
+    gs_line_keep_order(member->line, NULL);  // of a generation that is over
     gs_member_set_state(member, GS_MEMBER_PREPARED, place->generation);
 }
 

@@ -180,6 +180,7 @@ static gs_status make_buffers(gs_trainer_state *state, const gs_job_spec *spec) 
     static const gs_buffers_policy policies[] = {[GS_SPEC_BUFFERS_BROADCAST] = GS_BUFFERS_BROADCAST,
                                                  [GS_SPEC_BUFFERS_NONE] = GS_BUFFERS_LOCAL,
                                                  [GS_SPEC_BUFFERS_AVERAGE] = GS_BUFFERS_AVERAGE};
+    state->buffers_are_local = spec->reducer.buffers == GS_SPEC_BUFFERS_NONE;
     return gs_buffers_create(&state->buffers, state->buffer_specs, state->num_buffers,
                              policies[spec->reducer.buffers], spec->exact, state->device);
 }
@@ -356,11 +357,21 @@ void gs_position_digest(gs_digest_stream *stream, const gs_position *position) {
     gs_digest_stream_add(stream, &loss_scale->growth_tracker, sizeof loss_scale->growth_tracker);
 }
 
-gs_digest gs_trainer_state_digest(const gs_trainer_state *state) {
+static gs_digest digest_tensors(const gs_trainer_state *state, size_t num_tensors) {
     gs_digest_stream *stream = gs_digest_stream_create();
     if (!stream) return (gs_digest){0};
-    gs_status status = gs_device_copy_read(state->copy, state->runs, state->num_tensors,
-                                           digest_bytes, stream);
+    gs_status status =
+        gs_device_copy_read(state->copy, state->runs, num_tensors, digest_bytes, stream);
     gs_position_digest(stream, &state->position);
     return take_digest(stream, status);
+}
+
+gs_digest gs_trainer_state_digest(const gs_trainer_state *state) {
+    return digest_tensors(state, state->num_tensors);
+}
+
+// Buffers come last.
+gs_digest gs_trainer_state_common_digest(const gs_trainer_state *state) {
+    size_t num_local = state->buffers_are_local ? state->num_buffers : 0;
+    return digest_tensors(state, state->num_tensors - num_local);
 }

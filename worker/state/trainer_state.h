@@ -59,6 +59,7 @@ typedef struct gs_trainer_state {
     bool rounds_grads;  // a pass's gradients are to be rounded to 16 bits: the model's kernels are fp32
     gs_grad_scaler_options loss_scaling;
     gs_buffers *buffers;
+    bool buffers_are_local;  // each rank has its own
     gs_optimizer *optimizer;
     gs_position position;  // the step that was applied changes it
     gs_state_tensor *tensors;
@@ -97,6 +98,8 @@ size_t gs_trainer_state_total_elements(const gs_trainer_state *state);  // of th
 // The digest that ranks, checkpoints and tests compare: the bytes of every tensor in order, the
 // position. {0}: the device could not be read.
 gs_digest gs_trainer_state_digest(const gs_trainer_state *state);
+// The same of what all ranks have alike: without local buffers.
+gs_digest gs_trainer_state_common_digest(const gs_trainer_state *state);
 // Of the parameters alone, as they lie in memory: `part` of `num_parts` equal pieces of it (0 of 1: all).
 // Ranks of one kind of device compare it. Begin starts to bring the piece to the host, beside what the
 // compute stream is given from then on; the parameters change after end alone. {0} as above.

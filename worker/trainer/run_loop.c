@@ -141,3 +141,8 @@ gs_status gs_run_loop_run(gs_run_loop *loop) {
     }
     return gs_ok();
 }
+
+void gs_run_loop_leave_session(gs_run_loop *loop) {
+    loop->session = NULL;
+    loop->drained = loop->stop_saves = loop->inputs_ended = loop->diverged = false;
+}

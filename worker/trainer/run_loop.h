@@ -33,6 +33,8 @@ typedef struct gs_run_loop {
 } gs_run_loop;
 
 GS_NODISCARD gs_status gs_run_loop_run(gs_run_loop *loop);
+// What was found out in a session that is over; a broken state stays one.
+void gs_run_loop_leave_session(gs_run_loop *loop);
 
 // The update of the step that the session has reduced. A failure leaves a broken state.
 GS_NODISCARD gs_status gs_run_loop_apply(gs_run_loop *loop, gs_step_facts *facts);

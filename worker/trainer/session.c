@@ -2,10 +2,10 @@
 
 #include <stdlib.h>
 
+#include "core/log.h"
 #include "core/memory.h"
-#include "gradsync/comm/coalesce.h"
-#include "gradsync/comm/device_arena.h"
 #include "rpc/schema/job_words.h"
+#include "worker/state/state_transfer.h"
 #include "worker/trainer/session_state.h"
 #include "worker/trainer/step_opening.h"
 
@@ -102,14 +102,15 @@ static gs_status check_world(const gs_session_options *options) {
                     (long long)spec->world.max, options->place.world_size);
 }
 
-static gs_status prepare(gs_session *session, const gs_bucket_plan *plan) {
+static gs_status prepare(gs_session *session, gs_grad_memory *memory, const gs_bucket_plan *plan) {
     gs_trainer_state *state = session->state;
     size_t arena_bytes;
     GS_TRY(gs_bucket_plan_check(plan, state->param_specs, state->num_params));
     GS_TRY(gs_plan_switch_init(&session->plans, session->control, session->generation, plan,
                                state->position.step));
     GS_TRY(measure_arena(session, &arena_bytes));
-    GS_TRY(gs_arena_create_on(&session->arena, arena_bytes, state->device));
+    GS_TRY(gs_grad_memory_reserve(memory, arena_bytes, state->device));
+    session->arena = memory->arena;
     GS_TRY(open_data(session));
     return gs_pass_device_init(&session->gpu, state, session->train, session->evaluation);
 }
@@ -126,6 +127,7 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
         .data_root = options->data_root,
         .model_replicas = options->model_replicas,
         .generation = options->place.generation,
+        .state_is_broken = options->state_is_broken,
         .plan_is_observed = options->plan_is_observed,
         .passes_per_shard = (int)gs_job_spec_passes_per_shard(options->spec),
         .shards = {.num_shards = options->num_shards,
@@ -133,8 +135,10 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
                    .rank = options->place.rank,
                    .exact = options->spec->exact},
     };
+    gs_mailbox_begin(&options->control->mailbox, session->generation);
+    session->state_digest = gs_trainer_state_digest(session->state);
     gs_session_deal_shards(session);
-    gs_status status = prepare(session, options->plan);
+    gs_status status = prepare(session, options->memory, options->plan);
     if (status.code) {
         gs_session_destroy(session);
         return status;
@@ -156,7 +160,6 @@ void gs_session_destroy(gs_session *session) {
     gs_comm_destroy(session->comm);
     gs_data_loader_close(session->train);
     gs_data_loader_close(session->evaluation);
-    gs_arena_destroy(session->arena);
     gs_plan_switch_release(&session->plans);
     gs_order_reporter_release(&session->order);
     atomic_store(&session->progress->teardown_since_ns, 0);
@@ -184,22 +187,45 @@ static gs_status create_comm(gs_session *session, gs_deadline deadline) {
     return gs_ok();
 }
 
-// Parameters lie in one block: one view. Equal checkpoints make equal ranks already; this makes sure.
-static gs_status broadcast_state(gs_session *session, gs_deadline deadline) {
-    const gs_trainer_state *state = session->state;
-    gs_tensor_view *views = calloc(1 + state->num_buffers, sizeof *views);
-    if (!views) return gs_error(GS_RESOURCE_EXHAUSTED, "session: out of memory");
-    views[0] = (gs_tensor_view){state->memory, state->memory_bytes / sizeof(float), GS_FP32};
-    for (size_t i = 0; i < state->num_buffers; i++) {
-        views[1 + i] = (gs_tensor_view){gs_buffers_committed(state->buffers)[i],
-                                        gs_param_spec_count(&state->buffer_specs[i]),
-                                        state->buffer_specs[i].dtype};
+// The data were opened for the position that this rank came with.
+static gs_status reopen_data(gs_session *session) {
+    gs_pass_runners_destroy(session->pass_runners);
+    session->pass_runners = NULL;
+    gs_pass_device_release(&session->gpu, session->state->device);
+    gs_data_loader_close(session->train);
+    gs_data_loader_close(session->evaluation);
+    session->train = session->evaluation = NULL;
+    GS_TRY(open_data(session));
+    return gs_pass_device_init(&session->gpu, session->state, session->train, session->evaluation);
+}
+
+static void log_transfer(const gs_session *session, const gs_state_sync_result *result) {
+    const gs_position *position = &session->state->position;
+    gs_log_info("state received", "rank=%d generation=%u source=%d step=%lld bytes=%zu",
+                session->shards.rank, session->generation, result->source,
+                (long long)position->step, result->bytes);
+}
+
+// Equal checkpoints make equal ranks already; this makes sure, and gives newcomers what they lack.
+static gs_status share_state(gs_session *session, gs_deadline deadline) {
+    gs_trainer_state *state = session->state;
+    gs_state_sync_result result;
+    int64_t consumed = state->position.consumed;
+    bool was_broken = session->state_is_broken, has_state = !was_broken && state->position.step > 0;
+    gs_status status = gs_state_transfer_run(&result, state, has_state, session->state_digest,
+                                             session->comm, deadline);
+    if (result.received) session->state_is_broken = status.code != GS_OK;
+    GS_TRY(status);
+    if (was_broken && !result.has_state) {
+        session->state_is_broken = true;
+        return gs_error(GS_INTERNAL, "the state here is broken, and no other rank has one");
     }
-    gs_status status = gs_coalesced_broadcast(session->comm, views, 1 + state->num_buffers, 0, 0,
-                                              deadline);
-    free(views);
-    gs_trainer_state_refresh(session->state);
-    return gs_status_prefix(status, "broadcast of the parameters");
+    if (!result.received) return gs_ok();
+    log_transfer(session, &result);
+    session->state_digest = gs_trainer_state_digest(state);
+    atomic_store(&session->progress->applied_step, state->position.step);
+    atomic_store(&session->progress->plan_step, state->position.step);
+    return state->position.consumed == consumed ? gs_ok() : reopen_data(session);
 }
 
 static gs_status watch_order(gs_session *session) {
@@ -225,7 +251,7 @@ static gs_pass_context pass_context(const gs_session *session) {
 gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     int64_t begin_ns = gs_now_ns();
     GS_TRY(create_comm(session, deadline));
-    GS_TRY(broadcast_state(session, deadline));
+    GS_TRY(share_state(session, deadline));
     gs_reducer_options whole = reducer_options(session), options;
     GS_TRY(gs_pass_runners_reducer_options(&options, &whole, session->model_replicas, session->spec));
     GS_TRY(gs_reducer_create(&session->reducer, &options, session->comm, deadline));
@@ -272,6 +298,14 @@ double gs_session_connect_seconds(const gs_session *session) {
     return session->connect_seconds;
 }
 
+gs_digest gs_session_state_digest(const gs_session *session) {
+    return session->state_digest;
+}
+
+bool gs_session_state_is_broken(const gs_session *session) {
+    return session->state_is_broken;
+}
+
 int gs_session_rank(const gs_session *session) {
     return session->shards.rank;
 }
@@ -290,4 +324,8 @@ bool gs_session_writes_files(const gs_session *session) {
 
 void gs_session_abort(gs_session *session, const char *reason) {
     if (session->comm) gs_comm_abort(session->comm, reason);
+}
+
+gs_status gs_session_wait_ended(gs_session *session, gs_deadline deadline) {
+    return session->comm ? gs_comm_wait_ended(session->comm, deadline) : gs_ok();
 }

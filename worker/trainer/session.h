@@ -1,5 +1,6 @@
 // One generation of the world: communicator, reducer, batches. What is done in it: step.h,
-// step_opening.h, evaluation.h. The state outlives sessions. Compute thread.
+// step_opening.h, evaluation.h. State and memory outlive sessions, of which a process may have one after the
+// other. Compute thread.
 #ifndef WORKER_TRAINER_SESSION_H
 #define WORKER_TRAINER_SESSION_H
 
@@ -13,6 +14,7 @@
 #include "worker/control/control.h"
 #include "worker/control/rendezvous.h"
 #include "worker/pass/model_replicas.h"
+#include "worker/state/grad_memory.h"
 #include "worker/state/trainer_state.h"
 
 typedef struct gs_session gs_session;
@@ -20,6 +22,8 @@ typedef struct gs_session gs_session;
 typedef struct gs_session_options {
     const gs_job_spec *spec;  // borrows until destroy
     gs_trainer_state *state;  // borrows until destroy
+    bool state_is_broken;     // it has to be another rank's
+    gs_grad_memory *memory;   // borrows until destroy
     gs_control *control;      // borrows until destroy
     const char *data_root;    // borrows until destroy
     gs_place place;
@@ -29,12 +33,16 @@ typedef struct gs_session_options {
     bool plan_is_observed;        // made from an order that was observed
 } gs_session_options;
 
-// Local: checks the plan against the model, backs the gradients' memory, opens the data.
+// Local: checks the plan against the model, backs the gradients' memory, opens the data. From here on aborts
+// of earlier generations mean nothing.
 GS_NODISCARD gs_status gs_session_create(gs_session **out, const gs_session_options *options);
 void gs_session_destroy(gs_session *session);
 
-// Collective: communicator, rank 0's parameters and buffers to all, reducer.
+// Collective: communicator, the state of the most advanced rank to all, reducer.
 GS_NODISCARD gs_status gs_session_connect(gs_session *session, gs_deadline deadline);
+// Of the state that the session began with: the rank's own, once connected the one of all.
+gs_digest gs_session_state_digest(const gs_session *session);
+bool gs_session_state_is_broken(const gs_session *session);  // an update, or a transfer, failed half-way
 gs_comm *gs_session_comm(const gs_session *session);  // NULL before it is connected
 const char *gs_session_backend(const gs_session *session);
 const char *gs_session_backend_reason(const gs_session *session);
@@ -47,5 +55,8 @@ bool gs_session_writes_files(const gs_session *session);  // rank 0 does, for al
 
 // Ends every wait in the communicator, here and elsewhere.
 void gs_session_abort(gs_session *session, const char *reason);
+// Leaves the communicator and waits until nobody writes into this rank's memory any more, so that a next
+// session may use it. DEADLINE_EXCEEDED names who still may.
+GS_NODISCARD gs_status gs_session_wait_ended(gs_session *session, gs_deadline deadline);
 
 #endif

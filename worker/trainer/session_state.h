@@ -32,6 +32,8 @@ struct gs_session {
     gs_model_replicas *model_replicas;  // NULL: one replica
 
     uint32_t generation;
+    bool state_is_broken;
+    gs_digest state_digest;
     bool plan_is_observed;  // made from an order that was observed
     gs_logical_shards shards;
     gs_logical_shards reducing;  // as the reducer counts them
@@ -42,7 +44,7 @@ struct gs_session {
     gs_order_reporter order;  // rank 0
 
     gs_data_loader *train, *evaluation;  // evaluation: NULL when the job has none
-    gs_arena *arena;
+    gs_arena *arena;  // borrowed
     gs_comm *comm;
     gs_reducer *reducer;
     size_t reducer_bytes;               // of the arena; behind them the rows of the embedding

@@ -10,6 +10,9 @@
 #include "worker/trainer/startup.h"
 
 #define LAST_UPDATE_SECONDS 60.0
+// Of ranks that leave an old generation. Longer would end the process (control/teardown_watch.h); who has not
+// left by then is frozen.
+#define OLD_LIVES_SECONDS 2.0
 
 struct gs_trainer {
     gs_trainer_options options;
@@ -19,6 +22,7 @@ struct gs_trainer {
     gs_digest data_digest;
     char arithmetic[256];
 
+    gs_grad_memory memory;
     gs_session *session;
     gs_saves saves;
     gs_run_loop loop;
@@ -93,6 +97,7 @@ void gs_trainer_destroy(gs_trainer *trainer) {
     if (!trainer) return;
     gs_saves_release(&trainer->saves);
     gs_session_destroy(trainer->session);
+    gs_grad_memory_release(&trainer->memory);
     gs_model_replicas_destroy(trainer->model_replicas);
     gs_trainer_state_release(&trainer->state);
     gs_device_close(trainer->device);
@@ -111,11 +116,25 @@ const char *gs_trainer_arithmetic(const gs_trainer *trainer) {
     return trainer->arithmetic;
 }
 
-gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignment) {
+// The next one gets other memory where ranks of the last may still write into this.
+static void end_session(gs_trainer *trainer) {
+    if (!trainer->session) return;
+    gs_status status =
+        gs_session_wait_ended(trainer->session, gs_deadline_in_seconds(OLD_LIVES_SECONDS));
+    if (status.code)
+        gs_log_warn("an old generation has not ended", "job=%s generation=%u reason=\"%s\"",
+                    trainer->options.job, gs_session_generation(trainer->session), status.message);
     gs_session_destroy(trainer->session);
-    trainer->session = trainer->loop.session = NULL;
+    trainer->session = NULL;
+    gs_run_loop_leave_session(&trainer->loop);
+}
+
+gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignment) {
+    end_session(trainer);
     gs_session_options options = {.spec = trainer->options.spec,
                                   .state = &trainer->state,
+                                  .state_is_broken = trainer->loop.state_is_broken,
+                                  .memory = &trainer->memory,
                                   .control = trainer->options.control,
                                   .data_root = trainer->options.data_root,
                                   .place = assignment->place,
@@ -129,8 +148,10 @@ gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignmen
 }
 
 gs_status gs_trainer_connect(gs_trainer *trainer, gs_deadline deadline) {
-    GS_TRY(gs_session_connect(trainer->session, deadline));
-    const gs_session *session = trainer->session;
+    gs_session *session = trainer->session;
+    gs_status status = gs_session_connect(session, deadline);
+    trainer->loop.state_is_broken = gs_session_state_is_broken(session);
+    GS_TRY(status);
     gs_telemetry_init(&trainer->loop.telemetry, gs_session_generation(session),
                       gs_session_rank(session), gs_session_world_size(session));
     return gs_ok();

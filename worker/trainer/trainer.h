@@ -1,4 +1,5 @@
-// The trainer of one rank: boots, joins one generation, steps until the target, a drain or an abort.
+// The trainer of one rank: boots, joins a generation, steps until the target, a drain or an abort; and may then
+// join the next one with what it holds.
 //
 // It is driven through gs_control and knows no coordinator. After an abort it settles: what it holds at
 // the end is a step boundary, never something half-applied.
@@ -50,9 +51,10 @@ typedef struct gs_assignment {
     bool plan_is_observed;  // made from an order that was observed
 } gs_assignment;
 
-// Takes a place in a generation; replaces one that was prepared before. Local.
+// Takes a place in a generation. The one before ends here: ranks that are still in it are waited for, for two
+// seconds.
 GS_NODISCARD gs_status gs_trainer_prepare(gs_trainer *trainer, const gs_assignment *assignment);
-// Collective: makes the communicator.
+// Collective: makes the communicator, and everybody's state that of the most advanced rank.
 GS_NODISCARD gs_status gs_trainer_connect(gs_trainer *trainer, gs_deadline deadline);
 const gs_session *gs_trainer_get_session(const gs_trainer *trainer);  // NULL before prepare
 

@@ -141,7 +141,7 @@ static gs_status prepare(trainer_process *process, const gs_json *event) {
 
 static gs_status send_ready(trainer_process *process) {
     return gs_member_send_ready(process->member, process->plan_hash,
-                                gs_trainer_state_digest(gs_trainer_get_state(process->trainer)));
+                                gs_session_state_digest(gs_trainer_get_session(process->trainer)));
 }
 
 static gs_status send_comm_up(trainer_process *process) {

@@ -13,11 +13,68 @@ static void the_first_abort_reason_stays(void **state) {
     gs_mailbox_init(&mailbox);
     gs_status status = gs_mailbox_check(&mailbox);
     assert_int_equal(status.code, GS_OK);
-    gs_mailbox_abort(&mailbox, "rank 1 died");
-    gs_mailbox_abort(&mailbox, "something else");
+    gs_mailbox_abort(&mailbox, 0, "rank 1 died");
+    gs_mailbox_abort(&mailbox, 1, "something else");
     status = gs_mailbox_check(&mailbox);
     assert_int_equal(status.code, GS_ABORTED);
     assert_string_equal(status.message, "rank 1 died");
+    gs_mailbox_release(&mailbox);
+}
+
+static void check_ended(gs_mailbox *mailbox, const char *reason) {
+    gs_status status = gs_mailbox_check(mailbox);
+    assert_int_equal(status.code, reason ? GS_ABORTED : GS_OK);
+    assert_int_equal(gs_mailbox_aborted(mailbox), reason != NULL);
+    if (reason) assert_string_equal(status.message, reason);
+}
+
+static void an_abort_ends_its_generation_and_not_the_next(void **state) {
+    (void)state;
+    gs_mailbox mailbox;
+    gs_mailbox_init(&mailbox);
+    gs_mailbox_begin(&mailbox, 3);
+    gs_mailbox_abort(&mailbox, 3, "rank 1 died");
+    check_ended(&mailbox, "rank 1 died");
+    gs_mailbox_begin(&mailbox, 4);
+    check_ended(&mailbox, NULL);
+    gs_mailbox_abort(&mailbox, 4, "rank 2 died");
+    check_ended(&mailbox, "rank 2 died");
+    gs_mailbox_release(&mailbox);
+}
+
+static void an_abort_that_comes_late_is_dropped(void **state) {
+    (void)state;
+    gs_mailbox mailbox;
+    gs_mailbox_init(&mailbox);
+    gs_mailbox_begin(&mailbox, 3);
+    gs_mailbox_begin(&mailbox, 4);
+    gs_mailbox_abort(&mailbox, 3, "rank 1 died");
+    check_ended(&mailbox, NULL);
+    gs_mailbox_release(&mailbox);
+}
+
+static void an_abort_that_comes_early_waits_for_its_generation(void **state) {
+    (void)state;
+    gs_mailbox mailbox;
+    gs_mailbox_init(&mailbox);
+    gs_mailbox_begin(&mailbox, 3);
+    gs_mailbox_abort(&mailbox, 4, "rank 2 died");
+    check_ended(&mailbox, "rank 2 died");  // where there is a later one this is over
+    gs_mailbox_begin(&mailbox, 4);
+    check_ended(&mailbox, "rank 2 died");
+    gs_mailbox_begin(&mailbox, 5);
+    check_ended(&mailbox, NULL);
+    gs_mailbox_release(&mailbox);
+}
+
+static void what_ends_the_process_ends_every_generation(void **state) {
+    (void)state;
+    gs_mailbox mailbox;
+    gs_mailbox_init(&mailbox);
+    gs_mailbox_begin(&mailbox, 3);
+    gs_mailbox_abort(&mailbox, GS_EVERY_GENERATION, "refused");
+    gs_mailbox_begin(&mailbox, 4);
+    check_ended(&mailbox, "refused");
     gs_mailbox_release(&mailbox);
 }
 
@@ -85,6 +142,10 @@ static void a_plan_of_another_generation_is_dropped(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_abort_reason_stays),
+        cmocka_unit_test(an_abort_ends_its_generation_and_not_the_next),
+        cmocka_unit_test(an_abort_that_comes_late_is_dropped),
+        cmocka_unit_test(an_abort_that_comes_early_waits_for_its_generation),
+        cmocka_unit_test(what_ends_the_process_ends_every_generation),
         cmocka_unit_test(a_signal_drains_and_saves),
         cmocka_unit_test(a_request_to_drain_says_whether_to_save),
         cmocka_unit_test(the_newest_plan_is_taken_once),

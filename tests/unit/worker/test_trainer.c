@@ -450,7 +450,7 @@ static void an_abort_settles_and_asks_for_a_restart(void **state) {
     fixture *f = *state;
     prepare(f, "\"steps\":{\"target\":1000000}");
     f->verdict = (gs_settle_verdict){.save = true};
-    gs_mailbox_abort(&f->control.mailbox, "rank 1 died");
+    gs_mailbox_abort(&f->control.mailbox, 5, "rank 1 died");
     gs_trainer_run(f->trainer, &f->outcome);
     assert_int_equal(f->outcome.end, GS_TRAINER_ABORTED);
     assert_int_equal(f->outcome.reason.exit_code, 75);
@@ -465,7 +465,7 @@ static void without_anybody_to_settle_with_it_saves_what_it_knows(void **state) 
     fixture *f = *state;
     prepare(f, "\"steps\":{\"target\":1000000}");
     f->settle_status = gs_error(GS_UNAVAILABLE, "nobody there");
-    gs_mailbox_abort(&f->control.mailbox, "rank 1 died");
+    gs_mailbox_abort(&f->control.mailbox, 5, "rank 1 died");
     gs_trainer_run(f->trainer, &f->outcome);
     assert_int_equal(f->outcome.reason.exit_code, 75);
     assert_string_equal(f->last_reason, "orphaned");
