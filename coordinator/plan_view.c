@@ -65,6 +65,7 @@ static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
     gs_json_set_string(entry, "dtype", gs_dtype_name(bucket->dtype));
     gs_json_set_int(entry, "device", bucket->device);
     gs_json_set_int(entry, "position", (int64_t)index);
+    gs_json_set_int(entry, "hook", bucket->hook);
     explain_end(entry, plan, index, params);
     if (place_of) expect_ready(entry, plan, index, place_of);
     for (size_t k = 0; k < bucket->num_params; k++) {

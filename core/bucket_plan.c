@@ -299,6 +299,14 @@ static void add_word(digest_chain *chain, uint64_t word) {
     chain->words[chain->num_words++] = word;
 }
 
+static bool has_hooks(const gs_bucket_plan *plan) {
+    for (size_t b = 0; b < plan->num_buckets; b++) {
+        if (plan->buckets[b].hook) return true;
+    }
+    return false;
+}
+
+// Hooks come last, and only where a plan names any: other plans have the digests of builds that knew none.
 gs_digest gs_bucket_plan_digest(const gs_bucket_plan *plan) {
     digest_chain chain = {.num_words = 2};
     add_word(&chain, plan->num_params);
@@ -313,6 +321,9 @@ gs_digest gs_bucket_plan_digest(const gs_bucket_plan *plan) {
         for (size_t i = 0; i < bucket->num_params; i++)
             add_word(&chain, plan->params[bucket->first + i]);
     }
+    bool names_hooks = has_hooks(plan);
+    for (size_t b = 0; b < plan->num_buckets && names_hooks; b++)
+        add_word(&chain, (uint64_t)(int64_t)plan->buckets[b].hook);
     return gs_digest_of(chain.words, chain.num_words * sizeof chain.words[0]);
 }
 
@@ -333,6 +344,8 @@ static gs_status check_bucket(const gs_bucket_plan *plan, size_t index, const gs
     const gs_plan_bucket *bucket = &plan->buckets[index];
     if (!bucket->num_params)
         return gs_error(GS_INVALID_ARGUMENT, "bucket %zu: has no parameters", index);
+    if (bucket->hook < 0)
+        return gs_error(GS_INVALID_ARGUMENT, "bucket %zu: hook %d", index, bucket->hook);
     if (bucket->first > plan->num_params || bucket->num_params > plan->num_params - bucket->first)
         return gs_error(GS_INVALID_ARGUMENT, "bucket %zu: members beyond the plan", index);
     for (size_t i = 0; i < bucket->num_params; i++) {

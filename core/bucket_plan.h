@@ -54,6 +54,7 @@ typedef struct gs_plan_bucket {
     gs_dtype dtype;
     int device;
     size_t first, num_params;  // its members: params[first .. first + num_params)
+    int hook;                  // which of the reducer's communication hooks has it; 0: the default
 } gs_plan_bucket;
 
 typedef struct gs_bucket_plan {

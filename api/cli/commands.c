@@ -178,6 +178,7 @@ static void print_plan(const gs_json *plan) {
                                             {"BYTES", "bytes", gs_cli_write_bytes},
                                             {"LIMIT", "limit_bytes", gs_cli_write_bytes},
                                             {"DTYPE", "dtype", NULL},
+                                            {"HOOK", "hook", NULL},
                                             {"ENDS", "ends", NULL},
                                             {"TENSORS", "tensors", NULL}};
     static const gs_cli_column past[] = {{"REVISION", "revision", NULL},

@@ -1,5 +1,6 @@
 #include "rpc/schema/plan_message.h"
 
+#include <limits.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,26 @@ static gs_json *encode_limits(const gs_bucket_plan *plan) {
     return limits;
 }
 
+// Runs of [hook, buckets]. NULL: all buckets have the default.
+static gs_json *encode_hooks(const gs_bucket_plan *plan) {
+    gs_json *hooks = gs_json_new_array();
+    bool names_any = false;
+    for (size_t i = 0, count; i < plan->num_buckets; i += count) {
+        int hook = plan->buckets[i].hook;
+        names_any |= hook != 0;
+        for (count = 1; i + count < plan->num_buckets; count++) {
+            if (plan->buckets[i + count].hook != hook) break;
+        }
+        gs_json *run = gs_json_new_array();
+        gs_json_push(run, gs_json_new_int(hook));
+        gs_json_push(run, gs_json_new_int((int64_t)count));
+        gs_json_push(hooks, run);
+    }
+    if (names_any) return hooks;
+    gs_json_release(hooks);
+    return NULL;
+}
+
 gs_json *gs_plan_message_encode(const gs_bucket_plan *plan, const gs_plan_label *label) {
     gs_json *message = gs_json_new_object(), *sizes = gs_json_new_array();
     char hash[GS_DIGEST_TEXT_LEN];
@@ -42,6 +63,8 @@ gs_json *gs_plan_message_encode(const gs_bucket_plan *plan, const gs_plan_label 
     gs_json_set(message, "members", encode_members(plan));
     gs_json_set(message, "sizes", sizes);
     gs_json_set(message, "limits", encode_limits(plan));
+    gs_json *hooks = encode_hooks(plan);
+    if (hooks) gs_json_set(message, "hooks", hooks);
     return message;
 }
 
@@ -104,6 +127,24 @@ static gs_status decode_limits(gs_bucket_plan *plan, const gs_json *limits) {
                     plan->num_buckets);
 }
 
+static gs_status decode_hooks(gs_bucket_plan *plan, const gs_json *hooks) {
+    size_t next = 0;
+    if (!hooks) return gs_ok();
+    for (size_t i = 0; i < gs_json_count(hooks); i++) {
+        const gs_json *run = gs_json_at(hooks, i);
+        int64_t hook = -1, count = 0;
+        bool known = gs_json_int(&hook, gs_json_at(run, 0)) && hook >= 0 && hook <= INT_MAX &&
+                     gs_json_int(&count, gs_json_at(run, 1)) && count > 0 &&
+                     count <= (int64_t)(plan->num_buckets - next);
+        if (!known)
+            return gs_error(GS_INVALID_ARGUMENT, "hooks[%zu]: must be [hook, buckets]", i);
+        for (int64_t k = 0; k < count; k++) plan->buckets[next++].hook = (int)hook;
+    }
+    if (next == plan->num_buckets) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "hooks: of %zu buckets, there are %zu", next,
+                    plan->num_buckets);
+}
+
 static gs_status check_hash(const gs_bucket_plan *plan, const char *wanted) {
     char hash[GS_DIGEST_TEXT_LEN];
     gs_digest_format(hash, gs_bucket_plan_digest(plan));
@@ -121,6 +162,7 @@ static gs_status decode_plan(gs_bucket_plan *plan, const gs_json *message,
     GS_TRY(decode_members(plan, gs_json_get(message, "members"), num_params));
     GS_TRY(decode_buckets(plan, sizes, params));
     GS_TRY(decode_limits(plan, gs_json_get(message, "limits")));
+    GS_TRY(decode_hooks(plan, gs_json_get(message, "hooks")));
     GS_TRY(check_hash(plan, gs_json_string_or(message, "hash", "")));
     return gs_bucket_plan_check(plan, params, num_params);
 }

@@ -1,4 +1,5 @@
-// A bucket plan as the coordinator sends it to ranks: members bucket after bucket, sizes, limits.
+// A bucket plan as the coordinator sends it to ranks: members bucket after bucket, sizes, limits, and
+// hooks where a bucket has another than the default.
 //
 // Types and bytes are not in it: the receiver knows the parameters, and the hash that comes along
 // says that both mean the same plan. So 20,000 buckets of one parameter each fit a message.

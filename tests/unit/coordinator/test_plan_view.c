@@ -31,6 +31,7 @@ static void expect_bucket(const gs_json *view, size_t index, const char *ends, c
     const gs_json *tensor = gs_json_at(gs_json_get(bucket, "tensors"), 0);
     assert_int_equal(gs_json_int_or(bucket, "index", -1), index);
     assert_int_equal(gs_json_int_or(bucket, "position", -1), index);
+    assert_int_equal(gs_json_int_or(bucket, "hook", -1), index == 2 ? 5 : 0);
     assert_string_equal(gs_json_string_or(bucket, "ends", ""), ends);
     assert_string_equal(gs_json_string_or(bucket, "why", ""), why);
     assert_string_equal(gs_json_string_or(tensor, "name", ""), first_tensor);
@@ -40,6 +41,7 @@ static void each_bucket_says_why_it_ends_where_it_ends(void **state) {
     (void)state;
     gs_param_spec params[NUM_PARAMS];
     gs_bucket_plan plan = make_plan(params, NULL);
+    plan.buckets[2].hook = 5;
     gs_json *view = gs_plan_to_view(&plan, &header, params, NULL);
     assert_int_equal(gs_json_count(gs_json_get(view, "buckets")), 4);
     expect_bucket(view, 0, "limit", "80 bytes reach the limit of 80", "p4");

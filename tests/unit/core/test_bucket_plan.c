@@ -267,6 +267,29 @@ static void digest_sees_order_limits_and_boundaries(void **state) {
     gs_bucket_plan_release(&other);
 }
 
+// A plan that names no hooks has the digest that it always had; data of coordinators holds such.
+static void digest_sees_hooks_and_old_plans_keep_theirs(void **state) {
+    (void)state;
+    gs_param_spec params[4];
+    gs_bucket_plan plan;
+    char text[GS_DIGEST_TEXT_LEN];
+    for (int i = 0; i < 4; i++) params[i] = gs_param_spec_make(GS_FP32, 100 * (i + 1), 3, "p%d", i);
+    assert_int_equal(gs_bucket_plan_parity(&plan, params, 4, 1000, 4000, NULL).code, GS_OK);
+    gs_digest plain = gs_bucket_plan_digest(&plan);
+    gs_digest_format(text, plain);
+    assert_string_equal(text, "xxh3:b5a9de0996203ae62fca57459cede0a4");
+    plan.buckets[1].hook = 1;
+    gs_digest second = gs_bucket_plan_digest(&plan);
+    assert_false(gs_digest_equal(second, plain));
+    plan.buckets[1].hook = 0;
+    plan.buckets[2].hook = 1;
+    assert_false(gs_digest_equal(gs_bucket_plan_digest(&plan), plain));
+    assert_false(gs_digest_equal(gs_bucket_plan_digest(&plan), second));
+    plan.buckets[2].hook = -1;
+    assert_int_equal(gs_bucket_plan_check(&plan, params, 4).code, GS_INVALID_ARGUMENT);
+    gs_bucket_plan_release(&plan);
+}
+
 // Caps bound what a bucket holds and sends: fp32 gradients, whatever the parameters are.
 static void gradients_of_16_bit_parameters_count_as_fp32(void **state) {
     (void)state;
@@ -347,6 +370,7 @@ int main(void) {
         cmocka_unit_test(parity_plan_starts_with_the_last_registered_parameters),
         cmocka_unit_test(one_host_plan_follows_the_ready_order_and_ends_small),
         cmocka_unit_test(digest_sees_order_limits_and_boundaries),
+        cmocka_unit_test(digest_sees_hooks_and_old_plans_keep_theirs),
         cmocka_unit_test(gradients_of_16_bit_parameters_count_as_fp32),
         cmocka_unit_test(check_refuses_plans_of_other_models),
         cmocka_unit_test(chunk_never_passes_its_limit_unless_one_tensor_does),

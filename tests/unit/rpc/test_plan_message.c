@@ -55,6 +55,8 @@ static void a_plan_comes_through_unchanged(void **state) {
             order[k] = swapped;
         }
         make_plan(&plan, params, NUM_PARAMS, order);
+        for (size_t b = 0; b < plan.num_buckets && seed % 2; b++)
+            plan.buckets[b].hook = (int)(b * seed % 3);
         gs_json *message = gs_plan_message_encode(&plan, &label);
         assert_int_equal(gs_json_int_or(message, "revision", 0), 4);
         assert_string_equal(gs_json_string_or(message, "reason", ""), "ready_order");
@@ -62,6 +64,8 @@ static void a_plan_comes_through_unchanged(void **state) {
         gs_status status = pass_on(&decoded, message, params, NUM_PARAMS);
         assert_string_equal(status.message, "");
         assert_true(gs_digest_equal(gs_bucket_plan_digest(&plan), gs_bucket_plan_digest(&decoded)));
+        for (size_t b = 0; b < plan.num_buckets; b++)
+            assert_int_equal(decoded.buckets[b].hook, plan.buckets[b].hook);
         gs_bucket_plan_release(&plan);
         gs_bucket_plan_release(&decoded);
     }
@@ -149,6 +153,12 @@ static void what_is_wrong_with_a_message_is_named(void **state) {
         {"{\"members\":[0,1,2],\"sizes\":[3],\"limits\":[[8,0]]}", "plan: limits[0]: must be"},
         {"{\"members\":[0,1,2],\"sizes\":[3],\"limits\":[8]}", "plan: limits[0]: must be"},
         {"{\"members\":[0,1,2],\"sizes\":[3],\"limits\":[[8,1]]}", "plan: its hash is xxh3:"},
+        {"{\"members\":[0,1,2],\"sizes\":[3],\"limits\":[[8,1]],\"hooks\":[[-1,1]]}",
+         "plan: hooks[0]: must be"},
+        {"{\"members\":[0,1,2],\"sizes\":[3],\"limits\":[[8,1]],\"hooks\":[[1,2]]}",
+         "plan: hooks[0]: must be"},
+        {"{\"members\":[0,1,2],\"sizes\":[3],\"limits\":[[8,1]],\"hooks\":[]}",
+         "plan: hooks: of 0 buckets, there are 1"},
         {"{\"members\":[0,1,1],\"sizes\":[3],\"limits\":[[8,1]]}", "plan: its hash is xxh3:"},
     };
     gs_param_spec params[3];
