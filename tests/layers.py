@@ -43,7 +43,7 @@ ROOMS = {
         "comm/nccl": ["comm", "tensor"],
         "step": ["comm", "tensor"],
         "bucket": ["comm", "tensor"],
-        "hooks": ["comm"],
+        "hooks": ["bucket", "comm", "tensor"],
         "optim": ["tensor"],
         "reducer": ["hooks", "bucket", "step", "comm", "tensor"],
         "sparse": ["reducer", "bucket", "comm", "tensor"],

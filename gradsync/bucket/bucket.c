@@ -26,6 +26,10 @@ static size_t padded_bytes(const gs_param_spec *param) {
     return gs_round_up(dense_bytes(param), GS_LINE_BYTES);
 }
 
+size_t gs_bucket_room(const gs_param_spec *param) {
+    return padded_bytes(param) / main_bytes(param);
+}
+
 static size_t reserved_bytes(size_t num_members, size_t element_bytes) {
     return gs_round_up((num_members + NUM_RESERVED) * element_bytes, GS_LINE_BYTES);
 }
@@ -53,7 +57,8 @@ void gs_bucket_layout(gs_bucket *buckets, size_t *param_offset_bytes, const gs_b
                               .is_last = b == plan->num_buckets - 1,
                               .params = plan->params + planned->first,
                               .num_params = planned->num_params,
-                              .offset_bytes = offset};
+                              .offset_bytes = offset,
+                              .hook = planned->hook};
         bucket->element_bytes = gs_dtype_bytes(bucket->dtype);
         layout_bucket(bucket, param_offset_bytes, params);
         offset += (bucket->grad_count + bucket->reserved_count) * bucket->element_bytes;
@@ -95,6 +100,8 @@ void gs_bucket_clear_padding(const gs_bucket *bucket, void *slot, const gs_param
 void gs_bucket_reset(gs_bucket *bucket) {
     bucket->state = GS_BUCKET_FILLING;
     bucket->num_pending = bucket->num_params;
+    bucket->phases_run = 0;
+    bucket->is_elsewhere = false;
     bucket->work = (gs_work){0};
     bucket->times = (gs_bucket_times){.bytes = bucket->grad_count * bucket->element_bytes};
 }

@@ -44,8 +44,11 @@ typedef struct gs_bucket {
     size_t offset_bytes;  // in a slot of the arena
     size_t grad_count;    // elements of gradients, padding included
     size_t reserved_count;
+    int hook;            // which of the reducer's has it
     size_t num_pending;  // members not yet ready
-    gs_work work;
+    int phases_run;      // of its hook
+    bool is_elsewhere;   // the phase goes on outside of the communicator
+    gs_work work;        // what the phase waits for; none: nothing
     gs_bucket_times times;
 } gs_bucket;
 
@@ -56,6 +59,8 @@ void gs_bucket_layout(gs_bucket *buckets, size_t *param_offset_bytes, const gs_b
 // none.
 GS_NODISCARD gs_status gs_bucket_max_layout_bytes(size_t *bytes, const gs_param_spec *params,
                                                   size_t num_params);
+// Elements that the gradient of a parameter takes in a bucket, padding included; 0 for a sparse one.
+size_t gs_bucket_room(const gs_param_spec *param);
 // Zeroes what is not a gradient; it stays zero under sums.
 void gs_bucket_clear_padding(const gs_bucket *bucket, void *slot, const gs_param_spec *params);
 

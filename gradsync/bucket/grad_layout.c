@@ -11,8 +11,7 @@
 gs_status gs_grad_layout_bytes(size_t *bytes, const gs_grad_layout_shape *shape) {
     size_t slot_bytes;
     GS_TRY(gs_bucket_max_layout_bytes(&slot_bytes, shape->params, shape->num_params));
-    if (!gs_bytes_of(bytes, slot_bytes, (size_t)shape->num_slots) ||
-        (shape->has_wire && __builtin_add_overflow(*bytes, slot_bytes / 2, bytes)))
+    if (!gs_bytes_of(bytes, slot_bytes, (size_t)shape->num_slots))
         return gs_error(GS_RESOURCE_EXHAUSTED, "%d slots of %zu bytes do not fit into memory",
                         shape->num_slots, slot_bytes);
     return gs_ok();
@@ -37,7 +36,6 @@ gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_grad_layout_shape
                               void *memory) {
     *layout = (gs_grad_layout){.num_params = shape->num_params,
                                .num_slots = shape->num_slots,
-                               .has_wire = shape->has_wire,
                                .memory = memory};
     if (shape->device && !gs_device_is_host(shape->device)) layout->device = shape->device;
     GS_TRY(gs_bucket_max_layout_bytes(&layout->slot_bytes, shape->params, shape->num_params));

@@ -1,9 +1,8 @@
 // Where each gradient lies: a plan laid out in the slots of an arena, and the views into it.
 //
 // A slot holds one set of gradients, all buckets one after the other. In exact mode there are
-// several, for partial sums; the result always ends up in slot 0. Behind the slots there may be
-// room for the gradients of one slot in a 16-bit wire type. Offsets follow from plan and shapes
-// alone.
+// several, for partial sums; the result always ends up in slot 0. Offsets follow from plan and
+// shapes alone.
 #ifndef GRADSYNC_BUCKET_GRAD_LAYOUT_H
 #define GRADSYNC_BUCKET_GRAD_LAYOUT_H
 
@@ -29,7 +28,6 @@ typedef struct gs_grad_layout {
     char *memory;          // borrowed
     size_t slot_bytes;     // from one slot to the next, whatever the plan
     int num_slots;
-    bool has_wire;
     gs_device *device;  // whose memory it is, where that is not the host's; else NULL
 } gs_grad_layout;
 
@@ -37,7 +35,6 @@ typedef struct gs_grad_layout_shape {
     const gs_param_spec *params;
     size_t num_params;
     int num_slots;  // 0: no memory, only where gradients would lie in a slot
-    bool has_wire;
     gs_device *device;  // whose memory it is; NULL: the host's; borrowed
 } gs_grad_layout_shape;
 
@@ -67,14 +64,6 @@ static inline void *const *gs_grad_layout_grads(const gs_grad_layout *layout, in
 static inline void *gs_grad_layout_bucket(const gs_grad_layout *layout, int slot,
                                           const gs_bucket *bucket) {
     return gs_grad_layout_slot(layout, slot) + bucket->offset_bytes;
-}
-
-// Room for a bucket's gradients in 16 bits each; NULL when there is none. Half of what even fp32
-// takes.
-static inline void *gs_grad_layout_wire(const gs_grad_layout *layout, const gs_bucket *bucket) {
-    return layout->has_wire
-               ? gs_grad_layout_slot(layout, layout->num_slots) + bucket->offset_bytes / 2
-               : NULL;
 }
 
 #endif

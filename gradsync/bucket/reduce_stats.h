@@ -27,6 +27,11 @@ typedef struct gs_bucket_times {
     const char *algorithm;   // constant text: "direct"
 } gs_bucket_times;
 
+// A phase of a bucket's hook; zeros: the hook has no such phase, or it posted nothing.
+typedef struct gs_phase_times {
+    int64_t posted_ns, started_ns, finished_ns;
+} gs_phase_times;
+
 typedef struct gs_reduce_stats {
     int64_t step;
     int64_t begin_ns;           // gs_reducer_begin
@@ -48,6 +53,10 @@ typedef struct gs_reduce_stats {
     // When each parameter was marked, since backward_begin_ns; −1: it was not. NULL: this step was not
     // timed (reducer_record.h). num_params of them; valid until the next begin.
     const int64_t *param_ready_ns;
+    // Phases of buckets, where a hook has several: max_phases for each bucket, one bucket after the other. NULL:
+    // all of them have one. Valid until the next begin.
+    int max_phases;
+    const gs_phase_times *phases;
 } gs_reduce_stats;
 
 // busy_ns, wait_ns and first_launch_ns from the times of the buckets, which start in order.

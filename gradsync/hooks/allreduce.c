@@ -1,35 +1,40 @@
 // The plain hook: one all-reduce for each bucket, in place, the scale folded into it.
-#include "gradsync/hooks/comm_hook.h"
+#include "gradsync/hooks/hook_calls.h"
 
-static gs_status create(void **state, gs_comm *comm) {
-    (void)comm;
+static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
+    (void)setup;
+    *needs = (gs_hook_needs){.num_phases = 1, .most_posts = 1};
+    return gs_ok();
+}
+
+static gs_status create(void **state, const gs_hook_setup *setup) {
+    (void)setup;
     *state = NULL;
     return gs_ok();
 }
 
-static gs_status run(void *state, gs_comm *comm, const gs_hook_bucket *bucket, gs_work *work,
-                     uint64_t *wire_bytes) {
+static gs_status on_plan(void *state, const gs_hook_plan *plan) {
+    (void)state, (void)plan;
+    return gs_ok();
+}
+
+static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
     (void)state;
-    size_t count = bucket->count + bucket->reserved_count;
-    *wire_bytes = count * gs_dtype_bytes(bucket->dtype);
-    return gs_comm_post(comm, work,
+    return gs_hook_post(work, bucket,
                         &(gs_collective){.kind = GS_ALLREDUCE,
                                          .send = bucket->data,
                                          .recv = bucket->data,
-                                         .count = count,
+                                         .count = bucket->count + bucket->reserved_count,
                                          .dtype = bucket->dtype,
                                          .op = GS_OP_SUM,
                                          .scale = bucket->scale,
                                          .tree = bucket->tree,
-                                         .part_stride_bytes = bucket->part_stride_bytes,
-                                         .step = bucket->step,
-                                         .num_active = bucket->num_active,
-                                         .bucket = bucket->index});
+                                         .part_stride_bytes = bucket->part_stride_bytes});
 }
 
-static gs_status finish(void *state, const gs_hook_bucket *bucket) {
-    (void)state;
-    (void)bucket;
+static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
+                        gs_deadline deadline) {
+    (void)state, (void)bucket, (void)result, (void)deadline;
     return gs_ok();
 }
 
@@ -37,5 +42,14 @@ static void destroy(void *state) {
     (void)state;
 }
 
-const gs_comm_hook gs_hook_allreduce = {
-    .name = "allreduce", .create = create, .run = run, .finish = finish, .destroy = destroy};
+const gs_comm_hook gs_hook_allreduce = {.name = "allreduce",
+                                        .measure = measure,
+                                        .create = create,
+                                        .on_plan = on_plan,
+                                        .run = run,
+                                        .finish = finish,
+                                        .commit = gs_hook_decide_nothing,
+                                        .rollback = gs_hook_decide_nothing,
+                                        .tensor = gs_hook_no_tensor,
+                                        .loaded = gs_hook_load_nothing,
+                                        .destroy = destroy};

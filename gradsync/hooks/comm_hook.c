@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+
 static const gs_comm_hook *const hooks[] = {
     &gs_hook_allreduce,
     &gs_hook_compress,

@@ -1,6 +1,28 @@
-// The contract of a communication hook: a ready bucket in, work out.
+// The contract of a communication hook: a ready bucket in, work out, in one phase or several.
 //
-// To add one: a file in gradsync/hooks/, a line in the table of comm_hook.c.
+// The life of a hook: measure (what it needs, before there is a communicator) · create · on_plan for the
+// first plan · for each step run and finish of its buckets, then commit or rollback · on_plan again for every
+// other plan and every other communicator · destroy. A bucket's phases follow each other; those of several
+// buckets overlap: phase p of bucket b runs when phase p of the buckets before it has, and its own phase p - 1
+// is done. Phase p posts in lane p, so that timing never decides an order.
+//
+// Threads: the owner's of the reducer makes all calls. None of them waits but finish, and that only for what
+// the hook started elsewhere. Errors of run and finish reach all ranks with this rank, step, bucket and the
+// hook's name before them; after one the step is lost, and reset calls rollback.
+//
+// Memory lies in the reducer's arena, where ranks of a host share it and a GPU's library may map it. A hook
+// says how much it needs at most; nothing is allocated in a step.
+//   state   the same place for the reducer's life: whatever belongs to parameters. A replan and a reset leave
+//           it alone; it is zero at first.
+//   bucket  handed out by on_plan, piece by piece, each on 256 bytes; means nothing after the next on_plan.
+//
+// State is part of the step's transaction. What a step changes, a hook writes beside the state that holds
+// (two copies, and a flag which one holds): commit makes the new one hold, rollback forgets it, and neither
+// can fail. A step that is redone then finds what its first try found.
+//
+// What a hook calls is in hook_calls.h. To add one: a file in gradsync/hooks/, a line in the table of comm_hook.c; or
+// a gs_comm_hook of a program's own, handed to gs_reducer_options.hooks. One that differs from another in two functions is a copy of its
+// struct with those two exchanged.
 #ifndef GRADSYNC_HOOKS_COMM_HOOK_H
 #define GRADSYNC_HOOKS_COMM_HOOK_H
 
@@ -9,49 +31,176 @@
 #include <stdint.h>
 
 #include "core/abi.h"
+#include "core/clock.h"
 #include "core/dtype.h"
+#include "core/param_spec.h"
+#include "core/segment.h"
 #include "core/status.h"
 #include "gradsync/comm/comm.h"
 #include "kernels/device.h"
 
 GS_BEGIN_DECLS
 
-// A bucket as a hook sees it. `data` holds the gradients, padding included, then the reserved elements,
-// all of them `dtype`. When the reducer has a wire dtype there is also room for a copy of the gradients
-// in it: `wire`, `count` elements on a boundary of 64 bytes, in the arena, this bucket's own for the
-// whole step. On a GPU all of it is the GPU's memory: gradients are final behind the compute stream's point,
-// reserved elements on the communicator's stream; work that belongs before a post goes there
-// (gs_comm_stream), and `finish` finds what arrived on the compute stream. A hook that can compress casts
-// data → wire in `run`, reduces wire with `scale` folded in and the reserved elements apart, as they are, and
-// casts back in `finish`. One that cannot ignores it.
+#define GS_HOOK_NAME_LEN 48
+#define GS_HOOK_MAX_PHASES GS_COMM_MAX_LANES
+#define GS_HOOK_POSTS 4  // collectives of a bucket in one phase, of a hook that says nothing else
+#define GS_HOOK_MAX_POSTS 64
+#define GS_HOOK_PLACE_BYTES ((size_t)256)
+
+typedef struct gs_comm_hook gs_comm_hook;
+
+// An option that a hook knows. All values are numbers: flags are 0 and 1.
+typedef struct gs_hook_option {
+    const char *name;  // below GS_HOOK_NAME_LEN
+    double fallback;   // where it is not given
+    double least, most;
+    bool is_whole;
+} gs_hook_option;
+
+typedef struct gs_hook_number {
+    const char *name;
+    double number;
+} gs_hook_number;
+
+// A hook and how it is to work; what ranks compare before the first step, but for `user`. Borrowed, with
+// all that it points at, until the reducer's destroy.
+typedef struct gs_hook_choice {
+    const gs_comm_hook *hook;  // NULL: "allreduce"; with a wire dtype "compress"
+    const gs_hook_number *numbers;
+    size_t num_numbers;
+    const struct gs_hook_choice *inner;  // for a hook that wraps another
+    void *user;                          // of a program's own hook
+} gs_hook_choice;
+
+// A parameter as hooks see it.
+typedef struct gs_hook_param {
+    size_t index;  // in registration order
+    const gs_param_spec *spec;
+    gs_dtype dtype;  // of its gradient: GS_FP64 or GS_FP32
+    size_t count;    // elements of it; 0 for a sparse one, whose rows travel apart
+    size_t room;     // elements that it takes in a bucket, padding included
+    size_t first;    // of its bucket's data, where it begins; in a setup 0
+} gs_hook_param;
+
+typedef struct gs_hook_setup {
+    const gs_hook_choice *choice;
+    const gs_hook_param *params;  // in registration order; until destroy
+    size_t num_params;
+    gs_dtype wire_dtype;  // of gs_reducer_options; unset: none
+    bool exact;           // sums follow a tree, and nothing may be rounded by the number of ranks
+    int rank, world_size;
+    gs_device *device;  // NULL while it is measured
+    void *state;        // create: needs.state_bytes, on 256 bytes, zero
+} gs_hook_setup;
+
+typedef struct gs_hook_needs {
+    int num_phases;       // 0: 1; each takes a lane of the communicator
+    int most_posts;       // of a bucket in one phase; 0: GS_HOOK_POSTS
+    size_t state_bytes;   // the same whatever rank, world and plan
+    size_t bucket_bytes;  // enough for any plan (gs_hook_most_bytes)
+} gs_hook_needs;
+
+// The memory that a hook declared for its buckets, and how much of it the plan in force has taken.
+typedef struct gs_hook_memory {
+    char *data;  // on GS_HOOK_PLACE_BYTES
+    size_t bytes, used;
+} gs_hook_memory;
+
+// A bucket of the plan. Its members' gradients lie behind each other, zeros between them.
+typedef struct gs_hook_layout {
+    int hook;  // which of the reducer's has it
+    gs_dtype dtype;
+    size_t count, reserved_count;  // as in gs_hook_bucket
+    const gs_hook_param *params;   // its members in order
+    size_t num_params;
+} gs_hook_layout;
+
+typedef struct gs_hook_plan {
+    gs_comm *comm;                  // until the next on_plan: another one after a reset, of another world perhaps
+    int hook;                       // which of the reducer's is asked: it has the buckets of this number
+    const gs_hook_layout *buckets;  // all of them, in plan order; until the next on_plan
+    size_t num_buckets;
+    gs_hook_memory *memory;  // gs_hook_place
+} gs_hook_plan;
+
+// A bucket in a step. `data` holds the gradients, padding included, then the reserved elements, all of them
+// `dtype`. On a GPU it is the GPU's memory, as all of the arena is: gradients are final behind the compute
+// stream's point, reserved elements on the communicator's stream; work that belongs before a post goes there
+// (gs_comm_stream); what a phase finds done, and what `finish` finds, is there on the compute stream.
 typedef struct gs_hook_bucket {
     int index, num_buckets;  // in plan order; a static graph leaves out buckets that nobody uses
-    bool is_last;            // no bucket follows in this step
+    bool is_last;            // no bucket follows in this step, of this hook or another
     int64_t step;
-    int32_t num_active;     // ranks that have data; both go into every collective that a hook posts
-    void *data;             // in the arena; the result goes here too
-    gs_dtype dtype;         // GS_FP32 or GS_FP64
-    size_t count;           // gradients; 0 for a sparse parameter, whose bucket is reserved elements alone
+    int32_t num_active;  // ranks that have data
+    gs_comm *comm;
+    gs_device *device;  // whose kernels and stream the hook uses
+    void *data;         // in the arena; the result goes here too
+    gs_dtype dtype;     // GS_FP32 or GS_FP64
+    size_t count;       // gradients; 0 for a sparse parameter, whose bucket is reserved elements alone
     size_t reserved_count;  // behind them: summed exactly, never compressed; scaled like gradients
     double scale;           // what turns the sum into the result wanted: 1 / divisor, or 1
     const gs_reduce_tree *tree;  // exact mode; else NULL
     size_t part_stride_bytes;
-    void *wire;  // NULL: no wire dtype; always NULL in exact mode
-    gs_dtype wire_dtype;
-    gs_device *device;  // whose kernels and stream the hook uses
+    const gs_hook_param *params;  // members in order
+    size_t num_params;
 } gs_hook_bucket;
 
-typedef struct gs_comm_hook {
-    const char *name;
-    gs_status (*create)(void **state, gs_comm *comm);  // after an error there is nothing to destroy
-    // Starts the reduction of a bucket; *work is the last collective of it, and there is one. Never blocks.
-    // Errors, also of finish, reach all ranks with this rank, step, bucket and the hook's name before them.
-    gs_status (*run)(void *state, gs_comm *comm, const gs_hook_bucket *bucket, gs_work *work,
-                     uint64_t *wire_bytes);
-    // After *work is done: turns what arrived into the result in `data`.
-    gs_status (*finish)(void *state, const gs_hook_bucket *bucket);
-    void (*destroy)(void *state);
-} gs_comm_hook;
+// What a phase of a bucket has started. Zero when `run` is called, but for the phase.
+typedef struct gs_hook_work {
+    int phase;
+    int num_posted;
+    gs_work last;         // the collective that the phase waits for: the last one; none: it is done at once
+    uint64_t wire_bytes;  // sent by this rank; gs_hook_post adds what it posts
+    const char *algorithm;  // of the largest collective
+    size_t largest_bytes;
+    // Under way outside of the communicator; in the last phase only. `finish` waits for it: it is then called in
+    // gs_reducer_finish alone, bucket by bucket in plan order, never within a backward pass.
+    bool is_elsewhere;
+} gs_hook_work;
+
+// Where the bucket holds results after `finish`. As it is handed out: everywhere.
+typedef struct gs_hook_result {
+    bool is_partial;             // in these segments of its parameters alone; nothing is promised elsewhere
+    const gs_segment *segments;  // in the order of the bucket; the hook's, until its next on_plan
+    size_t num_segments;
+} gs_hook_result;
+
+// A tensor of a hook's state, as checkpoints have it.
+typedef struct gs_hook_tensor {
+    char name[GS_HOOK_NAME_LEN];
+    int64_t param;  // whose it is; -1: no parameter's
+    gs_dtype dtype;
+    size_t count;
+    void *data;       // where the state that holds lies now; changes with a commit
+    bool is_on_host;  // else the device's
+    bool is_own;      // of this rank alone; false: equal on all ranks
+} gs_hook_tensor;
+
+struct gs_comm_hook {
+    const char *name;  // below GS_HOOK_NAME_LEN
+    const gs_hook_option *options;
+    size_t num_options;
+    bool wraps;  // it needs an inner hook, which it makes and calls itself
+
+    // What it needs with these options, and whether they fit together: INVALID_ARGUMENT names the option.
+    // Options were checked one by one. May be asked any number of times, before and after create.
+    gs_status (*measure)(gs_hook_needs *needs, const gs_hook_setup *setup);
+    gs_status (*create)(void **state, const gs_hook_setup *setup);  // after an error: nothing to destroy
+    // Between steps. State that belongs to parameters stays.
+    gs_status (*on_plan)(void *state, const gs_hook_plan *plan);
+    // Phase 0: the bucket is ready. Phase p: what phase p - 1 posted is done. Never blocks.
+    gs_status (*run)(void *state, const gs_hook_bucket *bucket, gs_hook_work *work);
+    // All phases are done: turns what arrived into the result in `data`. The deadline is for what is elsewhere.
+    gs_status (*finish)(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
+                        gs_deadline deadline);
+    void (*commit)(void *state);    // the step counts
+    void (*rollback)(void *state);  // it does not, however far it came; what is elsewhere has ended on return
+    // Tensor `index` of the state that holds, in an order that parameters and options decide alone; false
+    // behind the last.
+    bool (*tensor)(void *state, size_t index, gs_hook_tensor *tensor);
+    gs_status (*loaded)(void *state);  // its tensors were filled; between steps
+    void (*destroy)(void *state);  // as rollback; nothing of it is in flight in the communicator
+};
 
 const gs_comm_hook *gs_comm_hook_find(const char *name);  // NULL: no such hook
 

@@ -7,67 +7,102 @@
 // by all alike. The reserved elements travel apart, as they are: counts are no gradients. Rounding
 // depends on which sums a rank holds, so exact mode, which must not know the number of ranks, has
 // no wire dtype.
-#include "gradsync/comm/work_stream.h"
-#include "gradsync/hooks/comm_hook.h"
+#include <stdlib.h>
 
-static gs_status create(void **state, gs_comm *comm) {
-    (void)comm;
-    *state = NULL;
+#include "gradsync/comm/work_stream.h"
+#include "gradsync/hooks/hook_calls.h"
+
+typedef struct compressor {
+    gs_dtype wire_dtype;
+    void **wires;  // of each bucket of the plan: room for its gradients in the wire dtype
+} compressor;
+
+static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
+    if (setup->exact)
+        return gs_error(GS_FAILED_PRECONDITION, "needs a wire dtype, which exact mode does not have");
+    if (!setup->wire_dtype) return gs_error(GS_FAILED_PRECONDITION, "needs a wire dtype");
+    *needs = (gs_hook_needs){
+        .num_phases = 1,
+        .most_posts = 2,
+        .bucket_bytes = gs_hook_most_bytes(setup, gs_dtype_bytes(setup->wire_dtype))};
     return gs_ok();
 }
 
-static gs_collective sum_in_place(const gs_hook_bucket *bucket, void *data, size_t count,
-                                  gs_dtype dtype, double scale) {
+static gs_status create(void **state, const gs_hook_setup *setup) {
+    compressor *self = calloc(1, sizeof *self);
+    if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    self->wire_dtype = setup->wire_dtype;
+    *state = self;
+    return gs_ok();
+}
+
+static gs_status on_plan(void *state, const gs_hook_plan *plan) {
+    compressor *self = state;
+    void **wires = calloc(plan->num_buckets, sizeof *wires);
+    if (!wires) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    free(self->wires);
+    self->wires = wires;
+    for (size_t b = 0; b < plan->num_buckets; b++) {
+        const gs_hook_layout *bucket = &plan->buckets[b];
+        if (bucket->hook == plan->hook)
+            GS_TRY(gs_hook_place(&wires[b], plan,
+                                 bucket->count * gs_dtype_bytes(self->wire_dtype)));
+    }
+    return gs_ok();
+}
+
+static gs_collective sum_in_place(void *data, size_t count, gs_dtype dtype, double scale) {
     return (gs_collective){.kind = GS_ALLREDUCE,
                            .send = data,
                            .recv = data,
                            .count = count,
                            .dtype = dtype,
                            .op = GS_OP_SUM,
-                           .scale = scale,
-                           .step = bucket->step,
-                           .num_active = bucket->num_active,
-                           .bucket = bucket->index};
+                           .scale = scale};
 }
 
 // The gradients last: their times are the bucket's.
-static gs_status run(void *state, gs_comm *comm, const gs_hook_bucket *bucket, gs_work *work,
-                     uint64_t *wire_bytes) {
-    (void)state;
-    if (!bucket->wire)
-        return gs_error(GS_FAILED_PRECONDITION,
-                        "step %lld: bucket %d: the hook \"compress\" needs a wire dtype%s",
-                        (long long)bucket->step, bucket->index,
-                        bucket->tree ? ", which exact mode does not have" : "");
-    size_t element_bytes = gs_dtype_bytes(bucket->dtype);
-    char *reserved = (char *)bucket->data + bucket->count * element_bytes;
-    *wire_bytes =
-        bucket->count * gs_dtype_bytes(bucket->wire_dtype) + bucket->reserved_count * element_bytes;
+static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
+    const compressor *self = state;
+    void *wire = self->wires[bucket->index];
+    char *reserved = (char *)bucket->data + bucket->count * gs_dtype_bytes(bucket->dtype);
     gs_collective exact =
-        sum_in_place(bucket, reserved, bucket->reserved_count, bucket->dtype, bucket->scale);
-    GS_TRY(gs_comm_post(comm, work, &exact));
+        sum_in_place(reserved, bucket->reserved_count, bucket->dtype, bucket->scale);
+    if (bucket->reserved_count) GS_TRY(gs_hook_post(work, bucket, &exact));
     if (!bucket->count) return gs_ok();
-    gs_work_stream on = gs_work_stream_before_post(comm);
+    gs_work_stream on = gs_work_stream_before_post(bucket->comm);
     gs_device_kernels(bucket->device)
-        ->cast(on.stream, bucket->wire, bucket->wire_dtype, bucket->data, bucket->dtype,
+        ->cast(on.stream, wire, self->wire_dtype, bucket->data, bucket->dtype,
                (float)bucket->scale, bucket->count);
-    gs_collective rounded =
-        sum_in_place(bucket, bucket->wire, bucket->count, bucket->wire_dtype, 1);
-    return gs_comm_post(comm, work, &rounded);
+    gs_collective rounded = sum_in_place(wire, bucket->count, self->wire_dtype, 1);
+    return gs_hook_post(work, bucket, &rounded);
 }
 
-static gs_status finish(void *state, const gs_hook_bucket *bucket) {
-    (void)state;
+static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
+                        gs_deadline deadline) {
+    (void)result, (void)deadline;
+    const compressor *self = state;
     if (bucket->count)
         gs_device_kernels(bucket->device)
-            ->cast(gs_device_stream(bucket->device), bucket->data, bucket->dtype, bucket->wire,
-                   bucket->wire_dtype, 1, bucket->count);
+            ->cast(gs_device_stream(bucket->device), bucket->data, bucket->dtype,
+                   self->wires[bucket->index], self->wire_dtype, 1, bucket->count);
     return gs_ok();
 }
 
 static void destroy(void *state) {
-    (void)state;
+    compressor *self = state;
+    free(self->wires);
+    free(self);
 }
 
-const gs_comm_hook gs_hook_compress = {
-    .name = "compress", .create = create, .run = run, .finish = finish, .destroy = destroy};
+const gs_comm_hook gs_hook_compress = {.name = "compress",
+                                       .measure = measure,
+                                       .create = create,
+                                       .on_plan = on_plan,
+                                       .run = run,
+                                       .finish = finish,
+                                       .commit = gs_hook_decide_nothing,
+                                       .rollback = gs_hook_decide_nothing,
+                                       .tensor = gs_hook_no_tensor,
+                                       .loaded = gs_hook_load_nothing,
+                                       .destroy = destroy};

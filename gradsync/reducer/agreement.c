@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/digest.h"
+#include "gradsync/hooks/hook_facts.h"
 
 // One rank's side of the comparison, as words.
 enum {
@@ -15,7 +16,9 @@ enum {
     FACT_UNUSED_IS_ERROR,
     FACT_STATIC_GRAPH,
     FACT_WIRE_DTYPE,
-    FACT_HOOK,
+    FACT_NUM_HOOKS,  // facts of them
+    FACT_HOOKS_HIGH,
+    FACT_HOOKS_LOW,
     FACT_NUM_PARAMS,
     FACT_PARAMS_HIGH,
     FACT_PARAMS_LOW,
@@ -25,9 +28,7 @@ enum {
     NUM_FACTS
 };
 
-#define HOOK_NAME_LEN 48
-
-static const char *const setting_names[FACT_HOOK] = {
+static const char *const setting_names[FACT_NUM_HOOKS] = {
     [FACT_WORLD_SIZE] = "world size",
     [FACT_NUM_SHARDS] = "logical shards",
     [FACT_PASSES] = "passes per shard",
@@ -38,7 +39,15 @@ static const char *const setting_names[FACT_HOOK] = {
     [FACT_WIRE_DTYPE] = "wire dtype",
 };
 
-static void collect_facts(int64_t facts[NUM_FACTS], const gs_agreement *agreement, int world_size) {
+// This rank's hooks, each with its options.
+typedef struct own_hooks {
+    gs_hook_fact *facts;
+    size_t num_hooks;
+} own_hooks;
+
+static void collect_facts(int64_t facts[NUM_FACTS], const gs_agreement *agreement,
+                          const own_hooks *own, int world_size) {
+    gs_digest hooks = gs_digest_of(own->facts, own->num_hooks * sizeof *own->facts);
     gs_digest params = gs_param_specs_digest(agreement->params, agreement->num_params);
     gs_digest plan = gs_bucket_plan_digest(agreement->plan);
     facts[FACT_WORLD_SIZE] = world_size;
@@ -49,7 +58,9 @@ static void collect_facts(int64_t facts[NUM_FACTS], const gs_agreement *agreemen
     facts[FACT_UNUSED_IS_ERROR] = agreement->unused_is_error;
     facts[FACT_STATIC_GRAPH] = agreement->static_graph;
     facts[FACT_WIRE_DTYPE] = agreement->wire_dtype;
-    facts[FACT_HOOK] = (int64_t)gs_hash64(agreement->hook, strlen(agreement->hook), 0);
+    facts[FACT_NUM_HOOKS] = (int64_t)own->num_hooks;
+    facts[FACT_HOOKS_HIGH] = (int64_t)hooks.high;
+    facts[FACT_HOOKS_LOW] = (int64_t)hooks.low;
     facts[FACT_NUM_PARAMS] = (int64_t)agreement->num_params;
     facts[FACT_PARAMS_HIGH] = (int64_t)params.high;
     facts[FACT_PARAMS_LOW] = (int64_t)params.low;
@@ -94,31 +105,34 @@ static gs_status differ(int rank, int fact, int64_t theirs, int64_t ours) {
 static gs_status compare_settings(const int64_t *facts, int world_size) {
     for (int r = 1; r < world_size; r++) {
         const int64_t *theirs = facts + (size_t)r * NUM_FACTS;
-        for (int f = 0; f < FACT_HOOK; f++) {
+        for (int f = 0; f < FACT_NUM_HOOKS; f++) {
             if (theirs[f] != facts[f]) return differ(r, f, theirs[f], facts[f]);
         }
     }
     return gs_ok();
 }
 
-static int find_other_hook(const int64_t *facts, int world_size) {
-    for (int r = 1; r < world_size; r++) {
-        if (facts[(size_t)r * NUM_FACTS + FACT_HOOK] != facts[FACT_HOOK]) return r;
+// Hooks differ somewhere: all of them are gathered, with their options, and the first difference is put in words.
+static gs_status explain_hooks(const own_hooks *own, const int64_t *facts, int other, gs_comm *comm,
+                               gs_deadline deadline) {
+    size_t world_size = (size_t)gs_comm_world_size(comm), most = 0;
+    for (size_t r = 0; r < world_size; r++) {
+        size_t num_hooks = (size_t)facts[r * NUM_FACTS + FACT_NUM_HOOKS];
+        if (num_hooks > most) most = num_hooks;
     }
-    return 0;
-}
-
-static gs_status explain_hook(const gs_agreement *agreement, int other, gs_comm *comm,
-                              gs_deadline deadline) {
-    char mine[HOOK_NAME_LEN] = "";
-    memcpy(mine, agreement->hook, strnlen(agreement->hook, sizeof mine - 1));
-    char *all = calloc((size_t)gs_comm_world_size(comm), sizeof mine);
-    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "hook names: out of memory");
-    gs_status status = gather_bytes(all, mine, sizeof mine, comm, deadline);
-    if (!status.code)
-        status = gs_error(GS_FAILED_PRECONDITION,
-                          "rank %d against rank 0: communication hook \"%.47s\" against \"%.47s\"",
-                          other, all + (size_t)other * sizeof mine, all);
+    gs_hook_fact *mine = calloc(most, sizeof *mine), *all = calloc(most * world_size, sizeof *all);
+    gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "hooks: out of memory");
+    if (mine && all) {
+        memcpy(mine, own->facts, own->num_hooks * sizeof *mine);
+        status = gather_bytes(all, mine, most * sizeof *mine, comm, deadline);
+    }
+    if (!status.code) {
+        status = gs_hook_facts_compare(all + (size_t)other * most,
+                                       (size_t)facts[(size_t)other * NUM_FACTS + FACT_NUM_HOOKS],
+                                       all, (size_t)facts[FACT_NUM_HOOKS]);
+        status = gs_status_prefix(status, "rank %d against rank 0", other);
+    }
+    free(mine);
     free(all);
     return status;
 }
@@ -161,9 +175,14 @@ static gs_status explain_params(const gs_agreement *agreement, const int64_t *fa
     return status;
 }
 
-// Words of a plan: its buckets' sizes, then the members, each list as long as there are parameters.
+// Words of a plan: its buckets' sizes, the members, the buckets' hooks; each list as long as there are parameters.
+#define PLAN_LISTS 3
+
 static void write_plan_words(int64_t *words, const gs_bucket_plan *plan) {
-    for (size_t b = 0; b < plan->num_buckets; b++) words[b] = (int64_t)plan->buckets[b].num_params;
+    for (size_t b = 0; b < plan->num_buckets; b++) {
+        words[b] = (int64_t)plan->buckets[b].num_params;
+        words[2 * plan->num_params + b] = plan->buckets[b].hook;
+    }
     for (size_t i = 0; i < plan->num_params; i++)
         words[plan->num_params + i] = (int64_t)plan->params[i];
 }
@@ -187,6 +206,14 @@ static gs_status compare_plan_words(const int64_t *theirs, const int64_t *ours,
                             "against %lld",
                             other, b, (long long)theirs[b], (long long)ours[b]);
     }
+    for (size_t b = 0; b < num_params; b++) {
+        int64_t their_hook = theirs[2 * num_params + b], our_hook = ours[2 * num_params + b];
+        if (their_hook != our_hook)
+            return gs_error(GS_FAILED_PRECONDITION,
+                            "rank %d against rank 0: bucket plan: bucket %zu has hook %lld against "
+                            "%lld",
+                            other, b, (long long)their_hook, (long long)our_hook);
+    }
     return gs_error(GS_FAILED_PRECONDITION, "rank %d against rank 0: bucket plan: other limits",
                     other);
 }
@@ -194,7 +221,7 @@ static gs_status compare_plan_words(const int64_t *theirs, const int64_t *ours,
 // Only when the parameter lists are equal, so that all plans have as many members.
 static gs_status explain_plan(const gs_agreement *agreement, int other, gs_comm *comm,
                               gs_deadline deadline) {
-    size_t num_words = 2 * agreement->num_params, world_size = (size_t)gs_comm_world_size(comm);
+    size_t num_words = PLAN_LISTS * agreement->num_params, world_size = (size_t)gs_comm_world_size(comm);
     int64_t *mine = calloc(num_words, sizeof *mine);
     int64_t *all = calloc(num_words * world_size, sizeof *all);
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "bucket plans: out of memory");
@@ -209,22 +236,33 @@ static gs_status explain_plan(const gs_agreement *agreement, int other, gs_comm 
     return status;
 }
 
-gs_status gs_agreement_check(const gs_agreement *agreement, gs_comm *comm, gs_deadline deadline) {
-    int world_size = gs_comm_world_size(comm);
+static gs_status compare_all(const gs_agreement *agreement, const own_hooks *own, int64_t *facts,
+                             gs_comm *comm, gs_deadline deadline) {
+    int world_size = gs_comm_world_size(comm), other;
     int64_t mine[NUM_FACTS];
-    collect_facts(mine, agreement, world_size);
-    int64_t *facts = calloc((size_t)world_size, sizeof mine);
-    if (!facts) return gs_error(GS_RESOURCE_EXHAUSTED, "agreement: out of memory");
+    collect_facts(mine, agreement, own, world_size);
+    GS_TRY(gather_bytes(facts, mine, sizeof mine, comm, deadline));
+    GS_TRY(compare_settings(facts, world_size));
+    if ((other = find_other_digest(facts, world_size, FACT_HOOKS_HIGH)))
+        return explain_hooks(own, facts, other, comm, deadline);
+    if ((other = find_other_digest(facts, world_size, FACT_PARAMS_HIGH)))
+        return explain_params(agreement, facts, other, comm, deadline);
+    if ((other = find_other_digest(facts, world_size, FACT_PLAN_HIGH)))
+        return explain_plan(agreement, other, comm, deadline);
+    return gs_ok();
+}
 
-    gs_status status = gather_bytes(facts, mine, sizeof mine, comm, deadline);
-    int other;
-    if (!status.code) status = compare_settings(facts, world_size);
-    if (!status.code && (other = find_other_hook(facts, world_size)))
-        status = explain_hook(agreement, other, comm, deadline);
-    if (!status.code && (other = find_other_digest(facts, world_size, FACT_PARAMS_HIGH)))
-        status = explain_params(agreement, facts, other, comm, deadline);
-    if (!status.code && (other = find_other_digest(facts, world_size, FACT_PLAN_HIGH)))
-        status = explain_plan(agreement, other, comm, deadline);
+gs_status gs_agreement_check(const gs_agreement *agreement, gs_comm *comm, gs_deadline deadline) {
+    size_t world_size = (size_t)gs_comm_world_size(comm);
+    own_hooks own = {.num_hooks = gs_hook_facts_count(agreement->hooks)};
+    own.facts = calloc(own.num_hooks, sizeof *own.facts);
+    int64_t *facts = calloc(world_size, NUM_FACTS * sizeof *facts);
+    gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "agreement: out of memory");
+    if (own.facts && facts) {
+        gs_hook_facts_write(own.facts, agreement->hooks);
+        status = compare_all(agreement, &own, facts, comm, deadline);
+    }
+    free(own.facts);
     free(facts);
     return status;
 }

@@ -1,4 +1,5 @@
-// What ranks must agree on before a reducer runs: parameter lists, plan, settings. Compared by
+// What ranks must agree on before a reducer runs: parameter lists, plan, settings, hooks with their
+// options. Compared by
 // small collectives; the verdict and its words are the same on every rank. Where a rank keeps its
 // gradients, views or tensors of its own, and of which type, is its own business.
 #ifndef GRADSYNC_REDUCER_AGREEMENT_H
@@ -10,6 +11,7 @@
 #include "core/bucket_plan.h"
 #include "core/param_spec.h"
 #include "gradsync/comm/comm.h"
+#include "gradsync/hooks/hook_set.h"
 
 typedef struct gs_agreement {
     const gs_param_spec *params;
@@ -17,7 +19,7 @@ typedef struct gs_agreement {
     const gs_bucket_plan *plan;
     int64_t num_shards, passes_per_shard;
     int64_t exact, op, unused_is_error, static_graph, wire_dtype;
-    const char *hook;
+    const gs_hook_set *hooks;
 } gs_agreement;
 
 // FAILED_PRECONDITION names the first rank that differs from rank 0, and in what: `rank 2 against

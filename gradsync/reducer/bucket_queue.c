@@ -1,9 +1,13 @@
 #include "gradsync/reducer/bucket_queue.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "core/failpoint.h"
 #include "gradsync/comm/work_stream.h"
+
+#define MOST_POSTED 1024  // in a lane of a communicator
 
 static gs_bucket *bucket_at(const gs_bucket_queue *queue, size_t index) {
     return &queue->options.layout->buckets[index];
@@ -17,33 +21,52 @@ static int64_t step_of(const gs_bucket_queue *queue) {
     return queue->options.tally->step.step;
 }
 
+static gs_set_hook *hook_of(const gs_bucket_queue *queue, const gs_bucket *bucket) {
+    return &queue->options.hooks->hooks[bucket->hook];
+}
+
+size_t gs_bucket_queue_most(int most_posts) {
+    size_t most = MOST_POSTED / (size_t)most_posts;
+    return most < GS_MAX_BUCKETS_IN_FLIGHT ? most : GS_MAX_BUCKETS_IN_FLIGHT;
+}
+
 gs_status gs_bucket_queue_init(gs_bucket_queue *queue, const gs_bucket_queue_options *options) {
-    *queue =
-        (gs_bucket_queue){.options = *options, .posts_ahead = !gs_device_is_host(options->device)};
-    gs_status status = options->hook->create(&queue->hook_state, options->comm);
-    if (status.code) *queue = (gs_bucket_queue){0};  // there is nothing to destroy
-    return status;
+    const gs_hook_set_needs *needs = &options->hooks->needs;
+    *queue = (gs_bucket_queue){.options = *options,
+                               .posts_ahead = !gs_device_is_host(options->device),
+                               .most_in_flight = gs_bucket_queue_most(needs->most_posts),
+                               .max_phases = needs->num_phases};
+    if (queue->max_phases == 1) return gs_ok();
+    queue->phases = calloc(options->layout->num_params * (size_t)queue->max_phases,
+                           sizeof *queue->phases);
+    if (queue->phases) return gs_ok();
+    *queue = (gs_bucket_queue){0};
+    return gs_error(GS_RESOURCE_EXHAUSTED, "bucket queue: out of memory");
 }
 
 // What is in flight reads the buckets and the tree's arrays: it ends before they do.
 static void end_flights(gs_bucket_queue *queue, const char *reason) {
     bool in_flight = false;
-    for (size_t b = queue->next_done; b < queue->next_launch; b++)
+    for (size_t b = queue->next_done; b < queue->next_run[0]; b++)
         in_flight |= bucket_at(queue, b)->travels;
     if (in_flight) gs_comm_let_go(queue->options.comm, reason);
 }
 
 void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason) {
-    if (!queue || !queue->options.hook) return;
+    if (!queue || !queue->options.hooks) return;
     end_flights(queue, reason);
-    queue->options.hook->destroy(queue->hook_state);
+    free(queue->phases);
     *queue = (gs_bucket_queue){0};
 }
 
 void gs_bucket_queue_begin(gs_bucket_queue *queue) {
-    queue->first_filling = queue->next_launch = queue->next_done = 0;
+    queue->first_filling = queue->next_done = 0;
+    memset(queue->next_run, 0, sizeof queue->next_run);
     queue->owner_ns = 0;
     queue->num_out_of_turn = 0;
+    if (queue->phases)
+        memset(queue->phases, 0,
+               num_buckets(queue) * (size_t)queue->max_phases * sizeof *queue->phases);
 }
 
 static gs_hook_bucket view_for_hook(const gs_bucket_queue *queue, size_t index) {
@@ -56,6 +79,8 @@ static gs_hook_bucket view_for_hook(const gs_bucket_queue *queue, size_t index) 
                             .is_last = bucket->is_last,
                             .step = step->step,
                             .num_active = step->num_active,
+                            .comm = options->comm,
+                            .device = options->device,
                             .data = gs_grad_layout_bucket(layout, 0, bucket),
                             .dtype = bucket->dtype,
                             .count = bucket->grad_count,
@@ -63,20 +88,8 @@ static gs_hook_bucket view_for_hook(const gs_bucket_queue *queue, size_t index) 
                             .scale = step->scale,
                             .tree = options->tree,
                             .part_stride_bytes = options->tree ? layout->slot_bytes : 0,
-                            .wire = gs_grad_layout_wire(layout, bucket),
-                            .wire_dtype = options->wire_dtype,
-                            .device = options->device};
-}
-
-static const char *algorithm_for(const gs_bucket_queue *queue, const gs_hook_bucket *view) {
-    return gs_comm_algorithm(queue->options.comm,
-                             &(gs_collective){.kind = GS_ALLREDUCE,
-                                              .send = view->data,
-                                              .recv = view->data,
-                                              .count = view->count + view->reserved_count,
-                                              .dtype = view->dtype,
-                                              .tree = view->tree,
-                                              .part_stride_bytes = view->part_stride_bytes});
+                            .params = options->hooks->buckets[index].params,
+                            .num_params = bucket->num_params};
 }
 
 gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status, const char *what) {
@@ -90,19 +103,43 @@ gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status, 
 
 static gs_status blame_hook(const gs_bucket_queue *queue, size_t index, gs_status status) {
     char what[96];
-    snprintf(what, sizeof what, "bucket %zu: hook \"%.48s\"", index, queue->options.hook->name);
+    snprintf(what, sizeof what, "bucket %zu: hook \"%.48s\"", index,
+             hook_of(queue, bucket_at(queue, index))->choice.hook->name);
     return gs_bucket_queue_blame(queue, status, what);
 }
 
+static void take_work(const gs_bucket_queue *queue, size_t index, const gs_hook_work *work) {
+    gs_bucket *bucket = bucket_at(queue, index);
+    bucket->phases_run = work->phase + 1;
+    bucket->work = work->last;
+    bucket->is_elsewhere = work->is_elsewhere;
+    bucket->times.wire_bytes += work->wire_bytes;
+    if (work->phase == 0 && work->algorithm) bucket->times.algorithm = work->algorithm;
+}
+
+static gs_status check_work(const gs_set_hook *hook, const gs_hook_work *work) {
+    if (work->num_posted > hook->needs.most_posts)
+        return gs_error(GS_FAILED_PRECONDITION, "phase %d posted %d collectives, it declared %d",
+                        work->phase, work->num_posted, hook->needs.most_posts);
+    if (work->is_elsewhere && work->phase + 1 < hook->needs.num_phases)
+        return gs_error(GS_FAILED_PRECONDITION, "phase %d of %d is elsewhere, only the last may be",
+                        work->phase, hook->needs.num_phases);
+    return gs_ok();
+}
+
+// The next phase of a bucket.
 static gs_status run_hook(const gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
+    gs_set_hook *hook = hook_of(queue, bucket);
     gs_hook_bucket view = view_for_hook(queue, index);
-    bucket->times.posted_ns = gs_now_ns();
-    bucket->times.algorithm = algorithm_for(queue, &view);
-    gs_status status = queue->options.hook->run(queue->hook_state, queue->options.comm, &view,
-                                                &bucket->work, &bucket->times.wire_bytes);
-    if (!status.code && !bucket->work.sequence)
-        status = gs_error(GS_FAILED_PRECONDITION, "left no work to wait for");
+    gs_hook_work work = {.phase = bucket->phases_run};
+    int64_t posted_ns = gs_now_ns();
+    if (work.phase == 0) bucket->times.posted_ns = posted_ns;
+    if (queue->phases)
+        queue->phases[index * (size_t)queue->max_phases + (size_t)work.phase].posted_ns = posted_ns;
+    gs_status status = hook->choice.hook->run(hook->state, &view, &work);
+    if (!status.code) status = check_work(hook, &work);
+    take_work(queue, index, &work);
     return status.code ? blame_hook(queue, index, status) : status;
 }
 
@@ -110,7 +147,7 @@ static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
     bucket->state = GS_BUCKET_IN_FLIGHT;
     // Counted before the hook runs: one that fails may have posted something.
-    queue->next_launch = index + 1;
+    queue->next_run[0] = index + 1;
     bucket->times.algorithm = "none";
     if (!bucket->travels) return gs_ok();
     GS_FAILPOINT("reducer.launch");
@@ -120,30 +157,79 @@ static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
 }
 
 static gs_status launch_ready_buckets(gs_bucket_queue *queue) {
-    while (queue->next_launch < num_buckets(queue) &&
-           bucket_at(queue, queue->next_launch)->state == GS_BUCKET_READY &&
-           queue->next_launch - queue->next_done < GS_MAX_BUCKETS_IN_FLIGHT)
-        GS_TRY(launch_bucket(queue, queue->next_launch));
+    while (queue->next_run[0] < num_buckets(queue) &&
+           bucket_at(queue, queue->next_run[0])->state == GS_BUCKET_READY &&
+           queue->next_run[0] - queue->next_done < queue->most_in_flight)
+        GS_TRY(launch_bucket(queue, queue->next_run[0]));
     return gs_ok();
 }
 
-static void note_times(const gs_bucket_queue *queue, gs_bucket *bucket) {
+static void note_phase(const gs_bucket_queue *queue, size_t index, int phase,
+                       const gs_work_times *moved) {
+    if (!queue->phases) return;
+    gs_phase_times *times = &queue->phases[index * (size_t)queue->max_phases + (size_t)phase];
+    times->started_ns = moved->started_ns;
+    times->finished_ns = moved->finished_ns;
+    if (queue->posts_ahead && moved->started_ns) times->posted_ns = moved->started_ns;
+}
+
+// A phase is done: the first one tells when the bucket started, the last one when it ended.
+static void note_times(const gs_bucket_queue *queue, size_t index) {
+    gs_bucket *bucket = bucket_at(queue, index);
     gs_work_times moved;
-    if (!gs_comm_times(queue->options.comm, bucket->work, &moved)) return;
-    bucket->times.all_arrived_ns = moved.all_arrived_ns;
-    bucket->times.started_ns = moved.started_ns;
-    bucket->times.finished_ns = moved.finished_ns;
+    if (!bucket->work.sequence || !gs_comm_times(queue->options.comm, bucket->work, &moved)) return;
+    gs_bucket_times *times = &bucket->times;
+    note_phase(queue, index, bucket->phases_run - 1, &moved);
+    times->finished_ns = moved.finished_ns;
+    if (times->started_ns) return;
+    times->all_arrived_ns = moved.all_arrived_ns;
+    times->started_ns = moved.started_ns;
     // The host posts long before a GPU comes to it: that is no waiting for other ranks.
-    if (queue->posts_ahead && moved.started_ns) bucket->times.posted_ns = moved.started_ns;
+    if (queue->posts_ahead && moved.started_ns) times->posted_ns = moved.started_ns;
+}
+
+static bool has_more_phases(const gs_bucket_queue *queue, const gs_bucket *bucket) {
+    return bucket->phases_run < hook_of(queue, bucket)->needs.num_phases;
+}
+
+// What its last phase started is done, as far as can be seen without waiting.
+static bool phase_is_done(const gs_bucket_queue *queue, const gs_bucket *bucket) {
+    return !bucket->is_elsewhere &&
+           (!bucket->work.sequence || gs_comm_done(queue->options.comm, bucket->work));
+}
+
+static gs_status run_next_phase(const gs_bucket_queue *queue, size_t index) {
+    note_times(queue, index);
+    GS_FAILPOINT("reducer.phase");
+    return run_hook(queue, index);
+}
+
+// Leads as many buckets as can go into phase `phase`, in order.
+static gs_status advance_phase(gs_bucket_queue *queue, int phase) {
+    size_t *next = &queue->next_run[phase];
+    for (; *next < queue->next_run[phase - 1]; ++*next) {
+        gs_bucket *bucket = bucket_at(queue, *next);
+        if (!bucket->travels || hook_of(queue, bucket)->needs.num_phases <= phase) continue;
+        if (!phase_is_done(queue, bucket)) return gs_ok();
+        GS_TRY(run_next_phase(queue, *next));
+    }
+    return gs_ok();
 }
 
 // A reduced bucket: the hook's last word, then what the bucket says.
-static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index) {
+static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index, gs_deadline deadline) {
     gs_bucket *bucket = bucket_at(queue, index);
     if (bucket->travels) {
-        note_times(queue, bucket);
+        note_times(queue, index);
+        gs_set_hook *hook = hook_of(queue, bucket);
         gs_hook_bucket view = view_for_hook(queue, index);
-        gs_status status = queue->options.hook->finish(queue->hook_state, &view);
+        gs_hook_result result = {0};
+        gs_status status = hook->choice.hook->finish(hook->state, &view, &result, deadline);
+        // What every rank reads in the bucket it could not read.
+        if (!status.code && result.is_partial)
+            status = gs_error(GS_UNIMPLEMENTED,
+                              "leaves parts of the bucket without a result, which the counts and "
+                              "norms of all ranks are read from");
         if (status.code) return blame_hook(queue, index, status);
     }
     GS_TRY(gs_bucket_tally_take(queue->options.tally, index));
@@ -152,11 +238,15 @@ static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index) {
     return gs_ok();
 }
 
+static bool is_reduced(const gs_bucket_queue *queue, const gs_bucket *bucket) {
+    return !bucket->travels || (!has_more_phases(queue, bucket) && phase_is_done(queue, bucket));
+}
+
 static gs_status advance(gs_bucket_queue *queue) {
-    while (queue->next_done < queue->next_launch &&
-           (!bucket_at(queue, queue->next_done)->travels ||
-            gs_comm_done(queue->options.comm, bucket_at(queue, queue->next_done)->work)))
-        GS_TRY(harvest_bucket(queue, queue->next_done));
+    for (int phase = 1; phase < queue->max_phases; phase++) GS_TRY(advance_phase(queue, phase));
+    while (queue->next_done < queue->next_run[0] &&
+           is_reduced(queue, bucket_at(queue, queue->next_done)))
+        GS_TRY(harvest_bucket(queue, queue->next_done, (gs_deadline){0}));
     return launch_ready_buckets(queue);
 }
 
@@ -180,7 +270,7 @@ gs_status gs_bucket_queue_push(gs_bucket_queue *queue, size_t index) {
 }
 
 gs_status gs_bucket_queue_progress(gs_bucket_queue *queue) {
-    if (queue->next_done == queue->next_launch) return gs_ok();
+    if (queue->next_done == queue->next_run[0]) return gs_ok();
     int64_t begin_ns = gs_now_ns();
     GS_TRY(gs_comm_progress(queue->options.comm));
     GS_TRY(advance(queue));
@@ -188,16 +278,23 @@ gs_status gs_bucket_queue_progress(gs_bucket_queue *queue) {
     return gs_ok();
 }
 
+// Until the phase that a bucket is in is done. What is elsewhere the hook waits for itself.
+static gs_status await_phase(gs_bucket_queue *queue, gs_bucket *bucket, gs_deadline deadline) {
+    bucket->is_elsewhere = false;
+    if (!bucket->work.sequence) return gs_ok();
+    return gs_comm_wait(queue->options.comm, bucket->work, deadline);
+}
+
 gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline) {
     while (queue->next_done < num_buckets(queue)) {
         size_t next = queue->next_done;
-        if (next == queue->next_launch)
+        gs_bucket *bucket = bucket_at(queue, next);
+        if (next == queue->next_run[0])
             return gs_error(GS_INTERNAL, "step %lld: bucket %zu was never complete",
                             (long long)step_of(queue), next);
-        if (bucket_at(queue, next)->travels)
-            GS_TRY(gs_comm_wait(queue->options.comm, bucket_at(queue, next)->work, deadline));
-        GS_TRY(harvest_bucket(queue, next));
-        GS_TRY(launch_ready_buckets(queue));
+        if (bucket->travels) GS_TRY(await_phase(queue, bucket, deadline));
+        if (is_reduced(queue, bucket)) GS_TRY(harvest_bucket(queue, next, deadline));
+        GS_TRY(advance(queue));
     }
     return gs_bucket_tally_close(queue->options.tally, deadline);
 }

@@ -1,10 +1,11 @@
-// The buckets of a step on their way: launched strictly in plan order as they become ready,
-// harvested as their collectives end.
+// The buckets of a step on their way: launched strictly in plan order as they become ready, led
+// through the phases of their hooks, harvested as the last of them ends.
 //
 // The same order on every rank, whatever order gradients come in: a late bucket holds back the
-// ready ones behind it. Each bucket carries what its rank says about the step, so that it means the
-// same alone; what that is, and what reduced buckets say, is the tally's. Which gradient is ready
-// when is the reducer's business. On a GPU everything here is enqueued.
+// ready ones behind it, in every phase. Phases of different buckets overlap; each posts in a lane of
+// its own, where the order is that of the buckets. Each bucket carries what its rank says about the
+// step, so that it means the same alone; what that is, and what reduced buckets say, is the tally's.
+// Which gradient is ready when is the reducer's business. On a GPU everything here is enqueued.
 #ifndef GRADSYNC_REDUCER_BUCKET_QUEUE_H
 #define GRADSYNC_REDUCER_BUCKET_QUEUE_H
 
@@ -19,10 +20,12 @@
 #include "gradsync/bucket/grad_layout.h"
 #include "gradsync/comm/comm.h"
 #include "gradsync/hooks/comm_hook.h"
+#include "gradsync/hooks/hook_set.h"
 #include "kernels/device.h"
 
-// A communicator takes 1024 collectives, a hook runs up to four. With no more buckets than that all
-// are posted when the last one is pushed.
+// A lane of a communicator takes 1024 collectives, and most hooks post up to four for a bucket in a phase. With
+// no more buckets than that (gs_bucket_queue_most tells of other hooks) all are posted when the last one
+// is pushed.
 #define GS_MAX_BUCKETS_IN_FLIGHT 256
 
 // Whom it works for; all borrowed until release.
@@ -30,20 +33,22 @@ typedef struct gs_bucket_queue_options {
     const gs_grad_layout *layout;
     gs_bucket_tally *tally;
     gs_comm *comm;
-    const gs_comm_hook *hook;
+    gs_hook_set *hooks;
     gs_device *device;
     const gs_reduce_tree *tree;  // exact mode; else NULL
-    gs_dtype wire_dtype;         // unset: none
 } gs_bucket_queue_options;
 
 typedef struct gs_bucket_queue {
     gs_bucket_queue_options options;
-    void *hook_state;
     bool posts_ahead;  // the host posts long before the device comes to it
+    size_t most_in_flight;
+    int max_phases;
+    gs_phase_times *phases;  // max_phases for each bucket; NULL: there is one phase
     // of the step
     size_t first_filling;  // buckets before it are ready, or further
-    size_t next_launch;    // buckets before it are in flight or done
-    size_t next_done;      // buckets before it are done
+    // Buckets before next_run[p] have begun phase p, or their hook has none; next_run[0]: are in flight or done.
+    size_t next_run[GS_HOOK_MAX_PHASES];
+    size_t next_done;  // buckets before it are done
     // how it went
     int64_t owner_ns;          // spent here except in finish
     uint64_t num_out_of_turn;  // became ready before an earlier bucket
@@ -69,5 +74,8 @@ GS_NODISCARD gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_st
 // Until all buckets are done. On a GPU: until their results are there for work on the compute
 // stream.
 GS_NODISCARD gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline);
+
+// So many buckets are in flight at most, when hooks post up to `most_posts` for one in a phase.
+size_t gs_bucket_queue_most(int most_posts);
 
 #endif

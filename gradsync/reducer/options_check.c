@@ -45,25 +45,53 @@ static gs_status check_options(const gs_reducer_options *options) {
     return gs_ok();
 }
 
-gs_status gs_reducer_layout_bytes(size_t *bytes, const gs_reducer_options *options) {
+gs_hook_set_options gs_reducer_hook_options(const gs_reducer_options *options) {
+    return (gs_hook_set_options){.choices = options->hooks,
+                                 .num_choices = options->num_hooks,
+                                 .params = options->params,
+                                 .num_params = options->num_params,
+                                 .wire_dtype = options->wire_dtype,
+                                 .exact = options->shards.exact,
+                                 .rank = options->shards.rank,
+                                 .world_size = options->shards.world_size,
+                                 .device = options->device};
+}
+
+gs_status gs_reducer_arena_parts(gs_arena_parts *parts, const gs_reducer_options *options) {
     GS_TRY(check_options(options));
     const gs_grad_layout_shape shape = gs_reducer_layout_shape(options);
-    return gs_grad_layout_bytes(bytes, &shape);
+    const gs_hook_set_options hooks = gs_reducer_hook_options(options);
+    size_t bytes;
+    GS_TRY(gs_grad_layout_bytes(&parts->slot_bytes, &shape));
+    GS_TRY(gs_hook_set_measure(&parts->hooks, &hooks));
+    parts->state_bytes = parts->hooks.state_bytes;
+    parts->bucket_bytes = parts->hooks.bucket_bytes;
+    if (__builtin_add_overflow(parts->slot_bytes, parts->state_bytes, &bytes) ||
+        __builtin_add_overflow(bytes, parts->bucket_bytes, &bytes))
+        return gs_error(GS_RESOURCE_EXHAUSTED, "the memory of its hooks does not fit");
+    return gs_ok();
+}
+
+size_t gs_arena_parts_bytes(const gs_arena_parts *parts) {
+    return parts->state_bytes + parts->slot_bytes + parts->bucket_bytes;
 }
 
 gs_grad_layout_shape gs_reducer_layout_shape(const gs_reducer_options *options) {
     return (gs_grad_layout_shape){.params = options->params,
                                   .num_params = options->num_params,
                                   .num_slots = gs_logical_shards_num_slots(&options->shards),
-                                  .has_wire = options->wire_dtype != GS_DTYPE_UNSET,
                                   .device = options->device};
 }
 
-gs_status gs_reducer_plan_check(const gs_bucket_plan *plan, const gs_param_spec *params,
-                                size_t num_params) {
-    GS_TRY(gs_bucket_plan_check(plan, params, num_params));
+gs_status gs_reducer_plan_check(const gs_bucket_plan *plan, const gs_reducer_options *options) {
+    const gs_param_spec *params = options->params;
+    int num_hooks = options->num_hooks ? (int)options->num_hooks : 1;
+    GS_TRY(gs_bucket_plan_check(plan, params, options->num_params));
     for (size_t b = 0; b < plan->num_buckets; b++) {
         const gs_plan_bucket *bucket = &plan->buckets[b];
+        if (bucket->hook >= num_hooks)
+            return gs_error(GS_INVALID_ARGUMENT, "bucket %zu: hook %d of %d", b, bucket->hook,
+                            num_hooks);
         for (size_t i = 0; i < bucket->num_params && bucket->num_params > 1; i++) {
             size_t param = plan->params[bucket->first + i];
             if (params[param].sparse)
@@ -75,9 +103,20 @@ gs_status gs_reducer_plan_check(const gs_bucket_plan *plan, const gs_param_spec 
     return gs_ok();
 }
 
+static gs_status check_lanes(const gs_reducer_options *options, const gs_hook_set_needs *needs,
+                             const gs_comm *comm) {
+    if (gs_comm_num_lanes(comm) >= needs->num_phases) return gs_ok();
+    const gs_comm_hook *hook =
+        options->num_hooks ? options->hooks[needs->of_most_phases].hook : NULL;
+    return gs_error(GS_INVALID_ARGUMENT, "lanes: the communicator has %d, hook \"%.47s\" takes %d",
+                    gs_comm_num_lanes(comm), hook ? hook->name : "default", needs->num_phases);
+}
+
 gs_status gs_reducer_options_check(const gs_reducer_options *options, const gs_comm *comm) {
-    size_t bytes;
-    GS_TRY(gs_reducer_layout_bytes(&bytes, options));
+    gs_arena_parts parts;
+    GS_TRY(gs_reducer_arena_parts(&parts, options));
+    size_t bytes = gs_arena_parts_bytes(&parts);
+    GS_TRY(check_lanes(options, &parts.hooks, comm));
     if (!options->plan) return gs_error(GS_INVALID_ARGUMENT, "plan: none given");
     if (!options->device) return gs_error(GS_INVALID_ARGUMENT, "device: none given");
     if (!options->arena) return gs_error(GS_INVALID_ARGUMENT, "arena: none given");
@@ -94,5 +133,5 @@ gs_status gs_reducer_options_check(const gs_reducer_options *options, const gs_c
                         gs_comm_world_size(comm));
     if (options->separate)
         GS_TRY(gs_separate_grads_check(options->separate, options->params, options->num_params));
-    return gs_reducer_plan_check(options->plan, options->params, options->num_params);
+    return gs_reducer_plan_check(options->plan, options);
 }

@@ -41,7 +41,21 @@ const gs_bucket_plan *gs_reducer_plan(const gs_reducer *reducer) {
 }
 
 gs_status gs_reducer_arena_bytes(size_t *bytes, const gs_reducer_options *options) {
-    return gs_reducer_layout_bytes(bytes, options);
+    gs_arena_parts parts;
+    GS_TRY(gs_reducer_arena_parts(&parts, options));
+    *bytes = gs_arena_parts_bytes(&parts);
+    return gs_ok();
+}
+
+gs_status gs_reducer_lanes(int *num_lanes, const gs_reducer_options *options) {
+    gs_arena_parts parts;
+    GS_TRY(gs_reducer_arena_parts(&parts, options));
+    *num_lanes = parts.hooks.num_phases;
+    return gs_ok();
+}
+
+bool gs_reducer_posts_all(const gs_reducer *reducer) {
+    return reducer->layout.plan.num_buckets <= reducer->queue.most_in_flight;
 }
 
 // The first error sticks, and ends the step on every rank with its words.
@@ -66,7 +80,7 @@ static gs_status agree(const gs_reducer *reducer, const gs_bucket_plan *plan,
                                               .unused_is_error = options->unused_is_error,
                                               .static_graph = options->static_graph,
                                               .wire_dtype = options->wire_dtype,
-                                              .hook = reducer->hook->name},
+                                              .hooks = &reducer->hooks},
                               reducer->comm, deadline);
 }
 
@@ -105,10 +119,19 @@ static gs_status init_queue(gs_reducer *reducer) {
         &(gs_bucket_queue_options){.layout = &reducer->layout,
                                    .tally = &reducer->tally,
                                    .comm = reducer->comm,
-                                   .hook = reducer->hook,
+                                   .hooks = &reducer->hooks,
                                    .device = options->device,
-                                   .tree = options->shards.exact ? &reducer->tree.tree : NULL,
-                                   .wire_dtype = options->wire_dtype});
+                                   .tree = options->shards.exact ? &reducer->tree.tree : NULL});
+}
+
+// The arena behind its first part, the state of hooks.
+static char *slots_at(const gs_reducer *reducer) {
+    return (char *)gs_arena_data(reducer->options.arena) + reducer->parts.state_bytes;
+}
+
+static gs_status init_hooks(gs_reducer *reducer) {
+    const gs_hook_set_options hooks = gs_reducer_hook_options(&reducer->options);
+    return gs_hook_set_init(&reducer->hooks, &hooks, gs_arena_data(reducer->options.arena));
 }
 
 static const char *algorithm_of_largest(const gs_reducer *reducer, const gs_bucket_plan *plan) {
@@ -139,7 +162,7 @@ static gs_status init_record(gs_reducer *reducer, const gs_bucket_plan *plan) {
         .static_graph = options->static_graph,
         .separate_grads = options->separate != NULL,
         .op = ops[options->op],
-        .hook = reducer->hook->name,
+        .hook = reducer->hooks.names,
         .wire_dtype = options->wire_dtype ? gs_dtype_name(options->wire_dtype) : NULL,
         .backend = gs_comm_backend_name(reducer->comm),
         .algorithm = algorithm_of_largest(reducer, plan),
@@ -150,14 +173,18 @@ static gs_status init_record(gs_reducer *reducer, const gs_bucket_plan *plan) {
 // What lies beside the buckets follows each change of their layout.
 static gs_status place_beside(gs_reducer *reducer) {
     gs_bucket_tally_place(&reducer->tally);
-    return gs_grad_copies_place(&reducer->copies, &reducer->layout);
+    GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
+    return gs_hook_set_place(&reducer->hooks, &reducer->layout, reducer->comm,
+                             slots_at(reducer) + reducer->parts.slot_bytes);
 }
 
 static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadline deadline) {
     gs_reducer_options *options = &reducer->options;
     const gs_grad_layout_shape shape = gs_reducer_layout_shape(options);
-    GS_TRY(gs_grad_layout_init(&reducer->layout, &shape, gs_arena_data(options->arena)));
+    GS_TRY(gs_reducer_arena_parts(&reducer->parts, options));
+    GS_TRY(gs_grad_layout_init(&reducer->layout, &shape, slots_at(reducer)));
     options->params = reducer->layout.params;
+    GS_TRY(init_hooks(reducer));
     GS_TRY(alloc_params(reducer));
     options->separate = reducer->copies.tensors;
     GS_TRY(plan_shards(reducer));
@@ -171,14 +198,6 @@ static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadl
     return init_queue(reducer);
 }
 
-static gs_status choose_hook(gs_reducer *reducer) {
-    const gs_reducer_options *options = &reducer->options;
-    const char *name = options->wire_dtype ? "compress" : "allreduce";
-    reducer->hook = options->hook ? options->hook : gs_comm_hook_find(name);
-    if (reducer->hook) return gs_ok();
-    return gs_error(GS_UNIMPLEMENTED, "there is no hook \"%s\" for a wire dtype", name);
-}
-
 gs_status gs_reducer_create(gs_reducer **out, const gs_reducer_options *options, gs_comm *comm,
                             gs_deadline deadline) {
     *out = NULL;
@@ -190,7 +209,6 @@ gs_status gs_reducer_create(gs_reducer **out, const gs_reducer_options *options,
     if (!options->passes_per_shard) reducer->options.passes_per_shard = 1;
 
     status = gs_reducer_options_check(options, comm);
-    if (!status.code) status = choose_hook(reducer);
     if (status.code) {
         status = gs_status_prefix(status, "rank %d: reducer", gs_comm_rank(comm));
         goto fail;
@@ -230,6 +248,7 @@ void gs_reducer_destroy(gs_reducer *reducer) {
     if (!reducer) return;
     end_queue(reducer, "destroyed");
     forget_work(reducer);
+    gs_hook_set_release(&reducer->hooks);
     gs_step_points_release(&reducer->points);
     gs_ready_order_release(&reducer->order);
     gs_reducer_record_release(&reducer->record);
@@ -250,8 +269,9 @@ static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
     if (reducer->failed.code) return reducer->failed;
     if (reducer->phase != GS_REDUCER_IDLE)
         return gs_reducer_misuse(reducer, "a plan changes between steps only");
-    GS_TRY(gs_reducer_plan_check(plan, reducer->layout.params, reducer->layout.num_params));
+    GS_TRY(gs_reducer_plan_check(plan, &reducer->options));
     GS_TRY(agree(reducer, plan, deadline));
+    gs_step_decide_by_result(reducer);
     reducer->complete = false;
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
     GS_TRY(place_beside(reducer));
@@ -279,6 +299,8 @@ static gs_status move_to_comm(gs_reducer *reducer, gs_deadline deadline) {
     options->shards.world_size = gs_comm_world_size(reducer->comm);
     GS_TRY(gs_status_prefix(gs_reducer_options_check(options, reducer->comm), "rank %d: reducer",
                             options->shards.rank));
+    GS_TRY(gs_hook_set_resize(&reducer->hooks, options->shards.rank, options->shards.world_size));
+    GS_TRY(gs_reducer_arena_parts(&reducer->parts, options));
     gs_shard_tree_release(&reducer->tree);
     free(reducer->shard_steps);
     reducer->shard_steps = NULL;
@@ -296,6 +318,7 @@ static gs_status move_to_comm(gs_reducer *reducer, gs_deadline deadline) {
 gs_status gs_reducer_reset(gs_reducer *reducer, gs_comm *comm, gs_deadline deadline) {
     end_queue(reducer, "reset");
     forget_work(reducer);
+    gs_step_decide(reducer, false);
     reducer->comm = comm;
     reducer->failed = gs_ok();
     reducer->phase = GS_REDUCER_IDLE;
@@ -365,6 +388,22 @@ gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail) 
 gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
     *result = (gs_reduce_result){.used = reducer->tally.used_anywhere};
     return keep_error(reducer, gs_step_finish(reducer, result, deadline));
+}
+
+static gs_status decide(gs_reducer *reducer, bool counts) {
+    if (reducer->phase != GS_REDUCER_IDLE || (counts && !reducer->complete))
+        return gs_reducer_misuse(reducer, "a step that is not finished is neither committed nor "
+                                          "rolled back");
+    gs_step_decide(reducer, counts);
+    return gs_ok();
+}
+
+gs_status gs_reducer_commit(gs_reducer *reducer) {
+    return decide(reducer, true);
+}
+
+gs_status gs_reducer_rollback(gs_reducer *reducer) {
+    return decide(reducer, false);
 }
 
 gs_status gs_reducer_check_finished(const gs_reducer *reducer) {

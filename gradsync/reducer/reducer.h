@@ -37,8 +37,12 @@ GS_BEGIN_DECLS
 // not looked at). In exact mode it depends on the world: who expects others takes the largest.
 GS_NODISCARD gs_status gs_reducer_arena_bytes(size_t *bytes, const gs_reducer_options *options);
 
-// Collective over `comm` (borrowed until destroy): all ranks' parameter lists and plans are
-// compared; a difference is FAILED_PRECONDITION naming rank and parameter, on every rank.
+// How many lanes its communicator must have: as many as a hook of the options has phases. The same is looked at.
+GS_NODISCARD gs_status gs_reducer_lanes(int *num_lanes, const gs_reducer_options *options);
+
+// Collective over `comm` (borrowed until destroy): all ranks' parameter lists, plans and hooks with
+// their options are compared; a difference is FAILED_PRECONDITION naming rank and parameter, on every
+// rank.
 GS_NODISCARD gs_status gs_reducer_create(gs_reducer **out, const gs_reducer_options *options,
                                          gs_comm *comm, gs_deadline deadline);
 // Before its communicator and its arena. Aborts the communicator when buckets are in flight.
@@ -48,13 +52,17 @@ void gs_reducer_destroy(gs_reducer *reducer);
 GS_NODISCARD gs_status gs_reducer_set_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
                                            gs_deadline deadline);
 const gs_bucket_plan *gs_reducer_plan(const gs_reducer *reducer);
+// When the last end_pass of a step returns, all its buckets have been posted in lane 0: the plan has at most
+// GS_MAX_BUCKETS_IN_FLIGHT buckets, fewer where a hook posts many collectives for one.
+bool gs_reducer_posts_all(const gs_reducer *reducer);
 
 // Goes on with another communicator over the same arena, device, parameters and plan: the only way
 // out of an error, of an abort and of a step that was left half-way. Rank and world are the new
 // communicator's; logical shards stay, so the world may shrink, or grow as far as shards and arena
-// reach. Behind gs_comm_wait_ended of the old one. Collective: all is compared anew. Steps may be repeated. Gradients, what a static graph
-// learned and the hook's state are lost. Before the old communicator is destroyed; it is aborted
-// when buckets are in flight.
+// reach. Behind gs_comm_wait_ended of the old one. Collective: all is compared anew. Steps may be
+// repeated. Gradients and what a static graph learned are lost; a step that was not committed is rolled
+// back, and the state of hooks is what the last commit left. Before the old communicator is destroyed;
+// it is aborted when buckets are in flight.
 GS_NODISCARD gs_status gs_reducer_reset(gs_reducer *reducer, gs_comm *comm, gs_deadline deadline);
 
 // Opens a step. `step` counts from 0 and must be the same on all ranks.
@@ -106,6 +114,12 @@ GS_NODISCARD gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer
 // reason.
 GS_NODISCARD gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result,
                                          gs_deadline deadline);
+// What became of the finished step, for hooks that keep state from step to step: it was applied, or it
+// was not and may be redone. Once for each step; a second call changes nothing. A begin or a set_plan
+// without either takes a finite step as applied and another one as not. Callable after an abort, too
+// (rule F2).
+GS_NODISCARD gs_status gs_reducer_commit(gs_reducer *reducer);
+GS_NODISCARD gs_status gs_reducer_rollback(gs_reducer *reducer);
 // OK between steps. Else FAILED_PRECONDITION says what the open step lacks, parameters by name;
 // nothing is aborted by asking.
 GS_NODISCARD gs_status gs_reducer_check_finished(const gs_reducer *reducer);

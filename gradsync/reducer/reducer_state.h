@@ -9,7 +9,9 @@
 #include "gradsync/bucket/grad_layout.h"
 #include "gradsync/bucket/reduce_stats.h"
 #include "gradsync/comm/comm.h"
+#include "gradsync/hooks/hook_set.h"
 #include "gradsync/reducer/bucket_queue.h"
+#include "gradsync/reducer/options_check.h"
 #include "gradsync/reducer/ready_order.h"
 #include "gradsync/reducer/reducer_record.h"
 #include "gradsync/reducer/reducer_types.h"
@@ -30,7 +32,8 @@ typedef struct gs_shard_step {
 struct gs_reducer {
     gs_reducer_options options;  // params and plan point into the layout
     gs_comm *comm;
-    const gs_comm_hook *hook;
+    gs_arena_parts parts;
+    gs_hook_set hooks;
     gs_grad_layout layout;
     gs_shard_tree tree;
     gs_shard_step *shard_steps;  // own shards
@@ -47,6 +50,8 @@ struct gs_reducer {
     int num_active;  // ranks that are to have some
     int passes_run;
     bool complete;
+    bool undecided;  // begun, and neither committed nor rolled back
+    bool nonfinite;  // what the last finish found
     gs_bucket_queue queue;
     gs_reducer_tail tails[GS_MAX_TAILS];
     size_t num_tails;

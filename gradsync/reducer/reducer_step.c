@@ -54,11 +54,26 @@ static gs_status check_may_begin(gs_reducer *reducer, int64_t step) {
     return gs_ok();
 }
 
+void gs_step_decide(gs_reducer *reducer, bool counts) {
+    if (!reducer->undecided) return;
+    reducer->undecided = false;
+    if (counts)
+        gs_hook_set_commit(&reducer->hooks);
+    else
+        gs_hook_set_rollback(&reducer->hooks);
+}
+
+void gs_step_decide_by_result(gs_reducer *reducer) {
+    gs_step_decide(reducer, reducer->complete && !reducer->nonfinite);
+}
+
 gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs_join_round *round) {
     GS_TRY(check_may_begin(reducer, step));
     reducer->step = step;
     GS_TRY(check_round(reducer, round));
     GS_FAILPOINT("reducer.begin");
+    gs_step_decide_by_result(reducer);
+    reducer->undecided = true;
     reducer->phase = GS_REDUCER_OPEN;
     reducer->active = round->active;
     reducer->num_active = round->num_active;
@@ -225,6 +240,8 @@ static gs_status finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
     stats->buckets = reducer->times;
     for (size_t b = 0; b < stats->num_buckets; b++)
         reducer->times[b] = reducer->layout.buckets[b].times;
+    stats->max_phases = reducer->queue.max_phases;
+    stats->phases = reducer->queue.phases;
     gs_reduce_stats_sum_buckets(stats);
     stats->end_ns = gs_now_ns();
     stats->ready_order_mismatches = reducer->queue.num_out_of_turn;
@@ -297,6 +314,7 @@ gs_status gs_step_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadl
     GS_TRY(gs_bucket_tally_read(&reducer->tally, deadline));
     gs_step_points_meet(&reducer->points);
     read_result(reducer, result);
+    reducer->nonfinite = result->nonfinite;
     GS_TRY(count_unused(reducer, &result->num_unused));
     if (reducer->copies.tensors) GS_TRY(copy_out(reducer, deadline));
     GS_TRY(finish_stats(reducer, begin_ns));

@@ -16,6 +16,10 @@ GS_NODISCARD gs_status gs_step_finish(gs_reducer *reducer, gs_reduce_result *res
                                       gs_deadline deadline);
 GS_NODISCARD gs_status gs_step_check_finished(const gs_reducer *reducer);
 
+// The last step counts, or not; its hooks are told once.
+void gs_step_decide(gs_reducer *reducer, bool counts);
+void gs_step_decide_by_result(gs_reducer *reducer);  // where nobody has said it: what is finite counts
+
 // Which buckets a static graph lets travel; all of them as long as it is not known.
 void gs_step_plan_travel(gs_reducer *reducer);
 

@@ -62,7 +62,11 @@ typedef struct gs_reducer_options {
     // With GS_SAMPLE_MEAN what travels is divided by shards and passes, but still multiplied by a
     // pass's samples.
     gs_dtype wire_dtype;
-    const gs_comm_hook *hook;  // NULL: all-reduce
+    // Communication hooks with their options; borrowed until destroy. A bucket of the plan says which one
+    // it has (gs_plan_bucket.hook); 0 is the default. None: all-reduce; with a wire dtype "compress". The
+    // communicator has as many lanes as any of them has phases (gs_reducer_lanes).
+    const gs_hook_choice *hooks;
+    size_t num_hooks;
     gs_arena *arena;           // borrows until destroy; at least gs_reducer_arena_bytes
     gs_device *device;         // borrows until destroy
     gs_record_options record;  // what is said about its steps, and how often
@@ -83,8 +87,7 @@ typedef struct gs_reducer_pass {
 // Work of others that finish waits for in this step, behind all buckets and before norms are taken:
 // rows of a sparse gradient that are added to a dense one, a reduction of parameters that the
 // reducer does not know. What it waits for is posted in `finish`; or before, between the last
-// end_pass and finish, when the plan has at most GS_MAX_BUCKETS_IN_FLIGHT buckets: then all of them
-// have been posted, on every rank.
+// end_pass and finish, when gs_reducer_posts_all: then all buckets have been posted, on every rank.
 typedef struct gs_reducer_tail {
     gs_status (*finish)(void *ctx, void *const *grads, gs_deadline deadline);
     void *ctx;

@@ -406,31 +406,12 @@ static void shadowing_with_data_is_refused(void **state) {
 // What the hook of a rank without data saw.
 static struct { size_t buckets, nonzero; } seen;
 
-static gs_status create_counting(void **state, gs_comm *comm) {
-    return gs_hook_allreduce.create(state, comm);
-}
-
-static gs_status run_counting(void *state, gs_comm *comm, const gs_hook_bucket *bucket,
-                              gs_work *work, uint64_t *wire_bytes) {
+static gs_status run_counting(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
     const float *data = bucket->data;
     seen.buckets++;
     for (size_t i = 0; i < bucket->count; i++) seen.nonzero += data[i] != 0;
-    return gs_hook_allreduce.run(state, comm, bucket, work, wire_bytes);
+    return gs_hook_allreduce.run(state, bucket, work);
 }
-
-static gs_status finish_counting(void *state, const gs_hook_bucket *bucket) {
-    return gs_hook_allreduce.finish(state, bucket);
-}
-
-static void destroy_counting(void *state) {
-    gs_hook_allreduce.destroy(state);
-}
-
-static const gs_comm_hook counting_hook = {.name = "counting",
-                                           .create = create_counting,
-                                           .run = run_counting,
-                                           .finish = finish_counting,
-                                           .destroy = destroy_counting};
 
 static gs_status run_uneven_step(grad_rank *rank, bool active, gs_join_divisor divisor) {
     gs_join_round round;
@@ -439,7 +420,7 @@ static gs_status run_uneven_step(grad_rank *rank, bool active, gs_join_divisor d
     GS_TRY(gs_join_announce(&round, rank->comm, active, divisor, 0, soon()));
     GS_TRY(gs_reducer_begin_uneven(rank->reducer, 0, &round));
     size_t num_buckets = gs_reducer_plan(rank->reducer)->num_buckets;
-    bool hooked = rank->model->hook != NULL;
+    bool hooked = rank->model->hook.hook != NULL;
     if (!active && hooked && (seen.buckets != num_buckets || seen.nonzero))
         return gs_error(GS_INTERNAL, "the hook saw %zu of %zu buckets, %zu values not zero",
                         seen.buckets, num_buckets, seen.nonzero);
@@ -457,7 +438,7 @@ static gs_status reduce_uneven(uint64_t *digest, const gs_rank_env *env, const g
     grad_rank rank;
     uint64_t all[MAX_WORLD];
     grad_case_init(&model, (uint64_t)atoi(env->arg), env->world_size);
-    model.hook = hook;
+    model.hook.hook = hook;
     GS_TRY(grad_rank_open(&rank, &model, env, NULL, soon()));
     GS_TRY(run_uneven_step(&rank, env->rank != 1, divisor));
     *digest = grad_rank_digest(&rank);
@@ -472,9 +453,12 @@ static gs_status reduce_uneven(uint64_t *digest, const gs_rank_env *env, const g
 // In the original a hook divides by the group's size, whatever the join's divisor.
 static gs_status body_hook(const gs_rank_env *env) {
     uint64_t hooked, plain, by_initial;
-    GS_TRY(reduce_uneven(&hooked, env, &counting_hook, GS_DIVIDE_BY_ACTIVE));
+    gs_comm_hook counting = gs_hook_allreduce;
+    counting.name = "counting";
+    counting.run = run_counting;
+    GS_TRY(reduce_uneven(&hooked, env, &counting, GS_DIVIDE_BY_ACTIVE));
     GS_TRY(reduce_uneven(&plain, env, NULL, GS_DIVIDE_BY_ACTIVE));
-    GS_TRY(reduce_uneven(&by_initial, env, &counting_hook, GS_DIVIDE_BY_INITIAL));
+    GS_TRY(reduce_uneven(&by_initial, env, &counting, GS_DIVIDE_BY_INITIAL));
     if (hooked != plain) return gs_error(GS_INTERNAL, "a hook changes the divisor of a join");
     if (hooked == by_initial) return gs_error(GS_INTERNAL, "the divisor has no effect");
     return gs_ok();

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "gradsync/hooks/hook_calls.h"
 #include "gradsync/reducer/reducer.h"
 #include "tests/support/asserts.h"
 #include "tests/support/grad_case.h"
@@ -40,42 +41,36 @@ typedef struct gatherer {
     float *all[MAX_BUCKETS];
 } gatherer;
 
-static gs_status create_gatherer(void **state, gs_comm *comm) {
+static gs_status create_gatherer(void **state, const gs_hook_setup *setup) {
     gatherer *self = calloc(1, sizeof *self);
     if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    self->world_size = gs_comm_world_size(comm);
+    self->world_size = setup->world_size;
     *state = self;
     return gs_ok();
 }
 
-static gs_status gather(void *state, gs_comm *comm, const gs_hook_bucket *bucket, gs_work *work,
-                        uint64_t *wire_bytes) {
+static gs_status gather(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
     gatherer *self = state;
     size_t count = bucket->count + bucket->reserved_count;
     if (bucket->index >= MAX_BUCKETS) return gs_error(GS_INTERNAL, "too many buckets");
     self->all[bucket->index] = malloc((size_t)self->world_size * count * sizeof(float));
-    *wire_bytes = count * sizeof(float);
-    return gs_comm_post(comm, work,
+    return gs_hook_post(work, bucket,
                         &(gs_collective){.kind = GS_ALLGATHER,
                                          .send = bucket->data,
                                          .recv = self->all[bucket->index],
                                          .count = count,
-                                         .dtype = bucket->dtype,
-                                         .step = bucket->step,
-                                         .num_active = bucket->num_active,
-                                         .bucket = bucket->index});
+                                         .dtype = bucket->dtype});
 }
 
-static gs_status add_up(void *state, const gs_hook_bucket *bucket) {
+static gs_status add_up(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
+                        gs_deadline deadline) {
+    (void)result, (void)deadline;
     gatherer *self = state;
     average(bucket->data, self->all[bucket->index], bucket->count + bucket->reserved_count,
             self->world_size, bucket->scale);
     free(self->all[bucket->index]);
     return gs_ok();
 }
-
-static const gs_comm_hook gather_hook = {
-    .name = "gather", .create = create_gatherer, .run = gather, .finish = add_up, .destroy = free};
 
 // The mean of one parameter, serially; false when dividing before the sum would have had the same bits, so that
 // these numbers could not tell.
@@ -135,7 +130,7 @@ static gs_status check_param(const grad_rank *rank, size_t param, int *num_telli
 static gs_status check_hook(const gs_rank_env *env, const gs_comm_hook *hook) {
     grad_case model;
     init_model(&model, env->world_size);
-    model.hook = hook;
+    model.hook.hook = hook;
     grad_rank rank;
     gs_reduce_result result;
     int num_telling = 0;
@@ -154,6 +149,12 @@ static gs_status check_hook(const gs_rank_env *env, const gs_comm_hook *hook) {
 static gs_status body_bits(const gs_rank_env *env) {
     GS_TRY(check_hook(env, NULL));
     GS_TRY(check_hook(env, &gs_hook_allreduce));
+    gs_comm_hook gather_hook = gs_hook_allreduce;
+    gather_hook.name = "gather";
+    gather_hook.create = create_gatherer;
+    gather_hook.run = gather;
+    gather_hook.finish = add_up;
+    gather_hook.destroy = free;
     return check_hook(env, &gather_hook);
 }
 

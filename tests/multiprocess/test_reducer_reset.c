@@ -26,33 +26,32 @@ static gs_deadline deadline_of_failure(void) {
 // The hook of all ranks; on rank 1 it fails while this is set.
 static const char *hook_failure;
 
-static gs_status create_failing(void **state, gs_comm *comm) {
-    return gs_hook_allreduce.create(state, comm);
-}
-
-static gs_status run_failing(void *state, gs_comm *comm, const gs_hook_bucket *bucket,
-                             gs_work *work, uint64_t *wire_bytes) {
+static gs_status run_failing(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
     bool last = bucket->is_last;
     if (hook_failure && strcmp(hook_failure, "run") == 0 && last)
         return gs_error(GS_INTERNAL, "cannot run");
-    GS_TRY(gs_hook_allreduce.run(state, comm, bucket, work, wire_bytes));
+    GS_TRY(gs_hook_allreduce.run(state, bucket, work));
     if (hook_failure && strcmp(hook_failure, "run late") == 0)
         return gs_error(GS_INTERNAL, "cannot run to the end");
     return gs_ok();
 }
 
-static gs_status finish_failing(void *state, const gs_hook_bucket *bucket) {
+static gs_status finish_failing(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
+                                gs_deadline deadline) {
     if (hook_failure && strcmp(hook_failure, "finish") == 0)
         return gs_error(GS_INTERNAL, "cannot finish");
-    return gs_hook_allreduce.finish(state, bucket);
+    return gs_hook_allreduce.finish(state, bucket, result, deadline);
 }
 
-static void destroy_failing(void *state) {
-    gs_hook_allreduce.destroy(state);
+static const gs_hook_choice *failing_choice(void) {
+    static gs_comm_hook failing_hook;
+    static gs_hook_choice choice = {.hook = &failing_hook};
+    failing_hook = gs_hook_allreduce;
+    failing_hook.name = "failing";
+    failing_hook.run = run_failing;
+    failing_hook.finish = finish_failing;
+    return &choice;
 }
-
-static const gs_comm_hook failing_hook = {"failing", create_failing, run_failing, finish_failing,
-                                          destroy_failing};
 
 static gs_status take_step(small_reducer *small, int64_t step, const double *values,
                            gs_deadline deadline) {
@@ -174,7 +173,7 @@ static gs_status body_failures(const gs_rank_env *env) {
     small_reducer small;
     small_reducer_prepare(&small);
     GS_TRY(small_reducer_open(
-        &small, &(gs_reducer_options){.hook = &failing_hook, .static_graph = is_static}, env));
+        &small, &(gs_reducer_options){.hooks = failing_choice(), .num_hooks = 1, .static_graph = is_static}, env));
     for (int i = 0; i < NUM_FAILURES; i++) {
         GS_TRY(gs_status_prefix(check_steps(&small), "before failure %d", i));
         if (failures[i] == use_less && !is_static) continue;  // anybody may

@@ -108,7 +108,7 @@ static void change_hook(grad_case *model) {
     static gs_comm_hook other_hook;
     other_hook = gs_hook_allreduce;
     other_hook.name = "allreduce_of_my_own";
-    model->hook = &other_hook;
+    model->hook.hook = &other_hook;
 }
 static void change_buckets(grad_case *model) {
     replan(model, 4, NULL);

@@ -24,7 +24,7 @@ typedef struct grad_case {
     int num_shards, passes_per_shard;
     bool exact, unused_is_error, static_graph;
     gs_dtype wire_dtype;       // unset: as in the bucket
-    const gs_comm_hook *hook;  // NULL: all-reduce
+    gs_hook_choice hook;  // {0}: all-reduce
     const gs_separate_grad *separate;  // NULL: views
     gs_reducer_op op;
     int unused_percent;  // of (parameter, shard, pass)

@@ -156,7 +156,7 @@ gs_status gs_embedding_rows_empty_pass(gs_embedding_rows *rows, const gs_reducer
 // Behind the last bucket on every rank: at once when the reducer has posted all of them by the end
 // of the last pass, whatever the timing; else by the tail.
 static bool is_behind_all_buckets(const gs_embedding_rows *rows) {
-    return gs_reducer_plan(rows->reducer)->num_buckets <= GS_MAX_BUCKETS_IN_FLIGHT;
+    return gs_reducer_posts_all(rows->reducer);
 }
 
 gs_status gs_embedding_rows_post(gs_embedding_rows *rows, gs_deadline deadline) {

@@ -170,7 +170,8 @@ static gs_status check_mailbox(void *ctx) {
     return gs_mailbox_check(ctx);
 }
 
-static gs_status create_comm(gs_session *session, gs_deadline deadline) {
+static gs_status create_comm(gs_session *session, const gs_reducer_options *reducer,
+                             gs_deadline deadline) {
     static const char *const backends[] = {"auto", "self", "shm", "nccl"};
     gs_comm_options comm = {.backend = backends[session->spec->reducer.backend],
                             .rank = session->shards.rank,
@@ -182,6 +183,7 @@ static gs_status create_comm(gs_session *session, gs_deadline deadline) {
                             .check_ctx = &session->control->mailbox,
                             .arena = session->arena,
                             .device = session->state->device};
+    GS_TRY(gs_reducer_lanes(&comm.num_lanes, reducer));
     GS_TRY(gs_comm_create(&session->comm, &comm, deadline));
     gs_mailbox_set_comm(&session->control->mailbox, session->comm);
     return gs_ok();
@@ -250,10 +252,10 @@ static gs_pass_context pass_context(const gs_session *session) {
 
 gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     int64_t begin_ns = gs_now_ns();
-    GS_TRY(create_comm(session, deadline));
-    GS_TRY(share_state(session, deadline));
     gs_reducer_options whole = reducer_options(session), options;
     GS_TRY(gs_pass_runners_reducer_options(&options, &whole, session->model_replicas, session->spec));
+    GS_TRY(create_comm(session, &options, deadline));
+    GS_TRY(share_state(session, deadline));
     GS_TRY(gs_reducer_create(&session->reducer, &options, session->comm, deadline));
     GS_TRY(gs_pass_runners_connect(session->pass_runners, &whole, session->reducer, session->comm,
                                    deadline));

@@ -245,6 +245,9 @@ gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
         position->skipped_steps++;
         position->skipped_in_a_row++;
     }
+    // What hooks carry from step to step follows the parameters.
+    GS_TRY(session->reduced.nonfinite ? gs_reducer_rollback(session->reducer)
+                                      : gs_reducer_commit(session->reducer));
     const gs_trainer_state *state = session->state;
     gs_grad_scaler_update(&position->loss_scale, &state->loss_scaling, session->reduced.nonfinite);
     position->step++;

@@ -1,12 +1,20 @@
-// The table of hooks.
-#include "gradsync/hooks/comm_hook.h"
-
+// The contract of hooks in a world of one, with hooks of the test's own: what is refused, what they are told,
+// where their memory lies, what becomes of their state.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
+
+#include "gradsync/hooks/hook_calls.h"
+#include "gradsync/reducer/reducer.h"
+#include "tests/support/asserts.h"
+#include "tests/support/device_memory.h"
+#include "tests/support/small_reducer.h"
+#include "tests/support/soon.h"
 
 static void hooks_are_found_by_their_names(void **state) {
     (void)state;
@@ -17,7 +25,331 @@ static void hooks_are_found_by_their_names(void **state) {
     assert_null(gs_comm_hook_find(""));
 }
 
+// A hook that counts for each parameter in how many committed steps it travelled: two counts, of which one holds.
+typedef struct counter {
+    const gs_hook_choice *choice;
+    size_t num_params;
+    int64_t *counts[2];  // in the reducer's memory
+    int holding;
+    uint16_t **marks;  // of each bucket
+    int num_plans, num_commits, num_rollbacks, num_loads;
+    gs_device *device;
+} counter;
+static counter *counting;  // the last one made
+static int num_destroyed;
+
+static const gs_hook_option count_options[] = {
+    {.name = "rank", .fallback = 2, .least = 1, .most = 64, .is_whole = true},
+    {.name = "epsilon", .fallback = 0.5, .least = 0, .most = 1},
+};
+
+static gs_status measure_counter(gs_hook_needs *needs, const gs_hook_setup *setup) {
+    double rank = gs_hook_option_value(setup->choice, "rank");
+    if (rank > 8 && gs_hook_option_value(setup->choice, "epsilon") == 0)
+        return gs_error(GS_INVALID_ARGUMENT, "option epsilon: 0, with a rank of %g", rank);
+    *needs = (gs_hook_needs){.state_bytes = 2 * setup->num_params * sizeof(int64_t),
+                             .bucket_bytes = gs_hook_most_bytes(setup, sizeof(uint16_t))};
+    return gs_ok();
+}
+
+static gs_status create_counter(void **state, const gs_hook_setup *setup) {
+    counter *self = calloc(1, sizeof *self);
+    if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    self->choice = setup->choice;
+    self->num_params = setup->num_params;
+    self->counts[0] = setup->state;
+    self->counts[1] = self->counts[0] + setup->num_params;
+    self->device = setup->device;
+    *state = counting = self;
+    return gs_ok();
+}
+
+static gs_status place_counter(void *state, const gs_hook_plan *plan) {
+    counter *self = state;
+    self->num_plans++;
+    free(self->marks);
+    self->marks = calloc(plan->num_buckets, sizeof *self->marks);
+    for (size_t b = 0; b < plan->num_buckets; b++) {
+        void *memory;
+        const gs_hook_layout *bucket = &plan->buckets[b];
+        if (bucket->hook != plan->hook) continue;
+        GS_TRY(gs_hook_place(&memory, plan, bucket->count * sizeof(uint16_t)));
+        self->marks[b] = memory;
+    }
+    return gs_ok();
+}
+
+static int64_t count_of(const counter *self, int which, size_t param) {
+    int64_t count;
+    device_memory_read(self->device, &count, self->counts[which] + param, sizeof count);
+    return count;
+}
+
+static gs_status run_counter(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
+    counter *self = state;
+    uint16_t *marks = self->marks[bucket->index], mark = (uint16_t)(bucket->index + 1);
+    if ((uintptr_t)marks % GS_HOOK_PLACE_BYTES) return gs_error(GS_INTERNAL, "a crooked place");
+    for (size_t i = 0; i < bucket->count; i++)
+        device_memory_write(self->device, marks + i, &mark, sizeof mark);
+    for (size_t i = 0; i < bucket->num_params; i++) {
+        size_t param = bucket->params[i].index;
+        int64_t count = count_of(self, self->holding, param) + 1;
+        device_memory_write(self->device, self->counts[!self->holding] + param, &count,
+                            sizeof count);
+    }
+    return gs_hook_allreduce.run(NULL, bucket, work);
+}
+
+static gs_status finish_counter(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
+                                gs_deadline deadline) {
+    const counter *self = state;
+    for (size_t i = 0; i < bucket->count; i++) {
+        uint16_t mark;
+        device_memory_read(self->device, &mark, self->marks[bucket->index] + i, sizeof mark);
+        if (mark != bucket->index + 1)
+            return gs_error(GS_INTERNAL, "element %zu of its memory is another's", i);
+    }
+    return gs_hook_allreduce.finish(NULL, bucket, result, deadline);
+}
+
+static void commit_counter(void *state) {
+    counter *self = state;
+    self->holding = !self->holding;
+    self->num_commits++;
+}
+
+static void roll_counter_back(void *state) {
+    ((counter *)state)->num_rollbacks++;
+}
+
+static bool tensor_of_counter(void *state, size_t index, gs_hook_tensor *tensor) {
+    counter *self = state;
+    if (index >= self->num_params) return false;
+    *tensor = (gs_hook_tensor){.name = "count",
+                               .param = (int64_t)index,
+                               .dtype = GS_I64,
+                               .count = 1,
+                               .data = self->counts[self->holding] + index};
+    return true;
+}
+
+static gs_status load_counter(void *state) {
+    ((counter *)state)->num_loads++;
+    return gs_ok();
+}
+
+static void destroy_counter(void *state) {
+    counter *self = state;
+    num_destroyed++;
+    free(self->marks);
+    free(self);
+}
+
+static const gs_comm_hook counter_hook = {
+    .name = "counter",
+    .options = count_options,
+    .num_options = sizeof count_options / sizeof count_options[0],
+    .measure = measure_counter,
+    .create = create_counter,
+    .on_plan = place_counter,
+    .run = run_counter,
+    .finish = finish_counter,
+    .commit = commit_counter,
+    .rollback = roll_counter_back,
+    .tensor = tensor_of_counter,
+    .loaded = load_counter,
+    .destroy = destroy_counter};
+
+static gs_status open_hooked(small_reducer *small, const gs_hook_choice *choices, size_t num) {
+    small_reducer_prepare(small);
+    small->params[1].dtype = GS_FP64;
+    return small_reducer_open(small, &(gs_reducer_options){.hooks = choices, .num_hooks = num},
+                              NULL);
+}
+
+static void assert_refused(const gs_hook_choice *choice, const char *words) {
+    small_reducer small;
+    gs_status status = open_hooked(&small, choice, 1);
+    if (!status.code || !strstr(status.message, words)) print_error("%s\n", status.message);
+    assert_true(status.code != GS_OK);
+    assert_non_null(strstr(status.message, words));
+}
+
+static void options_are_checked_by_name(void **state) {
+    (void)state;
+    static const struct {
+        gs_hook_number numbers[2];
+        size_t num_numbers;
+        const char *words;
+    } cases[] = {
+        {{{"width", 3}}, 1, "hook \"counter\": it has no option \"width\""},
+        {{{"rank", 0}}, 1, "hook \"counter\": option rank: 0, must be 1 to 64"},
+        {{{"rank", 2.5}}, 1, "hook \"counter\": option rank: 2.5, must be a whole number"},
+        {{{"epsilon", NAN}}, 1, "hook \"counter\": option epsilon: nan"},
+        {{{"rank", 3}, {"rank", 4}}, 2, "hook \"counter\": option rank: given twice"},
+        {{{"rank", 9}, {"epsilon", 0}}, 2, "hook \"counter\": option epsilon: 0, with a rank of 9"},
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++)
+        assert_refused(&(gs_hook_choice){.hook = &counter_hook,
+                                         .numbers = cases[c].numbers,
+                                         .num_numbers = cases[c].num_numbers},
+                       cases[c].words);
+    const gs_hook_choice plain = {.hook = &gs_hook_allreduce};
+    assert_refused(&(gs_hook_choice){.hook = &counter_hook, .inner = &plain},
+                   "hook \"counter\": it wraps no other hook");
+    gs_comm_hook wrapper = gs_hook_allreduce;
+    wrapper.name = "wrapper";
+    wrapper.wraps = true;
+    assert_refused(&(gs_hook_choice){.hook = &wrapper},
+                   "hook \"wrapper\": it wraps another hook, and there is none");
+    const gs_hook_choice wrong = {
+        .hook = &counter_hook, .numbers = (const gs_hook_number[]){{"rank", 65}}, .num_numbers = 1};
+    assert_refused(&(gs_hook_choice){.hook = &wrapper, .inner = &wrong},
+                   "hook \"wrapper\": hook \"counter\": option rank: 65");
+}
+
+static gs_status measure_too_many(gs_hook_needs *needs, const gs_hook_setup *setup) {
+    (void)setup;
+    *needs = (gs_hook_needs){.num_phases = 3};
+    return gs_ok();
+}
+
+static gs_status place_too_much(void *state, const gs_hook_plan *plan) {
+    void *memory;
+    (void)state;
+    return gs_hook_place(&memory, plan, 1);
+}
+
+static void what_a_hook_does_not_declare_is_refused(void **state) {
+    (void)state;
+    gs_comm_hook hook = gs_hook_allreduce;
+    hook.name = "greedy";
+    hook.on_plan = place_too_much;
+    assert_refused(&(gs_hook_choice){.hook = &hook},
+                   "hook \"greedy\": its buckets need 1 bytes more than the 0 that it declared");
+    hook = gs_hook_allreduce;
+    hook.name = "slow";
+    hook.measure = measure_too_many;
+    assert_refused(&(gs_hook_choice){.hook = &hook},
+                   "lanes: the communicator has 1, hook \"slow\" takes 3");
+    assert_refused(&(gs_hook_choice){.hook = &gs_hook_compress},
+                   "hook \"compress\": needs a wire dtype");
+}
+
+static gs_status create_unwilling(void **hook_state, const gs_hook_setup *setup) {
+    (void)setup;
+    *hook_state = NULL;
+    return gs_error(GS_UNAVAILABLE, "no room for this hook");
+}
+
+static void hook_that_was_not_made_is_not_destroyed(void **state) {
+    (void)state;
+    gs_comm_hook hook = counter_hook;
+    hook.create = create_unwilling;
+    num_destroyed = 0;
+    assert_refused(&(gs_hook_choice){.hook = &hook}, "no room for this hook");
+    assert_int_equal(num_destroyed, 0);
+}
+
+static gs_status take_step(small_reducer *small, int64_t step, double value) {
+    gs_reduce_result result;
+    return small_reducer_run_step(small, step, (const double[]){1, 1, 1, value}, &result);
+}
+
+static void assert_counts(int64_t count) {
+    for (size_t p = 0; p < SMALL_PARAMS; p++)
+        assert_int_equal(count_of(counting, counting->holding, p), count);
+}
+
+static void state_follows_the_step(void **state) {
+    (void)state;
+    small_reducer small;
+    const gs_hook_choice choice = {.hook = &counter_hook};
+    assert_ok(open_hooked(&small, &choice, 1));
+    assert_counts(0);
+    assert_int_equal(gs_reducer_commit(small.reducer).code, GS_FAILED_PRECONDITION);
+    assert_ok(take_step(&small, 0, 1));
+    assert_counts(0);
+    assert_ok(gs_reducer_commit(small.reducer));
+    assert_ok(gs_reducer_commit(small.reducer));  // once for a step
+    assert_counts(1);
+    assert_ok(take_step(&small, 1, 1));
+    assert_ok(gs_reducer_rollback(small.reducer));
+    assert_counts(1);
+    assert_ok(take_step(&small, 1, 1));  // redone; nobody says what became of it
+    assert_ok(take_step(&small, 2, INFINITY));
+    assert_counts(2);
+    assert_ok(gs_reducer_begin(small.reducer, 3));  // what was not finite does not count
+    assert_counts(2);
+    assert_int_equal(counting->num_rollbacks, 2);
+    assert_int_equal(gs_reducer_commit(small.reducer).code, GS_FAILED_PRECONDITION);
+    small_reducer_close(&small);
+}
+
+static void state_outlives_plans_and_resets(void **state) {
+    (void)state;
+    small_reducer small;
+    gs_bucket_plan one;
+    gs_comm *next;
+    const gs_hook_choice choice = {.hook = &counter_hook};
+    assert_ok(open_hooked(&small, &choice, 1));
+    assert_int_equal(counting->num_plans, 1);
+    assert_ok(take_step(&small, 0, 1));
+    assert_ok(gs_bucket_plan_parity(&one, small.params, SMALL_PARAMS, 1 << 20, 1 << 20, NULL));
+    assert_ok(gs_reducer_set_plan(small.reducer, &one, soon()));
+    gs_bucket_plan_release(&one);
+    assert_int_equal(counting->num_plans, 2);
+    assert_counts(1);
+    assert_ok(take_step(&small, 1, 1));
+    assert_ok(gs_reducer_commit(small.reducer));
+    assert_ok(gs_reducer_begin(small.reducer, 2));
+    assert_ok(small_reducer_connect(&next, &small, NULL, 2));
+    assert_ok(gs_reducer_reset(small.reducer, next, soon()));
+    gs_comm_destroy(small.comm);
+    small.comm = next;
+    assert_int_equal(counting->num_plans, 3);
+    assert_counts(2);
+    assert_ok(take_step(&small, 2, 1));
+    assert_ok(gs_reducer_commit(small.reducer));
+    assert_counts(3);
+    small_reducer_close(&small);
+}
+
+// fc3 and fc2 with the first hook, the others with the second; each in memory of its own.
+static void buckets_choose_their_hooks(void **state) {
+    (void)state;
+    small_reducer small;
+    const gs_hook_choice choices[] = {
+        {.hook = &gs_hook_allreduce},
+        {.hook = &counter_hook, .numbers = (const gs_hook_number[]){{"rank", 7}}, .num_numbers = 1}};
+    assert_ok(open_hooked(&small, choices, 2));
+    gs_bucket_plan plan;
+    assert_ok(gs_bucket_plan_copy(&plan, &small.plan));
+    plan.buckets[plan.num_buckets - 1].hook = 1;
+    assert_ok(gs_reducer_set_plan(small.reducer, &plan, soon()));
+    assert_near(gs_hook_option_value(counting->choice, "rank"), 7, 0);
+    assert_near(gs_hook_option_value(counting->choice, "epsilon"), 0.5, 0);
+    assert_ok(take_step(&small, 0, 1));
+    assert_ok(gs_reducer_commit(small.reducer));
+    assert_int_equal(count_of(counting, counting->holding, 0), 1);
+    assert_int_equal(count_of(counting, counting->holding, 3), 0);
+    plan.buckets[0].hook = 2;
+    gs_status status = gs_reducer_set_plan(small.reducer, &plan, soon());
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "bucket 0: hook 2 of 2"));
+    gs_bucket_plan_release(&plan);
+    small_reducer_close(&small);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(hooks_are_found_by_their_names)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hooks_are_found_by_their_names),
+        cmocka_unit_test(options_are_checked_by_name),
+        cmocka_unit_test(what_a_hook_does_not_declare_is_refused),
+        cmocka_unit_test(hook_that_was_not_made_is_not_destroyed),
+        cmocka_unit_test(state_follows_the_step),
+        cmocka_unit_test(state_outlives_plans_and_resets),
+        cmocka_unit_test(buckets_choose_their_hooks),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

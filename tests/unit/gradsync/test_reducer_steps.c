@@ -552,60 +552,10 @@ static void reset_outlives_what_was_to_travel(void **state) {
     small_reducer_close(&small);
 }
 
-// A hook that looks at the room for a wire type and leaves marks in it.
-static size_t wire_room;
-static gs_status create_wired(void **hook_state, gs_comm *comm) {
-    return gs_hook_allreduce.create(hook_state, comm);
-}
-
-static gs_status run_wired(void *hook_state, gs_comm *comm, const gs_hook_bucket *bucket,
-                           gs_work *work, uint64_t *wire_bytes) {
-    uint16_t *wire = bucket->wire;
-    if (!wire || bucket->wire_dtype != GS_BF16 || (uintptr_t)wire % 64 || !bucket->device)
-        return gs_error(GS_INTERNAL, "bucket %d has no wire", bucket->index);
-    for (size_t i = 0; i < bucket->count; i++) {
-        uint16_t mark = (uint16_t)(bucket->index + 1);
-        device_memory_write(bucket->device, wire + i, &mark, sizeof mark);
-    }
-    wire_room += bucket->count;
-    return gs_hook_allreduce.run(hook_state, comm, bucket, work, wire_bytes);
-}
-
-static gs_status finish_wired(void *hook_state, const gs_hook_bucket *bucket) {
-    const uint16_t *wire = bucket->wire;
-    for (size_t i = 0; i < bucket->count; i++) {
-        uint16_t mark;
-        device_memory_read(bucket->device, &mark, wire + i, sizeof mark);
-        if (mark != bucket->index + 1)
-            return gs_error(GS_INTERNAL, "bucket %d: wire element %zu is another's", bucket->index,
-                            i);
-    }
-    return gs_hook_allreduce.finish(hook_state, bucket);
-}
-
-static void destroy_wired(void *hook_state) {
-    gs_hook_allreduce.destroy(hook_state);
-}
-
-static const gs_comm_hook wired_hook = {.name = "wired",
-                                        .create = create_wired,
-                                        .run = run_wired,
-                                        .finish = finish_wired,
-                                        .destroy = destroy_wired};
-
-static void wire_dtype_gives_each_bucket_room_of_its_own(void **state) {
+static void wire_dtype_does_not_fit_every_mode(void **state) {
     (void)state;
     small_reducer small;
-    gs_reduce_result result;
-    gs_reducer_options options = {.wire_dtype = GS_BF16, .hook = &wired_hook};
-    small_reducer_prepare(&small);
-    small.params[1].dtype = GS_FP64;
-    wire_room = 0;
-    assert_ok(small_reducer_open(&small, &options, NULL));
-    assert_ok(small_reducer_run_step(&small, 0, ones, &result));
-    assert_true(wire_room >= SMALL_PARAMS * SMALL_COUNT);
-    small_reducer_close(&small);
-
+    gs_reducer_options options = {.wire_dtype = GS_BF16};
     small_reducer_prepare(&small);
     options.shards = (gs_logical_shards){.num_shards = 2, .exact = true};
     assert_refused(small_reducer_open(&small, &options, NULL), "wire dtype: bf16 in exact mode");
@@ -613,34 +563,11 @@ static void wire_dtype_gives_each_bucket_room_of_its_own(void **state) {
     options.wire_dtype = GS_FP64;
     small_reducer_prepare(&small);
     assert_refused(small_reducer_open(&small, &options, NULL), "wire dtype: fp64");
-}
-
-// A hook that cannot be made, and counts how often it is destroyed.
-static int num_destroyed;
-static gs_status create_unwilling(void **hook_state, gs_comm *comm) {
-    (void)comm;
-    *hook_state = NULL;
-    return gs_error(GS_UNAVAILABLE, "no room for this hook");
-}
-
-static void destroy_counted(void *hook_state) {
-    (void)hook_state;
-    num_destroyed++;
-}
-
-static void hook_that_was_not_made_is_not_destroyed(void **state) {
-    (void)state;
-    const gs_comm_hook hook = {.name = "unwilling",
-                               .create = create_unwilling,
-                               .run = run_wired,
-                               .finish = finish_wired,
-                               .destroy = destroy_counted};
-    small_reducer small;
+    const gs_hook_choice choice = {.hook = &gs_hook_compress};
+    options = (gs_reducer_options){.hooks = &choice, .num_hooks = 1};
     small_reducer_prepare(&small);
-    num_destroyed = 0;
-    assert_refused(small_reducer_open(&small, &(gs_reducer_options){.hook = &hook}, NULL),
-                   "no room for this hook");
-    assert_int_equal(num_destroyed, 0);
+    assert_refused(small_reducer_open(&small, &options, NULL),
+                   "hook \"compress\": needs a wire dtype");
 }
 
 static void parameters_without_gradients_are_refused_by_name(void **state) {
@@ -671,8 +598,7 @@ int main(void) {
         cmocka_unit_test(nested_pass_is_an_error_and_so_is_a_mark_after_the_end),
         cmocka_unit_test(reset_leads_out_of_an_error),
         cmocka_unit_test(reset_outlives_what_was_to_travel),
-        cmocka_unit_test(wire_dtype_gives_each_bucket_room_of_its_own),
-        cmocka_unit_test(hook_that_was_not_made_is_not_destroyed),
+        cmocka_unit_test(wire_dtype_does_not_fit_every_mode),
         cmocka_unit_test(parameters_without_gradients_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -165,40 +165,25 @@ typedef struct told_bucket {
 static told_bucket told[32];
 static int num_told;
 
-static gs_status create_telling(void **hook_state, gs_comm *comm) {
-    return gs_hook_allreduce.create(hook_state, comm);
-}
-
-static gs_status run_telling(void *hook_state, gs_comm *comm, const gs_hook_bucket *bucket,
-                             gs_work *work, uint64_t *wire_bytes) {
+static gs_status run_telling(void *hook_state, const gs_hook_bucket *bucket, gs_hook_work *work) {
     told[num_told++] = (told_bucket){bucket->index, bucket->is_last, bucket->step};
-    return gs_hook_allreduce.run(hook_state, comm, bucket, work, wire_bytes);
+    return gs_hook_allreduce.run(hook_state, bucket, work);
 }
-
-static gs_status finish_telling(void *hook_state, const gs_hook_bucket *bucket) {
-    return gs_hook_allreduce.finish(hook_state, bucket);
-}
-
-static void destroy_telling(void *hook_state) {
-    gs_hook_allreduce.destroy(hook_state);
-}
-
-static const gs_comm_hook telling_hook = {.name = "telling",
-                                          .create = create_telling,
-                                          .run = run_telling,
-                                          .finish = finish_telling,
-                                          .destroy = destroy_telling};
 
 // Trap of the original: the delayed first step gave every bucket number 0, so that "is last" was
 // wrong with more than one dtype.
 static void hook_is_told_the_right_bucket_in_the_first_step_too(void **state) {
     (void)state;
     small_reducer small;
+    gs_comm_hook telling = gs_hook_allreduce;
+    telling.name = "telling";
+    telling.run = run_telling;
+    const gs_hook_choice choice = {.hook = &telling};
     small_reducer_prepare(&small);
     small.params[0].dtype = small.params[3].dtype = GS_FP64;
     num_told = 0;
     assert_ok(small_reducer_open(
-        &small, &(gs_reducer_options){.static_graph = true, .hook = &telling_hook}, NULL));
+        &small, &(gs_reducer_options){.static_graph = true, .hooks = &choice, .num_hooks = 1}, NULL));
     assert_int_equal(small.plan.num_buckets, 3);  // [3], [2 1], [0]: a double is as wide as two
     gs_reduce_result result;
     for (int64_t step = 0; step < 2; step++)

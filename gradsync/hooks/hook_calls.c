@@ -1,0 +1,71 @@
+#include "gradsync/hooks/hook_calls.h"
+
+#include <string.h>
+
+#include "core/memory.h"
+
+double gs_hook_option_value(const gs_hook_choice *choice, const char *name) {
+    for (size_t i = 0; i < choice->num_numbers; i++) {
+        if (strcmp(choice->numbers[i].name, name) == 0) return choice->numbers[i].number;
+    }
+    for (size_t i = 0; i < choice->hook->num_options; i++) {
+        if (strcmp(choice->hook->options[i].name, name) == 0) return choice->hook->options[i].fallback;
+    }
+    return 0;
+}
+
+// A bucket of each parameter alone is the worst: rounding up a sum never passes the sum of the parts
+// rounded up.
+size_t gs_hook_most_bytes(const gs_hook_setup *setup, size_t element_bytes) {
+    size_t total = 0;
+    for (size_t i = 0; i < setup->num_params; i++)
+        total += gs_round_up(setup->params[i].room * element_bytes, GS_HOOK_PLACE_BYTES);
+    return total;
+}
+
+gs_status gs_hook_place(void **memory, const gs_hook_plan *plan, size_t bytes) {
+    gs_hook_memory *from = plan->memory;
+    if (bytes > from->bytes - from->used)
+        return gs_error(GS_RESOURCE_EXHAUSTED,
+                        "its buckets need %zu bytes more than the %zu that it declared",
+                        bytes - (from->bytes - from->used), from->bytes);
+    *memory = from->data + from->used;
+    from->used += gs_round_up(bytes, GS_HOOK_PLACE_BYTES);
+    return gs_ok();
+}
+
+static size_t bytes_sent(const gs_collective *collective) {
+    return collective->count * gs_dtype_bytes(collective->dtype);
+}
+
+gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
+                       const gs_collective *collective) {
+    gs_collective posted = *collective;
+    posted.lane = work->phase;
+    posted.step = bucket->step;
+    posted.bucket = bucket->index;
+    posted.num_active = bucket->num_active;
+    GS_TRY(gs_comm_post(bucket->comm, &work->last, &posted));
+    size_t bytes = bytes_sent(&posted);
+    if (!work->num_posted || bytes >= work->largest_bytes) {
+        work->algorithm = gs_comm_algorithm(bucket->comm, &posted);
+        work->largest_bytes = bytes;
+    }
+    work->num_posted++;
+    work->wire_bytes += bytes;
+    return gs_ok();
+}
+
+void gs_hook_decide_nothing(void *state) {
+    (void)state;
+}
+
+bool gs_hook_no_tensor(void *state, size_t index, gs_hook_tensor *tensor) {
+    (void)state, (void)index, (void)tensor;
+    return false;
+}
+
+gs_status gs_hook_load_nothing(void *state) {
+    (void)state;
+    return gs_ok();
+}

@@ -1,0 +1,36 @@
+// What hooks call: to read their options, to declare and take memory, to post.
+#ifndef GRADSYNC_HOOKS_HOOK_CALLS_H
+#define GRADSYNC_HOOKS_HOOK_CALLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/abi.h"
+#include "core/status.h"
+#include "gradsync/hooks/comm_hook.h"
+
+GS_BEGIN_DECLS
+
+// The value of an option: as given, or its fallback. Only for options that the hook declares.
+double gs_hook_option_value(const gs_hook_choice *choice, const char *name);
+
+// Room for element_bytes for each element of each bucket, padding included, whatever the plan.
+size_t gs_hook_most_bytes(const gs_hook_setup *setup, size_t element_bytes);
+
+// The next `bytes` of the memory that was declared for buckets, on 256 bytes. RESOURCE_EXHAUSTED, naming
+// what was declared, when it is not enough.
+GS_NODISCARD gs_status gs_hook_place(void **memory, const gs_hook_plan *plan, size_t bytes);
+
+// Posts a collective of the bucket: lane, step, bucket and active ranks are filled in. The last one of a
+// phase is what the phase waits for, so the largest goes last: its times are the phase's.
+GS_NODISCARD gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
+                                    const gs_collective *collective);
+
+// Slots of a hook that keeps nothing from step to step.
+void gs_hook_decide_nothing(void *state);  // commit, rollback
+bool gs_hook_no_tensor(void *state, size_t index, gs_hook_tensor *tensor);
+gs_status gs_hook_load_nothing(void *state);
+
+GS_END_DECLS
+
+#endif

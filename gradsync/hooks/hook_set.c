@@ -1,0 +1,286 @@
+#include "gradsync/hooks/hook_set.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "gradsync/bucket/main_grad.h"
+
+#define CLEARING_SECONDS 60.0
+
+static size_t round_place(size_t bytes) {
+    return gs_round_up(bytes, GS_HOOK_PLACE_BYTES);
+}
+
+static const gs_comm_hook *choose_default(gs_dtype wire_dtype) {
+    return wire_dtype ? &gs_hook_compress : &gs_hook_allreduce;
+}
+
+static const gs_hook_option *find_option(const gs_comm_hook *hook, const char *name) {
+    for (size_t i = 0; i < hook->num_options; i++) {
+        if (strcmp(hook->options[i].name, name) == 0) return &hook->options[i];
+    }
+    return NULL;
+}
+
+static gs_status check_number(const gs_comm_hook *hook, const gs_hook_choice *choice, size_t index) {
+    const gs_hook_number *given = &choice->numbers[index];
+    const gs_hook_option *option = given->name ? find_option(hook, given->name) : NULL;
+    if (!option)
+        return gs_error(GS_INVALID_ARGUMENT, "it has no option \"%.47s\"",
+                        given->name ? given->name : "");
+    for (size_t i = 0; i < index; i++) {
+        if (strcmp(choice->numbers[i].name, given->name) == 0)
+            return gs_error(GS_INVALID_ARGUMENT, "option %s: given twice", option->name);
+    }
+    if (!(given->number >= option->least && given->number <= option->most))
+        return gs_error(GS_INVALID_ARGUMENT, "option %s: %g, must be %g to %g", option->name,
+                        given->number, option->least, option->most);
+    if (option->is_whole && given->number != floor(given->number))
+        return gs_error(GS_INVALID_ARGUMENT, "option %s: %g, must be a whole number", option->name,
+                        given->number);
+    return gs_ok();
+}
+
+static gs_status check_choice(const gs_comm_hook *hook, const gs_hook_choice *choice);
+
+static gs_status check_inner(const gs_comm_hook *hook, const gs_hook_choice *choice) {
+    if (!hook->wraps && choice->inner)
+        return gs_error(GS_INVALID_ARGUMENT, "it wraps no other hook");
+    if (!hook->wraps) return gs_ok();
+    if (!choice->inner || !choice->inner->hook)
+        return gs_error(GS_INVALID_ARGUMENT, "it wraps another hook, and there is none");
+    return gs_status_prefix(check_choice(choice->inner->hook, choice->inner), "hook \"%.47s\"",
+                            choice->inner->hook->name);
+}
+
+static gs_status check_choice(const gs_comm_hook *hook, const gs_hook_choice *choice) {
+    for (size_t i = 0; i < choice->num_numbers; i++) GS_TRY(check_number(hook, choice, i));
+    return check_inner(hook, choice);
+}
+
+static gs_status blame(const gs_set_hook *one, gs_status status) {
+    return gs_status_prefix(status, "hook \"%.47s\"", one->choice.hook->name);
+}
+
+static gs_hook_setup setup_of(const gs_hook_set *set, const gs_set_hook *one, void *state) {
+    const gs_hook_set_options *options = &set->options;
+    return (gs_hook_setup){.choice = &one->choice,
+                           .params = set->params,
+                           .num_params = options->num_params,
+                           .wire_dtype = options->wire_dtype,
+                           .exact = options->exact,
+                           .rank = options->rank,
+                           .world_size = options->world_size,
+                           .device = options->device,
+                           .state = state};
+}
+
+static gs_status measure_hook(gs_hook_set *set, gs_set_hook *one) {
+    gs_hook_setup setup = setup_of(set, one, NULL);
+    gs_hook_needs *needs = &one->needs;
+    *needs = (gs_hook_needs){0};
+    setup.device = NULL;
+    GS_TRY(one->choice.hook->measure(needs, &setup));
+    if (!needs->num_phases) needs->num_phases = 1;
+    if (!needs->most_posts) needs->most_posts = GS_HOOK_POSTS;
+    if (needs->num_phases < 1 || needs->num_phases > GS_HOOK_MAX_PHASES)
+        return gs_error(GS_INVALID_ARGUMENT, "%d phases, at most %d", needs->num_phases,
+                        GS_HOOK_MAX_PHASES);
+    if (needs->most_posts < 1 || needs->most_posts > GS_HOOK_MAX_POSTS)
+        return gs_error(GS_INVALID_ARGUMENT, "%d collectives of a bucket in a phase, at most %d",
+                        needs->most_posts, GS_HOOK_MAX_POSTS);
+    if (needs->state_bytes > SIZE_MAX / 4 || needs->bucket_bytes > SIZE_MAX / 4)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "%zu and %zu bytes do not fit into memory",
+                        needs->state_bytes, needs->bucket_bytes);
+    return gs_ok();
+}
+
+static gs_status measure_all(gs_hook_set *set) {
+    gs_hook_set_needs *total = &set->needs;
+    *total = (gs_hook_set_needs){0};
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        gs_set_hook *one = &set->hooks[i];
+        GS_TRY(blame(one, measure_hook(set, one)));
+        const gs_hook_needs *needs = &one->needs;
+        if (__builtin_add_overflow(total->state_bytes, round_place(needs->state_bytes),
+                                   &total->state_bytes) ||
+            __builtin_add_overflow(total->bucket_bytes, round_place(needs->bucket_bytes),
+                                   &total->bucket_bytes))
+            return blame(one, gs_error(GS_RESOURCE_EXHAUSTED, "its memory does not fit"));
+        if (needs->num_phases > total->num_phases) {
+            total->num_phases = needs->num_phases;
+            total->of_most_phases = (int)i;
+        }
+        if (needs->most_posts > total->most_posts) total->most_posts = needs->most_posts;
+    }
+    return gs_ok();
+}
+
+static void describe_params(gs_hook_set *set) {
+    for (size_t i = 0; i < set->options.num_params; i++) {
+        const gs_param_spec *spec = &set->options.params[i];
+        gs_dtype dtype = gs_main_grad_dtype(spec->dtype);
+        set->params[i] = (gs_hook_param){.index = i,
+                                         .spec = spec,
+                                         .dtype = dtype,
+                                         .count = spec->sparse ? 0 : gs_param_spec_count(spec),
+                                         .room = gs_bucket_room(spec)};
+    }
+}
+
+static void list_names(gs_hook_set *set) {
+    int used = 0;
+    for (size_t i = 0; i < set->num_hooks && used < (int)sizeof set->names; i++)
+        used += snprintf(set->names + used, sizeof set->names - (size_t)used, "%s%.47s",
+                         i ? "," : "", set->hooks[i].choice.hook->name);
+}
+
+static gs_status prepare(gs_hook_set *set, const gs_hook_set_options *options) {
+    size_t num_params = options->num_params;
+    *set = (gs_hook_set){.options = *options};
+    set->num_hooks = options->num_choices ? options->num_choices : 1;
+    set->hooks = calloc(set->num_hooks, sizeof *set->hooks);
+    set->params = calloc(num_params, sizeof *set->params);
+    set->members = calloc(num_params, sizeof *set->members);
+    set->buckets = calloc(num_params, sizeof *set->buckets);
+    if (!set->hooks || !set->params || !set->members || !set->buckets)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "hooks: out of memory");
+    describe_params(set);
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        gs_set_hook *one = &set->hooks[i];
+        if (options->num_choices) one->choice = options->choices[i];
+        if (!one->choice.hook) one->choice.hook = choose_default(options->wire_dtype);
+        GS_TRY(blame(one, check_choice(one->choice.hook, &one->choice)));
+    }
+    list_names(set);
+    return measure_all(set);
+}
+
+gs_status gs_hook_set_measure(gs_hook_set_needs *needs, const gs_hook_set_options *options) {
+    gs_hook_set set;
+    gs_status status = prepare(&set, options);
+    *needs = set.needs;
+    gs_hook_set_release(&set);
+    return status;
+}
+
+static gs_status clear(const gs_hook_set *set, void *memory) {
+    gs_device *device = set->options.device;
+    if (!set->needs.state_bytes) return gs_ok();
+    if (gs_device_is_host(device)) {
+        memset(memory, 0, set->needs.state_bytes);
+        return gs_ok();
+    }
+    gs_device_kernels(device)->clear(gs_device_stream(device), memory, set->needs.state_bytes);
+    return gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(CLEARING_SECONDS));
+}
+
+gs_status gs_hook_set_init(gs_hook_set *set, const gs_hook_set_options *options, void *memory) {
+    GS_TRY(prepare(set, options));
+    GS_TRY(clear(set, memory));
+    char *at = memory;
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        gs_set_hook *one = &set->hooks[i];
+        gs_hook_setup setup = setup_of(set, one, at);
+        GS_TRY(blame(one, one->choice.hook->create(&one->state, &setup)));
+        one->is_made = true;
+        at += round_place(one->needs.state_bytes);
+    }
+    return gs_ok();
+}
+
+void gs_hook_set_release(gs_hook_set *set) {
+    for (size_t i = 0; set->hooks && i < set->num_hooks; i++) {
+        if (set->hooks[i].is_made) set->hooks[i].choice.hook->destroy(set->hooks[i].state);
+    }
+    free(set->hooks);
+    free(set->params);
+    free(set->members);
+    free(set->buckets);
+    *set = (gs_hook_set){0};
+}
+
+gs_status gs_hook_set_resize(gs_hook_set *set, int rank, int world_size) {
+    set->options.rank = rank;
+    set->options.world_size = world_size;
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        gs_set_hook *one = &set->hooks[i];
+        size_t before = one->needs.state_bytes;
+        GS_TRY(blame(one, measure_hook(set, one)));
+        if (one->needs.state_bytes != before)
+            return blame(one, gs_error(GS_FAILED_PRECONDITION,
+                                       "its state needs %zu bytes in a world of %d, not %zu",
+                                       one->needs.state_bytes, world_size, before));
+    }
+    return measure_all(set);
+}
+
+static void describe_plan(gs_hook_set *set, const gs_grad_layout *layout) {
+    gs_hook_param *next = set->members;
+    for (size_t b = 0; b < layout->plan.num_buckets; b++) {
+        const gs_bucket *bucket = &layout->buckets[b];
+        set->buckets[b] = (gs_hook_layout){.hook = bucket->hook,
+                                           .dtype = bucket->dtype,
+                                           .count = bucket->grad_count,
+                                           .reserved_count = bucket->reserved_count,
+                                           .params = next,
+                                           .num_params = bucket->num_params};
+        for (size_t i = 0; i < bucket->num_params; i++) {
+            size_t param = bucket->params[i];
+            *next = set->params[param];
+            next->first =
+                (layout->offset_bytes[param] - bucket->offset_bytes) / bucket->element_bytes;
+            next++;
+        }
+    }
+}
+
+gs_status gs_hook_set_place(gs_hook_set *set, const gs_grad_layout *layout, gs_comm *comm,
+                            void *memory) {
+    char *at = memory;
+    describe_plan(set, layout);
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        gs_set_hook *one = &set->hooks[i];
+        one->memory = (gs_hook_memory){.data = at, .bytes = round_place(one->needs.bucket_bytes)};
+        const gs_hook_plan plan = {.comm = comm,
+                                   .hook = (int)i,
+                                   .buckets = set->buckets,
+                                   .num_buckets = layout->plan.num_buckets,
+                                   .memory = &one->memory};
+        GS_TRY(blame(one, one->choice.hook->on_plan(one->state, &plan)));
+        at += one->memory.bytes;
+    }
+    return gs_ok();
+}
+
+void gs_hook_set_commit(gs_hook_set *set) {
+    for (size_t i = 0; i < set->num_hooks; i++)
+        if (set->hooks[i].is_made) set->hooks[i].choice.hook->commit(set->hooks[i].state);
+}
+
+void gs_hook_set_rollback(gs_hook_set *set) {
+    for (size_t i = 0; i < set->num_hooks; i++)
+        if (set->hooks[i].is_made) set->hooks[i].choice.hook->rollback(set->hooks[i].state);
+}
+
+bool gs_hook_set_tensor(gs_hook_set *set, size_t index, int *hook, gs_hook_tensor *tensor) {
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        gs_set_hook *one = &set->hooks[i];
+        size_t own = 0;
+        for (; one->choice.hook->tensor(one->state, own, tensor); own++) {
+            *hook = (int)i;
+            if (own == index) return true;
+        }
+        index -= own;
+    }
+    return false;
+}
+
+gs_status gs_hook_set_loaded(gs_hook_set *set) {
+    for (size_t i = 0; i < set->num_hooks; i++)
+        GS_TRY(blame(&set->hooks[i], set->hooks[i].choice.hook->loaded(set->hooks[i].state)));
+    return gs_ok();
+}

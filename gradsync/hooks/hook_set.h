@@ -1,0 +1,81 @@
+// The hooks of a reducer: checked, placed in its arena, told of plans and of what became of a step.
+//
+// The arena of a reducer, each part on GS_HOOK_PLACE_BYTES:
+//
+//   state of hook 0 | state of hook 1 | … | slots of gradients | buckets of hook 0 | buckets of hook 1 | …
+//
+// State comes first: what is behind it moves with plans and worlds, and means nothing then.
+#ifndef GRADSYNC_HOOKS_HOOK_SET_H
+#define GRADSYNC_HOOKS_HOOK_SET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/status.h"
+#include "gradsync/bucket/grad_layout.h"
+#include "gradsync/hooks/comm_hook.h"
+
+typedef struct gs_hook_set_options {
+    const gs_hook_choice *choices;  // borrowed while the set lives
+    size_t num_choices;             // 0: the one that the wire dtype asks for
+    const gs_param_spec *params;    // borrowed while the set lives
+    size_t num_params;
+    gs_dtype wire_dtype;
+    bool exact;
+    int rank, world_size;
+    gs_device *device;  // NULL: only measured
+} gs_hook_set_options;
+
+// Of all hooks together.
+typedef struct gs_hook_set_needs {
+    size_t state_bytes, bucket_bytes;
+    int num_phases;     // most of a hook
+    int of_most_phases;  // that hook
+    int most_posts;     // of a bucket in one phase
+} gs_hook_set_needs;
+
+// One of them.
+typedef struct gs_set_hook {
+    gs_hook_choice choice;  // its hook is never NULL
+    gs_hook_needs needs;
+    void *state;  // the hook's own
+    bool is_made;
+    gs_hook_memory memory;  // of its buckets
+} gs_set_hook;
+
+typedef struct gs_hook_set {
+    gs_hook_set_options options;
+    gs_hook_set_needs needs;
+    gs_set_hook *hooks;
+    size_t num_hooks;
+    gs_hook_param *params;    // in registration order
+    gs_hook_param *members;   // in plan order
+    gs_hook_layout *buckets;  // of the plan
+    char names[2 * GS_HOOK_NAME_LEN];  // for people
+} gs_hook_set;
+
+// INVALID_ARGUMENT names hook and option.
+GS_NODISCARD gs_status gs_hook_set_measure(gs_hook_set_needs *needs,
+                                           const gs_hook_set_options *options);
+// Makes the hooks. `memory`: where their state goes, state_bytes. Release after an error, too.
+GS_NODISCARD gs_status gs_hook_set_init(gs_hook_set *set, const gs_hook_set_options *options,
+                                        void *memory);
+void gs_hook_set_release(gs_hook_set *set);
+
+// Another rank and world: what buckets need is measured anew. FAILED_PRECONDITION when a hook's state
+// would need another size.
+GS_NODISCARD gs_status gs_hook_set_resize(gs_hook_set *set, int rank, int world_size);
+// The plan of `layout`, or the communicator, is a new one. `memory`: of the buckets, bucket_bytes. `layout`
+// and `comm` are borrowed until the next call.
+GS_NODISCARD gs_status gs_hook_set_place(gs_hook_set *set, const gs_grad_layout *layout,
+                                         gs_comm *comm, void *memory);
+
+void gs_hook_set_commit(gs_hook_set *set);
+void gs_hook_set_rollback(gs_hook_set *set);
+
+// Tensor `index` of the state of all hooks together; *hook: whose it is. False behind the last.
+bool gs_hook_set_tensor(gs_hook_set *set, size_t index, int *hook, gs_hook_tensor *tensor);
+// The tensors of all hooks were filled.
+GS_NODISCARD gs_status gs_hook_set_loaded(gs_hook_set *set);
+
+#endif
