@@ -20,21 +20,27 @@
 #define RUN_SECONDS 20.0
 #define ROUNDS_BEFORE 3
 
+#define NUM_LANES 2
+// All that the ranks do here they do in the last lane.
+#define IN_LANE(member)                                                                            \
+    (sizeof(gs_shm_control) + (NUM_LANES - 1) * sizeof(gs_shm_lane_block) +                        \
+     offsetof(gs_shm_lane_block, member))
+
 // What of the block is overwritten.
 static const struct {
     const char *name;
     size_t offset, bytes;
 } places[] = {
-    {"everything", 0, sizeof(gs_shm_control)},
+    {"everything", 0, sizeof(gs_shm_control) + NUM_LANES * sizeof(gs_shm_lane_block)},
     {"header", 0, 16},
-    {"done", offsetof(gs_shm_control, done), 8},
-    {"chunks_in", offsetof(gs_shm_control, chunks_in), 8},
-    {"chunks_out", offsetof(gs_shm_control, chunks_out), 8},
-    {"chunks_read", offsetof(gs_shm_control, chunks_read), 8},
-    {"posts", offsetof(gs_shm_control, posts), sizeof(gs_shm_post[GS_SHM_MAX_POSTED])},
-    {"claim", offsetof(gs_shm_control, posts[ROUNDS_BEFORE + 1].claim), sizeof(gs_shm_claim)},
-    {"send_offset", offsetof(gs_shm_control, posts[ROUNDS_BEFORE + 1].send_offset), 8},
-    {"recv_offset", offsetof(gs_shm_control, posts[ROUNDS_BEFORE + 1].recv_offset), 8},
+    {"done", IN_LANE(done), 8},
+    {"chunks_in", IN_LANE(chunks_in), 8},
+    {"chunks_out", IN_LANE(chunks_out), 8},
+    {"chunks_read", IN_LANE(chunks_read), 8},
+    {"posts", IN_LANE(posts), sizeof(gs_shm_post[GS_SHM_MAX_POSTED])},
+    {"claim", IN_LANE(posts[ROUNDS_BEFORE + 1].claim), sizeof(gs_shm_claim)},
+    {"send_offset", IN_LANE(posts[ROUNDS_BEFORE + 1].send_offset), 8},
+    {"recv_offset", IN_LANE(posts[ROUNDS_BEFORE + 1].recv_offset), 8},
 };
 #define NUM_PLACES (sizeof places / sizeof *places)
 
@@ -83,7 +89,8 @@ static gs_status run_damaged(comm_rank *self, const gs_rank_env *env, const sett
                          .recv = data,
                          .count = strcmp(how->memory, "small") == 0 ? 100 : COUNT,
                          .dtype = GS_FP32,
-                         .bucket = 3};
+                         .bucket = 3,
+                         .lane = NUM_LANES - 1};
     for (int i = 0; i < ROUNDS_BEFORE; i++) GS_TRY(gs_comm_run(self->comm, &sum, deadline));
     gs_status status = gs_ok();
     gs_work work;
@@ -106,7 +113,8 @@ static gs_status meet_damage(const gs_rank_env *env) {
     comm_rank self;
     // The wild rank moves only when it is told to.
     bool helps = env->rank != 1 && how.seed % 2;
-    gs_comm_options options = {.helper = helps ? GS_HELPER_ON : GS_HELPER_OFF};
+    gs_comm_options options = {.helper = helps ? GS_HELPER_ON : GS_HELPER_OFF,
+                               .num_lanes = NUM_LANES};
     gs_status status = comm_rank_open(&self, env, COUNT * sizeof(float), &options);
     if (!status.code) status = run_damaged(&self, env, &how);
     comm_rank_close(&self);

@@ -175,7 +175,7 @@ static void a_layout_that_differs_is_named_by_all_before_anything_is_shared(void
                  {"layout fact 1", "there GS_SHM_PROTOCOL is 10, not 2"},
                  {"layout fact 3", "there sizeof(pthread_mutex_t) is "},
                  {"layout fact 12", "there sizeof(gs_shm_control) is "},
-                 {"layout fact 29", "there offsetof(gs_shm_common, lives) is "},
+                 {"layout fact 31", "there offsetof(gs_shm_common, lives) is "},
                  {"layout page", "there a page is 65536 bytes, not "},
                  {"layout libc", "there the C library is xxxxxxxx"},
                  {"layout of two", "there sizeof(void *) is 4, not 8; nor can rank 2"}};

@@ -488,6 +488,7 @@ gs_status gs_shm_handshake(gs_shm_segment *segment, const gs_comm_options *optio
         hs.connections[i] = hs.control_fds[i] = hs.arena_fds[i] = -1;
     *segment = (gs_shm_segment){.rank = options->rank,
                                 .world_size = options->world_size,
+                                .num_lanes = options->num_lanes,
                                 .generation = options->generation};
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "handshake: out of memory");
     if (hs.hosts) status = run_stages(&hs);

@@ -207,16 +207,16 @@ static void empty_slots(gs_shm_mover *mover, const gs_collective *collective,
 
 void gs_shm_copy_to_flat(gs_shm_mover *mover, const gs_collective *collective, int slot) {
     size_t bytes = gs_collective_sent_bytes(collective);
-    fill_slot(mover, collective, mover->segment->own->flat[slot], bytes, (byte_range){0, bytes});
+    fill_slot(mover, collective, mover->blocks.own->flat[slot], bytes, (byte_range){0, bytes});
 }
 
 void gs_shm_run_flat(gs_shm_mover *mover, const gs_collective *collective, int slot) {
     size_t bytes = gs_collective_sent_bytes(collective);
     const unsigned char *slots[GS_SHM_MAX_RANKS];
     for (int i = 0; i < mover->segment->world_size; i++)
-        slots[i] = mover->segment->controls[i]->flat[slot];
+        slots[i] = mover->blocks.of[i]->flat[slot];
     empty_slots(mover, collective, slots, bytes, (byte_range){0, bytes});
-    unsigned char *next = mover->segment->own->flat[(slot + 1) % GS_SHM_FLAT_SLOTS];
+    unsigned char *next = mover->blocks.own->flat[(slot + 1) % GS_SHM_FLAT_SLOTS];
     for (size_t at = 0; at < bytes; at += LINE_BYTES) gs_shm_prefetch_for_write(next + at);
 }
 
@@ -324,19 +324,19 @@ static bool is_plausible_chunk(const gs_shm_mover *mover, uint64_t counted) {
 }
 
 bool gs_shm_chunks_are_plausible(const gs_shm_mover *mover, int rank) {
-    const gs_shm_control *control = mover->segment->controls[rank];
-    return is_plausible_chunk(mover, atomic_load(&control->chunks_in.value)) &&
-           is_plausible_chunk(mover, atomic_load(&control->chunks_out.value)) &&
-           is_plausible_chunk(mover, atomic_load(&control->chunks_read.value));
+    const gs_shm_lane_block *block = mover->blocks.of[rank];
+    return is_plausible_chunk(mover, atomic_load(&block->chunks_in.value)) &&
+           is_plausible_chunk(mover, atomic_load(&block->chunks_out.value)) &&
+           is_plausible_chunk(mover, atomic_load(&block->chunks_read.value));
 }
 
-// How far the slowest rank has come with a counter at `offset` in the control blocks. A counter
+// How far the slowest rank has come with a counter at `offset` in the lane's blocks. A counter
 // that cannot be one holds everything up, until it is found out who wrote it.
 static uint64_t least_counter(const gs_shm_mover *mover, size_t offset) {
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < mover->segment->world_size; i++) {
-        const unsigned char *control = (const unsigned char *)mover->segment->controls[i];
-        const gs_shm_counter *counter = (const gs_shm_counter *)(const void *)(control + offset);
+        const unsigned char *block = (const unsigned char *)mover->blocks.of[i];
+        const gs_shm_counter *counter = (const gs_shm_counter *)(const void *)(block + offset);
         uint64_t value = atomic_load_explicit(&counter->value, memory_order_acquire);
         if (!is_plausible_chunk(mover, value)) return 0;
         if (value < least) least = value;
@@ -353,36 +353,36 @@ static bool copy_chunk_in(gs_shm_mover *mover, const gs_collective *collective,
                           const chunking *cut) {
     uint64_t chunk = mover->chunks_in;
     if (chunk == mover->first_chunk + cut->num_chunks) return false;
-    if (chunk >= least_counter(mover, offsetof(gs_shm_control, chunks_read)) + GS_SHM_CHUNK_SLOTS)
+    if (chunk >= least_counter(mover, offsetof(gs_shm_lane_block, chunks_read)) + GS_SHM_CHUNK_SLOTS)
         return false;
-    fill_slot(mover, collective, mover->segment->own->chunk_in[chunk % GS_SHM_CHUNK_SLOTS],
+    fill_slot(mover, collective, mover->blocks.own->chunk_in[chunk % GS_SHM_CHUNK_SLOTS],
               cut->slot_part_bytes, range_of_chunk(mover, cut, chunk));
-    publish_counter(mover, &mover->segment->own->chunks_in, ++mover->chunks_in);
+    publish_counter(mover, &mover->blocks.own->chunks_in, ++mover->chunks_in);
     return true;
 }
 
 static void list_chunk_slots(const unsigned char **slots, const gs_shm_mover *mover,
                              uint64_t chunk) {
     for (int i = 0; i < mover->segment->world_size; i++)
-        slots[i] = mover->segment->controls[i]->chunk_in[chunk % GS_SHM_CHUNK_SLOTS];
+        slots[i] = mover->blocks.of[i]->chunk_in[chunk % GS_SHM_CHUNK_SLOTS];
 }
 
 static gs_status reduce_chunk_slice(gs_shm_mover *mover, const gs_collective *collective,
                                     const chunking *cut, bool *moved) {
     uint64_t chunk = mover->chunks_out;
     if (!cut->shares || chunk == mover->first_chunk + cut->num_chunks) return gs_ok();
-    if (chunk >= least_counter(mover, offsetof(gs_shm_control, chunks_in))) return gs_ok();
+    if (chunk >= least_counter(mover, offsetof(gs_shm_lane_block, chunks_in))) return gs_ok();
     GS_TRY(pass_block(mover));
     byte_range range = range_of_chunk(mover, cut, chunk);
     byte_range slice =
         slice_of(range.end - range.first, mover->segment->rank, mover->segment->world_size);
     const unsigned char *slots[GS_SHM_MAX_RANKS];
     list_chunk_slots(slots, mover, chunk);
-    pointers where = {.outputs = {mover->segment->own->chunk_out[chunk % GS_SHM_CHUNK_SLOTS]},
+    pointers where = {.outputs = {mover->blocks.own->chunk_out[chunk % GS_SHM_CHUNK_SLOTS]},
                       .num_outputs = 1};
     list_slot_inputs(&where, mover, collective, slots, cut->slot_part_bytes);
     reduce_range(mover, collective, &where, slice, gs_collective_sent_dtype(collective));
-    publish_counter(mover, &mover->segment->own->chunks_out, ++mover->chunks_out);
+    publish_counter(mover, &mover->blocks.own->chunks_out, ++mover->chunks_out);
     *moved = true;
     return gs_ok();
 }
@@ -394,7 +394,7 @@ static void copy_slices_out(gs_shm_mover *mover, const gs_collective *collective
     for (int i = 0; i < world_size; i++) {
         byte_range slice = slice_of(range.end - range.first, i, world_size);
         const unsigned char *slot =
-            mover->segment->controls[i]->chunk_out[chunk % GS_SHM_CHUNK_SLOTS];
+            mover->blocks.of[i]->chunk_out[chunk % GS_SHM_CHUNK_SLOTS];
         receive_from_slot(mover, collective, slot + slice.first, range.first + slice.first,
                           slice.end - slice.first);
     }
@@ -405,7 +405,7 @@ static gs_status take_chunk(gs_shm_mover *mover, const gs_collective *collective
     uint64_t chunk = mover->chunks_read;
     if (chunk == mover->first_chunk + cut->num_chunks) return gs_ok();
     size_t counter =
-        cut->shares ? offsetof(gs_shm_control, chunks_out) : offsetof(gs_shm_control, chunks_in);
+        cut->shares ? offsetof(gs_shm_lane_block, chunks_out) : offsetof(gs_shm_lane_block, chunks_in);
     if (chunk >= least_counter(mover, counter)) return gs_ok();
     byte_range range = range_of_chunk(mover, cut, chunk);
     if (cut->shares) {
@@ -416,7 +416,7 @@ static gs_status take_chunk(gs_shm_mover *mover, const gs_collective *collective
         list_chunk_slots(slots, mover, chunk);
         empty_slots(mover, collective, slots, cut->slot_part_bytes, range);
     }
-    publish_counter(mover, &mover->segment->own->chunks_read, ++mover->chunks_read);
+    publish_counter(mover, &mover->blocks.own->chunks_read, ++mover->chunks_read);
     *moved = true;
     return gs_ok();
 }

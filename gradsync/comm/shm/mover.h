@@ -1,9 +1,10 @@
-// Moves the bytes of one collective through the segment: what to read, what to add, where to store.
+// Moves the bytes of a lane's collectives through the segment, one after the other: what to read, what to add,
+// where to store.
 //
 // Three algorithms. Flat: the input was copied into a slot before arrival and every rank takes all
 // it needs from the slots; one synchronisation. Direct: a rank reads its slice of everybody's arena
 // and stores the result into everybody's arena. Pipeline: 64 KiB chunks through slots, for memory
-// that is in no arena. When to do what is shm.c's business, and so is waiting: nothing here waits.
+// that is in no arena. When to do what is lane.h's business, and waiting is nobody's here.
 //
 // All functions belong to the moving thread.
 #ifndef GRADSYNC_COMM_SHM_MOVER_H
@@ -20,8 +21,9 @@
 
 typedef struct gs_shm_mover {
     gs_shm_segment *segment;
+    gs_shm_lane_blocks blocks;
     gs_device *device;  // of the moving thread
-    // The pipeline, counted over all collectives. `first_chunk` is the first of the current one.
+    // The pipeline, counted over the lane's collectives. `first_chunk` is the first of the current one.
     uint64_t first_chunk, chunks_in, chunks_out, chunks_read;
     gs_shm_place places[GS_SHM_MAX_RANKS];  // of the collective that is moved directly
 } gs_shm_mover;

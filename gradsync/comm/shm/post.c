@@ -38,8 +38,8 @@ gs_shm_algorithm gs_shm_choose_late(const gs_shm_segment *segment, const gs_shm_
     return GS_SHM_DIRECT;
 }
 
-const gs_shm_post *gs_shm_post_of(const gs_shm_segment *segment, int rank, uint64_t sequence) {
-    return &segment->controls[rank]->posts[sequence % GS_SHM_MAX_POSTED];
+const gs_shm_post *gs_shm_post_of(const gs_shm_lane_blocks *blocks, int rank, uint64_t sequence) {
+    return &blocks->of[rank]->posts[sequence % GS_SHM_MAX_POSTED];
 }
 
 static uint64_t digest_tree(const gs_reduce_tree *tree) {
@@ -84,9 +84,10 @@ bool gs_shm_lies_in_arena(const gs_shm_segment *segment, const gs_collective *co
            (!is_written(collective, rank) || offset_in_arena(segment, collective->recv, bytes));
 }
 
-void gs_shm_fill_post(gs_shm_segment *segment, uint64_t sequence, const gs_collective *collective,
-                      gs_shm_algorithm algorithm) {
-    gs_shm_post *post = &segment->own->posts[sequence % GS_SHM_MAX_POSTED];
+void gs_shm_fill_post(const gs_shm_lane_blocks *blocks, uint64_t sequence,
+                      const gs_collective *collective, gs_shm_algorithm algorithm) {
+    const gs_shm_segment *segment = blocks->segment;
+    gs_shm_post *post = &blocks->own->posts[sequence % GS_SHM_MAX_POSTED];
     post->claim = (gs_shm_claim){
         .step = collective->step,
         .count = collective->count,
@@ -136,25 +137,45 @@ static void describe_claim(char *text, size_t text_bytes, const gs_shm_claim *cl
                  claim->bucket, (long long)claim->step, claim->generation);
 }
 
-static bool claims_equal(const gs_shm_segment *segment, uint64_t sequence, int a, int b) {
-    return memcmp(&gs_shm_post_of(segment, a, sequence)->claim,
-                  &gs_shm_post_of(segment, b, sequence)->claim, sizeof(gs_shm_claim)) == 0;
+static bool claims_equal(const gs_shm_lane_blocks *blocks, uint64_t sequence, int a, int b) {
+    return memcmp(&gs_shm_post_of(blocks, a, sequence)->claim,
+                  &gs_shm_post_of(blocks, b, sequence)->claim, sizeof(gs_shm_claim)) == 0;
 }
 
-static gs_status blame_damage(gs_comm_failure *cause, uint64_t sequence, int rank, const char *what) {
-    cause->kind = GS_COMM_FAILURE_DAMAGED;
-    gs_comm_failure_accuse(cause, rank);
-    return gs_error(GS_DATA_LOSS, "collective %llu: rank %d %s", (unsigned long long)sequence, rank,
-                    what);
+gs_comm_failure gs_shm_failure_of(const gs_shm_lane_blocks *blocks, uint64_t sequence,
+                                  const gs_collective *collective, gs_comm_failure_kind kind) {
+    return (gs_comm_failure){.kind = kind,
+                             .reporter = blocks->segment->rank,
+                             .lane = blocks->lane,
+                             .sequence = sequence,
+                             .step = collective->step,
+                             .bucket = collective->bucket};
+}
+
+// A collective for which all have come, and what there is to say against it.
+typedef struct examination {
+    const gs_shm_lane_blocks *blocks;
+    uint64_t sequence;
+    const gs_collective *collective;
+    gs_comm_failure *cause;
+} examination;
+
+static gs_status blame_damage(const examination *of, int rank, const char *what) {
+    char name[48];
+    gs_work_name(name, sizeof name, (gs_work){of->sequence, of->blocks->lane});
+    *of->cause =
+        gs_shm_failure_of(of->blocks, of->sequence, of->collective, GS_COMM_FAILURE_DAMAGED);
+    gs_comm_failure_accuse(of->cause, rank);
+    return gs_error(GS_DATA_LOSS, "%s: rank %d %s", name, rank, what);
 }
 
 // What most ranks posted is what was meant; between equals, the lower rank.
-static int find_meant(const gs_shm_segment *segment, uint64_t sequence) {
+static int find_meant(const gs_shm_lane_blocks *blocks, uint64_t sequence) {
     int meant = 0, most = 0;
-    for (int i = 0; i < segment->world_size; i++) {
+    for (int i = 0; i < blocks->segment->world_size; i++) {
         int num_equal = 0;
-        for (int k = 0; k < segment->world_size; k++)
-            num_equal += claims_equal(segment, sequence, i, k);
+        for (int k = 0; k < blocks->segment->world_size; k++)
+            num_equal += claims_equal(blocks, sequence, i, k);
         if (num_equal > most) {
             most = num_equal;
             meant = i;
@@ -164,25 +185,27 @@ static int find_meant(const gs_shm_segment *segment, uint64_t sequence) {
 }
 
 //   found  a rank that posted something else than this one
-static gs_status blame_minority(const gs_shm_segment *segment, uint64_t sequence, int found,
-                                gs_comm_failure *cause) {
-    int meant = find_meant(segment, sequence), culprit = -1;
-    for (int i = 0; i < segment->world_size; i++) {
-        if (gs_shm_is_damaged(segment, i))
-            return blame_damage(cause, sequence, i, "damaged its control block");
+static gs_status blame_minority(const examination *of, int found) {
+    const gs_shm_lane_blocks *blocks = of->blocks;
+    uint64_t sequence = of->sequence;
+    int meant = find_meant(blocks, sequence), culprit = -1;
+    for (int i = 0; i < blocks->segment->world_size; i++) {
+        if (gs_shm_is_damaged(blocks->segment, i))
+            return blame_damage(of, i, "damaged its control block");
     }
-    for (int i = segment->world_size - 1; i >= 0; i--) {
-        if (claims_equal(segment, sequence, meant, i)) continue;
+    *of->cause = gs_shm_failure_of(blocks, sequence, of->collective, GS_COMM_FAILURE_MISMATCH);
+    for (int i = blocks->segment->world_size - 1; i >= 0; i--) {
+        if (claims_equal(blocks, sequence, meant, i)) continue;
         culprit = i;
-        gs_comm_failure_accuse(cause, i);
+        gs_comm_failure_accuse(of->cause, i);
     }
-    if (culprit < 0) return blame_damage(cause, sequence, found, "changed what it had posted");
-    cause->kind = GS_COMM_FAILURE_MISMATCH;
-    char theirs[104], ours[104];
-    describe_claim(theirs, sizeof theirs, &gs_shm_post_of(segment, culprit, sequence)->claim);
-    describe_claim(ours, sizeof ours, &gs_shm_post_of(segment, meant, sequence)->claim);
-    return gs_error(GS_FAILED_PRECONDITION, "collective %llu: rank %d posted %s; rank %d %s",
-                    (unsigned long long)sequence, culprit, theirs, meant, ours);
+    if (culprit < 0) return blame_damage(of, found, "changed what it had posted");
+    char name[48], theirs[104], ours[104];
+    gs_work_name(name, sizeof name, (gs_work){sequence, blocks->lane});
+    describe_claim(theirs, sizeof theirs, &gs_shm_post_of(blocks, culprit, sequence)->claim);
+    describe_claim(ours, sizeof ours, &gs_shm_post_of(blocks, meant, sequence)->claim);
+    return gs_error(GS_FAILED_PRECONDITION, "%s: rank %d posted %s; rank %d %s", name, culprit,
+                    theirs, meant, ours);
 }
 
 static bool lies_in_arena(const gs_shm_segment *segment, int rank, uint64_t offset, size_t bytes) {
@@ -190,26 +213,28 @@ static bool lies_in_arena(const gs_shm_segment *segment, int rank, uint64_t offs
     return offset == 0 || (offset - 1 <= arena_bytes && bytes <= arena_bytes - (offset - 1));
 }
 
-gs_status gs_shm_check_posts(const gs_shm_segment *segment, uint64_t sequence,
+gs_status gs_shm_check_posts(const gs_shm_lane_blocks *blocks, uint64_t sequence,
                              const gs_collective *collective, gs_shm_algorithm algorithm,
                              gs_shm_place *places, gs_comm_failure *cause) {
+    const gs_shm_segment *segment = blocks->segment;
+    const examination of = {blocks, sequence, collective, cause};
     size_t bytes = gs_collective_part_bytes(collective);
     for (int i = 0; i < segment->world_size; i++) {
-        if (i != segment->rank && !claims_equal(segment, sequence, i, segment->rank))
-            return blame_minority(segment, sequence, i, cause);
+        if (i != segment->rank && !claims_equal(blocks, sequence, i, segment->rank))
+            return blame_minority(&of, i);
         if (algorithm != GS_SHM_UNDECIDED) continue;
-        const volatile gs_shm_post *post = gs_shm_post_of(segment, i, sequence);
+        const volatile gs_shm_post *post = gs_shm_post_of(blocks, i, sequence);
         places[i] = (gs_shm_place){post->send_offset, post->recv_offset, post->part_stride_bytes};
         size_t sent = send_extent(collective, i, segment->world_size, places[i].part_stride_bytes);
         if (!lies_in_arena(segment, i, places[i].send_offset, sent) ||
             !lies_in_arena(segment, i, places[i].recv_offset, bytes))
-            return blame_damage(cause, sequence, i, "points outside its arena");
+            return blame_damage(&of, i, "points outside its arena");
     }
     return gs_ok();
 }
 
-bool gs_shm_post_is_plausible(const gs_shm_segment *segment, int rank, uint64_t sequence) {
-    const gs_shm_post *post = gs_shm_post_of(segment, rank, sequence);
+bool gs_shm_post_is_plausible(const gs_shm_lane_blocks *blocks, int rank, uint64_t sequence) {
+    const gs_shm_post *post = gs_shm_post_of(blocks, rank, sequence);
     uint64_t said = atomic_load_explicit(&post->sequence, memory_order_acquire);
     return said == 0 || (said % GS_SHM_MAX_POSTED == sequence % GS_SHM_MAX_POSTED &&
                          said <= sequence + GS_SHM_MAX_POSTED);

@@ -34,23 +34,28 @@ bool gs_shm_lies_in_arena(const gs_shm_segment *segment, const gs_collective *co
 
 // Everything of the own post but its sequence, which publishes it.
 //   algorithm  the early choice
-void gs_shm_fill_post(gs_shm_segment *segment, uint64_t sequence, const gs_collective *collective,
-                      gs_shm_algorithm algorithm);
-const gs_shm_post *gs_shm_post_of(const gs_shm_segment *segment, int rank, uint64_t sequence);
-static inline bool gs_shm_has_arrived(const gs_shm_segment *segment, int rank, uint64_t sequence) {
-    const gs_shm_post *post = &segment->controls[rank]->posts[sequence % GS_SHM_MAX_POSTED];
+void gs_shm_fill_post(const gs_shm_lane_blocks *blocks, uint64_t sequence,
+                      const gs_collective *collective, gs_shm_algorithm algorithm);
+const gs_shm_post *gs_shm_post_of(const gs_shm_lane_blocks *blocks, int rank, uint64_t sequence);
+static inline bool gs_shm_has_arrived(const gs_shm_lane_blocks *blocks, int rank,
+                                      uint64_t sequence) {
+    const gs_shm_post *post = &blocks->of[rank]->posts[sequence % GS_SHM_MAX_POSTED];
     return atomic_load_explicit(&post->sequence, memory_order_acquire) == sequence;
 }
+
+// Of a collective of this rank, with nobody accused.
+gs_comm_failure gs_shm_failure_of(const gs_shm_lane_blocks *blocks, uint64_t sequence,
+                                  const gs_collective *collective, gs_comm_failure_kind kind);
 
 // All have arrived: FAILED_PRECONDITION names the rank that posted something else, and both things;
 // DATA_LOSS names a rank whose post points outside its arena. Where the algorithm is undecided,
 // `places` gets everybody's. After an error `cause` says of what kind, and whom it accuses: of claims that
 // differ all that are not what most ranks posted, and between equals what the lower rank did.
-GS_NODISCARD gs_status gs_shm_check_posts(const gs_shm_segment *segment, uint64_t sequence,
+GS_NODISCARD gs_status gs_shm_check_posts(const gs_shm_lane_blocks *blocks, uint64_t sequence,
                                           const gs_collective *collective,
                                           gs_shm_algorithm algorithm, gs_shm_place *places,
                                           gs_comm_failure *cause);
 // Whether the word that says what `rank` has posted in the slot of `sequence` can be one.
-bool gs_shm_post_is_plausible(const gs_shm_segment *segment, int rank, uint64_t sequence);
+bool gs_shm_post_is_plausible(const gs_shm_lane_blocks *blocks, int rank, uint64_t sequence);
 
 #endif

@@ -15,6 +15,7 @@
 static_assert(offsetof(gs_shm_post, send_offset) <= 64, "arrival and claim are one cache line");
 static_assert(sizeof(gs_shm_post) == 128, "a post is one line pair");
 static_assert(sizeof(gs_shm_claim) == 56, "claims have no padding");
+static_assert(sizeof(gs_shm_control) % 4096 == 0, "lanes begin on a page");
 
 enum { ABORT_NONE, ABORT_BEING_WRITTEN, ABORT_SET };
 
@@ -37,12 +38,17 @@ static gs_status seal_file(int fd, const char *name, int seals) {
     return gs_ok();
 }
 
+static size_t control_bytes(const gs_shm_segment *segment) {
+    return sizeof(gs_shm_control) + (size_t)segment->num_lanes * sizeof(gs_shm_lane_block);
+}
+
 gs_status gs_shm_make_control(int *fd, gs_shm_segment *segment) {
     void *data;
-    GS_TRY(make_file(fd, &data, "gradsync-control", sizeof *segment->own));
+    size_t bytes = control_bytes(segment);
+    GS_TRY(make_file(fd, &data, "gradsync-control", bytes));
     segment->own = data;
     segment->controls[segment->rank] = segment->own;
-    memset(segment->own, 0, sizeof *segment->own);
+    memset(segment->own, 0, bytes);
     segment->own->magic = GS_SHM_MAGIC;
     segment->own->generation = segment->generation;
     segment->own->rank = segment->rank;
@@ -105,7 +111,7 @@ gs_status gs_shm_map_common(gs_shm_segment *segment, int fd, uint64_t nonce) {
 
 gs_status gs_shm_map_control(gs_shm_segment *segment, int rank, int fd) {
     void *data;
-    GS_TRY(map_file(&data, fd, sizeof(gs_shm_control), PROT_READ, "control block", rank));
+    GS_TRY(map_file(&data, fd, control_bytes(segment), PROT_READ, "control block", rank));
     segment->controls[rank] = data;
     return gs_ok();
 }
@@ -122,16 +128,23 @@ void gs_shm_unmap(gs_shm_segment *segment) {
     for (int i = 0; i < segment->world_size; i++) {
         if (i == segment->rank) continue;
         if (segment->controls[i])
-            munmap((void *)(uintptr_t)segment->controls[i], sizeof(gs_shm_control));
+            munmap((void *)(uintptr_t)segment->controls[i], control_bytes(segment));
         if (segment->arenas[i]) munmap(segment->arenas[i], segment->arena_bytes[i]);
     }
-    if (segment->own) munmap(segment->own, sizeof *segment->own);
+    if (segment->own) munmap(segment->own, control_bytes(segment));
     // A life that could not be given back is still on its thread's list of robust mutexes: the page
     // has to stay.
     bool holds = false;
     for (int i = 0; i < segment->world_size; i++) holds |= segment->holds_life[i];
     if (segment->common && !holds) munmap(segment->common, sizeof *segment->common);
     *segment = (gs_shm_segment){.rank = segment->rank, .world_size = segment->world_size};
+}
+
+gs_shm_lane_blocks gs_shm_blocks_of_lane(gs_shm_segment *segment, int lane) {
+    gs_shm_lane_blocks blocks = {
+        .segment = segment, .lane = lane, .own = &segment->own->lanes[lane]};
+    for (int i = 0; i < segment->world_size; i++) blocks.of[i] = &segment->controls[i]->lanes[lane];
+    return blocks;
 }
 
 gs_status gs_shm_begin_life(gs_shm_segment *segment) {

@@ -1,8 +1,8 @@
 // The memory that the ranks of one host share: who has posted what, who has finished, who lives,
 // and everybody's arena.
 //
-// Each rank owns a control block that it alone maps writable: a crashed peer can scribble on
-// nothing that others decide by. One page is writable by all: the abort word, the lives, the event
+// Each rank owns a control block, with a part for each lane, that it alone maps writable: a crashed peer
+// can scribble on nothing that others decide by. One page is writable by all: the abort word, the lives, the event
 // to sleep on. All of it is anonymous memory passed by descriptor: nothing to leak. How the ranks
 // come by each other's descriptors is shm_handshake.h.
 //
@@ -24,7 +24,7 @@
 #include "gradsync/comm/shm/waiter.h"
 
 #define GS_SHM_MAX_RANKS 64
-#define GS_SHM_MAX_POSTED 1024  // collectives in flight
+#define GS_SHM_MAX_POSTED 1024  // collectives in flight in a lane
 #define GS_SHM_FLAT_SLOTS 8
 #define GS_SHM_FLAT_BYTES ((size_t)16384)
 #define GS_SHM_CHUNK_SLOTS 4
@@ -55,13 +55,8 @@ typedef struct gs_shm_counter {
     _Alignas(128) _Atomic uint64_t value;
 } gs_shm_counter;
 
-typedef struct gs_shm_control {
-    uint64_t magic;
-    uint32_t generation;
-    int32_t rank;
-    _Atomic uint64_t proof;     // of the handshake: the segment's nonce, written by this rank
-    _Atomic uint32_t has_left;  // the rank ended its communicator in peace
-    gs_shm_counter done;        // all collectives up to here are processed by this rank
+typedef struct gs_shm_lane_block {
+    gs_shm_counter done;  // all collectives of the lane up to here are processed by this rank
     // The chunk pipeline, counted over all collectives: copied in, own slice reduced, read to the
     // end.
     gs_shm_counter chunks_in, chunks_out, chunks_read;
@@ -69,6 +64,15 @@ typedef struct gs_shm_control {
     _Alignas(4096) unsigned char flat[GS_SHM_FLAT_SLOTS][GS_SHM_FLAT_BYTES];
     unsigned char chunk_in[GS_SHM_CHUNK_SLOTS][GS_SHM_CHUNK_BYTES];
     unsigned char chunk_out[GS_SHM_CHUNK_SLOTS][GS_SHM_CHUNK_BYTES];
+} gs_shm_lane_block;
+
+typedef struct gs_shm_control {
+    uint64_t magic;
+    uint32_t generation;
+    int32_t rank;
+    _Atomic uint64_t proof;     // of the handshake: the segment's nonce, written by this rank
+    _Atomic uint32_t has_left;  // the rank ended its communicator in peace
+    gs_shm_lane_block lanes[];  // as many as the communicator has
 } gs_shm_control;
 
 typedef struct gs_shm_life {
@@ -93,7 +97,7 @@ typedef struct gs_shm_common {
 } gs_shm_common;
 
 typedef struct gs_shm_segment {
-    int rank, world_size;
+    int rank, world_size, num_lanes;
     uint32_t generation;
     int num_cores;      // that all ranks have together
     size_t flat_bytes;  // the most that goes through the flat slots; ≤ GS_SHM_FLAT_BYTES
@@ -104,7 +108,18 @@ typedef struct gs_shm_segment {
     size_t arena_bytes[GS_SHM_MAX_RANKS];
     bool holds_life[GS_SHM_MAX_RANKS];         // moving thread
     pthread_t life_holders[GS_SHM_MAX_RANKS];  // of those held
+    bool owes_notice;  // moving thread: something was stored that a sleeping peer may wait for
 } gs_shm_segment;
+
+// What all ranks say and move in one lane.
+typedef struct gs_shm_lane_blocks {
+    gs_shm_segment *segment;
+    int lane;
+    gs_shm_lane_block *own;
+    const gs_shm_lane_block *of[GS_SHM_MAX_RANKS];  // the own one, too
+} gs_shm_lane_blocks;
+
+gs_shm_lane_blocks gs_shm_blocks_of_lane(gs_shm_segment *segment, int lane);
 
 // Fetches a line for writing while there is time: a store to a line that a peer has read would wait
 // for it later.
@@ -114,6 +129,14 @@ static inline void gs_shm_prefetch_for_write(void *line) {
 #else
     __builtin_prefetch(line, 1);
 #endif
+}
+
+// The moving thread. A notice costs a fence, which waits for the stores before it: so it is given once for
+// several stores, and not before the first look at the peers; but always before time is spent here.
+static inline void gs_shm_give_notice(gs_shm_segment *segment) {
+    if (!segment->owes_notice) return;
+    segment->owes_notice = false;
+    gs_futex_event_notify(&segment->common->event);
 }
 
 // Memory files, sealed; the caller closes the descriptor.
