@@ -92,6 +92,7 @@ static gs_status agree(const gs_reducer *reducer, const gs_bucket_plan *plan,
                                               .unused_is_error = options->unused_is_error,
                                               .static_graph = options->static_graph,
                                               .wire_dtype = options->wire_dtype,
+                                              .tally = (int64_t)options->tally,
                                               .hooks = &reducer->hooks},
                               reducer->comm, deadline);
 }
