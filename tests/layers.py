@@ -65,7 +65,6 @@ ROOMS = {
     },
     "rpc": {
         "json": [],
-        "checkpoint": ["json"],
         "schema": ["json"],
         "wire": ["schema", "json"],
         "client": ["wire", "schema", "json"],

@@ -15,6 +15,7 @@
 #include "core/random.h"
 #include "core/thread.h"
 #include "tests/support/comm_rank.h"
+#include "tests/support/comm_trial.h"
 #include "tests/support/ranks.h"
 
 #define MAX_WORLD 8
@@ -38,67 +39,12 @@ static bool is_reducing(gs_collective_kind kind) {
     return kind == GS_ALLREDUCE || kind == GS_REDUCE || kind == GS_REDUCE_SCATTER;
 }
 
-// One collective with its buffers and what they were filled from.
-typedef struct trial {
-    gs_collective collective;
-    uint64_t seed;
-    size_t send_count, recv_count;
-} trial;
-
-static trial make_trial(gs_collective_kind kind, gs_dtype dtype, size_t count, int world_size,
-                        int root, uint64_t seed) {
-    size_t all = count * (size_t)world_size;
-    return (trial){.collective = {.kind = kind,
-                                  .dtype = dtype,
-                                  .count = count,
-                                  .root = root,
-                                  .step = (int64_t)seed,
-                                  .bucket = -1},
-                   .seed = seed,
-                   .send_count = kind == GS_REDUCE_SCATTER ? all : count,
-                   .recv_count = kind == GS_ALLGATHER ? all : count};
-}
-
-// In place where `recv` is NULL; then the buffer at `send` holds the larger of the two.
-static void place_trial(trial *one, unsigned char *send, unsigned char *recv, int rank) {
-    size_t own = one->collective.count * gs_dtype_bytes(one->collective.dtype) * (size_t)rank;
-    one->collective.send = send;
-    one->collective.recv = recv ? recv : send;
-    if (!recv && one->collective.kind == GS_REDUCE_SCATTER) one->collective.recv = send + own;
-    if (!recv && one->collective.kind == GS_ALLGATHER) one->collective.send = send + own;
-    fill_pattern((void *)(uintptr_t)one->collective.send, one->collective.dtype, one->send_count,
-                 one->seed, rank, 0);
-}
-
-static gs_status check_trial(const trial *one, int rank, int world_size) {
-    const gs_collective *c = &one->collective;
-    const unsigned char *recv = c->recv;
-    size_t bytes = c->count * gs_dtype_bytes(c->dtype);
-    switch (c->kind) {
-    case GS_REDUCE:
-        if (rank != c->root) return gs_ok();
-        return check_pattern(recv, c->dtype, c->count, one->seed, -1, world_size, 0);
-    case GS_ALLREDUCE:
-        return check_pattern(recv, c->dtype, c->count, one->seed, -1, world_size, 0);
-    case GS_REDUCE_SCATTER:
-        return check_pattern(recv, c->dtype, c->count, one->seed, -1, world_size,
-                             c->count * (size_t)rank);
-    case GS_ALLGATHER:
-        for (int i = 0; i < world_size; i++)
-            GS_TRY(check_pattern(recv + (size_t)i * bytes, c->dtype, c->count, one->seed, i,
-                                 world_size, 0));
-        return gs_ok();
-    default:
-        return check_pattern(recv, c->dtype, c->count, one->seed, c->root, world_size, 0);
-    }
-}
-
-static gs_status run_trial(comm_rank *self, trial *one, unsigned char *memory, size_t half_bytes,
+static gs_status run_trial(comm_rank *self, comm_trial *one, unsigned char *memory, size_t half_bytes,
                            bool in_place) {
-    place_trial(one, memory, in_place ? NULL : memory + half_bytes, self->rank);
+    comm_trial_place(one, memory, in_place ? NULL : memory + half_bytes, self->rank);
     gs_status status =
         gs_comm_run(self->comm, &one->collective, gs_deadline_in_seconds(RUN_SECONDS));
-    if (!status.code) status = check_trial(one, self->rank, self->world_size);
+    if (!status.code) status = comm_trial_check(one, self->rank, self->world_size);
     return gs_status_prefix(status, "kind %d, %s, count %zu, %s%s", one->collective.kind,
                             gs_dtype_name(one->collective.dtype), one->collective.count,
                             gs_comm_algorithm(self->comm, &one->collective),
@@ -115,8 +61,8 @@ static gs_status sweep_memory(comm_rank *self, unsigned char *memory, size_t hal
                 if (counts[n] > MOST_COUNT) continue;
                 int root = (int)(seed % (uint64_t)self->world_size);
                 for (int in_place = 0; in_place < 2; in_place++) {
-                    trial one =
-                        make_trial(kinds[k], dtypes[d], counts[n], self->world_size, root, ++seed);
+                    comm_trial one =
+                        comm_trial_make(kinds[k], dtypes[d], counts[n], self->world_size, root, ++seed);
                     GS_TRY(run_trial(self, &one, memory, half_bytes, in_place));
                 }
             }
@@ -150,7 +96,7 @@ static gs_status sweep(const gs_rank_env *env) {
 // whether buffers lie in the arena, and when they wait.
 #define NUM_RANDOM 300
 
-static gs_status post_random(comm_rank *self, trial *trials, unsigned char **memory) {
+static gs_status post_random(comm_rank *self, comm_trial *trials, unsigned char **memory) {
     gs_random_key common = {.seed = 42, .stream = 1}, own = {42, 2 + (uint64_t)self->rank};
     size_t arena_used = 0;
     gs_work work = {0};
@@ -160,7 +106,7 @@ static gs_status post_random(comm_rank *self, trial *trials, unsigned char **mem
         count += (size_t)(dice >> 16) % 7;
         gs_dtype dtype = dtypes[(dice >> 24) % 6];
         int root = (int)((dice >> 32) % (uint64_t)self->world_size);
-        trials[i] = make_trial(kinds[dice % 5], dtype, count, self->world_size, root, i);
+        trials[i] = comm_trial_make(kinds[dice % 5], dtype, count, self->world_size, root, i);
         size_t bytes = count * gs_dtype_bytes(dtype) * (size_t)self->world_size;
         bytes = (bytes + 63) / 64 * 64;
         unsigned char *buffers = memory[i] = NULL;
@@ -174,7 +120,7 @@ static gs_status post_random(comm_rank *self, trial *trials, unsigned char **mem
             return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory at %d", (int)i);
         if (kinds[dice % 5] == GS_ALLREDUCE && (dtype == GS_FP32 || dtype == GS_FP64))
             trials[i].collective.wire_dtype = wires[(dice >> 44) % 3];
-        place_trial(&trials[i], buffers, dice >> 40 & 1 ? buffers + bytes : NULL, self->rank);
+        comm_trial_place(&trials[i], buffers, dice >> 40 & 1 ? buffers + bytes : NULL, self->rank);
         GS_TRY(gs_comm_post(self->comm, &work, &trials[i].collective));
         if (gs_random_u64(own, 1000 + i) % 16 == 0)
             GS_TRY(gs_comm_wait(self->comm, (gs_work){.sequence = work.sequence / 2 + 1},
@@ -184,7 +130,7 @@ static gs_status post_random(comm_rank *self, trial *trials, unsigned char **mem
 }
 
 static gs_status run_random(const gs_rank_env *env) {
-    static trial trials[NUM_RANDOM];
+    static comm_trial trials[NUM_RANDOM];
     static unsigned char *memory[NUM_RANDOM];
     comm_rank self;
     gs_comm_options options = {.helper =
@@ -192,7 +138,7 @@ static gs_status run_random(const gs_rank_env *env) {
     gs_status status = comm_rank_open(&self, env, (size_t)160 << 20, &options);
     if (!status.code) status = post_random(&self, trials, memory);
     for (int i = 0; i < NUM_RANDOM && !status.code; i++)
-        status = gs_status_prefix(check_trial(&trials[i], self.rank, self.world_size),
+        status = gs_status_prefix(comm_trial_check(&trials[i], self.rank, self.world_size),
                                   "collective %d", i);
     gs_work_times times;
     if (!status.code &&

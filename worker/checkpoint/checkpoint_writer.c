@@ -18,7 +18,8 @@ struct gs_checkpoint_writer {
     pthread_mutex_t lock;  // of what follows
     pthread_cond_t changed;
     bool busy;
-    gs_checkpoint_request request;
+    const char *reason;
+    int world_size;
     gs_status last;
 };
 
@@ -26,7 +27,8 @@ static void write_snapshot(gs_checkpoint_writer *writer) {
     gs_checkpoint_options options = {.directory = writer->directory,
                                      .job = writer->job,
                                      .spec = writer->options.spec,
-                                     .request = writer->request};
+                                     .reason = writer->reason,
+                                     .world_size = writer->world_size};
     gs_checkpoint_result result;
     gs_status status = gs_checkpoint_save(&result, writer->snapshot, &options);
     writer->options.done(writer->options.ctx, &result);
@@ -105,10 +107,11 @@ static bool wait_until_idle(gs_checkpoint_writer *writer, gs_deadline deadline) 
 }
 
 static void start(gs_checkpoint_writer *writer, const gs_state_snapshot *snapshot,
-                  const gs_checkpoint_request *request) {
+                  const char *reason, int world_size) {
     pthread_mutex_lock(&writer->lock);
     writer->snapshot = snapshot;
-    writer->request = *request;
+    writer->reason = reason;
+    writer->world_size = world_size;
     writer->busy = true;
     pthread_cond_broadcast(&writer->changed);
     pthread_mutex_unlock(&writer->lock);
@@ -119,26 +122,24 @@ static gs_status await_idle(gs_checkpoint_writer *writer, gs_deadline deadline) 
     return gs_error(GS_FAILED_PRECONDITION, "the last checkpoint is still being written");
 }
 
-gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
-                                          const gs_checkpoint_request *request,
-                                          gs_deadline deadline) {
+gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer, const char *reason,
+                                          int world_size, gs_deadline deadline) {
     GS_TRY(await_idle(writer, deadline));
     if (!writer->copy.memory) GS_TRY(gs_state_snapshot_init(&writer->copy, writer->options.state));
     GS_TRY(gs_state_snapshot_take(&writer->copy, writer->options.state));
-    start(writer, &writer->copy, request);
+    start(writer, &writer->copy, reason, world_size);
     return gs_ok();
 }
 
-gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
-                                               const gs_checkpoint_request *request,
-                                               gs_deadline deadline) {
+gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer, const char *reason,
+                                               int world_size, gs_deadline deadline) {
     GS_TRY(await_idle(writer, deadline));
     gs_state_snapshot_release(&writer->view);
     gs_status status = gs_state_snapshot_view(&writer->view, writer->options.state);
     if (status.code == GS_UNIMPLEMENTED)
-        return gs_checkpoint_writer_start_save(writer, request, deadline);
+        return gs_checkpoint_writer_start_save(writer, reason, world_size, deadline);
     GS_TRY(status);
-    start(writer, &writer->view, request);
+    start(writer, &writer->view, reason, world_size);
     return gs_ok();
 }
 
