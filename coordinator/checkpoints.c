@@ -13,15 +13,14 @@
 #include "core/clock.h"
 #include "core/log.h"
 
-#define NAME_LEN 208
-#define SWEEP_AGE_SECONDS 3600
+#define NAME_LEN GS_PART_SAVE_NAME_LEN
 
 typedef enum gs_checkpoint_state { VERIFYING = 0, GOOD, DELETING } gs_checkpoint_state;
 
 typedef struct gs_checkpoint {
     char directory[NAME_LEN], reason[48];
     char digest[GS_DIGEST_TEXT_LEN];  // of the state; in rows of earlier versions, of the manifest
-    int64_t step, bytes, created_ms, world_size;
+    int64_t step, bytes, created_ms, world_size, parts;
     double seconds;
     gs_checkpoint_state state;
 } gs_checkpoint;
@@ -30,6 +29,7 @@ struct gs_checkpoints {
     gs_checkpoint *items;  // owned; in order of arrival
     size_t count, reserved;
     int verifying;
+    gs_part_saves part_saves;
     gs_checkpoint_facts facts;
 };
 
@@ -37,6 +37,7 @@ gs_checkpoints *gs_checkpoints_create(void) { return calloc(1, sizeof(gs_checkpo
 
 void gs_checkpoints_destroy(gs_checkpoints *checkpoints) {
     if (!checkpoints) return;
+    gs_part_saves_release(&checkpoints->part_saves);
     free(checkpoints->items);
     free(checkpoints);
 }
@@ -92,7 +93,17 @@ int64_t gs_checkpoints_newest_step(const gs_job *job) {
     return newest ? newest->step : -1;
 }
 
-bool gs_checkpoints_pending(const gs_job *job) { return job->checkpoints->verifying > 0; }
+bool gs_checkpoints_pending(const gs_job *job) {
+    return job->checkpoints->verifying > 0 || job->checkpoints->part_saves.looking > 0;
+}
+
+gs_part_saves *gs_checkpoints_part_saves(const gs_job *job) {
+    return &job->checkpoints->part_saves;
+}
+
+bool gs_checkpoints_knows(const gs_job *job, const char *directory) {
+    return find_checkpoint(job->checkpoints, directory) != NULL;
+}
 
 gs_json *gs_checkpoints_newest(const gs_coordinator *coordinator, const gs_job *job) {
     const gs_checkpoint *newest = find_newest(job);
@@ -114,6 +125,7 @@ static gs_json *checkpoint_to_json(const gs_checkpoint *item) {
     gs_json_set_time(json, "created_at", item->created_ms);
     gs_json_set_bool(json, "verified", item->state != VERIFYING);
     gs_json_set_int(json, "world_size", item->world_size);
+    gs_json_set_int(json, "parts", item->parts);
     gs_json_set_string(json, "digest", item->digest);
     gs_json_set_string(json, "reason", item->reason);
     gs_json_set_double(json, "seconds", item->seconds);
@@ -321,10 +333,14 @@ static void files_verified(gs_write *base, gs_status status) {
     free_write(write);
 }
 
-static void note_failed_save(gs_coordinator *coordinator, gs_job *job, const gs_json *request) {
+void gs_checkpoints_note_failed(gs_coordinator *coordinator, gs_job *job,
+                                const gs_json *request) {
     const char *cause = gs_json_string_or(request, "cause", "io");
-    if (!strcmp(cause, "space")) job->checkpoints->facts.failures_space++;
-    else job->checkpoints->facts.failures_io++;
+    gs_checkpoint_facts *facts = &job->checkpoints->facts;
+    uint64_t *failures = !strcmp(cause, "space")      ? &facts->failures_space
+                         : !strcmp(cause, "deadline") ? &facts->failures_deadline
+                                                      : &facts->failures_io;
+    ++*failures;
     gs_event_add(coordinator, job, NULL, GS_SEVERITY_WARNING, "CheckpointFailed",
                  "step %lld could not be saved (%s): %s; training goes on",
                  (long long)gs_json_int_or(request, "step", 0), cause,
@@ -346,6 +362,29 @@ static gs_status read_directory(char name[NAME_LEN], const gs_coordinator *coord
     return gs_ok();
 }
 
+void gs_checkpoints_take(gs_coordinator *coordinator, gs_job *job, const char *directory,
+                         const gs_json *report) {
+    if (find_checkpoint(job->checkpoints, directory)) return;
+    gs_checkpoint *item = add_checkpoint(job->checkpoints);
+    gs_checkpoint_write *write = item ? make_write(coordinator, job, directory) : NULL;
+    if (!write) return;
+    const gs_json *files = gs_json_get(report, "files");
+    snprintf(item->directory, sizeof item->directory, "%s", directory);
+    snprintf(item->digest, sizeof item->digest, "%s", gs_json_string_or(report, "state_digest", ""));
+    snprintf(item->reason, sizeof item->reason, "%s", gs_json_string_or(report, "reason", ""));
+    item->step = gs_json_int_or(report, "step", 0);
+    item->bytes = gs_json_int_or(report, "bytes", 0);
+    item->seconds = gs_json_double_or(report, "seconds", 0);
+    item->world_size = gs_json_int_or(report, "world_size", 0);
+    item->parts = (int64_t)gs_json_count(files);
+    item->created_ms = gs_wall_ms();
+    job->checkpoints->verifying++;
+    snprintf(write->digest, sizeof write->digest, "%s",
+             gs_json_string_or(report, "manifest_digest", ""));
+    write->files = gs_json_copy(files);
+    submit(write, verify_files, files_verified, false);
+}
+
 void gs_checkpointed(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                      const gs_json *request) {
     gs_coordinator *coordinator = ctx;
@@ -356,31 +395,16 @@ void gs_checkpointed(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
                            : gs_error(GS_ABORTED, "this trainer belongs to no generation");
     char name[NAME_LEN] = "";
     bool failed_save = gs_json_get(request, "error") != NULL;
-    if (!status.code && !failed_save) status = read_directory(name, coordinator, job, request);
+    bool is_part = gs_json_get(request, "num_parts") != NULL;
+    if (!status.code && (is_part || !failed_save))
+        status = read_directory(name, coordinator, job, request);
+    if (!status.code && is_part) status = gs_part_report_check(request);
     gs_rpc_reply(call, status, status.code ? NULL : gs_json_new_object());
     if (status.code) return;
     member->heard_ns = gs_now_ns();
-    if (failed_save) {
-        note_failed_save(coordinator, job, request);
-        return;
-    }
-    if (find_checkpoint(job->checkpoints, name)) return;
-    gs_checkpoint *item = add_checkpoint(job->checkpoints);
-    gs_checkpoint_write *write = item ? make_write(coordinator, job, name) : NULL;
-    if (!write) return;
-    snprintf(item->directory, sizeof item->directory, "%s", name);
-    snprintf(item->digest, sizeof item->digest, "%s", gs_json_string_or(request, "state_digest", ""));
-    snprintf(item->reason, sizeof item->reason, "%s", gs_json_string_or(request, "reason", ""));
-    item->step = gs_json_int_or(request, "step", 0);
-    item->bytes = gs_json_int_or(request, "bytes", 0);
-    item->seconds = gs_json_double_or(request, "seconds", 0);
-    item->world_size = gs_json_int_or(request, "world_size", 0);
-    item->created_ms = gs_wall_ms();
-    job->checkpoints->verifying++;
-    snprintf(write->digest, sizeof write->digest, "%s",
-             gs_json_string_or(request, "manifest_digest", ""));
-    write->files = gs_json_copy(gs_json_get(request, "files"));
-    submit(write, verify_files, files_verified, false);
+    if (is_part) gs_part_saves_report(coordinator, job, name, request);
+    else if (failed_save) gs_checkpoints_note_failed(coordinator, job, request);
+    else gs_checkpoints_take(coordinator, job, name, request);
 }
 
 void gs_list_checkpoints(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -414,6 +438,7 @@ static void load_row(void *ctx, const gs_store_row *row) {
         item->bytes = gs_json_int_or(body, "bytes", 0);
         item->seconds = gs_json_double_or(body, "seconds", 0);
         item->world_size = gs_json_int_or(body, "world_size", 0);
+        item->parts = gs_json_int_or(body, "parts", 1);
         item->created_ms = gs_json_int_or(body, "created_ms", 0);
         item->state = gs_json_bool_or(body, "deleting", false) ? DELETING : GOOD;
     }
@@ -422,11 +447,6 @@ static void load_row(void *ctx, const gs_store_row *row) {
 
 gs_status gs_checkpoints_load(gs_coordinator *coordinator, gs_job_store *store) {
     return gs_job_store_load_checkpoints(store, load_row, coordinator);
-}
-
-static gs_status sweep_directory(gs_write *base, gs_job_store *store) {
-    (void)store;
-    return gs_file_sweep(((gs_checkpoint_write *)base)->path, SWEEP_AGE_SECONDS);
 }
 
 static gs_status remove_directory(gs_write *base, gs_job_store *store) {
@@ -448,8 +468,7 @@ void gs_checkpoints_sweep(gs_coordinator *coordinator, gs_job *job) {
             delete_checkpoint(coordinator, job, &job->checkpoints->items[i]);
         }
     }
-    gs_checkpoint_write *write = make_write(coordinator, job, ".");
-    if (write) submit(write, sweep_directory, directory_done, false);
+    gs_part_saves_adopt(coordinator, job);
 }
 
 void gs_checkpoints_purge(gs_coordinator *coordinator, gs_job *job) {

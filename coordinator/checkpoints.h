@@ -3,12 +3,14 @@
 #ifndef COORDINATOR_CHECKPOINTS_H
 #define COORDINATOR_CHECKPOINTS_H
 
+#include "coordinator/checkpoint_parts.h"
 #include "coordinator/coordinator.h"
 
 gs_checkpoints *gs_checkpoints_create(void);  // NULL: out of memory
 void gs_checkpoints_destroy(gs_checkpoints *checkpoints);
 GS_NODISCARD gs_status gs_checkpoints_load(gs_coordinator *coordinator, gs_job_store *store);
-// Removes what a crash left: manifest-less and temporary directories older than an hour.
+// After a start: takes up deletions that were begun, adopts what was saved while no coordinator was there, and
+// removes what a crash left: directories older than an hour that are no checkpoint.
 void gs_checkpoints_sweep(gs_coordinator *coordinator, gs_job *job);
 
 void gs_checkpoints_job_directory(char *path, size_t path_bytes, const gs_coordinator *coordinator,
@@ -24,10 +26,20 @@ void gs_checkpoints_purge(gs_coordinator *coordinator, gs_job *job);  // files o
 
 typedef struct gs_checkpoint_facts {
     int64_t last_success_ms, last_success_step, last_bytes, last_verified_ms;
-    uint64_t failures_space, failures_io, failures_digest;
+    uint64_t failures_space, failures_io, failures_digest, failures_deadline;
     gs_histogram save_seconds;
 } gs_checkpoint_facts;
 const gs_checkpoint_facts *gs_checkpoints_facts(const gs_job *job);
+
+// A checkpoint that is on the disk as `report` says, in the words of the Checkpointed message: verified by
+// reading, then recorded. One that is known already is left alone.
+void gs_checkpoints_take(gs_coordinator *coordinator, gs_job *job, const char *directory,
+                         const gs_json *report);
+// A save that failed: {step, cause, error}.
+void gs_checkpoints_note_failed(gs_coordinator *coordinator, gs_job *job, const gs_json *report);
+bool gs_checkpoints_knows(const gs_job *job, const char *directory);
+// Saves whose parts are still coming.
+gs_part_saves *gs_checkpoints_part_saves(const gs_job *job);
 
 void gs_checkpointed(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                      const gs_json *request);

@@ -351,7 +351,7 @@ static void refresh_checkpoints(const gs_job_page *page) {
     set_one(page, &gradsync_checkpoint_failures_total, "space", (double)facts->failures_space);
     set_one(page, &gradsync_checkpoint_failures_total, "io", (double)facts->failures_io);
     set_one(page, &gradsync_checkpoint_failures_total, "digest", (double)facts->failures_digest);
-    set_one(page, &gradsync_checkpoint_failures_total, "deadline", 0);
+    set_one(page, &gradsync_checkpoint_failures_total, "deadline", (double)facts->failures_deadline);
     set(page, &gradsync_checkpoint_bytes, (double)facts->last_bytes);
     set(page, &gradsync_checkpoint_last_success_timestamp_seconds,
         (double)facts->last_success_ms / 1000);

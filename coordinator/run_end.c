@@ -198,6 +198,7 @@ static void end_run(gs_coordinator *coordinator, gs_run *run) {
     gs_json_release(job->final_runs);
     job->final_runs = gs_job_members_to_view(job);
     coordinator->schedule_needed = true;
+    gs_part_saves_end_run(coordinator, job);
     bool reached = all_said(run, "target_reached"), data_ended = all_said(run, "data_ended");
     if (!reached && !data_ended && !job->stop_asked) {
         end_failed(coordinator, run);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/options.h"
 #include "kernels/backend.h"
 #include "kernels/half.h"
 
@@ -35,14 +36,17 @@ static gs_status find_backend(const gs_device_backend **backend, int *ordinal, c
     return gs_error(GS_INVALID_ARGUMENT, "device '%s' is neither \"cpu\" nor \"cuda:N\"", name);
 }
 
-gs_status gs_device_open(gs_device **out, const char *name, const gs_device_options *options) {
-    static const gs_device_options defaults = {0};
+gs_status gs_device_open_sized(gs_device **out, const char *name, const gs_device_options *options,
+                               size_t options_bytes) {
+    gs_device_options known = {0};
     const gs_device_backend *backend;
     int ordinal;
+    if (options)
+        GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_device_options"));
     GS_TRY(find_backend(&backend, &ordinal, name));
 
     gs_device *device;
-    GS_TRY(backend->open(&device, ordinal, options ? options : &defaults));
+    GS_TRY(backend->open(&device, ordinal, &known));
     device->backend = backend;
     snprintf(device->name, sizeof device->name, "%s", name);
     *out = device;

@@ -36,8 +36,12 @@ typedef struct gs_device_facts {
 } gs_device_facts;
 
 //   name  "cpu", "cuda:0"
-GS_NODISCARD gs_status gs_device_open(gs_device **out, const char *name,
-                                      const gs_device_options *options);
+GS_NODISCARD gs_status gs_device_open_sized(gs_device **out, const char *name,
+                                            const gs_device_options *options, size_t options_bytes);
+GS_NODISCARD static inline gs_status gs_device_open(gs_device **out, const char *name,
+                                                    const gs_device_options *options) {
+    return gs_device_open_sized(out, name, options, sizeof *options);
+}
 void gs_device_close(gs_device *device);
 
 // How many CUDA devices this process sees; 0 with the reason in `why` where there is no driver, no device,

@@ -18,6 +18,7 @@ typedef struct gs_device_options {
     const char *isa;  // CPU: "baseline", "avx2", "avx512"; NULL: the best the machine has
     bool tf32;        // CUDA: fp32 matrix products on tensor cores, operands rounded to TF32
     bool same_bits;   // CUDA: matrix products take no algorithm by timing; the same in every process
+    char reserved[6];  // 0
 } gs_device_options;
 
 typedef enum gs_stream_priority { GS_STREAM_NORMAL = 0, GS_STREAM_HIGH } gs_stream_priority;

@@ -53,10 +53,10 @@ def declared(root):
             shown = re.sub(r"//[^\n]*|/\*.*?\*/", "", shown, flags=re.DOTALL)
             shown = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", "", shown, flags=re.MULTILINE)
             for statement in without_braces(shown).split(";"):
-                statement = " ".join(statement.split())
+                statement = re.sub(r"^GS_NODISCARD ", "", " ".join(statement.split()))
                 if not statement or re.match(r"typedef|static|struct \w+$|enum", statement):
                     continue
-                name = re.search(r"(gs_\w+) ?\(", re.sub(r"^GS_NODISCARD ", "", statement))
+                name = re.search(r"(gs_\w+) ?\(", statement)
                 if name:
                     names[name.group(1)] = header
                 elif statement.startswith("extern"):

@@ -46,6 +46,7 @@ foreach(header IN LISTS public)
     math(EXPR errors "${errors} + 1")
   endif()
 endforeach()
+
 set(program "")
 foreach(header IN LISTS public)
   string(APPEND program "#include \"${header}\"\n")
@@ -57,6 +58,14 @@ execute_process(
   COMMAND ${COMPILER} -x c++ -std=c++17 -I${SOURCE_DIR} -Wall -Wextra -Wpedantic -Wconversion -Werror
           -Wno-unused-function -fsyntax-only ${program_file}
   RESULT_VARIABLE result ERROR_VARIABLE text)
+# A new option must not lie in what was padding before (core/options.h): GCC names the line that closes the struct.
+execute_process(COMMAND ${COMPILER} -x c -std=c11 -I${SOURCE_DIR} -Wpadded -fsyntax-only ${program_file}
+                ERROR_VARIABLE padded)
+string(REGEX MATCHALL "} gs_[a-z_]*_options;" padded "${padded}")
+foreach(line IN LISTS padded)
+  message(SEND_ERROR "${line} ends with padding: give it a name, `char reserved[n];  // 0`")
+  math(EXPR errors "${errors} + 1")
+endforeach()
 file(REMOVE ${program_file})
 if(NOT result EQUAL 0)
   message(SEND_ERROR "the public headers are not C++17:\n${text}")

@@ -65,6 +65,7 @@ ROOMS = {
     },
     "rpc": {
         "json": [],
+        "checkpoint": ["json"],
         "schema": ["json"],
         "wire": ["schema", "json"],
         "client": ["wire", "schema", "json"],

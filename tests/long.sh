@@ -47,12 +47,16 @@ done
 # shellcheck disable=SC2016
 item device/nccl-generations cuda-sim test_nccl 'GRADSYNC_NCCL_GENERATIONS=1000 CUDA_SIM_MODE=async "$build/tests/test_nccl" generations_leave_nothing_behind'
 
-# Random models, plans, orders, worlds and types against a serial sum: worlds of 1 to 8.
+# Random models, plans, orders, worlds and types against a serial sum: worlds of 1 to 8; and random orders
+# between lanes.
 for preset in dev tsan; do
   for first in 1 101 201 301 401; do
     item "properties/$preset-$first" $preset test_multiprocess_reducer_properties \
       "PROPERTY_FIRST=$first PROPERTY_SEEDS=100 \"\$build/tests/test_multiprocess_reducer_properties\""
   done
+  # shellcheck disable=SC2016
+  item "properties/$preset-lanes" $preset test_multiprocess_comm_lanes \
+    'PROPERTY_FIRST=1 PROPERTY_SEEDS=300 "$build/tests/test_multiprocess_comm_lanes"'
 done
 # Mutations of every file and message that comes from elsewhere.
 for parser in safetensors token_file idx job_spec rpc_frame; do

@@ -300,8 +300,9 @@ static int list_workers(gs_cli *cli) {
 static int list_checkpoints(gs_cli *cli) {
     static const gs_cli_column columns[] = {
         {"STEP", "step", NULL},          {"BYTES", "bytes", gs_cli_write_bytes},
-        {"RANKS", "world_size", NULL},   {"VERIFIED", "verified", NULL},
-        {"CREATED", "created_at", NULL}, {"DIRECTORY", "directory", NULL}};
+        {"RANKS", "world_size", NULL},   {"PARTS", "parts", NULL},
+        {"VERIFIED", "verified", NULL},  {"CREATED", "created_at", NULL},
+        {"DIRECTORY", "directory", NULL}};
     return print_job_list(cli, "/checkpoints", columns, COUNT(columns), "step");
 }
 

@@ -31,8 +31,12 @@ static gs_status alloc_mirror(gs_bucket_mirror *mirror) {
     mirror->items = memory;
     mirror->offset_bytes = calloc(count, sizeof *mirror->offset_bytes);
     mirror->first_item = calloc(count, sizeof *mirror->first_item);
+    mirror->num_items = calloc(count, sizeof *mirror->num_items);
     mirror->item_of = calloc(count, sizeof *mirror->item_of);
-    if (mirror->offset_bytes && mirror->first_item && mirror->item_of) return gs_ok();
+    mirror->held = calloc(count, sizeof *mirror->held);
+    if (mirror->offset_bytes && mirror->first_item && mirror->num_items && mirror->item_of &&
+        mirror->held)
+        return gs_ok();
     return gs_error(GS_RESOURCE_EXHAUSTED, "bucket mirror: out of memory");
 }
 
@@ -50,8 +54,52 @@ void gs_bucket_mirror_release(gs_bucket_mirror *mirror) {
     gs_device_free_pinned(mirror->device, mirror->items);
     free(mirror->offset_bytes);
     free(mirror->first_item);
+    free(mirror->num_items);
     free(mirror->item_of);
+    free(mirror->held);
     *mirror = (gs_bucket_mirror){0};
+}
+
+static void *held_at(const gs_bucket_mirror *mirror, size_t param) {
+    const gs_grad_layout *layout = mirror->layout;
+    return (char *)gs_grad_layout_grads(layout, 0)[param] +
+           mirror->held[param].first * gs_dtype_bytes(layout->dtypes[param]);
+}
+
+static void add_item(const gs_bucket_mirror *mirror, size_t index, const gs_segment *segment) {
+    size_t param = segment->tensor;
+    mirror->held[param] = *segment;
+    if (!segment->count || mirror->layout->dtypes[param] != GS_FP32) return;
+    size_t item = mirror->first_item[index] + mirror->num_items[index]++;
+    mirror->item_of[param] = item;
+    mirror->items[item] = (gs_square_item){.from = held_at(mirror, param),
+                                           .sum = &mirror->squares[param],
+                                           .count = segment->count};
+}
+
+static void hold_nothing(const gs_bucket_mirror *mirror, size_t index) {
+    const gs_bucket *bucket = &mirror->layout->buckets[index];
+    mirror->num_items[index] = 0;
+    for (size_t i = 0; i < bucket->num_params; i++) {
+        mirror->item_of[bucket->params[i]] = SIZE_MAX;
+        mirror->held[bucket->params[i]].count = 0;
+        mirror->squares[bucket->params[i]] = 0;
+    }
+}
+
+void gs_bucket_mirror_hold_all(const gs_bucket_mirror *mirror, size_t index) {
+    const gs_bucket *bucket = &mirror->layout->buckets[index];
+    hold_nothing(mirror, index);
+    for (size_t i = 0; i < bucket->num_params; i++)
+        add_item(mirror, index,
+                 &(gs_segment){.tensor = bucket->params[i],
+                               .count = mirror->layout->counts[bucket->params[i]]});
+}
+
+void gs_bucket_mirror_hold(const gs_bucket_mirror *mirror, size_t index, const gs_segment *segments,
+                           size_t num_segments) {
+    hold_nothing(mirror, index);
+    for (size_t i = 0; i < num_segments; i++) add_item(mirror, index, &segments[i]);
 }
 
 void gs_bucket_mirror_place(gs_bucket_mirror *mirror) {
@@ -63,19 +111,9 @@ void gs_bucket_mirror_place(gs_bucket_mirror *mirror) {
         mirror->offset_bytes[b] = offset;
         offset += bucket->reserved_count * bucket->element_bytes;
         mirror->first_item[b] = num_items;
-        for (size_t i = 0; i < bucket->num_params; i++) {
-            size_t param = bucket->params[i];
-            mirror->item_of[param] = SIZE_MAX;
-            mirror->squares[param] = 0;
-            if (!layout->counts[param] || layout->dtypes[param] != GS_FP32) continue;
-            mirror->item_of[param] = num_items;
-            mirror->items[num_items++] =
-                (gs_square_item){.from = gs_grad_layout_grads(layout, 0)[param],
-                                 .sum = &mirror->squares[param],
-                                 .count = layout->counts[param]};
-        }
+        gs_bucket_mirror_hold_all(mirror, b);
+        num_items += bucket->num_params;
     }
-    mirror->first_item[layout->plan.num_buckets] = num_items;
 }
 
 static size_t reserved_bytes(const gs_bucket *bucket) {
@@ -108,7 +146,8 @@ static void measure_items(const gs_bucket_mirror *mirror, size_t first, size_t e
 }
 
 void gs_bucket_mirror_measure(const gs_bucket_mirror *mirror, size_t index) {
-    measure_items(mirror, mirror->first_item[index], mirror->first_item[index + 1]);
+    size_t first = mirror->first_item[index];
+    measure_items(mirror, first, first + mirror->num_items[index]);
 }
 
 void gs_bucket_mirror_measure_param(const gs_bucket_mirror *mirror, size_t param) {
@@ -119,13 +158,12 @@ void gs_bucket_mirror_measure_param(const gs_bucket_mirror *mirror, size_t param
 // Finite gradients whose squares are not, or gradients that are not: counted on the device. A sum
 // of squares that is NaN has seen a NaN.
 static size_t count_nonfinite(const gs_bucket_mirror *mirror) {
-    const gs_grad_layout *layout = mirror->layout;
     size_t num_counted = 0;
-    for (size_t param = 0; param < layout->num_params; param++) {
+    for (size_t param = 0; param < mirror->layout->num_params; param++) {
         if (!isinf(mirror->squares[param])) continue;
         gs_device_kernels(mirror->device)
             ->count_nonfinite(gs_device_stream(mirror->device), &mirror->num_nonfinite[param],
-                              gs_grad_layout_grads(layout, 0)[param], layout->counts[param]);
+                              held_at(mirror, param), mirror->held[param].count);
         num_counted++;
     }
     return num_counted;
@@ -135,13 +173,13 @@ static gs_status settle_param(const gs_bucket_mirror *mirror, size_t param) {
     const gs_grad_layout *layout = mirror->layout;
     double *squares = &mirror->squares[param];
     bool is_measured = mirror->item_of[param] != SIZE_MAX;
-    if (!layout->counts[param] || (is_measured && !isinf(*squares))) return gs_ok();
+    if (!mirror->held[param].count || (is_measured && !isinf(*squares))) return gs_ok();
     if (is_measured && mirror->num_nonfinite[param]) {
         *squares = (double)NAN;
         return gs_ok();
     }
-    return gs_grad_squares_fetch(squares, gs_grad_layout_grads(layout, 0)[param],
-                                 layout->dtypes[param], layout->counts[param], mirror->device);
+    return gs_grad_squares_fetch(squares, held_at(mirror, param), layout->dtypes[param],
+                                 mirror->held[param].count, mirror->device);
 }
 
 gs_status gs_bucket_mirror_settle(const gs_bucket_mirror *mirror, gs_deadline deadline) {

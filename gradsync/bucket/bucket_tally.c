@@ -1,20 +1,11 @@
 #include "gradsync/bucket/bucket_tally.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gradsync/bucket/grad_squares.h"
-#include "gradsync/bucket/main_grad.h"
-
-// How buckets are written and read where they lie.
-struct gs_tally_world {
-    const char *name;
-    void (*write)(const gs_bucket_tally *tally, size_t index, gs_work_stream on);
-    gs_status (*take)(gs_bucket_tally *tally, size_t index);
-    gs_status (*close)(gs_bucket_tally *tally, gs_deadline deadline);
-    void (*measure)(gs_bucket_tally *tally, size_t param);
-    gs_status (*read)(gs_bucket_tally *tally, gs_deadline deadline);
-};
+#include "gradsync/bucket/tally_apart.h"
 
 static gs_bucket *bucket_at(const gs_bucket_tally *tally, size_t index) {
     return &tally->layout->buckets[index];
@@ -31,48 +22,17 @@ static void write_share(const gs_bucket_tally *tally, size_t index, void *reserv
                                                 .active = tally->step.active});
 }
 
-static gs_status check_sums(const gs_bucket_tally *tally, size_t index,
-                            const gs_bucket_reserved *sums) {
-    long long step = (long long)tally->step.step;
-    if (sums->samples < 0)
-        return gs_error(GS_DATA_LOSS, "step %lld: bucket %zu: its samples are no count", step,
-                        index);
-    if (sums->samples > GS_MAX_STEP_SAMPLES)
-        return gs_error(GS_FAILED_PRECONDITION,
-                        "step %lld: %lld samples of all ranks, of a step at most %lld", step,
-                        (long long)sums->samples, (long long)GS_MAX_STEP_SAMPLES);
-    if (sums->num_ranks != tally->step.num_ranks)
-        return gs_error(GS_DATA_LOSS, "step %lld: bucket %zu: %lld ranks are in the sum of %d",
-                        step, index, (long long)sums->num_ranks, tally->step.num_ranks);
-    if (sums->num_active != tally->step.num_active)
-        return gs_error(GS_FAILED_PRECONDITION,
-                        "step %lld: bucket %zu: %lld ranks had data, %d were announced", step,
-                        index, (long long)sums->num_active, tally->step.num_active);
-    if (tally->total_samples >= 0 && sums->samples != tally->total_samples)
-        return gs_error(GS_DATA_LOSS,
-                        "step %lld: bucket %zu: carries %lld samples, earlier ones %lld", step,
-                        index, (long long)sums->samples, (long long)tally->total_samples);
-    if (tally->sample_mean && !sums->samples)
-        return gs_error(GS_FAILED_PRECONDITION,
-                        "step %lld: no rank has samples, there is no mean over them", step);
-    return gs_ok();
-}
-
 static gs_status read_sums(gs_bucket_tally *tally, size_t index, const void *reserved) {
     gs_bucket_reserved sums;
+    char where[32];
     gs_bucket_read_reserved(&sums, tally->used_anywhere, bucket_at(tally, index), reserved,
                             tally->step.scale);
-    GS_TRY(check_sums(tally, index, &sums));
-    tally->total_samples = sums.samples;
-    return gs_ok();
-}
-
-// Divides the sums of a sample mean by what the scale has not yet taken out.
-static void divide_bucket(const gs_bucket_tally *tally, size_t index) {
-    const gs_bucket *bucket = bucket_at(tally, index);
-    gs_main_grad_scale(gs_grad_layout_bucket(tally->layout, 0, bucket),
-                       1.0 / ((double)tally->total_samples * tally->step.scale), bucket->dtype,
-                       bucket->grad_count, gs_work_stream_of(tally->device));
+    snprintf(where, sizeof where, "bucket %zu", index);
+    return gs_tally_take_sums(tally,
+                              &(gs_tally_sums){.samples = sums.samples,
+                                               .num_ranks = sums.num_ranks,
+                                               .num_active = sums.num_active},
+                              where);
 }
 
 static void *reserved_at(const gs_bucket_tally *tally, size_t index) {
@@ -94,7 +54,7 @@ static gs_status take_in_place(gs_bucket_tally *tally, size_t index) {
     const gs_bucket *bucket = bucket_at(tally, index);
     if (bucket->travels) {
         GS_TRY(read_sums(tally, index, reserved_at(tally, index)));
-        if (tally->sample_mean) divide_bucket(tally, index);
+        if (tally->sample_mean) gs_tally_divide(tally, index);
     }
     for (size_t i = 0; i < bucket->num_params; i++) measure_in_place(tally, bucket->params[i]);
     return gs_ok();
@@ -145,7 +105,7 @@ static gs_status close_mirrored(gs_bucket_tally *tally, gs_deadline deadline) {
     GS_TRY(gs_stream_wait(gs_device_stream(tally->device), deadline));
     GS_TRY(read_answers(tally));
     for (size_t b = 0; b < num_buckets(tally); b++) {
-        if (bucket_at(tally, b)->travels) divide_bucket(tally, b);
+        if (bucket_at(tally, b)->travels) gs_tally_divide(tally, b);
         gs_bucket_mirror_measure(&tally->mirror, b);
     }
     return gs_ok();
@@ -170,10 +130,23 @@ static const gs_tally_world mirrored = {
     .read = read_mirrored,
 };
 
+static bool alloc_apart(gs_bucket_tally *tally) {
+    size_t num_params = tally->layout->num_params, words = gs_tally_apart_words(num_params);
+    tally->apart.parts = calloc(num_params, sizeof *tally->apart.parts);
+    tally->apart.said = calloc(words, sizeof *tally->apart.said);
+    tally->apart.sums = calloc(words, sizeof *tally->apart.sums);
+    return tally->apart.parts && tally->apart.said && tally->apart.sums;
+}
+
+static const gs_tally_world *world_for(const gs_grad_layout *layout) {
+    if (!layout->has_reserved) return &gs_tally_apart;
+    return layout->device ? &mirrored : &in_place;
+}
+
 gs_status gs_bucket_tally_init(gs_bucket_tally *tally, const gs_grad_layout *layout,
                                gs_device *device, bool sample_mean) {
     size_t num_params = layout->num_params;
-    *tally = (gs_bucket_tally){.world = layout->device ? &mirrored : &in_place,
+    *tally = (gs_bucket_tally){.world = world_for(layout),
                                .layout = layout,
                                .device = device,
                                .sample_mean = sample_mean};
@@ -182,7 +155,9 @@ gs_status gs_bucket_tally_init(gs_bucket_tally *tally, const gs_grad_layout *lay
     tally->used_anywhere = calloc(num_params, sizeof *tally->used_anywhere);
     tally->squares =
         layout->device ? tally->mirror.squares : calloc(num_params, sizeof *tally->squares);
-    if (tally->used && tally->used_anywhere && tally->squares) return gs_ok();
+    if (tally->used && tally->used_anywhere && tally->squares &&
+        (tally->world != &gs_tally_apart || alloc_apart(tally)))
+        return gs_ok();
     return gs_error(GS_RESOURCE_EXHAUSTED, "bucket tally: out of memory");
 }
 
@@ -192,6 +167,9 @@ void gs_bucket_tally_release(gs_bucket_tally *tally) {
     gs_bucket_mirror_release(&tally->mirror);
     free(tally->used);
     free(tally->used_anywhere);
+    free(tally->apart.parts);
+    free(tally->apart.said);
+    free(tally->apart.sums);
     *tally = (gs_bucket_tally){0};
 }
 
@@ -207,6 +185,47 @@ void gs_bucket_tally_begin(gs_bucket_tally *tally, const gs_bucket_step *step) {
     tally->has_read = false;
     memset(tally->used, 0, num_params);
     memset(tally->used_anywhere, 0, num_params);
+    if (tally->world != &gs_tally_apart) return;
+    memset(tally->apart.parts, 0, num_params * sizeof *tally->apart.parts);
+    memset(tally->apart.said, 0, gs_tally_apart_words(num_params) * sizeof *tally->apart.said);
+    memset(tally->squares, 0, num_params * sizeof *tally->squares);
+}
+
+// A GPU's table has one entry for each parameter.
+static gs_status check_segment(const gs_bucket_tally *tally, size_t index, const gs_segment *one,
+                               const gs_segment *before) {
+    const gs_grad_layout *layout = tally->layout;
+    size_t param = one->tensor;
+    if (param >= layout->num_params || layout->bucket_of[param] != index ||
+        one->first > layout->counts[param] || one->count > layout->counts[param] - one->first)
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "elements %zu to %zu of parameter %zu are not of bucket %zu", one->first,
+                        one->first + one->count, param, index);
+    if (before && before->tensor == param && one->first < before->first + before->count)
+        return gs_error(GS_INVALID_ARGUMENT, "element %zu of parameter %zu is in two segments",
+                        one->first, param);
+    if (before && before->tensor == param && layout->device)
+        return gs_error(GS_UNIMPLEMENTED, "several segments of parameter %zu on a GPU", param);
+    return gs_ok();
+}
+
+gs_status gs_bucket_tally_hold(gs_bucket_tally *tally, size_t index, const gs_segment *segments,
+                               size_t num_segments) {
+    if (tally->world != &gs_tally_apart)
+        return gs_error(GS_UNIMPLEMENTED,
+                        "leaves parts of the bucket without a result, which a tally in buckets is "
+                        "read from; GS_TALLY_APART is for that");
+    for (size_t i = 0; i < num_segments; i++)
+        GS_TRY(check_segment(tally, index, &segments[i], i ? &segments[i - 1] : NULL));
+    tally->apart.parts[index] = (gs_bucket_part){true, segments, num_segments};
+    return gs_ok();
+}
+
+bool gs_bucket_tally_is_partial(const gs_bucket_tally *tally) {
+    for (size_t b = 0; b < num_buckets(tally) && tally->apart.parts; b++) {
+        if (tally->apart.parts[b].is_partial) return true;
+    }
+    return false;
 }
 
 void gs_bucket_tally_write(const gs_bucket_tally *tally, size_t index, gs_work_stream on) {

@@ -36,6 +36,7 @@ gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_grad_layout_shape
                               void *memory) {
     *layout = (gs_grad_layout){.num_params = shape->num_params,
                                .num_slots = shape->num_slots,
+                               .has_reserved = shape->tally == GS_TALLY_IN_BUCKETS,
                                .memory = memory};
     if (shape->device && !gs_device_is_host(shape->device)) layout->device = shape->device;
     GS_TRY(gs_bucket_max_layout_bytes(&layout->slot_bytes, shape->params, shape->num_params));
@@ -98,7 +99,8 @@ gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *
 
     gs_bucket_layout(layout->buckets, layout->offset_bytes, &layout->plan, layout->params);
     for (size_t b = 0; b < layout->plan.num_buckets; b++) {
-        const gs_bucket *bucket = &layout->buckets[b];
+        gs_bucket *bucket = &layout->buckets[b];
+        if (!layout->has_reserved) bucket->reserved_count = 0;
         for (size_t i = 0; i < bucket->num_params; i++) layout->bucket_of[bucket->params[i]] = b;
     }
     return place_slots(layout);

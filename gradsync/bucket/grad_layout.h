@@ -13,6 +13,7 @@
 #include "core/param_spec.h"
 #include "core/status.h"
 #include "gradsync/bucket/bucket.h"
+#include "gradsync/bucket/tally_carrier.h"
 #include "kernels/device.h"
 
 typedef struct gs_grad_layout {
@@ -28,6 +29,7 @@ typedef struct gs_grad_layout {
     char *memory;          // borrowed
     size_t slot_bytes;     // from one slot to the next, whatever the plan
     int num_slots;
+    bool has_reserved;  // false: a tally apart; buckets lie where they would, without these elements
     gs_device *device;  // whose memory it is, where that is not the host's; else NULL
 } gs_grad_layout;
 
@@ -36,6 +38,7 @@ typedef struct gs_grad_layout_shape {
     size_t num_params;
     int num_slots;  // 0: no memory, only where gradients would lie in a slot
     gs_device *device;  // whose memory it is; NULL: the host's; borrowed
+    gs_tally_carrier tally;
 } gs_grad_layout_shape;
 
 // Bytes of memory that it needs, for any plan of these parameters.

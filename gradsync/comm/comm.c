@@ -7,6 +7,7 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "gradsync/comm/comm_backend.h"
 
 #define MAX_IN_FLIGHT 1024
@@ -157,7 +158,7 @@ static gs_status open_requested(gs_comm *comm, const gs_comm_options *options,
     return gs_error(GS_INVALID_ARGUMENT, "backend \"%s\" is none of auto, self, shm, nccl", name);
 }
 
-gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options, gs_deadline deadline) {
+static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_deadline deadline) {
     GS_TRY(check_options(options));
     gs_comm_options all = *options;
     if (!all.num_lanes) all.num_lanes = 1;
@@ -177,6 +178,13 @@ gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options, gs_deadl
     }
     *out = comm;
     return gs_ok();
+}
+
+gs_status gs_comm_create_sized(gs_comm **out, const gs_comm_options *options, size_t options_bytes,
+                               gs_deadline deadline) {
+    gs_comm_options known;
+    GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_comm_options"));
+    return create_comm(out, &known, deadline);
 }
 
 void gs_comm_destroy(gs_comm *comm) {

@@ -45,8 +45,12 @@ typedef struct gs_comm gs_comm;
 #define GS_COMM_EXIT_ABORT_HUNG 76
 
 // UNAVAILABLE says why ranks cannot share memory; FAILED_PRECONDITION names the rank that differs.
-GS_NODISCARD gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options,
-                                      gs_deadline deadline);
+GS_NODISCARD gs_status gs_comm_create_sized(gs_comm **out, const gs_comm_options *options,
+                                            size_t options_bytes, gs_deadline deadline);
+GS_NODISCARD static inline gs_status gs_comm_create(gs_comm **out, const gs_comm_options *options,
+                                                    gs_deadline deadline) {
+    return gs_comm_create_sized(out, options, sizeof *options, deadline);
+}
 void gs_comm_destroy(gs_comm *comm);
 
 int gs_comm_rank(const gs_comm *comm);

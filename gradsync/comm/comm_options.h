@@ -47,6 +47,7 @@ typedef struct gs_comm_options {
     gs_helper_thread helper;
     int ranks_on_host;  // 0: world_size
     int num_lanes;      // 0: 1; at most GS_COMM_MAX_LANES, the same on all ranks
+    int reserved;       // 0
 } gs_comm_options;
 
 GS_END_DECLS

@@ -89,7 +89,7 @@ typedef struct gs_hook_setup {
     gs_dtype wire_dtype;  // of gs_reducer_options; unset: none
     bool exact;           // sums follow a tree, and nothing may be rounded by the number of ranks
     int rank, world_size;
-    gs_device *device;  // NULL while it is measured
+    gs_device *device;  // NULL where it is measured for any (gs_reducer_arena_bytes without one)
     void *state;        // create: needs.state_bytes, on 256 bytes, zero
 } gs_hook_setup;
 

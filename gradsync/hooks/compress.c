@@ -9,22 +9,26 @@
 // no wire dtype.
 #include <stdlib.h>
 
-#include "gradsync/comm/work_stream.h"
 #include "gradsync/hooks/hook_calls.h"
 
 typedef struct compressor {
     gs_dtype wire_dtype;
-    void **wires;  // of each bucket of the plan: room for its gradients in the wire dtype
+    bool sends_copy;
+    void **wires;  // of each bucket of the plan: room for its gradients in the wire dtype, or NULL
 } compressor;
+
+// A GPU's library sends the 16 bits, and needs memory for them; the host rounds while it reduces.
+static bool sends_copy(const gs_hook_setup *setup) {
+    return !setup->device || !gs_device_is_host(setup->device);
+}
 
 static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
     if (setup->exact)
         return gs_error(GS_FAILED_PRECONDITION, "needs a wire dtype, which exact mode does not have");
     if (!setup->wire_dtype) return gs_error(GS_FAILED_PRECONDITION, "needs a wire dtype");
-    *needs = (gs_hook_needs){
-        .num_phases = 1,
-        .most_posts = 2,
-        .bucket_bytes = gs_hook_most_bytes(setup, gs_dtype_bytes(setup->wire_dtype))};
+    *needs = (gs_hook_needs){.num_phases = 1, .most_posts = 2};
+    if (sends_copy(setup))
+        needs->bucket_bytes = gs_hook_most_bytes(setup, gs_dtype_bytes(setup->wire_dtype));
     return gs_ok();
 }
 
@@ -32,6 +36,7 @@ static gs_status create(void **state, const gs_hook_setup *setup) {
     compressor *self = calloc(1, sizeof *self);
     if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     self->wire_dtype = setup->wire_dtype;
+    self->sends_copy = sends_copy(setup);
     *state = self;
     return gs_ok();
 }
@@ -42,7 +47,7 @@ static gs_status on_plan(void *state, const gs_hook_plan *plan) {
     if (!wires) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     free(self->wires);
     self->wires = wires;
-    for (size_t b = 0; b < plan->num_buckets; b++) {
+    for (size_t b = 0; b < plan->num_buckets && self->sends_copy; b++) {
         const gs_hook_layout *bucket = &plan->buckets[b];
         if (bucket->hook == plan->hook)
             GS_TRY(gs_hook_place(&wires[b], plan,
@@ -51,41 +56,33 @@ static gs_status on_plan(void *state, const gs_hook_plan *plan) {
     return gs_ok();
 }
 
-static gs_collective sum_in_place(void *data, size_t count, gs_dtype dtype, double scale) {
+static gs_collective sum_in_place(const gs_hook_bucket *bucket, void *data, size_t count) {
     return (gs_collective){.kind = GS_ALLREDUCE,
                            .send = data,
                            .recv = data,
                            .count = count,
-                           .dtype = dtype,
-                           .op = GS_OP_SUM,
-                           .scale = scale};
+                           .dtype = bucket->dtype,
+                           .op = GS_OP_SUM};
 }
 
 // The gradients last: their times are the bucket's.
 static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
     const compressor *self = state;
-    void *wire = self->wires[bucket->index];
     char *reserved = (char *)bucket->data + bucket->count * gs_dtype_bytes(bucket->dtype);
-    gs_collective exact =
-        sum_in_place(reserved, bucket->reserved_count, bucket->dtype, bucket->scale);
+    gs_collective exact = sum_in_place(bucket, reserved, bucket->reserved_count);
+    exact.scale = bucket->scale;
     if (bucket->reserved_count) GS_TRY(gs_hook_post(work, bucket, &exact));
     if (!bucket->count) return gs_ok();
-    gs_work_stream on = gs_work_stream_before_post(bucket->comm);
-    gs_device_kernels(bucket->device)
-        ->cast(on.stream, wire, self->wire_dtype, bucket->data, bucket->dtype,
-               (float)bucket->scale, bucket->count);
-    gs_collective rounded = sum_in_place(wire, bucket->count, self->wire_dtype, 1);
+    gs_collective rounded = sum_in_place(bucket, bucket->data, bucket->count);
+    rounded.wire_dtype = self->wire_dtype;
+    rounded.wire_scale = (float)bucket->scale;
+    rounded.wire = self->wires[bucket->index];
     return gs_hook_post(work, bucket, &rounded);
 }
 
 static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
                         gs_deadline deadline) {
-    (void)result, (void)deadline;
-    const compressor *self = state;
-    if (bucket->count)
-        gs_device_kernels(bucket->device)
-            ->cast(gs_device_stream(bucket->device), bucket->data, bucket->dtype,
-                   self->wires[bucket->index], self->wire_dtype, 1, bucket->count);
+    (void)state, (void)bucket, (void)result, (void)deadline;
     return gs_ok();
 }
 

@@ -34,10 +34,6 @@ gs_status gs_hook_place(void **memory, const gs_hook_plan *plan, size_t bytes) {
     return gs_ok();
 }
 
-static size_t bytes_sent(const gs_collective *collective) {
-    return collective->count * gs_dtype_bytes(collective->dtype);
-}
-
 gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
                        const gs_collective *collective) {
     gs_collective posted = *collective;
@@ -46,7 +42,7 @@ gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
     posted.bucket = bucket->index;
     posted.num_active = bucket->num_active;
     GS_TRY(gs_comm_post(bucket->comm, &work->last, &posted));
-    size_t bytes = bytes_sent(&posted);
+    size_t bytes = gs_collective_sent_bytes(&posted);
     if (!work->num_posted || bytes >= work->largest_bytes) {
         work->algorithm = gs_comm_algorithm(bucket->comm, &posted);
         work->largest_bytes = bytes;

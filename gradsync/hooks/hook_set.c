@@ -82,7 +82,6 @@ static gs_status measure_hook(gs_hook_set *set, gs_set_hook *one) {
     gs_hook_setup setup = setup_of(set, one, NULL);
     gs_hook_needs *needs = &one->needs;
     *needs = (gs_hook_needs){0};
-    setup.device = NULL;
     GS_TRY(one->choice.hook->measure(needs, &setup));
     if (!needs->num_phases) needs->num_phases = 1;
     if (!needs->most_posts) needs->most_posts = GS_HOOK_POSTS;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/memory.h"
+#include "core/options.h"
 #include "gradsync/optim/param_segments.h"
 
 #define PIECE_COUNT ((size_t)1 << 20)       // of a split master, on its way between device and host
@@ -142,8 +143,7 @@ static gs_status make_blocks(gs_mixed_precision *mixed) {
     return gs_ok();
 }
 
-gs_status gs_mixed_precision_create(gs_mixed_precision **out,
-                                    const gs_mixed_precision_options *options) {
+static gs_status create_mixed(gs_mixed_precision **out, const gs_mixed_precision_options *options) {
     *out = NULL;
     if (options->dtype != GS_FP16 && options->dtype != GS_BF16)
         return gs_error(GS_INVALID_ARGUMENT, "mixed precision: %s, must be fp16 or bf16",
@@ -167,6 +167,15 @@ gs_status gs_mixed_precision_create(gs_mixed_precision **out,
     }
     *out = mixed;
     return gs_ok();
+}
+
+gs_status gs_mixed_precision_create_sized(gs_mixed_precision **out,
+                                          const gs_mixed_precision_options *options,
+                                          size_t options_bytes) {
+    gs_mixed_precision_options known;
+    GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes,
+                           "gs_mixed_precision_options"));
+    return create_mixed(out, &known);
 }
 
 void gs_mixed_precision_destroy(gs_mixed_precision *mixed) {

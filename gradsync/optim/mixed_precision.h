@@ -59,8 +59,13 @@ typedef struct gs_mixed_precision_options {
 
 // Params and values lie in one block each, tensors on boundaries of 64 bytes, zero until
 // write_back.
-GS_NODISCARD gs_status gs_mixed_precision_create(gs_mixed_precision **out,
-                                                 const gs_mixed_precision_options *options);
+GS_NODISCARD gs_status gs_mixed_precision_create_sized(gs_mixed_precision **out,
+                                                       const gs_mixed_precision_options *options,
+                                                       size_t options_bytes);
+GS_NODISCARD static inline gs_status
+gs_mixed_precision_create(gs_mixed_precision **out, const gs_mixed_precision_options *options) {
+    return gs_mixed_precision_create_sized(out, options, sizeof *options);
+}
 void gs_mixed_precision_destroy(gs_mixed_precision *mixed);
 
 gs_dtype gs_mixed_precision_dtype(const gs_mixed_precision *mixed);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "core/options.h"
 #include "gradsync/optim/launch_table.h"
 #include "gradsync/optim/param_segments.h"
 
@@ -99,9 +100,9 @@ static gs_status alloc_states(gs_optimizer *optimizer) {
     return gs_ok();
 }
 
-gs_status gs_optimizer_create(gs_optimizer **out, const gs_optimizer_options *options,
-                              const gs_param_spec *params, const bool *decays, size_t num_params,
-                              gs_device *device) {
+static gs_status create_optimizer(gs_optimizer **out, const gs_optimizer_options *options,
+                                  const gs_param_spec *params, const bool *decays,
+                                  size_t num_params, gs_device *device) {
     *out = NULL;
     const gs_optimizer_method *method = find_method(options->kind);
     if (!method)
@@ -135,6 +136,14 @@ gs_status gs_optimizer_create(gs_optimizer **out, const gs_optimizer_options *op
     }
     *out = optimizer;
     return gs_ok();
+}
+
+gs_status gs_optimizer_create_sized(gs_optimizer **out, const gs_optimizer_options *options,
+                                    size_t options_bytes, const gs_param_spec *params,
+                                    const bool *decays, size_t num_params, gs_device *device) {
+    gs_optimizer_options known;
+    GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_optimizer_options"));
+    return create_optimizer(out, &known, params, decays, num_params, device);
 }
 
 void gs_optimizer_destroy(gs_optimizer *optimizer) {

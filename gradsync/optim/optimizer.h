@@ -43,9 +43,19 @@ typedef struct gs_optimizer_options {
 
 // State for the segments of `num_params` parameters, zeroed. `decays[i]`: weight decay applies to
 // parameter i.
-GS_NODISCARD gs_status gs_optimizer_create(gs_optimizer **out, const gs_optimizer_options *options,
-                                           const gs_param_spec *params, const bool *decays,
-                                           size_t num_params, gs_device *device);
+GS_NODISCARD gs_status gs_optimizer_create_sized(gs_optimizer **out,
+                                                 const gs_optimizer_options *options,
+                                                 size_t options_bytes, const gs_param_spec *params,
+                                                 const bool *decays, size_t num_params,
+                                                 gs_device *device);
+GS_NODISCARD static inline gs_status gs_optimizer_create(gs_optimizer **out,
+                                                         const gs_optimizer_options *options,
+                                                         const gs_param_spec *params,
+                                                         const bool *decays, size_t num_params,
+                                                         gs_device *device) {
+    return gs_optimizer_create_sized(out, options, sizeof *options, params, decays, num_params,
+                                     device);
+}
 void gs_optimizer_destroy(gs_optimizer *optimizer);
 
 // One update in place: params[i] and grads[i] are where segment i begins. Parameters with used[p] == 0

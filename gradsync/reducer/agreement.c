@@ -16,6 +16,7 @@ enum {
     FACT_UNUSED_IS_ERROR,
     FACT_STATIC_GRAPH,
     FACT_WIRE_DTYPE,
+    FACT_TALLY,
     FACT_NUM_HOOKS,  // facts of them
     FACT_HOOKS_HIGH,
     FACT_HOOKS_LOW,
@@ -37,6 +38,7 @@ static const char *const setting_names[FACT_NUM_HOOKS] = {
     [FACT_UNUSED_IS_ERROR] = "unused_is_error",
     [FACT_STATIC_GRAPH] = "static graph",
     [FACT_WIRE_DTYPE] = "wire dtype",
+    [FACT_TALLY] = "tally (in buckets 0, apart 1)",
 };
 
 // This rank's hooks, each with its options.
@@ -58,6 +60,7 @@ static void collect_facts(int64_t facts[NUM_FACTS], const gs_agreement *agreemen
     facts[FACT_UNUSED_IS_ERROR] = agreement->unused_is_error;
     facts[FACT_STATIC_GRAPH] = agreement->static_graph;
     facts[FACT_WIRE_DTYPE] = agreement->wire_dtype;
+    facts[FACT_TALLY] = agreement->tally;
     facts[FACT_NUM_HOOKS] = (int64_t)own->num_hooks;
     facts[FACT_HOOKS_HIGH] = (int64_t)hooks.high;
     facts[FACT_HOOKS_LOW] = (int64_t)hooks.low;

@@ -18,7 +18,7 @@ typedef struct gs_agreement {
     size_t num_params;
     const gs_bucket_plan *plan;
     int64_t num_shards, passes_per_shard;
-    int64_t exact, op, unused_is_error, static_graph, wire_dtype;
+    int64_t exact, op, unused_is_error, static_graph, wire_dtype, tally;
     const gs_hook_set *hooks;
 } gs_agreement;
 

@@ -225,11 +225,9 @@ static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index, gs_deadlin
         gs_hook_bucket view = view_for_hook(queue, index);
         gs_hook_result result = {0};
         gs_status status = hook->choice.hook->finish(hook->state, &view, &result, deadline);
-        // What every rank reads in the bucket it could not read.
         if (!status.code && result.is_partial)
-            status = gs_error(GS_UNIMPLEMENTED,
-                              "leaves parts of the bucket without a result, which the counts and "
-                              "norms of all ranks are read from");
+            status = gs_bucket_tally_hold(queue->options.tally, index, result.segments,
+                                          result.num_segments);
         if (status.code) return blame_hook(queue, index, status);
     }
     GS_TRY(gs_bucket_tally_take(queue->options.tally, index));

@@ -26,6 +26,8 @@ static gs_status check_dtypes(const gs_reducer_options *options) {
                         "wire dtype: %s in exact mode: what is rounded would follow from the "
                         "number of ranks",
                         gs_dtype_name(wire));
+    if (options->tally != GS_TALLY_IN_BUCKETS && options->tally != GS_TALLY_APART)
+        return gs_error(GS_INVALID_ARGUMENT, "tally: %d is none", (int)options->tally);
     if (options->op < GS_MEAN || options->op > GS_SAMPLE_MEAN)
         return gs_error(GS_INVALID_ARGUMENT, "op: %d is none", (int)options->op);
     return gs_ok();
@@ -80,7 +82,8 @@ gs_grad_layout_shape gs_reducer_layout_shape(const gs_reducer_options *options) 
     return (gs_grad_layout_shape){.params = options->params,
                                   .num_params = options->num_params,
                                   .num_slots = gs_logical_shards_num_slots(&options->shards),
-                                  .device = options->device};
+                                  .device = options->device,
+                                  .tally = options->tally};
 }
 
 gs_status gs_reducer_plan_check(const gs_bucket_plan *plan, const gs_reducer_options *options) {

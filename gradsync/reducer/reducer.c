@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/options.h"
 #include "gradsync/reducer/agreement.h"
 #include "gradsync/reducer/options_check.h"
 #include "gradsync/reducer/reducer_pass.h"
@@ -40,16 +41,27 @@ const gs_bucket_plan *gs_reducer_plan(const gs_reducer *reducer) {
     return &reducer->layout.plan;
 }
 
-gs_status gs_reducer_arena_bytes(size_t *bytes, const gs_reducer_options *options) {
+static gs_status take_options(gs_reducer_options *known, const gs_reducer_options *options,
+                              size_t options_bytes) {
+    return gs_options_take(known, sizeof *known, options, options_bytes, "gs_reducer_options");
+}
+
+gs_status gs_reducer_arena_bytes_sized(size_t *bytes, const gs_reducer_options *options,
+                                       size_t options_bytes) {
+    gs_reducer_options known;
     gs_arena_parts parts;
-    GS_TRY(gs_reducer_arena_parts(&parts, options));
+    GS_TRY(take_options(&known, options, options_bytes));
+    GS_TRY(gs_reducer_arena_parts(&parts, &known));
     *bytes = gs_arena_parts_bytes(&parts);
     return gs_ok();
 }
 
-gs_status gs_reducer_lanes(int *num_lanes, const gs_reducer_options *options) {
+gs_status gs_reducer_lanes_sized(int *num_lanes, const gs_reducer_options *options,
+                                 size_t options_bytes) {
+    gs_reducer_options known;
     gs_arena_parts parts;
-    GS_TRY(gs_reducer_arena_parts(&parts, options));
+    GS_TRY(take_options(&known, options, options_bytes));
+    GS_TRY(gs_reducer_arena_parts(&parts, &known));
     *num_lanes = parts.hooks.num_phases;
     return gs_ok();
 }
@@ -80,6 +92,7 @@ static gs_status agree(const gs_reducer *reducer, const gs_bucket_plan *plan,
                                               .unused_is_error = options->unused_is_error,
                                               .static_graph = options->static_graph,
                                               .wire_dtype = options->wire_dtype,
+                                              .tally = (int64_t)options->tally,
                                               .hooks = &reducer->hooks},
                               reducer->comm, deadline);
 }
@@ -198,8 +211,8 @@ static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadl
     return init_queue(reducer);
 }
 
-gs_status gs_reducer_create(gs_reducer **out, const gs_reducer_options *options, gs_comm *comm,
-                            gs_deadline deadline) {
+static gs_status create_reducer(gs_reducer **out, const gs_reducer_options *options, gs_comm *comm,
+                                gs_deadline deadline) {
     *out = NULL;
     gs_status status;
     gs_reducer *reducer = calloc(1, sizeof *reducer);
@@ -222,6 +235,18 @@ fail:
     gs_comm_abort(comm, status.message);
     gs_reducer_destroy(reducer);
     return status;
+}
+
+gs_status gs_reducer_create_sized(gs_reducer **out, const gs_reducer_options *options,
+                                  size_t options_bytes, gs_comm *comm, gs_deadline deadline) {
+    gs_reducer_options known;
+    gs_status status = take_options(&known, options, options_bytes);
+    if (status.code) {
+        *out = NULL;
+        gs_comm_abort(comm, status.message);  // the others wait for this rank
+        return status;
+    }
+    return create_reducer(out, &known, comm, deadline);
 }
 
 static void end_queue(gs_reducer *reducer, const char *why) {

@@ -35,16 +35,33 @@ GS_BEGIN_DECLS
 
 // How much arena a reducer with these options needs, whatever the plan (plan, arena and device are
 // not looked at). In exact mode it depends on the world: who expects others takes the largest.
-GS_NODISCARD gs_status gs_reducer_arena_bytes(size_t *bytes, const gs_reducer_options *options);
+GS_NODISCARD gs_status gs_reducer_arena_bytes_sized(size_t *bytes,
+                                                    const gs_reducer_options *options,
+                                                    size_t options_bytes);
+GS_NODISCARD static inline gs_status gs_reducer_arena_bytes(size_t *bytes,
+                                                            const gs_reducer_options *options) {
+    return gs_reducer_arena_bytes_sized(bytes, options, sizeof *options);
+}
 
 // How many lanes its communicator must have: as many as a hook of the options has phases. The same is looked at.
-GS_NODISCARD gs_status gs_reducer_lanes(int *num_lanes, const gs_reducer_options *options);
+GS_NODISCARD gs_status gs_reducer_lanes_sized(int *num_lanes, const gs_reducer_options *options,
+                                              size_t options_bytes);
+GS_NODISCARD static inline gs_status gs_reducer_lanes(int *num_lanes,
+                                                      const gs_reducer_options *options) {
+    return gs_reducer_lanes_sized(num_lanes, options, sizeof *options);
+}
 
 // Collective over `comm` (borrowed until destroy): all ranks' parameter lists, plans and hooks with
 // their options are compared; a difference is FAILED_PRECONDITION naming rank and parameter, on every
 // rank.
-GS_NODISCARD gs_status gs_reducer_create(gs_reducer **out, const gs_reducer_options *options,
-                                         gs_comm *comm, gs_deadline deadline);
+GS_NODISCARD gs_status gs_reducer_create_sized(gs_reducer **out, const gs_reducer_options *options,
+                                               size_t options_bytes, gs_comm *comm,
+                                               gs_deadline deadline);
+GS_NODISCARD static inline gs_status gs_reducer_create(gs_reducer **out,
+                                                       const gs_reducer_options *options,
+                                                       gs_comm *comm, gs_deadline deadline) {
+    return gs_reducer_create_sized(out, options, sizeof *options, comm, deadline);
+}
 // Before its communicator and its arena. Aborts the communicator when buckets are in flight.
 void gs_reducer_destroy(gs_reducer *reducer);
 

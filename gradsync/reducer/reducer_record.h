@@ -34,6 +34,7 @@ typedef struct gs_record_options {
     // What else the host does with this reducer, which the reducer does not know; constant text. NULL: not said.
     const char *buffers, *uneven_inputs, *batch_norm;
     int num_replicas;  // that it reduces for; 0: not said
+    int reserved;      // 0
 } gs_record_options;
 
 // What construction knows; strings and lists are copied or constant text.

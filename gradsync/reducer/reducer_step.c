@@ -88,7 +88,8 @@ gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs_join_round *
                                         .scale = scale_for(reducer, round),
                                         .num_ranks = gs_comm_world_size(reducer->comm),
                                         .num_active = round->num_active,
-                                        .active = round->active};
+                                        .active = round->active,
+                                        .comm = reducer->comm};
     gs_bucket_tally_begin(&reducer->tally, &bucket_step);
     gs_bucket_queue_begin(&reducer->queue);
     return gs_ok();
@@ -264,6 +265,9 @@ static void read_result(gs_reducer *reducer, gs_reduce_result *result) {
 // Into the caller's tensors: what any rank used. Others keep what they hold, to the bit. A GPU does
 // it before whatever is launched next.
 static gs_status copy_out(gs_reducer *reducer, gs_deadline deadline) {
+    if (gs_bucket_tally_is_partial(&reducer->tally))
+        return gs_reducer_misuse(reducer, "separate gradients, but a hook leaves parts of a bucket "
+                                          "without a result");
     for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
         gs_bucket *bucket = &reducer->layout.buckets[b];
         int64_t begin_ns = gs_now_ns();

@@ -14,6 +14,7 @@
 #include "core/param_spec.h"
 #include "core/status.h"
 #include "gradsync/bucket/separate_grad.h"
+#include "gradsync/bucket/tally_carrier.h"
 #include "gradsync/hooks/comm_hook.h"
 #include "gradsync/reducer/reducer_record.h"
 #include "gradsync/step/logical_shards.h"
@@ -70,6 +71,10 @@ typedef struct gs_reducer_options {
     gs_arena *arena;           // borrows until destroy; at least gs_reducer_arena_bytes
     gs_device *device;         // borrows until destroy
     gs_record_options record;  // what is said about its steps, and how often
+    // How ranks tell each other what they used, and how large gradients are. A hook that leaves ranks
+    // with a part of the result (gs_hook_result) needs GS_TALLY_APART; the results are the same.
+    gs_tally_carrier tally;
+    char reserved[4];  // 0
 } gs_reducer_options;
 
 typedef struct gs_reducer_pass {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/failpoint.h"
+#include "core/options.h"
 #include "core/thread.h"
 #include "gradsync/bucket/main_grad.h"
 #include "gradsync/comm/same_words.h"
@@ -94,13 +95,41 @@ static gs_status check_options(const gs_replicas_options *options) {
 
 // One pass for each step, which brings sums that are scaled already. In exact mode the reducer runs
 // the passes of all own shards itself, one after the other.
-gs_status gs_replicas_reducer_options(gs_reducer_options *out, const gs_replicas_options *options) {
+static gs_status fit_reducer(gs_reducer_options *out, const gs_replicas_options *options) {
     GS_TRY(gs_status_prefix(check_options(options), "replicas"));
     *out = *options->reducer;
     if (out->shards.exact) return gs_ok();
     out->shards.num_shards = out->shards.world_size;
     out->passes_per_shard = 1;
     if (out->op == GS_MEAN) out->op = GS_SUM;
+    return gs_ok();
+}
+
+// Both structs of a program: the replicas' options, and the reducer's that they point to.
+typedef struct known_options {
+    gs_replicas_options replicas;
+    gs_reducer_options reducer;
+} known_options;
+
+static gs_status take_options(known_options *known, const gs_replicas_options *options,
+                              size_t options_bytes, size_t reducer_bytes) {
+    GS_TRY(gs_options_take(&known->replicas, sizeof known->replicas, options, options_bytes,
+                           "gs_replicas_options"));
+    GS_TRY(gs_options_take(&known->reducer, sizeof known->reducer, options->reducer, reducer_bytes,
+                           "gs_reducer_options"));
+    known->replicas.reducer = &known->reducer;
+    return gs_ok();
+}
+
+gs_status gs_replicas_reducer_options_sized(gs_reducer_options *out,
+                                            const gs_replicas_options *options,
+                                            size_t options_bytes, size_t reducer_bytes) {
+    known_options known;
+    gs_reducer_options fitting;
+    GS_TRY(take_options(&known, options, options_bytes, reducer_bytes));
+    GS_TRY(fit_reducer(&fitting, &known.replicas));
+    memset(out, 0, reducer_bytes);
+    memcpy(out, &fitting, reducer_bytes < sizeof fitting ? reducer_bytes : sizeof fitting);
     return gs_ok();
 }
 
@@ -422,8 +451,8 @@ static gs_status build(gs_replicas *replicas, const gs_replicas_options *options
     return lay_out(replicas);
 }
 
-gs_status gs_replicas_create(gs_replicas **out, const gs_replicas_options *options,
-                             gs_reducer *reducer, gs_comm *comm, gs_deadline deadline) {
+static gs_status create_replicas(gs_replicas **out, const gs_replicas_options *options,
+                                 gs_reducer *reducer, gs_comm *comm, gs_deadline deadline) {
     *out = NULL;
     gs_replicas *replicas = calloc(1, sizeof *replicas);
     if (!replicas) return gs_error(GS_RESOURCE_EXHAUSTED, "replicas: out of memory");
@@ -440,6 +469,19 @@ gs_status gs_replicas_create(gs_replicas **out, const gs_replicas_options *optio
     }
     *out = replicas;
     return gs_ok();
+}
+
+gs_status gs_replicas_create_sized(gs_replicas **out, const gs_replicas_options *options,
+                                   size_t options_bytes, size_t reducer_bytes, gs_reducer *reducer,
+                                   gs_comm *comm, gs_deadline deadline) {
+    known_options known;
+    gs_status status = take_options(&known, options, options_bytes, reducer_bytes);
+    if (status.code) {
+        *out = NULL;
+        gs_comm_abort(comm, status.message);
+        return status;
+    }
+    return create_replicas(out, &known.replicas, reducer, comm, deadline);
 }
 
 void gs_replicas_destroy(gs_replicas *replicas) {

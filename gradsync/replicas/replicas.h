@@ -53,12 +53,19 @@ typedef struct gs_replicas_options {
     int num_replicas;           // 1 to GS_REDUCE_MAX_INPUTS
     gs_device *const *devices;  // one for each; copied, the devices borrowed until destroy
     gs_replica_divisor divisor;
+    int reserved;  // 0
 } gs_replicas_options;
 
 // The options of the reducer that a process with replicas needs; asks nobody. Use them for
 // gs_reducer_arena_bytes and gs_reducer_create.
-GS_NODISCARD gs_status gs_replicas_reducer_options(gs_reducer_options *out,
-                                                   const gs_replicas_options *options);
+GS_NODISCARD gs_status gs_replicas_reducer_options_sized(gs_reducer_options *out,
+                                                         const gs_replicas_options *options,
+                                                         size_t options_bytes,
+                                                         size_t reducer_bytes);
+GS_NODISCARD static inline gs_status
+gs_replicas_reducer_options(gs_reducer_options *out, const gs_replicas_options *options) {
+    return gs_replicas_reducer_options_sized(out, options, sizeof *options, sizeof *out);
+}
 // The shards of one replica, as if it were a process.
 gs_logical_shards gs_replicas_shards(const gs_logical_shards *process, int num_replicas,
                                      int replica);
@@ -66,8 +73,18 @@ gs_logical_shards gs_replicas_shards(const gs_logical_shards *process, int num_r
 // Collective: all ranks must have as many replicas and the same divisor; a difference is
 // FAILED_PRECONDITION naming the rank. Borrows reducer and communicator until destroy. Follows the
 // reducer's plan when that changes.
-GS_NODISCARD gs_status gs_replicas_create(gs_replicas **out, const gs_replicas_options *options,
-                                          gs_reducer *reducer, gs_comm *comm, gs_deadline deadline);
+GS_NODISCARD gs_status gs_replicas_create_sized(gs_replicas **out,
+                                                const gs_replicas_options *options,
+                                                size_t options_bytes, size_t reducer_bytes,
+                                                gs_reducer *reducer, gs_comm *comm,
+                                                gs_deadline deadline);
+GS_NODISCARD static inline gs_status gs_replicas_create(gs_replicas **out,
+                                                        const gs_replicas_options *options,
+                                                        gs_reducer *reducer, gs_comm *comm,
+                                                        gs_deadline deadline) {
+    return gs_replicas_create_sized(out, options, sizeof *options, sizeof *options->reducer,
+                                    reducer, comm, deadline);
+}
 // Before its reducer, once no thread of a replica runs any more.
 void gs_replicas_destroy(gs_replicas *replicas);
 

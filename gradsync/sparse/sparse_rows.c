@@ -6,6 +6,7 @@
 
 #include "core/failpoint.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "gradsync/sparse/row_messages.h"
 #include "gradsync/sparse/row_places.h"
 #include "gradsync/sparse/row_set.h"
@@ -55,13 +56,20 @@ const char *gs_rows_mode_name(gs_rows_mode mode) {
     return names[mode];
 }
 
-gs_status gs_sparse_rows_bytes(size_t *bytes, const gs_sparse_rows_options *options,
-                               int world_size) {
+static gs_status measure_rows(size_t *bytes, const gs_sparse_rows_options *options,
+                              int world_size) {
     gs_rows_memory parts;
     GS_TRY(gs_rows_options_check(options));
     GS_TRY(gs_rows_memory_measure(&parts, options, world_size));
     *bytes = parts.total;
     return gs_ok();
+}
+
+gs_status gs_sparse_rows_bytes_sized(size_t *bytes, const gs_sparse_rows_options *options,
+                                     size_t options_bytes, int world_size) {
+    gs_sparse_rows_options known;
+    GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_sparse_rows_options"));
+    return measure_rows(bytes, &known, world_size);
 }
 
 // Both ways take at most what ranks · most_rows rows take; half of the dense volume is "well less".
@@ -125,8 +133,8 @@ static gs_status build(gs_sparse_rows *rows, gs_deadline deadline) {
     return gs_ok();
 }
 
-gs_status gs_sparse_rows_create(gs_sparse_rows **out, const gs_sparse_rows_options *options,
-                                gs_comm *comm, gs_deadline deadline) {
+static gs_status create_rows(gs_sparse_rows **out, const gs_sparse_rows_options *options,
+                             gs_comm *comm, gs_deadline deadline) {
     *out = NULL;
     gs_sparse_rows *rows = calloc(1, sizeof *rows);
     if (!rows) {
@@ -149,6 +157,19 @@ gs_status gs_sparse_rows_create(gs_sparse_rows **out, const gs_sparse_rows_optio
     rows->options.indices = NULL;
     *out = rows;
     return gs_ok();
+}
+
+gs_status gs_sparse_rows_create_sized(gs_sparse_rows **out, const gs_sparse_rows_options *options,
+                                      size_t options_bytes, gs_comm *comm, gs_deadline deadline) {
+    gs_sparse_rows_options known;
+    gs_status status =
+        gs_options_take(&known, sizeof known, options, options_bytes, "gs_sparse_rows_options");
+    if (status.code) {
+        *out = NULL;
+        gs_comm_abort(comm, status.message);  // the others wait for this rank
+        return status;
+    }
+    return create_rows(out, &known, comm, deadline);
 }
 
 void gs_sparse_rows_destroy(gs_sparse_rows *rows) {

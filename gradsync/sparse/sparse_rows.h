@@ -40,16 +40,27 @@ typedef struct gs_sparse_rows gs_sparse_rows;
 const char *gs_rows_mode_name(gs_rows_mode mode);
 
 // A bound for `memory`. INVALID_ARGUMENT for options that make no sense.
-GS_NODISCARD gs_status gs_sparse_rows_bytes(size_t *bytes, const gs_sparse_rows_options *options,
-                                            int world_size);
+GS_NODISCARD gs_status gs_sparse_rows_bytes_sized(size_t *bytes,
+                                                  const gs_sparse_rows_options *options,
+                                                  size_t options_bytes, int world_size);
+GS_NODISCARD static inline gs_status
+gs_sparse_rows_bytes(size_t *bytes, const gs_sparse_rows_options *options, int world_size) {
+    return gs_sparse_rows_bytes_sized(bytes, options, sizeof *options, world_size);
+}
 // Whether rows can be expected to take well less than the dense gradient; the same on every rank.
 bool gs_sparse_rows_pays(size_t rows, size_t most_rows, int world_size);
 
 // Collective over `comm` (borrowed until destroy): shape, way and limits are compared, a difference
 // is FAILED_PRECONDITION naming the rank.
-GS_NODISCARD gs_status gs_sparse_rows_create(gs_sparse_rows **out,
-                                             const gs_sparse_rows_options *options, gs_comm *comm,
-                                             gs_deadline deadline);
+GS_NODISCARD gs_status gs_sparse_rows_create_sized(gs_sparse_rows **out,
+                                                   const gs_sparse_rows_options *options,
+                                                   size_t options_bytes, gs_comm *comm,
+                                                   gs_deadline deadline);
+GS_NODISCARD static inline gs_status gs_sparse_rows_create(gs_sparse_rows **out,
+                                                           const gs_sparse_rows_options *options,
+                                                           gs_comm *comm, gs_deadline deadline) {
+    return gs_sparse_rows_create_sized(out, options, sizeof *options, comm, deadline);
+}
 // Before its communicator. Aborts it when rows are in flight.
 void gs_sparse_rows_destroy(gs_sparse_rows *rows);
 

@@ -38,6 +38,7 @@ static const char *const backends[] = {"auto", "self", "shm", "nccl", NULL};
 static const char *const later_backends[] = {"gloo", NULL};
 static const char *const unused_modes[] = {"allow", "error", NULL};
 static const char *const resume_modes[] = {"latest", "none", NULL};
+static const char *const checkpoint_parts[] = {"one", "ranks", NULL};
 static const char *const restart_actions[] = {"rescale", "restart", "fail", NULL};
 
 // All offsets are from the start of gs_job_spec, so an object's own offset is 0.
@@ -268,6 +269,8 @@ static const gs_field checkpoint_fields[] = {
      .help = "Write one when the job is stopped gracefully."},
     {"resume", WORDS(resume_modes), AT(checkpoint.resume), .default_value = "\"latest\"",
      .help = "What a restart starts from."},
+    {"parts", WORDS(checkpoint_parts), AT(checkpoint.parts), .default_value = "\"one\"",
+     .help = "one: rank 0 writes all of it. ranks: each rank writes an equal part."},
     {0},
 };
 

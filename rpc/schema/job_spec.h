@@ -42,6 +42,7 @@ enum { GS_DIVISOR_REPLICAS = 0, GS_DIVISOR_PROCESSES };
 enum { GS_SPEC_BUFFERS_BROADCAST = 0, GS_SPEC_BUFFERS_NONE, GS_SPEC_BUFFERS_AVERAGE };
 enum { GS_BACKEND_AUTO = 0, GS_BACKEND_SELF, GS_BACKEND_SHM, GS_BACKEND_NCCL };
 enum { GS_RESUME_LATEST = 0, GS_RESUME_NONE };
+enum { GS_CHECKPOINT_PARTS_ONE = 0, GS_CHECKPOINT_PARTS_RANKS };
 enum { GS_ON_RESCALE = 0, GS_ON_RESTART, GS_ON_FAIL };
 enum { GS_UNUSED_ALLOW = 0, GS_UNUSED_ERROR };
 
@@ -126,7 +127,7 @@ typedef struct gs_job_spec {
     struct {
         int64_t every_steps, keep_last;  // every 0: only at the end and on stop
         bool on_stop;
-        int resume;
+        int resume, parts;
     } checkpoint;
     struct {
         int64_t tokens;  // 0: no sample at the end

@@ -13,6 +13,7 @@
 #include "core/random.h"
 #include "gradsync/comm/shm/segment.h"
 #include "tests/support/comm_rank.h"
+#include "tests/support/own_block.h"
 #include "tests/support/ranks.h"
 
 #define WORLD 3
@@ -44,22 +45,8 @@ static const struct {
 };
 #define NUM_PLACES (sizeof places / sizeof *places)
 
-static unsigned char *find_own_block(void) {
-    char line[512];
-    void *begin = NULL;
-    FILE *maps = fopen("/proc/self/maps", "re");
-    while (maps && fgets(line, sizeof line, maps)) {
-        if (strstr(line, "gradsync-control") && strstr(line, " rw-s ")) {
-            sscanf(line, "%p-", &begin);
-            break;
-        }
-    }
-    if (maps) fclose(maps);
-    return begin;
-}
-
 static gs_status scribble(const char *what, uint64_t seed) {
-    unsigned char *block = find_own_block();
+    unsigned char *block = own_block_find();
     if (!block) return gs_error(GS_INTERNAL, "own control block is not mapped");
     gs_random_key key = {.seed = seed, .stream = 9};
     for (size_t p = 0; p < NUM_PLACES; p++) {

@@ -13,11 +13,11 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
+#include "rpc/json/sealed_json.h"
 #include "tests/support/asserts.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/checkpoint/manifest.h"
 
 #define WORLD 3
 #define STEPS 14
@@ -75,7 +75,7 @@ static int64_t read_skipped(const char *dir) {
     if (!checkpoint) return -1;
     snprintf(path, sizeof path, "%s/MANIFEST.json", checkpoint);
     free(checkpoint);
-    if (gs_manifest_read(&manifest, path).code) return -1;
+    if (gs_sealed_json_read(&manifest, path).code) return -1;
     int64_t skipped = gs_json_int_or(gs_json_get(manifest, "position"), "skipped_steps", -1);
     gs_json_release(manifest);
     return skipped;

@@ -96,6 +96,37 @@ static void resume_at_another_world_size_has_the_same_bits(void **state) {
     free(first);
 }
 
+// Each of three ranks writes a third of the state, cut inside tensors.
+static void parts_of_three_ranks_resume_at_one_two_and_five(void **state) {
+    (void)state;
+    static const int world_sizes[] = {1, 2, 5};
+    static const char format[] =
+        "{\"name\":\"parts\",\"exact\":true,\"logical_shards\":5,\"world\":{\"min\":1,\"max\":5}," MLP
+        "\"optimizer\":{\"lr\":0.003,\"weight_decay\":0.01},"
+        "\"checkpoint\":{\"parts\":\"ranks\"},\"steps\":{\"target\":%d}}";
+    char whole[sizeof format + 8], first[sizeof format + 8], *dir = gs_temp_dir_make();
+    snprintf(whole, sizeof whole, format, 16);
+    snprintf(first, sizeof first, format, 7);
+    // 5 shards of 6 samples
+    for (char *text = whole; text; text = text == whole ? first : NULL)
+        memcpy(strstr(text, "\"global_batch\":48"), "\"global_batch\":30", 17);
+    gs_digest undisturbed[TRAINER_RANK_MAX_STEPS], resumed[TRAINER_RANK_MAX_STEPS];
+    assert_ok(trainer_rank_train(undisturbed, dir, whole, 2, NULL));
+    gs_temp_dir_remove(dir);
+    dir = gs_temp_dir_make();
+    assert_ok(trainer_rank_train(resumed, dir, first, 3, NULL));
+    char *checkpoint = trainer_rank_checkpoint(dir);
+    assert_non_null(checkpoint);
+    for (size_t i = 0; i < sizeof world_sizes / sizeof *world_sizes; i++) {
+        char *other = gs_temp_dir_make();
+        assert_ok(trainer_rank_train(resumed, other, whole, world_sizes[i], checkpoint));
+        assert_same_from(undisturbed, resumed, 8, 16, "resumed from parts");
+        gs_temp_dir_remove(other);
+    }
+    gs_temp_dir_remove(dir);
+    free(checkpoint);
+}
+
 static void resume_with_another_learning_rate_is_refused(void **state) {
     (void)state;
     char *spec = make_spec(MLP, true, 3), *dir = gs_temp_dir_make();
@@ -138,6 +169,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(exact_mlp_has_the_same_bits_for_1_2_3_4_ranks),
         cmocka_unit_test(exact_gpt2_has_the_same_bits_for_1_2_3_4_ranks),
         cmocka_unit_test(resume_at_another_world_size_has_the_same_bits),
+        cmocka_unit_test(parts_of_three_ranks_resume_at_one_two_and_five),
         cmocka_unit_test(resume_with_another_learning_rate_is_refused),
         cmocka_unit_test(three_ranks_train_as_one_does),
     };

@@ -15,13 +15,13 @@
 
 #include "gradsync/bucket/grad_norm.h"
 #include "gradsync/optim/grad_scaler.h"
+#include "rpc/json/sealed_json.h"
 #include "tests/support/asserts.h"
 #include "tests/support/grad_case.h"
 #include "tests/support/near.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/safetensors.h"
 
 #define STEPS 40
@@ -70,7 +70,7 @@ static run_end read_end(const char *dir) {
     gs_json *manifest = NULL;
     assert_non_null(checkpoint);
     snprintf(path, sizeof path, "%s/MANIFEST.json", checkpoint);
-    gs_status status = gs_manifest_read(&manifest, path);
+    gs_status status = gs_sealed_json_read(&manifest, path);
     if (status.code) fail_msg("%s", status.message);
     const gs_json *position = gs_json_get(manifest, "position");
     run_end end = {.step = gs_json_int_or(position, "step", -1),

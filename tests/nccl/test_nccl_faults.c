@@ -422,7 +422,8 @@ static void a_silent_visitor_costs_an_attempt_and_not_the_process(void **state) 
     gs_status statuses[2];
     assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(100)).code, GS_OK);
     for (int rank = 0; rank < 2; rank++) {
-        expect(&statuses[rank], GS_ABORTED, "NCCL communicator: rank");
+        expect(&statuses[rank], GS_ABORTED,
+               rank ? "rank 1: NCCL communicator: " : "rank 0: NCCL communicator: ");
         assert_string_equal(gs_ranks_note(ranks, rank), "regrouped");
     }
     gs_ranks_destroy(ranks);

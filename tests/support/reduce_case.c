@@ -67,6 +67,7 @@ static void draw_options(reduce_case *self) {
     self->static_graph = happens(self, 3, 3);
     self->separate = happens(self, 4, 3);
     self->uneven = !self->exact && happens(self, 5, 3);
+    self->tally = happens(self, 6, 2) ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS;
     self->wire_dtype = self->exact ? GS_DTYPE_UNSET : wires[(number >> 16) % 4];
     bool shard_for_each = self->num_shards == self->world_size || self->op != GS_MEAN;
     self->divisor =
@@ -96,12 +97,13 @@ void reduce_case_init(reduce_case *self, uint64_t seed, int world_size) {
     draw_plan(self, 0);
     draw_plan(self, 1);
     snprintf(self->text, sizeof self->text,
-             "seed %llu world %d shards %d passes %d op %d%s%s%s%s%s wire %s unused %d %% said %d "
+             "seed %llu world %d shards %d passes %d op %d%s%s%s%s%s%s wire %s unused %d %% said %d "
              "%% replan %d",
              (unsigned long long)seed, world_size, self->num_shards, self->passes_per_shard,
              (int)self->op, self->exact ? " exact" : "", self->static_graph ? " static" : "",
              self->separate ? " separate" : "", self->uneven ? " uneven" : "",
              self->divisor == GS_DIVIDE_BY_ACTIVE ? " by-active" : "",
+             self->tally == GS_TALLY_APART ? " tally apart" : "",
              self->wire_dtype ? gs_dtype_name(self->wire_dtype) : "as is", self->unused_percent,
              self->said_percent, (int)self->replan_step);
 }

@@ -28,6 +28,7 @@ typedef struct reduce_case {
     gs_reducer_op op;
     bool exact, static_graph;
     gs_dtype wire_dtype;  // unset: as in the bucket
+    gs_tally_carrier tally;
     bool separate;        // gradients in tensors of these types
     gs_dtype tensor_dtypes[REDUCE_CASE_MAX_PARAMS];
     bool uneven;  // rank r has data for its first num_data_steps[r] steps

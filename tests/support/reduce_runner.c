@@ -69,7 +69,8 @@ static gs_status open_runner(runner *self) {
                                   .op = model->op,
                                   .static_graph = model->static_graph,
                                   .separate = model->separate ? self->tensors : NULL,
-                                  .wire_dtype = model->wire_dtype};
+                                  .wire_dtype = model->wire_dtype,
+                                  .tally = model->tally};
     GS_TRY(test_device_try(&self->device, 1));
     for (size_t p = 0; p < model->num_params; p++) {
         self->tensors[p].dtype = model->tensor_dtypes[p];

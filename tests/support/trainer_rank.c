@@ -9,6 +9,7 @@
 #include "core/bucket_plan.h"
 #include "core/log.h"
 #include "core/thread.h"
+#include "rpc/checkpoint/checkpoint_commit.h"
 #include "rpc/json/json.h"
 #include "tests/support/test_device.h"
 #include "worker/checkpoint/safetensors.h"
@@ -62,9 +63,22 @@ static bool keep_report(void *ctx, gs_json *report) {
     return true;
 }
 
+// What the coordinator does with a part: whoever comes last finds all.
+static bool is_whole(const rank_run *run, const gs_checkpoint_result *result) {
+    char path[700];
+    gs_json *manifest = NULL;
+    uint64_t bytes;
+    if (result->request.num_parts == 1) return true;
+    snprintf(path, sizeof path, "%s/checkpoints/%s", run->dir, result->name);
+    gs_status status = gs_checkpoint_commit(&manifest, &bytes, path);
+    gs_json_release(manifest);
+    return !status.code;
+}
+
 static void keep_checkpoint(void *ctx, const gs_checkpoint_result *result) {
     const rank_run *run = ctx;
-    if (!result->status.code) write_text(run->dir, "checkpoint", result->name);
+    if (!result->status.code && is_whole(run, result))
+        write_text(run->dir, "checkpoint", result->name);
 }
 
 static void note_fault(void *ctx, const gs_fault *fault) {

@@ -1,8 +1,6 @@
 #include "worker/checkpoint/checkpoint.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +10,10 @@
 
 #include "core/failpoint.h"
 #include "core/random.h"
+#include "rpc/checkpoint/part_record.h"
+#include "rpc/json/sealed_json.h"
 #include "worker/checkpoint/manifest.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/part_file.h"
 
 // Free space wanted, as a multiple of what is to be written.
 #define FREE_SPACE_FACTOR 1.2
@@ -43,7 +43,7 @@ static gs_status check_space(const char *directory, size_t bytes) {
 }
 
 // Nothing in it tells one job from another: equal states make equal files.
-static gs_status write_part(const char *path, const gs_state_snapshot *snapshot) {
+static gs_status write_whole(const char *path, const gs_state_snapshot *snapshot) {
     GS_FAILPOINT("checkpoint.write");
     gs_safetensors_entry *entries = calloc(snapshot->num_tensors, sizeof *entries);
     if (!entries) return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
@@ -66,6 +66,11 @@ static gs_status write_part(const char *path, const gs_state_snapshot *snapshot)
     return status;
 }
 
+// The name's eight hex digits.
+static const char *id_of(const gs_checkpoint_result *result) {
+    return result->name + strlen(result->name) - 8;
+}
+
 static gs_json *describe_part(const gs_manifest_part *part) {
     gs_json *row = gs_json_new_object(), *crcs = gs_json_new_array();
     char digest[GS_DIGEST_TEXT_LEN];
@@ -81,20 +86,21 @@ static gs_json *describe_part(const gs_manifest_part *part) {
     return row;
 }
 
-static gs_json *build_manifest(const gs_state_snapshot *snapshot, const gs_manifest_part *part,
-                               const gs_checkpoint_options *options,
-                               const gs_checkpoint_result *result) {
-    gs_json *out = gs_json_new_object(), *parts = gs_json_new_array();
+// What the run was: all of a manifest that does not speak of files.
+static gs_json *describe_run(const gs_state_snapshot *snapshot,
+                             const gs_checkpoint_options *options,
+                             const gs_checkpoint_result *result) {
+    gs_json *out = gs_json_new_object();
     char digest[GS_DIGEST_TEXT_LEN];
+    bool is_whole = result->request.num_parts == 1;
     gs_json_set_string(out, "format", "gradsync-checkpoint");
-    gs_json_set_int(out, "format_version", 1);
+    gs_json_set_int(out, "format_version", is_whole ? 1 : 2);
     gs_json_set_string(out, "library_version", GRADSYNC_VERSION);
-    // The name's eight hex digits.
-    gs_json_set_string(out, "id", result->name + strlen(result->name) - 8);
+    gs_json_set_string(out, "id", id_of(result));
     gs_json_set_string(out, "job", options->job);
-    gs_json_set_string(out, "reason", options->reason);
-    gs_json_set_time(out, "created_at", gs_wall_ms());
-    gs_json_set_int(out, "world_size", options->world_size);
+    gs_json_set_string(out, "reason", result->request.reason);
+    if (is_whole) gs_json_set_time(out, "created_at", gs_wall_ms());
+    gs_json_set_int(out, "world_size", result->request.world_size);
     gs_json_set_int(out, "num_shards", options->spec->logical_shards);
     gs_json_set_int(out, "seed", options->spec->model.seed);
     gs_json_set(out, "position", gs_manifest_position(&snapshot->position));
@@ -103,35 +109,106 @@ static gs_json *build_manifest(const gs_state_snapshot *snapshot, const gs_manif
     gs_digest_format(digest, result->state_digest);
     gs_json_set_string(out, "state_digest", digest);
     gs_json_set(out, "spec", gs_manifest_spec(options->spec));
-    gs_json_push(parts, describe_part(part));
-    gs_json_set(out, "parts", parts);
-    gs_json_set(out, "tensors", gs_manifest_tensors(snapshot));
     return out;
 }
 
+static gs_json *build_manifest(const gs_state_snapshot *snapshot, const gs_manifest_part *part,
+                               const gs_checkpoint_options *options,
+                               const gs_checkpoint_result *result) {
+    gs_json *out = describe_run(snapshot, options, result), *parts = gs_json_new_array();
+    gs_json_push(parts, describe_part(part));
+    gs_json_set(out, "parts", parts);
+    gs_json_set(out, "tensors", gs_manifest_tensors(snapshot, true));
+    return out;
+}
+
+// What is read back is what the check sums speak of: a bad write shows here, not at a resume.
+static gs_status read_back(gs_manifest_part *part, gs_checkpoint_result *result, const char *path,
+                           const gs_state_snapshot *snapshot) {
+    GS_TRY(gs_manifest_part_read(part, path));
+    result->part_bytes = part->bytes;
+    result->part_digest = part->digest;
+    result->state_digest = gs_state_snapshot_digest(snapshot);
+    return gs_ok();
+}
+
+static gs_status write_one(gs_checkpoint_result *result, const char *part_path,
+                           const char *manifest_path, const gs_state_snapshot *snapshot,
+                           const gs_checkpoint_options *options) {
+    gs_manifest_part part = {0};
+    uint64_t manifest_bytes = 0;
+    gs_status status = write_whole(part_path, snapshot);
+    if (!status.code) status = read_back(&part, result, part_path, snapshot);
+    if (!status.code)
+        status = gs_sealed_json_write(build_manifest(snapshot, &part, options, result),
+                                      manifest_path, &manifest_bytes, &result->manifest_digest);
+    gs_manifest_part_release(&part);
+    result->bytes = result->part_bytes + manifest_bytes;
+    return status;
+}
+
+static gs_status write_segments(const gs_checkpoint_result *result, const char *path,
+                                const gs_state_snapshot *snapshot, const gs_segment *segments,
+                                size_t num_segments) {
+    GS_FAILPOINT("checkpoint.write");
+    char part[16];
+    snprintf(part, sizeof part, "%d", result->request.part);
+    const gs_safetensors_metadata_entry metadata[] = {{"checkpoint", id_of(result)},
+                                                      {"part", part}};
+    return gs_part_file_write(path, snapshot, segments, num_segments, metadata,
+                              sizeof metadata / sizeof metadata[0]);
+}
+
+static gs_status write_record(gs_checkpoint_result *result, const char *path, gs_json *record) {
+    gs_digest digest;
+    uint64_t record_bytes = 0;
+    gs_status status = gs_sealed_json_write(record, path, &record_bytes, &digest);
+    result->bytes = result->part_bytes + record_bytes;
+    return status;
+}
+
+// The record comes last: where it is, its part is whole.
+static gs_status write_part(gs_checkpoint_result *result, const char *part_path,
+                            const char *record_path, const gs_state_snapshot *snapshot,
+                            const gs_checkpoint_options *options) {
+    gs_manifest_part part = {0};
+    gs_segment *segments;
+    size_t num_segments;
+    const gs_checkpoint_request *request = &result->request;
+    GS_TRY(gs_part_file_cut(&segments, &num_segments, snapshot, request->part,
+                            request->num_parts));
+    gs_status status = write_segments(result, part_path, snapshot, segments, num_segments);
+    if (!status.code) status = read_back(&part, result, part_path, snapshot);
+    if (!status.code) {
+        gs_json *head = describe_run(snapshot, options, result);
+        gs_json_set(head, "tensors", gs_manifest_tensors(snapshot, false));
+        status = write_record(result, record_path,
+                              gs_part_record_make(head, describe_part(&part),
+                                                  (size_t)request->part,
+                                                  (size_t)request->num_parts, segments,
+                                                  num_segments));
+    }
+    gs_manifest_part_release(&part);
+    free(segments);
+    return status;
+}
+
+// Of the part and of what says that it is there: the manifest, or its record.
 static gs_status write_files(gs_checkpoint_result *result, const char *path,
                              const gs_state_snapshot *snapshot,
                              const gs_checkpoint_options *options) {
-    char part_path[PATH_MAX], manifest_path[PATH_MAX];
-    snprintf(part_path, sizeof part_path, "%s/" GS_CHECKPOINT_PART, path);
-    snprintf(manifest_path, sizeof manifest_path, "%s/" GS_CHECKPOINT_MANIFEST, path);
-
-    gs_manifest_part part = {0};
-    uint64_t manifest_bytes = 0;
-    gs_status status = write_part(part_path, snapshot);
-    // What is read back is what the check sums speak of: a bad write shows here, not at a resume.
-    if (!status.code) status = gs_manifest_part_read(&part, part_path);
-    if (!status.code) {
-        result->part_bytes = part.bytes;
-        result->part_digest = part.digest;
-        result->state_digest = gs_state_snapshot_digest(snapshot);
-        status = gs_manifest_write(build_manifest(snapshot, &part, options, result), manifest_path,
-                                   &manifest_bytes, &result->manifest_digest);
-    }
-    gs_manifest_part_release(&part);
-    result->bytes = result->part_bytes + manifest_bytes;
+    char part_path[PATH_MAX], closing_path[PATH_MAX], record[GS_CHECKPOINT_FILE_LEN];
+    bool is_whole = result->request.num_parts == 1;
+    gs_checkpoint_record_name(record, (size_t)result->request.part);
+    snprintf(part_path, sizeof part_path, "%s/%s", path, result->part_name);
+    snprintf(closing_path, sizeof closing_path, "%s/%s", path,
+             is_whole ? GS_CHECKPOINT_MANIFEST : record);
+    if (access(closing_path, F_OK) == 0)
+        return gs_error(GS_FAILED_PRECONDITION, "%s: is there already", closing_path);
+    gs_status status = is_whole ? write_one(result, part_path, closing_path, snapshot, options)
+                                : write_part(result, part_path, closing_path, snapshot, options);
     if (status.code) {
-        unlink(manifest_path);
+        unlink(closing_path);
         unlink(part_path);
         rmdir(path);
     }
@@ -141,162 +218,48 @@ static gs_status write_files(gs_checkpoint_result *result, const char *path,
 static gs_status save(gs_checkpoint_result *result, const gs_state_snapshot *snapshot,
                       const gs_checkpoint_options *options) {
     char path[PATH_MAX];
+    bool is_whole = result->request.num_parts == 1;
     GS_TRY(make_directories(options->directory));
-    GS_TRY(check_space(options->directory, snapshot->bytes));
+    GS_TRY(check_space(options->directory, snapshot->bytes / (size_t)result->request.num_parts));
     if (snprintf(path, sizeof path, "%s/%s", options->directory, result->name) >=
         (int)sizeof path - 64) {
         return gs_error(GS_INVALID_ARGUMENT, "checkpoint directory: the path is too long");
     }
-    if (mkdir(path, 0755) < 0) return gs_error_from_errno(errno, "%s", path);
+    // Another rank may have made it for its own part.
+    if (mkdir(path, 0755) < 0 && (is_whole || errno != EEXIST))
+        return gs_error_from_errno(errno, "%s", path);
     return write_files(result, path, snapshot, options);
+}
+
+// The same on all ranks that write parts of one save, and of no other.
+static uint32_t draw_id(const gs_position *position, const gs_checkpoint_options *options) {
+    const gs_checkpoint_request *request = &options->request;
+    if (request->num_parts == 1) return (uint32_t)gs_random_from_system();
+    char text[200];
+    int length = snprintf(text, sizeof text, "%.60s %.40s %u %lld", options->job, request->reason,
+                          request->generation, (long long)position->step);
+    return (uint32_t)gs_digest_fold(gs_digest_of(text, (size_t)length));
+}
+
+gs_checkpoint_result gs_checkpoint_announce(const gs_position *position,
+                                            const gs_checkpoint_options *options) {
+    gs_checkpoint_result result = {.step = position->step,
+                                   .samples = position->consumed,
+                                   .request = options->request,
+                                   .cause = "io"};
+    snprintf(result.name, sizeof result.name, "step-%010lld-%08x", (long long)position->step,
+             draw_id(position, options));
+    gs_checkpoint_part_name(result.part_name, (size_t)options->request.part);
+    return result;
 }
 
 gs_status gs_checkpoint_save(gs_checkpoint_result *result, const gs_state_snapshot *snapshot,
                              const gs_checkpoint_options *options) {
     int64_t begin_ns = gs_now_ns();
-    *result = (gs_checkpoint_result){.step = snapshot->position.step,
-                                     .samples = snapshot->position.consumed,
-                                     .reason = options->reason,
-                                     .world_size = options->world_size};
-    snprintf(result->name, sizeof result->name, "step-%010lld-%08x",
-             (long long)snapshot->position.step, (unsigned)gs_random_from_system());
-    snprintf(result->part_name, sizeof result->part_name, GS_CHECKPOINT_PART);
+    *result = gs_checkpoint_announce(&snapshot->position, options);
     result->status = gs_status_prefix(save(result, snapshot, options), "checkpoint of step %lld",
                                       (long long)snapshot->position.step);
-    result->cause = result->status.code == GS_RESOURCE_EXHAUSTED ? "space" : "io";
+    if (result->status.code == GS_RESOURCE_EXHAUSTED) result->cause = "space";
     result->seconds = gs_seconds_since(begin_ns);
     return result->status;
-}
-
-// Every tensor of the state is in the file, with its dtype and shape, and nothing else is.
-static gs_status check_tensors(const gs_trainer_state *state, const gs_safetensors *file) {
-    for (size_t i = 0; i < state->num_tensors; i++) {
-        const gs_state_tensor *wanted = &state->tensors[i];
-        const gs_safetensor *found = gs_safetensors_find(file, wanted->name);
-        if (!found) {
-            return gs_error(GS_INVALID_ARGUMENT, "the checkpoint has no tensor \"%s\"",
-                            wanted->name);
-        }
-        if (found->dtype != wanted->dtype) {
-            return gs_error(GS_INVALID_ARGUMENT, "tensor \"%s\" is %s, the checkpoint has %s",
-                            wanted->name, gs_dtype_name(wanted->dtype), found->dtype_name);
-        }
-        bool same = found->num_dims == wanted->num_dims && found->bytes == wanted->bytes;
-        for (int d = 0; same && d < wanted->num_dims; d++) {
-            same = found->shape[d] == wanted->shape[d];
-        }
-        if (!same) {
-            return gs_error(GS_INVALID_ARGUMENT,
-                            "tensor \"%s\" has %zu bytes in %d dimensions, the checkpoint has %zu "
-                            "in %d",
-                            wanted->name, wanted->bytes, wanted->num_dims, found->bytes,
-                            found->num_dims);
-        }
-    }
-    if (gs_safetensors_count(file) == state->num_tensors) return gs_ok();
-    return gs_error(GS_INVALID_ARGUMENT, "the checkpoint has %zu tensors, this model wants %zu",
-                    gs_safetensors_count(file), state->num_tensors);
-}
-
-// Only runs with precision fp16 have one; that both are such was compared before.
-static gs_status read_loss_scale(gs_grad_scaler *loss_scale, const gs_json *from) {
-    *loss_scale = (gs_grad_scaler){0};
-    if (!gs_json_get(from, "loss_scale")) return gs_ok();
-    double scale = gs_json_double_or(from, "loss_scale", 0);
-    loss_scale->scale = (float)scale;
-    if (!(scale > 0) || isinf(loss_scale->scale)) {
-        return gs_error(GS_DATA_LOSS, "position: loss_scale %g, must be finite and above 0", scale);
-    }
-    return gs_json_read_int(&loss_scale->growth_tracker, from, "growth_tracker", 0, INT64_MAX);
-}
-
-static gs_status read_position(gs_position *position, const gs_json *manifest) {
-    const gs_json *from = gs_json_get(manifest, "position");
-    GS_TRY(gs_json_read_int(&position->step, from, "step", 0, INT64_MAX));
-    GS_TRY(gs_json_read_int(&position->consumed, from, "consumed", 0, INT64_MAX));
-    GS_TRY(gs_json_read_int(&position->skipped_steps, from, "skipped_steps", 0, INT64_MAX));
-    GS_TRY(gs_json_read_int(&position->skipped_in_a_row, from, "skipped_in_a_row", 0, INT64_MAX));
-    return read_loss_scale(&position->loss_scale, from);
-}
-
-static gs_status check_manifest(const gs_json *manifest, const gs_job_spec *spec) {
-    int64_t version = gs_json_int_or(manifest, "format_version", 0);
-    if (version != 1) {
-        return gs_error(GS_INVALID_ARGUMENT, "checkpoint format %lld, this build reads 1",
-                        (long long)version);
-    }
-    gs_json *ours = gs_manifest_spec(spec);
-    gs_status status = gs_manifest_spec_compare(ours, gs_json_get(manifest, "spec"));
-    gs_json_release(ours);
-    return status;
-}
-
-static gs_status check_part(const char *path, const gs_json *manifest) {
-    const gs_json *parts = gs_json_get(manifest, "parts");
-    if (gs_json_count(parts) != 1) return gs_error(GS_DATA_LOSS, "the manifest lists no part");
-    gs_manifest_part part;
-    GS_TRY(gs_manifest_part_read(&part, path));
-    gs_status status = gs_manifest_part_check(&part, gs_json_at(parts, 0));
-    gs_manifest_part_release(&part);
-    return status;
-}
-
-// How far a tensor has been read.
-typedef struct reading {
-    const gs_safetensors *file;
-    const gs_safetensor *tensor;
-    size_t done_bytes;
-    gs_status status;
-} reading;
-
-static void read_piece(void *ctx, void *bytes, size_t num_bytes) {
-    reading *at = ctx;
-    if (at->status.code) return;
-    at->status = gs_safetensors_read(at->file, at->tensor, bytes, at->done_bytes, num_bytes);
-    at->done_bytes += num_bytes;
-}
-
-static gs_status take_tensors(gs_trainer_state *state, const gs_safetensors *file) {
-    for (size_t i = 0; i < state->num_tensors; i++) {
-        reading at = {.file = file, .tensor = gs_safetensors_find(file, state->tensors[i].name)};
-        GS_TRY(gs_trainer_state_fill(state, i, read_piece, &at));
-        if (at.status.code)
-            return gs_status_prefix(at.status, GS_CHECKPOINT_PART ": tensor \"%s\"",
-                                    at.tensor->name);
-    }
-    return gs_ok();
-}
-
-static gs_status load(gs_trainer_state *state, const char *path, const gs_json *manifest,
-                      const gs_job_spec *spec) {
-    char part_path[PATH_MAX];
-    snprintf(part_path, sizeof part_path, "%s/" GS_CHECKPOINT_PART, path);
-    gs_position position;
-    gs_safetensors *file = NULL;
-    GS_TRY(check_part(part_path, manifest));
-    GS_TRY(check_manifest(manifest, spec));
-    GS_TRY(read_position(&position, manifest));
-    GS_TRY(gs_safetensors_open(&file, part_path));
-    gs_status status = check_tensors(state, file);
-    if (!status.code) status = take_tensors(state, file);
-    gs_safetensors_close(file);
-    if (!status.code) {
-        state->position = position;
-        gs_trainer_state_refresh(state);
-    }
-    return status;
-}
-
-gs_status gs_checkpoint_load(gs_trainer_state *state, const char *path, const gs_job_spec *spec) {
-    char manifest_path[PATH_MAX];
-    gs_json *manifest = NULL;
-    if (snprintf(manifest_path, sizeof manifest_path, "%s/" GS_CHECKPOINT_MANIFEST, path) >=
-        (int)sizeof manifest_path - 64) {
-        return gs_error(GS_INVALID_ARGUMENT, "checkpoint: the path is too long");
-    }
-    gs_status status = gs_manifest_read(&manifest, manifest_path);
-    if (!status.code) status = load(state, path, manifest, spec);
-    gs_json_release(manifest);
-    const char *slash = strrchr(path, '/');
-    return gs_status_prefix(status, "checkpoint %s", slash ? slash + 1 : path);
 }

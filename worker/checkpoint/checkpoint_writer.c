@@ -18,8 +18,7 @@ struct gs_checkpoint_writer {
     pthread_mutex_t lock;  // of what follows
     pthread_cond_t changed;
     bool busy;
-    const char *reason;
-    int world_size;
+    gs_checkpoint_request request;
     gs_status last;
 };
 
@@ -27,8 +26,7 @@ static void write_snapshot(gs_checkpoint_writer *writer) {
     gs_checkpoint_options options = {.directory = writer->directory,
                                      .job = writer->job,
                                      .spec = writer->options.spec,
-                                     .reason = writer->reason,
-                                     .world_size = writer->world_size};
+                                     .request = writer->request};
     gs_checkpoint_result result;
     gs_status status = gs_checkpoint_save(&result, writer->snapshot, &options);
     writer->options.done(writer->options.ctx, &result);
@@ -107,11 +105,10 @@ static bool wait_until_idle(gs_checkpoint_writer *writer, gs_deadline deadline) 
 }
 
 static void start(gs_checkpoint_writer *writer, const gs_state_snapshot *snapshot,
-                  const char *reason, int world_size) {
+                  const gs_checkpoint_request *request) {
     pthread_mutex_lock(&writer->lock);
     writer->snapshot = snapshot;
-    writer->reason = reason;
-    writer->world_size = world_size;
+    writer->request = *request;
     writer->busy = true;
     pthread_cond_broadcast(&writer->changed);
     pthread_mutex_unlock(&writer->lock);
@@ -122,24 +119,26 @@ static gs_status await_idle(gs_checkpoint_writer *writer, gs_deadline deadline) 
     return gs_error(GS_FAILED_PRECONDITION, "the last checkpoint is still being written");
 }
 
-gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer, const char *reason,
-                                          int world_size, gs_deadline deadline) {
+gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
+                                          const gs_checkpoint_request *request,
+                                          gs_deadline deadline) {
     GS_TRY(await_idle(writer, deadline));
     if (!writer->copy.memory) GS_TRY(gs_state_snapshot_init(&writer->copy, writer->options.state));
     GS_TRY(gs_state_snapshot_take(&writer->copy, writer->options.state));
-    start(writer, &writer->copy, reason, world_size);
+    start(writer, &writer->copy, request);
     return gs_ok();
 }
 
-gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer, const char *reason,
-                                               int world_size, gs_deadline deadline) {
+gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
+                                               const gs_checkpoint_request *request,
+                                               gs_deadline deadline) {
     GS_TRY(await_idle(writer, deadline));
     gs_state_snapshot_release(&writer->view);
     gs_status status = gs_state_snapshot_view(&writer->view, writer->options.state);
     if (status.code == GS_UNIMPLEMENTED)
-        return gs_checkpoint_writer_start_save(writer, reason, world_size, deadline);
+        return gs_checkpoint_writer_start_save(writer, request, deadline);
     GS_TRY(status);
-    start(writer, &writer->view, reason, world_size);
+    start(writer, &writer->view, request);
     return gs_ok();
 }
 

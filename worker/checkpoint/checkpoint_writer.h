@@ -29,12 +29,12 @@ void gs_checkpoint_writer_destroy(gs_checkpoint_writer *writer);
 // Compute thread: takes a snapshot and starts to write it. FAILED_PRECONDITION when the last one is
 // still being written and the deadline for that has passed ({0}: do not wait).
 GS_NODISCARD gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
-                                                       const char *reason, int world_size,
+                                                       const gs_checkpoint_request *request,
                                                        gs_deadline deadline);
 // The same from the state itself, which must stay as it is until the save has come to an end; a
 // copy is made only where the host does not reach it.
 GS_NODISCARD gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
-                                                            const char *reason, int world_size,
+                                                            const gs_checkpoint_request *request,
                                                             gs_deadline deadline);
 // Until the last save has come to an end; its status.
 GS_NODISCARD gs_status gs_checkpoint_writer_wait(gs_checkpoint_writer *writer,

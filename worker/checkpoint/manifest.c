@@ -2,20 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/failpoint.h"
-#include "core/random.h"
-
-// The bytes `,"digest":"xxh3:…"}` and a newline: always as many, always the last.
-#define CLOSING_FORMAT ",\"digest\":\"%s\"}\n"
-#define CLOSING_BYTES (11 + GS_DIGEST_TEXT_LEN - 1 + 3)
-#define MAX_MANIFEST_BYTES (256u * 1024 * 1024)
 
 static gs_status read_blocks(gs_manifest_part *part, int fd, void *block,
                              gs_digest_stream *stream) {
@@ -191,7 +182,7 @@ gs_json *gs_manifest_position(const gs_position *position) {
     return out;
 }
 
-gs_json *gs_manifest_tensors(const gs_state_snapshot *snapshot) {
+gs_json *gs_manifest_tensors(const gs_state_snapshot *snapshot, bool in_one_part) {
     gs_json *out = gs_json_new_array();
     for (size_t i = 0; i < snapshot->num_tensors; i++) {
         const gs_state_tensor *tensor = &snapshot->tensors[i];
@@ -202,116 +193,8 @@ gs_json *gs_manifest_tensors(const gs_state_snapshot *snapshot) {
         gs_json_set_string(row, "name", tensor->name);
         gs_json_set_string(row, "dtype", gs_dtype_name(tensor->dtype));
         gs_json_set(row, "shape", shape);
-        gs_json_set_int(row, "part", 0);
+        if (in_one_part) gs_json_set_int(row, "part", 0);
         gs_json_push(out, row);
     }
     return out;
-}
-
-static gs_status write_all(int fd, const char *text, size_t bytes, const char *path) {
-    while (bytes) {
-        ssize_t put = write(fd, text, bytes);
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) return gs_error_from_errno(errno, "write %s", path);
-        text += put;
-        bytes -= (size_t)put;
-    }
-    if (fsync(fd) < 0) return gs_error_from_errno(errno, "sync %s", path);
-    return gs_ok();
-}
-
-static gs_status sync_directory_of(const char *path) {
-    char directory[PATH_MAX];
-    snprintf(directory, sizeof directory, "%s", path);
-    char *slash = strrchr(directory, '/');
-    if (slash) *slash = '\0';
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return gs_error_from_errno(errno, "%s", directory);
-    int failed = fsync(fd);
-    int error_number = errno;
-    close(fd);
-    return failed ? gs_error_from_errno(error_number, "sync %s", directory) : gs_ok();
-}
-
-static gs_status rename_file(const char *from, const char *to) {
-    GS_FAILPOINT("checkpoint.rename");
-    if (rename(from, to) < 0) return gs_error_from_errno(errno, "rename %s", from);
-    return gs_ok();
-}
-
-// The same road as for part files: a temporary name, synced, closed, renamed, directory synced.
-static gs_status write_file(const char *path, const char *text, size_t bytes) {
-    char temporary[PATH_MAX];
-    snprintf(temporary, sizeof temporary, "%s.tmp.%08x", path, (unsigned)gs_random_from_system());
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) return gs_error_from_errno(errno, "%s", temporary);
-    gs_status status = write_all(fd, text, bytes, temporary);
-    if (close(fd) < 0 && !status.code) status = gs_error_from_errno(errno, "close %s", temporary);
-    if (!status.code) status = rename_file(temporary, path);
-    if (status.code) {
-        unlink(temporary);
-        return status;
-    }
-    return sync_directory_of(path);
-}
-
-gs_status gs_manifest_write(gs_json *object, const char *path, uint64_t *bytes,
-                            gs_digest *digest) {
-    char *text = NULL, *whole = NULL, digest_text[GS_DIGEST_TEXT_LEN];
-    size_t body_bytes;
-    gs_status status = gs_json_encode(&text, &body_bytes, object, false);
-    gs_json_release(object);
-    if (status.code) return status;
-    body_bytes--;  // the closing brace comes after the digest
-    gs_digest_format(digest_text, gs_digest_of(text, body_bytes));
-    int length = asprintf(&whole, "%.*s" CLOSING_FORMAT, (int)body_bytes, text, digest_text);
-    free(text);
-    if (length < 0) return gs_error(GS_RESOURCE_EXHAUSTED, "manifest: out of memory");
-    *bytes = (uint64_t)length;
-    *digest = gs_digest_of(whole, (size_t)length);
-    status = write_file(path, whole, (size_t)length);
-    free(whole);
-    return status;
-}
-
-static gs_status read_file(char **text, size_t *bytes, const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return gs_error_from_errno(errno, "%s", path);
-    struct stat facts;
-    gs_status status = gs_ok();
-    *text = NULL;
-    if (fstat(fd, &facts) < 0) {
-        status = gs_error_from_errno(errno, "%s", path);
-    } else if (facts.st_size > MAX_MANIFEST_BYTES) {
-        status = gs_error(GS_DATA_LOSS, "%s: too large for a manifest", path);
-    } else if (!(*text = malloc((size_t)facts.st_size + 1))) {
-        status = gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", path);
-    } else if (read(fd, *text, (size_t)facts.st_size) != facts.st_size) {
-        status = gs_error(GS_DATA_LOSS, "%s: short read", path);
-    }
-    close(fd);
-    if (status.code) {
-        free(*text);
-        return status;
-    }
-    *bytes = (size_t)facts.st_size;
-    (*text)[*bytes] = '\0';
-    return gs_ok();
-}
-
-gs_status gs_manifest_read(gs_json **out, const char *path) {
-    char *text, wanted[CLOSING_BYTES + 1], digest_text[GS_DIGEST_TEXT_LEN];
-    size_t bytes;
-    GS_TRY(read_file(&text, &bytes, path));
-    gs_status status = gs_error(GS_DATA_LOSS, "%s: its digest is wrong", path);
-    if (bytes > CLOSING_BYTES) {
-        size_t body_bytes = bytes - CLOSING_BYTES;
-        gs_digest_format(digest_text, gs_digest_of(text, body_bytes));
-        snprintf(wanted, sizeof wanted, CLOSING_FORMAT, digest_text);
-        if (memcmp(wanted, text + body_bytes, CLOSING_BYTES) == 0) {
-            status = gs_json_parse(out, text, bytes);
-        }
-    }
-    free(text);
-    return status;
 }

@@ -3,6 +3,7 @@
 #ifndef WORKER_CHECKPOINT_MANIFEST_H
 #define WORKER_CHECKPOINT_MANIFEST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,12 +36,7 @@ gs_json *gs_manifest_spec(const gs_job_spec *spec);
 GS_NODISCARD gs_status gs_manifest_spec_compare(const gs_json *ours, const gs_json *theirs);
 
 gs_json *gs_manifest_position(const gs_position *position);
-gs_json *gs_manifest_tensors(const gs_state_snapshot *snapshot);
-
-// Adds the closing digest and writes the file atomically; `object` is taken. *digest is of the whole file.
-GS_NODISCARD gs_status gs_manifest_write(gs_json *object, const char *path, uint64_t *bytes,
-                                         gs_digest *digest);
-// DATA_LOSS when the closing digest is not that of the bytes before it.
-GS_NODISCARD gs_status gs_manifest_read(gs_json **out, const char *path);
+// Names, dtypes, shapes; and that all are in part 0.
+gs_json *gs_manifest_tensors(const gs_state_snapshot *snapshot, bool in_one_part);
 
 #endif

@@ -89,8 +89,14 @@ gs_json *gs_member_message_comm_up(const gs_comm_facts *facts) {
 }
 
 gs_json *gs_member_message_checkpointed(const gs_checkpoint_result *result) {
+    const gs_checkpoint_request *request = &result->request;
     gs_json *out = gs_json_new_object();
     gs_json_set_int(out, "step", result->step);
+    gs_json_set_string(out, "directory", result->name);
+    if (request->num_parts > 1) {
+        gs_json_set_int(out, "part", request->part);
+        gs_json_set_int(out, "num_parts", request->num_parts);
+    }
     if (result->status.code) {
         gs_json_set_string(out, "error", result->status.message);
         gs_json_set_string(out, "cause", result->cause);
@@ -101,15 +107,14 @@ gs_json *gs_member_message_checkpointed(const gs_checkpoint_result *result) {
     gs_json_set_int(part, "bytes", (int64_t)result->part_bytes);
     set_digest(part, "digest", result->part_digest);
     gs_json_push(files, part);
-    gs_json_set_string(out, "directory", result->name);
     gs_json_set_int(out, "bytes", (int64_t)result->bytes);
     gs_json_set_double(out, "seconds", result->seconds);
     gs_json_set(out, "files", files);
-    set_digest(out, "manifest_digest", result->manifest_digest);
+    if (request->num_parts == 1) set_digest(out, "manifest_digest", result->manifest_digest);
     set_digest(out, "state_digest", result->state_digest);
-    gs_json_set_int(out, "world_size", result->world_size);
+    gs_json_set_int(out, "world_size", request->world_size);
     gs_json_set_int(out, "samples", result->samples);
-    gs_json_set_string(out, "reason", result->reason);
+    gs_json_set_string(out, "reason", request->reason);
     return out;
 }
 

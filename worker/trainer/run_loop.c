@@ -92,10 +92,9 @@ static gs_status end_inputs(gs_run_loop *loop, int64_t step, gs_status why) {
     return evaluate_when_due(loop);
 }
 
-// Rank 0 for all.
 static void save_when_due(gs_run_loop *loop) {
-    if (!gs_session_writes_files(loop->session)) return;
-    double seconds = gs_saves_when_due(loop->saves, gs_session_world_size(loop->session));
+    const gs_place place = gs_session_place(loop->session);
+    double seconds = gs_saves_when_due(loop->saves, &place);
     if (seconds > 0) gs_telemetry_add_checkpoint(&loop->telemetry, seconds);
 }
 

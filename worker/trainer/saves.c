@@ -1,26 +1,46 @@
 #include "worker/trainer/saves.h"
 
+#include <limits.h>
+#include <stdio.h>
+
 #include "core/clock.h"
 #include "core/log.h"
+#include "rpc/checkpoint/checkpoint_commit.h"
 #include "worker/telemetry/timeline.h"
 
 // A save at the end is waited for this long.
 #define FINAL_SAVE_SECONDS 600.0
 
 static void report_save(void *ctx, const gs_checkpoint_result *result) {
-    const gs_saves *saves = ctx;
+    gs_saves *saves = ctx;
     gs_control *control = saves->control;
+    const gs_checkpoint_request *request = &result->request;
     if (result->status.code) {
         char text[300];
-        gs_log_warn("checkpoint failed", "job=%s step=%lld cause=%s error=%s", saves->job,
-                    (long long)result->step, result->cause,
-                    gs_log_quote(text, sizeof text, result->status.message));
+        gs_log_warn("checkpoint failed", "job=%s step=%lld part=%d/%d cause=%s error=%s",
+                    saves->job, (long long)result->step, request->part, request->num_parts,
+                    result->cause, gs_log_quote(text, sizeof text, result->status.message));
     } else {
-        gs_log_info("checkpoint written", "job=%s step=%lld name=%s bytes=%llu seconds=%.3f",
-                    saves->job, (long long)result->step, result->name,
+        gs_log_info("checkpoint written",
+                    "job=%s step=%lld name=%s part=%d/%d bytes=%llu seconds=%.3f", saves->job,
+                    (long long)result->step, result->name, request->part, request->num_parts,
                     (unsigned long long)result->bytes, result->seconds);
+        if (request->num_parts > 1)
+            snprintf(saves->parted, sizeof saves->parted, "%s", result->name);
     }
     control->ops->checkpointed(control->ctx, result);
+}
+
+// What this rank saves when all save; false: nothing.
+static bool find_share(gs_checkpoint_request *request, const gs_saves *saves, const char *reason,
+                       const gs_place *place) {
+    bool by_all = saves->spec->checkpoint.parts == GS_CHECKPOINT_PARTS_RANKS;
+    *request = (gs_checkpoint_request){.reason = reason,
+                                       .world_size = place->world_size,
+                                       .part = by_all ? place->rank : 0,
+                                       .num_parts = by_all ? place->world_size : 1,
+                                       .generation = place->generation};
+    return by_all || place->rank == 0;
 }
 
 static gs_status open_writer(gs_saves *saves) {
@@ -35,9 +55,22 @@ static gs_status open_writer(gs_saves *saves) {
     return gs_checkpoint_writer_create(&saves->writer, &options);
 }
 
-static gs_status start_periodic(gs_saves *saves, int world_size) {
+static gs_status start_periodic(gs_saves *saves, const gs_checkpoint_request *request) {
     GS_TRY(open_writer(saves));
-    return gs_checkpoint_writer_start_save(saves->writer, "periodic", world_size, (gs_deadline){0});
+    return gs_checkpoint_writer_start_save(saves->writer, request, (gs_deadline){0});
+}
+
+// The others write their parts in vain, and should not be waited for.
+static void tell_skipped(gs_saves *saves, const gs_checkpoint_request *request, gs_status why) {
+    if (request->num_parts == 1) return;
+    const gs_checkpoint_options options = {.directory = saves->directory,
+                                           .job = saves->job,
+                                           .spec = saves->spec,
+                                           .request = *request};
+    gs_checkpoint_result result = gs_checkpoint_announce(&saves->state->position, &options);
+    result.status = why;
+    result.cause = "deadline";
+    saves->control->ops->checkpointed(saves->control->ctx, &result);
 }
 
 bool gs_saves_await(gs_saves *saves, gs_deadline deadline) {
@@ -56,23 +89,51 @@ static bool is_due(const gs_saves *saves) {
     return every != 0 && step % every == 0 && step < saves->spec->steps.target;
 }
 
-double gs_saves_when_due(gs_saves *saves, int world_size) {
-    if (!is_due(saves)) return 0;
+double gs_saves_when_due(gs_saves *saves, const gs_place *place) {
+    gs_checkpoint_request request;
+    if (!is_due(saves) || !find_share(&request, saves, "periodic", place)) return 0;
     int64_t begin_ns = gs_now_ns();
-    gs_status status = start_periodic(saves, world_size);
+    gs_status status = start_periodic(saves, &request);
     if (status.code) {
         saves->num_skipped++;
         gs_log_warn("checkpoint skipped", "job=%s step=%lld skipped=%llu reason=\"%s\"", saves->job,
                     (long long)saves->state->position.step, (unsigned long long)saves->num_skipped,
                     status.message);
+        tell_skipped(saves, &request, status);
     }
     gs_timeline_add(saves->control->progress.timeline, GS_SPAN_CHECKPOINT, begin_ns);
     return gs_seconds_since(begin_ns);
 }
 
-gs_status gs_saves_now(gs_saves *saves, const char *reason, int world_size) {
+static gs_status save_now(gs_saves *saves, const gs_checkpoint_request *request) {
     gs_deadline deadline = gs_deadline_in_seconds(FINAL_SAVE_SECONDS);
     GS_TRY(open_writer(saves));
-    GS_TRY(gs_checkpoint_writer_start_last_save(saves->writer, reason, world_size, deadline));
+    GS_TRY(gs_checkpoint_writer_start_last_save(saves->writer, request, deadline));
     return gs_checkpoint_writer_wait(saves->writer, deadline);
+}
+
+gs_status gs_saves_at_end(gs_saves *saves, const char *reason, const gs_place *place) {
+    gs_checkpoint_request request;
+    return find_share(&request, saves, reason, place) ? save_now(saves, &request) : gs_ok();
+}
+
+gs_status gs_saves_alone(gs_saves *saves, const char *reason, const gs_place *place) {
+    const gs_checkpoint_request request = {
+        .reason = reason, .world_size = place->world_size, .num_parts = 1};
+    return save_now(saves, &request);
+}
+
+void gs_saves_commit(gs_saves *saves) {
+    char path[PATH_MAX];
+    gs_json *manifest = NULL;
+    uint64_t bytes;
+    if (!saves->parted[0]) return;
+    snprintf(path, sizeof path, "%s/%s", saves->directory, saves->parted);
+    gs_status status = gs_checkpoint_commit(&manifest, &bytes, path);
+    gs_json_release(manifest);
+    if (!status.code)
+        gs_log_info("checkpoint committed", "job=%s name=%s", saves->job, saves->parted);
+    else
+        gs_log_warn("checkpoint not committed", "job=%s name=%s reason=\"%s\"", saves->job,
+                    saves->parted, status.message);
 }

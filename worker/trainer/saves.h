@@ -1,5 +1,6 @@
 // When a job's state is saved: at its cadence, without waiting for the disk; at the end, waited
-// for. A save that fails stops no training, and the coordinator hears of each. Compute thread.
+// for. Rank 0 writes it for all, or each rank a part (checkpoint.parts). A save that fails stops no
+// training, and the coordinator hears of each. Compute thread.
 #ifndef WORKER_TRAINER_SAVES_H
 #define WORKER_TRAINER_SAVES_H
 
@@ -11,6 +12,7 @@
 #include "rpc/schema/job_spec.h"
 #include "worker/checkpoint/checkpoint_writer.h"
 #include "worker/control/control.h"
+#include "worker/control/rendezvous.h"
 #include "worker/state/trainer_state.h"
 
 // Made of its first group of fields alone.
@@ -23,6 +25,8 @@ typedef struct gs_saves {
 
     gs_checkpoint_writer *writer;  // owned; made by the first save
     uint64_t num_skipped;
+    // The last save of which a part was written here; of the writer's thread while one is in flight.
+    char parted[GS_CHECKPOINT_NAME_LEN];
 } gs_saves;
 
 // False: a save in flight has not come to an end by the deadline.
@@ -30,10 +34,17 @@ GS_NODISCARD bool gs_saves_await(gs_saves *saves, gs_deadline deadline);
 // Waits for a save in flight, however long.
 void gs_saves_release(gs_saves *saves);
 
-// After a step: saves where the cadence says so. Seconds that the training stood still; 0: nothing
-// was due.
-double gs_saves_when_due(gs_saves *saves, int world_size);
-// The last save of a run: waits for it, and nothing changes the state after it was called.
-GS_NODISCARD gs_status gs_saves_now(gs_saves *saves, const char *reason, int world_size);
+// After a step: saves where the cadence says so, what is this rank's to save. Seconds that the training
+// stood still; 0: nothing was due.
+double gs_saves_when_due(gs_saves *saves, const gs_place *place);
+// The last save of a run, on all its ranks: waits for what this one writes, and nothing changes the state
+// after it was called.
+GS_NODISCARD gs_status gs_saves_at_end(gs_saves *saves, const char *reason,
+                                       const gs_place *place);
+// The same by this rank alone and of everything: no other may be left.
+GS_NODISCARD gs_status gs_saves_alone(gs_saves *saves, const char *reason, const gs_place *place);
+// No coordinator is there to make a checkpoint of the parts of the last save: this rank does, where it
+// sees all of them.
+void gs_saves_commit(gs_saves *saves);
 
 #endif

@@ -320,6 +320,12 @@ uint32_t gs_session_generation(const gs_session *session) {
     return session->generation;
 }
 
+gs_place gs_session_place(const gs_session *session) {
+    return (gs_place){.generation = gs_session_generation(session),
+                      .rank = gs_session_rank(session),
+                      .world_size = gs_session_world_size(session)};
+}
+
 bool gs_session_writes_files(const gs_session *session) {
     return session->shards.rank == 0;
 }

@@ -51,6 +51,7 @@ double gs_session_connect_seconds(const gs_session *session);
 int gs_session_rank(const gs_session *session);
 int gs_session_world_size(const gs_session *session);
 uint32_t gs_session_generation(const gs_session *session);
+gs_place gs_session_place(const gs_session *session);  // all three
 bool gs_session_writes_files(const gs_session *session);  // rank 0 does, for all
 
 // Ends every wait in the communicator, here and elsewhere.

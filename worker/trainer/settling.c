@@ -40,8 +40,9 @@ void gs_settling_run(gs_run_loop *loop) {
     status = verdict.apply && mine.complete ? gs_run_loop_apply(loop, &facts) : gs_ok();
     atomic_store(&control->progress.applied_step, loop->state->position.step);
     gs_run_loop_log_digest(loop);
+    const gs_place place = gs_session_place(loop->session);
     if (verdict.save && !loop->state_is_broken && !status.code)
-        status = gs_saves_now(loop->saves, reason, gs_session_world_size(loop->session));
+        status = gs_saves_alone(loop->saves, reason, &place);
     if (status.code) {
         gs_log_warn("settling failed", "job=%s rank=%d reason=\"%s\"", loop->job, mine.rank,
                     status.message);

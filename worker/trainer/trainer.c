@@ -93,6 +93,11 @@ bool gs_trainer_await_saves(gs_trainer *trainer, gs_deadline deadline) {
     return gs_saves_await(&trainer->saves, deadline);
 }
 
+void gs_trainer_commit_saves(gs_trainer *trainer) {
+    if (trainer->session && gs_session_writes_files(trainer->session))
+        gs_saves_commit(&trainer->saves);
+}
+
 void gs_trainer_destroy(gs_trainer *trainer) {
     if (!trainer) return;
     gs_saves_release(&trainer->saves);
@@ -175,8 +180,8 @@ static gs_status await_device(gs_trainer *trainer) {
 
 // A failed save has been told of and does not turn a finished run into a failed one.
 static void save_at_end(gs_trainer *trainer, const char *reason) {
-    gs_status status =
-        gs_saves_now(&trainer->saves, reason, gs_session_world_size(trainer->session));
+    const gs_place place = gs_session_place(trainer->session);
+    gs_status status = gs_saves_at_end(&trainer->saves, reason, &place);
     if (status.code) {
         gs_log_warn("no checkpoint at the end", "job=%s reason=\"%s\"", trainer->options.job,
                     status.message);
@@ -196,7 +201,7 @@ static void finish_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
         loop->inputs_ended || trainer->state.position.step >= trainer->options.spec->steps.target;
     // A run that had nothing left to do has nothing to tell: zeros would stand for a loss.
     if (loop->telemetry.totals.steps > 0) gs_run_loop_report(loop);
-    if (writes && (reached || loop->stop_saves)) save_at_end(trainer, reached ? "final" : "stop");
+    if (reached || loop->stop_saves) save_at_end(trainer, reached ? "final" : "stop");
     if (writes && reached) make_sample(trainer, outcome);
     outcome->end = loop->inputs_ended ? GS_DATA_ENDED : reached ? GS_TARGET_REACHED : GS_DRAINED;
     outcome->status = gs_ok();

@@ -38,6 +38,9 @@ typedef struct gs_trainer_options {  // everything borrowed until destroy
 GS_NODISCARD gs_status gs_trainer_create(gs_trainer **out, const gs_trainer_options *options);
 // False: a save in flight has not come to an end by the deadline. Destroy would wait for it.
 GS_NODISCARD bool gs_trainer_await_saves(gs_trainer *trainer, gs_deadline deadline);
+// At the end, when nobody directs this trainer any more: rank 0 makes a checkpoint of the parts that all
+// have written last.
+void gs_trainer_commit_saves(gs_trainer *trainer);
 void gs_trainer_destroy(gs_trainer *trainer);
 
 const gs_trainer_state *gs_trainer_get_state(const gs_trainer *trainer);

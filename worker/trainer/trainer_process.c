@@ -249,10 +249,11 @@ static void run(trainer_process *process) {
     if (!status.code) train(process);
     int rank = atomic_load(&process->launch.page->rank);
     log_end(process, rank);
-    if (gs_member_wait_for_welcome(process->member, gs_deadline_in_seconds(LISTENER_SECONDS)) &&
-        process->trainer && !gs_trainer_report_rest(process->trainer)) {
+    bool heard =
+        gs_member_wait_for_welcome(process->member, gs_deadline_in_seconds(LISTENER_SECONDS));
+    if (!heard && process->trainer) gs_trainer_commit_saves(process->trainer);
+    if (heard && process->trainer && !gs_trainer_report_rest(process->trainer))
         gs_log_warn("reports are lost", "job=%s rank=%d", process->launch.job, rank);
-    }
     gs_member_say_bye(process->member, &process->outcome, rank);
 }
 

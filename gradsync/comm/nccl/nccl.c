@@ -99,7 +99,8 @@ static gs_status wait_nccl_ended(void *backend, gs_comm_failure *lingering, gs_d
     (void)deadline;
     gs_nccl_comm *nccl = backend;
     gs_nccl_leave(nccl);
-    gs_nccl_fail(nccl, gs_error(GS_ABORTED, "rank %d has left the communicator", nccl->rank));
+    gs_comm_failure left = {.kind = GS_COMM_FAILURE_ABORTED, .reporter = nccl->rank, .bucket = -1};
+    gs_nccl_fail(nccl, gs_error(GS_ABORTED, "rank %d has left the communicator", nccl->rank), &left);
     return gs_ok();
 }
 

@@ -200,10 +200,13 @@ static gs_status blame_minority(const examination *of, int found) {
         gs_comm_failure_accuse(of->cause, i);
     }
     if (culprit < 0) return blame_damage(of, found, "changed what it had posted");
+    const gs_shm_claim *claim = &gs_shm_post_of(blocks, meant, sequence)->claim;
+    of->cause->step = claim->step;  // of what was meant, whoever says so
+    of->cause->bucket = claim->bucket;
     char name[48], theirs[104], ours[104];
     gs_work_name(name, sizeof name, (gs_work){sequence, blocks->lane});
     describe_claim(theirs, sizeof theirs, &gs_shm_post_of(blocks, culprit, sequence)->claim);
-    describe_claim(ours, sizeof ours, &gs_shm_post_of(blocks, meant, sequence)->claim);
+    describe_claim(ours, sizeof ours, claim);
     return gs_error(GS_FAILED_PRECONDITION, "%s: rank %d posted %s; rank %d %s", name, culprit,
                     theirs, meant, ours);
 }

@@ -23,6 +23,8 @@
 #include "tests/support/test_device.h"
 #include "worker/checkpoint/manifest.h"
 
+#define PART "part-0.safetensors"
+
 static const char mlp_spec[] =
     "{\"name\":\"c\",\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[30,20,4],\"batch_norm\":\"local\"}},"
     "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.01},\"steps\":{\"target\":9}}";
@@ -90,8 +92,7 @@ static gs_checkpoint_result save_of(const fixture *f, const char *directory, con
     gs_checkpoint_options options = {.directory = directory,
                                      .job = job,
                                      .spec = &f->spec,
-                                     .reason = "periodic",
-                                     .world_size = 2};
+                                     .request = {.reason = "periodic", .world_size = 2, .num_parts = 1}};
     gs_status status = gs_checkpoint_save(&result, &f->snapshot, &options);
     assert_int_equal(status.code, result.status.code);
     return result;
@@ -226,7 +227,7 @@ static void a_changed_byte_anywhere_is_found_and_nothing_is_loaded(void **state)
     gs_checkpoint_result result = save(f, f->dir);
     assert_ok(result.status);
     char *path = join(f->dir, result.name);
-    char *files[2] = {join(path, GS_CHECKPOINT_PART), join(path, GS_CHECKPOINT_MANIFEST)};
+    char *files[2] = {join(path, PART), join(path, GS_CHECKPOINT_MANIFEST)};
     scramble(&f->state, 10);
     gs_digest untouched = gs_trainer_state_digest(&f->state);
     gs_random_key key = {20261120, 1};
@@ -251,11 +252,11 @@ static void a_changed_byte_anywhere_is_found_and_nothing_is_loaded(void **state)
 static void a_short_part_is_data_loss(void **state) {
     fixture *f = *state;
     gs_checkpoint_result result = save(f, f->dir);
-    char *path = join(f->dir, result.name), *part = join(path, GS_CHECKPOINT_PART);
+    char *path = join(f->dir, result.name), *part = join(path, PART);
     assert_int_equal(truncate(part, (off_t)file_bytes(part) - 1), 0);
     gs_status status = gs_checkpoint_load(&f->state, path, &f->spec);
     assert_int_equal(status.code, GS_DATA_LOSS);
-    assert_non_null(strstr(status.message, GS_CHECKPOINT_PART));
+    assert_non_null(strstr(status.message, PART));
     free(part);
     free(path);
 }

@@ -100,7 +100,7 @@ static bool drop_report(void *ctx, gs_json *report) {
 static void count_save(void *ctx, const gs_checkpoint_result *result) {
     fixture *f = ctx;
     f->num_saves += !result->status.code;
-    snprintf(f->reason, sizeof f->reason, "%s", result->reason);
+    snprintf(f->reason, sizeof f->reason, "%s", result->request.reason);
 }
 
 // The first word of a trainer that gives up: from here on it settles.

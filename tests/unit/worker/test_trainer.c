@@ -77,7 +77,7 @@ static void keep_save(void *ctx, const gs_checkpoint_result *result) {
     }
     f->num_saves++;
     snprintf(f->last_save, sizeof f->last_save, "%s", result->name);
-    snprintf(f->last_reason, sizeof f->last_reason, "%s", result->reason);
+    snprintf(f->last_reason, sizeof f->last_reason, "%s", result->request.reason);
 }
 
 static void keep_fault(void *ctx, const gs_fault *fault) {

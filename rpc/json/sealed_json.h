@@ -1,0 +1,21 @@
+// A JSON object in a file that says itself whether it is whole: its last member is the digest of all bytes
+// before it, so that none can change unseen; and it is written atomically.
+#ifndef RPC_JSON_SEALED_JSON_H
+#define RPC_JSON_SEALED_JSON_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/digest.h"
+#include "core/status.h"
+#include "rpc/json/json.h"
+
+// Adds the closing digest and writes `path` by a temporary name, fsync, rename and fsync of the directory;
+// `object` is taken. *digest is of the whole file.
+GS_NODISCARD gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *bytes,
+                                            gs_digest *digest);
+// DATA_LOSS when the closing digest is not that of the bytes before it, or they are no JSON.
+GS_NODISCARD gs_status gs_sealed_json_read(gs_json **out, const char *path);
+GS_NODISCARD gs_status gs_sealed_json_parse(gs_json **out, const char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# A checkpoint whose parts all ranks write: the same state as one that rank 0 writes, and never half of one,
+# whoever is killed and whichever disk is full.
+. "$(dirname "$0")/lib.sh"
+
+mkdir "$run/checkpoints"
+start_coordinator main "$run/data" --checkpoints "$run/checkpoints"
+http_address=${server#http://}
+start_worker agent 3
+quick_restart='"restart":{"backoff_initial_seconds":0.1,"backoff_max_seconds":0.2}'
+exact_job() { # NAME PARTS EVERY DELAY_MS
+  printf '{"name":"%s","exact":true,"logical_shards":6,"world":{"min":3,"max":3,"threads_per_rank":1},
+    "model":{"kind":"mlp","mlp":{"dims":[32,64,10]}},"data":{"kind":"synthetic","micro_batch":2},"steps":{"target":60},
+    "checkpoint":{"parts":"%s","every_steps":%s,"keep_last":3},"debug":{"step_delay_ms":%s},%s}' "$1" "$2" "$3" "$4" "$quick_restart"
+}
+last() { get "/v1/jobs/$job/checkpoints" | jq -r ".items[0] | select(.step == 60 and .verified) | $1"; }
+directories() { ls "$run/checkpoints/$job" | grep -v '^bad-' || true; }
+# Every directory is a checkpoint that is listed, and every one that is listed is there.
+no_rubbish() {
+  local name
+  same "$(get "/v1/jobs/$job/checkpoints" | jq -r '.items[].directory' | sort)" "$(directories | sort)" "directories of $job"
+  for name in $(directories); do
+    [ -f "$run/checkpoints/$job/$name/MANIFEST.json" ] || fail "$name has no manifest"
+    [ -z "$(find "$run/checkpoints/$job/$name" -name '*.tmp.*' -o -name 'part-*.json')" ] || fail "$name is not tidy"
+  done
+}
+start_again() {
+  rm -f "$run/main.ports"
+  "$bin/gradsync-coordinator" --http "$http_address" --control "$control" --data-dir "$run/data" \
+    --checkpoints "$run/checkpoints" --port-file "$run/main.ports" >>"$run/logs/main.log" 2>&1 &
+  coordinator_pid=$!
+  pids+=("$coordinator_pid")
+  wait_for 30 "the coordinator again" curl -fsS "$server/readyz"
+}
+final_records() { find "$run/checkpoints/$job" -path '*step-0000000060-*' -name 'part-*.json' | wc -l; }
+all_parts_there() { [ "$(final_records)" = 3 ]; }
+final_manifest() { find "$run/checkpoints/$job" -path '*step-0000000060-*' -name MANIFEST.json | grep .; }
+
+claim "parts of three ranks are the state that rank 0 writes in one"
+submit "$(exact_job whole one 0 0)"
+await "$job" succeeded 60
+undisturbed=$(last .digest)
+same "$(last .parts)" 1 "parts of one"
+submit "$(exact_job parted ranks 10 5)"
+await "$job" succeeded 60
+same "$(last .digest)" "$undisturbed" "digest of the state in parts"
+same "$(last .parts)" 3 "parts"
+no_rubbish
+manifest=$(final_manifest)
+jq -e '.format_version == 2 and (.parts | length == 3) and ([.parts[].bytes] | max - min < 4096) and
+  ([.tensors[] | select(.ranges | length > 1)] | length > 0)' "$manifest" >/dev/null || fail "manifest: $(head -c 900 "$manifest")"
+"$bin/gradsync" checkpoints "$job" | grep -q PARTS || fail "the command line shows no parts"
+request POST /v1/jobs "$(exact_job odd halves 0 0)"
+same "$status" 422 "parts: halves"
+grep -q '/checkpoint/parts' "$run/body" || fail "not named: $(cat "$run/body")"
+
+claim "kill -9 of ranks while they save every step: the job ends with the same bits and no rubbish"
+submit "$(exact_job killed ranks 1 40)"
+for step in 8 20; do
+  wait_for 60 "step $step" step_at_least "$job" $step
+  kill -9 "$(trainer_pids "$job" | tail -n 1)"
+done
+await "$job" succeeded 100
+[ "$(job_field "$job" .restarts)" -ge 1 ] || fail "nobody was killed"
+same "$(last .digest)" "$undisturbed" "digest after kills"
+no_rubbish
+
+claim "kill -9 of the coordinator between parts and manifest: the next one makes it"
+submit "$(exact_job orphan ranks 0 30)"
+wait_for 60 "its steps" step_at_least "$job" 5
+kill -9 "$coordinator_pid"
+wait "$coordinator_pid" 2>/dev/null || true
+wait_for 60 "the parts" all_parts_there
+[ -z "$(final_manifest)" ] || fail "a manifest without a coordinator"
+start_again
+await "$job" succeeded 60
+same "$(last .digest)" "$undisturbed" "digest after the coordinator was killed"
+no_rubbish
+
+claim "no coordinator at the end: rank 0 makes the manifest, and a later coordinator takes it"
+submit "$(exact_job alone ranks 0 30)"
+wait_for 60 "its steps" step_at_least "$job" 5
+trainers=$(trainer_pids "$job")
+kill -9 "$coordinator_pid"
+wait "$coordinator_pid" 2>/dev/null || true
+wait_for 60 "the parts" all_parts_there
+kill -TERM $trainers
+wait_for 30 "the manifest" final_manifest
+start_again
+same_digest() { [ "$(last .digest)" = "$undisturbed" ]; }
+wait_for 60 "the checkpoint" same_digest
+no_rubbish
+
+claim "a disk that has no room for one part: the save fails, once, and training goes on"
+mkdir "$run/checkpoints/small"
+if mount -t tmpfs -o size=48k none "$run/checkpoints/small" 2>/dev/null; then
+  trap 'umount "$run/checkpoints/small"; finish' EXIT
+  start_coordinator tight "$run/tight" --checkpoints "$run/checkpoints/small"
+  start_worker tight-agent 3
+  submit "$(exact_job tight ranks 30 0)"
+  await "$job" succeeded 60
+  same "$(get "/v1/jobs/$job/checkpoints" | jq '.items | length')" 0 "checkpoints"
+  get "/v1/jobs/$job/events?limit=200" | jq -e '[.items[] | select(.reason == "CheckpointFailed")] | length == 2 and
+    all(.[]; .message | test("\\(space\\)"))' >/dev/null || fail "events: $(get "/v1/jobs/$job/events?limit=200")"
+  same "$(find "$run/checkpoints/small" -type f | wc -l)" 0 "files left"
+else
+  echo "  no tmpfs can be mounted here: left out"
+fi

@@ -1,0 +1,226 @@
+// Loading: everything is verified before the state is touched, and read in pieces as the device takes them.
+#include "worker/checkpoint/checkpoint.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rpc/json/sealed_json.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/part_file.h"
+
+#define NEWEST_FORMAT 2
+
+// A checkpoint that is being read.
+typedef struct opened {
+    const char *path;
+    const gs_json *manifest;
+    gs_checkpoint_layout layout;
+    gs_safetensors **files;        // owned; one for each part
+    const gs_safetensor **entries; // owned; one for each piece of the layout
+    size_t *tensors;               // owned; for each tensor of the state, which of the layout's
+} opened;
+
+// Only runs with precision fp16 have one; that both are such was compared before.
+static gs_status read_loss_scale(gs_grad_scaler *loss_scale, const gs_json *from) {
+    *loss_scale = (gs_grad_scaler){0};
+    if (!gs_json_get(from, "loss_scale")) return gs_ok();
+    double scale = gs_json_double_or(from, "loss_scale", 0);
+    loss_scale->scale = (float)scale;
+    if (!(scale > 0) || isinf(loss_scale->scale)) {
+        return gs_error(GS_DATA_LOSS, "position: loss_scale %g, must be finite and above 0", scale);
+    }
+    return gs_json_read_int(&loss_scale->growth_tracker, from, "growth_tracker", 0, INT64_MAX);
+}
+
+static gs_status read_position(gs_position *position, const gs_json *manifest) {
+    const gs_json *from = gs_json_get(manifest, "position");
+    GS_TRY(gs_json_read_int(&position->step, from, "step", 0, INT64_MAX));
+    GS_TRY(gs_json_read_int(&position->consumed, from, "consumed", 0, INT64_MAX));
+    GS_TRY(gs_json_read_int(&position->skipped_steps, from, "skipped_steps", 0, INT64_MAX));
+    GS_TRY(gs_json_read_int(&position->skipped_in_a_row, from, "skipped_in_a_row", 0, INT64_MAX));
+    return read_loss_scale(&position->loss_scale, from);
+}
+
+static gs_status check_manifest(const gs_json *manifest) {
+    int64_t version = gs_json_int_or(manifest, "format_version", 0);
+    if (version >= 1 && version <= NEWEST_FORMAT) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "checkpoint format %lld, this build reads 1 to %d",
+                    (long long)version, NEWEST_FORMAT);
+}
+
+static gs_status check_spec(const gs_json *manifest, const gs_job_spec *spec) {
+    gs_json *ours = gs_manifest_spec(spec);
+    gs_status status = gs_manifest_spec_compare(ours, gs_json_get(manifest, "spec"));
+    gs_json_release(ours);
+    return status;
+}
+
+static void part_path(char path[PATH_MAX], const opened *it, size_t part) {
+    char name[GS_CHECKPOINT_FILE_LEN];
+    gs_checkpoint_part_name(name, part);
+    snprintf(path, PATH_MAX, "%s/%s", it->path, name);
+}
+
+static gs_status check_parts(const opened *it) {
+    const gs_json *parts = gs_json_get(it->manifest, "parts");
+    for (size_t i = 0; i < it->layout.num_parts; i++) {
+        char path[PATH_MAX];
+        gs_manifest_part part;
+        part_path(path, it, i);
+        GS_TRY(gs_manifest_part_read(&part, path));
+        gs_status status = gs_manifest_part_check(&part, gs_json_at(parts, i));
+        gs_manifest_part_release(&part);
+        if (status.code) return status;
+    }
+    return gs_ok();
+}
+
+// Tensors are in the state's order, but for checkpoints of another build.
+static gs_status find_tensor(size_t *index, const gs_checkpoint_layout *layout, size_t guess,
+                             const char *name) {
+    for (size_t i = 0; i < layout->num_tensors; i++) {
+        *index = (guess + i) % layout->num_tensors;
+        if (strcmp(layout->tensors[*index].name, name) == 0) return gs_ok();
+    }
+    return gs_error(GS_INVALID_ARGUMENT, "the checkpoint has no tensor \"%s\"", name);
+}
+
+static gs_status check_tensor(const gs_state_tensor *wanted, const gs_checkpoint_tensor *found) {
+    if (found->dtype != wanted->dtype)
+        return gs_error(GS_INVALID_ARGUMENT, "tensor \"%s\" is %s, the checkpoint has %s",
+                        wanted->name, gs_dtype_name(wanted->dtype), gs_dtype_name(found->dtype));
+    bool same = found->num_dims == wanted->num_dims;
+    for (int d = 0; same && d < wanted->num_dims; d++) same = found->shape[d] == wanted->shape[d];
+    if (same) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT,
+                    "tensor \"%s\" has %zu bytes in %d dimensions, the checkpoint has %zu in %d",
+                    wanted->name, wanted->bytes, wanted->num_dims,
+                    found->count * gs_dtype_bytes(found->dtype), found->num_dims);
+}
+
+// Every tensor of the state is there, with its dtype and shape, and nothing else is.
+static gs_status match_tensors(opened *it, const gs_trainer_state *state) {
+    const gs_checkpoint_layout *layout = &it->layout;
+    it->tensors = calloc(state->num_tensors + 1, sizeof *it->tensors);
+    if (!it->tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    for (size_t i = 0; i < state->num_tensors; i++) {
+        GS_TRY(find_tensor(&it->tensors[i], layout, i, state->tensors[i].name));
+        GS_TRY(check_tensor(&state->tensors[i], &layout->tensors[it->tensors[i]]));
+    }
+    if (layout->num_tensors == state->num_tensors) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "the checkpoint has %zu tensors, this model wants %zu",
+                    layout->num_tensors, state->num_tensors);
+}
+
+static gs_status open_parts(opened *it) {
+    const gs_checkpoint_layout *layout = &it->layout;
+    it->files = calloc(layout->num_parts + 1, sizeof(gs_safetensors *));
+    it->entries = calloc(layout->num_pieces + 1, sizeof(const gs_safetensor *));
+    if (!it->files || !it->entries) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    for (size_t i = 0; i < layout->num_parts; i++) {
+        char path[PATH_MAX];
+        part_path(path, it, i);
+        GS_TRY(gs_safetensors_open(&it->files[i], path));
+    }
+    for (size_t i = 0; i < layout->num_pieces; i++) {
+        const gs_checkpoint_piece *piece = &layout->pieces[i];
+        gs_status status =
+            gs_part_file_find(&it->entries[i], it->files[piece->part],
+                              &layout->tensors[piece->segment.tensor], piece->segment);
+        if (status.code) return gs_status_prefix(status, "part-%zu.safetensors", piece->part);
+    }
+    return gs_ok();
+}
+
+static void close_parts(opened *it) {
+    for (size_t i = 0; it->files && i < it->layout.num_parts; i++)
+        gs_safetensors_close(it->files[i]);
+    free(it->files);
+    free(it->entries);
+    free(it->tensors);
+    gs_checkpoint_layout_release(&it->layout);
+}
+
+// How far a tensor has been read: its pieces follow each other.
+typedef struct reading {
+    const opened *it;
+    size_t piece, done_bytes;  // of the piece
+    gs_status status;
+} reading;
+
+static void read_bytes(void *ctx, void *bytes, size_t num_bytes) {
+    reading *at = ctx;
+    char *to = bytes;
+    while (num_bytes && !at->status.code) {
+        const gs_safetensor *entry = at->it->entries[at->piece];
+        const gs_safetensors *file = at->it->files[at->it->layout.pieces[at->piece].part];
+        size_t part_bytes = entry->bytes - at->done_bytes;
+        if (part_bytes > num_bytes) part_bytes = num_bytes;
+        at->status = gs_safetensors_read(file, entry, to, at->done_bytes, part_bytes);
+        to += part_bytes;
+        num_bytes -= part_bytes;
+        at->done_bytes += part_bytes;
+        if (at->done_bytes == entry->bytes) {
+            at->piece++;
+            at->done_bytes = 0;
+        }
+    }
+}
+
+static size_t first_piece_of(const gs_checkpoint_layout *layout, size_t tensor) {
+    size_t low = 0, high = layout->num_pieces;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (layout->pieces[middle].segment.tensor < tensor)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static gs_status take_tensors(gs_trainer_state *state, const opened *it) {
+    for (size_t i = 0; i < state->num_tensors; i++) {
+        reading at = {.it = it, .piece = first_piece_of(&it->layout, it->tensors[i])};
+        GS_TRY(gs_trainer_state_fill(state, i, read_bytes, &at));
+        if (at.status.code)
+            return gs_status_prefix(at.status, "part-%zu.safetensors: tensor \"%s\"",
+                                    it->layout.pieces[at.piece].part, state->tensors[i].name);
+    }
+    return gs_ok();
+}
+
+static gs_status load(gs_trainer_state *state, opened *it, const gs_job_spec *spec) {
+    gs_position position;
+    GS_TRY(check_manifest(it->manifest));
+    GS_TRY(gs_checkpoint_layout_parse(&it->layout, it->manifest));
+    GS_TRY(check_parts(it));
+    GS_TRY(check_spec(it->manifest, spec));
+    GS_TRY(read_position(&position, it->manifest));
+    GS_TRY(match_tensors(it, state));
+    GS_TRY(open_parts(it));
+    GS_TRY(take_tensors(state, it));
+    state->position = position;
+    gs_trainer_state_refresh(state);
+    return gs_ok();
+}
+
+gs_status gs_checkpoint_load(gs_trainer_state *state, const char *path, const gs_job_spec *spec) {
+    char manifest_path[PATH_MAX];
+    gs_json *manifest = NULL;
+    if (snprintf(manifest_path, sizeof manifest_path, "%s/" GS_CHECKPOINT_MANIFEST, path) >=
+        (int)sizeof manifest_path - 64) {
+        return gs_error(GS_INVALID_ARGUMENT, "checkpoint: the path is too long");
+    }
+    gs_status status = gs_sealed_json_read(&manifest, manifest_path);
+    if (!status.code) {
+        opened it = {.path = path, .manifest = manifest};
+        status = load(state, &it, spec);
+        close_parts(&it);
+    }
+    gs_json_release(manifest);
+    const char *slash = strrchr(path, '/');
+    return gs_status_prefix(status, "checkpoint %s", slash ? slash + 1 : path);
+}
