@@ -161,6 +161,19 @@ static gs_status start_on_device(self_comm *self, self_lane *lane, uint64_t sequ
     return gs_ok();
 }
 
+// A device that fails, or does not come to it, is this rank's own.
+static gs_comm_failure accuse_device(const self_comm *self, gs_comm_failure_kind kind, int lane,
+                                     uint64_t sequence) {
+    const self_about *about = &self->lanes[lane].about[sequence % KEPT_TIMES];
+    gs_comm_failure failure = {.kind = kind,
+                               .lane = lane,
+                               .sequence = sequence,
+                               .step = about->step,
+                               .bucket = about->bucket};
+    gs_comm_failure_accuse(&failure, 0);
+    return failure;
+}
+
 static gs_status start_work(self_comm *self, self_lane *lane, uint64_t sequence,
                             const gs_collective *collective) {
     lane->waits[sequence % KEPT_TIMES] = false;
@@ -172,6 +185,12 @@ static gs_status start_work(self_comm *self, self_lane *lane, uint64_t sequence,
     bool sends_device = gs_device_is_device_memory(self->device, collective->send);
     bool receives_device = gs_device_is_device_memory(self->device, collective->recv);
     if (sends_device && receives_device) return start_on_device(self, lane, sequence, collective);
+    if (gs_device_is_lost(self->device)) {
+        int number = (int)(lane - self->lanes);
+        if (!self->broken.kind)
+            self->broken = accuse_device(self, GS_COMM_FAILURE_DEVICE, number, sequence);
+        return gs_error(GS_INTERNAL, "%s is lost to this process", gs_device_name(self->device));
+    }
     if (sends_device || receives_device)
         return gs_error(GS_UNIMPLEMENTED, "a collective between host memory and memory of %s",
                         gs_device_name(self->device));
@@ -186,19 +205,6 @@ static gs_status check_done(self_comm *self, gs_event *event, bool *done) {
     if (self->num_on_stream == 1) GS_TRY(gs_stream_wait(self->stream, gs_deadline_in_ms(100)));
     self->num_on_stream--;
     return gs_ok();
-}
-
-// A device that fails, or does not come to it, is this rank's own.
-static gs_comm_failure accuse_device(const self_comm *self, gs_comm_failure_kind kind, int lane,
-                                     uint64_t sequence) {
-    const self_about *about = &self->lanes[lane].about[sequence % KEPT_TIMES];
-    gs_comm_failure failure = {.kind = kind,
-                               .lane = lane,
-                               .sequence = sequence,
-                               .step = about->step,
-                               .bucket = about->bucket};
-    gs_comm_failure_accuse(&failure, 0);
-    return failure;
 }
 
 // Finishes what is done, in order.
@@ -235,10 +241,10 @@ static gs_status post_self(void *backend, int lane_number, uint64_t sequence,
     if (!collective) return advance(self);
     GS_FAILPOINT("comm.publish");
     int64_t now_ns = gs_now_ns();
+    lane->about[sequence % KEPT_TIMES] = (self_about){collective->step, collective->bucket};
     GS_TRY(start_work(self, lane, sequence, collective));
     GS_FAILPOINT("comm.done");
     lane->times[sequence % KEPT_TIMES] = (gs_work_times){now_ns, now_ns, now_ns, 0};
-    lane->about[sequence % KEPT_TIMES] = (self_about){collective->step, collective->bucket};
     lane->posted = sequence;
     return advance(self);
 }

@@ -250,12 +250,12 @@ static void free_pinned_cuda(gs_device *device, void *memory) {
 }
 
 static bool is_device_memory(gs_device *base, const void *memory) {
-    if (gs_cuda_make_current((gs_cuda_device *)base).code != GS_OK) return false;
+    gs_cuda_device *device = (gs_cuda_device *)base;
+    if (gs_cuda_make_current(device).code != GS_OK) return false;
     struct cudaPointerAttributes attributes;
-    if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return false;
-    }
+    cudaError_t error = cudaPointerGetAttributes(&attributes, memory);
+    // A device that is lost says of no memory that it is its own: is_lost tells that apart.
+    if (gs_cuda_check(device, error, "cudaPointerGetAttributes").code) return false;
     return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
 }
 

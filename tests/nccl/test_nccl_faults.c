@@ -52,6 +52,7 @@ static gs_status regroup(comm_rank *self, const gs_rank_env *env, bool alone) {
     gs_rank_env again = *env;
     gs_comm_options options = {.generation = 2};
     if (alone) again.rank = 0, again.world_size = 1;
+    if (self->comm) GS_TRY(gs_comm_wait_ended(self->comm, gs_deadline_in_seconds(FAR_SECONDS)));
     gs_comm_destroy(self->comm);
     self->comm = NULL;
     gs_status status = nccl_rank_connect(self, &again, &options, gs_deadline_in_seconds(FAR_SECONDS));

@@ -61,6 +61,9 @@ gs_status gs_nccl_cut_work(gs_nccl_comm *nccl, gs_nccl_work *work) {
     work->staged =
         (sends(nccl, collective) && is_host(nccl, collective->send)) ||
         (receives(nccl, collective) && is_host(nccl, collective->recv));
+    // A device that is lost knows its own memory no more.
+    if (work->staged && gs_device_is_lost(nccl->device))
+        return gs_error(GS_INTERNAL, "%s is lost to this process", gs_device_name(nccl->device));
     if (collective->tree) {
         if (!work->staged) return gs_nccl_cut_tree(nccl, work);
         return gs_error(GS_UNIMPLEMENTED, "a sum along a tree wants memory of %s",
