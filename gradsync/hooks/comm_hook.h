@@ -145,9 +145,11 @@ typedef struct gs_hook_bucket {
     size_t num_params;
 } gs_hook_bucket;
 
-// What a phase of a bucket has started. Zero when `run` is called, but for the phase.
+// What a phase of a bucket has started. Zero when `run` is called, but for the phase and its lane. A wrapper
+// that has phases before those of its inner hook counts `phase` down for it and leaves the lane alone.
 typedef struct gs_hook_work {
     int phase;
+    int lane;  // that it posts in
     int num_posted;
     gs_work last;         // the collective that the phase waits for: the last one; none: it is done at once
     uint64_t wire_bytes;  // sent by this rank; gs_hook_post adds what it posts
@@ -175,6 +177,13 @@ typedef struct gs_hook_tensor {
     bool is_on_host;  // else the device's
     bool is_own;      // of this rank alone; false: equal on all ranks
 } gs_hook_tensor;
+
+// The same with the name that it has among all tensors of a reducer's hooks: "HOOK/TENSOR", or
+// "HOOK/TENSOR/PARAMETER".
+typedef struct gs_hook_state_tensor {
+    char name[2 * GS_HOOK_NAME_LEN + GS_PARAM_NAME_LEN + 16];
+    gs_hook_tensor tensor;
+} gs_hook_state_tensor;
 
 struct gs_comm_hook {
     const char *name;  // below GS_HOOK_NAME_LEN

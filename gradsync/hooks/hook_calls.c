@@ -37,7 +37,7 @@ gs_status gs_hook_place(void **memory, const gs_hook_plan *plan, size_t bytes) {
 gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
                        const gs_collective *collective) {
     gs_collective posted = *collective;
-    posted.lane = work->phase;
+    posted.lane = work->lane;
     posted.step = bucket->step;
     posted.bucket = bucket->index;
     posted.num_active = bucket->num_active;

@@ -265,13 +265,31 @@ void gs_hook_set_rollback(gs_hook_set *set) {
         if (set->hooks[i].is_made) set->hooks[i].choice.hook->rollback(set->hooks[i].state);
 }
 
-bool gs_hook_set_tensor(gs_hook_set *set, size_t index, int *hook, gs_hook_tensor *tensor) {
+// "powersgd/error/fc1.weight"; of a second hook of that name "powersgd#1/…".
+static void name_tensor(gs_hook_state_tensor *out, const gs_hook_set *set, size_t hook) {
+    const char *name = set->hooks[hook].choice.hook->name;
+    const gs_hook_tensor *tensor = &out->tensor;
+    char number[16] = "";
+    for (size_t i = 0; i < hook && !*number; i++) {
+        if (strcmp(set->hooks[i].choice.hook->name, name) == 0)
+            snprintf(number, sizeof number, "#%zu", hook);
+    }
+    bool of_param = tensor->param >= 0 && (size_t)tensor->param < set->options.num_params;
+    snprintf(out->name, sizeof out->name, "%.*s%s/%.*s%s%.*s", GS_HOOK_NAME_LEN - 1, name, number,
+             GS_HOOK_NAME_LEN - 1, tensor->name, of_param ? "/" : "", GS_PARAM_NAME_LEN - 1,
+             of_param ? set->options.params[tensor->param].name : "");
+}
+
+bool gs_hook_set_tensor(gs_hook_state_tensor *out, gs_hook_set *set, size_t index) {
     for (size_t i = 0; i < set->num_hooks; i++) {
         gs_set_hook *one = &set->hooks[i];
         size_t own = 0;
-        for (; one->choice.hook->tensor(one->state, own, tensor); own++) {
-            *hook = (int)i;
-            if (own == index) return true;
+        *out = (gs_hook_state_tensor){0};
+        for (; one->choice.hook->tensor(one->state, own, &out->tensor); own++) {
+            if (own == index) {
+                name_tensor(out, set, i);
+                return true;
+            }
         }
         index -= own;
     }

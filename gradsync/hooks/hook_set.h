@@ -73,8 +73,8 @@ GS_NODISCARD gs_status gs_hook_set_place(gs_hook_set *set, const gs_grad_layout 
 void gs_hook_set_commit(gs_hook_set *set);
 void gs_hook_set_rollback(gs_hook_set *set);
 
-// Tensor `index` of the state of all hooks together; *hook: whose it is. False behind the last.
-bool gs_hook_set_tensor(gs_hook_set *set, size_t index, int *hook, gs_hook_tensor *tensor);
+// Tensor `index` of the state of all hooks together. False behind the last.
+bool gs_hook_set_tensor(gs_hook_state_tensor *out, gs_hook_set *set, size_t index);
 // The tensors of all hooks were filled.
 GS_NODISCARD gs_status gs_hook_set_loaded(gs_hook_set *set);
 

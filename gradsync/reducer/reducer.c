@@ -431,6 +431,16 @@ gs_status gs_reducer_rollback(gs_reducer *reducer) {
     return decide(reducer, false);
 }
 
+bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_t index) {
+    return gs_hook_set_tensor(out, &reducer->hooks, index);
+}
+
+gs_status gs_reducer_hook_state_loaded(gs_reducer *reducer) {
+    if (reducer->phase != GS_REDUCER_IDLE)
+        return gs_reducer_misuse(reducer, "the state of hooks is loaded between steps only");
+    return gs_hook_set_loaded(&reducer->hooks);
+}
+
 gs_status gs_reducer_check_finished(const gs_reducer *reducer) {
     return gs_step_check_finished(reducer);
 }

@@ -137,6 +137,11 @@ GS_NODISCARD gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *
 // (rule F2).
 GS_NODISCARD gs_status gs_reducer_commit(gs_reducer *reducer);
 GS_NODISCARD gs_status gs_reducer_rollback(gs_reducer *reducer);
+// What hooks carry from step to step, for checkpoints: tensor `index`, between steps; false behind the last.
+// Which ones there are follows from parameters and options; where they lie changes with each commit. Who writes
+// into them says so with `loaded` when all are written, before the next begin.
+bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_t index);
+GS_NODISCARD gs_status gs_reducer_hook_state_loaded(gs_reducer *reducer);
 // OK between steps. Else FAILED_PRECONDITION says what the open step lacks, parameters by name;
 // nothing is aborted by asking.
 GS_NODISCARD gs_status gs_reducer_check_finished(const gs_reducer *reducer);

@@ -110,6 +110,21 @@ static void change_hook(grad_case *model) {
     other_hook.name = "allreduce_of_my_own";
     model->hook.hook = &other_hook;
 }
+static const gs_hook_option hook_options[] = {
+    {.name = "rank", .fallback = 2, .least = 1, .most = 64, .is_whole = true}};
+static void use_options(grad_case *model) {
+    static gs_comm_hook hook;
+    hook = gs_hook_allreduce;
+    hook.name = "ranked";
+    hook.options = hook_options;
+    hook.num_options = 1;
+    model->hook.hook = &hook;
+}
+static void change_option(grad_case *model) {
+    static const gs_hook_number number = {"rank", 3};
+    model->hook.numbers = &number;
+    model->hook.num_numbers = 1;
+}
 static void change_buckets(grad_case *model) {
     replan(model, 4, NULL);
 }
@@ -481,6 +496,8 @@ static const wrong_program programs[] = {
      .words = "rank 1 against rank 0: bucket plan: place 0 holds parameter"},
     {"another hook", .culprit = change_hook,
      .words = "rank 1 against rank 0: communication hook \"allreduce_of_my_own\""},
+    {"another option of a hook", .everywhere = use_options, .culprit = change_option,
+     .words = "rank 1 against rank 0: communication hook \"ranked\": option rank 3 against 2"},
     {"sum against mean", .culprit = change_op, .words = "rank 1 against rank 0: reduction"},
     {"another divisor", .culprit = change_divisor,
      .words = "rank 1 against rank 0: logical shards 6 against 3"},

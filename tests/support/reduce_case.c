@@ -76,6 +76,7 @@ static void draw_options(reduce_case *self) {
     self->said_percent = (int[]){0, 50, 100}[(number >> 28) % 3];
     self->replan_step = 1 + (int64_t)((number >> 32) % REDUCE_CASE_STEPS);
     self->helper = (number >> 36) % 3 ? GS_HELPER_OFF : GS_HELPER_ON;
+    self->num_tokens = (int)((number >> 40) % 4);
 }
 
 static void draw_ends(reduce_case *self) {
@@ -98,14 +99,14 @@ void reduce_case_init(reduce_case *self, uint64_t seed, int world_size) {
     draw_plan(self, 1);
     snprintf(self->text, sizeof self->text,
              "seed %llu world %d shards %d passes %d op %d%s%s%s%s%s%s wire %s unused %d %% said %d "
-             "%% replan %d",
+             "%% replan %d phases %d",
              (unsigned long long)seed, world_size, self->num_shards, self->passes_per_shard,
              (int)self->op, self->exact ? " exact" : "", self->static_graph ? " static" : "",
              self->separate ? " separate" : "", self->uneven ? " uneven" : "",
              self->divisor == GS_DIVIDE_BY_ACTIVE ? " by-active" : "",
              self->tally == GS_TALLY_APART ? " tally apart" : "",
              self->wire_dtype ? gs_dtype_name(self->wire_dtype) : "as is", self->unused_percent,
-             self->said_percent, (int)self->replan_step);
+             self->said_percent, (int)self->replan_step, 1 + self->num_tokens);
 }
 
 void reduce_case_release(reduce_case *self) {

@@ -36,8 +36,9 @@ typedef struct reduce_case {
     int64_t num_data_steps[REDUCE_CASE_MAX_WORLD];
     int unused_percent;  // of (parameter, shard, pass)
     int said_percent;    // of those: said early, by mark_unused
+    int num_tokens;      // phases of the hook before the one that reduces (phased_hook.h)
     gs_helper_thread helper;
-    char text[160];  // the options in words, for messages
+    char text[176];  // the options in words, for messages
 } reduce_case;
 
 void reduce_case_init(reduce_case *self, uint64_t seed, int world_size);

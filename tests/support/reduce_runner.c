@@ -7,6 +7,7 @@
 #include "core/digest.h"
 #include "gradsync/comm/device_arena.h"
 #include "tests/support/device_memory.h"
+#include "tests/support/phased_hook.h"
 
 #define STALE 77.0  // what a tensor holds that no step has written
 
@@ -18,6 +19,8 @@ typedef struct runner {
     gs_comm *comm;
     gs_reducer *reducer;
     gs_separate_grad tensors[REDUCE_CASE_MAX_PARAMS];  // data owned, on the device
+    gs_hook_number tokens;
+    gs_hook_choice plain, phased;  // what the reducer has without this, and that with phases before it
     uint64_t digest;
     gs_deadline deadline;
 } runner;
@@ -71,6 +74,16 @@ static gs_status open_runner(runner *self) {
                                   .separate = model->separate ? self->tensors : NULL,
                                   .wire_dtype = model->wire_dtype,
                                   .tally = model->tally};
+    if (model->num_tokens) {
+        self->tokens = (gs_hook_number){"tokens", model->num_tokens};
+        self->plain.hook = gs_comm_hook_find(model->wire_dtype ? "compress" : "allreduce");
+        self->phased = (gs_hook_choice){.hook = &phased_hook,
+                                        .numbers = &self->tokens,
+                                        .num_numbers = 1,
+                                        .inner = &self->plain};
+        options.hooks = &self->phased;
+        options.num_hooks = 1;
+    }
     GS_TRY(test_device_try(&self->device, 1));
     for (size_t p = 0; p < model->num_params; p++) {
         self->tensors[p].dtype = model->tensor_dtypes[p];
@@ -78,7 +91,9 @@ static gs_status open_runner(runner *self) {
             self->device, gs_param_spec_count(&model->params[p]) * sizeof(double) + 8);
     }
     size_t bytes;
+    int num_lanes;
     GS_TRY(gs_reducer_arena_bytes(&bytes, &options));
+    GS_TRY(gs_reducer_lanes(&num_lanes, &options));
     GS_TRY(gs_arena_create_on(&self->arena, bytes, self->device));
     GS_TRY(gs_comm_create(&self->comm,
                           &(gs_comm_options){.rank = self->env->rank,
@@ -88,7 +103,8 @@ static gs_status open_runner(runner *self) {
                                              .exchange_ctx = self->env->exchange,
                                              .arena = self->arena,
                                              .device = self->device,
-                                             .helper = model->helper},
+                                             .helper = model->helper,
+                                             .num_lanes = num_lanes},
                           self->deadline));
     options.arena = self->arena;
     options.device = self->device;

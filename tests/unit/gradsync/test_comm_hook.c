@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "gradsync/hooks/hook_calls.h"
+#include "gradsync/hooks/hook_facts.h"
 #include "gradsync/reducer/reducer.h"
 #include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
@@ -341,6 +342,40 @@ static void buckets_choose_their_hooks(void **state) {
     small_reducer_close(&small);
 }
 
+// Ranks compare what holds, not what was said.
+static void facts_are_those_that_hold(void **state) {
+    (void)state;
+    gs_param_spec param = gs_param_spec_make(GS_FP32, 4, 0, "p");
+    const gs_hook_choice choices[] = {
+        {.hook = &counter_hook},
+        {.hook = &counter_hook, .numbers = (const gs_hook_number[]){{"rank", 2}}, .num_numbers = 1},
+        {.hook = &counter_hook, .numbers = (const gs_hook_number[]){{"rank", 3}}, .num_numbers = 1}};
+    gs_hook_fact facts[3][3];
+    for (int i = 0; i < 3; i++) {
+        _Alignas(256) char memory[GS_HOOK_PLACE_BYTES];
+        gs_hook_set set;
+        gs_device *device;
+        assert_ok(gs_device_open(&device, "cpu", &(gs_device_options){.num_threads = 1}));
+        assert_ok(gs_hook_set_init(&set,
+                                   &(gs_hook_set_options){.choices = &choices[i],
+                                                          .num_choices = 1,
+                                                          .params = &param,
+                                                          .num_params = 1,
+                                                          .device = device},
+                                   memory));
+        assert_int_equal(gs_hook_facts_count(&set), 3);
+        gs_hook_facts_write(facts[i], &set);
+        gs_hook_set_release(&set);
+        gs_device_close(device);
+    }
+    assert_memory_equal(facts[0], facts[1], sizeof facts[0]);
+    assert_ok(gs_hook_facts_compare(facts[1], 3, facts[0], 3));
+    gs_status status = gs_hook_facts_compare(facts[2], 3, facts[0], 3);
+    assert_non_null(strstr(status.message, "\"counter\": option rank 3 against 2"));
+    status = gs_hook_facts_compare(facts[0], 2, facts[0], 3);
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hooks_are_found_by_their_names),
@@ -350,6 +385,7 @@ int main(void) {
         cmocka_unit_test(state_follows_the_step),
         cmocka_unit_test(state_outlives_plans_and_resets),
         cmocka_unit_test(buckets_choose_their_hooks),
+        cmocka_unit_test(facts_are_those_that_hold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
