@@ -72,9 +72,8 @@ static void add_item(const gs_bucket_mirror *mirror, size_t index, const gs_segm
     if (!segment->count || mirror->layout->dtypes[param] != GS_FP32) return;
     size_t item = mirror->first_item[index] + mirror->num_items[index]++;
     mirror->item_of[param] = item;
-    mirror->items[item] = (gs_square_item){.from = held_at(mirror, param),
-                                           .sum = &mirror->squares[param],
-                                           .count = segment->count};
+    mirror->items[item] = (gs_square_item){
+        .from = held_at(mirror, param), .sum = &mirror->squares[param], .count = segment->count};
 }
 
 static void hold_nothing(const gs_bucket_mirror *mirror, size_t index) {

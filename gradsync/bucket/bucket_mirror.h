@@ -35,8 +35,8 @@ void gs_bucket_mirror_release(gs_bucket_mirror *mirror);
 // After each change of the layout, when nothing of an older one is on its way.
 void gs_bucket_mirror_place(gs_bucket_mirror *mirror);
 
-// What is measured of bucket `index` until this is said again or `place`: all of it, or these segments,
-// one of each parameter at most. In a GPU's memory when nothing measures the bucket.
+// What is measured of bucket `index` until this is said again or `place`: all of it, or these
+// segments, one of each parameter at most. In a GPU's memory when nothing measures the bucket.
 void gs_bucket_mirror_hold_all(const gs_bucket_mirror *mirror, size_t index);
 void gs_bucket_mirror_hold(const gs_bucket_mirror *mirror, size_t index, const gs_segment *segments,
                            size_t num_segments);

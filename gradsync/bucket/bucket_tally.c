@@ -146,10 +146,8 @@ static const gs_tally_world *world_for(const gs_grad_layout *layout) {
 gs_status gs_bucket_tally_init(gs_bucket_tally *tally, const gs_grad_layout *layout,
                                gs_device *device, bool sample_mean) {
     size_t num_params = layout->num_params;
-    *tally = (gs_bucket_tally){.world = world_for(layout),
-                               .layout = layout,
-                               .device = device,
-                               .sample_mean = sample_mean};
+    *tally = (gs_bucket_tally){
+        .world = world_for(layout), .layout = layout, .device = device, .sample_mean = sample_mean};
     GS_TRY(gs_bucket_mirror_init(&tally->mirror, layout));
     tally->used = calloc(num_params, sizeof *tally->used);
     tally->used_anywhere = calloc(num_params, sizeof *tally->used_anywhere);

@@ -34,8 +34,8 @@ void gs_bucket_tally_begin(gs_bucket_tally *tally, const gs_bucket_step *step);
 // a GPU they go to the stream `on`.
 void gs_bucket_tally_write(const gs_bucket_tally *tally, size_t index, gs_work_stream on);
 // This rank has these segments of the result of bucket `index` alone, apart from each other; said
-// before the bucket is taken, in every step anew. INVALID_ARGUMENT names a segment that is not of the
-// bucket; UNIMPLEMENTED where the tally is in buckets.
+// before the bucket is taken, in every step anew. INVALID_ARGUMENT names a segment that is not of
+// the bucket; UNIMPLEMENTED where the tally is in buckets.
 GS_NODISCARD gs_status gs_bucket_tally_hold(gs_bucket_tally *tally, size_t index,
                                             const gs_segment *segments, size_t num_segments);
 // Whether a rank's result of this step is known to be partial: here.

@@ -29,14 +29,15 @@ typedef struct gs_grad_layout {
     char *memory;          // borrowed
     size_t slot_bytes;     // from one slot to the next, whatever the plan
     int num_slots;
-    bool has_reserved;  // false: a tally apart; buckets lie where they would, without these elements
+    bool
+        has_reserved;  // false: a tally apart; buckets lie where they would, without these elements
     gs_device *device;  // whose memory it is, where that is not the host's; else NULL
 } gs_grad_layout;
 
 typedef struct gs_grad_layout_shape {
     const gs_param_spec *params;
     size_t num_params;
-    int num_slots;  // 0: no memory, only where gradients would lie in a slot
+    int num_slots;      // 0: no memory, only where gradients would lie in a slot
     gs_device *device;  // whose memory it is; NULL: the host's; borrowed
     gs_tally_carrier tally;
 } gs_grad_layout_shape;

@@ -101,7 +101,8 @@ static void measure_again(gs_bucket_tally *tally, size_t param) {
         if (part->segments[i].tensor == param) measure_segment(tally, &part->segments[i]);
     }
     if (!part->is_partial && is_speaker(tally, index))
-        measure_segment(tally, &(gs_segment){.tensor = param, .count = tally->layout->counts[param]});
+        measure_segment(tally,
+                        &(gs_segment){.tensor = param, .count = tally->layout->counts[param]});
 }
 
 static gs_status sum_words(const gs_bucket_tally *tally, size_t count, gs_deadline deadline) {

@@ -31,6 +31,7 @@ static gs_status body_steps(const gs_rank_env *env) {
     grad_case_init(&model, 5, WORLD);
     model.passes_per_shard = 1;
     model.unused_percent = 0;
+    if (strcmp(env->arg, "apart") == 0) model.tally = GS_TALLY_APART;
     grad_rank rank;
     gs_status status = grad_rank_open(&rank, &model, env, NULL, gs_deadline_in_seconds(10));
     int64_t applied = 0;
@@ -58,7 +59,8 @@ static void run_with(outcome *out, const char *place, const char *action, int co
              action, count);
     const char *environment[] = {failpoints, NULL};
     gs_ranks *ranks;
-    assert_ok(gs_ranks_start(&ranks, "steps", WORLD, "", environment));
+    const char *arg = strcmp(place, "reducer.tally") == 0 ? "apart" : "";
+    assert_ok(gs_ranks_start(&ranks, "steps", WORLD, arg, environment));
     assert_ok(gs_ranks_wait(ranks, out->statuses, gs_deadline_in_seconds(30)));
     for (int r = 0; r < WORLD; r++) {
         out->applied[r] = out->complete[r] = 0;
@@ -82,8 +84,8 @@ static void expect_nothing_lost(const outcome *out, const char *place, int least
 }
 
 static const char *const places[] = {"reducer.begin",  "reducer.mark_ready", "reducer.launch",
-                                     "reducer.finish", "reducer.complete",   "commit.enter",
-                                     "commit.leave"};
+                                     "reducer.finish", "reducer.tally",      "reducer.complete",
+                                     "commit.enter",   "commit.leave"};
 
 static void survivors_of_a_killed_rank_lose_no_step(void **state) {
     (void)state;
@@ -105,7 +107,7 @@ static void survivors_of_a_killed_rank_lose_no_step(void **state) {
 
 static void error_on_one_rank_ends_the_step_on_all(void **state) {
     (void)state;
-    for (size_t p = 0; p < 4; p++) {
+    for (size_t p = 0; p < 5; p++) {
         outcome out;
         run_with(&out, places[p], "error", 3);
         for (int r = 0; r < WORLD; r++) {

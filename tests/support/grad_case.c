@@ -140,6 +140,7 @@ gs_status grad_rank_open(grad_rank *rank, const grad_case *model, const gs_rank_
                                   .unused_is_error = model->unused_is_error,
                                   .static_graph = model->static_graph,
                                   .wire_dtype = model->wire_dtype,
+                                  .tally = model->tally,
                                   .hooks = &model->hook,
                                   .num_hooks = 1,
                                   .separate = model->separate};

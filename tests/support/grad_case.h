@@ -27,6 +27,7 @@ typedef struct grad_case {
     gs_hook_choice hook;  // {0}: all-reduce
     const gs_separate_grad *separate;  // NULL: views
     gs_reducer_op op;
+    gs_tally_carrier tally;
     int unused_percent;  // of (parameter, shard, pass)
     gs_helper_thread helper;
 } grad_case;

@@ -194,10 +194,12 @@ static void changed_gradient_is_measured_anew(void **state) {
 static void only_a_tally_apart_knows_parts(void **state) {
     (void)state;
     fixture f;
-    const gs_segment all = {.tensor = 0, .count = COUNT}, few = {.tensor = 0, .first = 1, .count = 3};
+    const gs_segment all = {.tensor = 0, .count = COUNT},
+                     few = {.tensor = 0, .first = 1, .count = 3};
     open_fixture(&f, false);
     begin(&f, 1);
-    assert_refused(gs_bucket_tally_hold(&f.tally, LAST, &all, 1), GS_UNIMPLEMENTED, "GS_TALLY_APART");
+    assert_refused(gs_bucket_tally_hold(&f.tally, LAST, &all, 1), GS_UNIMPLEMENTED,
+                   "GS_TALLY_APART");
     close_fixture(&f);
 
     open_fixture_with(&f, false, GS_TALLY_APART);
@@ -211,8 +213,10 @@ static void only_a_tally_apart_knows_parts(void **state) {
     begin(&f, 1);
     assert_false(gs_bucket_tally_is_partial(&f.tally));
     assert_ok(gs_bucket_tally_hold(&f.tally, LAST, &few, 1));
-    assert_refused(take_all(&f), GS_FAILED_PRECONDITION,
-                   "bucket 2: ranks hold 3 elements of the result of parameter 0 \"p0\", which has 5");
+    assert_refused(
+        take_all(&f), GS_FAILED_PRECONDITION,
+        "bucket 2: ranks hold 3 elements of the result of parameter 0 \"p0\", which has 5");
+    assert_true(f.tally.squares[0] == 9 * 3);
     close_fixture(&f);
 }
 
