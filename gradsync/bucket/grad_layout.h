@@ -29,8 +29,7 @@ typedef struct gs_grad_layout {
     char *memory;          // borrowed
     size_t slot_bytes;     // from one slot to the next, whatever the plan
     int num_slots;
-    bool
-        has_reserved;  // false: a tally apart; buckets lie where they would, without these elements
+    bool has_reserved;  // false: a tally apart; buckets lie as ever, and these elements are unused
     gs_device *device;  // whose memory it is, where that is not the host's; else NULL
 } gs_grad_layout;
 

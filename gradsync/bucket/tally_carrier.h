@@ -7,9 +7,8 @@
 GS_BEGIN_DECLS
 
 typedef enum gs_tally_carrier {
-    // Reserved elements of each bucket, summed like gradients: no collective of their own, but
-    // every
-    // rank has to receive whole buckets.
+    // Reserved elements of each bucket, summed like gradients: no collective of their own, but all
+    // ranks have to receive whole buckets.
     GS_TALLY_IN_BUCKETS = 0,
     // One small all-reduce behind all buckets and tails, for hooks that leave a rank with a part of
     // the result. Buckets have no reserved elements.
