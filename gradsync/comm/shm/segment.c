@@ -134,9 +134,7 @@ void gs_shm_unmap(gs_shm_segment *segment) {
     if (segment->own) munmap(segment->own, control_bytes(segment));
     // A life that could not be given back is still on its thread's list of robust mutexes: the page
     // has to stay.
-    bool holds = false;
-    for (int i = 0; i < segment->world_size; i++) holds |= segment->holds_life[i];
-    if (segment->common && !holds) munmap(segment->common, sizeof *segment->common);
+    if (segment->common && !segment->holds_life) munmap(segment->common, sizeof *segment->common);
     *segment = (gs_shm_segment){.rank = segment->rank, .world_size = segment->world_size};
 }
 
@@ -150,20 +148,17 @@ gs_shm_lane_blocks gs_shm_blocks_of_lane(gs_shm_segment *segment, int lane) {
 gs_status gs_shm_begin_life(gs_shm_segment *segment) {
     int error = pthread_mutex_trylock(&segment->common->lives[segment->rank].mutex);
     if (error) return gs_error_from_errno(error, "life of rank %d", segment->rank);
-    segment->holds_life[segment->rank] = true;
-    segment->life_holders[segment->rank] = pthread_self();
+    segment->holds_life = true;
+    segment->life_holder = pthread_self();
     return gs_ok();
 }
 
 void gs_shm_end_life(gs_shm_segment *segment) {
     atomic_store_explicit(&segment->own->has_left, 1, memory_order_release);
-    // A dead rank's mutex is given back unrepaired, so that nobody can take it again. Only the
-    // thread that took a mutex can give it back.
-    for (int i = 0; i < segment->world_size; i++) {
-        if (!segment->holds_life[i] || !pthread_equal(segment->life_holders[i], pthread_self()))
-            continue;
-        pthread_mutex_unlock(&segment->common->lives[i].mutex);
-        segment->holds_life[i] = false;
+    // Only the thread that took a mutex can give it back.
+    if (segment->holds_life && pthread_equal(segment->life_holder, pthread_self())) {
+        pthread_mutex_unlock(&segment->common->lives[segment->rank].mutex);
+        segment->holds_life = false;
     }
     gs_futex_event_notify(&segment->common->event);
 }
@@ -182,20 +177,16 @@ static gs_shm_health fate_of(const gs_shm_control *control) {
 }
 
 bool gs_shm_life_goes_on(gs_shm_segment *segment, int rank) {
-    if (segment->holds_life[rank]) return false;
     int error = pthread_mutex_trylock(&segment->common->lives[rank].mutex);
     // A communicator that another thread ended leaves its life with the one that began it, which
     // runs on. What a damaged block says of itself counts for nothing.
     if (error == EBUSY)
-        return gs_shm_is_damaged(segment, rank) ||
-               fate_of(segment->controls[rank]) != GS_SHM_LEFT;
-    if (error == EOWNERDEAD) {
-        segment->holds_life[rank] = true;
-        segment->life_holders[rank] = pthread_self();
-    } else if (!error) {
-        pthread_mutex_unlock(&segment->common->lives[rank].mutex);
-    }
-    return false;  // any other error: somebody else found out first
+        return gs_shm_is_damaged(segment, rank) || fate_of(segment->controls[rank]) != GS_SHM_LEFT;
+    // Repaired, so that whoever asks next finds it free. An unrepaired one stays with the next rank
+    // that asks, which is told that it cannot have it (glibc), and would look alive for ever.
+    if (error == EOWNERDEAD) pthread_mutex_consistent(&segment->common->lives[rank].mutex);
+    if (!error || error == EOWNERDEAD) pthread_mutex_unlock(&segment->common->lives[rank].mutex);
+    return false;
 }
 
 gs_shm_health gs_shm_check_life(gs_shm_segment *segment, int rank) {
@@ -230,7 +221,8 @@ void gs_shm_abort_failure(const gs_shm_segment *segment, gs_comm_failure *out) {
     *out = (gs_comm_failure){.reporter = -1, .bucket = -1};
     uint32_t state = atomic_load_explicit(&common->abort_state, memory_order_acquire);
     if (state == ABORT_NONE) return;
-    out->kind = GS_COMM_FAILURE_ABORTED;  // by a rank that died while it said why, or wrote what cannot be
+    out->kind =
+        GS_COMM_FAILURE_ABORTED;  // by a rank that died while it said why, or wrote what cannot be
     const gs_shm_cause cause = common->abort_cause;
     bool is_one = cause.kind > GS_COMM_FAILURE_NONE && cause.kind <= GS_COMM_FAILURE_ABORTED &&
                   cause.reporter >= 0 && cause.reporter < segment->world_size;

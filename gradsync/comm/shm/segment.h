@@ -106,9 +106,9 @@ typedef struct gs_shm_segment {
     const gs_shm_control *controls[GS_SHM_MAX_RANKS];  // the own one, too
     unsigned char *arenas[GS_SHM_MAX_RANKS];           // own one borrowed; NULL: none
     size_t arena_bytes[GS_SHM_MAX_RANKS];
-    bool holds_life[GS_SHM_MAX_RANKS];         // moving thread
-    pthread_t life_holders[GS_SHM_MAX_RANKS];  // of those held
-    bool owes_notice;  // moving thread: something was stored that a sleeping peer may wait for
+    bool holds_life;        // the own one; moving thread
+    pthread_t life_holder;  // while it is held
+    bool owes_notice;       // moving thread: something was stored that a sleeping peer may wait for
 } gs_shm_segment;
 
 // What all ranks say and move in one lane.
@@ -155,7 +155,7 @@ typedef enum gs_shm_health {
     GS_SHM_DAMAGED
 } gs_shm_health;
 
-// The moving thread: holds the own life from here on; end gives back all it holds.
+// The moving thread: holds the own life from here on; end gives it back.
 GS_NODISCARD gs_status gs_shm_begin_life(gs_shm_segment *segment);
 void gs_shm_end_life(gs_shm_segment *segment);
 bool gs_shm_life_goes_on(gs_shm_segment *segment, int rank);  // it may still store
