@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/options.h"
 #include "kernels/backend.h"
@@ -48,13 +49,15 @@ gs_status gs_device_open_sized(gs_device **out, const char *name, const gs_devic
     gs_device *device;
     GS_TRY(backend->open(&device, ordinal, &known));
     device->backend = backend;
+    device->owner = getpid();
     snprintf(device->name, sizeof device->name, "%s", name);
     *out = device;
     return gs_ok();
 }
 
 void gs_device_close(gs_device *device) {
-    if (device) device->backend->close(device);
+    // A forked child has none of its threads.
+    if (device && device->owner == getpid()) device->backend->close(device);
 }
 
 const char *gs_device_name(const gs_device *device) {

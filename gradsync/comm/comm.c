@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/log.h"
 #include "core/memory.h"
@@ -20,6 +21,7 @@ struct gs_comm {
     int rank, world_size;
     uint32_t generation;
     int num_lanes;
+    pid_t owner;  // a child that was forked leaves it alone
     // Per lane: given to the backend, which may have refused the last; owner's thread.
     uint64_t posted[GS_COMM_MAX_LANES];
     char reason[192];
@@ -158,9 +160,17 @@ static gs_status open_requested(gs_comm *comm, const gs_comm_options *options,
     return gs_error(GS_INVALID_ARGUMENT, "backend \"%s\" is none of auto, self, shm, nccl", name);
 }
 
+// What creation waits for besides the exchange ends when the host says so.
+static gs_status check_interrupt(void *ctx) {
+    const gs_comm_options *options = ctx;
+    if (!options->interrupt(options->interrupt_ctx)) return gs_ok();
+    return gs_error(GS_CANCELLED, "the creation of a communicator was interrupted");
+}
+
 static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_deadline deadline) {
     GS_TRY(check_options(options));
     gs_comm_options all = *options;
+    if (!all.check && all.interrupt) all.check = check_interrupt, all.check_ctx = &all;
     if (!all.num_lanes) all.num_lanes = 1;
     gs_comm *comm = calloc(1, sizeof *comm);
     if (!comm) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
@@ -169,6 +179,7 @@ static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_d
     comm->num_lanes = all.num_lanes;
     comm->generation = options->generation;
     comm->device = options->device;
+    comm->owner = getpid();
     if (options->world_size > 1) comm->arena = options->arena;
     gs_status status = options->world_size > 1 ? introduce(&all, deadline) : gs_ok();
     if (!status.code) status = open_requested(comm, &all, deadline);
@@ -187,8 +198,14 @@ gs_status gs_comm_create_sized(gs_comm **out, const gs_comm_options *options, si
     return create_comm(out, &known, deadline);
 }
 
+// The child of a fork has the handle and none of the threads, and the memory that it shares is its
+// parent's life: it lets both be, and what it leaks ends with it.
+static bool is_owner(const gs_comm *comm) {
+    return comm->owner == getpid();
+}
+
 void gs_comm_destroy(gs_comm *comm) {
-    if (!comm) return;
+    if (!comm || !is_owner(comm)) return;
     comm->backend->destroy(comm->state);
     free(comm);
 }
@@ -373,9 +390,11 @@ static void note_disturbed(gs_comm *comm) {
         gs_arena_note_disturbed(comm->arena);
 }
 
-// An error of a backend is the communicator's end; a deadline that passed is not.
+// An error of a backend is the communicator's end; a deadline that passed, and an interrupt, are
+// not.
 static gs_status note_end(gs_comm *comm, gs_status status) {
-    if (status.code && status.code != GS_DEADLINE_EXCEEDED) note_disturbed(comm);
+    if (status.code && status.code != GS_DEADLINE_EXCEEDED && status.code != GS_CANCELLED)
+        note_disturbed(comm);
     return status;
 }
 

@@ -10,6 +10,7 @@
 #include "gradsync/comm/collective.h"
 #include "gradsync/comm/comm_failure.h"
 #include "gradsync/comm/comm_options.h"
+#include "gradsync/comm/interrupt.h"
 #include "gradsync/tensor/arena.h"
 #include "kernels/device.h"
 
@@ -34,8 +35,9 @@ typedef struct gs_comm_backend {
     // for the last that was taken.
     gs_status (*post)(void *backend, int lane, uint64_t sequence, const gs_collective *collective);
     // Until `sequence` of the lane is done, while all lanes move. A deadline that has passed means:
-    // progress once and tell (DEADLINE_EXCEEDED when not done). After an abort: until nothing of the
-    // lane moves here any more, which takes no other rank.
+    // progress once and tell (DEADLINE_EXCEEDED when not done). After an abort: until nothing of
+    // the lane moves here any more, which takes no other rank; before one, CANCELLED when the
+    // options' interrupt says so (gs_interrupt_check).
     gs_status (*wait)(void *backend, int lane, uint64_t sequence, gs_deadline deadline);
     // Any thread, any time between create and destroy.
     void (*abort)(void *backend, const char *reason);

@@ -48,6 +48,17 @@ typedef struct gs_comm_options {
     int ranks_on_host;  // 0: world_size
     int num_lanes;      // 0: 1; at most GS_COMM_MAX_LANES, the same on all ranks
     int reserved;       // 0
+    // Asked at most every 100 ms inside every wait, on the thread that waits; not 0 ends the wait
+    // with CANCELLED. gs_comm_wait may be called again; whatever waits for more than one collective
+    // fails with it as with any other error. Must not call the communicator. NULL: nobody is asked.
+    int (*interrupt)(void *ctx);
+    void *interrupt_ctx;
+    // nccl: told why the communicator cannot be left: kernels that do not end hold its memory and
+    // its peers', and only the end of the process frees them. A supervised process ends here, with
+    // GS_COMM_EXIT_ABORT_HUNG. NULL, or when it returns: what is held is leaked and the log says
+    // so.
+    void (*abort_hung)(void *ctx, const char *reason);
+    void *abort_hung_ctx;
 } gs_comm_options;
 
 GS_END_DECLS

@@ -41,6 +41,7 @@ typedef struct self_comm {
         stream;  // of all lanes: nothing on it waits for another rank; NULL: the device is the host
     uint64_t num_on_stream;  // collectives that are not finished; the owner's
     gs_comm_failure broken, late;  // the owner's: its device's first error, its last wait in vain
+    gs_interrupt interrupt;
     pthread_mutex_t abort_lock;
     atomic_bool aborted;
     char abort_reason[252];
@@ -80,6 +81,7 @@ static gs_status create_self(void **out, const gs_comm_options *options, char *r
     if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
     self->device = options->device;
     self->num_lanes = options->num_lanes;
+    self->interrupt = (gs_interrupt){.ask = options->interrupt, .ctx = options->interrupt_ctx};
     pthread_mutex_init(&self->abort_lock, NULL);
     snprintf(reason, reason_bytes, "there is one rank");
     gs_status status = gs_ok();
@@ -287,6 +289,9 @@ static gs_status wait_self(void *backend, int lane, uint64_t sequence, gs_deadli
         if (gs_deadline_passed(deadline) || sequence > self->lanes[lane].posted)
             return say_late(self, (gs_work){sequence, lane});
         if (polls < SPIN_POLLS) continue;
+        if (gs_interrupt_check(&self->interrupt, gs_now_ns()))
+            return gs_error(GS_CANCELLED, "collective %llu: the wait was interrupted",
+                            (unsigned long long)sequence);
         gs_sleep_ns(sleep_ns);
         if (sleep_ns < LONGEST_SLEEP_NS) sleep_ns *= 2;
     }

@@ -233,6 +233,7 @@ static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index, gs_deadlin
     GS_TRY(gs_bucket_tally_take(queue->options.tally, index));
     bucket->state = GS_BUCKET_DONE;
     queue->next_done = index + 1;
+    if (queue->options.finished) queue->options.finished(queue->options.finished_ctx, index);
     return gs_ok();
 }
 

@@ -36,6 +36,8 @@ typedef struct gs_bucket_queue_options {
     gs_hook_set *hooks;
     gs_device *device;
     const gs_reduce_tree *tree;  // exact mode; else NULL
+    void (*finished)(void *ctx, size_t bucket);  // told of each that is done; NULL: nobody
+    void *finished_ctx;
 } gs_bucket_queue_options;
 
 typedef struct gs_bucket_queue {
@@ -71,6 +73,10 @@ GS_NODISCARD gs_status gs_bucket_queue_progress(gs_bucket_queue *queue);
 // another one aborted.
 GS_NODISCARD gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status,
                                              const char *what);
+// Nothing of the step has been posted: other ranks know nothing of it.
+static inline bool gs_bucket_queue_is_untouched(const gs_bucket_queue *queue) {
+    return queue->next_run[0] == 0;
+}
 // Until all buckets are done. On a GPU: until their results are there for work on the compute
 // stream.
 GS_NODISCARD gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline);

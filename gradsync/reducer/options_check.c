@@ -30,6 +30,9 @@ static gs_status check_dtypes(const gs_reducer_options *options) {
         return gs_error(GS_INVALID_ARGUMENT, "tally: %d is none", (int)options->tally);
     if (options->op < GS_MEAN || options->op > GS_SAMPLE_MEAN)
         return gs_error(GS_INVALID_ARGUMENT, "op: %d is none", (int)options->op);
+    if (options->bucket_finished && options->op == GS_SAMPLE_MEAN)
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "bucket_finished: a mean over samples divides behind the last bucket");
     return gs_ok();
 }
 

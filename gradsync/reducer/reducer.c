@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "core/options.h"
 #include "gradsync/reducer/agreement.h"
@@ -134,7 +135,9 @@ static gs_status init_queue(gs_reducer *reducer) {
                                    .comm = reducer->comm,
                                    .hooks = &reducer->hooks,
                                    .device = options->device,
-                                   .tree = options->shards.exact ? &reducer->tree.tree : NULL});
+                                   .tree = options->shards.exact ? &reducer->tree.tree : NULL,
+                                   .finished = options->bucket_finished,
+                                   .finished_ctx = options->bucket_finished_ctx});
 }
 
 // The arena behind its first part, the state of hooks.
@@ -219,6 +222,7 @@ static gs_status create_reducer(gs_reducer **out, const gs_reducer_options *opti
     if (!reducer) return gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory");
     reducer->options = *options;
     reducer->comm = comm;
+    reducer->owner = getpid();
     if (!options->passes_per_shard) reducer->options.passes_per_shard = 1;
 
     status = gs_reducer_options_check(options, comm);
@@ -270,7 +274,7 @@ static void forget_work(gs_reducer *reducer) {
 }
 
 void gs_reducer_destroy(gs_reducer *reducer) {
-    if (!reducer) return;
+    if (!reducer || reducer->owner != getpid()) return;
     end_queue(reducer, "destroyed");
     forget_work(reducer);
     gs_hook_set_release(&reducer->hooks);
@@ -289,6 +293,11 @@ void gs_reducer_destroy(gs_reducer *reducer) {
     free(reducer);
 }
 
+static void tell_moved(const gs_reducer *reducer) {
+    const gs_reducer_options *options = &reducer->options;
+    if (options->grads_moved) options->grads_moved(options->grads_moved_ctx);
+}
+
 static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
                              gs_deadline deadline) {
     if (reducer->failed.code) return reducer->failed;
@@ -302,6 +311,7 @@ static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
     GS_TRY(place_beside(reducer));
     gs_step_plan_travel(reducer);
     gs_reducer_record_set_plan(&reducer->record, &reducer->layout.plan);
+    tell_moved(reducer);
     return gs_ok();
 }
 
@@ -336,6 +346,7 @@ static gs_status move_to_comm(gs_reducer *reducer, gs_deadline deadline) {
     gs_static_graph_forget(&reducer->graph);
     gs_step_plan_travel(reducer);
     note_comm(reducer);
+    tell_moved(reducer);
     GS_TRY(agree(reducer, &reducer->layout.plan, deadline));
     return init_queue(reducer);
 }
@@ -388,6 +399,13 @@ gs_status gs_reducer_mark_ready(gs_reducer *reducer, size_t param) {
     return status;
 }
 
+gs_status gs_reducer_mark_from(gs_reducer *reducer, size_t param, const void *data,
+                               gs_dtype dtype) {
+    gs_status status = gs_pass_mark_from(reducer, param, data, dtype);
+    if (status.code) status = keep_error(reducer, status);
+    return status;
+}
+
 void gs_reducer_ready_callback(void *reducer, size_t param) {
     gs_status sticks = gs_reducer_mark_ready(reducer, param);
     (void)sticks;
@@ -413,6 +431,18 @@ gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail) 
 gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadline deadline) {
     *result = (gs_reduce_result){.used = reducer->tally.used_anywhere};
     return keep_error(reducer, gs_step_finish(reducer, result, deadline));
+}
+
+gs_status gs_reducer_abandon(gs_reducer *reducer) {
+    if (reducer->failed.code) return reducer->failed;
+    return gs_step_abandon(reducer);
+}
+
+size_t gs_reducer_grad_offset(const gs_reducer *reducer, size_t param) {
+    const gs_grad_layout *layout = &reducer->layout;
+    if (param >= layout->num_params || !gs_grad_layout_grads(layout, 0)[param]) return SIZE_MAX;
+    const char *grad = gs_grad_layout_grads(layout, 0)[param];
+    return (size_t)(grad - (const char *)gs_arena_data(reducer->options.arena));
 }
 
 static gs_status decide(gs_reducer *reducer, bool counts) {

@@ -8,9 +8,11 @@
 // travel in reserved elements behind the gradients, summed like them, and a value that is not
 // finite survives every sum.
 //
-// One thread (compute) calls everything here. On a GPU it enqueues and does not wait but in finish;
-// a gradient is final for a mark when it is behind the compute stream's point then (README.md, "On
-// a GPU").
+// Threads: one at a time calls everything here; it may be another from call to call, when the next
+// call begins behind the end of the last. The communicator's creator must live meanwhile (comm.h).
+// In the child of a fork destroy does nothing, and nothing else may be called. On a GPU it enqueues
+// and does not wait but in finish; a gradient is final for a mark when it is behind the compute
+// stream's point then (README.md, "On a GPU").
 //
 // Source: PyTorch DDP (Li et al., VLDB 2020, section 3.2), with the defects it documents made
 // errors.
@@ -111,6 +113,13 @@ bool gs_reducer_pass_adds(const gs_reducer *reducer, size_t param);
 // parameter, if marked twice or outside a pass; the error also sticks and comes out of finish, on
 // every rank.
 GS_NODISCARD gs_status gs_reducer_mark_ready(gs_reducer *reducer, size_t param);
+// The same for a gradient that lies elsewhere: `data`, of the parameter's shape and of `dtype`
+// (fp32, fp64, fp16 or bf16), in memory that the device's kernels read, times the pass's
+// grad_factor is copied, or added where the pass adds, and marked. `data` may be the gradient's own
+// place, which is not copied; NULL: unused in this pass. Of several marks of a static graph the
+// last one counts. Not with separate gradients.
+GS_NODISCARD gs_status gs_reducer_mark_from(gs_reducer *reducer, size_t param, const void *data,
+                                            gs_dtype dtype);
 // For callbacks that cannot return a status (gs_model_pass.ready): errors stick. ctx is the
 // reducer.
 void gs_reducer_ready_callback(void *reducer, size_t param);
@@ -145,9 +154,16 @@ GS_NODISCARD gs_status gs_reducer_hook_state_loaded(gs_reducer *reducer);
 // OK between steps. Else FAILED_PRECONDITION says what the open step lacks, parameters by name;
 // nothing is aborted by asking.
 GS_NODISCARD gs_status gs_reducer_check_finished(const gs_reducer *reducer);
+// Leaves the open step as if it had not begun: for a backward pass that failed. OK without one.
+// FAILED_PRECONDITION when a bucket of it has been posted already: other ranks wait for the rest,
+// and gs_reducer_reset leads out. Does not stick.
+GS_NODISCARD gs_status gs_reducer_abandon(gs_reducer *reducer);
 // The reduced gradients: views into the buckets, num_params of them, of the types that a pass has;
 // valid until the next begin.
 void *const *gs_reducer_grads(const gs_reducer *reducer);
+// Where a parameter's reduced gradient begins, in bytes from the arena's start; SIZE_MAX for a
+// sparse one. Stays until another plan or a reset (gs_reducer_options.grads_moved).
+size_t gs_reducer_grad_offset(const gs_reducer *reducer, size_t param);
 // All buckets of the current step are complete here: the step may be applied after an abort (rule
 // F2).
 bool gs_reducer_complete(const gs_reducer *reducer);

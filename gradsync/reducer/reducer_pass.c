@@ -271,6 +271,71 @@ gs_status gs_pass_mark_unused(gs_reducer *reducer, size_t param) {
     return reducer->closes && !reducer->defers ? settle(reducer, param) : gs_ok();
 }
 
+static gs_status check_from(const gs_reducer *reducer, size_t param, gs_dtype dtype) {
+    if (param >= reducer->layout.num_params || reducer->phase != GS_REDUCER_PASS ||
+        gs_pass_saw(reducer, param))
+        return gs_ok();  // the mark says what is wrong
+    if (reducer->copies.tensors)
+        return gs_reducer_blame(reducer, param,
+                                "is marked from memory, but its gradient is a separate tensor");
+    if (reducer->layout.params[param].sparse)
+        return gs_reducer_blame(reducer, param, "is marked from memory, but its gradient is rows");
+    bool is_float = dtype == GS_FP32 || dtype == GS_FP64 || dtype == GS_FP16 || dtype == GS_BF16;
+    return is_float ? gs_ok()
+                    : gs_reducer_blame(reducer, param, "is marked from memory of no float type");
+}
+
+// In pieces through memory of this thread: what is added is cast first, and scaled.
+static gs_status add_from(gs_reducer *reducer, size_t param, const void *data, gs_dtype dtype) {
+    enum { PIECE = 1024 };
+    double piece[PIECE];
+    gs_device *device = reducer->options.device;
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *stream = gs_device_stream(device);
+    gs_dtype main = reducer->layout.dtypes[param];
+    char *grad = gs_grad_layout_grads(&reducer->layout, reducer->slot)[param];
+    size_t count = reducer->layout.counts[param];
+    if (!gs_device_is_host(device))
+        return gs_reducer_blame(
+            reducer, param, "is marked from memory in a pass that adds, which a GPU does not do");
+    for (size_t at = 0; at < count; at += PIECE) {
+        size_t num = count - at < PIECE ? count - at : PIECE;
+        kernels->cast(stream, piece, main, (const char *)data + at * gs_dtype_bytes(dtype), dtype,
+                      reducer->pass.grad_factor, num);
+        gs_main_grad_add(grad + at * gs_dtype_bytes(main), piece, main, num,
+                         gs_work_stream_of(device));
+    }
+    return gs_ok();
+}
+
+static gs_status copy_from(gs_reducer *reducer, size_t param, const void *data, gs_dtype dtype) {
+    gs_device *device = reducer->options.device;
+    const gs_kernels *kernels = gs_device_kernels(device);
+    void *grad = gs_grad_layout_grads(&reducer->layout, reducer->slot)[param];
+    size_t count = reducer->layout.counts[param];
+    if (!count || data == grad) return gs_ok();
+    bool is_again = reducer->marks[param] == reducer->serial;
+    if (reducer->pass.accumulate && is_again)
+        return gs_reducer_blame(reducer, param, "is marked from memory again in a pass that adds");
+    if (reducer->pass.accumulate) return add_from(reducer, param, data, dtype);
+    if (dtype == reducer->layout.dtypes[param] && reducer->pass.grad_factor == 1)
+        kernels->copy(gs_device_stream(device), grad, data, count * gs_dtype_bytes(dtype));
+    else
+        kernels->cast(gs_device_stream(device), grad, reducer->layout.dtypes[param], data, dtype,
+                      reducer->pass.grad_factor, count);
+    return gs_ok();
+}
+
+gs_status gs_pass_mark_from(gs_reducer *reducer, size_t param, const void *data, gs_dtype dtype) {
+    if (reducer->failed.code) return reducer->failed;
+    if (!data) return gs_pass_mark_unused(reducer, param);
+    GS_TRY(check_from(reducer, param, dtype));
+    bool writes = param < reducer->layout.num_params && reducer->phase == GS_REDUCER_PASS &&
+                  (!gs_pass_saw(reducer, param) || reducer->graph.on);
+    if (writes) GS_TRY(copy_from(reducer, param, data, dtype));
+    return gs_pass_mark_ready(reducer, param);
+}
+
 // What is still open of a bucket when the pass ends.
 static gs_status close_bucket(gs_reducer *reducer, size_t index) {
     gs_bucket *bucket = &reducer->layout.buckets[index];

@@ -11,6 +11,10 @@
 
 GS_NODISCARD gs_status gs_pass_open(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples);
 GS_NODISCARD gs_status gs_pass_mark_ready(gs_reducer *reducer, size_t param);
+// `data` (of `dtype`; NULL: unused) times the pass's factor becomes the gradient, or is added to
+// it.
+GS_NODISCARD gs_status gs_pass_mark_from(gs_reducer *reducer, size_t param, const void *data,
+                                         gs_dtype dtype);
 GS_NODISCARD gs_status gs_pass_mark_unused(gs_reducer *reducer, size_t param);
 GS_NODISCARD gs_status gs_pass_close(gs_reducer *reducer);
 // All passes of a rank without data: zeros on their way, as its reducing pass would send gradients.

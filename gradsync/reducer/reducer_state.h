@@ -4,6 +4,8 @@
 #ifndef GRADSYNC_REDUCER_REDUCER_STATE_H
 #define GRADSYNC_REDUCER_REDUCER_STATE_H
 
+#include <sys/types.h>
+
 #include "gradsync/bucket/bucket_tally.h"
 #include "gradsync/bucket/grad_copies.h"
 #include "gradsync/bucket/grad_layout.h"
@@ -32,6 +34,7 @@ typedef struct gs_shard_step {
 struct gs_reducer {
     gs_reducer_options options;  // params and plan point into the layout
     gs_comm *comm;
+    pid_t owner;  // the process that made it
     gs_arena_parts parts;
     gs_hook_set hooks;
     gs_grad_layout layout;

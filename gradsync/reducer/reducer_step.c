@@ -175,6 +175,16 @@ gs_status gs_step_check_finished(const gs_reducer *reducer) {
     return gs_reducer_misuse(reducer, "all passes have run, but the step is not finished");
 }
 
+gs_status gs_step_abandon(gs_reducer *reducer) {
+    if (reducer->phase == GS_REDUCER_IDLE) return gs_ok();
+    if (!gs_bucket_queue_is_untouched(&reducer->queue))
+        return gs_reducer_misuse(reducer, "buckets are on their way, and other ranks wait for the "
+                                          "rest: gs_reducer_reset leads out");
+    gs_step_decide(reducer, false);
+    reducer->phase = GS_REDUCER_IDLE;
+    return gs_ok();
+}
+
 static gs_status count_unused(const gs_reducer *reducer, size_t *num_unused) {
     const uint8_t *used = reducer->tally.used_anywhere;
     *num_unused = 0;

@@ -14,6 +14,8 @@ GS_NODISCARD gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs
 GS_NODISCARD gs_status gs_step_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail);
 GS_NODISCARD gs_status gs_step_finish(gs_reducer *reducer, gs_reduce_result *result,
                                       gs_deadline deadline);
+// A step of which nothing has been posted is as if it had not begun.
+GS_NODISCARD gs_status gs_step_abandon(gs_reducer *reducer);
 GS_NODISCARD gs_status gs_step_check_finished(const gs_reducer *reducer);
 
 // The last step counts, or not; its hooks are told once.

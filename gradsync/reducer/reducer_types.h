@@ -75,6 +75,17 @@ typedef struct gs_reducer_options {
     // with a part of the result (gs_hook_result) needs GS_TALLY_APART; the results are the same.
     gs_tally_carrier tally;
     char reserved[4];  // 0
+    // Told on the owner's thread, inside one of its calls, when a bucket (by its number in the
+    // plan) holds its result on this rank: for an optimizer that does not wait for the last one.
+    // Norm, samples and whether all is finite are known at finish alone. Must not call the reducer.
+    // Not with GS_SAMPLE_MEAN, which divides behind the last bucket. On a GPU: behind the compute
+    // stream's point. NULL: nobody is told.
+    void (*bucket_finished)(void *ctx, size_t bucket);
+    void *bucket_finished_ctx;
+    // Told when another plan, or a reset, has moved gradients: pointers and offsets are to be asked
+    // anew.
+    void (*grads_moved)(void *ctx);
+    void *grads_moved_ctx;
 } gs_reducer_options;
 
 typedef struct gs_reducer_pass {

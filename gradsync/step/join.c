@@ -5,6 +5,7 @@
 #include "core/digest.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/options.h"
 #include "gradsync/tensor/device_digest.h"
 
 #define MAX_RANKS 4096
@@ -61,7 +62,7 @@ gs_status gs_join_announce(gs_join_round *round, gs_comm *comm, bool active,
     return announce(round, NULL, comm, active, divisor, step, deadline);
 }
 
-gs_status gs_join_create(gs_join **out, const gs_join_options *options, gs_comm *comm) {
+static gs_status create_join(gs_join **out, const gs_join_options *options, gs_comm *comm) {
     *out = NULL;
     for (int i = 0; i < options->num_joinables; i++)
         if (!options->joinables[i].shadow)
@@ -78,6 +79,13 @@ gs_status gs_join_create(gs_join **out, const gs_join_options *options, gs_comm 
     if (!join->options.warn_after_steps) join->options.warn_after_steps = WARN_AFTER_STEPS;
     *out = join;
     return gs_ok();
+}
+
+gs_status gs_join_create_sized(gs_join **out, const gs_join_options *options, size_t options_bytes,
+                               gs_comm *comm) {
+    gs_join_options known;
+    GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_join_options"));
+    return create_join(out, &known, comm);
 }
 
 void gs_join_destroy(gs_join *join) {

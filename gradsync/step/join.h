@@ -62,8 +62,13 @@ typedef struct gs_join_options {
 // One run with uneven inputs; one thread.
 typedef struct gs_join gs_join;
 
-GS_NODISCARD gs_status gs_join_create(gs_join **out, const gs_join_options *options,
-                                      gs_comm *comm);  // borrows comm until destroy
+// Borrows comm until destroy.
+GS_NODISCARD gs_status gs_join_create_sized(gs_join **out, const gs_join_options *options,
+                                            size_t options_bytes, gs_comm *comm);
+GS_NODISCARD static inline gs_status gs_join_create(gs_join **out, const gs_join_options *options,
+                                                    gs_comm *comm) {
+    return gs_join_create_sized(out, options, sizeof *options, comm);
+}
 void gs_join_destroy(gs_join *join);
 
 // The announcement, counted. With `stops`: OUT_OF_RANGE on every rank, naming the first one

@@ -515,9 +515,22 @@ static void an_abort_that_never_returns_ends_the_process_and_says_in_what(void *
     assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(100)).code, GS_OK);
     expect(&statuses[0], GS_INTERNAL, "exit code 76");
     assert_int_not_equal(statuses[1].code, GS_OK);
-    expect_line(ranks, 0, "a communicator cannot be left: the process ends");
+    expect_line(ranks, 0, "a communicator cannot be left");
     expect_line(ranks, 0, "rank=0 call=ncclCommAbort");
     expect_line(ranks, 0, "sequence=4 kind=all-reduce step=3 bucket=3 count=50000 started=yes");
+    gs_ranks_destroy(ranks);
+}
+
+// Without somebody who ends it: what hangs is leaked, and the status is that of the collective.
+static void an_abort_that_never_returns_leaves_the_process_alone(void **state) {
+    (void)state;
+    skip_without_stand_in();
+    gs_ranks *ranks =
+        start("reduce", 2, "1000 log stays", "NCCL_SIM_ORDERS", "hang.collective#1@6,hang.abort#0");
+    gs_status statuses[2];
+    assert_int_equal(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(100)).code, GS_OK);
+    assert_non_null(strstr(statuses[0].message, "bucket 3, step 3"));
+    expect_line(ranks, 0, "a communicator cannot be left");
     gs_ranks_destroy(ranks);
 }
 
@@ -597,6 +610,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_call_that_fails_is_named),
         cmocka_unit_test(late_and_slow_calls_are_waited_for),
         cmocka_unit_test(an_abort_that_never_returns_ends_the_process_and_says_in_what),
+        cmocka_unit_test(an_abort_that_never_returns_leaves_the_process_alone),
         cmocka_unit_test(an_abort_that_takes_long_is_said),
         cmocka_unit_test(a_clean_end_that_never_returns_ends_the_process),
         cmocka_unit_test(the_arena_is_registered_alike_on_all_ranks),

@@ -1,10 +1,12 @@
 #include "worker/trainer/session.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "core/log.h"
 #include "core/memory.h"
 #include "rpc/schema/job_words.h"
+#include "worker/exit_code.h"
 #include "worker/state/state_transfer.h"
 #include "worker/trainer/session_state.h"
 #include "worker/trainer/step_opening.h"
@@ -170,6 +172,13 @@ static gs_status check_mailbox(void *ctx) {
     return gs_mailbox_check(ctx);
 }
 
+// The agent starts a new trainer.
+static void end_process(void *ctx, const char *reason) {
+    (void)ctx;
+    (void)reason;  // said in the log already
+    _exit(GS_EXIT_ABORT_HUNG);
+}
+
 static gs_status create_comm(gs_session *session, const gs_reducer_options *reducer,
                              gs_deadline deadline) {
     static const char *const backends[] = {"auto", "self", "shm", "nccl"};
@@ -182,7 +191,8 @@ static gs_status create_comm(gs_session *session, const gs_reducer_options *redu
                             .check = check_mailbox,
                             .check_ctx = &session->control->mailbox,
                             .arena = session->arena,
-                            .device = session->state->device};
+                            .device = session->state->device,
+                            .abort_hung = end_process};
     GS_TRY(gs_reducer_lanes(&comm.num_lanes, reducer));
     GS_TRY(gs_comm_create(&session->comm, &comm, deadline));
     gs_mailbox_set_comm(&session->control->mailbox, session->comm);

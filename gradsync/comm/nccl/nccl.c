@@ -18,6 +18,7 @@ static void destroy_nccl(void *backend) {
     gs_nccl_comm *nccl = backend;
     if (!nccl) return;
     gs_nccl_leave(nccl);
+    if (nccl->is_leaked) return;
     for (size_t i = 0; i < GS_NCCL_MAX_POSTED; i++) gs_event_destroy(nccl->works[i].ready);
     for (size_t i = 0; i < GS_NCCL_MAX_LAUNCHES; i++) {
         gs_event_destroy(nccl->launches[i].started);
@@ -44,6 +45,9 @@ static gs_status create_nccl(void **out, const gs_comm_options *options, char *r
     nccl->world_size = options->world_size;
     nccl->device = options->device;
     nccl->arena = options->arena;
+    nccl->interrupt = (gs_interrupt){.ask = options->interrupt, .ctx = options->interrupt_ctx};
+    nccl->abort_hung = options->abort_hung;
+    nccl->abort_hung_ctx = options->abort_hung_ctx;
     nccl->options = options;
     gs_status status = gs_nccl_open(nccl, options, reason, reason_bytes, deadline);
     nccl->options = NULL;

@@ -65,6 +65,11 @@ typedef struct gs_nccl_comm {
     bool launching;  // the last launch has not settled
     _Atomic uint64_t finished;
 
+    gs_interrupt interrupt;
+    void (*abort_hung)(void *ctx, const char *reason);  // NULL: nobody is told
+    void *abort_hung_ctx;
+    bool is_leaked;  // it could not be left: nothing of it is given back
+
     gs_comm_failure late;  // of the last wait whose deadline passed
     atomic_bool failed;
     pthread_mutex_t lock;
@@ -120,9 +125,9 @@ gs_comm_failure gs_nccl_cause_of(gs_nccl_comm *nccl, gs_code code);
 GS_NODISCARD gs_status gs_nccl_failure(gs_nccl_comm *nccl);  // ok when there is none
 // An abort of others while this rank comes up; ok from then on.
 GS_NODISCARD gs_status gs_nccl_check(const gs_nccl_comm *nccl);
-// Leaves the library's communicator: cleanly where all is well, else by abort. Says so in the log when it
-// takes long, and ends the process with GS_COMM_EXIT_ABORT_HUNG when it does not come to an end within
-// 5 s, with what was in flight. Again: nothing.
+// Leaves the library's communicator: cleanly where all is well, else by abort. Says so in the log
+// when it takes long. When it does not come to an end within 5 s it is leaked, the log says what
+// was in flight, and the host is told (gs_comm_options.abort_hung). Again: nothing.
 void gs_nccl_leave(gs_nccl_comm *nccl);
 
 #endif

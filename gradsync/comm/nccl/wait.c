@@ -2,7 +2,6 @@
 // way out: whatever may never return runs on a thread that this one does not wait for longer than 5 s.
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "core/log.h"
 #include "core/thread.h"
@@ -149,6 +148,9 @@ gs_status gs_nccl_wait(gs_nccl_comm *nccl, uint64_t sequence, gs_deadline deadli
         }
         if (finished_of(nccl) >= sequence) break;
         if (gs_deadline_passed(deadline)) return explain_deadline(nccl, gs_now_ns() - began_ns);
+        if (polls >= SPIN_POLLS && gs_interrupt_check(&nccl->interrupt, gs_now_ns()))
+            return gs_error(GS_CANCELLED, "collective %llu: the wait was interrupted",
+                            (unsigned long long)sequence);
         pause_polling(&polls, &sleep_ns);
     }
     // All that was enqueued on it lies before a collective that is finished.
@@ -157,6 +159,7 @@ gs_status gs_nccl_wait(gs_nccl_comm *nccl, uint64_t sequence, gs_deadline deadli
 
 // The call that leaves, on a thread of its own.
 typedef struct leaving {
+    gs_nccl_comm *nccl;  // for tools that look for leaks: what hangs in the call has it all
     const gs_nccl_library *library;
     gs_nccl_handle *handle;
     bool aborts;
@@ -194,14 +197,16 @@ static void describe_pending(char *text, size_t text_bytes, gs_nccl_comm *nccl) 
 }
 
 // Kernels that never end hold memory, connections and the device: only the end of the process frees
-// them, and whoever supervises it starts a new one.
-static void end_process(gs_nccl_comm *nccl, const char *what) {
-    char pending[160];
+// them, and that is the host's to decide.
+static void give_up(gs_nccl_comm *nccl, const char *what) {
+    char pending[160], reason[96];
     describe_pending(pending, sizeof pending, nccl);
-    gs_log_error("a communicator cannot be left: the process ends",
-                 "rank=%d call=%s seconds=%.0f exit_code=%d %s", nccl->rank, what, LEAVE_SECONDS,
-                 GS_COMM_EXIT_ABORT_HUNG, pending);
-    _exit(GS_COMM_EXIT_ABORT_HUNG);
+    gs_log_error("a communicator cannot be left", "rank=%d call=%s seconds=%.0f %s", nccl->rank,
+                 what, LEAVE_SECONDS, pending);
+    nccl->is_leaked = true;
+    snprintf(reason, sizeof reason, "rank %d: %s did not end within %.0f s", nccl->rank, what,
+             LEAVE_SECONDS);
+    if (nccl->abort_hung) nccl->abort_hung(nccl->abort_hung_ctx, reason);
 }
 
 static void say_slow(gs_nccl_comm *nccl, const char *what) {
@@ -220,25 +225,37 @@ static bool wait_leaving(leaving *one, gs_deadline deadline) {
 
 static void call_with_deadline(gs_nccl_comm *nccl, bool aborts, gs_deadline deadline) {
     gs_thread *thread = NULL;
-    leaving one = {.library = nccl->library, .handle = nccl->handle, .aborts = aborts};
     const char *what = aborts ? "ncclCommAbort" : "ncclCommDestroy";
-    pthread_mutex_init(&one.lock, NULL);
-    gs_cond_init(&one.changed);
-    if (gs_thread_start(&thread, "nccl-leave", run_leaving, &one).code) end_process(nccl, what);
-    pthread_mutex_lock(&one.lock);
-    bool done = wait_leaving(&one, gs_deadline_in_seconds(LONG_SECONDS));
-    if (!done) {
-        say_slow(nccl, what);
-        done = wait_leaving(&one, deadline);
+    leaving *one = calloc(1, sizeof *one);
+    if (!one) {
+        give_up(nccl, what);
+        return;
     }
-    pthread_mutex_unlock(&one.lock);
-    if (!done) end_process(nccl, what);
+    *one =
+        (leaving){.nccl = nccl, .library = nccl->library, .handle = nccl->handle, .aborts = aborts};
+    pthread_mutex_init(&one->lock, NULL);
+    gs_cond_init(&one->changed);
+    bool done = false;
+    if (!gs_thread_start(&thread, "nccl-leave", run_leaving, one).code) {
+        pthread_mutex_lock(&one->lock);
+        done = wait_leaving(one, gs_deadline_in_seconds(LONG_SECONDS));
+        if (!done) {
+            say_slow(nccl, what);
+            done = wait_leaving(one, deadline);
+        }
+        pthread_mutex_unlock(&one->lock);
+    }
+    if (!done) {
+        give_up(nccl, what);
+        return;  // a thread that hangs in the call still has it
+    }
     gs_thread_stop(thread);
-    if (one.status.code)
+    if (one->status.code)
         gs_log_warn("leaving a communicator failed", "rank=%d error=\"%s\"", nccl->rank,
-                    one.status.message);
-    pthread_cond_destroy(&one.changed);
-    pthread_mutex_destroy(&one.lock);
+                    one->status.message);
+    pthread_cond_destroy(&one->changed);
+    pthread_mutex_destroy(&one->lock);
+    free(one);
 }
 
 // Kernels leave when they see the abort; what was enqueued behind them still runs.
@@ -252,7 +269,10 @@ static void drain_stream(gs_nccl_comm *nccl, gs_deadline deadline) {
         // A device that answers with errors runs nothing any more.
         if (gs_event_query(nccl->next_anchor, &done).code) return;
         if (done) return;
-        if (gs_deadline_passed(deadline)) end_process(nccl, "the stream");
+        if (gs_deadline_passed(deadline)) {
+            give_up(nccl, "the stream");
+            return;
+        }
         pause_polling(&polls, &sleep_ns);
     }
 }
@@ -278,5 +298,5 @@ void gs_nccl_leave(gs_nccl_comm *nccl) {
     call_with_deadline(nccl, !clean, deadline);
     nccl->handle = NULL;
     nccl->window = nccl->registration = NULL;
-    drain_stream(nccl, deadline);
+    if (!nccl->is_leaked) drain_stream(nccl, deadline);
 }

@@ -39,6 +39,7 @@ typedef struct shm_comm {
     atomic_bool failed;
     gs_status failure;  // valid once failed
     atomic_bool leaving, left;  // the owner wants to; the moving thread's life has ended
+    gs_interrupt interrupt;
     pthread_mutex_t late_lock;
     gs_comm_failure late;  // by late_lock: of the owner's last wait whose deadline passed
     int num_lanes;
@@ -166,6 +167,13 @@ static gs_status explain_deadline(const gs_shm_lane *lane, int64_t waited_ns,
                     seconds);
 }
 
+static gs_status say_interrupted(const gs_shm_lane *lane) {
+    char name[64];
+    uint64_t sequence = gs_shm_lane_finished(lane) + 1;
+    gs_collective_name(name, sizeof name, sequence, gs_shm_lane_collective(lane, sequence));
+    return gs_error(GS_CANCELLED, "%s: the wait was interrupted", name);
+}
+
 static gs_status wait_shm(void *backend, int number, uint64_t sequence, gs_deadline deadline) {
     shm_comm *shm = backend;
     const gs_shm_lane *lane = &shm->lanes[number];
@@ -183,6 +191,10 @@ static gs_status wait_shm(void *backend, int number, uint64_t sequence, gs_deadl
         } else if (gs_waiter_pause(&waiter, deadline)) {
             if (!shm->thread) check_missing(shm);
             now_ns = gs_now_ns();
+        }
+        if (gs_interrupt_check(&shm->interrupt, now_ns) && !gs_shm_aborted(&shm->segment)) {
+            gs_waiter_reset(&waiter);
+            return gs_shm_lane_finished(lane) >= sequence ? gs_ok() : say_interrupted(lane);
         }
         moved = !shm->thread && advance(shm);
     }
@@ -385,6 +397,7 @@ static gs_status create_shm(void **out, const gs_comm_options *options, char *re
     if (!shm) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
     memset(shm, 0, bytes);
     shm->num_lanes = options->num_lanes;
+    shm->interrupt = (gs_interrupt){.ask = options->interrupt, .ctx = options->interrupt_ctx};
     pthread_mutex_init(&shm->late_lock, NULL);
     gs_status status = gs_shm_handshake(&shm->segment, options, deadline);
     if (!status.code)
