@@ -9,7 +9,9 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/options.h"
-#include "gradsync/comm/comm_backend.h"
+#include "gradsync/comm/backends.h"
+#include "gradsync/comm/introduction.h"
+#include "gradsync/comm/stages.h"
 
 #define MAX_IN_FLIGHT 1024
 #define LETTING_GO_SECONDS 10  // a moving thread leaves an aborted collective within one block
@@ -24,6 +26,9 @@ struct gs_comm {
     pid_t owner;  // a child that was forked leaves it alone
     // Per lane: given to the backend, which may have refused the last; owner's thread.
     uint64_t posted[GS_COMM_MAX_LANES];
+    int *world_ranks;    // owned; of the group's
+    bool is_renumbered;  // some rank is another in the world
+    char group[40];
     char reason[192];
     // What other ranks may do to the arena: any thread's.
     gs_arena *arena;  // borrowed; NULL: none, or nobody else is there
@@ -53,107 +58,53 @@ static const gs_comm_backend *const automatic_on_gpu[] = {
     NULL,
 };
 
-// What all ranks must have in common.
-typedef struct introduction {
-    uint32_t generation;
-    int32_t rank, world_size, num_lanes;
-    char backend[20];
-    char device[12];  // "cpu", "cuda"
-} introduction;
-
-static const char *requested_backend(const gs_comm_options *options) {
-    return options->backend && *options->backend ? options->backend : "auto";
-}
-
 static gs_status check_options(const gs_comm_options *options) {
-    if (options->world_size < 1)
-        return gs_error(GS_INVALID_ARGUMENT, "world size %d is not positive", options->world_size);
     if (options->rank < 0 || options->rank >= options->world_size)
         return gs_error(GS_INVALID_ARGUMENT, "rank %d is not below the world size %d",
                         options->rank, options->world_size);
-    if (options->world_size > 1 && !options->exchange)
-        return gs_error(GS_INVALID_ARGUMENT, "a communicator of %d ranks needs an exchange",
-                        options->world_size);
     if (options->num_lanes < 0 || options->num_lanes > GS_COMM_MAX_LANES)
         return gs_error(GS_INVALID_ARGUMENT, "a communicator has 1 to %d lanes, not %d",
                         GS_COMM_MAX_LANES, options->num_lanes);
     if (!options->device) return gs_error(GS_INVALID_ARGUMENT, "a communicator needs a device");
     if (options->arena && gs_arena_is_disturbed(options->arena))
         return gs_error(GS_FAILED_PRECONDITION,
-                        "ranks of an aborted communicator may still write into the arena of rank %d: "
-                        "gs_comm_wait_ended was not called, or did not succeed",
-                        options->rank);
-    return gs_ok();
+                        "ranks of an aborted communicator may still write into the arena: "
+                        "gs_comm_wait_ended was not called, or did not succeed");
+    return options->own_backend ? gs_comm_backend_check(options->own_backend) : gs_ok();
 }
 
-static gs_status compare(int rank, const introduction *one, const introduction *first) {
-    if (one->rank != rank)
-        return gs_error(GS_FAILED_PRECONDITION, "rank %d takes itself for rank %d", rank,
-                        one->rank);
-    if (one->generation != first->generation)
-        return gs_error(GS_FAILED_PRECONDITION, "rank %d has generation %u, rank 0 has %u", rank,
-                        one->generation, first->generation);
-    if (one->world_size != first->world_size)
-        return gs_error(GS_FAILED_PRECONDITION, "rank %d has world size %d, rank 0 has %d", rank,
-                        one->world_size, first->world_size);
-    if (one->num_lanes != first->num_lanes)
-        return gs_error(GS_FAILED_PRECONDITION, "rank %d has %d lanes, rank 0 has %d", rank,
-                        one->num_lanes, first->num_lanes);
-    if (memcmp(one->backend, first->backend, sizeof one->backend) != 0)
-        return gs_error(GS_FAILED_PRECONDITION, "rank %d wants backend %.20s, rank 0 %.20s", rank,
-                        one->backend, first->backend);
-    if (memcmp(one->device, first->device, sizeof one->device) != 0)
-        return gs_error(GS_FAILED_PRECONDITION, "rank %d trains on %.12s, rank 0 on %.12s", rank,
-                        one->device, first->device);
-    return gs_ok();
-}
-
-static gs_status introduce(const gs_comm_options *options, gs_deadline deadline) {
-    introduction mine = {.generation = options->generation,
-                         .rank = options->rank,
-                         .world_size = options->world_size,
-                         .num_lanes = options->num_lanes};
-    snprintf(mine.backend, sizeof mine.backend, "%s", requested_backend(options));
-    snprintf(mine.device, sizeof mine.device, "%.*s",
-             (int)strcspn(gs_device_name(options->device), ":"), gs_device_name(options->device));
-    introduction *all = calloc((size_t)options->world_size, sizeof *all);
-    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
-    gs_status status = options->exchange(options->exchange_ctx, "comm/introduction", NULL,
-                                         options->world_size, &mine, sizeof mine, all, deadline);
-    for (int i = 0; i < options->world_size && !status.code; i++)
-        status = compare(i, &all[i], &all[0]);
-    free(all);
+// One for all or for none: who alone could not open its part takes the others along.
+static gs_status open_backend(gs_comm *comm, const gs_comm_backend *backend,
+                              const gs_comm_options *options, gs_stages *stages) {
+    comm->backend = backend;
+    gs_status mine = backend->create(&comm->state, options, stages, comm->reason,
+                                     sizeof comm->reason, stages->deadline);
+    gs_status status = gs_stages_settle(stages, backend->name, mine);
+    if (status.code && !mine.code) backend->destroy(comm->state);
     return status;
 }
 
-static gs_status open_backend(gs_comm *comm, const gs_comm_backend *backend,
-                              const gs_comm_options *options, gs_deadline deadline) {
-    comm->backend = backend;
-    return backend->create(&comm->state, options, comm->reason, sizeof comm->reason, deadline);
-}
-
-static gs_status open_automatic(gs_comm *comm, const gs_comm_options *options,
-                                gs_deadline deadline) {
-    if (options->world_size == 1) return open_backend(comm, &gs_comm_self, options, deadline);
+static gs_status open_automatic(gs_comm *comm, const gs_comm_options *options, gs_stages *stages) {
+    if (options->world_size == 1) return open_backend(comm, &gs_comm_self, options, stages);
     const gs_comm_backend *const *list =
         gs_device_is_host(options->device) ? automatic_on_host : automatic_on_gpu;
     gs_status status = gs_error(GS_UNAVAILABLE, "no backend for several ranks on %s",
                                 gs_device_name(options->device));
     for (; *list; list++) {
-        status = open_backend(comm, *list, options, deadline);
+        status = open_backend(comm, *list, options, stages);
         if (status.code != GS_UNAVAILABLE) return status;
         status = gs_status_prefix(status, "no backend fits: %s", (*list)->name);
     }
     return status;
 }
 
-static gs_status open_requested(gs_comm *comm, const gs_comm_options *options,
-                                gs_deadline deadline) {
-    const char *name = requested_backend(options);
-    if (strcmp(name, "auto") == 0) return open_automatic(comm, options, deadline);
+static gs_status open_requested(gs_comm *comm, const gs_comm_options *options, gs_stages *stages) {
+    const char *name = gs_introduction_backend(options);
+    if (options->own_backend) return open_backend(comm, options->own_backend, options, stages);
+    if (strcmp(name, "auto") == 0) return open_automatic(comm, options, stages);
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         if (strcmp(backends[i]->name, name) == 0)
-            return open_backend(comm, backends[i], options, deadline);
+            return open_backend(comm, backends[i], options, stages);
     }
     if (strcmp(name, "nccl") == 0)
         return gs_error(GS_UNIMPLEMENTED, "backend nccl: this build has no CUDA");
@@ -167,24 +118,48 @@ static gs_status check_interrupt(void *ctx) {
     return gs_error(GS_CANCELLED, "the creation of a communicator was interrupted");
 }
 
-static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_deadline deadline) {
+static gs_status make_comm(gs_comm **out, const gs_comm_options *options) {
     GS_TRY(check_options(options));
-    gs_comm_options all = *options;
-    if (!all.check && all.interrupt) all.check = check_interrupt, all.check_ctx = &all;
-    if (!all.num_lanes) all.num_lanes = 1;
     gs_comm *comm = calloc(1, sizeof *comm);
-    if (!comm) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
+    if (comm) comm->world_ranks = calloc((size_t)options->world_size, sizeof *comm->world_ranks);
+    if (!comm || !comm->world_ranks) {
+        free(comm);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
+    }
     comm->rank = options->rank;
     comm->world_size = options->world_size;
-    comm->num_lanes = all.num_lanes;
+    comm->num_lanes = options->num_lanes ? options->num_lanes : 1;
     comm->generation = options->generation;
     comm->device = options->device;
     comm->owner = getpid();
     if (options->world_size > 1) comm->arena = options->arena;
-    gs_status status = options->world_size > 1 ? introduce(&all, deadline) : gs_ok();
-    if (!status.code) status = open_requested(comm, &all, deadline);
+    snprintf(comm->group, sizeof comm->group, "%s", options->group ? options->group : "");
+    for (int i = 0; i < comm->world_size; i++) {
+        comm->world_ranks[i] = options->ranks ? options->ranks[i] : i;
+        comm->is_renumbered |= comm->world_ranks[i] != i;
+    }
+    *out = comm;
+    return gs_ok();
+}
+
+static void free_comm(gs_comm *comm) {
+    if (comm) free(comm->world_ranks);
+    free(comm);
+}
+
+static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_deadline deadline) {
+    GS_TRY(gs_introduction_check(options));
+    gs_stages stages;
+    gs_comm *comm = NULL;
+    gs_comm_options all = *options;
+    if (!all.check && all.interrupt) all.check = check_interrupt, all.check_ctx = &all;
+    if (!all.num_lanes) all.num_lanes = 1;
+    gs_stages_init(&stages, &all, deadline);
+    gs_status status = gs_introduce(&stages, &all, make_comm(&comm, options));
+    if (!status.code) status = open_requested(comm, &all, &stages);
+    gs_stages_release(&stages);
     if (status.code) {
-        free(comm);
+        free_comm(comm);
         return status;
     }
     *out = comm;
@@ -207,7 +182,7 @@ static bool is_owner(const gs_comm *comm) {
 void gs_comm_destroy(gs_comm *comm) {
     if (!comm || !is_owner(comm)) return;
     comm->backend->destroy(comm->state);
-    free(comm);
+    free_comm(comm);
 }
 
 int gs_comm_rank(const gs_comm *comm) {
@@ -216,6 +191,10 @@ int gs_comm_rank(const gs_comm *comm) {
 
 int gs_comm_world_size(const gs_comm *comm) {
     return comm->world_size;
+}
+
+int gs_comm_world_rank(const gs_comm *comm, int rank) {
+    return rank >= 0 && rank < comm->world_size ? comm->world_ranks[rank] : -1;
 }
 
 int gs_comm_num_lanes(const gs_comm *comm) {

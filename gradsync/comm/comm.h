@@ -55,6 +55,8 @@ void gs_comm_destroy(gs_comm *comm);
 
 int gs_comm_rank(const gs_comm *comm);
 int gs_comm_world_size(const gs_comm *comm);
+// Of one of its ranks, in the world that `ranks` of the options speaks of; -1: there is no such rank.
+int gs_comm_world_rank(const gs_comm *comm, int rank);
 int gs_comm_num_lanes(const gs_comm *comm);
 uint32_t gs_comm_generation(const gs_comm *comm);
 gs_device *gs_comm_device(const gs_comm *comm);

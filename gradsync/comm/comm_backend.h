@@ -1,6 +1,7 @@
 // The contract for authors of communicator backends: create · post · wait · abort · destroy.
 //
-// To add one: a file in gradsync/comm/, a line in the table of comm.c. comm/self.c is the template.
+// To add one: a file in gradsync/comm/, a line in the table of comm.c; or, in a program of one's own, a pointer in
+// gs_comm_options. comm/self.c is the template. All slots are filled but those that say otherwise.
 // gs_comm checks arguments, numbers the collectives of each lane and keeps the first error; a backend only
 // moves bytes. Lanes are 0 … options.num_lanes - 1, of which create is told at least one.
 #ifndef GRADSYNC_COMM_COMM_BACKEND_H
@@ -11,10 +12,13 @@
 #include "gradsync/comm/comm_failure.h"
 #include "gradsync/comm/comm_options.h"
 #include "gradsync/comm/interrupt.h"
+#include "gradsync/comm/stages.h"
 #include "gradsync/tensor/arena.h"
 #include "kernels/device.h"
 
 GS_BEGIN_DECLS
+
+#define GS_COMM_BACKEND_NAME_LEN 31
 
 // What a backend makes of a wire dtype.
 typedef enum gs_wire_memory {
@@ -24,11 +28,13 @@ typedef enum gs_wire_memory {
 } gs_wire_memory;
 
 typedef struct gs_comm_backend {
-    const char *name;
+    const char *name;  // at most GS_COMM_BACKEND_NAME_LEN characters; compared between ranks
     gs_wire_memory wire;
+    // Ranks meet at `stages`, which belong to the call; an error that this rank returns by itself is told to
+    // the others at their next one, and where create succeeded here but not there, destroy follows.
     // `reason` (text of reason_bytes) says in one sentence why this backend fits, or why it does not
-    // when UNAVAILABLE is returned; all ranks must come to the same verdict.
-    gs_status (*create)(void **out, const gs_comm_options *options, char *reason,
+    // when UNAVAILABLE is returned. `options` has at least one lane; it is for the call.
+    gs_status (*create)(void **out, const gs_comm_options *options, gs_stages *stages, char *reason,
                         size_t reason_bytes, gs_deadline deadline);
     // Collective `sequence` (1, 2, 3 …) of a lane. Never blocks for other ranks, nor one lane for another.
     // NULL: progress only, of all lanes. After an abort it is refused, and a wait for it ends like one
@@ -58,11 +64,7 @@ typedef struct gs_comm_backend {
 
 GS_END_DECLS
 
-// Not of the shared library's names: backends are chosen by theirs.
-extern const gs_comm_backend gs_comm_self;
-extern const gs_comm_backend gs_comm_shm;
-#ifdef GRADSYNC_CUDA
-extern const gs_comm_backend gs_comm_nccl;
-#endif
+// INVALID_ARGUMENT says what one of an embedder's own lacks.
+GS_NODISCARD gs_status gs_comm_backend_check(const gs_comm_backend *backend);
 
 #endif

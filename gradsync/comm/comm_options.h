@@ -31,7 +31,7 @@ typedef enum gs_helper_thread {
 } gs_helper_thread;
 
 typedef struct gs_comm_options {
-    const char *backend;  // "auto", "self", "shm", "nccl"; NULL: auto
+    const char *backend;  // "auto", "self", "shm", "nccl"; NULL: auto. The same on all ranks
     int rank, world_size;
     uint32_t generation;  // of the membership; nothing from another one is accepted
     gs_exchange exchange;
@@ -59,6 +59,13 @@ typedef struct gs_comm_options {
     // so.
     void (*abort_hung)(void *ctx, const char *reason);
     void *abort_hung_ctx;
+    // A group: a communicator of some ranks of the world, beside others. rank and world_size are those within
+    // it then. For the call.
+    const int *ranks;   // their world_size numbers in the world, ascending; NULL: 0 … world_size - 1
+    // Part of all tags, so one of its own for each communicator that some rank makes in a generation: at most
+    // 39 letters, digits or any of ._-/; NULL or "": that of the world.
+    const char *group;
+    const struct gs_comm_backend *own_backend;  // comm_backend.h, instead of `backend`; borrows until destroy
 } gs_comm_options;
 
 GS_END_DECLS

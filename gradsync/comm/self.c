@@ -10,7 +10,7 @@
 
 #include "core/failpoint.h"
 #include "core/log.h"
-#include "gradsync/comm/comm_backend.h"
+#include "gradsync/comm/backends.h"
 
 #define KEPT_TIMES 1024
 #define SPIN_POLLS 200
@@ -69,8 +69,9 @@ static gs_status make_events(self_comm *self) {
     return gs_ok();
 }
 
-static gs_status create_self(void **out, const gs_comm_options *options, char *reason,
-                             size_t reason_bytes, gs_deadline deadline) {
+static gs_status create_self(void **out, const gs_comm_options *options, gs_stages *stages,
+                             char *reason, size_t reason_bytes, gs_deadline deadline) {
+    (void)stages;
     (void)deadline;
     if (options->world_size != 1) {
         snprintf(reason, reason_bytes, "there are %d ranks", options->world_size);

@@ -23,6 +23,9 @@
 #define DOOR_PREFIX "gradsync-"
 #define DOOR_LEN 40  // of the name in a host card; the nonce follows
 #define MAX_EXCHANGE 65536
+// Stages of the creation: shm's first and second.
+#define INTRODUCTION "world/2"
+#define HOST "world/3"
 
 // What rank 1 does wrong, and at which exchange it does it.
 typedef struct intruder {
@@ -90,13 +93,13 @@ static gs_status exchange_as_intruder(void *ctx, const char *tag, const int *ran
                                       gs_deadline deadline) {
     const intruder *self = ctx;
     unsigned char changed[MAX_EXCHANGE];
-    bool at_introduction = strcmp(tag, "shm/introduction") == 0,
-         at_host = strcmp(tag, "shm/host") == 0;
+    bool at_introduction = strcmp(tag, INTRODUCTION) == 0, at_host = strcmp(tag, HOST) == 0;
+    unsigned char *said = changed + sizeof(gs_status);
     if (bytes > sizeof changed) return gs_error(GS_INVALID_ARGUMENT, "%zu bytes", bytes);
     memcpy(changed, mine, bytes);
     if (does(self, tag)) raise(SIGKILL);
-    if (does(self, "other host") && at_introduction) changed[sizeof(gs_shm_layout)] ^= 1;
-    if (at_introduction) forge_layout(self, changed);
+    if (does(self, "other host") && at_introduction) said[sizeof(gs_shm_layout)] ^= 1;
+    if (at_introduction) forge_layout(self, said);
     if (strncmp(self->deed, "layout", 6) == 0 && at_host)
         return gs_error(GS_INTERNAL, "goes on with a layout that differs");
     GS_TRY(gs_rank_exchange(self->env->exchange, tag, ranks, num_ranks, changed, bytes, all,
@@ -188,22 +191,22 @@ static void a_layout_that_differs_is_named_by_all_before_anything_is_shared(void
 
 static void another_network_namespace_is_refused_by_all(void **state) {
     (void)state;
-    expect_refusal("other network", "rank 1 runs in another container than rank 0");
+    expect_refusal("other network", "rank 1: runs in another container than rank 0");
 }
 
 static void an_unreachable_socket_is_refused_by_all(void **state) {
     (void)state;
-    expect_refusal("wrong door", "rank 1 runs in another container than rank 0");
+    expect_refusal("wrong door", "rank 1: runs in another container than rank 0");
 }
 
 static void another_user_is_refused_by_all(void **state) {
     (void)state;
-    expect_refusal("other user", "rank 0 had to turn rank 1 away: it runs as another user");
+    expect_refusal("other user", "rank 0: had to turn rank 1 away: it runs as another user");
 }
 
 static void a_forged_hello_is_refused_by_all(void **state) {
     (void)state;
-    expect_refusal("wrong nonce", "rank 0 had to turn rank 1 away: it wants another communicator");
+    expect_refusal("wrong nonce", "rank 0: had to turn rank 1 away: it wants another communicator");
 }
 
 static void strangers_at_the_door_disturb_nobody(void **state) {
@@ -218,9 +221,8 @@ static void strangers_at_the_door_disturb_nobody(void **state) {
 
 static void a_rank_that_dies_at_any_stage_ends_the_handshake_for_all(void **state) {
     (void)state;
-    static const char *const stages[] = {"comm/introduction", "shm/introduction", "shm/host",
-                                         "shm/connected",     "shm/mapped",       "shm/proved",
-                                         "shm/alive"};
+    static const char *const stages[] = {"world/1", INTRODUCTION, HOST,
+                                         "world/4", "world/5",    "world/6"};
     for (size_t i = 0; i < sizeof stages / sizeof *stages; i++) {
         gs_status statuses[WORLD];
         run_deed(statuses, stages[i]);

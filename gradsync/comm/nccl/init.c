@@ -17,41 +17,14 @@ static _Atomic int num_failed_attempts;  // the process's, like what it counts
 
 // What a rank says of itself.
 typedef struct peer_info {
-    gs_status able;
+    gs_nccl_id id;  // rank 0's, of this communicator: a secret
     int32_t version;
     int32_t has_windows, has_registration;  // of memory of the library that lies in an arena
     uint64_t arena_bytes;                   // 0: none
     char uuid[48];                          // of the GPU
     char host_id[64];                       // NCCL_HOSTID; "" when unset
 } peer_info;
-
-// `mine` and `all` as for gs_exchange; one rank needs nobody.
-static gs_status exchange(const gs_comm_options *options, const char *tag, const void *mine,
-                          size_t bytes, void *all, gs_deadline deadline) {
-    if (options->world_size > 1)
-        return options->exchange(options->exchange_ctx, tag, NULL, options->world_size, mine,
-                                 bytes, all, deadline);
-    memcpy(all, mine, bytes);
-    return gs_ok();
-}
-
-static gs_status with_rank(int rank, gs_status status) {
-    status.message[sizeof status.message - 1] = '\0';
-    return gs_status_prefix(status, "rank %d", rank);
-}
-
-// The first error of any rank becomes everybody's.
-static gs_status agree(const gs_comm_options *options, const char *tag, gs_status mine,
-                       gs_deadline deadline) {
-    gs_status *all = calloc((size_t)options->world_size, sizeof *all);
-    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", tag);
-    gs_status status = exchange(options, tag, &mine, sizeof mine, all, deadline);
-    for (int i = 0; i < options->world_size && !status.code; i++) {
-        if (all[i].code) status = with_rank(i, all[i]);
-    }
-    free(all);
-    return status;
-}
+_Static_assert(sizeof(peer_info) <= GS_STAGE_PAYLOAD_BYTES, "what a rank says is one round");
 
 // All that will ever be needed: a step makes nothing.
 static gs_status make_events(gs_nccl_comm *nccl) {
@@ -80,12 +53,11 @@ static gs_status make_own_part(gs_nccl_comm *nccl) {
     return gs_nccl_make_staging(nccl);
 }
 
-static void fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
+static gs_status fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
     gs_device_facts facts;
     const char *name = gs_device_name(nccl->device), *host_id = getenv("NCCL_HOSTID");
     const char *colon = strchr(name, ':');
-    mine->able = gs_cuda_device_facts(&facts, colon ? (int)strtol(colon + 1, NULL, 10) : 0);
-    if (mine->able.code) return;
+    GS_TRY(gs_cuda_device_facts(&facts, colon ? (int)strtol(colon + 1, NULL, 10) : 0));
     mine->version = gs_nccl_library_version(nccl->library);
     mine->has_registration = gs_nccl_has_registration(nccl->library);
     mine->has_windows = gs_nccl_has_windows(nccl->library) && nccl->arena &&
@@ -94,12 +66,12 @@ static void fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
         mine->arena_bytes = gs_arena_bytes(nccl->arena);
     snprintf(mine->uuid, sizeof mine->uuid, "%s", facts.uuid);
     snprintf(mine->host_id, sizeof mine->host_id, "%s", host_id ? host_id : "");
+    return nccl->rank == 0 ? gs_nccl_make_id(nccl->library, &mine->id) : gs_ok();
 }
 
 static gs_status compare_peers(peer_info *all, int world_size) {
     for (int i = 0; i < world_size; i++) {
         all[i].uuid[sizeof all[i].uuid - 1] = all[i].host_id[sizeof all[i].host_id - 1] = '\0';
-        if (all[i].able.code) return with_rank(i, all[i].able);
     }
     for (int i = 1; i < world_size; i++) {
         if (all[i].version != all[0].version)
@@ -128,34 +100,11 @@ static bool all_may(const peer_info *all, int world_size, bool windows) {
     return true;
 }
 
-static gs_status share_id(gs_nccl_comm *nccl, const gs_comm_options *options, gs_nccl_id *id,
-                          gs_deadline deadline) {
-    typedef struct root_offer {
-        gs_status able;
-        gs_nccl_id id;
-    } root_offer;
-    root_offer mine = {.able = gs_ok()};
-    root_offer *all = calloc((size_t)options->world_size, sizeof *all);
-    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
-    if (options->rank == 0) mine.able = gs_nccl_make_id(nccl->library, &mine.id);
-    gs_status status = exchange(options, "nccl/id", &mine, sizeof mine, all, deadline);
-    if (!status.code && all[0].able.code) status = with_rank(0, all[0].able);
-    *id = all[0].id;
-    explicit_bzero(all, (size_t)options->world_size * sizeof *all);
-    explicit_bzero(&mine, sizeof mine);
-    free(all);
-    return status;
-}
-
-static gs_status connect_ranks(gs_nccl_comm *nccl, const gs_comm_options *options,
-                               gs_deadline deadline) {
-    gs_nccl_id id;
-    GS_TRY(share_id(nccl, options, &id, deadline));
+static gs_status connect_ranks(gs_nccl_comm *nccl, const gs_nccl_id *id, gs_deadline deadline) {
     gs_status status =
-        gs_nccl_begin_init(nccl->library, &nccl->handle, &id, options->rank, options->world_size);
-    explicit_bzero(&id, sizeof id);
+        gs_nccl_begin_init(nccl->library, &nccl->handle, id, nccl->rank, nccl->world_size);
     if (!status.code) status = gs_nccl_settle(nccl, "ncclCommInitRankConfig", deadline);
-    return gs_status_prefix(status, "rank %d: NCCL communicator", options->rank);
+    return gs_status_prefix(status, "NCCL communicator");
 }
 
 static gs_status wait_event(gs_nccl_comm *nccl, gs_event *event, const char *what,
@@ -203,76 +152,77 @@ static gs_status warm_up(gs_nccl_comm *nccl, gs_deadline deadline) {
 }
 
 // All ranks have a window on their arena, or none keeps one: calls must not mix.
-static gs_status open_window(gs_nccl_comm *nccl, const gs_comm_options *options, bool *opened,
+static gs_status open_window(gs_nccl_comm *nccl, gs_stages *stages, bool *opened,
                              gs_deadline deadline) {
     gs_status mine =
         gs_nccl_register_window(nccl->library, nccl->handle, gs_arena_data(nccl->arena),
                                 gs_arena_bytes(nccl->arena), &nccl->window);
     if (!mine.code) mine = gs_nccl_settle(nccl, "ncclCommWindowRegister", deadline);
     uint8_t have = !mine.code && nccl->window != NULL;
-    uint8_t *all = calloc((size_t)options->world_size, 1);
+    uint8_t *all = calloc((size_t)nccl->world_size, 1);
     if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
-    gs_status status = exchange(options, "nccl/window", &have, 1, all, deadline);
+    gs_status status = gs_stages_meet(stages, "NCCL window", gs_ok(), all, &have, 1);
     *opened = true;
-    for (int i = 0; i < options->world_size; i++) *opened &= all[i] != 0;
+    for (int i = 0; i < nccl->world_size; i++) *opened &= all[i] != 0;
     free(all);
     if (status.code || *opened) return status;
-    if (mine.code == GS_DEADLINE_EXCEEDED) return with_rank(options->rank, mine);
+    if (mine.code == GS_DEADLINE_EXCEEDED) return mine;
     if (!nccl->window) return gs_ok();
     mine = gs_nccl_deregister_window(nccl->library, nccl->handle, nccl->window);
     nccl->window = NULL;
     if (!mine.code) mine = gs_nccl_settle(nccl, "ncclCommWindowDeregister", deadline);
-    return gs_status_prefix(mine, "rank %d", options->rank);
+    return mine;
 }
 
-static gs_status register_arena(gs_nccl_comm *nccl, const gs_comm_options *options,
-                                const peer_info *peers, const char **how, gs_deadline deadline) {
+static gs_status register_arena(gs_nccl_comm *nccl, gs_stages *stages, const peer_info *peers,
+                                const char **how, gs_deadline deadline) {
     bool opened = false;
     *how = "not registered";
-    if (all_may(peers, options->world_size, true))
-        GS_TRY(open_window(nccl, options, &opened, deadline));
+    if (all_may(peers, nccl->world_size, true))
+        GS_TRY(open_window(nccl, stages, &opened, deadline));
     if (opened) *how = "in a symmetric window";
-    if (opened || !all_may(peers, options->world_size, false)) return gs_ok();
+    if (opened || !all_may(peers, nccl->world_size, false)) return gs_ok();
     gs_status status = gs_nccl_register(nccl->library, nccl->handle, gs_arena_data(nccl->arena),
                                         gs_arena_bytes(nccl->arena), &nccl->registration);
     if (!status.code) status = gs_nccl_settle(nccl, "ncclCommRegister", deadline);
-    status = agree(options, "nccl/registered", status, deadline);
     if (!status.code) *how = "registered";
     return status;
 }
 
-static gs_status bring_up(gs_nccl_comm *nccl, const gs_comm_options *options,
-                          const peer_info *peers, const char **how, gs_deadline deadline) {
+static gs_status bring_up(gs_nccl_comm *nccl, gs_stages *stages, const peer_info *peers,
+                          const char **how, gs_deadline deadline) {
     gs_nccl_library_log(nccl->library);
-    GS_TRY(connect_ranks(nccl, options, deadline));
-    GS_TRY(agree(options, "nccl/connected", gs_ok(), deadline));
-    GS_TRY(agree(options, "nccl/warm", warm_up(nccl, deadline), deadline));
-    GS_TRY(register_arena(nccl, options, peers, how, deadline));
+    gs_status connected = connect_ranks(nccl, &peers[0].id, deadline);
+    GS_TRY(gs_stages_meet(stages, "NCCL communicator", connected, NULL, NULL, 0));
+    GS_TRY(gs_stages_meet(stages, "NCCL", warm_up(nccl, deadline), NULL, NULL, 0));
+    GS_TRY(register_arena(nccl, stages, peers, how, deadline));
     GS_TRY(gs_nccl_anchor_clock(nccl, deadline));
     if (nccl->anchor_ns) return gs_ok();
-    return gs_error(GS_DEADLINE_EXCEEDED, "rank %d: %s did not come to an event in time",
-                    nccl->rank, gs_device_name(nccl->device));
+    return gs_error(GS_DEADLINE_EXCEEDED, "%s did not come to an event in time",
+                    gs_device_name(nccl->device));
 }
 
-gs_status gs_nccl_open(gs_nccl_comm *nccl, const gs_comm_options *options, char *reason,
-                       size_t reason_bytes, gs_deadline deadline) {
-    peer_info mine = {.able = make_own_part(nccl)};
-    peer_info *peers = calloc((size_t)options->world_size, sizeof *peers);
+gs_status gs_nccl_open(gs_nccl_comm *nccl, gs_stages *stages, char *reason, size_t reason_bytes,
+                       gs_deadline deadline) {
+    size_t peers_bytes = (size_t)nccl->world_size * sizeof(peer_info);
+    peer_info mine = {0}, *peers = calloc(1, peers_bytes);
     if (!peers) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
-    if (!mine.able.code) fill_info(&mine, nccl);
-    gs_status status = exchange(options, "nccl/peer", &mine, sizeof mine, peers, deadline);
-    if (!status.code) status = compare_peers(peers, options->world_size);
+    gs_status able = make_own_part(nccl);
+    if (!able.code) able = fill_info(&mine, nccl);
+    gs_status status = gs_stages_meet(stages, "NCCL", able, peers, &mine, sizeof mine);
+    if (!status.code)
+        status = gs_stages_conclude(stages, compare_peers(peers, nccl->world_size));
     const char *how = "";
-    if (!status.code) {
-        status = bring_up(nccl, options, peers, &how, deadline);
-        if (status.code) atomic_fetch_add(&num_failed_attempts, 1);
-    }
+    if (!status.code) status = bring_up(nccl, stages, peers, &how, deadline);
+    if (status.code && !able.code) atomic_fetch_add(&num_failed_attempts, 1);
     int version = peers[0].version;
+    explicit_bzero(peers, peers_bytes);
+    explicit_bzero(&mine, sizeof mine);
     free(peers);
     if (status.code)
         snprintf(reason, reason_bytes, "%s", status.message);
     else
         snprintf(reason, reason_bytes, "all %d ranks have a GPU; NCCL %d.%d.%d, arena %s",
-                 options->world_size, version / 10000, version / 100 % 100, version % 100, how);
+                 nccl->world_size, version / 10000, version / 100 % 100, version % 100, how);
     return status;
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gradsync/comm/backends.h"
 #include "gradsync/comm/nccl/memory.h"
 #include "gradsync/comm/nccl/state.h"
 
@@ -34,8 +35,8 @@ static void destroy_nccl(void *backend) {
     free(nccl);
 }
 
-static gs_status create_nccl(void **out, const gs_comm_options *options, char *reason,
-                             size_t reason_bytes, gs_deadline deadline) {
+static gs_status create_nccl(void **out, const gs_comm_options *options, gs_stages *stages,
+                             char *reason, size_t reason_bytes, gs_deadline deadline) {
     if (options->num_lanes > 1)
         return gs_error(GS_UNIMPLEMENTED, "backend nccl has one lane, not %d", options->num_lanes);
     gs_nccl_comm *nccl = calloc(1, sizeof *nccl);
@@ -49,7 +50,7 @@ static gs_status create_nccl(void **out, const gs_comm_options *options, char *r
     nccl->abort_hung = options->abort_hung;
     nccl->abort_hung_ctx = options->abort_hung_ctx;
     nccl->options = options;
-    gs_status status = gs_nccl_open(nccl, options, reason, reason_bytes, deadline);
+    gs_status status = gs_nccl_open(nccl, stages, reason, reason_bytes, deadline);
     nccl->options = NULL;
     if (status.code) {
         gs_nccl_fail(nccl, status, &(gs_comm_failure){.reporter = nccl->rank, .bucket = -1});

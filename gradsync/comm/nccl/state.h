@@ -86,8 +86,8 @@ static inline gs_nccl_target gs_nccl_target_of(const gs_nccl_comm *nccl) {
 }
 
 // init.c: everything that ranks agree on, the communicator, its memory, and the proof that it adds.
-GS_NODISCARD gs_status gs_nccl_open(gs_nccl_comm *nccl, const gs_comm_options *options,
-                                    char *reason, size_t reason_bytes, gs_deadline deadline);
+GS_NODISCARD gs_status gs_nccl_open(gs_nccl_comm *nccl, gs_stages *stages, char *reason,
+                                    size_t reason_bytes, gs_deadline deadline);
 
 // launch.c: what can be done without waiting for others: settles, retires, launches.
 GS_NODISCARD gs_status gs_nccl_advance(gs_nccl_comm *nccl);

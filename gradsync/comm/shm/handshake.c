@@ -33,8 +33,8 @@ typedef struct host_info {
     uint64_t nonce;                  // rank 0's, for this communicator
     cpu_set_t cores;                 // that the rank may run on
     int32_t usable_cores;            // after its quota
-    gs_status able;
 } host_info;
+static_assert(sizeof(host_info) <= GS_STAGE_PAYLOAD_BYTES, "what a rank says is one round");
 
 // From a rank to rank 0, with its control block and, if it has one, its arena.
 typedef struct hello {
@@ -52,6 +52,7 @@ typedef struct welcome {
 
 typedef struct handshake {
     const gs_comm_options *options;
+    gs_stages *stages;
     gs_shm_segment *segment;
     gs_deadline deadline;
     host_info *hosts;  // of all ranks
@@ -64,18 +65,9 @@ typedef struct handshake {
     const char *turned_away;  // rank 0: why the last connection was; NULL: none was
 } handshake;
 
-gs_status gs_shm_agree(const gs_comm_options *options, const char *stage, gs_status mine,
-                       gs_deadline deadline) {
-    gs_status *all = calloc((size_t)options->world_size, sizeof *all);
-    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", stage);
-    gs_status status =
-        options->exchange(options->exchange_ctx, stage, NULL, options->world_size, &mine,
-                          sizeof mine, all, deadline);
-    for (int i = 0; i < options->world_size && !status.code; i++) {
-        all[i].message[sizeof all[i].message - 1] = '\0';
-        if (all[i].code) status = gs_error(GS_UNAVAILABLE, "rank %d %s", i, all[i].message);
-    }
-    free(all);
+// Whatever keeps a rank from sharing memory, another backend may do without.
+static gs_status cannot_share(gs_status status) {
+    if (status.code) status.code = GS_UNAVAILABLE;
     return status;
 }
 
@@ -129,13 +121,11 @@ static gs_status compare_introductions(handshake *hs) {
     introduction *all = calloc((size_t)options->world_size, sizeof *all);
     if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "handshake: out of memory");
     read_boot_id(mine.boot_id);
-    gs_status status = options->exchange(options->exchange_ctx, "shm/introduction", NULL,
-                                         options->world_size, &mine, sizeof mine, all,
-                                         hs->deadline);
+    gs_status status = gs_stages_meet(hs->stages, "shm", gs_ok(), all, &mine, sizeof mine);
     if (!status.code) status = compare_kernels(all, options->world_size);
     if (!status.code) status = compare_layouts(all, options->world_size);
     free(all);
-    return status;
+    return gs_stages_conclude(hs->stages, status);
 }
 
 static struct sockaddr_un listener_address(const char *name, socklen_t *bytes) {
@@ -202,19 +192,11 @@ static size_t choose_flat_bytes(const gs_shm_segment *segment) {
 
 // Stage 2: everybody is able, and how many cores there are.
 static gs_status compare_hosts(handshake *hs) {
-    const gs_comm_options *options = hs->options;
     host_info mine = {0};
-    gs_status able = make_own_part(hs, &mine);
-    mine.able = able;
+    gs_status able = cannot_share(make_own_part(hs, &mine));
     if (sched_getaffinity(0, sizeof mine.cores, &mine.cores)) CPU_ZERO(&mine.cores);
     mine.usable_cores = gs_usable_cores();
-    GS_TRY(options->exchange(options->exchange_ctx, "shm/host", NULL, options->world_size, &mine,
-                             sizeof mine, hs->hosts, hs->deadline));
-    for (int i = 0; i < options->world_size; i++) {
-        host_info *info = &hs->hosts[i];
-        info->able.message[sizeof info->able.message - 1] = '\0';
-        if (info->able.code) return gs_error(GS_UNAVAILABLE, "rank %d %s", i, info->able.message);
-    }
+    GS_TRY(gs_stages_meet(hs->stages, "shm", able, hs->hosts, &mine, sizeof mine));
     hs->nonce = hs->hosts[0].nonce;
     hs->segment->num_cores = count_cores(hs);
     hs->segment->flat_bytes = choose_flat_bytes(hs->segment);
@@ -458,9 +440,11 @@ static gs_status read_proofs(handshake *hs) {
 static gs_status run_stages(handshake *hs) {
     GS_TRY(compare_introductions(hs));
     GS_TRY(compare_hosts(hs));
-    GS_TRY(gs_shm_agree(hs->options, "shm/connected", connect_to_listener(hs), hs->deadline));
-    GS_TRY(gs_shm_agree(hs->options, "shm/mapped", map_all(hs), hs->deadline));
-    return gs_shm_agree(hs->options, "shm/proved", read_proofs(hs), hs->deadline);
+    gs_status connected = cannot_share(connect_to_listener(hs));
+    GS_TRY(gs_stages_meet(hs->stages, "shm", connected, NULL, NULL, 0));
+    gs_status mapped = cannot_share(map_all(hs));
+    GS_TRY(gs_stages_meet(hs->stages, "shm", mapped, NULL, NULL, 0));
+    return read_proofs(hs);
 }
 
 static void close_all(handshake *hs) {
@@ -475,10 +459,11 @@ static void close_all(handshake *hs) {
 }
 
 gs_status gs_shm_handshake(gs_shm_segment *segment, const gs_comm_options *options,
-                           gs_deadline deadline) {
+                           gs_stages *stages, gs_deadline deadline) {
     if (options->world_size > GS_SHM_MAX_RANKS)
         return gs_error(GS_UNAVAILABLE, "shared memory serves at most %d ranks", GS_SHM_MAX_RANKS);
     handshake hs = {.options = options,
+                    .stages = stages,
                     .segment = segment,
                     .deadline = deadline,
                     .listener = -1,

@@ -15,7 +15,7 @@
 
 #include "core/memory.h"
 #include "core/thread.h"
-#include "gradsync/comm/comm_backend.h"
+#include "gradsync/comm/backends.h"
 #include "gradsync/comm/shm/comm_thread.h"
 #include "gradsync/comm/shm/handshake.h"
 #include "gradsync/comm/shm/lane.h"
@@ -389,8 +389,8 @@ static void destroy_shm(void *backend) {
     free(shm);
 }
 
-static gs_status create_shm(void **out, const gs_comm_options *options, char *reason,
-                            size_t reason_bytes, gs_deadline deadline) {
+static gs_status create_shm(void **out, const gs_comm_options *options, gs_stages *stages,
+                            char *reason, size_t reason_bytes, gs_deadline deadline) {
     size_t bytes = sizeof(shm_comm) + (size_t)options->num_lanes * sizeof(gs_shm_lane);
     bytes = gs_round_up(bytes, _Alignof(shm_comm));
     shm_comm *shm = aligned_alloc(_Alignof(shm_comm), bytes);
@@ -399,9 +399,8 @@ static gs_status create_shm(void **out, const gs_comm_options *options, char *re
     shm->num_lanes = options->num_lanes;
     shm->interrupt = (gs_interrupt){.ask = options->interrupt, .ctx = options->interrupt_ctx};
     pthread_mutex_init(&shm->late_lock, NULL);
-    gs_status status = gs_shm_handshake(&shm->segment, options, deadline);
-    if (!status.code)
-        status = gs_shm_agree(options, "shm/alive", start_moving(shm, options), deadline);
+    gs_status status = gs_shm_handshake(&shm->segment, options, stages, deadline);
+    if (!status.code) status = start_moving(shm, options);
     if (status.code) {
         snprintf(reason, reason_bytes, "%s", status.message);
         destroy_shm(shm);

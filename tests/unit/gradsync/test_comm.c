@@ -285,8 +285,8 @@ static void wrong_options_are_refused_by_name(void **state) {
         int rank, world_size, num_lanes;
         bool device;
         const char *text;
-    } cases[] = {{0, 0, 0, true, "world size 0"},       {2, 2, 0, true, "rank 2"},
-                 {-1, 2, 0, true, "rank -1"},           {0, 2, 0, true, "needs an exchange"},
+    } cases[] = {{0, 0, 0, true, "world size 0"},       {2, 1, 0, true, "rank 2"},
+                 {-1, 1, 0, true, "rank -1"},           {0, 2, 0, true, "needs an exchange"},
                  {0, 1, 0, false, "needs a device"},    {0, 1, 9, true, "1 to 8 lanes, not 9"},
                  {0, 1, -1, true, "1 to 8 lanes, not -1"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
