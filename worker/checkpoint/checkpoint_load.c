@@ -9,6 +9,7 @@
 #include "rpc/json/sealed_json.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/part_file.h"
+#include "worker/state/hook_tensors.h"
 
 #define NEWEST_FORMAT 2
 
@@ -114,6 +115,26 @@ static gs_status match_tensors(opened *it, const gs_trainer_state *state) {
                     layout->num_tensors, state->num_tensors);
 }
 
+// What hooks carried when it was saved has a place in the state before there are hooks.
+static gs_status add_hook_tensors(gs_trainer_state *state, const gs_checkpoint_layout *layout) {
+    for (size_t i = 0; i < layout->num_tensors; i++) {
+        const gs_checkpoint_tensor *found = &layout->tensors[i];
+        size_t known = state->num_model_tensors;
+        if (strncmp(found->name, GS_HOOK_TENSOR_PREFIX, strlen(GS_HOOK_TENSOR_PREFIX)) != 0)
+            continue;
+        while (known < state->num_tensors && strcmp(state->tensors[known].name, found->name) != 0)
+            known++;
+        if (known < state->num_tensors) continue;
+        gs_state_tensor tensor = {.dtype = found->dtype,
+                                  .num_dims = found->num_dims,
+                                  .bytes = found->count * gs_dtype_bytes(found->dtype)};
+        snprintf(tensor.name, sizeof tensor.name, "%s", found->name);
+        memcpy(tensor.shape, found->shape, sizeof tensor.shape);
+        GS_TRY(gs_hook_tensors_add(state, &tensor));
+    }
+    return gs_ok();
+}
+
 static gs_status open_parts(opened *it) {
     const gs_checkpoint_layout *layout = &it->layout;
     it->files = calloc(layout->num_parts + 1, sizeof(gs_safetensors *));
@@ -199,6 +220,7 @@ static gs_status load(gs_trainer_state *state, opened *it, const gs_job_spec *sp
     GS_TRY(check_parts(it));
     GS_TRY(check_spec(it->manifest, spec));
     GS_TRY(read_position(&position, it->manifest));
+    GS_TRY(add_hook_tensors(state, &it->layout));
     GS_TRY(match_tensors(it, state));
     GS_TRY(open_parts(it));
     GS_TRY(take_tensors(state, it));
@@ -218,6 +240,7 @@ gs_status gs_checkpoint_load(gs_trainer_state *state, const char *path, const gs
     if (!status.code) {
         opened it = {.path = path, .manifest = manifest};
         status = load(state, &it, spec);
+        if (status.code) gs_hook_tensors_forget(state);
         close_parts(&it);
     }
     gs_json_release(manifest);

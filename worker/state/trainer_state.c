@@ -172,6 +172,7 @@ static gs_status list_tensors(gs_trainer_state *state) {
     for (size_t i = 0; i < state->num_buffers; i++) {
         add_tensor(state, &state->buffer_specs[i], "buffer.");
     }
+    state->num_model_tensors = state->num_tensors;
     return gs_ok();
 }
 
@@ -273,6 +274,9 @@ void gs_trainer_state_release(gs_trainer_state *state) {
     if (state->owns_memory) gs_device_free(state->device, state->memory);
     free(state->params);
     free(state->param_specs);
+    for (size_t i = state->num_model_tensors; i < state->num_tensors; i++)
+        free(state->resting[i - state->num_model_tensors]);
+    free(state->resting);
     free(state->tensors);
     free(state->runs);
     *state = (gs_trainer_state){0};
@@ -357,21 +361,26 @@ void gs_position_digest(gs_digest_stream *stream, const gs_position *position) {
     gs_digest_stream_add(stream, &loss_scale->growth_tracker, sizeof loss_scale->growth_tracker);
 }
 
-static gs_digest digest_tensors(const gs_trainer_state *state, size_t num_tensors) {
+// Of all but the last `num_left_out` of the model's.
+static gs_digest digest_tensors(const gs_trainer_state *state, size_t num_left_out) {
+    size_t num_model = state->num_model_tensors;
     gs_digest_stream *stream = gs_digest_stream_create();
     if (!stream) return (gs_digest){0};
-    gs_status status =
-        gs_device_copy_read(state->copy, state->runs, num_tensors, digest_bytes, stream);
+    gs_status status = gs_device_copy_read(state->copy, state->runs, num_model - num_left_out,
+                                           digest_bytes, stream);
+    if (!status.code)
+        status = gs_device_copy_read(state->copy, state->runs + num_model,
+                                     state->num_tensors - num_model, digest_bytes, stream);
     gs_position_digest(stream, &state->position);
     return take_digest(stream, status);
 }
 
 gs_digest gs_trainer_state_digest(const gs_trainer_state *state) {
-    return digest_tensors(state, state->num_tensors);
+    return digest_tensors(state, 0);
 }
 
-// Buffers come last.
+// Buffers are the model's last.
 gs_digest gs_trainer_state_common_digest(const gs_trainer_state *state) {
     size_t num_local = state->buffers_are_local ? state->num_buffers : 0;
-    return digest_tensors(state, state->num_tensors - num_local);
+    return digest_tensors(state, num_local);
 }

@@ -25,8 +25,8 @@
 #define GS_STATE_NAME_LEN (GS_PARAM_NAME_LEN + 32)
 
 // A tensor of the state as a checkpoint names it: parameters by their own name,
-// "optimizer.exp_avg.NAME", "buffer.NAME", and "optimizer.num_updates" (one i64 for each
-// parameter).
+// "optimizer.exp_avg.NAME", "buffer.NAME", "optimizer.num_updates" (one i64 for each parameter), and
+// "hook/…".
 typedef struct gs_state_tensor {
     char name[GS_STATE_NAME_LEN];
     gs_dtype dtype;
@@ -64,6 +64,7 @@ typedef struct gs_trainer_state {
     gs_position position;  // the step that was applied changes it
     gs_state_tensor *tensors;
     size_t num_tensors;
+    size_t num_model_tensors;  // of them; behind them what hooks carry (hook_tensors.h)
 
     void *memory;  // of the parameters, or of the halves of their masters
     size_t memory_bytes;
@@ -72,6 +73,7 @@ typedef struct gs_trainer_state {
     gs_device_copy *copy;  // owned; what follows belongs to the transfer that it makes
     gs_copy_run *runs;     // num_tensors of them: where each tensor lies
     gs_copy_run digested;  // begin_params_digest
+    void **resting;        // of tensors of hooks: owned, while no reducer has them; else NULL
 } gs_trainer_state;
 
 // Builds the model of `spec`, draws its first values from the seed, makes the optimizer.

@@ -8,6 +8,7 @@
 #include "rpc/schema/job_words.h"
 #include "worker/exit_code.h"
 #include "worker/state/state_transfer.h"
+#include "worker/state/hook_tensors.h"
 #include "worker/trainer/session_state.h"
 #include "worker/trainer/step_opening.h"
 
@@ -149,12 +150,22 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
     return gs_ok();
 }
 
+// What hooks carry outlives them.
+static void rest_hooks(gs_session *session) {
+    if (!session->reducer) return;
+    gs_status status = gs_hook_tensors_detach(session->state);
+    if (status.code)
+        gs_log_warn("state of communication hooks is lost", "rank=%d reason=\"%s\"",
+                    session->shards.rank, status.message);
+}
+
 void gs_session_destroy(gs_session *session) {
     if (!session) return;
     atomic_store(&session->progress->teardown_since_ns, gs_now_ns());
     gs_mailbox_set_comm(&session->control->mailbox, NULL);
     gs_embedding_rows_destroy(session->embedding_rows);
     gs_pass_runners_destroy(session->pass_runners);
+    rest_hooks(session);
     gs_reducer_destroy(session->reducer);
     // Behind the end of what was in flight: a GPU frees nothing while a kernel waits for other ranks.
     gs_pass_device_release(&session->gpu, session->state->device);
@@ -267,6 +278,7 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(create_comm(session, &options, deadline));
     GS_TRY(share_state(session, deadline));
     GS_TRY(gs_reducer_create(&session->reducer, &options, session->comm, deadline));
+    GS_TRY(gs_hook_tensors_attach(session->state, session->reducer, session->comm, deadline));
     GS_TRY(gs_pass_runners_connect(session->pass_runners, &whole, session->reducer, session->comm,
                                    deadline));
     gs_embedding_rows_options rows = row_options(session);

@@ -40,7 +40,7 @@ static void *find_imported(const gs_state_snapshot *into, size_t tensor) {
 // Into a copy in host memory, where the file's types and orders are turned into ours.
 static gs_status import_file(gs_trainer_state *state, const char *path) {
     gs_state_snapshot into = {0};
-    size_t first_buffer = state->num_tensors - state->num_buffers;
+    size_t first_buffer = state->num_model_tensors - state->num_buffers;
     void **tensors = calloc(state->num_params + state->num_buffers + 1, sizeof *tensors);
     gs_status status = tensors ? gs_state_snapshot_init(&into, state)
                                : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");

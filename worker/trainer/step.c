@@ -4,6 +4,7 @@
 #include "gradsync/bucket/grad_norm.h"
 #include "gradsync/step/commit.h"
 #include "worker/pass/pass_runner.h"
+#include "worker/state/hook_tensors.h"
 #include "worker/trainer/lr_schedule.h"
 #include "worker/trainer/session_state.h"
 #include "worker/trainer/step_opening.h"
@@ -248,6 +249,7 @@ gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
     // What hooks carry from step to step follows the parameters.
     GS_TRY(session->reduced.nonfinite ? gs_reducer_rollback(session->reducer)
                                       : gs_reducer_commit(session->reducer));
+    gs_hook_tensors_follow(session->state, session->reducer);
     const gs_trainer_state *state = session->state;
     gs_grad_scaler_update(&position->loss_scale, &state->loss_scaling, session->reduced.nonfinite);
     position->step++;
