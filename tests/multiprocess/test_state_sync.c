@@ -16,7 +16,7 @@
 
 #define WORLD 3
 // Larger than a piece, smaller than one, of another type, empty.
-enum { LARGE = 2100000, SMALL = 77, COUNTS = 5, OWN = 1100000 };
+enum { LARGE = 1060000, SMALL = 77, COUNTS = 5, OWN = 70000 };
 
 typedef struct job_state {
     float large[LARGE], small[SMALL];
