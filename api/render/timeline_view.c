@@ -26,6 +26,7 @@ typedef struct view_builder {
 // What ranks say may be anything; sums and differences of what is let through stay in range.
 #define MOST_NS ((int64_t)1000000000000000000)  // 31 years; step numbers too
 #define MOST_BYTES ((int64_t)100000000000000)
+#define MOST_HOOK_PHASES 8
 
 static int64_t within(int64_t value, int64_t most) {
     return value > most ? most : value < -most ? -most : value;
@@ -218,6 +219,18 @@ static gs_json *view_phases(const gs_json *spans) {
     return out;
 }
 
+// Of a hook of several: three moments each, at most as many as there are lanes.
+static gs_json *view_hook_phases(const gs_json *moments) {
+    static const char *const names[] = {"launched_seconds", "started_seconds", "finished_seconds"};
+    gs_json *out = gs_json_new_array();
+    for (size_t i = 0; i + 3 <= gs_json_count(moments) && i < 3 * MOST_HOOK_PHASES; i += 3) {
+        gs_json *phase = gs_json_new_object();
+        for (size_t k = 0; k < 3; k++) set_moment(phase, names[k], whole_at(moments, i + k));
+        gs_json_push(out, phase);
+    }
+    return out;
+}
+
 static gs_json *view_bucket(const gs_json *row) {
     static const char *const moments[] = {"ready_seconds", "launched_seconds", "arrived_seconds",
                                           "started_seconds", "finished_seconds"};
@@ -230,6 +243,8 @@ static gs_json *view_bucket(const gs_json *row) {
     if (whole_at(row, 8)) set_seconds(out, "copy_in_seconds", whole_at(row, 8));
     if (whole_at(row, 9)) set_seconds(out, "copy_out_seconds", whole_at(row, 9));
     gs_json_set_string(out, "algorithm", gs_json_string(gs_json_at(row, 10)));
+    const gs_json *phases = gs_json_at(row, 11);
+    if (gs_json_count(phases)) gs_json_set(out, "phases", view_hook_phases(phases));
     return out;
 }
 

@@ -26,7 +26,8 @@ typedef struct trace_event {
     int rank, lane;
     const char *name;         // constant, or borrowed from the document
     const gs_json *step, *bucket;  // borrowed; NULL: none
-    int64_t value;            // of counters; id of flows
+    int64_t value;            // of counters; id of flows; number of a phase
+    bool is_hook_phase;       // of the bucket
 } trace_event;
 
 typedef struct trace_builder {
@@ -98,6 +99,21 @@ static int take_lane(int64_t free_ns[MAX_MORE_LANES], int64_t from_ns, int64_t t
     return lane;
 }
 
+// Slices within the bucket's own.
+static void add_hook_phases(trace_builder *trace, trace_event event, int64_t begin_ns) {
+    const gs_json *phases = gs_json_get(event.bucket, "phases");
+    event.is_hook_phase = true;
+    for (size_t i = 0; i < gs_json_count(phases); i++) {
+        const gs_json *phase = gs_json_at(phases, i);
+        int64_t from_ns = ns_of(phase, "started_seconds"), to_ns = ns_of(phase, "finished_seconds");
+        if (from_ns < 0 || to_ns < from_ns) continue;
+        event.at_ns = begin_ns + from_ns;
+        event.duration_ns = to_ns - from_ns;
+        event.value = (int64_t)i;
+        add_event(trace, &event);
+    }
+}
+
 static void add_bucket(trace_builder *trace, trace_event event, int64_t begin_ns,
                        int64_t free_ns[MAX_MORE_LANES]) {
     const gs_json *bucket = event.bucket;
@@ -113,6 +129,7 @@ static void add_bucket(trace_builder *trace, trace_event event, int64_t begin_ns
     event.at_ns = begin_ns + from_ns;
     event.duration_ns = to_ns - from_ns;
     add_event(trace, &event);
+    add_hook_phases(trace, event, begin_ns);
     if (ready_ns >= 0 && ready_ns <= from_ns) {
         event.phase = 'f';
         event.value = ++trace->num_flows;
@@ -221,6 +238,8 @@ static void write_bucket_args(gs_strbuf *out, const gs_json *bucket) {
 
 static void write_name(gs_strbuf *out, const trace_event *event) {
     if (!event->bucket) write_text(out, event->name);
+    else if (event->is_hook_phase)
+        gs_strbuf_printf(out, "\"phase %" PRId64 "\"", event->value);
     else if (event->phase == 'X')
         gs_strbuf_printf(out, "\"bucket %" PRId64 "\"", gs_json_int_or(event->bucket, "index", 0));
     else if (event->phase == 'i')
@@ -249,7 +268,7 @@ static void write_event(gs_strbuf *out, const trace_event *event, int64_t in_fli
         gs_strbuf_printf(out, ",\"id\":%" PRId64 "%s", event->value,
                          event->phase == 'f' ? ",\"bp\":\"e\"" : "");
     gs_strbuf_printf(out, ",\"args\":{\"step\":%" PRId64, gs_json_int_or(event->step, "step", 0));
-    if (event->bucket) write_bucket_args(out, event->bucket);
+    if (event->bucket && !event->is_hook_phase) write_bucket_args(out, event->bucket);
     gs_strbuf_puts(out, "}}");
 }
 

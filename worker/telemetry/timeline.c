@@ -21,6 +21,7 @@ struct gs_timeline {
 
     pthread_mutex_t lock;  // of what follows
     size_t num_slots, num_filed, next, max_buckets;
+    int max_phases;  // 0: phases are not kept
     gs_timeline_step **slots;  // num_slots; the last num_filed before `next` are filed
 };
 
@@ -32,15 +33,22 @@ const char *gs_span_kind_name(gs_span_kind kind) {
     return (unsigned)kind < GS_NUM_SPAN_KINDS ? names[kind] : "unset";
 }
 
-static gs_timeline_step *make_step(size_t max_buckets) {
-    size_t bytes = sizeof(gs_timeline_step) + max_buckets * sizeof(gs_bucket_times);
-    gs_timeline_step *step = calloc(1, bytes);
-    if (step) step->buckets = (gs_bucket_times *)(step + 1);
+// Of one bucket.
+static size_t bucket_bytes(int max_phases) {
+    return sizeof(gs_bucket_times) + (size_t)max_phases * sizeof(gs_phase_times);
+}
+
+static gs_timeline_step *make_step(size_t max_buckets, int max_phases) {
+    gs_timeline_step *step =
+        calloc(1, sizeof(gs_timeline_step) + max_buckets * bucket_bytes(max_phases));
+    if (!step) return NULL;
+    step->buckets = (gs_bucket_times *)(step + 1);
+    step->phases = (gs_phase_times *)(step->buckets + max_buckets);
     return step;
 }
 
-static size_t slots_for(const gs_timeline *timeline, size_t max_buckets) {
-    size_t step_bytes = sizeof(gs_timeline_step) + max_buckets * sizeof(gs_bucket_times);
+static size_t slots_for(const gs_timeline *timeline, size_t max_buckets, int max_phases) {
+    size_t step_bytes = sizeof(gs_timeline_step) + max_buckets * bucket_bytes(max_phases);
     size_t most = GS_TIMELINE_BYTES / step_bytes;
     size_t wanted = (size_t)timeline->ring_steps;
     return wanted < most ? wanted : most ? most : 1;
@@ -51,10 +59,10 @@ static void release_slots(gs_timeline_step **slots, size_t num_slots) {
     free(slots);
 }
 
-static gs_timeline_step **make_slots(size_t num_slots, size_t max_buckets) {
+static gs_timeline_step **make_slots(size_t num_slots, size_t max_buckets, int max_phases) {
     gs_timeline_step **slots = calloc(num_slots, sizeof *slots);
     for (size_t i = 0; slots && i < num_slots; i++) {
-        slots[i] = make_step(max_buckets);
+        slots[i] = make_step(max_buckets, max_phases);
         if (slots[i]) continue;
         release_slots(slots, num_slots);
         return NULL;
@@ -83,9 +91,13 @@ void gs_timeline_destroy(gs_timeline *timeline) {
 
 static void copy_step(gs_timeline_step *to, const gs_timeline_step *from) {
     gs_bucket_times *buckets = to->buckets;
+    gs_phase_times *phases = to->phases;
+    size_t num_phases = from->num_buckets * (size_t)from->max_phases;
     *to = *from;
     to->buckets = buckets;
+    to->phases = phases;
     if (from->num_buckets) memcpy(buckets, from->buckets, from->num_buckets * sizeof *buckets);
+    if (num_phases) memcpy(phases, from->phases, num_phases * sizeof *phases);
 }
 
 static gs_timeline_step *filed_at(const gs_timeline *timeline, size_t age) {
@@ -94,7 +106,7 @@ static gs_timeline_step *filed_at(const gs_timeline *timeline, size_t age) {
 
 // The newest steps move to the new slots; under the lock.
 static void adopt_slots(gs_timeline *timeline, gs_timeline_step **slots, size_t num_slots,
-                        size_t max_buckets) {
+                        size_t max_buckets, int max_phases) {
     size_t kept = timeline->num_filed < num_slots ? timeline->num_filed : num_slots;
     for (size_t i = 0; i < kept; i++) copy_step(slots[i], filed_at(timeline, kept - 1 - i));
     release_slots(timeline->slots, timeline->num_slots);
@@ -103,6 +115,7 @@ static void adopt_slots(gs_timeline *timeline, gs_timeline_step **slots, size_t 
     timeline->num_filed = kept;
     timeline->next = kept % num_slots;
     timeline->max_buckets = max_buckets;
+    timeline->max_phases = max_phases;
 }
 
 gs_status gs_timeline_prepare(gs_timeline *timeline, const gs_timeline_plan *plan) {
@@ -110,10 +123,16 @@ gs_status gs_timeline_prepare(gs_timeline *timeline, const gs_timeline_plan *pla
     timeline->plan = *plan;
     timeline->open = false;
     size_t max_buckets = plan->num_buckets < GS_TIMELINE_BUCKETS ? plan->num_buckets : GS_TIMELINE_BUCKETS;
-    if (timeline->slots && max_buckets <= timeline->max_buckets) return gs_ok();
-    size_t num_slots = slots_for(timeline, max_buckets);
-    gs_timeline_step *current = make_step(max_buckets);
-    gs_timeline_step **slots = current ? make_slots(num_slots, max_buckets) : NULL;
+    int max_phases = plan->num_phases > 1 ? plan->num_phases : 0;
+    if (timeline->slots && max_buckets <= timeline->max_buckets &&
+        max_phases <= timeline->max_phases)
+        return gs_ok();
+    // What is filed keeps its room.
+    if (max_buckets < timeline->max_buckets) max_buckets = timeline->max_buckets;
+    if (max_phases < timeline->max_phases) max_phases = timeline->max_phases;
+    size_t num_slots = slots_for(timeline, max_buckets, max_phases);
+    gs_timeline_step *current = make_step(max_buckets, max_phases);
+    gs_timeline_step **slots = current ? make_slots(num_slots, max_buckets, max_phases) : NULL;
     if (!slots) {
         free(current);
         return gs_error(GS_RESOURCE_EXHAUSTED, "timeline: no memory for %zu steps of %zu buckets",
@@ -122,7 +141,7 @@ gs_status gs_timeline_prepare(gs_timeline *timeline, const gs_timeline_plan *pla
     free(timeline->current);
     timeline->current = current;
     pthread_mutex_lock(&timeline->lock);
-    adopt_slots(timeline, slots, num_slots, max_buckets);
+    adopt_slots(timeline, slots, num_slots, max_buckets, max_phases);
     pthread_mutex_unlock(&timeline->lock);
     return gs_ok();
 }
@@ -140,6 +159,7 @@ void gs_timeline_begin(gs_timeline *timeline, int64_t step) {
     current->plan_digest = timeline->plan.digest;
     current->num_spans = current->num_spans_dropped = 0;
     current->num_buckets = current->num_buckets_dropped = current->num_unused = 0;
+    current->max_phases = 0;
     current->unused_bytes = 0;
 }
 
@@ -174,6 +194,11 @@ void gs_timeline_reduced(gs_timeline *timeline, const gs_reduce_stats *stats) {
     size_t kept = stats->num_buckets;
     if (kept > timeline->max_buckets) kept = timeline->max_buckets;
     memcpy(current->buckets, stats->buckets, kept * sizeof *current->buckets);
+    if (stats->phases && stats->max_phases <= timeline->max_phases) {
+        current->max_phases = stats->max_phases;
+        memcpy(current->phases, stats->phases,
+               kept * (size_t)stats->max_phases * sizeof *current->phases);
+    }
     current->num_buckets = kept;
     current->num_buckets_dropped = stats->num_buckets - kept;
     current->num_unused = stats->num_unused;
@@ -220,7 +245,7 @@ int64_t gs_timeline_fit(gs_timeline *timeline, int64_t from_step, int64_t to_ste
     for (size_t age = 0; age < timeline->num_filed; age++) {
         const gs_timeline_step *step = filed_at(timeline, age);
         if (step->step > to_step || step->step < from_step) continue;
-        rows += (size_t)step->num_spans + step->num_buckets;
+        rows += gs_timeline_step_rows(step);
         if (rows > max_rows && step->step != to_step) break;
         if (step->step < first) first = step->step;
     }
@@ -240,9 +265,10 @@ gs_status gs_timeline_copy(gs_timeline_step *out, gs_timeline *timeline, int64_t
         for (size_t age = 0; age < timeline->num_filed && !found; age++) {
             if (filed_at(timeline, age)->step == step) found = filed_at(timeline, age);
         }
-        size_t needed = found ? found->num_buckets : 0;
+        size_t needed = found ? found->num_buckets * bucket_bytes(found->max_phases) : 0;
         if (found && (buckets || needed == 0) && needed <= room) {
             out->buckets = buckets;
+            if (buckets) out->phases = (gs_phase_times *)(buckets + found->num_buckets);
             copy_step(out, found);
             status = gs_ok();
         }
@@ -252,7 +278,7 @@ gs_status gs_timeline_copy(gs_timeline_step *out, gs_timeline *timeline, int64_t
         // Memory is made outside the lock; by then the step may have gone.
         free(buckets);
         room = needed;
-        buckets = malloc(room * sizeof *buckets);
+        buckets = malloc(room);
         if (!buckets) return gs_error(GS_RESOURCE_EXHAUSTED, "timeline: out of memory");
     }
 }

@@ -54,7 +54,15 @@ typedef struct gs_timeline_step {
     int64_t backward_begin_ns, backward_end_ns;  // of the reducing pass
     size_t num_buckets, num_buckets_dropped;
     gs_bucket_times *buckets;
+    int max_phases;          // of a bucket's hook; 0: each has one
+    gs_phase_times *phases;  // max_phases for each bucket; behind the buckets, in their memory
 } gs_timeline_step;
+
+// How much of a message it is: spans and buckets, one with phases more than one.
+static inline size_t gs_timeline_step_rows(const gs_timeline_step *step) {
+    return (size_t)step->num_spans +
+           step->num_buckets * (size_t)(1 + (step->max_phases + 3) / 4);
+}
 
 // `ring_steps` at least 1.
 GS_NODISCARD gs_status gs_timeline_create(gs_timeline **out, int64_t ring_steps);
@@ -66,6 +74,7 @@ typedef struct gs_timeline_plan {
     int revision;
     uint64_t digest;
     size_t num_buckets;
+    int num_phases;  // of a bucket at most
 } gs_timeline_plan;
 // Between steps: what the steps from now on are about, and room for that many buckets. Steps that were
 // filed stay, as many as there is room for. NULL timelines are fine here and below: nothing is kept.

@@ -38,6 +38,19 @@ static gs_json *encode_spans(const gs_timeline_step *step) {
     return out;
 }
 
+// Three moments for each phase that there was.
+static gs_json *encode_phases(const gs_timeline_step *step, size_t index) {
+    gs_json *out = gs_json_new_array();
+    for (int p = 0; p < step->max_phases; p++) {
+        const gs_phase_times *phase = &step->phases[index * (size_t)step->max_phases + (size_t)p];
+        if (!phase->posted_ns) break;
+        push_int(out, since(phase->posted_ns, step->begin_ns));
+        push_int(out, since(phase->started_ns, step->begin_ns));
+        push_int(out, since(phase->finished_ns, step->begin_ns));
+    }
+    return out;
+}
+
 // Rows of numbers: with hundreds of buckets and ranks the names of members would be most of the message.
 static gs_json *encode_bucket(const gs_timeline_step *step, size_t index) {
     const gs_bucket_times *bucket = &step->buckets[index];
@@ -53,6 +66,7 @@ static gs_json *encode_bucket(const gs_timeline_step *step, size_t index) {
     push_int(row, bucket->copy_in_ns);
     push_int(row, bucket->copy_out_ns);
     gs_json_push(row, gs_json_new_string(bucket->algorithm ? bucket->algorithm : "none"));
+    if (step->max_phases) gs_json_push(row, encode_phases(step, index));
     return row;
 }
 
@@ -85,7 +99,7 @@ gs_json *gs_timeline_pages_next(gs_timeline_pages *pages) {
     while (pages->next_step <= pages->last_step && page_rows < GS_TIMELINE_PAGE_ROWS) {
         gs_timeline_step step;
         gs_status status = gs_timeline_copy(&step, pages->timeline, pages->next_step);
-        size_t rows = status.code ? 0 : (size_t)step.num_spans + step.num_buckets;
+        size_t rows = status.code ? 0 : gs_timeline_step_rows(&step);
         // A step is at most 2,144 rows, so a page stays far below what a call may carry.
         if (page_rows > 0 && page_rows + rows > GS_TIMELINE_PAGE_ROWS) {
             gs_timeline_step_release(&step);

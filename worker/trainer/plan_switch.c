@@ -27,7 +27,8 @@ void gs_plan_switch_show(const gs_plan_switch *plans) {
                             &(gs_timeline_plan){.generation = plans->generation,
                                                 .revision = plans->revision,
                                                 .digest = plans->digest,
-                                                .num_buckets = plans->plan.num_buckets});
+                                                .num_buckets = plans->plan.num_buckets,
+                                                .num_phases = plans->num_phases});
     if (status.code) gs_log_warn("timeline is cut", "reason=\"%s\"", status.message);
 }
 

@@ -23,6 +23,7 @@ typedef struct gs_plan_switch {
     uint64_t digest;      // its, folded
     gs_plan_offer next;   // waits until all ranks have it; digest 0: none
     bool is_due;          // all have it: before the next step
+    int num_phases;       // of the reducer's hooks, for the timeline; the owner writes it
 } gs_plan_switch;
 
 // Copies the plan, which is used from `step` on.

@@ -205,6 +205,7 @@ static gs_status create_comm(gs_session *session, const gs_reducer_options *redu
                             .device = session->state->device,
                             .abort_hung = end_process};
     GS_TRY(gs_reducer_lanes(&comm.num_lanes, reducer));
+    session->plans.num_phases = comm.num_lanes;
     GS_TRY(gs_comm_create(&session->comm, &comm, deadline));
     gs_mailbox_set_comm(&session->control->mailbox, session->comm);
     return gs_ok();

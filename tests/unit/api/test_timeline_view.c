@@ -35,7 +35,8 @@ static gs_json *make_step(int64_t step, int64_t begin_ns) {
              "[\"commit\",8000000,9000000],[\"optimizer\",9000000,9900000],"
              "[\"checkpoint\",9900000,9950000]],"
              "\"buckets\":[[0,1000,1100,3500000,3600000,3700000,3700000,6500000,0,0,\"direct\"],"
-             "[1,2000,2100,4000000,4000000,4500000,4500000,7000123,5000,6000,\"direct\"],"
+             "[1,2000,2100,4000000,4000000,4500000,4500000,7000123,5000,6000,\"direct\","
+             "[4000000,4500000,5000000,5100000,5200000,7000123]],"
              "[2,500,600,6000000,6000000,6100000,-1,7900000,0,0,\"flat\"]]}",
              (long long)step, (long long)begin_ns);
     return parse(text);
@@ -124,6 +125,10 @@ static void a_step_tells_phases_buckets_and_plan(void **state) {
     assert_int_equal(gs_json_int_or(bucket, "wire_bytes", -1), 2100);
     assert_near(gs_json_double_or(bucket, "finished_seconds", -1), 0.007000123, 1e-15);
     assert_near(gs_json_double_or(bucket, "copy_out_seconds", -1), 6e-6, 1e-15);
+    const gs_json *phases = gs_json_get(bucket, "phases");
+    assert_int_equal(gs_json_count(phases), 2);
+    assert_near(gs_json_double_or(gs_json_at(phases, 1), "started_seconds", -1), 0.0052, 1e-15);
+    assert_null(gs_json_get(gs_json_at(gs_json_get(step, "buckets"), 0), "phases"));
     // A moment that was not reached is not there.
     assert_null(gs_json_get(gs_json_at(gs_json_get(step, "buckets"), 2), "started_seconds"));
     gs_json_release(view);
@@ -284,6 +289,8 @@ static void times_of_a_trace_are_decimal_microseconds(void **state) {
     // Bucket 1: from 4.5 ms to 7.000123 ms.
     assert_non_null(strstr(gs_strbuf_text(&text),
                            "\"name\":\"bucket 1\",\"ts\":4500.000,\"dur\":2500.123"));
+    assert_non_null(
+        strstr(gs_strbuf_text(&text), "\"name\":\"phase 1\",\"ts\":5200.000,\"dur\":1800.123"));
     assert_non_null(strstr(gs_strbuf_text(&text), "\"name\":\"process_name\",\"args\":{\"name\":\"rank 1 on h1\"}"));
     gs_strbuf_release(&text);
     gs_json_release(view);

@@ -229,6 +229,54 @@ static void a_reader_beside_the_steps_sees_whole_steps(void **state) {
     gs_timeline_destroy(self.timeline);
 }
 
+// A hook of two phases: they are kept beside the buckets, and go out with them.
+static void phases_of_hooks_are_kept_and_told(void **state) {
+    (void)state;
+    enum { NUM_BUCKETS = 3 };
+    gs_timeline *timeline = open_timeline(4, 2);
+    file_step(timeline, 0, 2);
+    assert_ok(gs_timeline_prepare(
+        timeline, &(gs_timeline_plan){.generation = 3, .num_buckets = NUM_BUCKETS, .num_phases = 2}));
+    gs_timeline_begin(timeline, 1);
+    int64_t begin_ns = gs_now_ns();
+    gs_bucket_times buckets[NUM_BUCKETS] = {0};
+    gs_phase_times phases[2 * NUM_BUCKETS] = {0};
+    for (int i = 0; i < NUM_BUCKETS; i++) {
+        phases[2 * i] = (gs_phase_times){begin_ns + 1, begin_ns + 2, begin_ns + 3 + i};
+        if (i) phases[2 * i + 1] = (gs_phase_times){begin_ns + 10, begin_ns + 20, begin_ns + 30 + i};
+    }
+    gs_timeline_reduced(timeline, &(gs_reduce_stats){.num_buckets = NUM_BUCKETS,
+                                                     .buckets = buckets,
+                                                     .max_phases = 2,
+                                                     .phases = phases});
+    gs_timeline_finish(timeline, 1, true);
+    gs_timeline_step step;
+    assert_ok(gs_timeline_copy(&step, timeline, 1));
+    assert_int_equal(step.max_phases, 2);
+    assert_memory_equal(step.phases, phases, sizeof phases);
+    int64_t step_begin_ns = step.begin_ns;
+    gs_timeline_step_release(&step);
+    assert_ok(gs_timeline_copy(&step, timeline, 0));
+    assert_int_equal(step.max_phases, 0);
+    gs_timeline_step_release(&step);
+
+    gs_timeline_pages pages = gs_timeline_pages_begin(
+        timeline, &(gs_timeline_range_asked){.last = 2, .max_rows = 1000});
+    gs_json *page = gs_timeline_pages_next(&pages);
+    const gs_json *steps = gs_json_get(page, "steps");
+    const gs_json *rows = gs_json_get(gs_json_at(steps, 1), "buckets");
+    const gs_json *told = gs_json_at(gs_json_at(rows, 2), 11);
+    int64_t finished_ns;
+    assert_int_equal(gs_json_count(told), 6);
+    assert_true(gs_json_int(&finished_ns, gs_json_at(told, 5)));
+    assert_int_equal(finished_ns, begin_ns + 32 - step_begin_ns);
+    assert_int_equal(gs_json_count(gs_json_at(gs_json_at(rows, 0), 11)), 3);
+    rows = gs_json_get(gs_json_at(steps, 0), "buckets");
+    assert_null(gs_json_at(gs_json_at(rows, 0), 11));
+    gs_json_release(page);
+    gs_timeline_destroy(timeline);
+}
+
 static void pages_hold_what_was_asked_for(void **state) {
     (void)state;
     gs_timeline *timeline = open_timeline(16, 2);
@@ -304,6 +352,7 @@ int main(void) {
         cmocka_unit_test(recording_can_be_switched_off_and_on),
         cmocka_unit_test(no_timeline_is_a_timeline_that_keeps_nothing),
         cmocka_unit_test(a_reader_beside_the_steps_sees_whole_steps),
+        cmocka_unit_test(phases_of_hooks_are_kept_and_told),
         cmocka_unit_test(pages_hold_what_was_asked_for),
         cmocka_unit_test(pages_are_bounded_and_the_newest_steps_win),
     };
