@@ -249,7 +249,11 @@ static gs_status meet_frozen_rank(program *self) {
     if (failure.kind != GS_COMM_FAILURE_TIMEOUT || gs_comm_failure_num_accused(&failure) != 1 ||
         !gs_comm_failure_names(&failure, 0))
         return gs_error(GS_INTERNAL, "rank %d: accuses others", self->rank);
-    status = connect_ranks(&none, self);
+    const gs_comm_options alone = {.world_size = 1,
+                                   .generation = self->generation,
+                                   .arena = self->arena,
+                                   .device = self->device};
+    status = gs_comm_create(&none, &alone, soon());
     if (status.code != GS_FAILED_PRECONDITION || !strstr(status.message, "gs_comm_wait_ended"))
         return gs_error(GS_INTERNAL, "rank %d: not refused: \"%.150s\"", self->rank,
                         status.message);
