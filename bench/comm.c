@@ -1,9 +1,8 @@
 // Collectives between processes of this host, in the manner of the common NCCL benchmark, beside
 // their floor: the same kernel over the same number of bytes and streams in private memory.
 //
-//   bench_comm [--ranks N] [--dtype fp32|bf16] [--op OP] [--rounds N] [--least BYTES] [--most
-//   BYTES]
-//              [--outside] [--pin] [--helper]
+//   bench_comm [--ranks N] [--dtype fp32|bf16] [--wire fp16|bf16] [--op OP] [--rounds N]
+//              [--least BYTES] [--most BYTES] [--outside] [--pin] [--helper]
 //
 // Variants are interleaved round by round; what counts is the lower quartile over rounds. A burst's
 // time is the median over its collectives of the time that the last arriver spent in one; where
@@ -32,7 +31,7 @@
 typedef struct settings {
     int ranks, rounds;
     int cores; // before any pinning
-    gs_dtype dtype;
+    gs_dtype dtype, wire;
     gs_collective_kind kind;
     size_t least_bytes, most_bytes;
     bool outside, pin;
@@ -95,8 +94,10 @@ static gs_collective make_collective(const bench *self, size_t bytes) {
                            .recv = data + (set->kind == GS_REDUCE_SCATTER ? own : 0),
                            .count = count,
                            .dtype = set->dtype,
-                           .scale = 1.0 / set->ranks,
-                           .bucket = -1};
+                           .scale = set->wire ? 1 : 1.0 / set->ranks,
+                           .bucket = -1,
+                           .wire_dtype = set->wire,
+                           .wire_scale = set->wire ? 1.0f / (float)set->ranks : 1};
 }
 
 static gs_status run_burst(bench *self, const gs_collective *collective, size_t bytes,
@@ -148,7 +149,9 @@ static gs_status run_floor_burst(bench *self, const gs_collective *collective, s
                                       .num_inputs = self->set->ranks,
                                       .dtype = collective->dtype,
                                       .scale = collective->scale,
-                                      .count = block / gs_dtype_bytes(collective->dtype)};
+                                      .count = block / gs_dtype_bytes(collective->dtype),
+                                      .wire_dtype = collective->wire_dtype,
+                                      .wire_scale = collective->wire_scale};
             gs_device_kernels(self->device)->reduce(gs_device_stream(self->device), &reduction);
         }
         self->shared->elapsed_ns[self->rank][i] = measure_now_ns() - began_ns;
@@ -227,7 +230,7 @@ static gs_status check_result(bench *self, size_t bytes, size_t *wrong) {
         else
             ((float *)(void *)data)[i] = value;
     }
-    c.scale = 1;
+    c.scale = c.wire_scale = 1;
     GS_TRY(gs_comm_run(self->comm, &c, gs_deadline_in_seconds(RUN_SECONDS)));
     for (size_t i = 0; i < bytes / element_bytes; i++) {
         float value =
@@ -340,6 +343,7 @@ static bool parse_arguments(settings *set, int argc, char **argv) {
     static const struct option options[] = {
         {"ranks", required_argument, NULL, 'n'}, {"rounds", required_argument, NULL, 'r'},
         {"dtype", required_argument, NULL, 'd'}, {"op", required_argument, NULL, 'o'},
+        {"wire", required_argument, NULL, 'w'},
         {"least", required_argument, NULL, 'l'}, {"most", required_argument, NULL, 'm'},
         {"outside", no_argument, NULL, 'x'},     {"pin", no_argument, NULL, 'p'},
         {"helper", no_argument, NULL, 'h'},      {0}};
@@ -354,6 +358,9 @@ static bool parse_arguments(settings *set, int argc, char **argv) {
             break;
         case 'd':
             set->dtype = gs_dtype_from_name(optarg);
+            break;
+        case 'w':
+            set->wire = gs_dtype_from_name(optarg);
             break;
         case 'l':
             set->least_bytes = strtoull(optarg, NULL, 10);
@@ -381,7 +388,8 @@ static bool parse_arguments(settings *set, int argc, char **argv) {
     }
     return set->ranks >= 2 && set->ranks <= MAX_RANKS && set->rounds >= 1 &&
            set->rounds <= MAX_ROUNDS && set->kind != GS_COLLECTIVE_UNSET &&
-           (set->dtype == GS_FP32 || set->dtype == GS_BF16);
+           (set->dtype == GS_FP32 || set->dtype == GS_BF16) &&
+           (!set->wire || (set->dtype == GS_FP32 && set->kind == GS_ALLREDUCE));
 }
 
 int main(int argc, char **argv) {
@@ -394,8 +402,8 @@ int main(int argc, char **argv) {
                     .helper = GS_HELPER_OFF};
     if (!parse_arguments(&set, argc, argv)) {
         fprintf(stderr,
-                "usage: %s [--ranks 2..%d] [--rounds 1..%d] [--dtype fp32|bf16] [--op NAME] "
-                "[--least BYTES] [--most BYTES] [--outside] [--pin] [--helper]\n",
+                "usage: %s [--ranks 2..%d] [--rounds 1..%d] [--dtype fp32|bf16] "
+                "[--wire fp16|bf16] [--op NAME] [--least BYTES] [--most BYTES] [--outside] [--pin] [--helper]\n",
                 argv[0], MAX_RANKS, MAX_ROUNDS);
         return 64;
     }

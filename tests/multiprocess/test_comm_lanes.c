@@ -33,6 +33,7 @@
 static const gs_collective_kind kinds[] = {GS_ALLREDUCE, GS_REDUCE, GS_REDUCE_SCATTER, GS_ALLGATHER,
                                            GS_BROADCAST};
 static const gs_dtype dtypes[] = {GS_FP32, GS_BF16, GS_FP64, GS_I32};
+static const gs_dtype wires[] = {GS_DTYPE_UNSET, GS_FP16, GS_BF16};
 
 static gs_deadline soon_enough(void) {
     return gs_deadline_in_seconds(RUN_SECONDS);
@@ -93,6 +94,9 @@ static comm_trial draw_trial(const program *all, int lane, uint64_t sequence, in
         comm_trial_make(kinds[(dice >> 40) % 5], dtypes[(dice >> 44) % 4], draw_count(dice),
                         world_size, (int)((dice >> 48) % (uint64_t)world_size), dice % 1000);
     trial.collective.lane = lane;
+    bool may_round = trial.collective.dtype == GS_FP32 || trial.collective.dtype == GS_FP64;
+    if (trial.collective.kind == GS_ALLREDUCE && may_round)
+        trial.collective.wire_dtype = wires[(dice >> 52) % 3];
     return trial;
 }
 

@@ -376,12 +376,34 @@ static void facts_are_those_that_hold(void **state) {
     assert_int_equal(status.code, GS_FAILED_PRECONDITION);
 }
 
+// Only a GPU's library sends what was rounded; who does not say the device may have one.
+static void rounding_on_the_host_takes_no_memory(void **state) {
+    (void)state;
+    small_reducer small;
+    size_t as_it_is, rounded, anywhere;
+    small_reducer_prepare(&small);
+    assert_ok(gs_device_open(&small.device, "cpu", &(gs_device_options){.num_threads = 1}));
+    gs_reducer_options options = {.params = small.params,
+                                  .num_params = SMALL_PARAMS,
+                                  .shards = {.num_shards = 1, .world_size = 1},
+                                  .device = small.device};
+    assert_ok(gs_reducer_arena_bytes(&as_it_is, &options));
+    options.wire_dtype = GS_BF16;
+    assert_ok(gs_reducer_arena_bytes(&rounded, &options));
+    options.device = NULL;
+    assert_ok(gs_reducer_arena_bytes(&anywhere, &options));
+    assert_int_equal(rounded, as_it_is);
+    assert_true(anywhere > rounded);
+    small_reducer_close(&small);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hooks_are_found_by_their_names),
         cmocka_unit_test(options_are_checked_by_name),
         cmocka_unit_test(what_a_hook_does_not_declare_is_refused),
         cmocka_unit_test(hook_that_was_not_made_is_not_destroyed),
+        cmocka_unit_test(rounding_on_the_host_takes_no_memory),
         cmocka_unit_test(state_follows_the_step),
         cmocka_unit_test(state_outlives_plans_and_resets),
         cmocka_unit_test(buckets_choose_their_hooks),
