@@ -58,6 +58,9 @@ for preset in dev tsan; do
   item "properties/$preset-lanes" $preset test_multiprocess_comm_lanes \
     'PROPERTY_FIRST=1 PROPERTY_SEEDS=300 "$build/tests/test_multiprocess_comm_lanes"'
 done
+# Each pair of a job's options against a serial run.
+# shellcheck disable=SC2016
+item options/matrix dev test_multiprocess_option_matrix 'GRADSYNC_MATRIX=all "$build/tests/test_multiprocess_option_matrix"'
 # Mutations of every file and message that comes from elsewhere.
 for parser in safetensors token_file idx job_spec rpc_frame; do
   item "fuzz/$parser" dev "fuzz_$parser" "\"\$build/tests/fuzz_$parser\" tests/fuzz/corpus/$parser 2000000"

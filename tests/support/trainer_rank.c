@@ -24,7 +24,8 @@
 
 typedef struct rank_run {
     const gs_rank_env *env;
-    const char *dir, *device;
+    const char *dir, *data_root, *device;
+    bool writes_params;
     FILE *record;
     const gs_job_spec *spec;
     gs_control *control;
@@ -262,6 +263,26 @@ static gs_status train(rank_run *run, gs_trainer *trainer, const gs_job_spec *sp
     return gs_ok();
 }
 
+// The parameters as a checkpoint has them, fp32, one after the other.
+static gs_status write_params(const rank_run *run, gs_trainer *trainer, const char *name) {
+    char path[600];
+    const gs_trainer_state *state = gs_trainer_get_state(trainer);
+    snprintf(path, sizeof path, "%s/%s-%d", run->dir, name, run->env->rank);
+    FILE *file = fopen(path, "we");
+    gs_status status = file ? gs_ok() : gs_error(GS_INTERNAL, "cannot write %s", path);
+    for (size_t i = 0; i < state->num_params && !status.code; i++) {
+        size_t bytes = state->tensors[i].bytes;
+        void *data = malloc(bytes);
+        status = data ? gs_trainer_state_read(state, i, data)
+                      : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+        if (!status.code && fwrite(data, 1, bytes, file) != bytes)
+            status = gs_error(GS_INTERNAL, "cannot write %s", path);
+        free(data);
+    }
+    if (file && fclose(file) && !status.code) status = gs_error(GS_INTERNAL, "cannot write %s", path);
+    return status;
+}
+
 static gs_status run_trainer(rank_run *run, const gs_job_spec *spec, const char *resume) {
     char checkpoints[600], text[128];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run->dir);
@@ -272,7 +293,7 @@ static gs_status run_trainer(rank_run *run, const gs_job_spec *spec, const char 
     gs_trainer_options options = {.spec = spec,
                                   .control = &control,
                                   .job = "j-000000000001",
-                                  .data_root = run->dir,
+                                  .data_root = run->data_root,
                                   .checkpoints_dir = checkpoints,
                                   .resume = resume,
                                   .num_threads = 1,
@@ -280,7 +301,9 @@ static gs_status run_trainer(rank_run *run, const gs_job_spec *spec, const char 
     gs_trainer *trainer = NULL;
     gs_trainer_outcome outcome = {0};
     gs_status status = gs_trainer_create(&trainer, &options);
+    if (!status.code && run->writes_params) status = write_params(run, trainer, "initial");
     if (!status.code) status = train(run, trainer, spec, &outcome);
+    if (!status.code && run->writes_params) status = write_params(run, trainer, "params");
     if (!status.code) {
         snprintf(text, sizeof text, "end %s %lld", gs_trainer_end_name(outcome.end),
                  (long long)gs_trainer_get_state(trainer)->position.step);
@@ -309,6 +332,8 @@ gs_status trainer_rank_run(const gs_rank_env *env) {
     char path[600];
     rank_run run = {.env = env,
                     .dir = gs_json_string_or(arg, "dir", ""),
+                    .data_root = gs_json_string_or(arg, "data_root", gs_json_string_or(arg, "dir", "")),
+                    .writes_params = gs_json_bool_or(arg, "params", false),
                     .device = gs_json_string_or(arg, "device", gs_test_device_name()),
                     .withheld = gs_json_int_or(arg, "withheld", -1)};
     snprintf(path, sizeof path, "%s/record-%d", run.dir, env->rank);
