@@ -7,6 +7,7 @@
 #include "gradsync/bucket/grad_squares.h"    // what norms are made of
 #include "gradsync/bucket/reduce_stats.h"    // when each bucket moved in a step
 #include "gradsync/comm/comm_backend.h"      // a communicator's backend of one's own
+#include "gradsync/ffi/ffi.h"                // for other languages: no structs
 #include "gradsync/hooks/comm_hook.h"        // what is done with a full bucket
 #include "gradsync/hooks/hook_calls.h"       // what a hook of one's own calls
 #include "gradsync/local/local_coalesce.h"   // broadcasts and sums among devices of one process

@@ -49,7 +49,8 @@ ROOMS = {
         "sparse": ["reducer", "bucket", "comm", "tensor"],
         "replicas": ["reducer", "bucket", "step", "comm", "tensor"],
         "local": ["sparse", "tensor"],
-        ".": ["local", "replicas", "sparse", "reducer", "optim", "hooks", "bucket", "step", "comm", "tensor"],
+        "ffi": ["reducer", "optim", "hooks", "step", "bucket", "comm", "tensor"],
+        ".": ["ffi", "local", "replicas", "sparse", "reducer", "optim", "hooks", "bucket", "step", "comm", "tensor"],
     },
     "worker": {
         ".": [],

@@ -1,0 +1,173 @@
+// The library for foreign-function interfaces, such as Python's ctypes: no structs, no macros, no
+// inline functions.
+//
+// Handles are opaque and made in two steps: gs_ffi_X_new (NULL: out of memory), then settings, then
+// gs_ffi_X_open; gs_ffi_X_free at last, in reverse order of opening, NULL is fine. Until open a
+// handle is a list of options.
+//
+// Functions return a code: 0, or a gs_code (core/status.h): 1 CANCELLED, 3 INVALID_ARGUMENT, 4
+// DEADLINE_EXCEEDED, 8 RESOURCE_EXHAUSTED, 9 FAILED_PRECONDITION, 10 ABORTED, 12 UNIMPLEMENTED, 13
+// INTERNAL, 14 UNAVAILABLE, 15 DATA_LOSS. The words of a handle's last error are gs_ffi_error's.
+// Callbacks return 0 or such a code; they are called on the thread of the call that they belong to,
+// but for the log's. `within_ns` is from now on; what is given to a callback is what is left.
+// Element types are gs_dtype: 1 fp32, 2 fp64, 3 fp16, 4 bf16, 5 i64, 6 i32, 7 u8.
+//
+// Threads: a handle serves one thread at a time, any, one after the other; gs_ffi_comm_abort any
+// thread at any time. The thread that opened a communicator must live until it is freed. In a
+// forked child only gs_ffi_X_free may be called, and does nothing to what the parent has. None of
+// it changes the process: no environment, no signals, no output but the log's.
+#ifndef GRADSYNC_FFI_FFI_H
+#define GRADSYNC_FFI_FFI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/abi.h"
+
+GS_BEGIN_DECLS
+
+// The last code of a handle, with its words in `text` (cut; "" after 0).
+int gs_ffi_error(const void *handle, char *text, size_t text_bytes);
+const char *gs_ffi_code_name(int code);  // "DEADLINE_EXCEEDED"
+// Where the library's log goes; from any thread. level: 0 debug, 1 info, 2 warn, 3 error. NULL:
+// standard error.
+void gs_ffi_log_to(void (*sink)(void *ctx, int level, const char *line), void *ctx);
+void gs_ffi_log_from(int level);  // 4: nothing is said
+
+// Device: "cpu", "cuda:0".
+typedef struct gs_ffi_device gs_ffi_device;
+gs_ffi_device *gs_ffi_device_new(void);
+int gs_ffi_device_set_threads(gs_ffi_device *device, int num_threads);
+int gs_ffi_device_open(gs_ffi_device *device, const char *name);
+void gs_ffi_device_free(gs_ffi_device *device);
+
+// Arena: where gradients live. On a CPU ordinary memory to this process, zero at first.
+typedef struct gs_ffi_arena gs_ffi_arena;
+gs_ffi_arena *gs_ffi_arena_new(void);
+int gs_ffi_arena_open(gs_ffi_arena *arena, gs_ffi_device *device, size_t bytes);
+void *gs_ffi_arena_data(const gs_ffi_arena *arena);
+size_t gs_ffi_arena_bytes(const gs_ffi_arena *arena);
+void gs_ffi_arena_free(gs_ffi_arena *arena);
+
+// Parameters in order of registration. Copied where they are used.
+typedef struct gs_ffi_params gs_ffi_params;
+gs_ffi_params *gs_ffi_params_new(void);
+int gs_ffi_params_add(gs_ffi_params *params, const char *name, int dtype, int num_dims,
+                      const int64_t *shape);
+void gs_ffi_params_free(gs_ffi_params *params);
+
+// Plan: which parameters travel together. Limits 0, 0: those for ranks of one host; else the first
+// bucket's, and that of all others, in bytes. `ready_order` (as many as parameters; NULL: none
+// yet): gs_ffi_reducer_ready_order.
+typedef struct gs_ffi_plan gs_ffi_plan;
+gs_ffi_plan *gs_ffi_plan_new(void);
+int gs_ffi_plan_open(gs_ffi_plan *plan, const gs_ffi_params *params, uint64_t first_bytes,
+                     uint64_t cap_bytes, const size_t *ready_order);
+size_t gs_ffi_plan_num_buckets(const gs_ffi_plan *plan);
+// Its members: how many there are, the first `most` of them in `params`.
+size_t gs_ffi_plan_bucket(const gs_ffi_plan *plan, size_t bucket, size_t *params, size_t most);
+void gs_ffi_plan_free(gs_ffi_plan *plan);
+
+// Communicator. `exchange` brings `bytes` of each rank to all: `all` gets num_ranks · bytes in the
+// order of `ranks` (numbers in the world; NULL: all of it). A tag is used once; others may meet at
+// the same time.
+typedef int (*gs_ffi_exchange)(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                               const void *mine, size_t bytes, void *all, int64_t left_ns);
+typedef struct gs_ffi_comm gs_ffi_comm;
+gs_ffi_comm *gs_ffi_comm_new(void);
+int gs_ffi_comm_set_rank(gs_ffi_comm *comm, int rank, int world_size);
+int gs_ffi_comm_set_generation(gs_ffi_comm *comm, uint32_t generation);
+int gs_ffi_comm_set_backend(gs_ffi_comm *comm, const char *name);  // copied; default "auto"
+int gs_ffi_comm_set_exchange(gs_ffi_comm *comm, gs_ffi_exchange exchange, void *ctx);
+// Asked at most every 100 ms inside every wait, creation too; not 0: the wait ends with CANCELLED.
+int gs_ffi_comm_set_interrupt(gs_ffi_comm *comm, int (*interrupt)(void *ctx), void *ctx);
+// `arena` may be NULL. Both are borrowed until free.
+int gs_ffi_comm_open(gs_ffi_comm *comm, gs_ffi_device *device, gs_ffi_arena *arena,
+                     int64_t within_ns);
+// A collective from begin to end; after an error the communicator is aborted. kind:
+// gs_collective_kind: 1 all-reduce, 2 reduce, 3 reduce-scatter, 4 all-gather, 5 broadcast, 6
+// barrier. op: 0 sum, 1 max, 2 min.
+int gs_ffi_comm_run(gs_ffi_comm *comm, int kind, const void *send, void *recv, size_t count,
+                    int dtype, int op, int root, int64_t within_ns);
+// Why the last wait failed, when it did: *kind is a gs_comm_failure_kind (1 timeout, 2 peer lost, 3
+// mismatch, 4 damaged, 5 device, 6 aborted), *bucket -1 for none. The number of ranks accused, the
+// first `most` of them in `ranks`.
+int gs_ffi_comm_failure(gs_ffi_comm *comm, int *kind, int64_t *step, int *bucket, int *ranks,
+                        int most);
+const char *gs_ffi_comm_backend(const gs_ffi_comm *comm);  // which one it is; "" before open
+void gs_ffi_comm_abort(gs_ffi_comm *comm, const char *reason);
+void gs_ffi_comm_free(gs_ffi_comm *comm);
+
+// Reducer (gradsync/reducer/reducer.h says what each call means). Default: the mean over all ranks
+// of fp32 and fp64 gradients, one pass for each step.
+typedef struct gs_ffi_reducer gs_ffi_reducer;
+gs_ffi_reducer *gs_ffi_reducer_new(void);
+int gs_ffi_reducer_set_plan(gs_ffi_reducer *reducer, const gs_ffi_params *params,
+                            const gs_ffi_plan *plan);        // copied
+int gs_ffi_reducer_set_op(gs_ffi_reducer *reducer, int op);  // 0 mean, 1 sum, 2 mean over samples
+int gs_ffi_reducer_set_passes(gs_ffi_reducer *reducer, int num_passes);  // added up in each step
+int gs_ffi_reducer_set_wire_dtype(gs_ffi_reducer *reducer, int dtype);   // 3 fp16, 4 bf16, 0 none
+int gs_ffi_reducer_set_static_graph(gs_ffi_reducer *reducer, int promised);
+// bucket_finished: its result is there; grads_moved: offsets and pointers are to be asked anew.
+// Either may be NULL.
+int gs_ffi_reducer_set_notices(gs_ffi_reducer *reducer,
+                               void (*bucket_finished)(void *ctx, size_t bucket),
+                               void (*grads_moved)(void *ctx), void *ctx);
+// Instead of the library's all-reduce: `run` starts what the host does with `count` elements
+// (gradients and what the library keeps behind them) and returns; `finish`, bucket by bucket in
+// plan order, waits until they are the sum over all ranks times `scale`. Both name themselves in
+// errors as `name` (copied), which all ranks have alike. `cancel` (may be NULL): what was run and
+// not finished does not count any more; it has ended when this returns.
+typedef int (*gs_ffi_hook_run)(void *ctx, int bucket, int is_last, int64_t step, void *data,
+                               size_t count, int dtype, double scale);
+typedef int (*gs_ffi_hook_finish)(void *ctx, int bucket, int64_t left_ns);
+int gs_ffi_reducer_set_hook(gs_ffi_reducer *reducer, const char *name, gs_ffi_hook_run run,
+                            gs_ffi_hook_finish finish, void (*cancel)(void *ctx), void *ctx);
+// How much arena it needs in a world of this size; before the arena is opened.
+int gs_ffi_reducer_arena_bytes(gs_ffi_reducer *reducer, int world_size, size_t *bytes);
+// Collective. All are borrowed until free. `arena` is the communicator's.
+int gs_ffi_reducer_open(gs_ffi_reducer *reducer, gs_ffi_comm *comm, gs_ffi_arena *arena,
+                        gs_ffi_device *device, int64_t within_ns);
+int gs_ffi_reducer_begin(gs_ffi_reducer *reducer, int64_t step);
+int gs_ffi_reducer_begin_pass(gs_ffi_reducer *reducer, int64_t samples);
+// Whether a gradient of the open pass is to be added to what lies in its place.
+int gs_ffi_reducer_adds(const gs_ffi_reducer *reducer);
+int gs_ffi_reducer_mark(gs_ffi_reducer *reducer, size_t param);  // it was written in its place
+int gs_ffi_reducer_mark_from(gs_ffi_reducer *reducer, size_t param, const void *data, int dtype);
+int gs_ffi_reducer_mark_unused(gs_ffi_reducer *reducer, size_t param);
+int gs_ffi_reducer_end_pass(gs_ffi_reducer *reducer);
+int gs_ffi_reducer_finish(gs_ffi_reducer *reducer, int64_t within_ns);
+int gs_ffi_reducer_abandon(gs_ffi_reducer *reducer);
+// Of the last finished step.
+int64_t gs_ffi_reducer_samples(const gs_ffi_reducer *reducer);
+int gs_ffi_reducer_is_finite(const gs_ffi_reducer *reducer);
+double gs_ffi_reducer_grad_norm(const gs_ffi_reducer *reducer);
+int gs_ffi_reducer_was_used(const gs_ffi_reducer *reducer, size_t param);  // by any rank
+// Bytes from the arena's start to a parameter's gradient: where it is written and where its result
+// lies. SIZE_MAX: none.
+size_t gs_ffi_reducer_grad_offset(const gs_ffi_reducer *reducer, size_t param);
+// Parameters in the order in which their gradients became ready; as many as there are. Until the
+// next step.
+const size_t *gs_ffi_reducer_ready_order(const gs_ffi_reducer *reducer);
+// Collective, between steps.
+int gs_ffi_reducer_replan(gs_ffi_reducer *reducer, const gs_ffi_plan *plan, int64_t within_ns);
+// Goes on with another communicator after an error; it is borrowed instead of the last one.
+int gs_ffi_reducer_reset(gs_ffi_reducer *reducer, gs_ffi_comm *comm, int64_t within_ns);
+void gs_ffi_reducer_free(gs_ffi_reducer *reducer);
+
+// Optimizer: "adamw", "adam", "sgd"; numbers by name: beta1 0.9, beta2 0.999, eps 1e-8,
+// weight_decay 0, momentum 0, dampening 0, nesterov 0.
+typedef struct gs_ffi_optimizer gs_ffi_optimizer;
+gs_ffi_optimizer *gs_ffi_optimizer_new(void);
+int gs_ffi_optimizer_set(gs_ffi_optimizer *optimizer, const char *name, double number);
+int gs_ffi_optimizer_open(gs_ffi_optimizer *optimizer, const char *kind,
+                          const gs_ffi_params *params, gs_ffi_device *device);
+// One update of `values` (a pointer for each parameter, fp32, in place) by the reducer's last
+// result.
+int gs_ffi_optimizer_step(gs_ffi_optimizer *optimizer, void *const *values,
+                          const gs_ffi_reducer *reducer, double lr, double grad_scale);
+void gs_ffi_optimizer_free(gs_ffi_optimizer *optimizer);
+
+GS_END_DECLS
+
+#endif

@@ -1,0 +1,82 @@
+// Parameters and plans, of ffi.h.
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/plan_policy.h"
+#include "gradsync/ffi/object.h"
+
+gs_ffi_params *gs_ffi_params_new(void) {
+    return calloc(1, sizeof(gs_ffi_params));
+}
+
+static gs_status make_room(gs_ffi_params *params) {
+    if (params->count < params->room) return gs_ok();
+    size_t room = params->room ? 2 * params->room : 16;
+    gs_param_spec *specs = realloc(params->specs, room * sizeof *specs);
+    if (!specs) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    params->specs = specs;
+    params->room = room;
+    return gs_ok();
+}
+
+static gs_status add_param(gs_ffi_params *params, const char *name, int dtype, int num_dims,
+                           const int64_t *shape) {
+    gs_param_spec spec = {.dtype = (gs_dtype)dtype, .num_dims = num_dims};
+    if (snprintf(spec.name, sizeof spec.name, "%s", name) >= (int)sizeof spec.name)
+        return gs_error(GS_INVALID_ARGUMENT, "parameter %zu: its name has more than %d bytes",
+                        params->count, GS_PARAM_NAME_LEN - 1);
+    if (num_dims < 0 || num_dims > GS_MAX_DIMS)
+        return gs_error(GS_INVALID_ARGUMENT, "parameter %zu \"%.100s\": %d dimensions, at most %d",
+                        params->count, name, num_dims, GS_MAX_DIMS);
+    for (int i = 0; i < num_dims; i++) spec.shape[i] = shape[i];
+    GS_TRY(gs_param_specs_check(&spec, 1));
+    GS_TRY(make_room(params));
+    params->specs[params->count++] = spec;
+    return gs_ok();
+}
+
+int gs_ffi_params_add(gs_ffi_params *params, const char *name, int dtype, int num_dims,
+                      const int64_t *shape) {
+    return gs_ffi_keep(&params->object, add_param(params, name, dtype, num_dims, shape));
+}
+
+void gs_ffi_params_free(gs_ffi_params *params) {
+    if (!params) return;
+    free(params->specs);
+    free(params);
+}
+
+gs_ffi_plan *gs_ffi_plan_new(void) {
+    return calloc(1, sizeof(gs_ffi_plan));
+}
+
+int gs_ffi_plan_open(gs_ffi_plan *plan, const gs_ffi_params *params, uint64_t first_bytes,
+                     uint64_t cap_bytes, const size_t *ready_order) {
+    const gs_plan_policy policy = {.one_host = !first_bytes && !cap_bytes,
+                                   .first_bytes = first_bytes,
+                                   .caps_bytes = {cap_bytes},
+                                   .num_caps = cap_bytes ? 1 : 0};
+    gs_status status = gs_ffi_expect(!plan->plan.buckets, "the plan is open");
+    if (!status.code)
+        status =
+            gs_plan_policy_apply(&plan->plan, &policy, params->specs, params->count, ready_order);
+    return gs_ffi_keep(&plan->object, status);
+}
+
+size_t gs_ffi_plan_num_buckets(const gs_ffi_plan *plan) {
+    return plan->plan.num_buckets;
+}
+
+size_t gs_ffi_plan_bucket(const gs_ffi_plan *plan, size_t bucket, size_t *params, size_t most) {
+    if (bucket >= plan->plan.num_buckets) return 0;
+    const gs_plan_bucket *one = &plan->plan.buckets[bucket];
+    for (size_t i = 0; i < one->num_params && i < most; i++)
+        params[i] = plan->plan.params[one->first + i];
+    return one->num_params;
+}
+
+void gs_ffi_plan_free(gs_ffi_plan *plan) {
+    if (!plan) return;
+    gs_bucket_plan_release(&plan->plan);
+    free(plan);
+}

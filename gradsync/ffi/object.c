@@ -1,0 +1,52 @@
+#include "gradsync/ffi/object.h"
+
+#include <stdio.h>
+
+#include "core/log.h"
+
+int gs_ffi_keep(gs_ffi_object *object, gs_status status) {
+    object->last = status;
+    return (int)status.code;
+}
+
+gs_status gs_ffi_expect(bool is_so, const char *what) {
+    return is_so ? gs_ok() : gs_error(GS_FAILED_PRECONDITION, "%s", what);
+}
+
+gs_deadline gs_ffi_deadline(int64_t within_ns) {
+    return gs_deadline_in_ns(within_ns);
+}
+
+gs_status gs_ffi_returned(int code, const char *what) {
+    if (code == 0) return gs_ok();
+    bool is_known = code > 0 && code < (int)GS_NUM_CODES;
+    return gs_error(is_known ? (gs_code)code : GS_UNKNOWN, "%s returned %d", what, code);
+}
+
+int gs_ffi_error(const void *handle, char *text, size_t text_bytes) {
+    const gs_ffi_object *object = handle;
+    if (text_bytes) snprintf(text, text_bytes, "%s", object->last.message);
+    return (int)object->last.code;
+}
+
+const char *gs_ffi_code_name(int code) {
+    return gs_code_name((gs_code)code);
+}
+
+// The level of the library's sink is an enum, which an interface for other languages has no
+// business with. There is one sink in a process (core/log.h), so there is one of this.
+static void (*log_sink)(void *ctx, int level, const char *line);
+
+static void pass_line(void *ctx, gs_log_level level, const char *line) {
+    log_sink(ctx, (int)level, line);
+}
+
+void gs_ffi_log_to(void (*sink)(void *ctx, int level, const char *line), void *ctx) {
+    gs_log_set_sink(NULL, NULL);
+    log_sink = sink;
+    if (sink) gs_log_set_sink(pass_line, ctx);
+}
+
+void gs_ffi_log_from(int level) {
+    gs_log_set_level((gs_log_level)level);
+}

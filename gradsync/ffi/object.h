@@ -1,0 +1,82 @@
+// What every handle of ffi.h begins with: its last error, and the objects behind handles that
+// others need.
+#ifndef GRADSYNC_FFI_OBJECT_H
+#define GRADSYNC_FFI_OBJECT_H
+
+#include <stdbool.h>
+
+#include "core/clock.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "gradsync/comm/comm.h"
+#include "gradsync/ffi/ffi.h"
+#include "gradsync/hooks/comm_hook.h"
+#include "gradsync/reducer/reducer.h"
+#include "gradsync/tensor/arena.h"
+#include "kernels/device.h"
+
+typedef struct gs_ffi_object {
+    gs_status last;
+} gs_ffi_object;
+
+// The first member of each handle, so that a handle is an object.
+int gs_ffi_keep(gs_ffi_object *object, gs_status status);
+// FAILED_PRECONDITION unless a handle is open, or not yet.
+gs_status gs_ffi_expect(bool is_so, const char *what);
+gs_deadline gs_ffi_deadline(int64_t within_ns);
+// What a callback returned; `what` names it.
+gs_status gs_ffi_returned(int code, const char *what);
+
+struct gs_ffi_device {
+    gs_ffi_object object;
+    gs_device_options options;
+    gs_device *device;
+};
+
+struct gs_ffi_arena {
+    gs_ffi_object object;
+    gs_arena *arena;
+};
+
+struct gs_ffi_params {
+    gs_ffi_object object;
+    gs_param_spec *specs;
+    size_t count, room;
+};
+
+struct gs_ffi_plan {
+    gs_ffi_object object;
+    gs_bucket_plan plan;
+};
+
+struct gs_ffi_comm {
+    gs_ffi_object object;
+    gs_comm_options options;
+    char backend[32];
+    gs_ffi_exchange exchange;
+    void *exchange_ctx;
+    gs_comm *comm;
+};
+
+struct gs_ffi_reducer {
+    gs_ffi_object object;
+    gs_reducer_options options;
+    gs_param_spec *specs;
+    gs_bucket_plan plan;
+    gs_reducer *reducer;
+    gs_reducer_pass pass;
+    gs_reduce_result result;
+    // A hook of the host's.
+    gs_comm_hook hook;
+    gs_hook_choice choice;
+    char hook_name[GS_HOOK_NAME_LEN];
+    gs_ffi_hook_run hook_run;
+    gs_ffi_hook_finish hook_finish;
+    void (*hook_cancel)(void *ctx);
+    void *hook_ctx;
+};
+
+// foreign_hook.c: the hook whose functions are those of the handle.
+void gs_ffi_use_hook(gs_ffi_reducer *reducer);
+
+#endif

@@ -1,0 +1,217 @@
+// Reducers, of ffi.h.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gradsync/ffi/object.h"
+
+gs_ffi_reducer *gs_ffi_reducer_new(void) {
+    return calloc(1, sizeof(gs_ffi_reducer));
+}
+
+static int keep(gs_ffi_reducer *reducer, gs_status status) {
+    return gs_ffi_keep(&reducer->object, status);
+}
+
+static int keep_setting(gs_ffi_reducer *reducer) {
+    return keep(reducer, gs_ffi_expect(!reducer->reducer, "the reducer is open"));
+}
+
+static gs_status copy_plan(gs_ffi_reducer *reducer, const gs_ffi_params *params,
+                           const gs_ffi_plan *plan) {
+    GS_TRY(gs_ffi_expect(!reducer->reducer, "the reducer is open"));
+    gs_param_spec *specs = calloc(params->count + 1, sizeof *specs);
+    if (!specs) return gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory");
+    if (params->count) memcpy(specs, params->specs, params->count * sizeof *specs);
+    free(reducer->specs);
+    reducer->specs = specs;
+    reducer->options.params = specs;
+    reducer->options.num_params = params->count;
+    gs_bucket_plan_release(&reducer->plan);
+    return gs_bucket_plan_copy(&reducer->plan, &plan->plan);
+}
+
+int gs_ffi_reducer_set_plan(gs_ffi_reducer *reducer, const gs_ffi_params *params,
+                            const gs_ffi_plan *plan) {
+    return keep(reducer, copy_plan(reducer, params, plan));
+}
+
+int gs_ffi_reducer_set_op(gs_ffi_reducer *reducer, int op) {
+    reducer->options.op = (gs_reducer_op)op;
+    return keep_setting(reducer);
+}
+
+int gs_ffi_reducer_set_passes(gs_ffi_reducer *reducer, int num_passes) {
+    reducer->options.passes_per_shard = num_passes;
+    return keep_setting(reducer);
+}
+
+int gs_ffi_reducer_set_wire_dtype(gs_ffi_reducer *reducer, int dtype) {
+    reducer->options.wire_dtype = (gs_dtype)dtype;
+    return keep_setting(reducer);
+}
+
+int gs_ffi_reducer_set_static_graph(gs_ffi_reducer *reducer, int promised) {
+    reducer->options.static_graph = promised != 0;
+    return keep_setting(reducer);
+}
+
+int gs_ffi_reducer_set_notices(gs_ffi_reducer *reducer,
+                               void (*bucket_finished)(void *ctx, size_t bucket),
+                               void (*grads_moved)(void *ctx), void *ctx) {
+    reducer->options.bucket_finished = bucket_finished;
+    reducer->options.bucket_finished_ctx = ctx;
+    reducer->options.grads_moved = grads_moved;
+    reducer->options.grads_moved_ctx = ctx;
+    return keep_setting(reducer);
+}
+
+int gs_ffi_reducer_set_hook(gs_ffi_reducer *reducer, const char *name, gs_ffi_hook_run run,
+                            gs_ffi_hook_finish finish, void (*cancel)(void *ctx), void *ctx) {
+    if (!run || !finish)
+        return keep(reducer, gs_error(GS_INVALID_ARGUMENT, "a hook has run and finish"));
+    if (strlen(name) >= sizeof reducer->hook_name)
+        return keep(reducer, gs_error(GS_INVALID_ARGUMENT, "a hook's name of %zu bytes, below %zu",
+                                      strlen(name), sizeof reducer->hook_name));
+    snprintf(reducer->hook_name, sizeof reducer->hook_name, "%s", name);
+    reducer->hook_run = run;
+    reducer->hook_finish = finish;
+    reducer->hook_cancel = cancel;
+    reducer->hook_ctx = ctx;
+    gs_ffi_use_hook(reducer);
+    return keep_setting(reducer);
+}
+
+int gs_ffi_reducer_arena_bytes(gs_ffi_reducer *reducer, int world_size, size_t *bytes) {
+    gs_reducer_options options = reducer->options;
+    options.shards = (gs_logical_shards){.num_shards = world_size, .world_size = world_size};
+    return keep(reducer, gs_reducer_arena_bytes(bytes, &options));
+}
+
+int gs_ffi_reducer_open(gs_ffi_reducer *reducer, gs_ffi_comm *comm, gs_ffi_arena *arena,
+                        gs_ffi_device *device, int64_t within_ns) {
+    gs_status status = gs_ffi_expect(!reducer->reducer, "the reducer is open");
+    if (!status.code) status = gs_ffi_expect(comm->comm, "the reducer's communicator is not open");
+    if (status.code) return keep(reducer, status);
+    gs_reducer_options *options = &reducer->options;
+    int world_size = gs_comm_world_size(comm->comm);
+    options->plan = &reducer->plan;
+    options->shards = (gs_logical_shards){
+        .num_shards = world_size, .world_size = world_size, .rank = gs_comm_rank(comm->comm)};
+    options->arena = arena->arena;
+    options->device = device->device;
+    return keep(reducer, gs_reducer_create(&reducer->reducer, options, comm->comm,
+                                           gs_ffi_deadline(within_ns)));
+}
+
+static gs_status check_open(const gs_ffi_reducer *reducer) {
+    return gs_ffi_expect(reducer->reducer, "the reducer is not open");
+}
+
+int gs_ffi_reducer_begin(gs_ffi_reducer *reducer, int64_t step) {
+    gs_status status = check_open(reducer);
+    if (!status.code) status = gs_reducer_begin(reducer->reducer, step);
+    return keep(reducer, status);
+}
+
+int gs_ffi_reducer_begin_pass(gs_ffi_reducer *reducer, int64_t samples) {
+    gs_status status = check_open(reducer);
+    if (!status.code) status = gs_reducer_begin_pass(reducer->reducer, &reducer->pass, samples);
+    return keep(reducer, status);
+}
+
+int gs_ffi_reducer_adds(const gs_ffi_reducer *reducer) {
+    return reducer->pass.accumulate;
+}
+
+// Marks are many: a good status is not copied.
+static int keep_mark(gs_ffi_reducer *reducer, const gs_status *status) {
+    if (status->code || reducer->object.last.code) reducer->object.last = *status;
+    return (int)status->code;
+}
+
+int gs_ffi_reducer_mark(gs_ffi_reducer *reducer, size_t param) {
+    if (!reducer->reducer) return keep(reducer, check_open(reducer));
+    gs_status status = gs_reducer_mark_ready(reducer->reducer, param);
+    return keep_mark(reducer, &status);
+}
+
+int gs_ffi_reducer_mark_from(gs_ffi_reducer *reducer, size_t param, const void *data, int dtype) {
+    if (!reducer->reducer) return keep(reducer, check_open(reducer));
+    gs_status status = gs_reducer_mark_from(reducer->reducer, param, data, (gs_dtype)dtype);
+    return keep_mark(reducer, &status);
+}
+
+int gs_ffi_reducer_mark_unused(gs_ffi_reducer *reducer, size_t param) {
+    if (!reducer->reducer) return keep(reducer, check_open(reducer));
+    gs_status status = gs_reducer_mark_unused(reducer->reducer, param);
+    return keep_mark(reducer, &status);
+}
+
+int gs_ffi_reducer_end_pass(gs_ffi_reducer *reducer) {
+    gs_status status = check_open(reducer);
+    if (!status.code) status = gs_reducer_end_pass(reducer->reducer);
+    return keep(reducer, status);
+}
+
+int gs_ffi_reducer_finish(gs_ffi_reducer *reducer, int64_t within_ns) {
+    gs_status status = check_open(reducer);
+    if (!status.code)
+        status = gs_reducer_finish(reducer->reducer, &reducer->result, gs_ffi_deadline(within_ns));
+    return keep(reducer, status);
+}
+
+int gs_ffi_reducer_abandon(gs_ffi_reducer *reducer) {
+    gs_status status = check_open(reducer);
+    if (!status.code) status = gs_reducer_abandon(reducer->reducer);
+    return keep(reducer, status);
+}
+
+int64_t gs_ffi_reducer_samples(const gs_ffi_reducer *reducer) {
+    return reducer->result.samples;
+}
+
+int gs_ffi_reducer_is_finite(const gs_ffi_reducer *reducer) {
+    return !reducer->result.nonfinite;
+}
+
+double gs_ffi_reducer_grad_norm(const gs_ffi_reducer *reducer) {
+    return reducer->result.grad_norm;
+}
+
+int gs_ffi_reducer_was_used(const gs_ffi_reducer *reducer, size_t param) {
+    return reducer->result.used && param < reducer->options.num_params &&
+           reducer->result.used[param];
+}
+
+size_t gs_ffi_reducer_grad_offset(const gs_ffi_reducer *reducer, size_t param) {
+    return reducer->reducer ? gs_reducer_grad_offset(reducer->reducer, param) : SIZE_MAX;
+}
+
+const size_t *gs_ffi_reducer_ready_order(const gs_ffi_reducer *reducer) {
+    return reducer->reducer ? gs_reducer_ready_order(reducer->reducer) : NULL;
+}
+
+int gs_ffi_reducer_replan(gs_ffi_reducer *reducer, const gs_ffi_plan *plan, int64_t within_ns) {
+    gs_status status = check_open(reducer);
+    if (!status.code)
+        status = gs_reducer_set_plan(reducer->reducer, &plan->plan, gs_ffi_deadline(within_ns));
+    return keep(reducer, status);
+}
+
+int gs_ffi_reducer_reset(gs_ffi_reducer *reducer, gs_ffi_comm *comm, int64_t within_ns) {
+    gs_status status = check_open(reducer);
+    if (!status.code) status = gs_ffi_expect(comm->comm, "the reducer's communicator is not open");
+    if (!status.code)
+        status = gs_reducer_reset(reducer->reducer, comm->comm, gs_ffi_deadline(within_ns));
+    return keep(reducer, status);
+}
+
+void gs_ffi_reducer_free(gs_ffi_reducer *reducer) {
+    if (!reducer) return;
+    gs_reducer_destroy(reducer->reducer);
+    gs_bucket_plan_release(&reducer->plan);
+    free(reducer->specs);
+    free(reducer);
+}

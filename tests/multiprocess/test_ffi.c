@@ -1,0 +1,302 @@
+// The interface for other languages (gradsync/ffi/ffi.h), as one that knows nothing else uses it.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "gradsync/comm/collective.h"
+#include "gradsync/comm/comm_failure.h"
+#include "gradsync/ffi/ffi.h"
+#include "tests/support/asserts.h"
+#include "tests/support/ranks.h"
+#include "tests/support/soon.h"
+
+#define SECOND INT64_C(1000000000)
+
+enum { NUM_PARAMS = 3, COUNT = 5, FP32 = 1, FP64 = 2 };
+
+typedef struct caller {
+    const gs_rank_env *env;
+    gs_ffi_device *device;
+    gs_ffi_arena *arena;
+    gs_ffi_params *params;
+    gs_ffi_plan *plan;
+    gs_ffi_comm *comm;
+    gs_ffi_reducer *reducer;
+    // Of the hook of its own: buckets that were run and not finished.
+    struct {
+        void *data;
+        size_t count;
+        double scale;
+        int bucket;
+    } started[NUM_PARAMS];
+    int num_started, num_run, num_finished, num_cancelled;
+    int num_exchanges;
+} caller;
+
+static gs_status say(int code, const void *handle) {
+    char text[256];
+    if (!code) return gs_ok();
+    gs_ffi_error(handle, text, sizeof text);
+    return gs_error((gs_code)code, "%s", text);
+}
+
+static int exchange(void *ctx, const char *tag, const int *ranks, int num_ranks, const void *mine,
+                    size_t bytes, void *all, int64_t left_ns) {
+    const caller *self = ctx;
+    return (int)gs_rank_exchange(self->env->exchange, tag, ranks, num_ranks, mine, bytes, all,
+                                 gs_deadline_in_ns(left_ns))
+        .code;
+}
+
+static int run_hook(void *ctx, int bucket, int is_last, int64_t step, void *data, size_t count,
+                    int dtype, double scale) {
+    caller *self = ctx;
+    (void)is_last;
+    (void)step;
+    if (dtype != FP32 || self->num_started == NUM_PARAMS) return 13;
+    self->started[self->num_started].data = data;
+    self->started[self->num_started].count = count;
+    self->started[self->num_started].scale = scale;
+    self->started[self->num_started++].bucket = bucket;
+    self->num_run++;
+    return 0;
+}
+
+// The sum over both ranks, by the exchange.
+static int finish_hook(void *ctx, int bucket, int64_t left_ns) {
+    caller *self = ctx;
+    char tag[32];
+    float all[2 * 64];
+    if (!self->num_started || self->started[0].bucket != bucket || self->started[0].count > 64)
+        return 13;
+    float *data = self->started[0].data;
+    size_t count = self->started[0].count;
+    snprintf(tag, sizeof tag, "sum/%d", self->num_exchanges++);
+    int code = exchange(ctx, tag, NULL, 0, data, count * sizeof(float), all, left_ns);
+    if (code) return code;
+    for (size_t i = 0; i < count; i++)
+        data[i] = (all[i] + all[count + i]) * (float)self->started[0].scale;
+    memmove(self->started, self->started + 1, sizeof self->started[0] * (NUM_PARAMS - 1));
+    self->num_started--;
+    self->num_finished++;
+    return 0;
+}
+
+static void cancel_hook(void *ctx) {
+    caller *self = ctx;
+    self->num_started = 0;
+    self->num_cancelled++;
+}
+
+static gs_status open_memory(caller *self) {
+    size_t bytes;
+    const int64_t shape[] = {COUNT};
+    GS_TRY(say(gs_ffi_device_open(self->device, "cpu"), self->device));
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        char name[8];
+        snprintf(name, sizeof name, "p%d", p);
+        GS_TRY(say(gs_ffi_params_add(self->params, name, FP32, 1, shape), self->params));
+    }
+    // One bucket for each.
+    GS_TRY(say(gs_ffi_plan_open(self->plan, self->params, 4, 4, NULL), self->plan));
+    GS_TRY(say(gs_ffi_reducer_set_plan(self->reducer, self->params, self->plan), self->reducer));
+    GS_TRY(say(gs_ffi_reducer_arena_bytes(self->reducer, self->env->world_size, &bytes),
+               self->reducer));
+    return say(gs_ffi_arena_open(self->arena, self->device, bytes), self->arena);
+}
+
+static gs_status open_caller(caller *self, const gs_rank_env *env, bool has_hook) {
+    *self = (caller){.env = env,
+                     .device = gs_ffi_device_new(),
+                     .arena = gs_ffi_arena_new(),
+                     .params = gs_ffi_params_new(),
+                     .plan = gs_ffi_plan_new(),
+                     .comm = gs_ffi_comm_new(),
+                     .reducer = gs_ffi_reducer_new()};
+    if (has_hook)
+        GS_TRY(say(gs_ffi_reducer_set_hook(self->reducer, "by exchange", run_hook, finish_hook,
+                                           cancel_hook, self),
+                   self->reducer));
+    GS_TRY(open_memory(self));
+    GS_TRY(say(gs_ffi_comm_set_rank(self->comm, env->rank, env->world_size), self->comm));
+    GS_TRY(say(gs_ffi_comm_set_exchange(self->comm, exchange, self), self->comm));
+    GS_TRY(say(gs_ffi_comm_open(self->comm, self->device, self->arena, 20 * SECOND), self->comm));
+    return say(
+        gs_ffi_reducer_open(self->reducer, self->comm, self->arena, self->device, 20 * SECOND),
+        self->reducer);
+}
+
+static void close_caller(caller *self) {
+    gs_ffi_reducer_free(self->reducer);
+    gs_ffi_comm_free(self->comm);
+    gs_ffi_arena_free(self->arena);
+    gs_ffi_plan_free(self->plan);
+    gs_ffi_params_free(self->params);
+    gs_ffi_device_free(self->device);
+}
+
+static float *grad_of(const caller *self, size_t param) {
+    return (float *)(void *)((char *)gs_ffi_arena_data(self->arena) +
+                             gs_ffi_reducer_grad_offset(self->reducer, param));
+}
+
+// Parameter 0 in its place, 1 from doubles elsewhere, 2 is used by rank 0 alone.
+static gs_status take_step(caller *self, int64_t step) {
+    gs_ffi_reducer *reducer = self->reducer;
+    const double elsewhere[COUNT] = {1, 2, 3, 4, 5};
+    GS_TRY(say(gs_ffi_reducer_begin(reducer, step), reducer));
+    GS_TRY(say(gs_ffi_reducer_begin_pass(reducer, 3), reducer));
+    if (self->env->rank == 0) {
+        for (int i = 0; i < COUNT; i++) grad_of(self, 2)[i] = 8;
+        GS_TRY(say(gs_ffi_reducer_mark(reducer, 2), reducer));
+    } else {
+        GS_TRY(say(gs_ffi_reducer_mark_unused(reducer, 2), reducer));
+    }
+    GS_TRY(say(gs_ffi_reducer_mark_from(reducer, 1, elsewhere, FP64), reducer));
+    for (int i = 0; i < COUNT; i++) grad_of(self, 0)[i] = (float)(self->env->rank + 1);
+    GS_TRY(say(gs_ffi_reducer_mark(reducer, 0), reducer));
+    GS_TRY(say(gs_ffi_reducer_end_pass(reducer), reducer));
+    GS_TRY(say(gs_ffi_reducer_finish(reducer, 20 * SECOND), reducer));
+    if (grad_of(self, 0)[4] != 1.5f || grad_of(self, 1)[4] != 5 || grad_of(self, 2)[0] != 4)
+        return gs_error(GS_INTERNAL, "means are %g, %g and %g", (double)grad_of(self, 0)[4],
+                        (double)grad_of(self, 1)[4], (double)grad_of(self, 2)[0]);
+    if (gs_ffi_reducer_samples(reducer) != 6 || !gs_ffi_reducer_is_finite(reducer) ||
+        !gs_ffi_reducer_was_used(reducer, 2) || gs_ffi_reducer_was_used(reducer, NUM_PARAMS))
+        return gs_error(GS_INTERNAL, "the result is wrong");
+    return gs_ok();
+}
+
+static gs_status check_optimizer(caller *self) {
+    float memory[NUM_PARAMS][COUNT] = {{0}};
+    void *values[] = {memory[0], memory[1], memory[2]};
+    gs_ffi_optimizer *optimizer = gs_ffi_optimizer_new();
+    if (gs_ffi_optimizer_set(optimizer, "beta3", 1) != GS_INVALID_ARGUMENT)
+        return gs_error(GS_INTERNAL, "beta3 was taken");
+    GS_TRY(say(gs_ffi_optimizer_open(optimizer, "sgd", self->params, self->device), optimizer));
+    GS_TRY(say(gs_ffi_optimizer_step(optimizer, values, self->reducer, 0.5, 1), optimizer));
+    gs_ffi_optimizer_free(optimizer);
+    if (memory[0][0] != -0.75f || memory[2][4] != -2)
+        return gs_error(GS_INTERNAL, "updated to %g", (double)memory[0][0]);
+    return gs_ok();
+}
+
+static gs_status check_blame(caller *self) {
+    int kind, bucket, accused[2];
+    int64_t step;
+    char text[256];
+    int code = gs_ffi_reducer_mark(self->reducer, 1);
+    if (code != GS_FAILED_PRECONDITION || gs_ffi_error(self->reducer, text, sizeof text) != code ||
+        !strstr(text, "\"p1\" marked ready outside a pass"))
+        return gs_error(GS_INTERNAL, "code %d: %s", code, text);
+    if (gs_ffi_comm_failure(self->comm, &kind, &step, &bucket, accused, 2) != 0 ||
+        kind != GS_COMM_FAILURE_ABORTED)
+        return gs_error(GS_INTERNAL, "a failure of kind %d", kind);
+    return gs_ok();
+}
+
+static gs_status body_train(const gs_rank_env *env) {
+    caller self;
+    gs_ffi_plan *other = gs_ffi_plan_new();
+    GS_TRY(open_caller(&self, env, false));
+    for (int64_t step = 0; step < 3; step++) GS_TRY(take_step(&self, step));
+    GS_TRY(check_optimizer(&self));
+    // All ranks follow the order of rank 0.
+    size_t order[NUM_PARAMS];
+    GS_TRY(say(gs_ffi_comm_run(self.comm, GS_BROADCAST, gs_ffi_reducer_ready_order(self.reducer),
+                               order, NUM_PARAMS, GS_I64, 0, 0, 20 * SECOND),
+               self.comm));
+    GS_TRY(say(gs_ffi_plan_open(other, self.params, 0, 0, order), other));
+    size_t members[NUM_PARAMS], num_buckets = gs_ffi_plan_num_buckets(other);
+    if (num_buckets < 1 || !gs_ffi_plan_bucket(other, 0, members, NUM_PARAMS) ||
+        members[0] != order[0])
+        return gs_error(GS_INTERNAL, "a plan of %zu buckets", num_buckets);
+    GS_TRY(say(gs_ffi_reducer_replan(self.reducer, other, 20 * SECOND), self.reducer));
+    GS_TRY(take_step(&self, 3));
+    // Where both have finished: an error ends the step on all ranks.
+    char mine = 0, all[2];
+    if (exchange(&self, "finished", NULL, 0, &mine, 1, all, 20 * SECOND))
+        return gs_error(GS_INTERNAL, "the exchange failed");
+    if (env->rank == 0) GS_TRY(check_blame(&self));
+    gs_ffi_plan_free(other);
+    close_caller(&self);
+    return gs_ok();
+}
+
+static void other_languages_train(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("train", 2, "", soon()));
+}
+
+static gs_status body_hook(const gs_rank_env *env) {
+    caller self;
+    GS_TRY(open_caller(&self, env, true));
+    for (int64_t step = 0; step < 3; step++) GS_TRY(take_step(&self, step));
+    if (self.num_run != 9 || self.num_finished != 9 || self.num_cancelled)
+        return gs_error(GS_INTERNAL, "%d run, %d finished, %d cancelled", self.num_run,
+                        self.num_finished, self.num_cancelled);
+    // A step that is left half-way: what was run is cancelled.
+    GS_TRY(say(gs_ffi_reducer_begin(self.reducer, 3), self.reducer));
+    GS_TRY(say(gs_ffi_reducer_begin_pass(self.reducer, 1), self.reducer));
+    GS_TRY(say(gs_ffi_reducer_mark(self.reducer, 2), self.reducer));
+    close_caller(&self);
+    if (self.num_run != 10 || !self.num_cancelled || self.num_started)
+        return gs_error(GS_INTERNAL, "%d run, %d cancelled", self.num_run, self.num_cancelled);
+    return gs_ok();
+}
+
+static void hook_of_the_hosts_own_moves_the_buckets(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("hook", 2, "", soon()));
+}
+
+static int refuse(void *ctx, const char *tag, const int *ranks, int num_ranks, const void *mine,
+                  size_t bytes, void *all, int64_t left_ns) {
+    (void)ctx, (void)tag, (void)ranks, (void)num_ranks, (void)mine, (void)bytes, (void)all;
+    return left_ns > 0 ? GS_UNAVAILABLE : GS_INTERNAL;
+}
+
+static void handles_say_what_is_wrong(void **state) {
+    (void)state;
+    char text[200];
+    gs_ffi_device *device = gs_ffi_device_new();
+    gs_ffi_comm *comm = gs_ffi_comm_new();
+    gs_ffi_reducer *reducer = gs_ffi_reducer_new();
+    assert_int_equal(gs_ffi_device_open(device, "tpu"), GS_INVALID_ARGUMENT);
+    assert_int_equal(gs_ffi_error(device, text, sizeof text), GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(text, "'tpu'"));
+    assert_int_equal(gs_ffi_device_open(device, "cpu"), 0);
+    assert_int_equal(gs_ffi_error(device, text, sizeof text), 0);
+    assert_string_equal(text, "");
+    assert_int_equal(gs_ffi_device_open(device, "cpu"), GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_comm_set_rank(comm, 1, 2), 0);
+    assert_int_equal(gs_ffi_comm_set_exchange(comm, refuse, NULL), 0);
+    assert_int_equal(gs_ffi_comm_open(comm, device, NULL, SECOND), GS_UNAVAILABLE);
+    assert_int_equal(gs_ffi_error(comm, text, sizeof text), GS_UNAVAILABLE);
+    assert_non_null(strstr(text, "the exchange of \""));
+    assert_non_null(strstr(text, "returned 14"));
+    assert_string_equal(gs_ffi_comm_backend(comm), "");
+    assert_int_equal(gs_ffi_reducer_begin(reducer, 0), GS_FAILED_PRECONDITION);
+    assert_string_equal(gs_ffi_code_name(9), "FAILED_PRECONDITION");
+    gs_ffi_reducer_free(reducer);
+    gs_ffi_comm_free(comm);
+    gs_ffi_device_free(device);
+    gs_ffi_reducer_free(NULL);
+    gs_ffi_comm_free(NULL);
+}
+
+int main(int argc, char **argv) {
+    static const gs_rank_body bodies[] = {{"train", body_train}, {"hook", body_hook}, {NULL, NULL}};
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(other_languages_train),
+        cmocka_unit_test(hook_of_the_hosts_own_moves_the_buckets),
+        cmocka_unit_test(handles_say_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
