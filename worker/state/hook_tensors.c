@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gradsync/comm/same_words.h"
-
 static size_t num_hook_tensors(const gs_trainer_state *state) {
     return state->num_tensors - state->num_model_tensors;
 }
@@ -121,7 +119,7 @@ static gs_status take_tensor(gs_trainer_state *state, const gs_hook_state_tensor
     return hand_over(state, index, &hooks->tensor);
 }
 
-static gs_status take_all(gs_trainer_state *state, gs_reducer *reducer) {
+gs_status gs_hook_tensors_attach(gs_trainer_state *state, gs_reducer *reducer) {
     bool is_first = num_hook_tensors(state) == 0;
     gs_hook_state_tensor hooks;
     size_t i = 0;
@@ -133,38 +131,6 @@ static gs_status take_all(gs_trainer_state *state, gs_reducer *reducer) {
                             tensor_of(state, k)->name);
     }
     return i && !is_first ? gs_reducer_hook_state_loaded(reducer) : gs_ok();
-}
-
-static void add_bytes(void *ctx, const void *bytes, size_t num_bytes) {
-    gs_digest_stream_add(ctx, bytes, num_bytes);
-}
-
-static gs_status digest_all(uint64_t *digest, const gs_trainer_state *state) {
-    gs_digest_stream *stream = gs_digest_stream_create();
-    if (!stream) return gs_error(GS_RESOURCE_EXHAUSTED, "state of hooks: out of memory");
-    gs_status status = gs_device_copy_read(state->copy, run_of(state, 0), num_hook_tensors(state),
-                                           add_bytes, stream);
-    *digest = gs_digest_fold(gs_digest_stream_value(stream));
-    gs_digest_stream_destroy(stream);
-    return status;
-}
-
-gs_status gs_hook_tensors_attach(gs_trainer_state *state, gs_reducer *reducer, gs_comm *comm,
-                                 gs_deadline deadline) {
-    gs_hook_state_tensor any;
-    uint64_t digest = 0;
-    // Ranks agree on their hooks: all have tensors, or none has.
-    bool has_any = gs_reducer_hook_state(&any, reducer, 0);
-    gs_status status = take_all(state, reducer);
-    if (!status.code && has_any) status = digest_all(&digest, state);
-    if (status.code) {
-        // Whoever alone cannot go on must tell the ranks that wait for it.
-        gs_comm_let_go(comm, status.message);
-        return status;
-    }
-    if (!has_any) return gs_ok();
-    const gs_same_word word = {"state of communication hooks", (int64_t)digest, true};
-    return gs_same_words_check(&word, 1, comm, deadline);
 }
 
 void gs_hook_tensors_follow(gs_trainer_state *state, gs_reducer *reducer) {

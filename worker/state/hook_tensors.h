@@ -7,7 +7,6 @@
 #ifndef WORKER_STATE_HOOK_TENSORS_H
 #define WORKER_STATE_HOOK_TENSORS_H
 
-#include "core/clock.h"
 #include "core/status.h"
 #include "gradsync/reducer/reducer.h"
 #include "worker/state/trainer_state.h"
@@ -18,11 +17,10 @@
 GS_NODISCARD gs_status gs_hook_tensors_add(gs_trainer_state *state, const gs_state_tensor *tensor);
 // What was added goes, as long as no reducer has it.
 void gs_hook_tensors_forget(gs_trainer_state *state);
-// The reducer's hooks take over: what is at rest here goes into them, nothing at all is zero there as well.
-// Collective over `comm`: FAILED_PRECONDITION when ranks' differ. INVALID_ARGUMENT names a tensor that is here and
-// none of theirs, or the other way round; UNIMPLEMENTED one that is each rank's own.
-GS_NODISCARD gs_status gs_hook_tensors_attach(gs_trainer_state *state, gs_reducer *reducer,
-                                              gs_comm *comm, gs_deadline deadline);
+// The reducer's hooks take over: what is at rest here goes into them, nothing at all is zero there as well. Local:
+// ranks compare it with the rest of their state (state_transfer.h). INVALID_ARGUMENT names a tensor that is here
+// and none of theirs, or the other way round; UNIMPLEMENTED one that is each rank's own.
+GS_NODISCARD gs_status gs_hook_tensors_attach(gs_trainer_state *state, gs_reducer *reducer);
 // After each commit: the state that holds has moved.
 void gs_hook_tensors_follow(gs_trainer_state *state, gs_reducer *reducer);
 // Before the reducer goes: back into the host's memory. After an error the tensors are gone from the list.

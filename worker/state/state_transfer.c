@@ -26,9 +26,18 @@ static void add_buffers(view_list *list, const gs_trainer_state *state) {
                  gs_param_spec_count(&state->buffer_specs[i]), state->buffer_specs[i].dtype);
 }
 
+// What hooks carry, in the list behind the model's.
+static void add_hooks(view_list *list, const gs_trainer_state *state) {
+    for (size_t i = state->num_model_tensors; i < state->num_tensors; i++)
+        add_view(list, state->runs[i].data,
+                 state->runs[i].bytes / gs_dtype_bytes(state->tensors[i].dtype),
+                 state->tensors[i].dtype);
+}
+
 static size_t most_views(const gs_trainer_state *state) {
     size_t num_kinds = (size_t)gs_optimizer_state_count(state->optimizer);
-    return 1 + num_kinds * state->num_params + 1 + state->num_buffers;
+    size_t num_hooks = state->num_tensors - state->num_model_tensors;
+    return 1 + num_kinds * state->num_params + 1 + state->num_buffers + num_hooks;
 }
 
 static gs_digest digest_common(void *ctx) {
@@ -48,6 +57,7 @@ gs_status gs_state_transfer_run(gs_state_sync_result *result, gs_trainer_state *
     // Parameters lie in one block, what is between them is zero everywhere.
     add_view(&list, state->memory, state->memory_bytes / sizeof(float), GS_FP32);
     add_optimizer(&list, state);
+    add_hooks(&list, state);
     size_t num_common = list.num_views;
     add_buffers(&list, state);
     if (!state->buffers_are_local) num_common = list.num_views;

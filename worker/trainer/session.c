@@ -236,8 +236,11 @@ static gs_status share_state(gs_session *session, gs_deadline deadline) {
     gs_state_sync_result result;
     int64_t consumed = state->position.consumed;
     bool was_broken = session->state_is_broken, has_state = !was_broken && state->position.step > 0;
-    gs_status status = gs_state_transfer_run(&result, state, has_state, session->state_digest,
-                                             session->comm, deadline);
+    // Hooks that begin have tensors of zeros that the digest of before did not know.
+    bool has_hooks = state->num_tensors > state->num_model_tensors;
+    gs_digest digest = has_hooks ? (gs_digest){0} : session->state_digest;
+    gs_status status =
+        gs_state_transfer_run(&result, state, has_state, digest, session->comm, deadline);
     if (result.received) session->state_is_broken = status.code != GS_OK;
     GS_TRY(status);
     if (was_broken && !result.has_state) {
@@ -246,6 +249,7 @@ static gs_status share_state(gs_session *session, gs_deadline deadline) {
     }
     if (!result.received) return gs_ok();
     log_transfer(session, &result);
+    if (has_hooks) GS_TRY(gs_reducer_hook_state_loaded(session->reducer));
     session->state_digest = gs_trainer_state_digest(state);
     atomic_store(&session->progress->applied_step, state->position.step);
     atomic_store(&session->progress->plan_step, state->position.step);
@@ -277,9 +281,9 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     gs_reducer_options whole = reducer_options(session), options;
     GS_TRY(gs_pass_runners_reducer_options(&options, &whole, session->model_replicas, session->spec));
     GS_TRY(create_comm(session, &options, deadline));
-    GS_TRY(share_state(session, deadline));
     GS_TRY(gs_reducer_create(&session->reducer, &options, session->comm, deadline));
-    GS_TRY(gs_hook_tensors_attach(session->state, session->reducer, session->comm, deadline));
+    GS_TRY(gs_hook_tensors_attach(session->state, session->reducer));
+    GS_TRY(share_state(session, deadline));
     GS_TRY(gs_pass_runners_connect(session->pass_runners, &whole, session->reducer, session->comm,
                                    deadline));
     gs_embedding_rows_options rows = row_options(session);

@@ -129,7 +129,7 @@ static void open_reducer(fixture *f, const gs_hook_choice *choice) {
 }
 
 static gs_status attach(fixture *f) {
-    return gs_hook_tensors_attach(&f->state, f->small.reducer, f->small.comm, soon());
+    return gs_hook_tensors_attach(&f->state, f->small.reducer);
 }
 
 static void close_all(fixture *f) {
