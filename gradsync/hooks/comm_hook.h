@@ -70,6 +70,7 @@ typedef struct gs_hook_choice {
     size_t num_numbers;
     const struct gs_hook_choice *inner;  // for a hook that wraps another
     void *user;                          // of a program's own hook
+    void *reserved[2];                   // NULL, as all of this name: so structs that lie in arrays can grow
 } gs_hook_choice;
 
 // A parameter as hooks see it.
@@ -80,6 +81,7 @@ typedef struct gs_hook_param {
     size_t count;    // elements of it; 0 for a sparse one, whose rows travel apart
     size_t room;     // elements that it takes in a bucket, padding included
     size_t first;    // of its bucket's data, where it begins; in a setup 0
+    void *reserved[2];
 } gs_hook_param;
 
 typedef struct gs_hook_setup {
@@ -113,6 +115,7 @@ typedef struct gs_hook_layout {
     size_t count, reserved_count;  // as in gs_hook_bucket
     const gs_hook_param *params;   // its members in order
     size_t num_params;
+    void *reserved[2];
 } gs_hook_layout;
 
 typedef struct gs_hook_plan {
@@ -209,6 +212,7 @@ struct gs_comm_hook {
     bool (*tensor)(void *state, size_t index, gs_hook_tensor *tensor);
     gs_status (*loaded)(void *state);  // its tensors were filled; between steps
     void (*destroy)(void *state);  // as rollback; nothing of it is in flight in the communicator
+    void (*reserved[4])(void);
 };
 
 const gs_comm_hook *gs_comm_hook_find(const char *name);  // NULL: no such hook

@@ -7,7 +7,7 @@
 //
 // These collectives lie between those of the reducer's buckets. All ranks post them in one order,
 // whatever the timing, when their passes mark gradients in the same order and every bucket is
-// posted as soon as it is ready: with plans of at most GS_MAX_BUCKETS_IN_FLIGHT buckets.
+// posted as soon as it is ready: with plans of which the reducer posts all (gs_reducer_posts_all).
 //
 // Source: Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance".
 #ifndef GRADSYNC_STEP_BATCH_SYNC_H
