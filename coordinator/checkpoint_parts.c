@@ -255,6 +255,7 @@ static gs_status find_directories(gs_write *base, gs_job_store *store) {
 static void directories_found(gs_write *base, gs_status status) {
     look *it = (look *)base;
     gs_job *job = gs_jobs_by_id(it->coordinator, it->job);
+    if (job) gs_checkpoints_part_saves(job)->looking--;
     if (status.code)
         gs_log_warn("checkpoint directory", "path=%s reason=\"%s\"", it->path, status.message);
     for (size_t i = 0; job && i < gs_json_count(it->names); i++) {
@@ -268,5 +269,6 @@ void gs_part_saves_adopt(gs_coordinator *coordinator, gs_job *job) {
     look *it = make_look(coordinator, job, ".");
     if (!it) return;
     it->names = gs_json_new_array();
+    gs_checkpoints_part_saves(job)->looking++;
     submit(it, find_directories, directories_found);
 }

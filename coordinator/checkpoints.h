@@ -21,7 +21,7 @@ int64_t gs_checkpoints_newest_step(const gs_job *job);  // −1: none
 // Before a start: forgets those that are no longer on the disk, because a worker that found one damaged has
 // renamed it or somebody has deleted it, and says so.
 void gs_checkpoints_drop_missing(gs_coordinator *coordinator, gs_job *job);
-bool gs_checkpoints_pending(const gs_job *job);         // being verified
+bool gs_checkpoints_pending(const gs_job *job);         // looked for, or being verified
 void gs_checkpoints_purge(gs_coordinator *coordinator, gs_job *job);  // files of a job that goes
 
 typedef struct gs_checkpoint_facts {

@@ -14,8 +14,10 @@
 #include "core/clock.h"
 #include "core/random.h"
 
+// What it starts from is known by then: after a start of the coordinator it may be on the disk alone.
 static bool wants_slots(const gs_job *job) {
-    return !job->run && !job->held_back && !job->stop_asked && !gs_job_state_terminal(job->state);
+    return !job->run && !job->held_back && !job->stop_asked &&
+           !gs_job_state_terminal(job->state) && !gs_checkpoints_pending(job);
 }
 
 // Slots of all workers that are connected.

@@ -87,11 +87,15 @@ wait_for 60 "the parts" all_parts_there
 kill -TERM $trainers
 wait_for 30 "the manifest" final_manifest
 made=$(basename "$(dirname "$(final_manifest)")")
+none_alive() { for pid in $trainers; do ! kill -0 "$pid" 2>/dev/null || return 1; done; }
+wait_for 30 "the end of the trainers" none_alive
 start_again
 is_listed() { get "/v1/jobs/$job/checkpoints" | jq -e --arg made "$made" --arg digest "$undisturbed" \
   'any(.items[]; .directory == $made and .digest == $digest and .verified)'; }
 wait_for 60 "the checkpoint that rank 0 made" is_listed
 await "$job" succeeded 60
+get "/v1/jobs/$job/events?limit=200" | jq -e 'any(.items[]; .message | test("starting 3 ranks from the checkpoint of step 60"))' \
+  >/dev/null || fail "it started before it was known from what: $(get "/v1/jobs/$job/events?limit=200")"
 no_rubbish
 
 claim "kill -9 of the coordinator that has heard of all parts and makes the manifest: the next one does"

@@ -123,6 +123,9 @@ gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
                                           const gs_checkpoint_request *request,
                                           gs_deadline deadline) {
     GS_TRY(await_idle(writer, deadline));
+    // What hooks carry may have come, or gone, with a session.
+    if (!gs_state_snapshot_fits(&writer->copy, writer->options.state))
+        gs_state_snapshot_release(&writer->copy);
     if (!writer->copy.memory) GS_TRY(gs_state_snapshot_init(&writer->copy, writer->options.state));
     GS_TRY(gs_state_snapshot_take(&writer->copy, writer->options.state));
     start(writer, &writer->copy, request);

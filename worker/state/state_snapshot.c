@@ -9,15 +9,28 @@
 #define TENSOR_BOUNDARY_BYTES ((size_t)64)
 
 static gs_status describe(gs_state_snapshot *snapshot, const gs_trainer_state *state) {
-    *snapshot = (gs_state_snapshot){.tensors = state->tensors,
-                                    .num_tensors = state->num_tensors,
+    *snapshot = (gs_state_snapshot){.num_tensors = state->num_tensors,
                                     .num_params = state->num_params,
                                     .params_bytes = state->params_bytes};
     for (size_t i = 0; i < state->num_tensors; i++)
         snapshot->bytes += gs_round_up(state->tensors[i].bytes, TENSOR_BOUNDARY_BYTES);
-    snapshot->data = calloc(state->num_tensors, sizeof *snapshot->data);
-    if (snapshot->data) return gs_ok();
+    snapshot->tensors = calloc(state->num_tensors + 1, sizeof *snapshot->tensors);
+    snapshot->data = calloc(state->num_tensors + 1, sizeof *snapshot->data);
+    if (snapshot->tensors && snapshot->data) {
+        memcpy(snapshot->tensors, state->tensors, state->num_tensors * sizeof *state->tensors);
+        return gs_ok();
+    }
+    gs_state_snapshot_release(snapshot);
     return gs_error(GS_RESOURCE_EXHAUSTED, "snapshot: out of memory");
+}
+
+bool gs_state_snapshot_fits(const gs_state_snapshot *snapshot, const gs_trainer_state *state) {
+    bool fits = snapshot->num_tensors == state->num_tensors;
+    for (size_t i = 0; i < state->num_tensors && fits; i++)
+        fits = snapshot->tensors[i].bytes == state->tensors[i].bytes &&
+               snapshot->tensors[i].dtype == state->tensors[i].dtype &&
+               strcmp(snapshot->tensors[i].name, state->tensors[i].name) == 0;
+    return fits;
 }
 
 gs_status gs_state_snapshot_init(gs_state_snapshot *snapshot, const gs_trainer_state *state) {
@@ -62,6 +75,7 @@ gs_status gs_state_snapshot_view(gs_state_snapshot *snapshot, const gs_trainer_s
 
 void gs_state_snapshot_release(gs_state_snapshot *snapshot) {
     free(snapshot->memory);
+    free(snapshot->tensors);
     free(snapshot->data);
     *snapshot = (gs_state_snapshot){0};
 }

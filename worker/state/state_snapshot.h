@@ -3,6 +3,7 @@
 #ifndef WORKER_STATE_STATE_SNAPSHOT_H
 #define WORKER_STATE_STATE_SNAPSHOT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,7 +14,7 @@
 // Its digests are those of the state it was taken from, so that
 // a thread that writes it may compute them.
 typedef struct gs_state_snapshot {
-    const gs_state_tensor *tensors;  // borrowed from the state
+    gs_state_tensor *tensors;  // owned; the state's list as it was, whatever becomes of that
     size_t num_tensors, num_params;
     uint8_t *memory;  // owned; tensors one after the other, each on 64 bytes; NULL: a view
     uint8_t **data;   // owned, what it points at is not; where each tensor lies
@@ -29,6 +30,8 @@ GS_NODISCARD gs_status gs_state_snapshot_init(gs_state_snapshot *snapshot,
 GS_NODISCARD gs_status gs_state_snapshot_view(gs_state_snapshot *snapshot,
                                               const gs_trainer_state *state);
 void gs_state_snapshot_release(gs_state_snapshot *snapshot);
+// Whether the state still has the tensors that this one has memory for.
+bool gs_state_snapshot_fits(const gs_state_snapshot *snapshot, const gs_trainer_state *state);
 GS_NODISCARD gs_status gs_state_snapshot_take(gs_state_snapshot *snapshot,
                                               const gs_trainer_state *state);
 GS_NODISCARD gs_status gs_state_snapshot_restore(const gs_state_snapshot *snapshot,

@@ -23,6 +23,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/state/hook_tensors.h"
 
 #define NUM_RANKS 3
 
@@ -241,6 +242,30 @@ static void a_changed_byte_and_swapped_parts_are_found(void **state) {
     assert_true(gs_digest_equal(untouched, gs_trainer_state_digest(&f->state)));
 }
 
+// A list of tensors that grows, as hooks make it: who saves has a list of its own, and notices.
+static void a_snapshot_outlives_the_list_that_it_was_made_of(void **state) {
+    fixture *f = *state;
+    const gs_digest before = gs_state_snapshot_digest(&f->snapshot);
+    assert_true(gs_state_snapshot_fits(&f->snapshot, &f->state));
+    for (int i = 0; i < 40; i++) {
+        gs_state_tensor tensor = {.dtype = GS_FP32, .num_dims = 1, .shape = {4}, .bytes = 16};
+        snprintf(tensor.name, sizeof tensor.name, "hook/%d", i);
+        assert_ok(gs_hook_tensors_add(&f->state, &tensor));
+    }
+    assert_false(gs_state_snapshot_fits(&f->snapshot, &f->state));
+    assert_true(gs_digest_equal(before, gs_state_snapshot_digest(&f->snapshot)));
+    save_parts(f, 2, 1);
+    assert_ok(commit(f));
+    gs_state_snapshot_release(&f->snapshot);
+    assert_ok(gs_state_snapshot_init(&f->snapshot, &f->state));
+    assert_true(gs_state_snapshot_fits(&f->snapshot, &f->state));
+    assert_ok(gs_state_snapshot_take(&f->snapshot, &f->state));
+    save_parts(f, 2, 2);
+    assert_ok(commit(f));
+    gs_hook_tensors_forget(&f->state);
+    assert_ok(gs_checkpoint_load(&f->state, f->path, &f->spec));
+}
+
 // A manifest that says something else, and is well sealed.
 typedef void (*forgery)(gs_json *row);
 
@@ -357,6 +382,7 @@ int main(void) {
         TEST(a_part_that_is_missing_short_or_anothers_is_no_checkpoint),
         TEST(ranks_that_do_not_hold_the_same_make_no_checkpoint),
         TEST(a_changed_byte_and_swapped_parts_are_found),
+        TEST(a_snapshot_outlives_the_list_that_it_was_made_of),
         TEST(forged_manifests_name_what_is_wrong),
         TEST(a_disk_that_is_full_for_one_part_leaves_nothing_of_it),
     };
