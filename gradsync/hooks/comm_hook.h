@@ -148,11 +148,12 @@ typedef struct gs_hook_bucket {
     size_t num_params;
 } gs_hook_bucket;
 
-// What a phase of a bucket has started. Zero when `run` is called, but for the phase and its lane. A wrapper
+// What a phase of a bucket has started. Zero when `run` is called, but for what it is called for. A wrapper
 // that has phases before those of its inner hook counts `phase` down for it and leaves the lane alone.
 typedef struct gs_hook_work {
     int phase;
-    int lane;  // that it posts in
+    int lane;        // that it posts in
+    int most_posts;  // as declared; gs_hook_post refuses more
     int num_posted;
     gs_work last;         // the collective that the phase waits for: the last one; none: it is done at once
     uint64_t wire_bytes;  // sent by this rank; gs_hook_post adds what it posts

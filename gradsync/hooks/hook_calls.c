@@ -37,6 +37,10 @@ gs_status gs_hook_place(void **memory, const gs_hook_plan *plan, size_t bytes) {
 gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
                        const gs_collective *collective) {
     gs_collective posted = *collective;
+    // Before other ranks could meet it, where they post something else.
+    if (work->most_posts && work->num_posted == work->most_posts)
+        return gs_error(GS_FAILED_PRECONDITION, "phase %d posted %d collectives, it declared %d",
+                        work->phase, work->num_posted + 1, work->most_posts);
     posted.lane = work->lane;
     posted.step = bucket->step;
     posted.bucket = bucket->index;

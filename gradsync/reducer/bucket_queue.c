@@ -132,7 +132,9 @@ static gs_status run_hook(const gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
     gs_set_hook *hook = hook_of(queue, bucket);
     gs_hook_bucket view = view_for_hook(queue, index);
-    gs_hook_work work = {.phase = bucket->phases_run, .lane = bucket->phases_run};
+    gs_hook_work work = {.phase = bucket->phases_run,
+                         .lane = bucket->phases_run,
+                         .most_posts = hook->needs.most_posts};
     int64_t posted_ns = gs_now_ns();
     if (work.phase == 0) bucket->times.posted_ns = posted_ns;
     if (queue->phases)
