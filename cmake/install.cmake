@@ -41,7 +41,10 @@ install(FILES ${PROJECT_BINARY_DIR}/gradsyncConfig.cmake
 file(RELATIVE_PATH prefix_from_pc
   /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 set(pc_cuda_libs "")
-set(pc_requires "openblas libxxhash")
+set(pc_requires libxxhash)
+if(GRADSYNC_BLAS)
+  string(PREPEND pc_requires "openblas ")
+endif()
 if(gradsync_cuda STREQUAL "on")
   set(pc_cuda_libs "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -lstdc++ ")
 endif()

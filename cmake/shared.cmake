@@ -13,25 +13,36 @@ file(CONFIGURE OUTPUT ${exports_map} CONTENT
 };
 ")
 
-add_library(gradsync_shared SHARED
-  $<TARGET_OBJECTS:gradsync_core> $<TARGET_OBJECTS:gradsync_kernels> $<TARGET_OBJECTS:gradsync>)
-foreach(part IN LISTS gradsync_kernel_parts)
-  target_sources(gradsync_shared PRIVATE $<TARGET_OBJECTS:${part}>)
-endforeach()
-set_target_properties(gradsync_shared PROPERTIES
-  OUTPUT_NAME gradsync EXPORT_NAME shared LINKER_LANGUAGE C
-  VERSION ${PROJECT_VERSION} SOVERSION ${gradsync_ABI}
-  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
-  LINK_DEPENDS ${exports_map})
-target_link_libraries(gradsync_shared PRIVATE
-  Threads::Threads m ${CMAKE_DL_LIBS} PkgConfig::XXHASH PkgConfig::OPENBLAS)
-if(gradsync_cuda STREQUAL "on")
-  target_link_libraries(gradsync_shared PRIVATE CUDA::cudart_static stdc++)
-endif()
-target_link_options(gradsync_shared PRIVATE
-  -Wl,--version-script=${exports_map} -Wl,-Bsymbolic-functions)
-if(NOT GRADSYNC_SANITIZE)  # a sanitizer's names come with the program
-  target_link_options(gradsync_shared PRIVATE -Wl,-z,defs)
-endif()
+# gradsync_add_shared(NAME FOLDER PARTS): PARTS are the kernels' libraries of objects.
+function(gradsync_add_shared name folder parts)
+  add_library(${name} SHARED
+    $<TARGET_OBJECTS:gradsync_core> $<TARGET_OBJECTS:gradsync_kernels> $<TARGET_OBJECTS:gradsync>)
+  foreach(part IN LISTS parts)
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:${part}>)
+  endforeach()
+  set_target_properties(${name} PROPERTIES
+    OUTPUT_NAME gradsync EXPORT_NAME shared LINKER_LANGUAGE C
+    VERSION ${PROJECT_VERSION} SOVERSION ${gradsync_ABI}
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${folder}
+    LINK_DEPENDS ${exports_map})
+  target_link_libraries(${name} PRIVATE Threads::Threads m ${CMAKE_DL_LIBS} PkgConfig::XXHASH)
+  if(gradsync_cuda STREQUAL "on")
+    target_link_libraries(${name} PRIVATE CUDA::cudart_static stdc++)
+  endif()
+  target_link_options(${name} PRIVATE -Wl,--version-script=${exports_map} -Wl,-Bsymbolic-functions)
+  if(NOT GRADSYNC_SANITIZE)  # a sanitizer's names come with the program
+    target_link_options(${name} PRIVATE -Wl,-z,defs)
+  endif()
+endfunction()
+
+gradsync_add_shared(gradsync_shared lib "${gradsync_kernel_parts}")
 # What an embedder builds and installs: --component library.
 add_custom_target(library DEPENDS gradsync gradsync_shared)
+if(GRADSYNC_BLAS)
+  target_link_libraries(gradsync_shared PRIVATE PkgConfig::OPENBLAS)
+  # As GRADSYNC_BLAS=OFF makes it, of the same objects but one: for tests.
+  set(plain_parts ${gradsync_kernel_parts})
+  list(TRANSFORM plain_parts REPLACE "^gradsync_kernels_blas$" gradsync_kernels_plain)
+  gradsync_add_shared(gradsync_shared_plain lib/plain "${plain_parts}")
+  set_target_properties(gradsync_shared_plain PROPERTIES EXCLUDE_FROM_ALL ON)
+endif()

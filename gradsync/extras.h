@@ -29,5 +29,6 @@
 #include "gradsync/step/state_sync.h"       // who has less gets the state of who has more
 #include "gradsync/tensor/device_tensor.h"  // tensors of a device, and lists of them
 #include "gradsync/tensor/flatten.h"        // several tensors in one buffer
+#include "kernels/host_blas.h"              // a process whose BLAS is the library's
 
 #endif

@@ -95,7 +95,7 @@ LIBRARIES = {
     r"sqlite3\.h": "coordinator/job_store.c",
     r"microhttpd\.h": "api/http/http_server.c",
     r"curl/curl\.h": "api/cli/http_client.c",
-    r"cblas\.h": "kernels/cpu/matmul.c",
+    r"cblas\.h": "kernels/cpu/blas.c",
     r"xxhash\.h": "core/digest.c",
     r"hwloc\.h": "worker/agent/topology.c",
     r"nccl\.h": "gradsync/comm/nccl/library.c",

@@ -73,7 +73,7 @@ else
     skip "device, cuda: no headers of CUDA and NCCL in $cuda_root/include or /usr/include"
   fi
   # Tests that wait for networks and jobs leave much time: the longest build goes beside them.
-  phase release release 'product library gradsync-conformance bench/all' -L 'e2e|conformance'
+  phase release release 'product library gradsync_shared_plain gradsync-conformance bench/all' -L 'e2e|conformance'
   phase tsan tsan all -L 'unit|multiprocess|fault'
   if has_device_headers; then
     # One architecture here: all of them cost two more minutes (CUDAARCHS='80-real;90-real;100' asks for them).

@@ -6,6 +6,7 @@
 
 #include "core/config.h"
 #include "core/log.h"
+#include "kernels/host_blas.h"
 #include "rpc/json/config_file.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/device_probe.h"
@@ -85,6 +86,7 @@ static int print_devices(void) {
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "devices") == 0) return print_devices();
     if (argc == 3 && strcmp(argv[1], "--trainer") == 0) {
+        gs_host_blas_own();  // nobody else computes in this process
         return gs_trainer_process_run((int)strtol(argv[2], NULL, 10));
     }
     return run_agent(argc, argv);

@@ -6,7 +6,7 @@
 
 #include "core/memory.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/matmul.h"
+#include "kernels/cpu/blas.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/table.h"
 
@@ -89,7 +89,6 @@ static gs_status open_cpu(gs_device **out, int ordinal, const gs_device_options 
         close_cpu(&cpu->base);
         return status;
     }
-    gs_cpu_prepare_blas();
     cpu->base.num_threads = num_threads;
     cpu->base.kernels = chosen.kernels;
     cpu->base.half_kernels[0] = &chosen.half[0];
@@ -183,13 +182,13 @@ static gs_status wait_cpu(gs_stream *stream, gs_deadline deadline) {
 static void describe_cpu(const gs_device *device, char *text, size_t text_bytes) {
     (void)device;
     char blas[64];
-    gs_cpu_describe_blas(blas, sizeof blas);
+    gs_blas_describe(blas, sizeof blas);
     snprintf(text, text_bytes, "cpu kernels=%d openblas=%s", ARITHMETIC_VERSION, blas);
 }
 
 static void describe_limit(const gs_device *device, char *text, size_t text_bytes) {
     (void)device;
-    gs_cpu_describe_limit(text, text_bytes);
+    gs_blas_describe_limit(text, text_bytes);
 }
 
 static void run_for_each(gs_stream *stream, size_t num_items, void (*body)(void *ctx, size_t item),

@@ -98,6 +98,13 @@ run_embed() { # the examples' copy, against the installed library
 run_embed --ranks 3
 for rank in 0 1 2; do grep -qx "rank $rank: exit 0: result loss 0.0000 weight 1.000 to 8.000 bias -1.000" "$work/out" || { cat "$work/out"; fail "rank $rank did not learn"; }; done
 grep -qx 'the same on 3 ranks' "$work/out" || { cat "$work/out"; fail "ranks differ"; }
+plain=$build/lib/plain/libgradsync.so
+if [ -e "$plain" ]; then
+  echo "== embed.py, without BLAS"
+  nm -D --undefined-only "$plain" | grep -iE 'blas|gemm' && fail "a library without BLAS asks for it"
+  run_embed --library "$plain"
+  grep -qx 'the same on 2 ranks' "$work/out" || { cat "$work/out"; fail "ranks differ"; }
+fi
 run_embed --fault interrupt
 grep -qx 'rank 0: exit 130: interrupted' "$work/out" || { cat "$work/out"; fail "Ctrl-C was not heard"; }
 grep -qE '^Ctrl-C was heard after [0-4]\.' "$work/out" || { cat "$work/out"; fail "Ctrl-C was heard late"; }

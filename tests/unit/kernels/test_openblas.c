@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "kernels/host_blas.h"
 #include "tests/unit/kernels/kernel_test.h"
 
 static const char *program;
@@ -27,6 +28,7 @@ static void keep_warning(void *ctx, gs_log_level level, const char *line) {
 static int open_twice(void) {
     found seen = {0};
     gs_log_set_sink(keep_warning, &seen);
+    gs_host_blas_own();
     for (int i = 0; i < 2; i++) {
         gs_device *device = open_cpu_device(NULL, 1);
         gs_device_arithmetic(device, seen.arithmetic, sizeof seen.arithmetic);
