@@ -103,6 +103,7 @@ void gs_bucket_reset(gs_bucket *bucket) {
     bucket->phases_run = 0;
     bucket->is_elsewhere = false;
     bucket->work = (gs_work){0};
+    bucket->most_sent = 0;
     bucket->times = (gs_bucket_times){.bytes = bucket->grad_count * bucket->element_bytes};
 }
 

@@ -49,6 +49,7 @@ typedef struct gs_bucket {
     int phases_run;      // of its hook
     bool is_elsewhere;   // the phase goes on outside of the communicator
     gs_work work;        // what the phase waits for; none: nothing
+    size_t most_sent;    // bytes of its largest collective, whose algorithm the times tell
     gs_bucket_times times;
 } gs_bucket;
 

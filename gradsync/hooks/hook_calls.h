@@ -21,7 +21,8 @@ size_t gs_hook_most_bytes(const gs_hook_setup *setup, size_t element_bytes);
 // what was declared, when it is not enough.
 GS_NODISCARD gs_status gs_hook_place(void **memory, const gs_hook_plan *plan, size_t bytes);
 
-// Posts a collective of the bucket: lane, step, bucket and active ranks are filled in. The last one of a
+// Posts a collective of the bucket: lane, step, bucket and active ranks are filled in. FAILED_PRECONDITION when
+// it is one more than the hook declared for a phase. The last one of a
 // phase is what the phase waits for, so the largest goes last: its times are the phase's.
 GS_NODISCARD gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
                                     const gs_collective *collective);

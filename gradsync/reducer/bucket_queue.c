@@ -101,10 +101,15 @@ gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status, 
                             (long long)step_of(queue), what);
 }
 
-static gs_status blame_hook(const gs_bucket_queue *queue, size_t index, gs_status status) {
-    char what[96];
-    snprintf(what, sizeof what, "bucket %zu: hook \"%.48s\"", index,
-             hook_of(queue, bucket_at(queue, index))->choice.hook->name);
+// Of a phase; -1: of its last word.
+static gs_status blame_hook(const gs_bucket_queue *queue, size_t index, int phase,
+                            gs_status status) {
+    const gs_set_hook *hook = hook_of(queue, bucket_at(queue, index));
+    char what[96], where[24] = "";
+    if (phase >= 0 && hook->needs.num_phases > 1)
+        snprintf(where, sizeof where, ", phase %d", phase);
+    snprintf(what, sizeof what, "bucket %zu: hook \"%.*s\"%s", index, GS_HOOK_NAME_LEN - 1,
+             hook->choice.hook->name, where);
     return gs_bucket_queue_blame(queue, status, what);
 }
 
@@ -114,13 +119,12 @@ static void take_work(const gs_bucket_queue *queue, size_t index, const gs_hook_
     bucket->work = work->last;
     bucket->is_elsewhere = work->is_elsewhere;
     bucket->times.wire_bytes += work->wire_bytes;
-    if (work->phase == 0 && work->algorithm) bucket->times.algorithm = work->algorithm;
+    if (!work->algorithm || work->largest_bytes < bucket->most_sent) return;
+    bucket->times.algorithm = work->algorithm;
+    bucket->most_sent = work->largest_bytes;
 }
 
 static gs_status check_work(const gs_set_hook *hook, const gs_hook_work *work) {
-    if (work->num_posted > hook->needs.most_posts)
-        return gs_error(GS_FAILED_PRECONDITION, "phase %d posted %d collectives, it declared %d",
-                        work->phase, work->num_posted, hook->needs.most_posts);
     if (work->is_elsewhere && work->phase + 1 < hook->needs.num_phases)
         return gs_error(GS_FAILED_PRECONDITION, "phase %d of %d is elsewhere, only the last may be",
                         work->phase, hook->needs.num_phases);
@@ -142,7 +146,7 @@ static gs_status run_hook(const gs_bucket_queue *queue, size_t index) {
     gs_status status = hook->choice.hook->run(hook->state, &view, &work);
     if (!status.code) status = check_work(hook, &work);
     take_work(queue, index, &work);
-    return status.code ? blame_hook(queue, index, status) : status;
+    return status.code ? blame_hook(queue, index, work.phase, status) : status;
 }
 
 static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
@@ -230,7 +234,7 @@ static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index, gs_deadlin
         if (!status.code && result.is_partial)
             status = gs_bucket_tally_hold(queue->options.tally, index, result.segments,
                                           result.num_segments);
-        if (status.code) return blame_hook(queue, index, status);
+        if (status.code) return blame_hook(queue, index, -1, status);
     }
     GS_TRY(gs_bucket_tally_take(queue->options.tally, index));
     bucket->state = GS_BUCKET_DONE;

@@ -35,8 +35,9 @@
 
 GS_BEGIN_DECLS
 
-// How much arena a reducer with these options needs, whatever the plan (plan, arena and device are
-// not looked at). In exact mode it depends on the world: who expects others takes the largest.
+// How much arena a reducer with these options needs, whatever the plan (plan and arena are not looked
+// at; without a device it is enough for any). In exact mode it depends on the world: who expects others
+// takes the largest.
 GS_NODISCARD gs_status gs_reducer_arena_bytes_sized(size_t *bytes,
                                                     const gs_reducer_options *options,
                                                     size_t options_bytes);

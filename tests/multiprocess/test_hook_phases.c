@@ -140,6 +140,7 @@ typedef struct three {
     int in_flight, most_in_flight;
     uint64_t calls;  // digest of their order
     int64_t killed_step;
+    bool fails;  // there, instead
 } three;
 static three *this_three;
 
@@ -235,8 +236,10 @@ static gs_status run_three(void *state, const gs_hook_bucket *bucket, gs_hook_wo
     if (!work->phase && ++self->in_flight > self->most_in_flight)
         self->most_in_flight = self->in_flight;
     dawdle((uint64_t)bucket->step * 100 + (uint64_t)self->rank, 1000 + call);
-    if (bucket->step == self->killed_step && work->phase == 1 && bucket->index == 10)
+    if (bucket->step == self->killed_step && work->phase == 1 && bucket->index == 10) {
+        if (self->fails) return gs_error(GS_INTERNAL, "no scale");
         raise(SIGKILL);
+    }
     if (work->phase == 0) return send_scale(self, bucket, work);
     return work->phase == 1 ? send_payload(self, bucket, work)
                             : send_correction(self, bucket, work);
@@ -356,18 +359,40 @@ static void three_phases_bring_exact_sums_whatever_the_timing(void **state) {
     assert_true(num_different > 0);
 }
 
+// Rank 1 ends, in one way or the other, in a phase of step 2.
+static gs_status run_until_it_ends(hooked *self, bool fails) {
+    gs_status status = gs_ok();
+    this_three->fails = fails;
+    if (self->env->rank == 1) this_three->killed_step = 2;
+    for (int64_t step = 0; step < NUM_STEPS && !status.code; step++) {
+        gs_reduce_result result;
+        status = gs_reducer_begin(self->reducer, step);
+        if (!status.code) status = run_pass(self, step, value_of);
+        if (!status.code) status = gs_reducer_finish(self->reducer, &result, soon());
+    }
+    return status;
+}
+
+static gs_status body_failing(const gs_rank_env *env) {
+    hooked self;
+    GS_TRY(open_hooked(&self, env, &three_hook, GS_HELPER_OFF));
+    gs_status status = run_until_it_ends(&self, true);
+    close_hooked(&self);
+    if (strstr(status.message, "rank 1, step 2: bucket 10: hook \"three\", phase 1: no scale"))
+        return gs_ok();
+    return gs_error(GS_INTERNAL, "%s", status.message);
+}
+
+static void phase_that_fails_is_named_on_every_rank(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("failing", 3, "", gs_deadline_in_seconds(60)));
+}
+
 static gs_status body_killed(const gs_rank_env *env) {
     hooked self;
     gs_comm_failure failure;
     GS_TRY(open_hooked(&self, env, &three_hook, GS_HELPER_OFF));
-    if (env->rank == 1) this_three->killed_step = 2;
-    gs_status status = gs_ok();
-    for (int64_t step = 0; step < NUM_STEPS && !status.code; step++) {
-        gs_reduce_result result;
-        status = gs_reducer_begin(self.reducer, step);
-        if (!status.code) status = run_pass(&self, step, value_of);
-        if (!status.code) status = gs_reducer_finish(self.reducer, &result, soon());
-    }
+    gs_status status = run_until_it_ends(&self, false);
     gs_comm_explain(self.rank.comm, &failure);
     bool told = status.code && strstr(status.message, "rank 1") &&
                 failure.kind == GS_COMM_FAILURE_PEER_LOST && gs_comm_failure_names(&failure, 1) &&
@@ -801,6 +826,7 @@ static void buckets_hooks_are_compared(void **state) {
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"three", body_three},
                                           {"killed", body_killed},
+                                          {"failing", body_failing},
                                           {"carried", body_carried},
                                           {"elsewhere", body_elsewhere},
                                           {"owners", body_owners},
@@ -811,6 +837,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_phases_bring_exact_sums_whatever_the_timing),
         cmocka_unit_test(rank_that_dies_between_two_phases_is_named),
+        cmocka_unit_test(phase_that_fails_is_named_on_every_rank),
         cmocka_unit_test(residuals_follow_steps_plans_resets_and_checkpoints),
         cmocka_unit_test(hook_of_another_library_is_waited_for_at_the_end),
         cmocka_unit_test(buckets_that_one_rank_receives_need_the_tally_apart),

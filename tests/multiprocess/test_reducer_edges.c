@@ -254,8 +254,8 @@ static void difference_at_the_end_of_a_long_list_is_named(void **state) {
                  "rank 2 against rank 0: parameter 19999 \"layer.19999\": shape [4] against [3]");
 }
 
-// Without a check rank 1 would go on with what it has: its own reserved elements look like a sum.
-static void hook_that_posts_nothing_is_named(void **state) {
+// What it posts beyond that would meet other ranks' next bucket.
+static void hook_that_posts_more_than_it_declared_is_named(void **state) {
     (void)state;
     expect_words("handed_in", "posts too much",
                  "rank 1, step 2: bucket 0: hook \"odd\": phase 0 posted 2 collectives, it declared 1");
@@ -299,7 +299,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(one_scalar_is_reduced_in_every_world),
         cmocka_unit_test(parameters_without_elements_are_reduced_with_and_without_others),
         cmocka_unit_test(difference_at_the_end_of_a_long_list_is_named),
-        cmocka_unit_test(hook_that_posts_nothing_is_named),
+        cmocka_unit_test(hook_that_posts_more_than_it_declared_is_named),
         cmocka_unit_test(errors_of_hooks_and_tails_name_their_rank_everywhere),
         cmocka_unit_test(parameters_unknown_to_the_reducer_are_reduced_beside_it),
         cmocka_unit_test(more_samples_than_can_be_counted_are_an_error),
