@@ -52,6 +52,10 @@ static const verdict_case cases[] = {
     {"what came first stays", "{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[1]," TEXT "}",
      "{\"kind\":\"data\",\"reporter\":2,\"accused\":[]," TEXT "}", "WorkerLost", 1, "peer_lost", "[1]", 0,
      -1},
+    {"also of itself", "{\"kind\":\"peer_lost\",\"reporter\":0,\"accused\":[2]," TEXT "}",
+     "{\"kind\":\"data\",\"reporter\":2,\"accused\":[]," TEXT "}", "WorkerLost", 2, "peer_lost", "[2]", 0, -1},
+    {"only of itself", "{\"kind\":\"aborted\",\"reporter\":1,\"accused\":[]," TEXT "}",
+     "{\"kind\":\"data\",\"reporter\":2,\"accused\":[]," TEXT "}", "WorkerLost", 1, "aborted", "[]", 1, -1},
     {"of a worker of before", "{\"kind\":\"timeout\",\"suspects\":[2],\"collective\":3,\"bucket\":-1," TEXT
      "}", NULL, "WorkerHung", 2, "timeout", "[2]", 0, -1},
     {"ranks that are none", "{\"kind\":\"peer_lost\",\"reporter\":9,\"accused\":[-1,7,1,5000]," TEXT "}",

@@ -59,6 +59,20 @@ static void wait_for_death(pid_t pid) {
     }
 }
 
+static gs_comm_failure_kind kind_of(failure_way way) {
+    switch (way) {
+    case FAILS_LATE: return GS_COMM_FAILURE_TIMEOUT;
+    case FAILS_LEFT:
+    case FAILS_KILLED:
+    case FAILS_KILLED_AMID: return GS_COMM_FAILURE_PEER_LOST;
+    case FAILS_BAD_HEADER:
+    case FAILS_BAD_OFFSET: return GS_COMM_FAILURE_DAMAGED;
+    case FAILS_TOLD: return GS_COMM_FAILURE_ABORTED;
+    case FAILS_DEVICE: return GS_COMM_FAILURE_DEVICE;
+    default: return GS_COMM_FAILURE_MISMATCH;
+    }
+}
+
 static gs_collective meant(comm_rank *self, const failure_backend *backend) {
     void *data = gs_arena_data(self->arena);
     return (gs_collective){.kind = GS_ALLREDUCE,
@@ -135,9 +149,20 @@ static gs_status run_victim(comm_rank *self, const gs_rank_env *env, const failu
         GS_TRY(gs_comm_post(self->comm, &work, &collective));
         kill(getpid(), SIGKILL);
         break;
-    default: break;
+    default: GS_TRY(meet_all(env, how, number, "posted")); break;
     }
     return gs_comm_run(self->comm, &collective, far);
+}
+
+// Who is mistaken comes last, and so is the first to compare: it says what was meant, and not what it posted.
+static gs_status post_first(comm_rank *self, const gs_rank_env *env, const failure_case *how, int number,
+                            const gs_collective *collective) {
+    gs_work work;
+    gs_status status = gs_comm_post(self->comm, &work, collective);
+    GS_TRY(meet_all(env, how, number, "posted"));
+    if (!status.code) status = gs_comm_wait(self->comm, work, gs_deadline_in_seconds(FAR_SECONDS));
+    gs_comm_let_go(self->comm, status.message);
+    return status;
 }
 
 static gs_status run_other(comm_rank *self, const gs_rank_env *env, const failure_backend *backend,
@@ -147,25 +172,12 @@ static gs_status run_other(comm_rank *self, const gs_rank_env *env, const failur
     // Who is looked for is gone by then: of several all are to be found.
     if (how->way == FAILS_LEFT) GS_TRY(meet_all(env, how, number, "gone"));
     gs_collective collective = meant(self, backend);
+    if (kind_of(how->way) == GS_COMM_FAILURE_MISMATCH) return post_first(self, env, how, number, &collective);
     gs_deadline deadline = how->way == FAILS_LATE ? gs_deadline_in_ms(LATE_MS)
                                                   : gs_deadline_in_seconds(FAR_SECONDS);
     gs_status status = gs_comm_run(self->comm, &collective, deadline);
     if (damaged || how->way == FAILS_LATE) GS_TRY(meet_all(env, how, number, "over"));
     return status;
-}
-
-static gs_comm_failure_kind kind_of(failure_way way) {
-    switch (way) {
-    case FAILS_LATE: return GS_COMM_FAILURE_TIMEOUT;
-    case FAILS_LEFT:
-    case FAILS_KILLED:
-    case FAILS_KILLED_AMID: return GS_COMM_FAILURE_PEER_LOST;
-    case FAILS_BAD_HEADER:
-    case FAILS_BAD_OFFSET: return GS_COMM_FAILURE_DAMAGED;
-    case FAILS_TOLD: return GS_COMM_FAILURE_ABORTED;
-    case FAILS_DEVICE: return GS_COMM_FAILURE_DEVICE;
-    default: return GS_COMM_FAILURE_MISMATCH;
-    }
 }
 
 // Who may have been first to know: whoever aborts knows it itself, a claim is compared by all.
