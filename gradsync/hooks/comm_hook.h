@@ -164,7 +164,8 @@ typedef struct gs_hook_work {
     bool is_elsewhere;
 } gs_hook_work;
 
-// Where the bucket holds results after `finish`. As it is handed out: everywhere.
+// Where the bucket holds results after `finish`. As it is handed out: everywhere. With segments each element of
+// each gradient is in one rank's, and the reducer has GS_TALLY_APART (tally_carrier.h).
 typedef struct gs_hook_result {
     bool is_partial;             // in these segments of its parameters alone; nothing is promised elsewhere
     const gs_segment *segments;  // in the order of the bucket; the hook's, until its next on_plan

@@ -137,7 +137,8 @@ GS_NODISCARD gs_status gs_reducer_end_pass(gs_reducer *reducer);
 GS_NODISCARD gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail);
 
 // Waits for all buckets, and a GPU. Afterwards gs_reducer_grads are the mean (or sum) on every
-// rank, the same bits. DEADLINE_EXCEEDED names bucket and missing ranks; ABORTED carries the
+// rank, the same bits; of a hook that leaves parts, in this rank's segments alone. The result is
+// the same on every rank in any case. DEADLINE_EXCEEDED names bucket and missing ranks; ABORTED carries the
 // reason.
 GS_NODISCARD gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *result,
                                          gs_deadline deadline);
