@@ -166,6 +166,7 @@ typedef struct way {
     gs_tally_carrier tally;
     gs_reducer_op op;
     bool uneven, static_graph, exact, unused_is_error;
+    const gs_separate_grad *separate;
     int num_steps;
 } way;
 
@@ -197,6 +198,7 @@ static gs_reducer_options options_for(const rank_state *self, const way *how,
                                            .exact = how->exact},
                                 .op = how->op,
                                 .static_graph = how->static_graph,
+                                .separate = how->separate,
                                 .unused_is_error = how->unused_is_error,
                                 .hooks = choice,
                                 .num_hooks = 1,
@@ -409,9 +411,14 @@ static gs_status body_wrong(const gs_rank_env *env) {
     static const share_kind kinds[] = {[BUCKETS] = BUCKETS, [TWICE] = TWICE};
     bool twice = strcmp(env->arg, "twice") == 0;
     way how = {.share = &kinds[twice ? TWICE : BUCKETS], .tally = GS_TALLY_APART, .num_steps = 1};
+    static double memory[NUM_PARAMS][3000];
+    gs_separate_grad tensors[NUM_PARAMS] = {0};
     said out[NUM_STEPS];
     rank_state self;
     gs_status status = open_rank(&self, env);
+    for (size_t p = 0; p < NUM_PARAMS; p++)
+        if (p != SPARSE) tensors[p] = (gs_separate_grad){memory[p], p == 2 ? GS_FP64 : GS_FP32};
+    if (strcmp(env->arg, "separate") == 0) how.separate = tensors;
     if (strcmp(env->arg, "in buckets") == 0) how.tally = GS_TALLY_IN_BUCKETS;
     if (strcmp(env->arg, "other carrier") == 0 && env->rank == 1) how.tally = GS_TALLY_IN_BUCKETS;
     if (strcmp(env->arg, "unused") == 0) how.unused_is_error = true;
@@ -448,6 +455,11 @@ static void a_part_needs_a_tally_apart(void **state) {
     expect_everywhere("in buckets", 0, "GS_TALLY_APART is for that", -1);
 }
 
+static void separate_gradients_need_the_whole(void **state) {
+    (void)state;
+    expect_everywhere("separate", 0, "separate gradients, but a hook leaves parts", -1);
+}
+
 static void ranks_agree_on_the_carrier(void **state) {
     (void)state;
     expect_everywhere("other carrier", 0,
@@ -473,6 +485,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(parts_say_what_the_whole_said),
         cmocka_unit_test(what_two_ranks_hold_is_named),
         cmocka_unit_test(a_part_needs_a_tally_apart),
+        cmocka_unit_test(separate_gradients_need_the_whole),
         cmocka_unit_test(ranks_agree_on_the_carrier),
         cmocka_unit_test(what_nobody_used_is_an_error_on_every_rank),
         cmocka_unit_test(a_rank_that_dies_before_the_tally_is_named),
