@@ -166,6 +166,8 @@ static void looked(gs_write *base, gs_status status) {
             take_checkpoint(coordinator, job, it, save ? save->seconds : 0);
             forget_save(saves, it->directory);
         } else if (save && !is_late(it, status)) {
+            if (status.code == GS_NOT_FOUND)
+                status = gs_status_prefix(status, "all parts are written, but not seen here");
             fail_save(coordinator, job, save, status.message);
             discard_save(coordinator, job, it->directory);
         }

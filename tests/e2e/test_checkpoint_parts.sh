@@ -115,6 +115,18 @@ else
   no_rubbish
 fi
 
+claim "parts that the coordinator does not see: the save fails with that reason, and training goes on"
+kill "$worker_pid"
+"$bin/gradsync-worker" --coordinator "$control" --name blind --slots 3 --data-root "$run/root" \
+  --checkpoints "$run/elsewhere" >>"$run/logs/blind.log" 2>&1 &
+pids+=("$!")
+wait_for 30 "worker blind" worker_is blind connected
+submit "$(exact_job unseen ranks 0 0)"
+await "$job" succeeded 60
+get "/v1/jobs/$job/events?limit=200" | jq -e 'any(.items[]; .reason == "CheckpointFailed" and (.message | test("not seen here")))' \
+  >/dev/null || fail "events: $(get "/v1/jobs/$job/events?limit=200")"
+same "$(get "/v1/jobs/$job/checkpoints" | jq '.items | length')" 0 "checkpoints"
+
 claim "a disk that has no room for two of three parts: the save fails, once, and training goes on"
 mkdir "$run/checkpoints/small"
 if mount -t tmpfs -o size=28k none "$run/checkpoints/small" 2>/dev/null; then
