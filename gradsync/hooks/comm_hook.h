@@ -20,9 +20,9 @@
 // (two copies, and a flag which one holds): commit makes the new one hold, rollback forgets it, and neither
 // can fail. A step that is redone then finds what its first try found.
 //
-// What a hook calls is in hook_calls.h. To add one: a file in gradsync/hooks/, a line in the table of comm_hook.c; or
-// a gs_comm_hook of a program's own, handed to gs_reducer_options.hooks. One that differs from another in two functions is a copy of its
-// struct with those two exchanged.
+// What a hook calls is in hook_calls.h. To add one: a file in gradsync/hooks/, a line in the table of
+// comm_hook.c; or a gs_comm_hook of a program's own, handed to gs_reducer_options.hooks. One that differs from
+// another in two functions is a copy of its struct with those two exchanged.
 #ifndef GRADSYNC_HOOKS_COMM_HOOK_H
 #define GRADSYNC_HOOKS_COMM_HOOK_H
 
@@ -167,7 +167,9 @@ typedef struct gs_hook_work {
 // Where the bucket holds results after `finish`. As it is handed out: everywhere. With segments each element of
 // each gradient is in one rank's, and the reducer has GS_TALLY_APART (tally_carrier.h).
 typedef struct gs_hook_result {
-    bool is_partial;             // in these segments of its parameters alone; nothing is promised elsewhere
+    // In these segments of its parameters alone; nothing is promised elsewhere. Where ranks read counts and
+    // norms in whole buckets that is an error: it needs GS_TALLY_APART.
+    bool is_partial;
     const gs_segment *segments;  // in the order of the bucket; the hook's, until its next on_plan
     size_t num_segments;
 } gs_hook_result;
@@ -190,6 +192,7 @@ typedef struct gs_hook_state_tensor {
     gs_hook_tensor tensor;
 } gs_hook_state_tensor;
 
+// No function is NULL.
 struct gs_comm_hook {
     const char *name;  // below GS_HOOK_NAME_LEN
     const gs_hook_option *options;

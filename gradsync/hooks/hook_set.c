@@ -50,13 +50,30 @@ static gs_status check_inner(const gs_comm_hook *hook, const gs_hook_choice *cho
     if (!hook->wraps && choice->inner)
         return gs_error(GS_INVALID_ARGUMENT, "it wraps no other hook");
     if (!hook->wraps) return gs_ok();
-    if (!choice->inner || !choice->inner->hook)
+    if (!choice->inner || !choice->inner->hook || !choice->inner->hook->name)
         return gs_error(GS_INVALID_ARGUMENT, "it wraps another hook, and there is none");
     return gs_status_prefix(check_choice(choice->inner->hook, choice->inner), "hook \"%.47s\"",
                             choice->inner->hook->name);
 }
 
+static gs_status check_hook(const gs_comm_hook *hook) {
+    const char *missing = !hook->measure    ? "measure"
+                          : !hook->create   ? "create"
+                          : !hook->on_plan  ? "on_plan"
+                          : !hook->run      ? "run"
+                          : !hook->finish   ? "finish"
+                          : !hook->commit   ? "commit"
+                          : !hook->rollback ? "rollback"
+                          : !hook->tensor   ? "tensor"
+                          : !hook->loaded   ? "loaded"
+                          : !hook->destroy  ? "destroy"
+                                            : NULL;
+    if (!missing) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "it has no function \"%s\"", missing);
+}
+
 static gs_status check_choice(const gs_comm_hook *hook, const gs_hook_choice *choice) {
+    GS_TRY(check_hook(hook));
     for (size_t i = 0; i < choice->num_numbers; i++) GS_TRY(check_number(hook, choice, i));
     return check_inner(hook, choice);
 }
@@ -152,6 +169,8 @@ static gs_status prepare(gs_hook_set *set, const gs_hook_set_options *options) {
         gs_set_hook *one = &set->hooks[i];
         if (options->num_choices) one->choice = options->choices[i];
         if (!one->choice.hook) one->choice.hook = choose_default(options->wire_dtype);
+        if (!one->choice.hook->name)
+            return gs_error(GS_INVALID_ARGUMENT, "hook %zu: has no name", i);
         GS_TRY(blame(one, check_choice(one->choice.hook, &one->choice)));
     }
     list_names(set);

@@ -237,6 +237,17 @@ static void what_a_hook_does_not_declare_is_refused(void **state) {
                    "hook \"compress\": needs a wire dtype");
 }
 
+static void hook_without_all_functions_is_refused(void **state) {
+    (void)state;
+    gs_comm_hook hook = gs_hook_allreduce;
+    hook.name = "half";
+    hook.commit = NULL;
+    assert_refused(&(gs_hook_choice){.hook = &hook}, "hook \"half\": it has no function \"commit\"");
+    hook = gs_hook_allreduce;
+    hook.name = NULL;
+    assert_refused(&(gs_hook_choice){.hook = &hook}, "hook 0: has no name");
+}
+
 static gs_status create_unwilling(void **hook_state, const gs_hook_setup *setup) {
     (void)setup;
     *hook_state = NULL;
@@ -402,6 +413,7 @@ int main(void) {
         cmocka_unit_test(hooks_are_found_by_their_names),
         cmocka_unit_test(options_are_checked_by_name),
         cmocka_unit_test(what_a_hook_does_not_declare_is_refused),
+        cmocka_unit_test(hook_without_all_functions_is_refused),
         cmocka_unit_test(hook_that_was_not_made_is_not_destroyed),
         cmocka_unit_test(rounding_on_the_host_takes_no_memory),
         cmocka_unit_test(state_follows_the_step),
