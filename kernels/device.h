@@ -33,6 +33,7 @@ typedef struct gs_device_facts {
     uint64_t memory_bytes, free_bytes;
     int capability_major, capability_minor;
     int driver_version, runtime_version;  // as CUDA counts: 13000 is 13.0
+    int num_multiprocessors;
 } gs_device_facts;
 
 //   name  "cpu", "cuda:0"

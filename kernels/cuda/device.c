@@ -86,6 +86,7 @@ gs_status gs_cuda_device_facts(gs_device_facts *facts, int ordinal) {
     format_uuid(facts->uuid, sizeof facts->uuid, (const unsigned char *)properties.uuid.bytes);
     facts->capability_major = properties.major;
     facts->capability_minor = properties.minor;
+    facts->num_multiprocessors = properties.multiProcessorCount;
     GS_TRY(gs_cuda_error(ordinal, cudaDriverGetVersion(&facts->driver_version),
                          "cudaDriverGetVersion"));
     GS_TRY(gs_cuda_error(ordinal, cudaRuntimeGetVersion(&facts->runtime_version),

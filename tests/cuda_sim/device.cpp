@@ -180,6 +180,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *facts, int device) {
     memset(facts, 0, sizeof *facts);
     snprintf(facts->name, sizeof facts->name, "software CUDA machine");
     make_uuid(reinterpret_cast<unsigned char *>(facts->uuid.bytes), ordinal);
+    facts->multiProcessorCount = 48;
     facts->totalGlobalMem = memory_total();
     facts->sharedMemPerBlock = 48 << 10;
     facts->sharedMemPerBlockOptin = 227 << 10;

@@ -29,6 +29,7 @@ typedef struct operation {
     struct ncclComm *comm;
     sim_call call;
     uint64_t sequence;
+    bool is_resident;  // its blocks have multiprocessors
     bool begun, stuck;
     int64_t end_ns;  // not before
     lane lanes[NCCL_SIM_MAX_RANKS];
@@ -299,12 +300,26 @@ static gs_sim_progress finish(operation *run) {
     return GS_SIM_DONE;
 }
 
+static atomic_int num_resident;  // blocks of kernels, of the process as of its device
+
+static bool take_place(operation *run) {
+    struct cudaDeviceProp properties;
+    int resident = atomic_load(&num_resident), blocks = run->comm->num_blocks;
+    if (run->is_resident) return true;
+    if (cudaGetDeviceProperties(&properties, run->comm->device)) return false;
+    do {
+        if (resident && resident + blocks > properties.multiProcessorCount) return false;
+    } while (!atomic_compare_exchange_weak(&num_resident, &resident, resident + blocks));
+    return run->is_resident = true;
+}
+
 static gs_sim_progress poll_operation(void *ctx) {
     operation *run = ctx;
     struct ncclComm *comm = run->comm;
     if (atomic_load(&comm->aborted)) return GS_SIM_DONE;  // a kernel that sees the flag leaves
     if (run->end_ns) return finish(run);
     if (atomic_load(&comm->executed) + 1 != run->sequence) return GS_SIM_AGAIN;
+    if (!take_place(run)) return GS_SIM_AGAIN;
     if (!run->begun && !begin(run)) return GS_SIM_FAILED;
     bool complete = !run->stuck;
     for (int peer = 0; peer < comm->num_ranks && !run->stuck; peer++) {
@@ -320,6 +335,7 @@ static void drop_operation(void *ctx) {
         free(run->lanes[i].in);
     }
     free(run->call.transfers);
+    if (run->is_resident) atomic_fetch_sub(&num_resident, run->comm->num_blocks);
     sim_comm_release(run->comm);
     free(run);
 }

@@ -220,6 +220,15 @@ ncclResult_t nccl_sim_connect(int *sockets, nccl_sim_card *cards, const nccl_sim
     return result;
 }
 
+bool nccl_sim_share_id(const int *sockets, int rank, int num_ranks, ncclUniqueId *id,
+                       const atomic_bool *aborted) {
+    if (rank != 0) return receive_all(sockets[0], id, sizeof *id, aborted);
+    for (int i = 1; i < num_ranks; i++) {
+        if (!send_all(sockets[i], id, sizeof *id)) return false;
+    }
+    return true;
+}
+
 void nccl_sim_hang_up(int socket) {
     shutdown(socket, SHUT_RDWR);
 }

@@ -24,6 +24,9 @@ ncclResult_t nccl_sim_make_id(ncclUniqueId *id);
 ncclResult_t nccl_sim_connect(int *sockets, nccl_sim_card *cards, const nccl_sim_card *mine,
                               const ncclUniqueId *id, const atomic_bool *aborted, char *why,
                               size_t why_bytes);
+// From rank 0 to all others, between ranks that are connected and send nothing else.
+bool nccl_sim_share_id(const int *sockets, int rank, int num_ranks, ncclUniqueId *id,
+                       const atomic_bool *aborted);
 // Both directions end, for the peer too.
 void nccl_sim_hang_up(int socket);
 

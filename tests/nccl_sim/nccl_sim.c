@@ -16,6 +16,7 @@
 
 #define VISIBLE __attribute__((visibility("default")))
 #define DEFAULT_VERSION 22809
+#define DEFAULT_BLOCKS 32
 
 // Of the group that the calling thread is in.
 static _Thread_local int group_depth;
@@ -190,27 +191,86 @@ static void *run_init(void *ctx) {
     return NULL;
 }
 
-VISIBLE ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int num_ranks, ncclUniqueId id,
-                                            int rank, ncclConfig_t *config) {
-    OBEY("ncclCommInitRankConfig", 2);
-    if (num_ranks < 1 || num_ranks > NCCL_SIM_MAX_RANKS || rank < 0 || rank >= num_ranks)
-        return ncclInvalidArgument;
-    if (config->magic != 0xcafebeef) return ncclInvalidArgument;
+// A kernel holds its multiprocessors until it ends, and waits until there are as many.
+static ncclResult_t count_blocks(struct ncclComm *comm, const ncclConfig_t *config) {
+    struct cudaDeviceProp properties;
+    if (cudaGetDevice(&comm->device) || cudaGetDeviceProperties(&properties, comm->device))
+        return ncclUnhandledCudaError;
+    comm->num_blocks = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? DEFAULT_BLOCKS : config->maxCTAs;
+    if (comm->num_blocks > properties.multiProcessorCount)
+        comm->num_blocks = properties.multiProcessorCount;
+    return ncclSuccess;
+}
+
+static ncclResult_t make_comm(struct ncclComm **out, int num_ranks, int rank,
+                              const ncclConfig_t *config) {
+    if (config->magic != 0xcafebeef || config->maxCTAs == 0) return ncclInvalidArgument;
     struct ncclComm *comm = calloc(1, sizeof *comm);
     if (!comm) return ncclSystemError;
     comm->references = 1;
     comm->rank = rank;
     comm->num_ranks = num_ranks;
-    comm->id = id;
     comm->blocking = config->blocking != 0;
     for (int i = 0; i < num_ranks; i++) comm->sockets[i] = -1;
     pthread_mutex_init(&comm->lock, NULL);
-    if (cudaGetDevice(&comm->device)) {
+    ncclResult_t result = count_blocks(comm, config);
+    if (result == ncclSuccess)
+        *out = comm;
+    else
         sim_comm_release(comm);
-        return ncclUnhandledCudaError;
-    }
+    return result;
+}
+
+VISIBLE ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int num_ranks, ncclUniqueId id,
+                                            int rank, ncclConfig_t *config) {
+    OBEY("ncclCommInitRankConfig", 2);
+    if (num_ranks < 1 || num_ranks > NCCL_SIM_MAX_RANKS || rank < 0 || rank >= num_ranks)
+        return ncclInvalidArgument;
+    struct ncclComm *comm;
+    ncclResult_t result = make_comm(&comm, num_ranks, rank, config);
+    if (result != ncclSuccess) return result;
+    comm->id = id;
     *out = comm;
     return start_thread(comm, run_init);
+}
+
+// Whoever asks gets the child when all is done, and nothing when it fails.
+static void *run_split(void *ctx) {
+    struct ncclComm *parent = ctx, *child = parent->child;
+    bool met = parent->rank != 0 || nccl_sim_make_id(&child->id) == ncclSuccess;
+    settle_slowly(parent);
+    met = met && nccl_sim_share_id(parent->sockets, parent->rank, parent->num_ranks, &child->id,
+                                   &child->aborted);
+    if (met) {
+        atomic_store(&child->state, ncclInProgress);
+        run_init(child);
+    }
+    ncclResult_t result = met ? (ncclResult_t)atomic_load(&child->state) : ncclRemoteError;
+    pthread_mutex_lock(&parent->lock);
+    parent->child = NULL;
+    pthread_mutex_unlock(&parent->lock);
+    if (result == ncclSuccess) {
+        *parent->child_out = child;
+        end_progress(parent, ncclSuccess);
+    } else {
+        sim_fail(parent, result, child->why[0] ? child->why : "ranks could not split");
+        sim_comm_release(child);
+    }
+    return NULL;
+}
+
+VISIBLE ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out,
+                                   ncclConfig_t *config) {
+    OBEY("ncclCommSplit", 15);
+    ncclResult_t result = check_idle(parent, "ncclCommSplit");
+    if (result != ncclSuccess) return result;
+    // The stand-in has no more than gradsync asks for: all ranks again, in the same order.
+    if (color != 0 || key != parent->rank) return ncclInvalidArgument;
+    if (atomic_load(&parent->executed) != atomic_load(&parent->enqueued)) return ncclInvalidUsage;
+    result = make_comm(&parent->child, parent->num_ranks, parent->rank, config);
+    if (result != ncclSuccess) return result;
+    parent->child_out = out;
+    return start_thread(parent, run_split);
 }
 
 VISIBLE ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
@@ -244,6 +304,9 @@ VISIBLE ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 VISIBLE ncclResult_t ncclCommAbort(ncclComm_t comm) {
     atomic_store(&comm->aborted, true);
+    pthread_mutex_lock(&comm->lock);
+    if (comm->child) atomic_store(&comm->child->aborted, true);
+    pthread_mutex_unlock(&comm->lock);
     long slow_ms = 0;
     if (nccl_sim_ordered("hang.abort", 0, NULL)) hang();
     if (nccl_sim_ordered("slow.abort", 0, &slow_ms)) pause_ms(slow_ms);

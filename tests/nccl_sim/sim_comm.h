@@ -43,6 +43,7 @@ typedef struct sim_call {
 struct ncclComm {
     atomic_int references;  // the user's, and one for each operation on a stream
     int rank, num_ranks, device;
+    int num_blocks;  // of each kernel
     bool blocking, connected, can_window;
     int sockets[NCCL_SIM_MAX_RANKS];
     nccl_sim_card cards[NCCL_SIM_MAX_RANKS];
@@ -52,8 +53,9 @@ struct ncclComm {
     _Atomic uint64_t enqueued, executed;
     pthread_t thread;  // of initialisation, of the last launch, of finalize
     bool has_thread;
-    pthread_mutex_t lock;  // of `why`
+    pthread_mutex_t lock;  // of `why` and `child`
     char why[160];
+    struct ncclComm *child, **child_out;  // while it is split
     void *registrations[64];  // freed with the communicator at the latest
     // Of the thread:
     sim_call calls[128];

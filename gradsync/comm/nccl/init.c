@@ -13,6 +13,7 @@
 // Each failed attempt may leave a thread and a descriptor of the library behind, for the life of
 // the process.
 #define MOST_FAILED_ATTEMPTS 200
+#define MOST_CTAS 32  // more than the library takes by itself brings nothing
 static _Atomic int num_failed_attempts;  // the process's, like what it counts
 
 // What a rank says of itself.
@@ -20,6 +21,7 @@ typedef struct peer_info {
     gs_nccl_id id;  // rank 0's, of this communicator: a secret
     int32_t version;
     int32_t has_windows, has_registration;  // of memory of the library that lies in an arena
+    int32_t num_multiprocessors;
     uint64_t arena_bytes;                   // 0: none
     char uuid[48];                          // of the GPU
     char host_id[64];                       // NCCL_HOSTID; "" when unset
@@ -30,13 +32,18 @@ _Static_assert(sizeof(peer_info) <= GS_STAGE_PAYLOAD_BYTES, "what a rank says is
 static gs_status make_events(gs_nccl_comm *nccl) {
     GS_TRY(gs_event_create(&nccl->anchor, nccl->device, true));
     GS_TRY(gs_event_create(&nccl->next_anchor, nccl->device, true));
+    return gs_ok();
+}
+
+static gs_status make_lane(gs_nccl_lane *lane, gs_device *device) {
+    GS_TRY(gs_stream_create(&lane->stream, device, GS_STREAM_HIGH));
     for (size_t i = 0; i < GS_NCCL_MAX_LAUNCHES; i++) {
-        GS_TRY(gs_event_create(&nccl->launches[i].started, nccl->device, true));
-        GS_TRY(gs_event_create(&nccl->launches[i].finished, nccl->device, true));
+        GS_TRY(gs_event_create(&lane->launches[i].started, device, true));
+        GS_TRY(gs_event_create(&lane->launches[i].finished, device, true));
     }
     for (size_t i = 0; i < GS_NCCL_MAX_POSTED; i++)
-        GS_TRY(gs_event_create(&nccl->works[i].ready, nccl->device, false));
-    return gs_ok();
+        GS_TRY(gs_event_create(&lane->works[i].ready, device, false));
+    return gs_nccl_make_staging(lane);
 }
 
 static gs_status make_own_part(gs_nccl_comm *nccl) {
@@ -47,10 +54,12 @@ static gs_status make_own_part(gs_nccl_comm *nccl) {
                         "%d NCCL communicators failed to come up in this process: start a new one",
                         MOST_FAILED_ATTEMPTS);
     GS_TRY(gs_nccl_library_open(&nccl->library));
-    GS_TRY(gs_stream_create(&nccl->stream, nccl->device, GS_STREAM_HIGH));
+    if (nccl->num_lanes > 1 && !gs_nccl_has_split(nccl->library))
+        return gs_error(GS_UNIMPLEMENTED, "%d lanes want NCCL 2.18 or later", nccl->num_lanes);
     GS_TRY(gs_stream_create(&nccl->entry, nccl->device, GS_STREAM_HIGH));
     GS_TRY(make_events(nccl));
-    return gs_nccl_make_staging(nccl);
+    for (int i = 0; i < nccl->num_lanes; i++) GS_TRY(make_lane(&nccl->lanes[i], nccl->device));
+    return gs_ok();
 }
 
 static gs_status fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
@@ -59,6 +68,7 @@ static gs_status fill_info(peer_info *mine, const gs_nccl_comm *nccl) {
     const char *colon = strchr(name, ':');
     GS_TRY(gs_cuda_device_facts(&facts, colon ? (int)strtol(colon + 1, NULL, 10) : 0));
     mine->version = gs_nccl_library_version(nccl->library);
+    mine->num_multiprocessors = facts.num_multiprocessors;
     mine->has_registration = gs_nccl_has_registration(nccl->library);
     mine->has_windows = gs_nccl_has_windows(nccl->library) && nccl->arena &&
                         gs_arena_is_from(nccl->arena, &gs_nccl_memory);
@@ -100,21 +110,44 @@ static bool all_may(const peer_info *all, int world_size, bool windows) {
     return true;
 }
 
-static gs_status connect_ranks(gs_nccl_comm *nccl, const gs_nccl_id *id, gs_deadline deadline) {
-    gs_status status =
-        gs_nccl_begin_init(nccl->library, &nccl->handle, id, nccl->rank, nccl->world_size);
-    if (!status.code) status = gs_nccl_settle(nccl, "ncclCommInitRankConfig", deadline);
+// Kernels of all lanes have to fit on the device together: one that waits for its peers stays until they have
+// come, and would keep another lane's from starting for which they wait. Each block has a multiprocessor.
+static int most_ctas_of(const gs_nccl_comm *nccl, const peer_info *peers) {
+    int least = peers[0].num_multiprocessors;
+    for (int i = 1; i < nccl->world_size; i++) {
+        if (peers[i].num_multiprocessors < least) least = peers[i].num_multiprocessors;
+    }
+    if (nccl->num_lanes == 1 || least <= 0) return 0;
+    int most = least / nccl->num_lanes;
+    return most < 1 ? 1 : most > MOST_CTAS ? MOST_CTAS : most;
+}
+
+static gs_status connect_ranks(gs_nccl_comm *nccl, const gs_nccl_id *id, int most_ctas,
+                               gs_deadline deadline) {
+    gs_nccl_lane *lane = &nccl->lanes[0];
+    gs_status status = gs_nccl_begin_init(nccl->library, &lane->handle, id, nccl->rank,
+                                          nccl->world_size, most_ctas);
+    if (!status.code) status = gs_nccl_settle(lane, "ncclCommInitRankConfig", deadline);
     return gs_status_prefix(status, "NCCL communicator");
 }
 
-static gs_status wait_event(gs_nccl_comm *nccl, gs_event *event, const char *what,
+static gs_status split_off(gs_nccl_lane *parent, gs_nccl_lane *lane, int most_ctas,
+                           gs_deadline deadline) {
+    const gs_nccl_comm *nccl = lane->comm;
+    GS_TRY(gs_nccl_begin_split(nccl->library, parent->handle, &lane->handle, nccl->rank, most_ctas));
+    GS_TRY(gs_nccl_settle(parent, "ncclCommSplit", deadline));
+    if (!lane->handle) return gs_error(GS_INTERNAL, "ncclCommSplit gave no communicator");
+    return gs_nccl_settle(lane, "ncclCommSplit", deadline);
+}
+
+static gs_status wait_event(const gs_nccl_lane *lane, gs_event *event, const char *what,
                             gs_deadline deadline) {
     bool done = false, in_progress;
     for (;;) {
         GS_TRY(gs_event_query(event, &done));
         if (done) return gs_ok();
-        GS_TRY(gs_nccl_query(nccl->library, nccl->handle, &in_progress));
-        GS_TRY(gs_nccl_check(nccl));
+        GS_TRY(gs_nccl_query(lane->comm->library, lane->handle, &in_progress));
+        GS_TRY(gs_nccl_check(lane->comm));
         if (gs_deadline_passed(deadline))
             return gs_error(
                 GS_DEADLINE_EXCEEDED,
@@ -124,18 +157,19 @@ static gs_status wait_event(gs_nccl_comm *nccl, gs_event *event, const char *wha
 }
 
 // Each rank gives its number plus one, so that the sum is known.
-static gs_status add_and_check(gs_nccl_comm *nccl, size_t count, gs_deadline deadline) {
+static gs_status add_and_check(gs_nccl_lane *lane, size_t count, gs_deadline deadline) {
+    const gs_nccl_comm *nccl = lane->comm;
     const gs_kernels *kernels = gs_device_kernels(nccl->device);
-    gs_nccl_target target = gs_nccl_target_of(nccl);
-    float *data = (float *)(void *)nccl->staging, *seen = (float *)(void *)nccl->pinned;
+    gs_nccl_target target = gs_nccl_target_of(lane);
+    float *data = (float *)(void *)lane->staging, *seen = (float *)(void *)lane->pinned;
     float sum = (float)nccl->world_size * (float)(nccl->world_size + 1) / 2;
-    kernels->fill(nccl->stream, data, (float)(nccl->rank + 1), count);
+    kernels->fill(lane->stream, data, (float)(nccl->rank + 1), count);
     GS_TRY(gs_nccl_allreduce(&target, data, data, count, GS_FP32, GS_OP_SUM));
-    GS_TRY(gs_nccl_settle(nccl, "the first all-reduce", deadline));
-    kernels->copy(nccl->stream, seen, data, count * sizeof *data);
-    gs_event_record(nccl->next_anchor, nccl->stream);
-    GS_TRY(wait_event(nccl, nccl->next_anchor, "the first all-reduce", deadline));
-    GS_TRY(gs_stream_wait(nccl->stream, deadline));
+    GS_TRY(gs_nccl_settle(lane, "the first all-reduce", deadline));
+    kernels->copy(lane->stream, seen, data, count * sizeof *data);
+    gs_event_record(nccl->next_anchor, lane->stream);
+    GS_TRY(wait_event(lane, nccl->next_anchor, "the first all-reduce", deadline));
+    GS_TRY(gs_stream_wait(lane->stream, deadline));
     for (size_t i = 0; i < count; i++) {
         if (seen[i] != sum)
             return gs_error(GS_DATA_LOSS, "the first all-reduce of %zu elements gave %g, not %g",
@@ -145,20 +179,32 @@ static gs_status add_and_check(gs_nccl_comm *nccl, size_t count, gs_deadline dea
 }
 
 // Connections are made at first use, and small and large collectives use different ones.
-static gs_status warm_up(gs_nccl_comm *nccl, gs_deadline deadline) {
+static gs_status warm_up(gs_nccl_lane *lane, gs_deadline deadline) {
     size_t largest = GS_NCCL_NUM_SLOTS * GS_NCCL_SLOT_BYTES / sizeof(float);
-    GS_TRY(add_and_check(nccl, 1, deadline));
-    return add_and_check(nccl, largest, deadline);
+    GS_TRY(add_and_check(lane, 1, deadline));
+    return add_and_check(lane, largest, deadline);
+}
+
+static gs_status open_lanes(gs_nccl_comm *nccl, int most_ctas, gs_deadline deadline) {
+    GS_TRY(warm_up(&nccl->lanes[0], deadline));
+    for (int i = 1; i < nccl->num_lanes; i++) {
+        gs_nccl_lane *lane = &nccl->lanes[i];
+        gs_status status = split_off(&nccl->lanes[0], lane, most_ctas, deadline);
+        if (!status.code) status = warm_up(lane, deadline);
+        GS_TRY(gs_status_prefix(status, "lane %d", i));
+    }
+    return gs_ok();
 }
 
 // All ranks have a window on their arena, or none keeps one: calls must not mix.
-static gs_status open_window(gs_nccl_comm *nccl, gs_stages *stages, bool *opened,
+static gs_status open_window(gs_nccl_lane *lane, gs_stages *stages, bool *opened,
                              gs_deadline deadline) {
+    const gs_nccl_comm *nccl = lane->comm;
     gs_status mine =
-        gs_nccl_register_window(nccl->library, nccl->handle, gs_arena_data(nccl->arena),
-                                gs_arena_bytes(nccl->arena), &nccl->window);
-    if (!mine.code) mine = gs_nccl_settle(nccl, "ncclCommWindowRegister", deadline);
-    uint8_t have = !mine.code && nccl->window != NULL;
+        gs_nccl_register_window(nccl->library, lane->handle, gs_arena_data(nccl->arena),
+                                gs_arena_bytes(nccl->arena), &lane->window);
+    if (!mine.code) mine = gs_nccl_settle(lane, "ncclCommWindowRegister", deadline);
+    uint8_t have = !mine.code && lane->window != NULL;
     uint8_t *all = calloc((size_t)nccl->world_size, 1);
     if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "NCCL: out of memory");
     gs_status status = gs_stages_meet(stages, "NCCL window", gs_ok(), all, &have, 1);
@@ -167,35 +213,46 @@ static gs_status open_window(gs_nccl_comm *nccl, gs_stages *stages, bool *opened
     free(all);
     if (status.code || *opened) return status;
     if (mine.code == GS_DEADLINE_EXCEEDED) return mine;
-    if (!nccl->window) return gs_ok();
-    mine = gs_nccl_deregister_window(nccl->library, nccl->handle, nccl->window);
-    nccl->window = NULL;
-    if (!mine.code) mine = gs_nccl_settle(nccl, "ncclCommWindowDeregister", deadline);
+    if (!lane->window) return gs_ok();
+    mine = gs_nccl_deregister_window(nccl->library, lane->handle, lane->window);
+    lane->window = NULL;
+    if (!mine.code) mine = gs_nccl_settle(lane, "ncclCommWindowDeregister", deadline);
     return mine;
 }
 
-static gs_status register_arena(gs_nccl_comm *nccl, gs_stages *stages, const peer_info *peers,
+static gs_status register_arena(gs_nccl_lane *lane, gs_stages *stages, const peer_info *peers,
                                 const char **how, gs_deadline deadline) {
+    const gs_nccl_comm *nccl = lane->comm;
     bool opened = false;
     *how = "not registered";
     if (all_may(peers, nccl->world_size, true))
-        GS_TRY(open_window(nccl, stages, &opened, deadline));
+        GS_TRY(open_window(lane, stages, &opened, deadline));
     if (opened) *how = "in a symmetric window";
     if (opened || !all_may(peers, nccl->world_size, false)) return gs_ok();
-    gs_status status = gs_nccl_register(nccl->library, nccl->handle, gs_arena_data(nccl->arena),
-                                        gs_arena_bytes(nccl->arena), &nccl->registration);
-    if (!status.code) status = gs_nccl_settle(nccl, "ncclCommRegister", deadline);
+    gs_status status = gs_nccl_register(nccl->library, lane->handle, gs_arena_data(nccl->arena),
+                                        gs_arena_bytes(nccl->arena), &lane->registration);
+    if (!status.code) status = gs_nccl_settle(lane, "ncclCommRegister", deadline);
     if (!status.code) *how = "registered";
     return status;
+}
+
+// Peers that wait for this rank inside the library see its connections close, and come to hear why.
+static void abandon(gs_nccl_comm *nccl, gs_status why) {
+    gs_nccl_fail(nccl, why, &(gs_comm_failure){.reporter = nccl->rank, .bucket = -1});
+    gs_nccl_leave(nccl);
 }
 
 static gs_status bring_up(gs_nccl_comm *nccl, gs_stages *stages, const peer_info *peers,
                           const char **how, gs_deadline deadline) {
     gs_nccl_library_log(nccl->library);
-    gs_status connected = connect_ranks(nccl, &peers[0].id, deadline);
+    int most_ctas = most_ctas_of(nccl, peers);
+    gs_status connected = connect_ranks(nccl, &peers[0].id, most_ctas, deadline);
     GS_TRY(gs_stages_meet(stages, "NCCL communicator", connected, NULL, NULL, 0));
-    GS_TRY(gs_stages_meet(stages, "NCCL", warm_up(nccl, deadline), NULL, NULL, 0));
-    GS_TRY(register_arena(nccl, stages, peers, how, deadline));
+    gs_status opened = open_lanes(nccl, most_ctas, deadline);
+    if (opened.code) abandon(nccl, opened);
+    GS_TRY(gs_stages_meet(stages, "NCCL", opened, NULL, NULL, 0));
+    for (int i = 0; i < nccl->num_lanes; i++)
+        GS_TRY(register_arena(&nccl->lanes[i], stages, peers, how, deadline));
     GS_TRY(gs_nccl_anchor_clock(nccl, deadline));
     if (nccl->anchor_ns) return gs_ok();
     return gs_error(GS_DEADLINE_EXCEEDED, "%s did not come to an event in time",

@@ -43,7 +43,8 @@ extern char **environ;
     X(ncclCommDeregister)                                                                          \
     X(ncclCommWindowRegister)                                                                      \
     X(ncclCommWindowDeregister)                                                                    \
-    X(ncclCommRevoke)
+    X(ncclCommRevoke)                                                                              \
+    X(ncclCommSplit)
 
 struct gs_nccl_library {
     gs_library *object;
@@ -161,11 +162,12 @@ void gs_nccl_library_log(const gs_nccl_library *library) {
         if (strncmp(*variable, "NCCL_", 5) == 0)
             gs_strbuf_printf(&set, "%s%s", set.len ? " " : "", *variable);
     }
-    gs_log_info("NCCL", "version=%s memory=%s registration=%s windows=%s revoke=%s environment=%s",
+    gs_log_info("NCCL", "version=%s memory=%s registration=%s windows=%s split=%s revoke=%s "
+                "environment=%s",
                 version, library->ncclMemAlloc ? "yes" : "no",
                 library->ncclCommRegister ? "yes" : "no",
                 library->ncclCommWindowRegister ? "yes" : "no",
-                library->ncclCommRevoke ? "yes" : "no",
+                library->ncclCommSplit ? "yes" : "no", library->ncclCommRevoke ? "yes" : "no",
                 gs_log_quote(quoted, sizeof quoted, set.len ? set.text : ""));
     gs_strbuf_release(&set);
 }
@@ -214,15 +216,33 @@ gs_status gs_nccl_make_id(const gs_nccl_library *library, gs_nccl_id *id) {
     return status;
 }
 
-gs_status gs_nccl_begin_init(const gs_nccl_library *library, gs_nccl_handle **handle,
-                             const gs_nccl_id *id, int rank, int world_size) {
+static ncclConfig_t config_of(int most_ctas) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclUniqueId unique;
     config.blocking = 0;
+    if (most_ctas) config.maxCTAs = most_ctas;
+    return config;
+}
+
+gs_status gs_nccl_begin_init(const gs_nccl_library *library, gs_nccl_handle **handle,
+                             const gs_nccl_id *id, int rank, int world_size, int most_ctas) {
+    ncclConfig_t config = config_of(most_ctas);
+    ncclUniqueId unique;
     memcpy(unique.internal, id->bytes, sizeof unique.internal);
     return check(library, NULL,
                  library->ncclCommInitRankConfig(handle, world_size, unique, rank, &config),
                  "ncclCommInitRankConfig");
+}
+
+bool gs_nccl_has_split(const gs_nccl_library *library) {
+    return library->ncclCommSplit != NULL;
+}
+
+gs_status gs_nccl_begin_split(const gs_nccl_library *library, gs_nccl_handle *parent,
+                              gs_nccl_handle **handle, int rank, int most_ctas) {
+    if (!library->ncclCommSplit) return lacks(library, "ncclCommSplit");
+    ncclConfig_t config = config_of(most_ctas);
+    return check(library, parent, library->ncclCommSplit(parent, 0, rank, handle, &config),
+                 "ncclCommSplit");
 }
 
 gs_status gs_nccl_query(const gs_nccl_library *library, gs_nccl_handle *handle, bool *in_progress) {

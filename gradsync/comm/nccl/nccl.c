@@ -15,21 +15,25 @@
 #include "gradsync/comm/nccl/memory.h"
 #include "gradsync/comm/nccl/state.h"
 
+static void close_lane(gs_nccl_lane *lane) {
+    for (size_t i = 0; i < GS_NCCL_MAX_POSTED; i++) gs_event_destroy(lane->works[i].ready);
+    for (size_t i = 0; i < GS_NCCL_MAX_LAUNCHES; i++) {
+        gs_event_destroy(lane->launches[i].started);
+        gs_event_destroy(lane->launches[i].finished);
+    }
+    gs_nccl_free_staging(lane);
+    gs_stream_destroy(lane->stream);
+}
+
 static void destroy_nccl(void *backend) {
     gs_nccl_comm *nccl = backend;
     if (!nccl) return;
     gs_nccl_leave(nccl);
     if (nccl->is_leaked) return;
-    for (size_t i = 0; i < GS_NCCL_MAX_POSTED; i++) gs_event_destroy(nccl->works[i].ready);
-    for (size_t i = 0; i < GS_NCCL_MAX_LAUNCHES; i++) {
-        gs_event_destroy(nccl->launches[i].started);
-        gs_event_destroy(nccl->launches[i].finished);
-    }
+    for (int i = 0; i < nccl->num_lanes; i++) close_lane(&nccl->lanes[i]);
     gs_event_destroy(nccl->anchor);
     gs_event_destroy(nccl->next_anchor);
-    gs_nccl_free_staging(nccl);
     gs_stream_destroy(nccl->entry);
-    gs_stream_destroy(nccl->stream);
     gs_nccl_library_close(nccl->library);
     pthread_mutex_destroy(&nccl->lock);
     free(nccl);
@@ -37,9 +41,8 @@ static void destroy_nccl(void *backend) {
 
 static gs_status create_nccl(void **out, const gs_comm_options *options, gs_stages *stages,
                              char *reason, size_t reason_bytes, gs_deadline deadline) {
-    if (options->num_lanes > 1)
-        return gs_error(GS_UNIMPLEMENTED, "backend nccl has one lane, not %d", options->num_lanes);
-    gs_nccl_comm *nccl = calloc(1, sizeof *nccl);
+    size_t lanes_bytes = (size_t)options->num_lanes * sizeof(gs_nccl_lane);
+    gs_nccl_comm *nccl = calloc(1, sizeof *nccl + lanes_bytes);
     if (!nccl) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
     pthread_mutex_init(&nccl->lock, NULL);
     nccl->rank = options->rank;
@@ -50,6 +53,8 @@ static gs_status create_nccl(void **out, const gs_comm_options *options, gs_stag
     nccl->abort_hung = options->abort_hung;
     nccl->abort_hung_ctx = options->abort_hung_ctx;
     nccl->options = options;
+    nccl->num_lanes = options->num_lanes;
+    for (int i = 0; i < nccl->num_lanes; i++) nccl->lanes[i].comm = nccl;
     gs_status status = gs_nccl_open(nccl, stages, reason, reason_bytes, deadline);
     nccl->options = NULL;
     if (status.code) {
@@ -69,33 +74,33 @@ static void mark_ready(gs_nccl_comm *nccl, gs_nccl_work *work) {
     gs_event_record(work->ready, nccl->entry);
 }
 
-static gs_status add_work(gs_nccl_comm *nccl, uint64_t sequence, const gs_collective *collective) {
-    gs_nccl_work *work = gs_nccl_work_of(nccl, sequence);
+static gs_status add_work(gs_nccl_lane *lane, uint64_t sequence, const gs_collective *collective) {
+    gs_nccl_work *work = gs_nccl_work_of(lane, sequence);
     gs_event *ready = work->ready;
     *work = (gs_nccl_work){
         .collective = *collective, .ready = ready, .posted_ns = gs_now_ns()};
-    GS_TRY(gs_nccl_cut_work(nccl, work));
-    mark_ready(nccl, work);
-    nccl->posted = sequence;
+    GS_TRY(gs_nccl_cut_work(lane, work));
+    mark_ready(lane->comm, work);
+    lane->posted = sequence;
     return gs_ok();
 }
 
 static gs_status post_nccl(void *backend, int lane, uint64_t sequence,
                            const gs_collective *collective) {
-    (void)lane;
     gs_nccl_comm *nccl = backend;
+    gs_nccl_lane *at = &nccl->lanes[lane];
     GS_TRY(gs_nccl_failure(nccl));
-    gs_status status = collective ? add_work(nccl, sequence, collective) : gs_ok();
-    if (!status.code) status = gs_nccl_advance(nccl);
+    gs_status status = collective ? add_work(at, sequence, collective) : gs_ok();
+    if (!status.code) status = gs_nccl_advance(nccl, &at);
     if (!status.code) return gs_ok();
-    gs_comm_failure cause = gs_nccl_cause_of(nccl, status.code);
+    gs_comm_failure cause = gs_nccl_cause_of(at, status.code);
     gs_nccl_fail(nccl, gs_status_prefix(status, "rank %d", nccl->rank), &cause);
     return gs_nccl_failure(nccl);
 }
 
 static gs_status wait_nccl(void *backend, int lane, uint64_t sequence, gs_deadline deadline) {
-    (void)lane;
-    return gs_nccl_wait(backend, sequence, deadline);
+    gs_nccl_comm *nccl = backend;
+    return gs_nccl_wait(nccl, &nccl->lanes[lane], sequence, deadline);
 }
 
 // What peers' kernels still do the library does not tell: it is left, and theirs end by an abort of their own.
@@ -116,20 +121,15 @@ static void abort_nccl(void *backend, const char *reason) {
     gs_nccl_fail(nccl, gs_error(GS_ABORTED, "%s", reason), &told);
 }
 
-static uint64_t finished_of(const gs_nccl_comm *nccl) {
-    return atomic_load_explicit(&nccl->finished, memory_order_acquire);
-}
-
 static uint64_t finished_of_nccl(const void *backend, int lane) {
-    (void)lane;
-    return finished_of(backend);
+    const gs_nccl_comm *nccl = backend;
+    return gs_nccl_finished(&nccl->lanes[lane]);
 }
 
 // NCCL does not tell when others arrived: the start is when this rank's part began.
 static bool times_of_nccl(const void *backend, int lane, uint64_t sequence, gs_work_times *times) {
-    (void)lane;
     const gs_nccl_comm *nccl = backend;
-    const gs_nccl_work *work = &nccl->works[sequence % GS_NCCL_MAX_POSTED];
+    const gs_nccl_work *work = &nccl->lanes[lane].works[sequence % GS_NCCL_MAX_POSTED];
     *times = (gs_work_times){.posted_ns = work->posted_ns,
                              .all_arrived_ns = work->started_ns,
                              .started_ns = work->started_ns,
@@ -151,7 +151,7 @@ static gs_stream *stream_of_nccl(const void *backend) {
 
 static void explain_nccl(void *backend, gs_comm_failure *out) {
     gs_nccl_comm *nccl = backend;
-    if (nccl->late.sequence > finished_of(nccl)) {
+    if (nccl->late.sequence > gs_nccl_finished(&nccl->lanes[nccl->late.lane])) {
         *out = nccl->late;
         return;
     }

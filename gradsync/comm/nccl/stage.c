@@ -7,18 +7,18 @@
 #define HALF_BYTES (GS_NCCL_SLOT_BYTES / 2)
 #define BARRIER_BYTES 64
 
-gs_status gs_nccl_make_staging(gs_nccl_comm *nccl) {
+gs_status gs_nccl_make_staging(gs_nccl_lane *lane) {
     size_t bytes = GS_NCCL_NUM_SLOTS * GS_NCCL_SLOT_BYTES;
-    GS_TRY(gs_device_alloc_pinned(nccl->device, (void **)&nccl->pinned, bytes));
-    GS_TRY(gs_device_alloc(nccl->device, (void **)&nccl->staging, bytes + BARRIER_BYTES));
-    if (nccl->world_size == 1) return gs_ok();
-    return gs_device_alloc(nccl->device, &nccl->tree_memory, GS_NCCL_TREE_BYTES);
+    GS_TRY(gs_device_alloc_pinned(lane->comm->device, (void **)&lane->pinned, bytes));
+    GS_TRY(gs_device_alloc(lane->comm->device, (void **)&lane->staging, bytes + BARRIER_BYTES));
+    if (lane->comm->world_size == 1) return gs_ok();
+    return gs_device_alloc(lane->comm->device, &lane->tree_memory, GS_NCCL_TREE_BYTES);
 }
 
-void gs_nccl_free_staging(gs_nccl_comm *nccl) {
-    if (nccl->tree_memory) gs_device_free(nccl->device, nccl->tree_memory);
-    if (nccl->staging) gs_device_free(nccl->device, nccl->staging);
-    gs_device_free_pinned(nccl->device, nccl->pinned);
+void gs_nccl_free_staging(gs_nccl_lane *lane) {
+    if (lane->tree_memory) gs_device_free(lane->comm->device, lane->tree_memory);
+    if (lane->staging) gs_device_free(lane->comm->device, lane->staging);
+    gs_device_free_pinned(lane->comm->device, lane->pinned);
 }
 
 static bool is_host(const gs_nccl_comm *nccl, const void *memory) {
@@ -51,7 +51,7 @@ bool gs_nccl_is_host(const gs_nccl_comm *nccl, const gs_collective *collective) 
            (!receives(nccl, collective) || is_host(nccl, collective->recv));
 }
 
-gs_status gs_nccl_cut_work(gs_nccl_comm *nccl, gs_nccl_work *work) {
+gs_status gs_nccl_cut_work(gs_nccl_lane *lane, gs_nccl_work *work) {
     const gs_collective *collective = &work->collective;
     size_t element_bytes = gs_dtype_bytes(collective->dtype);
     work->num_pieces = 1;
@@ -59,23 +59,23 @@ gs_status gs_nccl_cut_work(gs_nccl_comm *nccl, gs_nccl_work *work) {
     work->piece_count = collective->count;
     if (collective->kind == GS_BARRIER || collective->count == 0) return gs_ok();
     work->staged =
-        (sends(nccl, collective) && is_host(nccl, collective->send)) ||
-        (receives(nccl, collective) && is_host(nccl, collective->recv));
+        (sends(lane->comm, collective) && is_host(lane->comm, collective->send)) ||
+        (receives(lane->comm, collective) && is_host(lane->comm, collective->recv));
     // A device that is lost knows its own memory no more.
-    if (work->staged && gs_device_is_lost(nccl->device))
-        return gs_error(GS_INTERNAL, "%s is lost to this process", gs_device_name(nccl->device));
+    if (work->staged && gs_device_is_lost(lane->comm->device))
+        return gs_error(GS_INTERNAL, "%s is lost to this process", gs_device_name(lane->comm->device));
     if (collective->tree) {
-        if (!work->staged) return gs_nccl_cut_tree(nccl, work);
+        if (!work->staged) return gs_nccl_cut_tree(lane, work);
         return gs_error(GS_UNIMPLEMENTED, "a sum along a tree wants memory of %s",
-                        gs_device_name(nccl->device));
+                        gs_device_name(lane->comm->device));
     }
-    if (!work->staged && (!collective->wire_dtype || !is_host(nccl, collective->wire)))
+    if (!work->staged && (!collective->wire_dtype || !is_host(lane->comm, collective->wire)))
         return gs_ok();
     if (collective->wire_dtype)
         return gs_error(GS_UNIMPLEMENTED, "a sum that is sent as %s wants memory of %s",
-                        gs_dtype_name(collective->wire_dtype), gs_device_name(nccl->device));
-    size_t parts = send_parts(nccl, collective);
-    if (recv_parts(nccl, collective) > parts) parts = recv_parts(nccl, collective);
+                        gs_dtype_name(collective->wire_dtype), gs_device_name(lane->comm->device));
+    size_t parts = send_parts(lane->comm, collective);
+    if (recv_parts(lane->comm, collective) > parts) parts = recv_parts(lane->comm, collective);
     work->piece_count = HALF_BYTES / (element_bytes * parts);
     work->num_pieces = (collective->count + work->piece_count - 1) / work->piece_count;
     return gs_ok();
@@ -85,59 +85,59 @@ static unsigned char *slot_of(unsigned char *memory, const gs_nccl_launch *launc
     return memory + (size_t)launch->slot * GS_NCCL_SLOT_BYTES;
 }
 
-static void copy_on_stream(gs_nccl_comm *nccl, void *to, const void *from, size_t bytes) {
-    gs_device_kernels(nccl->device)->copy(nccl->stream, to, from, bytes);
+static void copy_on_stream(gs_nccl_lane *lane, void *to, const void *from, size_t bytes) {
+    gs_device_kernels(lane->comm->device)->copy(lane->stream, to, from, bytes);
 }
 
-void gs_nccl_stage_in(gs_nccl_comm *nccl, const gs_nccl_launch *launch, const void **send,
+void gs_nccl_stage_in(gs_nccl_lane *lane, const gs_nccl_launch *launch, const void **send,
                       void **recv) {
-    const gs_collective *collective = &gs_nccl_work_of(nccl, launch->sequence)->collective;
+    const gs_collective *collective = &gs_nccl_work_of(lane, launch->sequence)->collective;
     size_t element_bytes = gs_dtype_bytes(collective->dtype);
     *send = collective->send;
     *recv = collective->recv;
     if (launch->slot < 0) return;
-    unsigned char *staging = slot_of(nccl->staging, launch), *pinned = slot_of(nccl->pinned, launch);
+    unsigned char *staging = slot_of(lane->staging, launch), *pinned = slot_of(lane->pinned, launch);
     *send = staging;
     *recv = staging + HALF_BYTES;
-    if (!sends(nccl, collective)) return;
-    size_t bytes = launch->count * element_bytes, parts = send_parts(nccl, collective);
+    if (!sends(lane->comm, collective)) return;
+    size_t bytes = launch->count * element_bytes, parts = send_parts(lane->comm, collective);
     const unsigned char *from = collective->send;
-    bool from_host = is_host(nccl, from);
+    bool from_host = is_host(lane->comm, from);
     for (size_t i = 0; i < parts; i++) {
         const unsigned char *part = from + (i * collective->count + launch->first) * element_bytes;
         if (from_host)
             memcpy(pinned + i * bytes, part, bytes);
         else
-            copy_on_stream(nccl, staging + i * bytes, part, bytes);
+            copy_on_stream(lane, staging + i * bytes, part, bytes);
     }
-    if (from_host) copy_on_stream(nccl, staging, pinned, parts * bytes);
+    if (from_host) copy_on_stream(lane, staging, pinned, parts * bytes);
 }
 
-void gs_nccl_stage_out(gs_nccl_comm *nccl, const gs_nccl_launch *launch) {
-    const gs_collective *collective = &gs_nccl_work_of(nccl, launch->sequence)->collective;
-    if (launch->slot < 0 || !receives(nccl, collective)) return;
+void gs_nccl_stage_out(gs_nccl_lane *lane, const gs_nccl_launch *launch) {
+    const gs_collective *collective = &gs_nccl_work_of(lane, launch->sequence)->collective;
+    if (launch->slot < 0 || !receives(lane->comm, collective)) return;
     size_t element_bytes = gs_dtype_bytes(collective->dtype);
-    size_t bytes = launch->count * element_bytes, parts = recv_parts(nccl, collective);
-    const unsigned char *from = slot_of(nccl->staging, launch) + HALF_BYTES;
+    size_t bytes = launch->count * element_bytes, parts = recv_parts(lane->comm, collective);
+    const unsigned char *from = slot_of(lane->staging, launch) + HALF_BYTES;
     unsigned char *to = collective->recv;
-    if (is_host(nccl, to)) {
-        copy_on_stream(nccl, slot_of(nccl->pinned, launch) + HALF_BYTES, from, parts * bytes);
+    if (is_host(lane->comm, to)) {
+        copy_on_stream(lane, slot_of(lane->pinned, launch) + HALF_BYTES, from, parts * bytes);
         return;
     }
     for (size_t i = 0; i < parts; i++)
-        copy_on_stream(nccl, to + (i * collective->count + launch->first) * element_bytes,
+        copy_on_stream(lane, to + (i * collective->count + launch->first) * element_bytes,
                        from + i * bytes, bytes);
 }
 
-void gs_nccl_hand_over(gs_nccl_comm *nccl, const gs_nccl_launch *launch) {
-    const gs_collective *collective = &gs_nccl_work_of(nccl, launch->sequence)->collective;
+void gs_nccl_hand_over(gs_nccl_lane *lane, const gs_nccl_launch *launch) {
+    const gs_collective *collective = &gs_nccl_work_of(lane, launch->sequence)->collective;
     if (launch->slot < 0) return;
-    nccl->slots_given_back++;
+    lane->slots_given_back++;
     unsigned char *to = collective->recv;
-    if (!receives(nccl, collective) || !is_host(nccl, to)) return;
+    if (!receives(lane->comm, collective) || !is_host(lane->comm, to)) return;
     size_t element_bytes = gs_dtype_bytes(collective->dtype);
-    size_t bytes = launch->count * element_bytes, parts = recv_parts(nccl, collective);
-    const unsigned char *from = slot_of(nccl->pinned, launch) + HALF_BYTES;
+    size_t bytes = launch->count * element_bytes, parts = recv_parts(lane->comm, collective);
+    const unsigned char *from = slot_of(lane->pinned, launch) + HALF_BYTES;
     for (size_t i = 0; i < parts; i++)
         memcpy(to + (i * collective->count + launch->first) * element_bytes, from + i * bytes,
                bytes);

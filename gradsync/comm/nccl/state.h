@@ -1,9 +1,12 @@
 // What the files of the NCCL backend share. All of it belongs to the communicator's owner, except what
 // `lock` guards and the atomics.
 //
-// A collective waits in order until it is launched; one of host memory in pieces that go through staging
+// A lane is a communicator of the library and a stream of its own: kernels of all of them fit on the device
+// together, so that none that waits for a peer keeps another from starting.
+//
+// A collective waits in its lane's order until it is launched; one of host memory in pieces that go through staging
 // memory. Launching a piece is a call of the library that may go on behind our back: until it has
-// settled nothing else is launched. A launch is retired when its event says that the stream is through.
+// settled nothing else is launched in the lane. A launch is retired when its event says that the stream is through.
 //
 // Each collective is a launch of its own, on purpose: the library picks algorithms and channels by all that
 // is in a group, so groups must be equal on all ranks, and what happens to be ready together is not.
@@ -42,17 +45,13 @@ typedef struct gs_nccl_launch {
     int phase;            // of a sum along a tree
 } gs_nccl_launch;
 
-typedef struct gs_nccl_comm {
-    int rank, world_size;
-    gs_device *device;  // borrows
-    gs_arena *arena;    // borrows; may be NULL
-    const gs_comm_options *options;  // until all is open, then NULL
-    gs_nccl_library *library;
+typedef struct gs_nccl_comm gs_nccl_comm;
+
+typedef struct gs_nccl_lane {
+    gs_nccl_comm *comm;
     gs_nccl_handle *handle;  // NULL: none yet, or no more
     void *window, *registration;  // of the arena; at most one
-    gs_stream *stream, *entry;
-    gs_event *anchor, *next_anchor;  // timed; `anchor` happened at anchor_ns
-    int64_t anchor_ns;
+    gs_stream *stream;
 
     unsigned char *pinned, *staging;  // NUM_SLOTS slots each; staging has 64 bytes more, for barriers
     uint64_t slots_taken, slots_given_back;
@@ -64,6 +63,17 @@ typedef struct gs_nccl_comm {
     uint64_t num_launches, num_retired;
     bool launching;  // the last launch has not settled
     _Atomic uint64_t finished;
+} gs_nccl_lane;
+
+struct gs_nccl_comm {
+    int rank, world_size;
+    gs_device *device;  // borrows
+    gs_arena *arena;    // borrows; may be NULL
+    const gs_comm_options *options;  // until all is open, then NULL
+    gs_nccl_library *library;
+    gs_stream *entry;  // of all lanes
+    gs_event *anchor, *next_anchor;  // timed; `anchor` happened at anchor_ns
+    int64_t anchor_ns;
 
     gs_interrupt interrupt;
     void (*abort_hung)(void *ctx, const char *reason);  // NULL: nobody is told
@@ -75,58 +85,65 @@ typedef struct gs_nccl_comm {
     pthread_mutex_t lock;
     gs_status failure;     // by lock until failed
     gs_comm_failure cause;  // of it; by lock until failed
-} gs_nccl_comm;
+    int num_lanes;
+    gs_nccl_lane lanes[];
+};
 
-static inline gs_nccl_work *gs_nccl_work_of(gs_nccl_comm *nccl, uint64_t sequence) {
-    return &nccl->works[sequence % GS_NCCL_MAX_POSTED];
+static inline gs_nccl_work *gs_nccl_work_of(gs_nccl_lane *lane, uint64_t sequence) {
+    return &lane->works[sequence % GS_NCCL_MAX_POSTED];
 }
 
-static inline gs_nccl_target gs_nccl_target_of(const gs_nccl_comm *nccl) {
-    return (gs_nccl_target){nccl->library, nccl->handle, gs_stream_native(nccl->stream)};
+static inline gs_nccl_target gs_nccl_target_of(const gs_nccl_lane *lane) {
+    return (gs_nccl_target){lane->comm->library, lane->handle, gs_stream_native(lane->stream)};
 }
 
 // init.c: everything that ranks agree on, the communicator, its memory, and the proof that it adds.
 GS_NODISCARD gs_status gs_nccl_open(gs_nccl_comm *nccl, gs_stages *stages, char *reason,
                                     size_t reason_bytes, gs_deadline deadline);
 
-// launch.c: what can be done without waiting for others: settles, retires, launches.
-GS_NODISCARD gs_status gs_nccl_advance(gs_nccl_comm *nccl);
+static inline uint64_t gs_nccl_finished(const gs_nccl_lane *lane) {
+    return atomic_load_explicit(&lane->finished, memory_order_acquire);
+}
+
+// launch.c: what can be done without waiting for others: settles, retires, launches. After an error `at` is the
+// lane where it came up.
+GS_NODISCARD gs_status gs_nccl_advance(gs_nccl_comm *nccl, gs_nccl_lane **at);
 // Keeps events' times within microseconds; where nothing is in flight.
 GS_NODISCARD gs_status gs_nccl_anchor_clock(gs_nccl_comm *nccl, gs_deadline deadline);
 
 // stage.c
-GS_NODISCARD gs_status gs_nccl_make_staging(gs_nccl_comm *nccl);
-void gs_nccl_free_staging(gs_nccl_comm *nccl);
+GS_NODISCARD gs_status gs_nccl_make_staging(gs_nccl_lane *lane);
+void gs_nccl_free_staging(gs_nccl_lane *lane);
 // Whether no device memory takes part on this rank.
 bool gs_nccl_is_host(const gs_nccl_comm *nccl, const gs_collective *collective);
 // Where a work's buffers are, and so its pieces.
-GS_NODISCARD gs_status gs_nccl_cut_work(gs_nccl_comm *nccl, gs_nccl_work *work);
+GS_NODISCARD gs_status gs_nccl_cut_work(gs_nccl_lane *lane, gs_nccl_work *work);
 // The piece's buffers for the library; copies in what is to travel.
-void gs_nccl_stage_in(gs_nccl_comm *nccl, const gs_nccl_launch *launch, const void **send,
+void gs_nccl_stage_in(gs_nccl_lane *lane, const gs_nccl_launch *launch, const void **send,
                       void **recv);
-void gs_nccl_stage_out(gs_nccl_comm *nccl, const gs_nccl_launch *launch);  // on the stream
-void gs_nccl_hand_over(gs_nccl_comm *nccl, const gs_nccl_launch *launch);  // when that is done
+void gs_nccl_stage_out(gs_nccl_lane *lane, const gs_nccl_launch *launch);  // on the stream
+void gs_nccl_hand_over(gs_nccl_lane *lane, const gs_nccl_launch *launch);  // when that is done
 
 // tree.c: a sum along a tree in phases, each one launch of the library; *more: call again when
 // this one has settled.
-GS_NODISCARD gs_status gs_nccl_launch_tree(gs_nccl_comm *nccl, gs_nccl_launch *launch, bool *more);
+GS_NODISCARD gs_status gs_nccl_launch_tree(gs_nccl_lane *lane, gs_nccl_launch *launch, bool *more);
 // Cuts a tree's work: pieces whose inputs fit into the workspace.
-GS_NODISCARD gs_status gs_nccl_cut_tree(gs_nccl_comm *nccl, gs_nccl_work *work);
+GS_NODISCARD gs_status gs_nccl_cut_tree(gs_nccl_lane *lane, gs_nccl_work *work);
 
 // wait.c
-GS_NODISCARD gs_status gs_nccl_wait(gs_nccl_comm *nccl, uint64_t sequence, gs_deadline deadline);
-// Until the library's last call has settled.
-GS_NODISCARD gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_deadline deadline);
+GS_NODISCARD gs_status gs_nccl_wait(gs_nccl_comm *nccl, gs_nccl_lane *lane, uint64_t sequence, gs_deadline deadline);
+// Until the library's last call in the lane has settled.
+GS_NODISCARD gs_status gs_nccl_settle(const gs_nccl_lane *lane, const char *call, gs_deadline deadline);
 // The first failure wins; any thread.
 void gs_nccl_fail(gs_nccl_comm *nccl, gs_status status, const gs_comm_failure *cause);
-// Of the oldest collective that is not finished, what an error of the library or the device is. The library does
+// Of the lane's oldest collective that is not finished, what an error of the library or the device is. The library does
 // not say which rank is gone or asked for something else: nobody is accused then. A device is this rank's own.
-gs_comm_failure gs_nccl_cause_of(gs_nccl_comm *nccl, gs_code code);
+gs_comm_failure gs_nccl_cause_of(gs_nccl_lane *lane, gs_code code);
 GS_NODISCARD gs_status gs_nccl_failure(gs_nccl_comm *nccl);  // ok when there is none
 // An abort of others while this rank comes up; ok from then on.
 GS_NODISCARD gs_status gs_nccl_check(const gs_nccl_comm *nccl);
-// Leaves the library's communicator: cleanly where all is well, else by abort. Says so in the log
-// when it takes long. When it does not come to an end within 5 s it is leaked, the log says what
+// Leaves the library's communicators, all together: cleanly where all is well, else by abort. Says so in the log
+// when it takes long. When they do not come to an end within 5 s they are leaked, the log says what
 // was in flight, and the host is told (gs_comm_options.abort_hung). Again: nothing.
 void gs_nccl_leave(gs_nccl_comm *nccl);
 

@@ -14,8 +14,8 @@ typedef struct tree_cut {
     size_t input_bytes;                 // of the workspace, for one input
 } tree_cut;
 
-static tree_cut cut_piece(const gs_nccl_comm *nccl, const gs_collective *collective, size_t count) {
-    size_t world_size = (size_t)nccl->world_size;
+static tree_cut cut_piece(const gs_nccl_lane *lane, const gs_collective *collective, size_t count) {
+    size_t world_size = (size_t)lane->comm->world_size;
     tree_cut cut = {.element_bytes = gs_dtype_bytes(collective->dtype)};
     cut.slice = count / world_size / SLICE_ELEMENTS * SLICE_ELEMENTS;
     cut.rest = count - cut.slice * world_size;
@@ -23,15 +23,15 @@ static tree_cut cut_piece(const gs_nccl_comm *nccl, const gs_collective *collect
     return cut;
 }
 
-gs_status gs_nccl_cut_tree(gs_nccl_comm *nccl, gs_nccl_work *work) {
+gs_status gs_nccl_cut_tree(gs_nccl_lane *lane, gs_nccl_work *work) {
     const gs_collective *collective = &work->collective;
-    if (nccl->world_size == 1) return gs_ok();  // nothing goes through the workspace
-    size_t world_size = (size_t)nccl->world_size, element_bytes = gs_dtype_bytes(collective->dtype);
+    if (lane->comm->world_size == 1) return gs_ok();  // nothing goes through the workspace
+    size_t world_size = (size_t)lane->comm->world_size, element_bytes = gs_dtype_bytes(collective->dtype);
     size_t input_bytes = GS_NCCL_TREE_BYTES / (size_t)collective->tree->num_inputs / 64 * 64;
     size_t most_rest = (SLICE_ELEMENTS + 1) * world_size;
     if (input_bytes / element_bytes < most_rest + SLICE_ELEMENTS)
         return gs_error(GS_UNIMPLEMENTED, "a tree of %d inputs among %d ranks",
-                        collective->tree->num_inputs, nccl->world_size);
+                        collective->tree->num_inputs, lane->comm->world_size);
     size_t slice = (input_bytes / element_bytes - most_rest) / SLICE_ELEMENTS * SLICE_ELEMENTS;
     work->piece_count = slice * world_size;
     work->num_pieces = (collective->count + work->piece_count - 1) / work->piece_count;
@@ -39,73 +39,73 @@ gs_status gs_nccl_cut_tree(gs_nccl_comm *nccl, gs_nccl_work *work) {
 }
 
 // Input i of the own slice or of the rest, where this rank has it.
-static const void *input_at(const gs_nccl_comm *nccl, const gs_nccl_launch *launch,
+static const void *input_at(const gs_nccl_lane *lane, const gs_nccl_launch *launch,
                             const gs_collective *collective, const tree_cut *cut, int i, bool rest) {
     const gs_reduce_tree *tree = collective->tree;
-    size_t world_size = (size_t)nccl->world_size, rank = (size_t)nccl->rank;
-    if (tree->rank[i] == nccl->rank) {
+    size_t world_size = (size_t)lane->comm->world_size, rank = (size_t)lane->comm->rank;
+    if (tree->rank[i] == lane->comm->rank) {
         size_t element = launch->first + (rest ? world_size : rank) * cut->slice;
         return (const unsigned char *)collective->send +
                (size_t)tree->part[i] * collective->part_stride_bytes + element * cut->element_bytes;
     }
-    return (unsigned char *)nccl->tree_memory + (size_t)i * cut->input_bytes +
+    return (unsigned char *)lane->tree_memory + (size_t)i * cut->input_bytes +
            (rest ? cut->slice * cut->element_bytes : 0);
 }
 
-static gs_status send_input(const gs_nccl_target *target, const gs_nccl_comm *nccl,
+static gs_status send_input(const gs_nccl_target *target, const gs_nccl_lane *lane,
                             const unsigned char *part, const gs_collective *collective,
                             const tree_cut *cut) {
-    for (int peer = 0; peer < nccl->world_size; peer++) {
-        if (peer == nccl->rank) continue;
+    for (int peer = 0; peer < lane->comm->world_size; peer++) {
+        if (peer == lane->comm->rank) continue;
         if (cut->slice)
             GS_TRY(gs_nccl_send(target, part + (size_t)peer * cut->slice * cut->element_bytes,
                                 cut->slice, collective->dtype, peer));
         if (cut->rest)
             GS_TRY(gs_nccl_send(
-                target, part + (size_t)nccl->world_size * cut->slice * cut->element_bytes,
+                target, part + (size_t)lane->comm->world_size * cut->slice * cut->element_bytes,
                 cut->rest, collective->dtype, peer));
     }
     return gs_ok();
 }
 
-static gs_status receive_input(const gs_nccl_target *target, const gs_nccl_comm *nccl,
+static gs_status receive_input(const gs_nccl_target *target, const gs_nccl_lane *lane,
                                const gs_nccl_launch *launch, const gs_collective *collective,
                                const tree_cut *cut, int i) {
     int owner = collective->tree->rank[i];
-    void *slice = (void *)(uintptr_t)input_at(nccl, launch, collective, cut, i, false);
-    void *rest = (void *)(uintptr_t)input_at(nccl, launch, collective, cut, i, true);
+    void *slice = (void *)(uintptr_t)input_at(lane, launch, collective, cut, i, false);
+    void *rest = (void *)(uintptr_t)input_at(lane, launch, collective, cut, i, true);
     if (cut->slice) GS_TRY(gs_nccl_recv(target, slice, cut->slice, collective->dtype, owner));
     if (cut->rest) GS_TRY(gs_nccl_recv(target, rest, cut->rest, collective->dtype, owner));
     return gs_ok();
 }
 
-static gs_status scatter_inputs(gs_nccl_comm *nccl, const gs_nccl_launch *launch,
+static gs_status scatter_inputs(gs_nccl_lane *lane, const gs_nccl_launch *launch,
                                 const gs_collective *collective, const tree_cut *cut) {
     const gs_reduce_tree *tree = collective->tree;
-    gs_nccl_target target = gs_nccl_target_of(nccl);
+    gs_nccl_target target = gs_nccl_target_of(lane);
     gs_status status = gs_ok();
     GS_TRY(gs_nccl_group_begin(&target));
     for (int i = 0; i < tree->num_inputs && !status.code; i++) {
         const unsigned char *part = (const unsigned char *)collective->send +
                                     (size_t)tree->part[i] * collective->part_stride_bytes +
                                     launch->first * cut->element_bytes;
-        status = tree->rank[i] == nccl->rank
-                     ? send_input(&target, nccl, part, collective, cut)
-                     : receive_input(&target, nccl, launch, collective, cut, i);
+        status = tree->rank[i] == lane->comm->rank
+                     ? send_input(&target, lane, part, collective, cut)
+                     : receive_input(&target, lane, launch, collective, cut, i);
     }
     gs_status ended = gs_nccl_group_end(&target);
     return status.code ? status : ended;
 }
 
-static void add_inputs(gs_nccl_comm *nccl, const gs_nccl_launch *launch,
+static void add_inputs(gs_nccl_lane *lane, const gs_nccl_launch *launch,
                        const gs_collective *collective, const tree_cut *cut, bool rest) {
     const gs_reduce_tree *tree = collective->tree;
     const void *inputs[GS_REDUCE_MAX_INPUTS];
     size_t count = rest ? cut->rest : cut->slice;
     if (!count) return;
     for (int i = 0; i < tree->num_inputs; i++)
-        inputs[i] = input_at(nccl, launch, collective, cut, i, rest);
-    size_t place = (size_t)(rest ? nccl->world_size : nccl->rank);
+        inputs[i] = input_at(lane, launch, collective, cut, i, rest);
+    size_t place = (size_t)(rest ? lane->comm->world_size : lane->comm->rank);
     void *output = (unsigned char *)collective->recv +
                    (launch->first + place * cut->slice) * cut->element_bytes;
     gs_reduction reduction = {.outputs = &output,
@@ -117,26 +117,26 @@ static void add_inputs(gs_nccl_comm *nccl, const gs_nccl_launch *launch,
                               .op = collective->op,
                               .scale = collective->scale != 0 ? collective->scale : 1,
                               .count = count};
-    gs_device_kernels(nccl->device)->reduce(nccl->stream, &reduction);
+    gs_device_kernels(lane->comm->device)->reduce(lane->stream, &reduction);
 }
 
-gs_status gs_nccl_launch_tree(gs_nccl_comm *nccl, gs_nccl_launch *launch, bool *more) {
-    const gs_collective *collective = &gs_nccl_work_of(nccl, launch->sequence)->collective;
-    tree_cut cut = cut_piece(nccl, collective, launch->count);
+gs_status gs_nccl_launch_tree(gs_nccl_lane *lane, gs_nccl_launch *launch, bool *more) {
+    const gs_collective *collective = &gs_nccl_work_of(lane, launch->sequence)->collective;
+    tree_cut cut = cut_piece(lane, collective, launch->count);
     *more = launch->phase < 2;
     switch (launch->phase++) {
     case 0:
-        if (nccl->world_size == 1) return gs_ok();
-        return scatter_inputs(nccl, launch, collective, &cut);
+        if (lane->comm->world_size == 1) return gs_ok();
+        return scatter_inputs(lane, launch, collective, &cut);
     case 1: {
-        add_inputs(nccl, launch, collective, &cut, false);
-        add_inputs(nccl, launch, collective, &cut, true);
-        if (!cut.slice || nccl->world_size == 1) return gs_ok();
-        gs_nccl_target target = gs_nccl_target_of(nccl);
+        add_inputs(lane, launch, collective, &cut, false);
+        add_inputs(lane, launch, collective, &cut, true);
+        if (!cut.slice || lane->comm->world_size == 1) return gs_ok();
+        gs_nccl_target target = gs_nccl_target_of(lane);
         unsigned char *recv =
             (unsigned char *)collective->recv + launch->first * cut.element_bytes;
         return gs_nccl_allgather(&target, recv,
-                                 recv + (size_t)nccl->rank * cut.slice * cut.element_bytes,
+                                 recv + (size_t)lane->comm->rank * cut.slice * cut.element_bytes,
                                  cut.slice, collective->dtype);
     }
     default:

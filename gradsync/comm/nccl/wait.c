@@ -46,14 +46,14 @@ gs_status gs_nccl_check(const gs_nccl_comm *nccl) {
     return options->check(options->check_ctx);
 }
 
-gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_deadline deadline) {
+gs_status gs_nccl_settle(const gs_nccl_lane *lane, const char *call, gs_deadline deadline) {
     int64_t began_ns = gs_now_ns(), sleep_ns = SHORTEST_SLEEP_NS;
     int polls = 0;
     bool in_progress = true;
     for (;;) {
-        GS_TRY(gs_nccl_query(nccl->library, nccl->handle, &in_progress));
+        GS_TRY(gs_nccl_query(lane->comm->library, lane->handle, &in_progress));
         if (!in_progress) return gs_ok();
-        GS_TRY(gs_nccl_check(nccl));
+        GS_TRY(gs_nccl_check(lane->comm));
         if (gs_deadline_passed(deadline))
             return gs_error(GS_DEADLINE_EXCEEDED,
                             "%s did not end within %.1f s; NCCL does not say which rank is missing",
@@ -63,15 +63,11 @@ gs_status gs_nccl_settle(gs_nccl_comm *nccl, const char *call, gs_deadline deadl
     }
 }
 
-static uint64_t finished_of(const gs_nccl_comm *nccl) {
-    return atomic_load_explicit(&nccl->finished, memory_order_acquire);
-}
-
-static gs_comm_failure failure_of(gs_nccl_comm *nccl, gs_comm_failure_kind kind) {
-    uint64_t sequence = finished_of(nccl) + 1;
-    gs_comm_failure failure = {.kind = kind, .reporter = nccl->rank, .bucket = -1};
-    if (sequence > nccl->posted) return failure;
-    const gs_collective *collective = &gs_nccl_work_of(nccl, sequence)->collective;
+static gs_comm_failure failure_of(gs_nccl_lane *lane, gs_comm_failure_kind kind) {
+    uint64_t sequence = gs_nccl_finished(lane) + 1;
+    gs_comm_failure failure = {.kind = kind, .reporter = lane->comm->rank, .bucket = -1};
+    if (sequence > lane->posted) return failure;
+    const gs_collective *collective = &gs_nccl_work_of(lane, sequence)->collective;
     failure.lane = collective->lane;
     failure.sequence = sequence;
     failure.step = collective->step;
@@ -79,127 +75,162 @@ static gs_comm_failure failure_of(gs_nccl_comm *nccl, gs_comm_failure_kind kind)
     return failure;
 }
 
-gs_comm_failure gs_nccl_cause_of(gs_nccl_comm *nccl, gs_code code) {
+gs_comm_failure gs_nccl_cause_of(gs_nccl_lane *lane, gs_code code) {
     if (code == GS_ABORTED || code == GS_UNAVAILABLE)
-        return failure_of(nccl, GS_COMM_FAILURE_PEER_LOST);
-    if (code == GS_FAILED_PRECONDITION) return failure_of(nccl, GS_COMM_FAILURE_MISMATCH);
-    gs_comm_failure failure = failure_of(nccl, GS_COMM_FAILURE_DEVICE);
-    gs_comm_failure_accuse(&failure, nccl->rank);
+        return failure_of(lane, GS_COMM_FAILURE_PEER_LOST);
+    if (code == GS_FAILED_PRECONDITION) return failure_of(lane, GS_COMM_FAILURE_MISMATCH);
+    gs_comm_failure failure = failure_of(lane, GS_COMM_FAILURE_DEVICE);
+    gs_comm_failure_accuse(&failure, lane->comm->rank);
     return failure;
 }
 
 // What can be known here: whether the own input was there. Who is missing the library does not say.
-static gs_status explain_deadline(gs_nccl_comm *nccl, int64_t waited_ns) {
-    uint64_t sequence = finished_of(nccl) + 1;
-    gs_nccl_work *work = gs_nccl_work_of(nccl, sequence);
+static gs_status explain_deadline(gs_nccl_lane *lane, int64_t waited_ns) {
+    uint64_t sequence = gs_nccl_finished(lane) + 1;
+    gs_nccl_work *work = gs_nccl_work_of(lane, sequence);
     double seconds = (double)waited_ns / (double)GS_NS_PER_SEC;
     bool ready = true;
     char name[64];
     gs_collective_name(name, sizeof name, sequence, &work->collective);
     if (work->follows) GS_TRY(gs_event_query(work->ready, &ready));
-    nccl->late = failure_of(nccl, GS_COMM_FAILURE_TIMEOUT);
-    if (!ready) gs_comm_failure_accuse(&nccl->late, nccl->rank);
+    lane->comm->late = failure_of(lane, GS_COMM_FAILURE_TIMEOUT);
+    if (!ready) gs_comm_failure_accuse(&lane->comm->late, lane->comm->rank);
     if (!ready)
         return gs_error(GS_DEADLINE_EXCEEDED,
                         "%s: rank %d itself had no input for it within %.1f s: work before it on the "
                         "device is not done",
-                        name, nccl->rank, seconds);
+                        name, lane->comm->rank, seconds);
     return gs_error(GS_DEADLINE_EXCEEDED,
                     "%s: not finished within %.1f s; rank %d has %s it; NCCL does not say which rank "
                     "did not arrive",
-                    name, seconds, nccl->rank, work->num_launched ? "started" : "not started");
+                    name, seconds, lane->comm->rank, work->num_launched ? "started" : "not started");
 }
 
 // The library may know of an error while its kernels go on waiting.
-static gs_status look_behind(gs_nccl_comm *nccl) {
+static gs_status look_behind(const gs_nccl_lane *lane) {
     bool in_progress;
-    return gs_nccl_query(nccl->library, nccl->handle, &in_progress);
+    return gs_nccl_query(lane->comm->library, lane->handle, &in_progress);
 }
 
 // The failure of the collective that is waited for, with its name before it.
-static gs_status name_failure(gs_nccl_comm *nccl, gs_status status) {
-    uint64_t sequence = finished_of(nccl) + 1;
+static gs_status name_failure(gs_nccl_lane *lane, gs_status status) {
+    uint64_t sequence = gs_nccl_finished(lane) + 1;
     char name[64];
-    if (sequence > nccl->posted) return gs_status_prefix(status, "rank %d", nccl->rank);
-    gs_collective_name(name, sizeof name, sequence, &gs_nccl_work_of(nccl, sequence)->collective);
-    return gs_status_prefix(status, "%s: rank %d", name, nccl->rank);
+    if (sequence > lane->posted) return gs_status_prefix(status, "rank %d", lane->comm->rank);
+    gs_collective_name(name, sizeof name, sequence, &gs_nccl_work_of(lane, sequence)->collective);
+    return gs_status_prefix(status, "%s: rank %d", name, lane->comm->rank);
 }
 
 static gs_status wait_once(gs_nccl_comm *nccl, bool looks) {
+    gs_nccl_lane *at;
     gs_status status = gs_nccl_failure(nccl);
     if (status.code) return status;
-    status = gs_nccl_advance(nccl);
-    if (!status.code && looks) status = look_behind(nccl);
+    status = gs_nccl_advance(nccl, &at);
+    for (int i = 0; i < nccl->num_lanes && !status.code && looks; i++) {
+        at = &nccl->lanes[i];
+        status = look_behind(at);
+    }
     if (!status.code) return status;
-    gs_comm_failure cause = gs_nccl_cause_of(nccl, status.code);
-    gs_nccl_fail(nccl, name_failure(nccl, status), &cause);
+    gs_comm_failure cause = gs_nccl_cause_of(at, status.code);
+    gs_nccl_fail(nccl, name_failure(at, status), &cause);
     return gs_nccl_failure(nccl);
 }
 
-gs_status gs_nccl_wait(gs_nccl_comm *nccl, uint64_t sequence, gs_deadline deadline) {
+static bool all_finished(const gs_nccl_comm *nccl) {
+    for (int i = 0; i < nccl->num_lanes; i++) {
+        if (gs_nccl_finished(&nccl->lanes[i]) != nccl->lanes[i].posted) return false;
+    }
+    return true;
+}
+
+static gs_status say_interrupted(const gs_nccl_lane *lane, uint64_t sequence) {
+    char name[48];
+    gs_work_name(name, sizeof name, (gs_work){sequence, (int)(lane - lane->comm->lanes)});
+    return gs_error(GS_CANCELLED, "%s: the wait was interrupted", name);
+}
+
+gs_status gs_nccl_wait(gs_nccl_comm *nccl, gs_nccl_lane *lane, uint64_t sequence,
+                       gs_deadline deadline) {
     int64_t began_ns = gs_now_ns(), sleep_ns = SHORTEST_SLEEP_NS;
     int polls = 0;
     for (;;) {
-        if (finished_of(nccl) >= sequence) break;
+        if (gs_nccl_finished(lane) >= sequence) break;
         gs_status status = wait_once(nccl, polls % 16 == 15 || polls >= SPIN_POLLS);
         if (status.code) {
             gs_nccl_leave(nccl);
             return status;
         }
-        if (finished_of(nccl) >= sequence) break;
-        if (gs_deadline_passed(deadline)) return explain_deadline(nccl, gs_now_ns() - began_ns);
+        if (gs_nccl_finished(lane) >= sequence) break;
+        if (gs_deadline_passed(deadline)) return explain_deadline(lane, gs_now_ns() - began_ns);
         if (polls >= SPIN_POLLS && gs_interrupt_check(&nccl->interrupt, gs_now_ns()))
-            return gs_error(GS_CANCELLED, "collective %llu: the wait was interrupted",
-                            (unsigned long long)sequence);
+            return say_interrupted(lane, sequence);
         pause_polling(&polls, &sleep_ns);
     }
     // All that was enqueued on it lies before a collective that is finished.
-    return nccl->posted == sequence ? gs_stream_wait(nccl->entry, deadline) : gs_ok();
+    return all_finished(nccl) ? gs_stream_wait(nccl->entry, deadline) : gs_ok();
 }
 
-// The call that leaves, on a thread of its own.
-typedef struct leaving {
+// The calls that leave, each on a thread of its own: one communicator's may wait for another's kernels, which end
+// when that one's has begun.
+typedef struct leaving leaving;
+typedef struct leaving_lane {
+    leaving *all;
+    gs_nccl_handle *handle;
+    gs_thread *thread;
+    gs_status status;
+} leaving_lane;
+
+struct leaving {
     gs_nccl_comm *nccl;  // for tools that look for leaks: what hangs in the call has it all
     const gs_nccl_library *library;
-    gs_nccl_handle *handle;
     bool aborts;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool done;
-    gs_status status;
-} leaving;
+    int num_left;  // by lock: that have not returned
+    leaving_lane lanes[GS_COMM_MAX_LANES];
+};
 
 static void run_leaving(void *ctx, const atomic_bool *stopping) {
-    leaving *one = ctx;
+    leaving_lane *one = ctx;
+    leaving *all = one->all;
     (void)stopping;
-    gs_status status = one->aborts ? gs_nccl_abort(one->library, one->handle)
-                                   : gs_nccl_destroy(one->library, one->handle);
-    pthread_mutex_lock(&one->lock);
+    gs_status status = all->aborts ? gs_nccl_abort(all->library, one->handle)
+                                   : gs_nccl_destroy(all->library, one->handle);
+    pthread_mutex_lock(&all->lock);
     one->status = status;
-    one->done = true;
-    pthread_cond_signal(&one->changed);
-    pthread_mutex_unlock(&one->lock);
+    all->num_left--;
+    pthread_cond_signal(&all->changed);
+    pthread_mutex_unlock(&all->lock);
 }
 
-// The oldest collective that is not finished, for the log: what this rank hangs in.
-static void describe_pending(char *text, size_t text_bytes, gs_nccl_comm *nccl) {
-    uint64_t sequence = finished_of(nccl) + 1;
-    if (sequence > nccl->posted) {
+static const gs_nccl_lane *find_pending(const gs_nccl_comm *nccl) {
+    for (int i = 0; i < nccl->num_lanes; i++) {
+        if (gs_nccl_finished(&nccl->lanes[i]) != nccl->lanes[i].posted) return &nccl->lanes[i];
+    }
+    return NULL;
+}
+
+// The oldest collective that is not finished in the first lane that has one, for the log: what this rank hangs in.
+static void describe_pending(char *text, size_t text_bytes, const gs_nccl_comm *nccl) {
+    const gs_nccl_lane *lane = find_pending(nccl);
+    if (!lane) {
         snprintf(text, text_bytes, "pending=0");
         return;
     }
-    const gs_nccl_work *work = gs_nccl_work_of(nccl, sequence);
+    uint64_t sequence = gs_nccl_finished(lane) + 1;
+    const gs_nccl_work *work = &lane->works[sequence % GS_NCCL_MAX_POSTED];
     snprintf(text, text_bytes,
-             "pending=%llu sequence=%llu kind=%s step=%lld bucket=%d count=%zu started=%s",
-             (unsigned long long)(nccl->posted - finished_of(nccl)), (unsigned long long)sequence,
-             gs_collective_kind_name(work->collective.kind), (long long)work->collective.step,
-             work->collective.bucket, work->collective.count, work->num_launched ? "yes" : "no");
+             "pending=%llu lane=%d sequence=%llu kind=%s step=%lld bucket=%d count=%zu started=%s",
+             (unsigned long long)(lane->posted - sequence + 1), work->collective.lane,
+             (unsigned long long)sequence, gs_collective_kind_name(work->collective.kind),
+             (long long)work->collective.step, work->collective.bucket, work->collective.count,
+             work->num_launched ? "yes" : "no");
 }
 
 // Kernels that never end hold memory, connections and the device: only the end of the process frees
 // them, and that is the host's to decide.
 static void give_up(gs_nccl_comm *nccl, const char *what) {
-    char pending[160], reason[96];
+    char pending[176], reason[96];
     describe_pending(pending, sizeof pending, nccl);
     gs_log_error("a communicator cannot be left", "rank=%d call=%s seconds=%.0f %s", nccl->rank,
                  what, LEAVE_SECONDS, pending);
@@ -210,61 +241,70 @@ static void give_up(gs_nccl_comm *nccl, const char *what) {
 }
 
 static void say_slow(gs_nccl_comm *nccl, const char *what) {
-    char pending[160];
+    char pending[176];
     describe_pending(pending, sizeof pending, nccl);
     gs_log_warn("leaving a communicator takes long", "rank=%d call=%s seconds=%.0f limit_seconds=%.0f %s",
                 nccl->rank, what, LONG_SECONDS, LEAVE_SECONDS, pending);
 }
 
-// Whether it was done by then. The lock is held.
-static bool wait_leaving(leaving *one, gs_deadline deadline) {
-    while (!one->done && gs_cond_wait(&one->changed, &one->lock, deadline)) {
+// Whether all had returned by then. The lock is held.
+static bool wait_leaving(leaving *all, gs_deadline deadline) {
+    while (all->num_left && gs_cond_wait(&all->changed, &all->lock, deadline)) {
     }
-    return one->done;
+    return !all->num_left;
+}
+
+static bool start_leaving(leaving *all) {
+    for (int i = 0; i < all->nccl->num_lanes; i++) {
+        leaving_lane *one = &all->lanes[i];
+        *one = (leaving_lane){.all = all, .handle = all->nccl->lanes[i].handle};
+        if (!one->handle) continue;
+        all->num_left++;
+        if (gs_thread_start(&one->thread, "nccl-leave", run_leaving, one).code) return false;
+    }
+    return true;
 }
 
 static void call_with_deadline(gs_nccl_comm *nccl, bool aborts, gs_deadline deadline) {
-    gs_thread *thread = NULL;
+    leaving *all = calloc(1, sizeof *all);
     const char *what = aborts ? "ncclCommAbort" : "ncclCommDestroy";
-    leaving *one = calloc(1, sizeof *one);
-    if (!one) {
+    if (!all) {
         give_up(nccl, what);
         return;
     }
-    *one =
-        (leaving){.nccl = nccl, .library = nccl->library, .handle = nccl->handle, .aborts = aborts};
-    pthread_mutex_init(&one->lock, NULL);
-    gs_cond_init(&one->changed);
-    bool done = false;
-    if (!gs_thread_start(&thread, "nccl-leave", run_leaving, one).code) {
-        pthread_mutex_lock(&one->lock);
-        done = wait_leaving(one, gs_deadline_in_seconds(LONG_SECONDS));
-        if (!done) {
-            say_slow(nccl, what);
-            done = wait_leaving(one, deadline);
-        }
-        pthread_mutex_unlock(&one->lock);
+    *all = (leaving){.nccl = nccl, .library = nccl->library, .aborts = aborts};
+    pthread_mutex_init(&all->lock, NULL);
+    gs_cond_init(&all->changed);
+    pthread_mutex_lock(&all->lock);
+    bool started = start_leaving(all);
+    bool done = started && wait_leaving(all, gs_deadline_in_seconds(LONG_SECONDS));
+    if (started && !done) {
+        say_slow(nccl, what);
+        done = wait_leaving(all, deadline);
     }
+    pthread_mutex_unlock(&all->lock);
     if (!done) {
         give_up(nccl, what);
         return;  // a thread that hangs in the call still has it
     }
-    gs_thread_stop(thread);
-    if (one->status.code)
-        gs_log_warn("leaving a communicator failed", "rank=%d error=\"%s\"", nccl->rank,
-                    one->status.message);
-    pthread_cond_destroy(&one->changed);
-    pthread_mutex_destroy(&one->lock);
-    free(one);
+    for (int i = 0; i < nccl->num_lanes; i++) {
+        if (all->lanes[i].thread) gs_thread_stop(all->lanes[i].thread);
+        if (all->lanes[i].status.code)
+            gs_log_warn("leaving a communicator failed", "rank=%d lane=%d error=\"%s\"",
+                        nccl->rank, i, all->lanes[i].status.message);
+    }
+    pthread_cond_destroy(&all->changed);
+    pthread_mutex_destroy(&all->lock);
+    free(all);
 }
 
 // Kernels leave when they see the abort; what was enqueued behind them still runs.
-static void drain_stream(gs_nccl_comm *nccl, gs_deadline deadline) {
+static void drain_stream(gs_nccl_comm *nccl, gs_stream *stream, gs_deadline deadline) {
     bool done = false;
     int polls = 0;
     int64_t sleep_ns = SHORTEST_SLEEP_NS;
-    if (!nccl->next_anchor) return;
-    gs_event_record(nccl->next_anchor, nccl->stream);
+    if (!nccl->next_anchor || !stream) return;
+    gs_event_record(nccl->next_anchor, stream);
     while (!done) {
         // A device that answers with errors runs nothing any more.
         if (gs_event_query(nccl->next_anchor, &done).code) return;
@@ -277,26 +317,41 @@ static void drain_stream(gs_nccl_comm *nccl, gs_deadline deadline) {
     }
 }
 
+static gs_status finalize_lane(gs_nccl_lane *lane, gs_deadline deadline) {
+    if (lane->window) {
+        GS_TRY(gs_nccl_deregister_window(lane->comm->library, lane->handle, lane->window));
+        GS_TRY(gs_nccl_settle(lane, "ncclCommWindowDeregister", deadline));
+    }
+    if (lane->registration)
+        GS_TRY(gs_nccl_deregister(lane->comm->library, lane->handle, lane->registration));
+    lane->window = lane->registration = NULL;
+    GS_TRY(gs_nccl_finalize(lane->comm->library, lane->handle));
+    return gs_nccl_settle(lane, "ncclCommFinalize", deadline);
+}
+
 static gs_status finalize(gs_nccl_comm *nccl) {
     gs_deadline deadline = gs_deadline_in_seconds(FINALIZE_SECONDS);
-    if (nccl->window) {
-        GS_TRY(gs_nccl_deregister_window(nccl->library, nccl->handle, nccl->window));
-        GS_TRY(gs_nccl_settle(nccl, "ncclCommWindowDeregister", deadline));
-    }
-    if (nccl->registration)
-        GS_TRY(gs_nccl_deregister(nccl->library, nccl->handle, nccl->registration));
-    nccl->window = nccl->registration = NULL;
-    GS_TRY(gs_nccl_finalize(nccl->library, nccl->handle));
-    return gs_nccl_settle(nccl, "ncclCommFinalize", deadline);
+    for (int i = nccl->num_lanes - 1; i >= 0; i--)
+        GS_TRY(finalize_lane(&nccl->lanes[i], deadline));
+    return gs_ok();
+}
+
+static bool may_finalize(const gs_nccl_comm *nccl) {
+    bool may = all_finished(nccl) && !atomic_load(&nccl->failed);
+    for (int i = 0; i < nccl->num_lanes; i++)
+        may &= nccl->lanes[i].handle && !nccl->lanes[i].launching;
+    return may;
 }
 
 void gs_nccl_leave(gs_nccl_comm *nccl) {
-    if (!nccl->handle) return;
+    if (!nccl->lanes[0].handle) return;
     gs_deadline deadline = gs_deadline_in_seconds(LEAVE_SECONDS);
-    bool is_idle = finished_of(nccl) == nccl->posted && !nccl->launching;
-    bool clean = is_idle && !atomic_load(&nccl->failed) && !finalize(nccl).code;
+    bool clean = may_finalize(nccl) && !finalize(nccl).code;
     call_with_deadline(nccl, !clean, deadline);
-    nccl->handle = NULL;
-    nccl->window = nccl->registration = NULL;
-    if (!nccl->is_leaked) drain_stream(nccl, deadline);
+    for (int i = 0; i < nccl->num_lanes; i++) {
+        gs_nccl_lane *lane = &nccl->lanes[i];
+        lane->handle = NULL;
+        lane->window = lane->registration = NULL;
+        if (!nccl->is_leaked) drain_stream(nccl, lane->stream, deadline);
+    }
 }
