@@ -44,6 +44,8 @@ wait_for 60 "its steps" step_at_least "$job" 5
 kill -9 "$(trainer_pids "$job" | head -n 1)"
 await "$job" failed 60
 same "$(job_field "$job" .failure.first.rank)" 0 "who failed first"
+same "$(job_field "$job" '.failure.first | "\(.kind) \(.accused)"')" "peer_lost [0]" "the fault as values"
+"$bin/gradsync" show "$job" | grep '^accused  *rank 0$' >/dev/null || fail "the command line does not say who is accused"
 
 claim "a data file that is cut short under a running job: it fails with the file's name, and is not started again"
 mkdir -p "$run/root/text"
@@ -56,6 +58,7 @@ truncate -s 0 "$run/root/text/shrinks.txt"
 await "$job" failed 60
 same "$(job_field "$job" .failure.class)" user "class"
 same "$(job_field "$job" .failure.first.exit_code)" 65 "exit code"
+same "$(job_field "$job" .failure.first.kind)" data "the fault as a value"
 same "$(job_field "$job" .restarts)" 0 "restarts"
 job_field "$job" '[.message, .failure | tostring] | join(" ")' | grep -q 'text/shrinks.txt: was cut short' ||
   fail "the file is not named: $(job_field "$job" .failure)"

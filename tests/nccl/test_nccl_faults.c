@@ -373,8 +373,8 @@ static void ranks_on_cpu_and_gpu_do_not_mix(void **state) {
     (void)state;
     gs_status statuses[2];
     run(statuses, "mixed", 2, "", "UNUSED", "");
-    expect(&statuses[0], GS_FAILED_PRECONDITION, "rank 1 trains on cpu, rank 0 on cuda");
-    expect(&statuses[1], GS_FAILED_PRECONDITION, "rank 1 trains on cpu, rank 0 on cuda");
+    expect(&statuses[0], GS_FAILED_PRECONDITION, "rank 1 trains on cpu, rank 0 cuda");
+    expect(&statuses[1], GS_FAILED_PRECONDITION, "rank 1 trains on cpu, rank 0 cuda");
 }
 
 static void variables_that_take_control_away_are_refused(void **state) {
