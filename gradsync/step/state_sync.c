@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/memory.h"
+#include "core/options.h"
 #include "core/strbuf.h"
 #include "gradsync/tensor/device_digest.h"
 
@@ -302,8 +303,11 @@ static gs_status run(state_sync *sync) {
     return verify(sync);
 }
 
-gs_status gs_state_sync(gs_state_sync_result *result, const gs_state_sync_options *options,
-                        gs_comm *comm, gs_deadline deadline) {
+gs_status gs_state_sync_sized(gs_state_sync_result *result, const gs_state_sync_options *theirs,
+                              size_t options_bytes, gs_comm *comm, gs_deadline deadline) {
+    gs_state_sync_options known;
+    const gs_state_sync_options *options = &known;
+    GS_TRY(gs_options_take(&known, sizeof known, theirs, options_bytes, "gs_state_sync_options"));
     state_sync sync = {.options = options,
                        .comm = comm,
                        .deadline = deadline,

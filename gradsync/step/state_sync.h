@@ -63,9 +63,15 @@ typedef struct gs_state_sync_result {
 // a rank with another list of tensors; nothing has moved then. DATA_LOSS names the ranks that hold
 // something else than they were sent. `result` is filled in after an error, too. What follows from
 // the tensors (16-bit values of masters) is the caller's to renew.
-GS_NODISCARD gs_status gs_state_sync(gs_state_sync_result *result,
-                                     const gs_state_sync_options *options, gs_comm *comm,
-                                     gs_deadline deadline);
+GS_NODISCARD gs_status gs_state_sync_sized(gs_state_sync_result *result,
+                                           const gs_state_sync_options *options,
+                                           size_t options_bytes, gs_comm *comm,
+                                           gs_deadline deadline);
+GS_NODISCARD static inline gs_status gs_state_sync(gs_state_sync_result *result,
+                                                   const gs_state_sync_options *options,
+                                                   gs_comm *comm, gs_deadline deadline) {
+    return gs_state_sync_sized(result, options, sizeof *options, comm, deadline);
+}
 
 GS_END_DECLS
 
