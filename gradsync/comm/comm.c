@@ -12,8 +12,12 @@
 #include "gradsync/comm/backends.h"
 #include "gradsync/comm/introduction.h"
 #include "gradsync/comm/stages.h"
+#include "gradsync/comm/waiter.h"
 
 #define MAX_IN_FLIGHT 1024
+#define SPIN_POLLS 50  // of several communicators at a time
+#define MOST_RANKS_SHOWN 4
+#define POLL_NS (GS_NS_PER_MS / 10)
 #define LETTING_GO_SECONDS 10  // a moving thread leaves an aborted collective within one block
 
 struct gs_comm {
@@ -29,6 +33,7 @@ struct gs_comm {
     int *world_ranks;    // owned; of the group's
     bool is_renumbered;  // some rank is another in the world
     char group[40];
+    uint64_t seen[GS_COMM_MAX_LANES];  // finished, at the last return of gs_comm_wait_moved
     char reason[192];
     // What other ranks may do to the arena: any thread's.
     gs_arena *arena;  // borrowed; NULL: none, or nobody else is there
@@ -371,10 +376,28 @@ static void note_disturbed(gs_comm *comm) {
 
 // An error of a backend is the communicator's end; a deadline that passed, and an interrupt, are
 // not.
+// The accused are a group's ranks: the world knows them by other numbers.
+static gs_status name_world(gs_comm *comm, gs_status status) {
+    gs_comm_failure failure;
+    char list[64];
+    size_t used = 0;
+    int shown = 0;
+    if (!status.code || !comm->is_renumbered) return status;
+    gs_comm_explain(comm, &failure);
+    for (int i = 0; i < comm->world_size && shown < MOST_RANKS_SHOWN; i++) {
+        if (!gs_comm_failure_names(&failure, i)) continue;
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", shown++ ? ", " : "",
+                                 comm->world_ranks[i]);
+    }
+    if (!shown || !gs_comm_failure_may_be(&failure, status.code)) return status;
+    return gs_status_prefix(status, "group %s, world rank%s %s", comm->group, shown > 1 ? "s" : "",
+                            list);
+}
+
 static gs_status note_end(gs_comm *comm, gs_status status) {
     if (status.code && status.code != GS_DEADLINE_EXCEEDED && status.code != GS_CANCELLED)
         note_disturbed(comm);
-    return status;
+    return name_world(comm, status);
 }
 
 gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective) {
@@ -415,6 +438,52 @@ bool gs_comm_done(const gs_comm *comm, gs_work work) {
 
 gs_status gs_comm_progress(gs_comm *comm) {
     return note_end(comm, comm->backend->post(comm->state, 0, 0, NULL));
+}
+
+int gs_comm_events(gs_comm *comm, gs_futex_event **events, int max) {
+    return comm->backend->events ? comm->backend->events(comm->state, events, max) : 0;
+}
+
+// Whether a collective has ended that the owner may not have seen.
+static bool has_moved(gs_comm *comm) {
+    bool moved = false;
+    for (int i = 0; i < comm->num_lanes; i++) {
+        uint64_t finished = comm->backend->finished(comm->state, i);
+        moved |= finished != comm->seen[i];
+        comm->seen[i] = finished;
+    }
+    return moved;
+}
+
+// What to sleep on for all of them; where one cannot say, for a moment only.
+static gs_waiter make_waiter(gs_comm *const *comms, int num_comms, gs_futex_event **events) {
+    gs_waiter waiter = {.events = events, .spin_polls = SPIN_POLLS};
+    for (int i = 0; i < num_comms; i++) {
+        int room = GS_WAITER_MOST_EVENTS - waiter.num_events;
+        int count = gs_comm_events(comms[i], events + waiter.num_events, room);
+        if (count < 1 || count > room) waiter.sleep_ns = POLL_NS;
+        waiter.num_events += count < room ? count : room;
+    }
+    return waiter;
+}
+
+gs_status gs_comm_wait_moved(gs_comm *const *comms, int num_comms, gs_deadline deadline) {
+    if (num_comms < 1) return gs_error(GS_INVALID_ARGUMENT, "no communicator to wait for");
+    gs_futex_event *events[GS_WAITER_MOST_EVENTS];
+    gs_waiter waiter = make_waiter(comms, num_comms, events);
+    gs_status status = gs_ok();
+    bool moved = false;
+    while (!moved && !status.code) {
+        for (int i = 0; i < num_comms && !status.code; i++) {
+            status = gs_comm_progress(comms[i]);
+            moved |= has_moved(comms[i]);
+        }
+        if (moved || status.code) break;
+        if (gs_waiter_pause(&waiter, deadline) && gs_deadline_passed(deadline))
+            status = gs_error(GS_DEADLINE_EXCEEDED, "nothing moved on %d communicators", num_comms);
+    }
+    gs_waiter_reset(&waiter);
+    return status;
 }
 
 bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times) {

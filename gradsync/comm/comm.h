@@ -34,6 +34,7 @@
 #include "gradsync/comm/collective.h"
 #include "gradsync/comm/comm_failure.h"
 #include "gradsync/comm/comm_options.h"
+#include "gradsync/comm/futex_event.h"
 #include "kernels/device.h"
 
 GS_BEGIN_DECLS
@@ -80,6 +81,13 @@ GS_NODISCARD gs_status gs_comm_wait(gs_comm *comm, gs_work work, gs_deadline dea
 bool gs_comm_done(const gs_comm *comm, gs_work work);  // without waiting or progress
 // Moves what can be moved now; for points where a gradient became ready but nothing was posted.
 GS_NODISCARD gs_status gs_comm_progress(gs_comm *comm);
+// The one wake-up of who drives several communicators, such as a backend made of others: moves what can be
+// moved on all; when since the last return a collective of any has ended, at once, else when one does. The
+// caller looks for itself then. DEADLINE_EXCEEDED: nothing has; an error of one that failed. All are of this thread.
+GS_NODISCARD gs_status gs_comm_wait_moved(gs_comm *const *comms, int num_comms,
+                                          gs_deadline deadline);
+// For a backend's slot `events`, of those inside it: stores at most `max`, returns how many there are.
+int gs_comm_events(gs_comm *comm, gs_futex_event **events, int max);
 // Of one of the last 1024 collectives of its lane.
 bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times);
 

@@ -11,6 +11,7 @@
 #include "gradsync/comm/collective.h"
 #include "gradsync/comm/comm_failure.h"
 #include "gradsync/comm/comm_options.h"
+#include "gradsync/comm/futex_event.h"
 #include "gradsync/comm/interrupt.h"
 #include "gradsync/comm/stages.h"
 #include "gradsync/tensor/arena.h"
@@ -37,8 +38,9 @@ typedef struct gs_comm_backend {
     gs_status (*create)(void **out, const gs_comm_options *options, gs_stages *stages, char *reason,
                         size_t reason_bytes, gs_deadline deadline);
     // Collective `sequence` (1, 2, 3 …) of a lane. Never blocks for other ranks, nor one lane for another.
-    // NULL: progress only, of all lanes. After an abort it is refused, and a wait for it ends like one
-    // for the last that was taken.
+    // NULL: progress only, of all lanes; where a lane waits for ranks, with a look every few milliseconds at
+    // whether they still live. After an abort it is refused, and a wait for it ends like one for the last
+    // that was taken.
     gs_status (*post)(void *backend, int lane, uint64_t sequence, const gs_collective *collective);
     // Until `sequence` of the lane is done, while all lanes move. A deadline that has passed means:
     // progress once and tell (DEADLINE_EXCEEDED when not done). After an abort: until nothing of
@@ -60,6 +62,9 @@ typedef struct gs_comm_backend {
     // As gs_comm_explain; `out` is of kind none, without reporter and bucket.
     void (*explain)(void *backend, gs_comm_failure *out);
     const gs_arena_allocator *allocator;  // that it wants arenas of; NULL: any will do
+    // What is notified when something may have moved here, in memory that stays until destroy: stores at
+    // most `max` and returns how many there are. NULL or 0: whoever waits polls.
+    int (*events)(void *backend, gs_futex_event **events, int max);
 } gs_comm_backend;
 
 GS_END_DECLS

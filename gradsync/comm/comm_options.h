@@ -66,6 +66,7 @@ typedef struct gs_comm_options {
     // 39 letters, digits or any of ._-/; NULL or "": that of the world.
     const char *group;
     const struct gs_comm_backend *own_backend;  // comm_backend.h, instead of `backend`; borrows until destroy
+    void *own_backend_ctx;                      // for its create
 } gs_comm_options;
 
 GS_END_DECLS

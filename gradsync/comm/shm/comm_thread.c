@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/thread.h"
-#include "gradsync/comm/shm/waiter.h"
+#include "gradsync/comm/waiter.h"
 
 #define IDLE_SPIN_POLLS 500
 #define IDLE_SLEEP_NS (100 * GS_NS_PER_MS)

@@ -1,7 +1,7 @@
 #include "gradsync/comm/shm/lives.h"
 
 #include "core/strbuf.h"
-#include "gradsync/comm/shm/waiter.h"
+#include "gradsync/comm/waiter.h"
 
 static int find_lingering(gs_shm_segment *segment, int from) {
     for (int i = from; i < segment->world_size; i++) {

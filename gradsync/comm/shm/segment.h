@@ -21,7 +21,7 @@
 
 #include "core/status.h"
 #include "gradsync/comm/comm_failure.h"
-#include "gradsync/comm/shm/waiter.h"
+#include "gradsync/comm/waiter.h"
 
 #define GS_SHM_MAX_RANKS 64
 #define GS_SHM_MAX_POSTED 1024  // collectives in flight in a lane

@@ -21,9 +21,10 @@
 #include "gradsync/comm/shm/lane.h"
 #include "gradsync/comm/shm/lives.h"
 #include "gradsync/comm/shm/segment.h"
-#include "gradsync/comm/shm/waiter.h"
+#include "gradsync/comm/waiter.h"
 
 #define SPIN_POLLS 500
+#define LOOK_NS (2 * GS_NS_PER_MS)
 #define SPIN_POLLS_OVERSUBSCRIBED 50
 // The clock costs as much as a small collective's bytes: it is read once for several.
 #define MOVES_PER_CHECK 16
@@ -36,6 +37,7 @@ typedef struct shm_comm {
     gs_device *thread_device;  // of the moving thread when it is not the owner
     int spin_polls;
     gs_futex_event finished_event;  // for the owner, where another thread moves
+    int64_t looked_ns;              // owner; at who is alive, by the last progress
     atomic_bool failed;
     gs_status failure;  // valid once failed
     atomic_bool leaving, left;  // the owner wants to; the moving thread's life has ended
@@ -217,6 +219,14 @@ static void wake_thread(shm_comm *shm) {
     gs_futex_event_notify(&shm->segment.common->event);
 }
 
+// For who only moves, and never waits here: the dead wake nobody.
+static void look_around(shm_comm *shm) {
+    int64_t now_ns = gs_now_ns();
+    if (now_ns - shm->looked_ns < LOOK_NS) return;
+    shm->looked_ns = now_ns;
+    check_missing(shm);
+}
+
 static gs_status post_shm(void *backend, int lane, uint64_t sequence,
                           const gs_collective *collective) {
     shm_comm *shm = backend;
@@ -229,10 +239,17 @@ static gs_status post_shm(void *backend, int lane, uint64_t sequence,
     if (collective) gs_shm_lane_post(&shm->lanes[lane], sequence, collective);
     if (shm->thread) {
         wake_thread(shm);
-    } else {
-        advance(shm);
+    } else if (!advance(shm) && !collective) {
+        look_around(shm);
     }
     return has_failed(shm) ? shm->failure : gs_ok();
+}
+
+// Peers notify the one; where a thread of its own moves, it notifies the other.
+static int events_of_shm(void *backend, gs_futex_event **events, int max) {
+    shm_comm *shm = backend;
+    if (max > 0) events[0] = shm->thread ? &shm->finished_event : &shm->segment.common->event;
+    return 1;
 }
 
 // What the owner waited for in vain, unless it came after all.
@@ -423,4 +440,5 @@ const gs_comm_backend gs_comm_shm = {.name = "shm",
                                      .finished = finished_of_shm,
                                      .times = times_of_shm,
                                      .algorithm = algorithm_of_shm,
-                                     .explain = explain_shm};
+                                     .explain = explain_shm,
+                                     .events = events_of_shm};

@@ -1,35 +1,31 @@
 // How to wait for another process without burning a core or losing a microsecond: poll, pause,
 // poll.
 //
-// A pause is short at first (spin), then yields the processor for about 100 µs, then sleeps on a
-// futex for at most a few milliseconds. Whoever stores what is waited for notifies the event
-// afterwards, which costs a fence when nobody sleeps. Events may lie in memory that processes
-// share.
-#ifndef GRADSYNC_COMM_SHM_WAITER_H
-#define GRADSYNC_COMM_SHM_WAITER_H
+// A pause is short at first (spin), then yields the processor for about 100 µs, then sleeps on
+// events for at most a few milliseconds: on one, or on any of several where the kernel can (Linux
+// 5.16; before that on one after the other, for a fraction of a millisecond each).
+#ifndef GRADSYNC_COMM_WAITER_H
+#define GRADSYNC_COMM_WAITER_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "core/clock.h"
+#include "gradsync/comm/futex_event.h"
 
-typedef struct gs_futex_event {
-    _Alignas(128) _Atomic uint32_t word;  // the futex: changes whenever sleepers are woken
-    _Atomic uint32_t sleepers;
-} gs_futex_event;  // {0} is ready
-
-// After the store that others may wait for.
-void gs_futex_event_notify(gs_futex_event *event);
+#define GS_WAITER_MOST_EVENTS 16
 
 typedef struct gs_waiter {
-    gs_futex_event *event;
+    gs_futex_event *event;    // the one; or NULL, and
+    gs_futex_event **events;  // any of num_events (≤ GS_WAITER_MOST_EVENTS), borrowed
+    int num_events;
     int spin_polls;    // about 500 where each waiter has a core, 50 where not
     int64_t sleep_ns;  // the longest sleep; 0: 5 ms, for waits that must notice a dead peer
     // Private:
     int polls, yields;
+    int next;  // event to sleep on, where the kernel takes but one
     int64_t yield_until_ns;
-    uint32_t seen;
+    uint32_t seen[GS_WAITER_MOST_EVENTS];
     bool armed;
 } gs_waiter;
 
