@@ -51,7 +51,7 @@ typedef struct gs_reduce_stats {
     size_t num_unused;      // parameters that no rank used in this step
     uint64_t unused_bytes;  // of their gradients
     // When each parameter was marked, since backward_begin_ns; −1: it was not. NULL: this step was not
-    // timed (reducer_record.h). num_params of them; valid until the next begin.
+    // timed (record_options.h). num_params of them; valid until the next begin.
     const int64_t *param_ready_ns;
     // Phases of buckets, where a hook has several: max_phases for each bucket, one bucket after the other. NULL:
     // all of them have one. Valid until the next begin.

@@ -29,7 +29,7 @@
 #include "core/status.h"
 #include "gradsync/bucket/reduce_stats.h"
 #include "gradsync/comm/comm.h"
-#include "gradsync/reducer/reducer_record.h"
+#include "gradsync/reducer/record_options.h"
 #include "gradsync/reducer/reducer_types.h"
 #include "gradsync/step/join.h"
 
@@ -171,7 +171,7 @@ size_t gs_reducer_grad_offset(const gs_reducer *reducer, size_t param);
 bool gs_reducer_complete(const gs_reducer *reducer);
 
 const gs_reduce_stats *gs_reducer_stats(const gs_reducer *reducer);  // of the last finished step
-// What it is and how its steps went (reducer_record.h); until destroy.
+// What it is and how its steps went (record_options.h); until destroy.
 const gs_reducer_record *gs_reducer_get_record(const gs_reducer *reducer);
 // Parameters in the order in which gradients became ready in the last reducing pass; num_params of
 // them. In the first step of a static graph: in that of their first marks.

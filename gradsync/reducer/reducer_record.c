@@ -221,3 +221,7 @@ void gs_reducer_record_fail(gs_reducer_record *record, int64_t step, gs_status e
     if (record->level >= GS_RECORD_INFO)
         log_text(GS_LOG_WARN, "reducer failed", gs_reducer_record_write_error, record);
 }
+
+bool gs_reducer_record_could_be_static(const gs_reducer_record *record) {
+    return record->could_be_static;
+}

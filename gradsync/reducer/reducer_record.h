@@ -1,9 +1,4 @@
-// What a reducer is and how its steps went: numbers and names to read, and log lines at set moments.
-//
-// Kept always; said only when asked: `info` logs the construction, the record after 10, 20, 50, 100, 500,
-// 800 and 1000 sampled steps, and the first error; `detail` adds a line for each sampled step with the
-// parameters that this rank did not use. Sampled are the first 10 steps, then every k-th. Times of single
-// parameters are taken in sampled steps from `info` on. Lines go to the host's log sink.
+// The record of a reducer: what it is and how its steps went, as record_options.h lets others read it.
 //
 // Owned by the reducer, on its thread. What orders and sums gradients is not decided here.
 #ifndef GRADSYNC_REDUCER_REDUCER_RECORD_H
@@ -13,29 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/abi.h"
 #include "core/bucket_plan.h"
 #include "core/param_spec.h"
 #include "core/status.h"
-#include "core/strbuf.h"
 #include "gradsync/bucket/reduce_stats.h"
-#include "gradsync/reducer/record_level.h"
+#include "gradsync/reducer/record_options.h"
 #include "kernels/device.h"
-
-GS_BEGIN_DECLS
-
-#define GS_RECORD_SAMPLE_EVERY 100
-#define GS_RECORD_FIRST_SAMPLES 10
-
-typedef struct gs_record_options {
-    gs_record_level level;
-    int64_t sample_every;  // k ≥ 1; 0: GS_RECORD_SAMPLE_EVERY
-    const char *job, *model;  // for the lines; copied; NULL: none
-    // What else the host does with this reducer, which the reducer does not know; constant text. NULL: not said.
-    const char *buffers, *uneven_inputs, *batch_norm;
-    int num_replicas;  // that it reduces for; 0: not said
-    int reserved;      // 0
-} gs_record_options;
 
 // What construction knows; strings and lists are copied or constant text.
 typedef struct gs_record_facts {
@@ -55,7 +33,7 @@ typedef struct gs_record_time {
     int64_t num_samples;
 } gs_record_time;
 
-typedef struct gs_reducer_record {
+struct gs_reducer_record {
     gs_record_level level;  // never unset
     int64_t sample_every;
     char job[64], model[64];
@@ -92,7 +70,7 @@ typedef struct gs_reducer_record {
     bool has_error;
     int64_t error_step;
     gs_status error;
-} gs_reducer_record;
+};
 
 GS_NODISCARD gs_status gs_reducer_record_init(gs_reducer_record *record,
                                               const gs_record_facts *facts,
@@ -112,14 +90,5 @@ void gs_reducer_record_finish(gs_reducer_record *record, const gs_reduce_stats *
                               const uint8_t *used, const size_t *order);
 // The first error of the reducer.
 void gs_reducer_record_fail(gs_reducer_record *record, int64_t step, gs_status error);
-
-// key=value text, for log lines and for hosts: who it is, where it runs, how steps went. Lists are cut
-// after some entries and end in "…" then.
-void gs_reducer_record_write_construction(gs_strbuf *out, const gs_reducer_record *record);
-void gs_reducer_record_write_environment(gs_strbuf *out, const gs_reducer_record *record);
-void gs_reducer_record_write_times(gs_strbuf *out, const gs_reducer_record *record);
-void gs_reducer_record_write_error(gs_strbuf *out, const gs_reducer_record *record);
-
-GS_END_DECLS
 
 #endif

@@ -16,7 +16,7 @@
 #include "gradsync/bucket/separate_grad.h"
 #include "gradsync/bucket/tally_carrier.h"
 #include "gradsync/hooks/comm_hook.h"
-#include "gradsync/reducer/reducer_record.h"
+#include "gradsync/reducer/record_options.h"
 #include "gradsync/step/logical_shards.h"
 #include "gradsync/tensor/arena.h"
 #include "kernels/device.h"

@@ -142,7 +142,8 @@ static gs_status reduce(gs_session *session, gs_step_sums *sums, gs_step_facts *
     facts->stats = gs_reducer_stats(session->reducer);
     const gs_sparse_rows_result *rows = gs_embedding_rows_result(session->embedding_rows);
     facts->row_wire_bytes = rows ? rows->wire_bytes : 0;
-    facts->could_be_static = gs_reducer_get_record(session->reducer)->could_be_static;
+    facts->could_be_static =
+        gs_reducer_record_could_be_static(gs_reducer_get_record(session->reducer));
     gs_timeline_reduced(session->progress->timeline, facts->stats);
     return gs_ok();
 }

@@ -1,4 +1,4 @@
-#include "gradsync/reducer/record_level.h"
+#include "gradsync/reducer/record_options.h"
 
 #include <string.h>
 
