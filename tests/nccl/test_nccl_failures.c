@@ -19,6 +19,7 @@
 #include "tests/support/ranks.h"
 
 #define RUN_SECONDS 120.0
+#define NUM_LANES 2  // all happens in the last
 #define BIT(rank) (UINT64_C(1) << (rank))
 
 #define IN_ALL_WORLDS(name, way) {name, way, 2, BIT(1), NULL}, {name, way, 3, BIT(0), NULL}
@@ -44,7 +45,7 @@ static gs_status connect_nccl(comm_rank *self, const gs_rank_env *env, uint32_t 
                               bool helped) {
     (void)helped;
     GS_TRY(gs_arena_create_on(&self->arena, FAILURE_ARENA_BYTES, self->device));
-    gs_comm_options options = {.generation = generation};
+    gs_comm_options options = {.generation = generation, .num_lanes = NUM_LANES};
     return nccl_rank_connect(self, env, &options, gs_deadline_in_seconds(NCCL_RANK_SECONDS));
 }
 
@@ -53,7 +54,7 @@ static gs_status break_device(comm_rank *self) {
 }
 
 static const failure_backend nccl = {.name = "nccl",
-                                     .num_lanes = 1,
+                                     .num_lanes = NUM_LANES,
                                      .knows_all = false,
                                      .connect = connect_nccl,
                                      .break_device = break_device};
