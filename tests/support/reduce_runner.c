@@ -74,8 +74,7 @@ static gs_status open_runner(runner *self) {
                                   .separate = model->separate ? self->tensors : NULL,
                                   .wire_dtype = model->wire_dtype,
                                   .tally = model->tally};
-    // NCCL has one lane, and so no phases.
-    if (model->num_tokens && (test_device_is_host() || model->world_size == 1)) {
+    if (model->num_tokens) {
         self->tokens = (gs_hook_number){"tokens", model->num_tokens};
         self->plain.hook = gs_comm_hook_find(model->wire_dtype ? "compress" : "allreduce");
         self->phased = (gs_hook_choice){.hook = &phased_hook,
