@@ -546,6 +546,8 @@ static gs_status live_long(const gs_rank_env *env) {
             status = gs_comm_run(self.comm, &barrier, gs_deadline_in_seconds(RUN_SECONDS));
         // Every third one ends by an abort.
         if (!status.code && g % 3 == 0) gs_comm_abort(self.comm, "next generation");
+        if (!status.code && g % 3 == 0)
+            status = gs_comm_wait_ended(self.comm, gs_deadline_in_seconds(RUN_SECONDS));
         gs_comm_destroy(self.comm);
         self.comm = NULL;
         if (!status.code) status = gs_cuda_device_facts(&facts, 0);
