@@ -374,8 +374,6 @@ static void note_disturbed(gs_comm *comm) {
         gs_arena_note_disturbed(comm->arena);
 }
 
-// An error of a backend is the communicator's end; a deadline that passed, and an interrupt, are
-// not.
 // The accused are a group's ranks: the world knows them by other numbers.
 static gs_status name_world(gs_comm *comm, gs_status status) {
     gs_comm_failure failure;
@@ -394,10 +392,12 @@ static gs_status name_world(gs_comm *comm, gs_status status) {
                             list);
 }
 
-static gs_status note_end(gs_comm *comm, gs_status status) {
-    if (status.code && status.code != GS_DEADLINE_EXCEEDED && status.code != GS_CANCELLED)
-        note_disturbed(comm);
-    return name_world(comm, status);
+// An error of a backend is the communicator's end; a deadline that passed, and an interrupt, are not. In place: a
+// status that is ok and copied once more is a good part of a small collective's time.
+static void note_end(gs_comm *comm, gs_status *status) {
+    if (!status->code) return;
+    if (status->code != GS_DEADLINE_EXCEEDED && status->code != GS_CANCELLED) note_disturbed(comm);
+    *status = name_world(comm, *status);
 }
 
 gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective) {
@@ -414,7 +414,9 @@ gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collec
     }
     comm->posted[lane] = sequence;
     *work = (gs_work){.sequence = sequence, .lane = lane};
-    return note_end(comm, comm->backend->post(comm->state, lane, sequence, collective));
+    gs_status status = comm->backend->post(comm->state, lane, sequence, collective);
+    note_end(comm, &status);
+    return status;
 }
 
 static bool was_posted(const gs_comm *comm, gs_work work) {
@@ -423,12 +425,14 @@ static bool was_posted(const gs_comm *comm, gs_work work) {
 }
 
 gs_status gs_comm_wait(gs_comm *comm, gs_work work, gs_deadline deadline) {
-    if (was_posted(comm, work))
-        return note_end(comm,
-                        comm->backend->wait(comm->state, work.lane, work.sequence, deadline));
     char name[48];
-    gs_work_name(name, sizeof name, work);
-    return gs_error(GS_FAILED_PRECONDITION, "%s was not posted", name);
+    if (!was_posted(comm, work)) {
+        gs_work_name(name, sizeof name, work);
+        return gs_error(GS_FAILED_PRECONDITION, "%s was not posted", name);
+    }
+    gs_status status = comm->backend->wait(comm->state, work.lane, work.sequence, deadline);
+    note_end(comm, &status);
+    return status;
 }
 
 bool gs_comm_done(const gs_comm *comm, gs_work work) {
@@ -437,7 +441,9 @@ bool gs_comm_done(const gs_comm *comm, gs_work work) {
 }
 
 gs_status gs_comm_progress(gs_comm *comm) {
-    return note_end(comm, comm->backend->post(comm->state, 0, 0, NULL));
+    gs_status status = comm->backend->post(comm->state, 0, 0, NULL);
+    note_end(comm, &status);
+    return status;
 }
 
 int gs_comm_events(gs_comm *comm, gs_futex_event **events, int max) {
