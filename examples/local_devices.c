@@ -62,7 +62,7 @@ typedef struct trainer {
     gs_device *devices[MAX_DEVICES];
     size_t num_devices;
     float weight[NUM_INPUTS], table[NUM_WORDS];  // the model's own, on the first device
-    gs_model_copies copies;                      // the weight is a parameter, the table a buffer
+    gs_model_copies *copies;                     // the weight is a parameter, the table a buffer
     device_grads grads[MAX_DEVICES];
 } trainer;
 
@@ -70,6 +70,8 @@ typedef struct trainer {
 static gs_status run_devices(trainer *self, batch *drawn, gs_held_tensor words[MAX_DEVICES]) {
     gs_held_tensor x[MAX_DEVICES] = {0}, y[MAX_DEVICES] = {0};
     gs_device *first = self->devices[0];
+    const gs_tensor_lists *params = gs_model_copies_params(self->copies);
+    const gs_tensor_lists *tables = gs_model_copies_buffers(self->copies);
     const gs_device_tensor all_x = tensor_of(GS_FP32, NUM_SAMPLES, NUM_INPUTS, drawn->x, first);
     const gs_device_tensor all_y = tensor_of(GS_FP32, NUM_SAMPLES, 0, drawn->y, first);
     const gs_device_tensor all_words = tensor_of(GS_I32, NUM_SAMPLES, 0, drawn->words, first);
@@ -79,9 +81,9 @@ static gs_status run_devices(trainer *self, batch *drawn, gs_held_tensor words[M
     for (size_t d = 0; d < self->num_devices && !status.code; d++) {
         status = gs_stream_wait(gs_device_stream(self->devices[d]), gs_deadline_in_seconds(30));
         if (!status.code)
-            run_backward(&self->grads[d], gs_tensor_lists_of(&self->copies.params, d)->data,
-                         gs_tensor_lists_of(&self->copies.buffers, d)->data, x[d].tensor.data,
-                         y[d].tensor.data, words[d].tensor.data, x[d].tensor.shape[0]);
+            run_backward(&self->grads[d], gs_tensor_lists_of(params, d)->data,
+                         gs_tensor_lists_of(tables, d)->data, x[d].tensor.data, y[d].tensor.data,
+                         words[d].tensor.data, x[d].tensor.shape[0]);
     }
     for (size_t d = 0; d < self->num_devices; d++) {
         gs_held_tensor_release(&x[d]);
@@ -92,13 +94,14 @@ static gs_status run_devices(trainer *self, batch *drawn, gs_held_tensor words[M
 
 static gs_status update_weight(trainer *self, float rate) {
     gs_device_tensor grads[MAX_DEVICES];
-    gs_tensor_lists sum;
+    gs_tensor_lists *sum;
     for (size_t d = 0; d < self->num_devices; d++)
         grads[d] = tensor_of(GS_FP32, NUM_INPUTS, 0, self->grads[d].weight, self->devices[d]);
-    GS_TRY(gs_broadcast_backward(&sum, &self->copies.record, grads, self->num_devices));
-    const float *grad = gs_tensor_lists_of(&sum, 0)->data;
+    GS_TRY(gs_broadcast_backward(&sum, gs_model_copies_record(self->copies), grads,
+                                 self->num_devices));
+    const float *grad = gs_tensor_lists_of(sum, 0)->data;
     for (int i = 0; i < NUM_INPUTS; i++) self->weight[i] -= rate * grad[i];
-    gs_tensor_lists_release(&sum);
+    gs_tensor_lists_destroy(sum);
     return gs_ok();
 }
 
@@ -145,8 +148,8 @@ static gs_status take_step(trainer *self, int step, unsigned short seed[3]) {
     for (size_t d = 0; d < self->num_devices; d++) gs_held_tensor_release(&words[d]);
     // The model's own tensors have changed: their copies follow.
     for (size_t d = 1; d < self->num_devices && !status.code; d++) {
-        gs_tensor_lists_refresh(&self->copies.params, d);
-        gs_tensor_lists_refresh(&self->copies.buffers, d);
+        gs_tensor_lists_refresh(gs_model_copies_params(self->copies), d);
+        gs_tensor_lists_refresh(gs_model_copies_buffers(self->copies), d);
     }
     if (!status.code && step % 60 == 0) printf("step %3d: loss %.6f\n", step, (double)loss);
     return status;
@@ -157,12 +160,12 @@ static gs_status train(trainer *self) {
         tensor_of(GS_FP32, NUM_INPUTS, 0, self->weight, self->devices[0]);
     const gs_device_tensor table = tensor_of(GS_FP32, NUM_WORDS, 1, self->table, self->devices[0]);
     unsigned short seed[3] = {1, 2, 3};
-    GS_TRY(gs_model_copies_init(&self->copies, &(gs_model_tables){&weight, &table, 1, 1},
-                                self->devices, self->num_devices));
+    GS_TRY(gs_model_copies_create(&self->copies, &(gs_model_tables){&weight, &table, 1, 1},
+                                  self->devices, self->num_devices));
     gs_status status = gs_ok();
     for (int step = 0; step < NUM_STEPS && !status.code; step++)
         status = take_step(self, step, seed);
-    gs_model_copies_release(&self->copies);
+    gs_model_copies_destroy(self->copies);
     if (!status.code)
         printf("weight %.3f to %.3f, words %.3f to %.3f on %zu devices\n", (double)self->weight[0],
                (double)self->weight[NUM_INPUTS - 1], (double)self->table[0],

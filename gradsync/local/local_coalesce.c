@@ -68,10 +68,9 @@ static gs_status open_windows(gs_tensor_lists *lists, gs_device_tensor *list, co
     }
     gs_device_tensor shape = {
         .dtype = cut->templates[0].dtype, .num_dims = 1, .shape = {(int64_t)count}};
-    gs_held_tensor *flat = &lists->memory[lists->num_memory];
-    GS_TRY(gs_held_tensor_alloc(flat, &shape, device));
-    lists->num_memory++;
-    GS_TRY(gs_unflatten(cut->windows, &flat->tensor, cut->templates, num_members));
+    gs_device_tensor flat;
+    GS_TRY(gs_tensor_lists_add_buffer(lists, &flat, &shape, device));
+    GS_TRY(gs_unflatten(cut->windows, &flat, cut->templates, num_members));
     for (size_t i = 0; i < num_members; i++) list[members[i]] = cut->windows[i];
     return gs_ok();
 }
@@ -92,28 +91,32 @@ static gs_status check_broadcast(const gs_device_tensor *tensors, size_t num_ten
     return gs_ok();
 }
 
-gs_status gs_broadcast_coalesced(gs_tensor_lists *out, const gs_device_tensor *tensors,
+gs_status gs_broadcast_coalesced(gs_tensor_lists **out, const gs_device_tensor *tensors,
                                  size_t num_tensors, gs_device *const *devices, size_t num_devices,
                                  size_t limit_bytes) {
-    *out = (gs_tensor_lists){0};
+    *out = NULL;
     GS_TRY(check_broadcast(tensors, num_tensors, devices, num_devices));
     chunking cut;
     GS_TRY(cut_chunks(&cut, tensors, num_tensors, limit_bytes));
+    gs_tensor_lists *lists;
     gs_status status =
-        gs_tensor_lists_init(out, num_devices, num_tensors, cut.num_chunks * num_devices);
-    for (size_t i = 0; i < num_tensors && !status.code; i++) out->tensors[i] = tensors[i];
+        gs_tensor_lists_create(&lists, num_devices, num_tensors, cut.num_chunks * num_devices);
+    for (size_t i = 0; i < num_tensors && !status.code; i++)
+        gs_tensor_lists_of(lists, 0)[i] = tensors[i];
     for (size_t d = 1; d < num_devices && !status.code; d++) {
         for (size_t c = 0; c < cut.num_chunks && !status.code; c++)
-            status = open_windows(out, gs_tensor_lists_of(out, d), &cut, c, tensors, devices[d]);
+            status =
+                open_windows(lists, gs_tensor_lists_of(lists, d), &cut, c, tensors, devices[d]);
         // Gathered right into the buffer of the device that receives: no copy on the first one.
-        if (!status.code) gs_tensor_lists_refresh(out, d);
+        if (!status.code) gs_tensor_lists_refresh(lists, d);
     }
     release_chunking(&cut);
-    if (status.code) gs_tensor_lists_release(out);
+    if (!status.code) *out = lists;
+    if (status.code) gs_tensor_lists_destroy(lists);
     return status;
 }
 
-gs_status gs_broadcast_tensor(gs_tensor_lists *out, const gs_device_tensor *tensor,
+gs_status gs_broadcast_tensor(gs_tensor_lists **out, const gs_device_tensor *tensor,
                               gs_device *const *devices, size_t num_devices) {
     return gs_broadcast_coalesced(out, tensor, 1, devices, num_devices, 0);
 }
@@ -206,31 +209,35 @@ static gs_status add_tensors(const gs_device_tensor *out, const gs_tensor_list *
     return status;
 }
 
-static gs_status add_lists(gs_tensor_lists *out, const gs_tensor_list *lists, size_t num_lists,
+static gs_status add_lists(gs_tensor_lists **out, const gs_tensor_list *lists, size_t num_lists,
                            gs_device *destination, size_t limit_bytes) {
     const gs_device_tensor *like = lists[0].tensors;
     size_t num_tensors = lists[0].num_tensors;
     chunking cut;
     GS_TRY(cut_chunks(&cut, like, num_tensors, limit_bytes));
-    gs_status status = gs_tensor_lists_init(out, 1, num_tensors, cut.num_chunks);
+    gs_tensor_lists *sums;
+    gs_status status = gs_tensor_lists_create(&sums, 1, num_tensors, cut.num_chunks);
+    gs_device_tensor *sum = status.code ? NULL : gs_tensor_lists_of(sums, 0);
     for (size_t c = 0; c < cut.num_chunks && !status.code; c++)
-        status = open_windows(out, out->tensors, &cut, c, like, destination);
+        status = open_windows(sums, sum, &cut, c, like, destination);
     for (size_t i = 0; i < num_tensors && !status.code; i++)
-        status = add_tensors(&out->tensors[i], lists, num_lists, i);
+        status = add_tensors(&sum[i], lists, num_lists, i);
     release_chunking(&cut);
-    if (status.code) gs_tensor_lists_release(out);
+    if (!status.code) *out = sums;
+    if (status.code) gs_tensor_lists_destroy(sums);
     return status;
 }
 
-gs_status gs_reduce_add_coalesced(gs_tensor_lists *out, const gs_tensor_list *lists,
+gs_status gs_reduce_add_coalesced(gs_tensor_lists **out, const gs_tensor_list *lists,
                                   size_t num_lists, gs_device *destination, size_t limit_bytes) {
-    *out = (gs_tensor_lists){0};
+    *out = NULL;
     GS_TRY(gs_status_prefix(check_lists(lists, num_lists, destination), "reduce_add"));
     if (num_lists > 1)
         return add_lists(out, lists, num_lists,
                          destination ? destination : lists[0].tensors[0].device, limit_bytes);
-    GS_TRY(gs_tensor_lists_init(out, 1, lists[0].num_tensors, 0));
-    for (size_t i = 0; i < out->num_tensors; i++) out->tensors[i] = lists[0].tensors[i];
+    GS_TRY(gs_tensor_lists_create(out, 1, lists[0].num_tensors, 0));
+    for (size_t i = 0; i < lists[0].num_tensors; i++)
+        gs_tensor_lists_of(*out, 0)[i] = lists[0].tensors[i];
     return gs_ok();
 }
 

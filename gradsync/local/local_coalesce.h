@@ -5,7 +5,8 @@
 // each dtype), so that a list may mix types and comes back in its order with its values
 // unconverted. Sums run in device order 0..k-1 whatever the destination is, so that it does not
 // decide the bits. Work is enqueued on the streams of the devices that receive; all of them belong
-// to the caller meanwhile. What a GPU is to receive from another device goes through the host, which waits.
+// to the caller meanwhile. What a GPU is to receive from another device goes through the host,
+// which waits.
 //
 // Source: PyTorch's broadcast_coalesced and reduce_add_coalesced (torch/csrc/cuda/comm).
 #ifndef GRADSYNC_LOCAL_LOCAL_COALESCE_H
@@ -25,11 +26,12 @@ GS_BEGIN_DECLS
 // flat buffers that the result owns, one for each chunk. INVALID_ARGUMENT, naming the position,
 // without tensors or devices, or when a tensor is not on devices[0].
 //   limit_bytes  0: GS_LOCAL_COALESCE_BYTES
-GS_NODISCARD gs_status gs_broadcast_coalesced(gs_tensor_lists *out, const gs_device_tensor *tensors,
-                                              size_t num_tensors, gs_device *const *devices,
-                                              size_t num_devices, size_t limit_bytes);
+GS_NODISCARD gs_status gs_broadcast_coalesced(gs_tensor_lists **out,
+                                              const gs_device_tensor *tensors, size_t num_tensors,
+                                              gs_device *const *devices, size_t num_devices,
+                                              size_t limit_bytes);
 // The same for one tensor.
-GS_NODISCARD gs_status gs_broadcast_tensor(gs_tensor_lists *out, const gs_device_tensor *tensor,
+GS_NODISCARD gs_status gs_broadcast_tensor(gs_tensor_lists **out, const gs_device_tensor *tensor,
                                            gs_device *const *devices, size_t num_devices);
 
 typedef struct gs_tensor_list {
@@ -43,7 +45,7 @@ typedef struct gs_tensor_list {
 // them.
 //   destination  NULL: the device of list 0
 //   limit_bytes  0: GS_LOCAL_COALESCE_BYTES
-GS_NODISCARD gs_status gs_reduce_add_coalesced(gs_tensor_lists *out, const gs_tensor_list *lists,
+GS_NODISCARD gs_status gs_reduce_add_coalesced(gs_tensor_lists **out, const gs_tensor_list *lists,
                                                size_t num_lists, gs_device *destination,
                                                size_t limit_bytes);
 // The same for one tensor of each device.

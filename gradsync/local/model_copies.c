@@ -4,25 +4,25 @@
 
 #include "gradsync/local/local_coalesce.h"
 
-gs_status gs_broadcast_forward(gs_tensor_lists *out, gs_broadcast_record *record,
+gs_status gs_broadcast_forward(gs_tensor_lists **out, gs_broadcast_record *record,
                                const gs_device_tensor *tensors, size_t num_tensors,
                                gs_device *const *devices, size_t num_devices) {
-    *out = (gs_tensor_lists){0};
+    *out = NULL;
     *record = (gs_broadcast_record){.num_inputs = num_tensors, .num_devices = num_devices};
-    if (!num_tensors) return gs_ok();
+    if (!num_tensors) return gs_tensor_lists_create(out, num_devices, 0, 0);
     record->device = tensors[0].device;
     return gs_broadcast_coalesced(out, tensors, num_tensors, devices, num_devices, 0);
 }
 
-gs_status gs_broadcast_backward(gs_tensor_lists *out, const gs_broadcast_record *record,
+gs_status gs_broadcast_backward(gs_tensor_lists **out, const gs_broadcast_record *record,
                                 const gs_device_tensor *grads, size_t num_grads) {
-    *out = (gs_tensor_lists){0};
+    *out = NULL;
     size_t num_inputs = record->num_inputs, num_devices = record->num_devices;
     if (num_grads != num_inputs * num_devices)
         return gs_error(GS_INVALID_ARGUMENT,
                         "broadcast: %zu gradients of %zu tensors on %zu devices", num_grads,
                         num_inputs, num_devices);
-    if (!num_inputs) return gs_ok();
+    if (!num_inputs) return gs_tensor_lists_create(out, 1, 0, 0);
     gs_tensor_list *lists = calloc(num_devices, sizeof *lists);
     if (!lists) return gs_error(GS_RESOURCE_EXHAUSTED, "broadcast: out of memory");
     for (size_t d = 0; d < num_devices; d++)
@@ -31,6 +31,13 @@ gs_status gs_broadcast_backward(gs_tensor_lists *out, const gs_broadcast_record 
     free(lists);
     return status;
 }
+
+struct gs_model_copies {
+    gs_tensor_lists *params, *buffers;
+    gs_broadcast_record record;
+    size_t *distinct;  // owned; record.num_inputs places in the table of parameters
+    gs_tensor_lists *param_memory, *buffer_memory;
+};
 
 // Places of a table: which distinct tensor each holds. ABSENT for none.
 #define ABSENT SIZE_MAX
@@ -105,13 +112,13 @@ static gs_status identify(identities *found, const gs_device_tensor *table, size
 }
 
 // The table on each device, by index: copies of the distinct tensors in the places that held them.
-static gs_status fill_tables(gs_tensor_lists *tables, const identities *found,
+static gs_status fill_tables(gs_tensor_lists **tables, const identities *found,
                              const gs_tensor_lists *copies, const gs_device_tensor *table,
                              size_t num_places, gs_device *const *devices, size_t num_devices) {
-    GS_TRY(gs_tensor_lists_init(tables, num_devices, num_places, 0));
+    GS_TRY(gs_tensor_lists_create(tables, num_devices, num_places, 0));
     for (size_t d = 0; d < num_devices; d++) {
         for (size_t i = 0; i < num_places; i++) {
-            gs_device_tensor *place = &gs_tensor_lists_of(tables, d)[i];
+            gs_device_tensor *place = &gs_tensor_lists_of(*tables, d)[i];
             size_t index = found->index_of[i];
             *place = index == ABSENT ? table[i] : gs_tensor_lists_of(copies, d)[index];
             place->device = devices[d];
@@ -128,7 +135,7 @@ static gs_status copy_params(gs_model_copies *out, const gs_model_tables *tables
         status = gs_broadcast_forward(&out->param_memory, &out->record, found.tensors,
                                       found.num_distinct, devices, num_devices);
     if (!status.code)
-        status = fill_tables(&out->params, &found, &out->param_memory, tables->params,
+        status = fill_tables(&out->params, &found, out->param_memory, tables->params,
                              tables->num_params, devices, num_devices);
     if (!status.code) {
         out->distinct = found.distinct;
@@ -146,27 +153,47 @@ static gs_status copy_buffers(gs_model_copies *out, const gs_model_tables *table
         status = gs_broadcast_coalesced(&out->buffer_memory, found.tensors, found.num_distinct,
                                         devices, num_devices, 0);
     if (!status.code)
-        status = fill_tables(&out->buffers, &found, &out->buffer_memory, tables->buffers,
+        status = fill_tables(&out->buffers, &found, out->buffer_memory, tables->buffers,
                              tables->num_buffers, devices, num_devices);
     release_identities(&found);
     return gs_status_prefix(status, "buffers");
 }
 
-gs_status gs_model_copies_init(gs_model_copies *out, const gs_model_tables *tables,
-                               gs_device *const *devices, size_t num_devices) {
-    *out = (gs_model_copies){0};
+gs_status gs_model_copies_create(gs_model_copies **out, const gs_model_tables *tables,
+                                 gs_device *const *devices, size_t num_devices) {
+    *out = NULL;
     if (!num_devices) return gs_error(GS_INVALID_ARGUMENT, "model copies: no devices");
-    gs_status status = copy_params(out, tables, devices, num_devices);
-    if (!status.code) status = copy_buffers(out, tables, devices, num_devices);
-    if (status.code) gs_model_copies_release(out);
+    gs_model_copies *copies = calloc(1, sizeof *copies);
+    if (!copies) return gs_error(GS_RESOURCE_EXHAUSTED, "model copies: out of memory");
+    gs_status status = copy_params(copies, tables, devices, num_devices);
+    if (!status.code) status = copy_buffers(copies, tables, devices, num_devices);
+    if (!status.code) *out = copies;
+    if (status.code) gs_model_copies_destroy(copies);
     return gs_status_prefix(status, "model copies");
 }
 
-void gs_model_copies_release(gs_model_copies *copies) {
-    gs_tensor_lists_release(&copies->params);
-    gs_tensor_lists_release(&copies->buffers);
-    gs_tensor_lists_release(&copies->param_memory);
-    gs_tensor_lists_release(&copies->buffer_memory);
+void gs_model_copies_destroy(gs_model_copies *copies) {
+    if (!copies) return;
+    gs_tensor_lists_destroy(copies->params);
+    gs_tensor_lists_destroy(copies->buffers);
+    gs_tensor_lists_destroy(copies->param_memory);
+    gs_tensor_lists_destroy(copies->buffer_memory);
     free(copies->distinct);
-    *copies = (gs_model_copies){0};
+    free(copies);
+}
+
+gs_tensor_lists *gs_model_copies_params(const gs_model_copies *copies) {
+    return copies->params;
+}
+
+gs_tensor_lists *gs_model_copies_buffers(const gs_model_copies *copies) {
+    return copies->buffers;
+}
+
+const gs_broadcast_record *gs_model_copies_record(const gs_model_copies *copies) {
+    return &copies->record;
+}
+
+const size_t *gs_model_copies_distinct(const gs_model_copies *copies) {
+    return copies->distinct;
 }

@@ -8,9 +8,10 @@
 
 #define COPY_SECONDS 600.0
 
-gs_status gs_broadcast_sparse(gs_tensor_lists *out, const gs_sparse_tensor *tensors,
+gs_status gs_broadcast_sparse(gs_tensor_lists **out, const gs_sparse_tensor *tensors,
                               size_t num_tensors, gs_device *const *devices, size_t num_devices,
                               size_t limit_bytes) {
+    *out = NULL;
     gs_device_tensor *parts = calloc(num_tensors ? 2 * num_tensors : 1, sizeof *parts);
     if (!parts) return gs_error(GS_RESOURCE_EXHAUSTED, "sparse broadcast: out of memory");
     for (size_t i = 0; i < num_tensors; i++) {

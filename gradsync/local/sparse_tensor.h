@@ -24,7 +24,7 @@ typedef struct gs_sparse_tensor {
 
 // List d of `out` holds indices and values of tensor i at 2·i and 2·i + 1. List 0 is the input
 // itself.
-GS_NODISCARD gs_status gs_broadcast_sparse(gs_tensor_lists *out, const gs_sparse_tensor *tensors,
+GS_NODISCARD gs_status gs_broadcast_sparse(gs_tensor_lists **out, const gs_sparse_tensor *tensors,
                                            size_t num_tensors, gs_device *const *devices,
                                            size_t num_devices, size_t limit_bytes);
 

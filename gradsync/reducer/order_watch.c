@@ -3,11 +3,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct gs_order_place {
+typedef struct order_place {
     uint64_t sum;  // of the places in the window
     size_t place;  // in the estimate
     size_t param;
     bool is_present;  // in the pass that is being added
+} order_place;
+
+struct gs_order_watch {
+    size_t num_params;
+    size_t *told;                    // the order that plans follow; unknown until is_told
+    size_t *estimate;                // after the last pass that was looked at
+    size_t *averaged;                // over the last whole window
+    size_t *sequence, num_sequence;  // the last pass
+    size_t *spare, *scratch;
+    order_place *places;
+    int64_t repeats;  // passes of the window in which the estimate has stood as it does
+    int64_t passes, window, in_window, quiet_until, quiet;
+    bool is_told, has_averaged;
+    bool is_calm;  // what was told has held since the last window
 };
 
 static void note_places(gs_order_watch *watch) {
@@ -15,9 +29,12 @@ static void note_places(gs_order_watch *watch) {
         watch->places[watch->estimate[place]].place = place;
 }
 
-gs_status gs_order_watch_init(gs_order_watch *watch, const size_t *planned, size_t num_params,
-                              bool is_observed, int64_t first_passes) {
+gs_status gs_order_watch_create(gs_order_watch **out, const size_t *planned, size_t num_params,
+                                bool is_observed, int64_t first_passes) {
     enum { NUM_LISTS = 6 };
+    *out = NULL;
+    gs_order_watch *watch = calloc(1, sizeof *watch);
+    if (!watch) return gs_error(GS_RESOURCE_EXHAUSTED, "order of gradients: out of memory");
     *watch = (gs_order_watch){.num_params = num_params,
                               .is_told = is_observed,
                               .quiet = 2 * GS_ORDER_WINDOW,
@@ -26,7 +43,7 @@ gs_status gs_order_watch_init(gs_order_watch *watch, const size_t *planned, size
     watch->told = calloc(NUM_LISTS * num_params + 1, sizeof *watch->told);
     watch->places = calloc(num_params + 1, sizeof *watch->places);
     if (!watch->told || !watch->places) {
-        gs_order_watch_release(watch);
+        gs_order_watch_destroy(watch);
         return gs_error(GS_RESOURCE_EXHAUSTED, "order of gradients: out of memory");
     }
     watch->estimate = watch->told + num_params;
@@ -36,18 +53,27 @@ gs_status gs_order_watch_init(gs_order_watch *watch, const size_t *planned, size
     watch->scratch = watch->spare + num_params;
     for (size_t i = 0; i < num_params; i++) watch->told[i] = watch->estimate[i] = planned[i];
     note_places(watch);
+    *out = watch;
     return gs_ok();
 }
 
-void gs_order_watch_release(gs_order_watch *watch) {
+void gs_order_watch_destroy(gs_order_watch *watch) {
     if (!watch) return;
     free(watch->told);
     free(watch->places);
-    *watch = (gs_order_watch){0};
+    free(watch);
+}
+
+size_t gs_order_watch_num_params(const gs_order_watch *watch) {
+    return watch->num_params;
 }
 
 const size_t *gs_order_watch_order(const gs_order_watch *watch) {
     return watch->is_told ? watch->told : watch->averaged;
+}
+
+const size_t *gs_order_watch_estimate(const gs_order_watch *watch) {
+    return watch->estimate;
 }
 
 // The pass says nothing that the estimate does not say: most passes, whatever they left out.
@@ -77,8 +103,8 @@ static void add_up(gs_order_watch *watch) {
 }
 
 static int compare_places(const void *a, const void *b, void *places) {
-    const gs_order_place *left = (const gs_order_place *)places + *(const size_t *)a;
-    const gs_order_place *right = (const gs_order_place *)places + *(const size_t *)b;
+    const order_place *left = (const order_place *)places + *(const size_t *)a;
+    const order_place *right = (const order_place *)places + *(const size_t *)b;
     if (left->sum != right->sum) return left->sum < right->sum ? -1 : 1;
     return left->place < right->place ? -1 : left->place > right->place;
 }

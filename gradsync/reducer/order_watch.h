@@ -6,8 +6,10 @@
 // parameters, in two windows running that agree with each other; and after each telling twice as
 // long must pass as after the one before, so that no job is busy with changing its plan.
 //
-// One rank watches. Compute thread. Nothing is allocated after init; a step like the one before
-// costs a comparison of two lists, one that only leaves out others a nanosecond for each parameter.
+// One rank watches. Nothing is allocated after create; a step like the one before costs a
+// comparison of two lists, one that only leaves out others a nanosecond for each parameter.
+//
+// Threads: one at a time, any.
 #ifndef GRADSYNC_REDUCER_ORDER_WATCH_H
 #define GRADSYNC_REDUCER_ORDER_WATCH_H
 
@@ -28,34 +30,23 @@ typedef enum gs_order_verdict {
     GS_ORDER_SETTLED  // a plan may be made from it
 } gs_order_verdict;
 
-typedef struct gs_order_place gs_order_place;  // of a parameter
-
-typedef struct gs_order_watch {
-    size_t num_params;
-    size_t *told;                    // the order that plans follow; unknown until is_told
-    size_t *estimate;                // after the last pass that was looked at
-    size_t *averaged;                // over the last whole window
-    size_t *sequence, num_sequence;  // the last pass
-    size_t *spare, *scratch;
-    gs_order_place *places;
-    int64_t repeats;  // passes of the window in which the estimate has stood as it does
-    int64_t passes, window, in_window, quiet_until, quiet;
-    bool is_told, has_averaged;
-    bool is_calm;  // what was told has held since the last window
-} gs_order_watch;
+typedef struct gs_order_watch gs_order_watch;
 
 // `planned` is the order of the plan in use. `is_observed`: it was made from an observed order;
 // else the order is told after first_passes (at least 1), settled, and before that after one, seen.
-GS_NODISCARD gs_status gs_order_watch_init(gs_order_watch *watch, const size_t *planned,
-                                           size_t num_params, bool is_observed,
-                                           int64_t first_passes);
-void gs_order_watch_release(gs_order_watch *watch);
+GS_NODISCARD gs_status gs_order_watch_create(gs_order_watch **out, const size_t *planned,
+                                             size_t num_params, bool is_observed,
+                                             int64_t first_passes);
+void gs_order_watch_destroy(gs_order_watch *watch);
+size_t gs_order_watch_num_params(const gs_order_watch *watch);
 
 // A pass in which the parameters of `ready` got their gradients, in this order; unused ones are not
 // in it.
 gs_order_verdict gs_order_watch_add(gs_order_watch *watch, const size_t *ready, size_t num_ready);
 // What there is to tell after a verdict that is not SAME: num_params parameters.
 const size_t *gs_order_watch_order(const gs_order_watch *watch);
+// All parameters as the passes so far have shown them, whether that has settled or not.
+const size_t *gs_order_watch_estimate(const gs_order_watch *watch);
 
 GS_END_DECLS
 

@@ -102,21 +102,65 @@ void gs_held_tensor_release(gs_held_tensor *held) {
     *held = (gs_held_tensor){0};
 }
 
-gs_status gs_tensor_lists_init(gs_tensor_lists *lists, size_t num_lists, size_t num_tensors,
-                               size_t max_memory) {
-    *lists = (gs_tensor_lists){.num_lists = num_lists, .num_tensors = num_tensors};
-    lists->tensors = calloc(num_lists * num_tensors + 1, sizeof *lists->tensors);
-    lists->memory = calloc(max_memory + 1, sizeof *lists->memory);
-    if (lists->tensors && lists->memory) return gs_ok();
-    gs_tensor_lists_release(lists);
-    return gs_error(GS_RESOURCE_EXHAUSTED, "lists of tensors: out of memory");
+struct gs_tensor_lists {
+    size_t num_lists, num_tensors;  // tensors of each list
+    gs_device_tensor *tensors;      // list after list
+    gs_held_tensor *buffers;
+    size_t num_buffers, max_buffers;
+};
+
+gs_status gs_tensor_lists_create(gs_tensor_lists **out, size_t num_lists, size_t num_tensors,
+                                 size_t max_buffers) {
+    *out = NULL;
+    gs_tensor_lists *lists = calloc(1, sizeof *lists);
+    if (lists) {
+        *lists = (gs_tensor_lists){
+            .num_lists = num_lists, .num_tensors = num_tensors, .max_buffers = max_buffers};
+        lists->tensors = calloc(num_lists * num_tensors + 1, sizeof *lists->tensors);
+        lists->buffers = calloc(max_buffers + 1, sizeof *lists->buffers);
+    }
+    if (!lists || !lists->tensors || !lists->buffers) {
+        gs_tensor_lists_destroy(lists);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "lists of tensors: out of memory");
+    }
+    *out = lists;
+    return gs_ok();
 }
 
-void gs_tensor_lists_release(gs_tensor_lists *lists) {
-    for (size_t i = 0; i < lists->num_memory; i++) gs_held_tensor_release(&lists->memory[i]);
-    free(lists->memory);
+void gs_tensor_lists_destroy(gs_tensor_lists *lists) {
+    if (!lists) return;
+    for (size_t i = 0; i < lists->num_buffers; i++) gs_held_tensor_release(&lists->buffers[i]);
+    free(lists->buffers);
     free(lists->tensors);
-    *lists = (gs_tensor_lists){0};
+    free(lists);
+}
+
+size_t gs_tensor_lists_count(const gs_tensor_lists *lists) {
+    return lists->num_lists;
+}
+
+size_t gs_tensor_lists_num_tensors(const gs_tensor_lists *lists) {
+    return lists->num_tensors;
+}
+
+size_t gs_tensor_lists_num_buffers(const gs_tensor_lists *lists) {
+    return lists->num_buffers;
+}
+
+gs_device_tensor *gs_tensor_lists_of(const gs_tensor_lists *lists, size_t list) {
+    return lists->tensors + list * lists->num_tensors;
+}
+
+gs_status gs_tensor_lists_add_buffer(gs_tensor_lists *lists, gs_device_tensor *out,
+                                     const gs_device_tensor *like, gs_device *device) {
+    if (lists->num_buffers == lists->max_buffers)
+        return gs_error(GS_FAILED_PRECONDITION, "lists of tensors: room for %zu buffers",
+                        lists->max_buffers);
+    gs_held_tensor *buffer = &lists->buffers[lists->num_buffers];
+    GS_TRY(gs_held_tensor_alloc(buffer, like, device));
+    lists->num_buffers++;
+    *out = buffer->tensor;
+    return gs_ok();
 }
 
 static bool follows(const gs_device_tensor *next, const gs_device_tensor *tensor) {

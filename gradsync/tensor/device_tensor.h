@@ -37,11 +37,11 @@ void gs_device_tensor_format_shape(char text[GS_SHAPE_TEXT_LEN], const gs_device
 // negative dimension.
 GS_NODISCARD gs_status gs_device_tensors_check(const gs_device_tensor *tensors, size_t num_tensors);
 
-// Whether kernels of `device` read memory of `other`: its own, and on the CPU everybody's. (A GPU that was
-// opened twice is two devices: nothing orders what their streams do.)
+// Whether kernels of `device` read memory of `other`: its own, and on the CPU everybody's. (A GPU
+// that was opened twice is two devices: nothing orders what their streams do.)
 bool gs_device_reaches(const gs_device *device, const gs_device *other);
-// Bytes between devices, on the stream of the one that receives. Where it does not reach the other they go
-// through the host, which waits; an error sticks to that stream.
+// Bytes between devices, on the stream of the one that receives. Where it does not reach the other
+// they go through the host, which waits; an error sticks to that stream.
 void gs_device_move(gs_device *to_device, void *to, gs_device *from_device, const void *from,
                     size_t bytes);
 
@@ -54,23 +54,22 @@ GS_NODISCARD gs_status gs_held_tensor_alloc(gs_held_tensor *out, const gs_device
                                             gs_device *device);
 void gs_held_tensor_release(gs_held_tensor *held);
 
-// `num_lists` lists of the same tensors, one for each device. Flat buffers behind them are owned;
-// what was handed in is borrowed until release.
-typedef struct gs_tensor_lists {
-    size_t num_lists, num_tensors;  // tensors of each list
-    gs_device_tensor *tensors;      // list after list
-    gs_held_tensor *memory;
-    size_t num_memory;
-} gs_tensor_lists;
+// Lists of the same tensors, one for each device. Flat buffers behind them are
+// owned; what was handed in is borrowed until destroy.
+typedef struct gs_tensor_lists gs_tensor_lists;
 
-static inline gs_device_tensor *gs_tensor_lists_of(const gs_tensor_lists *lists, size_t list) {
-    return lists->tensors + list * lists->num_tensors;
-}
-
-// Room for the lists and for `max_memory` buffers; all tensors absent.
-GS_NODISCARD gs_status gs_tensor_lists_init(gs_tensor_lists *lists, size_t num_lists,
-                                            size_t num_tensors, size_t max_memory);
-void gs_tensor_lists_release(gs_tensor_lists *lists);
+// Room for the lists and for `max_buffers` flat buffers; all tensors absent.
+GS_NODISCARD gs_status gs_tensor_lists_create(gs_tensor_lists **out, size_t num_lists,
+                                              size_t num_tensors, size_t max_buffers);
+void gs_tensor_lists_destroy(gs_tensor_lists *lists);
+size_t gs_tensor_lists_count(const gs_tensor_lists *lists);
+size_t gs_tensor_lists_num_tensors(const gs_tensor_lists *lists);  // of each list
+size_t gs_tensor_lists_num_buffers(const gs_tensor_lists *lists);  // that it owns
+// num_tensors of them, behind which list + 1 lies.
+gs_device_tensor *gs_tensor_lists_of(const gs_tensor_lists *lists, size_t list);
+// Memory on `device` for a tensor like this one, the lists' own: one of max_buffers.
+GS_NODISCARD gs_status gs_tensor_lists_add_buffer(gs_tensor_lists *lists, gs_device_tensor *out,
+                                                  const gs_device_tensor *like, gs_device *device);
 // Copies the values of list 0 into those of list `list`, on that list's streams: a broadcast again.
 // Neighbours that lie in one run on both sides go in one copy.
 void gs_tensor_lists_refresh(const gs_tensor_lists *lists, size_t list);

@@ -30,8 +30,8 @@ struct gs_model_replicas {
     const gs_trainer_state *state;
     gs_device **devices;
     member *members;
-    gs_tensor_lists values;   // list r: replica r's
-    gs_tensor_lists buffers;  // the committed ones
+    gs_tensor_lists *values;   // list r: replica r's
+    gs_tensor_lists *buffers;  // the committed ones
 
     pthread_mutex_t lock;  // of what follows
     pthread_cond_t changed;
@@ -118,18 +118,18 @@ static gs_status make_member(gs_model_replicas *replicas, int index, const gs_jo
 static gs_status list_tensors(gs_model_replicas *replicas) {
     const gs_trainer_state *state = replicas->state;
     size_t count = (size_t)replicas->count;
-    GS_TRY(gs_tensor_lists_init(&replicas->values, count, state->num_params, 0));
-    GS_TRY(gs_tensor_lists_init(&replicas->buffers, count, state->num_buffers, 0));
+    GS_TRY(gs_tensor_lists_create(&replicas->values, count, state->num_params, 0));
+    GS_TRY(gs_tensor_lists_create(&replicas->buffers, count, state->num_buffers, 0));
     for (size_t r = 0; r < count; r++) {
         const gs_replica_view *view = &replicas->members[r].view;
         for (size_t i = 0; i < state->num_params; i++) {
-            gs_device_tensor *value = &gs_tensor_lists_of(&replicas->values, r)[i];
+            gs_device_tensor *value = &gs_tensor_lists_of(replicas->values, r)[i];
             *value = gs_device_tensor_make(&state->param_specs[i], view->values[i], view->device);
             value->dtype = GS_FP32;  // what passes read, whatever the parameter's precision
         }
         void *const *committed = gs_buffers_committed(view->buffers);
         for (size_t i = 0; i < state->num_buffers; i++)
-            gs_tensor_lists_of(&replicas->buffers, r)[i] =
+            gs_tensor_lists_of(replicas->buffers, r)[i] =
                 gs_device_tensor_make(&state->buffer_specs[i], committed[i], view->device);
     }
     return gs_ok();
@@ -180,8 +180,8 @@ void gs_model_replicas_destroy(gs_model_replicas *replicas) {
         pthread_mutex_unlock(&replicas->lock);
         for (int r = 0; r < replicas->count; r++) release_member(replicas, &replicas->members[r]);
     }
-    gs_tensor_lists_release(&replicas->values);
-    gs_tensor_lists_release(&replicas->buffers);
+    gs_tensor_lists_destroy(replicas->values);
+    gs_tensor_lists_destroy(replicas->buffers);
     free(replicas->members);
     free(replicas->devices);
     pthread_cond_destroy(&replicas->changed);
@@ -203,8 +203,8 @@ gs_replica_view gs_model_replicas_view(const gs_model_replicas *replicas, int re
 
 void gs_model_replicas_refresh(gs_model_replicas *replicas, int replica) {
     if (replica == 0) return;
-    gs_tensor_lists_refresh(&replicas->values, (size_t)replica);
-    gs_tensor_lists_refresh(&replicas->buffers, (size_t)replica);
+    gs_tensor_lists_refresh(replicas->values, (size_t)replica);
+    gs_tensor_lists_refresh(replicas->buffers, (size_t)replica);
 }
 
 void gs_model_replicas_start(gs_model_replicas *replicas, void (*body)(void *ctx, int replica),

@@ -15,12 +15,12 @@
 typedef struct gs_order_reporter {
     gs_control *control;  // borrowed; NULL: nothing is watched here
     uint32_t generation;
-    gs_order_watch watch;
+    gs_order_watch *watch;
     uint64_t watched_passes;  // of the reducer
 } gs_order_reporter;          // {0} watches nothing
 
 //   plan_is_observed     `plan` was made from an order that was observed
-//   rebuild_after_steps  as in gs_order_watch_init
+//   rebuild_after_steps  as in gs_order_watch_create
 GS_NODISCARD gs_status gs_order_reporter_init(gs_order_reporter *out, gs_control *control,
                                               uint32_t generation, const gs_bucket_plan *plan,
                                               bool plan_is_observed, int64_t rebuild_after_steps);

@@ -136,18 +136,18 @@ static void broadcast_gives_each_device_a_copy_of_its_own(void **state) {
     fixture *f = *state;
     float values[3] = {1, 2, 3};
     gs_device_tensor tensor = tensor_at(values, GS_FP32, 3, 0, f->devices[0]);
-    gs_tensor_lists lists;
+    gs_tensor_lists *lists;
     assert_ok(gs_broadcast_tensor(&lists, &tensor, f->devices, NUM_DEVICES));
-    assert_int_equal(lists.num_lists, NUM_DEVICES);
-    assert_ptr_equal(lists.tensors[0].data, values);
+    assert_int_equal(gs_tensor_lists_count(lists), NUM_DEVICES);
+    assert_ptr_equal(gs_tensor_lists_of(lists, 0)[0].data, values);
     for (size_t d = 1; d < NUM_DEVICES; d++) {
-        const gs_device_tensor *copy = gs_tensor_lists_of(&lists, d);
+        const gs_device_tensor *copy = gs_tensor_lists_of(lists, d);
         assert_ptr_equal(copy->device, f->devices[d]);
         assert_memory_equal(copy->data, values, sizeof values);
     }
-    ((float *)gs_tensor_lists_of(&lists, 1)->data)[0] = 9;
-    assert_true(values[0] == 1 && ((float *)gs_tensor_lists_of(&lists, 2)->data)[0] == 1);
-    gs_tensor_lists_release(&lists);
+    ((float *)gs_tensor_lists_of(lists, 1)->data)[0] = 9;
+    assert_true(values[0] == 1 && ((float *)gs_tensor_lists_of(lists, 2)->data)[0] == 1);
+    gs_tensor_lists_destroy(lists);
 }
 
 // Values that a conversion to the neighbour's type would change.
@@ -162,17 +162,17 @@ static void mixed_dtypes_go_in_one_call_and_come_back_in_order_unconverted(void 
         tensor_at(c, GS_FP64, 3, 0, f->devices[0]), tensor_at(d, GS_U8, 5, 0, f->devices[0]),
         tensor_at(e, GS_FP32, 1, 0, f->devices[0])};
     for (size_t limit_bytes = 1; limit_bytes <= 64; limit_bytes *= 4) {
-        gs_tensor_lists lists;
+        gs_tensor_lists *lists;
         assert_ok(gs_broadcast_coalesced(&lists, tensors, 5, f->devices, NUM_DEVICES, limit_bytes));
         for (size_t list = 0; list < NUM_DEVICES; list++) {
             for (size_t i = 0; i < 5; i++) {
-                const gs_device_tensor *copy = &gs_tensor_lists_of(&lists, list)[i];
+                const gs_device_tensor *copy = &gs_tensor_lists_of(lists, list)[i];
                 assert_int_equal(copy->dtype, tensors[i].dtype);
                 assert_memory_equal(copy->data, tensors[i].data,
                                     gs_device_tensor_bytes(&tensors[i]));
             }
         }
-        gs_tensor_lists_release(&lists);
+        gs_tensor_lists_destroy(lists);
     }
 }
 
@@ -182,18 +182,18 @@ static void chunks_keep_below_the_limit(void **state) {
     float values[3][15] = {{0}};
     gs_device_tensor tensors[3];
     for (int i = 0; i < 3; i++) tensors[i] = tensor_at(values[i], GS_FP32, 15, 0, f->devices[0]);
-    gs_tensor_lists lists;
+    gs_tensor_lists *lists;
     assert_ok(gs_broadcast_coalesced(&lists, tensors, 3, f->devices, 2, 100));
-    assert_int_equal(lists.num_memory, 3);
-    gs_tensor_lists_release(&lists);
+    assert_int_equal(gs_tensor_lists_num_buffers(lists), 3);
+    gs_tensor_lists_destroy(lists);
     assert_ok(gs_broadcast_coalesced(&lists, tensors, 3, f->devices, 2, 120));
-    assert_int_equal(lists.num_memory, 2);
-    const gs_device_tensor *list = gs_tensor_lists_of(&lists, 1);
+    assert_int_equal(gs_tensor_lists_num_buffers(lists), 2);
+    const gs_device_tensor *list = gs_tensor_lists_of(lists, 1);
     assert_ptr_equal(list[1].data, (char *)list[0].data + 60);
-    gs_tensor_lists_release(&lists);
+    gs_tensor_lists_destroy(lists);
     assert_ok(gs_broadcast_coalesced(&lists, tensors, 3, f->devices, 2, 0));
-    assert_int_equal(lists.num_memory, 1);
-    gs_tensor_lists_release(&lists);
+    assert_int_equal(gs_tensor_lists_num_buffers(lists), 1);
+    gs_tensor_lists_destroy(lists);
 }
 
 // Two tensors of 5 MiB are one buffer, with four bytes more they are two; sums are cut alike.
@@ -209,14 +209,14 @@ static void the_default_limit_is_10_mib(void **state) {
             here[i] = tensor_at(values, GS_FP32, (int64_t)(half + more), 0, f->devices[0]);
             there[i] = tensor_at(values, GS_FP32, (int64_t)(half + more), 0, f->devices[1]);
         }
-        gs_tensor_lists lists;
+        gs_tensor_lists *lists;
         assert_ok(gs_broadcast_coalesced(&lists, here, 2, f->devices, 2, 0));
-        assert_int_equal(lists.num_memory, 1 + more);
-        gs_tensor_lists_release(&lists);
+        assert_int_equal(gs_tensor_lists_num_buffers(lists), 1 + more);
+        gs_tensor_lists_destroy(lists);
         const gs_tensor_list both[] = {{here, 2}, {there, 2}};
         assert_ok(gs_reduce_add_coalesced(&lists, both, 2, NULL, 0));
-        assert_int_equal(lists.num_memory, 1 + more);
-        gs_tensor_lists_release(&lists);
+        assert_int_equal(gs_tensor_lists_num_buffers(lists), 1 + more);
+        gs_tensor_lists_destroy(lists);
     }
     free(values);
 }
@@ -226,18 +226,18 @@ static void refresh_broadcasts_again_into_the_same_memory(void **state) {
     float a[4] = {1, 2, 3, 4}, b[2] = {5, 6};
     gs_device_tensor tensors[] = {tensor_at(a, GS_FP32, 4, 0, f->devices[0]),
                                   tensor_at(b, GS_FP32, 2, 0, f->devices[0])};
-    gs_tensor_lists lists;
+    gs_tensor_lists *lists;
     assert_ok(gs_broadcast_coalesced(&lists, tensors, 2, f->devices, NUM_DEVICES, 0));
     a[3] = 40;
     b[0] = 50;
-    const gs_device_tensor *last = gs_tensor_lists_of(&lists, 2);
+    const gs_device_tensor *last = gs_tensor_lists_of(lists, 2);
     const void *before = last[1].data;
-    gs_tensor_lists_refresh(&lists, 2);
+    gs_tensor_lists_refresh(lists, 2);
     assert_ptr_equal(last[1].data, before);
     assert_memory_equal(last[0].data, a, sizeof a);
     assert_memory_equal(last[1].data, b, sizeof b);
-    assert_true(((float *)gs_tensor_lists_of(&lists, 1)->data)[3] == 4);
-    gs_tensor_lists_release(&lists);
+    assert_true(((float *)gs_tensor_lists_of(lists, 1)->data)[3] == 4);
+    gs_tensor_lists_destroy(lists);
 }
 
 static void broadcast_names_what_is_wrong(void **state) {
@@ -245,7 +245,7 @@ static void broadcast_names_what_is_wrong(void **state) {
     float values[2] = {0};
     gs_device_tensor tensors[] = {tensor_at(values, GS_FP32, 2, 0, f->devices[0]),
                                   tensor_at(values, GS_FP32, 2, 0, f->devices[1])};
-    gs_tensor_lists lists;
+    gs_tensor_lists *lists;
     assert_refused(gs_broadcast_coalesced(&lists, tensors, 2, f->devices, 2, 0),
                    "tensor 1 is not on the first device");
     assert_refused(gs_broadcast_coalesced(&lists, tensors, 0, f->devices, 2, 0), "no tensors");
@@ -283,10 +283,10 @@ static void one_input_comes_back_as_it_is(void **state) {
     assert_ptr_equal(sum.tensor.data, values);
     assert_false(sum.owned);
     gs_tensor_list list = {&tensor, 1};
-    gs_tensor_lists sums;
+    gs_tensor_lists *sums;
     assert_ok(gs_reduce_add_coalesced(&sums, &list, 1, NULL, 0));
-    assert_ptr_equal(sums.tensors[0].data, values);
-    gs_tensor_lists_release(&sums);
+    assert_ptr_equal(gs_tensor_lists_of(sums, 0)[0].data, values);
+    gs_tensor_lists_destroy(sums);
 }
 
 static void lists_of_mixed_dtypes_are_added_tensor_by_tensor(void **state) {
@@ -306,15 +306,16 @@ static void lists_of_mixed_dtypes_are_added_tensor_by_tensor(void **state) {
         lists[d] = (gs_tensor_list){tensors[d], 3};
     }
     for (size_t limit_bytes = 1; limit_bytes <= 100; limit_bytes += 33) {
-        gs_tensor_lists sums;
+        gs_tensor_lists *sums;
         assert_ok(gs_reduce_add_coalesced(&sums, lists, NUM_DEVICES, f->devices[2], limit_bytes));
-        assert_int_equal(sums.num_lists, 1);
+        assert_int_equal(gs_tensor_lists_count(sums), 1);
         for (int i = 0; i < 5; i++)
-            assert_true(((float *)sums.tensors[0].data)[i] == (float)(3 + 3 * i));
-        assert_true(((double *)sums.tensors[1].data)[2] == 1e-9 + 2e-9 + 3e-9);
-        assert_true(((int64_t *)sums.tensors[2].data)[1] == 3 * (INT64_C(1) << 53) + 3);
-        assert_ptr_equal(sums.tensors[0].device, f->devices[2]);
-        gs_tensor_lists_release(&sums);
+            assert_true(((float *)gs_tensor_lists_of(sums, 0)[0].data)[i] == (float)(3 + 3 * i));
+        assert_true(((double *)gs_tensor_lists_of(sums, 0)[1].data)[2] == 1e-9 + 2e-9 + 3e-9);
+        assert_true(((int64_t *)gs_tensor_lists_of(sums, 0)[2].data)[1] ==
+                    3 * (INT64_C(1) << 53) + 3);
+        assert_ptr_equal(gs_tensor_lists_of(sums, 0)[0].device, f->devices[2]);
+        gs_tensor_lists_destroy(sums);
     }
 }
 
@@ -327,7 +328,7 @@ static void reduce_add_names_the_list_and_the_position(void **state) {
         theirs[i] = tensor_at(values, GS_FP32, 2, 3, f->devices[1]);
     }
     gs_tensor_list lists[] = {{ours, 2}, {theirs, 2}};
-    gs_tensor_lists sums;
+    gs_tensor_lists *sums;
     theirs[1] = tensor_at(values, GS_FP32, 3, 2, f->devices[1]);
     assert_refused(gs_reduce_add_coalesced(&sums, lists, 2, NULL, 0),
                    "list 1, tensor 1: shape [3,2] against [2,3]");
@@ -361,35 +362,54 @@ static void gradients_of_a_broadcast_are_summed_on_the_remembered_device(void **
     float a[2] = {1, 2}, b[1] = {3};
     gs_device_tensor tensors[] = {tensor_at(a, GS_FP32, 2, 0, f->devices[0]),
                                   tensor_at(b, GS_FP32, 1, 0, f->devices[0])};
-    gs_tensor_lists copies, sums;
+    gs_tensor_lists *copies, *sums;
     gs_broadcast_record record;
     assert_ok(gs_broadcast_forward(&copies, &record, tensors, 2, f->devices, NUM_DEVICES));
     assert_ptr_equal(record.device, f->devices[0]);
     // The gradients come back as the copies left: list after list.
     for (size_t i = 0; i < 2 * NUM_DEVICES; i++) {
-        float *grad = copies.tensors[i].data;
-        for (size_t j = 0; j < gs_device_tensor_count(&copies.tensors[i]); j++)
+        float *grad = gs_tensor_lists_of(copies, 0)[i].data;
+        for (size_t j = 0; j < gs_device_tensor_count(&gs_tensor_lists_of(copies, 0)[i]); j++)
             grad[j] = (float)(10 * i + j);
     }
-    assert_ok(gs_broadcast_backward(&sums, &record, copies.tensors, 2 * NUM_DEVICES));
-    assert_int_equal(sums.num_tensors, 2);
-    assert_ptr_equal(sums.tensors[0].device, f->devices[0]);
-    assert_true(((float *)sums.tensors[0].data)[1] == 0 + 20 + 40 + 3);
-    assert_true(((float *)sums.tensors[1].data)[0] == 10 + 30 + 50);
-    gs_tensor_lists_release(&sums);
-    assert_refused(gs_broadcast_backward(&sums, &record, copies.tensors, 5),
+    assert_ok(
+        gs_broadcast_backward(&sums, &record, gs_tensor_lists_of(copies, 0), 2 * NUM_DEVICES));
+    assert_int_equal(gs_tensor_lists_num_tensors(sums), 2);
+    assert_ptr_equal(gs_tensor_lists_of(sums, 0)[0].device, f->devices[0]);
+    assert_true(((float *)gs_tensor_lists_of(sums, 0)[0].data)[1] == 0 + 20 + 40 + 3);
+    assert_true(((float *)gs_tensor_lists_of(sums, 0)[1].data)[0] == 10 + 30 + 50);
+    gs_tensor_lists_destroy(sums);
+    assert_refused(gs_broadcast_backward(&sums, &record, gs_tensor_lists_of(copies, 0), 5),
                    "5 gradients of 2 tensors on 3 devices");
-    gs_tensor_lists_release(&copies);
+    gs_tensor_lists_destroy(copies);
 }
 
 static void broadcast_of_nothing_is_nothing_forward_and_backward(void **state) {
     fixture *f = *state;
-    gs_tensor_lists lists;
+    gs_tensor_lists *lists;
     gs_broadcast_record record;
     assert_ok(gs_broadcast_forward(&lists, &record, NULL, 0, f->devices, 2));
-    assert_int_equal(lists.num_tensors, 0);
+    assert_int_equal(gs_tensor_lists_num_tensors(lists), 0);
+    gs_tensor_lists_destroy(lists);
     assert_ok(gs_broadcast_backward(&lists, &record, NULL, 0));
-    assert_int_equal(lists.num_tensors, 0);
+    assert_int_equal(gs_tensor_lists_num_tensors(lists), 0);
+    gs_tensor_lists_destroy(lists);
+}
+
+static void lists_own_no_more_buffers_than_they_have_room_for(void **state) {
+    fixture *f = *state;
+    float values[2];
+    gs_device_tensor like = tensor_at(values, GS_FP32, 2, 0, f->devices[0]), buffer;
+    gs_tensor_lists *lists;
+    assert_ok(gs_tensor_lists_create(&lists, 1, 1, 1));
+    assert_null(gs_tensor_lists_of(lists, 0)->data);
+    assert_ok(gs_tensor_lists_add_buffer(lists, &buffer, &like, f->devices[1]));
+    assert_ptr_equal(buffer.device, f->devices[1]);
+    assert_non_null(buffer.data);
+    assert_int_equal(gs_tensor_lists_add_buffer(lists, &buffer, &like, f->devices[1]).code,
+                     GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_tensor_lists_num_buffers(lists), 1);
+    gs_tensor_lists_destroy(lists);
 }
 
 static void shared_parameters_stay_shared_and_absent_ones_absent(void **state) {
@@ -404,15 +424,15 @@ static void shared_parameters_stay_shared_and_absent_ones_absent(void **state) {
     gs_device_tensor buffers[] = {
         tensor_at(NULL, GS_FP32, 2, 0, device), tensor_at(mean, GS_FP32, 2, 0, device),
         tensor_at(count, GS_I64, 1, 0, device), tensor_at(mean, GS_FP32, 2, 0, device)};
-    gs_model_copies all;
-    assert_ok(gs_model_copies_init(&all, &(gs_model_tables){params, buffers, 4, 4}, f->devices,
-                                   NUM_DEVICES));
-    assert_int_equal(all.record.num_inputs, 2);
-    assert_int_equal(all.distinct[0], 0);
-    assert_int_equal(all.distinct[1], 1);
+    gs_model_copies *all;
+    assert_ok(gs_model_copies_create(&all, &(gs_model_tables){params, buffers, 4, 4}, f->devices,
+                                     NUM_DEVICES));
+    assert_int_equal(gs_model_copies_record(all)->num_inputs, 2);
+    assert_int_equal(gs_model_copies_distinct(all)[0], 0);
+    assert_int_equal(gs_model_copies_distinct(all)[1], 1);
     for (size_t d = 0; d < NUM_DEVICES; d++) {
-        const gs_device_tensor *ours = gs_tensor_lists_of(&all.params, d);
-        const gs_device_tensor *stats = gs_tensor_lists_of(&all.buffers, d);
+        const gs_device_tensor *ours = gs_tensor_lists_of(gs_model_copies_params(all), d);
+        const gs_device_tensor *stats = gs_tensor_lists_of(gs_model_copies_buffers(all), d);
         assert_memory_equal(ours[0].data, a, sizeof a);
         assert_memory_equal(ours[1].data, b, sizeof b);
         assert_null(ours[2].data);
@@ -427,7 +447,7 @@ static void shared_parameters_stay_shared_and_absent_ones_absent(void **state) {
         else
             assert_ptr_equal(ours[0].data, a);
     }
-    gs_model_copies_release(&all);
+    gs_model_copies_destroy(all);
 }
 
 static void model_copies_refuse_what_is_shared_in_two_shapes(void **state) {
@@ -435,16 +455,16 @@ static void model_copies_refuse_what_is_shared_in_two_shapes(void **state) {
     float a[4] = {0};
     gs_device_tensor params[] = {tensor_at(a, GS_FP32, 2, 2, f->devices[0]),
                                  tensor_at(a, GS_FP32, 4, 0, f->devices[0])};
-    gs_model_copies all;
+    gs_model_copies *all;
     assert_refused(
-        gs_model_copies_init(&all, &(gs_model_tables){params, NULL, 2, 0}, f->devices, 2),
+        gs_model_copies_create(&all, &(gs_model_tables){params, NULL, 2, 0}, f->devices, 2),
         "parameters: places 0 and 1 share memory in different shapes");
     assert_refused(
-        gs_model_copies_init(&all, &(gs_model_tables){params, NULL, 1, 0}, f->devices, 0),
+        gs_model_copies_create(&all, &(gs_model_tables){params, NULL, 1, 0}, f->devices, 0),
         "no devices");
     params[0].device = f->devices[1];
     assert_refused(
-        gs_model_copies_init(&all, &(gs_model_tables){params, NULL, 1, 0}, f->devices, 2),
+        gs_model_copies_create(&all, &(gs_model_tables){params, NULL, 1, 0}, f->devices, 2),
         "tensor 0 is not on the first device");
 }
 
@@ -456,23 +476,24 @@ static void tensor_without_elements_is_not_shared(void **state) {
         tensor_at(a, GS_FP32, 2, 2, f->devices[0]), tensor_at(a, GS_FP32, 2, 7, f->devices[0]),
         tensor_at(a, GS_FP32, 2, 2, f->devices[0]), tensor_at(a, GS_FP32, 2, 3, f->devices[0])};
     params[1].shape[0] = params[3].shape[0] = 0;
-    gs_model_copies all;
-    assert_ok(gs_model_copies_init(&all, &(gs_model_tables){params, NULL, 4, 0}, f->devices, 2));
-    assert_int_equal(all.record.num_inputs, 3);  // the shared one, and each empty one
-    const gs_device_tensor *copies = gs_tensor_lists_of(&all.params, 1);
+    gs_model_copies *all;
+    assert_ok(gs_model_copies_create(&all, &(gs_model_tables){params, NULL, 4, 0}, f->devices, 2));
+    assert_int_equal(gs_model_copies_record(all)->num_inputs,
+                     3);  // the shared one, and each empty one
+    const gs_device_tensor *copies = gs_tensor_lists_of(gs_model_copies_params(all), 1);
     assert_ptr_equal(copies[2].data, copies[0].data);
     assert_memory_equal(copies[0].data, a, sizeof a);
     assert_int_equal(copies[1].shape[1], 7);
     assert_int_equal(copies[3].shape[1], 3);
-    gs_model_copies_release(&all);
+    gs_model_copies_destroy(all);
 }
 
 static void model_without_tensors_is_copied(void **state) {
     fixture *f = *state;
-    gs_model_copies all;
-    assert_ok(gs_model_copies_init(&all, &(gs_model_tables){0}, f->devices, 2));
-    assert_int_equal(all.params.num_tensors, 0);
-    gs_model_copies_release(&all);
+    gs_model_copies *all;
+    assert_ok(gs_model_copies_create(&all, &(gs_model_tables){0}, f->devices, 2));
+    assert_int_equal(gs_tensor_lists_num_tensors(gs_model_copies_params(all)), 0);
+    gs_model_copies_destroy(all);
 }
 
 // scatter and gather
@@ -559,6 +580,7 @@ int main(void) {
         cmocka_unit_test(gradients_of_a_broadcast_are_summed_on_the_remembered_device),
         cmocka_unit_test(broadcast_of_nothing_is_nothing_forward_and_backward),
         cmocka_unit_test(shared_parameters_stay_shared_and_absent_ones_absent),
+        cmocka_unit_test(lists_own_no_more_buffers_than_they_have_room_for),
         cmocka_unit_test(model_copies_refuse_what_is_shared_in_two_shapes),
         cmocka_unit_test(tensor_without_elements_is_not_shared),
         cmocka_unit_test(model_without_tensors_is_copied),

@@ -79,12 +79,12 @@ static void broadcast_hands_indices_and_values_to_every_device(void **state) {
     int32_t a[] = {7, 2, 7}, b[] = {4};
     float x[] = {1, 2, 3, 4, 5, 6}, y[] = {8, 9, 10};
     gs_sparse_tensor tensors[] = {make(devices[0], a, x, 3, 2, 9), make(devices[0], b, y, 1, 3, 5)};
-    gs_tensor_lists lists;
+    gs_tensor_lists *lists;
     gs_status status = gs_broadcast_sparse(&lists, tensors, 2, devices, 3, 0);
     assert_string_equal(status.message, "");
-    assert_int_equal(lists.num_tensors, 4);
+    assert_int_equal(gs_tensor_lists_num_tensors(lists), 4);
     for (size_t d = 0; d < 3; d++) {
-        const gs_device_tensor *list = gs_tensor_lists_of(&lists, d);
+        const gs_device_tensor *list = gs_tensor_lists_of(lists, d);
         assert_true(gs_stream_wait(gs_device_stream(devices[d]), gs_deadline_in_seconds(10)).code ==
                     GS_OK);
         assert_memory_equal(list[0].data, a, sizeof a);
@@ -94,7 +94,7 @@ static void broadcast_hands_indices_and_values_to_every_device(void **state) {
         assert_int_equal(list[2].dtype, GS_I32);
         assert_ptr_equal(list[3].device, devices[d]);
     }
-    gs_tensor_lists_release(&lists);
+    gs_tensor_lists_destroy(lists);
 }
 
 int main(void) {
