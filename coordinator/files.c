@@ -36,8 +36,13 @@ static gs_status digest_file(gs_digest *digest, int64_t *bytes, int file, const 
 }
 
 gs_status gs_file_verify(const char *path, int64_t bytes, const char *digest) {
-    int file = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat facts;
+    int file = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) return gs_error_from_errno(errno, "verify: open %s", path);
+    if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode)) {
+        close(file);
+        return gs_error(GS_DATA_LOSS, "%s: is no regular file", path);
+    }
     gs_digest found = {0}, wanted = {0};
     int64_t found_bytes = 0;
     gs_status status = digest_file(&found, &found_bytes, file, path);

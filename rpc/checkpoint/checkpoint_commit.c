@@ -42,12 +42,28 @@ static gs_status check_sizes(uint64_t *bytes, const gs_json *manifest, const cha
     return gs_ok();
 }
 
+// The first goes last: while it is there, others may be.
 static void remove_records(const char *directory, size_t num_parts) {
-    for (size_t i = 0; i < num_parts; i++) {
+    for (size_t i = num_parts; i-- > 0;) {
         char name[GS_CHECKPOINT_FILE_LEN], path[PATH_MAX];
         gs_checkpoint_record_name(name, i);
         if (!path_of(path, directory, name).code) unlink(path);
     }
+}
+
+// Of one who ended between the manifest and this.
+static void remove_left_records(const char *directory, size_t num_parts) {
+    char name[GS_CHECKPOINT_FILE_LEN], path[PATH_MAX];
+    gs_checkpoint_record_name(name, 0);
+    if (!path_of(path, directory, name).code && access(path, F_OK) == 0)
+        remove_records(directory, num_parts);
+}
+
+static gs_status check_directory(const char *path) {
+    struct stat facts;
+    if (lstat(path, &facts) != 0) return gs_error_from_errno(errno, "%s", path);
+    if (S_ISDIR(facts.st_mode)) return gs_ok();
+    return gs_error(GS_DATA_LOSS, "%s: is no directory", path);
 }
 
 static gs_status read_records(gs_json **records, const char *directory, size_t num_parts) {
@@ -107,6 +123,7 @@ static gs_status read_manifest(gs_json **manifest, uint64_t *bytes, const char *
     gs_status status = gs_checkpoint_layout_parse(&layout, *manifest);
     if (!status.code) status = check_sizes(bytes, *manifest, directory);
     if (!status.code && stat(path, &facts) == 0) *bytes += (uint64_t)facts.st_size;
+    if (!status.code) remove_left_records(directory, layout.num_parts);
     gs_checkpoint_layout_release(&layout);
     if (status.code) gs_json_release(*manifest);
     return status;
@@ -116,6 +133,7 @@ gs_status gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const char *
     char path[PATH_MAX];
     *manifest = NULL;
     *bytes = 0;
+    GS_TRY(check_directory(directory));
     GS_TRY(path_of(path, directory, GS_CHECKPOINT_MANIFEST));
     gs_status status = gs_ok();
     if (access(path, F_OK) != 0) status = make_manifest(manifest, bytes, directory, path);

@@ -84,13 +84,16 @@ gs_status gs_sealed_json_write(gs_json *object, const char *path, uint64_t *byte
 }
 
 static gs_status read_file(char **text, size_t *bytes, const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    // A pipe that somebody left there must not hold up whoever looks.
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) return gs_error_from_errno(errno, "%s", path);
     struct stat facts;
     gs_status status = gs_ok();
     *text = NULL;
     if (fstat(fd, &facts) < 0) {
         status = gs_error_from_errno(errno, "%s", path);
+    } else if (!S_ISREG(facts.st_mode)) {
+        status = gs_error(GS_DATA_LOSS, "%s: is no regular file", path);
     } else if (facts.st_size > MAX_BYTES) {
         status = gs_error(GS_DATA_LOSS, "%s: too large for a sealed file", path);
     } else if (!(*text = malloc((size_t)facts.st_size + 1))) {

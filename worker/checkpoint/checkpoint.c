@@ -197,12 +197,16 @@ static gs_status write_part(gs_checkpoint_result *result, const char *part_path,
 static gs_status write_files(gs_checkpoint_result *result, const char *path,
                              const gs_state_snapshot *snapshot,
                              const gs_checkpoint_options *options) {
-    char part_path[PATH_MAX], closing_path[PATH_MAX], record[GS_CHECKPOINT_FILE_LEN];
+    char part_path[PATH_MAX], closing_path[PATH_MAX], manifest_path[PATH_MAX];
+    char record[GS_CHECKPOINT_FILE_LEN];
     bool is_whole = result->request.num_parts == 1;
     gs_checkpoint_record_name(record, (size_t)result->request.part);
     snprintf(part_path, sizeof part_path, "%s/%s", path, result->part_name);
     snprintf(closing_path, sizeof closing_path, "%s/%s", path,
              is_whole ? GS_CHECKPOINT_MANIFEST : record);
+    snprintf(manifest_path, sizeof manifest_path, "%s/" GS_CHECKPOINT_MANIFEST, path);
+    if (access(manifest_path, F_OK) == 0)
+        return gs_error(GS_FAILED_PRECONDITION, "%s: is a checkpoint already", path);
     if (access(closing_path, F_OK) == 0)
         return gs_error(GS_FAILED_PRECONDITION, "%s: is there already", closing_path);
     gs_status status = is_whole ? write_one(result, part_path, closing_path, snapshot, options)

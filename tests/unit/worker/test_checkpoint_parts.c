@@ -208,6 +208,57 @@ static void ranks_that_do_not_hold_the_same_make_no_checkpoint(void **state) {
     expect(commit(f), GS_DATA_LOSS, "part 1 is of another save than part 0: its position");
 }
 
+static void records_that_were_left_behind_go(void **state) {
+    fixture *f = *state;
+    save_parts(f, NUM_RANKS, 1);
+    assert_int_equal(link(file(f, "part-0.json"), file(f, "kept-0")), 0);
+    assert_int_equal(link(file(f, "part-2.json"), file(f, "kept-2")), 0);
+    assert_ok(commit(f));
+    // As if it had been killed right behind the manifest.
+    assert_int_equal(rename(file(f, "kept-0"), file(f, "part-0.json")), 0);
+    assert_int_equal(rename(file(f, "kept-2"), file(f, "part-2.json")), 0);
+    assert_ok(commit(f));
+    assert_int_equal(access(file(f, "part-0.json"), F_OK), -1);
+    assert_int_equal(access(file(f, "part-2.json"), F_OK), -1);
+    assert_ok(gs_checkpoint_load(&f->state, f->path, &f->spec));
+}
+
+static void nothing_is_written_into_a_checkpoint(void **state) {
+    fixture *f = *state;
+    save_parts(f, NUM_RANKS, 1);
+    assert_ok(commit(f));
+    scramble(&f->state, 8);
+    assert_ok(gs_state_snapshot_take(&f->snapshot, &f->state));
+    expect(save_part(f, 1, NUM_RANKS, 1).status, GS_FAILED_PRECONDITION, "is a checkpoint already");
+    assert_ok(gs_checkpoint_load(&f->state, f->path, &f->spec));
+}
+
+// Whoever looks is not held up, and does not write elsewhere.
+static void pipes_and_links_are_no_checkpoint(void **state) {
+    fixture *f = *state;
+    alarm(60);
+    save_parts(f, NUM_RANKS, 1);
+    rename(file(f, "part-2.json"), file(f, "kept"));
+    assert_int_equal(mkfifo(file(f, "part-2.json"), 0600), 0);
+    expect(commit(f), GS_DATA_LOSS, "part-2.json: is no regular file");
+    rename(file(f, "kept"), file(f, "part-2.json"));
+
+    char *real = f->path;
+    assert_true(asprintf(&f->path, "%s/step-link", f->dir) > 0);
+    assert_int_equal(symlink(real, f->path), 0);
+    expect(commit(f), GS_DATA_LOSS, "step-link: is no directory");
+    assert_int_equal(access(file(f, "MANIFEST.json"), F_OK), -1);
+    free(f->path);
+    f->path = real;
+
+    assert_int_equal(mkfifo(file(f, "MANIFEST.json"), 0600), 0);
+    expect(commit(f), GS_DATA_LOSS, "MANIFEST.json: is no regular file");
+    expect(gs_checkpoint_load(&f->state, f->path, &f->spec), GS_DATA_LOSS, "no regular file");
+    assert_int_equal(unlink(file(f, "MANIFEST.json")), 0);
+    assert_ok(commit(f));
+    alarm(0);
+}
+
 static void flip_byte(const char *path, size_t at, unsigned char mask) {
     FILE *stream = fopen(path, "r+b");
     assert_non_null(stream);
@@ -381,6 +432,9 @@ int main(void) {
         TEST(a_save_of_another_generation_lies_elsewhere),
         TEST(a_part_that_is_missing_short_or_anothers_is_no_checkpoint),
         TEST(ranks_that_do_not_hold_the_same_make_no_checkpoint),
+        TEST(records_that_were_left_behind_go),
+        TEST(nothing_is_written_into_a_checkpoint),
+        TEST(pipes_and_links_are_no_checkpoint),
         TEST(a_changed_byte_and_swapped_parts_are_found),
         TEST(a_snapshot_outlives_the_list_that_it_was_made_of),
         TEST(forged_manifests_name_what_is_wrong),
