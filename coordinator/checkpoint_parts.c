@@ -21,11 +21,13 @@ typedef struct look {
     gs_write base;
     gs_coordinator *coordinator;
     uint64_t job;
+    char job_text[GS_JOB_ID_LEN];
     char directory[GS_PART_SAVE_NAME_LEN], path[PATH_LEN];
     bool all_reported;  // then what is missing is not late
     gs_json *manifest;  // owned; of a checkpoint that is whole
     uint64_t bytes;
-    gs_json *names;  // owned; adopting: of directories that have a manifest
+    gs_json *names;  // owned; adopting: of directories that have a manifest and are not known
+    gs_json *known;  // owned; adopting: has a member for each that is
 } look;
 
 static look *make_look(gs_coordinator *coordinator, const gs_job *job, const char *directory) {
@@ -35,6 +37,7 @@ static look *make_look(gs_coordinator *coordinator, const gs_job *job, const cha
     gs_checkpoints_job_directory(job_directory, sizeof job_directory, coordinator, job);
     it->coordinator = coordinator;
     it->job = job->id;
+    snprintf(it->job_text, sizeof it->job_text, "%s", job->id_text);
     snprintf(it->directory, sizeof it->directory, "%s", directory);
     snprintf(it->path, sizeof it->path, "%s/%s", job_directory, directory);
     return it;
@@ -43,6 +46,7 @@ static look *make_look(gs_coordinator *coordinator, const gs_job *job, const cha
 static void free_look(look *it) {
     gs_json_release(it->manifest);
     gs_json_release(it->names);
+    gs_json_release(it->known);
     free(it);
 }
 
@@ -127,10 +131,21 @@ static void fail_save(gs_coordinator *coordinator, gs_job *job, gs_part_save *sa
     gs_json_release(report);
 }
 
+// One that was copied here from another job would be this one's newest, and others go for it.
+static gs_status commit(gs_json **manifest, uint64_t *bytes, const look *it, const char *path) {
+    GS_TRY(gs_checkpoint_commit(manifest, bytes, path));
+    const char *job = gs_json_string_or(*manifest, "job", "");
+    if (strcmp(job, it->job_text) == 0) return gs_ok();
+    gs_status status = gs_error(GS_DATA_LOSS, "is of job \"%.60s\"", job);
+    gs_json_release(*manifest);
+    *manifest = NULL;
+    return status;
+}
+
 static gs_status look_at_files(gs_write *base, gs_job_store *store) {
     (void)store;
     look *it = (look *)base;
-    return gs_checkpoint_commit(&it->manifest, &it->bytes, it->path);
+    return commit(&it->manifest, &it->bytes, it, it->path);
 }
 
 // In the words of a rank that has written all of it.
@@ -233,7 +248,7 @@ static void adopt_directory(look *it, const char *name) {
     gs_json *manifest = NULL;
     uint64_t bytes;
     snprintf(path, sizeof path, "%s/%s", it->path, name);
-    gs_status status = gs_checkpoint_commit(&manifest, &bytes, path);
+    gs_status status = commit(&manifest, &bytes, it, path);
     gs_json_release(manifest);
     if (!status.code) gs_json_push(it->names, gs_json_new_string(name));
     else if (status.code != GS_NOT_FOUND)
@@ -248,7 +263,7 @@ static gs_status find_directories(gs_write *base, gs_job_store *store) {
     const struct dirent *entry;
     while ((entry = readdir(list)))
         if (!strncmp(entry->d_name, "step-", 5) && gs_file_name_plain(entry->d_name) &&
-            strlen(entry->d_name) < GS_PART_SAVE_NAME_LEN)
+            strlen(entry->d_name) < GS_PART_SAVE_NAME_LEN && !gs_json_get(it->known, entry->d_name))
             adopt_directory(it, entry->d_name);
     closedir(list);
     return gs_file_sweep(it->path, SWEEP_AGE_SECONDS);
@@ -271,6 +286,7 @@ void gs_part_saves_adopt(gs_coordinator *coordinator, gs_job *job) {
     look *it = make_look(coordinator, job, ".");
     if (!it) return;
     it->names = gs_json_new_array();
+    it->known = gs_checkpoints_names(job);
     gs_checkpoints_part_saves(job)->looking++;
     submit(it, find_directories, directories_found);
 }

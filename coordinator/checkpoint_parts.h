@@ -40,8 +40,8 @@ void gs_part_saves_report(gs_coordinator *coordinator, gs_job *job, const char *
                           const gs_json *report);
 // No rank of the run is left: what is not whole will not be.
 void gs_part_saves_end_run(gs_coordinator *coordinator, gs_job *job);
-// After a start: what is on the disk and not known, whole or with all its parts, is taken; what is neither
-// and old is removed.
+// After a start: what is on the disk and not known, whole or with all its parts and of this job, is taken;
+// what is neither and old is removed.
 void gs_part_saves_adopt(gs_coordinator *coordinator, gs_job *job);
 
 #endif

@@ -105,6 +105,13 @@ bool gs_checkpoints_knows(const gs_job *job, const char *directory) {
     return find_checkpoint(job->checkpoints, directory) != NULL;
 }
 
+gs_json *gs_checkpoints_names(const gs_job *job) {
+    gs_json *names = gs_json_new_object();
+    for (size_t i = 0; i < job->checkpoints->count; i++)
+        gs_json_set_int(names, job->checkpoints->items[i].directory, job->checkpoints->items[i].step);
+    return names;
+}
+
 gs_json *gs_checkpoints_newest(const gs_coordinator *coordinator, const gs_job *job) {
     const gs_checkpoint *newest = find_newest(job);
     if (!newest) return NULL;

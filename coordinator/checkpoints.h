@@ -38,6 +38,7 @@ void gs_checkpoints_take(gs_coordinator *coordinator, gs_job *job, const char *d
 // A save that failed: {step, cause, error}.
 void gs_checkpoints_note_failed(gs_coordinator *coordinator, gs_job *job, const gs_json *report);
 bool gs_checkpoints_knows(const gs_job *job, const char *directory);
+gs_json *gs_checkpoints_names(const gs_job *job);  // an object with a member for each that is known
 // Saves whose parts are still coming.
 gs_part_saves *gs_checkpoints_part_saves(const gs_job *job);
 

@@ -41,6 +41,7 @@ submit "$(exact_job whole one 0 0)"
 await "$job" succeeded 60
 undisturbed=$(last .digest)
 same "$(last .parts)" 1 "parts of one"
+elsewhere=$(dirname "$(find "$run/checkpoints/$job" -name MANIFEST.json)")
 submit "$(exact_job parted ranks 10 5)"
 await "$job" succeeded 60
 same "$(last .digest)" "$undisturbed" "digest of the state in parts"
@@ -89,6 +90,12 @@ wait_for 30 "the manifest" final_manifest
 made=$(basename "$(dirname "$(final_manifest)")")
 none_alive() { for pid in $trainers; do ! kill -0 "$pid" 2>/dev/null || return 1; done; }
 wait_for 30 "the end of the trainers" none_alive
+# Newer, and none of its own: another job's, one that lies elsewhere, a pipe.
+strange=("$run/checkpoints/$job"/step-000000007{0,1,2}-0badf00d)
+cp -r "$elsewhere" "${strange[0]}"
+ln -s "$elsewhere" "${strange[1]}"
+mkdir "${strange[2]}"
+mkfifo "${strange[2]}/part-0.json"
 start_again
 is_listed() { get "/v1/jobs/$job/checkpoints" | jq -e --arg made "$made" --arg digest "$undisturbed" \
   'any(.items[]; .directory == $made and .digest == $digest and .verified)'; }
@@ -96,6 +103,9 @@ wait_for 60 "the checkpoint that rank 0 made" is_listed
 await "$job" succeeded 60
 get "/v1/jobs/$job/events?limit=200" | jq -e 'any(.items[]; .message | test("starting 3 ranks from the checkpoint of step 60"))' \
   >/dev/null || fail "it started before it was known from what: $(get "/v1/jobs/$job/events?limit=200")"
+[ "$(get "/v1/jobs/$job/checkpoints" | jq '[.items[] | select(.step != 60)] | length')" = 0 ] ||
+  fail "what is not its own: $(get "/v1/jobs/$job/checkpoints")"
+rm -r "${strange[@]}"
 no_rubbish
 
 claim "kill -9 of the coordinator that has heard of all parts and makes the manifest: the next one does"
