@@ -39,6 +39,7 @@ struct gs_comm {
     gs_arena *arena;  // borrowed; NULL: none, or nobody else is there
     atomic_int use;
     gs_comm_failure lingering;  // of the last gs_comm_wait_ended; owner's thread
+    gs_interrupt interrupt;     // of gs_comm_wait_moved; a backend's waits have their own
 };
 
 // Of an arena: ranks write into it by agreement; somewhere an abort was heard and somewhere not yet; all
@@ -137,6 +138,7 @@ static gs_status make_comm(gs_comm **out, const gs_comm_options *options) {
     comm->generation = options->generation;
     comm->device = options->device;
     comm->owner = getpid();
+    comm->interrupt = (gs_interrupt){.ask = options->interrupt, .ctx = options->interrupt_ctx};
     if (options->world_size > 1) comm->arena = options->arena;
     snprintf(comm->group, sizeof comm->group, "%s", options->group ? options->group : "");
     for (int i = 0; i < comm->world_size; i++) {
@@ -184,8 +186,23 @@ static bool is_owner(const gs_comm *comm) {
     return comm->owner == getpid();
 }
 
+static void note_disturbed(gs_comm *comm) {
+    int agreed = USE_AGREED;
+    if (atomic_compare_exchange_strong(&comm->use, &agreed, USE_DISTURBED) && comm->arena)
+        gs_arena_note_disturbed(comm->arena);
+}
+
+static bool is_idle(const gs_comm *comm) {
+    for (int i = 0; i < comm->num_lanes; i++) {
+        if (comm->backend->finished(comm->state, i) < comm->posted[i]) return false;
+    }
+    return true;
+}
+
 void gs_comm_destroy(gs_comm *comm) {
     if (!comm || !is_owner(comm)) return;
+    // Who comes to what is in flight here does its share of it, in this rank's arena too.
+    if (!is_idle(comm)) note_disturbed(comm);
     comm->backend->destroy(comm->state);
     free_comm(comm);
 }
@@ -368,12 +385,6 @@ static gs_status check_buffers(const gs_comm *comm, const gs_collective *collect
     return gs_error(GS_INVALID_ARGUMENT, "send and receive buffers overlap, but not in place");
 }
 
-static void note_disturbed(gs_comm *comm) {
-    int agreed = USE_AGREED;
-    if (atomic_compare_exchange_strong(&comm->use, &agreed, USE_DISTURBED) && comm->arena)
-        gs_arena_note_disturbed(comm->arena);
-}
-
 // The accused are a group's ranks: the world knows them by other numbers.
 static gs_status name_world(gs_comm *comm, gs_status status) {
     gs_comm_failure failure;
@@ -468,9 +479,20 @@ static gs_waiter make_waiter(gs_comm *const *comms, int num_comms, gs_futex_even
         int room = GS_WAITER_MOST_EVENTS - waiter.num_events;
         int count = gs_comm_events(comms[i], events + waiter.num_events, room);
         if (count < 1 || count > room) waiter.sleep_ns = POLL_NS;
-        waiter.num_events += count < room ? count : room;
+        if (count > 0) waiter.num_events += count < room ? count : room;
     }
     return waiter;
+}
+
+// Nothing has moved, and time has passed.
+static gs_status end_wait_moved(gs_comm *const *comms, int num_comms, gs_deadline deadline) {
+    int64_t now_ns = gs_now_ns();
+    for (int i = 0; i < num_comms; i++) {
+        if (gs_interrupt_check(&comms[i]->interrupt, now_ns))
+            return gs_error(GS_CANCELLED, "the wait for %d communicators was interrupted", num_comms);
+    }
+    if (now_ns < deadline.at_ns) return gs_ok();
+    return gs_error(GS_DEADLINE_EXCEEDED, "nothing moved on %d communicators", num_comms);
 }
 
 gs_status gs_comm_wait_moved(gs_comm *const *comms, int num_comms, gs_deadline deadline) {
@@ -485,8 +507,7 @@ gs_status gs_comm_wait_moved(gs_comm *const *comms, int num_comms, gs_deadline d
             moved |= has_moved(comms[i]);
         }
         if (moved || status.code) break;
-        if (gs_waiter_pause(&waiter, deadline) && gs_deadline_passed(deadline))
-            status = gs_error(GS_DEADLINE_EXCEEDED, "nothing moved on %d communicators", num_comms);
+        if (gs_waiter_pause(&waiter, deadline)) status = end_wait_moved(comms, num_comms, deadline);
     }
     gs_waiter_reset(&waiter);
     return status;
@@ -515,11 +536,13 @@ void gs_comm_explain(gs_comm *comm, gs_comm_failure *out) {
 }
 
 void gs_comm_abort(gs_comm *comm, const char *reason) {
+    if (!is_owner(comm)) return;
     note_disturbed(comm);
     comm->backend->abort(comm->state, reason);
 }
 
 void gs_comm_let_go(gs_comm *comm, const char *reason) {
+    if (!is_owner(comm)) return;
     gs_comm_abort(comm, reason);
     gs_deadline deadline = gs_deadline_in_seconds(LETTING_GO_SECONDS);
     gs_status ended = gs_ok();
@@ -530,13 +553,6 @@ void gs_comm_let_go(gs_comm *comm, const char *reason) {
         gs_log_error("a communicator still moves after an abort",
                      "rank=%d backend=%s seconds=%d reason=\"%s\"", comm->rank, comm->backend->name,
                      LETTING_GO_SECONDS, ended.message);
-}
-
-static bool is_idle(const gs_comm *comm) {
-    for (int i = 0; i < comm->num_lanes; i++) {
-        if (comm->backend->finished(comm->state, i) < comm->posted[i]) return false;
-    }
-    return true;
 }
 
 gs_status gs_comm_wait_ended(gs_comm *comm, gs_deadline deadline) {

@@ -83,7 +83,8 @@ bool gs_comm_done(const gs_comm *comm, gs_work work);  // without waiting or pro
 GS_NODISCARD gs_status gs_comm_progress(gs_comm *comm);
 // The one wake-up of who drives several communicators, such as a backend made of others: moves what can be
 // moved on all; when since the last return a collective of any has ended, at once, else when one does. The
-// caller looks for itself then. DEADLINE_EXCEEDED: nothing has; an error of one that failed. All are of this thread.
+// caller looks for itself then. DEADLINE_EXCEEDED: nothing has; CANCELLED: the interrupt of one ends this wait;
+// an error of one that failed. All are of this thread.
 GS_NODISCARD gs_status gs_comm_wait_moved(gs_comm *const *comms, int num_comms,
                                           gs_deadline deadline);
 // For a backend's slot `events`, of those inside it: stores at most `max`, returns how many there are.
@@ -114,8 +115,8 @@ void gs_comm_let_go(gs_comm *comm, const char *reason);
 // other rank has: by this call, by destroy, or by its end. From then on nobody writes into this rank's arena or
 // buffers: a next communicator may have the arena, which is refused to it before. DEADLINE_EXCEEDED names the
 // ranks that have not left, as values too (gs_comm_explain): one that is frozen would go on where it was when it
-// wakes up. It may be asked again; or the arena is given up. An arena whose aborted communicator was destroyed
-// before its ranks had ended serves no other one. The owner's thread; the communicator is only good for destroy
+// wakes up. It may be asked again; or the arena is given up. An arena whose communicator was destroyed, aborted
+// or with something in flight, before its ranks had ended serves no other one. CANCELLED: an interrupt. The owner's thread; the communicator is only good for destroy
 // then.
 //
 // shm: by lives that the kernel ends with a thread, whatever its process was doing. self: nobody else is there.

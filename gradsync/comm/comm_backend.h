@@ -51,7 +51,7 @@ typedef struct gs_comm_backend {
     void (*abort)(void *backend, const char *reason);
     // Nothing is in flight, or it was aborted. Leaves the communicator, which is only good for destroy then;
     // returns when no other rank can write into this rank's memory any more. DEADLINE_EXCEEDED: `lingering`
-    // gets those that can (it comes as a timeout that names nobody), and it may be asked again.
+    // gets those that can (it comes as a timeout that names nobody), and it may be asked again; so after CANCELLED.
     gs_status (*wait_ended)(void *backend, gs_comm_failure *lingering, gs_deadline deadline);
     void (*destroy)(void *backend);
     // Facts, no waiting: all sequences of the lane up to the result are done; the times of one.

@@ -42,6 +42,7 @@ static const struct {
     {"claim", IN_LANE(posts[ROUNDS_BEFORE + 1].claim), sizeof(gs_shm_claim)},
     {"send_offset", IN_LANE(posts[ROUNDS_BEFORE + 1].send_offset), 8},
     {"recv_offset", IN_LANE(posts[ROUNDS_BEFORE + 1].recv_offset), 8},
+    {"between", IN_LANE(posts[ROUNDS_BEFORE + 1].send_offset), 8},
 };
 #define NUM_PLACES (sizeof places / sizeof *places)
 
@@ -53,6 +54,7 @@ static gs_status scribble(const char *what, uint64_t seed) {
         if (strcmp(places[p].name, what) != 0) continue;
         for (size_t i = 0; i < places[p].bytes; i += 8) {
             uint64_t garbage = gs_random_u64(key, i) | 1;
+            if (strcmp(what, "between") == 0) garbage = 1 + 2;  // in the middle of the first float
             size_t left = places[p].bytes - i;
             memcpy(block + places[p].offset + i, &garbage, left < 8 ? left : 8);
         }
@@ -156,6 +158,11 @@ static void offsets_outside_the_arena_are_never_followed(void **state) {
     expect_culprit("arena", "recv_offset", 3);
 }
 
+static void offsets_between_numbers_are_never_followed(void **state) {
+    (void)state;
+    expect_culprit("arena", "between", 2);
+}
+
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
@@ -164,6 +171,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_damaged_header_or_claim_is_blamed_on_its_owner),
         cmocka_unit_test(impossible_counters_hold_nobody_up_and_mislead_nobody),
         cmocka_unit_test(offsets_outside_the_arena_are_never_followed),
+        cmocka_unit_test(offsets_between_numbers_are_never_followed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "core/thread.h"
+#include "tests/support/comm_rank.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
 #include "tests/support/soon.h"
@@ -27,6 +28,7 @@
 #define ATTEMPTS 5
 #define LATEST_MS 4000
 #define MOST_BUSY 10
+#define SUM_COUNT 100000
 
 // How many of the four parameters are marked before the abort and after it; a bucket is two.
 typedef struct moment {
@@ -121,7 +123,40 @@ static gs_status tear_down(const gs_rank_env *env) {
     return status;
 }
 
-static const gs_rank_body bodies[] = {{"tear down", tear_down}, {0}};
+// Rank 1 comes to a sum that rank 0 has left, and does its share of it in both arenas.
+static gs_status leave_in_flight(const gs_rank_env *env) {
+    comm_rank self;
+    gs_comm *next;
+    gs_work work;
+    GS_TRY(comm_rank_open(&self, env, SUM_COUNT * sizeof(float), NULL));
+    float *data = gs_arena_data(self.arena);
+    const gs_collective sum = {.kind = GS_ALLREDUCE,
+                               .send = data,
+                               .recv = data,
+                               .count = SUM_COUNT,
+                               .dtype = GS_FP32,
+                               .bucket = -1};
+    if (env->rank == 0) {
+        GS_TRY(gs_comm_post(self.comm, &work, &sum));
+        if (gs_comm_wait(self.comm, work, gs_deadline_in_ms(1)).code != GS_DEADLINE_EXCEEDED)
+            return gs_error(GS_INTERNAL, "a sum without rank 1");
+        gs_comm_destroy(self.comm);
+        self.comm = NULL;
+        const gs_comm_options alone = {
+            .world_size = 1, .generation = 2, .arena = self.arena, .device = self.device};
+        gs_status status = gs_comm_create(&next, &alone, soon());
+        if (status.code != GS_FAILED_PRECONDITION || !strstr(status.message, "may still write"))
+            return gs_error(GS_INTERNAL, "not refused: \"%.150s\"", status.message);
+    }
+    GS_TRY(meet(env, "left"));
+    if (env->rank == 1 && gs_comm_run(self.comm, &sum, soon()).code == GS_OK)
+        return gs_error(GS_INTERNAL, "a sum without rank 0");
+    comm_rank_close(&self);
+    return gs_ok();
+}
+
+static const gs_rank_body bodies[] = {
+    {"tear down", tear_down}, {"leave in flight", leave_in_flight}, {0}};
 
 // What the slowest rank took.
 static long run_attempt(int world_size, const char *arg) {
@@ -196,6 +231,14 @@ static void of_three_where_a_helper_moves(void **state) {
     expect_prompt_at_all_moments(3, true);
 }
 
+static void with_a_sum_in_flight_keeps_the_arena_from_others(void **state) {
+    (void)state;
+    if (!test_device_is_host()) skip();
+    gs_status status = gs_ranks_run("leave in flight", 2, NULL, soon());
+    if (status.code) print_error("%s\n", status.message);
+    assert_int_equal(status.code, GS_OK);
+}
+
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
@@ -204,6 +247,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(of_two_where_the_owner_moves),
         cmocka_unit_test(of_two_where_a_helper_moves),
         cmocka_unit_test(of_three_where_a_helper_moves),
+        cmocka_unit_test(with_a_sum_in_flight_keeps_the_arena_from_others),
     };
     return cmocka_run_group_tests_name("teardown of communicators", tests, NULL, NULL);
 }

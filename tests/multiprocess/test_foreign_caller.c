@@ -85,10 +85,18 @@ static gs_status body_interrupt(const gs_rank_env *env) {
         if (asked.num_asked != 3 || asked.shortest_ns < 99 * GS_NS_PER_MS)
             return gs_error(GS_INTERNAL, "asked %d times, once after %lld us", asked.num_asked,
                             (long long)asked.shortest_ns / 1000);
+        GS_TRY(expect_code(gs_comm_wait_moved(&self.comm, 1, soon()), GS_CANCELLED, "was interrupted"));
         asked.ends_at = 0;
         GS_TRY(meet(env, "interrupted"));
     }
     GS_TRY(gs_comm_wait(self.comm, work, soon()));
+    if (env->rank == 0) {
+        asked.ends_at = 1;
+        GS_TRY(expect_code(gs_comm_wait_ended(self.comm, soon()), GS_CANCELLED, "was interrupted"));
+        asked.ends_at = 0;
+    }
+    GS_TRY(meet(env, "leaving"));
+    GS_TRY(gs_comm_wait_ended(self.comm, soon()));
     comm_rank_close(&self);
     return gs_ok();
 }
@@ -247,11 +255,12 @@ static void threads_take_turns(void **state) {
     assert_ok(gs_ranks_run("handover", 2, "thread", soon()));
 }
 
-// A child that was forked in the middle of a step destroys all it has a handle of.
+// A child that was forked in the middle of a step gives up and destroys all it has a handle of.
 static gs_status fork_and_destroy(small_reducer *small) {
     pid_t child = fork();
     if (child < 0) return gs_error(GS_INTERNAL, "no fork");
     if (child == 0) {
+        gs_comm_let_go(small->comm, "the child's host ended");
         gs_reducer_destroy(small->reducer);
         gs_comm_destroy(small->comm);
         gs_arena_destroy(small->arena);

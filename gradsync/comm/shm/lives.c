@@ -29,15 +29,18 @@ static gs_status explain(gs_shm_segment *segment, gs_comm_failure *lingering, in
 
 // Who has ended is not asked again: ranks are waited for one after the other.
 gs_status gs_shm_wait_lives_ended(gs_shm_segment *segment, gs_comm_failure *lingering,
-                                  gs_deadline deadline) {
+                                  gs_interrupt *interrupt, gs_deadline deadline) {
     gs_waiter waiter = {.event = &segment->common->event};
     int64_t began_ns = gs_now_ns();
     int rank = find_lingering(segment, 0);
-    while (rank < segment->world_size && !gs_deadline_passed(deadline)) {
-        gs_waiter_pause(&waiter, deadline);
+    bool interrupted = false;
+    while (rank < segment->world_size && !gs_deadline_passed(deadline) && !interrupted) {
+        if (gs_waiter_pause(&waiter, deadline)) interrupted = gs_interrupt_check(interrupt, gs_now_ns());
         rank = find_lingering(segment, rank);
     }
     gs_waiter_reset(&waiter);
+    if (rank < segment->world_size && interrupted)
+        return gs_error(GS_CANCELLED, "the wait for rank %d to leave was interrupted", rank);
     return rank < segment->world_size ? explain(segment, lingering, gs_now_ns() - began_ns)
                                       : gs_ok();
 }

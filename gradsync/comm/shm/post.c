@@ -216,6 +216,18 @@ static bool lies_in_arena(const gs_shm_segment *segment, int rank, uint64_t offs
     return offset == 0 || (offset - 1 <= arena_bytes && bytes <= arena_bytes - (offset - 1));
 }
 
+// Whether what lies there can be taken for numbers: an arena begins on a page.
+static bool is_aligned(const gs_shm_place *place, const gs_collective *collective, int rank) {
+    const gs_reduce_tree *tree = collective->tree;
+    size_t bytes = gs_dtype_bytes(collective->dtype);
+    bool aligned = (!place->send_offset || (place->send_offset - 1) % bytes == 0) &&
+                   (!place->recv_offset || (place->recv_offset - 1) % bytes == 0);
+    for (int i = 0; tree && i < tree->num_inputs; i++)
+        aligned &= tree->rank[i] != rank ||
+                   (size_t)tree->part[i] * place->part_stride_bytes % bytes == 0;
+    return aligned;
+}
+
 gs_status gs_shm_check_posts(const gs_shm_lane_blocks *blocks, uint64_t sequence,
                              const gs_collective *collective, gs_shm_algorithm algorithm,
                              gs_shm_place *places, gs_comm_failure *cause) {
@@ -232,6 +244,8 @@ gs_status gs_shm_check_posts(const gs_shm_lane_blocks *blocks, uint64_t sequence
         if (!lies_in_arena(segment, i, places[i].send_offset, sent) ||
             !lies_in_arena(segment, i, places[i].recv_offset, bytes))
             return blame_damage(&of, i, "points outside its arena");
+        if (!is_aligned(&places[i], collective, i))
+            return blame_damage(&of, i, "points between the numbers of its arena");
     }
     return gs_ok();
 }

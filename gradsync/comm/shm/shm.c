@@ -391,7 +391,7 @@ static void wait_until_left(shm_comm *shm) {
 static gs_status wait_shm_ended(void *backend, gs_comm_failure *lingering, gs_deadline deadline) {
     shm_comm *shm = backend;
     wait_until_left(shm);
-    return gs_shm_wait_lives_ended(&shm->segment, lingering, deadline);
+    return gs_shm_wait_lives_ended(&shm->segment, lingering, &shm->interrupt, deadline);
 }
 
 static void destroy_shm(void *backend) {
