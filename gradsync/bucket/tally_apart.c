@@ -24,8 +24,21 @@ static double *said_elements(const gs_bucket_tally *tally) {
     return said_squares(tally) + tally->layout->num_params;
 }
 
+static double *said_edges(const gs_bucket_tally *tally) {
+    return said_elements(tally) + tally->layout->num_params;
+}
+
 size_t gs_tally_apart_words(size_t num_params) {
-    return NUM_SAID + 3 * num_params;
+    return NUM_SAID + 4 * num_params;
+}
+
+// A number drawn for the place before `element`, the same everywhere, of so few bits that sums stay
+// exact.
+static double draw_edge(size_t element) {
+    uint64_t drawn = ((uint64_t)element + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    drawn = (drawn ^ (drawn >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    drawn = (drawn ^ (drawn >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (double)(drawn >> 40);
 }
 
 // Whether this rank speaks for the whole of a bucket.
@@ -63,6 +76,8 @@ static void for_each_said(const gs_bucket_tally *tally, size_t index, segment_fn
 
 static void count_elements(const gs_bucket_tally *tally, const gs_segment *held) {
     said_elements(tally)[held->tensor] += (double)held->count;
+    said_edges(tally)[held->tensor] +=
+        draw_edge(held->first + held->count) - draw_edge(held->first);
 }
 
 // A GPU's squares are enqueued, and read with all others.
@@ -150,10 +165,12 @@ static gs_status close(gs_bucket_tally *tally, gs_deadline deadline) {
     return gs_ok();
 }
 
-// Every element of a gradient is held by one rank.
+// Every element of a gradient is held by one rank: then each edge between two segments is one's end
+// and another's beginning, and what was drawn for it cancels.
 static gs_status check_elements(const gs_bucket_tally *tally) {
     const gs_grad_layout *layout = tally->layout;
     const double *elements = tally->apart.sums + NUM_SAID + 2 * layout->num_params;
+    const double *edges = elements + layout->num_params;
     for (size_t i = 0; i < layout->num_params; i++) {
         if (elements[i] != (double)layout->counts[i])
             return gs_error(GS_FAILED_PRECONDITION,
@@ -161,6 +178,12 @@ static gs_status check_elements(const gs_bucket_tally *tally) {
                             "parameter %zu \"%.80s\", which has %zu",
                             (long long)tally->step.step, layout->bucket_of[i], elements[i], i,
                             layout->params[i].name, layout->counts[i]);
+        if (edges[i] != draw_edge(layout->counts[i]) - draw_edge(0))
+            return gs_error(GS_FAILED_PRECONDITION,
+                            "step %lld: bucket %zu: of the result of parameter %zu \"%.80s\" ranks "
+                            "hold some elements twice and others not at all",
+                            (long long)tally->step.step, layout->bucket_of[i], i,
+                            layout->params[i].name);
     }
     return gs_ok();
 }

@@ -17,9 +17,13 @@ double gs_hook_option_value(const gs_hook_choice *choice, const char *name) {
 // A bucket of each parameter alone is the worst: rounding up a sum never passes the sum of the parts
 // rounded up.
 size_t gs_hook_most_bytes(const gs_hook_setup *setup, size_t element_bytes) {
-    size_t total = 0;
-    for (size_t i = 0; i < setup->num_params; i++)
-        total += gs_round_up(setup->params[i].room * element_bytes, GS_HOOK_PLACE_BYTES);
+    size_t total = 0, bytes;
+    for (size_t i = 0; i < setup->num_params; i++) {
+        if (__builtin_mul_overflow(setup->params[i].room, element_bytes, &bytes) ||
+            __builtin_add_overflow(bytes, GS_HOOK_PLACE_BYTES - 1, &bytes) ||
+            __builtin_add_overflow(total, bytes - bytes % GS_HOOK_PLACE_BYTES, &total))
+            return SIZE_MAX;
+    }
     return total;
 }
 

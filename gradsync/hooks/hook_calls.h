@@ -14,7 +14,8 @@ GS_BEGIN_DECLS
 // The value of an option: as given, or its fallback. Only for options that the hook declares.
 double gs_hook_option_value(const gs_hook_choice *choice, const char *name);
 
-// Room for element_bytes for each element of each bucket, padding included, whatever the plan.
+// Room for element_bytes for each element of each bucket, padding included, whatever the plan;
+// SIZE_MAX, which no hook gets, when there is no such number.
 size_t gs_hook_most_bytes(const gs_hook_setup *setup, size_t element_bytes);
 
 // The next `bytes` of the memory that was declared for buckets, on 256 bytes. RESOURCE_EXHAUSTED, naming

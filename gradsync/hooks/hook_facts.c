@@ -35,7 +35,12 @@ static gs_hook_fact *write_choice(gs_hook_fact *next, const gs_hook_choice *choi
 
 void gs_hook_facts_write(gs_hook_fact *facts, const gs_hook_set *set) {
     gs_hook_fact *next = facts;
-    for (size_t i = 0; i < set->num_hooks; i++) next = write_choice(next, &set->hooks[i].choice, 0);
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        gs_hook_fact *own = next;
+        next = write_choice(next, &set->hooks[i].choice, 0);
+        own->num_phases = set->hooks[i].needs.num_phases;
+        own->most_posts = set->hooks[i].needs.most_posts;
+    }
 }
 
 static gs_status differ(const gs_hook_fact *theirs, const gs_hook_fact *ours) {
@@ -46,6 +51,13 @@ static gs_status differ(const gs_hook_fact *theirs, const gs_hook_fact *ours) {
         return gs_error(GS_FAILED_PRECONDITION,
                         "communication hook \"%.47s\": knows \"%.47s\" against \"%.47s\"",
                         ours->hook, theirs->option, ours->option);
+    if (theirs->num_phases != ours->num_phases || theirs->most_posts != ours->most_posts)
+        return gs_error(
+            GS_FAILED_PRECONDITION,
+            "communication hook \"%.47s\": phases %lld against %lld, collectives in one "
+            "%lld against %lld",
+            ours->hook, (long long)theirs->num_phases, (long long)ours->num_phases,
+            (long long)theirs->most_posts, (long long)ours->most_posts);
     return gs_error(GS_FAILED_PRECONDITION,
                     "communication hook \"%.47s\": option %.47s %.17g against %.17g", ours->hook,
                     ours->option, theirs->value, ours->value);

@@ -14,6 +14,9 @@ typedef struct gs_hook_fact {
     char option[GS_HOOK_NAME_LEN];  // "": the hook itself
     double value;
     int64_t depth;  // 0: a hook of the reducer; 1: the one that it wraps …
+    // Of the reducer's hooks themselves: which lanes a bucket goes through, and how many may be on
+    // their way.
+    int64_t num_phases, most_posts;
 } gs_hook_fact;
 
 size_t gs_hook_facts_count(const gs_hook_set *set);

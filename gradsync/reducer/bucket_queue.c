@@ -7,7 +7,7 @@
 #include "core/failpoint.h"
 #include "gradsync/comm/work_stream.h"
 
-#define MOST_POSTED 1024  // in a lane of a communicator
+#define MOST_POSTED (1024 - GS_MOST_TAIL_POSTS)  // in a lane of a communicator
 
 static gs_bucket *bucket_at(const gs_bucket_queue *queue, size_t index) {
     return &queue->options.layout->buckets[index];

@@ -23,9 +23,9 @@
 #include "gradsync/hooks/hook_set.h"
 #include "kernels/device.h"
 
-// A lane of a communicator takes 1024 collectives, and most hooks post up to four for a bucket in a phase. With
-// no more buckets than that (gs_bucket_queue_most tells of other hooks) all are posted when the last one
-// is pushed.
+// A lane of a communicator takes 1024 collectives, some of which are for tails that post behind all buckets, and
+// most hooks post one to three for a bucket in a phase. With no more buckets than that (gs_bucket_queue_most tells
+// of other hooks) all are posted when the last one is pushed.
 #define GS_MAX_BUCKETS_IN_FLIGHT 256
 
 // Whom it works for; all borrowed until release.
@@ -81,7 +81,9 @@ static inline bool gs_bucket_queue_is_untouched(const gs_bucket_queue *queue) {
 // stream.
 GS_NODISCARD gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline);
 
-// So many buckets are in flight at most, when hooks post up to `most_posts` for one in a phase.
+// So many buckets are in flight at most, when hooks post up to `most_posts` for one in a phase: lane 0 then
+// takes GS_MOST_TAIL_POSTS more.
+#define GS_MOST_TAIL_POSTS 64
 size_t gs_bucket_queue_most(int most_posts);
 
 #endif

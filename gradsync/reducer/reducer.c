@@ -468,6 +468,9 @@ bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_
 gs_status gs_reducer_hook_state_loaded(gs_reducer *reducer) {
     if (reducer->phase != GS_REDUCER_IDLE)
         return gs_reducer_misuse(reducer, "the state of hooks is loaded between steps only");
+    if (reducer->undecided)
+        return gs_reducer_misuse(reducer, "the state of hooks is loaded, and a step is neither "
+                                          "committed nor rolled back that would replace it");
     return gs_hook_set_loaded(&reducer->hooks);
 }
 

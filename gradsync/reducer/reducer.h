@@ -148,9 +148,12 @@ GS_NODISCARD gs_status gs_reducer_finish(gs_reducer *reducer, gs_reduce_result *
 // (rule F2).
 GS_NODISCARD gs_status gs_reducer_commit(gs_reducer *reducer);
 GS_NODISCARD gs_status gs_reducer_rollback(gs_reducer *reducer);
-// What hooks carry from step to step, for checkpoints: tensor `index`, between steps; false behind the last.
-// Which ones there are follows from parameters and options; where they lie changes with each commit. Who writes
-// into them says so with `loaded` when all are written, before the next begin.
+// What hooks carry from step to step, for checkpoints: tensor `index`, between steps; false behind
+// the last. It is what the last commit left: of a step that was applied, commit first. Which ones
+// there are follows from parameters and options; where they lie changes with each commit. Who
+// writes into them says so with `loaded` when all are written, before the next begin.
+// FAILED_PRECONDITION while a finished step is neither committed nor rolled back: its commit would
+// replace what was loaded.
 bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_t index);
 GS_NODISCARD gs_status gs_reducer_hook_state_loaded(gs_reducer *reducer);
 // OK between steps. Else FAILED_PRECONDITION says what the open step lacks, parameters by name;

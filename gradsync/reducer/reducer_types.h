@@ -103,7 +103,8 @@ typedef struct gs_reducer_pass {
 // Work of others that finish waits for in this step, behind all buckets and before norms are taken:
 // rows of a sparse gradient that are added to a dense one, a reduction of parameters that the
 // reducer does not know. What it waits for is posted in `finish`; or before, between the last
-// end_pass and finish, when gs_reducer_posts_all: then all buckets have been posted, on every rank.
+// end_pass and finish, when gs_reducer_posts_all: then all buckets have been posted, on every rank, and
+// lane 0 takes 64 collectives of tails.
 typedef struct gs_reducer_tail {
     gs_status (*finish)(void *ctx, void *const *grads, gs_deadline deadline);
     void *ctx;

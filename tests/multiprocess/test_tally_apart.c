@@ -32,7 +32,9 @@ static const int64_t counts[NUM_PARAMS] = {3000, 17, 500, 1, 10, 800, 64};
 typedef enum share_kind {
     BUCKETS,  // bucket b is rank (b mod world)'s
     PIECES,   // of each bucket every rank has a piece, which may begin inside a gradient
-    TWICE     // as buckets, but rank 0 says to have those of rank 1 as well
+    TWICE,    // as buckets, but rank 0 says to have those of rank 1 as well
+    HALVES    // as buckets, but ranks 0 and 1 say to have the first half of everything: as many as
+              // there are
 } share_kind;
 
 typedef struct sharer {
@@ -78,6 +80,12 @@ static void claim_range(sharer *self, size_t *num_segments, const gs_hook_layout
     }
 }
 
+static void claim_halves(sharer *self, size_t *num_segments, const gs_hook_layout *bucket) {
+    for (size_t i = 0; i < bucket->num_params && self->rank < 2; i++)
+        self->segments[(*num_segments)++] =
+            (gs_segment){.tensor = bucket->params[i].index, .count = bucket->params[i].count / 2};
+}
+
 static gs_status on_plan(void *state, const gs_hook_plan *plan) {
     sharer *self = state;
     size_t num_segments = 0;
@@ -91,7 +99,10 @@ static gs_status on_plan(void *state, const gs_hook_plan *plan) {
         int claimed = self->kind == TWICE && self->rank == 0 && b % 2 ? 1 : self->rank;
         range_of(self, &first, &end, (int)b, bucket->count, claimed);
         self->first_segment[b] = num_segments;
-        claim_range(self, &num_segments, bucket, first, end);
+        if (self->kind == HALVES)
+            claim_halves(self, &num_segments, bucket);
+        else
+            claim_range(self, &num_segments, bucket, first, end);
     }
     self->first_segment[plan->num_buckets] = num_segments;
     return gs_ok();
@@ -408,9 +419,11 @@ static gs_status die_before_tally(const rank_state *self, const way *how) {
 }
 
 static gs_status body_wrong(const gs_rank_env *env) {
-    static const share_kind kinds[] = {[BUCKETS] = BUCKETS, [TWICE] = TWICE};
-    bool twice = strcmp(env->arg, "twice") == 0;
-    way how = {.share = &kinds[twice ? TWICE : BUCKETS], .tally = GS_TALLY_APART, .num_steps = 1};
+    static const share_kind kinds[] = {BUCKETS, TWICE, HALVES};
+    const share_kind *kind = strcmp(env->arg, "twice") == 0    ? &kinds[1]
+                             : strcmp(env->arg, "halves") == 0 ? &kinds[2]
+                                                               : &kinds[0];
+    way how = {.share = kind, .tally = GS_TALLY_APART, .num_steps = 1};
     static double memory[NUM_PARAMS][3000];
     gs_separate_grad tensors[NUM_PARAMS] = {0};
     said out[NUM_STEPS];
@@ -450,6 +463,11 @@ static void what_two_ranks_hold_is_named(void **state) {
     expect_everywhere("twice", 0, "elements of the result of parameter", -1);
 }
 
+static void halves_that_ranks_hold_twice_are_no_whole(void **state) {
+    (void)state;
+    expect_everywhere("halves", 0, "hold some elements twice and others not at all", -1);
+}
+
 static void a_part_needs_a_tally_apart(void **state) {
     (void)state;
     expect_everywhere("in buckets", 0, "GS_TALLY_APART is for that", -1);
@@ -484,6 +502,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_say_what_the_whole_said),
         cmocka_unit_test(what_two_ranks_hold_is_named),
+        cmocka_unit_test(halves_that_ranks_hold_twice_are_no_whole),
         cmocka_unit_test(a_part_needs_a_tally_apart),
         cmocka_unit_test(separate_gradients_need_the_whole),
         cmocka_unit_test(ranks_agree_on_the_carrier),

@@ -11,6 +11,7 @@
 
 #include "gradsync/hooks/hook_calls.h"
 #include "gradsync/hooks/hook_facts.h"
+#include "gradsync/reducer/bucket_queue.h"
 #include "gradsync/reducer/reducer.h"
 #include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
@@ -215,6 +216,11 @@ static gs_status measure_too_many(gs_hook_needs *needs, const gs_hook_setup *set
     return gs_ok();
 }
 
+static gs_status measure_beyond_memory(gs_hook_needs *needs, const gs_hook_setup *setup) {
+    *needs = (gs_hook_needs){.bucket_bytes = gs_hook_most_bytes(setup, (size_t)1 << 61)};
+    return gs_ok();
+}
+
 static gs_status place_too_much(void *state, const gs_hook_plan *plan) {
     void *memory;
     (void)state;
@@ -233,6 +239,11 @@ static void what_a_hook_does_not_declare_is_refused(void **state) {
     hook.measure = measure_too_many;
     assert_refused(&(gs_hook_choice){.hook = &hook},
                    "lanes: the communicator has 1, hook \"slow\" takes 3");
+    hook = gs_hook_allreduce;
+    hook.name = "endless";
+    hook.measure = measure_beyond_memory;
+    assert_refused(&(gs_hook_choice){.hook = &hook},
+                   "hook \"endless\": 0 and 18446744073709551615 bytes");
     assert_refused(&(gs_hook_choice){.hook = &gs_hook_compress},
                    "hook \"compress\": needs a wire dtype");
 }
@@ -327,6 +338,36 @@ static void state_outlives_plans_and_resets(void **state) {
     small_reducer_close(&small);
 }
 
+// What a step changed would replace what was loaded, at its commit.
+static void state_is_loaded_when_the_step_is_decided(void **state) {
+    (void)state;
+    small_reducer small;
+    const gs_hook_choice choice = {.hook = &counter_hook};
+    assert_ok(open_hooked(&small, &choice, 1));
+    assert_ok(gs_reducer_hook_state_loaded(small.reducer));
+    assert_ok(take_step(&small, 0, 1));
+    assert_int_equal(gs_reducer_hook_state_loaded(small.reducer).code, GS_FAILED_PRECONDITION);
+    assert_int_equal(counting->num_loads, 1);
+    assert_ok(gs_reducer_commit(small.reducer));
+    assert_ok(gs_reducer_hook_state_loaded(small.reducer));
+    assert_ok(take_step(&small, 1, 1));
+    assert_ok(gs_reducer_rollback(small.reducer));
+    assert_ok(gs_reducer_hook_state_loaded(small.reducer));
+    assert_int_equal(counting->num_loads, 3);
+    small_reducer_close(&small);
+}
+
+// A tail posts in lane 0 while all buckets are on their way.
+static void buckets_in_flight_leave_room_for_tails(void **state) {
+    (void)state;
+    for (int posts = 1; posts <= GS_HOOK_MAX_POSTS; posts++) {
+        size_t most = gs_bucket_queue_most(posts);
+        assert_true(most > 0 && most <= GS_MAX_BUCKETS_IN_FLIGHT);
+        assert_true(most * (size_t)posts + GS_MAX_TAILS <= 1024 - 32);
+    }
+    assert_int_equal(gs_bucket_queue_most(3), GS_MAX_BUCKETS_IN_FLIGHT);
+}
+
 // fc3 and fc2 with the first hook, the others with the second; each in memory of its own.
 static void buckets_choose_their_hooks(void **state) {
     (void)state;
@@ -353,16 +394,25 @@ static void buckets_choose_their_hooks(void **state) {
     small_reducer_close(&small);
 }
 
+static gs_status measure_two_phases(gs_hook_needs *needs, const gs_hook_setup *setup) {
+    GS_TRY(measure_counter(needs, setup));
+    needs->num_phases = 2;
+    return gs_ok();
+}
+
 // Ranks compare what holds, not what was said.
 static void facts_are_those_that_hold(void **state) {
     (void)state;
     gs_param_spec param = gs_param_spec_make(GS_FP32, 4, 0, "p");
+    gs_comm_hook longer = counter_hook;
+    longer.measure = measure_two_phases;
     const gs_hook_choice choices[] = {
         {.hook = &counter_hook},
         {.hook = &counter_hook, .numbers = (const gs_hook_number[]){{"rank", 2}}, .num_numbers = 1},
-        {.hook = &counter_hook, .numbers = (const gs_hook_number[]){{"rank", 3}}, .num_numbers = 1}};
-    gs_hook_fact facts[3][3];
-    for (int i = 0; i < 3; i++) {
+        {.hook = &counter_hook, .numbers = (const gs_hook_number[]){{"rank", 3}}, .num_numbers = 1},
+        {.hook = &longer}};
+    gs_hook_fact facts[4][3];
+    for (int i = 0; i < 4; i++) {
         _Alignas(256) char memory[GS_HOOK_PLACE_BYTES];
         gs_hook_set set;
         gs_device *device;
@@ -383,6 +433,8 @@ static void facts_are_those_that_hold(void **state) {
     assert_ok(gs_hook_facts_compare(facts[1], 3, facts[0], 3));
     gs_status status = gs_hook_facts_compare(facts[2], 3, facts[0], 3);
     assert_non_null(strstr(status.message, "\"counter\": option rank 3 against 2"));
+    status = gs_hook_facts_compare(facts[3], 3, facts[0], 3);
+    assert_non_null(strstr(status.message, "\"counter\": phases 2 against 1"));
     status = gs_hook_facts_compare(facts[0], 2, facts[0], 3);
     assert_int_equal(status.code, GS_FAILED_PRECONDITION);
 }
@@ -418,6 +470,8 @@ int main(void) {
         cmocka_unit_test(rounding_on_the_host_takes_no_memory),
         cmocka_unit_test(state_follows_the_step),
         cmocka_unit_test(state_outlives_plans_and_resets),
+        cmocka_unit_test(state_is_loaded_when_the_step_is_decided),
+        cmocka_unit_test(buckets_in_flight_leave_room_for_tails),
         cmocka_unit_test(buckets_choose_their_hooks),
         cmocka_unit_test(facts_are_those_that_hold),
     };
