@@ -403,12 +403,11 @@ static gs_status name_world(gs_comm *comm, gs_status status) {
                             list);
 }
 
-// An error of a backend is the communicator's end; a deadline that passed, and an interrupt, are not. In place: a
-// status that is ok and copied once more is a good part of a small collective's time.
-static void note_end(gs_comm *comm, gs_status *status) {
-    if (!status->code) return;
-    if (status->code != GS_DEADLINE_EXCEEDED && status->code != GS_CANCELLED) note_disturbed(comm);
-    *status = name_world(comm, *status);
+// An error of a backend is the communicator's end; a deadline that passed, and an interrupt, are not. Callers
+// make a status that is ok anew: to copy one that was just written is a good part of a small collective's time.
+static gs_status note_error(gs_comm *comm, gs_status status) {
+    if (status.code != GS_DEADLINE_EXCEEDED && status.code != GS_CANCELLED) note_disturbed(comm);
+    return name_world(comm, status);
 }
 
 gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective) {
@@ -426,8 +425,8 @@ gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collec
     comm->posted[lane] = sequence;
     *work = (gs_work){.sequence = sequence, .lane = lane};
     gs_status status = comm->backend->post(comm->state, lane, sequence, collective);
-    note_end(comm, &status);
-    return status;
+    if (status.code) return note_error(comm, status);
+    return gs_ok();
 }
 
 static bool was_posted(const gs_comm *comm, gs_work work) {
@@ -442,8 +441,8 @@ gs_status gs_comm_wait(gs_comm *comm, gs_work work, gs_deadline deadline) {
         return gs_error(GS_FAILED_PRECONDITION, "%s was not posted", name);
     }
     gs_status status = comm->backend->wait(comm->state, work.lane, work.sequence, deadline);
-    note_end(comm, &status);
-    return status;
+    if (status.code) return note_error(comm, status);
+    return gs_ok();
 }
 
 bool gs_comm_done(const gs_comm *comm, gs_work work) {
@@ -453,8 +452,8 @@ bool gs_comm_done(const gs_comm *comm, gs_work work) {
 
 gs_status gs_comm_progress(gs_comm *comm) {
     gs_status status = comm->backend->post(comm->state, 0, 0, NULL);
-    note_end(comm, &status);
-    return status;
+    if (status.code) return note_error(comm, status);
+    return gs_ok();
 }
 
 int gs_comm_events(gs_comm *comm, gs_futex_event **events, int max) {
@@ -520,11 +519,17 @@ bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times) {
     return comm->backend->times(comm->state, work.lane, work.sequence, times);
 }
 
-gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadline deadline) {
+static gs_status post_and_wait(gs_comm *comm, const gs_collective *collective,
+                               gs_deadline deadline) {
     gs_work work;
-    gs_status status = gs_comm_post(comm, &work, collective);
-    if (!status.code) status = gs_comm_wait(comm, work, deadline);
-    if (status.code) gs_comm_let_go(comm, status.message);
+    GS_TRY(gs_comm_post(comm, &work, collective));
+    return gs_comm_wait(comm, work, deadline);
+}
+
+gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadline deadline) {
+    gs_status status = post_and_wait(comm, collective, deadline);
+    if (!status.code) return gs_ok();
+    gs_comm_let_go(comm, status.message);
     return status;
 }
 
