@@ -117,7 +117,7 @@ class Rank:
         lib.call("reducer_set_plan", self.reducer, self.params, self.plan)
 
         size = ctypes.c_size_t()
-        lib.call("reducer_arena_bytes", self.reducer, ranks, ctypes.byref(size))
+        lib.call("reducer_arena_bytes", self.reducer, self.device, ranks, ctypes.byref(size))
         lib.call("arena_open", self.arena, self.device, size)
         self.callback = INTERRUPT(self.was_interrupted)
         signal.signal(signal.SIGINT, self.hear)

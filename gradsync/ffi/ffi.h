@@ -8,14 +8,17 @@
 // Functions return a code: 0, or a gs_code (core/status.h): 1 CANCELLED, 3 INVALID_ARGUMENT, 4
 // DEADLINE_EXCEEDED, 8 RESOURCE_EXHAUSTED, 9 FAILED_PRECONDITION, 10 ABORTED, 12 UNIMPLEMENTED, 13
 // INTERNAL, 14 UNAVAILABLE, 15 DATA_LOSS. The words of a handle's last error are gs_ffi_error's.
+// A missing handle or argument is INVALID_ARGUMENT; what is asked of a handle that is not open, or
+// is open already, FAILED_PRECONDITION, and changes nothing.
 // Callbacks return 0 or such a code; they are called on the thread of the call that they belong to,
 // but for the log's. `within_ns` is from now on; what is given to a callback is what is left.
 // Element types are gs_dtype: 1 fp32, 2 fp64, 3 fp16, 4 bf16, 5 i64, 6 i32, 7 u8.
 //
 // Threads: a handle serves one thread at a time, any, one after the other; gs_ffi_comm_abort any
-// thread at any time. The thread that opened a communicator must live until it is freed. In a
-// forked child only gs_ffi_X_free may be called, and does nothing to what the parent has. None of
-// it changes the process: no environment, no signals, no output but the log's.
+// thread, as long as the communicator is open. The thread that opened a communicator must live
+// until it is freed. In a forked child only gs_ffi_X_free may be called, and does nothing to what
+// the parent has. None of it changes the process: no environment, no signals, no output but the
+// log's.
 #ifndef GRADSYNC_FFI_FFI_H
 #define GRADSYNC_FFI_FFI_H
 
@@ -96,6 +99,9 @@ int gs_ffi_comm_failure(gs_ffi_comm *comm, int *kind, int64_t *step, int *bucket
                         int most);
 const char *gs_ffi_comm_backend(const gs_ffi_comm *comm);  // which one it is; "" before open
 void gs_ffi_comm_abort(gs_ffi_comm *comm, const char *reason);
+// After an error: until no other rank can write into the arena. DEADLINE_EXCEEDED:
+// gs_ffi_comm_failure names who may. Before it another communicator over the same arena is refused.
+int gs_ffi_comm_wait_ended(gs_ffi_comm *comm, int64_t within_ns);
 void gs_ffi_comm_free(gs_ffi_comm *comm);
 
 // Reducer (gradsync/reducer/reducer.h says what each call means). Default: the mean over all ranks
@@ -123,8 +129,9 @@ typedef int (*gs_ffi_hook_run)(void *ctx, int bucket, int is_last, int64_t step,
 typedef int (*gs_ffi_hook_finish)(void *ctx, int bucket, int64_t left_ns);
 int gs_ffi_reducer_set_hook(gs_ffi_reducer *reducer, const char *name, gs_ffi_hook_run run,
                             gs_ffi_hook_finish finish, void (*cancel)(void *ctx), void *ctx);
-// How much arena it needs in a world of this size; before the arena is opened.
-int gs_ffi_reducer_arena_bytes(gs_ffi_reducer *reducer, int world_size, size_t *bytes);
+// How much arena it needs on this device in a world of this size; before the arena is opened.
+int gs_ffi_reducer_arena_bytes(gs_ffi_reducer *reducer, gs_ffi_device *device, int world_size,
+                               size_t *bytes);
 // Collective. All are borrowed until free. `arena` is the communicator's.
 int gs_ffi_reducer_open(gs_ffi_reducer *reducer, gs_ffi_comm *comm, gs_ffi_arena *arena,
                         gs_ffi_device *device, int64_t within_ns);
@@ -151,7 +158,9 @@ size_t gs_ffi_reducer_grad_offset(const gs_ffi_reducer *reducer, size_t param);
 const size_t *gs_ffi_reducer_ready_order(const gs_ffi_reducer *reducer);
 // Collective, between steps.
 int gs_ffi_reducer_replan(gs_ffi_reducer *reducer, const gs_ffi_plan *plan, int64_t within_ns);
-// Goes on with another communicator after an error; it is borrowed instead of the last one.
+// Goes on with another communicator after an error (gs_ffi_comm_wait_ended first, then one of
+// another generation over the same arena); it is borrowed instead of the last one, which may be
+// freed.
 int gs_ffi_reducer_reset(gs_ffi_reducer *reducer, gs_ffi_comm *comm, int64_t within_ns);
 void gs_ffi_reducer_free(gs_ffi_reducer *reducer);
 
@@ -163,7 +172,7 @@ int gs_ffi_optimizer_set(gs_ffi_optimizer *optimizer, const char *name, double n
 int gs_ffi_optimizer_open(gs_ffi_optimizer *optimizer, const char *kind,
                           const gs_ffi_params *params, gs_ffi_device *device);
 // One update of `values` (a pointer for each parameter, fp32, in place) by the reducer's last
-// result.
+// result; that it is finite is the caller's to ask.
 int gs_ffi_optimizer_step(gs_ffi_optimizer *optimizer, void *const *values,
                           const gs_ffi_reducer *reducer, double lr, double grad_scale);
 void gs_ffi_optimizer_free(gs_ffi_optimizer *optimizer);

@@ -21,6 +21,9 @@ static gs_status make_room(gs_ffi_params *params) {
 
 static gs_status add_param(gs_ffi_params *params, const char *name, int dtype, int num_dims,
                            const int64_t *shape) {
+    GS_TRY(gs_ffi_given(params, "parameters"));
+    GS_TRY(gs_ffi_given(name, "parameter's name"));
+    if (num_dims > 0) GS_TRY(gs_ffi_given(shape, "parameter's shape"));
     gs_param_spec spec = {.dtype = (gs_dtype)dtype, .num_dims = num_dims};
     if (snprintf(spec.name, sizeof spec.name, "%s", name) >= (int)sizeof spec.name)
         return gs_error(GS_INVALID_ARGUMENT, "parameter %zu: its name has more than %d bytes",
@@ -37,7 +40,7 @@ static gs_status add_param(gs_ffi_params *params, const char *name, int dtype, i
 
 int gs_ffi_params_add(gs_ffi_params *params, const char *name, int dtype, int num_dims,
                       const int64_t *shape) {
-    return gs_ffi_keep(&params->object, add_param(params, name, dtype, num_dims, shape));
+    return gs_ffi_keep(params, add_param(params, name, dtype, num_dims, shape));
 }
 
 void gs_ffi_params_free(gs_ffi_params *params) {
@@ -50,27 +53,31 @@ gs_ffi_plan *gs_ffi_plan_new(void) {
     return calloc(1, sizeof(gs_ffi_plan));
 }
 
+static gs_status open_plan(gs_ffi_plan *plan, const gs_ffi_params *params,
+                           const gs_plan_policy *policy, const size_t *ready_order) {
+    GS_TRY(gs_ffi_given(plan, "plan"));
+    GS_TRY(gs_ffi_given(params, "parameters"));
+    GS_TRY(gs_ffi_expect(!plan->plan.buckets, "the plan is open"));
+    return gs_plan_policy_apply(&plan->plan, policy, params->specs, params->count, ready_order);
+}
+
 int gs_ffi_plan_open(gs_ffi_plan *plan, const gs_ffi_params *params, uint64_t first_bytes,
                      uint64_t cap_bytes, const size_t *ready_order) {
     const gs_plan_policy policy = {.one_host = !first_bytes && !cap_bytes,
                                    .first_bytes = first_bytes,
                                    .caps_bytes = {cap_bytes},
                                    .num_caps = cap_bytes ? 1 : 0};
-    gs_status status = gs_ffi_expect(!plan->plan.buckets, "the plan is open");
-    if (!status.code)
-        status =
-            gs_plan_policy_apply(&plan->plan, &policy, params->specs, params->count, ready_order);
-    return gs_ffi_keep(&plan->object, status);
+    return gs_ffi_keep(plan, open_plan(plan, params, &policy, ready_order));
 }
 
 size_t gs_ffi_plan_num_buckets(const gs_ffi_plan *plan) {
-    return plan->plan.num_buckets;
+    return plan ? plan->plan.num_buckets : 0;
 }
 
 size_t gs_ffi_plan_bucket(const gs_ffi_plan *plan, size_t bucket, size_t *params, size_t most) {
-    if (bucket >= plan->plan.num_buckets) return 0;
+    if (bucket >= gs_ffi_plan_num_buckets(plan)) return 0;
     const gs_plan_bucket *one = &plan->plan.buckets[bucket];
-    for (size_t i = 0; i < one->num_params && i < most; i++)
+    for (size_t i = 0; params && i < one->num_params && i < most; i++)
         params[i] = plan->plan.params[one->first + i];
     return one->num_params;
 }

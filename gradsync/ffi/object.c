@@ -4,9 +4,14 @@
 
 #include "core/log.h"
 
-int gs_ffi_keep(gs_ffi_object *object, gs_status status) {
-    object->last = status;
+int gs_ffi_keep(void *handle, gs_status status) {
+    gs_ffi_object *object = handle;
+    if (object) object->last = status;
     return (int)status.code;
+}
+
+gs_status gs_ffi_given(const void *what, const char *name) {
+    return what ? gs_ok() : gs_error(GS_INVALID_ARGUMENT, "%s: none given", name);
 }
 
 gs_status gs_ffi_expect(bool is_so, const char *what) {
@@ -25,8 +30,9 @@ gs_status gs_ffi_returned(int code, const char *what) {
 
 int gs_ffi_error(const void *handle, char *text, size_t text_bytes) {
     const gs_ffi_object *object = handle;
-    if (text_bytes) snprintf(text, text_bytes, "%s", object->last.message);
-    return (int)object->last.code;
+    const gs_status last = object ? object->last : gs_ffi_given(NULL, "handle");
+    if (text && text_bytes) snprintf(text, text_bytes, "%s", last.message);
+    return (int)last.code;
 }
 
 const char *gs_ffi_code_name(int code) {

@@ -19,8 +19,10 @@ typedef struct gs_ffi_object {
     gs_status last;
 } gs_ffi_object;
 
-// The first member of each handle, so that a handle is an object.
-int gs_ffi_keep(gs_ffi_object *object, gs_status status);
+// The first member of each handle, so that a handle is an object. NULL: nothing is kept.
+int gs_ffi_keep(void *handle, gs_status status);
+// INVALID_ARGUMENT where a caller gave nothing; `name` of what is missing.
+gs_status gs_ffi_given(const void *what, const char *name);
 // FAILED_PRECONDITION unless a handle is open, or not yet.
 gs_status gs_ffi_expect(bool is_so, const char *what);
 gs_deadline gs_ffi_deadline(int64_t within_ns);

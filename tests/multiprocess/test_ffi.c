@@ -105,8 +105,9 @@ static gs_status open_memory(caller *self) {
     // One bucket for each.
     GS_TRY(say(gs_ffi_plan_open(self->plan, self->params, 4, 4, NULL), self->plan));
     GS_TRY(say(gs_ffi_reducer_set_plan(self->reducer, self->params, self->plan), self->reducer));
-    GS_TRY(say(gs_ffi_reducer_arena_bytes(self->reducer, self->env->world_size, &bytes),
-               self->reducer));
+    GS_TRY(
+        say(gs_ffi_reducer_arena_bytes(self->reducer, self->device, self->env->world_size, &bytes),
+            self->reducer));
     return say(gs_ffi_arena_open(self->arena, self->device, bytes), self->arena);
 }
 
@@ -289,14 +290,231 @@ static void handles_say_what_is_wrong(void **state) {
     gs_ffi_comm_free(NULL);
 }
 
+static void nothing_given_is_an_error(void **state) {
+    (void)state;
+    char text[64];
+    size_t bytes;
+    gs_ffi_device *device = gs_ffi_device_new();
+    gs_ffi_arena *arena = gs_ffi_arena_new();
+    gs_ffi_params *params = gs_ffi_params_new();
+    gs_ffi_plan *plan = gs_ffi_plan_new();
+    gs_ffi_comm *comm = gs_ffi_comm_new();
+    gs_ffi_reducer *reducer = gs_ffi_reducer_new();
+    gs_ffi_optimizer *optimizer = gs_ffi_optimizer_new();
+    const int codes[] = {
+        gs_ffi_device_set_threads(NULL, 1),
+        gs_ffi_device_open(NULL, "cpu"),
+        gs_ffi_device_open(device, NULL),
+        gs_ffi_arena_open(NULL, device, 1),
+        gs_ffi_arena_open(arena, NULL, 1),
+        gs_ffi_params_add(NULL, "w", FP32, 0, NULL),
+        gs_ffi_params_add(params, NULL, FP32, 0, NULL),
+        gs_ffi_params_add(params, "w", FP32, 1, NULL),
+        gs_ffi_params_add(params, "w", 99, 0, NULL),
+        gs_ffi_plan_open(NULL, params, 0, 0, NULL),
+        gs_ffi_plan_open(plan, NULL, 0, 0, NULL),
+        gs_ffi_comm_set_rank(NULL, 0, 1),
+        gs_ffi_comm_set_generation(NULL, 1),
+        gs_ffi_comm_set_backend(NULL, "self"),
+        gs_ffi_comm_set_backend(comm, NULL),
+        gs_ffi_comm_set_backend(comm, "a name that no backend will ever have"),
+        gs_ffi_comm_set_exchange(NULL, refuse, NULL),
+        gs_ffi_comm_set_interrupt(NULL, NULL, NULL),
+        gs_ffi_comm_open(NULL, device, NULL, SECOND),
+        gs_ffi_comm_open(comm, NULL, NULL, SECOND),
+        gs_ffi_comm_run(NULL, GS_BARRIER, NULL, NULL, 0, 0, 0, 0, SECOND),
+        gs_ffi_comm_wait_ended(NULL, SECOND),
+        gs_ffi_reducer_set_plan(NULL, params, plan),
+        gs_ffi_reducer_set_plan(reducer, NULL, plan),
+        gs_ffi_reducer_set_plan(reducer, params, NULL),
+        gs_ffi_reducer_set_op(NULL, 0),
+        gs_ffi_reducer_set_passes(NULL, 1),
+        gs_ffi_reducer_set_wire_dtype(NULL, 0),
+        gs_ffi_reducer_set_static_graph(NULL, 0),
+        gs_ffi_reducer_set_notices(NULL, NULL, NULL, NULL),
+        gs_ffi_reducer_set_hook(NULL, "h", run_hook, finish_hook, NULL, NULL),
+        gs_ffi_reducer_set_hook(reducer, NULL, run_hook, finish_hook, NULL, NULL),
+        gs_ffi_reducer_set_hook(reducer, "h", NULL, finish_hook, NULL, NULL),
+        gs_ffi_reducer_arena_bytes(NULL, device, 1, &bytes),
+        gs_ffi_reducer_arena_bytes(reducer, NULL, 1, &bytes),
+        gs_ffi_reducer_arena_bytes(reducer, device, 1, NULL),
+        gs_ffi_reducer_open(NULL, comm, arena, device, SECOND),
+        gs_ffi_reducer_open(reducer, NULL, arena, device, SECOND),
+        gs_ffi_reducer_open(reducer, comm, NULL, device, SECOND),
+        gs_ffi_reducer_open(reducer, comm, arena, NULL, SECOND),
+        gs_ffi_reducer_begin(NULL, 0),
+        gs_ffi_reducer_begin_pass(NULL, 1),
+        gs_ffi_reducer_mark(NULL, 0),
+        gs_ffi_reducer_mark_from(NULL, 0, NULL, FP32),
+        gs_ffi_reducer_mark_unused(NULL, 0),
+        gs_ffi_reducer_end_pass(NULL),
+        gs_ffi_reducer_finish(NULL, SECOND),
+        gs_ffi_reducer_abandon(NULL),
+        gs_ffi_reducer_replan(NULL, plan, SECOND),
+        gs_ffi_reducer_reset(NULL, comm, SECOND),
+        gs_ffi_optimizer_set(NULL, "eps", 1),
+        gs_ffi_optimizer_set(optimizer, NULL, 1),
+        gs_ffi_optimizer_open(NULL, "sgd", params, device),
+        gs_ffi_optimizer_open(optimizer, "sgd", NULL, device),
+        gs_ffi_optimizer_open(optimizer, "sgd", params, NULL),
+        gs_ffi_optimizer_step(NULL, NULL, reducer, 1, 1),
+        gs_ffi_error(NULL, text, sizeof text),
+        gs_ffi_error(NULL, NULL, sizeof text),
+    };
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+        if (codes[i] != GS_INVALID_ARGUMENT) fail_msg("call %zu returned %d", i, codes[i]);
+    assert_string_equal(text, "handle: none given");
+    assert_int_equal(gs_ffi_error(device, text, sizeof text), GS_INVALID_ARGUMENT);
+    assert_string_equal(text, "device's name: none given");
+    gs_ffi_comm_abort(NULL, NULL);
+    assert_int_equal(gs_ffi_comm_failure(NULL, NULL, NULL, NULL, NULL, 8), 0);
+    assert_string_equal(gs_ffi_comm_backend(NULL), "");
+    assert_null(gs_ffi_arena_data(NULL));
+    assert_int_equal(gs_ffi_arena_bytes(NULL), 0);
+    assert_int_equal(gs_ffi_plan_num_buckets(NULL), 0);
+    assert_int_equal(gs_ffi_plan_bucket(NULL, 0, NULL, 1), 0);
+    assert_true(gs_ffi_reducer_grad_offset(NULL, 0) == SIZE_MAX);
+    assert_null(gs_ffi_reducer_ready_order(NULL));
+    assert_false(gs_ffi_reducer_was_used(NULL, 0));
+    gs_ffi_optimizer_free(optimizer);
+    gs_ffi_reducer_free(reducer);
+    gs_ffi_comm_free(comm);
+    gs_ffi_plan_free(plan);
+    gs_ffi_params_free(params);
+    gs_ffi_arena_free(arena);
+    gs_ffi_device_free(device);
+}
+
+static void handles_that_are_not_open_are_refused(void **state) {
+    (void)state;
+    size_t bytes;
+    float value = 0;
+    void *values[] = {&value};
+    gs_ffi_device *device = gs_ffi_device_new();
+    gs_ffi_arena *arena = gs_ffi_arena_new();
+    gs_ffi_params *params = gs_ffi_params_new();
+    gs_ffi_comm *comm = gs_ffi_comm_new();
+    gs_ffi_reducer *reducer = gs_ffi_reducer_new();
+    gs_ffi_optimizer *optimizer = gs_ffi_optimizer_new();
+    assert_int_equal(gs_ffi_reducer_arena_bytes(reducer, device, 1, &bytes),
+                     GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_arena_open(arena, device, 1), GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_comm_open(comm, device, NULL, SECOND), GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_optimizer_open(optimizer, "sgd", params, device),
+                     GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_device_open(device, "cpu"), 0);
+    assert_int_equal(gs_ffi_comm_open(comm, device, arena, SECOND), GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_comm_wait_ended(comm, SECOND), GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_reducer_open(reducer, comm, arena, device, SECOND),
+                     GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_reducer_reset(reducer, comm, SECOND), GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_optimizer_step(optimizer, values, reducer, 1, 1),
+                     GS_FAILED_PRECONDITION);
+    gs_ffi_optimizer_free(optimizer);
+    gs_ffi_reducer_free(reducer);
+    gs_ffi_comm_free(comm);
+    gs_ffi_params_free(params);
+    gs_ffi_arena_free(arena);
+    gs_ffi_device_free(device);
+}
+
+// What is refused has no effect: the handle is in use.
+static gs_status check_settings_refused(caller *self) {
+    const int codes[] = {
+        gs_ffi_device_set_threads(self->device, 3),
+        gs_ffi_comm_set_rank(self->comm, 1, 1 << 30),
+        gs_ffi_comm_set_exchange(self->comm, NULL, NULL),
+        gs_ffi_comm_set_interrupt(self->comm, NULL, NULL),
+        gs_ffi_reducer_set_plan(self->reducer, self->params, self->plan),
+        gs_ffi_reducer_set_passes(self->reducer, 7),
+        gs_ffi_reducer_set_hook(self->reducer, "other", run_hook, finish_hook, NULL, NULL),
+    };
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
+        if (codes[i] != GS_FAILED_PRECONDITION)
+            return gs_error(GS_INTERNAL, "setting %zu returned %d", i, codes[i]);
+    return gs_ok();
+}
+
+// An optimizer of other parameters would read past the gradients.
+static gs_status check_other_optimizers(caller *self) {
+    const int64_t shape[] = {1000};
+    float memory[1000] = {0};
+    void *values[] = {memory, memory, memory};
+    void *missing[] = {memory, NULL, memory};
+    gs_ffi_params *others = gs_ffi_params_new();
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        char name[8];
+        snprintf(name, sizeof name, "o%d", p);
+        GS_TRY(say(gs_ffi_params_add(others, name, FP32, 1, shape), others));
+    }
+    gs_ffi_optimizer *optimizer = gs_ffi_optimizer_new(), *own = gs_ffi_optimizer_new();
+    GS_TRY(say(gs_ffi_optimizer_open(optimizer, "sgd", others, self->device), optimizer));
+    GS_TRY(say(gs_ffi_optimizer_open(own, "sgd", self->params, self->device), own));
+    int other = gs_ffi_optimizer_step(optimizer, values, self->reducer, 1, 1);
+    int without = gs_ffi_optimizer_step(own, missing, self->reducer, 1, 1);
+    int set = gs_ffi_optimizer_set(own, "eps", 1);
+    gs_ffi_optimizer_free(own);
+    gs_ffi_optimizer_free(optimizer);
+    gs_ffi_params_free(others);
+    if (other != GS_INVALID_ARGUMENT || without != GS_INVALID_ARGUMENT ||
+        set != GS_FAILED_PRECONDITION || memory[0] != 0)
+        return gs_error(GS_INTERNAL, "codes %d, %d, %d", other, without, set);
+    return gs_ok();
+}
+
+// An error, and on with another communicator over the same memory.
+static gs_status body_reset(const gs_rank_env *env) {
+    caller self;
+    float value = 0;
+    void *values[] = {&value, &value, &value};
+    GS_TRY(open_caller(&self, env, false));
+    gs_ffi_optimizer *early = gs_ffi_optimizer_new();
+    GS_TRY(say(gs_ffi_optimizer_open(early, "sgd", self.params, self.device), early));
+    if (gs_ffi_optimizer_step(early, values, self.reducer, 1, 1) != GS_FAILED_PRECONDITION)
+        return gs_error(GS_INTERNAL, "an update by no result");
+    gs_ffi_optimizer_free(early);
+    GS_TRY(check_settings_refused(&self));
+    GS_TRY(take_step(&self, 0));
+    GS_TRY(check_other_optimizers(&self));
+    char mine = 0, all[2];
+    if (exchange(&self, "finished", NULL, 0, &mine, 1, all, 20 * SECOND))
+        return gs_error(GS_INTERNAL, "the exchange failed");
+    gs_ffi_comm_abort(self.comm, NULL);
+    if (take_step(&self, 1).code != GS_ABORTED) return gs_error(GS_INTERNAL, "no abort");
+
+    gs_ffi_comm *next = gs_ffi_comm_new();
+    GS_TRY(say(gs_ffi_comm_set_rank(next, env->rank, env->world_size), next));
+    GS_TRY(say(gs_ffi_comm_set_generation(next, 1), next));
+    GS_TRY(say(gs_ffi_comm_set_exchange(next, exchange, &self), next));
+    GS_TRY(say(gs_ffi_comm_wait_ended(self.comm, 20 * SECOND), self.comm));
+    GS_TRY(say(gs_ffi_comm_open(next, self.device, self.arena, 20 * SECOND), next));
+    GS_TRY(say(gs_ffi_reducer_reset(self.reducer, next, 20 * SECOND), self.reducer));
+    gs_ffi_comm_free(self.comm);
+    self.comm = next;
+    GS_TRY(take_step(&self, 1));
+    // Nobody leaves while the other may still be at its step.
+    GS_TRY(say(gs_ffi_comm_run(next, GS_BARRIER, NULL, NULL, 0, 0, 0, 0, 20 * SECOND), next));
+    close_caller(&self);
+    return gs_ok();
+}
+
+static void error_is_left_with_another_communicator(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("reset", 2, "", soon()));
+}
+
 int main(int argc, char **argv) {
-    static const gs_rank_body bodies[] = {{"train", body_train}, {"hook", body_hook}, {NULL, NULL}};
+    static const gs_rank_body bodies[] = {
+        {"train", body_train}, {"hook", body_hook}, {"reset", body_reset}, {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(other_languages_train),
         cmocka_unit_test(hook_of_the_hosts_own_moves_the_buckets),
         cmocka_unit_test(handles_say_what_is_wrong),
+        cmocka_unit_test(nothing_given_is_an_error),
+        cmocka_unit_test(handles_that_are_not_open_are_refused),
+        cmocka_unit_test(error_is_left_with_another_communicator),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
