@@ -17,7 +17,8 @@
 // Threads: a handle serves one thread at a time, any, one after the other; gs_ffi_comm_abort any
 // thread, as long as the communicator is open. The thread that opened a communicator must live
 // until it is freed. In a forked child only gs_ffi_X_free may be called, and does nothing to what
-// the parent has. None of it changes the process: no environment, no signals, no output but the
+// the parent has. None of it changes the process: no environment (but NCCL's defaults), no
+// signals, no output but the
 // log's.
 #ifndef GRADSYNC_FFI_FFI_H
 #define GRADSYNC_FFI_FFI_H
