@@ -139,6 +139,7 @@ gs_json *gs_member_message_fault(const gs_fault *fault) {
     gs_json_set_int(out, "step", fault->step);
     gs_json_set_string(out, "kind", gs_fault_kind_name(fault->kind));
     gs_json_set(out, "accused", accused);
+    gs_json_set(out, "suspects", gs_json_copy(accused));  // what a coordinator of before looks for
     if (fault->comm.reporter >= 0) gs_json_set_int(out, "reporter", fault->comm.reporter);
     if (fault->comm.sequence) {
         gs_json_set_int(out, "collective", (int64_t)fault->comm.sequence);
