@@ -303,9 +303,10 @@ static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
     if (reducer->failed.code) return reducer->failed;
     if (reducer->phase != GS_REDUCER_IDLE)
         return gs_reducer_misuse(reducer, "a plan changes between steps only");
+    // Before anything can fail: ranks may not decide in two ways.
+    gs_step_decide_by_result(reducer);
     GS_TRY(gs_reducer_plan_check(plan, &reducer->options));
     GS_TRY(agree(reducer, plan, deadline));
-    gs_step_decide_by_result(reducer);
     reducer->complete = false;
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
     GS_TRY(place_beside(reducer));

@@ -69,10 +69,10 @@ void gs_step_decide_by_result(gs_reducer *reducer) {
 
 gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs_join_round *round) {
     GS_TRY(check_may_begin(reducer, step));
+    gs_step_decide_by_result(reducer);
     reducer->step = step;
     GS_TRY(check_round(reducer, round));
     GS_FAILPOINT("reducer.begin");
-    gs_step_decide_by_result(reducer);
     reducer->undecided = true;
     reducer->phase = GS_REDUCER_OPEN;
     reducer->active = round->active;

@@ -357,6 +357,39 @@ static void state_is_loaded_when_the_step_is_decided(void **state) {
     small_reducer_close(&small);
 }
 
+static void reset_small(small_reducer *small) {
+    gs_comm *next;
+    assert_ok(small_reducer_connect(&next, small, NULL, 2));
+    assert_ok(gs_reducer_reset(small->reducer, next, soon()));
+    gs_comm_destroy(small->comm);
+    small->comm = next;
+}
+
+// Whoever goes on has applied the step, even where what comes next is refused, or ends with another rank.
+static void step_that_was_gone_beyond_counts(void **state) {
+    (void)state;
+    small_reducer small;
+    gs_bucket_plan plan;
+    const gs_hook_choice choice = {.hook = &counter_hook};
+    assert_ok(open_hooked(&small, &choice, 1));
+    assert_ok(take_step(&small, 0, 1));
+    assert_ok(gs_bucket_plan_copy(&plan, &small.plan));
+    plan.buckets[0].hook = 1;
+    assert_int_equal(gs_reducer_set_plan(small.reducer, &plan, soon()).code, GS_INVALID_ARGUMENT);
+    gs_bucket_plan_release(&plan);
+    reset_small(&small);
+    assert_counts(1);
+    small_reducer_close(&small);
+
+    assert_ok(open_hooked(&small, &choice, 1));
+    assert_ok(take_step(&small, 0, 1));
+    assert_int_equal(gs_reducer_begin_uneven(small.reducer, 1, &(gs_join_round){0}).code,
+                     GS_FAILED_PRECONDITION);
+    reset_small(&small);
+    assert_counts(1);
+    small_reducer_close(&small);
+}
+
 // A tail posts in lane 0 while all buckets are on their way.
 static void buckets_in_flight_leave_room_for_tails(void **state) {
     (void)state;
@@ -471,6 +504,7 @@ int main(void) {
         cmocka_unit_test(state_follows_the_step),
         cmocka_unit_test(state_outlives_plans_and_resets),
         cmocka_unit_test(state_is_loaded_when_the_step_is_decided),
+        cmocka_unit_test(step_that_was_gone_beyond_counts),
         cmocka_unit_test(buckets_in_flight_leave_room_for_tails),
         cmocka_unit_test(buckets_choose_their_hooks),
         cmocka_unit_test(facts_are_those_that_hold),
