@@ -57,7 +57,7 @@ class Library:
         if code:
             text = ctypes.create_string_buffer(256)
             self.lib.gs_ffi_error(handle, text, ctypes.c_size_t(len(text)))
-            raise Error(self.lib.gs_ffi_code_name(code).decode(), text.value.decode())
+            raise Error(self.lib.gs_ffi_code_name(code).decode(), text.value.decode(errors="replace"))
 
 
 class Exchange:
@@ -257,9 +257,11 @@ def run_parent(arguments):
     for rank, (child, output) in enumerate(zip(children, outputs)):
         print(f"rank {rank}: exit {child.returncode}: {output}")
     if arguments.fault == "":
-        same = len({output.split(" ", 3)[3] for output in outputs}) == 1
+        if any(child.returncode for child in children):
+            return 1
+        same = len({output.split(" ", 3)[3] for output in outputs}) == 1  # losses are their own
         print(f"the same on {arguments.ranks} ranks" if same else "ranks differ")
-        return 0 if same and not any(child.returncode for child in children) else 1
+        return 0 if same else 1
     return 0
 
 

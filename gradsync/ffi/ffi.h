@@ -5,9 +5,10 @@
 // gs_ffi_X_open; gs_ffi_X_free at last, in reverse order of opening, NULL is fine. Until open a
 // handle is a list of options.
 //
-// Functions return a code: 0, or a gs_code (core/status.h): 1 CANCELLED, 3 INVALID_ARGUMENT, 4
-// DEADLINE_EXCEEDED, 8 RESOURCE_EXHAUSTED, 9 FAILED_PRECONDITION, 10 ABORTED, 12 UNIMPLEMENTED, 13
-// INTERNAL, 14 UNAVAILABLE, 15 DATA_LOSS. The words of a handle's last error are gs_ffi_error's.
+// Functions return a code: 0, or a gs_code (core/status.h): 1 CANCELLED, 2 UNKNOWN (a callback
+// returned none of these), 3 INVALID_ARGUMENT, 4 DEADLINE_EXCEEDED, 8 RESOURCE_EXHAUSTED, 9
+// FAILED_PRECONDITION, 10 ABORTED, 12 UNIMPLEMENTED, 13 INTERNAL, 14 UNAVAILABLE, 15 DATA_LOSS. The
+// words of a handle's last error are gs_ffi_error's.
 // A missing handle or argument is INVALID_ARGUMENT; what is asked of a handle that is not open, or
 // is open already, FAILED_PRECONDITION, and changes nothing.
 // Callbacks return 0 or such a code; they are called on the thread of the call that they belong to,
@@ -18,8 +19,7 @@
 // thread, as long as the communicator is open. The thread that opened a communicator must live
 // until it is freed. In a forked child only gs_ffi_X_free may be called, and does nothing to what
 // the parent has. None of it changes the process: no environment (but NCCL's defaults), no
-// signals, no output but the
-// log's.
+// signals, no output but the log's.
 #ifndef GRADSYNC_FFI_FFI_H
 #define GRADSYNC_FFI_FFI_H
 
@@ -30,7 +30,8 @@
 
 GS_BEGIN_DECLS
 
-// The last code of a handle, with its words in `text` (cut; "" after 0).
+// The last code of a handle, with its words in `text` ("" after 0): bytes, perhaps cut within a
+// character.
 int gs_ffi_error(const void *handle, char *text, size_t text_bytes);
 const char *gs_ffi_code_name(int code);  // "DEADLINE_EXCEEDED"
 // Where the library's log goes; from any thread. level: 0 debug, 1 info, 2 warn, 3 error. NULL:
