@@ -101,6 +101,32 @@ static gs_status body_interrupt(const gs_rank_env *env) {
     return gs_ok();
 }
 
+// Rank 0 goes on from each stage later than its peer.
+static gs_status exchange_slowly(void *ctx, const char *tag, const int *ranks, int num_ranks,
+                                 const void *mine, size_t bytes, void *all, gs_deadline deadline) {
+    const gs_rank_env *env = ctx;
+    GS_TRY(gs_rank_exchange(env->exchange, tag, ranks, num_ranks, mine, bytes, all, deadline));
+    if (env->rank == 0) gs_sleep_ns(400 * GS_NS_PER_MS);
+    return gs_ok();
+}
+
+static gs_status body_interrupt_create(const gs_rank_env *env) {
+    comm_rank self;
+    interrupts asked = {.ends_at = env->rank};
+    const gs_comm_options options = {.exchange = exchange_slowly,
+                                     .exchange_ctx = (void *)(uintptr_t)env,
+                                     .interrupt = ask,
+                                     .interrupt_ctx = &asked};
+    gs_status status = comm_rank_open(&self, env, 0, &options);
+    comm_rank_close(&self);
+    return expect_code(status, GS_CANCELLED, "rank 1: ");
+}
+
+static void creation_asks_while_it_waits_for_memory(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("interrupt create", 2, NULL, soon()));
+}
+
 static void interrupted_wait_is_cancelled_and_can_be_repeated(void **state) {
     (void)state;
     assert_ok(gs_ranks_run("interrupt", 2, "owner", soon()));
@@ -374,6 +400,7 @@ static void finished_buckets_and_moved_gradients_are_told(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"interrupt", body_interrupt},
+                                          {"interrupt create", body_interrupt_create},
                                           {"from", body_from},
                                           {"abandon", body_abandon},
                                           {"handover", body_handover},
@@ -383,6 +410,7 @@ int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(creation_asks_while_it_waits_for_memory),
         cmocka_unit_test(interrupted_wait_is_cancelled_and_can_be_repeated),
         cmocka_unit_test(gradients_are_marked_from_memory_of_any_type),
         cmocka_unit_test(failed_backward_is_abandoned_while_nobody_knows),

@@ -14,6 +14,7 @@
 
 #include "core/random.h"
 #include "core/thread.h"
+#include "gradsync/comm/interrupt.h"
 #include "gradsync/comm/shm/layout.h"
 
 #define MAX_FDS (2 * GS_SHM_MAX_RANKS + 1)
@@ -371,6 +372,18 @@ static gs_status send_welcomes(handshake *hs) {
     return gs_ok();
 }
 
+// Until rank 0 has something to say, or is gone; asks meanwhile whether anybody still wants that.
+static gs_status await_welcome(const handshake *hs) {
+    const gs_comm_options *options = hs->options;
+    struct pollfd wait = {.fd = hs->connections[0], .events = POLLIN};
+    while (options->rank != 0 && !gs_deadline_passed(hs->deadline)) {
+        gs_deadline turn = gs_deadline_min(gs_deadline_in_ns(GS_INTERRUPT_NS), hs->deadline);
+        if (poll(&wait, 1, gs_deadline_left_ms(turn)) > 0) break;
+        if (options->check) GS_TRY(options->check(options->check_ctx));
+    }
+    return gs_ok();
+}
+
 static gs_status receive_welcome(handshake *hs) {
     welcome all;
     int fds[MAX_FDS], num_fds, next = 0, world_size = hs->options->world_size;
@@ -442,7 +455,8 @@ static gs_status run_stages(handshake *hs) {
     GS_TRY(compare_hosts(hs));
     gs_status connected = cannot_share(connect_to_listener(hs));
     GS_TRY(gs_stages_meet(hs->stages, "shm", connected, NULL, NULL, 0));
-    gs_status mapped = cannot_share(map_all(hs));
+    gs_status mapped = await_welcome(hs);
+    if (!mapped.code) mapped = cannot_share(map_all(hs));
     GS_TRY(gs_stages_meet(hs->stages, "shm", mapped, NULL, NULL, 0));
     return read_proofs(hs);
 }
