@@ -125,7 +125,9 @@ static gs_status read_manifest(gs_json **manifest, uint64_t *bytes, const char *
     if (!status.code && stat(path, &facts) == 0) *bytes += (uint64_t)facts.st_size;
     if (!status.code) remove_left_records(directory, layout.num_parts);
     gs_checkpoint_layout_release(&layout);
-    if (status.code) gs_json_release(*manifest);
+    if (!status.code) return status;
+    gs_json_release(*manifest);
+    *manifest = NULL;
     return status;
 }
 

@@ -136,6 +136,23 @@ static gs_status body_cases(const gs_rank_env *env) {
     return status;
 }
 
+static gs_status body_alone(const gs_rank_env *env) {
+    comm_rank self;
+    gs_state_sync_result result;
+    gs_status status = comm_rank_open(&self, env, 0, NULL);
+    fill(5);
+    for (int has_state = 0; has_state < 2 && !status.code; has_state++) {
+        status = sync_state(&result, &self, has_state, 7, 4);
+        bool right = result.has_state == has_state && result.step == (has_state ? 7 : 0) &&
+                     !result.received && !result.num_receivers && holds(5);
+        if (!status.code && !right)
+            status = gs_error(GS_INTERNAL, "has_state %d: step %lld, received %d", has_state,
+                              (long long)result.step, result.received);
+    }
+    comm_rank_close(&self);
+    return status;
+}
+
 // Of three ranks one has a shorter list: nothing moves, and it is named.
 static gs_status body_layouts(const gs_rank_env *env) {
     comm_rank self;
@@ -189,6 +206,11 @@ static void the_most_advanced_rank_gives_its_state_to_all(void **state) {
     assert_ok(gs_ranks_run("cases", WORLD, "", gs_deadline_in_seconds(60)));
 }
 
+static void a_world_of_one_keeps_what_it_has(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("alone", 1, "", gs_deadline_in_seconds(60)));
+}
+
 static void ranks_with_other_tensors_are_named(void **state) {
     (void)state;
     assert_ok(gs_ranks_run("layouts", WORLD, "", gs_deadline_in_seconds(60)));
@@ -201,11 +223,13 @@ static void what_does_not_arrive_whole_is_named(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {
-        {"cases", body_cases}, {"layouts", body_layouts}, {"losses", body_losses}, {0}};
+        {"cases", body_cases},   {"alone", body_alone}, {"layouts", body_layouts},
+        {"losses", body_losses}, {0}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_most_advanced_rank_gives_its_state_to_all),
+        cmocka_unit_test(a_world_of_one_keeps_what_it_has),
         cmocka_unit_test(ranks_with_other_tensors_are_named),
         cmocka_unit_test(what_does_not_arrive_whole_is_named),
     };

@@ -256,6 +256,10 @@ static void pipes_and_links_are_no_checkpoint(void **state) {
     expect(gs_checkpoint_load(&f->state, f->path, &f->spec), GS_DATA_LOSS, "no regular file");
     assert_int_equal(unlink(file(f, "MANIFEST.json")), 0);
     assert_ok(commit(f));
+    assert_int_equal(unlink(file(f, "part-1.safetensors")), 0);
+    assert_int_equal(mkfifo(file(f, "part-1.safetensors"), 0600), 0);
+    expect(gs_checkpoint_load(&f->state, f->path, &f->spec), GS_DATA_LOSS, "part-1.safetensors");
+    expect(commit(f), GS_DATA_LOSS, "part-1.safetensors");
     alarm(0);
 }
 
