@@ -86,7 +86,8 @@ static bool advance(shm_comm *shm) {
             if (status.code) fail_lane(shm, &shm->lanes[i], status);
         }
     }
-    if (shm->thread && moves.finished) gs_futex_event_notify(&shm->finished_event);
+    // In this order: what is finished was posted by an owner who knows whether there is a thread.
+    if (moves.finished && shm->thread) gs_futex_event_notify(&shm->finished_event);
     gs_shm_give_notice(&shm->segment);
     return moves.moved;
 }
