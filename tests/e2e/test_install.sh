@@ -86,28 +86,3 @@ for program in "$work"/build/local_devices{,_shared} "$work"/{static,shared}/loc
   done
 done
 cat "$work/out"
-
-echo "== embed.py"
-if ! python3 -c 'import ctypes' 2>/dev/null || [ -n "$CFLAGS" ]; then
-  echo "left out: no python3 with ctypes, or a library with sanitizers"
-  exit
-fi
-run_embed() { # the examples' copy, against the installed library
-  timeout 100 python3 "$work/examples/embed.py" --library "$library" "$@" >"$work/out" 2>&1 || { cat "$work/out"; fail "embed.py $*"; }
-}
-run_embed --ranks 3
-for rank in 0 1 2; do grep -qx "rank $rank: exit 0: result loss 0.0000 weight 1.000 to 8.000 bias -1.000" "$work/out" || { cat "$work/out"; fail "rank $rank did not learn"; }; done
-grep -qx 'the same on 3 ranks' "$work/out" || { cat "$work/out"; fail "ranks differ"; }
-plain=$build/lib/plain/libgradsync.so
-if [ -e "$plain" ]; then
-  echo "== embed.py, without BLAS"
-  nm -D --undefined-only "$plain" | grep -iE 'blas|gemm' && fail "a library without BLAS asks for it"
-  run_embed --library "$plain"
-  grep -qx 'the same on 2 ranks' "$work/out" || { cat "$work/out"; fail "ranks differ"; }
-fi
-run_embed --fault interrupt
-grep -qx 'rank 0: exit 130: interrupted' "$work/out" || { cat "$work/out"; fail "Ctrl-C was not heard"; }
-grep -qE '^Ctrl-C was heard after [0-4]\.' "$work/out" || { cat "$work/out"; fail "Ctrl-C was heard late"; }
-run_embed --ranks 3 --fault die
-for rank in 0 1; do grep -qE "^rank $rank: exit 1: failed ABORTED: .*rank 2 died; kind 2 step 10 accused \[2\]$" "$work/out" || { cat "$work/out"; fail "rank $rank does not name the dead one"; }; done
-cat "$work/out"
