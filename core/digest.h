@@ -1,5 +1,7 @@
 // Digests against mistakes (XXH3 of plans, parameters, files) and check sums of frames and blocks
 // (CRC-32C). Neither is against attackers. The only file that sees xxHash.
+//
+// Threads: a stream of pieces serves one at a time, any, create and destroy included; everything else is a value.
 #ifndef CORE_DIGEST_H
 #define CORE_DIGEST_H
 

@@ -3,8 +3,10 @@
 // "cpu" is always there. "cuda:N" is UNIMPLEMENTED in a build without CUDA, UNAVAILABLE on a machine
 // without such a device. On the CPU a stream is the calling thread with the device's helper threads: a
 // launcher returns when its work is done. On a GPU it returns when the work is enqueued. Errors of kernels
-// stick to the stream and come out of gs_stream_wait. A device and its streams belong to one thread at a
-// time.
+// stick to the stream and come out of gs_stream_wait.
+//
+// Threads: one at a time calls a device and what belongs to it, any; the next call begins behind the end of the
+// last. Its helper threads are its own. Names and facts may be read from anywhere while it is open.
 //
 // Three kinds of memory: the host's, the device's, and pinned host memory, which both may touch. What
 // kernels write to pinned memory is there for the host after gs_stream_wait; what the host writes there is

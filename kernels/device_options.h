@@ -1,5 +1,7 @@
 // What is asked of a device, and the names of its parts: what its users (device.h) and the kinds of
 // devices (backend.h) share.
+//
+// Threads: a device with its streams, events and graphs serves one at a time, any, from open to close (device.h).
 #ifndef KERNELS_DEVICE_OPTIONS_H
 #define KERNELS_DEVICE_OPTIONS_H
 

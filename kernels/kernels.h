@@ -6,6 +6,8 @@
 // the launcher returns. All matrices are row-major. rows = B·T or the batch; C = channels. Sums run in a fixed
 // order that does not depend on the number of threads. fp32 unless said.
 // `accumulate` false: the output is overwritten; true: the result is added to it.
+//
+// Threads: a launcher's is the one that its stream's device serves at the time (device.h).
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
 

@@ -45,6 +45,13 @@ foreach(header IN LISTS public)
     message(SEND_ERROR "${header} is public and lacks GS_BEGIN_DECLS or GS_END_DECLS (core/abi.h)")
     math(EXPR errors "${errors} + 1")
   endif()
+  # Who may call is said where the object is named.
+  file(STRINGS ${SOURCE_DIR}/${header} opaque REGEX "^typedef struct gs_[a-z0-9_]+ gs_[a-z0-9_]+;")
+  file(STRINGS ${SOURCE_DIR}/${header} threads REGEX "^// Threads: ")
+  if(opaque AND NOT threads)
+    message(SEND_ERROR "${header} is public, names an opaque object and does not say `// Threads: ` who may call")
+    math(EXPR errors "${errors} + 1")
+  endif()
 endforeach()
 
 set(program "")

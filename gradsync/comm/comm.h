@@ -9,8 +9,8 @@
 // as an RPC, tests as sockets, an embedder by whatever there is. Every wait has a deadline, and the error of
 // one that passed names the ranks that did not come.
 //
-// Threads: one owns a communicator and makes all calls; gs_comm_abort alone may come from anywhere between
-// create and destroy. The thread that called create must live until destroy, since without a helper thread
+// Threads: one at a time makes all calls, its owner; it may be another from call to call, when the next call
+// begins behind the end of the last. gs_comm_abort alone may come from anywhere between create and destroy. The thread that called create must live until destroy, since without a helper thread
 // its end is taken for the rank's; destroy itself may be another's, once nobody is inside a call. (shm without
 // a helper then keeps a page of some KiB mapped: the kernel still has to find the rank's life in it.)
 //

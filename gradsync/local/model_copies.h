@@ -3,6 +3,8 @@
 //
 // Shared parameters stay shared: two places of a table that hold the same memory are one tensor,
 // which is copied once. Absent tensors stay absent.
+//
+// Threads: one at a time, any, create and destroy included; all devices are its own meanwhile.
 #ifndef GRADSYNC_LOCAL_MODEL_COPIES_H
 #define GRADSYNC_LOCAL_MODEL_COPIES_H
 

@@ -22,6 +22,8 @@
 //
 // On CPUs all kernels compute in fp32, on `values`: precision there means which numbers parameters
 // and gradients can be, not faster arithmetic; activations are not rounded.
+//
+// Threads: one at a time, any, create and destroy included; the device is that one's meanwhile.
 #ifndef GRADSYNC_OPTIM_MIXED_PRECISION_H
 #define GRADSYNC_OPTIM_MIXED_PRECISION_H
 

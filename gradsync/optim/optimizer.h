@@ -8,6 +8,8 @@
 // waited for: Adam and AdamW in one launch for all parameters, whose table is made once. Counts of updates
 // are the host's memory.
 //
+// Threads: one at a time, any, create and destroy included; the device is that one's meanwhile.
+//
 // To add one: a file in gradsync/optim/, a line in the table of optimizer.c.
 #ifndef GRADSYNC_OPTIM_OPTIMIZER_H
 #define GRADSYNC_OPTIM_OPTIMIZER_H

@@ -4,6 +4,8 @@
 // 800 and 1000 sampled steps, and the first error; `detail` adds a line for each sampled step with the
 // parameters that this rank did not use. Sampled are the first 10 steps, then every k-th. Times of single
 // parameters are taken in sampled steps from `info` on. Lines go to the host's log sink.
+//
+// Threads: the record is the reducer's: it is read where the reducer may be called.
 #ifndef GRADSYNC_REDUCER_RECORD_OPTIONS_H
 #define GRADSYNC_REDUCER_RECORD_OPTIONS_H
 
@@ -38,7 +40,7 @@ typedef struct gs_record_options {
     int reserved;      // 0
 } gs_record_options;
 
-// The reducer's, on its thread (gs_reducer_get_record).
+// The reducer's (gs_reducer_get_record).
 typedef struct gs_reducer_record gs_reducer_record;
 
 // While this rank has used the same parameters in all steps so far: a static graph might be promised.

@@ -1,5 +1,7 @@
 // What a reducer is made from, and what its passes and steps take and give. What is done with it:
 // reducer.h.
+//
+// Threads: as reducer.h says; what is told to the caller comes on the thread of the call that it belongs to.
 #ifndef GRADSYNC_REDUCER_REDUCER_TYPES_H
 #define GRADSYNC_REDUCER_REDUCER_TYPES_H
 

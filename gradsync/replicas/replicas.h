@@ -6,11 +6,11 @@
 // into the reducer's bucket; the owner hands it on, so that buckets travel while replicas still
 // compute. Results are the same bits whatever the timing.
 //
-// The owner is the thread of the communicator and of the reducer; it also computes replica 0, whose
+// Threads: the owner is the thread of the communicator and of the reducer; it also computes replica 0, whose
 // gradients lie in the reducer's buckets themselves (exact mode aside). Its marks and
 // gs_replicas_end move finished buckets on. Every other function of a replica belongs to that
 // replica's thread. The caller starts those threads after gs_replicas_begin, and they are idle
-// again before the next one.
+// again before the next one. Create and destroy are the owner's.
 //
 // Shards of the whole job are dealt to replicas as they would be to world · k processes. In exact
 // mode each shard's gradient is kept apart until the reducer adds it along the tree: the same bits

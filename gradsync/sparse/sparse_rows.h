@@ -18,7 +18,9 @@
 // With a reducer: post_indices before the backward of the reducing pass, post after its end_pass,
 // finish in a tail (gs_reducer_add_tail). On a GPU values, rows and what they are added to are its
 // memory, indices the host's; adding enqueues, finish waits. Nothing allocates between create and
-// destroy. Compute thread only.
+// destroy.
+//
+// Threads: one at a time, as the communicator's (comm.h); create and destroy are such calls too.
 #ifndef GRADSYNC_SPARSE_SPARSE_ROWS_H
 #define GRADSYNC_SPARSE_SPARSE_ROWS_H
 

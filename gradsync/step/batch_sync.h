@@ -9,6 +9,8 @@
 // whatever the timing, when their passes mark gradients in the same order and every bucket is
 // posted as soon as it is ready: with plans of which the reducer posts all (gs_reducer_posts_all).
 //
+// Threads: one at a time, as the communicator's (comm.h); create and destroy are such calls too.
+//
 // Source: Chan, Golub, LeVeque 1983, "Algorithms for computing the sample variance".
 #ifndef GRADSYNC_STEP_BATCH_SYNC_H
 #define GRADSYNC_STEP_BATCH_SYNC_H
@@ -23,7 +25,7 @@
 
 GS_BEGIN_DECLS
 
-// Memory for `max_channels`, made once: a pass allocates nothing. Compute thread.
+// Memory for `max_channels`, made once: a pass allocates nothing.
 typedef struct gs_batch_sync gs_batch_sync;
 
 GS_NODISCARD gs_status gs_batch_sync_create(gs_batch_sync **out, gs_comm *comm, size_t max_channels,

@@ -14,6 +14,8 @@
 //
 // Nothing that a pass reads is overwritten while its backward may be pending: values change banks.
 // What a pass was given stays as it was until two more passes have begun, or the step commits.
+//
+// Threads: one at a time, that of the device and, where a communicator is handed in, of that; create and destroy too.
 #ifndef GRADSYNC_STEP_BUFFERS_H
 #define GRADSYNC_STEP_BUFFERS_H
 

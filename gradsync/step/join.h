@@ -7,6 +7,8 @@
 // the end state: parameters are equal already, which is checked, and buffers are those of the last
 // rank that had data. Not here: who has data, and what a step is.
 //
+// Threads: one at a time, as the communicator's (comm.h); create and destroy are such calls too.
+//
 // Source: PyTorch's Join context (distributed/algorithms/join.py), with its end state.
 #ifndef GRADSYNC_STEP_JOIN_H
 #define GRADSYNC_STEP_JOIN_H
@@ -59,7 +61,7 @@ typedef struct gs_join_options {
     int64_t warn_after_steps;  // shadowed by this rank, said once; 0: 1000
 } gs_join_options;
 
-// One run with uneven inputs; one thread.
+// One run with uneven inputs.
 typedef struct gs_join gs_join;
 
 // Borrows comm until destroy.

@@ -4,6 +4,9 @@
 // outlives every communicator: after an abort the reduced gradients in it are still needed. A
 // communicator passes the descriptor to the other ranks of the host, so that each can write its slice
 // of the result into everybody's buffer. Nothing to leak: no name in any file system.
+//
+// Threads: all functions but create and destroy may come from any, several at once. Destroy is one thread's,
+// any, when no communicator and no reducer is left over the arena.
 #ifndef GRADSYNC_TENSOR_ARENA_H
 #define GRADSYNC_TENSOR_ARENA_H
 

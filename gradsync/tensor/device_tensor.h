@@ -2,6 +2,9 @@
 //
 // Devices are told apart by their handle: two CPU devices are two memories with threads of their
 // own. A tensor is a value and borrows its memory; lists may own what lies behind them.
+//
+// Threads: lists serve one at a time, any, create and destroy included. Who adds buffers, destroys or
+// refreshes has the devices of them to himself meanwhile.
 #ifndef GRADSYNC_TENSOR_DEVICE_TENSOR_H
 #define GRADSYNC_TENSOR_DEVICE_TENSOR_H
 
