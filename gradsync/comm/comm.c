@@ -113,7 +113,8 @@ static gs_status open_requested(gs_comm *comm, const gs_comm_options *options, g
             return open_backend(comm, backends[i], options, stages);
     }
     if (strcmp(name, "nccl") == 0)
-        return gs_error(GS_UNIMPLEMENTED, "backend nccl: this build has no CUDA");
+        return gs_stages_settle(
+            stages, name, gs_error(GS_UNIMPLEMENTED, "backend nccl: this build has no CUDA"));
     return gs_error(GS_INVALID_ARGUMENT, "backend \"%s\" is none of auto, self, shm, nccl", name);
 }
 

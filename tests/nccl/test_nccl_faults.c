@@ -35,7 +35,18 @@ static void skip_without_stand_in(void) {
 #endif
 }
 
-static gs_status reduce_once(comm_rank *self, int64_t step, gs_deadline deadline) {
+// As who waits for several communicators does: nobody is inside a wait of this one.
+static gs_status move_until_done(comm_rank *self, const gs_collective *sum, gs_deadline deadline) {
+    gs_work work;
+    gs_status status = gs_comm_post(self->comm, &work, sum);
+    while (!status.code && !gs_comm_done(self->comm, work))
+        status = gs_comm_wait_moved(&self->comm, 1, deadline);
+    if (status.code) gs_comm_let_go(self->comm, status.message);
+    return status;
+}
+
+static gs_status reduce_once(comm_rank *self, int64_t step, gs_deadline deadline,
+                             bool moves) {
     float *data = gs_arena_data(self->arena);
     gs_collective sum = {.kind = GS_ALLREDUCE,
                          .send = data,
@@ -44,7 +55,7 @@ static gs_status reduce_once(comm_rank *self, int64_t step, gs_deadline deadline
                          .dtype = GS_FP32,
                          .step = step,
                          .bucket = 3};
-    return gs_comm_run(self->comm, &sum, deadline);
+    return moves ? move_until_done(self, &sum, deadline) : gs_comm_run(self->comm, &sum, deadline);
 }
 
 // Another generation in the same process, of all ranks or of this one alone.
@@ -99,7 +110,7 @@ static gs_status reduce_on(const gs_rank_env *env) {
     for (int64_t step = 0; !status.code && step < steps; step++) {
         // The first steps set the pace of a machine that is busy with other things.
         gs_deadline deadline = gs_deadline_in_ms(step < 2 ? 20000 : limit_ms);
-        status = reduce_once(&self, step, deadline);
+        status = reduce_once(&self, step, deadline, strstr(env->arg, "moves") != NULL);
     }
     if (status.code) gs_rank_note(env, "failed");
     if (status.code == GS_DEADLINE_EXCEEDED && strstr(env->arg, "alone"))
@@ -120,7 +131,7 @@ static gs_status connect_in_time(const gs_rank_env *env) {
     if (!status.code)
         status = nccl_rank_connect(&self, env, NULL, gs_deadline_in_seconds(seconds));
     if (!status.code) gs_rank_note(env, gs_comm_backend_reason(self.comm));
-    if (!status.code) status = reduce_once(&self, 0, gs_deadline_in_seconds(FAR_SECONDS));
+    if (!status.code) status = reduce_once(&self, 0, gs_deadline_in_seconds(FAR_SECONDS), false);
     comm_rank_close(&self);
     return status;
 }
@@ -250,7 +261,7 @@ static gs_status wait_for_nobody(const gs_rank_env *env) {
     gs_status aborted = gs_ok(), status = nccl_rank_open(&self, env, COUNT * sizeof(float), NULL);
     if (!status.code && env->rank == 0) {
         status = gs_thread_start(&thread, "aborts", abort_comm, self.comm);
-        if (!status.code) aborted = reduce_once(&self, 7, gs_deadline_in_seconds(FAR_SECONDS));
+        if (!status.code) aborted = reduce_once(&self, 7, gs_deadline_in_seconds(FAR_SECONDS), false);
         gs_thread_stop(thread);
     }
     if (!status.code)
@@ -484,6 +495,15 @@ static void an_asynchronous_error_is_passed_on_with_its_words(void **state) {
     expect(&statuses[1], GS_ABORTED, "bucket 3, step 3: rank 1");
 }
 
+static void an_asynchronous_error_reaches_who_only_moves(void **state) {
+    (void)state;
+    skip_without_stand_in();
+    gs_status statuses[2];
+    run(statuses, "reduce", 2, "20000 moves", "NCCL_SIM_ORDERS", "async#0@6=3");
+    expect(&statuses[0], GS_INTERNAL, "bucket 3, step 3: rank 0: NCCL: internal error");
+    expect(&statuses[1], GS_ABORTED, "bucket 3, step 3: rank 1");
+}
+
 static void a_call_that_fails_is_named(void **state) {
     (void)state;
     skip_without_stand_in();
@@ -609,6 +629,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_wrong_first_sum_is_data_loss_on_all_ranks),
         cmocka_unit_test(a_collective_that_hangs_is_survived_by_regrouping),
         cmocka_unit_test(an_asynchronous_error_is_passed_on_with_its_words),
+        cmocka_unit_test(an_asynchronous_error_reaches_who_only_moves),
         cmocka_unit_test(a_call_that_fails_is_named),
         cmocka_unit_test(late_and_slow_calls_are_waited_for),
         cmocka_unit_test(an_abort_that_never_returns_ends_the_process_and_says_in_what),

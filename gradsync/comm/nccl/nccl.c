@@ -89,8 +89,9 @@ static gs_status post_nccl(void *backend, int lane, uint64_t sequence,
                            const gs_collective *collective) {
     gs_nccl_comm *nccl = backend;
     gs_nccl_lane *at = &nccl->lanes[lane];
+    if (!collective) return gs_nccl_progress(nccl);
     GS_TRY(gs_nccl_failure(nccl));
-    gs_status status = collective ? add_work(at, sequence, collective) : gs_ok();
+    gs_status status = add_work(at, sequence, collective);
     if (!status.code) status = gs_nccl_advance(nccl, &at);
     if (!status.code) return gs_ok();
     gs_comm_failure cause = gs_nccl_cause_of(at, status.code);

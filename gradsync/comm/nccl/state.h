@@ -74,6 +74,7 @@ struct gs_nccl_comm {
     gs_stream *entry;  // of all lanes
     gs_event *anchor, *next_anchor;  // timed; `anchor` happened at anchor_ns
     int64_t anchor_ns;
+    int64_t looked_ns;  // by the last progress, for errors
 
     gs_interrupt interrupt;
     void (*abort_hung)(void *ctx, const char *reason);  // NULL: nobody is told
@@ -132,6 +133,8 @@ GS_NODISCARD gs_status gs_nccl_cut_tree(gs_nccl_lane *lane, gs_nccl_work *work);
 
 // wait.c
 GS_NODISCARD gs_status gs_nccl_wait(gs_nccl_comm *nccl, gs_nccl_lane *lane, uint64_t sequence, gs_deadline deadline);
+// Moves what can be moved, and looks every few ms for errors that the library knows of.
+GS_NODISCARD gs_status gs_nccl_progress(gs_nccl_comm *nccl);
 // Until the library's last call in the lane has settled.
 GS_NODISCARD gs_status gs_nccl_settle(const gs_nccl_lane *lane, const char *call, gs_deadline deadline);
 // The first failure wins; any thread.

@@ -9,6 +9,7 @@
 #include "gradsync/comm/nccl/state.h"
 
 #define SPIN_POLLS 200
+#define LOOK_NS (2 * INT64_C(1000000))
 #define SHORTEST_SLEEP_NS (20 * INT64_C(1000))
 #define LONGEST_SLEEP_NS (200 * INT64_C(1000))
 #define LEAVE_SECONDS 5.0     // for all of it
@@ -134,6 +135,13 @@ static gs_status wait_once(gs_nccl_comm *nccl, bool looks) {
     gs_comm_failure cause = gs_nccl_cause_of(at, status.code);
     gs_nccl_fail(nccl, name_failure(at, status), &cause);
     return gs_nccl_failure(nccl);
+}
+
+gs_status gs_nccl_progress(gs_nccl_comm *nccl) {
+    int64_t now_ns = gs_now_ns();
+    bool looks = now_ns - nccl->looked_ns >= LOOK_NS;
+    if (looks) nccl->looked_ns = now_ns;
+    return wait_once(nccl, looks);
 }
 
 static bool all_finished(const gs_nccl_comm *nccl) {
