@@ -18,6 +18,7 @@
 typedef struct gs_bucket_step {
     int64_t step;
     double scale;    // of the sums
+    double grad_unit;  // what gradients were multiplied by before they came
     int num_ranks;   // in the sums
     int num_active;  // of them that are to have data
     bool active;     // this rank has

@@ -6,8 +6,8 @@
 // buckets overlap: phase p of bucket b runs when phase p of the buckets before it has, and its own phase p - 1
 // is done. Phase p posts in lane p, so that timing never decides an order.
 //
-// Threads: the owner's of the reducer makes all calls. None of them waits but finish, and that only for what
-// the hook started elsewhere. Errors of run and finish reach all ranks with this rank, step, bucket and the
+// Threads: the owner's of the reducer makes all calls. None of them waits but on_plan, for what ranks prepare
+// together, and finish, for what the hook started elsewhere. Errors of run and finish reach all ranks with this rank, step, bucket and the
 // hook's name before them; after one the step is lost, and reset calls rollback.
 //
 // Memory lies in the reducer's arena, where ranks of a host share it and a GPU's library may map it. A hook
@@ -124,6 +124,7 @@ typedef struct gs_hook_plan {
     const gs_hook_layout *buckets;  // all of them, in plan order; until the next on_plan
     size_t num_buckets;
     gs_hook_memory *memory;  // gs_hook_place
+    gs_deadline deadline;    // of what ranks do together here
 } gs_hook_plan;
 
 // A bucket in a step. `data` holds the gradients, padding included, then the reserved elements, all of them
@@ -146,6 +147,9 @@ typedef struct gs_hook_bucket {
     size_t part_stride_bytes;
     const gs_hook_param *params;  // members in order
     size_t num_params;
+    // What gradients were multiplied by before they came, the loss scale of mixed precision: what is carried from
+    // step to step is kept without it. 1 without one; the same on all ranks.
+    double grad_unit;
 } gs_hook_bucket;
 
 // What a phase of a bucket has started. Zero when `run` is called, but for what it is called for. A wrapper
@@ -182,8 +186,19 @@ typedef struct gs_hook_tensor {
     size_t count;
     void *data;       // where the state that holds lies now; changes with a commit
     bool is_on_host;  // else the device's
-    bool is_own;      // of this rank alone; false: equal on all ranks
+    // false: equal on all ranks. true: what this rank has yet to add to the result, in units of the result (a
+    // gradient times gs_hook_bucket.scale, without grad_unit). It is the sum over ranks that counts: another world
+    // gets the same sum, dealt in another way.
+    bool is_own;
+    void *beside;  // where the step in hand writes what `commit` makes hold, of the same size; NULL: nowhere
 } gs_hook_tensor;
+
+// What a hook says of the step that has finished, for metrics. Zero when `report` is called.
+typedef struct gs_hook_report {
+    uint64_t elements, elements_sent;  // of the gradients that it compresses: before, and in their place
+    bool carries;             // it keeps residuals:
+    double residual_squares;  // the sum of their squares on this rank, in units of the result
+} gs_hook_report;
 
 // The same with the name that it has among all tensors of a reducer's hooks: "HOOK/TENSOR", or
 // "HOOK/TENSOR/PARAMETER".
@@ -192,7 +207,7 @@ typedef struct gs_hook_state_tensor {
     gs_hook_tensor tensor;
 } gs_hook_state_tensor;
 
-// No function is NULL.
+// No function is NULL but `report`.
 struct gs_comm_hook {
     const char *name;  // below GS_HOOK_NAME_LEN
     const gs_hook_option *options;
@@ -203,7 +218,7 @@ struct gs_comm_hook {
     // Options were checked one by one. May be asked any number of times, before and after create.
     gs_status (*measure)(gs_hook_needs *needs, const gs_hook_setup *setup);
     gs_status (*create)(void **state, const gs_hook_setup *setup);  // after an error: nothing to destroy
-    // Between steps. State that belongs to parameters stays.
+    // Between steps. State that belongs to parameters stays. May run collectives of its own, on all ranks alike.
     gs_status (*on_plan)(void *state, const gs_hook_plan *plan);
     // Phase 0: the bucket is ready. Phase p: what phase p - 1 posted is done. Never blocks.
     gs_status (*run)(void *state, const gs_hook_bucket *bucket, gs_hook_work *work);
@@ -217,7 +232,9 @@ struct gs_comm_hook {
     bool (*tensor)(void *state, size_t index, gs_hook_tensor *tensor);
     gs_status (*loaded)(void *state);  // its tensors were filled; between steps
     void (*destroy)(void *state);  // as rollback; nothing of it is in flight in the communicator
-    void (*reserved[4])(void);
+    // May be NULL. Behind the last `finish` of a step, before its commit; on a GPU behind a wait for its stream.
+    void (*report)(void *state, gs_hook_report *report);
+    void (*reserved[3])(void);
 };
 
 const gs_comm_hook *gs_comm_hook_find(const char *name);  // NULL: no such hook

@@ -257,7 +257,7 @@ static void describe_plan(gs_hook_set *set, const gs_grad_layout *layout) {
 }
 
 gs_status gs_hook_set_place(gs_hook_set *set, const gs_grad_layout *layout, gs_comm *comm,
-                            void *memory) {
+                            void *memory, gs_deadline deadline) {
     char *at = memory;
     describe_plan(set, layout);
     for (size_t i = 0; i < set->num_hooks; i++) {
@@ -267,7 +267,8 @@ gs_status gs_hook_set_place(gs_hook_set *set, const gs_grad_layout *layout, gs_c
                                    .hook = (int)i,
                                    .buckets = set->buckets,
                                    .num_buckets = layout->plan.num_buckets,
-                                   .memory = &one->memory};
+                                   .memory = &one->memory,
+                                   .deadline = deadline};
         GS_TRY(blame(one, one->choice.hook->on_plan(one->state, &plan)));
         at += one->memory.bytes;
     }

@@ -66,9 +66,9 @@ void gs_hook_set_release(gs_hook_set *set);
 // would need another size.
 GS_NODISCARD gs_status gs_hook_set_resize(gs_hook_set *set, int rank, int world_size);
 // The plan of `layout`, or the communicator, is a new one. `memory`: of the buckets, bucket_bytes. `layout`
-// and `comm` are borrowed until the next call.
+// and `comm` are borrowed until the next call. All ranks alike.
 GS_NODISCARD gs_status gs_hook_set_place(gs_hook_set *set, const gs_grad_layout *layout,
-                                         gs_comm *comm, void *memory);
+                                         gs_comm *comm, void *memory, gs_deadline deadline);
 
 void gs_hook_set_commit(gs_hook_set *set);
 void gs_hook_set_rollback(gs_hook_set *set);

@@ -89,7 +89,8 @@ static gs_hook_bucket view_for_hook(const gs_bucket_queue *queue, size_t index) 
                             .tree = options->tree,
                             .part_stride_bytes = options->tree ? layout->slot_bytes : 0,
                             .params = options->hooks->buckets[index].params,
-                            .num_params = bucket->num_params};
+                            .num_params = bucket->num_params,
+                            .grad_unit = step->grad_unit};
 }
 
 gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status, const char *what) {

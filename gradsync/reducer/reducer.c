@@ -1,5 +1,6 @@
 #include "gradsync/reducer/reducer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -187,11 +188,11 @@ static gs_status init_record(gs_reducer *reducer, const gs_bucket_plan *plan) {
 }
 
 // What lies beside the buckets follows each change of their layout.
-static gs_status place_beside(gs_reducer *reducer) {
+static gs_status place_beside(gs_reducer *reducer, gs_deadline deadline) {
     gs_bucket_tally_place(&reducer->tally);
     GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
     return gs_hook_set_place(&reducer->hooks, &reducer->layout, reducer->comm,
-                             slots_at(reducer) + reducer->parts.slot_bytes);
+                             slots_at(reducer) + reducer->parts.slot_bytes, deadline);
 }
 
 static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadline deadline) {
@@ -206,7 +207,7 @@ static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadl
     GS_TRY(plan_shards(reducer));
     GS_TRY(agree(reducer, plan, deadline));
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
-    GS_TRY(place_beside(reducer));
+    GS_TRY(place_beside(reducer, deadline));
     GS_TRY(gs_step_points_init(&reducer->points, options->device));
     options->plan = &reducer->layout.plan;
     GS_TRY(gs_ready_order_init(&reducer->order, plan));
@@ -223,6 +224,7 @@ static gs_status create_reducer(gs_reducer **out, const gs_reducer_options *opti
     reducer->options = *options;
     reducer->comm = comm;
     reducer->owner = getpid();
+    reducer->grad_unit = 1;
     if (!options->passes_per_shard) reducer->options.passes_per_shard = 1;
 
     status = gs_reducer_options_check(options, comm);
@@ -309,7 +311,7 @@ static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
     GS_TRY(agree(reducer, plan, deadline));
     reducer->complete = false;
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
-    GS_TRY(place_beside(reducer));
+    GS_TRY(place_beside(reducer, deadline));
     gs_step_plan_travel(reducer);
     gs_reducer_record_set_plan(&reducer->record, &reducer->layout.plan);
     tell_moved(reducer);
@@ -343,12 +345,12 @@ static gs_status move_to_comm(gs_reducer *reducer, gs_deadline deadline) {
     GS_TRY(plan_shards(reducer));
     GS_TRY(
         gs_grad_layout_set_slots(&reducer->layout, gs_logical_shards_num_slots(&options->shards)));
-    GS_TRY(place_beside(reducer));
+    GS_TRY(agree(reducer, &reducer->layout.plan, deadline));
+    GS_TRY(place_beside(reducer, deadline));
     gs_static_graph_forget(&reducer->graph);
     gs_step_plan_travel(reducer);
     note_comm(reducer);
     tell_moved(reducer);
-    GS_TRY(agree(reducer, &reducer->layout.plan, deadline));
     return init_queue(reducer);
 }
 
@@ -464,6 +466,16 @@ gs_status gs_reducer_rollback(gs_reducer *reducer) {
 
 bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_t index) {
     return gs_hook_set_tensor(out, &reducer->hooks, index);
+}
+
+gs_status gs_reducer_set_grad_unit(gs_reducer *reducer, double unit) {
+    if (reducer->phase != GS_REDUCER_IDLE)
+        return gs_reducer_misuse(reducer, "the unit of gradients changes between steps only");
+    if (!(unit > 0) || isinf(unit))
+        return gs_error(GS_INVALID_ARGUMENT, "rank %d: unit of gradients: %g, must be positive",
+                        reducer->options.shards.rank, unit);
+    reducer->grad_unit = unit;
+    return gs_ok();
 }
 
 gs_status gs_reducer_hook_state_loaded(gs_reducer *reducer) {

@@ -85,6 +85,10 @@ bool gs_reducer_posts_all(const gs_reducer *reducer);
 // it is aborted when buckets are in flight.
 GS_NODISCARD gs_status gs_reducer_reset(gs_reducer *reducer, gs_comm *comm, gs_deadline deadline);
 
+// What gradients are multiplied by before they are marked, from the next step on: the loss scale of mixed precision,
+// which the caller takes out of the result. Hooks that carry residuals keep them without it. Positive and finite,
+// the same on all ranks; 1 at first. Between steps.
+GS_NODISCARD gs_status gs_reducer_set_grad_unit(gs_reducer *reducer, double unit);
 // Opens a step. `step` counts from 0 and must be the same on all ranks.
 GS_NODISCARD gs_status gs_reducer_begin(gs_reducer *reducer, int64_t step);
 // The same for a step in which some ranks have no data left (join.h); all ranks pass the same

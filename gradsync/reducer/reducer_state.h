@@ -43,6 +43,7 @@ struct gs_reducer {
     int num_passes;              // of a step, on this rank
     gs_status failed;            // the first error; nothing works any more
     gs_grad_copies copies;       // tensors NULL: gradients are views
+    double grad_unit;            // of the gradients of the steps to come
     gs_static_graph graph;       // off unless promised
     gs_bucket_tally tally;
 

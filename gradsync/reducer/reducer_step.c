@@ -86,6 +86,7 @@ gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs_join_round *
     gs_reducer_record_begin(&reducer->record, step);
     const gs_bucket_step bucket_step = {.step = step,
                                         .scale = scale_for(reducer, round),
+                                        .grad_unit = reducer->grad_unit,
                                         .num_ranks = gs_comm_world_size(reducer->comm),
                                         .num_active = round->num_active,
                                         .active = round->active,

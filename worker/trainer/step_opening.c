@@ -89,6 +89,8 @@ gs_status gs_session_open_step(gs_session *session, gs_step_facts *facts) {
     gs_join_round round;
     GS_TRY(open_round(session, &round, facts, deadline));
     session->active = round.active;
+    GS_TRY(gs_reducer_set_grad_unit(session->reducer,
+                                    (double)gs_grad_scaler_scale(&session->state->position.loss_scale)));
     // Before the buckets: those of a rank without data are on their way when begin returns.
     if (!session->join) {
         GS_TRY(gs_buffers_begin(session->state->buffers, session->comm, deadline));

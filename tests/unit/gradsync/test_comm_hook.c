@@ -35,6 +35,7 @@ typedef struct counter {
     int holding;
     uint16_t **marks;  // of each bucket
     int num_plans, num_commits, num_rollbacks, num_loads;
+    double grad_unit;  // of the last step
     gs_device *device;
 } counter;
 static counter *counting;  // the last one made
@@ -89,6 +90,7 @@ static int64_t count_of(const counter *self, int which, size_t param) {
 
 static gs_status run_counter(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
     counter *self = state;
+    self->grad_unit = bucket->grad_unit;
     uint16_t *marks = self->marks[bucket->index], mark = (uint16_t)(bucket->index + 1);
     if ((uintptr_t)marks % GS_HOOK_PLACE_BYTES) return gs_error(GS_INTERNAL, "a crooked place");
     for (size_t i = 0; i < bucket->count; i++)
@@ -309,6 +311,23 @@ static void state_follows_the_step(void **state) {
     small_reducer_close(&small);
 }
 
+static void hook_is_told_the_unit_of_gradients(void **state) {
+    (void)state;
+    small_reducer small;
+    const gs_hook_choice choice = {.hook = &counter_hook};
+    assert_ok(open_hooked(&small, &choice, 1));
+    assert_ok(take_step(&small, 0, 1));
+    assert_true(counting->grad_unit == 1);
+    const double wrong[] = {0, -1, INFINITY, NAN};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_int_equal(gs_reducer_set_grad_unit(small.reducer, wrong[i]).code,
+                         GS_INVALID_ARGUMENT);
+    assert_ok(gs_reducer_set_grad_unit(small.reducer, 65536));
+    assert_ok(take_step(&small, 1, 1));
+    assert_true(counting->grad_unit == 65536);
+    small_reducer_close(&small);
+}
+
 static void state_outlives_plans_and_resets(void **state) {
     (void)state;
     small_reducer small;
@@ -502,6 +521,7 @@ int main(void) {
         cmocka_unit_test(hook_that_was_not_made_is_not_destroyed),
         cmocka_unit_test(rounding_on_the_host_takes_no_memory),
         cmocka_unit_test(state_follows_the_step),
+        cmocka_unit_test(hook_is_told_the_unit_of_gradients),
         cmocka_unit_test(state_outlives_plans_and_resets),
         cmocka_unit_test(state_is_loaded_when_the_step_is_decided),
         cmocka_unit_test(step_that_was_gone_beyond_counts),
