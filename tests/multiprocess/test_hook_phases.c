@@ -570,10 +570,12 @@ static gs_status skip_step(hooked *self, int64_t step) {
     return gs_reducer_rollback(self->reducer);
 }
 
-// Rank 0 fails within the step; all go on with another communicator.
+// Rank 0 fails within the step; all go on with another communicator. Nobody is left in the step before, which would
+// fail as well.
 static gs_status fail_and_reset(hooked *self, int64_t step, uint32_t generation) {
     gs_reduce_result result;
     gs_comm *next;
+    GS_TRY(meet(self, "before", step));
     if (!self->env->rank) this_carrier->failing_step = step;
     gs_status status = run_carried_step(self, step, &result);
     if (!status.code || !strstr(status.message, "lost its residuals"))
