@@ -409,7 +409,14 @@ static gs_status expect_late(comm_rank *self, gs_work work) {
     return gs_ok();
 }
 
-static gs_status run_late(comm_rank *self) {
+// Nobody but rank 1 is to be missing when the first of the others asks.
+static gs_status meet_without_rank_1(const gs_rank_env *env) {
+    static const int ranks[] = {0, 2, 3};
+    char note = 0, all[MAX_WORLD];
+    return gs_rank_exchange(env->exchange, "in time", ranks, env->world_size - 1, &note, 1, all, soon_enough());
+}
+
+static gs_status run_late(comm_rank *self, const gs_rank_env *env) {
     static float data[LATE_COUNT];
     for (size_t i = 0; i < LATE_COUNT; i++) data[i] = (float)(self->rank + 1);
     gs_collective sum = {.kind = GS_ALLREDUCE,
@@ -422,6 +429,7 @@ static gs_status run_late(comm_rank *self) {
     gs_work work;
     if (self->rank != 1) {
         GS_TRY(gs_comm_post(self->comm, &work, &sum));
+        GS_TRY(meet_without_rank_1(env));
         GS_TRY(expect_late(self, work));
     }
     GS_TRY(go_on_beside(self));
@@ -437,7 +445,7 @@ static gs_status come_late_to_a_lane(const gs_rank_env *env) {
     gs_comm_options options = {
         .helper = strcmp(env->arg, "helper") == 0 ? GS_HELPER_ON : GS_HELPER_OFF, .num_lanes = 3};
     gs_status status = comm_rank_open(&self, env, 0, &options);
-    if (!status.code) status = run_late(&self);
+    if (!status.code) status = run_late(&self, env);
     comm_rank_close(&self);
     return status;
 }
@@ -540,13 +548,15 @@ static gs_status abandon_lanes(const gs_rank_env *env) {
     return status;
 }
 
-// The thread of rank 0 is held inside a move of lane 2, where alone there is anything.
+// The thread of rank 0 is held inside a move of lane 2, where alone there is anything: for HELD_MS from when the
+// collective has started.
 #ifdef GRADSYNC_FAILPOINTS
 #define HELD_MS 400  // comm.slice sleeps as long
 
 static gs_status run_held(comm_rank *self) {
     static float data[LATE_COUNT];
     gs_work work;
+    gs_work_times times = {0};
     gs_collective sum = {.kind = GS_ALLREDUCE,
                          .send = data,
                          .recv = data,
@@ -554,12 +564,14 @@ static gs_status run_held(comm_rank *self) {
                          .dtype = GS_FP32,
                          .bucket = -1,
                          .lane = 2};
+    gs_deadline deadline = soon_enough();
     GS_TRY(gs_comm_post(self->comm, &work, &sum));
-    if (self->rank != 0) return gs_comm_wait(self->comm, work, soon_enough());
+    if (self->rank != 0) return gs_comm_wait(self->comm, work, deadline);
+    while (gs_comm_times(self->comm, work, &times) && !times.started_ns && !gs_deadline_passed(deadline))
+        gs_sleep_ns(GS_NS_PER_MS);
     gs_sleep_ns(HELD_MS / 4 * GS_NS_PER_MS);
-    int64_t began_ns = gs_now_ns();
     gs_comm_let_go(self->comm, "rank 0 has seen enough");
-    if (gs_now_ns() - began_ns < HELD_MS / 4 * GS_NS_PER_MS)
+    if (!times.started_ns || gs_now_ns() - times.started_ns < HELD_MS * GS_NS_PER_MS)
         return gs_error(GS_INTERNAL, "let go while a thread was inside a move");
     return gs_comm_post(self->comm, &work, &sum);
 }
