@@ -93,6 +93,8 @@ typedef struct gs_hook_setup {
     int rank, world_size;
     gs_device *device;  // NULL where it is measured for any (gs_reducer_arena_bytes without one)
     void *state;        // create: needs.state_bytes, on 256 bytes, zero
+    // The result is divided once more by what is only known behind the sums (the samples of a mean over them).
+    bool divides_later;
 } gs_hook_setup;
 
 typedef struct gs_hook_needs {

@@ -14,6 +14,20 @@ double gs_hook_option_value(const gs_hook_choice *choice, const char *name) {
     return 0;
 }
 
+gs_status gs_hook_refuse_exact(const gs_hook_setup *setup) {
+    if (!setup->exact) return gs_ok();
+    return gs_error(GS_FAILED_PRECONDITION, "exact mode has plain sums alone");
+}
+
+gs_status gs_hook_check_feedback(const gs_hook_setup *setup) {
+    if (gs_hook_option_value(setup->choice, "error_feedback") == 0) return gs_ok();
+    if (setup->exact)
+        return gs_error(GS_FAILED_PRECONDITION, "option error_feedback: not in exact mode");
+    if (setup->divides_later)
+        return gs_error(GS_FAILED_PRECONDITION, "option error_feedback: not with a mean over samples");
+    return gs_ok();
+}
+
 // A bucket of each parameter alone is the worst: rounding up a sum never passes the sum of the parts
 // rounded up.
 size_t gs_hook_most_bytes(const gs_hook_setup *setup, size_t element_bytes) {

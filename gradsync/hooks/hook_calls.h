@@ -14,6 +14,12 @@ GS_BEGIN_DECLS
 // The value of an option: as given, or its fallback. Only for options that the hook declares.
 double gs_hook_option_value(const gs_hook_choice *choice, const char *name);
 
+// For `measure`. Exact mode, in which only what is added up along its tree gives the same bits in every world.
+GS_NODISCARD gs_status gs_hook_refuse_exact(const gs_hook_setup *setup);
+// Of a hook with option "error_feedback": with it on, neither exact mode nor a mean over samples, whose residuals
+// of different steps would have different units.
+GS_NODISCARD gs_status gs_hook_check_feedback(const gs_hook_setup *setup);
+
 // Room for element_bytes for each element of each bucket, padding included, whatever the plan;
 // SIZE_MAX, which no hook gets, when there is no such number.
 size_t gs_hook_most_bytes(const gs_hook_setup *setup, size_t element_bytes);

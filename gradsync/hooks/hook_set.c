@@ -92,7 +92,8 @@ static gs_hook_setup setup_of(const gs_hook_set *set, const gs_set_hook *one, vo
                            .rank = options->rank,
                            .world_size = options->world_size,
                            .device = options->device,
-                           .state = state};
+                           .state = state,
+                           .divides_later = options->divides_later};
 }
 
 static gs_status measure_hook(gs_hook_set *set, gs_set_hook *one) {

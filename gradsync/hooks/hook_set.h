@@ -22,6 +22,7 @@ typedef struct gs_hook_set_options {
     size_t num_params;
     gs_dtype wire_dtype;
     bool exact;
+    bool divides_later;  // as in gs_hook_setup
     int rank, world_size;
     gs_device *device;  // NULL: only measured
 } gs_hook_set_options;

@@ -57,6 +57,7 @@ gs_hook_set_options gs_reducer_hook_options(const gs_reducer_options *options) {
                                  .num_params = options->num_params,
                                  .wire_dtype = options->wire_dtype,
                                  .exact = options->shards.exact,
+                                 .divides_later = options->op == GS_SAMPLE_MEAN,
                                  .rank = options->shards.rank,
                                  .world_size = options->shards.world_size,
                                  .device = options->device};
