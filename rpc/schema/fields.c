@@ -31,6 +31,13 @@ void gs_field_errors_add(gs_field_errors *errors, const char *pointer, const cha
     va_end(args);
 }
 
+bool gs_field_errors_lie_in(const gs_field_errors *errors, const char *prefix) {
+    for (int i = 0; i < errors->count && i < GS_MAX_FIELD_ERRORS; i++) {
+        if (strncmp(errors->items[i].pointer, prefix, strlen(prefix)) == 0) return true;
+    }
+    return false;
+}
+
 static int find_word(const char *const *words, const char *text) {
     for (int i = 0; words && words[i]; i++) {
         if (strcmp(words[i], text) == 0) return i;

@@ -63,6 +63,9 @@ typedef struct gs_field_errors {
 
 void gs_field_errors_add(gs_field_errors *errors, const char *pointer, const char *code,
                          const char *hint, const char *format, ...) GS_PRINTF(5, 6);
+// Whether a pointer of them begins with `prefix`. Rules between members speak of values that were given, or of
+// defaults, but not of the default of one that was refused.
+bool gs_field_errors_lie_in(const gs_field_errors *errors, const char *prefix);
 
 // Writes defaults into the struct that `fields` describe (ended by a row without a name).
 void gs_fields_set_defaults(void *out, const gs_field *fields);

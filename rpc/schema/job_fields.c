@@ -28,10 +28,6 @@ static const char *const optimizers[] = {"adamw", "adam", "sgd", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const later_schedules[] = {"wsd", "step", NULL};
 static const char *const plans[] = {"parity", "auto", NULL};
-static const char *const hooks[] = {"allreduce", NULL};
-static const char *const later_hooks[] = {
-    "fp16",      "bf16", "int8",         "topk", "powersgd", "batched_powersgd",
-    "local_sgd", "noop", "int8_channel", "auto", "plugin",   NULL};
 static const char *const reduce_ops[] = {"mean", "sum", "sample_mean", NULL};
 const char *const gs_buffer_words[] = {"broadcast", "none", "average", NULL};
 static const char *const backends[] = {"auto", "self", "shm", "nccl", NULL};
@@ -41,7 +37,8 @@ static const char *const resume_modes[] = {"latest", "none", NULL};
 static const char *const checkpoint_parts[] = {"one", "ranks", NULL};
 static const char *const restart_actions[] = {"rescale", "restart", "fail", NULL};
 
-// All offsets are from the start of gs_job_spec, so an object's own offset is 0.
+// All offsets are from the start of gs_job_spec, so an object's own offset is 0; but for the hook, whose table is of
+// its own struct.
 #define AT(member) .offset = offsetof(gs_job_spec, member)
 #define TEXT(member) AT(member), .capacity = sizeof((gs_job_spec *)0)->member
 #define RANGE(low, high) .has_range = true, .least = (low), .most = (high)
@@ -202,12 +199,6 @@ static const gs_field optimizer_fields[] = {
     {0},
 };
 
-static const gs_field hook_fields[] = {
-    {"kind", WORDS(hooks), AT(reducer.hook.kind), .later_words = later_hooks,
-     .default_value = "\"allreduce\"", .help = "How a bucket is communicated."},
-    {0},
-};
-
 static const gs_field reducer_fields[] = {
     {"plan", WORDS(plans), AT(reducer.plan), .default_value = "\"parity\"",
      .help = "parity: buckets by size and caps; auto: small ones that stay in cache, for one host."},
@@ -225,7 +216,8 @@ static const gs_field reducer_fields[] = {
     {"rebuild_after_steps", GS_FIELD_INT, AT(reducer.rebuild_after_steps), RANGE(0, 1e12),
      .default_value = "1",
      .help = "Steps before buckets follow the order in which gradients came; 0 is only when asked to."},
-    {"hook", GS_FIELD_OBJECT, .fields = hook_fields, .help = "The communication hook."},
+    {"hook", GS_FIELD_OBJECT, AT(reducer.hook), .fields = gs_job_hook_fields,
+     .help = "The communication hook."},
     {"op", WORDS(reduce_ops), AT(reducer.op),
      .default_value = "\"mean\"", .help = "What a reduced gradient is."},
     {"buffers", WORDS(gs_buffer_words), AT(reducer.buffers),
@@ -236,7 +228,7 @@ static const gs_field reducer_fields[] = {
      .default_value = "\"allow\"",
      .help = "error: a step that leaves parameters unused fails and names them."},
     {"wire_dtype", WORDS(wire_dtypes), AT(reducer.wire_dtype), .default_value = "\"fp32\"",
-     .help = "Type of gradients on their way between ranks; sums are fp32. Not with exact."},
+     .help = "Type of gradients on their way between ranks; sums are fp32. Short for hook kinds fp16 and bf16."},
     {"static_graph", GS_FIELD_BOOL, AT(reducer.static_graph), .default_value = "false",
      .help = "The promise that every step uses the same parameters."},
     {"sparse_embedding", WORDS(sparse_modes), AT(reducer.sparse_embedding), .default_value = "\"off\"",

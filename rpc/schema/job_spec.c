@@ -13,14 +13,13 @@ static const char *const later_members[] = {
                                             "/reducer/mirror",
                                             "/reducer/zero_overlap",
                                             "/reducer/zero_split_buckets",
-                                            "/reducer/hook/rank",
-                                            "/reducer/hook/error_feedback",
-                                            "/reducer/hook/wrap",
                                             "/checkpoint/keep_every_steps",
                                             "/checkpoint/format",
                                             "/checkpoint/allow_change",
                                             "/restart/rules",
                                             NULL};
+
+#define HOOK "/reducer/hook"
 
 static void explain_later_members(gs_field_errors *errors) {
     for (int i = 0; i < errors->count && i < GS_MAX_FIELD_ERRORS; i++) {
@@ -56,16 +55,16 @@ static void fill_dependent_defaults(gs_job_spec *spec, const gs_json *object) {
     const gs_json *reducer = gs_json_get(object, "reducer");
     if (gs_json_get(reducer, "bucket_cap_bytes") && !gs_json_get(reducer, "first_bucket_bytes"))
         spec->reducer.first_bucket_bytes = 0;
+    const gs_json *checkpoint = gs_json_get(object, "checkpoint");
+    gs_job_hook_fill(&spec->reducer.hook, gs_json_get(reducer, "hook"));
+    if (gs_job_hook_carries(&spec->reducer.hook) && !gs_json_get(checkpoint, "parts"))
+        spec->checkpoint.parts = GS_CHECKPOINT_PARTS_RANKS;
     if (!spec->name[0]) generate_name(spec);
 }
 
-// Rules between members speak of values that were given, or of defaults, but not of the default of
-// one that was refused. `prefix`: "/world/max", or "/world/" for all of it.
+// `prefix`: "/world/max", or "/world/" for all of it.
 static bool is_sound(const gs_field_errors *errors, const char *prefix) {
-    for (int i = 0; i < errors->count && i < GS_MAX_FIELD_ERRORS; i++) {
-        if (strncmp(errors->items[i].pointer, prefix, strlen(prefix)) == 0) return false;
-    }
-    return true;
+    return !gs_field_errors_lie_in(errors, prefix);
 }
 
 static void check_world(const gs_job_spec *spec, gs_field_errors *errors) {
@@ -310,6 +309,28 @@ static void check_buffers(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, "/reducer/buffers", "an average over ranks depends on their number");
 }
 
+// A hook, and what else is asked of a reduction. Nothing can be said about one of a kind that is not known.
+static void check_hook(const gs_job_spec *spec, const gs_json *object, gs_field_errors *errors) {
+    const gs_job_hook *hook = &spec->reducer.hook;
+    bool is_plain = hook->kind == GS_JOB_HOOK_ALLREDUCE;
+    if (!is_sound(errors, HOOK "/kind")) return;
+    gs_job_hook_check(hook, gs_json_get(gs_json_get(object, "reducer"), "hook"), HOOK, errors);
+    if (spec->reducer.wire_dtype != GS_WIRE_FP32 && (!is_plain || hook->wrap))
+        refuse(errors, "/reducer/wire_dtype",
+               is_plain ? "reducer.hook.wrap says the type" : "short for reducer.hook.kind fp16 and bf16: give one");
+    // What is rounded on the way follows from which shards a rank adds up itself.
+    if (spec->exact && (!is_plain || hook->wrap))
+        refuse(errors, is_plain ? HOOK "/wrap" : HOOK "/kind",
+               "exact: what it rounds depends on the number of ranks");
+    if (!gs_job_hook_carries(hook) || !is_sound(errors, HOOK "/error_feedback")) return;
+    if (spec->reducer.op == GS_REDUCER_SAMPLE_MEAN)
+        refuse(errors, HOOK "/error_feedback",
+               "reducer.op sample_mean divides each step by another number; give false");
+    if (spec->checkpoint.parts == GS_CHECKPOINT_PARTS_ONE && is_sound(errors, "/checkpoint/parts"))
+        refuse(errors, "/checkpoint/parts",
+               "reducer.hook.error_feedback: each rank has residuals to save; ranks");
+}
+
 static void refuse_sparse(gs_field_errors *errors, const char *why) {
     gs_field_errors_add(errors, "/reducer/sparse_embedding", "not_applicable", NULL, "%s", why);
 }
@@ -358,6 +379,7 @@ gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object, gs_field_
     check_buffers(spec, errors);
     check_device(spec, errors);
     check_precision(spec, object, errors);
+    check_hook(spec, object, errors);
     if (errors->count == 0) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "%d problem%s found", errors->count,
                     errors->count == 1 ? "" : "s");
@@ -370,6 +392,8 @@ gs_json *gs_job_spec_encode(const gs_job_spec *spec) {
     gs_json_remove(model, spec->model.kind == GS_MODEL_MLP ? "gpt2" : "mlp");
     gs_json *optimizer = (gs_json *)(uintptr_t)gs_json_get(object, "optimizer");
     if (spec->model.precision != GS_PRECISION_FP16) gs_json_remove(optimizer, "loss_scale");
+    gs_job_hook_trim((gs_json *)(uintptr_t)gs_json_get(gs_json_get(object, "reducer"), "hook"),
+                     &spec->reducer.hook);
     return object;
 }
 

@@ -14,6 +14,7 @@
 #include "core/status.h"
 #include "rpc/json/json.h"
 #include "rpc/schema/fields.h"
+#include "rpc/schema/job_hook.h"
 
 #define GS_SPEC_NAME_LEN 64
 #define GS_SPEC_PATTERN_LEN 192
@@ -33,7 +34,6 @@ enum { GS_DATA_SYNTHETIC = 0, GS_DATA_BYTES, GS_DATA_TOKEN_SHARDS, GS_DATA_IDX }
 enum { GS_OPTIMIZER_ADAMW = 0, GS_OPTIMIZER_ADAM, GS_OPTIMIZER_SGD };
 enum { GS_SCHEDULE_CONSTANT = 0, GS_SCHEDULE_LINEAR, GS_SCHEDULE_COSINE };
 enum { GS_PLAN_PARITY = 0, GS_PLAN_AUTO };
-enum { GS_HOOK_ALLREDUCE = 0 };
 enum { GS_REDUCER_MEAN = 0, GS_REDUCER_SUM, GS_REDUCER_SAMPLE_MEAN };
 enum { GS_WIRE_FP32 = 0, GS_WIRE_BF16, GS_WIRE_FP16 };
 enum { GS_SMALL_BUCKET_FIRST = 0, GS_SMALL_BUCKET_LAST };
@@ -112,9 +112,7 @@ typedef struct gs_job_spec {
         int64_t max_buckets;  // 0: any number
         int small_bucket;
         int64_t rebuild_after_steps;  // 0: never
-        struct {
-            int kind;
-        } hook;
+        gs_job_hook hook;
         int op, buffers, backend, unused_parameters, wire_dtype, sparse_embedding, replica_divisor;
         bool static_graph;
         int64_t check_replicas_every_steps;  // 0: never

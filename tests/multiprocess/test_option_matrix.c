@@ -108,7 +108,7 @@ static bool names_one(const gs_field_errors *errors, const cell *of) {
         for (int i = 0; i < of->num_values; i++) {
             const option_row *row = of->values[i]->row;
             if (names(errors->items[e].pointer, row->pointer)) return true;
-            for (size_t k = 0; k < 3 && row->needs[k].pointer; k++)
+            for (size_t k = 0; k < MOST_OPTION_NEEDS && row->needs[k].pointer; k++)
                 if (names(errors->items[e].pointer, row->needs[k].pointer)) return true;
         }
     }

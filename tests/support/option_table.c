@@ -14,6 +14,16 @@
 // What a parameter's 16 bits round goes the other way after an update that differs in its last bit.
 #define HALF_TOLERANCE 0.01
 
+#define HOOK(member) "/reducer/hook/" member
+#define POWERSGD {HOOK("kind"), "\"powersgd\""}
+#define FULL_RANK {HOOK("rank"), "64"}, {HOOK("min_compression_rate"), "1e-6"}
+#define WITHOUT_MEMORY \
+    {HOOK("start_step"), "0"}, {HOOK("error_feedback"), "false"}, {HOOK("warm_start"), "false"}
+// 8 bits of the largest gradient of a tensor, at its smaller ones.
+#define BYTE_TOLERANCE 0.05
+// What fp32 leaves of a matrix that is projected onto its own columns.
+#define RANK_TOLERANCE 1e-3
+
 #define NO(pointer) {pointer, NONE, {NULL}, {{NULL, NULL}}, 0}
 #define OF(role, pointer, ...) {pointer, role, {__VA_ARGS__}, {{NULL, NULL}}, 0}
 #define MLP {"/model/kind", "\"mlp\""}
@@ -72,7 +82,25 @@ static const option_row rows[] = {
     OF(WAY, "/reducer/max_buckets", "2"),
     OF(WAY, "/reducer/small_bucket"),
     OF(WAY, "/reducer/rebuild_after_steps", "0"),
-    OF(WAY, "/reducer/hook/kind"),
+    // Hooks that keep little are given so much that nothing is lost: matrices of full rank, all elements.
+    {HOOK("kind"), WAY, {"\"fp16\"", "\"bf16\""}, {{NULL, NULL}}, WIRE_TOLERANCE},
+    {HOOK("kind"), WAY, {"\"powersgd\""}, {FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
+    {HOOK("kind"), WAY, {"\"int8\"", "\"int8_channel\"", "\"uint8_gather\""}, {{NULL, NULL}}, BYTE_TOLERANCE},
+    {HOOK("kind"), WAY, {"\"topk\""}, {{HOOK("ratio"), "1"}}, 0},
+    // These lose in any case. They are there, and begin behind the last step.
+    {HOOK("kind"), WAY, {"\"batched_powersgd\"", "\"onebit\""}, {{HOOK("start_step"), "3"}}, 0},
+    // Ranks train apart: nothing serial is like it. What they do together stands in its own tests.
+    {HOOK("kind"), NONE, {"\"noop\"", "\"local_sgd\""}, {{NULL, NULL}}, 0},
+    {HOOK("wrap"), WAY, {NULL}, {{NULL, NULL}}, WIRE_TOLERANCE},
+    {HOOK("rank"), WAY, {"32"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
+    {HOOK("start_step"), WAY, {"1"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
+    {HOOK("min_compression_rate"), WAY, {"4"}, {POWERSGD, {HOOK("rank"), "64"}, WITHOUT_MEMORY}, RANK_TOLERANCE},
+    {HOOK("error_feedback"), WAY, {"true"}, {POWERSGD, FULL_RANK, {HOOK("start_step"), "2"}}, RANK_TOLERANCE},
+    {HOOK("warm_start"), WAY, {"true"}, {POWERSGD, FULL_RANK, {HOOK("start_step"), "2"}}, RANK_TOLERANCE},
+    {HOOK("orthogonalization_epsilon"), WAY, {"1e-12"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
+    {HOOK("seed"), WAY, {"5"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
+    {HOOK("divide_after_cast"), WAY, {NULL}, {{HOOK("kind"), "\"fp16\""}}, WIRE_TOLERANCE},
+    NO(HOOK("ratio")), NO(HOOK("period")),
     OF(WORK, "/reducer/op"),
     OF(WAY, "/reducer/buffers"),
     OF(WAY, "/reducer/backend"),
@@ -99,13 +127,6 @@ static const option_set gpt2_shape[] = {
     {"/model/gpt2/context", "8"}, {"/model/gpt2/vocab", "256"},
 };
 static const option_set mlp_shape[] = {{"/model/mlp/dims", "[12,10,8,3]"}};
-
-static const option_row *find_row(const char *pointer) {
-    for (size_t i = 0; i < NUM_ROWS; i++) {
-        if (strcmp(rows[i].pointer, pointer) == 0) return &rows[i];
-    }
-    return NULL;
-}
 
 void option_table_set(gs_json *spec, const char *pointer, const char *json) {
     char key[64];
@@ -144,7 +165,7 @@ gs_json *option_table_spec(const option_value *const *values, int num, bool seri
     bool by_rank = false;
     set_all(spec, base, sizeof base / sizeof base[0]);
     for (int i = 0; i < num; i++) {
-        for (size_t k = 0; k < 3 && values[i]->row->needs[k].pointer; k++) {
+        for (size_t k = 0; k < MOST_OPTION_NEEDS && values[i]->row->needs[k].pointer; k++) {
             by_rank |= strcmp(values[i]->row->needs[k].pointer, "/data/split") == 0;
             if (!is_left_out(values[i], serial)) set_all(spec, &values[i]->row->needs[k], 1);
         }
@@ -183,26 +204,59 @@ static const char *standing_of(const char *pointer, const gs_field *field) {
     return field->default_value ? field->default_value : "";
 }
 
-static void list_field(listing *list, const char *pointer, const gs_field *field) {
-    const option_row *row = find_row(pointer);
-    if (!row) {
-        snprintf(list->problem, sizeof list->problem,
-                 "%s is in the field table and in none of the option table's rows: does it change how a "
-                 "step is computed?", pointer);
-        return;
+// Words that this version does not have yet stand in rows all the same.
+static bool is_later(const gs_field *field, const char *json) {
+    for (size_t i = 0; field->later_words && field->later_words[i]; i++) {
+        char word[48];
+        snprintf(word, sizeof word, "\"%s\"", field->later_words[i]);
+        if (strcmp(word, json) == 0) return true;
     }
-    list->seen[row - rows] = true;
+    return false;
+}
+
+static void list_row(listing *list, const option_row *row, const gs_field *field) {
     if (row->role == OPTION_NOT_OF_STEP) return;
-    for (size_t i = 0; i < 3 && row->values[i]; i++) add_value(list, row, row->values[i]);
+    for (size_t i = 0; i < 3 && row->values[i]; i++)
+        if (!is_later(field, row->values[i])) add_value(list, row, row->values[i]);
     if (row->values[0]) return;
     if (field->type == GS_FIELD_BOOL) add_value(list, row, "true");
     else if (field->type != GS_FIELD_ENUM)
-        snprintf(list->problem, sizeof list->problem, "%s has no value to try", pointer);
+        snprintf(list->problem, sizeof list->problem, "%s has no value to try", row->pointer);
     for (size_t i = 0; field->type == GS_FIELD_ENUM && field->words[i]; i++) {
         char json[48];
         snprintf(json, sizeof json, "\"%s\"", field->words[i]);
-        if (strcmp(json, standing_of(pointer, field)) != 0) add_value(list, row, json);
+        if (strcmp(json, standing_of(row->pointer, field)) != 0) add_value(list, row, json);
     }
+}
+
+// Of a field of several rows: each word in one of them.
+static void check_words(listing *list, const char *pointer, const gs_field *field) {
+    for (size_t w = 0; field->type == GS_FIELD_ENUM && field->words[w]; w++) {
+        char json[48];
+        bool stands = false;
+        snprintf(json, sizeof json, "\"%s\"", field->words[w]);
+        for (size_t i = 0; i < NUM_ROWS && !stands; i++) {
+            for (size_t k = 0; k < 3 && rows[i].values[k] && !stands; k++)
+                stands = strcmp(rows[i].pointer, pointer) == 0 && strcmp(rows[i].values[k], json) == 0;
+        }
+        if (!stands && strcmp(json, standing_of(pointer, field)) != 0)
+            snprintf(list->problem, sizeof list->problem, "%s: %s stands in none of its rows", pointer, json);
+    }
+}
+
+static void list_field(listing *list, const char *pointer, const gs_field *field) {
+    int count = 0;
+    for (size_t i = 0; i < NUM_ROWS; i++) {
+        if (strcmp(rows[i].pointer, pointer) != 0) continue;
+        list->seen[i] = true;
+        list_row(list, &rows[i], field);
+        count++;
+    }
+    if (count > 1) check_words(list, pointer, field);
+    if (count) return;
+    snprintf(list->problem, sizeof list->problem,
+             "%s is in the field table and in none of the option table's rows: does it change how a "
+             "step is computed?", pointer);
 }
 
 static void list_fields(listing *list, const char *prefix, const gs_field *fields) {

@@ -19,11 +19,14 @@ typedef struct option_set {
     const char *pointer, *json;
 } option_set;
 
+#define MOST_OPTION_NEEDS 6
+
+// Several may be of one pointer, when its values need different things: then each of its words stands in one.
 typedef struct option_row {
     const char *pointer;
     option_role role;
     const char *values[3];    // JSON; none: each word of an enum but that of the base; true
-    option_set needs[3];      // set before it, where another option does not say otherwise
+    option_set needs[MOST_OPTION_NEEDS];  // set before it, where another option does not say otherwise
     double tolerance;         // of the movement's norm; 0: 2e-5, the order of fp32 sums
 } option_row;
 

@@ -37,6 +37,8 @@ static gs_reducer_options reducer_options(const gs_session *session) {
         .unused_is_error = spec->reducer.unused_parameters == GS_UNUSED_ERROR,
         .static_graph = spec->reducer.static_graph,
         .wire_dtype = wire_dtypes[spec->reducer.wire_dtype],
+        .hooks = &session->hook.choice,
+        .num_hooks = 1,
         .arena = session->arena,
         .device = state->device,
         .record = record_options(spec),
@@ -108,6 +110,7 @@ static gs_status check_world(const gs_session_options *options) {
 static gs_status prepare(gs_session *session, gs_grad_memory *memory, const gs_bucket_plan *plan) {
     gs_trainer_state *state = session->state;
     size_t arena_bytes;
+    GS_TRY(gs_job_hook_choose(&session->hook, &session->spec->reducer.hook));
     GS_TRY(gs_bucket_plan_check(plan, state->param_specs, state->num_params));
     GS_TRY(gs_plan_switch_init(&session->plans, session->control, session->generation, plan,
                                state->position.step));

@@ -16,6 +16,7 @@
 #include "worker/pass/pass_context.h"
 #include "worker/pass/pass_device.h"
 #include "worker/pass/pass_runners.h"
+#include "worker/state/hook_choice.h"
 #include "worker/state/trainer_state.h"
 #include "worker/trainer/order_reporter.h"
 #include "worker/trainer/plan_switch.h"
@@ -38,6 +39,7 @@ struct gs_session {
     gs_logical_shards shards;
     gs_logical_shards reducing;  // as the reducer counts them
     gs_reducer_op op;
+    gs_job_hook_choice hook;
     bool joins_shards;  // a rank's shards run as one
     int passes_per_shard;
     gs_plan_switch plans;    // the one in use, and the next

@@ -1,0 +1,164 @@
+#include "rpc/schema/job_hook.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MOST_SEED 9007199254740991.0  // 2^53 - 1: a double holds it
+
+#define POWERSGD                                                                                       \
+    {"wrap", NULL}, {"rank", NULL}, {"start_step", "1000"}, {"error_feedback", NULL}, {"warm_start", NULL}, \
+        {"orthogonalization_epsilon", NULL}, {"seed", NULL}
+
+const gs_job_hook_kind gs_job_hook_kinds[] = {
+    {"allreduce", {{"wrap", NULL}}},
+    {"fp16", {{"divide_after_cast", NULL}}},
+    {"bf16", {{"divide_after_cast", NULL}}},
+    {"powersgd", {POWERSGD, {"min_compression_rate", NULL}}},
+    {"batched_powersgd", {POWERSGD}},
+    {"int8", {{0}}},
+    {"int8_channel", {{0}}},
+    {"uint8_gather", {{0}}},
+    {"topk", {{"ratio", NULL}, {"error_feedback", NULL}, {"start_step", "0"}}},
+    {"onebit", {{"error_feedback", NULL}, {"start_step", "0"}}},
+    {"local_sgd", {{"start_step", "1000"}, {"period", NULL}}},
+    {"noop", {{0}}},
+};
+// Kinds as far as the library has them, in the order of the table; the rest is "not in this version".
+static const char *const kinds[] = {"allreduce", NULL};
+static const char *const later_kinds[] = {
+    "fp16", "bf16", "powersgd", "batched_powersgd", "int8", "int8_channel", "uint8_gather",
+    "topk", "onebit", "local_sgd", "noop", "auto", "plugin", NULL};
+const char *const gs_wrap_words[] = {"none", NULL};
+static const char *const later_wraps[] = {"fp16", "bf16", NULL};
+
+#define AT(member) .offset = offsetof(gs_job_hook, member)
+#define RANGE(low, high) .has_range = true, .least = (low), .most = (high)
+#define WORDS(list) .type = GS_FIELD_ENUM, .words = (list)
+
+// Each default is that of all kinds that have the member and name no other.
+const gs_field gs_job_hook_fields[] = {
+    {"kind", WORDS(kinds), AT(kind), .later_words = later_kinds, .default_value = "\"allreduce\"",
+     .help = "How a bucket is communicated."},
+    {"wrap", WORDS(gs_wrap_words), AT(wrap), .later_words = later_wraps, .default_value = "\"none\"",
+     .help = "16 bits for the sums of floats that allreduce or a powersgd sends."},
+    {"rank", GS_FIELD_INT, AT(rank), RANGE(1, 64), .default_value = "1",
+     .help = "powersgd, batched_powersgd: columns of the two factors that travel in a matrix's place."},
+    {"start_step", GS_FIELD_INT, AT(start_step), RANGE(0, 1e12),
+     .help = "Plain averages before this step of the job; default 1000, for topk and onebit 0. A powersgd "
+             "with error_feedback or warm_start begins at 2 or later."},
+    {"min_compression_rate", GS_FIELD_DOUBLE, AT(min_compression_rate), RANGE(1e-6, 1e6),
+     .default_value = "2",
+     .help = "powersgd: matrices whose factors are not this many times smaller travel as they are."},
+    {"error_feedback", GS_FIELD_BOOL, AT(error_feedback), .default_value = "true",
+     .help = "What compression left out is added in the next step. Checkpoints are of parts ranks then."},
+    {"warm_start", GS_FIELD_BOOL, AT(warm_start), .default_value = "true",
+     .help = "powersgd, batched_powersgd: begin with the factors of the step before."},
+    {"orthogonalization_epsilon", GS_FIELD_DOUBLE, AT(orthogonalization_epsilon), RANGE(0, 1),
+     .default_value = "0",
+     .help = "powersgd, batched_powersgd: added to the norm of a column; a column of zeros stays zero anyway."},
+    {"ratio", GS_FIELD_DOUBLE, AT(ratio), RANGE(1e-6, 1), .default_value = "0.01",
+     .help = "topk: share of the elements that travels."},
+    {"period", GS_FIELD_INT, AT(period), RANGE(1, 1e6), .default_value = "4",
+     .help = "local_sgd: steps between averages of the parameters."},
+    {"seed", GS_FIELD_INT, AT(seed), RANGE(0, MOST_SEED), .default_value = "0",
+     .help = "powersgd, batched_powersgd: of the factors that it begins with."},
+    {"divide_after_cast", GS_FIELD_BOOL, AT(divide_after_cast), .default_value = "false",
+     .help = "fp16, bf16: cast, then divide, as PyTorch does; what fits divided may overflow."},
+    {0},
+};
+
+const gs_job_hook_kind *gs_job_hook_kind_of(const gs_job_hook *hook) {
+    return &gs_job_hook_kinds[hook->kind];
+}
+
+static const gs_job_hook_member *find_member(const gs_job_hook *hook, const char *name) {
+    const gs_job_hook_member *member = gs_job_hook_kind_of(hook)->members;
+    for (; member->name; member++) {
+        if (strcmp(member->name, name) == 0) return member;
+    }
+    return NULL;
+}
+
+bool gs_job_hook_has(const gs_job_hook *hook, const char *member) {
+    return find_member(hook, member) != NULL;
+}
+
+bool gs_job_hook_carries(const gs_job_hook *hook) {
+    return hook->error_feedback;
+}
+
+double gs_job_hook_number(const gs_job_hook *hook, const char *member) {
+    for (const gs_field *field = gs_job_hook_fields; field->name; field++) {
+        const void *value = (const char *)hook + field->offset;
+        if (strcmp(field->name, member) != 0) continue;
+        if (field->type == GS_FIELD_INT) return (double)*(const int64_t *)value;
+        if (field->type == GS_FIELD_BOOL) return *(const bool *)value;
+        if (field->type == GS_FIELD_DOUBLE) return *(const double *)value;
+    }
+    return 0;
+}
+
+// NULL: zero.
+static void set_value(gs_job_hook *hook, const gs_field *field, const char *json) {
+    gs_field row[2] = {*field, {0}};
+    row[0].default_value = json;
+    gs_fields_set_defaults(hook, row);
+}
+
+static bool is_kind(const gs_field *field) {
+    return field == gs_job_hook_fields;
+}
+
+void gs_job_hook_fill(gs_job_hook *hook, const gs_json *given) {
+    for (const gs_field *field = gs_job_hook_fields; field->name; field++) {
+        if (is_kind(field)) continue;
+        const gs_job_hook_member *member = find_member(hook, field->name);
+        if (!member) set_value(hook, field, NULL);
+        else if (member->fallback && !gs_json_get(given, field->name))
+            set_value(hook, field, member->fallback);
+    }
+}
+
+static bool is_sound(const gs_field_errors *errors, const char *prefix, const char *member) {
+    char pointer[128];
+    snprintf(pointer, sizeof pointer, "%s/%s", prefix, member);
+    return !gs_field_errors_lie_in(errors, pointer);
+}
+
+static void check_members(const gs_job_hook *hook, const gs_json *given, const char *prefix,
+                          gs_field_errors *errors) {
+    for (const gs_field *field = gs_job_hook_fields; field->name; field++) {
+        char pointer[128];
+        bool is_own = is_kind(field) || gs_job_hook_has(hook, field->name);
+        if (is_own || !gs_json_get(given, field->name) || !is_sound(errors, prefix, field->name))
+            continue;
+        snprintf(pointer, sizeof pointer, "%s/%s", prefix, field->name);
+        gs_field_errors_add(errors, pointer, "not_applicable", NULL, "kind is %s",
+                            gs_job_hook_kind_of(hook)->name);
+    }
+}
+
+// The plan is made anew behind the first step, from the order in which gradients came.
+static void check_start(const gs_job_hook *hook, const char *prefix, gs_field_errors *errors) {
+    char pointer[128];
+    snprintf(pointer, sizeof pointer, "%s/start_step", prefix);
+    bool remembers = hook->error_feedback || hook->warm_start;
+    if (!gs_job_hook_has(hook, "warm_start") || !remembers || hook->start_step >= 2) return;
+    if (!is_sound(errors, prefix, "start_step") || !is_sound(errors, prefix, "error_feedback") ||
+        !is_sound(errors, prefix, "warm_start"))
+        return;
+    gs_field_errors_add(errors, pointer, "out_of_range", NULL, "must be at least 2 with %s",
+                        hook->error_feedback ? "error_feedback" : "warm_start");
+}
+
+void gs_job_hook_check(const gs_job_hook *hook, const gs_json *given, const char *prefix,
+                       gs_field_errors *errors) {
+    check_members(hook, given, prefix, errors);
+    check_start(hook, prefix, errors);
+}
+
+void gs_job_hook_trim(gs_json *encoded, const gs_job_hook *hook) {
+    for (const gs_field *field = gs_job_hook_fields; field->name; field++) {
+        if (!is_kind(field) && !gs_job_hook_has(hook, field->name)) gs_json_remove(encoded, field->name);
+    }
+}
