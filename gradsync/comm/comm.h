@@ -124,6 +124,10 @@ void gs_comm_let_go(gs_comm *comm, const char *reason);
 // with this rank have before it is made; whoever does not has to be ended by its supervisor.
 GS_NODISCARD gs_status gs_comm_wait_ended(gs_comm *comm, gs_deadline deadline);
 
+// The arena of another rank as this one sees it; NULL: it gave none, or the two do not share memory. It stays until
+// destroy, through an abort and the end of that rank. For reading, of what is known to stand still.
+const void *gs_comm_peer_arena(const gs_comm *comm, int rank, size_t *bytes);
+
 // "2.28.9", of the NCCL library that communicators on GPUs would use; false with the reason in `text` where
 // there is none. Any thread.
 bool gs_nccl_version(char *text, size_t text_bytes);

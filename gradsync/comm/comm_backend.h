@@ -65,6 +65,8 @@ typedef struct gs_comm_backend {
     // What is notified when something may have moved here, in memory that stays until destroy: stores at
     // most `max` and returns how many there are. NULL or 0: whoever waits polls.
     int (*events)(void *backend, gs_futex_event **events, int max);
+    // As gs_comm_peer_arena. NULL: ranks do not see each other's memory.
+    const void *(*peer_arena)(const void *backend, int rank, size_t *bytes);
 } gs_comm_backend;
 
 GS_END_DECLS

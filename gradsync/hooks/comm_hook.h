@@ -190,9 +190,12 @@ typedef struct gs_hook_tensor {
     bool is_on_host;  // else the device's
     // false: equal on all ranks. true: what this rank has yet to add to the result, in units of the result (a
     // gradient times gs_hook_bucket.scale, without grad_unit). It is the sum over ranks that counts: another world
-    // gets the same sum, dealt in another way.
+    // gets the same sum, dealt in another way. One of each parameter at most, in the state; both copies stay where
+    // they are, and neither is written between the last `finish` of a step and the next step's first `run`: other
+    // ranks of the host read them when this one has died.
     bool is_own;
-    void *beside;  // where the step in hand writes what `commit` makes hold, of the same size; NULL: nowhere
+    // Behind the last `finish`: where that lies which `commit` makes hold, of the same size; NULL: what holds stays.
+    void *beside;
 } gs_hook_tensor;
 
 // What a hook says of the step that has finished, for metrics. Zero when `report` is called.

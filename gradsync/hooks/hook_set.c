@@ -115,6 +115,17 @@ static gs_status measure_hook(gs_hook_set *set, gs_set_hook *one) {
     return gs_ok();
 }
 
+// In front of all state: a hook has one tensor of each parameter that is a rank's own, and none without state.
+static gs_status measure_places(gs_hook_set *set) {
+    gs_hook_set_needs *total = &set->needs;
+    for (size_t i = 0; i < set->num_hooks; i++)
+        if (set->hooks[i].needs.state_bytes) total->most_own += set->options.num_params;
+    if (!total->most_own) return gs_ok();
+    size_t bytes = round_place(gs_own_places_bytes(total->most_own));
+    if (!__builtin_add_overflow(total->state_bytes, bytes, &total->state_bytes)) return gs_ok();
+    return gs_error(GS_RESOURCE_EXHAUSTED, "the memory of hooks does not fit");
+}
+
 static gs_status measure_all(gs_hook_set *set) {
     gs_hook_set_needs *total = &set->needs;
     *total = (gs_hook_set_needs){0};
@@ -133,7 +144,7 @@ static gs_status measure_all(gs_hook_set *set) {
         }
         if (needs->most_posts > total->most_posts) total->most_posts = needs->most_posts;
     }
-    return gs_ok();
+    return measure_places(set);
 }
 
 static void describe_params(gs_hook_set *set) {
@@ -197,10 +208,51 @@ static gs_status clear(const gs_hook_set *set, void *memory) {
     return gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(CLEARING_SECONDS));
 }
 
+static bool tensor_at(gs_hook_tensor *tensor, const gs_set_hook *one, size_t index) {
+    *tensor = (gs_hook_tensor){0};
+    return one->choice.hook->tensor(one->state, index, tensor);
+}
+
+// The next one from *index on that is a rank's own.
+static bool next_own(gs_hook_tensor *tensor, const gs_set_hook *one, size_t *index) {
+    while (tensor_at(tensor, one, (*index)++))
+        if (tensor->is_own) return true;
+    return false;
+}
+
+// How many tensors are a rank's own.
+static gs_status count_own(size_t *num_own, const gs_hook_set *set) {
+    *num_own = 0;
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        const gs_set_hook *one = &set->hooks[i];
+        size_t index = 0, count = 0;
+        gs_hook_tensor tensor;
+        while (next_own(&tensor, one, &index)) count++;
+        size_t most = one->needs.state_bytes ? set->options.num_params : 0;
+        if (count > most)
+            return blame(one, gs_error(GS_INVALID_ARGUMENT,
+                                       "%zu tensors that are a rank's own, at most %zu: one of each "
+                                       "parameter, in the state",
+                                       count, most));
+        *num_own += count;
+    }
+    return gs_ok();
+}
+
+static gs_status make_places(gs_hook_set *set, void *memory) {
+    size_t num_own;
+    GS_TRY(count_own(&num_own, set));
+    if (!num_own || !gs_device_is_host(set->options.device)) return gs_ok();
+    set->places = memory;
+    gs_own_places_init(set->places, num_own);
+    return gs_ok();
+}
+
 gs_status gs_hook_set_init(gs_hook_set *set, const gs_hook_set_options *options, void *memory) {
     GS_TRY(prepare(set, options));
     GS_TRY(clear(set, memory));
     char *at = memory;
+    if (set->needs.most_own) at += round_place(gs_own_places_bytes(set->needs.most_own));
     for (size_t i = 0; i < set->num_hooks; i++) {
         gs_set_hook *one = &set->hooks[i];
         gs_hook_setup setup = setup_of(set, one, at);
@@ -208,7 +260,7 @@ gs_status gs_hook_set_init(gs_hook_set *set, const gs_hook_set_options *options,
         one->is_made = true;
         at += round_place(one->needs.state_bytes);
     }
-    return gs_ok();
+    return make_places(set, memory);
 }
 
 void gs_hook_set_release(gs_hook_set *set) {
@@ -276,6 +328,45 @@ gs_status gs_hook_set_place(gs_hook_set *set, const gs_grad_layout *layout, gs_c
     return gs_ok();
 }
 
+// What holds, or what a commit would make hold, follows `step` applied steps.
+static void note_places(gs_hook_set *set, int64_t step, bool beside) {
+    size_t own = 0;
+    gs_own_places_forget(set->places, step);
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        size_t index = 0;
+        gs_hook_tensor tensor;
+        while (next_own(&tensor, &set->hooks[i], &index))
+            gs_own_places_set(set->places, step, own++,
+                              beside && tensor.beside ? tensor.beside : tensor.data);
+    }
+    gs_own_places_know(set->places, step);
+}
+
+// It was noted when the step before was finished, and nobody has loaded anything since.
+static bool knows_held(const gs_hook_set *set, int64_t step) {
+    size_t own = 0, num_own = (size_t)set->places->num_tensors;
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        size_t index = 0;
+        gs_hook_tensor tensor;
+        for (; next_own(&tensor, &set->hooks[i], &index); own++) {
+            const void *known =
+                gs_own_places_find(set->places, set->needs.state_bytes, num_own, step, own, 0);
+            if (known != tensor.data) return false;
+        }
+    }
+    return true;
+}
+
+void gs_hook_set_begin(gs_hook_set *set, int64_t step) {
+    if (!set->places) return;
+    if (!knows_held(set, step)) note_places(set, step, false);
+    gs_own_places_forget(set->places, step + 1);
+}
+
+void gs_hook_set_finish(gs_hook_set *set, int64_t step, bool will_count) {
+    if (set->places) note_places(set, step + 1, will_count);
+}
+
 void gs_hook_set_commit(gs_hook_set *set) {
     for (size_t i = 0; i < set->num_hooks; i++)
         if (set->hooks[i].is_made) set->hooks[i].choice.hook->commit(set->hooks[i].state);
@@ -315,6 +406,29 @@ bool gs_hook_set_tensor(gs_hook_state_tensor *out, gs_hook_set *set, size_t inde
         index -= own;
     }
     return false;
+}
+
+// Which one of a rank's own tensors it is, as places count them; false: none.
+static bool find_own(size_t *own, size_t *bytes, const gs_hook_set *set, size_t index) {
+    *own = 0;
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        gs_hook_tensor tensor;
+        for (size_t k = 0; tensor_at(&tensor, &set->hooks[i], k); k++, index--) {
+            *bytes = tensor.count * gs_dtype_bytes(tensor.dtype);
+            if (!index) return tensor.is_own;
+            *own += tensor.is_own;
+        }
+    }
+    return false;
+}
+
+const void *gs_hook_set_peer_data(gs_hook_set *set, size_t index, const gs_comm *comm, int rank,
+                                  int64_t step) {
+    size_t own, bytes, arena_bytes;
+    const void *arena = set->places ? gs_comm_peer_arena(comm, rank, &arena_bytes) : NULL;
+    if (!arena || !find_own(&own, &bytes, set, index)) return NULL;
+    return gs_own_places_find(arena, arena_bytes, (size_t)set->places->num_tensors, step, own,
+                              bytes);
 }
 
 gs_status gs_hook_set_loaded(gs_hook_set *set) {

@@ -2,9 +2,10 @@
 //
 // The arena of a reducer, each part on GS_HOOK_PLACE_BYTES:
 //
-//   state of hook 0 | state of hook 1 | … | slots of gradients | buckets of hook 0 | buckets of hook 1 | …
+//   places | state of hook 0 | state of hook 1 | … | slots of gradients | buckets of hook 0 | buckets of hook 1 | …
 //
-// State comes first: what is behind it moves with plans and worlds, and means nothing then.
+// State comes first: what is behind it moves with plans and worlds, and means nothing then. Places say where in it
+// a rank's own tensors lie, for ranks that outlive this one (own_places.h); on GPUs nobody could read them.
 #ifndef GRADSYNC_HOOKS_HOOK_SET_H
 #define GRADSYNC_HOOKS_HOOK_SET_H
 
@@ -14,6 +15,7 @@
 #include "core/status.h"
 #include "gradsync/bucket/grad_layout.h"
 #include "gradsync/hooks/comm_hook.h"
+#include "gradsync/hooks/own_places.h"
 
 typedef struct gs_hook_set_options {
     const gs_hook_choice *choices;  // borrowed while the set lives
@@ -29,7 +31,8 @@ typedef struct gs_hook_set_options {
 
 // Of all hooks together.
 typedef struct gs_hook_set_needs {
-    size_t state_bytes, bucket_bytes;
+    size_t state_bytes, bucket_bytes;  // state_bytes with the places
+    size_t most_own;  // tensors that are a rank's own
     int num_phases;     // most of a hook
     int of_most_phases;  // that hook
     int most_posts;     // of a bucket in one phase
@@ -52,6 +55,7 @@ typedef struct gs_hook_set {
     gs_hook_param *params;    // in registration order
     gs_hook_param *members;   // in plan order
     gs_hook_layout *buckets;  // of the plan
+    gs_own_places *places;    // NULL: nothing is a rank's own, or the host does not reach it
     char names[2 * GS_HOOK_NAME_LEN];  // for people
 } gs_hook_set;
 
@@ -71,11 +75,19 @@ GS_NODISCARD gs_status gs_hook_set_resize(gs_hook_set *set, int rank, int world_
 GS_NODISCARD gs_status gs_hook_set_place(gs_hook_set *set, const gs_grad_layout *layout,
                                          gs_comm *comm, void *memory, gs_deadline deadline);
 
+// A step begins, and the one behind it will be written over; all buckets are finished, and what follows is whole:
+// it is what the step changed, or where it will not count what was there before.
+void gs_hook_set_begin(gs_hook_set *set, int64_t step);
+void gs_hook_set_finish(gs_hook_set *set, int64_t step, bool will_count);
 void gs_hook_set_commit(gs_hook_set *set);
 void gs_hook_set_rollback(gs_hook_set *set);
 
 // Tensor `index` of the state of all hooks together. False behind the last.
 bool gs_hook_set_tensor(gs_hook_state_tensor *out, gs_hook_set *set, size_t index);
+// The same of another rank, one of its own, as it was behind `step` applied steps: in that one's arena as this rank
+// sees it. NULL: it is not there.
+const void *gs_hook_set_peer_data(gs_hook_set *set, size_t index, const gs_comm *comm, int rank,
+                                  int64_t step);
 // The tensors of all hooks were filled.
 GS_NODISCARD gs_status gs_hook_set_loaded(gs_hook_set *set);
 

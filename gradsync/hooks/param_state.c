@@ -90,7 +90,7 @@ bool gs_param_state_tensor(const gs_param_state *state, size_t index, gs_hook_te
                                 .data = tensor->copies[tensor->holding],
                                 .is_on_host = state->is_on_host,
                                 .is_own = state->is_own,
-                                .beside = tensor->copies[!tensor->holding]};
+                                .beside = tensor->is_written ? tensor->copies[!tensor->holding] : NULL};
         memcpy(out->name, state->name, strnlen(state->name, GS_HOOK_NAME_LEN - 1));
         return true;
     }

@@ -468,6 +468,10 @@ bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_
     return gs_hook_set_tensor(out, &reducer->hooks, index);
 }
 
+const void *gs_reducer_peer_hook_data(gs_reducer *reducer, size_t index, int rank, int64_t step) {
+    return gs_hook_set_peer_data(&reducer->hooks, index, reducer->comm, rank, step);
+}
+
 gs_status gs_reducer_set_grad_unit(gs_reducer *reducer, double unit) {
     if (reducer->phase != GS_REDUCER_IDLE)
         return gs_reducer_misuse(reducer, "the unit of gradients changes between steps only");

@@ -160,6 +160,11 @@ GS_NODISCARD gs_status gs_reducer_rollback(gs_reducer *reducer);
 // replace what was loaded.
 bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_t index);
 GS_NODISCARD gs_status gs_reducer_hook_state_loaded(gs_reducer *reducer);
+// Tensor `index` of those, one that is a rank's own, of another rank, as it is behind `step` applied steps: one
+// more than it has applied, too, when it has all buckets of that step. NULL: that rank is of another host,
+// has GPU memory, or never came so far. Nobody takes a step meanwhile. It is what a rank that was killed leaves
+// behind, and it is there until this rank's communicator is destroyed; gs_reducer_reset no longer sees it.
+const void *gs_reducer_peer_hook_data(gs_reducer *reducer, size_t index, int rank, int64_t step);
 // OK between steps. Else FAILED_PRECONDITION says what the open step lacks, parameters by name;
 // nothing is aborted by asking.
 GS_NODISCARD gs_status gs_reducer_check_finished(const gs_reducer *reducer);

@@ -73,6 +73,7 @@ gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs_join_round *
     reducer->step = step;
     GS_TRY(check_round(reducer, round));
     GS_FAILPOINT("reducer.begin");
+    gs_hook_set_begin(&reducer->hooks, step);
     reducer->undecided = true;
     reducer->phase = GS_REDUCER_OPEN;
     reducer->active = round->active;
@@ -335,6 +336,7 @@ gs_status gs_step_finish(gs_reducer *reducer, gs_reduce_result *result, gs_deadl
     GS_TRY(finish_stats(reducer, begin_ns));
     record_step(reducer, result->num_unused);
     learn_graph(reducer);
+    gs_hook_set_finish(&reducer->hooks, reducer->step, !reducer->nonfinite);
     reducer->complete = true;
     reducer->phase = GS_REDUCER_IDLE;
     GS_FAILPOINT("reducer.complete");

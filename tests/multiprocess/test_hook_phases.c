@@ -422,6 +422,7 @@ typedef struct carrier {
     float *residuals[2];
     int holding, rank;
     int64_t failing_step;
+    bool dies;  // there, instead
 } carrier;
 static carrier *this_carrier;
 
@@ -456,6 +457,7 @@ static gs_status run_carrier(void *state, const gs_hook_bucket *bucket, gs_hook_
     carrier *self = state;
     if (bucket->step == self->failing_step && bucket->index == 3) {
         self->failing_step = -1;
+        if (self->dies) raise(SIGKILL);
         return gs_error(GS_INTERNAL, "lost its residuals");
     }
     for (size_t i = 0; i < bucket->num_params; i++) {
@@ -485,7 +487,8 @@ static bool tensor_of_carrier(void *state, size_t index, gs_hook_tensor *tensor)
                                .dtype = GS_FP32,
                                .count = count_of(index),
                                .data = self->residuals[self->holding] + self->first[index],
-                               .is_own = true};
+                               .is_own = true,
+                               .beside = self->residuals[!self->holding] + self->first[index]};
     return true;
 }
 
@@ -649,6 +652,96 @@ static void residuals_follow_steps_plans_resets_and_checkpoints(void **state) {
     (void)state;
     for (int world_size = 2; world_size <= 3; world_size++)
         assert_ok(gs_ranks_run("carried", world_size, "", gs_deadline_in_seconds(60)));
+}
+
+// A rank is killed, and the others find in its arena what it had yet to add.
+
+static bool peer_has(const hooked *self, const referee *all, int rank, int64_t step) {
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        const float *found = gs_reducer_peer_hook_data(self->reducer, p, rank, step);
+        if (!found || memcmp(found, all->residuals[rank][p], count_of(p) * sizeof *found) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool peer_has_none(const hooked *self, int rank, int64_t step) {
+    return !gs_reducer_peer_hook_data(self->reducer, 0, rank, step);
+}
+
+enum { ORPHANED_STEP = 5, VICTIM = 1 };
+
+// Rank 1 ends in step 5, at the place that the argument names; the others hear of it.
+static gs_status take_last_step(hooked *self, const char *place) {
+    gs_reduce_result result;
+    bool is_victim = self->env->rank == VICTIM;
+    this_carrier->dies = true;
+    if (is_victim && !strcmp(place, "phase")) this_carrier->failing_step = ORPHANED_STEP;
+    GS_TRY(gs_reducer_begin(self->reducer, ORPHANED_STEP));
+    if (is_victim && !strcmp(place, "begun")) raise(SIGKILL);
+    GS_TRY(run_pass(self, ORPHANED_STEP, whole_value));
+    GS_TRY(gs_reducer_finish(self->reducer, &result, soon()));
+    if (is_victim && !strcmp(place, "reduced")) raise(SIGKILL);
+    GS_TRY(gs_reducer_commit(self->reducer));
+    if (is_victim) raise(SIGKILL);
+    return gs_comm_run(self->rank.comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1}, soon());
+}
+
+static gs_status find_what_is_left(hooked *self, referee *all, const char *place) {
+    bool was_reduced = !strcmp(place, "reduced") || !strcmp(place, "committed");
+    GS_TRY(gs_comm_wait_ended(self->rank.comm, soon()));
+    if (!peer_has(self, all, VICTIM, ORPHANED_STEP))
+        return gs_error(GS_INTERNAL, "what it had before the step is not there");
+    if (was_reduced) GS_TRY(judge(all, self, ORPHANED_STEP, true));
+    if (was_reduced != peer_has(self, all, VICTIM, ORPHANED_STEP + 1) ||
+        was_reduced == peer_has_none(self, VICTIM, ORPHANED_STEP + 1))
+        return gs_error(GS_INTERNAL, "what it had after the step");
+    // It lives, or has left, and is no further than this rank.
+    int other = 2 - self->env->rank;
+    if (!peer_has(self, all, other, ORPHANED_STEP + was_reduced))
+        return gs_error(GS_INTERNAL, "what rank %d has", other);
+    bool is_bounded = peer_has_none(self, VICTIM, ORPHANED_STEP - 1) &&
+                      peer_has_none(self, VICTIM, ORPHANED_STEP + 2) &&
+                      peer_has_none(self, 3, ORPHANED_STEP) &&
+                      peer_has_none(self, -1, ORPHANED_STEP) &&
+                      !gs_reducer_peer_hook_data(self->reducer, NUM_PARAMS, VICTIM, ORPHANED_STEP);
+    return is_bounded ? gs_ok() : gs_error(GS_INTERNAL, "finds what is not there");
+}
+
+static gs_status body_orphaned(const gs_rank_env *env) {
+    hooked self;
+    referee all;
+    gs_reduce_result result;
+    init_referee(&all);
+    gs_status status = open_hooked(&self, env, carrier_hook(), GS_HELPER_OFF);
+    for (int64_t step = 0; step < ORPHANED_STEP && !status.code; step++) {
+        status = run_carried_step(&self, step, &result);
+        if (!status.code) status = gs_reducer_commit(self.reducer);
+        if (!status.code) status = judge(&all, &self, step, true);
+    }
+    if (!status.code) {
+        gs_status end = take_last_step(&self, env->arg);
+        status = end.code ? find_what_is_left(&self, &all, env->arg)
+                          : gs_error(GS_INTERNAL, "rank %d did not die", VICTIM);
+    }
+    close_hooked(&self);
+    release_referee(&all);
+    return status;
+}
+
+static void residuals_of_a_dead_rank_are_found_wherever_it_died(void **state) {
+    (void)state;
+    static const char *const places[] = {"begun", "phase", "reduced", "committed"};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        gs_ranks *ranks;
+        gs_status statuses[3];
+        assert_ok(gs_ranks_start(&ranks, "orphaned", 3, places[i], NULL));
+        assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(60)));
+        assert_ok(statuses[0]);
+        assert_non_null(strstr(statuses[VICTIM].message, "killed by signal 9"));
+        assert_ok(statuses[2]);
+        gs_ranks_destroy(ranks);
+    }
 }
 
 // A hook that reduces with what is not the library's: here another communicator, all of it in finish.
@@ -830,6 +923,7 @@ int main(int argc, char **argv) {
                                           {"killed", body_killed},
                                           {"failing", body_failing},
                                           {"carried", body_carried},
+                                          {"orphaned", body_orphaned},
                                           {"elsewhere", body_elsewhere},
                                           {"owners", body_owners},
                                           {"choices", body_choices},
@@ -841,6 +935,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(rank_that_dies_between_two_phases_is_named),
         cmocka_unit_test(phase_that_fails_is_named_on_every_rank),
         cmocka_unit_test(residuals_follow_steps_plans_resets_and_checkpoints),
+        cmocka_unit_test(residuals_of_a_dead_rank_are_found_wherever_it_died),
         cmocka_unit_test(hook_of_another_library_is_waited_for_at_the_end),
         cmocka_unit_test(buckets_that_one_rank_receives_need_the_tally_apart),
         cmocka_unit_test(buckets_hooks_are_compared),

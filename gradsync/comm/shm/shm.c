@@ -395,6 +395,12 @@ static gs_status wait_shm_ended(void *backend, gs_comm_failure *lingering, gs_de
     return gs_shm_wait_lives_ended(&shm->segment, lingering, &shm->interrupt, deadline);
 }
 
+static const void *peer_arena_of_shm(const void *backend, int rank, size_t *bytes) {
+    const gs_shm_segment *segment = &((const shm_comm *)backend)->segment;
+    *bytes = segment->arenas[rank] ? segment->arena_bytes[rank] : 0;
+    return segment->arenas[rank];
+}
+
 static void destroy_shm(void *backend) {
     shm_comm *shm = backend;
     if (!shm) return;
@@ -442,4 +448,5 @@ const gs_comm_backend gs_comm_shm = {.name = "shm",
                                      .times = times_of_shm,
                                      .algorithm = algorithm_of_shm,
                                      .explain = explain_shm,
-                                     .events = events_of_shm};
+                                     .events = events_of_shm,
+                                     .peer_arena = peer_arena_of_shm};

@@ -465,7 +465,7 @@ static void facts_are_those_that_hold(void **state) {
         {.hook = &longer}};
     gs_hook_fact facts[4][3];
     for (int i = 0; i < 4; i++) {
-        _Alignas(256) char memory[GS_HOOK_PLACE_BYTES];
+        _Alignas(256) char memory[2 * GS_HOOK_PLACE_BYTES];
         gs_hook_set set;
         gs_device *device;
         assert_ok(gs_device_open(&device, "cpu", &(gs_device_options){.num_threads = 1}));

@@ -101,6 +101,10 @@ static void tensors_are_those_that_are_kept_apart_from_each_other(void **state) 
         assert_true(tensor.is_own);
         assert_true(tensor.is_on_host);
         assert_ptr_equal(tensor.data, gs_param_state_held(&self.state, params_kept[i]));
+        assert_null(tensor.beside);
+        void *written = gs_param_state_write(&self.state, params_kept[i]);
+        assert_true(gs_param_state_tensor(&self.state, i, &tensor));
+        assert_ptr_equal(tensor.beside, written);
         // Every byte of both copies may be written without touching another.
         memset(tensor.data, (int)(2 * i + 1), tensor.count * gs_dtype_bytes(tensor.dtype));
         memset(tensor.beside, (int)(2 * i + 2), tensor.count * gs_dtype_bytes(tensor.dtype));
