@@ -36,6 +36,8 @@ typedef enum gs_reduce_op { GS_OP_SUM = 0, GS_OP_MAX, GS_OP_MIN } gs_reduce_op;
 //   wire_dtype  unset; or fp16 or bf16, for a sum of fp32 or fp64 without merges that is as if 16 bits had been
 //               sent: each input · wire_scale is rounded to it before it is added, in fp32, and the scaled sum
 //               once more. The bits are those of cast, reduce and cast.
+//   wire_scale_after  each input is rounded, multiplied by wire_scale and rounded again before it is added: what
+//               does not fit before the multiplication is infinite
 typedef struct gs_reduction {
     void *const *outputs;
     const void *const *inputs;
@@ -46,7 +48,8 @@ typedef struct gs_reduction {
     double scale;
     size_t count;
     gs_dtype wire_dtype;
-    float wire_scale;  // looked at with a wire dtype alone
+    float wire_scale;  // looked at with a wire dtype alone, as the next
+    bool wire_scale_after;
 } gs_reduction;
 
 // C (m×n) = alpha · op(A) (m×k) · op(B) (k×n) + beta · C. Strides are elements between rows; 0: tight.

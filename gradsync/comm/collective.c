@@ -12,6 +12,15 @@ size_t gs_collective_num_parts(const gs_collective *collective, int world_size) 
     return num_parts;
 }
 
+void gs_collective_cast_to_wire(const gs_collective *collective, const gs_kernels *kernels,
+                                gs_stream *stream, void *out, const void *in, size_t count) {
+    gs_dtype wire = collective->wire_dtype;
+    float scale = gs_collective_wire_scale(collective);
+    bool after = collective->wire_scale_after && scale != 1;
+    kernels->cast(stream, out, wire, in, collective->dtype, after ? 1 : scale, count);
+    if (after) kernels->cast(stream, out, wire, out, wire, scale, count);
+}
+
 const char *gs_collective_kind_name(gs_collective_kind kind) {
     static const char *const names[] = {"nothing",    "all-reduce", "reduce", "reduce-scatter",
                                         "all-gather", "broadcast",  "barrier"};

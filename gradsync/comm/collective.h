@@ -55,6 +55,7 @@ typedef struct gs_collective {
     // and the scaled sum once more; what is stored has the buffer's dtype.
     gs_dtype wire_dtype;
     float wire_scale;  // 0 means 1
+    bool wire_scale_after;  // rounded, multiplied by wire_scale, rounded again: what others divide in 16 bits
     void *wire;  // count elements of the wire dtype, borrowed until done, for backends that do send
                  // them (gs_wire_memory); others do not look at it
 } gs_collective;
@@ -94,6 +95,10 @@ static inline size_t gs_collective_sent_bytes(const gs_collective *collective) {
 static inline float gs_collective_wire_scale(const gs_collective *collective) {
     return collective->wire_scale != 0 ? collective->wire_scale : 1;
 }
+
+// The elements that go on the wire, rounded as the wire's dtype and scale say; `out` is not `in`.
+void gs_collective_cast_to_wire(const gs_collective *collective, const gs_kernels *kernels,
+                                gs_stream *stream, void *out, const void *in, size_t count);
 
 // How many parts the input of a rank has at most: equal on all ranks, though some may have fewer.
 size_t gs_collective_num_parts(const gs_collective *collective, int world_size);

@@ -290,6 +290,8 @@ static gs_status check_wire(const gs_comm *comm, const gs_collective *collective
     if (!wire && collective->wire_scale != 0 && collective->wire_scale != 1)
         return gs_error(GS_INVALID_ARGUMENT, "a wire scale of %g, but no wire dtype",
                         (double)collective->wire_scale);
+    if (!wire && collective->wire_scale_after)
+        return gs_error(GS_INVALID_ARGUMENT, "a wire scale after the cast, but no wire dtype");
     if (!wire) return gs_ok();
     if (wire != GS_FP16 && wire != GS_BF16)
         return gs_error(GS_INVALID_ARGUMENT, "wire dtype %s has not 16 bits", gs_dtype_name(wire));

@@ -135,7 +135,8 @@ static void reduce_parts(gs_device *device, gs_stream *stream, const gs_collecti
                               .scale = collective->scale != 0 ? collective->scale : 1,
                               .count = collective->count,
                               .wire_dtype = collective->wire_dtype,
-                              .wire_scale = gs_collective_wire_scale(collective)};
+                              .wire_scale = gs_collective_wire_scale(collective),
+                              .wire_scale_after = collective->wire_scale_after};
     gs_device_kernels(device)->reduce(stream, &reduction);
 }
 

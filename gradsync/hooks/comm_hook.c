@@ -5,7 +5,10 @@
 
 static const gs_comm_hook *const hooks[] = {
     &gs_hook_allreduce,
-    &gs_hook_compress,
+    &gs_hook_fp16,
+    &gs_hook_bf16,
+    &gs_hook_wrap_fp16,
+    &gs_hook_wrap_bf16,
 };
 
 const gs_comm_hook *gs_comm_hook_find(const char *name) {

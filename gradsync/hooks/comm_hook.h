@@ -65,7 +65,7 @@ typedef struct gs_hook_number {
 // A hook and how it is to work; what ranks compare before the first step, but for `user`. Borrowed, with
 // all that it points at, until the reducer's destroy.
 typedef struct gs_hook_choice {
-    const gs_comm_hook *hook;  // NULL: "allreduce"; with a wire dtype "compress"
+    const gs_comm_hook *hook;  // NULL: "allreduce"; with a wire dtype "fp16" or "bf16"
     const gs_hook_number *numbers;
     size_t num_numbers;
     const struct gs_hook_choice *inner;  // for a hook that wraps another
@@ -88,7 +88,9 @@ typedef struct gs_hook_setup {
     const gs_hook_choice *choice;
     const gs_hook_param *params;  // in registration order; until destroy
     size_t num_params;
-    gs_dtype wire_dtype;  // of gs_reducer_options; unset: none
+    // Of gs_reducer_options, or of a hook that wraps this one: all floats travel as such, but for the reserved
+    // elements (gs_collective.wire_dtype). Unset: as they are.
+    gs_dtype wire_dtype;
     bool exact;           // sums follow a tree, and nothing may be rounded by the number of ranks
     int rank, world_size;
     gs_device *device;  // NULL where it is measured for any (gs_reducer_arena_bytes without one)
@@ -102,6 +104,7 @@ typedef struct gs_hook_needs {
     int most_posts;       // of a bucket in one phase; 0: GS_HOOK_POSTS
     size_t state_bytes;   // the same whatever rank, world and plan
     size_t bucket_bytes;  // enough for any plan (gs_hook_most_bytes)
+    bool narrows;  // gradients travel in 16 bits: no room for sums that are divided later (GS_SAMPLE_MEAN)
 } gs_hook_needs;
 
 // The memory that a hook declared for its buckets, and how much of it the plan in force has taken.
@@ -246,9 +249,12 @@ const gs_comm_hook *gs_comm_hook_find(const char *name);  // NULL: no such hook
 
 GS_END_DECLS
 
-// What a reducer takes without a hook of its own: "allreduce"; with a wire dtype "compress". Not of the shared
-// library's names: gs_comm_hook_find has them.
+// Not of the shared library's names: gs_comm_hook_find has them. What a reducer takes without a hook of its own is
+// "allreduce"; with a wire dtype "fp16" or "bf16".
 extern const gs_comm_hook gs_hook_allreduce;
-extern const gs_comm_hook gs_hook_compress;
+extern const gs_comm_hook gs_hook_fp16;
+extern const gs_comm_hook gs_hook_bf16;
+extern const gs_comm_hook gs_hook_wrap_fp16;
+extern const gs_comm_hook gs_hook_wrap_bf16;
 
 #endif

@@ -15,7 +15,9 @@ static size_t round_place(size_t bytes) {
 }
 
 static const gs_comm_hook *choose_default(gs_dtype wire_dtype) {
-    return wire_dtype ? &gs_hook_compress : &gs_hook_allreduce;
+    return wire_dtype == GS_FP16   ? &gs_hook_fp16
+           : wire_dtype == GS_BF16 ? &gs_hook_bf16
+                                   : &gs_hook_allreduce;
 }
 
 static const gs_hook_option *find_option(const gs_comm_hook *hook, const char *name) {
@@ -143,6 +145,7 @@ static gs_status measure_all(gs_hook_set *set) {
             total->of_most_phases = (int)i;
         }
         if (needs->most_posts > total->most_posts) total->most_posts = needs->most_posts;
+        total->narrows |= needs->narrows;
     }
     return measure_places(set);
 }

@@ -36,6 +36,7 @@ typedef struct gs_hook_set_needs {
     int num_phases;     // most of a hook
     int of_most_phases;  // that hook
     int most_posts;     // of a bucket in one phase
+    bool narrows;       // any of them
 } gs_hook_set_needs;
 
 // One of them.

@@ -11,7 +11,8 @@ static double scale_for(const gs_reducer *reducer, const gs_join_round *round) {
     const gs_reducer_options *options = &reducer->options;
     // A mean over samples divides behind the sum, once samples are known; 16 bits on the way there
     // have no room for sums.
-    bool divides = options->op == GS_MEAN || (options->op == GS_SAMPLE_MEAN && options->wire_dtype);
+    bool narrows = options->wire_dtype || reducer->hooks.needs.narrows;
+    bool divides = options->op == GS_MEAN || (options->op == GS_SAMPLE_MEAN && narrows);
     if (!divides) return 1;
     int num_shards =
         round->divisor == GS_DIVIDE_BY_ACTIVE ? round->num_active : options->shards.num_shards;

@@ -66,7 +66,7 @@ typedef struct gs_reducer_options {
     // pass's samples.
     gs_dtype wire_dtype;
     // Communication hooks with their options; borrowed until destroy. A bucket of the plan says which one
-    // it has (gs_plan_bucket.hook); 0 is the default. None: all-reduce; with a wire dtype "compress". The
+    // it has (gs_plan_bucket.hook); 0 is the default. None: all-reduce; with a wire dtype "fp16" or "bf16". The
     // communicator has as many lanes as any of them has phases (gs_reducer_lanes).
     const gs_hook_choice *hooks;
     size_t num_hooks;

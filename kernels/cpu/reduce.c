@@ -278,15 +278,20 @@ static void send_step(float *to, const gs_reduction *r, const float *from, float
 }
 
 static void add_sent(float *sum, const gs_reduction *r, int input, size_t first, size_t count) {
-    if (r->dtype == GS_FP32) {
-        send_step(sum, r, (const float *)r->inputs[input] + first, r->wire_scale, count, input > 0);
-        return;
+    const float *from = (const float *)r->inputs[input] + first;
+    float scale = r->wire_scale, narrow[WIRE_STEP];
+    if (r->dtype == GS_FP64) {
+        double wide[WIRE_STEP], factor = r->wire_scale_after ? 1 : (double)scale;
+        memcpy(wide, (const char *)r->inputs[input] + first * sizeof *wide, count * sizeof *wide);
+        for (size_t i = 0; i < count; i++) narrow[i] = (float)(wide[i] * factor);
+        if (!r->wire_scale_after) scale = 1;
+        from = narrow;
     }
-    double wide[WIRE_STEP];
-    float scaled[WIRE_STEP];
-    memcpy(wide, (const char *)r->inputs[input] + first * sizeof *wide, count * sizeof *wide);
-    for (size_t i = 0; i < count; i++) scaled[i] = (float)(wide[i] * (double)r->wire_scale);
-    send_step(sum, r, scaled, 1, count, input > 0);
+    if (r->wire_scale_after) {
+        send_step(narrow, r, from, 1, count, false);
+        from = narrow;
+    }
+    send_step(sum, r, from, scale, count, input > 0);
 }
 
 static void store_sum(const gs_reduction *r, int output, const float *sum, size_t first,

@@ -181,6 +181,11 @@ template <gs_dtype WIRE>
 __device__ static inline float send(double value, float scale) {
     return round_to_wire<WIRE>(__double2float_rn(__dmul_rn(value, static_cast<double>(scale))));
 }
+// Rounded before it is scaled, and after.
+template <gs_dtype WIRE, typename T>
+__device__ static inline float send_twice(T value, float scale) {
+    return send<WIRE>(send<WIRE>(value, 1.0f), scale);
+}
 
 // One kernel for any number of inputs: where GPUs reduce among themselves a library sends the 16 bits.
 template <gs_dtype DTYPE, gs_dtype WIRE>
@@ -191,6 +196,7 @@ struct wire_sum_op {
     const type *in[GS_REDUCE_MAX_INPUTS];
     int num_outputs, num_inputs;
     float wire_scale, factor;
+    bool scale_after;
 
     size_t head() const {
         const size_t head = gs_head_of<width>(in[0]);
@@ -213,7 +219,8 @@ struct wire_sum_op {
             const gs_elements<type, W> next = gs_load_elements<W>(in[k] + i);
 #pragma unroll
             for (int e = 0; e < W; e++) {
-                const float sent = send<WIRE>(next.at[e], wire_scale);
+                const float sent = scale_after ? send_twice<WIRE>(next.at[e], wire_scale)
+                                               : send<WIRE>(next.at[e], wire_scale);
                 loaded.sum.at[e] = k ? __fadd_rn(loaded.sum.at[e], sent) : sent;
             }
         }
@@ -236,6 +243,7 @@ static void run_wire_sum(gs_stream *stream, const gs_reduction *r) {
     op.num_outputs = r->num_outputs;
     op.num_inputs = r->num_inputs;
     op.wire_scale = r->wire_scale;
+    op.scale_after = r->wire_scale_after;
     op.factor = static_cast<float>(r->scale);
     for (int k = 0; k < GS_REDUCE_MAX_INPUTS; k++)
         op.in[k] = k < r->num_inputs ? static_cast<const type *>(r->inputs[k]) : nullptr;

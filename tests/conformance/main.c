@@ -14,6 +14,7 @@ static const conformance_kind kinds[] = {
     {"train-mlp", "ddp_mlp/*.safetensors", conformance_train_mlp},
     {"clip-scale", "clip_and_scale.json", conformance_clip_scale},
     {"gpt2", "gpt2_tiny.safetensors [--world 1|2]", conformance_gpt2},
+    {"hook", "hooks.safetensors", conformance_hook},
 };
 
 static const gs_rank_body bodies[] = {
@@ -21,6 +22,7 @@ static const gs_rank_body bodies[] = {
     {"clip-sharded", conformance_clip_rank},
     {"gpt2-start", conformance_gpt2_start_rank},
     {"gpt2-train", conformance_gpt2_train_rank},
+    {"hook", conformance_hook_rank},
     {NULL, NULL},
 };
 

@@ -1,4 +1,4 @@
-// The kinds that have ranks: those that train, and clip-scale.
+// The kinds that have ranks: those that train, clip-scale and hook.
 #ifndef TESTS_CONFORMANCE_TRAINING_H
 #define TESTS_CONFORMANCE_TRAINING_H
 
@@ -13,5 +13,8 @@ gs_status conformance_gpt2_train_rank(const gs_rank_env *env);
 
 gs_status conformance_clip_scale(conformance *run, char **args, int num_args);
 gs_status conformance_clip_rank(const gs_rank_env *env);
+
+gs_status conformance_hook(conformance *run, char **args, int num_args);
+gs_status conformance_hook_rank(const gs_rank_env *env);
 
 #endif

@@ -155,6 +155,7 @@ static reduce_shape draw_wire_sum(kernel_test *test, int round) {
     shape.reduction.dtype = round % 2 ? GS_FP64 : GS_FP32;
     shape.reduction.wire_dtype = round / 2 % 2 ? GS_FP16 : GS_BF16;
     shape.reduction.wire_scale = round / 4 % 2 ? kernel_real(test, 0.1f, 1.0f) : 1.0f;
+    shape.reduction.wire_scale_after = round / 8 % 2;
     return shape;
 }
 

@@ -207,13 +207,16 @@ static void put_number(void *data, size_t i, gs_dtype dtype, float value) {
         ((float *)data)[i] = value;
 }
 
-static float get_sent(gs_dtype dtype, gs_dtype wire, float value) {
-    double wide = (double)value * (1 + 0x1p-40) * (double)WIRE_SCALE;
-    return round_to(wire, dtype == GS_FP64 ? (float)wide : value * WIRE_SCALE);
+//   after  rounded before it is scaled, too
+static float get_sent(gs_dtype dtype, gs_dtype wire, bool after, float value) {
+    double wide = (double)value * (1 + 0x1p-40);
+    float narrow = dtype == GS_FP64 ? (float)wide : value;
+    if (after) return round_to(wire, round_to(wire, narrow) * WIRE_SCALE);
+    return round_to(wire, dtype == GS_FP64 ? (float)(wide * (double)WIRE_SCALE) : value * WIRE_SCALE);
 }
 
 static gs_status check_wire(comm_rank *self, void *send, void *recv, size_t count, gs_dtype dtype,
-                            gs_dtype wire) {
+                            gs_dtype wire, bool after) {
     for (size_t i = 0; i < count; i++) put_number(send, i, dtype, wild_value(self->rank, i));
     gs_collective sum = {.kind = GS_ALLREDUCE,
                          .send = send,
@@ -223,12 +226,13 @@ static gs_status check_wire(comm_rank *self, void *send, void *recv, size_t coun
                          .scale = 0.5,
                          .bucket = -1,
                          .wire_dtype = wire,
-                         .wire_scale = WIRE_SCALE};
+                         .wire_scale = WIRE_SCALE,
+                         .wire_scale_after = after};
     GS_TRY(gs_comm_run(self->comm, &sum, gs_deadline_in_seconds(RUN_SECONDS)));
     for (size_t i = 0; i < count; i++) {
-        float expected = get_sent(dtype, wire, wild_value(0, i));
+        float expected = get_sent(dtype, wire, after, wild_value(0, i));
         for (int r = 1; r < self->world_size; r++)
-            expected += get_sent(dtype, wire, wild_value(r, i));
+            expected += get_sent(dtype, wire, after, wild_value(r, i));
         double rounded = (double)round_to(wire, expected * 0.5f);
         double got = dtype == GS_FP64 ? ((double *)recv)[i] : (double)((float *)recv)[i];
         if (memcmp(&got, &rounded, sizeof got) != 0 && !(isnan(got) && isnan(rounded)))
@@ -248,7 +252,7 @@ static gs_status check_wires(comm_rank *self, char *memory, size_t half_bytes) {
         gs_dtype dtype = way & 1 ? GS_FP64 : GS_FP32, wire = way & 2 ? GS_FP16 : GS_BF16;
         for (size_t i = first; i < sizeof sizes / sizeof *sizes; i++)
             GS_TRY(check_wire(self, memory, way & 4 ? memory : memory + half_bytes, sizes[i],
-                              dtype, wire));
+                              dtype, wire, (i + (size_t)way / 4) % 2));
     }
     return gs_ok();
 }

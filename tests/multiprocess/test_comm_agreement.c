@@ -44,6 +44,7 @@ static gs_status run_mismatch(comm_rank *self, const char *what) {
             if (strcmp(what, "scale") == 0) sum.scale = 0.5;
             if (strncmp(what, "wire", 4) == 0) sum.wire_dtype = GS_BF16;
             if (strcmp(what, "wire scale") == 0) sum.wire_scale = 0.25f;
+            if (strcmp(what, "wire scale after") == 0) sum.wire_scale_after = true;
             if (strcmp(what, "barrier") == 0) sum = (gs_collective){.kind = GS_BARRIER, .step = 5};
         }
         GS_TRY(gs_comm_run(self->comm, &sum, deadline));
@@ -268,6 +269,7 @@ static void another_collective_is_named_on_every_rank(void **state) {
                  {"scale", "scale 0.5", "all-reduce"},
                  {"wire", "fp32 root 0 sent as bf16 x 1 of bucket 3", "fp32 root 0 of bucket 3"},
                  {"wire scale", "sent as bf16 x 0.25", "fp32 root 0 of bucket 3"},
+                 {"wire scale after", "sent as bf16 x 1 after it", "fp32 root 0 of bucket 3"},
                  {"barrier", "posted barrier", "all-reduce"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         gs_status statuses[3];

@@ -188,6 +188,24 @@ static gs_status body_overflow(const gs_rank_env *env) {
     return status;
 }
 
+// What is cast before it is divided has no more room than one rank's gradient. arg: a hook's name
+static gs_status body_early_overflow(const gs_rank_env *env) {
+    const gs_hook_number divides = {"divide_after_cast", 1};
+    const gs_hook_choice plain = {.hook = gs_comm_hook_find("allreduce")};
+    grad_case model;
+    init_case(&model, env->world_size, GS_DTYPE_UNSET);
+    model.hook.hook = gs_comm_hook_find(env->arg);
+    if (model.hook.hook->wraps) model.hook.inner = &plain;
+    if (!model.hook.hook->wraps) model.hook.numbers = &divides, model.hook.num_numbers = 1;
+    grad_rank rank;
+    GS_TRY(grad_rank_open(&rank, &model, env, NULL, soon()));
+    // The largest fp32 is no bf16.
+    gs_status status = run_overflows(&rank, strstr(env->arg, "bf16") ? 3.4e38f : 65520.0f);
+    grad_rank_close(&rank);
+    grad_case_release(&model);
+    return status;
+}
+
 // 98304 is no fp16, half of it is. A hook that casts before it divides makes infinity of it.
 static gs_status run_large(grad_rank *rank) {
     gs_reducer_pass pass;
@@ -254,6 +272,8 @@ static void overflow_of_one_rank_is_seen_by_all(void **state) {
     run("overflow", 1, "fp16");
     run("overflow", 3, "fp16");
     run("overflow", 3, "bf16");
+    static const char *const early[] = {"fp16", "bf16", "wrap_fp16", "wrap_bf16"};
+    for (size_t i = 0; i < sizeof early / sizeof *early; i++) run("early_overflow", 3, early[i]);
 }
 
 static void ranks_that_disagree_about_the_wire_are_told(void **state) {
@@ -276,6 +296,7 @@ static void exact_mode_is_refused_with_the_reason(void **state) {
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"reduce", body_reduce},
                                           {"overflow", body_overflow},
+                                          {"early_overflow", body_early_overflow},
                                           {"large", body_large},
                                           {"mismatch", body_mismatch},
                                           {0}};

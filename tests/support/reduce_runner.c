@@ -76,7 +76,7 @@ static gs_status open_runner(runner *self) {
                                   .tally = model->tally};
     if (model->num_tokens) {
         self->tokens = (gs_hook_number){"tokens", model->num_tokens};
-        self->plain.hook = gs_comm_hook_find(model->wire_dtype ? "compress" : "allreduce");
+        self->plain.hook = gs_comm_hook_find(model->wire_dtype ? gs_dtype_name(model->wire_dtype) : "allreduce");
         self->phased = (gs_hook_choice){.hook = &phased_hook,
                                         .numbers = &self->tokens,
                                         .num_numbers = 1,

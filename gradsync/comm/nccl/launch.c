@@ -64,9 +64,8 @@ static void scale_result(gs_nccl_lane *lane, const gs_nccl_launch *launch, void 
 
 // 16 bits on their way: the library's collective is one of `wire`, between two casts.
 static void cast_to_wire(gs_nccl_lane *lane, const gs_collective *c) {
-    gs_device_kernels(lane->comm->device)
-        ->cast(lane->stream, c->wire, c->wire_dtype, c->send, c->dtype,
-               gs_collective_wire_scale(c), c->count);
+    gs_collective_cast_to_wire(c, gs_device_kernels(lane->comm->device), lane->stream, c->wire,
+                               c->send, c->count);
 }
 
 static void cast_from_wire(gs_nccl_lane *lane, const gs_collective *c) {

@@ -76,10 +76,9 @@ static void send_into_slot(const gs_shm_mover *mover, const gs_collective *colle
         size_t block = min_bytes(WIRE_BLOCK, count - at);
         for (size_t line = 0; line < block * sent_bytes; line += LINE_BYTES)
             gs_shm_prefetch_for_write(slot + at * sent_bytes + line);
-        gs_device_kernels(mover->device)
-            ->cast(gs_device_stream(mover->device), slot + at * sent_bytes, collective->wire_dtype,
-                   send + at * element_bytes, collective->dtype,
-                   gs_collective_wire_scale(collective), block);
+        gs_collective_cast_to_wire(collective, gs_device_kernels(mover->device),
+                                   gs_device_stream(mover->device), slot + at * sent_bytes,
+                                   send + at * element_bytes, block);
     }
 }
 
@@ -116,7 +115,8 @@ static void reduce_range(gs_shm_mover *mover, const gs_collective *collective,
                               .op = collective->op,
                               .scale = collective->scale != 0 ? collective->scale : 1,
                               .count = (range.end - range.first) / gs_dtype_bytes(dtype),
-                              .wire_scale = gs_collective_wire_scale(collective)};
+                              .wire_scale = gs_collective_wire_scale(collective),
+                              .wire_scale_after = collective->wire_scale_after};
     if (dtype == collective->dtype) reduction.wire_dtype = collective->wire_dtype;
     gs_device_kernels(mover->device)->reduce(gs_device_stream(mover->device), &reduction);
 }

@@ -101,7 +101,8 @@ void gs_shm_fill_post(const gs_shm_lane_blocks *blocks, uint64_t sequence,
         .op = gs_collective_reduces(collective) ? (uint8_t)collective->op : 0,
         .root = has_root(collective) ? (uint8_t)collective->root : 0,
         .wire_dtype = (uint8_t)collective->wire_dtype,
-        .wire_scale = collective->wire_dtype ? gs_collective_wire_scale(collective) : 0};
+        .wire_scale = collective->wire_dtype ? gs_collective_wire_scale(collective) : 0,
+        .wire_scale_after = collective->wire_dtype && collective->wire_scale_after};
     // Nobody looks at the second cache line unless data is read from the arena.
     if (algorithm != GS_SHM_UNDECIDED) return;
     size_t sent =
@@ -124,9 +125,10 @@ static void describe_claim(char *text, size_t text_bytes, const gs_shm_claim *cl
     if (claim->scale != 1 && at < text_bytes)
         at += (size_t)snprintf(text + at, text_bytes - at, " scale %g", claim->scale);
     if (claim->wire_dtype && at < text_bytes)
-        at += (size_t)snprintf(text + at, text_bytes - at, " sent as %s x %g",
+        at += (size_t)snprintf(text + at, text_bytes - at, " sent as %s x %g%s",
                                gs_dtype_name((gs_dtype)claim->wire_dtype),
-                               (double)claim->wire_scale);
+                               (double)claim->wire_scale,
+                               claim->wire_scale_after ? " after it" : "");
     if (claim->tree_digest && at < text_bytes)
         at += (size_t)snprintf(text + at, text_bytes - at, " tree %04x",
                                (unsigned)(claim->tree_digest & 0xffff));

@@ -41,7 +41,7 @@ typedef struct gs_shm_claim {
     uint8_t kind, dtype, op, root;
     int32_t num_active;
     float wire_scale;
-    uint8_t wire_dtype, zeros[3];  // no padding: claims are compared as bytes
+    uint8_t wire_dtype, wire_scale_after, zeros[2];  // no padding: claims are compared as bytes
 } gs_shm_claim;
 
 typedef struct gs_shm_post {

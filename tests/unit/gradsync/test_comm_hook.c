@@ -21,7 +21,10 @@
 static void hooks_are_found_by_their_names(void **state) {
     (void)state;
     assert_ptr_equal(gs_comm_hook_find("allreduce"), &gs_hook_allreduce);
-    assert_ptr_equal(gs_comm_hook_find("compress"), &gs_hook_compress);
+    assert_ptr_equal(gs_comm_hook_find("fp16"), &gs_hook_fp16);
+    assert_ptr_equal(gs_comm_hook_find("bf16"), &gs_hook_bf16);
+    assert_ptr_equal(gs_comm_hook_find("wrap_fp16"), &gs_hook_wrap_fp16);
+    assert_ptr_equal(gs_comm_hook_find("wrap_bf16"), &gs_hook_wrap_bf16);
     assert_null(gs_comm_hook_find("all"));
     assert_null(gs_comm_hook_find("allreduce "));
     assert_null(gs_comm_hook_find(""));
@@ -246,8 +249,6 @@ static void what_a_hook_does_not_declare_is_refused(void **state) {
     hook.measure = measure_beyond_memory;
     assert_refused(&(gs_hook_choice){.hook = &hook},
                    "hook \"endless\": 0 and 18446744073709551615 bytes");
-    assert_refused(&(gs_hook_choice){.hook = &gs_hook_compress},
-                   "hook \"compress\": needs a wire dtype");
 }
 
 static void hook_without_all_functions_is_refused(void **state) {
@@ -309,6 +310,50 @@ static void state_follows_the_step(void **state) {
     assert_int_equal(counting->num_rollbacks, 2);
     assert_int_equal(gs_reducer_commit(small.reducer).code, GS_FAILED_PRECONDITION);
     small_reducer_close(&small);
+}
+
+// 0.1 and 65520 are no fp16; the counter's own sum rounds nothing.
+static void wrapper_rounds_gradients_and_hands_on_the_rest(void **state) {
+    (void)state;
+    small_reducer small;
+    gs_hook_state_tensor tensor;
+    const gs_hook_choice inner = {.hook = &counter_hook};
+    const gs_hook_choice choice = {.hook = &gs_hook_wrap_fp16, .inner = &inner};
+    num_destroyed = 0;
+    assert_ok(open_hooked(&small, &choice, 1));
+    const double values[] = {0.1, 0.1, 3, 65519.9}, rounded[] = {0x1.998p-4, 0x1.998p-4, 3, 65504};
+    gs_reduce_result result;
+    assert_ok(small_reducer_run_step(&small, 0, values, &result));
+    for (size_t p = 0; p < SMALL_PARAMS; p++)
+        assert_near(small_reducer_grad(&small, p, SMALL_COUNT - 1), rounded[p], 0);
+    assert_ok(gs_reducer_commit(small.reducer));
+    assert_counts(1);
+    assert_ok(take_step(&small, 1, 65520));
+    assert_true(isinf(small_reducer_grad(&small, 3, 0)));
+    assert_ok(gs_reducer_rollback(small.reducer));
+    assert_counts(1);
+    assert_int_equal(counting->num_commits, 1);
+    assert_int_equal(counting->num_rollbacks, 1);
+    assert_true(gs_reducer_hook_state(&tensor, small.reducer, SMALL_PARAMS - 1));
+    assert_string_equal(tensor.name, "wrap_fp16/count/fc3");
+    assert_false(gs_reducer_hook_state(&tensor, small.reducer, SMALL_PARAMS));
+    assert_ok(gs_reducer_hook_state_loaded(small.reducer));
+    assert_int_equal(counting->num_loads, 1);
+    small_reducer_close(&small);
+    assert_int_equal(num_destroyed, 1);
+}
+
+static void wrapper_names_what_does_not_fit(void **state) {
+    (void)state;
+    gs_comm_hook unwilling = counter_hook;
+    unwilling.create = create_unwilling;
+    const gs_hook_choice inner = {.hook = &unwilling}, bf16 = {.hook = &gs_hook_bf16};
+    num_destroyed = 0;
+    assert_refused(&(gs_hook_choice){.hook = &gs_hook_wrap_fp16, .inner = &inner},
+                   "hook \"wrap_fp16\": around hook \"counter\": no room for this hook");
+    assert_int_equal(num_destroyed, 0);
+    assert_refused(&(gs_hook_choice){.hook = &gs_hook_wrap_fp16, .inner = &bf16},
+                   "around hook \"bf16\": sends bf16, and the wire dtype is fp16");
 }
 
 static void hook_is_told_the_unit_of_gradients(void **state) {
@@ -521,6 +566,8 @@ int main(void) {
         cmocka_unit_test(hook_that_was_not_made_is_not_destroyed),
         cmocka_unit_test(rounding_on_the_host_takes_no_memory),
         cmocka_unit_test(state_follows_the_step),
+        cmocka_unit_test(wrapper_rounds_gradients_and_hands_on_the_rest),
+        cmocka_unit_test(wrapper_names_what_does_not_fit),
         cmocka_unit_test(hook_is_told_the_unit_of_gradients),
         cmocka_unit_test(state_outlives_plans_and_resets),
         cmocka_unit_test(state_is_loaded_when_the_step_is_decided),

@@ -563,11 +563,16 @@ static void wire_dtype_does_not_fit_every_mode(void **state) {
     options.wire_dtype = GS_FP64;
     small_reducer_prepare(&small);
     assert_refused(small_reducer_open(&small, &options, NULL), "wire dtype: fp64");
-    const gs_hook_choice choice = {.hook = &gs_hook_compress};
-    options = (gs_reducer_options){.hooks = &choice, .num_hooks = 1};
+    const gs_hook_choice choice = {.hook = &gs_hook_fp16};
+    options = (gs_reducer_options){.hooks = &choice, .num_hooks = 1, .wire_dtype = GS_BF16};
     small_reducer_prepare(&small);
     assert_refused(small_reducer_open(&small, &options, NULL),
-                   "hook \"compress\": needs a wire dtype");
+                   "hook \"fp16\": sends fp16, and the wire dtype is bf16");
+    options.wire_dtype = GS_DTYPE_UNSET;
+    options.shards.exact = true;
+    small_reducer_prepare(&small);
+    assert_refused(small_reducer_open(&small, &options, NULL),
+                   "hook \"fp16\": sends fp16, which exact mode does not");
 }
 
 static void parameters_without_gradients_are_refused_by_name(void **state) {

@@ -242,6 +242,7 @@ typedef struct wire_case {
     int num_inputs;
     size_t count;
     float wire_scale;
+    bool scale_after;
     double scale;
 } wire_case;
 
@@ -285,7 +286,10 @@ static void sum_in_three_passes(gs_device *device, void *out, const void *const 
     const void *sent[MOST_WIRE_INPUTS];
     for (int k = 0; k < c->num_inputs; k++) {
         kernels->cast(gs_device_stream(device), wires[k], c->wire_dtype, inputs[k], c->dtype,
-                      c->wire_scale, c->count);
+                      c->scale_after ? 1 : c->wire_scale, c->count);
+        if (c->scale_after)
+            kernels->cast(gs_device_stream(device), wires[k], c->wire_dtype, wires[k],
+                          c->wire_dtype, c->wire_scale, c->count);
         sent[k] = wires[k];
     }
     void *outputs[] = {sum};
@@ -331,7 +335,8 @@ static void check_wire_case(gs_device *device, const wire_case *c, bool in_place
                       .scale = c->scale,
                       .count = c->count,
                       .wire_dtype = c->wire_dtype,
-                      .wire_scale = c->wire_scale};
+                      .wire_scale = c->wire_scale,
+                      .wire_scale_after = c->scale_after};
     reduce(device, &r);
     assert_same_numbers(outputs[0], want, c);
     assert_same_numbers(second, want, c);
@@ -344,7 +349,7 @@ static void check_wire_case(gs_device *device, const wire_case *c, bool in_place
 static void check_wire_cases(gs_device *device) {
     static const gs_dtype dtypes[] = {GS_FP32, GS_FP64}, wires[] = {GS_FP16, GS_BF16};
     static const size_t counts[] = {0, 1, 7, 8, 9, 63, 64, 65, 127, 129, MOST_WIRE_COUNT};
-    for (int way = 0; way < 8; way++) {
+    for (int way = 0; way < 12; way++) {
         for (int num_inputs = 1; num_inputs <= MOST_WIRE_INPUTS; num_inputs++) {
             for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
                 wire_case c = {.dtype = dtypes[way % 2],
@@ -352,6 +357,7 @@ static void check_wire_cases(gs_device *device) {
                                .num_inputs = num_inputs,
                                .count = counts[i],
                                .wire_scale = way / 4 ? 1.0f / 3.0f : 1.0f,
+                               .scale_after = way / 4 == 2,
                                .scale = way / 4 ? 0.7 : 1.0};
                 check_wire_case(device, &c, i % 2);
             }
@@ -390,6 +396,9 @@ static void what_overflows_the_wire_arrives_as_infinity(void **state) {
                       .wire_scale = 0.5f};
     reduce(*state, &r);
     assert_true(out[0] == 49984.0f && isinf(out[1]) && out[2] == 60000.0f);
+    r.wire_scale_after = true;
+    reduce(*state, &r);
+    assert_true(isinf(out[0]) && isinf(out[1]) && out[2] == 60000.0f);
     r.wire_scale = 1;
     reduce(*state, &r);
     assert_true(isinf(out[0]) && isinf(out[1]) && isinf(out[2]));
