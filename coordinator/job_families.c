@@ -135,20 +135,19 @@ static void set_one(const gs_job_page *page, const gs_metric_family *family, con
     gs_metric_set(series_of(page, family, label, NULL), value);
 }
 
-static const char *spec_word(const gs_job *job, const char *object, const char *inner,
-                             const char *key) {
-    const gs_json *at = gs_json_get(job->spec_json, object);
-    if (inner) at = gs_json_get(at, inner);
-    return gs_json_string_or(at, key, "none");
+static const char *spec_kind(const gs_job *job, const char *object) {
+    return gs_json_string_or(gs_json_get(job->spec_json, object), "kind", "none");
 }
 
 static void refresh_identity(const gs_job_page *page) {
     const gs_job *job = page->job;
+    char hook[48];
+    gs_job_spec_hook_name(hook, sizeof hook, &job->spec);
     gs_metric_set(gs_metrics_series(page->metrics, &gradsync_job_info,
                                     (const char *[]){job->id_text, job->spec.name,
-                                                     spec_word(job, "model", NULL, "kind"),
-                                                     spec_word(job, "optimizer", NULL, "kind"),
-                                                     spec_word(job, "reducer", "hook", "kind"),
+                                                     spec_kind(job, "model"),
+                                                     spec_kind(job, "optimizer"),
+                                                     hook,
                                                      "none"}),
                   1);
     for (int i = 0; i < GS_NUM_JOB_STATES; i++) {

@@ -9,6 +9,20 @@ int64_t gs_plan_total_bytes(const gs_bucket_plan *plan) {
     return (int64_t)total_bytes;
 }
 
+static gs_hook_volume volume_of(const gs_bucket_plan *plan, size_t index,
+                                const gs_param_spec *params, const gs_hook_rule *hook) {
+    const gs_plan_bucket *bucket = &plan->buckets[index];
+    return gs_hook_volume_of(hook, params, plan->params + bucket->first, bucket->num_params);
+}
+
+int64_t gs_plan_total_wire_bytes(const gs_bucket_plan *plan, const gs_param_spec *params,
+                                 const gs_hook_rule *hook) {
+    uint64_t total_bytes = 0;
+    for (size_t i = 0; i < plan->num_buckets; i++)
+        total_bytes += volume_of(plan, i, params, hook).wire_bytes;
+    return (int64_t)total_bytes;
+}
+
 static gs_json *header_to_json(const gs_plan_header *header) {
     gs_json *plan = gs_json_new_object();
     gs_json_set_int(plan, "revision", header->revision);
@@ -54,8 +68,21 @@ static void expect_ready(gs_json *entry, const gs_bucket_plan *plan, size_t inde
     gs_json_set(entry, "expected_ready", expected);
 }
 
+// What becomes of it once the hook has begun.
+static void explain_hook(gs_json *entry, const gs_bucket_plan *plan, size_t index,
+                         const gs_param_spec *params, const gs_hook_rule *hook) {
+    gs_hook_volume volume = volume_of(plan, index, params, hook);
+    gs_json_set_string(entry, "hook", hook->kind);
+    if (hook->wire_dtype) gs_json_set_string(entry, "wrap", gs_dtype_name(hook->wire_dtype));
+    gs_json_set_int(entry, "compressed_tensors", (int64_t)volume.num_compressed);
+    gs_json_set_int(entry, "elements", (int64_t)volume.elements);
+    gs_json_set_int(entry, "elements_sent", (int64_t)volume.elements_sent);
+    gs_json_set_int(entry, "wire_bytes", (int64_t)volume.wire_bytes);
+}
+
 static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
-                               const gs_param_spec *params, const size_t *place_of) {
+                               const gs_param_spec *params, const gs_hook_rule *hook,
+                               const size_t *place_of) {
     const gs_plan_bucket *bucket = &plan->buckets[index];
     gs_json *entry = gs_json_new_object(), *tensors = gs_json_new_array();
     size_t offset_bytes = 0;
@@ -65,7 +92,7 @@ static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
     gs_json_set_string(entry, "dtype", gs_dtype_name(bucket->dtype));
     gs_json_set_int(entry, "device", bucket->device);
     gs_json_set_int(entry, "position", (int64_t)index);
-    gs_json_set_int(entry, "hook", bucket->hook);
+    explain_hook(entry, plan, index, params, hook);
     explain_end(entry, plan, index, params);
     if (place_of) expect_ready(entry, plan, index, place_of);
     for (size_t k = 0; k < bucket->num_params; k++) {
@@ -100,9 +127,10 @@ gs_json *gs_plan_to_view(const gs_bucket_plan *plan, const gs_plan_header *heade
     gs_json_set_int(view, "world_size", header->world_size);
     gs_json_set_int(view, "since_step", header->since_step);
     for (size_t i = 0; i < plan->num_buckets; i++) {
-        gs_json_push(buckets, bucket_to_view(plan, i, params, place_of));
+        gs_json_push(buckets, bucket_to_view(plan, i, params, header->hook, place_of));
     }
     gs_json_set_int(view, "total_bytes", gs_plan_total_bytes(plan));
+    gs_json_set_int(view, "total_wire_bytes", gs_plan_total_wire_bytes(plan, params, header->hook));
     gs_json_set(view, "buckets", buckets);
     free(place_of);
     return view;

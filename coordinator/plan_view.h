@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "core/bucket_plan.h"
+#include "core/hook_volume.h"
 #include "core/param_spec.h"
 #include "rpc/json/json.h"
 
@@ -13,9 +14,13 @@ typedef struct gs_plan_header {
     const char *reason, *hash;
     int world_size;
     int64_t since_step;
+    const gs_hook_rule *hook;  // how buckets travel
 } gs_plan_header;
 
 int64_t gs_plan_total_bytes(const gs_bucket_plan *plan);
+// What a rank sends of it in a step.
+int64_t gs_plan_total_wire_bytes(const gs_bucket_plan *plan, const gs_param_spec *params,
+                                 const gs_hook_rule *hook);
 // `order`: [param…] that the plan follows; NULL: none was observed.
 gs_json *gs_plan_to_view(const gs_bucket_plan *plan, const gs_plan_header *header,
                          const gs_param_spec *params, const gs_json *order);

@@ -53,7 +53,9 @@ gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec) {
     size_t num_params = 0;
     GS_TRY(gs_model_params_of_spec(&params, &num_params, spec));
     gs_bucket_plan plan = {0};
+    gs_hook_rule hook = gs_job_spec_hook_rule(spec);
     gs_status status = gs_planner_assign(&plan, spec, params, num_params, NULL);
+    int64_t wire_bytes = status.code ? 0 : gs_plan_total_wire_bytes(&plan, params, &hook);
     free(params);
     if (status.code) return status;
     char hash[GS_DIGEST_TEXT_LEN];
@@ -61,6 +63,7 @@ gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec) {
     *summary = gs_json_new_object();
     gs_json_set_int(*summary, "num_buckets", (int64_t)plan.num_buckets);
     gs_json_set_int(*summary, "total_bytes", gs_plan_total_bytes(&plan));
+    gs_json_set_int(*summary, "total_wire_bytes", wire_bytes);
     gs_json_set_string(*summary, "hash", hash);
     gs_bucket_plan_release(&plan);
     return gs_ok();
@@ -111,12 +114,14 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
     gs_bucket_plan_release(&run->plan);
     run->plan = plan;
     gs_digest_format(run->plan_hash, gs_bucket_plan_digest(&plan));
+    gs_hook_rule hook = gs_job_spec_hook_rule(&job->spec);
     bool same = strcmp(gs_json_string_or(job->plan, "hash", ""), run->plan_hash) == 0;
     gs_plan_header header = {.revision = job->plan_revision + 1,
                              .reason = gs_planner_reason(job),
                              .hash = run->plan_hash,
                              .world_size = run->num_members,
-                             .since_step = job->step};
+                             .since_step = job->step,
+                             .hook = &hook};
     // The same layout again keeps its number and its reason: revisions count changes.
     if (same) {
         header.revision = job->plan_revision;

@@ -10,7 +10,7 @@
 GS_NODISCARD gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run,
                                        const gs_param_spec *params, size_t num_params);
 // The plan a job of this specification starts with, before any rank runs: {num_buckets, total_bytes,
-// hash}; the summary is the caller's. An error for a model that could not be made.
+// total_wire_bytes, hash}; the summary is the caller's. An error for a model that could not be made.
 GS_NODISCARD gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec);
 // The plan of parameters along `order` ([param…]); NULL: none is known.
 GS_NODISCARD gs_status gs_planner_assign(gs_bucket_plan *out, const gs_job_spec *spec,

@@ -98,10 +98,12 @@ gs_status gs_replan_consider(gs_coordinator *coordinator, gs_run *run) {
     GS_TRY(gs_planner_assign(&plan, &job->spec, params, num_params, job->ready_order));
     char hash[GS_DIGEST_TEXT_LEN];
     gs_digest_format(hash, gs_bucket_plan_digest(&plan));
+    gs_hook_rule hook = gs_job_spec_hook_rule(&job->spec);
     gs_plan_header header = {.revision = job->plan_revision + 1,
                              .reason = gs_planner_reason(job),
                              .hash = hash,
-                             .world_size = run->num_members};
+                             .world_size = run->num_members,
+                             .hook = &hook};
     if (!strcmp(hash, gs_json_string_or(job->plan, "hash", ""))) {
         header.revision = job->plan_revision;
         if (run->next.digest) call_back(coordinator, run, &plan, &header);

@@ -85,6 +85,9 @@ static void describe_plan(gs_json *item, const gs_job *job) {
     gs_json_set_string(plan, "hash", hash);
     if (gs_digest_parse(&digest, hash)) gs_json_set_u64(plan, "digest", gs_digest_fold(digest));
     gs_json_set_int(plan, "num_buckets", (int64_t)gs_json_count(gs_json_get(job->plan, "buckets")));
+    char hook[48];
+    gs_job_spec_hook_name(hook, sizeof hook, &job->spec);
+    gs_json_set_string(plan, "hook", hook);
     gs_json_set(item, "plan", plan);
 }
 

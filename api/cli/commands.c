@@ -179,6 +179,7 @@ static void print_plan(const gs_json *plan) {
                                             {"LIMIT", "limit_bytes", gs_cli_write_bytes},
                                             {"DTYPE", "dtype", NULL},
                                             {"HOOK", "hook", NULL},
+                                            {"WIRE", "wire_bytes", gs_cli_write_bytes},
                                             {"ENDS", "ends", NULL},
                                             {"TENSORS", "tensors", NULL}};
     static const gs_cli_column past[] = {{"REVISION", "revision", NULL},
@@ -191,6 +192,7 @@ static void print_plan(const gs_json *plan) {
     print_line(plan, "since step", "since_step", gs_cli_write_value);
     print_line(plan, "hash", "hash", gs_cli_write_value);
     print_line(plan, "bytes", "total_bytes", gs_cli_write_bytes);
+    print_line(plan, "wire bytes", "total_wire_bytes", gs_cli_write_bytes);
     print_line(plan, "pending", "pending.revision", gs_cli_write_value);
     const gs_json *buckets = gs_json_get(plan, "buckets");
     gs_json *rows = gs_json_new_array();

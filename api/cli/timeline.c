@@ -116,7 +116,8 @@ static void print_timeline(const gs_json *timeline) {
     if (drawn == 0)
         printf("no steps to show: the job is %s\n", gs_json_string_or(timeline, "state", "?"));
     else
-        puts("buckets: . ready, - launched and waiting for other ranks, = moving");
+        printf("buckets (%s): . ready, - launched and waiting for other ranks, = moving\n",
+               gs_json_string_or(gs_json_get(timeline, "plan"), "hook", "?"));
     for (size_t i = 0; i < gs_json_count(missing); i++)
         fprintf(stderr, "rank %" PRId64 " is missing: %s\n",
                 gs_json_int_or(gs_json_at(missing, i), "rank", -1),

@@ -278,6 +278,8 @@ static void write_about(gs_strbuf *out, const gs_json *timeline) {
     write_text(out, gs_json_string_or(timeline, "job", ""));
     gs_strbuf_puts(out, ",\"plan_hash\":");
     write_text(out, gs_json_string_or(plan, "hash", ""));
+    gs_strbuf_puts(out, ",\"hook\":");
+    write_text(out, gs_json_string_or(plan, "hook", ""));
     gs_strbuf_printf(out, ",\"plan_revision\":%" PRId64 ",\"generation\":%" PRId64 ",\"clock\":",
                      gs_json_int_or(plan, "revision", 0), gs_json_int_or(timeline, "generation", 0));
     write_text(out, gs_json_string_or(timeline, "clock", ""));

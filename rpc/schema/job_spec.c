@@ -422,6 +422,28 @@ gs_plan_policy gs_job_spec_plan_policy(const gs_job_spec *spec) {
     return policy;
 }
 
+// wire_dtype is short for the kind of that name.
+static const char *hook_kind(const gs_job_spec *spec) {
+    static const char *const kinds[] = {NULL, "bf16", "fp16"};
+    const char *kind = kinds[spec->reducer.wire_dtype];
+    return kind ? kind : gs_job_hook_kind_of(&spec->reducer.hook)->name;
+}
+
+gs_hook_rule gs_job_spec_hook_rule(const gs_job_spec *spec) {
+    static const gs_dtype dtypes[] = {GS_DTYPE_UNSET, GS_FP16, GS_BF16};
+    const gs_job_hook *hook = &spec->reducer.hook;
+    return (gs_hook_rule){.kind = hook_kind(spec),
+                          .wire_dtype = dtypes[hook->wrap],
+                          .rank = (int)hook->rank,
+                          .min_compression_rate = hook->min_compression_rate,
+                          .ratio = hook->ratio};
+}
+
+void gs_job_spec_hook_name(char *text, size_t text_bytes, const gs_job_spec *spec) {
+    int wrap = spec->reducer.hook.wrap;
+    snprintf(text, text_bytes, "%s%s%s", hook_kind(spec), wrap ? "+" : "", wrap ? gs_wrap_words[wrap] : "");
+}
+
 bool gs_job_spec_needs_gpu(const gs_job_spec *spec) {
     return spec->world.device == GS_SPEC_DEVICE_CUDA ||
            spec->reducer.backend == GS_BACKEND_NCCL || spec->model.precision == GS_PRECISION_TF32;

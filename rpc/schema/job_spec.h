@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/hook_volume.h"
 #include "core/plan_policy.h"
 #include "core/status.h"
 #include "rpc/json/json.h"
@@ -159,6 +160,10 @@ int64_t gs_job_spec_passes_per_shard(const gs_job_spec *spec);
 int64_t gs_job_spec_most_rows(const gs_job_spec *spec);
 // How its parameters become buckets.
 gs_plan_policy gs_job_spec_plan_policy(const gs_job_spec *spec);
+// How they travel.
+gs_hook_rule gs_job_spec_hook_rule(const gs_job_spec *spec);
+// The same for people: "powersgd", "powersgd+fp16" with a wrapper.
+void gs_job_spec_hook_name(char *text, size_t text_bytes, const gs_job_spec *spec);
 
 // Whether the job can run on GPUs alone, whether it may. Between the two (world.device auto) the
 // coordinator decides by what workers offer.

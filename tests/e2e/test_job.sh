@@ -93,8 +93,12 @@ get "/v1/jobs/$job/metrics" | jq -e '.totals.skipped_steps >= 10 and .totals.ski
 get "/v1/jobs/$job/plan" | jq -e '.total_bytes == ([.buckets[].tensors[].elements] | add) * 4 and
   all(.buckets[]; .bytes == .tensors[-1].offset_bytes + .tensors[-1].elements * 4)' >/dev/null ||
   fail "buckets hold fp32: $(get "/v1/jobs/$job/plan")"
+get "/v1/jobs/$job/plan" | jq -e '([.buckets[].wire_bytes] | add) == .total_wire_bytes and
+  all(.buckets[]; .hook == "bf16" and .elements_sent == .elements and .wire_bytes >= .bytes / 2 and .wire_bytes < .bytes)' >/dev/null ||
+  fail "what buckets send: $(get "/v1/jobs/$job/plan")"
 get /metrics >"$run/metrics"
 grep -q "^gradsync_job_loss_scale{.*$job" "$run/metrics" || fail "no gradsync_job_loss_scale"
+grep "^gradsync_job_info{.*$job" "$run/metrics" | grep -q 'hook="bf16"' || fail "no hook in gradsync_job_info"
 grep -Eq "^gradsync_job_skipped_steps_total\{.*$job.*\} [1-9]" "$run/metrics" || fail "no gradsync_job_skipped_steps_total"
 ! grep "^gradsync_job_loss_scale{" "$run/metrics" | grep -q "$gpt" || fail "an fp32 job has a loss scale"
 

@@ -56,7 +56,8 @@ static gs_json *make_about(const char *boot_of_rank_1) {
     char text[700];
     snprintf(text, sizeof text,
              "{\"end\":true,\"job\":\"j-1\",\"state\":\"running\",\"generation\":4,\"step\":12,"
-             "\"plan\":{\"revision\":2,\"hash\":\"xxh3:ab\",\"digest\":\"77\",\"num_buckets\":3},"
+             "\"plan\":{\"revision\":2,\"hash\":\"xxh3:ab\",\"digest\":\"77\",\"num_buckets\":3,"
+             "\"hook\":\"powersgd+fp16\"},"
              "\"ranks\":[{\"rank\":0,\"worker\":\"w0\",\"host\":\"h0\",\"boot_id\":\"b0\",\"answered\":true},"
              "{\"rank\":1,\"worker\":\"w1\",\"host\":\"h1\",\"boot_id\":\"%s\",\"answered\":true},"
              "{\"rank\":2,\"worker\":\"w2\",\"host\":\"h1\",\"boot_id\":\"b0\",\"answered\":false,"
@@ -114,6 +115,7 @@ static void a_step_tells_phases_buckets_and_plan(void **state) {
     gs_json *view = make_view("b0", 0, (gs_timeline_pick){.last = 1});
     const gs_json *step = step_at(view, 0, 0);
     assert_string_equal(gs_json_string_or(view, "clock", ""), "shared");
+    assert_string_equal(gs_json_string_or(gs_json_get(view, "plan"), "hook", ""), "powersgd+fp16");
     assert_near(gs_json_double_or(step, "begin_seconds", -1), 0, 0);
     assert_near(gs_json_double_or(step, "duration_seconds", -1), 0.01, 0);
     assert_string_equal(gs_json_string_or(step, "plan_hash", ""), "xxh3:ab");
@@ -274,6 +276,7 @@ static void a_trace_is_sorted_disjoint_and_whole(void **state) {
     const gs_json *other = gs_json_get(trace, "otherData");
     assert_string_equal(gs_json_string_or(other, "job", ""), "j-1");
     assert_string_equal(gs_json_string_or(other, "plan_hash", ""), "xxh3:ab");
+    assert_string_equal(gs_json_string_or(other, "hook", ""), "powersgd+fp16");
     assert_near(gs_json_double_or(gs_json_get(other, "clock_offsets"), "1", 0), -0.005, 1e-9);
     assert_string_equal(gs_json_string_or(trace, "displayTimeUnit", ""), "ms");
     gs_json_release(trace);

@@ -11,8 +11,13 @@
 
 #define NUM_PARAMS 5
 
-static const gs_plan_header header = {
-    .revision = 3, .reason = "ready_order", .hash = "xxh3:0", .world_size = 2, .since_step = 17};
+static const gs_hook_rule all_reduce = {.kind = "allreduce"};
+static const gs_plan_header header = {.revision = 3,
+                                      .reason = "ready_order",
+                                      .hash = "xxh3:0",
+                                      .world_size = 2,
+                                      .since_step = 17,
+                                      .hook = &all_reduce};
 
 // fp32 of 40 bytes each; the third is sparse, the last fp64.
 static gs_bucket_plan make_plan(gs_param_spec params[NUM_PARAMS], const size_t *order) {
@@ -31,7 +36,6 @@ static void expect_bucket(const gs_json *view, size_t index, const char *ends, c
     const gs_json *tensor = gs_json_at(gs_json_get(bucket, "tensors"), 0);
     assert_int_equal(gs_json_int_or(bucket, "index", -1), index);
     assert_int_equal(gs_json_int_or(bucket, "position", -1), index);
-    assert_int_equal(gs_json_int_or(bucket, "hook", -1), index == 2 ? 5 : 0);
     assert_string_equal(gs_json_string_or(bucket, "ends", ""), ends);
     assert_string_equal(gs_json_string_or(bucket, "why", ""), why);
     assert_string_equal(gs_json_string_or(tensor, "name", ""), first_tensor);
@@ -41,7 +45,6 @@ static void each_bucket_says_why_it_ends_where_it_ends(void **state) {
     (void)state;
     gs_param_spec params[NUM_PARAMS];
     gs_bucket_plan plan = make_plan(params, NULL);
-    plan.buckets[2].hook = 5;
     gs_json *view = gs_plan_to_view(&plan, &header, params, NULL);
     assert_int_equal(gs_json_count(gs_json_get(view, "buckets")), 4);
     expect_bucket(view, 0, "limit", "80 bytes reach the limit of 80", "p4");
@@ -80,10 +83,41 @@ static void buckets_are_expected_at_their_places_in_the_order(void **state) {
     gs_bucket_plan_release(&plan);
 }
 
+static void expect_volume(const gs_json *bucket, int64_t elements, int64_t sent, int64_t bytes,
+                          int64_t compressed) {
+    assert_int_equal(gs_json_int_or(bucket, "elements", -1), elements);
+    assert_int_equal(gs_json_int_or(bucket, "elements_sent", -1), sent);
+    assert_int_equal(gs_json_int_or(bucket, "wire_bytes", -1), bytes);
+    assert_int_equal(gs_json_int_or(bucket, "compressed_tensors", -1), compressed);
+}
+
+static void each_bucket_says_what_its_hook_sends(void **state) {
+    (void)state;
+    gs_param_spec params[2] = {gs_param_spec_make(GS_FP32, 100, 60, "matrix"),
+                               gs_param_spec_make(GS_FP32, 16, 0, "bias")};
+    gs_bucket_plan plan;
+    assert_int_equal(gs_bucket_plan_parity(&plan, params, 2, 60, 100, NULL).code, GS_OK);
+    const gs_hook_rule hook = {
+        .kind = "powersgd", .wire_dtype = GS_BF16, .rank = 1, .min_compression_rate = 2};
+    gs_plan_header with_hook = header;
+    with_hook.hook = &hook;
+    gs_json *view = gs_plan_to_view(&plan, &with_hook, params, NULL);
+    const gs_json *bias = gs_json_at(gs_json_get(view, "buckets"), 0);
+    const gs_json *matrix = gs_json_at(gs_json_get(view, "buckets"), 1);
+    assert_string_equal(gs_json_string_or(bias, "hook", ""), "powersgd");
+    assert_string_equal(gs_json_string_or(matrix, "wrap", ""), "bf16");
+    expect_volume(bias, 16, 16, 32, 0);
+    expect_volume(matrix, 6000, 160, 320, 1);
+    assert_int_equal(gs_json_int_or(view, "total_wire_bytes", 0), 352);
+    gs_json_release(view);
+    gs_bucket_plan_release(&plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_bucket_says_why_it_ends_where_it_ends),
         cmocka_unit_test(buckets_are_expected_at_their_places_in_the_order),
+        cmocka_unit_test(each_bucket_says_what_its_hook_sends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

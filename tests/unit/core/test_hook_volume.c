@@ -1,0 +1,83 @@
+#include "core/hook_volume.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+// A matrix that pays, one that does not, a vector; lines of 16 floats.
+static gs_param_spec params[4];
+static const size_t members[] = {2, 0, 1};
+
+static int make_params(void **state) {
+    (void)state;
+    params[0] = gs_param_spec_make(GS_FP32, 100, 60, "big");
+    params[1] = gs_param_spec_make(GS_BF16, 3, 3, "small");  // its gradient is fp32
+    params[2] = gs_param_spec_make(GS_FP32, 50, 0, "bias");
+    params[3] = gs_param_spec_make(GS_FP32, 40, 8, "rows");
+    params[3].sparse = true;
+    return 0;
+}
+
+static gs_hook_volume volume_of(gs_hook_rule rule) {
+    return gs_hook_volume_of(&rule, params, members, 3);
+}
+
+static void sums_travel_as_they_are_or_in_16_bits(void **state) {
+    (void)state;
+    gs_hook_volume plain = volume_of((gs_hook_rule){.kind = "allreduce"});
+    assert_int_equal(plain.elements, 6000 + 9 + 50);
+    assert_int_equal(plain.elements_sent, 6059);
+    assert_int_equal(plain.wire_bytes, (6000 + 16 + 64) * 4);
+    assert_int_equal(plain.num_compressed, 0);
+    gs_hook_volume half = volume_of((gs_hook_rule){.kind = "bf16"});
+    assert_int_equal(half.elements_sent, 6059);
+    assert_int_equal(half.wire_bytes, (6000 + 16 + 64) * 2);
+    gs_hook_volume wrapped = volume_of((gs_hook_rule){.kind = "allreduce", .wire_dtype = GS_FP16});
+    assert_int_equal(wrapped.wire_bytes, half.wire_bytes);
+}
+
+static void factors_travel_in_place_of_a_matrix_that_pays(void **state) {
+    (void)state;
+    gs_hook_rule rule = {.kind = "powersgd", .rank = 2, .min_compression_rate = 2};
+    gs_hook_volume volume = volume_of(rule);
+    assert_int_equal(volume.num_compressed, 1);
+    assert_int_equal(volume.elements, 6059);
+    assert_int_equal(volume.elements_sent, 160 * 2 + 9 + 50);
+    assert_int_equal(volume.wire_bytes, volume.elements_sent * 4);
+    rule.wire_dtype = GS_FP16;
+    assert_int_equal(volume_of(rule).wire_bytes, volume.elements_sent * 2);
+    rule.min_compression_rate = 20;
+    assert_int_equal(volume_of(rule).elements_sent, 6059);
+}
+
+static void a_whole_bucket_is_one_square(void **state) {
+    (void)state;
+    gs_hook_volume volume = volume_of((gs_hook_rule){.kind = "batched_powersgd", .rank = 3});
+    assert_int_equal(volume.elements_sent, 2 * 78 * 3);  // 78 · 78 ≥ 6080
+    assert_int_equal(volume.wire_bytes, 2 * 78 * 3 * 4);
+    assert_int_equal(volume.num_compressed, 3);
+}
+
+static void wide_types_and_sparse_gradients_count_as_they_lie(void **state) {
+    (void)state;
+    gs_param_spec wide = gs_param_spec_make(GS_FP64, 20, 0, "wide");
+    const size_t first = 0, sparse = 3;
+    gs_hook_rule rule = {.kind = "allreduce"};
+    assert_int_equal(gs_hook_volume_of(&rule, &wide, &first, 1).wire_bytes, 24 * 8);
+    gs_hook_volume rows = gs_hook_volume_of(&rule, params, &sparse, 1);
+    assert_int_equal(rows.elements, 0);
+    assert_int_equal(rows.wire_bytes, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_travel_as_they_are_or_in_16_bits),
+        cmocka_unit_test(factors_travel_in_place_of_a_matrix_that_pays),
+        cmocka_unit_test(a_whole_bucket_is_one_square),
+        cmocka_unit_test(wide_types_and_sparse_gradients_count_as_they_lie),
+    };
+    return cmocka_run_group_tests_name("core hook_volume", tests, make_params, NULL);
+}
