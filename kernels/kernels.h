@@ -101,6 +101,24 @@ typedef struct gs_adamw_item {
     double correction1, correction2;  // 1 - beta^t of its own number of updates
 } gs_adamw_item;
 
+// A matrix of rows × cols (row-major) that is approximated by P·Qᵀ. P and Q are stored by columns: column c
+// of P begins at p + c·rows, that of Q at q + c·cols. All of the launch's dtype, GS_FP32 or GS_FP64.
+typedef struct gs_low_rank_item {
+    void *grad;          // the gradient, then the approximation
+    const void *held;    // the error that is owed, or NULL
+    void *error;         // where M is kept, and then the next error. NULL: nothing is owed, M is made in `grad`
+    void *p, *q;
+    void *local_q;       // this rank's q before it was summed; with an error alone. May be q
+    size_t rows, cols;
+    int rank;            // [1, 64]
+} gs_low_rank_item;
+
+typedef struct gs_orthogonal_item {
+    void *matrix;        // (rank, rows): by columns
+    size_t rows;
+    int rank;
+} gs_orthogonal_item;
+
 typedef struct gs_attention {
     size_t batch, positions, heads, head_channels;  // C = heads · head_channels
 } gs_attention;
@@ -250,6 +268,22 @@ typedef struct gs_kernels {
                   const gs_adamw *step, size_t count);
     void (*sgd)(gs_stream *stream, float *param, float *momentum, const float *grad,
                 const gs_sgd *step, size_t count);  // momentum may be NULL when it is 0
+
+    // low-rank approximations of many matrices (PowerSGD); `items` as long as the work may run. Infinities and
+    // NaNs in M come out as such in p and q. Bytes of memory for an element of fp32: 12, 4 and 12.
+    // M = grad·grad_scale + held·held_scale; p = M·q
+    void (*low_rank_project)(gs_stream *stream, const gs_low_rank_item *items, size_t num_items,
+                             gs_dtype dtype, double grad_scale, double held_scale);
+    // q = Mᵀ·p
+    void (*low_rank_back_project)(gs_stream *stream, const gs_low_rank_item *items,
+                                  size_t num_items, gs_dtype dtype);
+    // grad = p·qᵀ; error = (M − p·local_qᵀ)·error_scale
+    void (*low_rank_rebuild)(gs_stream *stream, const gs_low_rank_item *items, size_t num_items,
+                             gs_dtype dtype, double error_scale);
+    // Columns become orthonormal, from the first to the last. A column of zeros stays that; one whose norm is
+    // not finite becomes NaN, and those behind it. `epsilon` is added to the norms of one or two columns.
+    void (*orthogonalize_many)(gs_stream *stream, const gs_orthogonal_item *items,
+                               size_t num_items, gs_dtype dtype, double epsilon);
 } gs_kernels;
 
 GS_END_DECLS

@@ -59,7 +59,11 @@
     X(batchnorm_sums)                                                                              \
     X(batchnorm_backward_apply)                                                                    \
     X(adamw)                                                                                       \
-    X(sgd)
+    X(sgd)                                                                                         \
+    X(low_rank_project)                                                                            \
+    X(low_rank_back_project)                                                                       \
+    X(low_rank_rebuild)                                                                            \
+    X(orthogonalize_many)
 
 // A prototype with exactly the type of the slot, so that the two cannot drift apart.
 #define GS_CPU_DECLARE(slot) __typeof__(*((gs_kernels *)0)->slot) GS_CPU(slot);
