@@ -70,7 +70,7 @@ item release/all release all "$in_ctest -L 'unit|multiprocess|fault' -LE gpu"
 item release/training-digests release product "GRADSYNC_RUNS=all $in_ctest -R '^e2e_training_digests\$'"
 # Faults, twenty times: what hangs on the order in which processes die.
 for preset in dev tsan; do
-  item "faults/$preset" $preset all "$in_ctest -L '^fault\$' --repeat until-fail:20 --timeout 1800"
+  item "faults/$preset" $preset all "GRADSYNC_RUNS=all $in_ctest -L '^fault\$' --repeat until-fail:20 --timeout 1800"
 done
 
 is_wanted() {

@@ -360,7 +360,7 @@ static bool knows_held(const gs_hook_set *set, int64_t step) {
     return true;
 }
 
-void gs_hook_set_begin(gs_hook_set *set, int64_t step) {
+void gs_hook_set_note(gs_hook_set *set, int64_t step) {
     if (!set->places) return;
     if (!knows_held(set, step)) note_places(set, step, false);
     gs_own_places_forget(set->places, step + 1);

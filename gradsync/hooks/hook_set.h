@@ -76,9 +76,9 @@ GS_NODISCARD gs_status gs_hook_set_resize(gs_hook_set *set, int rank, int world_
 GS_NODISCARD gs_status gs_hook_set_place(gs_hook_set *set, const gs_grad_layout *layout,
                                          gs_comm *comm, void *memory, gs_deadline deadline);
 
-// A step begins, and the one behind it will be written over; all buckets are finished, and what follows is whole:
-// it is what the step changed, or where it will not count what was there before.
-void gs_hook_set_begin(gs_hook_set *set, int64_t step);
+// What holds follows `step` applied steps, and what follows the next one will be written over. All buckets of that
+// are finished: what follows it is what it changed, or where it will not count what was there before.
+void gs_hook_set_note(gs_hook_set *set, int64_t step);
 void gs_hook_set_finish(gs_hook_set *set, int64_t step, bool will_count);
 void gs_hook_set_commit(gs_hook_set *set);
 void gs_hook_set_rollback(gs_hook_set *set);

@@ -468,6 +468,11 @@ bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_
     return gs_hook_set_tensor(out, &reducer->hooks, index);
 }
 
+void gs_reducer_note_step(gs_reducer *reducer, int64_t step) {
+    if (reducer->phase == GS_REDUCER_IDLE && !reducer->undecided)
+        gs_hook_set_note(&reducer->hooks, step);
+}
+
 const void *gs_reducer_peer_hook_data(gs_reducer *reducer, size_t index, int rank, int64_t step) {
     return gs_hook_set_peer_data(&reducer->hooks, index, reducer->comm, rank, step);
 }

@@ -160,6 +160,9 @@ GS_NODISCARD gs_status gs_reducer_rollback(gs_reducer *reducer);
 // replace what was loaded.
 bool gs_reducer_hook_state(gs_hook_state_tensor *out, gs_reducer *reducer, size_t index);
 GS_NODISCARD gs_status gs_reducer_hook_state_loaded(gs_reducer *reducer);
+// Says to ranks of this host which step it is that was loaded, or is there at first: it follows `step` applied steps.
+// Between steps; the next begin says it, too.
+void gs_reducer_note_step(gs_reducer *reducer, int64_t step);
 // Tensor `index` of those, one that is a rank's own, of another rank, as it is behind `step` applied steps: one
 // more than it has applied, too, when it has all buckets of that step. NULL: that rank is of another host,
 // has GPU memory, or never came so far. Nobody takes a step meanwhile. It is what a rank that was killed leaves

@@ -74,7 +74,7 @@ gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs_join_round *
     reducer->step = step;
     GS_TRY(check_round(reducer, round));
     GS_FAILPOINT("reducer.begin");
-    gs_hook_set_begin(&reducer->hooks, step);
+    gs_hook_set_note(&reducer->hooks, step);
     reducer->undecided = true;
     reducer->phase = GS_REDUCER_OPEN;
     reducer->active = round->active;

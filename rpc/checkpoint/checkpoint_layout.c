@@ -45,6 +45,8 @@ static gs_status read_tensor(gs_checkpoint_tensor *tensor, const gs_json *row) {
                   gs_bytes_of(&tensor->count, tensor->count, (size_t)tensor->shape[d]) &&
                   gs_bytes_of(&(size_t){0}, tensor->count, bytes);
     }
+    tensor->is_own = gs_json_bool_or(row, "own", false);
+    if (tensor->is_own && tensor->num_dims != 2) is_read = false;
     if (is_read) return gs_ok();
     return gs_error(GS_DATA_LOSS, "tensor \"%.100s\": name, dtype or shape cannot be read",
                     tensor->name);

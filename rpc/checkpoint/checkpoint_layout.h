@@ -3,6 +3,7 @@
 #ifndef RPC_CHECKPOINT_CHECKPOINT_LAYOUT_H
 #define RPC_CHECKPOINT_CHECKPOINT_LAYOUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,7 @@ typedef struct gs_checkpoint_tensor {
     int num_dims;
     int64_t shape[GS_MAX_DIMS];
     size_t count;  // elements
+    bool is_own;   // a row for each rank, of what was its own
 } gs_checkpoint_tensor;
 
 typedef struct gs_checkpoint_piece {

@@ -45,9 +45,10 @@ static gs_status check_space(const char *directory, size_t bytes) {
 // Nothing in it tells one job from another: equal states make equal files.
 static gs_status write_whole(const char *path, const gs_state_snapshot *snapshot) {
     GS_FAILPOINT("checkpoint.write");
-    gs_safetensors_entry *entries = calloc(snapshot->num_tensors, sizeof *entries);
+    size_t num_tensors = snapshot->num_tensors + snapshot->num_own;
+    gs_safetensors_entry *entries = calloc(num_tensors, sizeof *entries);
     if (!entries) return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
-    for (size_t i = 0; i < snapshot->num_tensors; i++) {
+    for (size_t i = 0; i < num_tensors; i++) {
         const gs_state_tensor *tensor = &snapshot->tensors[i];
         entries[i] = (gs_safetensors_entry){.name = tensor->name,
                                             .dtype = tensor->dtype,
@@ -60,7 +61,7 @@ static gs_status write_whole(const char *path, const gs_state_snapshot *snapshot
     snprintf(consumed, sizeof consumed, "%lld", (long long)snapshot->position.consumed);
     const gs_safetensors_metadata_entry metadata[] = {
         {"part", "0"}, {"step", step}, {"consumed", consumed}};
-    gs_status status = gs_safetensors_write(path, entries, snapshot->num_tensors, metadata,
+    gs_status status = gs_safetensors_write(path, entries, num_tensors, metadata,
                                             sizeof metadata / sizeof metadata[0], NULL, NULL);
     free(entries);
     return status;

@@ -13,14 +13,16 @@
 
 #define NEWEST_FORMAT 2
 
-// A checkpoint that is being read.
+// A checkpoint that is being read. What ranks had of their own is read when it is dealt: until then it stays open,
+// whatever becomes of the files.
 typedef struct opened {
-    const char *path;
-    const gs_json *manifest;
+    const char *path;   // borrowed, for the load
+    gs_json *manifest;  // owned
     gs_checkpoint_layout layout;
     gs_safetensors **files;        // owned; one for each part
     const gs_safetensor **entries; // owned; one for each piece of the layout
     size_t *tensors;               // owned; for each tensor of the state, which of the layout's
+    int64_t num_shares;            // of each tensor that was each rank's own; 0: there is none
 } opened;
 
 // Only runs with precision fp16 have one; that both are such was compared before.
@@ -101,7 +103,13 @@ static gs_status check_tensor(const gs_state_tensor *wanted, const gs_checkpoint
                     found->count * gs_dtype_bytes(found->dtype), found->num_dims);
 }
 
-// Every tensor of the state is there, with its dtype and shape, and nothing else is.
+static size_t count_own(const gs_checkpoint_layout *layout) {
+    size_t num_own = 0;
+    for (size_t i = 0; i < layout->num_tensors; i++) num_own += layout->tensors[i].is_own;
+    return num_own;
+}
+
+// Every tensor of the state is there, with its dtype and shape, and nothing else is but shares of ranks.
 static gs_status match_tensors(opened *it, const gs_trainer_state *state) {
     const gs_checkpoint_layout *layout = &it->layout;
     it->tensors = calloc(state->num_tensors + 1, sizeof *it->tensors);
@@ -110,9 +118,10 @@ static gs_status match_tensors(opened *it, const gs_trainer_state *state) {
         GS_TRY(find_tensor(&it->tensors[i], layout, i, state->tensors[i].name));
         GS_TRY(check_tensor(&state->tensors[i], &layout->tensors[it->tensors[i]]));
     }
-    if (layout->num_tensors == state->num_tensors) return gs_ok();
+    size_t num_found = layout->num_tensors - count_own(layout);
+    if (num_found == state->num_tensors) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "the checkpoint has %zu tensors, this model wants %zu",
-                    layout->num_tensors, state->num_tensors);
+                    num_found, state->num_tensors);
 }
 
 // What hooks carried when it was saved has a place in the state before there are hooks.
@@ -122,6 +131,7 @@ static gs_status add_hook_tensors(gs_trainer_state *state, const gs_checkpoint_l
         size_t known = state->num_model_tensors;
         if (strncmp(found->name, GS_HOOK_TENSOR_PREFIX, strlen(GS_HOOK_TENSOR_PREFIX)) != 0)
             continue;
+        if (found->is_own) continue;
         while (known < state->num_tensors && strcmp(state->tensors[known].name, found->name) != 0)
             known++;
         if (known < state->num_tensors) continue;
@@ -155,13 +165,19 @@ static gs_status open_parts(opened *it) {
     return gs_ok();
 }
 
-static void close_parts(opened *it) {
+static void close_checkpoint(opened *it) {
     for (size_t i = 0; it->files && i < it->layout.num_parts; i++)
         gs_safetensors_close(it->files[i]);
     free(it->files);
     free(it->entries);
     free(it->tensors);
     gs_checkpoint_layout_release(&it->layout);
+    gs_json_release(it->manifest);
+    free(it);
+}
+
+static void close_source(void *ctx) {
+    close_checkpoint(ctx);
 }
 
 // How far a tensor has been read: its pieces follow each other.
@@ -213,10 +229,76 @@ static gs_status take_tensors(gs_trainer_state *state, const opened *it) {
     return gs_ok();
 }
 
+// Elements [first, first + count) of a tensor, which lie in one part or in several.
+static gs_status read_elements(const opened *it, size_t tensor, size_t first, size_t count,
+                               char *to) {
+    const gs_checkpoint_layout *layout = &it->layout;
+    size_t element_bytes = gs_dtype_bytes(layout->tensors[tensor].dtype);
+    const gs_segment wanted = {tensor, first, count};
+    for (size_t i = first_piece_of(layout, tensor);
+         i < layout->num_pieces && layout->pieces[i].segment.tensor == tensor; i++) {
+        const gs_checkpoint_piece *piece = &layout->pieces[i];
+        gs_segment both = gs_segment_intersect(piece->segment, wanted);
+        if (!both.count) continue;
+        GS_TRY(gs_safetensors_read(it->files[piece->part], it->entries[i],
+                                   to + (both.first - first) * element_bytes,
+                                   (both.first - piece->segment.first) * element_bytes,
+                                   both.count * element_bytes));
+    }
+    return gs_ok();
+}
+
+static gs_status read_share(void *ctx, const char *name, int rank, gs_dtype dtype, size_t count,
+                            void *to) {
+    const opened *it = ctx;
+    size_t index;
+    GS_TRY(find_tensor(&index, &it->layout, 0, name));
+    const gs_checkpoint_tensor *found = &it->layout.tensors[index];
+    if (!found->is_own || found->dtype != dtype || found->shape[1] != (int64_t)count)
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "tensor \"%s\" is %zu elements of %s, the checkpoint has something else",
+                        name, count, gs_dtype_name(dtype));
+    return read_elements(it, index, (size_t)rank * count, count, to);
+}
+
+static uint64_t origin_of(const gs_json *manifest, int64_t step) {
+    const char *id = gs_json_string_or(manifest, "id", "");
+    return gs_hash64(id, strlen(id), (uint64_t)step) >> 2 | 1;
+}
+
+// Of as many ranks in every tensor.
+static gs_status count_shares(opened *it) {
+    for (size_t i = 0; i < it->layout.num_tensors; i++) {
+        const gs_checkpoint_tensor *tensor = &it->layout.tensors[i];
+        if (!tensor->is_own) continue;
+        if (!it->num_shares) it->num_shares = tensor->shape[0];
+        if (tensor->shape[0] != it->num_shares || it->num_shares < 1 ||
+            it->num_shares > GS_COMM_MAX_RANKS)
+            return gs_error(GS_DATA_LOSS, "manifest: tensor \"%.100s\" is of %lld ranks",
+                            tensor->name, (long long)tensor->shape[0]);
+    }
+    return gs_ok();
+}
+
+// What ranks had of their own, for whoever goes on with it: takes the checkpoint.
+static void give_shares(gs_trainer_state *state, opened *it) {
+    gs_share_source source = {.claim = {.origin = origin_of(it->manifest, state->position.step),
+                                        .step = state->position.step,
+                                        .world_size = it->num_shares,
+                                        .rank = -1},
+                              .num_tensors = count_own(&it->layout),
+                              .ctx = it,
+                              .read = read_share,
+                              .release = close_source};
+    for (int rank = 0; rank < it->num_shares; rank++) gs_share_claim_add(&source.claim, rank);
+    gs_own_tensors_give(&state->own, &source);
+}
+
 static gs_status load(gs_trainer_state *state, opened *it, const gs_job_spec *spec) {
     gs_position position;
     GS_TRY(check_manifest(it->manifest));
     GS_TRY(gs_checkpoint_layout_parse(&it->layout, it->manifest));
+    GS_TRY(count_shares(it));
     GS_TRY(check_parts(it));
     GS_TRY(check_spec(it->manifest, spec));
     GS_TRY(read_position(&position, it->manifest));
@@ -231,19 +313,20 @@ static gs_status load(gs_trainer_state *state, opened *it, const gs_job_spec *sp
 
 gs_status gs_checkpoint_load(gs_trainer_state *state, const char *path, const gs_job_spec *spec) {
     char manifest_path[PATH_MAX];
-    gs_json *manifest = NULL;
     if (snprintf(manifest_path, sizeof manifest_path, "%s/" GS_CHECKPOINT_MANIFEST, path) >=
         (int)sizeof manifest_path - 64) {
         return gs_error(GS_INVALID_ARGUMENT, "checkpoint: the path is too long");
     }
-    gs_status status = gs_sealed_json_read(&manifest, manifest_path);
+    opened *it = calloc(1, sizeof *it);
+    if (!it) return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
+    it->path = path;
+    gs_status status = gs_sealed_json_read(&it->manifest, manifest_path);
     if (!status.code) {
-        opened it = {.path = path, .manifest = manifest};
-        status = load(state, &it, spec);
+        status = load(state, it, spec);
         if (status.code) gs_hook_tensors_forget(state);
-        close_parts(&it);
     }
-    gs_json_release(manifest);
+    if (!status.code && it->num_shares) give_shares(state, it);
+    else close_checkpoint(it);
     const char *slash = strrchr(path, '/');
     return gs_status_prefix(status, "checkpoint %s", slash ? slash + 1 : path);
 }

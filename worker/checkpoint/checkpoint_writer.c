@@ -114,6 +114,14 @@ static void start(gs_checkpoint_writer *writer, const gs_state_snapshot *snapsho
     pthread_mutex_unlock(&writer->lock);
 }
 
+// All in one file, or each rank its own.
+static gs_share_range shares_of(const gs_checkpoint_request *request) {
+    bool is_whole = request->num_parts == 1;
+    return (gs_share_range){.first = is_whole ? 0 : request->part,
+                            .count = is_whole ? request->world_size : 1,
+                            .world_size = request->world_size};
+}
+
 static gs_status await_idle(gs_checkpoint_writer *writer, gs_deadline deadline) {
     if (wait_until_idle(writer, deadline)) return gs_ok();
     return gs_error(GS_FAILED_PRECONDITION, "the last checkpoint is still being written");
@@ -124,9 +132,11 @@ gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *writer,
                                           gs_deadline deadline) {
     GS_TRY(await_idle(writer, deadline));
     // What hooks carry may have come, or gone, with a session.
-    if (!gs_state_snapshot_fits(&writer->copy, writer->options.state))
+    const gs_trainer_state *state = writer->options.state;
+    gs_share_range shares = shares_of(request);
+    if (!gs_state_snapshot_fits(&writer->copy, state, shares))
         gs_state_snapshot_release(&writer->copy);
-    if (!writer->copy.memory) GS_TRY(gs_state_snapshot_init(&writer->copy, writer->options.state));
+    if (!writer->copy.memory) GS_TRY(gs_state_snapshot_init(&writer->copy, state, shares));
     GS_TRY(gs_state_snapshot_take(&writer->copy, writer->options.state));
     start(writer, &writer->copy, request);
     return gs_ok();
@@ -137,7 +147,8 @@ gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
                                                gs_deadline deadline) {
     GS_TRY(await_idle(writer, deadline));
     gs_state_snapshot_release(&writer->view);
-    gs_status status = gs_state_snapshot_view(&writer->view, writer->options.state);
+    gs_status status =
+        gs_state_snapshot_view(&writer->view, writer->options.state, shares_of(request));
     if (status.code == GS_UNIMPLEMENTED)
         return gs_checkpoint_writer_start_save(writer, request, deadline);
     GS_TRY(status);

@@ -184,7 +184,7 @@ gs_json *gs_manifest_position(const gs_position *position) {
 
 gs_json *gs_manifest_tensors(const gs_state_snapshot *snapshot, bool in_one_part) {
     gs_json *out = gs_json_new_array();
-    for (size_t i = 0; i < snapshot->num_tensors; i++) {
+    for (size_t i = 0; i < snapshot->num_tensors + snapshot->num_own; i++) {
         const gs_state_tensor *tensor = &snapshot->tensors[i];
         gs_json *row = gs_json_new_object(), *shape = gs_json_new_array();
         for (int d = 0; d < tensor->num_dims; d++) {
@@ -194,6 +194,8 @@ gs_json *gs_manifest_tensors(const gs_state_snapshot *snapshot, bool in_one_part
         gs_json_set_string(row, "dtype", gs_dtype_name(tensor->dtype));
         gs_json_set(row, "shape", shape);
         if (in_one_part) gs_json_set_int(row, "part", 0);
+        // A row of it for each rank.
+        if (i >= snapshot->num_tensors) gs_json_set_bool(row, "own", true);
         gs_json_push(out, row);
     }
     return out;

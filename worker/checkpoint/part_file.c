@@ -10,10 +10,24 @@ static size_t count_of(const gs_state_tensor *tensor) {
     return tensor->bytes / gs_dtype_bytes(tensor->dtype);
 }
 
+// Whatever the cut: shares lie where they were taken.
+static void add_shares(gs_segment *segments, size_t *num_segments,
+                       const gs_state_snapshot *snapshot) {
+    for (size_t i = 0; i < snapshot->num_own; i++) {
+        size_t tensor = snapshot->num_tensors + i;
+        size_t count = (size_t)snapshot->tensors[tensor].shape[1];
+        if (!count) continue;
+        segments[(*num_segments)++] =
+            (gs_segment){.tensor = tensor,
+                         .first = (size_t)snapshot->shares.first * count,
+                         .count = (size_t)snapshot->shares.count * count};
+    }
+}
+
 gs_status gs_part_file_cut(gs_segment **segments, size_t *num_segments,
                            const gs_state_snapshot *snapshot, int part, int num_parts) {
     gs_segment_tensor *tensors = calloc(snapshot->num_tensors + 1, sizeof *tensors);
-    *segments = calloc(snapshot->num_tensors + 1, sizeof **segments);
+    *segments = calloc(snapshot->num_tensors + snapshot->num_own + 1, sizeof **segments);
     if (!tensors || !*segments) {
         free(tensors);
         free(*segments);
@@ -27,11 +41,18 @@ gs_status gs_part_file_cut(gs_segment **segments, size_t *num_segments,
     *num_segments = gs_segments_of_part(*segments, tensors, snapshot->num_tensors, (size_t)part,
                                         (size_t)num_parts, GS_PART_BOUNDARY_BYTES);
     free(tensors);
+    add_shares(*segments, num_segments, snapshot);
     return gs_ok();
 }
 
 static void name_slice(char name[ENTRY_NAME_LEN], const char *tensor, size_t first) {
     snprintf(name, ENTRY_NAME_LEN, "%.*s@%zu", GS_STATE_NAME_LEN - 1, tensor, first);
+}
+
+// Of the tensor, where the snapshot's data begin.
+static size_t first_element_here(const gs_state_snapshot *snapshot, size_t tensor) {
+    if (tensor < snapshot->num_tensors) return 0;
+    return (size_t)snapshot->shares.first * (size_t)snapshot->tensors[tensor].shape[1];
 }
 
 static void describe(gs_safetensors_entry *entry, char name[ENTRY_NAME_LEN],
@@ -48,7 +69,8 @@ static void describe(gs_safetensors_entry *entry, char name[ENTRY_NAME_LEN],
     name_slice(name, tensor->name, segment.first);
     entry->num_dims = 1;
     entry->shape[0] = (int64_t)segment.count;
-    entry->data = data + segment.first * gs_dtype_bytes(tensor->dtype);
+    size_t first_here = first_element_here(snapshot, segment.tensor);
+    entry->data = data + (segment.first - first_here) * gs_dtype_bytes(tensor->dtype);
 }
 
 gs_status gs_part_file_write(const char *path, const gs_state_snapshot *snapshot,

@@ -64,10 +64,7 @@ static gs_status describe(gs_state_tensor *out, const gs_hook_state_tensor *hook
     int length = snprintf(out->name, sizeof out->name, GS_HOOK_TENSOR_PREFIX "%s", hooks->name);
     if (length >= (int)sizeof out->name)
         return gs_error(GS_INVALID_ARGUMENT, "tensor \"%s\": its name is too long", hooks->name);
-    if (!tensor->is_own) return gs_ok();
-    return gs_error(GS_UNIMPLEMENTED,
-                    "tensor \"%s\" is each rank's own: checkpoints have no place for such",
-                    out->name);
+    return gs_ok();
 }
 
 static size_t find_tensor(const gs_trainer_state *state, const char *name) {
@@ -99,13 +96,13 @@ static gs_status hand_over(gs_trainer_state *state, size_t index, const gs_hook_
     return status;
 }
 
-static gs_status take_tensor(gs_trainer_state *state, const gs_hook_state_tensor *hooks, size_t i,
+static gs_status take_tensor(gs_trainer_state *state, const gs_hook_state_tensor *hooks,
                              bool is_first) {
     gs_state_tensor wanted;
     GS_TRY(describe(&wanted, hooks));
     if (is_first) {
         GS_TRY(append(state, &wanted));
-        point_at(state, i, &hooks->tensor);
+        point_at(state, num_hook_tensors(state) - 1, &hooks->tensor);
         return gs_ok();
     }
     size_t index = find_tensor(state, wanted.name);
@@ -119,25 +116,26 @@ static gs_status take_tensor(gs_trainer_state *state, const gs_hook_state_tensor
     return hand_over(state, index, &hooks->tensor);
 }
 
-gs_status gs_hook_tensors_attach(gs_trainer_state *state, gs_reducer *reducer) {
+gs_status gs_hook_tensors_attach(gs_trainer_state *state, gs_reducer *reducer, gs_comm *comm) {
     bool is_first = num_hook_tensors(state) == 0;
     gs_hook_state_tensor hooks;
-    size_t i = 0;
-    for (; gs_reducer_hook_state(&hooks, reducer, i); i++)
-        GS_TRY(take_tensor(state, &hooks, i, is_first));
+    for (size_t i = 0; gs_reducer_hook_state(&hooks, reducer, i); i++)
+        if (!hooks.tensor.is_own) GS_TRY(take_tensor(state, &hooks, is_first));
     for (size_t k = 0; k < num_hook_tensors(state); k++) {
         if (state->resting[k])
             return gs_error(GS_INVALID_ARGUMENT, "no hook of this job has the tensor \"%s\"",
                             tensor_of(state, k)->name);
     }
-    return i && !is_first ? gs_reducer_hook_state_loaded(reducer) : gs_ok();
+    if (num_hook_tensors(state) && !is_first) GS_TRY(gs_reducer_hook_state_loaded(reducer));
+    return gs_own_tensors_attach(&state->own, reducer, comm);
 }
 
 void gs_hook_tensors_follow(gs_trainer_state *state, gs_reducer *reducer) {
     gs_hook_state_tensor hooks;
-    for (size_t i = 0; i < num_hook_tensors(state); i++) {
+    if (!num_hook_tensors(state)) return;
+    for (size_t i = 0; gs_reducer_hook_state(&hooks, reducer, i); i++) {
         char name[GS_STATE_NAME_LEN];
-        if (!gs_reducer_hook_state(&hooks, reducer, i)) return;
+        if (hooks.tensor.is_own) continue;
         snprintf(name, sizeof name, GS_HOOK_TENSOR_PREFIX "%s", hooks.name);
         point_at(state, find_tensor(state, name), &hooks.tensor);
     }
@@ -157,7 +155,8 @@ static gs_status bring_back(gs_trainer_state *state, size_t index) {
 }
 
 gs_status gs_hook_tensors_detach(gs_trainer_state *state) {
-    gs_status status = gs_ok();
+    gs_status status =
+        gs_own_tensors_detach(&state->own, state->copy, state->position.step);
     for (size_t i = 0; i < num_hook_tensors(state) && !status.code; i++)
         if (!state->resting[i]) status = bring_back(state, i);
     if (status.code) gs_hook_tensors_forget(state);

@@ -8,24 +8,64 @@
 
 #define TENSOR_BOUNDARY_BYTES ((size_t)64)
 
-static gs_status describe(gs_state_snapshot *snapshot, const gs_trainer_state *state) {
-    *snapshot = (gs_state_snapshot){.num_tensors = state->num_tensors,
-                                    .num_params = state->num_params,
-                                    .params_bytes = state->params_bytes};
-    for (size_t i = 0; i < state->num_tensors; i++)
-        snapshot->bytes += gs_round_up(state->tensors[i].bytes, TENSOR_BOUNDARY_BYTES);
-    snapshot->tensors = calloc(state->num_tensors + 1, sizeof *snapshot->tensors);
-    snapshot->data = calloc(state->num_tensors + 1, sizeof *snapshot->data);
-    if (snapshot->tensors && snapshot->data) {
-        memcpy(snapshot->tensors, state->tensors, state->num_tensors * sizeof *state->tensors);
-        return gs_ok();
-    }
-    gs_state_snapshot_release(snapshot);
-    return gs_error(GS_RESOURCE_EXHAUSTED, "snapshot: out of memory");
+static gs_state_tensor describe_own(const gs_own_tensor *own, int world_size) {
+    gs_state_tensor tensor = {.dtype = own->dtype,
+                              .num_dims = 2,
+                              .shape = {world_size, (int64_t)own->count},
+                              .bytes = (size_t)world_size * own->bytes};
+    memcpy(tensor.name, own->name, sizeof own->name);
+    return tensor;
 }
 
-bool gs_state_snapshot_fits(const gs_state_snapshot *snapshot, const gs_trainer_state *state) {
-    bool fits = snapshot->num_tensors == state->num_tensors;
+// Of the tensor, what is here.
+static size_t bytes_here(const gs_state_snapshot *snapshot, size_t index) {
+    size_t bytes = snapshot->tensors[index].bytes;
+    if (index < snapshot->num_tensors) return bytes;
+    return bytes / (size_t)snapshot->shares.world_size * (size_t)snapshot->shares.count;
+}
+
+static gs_status describe(gs_state_snapshot *snapshot, const gs_trainer_state *state,
+                          gs_share_range shares) {
+    size_t num_own = shares.count ? state->own.num_tensors : 0;
+    *snapshot = (gs_state_snapshot){.num_tensors = state->num_tensors,
+                                    .num_params = state->num_params,
+                                    .num_own = num_own,
+                                    .shares = shares,
+                                    .params_bytes = state->params_bytes};
+    snapshot->tensors = calloc(state->num_tensors + num_own + 1, sizeof *snapshot->tensors);
+    snapshot->data = calloc(state->num_tensors + num_own + 1, sizeof *snapshot->data);
+    if (!snapshot->tensors || !snapshot->data) {
+        gs_state_snapshot_release(snapshot);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "snapshot: out of memory");
+    }
+    memcpy(snapshot->tensors, state->tensors, state->num_tensors * sizeof *state->tensors);
+    for (size_t i = 0; i < num_own; i++)
+        snapshot->tensors[state->num_tensors + i] =
+            describe_own(&state->own.tensors[i], shares.world_size);
+    for (size_t i = 0; i < state->num_tensors + num_own; i++)
+        snapshot->bytes += gs_round_up(bytes_here(snapshot, i), TENSOR_BOUNDARY_BYTES);
+    return gs_ok();
+}
+
+static bool own_fits(const gs_state_snapshot *snapshot, const gs_own_tensors *own,
+                     gs_share_range shares) {
+    if (snapshot->num_own != (shares.count ? own->num_tensors : 0)) return false;
+    const gs_share_range *had = &snapshot->shares;
+    bool fits = !snapshot->num_own || (had->first == shares.first && had->count == shares.count &&
+                                       had->world_size == shares.world_size);
+    for (size_t i = 0; i < snapshot->num_own && fits; i++) {
+        const gs_state_tensor *tensor = &snapshot->tensors[snapshot->num_tensors + i];
+        fits = tensor->dtype == own->tensors[i].dtype &&
+               tensor->shape[1] == (int64_t)own->tensors[i].count &&
+               strcmp(tensor->name, own->tensors[i].name) == 0;
+    }
+    return fits;
+}
+
+bool gs_state_snapshot_fits(const gs_state_snapshot *snapshot, const gs_trainer_state *state,
+                            gs_share_range shares) {
+    bool fits = snapshot->num_tensors == state->num_tensors &&
+                own_fits(snapshot, &state->own, shares);
     for (size_t i = 0; i < state->num_tensors && fits; i++)
         fits = snapshot->tensors[i].bytes == state->tensors[i].bytes &&
                snapshot->tensors[i].dtype == state->tensors[i].dtype &&
@@ -33,17 +73,18 @@ bool gs_state_snapshot_fits(const gs_state_snapshot *snapshot, const gs_trainer_
     return fits;
 }
 
-gs_status gs_state_snapshot_init(gs_state_snapshot *snapshot, const gs_trainer_state *state) {
-    GS_TRY(describe(snapshot, state));
+gs_status gs_state_snapshot_init(gs_state_snapshot *snapshot, const gs_trainer_state *state,
+                                 gs_share_range shares) {
+    GS_TRY(describe(snapshot, state, shares));
     uint8_t *at = snapshot->memory = gs_alloc_aligned(snapshot->bytes, TENSOR_BOUNDARY_BYTES);
     if (!at) {
         size_t bytes = snapshot->bytes;
         gs_state_snapshot_release(snapshot);
         return gs_error(GS_RESOURCE_EXHAUSTED, "snapshot: no memory for %zu bytes", bytes);
     }
-    for (size_t i = 0; i < state->num_tensors; i++) {
+    for (size_t i = 0; i < snapshot->num_tensors + snapshot->num_own; i++) {
         snapshot->data[i] = at;
-        at += gs_round_up(state->tensors[i].bytes, TENSOR_BOUNDARY_BYTES);
+        at += gs_round_up(bytes_here(snapshot, i), TENSOR_BOUNDARY_BYTES);
     }
     return gs_ok();
 }
@@ -58,12 +99,20 @@ static bool params_are_one_run(const gs_state_snapshot *snapshot) {
     return offset == snapshot->params_bytes;
 }
 
-gs_status gs_state_snapshot_view(gs_state_snapshot *snapshot, const gs_trainer_state *state) {
-    GS_TRY(describe(snapshot, state));
+static void *find_data(const gs_state_snapshot *snapshot, const gs_trainer_state *state,
+                       size_t index) {
+    size_t num_tensors = snapshot->num_tensors;
+    if (index < num_tensors) return gs_trainer_state_data(state, index);
+    return snapshot->shares.count == 1 ? gs_own_tensors_data(&state->own, index - num_tensors) : NULL;
+}
+
+gs_status gs_state_snapshot_view(gs_state_snapshot *snapshot, const gs_trainer_state *state,
+                                 gs_share_range shares) {
+    GS_TRY(describe(snapshot, state, shares));
     bool is_reached = true;
-    for (size_t i = 0; i < state->num_tensors; i++) {
-        snapshot->data[i] = gs_trainer_state_data(state, i);
-        is_reached = is_reached && (snapshot->data[i] || !state->tensors[i].bytes);
+    for (size_t i = 0; i < snapshot->num_tensors + snapshot->num_own; i++) {
+        snapshot->data[i] = find_data(snapshot, state, i);
+        is_reached = is_reached && (snapshot->data[i] || !snapshot->tensors[i].bytes);
     }
     if (!is_reached || !params_are_one_run(snapshot)) {
         gs_state_snapshot_release(snapshot);
@@ -106,8 +155,21 @@ static void fill_bytes(void *ctx, void *bytes, size_t num_bytes) {
     if (num_bytes) memcpy(bytes, advance(ctx, num_bytes), num_bytes);
 }
 
+static gs_status take_shares(const gs_state_snapshot *snapshot, const gs_trainer_state *state) {
+    for (size_t i = 0; i < snapshot->num_own; i++) {
+        uint8_t *to = snapshot->data[snapshot->num_tensors + i];
+        for (int k = 0; k < snapshot->shares.count; k++) {
+            GS_TRY(gs_own_tensors_read(&state->own, state->copy, i, snapshot->shares.first + k,
+                                       state->position.step, to));
+            to += state->own.tensors[i].bytes;
+        }
+    }
+    return gs_ok();
+}
+
 gs_status gs_state_snapshot_take(gs_state_snapshot *snapshot, const gs_trainer_state *state) {
     cursor at = {.snapshot = snapshot};
+    GS_TRY(take_shares(snapshot, state));
     GS_TRY(gs_device_copy_read(state->copy, state->runs, state->num_tensors, take_bytes, &at));
     snapshot->position = state->position;
     return gs_ok();

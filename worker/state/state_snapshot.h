@@ -11,27 +11,40 @@
 #include "core/status.h"
 #include "worker/state/trainer_state.h"
 
+// Of which ranks of a world.
+typedef struct gs_share_range {
+    int first, count, world_size;
+} gs_share_range;
+
 // Its digests are those of the state it was taken from, so that
 // a thread that writes it may compute them.
 typedef struct gs_state_snapshot {
     gs_state_tensor *tensors;  // owned; the state's list as it was, whatever becomes of that
     size_t num_tensors, num_params;
+    // Behind them, of what each rank has of its own: of the shape (ranks, elements), of which the shares of some ranks
+    // are here. In no digest.
+    size_t num_own;
+    gs_share_range shares;
     uint8_t *memory;  // owned; tensors one after the other, each on 64 bytes; NULL: a view
     uint8_t **data;   // owned, what it points at is not; where each tensor lies
     size_t bytes, params_bytes;
     gs_position position;
 } gs_state_snapshot;
 
-// Memory for snapshots of `state`; take copies, restore copies back.
+// Memory for snapshots of `state`; take copies, restore copies back but for shares. {0}: without them.
 GS_NODISCARD gs_status gs_state_snapshot_init(gs_state_snapshot *snapshot,
-                                              const gs_trainer_state *state);
+                                              const gs_trainer_state *state,
+                                              gs_share_range shares);
 // No copy: the state itself, which must stay as it is until release. UNIMPLEMENTED where the host
-// does not reach it as a checkpoint has it: on a GPU, or with masters in halves.
+// does not reach it as a checkpoint has it: on a GPU, with masters in halves, shares of several ranks.
 GS_NODISCARD gs_status gs_state_snapshot_view(gs_state_snapshot *snapshot,
-                                              const gs_trainer_state *state);
+                                              const gs_trainer_state *state,
+                                              gs_share_range shares);
 void gs_state_snapshot_release(gs_state_snapshot *snapshot);
-// Whether the state still has the tensors that this one has memory for.
-bool gs_state_snapshot_fits(const gs_state_snapshot *snapshot, const gs_trainer_state *state);
+// Whether the state still has the tensors that this one has memory for, and these are the shares.
+bool gs_state_snapshot_fits(const gs_state_snapshot *snapshot, const gs_trainer_state *state,
+                            gs_share_range shares);
+// UNAVAILABLE: a share that is another rank's is not reached from here.
 GS_NODISCARD gs_status gs_state_snapshot_take(gs_state_snapshot *snapshot,
                                               const gs_trainer_state *state);
 GS_NODISCARD gs_status gs_state_snapshot_restore(const gs_state_snapshot *snapshot,

@@ -266,6 +266,7 @@ gs_status gs_trainer_state_init(gs_trainer_state *state, const gs_job_spec *spec
 }
 
 void gs_trainer_state_release(gs_trainer_state *state) {
+    gs_own_tensors_release(&state->own);
     gs_device_copy_destroy(state->copy);
     gs_optimizer_destroy(state->optimizer);
     gs_buffers_destroy(state->buffers);

@@ -21,6 +21,7 @@
 #include "kernels/device.h"
 #include "rpc/schema/job_spec.h"
 #include "worker/state/device_copy.h"
+#include "worker/state/own_tensors.h"
 
 #define GS_STATE_NAME_LEN (GS_PARAM_NAME_LEN + 32)
 
@@ -65,6 +66,7 @@ typedef struct gs_trainer_state {
     gs_state_tensor *tensors;
     size_t num_tensors;
     size_t num_model_tensors;  // of them; behind them what hooks carry (hook_tensors.h)
+    gs_own_tensors own;        // what each rank has apart: in no digest, and nobody's to receive
 
     void *memory;  // of the parameters, or of the halves of their masters
     size_t memory_bytes;

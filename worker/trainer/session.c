@@ -259,6 +259,23 @@ static gs_status share_state(gs_session *session, gs_deadline deadline) {
     return state->position.consumed == consumed ? gs_ok() : reopen_data(session);
 }
 
+// What each rank carries of its own, from those that had it.
+static gs_status deal_own_tensors(gs_session *session, gs_deadline deadline) {
+    gs_trainer_state *state = session->state;
+    gs_own_deal dealt;
+    int64_t step = state->position.step;
+    GS_TRY(gs_own_tensors_deal(&dealt, &state->own, state->copy, step, deadline));
+    if (session->shards.rank != 0 || !state->own.num_tensors) return gs_ok();
+    if (step > 0 && !dealt.from_world)
+        gs_log_warn("no residuals were saved: they begin with zeros", "generation=%u step=%lld",
+                    session->generation, (long long)step);
+    if (dealt.from_world)
+        gs_log_info("residuals dealt", "generation=%u step=%lld of_ranks=%d to_ranks=%d sent=%d",
+                    session->generation, (long long)step, dealt.from_world, dealt.to_world,
+                    dealt.num_received);
+    return gs_ok();
+}
+
 static gs_status watch_order(gs_session *session) {
     if (session->shards.rank != 0) return gs_ok();
     return gs_order_reporter_init(&session->order, session->control, session->generation,
@@ -285,8 +302,9 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(gs_pass_runners_reducer_options(&options, &whole, session->model_replicas, session->spec));
     GS_TRY(create_comm(session, &options, deadline));
     GS_TRY(gs_reducer_create(&session->reducer, &options, session->comm, deadline));
-    GS_TRY(gs_hook_tensors_attach(session->state, session->reducer));
+    GS_TRY(gs_hook_tensors_attach(session->state, session->reducer, session->comm));
     GS_TRY(share_state(session, deadline));
+    GS_TRY(deal_own_tensors(session, deadline));
     GS_TRY(gs_pass_runners_connect(session->pass_runners, &whole, session->reducer, session->comm,
                                    deadline));
     gs_embedding_rows_options rows = row_options(session);

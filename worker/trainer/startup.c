@@ -42,7 +42,7 @@ static gs_status import_file(gs_trainer_state *state, const char *path) {
     gs_state_snapshot into = {0};
     size_t first_buffer = state->num_model_tensors - state->num_buffers;
     void **tensors = calloc(state->num_params + state->num_buffers + 1, sizeof *tensors);
-    gs_status status = tensors ? gs_state_snapshot_init(&into, state)
+    gs_status status = tensors ? gs_state_snapshot_init(&into, state, (gs_share_range){0})
                                : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     if (!status.code) status = gs_state_snapshot_take(&into, state);
     if (!status.code) {

@@ -70,7 +70,7 @@ static int set_up(void **state) {
     assert_ok(gs_device_open(&f->device, gs_test_device_name(), &(gs_device_options){.num_threads = 1}));
     assert_ok(gs_trainer_state_init(&f->state, &f->spec, f->device));
     scramble(&f->state, 7);
-    assert_ok(gs_state_snapshot_init(&f->snapshot, &f->state));
+    assert_ok(gs_state_snapshot_init(&f->snapshot, &f->state, (gs_share_range){0}));
     assert_ok(gs_state_snapshot_take(&f->snapshot, &f->state));
     f->dir = gs_temp_dir_make();
     *state = f;
@@ -173,7 +173,7 @@ static void fp16_keeps_masters_and_loss_scale(void **state) {
     f.state.position.loss_scale.growth_tracker--;
     assert_false(gs_digest_equal(before, gs_trainer_state_digest(&f.state)));
     f.state.position.loss_scale.growth_tracker++;
-    assert_ok(gs_state_snapshot_init(&f.snapshot, &f.state));
+    assert_ok(gs_state_snapshot_init(&f.snapshot, &f.state, (gs_share_range){0}));
     assert_ok(gs_state_snapshot_take(&f.snapshot, &f.state));
     gs_checkpoint_result result = save(&f, f.dir);
     assert_ok(result.status);

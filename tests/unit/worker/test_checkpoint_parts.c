@@ -63,7 +63,7 @@ static int set_up(void **state) {
     assert_ok(gs_device_open(&f->device, gs_test_device_name(), &(gs_device_options){.num_threads = 1}));
     assert_ok(gs_trainer_state_init(&f->state, &f->spec, f->device));
     scramble(&f->state, 7);
-    assert_ok(gs_state_snapshot_init(&f->snapshot, &f->state));
+    assert_ok(gs_state_snapshot_init(&f->snapshot, &f->state, (gs_share_range){0}));
     assert_ok(gs_state_snapshot_take(&f->snapshot, &f->state));
     f->dir = gs_temp_dir_make();
     *state = f;
@@ -301,19 +301,19 @@ static void a_changed_byte_and_swapped_parts_are_found(void **state) {
 static void a_snapshot_outlives_the_list_that_it_was_made_of(void **state) {
     fixture *f = *state;
     const gs_digest before = gs_state_snapshot_digest(&f->snapshot);
-    assert_true(gs_state_snapshot_fits(&f->snapshot, &f->state));
+    assert_true(gs_state_snapshot_fits(&f->snapshot, &f->state, (gs_share_range){0}));
     for (int i = 0; i < 40; i++) {
         gs_state_tensor tensor = {.dtype = GS_FP32, .num_dims = 1, .shape = {4}, .bytes = 16};
         snprintf(tensor.name, sizeof tensor.name, "hook/%d", i);
         assert_ok(gs_hook_tensors_add(&f->state, &tensor));
     }
-    assert_false(gs_state_snapshot_fits(&f->snapshot, &f->state));
+    assert_false(gs_state_snapshot_fits(&f->snapshot, &f->state, (gs_share_range){0}));
     assert_true(gs_digest_equal(before, gs_state_snapshot_digest(&f->snapshot)));
     save_parts(f, 2, 1);
     assert_ok(commit(f));
     gs_state_snapshot_release(&f->snapshot);
-    assert_ok(gs_state_snapshot_init(&f->snapshot, &f->state));
-    assert_true(gs_state_snapshot_fits(&f->snapshot, &f->state));
+    assert_ok(gs_state_snapshot_init(&f->snapshot, &f->state, (gs_share_range){0}));
+    assert_true(gs_state_snapshot_fits(&f->snapshot, &f->state, (gs_share_range){0}));
     assert_ok(gs_state_snapshot_take(&f->snapshot, &f->state));
     save_parts(f, 2, 2);
     assert_ok(commit(f));

@@ -86,12 +86,19 @@ static gs_status loaded(void *state) {
     return gs_ok();
 }
 
+static gs_status on_plan(void *state, const gs_hook_plan *plan) {
+    (void)state;
+    (void)plan;
+    return gs_ok();
+}
+
 static const gs_comm_hook *counter_hook(void) {
     static gs_comm_hook hook;
     hook = gs_hook_allreduce;
     hook.name = "counter";
     hook.measure = measure;
     hook.create = create;
+    hook.on_plan = on_plan;
     hook.run = run;
     hook.commit = commit;
     hook.tensor = tensor_at;
@@ -129,7 +136,7 @@ static void open_reducer(fixture *f, const gs_hook_choice *choice) {
 }
 
 static gs_status attach(fixture *f) {
-    return gs_hook_tensors_attach(&f->state, f->small.reducer);
+    return gs_hook_tensors_attach(&f->state, f->small.reducer, f->small.comm);
 }
 
 static void close_all(fixture *f) {
@@ -150,7 +157,7 @@ static char *save(fixture *f, const char *directory, gs_digest *digest) {
     gs_state_snapshot snapshot;
     gs_checkpoint_result result;
     char *path = NULL;
-    assert_ok(gs_state_snapshot_init(&snapshot, &f->state));
+    assert_ok(gs_state_snapshot_init(&snapshot, &f->state, (gs_share_range){0}));
     assert_ok(gs_state_snapshot_take(&snapshot, &f->state));
     assert_ok(gs_checkpoint_save(
         &result, &snapshot,
