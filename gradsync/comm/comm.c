@@ -1,5 +1,6 @@
 #include "gradsync/comm/comm.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,16 @@
 #define POLL_NS (GS_NS_PER_MS / 10)
 #define LETTING_GO_SECONDS 10  // a moving thread leaves an aborted collective within one block
 
+// A communicator and its parts (gs_comm_split): the end of one is that of all. Made and left by the
+// owner's thread; any thread may end it.
+typedef struct comm_family {
+    pthread_mutex_t lock;
+    gs_comm *first;  // by `sibling`
+    bool ended;
+    gs_comm_failure cause;  // of the first that failed, its accused by their numbers in the world;
+                            // kind none: it was told to end
+} comm_family;
+
 struct gs_comm {
     const gs_comm_backend *backend;
     void *state;  // the backend's
@@ -27,6 +38,7 @@ struct gs_comm {
     int rank, world_size;
     uint32_t generation;
     int num_lanes;
+    gs_collective_site site;  // of the above
     pid_t owner;  // a child that was forked leaves it alone
     // Per lane: given to the backend, which may have refused the last; owner's thread.
     uint64_t posted[GS_COMM_MAX_LANES];
@@ -40,6 +52,10 @@ struct gs_comm {
     atomic_int use;
     gs_comm_failure lingering;  // of the last gs_comm_wait_ended; owner's thread
     gs_interrupt interrupt;     // of gs_comm_wait_moved; a backend's waits have their own
+    comm_family *family;
+    gs_comm *sibling;
+    bool is_part;
+    gs_comm_options made_with;  // for its parts: without what was for the call
 };
 
 // Of an arena: ranks write into it by agreement; somewhere an abort was heard and somewhere not yet; all
@@ -77,6 +93,36 @@ static gs_status check_options(const gs_comm_options *options) {
                         "ranks of an aborted communicator may still write into the arena: "
                         "gs_comm_wait_ended was not called, or did not succeed");
     return options->own_backend ? gs_comm_backend_check(options->own_backend) : gs_ok();
+}
+
+static gs_status join_family(gs_comm *comm, gs_comm *whole) {
+    comm_family *family = whole ? whole->family : calloc(1, sizeof *family);
+    if (!family) return gs_error(GS_RESOURCE_EXHAUSTED, "communicator: out of memory");
+    if (!whole) pthread_mutex_init(&family->lock, NULL);
+    comm->is_part = whole != NULL;
+    comm->family = family;
+    pthread_mutex_lock(&family->lock);
+    comm->sibling = family->first;
+    family->first = comm;
+    bool ended = family->ended;
+    pthread_mutex_unlock(&family->lock);
+    // From elsewhere, while this one was made.
+    if (ended)
+        comm->backend->abort(comm->state, "the communicator that it is a part of was aborted");
+    return gs_ok();
+}
+
+static void leave_family(gs_comm *comm) {
+    comm_family *family = comm->family;
+    pthread_mutex_lock(&family->lock);
+    gs_comm **link = &family->first;
+    while (*link != comm) link = &(*link)->sibling;
+    *link = comm->sibling;
+    bool is_last = !family->first;
+    pthread_mutex_unlock(&family->lock);
+    if (!is_last) return;
+    pthread_mutex_destroy(&family->lock);
+    free(family);
 }
 
 // One for all or for none: who alone could not open its part takes the others along.
@@ -141,6 +187,12 @@ static gs_status make_comm(gs_comm **out, const gs_comm_options *options) {
     comm->owner = getpid();
     comm->interrupt = (gs_interrupt){.ask = options->interrupt, .ctx = options->interrupt_ctx};
     if (options->world_size > 1) comm->arena = options->arena;
+    comm->made_with = *options;
+    comm->made_with.exchange = NULL;
+    comm->made_with.exchange_ctx = comm->made_with.check_ctx = NULL;
+    comm->made_with.check = NULL;
+    comm->made_with.ranks = NULL;
+    comm->made_with.group = NULL;
     snprintf(comm->group, sizeof comm->group, "%s", options->group ? options->group : "");
     for (int i = 0; i < comm->world_size; i++) {
         comm->world_ranks[i] = options->ranks ? options->ranks[i] : i;
@@ -155,7 +207,8 @@ static void free_comm(gs_comm *comm) {
     free(comm);
 }
 
-static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_deadline deadline) {
+static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_comm *whole,
+                             gs_deadline deadline) {
     GS_TRY(gs_introduction_check(options));
     gs_stages stages;
     gs_comm *comm = NULL;
@@ -166,19 +219,33 @@ static gs_status create_comm(gs_comm **out, const gs_comm_options *options, gs_d
     gs_status status = gs_introduce(&stages, &all, make_comm(&comm, options));
     if (!status.code) status = open_requested(comm, &all, &stages);
     gs_stages_release(&stages);
+    if (!status.code) {
+        status = join_family(comm, whole);
+        if (status.code) comm->backend->destroy(comm->state);
+    }
     if (status.code) {
         free_comm(comm);
         return status;
     }
+    comm->site = (gs_collective_site){comm->backend, comm->rank, comm->world_size, comm->num_lanes};
     *out = comm;
     return gs_ok();
+}
+
+gs_status gs_comm_create_part(gs_comm **out, gs_comm *whole, const gs_comm_options *options,
+                              gs_deadline deadline) {
+    return create_comm(out, options, whole, deadline);
+}
+
+const gs_comm_options *gs_comm_made_with(const gs_comm *comm) {
+    return &comm->made_with;
 }
 
 gs_status gs_comm_create_sized(gs_comm **out, const gs_comm_options *options, size_t options_bytes,
                                gs_deadline deadline) {
     gs_comm_options known;
     GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_comm_options"));
-    return create_comm(out, &known, deadline);
+    return create_comm(out, &known, NULL, deadline);
 }
 
 // The child of a fork has the handle and none of the threads, and the memory that it shares is its
@@ -200,10 +267,24 @@ static bool is_idle(const gs_comm *comm) {
     return true;
 }
 
-void gs_comm_destroy(gs_comm *comm) {
-    if (!comm || !is_owner(comm)) return;
+// All but the one that calls: whatever its ranks wait for would not come.
+static void end_family(gs_comm *comm, const char *reason, const gs_comm_failure *cause) {
+    comm_family *family = comm->family;
+    pthread_mutex_lock(&family->lock);
+    if (!family->ended && cause) family->cause = *cause;
+    for (gs_comm *one = family->first; one && !family->ended; one = one->sibling) {
+        if (one == comm) continue;
+        note_disturbed(one);
+        one->backend->abort(one->state, reason);
+    }
+    family->ended = true;
+    pthread_mutex_unlock(&family->lock);
+}
+
+static void destroy_comm(gs_comm *comm) {
     // Who comes to what is in flight here does its share of it, in this rank's arena too.
     if (!is_idle(comm)) note_disturbed(comm);
+    leave_family(comm);
     comm->backend->destroy(comm->state);
     free_comm(comm);
 }
@@ -248,144 +329,32 @@ const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collecti
     return comm->backend->algorithm(comm->state, collective);
 }
 
-static bool may_scale(gs_dtype dtype) {
-    return dtype == GS_FP32 || dtype == GS_FP64 || dtype == GS_FP16 || dtype == GS_BF16;
+static void explain_own(gs_comm *comm, gs_comm_failure *out) {
+    *out = comm->lingering;
+    if (out->kind) return;
+    *out = (gs_comm_failure){.reporter = -1, .bucket = -1};
+    comm->backend->explain(comm->state, out);
 }
 
-static gs_status check_numbers(const gs_comm *comm, const gs_collective *collective) {
-    bool has_root = collective->kind == GS_REDUCE || collective->kind == GS_BROADCAST;
-    size_t bytes;
-    if (collective->lane < 0 || collective->lane >= comm->num_lanes)
-        return gs_error(GS_INVALID_ARGUMENT, "lane %d of a communicator with %d", collective->lane,
-                        comm->num_lanes);
-    if (collective->kind <= GS_COLLECTIVE_UNSET || collective->kind > GS_BARRIER)
-        return gs_error(GS_INVALID_ARGUMENT, "collective of unknown kind %d", collective->kind);
-    if (collective->kind == GS_BARRIER) return gs_ok();
-    if (gs_dtype_bytes(collective->dtype) == 0)
-        return gs_error(GS_INVALID_ARGUMENT, "collective of unknown dtype %d", collective->dtype);
-    if ((uintptr_t)collective->send % gs_dtype_bytes(collective->dtype) ||
-        (uintptr_t)collective->recv % gs_dtype_bytes(collective->dtype))
-        return gs_error(GS_INVALID_ARGUMENT, "buffer does not lie on a boundary of %s",
-                        gs_dtype_name(collective->dtype));
-    if (!gs_bytes_of(&bytes, collective->count, gs_dtype_bytes(collective->dtype)) ||
-        !gs_bytes_of(&bytes, bytes, (size_t)comm->world_size))
-        return gs_error(GS_INVALID_ARGUMENT, "count %zu is too large", collective->count);
-    if (has_root && (collective->root < 0 || collective->root >= comm->world_size))
-        return gs_error(GS_INVALID_ARGUMENT, "root %d is no rank of %d", collective->root,
-                        comm->world_size);
-    if (!gs_collective_reduces(collective)) return gs_ok();
-    if (collective->op < GS_OP_SUM || collective->op > GS_OP_MIN)
-        return gs_error(GS_INVALID_ARGUMENT, "reduction by unknown op %d", collective->op);
-    if (collective->dtype == GS_U8)
-        return gs_error(GS_INVALID_ARGUMENT, "dtype u8 cannot be reduced");
-    if (collective->scale != 0 && collective->scale != 1 && !may_scale(collective->dtype))
-        return gs_error(GS_INVALID_ARGUMENT, "dtype %s cannot be scaled",
-                        gs_dtype_name(collective->dtype));
-    return gs_ok();
-}
-
-static gs_status check_wire(const gs_comm *comm, const gs_collective *collective) {
-    static const char *const ops[] = {"sum", "max", "min"};
-    gs_dtype wire = collective->wire_dtype;
-    if (!wire && collective->wire_scale != 0 && collective->wire_scale != 1)
-        return gs_error(GS_INVALID_ARGUMENT, "a wire scale of %g, but no wire dtype",
-                        (double)collective->wire_scale);
-    if (!wire && collective->wire_scale_after)
-        return gs_error(GS_INVALID_ARGUMENT, "a wire scale after the cast, but no wire dtype");
-    if (!wire) return gs_ok();
-    if (wire != GS_FP16 && wire != GS_BF16)
-        return gs_error(GS_INVALID_ARGUMENT, "wire dtype %s has not 16 bits", gs_dtype_name(wire));
-    if (collective->tree)
-        return gs_error(GS_INVALID_ARGUMENT, "a wire dtype is for plain sums, not along a tree");
-    if (collective->kind != GS_ALLREDUCE || collective->op != GS_OP_SUM ||
-        (collective->dtype != GS_FP32 && collective->dtype != GS_FP64))
-        return gs_error(GS_INVALID_ARGUMENT,
-                        "a wire dtype is for all-reduces that sum fp32 or fp64, not for %s of %s",
-                        collective->kind == GS_ALLREDUCE ? ops[collective->op]
-                                                         : gs_collective_kind_name(collective->kind),
-                        gs_dtype_name(collective->dtype));
-    if (comm->backend->wire == GS_WIRE_REFUSED)
-        return gs_error(GS_UNIMPLEMENTED, "backend %s has no wire dtypes", comm->backend->name);
-    if (comm->backend->wire != GS_WIRE_COPY || !collective->count) return gs_ok();
-    if (!collective->wire || (uintptr_t)collective->wire % gs_dtype_bytes(wire))
-        return gs_error(GS_INVALID_ARGUMENT, "backend %s needs memory for what it sends as %s",
-                        comm->backend->name, gs_dtype_name(wire));
-    return gs_ok();
-}
-
-static gs_status check_tree(const gs_comm *comm, const gs_collective *collective) {
-    const gs_reduce_tree *tree = collective->tree;
-    if (collective->kind != GS_ALLREDUCE)
-        return gs_error(GS_INVALID_ARGUMENT, "only an all-reduce can follow a tree");
-    if (tree->num_inputs < 1 || tree->num_inputs > GS_REDUCE_MAX_INPUTS)
-        return gs_error(GS_INVALID_ARGUMENT, "tree of %d inputs, at most %d", tree->num_inputs,
-                        GS_REDUCE_MAX_INPUTS);
-    int depth = 0;
-    for (int i = 0; i < tree->num_inputs; i++) {
-        if (tree->rank[i] < 0 || tree->rank[i] >= comm->world_size)
-            return gs_error(GS_INVALID_ARGUMENT, "tree input %d is of rank %d of %d", i,
-                            tree->rank[i], comm->world_size);
-        if (tree->part[i] < 0 || tree->part[i] >= GS_REDUCE_MAX_INPUTS)
-            return gs_error(GS_INVALID_ARGUMENT, "tree input %d is part %d", i, tree->part[i]);
-        depth += 1 - tree->merges[i];
-        if (depth < 1) return gs_error(GS_INVALID_ARGUMENT, "tree merges too much at input %d", i);
+static void to_world_ranks(const gs_comm *comm, gs_comm_failure *failure) {
+    gs_comm_failure named = *failure;
+    memset(named.accused, 0, sizeof named.accused);
+    for (int i = 0; i < comm->world_size; i++) {
+        if (gs_comm_failure_names(failure, i)) gs_comm_failure_accuse(&named, comm->world_ranks[i]);
     }
-    if (depth != 1) return gs_error(GS_INVALID_ARGUMENT, "tree leaves %d sums", depth);
-    return gs_ok();
+    if (failure->reporter >= 0) named.reporter = comm->world_ranks[failure->reporter];
+    *failure = named;
 }
 
-static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
-    uintptr_t a_first = (uintptr_t)a, b_first = (uintptr_t)b;
-    return a && b && a_bytes && b_bytes && a_first < b_first + b_bytes &&
-           b_first < a_first + a_bytes;
-}
-
-static gs_status check_tree_buffers(const gs_comm *comm, const gs_collective *collective,
-                                    size_t bytes) {
-    for (int i = 0; i < collective->tree->num_inputs; i++) {
-        if (collective->tree->rank[i] != comm->rank) continue;
-        if (!collective->send) return gs_error(GS_INVALID_ARGUMENT, "send buffer is missing");
-        size_t part = (size_t)collective->tree->part[i], offset, end;
-        if (!gs_bytes_of(&offset, part, collective->part_stride_bytes) ||
-            __builtin_add_overflow(offset, bytes, &end) ||
-            __builtin_add_overflow((uintptr_t)collective->send, end, &end) ||
-            offset % gs_dtype_bytes(collective->dtype))
-            return gs_error(GS_INVALID_ARGUMENT, "part %zu of stride %zu bytes lies nowhere", part,
-                            collective->part_stride_bytes);
-        const unsigned char *at = (const unsigned char *)collective->send + offset;
-        if (overlap(at, bytes, collective->recv, bytes) && (part != 0 || at != collective->recv))
-            return gs_error(GS_INVALID_ARGUMENT, "receive buffer overlaps part %zu", part);
+static void from_world_ranks(const gs_comm *comm, gs_comm_failure *failure) {
+    gs_comm_failure named = *failure;
+    memset(named.accused, 0, sizeof named.accused);
+    named.reporter = -1;
+    for (int i = 0; i < comm->world_size; i++) {
+        if (gs_comm_failure_names(failure, comm->world_ranks[i])) gs_comm_failure_accuse(&named, i);
+        if (failure->reporter == comm->world_ranks[i]) named.reporter = i;
     }
-    return gs_ok();
-}
-
-// In place is where a rank's own result goes over its own input, byte by byte; any other overlap
-// would be overwritten before others have read it.
-static gs_status check_buffers(const gs_comm *comm, const gs_collective *collective) {
-    size_t bytes = collective->count * gs_dtype_bytes(collective->dtype);
-    size_t all_bytes = bytes * (size_t)comm->world_size, own = bytes * (size_t)comm->rank;
-    if (collective->kind == GS_BARRIER || bytes == 0) return gs_ok();
-    bool is_root = collective->root == comm->rank;
-    bool sends = collective->kind != GS_BROADCAST || is_root;
-    bool receives = collective->kind != GS_REDUCE || is_root;
-    if (receives && !collective->recv)
-        return gs_error(GS_INVALID_ARGUMENT, "receive buffer is missing");
-    if (collective->tree) return check_tree_buffers(comm, collective, bytes);
-    if (sends && !collective->send) return gs_error(GS_INVALID_ARGUMENT, "send buffer is missing");
-    if (!sends || !receives) return gs_ok();
-
-    if (comm->backend->wire == GS_WIRE_COPY && collective->wire_dtype &&
-        (overlap(collective->wire, gs_collective_sent_bytes(collective), collective->send, bytes) ||
-         overlap(collective->wire, gs_collective_sent_bytes(collective), collective->recv, bytes)))
-        return gs_error(GS_INVALID_ARGUMENT, "memory for what is sent overlaps a buffer");
-    const unsigned char *send = collective->send, *recv = collective->recv;
-    size_t send_bytes = collective->kind == GS_REDUCE_SCATTER ? all_bytes : bytes;
-    size_t recv_bytes = collective->kind == GS_ALLGATHER ? all_bytes : bytes;
-    if (!overlap(send, send_bytes, recv, recv_bytes)) return gs_ok();
-    if (collective->kind == GS_REDUCE_SCATTER && recv == send + own) return gs_ok();
-    if (collective->kind == GS_ALLGATHER && send == recv + own) return gs_ok();
-    if (send_bytes == recv_bytes && send == recv) return gs_ok();
-    return gs_error(GS_INVALID_ARGUMENT, "send and receive buffers overlap, but not in place");
+    *failure = named;
 }
 
 // The accused are a group's ranks: the world knows them by other numbers.
@@ -409,15 +378,18 @@ static gs_status name_world(gs_comm *comm, gs_status status) {
 // An error of a backend is the communicator's end; a deadline that passed, and an interrupt, are not. Callers
 // make a status that is ok anew: to copy one that was just written is a good part of a small collective's time.
 static gs_status note_error(gs_comm *comm, gs_status status) {
-    if (status.code != GS_DEADLINE_EXCEEDED && status.code != GS_CANCELLED) note_disturbed(comm);
+    if (status.code == GS_DEADLINE_EXCEEDED || status.code == GS_CANCELLED)
+        return name_world(comm, status);
+    gs_comm_failure cause;
+    note_disturbed(comm);
+    explain_own(comm, &cause);
+    to_world_ranks(comm, &cause);
+    end_family(comm, status.message, &cause);
     return name_world(comm, status);
 }
 
 gs_status gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective) {
-    GS_TRY(check_numbers(comm, collective));
-    GS_TRY(check_wire(comm, collective));
-    if (collective->tree) GS_TRY(check_tree(comm, collective));
-    GS_TRY(check_buffers(comm, collective));
+    GS_TRY(gs_collective_check(collective, &comm->site));
     int lane = collective->lane;
     uint64_t sequence = comm->posted[lane] + 1;
     if (sequence - comm->backend->finished(comm->state, lane) > MAX_IN_FLIGHT) {
@@ -537,10 +509,15 @@ gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective, gs_deadlin
 }
 
 void gs_comm_explain(gs_comm *comm, gs_comm_failure *out) {
-    *out = comm->lingering;
-    if (out->kind) return;
-    *out = (gs_comm_failure){.reporter = -1, .bucket = -1};
-    comm->backend->explain(comm->state, out);
+    explain_own(comm, out);
+    if (out->kind && out->kind != GS_COMM_FAILURE_ABORTED) return;
+    // It ended because another of its family did.
+    pthread_mutex_lock(&comm->family->lock);
+    gs_comm_failure cause = comm->family->cause;
+    pthread_mutex_unlock(&comm->family->lock);
+    if (!cause.kind) return;
+    from_world_ranks(comm, &cause);
+    *out = cause;
 }
 
 const void *gs_comm_peer_arena(const gs_comm *comm, int rank, size_t *bytes) {
@@ -553,12 +530,10 @@ void gs_comm_abort(gs_comm *comm, const char *reason) {
     if (!is_owner(comm)) return;
     note_disturbed(comm);
     comm->backend->abort(comm->state, reason);
+    end_family(comm, reason, NULL);
 }
 
-void gs_comm_let_go(gs_comm *comm, const char *reason) {
-    if (!is_owner(comm)) return;
-    gs_comm_abort(comm, reason);
-    gs_deadline deadline = gs_deadline_in_seconds(LETTING_GO_SECONDS);
+static void await_stillness(gs_comm *comm, gs_deadline deadline) {
     gs_status ended = gs_ok();
     for (int i = 0; i < comm->num_lanes && ended.code != GS_DEADLINE_EXCEEDED; i++)
         ended = comm->backend->wait(comm->state, i, comm->posted[i], deadline);
@@ -569,20 +544,54 @@ void gs_comm_let_go(gs_comm *comm, const char *reason) {
                      LETTING_GO_SECONDS, ended.message);
 }
 
-gs_status gs_comm_wait_ended(gs_comm *comm, gs_deadline deadline) {
+void gs_comm_let_go(gs_comm *comm, const char *reason) {
+    if (!is_owner(comm)) return;
+    gs_comm_abort(comm, reason);
+    gs_deadline deadline = gs_deadline_in_seconds(LETTING_GO_SECONDS);
+    for (gs_comm *one = comm->family->first; one; one = one->sibling)
+        await_stillness(one, deadline);
+}
+
+// `told` is what the caller was asked to end; it gets who lingers in `comm`.
+static gs_status end_one(gs_comm *comm, gs_comm *told, gs_deadline deadline) {
     if (!is_idle(comm)) gs_comm_let_go(comm, "a rank has left the communicator");
-    comm->lingering = (gs_comm_failure){0};
     gs_comm_failure lingering = {
         .kind = GS_COMM_FAILURE_TIMEOUT, .reporter = comm->rank, .bucket = -1};
     gs_status status = comm->backend->wait_ended(comm->state, &lingering, deadline);
     if (status.code) {
         note_disturbed(comm);
-        if (status.code == GS_DEADLINE_EXCEEDED) comm->lingering = lingering;
+        if (status.code == GS_DEADLINE_EXCEEDED && told) {
+            to_world_ranks(comm, &lingering);
+            from_world_ranks(told, &lingering);
+            told->lingering = lingering;
+        }
         return gs_status_prefix(status, "generation %u", comm->generation);
     }
     bool was_disturbed = atomic_exchange(&comm->use, USE_OVER) == USE_DISTURBED;
     if (was_disturbed && comm->arena) gs_arena_note_calm(comm->arena);
     return gs_ok();
+}
+
+gs_status gs_comm_wait_ended(gs_comm *comm, gs_deadline deadline) {
+    comm->lingering = (gs_comm_failure){0};
+    // All are left before one is waited for: peers come to them in orders of their own.
+    for (gs_comm *one = comm->family->first; one && !comm->is_part; one = one->sibling) {
+        if (one != comm) (void)end_one(one, NULL, (gs_deadline){0}).code;
+    }
+    GS_TRY(end_one(comm, comm, deadline));
+    for (gs_comm *one = comm->family->first; one && !comm->is_part; one = one->sibling) {
+        if (one != comm) GS_TRY(end_one(one, comm, deadline));
+    }
+    return gs_ok();
+}
+
+void gs_comm_destroy(gs_comm *comm) {
+    if (!comm || !is_owner(comm)) return;
+    // Whoever waits until the ranks of this one have ended waits for those of its parts, too.
+    for (gs_comm *one = comm->family->first; one && !comm->is_part; one = one->sibling) {
+        if (one != comm) (void)end_one(one, NULL, (gs_deadline){0}).code;
+    }
+    destroy_comm(comm);
 }
 
 #ifndef GRADSYNC_CUDA

@@ -92,6 +92,31 @@ int gs_comm_events(gs_comm *comm, gs_futex_event **events, int max);
 // Of one of the last 1024 collectives of its lane.
 bool gs_comm_times(const gs_comm *comm, gs_work work, gs_work_times *times);
 
+// A part of a communicator: those of its ranks that say the same colour, in their order.
+typedef struct gs_comm_split_options {
+    int color;            // at least 0; GS_COMM_NO_COLOR: this rank is in no part
+    bool by_host;         // of a colour, those of one host alone
+    int num_lanes;        // 0: 1
+    int reserved_number;  // 0
+    const char
+        *name;  // for messages, at most 24 characters as of gs_comm_options.group; NULL: "part"
+    void *reserved[2];
+} gs_comm_split_options;
+#define GS_COMM_NO_COLOR (-1)
+
+// Makes them. Collective: all ranks of `comm` call it, and nothing but `comm` is needed: what they
+// have to say travels through its lane 0. Made for all or for none, with the words of the first
+// rank that failed; *out is NULL where there is no colour. After an error of `comm` itself, a
+// deadline that passed too, that is aborted.
+//
+// A part has device, arena, backend and interrupt of `comm`, and a helper thread only where that
+// was GS_HELPER_ON; its arena may serve both at the same time. The end of one is the end of both:
+// whatever fails or is aborted, waits end on all of them. It is destroyed by itself, before or
+// behind `comm`; gs_comm_wait_ended and destroy of `comm` leave it, and it is only good for destroy
+// then. Two communicators of GPUs share their multiprocessors: ranks post to them in one order.
+GS_NODISCARD gs_status gs_comm_split(gs_comm **out, gs_comm *comm,
+                                     const gs_comm_split_options *options, gs_deadline deadline);
+
 // post and wait in one. After any error, that of a wrong argument too, the communicator is aborted, for
 // the other ranks wait; and the buffers are the caller's.
 GS_NODISCARD gs_status gs_comm_run(gs_comm *comm, const gs_collective *collective,
@@ -133,5 +158,11 @@ const void *gs_comm_peer_arena(const gs_comm *comm, int rank, size_t *bytes);
 bool gs_nccl_version(char *text, size_t text_bytes);
 
 GS_END_DECLS
+
+// Of gs_comm_split:
+// As gs_comm_create; its end is that of `whole`.
+GS_NODISCARD gs_status gs_comm_create_part(gs_comm **out, gs_comm *whole,
+                                           const gs_comm_options *options, gs_deadline deadline);
+const gs_comm_options *gs_comm_made_with(const gs_comm *comm);  // nothing of what was for the call
 
 #endif

@@ -74,4 +74,14 @@ GS_END_DECLS
 // INVALID_ARGUMENT says what one of an embedder's own lacks.
 GS_NODISCARD gs_status gs_comm_backend_check(const gs_comm_backend *backend);
 
+// Where a collective is posted.
+typedef struct gs_collective_site {
+    const gs_comm_backend *backend;
+    int rank, world_size, num_lanes;
+} gs_collective_site;
+
+// What backends need not look at: INVALID_ARGUMENT says what is wrong with it.
+GS_NODISCARD gs_status gs_collective_check(const gs_collective *collective,
+                                           const gs_collective_site *site);
+
 #endif
