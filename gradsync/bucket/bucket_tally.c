@@ -1,9 +1,11 @@
 #include "gradsync/bucket/bucket_tally.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "gradsync/bucket/grad_norm.h"
 #include "gradsync/bucket/grad_squares.h"
 #include "gradsync/bucket/tally_apart.h"
 
@@ -180,7 +182,7 @@ void gs_bucket_tally_begin(gs_bucket_tally *tally, const gs_bucket_step *step) {
     tally->step = *step;
     tally->samples = 0;
     tally->total_samples = -1;
-    tally->has_read = false;
+    tally->has_read = tally->holds_own = tally->nonfinite = false;
     memset(tally->used, 0, num_params);
     memset(tally->used_anywhere, 0, num_params);
     if (tally->world != &gs_tally_apart) return;
@@ -219,6 +221,18 @@ gs_status gs_bucket_tally_hold(gs_bucket_tally *tally, size_t index, const gs_se
     return gs_ok();
 }
 
+gs_status gs_bucket_tally_own(gs_bucket_tally *tally) {
+    if (tally->world == &gs_tally_apart)
+        return gs_error(GS_UNIMPLEMENTED,
+                        "has a result of this rank's own, of which a tally apart cannot tell; "
+                        "GS_TALLY_IN_BUCKETS is for that");
+    if (tally->sample_mean)
+        return gs_error(GS_UNIMPLEMENTED, "has a result of this rank's own, but a sample mean is "
+                                          "divided by the samples of all ranks");
+    tally->holds_own = true;
+    return gs_ok();
+}
+
 bool gs_bucket_tally_is_partial(const gs_bucket_tally *tally) {
     for (size_t b = 0; b < num_buckets(tally) && tally->apart.parts; b++) {
         if (tally->apart.parts[b].is_partial) return true;
@@ -242,6 +256,26 @@ void gs_bucket_tally_measure(gs_bucket_tally *tally, size_t param) {
     tally->world->measure(tally, param);
 }
 
+// Whoever left out an update that others make would be another replica for good.
+static gs_status agree_finite(gs_bucket_tally *tally, gs_deadline deadline) {
+    double mine = tally->nonfinite ? 1 : 0, all = 0;
+    GS_TRY(gs_comm_run(tally->step.comm,
+                       &(gs_collective){.kind = GS_ALLREDUCE,
+                                        .send = &mine,
+                                        .recv = &all,
+                                        .count = 1,
+                                        .dtype = GS_FP64,
+                                        .op = GS_OP_SUM,
+                                        .step = tally->step.step,
+                                        .num_active = tally->step.num_active,
+                                        .bucket = -1},
+                       deadline));
+    tally->nonfinite = all > 0;
+    return gs_ok();
+}
+
 gs_status gs_bucket_tally_read(gs_bucket_tally *tally, gs_deadline deadline) {
-    return tally->world->read(tally, deadline);
+    GS_TRY(tally->world->read(tally, deadline));
+    tally->nonfinite = isnan(gs_grad_norm(tally->squares, tally->layout->num_params));
+    return tally->holds_own ? agree_finite(tally, deadline) : gs_ok();
 }

@@ -38,6 +38,9 @@ void gs_bucket_tally_write(const gs_bucket_tally *tally, size_t index, gs_work_s
 // the bucket; UNIMPLEMENTED where the tally is in buckets.
 GS_NODISCARD gs_status gs_bucket_tally_hold(gs_bucket_tally *tally, size_t index,
                                             const gs_segment *segments, size_t num_segments);
+// A bucket's result is this rank's own, on all ranks; said before it is taken. UNIMPLEMENTED where
+// the tally is apart, or divides what ranks have in common.
+GS_NODISCARD gs_status gs_bucket_tally_own(gs_bucket_tally *tally);
 // Whether a rank's result of this step is known to be partial: here.
 bool gs_bucket_tally_is_partial(const gs_bucket_tally *tally);
 // Bucket `index` is reduced.
@@ -47,7 +50,8 @@ GS_NODISCARD gs_status gs_bucket_tally_close(gs_bucket_tally *tally, gs_deadline
 // The squares of a gradient that was changed after its bucket was taken.
 void gs_bucket_tally_measure(gs_bucket_tally *tally, size_t param);
 // After `close`, and after what else changed gradients: waits for the compute stream. Then what
-// buckets said is there, and all that was measured.
+// buckets said is there, all that was measured, and whether it is finite, the same on all ranks:
+// where results are a rank's own, by a small collective.
 GS_NODISCARD gs_status gs_bucket_tally_read(gs_bucket_tally *tally, gs_deadline deadline);
 
 #endif

@@ -18,6 +18,7 @@
 typedef struct gs_bucket_step {
     int64_t step;
     double scale;    // of the sums
+    int mean_ranks;  // ranks of whose gradients it makes a mean; 0: none
     double grad_unit;  // what gradients were multiplied by before they came
     int num_ranks;   // in the sums
     int num_active;  // of them that are to have data
@@ -67,6 +68,8 @@ struct gs_bucket_tally {
                       // apart: of what this rank speaks for, until read
     int64_t total_samples;  // -1 until a bucket has told
     bool has_read;          // on a GPU: what the buckets of this step said
+    bool holds_own;         // some bucket has this rank's own result
+    bool nonfinite;         // once read: some rank's result is
 };
 
 // What all ranks said, wherever it was read.

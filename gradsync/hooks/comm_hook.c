@@ -2,13 +2,14 @@
 
 #include <string.h>
 
-
 static const gs_comm_hook *const hooks[] = {
     &gs_hook_allreduce,
     &gs_hook_fp16,
     &gs_hook_bf16,
     &gs_hook_wrap_fp16,
     &gs_hook_wrap_bf16,
+    &gs_hook_local_sgd,
+    &gs_hook_noop,
 };
 
 const gs_comm_hook *gs_comm_hook_find(const char *name) {

@@ -155,6 +155,9 @@ typedef struct gs_hook_bucket {
     // What gradients were multiplied by before they came, the loss scale of mixed precision: what is carried from
     // step to step is kept without it. 1 without one; the same on all ranks.
     double grad_unit;
+    // Ranks of whose gradients `scale` makes a mean, shares being equal; 0: the result is their
+    // sum, or is divided later (gs_hook_scale_for).
+    int mean_ranks;
 } gs_hook_bucket;
 
 // What a phase of a bucket has started. Zero when `run` is called, but for what it is called for. A wrapper
@@ -181,6 +184,10 @@ typedef struct gs_hook_result {
     bool is_partial;
     const gs_segment *segments;  // in the order of the bucket; the hook's, until its next on_plan
     size_t num_segments;
+    // The gradients are those of this rank, or of some ranks, and others have other ones; reserved
+    // elements are those of all as ever. Whole, with GS_TALLY_IN_BUCKETS, and never of a sample
+    // mean. The reducer agrees whether any rank's are not finite; the norm is of what lies here.
+    bool is_own;
 } gs_hook_result;
 
 // A tensor of a hook's state, as checkpoints have it.
@@ -256,5 +263,7 @@ extern const gs_comm_hook gs_hook_fp16;
 extern const gs_comm_hook gs_hook_bf16;
 extern const gs_comm_hook gs_hook_wrap_fp16;
 extern const gs_comm_hook gs_hook_wrap_bf16;
+extern const gs_comm_hook gs_hook_local_sgd;
+extern const gs_comm_hook gs_hook_noop;
 
 #endif

@@ -19,6 +19,14 @@ gs_status gs_hook_refuse_exact(const gs_hook_setup *setup) {
     return gs_error(GS_FAILED_PRECONDITION, "exact mode has plain sums alone");
 }
 
+gs_status gs_hook_check_own(const gs_hook_setup *setup) {
+    GS_TRY(gs_hook_refuse_exact(setup));
+    if (setup->divides_later)
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "a sample mean is divided by the samples of all ranks");
+    return gs_ok();
+}
+
 gs_status gs_hook_check_feedback(const gs_hook_setup *setup) {
     if (gs_hook_option_value(setup->choice, "error_feedback") == 0) return gs_ok();
     if (setup->exact)
@@ -72,6 +80,22 @@ gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
     work->num_posted++;
     work->wire_bytes += bytes;
     return gs_ok();
+}
+
+double gs_hook_scale_for(const gs_hook_bucket *bucket, int num_ranks) {
+    return bucket->mean_ranks ? bucket->scale * bucket->mean_ranks / num_ranks : bucket->scale;
+}
+
+gs_status gs_hook_post_reserved(gs_hook_work *work, const gs_hook_bucket *bucket) {
+    void *reserved = (char *)bucket->data + bucket->count * gs_dtype_bytes(bucket->dtype);
+    return gs_hook_post(work, bucket,
+                        &(gs_collective){.kind = GS_ALLREDUCE,
+                                         .send = reserved,
+                                         .recv = reserved,
+                                         .count = bucket->reserved_count,
+                                         .dtype = bucket->dtype,
+                                         .op = GS_OP_SUM,
+                                         .scale = bucket->scale});
 }
 
 void gs_hook_decide_nothing(void *state) {

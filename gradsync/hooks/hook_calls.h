@@ -20,6 +20,9 @@ GS_NODISCARD gs_status gs_hook_refuse_exact(const gs_hook_setup *setup);
 // of different steps would have different units.
 GS_NODISCARD gs_status gs_hook_check_feedback(const gs_hook_setup *setup);
 
+// Of a hook whose results are a rank's own: neither exact mode nor a mean over the samples of all ranks.
+GS_NODISCARD gs_status gs_hook_check_own(const gs_hook_setup *setup);
+
 // Room for element_bytes for each element of each bucket, padding included, whatever the plan;
 // SIZE_MAX, which no hook gets, when there is no such number.
 size_t gs_hook_most_bytes(const gs_hook_setup *setup, size_t element_bytes);
@@ -33,6 +36,12 @@ GS_NODISCARD gs_status gs_hook_place(void **memory, const gs_hook_plan *plan, si
 // phase is what the phase waits for, so the largest goes last: its times are the phase's.
 GS_NODISCARD gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
                                     const gs_collective *collective);
+
+// What turns a sum over `num_ranks` of the ranks, not all of them, into what these ranks would have
+// as a result if there were no others: a mean over them, or their sum.
+double gs_hook_scale_for(const gs_hook_bucket *bucket, int num_ranks);
+// Posts an all-reduce of the reserved elements alone, for hooks that leave gradients out of it.
+GS_NODISCARD gs_status gs_hook_post_reserved(gs_hook_work *work, const gs_hook_bucket *bucket);
 
 // Slots of a hook that keeps nothing from step to step.
 void gs_hook_decide_nothing(void *state);  // commit, rollback

@@ -90,7 +90,8 @@ static gs_hook_bucket view_for_hook(const gs_bucket_queue *queue, size_t index) 
                             .part_stride_bytes = options->tree ? layout->slot_bytes : 0,
                             .params = options->hooks->buckets[index].params,
                             .num_params = bucket->num_params,
-                            .grad_unit = step->grad_unit};
+                            .grad_unit = step->grad_unit,
+                            .mean_ranks = step->mean_ranks};
 }
 
 gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status, const char *what) {
@@ -235,6 +236,7 @@ static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index, gs_deadlin
         if (!status.code && result.is_partial)
             status = gs_bucket_tally_hold(queue->options.tally, index, result.segments,
                                           result.num_segments);
+        if (!status.code && result.is_own) status = gs_bucket_tally_own(queue->options.tally);
         if (status.code) return blame_hook(queue, index, -1, status);
     }
     GS_TRY(gs_bucket_tally_take(queue->options.tally, index));

@@ -19,6 +19,13 @@ static double scale_for(const gs_reducer *reducer, const gs_join_round *round) {
     return 1.0 / ((double)num_shards * options->passes_per_shard);
 }
 
+// Of whose gradients that scale makes a mean.
+static int mean_ranks_for(const gs_reducer *reducer, const gs_join_round *round) {
+    if (reducer->options.op != GS_MEAN) return 0;
+    return round->divisor == GS_DIVIDE_BY_ACTIVE ? round->num_active
+                                                 : gs_comm_world_size(reducer->comm);
+}
+
 static gs_status check_round(const gs_reducer *reducer, const gs_join_round *round) {
     const gs_logical_shards *shards = &reducer->options.shards;
     int world_size = gs_comm_world_size(reducer->comm);
@@ -88,6 +95,7 @@ gs_status gs_step_begin(gs_reducer *reducer, int64_t step, const gs_join_round *
     gs_reducer_record_begin(&reducer->record, step);
     const gs_bucket_step bucket_step = {.step = step,
                                         .scale = scale_for(reducer, round),
+                                        .mean_ranks = mean_ranks_for(reducer, round),
                                         .grad_unit = reducer->grad_unit,
                                         .num_ranks = gs_comm_world_size(reducer->comm),
                                         .num_active = round->num_active,
@@ -270,9 +278,9 @@ static void read_result(gs_reducer *reducer, gs_reduce_result *result) {
     double norm = gs_grad_norm(tally->squares, reducer->layout.num_params);
     *result = (gs_reduce_result){.samples = tally->total_samples,
                                  .active_ranks = reducer->num_active,
-                                 .nonfinite = isnan(norm),
+                                 .nonfinite = tally->nonfinite,
                                  .used = tally->used_anywhere,
-                                 .grad_norm = norm};
+                                 .grad_norm = tally->nonfinite ? (double)NAN : norm};
 }
 
 // Into the caller's tensors: what any rank used. Others keep what they hold, to the bit. A GPU does
