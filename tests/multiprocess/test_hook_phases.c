@@ -671,12 +671,20 @@ static bool peer_has_none(const hooked *self, int rank, int64_t step) {
 
 enum { ORPHANED_STEP = 5, VICTIM = 1 };
 
-// Rank 1 ends in step 5, at the place that the argument names; the others hear of it.
+static gs_status meet_as_survivors(const hooked *self) {
+    static const int survivors[] = {0, 2};
+    char here = 1, all[2];
+    return gs_rank_exchange(self->env->exchange, "survivors", survivors, 2, &here, 1, all, soon());
+}
+
+// Rank 1 ends in step 5, at the place that the argument names; the others hear of it. Neither of them is left behind
+// by the other, whose abort would end the step before.
 static gs_status take_last_step(hooked *self, const char *place) {
     gs_reduce_result result;
     bool is_victim = self->env->rank == VICTIM;
     this_carrier->dies = true;
     if (is_victim && !strcmp(place, "phase")) this_carrier->failing_step = ORPHANED_STEP;
+    GS_TRY(meet(self, "before", ORPHANED_STEP));
     GS_TRY(gs_reducer_begin(self->reducer, ORPHANED_STEP));
     if (is_victim && !strcmp(place, "begun")) raise(SIGKILL);
     GS_TRY(run_pass(self, ORPHANED_STEP, whole_value));
@@ -684,6 +692,7 @@ static gs_status take_last_step(hooked *self, const char *place) {
     if (is_victim && !strcmp(place, "reduced")) raise(SIGKILL);
     GS_TRY(gs_reducer_commit(self->reducer));
     if (is_victim) raise(SIGKILL);
+    GS_TRY(meet_as_survivors(self));
     return gs_comm_run(self->rank.comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1}, soon());
 }
 
