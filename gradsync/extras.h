@@ -20,6 +20,7 @@
 #include "gradsync/reducer/ready_order.h"  // plans along the order of gradients, without a coordinator
 #include "gradsync/replicas/replicas.h"     // several replicas in one process
 #include "gradsync/sparse/sparse_rows.h"    // rows of an embedding between ranks
+#include "gradsync/step/averager.h"         // averages of parameters that ranks change by themselves
 #include "gradsync/step/batch_sync.h"       // batch norm over all ranks
 #include "gradsync/step/buffers.h"          // what is no parameter, but equal on all ranks
 #include "gradsync/step/commit.h"           // a step that counts on all ranks or on none
