@@ -1,6 +1,7 @@
-// What a wire dtype costs and saves: one bucket of 25 MiB between two ranks of a host, as it lies,
-// and as 16 bits. The three take turns, so that a busy machine disturbs them alike. A rank's time
-// is that from its mark to the end of finish; printed is the slower rank's median.
+// What a wire dtype costs and saves: one bucket of 25 MiB between two ranks of a host, and four, as it lies
+// and as 16 bits. The three take turns, so that a busy machine disturbs them alike. A step's time is that of its
+// slowest rank, from mark to the end of finish; printed are medians, and the median of a step's time by that of
+// the fp32 step before it.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #define COUNT ((size_t)25 << 18)  // elements of 25 MiB
 #define NUM_STEPS 41
 #define NUM_KINDS 3
+#define MAX_RANKS 4
 
 static const struct {
     const char *name;
@@ -23,6 +25,7 @@ typedef struct bench_rank {
     gs_comm *comm;
     gs_reducer *reducer;
     int64_t step_ns[NUM_STEPS];
+    double sorted_ns[NUM_STEPS];
 } bench_rank;
 
 static gs_status open_rank(bench_rank *rank, const gs_rank_env *env, size_t kind) {
@@ -83,9 +86,34 @@ static gs_status run_step(bench_rank *rank, int64_t step) {
     return gs_ok();
 }
 
-static int compare_ns(const void *a, const void *b) {
-    int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
+static int compare_numbers(const void *a, const void *b) {
+    double left = *(const double *)a, right = *(const double *)b;
     return left < right ? -1 : left > right;
+}
+
+// A step is as long as its slowest rank's.
+static gs_status take_slowest(bench_rank *ranks, const gs_rank_env *env) {
+    for (size_t k = 0; k < NUM_KINDS; k++) {
+        int64_t all[MAX_RANKS][NUM_STEPS];
+        char tag[16];
+        snprintf(tag, sizeof tag, "times %zu", k);
+        GS_TRY(gs_rank_exchange(env->exchange, tag, NULL, 0, ranks[k].step_ns, sizeof all[0], all,
+                                gs_deadline_in_seconds(20)));
+        for (int r = 0; r < env->world_size; r++) {
+            for (size_t i = 0; i < NUM_STEPS; i++) {
+                if (all[r][i] > ranks[k].step_ns[i]) ranks[k].step_ns[i] = all[r][i];
+            }
+        }
+        for (size_t i = 0; i < NUM_STEPS; i++) ranks[k].sorted_ns[i] = (double)ranks[k].step_ns[i];
+    }
+    return gs_ok();
+}
+
+static double median_ratio(const int64_t *times, const int64_t *base) {
+    double ratios[NUM_STEPS];
+    for (size_t i = 0; i < NUM_STEPS; i++) ratios[i] = (double)times[i] / (double)base[i];
+    qsort(ratios, NUM_STEPS, sizeof *ratios, compare_numbers);
+    return ratios[NUM_STEPS / 2];
 }
 
 static gs_status body_steps(const gs_rank_env *env) {
@@ -94,48 +122,53 @@ static gs_status body_steps(const gs_rank_env *env) {
     for (size_t k = 0; k < NUM_KINDS; k++) GS_TRY(open_rank(&ranks[k], env, k));
     for (int64_t step = 0; step < NUM_STEPS; step++)
         for (size_t k = 0; k < NUM_KINDS; k++) GS_TRY(run_step(&ranks[k], step));
+    GS_TRY(take_slowest(ranks, env));
     for (size_t k = 0; k < NUM_KINDS; k++) {
-        qsort(ranks[k].step_ns, NUM_STEPS, sizeof(int64_t), compare_ns);
         char *end = note + strlen(note);
-        snprintf(end, sizeof note - (size_t)(end - note), "%lld %llu ",
-                 (long long)ranks[k].step_ns[NUM_STEPS / 2],
-                 (unsigned long long)gs_reducer_stats(ranks[k].reducer)->buckets[0].wire_bytes);
+        double ratio = median_ratio(ranks[k].step_ns, ranks[0].step_ns);
+        uint64_t bytes = gs_reducer_stats(ranks[k].reducer)->buckets[0].wire_bytes;
+        qsort(ranks[k].sorted_ns, NUM_STEPS, sizeof(double), compare_numbers);
+        snprintf(end, sizeof note - (size_t)(end - note), "%.0f %.4f %llu ",
+                 ranks[k].sorted_ns[NUM_STEPS / 2], ratio, (unsigned long long)bytes);
     }
     gs_rank_note(env, note);
     for (size_t k = 0; k < NUM_KINDS; k++) close_rank(&ranks[k]);
     return gs_ok();
 }
 
-static gs_status print_results(const gs_ranks *ranks) {
-    printf("25 MiB of gradients, 2 ranks, median of %d\n", NUM_STEPS);
-    const char *notes[2] = {gs_ranks_note(ranks, 0), gs_ranks_note(ranks, 1)};
+static gs_status print_results(const gs_ranks *ranks, int world_size) {
+    printf("25 MiB of gradients, %d ranks, median of %d\n", world_size, NUM_STEPS);
+    const char *note = gs_ranks_note(ranks, 0);
     for (size_t k = 0; k < NUM_KINDS; k++) {
-        long long ns[2];
-        unsigned long long bytes = 0;
-        for (int r = 0; r < 2; r++) {
-            int used = 0;
-            if (sscanf(notes[r], "%lld %llu %n", &ns[r], &bytes, &used) != 2)
-                return gs_error(GS_INTERNAL, "rank %d: no result", r);
-            notes[r] += used;
-        }
-        printf("  %s  %8.2f ms  %9llu bytes sent by a rank\n", kinds[k].name,
-               (double)(ns[0] > ns[1] ? ns[0] : ns[1]) / 1e6, bytes);
+        double ns, ratio;
+        unsigned long long bytes;
+        int used = 0;
+        if (sscanf(note, "%lf %lf %llu %n", &ns, &ratio, &bytes, &used) != 3)
+            return gs_error(GS_INTERNAL, "no result");
+        note += used;
+        printf("  %s  %8.2f ms  %5.2f x fp32  %9llu bytes sent by a rank\n", kinds[k].name, ns / 1e6,
+               ratio, bytes);
     }
     return gs_ok();
+}
+
+static gs_status run_world(int world_size) {
+    gs_ranks *ranks;
+    gs_status statuses[MAX_RANKS], status = gs_ranks_start(&ranks, "steps", world_size, "", NULL);
+    if (status.code) return status;
+    status = gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120));
+    for (int r = 0; r < world_size && !status.code; r++) status = statuses[r];
+    if (!status.code) status = print_results(ranks, world_size);
+    gs_ranks_destroy(ranks);
+    return status;
 }
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"steps", body_steps}, {0}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
-    gs_ranks *ranks;
-    gs_status statuses[2], status = gs_ranks_start(&ranks, "steps", 2, "", NULL);
-    if (!status.code) {
-        status = gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120));
-        for (int r = 0; r < 2 && !status.code; r++) status = statuses[r];
-        if (!status.code) status = print_results(ranks);
-        gs_ranks_destroy(ranks);
-    }
+    gs_status status = run_world(2);
+    if (!status.code) status = run_world(4);
     if (status.code) fprintf(stderr, "bench_wire: %s\n", status.message);
     return status.code != GS_OK;
 }

@@ -1,13 +1,10 @@
 // fp32, fp64, fp16 and bf16 into each other, with a scale; fp32 through 16 bits and back. The only
-// intrinsics of the CPU kernels are here: F16C, which gcc does not find by itself.
+// intrinsics of the CPU kernels are here and in cast.h: F16C, which gcc does not find by itself.
 //
 // Between types of at most 32 bits the product is fp32, rounded once more to the output; with fp64
 // on either side it is fp64, and goes to 16 bits through fp32.
 #include "kernels/cpu/cast.h"
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
 #include <string.h>
 
 #include "kernels/cpu/chunks.h"
@@ -52,17 +49,16 @@ void GS_CPU(narrow_bf16)(uint16_t *out, const float *in, size_t count) {
     }
 }
 
-#if defined(__F16C__)
+#if defined(GS_FP16_LANES)
 // Whole vectors of it; returns how many elements they were.
 static size_t round_fp16_vectors(float *out, const float *in, float scale, size_t count,
                                  bool accumulate) {
-    const __m256 factor = _mm256_set1_ps(scale);
+    const gs_fp16_lanes factor = gs_fill_fp16_lanes(scale);
     size_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-        __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(in + i), factor);
-        __m256 rounded = _mm256_cvtph_ps(_mm256_cvtps_ph(scaled, _MM_FROUND_TO_NEAREST_INT));
-        if (accumulate) rounded = _mm256_add_ps(_mm256_loadu_ps(out + i), rounded);
-        _mm256_storeu_ps(out + i, rounded);
+    for (; i + GS_FP16_LANES <= count; i += GS_FP16_LANES) {
+        gs_fp16_lanes rounded = gs_round_fp16_lanes(gs_load_fp16_lanes(in + i) * factor);
+        if (accumulate) rounded = gs_load_fp16_lanes(out + i) + rounded;
+        gs_store_fp16_lanes(out + i, rounded);
     }
     return i;
 }
@@ -70,7 +66,7 @@ static size_t round_fp16_vectors(float *out, const float *in, float scale, size_
 
 void GS_CPU(round_fp16)(float *out, const float *in, float scale, size_t count, bool accumulate) {
     size_t i = 0;
-#if defined(__F16C__)
+#if defined(GS_FP16_LANES)
     i = accumulate ? round_fp16_vectors(out, in, scale, count, true)
                    : round_fp16_vectors(out, in, scale, count, false);
 #endif

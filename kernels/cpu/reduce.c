@@ -1,28 +1,15 @@
 // outputs[*] = scale · (inputs[0] op inputs[1] op …): the inner loop of collectives. Runs in the
 // calling thread, which need not be the stream's, and touches the stream only to report a misuse.
 //
-// All sources are read together, STEP elements at a time, so that the result is made in registers
-// or L1 and each line is touched once. Lines that are written are asked for with write intent AHEAD
-// bytes early: a line that is dirty in another core's cache then moves once instead of twice. Plain
-// stores: the lines have just been read.
+// All sources are read together, a step of elements at a time, so that the result is made in registers or L1
+// and each line is touched once. Sums with a wire dtype are in wire_sum.c.
 #include <stdint.h>
 #include <string.h>
 
 #include "kernels/cpu/cast.h"
-#include "kernels/cpu/chunks.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/device.h"
 #include "kernels/reduction.h"
-
-#define STEP 64  // 256 bytes of fp32
-#define AHEAD_BYTES 768
-#define LINE_BYTES 64
-
-GS_INLINE void prefetch_step(const gs_reduction *r, size_t first_byte, size_t bytes) {
-    for (int k = 0; k < r->num_outputs; k++) {
-        char *ahead = (char *)r->outputs[k] + first_byte + AHEAD_BYTES;
-        for (size_t at = 0; at < bytes; at += LINE_BYTES) __builtin_prefetch(ahead + at, 1, 3);
-    }
-}
 
 #define COMBINE(type, op, left, right)                                                             \
     ((op) == GS_OP_SUM   ? (type)((left) + (right))                                                \
@@ -47,13 +34,13 @@ GS_INLINE float load_element(const char *in, const gs_dtype dtype, size_t i) {
     return value;
 }
 
-// `count` is STEP for all but the last step of a buffer.
+// `count` is GS_REDUCE_STEP for all but the last step of a buffer.
 GS_INLINE void sum_step(const gs_reduction *r, const gs_dtype dtype, const int num_inputs,
                         size_t first, const size_t count) {
     const size_t bytes = dtype == GS_BF16 ? 2 : 4;
     const float scale = (float)r->scale;
-    float sums[STEP];
-    uint16_t halves[STEP];
+    float sums[GS_REDUCE_STEP];
+    uint16_t halves[GS_REDUCE_STEP];
     const char *in[MOST_UNROLLED];
 #pragma GCC unroll 8
     for (int k = 0; k < num_inputs; k++) in[k] = (const char *)r->inputs[k] + first * bytes;
@@ -92,11 +79,11 @@ GS_INLINE uint32_t round_to_upper_half(float value) {
 // masked off, the lower one once it is shifted up. No element changes its lane.
 GS_INLINE void sum_bf16_pairs(const gs_reduction *r, const int num_inputs, size_t first) {
     const float scale = (float)r->scale;
-    uint32_t sums[STEP / 2];
+    uint32_t sums[GS_REDUCE_STEP / 2];
     const char *in[MOST_UNROLLED];
 #pragma GCC unroll 8
     for (int k = 0; k < num_inputs; k++) in[k] = (const char *)r->inputs[k] + first * 2;
-    for (size_t i = 0; i < STEP / 2; i++) {
+    for (size_t i = 0; i < GS_REDUCE_STEP / 2; i++) {
         uint32_t pair;
         memcpy(&pair, in[0] + 4 * i, sizeof pair);
         float upper = float_of_bits(pair & 0xffff0000u), lower = float_of_bits(pair << 16);
@@ -116,12 +103,12 @@ GS_INLINE void sum_bf16_pairs(const gs_reduction *r, const int num_inputs, size_
 GS_INLINE void sum_steps(const gs_reduction *r, const gs_dtype dtype, const int num_inputs) {
     const size_t bytes = dtype == GS_BF16 ? 2 : 4;
     size_t at = 0;
-    for (; at + STEP <= r->count; at += STEP) {
-        prefetch_step(r, at * bytes, STEP * bytes);
+    for (; at + GS_REDUCE_STEP <= r->count; at += GS_REDUCE_STEP) {
+        gs_prefetch_step(r, at * bytes, GS_REDUCE_STEP * bytes);
         if (dtype == GS_BF16) {
             sum_bf16_pairs(r, num_inputs, at);
         } else {
-            sum_step(r, dtype, num_inputs, at, STEP);
+            sum_step(r, dtype, num_inputs, at, GS_REDUCE_STEP);
         }
     }
     if (at < r->count) sum_step(r, dtype, num_inputs, at, r->count - at);
@@ -167,10 +154,10 @@ static bool reduce_fast(const gs_reduction *r) {
 
 // The general path: any type, any merges. A stack of steps in the type that accumulates.
 typedef union step {
-    float fp32[STEP];
-    double fp64[STEP];
-    int64_t i64[STEP];
-    int32_t i32[STEP];
+    float fp32[GS_REDUCE_STEP];
+    double fp64[GS_REDUCE_STEP];
+    int64_t i64[GS_REDUCE_STEP];
+    int32_t i32[GS_REDUCE_STEP];
 } step;
 
 static void load_step(step *to, const gs_reduction *r, int input, size_t first, size_t count) {
@@ -201,15 +188,15 @@ static void store_step(const gs_reduction *r, int output, step *from, size_t fir
 #define DEFINE_COMBINE(name, type, sum_type)                                                       \
     static void name(type *left, const type *right, gs_reduce_op op) {                             \
         if (op == GS_OP_SUM) {                                                                     \
-            for (size_t i = 0; i < STEP; i++) {                                                    \
+            for (size_t i = 0; i < GS_REDUCE_STEP; i++) {                                                    \
                 left[i] = (type)((sum_type)left[i] + (sum_type)right[i]);                          \
             }                                                                                      \
         } else if (op == GS_OP_MAX) {                                                              \
-            for (size_t i = 0; i < STEP; i++) {                                                    \
+            for (size_t i = 0; i < GS_REDUCE_STEP; i++) {                                                    \
                 left[i] = COMBINE(type, GS_OP_MAX, left[i], right[i]);                             \
             }                                                                                      \
         } else {                                                                                   \
-            for (size_t i = 0; i < STEP; i++) {                                                    \
+            for (size_t i = 0; i < GS_REDUCE_STEP; i++) {                                                    \
                 left[i] = COMBINE(type, GS_OP_MIN, left[i], right[i]);                             \
             }                                                                                      \
         }                                                                                          \
@@ -238,18 +225,18 @@ static void combine_steps(step *left, const step *right, gs_dtype dtype, gs_redu
 
 static void scale_step(step *at, gs_dtype dtype, double scale) {
     if (dtype == GS_FP64) {
-        for (size_t i = 0; i < STEP; i++) at->fp64[i] *= scale;
+        for (size_t i = 0; i < GS_REDUCE_STEP; i++) at->fp64[i] *= scale;
     } else if (dtype != GS_I64 && dtype != GS_I32) {
-        for (size_t i = 0; i < STEP; i++) at->fp32[i] *= (float)scale;
+        for (size_t i = 0; i < GS_REDUCE_STEP; i++) at->fp32[i] *= (float)scale;
     }
 }
 
 // Elements beyond the count of a last step hold zeros or leftovers; they are combined and dropped.
 static void reduce_steps(const gs_reduction *r, step *stack) {
     size_t bytes = gs_dtype_bytes(r->dtype);
-    for (size_t first = 0; first < r->count; first += STEP) {
-        size_t count = r->count - first < STEP ? r->count - first : STEP;
-        if (count == STEP) prefetch_step(r, first * bytes, STEP * bytes);
+    for (size_t first = 0; first < r->count; first += GS_REDUCE_STEP) {
+        size_t count = r->count - first < GS_REDUCE_STEP ? r->count - first : GS_REDUCE_STEP;
+        if (count == GS_REDUCE_STEP) gs_prefetch_step(r, first * bytes, GS_REDUCE_STEP * bytes);
         int depth = 0;
         for (int k = 0; k < r->num_inputs; k++) {
             load_step(&stack[depth++], r, k, first, count);
@@ -263,60 +250,6 @@ static void reduce_steps(const gs_reduction *r, step *stack) {
     }
 }
 
-// A wire dtype: each input is rounded to it on its way into the sum, which stays in L1, and the sum
-// once more. Calls are few enough to a step of this many elements.
-#define WIRE_STEP ((size_t)256)
-
-// to[i] = or += from[i] · scale, as it would arrive
-static void send_step(float *to, const gs_reduction *r, const float *from, float scale,
-                      size_t count, bool accumulate) {
-    if (r->wire_dtype == GS_FP16) {
-        GS_CPU(round_fp16)(to, from, scale, count, accumulate);
-    } else {
-        GS_CPU(round_bf16)(to, from, scale, count, accumulate);
-    }
-}
-
-static void add_sent(float *sum, const gs_reduction *r, int input, size_t first, size_t count) {
-    const float *from = (const float *)r->inputs[input] + first;
-    float scale = r->wire_scale, narrow[WIRE_STEP];
-    if (r->dtype == GS_FP64) {
-        double wide[WIRE_STEP], factor = r->wire_scale_after ? 1 : (double)scale;
-        memcpy(wide, (const char *)r->inputs[input] + first * sizeof *wide, count * sizeof *wide);
-        for (size_t i = 0; i < count; i++) narrow[i] = (float)(wide[i] * factor);
-        if (!r->wire_scale_after) scale = 1;
-        from = narrow;
-    }
-    if (r->wire_scale_after) {
-        send_step(narrow, r, from, 1, count, false);
-        from = narrow;
-    }
-    send_step(sum, r, from, scale, count, input > 0);
-}
-
-static void store_sum(const gs_reduction *r, int output, const float *sum, size_t first,
-                      size_t count) {
-    if (r->dtype == GS_FP32) {
-        memcpy((float *)r->outputs[output] + first, sum, count * sizeof *sum);
-        return;
-    }
-    double wide[WIRE_STEP];
-    for (size_t i = 0; i < count; i++) wide[i] = (double)sum[i];
-    memcpy((char *)r->outputs[output] + first * sizeof *wide, wide, count * sizeof *wide);
-}
-
-static void reduce_by_wire(const gs_reduction *r) {
-    size_t bytes = gs_dtype_bytes(r->dtype);
-    float sum[WIRE_STEP];
-    for (size_t first = 0; first < r->count; first += WIRE_STEP) {
-        size_t count = r->count - first < WIRE_STEP ? r->count - first : WIRE_STEP;
-        if (count == WIRE_STEP) prefetch_step(r, first * bytes, WIRE_STEP * bytes);
-        for (int k = 0; k < r->num_inputs; k++) add_sent(sum, r, k, first, count);
-        send_step(sum, r, sum, (float)r->scale, count, false);
-        for (int k = 0; k < r->num_outputs; k++) store_sum(r, k, sum, first, count);
-    }
-}
-
 void GS_CPU(reduce)(gs_stream *stream, const gs_reduction *reduction) {
     int depth = 0;
     gs_status status = gs_reduction_check(&depth, reduction);
@@ -325,7 +258,7 @@ void GS_CPU(reduce)(gs_stream *stream, const gs_reduction *reduction) {
         return;
     }
     if (reduction->wire_dtype) {
-        reduce_by_wire(reduction);
+        GS_CPU(sum_by_wire)(reduction);
         return;
     }
     if (reduce_fast(reduction)) return;
