@@ -142,6 +142,26 @@ static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_resul
     return gs_ok();
 }
 
+static void commit(void *state) {
+    const phased *self = state;
+    self->inner_choice.hook->commit(self->inner);
+}
+
+static void roll_back(void *state) {
+    const phased *self = state;
+    self->inner_choice.hook->rollback(self->inner);
+}
+
+static bool find_tensor(void *state, size_t index, gs_hook_tensor *tensor) {
+    const phased *self = state;
+    return self->inner_choice.hook->tensor(self->inner, index, tensor);
+}
+
+static gs_status take_loaded(void *state) {
+    const phased *self = state;
+    return self->inner_choice.hook->loaded(self->inner);
+}
+
 static void destroy(void *state) {
     phased *self = state;
     self->inner_choice.hook->destroy(self->inner);
@@ -159,8 +179,8 @@ const gs_comm_hook phased_hook = {.name = "phased",
                                   .on_plan = on_plan,
                                   .run = run,
                                   .finish = finish,
-                                  .commit = gs_hook_decide_nothing,
-                                  .rollback = gs_hook_decide_nothing,
-                                  .tensor = gs_hook_no_tensor,
-                                  .loaded = gs_hook_load_nothing,
+                                  .commit = commit,
+                                  .rollback = roll_back,
+                                  .tensor = find_tensor,
+                                  .loaded = take_loaded,
                                   .destroy = destroy};

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/random.h"
+#include "gradsync/bucket/main_grad.h"
 
 enum {
     DRAW_MODEL = 1,
@@ -15,7 +16,8 @@ enum {
     DRAW_MARKS,
     DRAW_SAMPLES,
     DRAW_VALUE,
-    DRAW_END
+    DRAW_END,
+    DRAW_HOOK
 };
 
 static uint64_t draw(const reduce_case *self, uint64_t what, uint64_t a, uint64_t b) {
@@ -58,7 +60,6 @@ static void draw_plan(reduce_case *self, int which) {
 }
 
 static void draw_options(reduce_case *self) {
-    static const gs_dtype wires[] = {GS_DTYPE_UNSET, GS_DTYPE_UNSET, GS_FP16, GS_BF16};
     uint64_t number = draw(self, DRAW_OPTIONS, 0, 0);
     self->num_shards = self->world_size + (number % 3 ? 0 : (int)((number >> 4) % 4));
     self->passes_per_shard = 1 + (int)((number >> 8) % 3);
@@ -68,7 +69,6 @@ static void draw_options(reduce_case *self) {
     self->separate = happens(self, 4, 3);
     self->uneven = !self->exact && happens(self, 5, 3);
     self->tally = happens(self, 6, 2) ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS;
-    self->wire_dtype = self->exact ? GS_DTYPE_UNSET : wires[(number >> 16) % 4];
     bool shard_for_each = self->num_shards == self->world_size || self->op != GS_MEAN;
     self->divisor =
         shard_for_each && (number >> 20) % 2 ? GS_DIVIDE_BY_ACTIVE : GS_DIVIDE_BY_INITIAL;
@@ -77,6 +77,49 @@ static void draw_options(reduce_case *self) {
     self->replan_step = 1 + (int64_t)((number >> 32) % REDUCE_CASE_STEPS);
     self->helper = (number >> 36) % 3 ? GS_HELPER_OFF : GS_HELPER_ON;
     self->num_tokens = (int)((number >> 40) % 4);
+}
+
+// The reducer's own choice, by its wire dtype.
+static void take_default(reduce_case *self, uint64_t number) {
+    static const gs_dtype wires[] = {GS_DTYPE_UNSET, GS_DTYPE_UNSET, GS_FP16, GS_BF16};
+    self->wire_dtype = self->exact ? GS_DTYPE_UNSET : wires[number % 4];
+    const char *name = self->wire_dtype ? gs_dtype_name(self->wire_dtype) : "allreduce";
+    self->hooks[0] = (reduce_hook){.reference = hook_reference_find(name)};
+    self->num_hooks = 1;
+}
+
+static void draw_hook(reduce_case *self, size_t which) {
+    const hook_reference *const *all = hook_references();
+    const reference_limits limits = {.num_steps = REDUCE_CASE_STEPS,
+                                     .divides_later = self->op == GS_SAMPLE_MEAN};
+    uint64_t number = draw(self, DRAW_HOOK, which, 0);
+    reduce_hook *hook = &self->hooks[which];
+    size_t count = 0;
+    while (all[count]) count++;
+    hook->reference = all[number % count];
+    hook->num_numbers = hook->reference->draw(hook->numbers, number >> 16, &limits);
+    bool is_half = gs_dtype_from_name(hook->reference->name) != GS_DTYPE_UNSET;
+    if ((number >> 8) % 4 == 0 && !is_half) hook->wrap = (number >> 12) % 2 ? GS_FP16 : GS_BF16;
+    // What decides by more than last bits gets inputs that are known to the last.
+    for (size_t i = 0; i < self->num_params && !hook->reference->is_linear; i++)
+        self->tensor_dtypes[i] = gs_main_grad_dtype(self->params[i].dtype);
+}
+
+static void draw_hooks(reduce_case *self) {
+    uint64_t number = draw(self, DRAW_HOOK, 100, 0);
+    if (self->exact || number % 3 == 0) {
+        take_default(self, number >> 8);
+        return;
+    }
+    self->names_hooks = true;
+    self->num_hooks = 1 + (number >> 8) % REDUCE_CASE_MAX_HOOKS;
+    for (size_t i = 0; i < self->num_hooks; i++) draw_hook(self, i);
+    for (int which = 0; which < 2; which++) {
+        gs_bucket_plan *plan = &self->plans[which];
+        for (size_t b = 0; b < plan->num_buckets; b++)
+            plan->buckets[b].hook =
+                (int)(draw(self, DRAW_HOOK, 200 + (uint64_t)which, b) % self->num_hooks);
+    }
 }
 
 static void draw_ends(reduce_case *self) {
@@ -90,6 +133,17 @@ static void draw_ends(reduce_case *self) {
         REDUCE_CASE_STEPS;
 }
 
+static void describe_hook(reduce_case *self, const reduce_hook *hook) {
+    size_t used = strlen(self->text), left = sizeof self->text - used;
+    snprintf(self->text + used, left, ", %s%s%s", hook->wrap ? gs_dtype_name(hook->wrap) : "",
+             hook->wrap ? " around " : "", hook->reference->name);
+    for (size_t i = 0; i < hook->num_numbers; i++) {
+        used = strlen(self->text);
+        snprintf(self->text + used, sizeof self->text - used, " %s %g", hook->numbers[i].name,
+                 hook->numbers[i].number);
+    }
+}
+
 void reduce_case_init(reduce_case *self, uint64_t seed, int world_size) {
     *self = (reduce_case){.seed = seed, .world_size = world_size};
     draw_model(self);
@@ -97,6 +151,7 @@ void reduce_case_init(reduce_case *self, uint64_t seed, int world_size) {
     draw_ends(self);
     draw_plan(self, 0);
     draw_plan(self, 1);
+    draw_hooks(self);
     snprintf(self->text, sizeof self->text,
              "seed %llu world %d shards %d passes %d op %d%s%s%s%s%s%s wire %s unused %d %% said %d "
              "%% replan %d phases %d",
@@ -107,6 +162,7 @@ void reduce_case_init(reduce_case *self, uint64_t seed, int world_size) {
              self->tally == GS_TALLY_APART ? " tally apart" : "",
              self->wire_dtype ? gs_dtype_name(self->wire_dtype) : "as is", self->unused_percent,
              self->said_percent, (int)self->replan_step, 1 + self->num_tokens);
+    for (size_t i = 0; i < self->num_hooks; i++) describe_hook(self, &self->hooks[i]);
 }
 
 void reduce_case_release(reduce_case *self) {
@@ -190,6 +246,50 @@ static void add_place(const reduce_case *self, reduce_expected *expected, size_t
     }
 }
 
+void reduce_case_local(const reduce_case *self, double *grads, size_t param, int rank,
+                       int64_t step) {
+    size_t count = gs_param_spec_count(&self->params[param]);
+    gs_logical_shards shards = {
+        .num_shards = self->num_shards, .world_size = self->world_size, .rank = rank};
+    int first = gs_logical_shards_first(&shards, rank), each = gs_logical_shards_count(&shards);
+    memset(grads, 0, count * sizeof *grads);
+    if (!reduce_case_has_data(self, rank, step)) return;
+    for (int at = 0; at < each * self->passes_per_shard; at++) {
+        reduce_place place = {step, first + at / self->passes_per_shard,
+                              at % self->passes_per_shard};
+        if (!reduce_case_uses(self, param, place)) continue;
+        double weight =
+            self->op == GS_SAMPLE_MEAN ? (double)reduce_case_samples(self, place) : 1;
+        for (size_t i = 0; i < count; i++)
+            grads[i] += weight * reduce_case_value(self, param, place, i);
+    }
+}
+
+bool reduce_case_narrows(const reduce_case *self) {
+    bool narrows = false;
+    for (size_t i = 0; i < self->num_hooks; i++)
+        narrows |= self->hooks[i].wrap || gs_dtype_from_name(self->hooks[i].reference->name);
+    return narrows;
+}
+
+double reduce_case_scale(const reduce_case *self, int64_t step) {
+    return 1 / divisor_of(self, step);
+}
+
+double reduce_case_hook_scale(const reduce_case *self, int64_t step) {
+    if (self->op != GS_SAMPLE_MEAN) return reduce_case_scale(self, step);
+    int num_shards = self->divisor == GS_DIVIDE_BY_ACTIVE ? reduce_case_num_active(self, step)
+                                                          : self->num_shards;
+    return reduce_case_narrows(self) ? 1.0 / ((double)num_shards * self->passes_per_shard) : 1;
+}
+
+gs_hook_choice reduce_case_choice(const reduce_case *self, size_t hook) {
+    const reduce_hook *own = &self->hooks[hook];
+    return (gs_hook_choice){.hook = gs_comm_hook_find(own->reference->name),
+                            .numbers = own->numbers,
+                            .num_numbers = own->num_numbers};
+}
+
 void reduce_case_expect(const reduce_case *self, reduce_expected *expected, size_t param,
                         int64_t step) {
     size_t bytes = gs_param_spec_count(&self->params[param]) * sizeof(double);
@@ -209,27 +309,13 @@ void reduce_case_expect(const reduce_case *self, reduce_expected *expected, size
     }
 }
 
-static double epsilon(gs_dtype dtype) {
-    switch (dtype) {
-    case GS_FP64:
-        return 0x1p-53;
-    case GS_FP32:
-        return 0x1p-24;
-    case GS_FP16:
-        return 0x1p-11;
-    default:
-        return 0x1p-8;  // bf16
-    }
-}
-
 double reduce_case_tolerance(const reduce_case *self, size_t param, double magnitude) {
-    double most = epsilon(self->params[param].dtype == GS_FP64 ? GS_FP64 : GS_FP32);
+    double most = reference_epsilon(gs_main_grad_dtype(self->params[param].dtype));
     gs_dtype tensor = self->separate ? self->tensor_dtypes[param] : GS_DTYPE_UNSET;
-    if (self->wire_dtype) most = epsilon(self->wire_dtype);
-    if (tensor && epsilon(tensor) > most) most = epsilon(tensor);
+    if (tensor && reference_epsilon(tensor) > most) most = reference_epsilon(tensor);
     // Each partial sum is rounded once, and twice more for scale and result; fp16 loses small
     // numbers altogether.
     int num_roundings = self->num_shards * self->passes_per_shard + 2;
-    double least = self->wire_dtype == GS_FP16 || tensor == GS_FP16 ? 0x1p-24 : 0;
+    double least = tensor == GS_FP16 ? 0x1p-24 : 0;
     return num_roundings * (most * magnitude + least);
 }

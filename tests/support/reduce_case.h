@@ -12,11 +12,21 @@
 #include <stdint.h>
 
 #include "gradsync/reducer/reducer.h"
+#include "tests/support/hook_reference.h"
 
 #define REDUCE_CASE_MAX_PARAMS 24
 #define REDUCE_CASE_MAX_WORLD 8
 #define REDUCE_CASE_STEPS 5
 #define REDUCE_CASE_MAX_MARKS 3
+#define REDUCE_CASE_MAX_HOOKS 2
+
+// A hook of the case, and what is around it.
+typedef struct reduce_hook {
+    const hook_reference *reference;
+    gs_dtype wrap;  // fp16 or bf16; unset: nothing
+    gs_hook_number numbers[HOOK_REFERENCE_NUMBERS];
+    size_t num_numbers;
+} reduce_hook;
 
 typedef struct reduce_case {
     uint64_t seed;
@@ -36,9 +46,12 @@ typedef struct reduce_case {
     int64_t num_data_steps[REDUCE_CASE_MAX_WORLD];
     int unused_percent;  // of (parameter, shard, pass)
     int said_percent;    // of those: said early, by mark_unused
+    reduce_hook hooks[REDUCE_CASE_MAX_HOOKS];  // a bucket of a plan says which
+    size_t num_hooks;
+    bool names_hooks;    // false: the reducer takes the first by itself, for its wire dtype
     int num_tokens;      // phases of the hook before the one that reduces (phased_hook.h)
     gs_helper_thread helper;
-    char text[176];  // the options in words, for messages
+    char text[320];  // the options in words, for messages
 } reduce_case;
 
 void reduce_case_init(reduce_case *self, uint64_t seed, int world_size);
@@ -61,6 +74,16 @@ double reduce_case_value(const reduce_case *self, size_t param, reduce_place pla
 // A random order of all parameters.
 void reduce_case_order(const reduce_case *self, size_t *order, uint64_t which);
 
+// What rank `rank` gives in a step, added up as it is handed to the hook.
+void reduce_case_local(const reduce_case *self, double *grads, size_t param, int rank,
+                       int64_t step);
+// What the sum over ranks is multiplied by, by the hook and in all.
+double reduce_case_hook_scale(const reduce_case *self, int64_t step);
+double reduce_case_scale(const reduce_case *self, int64_t step);
+bool reduce_case_narrows(const reduce_case *self);  // something travels in 16 bits
+// The hook of a bucket as the reducer gets it without what is around it.
+gs_hook_choice reduce_case_choice(const reduce_case *self, size_t hook);
+
 // What every rank must hold of one parameter after a step.
 typedef struct reduce_expected {
     bool used;          // by any rank
@@ -72,7 +95,7 @@ void reduce_case_expect(const reduce_case *self, reduce_expected *expected, size
 // Of the whole step.
 int64_t reduce_case_total_samples(const reduce_case *self, int64_t step);
 int reduce_case_num_active(const reduce_case *self, int64_t step);
-// How far an element of this magnitude may be off: by the coarsest type on its way.
+// How far an element of this magnitude may be off by the coarsest type that it is added up in.
 double reduce_case_tolerance(const reduce_case *self, size_t param, double magnitude);
 
 #endif
