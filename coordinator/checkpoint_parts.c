@@ -164,9 +164,14 @@ static void take_checkpoint(gs_coordinator *coordinator, gs_job *job, const look
     gs_json_release(report);
 }
 
-// Not all parts are there yet, or this coordinator does not see where they are.
-static bool is_late(const look *it, gs_status status) {
-    return status.code == GS_NOT_FOUND && !it->all_reported;
+// What there is will never be a checkpoint: it is damaged, or all parts were written where this coordinator does
+// not see them. Everything else passes: a part that is to come, a disk or memory that is full.
+static bool is_hopeless(const look *it, gs_status status) {
+    return status.code == GS_DATA_LOSS || (status.code == GS_NOT_FOUND && it->all_reported);
+}
+
+static bool has_all(const gs_part_save *save) {
+    return save->num_reported == save->num_parts;
 }
 
 static void looked(gs_write *base, gs_status status) {
@@ -180,11 +185,14 @@ static void looked(gs_write *base, gs_status status) {
         if (!status.code) {
             take_checkpoint(coordinator, job, it, save ? save->seconds : 0);
             forget_save(saves, it->directory);
-        } else if (save && !is_late(it, status)) {
+        } else if (save && is_hopeless(it, status)) {
             if (status.code == GS_NOT_FOUND)
                 status = gs_status_prefix(status, "all parts are written, but not seen here");
             fail_save(coordinator, job, save, status.message);
-            discard_save(coordinator, job, it->directory);
+            // Remembered until nobody reports a part of it any more.
+            if (has_all(save)) discard_save(coordinator, job, it->directory);
+        } else if (status.code != GS_NOT_FOUND) {
+            gs_log_warn("no checkpoint yet", "path=%s reason=\"%s\"", it->path, status.message);
         }
     }
     free_look(it);
@@ -205,6 +213,16 @@ gs_status gs_part_report_check(const gs_json *report) {
     return gs_json_read_int(&part, report, "part", 0, num_parts - 1);
 }
 
+// At those whose parts were all there when something was in the way.
+static void look_again(gs_coordinator *coordinator, gs_job *job, const char *but) {
+    const gs_part_saves *saves = gs_checkpoints_part_saves(job);
+    for (size_t i = 0; i < saves->count; i++) {
+        const gs_part_save *save = &saves->items[i];
+        if (has_all(save) && !save->failed && strcmp(save->directory, but) != 0)
+            look_for(coordinator, job, save->directory, true);
+    }
+}
+
 void gs_part_saves_report(gs_coordinator *coordinator, gs_job *job, const char *directory,
                           const gs_json *report) {
     if (gs_checkpoints_knows(job, directory)) return;
@@ -217,20 +235,26 @@ void gs_part_saves_report(gs_coordinator *coordinator, gs_job *job, const char *
     save->reported[part] = 1;
     double seconds = gs_json_double_or(report, "seconds", 0);
     if (seconds > save->seconds) save->seconds = seconds;
-    bool all_reported = save->num_reported == save->num_parts;
     if (gs_json_get(report, "error")) {
         if (!save->failed) gs_checkpoints_note_failed(coordinator, job, report);
         save->failed = true;
     } else if (!save->failed) {
-        look_for(coordinator, job, directory, all_reported);
+        look_for(coordinator, job, directory, has_all(save));
     }
-    if (save->failed && all_reported) discard_save(coordinator, job, directory);
+    if (save->failed && has_all(save)) discard_save(coordinator, job, directory);
+    look_again(coordinator, job, directory);
 }
 
 void gs_part_saves_end_run(gs_coordinator *coordinator, gs_job *job) {
-    const gs_part_saves *saves = gs_checkpoints_part_saves(job);
+    gs_part_saves *saves = gs_checkpoints_part_saves(job);
+    look_again(coordinator, job, "");
     while (saves->count > 0) {
         gs_part_save *save = &saves->items[0];
+        if (has_all(save) && !save->failed) {
+            // Its files stay: this look, or the next start, makes a checkpoint of them.
+            forget_save(saves, save->directory);
+            continue;
+        }
         char directory[GS_PART_SAVE_NAME_LEN], why[120];
         size_t missing = 0;
         while (missing + 1 < save->num_parts && save->reported[missing]) missing++;

@@ -125,6 +125,18 @@ else
   no_rubbish
 fi
 
+claim "an error that passes while the coordinator makes the manifest: no part is lost"
+kill "$coordinator_pid"
+wait "$coordinator_pid" 2>/dev/null || true
+GRADSYNC_FAILPOINTS=checkpoint.commit=error start_again
+submit "$(exact_job passing ranks 0 0)"
+await "$job" succeeded 60
+is_taken() { get "/v1/jobs/$job/checkpoints" | jq -e --arg digest "$undisturbed" 'any(.items[]; .digest == $digest and .verified)'; }
+wait_for 30 "the checkpoint" is_taken
+get "/v1/jobs/$job/events?limit=200" | jq -e 'any(.items[]; .reason == "CheckpointFailed") | not' >/dev/null ||
+  fail "events: $(get "/v1/jobs/$job/events?limit=200")"
+no_rubbish
+
 claim "parts that the coordinator does not see: the save fails with that reason, and training goes on"
 kill "$worker_pid"
 "$bin/gradsync-worker" --coordinator "$control" --name blind --slots 3 --data-root "$run/root" \
