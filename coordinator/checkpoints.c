@@ -346,12 +346,18 @@ void gs_checkpoints_note_failed(gs_coordinator *coordinator, gs_job *job,
     gs_checkpoint_facts *facts = &job->checkpoints->facts;
     uint64_t *failures = !strcmp(cause, "space")      ? &facts->failures_space
                          : !strcmp(cause, "deadline") ? &facts->failures_deadline
-                                                      : &facts->failures_io;
+                         : !strcmp(cause, "residuals") ? &facts->failures_residuals
+                                                       : &facts->failures_io;
     ++*failures;
-    gs_event_add(coordinator, job, NULL, GS_SEVERITY_WARNING, "CheckpointFailed",
-                 "step %lld could not be saved (%s): %s; training goes on",
+    // Of survivors, who save before they end: the next run begins with an older checkpoint.
+    bool ends = !strcmp(gs_json_string_or(request, "reason", ""), "settled");
+    bool lost = ends && !strcmp(cause, "residuals");
+    gs_event_add(coordinator, job, NULL, GS_SEVERITY_WARNING,
+                 lost ? "ResidualsLost" : "CheckpointFailed",
+                 "step %lld could not be saved (%s): %s; %s",
                  (long long)gs_json_int_or(request, "step", 0), cause,
-                 gs_json_string_or(request, "error", ""));
+                 gs_json_string_or(request, "error", ""),
+                 ends ? "the job goes back to its newest checkpoint" : "training goes on");
 }
 
 // The name of the directory: directly below the job's own.

@@ -26,7 +26,8 @@ void gs_checkpoints_purge(gs_coordinator *coordinator, gs_job *job);  // files o
 
 typedef struct gs_checkpoint_facts {
     int64_t last_success_ms, last_success_step, last_bytes, last_verified_ms;
-    uint64_t failures_space, failures_io, failures_digest, failures_deadline;
+    uint64_t failures_space, failures_io, failures_digest, failures_deadline,
+        failures_residuals;
     gs_histogram save_seconds;
 } gs_checkpoint_facts;
 const gs_checkpoint_facts *gs_checkpoints_facts(const gs_job *job);

@@ -105,7 +105,7 @@ static gs_json *diagnose(const gs_job *job) {
     const gs_checkpoint_facts *saves = gs_checkpoints_facts(job);
     facts.checkpoint_failures =
         (int64_t)(saves->failures_space + saves->failures_io + saves->failures_digest +
-                  saves->failures_deadline);
+                  saves->failures_deadline + saves->failures_residuals);
     const gs_stragglers *stragglers = gs_job_metrics_stragglers(job->metrics);
     facts.num_ranks = facts.world_size < MAX_RANKS ? facts.world_size : MAX_RANKS;
     for (int i = 0; i < facts.num_ranks; i++) ranks[i] = gs_stragglers_view(stragglers, i);

@@ -58,6 +58,8 @@ typedef struct gs_job {
     int64_t step;        // largest applied step ever reported
     bool committed;      // some generation committed a step
     int64_t restarts;
+    int64_t reached_step;  // of the run that failed last, until the next one has begun; 0: none
+    int64_t lost_steps;    // that were taken again after failures, or will be
     int64_t restart_times_ms[GS_JOB_MAX_RESTART_TIMES];  // the newest; forgiven ones removed
     int num_restart_times;
     int startup_failures;  // in a row, without a committed step

@@ -36,6 +36,7 @@ JOB_FAMILY(gradsync_job_world_size_min, "Fewest ranks it runs with.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_world_size_max, "Most ranks it runs with.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_waiting_workers, "Ranks that have joined and have not started.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_step, "Committed step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_lost_steps_total, "Steps that were taken again after failures.", GS_COUNTER);
 JOB_FAMILY(gradsync_job_target_steps, "Step at which the job ends.", GS_GAUGE);
 JOB_FAMILY(gradsync_job_steps_total, "Steps committed by the trainers seen.", GS_COUNTER);
 JOB_FAMILY(gradsync_job_tokens_total, "Tokens in committed steps.", GS_COUNTER);
@@ -167,6 +168,7 @@ static void refresh_identity(const gs_job_page *page) {
     }
     set(page, &gradsync_job_waiting_workers, waiting);
     set(page, &gradsync_job_step, (double)job->step);
+    set(page, &gradsync_job_lost_steps_total, (double)job->lost_steps);
     set(page, &gradsync_job_target_steps, (double)job->spec.steps.target);
 }
 
@@ -351,6 +353,7 @@ static void refresh_checkpoints(const gs_job_page *page) {
     set_one(page, &gradsync_checkpoint_failures_total, "io", (double)facts->failures_io);
     set_one(page, &gradsync_checkpoint_failures_total, "digest", (double)facts->failures_digest);
     set_one(page, &gradsync_checkpoint_failures_total, "deadline", (double)facts->failures_deadline);
+    set_one(page, &gradsync_checkpoint_failures_total, "residuals", (double)facts->failures_residuals);
     set(page, &gradsync_checkpoint_bytes, (double)facts->last_bytes);
     set(page, &gradsync_checkpoint_last_success_timestamp_seconds,
         (double)facts->last_success_ms / 1000);

@@ -25,6 +25,8 @@ gs_status gs_job_to_record(char **text, const gs_job *job) {
     gs_json_set_int(record, "step", job->step);
     gs_json_set_bool(record, "committed", job->committed);
     gs_json_set_int(record, "restarts", job->restarts);
+    gs_json_set_int(record, "reached_step", job->reached_step);
+    gs_json_set_int(record, "lost_steps", job->lost_steps);
     gs_json *times = gs_json_new_array();
     for (int i = 0; i < job->num_restart_times; i++) {
         gs_json_push(times, gs_json_new_int(job->restart_times_ms[i]));
@@ -66,6 +68,8 @@ static void read_numbers(gs_job *job, const gs_json *record) {
     job->step = gs_json_int_or(record, "step", 0);
     job->committed = gs_json_bool_or(record, "committed", false);
     job->restarts = gs_json_int_or(record, "restarts", 0);
+    job->reached_step = gs_json_int_or(record, "reached_step", 0);
+    job->lost_steps = gs_json_int_or(record, "lost_steps", 0);
     job->startup_failures = (int)gs_json_int_or(record, "startup_failures", 0);
     job->plan_revision = (int)gs_json_int_or(record, "plan_revision", 0);
     job->world_wanted = (int)gs_json_int_or(record, "world_wanted", 0);

@@ -62,6 +62,7 @@ gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
     gs_json_set_int(view, "generation", job->generation);
     gs_json_set_int(view, "world_size", job->world_size);
     gs_json_set_int(view, "restarts", job->restarts);
+    gs_json_set_int(view, "lost_steps", job->lost_steps);
     gs_json_set(view, "progress", progress_of(job));
     gs_json *latest = gs_job_metrics_latest(job->metrics);
     if (latest) gs_json_set(view, "latest", latest);

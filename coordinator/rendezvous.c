@@ -300,6 +300,18 @@ static void take_list(gs_coordinator *coordinator, gs_rpc_call_handle *call,
     try_prepare(coordinator, member->job->run);
 }
 
+// The survivors could not save where they stood: steps are taken again.
+static void count_lost_steps(gs_coordinator *coordinator, gs_job *job, int64_t base_step) {
+    int64_t lost = job->reached_step - base_step;
+    job->reached_step = 0;
+    if (lost <= 0) return;
+    job->lost_steps += lost;
+    job->dirty = true;
+    gs_event_add(coordinator, job, NULL, GS_SEVERITY_WARNING, "StepsLost",
+                 "the job stood at step %lld and goes on from step %lld: %lld steps are taken again",
+                 (long long)(base_step + lost), (long long)base_step, (long long)lost);
+}
+
 static void start_world(gs_coordinator *coordinator, gs_run *run) {
     gs_member *first = &run->members[0];
     for (int i = 0; i < run->num_members; i++) {
@@ -319,6 +331,7 @@ static void start_world(gs_coordinator *coordinator, gs_run *run) {
         return;
     }
     run->base_step = run->step = first->applied_step;
+    count_lost_steps(coordinator, run->job, run->base_step);
     gs_run_enter(run, GS_RUN_CONNECTING, coordinator->timing.connect_ns);
     gs_job_explain(coordinator, run->job, "CreatingCommunicator",
                    "%d ranks agree on plan %s from step %lld", run->num_members, run->plan_hash,

@@ -168,6 +168,7 @@ static void end_failed(gs_coordinator *coordinator, gs_run *run) {
         decision = (gs_restart_decision){.action = GS_RESTART_FAIL, .reason = cause.reason};
     }
     int ranks = run->num_members;
+    if (run->step > job->reached_step) job->reached_step = run->step;
     gs_run_destroy(run);
     job->run = NULL;
     if (decision.action == GS_RESTART_FAIL) {

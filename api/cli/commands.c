@@ -139,6 +139,7 @@ static void print_job(const gs_json *job) {
                  {"ranks", "world_size", gs_cli_write_value},
                  {"generation", "generation", gs_cli_write_value},
                  {"restarts", "restarts", gs_cli_write_value},
+                 {"lost steps", "lost_steps", gs_cli_write_value},
                  {"step", "progress.step", gs_cli_write_value},
                  {"target", "progress.target_steps", gs_cli_write_value},
                  {"eta", "progress.eta_seconds", gs_cli_write_seconds},

@@ -37,6 +37,10 @@ kill -KILL $(trainer_pids "$job")
 await "$job" succeeded 120
 same "$(position_of "$job")" "$undisturbed" "position"
 same "$(digest_of "$job")" "$undisturbed_digest" "digest of equal states"
+lost=$(get "/v1/jobs/$job" | jq .lost_steps)
+[ "$lost" -gt 0 ] || fail "lost_steps: $lost"
+get "/v1/jobs/$job/events?limit=200" | jq -e --arg lost "$lost steps are taken again" \
+  'any(.items[]; .reason == "StepsLost" and (.message | test($lost)))' >/dev/null || fail "no event says what it cost"
 
 claim "a killed trainer of a job that may not restart: it fails and says who"
 submit "$(mlp_job strict 100000 2 "$slow,\"restart\":{\"on_worker_lost\":\"fail\"}")"

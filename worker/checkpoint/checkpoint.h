@@ -40,7 +40,7 @@ typedef struct gs_checkpoint_options {
 
 typedef struct gs_checkpoint_result {
     gs_status status;   // of the save
-    const char *cause;  // of a failure: "space", "io" or "deadline"
+    const char *cause;  // of a failure: "space", "io", "deadline", "residuals"
     int64_t step, samples;
     gs_checkpoint_request request;
     char name[GS_CHECKPOINT_NAME_LEN];

@@ -100,6 +100,7 @@ gs_json *gs_member_message_checkpointed(const gs_checkpoint_result *result) {
     if (result->status.code) {
         gs_json_set_string(out, "error", result->status.message);
         gs_json_set_string(out, "cause", result->cause);
+        gs_json_set_string(out, "reason", request->reason);
         return out;
     }
     gs_json *files = gs_json_new_array(), *part = gs_json_new_object();

@@ -60,16 +60,17 @@ static gs_status start_periodic(gs_saves *saves, const gs_checkpoint_request *re
     return gs_checkpoint_writer_start_save(saves->writer, request, (gs_deadline){0});
 }
 
-// The others write their parts in vain, and should not be waited for.
-static void tell_skipped(gs_saves *saves, const gs_checkpoint_request *request, gs_status why) {
-    if (request->num_parts == 1) return;
+// A save that did not begin. Of parts, the others write theirs in vain and should not be waited for.
+static void tell_failed(gs_saves *saves, const gs_checkpoint_request *request, gs_status why,
+                        const char *cause) {
     const gs_checkpoint_options options = {.directory = saves->directory,
                                            .job = saves->job,
                                            .spec = saves->spec,
                                            .request = *request};
     gs_checkpoint_result result = gs_checkpoint_announce(&saves->state->position, &options);
     result.status = why;
-    result.cause = "deadline";
+    // What another rank has of its own is not reached from here, or has ended with it.
+    result.cause = why.code == GS_UNAVAILABLE ? "residuals" : cause;
     saves->control->ops->checkpointed(saves->control->ctx, &result);
 }
 
@@ -99,7 +100,8 @@ double gs_saves_when_due(gs_saves *saves, const gs_place *place) {
         gs_log_warn("checkpoint skipped", "job=%s step=%lld skipped=%llu reason=\"%s\"", saves->job,
                     (long long)saves->state->position.step, (unsigned long long)saves->num_skipped,
                     status.message);
-        tell_skipped(saves, &request, status);
+        bool is_told = request.num_parts > 1 || status.code == GS_UNAVAILABLE;
+        if (is_told) tell_failed(saves, &request, status, "deadline");
     }
     gs_timeline_add(saves->control->progress.timeline, GS_SPAN_CHECKPOINT, begin_ns);
     return gs_seconds_since(begin_ns);
@@ -107,8 +109,13 @@ double gs_saves_when_due(gs_saves *saves, const gs_place *place) {
 
 static gs_status save_now(gs_saves *saves, const gs_checkpoint_request *request) {
     gs_deadline deadline = gs_deadline_in_seconds(FINAL_SAVE_SECONDS);
-    GS_TRY(open_writer(saves));
-    GS_TRY(gs_checkpoint_writer_start_last_save(saves->writer, request, deadline));
+    gs_status status = open_writer(saves);
+    if (!status.code)
+        status = gs_checkpoint_writer_start_last_save(saves->writer, request, deadline);
+    if (status.code) {
+        tell_failed(saves, request, status, "io");
+        return status;
+    }
     return gs_checkpoint_writer_wait(saves->writer, deadline);
 }
 
