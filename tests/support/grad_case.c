@@ -150,7 +150,7 @@ gs_status grad_rank_open(grad_rank *rank, const grad_case *model, const gs_rank_
     gs_status status = gs_arena_create_on(&rank->arena, bytes, rank->device);
     if (!status.code)
         status = gs_comm_create(&rank->comm,
-                                &(gs_comm_options){.backend = env ? "auto" : "self",
+                                &(gs_comm_options){.backend = model->own_backend ? NULL : env ? "auto" : "self",
                                                    .rank = rank->rank,
                                                    .world_size = rank->world_size,
                                                    .generation = 1,
@@ -158,7 +158,8 @@ gs_status grad_rank_open(grad_rank *rank, const grad_case *model, const gs_rank_
                                                    .exchange_ctx = env ? env->exchange : NULL,
                                                    .arena = rank->arena,
                                                    .device = rank->device,
-                                                   .helper = model->helper},
+                                                   .helper = model->helper,
+                                                   .own_backend = model->own_backend},
                                 deadline);
     options.arena = rank->arena;
     options.device = rank->device;

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gradsync/comm/comm_backend.h"
 #include "gradsync/reducer/reducer.h"
 #include "tests/support/ranks.h"
 
@@ -30,6 +31,7 @@ typedef struct grad_case {
     gs_tally_carrier tally;
     int unused_percent;  // of (parameter, shard, pass)
     gs_helper_thread helper;
+    const gs_comm_backend *own_backend;  // NULL: one of the library's
 } grad_case;
 
 // A model of up to 40 small and middle tensors; one bucket or many.

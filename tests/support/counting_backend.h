@@ -1,0 +1,22 @@
+// The shared-memory backend, counting what this process hands to its collectives: what would go on a wire.
+#ifndef TESTS_SUPPORT_COUNTING_BACKEND_H
+#define TESTS_SUPPORT_COUNTING_BACKEND_H
+
+#include <stdint.h>
+
+#include "gradsync/comm/comm_backend.h"
+
+// For gs_comm_options.own_backend. One communicator at a time counts.
+extern const gs_comm_backend counting_backend;
+
+typedef struct counted_bytes {
+    // Of collectives that belong to buckets: elements handed over, as they are sent.
+    uint64_t of_buckets;
+    // The same where ranks form a ring: an all-reduce sends each part twice but for its own, others once.
+    double in_a_ring;
+    uint64_t num_collectives;
+} counted_bytes;
+
+counted_bytes counting_backend_take(void);  // since the last call
+
+#endif
