@@ -24,12 +24,11 @@ const gs_job_hook_kind gs_job_hook_kinds[] = {
     {"noop", {{0}}},
 };
 // Kinds as far as the library has them, in the order of the table; the rest is "not in this version".
-static const char *const kinds[] = {"allreduce", NULL};
+static const char *const kinds[] = {"allreduce", "fp16", "bf16", NULL};
 static const char *const later_kinds[] = {
-    "fp16", "bf16", "powersgd", "batched_powersgd", "int8", "int8_channel", "uint8_gather",
+    "powersgd", "batched_powersgd", "int8", "int8_channel", "uint8_gather",
     "topk", "onebit", "local_sgd", "noop", "auto", "plugin", NULL};
-const char *const gs_wrap_words[] = {"none", NULL};
-static const char *const later_wraps[] = {"fp16", "bf16", NULL};
+const char *const gs_wrap_words[] = {"none", "fp16", "bf16", NULL};
 
 #define AT(member) .offset = offsetof(gs_job_hook, member)
 #define RANGE(low, high) .has_range = true, .least = (low), .most = (high)
@@ -39,7 +38,7 @@ static const char *const later_wraps[] = {"fp16", "bf16", NULL};
 const gs_field gs_job_hook_fields[] = {
     {"kind", WORDS(kinds), AT(kind), .later_words = later_kinds, .default_value = "\"allreduce\"",
      .help = "How a bucket is communicated."},
-    {"wrap", WORDS(gs_wrap_words), AT(wrap), .later_words = later_wraps, .default_value = "\"none\"",
+    {"wrap", WORDS(gs_wrap_words), AT(wrap), .default_value = "\"none\"",
      .help = "16 bits for the sums of floats that allreduce or a powersgd sends."},
     {"rank", GS_FIELD_INT, AT(rank), RANGE(1, 64), .default_value = "1",
      .help = "powersgd, batched_powersgd: columns of the two factors that travel in a matrix's place."},

@@ -65,7 +65,7 @@ static void members_of_another_kind_are_refused_by_name(void **state) {
                 {"local_sgd", "start_step period"},
                 {"noop", ""}};
     static const char *const members[][2] = {
-        {"wrap", "\"none\""}, {"rank", "2"}, {"start_step", "20"}, {"min_compression_rate", "1.5"},
+        {"wrap", "\"fp16\""}, {"rank", "2"}, {"start_step", "20"}, {"min_compression_rate", "1.5"},
         {"error_feedback", "false"}, {"warm_start", "false"}, {"orthogonalization_epsilon", "1e-8"},
         {"ratio", "0.5"}, {"period", "2"}, {"seed", "3"}, {"divide_after_cast", "true"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -108,7 +108,7 @@ static void values_out_of_range_are_refused_once(void **state) {
                  "must be between 1e-06 and 1000000");
     expect_error("topk", "\"ratio\":0", "/ratio", "must be between 1e-06 and 1");
     expect_error("local_sgd", "\"period\":0", "/period", "must be between 1 and 1000000");
-    expect_error("allreduce", "\"wrap\":\"fp32\"", "/wrap", "must be one of: none");
+    expect_error("allreduce", "\"wrap\":\"fp32\"", "/wrap", "must be one of: none, fp16, bf16");
 }
 
 static void defaults_are_those_of_the_kind(void **state) {

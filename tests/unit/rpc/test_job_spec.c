@@ -256,6 +256,44 @@ static void rules_of_16_bits_are_checked(void **state) {
     assert_int_equal(spec.optimizer.zero_grad, GS_ZERO_GRAD_ZERO);
 }
 
+#define HOOK(members) "\"reducer\":{\"hook\":{" members "}"
+
+static void rules_of_hooks_with_the_rest_are_checked(void **state) {
+    (void)state;
+    expect_error(HOOK("\"kind\":\"fp16\"") ",\"wire_dtype\":\"bf16\"}", "/reducer/wire_dtype",
+                 "not_applicable", "short for reducer.hook.kind fp16 and bf16: give one");
+    expect_error(HOOK("\"wrap\":\"fp16\"") ",\"wire_dtype\":\"fp16\"}", "/reducer/wire_dtype",
+                 "not_applicable", "reducer.hook.wrap says the type");
+    expect_error("\"exact\":true," HOOK("\"kind\":\"bf16\"") "}", "/reducer/hook/kind", "not_applicable",
+                 "exact: what it rounds depends on the number of ranks");
+    expect_error("\"exact\":true," HOOK("\"wrap\":\"bf16\"") "}", "/reducer/hook/wrap", "not_applicable",
+                 NULL);
+    expect_error(HOOK("\"kind\":\"fp16\",\"rank\":2") "}", "/reducer/hook/rank", "not_applicable",
+                 "kind is fp16");
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},"
+              HOOK("\"kind\":\"fp16\",\"divide_after_cast\":true") "}}");
+    assert_true(spec.reducer.hook.divide_after_cast);
+}
+
+// wire_dtype, wrappers and kinds, as people and plans have them.
+static void a_hook_has_one_name(void **state) {
+    (void)state;
+    static const char *const rows[][2] = {{"\"op\":\"mean\"", "allreduce"},
+                                          {"\"wire_dtype\":\"fp16\"", "fp16"},
+                                          {"\"wire_dtype\":\"bf16\"", "bf16"},
+                                          {"\"hook\":{\"kind\":\"bf16\"}", "bf16"},
+                                          {"\"hook\":{\"wrap\":\"fp16\"}", "allreduce+fp16"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[160], name[48];
+        snprintf(text, sizeof text,
+                 "{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},\"reducer\":{%s}}", rows[i][0]);
+        expect_ok(text);
+        gs_job_spec_hook_name(name, sizeof name, &spec);
+        assert_string_equal(name, rows[i][1]);
+    }
+    assert_int_equal(gs_job_spec_hook_rule(&spec).wire_dtype, GS_FP16);
+}
+
 static void expect_plan_of_halves(const size_t *order, size_t a, size_t b, size_t c) {
     gs_param_spec params[60];
     gs_bucket_plan plan;
@@ -354,8 +392,8 @@ static void names_and_paths_cannot_leave_their_place(void **state) {
 
 static void values_of_the_full_product_say_so(void **state) {
     (void)state;
-    expect_error("\"reducer\":{\"hook\":{\"kind\":\"powersgd\"}}", "/reducer/hook/kind", "bad_word",
-                 "not in this version; one of: allreduce");
+    expect_error("\"reducer\":{\"hook\":{\"kind\":\"plugin\",\"rank\":2}}", "/reducer/hook/kind", "bad_word", NULL);
+    assert_memory_equal(errors.items[0].message, "not in this version; one of: allreduce, fp16, ", 46);
     expect_error("\"reducer\":{\"backend\":\"gloo\"}", "/reducer/backend", "bad_word",
                  "not in this version; one of: auto, self, shm, nccl");
     expect_error("\"reducer\":{\"sharding\":\"zero1\"}", "/reducer/sharding", "unknown_member",
@@ -440,6 +478,10 @@ static void effective_spec_decodes_to_itself(void **state) {
         "{\"name\":\"d\",\"model\":{\"kind\":\"mlp\",\"precision\":\"fp16\"},\"optimizer\":{"
         "\"loss_scale\":{\"init\":128,\"growth_interval\":7},\"zero_grad\":\"zero\"},"
         "\"reducer\":{\"wire_dtype\":\"bf16\"},\"steps\":{\"target\":5}}",
+        "{\"name\":\"h\",\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"hook\":{\"kind\":\"fp16\","
+        "\"divide_after_cast\":true}},\"steps\":{\"target\":5}}",
+        "{\"name\":\"w\",\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"hook\":{\"wrap\":\"bf16\"}},"
+        "\"steps\":{\"target\":5}}",
         "{\"name\":\"e\",\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"bucket_cap_bytes\":[7000,9000]},"
         "\"steps\":{\"target\":5}}",
     };
@@ -481,6 +523,8 @@ int main(void) {
         cmocka_unit_test(batch_norm_over_ranks_needs_all_of_them),
         cmocka_unit_test(rules_of_sparse_embeddings_and_dropped_layers_are_checked),
         cmocka_unit_test(rules_of_16_bits_are_checked),
+        cmocka_unit_test(rules_of_hooks_with_the_rest_are_checked),
+        cmocka_unit_test(a_hook_has_one_name),
         cmocka_unit_test(the_default_plan_has_a_small_bucket_of_1_mib),
         cmocka_unit_test(caps_alone_drop_the_small_first_bucket),
         cmocka_unit_test(a_plan_of_caps_alone_has_no_small_bucket),
