@@ -88,7 +88,10 @@ JOB_FAMILY(gradsync_bucket_ready_position, "Observed order, last step.", GS_GAUG
 JOB_FAMILY(gradsync_rank_lag_seconds, "Largest wait of all ranks minus the own.", GS_GAUGE, "rank");
 JOB_FAMILY(gradsync_rank_last_arrivals_total, "Compared steps in which the rank waited least.", GS_COUNTER,
            "rank");
-JOB_FAMILY(gradsync_compression_ratio, "Payload by wire bytes.", GS_GAUGE);
+JOB_FAMILY(gradsync_compression_ratio, "Payload by wire bytes, last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_error_feedback_norm, "L2 norm of what a rank has yet to add.", GS_GAUGE, "rank");
+JOB_FAMILY(gradsync_hook_seconds_total, "Time in communication hooks, without posting.", GS_COUNTER,
+           "rank", "phase");
 JOB_FAMILY(gradsync_non_finite_gradients_total, "Values that were not finite.", GS_COUNTER, "rank");
 JOB_FAMILY(gradsync_worker_info, "Where a rank runs; always 1.", GS_GAUGE, "rank", "worker_id",
            "host", "device", "device_uuid");
@@ -320,6 +323,14 @@ static void refresh_rank(const gs_job_page *page, int rank) {
                   gs_job_metrics_total(metrics, rank, "copy_in_seconds"));
     gs_metric_set(series_of(page, &gradsync_grad_copy_seconds_total, name, "out"),
                   gs_job_metrics_total(metrics, rank, "copy_out_seconds"));
+    gs_metric_set(series_of(page, &gradsync_hook_seconds_total, name, "encode"),
+                  gs_job_metrics_total(metrics, rank, "encode_seconds"));
+    gs_metric_set(series_of(page, &gradsync_hook_seconds_total, name, "decode"),
+                  gs_job_metrics_total(metrics, rank, "decode_seconds"));
+    const gs_json *report = gs_job_metrics_report(metrics, rank);
+    if (gs_json_get(report, "error_feedback_norm"))
+        set_one(page, &gradsync_error_feedback_norm, name,
+                gs_json_double_or(report, "error_feedback_norm", 0));
     set_one(page, &gradsync_rank_straggler, name,
             gs_stragglers_view(gs_job_metrics_stragglers(metrics), rank).flagged);
     set_one(page, &gradsync_rank_lag_seconds, name, gs_job_metrics_lag_seconds(metrics, rank));
@@ -363,13 +374,9 @@ static void refresh_checkpoints(const gs_job_page *page) {
 }
 
 static void refresh_compression(const gs_job_page *page) {
-    double payload = 0, wire = 0;
-    int ranks = gs_job_metrics_world_size(page->job->metrics);
-    for (int i = 0; i < ranks && i < MAX_RANKS; i++) {
-        payload += gs_job_metrics_total(page->job->metrics, i, "payload_bytes");
-        wire += gs_job_metrics_total(page->job->metrics, i, "wire_bytes");
-    }
-    set(page, &gradsync_compression_ratio, wire > 0 ? payload / wire : 1);
+    gs_json *reduction = gs_job_metrics_reduction(page->job->metrics);
+    set(page, &gradsync_compression_ratio, gs_json_double_or(reduction, "compression_ratio", 1));
+    gs_json_release(reduction);
 }
 
 // Ranks that a smaller generation no longer has are down, not forgotten.

@@ -243,6 +243,37 @@ gs_json *gs_job_metrics_latest(const gs_job_metrics *metrics) {
     return latest;
 }
 
+// A whole number that every JSON reader keeps exact.
+static int64_t to_whole(double value) {
+    const double most = 9007199254740992.0;
+    return value > most ? (int64_t)most : value > 0 ? (int64_t)value : 0;
+}
+
+// Of what `name` says in the last report of each rank; negative when none does.
+static double sum_last(const gs_job_metrics *metrics, const char *name, double power) {
+    double sum = -1;
+    for (int i = 0; i < metrics->num_ranks; i++) {
+        double value = gs_json_double_or(metrics->ranks[i].report, name, NAN);
+        if (isfinite(value)) sum = (sum < 0 ? 0 : sum) + pow(value, power);
+    }
+    return sum;
+}
+
+gs_json *gs_job_metrics_reduction(const gs_job_metrics *metrics) {
+    const gs_json *report = gs_job_metrics_report(metrics, 0);
+    double payload = sum_last(metrics, "payload_bytes", 1), wire = sum_last(metrics, "wire_bytes", 1);
+    if (payload < 0 || wire < 0) return NULL;
+    gs_json *reduction = gs_json_new_object();
+    gs_json_set_int(reduction, "payload_bytes", to_whole(payload));
+    gs_json_set_int(reduction, "wire_bytes", to_whole(wire));
+    if (wire > 0) gs_json_set_double(reduction, "compression_ratio", payload / wire);
+    copy_member(reduction, "elements", report, "elements");
+    copy_member(reduction, "elements_sent", report, "elements_sent");
+    double squares = sum_last(metrics, "error_feedback_norm", 2);
+    if (squares >= 0) gs_json_set_double(reduction, "error_feedback_norm", sqrt(squares));
+    return reduction;
+}
+
 // Lag is the largest wait minus the own one, as a moving average: clocks are never compared.
 static void update_lags(gs_job_metrics *metrics) {
     double largest = 0;
@@ -369,12 +400,6 @@ void gs_step(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const
     if (!compares_steps(metrics)) update_lags(metrics);
     take_history(coordinator, job, request);
     publish_step(coordinator, job, request);
-}
-
-// A whole number that every JSON reader keeps exact.
-static int64_t to_whole(double value) {
-    const double most = 9007199254740992.0;
-    return value > most ? (int64_t)most : value > 0 ? (int64_t)value : 0;
 }
 
 static gs_json *sum_totals(const gs_job_metrics *metrics) {

@@ -15,6 +15,9 @@ void gs_job_metrics_reload(gs_job_metrics *metrics, const char *path);
 
 double gs_job_metrics_step_seconds(const gs_job_metrics *metrics);  // 0: not known
 gs_json *gs_job_metrics_latest(const gs_job_metrics *metrics);      // NULL: nothing yet
+// Of the last steps that ranks told of: {payload_bytes, wire_bytes, compression_ratio} of all ranks, and where a hook
+// says it {elements, elements_sent} of one rank, {error_feedback_norm} over all ranks. NULL: nothing yet.
+gs_json *gs_job_metrics_reduction(const gs_job_metrics *metrics);
 double gs_job_metrics_lag_seconds(const gs_job_metrics *metrics, int rank);
 const gs_json *gs_job_metrics_report(const gs_job_metrics *metrics, int rank);  // NULL: none
 int gs_job_metrics_world_size(const gs_job_metrics *metrics);

@@ -45,6 +45,15 @@ static void set_labels(gs_json *view, const gs_job *job) {
     if (gs_json_count(labels) > 0) gs_json_set(view, "labels", gs_json_copy(labels));
 }
 
+static void set_reduction(gs_json *view, const gs_job *job) {
+    gs_json *reduction = gs_job_metrics_reduction(job->metrics);
+    char hook[48];
+    if (!reduction) return;
+    gs_job_spec_hook_name(hook, sizeof hook, &job->spec);
+    gs_json_set_string(reduction, "hook", hook);
+    gs_json_set(view, "reduction", reduction);
+}
+
 gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
     gs_json *view = gs_json_new_object();
     gs_json_set_string(view, "id", job->id_text);
@@ -66,6 +75,7 @@ gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
     gs_json_set(view, "progress", progress_of(job));
     gs_json *latest = gs_job_metrics_latest(job->metrics);
     if (latest) gs_json_set(view, "latest", latest);
+    set_reduction(view, job);
     if (job->failure) gs_json_set(view, "failure", gs_json_copy(job->failure));
     gs_json_set_string(view, "sample", job->sample);
     set_labels(view, job);

@@ -101,7 +101,7 @@ void gs_bucket_reset(gs_bucket *bucket) {
     bucket->state = GS_BUCKET_FILLING;
     bucket->num_pending = bucket->num_params;
     bucket->phases_run = 0;
-    bucket->is_elsewhere = false;
+    bucket->is_elsewhere = bucket->was_elsewhere = false;
     bucket->work = (gs_work){0};
     bucket->most_sent = 0;
     bucket->times = (gs_bucket_times){.bytes = bucket->grad_count * bucket->element_bytes};

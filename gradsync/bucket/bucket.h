@@ -48,6 +48,7 @@ typedef struct gs_bucket {
     size_t num_pending;  // members not yet ready
     int phases_run;      // of its hook
     bool is_elsewhere;   // the phase goes on outside of the communicator
+    bool was_elsewhere;  // it did before the hook's last word
     gs_work work;        // what the phase waits for; none: nothing
     size_t most_sent;    // bytes of its largest collective, whose algorithm the times tell
     gs_bucket_times times;

@@ -7,6 +7,7 @@
 #ifndef GRADSYNC_BUCKET_REDUCE_STATS_H
 #define GRADSYNC_BUCKET_REDUCE_STATS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -57,6 +58,15 @@ typedef struct gs_reduce_stats {
     // all of them have one. Valid until the next begin.
     int max_phases;
     const gs_phase_times *phases;
+    // Communication hooks, of all buckets: this rank's time in their phases without that of posting, and in their
+    // last word without what goes on elsewhere. GPU: the host's, which enqueues.
+    int64_t encode_ns, decode_ns;
+    // What hooks compress, and what they send in its place: elements of gradients. 0: nothing in this step.
+    uint64_t elements, elements_sent;
+    // L2 norm of what this rank has yet to add to results, as the last commit left it. Known where a hook carries
+    // it, in sampled steps (record_options.h).
+    bool knows_residuals;
+    double residual_norm;
 } gs_reduce_stats;
 
 // busy_ns, wait_ns and first_launch_ns from the times of the buckets, which start in order.

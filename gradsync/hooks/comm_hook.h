@@ -174,6 +174,7 @@ typedef struct gs_hook_work {
     // Under way outside of the communicator; in the last phase only. `finish` waits for it: it is then called in
     // gs_reducer_finish alone, bucket by bucket in plan order, never within a backward pass.
     bool is_elsewhere;
+    int64_t posting_ns;  // spent in gs_hook_post, which adds it: what else a phase takes is the hook's own
 } gs_hook_work;
 
 // Where the bucket holds results after `finish`. As it is handed out: everywhere. With segments each element of
@@ -211,8 +212,10 @@ typedef struct gs_hook_tensor {
 // What a hook says of the step that has finished, for metrics. Zero when `report` is called.
 typedef struct gs_hook_report {
     uint64_t elements, elements_sent;  // of the gradients that it compresses: before, and in their place
-    bool carries;             // it keeps residuals:
-    double residual_squares;  // the sum of their squares on this rank, in units of the result
+    bool carries;             // it keeps residuals, which are its own tensors (gs_hook_tensor.is_own)
+    // Where they are known without a pass over them: the sum of their squares on this rank, in units of the result.
+    // 0: taken from the tensors.
+    double residual_squares;
 } gs_hook_report;
 
 // The same with the name that it has among all tensors of a reducer's hooks: "HOOK/TENSOR", or

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/memory.h"
 
 double gs_hook_option_value(const gs_hook_choice *choice, const char *name) {
@@ -71,7 +72,9 @@ gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
     posted.step = bucket->step;
     posted.bucket = bucket->index;
     posted.num_active = bucket->num_active;
+    int64_t begin_ns = gs_now_ns();
     GS_TRY(gs_comm_post(bucket->comm, &work->last, &posted));
+    work->posting_ns += gs_now_ns() - begin_ns;
     size_t bytes = gs_collective_sent_bytes(&posted);
     if (!work->num_posted || bytes >= work->largest_bytes) {
         work->algorithm = gs_comm_algorithm(bucket->comm, &posted);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/memory.h"
+#include "gradsync/bucket/grad_squares.h"
 #include "gradsync/bucket/main_grad.h"
 
 #define CLEARING_SECONDS 60.0
@@ -378,6 +379,38 @@ void gs_hook_set_commit(gs_hook_set *set) {
 void gs_hook_set_rollback(gs_hook_set *set) {
     for (size_t i = 0; i < set->num_hooks; i++)
         if (set->hooks[i].is_made) set->hooks[i].choice.hook->rollback(set->hooks[i].state);
+}
+
+static gs_status measure_residuals(double *squares, const gs_hook_set *set, const gs_set_hook *one) {
+    gs_device *device = set->options.device;
+    gs_hook_tensor tensor;
+    size_t index = 0;
+    while (next_own(&tensor, one, &index)) {
+        double own = 0;
+        if (tensor.is_on_host || gs_device_is_host(device))
+            gs_grad_squares_main(&own, tensor.data, tensor.dtype, tensor.count, device);
+        else
+            GS_TRY(gs_grad_squares_fetch(&own, tensor.data, tensor.dtype, tensor.count, device));
+        *squares += own;
+    }
+    return gs_ok();
+}
+
+gs_status gs_hook_set_report(gs_hook_report *report, gs_hook_set *set, bool measures) {
+    *report = (gs_hook_report){0};
+    for (size_t i = 0; i < set->num_hooks; i++) {
+        const gs_set_hook *one = &set->hooks[i];
+        gs_hook_report own = {0};
+        if (!one->choice.hook->report) continue;
+        one->choice.hook->report(one->state, &own);
+        if (own.carries && measures && own.residual_squares == 0)
+            GS_TRY(blame(one, measure_residuals(&own.residual_squares, set, one)));
+        report->elements += own.elements;
+        report->elements_sent += own.elements_sent;
+        report->carries |= own.carries;
+        report->residual_squares += own.residual_squares;
+    }
+    return gs_ok();
 }
 
 // "powersgd/error/fc1.weight"; of a second hook of that name "powersgd#1/…".

@@ -83,6 +83,10 @@ void gs_hook_set_finish(gs_hook_set *set, int64_t step, bool will_count);
 void gs_hook_set_commit(gs_hook_set *set);
 void gs_hook_set_rollback(gs_hook_set *set);
 
+// What hooks say of the step that has finished, added up. `measures`: squares of residuals too, for which their
+// tensors are read; a GPU waits. Before the commit.
+GS_NODISCARD gs_status gs_hook_set_report(gs_hook_report *report, gs_hook_set *set, bool measures);
+
 // Tensor `index` of the state of all hooks together. False behind the last.
 bool gs_hook_set_tensor(gs_hook_state_tensor *out, gs_hook_set *set, size_t index);
 // The same of another rank, one of its own, as it was behind `step` applied steps: in that one's arena as this rank

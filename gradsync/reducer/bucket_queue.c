@@ -62,7 +62,7 @@ void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason) {
 void gs_bucket_queue_begin(gs_bucket_queue *queue) {
     queue->first_filling = queue->next_done = 0;
     memset(queue->next_run, 0, sizeof queue->next_run);
-    queue->owner_ns = 0;
+    queue->owner_ns = queue->encode_ns = queue->decode_ns = 0;
     queue->num_out_of_turn = 0;
     if (queue->phases)
         memset(queue->phases, 0,
@@ -119,7 +119,7 @@ static void take_work(const gs_bucket_queue *queue, size_t index, const gs_hook_
     gs_bucket *bucket = bucket_at(queue, index);
     bucket->phases_run = work->phase + 1;
     bucket->work = work->last;
-    bucket->is_elsewhere = work->is_elsewhere;
+    bucket->is_elsewhere = bucket->was_elsewhere = work->is_elsewhere;
     bucket->times.wire_bytes += work->wire_bytes;
     if (!work->algorithm || work->largest_bytes < bucket->most_sent) return;
     bucket->times.algorithm = work->algorithm;
@@ -134,7 +134,7 @@ static gs_status check_work(const gs_set_hook *hook, const gs_hook_work *work) {
 }
 
 // The next phase of a bucket.
-static gs_status run_hook(const gs_bucket_queue *queue, size_t index) {
+static gs_status run_hook(gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
     gs_set_hook *hook = hook_of(queue, bucket);
     gs_hook_bucket view = view_for_hook(queue, index);
@@ -146,6 +146,7 @@ static gs_status run_hook(const gs_bucket_queue *queue, size_t index) {
     if (queue->phases)
         queue->phases[index * (size_t)queue->max_phases + (size_t)work.phase].posted_ns = posted_ns;
     gs_status status = hook->choice.hook->run(hook->state, &view, &work);
+    queue->encode_ns += gs_now_ns() - posted_ns - work.posting_ns;
     if (!status.code) status = check_work(hook, &work);
     take_work(queue, index, &work);
     return status.code ? blame_hook(queue, index, work.phase, status) : status;
@@ -206,7 +207,7 @@ static bool phase_is_done(const gs_bucket_queue *queue, const gs_bucket *bucket)
            (!bucket->work.sequence || gs_comm_done(queue->options.comm, bucket->work));
 }
 
-static gs_status run_next_phase(const gs_bucket_queue *queue, size_t index) {
+static gs_status run_next_phase(gs_bucket_queue *queue, size_t index) {
     note_times(queue, index);
     GS_FAILPOINT("reducer.phase");
     return run_hook(queue, index);
@@ -224,20 +225,29 @@ static gs_status advance_phase(gs_bucket_queue *queue, int phase) {
     return gs_ok();
 }
 
-// A reduced bucket: the hook's last word, then what the bucket says.
+// The hook's last word.
+static gs_status finish_hook(gs_bucket_queue *queue, size_t index, gs_deadline deadline) {
+    gs_bucket *bucket = bucket_at(queue, index);
+    gs_set_hook *hook = hook_of(queue, bucket);
+    gs_hook_bucket view = view_for_hook(queue, index);
+    gs_hook_result result = {0};
+    int64_t begin_ns = gs_now_ns();
+    gs_status status = hook->choice.hook->finish(hook->state, &view, &result, deadline);
+    // What is elsewhere is waited for there.
+    if (!bucket->was_elsewhere) queue->decode_ns += gs_now_ns() - begin_ns;
+    if (!status.code && result.is_partial)
+        status = gs_bucket_tally_hold(queue->options.tally, index, result.segments,
+                                      result.num_segments);
+    if (!status.code && result.is_own) status = gs_bucket_tally_own(queue->options.tally);
+    return status.code ? blame_hook(queue, index, -1, status) : status;
+}
+
+// A reduced bucket: what the hook leaves in it, then what it says.
 static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index, gs_deadline deadline) {
     gs_bucket *bucket = bucket_at(queue, index);
     if (bucket->travels) {
         note_times(queue, index);
-        gs_set_hook *hook = hook_of(queue, bucket);
-        gs_hook_bucket view = view_for_hook(queue, index);
-        gs_hook_result result = {0};
-        gs_status status = hook->choice.hook->finish(hook->state, &view, &result, deadline);
-        if (!status.code && result.is_partial)
-            status = gs_bucket_tally_hold(queue->options.tally, index, result.segments,
-                                          result.num_segments);
-        if (!status.code && result.is_own) status = gs_bucket_tally_own(queue->options.tally);
-        if (status.code) return blame_hook(queue, index, -1, status);
+        GS_TRY(finish_hook(queue, index, deadline));
     }
     GS_TRY(gs_bucket_tally_take(queue->options.tally, index));
     bucket->state = GS_BUCKET_DONE;

@@ -53,6 +53,7 @@ typedef struct gs_bucket_queue {
     size_t next_done;  // buckets before it are done
     // how it went
     int64_t owner_ns;          // spent here except in finish
+    int64_t encode_ns, decode_ns;  // in hooks (gs_reduce_stats)
     uint64_t num_out_of_turn;  // became ready before an earlier bucket
 } gs_bucket_queue;
 

@@ -256,6 +256,21 @@ static gs_status read_points(gs_reducer *reducer) {
     return gs_ok();
 }
 
+// Residuals are as large as the model: only of sampled steps.
+static gs_status read_hooks(gs_reducer *reducer) {
+    gs_reduce_stats *stats = &reducer->stats;
+    gs_hook_report report;
+    bool measures = reducer->record.sampled;
+    stats->encode_ns = reducer->queue.encode_ns;
+    stats->decode_ns = reducer->queue.decode_ns;
+    GS_TRY(gs_hook_set_report(&report, &reducer->hooks, measures));
+    stats->elements = report.elements;
+    stats->elements_sent = report.elements_sent;
+    stats->knows_residuals = report.carries && measures;
+    if (stats->knows_residuals) stats->residual_norm = sqrt(report.residual_squares);
+    return gs_ok();
+}
+
 static gs_status finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
     gs_reduce_stats *stats = &reducer->stats;
     stats->num_buckets = reducer->layout.plan.num_buckets;
@@ -269,6 +284,7 @@ static gs_status finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
     stats->ready_order_mismatches = reducer->queue.num_out_of_turn;
     stats->exposed_ns = reducer->queue.owner_ns + stats->end_ns - finish_begin_ns;
     GS_TRY(read_points(reducer));
+    GS_TRY(read_hooks(reducer));
     reducer->last_stats = *stats;
     return gs_ok();
 }

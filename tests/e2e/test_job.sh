@@ -102,6 +102,22 @@ grep "^gradsync_job_info{.*$job" "$run/metrics" | grep -q 'hook="bf16"' || fail 
 grep -Eq "^gradsync_job_skipped_steps_total\{.*$job.*\} [1-9]" "$run/metrics" || fail "no gradsync_job_skipped_steps_total"
 ! grep "^gradsync_job_loss_scale{" "$run/metrics" | grep -q "$gpt" || fail "an fp32 job has a loss scale"
 
+claim "a job says what its communication hook does"
+submit '{"name":"hooked","world":{"min":2,"max":2,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[64,64,5]}},
+  "reducer":{"hook":{"kind":"fp16","divide_after_cast":true}},"steps":{"target":40}}'
+await "$job" succeeded 60
+same "$(job_field "$job" '.spec.reducer.hook | tojson')" '{"kind":"fp16","divide_after_cast":true}' "hook"
+job_field "$job" '.reduction | .hook == "fp16" and .compression_ratio > 1.8 and .compression_ratio <= 2' | grep -q true ||
+  fail "reduction: $(job_field "$job" .reduction)"
+get /metrics | grep "$job" >"$run/metrics.job"
+grep -Eq '^gradsync_compression_ratio\{.*\} 1\.[89]' "$run/metrics.job" || fail "no gradsync_compression_ratio"
+for phase in encode decode; do
+  grep -Eq "^gradsync_hook_seconds_total\{.*rank=\"1\",phase=\"$phase\"\} [0-9]" "$run/metrics.job" || fail "no seconds of $phase"
+done
+! grep -q '^gradsync_error_feedback_norm' "$run/metrics.job" || fail "fp16 carries nothing"
+request POST /v1/jobs '{"model":{"kind":"mlp"},"steps":{"target":1},"reducer":{"wire_dtype":"bf16","hook":{"kind":"fp16","rank":2}}}'
+same "$status $(body '[.errors[].pointer] | sort | join(" ")')" "422 /reducer/hook/rank /reducer/wire_dtype" "a hook with what it does not have"
+
 claim "wrong specifications are refused with every error"
 request POST /v1/jobs '{"model":{"kind":"mlq"},"steps":{"target":0},"reducer":{"buket_cap_bytes":1}}'
 same "$status $(body .code)" "422 validation" "bad specification"

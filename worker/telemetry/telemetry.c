@@ -70,13 +70,14 @@ static bool travelled(const gs_bucket_times *bucket) {
 
 static void observe_buckets(gs_telemetry *telemetry, const gs_reduce_stats *stats) {
     gs_telemetry_totals *totals = &telemetry->totals;
+    telemetry->payload_bytes = telemetry->wire_bytes = 0;
     for (size_t i = 0; i < stats->num_buckets; i++) {
         const gs_bucket_times *bucket = &stats->buckets[i];
         totals->copy_in_seconds += gs_seconds_of(bucket->copy_in_ns);
         totals->copy_out_seconds += gs_seconds_of(bucket->copy_out_ns);
         if (!travelled(bucket)) continue;
-        totals->payload_bytes += bucket->bytes;
-        totals->wire_bytes += bucket->wire_bytes;
+        telemetry->payload_bytes += bucket->bytes;
+        telemetry->wire_bytes += bucket->wire_bytes;
         gs_histogram_observe(&telemetry->queue_histogram, gs_reduce_bounds,
                              NUM_BOUNDS(gs_reduce_bounds),
                              gs_seconds_of(bucket->posted_ns - bucket->ready_ns));
@@ -84,6 +85,12 @@ static void observe_buckets(gs_telemetry *telemetry, const gs_reduce_stats *stat
                              NUM_BOUNDS(gs_reduce_bounds),
                              gs_seconds_of(bucket->finished_ns - bucket->posted_ns));
     }
+    totals->payload_bytes += telemetry->payload_bytes;
+    totals->wire_bytes += telemetry->wire_bytes;
+    totals->encode_seconds += gs_seconds_of(stats->encode_ns);
+    totals->decode_seconds += gs_seconds_of(stats->decode_ns);
+    if (stats->knows_residuals) telemetry->residual_norm = stats->residual_norm;
+    telemetry->knows_residuals |= stats->knows_residuals;
     if (stats->ready_order_mismatches) totals->order_mismatches++;
 }
 
@@ -278,6 +285,8 @@ static gs_json *encode_totals(const gs_telemetry_totals *totals) {
     gs_json_set_double(out, "blocked_seconds", totals->blocked_seconds);
     gs_json_set_double(out, "copy_in_seconds", totals->copy_in_seconds);
     gs_json_set_double(out, "copy_out_seconds", totals->copy_out_seconds);
+    gs_json_set_double(out, "encode_seconds", totals->encode_seconds);
+    gs_json_set_double(out, "decode_seconds", totals->decode_seconds);
     gs_json_set_int(out, "order_mismatches", (int64_t)totals->order_mismatches);
     gs_json_set_int(out, "nonfinite", totals->nonfinite);
     gs_json_set(out, "phases", encode_phases(&totals->phases));
@@ -357,6 +366,14 @@ static void set_last_step(gs_json *out, const gs_telemetry *telemetry) {
     gs_json_set_double(out, "wait_seconds", telemetry->wait_seconds);
     gs_json_set_double(out, "backward_seconds", telemetry->backward_seconds);
     if (!last->stats) return;
+    gs_json_set_int(out, "payload_bytes", (int64_t)telemetry->payload_bytes);
+    gs_json_set_int(out, "wire_bytes", (int64_t)telemetry->wire_bytes);
+    if (last->stats->elements) {
+        gs_json_set_int(out, "elements", (int64_t)last->stats->elements);
+        gs_json_set_int(out, "elements_sent", (int64_t)last->stats->elements_sent);
+    }
+    if (telemetry->knows_residuals)
+        gs_json_set_double(out, "error_feedback_norm", telemetry->residual_norm);
     gs_json_set_int(out, "unused_parameters", (int64_t)last->stats->num_unused);
     gs_json_set_int(out, "unused_bytes", (int64_t)last->stats->unused_bytes);
     gs_json_set_bool(out, "could_be_static", last->could_be_static);

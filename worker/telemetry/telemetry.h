@@ -36,6 +36,7 @@ typedef struct gs_telemetry_totals {
     int64_t steps, tokens, samples, skipped_steps, nonfinite;
     uint64_t payload_bytes, wire_bytes, order_mismatches;
     double comm_busy_seconds, comm_exposed_seconds, wait_seconds, copy_in_seconds, copy_out_seconds;
+    double encode_seconds, decode_seconds;  // in communication hooks
     double step_seconds, blocked_seconds;  // of all steps; with a bucket posted that others had not
     gs_step_phases phases;
 } gs_telemetry_totals;
@@ -48,6 +49,9 @@ typedef struct gs_telemetry {
     int64_t applied_step;
     double step_seconds, comm_busy_seconds, comm_exposed_seconds, overlap_ratio, wait_seconds,
         backward_seconds;
+    uint64_t payload_bytes, wire_bytes;
+    bool knows_residuals;
+    double residual_norm;  // of the last step that knew it
     gs_telemetry_totals totals;
     gs_histogram step_histogram, reduce_histogram, queue_histogram;
     gs_step_waits waits[GS_REPORTED_WAITS];  // the newest, oldest first

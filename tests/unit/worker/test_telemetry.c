@@ -59,6 +59,12 @@ static void totals_add_up_and_last_values_stay(void **state) {
     for (int64_t step = 0; step < 3; step++) {
         gs_step_facts facts = make_step(step, &stats, buckets, 2);
         facts.row_wire_bytes = 1000;
+        stats.encode_ns = 3 * MS;
+        stats.decode_ns = MS;
+        stats.elements = 500;
+        stats.elements_sent = 20;
+        stats.knows_residuals = step < 2;
+        stats.residual_norm = step < 2 ? 0.5 + (double)step : 0;
         gs_telemetry_observe(&telemetry, &facts, 10 * MS);
     }
     gs_json *report = gs_telemetry_report(&telemetry, true);
@@ -68,6 +74,13 @@ static void totals_add_up_and_last_values_stay(void **state) {
     assert_near(total(report, "tokens"), 3 * 512, 0);
     assert_near(total(report, "payload_bytes"), 6e6, 0);
     assert_near(total(report, "wire_bytes"), 9e6 + 3000, 0);
+    assert_near(gs_json_double_or(report, "payload_bytes", -1), 2e6, 0);
+    assert_near(gs_json_double_or(report, "wire_bytes", -1), 3e6, 0);
+    assert_near(total(report, "encode_seconds"), 0.009, 1e-9);
+    assert_near(total(report, "decode_seconds"), 0.003, 1e-9);
+    assert_int_equal(gs_json_int_or(report, "elements", -1), 500);
+    assert_int_equal(gs_json_int_or(report, "elements_sent", -1), 20);
+    assert_near(gs_json_double_or(report, "error_feedback_norm", -1), 1.5, 0);
     assert_near(total(report, "comm_busy_seconds"), 0.024, 1e-9);
     assert_near(gs_json_double_or(report, "overlap_ratio", -1), 0.75, 1e-9);
     assert_near(gs_json_double_or(report, "tokens_per_second", -1), 51200, 1e-6);
