@@ -115,6 +115,7 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
     run->plan = plan;
     gs_digest_format(run->plan_hash, gs_bucket_plan_digest(&plan));
     gs_hook_rule hook = gs_job_spec_hook_rule(&job->spec);
+    hook.world_size = run->num_members;
     bool same = strcmp(gs_json_string_or(job->plan, "hash", ""), run->plan_hash) == 0;
     gs_plan_header header = {.revision = job->plan_revision + 1,
                              .reason = gs_planner_reason(job),

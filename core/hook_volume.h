@@ -15,6 +15,7 @@
 typedef struct gs_hook_rule {
     const char *kind;     // "powersgd": the specification's word, the library's name
     gs_dtype wire_dtype;  // of sums of floats on their way, as a wrapper has it; unset: as in the bucket
+    int world_size;
     int rank;
     double min_compression_rate, ratio;
 } gs_hook_rule;

@@ -160,7 +160,7 @@ int64_t gs_job_spec_passes_per_shard(const gs_job_spec *spec);
 int64_t gs_job_spec_most_rows(const gs_job_spec *spec);
 // How its parameters become buckets.
 gs_plan_policy gs_job_spec_plan_policy(const gs_job_spec *spec);
-// How they travel.
+// How they travel among world.max ranks.
 gs_hook_rule gs_job_spec_hook_rule(const gs_job_spec *spec);
 // The same for people: "powersgd", "powersgd+fp16" with a wrapper.
 void gs_job_spec_hook_name(char *text, size_t text_bytes, const gs_job_spec *spec);

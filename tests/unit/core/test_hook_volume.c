@@ -61,6 +61,36 @@ static void a_whole_bucket_is_one_square(void **state) {
     assert_int_equal(volume.num_compressed, 3);
 }
 
+static void bytes_come_with_scales(void **state) {
+    (void)state;
+    assert_int_equal(volume_of((gs_hook_rule){.kind = "int8", .world_size = 8}).wire_bytes, 6080 + 16);
+    assert_int_equal(volume_of((gs_hook_rule){.kind = "int8_channel", .world_size = 2}).wire_bytes,
+                     6080 + 12 * 8);
+    // 8 bits to everybody are more than 32 to one once there are many.
+    assert_int_equal(volume_of((gs_hook_rule){.kind = "int8", .world_size = 9}).wire_bytes, 6080 * 4);
+    assert_int_equal(volume_of((gs_hook_rule){.kind = "int8", .world_size = 9}).num_compressed, 0);
+    assert_int_equal(volume_of((gs_hook_rule){.kind = "uint8_gather", .world_size = 2}).wire_bytes, 6080 * 4);
+    gs_param_spec large = gs_param_spec_make(GS_FP32, 300, 100, "large");
+    const size_t first = 0;
+    gs_hook_rule rule = {.kind = "uint8_gather", .world_size = 3};
+    // Parts of 9984, 48 elements left.
+    assert_int_equal(gs_hook_volume_of(&rule, &large, &first, 1).wire_bytes,
+                     9984 * 4 + 9984 + 16 + 48 * 4);
+}
+
+static void what_is_owed_does_not_travel(void **state) {
+    (void)state;
+    gs_hook_volume largest = volume_of((gs_hook_rule){.kind = "topk", .ratio = 0.01});
+    assert_int_equal(largest.elements_sent, 61);
+    assert_int_equal(largest.wire_bytes, 512);  // 61 values and places
+    gs_hook_volume signs = volume_of((gs_hook_rule){.kind = "onebit"});
+    assert_int_equal(signs.wire_bytes, 832);  // six means, 6059 bits and those of padding
+    assert_int_equal(signs.num_compressed, 3);
+    gs_hook_volume none = volume_of((gs_hook_rule){.kind = "noop"});
+    assert_int_equal(none.elements_sent, 0);
+    assert_int_equal(none.wire_bytes, 0);
+}
+
 static void wide_types_and_sparse_gradients_count_as_they_lie(void **state) {
     (void)state;
     gs_param_spec wide = gs_param_spec_make(GS_FP64, 20, 0, "wide");
@@ -77,6 +107,8 @@ int main(void) {
         cmocka_unit_test(sums_travel_as_they_are_or_in_16_bits),
         cmocka_unit_test(factors_travel_in_place_of_a_matrix_that_pays),
         cmocka_unit_test(a_whole_bucket_is_one_square),
+        cmocka_unit_test(bytes_come_with_scales),
+        cmocka_unit_test(what_is_owed_does_not_travel),
         cmocka_unit_test(wide_types_and_sparse_gradients_count_as_they_lie),
     };
     return cmocka_run_group_tests_name("core hook_volume", tests, make_params, NULL);
