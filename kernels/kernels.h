@@ -111,12 +111,14 @@ typedef struct gs_low_rank_item {
     void *local_q;       // this rank's q before it was summed; with an error alone. May be q
     size_t rows, cols;
     int rank;            // [1, 64]
+    double *row_squares; // NULL, or `rows` numbers: Σ (the next error)² of each row
 } gs_low_rank_item;
 
 typedef struct gs_orthogonal_item {
     void *matrix;        // (rank, rows): by columns
     size_t rows;
     int rank;
+    const void *spare;   // NULL, or as many columns: a column that is zero when its turn comes is replaced by its own
 } gs_orthogonal_item;
 
 typedef struct gs_attention {
@@ -280,7 +282,7 @@ typedef struct gs_kernels {
     // grad = p·qᵀ; error = (M − p·local_qᵀ)·error_scale
     void (*low_rank_rebuild)(gs_stream *stream, const gs_low_rank_item *items, size_t num_items,
                              gs_dtype dtype, double error_scale);
-    // Columns become orthonormal, from the first to the last. A column of zeros stays that; one whose norm is
+    // Columns become orthonormal, from the first to the last. A column of zeros without a spare one stays that; one whose norm is
     // not finite becomes NaN, and those behind it. `epsilon` is added to the norms of one or two columns.
     void (*orthogonalize_many)(gs_stream *stream, const gs_orthogonal_item *items,
                                size_t num_items, gs_dtype dtype, double epsilon);

@@ -10,6 +10,8 @@ static const gs_comm_hook *const hooks[] = {
     &gs_hook_wrap_bf16,
     &gs_hook_local_sgd,
     &gs_hook_noop,
+    &gs_hook_powersgd,
+    &gs_hook_batched_powersgd,
 };
 
 const gs_comm_hook *gs_comm_hook_find(const char *name) {

@@ -268,5 +268,7 @@ extern const gs_comm_hook gs_hook_wrap_fp16;
 extern const gs_comm_hook gs_hook_wrap_bf16;
 extern const gs_comm_hook gs_hook_local_sgd;
 extern const gs_comm_hook gs_hook_noop;
+extern const gs_comm_hook gs_hook_powersgd;
+extern const gs_comm_hook gs_hook_batched_powersgd;
 
 #endif

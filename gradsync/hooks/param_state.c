@@ -80,6 +80,12 @@ void gs_param_state_rollback(gs_param_state *state) {
     for (size_t i = 0; i < state->num_params; i++) state->tensors[i].is_written = false;
 }
 
+size_t gs_param_state_num_tensors(const gs_param_state *state) {
+    size_t num_tensors = 0;
+    for (size_t i = 0; i < state->num_params; i++) num_tensors += state->tensors[i].count != 0;
+    return num_tensors;
+}
+
 bool gs_param_state_tensor(const gs_param_state *state, size_t index, gs_hook_tensor *out) {
     for (size_t i = 0; i < state->num_params; i++) {
         const gs_kept_tensor *tensor = &state->tensors[i];
@@ -90,7 +96,8 @@ bool gs_param_state_tensor(const gs_param_state *state, size_t index, gs_hook_te
                                 .data = tensor->copies[tensor->holding],
                                 .is_on_host = state->is_on_host,
                                 .is_own = state->is_own,
-                                .beside = tensor->is_written ? tensor->copies[!tensor->holding] : NULL};
+                                .beside =
+                                    tensor->is_written ? tensor->copies[!tensor->holding] : NULL};
         memcpy(out->name, state->name, strnlen(state->name, GS_HOOK_NAME_LEN - 1));
         return true;
     }

@@ -50,6 +50,7 @@ size_t gs_param_state_count(const gs_param_state *state, size_t param);
 void gs_param_state_commit(gs_param_state *state);
 void gs_param_state_rollback(gs_param_state *state);
 
+size_t gs_param_state_num_tensors(const gs_param_state *state);
 // Tensor `index` of those that are kept, in order of parameters; false behind the last.
 bool gs_param_state_tensor(const gs_param_state *state, size_t index, gs_hook_tensor *tensor);
 

@@ -10,6 +10,7 @@
 // Which block computes a number, on how many threads and with registers of which width, does not.
 #include "kernels/cpu/chunks.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/lanes.h"
 
 #ifndef REAL
 #define REAL float
@@ -33,24 +34,31 @@
 #define GROUP ((size_t)16)          // rows that are summed up before they are added to q
 #define BLOCK_ROWS ((size_t)4)      // rows whose sums are in registers together
 #define BLOCK_RANK 4                // and columns of P
+// Unrolled code with the checks of a sanitizer in it takes a compiler minutes.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL
+#define BLOCK_INLINE static
+#else
 #define UNROLL _Pragma("GCC unroll 64")
+#define BLOCK_INLINE GS_INLINE
+#endif
 #endif
 
 #define vector LOW_RANK(vector)
 typedef REAL vector __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
 
-GS_INLINE vector LOW_RANK(load)(const REAL *from) {
+BLOCK_INLINE vector LOW_RANK(load)(const REAL *from) {
     return *(const vector *)from;
 }
 
-GS_INLINE void LOW_RANK(store)(REAL *to, vector values) {
+BLOCK_INLINE void LOW_RANK(store)(REAL *to, vector values) {
     *(vector *)to = values;
 }
 
 // ---- p = M·q
 
 // The tree of lanes.h: lane j and lane j + half, for half = LANES / 2 and on.
-GS_INLINE REAL LOW_RANK(fold)(const vector sums[PARTS]) {
+BLOCK_INLINE REAL LOW_RANK(fold)(const vector sums[PARTS]) {
     vector folded[PARTS];
     UNROLL
     for (size_t part = 0; part < PARTS; part++) folded[part] = sums[part];
@@ -70,7 +78,7 @@ GS_INLINE REAL LOW_RANK(fold)(const vector sums[PARTS]) {
 }
 
 // sums[row][c] += the products of LANES columns.
-GS_INLINE void LOW_RANK(add_products)(vector sums[BLOCK_ROWS][BLOCK_RANK][PARTS], size_t num_rows,
+BLOCK_INLINE void LOW_RANK(add_products)(vector sums[BLOCK_ROWS][BLOCK_RANK][PARTS], size_t num_rows,
                                       size_t rank, const REAL *m, size_t m_stride, const REAL *q,
                                       size_t q_stride) {
     UNROLL
@@ -90,7 +98,7 @@ GS_INLINE void LOW_RANK(add_products)(vector sums[BLOCK_ROWS][BLOCK_RANK][PARTS]
 
 // p[c·rows + row] = or += the sums over a tile. num_rows and rank are constants where this is
 // inlined.
-GS_INLINE void LOW_RANK(project_block)(REAL *p, size_t rows, const REAL *m, const REAL *q,
+BLOCK_INLINE void LOW_RANK(project_block)(REAL *p, size_t rows, const REAL *m, const REAL *q,
                                        size_t cols, size_t count, size_t num_rows, size_t rank,
                                        bool accumulate) {
     vector sums[BLOCK_ROWS][BLOCK_RANK][PARTS] = {0};
@@ -116,7 +124,7 @@ GS_INLINE void LOW_RANK(project_block)(REAL *p, size_t rows, const REAL *m, cons
     }
 }
 
-GS_INLINE void LOW_RANK(project_rows)(REAL *p, size_t rows, const REAL *m, const REAL *q,
+BLOCK_INLINE void LOW_RANK(project_rows)(REAL *p, size_t rows, const REAL *m, const REAL *q,
                                       size_t cols, size_t count, size_t num_rows, size_t rank,
                                       bool accumulate) {
     for (; rank >= BLOCK_RANK; rank -= BLOCK_RANK) {
@@ -171,7 +179,7 @@ static void LOW_RANK(project)(const gs_low_rank_item *item, gs_range rows, doubl
 // ---- q = Mᵀ·p
 
 // GROUP rows of M, or what is left, into the strip of q: = for the first group, += for others.
-GS_INLINE void LOW_RANK(add_group)(REAL *q, const REAL *m, const REAL *p, size_t rows, size_t cols,
+BLOCK_INLINE void LOW_RANK(add_group)(REAL *q, const REAL *m, const REAL *p, size_t rows, size_t cols,
                                    size_t count, size_t num_rows, size_t rank, bool accumulate) {
     const size_t whole = count - count % WIDTH;
     for (size_t j = 0; j < whole; j += WIDTH) {
@@ -224,7 +232,7 @@ static void LOW_RANK(back_project)(const gs_low_rank_item *item, gs_range cols_r
 
 // ---- grad = p·qᵀ; error = (M − p·local_qᵀ)·scale
 
-GS_INLINE void LOW_RANK(rebuild_tile)(REAL *grad, REAL *error, const REAL *p, const REAL *q,
+BLOCK_INLINE void LOW_RANK(rebuild_tile)(REAL *grad, REAL *error, const REAL *p, const REAL *q,
                                       const REAL *local_q, size_t rows, size_t cols, size_t count,
                                       size_t num_rows, size_t rank, REAL scale) {
     const size_t whole = count - count % WIDTH;
@@ -270,7 +278,14 @@ GS_INLINE void LOW_RANK(rebuild_tile)(REAL *grad, REAL *error, const REAL *p, co
     }
 }
 
-GS_INLINE void LOW_RANK(rebuild_rows)(const gs_low_rank_item *item, size_t row, size_t num_rows,
+// While they are in the cache.
+static void LOW_RANK(add_squares)(double *sum, const REAL *error, size_t count) {
+    REAL squares;
+    GS_LANE_SUM(REAL, squares, i, count, error[i] * error[i]);
+    *sum += (double)squares;
+}
+
+BLOCK_INLINE void LOW_RANK(rebuild_rows)(const gs_low_rank_item *item, size_t row, size_t num_rows,
                                       size_t rank, REAL scale) {
     const size_t cols = item->cols;
     REAL *grad = (REAL *)item->grad + row * cols;
@@ -282,6 +297,12 @@ GS_INLINE void LOW_RANK(rebuild_rows)(const gs_low_rank_item *item, size_t row, 
             LOW_RANK(rebuild_tile)
             (grad + first, error + first, p, q + first, local_q + first, item->rows, cols, count,
              num_rows, rank, scale);
+            if (!item->row_squares) continue;
+            for (size_t r = 0; r < num_rows; r++) {
+                double *squares = item->row_squares + row + r;
+                if (!first) *squares = 0;
+                LOW_RANK(add_squares)(squares, error + r * cols + first, count);
+            }
         } else {
             LOW_RANK(rebuild_tile)
             (grad + first, NULL, p, q + first, NULL, item->rows, cols, count, num_rows, rank,

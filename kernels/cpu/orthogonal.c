@@ -1,6 +1,8 @@
 // Orthonormal columns by modified Gram-Schmidt. A matrix is one thread's, sums are fp64 in fixed
 // lanes.
 #include <math.h>
+#include <stdbool.h>
+#include <string.h>
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/lanes.h"
@@ -12,24 +14,37 @@
         GS_LANE_SUM(double, total, i, rows, (double)a[i] * (double)b[i]);                          \
         return total;                                                                              \
     }                                                                                              \
-    /* A sum that left the type's range, or never was a number, takes its column along. */         \
-    static void normalize_##name(type *column, size_t rows, double epsilon) {                      \
+    /* What is left of column c when its shares of those before it are taken. */                   \
+    static void separate_##name(type *matrix, size_t rows, size_t c) {                             \
+        type *column = matrix + c * rows;                                                          \
+        for (size_t k = 0; k < c; k++) {                                                           \
+            const type *unit = matrix + k * rows;                                                  \
+            const double share = dot_##name(unit, column, rows);                                   \
+            GS_ELEMENTWISE                                                                         \
+            for (size_t i = 0; i < rows; i++)                                                      \
+                column[i] = (type)((double)column[i] - share * (double)unit[i]);                   \
+        }                                                                                          \
+    }                                                                                              \
+    /* A sum that left the type's range, or never was a number, takes its column along. False: it  \
+       is zero. */                                                                                 \
+    static bool normalize_##name(type *column, size_t rows, double epsilon) {                      \
         const double norm = sqrt(dot_##name(column, column, rows));                                \
-        if (norm == 0) return;                                                                     \
+        if (norm == 0) return false;                                                               \
         const double divisor = isfinite(norm) ? norm + epsilon : NAN;                              \
         GS_ELEMENTWISE                                                                             \
         for (size_t i = 0; i < rows; i++) column[i] = (type)((double)column[i] / divisor);         \
+        return true;                                                                               \
     }                                                                                              \
-    static void sweep_##name(type *matrix, size_t rows, size_t rank, double epsilon) {             \
-        for (size_t c = 0; c < rank; c++) {                                                        \
+    static void sweep_##name(const gs_orthogonal_item *item, double epsilon) {                     \
+        type *matrix = item->matrix;                                                               \
+        const type *spare = item->spare;                                                           \
+        const size_t rows = item->rows;                                                            \
+        for (size_t c = 0; c < (size_t)item->rank; c++) {                                          \
             type *column = matrix + c * rows;                                                      \
-            for (size_t k = 0; k < c; k++) {                                                       \
-                const type *unit = matrix + k * rows;                                              \
-                const double share = dot_##name(unit, column, rows);                               \
-                GS_ELEMENTWISE                                                                     \
-                for (size_t i = 0; i < rows; i++)                                                  \
-                    column[i] = (type)((double)column[i] - share * (double)unit[i]);               \
-            }                                                                                      \
+            separate_##name(matrix, rows, c);                                                      \
+            if (normalize_##name(column, rows, epsilon) || !spare) continue;                       \
+            memcpy(column, spare + c * rows, rows * sizeof *column);                               \
+            separate_##name(matrix, rows, c);                                                      \
             normalize_##name(column, rows, epsilon);                                               \
         }                                                                                          \
     }
@@ -52,9 +67,9 @@ static void orthogonalize_item(void *ctx, size_t i) {
     const int num_sweeps = rank > 1 && epsilon == 0 ? 2 : 1;
     for (int sweep = 0; sweep < num_sweeps; sweep++) {
         if (job->dtype == GS_FP64)
-            sweep_fp64(item->matrix, item->rows, rank, epsilon);
+            sweep_fp64(item, epsilon);
         else
-            sweep_fp32(item->matrix, item->rows, rank, epsilon);
+            sweep_fp32(item, epsilon);
     }
 }
 

@@ -15,6 +15,7 @@ static const conformance_kind kinds[] = {
     {"clip-scale", "clip_and_scale.json", conformance_clip_scale},
     {"gpt2", "gpt2_tiny.safetensors [--world 1|2]", conformance_gpt2},
     {"hook", "hooks.safetensors", conformance_hook},
+    {"powersgd", "powersgd/*.safetensors", conformance_powersgd},
 };
 
 static const gs_rank_body bodies[] = {
@@ -23,6 +24,7 @@ static const gs_rank_body bodies[] = {
     {"gpt2-start", conformance_gpt2_start_rank},
     {"gpt2-train", conformance_gpt2_train_rank},
     {"hook", conformance_hook_rank},
+    {"powersgd", conformance_powersgd_rank},
     {NULL, NULL},
 };
 

@@ -85,11 +85,17 @@ static void rebuild(gs_device *device, const matrices *m) {
                                                 ERROR_SCALE);
 }
 
-static void orthogonalize(gs_device *device, void *matrix, size_t rows, int rank, gs_dtype dtype,
-                          double epsilon) {
-    const gs_orthogonal_item item = {matrix, rows, rank};
+static void orthogonalize_sparing(gs_device *device, void *matrix, size_t rows, int rank,
+                                  gs_dtype dtype, double epsilon, const void *spare) {
+    const gs_orthogonal_item item = {
+        .matrix = matrix, .rows = rows, .rank = rank, .spare = spare};
     gs_device_kernels(device)->orthogonalize_many(gs_device_stream(device), &item, 1, dtype,
                                                   epsilon);
+}
+
+static void orthogonalize(gs_device *device, void *matrix, size_t rows, int rank, gs_dtype dtype,
+                          double epsilon) {
+    orthogonalize_sparing(device, matrix, rows, rank, dtype, epsilon, NULL);
 }
 
 static double *widen_values(const void *values, gs_dtype dtype, size_t count) {
@@ -357,6 +363,49 @@ static void zero_column_stays_zero(void **state) {
     }
 }
 
+// The first column is, and the third is when the second is taken from it.
+static void zero_columns_are_replaced_by_spare_ones(void **state) {
+    for (int kind = 0; kind < 2; kind++) {
+        const gs_dtype dtype = kind ? GS_FP64 : GS_FP32;
+        void *matrix = make_values(dtype, 4 * 40, 8, 0), *spare = make_values(dtype, 4 * 40, 9, 0);
+        for (size_t i = 0; i < 40; i++) {
+            write(matrix, dtype, i, 0);
+            write(matrix, dtype, 40 + i, i == 7 ? 4 : 0);
+            write(matrix, dtype, 80 + i, 0);
+        }
+        orthogonalize_sparing(*state, matrix, 40, 4, dtype, 0, spare);
+        assert_orthonormal(matrix, dtype, 40, 4);
+        double *first = widen_values(spare, dtype, 40), length = 0;
+        for (size_t i = 0; i < 40; i++) length += first[i] * first[i];
+        for (size_t i = 0; i < 40; i++)
+            assert_rounded(matrix, dtype, i, first[i] / sqrt(length), 1, 8, "column 0");
+        free(first);
+        free_values(matrix, dtype, 0);
+        free_values(spare, dtype, 0);
+    }
+}
+
+static void squares_of_errors_are_added_up_by_row(void **state) {
+    static const size_t sizes[][2] = {{1, 1}, {5, 3}, {7, 2100}, {4, 64}};
+    for (size_t s = 0; s < 2 * sizeof sizes / sizeof *sizes; s++) {
+        matrices m = make_matrices(s % 2 ? GS_FP64 : GS_FP32, sizes[s / 2][0], sizes[s / 2][1], 1, true);
+        double *squares = calloc(m.item.rows, sizeof *squares);
+        for (size_t r = 0; r < m.item.rows; r++) squares[r] = 77;
+        m.item.row_squares = squares;
+        project(*state, &m);
+        rebuild(*state, &m);
+        for (size_t r = 0; r < m.item.rows; r++) {
+            double wanted = 0;
+            for (size_t j = 0; j < m.item.cols; j++)
+                wanted += pow(read(m.item.error, m.dtype, r * m.item.cols + j), 2);
+            if (!is_near(squares[r], wanted, (gs_near){.relative = 1e-5}))
+                fail_msg("row %zu: got %g, want %g", r, squares[r], wanted);
+        }
+        free(squares);
+        free_matrices(&m);
+    }
+}
+
 // The squares of these are beyond fp32, the columns are not.
 static void large_and_small_columns_have_norms(void **state) {
     float matrix[] = {3e30f, 4e30f, 4e-30f, -3e-30f};
@@ -380,6 +429,8 @@ int main(void) {
         cmocka_unit_test(nearly_equal_columns_come_apart),
         cmocka_unit_test(epsilon_is_added_to_norms),
         cmocka_unit_test(zero_column_stays_zero),
+        cmocka_unit_test(zero_columns_are_replaced_by_spare_ones),
+        cmocka_unit_test(squares_of_errors_are_added_up_by_row),
         cmocka_unit_test(large_and_small_columns_have_norms),
     };
     return cmocka_run_group_tests(tests, open_test_device, close_test_device);
