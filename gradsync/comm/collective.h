@@ -50,14 +50,15 @@ typedef struct gs_collective {
     int32_t bucket;      // -1: none
     int32_t num_active;  // ranks that are to have data in this step (join.h); 0: not said
     int lane;            // its order is that of its lane's collectives; no order between lanes
-    // Only sums of fp32 and fp64 by GS_ALLREDUCE without a tree: GS_FP16 or GS_BF16 are as if 16 bits
+    // Only sums of fp32 and fp64 without a tree: GS_FP16 or GS_BF16 are as if 16 bits
     // had been sent. Every contribution · wire_scale is rounded to it before it is added, in fp32,
     // and the scaled sum once more; what is stored has the buffer's dtype.
     gs_dtype wire_dtype;
     float wire_scale;  // 0 means 1
     bool wire_scale_after;  // rounded, multiplied by wire_scale, rounded again: what others divide in 16 bits
-    void *wire;  // count elements of the wire dtype, borrowed until done, for backends that do send
-                 // them (gs_wire_memory); others do not look at it
+    // As many elements as `send` has, of the wire dtype, borrowed until done, for backends that do send
+    // them (gs_wire_memory); others do not look at it.
+    void *wire;
 } gs_collective;
 
 typedef struct gs_work {

@@ -75,11 +75,11 @@ static gs_status check_wire(const gs_collective_site *site, const gs_collective 
         return gs_error(GS_INVALID_ARGUMENT, "wire dtype %s has not 16 bits", gs_dtype_name(wire));
     if (collective->tree)
         return gs_error(GS_INVALID_ARGUMENT, "a wire dtype is for plain sums, not along a tree");
-    if (collective->kind != GS_ALLREDUCE || collective->op != GS_OP_SUM ||
+    if (!gs_collective_reduces(collective) || collective->op != GS_OP_SUM ||
         (collective->dtype != GS_FP32 && collective->dtype != GS_FP64))
         return gs_error(GS_INVALID_ARGUMENT,
-                        "a wire dtype is for all-reduces that sum fp32 or fp64, not for %s of %s",
-                        collective->kind == GS_ALLREDUCE
+                        "a wire dtype is for sums of fp32 or fp64, not for %s of %s",
+                        gs_collective_reduces(collective)
                             ? ops[collective->op]
                             : gs_collective_kind_name(collective->kind),
                         gs_dtype_name(collective->dtype));
@@ -151,14 +151,15 @@ static gs_status check_buffers(const gs_collective_site *site, const gs_collecti
         return gs_error(GS_INVALID_ARGUMENT, "receive buffer is missing");
     if (collective->tree) return check_tree_buffers(site, collective, bytes);
     if (sends && !collective->send) return gs_error(GS_INVALID_ARGUMENT, "send buffer is missing");
-    if (!sends || !receives) return gs_ok();
-
+    size_t num_parts = gs_collective_num_parts(collective, site->world_size);
+    size_t send_bytes = num_parts * bytes;
+    size_t wire_bytes = num_parts * gs_collective_sent_bytes(collective);
     if (site->backend->wire == GS_WIRE_COPY && collective->wire_dtype &&
-        (overlap(collective->wire, gs_collective_sent_bytes(collective), collective->send, bytes) ||
-         overlap(collective->wire, gs_collective_sent_bytes(collective), collective->recv, bytes)))
+        (overlap(collective->wire, wire_bytes, collective->send, send_bytes) ||
+         overlap(collective->wire, wire_bytes, collective->recv, receives ? bytes : 0)))
         return gs_error(GS_INVALID_ARGUMENT, "memory for what is sent overlaps a buffer");
+    if (!sends || !receives) return gs_ok();
     const unsigned char *send = collective->send, *recv = collective->recv;
-    size_t send_bytes = collective->kind == GS_REDUCE_SCATTER ? all_bytes : bytes;
     size_t recv_bytes = collective->kind == GS_ALLGATHER ? all_bytes : bytes;
     if (!overlap(send, send_bytes, recv, recv_bytes)) return gs_ok();
     if (collective->kind == GS_REDUCE_SCATTER && recv == send + own) return gs_ok();

@@ -118,7 +118,7 @@ static gs_status post_random(comm_rank *self, comm_trial *trials, unsigned char 
         arena_used += 2 * bytes;
         if (!buffers || arena_used > gs_arena_bytes(self->arena))
             return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory at %d", (int)i);
-        if (kinds[dice % 5] == GS_ALLREDUCE && (dtype == GS_FP32 || dtype == GS_FP64))
+        if (gs_collective_reduces(&trials[i].collective) && (dtype == GS_FP32 || dtype == GS_FP64))
             trials[i].collective.wire_dtype = wires[(dice >> 44) % 3];
         comm_trial_place(&trials[i], buffers, dice >> 40 & 1 ? buffers + bytes : NULL, self->rank);
         GS_TRY(gs_comm_post(self->comm, &work, &trials[i].collective));
@@ -215,10 +215,10 @@ static float get_sent(gs_dtype dtype, gs_dtype wire, bool after, float value) {
     return round_to(wire, dtype == GS_FP64 ? (float)(wide * (double)WIRE_SCALE) : value * WIRE_SCALE);
 }
 
-static gs_status check_wire(comm_rank *self, void *send, void *recv, size_t count, gs_dtype dtype,
-                            gs_dtype wire, bool after) {
+static gs_status check_wire(comm_rank *self, gs_collective_kind kind, void *send, void *recv,
+                            size_t count, gs_dtype dtype, gs_dtype wire, bool after) {
     for (size_t i = 0; i < count; i++) put_number(send, i, dtype, wild_value(self->rank, i));
-    gs_collective sum = {.kind = GS_ALLREDUCE,
+    gs_collective sum = {.kind = kind,
                          .send = send,
                          .recv = recv,
                          .count = count,
@@ -228,15 +228,22 @@ static gs_status check_wire(comm_rank *self, void *send, void *recv, size_t coun
                          .wire_dtype = wire,
                          .wire_scale = WIRE_SCALE,
                          .wire_scale_after = after};
+    // Of a reduce-scatter the whole parts that there are; this rank has its own.
+    if (kind == GS_REDUCE_SCATTER) sum.count = count / (size_t)self->world_size;
+    size_t first = kind == GS_REDUCE_SCATTER ? (size_t)self->rank * sum.count : 0;
     GS_TRY(gs_comm_run(self->comm, &sum, gs_deadline_in_seconds(RUN_SECONDS)));
-    for (size_t i = 0; i < count; i++) {
+    if (kind == GS_REDUCE && self->rank != 0) return gs_ok();
+    for (size_t k = 0; k < sum.count; k++) {
+        size_t i = first + k;
         float expected = get_sent(dtype, wire, after, wild_value(0, i));
         for (int r = 1; r < self->world_size; r++)
             expected += get_sent(dtype, wire, after, wild_value(r, i));
         double rounded = (double)round_to(wire, expected * 0.5f);
-        double got = dtype == GS_FP64 ? ((double *)recv)[i] : (double)((float *)recv)[i];
+        double got = dtype == GS_FP64 ? ((double *)recv)[k] : (double)((float *)recv)[k];
         if (memcmp(&got, &rounded, sizeof got) != 0 && !(isnan(got) && isnan(rounded)))
-            return gs_error(GS_DATA_LOSS, "%s by %s, %s: element %zu of %zu is %a instead of %a",
+            return gs_error(GS_DATA_LOSS,
+                            "%s of %s by %s, %s: element %zu of %zu is %a instead of %a",
+                            gs_collective_kind_name(kind),
                             gs_dtype_name(dtype), gs_dtype_name(wire),
                             gs_comm_algorithm(self->comm, &sum), i, count, got, rounded);
     }
@@ -250,9 +257,15 @@ static gs_status check_wires(comm_rank *self, char *memory, size_t half_bytes) {
     size_t first = memory == gs_arena_data(self->arena) ? 0 : 4;
     for (int way = 0; way < 8; way++) {
         gs_dtype dtype = way & 1 ? GS_FP64 : GS_FP32, wire = way & 2 ? GS_FP16 : GS_BF16;
-        for (size_t i = first; i < sizeof sizes / sizeof *sizes; i++)
-            GS_TRY(check_wire(self, memory, way & 4 ? memory : memory + half_bytes, sizes[i],
-                              dtype, wire, (i + (size_t)way / 4) % 2));
+        for (size_t i = first; i < sizeof sizes / sizeof *sizes; i++) {
+            bool after = (i + (size_t)way / 4) % 2;
+            gs_collective_kind other = i % 2 ? GS_REDUCE : GS_REDUCE_SCATTER;
+            GS_TRY(check_wire(self, GS_ALLREDUCE, memory, way & 4 ? memory : memory + half_bytes,
+                              sizes[i], dtype, wire, after));
+            if (way & 4)
+                GS_TRY(check_wire(self, other, memory, memory + half_bytes, sizes[i], dtype, wire,
+                                  after));
+        }
     }
     return gs_ok();
 }

@@ -95,7 +95,7 @@ static comm_trial draw_trial(const program *all, int lane, uint64_t sequence, in
                         world_size, (int)((dice >> 48) % (uint64_t)world_size), dice % 1000);
     trial.collective.lane = lane;
     bool may_round = trial.collective.dtype == GS_FP32 || trial.collective.dtype == GS_FP64;
-    if (trial.collective.kind == GS_ALLREDUCE && may_round)
+    if (gs_collective_reduces(&trial.collective) && may_round)
         trial.collective.wire_dtype = wires[(dice >> 52) % 3];
     return trial;
 }

@@ -224,8 +224,11 @@ typedef struct wire_buffers {
 static gs_status sum_as_promised(comm_rank *self, const wire_buffers *at, const gs_collective *c) {
     const gs_kernels *kernels = gs_device_kernels(self->device);
     gs_stream *stream = gs_device_stream(self->device);
-    kernels->cast(stream, at->second_wire, c->wire_dtype, at->data, c->dtype, c->wire_scale,
-                  c->count);
+    kernels->cast(stream, at->second_wire, c->wire_dtype, at->data, c->dtype,
+                  c->wire_scale_after ? 1 : c->wire_scale, c->count);
+    if (c->wire_scale_after)
+        kernels->cast(stream, at->second_wire, c->wire_dtype, at->second_wire, c->wire_dtype,
+                      c->wire_scale, c->count);
     gs_collective sum = {.kind = GS_ALLREDUCE,
                          .send = at->second_wire,
                          .recv = at->second_wire,
@@ -271,6 +274,7 @@ static gs_status check_wires(comm_rank *self, const wire_buffers *at) {
                              .bucket = -1,
                              .wire_dtype = way & 2 ? GS_FP16 : GS_BF16,
                              .wire_scale = 0.01f,
+                             .wire_scale_after = (way >> 3 ^ way >> 1) & 1,
                              .wire = at->wire};
         GS_TRY(check_wire(self, at, sum, got, wanted));
     }

@@ -31,9 +31,11 @@ static gs_status call_library(gs_nccl_lane *lane, const gs_nccl_launch *launch, 
     case GS_ALLREDUCE:
         return gs_nccl_allreduce(&target, recv, send, count, gs_collective_sent_dtype(c), c->op);
     case GS_REDUCE:
-        return gs_nccl_reduce(&target, recv, send, count, c->dtype, c->op, c->root);
+        return gs_nccl_reduce(&target, recv, send, count, gs_collective_sent_dtype(c), c->op,
+                              c->root);
     case GS_REDUCE_SCATTER:
-        return gs_nccl_reduce_scatter(&target, recv, send, count, c->dtype, c->op);
+        return gs_nccl_reduce_scatter(&target, recv, send, count, gs_collective_sent_dtype(c),
+                                      c->op);
     case GS_ALLGATHER:
         return gs_nccl_allgather(&target, recv, send, count, c->dtype);
     case GS_BROADCAST:
@@ -65,12 +67,20 @@ static void scale_result(gs_nccl_lane *lane, const gs_nccl_launch *launch, void 
 // 16 bits on their way: the library's collective is one of `wire`, between two casts.
 static void cast_to_wire(gs_nccl_lane *lane, const gs_collective *c) {
     gs_collective_cast_to_wire(c, gs_device_kernels(lane->comm->device), lane->stream, c->wire,
-                               c->send, c->count);
+                               c->send,
+                               c->count * gs_collective_num_parts(c, lane->comm->world_size));
+}
+
+// Where the library leaves the result: in place, so of a reduce-scatter in the rank's own part.
+static void *result_on_wire(const gs_nccl_lane *lane, const gs_collective *c) {
+    size_t own = c->kind == GS_REDUCE_SCATTER ? (size_t)lane->comm->rank : 0;
+    return (unsigned char *)c->wire + own * gs_collective_sent_bytes(c);
 }
 
 static void cast_from_wire(gs_nccl_lane *lane, const gs_collective *c) {
+    if (c->kind == GS_REDUCE && c->root != lane->comm->rank) return;
     gs_device_kernels(lane->comm->device)
-        ->cast(lane->stream, c->recv, c->dtype, c->wire, c->wire_dtype, 1, c->count);
+        ->cast(lane->stream, c->recv, c->dtype, result_on_wire(lane, c), c->wire_dtype, 1, c->count);
 }
 
 static gs_nccl_launch *last_launch(gs_nccl_lane *lane) {
@@ -89,7 +99,7 @@ static void close_launch(gs_nccl_lane *lane, gs_nccl_launch *launch) {
         void *recv = launch->slot >= 0 ? (void *)(lane->staging +
                                                   (size_t)launch->slot * GS_NCCL_SLOT_BYTES +
                                                   GS_NCCL_SLOT_BYTES / 2)
-                     : collective->wire_dtype ? collective->wire
+                     : collective->wire_dtype ? result_on_wire(lane, collective)
                                               : collective->recv;
         scale_result(lane, launch, recv);
         if (collective->wire_dtype) cast_from_wire(lane, collective);
@@ -167,7 +177,8 @@ static gs_status launch_piece(gs_nccl_lane *lane, gs_nccl_launch *launch, gs_ncc
     gs_nccl_stage_in(lane, launch, &send, &recv);
     if (collective->wire_dtype) {
         cast_to_wire(lane, collective);
-        send = recv = collective->wire;
+        send = collective->wire;
+        recv = result_on_wire(lane, collective);
     }
     return call_library(lane, launch, send, recv);
 }

@@ -59,11 +59,10 @@ static void copy_into_slot(unsigned char *slot, const unsigned char *from, size_
     memcpy(slot + at, from + at, bytes - at);
 }
 
-// From the caller's memory into a slot: rounded to the wire dtype where there is one.
+// From a part of the caller's memory into a slot: rounded to the wire dtype where there is one.
 //   range  of bytes as they are sent
 static void send_into_slot(const gs_shm_mover *mover, const gs_collective *collective,
-                           unsigned char *slot, byte_range range) {
-    const unsigned char *send = collective->send;
+                           unsigned char *slot, const unsigned char *send, byte_range range) {
     if (!collective->wire_dtype) {
         copy_into_slot(slot, send + range.first, range.end - range.first);
         return;
@@ -144,8 +143,8 @@ static void fill_slot(const gs_shm_mover *mover, const gs_collective *collective
     if (collective->kind == GS_BROADCAST && rank != collective->root) return;
     if (collective->kind == GS_REDUCE_SCATTER) {
         for (size_t part = 0; part < (size_t)mover->segment->world_size; part++)
-            copy_into_slot(slot + part * slot_part_bytes, send + part * part_bytes + range.first,
-                           bytes);
+            send_into_slot(mover, collective, slot + part * slot_part_bytes,
+                           send + part * part_bytes, range);
     } else if (collective->tree) {
         for (int i = 0; i < collective->tree->num_inputs; i++) {
             if (collective->tree->rank[i] != rank) continue;
@@ -154,7 +153,7 @@ static void fill_slot(const gs_shm_mover *mover, const gs_collective *collective
                            send + part * collective->part_stride_bytes + range.first, bytes);
         }
     } else {
-        send_into_slot(mover, collective, slot, range);
+        send_into_slot(mover, collective, slot, send, range);
     }
 }
 
