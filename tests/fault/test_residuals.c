@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "core/clock.h"
+#include "gradsync/reducer/reducer.h"
 #include "tests/support/asserts.h"
 #include "tests/support/carrier_hook.h"
 #include "tests/support/ranks.h"
@@ -40,6 +41,17 @@ gs_status __wrap_gs_job_hook_choose(gs_job_hook_choice *out, const gs_job_hook *
     (void)hook;
     *out = (gs_job_hook_choice){.choice = {.hook = &carrier_hook}};
     return gs_ok();
+}
+
+// Ranks that do not share memory, as those of several hosts or on GPUs.
+const void *__real_gs_reducer_peer_hook_data(gs_reducer *reducer, size_t index, int rank,
+                                             int64_t step);
+const void *__wrap_gs_reducer_peer_hook_data(gs_reducer *reducer, size_t index, int rank,
+                                             int64_t step);
+const void *__wrap_gs_reducer_peer_hook_data(gs_reducer *reducer, size_t index, int rank,
+                                             int64_t step) {
+    if (getenv("RANKS_APART")) return NULL;
+    return __real_gs_reducer_peer_hook_data(reducer, index, rank, step);
 }
 
 static gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
@@ -252,6 +264,18 @@ static void periodic_saves_are_of_one_step(void **state) {
     }
 }
 
+// Nothing is saved that lacks a rank's residuals: the job goes back to a checkpoint that has them.
+static void what_is_not_reached_is_not_saved(void **state) {
+    (void)state;
+    char *spec = make_spec("ranks", 0, STEPS), *dir = gs_temp_dir_make();
+    setenv("RANKS_APART", "1", 1);
+    run_until_killed(dir, spec, "step.begin", 1, 6);
+    unsetenv("RANKS_APART");
+    assert_null(trainer_rank_checkpoint(dir));
+    gs_temp_dir_remove(dir);
+    free(spec);
+}
+
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
     int exit_code;
@@ -264,6 +288,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(replaced_rank_goes_on_with_the_same_bits),
         cmocka_unit_test(every_world_gets_the_same_sum),
         cmocka_unit_test(periodic_saves_are_of_one_step),
+        cmocka_unit_test(what_is_not_reached_is_not_saved),
     };
     return cmocka_run_group_tests(tests, train_undisturbed, NULL);
 }
