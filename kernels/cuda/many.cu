@@ -1,108 +1,11 @@
 // One launch for many tensors, and masters of 32 bits in two halves of 16.
-//
-// The table of items may lie in pinned memory, which every block would read over the bus. So a first, small
-// kernel brings it into scratch memory and counts the tiles before each item; then blocks that stay walk the
-// tiles of all items together, and a warp finds a tile's item by asking 32 places at once.
 #include "kernels/cuda/adamw.cuh"
 #include "kernels/cuda/cast.cuh"
+#include "kernels/cuda/item_table.cuh"
 #include "kernels/cuda/sums.cuh"
 
-#define PREPARE_BLOCK 1024
-#define BLOCKS_PER_SM 4  // of GS_FLAT_BLOCK threads; the kernels are bounded to as many registers
 // Elements of a tile here, at least: finding its item costs two reads, one after the other.
 #define LEAST_TILE ((size_t)4096)
-
-// ---- tables
-
-// In scratch memory: first_tiles has num_items + 1 elements, the last is the number of all tiles.
-template <class Prepared>
-struct tile_table {
-    const Prepared *items;
-    const size_t *first_tiles;
-    size_t num_items;
-};
-
-// make.prepared(item) and make.num_tiles(item) of every item. One block, which takes PREPARE_BLOCK items at a
-// time and keeps the number of tiles before them.
-template <class Raw, class Prepared, class Make>
-__global__ static void __launch_bounds__(PREPARE_BLOCK)
-    prepare_kernel(Prepared *prepared, size_t *first_tiles, const Raw *items, size_t num_items,
-                   const Make make) {
-    __shared__ size_t sums[PREPARE_BLOCK];
-    size_t before = 0;
-    for (size_t base = 0; base < num_items; base += PREPARE_BLOCK) {
-        const size_t i = base + threadIdx.x;
-        size_t own = 0;
-        if (i < num_items) {
-            const Raw item = items[i];
-            own = make.num_tiles(item);
-            prepared[i] = make.prepared(item);
-        }
-        sums[threadIdx.x] = own;
-        __syncthreads();
-        for (unsigned distance = 1; distance < PREPARE_BLOCK; distance *= 2) {
-            const size_t left = threadIdx.x >= distance ? sums[threadIdx.x - distance] : 0;
-            __syncthreads();
-            sums[threadIdx.x] += left;
-            __syncthreads();
-        }
-        if (i < num_items) first_tiles[i] = before + sums[threadIdx.x] - own;
-        before += sums[PREPARE_BLOCK - 1];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) first_tiles[num_items] = before;
-}
-
-// The item that `tile` belongs to: the last one that starts at or before it. All lanes of a warp ask for the
-// same tile; the range shrinks to a 32nd each time.
-template <class Prepared>
-__device__ static inline size_t find_item(const tile_table<Prepared> &table, size_t tile) {
-    const unsigned lane = threadIdx.x % GS_WARP;
-    size_t first = 0, span = table.num_items;
-    while (span > 1) {
-        const size_t step = (span + GS_WARP - 1) / GS_WARP;
-        const size_t at = lane * step;
-        const bool starts_before = at < span && table.first_tiles[first + at] <= tile;
-        const unsigned votes = __ballot_sync(GS_FULL_WARP, starts_before);
-        const size_t last = static_cast<size_t>(__popc(votes) - 1) * step;
-        first += last;
-        span = span - last < step ? span - last : step;
-    }
-    return first;
-}
-
-// run(item, tile of the item) for every tile, one block each. The item stays where it is: a copy of it would
-// cost registers.
-template <class Prepared, class Run>
-__device__ static inline void walk_tiles(const tile_table<Prepared> &table, const Run &run) {
-    const size_t num_tiles = table.first_tiles[table.num_items];
-    for (size_t tile = blockIdx.x; tile < num_tiles; tile += gridDim.x) {
-        const size_t i = find_item(table, tile);
-        run(table.items[i], tile - table.first_tiles[i]);
-    }
-}
-
-// The table in scratch memory; false, and the stream has failed, when it does not fit. *rest: what is behind
-// it, 256-byte aligned.
-template <class Raw, class Prepared, class Make>
-static bool prepare_table(gs_stream *stream, tile_table<Prepared> *table, char **rest,
-                          const Raw *items, size_t num_items, const Make &make, const char *name) {
-    const size_t items_bytes = (num_items * sizeof(Prepared) + 255) / 256 * 256;
-    const size_t tiles_bytes = ((num_items + 1) * sizeof(size_t) + 255) / 256 * 256;
-    char *scratch = static_cast<char *>(gs_scratch(stream, items_bytes + tiles_bytes, name));
-    if (!scratch) return false;
-    Prepared *prepared = reinterpret_cast<Prepared *>(scratch);
-    size_t *first_tiles = reinterpret_cast<size_t *>(scratch + items_bytes);
-    GS_LAUNCH(stream, 1, PREPARE_BLOCK, 0, (prepare_kernel<Raw, Prepared, Make>), prepared,
-              first_tiles, items, num_items, make);
-    *table = {prepared, first_tiles, num_items};
-    *rest = scratch + items_bytes + tiles_bytes;
-    return true;
-}
-
-static unsigned persistent_grid(gs_stream *stream) {
-    return BLOCKS_PER_SM * gs_num_sms(stream);
-}
 
 // ---- tiles of flat.cuh, some in a row
 
@@ -142,9 +45,9 @@ struct cast_tile {
 };
 
 template <class Op>
-__global__ static void __launch_bounds__(GS_FLAT_BLOCK, BLOCKS_PER_SM)
-    cast_many_kernel(const tile_table<gs_cast_item> table, float scale) {
-    walk_tiles(table, cast_tile<Op>{scale});
+__global__ static void __launch_bounds__(GS_FLAT_BLOCK, GS_BLOCKS_PER_SM)
+    cast_many_kernel(const gs_tile_table<gs_cast_item> table, float scale) {
+    gs_walk_tiles(table, cast_tile<Op>{scale});
 }
 
 struct run_cast_many {
@@ -156,11 +59,11 @@ struct run_cast_many {
     template <gs_dtype TO, gs_dtype FROM>
     void with() const {
         typedef gs_cast_op<TO, FROM> op;
-        tile_table<gs_cast_item> table;
+        gs_tile_table<gs_cast_item> table;
         char *rest;
         const make_cast make = {row_elements<op>};
-        if (!prepare_table(stream, &table, &rest, items, num_items, make, "cast_many")) return;
-        GS_LAUNCH(stream, persistent_grid(stream), GS_FLAT_BLOCK, 0, (cast_many_kernel<op>), table,
+        if (!gs_prepare_table(stream, &table, &rest, items, num_items, make, "cast_many")) return;
+        GS_LAUNCH(stream, gs_persistent_grid(stream), GS_FLAT_BLOCK, 0, (cast_many_kernel<op>), table,
                   scale);
     }
 };
@@ -181,12 +84,12 @@ struct make_squares {
     __device__ gs_square_item prepared(const gs_square_item &item) const { return item; }
 };
 
-__global__ static void __launch_bounds__(GS_SUM_BLOCK, BLOCKS_PER_SM)
-    square_chunks_kernel(const tile_table<gs_square_item> table, double *chunk_sums, size_t most_chunks) {
+__global__ static void __launch_bounds__(GS_SUM_BLOCK, GS_BLOCKS_PER_SM)
+    square_chunks_kernel(const gs_tile_table<gs_square_item> table, double *chunk_sums, size_t most_chunks) {
     const size_t num_chunks = table.first_tiles[table.num_items];
     if (num_chunks > most_chunks) return;  // fold_squares_kernel says so
     for (size_t chunk = blockIdx.x; chunk < num_chunks; chunk += gridDim.x) {
-        const size_t i = find_item(table, chunk);
+        const size_t i = gs_find_item(table, chunk);
         const double total = gs_sum_chunk<gs_square_term>(
             table.items[i].from, chunk - table.first_tiles[i], table.items[i].count);
         if (threadIdx.x == 0) chunk_sums[chunk] = total;
@@ -196,7 +99,7 @@ __global__ static void __launch_bounds__(GS_SUM_BLOCK, BLOCKS_PER_SM)
 // One block for an item. Where scratch memory was too small for all chunks, the sums are NaN, which no norm
 // takes for a number.
 __global__ static void __launch_bounds__(GS_SUM_BLOCK)
-    fold_squares_kernel(const tile_table<gs_square_item> table, const double *chunk_sums,
+    fold_squares_kernel(const gs_tile_table<gs_square_item> table, const double *chunk_sums,
                         size_t most_chunks) {
     const bool fits = table.first_tiles[table.num_items] <= most_chunks;
     for (size_t i = blockIdx.x; i < table.num_items; i += gridDim.x) {
@@ -209,14 +112,14 @@ __global__ static void __launch_bounds__(GS_SUM_BLOCK)
 extern "C" void gs_cuda_sum_squares_many(gs_stream *stream, const gs_square_item *items,
                                          size_t num_items) {
     if (num_items == 0) return;
-    tile_table<gs_square_item> table;
+    gs_tile_table<gs_square_item> table;
     char *rest;
-    if (!prepare_table(stream, &table, &rest, items, num_items, make_squares{}, "sum_squares_many"))
+    if (!gs_prepare_table(stream, &table, &rest, items, num_items, make_squares{}, "sum_squares_many"))
         return;
     char *end = static_cast<char *>(gs_cuda_stream_of(stream)->scratch) + GS_CUDA_SCRATCH_BYTES;
     const size_t most_chunks = static_cast<size_t>(end - rest) / sizeof(double);
     double *chunk_sums = reinterpret_cast<double *>(rest);
-    GS_LAUNCH(stream, persistent_grid(stream), GS_SUM_BLOCK, 0, square_chunks_kernel, table, chunk_sums,
+    GS_LAUNCH(stream, gs_persistent_grid(stream), GS_SUM_BLOCK, 0, square_chunks_kernel, table, chunk_sums,
               most_chunks);
     GS_LAUNCH(stream, gs_num_blocks(num_items, 1, 1u << 20), GS_SUM_BLOCK, 0, fold_squares_kernel,
               table, chunk_sums, most_chunks);
@@ -256,24 +159,24 @@ struct adamw_tile {
 };
 
 template <bool DECOUPLED>
-__global__ static void __launch_bounds__(GS_FLAT_BLOCK, BLOCKS_PER_SM)
-    adamw_many_kernel(const tile_table<prepared_adamw> table, const gs_adamw_common common) {
-    walk_tiles(table, adamw_tile<DECOUPLED>{common});
+__global__ static void __launch_bounds__(GS_FLAT_BLOCK, GS_BLOCKS_PER_SM)
+    adamw_many_kernel(const gs_tile_table<prepared_adamw> table, const gs_adamw_common common) {
+    gs_walk_tiles(table, adamw_tile<DECOUPLED>{common});
 }
 
 extern "C" void gs_cuda_adamw_many(gs_stream *stream, const gs_adamw_item *items, size_t num_items,
                                    const gs_adamw *step) {
     if (num_items == 0) return;
-    tile_table<prepared_adamw> table;
+    gs_tile_table<prepared_adamw> table;
     char *rest;
     const make_adamw make = {step->lr};
-    if (!prepare_table(stream, &table, &rest, items, num_items, make, "adamw_many")) return;
+    if (!gs_prepare_table(stream, &table, &rest, items, num_items, make, "adamw_many")) return;
     const gs_adamw_common common = gs_adamw_make_common(*step);
     if (step->decoupled) {
-        GS_LAUNCH(stream, persistent_grid(stream), GS_FLAT_BLOCK, 0, (adamw_many_kernel<true>), table,
+        GS_LAUNCH(stream, gs_persistent_grid(stream), GS_FLAT_BLOCK, 0, (adamw_many_kernel<true>), table,
                   common);
     } else {
-        GS_LAUNCH(stream, persistent_grid(stream), GS_FLAT_BLOCK, 0, (adamw_many_kernel<false>), table,
+        GS_LAUNCH(stream, gs_persistent_grid(stream), GS_FLAT_BLOCK, 0, (adamw_many_kernel<false>), table,
                   common);
     }
 }

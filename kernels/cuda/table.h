@@ -51,7 +51,11 @@
     X(batchnorm_measure)                                                                           \
     X(batchnorm_apply)                                                                             \
     X(batchnorm_sums)                                                                              \
-    X(batchnorm_backward_apply)
+    X(batchnorm_backward_apply)                                                                    \
+    X(low_rank_project)                                                                            \
+    X(low_rank_back_project)                                                                       \
+    X(low_rank_rebuild)                                                                            \
+    X(orthogonalize_many)
 
 #define GS_CUDA_HALF_LAUNCHERS(X)                                                                  \
     X(matmul)                                                                                      \
