@@ -232,6 +232,26 @@ static gs_status place_too_much(void *state, const gs_hook_plan *plan) {
     return gs_hook_place(&memory, plan, 1);
 }
 
+static void powersgd_refuses_what_does_not_fit_together(void **state) {
+    (void)state;
+    const struct {
+        gs_hook_number numbers[3];
+        const char *words;
+    } cases[] = {
+        {{{"start_step", 1}, {"rank", 1}, {"seed", 0}},
+         "option start_step: 1, with error_feedback at least 2"},
+        {{{"start_step", 0}, {"error_feedback", 0}, {"seed", 0}},
+         "option start_step: 0, with warm_start at least 2"},
+        {{{"rank", 65}, {"start_step", 2}, {"seed", 0}}, "option rank: 65"},
+    };
+    static const char *const names[] = {"powersgd", "batched_powersgd"};
+    for (size_t i = 0; i < 6; i++)
+        assert_refused(&(gs_hook_choice){.hook = gs_comm_hook_find(names[i % 2]),
+                                         .numbers = cases[i / 2].numbers,
+                                         .num_numbers = 3},
+                       cases[i / 2].words);
+}
+
 static void what_a_hook_does_not_declare_is_refused(void **state) {
     (void)state;
     gs_comm_hook hook = gs_hook_allreduce;
@@ -561,6 +581,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hooks_are_found_by_their_names),
         cmocka_unit_test(options_are_checked_by_name),
+        cmocka_unit_test(powersgd_refuses_what_does_not_fit_together),
         cmocka_unit_test(what_a_hook_does_not_declare_is_refused),
         cmocka_unit_test(hook_without_all_functions_is_refused),
         cmocka_unit_test(hook_that_was_not_made_is_not_destroyed),
