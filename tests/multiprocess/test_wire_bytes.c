@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "core/low_rank.h"
 #include "gradsync/bucket/bucket.h"
 #include "gradsync/reducer/reducer.h"
 #include "tests/support/counting_backend.h"
@@ -55,6 +56,20 @@ static sent_bytes of_tally(const bucket_shape *shape) {
     return of_allreduce(shape, (4 * (shape->num_params + 4) + 63) / 64 * 64);
 }
 
+// Two factors of a gradient that is worth it, all others as they are.
+static sent_bytes of_factors(const bucket_shape *shape) {
+    size_t count = 0;
+    for (size_t i = 0; i < shape->num_params; i++) {
+        gs_low_rank matrix = gs_low_rank_of(&shape->params[i], 1, 2);
+        count += matrix.rank ? gs_low_rank_sent(matrix) : gs_bucket_room(&shape->params[i]);
+    }
+    return of_allreduce(shape, 4 * count);
+}
+
+// PowerSGD from the first step on, which carries nothing then.
+static const gs_hook_number from_the_start[] = {
+    {"start_step", 0}, {"error_feedback", 0}, {"warm_start", 0}};
+
 static const struct {
     const char *name, *inner;
     sent_bytes (*formula)(const bucket_shape *shape);
@@ -66,6 +81,7 @@ static const struct {
     {"wrap_fp16", "allreduce", of_halves, GS_TALLY_APART},
     {"wrap_bf16", "bf16", of_halves, GS_TALLY_APART},
     {"noop", NULL, of_tally, GS_TALLY_IN_BUCKETS},
+    {"powersgd", NULL, of_factors, GS_TALLY_APART},
     {"wrap_fp16", "noop", of_tally, GS_TALLY_IN_BUCKETS},
 };
 #define NUM_HOOKS (sizeof hooks / sizeof *hooks)
@@ -126,10 +142,13 @@ static gs_status run_step(grad_rank *rank, int64_t step, sent_bytes wanted) {
 // arg: which hook
 static gs_status body_count(const gs_rank_env *env) {
     size_t which = strtoul(env->arg, NULL, 10);
+    bool is_low_rank = strcmp(hooks[which].name, "powersgd") == 0;
     const gs_hook_choice inner = {
         .hook = hooks[which].inner ? gs_comm_hook_find(hooks[which].inner) : NULL};
     const gs_hook_choice hook = {.hook = gs_comm_hook_find(hooks[which].name),
-                                 .inner = inner.hook ? &inner : NULL};
+                                 .inner = inner.hook ? &inner : NULL,
+                                 .numbers = from_the_start,
+                                 .num_numbers = is_low_rank ? 3 : 0};
     if (!hook.hook) return gs_error(GS_NOT_FOUND, "no such hook");
     grad_case model;
     grad_rank rank;

@@ -145,7 +145,9 @@ gs_status grad_rank_open(grad_rank *rank, const grad_case *model, const gs_rank_
                                   .num_hooks = 1,
                                   .separate = model->separate};
     size_t bytes;
+    int num_lanes;
     GS_TRY(gs_reducer_arena_bytes(&bytes, &options));
+    GS_TRY(gs_reducer_lanes(&num_lanes, &options));
     GS_TRY(test_device_try(&rank->device, 1));
     gs_status status = gs_arena_create_on(&rank->arena, bytes, rank->device);
     if (!status.code)
@@ -159,6 +161,7 @@ gs_status grad_rank_open(grad_rank *rank, const grad_case *model, const gs_rank_
                                                    .arena = rank->arena,
                                                    .device = rank->device,
                                                    .helper = model->helper,
+                                                   .num_lanes = num_lanes,
                                                    .own_backend = model->own_backend},
                                 deadline);
     options.arena = rank->arena;
