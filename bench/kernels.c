@@ -10,15 +10,18 @@
 #include "kernels/device.h"
 
 #define MOST_RUNS 12
-#define FLAT ((size_t)8 << 20) // 32 MiB of fp32 per array: outside private caches
+#define FLAT ((size_t)8 << 20)  // 32 MiB of fp32 per array: outside private caches
 #define ROWS ((size_t)4096)
 #define COLS ((size_t)1024)
+#define LOW_RANK_ROWS ((size_t)4096)
+#define LOW_RANK_COLS (FLAT / LOW_RANK_ROWS)
 
 typedef struct bench {
     gs_device *device;
     const gs_kernels *kernels;
     gs_stream *stream;
-    float *a, *b, *c, *d; // FLAT each
+    float *a, *b, *c, *d;  // FLAT each
+    int rank;              // of low-rank approximations
     double copy_gb_per_sec;
 } bench;
 
@@ -144,6 +147,35 @@ static void run_matmul(const bench *b) {
     b->kernels->matmul(b->stream, b->a, b->b, b->c, &shape);
 }
 
+// Gradient, held error and M are three arrays; P and Q lie in the fourth.
+static gs_low_rank_item make_low_rank(const bench *b) {
+    return (gs_low_rank_item){.grad = b->a,
+                              .held = b->b,
+                              .error = b->c,
+                              .p = b->d,
+                              .q = b->d + LOW_RANK_ROWS * 64,
+                              .local_q = b->d + (LOW_RANK_ROWS + LOW_RANK_COLS) * 64,
+                              .rows = LOW_RANK_ROWS,
+                              .cols = LOW_RANK_COLS,
+                              .rank = b->rank};
+}
+
+static void run_project(const bench *b) {
+    const gs_low_rank_item item = make_low_rank(b);
+    b->kernels->low_rank_project(b->stream, &item, 1, GS_FP32, 0.5, 1.0);
+}
+
+static void run_back_project(const bench *b) {
+    const gs_low_rank_item item = make_low_rank(b);
+    b->kernels->low_rank_back_project(b->stream, &item, 1, GS_FP32);
+}
+
+// An error that shrinks: not into denormal numbers within these runs.
+static void run_rebuild(const bench *b) {
+    const gs_low_rank_item item = make_low_rank(b);
+    b->kernels->low_rank_rebuild(b->stream, &item, 1, GS_FP32, 0.5);
+}
+
 static double measure_seconds(const bench *b, void (*run)(const bench *b)) {
     double best = 1e30;
     run(b);
@@ -161,27 +193,39 @@ typedef struct bench_row {
     void (*run)(const bench *b);
     size_t elements;
     double bytes_per_element, flops_per_element;
+    int rank;
 } bench_row;
 
+#define LOW_RANK(rank)                                                                             \
+    {"low-rank project, " #rank, run_project, FLAT, 12, 2 * (rank), rank},                         \
+        {"low-rank back, " #rank, run_back_project, FLAT, 4, 2 * (rank), rank}, {                  \
+        "low-rank rebuild, " #rank, run_rebuild, FLAT, 12, 4 * (rank), rank                        \
+    }
+
 static const bench_row rows[] = {
-    {"copy", run_copy, FLAT, 8, 0},
-    {"axpy", run_axpy, FLAT, 12, 0},
-    {"sum_squares", run_sum_squares, FLAT, 4, 0},
-    {"reduce fp32, 2 inputs", run_reduce2, FLAT, 12, 0},
-    {"reduce fp32, 4 inputs", run_reduce4, FLAT, 20, 0},
-    {"reduce bf16, 4 inputs", run_reduce4_bf16, FLAT, 10, 0},
-    {"reduce fp32 by bf16, 4 inputs", run_reduce4_by_bf16, FLAT, 20, 0},
-    {"reduce fp32 by fp16, 4 inputs", run_reduce4_by_fp16, FLAT, 20, 0},
-    {"cast fp32 to bf16", run_cast, FLAT, 6, 0},
-    {"round through fp16", run_round, FLAT, 8, 0},
-    {"adamw", run_adamw, FLAT, 28, 0},
-    {"layernorm", run_layernorm, ROWS *COLS, 8, 0},
-    {"bias_gelu", run_bias_gelu, ROWS *COLS, 12, 0},
-    {"gelu_backward", run_gelu_backward, ROWS *COLS, 12, 0},
+    {"copy", run_copy, FLAT, 8, 0, 0},
+    {"axpy", run_axpy, FLAT, 12, 0, 0},
+    {"sum_squares", run_sum_squares, FLAT, 4, 0, 0},
+    {"reduce fp32, 2 inputs", run_reduce2, FLAT, 12, 0, 0},
+    {"reduce fp32, 4 inputs", run_reduce4, FLAT, 20, 0, 0},
+    {"reduce bf16, 4 inputs", run_reduce4_bf16, FLAT, 10, 0, 0},
+    {"reduce fp32 by bf16, 4 inputs", run_reduce4_by_bf16, FLAT, 20, 0, 0},
+    {"reduce fp32 by fp16, 4 inputs", run_reduce4_by_fp16, FLAT, 20, 0, 0},
+    {"cast fp32 to bf16", run_cast, FLAT, 6, 0, 0},
+    {"round through fp16", run_round, FLAT, 8, 0, 0},
+    {"adamw", run_adamw, FLAT, 28, 0, 0},
+    {"layernorm", run_layernorm, ROWS *COLS, 8, 0, 0},
+    {"bias_gelu", run_bias_gelu, ROWS *COLS, 12, 0, 0},
+    {"gelu_backward", run_gelu_backward, ROWS *COLS, 12, 0, 0},
     // Causal: T/2 keys for each query, 2 products forward, 5 backward.
-    {"attention T=256", run_attention, ATTENTION_ELEMENTS, 16, 2 * 256},
-    {"attention_backward", run_attention_backward, ATTENTION_ELEMENTS, 32, 5 * 256},
-    {"matmul 256x1024x256", run_matmul, (size_t)256 * 1024, 0, 2 * 256},
+    {"attention T=256", run_attention, ATTENTION_ELEMENTS, 16, 2 * 256, 0},
+    {"attention_backward", run_attention_backward, ATTENTION_ELEMENTS, 32, 5 * 256, 0},
+    {"matmul 256x1024x256", run_matmul, (size_t)256 * 1024, 0, 2 * 256, 0},
+    LOW_RANK(1),
+    LOW_RANK(2),
+    LOW_RANK(4),
+    LOW_RANK(8),
+    LOW_RANK(32),
 };
 
 static void print_row(bench *b, const bench_row *row) {
@@ -222,6 +266,7 @@ int main(int argc, char **argv) {
         // Moments and logits from the last row would be denormal or huge here.
         gs_random_fill_uniform(b.c, FLAT, (gs_random_key){9, i}, 0, 0.0f, 1.0f);
         gs_random_fill_uniform(b.d, FLAT, (gs_random_key){10, i}, 0, 0.0f, 1.0f);
+        b.rank = rows[i].rank;
         print_row(&b, &rows[i]);
     }
 
