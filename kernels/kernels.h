@@ -121,6 +121,36 @@ typedef struct gs_orthogonal_item {
     const void *spare;   // NULL, or as many columns: a column that is zero when its turn comes is replaced by its own
 } gs_orthogonal_item;
 
+// A parameter of a bucket that is compressed, with what its rank still owes of it.
+typedef struct gs_residual_item {
+    void *grad;        // in the bucket
+    const void *held;  // owed since the step before; NULL: nothing
+    void *error;       // what is compressed, then what is owed next; may be `grad`
+    size_t count;
+    size_t first;  // of the bucket's elements, where it begins: a multiple of 8
+} gs_residual_item;
+
+// The largest elements of items' `error` by magnitude: a NaN before infinity, of equal ones the first.
+typedef struct gs_selection {
+    const gs_residual_item *items;  // in order of `first`
+    size_t num_items, num_places;  // of the bucket, gaps between items included
+    gs_dtype dtype;       // fp32 or fp64
+    gs_dtype wire_dtype;  // values are rounded to it, and stay `dtype`; unset: they are not
+    size_t num_chosen;    // at most as many elements as all items have
+    void *values;         // num_chosen of `dtype`, in order of their places
+    uint32_t *places;     // where they are in the bucket
+} gs_selection;
+
+// One bit for each element, two numbers for each item: the mean of its elements that are not below zero, and of
+// those that are.
+typedef struct gs_signs {
+    const gs_residual_item *items;
+    size_t num_items;
+    gs_dtype dtype;  // fp32 or fp64
+    void *means;     // 2 · num_items of `dtype`; 0 of none
+    uint8_t *bits;   // bit k of byte b: element 8·b + k of the bucket is below zero
+} gs_signs;
+
 typedef struct gs_attention {
     size_t batch, positions, heads, head_channels;  // C = heads · head_channels
 } gs_attention;
@@ -286,6 +316,21 @@ typedef struct gs_kernels {
     // not finite becomes NaN, and those behind it. `epsilon` is added to the norms of one or two columns.
     void (*orthogonalize_many)(gs_stream *stream, const gs_orthogonal_item *items,
                                size_t num_items, gs_dtype dtype, double epsilon);
+
+    // compression with residuals; items are a table as of the other launches for many tensors
+    // error = grad · grad_scale + held · held_scale
+    void (*add_residuals)(gs_stream *stream, const gs_residual_item *items, size_t num_items,
+                          gs_dtype dtype, double grad_scale, double held_scale);
+    // Takes the chosen out of `error`: zero is left of them, or what rounding left.
+    void (*select_largest)(gs_stream *stream, const gs_selection *selection);
+    // out[places[i]] += values[i]; no place twice
+    void (*add_at)(gs_stream *stream, void *out, const void *values, const uint32_t *places,
+                   size_t count, gs_dtype dtype);
+    // Takes what the bits say out of `error`. A NaN is not below zero.
+    void (*take_signs)(gs_stream *stream, const gs_signs *signs);
+    // grad = what num_ranks of them say, added in their order; rank r's means are stride_bytes · r behind those of the
+    // first, and so are its bits
+    void (*add_signs)(gs_stream *stream, const gs_signs *signs, int num_ranks, size_t stride_bytes);
 } gs_kernels;
 
 GS_END_DECLS

@@ -63,7 +63,12 @@
     X(low_rank_project)                                                                            \
     X(low_rank_back_project)                                                                       \
     X(low_rank_rebuild)                                                                            \
-    X(orthogonalize_many)
+    X(orthogonalize_many)                                                                          \
+    X(add_residuals)                                                                               \
+    X(select_largest)                                                                              \
+    X(add_at)                                                                                      \
+    X(take_signs)                                                                                  \
+    X(add_signs)
 
 // A prototype with exactly the type of the slot, so that the two cannot drift apart.
 #define GS_CPU_DECLARE(slot) __typeof__(*((gs_kernels *)0)->slot) GS_CPU(slot);

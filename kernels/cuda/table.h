@@ -55,7 +55,12 @@
     X(low_rank_project)                                                                            \
     X(low_rank_back_project)                                                                       \
     X(low_rank_rebuild)                                                                            \
-    X(orthogonalize_many)
+    X(orthogonalize_many)                                                                          \
+    X(add_residuals)                                                                               \
+    X(select_largest)                                                                              \
+    X(add_at)                                                                                      \
+    X(take_signs)                                                                                  \
+    X(add_signs)
 
 #define GS_CUDA_HALF_LAUNCHERS(X)                                                                  \
     X(matmul)                                                                                      \
