@@ -12,6 +12,8 @@ static const gs_comm_hook *const hooks[] = {
     &gs_hook_noop,
     &gs_hook_powersgd,
     &gs_hook_batched_powersgd,
+    &gs_hook_topk,
+    &gs_hook_onebit,
 };
 
 const gs_comm_hook *gs_comm_hook_find(const char *name) {

@@ -270,5 +270,7 @@ extern const gs_comm_hook gs_hook_local_sgd;
 extern const gs_comm_hook gs_hook_noop;
 extern const gs_comm_hook gs_hook_powersgd;
 extern const gs_comm_hook gs_hook_batched_powersgd;
+extern const gs_comm_hook gs_hook_topk;
+extern const gs_comm_hook gs_hook_onebit;
 
 #endif

@@ -1,0 +1,160 @@
+// The largest elements alone (Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017): of
+// every bucket a part `ratio` by magnitude, with their places; the rest is owed (error feedback).
+//
+//   M ─▶ values, places of its largest ─▶ from all ranks ─▶ added up in order of ranks ─▶ data
+//   M - what was sent is owed
+//
+// With a wire dtype values travel in it, and what rounding left is owed as well.
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/memory.h"
+#include "gradsync/bucket/main_grad.h"
+#include "gradsync/hooks/hook_calls.h"
+#include "gradsync/hooks/residuals.h"
+
+#define PAYLOAD_ALIGNMENT 64
+
+typedef struct topk {
+    const gs_hook_choice *choice;
+    gs_residuals residuals;
+} topk;
+
+static const gs_hook_option options[] = {
+    {.name = "ratio", .fallback = 0.01, .least = 0x1p-40, .most = 1},
+    GS_RESIDUAL_OPTIONS,
+};
+
+// One at least, so that what is not finite is told in any case.
+static size_t num_chosen_of(const gs_hook_choice *choice, size_t num_elements) {
+    double chosen = ceil(gs_hook_option_value(choice, "ratio") * (double)num_elements);
+    return chosen < (double)num_elements ? (size_t)chosen : num_elements;
+}
+
+// Values, then places.
+static size_t value_bytes(gs_dtype dtype, gs_dtype wire_dtype, size_t num_chosen) {
+    return gs_round_up(num_chosen * gs_dtype_bytes(wire_dtype ? wire_dtype : dtype),
+                       sizeof(uint32_t));
+}
+
+static gs_residual_sizes size(const gs_hook_choice *choice, gs_dtype dtype, gs_dtype wire_dtype,
+                              size_t num_elements, size_t num_items) {
+    (void)num_items;
+    size_t chosen = num_elements ? num_chosen_of(choice, num_elements) : 0;
+    size_t bytes = value_bytes(dtype, wire_dtype, chosen) + chosen * sizeof(uint32_t);
+    return (gs_residual_sizes){.payload_bytes = gs_round_up(bytes, PAYLOAD_ALIGNMENT),
+                               .scratch_bytes = wire_dtype ? chosen * gs_dtype_bytes(dtype) : 0};
+}
+
+static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
+    return gs_residuals_measure(needs, setup, size);
+}
+
+static void destroy(void *state) {
+    topk *self = state;
+    gs_residuals_release(&self->residuals);
+    free(self);
+}
+
+static gs_status create(void **state, const gs_hook_setup *setup) {
+    topk *self = calloc(1, sizeof *self);
+    if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    self->choice = setup->choice;
+    gs_status status = gs_residuals_init(&self->residuals, setup);
+    if (status.code) destroy(self);
+    else *state = self;
+    return status;
+}
+
+static gs_status on_plan(void *state, const gs_hook_plan *plan) {
+    topk *self = state;
+    return gs_residuals_place(&self->residuals, plan, self->choice, size);
+}
+
+static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
+    topk *self = state;
+    const gs_residuals *residuals = &self->residuals;
+    if (!gs_residuals_compress(residuals, bucket))
+        return gs_residuals_send_plain(residuals, bucket, work);
+    const gs_residual_bucket *own = &residuals->buckets[bucket->index];
+    const gs_kernels *kernels = gs_device_kernels(bucket->device);
+    const size_t chosen = num_chosen_of(self->choice, own->num_elements);
+    const gs_dtype wire_dtype = residuals->wire_dtype;
+    char *payload = gs_residuals_own_payload(residuals, own);
+    gs_work_stream on;
+    GS_TRY(gs_residuals_open(&on, &self->residuals, bucket, work));
+    const gs_selection selection = {
+        .items = own->items,
+        .num_items = own->num_items,
+        .num_places = bucket->count,
+        .dtype = bucket->dtype,
+        .wire_dtype = wire_dtype,
+        .num_chosen = chosen,
+        .values = wire_dtype ? own->scratch : payload,
+        .places = (uint32_t *)(payload + value_bytes(bucket->dtype, wire_dtype, chosen))};
+    kernels->select_largest(on.stream, &selection);
+    if (wire_dtype)
+        kernels->cast(on.stream, payload, wire_dtype, own->scratch, bucket->dtype, 1, chosen);
+    return gs_residuals_send(&self->residuals, bucket, chosen, work);
+}
+
+static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
+                        gs_deadline deadline) {
+    const topk *self = state;
+    const gs_residuals *residuals = &self->residuals;
+    (void)result, (void)deadline;
+    if (!gs_residuals_compress(residuals, bucket)) return gs_ok();
+    const gs_residual_bucket *own = &residuals->buckets[bucket->index];
+    const gs_work_stream on = gs_work_stream_of(bucket->device);
+    const gs_kernels *kernels = gs_device_kernels(bucket->device);
+    const size_t chosen = num_chosen_of(self->choice, own->num_elements);
+    gs_main_grad_zero(bucket->data, bucket->dtype, bucket->count, on);
+    for (int r = 0; r < residuals->world_size; r++) {
+        const char *payload = own->payloads + (size_t)r * own->payload_bytes;
+        const void *values = payload;
+        if (residuals->wire_dtype) {
+            kernels->cast(on.stream, own->scratch, bucket->dtype, payload, residuals->wire_dtype, 1,
+                          chosen);
+            values = own->scratch;
+        }
+        kernels->add_at(on.stream, bucket->data, values,
+                        (const uint32_t *)(payload + value_bytes(bucket->dtype,
+                                                                 residuals->wire_dtype, chosen)),
+                        chosen, bucket->dtype);
+    }
+    gs_residuals_close(bucket);
+    return gs_ok();
+}
+
+static void commit(void *state) {
+    gs_residuals_commit(&((topk *)state)->residuals);
+}
+
+static void rollback(void *state) {
+    gs_residuals_rollback(&((topk *)state)->residuals);
+}
+
+static bool tensor(void *state, size_t index, gs_hook_tensor *out) {
+    const topk *self = state;
+    return self->residuals.error_feedback &&
+           gs_param_state_tensor(&self->residuals.errors, index, out);
+}
+
+static void report(void *state, gs_hook_report *out) {
+    gs_residuals_report(&((const topk *)state)->residuals, out);
+}
+
+const gs_comm_hook gs_hook_topk = {.name = "topk",
+                                   .options = options,
+                                   .num_options = sizeof options / sizeof options[0],
+                                   .measure = measure,
+                                   .create = create,
+                                   .on_plan = on_plan,
+                                   .run = run,
+                                   .finish = finish,
+                                   .commit = commit,
+                                   .rollback = rollback,
+                                   .tensor = tensor,
+                                   .loaded = gs_hook_load_nothing,
+                                   .destroy = destroy,
+                                   .report = report};
