@@ -186,7 +186,7 @@ static void test_orthogonalize_many(kernel_test *test) {
         for (size_t i = 0; i < shape.num_items; i++) {
             gs_low_rank_item *item = &shape.items[i];
             item->rank = is_large ? 3 : (int)kernel_dim(test, 1, kernel_in_simulator() ? 9 : 64);
-            item->rows = is_large ? 60000 / (shape.dtype == GS_FP64 ? 2 : 1)
+            item->rows = is_large ? (size_t)(shape.dtype == GS_FP64 ? 30000 : 60000)
                                   : kernel_dim(test, 4 * (size_t)item->rank, 2000);
             const int matrix = kernel_inout(test, "matrix", shape.dtype, p_count(item), KERNEL_UNIT,
                                             shape.dtype == GS_FP64 ? fp64_columns : fp32_columns);
