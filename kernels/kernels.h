@@ -151,6 +151,15 @@ typedef struct gs_signs {
     uint8_t *bits;   // bit k of byte b: element 8·b + k of the bucket is below zero
 } gs_signs;
 
+// Numbers in 8 bits. Those of segment s, elements [s · segment_count, (s + 1) · segment_count), stand for
+// scale · (code − zero).
+typedef struct gs_quantized {
+    uint8_t *codes;  // count
+    void *scales;    // `dtype`: scale and zero of segment 0, of segment 1, …; zero is whole, 0 to 255
+    size_t count, segment_count;
+    gs_dtype dtype;  // of the numbers: fp32 or fp64
+} gs_quantized;
+
 typedef struct gs_attention {
     size_t batch, positions, heads, head_channels;  // C = heads · head_channels
 } gs_attention;
@@ -331,6 +340,16 @@ typedef struct gs_kernels {
     // grad = what num_ranks of them say, added in their order; rank r's means are stride_bytes · r behind those of the
     // first, and so are its bits
     void (*add_signs)(gs_stream *stream, const gs_signs *signs, int num_ranks, size_t stride_bytes);
+
+    // 8 bits; fp32 or fp64, in which all of it is computed. Of a segment lo = min(0, in), hi = max(0, in);
+    // scale = (hi − lo) / 255, at least least_scale, which is normal; zero = round(−lo / scale), code =
+    // round(in / scale) + zero, ties to even, both limited to 0 … 255: a 0 stays 0. The scale is NaN, and so
+    // is all that its codes stand for, with a NaN or an infinity in the segment, or where hi − lo is too large.
+    void (*quantize)(gs_stream *stream, const gs_quantized *to, const void *in, double least_scale);
+    // out = factor · Σ of what the codes of num_inputs messages stand for, added in their order. `from` is the
+    // first; codes and scales of each other lie stride_bytes behind those of the one before.
+    void (*dequantize)(gs_stream *stream, void *out, const gs_quantized *from, size_t num_inputs,
+                       size_t stride_bytes, double factor);
 } gs_kernels;
 
 GS_END_DECLS

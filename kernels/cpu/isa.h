@@ -68,7 +68,9 @@
     X(select_largest)                                                                              \
     X(add_at)                                                                                      \
     X(take_signs)                                                                                  \
-    X(add_signs)
+    X(add_signs)                                                                                   \
+    X(quantize)                                                                                    \
+    X(dequantize)
 
 // A prototype with exactly the type of the slot, so that the two cannot drift apart.
 #define GS_CPU_DECLARE(slot) __typeof__(*((gs_kernels *)0)->slot) GS_CPU(slot);

@@ -31,6 +31,10 @@ struct gs_elements {
 template <int BYTES>
 struct gs_raw;
 template <>
+struct gs_raw<1> {
+    typedef uint8_t type;
+};
+template <>
 struct gs_raw<2> {
     typedef uint16_t type;
 };

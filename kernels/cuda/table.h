@@ -60,7 +60,9 @@
     X(select_largest)                                                                              \
     X(add_at)                                                                                      \
     X(take_signs)                                                                                  \
-    X(add_signs)
+    X(add_signs)                                                                                   \
+    X(quantize)                                                                                    \
+    X(dequantize)
 
 #define GS_CUDA_HALF_LAUNCHERS(X)                                                                  \
     X(matmul)                                                                                      \

@@ -312,6 +312,26 @@ static void run_many(const run *job) {
     job->kernels->clear(job->stream, sums + 4, 1001);
 }
 
+// Numbers of either sign, kept segments and one that is cut; sums of two of them.
+static void run_quantize(const run *job) {
+    static const size_t segments[] = {512, 701, 200000};
+    const size_t region = (size_t)1 << 17;
+    uint8_t *out = (uint8_t *)job->out;
+    for (size_t way = 0; way < 6; way++) {
+        const bool is_wide = way >= 3;
+        gs_quantized numbers = {.codes = out + way * region,
+                                .scales = out + way * region + 100096,
+                                .count = is_wide ? 31001 : 100003,
+                                .segment_count = segments[way % 3],
+                                .dtype = is_wide ? GS_FP64 : GS_FP32};
+        job->kernels->quantize(job->stream, &numbers, job->in, 0x1p-23);
+        numbers.count = 7001;
+        if (way % 3 == 0)
+            job->kernels->dequantize(job->stream, out + (is_wide ? 7 : 6) * region, &numbers, 2,
+                                     2 * region, 0.3);
+    }
+}
+
 #define BITS_AGREE(name)                                                                           \
     static void name##_bits_agree(void **state) {                                                  \
         (void)state;                                                                               \
@@ -332,6 +352,7 @@ BITS_AGREE(batchnorm_parts)
 BITS_AGREE(adamw)
 BITS_AGREE(sgd)
 BITS_AGREE(many)
+BITS_AGREE(quantize)
 
 static void no_slot_is_empty(void **state) {
     (void)state;
@@ -357,6 +378,7 @@ int main(void) {
         cmocka_unit_test(batchnorm_parts_bits_agree),
         cmocka_unit_test(batchnorm_bits_agree),   cmocka_unit_test(adamw_bits_agree),
         cmocka_unit_test(many_bits_agree),
+        cmocka_unit_test(quantize_bits_agree),
         cmocka_unit_test(sgd_bits_agree),         cmocka_unit_test(no_slot_is_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
