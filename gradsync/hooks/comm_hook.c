@@ -14,6 +14,9 @@ static const gs_comm_hook *const hooks[] = {
     &gs_hook_batched_powersgd,
     &gs_hook_topk,
     &gs_hook_onebit,
+    &gs_hook_int8,
+    &gs_hook_int8_channel,
+    &gs_hook_uint8_gather,
 };
 
 const gs_comm_hook *gs_comm_hook_find(const char *name) {

@@ -272,5 +272,8 @@ extern const gs_comm_hook gs_hook_powersgd;
 extern const gs_comm_hook gs_hook_batched_powersgd;
 extern const gs_comm_hook gs_hook_topk;
 extern const gs_comm_hook gs_hook_onebit;
+extern const gs_comm_hook gs_hook_int8;
+extern const gs_comm_hook gs_hook_int8_channel;
+extern const gs_comm_hook gs_hook_uint8_gather;
 
 #endif

@@ -144,10 +144,11 @@ __global__ static void __launch_bounds__(BLOCK)
 
 struct segments {
     size_t count;
-    int shift;  // -1: the count is no power of two
+    int shift;  // -1: the count is no power of two, and divides
 
-    explicit segments(size_t segment_count) : count(segment_count), shift(-1) {
-        if (count & (count - 1)) return;
+    segments(size_t segment_count, size_t all) : count(segment_count), shift(-1) {
+        if (all <= count) shift = 63;
+        if (shift > 0 || (count & (count - 1))) return;
         for (shift = 0; count >> (shift + 1); shift++) {}
     }
     __device__ size_t of(size_t i) const { return shift >= 0 ? i >> shift : i / count; }
@@ -263,7 +264,7 @@ static void run_quantize(gs_stream *stream, const gs_quantized *to, const void *
         GS_LAUNCH(stream, gs_num_blocks(count, segment_count * (BLOCK / GS_WARP), 1u << 30), BLOCK, 0,
                   (short_segments_kernel<T>), scales, in, count, segment_count, least);
     }
-    gs_run_flat(stream, encode_op<T>{to->codes, in, scales, segments(segment_count)}, count);
+    gs_run_flat(stream, encode_op<T>{to->codes, in, scales, segments(segment_count, count)}, count);
 }
 
 template <typename T>
@@ -271,8 +272,9 @@ static void run_dequantize(gs_stream *stream, void *out, const gs_quantized *fro
                            size_t num_inputs, size_t stride_bytes, double factor) {
     gs_run_flat(stream,
                 decode_op<T>{static_cast<T *>(out), from->codes,
-                             static_cast<const T *>(from->scales), segments(from->segment_count),
-                             num_inputs, stride_bytes, static_cast<T>(factor)},
+                             static_cast<const T *>(from->scales),
+                             segments(from->segment_count, from->count), num_inputs, stride_bytes,
+                             static_cast<T>(factor)},
                 from->count);
 }
 

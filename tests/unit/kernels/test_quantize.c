@@ -99,9 +99,10 @@ static void check_segment(const coded *c, size_t segment, double least_scale) {
 
 // Numbers of both signs or one, of all sizes; multiples of half a step are ties.
 static void draw_numbers(const coded *c, uint64_t seed) {
+    const size_t stride = c->numbers.count > 100000 ? 997 : 1;
     const gs_random_key key = {.seed = 5, .stream = seed};
     const double size = ldexp(1, (int)(gs_random_u64(key, 1u << 30) % 40) - 30);
-    for (size_t i = 0; i < c->numbers.count; i++) {
+    for (size_t i = 0; i < c->numbers.count; i += stride) {
         uint64_t bits = gs_random_u64(key, i);
         double value = (double)((int64_t)(bits >> 40) - (1 << 23)) * 0x1p-23;
         if (bits % 4 == 0) value = (double)((int)(bits >> 8 & 255) - 128) / 128;
@@ -112,7 +113,7 @@ static void draw_numbers(const coded *c, uint64_t seed) {
 }
 
 static void codes_and_scales_are_as_the_formulas_say(void **state) {
-    static const size_t counts[] = {1, 511, 512, 513, 70000, 5000000};
+    static const size_t counts[] = {1, 511, 512, 513, 70000, 4300000};
     static const size_t segments[] = {512, 700, 65536, (size_t)1 << 40};
     uint64_t seed = 0;
     for (size_t i = 0; i < 6; i++) {
@@ -180,7 +181,7 @@ static void sums_run_in_the_order_of_messages_and_are_scaled_once(void **state) 
 static void nan_and_infinity_take_their_segment_along(void **state) {
     static const double bad[] = {NAN, -NAN, INFINITY, -INFINITY, 3e38};
     for (int way = 0; way < 10; way++) {
-        for (size_t at = 0; at < 1200; at += 57) {
+        for (size_t at = 0; at < 1200; at += 171) {
             coded c = make_coded(way % 2 ? GS_FP64 : GS_FP32, 1200, 400);
             draw_numbers(&c, at + 4);
             double value = bad[way / 2];
