@@ -14,6 +14,7 @@
 #include "gradsync/local/model_copies.h"     // a model on several devices of one process
 #include "gradsync/local/scatter.h"          // a batch over devices, outputs back
 #include "gradsync/local/sparse_tensor.h"    // tensors that are a few rows
+#include "gradsync/optim/early_step.h"       // updates while other buckets are on their way
 #include "gradsync/optim/grad_scaler.h"      // loss scale
 #include "gradsync/optim/mixed_precision.h"  // 16-bit parameters with fp32 masters
 #include "gradsync/reducer/order_watch.h"    // whether a plan still fits

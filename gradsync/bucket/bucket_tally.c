@@ -140,6 +140,10 @@ static bool alloc_apart(gs_bucket_tally *tally) {
     return tally->apart.parts && tally->apart.said && tally->apart.sums;
 }
 
+const uint8_t *gs_bucket_tally_used(const gs_bucket_tally *tally) {
+    return tally->world == &in_place ? tally->used_anywhere : NULL;
+}
+
 static const gs_tally_world *world_for(const gs_grad_layout *layout) {
     if (!layout->has_reserved) return &gs_tally_apart;
     return layout->device ? &mirrored : &in_place;

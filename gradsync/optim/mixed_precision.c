@@ -21,6 +21,7 @@ struct gs_mixed_precision {
     size_t *counts;        // of parameters
     gs_segment *segments;  // what has masters
     size_t num_segments, *segment_counts;
+    size_t *first_segment;  // of each parameter; behind the last one: num_segments
     tensor_block params, values, pass_grads;
     tensor_block remainders;  // of segments, behind the params in their memory
     uint16_t **split_values;  // where each segment lies in params; NULL unless masters are split
@@ -120,8 +121,11 @@ static gs_status count_tensors(gs_mixed_precision *mixed) {
         "mixed precision"));
     mixed->counts = calloc(options->num_params + 1, sizeof *mixed->counts);
     mixed->segment_counts = calloc(mixed->num_segments + 1, sizeof *mixed->segment_counts);
-    if (!mixed->counts || !mixed->segment_counts)
+    mixed->first_segment = calloc(options->num_params + 1, sizeof *mixed->first_segment);
+    if (!mixed->counts || !mixed->segment_counts || !mixed->first_segment)
         return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
+    gs_param_segments_index(mixed->first_segment, options->num_params, mixed->segments,
+                            mixed->num_segments);
     for (size_t i = 0; i < options->num_params; i++)
         mixed->counts[i] = gs_param_spec_count(&options->params[i]);
     for (size_t i = 0; i < mixed->num_segments; i++)
@@ -188,6 +192,7 @@ void gs_mixed_precision_destroy(gs_mixed_precision *mixed) {
     gs_device_free_pinned(mixed->options.device, mixed->casts);
     free(mixed->split_values);
     free(mixed->segment_counts);
+    free(mixed->first_segment);
     free(mixed->segments);
     free(mixed->counts);
     free(mixed);
@@ -215,22 +220,42 @@ void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes) 
     return are_split ? mixed->params.memory : NULL;
 }
 
-void gs_mixed_precision_write_back(gs_mixed_precision *mixed) {
+// The master of segment `index`, whatever is kept of it.
+static void write_back_segment(gs_mixed_precision *mixed, size_t index) {
     const gs_mixed_precision_options *options = &mixed->options;
     const gs_kernels *kernels = gs_device_kernels(options->device);
     gs_stream *stream = gs_device_stream(options->device);
-    if (options->splits_masters) return;
-    if (mixed->casts)
-        kernels->cast_many(stream, mixed->casts, mixed->num_casts, options->dtype, GS_FP32, 1.0f);
-    for (size_t i = 0; i < mixed->num_segments; i++) {
-        const gs_segment *segment = &mixed->segments[i];
-        if (!segment->count) continue;
-        if (options->keeps_params && !mixed->casts)
-            kernels->cast(stream, segment_in(&mixed->params, segment, options->dtype),
-                          options->dtype, options->masters[i], GS_FP32, 1.0f, segment->count);
-        if (options->keeps_values)
-            kernels->round(stream, segment_in(&mixed->values, segment, GS_FP32),
-                           options->masters[i], options->dtype, segment->count, false);
+    const gs_segment *segment = &mixed->segments[index];
+    if (!segment->count) return;
+    if (options->keeps_params && !mixed->casts)
+        kernels->cast(stream, segment_in(&mixed->params, segment, options->dtype), options->dtype,
+                      options->masters[index], GS_FP32, 1.0f, segment->count);
+    if (options->keeps_values)
+        kernels->round(stream, segment_in(&mixed->values, segment, GS_FP32),
+                       options->masters[index], options->dtype, segment->count, false);
+}
+
+static void cast_all(gs_mixed_precision *mixed) {
+    const gs_mixed_precision_options *options = &mixed->options;
+    if (!mixed->casts) return;
+    gs_device_kernels(options->device)
+        ->cast_many(gs_device_stream(options->device), mixed->casts, mixed->num_casts,
+                    options->dtype, GS_FP32, 1.0f);
+}
+
+void gs_mixed_precision_write_back(gs_mixed_precision *mixed) {
+    if (mixed->options.splits_masters) return;
+    cast_all(mixed);
+    for (size_t i = 0; i < mixed->num_segments; i++) write_back_segment(mixed, i);
+}
+
+void gs_mixed_precision_write_back_params(gs_mixed_precision *mixed, const size_t *which,
+                                          size_t num_which) {
+    if (mixed->options.splits_masters || num_which == 0) return;
+    cast_all(mixed);
+    for (size_t w = 0; w < num_which; w++) {
+        for (size_t i = mixed->first_segment[which[w]]; i < mixed->first_segment[which[w] + 1]; i++)
+            write_back_segment(mixed, i);
     }
 }
 

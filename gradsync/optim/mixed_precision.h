@@ -84,6 +84,9 @@ void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes);
 // params and values = the masters, rounded to nearest even. After every change of masters; nothing to do
 // when they are split.
 void gs_mixed_precision_write_back(gs_mixed_precision *mixed);
+// The same behind a change of these parameters' masters alone.
+void gs_mixed_precision_write_back_params(gs_mixed_precision *mixed, const size_t *which,
+                                          size_t num_which);
 
 // One update of the masters, whatever their form, and write_back; grads are those of the segments.
 GS_NODISCARD gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optimizer,

@@ -21,9 +21,10 @@ struct gs_optimizer {
     gs_optimizer_options options;
     gs_device *device;
     size_t num_params, num_segments, total_count;
-    gs_segment *segments;  // num_segments
-    size_t *offsets;       // of their state, elements
-    bool *decays;          // num_params
+    gs_segment *segments;   // num_segments
+    size_t *offsets;        // of their state, elements
+    size_t *first_segment;  // of each parameter; behind the last one: num_segments
+    bool *decays;           // num_params
     int64_t *num_updates;
     int num_states;
     const char *const *state_names;
@@ -38,6 +39,7 @@ typedef struct step_tensors {
     uint16_t *const *values, *const *remainders;
     void *const *grads;
     const uint8_t *used;
+    float lr, grad_scale;
 } step_tensors;
 
 static const gs_optimizer_method *find_method(const char *kind) {
@@ -65,7 +67,11 @@ static gs_status alloc_params(gs_optimizer *optimizer, const gs_param_spec *para
 
 static gs_status place_segments(gs_optimizer *optimizer) {
     optimizer->offsets = calloc(optimizer->num_segments + 1, sizeof *optimizer->offsets);
-    if (!optimizer->offsets) return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: out of memory");
+    optimizer->first_segment = calloc(optimizer->num_params + 1, sizeof *optimizer->first_segment);
+    if (!optimizer->offsets || !optimizer->first_segment)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: out of memory");
+    gs_param_segments_index(optimizer->first_segment, optimizer->num_params, optimizer->segments,
+                            optimizer->num_segments);
     for (size_t i = 0; i < optimizer->num_segments; i++) {
         size_t count = optimizer->segments[i].count;
         optimizer->offsets[i] = optimizer->total_count;
@@ -153,6 +159,7 @@ void gs_optimizer_destroy(gs_optimizer *optimizer) {
     gs_launch_table_release(&optimizer->table);
     free(optimizer->segments);
     free(optimizer->offsets);
+    free(optimizer->first_segment);
     free(optimizer->decays);
     free(optimizer->num_updates);
     free(optimizer);
@@ -173,9 +180,10 @@ static bool has_adjacent_masters(const gs_optimizer *optimizer, size_t i,
 }
 
 // Whether segment i + 1 lies behind i in masters, gradients and state, and takes the same update.
-static bool continues_run(const gs_optimizer *optimizer, size_t i, const step_tensors *tensors) {
+static bool continues_run(const gs_optimizer *optimizer, size_t i, size_t end,
+                          const step_tensors *tensors) {
     size_t next = i + 1;
-    if (next >= optimizer->num_segments) return false;
+    if (next >= end) return false;
     size_t count = optimizer->segments[i].count;
     size_t param = optimizer->segments[i].tensor, next_param = optimizer->segments[next].tensor;
     return has_grad(optimizer, next_param, tensors->used) &&
@@ -186,9 +194,9 @@ static bool continues_run(const gs_optimizer *optimizer, size_t i, const step_te
            optimizer->num_updates[param] == optimizer->num_updates[next_param];
 }
 
-// The run that starts at segment `first`; *last becomes its last segment.
-static gs_optimizer_run run_from(const gs_optimizer *optimizer, size_t first, size_t *last,
-                                 const step_tensors *tensors) {
+// The run that starts at segment `first`, before `end`; *last becomes its last segment.
+static gs_optimizer_run run_from(const gs_optimizer *optimizer, size_t first, size_t end,
+                                 size_t *last, const step_tensors *tensors) {
     size_t param = optimizer->segments[first].tensor;
     gs_optimizer_run run = {
         .grad = tensors->grads[first],
@@ -201,56 +209,85 @@ static gs_optimizer_run run_from(const gs_optimizer *optimizer, size_t first, si
         run.value = tensors->values[first];
         run.remainder = tensors->remainders[first];
     }
-    for (; continues_run(optimizer, *last, tensors); ++*last)
+    for (; continues_run(optimizer, *last, end, tensors); ++*last)
         run.count += optimizer->segments[*last + 1].count;
     for (int s = 0; s < optimizer->num_states; s++)
         run.state[s] = optimizer->state[s] + optimizer->offsets[first];
     return run;
 }
 
-// Once for each parameter that has a gradient, however many segments of it lie here.
-static void count_updates(gs_optimizer *optimizer, const step_tensors *tensors) {
-    size_t next = 0;
-    for (size_t param = 0; param < optimizer->num_params; param++) {
-        bool is_elsewhere = false;
-        for (; next < optimizer->num_segments && optimizer->segments[next].tensor == param; next++)
-            is_elsewhere = is_elsewhere || !tensors->grads[next];
-        if (!is_elsewhere && has_grad(optimizer, param, tensors->used))
-            optimizer->num_updates[param]++;
-    }
+// Once for a parameter that has a gradient, however many segments of it lie here.
+static void count_update(gs_optimizer *optimizer, size_t param, const step_tensors *tensors) {
+    bool is_elsewhere = false;
+    for (size_t i = optimizer->first_segment[param]; i < optimizer->first_segment[param + 1]; i++)
+        is_elsewhere = is_elsewhere || !tensors->grads[i];
+    if (!is_elsewhere && has_grad(optimizer, param, tensors->used)) optimizer->num_updates[param]++;
 }
 
-// Run by run; with a table all of them become one launch.
-static gs_status update_runs(gs_optimizer *optimizer, const step_tensors *tensors, float lr,
-                             float grad_scale, gs_launch_table *table) {
+// Where runs go: one by one to their update, or with a table all of them into one launch.
+typedef struct run_list {
+    gs_launch_table *table;  // NULL: one by one
+    gs_adamw_item *items;
+    size_t num_items;
+    gs_adamw step;
+} run_list;
+
+// The segments that begin with `first`, before `end`, run by run.
+static void update_segments(gs_optimizer *optimizer, size_t first, size_t end,
+                            const step_tensors *tensors, run_list *list) {
     const gs_optimizer_method *method = optimizer->method;
-    gs_adamw_item *items = NULL;
-    gs_adamw step = {0};
-    size_t num_items = 0;
-    if (table) GS_TRY(gs_launch_table_open(table, &items));
-    for (size_t first = 0, last; first < optimizer->num_segments; first = last + 1) {
+    for (size_t last; first < end; first = last + 1) {
         last = first;
         size_t param = optimizer->segments[first].tensor;
         // NULL: a sparse parameter; whoever has its rows updates it.
         if (!tensors->grads[first] || !has_grad(optimizer, param, tensors->used)) continue;
-        gs_optimizer_run run = run_from(optimizer, first, &last, tensors);
-        run.lr = lr;
-        run.grad_scale = grad_scale;
-        if (run.count && table)
-            method->describe(&items[num_items++], &step, &optimizer->options, &run);
+        gs_optimizer_run run = run_from(optimizer, first, end, &last, tensors);
+        run.lr = tensors->lr;
+        run.grad_scale = tensors->grad_scale;
+        if (run.count && list->table)
+            method->describe(&list->items[list->num_items++], &list->step, &optimizer->options,
+                             &run);
         else if (run.count)
             method->update(optimizer->device, &optimizer->options, &run);
     }
-    if (table) gs_launch_table_run(table, num_items, &step);
-    count_updates(optimizer, tensors);
+}
+
+static gs_status update_all(gs_optimizer *optimizer, const step_tensors *tensors,
+                            gs_launch_table *table) {
+    run_list list = {.table = table};
+    if (table) GS_TRY(gs_launch_table_open(table, &list.items));
+    update_segments(optimizer, 0, optimizer->num_segments, tensors, &list);
+    if (table) gs_launch_table_run(table, list.num_items, &list.step);
+    for (size_t param = 0; param < optimizer->num_params; param++)
+        count_update(optimizer, param, tensors);
     return gs_ok();
+}
+
+static gs_launch_table *table_of(gs_optimizer *optimizer) {
+    return optimizer->launches_once ? &optimizer->table : NULL;
 }
 
 gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params, void *const *grads,
                             const uint8_t *used, float lr, float grad_scale) {
-    const step_tensors tensors = {.params = params, .grads = grads, .used = used};
-    return update_runs(optimizer, &tensors, lr, grad_scale,
-                       optimizer->launches_once ? &optimizer->table : NULL);
+    const step_tensors tensors = {
+        .params = params, .grads = grads, .used = used, .lr = lr, .grad_scale = grad_scale};
+    return update_all(optimizer, &tensors, table_of(optimizer));
+}
+
+gs_status gs_optimizer_step_params(gs_optimizer *optimizer, const size_t *which, size_t num_which,
+                                   void *const *params, void *const *grads, const uint8_t *used,
+                                   float lr, float grad_scale) {
+    const step_tensors tensors = {
+        .params = params, .grads = grads, .used = used, .lr = lr, .grad_scale = grad_scale};
+    run_list list = {.table = table_of(optimizer)};
+    if (num_which == 0) return gs_ok();
+    if (list.table) GS_TRY(gs_launch_table_open(list.table, &list.items));
+    for (size_t i = 0; i < num_which; i++)
+        update_segments(optimizer, optimizer->first_segment[which[i]],
+                        optimizer->first_segment[which[i] + 1], &tensors, &list);
+    if (list.table) gs_launch_table_run(list.table, list.num_items, &list.step);
+    for (size_t i = 0; i < num_which; i++) count_update(optimizer, which[i], &tensors);
+    return gs_ok();
 }
 
 gs_status gs_optimizer_step_halves(gs_optimizer *optimizer, uint16_t *const *values,
@@ -259,9 +296,22 @@ gs_status gs_optimizer_step_halves(gs_optimizer *optimizer, uint16_t *const *val
     if (!has_launch(optimizer->method, &optimizer->options))
         return gs_error(GS_INVALID_ARGUMENT, "optimizer: \"%s\" does not update masters in halves",
                         optimizer->options.kind);
-    const step_tensors tensors = {
-        .values = values, .remainders = remainders, .grads = grads, .used = used};
-    return update_runs(optimizer, &tensors, lr, grad_scale, &optimizer->table);
+    const step_tensors tensors = {.values = values,
+                                  .remainders = remainders,
+                                  .grads = grads,
+                                  .used = used,
+                                  .lr = lr,
+                                  .grad_scale = grad_scale};
+    return update_all(optimizer, &tensors, &optimizer->table);
+}
+
+const gs_segment *gs_optimizer_segments(const gs_optimizer *optimizer, size_t *num_segments) {
+    *num_segments = optimizer->num_segments;
+    return optimizer->segments;
+}
+
+size_t gs_optimizer_num_params(const gs_optimizer *optimizer) {
+    return optimizer->num_params;
 }
 
 int gs_optimizer_state_count(const gs_optimizer *optimizer) {

@@ -69,6 +69,13 @@ GS_NODISCARD gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *p
                                          void *const *grads, const uint8_t *used, float lr,
                                          float grad_scale);
 
+// The same update of the parameters `which` alone, each named once; lists are those of a step. A step that is taken
+// in several calls, each parameter in one of them, leaves the bits and counts of one call for all.
+GS_NODISCARD gs_status gs_optimizer_step_params(gs_optimizer *optimizer, const size_t *which,
+                                                size_t num_which, void *const *params,
+                                                void *const *grads, const uint8_t *used, float lr,
+                                                float grad_scale);
+
 // Whether there is an update of masters that lie in two halves: "adam" and "adamw".
 bool gs_optimizer_takes_halves(const gs_optimizer_options *options);
 // The same step on fp32 masters in two halves of 16 bits (kernels.h, gs_adamw_item): `values` are bf16, what
@@ -76,6 +83,10 @@ bool gs_optimizer_takes_halves(const gs_optimizer_options *options);
 GS_NODISCARD gs_status gs_optimizer_step_halves(gs_optimizer *optimizer, uint16_t *const *values,
                                                 uint16_t *const *remainders, void *const *grads,
                                                 const uint8_t *used, float lr, float grad_scale);
+
+// What it updates here, in order of parameter and element.
+const gs_segment *gs_optimizer_segments(const gs_optimizer *optimizer, size_t *num_segments);
+size_t gs_optimizer_num_params(const gs_optimizer *optimizer);
 
 // What a checkpoint keeps: state `which` ("exp_avg", "exp_avg_sq", "momentum_buffer") of each segment,
 // fp32, and each parameter's number of updates.

@@ -30,3 +30,11 @@ gs_status gs_param_segments_copy(gs_segment **out, size_t *num_out, const gs_par
     *num_out = 0;
     return status;
 }
+
+void gs_param_segments_index(size_t *first, size_t num_params, const gs_segment *segments,
+                             size_t num_segments) {
+    for (size_t param = 0, next = 0; param <= num_params; param++) {
+        while (next < num_segments && segments[next].tensor < param) next++;
+        first[param] = next;
+    }
+}

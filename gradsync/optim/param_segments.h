@@ -16,6 +16,10 @@ GS_BEGIN_DECLS
 GS_NODISCARD gs_status gs_param_segments_copy(gs_segment **out, size_t *num_out,
                                               const gs_param_spec *params, size_t num_params,
                                               const gs_segment *segments, size_t num_segments);
+// first[i] becomes where the segments of parameter i begin among those, which are in order;
+// first[num_params]: their number.
+void gs_param_segments_index(size_t *first, size_t num_params, const gs_segment *segments,
+                             size_t num_segments);
 
 GS_END_DECLS
 

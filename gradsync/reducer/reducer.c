@@ -18,6 +18,10 @@ void *const *gs_reducer_grads(const gs_reducer *reducer) {
     return gs_grad_layout_grads(&reducer->layout, 0);
 }
 
+const uint8_t *gs_reducer_used(const gs_reducer *reducer) {
+    return gs_bucket_tally_used(&reducer->tally);
+}
+
 bool gs_reducer_complete(const gs_reducer *reducer) {
     return reducer->complete;
 }

@@ -79,7 +79,8 @@ typedef struct gs_reducer_options {
     char reserved[4];  // 0
     // Told on the owner's thread, inside one of its calls, when a bucket (by its number in the
     // plan) holds its result on this rank: for an optimizer that does not wait for the last one.
-    // Norm, samples and whether all is finite are known at finish alone. Must not call the reducer.
+    // Norm, samples and whether all is finite are known at finish alone. Must not call the
+    // reducer, but may ask gs_reducer_plan, gs_reducer_grads and gs_reducer_used (gradsync/optim/early_step.h).
     // Not with GS_SAMPLE_MEAN, which divides behind the last bucket. On a GPU: behind the compute
     // stream's point. NULL: nobody is told.
     void (*bucket_finished)(void *ctx, size_t bucket);

@@ -1,0 +1,291 @@
+#include "gradsync/optim/early_step.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/random.h"
+#include "tests/support/asserts.h"
+
+#define NUM_PARAMS 5
+#define COUNT 33
+#define NUM_STEPS 7
+
+// Parameters, their optimizer and gradients; perhaps 16 bits beside, and a step in pieces.
+typedef struct model {
+    gs_device *device;
+    gs_param_spec specs[NUM_PARAMS];
+    float values[NUM_PARAMS][COUNT], grad_values[NUM_PARAMS][COUNT];
+    void *params[NUM_PARAMS], *grads[NUM_PARAMS];
+    gs_optimizer *optimizer;
+    gs_mixed_precision *mixed;
+    gs_early_step *step;
+} model;
+
+static const gs_optimizer_options kinds[] = {
+    {.kind = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f},
+    {.kind = "adam", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .unused_is_zero = true},
+    {.kind = "sgd", .momentum = 0.9f, .nesterov = true},
+    {.kind = "sgd"},
+};
+#define NUM_KINDS (sizeof kinds / sizeof kinds[0])
+
+static void open_model(model *m, const gs_optimizer_options *kind, bool is_mixed,
+                       const gs_early_step_options *early) {
+    static const bool decays[NUM_PARAMS] = {true, true, false, false, true};
+    *m = (model){0};
+    assert_ok(gs_device_open(&m->device, "cpu", &(gs_device_options){.num_threads = 1}));
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        m->specs[p] = gs_param_spec_make(GS_FP32, COUNT, 0, "p%zu", p);
+        m->params[p] = m->values[p];
+        m->grads[p] = m->grad_values[p];
+        gs_random_fill_normal(m->values[p], COUNT, (gs_random_key){.seed = 1, .stream = p}, 0, 0,
+                              1);
+    }
+    assert_ok(gs_optimizer_create(&m->optimizer, kind, m->specs, decays, NUM_PARAMS, m->device));
+    if (is_mixed) {
+        assert_ok(gs_mixed_precision_create(
+            &m->mixed, &(gs_mixed_precision_options){.dtype = GS_BF16,
+                                                     .params = m->specs,
+                                                     .num_params = NUM_PARAMS,
+                                                     .masters = (float *const *)m->params,
+                                                     .keeps_params = true,
+                                                     .keeps_values = true,
+                                                     .device = m->device}));
+        gs_mixed_precision_write_back(m->mixed);
+    }
+    if (!early) return;
+    gs_early_step_options options = *early;
+    options.optimizer = m->optimizer;
+    options.params = m->params;
+    options.mixed = m->mixed;
+    options.device = m->device;
+    assert_ok(gs_early_step_create(&m->step, &options));
+}
+
+static void close_model(model *m) {
+    gs_early_step_destroy(m->step);
+    gs_mixed_precision_destroy(m->mixed);
+    gs_optimizer_destroy(m->optimizer);
+    gs_device_close(m->device);
+}
+
+static void draw_grads(model *m, uint64_t step) {
+    for (size_t p = 0; p < NUM_PARAMS; p++)
+        gs_random_fill_normal(m->grad_values[p], COUNT,
+                              (gs_random_key){.seed = 2, .stream = step * 16 + p}, 0, 0, 1);
+}
+
+// Everything that a step changes.
+typedef struct image {
+    float values[NUM_PARAMS][COUNT], state[2][NUM_PARAMS][COUNT];
+    int64_t num_updates[NUM_PARAMS];
+    uint16_t halves[NUM_PARAMS][COUNT];
+    float rounded[NUM_PARAMS][COUNT];
+} image;
+
+static void take_image(image *out, const model *m) {
+    memset(out, 0, sizeof *out);
+    memcpy(out->values, m->values, sizeof out->values);
+    memcpy(out->num_updates, gs_optimizer_num_updates(m->optimizer), sizeof out->num_updates);
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        for (int s = 0; s < gs_optimizer_state_count(m->optimizer); s++)
+            memcpy(out->state[s][p], gs_optimizer_state(m->optimizer, s, p),
+                   sizeof out->state[s][p]);
+        if (!m->mixed) continue;
+        memcpy(out->halves[p], gs_mixed_precision_params(m->mixed)[p], sizeof out->halves[p]);
+        memcpy(out->rounded[p], gs_mixed_precision_values(m->mixed)[p], sizeof out->rounded[p]);
+    }
+}
+
+static void assert_alike(const model *a, const model *b) {
+    image *one = malloc(2 * sizeof *one);
+    assert_non_null(one);
+    take_image(&one[0], a);
+    take_image(&one[1], b);
+    assert_memory_equal(&one[0], &one[1], sizeof *one);
+    free(one);
+}
+
+static void step_whole(model *m, const uint8_t *used) {
+    assert_ok(m->mixed ? gs_mixed_precision_step(m->mixed, m->optimizer, m->grads, used, 0.1f, 0.5f)
+                       : gs_optimizer_step(m->optimizer, m->params, m->grads, used, 0.1f, 0.5f));
+}
+
+// Parameter 2 sits out every third step.
+static void set_used(uint8_t used[NUM_PARAMS], int step) {
+    for (size_t p = 0; p < NUM_PARAMS; p++) used[p] = p != 2 || step % 3 != 1;
+}
+
+static void zero_unused(model *m, const uint8_t *used) {
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        if (!used[p]) memset(m->grad_values[p], 0, sizeof m->grad_values[p]);
+    }
+}
+
+static const size_t first_bucket[] = {4, 3}, second_bucket[] = {2, 0};
+
+static void check_pieces(const gs_optimizer_options *kind, bool is_mixed, const bool *early) {
+    model whole, pieces;
+    open_model(&whole, kind, is_mixed, NULL);
+    open_model(&pieces, kind, is_mixed, &(gs_early_step_options){.early = early});
+    for (int step = 0; step < NUM_STEPS; step++) {
+        uint8_t used[NUM_PARAMS];
+        set_used(used, step);
+        draw_grads(&whole, (uint64_t)step);
+        draw_grads(&pieces, (uint64_t)step);
+        zero_unused(&whole, used);
+        zero_unused(&pieces, used);
+        step_whole(&whole, used);
+        gs_early_step_begin(pieces.step, 0.1f, 0.5f);
+        gs_early_step_bucket(pieces.step, first_bucket, 2, pieces.grads, used);
+        assert_int_equal(gs_early_step_num_updated(pieces.step), early ? 1 : 2);
+        gs_early_step_bucket(pieces.step, second_bucket, 2, pieces.grads, used);
+        assert_int_equal(gs_early_step_num_updated(pieces.step), early ? 2 : 4);
+        assert_ok(gs_early_step_finish(pieces.step, pieces.grads, used));
+        assert_alike(&whole, &pieces);
+    }
+    close_model(&whole);
+    close_model(&pieces);
+}
+
+static void pieces_have_the_bits_of_a_whole_step(void **state) {
+    (void)state;
+    static const bool early[NUM_PARAMS] = {true, true, false, true, false};
+    for (size_t k = 0; k < NUM_KINDS; k++) {
+        check_pieces(&kinds[k], false, NULL);
+        check_pieces(&kinds[k], false, early);
+        check_pieces(&kinds[k], true, NULL);
+    }
+}
+
+// What a step that is undone has done, and where it was.
+static void disturb(model *m, int step) {
+    static const uint8_t used[NUM_PARAMS] = {1, 1, 0, 1, 1};
+    draw_grads(m, 99);
+    m->grad_values[4][7] = NAN;
+    gs_early_step_begin(m->step, 0.3f, 1);
+    gs_early_step_bucket(m->step, first_bucket, 2, m->grads, used);
+    if (step % 2) gs_early_step_bucket(m->step, second_bucket, 2, m->grads, used);
+    assert_true(isnan(m->values[4][7]));
+}
+
+static void check_undo(const gs_optimizer_options *kind, bool is_mixed) {
+    static const uint8_t used[NUM_PARAMS] = {1, 1, 1, 1, 1};
+    model calm, shaken;
+    open_model(&calm, kind, is_mixed, NULL);
+    open_model(&shaken, kind, is_mixed, &(gs_early_step_options){0});
+    for (int step = 0; step < NUM_STEPS; step++) {
+        disturb(&shaken, step);
+        // A step that nobody has decided is undone by the next one.
+        if (step < NUM_STEPS - 1)
+            gs_early_step_undo(shaken.step);
+        else
+            gs_early_step_begin(shaken.step, 0.1f, 0.5f);
+        assert_alike(&calm, &shaken);
+        draw_grads(&calm, (uint64_t)step);
+        draw_grads(&shaken, (uint64_t)step);
+        step_whole(&calm, used);
+        gs_early_step_begin(shaken.step, 0.1f, 0.5f);
+        gs_early_step_bucket(shaken.step, second_bucket, 2, shaken.grads, used);
+        assert_ok(gs_early_step_finish(shaken.step, shaken.grads, used));
+        gs_early_step_undo(shaken.step);  // nothing is open any more
+        assert_alike(&calm, &shaken);
+    }
+    close_model(&calm);
+    close_model(&shaken);
+}
+
+static void undo_restores_values_state_and_counts(void **state) {
+    (void)state;
+    for (size_t k = 0; k < NUM_KINDS; k++) {
+        check_undo(&kinds[k], false);
+        check_undo(&kinds[k], true);
+    }
+}
+
+static void what_is_still_read_waits_for_its_release(void **state) {
+    (void)state;
+    static const uint8_t used[NUM_PARAMS] = {1, 1, 1, 1, 1};
+    model whole, m;
+    image before, now;
+    open_model(&whole, &kinds[0], false, NULL);
+    open_model(&m, &kinds[0], false, &(gs_early_step_options){.waits_for_release = true});
+    draw_grads(&whole, 0);
+    draw_grads(&m, 0);
+    step_whole(&whole, used);
+    take_image(&before, &m);
+    gs_early_step_begin(m.step, 0.1f, 0.5f);
+    gs_early_step_release(m.step, 3);
+    gs_early_step_bucket(m.step, first_bucket, 2, m.grads, used);
+    assert_int_equal(gs_early_step_num_updated(m.step), 1);
+    take_image(&now, &m);
+    assert_memory_equal(now.values[4], before.values[4], sizeof now.values[4]);
+    assert_memory_equal(now.values[3], whole.values[3], sizeof now.values[3]);
+    gs_early_step_release(m.step, 4);
+    assert_int_equal(gs_early_step_num_updated(m.step), 2);
+    gs_early_step_bucket(m.step, second_bucket, 2, m.grads, used);
+    assert_int_equal(gs_early_step_num_updated(m.step), 2);
+    gs_early_step_release_all(m.step);
+    assert_int_equal(gs_early_step_num_updated(m.step), 4);
+    assert_ok(gs_early_step_finish(m.step, m.grads, used));
+    assert_alike(&whole, &m);
+    close_model(&whole);
+    close_model(&m);
+}
+
+static void assert_refused(gs_status status, gs_code code, const char *words) {
+    assert_int_equal(status.code, code);
+    assert_non_null(strstr(status.message, words));
+}
+
+static void what_cannot_be_is_refused(void **state) {
+    (void)state;
+    static const uint8_t used[NUM_PARAMS] = {1, 1, 1, 1, 1};
+    model m;
+    image before, now;
+    open_model(&m, &kinds[0], false, &(gs_early_step_options){0});
+    take_image(&before, &m);
+    assert_refused(gs_early_step_finish(m.step, m.grads, used), GS_FAILED_PRECONDITION,
+                   "finish without begin");
+    gs_early_step_begin(m.step, 0.1f, 1);
+    gs_early_step_bucket(m.step, first_bucket, 2, m.grads, used);
+    gs_early_step_bucket(m.step, second_bucket, 2, m.grads, NULL);
+    assert_refused(gs_early_step_check(m.step), GS_FAILED_PRECONDITION, "GS_TALLY_APART");
+    assert_refused(gs_early_step_finish(m.step, m.grads, used), GS_FAILED_PRECONDITION,
+                   "GS_TALLY_APART");
+    gs_early_step_undo(m.step);
+    take_image(&now, &m);
+    assert_memory_equal(&before, &now, sizeof now);
+    gs_mixed_precision *split;
+    gs_early_step *step;
+    assert_ok(
+        gs_mixed_precision_create(&split, &(gs_mixed_precision_options){.dtype = GS_BF16,
+                                                                        .params = m.specs,
+                                                                        .num_params = NUM_PARAMS,
+                                                                        .splits_masters = true,
+                                                                        .device = m.device}));
+    assert_refused(gs_early_step_create(&step, &(gs_early_step_options){.optimizer = m.optimizer,
+                                                                        .params = m.params,
+                                                                        .mixed = split,
+                                                                        .device = m.device}),
+                   GS_UNIMPLEMENTED, "halves");
+    assert_null(step);
+    gs_mixed_precision_destroy(split);
+    close_model(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_have_the_bits_of_a_whole_step),
+        cmocka_unit_test(undo_restores_values_state_and_counts),
+        cmocka_unit_test(what_is_still_read_waits_for_its_release),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
