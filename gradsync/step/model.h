@@ -69,6 +69,10 @@ typedef struct gs_model_pass {
     // Called once for each parameter of the pass, as soon as its gradient is final; may be NULL.
     void (*ready)(void *ctx, size_t param);
     void *ready_ctx;
+    // Called when backward reads a parameter no more, at the latest with its end for those of which it says nothing;
+    // may be NULL. The values may change from then on.
+    void (*released)(void *ctx, size_t param);
+    void *released_ctx;
     // Called at the start of backward for each parameter that this pass leaves out (layer_drop), which is
     // then neither ready nor written. NULL: it is zeroed unless the pass accumulates.
     void (*skipped)(void *ctx, size_t param);

@@ -346,6 +346,23 @@ static void check_sparse(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse_sparse(errors, "replicas_per_process: rows are added by one compute thread");
 }
 
+// What an update that does not wait for the last bucket cannot have.
+static void check_in_backward(const gs_job_spec *spec, gs_field_errors *errors) {
+    const char *pointer = "/optimizer/in_backward";
+    bool syncs_norm = spec->model.kind == GS_MODEL_MLP && spec->model.mlp.batch_norm == GS_BATCH_NORM_SYNC;
+    if (!spec->optimizer.in_backward) return;
+    if (spec->optimizer.grad_clip_norm > 0)
+        refuse(errors, pointer, "grad_clip_norm needs the norm of all gradients before the first update");
+    if (spec->reducer.op == GS_REDUCER_SAMPLE_MEAN)
+        refuse(errors, pointer, "reducer.op sample_mean is divided behind the last bucket");
+    else if (syncs_norm)
+        refuse(errors, pointer, "batch_norm sync is a mean over samples, divided behind the last bucket");
+    if (spec->world.replicas_per_process > 1)
+        refuse(errors, pointer, "replicas of a process read the same parameters, each in a backward of its own");
+    if (gs_job_spec_needs_gpu(spec))
+        refuse(errors, pointer, "on GPUs it is not known before the end of a step what a bucket updates");
+}
+
 // Which layers a step uses is drawn.
 static void check_layer_drop(const gs_job_spec *spec, gs_field_errors *errors) {
     const char *pointer = "/model/gpt2/layer_drop";
@@ -380,6 +397,7 @@ gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object, gs_field_
     check_device(spec, errors);
     check_precision(spec, object, errors);
     check_hook(spec, object, errors);
+    check_in_backward(spec, errors);
     if (errors->count == 0) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "%d problem%s found", errors->count,
                     errors->count == 1 ? "" : "s");
@@ -452,6 +470,6 @@ bool gs_job_spec_needs_gpu(const gs_job_spec *spec) {
 
 bool gs_job_spec_may_use_gpu(const gs_job_spec *spec) {
     // Exact is exact on either, but not across: a restart must not find the other.
-    return spec->world.device != GS_SPEC_DEVICE_CPU && spec->reducer.backend != GS_BACKEND_SHM &&
+    return spec->world.device != GS_SPEC_DEVICE_CPU && !spec->optimizer.in_backward && spec->reducer.backend != GS_BACKEND_SHM &&
            spec->world.replicas_per_process == 1 && !spec->exact;
 }

@@ -93,7 +93,7 @@ typedef struct gs_job_spec {
     struct {
         int kind;
         double lr, beta1, beta2, eps, momentum, weight_decay, grad_clip_norm;  // clip 0: off
-        bool nesterov;
+        bool nesterov, in_backward;
         int zero_grad;  // what a parameter that nobody used has
         struct {
             double init, growth_factor, backoff_factor;

@@ -28,7 +28,7 @@ static const char spec_format[] =
     "\"world\":{\"min\":1,\"max\":4},"
     "\"model\":{\"kind\":\"mlp\",%s\"mlp\":{\"dims\":[160,192,64,5],\"batch_norm\":\"local\"}},"
     "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":6,\"global_batch\":48},"
-    "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003,\"grad_clip_norm\":1%s},"
+    "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003%s},"
     "\"reducer\":{\"first_bucket_bytes\":1024,\"bucket_cap_bytes\":4096,\"timeout_seconds\":%d},"
     "\"debug\":{\"step_delay_ms\":%d},\"steps\":{\"target\":%d}}";
 
@@ -54,9 +54,10 @@ static const named_place places[] = {
 // loss scale, too, and also where it is skipped.
 static const char fp16_model[] = "\"precision\":\"fp16\",";
 static const char fp16_optimizer[] =
-    ",\"loss_scale\":{\"init\":16777216,\"growth_interval\":3,\"backoff_factor\":0.0625}";
+    ",\"grad_clip_norm\":1,\"loss_scale\":{\"init\":16777216,\"growth_interval\":3,\"backoff_factor\":0.0625}";
 
-static const char *model_members = "", *optimizer_members = "";
+static const char clipped[] = ",\"grad_clip_norm\":1";
+static const char *model_members = "", *optimizer_members = clipped;
 static int step_delay_ms;
 static gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
 static int64_t undisturbed_skipped;
@@ -229,7 +230,8 @@ static void survivors_of_an_fp16_run_hold_the_loss_scale_of_the_step(void **stat
     assert_true(undisturbed_skipped >= 2 && undisturbed_skipped <= STEPS / 2);
     for (size_t i = 0; i < sizeof fp16_places / sizeof fp16_places[0]; i++)
         kill_at(&fp16_places[i], (int)(i % 2));
-    model_members = optimizer_members = "";
+    model_members = "";
+    optimizer_members = clipped;
     assert_int_equal(train_undisturbed(state), 0);
 }
 
@@ -268,6 +270,20 @@ static void a_frozen_rank_is_named_and_left_behind(void **state) {
     free(spec);
 }
 
+// Parameters are updated bucket by bucket, each behind a place of its own; the undisturbed run updates them at the
+// end. A rank dies between two updates, or behind the last one: what was updated is taken back, unless the step holds.
+static void survivors_of_a_rank_killed_between_updates_take_them_back(void **state) {
+    static const named_place update_places[] = {{"optimizer.early", 20, false}, {"optimizer.early", 21, false},
+                                                {"optimizer.early", 22, false}, {"step.reduced", 6, false},
+                                                {"commit.leave", 6, true}};
+    optimizer_members = "";
+    assert_int_equal(train_undisturbed(state), 0);
+    optimizer_members = ",\"in_backward\":true";
+    for (size_t i = 0; i < sizeof update_places / sizeof update_places[0]; i++)
+        kill_at(&update_places[i], (int)(i % 2));
+    optimizer_members = clipped;
+}
+
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
     int exit_code;
@@ -282,6 +298,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(survivors_of_an_fp16_run_hold_the_loss_scale_of_the_step),
         cmocka_unit_test(survivors_of_a_rank_killed_while_plans_change_lose_nothing),
         cmocka_unit_test(a_frozen_rank_is_named_and_left_behind),
+        cmocka_unit_test(survivors_of_a_rank_killed_between_updates_take_them_back),
     };
     return cmocka_run_group_tests(tests, train_undisturbed, NULL);
 }

@@ -11,6 +11,14 @@ static void mark_ready(const gpt2_walk *at, size_t param) {
     if (at->pass->ready) at->pass->ready(at->pass->ready_ctx, param);
 }
 
+// Backward reads these two no more.
+static void release_pair(const gpt2_walk *at, size_t first) {
+    const gs_model_pass *pass = at->pass;
+    if (!pass->released) return;
+    pass->released(pass->released_ctx, first);
+    pass->released(pass->released_ctx, first + 1);
+}
+
 // Weight and bias of a linear layer.
 static void backward_weight(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
                             size_t num_in, size_t num_out) {
@@ -22,6 +30,7 @@ static void backward_weight(const gpt2_walk *at, size_t weight, const void *dy, 
 
 static void backward_norm(const gpt2_walk *at, gpt2_joint of, const void *dy, bool first) {
     at->math->norm_grad(at, &of, dy, first);
+    release_pair(at, of.norm);
     mark_ready(at, of.norm);
     mark_ready(at, of.norm + 1);
 }
@@ -38,15 +47,19 @@ static void backward_layer(const gpt2_walk *at, int64_t index) {
 
     backward_weight(at, first + GPT2_MLP_PROJ, dres, layer->gelu, 4 * C, C);
     gpt2_input_gelu_grad(at, wide, dres, first + GPT2_MLP_PROJ, layer->fc, 4 * C, C);
+    release_pair(at, first + GPT2_MLP_PROJ);
     backward_weight(at, first + GPT2_C_FC, wide, layer->ln_2, C, 4 * C);
     gpt2_input_grad(at, narrow, wide, first + GPT2_C_FC, C, 4 * C);
+    release_pair(at, first + GPT2_C_FC);
     backward_norm(at, middle, narrow, false);
 
     backward_weight(at, first + GPT2_ATTN_PROJ, dres, layer->attn, C, C);
     gpt2_input_grad(at, narrow, dres, first + GPT2_ATTN_PROJ, C, C);
+    release_pair(at, first + GPT2_ATTN_PROJ);
     gpt2_attend_grad(at, wide, narrow, layer);
     backward_weight(at, first + GPT2_C_ATTN, wide, layer->ln_1, C, 3 * C);
     gpt2_input_grad(at, narrow, wide, first + GPT2_C_ATTN, C, 3 * C);
+    release_pair(at, first + GPT2_C_ATTN);
     backward_norm(at, begin, narrow, false);
 }
 
@@ -70,6 +83,7 @@ static void backward_embedding(const gpt2_walk *at) {
         at->kernels->fill(at->stream, dwpe + batch->positions * C, 0.0f,
                           (context - batch->positions) * C);
     at->math->embed_grad(at, sink ? NULL : pass->grads[GPT2_WTE], dwpe);
+    release_pair(at, GPT2_WTE);
     mark_ready(at, GPT2_WPE);
     if (sink)
         sink->add(sink->ctx, GPT2_WTE, batch->tokens, at->math->residual_grad(at), at->rows);

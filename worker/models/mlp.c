@@ -324,6 +324,16 @@ static void mark_ready(const gs_model_pass *pass, size_t param) {
     if (pass->ready) pass->ready(pass->ready_ctx, param);
 }
 
+// All parameters of a layer whose input has its gradient.
+static void release_layer(const gs_model_pass *pass, const mlp_layer *layer) {
+    if (!pass->released) return;
+    pass->released(pass->released_ctx, layer->weight);
+    if (layer->has_bias) pass->released(pass->released_ctx, layer->weight + 1);
+    if (!layer->has_norm) return;
+    pass->released(pass->released_ctx, layer->bn_weight);
+    pass->released(pass->released_ctx, layer->bn_weight + 1);
+}
+
 // d linear in d_c from d out of the norm in d_b. The norm's own gradients are final before the others'
 // sums are here: their buckets start first.
 static gs_status backward_norm(const mlp *model, const mlp_layer *layer, const gs_model_pass *pass,
@@ -401,9 +411,11 @@ static gs_status backward(void *state, gs_model_pass *pass) {
             GS_TRY(backward_activation(&dy, model, layer, pass, model->d_a));
         backward_linear(model, layer, pass, dy,
                         i ? model->layers[i - 1].out : pass->batch->features);
-        if (i == 0) break;
-        gs_matmul shape = {.m = rows, .n = layer->num_in, .k = layer->num_out, .alpha = 1.0f};
-        k->matmul(stream, model->d_a, dy, pass->params[layer->weight], &shape);
+        if (i > 0) {
+            gs_matmul shape = {.m = rows, .n = layer->num_in, .k = layer->num_out, .alpha = 1.0f};
+            k->matmul(stream, model->d_a, dy, pass->params[layer->weight], &shape);
+        }
+        release_layer(pass, layer);
     }
     return gs_ok();
 }

@@ -7,6 +7,7 @@
 #include "gradsync/comm/comm.h"
 #include "gradsync/reducer/reducer.h"
 #include "gradsync/step/batch_sync.h"
+#include "worker/pass/backward_update.h"
 #include "worker/pass/embedding_rows.h"
 #include "worker/state/trainer_state.h"
 #include "worker/telemetry/progress.h"
@@ -22,6 +23,7 @@ typedef struct gs_pass_context {
     gs_reducer *reducer;
     gs_embedding_rows *embedding_rows;  // NULL: gradients are dense
     gs_batch_sync *batch_sync;          // NULL: no statistics over ranks
+    gs_backward_update *update;         // NULL: the optimizer steps behind the commit
     gs_progress *progress;
     int losses_per_pass;     // that one pass stands for
     double timeout_seconds;  // of a collective

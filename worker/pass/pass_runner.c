@@ -110,6 +110,7 @@ static gs_model_pass make_pass(const gs_pass_runner *runner, const gs_batch *bat
                                const gs_reducer_pass *reducing) {
     const gs_position *position = runner->context->position;
     gs_batch_sync *sync = runner->context->batch_sync;
+    gs_backward_update *update = runner->context->update;
     return (gs_model_pass){.batch = batch,
                            .training = true,
                            .step = position->step,
@@ -119,6 +120,9 @@ static gs_model_pass make_pass(const gs_pass_runner *runner, const gs_batch *bat
                            .accumulate = reducing->accumulate,
                            .grad_factor =
                                reducing->grad_factor * gs_grad_scaler_scale(&position->loss_scale),
+                           // Earlier passes of the step are followed by some that read all anew.
+                           .released = update && reducing->reduces ? gs_backward_update_release : NULL,
+                           .released_ctx = update,
                            .loss_sum = runner->gpu.loss_sum,
                            .sync = sync ? gs_batch_sync_at(sync, position->step) : NULL};
 }

@@ -23,7 +23,12 @@ static gs_record_options record_options(const gs_job_spec *spec) {
         .num_replicas = (int)spec->world.replicas_per_process};
 }
 
-static gs_reducer_options reducer_options(const gs_session *session) {
+static void note_bucket(void *ctx, size_t bucket) {
+    const gs_session *session = ctx;
+    gs_backward_update_bucket(session->update, bucket);
+}
+
+static gs_reducer_options reducer_options(gs_session *session) {
     const gs_job_spec *spec = session->spec;
     const gs_trainer_state *state = session->state;
     static const gs_dtype wire_dtypes[] = {GS_DTYPE_UNSET, GS_BF16, GS_FP16};
@@ -42,6 +47,8 @@ static gs_reducer_options reducer_options(const gs_session *session) {
         .arena = session->arena,
         .device = state->device,
         .record = record_options(spec),
+        .bucket_finished = spec->optimizer.in_backward ? note_bucket : NULL,
+        .bucket_finished_ctx = session,
     };
 }
 
@@ -167,6 +174,8 @@ void gs_session_destroy(gs_session *session) {
     atomic_store(&session->progress->teardown_since_ns, gs_now_ns());
     gs_mailbox_set_comm(&session->control->mailbox, NULL);
     gs_embedding_rows_destroy(session->embedding_rows);
+    gs_backward_update_destroy(session->update);
+    session->update = NULL;
     gs_pass_runners_destroy(session->pass_runners);
     rest_hooks(session);
     gs_reducer_destroy(session->reducer);
@@ -291,6 +300,7 @@ static gs_pass_context pass_context(const gs_session *session) {
                              .reducer = session->reducer,
                              .embedding_rows = session->embedding_rows,
                              .batch_sync = session->batch_sync,
+                             .update = session->update,
                              .progress = session->progress,
                              .losses_per_pass = session->joins_shards ? num_shards : 1,
                              .timeout_seconds = session->spec->reducer.timeout_seconds};
@@ -310,6 +320,8 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     gs_embedding_rows_options rows = row_options(session);
     GS_TRY(gs_embedding_rows_create(&session->embedding_rows, &rows, session->reducer,
                                     session->comm, deadline));
+    GS_TRY(gs_backward_update_create(&session->update, session->spec, session->state,
+                                     session->reducer, session->embedding_rows));
     GS_TRY(gs_session_prepare_inputs(session));
     GS_TRY(watch_order(session));
     session->passes = pass_context(session);

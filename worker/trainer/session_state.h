@@ -12,6 +12,7 @@
 #include "rpc/schema/job_spec.h"
 #include "worker/control/control.h"
 #include "worker/data/data_loader.h"
+#include "worker/pass/backward_update.h"
 #include "worker/pass/embedding_rows.h"
 #include "worker/pass/pass_context.h"
 #include "worker/pass/pass_device.h"
@@ -54,6 +55,7 @@ struct gs_session {
     gs_join *join;                      // NULL: every rank has data in every step
     gs_batch_sync *batch_sync;          // NULL: no statistics over ranks
     gs_pass_runners *pass_runners;      // NULL: one replica
+    gs_backward_update *update;         // NULL: the optimizer steps behind the commit
     gs_pass_device gpu;                 // empty on CPUs
     gs_pass_context passes;             // what they work with, of the above; since connect
     double connect_seconds;

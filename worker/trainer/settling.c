@@ -19,7 +19,8 @@ void gs_settling_report_fault(gs_run_loop *loop, gs_status why) {
 }
 
 // The step in flight is applied when the others have it, too, and not before: what was applied
-// could not be taken back without a second copy of the state.
+// could not be taken back without a second copy of the state. Where there is one, of what was updated early, it
+// serves until then.
 void gs_settling_run(gs_run_loop *loop) {
     gs_control *control = loop->control;
     gs_settlement mine = {.generation = gs_session_generation(loop->session),
@@ -37,7 +38,9 @@ void gs_settling_run(gs_run_loop *loop) {
         reason = "orphaned";
     }
     gs_step_facts facts = {0};
-    status = verdict.apply && mine.complete ? gs_run_loop_apply(loop, &facts) : gs_ok();
+    bool applies = verdict.apply && mine.complete;
+    if (!applies) gs_session_discard(loop->session);
+    status = applies ? gs_run_loop_apply(loop, &facts) : gs_ok();
     atomic_store(&control->progress.applied_step, loop->state->position.step);
     gs_run_loop_log_digest(loop);
     const gs_place place = gs_session_place(loop->session);

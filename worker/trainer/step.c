@@ -52,7 +52,7 @@ static void end_digest(gs_session *session) {
 static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_step_votes *votes,
                         gs_step_facts *facts) {
     gs_progress_enter(session->progress, GS_PHASE_COMMIT);
-    if (computes_here(session)) end_digest(session);
+    if (computes_here(session) && !session->update) end_digest(session);
     gs_commit_vote vote = {.step = facts->step,
                            .generation = session->generation,
                            .plan_digest = session->plans.digest,
@@ -134,6 +134,7 @@ static gs_status reduce(gs_session *session, gs_step_sums *sums, gs_step_facts *
     gs_progress_enter(session->progress, GS_PHASE_REDUCE);
     GS_TRY(computes_here(session) ? finish_here(session, facts)
                                   : finish_on_gpu(session, sums, facts));
+    GS_TRY(gs_backward_update_check(session->update));
     session->complete = gs_reducer_complete(session->reducer);
     facts->loss_scale = session->state->position.loss_scale.scale;
     facts->grad_norm = unscaled_norm(session);
@@ -172,6 +173,26 @@ static void observe_order(gs_session *session) {
     gs_order_reporter_add(&session->order, session->state->position.step, order, num_ready);
 }
 
+static double learning_rate(const gs_job_spec *spec, int64_t step) {
+    static const gs_lr_kind kinds[] = {GS_LR_CONSTANT, GS_LR_LINEAR, GS_LR_COSINE};
+    gs_lr_schedule schedule = {.kind = kinds[spec->optimizer.schedule.kind],
+                               .peak = spec->optimizer.lr,
+                               .warmup_steps = spec->optimizer.schedule.warmup_steps,
+                               .total_steps = spec->steps.target,
+                               .final_ratio = spec->optimizer.schedule.final_ratio};
+    return gs_lr_at(&schedule, step);
+}
+
+// Parameters change from here on: digests are of what they were. Before the first bucket: those of a rank without data are on their way when the step is open.
+static void begin_update(gs_session *session) {
+    const gs_position *position = &session->state->position;
+    if (!session->update) return;
+    begin_digest(session);
+    end_digest(session);
+    gs_backward_update_begin(session->update, (float)learning_rate(session->spec, position->step),
+                             gs_grad_scaler_inverse(&position->loss_scale));
+}
+
 gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
                               const gs_step_votes *votes) {
     gs_trainer_state *state = session->state;
@@ -181,14 +202,16 @@ gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
     session->complete = false;
     GS_FAILPOINT("step.begin");
     GS_TRY(switch_plan(session, facts));
+    begin_update(session);
     int64_t open_ns = gs_now_ns();
     GS_TRY(gs_session_open_step(session, facts));
     facts->opening_seconds = gs_progress_note(session->progress, GS_SPAN_OPENING, open_ns);
     facts->phases.comm_exposed += facts->opening_seconds;
     GS_TRY(gs_embedding_rows_begin(session->embedding_rows, facts->step));
-    begin_digest(session);
+    if (!session->update) begin_digest(session);
     if (session->gpu.loss_sum) *session->gpu.loss_sum = 0;  // the last wait was behind all that adds to it
     GS_TRY(run_passes(session, &sums, facts));
+    gs_backward_update_end_passes(session->update);
     GS_TRY(reduce(session, &sums, facts));
     GS_FAILPOINT("step.reduced");
     int64_t begin_ns = gs_now_ns();
@@ -203,35 +226,35 @@ bool gs_session_complete(const gs_session *session) {
     return session->complete;
 }
 
-static double learning_rate(const gs_job_spec *spec, int64_t step) {
-    static const gs_lr_kind kinds[] = {GS_LR_CONSTANT, GS_LR_LINEAR, GS_LR_COSINE};
-    gs_lr_schedule schedule = {.kind = kinds[spec->optimizer.schedule.kind],
-                               .peak = spec->optimizer.lr,
-                               .warmup_steps = spec->optimizer.schedule.warmup_steps,
-                               .total_steps = spec->steps.target,
-                               .final_ratio = spec->optimizer.schedule.final_ratio};
-    return gs_lr_at(&schedule, step);
+void gs_session_discard(gs_session *session) {
+    gs_backward_update_undo(session->update);
+}
+
+static gs_status step_optimizer(gs_session *session, const gs_step_facts *facts) {
+    gs_trainer_state *state = session->state;
+    const gs_reduce_result *reduced = &session->reduced;
+    if (session->update) return gs_backward_update_finish(session->update, reduced);
+    float factor =
+        gs_grad_clip_factor(unscaled_norm(session), session->spec->optimizer.grad_clip_norm) *
+        gs_grad_scaler_inverse(&state->position.loss_scale);
+    void *const *grads = gs_reducer_grads(session->reducer);
+    return state->mixed ? gs_mixed_precision_step(state->mixed, state->optimizer, grads,
+                                                  reduced->used, (float)facts->lr, factor)
+                        : gs_optimizer_step(state->optimizer, state->params, grads, reduced->used,
+                                            (float)facts->lr, factor);
 }
 
 static gs_status update_params(gs_session *session, gs_step_facts *facts) {
     gs_trainer_state *state = session->state;
-    const gs_job_spec *spec = session->spec;
-    const gs_reduce_result *reduced = &session->reduced;
-    float factor = gs_grad_clip_factor(unscaled_norm(session), spec->optimizer.grad_clip_norm) *
-                   gs_grad_scaler_inverse(&state->position.loss_scale);
     gs_device_times_mark(session->gpu.times, GS_SPAN_UNSET);
     gs_buffers_adopt(state->buffers);
-    void *const *grads = gs_reducer_grads(session->reducer);
-    GS_TRY(state->mixed ? gs_mixed_precision_step(state->mixed, state->optimizer, grads,
-                                                  reduced->used, (float)facts->lr, factor)
-                        : gs_optimizer_step(state->optimizer, state->params, grads, reduced->used,
-                                            (float)facts->lr, factor));
+    GS_TRY(step_optimizer(session, facts));
     gs_device_times_mark(session->gpu.times, GS_SPAN_OPTIMIZER);
     // On a GPU the next step's work follows. A launch that failed is known by now; a GPU that fails later is
     // lost, and its state with it.
     gs_stream *stream = gs_device_stream(state->device);
     if (!computes_here(session)) return gs_stream_take_error(stream);
-    return gs_stream_wait(stream, gs_deadline_in_seconds(spec->reducer.timeout_seconds));
+    return gs_stream_wait(stream, gs_session_collective_deadline(session));
 }
 
 gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
@@ -244,6 +267,7 @@ gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
         GS_TRY(update_params(session, facts));
         position->skipped_in_a_row = 0;
     } else {
+        gs_session_discard(session);
         position->skipped_steps++;
         position->skipped_in_a_row++;
     }

@@ -24,6 +24,9 @@ GS_NODISCARD gs_status gs_session_run_step(gs_session *session, gs_step_facts *f
                                            const gs_step_votes *votes);
 // The step in flight is reduced to the last bucket and not applied yet.
 bool gs_session_complete(const gs_session *session);
+// Takes back what the step in flight has updated so far (optimizer.in_backward), when it is not to be applied:
+// before anybody looks at the state.
+void gs_session_discard(gs_session *session);
 // Adopts buffers, clips, updates, advances the position. Only after run_step, or when complete.
 GS_NODISCARD gs_status gs_session_apply(gs_session *session, gs_step_facts *facts);
 

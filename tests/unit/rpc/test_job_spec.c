@@ -116,6 +116,28 @@ static void data_of_ranks_goes_with_ranks_alone(void **state) {
               BY_RANK ",\"uneven_inputs\":\"join\",\"join_divisor\":\"active\"}}");
 }
 
+#define EARLY(members) "\"optimizer\":{\"in_backward\":true" members "}"
+
+static void updates_in_backward_cannot_wait_for_the_last_bucket(void **state) {
+    (void)state;
+    const char *pointer = "/optimizer/in_backward";
+    expect_error(EARLY(",\"grad_clip_norm\":1"), pointer, "not_applicable",
+                 "grad_clip_norm needs the norm of all gradients before the first update");
+    expect_error(EARLY("") ",\"reducer\":{\"op\":\"sample_mean\"}", pointer,
+                 "not_applicable", "reducer.op sample_mean is divided behind the last bucket");
+    expect_error("\"model\":{\"kind\":\"mlp\",\"mlp\":{\"batch_norm\":\"sync\"}}," EARLY(""),
+                 pointer, "not_applicable",
+                 "batch_norm sync is a mean over samples, divided behind the last bucket");
+    expect_error(EARLY("") ",\"world\":{\"replicas_per_process\":2}", pointer,
+                 "not_applicable",
+                 "replicas of a process read the same parameters, each in a backward of its own");
+    expect_error(EARLY("") ",\"world\":{\"device\":\"cuda\"}", pointer, "not_applicable",
+                 "on GPUs it is not known before the end of a step what a bucket updates");
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1}," EARLY("") "}");
+    assert_true(spec.optimizer.in_backward);
+    assert_false(gs_job_spec_may_use_gpu(&spec));
+}
+
 #define SYNC "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"batch_norm\":\"sync\"}}"
 
 static void batch_norm_over_ranks_needs_all_of_them(void **state) {
@@ -520,6 +542,7 @@ int main(void) {
         cmocka_unit_test(one_bound_of_the_world_gives_the_other),
         cmocka_unit_test(rules_between_members_are_checked),
         cmocka_unit_test(data_of_ranks_goes_with_ranks_alone),
+        cmocka_unit_test(updates_in_backward_cannot_wait_for_the_last_bucket),
         cmocka_unit_test(batch_norm_over_ranks_needs_all_of_them),
         cmocka_unit_test(rules_of_sparse_embeddings_and_dropped_layers_are_checked),
         cmocka_unit_test(rules_of_16_bits_are_checked),

@@ -1,0 +1,41 @@
+// The optimizer inside the backward pass (optimizer.in_backward): parameters are updated bucket by bucket, as their
+// gradients are reduced and backward reads them no more, while other buckets are on their way. The step stays a
+// transaction: until it is committed all of it can be taken back (gradsync/optim/early_step.h).
+//
+// A step is: begin, before the reducer's; bucket and release, as they come; end_passes, behind the last pass; then
+// finish or undo. All take NULL, which is a job without it, and do nothing. Compute thread.
+#ifndef WORKER_PASS_BACKWARD_UPDATE_H
+#define WORKER_PASS_BACKWARD_UPDATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/status.h"
+#include "gradsync/reducer/reducer.h"
+#include "rpc/schema/job_spec.h"
+#include "worker/state/trainer_state.h"
+
+typedef struct gs_backward_update gs_backward_update;
+
+// *out stays NULL when the job does not want it. Borrows state and reducer until destroy.
+//   adds_rows  gradients of the model's first parameter, its embedding, are complete at finish alone
+// UNIMPLEMENTED on a GPU.
+GS_NODISCARD gs_status gs_backward_update_create(gs_backward_update **out, const gs_job_spec *spec,
+                                                 gs_trainer_state *state, const gs_reducer *reducer,
+                                                 bool adds_rows);
+// Takes a step back that is still open.
+void gs_backward_update_destroy(gs_backward_update *update);
+
+void gs_backward_update_begin(gs_backward_update *update, float lr, float grad_scale);
+void gs_backward_update_bucket(gs_backward_update *update, size_t bucket);
+// gs_model_pass.released, of the pass that reduces.
+void gs_backward_update_release(void *update, size_t param);
+void gs_backward_update_end_passes(gs_backward_update *update);
+// What went wrong so far; before the step is committed.
+GS_NODISCARD gs_status gs_backward_update_check(const gs_backward_update *update);
+// The step counts: the rest is updated.
+GS_NODISCARD gs_status gs_backward_update_finish(gs_backward_update *update,
+                                                 const gs_reduce_result *reduced);
+void gs_backward_update_undo(gs_backward_update *update);
+
+#endif
