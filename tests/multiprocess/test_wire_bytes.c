@@ -66,6 +66,21 @@ static sent_bytes of_factors(const bucket_shape *shape) {
     return of_allreduce(shape, 4 * count);
 }
 
+// A byte for each element and two numbers for each row, both in pieces of 16; all ranks' are gathered.
+static sent_bytes of_rows(const bucket_shape *shape, size_t row_count) {
+    size_t count = count_elements(shape), num_rows = (count + row_count - 1) / row_count;
+    double bytes = (double)((count + 15) / 16 * 16 + (8 * num_rows + 15) / 16 * 16);
+    return (sent_bytes){bytes, bytes * (shape->world_size - 1)};
+}
+
+static sent_bytes of_codes(const bucket_shape *shape) {
+    return of_rows(shape, count_elements(shape));
+}
+
+static sent_bytes of_channels(const bucket_shape *shape) {
+    return of_rows(shape, 512);
+}
+
 // PowerSGD from the first step on, which carries nothing then.
 static const gs_hook_number from_the_start[] = {
     {"start_step", 0}, {"error_feedback", 0}, {"warm_start", 0}};
@@ -82,6 +97,8 @@ static const struct {
     {"wrap_bf16", "bf16", of_halves, GS_TALLY_APART},
     {"noop", NULL, of_tally, GS_TALLY_IN_BUCKETS},
     {"powersgd", NULL, of_factors, GS_TALLY_APART},
+    {"int8", NULL, of_codes, GS_TALLY_APART},
+    {"int8_channel", NULL, of_channels, GS_TALLY_APART},
     {"wrap_fp16", "noop", of_tally, GS_TALLY_IN_BUCKETS},
 };
 #define NUM_HOOKS (sizeof hooks / sizeof *hooks)
