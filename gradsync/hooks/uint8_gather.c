@@ -22,9 +22,10 @@
 
 typedef struct gatherer {
     gs_dtype wire_dtype;
+    bool sends_copy;  // a GPU's library sends the 16 bits, and needs memory for them
     void *plain;      // the state of "allreduce", for small buckets
     void **messages;  // of all ranks; of each bucket of the plan that is cut into parts, or NULL
-    void **wires;     // the same: its gradients in the wire dtype
+    void **wires;     // the same: for its gradients in the wire dtype
 } gatherer;
 
 // Elements of each rank's part; 0: the bucket is not cut.
@@ -33,11 +34,15 @@ static size_t part_count(size_t count, int world_size) {
     return world_size > 1 && part >= LEAST_PART ? part : 0;
 }
 
+static bool sends_copy(const gs_hook_setup *setup) {
+    return setup->wire_dtype && (!setup->device || !gs_device_is_host(setup->device));
+}
+
 static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
     GS_TRY(gs_hook_refuse_exact(setup));
     GS_TRY(gs_hook_allreduce.measure(needs, setup));
     size_t wires =
-        setup->wire_dtype ? gs_hook_most_bytes(setup, gs_dtype_bytes(setup->wire_dtype)) : 0;
+        sends_copy(setup) ? gs_hook_most_bytes(setup, gs_dtype_bytes(setup->wire_dtype)) : 0;
     size_t messages = gs_code_message_most_bytes(setup, SEGMENT_COUNT, setup->world_size, true);
     if (__builtin_add_overflow(needs->bucket_bytes, wires, &needs->bucket_bytes) ||
         __builtin_add_overflow(needs->bucket_bytes, messages, &needs->bucket_bytes))
@@ -51,6 +56,7 @@ static gs_status create(void **state, const gs_hook_setup *setup) {
     gatherer *self = calloc(1, sizeof *self);
     if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     self->wire_dtype = setup->wire_dtype;
+    self->sends_copy = sends_copy(setup);
     gs_status status = gs_hook_allreduce.create(&self->plain, setup);
     if (status.code) free(self);
     else *state = self;
@@ -64,7 +70,7 @@ static gs_code_message message_of(size_t part, gs_dtype dtype) {
 static gs_status place_bucket(gatherer *self, const gs_hook_plan *plan, size_t b, size_t part) {
     const gs_code_message message = message_of(part, plan->buckets[b].dtype);
     const size_t world_size = (size_t)gs_comm_world_size(plan->comm);
-    if (self->wire_dtype)
+    if (self->sends_copy)
         GS_TRY(gs_hook_place(&self->wires[b], plan,
                              world_size * part * gs_dtype_bytes(self->wire_dtype)));
     return gs_hook_place(&self->messages[b], plan, world_size * gs_code_message_bytes(&message));
@@ -105,28 +111,21 @@ static gs_status sum_tail(const gs_hook_bucket *bucket, gs_hook_work *work, size
                                          .scale = bucket->scale});
 }
 
-// The sum of this rank's part, in the bucket; with a wire dtype in the memory for that.
+// The sum of this rank's part, where it lies.
 static gs_status scatter_sums(const gatherer *self, const gs_hook_bucket *bucket,
                               gs_hook_work *work, size_t part) {
-    const size_t world_size = (size_t)gs_comm_world_size(bucket->comm);
-    const size_t own = (size_t)gs_comm_rank(bucket->comm) * part;
-    GS_TRY(sum_tail(bucket, work, world_size * part));
+    GS_TRY(sum_tail(bucket, work, (size_t)gs_comm_world_size(bucket->comm) * part));
     gs_collective sums = {.kind = GS_REDUCE_SCATTER,
                           .send = bucket->data,
-                          .recv = element(bucket, own),
+                          .recv = element(bucket, (size_t)gs_comm_rank(bucket->comm) * part),
                           .count = part,
                           .dtype = bucket->dtype,
                           .op = GS_OP_SUM,
-                          .scale = bucket->scale};
+                          .scale = self->wire_dtype ? 1 : bucket->scale};
     if (self->wire_dtype) {
-        char *wire = self->wires[bucket->index];
-        gs_device_kernels(bucket->device)
-            ->cast(gs_work_stream_before_post(bucket->comm).stream, wire, self->wire_dtype,
-                   bucket->data, bucket->dtype, (float)bucket->scale, world_size * part);
-        sums.send = wire;
-        sums.recv = wire + own * gs_dtype_bytes(self->wire_dtype);
-        sums.dtype = self->wire_dtype;
-        sums.scale = 1;
+        sums.wire_dtype = self->wire_dtype;
+        sums.wire_scale = (float)bucket->scale;
+        sums.wire = self->wires[bucket->index];
     }
     return gs_hook_post(work, bucket, &sums);
 }
@@ -134,18 +133,14 @@ static gs_status scatter_sums(const gatherer *self, const gs_hook_bucket *bucket
 static gs_status gather_codes(const gatherer *self, const gs_hook_bucket *bucket,
                               gs_hook_work *work, size_t part) {
     const int rank = gs_comm_rank(bucket->comm);
-    const gs_kernels *kernels = gs_device_kernels(bucket->device);
-    gs_stream *stream = gs_work_stream_before_post(bucket->comm).stream;
     const gs_code_message message = message_of(part, bucket->dtype);
-    void *messages = self->messages[bucket->index], *own = element(bucket, (size_t)rank * part);
-    if (self->wire_dtype)
-        kernels->cast(stream, own, bucket->dtype,
-                      (char *)self->wires[bucket->index] +
-                          (size_t)rank * part * gs_dtype_bytes(self->wire_dtype),
-                      self->wire_dtype, 1, part);
+    void *messages = self->messages[bucket->index];
     const gs_quantized to = gs_code_message_at(&message, messages, rank);
     // Below it numbers of the type are no longer normal, and steps would be coarse.
-    kernels->quantize(stream, &to, own, bucket->dtype == GS_FP64 ? 0x1p-1022 : 0x1p-126);
+    gs_device_kernels(bucket->device)
+        ->quantize(gs_work_stream_before_post(bucket->comm).stream, &to,
+                   element(bucket, (size_t)rank * part),
+                   bucket->dtype == GS_FP64 ? 0x1p-1022 : 0x1p-126);
     const gs_collective gather = gs_code_message_gather(&message, messages, rank);
     return gs_hook_post(work, bucket, &gather);
 }
