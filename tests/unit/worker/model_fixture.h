@@ -167,6 +167,28 @@ static inline void check_gradients(fixture *f, const gs_batch *batch, double ste
     free(gradient);
 }
 
+static inline void spoil_released(void *ctx, size_t param) {
+    fixture *f = ctx;
+    float *values = f->params[param];
+    for (size_t i = gs_param_spec_count(&f->list[param].spec); i-- > 0;) values[i] = NAN;
+}
+
+// Backward that is told of each release spoils what was released: the gradients stay what they are. `values` are lost.
+static inline void check_releases(fixture *f, const gs_batch *batch) {
+    fixture_run(f, batch, 1.0f, false);
+    float *wanted = malloc(f->count * sizeof *wanted);
+    memcpy(wanted, f->gradient, f->count * sizeof *wanted);
+    gs_model_pass pass = fixture_pass(f, batch);
+    pass.released = spoil_released;
+    pass.released_ctx = f;
+    gs_status status = f->model.ops->forward(f->model.state, &pass);
+    if (!status.code) status = f->model.ops->backward(f->model.state, &pass);
+    if (status.code) fail_msg("%s", status.message);
+    for (size_t i = 0; i < f->count; i++) assert_true(isnan(f->values[i]));
+    assert_memory_equal(wanted, f->gradient, f->count * sizeof *wanted);
+    free(wanted);
+}
+
 // Largest difference of two flat blocks against the largest value of the first; infinite when one
 // of them holds a NaN.
 static inline double relative_distance(const float *a, const float *b, size_t count) {
