@@ -321,8 +321,9 @@ typedef struct gs_kernels {
     // grad = p·qᵀ; error = (M − p·local_qᵀ)·error_scale
     void (*low_rank_rebuild)(gs_stream *stream, const gs_low_rank_item *items, size_t num_items,
                              gs_dtype dtype, double error_scale);
-    // Columns become orthonormal, from the first to the last. A column of zeros without a spare one stays that; one whose norm is
-    // not finite becomes NaN, and those behind it. `epsilon` is added to the norms of one or two columns.
+    // Columns become orthonormal, from the first to the last. A column of zeros without a spare one stays that, and
+    // one of which rounding alone is left becomes it; one whose norm is not finite becomes NaN, and those behind
+    // it. `epsilon` is added to the norms of one or two columns.
     void (*orthogonalize_many)(gs_stream *stream, const gs_orthogonal_item *items,
                                size_t num_items, gs_dtype dtype, double epsilon);
 

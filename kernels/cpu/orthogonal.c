@@ -1,5 +1,6 @@
 // Orthonormal columns by modified Gram-Schmidt. A matrix is one thread's, sums are fp64 in fixed
 // lanes.
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -8,7 +9,11 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/device.h"
 
-#define DEFINE_ORTHOGONALIZE(name, type)                                                           \
+// What is left of a column that lay in the span of those before it is their rounding, and no direction: a share of its norm
+// below so many times the type's precision.
+#define MOST_ROUNDING 64
+
+#define DEFINE_ORTHOGONALIZE(name, type, precision)                                                \
     static double dot_##name(const type *a, const type *b, size_t rows) {                          \
         double total;                                                                              \
         GS_LANE_SUM(double, total, i, rows, (double)a[i] * (double)b[i]);                          \
@@ -26,30 +31,42 @@
         }                                                                                          \
     }                                                                                              \
     /* A sum that left the type's range, or never was a number, takes its column along. False: it  \
-       is zero. */                                                                                 \
-    static bool normalize_##name(type *column, size_t rows, double epsilon) {                      \
+       is zero, as is one whose norm is `least` or below. */                                       \
+    static bool normalize_##name(type *column, size_t rows, double epsilon, double least) {        \
         const double norm = sqrt(dot_##name(column, column, rows));                                \
-        if (norm == 0) return false;                                                               \
+        if (norm <= least) {                                                                       \
+            memset(column, 0, rows * sizeof *column);                                              \
+            return false;                                                                          \
+        }                                                                                          \
         const double divisor = isfinite(norm) ? norm + epsilon : NAN;                              \
         GS_ELEMENTWISE                                                                             \
         for (size_t i = 0; i < rows; i++) column[i] = (type)((double)column[i] / divisor);         \
         return true;                                                                               \
+    }                                                                                              \
+    /* An epsilon has its own way with small columns. */                                           \
+    static double least_##name(const type *column, size_t rows, size_t c, double epsilon) {        \
+        if (c == 0 || epsilon != 0) return 0;                                                      \
+        const double least = MOST_ROUNDING * (precision) * sqrt(dot_##name(column, column, rows)); \
+        return isfinite(least) ? least : 0;                                                        \
+    }                                                                                              \
+    static bool make_unit_##name(type *matrix, size_t rows, size_t c, double epsilon) {            \
+        type *column = matrix + c * rows;                                                          \
+        const double least = least_##name(column, rows, c, epsilon);                               \
+        separate_##name(matrix, rows, c);                                                          \
+        return normalize_##name(column, rows, epsilon, least);                                     \
     }                                                                                              \
     static void sweep_##name(const gs_orthogonal_item *item, double epsilon) {                     \
         type *matrix = item->matrix;                                                               \
         const type *spare = item->spare;                                                           \
         const size_t rows = item->rows;                                                            \
         for (size_t c = 0; c < (size_t)item->rank; c++) {                                          \
-            type *column = matrix + c * rows;                                                      \
-            separate_##name(matrix, rows, c);                                                      \
-            if (normalize_##name(column, rows, epsilon) || !spare) continue;                       \
-            memcpy(column, spare + c * rows, rows * sizeof *column);                               \
-            separate_##name(matrix, rows, c);                                                      \
-            normalize_##name(column, rows, epsilon);                                               \
+            if (make_unit_##name(matrix, rows, c, epsilon) || !spare) continue;                    \
+            memcpy(matrix + c * rows, spare + c * rows, rows * sizeof *matrix);                    \
+            make_unit_##name(matrix, rows, c, epsilon);                                            \
         }                                                                                          \
     }
-DEFINE_ORTHOGONALIZE(fp32, float)
-DEFINE_ORTHOGONALIZE(fp64, double)
+DEFINE_ORTHOGONALIZE(fp32, float, (double)FLT_EPSILON)
+DEFINE_ORTHOGONALIZE(fp64, double, DBL_EPSILON)
 
 typedef struct orthogonal_job {
     const gs_orthogonal_item *items;

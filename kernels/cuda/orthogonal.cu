@@ -4,6 +4,19 @@
 #include "kernels/cuda/launch.cuh"
 
 #define BLOCK 512
+// As in the CPU's: what is left of a column in the span of those before it is rounding.
+#define MOST_ROUNDING 64
+
+template <typename T>
+struct precision;
+template <>
+struct precision<float> {
+    static constexpr double value = 0x1p-23;
+};
+template <>
+struct precision<double> {
+    static constexpr double value = 0x1p-52;
+};
 
 // Sums over the block take turns in two places: one barrier for each.
 struct block_sums {
@@ -42,6 +55,11 @@ template <typename T>
 __device__ static inline bool separate(T *matrix, size_t rows, size_t c, double epsilon,
                                        block_sums &sums) {
     T *column = matrix + c * rows;
+    double least = 0;
+    if (c > 0 && epsilon == 0) {
+        least = MOST_ROUNDING * precision<T>::value * sqrt(sums(dot(column, column, rows)));
+        if (!(least < INFINITY)) least = 0;
+    }
     double own = dot(column, c ? matrix : column, rows);
     for (size_t k = 0; k < c; k++) {
         const double share = sums(own);
@@ -49,7 +67,10 @@ __device__ static inline bool separate(T *matrix, size_t rows, size_t c, double 
         own = subtract(column, matrix + k * rows, share, next, rows);
     }
     const double norm = sqrt(sums(own));
-    if (norm == 0) return false;
+    if (norm <= least) {
+        for (size_t i = threadIdx.x; i < rows; i += BLOCK) column[i] = T(0);
+        return false;
+    }
     const double divisor = norm < INFINITY ? norm + epsilon : NAN;
     for (size_t i = threadIdx.x; i < rows; i += BLOCK)
         column[i] = static_cast<T>(static_cast<double>(column[i]) / divisor);
