@@ -26,6 +26,10 @@ bool gs_reducer_complete(const gs_reducer *reducer) {
     return reducer->complete;
 }
 
+bool gs_reducer_holds_own(const gs_reducer *reducer) {
+    return reducer->tally.holds_own;
+}
+
 const gs_reduce_stats *gs_reducer_stats(const gs_reducer *reducer) {
     return &reducer->last_stats;
 }

@@ -188,6 +188,9 @@ size_t gs_reducer_grad_offset(const gs_reducer *reducer, size_t param);
 // All buckets of the current step are complete here: the step may be applied after an abort (rule
 // F2).
 bool gs_reducer_complete(const gs_reducer *reducer);
+// Gradients of the current step, once it has finished, are this rank's own: its hook left them
+// apart (gs_hook_result.is_own). The same on all ranks.
+bool gs_reducer_holds_own(const gs_reducer *reducer);
 
 const gs_reduce_stats *gs_reducer_stats(const gs_reducer *reducer);  // of the last finished step
 // What it is and how its steps went (record_options.h); until destroy.

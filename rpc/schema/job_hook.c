@@ -13,6 +13,8 @@ const gs_job_hook_kind gs_job_hook_kinds[] = {
     {"allreduce", {{"wrap", NULL}}},
     {"fp16", {{"divide_after_cast", NULL}}},
     {"bf16", {{"divide_after_cast", NULL}}},
+    {"local_sgd", {{"start_step", "1000"}, {"period", NULL}, {"local_ranks", NULL}}},
+    {"noop", {{0}}},
     {"powersgd", {POWERSGD, {"min_compression_rate", NULL}}},
     {"batched_powersgd", {POWERSGD}},
     {"int8", {{0}}},
@@ -20,14 +22,13 @@ const gs_job_hook_kind gs_job_hook_kinds[] = {
     {"uint8_gather", {{0}}},
     {"topk", {{"ratio", NULL}, {"error_feedback", NULL}, {"start_step", "0"}}},
     {"onebit", {{"error_feedback", NULL}, {"start_step", "0"}}},
-    {"local_sgd", {{"start_step", "1000"}, {"period", NULL}}},
-    {"noop", {{0}}},
 };
 // Kinds as far as the library has them, in the order of the table; the rest is "not in this version".
-static const char *const kinds[] = {"allreduce", "fp16", "bf16", NULL};
+static const char *const kinds[] = {"allreduce", "fp16", "bf16", "local_sgd", "noop", NULL};
 static const char *const later_kinds[] = {
     "powersgd", "batched_powersgd", "int8", "int8_channel", "uint8_gather",
-    "topk", "onebit", "local_sgd", "noop", "auto", "plugin", NULL};
+    "topk", "onebit", "auto", "plugin", NULL};
+static const char *const apart_kinds[] = {"local_sgd", "noop", NULL};
 const char *const gs_wrap_words[] = {"none", "fp16", "bf16", NULL};
 
 #define AT(member) .offset = offsetof(gs_job_hook, member)
@@ -58,7 +59,10 @@ const gs_field gs_job_hook_fields[] = {
     {"ratio", GS_FIELD_DOUBLE, AT(ratio), RANGE(1e-6, 1), .default_value = "0.01",
      .help = "topk: share of the elements that travels."},
     {"period", GS_FIELD_INT, AT(period), RANGE(1, 1e6), .default_value = "4",
-     .help = "local_sgd: steps between averages of the parameters."},
+     .help = "local_sgd: steps between averages of the parameters over all ranks."},
+    {"local_ranks", GS_FIELD_INT, AT(local_ranks), RANGE(0, 4096), .default_value = "0",
+     .help = "local_sgd: so many neighbours average their gradients in every step; 0: the ranks of a host; "
+             "1: none."},
     {"seed", GS_FIELD_INT, AT(seed), RANGE(0, MOST_SEED), .default_value = "0",
      .help = "powersgd, batched_powersgd: of the factors that it begins with."},
     {"divide_after_cast", GS_FIELD_BOOL, AT(divide_after_cast), .default_value = "false",
@@ -80,6 +84,14 @@ static const gs_job_hook_member *find_member(const gs_job_hook *hook, const char
 
 bool gs_job_hook_has(const gs_job_hook *hook, const char *member) {
     return find_member(hook, member) != NULL;
+}
+
+bool gs_job_hook_trains_apart(const gs_job_hook *hook) {
+    const char *name = gs_job_hook_kind_of(hook)->name;
+    for (const char *const *kind = apart_kinds; *kind; kind++) {
+        if (strcmp(name, *kind) == 0) return true;
+    }
+    return false;
 }
 
 bool gs_job_hook_carries(const gs_job_hook *hook) {

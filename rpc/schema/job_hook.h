@@ -21,7 +21,7 @@ enum { GS_WRAP_NONE = 0, GS_WRAP_FP16, GS_WRAP_BF16 };
 typedef struct gs_job_hook {
     int kind;  // in gs_job_hook_kinds
     int wrap;
-    int64_t rank, start_step, period, seed;
+    int64_t rank, start_step, period, local_ranks, seed;
     double min_compression_rate, orthogonalization_epsilon, ratio;
     bool error_feedback, warm_start, divide_after_cast;
 } gs_job_hook;
@@ -44,6 +44,8 @@ const gs_job_hook_kind *gs_job_hook_kind_of(const gs_job_hook *hook);
 bool gs_job_hook_has(const gs_job_hook *hook, const char *member);
 // A member that is a number or a flag, as the library takes it: 0 and 1 for flags.
 double gs_job_hook_number(const gs_job_hook *hook, const char *member);
+// Ranks' parameters differ until they are averaged.
+bool gs_job_hook_trains_apart(const gs_job_hook *hook);
 // It keeps what it owes from step to step, each rank its own.
 bool gs_job_hook_carries(const gs_job_hook *hook);
 

@@ -59,6 +59,9 @@ static void fill_dependent_defaults(gs_job_spec *spec, const gs_json *object) {
     gs_job_hook_fill(&spec->reducer.hook, gs_json_get(reducer, "hook"));
     if (gs_job_hook_carries(&spec->reducer.hook) && !gs_json_get(checkpoint, "parts"))
         spec->checkpoint.parts = GS_CHECKPOINT_PARTS_RANKS;
+    // On GPUs that is not in this version.
+    if (gs_job_hook_trains_apart(&spec->reducer.hook) && !gs_json_get(world, "device"))
+        spec->world.device = GS_SPEC_DEVICE_CPU;
     if (!spec->name[0]) generate_name(spec);
 }
 
@@ -309,6 +312,24 @@ static void check_buffers(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, "/reducer/buffers", "an average over ranks depends on their number");
 }
 
+// Ranks whose parameters differ between averages.
+static void check_apart(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (spec->reducer.op != GS_REDUCER_MEAN)
+        refuse(errors, "/reducer/op", "ranks that train apart have means of their own gradients: mean only");
+    if (spec->reducer.sparse_embedding != GS_SPARSE_OFF)
+        refuse(errors, "/reducer/sparse_embedding", "rows are exchanged by all ranks, which train apart");
+    if (spec->data.uneven_inputs == GS_UNEVEN_JOIN)
+        refuse(errors, "/data/uneven_inputs", "a rank without data has nothing to train with by itself");
+    if (spec->world.replicas_per_process > 1)
+        refuse(errors, "/world/replicas_per_process", "ranks train apart, not their replicas");
+    if (spec->optimizer.in_backward)
+        refuse(errors, "/optimizer/in_backward", "ranks that train apart update behind the last bucket");
+    if (spec->world.device != GS_SPEC_DEVICE_CPU && is_sound(errors, "/world/device"))
+        refuse(errors, "/world/device", "ranks on GPUs do not train apart in this version; cpu");
+    if (spec->model.precision == GS_PRECISION_BF16 && is_sound(errors, "/model/precision"))
+        refuse(errors, "/model/precision", "masters of bf16 are not averaged in this version");
+}
+
 // A hook, and what else is asked of a reduction. Nothing can be said about one of a kind that is not known.
 static void check_hook(const gs_job_spec *spec, const gs_json *object, gs_field_errors *errors) {
     const gs_job_hook *hook = &spec->reducer.hook;
@@ -322,6 +343,7 @@ static void check_hook(const gs_job_spec *spec, const gs_json *object, gs_field_
     if (spec->exact && (!is_plain || hook->wrap))
         refuse(errors, is_plain ? HOOK "/wrap" : HOOK "/kind",
                "exact: what it rounds depends on the number of ranks");
+    if (gs_job_hook_trains_apart(hook)) check_apart(spec, errors);
     if (!gs_job_hook_carries(hook) || !is_sound(errors, HOOK "/error_feedback")) return;
     if (spec->reducer.op == GS_REDUCER_SAMPLE_MEAN)
         refuse(errors, HOOK "/error_feedback",

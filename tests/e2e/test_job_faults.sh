@@ -42,6 +42,23 @@ lost=$(get "/v1/jobs/$job" | jq .lost_steps)
 get "/v1/jobs/$job/events?limit=200" | jq -e --arg lost "$lost steps are taken again" \
   'any(.items[]; .reason == "StepsLost" and (.message | test($lost)))' >/dev/null || fail "no event says what it cost"
 
+claim "a killed trainer of ranks that train apart: the job goes back to its last checkpoint and ends with the bits of one that was left alone"
+apart_job() { # MORE
+  printf '{"name":"apart","world":{"min":2,"max":2,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[20,24,5]}},"data":{"micro_batch":4},
+    "optimizer":{"lr":0.003},"checkpoint":{"every_steps":9},"steps":{"target":60},"reducer":{"hook":{"kind":"local_sgd","start_step":3,"period":4,"local_ranks":1}}%s}' "$1"
+}
+submit "$(apart_job '')"
+await "$job" succeeded 60
+same "$(job_field "$job" '.spec | [.world.device, (.reducer.hook | tojson)] | join(" ")')" \
+  'cpu {"kind":"local_sgd","start_step":3,"period":4,"local_ranks":1}' "hook"
+undisturbed_digest=$(digest_of "$job")
+submit "$(apart_job "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
+wait_for 60 "step 20" step_at_least "$job" 20
+kill -9 "$(trainer_pids "$job" | tail -n 1)"
+await "$job" succeeded 120
+[ "$(job_field "$job" .generation)" -ge 2 ] || fail "the generation did not grow"
+same "$(digest_of "$job")" "$undisturbed_digest" "digest of equal states"
+
 claim "a killed trainer of a job that may not restart: it fails and says who"
 submit "$(mlp_job strict 100000 2 "$slow,\"restart\":{\"on_worker_lost\":\"fail\"}")"
 wait_for 60 "its steps" step_at_least "$job" 5

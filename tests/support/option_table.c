@@ -101,7 +101,7 @@ static const option_row rows[] = {
     {HOOK("orthogonalization_epsilon"), WAY, {"1e-12"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
     {HOOK("seed"), WAY, {"5"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
     {HOOK("divide_after_cast"), WAY, {NULL}, {{HOOK("kind"), "\"fp16\""}}, WIRE_TOLERANCE},
-    NO(HOOK("ratio")), NO(HOOK("period")),
+    NO(HOOK("ratio")), NO(HOOK("period")), NO(HOOK("local_ranks")),
     OF(WORK, "/reducer/op"),
     OF(WAY, "/reducer/buffers"),
     OF(WAY, "/reducer/backend"),

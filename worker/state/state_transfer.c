@@ -74,7 +74,10 @@ gs_status gs_state_transfer_run(gs_state_sync_result *result, gs_trainer_state *
                                      .known = state->buffers_are_local ? (gs_digest){0} : digest};
     gs_status status = gs_state_sync(result, &options, comm, deadline);
     free(list.views);
-    if (result->received) gs_trainer_state_refresh(state);
+    if (result->received) {
+        state->params_apart = state->optimizer_apart = false;
+        gs_trainer_state_refresh(state);
+    }
     // No file is to blame.
     if (status.code == GS_DATA_LOSS) status.code = GS_INTERNAL;
     return status;

@@ -63,6 +63,8 @@ typedef struct gs_trainer_state {
     bool buffers_are_local;  // each rank has its own
     gs_optimizer *optimizer;
     gs_position position;  // the step that was applied changes it
+    // What each rank has changed by itself since all had the same (replica_average.h).
+    bool params_apart, optimizer_apart;
     gs_state_tensor *tensors;
     size_t num_tensors;
     size_t num_model_tensors;  // of them; behind them what hooks carry (hook_tensors.h)
@@ -82,6 +84,11 @@ typedef struct gs_trainer_state {
 GS_NODISCARD gs_status gs_trainer_state_init(gs_trainer_state *state, const gs_job_spec *spec,
                                              gs_device *device);
 void gs_trainer_state_release(gs_trainer_state *state);
+
+// Ranks of this step hold different ones: none of them is the job's.
+static inline bool gs_trainer_state_is_apart(const gs_trainer_state *state) {
+    return state->params_apart || state->optimizer_apart;
+}
 
 // Brings values up to date. After every change of params; the functions of this file do it
 // themselves.

@@ -84,11 +84,13 @@ static gs_status check_skipped(const gs_run_loop *loop, int64_t step) {
 }
 
 // A rank has no data left: the job stops here, and no step begins.
-static gs_status end_inputs(gs_run_loop *loop, int64_t step, gs_status why) {
+static gs_status end_inputs(gs_run_loop *loop, gs_step_facts *facts, gs_status why) {
+    int64_t step = facts->step;
     char text[300];
     gs_log_info("data ended", "job=%s rank=%d step=%lld reason=%s", loop->job,
                 gs_session_rank(loop->session), (long long)step,
                 gs_log_quote(text, sizeof text, why.message));
+    GS_TRY(gs_session_average(loop->session, facts, true));
     return evaluate_when_due(loop);
 }
 
@@ -110,6 +112,12 @@ static gs_status follow_step(gs_run_loop *loop, const gs_step_facts *facts) {
     return gs_ok();
 }
 
+// What is behind the step now is saved, or the job's last.
+static bool saves_next(const gs_run_loop *loop, const gs_step_facts *facts) {
+    return facts->checkpoint || gs_saves_are_due(loop->saves) ||
+           loop->state->position.step >= loop->spec->steps.target;
+}
+
 static gs_status run_step(gs_run_loop *loop) {
     int64_t begin_ns = gs_now_ns();
     gs_timeline_begin(loop->control->progress.timeline, loop->state->position.step);
@@ -119,9 +127,10 @@ static gs_status run_step(gs_run_loop *loop) {
     loop->diverged = facts.diverged;
     loop->state_is_broken = facts.diverged;
     loop->inputs_ended = facts.inputs_ended;
-    if (facts.inputs_ended) return end_inputs(loop, facts.step, status);
+    if (facts.inputs_ended) return end_inputs(loop, &facts, status);
     if (status.code) return status;
     GS_TRY(gs_run_loop_apply(loop, &facts));
+    GS_TRY(gs_session_average(loop->session, &facts, saves_next(loop, &facts)));
     log_switch(loop, &facts);
     atomic_store(&loop->control->progress.applied_step, loop->state->position.step);
     gs_telemetry_observe(&loop->telemetry, &facts, gs_now_ns() - begin_ns);

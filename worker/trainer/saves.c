@@ -85,14 +85,14 @@ void gs_saves_release(gs_saves *saves) {
 }
 
 // Told by the ranks' own count of steps. The save at the end of a run is its last.
-static bool is_due(const gs_saves *saves) {
+bool gs_saves_are_due(const gs_saves *saves) {
     int64_t step = saves->state->position.step, every = saves->spec->checkpoint.every_steps;
     return every != 0 && step % every == 0 && step < saves->spec->steps.target;
 }
 
 double gs_saves_when_due(gs_saves *saves, const gs_place *place) {
     gs_checkpoint_request request;
-    if (!is_due(saves) || !find_share(&request, saves, "periodic", place)) return 0;
+    if (!gs_saves_are_due(saves) || !find_share(&request, saves, "periodic", place)) return 0;
     int64_t begin_ns = gs_now_ns();
     gs_status status = start_periodic(saves, &request);
     if (status.code) {

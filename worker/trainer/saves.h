@@ -34,6 +34,8 @@ GS_NODISCARD bool gs_saves_await(gs_saves *saves, gs_deadline deadline);
 // Waits for a save in flight, however long.
 void gs_saves_release(gs_saves *saves);
 
+// The cadence says so: of the step that was applied, on all ranks alike.
+bool gs_saves_are_due(const gs_saves *saves);
 // After a step: saves where the cadence says so, what is this rank's to save. Seconds that the training
 // stood still; 0: nothing was due.
 double gs_saves_when_due(gs_saves *saves, const gs_place *place);

@@ -140,7 +140,7 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
         .data_root = options->data_root,
         .model_replicas = options->model_replicas,
         .generation = options->place.generation,
-        .state_is_broken = options->state_is_broken,
+        .state_is_broken = options->state_is_broken || gs_trainer_state_is_apart(options->state),
         .plan_is_observed = options->plan_is_observed,
         .passes_per_shard = (int)gs_job_spec_passes_per_shard(options->spec),
         .shards = {.num_shards = options->num_shards,
@@ -173,6 +173,7 @@ void gs_session_destroy(gs_session *session) {
     if (!session) return;
     atomic_store(&session->progress->teardown_since_ns, gs_now_ns());
     gs_mailbox_set_comm(&session->control->mailbox, NULL);
+    gs_replica_average_destroy(session->average);
     gs_embedding_rows_destroy(session->embedding_rows);
     gs_backward_update_destroy(session->update);
     session->update = NULL;
@@ -315,6 +316,8 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(gs_hook_tensors_attach(session->state, session->reducer, session->comm));
     GS_TRY(share_state(session, deadline));
     GS_TRY(deal_own_tensors(session, deadline));
+    GS_TRY(gs_replica_average_create(&session->average, &session->spec->reducer.hook,
+                                     session->state, session->comm, deadline));
     GS_TRY(gs_pass_runners_connect(session->pass_runners, &whole, session->reducer, session->comm,
                                    deadline));
     gs_embedding_rows_options rows = row_options(session);

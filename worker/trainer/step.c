@@ -32,20 +32,25 @@ static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_fac
     return gs_ok();
 }
 
+// Where ranks train apart there is nothing to compare.
+static bool sends_digest(const gs_session *session) {
+    return session->spec->reducer.check_replicas_every_steps != 0 && !session->state->params_apart;
+}
+
 // A part of the parameters in every step, all of them every check_replicas_every_steps.
 static void begin_digest(gs_session *session) {
     int64_t every = session->spec->reducer.check_replicas_every_steps;
     gs_trainer_state *state = session->state;
     int64_t step = state->position.step;
     session->params_digest = 0;
-    if (every == 0) return;
+    if (!sends_digest(session)) return;
     if (step % every == 0) gs_trainer_state_begin_params_digest(state, 0, 1);
     else gs_trainer_state_begin_params_digest(state, (int)(step % DIGEST_PARTS), DIGEST_PARTS);
 }
 
 static void end_digest(gs_session *session) {
     gs_trainer_state *state = session->state;
-    if (session->spec->reducer.check_replicas_every_steps == 0) return;
+    if (!sends_digest(session)) return;
     session->params_digest = gs_digest_fold(gs_trainer_state_end_params_digest(state));
 }
 
@@ -257,6 +262,13 @@ static gs_status update_params(gs_session *session, gs_step_facts *facts) {
     return gs_stream_wait(stream, gs_session_collective_deadline(session));
 }
 
+// What no rank used rests, or goes on by momentum, of which each rank has its own.
+static void note_apart(gs_session *session) {
+    if (!session->average || !gs_reducer_holds_own(session->reducer)) return;
+    bool all_move = session->spec->optimizer.zero_grad == GS_ZERO_GRAD_ZERO;
+    gs_replica_average_note(session->average, all_move ? NULL : session->reduced.used);
+}
+
 gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
     gs_position *position = &session->state->position;
     int64_t begin_ns = gs_now_ns();
@@ -266,6 +278,7 @@ gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
     if (!session->reduced.nonfinite) {
         GS_TRY(update_params(session, facts));
         position->skipped_in_a_row = 0;
+        note_apart(session);
     } else {
         gs_session_discard(session);
         position->skipped_steps++;
@@ -282,5 +295,16 @@ gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
     if (computes_here(session))
         facts->phases.optimizer = gs_progress_note(session->progress, GS_SPAN_OPTIMIZER, begin_ns);
     GS_FAILPOINT("step.applied");
+    return gs_ok();
+}
+
+gs_status gs_session_average(gs_session *session, gs_step_facts *facts, bool whole) {
+    if (!session->average) return gs_ok();
+    int64_t begin_ns = gs_now_ns();
+    gs_deadline deadline = gs_session_collective_deadline(session);
+    GS_FAILPOINT("step.average");
+    GS_TRY(whole ? gs_replica_average_run_whole(session->average, facts->step, deadline)
+                 : gs_replica_average_run(session->average, facts->step, deadline));
+    facts->phases.comm_exposed += gs_seconds_since(begin_ns);
     return gs_ok();
 }

@@ -29,5 +29,8 @@ bool gs_session_complete(const gs_session *session);
 void gs_session_discard(gs_session *session);
 // Adopts buffers, clips, updates, advances the position. Only after run_step, or when complete.
 GS_NODISCARD gs_status gs_session_apply(gs_session *session, gs_step_facts *facts);
+// Behind apply, on all ranks: the average that is due where ranks train apart; `whole`: all that they hold is to be
+// the same now, for it is saved. An error ends the session, and leaves ranks apart.
+GS_NODISCARD gs_status gs_session_average(gs_session *session, gs_step_facts *facts, bool whole);
 
 #endif

@@ -297,6 +297,31 @@ static void rules_of_hooks_with_the_rest_are_checked(void **state) {
     assert_true(spec.reducer.hook.divide_after_cast);
 }
 
+static void rules_of_ranks_that_train_apart_are_checked(void **state) {
+    (void)state;
+    static const char *const refused[][2] = {
+        {HOOK("\"kind\":\"local_sgd\"") ",\"op\":\"sample_mean\"}", "/reducer/op"},
+        {HOOK("\"kind\":\"local_sgd\"") ",\"op\":\"sum\"}", "/reducer/op"},
+        {HOOK("\"kind\":\"noop\"") ",\"sparse_embedding\":\"gather\"}", "/reducer/sparse_embedding"},
+        {"\"world\":{\"replicas_per_process\":2}," HOOK("\"kind\":\"noop\"") "}",
+         "/world/replicas_per_process"},
+        {"\"world\":{\"device\":\"auto\"}," HOOK("\"kind\":\"local_sgd\"") "}", "/world/device"},
+        {"\"optimizer\":{\"in_backward\":true}," HOOK("\"kind\":\"noop\"") "}", "/optimizer/in_backward"},
+        {"\"exact\":true," HOOK("\"kind\":\"local_sgd\"") "}", "/reducer/hook/kind"},
+        {"\"model\":{\"kind\":\"gpt2\",\"precision\":\"bf16\"}," HOOK("\"kind\":\"noop\"") "}", "/model/precision"},
+        {HOOK("\"kind\":\"noop\",\"period\":4") "}", "/reducer/hook/period"},
+        {HOOK("\"kind\":\"local_sgd\",\"wrap\":\"fp16\"") "}", "/reducer/hook/wrap"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        expect_error(refused[i][0], refused[i][1], "not_applicable", NULL);
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},"
+              HOOK("\"kind\":\"local_sgd\",\"period\":8") "}}");
+    assert_int_equal(spec.world.device, GS_SPEC_DEVICE_CPU);
+    assert_int_equal(spec.reducer.hook.start_step, 1000);
+    assert_int_equal(spec.reducer.hook.period, 8);
+    assert_int_equal(spec.reducer.hook.local_ranks, 0);
+}
+
 // wire_dtype, wrappers and kinds, as people and plans have them.
 static void a_hook_has_one_name(void **state) {
     (void)state;
@@ -547,6 +572,7 @@ int main(void) {
         cmocka_unit_test(rules_of_sparse_embeddings_and_dropped_layers_are_checked),
         cmocka_unit_test(rules_of_16_bits_are_checked),
         cmocka_unit_test(rules_of_hooks_with_the_rest_are_checked),
+        cmocka_unit_test(rules_of_ranks_that_train_apart_are_checked),
         cmocka_unit_test(a_hook_has_one_name),
         cmocka_unit_test(the_default_plan_has_a_small_bucket_of_1_mib),
         cmocka_unit_test(caps_alone_drop_the_small_first_bucket),

@@ -1,0 +1,229 @@
+// Jobs whose ranks train apart (reducer.hook local_sgd, noop): ranks hold the same where they are
+// averaged whole and before they part, what is saved is one state and goes on with the bits of a
+// run that nothing happened to, and where a rank is killed, nothing else is saved.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/clock.h"
+#include "tests/support/asserts.h"
+#include "tests/support/near.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/trainer_rank.h"
+
+enum { WORLD = 3, STEPS = 12, EVERY = 5, START = 2 };
+
+#define LOCAL_SGD "\"kind\":\"local_sgd\",\"start_step\":2,\"period\":4,\"local_ranks\":1"
+#define ADAMW "\"kind\":\"adamw\",\"lr\":0.003,\"grad_clip_norm\":1"
+#define SGD "\"kind\":\"sgd\",\"lr\":0.05"
+
+static const char spec_format[] =
+    "{\"name\":\"apart\",\"logical_shards\":3,\"world\":{\"min\":1,\"max\":3},"
+    "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[40,24,5]}},"
+    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":4,\"global_batch\":12},"
+    "\"optimizer\":{%s},"
+    "\"reducer\":{\"first_bucket_bytes\":256,\"bucket_cap_bytes\":2048,\"timeout_seconds\":20,"
+    "\"check_replicas_every_steps\":1,\"hook\":{%s}},"
+    "\"checkpoint\":{\"every_steps\":5},\"steps\":{\"target\":%d}}";
+
+typedef struct records {
+    gs_digest held[WORLD][TRAINER_RANK_MAX_STEPS];
+} records;
+
+static char *make_spec(const char *hook, const char *optimizer, int target) {
+    char *spec = NULL;
+    if (asprintf(&spec, spec_format, optimizer, hook, target) < 0) abort();
+    return spec;
+}
+
+static void read_records(records *out, const char *dir) {
+    char problem[160] = "";
+    for (int rank = 0; rank < WORLD; rank++)
+        if (!trainer_rank_read_record(out->held[rank], dir, rank, problem)) fail_msg("%s", problem);
+}
+
+// To `target` in `dir`, from the last checkpoint of `from` (NULL: from the beginning).
+static void train(records *out, const char *dir, const char *from, const char *hook,
+                  const char *optimizer, int target) {
+    char *checkpoint = from ? trainer_rank_checkpoint(from) : NULL;
+    assert_true(!from || checkpoint);
+    char *spec = make_spec(hook, optimizer, target), *arg = trainer_rank_arg(spec, dir, checkpoint);
+    assert_ok(gs_ranks_run("train", WORLD, arg, gs_deadline_in_seconds(120)));
+    read_records(out, dir);
+    for (int rank = 0; rank < WORLD; rank++)
+        assert_int_equal(trainer_rank_last_step(out->held[rank]), target);
+    free(arg);
+    free(spec);
+    free(checkpoint);
+}
+
+static bool ranks_agree(const records *of, int step) {
+    const gs_digest *first = &of->held[0][step];
+    return gs_digest_equal(*first, of->held[1][step]) && gs_digest_equal(*first, of->held[2][step]);
+}
+
+static records undisturbed;
+
+static int train_undisturbed(void **state) {
+    (void)state;
+    char *dir = gs_temp_dir_make();
+    train(&undisturbed, dir, NULL, LOCAL_SGD, ADAMW, STEPS);
+    gs_temp_dir_remove(dir);
+    return 0;
+}
+
+static void ranks_hold_one_state_where_it_is_saved(void **state) {
+    (void)state;
+    for (int step = 1; step <= STEPS; step++) {
+        bool is_one = step <= START || step % EVERY == 0 || step == STEPS;
+        if (ranks_agree(&undisturbed, step) != is_one)
+            fail_msg("after %d steps ranks hold %s", step,
+                     is_one ? "different states" : "the same");
+    }
+}
+
+static void check_resumed(const records *of) {
+    for (int rank = 0; rank < WORLD; rank++) {
+        for (int step = 1; step <= STEPS; step++) {
+            gs_digest held = of->held[rank][step];
+            if (gs_digest_fold(held) && !gs_digest_equal(held, undisturbed.held[rank][step]))
+                fail_msg("rank %d, step %d: not that of the undisturbed run", rank, step);
+        }
+    }
+}
+
+static void resumed_job_has_the_same_bits(void **state) {
+    (void)state;
+    records held;
+    char *dir = gs_temp_dir_make(), *next = gs_temp_dir_make();
+    train(&held, dir, NULL, LOCAL_SGD, ADAMW, EVERY);
+    train(&held, next, dir, LOCAL_SGD, ADAMW, STEPS);
+    check_resumed(&held);
+    gs_temp_dir_remove(dir);
+    gs_temp_dir_remove(next);
+}
+
+static void before_the_start_it_is_a_plain_job(void **state) {
+    (void)state;
+    records late, plain;
+    char *dir = gs_temp_dir_make(), *plain_dir = gs_temp_dir_make();
+    train(&late, dir, NULL, "\"kind\":\"local_sgd\",\"start_step\":6,\"local_ranks\":1", ADAMW, 6);
+    train(&plain, plain_dir, NULL, "\"kind\":\"allreduce\"", ADAMW, 6);
+    for (int rank = 0; rank < WORLD; rank++)
+        assert_memory_equal(late.held[rank], plain.held[rank], sizeof plain.held[rank]);
+    gs_temp_dir_remove(dir);
+    gs_temp_dir_remove(plain_dir);
+}
+
+// An update of plain SGD is linear in the gradient: the mean of updates is the update of the mean.
+static void averages_of_every_step_are_a_plain_job(void **state) {
+    (void)state;
+    static const struct {
+        const char *hook;
+        int steps;
+    } jobs[] = {{"\"kind\":\"local_sgd\",\"start_step\":0,\"period\":1,\"local_ranks\":1", 6},
+                {"\"kind\":\"local_sgd\",\"start_step\":0,\"period\":1,\"local_ranks\":2", 3},
+                {"\"kind\":\"local_sgd\",\"start_step\":0,\"period\":3", 3},  // all of a host
+                {"\"kind\":\"noop\"", 1}};
+    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
+        records held;
+        char *dir = gs_temp_dir_make(), *plain_dir = gs_temp_dir_make();
+        train(&held, dir, NULL, jobs[i].hook, SGD, jobs[i].steps);
+        train(&held, plain_dir, NULL, "\"kind\":\"allreduce\"", SGD, jobs[i].steps);
+        assert_ok(
+            trainer_rank_check_near(dir, plain_dir, (gs_near){.absolute = 1e-6, .relative = 1e-5}));
+        gs_temp_dir_remove(dir);
+        gs_temp_dir_remove(plain_dir);
+    }
+}
+
+static void without_communication_ranks_end_with_one_state(void **state) {
+    (void)state;
+    records held;
+    char *dir = gs_temp_dir_make();
+    train(&held, dir, NULL, "\"kind\":\"noop\"", ADAMW, 7);
+    for (int step = 1; step <= 7; step++)
+        assert_int_equal(ranks_agree(&held, step), step % EVERY == 0 || step == 7);
+    gs_temp_dir_remove(dir);
+}
+
+static bool is_dead(pid_t pid) {
+    char path[64], state = 'X';
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = 'X';
+    if (file) fclose(file);
+    return strchr("ZX", state) != NULL;
+}
+
+static void run_until_killed(const char *dir, const char *place, int victim, int pass) {
+    gs_ranks *ranks;
+    gs_status statuses[WORLD];
+    char armed[128], *spec = make_spec(LOCAL_SGD, ADAMW, STEPS),
+                     *arg = trainer_rank_arg(spec, dir, NULL);
+    snprintf(armed, sizeof armed, "GRADSYNC_FAILPOINTS=%s#%d=kill@%d", place, victim, pass);
+    print_message("  %s\n", armed);
+    assert_ok(gs_ranks_start(&ranks, "train", WORLD, arg, (const char *[]){armed, NULL}));
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    while (!is_dead(gs_ranks_pid(ranks, victim))) {
+        if (gs_deadline_passed(deadline)) fail_msg("rank %d did not die", victim);
+        gs_sleep_ns(GS_NS_PER_MS);
+    }
+    trainer_rank_declare_dead(dir, victim);
+    assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120)));
+    for (int rank = 0; rank < WORLD; rank++)
+        if (rank != victim) assert_ok(statuses[rank]);
+    gs_ranks_destroy(ranks);
+    free(arg);
+    free(spec);
+}
+
+// Averages are behind steps 2 and 6 of parameters, behind 4 and 9 whole. What survivors hold
+// elsewhere is no state of the job.
+static void killed_job_goes_on_from_its_last_checkpoint(void **state) {
+    (void)state;
+    static const struct {
+        const char *place;
+        int victim, pass;
+    } kills[] = {{"step.applied", 1, 9},     // ranks are apart
+                 {"averager.adopt", 2, 3},   // parameters are one, optimizer state is not
+                 {"averager.adopt", 1, 4}};  // in the average before a save
+    for (size_t i = 0; i < sizeof kills / sizeof kills[0]; i++) {
+        records held;
+        char *dir = gs_temp_dir_make(), *next = gs_temp_dir_make();
+        run_until_killed(dir, kills[i].place, kills[i].victim, kills[i].pass);
+        train(&held, next, dir, LOCAL_SGD, ADAMW, STEPS);
+        assert_int_equal(gs_digest_fold(held.held[0][EVERY]), 0);  // it began there
+        assert_int_not_equal(gs_digest_fold(held.held[0][EVERY + 1]), 0);
+        check_resumed(&held);
+        gs_temp_dir_remove(dir);
+        gs_temp_dir_remove(next);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+#ifndef GRADSYNC_FAILPOINTS
+    puts("skipped: a build without failpoints");
+    return 77;
+#endif
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_hold_one_state_where_it_is_saved),
+        cmocka_unit_test(resumed_job_has_the_same_bits),
+        cmocka_unit_test(before_the_start_it_is_a_plain_job),
+        cmocka_unit_test(averages_of_every_step_are_a_plain_job),
+        cmocka_unit_test(without_communication_ranks_end_with_one_state),
+        cmocka_unit_test(killed_job_goes_on_from_its_last_checkpoint),
+    };
+    return cmocka_run_group_tests(tests, train_undisturbed, NULL);
+}
