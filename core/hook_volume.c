@@ -38,7 +38,7 @@ static void count_16_bits(gs_hook_volume *volume, const bucket_shape *bucket) {
     volume->num_compressed = bucket->num_members;
 }
 
-// Two factors in the place of each matrix that pays.
+// Two factors in the place of each matrix that pays; what travels as it is takes its padding along.
 static void count_factors(gs_hook_volume *volume, const bucket_shape *bucket) {
     volume->elements_sent = 0;
     for (size_t i = 0; i < bucket->num_members; i++) {
@@ -47,7 +47,8 @@ static void count_factors(gs_hook_volume *volume, const bucket_shape *bucket) {
         uint64_t sent = gs_low_rank_sent(shape);
         volume->elements_sent += sent;
         volume->num_compressed += shape.rank > 0;
-        volume->wire_bytes += sent * bucket->float_bytes;
+        volume->wire_bytes +=
+            (shape.rank ? sent : room_of(param, bucket->element_bytes)) * bucket->float_bytes;
     }
 }
 

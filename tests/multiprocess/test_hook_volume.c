@@ -120,8 +120,11 @@ static gs_status count_hook(const gs_rank_env *env, const char *kind, const char
 }
 
 static gs_status body_count(const gs_rank_env *env) {
-    static const char *const kinds[] = {"allreduce", "fp16", "bf16"};
-    static const char *const wrapped[] = {"allreduce"};
+    static const char *const kinds[] = {
+        "allreduce", "fp16",         "bf16",         "powersgd", "batched_powersgd",
+        "int8",      "int8_channel", "uint8_gather", "topk",     "onebit"};
+    static const char *const wrapped[] = {"allreduce", "powersgd",     "batched_powersgd", "int8",
+                                          "int8_channel", "uint8_gather", "topk", "onebit"};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         GS_TRY(count_hook(env, kinds[i], NULL));
     for (size_t i = 0; i < sizeof wrapped / sizeof wrapped[0]; i++)

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "core/hook_volume.h"
 #include "core/low_rank.h"
 #include "gradsync/bucket/bucket.h"
 #include "gradsync/reducer/reducer.h"
@@ -17,7 +18,7 @@
 #include "tests/support/grad_case.h"
 #include "tests/support/soon.h"
 
-#define NUM_PARAMS 4
+#define NUM_PARAMS 5
 #define NUM_STEPS 2
 
 // Where tallies travel apart, buckets are gradients alone; each parameter is rounded up to a line.
@@ -66,24 +67,72 @@ static sent_bytes of_factors(const bucket_shape *shape) {
     return of_allreduce(shape, 4 * count);
 }
 
-// A byte for each element and two numbers for each row, both in pieces of 16; all ranks' are gathered.
-static sent_bytes of_rows(const bucket_shape *shape, size_t row_count) {
-    size_t count = count_elements(shape), num_rows = (count + row_count - 1) / row_count;
-    double bytes = (double)((count + 15) / 16 * 16 + (8 * num_rows + 15) / 16 * 16);
-    return (sent_bytes){bytes, bytes * (shape->world_size - 1)};
+// The same of the square that all of it makes.
+static sent_bytes of_square(const bucket_shape *shape) {
+    size_t side = 0;
+    while (side * side < count_elements(shape)) side++;
+    return of_allreduce(shape, 4 * 2 * side);
 }
 
-static sent_bytes of_codes(const bucket_shape *shape) {
-    return of_rows(shape, count_elements(shape));
+// What goes to every other rank.
+static sent_bytes of_allgather(const bucket_shape *shape, size_t num_bytes) {
+    return (sent_bytes){(double)num_bytes, (double)num_bytes * (shape->world_size - 1)};
 }
 
-static sent_bytes of_channels(const bucket_shape *shape) {
-    return of_rows(shape, 512);
+static size_t up_to(size_t boundary, size_t bytes) {
+    return (bytes + boundary - 1) / boundary * boundary;
 }
 
-// PowerSGD from the first step on, which carries nothing then.
+// A byte for each, a scale and a zero for each segment.
+static size_t count_codes(size_t num_elements, size_t segment_count) {
+    size_t num_segments = up_to(segment_count, num_elements) / segment_count;
+    return up_to(16, num_elements) + up_to(16, 2 * 4 * num_segments);
+}
+
+static sent_bytes of_bytes(const bucket_shape *shape) {
+    return of_allgather(shape, count_codes(count_elements(shape), count_elements(shape)));
+}
+
+static sent_bytes of_rows(const bucket_shape *shape) {
+    return of_allgather(shape, count_codes(count_elements(shape), 512));
+}
+
+// Sums of a part, its codes, and what is left over; small buckets are sums.
+static sent_bytes of_parts(const bucket_shape *shape) {
+    size_t all = count_elements(shape), world_size = (size_t)shape->world_size;
+    size_t part = all / world_size / 64 * 64;
+    if (part < 4096) return of_fp32(shape);
+    sent_bytes rest = of_allreduce(shape, 4 * (all - world_size * part)),
+               both = of_allgather(shape, 4 * part + count_codes(part, 65536));
+    return (sent_bytes){rest.handed_over + both.handed_over, rest.in_a_ring + both.in_a_ring};
+}
+
+static size_t count_gradients(const bucket_shape *shape) {
+    size_t count = 0;
+    for (size_t i = 0; i < shape->num_params; i++) count += gs_param_spec_count(&shape->params[i]);
+    return count;
+}
+
+// A value and a place for one in a hundred; in 16 bits the value is half as long.
+static sent_bytes of_largest(const bucket_shape *shape) {
+    size_t chosen = (count_gradients(shape) + 99) / 100;
+    return of_allgather(shape, up_to(64, 8 * chosen));
+}
+
+static sent_bytes of_largest_in_halves(const bucket_shape *shape) {
+    size_t chosen = (count_gradients(shape) + 99) / 100;
+    return of_allgather(shape, up_to(64, up_to(4, 2 * chosen) + 4 * chosen));
+}
+
+// A bit for each, two means for each parameter, whose bits may be 16 apart.
+static sent_bytes of_signs(const bucket_shape *shape) {
+    size_t bits = count_gradients(shape) + 16 * shape->num_params;
+    return of_allgather(shape, up_to(64, 8 * shape->num_params + bits / 8 + 1));
+}
+
+// From the first step on; PowerSGD carries nothing then, and local SGD's ranks are alone.
 static const gs_hook_number from_the_start[] = {
-    {"start_step", 0}, {"error_feedback", 0}, {"warm_start", 0}};
+    {"start_step", 0}, {"error_feedback", 0}, {"warm_start", 0}, {"local_ranks", 1}};
 
 static const struct {
     const char *name, *inner;
@@ -97,15 +146,22 @@ static const struct {
     {"wrap_bf16", "bf16", of_halves, GS_TALLY_APART},
     {"noop", NULL, of_tally, GS_TALLY_IN_BUCKETS},
     {"powersgd", NULL, of_factors, GS_TALLY_APART},
-    {"int8", NULL, of_codes, GS_TALLY_APART},
-    {"int8_channel", NULL, of_channels, GS_TALLY_APART},
     {"wrap_fp16", "noop", of_tally, GS_TALLY_IN_BUCKETS},
+    {"batched_powersgd", NULL, of_square, GS_TALLY_APART},
+    {"int8", NULL, of_bytes, GS_TALLY_APART},
+    {"int8_channel", NULL, of_rows, GS_TALLY_APART},
+    {"uint8_gather", NULL, of_parts, GS_TALLY_APART},
+    {"topk", NULL, of_largest, GS_TALLY_APART},
+    {"wrap_fp16", "topk", of_largest_in_halves, GS_TALLY_APART},
+    {"onebit", NULL, of_signs, GS_TALLY_APART},
+    {"local_sgd", NULL, of_tally, GS_TALLY_IN_BUCKETS},
 };
 #define NUM_HOOKS (sizeof hooks / sizeof *hooks)
 
 static void init_case(grad_case *model, int world_size, size_t which,
                       const gs_hook_choice *hook) {
-    static const int64_t shapes[NUM_PARAMS][2] = {{40, 60}, {17, 0}, {300, 0}, {64, 33}};
+    static const int64_t shapes[NUM_PARAMS][2] = {{40, 60}, {17, 0}, {300, 0}, {64, 33},
+                                                     {130, 100}};
     *model = (grad_case){.seed = 9,
                          .num_params = NUM_PARAMS,
                          .num_shards = world_size,
@@ -135,6 +191,39 @@ static sent_bytes sum_formula(const grad_case *model, int world_size, size_t whi
     return all;
 }
 
+// What the coordinator says of the plan, before any rank has run.
+static double sum_volumes(const grad_case *model, int world_size, size_t which) {
+    const bool is_wrapped = hooks[which].inner != NULL;
+    const gs_hook_rule rule = {
+        .kind = is_wrapped ? hooks[which].inner : hooks[which].name,
+        .wire_dtype = is_wrapped ? gs_dtype_from_name(hooks[which].name + strlen("wrap_"))
+                                 : GS_DTYPE_UNSET,
+        .world_size = world_size,
+        .rank = 1,
+        .min_compression_rate = 2,
+        .ratio = 0.01};
+    double bytes = 0;
+    for (size_t b = 0; b < model->plan.num_buckets; b++) {
+        const gs_plan_bucket *bucket = &model->plan.buckets[b];
+        bytes += (double)gs_hook_volume_of(&rule, model->params, model->plan.params + bucket->first,
+                                           bucket->num_params)
+                     .wire_bytes;
+    }
+    return bytes;
+}
+
+static gs_status check_volumes(const grad_case *model, int world_size, size_t which,
+                               sent_bytes wanted) {
+    double said = sum_volumes(model, world_size, which);
+    // Tallies come on top, and are all that these hooks send.
+    if (hooks[which].tally == GS_TALLY_IN_BUCKETS) wanted.handed_over = 0;
+    // A plan does not know how many ranks a host has.
+    bool is_known = strcmp(hooks[which].name, "local_sgd") != 0;
+    if (!is_known || said == wanted.handed_over) return gs_ok();
+    return gs_error(GS_INTERNAL, "the plan says %.0f bytes, the formula %.0f", said,
+                    wanted.handed_over);
+}
+
 static gs_status run_step(grad_rank *rank, int64_t step, sent_bytes wanted) {
     gs_reduce_result result;
     uint64_t said = 0;
@@ -156,22 +245,33 @@ static gs_status run_step(grad_rank *rank, int64_t step, sent_bytes wanted) {
     return gs_ok();
 }
 
+// Those that the hook has.
+static size_t choose_numbers(gs_hook_number *numbers, const gs_comm_hook *hook) {
+    size_t count = 0;
+    for (size_t k = 0; k < sizeof from_the_start / sizeof *from_the_start; k++)
+        for (size_t i = 0; i < hook->num_options; i++)
+            if (strcmp(hook->options[i].name, from_the_start[k].name) == 0)
+                numbers[count++] = from_the_start[k];
+    return count;
+}
+
 // arg: which hook
 static gs_status body_count(const gs_rank_env *env) {
     size_t which = strtoul(env->arg, NULL, 10);
-    bool is_low_rank = strcmp(hooks[which].name, "powersgd") == 0;
     const gs_hook_choice inner = {
         .hook = hooks[which].inner ? gs_comm_hook_find(hooks[which].inner) : NULL};
-    const gs_hook_choice hook = {.hook = gs_comm_hook_find(hooks[which].name),
-                                 .inner = inner.hook ? &inner : NULL,
-                                 .numbers = from_the_start,
-                                 .num_numbers = is_low_rank ? 3 : 0};
+    gs_hook_number numbers[sizeof from_the_start / sizeof *from_the_start];
+    gs_hook_choice hook = {.hook = gs_comm_hook_find(hooks[which].name),
+                           .inner = inner.hook ? &inner : NULL,
+                           .numbers = numbers};
     if (!hook.hook) return gs_error(GS_NOT_FOUND, "no such hook");
+    hook.num_numbers = choose_numbers(numbers, hook.hook);
     grad_case model;
     grad_rank rank;
     init_case(&model, env->world_size, which, &hook);
     gs_status status = grad_rank_open(&rank, &model, env, NULL, soon());
     sent_bytes wanted = sum_formula(&model, env->world_size, which);
+    if (!status.code) status = check_volumes(&model, env->world_size, which, wanted);
     for (int64_t step = 0; step < NUM_STEPS && !status.code; step++)
         status = run_step(&rank, step, wanted);
     grad_rank_close(&rank);

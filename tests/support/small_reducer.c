@@ -44,7 +44,8 @@ gs_status small_reducer_connect(gs_comm **comm, small_reducer *small, const gs_r
                                      .exchange_ctx = env ? env->exchange : NULL,
                                      .arena = small->arena,
                                      .device = small->device,
-                                     .helper = small->helper};
+                                     .helper = small->helper,
+                                     .num_lanes = small->num_lanes};
     return gs_comm_create(comm, &options, soon());
 }
 
@@ -60,6 +61,7 @@ static gs_status build(small_reducer *small, const gs_reducer_options *wanted,
     options.shards.world_size = small->world_size;
     if (!options.shards.num_shards) options.shards.num_shards = small->world_size;
     GS_TRY(gs_reducer_arena_bytes(&bytes, &options));
+    GS_TRY(gs_reducer_lanes(&small->num_lanes, &options));
     if (!small->device) GS_TRY(test_device_try(&small->device, 1));
     GS_TRY(gs_arena_create_on(&small->arena, bytes + small->extra_bytes, small->device));
     GS_TRY(small_reducer_connect(&small->comm, small, env, 1));
