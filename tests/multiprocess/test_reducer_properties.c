@@ -16,7 +16,7 @@
 #include "tests/support/device_memory.h"
 #include "tests/support/reduce_runner.h"
 
-#define NUM_SEEDS 10
+#define NUM_SEEDS 8
 #define SECONDS_PER_SEED 20.0
 
 static uint64_t number_from_environment(const char *name, uint64_t fallback) {

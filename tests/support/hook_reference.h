@@ -45,6 +45,10 @@ typedef struct hook_reference {
     void (*release)(void *state);  // takes NULL; may be NULL where there is none
 } hook_reference;
 
+extern const hook_reference topk_reference, onebit_reference;                      // residual_reference.c
+extern const hook_reference powersgd_reference, batched_powersgd_reference;        // low_rank_reference.c
+extern const hook_reference int8_reference, int8_channel_reference, uint8_gather_reference;  // code_reference.c
+
 // The hooks that have both a reference and a place in the registry; ends with NULL. A constant table.
 const hook_reference *const *hook_references(void);
 const hook_reference *hook_reference_find(const char *name);  // NULL: none
@@ -53,6 +57,9 @@ const hook_reference *hook_reference_find(const char *name);  // NULL: none
 
 double reference_epsilon(gs_dtype dtype);  // half of the distance from 1 to the next number
 double reference_round(gs_dtype dtype, double value);  // to fp16 or bf16 and back
+// As a bucket of this dtype holds it. An operation on two such numbers, done in double and rounded by this, has
+// the bits of the same operation in the dtype.
+double reference_real(gs_dtype dtype, double value);
 // out = scale · Σ in, in 16 bits where `wire_dtype` says so: what plain averaging does.
 //   rounds_first  each rank's gradient is one of that dtype before it is scaled
 void reference_sum(const reference_bucket *bucket, gs_dtype wire_dtype, bool rounds_first);

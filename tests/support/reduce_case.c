@@ -88,15 +88,23 @@ static void take_default(reduce_case *self, uint64_t number) {
     self->num_hooks = 1;
 }
 
-static void draw_hook(reduce_case *self, size_t which) {
+// Half of them carry something from step to step: there is more to get wrong.
+static const hook_reference *pick_hook(uint64_t number) {
     const hook_reference *const *all = hook_references();
+    const hook_reference *fit[64];
+    const bool carries = number % 2;
+    size_t count = 0;
+    for (size_t i = 0; all[i]; i++)
+        if (all[i]->release || !carries) fit[count++] = all[i];
+    return fit[number / 2 % count];
+}
+
+static void draw_hook(reduce_case *self, size_t which) {
     const reference_limits limits = {.num_steps = REDUCE_CASE_STEPS,
                                      .divides_later = self->op == GS_SAMPLE_MEAN};
     uint64_t number = draw(self, DRAW_HOOK, which, 0);
     reduce_hook *hook = &self->hooks[which];
-    size_t count = 0;
-    while (all[count]) count++;
-    hook->reference = all[number % count];
+    hook->reference = pick_hook(draw(self, DRAW_HOOK, 300 + which, 0));
     hook->num_numbers = hook->reference->draw(hook->numbers, number >> 16, &limits);
     bool is_half = gs_dtype_from_name(hook->reference->name) != GS_DTYPE_UNSET;
     if ((number >> 8) % 4 == 0 && !is_half) hook->wrap = (number >> 12) % 2 ? GS_FP16 : GS_BF16;
@@ -278,8 +286,9 @@ double reduce_case_scale(const reduce_case *self, int64_t step) {
 
 double reduce_case_hook_scale(const reduce_case *self, int64_t step) {
     if (self->op != GS_SAMPLE_MEAN) return reduce_case_scale(self, step);
-    int num_shards = self->divisor == GS_DIVIDE_BY_ACTIVE ? reduce_case_num_active(self, step)
-                                                          : self->num_shards;
+    // Where all have data nobody asks for another divisor.
+    bool by_active = self->uneven && self->divisor == GS_DIVIDE_BY_ACTIVE;
+    int num_shards = by_active ? reduce_case_num_active(self, step) : self->num_shards;
     return reduce_case_narrows(self) ? 1.0 / ((double)num_shards * self->passes_per_shard) : 1;
 }
 

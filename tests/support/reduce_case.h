@@ -51,7 +51,7 @@ typedef struct reduce_case {
     bool names_hooks;    // false: the reducer takes the first by itself, for its wire dtype
     int num_tokens;      // phases of the hook before the one that reduces (phased_hook.h)
     gs_helper_thread helper;
-    char text[320];  // the options in words, for messages
+    char text[640];  // the options in words, for messages
 } reduce_case;
 
 void reduce_case_init(reduce_case *self, uint64_t seed, int world_size);

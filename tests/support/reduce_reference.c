@@ -129,11 +129,14 @@ static void run_bucket(reduce_reference *self, scene *of, int hook) {
     if (bucket->wire_dtype) round_inputs(bucket);
     model->hooks[hook].reference->run(&self->states[hook], &choice, bucket);
     if (bucket->wire_dtype) round_results(bucket);
+    // Where a result is not near its gradients, tolerances for those leave no room to scale it.
+    double epsilon = later == 1 ? 0 : 4 * reference_epsilon(bucket->dtype);
     for (size_t i = 0; i < bucket->num_params; i++) {
         const gs_hook_param *param = &bucket->params[i];
         for (size_t k = 0; k < param->count; k++) {
             self->grads[param->index][k] = bucket->out[param->first + k] * later;
-            self->slack[param->index][k] = bucket->slack[param->first + k] * later;
+            self->slack[param->index][k] = bucket->slack[param->first + k] * later +
+                                           epsilon * fabs(self->grads[param->index][k]);
         }
     }
 }

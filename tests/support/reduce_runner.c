@@ -1,6 +1,7 @@
 #include "tests/support/reduce_runner.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -341,5 +342,8 @@ gs_status reduce_runner_run(const reduce_case *model, const gs_rank_env *env, ui
     close_runner(&self);
     reduce_reference_destroy(self.reference);
     *digest = self.digest;
-    return gs_status_prefix(status, "%s", model->text);
+    // A status has no room for it.
+    if (status.code) fprintf(stderr, "%s\n", model->text);
+    return gs_status_prefix(status, "seed %llu world %d", (unsigned long long)model->seed,
+                            model->world_size);
 }
