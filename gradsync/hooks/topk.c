@@ -98,6 +98,18 @@ static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *wo
     return gs_residuals_send(&self->residuals, bucket, chosen, work);
 }
 
+// What another rank says decides where this one writes. On a GPU the host does not see it.
+static gs_status check_places(const gs_hook_bucket *bucket, const uint32_t *places, size_t count,
+                              int rank) {
+    if (!gs_device_is_host(bucket->device)) return gs_ok();
+    for (size_t i = 0; i < count; i++) {
+        if (places[i] >= bucket->count)
+            return gs_error(GS_DATA_LOSS, "rank %d sent place %u of %zu", rank, places[i],
+                            bucket->count);
+    }
+    return gs_ok();
+}
+
 static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
                         gs_deadline deadline) {
     const topk *self = state;
@@ -111,16 +123,16 @@ static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_resul
     gs_main_grad_zero(bucket->data, bucket->dtype, bucket->count, on);
     for (int r = 0; r < residuals->world_size; r++) {
         const char *payload = own->payloads + (size_t)r * own->payload_bytes;
+        const uint32_t *places =
+            (const uint32_t *)(payload + value_bytes(bucket->dtype, residuals->wire_dtype, chosen));
         const void *values = payload;
+        GS_TRY(check_places(bucket, places, chosen, r));
         if (residuals->wire_dtype) {
             kernels->cast(on.stream, own->scratch, bucket->dtype, payload, residuals->wire_dtype, 1,
                           chosen);
             values = own->scratch;
         }
-        kernels->add_at(on.stream, bucket->data, values,
-                        (const uint32_t *)(payload + value_bytes(bucket->dtype,
-                                                                 residuals->wire_dtype, chosen)),
-                        chosen, bucket->dtype);
+        kernels->add_at(on.stream, bucket->data, values, places, chosen, bucket->dtype);
     }
     gs_residuals_close(bucket);
     return gs_ok();

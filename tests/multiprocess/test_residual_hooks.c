@@ -30,6 +30,17 @@ typedef struct settings {
     double grad_unit;  // from step 1 on
 } settings;
 
+// What a rank that is out of its mind sends of its gradients: no place that there is.
+static bool sends_garbage;
+
+gs_status __real_gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective);
+gs_status __wrap_gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective);
+gs_status __wrap_gs_comm_post(gs_comm *comm, gs_work *work, const gs_collective *collective) {
+    if (sends_garbage && collective->kind == GS_ALLGATHER)
+        memset((void *)(uintptr_t)collective->send, 0xff, collective->count);
+    return __real_gs_comm_post(comm, work, collective);
+}
+
 // ---- serially
 
 // Of all ranks, what each parameter's gradient lacks.
@@ -378,15 +389,41 @@ static void what_is_not_finite_is_so_on_all_ranks(void **state) {
     assert_ok(gs_ranks_run("infinite", 3, "onebit", gs_deadline_in_seconds(60)));
 }
 
+static gs_status body_garbage(const gs_rank_env *env) {
+    grad_case model;
+    grad_rank rank;
+    gs_reduce_result result;
+    grad_case_init(&model, 5, env->world_size);
+    model.passes_per_shard = 1;
+    model.hook = (gs_hook_choice){.hook = &gs_hook_topk};
+    gs_status status = grad_rank_open(&rank, &model, env, NULL, soon());
+    sends_garbage = env->rank == 1;
+    if (!status.code && gs_device_is_host(rank.device)) {
+        status = take_real_step(&rank, 0, &result);
+        bool is_told =
+            status.code && strstr(status.message, "rank 1 sent place 4294967295 of ") != NULL;
+        status = is_told ? gs_ok() : gs_error(GS_INTERNAL, "told: %.200s", status.message);
+    }
+    grad_rank_close(&rank);
+    grad_case_release(&model);
+    return status;
+}
+
+static void a_place_that_is_none_is_an_error_on_all_ranks(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("garbage", 2, "", gs_deadline_in_seconds(60)));
+}
+
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {
-        {"steps", body_steps}, {"infinite", body_infinite}, {NULL, NULL}};
+        {"steps", body_steps}, {"infinite", body_infinite}, {"garbage", body_garbage}, {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(largest_elements_are_those_of_the_serial_one),
         cmocka_unit_test(bits_and_means_are_those_of_the_serial_one),
         cmocka_unit_test(what_is_not_finite_is_so_on_all_ranks),
+        cmocka_unit_test(a_place_that_is_none_is_an_error_on_all_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
