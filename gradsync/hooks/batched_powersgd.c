@@ -237,7 +237,7 @@ static gs_status place_square(batched *self, square *sent, const gs_hook_plan *p
     gs_low_rank_item *item = &sent->exchange.items[0];
     item->grad = sent->grads;
     item->held = item->error = sent->errors;
-    if (self->options.warm_start && self->options.epsilon == 0)
+    if (self->options.warm_start && (self->options.epsilon == 0 || sent->shape.rank > 2))
         sent->exchange.q_items[0].spare = sent->first_draw;
     return gs_ok();
 }

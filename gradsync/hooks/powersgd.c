@@ -9,7 +9,7 @@
 // start each step draws the Q of the next one, so that state is the same kind of thing with and
 // without. A column of Q that became zero, as by gradients that were zero everywhere for one step,
 // would stay zero for ever, and the gradient with it: it starts again from its first draw. With an
-// epsilon, which is how the original lives with zeros, it stays zero as there.
+// epsilon, which is how the original lives with zeros, one of two stays zero as there.
 #include <stdlib.h>
 
 #include "core/memory.h"
@@ -235,9 +235,9 @@ static gs_status create(void **state, const gs_hook_setup *setup) {
     return status;
 }
 
-// With an epsilon zeros are the original's.
-static bool restarts_columns(const powersgd *self) {
-    return self->options.warm_start && self->options.epsilon == 0;
+// With an epsilon zeros are the original's; more than two columns have none (orthogonalize_many).
+static bool restarts_columns(const powersgd *self, gs_low_rank shape) {
+    return self->options.warm_start && (self->options.epsilon == 0 || shape.rank > 2);
 }
 
 static void add_run(sent_bucket *sent, size_t first, size_t count) {
@@ -266,8 +266,11 @@ static gs_status place_bucket(powersgd *self, sent_bucket *sent, const gs_hook_p
     }
     if (!self->wire.dtype) add_run(sent, bucket->count, bucket->reserved_count);
     GS_TRY(gs_low_rank_exchange_place(&sent->exchange, plan, bucket->dtype));
-    for (size_t i = 0; i < sent->exchange.num_items && restarts_columns(self); i++)
-        sent->exchange.q_items[i].spare = self->factored[sent->matrices[i]->index].first_draw;
+    for (size_t i = 0; i < sent->exchange.num_items; i++) {
+        const factored *own = &self->factored[sent->matrices[i]->index];
+        if (restarts_columns(self, own->shape))
+            sent->exchange.q_items[i].spare = own->first_draw;
+    }
     GS_TRY(gs_low_rank_wire_place(&sent->wire, self->wire, plan, bucket->count));
     if (sent->num_runs < 2) return gs_ok();
     return gs_hook_place(&sent->rest, plan, sent->rest_count * gs_dtype_bytes(bucket->dtype));

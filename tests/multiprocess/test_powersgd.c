@@ -35,6 +35,11 @@ typedef struct recipe {
 static const recipe recipes[] = {
     {"rank2", "powersgd", NULL, {{"rank", 2}, {"start_step", START}}, 2e-5},
     {"rank4", "powersgd", NULL, {{"rank", 4}, {"start_step", START}}, 2e-5},
+    {"epsilon",
+     "powersgd",
+     NULL,
+     {{"rank", 4}, {"start_step", START}, {"orthogonalization_epsilon", 1e-8}},
+     2e-5},
     {"cold", "powersgd", NULL, {{"rank", 2}, {"start_step", START}, {"warm_start", 0}}, 2e-5},
     {"batched", "batched_powersgd", NULL, {{"rank", 2}, {"start_step", START}}, 2e-5},
     {"narrow", "wrap_bf16", "powersgd", {{"rank", 2}, {"start_step", START}}, 0.05},
