@@ -19,15 +19,15 @@ const gs_job_hook_kind gs_job_hook_kinds[] = {
     {"batched_powersgd", {POWERSGD}},
     {"int8", {{0}}},
     {"int8_channel", {{0}}},
-    {"uint8_gather", {{0}}},
-    {"topk", {{"ratio", NULL}, {"error_feedback", NULL}, {"start_step", "0"}}},
+    {"uint8_gather", {{"wrap", NULL}}},
+    {"topk", {{"wrap", NULL}, {"ratio", NULL}, {"error_feedback", NULL}, {"start_step", "0"}}},
     {"onebit", {{"error_feedback", NULL}, {"start_step", "0"}}},
 };
 // Kinds as far as the library has them, in the order of the table; the rest is "not in this version".
-static const char *const kinds[] = {"allreduce", "fp16", "bf16", "local_sgd", "noop", NULL};
-static const char *const later_kinds[] = {
-    "powersgd", "batched_powersgd", "int8", "int8_channel", "uint8_gather",
-    "topk", "onebit", "auto", "plugin", NULL};
+static const char *const kinds[] = {
+    "allreduce", "fp16",         "bf16",         "local_sgd", "noop",  "powersgd", "batched_powersgd",
+    "int8",      "int8_channel", "uint8_gather", "topk",      "onebit", NULL};
+static const char *const later_kinds[] = {"auto", "plugin", NULL};
 static const char *const apart_kinds[] = {"local_sgd", "noop", NULL};
 const char *const gs_wrap_words[] = {"none", "fp16", "bf16", NULL};
 
@@ -40,7 +40,7 @@ const gs_field gs_job_hook_fields[] = {
     {"kind", WORDS(kinds), AT(kind), .later_words = later_kinds, .default_value = "\"allreduce\"",
      .help = "How a bucket is communicated."},
     {"wrap", WORDS(gs_wrap_words), AT(wrap), .default_value = "\"none\"",
-     .help = "16 bits for the sums of floats that allreduce or a powersgd sends."},
+     .help = "16 bits for the floats that a hook sends, gradients and results rounded to them."},
     {"rank", GS_FIELD_INT, AT(rank), RANGE(1, 64), .default_value = "1",
      .help = "powersgd, batched_powersgd: columns of the two factors that travel in a matrix's place."},
     {"start_step", GS_FIELD_INT, AT(start_step), RANGE(0, 1e12),

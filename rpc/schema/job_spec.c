@@ -348,6 +348,9 @@ static void check_hook(const gs_job_spec *spec, const gs_json *object, gs_field_
     if (spec->reducer.op == GS_REDUCER_SAMPLE_MEAN)
         refuse(errors, HOOK "/error_feedback",
                "reducer.op sample_mean divides each step by another number; give false");
+    if (spec->model.kind == GS_MODEL_MLP && spec->model.mlp.batch_norm == GS_BATCH_NORM_SYNC)
+        refuse(errors, HOOK "/error_feedback",
+               "batch_norm sync weighs by the samples of each step; give false");
     if (spec->checkpoint.parts == GS_CHECKPOINT_PARTS_ONE && is_sound(errors, "/checkpoint/parts"))
         refuse(errors, "/checkpoint/parts",
                "reducer.hook.error_feedback: each rank has residuals to save; ranks");

@@ -118,6 +118,24 @@ done
 request POST /v1/jobs '{"model":{"kind":"mlp"},"steps":{"target":1},"reducer":{"wire_dtype":"bf16","hook":{"kind":"fp16","rank":2}}}'
 same "$status $(body '[.errors[].pointer] | sort | join(" ")')" "422 /reducer/hook/rank /reducer/wire_dtype" "a hook with what it does not have"
 
+claim "a hook that carries residuals says how large they are, and what it spares"
+submit '{"name":"thin","world":{"min":2,"max":2,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[64,64,5]}},
+  "reducer":{"hook":{"kind":"powersgd","rank":2,"start_step":3,"wrap":"bf16"}},"steps":{"target":110}}'
+await "$job" succeeded 60
+same "$(job_field "$job" .spec.checkpoint.parts)" ranks "parts"
+get "/v1/jobs/$job/plan" | jq -e '([.buckets[].compressed_tensors] | add) == 2 and
+  all(.buckets[]; .hook == "powersgd" and .wrap == "bf16") and .total_wire_bytes * 4 < .total_bytes' >/dev/null ||
+  fail "plan: $(get "/v1/jobs/$job/plan")"
+job_field "$job" '.reduction | .hook == "powersgd+bf16" and .elements_sent * 2 < .elements and .error_feedback_norm > 0' | grep -q true ||
+  fail "reduction: $(job_field "$job" .reduction)"
+get /metrics | grep "$job" >"$run/metrics.job"
+for rank in 0 1; do
+  grep "^gradsync_error_feedback_norm{.*rank=\"$rank\"" "$run/metrics.job" | grep -vq ' 0$' || fail "no gradsync_error_feedback_norm of rank $rank"
+done
+grep -q '^gradsync_job_info{.*hook="powersgd+bf16"' "$run/metrics.job" || fail "no hook in gradsync_job_info"
+request POST /v1/jobs '{"model":{"kind":"mlp"},"steps":{"target":1},"checkpoint":{"parts":"one"},"reducer":{"op":"sample_mean","hook":{"kind":"powersgd","start_step":1}}}'
+same "$status $(body '[.errors[].pointer] | sort | join(" ")')" "422 /checkpoint/parts /reducer/hook/error_feedback /reducer/hook/start_step" "what does not go together"
+
 claim "wrong specifications are refused with every error"
 request POST /v1/jobs '{"model":{"kind":"mlq"},"steps":{"target":0},"reducer":{"buket_cap_bytes":1}}'
 same "$status $(body .code)" "422 validation" "bad specification"

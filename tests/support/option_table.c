@@ -19,6 +19,7 @@
 #define FULL_RANK {HOOK("rank"), "64"}, {HOOK("min_compression_rate"), "1e-6"}
 #define WITHOUT_MEMORY \
     {HOOK("start_step"), "0"}, {HOOK("error_feedback"), "false"}, {HOOK("warm_start"), "false"}
+#define CARRYING {HOOK("error_feedback"), "true"}
 // 8 bits of the largest gradient of a tensor, at its smaller ones.
 #define BYTE_TOLERANCE 0.05
 // What fp32 leaves of a matrix that is projected onto its own columns.
@@ -87,9 +88,9 @@ static const option_row rows[] = {
     {HOOK("kind"), WAY, {"\"fp16\"", "\"bf16\""}, {{NULL, NULL}}, WIRE_TOLERANCE},
     {HOOK("kind"), WAY, {"\"powersgd\""}, {FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
     {HOOK("kind"), WAY, {"\"int8\"", "\"int8_channel\"", "\"uint8_gather\""}, {{NULL, NULL}}, BYTE_TOLERANCE},
-    {HOOK("kind"), WAY, {"\"topk\""}, {{HOOK("ratio"), "1"}}, 0},
+    {HOOK("kind"), WAY, {"\"topk\""}, {{HOOK("ratio"), "1"}, CARRYING}, 0},
     // These lose in any case. They are there, and begin behind the last step.
-    {HOOK("kind"), WAY, {"\"batched_powersgd\"", "\"onebit\""}, {{HOOK("start_step"), "3"}}, 0},
+    {HOOK("kind"), WAY, {"\"batched_powersgd\"", "\"onebit\""}, {{HOOK("start_step"), "3"}, CARRYING}, 0},
     // Ranks train apart: nothing serial is like it. What they do together stands in its own tests.
     {HOOK("kind"), NONE, {"\"noop\"", "\"local_sgd\""}, {{NULL, NULL}}, 0},
     {HOOK("wrap"), WAY, {NULL}, {{NULL, NULL}}, WIRE_TOLERANCE},
@@ -97,7 +98,7 @@ static const option_row rows[] = {
     {HOOK("start_step"), WAY, {"1"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
     {HOOK("min_compression_rate"), WAY, {"4"}, {POWERSGD, {HOOK("rank"), "64"}, WITHOUT_MEMORY}, RANK_TOLERANCE},
     {HOOK("error_feedback"), WAY, {"true"}, {POWERSGD, FULL_RANK, {HOOK("start_step"), "2"}}, RANK_TOLERANCE},
-    {HOOK("warm_start"), WAY, {"true"}, {POWERSGD, FULL_RANK, {HOOK("start_step"), "2"}}, RANK_TOLERANCE},
+    {HOOK("warm_start"), WAY, {"true"}, {POWERSGD, FULL_RANK, {HOOK("start_step"), "2"}, CARRYING}, RANK_TOLERANCE},
     {HOOK("orthogonalization_epsilon"), WAY, {"1e-12"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
     {HOOK("seed"), WAY, {"5"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
     {HOOK("divide_after_cast"), WAY, {NULL}, {{HOOK("kind"), "\"fp16\""}}, WIRE_TOLERANCE},

@@ -59,8 +59,8 @@ static void members_of_another_kind_are_refused_by_name(void **state) {
                  "wrap rank start_step error_feedback warm_start orthogonalization_epsilon seed"},
                 {"int8", ""},
                 {"int8_channel", ""},
-                {"uint8_gather", ""},
-                {"topk", "ratio error_feedback start_step"},
+                {"uint8_gather", "wrap"},
+                {"topk", "wrap ratio error_feedback start_step"},
                 {"onebit", "error_feedback start_step"},
                 {"local_sgd", "start_step period"},
                 {"noop", ""}};
@@ -138,7 +138,7 @@ static void what_is_not_of_the_kind_is_not_shown(void **state) {
     static const char *const rows[][2] = {
         {"allreduce", "{\"kind\":\"allreduce\",\"wrap\":\"none\"}"},
         {"int8", "{\"kind\":\"allreduce\"}"},
-        {"topk", "{\"kind\":\"allreduce\",\"start_step\":0,\"error_feedback\":true,\"ratio\":0.01}"}};
+        {"topk", "{\"kind\":\"allreduce\",\"wrap\":\"none\",\"start_step\":0,\"error_feedback\":true,\"ratio\":0.01}"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char *text = NULL;
         decode(rows[i][0], "");

@@ -322,6 +322,24 @@ static void rules_of_ranks_that_train_apart_are_checked(void **state) {
     assert_int_equal(spec.reducer.hook.local_ranks, 0);
 }
 
+static void residuals_are_saved_by_each_rank(void **state) {
+    (void)state;
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1}," HOOK("\"kind\":\"powersgd\"") "}}");
+    assert_int_equal(spec.checkpoint.parts, GS_CHECKPOINT_PARTS_RANKS);
+    assert_int_equal(spec.reducer.hook.start_step, 1000);
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},"
+              HOOK("\"kind\":\"powersgd\",\"error_feedback\":false") ",\"op\":\"sample_mean\"}}");
+    assert_int_equal(spec.checkpoint.parts, GS_CHECKPOINT_PARTS_ONE);
+    expect_error("\"checkpoint\":{\"parts\":\"one\"}," HOOK("\"kind\":\"powersgd\"") "}", "/checkpoint/parts",
+                 "not_applicable", "reducer.hook.error_feedback: each rank has residuals to save; ranks");
+    expect_error(HOOK("\"kind\":\"powersgd\"") ",\"op\":\"sample_mean\"}", "/reducer/hook/error_feedback",
+                 "not_applicable", NULL);
+    expect_error(SYNC "," HOOK("\"kind\":\"powersgd\"") "}", "/reducer/hook/error_feedback", "not_applicable",
+                 "batch_norm sync weighs by the samples of each step; give false");
+    expect_error(HOOK("\"kind\":\"powersgd\",\"start_step\":1") "}", "/reducer/hook/start_step", "out_of_range",
+                 "must be at least 2 with error_feedback");
+}
+
 // wire_dtype, wrappers and kinds, as people and plans have them.
 static void a_hook_has_one_name(void **state) {
     (void)state;
@@ -573,6 +591,7 @@ int main(void) {
         cmocka_unit_test(rules_of_16_bits_are_checked),
         cmocka_unit_test(rules_of_hooks_with_the_rest_are_checked),
         cmocka_unit_test(rules_of_ranks_that_train_apart_are_checked),
+        cmocka_unit_test(residuals_are_saved_by_each_rank),
         cmocka_unit_test(a_hook_has_one_name),
         cmocka_unit_test(the_default_plan_has_a_small_bucket_of_1_mib),
         cmocka_unit_test(caps_alone_drop_the_small_first_bucket),

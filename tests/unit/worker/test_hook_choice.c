@@ -73,23 +73,10 @@ static void plain_all_reduce_is_the_reducers_own(void **state) {
     assert_null(made.choice.inner);
 }
 
-static void a_hook_that_is_not_there_is_an_error(void **state) {
-    (void)state;
-    int kind = 0;
-    while (gs_comm_hook_find(gs_job_hook_kinds[kind].name) && gs_job_hook_kinds[kind + 1].name) kind++;
-    if (gs_comm_hook_find(gs_job_hook_kinds[kind].name)) skip();
-    gs_job_hook hook = default_hook(kind);
-    gs_job_hook_choice made;
-    gs_status status = gs_job_hook_choose(&made, &hook);
-    assert_int_equal(status.code, GS_UNIMPLEMENTED);
-    assert_non_null(strstr(status.message, gs_job_hook_kinds[kind].name));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kinds_have_the_librarys_options),
         cmocka_unit_test(plain_all_reduce_is_the_reducers_own),
-        cmocka_unit_test(a_hook_that_is_not_there_is_an_error),
     };
     return cmocka_run_group_tests_name("worker hook_choice", tests, NULL, NULL);
 }
