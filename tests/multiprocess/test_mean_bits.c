@@ -49,6 +49,11 @@ static gs_status create_gatherer(void **state, const gs_hook_setup *setup) {
     return gs_ok();
 }
 
+static gs_status place_nothing(void *state, const gs_hook_plan *plan) {
+    (void)state, (void)plan;
+    return gs_ok();
+}
+
 static gs_status gather(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
     gatherer *self = state;
     size_t count = bucket->count + bucket->reserved_count;
@@ -152,6 +157,7 @@ static gs_status body_bits(const gs_rank_env *env) {
     gs_comm_hook gather_hook = gs_hook_allreduce;
     gather_hook.name = "gather";
     gather_hook.create = create_gatherer;
+    gather_hook.on_plan = place_nothing;
     gather_hook.run = gather;
     gather_hook.finish = add_up;
     gather_hook.destroy = free;

@@ -61,7 +61,7 @@ static gs_status build(small_reducer *small, const gs_reducer_options *wanted,
     options.shards.world_size = small->world_size;
     if (!options.shards.num_shards) options.shards.num_shards = small->world_size;
     GS_TRY(gs_reducer_arena_bytes(&bytes, &options));
-    GS_TRY(gs_reducer_lanes(&small->num_lanes, &options));
+    if (!small->num_lanes) GS_TRY(gs_reducer_lanes(&small->num_lanes, &options));
     if (!small->device) GS_TRY(test_device_try(&small->device, 1));
     GS_TRY(gs_arena_create_on(&small->arena, bytes + small->extra_bytes, small->device));
     GS_TRY(small_reducer_connect(&small->comm, small, env, 1));

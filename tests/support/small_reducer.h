@@ -23,7 +23,7 @@ typedef struct small_reducer {
     // Set between prepare and open:
     size_t extra_bytes;  // of arena, more than it needs
     gs_helper_thread helper;
-    int num_lanes;  // of its communicator, as its hooks want
+    int num_lanes;  // of its communicator; 0: as many as its hooks want
 } small_reducer;
 
 // The parameters' types and kinds may be changed between prepare and open.

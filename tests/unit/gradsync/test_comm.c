@@ -137,11 +137,11 @@ static void wrong_collectives_are_refused_by_name(void **state) {
     bad = good, bad.wire_dtype = GS_FP64;
     expect_refusal(fx, bad, "wire dtype fp64 has not 16 bits");
     bad = good, bad.wire_dtype = GS_BF16, bad.op = GS_OP_MAX;
-    expect_refusal(fx, bad, "for all-reduces that sum fp32 or fp64, not for max of fp32");
+    expect_refusal(fx, bad, "for sums of fp32 or fp64, not for max of fp32");
     bad = good, bad.wire_dtype = GS_FP16, bad.dtype = GS_I32;
-    expect_refusal(fx, bad, "for all-reduces that sum fp32 or fp64, not for sum of i32");
-    bad = good, bad.wire_dtype = GS_FP16, bad.kind = GS_REDUCE;
-    expect_refusal(fx, bad, "for all-reduces that sum fp32 or fp64, not for reduce");
+    expect_refusal(fx, bad, "for sums of fp32 or fp64, not for sum of i32");
+    bad = good, bad.wire_dtype = GS_FP16, bad.kind = GS_BROADCAST;
+    expect_refusal(fx, bad, "for sums of fp32 or fp64, not for broadcast");
     assert_int_equal(post(fx, good).code, GS_OK);
 }
 

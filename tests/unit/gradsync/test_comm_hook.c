@@ -262,8 +262,14 @@ static void what_a_hook_does_not_declare_is_refused(void **state) {
     hook = gs_hook_allreduce;
     hook.name = "slow";
     hook.measure = measure_too_many;
-    assert_refused(&(gs_hook_choice){.hook = &hook},
-                   "lanes: the communicator has 1, hook \"slow\" takes 3");
+    small_reducer small;
+    const gs_hook_choice slow = {.hook = &hook};
+    small_reducer_prepare(&small);
+    small.num_lanes = 1;
+    gs_status status =
+        small_reducer_open(&small, &(gs_reducer_options){.hooks = &slow, .num_hooks = 1}, NULL);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "lanes: the communicator has 1, hook \"slow\" takes 3"));
     hook = gs_hook_allreduce;
     hook.name = "endless";
     hook.measure = measure_beyond_memory;
