@@ -16,7 +16,7 @@
 #include "kernels/cpu/low_rank_passes.h"
 
 #define BLOCK_ELEMENTS ((size_t)32768)
-#define STRIP ((size_t)512)  // columns
+#define STRIP ((size_t)1024)  // columns
 // Matrices whose blocks are handed out together. Their first blocks are counted on the stack.
 #define MOST_ITEMS ((size_t)64)
 

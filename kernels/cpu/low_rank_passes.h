@@ -78,9 +78,9 @@ BLOCK_INLINE REAL LOW_RANK(fold)(const vector sums[PARTS]) {
 }
 
 // sums[row][c] += the products of LANES columns.
-BLOCK_INLINE void LOW_RANK(add_products)(vector sums[BLOCK_ROWS][BLOCK_RANK][PARTS], size_t num_rows,
-                                      size_t rank, const REAL *m, size_t m_stride, const REAL *q,
-                                      size_t q_stride) {
+BLOCK_INLINE void LOW_RANK(add_products)(vector sums[BLOCK_ROWS][BLOCK_RANK][PARTS],
+                                         size_t num_rows, size_t rank, const REAL *m,
+                                         size_t m_stride, const REAL *q, size_t q_stride) {
     UNROLL
     for (size_t part = 0; part < PARTS; part++) {
         vector values[BLOCK_ROWS];
@@ -96,15 +96,12 @@ BLOCK_INLINE void LOW_RANK(add_products)(vector sums[BLOCK_ROWS][BLOCK_RANK][PAR
     }
 }
 
-// p[c·rows + row] = or += the sums over a tile. num_rows and rank are constants where this is
-// inlined.
-BLOCK_INLINE void LOW_RANK(project_block)(REAL *p, size_t rows, const REAL *m, const REAL *q,
-                                       size_t cols, size_t count, size_t num_rows, size_t rank,
-                                       bool accumulate) {
-    vector sums[BLOCK_ROWS][BLOCK_RANK][PARTS] = {0};
+// p[c·rows + row] = or += the sums over a tile, whose whole LANES are in `sums`.
+BLOCK_INLINE void LOW_RANK(take_sums)(REAL *p, size_t rows,
+                                      vector sums[BLOCK_ROWS][BLOCK_RANK][PARTS], const REAL *m,
+                                      const REAL *q, size_t cols, size_t count, size_t num_rows,
+                                      size_t rank, bool accumulate) {
     const size_t whole = count - count % LANES;
-    for (size_t j = 0; j < whole; j += LANES)
-        LOW_RANK(add_products)(sums, num_rows, rank, m + j, cols, q + j, cols);
     if (whole < count) {
         // Zeros in the other lanes: they change no sum, since none is ever -0.
         REAL last_m[BLOCK_ROWS][LANES] = {0}, last_q[BLOCK_RANK][LANES] = {0};
@@ -124,9 +121,19 @@ BLOCK_INLINE void LOW_RANK(project_block)(REAL *p, size_t rows, const REAL *m, c
     }
 }
 
+// num_rows and rank are constants where this is inlined.
+BLOCK_INLINE void LOW_RANK(project_block)(REAL *p, size_t rows, const REAL *m, const REAL *q,
+                                          size_t cols, size_t count, size_t num_rows, size_t rank,
+                                          bool accumulate) {
+    vector sums[BLOCK_ROWS][BLOCK_RANK][PARTS] = {0};
+    for (size_t j = 0; j + LANES <= count; j += LANES)
+        LOW_RANK(add_products)(sums, num_rows, rank, m + j, cols, q + j, cols);
+    LOW_RANK(take_sums)(p, rows, sums, m, q, cols, count, num_rows, rank, accumulate);
+}
+
 BLOCK_INLINE void LOW_RANK(project_rows)(REAL *p, size_t rows, const REAL *m, const REAL *q,
-                                      size_t cols, size_t count, size_t num_rows, size_t rank,
-                                      bool accumulate) {
+                                         size_t cols, size_t count, size_t num_rows, size_t rank,
+                                         bool accumulate) {
     for (; rank >= BLOCK_RANK; rank -= BLOCK_RANK) {
         LOW_RANK(project_block)(p, rows, m, q, cols, count, num_rows, BLOCK_RANK, accumulate);
         p += BLOCK_RANK * rows;
@@ -135,6 +142,52 @@ BLOCK_INLINE void LOW_RANK(project_rows)(REAL *p, size_t rows, const REAL *m, co
     if (rank == 3) LOW_RANK(project_block)(p, rows, m, q, cols, count, num_rows, 3, accumulate);
     if (rank == 2) LOW_RANK(project_block)(p, rows, m, q, cols, count, num_rows, 2, accumulate);
     if (rank == 1) LOW_RANK(project_block)(p, rows, m, q, cols, count, num_rows, 1, accumulate);
+}
+
+// Part of a row of M, multiplied with the first `rank` columns of Q as it is made. The next tile is
+// asked for: three streams, one of them written, are more than the machine foresees by itself.
+BLOCK_INLINE void LOW_RANK(make_tile)(REAL *p, size_t rows, REAL *m, const REAL *grad,
+                                      const REAL *held, const REAL *q, size_t cols, size_t count,
+                                      size_t rank, REAL by_grad, REAL by_held, bool accumulate) {
+    vector sums[BLOCK_ROWS][BLOCK_RANK][PARTS] = {0};
+    const size_t whole = count - count % LANES;
+    for (size_t j = 0; j < whole; j += LANES) {
+        __builtin_prefetch(m + j + TILE, 1, 3);
+        __builtin_prefetch(grad + j + TILE, 0, 3);
+        if (held) __builtin_prefetch(held + j + TILE, 0, 3);
+        UNROLL
+        for (size_t part = 0; part < PARTS; part++) {
+            const size_t at = j + part * WIDTH;
+            vector made = LOW_RANK(load)(grad + at) * by_grad;
+            if (held) made += LOW_RANK(load)(held + at) * by_held;
+            LOW_RANK(store)(m + at, made);
+            UNROLL
+            for (size_t c = 0; c < rank; c++)
+                sums[0][c][part] += made * LOW_RANK(load)(q + c * cols + at);
+        }
+    }
+    for (size_t j = whole; j < count; j++)
+        m[j] = held ? grad[j] * by_grad + held[j] * by_held : grad[j] * by_grad;
+    LOW_RANK(take_sums)(p, rows, sums, m, q, cols, count, 1, rank, accumulate);
+}
+
+// As many columns as a constant.
+static void LOW_RANK(make_some)(REAL *p, size_t rows, REAL *m, const REAL *grad, const REAL *held,
+                                const REAL *q, size_t cols, size_t count, size_t rank, REAL by_grad,
+                                REAL by_held, bool accumulate) {
+#define MAKE(held, rank)                                                                           \
+    LOW_RANK(make_tile)                                                                            \
+    (p, rows, m, grad, held, q, cols, count, rank, by_grad, by_held, accumulate)
+    if (held) {
+        if (rank == 0) MAKE(held, 0);
+        if (rank == 1) MAKE(held, 1);
+        if (rank == 2) MAKE(held, 2);
+    } else {
+        if (rank == 0) MAKE(NULL, 0);
+        if (rank == 1) MAKE(NULL, 1);
+        if (rank == 2) MAKE(NULL, 2);
+    }
+#undef MAKE
 }
 
 static void LOW_RANK(project)(const gs_low_rank_item *item, gs_range rows, double grad_scale,
@@ -146,23 +199,19 @@ static void LOW_RANK(project)(const gs_low_rank_item *item, gs_range rows, doubl
     const bool is_made = m == grad && !held && by_grad == 1;
     for (size_t row = rows.first; row < rows.first + rows.count;) {
         const size_t left = rows.first + rows.count - row;
-        const size_t num_rows = left < BLOCK_ROWS ? 1 : BLOCK_ROWS;
+        // A few columns need no help from their neighbours: fewer streams of memory are faster.
+        const bool is_made_at_once = rank < 3 && !is_made;
+        const size_t num_rows = left < BLOCK_ROWS || is_made_at_once ? 1 : BLOCK_ROWS;
         for (size_t first = 0; first < cols; first += TILE) {
             const size_t count = cols - first < TILE ? cols - first : TILE;
+            const size_t products = is_made_at_once ? rank : 0;
             for (size_t r = 0; r < num_rows && !is_made; r++) {
                 const size_t at = (row + r) * cols + first;
-                const REAL *grad_row = grad + at;
-                REAL *m_row = m + at;
-                if (held) {
-                    const REAL *held_row = held + at;
-                    GS_ELEMENTWISE
-                    for (size_t j = 0; j < count; j++)
-                        m_row[j] = grad_row[j] * by_grad + held_row[j] * by_held;
-                } else {
-                    GS_ELEMENTWISE
-                    for (size_t j = 0; j < count; j++) m_row[j] = grad_row[j] * by_grad;
-                }
+                LOW_RANK(make_some)
+                (p + row, item->rows, m + at, grad + at, held ? held + at : NULL, q + first, cols,
+                 count, products, by_grad, by_held, first > 0);
             }
+            if (is_made_at_once) continue;
             const REAL *m_tile = m + row * cols + first;
             if (num_rows == BLOCK_ROWS) {
                 LOW_RANK(project_rows)
@@ -179,8 +228,9 @@ static void LOW_RANK(project)(const gs_low_rank_item *item, gs_range rows, doubl
 // ---- q = Mᵀ·p
 
 // GROUP rows of M, or what is left, into the strip of q: = for the first group, += for others.
-BLOCK_INLINE void LOW_RANK(add_group)(REAL *q, const REAL *m, const REAL *p, size_t rows, size_t cols,
-                                   size_t count, size_t num_rows, size_t rank, bool accumulate) {
+BLOCK_INLINE void LOW_RANK(add_group)(REAL *q, const REAL *m, const REAL *p, size_t rows,
+                                      size_t cols, size_t count, size_t num_rows, size_t rank,
+                                      bool accumulate) {
     const size_t whole = count - count % WIDTH;
     for (size_t j = 0; j < whole; j += WIDTH) {
         vector values[GROUP];
@@ -233,8 +283,8 @@ static void LOW_RANK(back_project)(const gs_low_rank_item *item, gs_range cols_r
 // ---- grad = p·qᵀ; error = (M − p·local_qᵀ)·scale
 
 BLOCK_INLINE void LOW_RANK(rebuild_tile)(REAL *grad, REAL *error, const REAL *p, const REAL *q,
-                                      const REAL *local_q, size_t rows, size_t cols, size_t count,
-                                      size_t num_rows, size_t rank, REAL scale) {
+                                         const REAL *local_q, size_t rows, size_t cols,
+                                         size_t count, size_t num_rows, size_t rank, REAL scale) {
     const size_t whole = count - count % WIDTH;
     for (size_t j = 0; j < whole; j += WIDTH) {
         vector sums[BLOCK_ROWS], local[BLOCK_ROWS];
@@ -286,7 +336,7 @@ static void LOW_RANK(add_squares)(double *sum, const REAL *error, size_t count) 
 }
 
 BLOCK_INLINE void LOW_RANK(rebuild_rows)(const gs_low_rank_item *item, size_t row, size_t num_rows,
-                                      size_t rank, REAL scale) {
+                                         size_t rank, REAL scale) {
     const size_t cols = item->cols;
     REAL *grad = (REAL *)item->grad + row * cols;
     REAL *error = item->error ? (REAL *)item->error + row * cols : NULL;

@@ -172,7 +172,7 @@ static void check_passes(gs_device *device, matrices *m) {
     free(made);
 }
 
-// Edges of every block: rows by 4 and 16, columns by a register, 512 and 1024, ranks by 4.
+// Edges of every block: rows by 4 and 16, columns by a register and 1024, ranks by 4.
 static const size_t shapes[][3] = {{1, 1, 1},    {1, 7, 1},     {7, 1, 1},    {2, 2, 2},
                                    {4, 16, 4},   {5, 17, 3},    {16, 33, 5},  {17, 31, 17},
                                    {33, 9, 9},   {300, 5, 5},   {6, 1100, 6}, {19, 1024, 8},
