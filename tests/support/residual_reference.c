@@ -9,7 +9,9 @@
 #include "tests/support/hook_reference.h"
 
 typedef struct residuals {
-    carried owed;  // by parameter and rank
+    carried owed;   // by parameter and rank
+    carried noise;  // the same: how far each of them may be off, where a device adds up in an order
+                    // of its own
 } residuals;
 
 static residuals *residuals_of(void **state) {
@@ -19,8 +21,11 @@ static residuals *residuals_of(void **state) {
 }
 
 static void release(void *state) {
-    if (state) carried_release(&((residuals *)state)->owed);
-    free(state);
+    residuals *self = state;
+    if (!self) return;
+    carried_release(&self->owed);
+    carried_release(&self->noise);
+    free(self);
 }
 
 // M of each member, in the place of its gradient.
@@ -51,7 +56,8 @@ static void say(const reference_bucket *bucket, int rank, size_t place, double v
     *out = reference_real(bucket->dtype, *out + value);
 }
 
-typedef void (*say_all)(const gs_hook_choice *choice, const reference_bucket *bucket, int rank);
+typedef void (*say_all)(residuals *self, const gs_hook_choice *choice,
+                        const reference_bucket *bucket, int rank);
 
 static void run_residuals(void **state, const gs_hook_choice *choice,
                           const reference_bucket *bucket, say_all say_what) {
@@ -62,7 +68,7 @@ static void run_residuals(void **state, const gs_hook_choice *choice,
     }
     for (int r = 0; r < bucket->world_size; r++) {
         add_owed(self, bucket, r);
-        say_what(choice, bucket, r);
+        say_what(self, choice, bucket, r);
         if (gs_hook_option_value(choice, "error_feedback") != 0) keep_owed(self, bucket, r);
     }
 }
@@ -80,7 +86,9 @@ static int by_magnitude(const void *left, const void *right) {
     return a->place < b->place ? -1 : 1;
 }
 
-static void say_largest(const gs_hook_choice *choice, const reference_bucket *bucket, int rank) {
+static void say_largest(residuals *self, const gs_hook_choice *choice,
+                        const reference_bucket *bucket, int rank) {
+    (void)self;
     element *all = calloc(bucket->count + 1, sizeof *all);
     size_t total = 0;
     if (!all) abort();
@@ -109,9 +117,16 @@ static double mean_of(const reference_bucket *bucket, double sum, double number)
     return number > 0 ? reference_real(bucket->dtype, sum / number) : 0;
 }
 
-// Sums in the order that the kernel promises for a gradient of one chunk.
-static void say_signs(const gs_hook_choice *choice, const reference_bucket *bucket, int rank) {
-    (void)choice;
+// What is nearer to zero than it may be off is on either side: from there on it may be anything.
+static double noise_behind(const double *values, size_t count, double noise, double rounding) {
+    for (size_t i = 0; i < count && noise > 0; i++)
+        if (fabs(values[i]) <= noise) return INFINITY;
+    return 2 * noise + rounding;
+}
+
+// Sums in the order that the CPU's kernel promises for a gradient of one chunk.
+static void say_signs(residuals *self, const gs_hook_choice *choice, const reference_bucket *bucket,
+                      int rank) {
     for (size_t p = 0; p < bucket->num_params; p++) {
         const gs_hook_param *param = &bucket->params[p];
         const double *values = bucket->in[rank] + param->first;
@@ -121,8 +136,14 @@ static void say_signs(const gs_hook_choice *choice, const reference_bucket *buck
         GS_LANE_SUM(double, num_below, i, param->count, values[i] < 0 ? 1.0 : 0.0);
         const double mean_above = mean_of(bucket, above, (double)param->count - num_below),
                      mean_below = mean_of(bucket, below, num_below);
-        for (size_t i = 0; i < param->count; i++)
+        double *kept = carried_at(&self->noise, carried_key(param->index, rank), 1);
+        const double rounding = 4 * reference_epsilon(bucket->dtype) * (mean_above - mean_below);
+        const double noise = noise_behind(values, param->count, *kept, rounding);
+        if (gs_hook_option_value(choice, "error_feedback") != 0) *kept = noise;
+        for (size_t i = 0; i < param->count; i++) {
+            bucket->slack[param->first + i] += noise;
             say(bucket, rank, param->first + i, values[i] < 0 ? mean_below : mean_above);
+        }
     }
 }
 
