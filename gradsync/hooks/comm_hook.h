@@ -133,9 +133,10 @@ typedef struct gs_hook_plan {
 } gs_hook_plan;
 
 // A bucket in a step. `data` holds the gradients, padding included, then the reserved elements, all of them
-// `dtype`. On a GPU it is the GPU's memory, as all of the arena is: gradients are final behind the compute
-// stream's point, reserved elements on the communicator's stream; work that belongs before a post goes there
-// (gs_comm_stream); what a phase finds done, and what `finish` finds, is there on the compute stream.
+// `dtype`. On a GPU it is the GPU's memory, as all of the arena is. In phase 0 it is final on the communicator's
+// stream (gs_comm_stream) when that follows the compute stream's point, for gradients may have been copied there;
+// work that belongs before a post goes there. What a later phase finds done, and what `finish` finds, is there on
+// the compute stream.
 typedef struct gs_hook_bucket {
     int index, num_buckets;  // in plan order; a static graph leaves out buckets that nobody uses
     bool is_last;            // no bucket follows in this step, of this hook or another

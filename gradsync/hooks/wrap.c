@@ -9,6 +9,7 @@
 // hook's: phases, memory, state and what becomes of it.
 #include <stdlib.h>
 
+#include "gradsync/comm/work_stream.h"
 #include "gradsync/hooks/hook_calls.h"
 
 typedef struct wrapper {
@@ -78,13 +79,13 @@ static gs_status on_plan(void *state, const gs_hook_plan *plan) {
     return name_inner(&self->inner_choice, inner_of(self)->on_plan(self->inner, plan));
 }
 
-// In place; on a GPU behind the compute stream's point, where gradients and results are.
-static void round_gradients(const wrapper *self, const gs_hook_bucket *bucket) {
+// In place, on `stream`.
+static void round_gradients(const wrapper *self, const gs_hook_bucket *bucket, gs_stream *stream) {
     void *data = bucket->data;
     const void *input = data;
     if (!bucket->count) return;
     gs_device_kernels(bucket->device)
-        ->reduce(gs_device_stream(bucket->device), &(gs_reduction){.outputs = &data,
+        ->reduce(stream, &(gs_reduction){.outputs = &data,
                                                                    .inputs = &input,
                                                                    .num_outputs = 1,
                                                                    .num_inputs = 1,
@@ -98,7 +99,9 @@ static void round_gradients(const wrapper *self, const gs_hook_bucket *bucket) {
 
 static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
     const wrapper *self = state;
-    if (!work->phase) round_gradients(self, bucket);
+    // Where gradients that were copied into the bucket are final, too.
+    if (!work->phase)
+        round_gradients(self, bucket, gs_work_stream_before_post(bucket->comm).stream);
     return name_inner(&self->inner_choice, inner_of(self)->run(self->inner, bucket, work));
 }
 
@@ -107,7 +110,7 @@ static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_resul
     const wrapper *self = state;
     GS_TRY(name_inner(&self->inner_choice,
                       inner_of(self)->finish(self->inner, bucket, result, deadline)));
-    round_gradients(self, bucket);
+    round_gradients(self, bucket, gs_device_stream(bucket->device));
     return gs_ok();
 }
 
