@@ -9,7 +9,6 @@
 #define CHUNK ((size_t)16384)
 #define BLOCK 256
 #define MOST_CODE 255
-#define SUM_UNROLL 4
 
 // A NaN anywhere makes both NaN.
 template <typename T>
@@ -211,7 +210,7 @@ struct decode_op {
     __device__ inputs<W> load(size_t i) const {
         inputs<W> loaded;
         const size_t first = cut.of(i), last = W == 1 ? first : cut.of(i + W - 1);
-#pragma unroll SUM_UNROLL
+#pragma unroll 4
         for (size_t k = 0; k < num_inputs; k++) {
             const gs_elements<uint8_t, W> next =
                 gs_load_elements<W>(codes + k * stride_bytes + i);

@@ -22,6 +22,8 @@
 #define CARRYING {HOOK("error_feedback"), "true"}
 // 8 bits of the largest gradient of a tensor, at its smaller ones.
 #define BYTE_TOLERANCE 0.05
+// Every rank's codes are rounded, and Adam moves as far by a small gradient, which a code may lose, as by a large one.
+#define CODE_TOLERANCE 0.25
 // What fp32 leaves of a matrix that is projected onto its own columns.
 #define RANK_TOLERANCE 1e-3
 
@@ -87,7 +89,8 @@ static const option_row rows[] = {
     // Hooks that keep little are given so much that nothing is lost: matrices of full rank, all elements.
     {HOOK("kind"), WAY, {"\"fp16\"", "\"bf16\""}, {{NULL, NULL}}, WIRE_TOLERANCE},
     {HOOK("kind"), WAY, {"\"powersgd\""}, {FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
-    {HOOK("kind"), WAY, {"\"int8\"", "\"int8_channel\"", "\"uint8_gather\""}, {{NULL, NULL}}, BYTE_TOLERANCE},
+    {HOOK("kind"), WAY, {"\"uint8_gather\""}, {{NULL, NULL}}, BYTE_TOLERANCE},
+    {HOOK("kind"), WAY, {"\"int8\"", "\"int8_channel\""}, {{NULL, NULL}}, CODE_TOLERANCE},
     {HOOK("kind"), WAY, {"\"topk\""}, {{HOOK("ratio"), "1"}, CARRYING}, 0},
     // These lose in any case. They are there, and begin behind the last step.
     {HOOK("kind"), WAY, {"\"batched_powersgd\"", "\"onebit\""}, {{HOOK("start_step"), "3"}, CARRYING}, 0},
