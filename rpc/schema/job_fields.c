@@ -19,6 +19,9 @@ const char *const gs_uneven_words[] = {"even", "join", "stop", NULL};
 static const char *const join_divisors[] = {"initial", "active", NULL};
 static const char *const zero_grads[] = {"undefined", "zero", NULL};
 static const char *const wire_dtypes[] = {"fp32", "bf16", "fp16", NULL};
+static const char *const shardings[] = {"none", "optimizer", "gradients", NULL};
+static const char *const shard_partitions[] = {"flat", "oss", "zero", NULL};
+static const char *const zero_overlaps[] = {"off", "step", "interleaved", NULL};
 static const char *const small_buckets[] = {"first", "last", NULL};
 static const char *const sparse_modes[] = {"off", "gather", "owner", "auto", NULL};
 static const char *const replica_divisors[] = {"replicas", "processes", NULL};
@@ -232,6 +235,17 @@ static const gs_field reducer_fields[] = {
      .help = "error: a step that leaves parameters unused fails and names them."},
     {"wire_dtype", WORDS(wire_dtypes), AT(reducer.wire_dtype), .default_value = "\"fp32\"",
      .help = "Type of gradients on their way between ranks; sums are fp32. Short for hook kinds fp16 and bf16."},
+    {"sharding", WORDS(shardings), AT(reducer.sharding), .default_value = "\"none\"",
+     .help = "What each rank keeps only its part of: optimizer state, or reduced gradients too. Gradients are reduced to "
+             "their owner, which updates; then parameters are gathered."},
+    {"partition", WORDS(shard_partitions), AT(reducer.partition), .default_value = "\"flat\"",
+     .help = "With sharding. flat: each bucket in equal parts, tensors may straddle; oss, zero: whole tensors, in registration "
+             "order to whoever has least, or the largest first."},
+    {"zero_overlap", WORDS(zero_overlaps), AT(reducer.zero_overlap), .default_value = "\"off\"",
+     .help = "With sharding. Buckets are dealt to ranks whole, and an owner updates while others are reduced: behind the "
+             "last gradient (step) or as each bucket is reduced (interleaved)."},
+    {"zero_split_buckets", GS_FIELD_BOOL, AT(reducer.zero_split_buckets), .default_value = "false",
+     .help = "With zero_overlap: a bucket may have several owners, so that ranks have about equal parts."},
     {"static_graph", GS_FIELD_BOOL, AT(reducer.static_graph), .default_value = "false",
      .help = "The promise that every step uses the same parameters."},
     {"sparse_embedding", WORDS(sparse_modes), AT(reducer.sparse_embedding), .default_value = "\"off\"",

@@ -28,6 +28,7 @@ static const char *const kinds[] = {
     "allreduce", "fp16",         "bf16",         "local_sgd", "noop",  "powersgd", "batched_powersgd",
     "int8",      "int8_channel", "uint8_gather", "topk",      "onebit", NULL};
 static const char *const later_kinds[] = {"auto", "plugin", NULL};
+static const char *const sum_kinds[] = {"allreduce", "fp16", "bf16", NULL};
 static const char *const apart_kinds[] = {"local_sgd", "noop", NULL};
 const char *const gs_wrap_words[] = {"none", "fp16", "bf16", NULL};
 
@@ -86,12 +87,20 @@ bool gs_job_hook_has(const gs_job_hook *hook, const char *member) {
     return find_member(hook, member) != NULL;
 }
 
-bool gs_job_hook_trains_apart(const gs_job_hook *hook) {
+static bool is_one_of(const gs_job_hook *hook, const char *const *kinds_wanted) {
     const char *name = gs_job_hook_kind_of(hook)->name;
-    for (const char *const *kind = apart_kinds; *kind; kind++) {
+    for (const char *const *kind = kinds_wanted; *kind; kind++) {
         if (strcmp(name, *kind) == 0) return true;
     }
     return false;
+}
+
+bool gs_job_hook_is_sum(const gs_job_hook *hook) {
+    return is_one_of(hook, sum_kinds) && hook->wrap == GS_WRAP_NONE;
+}
+
+bool gs_job_hook_trains_apart(const gs_job_hook *hook) {
+    return is_one_of(hook, apart_kinds);
 }
 
 bool gs_job_hook_carries(const gs_job_hook *hook) {

@@ -44,6 +44,8 @@ const gs_job_hook_kind *gs_job_hook_kind_of(const gs_job_hook *hook);
 bool gs_job_hook_has(const gs_job_hook *hook, const char *member);
 // A member that is a number or a flag, as the library takes it: 0 and 1 for flags.
 double gs_job_hook_number(const gs_job_hook *hook, const char *member);
+// Sums of gradients, as they are or in 16 bits, and nothing that follows them.
+bool gs_job_hook_is_sum(const gs_job_hook *hook);
 // Ranks' parameters differ until they are averaged.
 bool gs_job_hook_trains_apart(const gs_job_hook *hook);
 // It keeps what it owes from step to step, each rank its own.

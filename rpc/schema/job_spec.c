@@ -8,11 +8,7 @@
 
 // Members of the specification's full form that this version does not have yet.
 static const char *const later_members[] = {
-                                            "/reducer/sharding",
-                                            "/reducer/partition",
                                             "/reducer/mirror",
-                                            "/reducer/zero_overlap",
-                                            "/reducer/zero_split_buckets",
                                             "/checkpoint/keep_every_steps",
                                             "/checkpoint/format",
                                             "/checkpoint/allow_change",
@@ -58,6 +54,9 @@ static void fill_dependent_defaults(gs_job_spec *spec, const gs_json *object) {
     const gs_json *checkpoint = gs_json_get(object, "checkpoint");
     gs_job_hook_fill(&spec->reducer.hook, gs_json_get(reducer, "hook"));
     if (gs_job_hook_carries(&spec->reducer.hook) && !gs_json_get(checkpoint, "parts"))
+        spec->checkpoint.parts = GS_CHECKPOINT_PARTS_RANKS;
+    // Each rank has what it owns, and nobody all of it.
+    if (spec->reducer.sharding != GS_SHARDING_NONE && !gs_json_get(checkpoint, "parts"))
         spec->checkpoint.parts = GS_CHECKPOINT_PARTS_RANKS;
     // On GPUs that is not in this version.
     if (gs_job_hook_trains_apart(&spec->reducer.hook) && !gs_json_get(world, "device"))
@@ -423,6 +422,7 @@ gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object, gs_field_
     check_precision(spec, object, errors);
     check_hook(spec, object, errors);
     check_in_backward(spec, errors);
+    gs_job_spec_check_sharding(spec, errors);
     if (errors->count == 0) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "%d problem%s found", errors->count,
                     errors->count == 1 ? "" : "s");

@@ -46,6 +46,9 @@ enum { GS_RESUME_LATEST = 0, GS_RESUME_NONE };
 enum { GS_CHECKPOINT_PARTS_ONE = 0, GS_CHECKPOINT_PARTS_RANKS };
 enum { GS_ON_RESCALE = 0, GS_ON_RESTART, GS_ON_FAIL };
 enum { GS_UNUSED_ALLOW = 0, GS_UNUSED_ERROR };
+enum { GS_SHARDING_NONE = 0, GS_SHARDING_OPTIMIZER, GS_SHARDING_GRADIENTS };
+enum { GS_SHARD_FLAT = 0, GS_SHARD_OSS, GS_SHARD_ZERO };
+enum { GS_ZERO_OVERLAP_OFF = 0, GS_ZERO_OVERLAP_STEP, GS_ZERO_OVERLAP_INTERLEAVED };
 
 typedef struct gs_job_label {
     char key[GS_SPEC_NAME_LEN], value[GS_SPEC_NAME_LEN];
@@ -115,7 +118,8 @@ typedef struct gs_job_spec {
         int64_t rebuild_after_steps;  // 0: never
         gs_job_hook hook;
         int op, buffers, backend, unused_parameters, wire_dtype, sparse_embedding, replica_divisor;
-        bool static_graph;
+        int sharding, partition, zero_overlap;  // GS_SHARDING_…, GS_SHARD_…, GS_ZERO_OVERLAP_…
+        bool zero_split_buckets, static_graph;
         int64_t check_replicas_every_steps;  // 0: never
         double timeout_seconds;              // of a collective: who does not come is named after it
     } reducer;
@@ -153,6 +157,8 @@ extern const gs_field gs_job_spec_fields[];
 GS_NODISCARD gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object,
                                           gs_field_errors *errors);
 gs_json *gs_job_spec_encode(const gs_job_spec *spec);
+// Of gs_job_spec_decode: what sharding goes together with (job_sharding.c).
+void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors);
 
 // Micro-batches that a logical shard runs one after the other in a step.
 int64_t gs_job_spec_passes_per_shard(const gs_job_spec *spec);

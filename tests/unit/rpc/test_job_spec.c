@@ -138,6 +138,21 @@ static void updates_in_backward_cannot_wait_for_the_last_bucket(void **state) {
     assert_false(gs_job_spec_may_use_gpu(&spec));
 }
 
+#define SHARDED(members) "\"reducer\":{\"sharding\":\"optimizer\"" members "}"
+
+static void sharding_says_what_it_needs_whole(void **state) {
+    (void)state;
+    const char *pointer = "/reducer/sharding";
+    expect_error("\"reducer\":{\"partition\":\"oss\"}", "/reducer/partition", "not_applicable",
+                 "nothing is dealt: reducer.sharding is none");
+    expect_error(SHARDED(",\"hook\":{\"kind\":\"powersgd\"}"), pointer, "not_applicable",
+                 "reducer.hook: only sums, in fp32 or 16 bits, go to their owner alone");
+    expect_error(SHARDED(",\"op\":\"sample_mean\""), pointer, "not_applicable",
+                 "reducer.op sample_mean is divided behind the last bucket");
+    expect_error(SHARDED("") "," EARLY(""), pointer, "not_applicable",
+                 "optimizer.in_backward updates whole buckets on every rank");
+}
+
 #define SYNC "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"batch_norm\":\"sync\"}}"
 
 static void batch_norm_over_ranks_needs_all_of_them(void **state) {
@@ -461,7 +476,7 @@ static void values_of_the_full_product_say_so(void **state) {
     assert_memory_equal(errors.items[0].message, "not in this version; one of: allreduce, fp16, ", 46);
     expect_error("\"reducer\":{\"backend\":\"gloo\"}", "/reducer/backend", "bad_word",
                  "not in this version; one of: auto, self, shm, nccl");
-    expect_error("\"reducer\":{\"sharding\":\"zero1\"}", "/reducer/sharding", "unknown_member",
+    expect_error("\"reducer\":{\"sharding\":\"optimizer\"}", "/reducer/sharding", "not_applicable",
                  "not in this version");
     expect_error("\"restart\":{\"rules\":[]}", "/restart/rules", "unknown_member",
                  "not in this version");
@@ -586,6 +601,7 @@ int main(void) {
         cmocka_unit_test(rules_between_members_are_checked),
         cmocka_unit_test(data_of_ranks_goes_with_ranks_alone),
         cmocka_unit_test(updates_in_backward_cannot_wait_for_the_last_bucket),
+        cmocka_unit_test(sharding_says_what_it_needs_whole),
         cmocka_unit_test(batch_norm_over_ranks_needs_all_of_them),
         cmocka_unit_test(rules_of_sparse_embeddings_and_dropped_layers_are_checked),
         cmocka_unit_test(rules_of_16_bits_are_checked),

@@ -1,0 +1,65 @@
+// What sharding goes together with: rules between reducer.sharding, what says how it deals, and the rest of a job
+// specification. A refusal is lifted when the option matrix has seen that the pair trains as a serial run does.
+#include "rpc/schema/job_spec.h"
+
+#define SHARDING "/reducer/sharding"
+#define PARTITION "/reducer/partition"
+#define OVERLAP "/reducer/zero_overlap"
+#define SPLIT "/reducer/zero_split_buckets"
+
+static void refuse(gs_field_errors *errors, const char *pointer, const char *why) {
+    if (gs_field_errors_lie_in(errors, pointer)) return;
+    gs_field_errors_add(errors, pointer, "not_applicable", NULL, "%s", why);
+}
+
+static void check_unsharded(const gs_job_spec *spec, gs_field_errors *errors) {
+    const char *why = "nothing is dealt: reducer.sharding is none";
+    if (spec->reducer.partition != GS_SHARD_FLAT) refuse(errors, PARTITION, why);
+    if (spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF) refuse(errors, OVERLAP, why);
+    if (spec->reducer.zero_split_buckets) refuse(errors, SPLIT, why);
+}
+
+// Ranks have a part of the sum, which these need whole, or of each rank.
+static void check_reduction(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (!gs_job_hook_is_sum(&spec->reducer.hook))
+        refuse(errors, SHARDING, "reducer.hook: only sums, in fp32 or 16 bits, go to their owner alone");
+    if (spec->reducer.sparse_embedding != GS_SPARSE_OFF)
+        refuse(errors, SHARDING, "reducer.sparse_embedding adds rows on all ranks");
+    if (spec->world.replicas_per_process > 1)
+        refuse(errors, SHARDING, "world.replicas_per_process: replicas add up among themselves first");
+    if (spec->reducer.op == GS_REDUCER_SAMPLE_MEAN)
+        refuse(errors, SHARDING, "reducer.op sample_mean is divided behind the last bucket");
+    if (spec->model.kind == GS_MODEL_MLP && spec->model.mlp.batch_norm == GS_BATCH_NORM_SYNC)
+        refuse(errors, SHARDING, "batch_norm sync is a mean over samples, divided behind the last bucket");
+    if (spec->data.uneven_inputs == GS_UNEVEN_JOIN)
+        refuse(errors, SHARDING, "data.uneven_inputs join is not in this version");
+}
+
+static void check_update(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (spec->optimizer.in_backward)
+        refuse(errors, SHARDING, "optimizer.in_backward updates whole buckets on every rank");
+    if (spec->checkpoint.parts == GS_CHECKPOINT_PARTS_ONE)
+        refuse(errors, "/checkpoint/parts", "reducer.sharding: no rank has all of the optimizer state; ranks");
+}
+
+static void check_overlap(const gs_job_spec *spec, gs_field_errors *errors) {
+    bool overlaps = spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;
+    if (spec->reducer.zero_split_buckets && !overlaps)
+        refuse(errors, SPLIT, "buckets are dealt whole or in parts with zero_overlap alone");
+    if (!overlaps) return;
+    if (spec->reducer.partition != GS_SHARD_FLAT)
+        refuse(errors, PARTITION, "zero_overlap deals buckets");
+    refuse(errors, OVERLAP, "not in this version");
+}
+
+void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (gs_field_errors_lie_in(errors, SHARDING)) return;
+    if (spec->reducer.sharding == GS_SHARDING_NONE) {
+        check_unsharded(spec, errors);
+        return;
+    }
+    check_reduction(spec, errors);
+    check_update(spec, errors);
+    check_overlap(spec, errors);
+    refuse(errors, SHARDING, "not in this version");
+}
