@@ -333,9 +333,10 @@ typedef struct gs_kernels {
                           gs_dtype dtype, double grad_scale, double held_scale);
     // Takes the chosen out of `error`: zero is left of them, or what rounding left.
     void (*select_largest)(gs_stream *stream, const gs_selection *selection);
-    // out[places[i]] += values[i]; no place twice
+    // out[places[i]] += values[i]. Places ascend, all below num_places. Nothing else is written if they do not, but
+    // out[0] is NaN then, and the rest of `out` means nothing: another rank may have sent them.
     void (*add_at)(gs_stream *stream, void *out, const void *values, const uint32_t *places,
-                   size_t count, gs_dtype dtype);
+                   size_t count, size_t num_places, gs_dtype dtype);
     // Takes what the bits say out of `error`. A NaN is not below zero.
     void (*take_signs)(gs_stream *stream, const gs_signs *signs);
     // grad = what num_ranks of them say, added in their order; rank r's means are stride_bytes · r behind those of the

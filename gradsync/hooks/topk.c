@@ -98,14 +98,15 @@ static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *wo
     return gs_residuals_send(&self->residuals, bucket, chosen, work);
 }
 
-// What another rank says decides where this one writes. On a GPU the host does not see it.
+// What another rank says decides where this one writes. A GPU's host does not see it: the kernel writes nothing outside,
+// and leaves a result that is not finite, on all ranks alike.
 static gs_status check_places(const gs_hook_bucket *bucket, const uint32_t *places, size_t count,
                               int rank) {
     if (!gs_device_is_host(bucket->device)) return gs_ok();
     for (size_t i = 0; i < count; i++) {
-        if (places[i] >= bucket->count)
-            return gs_error(GS_DATA_LOSS, "rank %d sent place %u of %zu", rank, places[i],
-                            bucket->count);
+        if (places[i] >= bucket->count || (i && places[i] <= places[i - 1]))
+            return gs_error(GS_DATA_LOSS, "rank %d sent place %u of %zu%s", rank, places[i],
+                            bucket->count, i ? ", which do not ascend" : "");
     }
     return gs_ok();
 }
@@ -132,7 +133,7 @@ static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_resul
                           chosen);
             values = own->scratch;
         }
-        kernels->add_at(on.stream, bucket->data, values, places, chosen, bucket->dtype);
+        kernels->add_at(on.stream, bucket->data, values, places, chosen, bucket->count, bucket->dtype);
     }
     gs_residuals_close(bucket);
     return gs_ok();

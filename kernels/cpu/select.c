@@ -3,6 +3,7 @@
 //
 // Bits of magnitudes are ordered as the magnitudes are, infinity and NaN behind them. Counts of digits are whole numbers:
 // threads may add them in any order. What is equal to the last one chosen is taken by place.
+#include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/cast.h"
@@ -233,12 +234,25 @@ void GS_CPU(select_largest)(gs_stream *stream, const gs_selection *selection) {
 
 // ---- where they arrive
 
-void GS_CPU(add_at)(gs_stream *stream, void *out, const void *values, const uint32_t *places,
-                    size_t count, gs_dtype dtype) {
-    (void)stream;
-    if (dtype == GS_FP64) {
-        for (size_t i = 0; i < count; i++) ((double *)out)[places[i]] += ((const double *)values)[i];
-    } else {
-        for (size_t i = 0; i < count; i++) ((float *)out)[places[i]] += ((const float *)values)[i];
+#define DEFINE_ADD_AT(name, type)                                                                  \
+    static void name(type *out, const type *values, const uint32_t *places, size_t count,          \
+                     size_t num_places) {                                                          \
+        bool is_sound = true;                                                                      \
+        for (size_t i = 0; i < count; i++) {                                                       \
+            if (places[i] < num_places && (i == 0 || places[i - 1] < places[i]))                   \
+                out[places[i]] += values[i];                                                       \
+            else                                                                                   \
+                is_sound = false;                                                                  \
+        }                                                                                          \
+        if (!is_sound && num_places) out[0] = (type)NAN;                                           \
     }
+
+DEFINE_ADD_AT(add_at_fp32, float)
+DEFINE_ADD_AT(add_at_fp64, double)
+
+void GS_CPU(add_at)(gs_stream *stream, void *out, const void *values, const uint32_t *places,
+                    size_t count, size_t num_places, gs_dtype dtype) {
+    (void)stream;
+    if (dtype == GS_FP64) add_at_fp64(out, values, places, count, num_places);
+    else add_at_fp32(out, values, places, count, num_places);
 }

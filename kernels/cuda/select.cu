@@ -249,22 +249,45 @@ extern "C" void gs_cuda_select_largest(gs_stream *stream, const gs_selection *se
 
 // ---- where they arrive
 
+__device__ static inline bool is_sound(const uint32_t *places, size_t i, size_t num_places) {
+    return places[i] < num_places && (i == 0 || places[i - 1] < places[i]);
+}
+
 template <typename T>
 __global__ static void __launch_bounds__(GS_PART_BLOCK)
-    add_at_kernel(T *out, const T *values, const uint32_t *places, size_t count) {
+    add_at_kernel(T *out, const T *values, const uint32_t *places, size_t count, size_t num_places) {
     const size_t stride = static_cast<size_t>(gridDim.x) * GS_PART_BLOCK;
-    for (size_t i = static_cast<size_t>(blockIdx.x) * GS_PART_BLOCK + threadIdx.x; i < count; i += stride)
-        out[places[i]] += values[i];
+    for (size_t i = static_cast<size_t>(blockIdx.x) * GS_PART_BLOCK + threadIdx.x; i < count; i += stride) {
+        if (is_sound(places, i, num_places)) out[places[i]] += values[i];
+    }
+}
+
+// Behind the additions, one of which may be to element 0.
+template <typename T>
+__global__ static void __launch_bounds__(GS_PART_BLOCK)
+    refuse_kernel(T *out, const uint32_t *places, size_t count, size_t num_places) {
+    const size_t stride = static_cast<size_t>(gridDim.x) * GS_PART_BLOCK;
+    for (size_t i = static_cast<size_t>(blockIdx.x) * GS_PART_BLOCK + threadIdx.x; i < count; i += stride) {
+        if (!is_sound(places, i, num_places)) out[0] = static_cast<T>(NAN);
+    }
+}
+
+template <typename T>
+static void add_at_with(gs_stream *stream, void *out, const void *values, const uint32_t *places,
+                        size_t count, size_t num_places) {
+    const unsigned blocks = gs_num_blocks(count, GS_PART_BLOCK, 8 * gs_num_sms(stream));
+    if (num_places == 0) return;
+    GS_LAUNCH(stream, blocks, GS_PART_BLOCK, 0, (add_at_kernel<T>), static_cast<T *>(out),
+              static_cast<const T *>(values), places, count, num_places);
+    GS_LAUNCH(stream, blocks, GS_PART_BLOCK, 0, (refuse_kernel<T>), static_cast<T *>(out), places, count,
+              num_places);
 }
 
 extern "C" void gs_cuda_add_at(gs_stream *stream, void *out, const void *values, const uint32_t *places,
-                               size_t count, gs_dtype dtype) {
-    const unsigned blocks = gs_num_blocks(count, GS_PART_BLOCK, 8 * gs_num_sms(stream));
+                               size_t count, size_t num_places, gs_dtype dtype) {
     if (dtype == GS_FP64) {
-        GS_LAUNCH(stream, blocks, GS_PART_BLOCK, 0, (add_at_kernel<double>), static_cast<double *>(out),
-                  static_cast<const double *>(values), places, count);
+        add_at_with<double>(stream, out, values, places, count, num_places);
     } else {
-        GS_LAUNCH(stream, blocks, GS_PART_BLOCK, 0, (add_at_kernel<float>), static_cast<float *>(out),
-                  static_cast<const float *>(values), places, count);
+        add_at_with<float>(stream, out, values, places, count, num_places);
     }
 }

@@ -198,8 +198,26 @@ static void residuals_are_added_and_places_filled(void **state) {
         for (size_t i = 0; i < 4; i++) set(&self, values, i, 8);
         double was = get(&self, self.grad, 5);
         gs_device_kernels(*state)->add_at(gs_device_stream(*state), self.grad, values, places, 4,
-                                          self.dtype);
+                                          self.places, self.dtype);
         assert_true(get(&self, self.grad, 5) == was + 8);
+        close_bucket(&self);
+    }
+}
+
+static void places_that_are_none_leave_nan_and_write_nothing_outside(void **state) {
+    const size_t count = 40;
+    static const uint32_t lists[][3] = {{0, 3, 39}, {UINT32_MAX, 3, 5}, {0, 3, 3}, {9, 0, 10}};
+    for (size_t n = 0; n < 2 * sizeof lists / sizeof lists[0]; n++) {
+        bucket self;
+        open_bucket(&self, n % 2 ? GS_FP64 : GS_FP32, &count, 1);
+        fill_coarsely(&self, self.grad, 3, 77);
+        double values[3] = {0}, before = get(&self, self.grad, 39);
+        for (size_t i = 0; i < 3; i++) set(&self, values, i, 8);
+        // The bucket is taken for smaller than it is: what lies behind it shows whether it was written.
+        gs_device_kernels(*state)->add_at(gs_device_stream(*state), self.grad, values, lists[n / 2], 3,
+                                          39, self.dtype);
+        assert_true(isnan(get(&self, self.grad, 0)));
+        assert_true(get(&self, self.grad, 39) == before);
         close_bucket(&self);
     }
 }
@@ -343,6 +361,7 @@ int main(void) {
         cmocka_unit_test(the_largest_are_chosen_and_of_equal_ones_the_first),
         cmocka_unit_test(what_is_not_finite_is_chosen_first),
         cmocka_unit_test(residuals_are_added_and_places_filled),
+        cmocka_unit_test(places_that_are_none_leave_nan_and_write_nothing_outside),
         cmocka_unit_test(bits_and_means_say_what_is_taken),
         cmocka_unit_test(signs_of_zeros_are_zero_and_what_is_not_finite_spreads),
         cmocka_unit_test(what_ranks_say_is_added_in_their_order),
