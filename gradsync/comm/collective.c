@@ -3,13 +3,12 @@
 #include <stdio.h>
 
 size_t gs_collective_num_parts(const gs_collective *collective, int world_size) {
-    if (collective->kind == GS_REDUCE_SCATTER) return (size_t)world_size;
-    size_t num_parts = 1;
+    size_t num_inputs = 1;
     for (int i = 0; collective->tree && i < collective->tree->num_inputs; i++) {
         size_t part = (size_t)collective->tree->part[i];
-        if (part + 1 > num_parts) num_parts = part + 1;
+        if (part + 1 > num_inputs) num_inputs = part + 1;
     }
-    return num_parts;
+    return collective->kind == GS_REDUCE_SCATTER ? num_inputs * (size_t)world_size : num_inputs;
 }
 
 void gs_collective_cast_to_wire(const gs_collective *collective, const gs_kernels *kernels,

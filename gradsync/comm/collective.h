@@ -40,9 +40,10 @@ typedef struct gs_collective {
     gs_reduce_op op;
     int root;
     double scale;  // of the result; 0 means 1
-    // Only GS_ALLREDUCE: part p of this rank starts at send + p · part_stride_bytes. recv is
-    // outside the parts or is part 0. NULL: one part, ranks added in order. Borrowed, with its
-    // arrays, until done.
+    // Of the three that reduce: this rank has inputs of its own, as the tree says, each what `send`
+    // is without one; number p starts at send + p · part_stride_bytes. The bits of a reduce and of
+    // a reduce-scatter are those of the all-reduce. recv is outside the inputs, or in place in
+    // number 0. NULL: one input, ranks added in order. Borrowed, with its arrays, until done.
     const gs_reduce_tree *tree;
     size_t part_stride_bytes;
     // For the check before the first byte and for messages; equal on all ranks.
@@ -74,12 +75,17 @@ typedef struct gs_work_times {
     int64_t posted_ns, all_arrived_ns, started_ns, finished_ns;
 } gs_work_times;
 
+static inline bool gs_collective_scatters_tree(const gs_collective *collective) {
+    return collective->kind == GS_REDUCE_SCATTER && collective->tree;
+}
+
 static inline bool gs_collective_reduces(const gs_collective *collective) {
     return collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE ||
            collective->kind == GS_REDUCE_SCATTER;
 }
 
-// Bytes of one part of the input: all of it, except for reduce-scatter and trees.
+// Bytes of one part of the input: all of it, except for reduce-scatter and trees. Of a
+// reduce-scatter along a tree each input of a rank is a row of such parts, one for each rank.
 static inline size_t gs_collective_part_bytes(const gs_collective *collective) {
     return collective->count * gs_dtype_bytes(collective->dtype);
 }

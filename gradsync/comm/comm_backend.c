@@ -94,8 +94,9 @@ static gs_status check_wire(const gs_collective_site *site, const gs_collective 
 
 static gs_status check_tree(const gs_collective_site *site, const gs_collective *collective) {
     const gs_reduce_tree *tree = collective->tree;
-    if (collective->kind != GS_ALLREDUCE)
-        return gs_error(GS_INVALID_ARGUMENT, "only an all-reduce can follow a tree");
+    if (!gs_collective_reduces(collective))
+        return gs_error(GS_INVALID_ARGUMENT, "a tree is for what reduces, not for %s",
+                        gs_collective_kind_name(collective->kind));
     if (tree->num_inputs < 1 || tree->num_inputs > GS_REDUCE_MAX_INPUTS)
         return gs_error(GS_INVALID_ARGUMENT, "tree of %d inputs, at most %d", tree->num_inputs,
                         GS_REDUCE_MAX_INPUTS);
@@ -120,19 +121,23 @@ static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes
 }
 
 static gs_status check_tree_buffers(const gs_collective_site *site, const gs_collective *collective,
-                                    size_t bytes) {
+                                    size_t bytes, bool receives) {
+    bool scatters = collective->kind == GS_REDUCE_SCATTER;
+    size_t input_bytes = scatters ? bytes * (size_t)site->world_size : bytes;
+    size_t own = scatters ? bytes * (size_t)site->rank : 0;
     for (int i = 0; i < collective->tree->num_inputs; i++) {
         if (collective->tree->rank[i] != site->rank) continue;
         if (!collective->send) return gs_error(GS_INVALID_ARGUMENT, "send buffer is missing");
         size_t part = (size_t)collective->tree->part[i], offset, end;
         if (!gs_bytes_of(&offset, part, collective->part_stride_bytes) ||
-            __builtin_add_overflow(offset, bytes, &end) ||
+            __builtin_add_overflow(offset, input_bytes, &end) ||
             __builtin_add_overflow((uintptr_t)collective->send, end, &end) ||
             offset % gs_dtype_bytes(collective->dtype))
             return gs_error(GS_INVALID_ARGUMENT, "part %zu of stride %zu bytes lies nowhere", part,
                             collective->part_stride_bytes);
         const unsigned char *at = (const unsigned char *)collective->send + offset;
-        if (overlap(at, bytes, collective->recv, bytes) && (part != 0 || at != collective->recv))
+        if (receives && overlap(at, input_bytes, collective->recv, bytes) &&
+            (part != 0 || at + own != collective->recv))
             return gs_error(GS_INVALID_ARGUMENT, "receive buffer overlaps part %zu", part);
     }
     return gs_ok();
@@ -149,7 +154,7 @@ static gs_status check_buffers(const gs_collective_site *site, const gs_collecti
     bool receives = collective->kind != GS_REDUCE || is_root;
     if (receives && !collective->recv)
         return gs_error(GS_INVALID_ARGUMENT, "receive buffer is missing");
-    if (collective->tree) return check_tree_buffers(site, collective, bytes);
+    if (collective->tree) return check_tree_buffers(site, collective, bytes, receives);
     if (sends && !collective->send) return gs_error(GS_INVALID_ARGUMENT, "send buffer is missing");
     size_t num_parts = gs_collective_num_parts(collective, site->world_size);
     size_t send_bytes = num_parts * bytes;

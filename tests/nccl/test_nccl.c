@@ -323,7 +323,8 @@ static gs_status send_rounded(const gs_rank_env *env) {
 #define NUM_SHARDS 8
 static const uint8_t shard_merges[NUM_SHARDS] = {0, 1, 0, 2, 0, 1, 0, 3};
 
-static gs_status check_tree(comm_rank *self, size_t count, bool over_part_0, float *host) {
+static gs_status check_tree(comm_rank *self, gs_collective_kind kind, size_t count,
+                            bool over_part_0, float *host) {
     int rank_of[NUM_SHARDS], part_of[NUM_SHARDS], used[8] = {0};
     for (int s = 0; s < NUM_SHARDS; s++) {
         rank_of[s] = s * self->world_size / NUM_SHARDS;
@@ -336,7 +337,7 @@ static gs_status check_tree(comm_rank *self, size_t count, bool over_part_0, flo
     GS_TRY(gs_device_upload(self->device, parts, host,
                             (size_t)used[self->rank] * count * sizeof *parts));
     gs_reduce_tree tree = {NUM_SHARDS, rank_of, part_of, shard_merges};
-    gs_collective sum = {.kind = GS_ALLREDUCE,
+    gs_collective sum = {.kind = kind,
                          .send = parts,
                          .recv = recv,
                          .count = count,
@@ -344,17 +345,28 @@ static gs_status check_tree(comm_rank *self, size_t count, bool over_part_0, flo
                          .scale = 0.125,
                          .tree = &tree,
                          .part_stride_bytes = count * sizeof *parts,
+                         .root = self->world_size / 2,
                          .bucket = 2};
+    size_t first = 0;
+    if (kind == GS_REDUCE_SCATTER) {
+        sum.count = count / (size_t)self->world_size;
+        first = sum.count * (size_t)self->rank;
+        if (over_part_0) sum.recv = recv += first;
+    } else if (kind == GS_REDUCE && self->rank != sum.root) {
+        sum.recv = NULL;
+    }
     GS_TRY(gs_comm_run(self->comm, &sum, gs_deadline_in_seconds(RUN_SECONDS)));
-    GS_TRY(gs_device_download(self->device, host, recv, count * sizeof *host));
-    for (size_t i = 0; i < count; i++) {
+    if (!sum.recv) return gs_ok();
+    GS_TRY(gs_device_download(self->device, host, recv, sum.count * sizeof *host));
+    for (size_t i = 0; i < sum.count; i++) {
         float v[NUM_SHARDS];
-        for (int s = 0; s < NUM_SHARDS; s++) v[s] = wild_value(s, i);
+        for (int s = 0; s < NUM_SHARDS; s++) v[s] = wild_value(s, first + i);
         float expected = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
         expected *= 0.125f;
         if (memcmp(&host[i], &expected, sizeof expected) != 0)
-            return gs_error(GS_DATA_LOSS, "tree of %zu: element %zu is %a instead of %a", count, i,
-                            (double)host[i], (double)expected);
+            return gs_error(GS_DATA_LOSS, "%s of %zu: element %zu is %a instead of %a",
+                            gs_collective_kind_name(kind), sum.count, i, (double)host[i],
+                            (double)expected);
     }
     return gs_ok();
 }
@@ -368,8 +380,13 @@ static gs_status sum_along_tree(const gs_rank_env *env) {
     gs_status status = host ? nccl_rank_open(&self, env, most * sizeof *host, NULL)
                             : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     for (size_t i = 0; i < sizeof tree_counts / sizeof *tree_counts && !status.code; i++)
-        status = check_tree(&self, tree_counts[i], i % 2, host);
-    if (!status.code) status = check_tree(&self, 30001, false, host);
+        status = check_tree(&self, GS_ALLREDUCE, tree_counts[i], i % 2, host);
+    for (size_t i = 0; i < sizeof tree_counts / sizeof *tree_counts && !status.code; i++) {
+        status = check_tree(&self, GS_REDUCE, tree_counts[i], i % 2, host);
+        if (!status.code)
+            status = check_tree(&self, GS_REDUCE_SCATTER, tree_counts[i], i % 2, host);
+    }
+    if (!status.code) status = check_tree(&self, GS_ALLREDUCE, 30001, false, host);
     comm_rank_close(&self);
     free(host);
     return status;

@@ -134,24 +134,24 @@ static void list_slot_inputs(pointers *where, const gs_shm_mover *mover,
     }
 }
 
-// Puts `range` of every own part into a slot.
+// Puts `range` of every own part into a slot; of a reduce-scatter along a tree that of every row.
 static void fill_slot(const gs_shm_mover *mover, const gs_collective *collective,
                       unsigned char *slot, size_t slot_part_bytes, byte_range range) {
     const unsigned char *send = collective->send;
     int rank = mover->segment->rank;
     size_t bytes = range.end - range.first, part_bytes = gs_collective_part_bytes(collective);
     if (collective->kind == GS_BROADCAST && rank != collective->root) return;
-    if (collective->kind == GS_REDUCE_SCATTER) {
-        for (size_t part = 0; part < (size_t)mover->segment->world_size; part++)
-            send_into_slot(mover, collective, slot + part * slot_part_bytes,
-                           send + part * part_bytes, range);
-    } else if (collective->tree) {
+    if (collective->tree) {
         for (int i = 0; i < collective->tree->num_inputs; i++) {
             if (collective->tree->rank[i] != rank) continue;
             size_t part = (size_t)collective->tree->part[i];
             copy_into_slot(slot + part * slot_part_bytes,
                            send + part * collective->part_stride_bytes + range.first, bytes);
         }
+    } else if (collective->kind == GS_REDUCE_SCATTER) {
+        for (size_t part = 0; part < (size_t)mover->segment->world_size; part++)
+            send_into_slot(mover, collective, slot + part * slot_part_bytes,
+                           send + part * part_bytes, range);
     } else {
         send_into_slot(mover, collective, slot, send, range);
     }
@@ -177,7 +177,21 @@ static void reduce_slots(gs_shm_mover *mover, const gs_collective *collective, p
     }
 }
 
-// Takes `range` of the result out of everybody's slots.
+// Of a row in slots what belongs to this rank. False: nothing.
+//   range  in: of the row; out: of the own part
+static bool cut_own_part(const gs_shm_mover *mover, const gs_collective *collective,
+                         pointers *where, byte_range *range) {
+    size_t bytes = gs_collective_part_bytes(collective), first = range->first;
+    byte_range own = {bytes * (size_t)mover->segment->rank,
+                      bytes * (size_t)(mover->segment->rank + 1)};
+    if (own.end <= range->first || range->end <= own.first) return false;
+    if (first < own.first) first = own.first;
+    for (int i = 0; i < where->num_inputs; i++) where->inputs[i] += first - range->first;
+    *range = (byte_range){first - own.first, min_bytes(range->end, own.end) - own.first};
+    return true;
+}
+
+// Takes `range` of the result out of everybody's slots; of a reduce-scatter along a tree, of a row.
 static void empty_slots(gs_shm_mover *mover, const gs_collective *collective,
                         const unsigned char *const *slots, size_t slot_part_bytes,
                         byte_range range) {
@@ -201,16 +215,25 @@ static void empty_slots(gs_shm_mover *mover, const gs_collective *collective,
     }
     pointers where = {.num_outputs = 1};
     list_slot_inputs(&where, mover, collective, slots, slot_part_bytes);
+    if (gs_collective_scatters_tree(collective) && !cut_own_part(mover, collective, &where, &range))
+        return;
     reduce_slots(mover, collective, &where, range);
 }
 
-void gs_shm_copy_to_flat(gs_shm_mover *mover, const gs_collective *collective, int slot) {
+// What is cut into slots: one part, or a whole row.
+static size_t bytes_for_slots(const gs_shm_mover *mover, const gs_collective *collective) {
     size_t bytes = gs_collective_sent_bytes(collective);
+    return gs_collective_scatters_tree(collective) ? bytes * (size_t)mover->segment->world_size
+                                                   : bytes;
+}
+
+void gs_shm_copy_to_flat(gs_shm_mover *mover, const gs_collective *collective, int slot) {
+    size_t bytes = bytes_for_slots(mover, collective);
     fill_slot(mover, collective, mover->blocks.own->flat[slot], bytes, (byte_range){0, bytes});
 }
 
 void gs_shm_run_flat(gs_shm_mover *mover, const gs_collective *collective, int slot) {
-    size_t bytes = gs_collective_sent_bytes(collective);
+    size_t bytes = bytes_for_slots(mover, collective);
     const unsigned char *slots[GS_SHM_MAX_RANKS];
     for (int i = 0; i < mover->segment->world_size; i++)
         slots[i] = mover->blocks.of[i]->flat[slot];
@@ -251,15 +274,23 @@ static unsigned char *recv_of(const gs_shm_mover *mover, int rank) {
     return mover->segment->arenas[rank] + (mover->places[rank].recv_offset - 1);
 }
 
-static gs_status reduce_slice(gs_shm_mover *mover, const gs_collective *collective) {
+// The inputs of a reduction over arenas, from byte `first` of each.
+static void list_arena_inputs(pointers *where, const gs_shm_mover *mover,
+                              const gs_collective *collective, size_t first) {
     const gs_reduce_tree *tree = collective->tree;
-    int world_size = mover->segment->world_size;
-    pointers where = {.num_inputs = tree ? tree->num_inputs : world_size};
-    for (int i = 0; i < where.num_inputs; i++) {
+    where->num_inputs = tree ? tree->num_inputs : mover->segment->world_size;
+    for (int i = 0; i < where->num_inputs; i++) {
         int rank = tree ? tree->rank[i] : i;
         size_t stride = mover->places[rank].part_stride_bytes;
-        where.inputs[i] = send_of(mover, rank) + (tree ? (size_t)tree->part[i] * stride : 0);
+        where->inputs[i] =
+            send_of(mover, rank) + first + (tree ? (size_t)tree->part[i] * stride : 0);
     }
+}
+
+static gs_status reduce_slice(gs_shm_mover *mover, const gs_collective *collective) {
+    int world_size = mover->segment->world_size;
+    pointers where = {0};
+    list_arena_inputs(&where, mover, collective, 0);
     for (int i = 0; i < world_size; i++) {
         if (collective->kind == GS_ALLREDUCE || i == collective->root)
             where.outputs[where.num_outputs++] = recv_of(mover, i);
@@ -269,11 +300,9 @@ static gs_status reduce_slice(gs_shm_mover *mover, const gs_collective *collecti
 }
 
 static gs_status reduce_own_part(gs_shm_mover *mover, const gs_collective *collective) {
-    int world_size = mover->segment->world_size;
     size_t bytes = gs_collective_part_bytes(collective);
-    pointers where = {.outputs = {collective->recv}, .num_outputs = 1, .num_inputs = world_size};
-    for (int i = 0; i < world_size; i++)
-        where.inputs[i] = send_of(mover, i) + (size_t)mover->segment->rank * bytes;
+    pointers where = {.outputs = {collective->recv}, .num_outputs = 1};
+    list_arena_inputs(&where, mover, collective, (size_t)mover->segment->rank * bytes);
     return reduce_in_blocks(mover, collective, &where, (byte_range){0, bytes});
 }
 
@@ -304,9 +333,12 @@ typedef struct chunking {
 
 static chunking cut_into_chunks(const gs_shm_mover *mover, const gs_collective *collective) {
     int world_size = mover->segment->world_size;
-    chunking cut = {.part_bytes = gs_collective_sent_bytes(collective)};
-    cut.slot_part_bytes = GS_SHM_CHUNK_BYTES / gs_collective_num_parts(collective, world_size) /
-                          SLICE_BOUNDARY_BYTES * SLICE_BOUNDARY_BYTES;
+    chunking cut = {.part_bytes = bytes_for_slots(mover, collective)};
+    size_t num_parts = gs_collective_num_parts(collective, world_size);
+    // Rows of many inputs would leave nothing for a part of each rank: a chunk is of the row.
+    if (gs_collective_scatters_tree(collective)) num_parts /= (size_t)world_size;
+    cut.slot_part_bytes =
+        GS_SHM_CHUNK_BYTES / num_parts / SLICE_BOUNDARY_BYTES * SLICE_BOUNDARY_BYTES;
     cut.num_chunks = (cut.part_bytes + cut.slot_part_bytes - 1) / cut.slot_part_bytes;
     cut.shares =
         world_size > 2 && (collective->kind == GS_ALLREDUCE || collective->kind == GS_REDUCE);

@@ -62,7 +62,7 @@ static uint64_t offset_in_arena(const gs_shm_segment *segment, const void *data,
 static size_t send_extent(const gs_collective *collective, int rank, int world_size,
                           size_t part_stride_bytes) {
     size_t bytes = gs_collective_part_bytes(collective);
-    if (collective->kind == GS_REDUCE_SCATTER) return bytes * (size_t)world_size;
+    if (collective->kind == GS_REDUCE_SCATTER) bytes *= (size_t)world_size;
     if (!collective->tree) return bytes;
     size_t last_part = 0;
     for (int i = 0; i < collective->tree->num_inputs; i++) {

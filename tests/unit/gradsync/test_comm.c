@@ -86,8 +86,11 @@ static void one_rank_follows_a_tree_of_its_own_parts(void **state) {
                          .dtype = GS_FP32,
                          .tree = &tree,
                          .part_stride_bytes = sizeof parts[0]};
-    assert_int_equal(gs_comm_run(fx->comm, &sum, soon()).code, GS_OK);
-    assert_true(parts[0][0] == 111.0f && parts[0][1] == 222.0f);
+    for (; sum.kind <= GS_REDUCE_SCATTER; sum.kind++) {
+        parts[0][0] = 1, parts[0][1] = 2;
+        assert_int_equal(gs_comm_run(fx->comm, &sum, soon()).code, GS_OK);
+        assert_true(parts[0][0] == 111.0f && parts[0][1] == 222.0f);
+    }
 }
 
 static gs_status post(fixture *fx, gs_collective collective) {
@@ -178,8 +181,15 @@ static void wrong_trees_are_refused_by_name(void **state) {
     expect_refusal(fx, sum, "leaves 2 sums");
     tree.merges = many;
     expect_refusal(fx, sum, "merges too much");
-    tree.merges = merges, sum.kind = GS_REDUCE;
-    expect_refusal(fx, sum, "only an all-reduce");
+    tree.merges = merges, sum.kind = GS_ALLGATHER;
+    expect_refusal(fx, sum, "not for all-gather");
+    for (gs_collective_kind kind = GS_REDUCE; kind <= GS_REDUCE_SCATTER; kind++) {
+        sum.kind = kind;
+        assert_int_equal(post(fx, sum).code, GS_OK);
+        sum.recv = data + 5;
+        expect_refusal(fx, sum, "overlaps part 1");
+        sum.recv = other;
+    }
 }
 
 static void what_was_not_posted_cannot_be_waited_for(void **state) {
