@@ -20,6 +20,9 @@
 #include "gradsync/reducer/order_watch.h"    // whether a plan still fits
 #include "gradsync/reducer/ready_order.h"  // plans along the order of gradients, without a coordinator
 #include "gradsync/replicas/replicas.h"     // several replicas in one process
+#include "gradsync/sharded/param_gather.h"   // updated parameters from their owners
+#include "gradsync/sharded/shard_reduce.h"   // gradients for their owners alone
+#include "gradsync/sharded/shards.h"         // who owns which elements
 #include "gradsync/sparse/sparse_rows.h"    // rows of an embedding between ranks
 #include "gradsync/step/averager.h"         // averages of parameters that ranks change by themselves
 #include "gradsync/step/batch_sync.h"       // batch norm over all ranks

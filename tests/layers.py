@@ -47,10 +47,11 @@ ROOMS = {
         "optim": ["tensor"],
         "reducer": ["hooks", "bucket", "step", "comm", "tensor"],
         "sparse": ["reducer", "bucket", "comm", "tensor"],
+        "sharded": ["hooks", "optim", "step", "bucket", "comm", "tensor"],
         "replicas": ["reducer", "bucket", "step", "comm", "tensor"],
         "local": ["sparse", "tensor"],
         "ffi": ["reducer", "optim", "hooks", "step", "bucket", "comm", "tensor"],
-        ".": ["ffi", "local", "replicas", "sparse", "reducer", "optim", "hooks", "bucket", "step", "comm", "tensor"],
+        ".": ["ffi", "local", "replicas", "sharded", "sparse", "reducer", "optim", "hooks", "bucket", "step", "comm", "tensor"],
     },
     "worker": {
         ".": [],

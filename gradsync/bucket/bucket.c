@@ -35,19 +35,20 @@ static size_t reserved_bytes(size_t num_members, size_t element_bytes) {
 }
 
 static void layout_bucket(gs_bucket *bucket, size_t *param_offset_bytes,
-                          const gs_param_spec *params) {
+                          const gs_param_spec *params, size_t num_parts) {
     size_t offset = bucket->offset_bytes;
     for (size_t i = 0; i < bucket->num_params; i++) {
         param_offset_bytes[bucket->params[i]] = offset;
         offset += padded_bytes(&params[bucket->params[i]]);
     }
-    bucket->grad_count = (offset - bucket->offset_bytes) / bucket->element_bytes;
+    bucket->grad_count =
+        gs_round_up(offset - bucket->offset_bytes, num_parts * GS_LINE_BYTES) / bucket->element_bytes;
     bucket->reserved_count =
         reserved_bytes(bucket->num_params, bucket->element_bytes) / bucket->element_bytes;
 }
 
 void gs_bucket_layout(gs_bucket *buckets, size_t *param_offset_bytes, const gs_bucket_plan *plan,
-                      const gs_param_spec *params) {
+                      const gs_param_spec *params, size_t num_parts) {
     size_t offset = 0;
     for (size_t b = 0; b < plan->num_buckets; b++) {
         const gs_plan_bucket *planned = &plan->buckets[b];
@@ -60,7 +61,7 @@ void gs_bucket_layout(gs_bucket *buckets, size_t *param_offset_bytes, const gs_b
                               .offset_bytes = offset,
                               .hook = planned->hook};
         bucket->element_bytes = gs_dtype_bytes(bucket->dtype);
-        layout_bucket(bucket, param_offset_bytes, params);
+        layout_bucket(bucket, param_offset_bytes, params, num_parts);
         offset += (bucket->grad_count + bucket->reserved_count) * bucket->element_bytes;
         offset = gs_round_up(offset, BUCKET_BYTES);
     }
@@ -69,15 +70,13 @@ void gs_bucket_layout(gs_bucket *buckets, size_t *param_offset_bytes, const gs_b
 // A bucket of each parameter alone is the worst: rounding up a sum never passes the sum of the
 // parts rounded up.
 gs_status gs_bucket_max_layout_bytes(size_t *bytes, const gs_param_spec *params,
-                                     size_t num_params) {
+                                     size_t num_params, size_t num_parts) {
     *bytes = 0;
     for (size_t i = 0; i < num_params; i++) {
-        size_t count = gs_param_spec_count(&params[i]);
-        if (count > SIZE_MAX / 64 ||
+        size_t even = gs_round_up(padded_bytes(&params[i]), num_parts * GS_LINE_BYTES);
+        if (gs_param_spec_count(&params[i]) > SIZE_MAX / 64 ||
             __builtin_add_overflow(
-                *bytes,
-                gs_round_up(padded_bytes(&params[i]) + reserved_bytes(1, main_bytes(&params[i])),
-                            BUCKET_BYTES),
+                *bytes, gs_round_up(even + reserved_bytes(1, main_bytes(&params[i])), BUCKET_BYTES),
                 bytes))
             return gs_error(GS_RESOURCE_EXHAUSTED,
                             "parameter %zu \"%s\": gradients do not fit into memory", i,
@@ -87,14 +86,14 @@ gs_status gs_bucket_max_layout_bytes(size_t *bytes, const gs_param_spec *params,
 }
 
 void gs_bucket_clear_padding(const gs_bucket *bucket, void *slot, const gs_param_spec *params) {
-    char *at = (char *)slot + bucket->offset_bytes;
+    char *at = (char *)slot + bucket->offset_bytes, *reserved = gs_bucket_reserved_at(bucket, slot);
     for (size_t i = 0; i < bucket->num_params; i++) {
         const gs_param_spec *param = &params[bucket->params[i]];
         size_t bytes = dense_bytes(param), padded = padded_bytes(param);
         memset(at + bytes, 0, padded - bytes);
         at += padded;
     }
-    memset(at, 0, bucket->reserved_count * bucket->element_bytes);
+    memset(at, 0, (size_t)(reserved - at) + bucket->reserved_count * bucket->element_bytes);
 }
 
 void gs_bucket_reset(gs_bucket *bucket) {

@@ -1,7 +1,10 @@
 // A bucket: one run of the arena, the gradients of its members behind each other in plan order,
 // then a few reserved elements that are summed like gradients.
 //
-//   gradient of member 0, padded to 64 bytes | … | last member | reserved, padded | to 256 bytes
+//   gradient of member 0, padded to 64 bytes | … | last member | to even parts | reserved, padded | to 256 bytes
+//
+// Who cuts a bucket among ranks gets even parts: zeros behind the last member, so that as many equal runs of whole
+// lines come out as there are parts. One part: none.
 //
 // All elements are of one type: main gradients, fp64 of fp64 parameters and fp32 of all others. The
 // bucket of a sparse parameter holds reserved elements alone; its rows travel by themselves.
@@ -55,12 +58,13 @@ typedef struct gs_bucket {
 } gs_bucket;
 
 // Fills `buckets` (plan->num_buckets) and each parameter's offset in a slot.
+//   num_parts  even parts of the gradients of each bucket, at least 1
 void gs_bucket_layout(gs_bucket *buckets, size_t *param_offset_bytes, const gs_bucket_plan *plan,
-                      const gs_param_spec *params);
+                      const gs_param_spec *params, size_t num_parts);
 // Bytes that hold the layout of any plan of these parameters; RESOURCE_EXHAUSTED when there are
 // none.
 GS_NODISCARD gs_status gs_bucket_max_layout_bytes(size_t *bytes, const gs_param_spec *params,
-                                                  size_t num_params);
+                                                  size_t num_params, size_t num_parts);
 // Elements that the gradient of a parameter takes in a bucket, padding included; 0 for a sparse one.
 size_t gs_bucket_room(const gs_param_spec *param);
 // Zeroes what is not a gradient; it stays zero under sums.

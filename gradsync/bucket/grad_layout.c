@@ -8,9 +8,14 @@
 
 #define CLEARING_SECONDS 60.0
 
+static size_t parts_of(const gs_grad_layout_shape *shape) {
+    return shape->num_parts ? shape->num_parts : 1;
+}
+
 gs_status gs_grad_layout_bytes(size_t *bytes, const gs_grad_layout_shape *shape) {
     size_t slot_bytes;
-    GS_TRY(gs_bucket_max_layout_bytes(&slot_bytes, shape->params, shape->num_params));
+    GS_TRY(gs_bucket_max_layout_bytes(&slot_bytes, shape->params, shape->num_params,
+                                      parts_of(shape)));
     if (!gs_bytes_of(bytes, slot_bytes, (size_t)shape->num_slots))
         return gs_error(GS_RESOURCE_EXHAUSTED, "%d slots of %zu bytes do not fit into memory",
                         shape->num_slots, slot_bytes);
@@ -36,10 +41,12 @@ gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_grad_layout_shape
                               void *memory) {
     *layout = (gs_grad_layout){.num_params = shape->num_params,
                                .num_slots = shape->num_slots,
+                               .num_parts = parts_of(shape),
                                .has_reserved = shape->tally == GS_TALLY_IN_BUCKETS,
                                .memory = memory};
     if (shape->device && !gs_device_is_host(shape->device)) layout->device = shape->device;
-    GS_TRY(gs_bucket_max_layout_bytes(&layout->slot_bytes, shape->params, shape->num_params));
+    GS_TRY(gs_bucket_max_layout_bytes(&layout->slot_bytes, shape->params, shape->num_params,
+                                      layout->num_parts));
     gs_status status = alloc_lists(layout);
     if (status.code) {
         gs_grad_layout_release(layout);
@@ -91,13 +98,9 @@ static gs_status place_slots(gs_grad_layout *layout) {
     return on_host ? gs_ok() : clear_memory(layout);
 }
 
-gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *plan) {
-    gs_bucket_plan copy;
-    GS_TRY(gs_bucket_plan_copy(&copy, plan));
-    gs_bucket_plan_release(&layout->plan);
-    layout->plan = copy;
-
-    gs_bucket_layout(layout->buckets, layout->offset_bytes, &layout->plan, layout->params);
+static gs_status lay_out(gs_grad_layout *layout) {
+    gs_bucket_layout(layout->buckets, layout->offset_bytes, &layout->plan, layout->params,
+                     layout->num_parts);
     for (size_t b = 0; b < layout->plan.num_buckets; b++) {
         gs_bucket *bucket = &layout->buckets[b];
         if (!layout->has_reserved) bucket->reserved_count = 0;
@@ -106,11 +109,23 @@ gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *
     return place_slots(layout);
 }
 
-gs_status gs_grad_layout_set_slots(gs_grad_layout *layout, int num_slots) {
-    void **grads = calloc(layout->num_params * (size_t)num_slots, sizeof *grads);
+gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *plan) {
+    gs_bucket_plan copy;
+    GS_TRY(gs_bucket_plan_copy(&copy, plan));
+    gs_bucket_plan_release(&layout->plan);
+    layout->plan = copy;
+    return lay_out(layout);
+}
+
+gs_status gs_grad_layout_resize(gs_grad_layout *layout, const gs_grad_layout_shape *shape) {
+    size_t slot_bytes, num_parts = parts_of(shape);
+    GS_TRY(gs_bucket_max_layout_bytes(&slot_bytes, layout->params, layout->num_params, num_parts));
+    void **grads = calloc(layout->num_params * (size_t)shape->num_slots, sizeof *grads);
     if (!grads) return gs_error(GS_RESOURCE_EXHAUSTED, "gradient layout: out of memory");
     free(layout->grads);
     layout->grads = grads;
-    layout->num_slots = num_slots;
-    return place_slots(layout);
+    layout->num_slots = shape->num_slots;
+    layout->num_parts = num_parts;
+    layout->slot_bytes = slot_bytes;
+    return lay_out(layout);
 }

@@ -29,6 +29,7 @@ typedef struct gs_grad_layout {
     char *memory;          // borrowed
     size_t slot_bytes;     // from one slot to the next, whatever the plan
     int num_slots;
+    size_t num_parts;   // even ones of each bucket (bucket.h)
     bool has_reserved;  // false: a tally apart; buckets lie as ever, and these elements are unused
     gs_device *device;  // whose memory it is, where that is not the host's; else NULL
 } gs_grad_layout;
@@ -39,6 +40,7 @@ typedef struct gs_grad_layout_shape {
     int num_slots;      // 0: no memory, only where gradients would lie in a slot
     gs_device *device;  // whose memory it is; NULL: the host's; borrowed
     gs_tally_carrier tally;
+    size_t num_parts;  // even ones of each bucket; 0: 1
 } gs_grad_layout_shape;
 
 // Bytes of memory that it needs, for any plan of these parameters.
@@ -53,8 +55,10 @@ void gs_grad_layout_release(gs_grad_layout *layout);
 // Lays out a copy of `plan`. Gradients in the memory lose their meaning.
 GS_NODISCARD gs_status gs_grad_layout_set_plan(gs_grad_layout *layout, const gs_bucket_plan *plan);
 
-// Another number of slots, in memory that is large enough for them. The same about gradients.
-GS_NODISCARD gs_status gs_grad_layout_set_slots(gs_grad_layout *layout, int num_slots);
+// Slots and parts of another shape, in memory that is large enough for it; the rest is as it was. The same about
+// gradients.
+GS_NODISCARD gs_status gs_grad_layout_resize(gs_grad_layout *layout,
+                                             const gs_grad_layout_shape *shape);
 
 static inline char *gs_grad_layout_slot(const gs_grad_layout *layout, int slot) {
     return layout->memory + (size_t)slot * layout->slot_bytes;

@@ -105,6 +105,9 @@ typedef struct gs_hook_needs {
     size_t state_bytes;   // the same whatever rank, world and plan
     size_t bucket_bytes;  // enough for any plan (gs_hook_most_bytes)
     bool narrows;  // gradients travel in 16 bits: no room for sums that are divided later (GS_SAMPLE_MEAN)
+    // The gradients of a bucket come in as many equal runs of whole lines of 64 bytes as there are ranks, zeros behind
+    // the last member: gs_hook_bucket.count / world_size elements each. The hook has all buckets of its reducer.
+    bool even_parts;
 } gs_hook_needs;
 
 // The memory that a hook declared for its buckets, and how much of it the plan in force has taken.

@@ -147,6 +147,12 @@ static gs_status measure_all(gs_hook_set *set) {
         }
         if (needs->most_posts > total->most_posts) total->most_posts = needs->most_posts;
         total->narrows |= needs->narrows;
+        total->even_parts |= needs->even_parts;
+        if (needs->even_parts && set->num_hooks > 1)
+            return blame(one, gs_error(GS_INVALID_ARGUMENT,
+                                       "cuts buckets into even parts, so it has all of them: there "
+                                       "are %zu hooks",
+                                       set->num_hooks));
     }
     return measure_places(set);
 }

@@ -37,6 +37,7 @@ typedef struct gs_hook_set_needs {
     int of_most_phases;  // that hook
     int most_posts;     // of a bucket in one phase
     bool narrows;       // any of them
+    bool even_parts;    // the only one
 } gs_hook_set_needs;
 
 // One of them.

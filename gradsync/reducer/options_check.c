@@ -65,11 +65,11 @@ gs_hook_set_options gs_reducer_hook_options(const gs_reducer_options *options) {
 
 gs_status gs_reducer_arena_parts(gs_arena_parts *parts, const gs_reducer_options *options) {
     GS_TRY(check_options(options));
-    const gs_grad_layout_shape shape = gs_reducer_layout_shape(options);
     const gs_hook_set_options hooks = gs_reducer_hook_options(options);
     size_t bytes;
-    GS_TRY(gs_grad_layout_bytes(&parts->slot_bytes, &shape));
     GS_TRY(gs_hook_set_measure(&parts->hooks, &hooks));
+    const gs_grad_layout_shape shape = gs_reducer_layout_shape(options, &parts->hooks);
+    GS_TRY(gs_grad_layout_bytes(&parts->slot_bytes, &shape));
     parts->state_bytes = parts->hooks.state_bytes;
     parts->bucket_bytes = parts->hooks.bucket_bytes;
     if (__builtin_add_overflow(parts->slot_bytes, parts->state_bytes, &bytes) ||
@@ -82,12 +82,15 @@ size_t gs_arena_parts_bytes(const gs_arena_parts *parts) {
     return parts->state_bytes + parts->slot_bytes + parts->bucket_bytes;
 }
 
-gs_grad_layout_shape gs_reducer_layout_shape(const gs_reducer_options *options) {
+gs_grad_layout_shape gs_reducer_layout_shape(const gs_reducer_options *options,
+                                             const gs_hook_set_needs *hooks) {
     return (gs_grad_layout_shape){.params = options->params,
                                   .num_params = options->num_params,
                                   .num_slots = gs_logical_shards_num_slots(&options->shards),
                                   .device = options->device,
-                                  .tally = options->tally};
+                                  .tally = options->tally,
+                                  .num_parts =
+                                      hooks->even_parts ? (size_t)options->shards.world_size : 1};
 }
 
 gs_status gs_reducer_plan_check(const gs_bucket_plan *plan, const gs_reducer_options *options) {

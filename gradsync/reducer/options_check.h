@@ -24,7 +24,8 @@ typedef struct gs_arena_parts {
 GS_NODISCARD gs_status gs_reducer_arena_parts(gs_arena_parts *parts,
                                               const gs_reducer_options *options);
 size_t gs_arena_parts_bytes(const gs_arena_parts *parts);
-gs_grad_layout_shape gs_reducer_layout_shape(const gs_reducer_options *options);
+gs_grad_layout_shape gs_reducer_layout_shape(const gs_reducer_options *options,
+                                             const gs_hook_set_needs *hooks);
 gs_hook_set_options gs_reducer_hook_options(const gs_reducer_options *options);
 
 #endif

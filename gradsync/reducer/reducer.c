@@ -205,8 +205,8 @@ static gs_status place_beside(gs_reducer *reducer, gs_deadline deadline) {
 
 static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadline deadline) {
     gs_reducer_options *options = &reducer->options;
-    const gs_grad_layout_shape shape = gs_reducer_layout_shape(options);
     GS_TRY(gs_reducer_arena_parts(&reducer->parts, options));
+    const gs_grad_layout_shape shape = gs_reducer_layout_shape(options, &reducer->parts.hooks);
     GS_TRY(gs_grad_layout_init(&reducer->layout, &shape, slots_at(reducer)));
     options->params = reducer->layout.params;
     GS_TRY(init_hooks(reducer));
@@ -351,8 +351,8 @@ static gs_status move_to_comm(gs_reducer *reducer, gs_deadline deadline) {
     free(reducer->shard_steps);
     reducer->shard_steps = NULL;
     GS_TRY(plan_shards(reducer));
-    GS_TRY(
-        gs_grad_layout_set_slots(&reducer->layout, gs_logical_shards_num_slots(&options->shards)));
+    const gs_grad_layout_shape shape = gs_reducer_layout_shape(options, &reducer->parts.hooks);
+    GS_TRY(gs_grad_layout_resize(&reducer->layout, &shape));
     GS_TRY(agree(reducer, &reducer->layout.plan, deadline));
     GS_TRY(place_beside(reducer, deadline));
     gs_static_graph_forget(&reducer->graph);

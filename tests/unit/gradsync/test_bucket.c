@@ -39,8 +39,8 @@ static void members_are_padded_and_buckets_aligned_for_any_plan(void **state) {
         size_t num_params = make_params(params, seed), offsets[MAX_PARAMS], max_bytes;
         gs_bucket_plan plan = make_plan(params, num_params, seed);
         gs_bucket buckets[MAX_PARAMS];
-        gs_bucket_layout(buckets, offsets, &plan, params);
-        assert_int_equal(gs_bucket_max_layout_bytes(&max_bytes, params, num_params).code, GS_OK);
+        gs_bucket_layout(buckets, offsets, &plan, params, 1);
+        assert_int_equal(gs_bucket_max_layout_bytes(&max_bytes, params, num_params, 1).code, GS_OK);
         size_t end = 0;
         for (size_t b = 0; b < plan.num_buckets; b++) {
             assert_true(buckets[b].offset_bytes % 256 == 0 && buckets[b].offset_bytes >= end);
@@ -69,8 +69,8 @@ static void reserved_elements_survive_sums_and_scales(void **state) {
     size_t num_params = make_params(params, 5), offsets[MAX_PARAMS], bytes;
     gs_bucket_plan plan = make_plan(params, num_params, 5);
     gs_bucket buckets[MAX_PARAMS];
-    gs_bucket_layout(buckets, offsets, &plan, params);
-    assert_int_equal(gs_bucket_max_layout_bytes(&bytes, params, num_params).code, GS_OK);
+    gs_bucket_layout(buckets, offsets, &plan, params, 1);
+    assert_int_equal(gs_bucket_max_layout_bytes(&bytes, params, num_params, 1).code, GS_OK);
     char *slot = calloc(1, bytes);
     const gs_bucket *bucket = &buckets[plan.num_buckets - 1];
     float *reserved = (float *)(slot + bucket->offset_bytes) + bucket->grad_count;
@@ -109,7 +109,7 @@ static void samples_of_4096_ranks_are_exact(void **state) {
     gs_bucket_plan plan = make_plan(&param, 1, 1);
     gs_bucket bucket;
     size_t offset;
-    gs_bucket_layout(&bucket, &offset, &plan, &param);
+    gs_bucket_layout(&bucket, &offset, &plan, &param, 1);
     float slot[128] = {0};
     const double scales[] = {1.0, 1.0 / 4096, 1.0 / 3, 1.0 / 4095};
     for (int64_t samples = 1; samples <= 1 << 20; samples *= 2) {
@@ -137,7 +137,7 @@ static void reserved_elements_that_are_no_counts_are_told(void **state) {
     gs_bucket_plan plan = make_plan(&param, 1, 1);
     gs_bucket bucket;
     size_t offset;
-    gs_bucket_layout(&bucket, &offset, &plan, &param);
+    gs_bucket_layout(&bucket, &offset, &plan, &param, 1);
     const float damaged[] = {NAN, INFINITY, -1, 1e30f, 0x1p61f};
     for (size_t d = 0; d < sizeof damaged / sizeof damaged[0]; d++) {
         float slot[128];
@@ -157,8 +157,8 @@ static void padding_is_cleared_and_gradients_are_not(void **state) {
     size_t num_params = make_params(params, 9), offsets[MAX_PARAMS], bytes;
     gs_bucket_plan plan = make_plan(params, num_params, 9);
     gs_bucket buckets[MAX_PARAMS];
-    gs_bucket_layout(buckets, offsets, &plan, params);
-    assert_int_equal(gs_bucket_max_layout_bytes(&bytes, params, num_params).code, GS_OK);
+    gs_bucket_layout(buckets, offsets, &plan, params, 1);
+    assert_int_equal(gs_bucket_max_layout_bytes(&bytes, params, num_params, 1).code, GS_OK);
     char *slot = malloc(bytes);
     memset(slot, 0x11, bytes);
     for (size_t b = 0; b < plan.num_buckets; b++) {
@@ -185,9 +185,9 @@ static void bucket_of_a_sparse_parameter_holds_counts_alone(void **state) {
         const gs_bucket_plan plan = {
             .num_buckets = 1, .num_params = 1, .buckets = &planned, .params = &member};
         gs_bucket bucket;
-        gs_bucket_layout(&bucket, &offset, &plan, &param);
+        gs_bucket_layout(&bucket, &offset, &plan, &param, 1);
         assert_int_equal(bucket.grad_count, 0);
-        assert_int_equal(gs_bucket_max_layout_bytes(&bytes, &param, 1).code, GS_OK);
+        assert_int_equal(gs_bucket_max_layout_bytes(&bytes, &param, 1, 1).code, GS_OK);
         assert_int_equal(bytes, 256);
         _Alignas(64) char slot[256] = {0};
         uint8_t used = 1;

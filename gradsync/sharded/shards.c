@@ -1,0 +1,435 @@
+#include "gradsync/sharded/shards.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/memory.h"
+#include "core/options.h"
+#include "core/owner_rules.h"
+#include "gradsync/bucket/grad_layout.h"
+
+#define BLOCK_BYTES ((size_t)256)
+
+// Segments by a key, those of a key in the order in which they were put.
+typedef struct segment_lists {
+    gs_segment *segments;
+    size_t *first;  // of a key; behind the last one: their number
+} segment_lists;
+
+struct gs_shards {
+    gs_partition partition;
+    int world_size;
+    size_t element_bytes;   // as in the options
+    bool *trainable;        // NULL: all
+    int *owners;            // NULL: flat
+    gs_grad_layout layout;  // without memory: plan, parameters, and where gradients lie
+    size_t *bucket_offset;  // in the block of parameters
+    size_t param_bytes;
+    gs_shard_run *runs;
+    size_t *first_run;  // of a bucket; behind the last one: their number
+    size_t most_runs;
+    segment_lists of_buckets;  // by bucket · world + rank
+    segment_lists of_ranks;
+    size_t *elements;  // of each rank
+};
+
+const char *gs_partition_name(gs_partition partition) {
+    static const char *const names[] = {"flat", "greedy", "sorted", "given"};
+    return (size_t)partition < sizeof names / sizeof *names ? names[partition] : "unknown";
+}
+
+static gs_status out_of_memory(void) {
+    return gs_error(GS_RESOURCE_EXHAUSTED, "shards: out of memory");
+}
+
+static void release(gs_shards *shards) {
+    gs_grad_layout_release(&shards->layout);
+    free(shards->trainable);
+    free(shards->owners);
+    free(shards->bucket_offset);
+    free(shards->runs);
+    free(shards->first_run);
+    free(shards->of_buckets.segments);
+    free(shards->of_buckets.first);
+    free(shards->of_ranks.segments);
+    free(shards->of_ranks.first);
+    free(shards->elements);
+    *shards = (gs_shards){0};
+}
+
+static gs_status check(const gs_shards_options *options) {
+    if (options->partition < GS_PARTITION_FLAT || options->partition > GS_PARTITION_GIVEN)
+        return gs_error(GS_INVALID_ARGUMENT, "shards: partition %d is none",
+                        (int)options->partition);
+    if (options->world_size < 1)
+        return gs_error(GS_INVALID_ARGUMENT, "shards: %d ranks", options->world_size);
+    if (!options->num_params) return gs_error(GS_INVALID_ARGUMENT, "shards: no parameters");
+    if (!options->plan) return gs_error(GS_INVALID_ARGUMENT, "shards: no plan");
+    if ((options->partition == GS_PARTITION_GIVEN) != (options->owners != NULL))
+        return gs_error(GS_INVALID_ARGUMENT, "shards: owners are for the partition \"given\"");
+    GS_TRY(gs_param_specs_check(options->params, options->num_params));
+    for (size_t i = 0; i < options->num_params; i++) {
+        const gs_param_spec *param = &options->params[i];
+        if (param->sparse)
+            return gs_error(
+                GS_INVALID_ARGUMENT,
+                "shards: parameter %zu \"%.100s\": is sparse, its gradient has no owner", i,
+                param->name);
+        if (options->owners &&
+            (options->owners[i] < 0 || options->owners[i] >= options->world_size))
+            return gs_error(GS_INVALID_ARGUMENT,
+                            "shards: parameter %zu \"%.100s\": its owner is %d of %d ranks", i,
+                            param->name, options->owners[i], options->world_size);
+    }
+    return gs_bucket_plan_check(options->plan, options->params, options->num_params);
+}
+
+// ---- whole tensors: who owns them
+
+static void *copy_list(const void *list, size_t count, size_t element_bytes) {
+    void *copy = calloc(count, element_bytes);
+    if (copy && list) memcpy(copy, list, count * element_bytes);
+    return copy;
+}
+
+static gs_status choose_owners(gs_shards *shards, const int *given) {
+    const gs_grad_layout *layout = &shards->layout;
+    size_t num_params = layout->num_params;
+    if (shards->partition == GS_PARTITION_FLAT) return gs_ok();
+    shards->owners = copy_list(given, num_params, sizeof *given);
+    if (!shards->owners) return out_of_memory();
+    const gs_owner_request request = {.counts = layout->counts,
+                                      .trainable = shards->trainable,
+                                      .num_params = num_params,
+                                      .world_size = shards->world_size};
+    if (shards->partition == GS_PARTITION_GREEDY) return gs_owners_greedy(shards->owners, &request);
+    if (shards->partition == GS_PARTITION_SORTED)
+        return gs_owners_sorted(shards->owners, NULL, &request);
+    return gs_ok();
+}
+
+// ---- runs of a bucket
+
+static size_t first_in_bucket(const gs_grad_layout *layout, size_t param) {
+    const gs_bucket *bucket = &layout->buckets[layout->bucket_of[param]];
+    return (layout->offset_bytes[param] - bucket->offset_bytes) / bucket->element_bytes;
+}
+
+static gs_shard_run *list_even_runs(gs_shard_run *next, const gs_shards *shards,
+                                    const gs_bucket *bucket) {
+    size_t each = bucket->grad_count / (size_t)shards->world_size;
+    for (int rank = 0; rank < shards->world_size; rank++)
+        *next++ = (gs_shard_run){.owner = rank, .first = (size_t)rank * each, .count = each};
+    return next;
+}
+
+static gs_shard_run *list_owner_runs(gs_shard_run *next, const gs_shards *shards,
+                                     const gs_bucket *bucket) {
+    const gs_shard_run *begin = next;
+    for (size_t i = 0; i < bucket->num_params; i++) {
+        size_t param = bucket->params[i], count = shards->layout.counts[param];
+        size_t first = first_in_bucket(&shards->layout, param);
+        if (!count) continue;
+        if (next > begin && next[-1].owner == shards->owners[param])
+            next[-1].count = first + count - next[-1].first;
+        else
+            *next++ = (gs_shard_run){shards->owners[param], first, count};
+    }
+    return next;
+}
+
+static gs_status list_runs(gs_shards *shards) {
+    const gs_grad_layout *layout = &shards->layout;
+    size_t num_buckets = layout->plan.num_buckets, most = layout->num_params;
+    if (!shards->owners) most = num_buckets * (size_t)shards->world_size;
+    shards->runs = calloc(most, sizeof *shards->runs);
+    shards->first_run = calloc(num_buckets + 1, sizeof *shards->first_run);
+    if (!shards->runs || !shards->first_run) return out_of_memory();
+    gs_shard_run *next = shards->runs;
+    for (size_t b = 0; b < num_buckets; b++) {
+        gs_shard_run *begin = next;
+        next = shards->owners ? list_owner_runs(next, shards, &layout->buckets[b])
+                              : list_even_runs(next, shards, &layout->buckets[b]);
+        shards->first_run[b + 1] = (size_t)(next - shards->runs);
+        if ((size_t)(next - begin) > shards->most_runs) shards->most_runs = (size_t)(next - begin);
+    }
+    return gs_ok();
+}
+
+// ---- segments of ranks
+
+// The pieces of a parameter, one for each owner, in order of their elements.
+static size_t cut_param(gs_segment *pieces, int *owners, const gs_shards *shards, size_t param) {
+    const gs_grad_layout *layout = &shards->layout;
+    size_t count = layout->counts[param], num_pieces = 0;
+    if (!count) return 0;
+    if (shards->owners) {
+        pieces[0] = (gs_segment){param, 0, count};
+        owners[0] = shards->owners[param];
+        return 1;
+    }
+    const gs_bucket *bucket = &layout->buckets[layout->bucket_of[param]];
+    size_t first = first_in_bucket(layout, param), end = first + count;
+    size_t each = bucket->grad_count / (size_t)shards->world_size;
+    for (size_t at = first; at < end; num_pieces++) {
+        size_t rank = at / each, until = (rank + 1) * each < end ? (rank + 1) * each : end;
+        pieces[num_pieces] = (gs_segment){param, at - first, until - at};
+        owners[num_pieces] = (int)rank;
+        at = until;
+    }
+    return num_pieces;
+}
+
+// How pieces come, and what they are listed by.
+typedef struct listing {
+    const gs_shards *shards;
+    bool by_bucket;      // in plan order, by bucket and rank; else in order of parameters, by rank
+    gs_segment *pieces;  // room for those of one parameter
+    int *owners;
+} listing;
+
+static size_t key_of(const listing *how, size_t param, int owner) {
+    const gs_shards *shards = how->shards;
+    if (!how->by_bucket) return (size_t)owner;
+    return shards->layout.bucket_of[param] * (size_t)shards->world_size + (size_t)owner;
+}
+
+// Counts the pieces of each key, or puts them where the keys' lists begin: `next`, by key.
+static void visit_pieces(const listing *how, size_t *next, gs_segment *out) {
+    const gs_grad_layout *layout = &how->shards->layout;
+    for (size_t i = 0; i < layout->num_params; i++) {
+        size_t param = how->by_bucket ? layout->plan.params[i] : i;
+        size_t num = cut_param(how->pieces, how->owners, how->shards, param);
+        for (size_t k = 0; k < num; k++) {
+            size_t *at = &next[key_of(how, param, how->owners[k])];
+            if (out) out[*at] = how->pieces[k];
+            ++*at;
+        }
+    }
+}
+
+// Counts stand one place ahead of their key, so that they become beginnings, and, when all is put,
+// ends: of the key before, that is, beginnings again.
+static gs_status list_segments(segment_lists *lists, const listing *how, size_t num_keys) {
+    lists->first = calloc(num_keys + 2, sizeof *lists->first);
+    if (!lists->first) return out_of_memory();
+    visit_pieces(how, lists->first + 2, NULL);
+    for (size_t key = 0; key < num_keys; key++) lists->first[key + 2] += lists->first[key + 1];
+    lists->segments = calloc(lists->first[num_keys + 1] + 1, sizeof *lists->segments);
+    if (!lists->segments) return out_of_memory();
+    visit_pieces(how, lists->first + 1, lists->segments);
+    return gs_ok();
+}
+
+static gs_status list_all_segments(gs_shards *shards) {
+    size_t world_size = (size_t)shards->world_size, num_buckets = shards->layout.plan.num_buckets;
+    listing how = {.shards = shards,
+                   .pieces = calloc(world_size, sizeof *how.pieces),
+                   .owners = calloc(world_size, sizeof *how.owners)};
+    gs_status status = how.pieces && how.owners ? gs_ok() : out_of_memory();
+    if (!status.code) status = list_segments(&shards->of_ranks, &how, world_size);
+    how.by_bucket = true;
+    if (!status.code) status = list_segments(&shards->of_buckets, &how, num_buckets * world_size);
+    free(how.pieces);
+    free(how.owners);
+    return status;
+}
+
+static gs_status count_elements(gs_shards *shards) {
+    shards->elements = calloc((size_t)shards->world_size, sizeof *shards->elements);
+    if (!shards->elements) return out_of_memory();
+    for (int rank = 0; rank < shards->world_size; rank++) {
+        size_t num_segments;
+        const gs_segment *segments = gs_shards_of_rank(shards, rank, &num_segments);
+        for (size_t i = 0; i < num_segments; i++) shards->elements[rank] += segments[i].count;
+    }
+    return gs_ok();
+}
+
+// ---- where parameters lie
+
+static gs_status place_params(gs_shards *shards) {
+    size_t num_buckets = shards->layout.plan.num_buckets;
+    shards->bucket_offset = calloc(num_buckets, sizeof *shards->bucket_offset);
+    if (!shards->bucket_offset) return out_of_memory();
+    for (size_t b = 0; b < num_buckets; b++) {
+        size_t bytes;
+        shards->bucket_offset[b] = shards->param_bytes;
+        if (!gs_bytes_of(&bytes, gs_shards_bucket_count(shards, b),
+                         gs_shards_element_bytes(shards, b)) ||
+            bytes > SIZE_MAX / 2 ||
+            __builtin_add_overflow(shards->param_bytes, gs_round_up(bytes, BLOCK_BYTES),
+                                   &shards->param_bytes))
+            return gs_error(GS_RESOURCE_EXHAUSTED, "shards: parameters do not fit into memory");
+    }
+    return gs_ok();
+}
+
+// Release after an error, too.
+static gs_status build(gs_shards *shards, const gs_shards_options *options) {
+    bool is_flat = options->partition == GS_PARTITION_FLAT;
+    const gs_grad_layout_shape shape = {.params = options->params,
+                                        .num_params = options->num_params,
+                                        .num_parts = is_flat ? (size_t)options->world_size : 1};
+    *shards = (gs_shards){.partition = options->partition,
+                          .world_size = options->world_size,
+                          .element_bytes = options->element_bytes};
+    if (options->trainable) {
+        shards->trainable =
+            copy_list(options->trainable, options->num_params, sizeof *options->trainable);
+        if (!shards->trainable) return out_of_memory();
+    }
+    GS_TRY(gs_grad_layout_init(&shards->layout, &shape, NULL));
+    GS_TRY(gs_grad_layout_set_plan(&shards->layout, options->plan));
+    GS_TRY(choose_owners(shards, options->owners));
+    GS_TRY(list_runs(shards));
+    GS_TRY(list_all_segments(shards));
+    GS_TRY(count_elements(shards));
+    return place_params(shards);
+}
+
+gs_status gs_shards_create_sized(gs_shards **out, const gs_shards_options *options,
+                                 size_t options_bytes) {
+    gs_shards_options known;
+    *out = NULL;
+    GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_shards_options"));
+    GS_TRY(check(&known));
+    gs_shards *shards = calloc(1, sizeof *shards);
+    if (!shards) return out_of_memory();
+    gs_status status = build(shards, &known);
+    if (status.code)
+        gs_shards_destroy(shards);
+    else
+        *out = shards;
+    return status;
+}
+
+void gs_shards_destroy(gs_shards *shards) {
+    if (!shards) return;
+    release(shards);
+    free(shards);
+}
+
+gs_status gs_shards_redo(gs_shards *shards, int world_size, const gs_bucket_plan *plan,
+                         const int *owners) {
+    const gs_shards_options options = {.partition = shards->partition,
+                                       .owners = owners,
+                                       .trainable = shards->trainable,
+                                       .plan = plan ? plan : &shards->layout.plan,
+                                       .params = shards->layout.params,
+                                       .num_params = shards->layout.num_params,
+                                       .world_size = world_size,
+                                       .element_bytes = shards->element_bytes};
+    gs_shards next = {0};
+    GS_TRY(check(&options));
+    gs_status status = build(&next, &options);
+    if (status.code) {
+        release(&next);
+        return status;
+    }
+    release(shards);
+    *shards = next;
+    return gs_ok();
+}
+
+// ---- what it says
+
+int gs_shards_world_size(const gs_shards *shards) {
+    return shards->world_size;
+}
+
+size_t gs_shards_num_params(const gs_shards *shards) {
+    return shards->layout.num_params;
+}
+
+const gs_bucket_plan *gs_shards_plan(const gs_shards *shards) {
+    return &shards->layout.plan;
+}
+
+gs_partition gs_shards_partition(const gs_shards *shards) {
+    return shards->partition;
+}
+
+const int *gs_shards_owners(const gs_shards *shards) {
+    return shards->owners;
+}
+
+static const gs_segment *list_of(const segment_lists *lists, size_t key, size_t *num_segments) {
+    *num_segments = lists->first[key + 1] - lists->first[key];
+    return lists->segments + lists->first[key];
+}
+
+const gs_segment *gs_shards_of_rank(const gs_shards *shards, int rank, size_t *num_segments) {
+    return list_of(&shards->of_ranks, (size_t)rank, num_segments);
+}
+
+const gs_segment *gs_shards_of_bucket(const gs_shards *shards, size_t bucket, int rank,
+                                      size_t *num_segments) {
+    return list_of(&shards->of_buckets, bucket * (size_t)shards->world_size + (size_t)rank,
+                   num_segments);
+}
+
+size_t gs_shards_elements(const gs_shards *shards, int rank) {
+    return shards->elements[rank];
+}
+
+size_t gs_shards_most_elements(const gs_shards *shards) {
+    size_t most = 0;
+    for (int rank = 0; rank < shards->world_size; rank++)
+        if (shards->elements[rank] > most) most = shards->elements[rank];
+    return most;
+}
+
+const gs_shard_run *gs_shards_runs(const gs_shards *shards, size_t bucket, size_t *num_runs) {
+    *num_runs = shards->first_run[bucket + 1] - shards->first_run[bucket];
+    return shards->runs + shards->first_run[bucket];
+}
+
+size_t gs_shards_most_runs(const gs_shards *shards) {
+    return shards->most_runs;
+}
+
+size_t gs_shards_param_bytes(const gs_shards *shards) {
+    return shards->param_bytes;
+}
+
+size_t gs_shards_param_offset(const gs_shards *shards, size_t param) {
+    size_t bucket = shards->layout.bucket_of[param];
+    return shards->bucket_offset[bucket] +
+           first_in_bucket(&shards->layout, param) * gs_shards_element_bytes(shards, bucket);
+}
+
+size_t gs_shards_bucket_offset(const gs_shards *shards, size_t bucket) {
+    return shards->bucket_offset[bucket];
+}
+
+size_t gs_shards_bucket_count(const gs_shards *shards, size_t bucket) {
+    return shards->layout.buckets[bucket].grad_count;
+}
+
+size_t gs_shards_element_bytes(const gs_shards *shards, size_t bucket) {
+    if (shards->element_bytes) return shards->element_bytes;
+    return gs_dtype_bytes(shards->layout.plan.buckets[bucket].dtype);
+}
+
+gs_digest gs_shards_digest(const gs_shards *shards) {
+    const gs_grad_layout *layout = &shards->layout;
+    size_t num_segments = shards->of_ranks.first[shards->world_size];
+    gs_digest params = gs_param_specs_digest(layout->params, layout->num_params);
+    gs_digest plan = gs_bucket_plan_digest(&layout->plan);
+    gs_digest segments = gs_segments_digest(shards->of_ranks.segments, num_segments);
+    gs_digest cuts =
+        gs_digest_of(shards->of_ranks.first, (size_t)shards->world_size * sizeof(size_t));
+    const uint64_t words[] = {(uint64_t)shards->partition,
+                              (uint64_t)shards->world_size,
+                              shards->element_bytes,
+                              params.high,
+                              params.low,
+                              plan.high,
+                              plan.low,
+                              segments.high,
+                              segments.low,
+                              cuts.high,
+                              cuts.low};
+    return gs_digest_of(words, sizeof words);
+}
