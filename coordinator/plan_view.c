@@ -131,6 +131,8 @@ gs_json *gs_plan_to_view(const gs_bucket_plan *plan, const gs_plan_header *heade
     }
     gs_json_set_int(view, "total_bytes", gs_plan_total_bytes(plan));
     gs_json_set_int(view, "total_wire_bytes", gs_plan_total_wire_bytes(plan, params, header->hook));
+    gs_json *averages = header->asked ? gs_job_hook_averages(header->asked) : NULL;
+    if (averages) gs_json_set(view, "averages", averages);
     gs_json_set(view, "buckets", buckets);
     free(place_of);
     return view;

@@ -8,6 +8,7 @@
 #include "core/hook_volume.h"
 #include "core/param_spec.h"
 #include "rpc/json/json.h"
+#include "rpc/schema/job_hook.h"
 
 typedef struct gs_plan_header {
     int revision;
@@ -15,6 +16,7 @@ typedef struct gs_plan_header {
     int world_size;
     int64_t since_step;
     const gs_hook_rule *hook;  // how buckets travel
+    const gs_job_hook *asked;  // its specification; NULL: its averages of parameters are not shown
 } gs_plan_header;
 
 int64_t gs_plan_total_bytes(const gs_bucket_plan *plan);

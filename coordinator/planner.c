@@ -122,7 +122,8 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
                              .hash = run->plan_hash,
                              .world_size = run->num_members,
                              .since_step = job->step,
-                             .hook = &hook};
+                             .hook = &hook,
+                             .asked = &job->spec.reducer.hook};
     // The same layout again keeps its number and its reason: revisions count changes.
     if (same) {
         header.revision = job->plan_revision;

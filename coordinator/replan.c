@@ -104,7 +104,8 @@ gs_status gs_replan_consider(gs_coordinator *coordinator, gs_run *run) {
                              .reason = gs_planner_reason(job),
                              .hash = hash,
                              .world_size = run->num_members,
-                             .hook = &hook};
+                             .hook = &hook,
+                             .asked = &job->spec.reducer.hook};
     if (!strcmp(hash, gs_json_string_or(job->plan, "hash", ""))) {
         header.revision = job->plan_revision;
         if (run->next.digest) call_back(coordinator, run, &plan, &header);

@@ -174,6 +174,22 @@ static int show_job(gs_cli *cli) {
     return print_object(cli, "", "id", print_job);
 }
 
+// "every 4 of 2 ranks, 16 of all"
+static void print_averages(const gs_json *plan) {
+    const gs_json *averages = gs_json_get(plan, "averages");
+    char text[400] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < gs_json_count(averages); i++) {
+        const gs_json *average = gs_json_at(averages, i);
+        int64_t ranks = gs_json_int_or(average, "group_size", 0);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64 " steps ", i ? ", " : "every ",
+                                 gs_json_int_or(average, "period", 0));
+        used += ranks ? (size_t)snprintf(text + used, sizeof text - used, "of %" PRId64 " ranks", ranks)
+                      : (size_t)snprintf(text + used, sizeof text - used, "of all");
+    }
+    if (used) printf("%-14s %s\n", "averages", text);
+}
+
 static void print_plan(const gs_json *plan) {
     static const gs_cli_column columns[] = {{"BUCKET", "index", NULL},
                                             {"BYTES", "bytes", gs_cli_write_bytes},
@@ -194,6 +210,7 @@ static void print_plan(const gs_json *plan) {
     print_line(plan, "hash", "hash", gs_cli_write_value);
     print_line(plan, "bytes", "total_bytes", gs_cli_write_bytes);
     print_line(plan, "wire bytes", "total_wire_bytes", gs_cli_write_bytes);
+    print_averages(plan);
     print_line(plan, "pending", "pending.revision", gs_cli_write_value);
     const gs_json *buckets = gs_json_get(plan, "buckets");
     gs_json *rows = gs_json_new_array();

@@ -13,7 +13,7 @@ const gs_job_hook_kind gs_job_hook_kinds[] = {
     {"allreduce", {{"wrap", NULL}}},
     {"fp16", {{"divide_after_cast", NULL}}},
     {"bf16", {{"divide_after_cast", NULL}}},
-    {"local_sgd", {{"start_step", "1000"}, {"period", NULL}, {"local_ranks", NULL}}},
+    {"local_sgd", {{"start_step", "1000"}, {"period", NULL}, {"group_averages", NULL}, {"local_ranks", NULL}}},
     {"noop", {{0}}},
     {"powersgd", {POWERSGD, {"min_compression_rate", NULL}}},
     {"batched_powersgd", {POWERSGD}},
@@ -35,6 +35,15 @@ const char *const gs_wrap_words[] = {"none", "fp16", "bf16", NULL};
 #define AT(member) .offset = offsetof(gs_job_hook, member)
 #define RANGE(low, high) .has_range = true, .least = (low), .most = (high)
 #define WORDS(list) .type = GS_FIELD_ENUM, .words = (list)
+
+#define AVERAGE(member) .type = GS_FIELD_INT, .offset = offsetof(gs_group_average, member), .required = true
+
+static const gs_field group_average_fields[] = {
+    {"period", AVERAGE(period), RANGE(1, 1e6), .help = "Steps between these averages."},
+    {"group_size", AVERAGE(group_size), RANGE(2, 4096),
+     .help = "So many neighbours take one; the last group may have fewer."},
+    {0},
+};
 
 // Each default is that of all kinds that have the member and name no other.
 const gs_field gs_job_hook_fields[] = {
@@ -61,6 +70,11 @@ const gs_field gs_job_hook_fields[] = {
      .help = "topk: share of the elements that travels."},
     {"period", GS_FIELD_INT, AT(period), RANGE(1, 1e6), .default_value = "4",
      .help = "local_sgd: steps between averages of the parameters over all ranks."},
+    {"group_averages", GS_FIELD_OBJECTS, AT(group_averages), .capacity = GS_MAX_GROUP_AVERAGES,
+     .element_bytes = sizeof(gs_group_average), .count_offset = offsetof(gs_job_hook, num_group_averages),
+     .fields = group_average_fields,
+     .help = "local_sgd: averages over groups of neighbours, more often than over all ranks; both numbers ascend. "
+             "Of those that are due behind a step the one over most ranks is taken."},
     {"local_ranks", GS_FIELD_INT, AT(local_ranks), RANGE(0, 4096), .default_value = "0",
      .help = "local_sgd: so many neighbours average their gradients in every step; 0: the ranks of a host; "
              "1: none."},
@@ -105,6 +119,14 @@ bool gs_job_hook_trains_apart(const gs_job_hook *hook) {
 
 bool gs_job_hook_carries(const gs_job_hook *hook) {
     return hook->error_feedback;
+}
+
+bool gs_job_hook_is_number(const char *member) {
+    for (const gs_field *field = gs_job_hook_fields; field->name; field++) {
+        if (strcmp(field->name, member) == 0)
+            return field->type == GS_FIELD_INT || field->type == GS_FIELD_BOOL || field->type == GS_FIELD_DOUBLE;
+    }
+    return false;
 }
 
 double gs_job_hook_number(const gs_job_hook *hook, const char *member) {
@@ -171,10 +193,42 @@ static void check_start(const gs_job_hook *hook, const char *prefix, gs_field_er
                         hook->error_feedback ? "error_feedback" : "warm_start");
 }
 
+// Each is of more ranks than the one before it, and rarer; all are of fewer than all, and more often.
+static void check_averages(const gs_job_hook *hook, const char *prefix, gs_field_errors *errors) {
+    char pointer[128];
+    snprintf(pointer, sizeof pointer, "%s/group_averages", prefix);
+    if (!is_sound(errors, prefix, "group_averages") || !is_sound(errors, prefix, "period")) return;
+    for (int i = 0; i < hook->num_group_averages; i++) {
+        const gs_group_average *average = &hook->group_averages[i];
+        snprintf(pointer, sizeof pointer, "%s/group_averages/%d/period", prefix, i);
+        if (average->period >= hook->period)
+            gs_field_errors_add(errors, pointer, "out_of_range", NULL,
+                                "must be less than period, %lld: that of all ranks", (long long)hook->period);
+        else if (i > 0 && average->period <= average[-1].period)
+            gs_field_errors_add(errors, pointer, "out_of_range", NULL, "must be more than %lld: periods ascend",
+                                (long long)average[-1].period);
+        snprintf(pointer, sizeof pointer, "%s/group_averages/%d/group_size", prefix, i);
+        if (i > 0 && average->group_size <= average[-1].group_size)
+            gs_field_errors_add(errors, pointer, "out_of_range", NULL, "must be more than %lld: sizes ascend",
+                                (long long)average[-1].group_size);
+    }
+}
+
 void gs_job_hook_check(const gs_job_hook *hook, const gs_json *given, const char *prefix,
                        gs_field_errors *errors) {
     check_members(hook, given, prefix, errors);
     check_start(hook, prefix, errors);
+    if (gs_job_hook_has(hook, "group_averages")) check_averages(hook, prefix, errors);
+}
+
+gs_json *gs_job_hook_averages(const gs_job_hook *hook) {
+    if (!gs_job_hook_has(hook, "period")) return NULL;
+    gs_json *averages = gs_json_new_array(), *whole = gs_json_new_object();
+    for (int i = 0; i < hook->num_group_averages; i++)
+        gs_json_push(averages, gs_fields_encode(&hook->group_averages[i], group_average_fields));
+    gs_json_set_int(whole, "period", hook->period);
+    gs_json_push(averages, whole);
+    return averages;
 }
 
 void gs_job_hook_trim(gs_json *encoded, const gs_job_hook *hook) {

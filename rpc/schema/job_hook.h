@@ -13,9 +13,15 @@
 #include "rpc/schema/fields.h"
 
 #define GS_JOB_HOOK_MEMBERS 8  // most of a kind
+#define GS_MAX_GROUP_AVERAGES 7
 
 enum { GS_JOB_HOOK_ALLREDUCE = 0 };  // other kinds are asked for what they have, not for who they are
 enum { GS_WRAP_NONE = 0, GS_WRAP_FP16, GS_WRAP_BF16 };
+
+// Neighbours, so many that the last group may have fewer, average their parameters this often.
+typedef struct gs_group_average {
+    int64_t period, group_size;
+} gs_group_average;
 
 // Members that the kind does not have are zero.
 typedef struct gs_job_hook {
@@ -24,10 +30,12 @@ typedef struct gs_job_hook {
     int64_t rank, start_step, period, local_ranks, seed;
     double min_compression_rate, orthogonalization_epsilon, ratio;
     bool error_feedback, warm_start, divide_after_cast;
+    gs_group_average group_averages[GS_MAX_GROUP_AVERAGES];  // periods and sizes ascend, below `period`
+    int num_group_averages;
 } gs_job_hook;
 
 typedef struct gs_job_hook_member {
-    const char *name;      // of the field, and of the hook's option; "wrap" is no option
+    const char *name;      // of the field; a number or a flag is an option of the hook
     const char *fallback;  // JSON; NULL: the default of the field
 } gs_job_hook_member;
 
@@ -42,7 +50,8 @@ extern const char *const gs_wrap_words[];  // by GS_WRAP_…
 
 const gs_job_hook_kind *gs_job_hook_kind_of(const gs_job_hook *hook);
 bool gs_job_hook_has(const gs_job_hook *hook, const char *member);
-// A member that is a number or a flag, as the library takes it: 0 and 1 for flags.
+// What the library takes: numbers and flags, these as 0 and 1.
+bool gs_job_hook_is_number(const char *member);
 double gs_job_hook_number(const gs_job_hook *hook, const char *member);
 // Sums of gradients, as they are or in 16 bits, and nothing that follows them.
 bool gs_job_hook_is_sum(const gs_job_hook *hook);
@@ -57,6 +66,8 @@ void gs_job_hook_fill(gs_job_hook *hook, const gs_json *given);
 // What is given and not of the kind, and values that do not fit together; pointers begin with `prefix`.
 void gs_job_hook_check(const gs_job_hook *hook, const gs_json *given, const char *prefix,
                        gs_field_errors *errors);
+// [{"period", "group_size"}…], the last without a size: of all ranks. NULL: parameters are not averaged.
+gs_json *gs_job_hook_averages(const gs_job_hook *hook);
 // Takes what is not of the kind out of the encoded hook.
 void gs_job_hook_trim(gs_json *encoded, const gs_job_hook *hook);
 

@@ -329,6 +329,19 @@ static void check_apart(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, "/model/precision", "masters of bf16 are not averaged in this version");
 }
 
+// A group of all ranks would average them more often than `period` says.
+static void check_groups(const gs_job_spec *spec, gs_field_errors *errors) {
+    const gs_job_hook *hook = &spec->reducer.hook;
+    if (!is_sound(errors, HOOK "/group_averages") || !is_sound(errors, "/world/")) return;
+    for (int i = 0; i < hook->num_group_averages; i++) {
+        char pointer[128];
+        snprintf(pointer, sizeof pointer, HOOK "/group_averages/%d/group_size", i);
+        if (hook->group_averages[i].group_size >= spec->world.max)
+            gs_field_errors_add(errors, pointer, "out_of_range", NULL, "must be less than world.max, %lld",
+                                (long long)spec->world.max);
+    }
+}
+
 // A hook, and what else is asked of a reduction. Nothing can be said about one of a kind that is not known.
 static void check_hook(const gs_job_spec *spec, const gs_json *object, gs_field_errors *errors) {
     const gs_job_hook *hook = &spec->reducer.hook;
@@ -343,6 +356,7 @@ static void check_hook(const gs_job_spec *spec, const gs_json *object, gs_field_
         refuse(errors, is_plain ? HOOK "/wrap" : HOOK "/kind",
                "exact: what it rounds depends on the number of ranks");
     if (gs_job_hook_trains_apart(hook)) check_apart(spec, errors);
+    check_groups(spec, errors);
     if (!gs_job_hook_carries(hook) || !is_sound(errors, HOOK "/error_feedback")) return;
     if (spec->reducer.op == GS_REDUCER_SAMPLE_MEAN)
         refuse(errors, HOOK "/error_feedback",

@@ -118,6 +118,14 @@ done
 request POST /v1/jobs '{"model":{"kind":"mlp"},"steps":{"target":1},"reducer":{"wire_dtype":"bf16","hook":{"kind":"fp16","rank":2}}}'
 same "$status $(body '[.errors[].pointer] | sort | join(" ")')" "422 /reducer/hook/rank /reducer/wire_dtype" "a hook with what it does not have"
 
+claim "ranks that train apart average over neighbours first, and the plan says how often"
+submit '{"name":"tree","world":{"min":2,"max":3,"join_window_seconds":0,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[20,5]}},
+  "reducer":{"hook":{"kind":"local_sgd","start_step":2,"period":8,"local_ranks":1,"group_averages":[{"period":2,"group_size":2}]}},
+  "steps":{"target":20}}'
+await "$job" succeeded 60
+same "$(get "/v1/jobs/$job/plan" | jq -c .averages)" '[{"period":2,"group_size":2},{"period":8}]' "averages"
+grep -q '^averages  *every 2 steps of 2 ranks, 8 steps of all$' <<<"$("$bin/gradsync" --server "$server" plan "$job")" || fail "plan without averages"
+
 claim "a hook that carries residuals says how large they are, and what it spares"
 submit '{"name":"thin","world":{"min":2,"max":2,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[64,64,5]}},
   "reducer":{"hook":{"kind":"powersgd","rank":2,"start_step":3,"wrap":"bf16"}},"steps":{"target":110}}'

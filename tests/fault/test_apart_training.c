@@ -145,6 +145,37 @@ static void averages_of_every_step_are_a_plain_job(void **state) {
     }
 }
 
+// Averages over two of three ranks behind each step stand for gradients of two ranks; where the ranks agree follows
+// from the table.
+static void groups_average_between_averages_of_all(void **state) {
+    (void)state;
+    records held, plain;
+    enum { GROUP_STEPS = 5 };
+    char *dir = gs_temp_dir_make(), *plain_dir = gs_temp_dir_make();
+    train(&held, dir, NULL,
+          "\"kind\":\"local_sgd\",\"start_step\":0,\"period\":4,\"local_ranks\":1,"
+          "\"group_averages\":[{\"period\":1,\"group_size\":2}]",
+          SGD, GROUP_STEPS);
+    train(&plain, plain_dir, NULL,
+          "\"kind\":\"local_sgd\",\"start_step\":0,\"period\":4,\"local_ranks\":2", SGD, GROUP_STEPS);
+    assert_ok(trainer_rank_check_near(dir, plain_dir, (gs_near){.absolute = 1e-6, .relative = 1e-5}));
+    gs_temp_dir_remove(plain_dir);
+    gs_temp_dir_remove(dir);
+    dir = gs_temp_dir_make();
+    train(&held, dir, NULL,
+          "\"kind\":\"local_sgd\",\"start_step\":0,\"period\":6,\"local_ranks\":1,"
+          "\"group_averages\":[{\"period\":2,\"group_size\":2}]",
+          SGD, 9);
+    // Steps count from 0, so behind steps 0 and 6 all; 2, 4 and 8 two of them; 5 and 9 steps are saved.
+    static const char agree[] = {[1] = 3, [3] = 2, [5] = 3, [7] = 3, [9] = 3};
+    for (int step = 1; step <= 9; step++) {
+        const gs_digest first = held.held[0][step];
+        int count = 1 + gs_digest_equal(first, held.held[1][step]) + gs_digest_equal(first, held.held[2][step]);
+        assert_int_equal(count, agree[step] ? agree[step] : 1);
+    }
+    gs_temp_dir_remove(dir);
+}
+
 static void without_communication_ranks_end_with_one_state(void **state) {
     (void)state;
     records held;
@@ -222,6 +253,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(resumed_job_has_the_same_bits),
         cmocka_unit_test(before_the_start_it_is_a_plain_job),
         cmocka_unit_test(averages_of_every_step_are_a_plain_job),
+        cmocka_unit_test(groups_average_between_averages_of_all),
         cmocka_unit_test(without_communication_ranks_end_with_one_state),
         cmocka_unit_test(killed_job_goes_on_from_its_last_checkpoint),
     };

@@ -94,8 +94,9 @@ static const option_row rows[] = {
     {HOOK("kind"), WAY, {"\"topk\""}, {{HOOK("ratio"), "1"}, CARRYING}, 0},
     // These lose in any case. They are there, and begin behind the last step.
     {HOOK("kind"), WAY, {"\"batched_powersgd\"", "\"onebit\""}, {{HOOK("start_step"), "3"}, CARRYING}, 0},
+    {HOOK("kind"), WAY, {"\"local_sgd\""}, {{HOOK("start_step"), "3"}}, 0},
     // Ranks train apart: nothing serial is like it. What they do together stands in its own tests.
-    {HOOK("kind"), NONE, {"\"noop\"", "\"local_sgd\""}, {{NULL, NULL}}, 0},
+    {HOOK("kind"), NONE, {"\"noop\""}, {{NULL, NULL}}, 0},
     {HOOK("wrap"), WAY, {NULL}, {{NULL, NULL}}, WIRE_TOLERANCE},
     {HOOK("rank"), WAY, {"32"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
     {HOOK("start_step"), WAY, {"1"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
@@ -105,7 +106,8 @@ static const option_row rows[] = {
     {HOOK("orthogonalization_epsilon"), WAY, {"1e-12"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
     {HOOK("seed"), WAY, {"5"}, {POWERSGD, FULL_RANK, WITHOUT_MEMORY}, RANK_TOLERANCE},
     {HOOK("divide_after_cast"), WAY, {NULL}, {{HOOK("kind"), "\"fp16\""}}, WIRE_TOLERANCE},
-    NO(HOOK("ratio")), NO(HOOK("period")), NO(HOOK("local_ranks")),
+    NO(HOOK("ratio")), NO(HOOK("period")), NO(HOOK("group_averages")),
+    NO(HOOK("local_ranks")),
     OF(WORK, "/reducer/op"),
     OF(WAY, "/reducer/buffers"),
     OF(WAY, "/reducer/backend"),

@@ -12,7 +12,7 @@ static gs_status find_hook(const gs_comm_hook **out, const char *name) {
 static size_t take_numbers(gs_hook_number *numbers, const gs_job_hook *hook) {
     size_t count = 0;
     for (const gs_job_hook_member *member = gs_job_hook_kind_of(hook)->members; member->name; member++) {
-        if (strcmp(member->name, "wrap") == 0) continue;
+        if (!gs_job_hook_is_number(member->name)) continue;
         numbers[count++] =
             (gs_hook_number){member->name, gs_job_hook_number(hook, member->name)};
     }

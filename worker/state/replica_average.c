@@ -36,6 +36,19 @@ static gs_status alloc(gs_replica_average *self) {
     return gs_ok();
 }
 
+_Static_assert(GS_MAX_GROUP_AVERAGES < GS_AVERAGER_MAX_LEVELS, "all ranks are a level, too");
+
+// Groups, then all ranks. Without a period nobody asks whose turn it is.
+static size_t list_levels(gs_average_level *levels, const gs_job_hook *hook) {
+    size_t count = (size_t)hook->num_group_averages;
+    for (size_t i = 0; i < count; i++)
+        levels[i] = (gs_average_level){.period = hook->group_averages[i].period,
+                                       .num_ranks = (int)hook->group_averages[i].group_size};
+    levels[count] = (gs_average_level){.period = gs_job_hook_has(hook, "period") ? hook->period
+                                                                                 : INT64_MAX};
+    return count + 1;
+}
+
 static gs_status prepare(gs_replica_average *self, const gs_job_hook *hook, gs_deadline deadline) {
     self->has_period = gs_job_hook_has(hook, "period");
     gs_status status = check_state(self->state);
@@ -45,9 +58,9 @@ static gs_status prepare(gs_replica_average *self, const gs_job_hook *hook, gs_d
         gs_comm_let_go(self->comm, status.message);
         return status;
     }
-    const gs_average_level level = {.period = self->has_period ? hook->period : INT64_MAX};
-    const gs_averager_options options = {.levels = &level,
-                                         .num_levels = 1,
+    gs_average_level levels[GS_MAX_GROUP_AVERAGES + 1];
+    const gs_averager_options options = {.levels = levels,
+                                         .num_levels = list_levels(levels, hook),
                                          .start_step = hook->start_step,
                                          .tensors = self->params,
                                          .num_tensors = self->state->num_params,
@@ -105,7 +118,8 @@ gs_status gs_replica_average_run(gs_replica_average *average, int64_t step, gs_d
     int num_ranks;
     if (!average->has_period || !average->state->params_apart) return gs_ok();
     GS_TRY(gs_averager_run(average->averager, step, average->moved, &num_ranks, deadline));
-    if (num_ranks) note_averaged(average);
+    if (num_ranks == gs_comm_world_size(average->comm)) note_averaged(average);
+    else if (num_ranks > 1) gs_trainer_state_refresh(average->state);
     return gs_ok();
 }
 

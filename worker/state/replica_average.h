@@ -1,6 +1,7 @@
 // Ranks that train apart (reducer.hook local_sgd, noop): what changes on each of them by itself,
 // and the averages that make one state of them again. Of the parameters where a period is over; of
-// parameters and optimizer state before anything is saved.
+// parameters and optimizer state before anything is saved. Averages over groups bring neighbours
+// together and leave the groups apart.
 //
 // How far apart ranks are stands in the trainer's state, on all of them alike
 // (gs_trainer_state_is_apart): what is apart is no state of the job, and is neither saved nor given

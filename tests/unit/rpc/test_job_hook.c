@@ -45,6 +45,13 @@ static void expect_error(const char *kind, const char *members, const char *poin
     assert_string_equal(errors.items[0].pointer, pointer);
 }
 
+static bool has_word(const char *words, const char *word) {
+    char all[200], one[80];
+    snprintf(all, sizeof all, " %s ", words);
+    snprintf(one, sizeof one, " %s ", word);
+    return strstr(all, one) != NULL;
+}
+
 static void members_of_another_kind_are_refused_by_name(void **state) {
     (void)state;
     // Who has what, as users are told.
@@ -62,22 +69,24 @@ static void members_of_another_kind_are_refused_by_name(void **state) {
                 {"uint8_gather", "wrap"},
                 {"topk", "wrap ratio error_feedback start_step"},
                 {"onebit", "error_feedback start_step"},
-                {"local_sgd", "start_step period"},
+                {"local_sgd", "start_step period group_averages local_ranks"},
                 {"noop", ""}};
     static const char *const members[][2] = {
         {"wrap", "\"fp16\""}, {"rank", "2"}, {"start_step", "20"}, {"min_compression_rate", "1.5"},
         {"error_feedback", "false"}, {"warm_start", "false"}, {"orthogonalization_epsilon", "1e-8"},
-        {"ratio", "0.5"}, {"period", "2"}, {"seed", "3"}, {"divide_after_cast", "true"}};
+        {"ratio", "0.5"}, {"period", "2"}, {"seed", "3"}, {"divide_after_cast", "true"},
+        {"local_ranks", "1"}, {"group_averages", "[{\"period\":2,\"group_size\":2}]"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         for (size_t k = 0; k < sizeof members / sizeof members[0]; k++) {
             char given[80], message[80], pointer[80];
             snprintf(given, sizeof given, "\"%s\":%s", members[k][0], members[k][1]);
             snprintf(message, sizeof message, "kind is %s", rows[i].kind);
             snprintf(pointer, sizeof pointer, "/%s", members[k][0]);
-            if (!strstr(rows[i].members, members[k][0]))
+            bool has = has_word(rows[i].members, members[k][0]);
+            if (!has)
                 expect_error(rows[i].kind, given, pointer, message);
             else decode(rows[i].kind, given);
-            assert_int_equal(errors.count, strstr(rows[i].members, members[k][0]) ? 0 : 1);
+            assert_int_equal(errors.count, has ? 0 : 1);
         }
     }
 }
@@ -109,6 +118,45 @@ static void values_out_of_range_are_refused_once(void **state) {
     expect_error("topk", "\"ratio\":0", "/ratio", "must be between 1e-06 and 1");
     expect_error("local_sgd", "\"period\":0", "/period", "must be between 1 and 1000000");
     expect_error("allreduce", "\"wrap\":\"fp32\"", "/wrap", "must be one of: none, fp16, bf16");
+}
+
+#define AVERAGE(period, size) "{\"period\":" #period ",\"group_size\":" #size "}"
+#define AVERAGES(...) "\"period\":16,\"group_averages\":[" __VA_ARGS__ "]"
+
+static void averages_over_groups_ascend(void **state) {
+    (void)state;
+    decode("local_sgd", AVERAGES(AVERAGE(2, 2) "," AVERAGE(15, 5)));
+    assert_int_equal(errors.count, 0);
+    assert_int_equal(hook.num_group_averages, 2);
+    assert_int_equal(hook.group_averages[1].group_size, 5);
+    expect_error("local_sgd", AVERAGES(AVERAGE(16, 2)), "/group_averages/0/period",
+                 "must be less than period, 16: that of all ranks");
+    expect_error("local_sgd", AVERAGES(AVERAGE(2, 2) "," AVERAGE(2, 4)), "/group_averages/1/period",
+                 "must be more than 2: periods ascend");
+    expect_error("local_sgd", AVERAGES(AVERAGE(2, 4) "," AVERAGE(8, 4)), "/group_averages/1/group_size",
+                 "must be more than 4: sizes ascend");
+    expect_error("local_sgd", AVERAGES(AVERAGE(2, 1)), "/group_averages/0/group_size",
+                 "must be between 2 and 4096");
+    expect_error("local_sgd", AVERAGES("{\"period\":2}"), "/group_averages/0/group_size", "must be given");
+    expect_error("noop", "\"group_averages\":[]", "/group_averages", "kind is noop");
+}
+
+static void plans_show_every_average(void **state) {
+    (void)state;
+    static const char *const shown[][3] = {
+        {"local_sgd", AVERAGES(AVERAGE(4, 2)), "[{\"period\":4,\"group_size\":2},{\"period\":16}]"},
+        {"local_sgd", "", "[{\"period\":4}]"}};
+    for (size_t i = 0; i < 2; i++) {
+        char *text = NULL;
+        decode(shown[i][0], shown[i][1]);
+        gs_json *averages = gs_job_hook_averages(&hook);
+        assert_ok(gs_json_encode(&text, NULL, averages, false));
+        assert_string_equal(text, shown[i][2]);
+        free(text);
+        gs_json_release(averages);
+    }
+    decode("noop", "");
+    assert_null(gs_job_hook_averages(&hook));
 }
 
 static void defaults_are_those_of_the_kind(void **state) {
@@ -164,6 +212,8 @@ int main(void) {
         cmocka_unit_test(members_of_another_kind_are_refused_by_name),
         cmocka_unit_test(what_is_remembered_needs_two_plain_steps),
         cmocka_unit_test(values_out_of_range_are_refused_once),
+        cmocka_unit_test(averages_over_groups_ascend),
+        cmocka_unit_test(plans_show_every_average),
         cmocka_unit_test(defaults_are_those_of_the_kind),
         cmocka_unit_test(what_is_not_of_the_kind_is_not_shown),
         cmocka_unit_test(words_and_rows_of_kinds_agree),

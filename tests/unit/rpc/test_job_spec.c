@@ -314,6 +314,9 @@ static void rules_of_hooks_with_the_rest_are_checked(void **state) {
 
 static void rules_of_ranks_that_train_apart_are_checked(void **state) {
     (void)state;
+    expect_error("\"world\":{\"max\":2},"
+                 HOOK("\"kind\":\"local_sgd\",\"group_averages\":[{\"period\":2,\"group_size\":2}]") "}",
+                 "/reducer/hook/group_averages/0/group_size", "out_of_range", "must be less than world.max, 2");
     static const char *const refused[][2] = {
         {HOOK("\"kind\":\"local_sgd\"") ",\"op\":\"sample_mean\"}", "/reducer/op"},
         {HOOK("\"kind\":\"local_sgd\"") ",\"op\":\"sum\"}", "/reducer/op"},
