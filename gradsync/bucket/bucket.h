@@ -36,6 +36,12 @@ typedef enum gs_bucket_state {
     GS_BUCKET_DONE        // holds the result
 } gs_bucket_state;
 
+// The elements of a bucket's gradients that have a result on this rank, padding between them included.
+typedef struct gs_bucket_result {
+    size_t first, count;
+    size_t offset_bytes;  // of the first of them, in slot 0
+} gs_bucket_result;
+
 typedef struct gs_bucket {
     gs_bucket_state state;
     gs_dtype dtype;        // GS_FP32 or GS_FP64
@@ -47,6 +53,7 @@ typedef struct gs_bucket {
     size_t offset_bytes;  // in a slot of the arena
     size_t grad_count;    // elements of gradients, padding included
     size_t reserved_count;
+    gs_bucket_result result;
     int hook;            // which of the reducer's has it
     size_t num_pending;  // members not yet ready
     int phases_run;      // of its hook

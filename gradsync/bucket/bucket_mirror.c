@@ -62,7 +62,7 @@ void gs_bucket_mirror_release(gs_bucket_mirror *mirror) {
 
 static void *held_at(const gs_bucket_mirror *mirror, size_t param) {
     const gs_grad_layout *layout = mirror->layout;
-    return (char *)gs_grad_layout_grads(layout, 0)[param] +
+    return (char *)gs_grad_layout_results(layout)[param] +
            mirror->held[param].first * gs_dtype_bytes(layout->dtypes[param]);
 }
 

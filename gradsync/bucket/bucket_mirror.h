@@ -18,7 +18,7 @@ typedef struct gs_bucket_mirror {
     gs_device *device;             // NULL: there is none
     const gs_grad_layout *layout;  // borrowed
     char *out, *in;                // pinned: reserved elements of all buckets, one after the other
-    double *squares;               // pinned: of each parameter's gradient in slot 0
+    double *squares;               // pinned: of each parameter's result
     uint64_t *num_nonfinite;       // pinned: of those whose squares are infinite
     gs_square_item *items;         // pinned: of fp32 gradients, in order of the plan
     size_t *offset_bytes;          // bucket → its reserved elements in `out` and in `in`

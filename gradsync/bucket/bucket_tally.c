@@ -48,7 +48,7 @@ static void write_in_place(const gs_bucket_tally *tally, size_t index, gs_work_s
 
 static void measure_in_place(gs_bucket_tally *tally, size_t param) {
     const gs_grad_layout *layout = tally->layout;
-    gs_grad_squares_main(&tally->squares[param], gs_grad_layout_grads(layout, 0)[param],
+    gs_grad_squares_main(&tally->squares[param], gs_grad_layout_results(layout)[param],
                          layout->dtypes[param], layout->counts[param], tally->device);
 }
 

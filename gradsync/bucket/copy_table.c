@@ -66,8 +66,12 @@ void gs_copy_table_place(gs_copy_table *table, const gs_separate_grad *tensors,
             size_t param = table->params[i];
             void *grad = gs_grad_layout_grads(layout, slot)[param], *tensor = tensors[param].data;
             items[i] = (gs_cast_item){grad, tensor, layout->counts[param]};
-            if (slot == 0) table->out[i] = (gs_cast_item){tensor, grad, layout->counts[param]};
         }
+    }
+    for (size_t i = 0; i < num_places; i++) {
+        size_t param = table->params[i];
+        table->out[i] = (gs_cast_item){tensors[param].data, gs_grad_layout_results(layout)[param],
+                                       layout->counts[param]};
     }
 }
 

@@ -15,7 +15,7 @@
 typedef struct gs_copy_table {
     gs_device *device;  // NULL: there is none
     gs_cast_item *in;   // pinned: slot · num_params + place; tensor → slot
-    gs_cast_item *out;  // pinned: place; slot 0 → tensor
+    gs_cast_item *out;  // pinned: place; result → tensor
     size_t
         *params;  // place → parameter: buckets in order of the plan, members by the tensor's type
     size_t *first;  // bucket → its first place, and one more
@@ -30,7 +30,7 @@ void gs_copy_table_release(gs_copy_table *table);
 void gs_copy_table_place(gs_copy_table *table, const gs_separate_grad *tensors,
                          const gs_grad_layout *layout);
 
-// Members of bucket `index` whose flag is set: tensors → slot, slot 0 → tensors. Enqueued.
+// Members of bucket `index` whose flag is set: tensors → slot, results → tensors. Enqueued.
 void gs_copy_table_in(const gs_copy_table *table, const gs_separate_grad *tensors,
                       const gs_grad_layout *layout, int slot, size_t index, const uint8_t *flags,
                       gs_work_stream on);

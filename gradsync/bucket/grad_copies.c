@@ -87,7 +87,7 @@ void gs_grad_copies_in(const gs_grad_copies *copies, const gs_grad_layout *layou
 static void copy_out(const gs_grad_copies *copies, const gs_grad_layout *layout, size_t param,
                      gs_device *device) {
     const gs_separate_grad *tensor = &copies->tensors[param];
-    move(tensor->data, tensor->dtype, gs_grad_layout_grads(layout, 0)[param], layout->dtypes[param],
+    move(tensor->data, tensor->dtype, gs_grad_layout_results(layout)[param], layout->dtypes[param],
          layout->counts[param], device);
 }
 

@@ -44,7 +44,7 @@ void gs_grad_copies_begin_window(gs_grad_copies *copies);
 // there.
 void gs_grad_copies_bucket_in(const gs_grad_copies *copies, const gs_grad_layout *layout, int slot,
                               size_t index, gs_work_stream on);
-// slot 0 → tensors, of the members of a bucket whose flag is set.
+// results → tensors, of the members of a bucket whose flag is set.
 void gs_grad_copies_bucket_out(const gs_grad_copies *copies, const gs_grad_layout *layout,
                                size_t index, const uint8_t *flags, gs_device *device);
 // A member is final: its tensor → its place in `slot`. On a GPU nothing; its bucket takes it along.

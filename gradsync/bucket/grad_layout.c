@@ -31,8 +31,9 @@ static gs_status alloc_lists(gs_grad_layout *layout) {
     layout->counts = calloc(num_params, sizeof *layout->counts);
     layout->dtypes = calloc(num_params, sizeof *layout->dtypes);
     layout->grads = calloc(num_params * (size_t)layout->num_slots + 1, sizeof *layout->grads);
+    layout->results = calloc(num_params, sizeof *layout->results);
     if (!layout->params || !layout->buckets || !layout->bucket_of || !layout->offset_bytes ||
-        !layout->counts || !layout->dtypes || !layout->grads)
+        !layout->counts || !layout->dtypes || !layout->grads || !layout->results)
         return gs_error(GS_RESOURCE_EXHAUSTED, "gradient layout: out of memory");
     return gs_ok();
 }
@@ -71,6 +72,7 @@ void gs_grad_layout_release(gs_grad_layout *layout) {
     free(layout->counts);
     free(layout->dtypes);
     free(layout->grads);
+    free(layout->results);
     *layout = (gs_grad_layout){0};
 }
 
@@ -81,6 +83,17 @@ static gs_status clear_memory(const gs_grad_layout *layout) {
     gs_device_kernels(device)->clear(gs_device_stream(device), layout->memory,
                                      layout->slot_bytes * (size_t)layout->num_slots);
     return gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(CLEARING_SECONDS));
+}
+
+// Results lie where gradients were.
+static void place_results(gs_grad_layout *layout) {
+    for (size_t b = 0; b < layout->plan.num_buckets; b++) {
+        gs_bucket *bucket = &layout->buckets[b];
+        bucket->result = (gs_bucket_result){.count = bucket->grad_count,
+                                            .offset_bytes = bucket->offset_bytes};
+    }
+    if (layout->num_slots)
+        memcpy(layout->results, layout->grads, layout->num_params * sizeof *layout->results);
 }
 
 // Views of all slots, and zeros between them.
@@ -95,6 +108,7 @@ static gs_status place_slots(gs_grad_layout *layout) {
             grads[i] =
                 layout->params[i].sparse ? NULL : (float *)(memory + layout->offset_bytes[i]);
     }
+    place_results(layout);
     return on_host ? gs_ok() : clear_memory(layout);
 }
 

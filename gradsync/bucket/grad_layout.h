@@ -1,8 +1,9 @@
 // Where each gradient lies: a plan laid out in the slots of an arena, and the views into it.
 //
 // A slot holds one set of gradients, all buckets one after the other. In exact mode there are
-// several, for partial sums; the result always ends up in slot 0. Offsets follow from plan and
-// shapes alone.
+// several, for partial sums. Where a gradient is written and where its result lies when it is
+// reduced are two things, which everybody asks for by name; here both are in slot 0. Offsets follow
+// from plan and shapes alone.
 #ifndef GRADSYNC_BUCKET_GRAD_LAYOUT_H
 #define GRADSYNC_BUCKET_GRAD_LAYOUT_H
 
@@ -26,6 +27,7 @@ typedef struct gs_grad_layout {
     size_t *counts;        // parameter → elements of its dense gradient; 0 for a sparse one
     gs_dtype *dtypes;      // parameter → of its main gradient
     void **grads;          // slot · num_params + parameter → gradient; NULL for a sparse one
+    void **results;        // parameter → where element 0 of its result lies, or would; NULL for a sparse one
     char *memory;          // borrowed
     size_t slot_bytes;     // from one slot to the next, whatever the plan
     int num_slots;
@@ -66,6 +68,15 @@ static inline char *gs_grad_layout_slot(const gs_grad_layout *layout, int slot) 
 
 static inline void *const *gs_grad_layout_grads(const gs_grad_layout *layout, int slot) {
     return layout->grads + (size_t)slot * layout->num_params;
+}
+
+static inline void *const *gs_grad_layout_results(const gs_grad_layout *layout) {
+    return layout->results;
+}
+
+// Of a bucket: bucket->result.count elements of it.
+static inline void *gs_grad_layout_result(const gs_grad_layout *layout, const gs_bucket *bucket) {
+    return gs_grad_layout_slot(layout, 0) + bucket->result.offset_bytes;
 }
 
 static inline void *gs_grad_layout_bucket(const gs_grad_layout *layout, int slot,

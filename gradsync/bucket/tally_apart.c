@@ -53,7 +53,7 @@ static void write_nothing(const gs_bucket_tally *tally, size_t index, gs_work_st
 static void measure_segment(const gs_bucket_tally *tally, const gs_segment *held) {
     const gs_grad_layout *layout = tally->layout;
     size_t param = held->tensor;
-    const char *grad = gs_grad_layout_grads(layout, 0)[param];
+    const char *grad = gs_grad_layout_results(layout)[param];
     double squares = 0;
     if (!held->count) return;
     gs_grad_squares_main(&squares, grad + held->first * gs_dtype_bytes(layout->dtypes[param]),

@@ -35,7 +35,7 @@ gs_status gs_tally_take_sums(gs_bucket_tally *tally, const gs_tally_sums *sums, 
 
 void gs_tally_divide(const gs_bucket_tally *tally, size_t index) {
     const gs_bucket *bucket = &tally->layout->buckets[index];
-    gs_main_grad_scale(gs_grad_layout_bucket(tally->layout, 0, bucket),
+    gs_main_grad_scale(gs_grad_layout_result(tally->layout, bucket),
                        1.0 / ((double)tally->total_samples * tally->step.scale), bucket->dtype,
-                       bucket->grad_count, gs_work_stream_of(tally->device));
+                       bucket->result.count, gs_work_stream_of(tally->device));
 }

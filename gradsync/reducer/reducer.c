@@ -15,7 +15,7 @@
 #define LETTING_GO_SECONDS 10.0
 
 void *const *gs_reducer_grads(const gs_reducer *reducer) {
-    return gs_grad_layout_grads(&reducer->layout, 0);
+    return gs_grad_layout_results(&reducer->layout);
 }
 
 const uint8_t *gs_reducer_used(const gs_reducer *reducer) {
@@ -451,8 +451,8 @@ gs_status gs_reducer_abandon(gs_reducer *reducer) {
 
 size_t gs_reducer_grad_offset(const gs_reducer *reducer, size_t param) {
     const gs_grad_layout *layout = &reducer->layout;
-    if (param >= layout->num_params || !gs_grad_layout_grads(layout, 0)[param]) return SIZE_MAX;
-    const char *grad = gs_grad_layout_grads(layout, 0)[param];
+    if (param >= layout->num_params || !gs_grad_layout_results(layout)[param]) return SIZE_MAX;
+    const char *grad = gs_grad_layout_results(layout)[param];
     return (size_t)(grad - (const char *)gs_arena_data(reducer->options.arena));
 }
 

@@ -133,7 +133,7 @@ static gs_status run_tails(gs_reducer *reducer, gs_deadline deadline) {
     for (size_t t = 0; t < reducer->num_tails; t++) {
         const gs_reducer_tail *tail = &reducer->tails[t];
         gs_status status =
-            tail->finish(tail->ctx, gs_grad_layout_grads(&reducer->layout, 0), deadline);
+            tail->finish(tail->ctx, gs_grad_layout_results(&reducer->layout), deadline);
         if (status.code) return blame_tail(reducer, t, status);
         for (size_t i = 0; i < tail->num_params; i++)
             gs_bucket_tally_measure(&reducer->tally, tail->params[i]);
