@@ -35,6 +35,8 @@ typedef struct conformance_kind {
 
 gs_status conformance_bucket_assign(conformance *run, char **args, int num_args);
 gs_status conformance_take(conformance *run, char **args, int num_args);
+gs_status conformance_partition(conformance *run, char **args, int num_args);
+gs_status conformance_zero_assign(conformance *run, char **args, int num_args);
 
 // Helpers for the JSON files: the tensors of one case (fields numel, dtype, device), malloc'd.
 struct json_object;
