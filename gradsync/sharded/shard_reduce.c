@@ -48,8 +48,6 @@ static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
     if (gs_shards_num_params(shards) != setup->num_params)
         return gs_error(GS_INVALID_ARGUMENT, "has shards of %zu parameters, there are %zu",
                         gs_shards_num_params(shards), setup->num_params);
-    if (setup->exact)
-        return gs_error(GS_FAILED_PRECONDITION, "exact mode: sums for owners follow no tree yet");
     if (gs_shards_most_runs(shards) > GS_HOOK_MAX_POSTS && !is_flat(shards))
         return gs_error(GS_INVALID_ARGUMENT,
                         "a bucket changes its owner %zu times, at most %d: plan with one owner for "

@@ -369,6 +369,14 @@ const gs_segment *gs_shards_of_bucket(const gs_shards *shards, size_t bucket, in
                    num_segments);
 }
 
+void gs_shards_point(void **out, const gs_shards *shards, int rank, void *const *tensors,
+                     size_t element_bytes) {
+    size_t num_segments;
+    const gs_segment *segments = gs_shards_of_rank(shards, rank, &num_segments);
+    for (size_t i = 0; i < num_segments; i++)
+        out[i] = (char *)tensors[segments[i].tensor] + segments[i].first * element_bytes;
+}
+
 size_t gs_shards_elements(const gs_shards *shards, int rank) {
     return shards->elements[rank];
 }

@@ -94,6 +94,11 @@ const gs_segment *gs_shards_of_rank(const gs_shards *shards, int rank, size_t *n
 // What it owns of a bucket, in the bucket's order.
 const gs_segment *gs_shards_of_bucket(const gs_shards *shards, size_t bucket, int rank,
                                       size_t *num_segments);
+// Where each segment of a rank begins: the lists that an optimizer steps. `tensors` by number, as
+// gs_reducer_grads and gs_param_gather_params are, of elements of so many bytes; one of `out` for
+// each segment.
+void gs_shards_point(void **out, const gs_shards *shards, int rank, void *const *tensors,
+                     size_t element_bytes);
 size_t gs_shards_elements(const gs_shards *shards, int rank);  // without padding
 size_t gs_shards_most_elements(const gs_shards *shards);       // of any rank
 

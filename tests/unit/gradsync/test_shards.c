@@ -82,7 +82,8 @@ static void assert_whole(const model *of, const gs_shards *shards) {
     assert_int_equal(num_elements, 0);
 }
 
-// Every segment of a bucket lies in a run of its owner, and of those a rank has the same ones in all.
+// Every segment of a bucket lies in a run of its owner, and of those a rank has the same ones in
+// all.
 static void assert_runs_hold_segments(const model *of, const gs_shards *shards) {
     size_t of_buckets = 0, of_ranks = 0, num;
     for (int rank = 0; rank < gs_shards_world_size(shards); rank++) {
@@ -149,13 +150,13 @@ static void flat_parts_are_even_runs_of_whole_lines(void **state) {
                 assert_int_equal(runs[rank].owner, rank);
                 assert_int_equal(runs[rank].count, runs[0].count);
                 assert_int_equal(runs[rank].first, runs[0].count * (size_t)rank);
-                assert_int_equal(runs[rank].count * (of.plan.buckets[b].dtype == GS_FP64 ? 8 : 4) % 64,
-                                 0);
+                assert_int_equal(
+                    runs[rank].count * (of.plan.buckets[b].dtype == GS_FP64 ? 8 : 4) % 64, 0);
             }
-            assert_int_equal(gs_shards_bucket_count(shards, b),
-                             runs[0].count * (size_t)world_size);
+            assert_int_equal(gs_shards_bucket_count(shards, b), runs[0].count * (size_t)world_size);
         }
-        // Padding is all that any rank has more: below a line for each member, and one for each part.
+        // Padding is all that any rank has more: below a line for each member, and one for each
+        // part.
         size_t total = 0;
         for (int rank = 0; rank < world_size; rank++) total += gs_shards_elements(shards, rank);
         assert_true(gs_shards_most_elements(shards) <=
@@ -184,14 +185,16 @@ static void parameters_lie_as_gradients_do(void **state) {
             size_t start = gs_shards_bucket_offset(shards, b);
             assert_int_equal(start % 256, 0);
             assert_int_equal(gs_shards_bucket_count(shards, b), buckets[b].grad_count);
-            assert_int_equal(buckets[b].grad_count * buckets[b].element_bytes % (64 * num_parts), 0);
+            assert_int_equal(buckets[b].grad_count * buckets[b].element_bytes % (64 * num_parts),
+                             0);
             for (size_t i = 0; i < buckets[b].num_params; i++) {
                 size_t param = buckets[b].params[i];
                 assert_int_equal(gs_shards_param_offset(shards, param) - start,
                                  offsets[param] - buckets[b].offset_bytes);
             }
-            assert_true(buckets[b].offset_bytes + (buckets[b].grad_count + buckets[b].reserved_count) *
-                                                      buckets[b].element_bytes <=
+            assert_true(buckets[b].offset_bytes +
+                            (buckets[b].grad_count + buckets[b].reserved_count) *
+                                buckets[b].element_bytes <=
                         most);
         }
         assert_int_equal(gs_shards_param_bytes(shards) % 256, 0);
@@ -203,9 +206,8 @@ static void parameters_lie_as_gradients_do(void **state) {
 // The tensors of GPT-2 124M, 148 of them, in registration order.
 static size_t list_gpt2(gs_param_spec *params) {
     size_t n = 0;
-    const int64_t blocks[][2] = {{768, 0},    {768, 0},    {2304, 768}, {2304, 0},
-                                 {768, 768},  {768, 0},    {768, 0},    {768, 0},
-                                 {3072, 768}, {3072, 0},   {768, 3072}, {768, 0}};
+    const int64_t blocks[][2] = {{768, 0}, {768, 0}, {2304, 768}, {2304, 0}, {768, 768},  {768, 0},
+                                 {768, 0}, {768, 0}, {3072, 768}, {3072, 0}, {768, 3072}, {768, 0}};
     params[n] = gs_param_spec_make(GS_FP32, 50257, 768, "p%zu", n), n++;
     params[n] = gs_param_spec_make(GS_FP32, 1024, 768, "p%zu", n), n++;
     for (int layer = 0; layer < 12; layer++)

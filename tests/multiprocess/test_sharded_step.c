@@ -1,0 +1,400 @@
+// Steps of an optimizer that is cut among ranks: gradients reduced to their owners, each rank's own
+// elements updated, parameters gathered. Beside it the same steps with everything on every rank:
+// the same bits, for every world, partition and optimizer; in exact mode the same in every world.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/digest.h"
+#include "gradsync/bucket/grad_norm.h"
+#include "gradsync/optim/optimizer.h"
+#include "gradsync/reducer/reducer.h"
+#include "gradsync/sharded/param_gather.h"
+#include "gradsync/sharded/shard_reduce.h"
+#include "gradsync/sharded/shards.h"
+#include "tests/support/asserts.h"
+#include "tests/support/ranks.h"
+
+#define MAX_PARAMS 7
+#define MAX_ELEMENTS 3000
+#define MAX_WORLD 8
+#define NUM_STEPS 4
+#define NUM_SHARDS 8  // logical ones of exact ways
+#define POISONED_STEP 2
+#define GATHER_LANE 1
+#define DEADLINE gs_deadline_in_seconds(60)
+
+// Odd sizes; one parameter of one element, one of none, one larger than all others.
+static const int64_t counts[MAX_PARAMS] = {701, 1, 33, 16, 0, 1999, 5};
+#define UNUSED 3       // by anybody, in odd steps
+#define USED_BY_ONE 2  // rank 0
+#define POISONED 0     // its last element is infinite on a rank that does not own it
+
+typedef struct way {
+    const char *name;
+    gs_partition partition;
+    gs_optimizer_options optimizer;
+    int passes;         // 0: 1
+    size_t num_params;  // 0: all
+    gs_reducer_op op;
+    gs_dtype wire_dtype;
+    bool static_graph, uneven, clips, poisons, all_used, exact;
+    double unit;  // loss scale; 0: 1
+} way;
+
+#define SGD                                                                                        \
+    { .kind = "sgd", .weight_decay = 0.01f }
+#define MOMENTUM                                                                                   \
+    { .kind = "sgd", .momentum = 0.9f, .dampening = 0.1f, .nesterov = false }
+#define ADAM(kind_name)                                                                            \
+    { .kind = kind_name, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.05f }
+
+// All are stepped at all worlds, whole and sharded.
+static const way ways[] = {
+    {"adam", GS_PARTITION_FLAT, ADAM("adam"), .passes = 2, .clips = true},
+    {"adamw", GS_PARTITION_GREEDY, ADAM("adamw"), .clips = true, .static_graph = true},
+    {"momentum", GS_PARTITION_SORTED, MOMENTUM, .passes = 3},
+    {"sgd", GS_PARTITION_FLAT, SGD, .op = GS_SUM, .uneven = true},
+    {"given", GS_PARTITION_GIVEN, ADAM("adam"), .op = GS_SAMPLE_MEAN, .uneven = true},
+    {"samples", GS_PARTITION_FLAT, MOMENTUM, .op = GS_SAMPLE_MEAN, .static_graph = true},
+    {"poison", GS_PARTITION_FLAT, ADAM("adamw"), .poisons = true, .unit = 1024},
+    {"poison of whole", GS_PARTITION_GREEDY, ADAM("adam"), .poisons = true, .clips = true},
+    {"fp16", GS_PARTITION_FLAT, ADAM("adam"), .wire_dtype = GS_FP16},
+    {"bf16", GS_PARTITION_SORTED, SGD, .wire_dtype = GS_BF16, .passes = 2},
+    {"few", GS_PARTITION_FLAT, ADAM("adam"), .num_params = 2, .all_used = true},
+    {"fewer", GS_PARTITION_SORTED, ADAM("adamw"), .num_params = 2, .all_used = true},
+    {"exact", GS_PARTITION_FLAT, ADAM("adamw"), .exact = true},
+    {"exact whole", GS_PARTITION_SORTED, MOMENTUM, .exact = true, .passes = 2},
+};
+#define NUM_WAYS (sizeof ways / sizeof *ways)
+
+typedef struct rank_state {
+    int rank, world_size;
+    gs_device *device;
+    gs_arena *arena;
+    gs_comm *comm;
+    gs_param_spec params[MAX_PARAMS];
+    bool decays[MAX_PARAMS];
+    int owners[MAX_PARAMS];
+} rank_state;
+
+// What a way is stepped with.
+typedef struct stepper {
+    const rank_state *self;
+    const way *how;
+    size_t num_params;
+    gs_bucket_plan plan;
+    gs_shards *shards;  // NULL: everything is on every rank
+    gs_hook_choice choice;
+    gs_reducer *reducer;
+    gs_optimizer *optimizer;
+    gs_param_gather *gather;
+    float memory[MAX_ELEMENTS];  // of parameters that are not gathered
+    float *values[MAX_PARAMS];
+    void *own_params[MAX_PARAMS], *own_grads[MAX_PARAMS];
+} stepper;
+
+static gs_shards_options shards_for(const stepper *self) {
+    bool given = self->how->partition == GS_PARTITION_GIVEN;
+    return (gs_shards_options){.partition = self->how->partition,
+                               .owners = given ? self->self->owners : NULL,
+                               .plan = &self->plan,
+                               .params = self->self->params,
+                               .num_params = self->num_params,
+                               .world_size = self->self->world_size};
+}
+
+static gs_reducer_options reducer_for(stepper *self) {
+    const way *how = self->how;
+    self->choice = (gs_hook_choice){.hook = gs_shard_reduce_hook(), .user = self->shards};
+    return (gs_reducer_options){
+        .params = self->self->params,
+        .num_params = self->num_params,
+        .plan = &self->plan,
+        .shards = {.num_shards = how->exact ? NUM_SHARDS : self->self->world_size,
+                   .world_size = self->self->world_size,
+                   .rank = self->self->rank,
+                   .exact = how->exact},
+        .passes_per_shard = how->passes,
+        .op = how->op,
+        .static_graph = how->static_graph,
+        .wire_dtype = how->wire_dtype,
+        .hooks = self->shards ? &self->choice : NULL,
+        .num_hooks = self->shards ? 1 : 0,
+        .arena = self->self->arena,
+        .device = self->self->device,
+        .tally = self->shards ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS};
+}
+
+static gs_status make_plan(stepper *self) {
+    self->num_params = self->how->num_params ? self->how->num_params : MAX_PARAMS;
+    return gs_bucket_plan_parity(&self->plan, self->self->params, self->num_params, 200, 3000,
+                                 NULL);
+}
+
+static gs_status share_params(stepper *self, const gs_reducer_options *options) {
+    size_t bytes;
+    GS_TRY(gs_reducer_arena_bytes(&bytes, options));
+    const gs_param_gather_options gathers = {.shards = self->shards,
+                                             .comm = self->self->comm,
+                                             .params =
+                                                 (char *)gs_arena_data(self->self->arena) + bytes,
+                                             .lane = GATHER_LANE};
+    if (bytes + gs_shards_param_bytes(self->shards) > gs_arena_bytes(self->self->arena))
+        return gs_error(GS_INTERNAL, "the arena is too small");
+    GS_TRY(gs_param_gather_create(&self->gather, &gathers, DEADLINE));
+    for (size_t i = 0; i < self->num_params; i++)
+        self->values[i] = gs_param_gather_params(self->gather)[i];
+    return gs_ok();
+}
+
+static void place_params(stepper *self) {
+    float *next = self->memory;
+    for (size_t i = 0; i < self->num_params; i++) {
+        self->values[i] = next;
+        next += counts[i];
+    }
+}
+
+static gs_status open_stepper(stepper *self, const rank_state *rank, const way *how, bool shards) {
+    *self = (stepper){.self = rank, .how = how};
+    GS_TRY(make_plan(self));
+    const gs_shards_options cut = shards_for(self);
+    if (shards) GS_TRY(gs_shards_create(&self->shards, &cut));
+    gs_reducer_options options = reducer_for(self);
+    GS_TRY(gs_reducer_create(&self->reducer, &options, rank->comm, DEADLINE));
+    if (shards)
+        GS_TRY(share_params(self, &options));
+    else
+        place_params(self);
+    gs_optimizer_options optimizer = how->optimizer;
+    if (shards)
+        optimizer.segments = gs_shards_of_rank(self->shards, rank->rank, &optimizer.num_segments);
+    GS_TRY(gs_optimizer_create(&self->optimizer, &optimizer, rank->params, rank->decays,
+                               self->num_params, rank->device));
+    for (size_t i = 0; i < self->num_params; i++)
+        for (int64_t k = 0; k < counts[i]; k++)
+            self->values[i][k] = sinf((float)(k * 3 + (int64_t)i));
+    return gs_ok();
+}
+
+static void close_stepper(stepper *self) {
+    gs_optimizer_destroy(self->optimizer);
+    gs_param_gather_destroy(self->gather);
+    gs_reducer_destroy(self->reducer);
+    gs_shards_destroy(self->shards);
+    gs_bucket_plan_release(&self->plan);
+}
+
+// Logical shard 0 is rank 0's.
+static bool is_used(const stepper *self, const gs_reducer_pass *pass, size_t param, int64_t step) {
+    if (self->how->all_used) return true;
+    if (param == UNUSED) return !self->how->static_graph && step % 2 == 0;
+    return param != USED_BY_ONE || pass->shard == 0;
+}
+
+// Of its parameter's values: one that were not whole would show in all that follows.
+static void add_grad(const stepper *self, const gs_reducer_pass *pass, size_t param, int64_t step) {
+    float *grad = pass->grads[param], unit = self->how->unit ? (float)self->how->unit : 1;
+    for (int64_t i = 0; i < counts[param]; i++) {
+        float noise = (float)((int)((i * 7 + (int64_t)param + step + pass->pass) % 23) - 11) / 8;
+        float value = (noise * (1 + (float)pass->shard / 3) + 0.3f * self->values[param][i]) *
+                      unit * pass->grad_factor;
+        grad[i] = pass->accumulate ? grad[i] + value : value;
+    }
+    if (self->how->poisons && step == POISONED_STEP && param == POISONED &&
+        self->self->rank == self->self->world_size - 1)
+        grad[0] = INFINITY;
+}
+
+static gs_status run_passes(const stepper *self, int64_t step) {
+    gs_reducer_pass pass = {0};
+    for (int p = 0; !pass.reduces; p++) {
+        GS_TRY(gs_reducer_begin_pass(self->reducer, &pass, 2 + self->self->rank + p));
+        for (size_t i = 0; i < self->num_params; i++) {
+            if (!is_used(self, &pass, i, step)) continue;
+            if (self->gather) GS_TRY(gs_param_gather_wait(self->gather, i, DEADLINE));
+        }
+        for (size_t i = self->num_params; i-- > 0;) {
+            if (!is_used(self, &pass, i, step)) continue;
+            add_grad(self, &pass, i, step);
+            GS_TRY(gs_reducer_mark_ready(self->reducer, i));
+        }
+        GS_TRY(gs_reducer_end_pass(self->reducer));
+    }
+    return gs_ok();
+}
+
+static gs_status update(stepper *self, const gs_reduce_result *result) {
+    void *const *grads = gs_reducer_grads(self->reducer);
+    const way *how = self->how;
+    float scale = how->clips ? gs_grad_clip_factor(result->grad_norm, 0.5) : 1;
+    if (how->unit) scale /= (float)how->unit;
+    if (!self->shards)
+        return gs_optimizer_step(self->optimizer, (void *const *)self->values, grads, result->used,
+                                 0.05f, scale);
+    void *values[MAX_PARAMS];
+    for (size_t i = 0; i < self->num_params; i++) values[i] = self->values[i];
+    gs_shards_point(self->own_params, self->shards, self->self->rank, values, sizeof(float));
+    gs_shards_point(self->own_grads, self->shards, self->self->rank, grads, sizeof(float));
+    return gs_optimizer_step(self->optimizer, self->own_params, self->own_grads, result->used,
+                             0.05f, scale);
+}
+
+static gs_status step_once(stepper *self, int64_t step) {
+    const rank_state *rank = self->self;
+    gs_reduce_result result;
+    // From step 2 on the last rank has no data.
+    bool uneven = self->how->uneven && step >= 2 && rank->world_size > 1;
+    gs_join_round round = {.num_active = rank->world_size - uneven,
+                           .active = !uneven || rank->rank != rank->world_size - 1};
+    GS_TRY(gs_reducer_begin_uneven(self->reducer, step, &round));
+    if (round.active) GS_TRY(run_passes(self, step));
+    GS_TRY(gs_reducer_finish(self->reducer, &result, DEADLINE));
+    bool poisoned = self->how->poisons && step == POISONED_STEP;
+    if (result.nonfinite != poisoned)
+        return gs_error(GS_INTERNAL, "step %lld: nonfinite %d", (long long)step, result.nonfinite);
+    // A rank without data has waited for no parameter: its own are still on their way.
+    if (self->gather) GS_TRY(gs_param_gather_finish(self->gather, DEADLINE));
+    if (!result.nonfinite) GS_TRY(update(self, &result));
+    GS_TRY(gs_reducer_commit(self->reducer));
+    return self->gather && !result.nonfinite ? gs_param_gather_start(self->gather, step) : gs_ok();
+}
+
+// The parameters behind each step, and the squares of counts of updates.
+typedef struct history {
+    float values[NUM_STEPS][MAX_ELEMENTS];
+    int64_t num_updates[NUM_STEPS][MAX_PARAMS];
+} history;
+
+static gs_status note(history *to, stepper *self, int64_t step) {
+    float *next = to->values[step];
+    if (self->gather && step == NUM_STEPS - 1)
+        GS_TRY(gs_param_gather_finish(self->gather, DEADLINE));
+    for (size_t i = 0; i < self->num_params; i++) {
+        // In an order of its own, and not all of them.
+        if (self->gather && (i + (size_t)step) % 3)
+            GS_TRY(gs_param_gather_wait(self->gather, i, DEADLINE));
+        if (!self->gather || (i + (size_t)step) % 3 || step == NUM_STEPS - 1)
+            memcpy(next, self->values[i], (size_t)counts[i] * sizeof *next);
+        else
+            memset(next, 0, (size_t)counts[i] * sizeof *next);
+        next += counts[i];
+    }
+    memcpy(to->num_updates[step], gs_optimizer_num_updates(self->optimizer),
+           self->num_params * sizeof(int64_t));
+    return gs_ok();
+}
+
+static gs_status run_steps(history *to, const rank_state *rank, const way *how, bool shards) {
+    stepper *self = malloc(sizeof *self);
+    gs_status status = open_stepper(self, rank, how, shards);
+    for (int64_t step = 0; step < NUM_STEPS && !status.code; step++) {
+        status = step_once(self, step);
+        if (!status.code) status = note(to, self, step);
+    }
+    close_stepper(self);
+    free(self);
+    return status;
+}
+
+static gs_status compare(const history *whole, const history *cut, const way *how) {
+    size_t num_params = how->num_params ? how->num_params : MAX_PARAMS;
+    for (int step = 0; step < NUM_STEPS; step++) {
+        const float *a = whole->values[step], *b = cut->values[step];
+        if (memcmp(whole->num_updates[step], cut->num_updates[step],
+                   num_params * sizeof(int64_t)) != 0)
+            return gs_error(GS_INTERNAL, "step %d: other counts of updates", step);
+        for (size_t p = 0; p < num_params; a += counts[p], b += counts[p], p++) {
+            if ((p + (size_t)step) % 3 == 0 && step < NUM_STEPS - 1) continue;
+            for (int64_t i = 0; i < counts[p]; i++)
+                if (memcmp(&a[i], &b[i], sizeof *a) != 0)
+                    return gs_error(GS_INTERNAL, "step %d, parameter %zu[%lld]: %a, not %a", step,
+                                    p, (long long)i, (double)b[i], (double)a[i]);
+        }
+    }
+    return gs_ok();
+}
+
+static gs_status open_rank(rank_state *self, const gs_rank_env *env) {
+    *self = (rank_state){.rank = env->rank, .world_size = env->world_size};
+    for (size_t p = 0; p < MAX_PARAMS; p++) {
+        self->params[p] = gs_param_spec_make(GS_FP32, 1, 0, "p%zu", p);
+        self->params[p].shape[0] = counts[p];
+        self->decays[p] = p % 2 == 0;
+        self->owners[p] = (int)(p * 5 + 1) % env->world_size;
+    }
+    GS_TRY(gs_device_open(&self->device, "cpu", &(gs_device_options){.num_threads = 1}));
+    GS_TRY(gs_arena_create(&self->arena, 512 << 10));
+    return gs_comm_create(&self->comm,
+                          &(gs_comm_options){.rank = env->rank,
+                                             .world_size = env->world_size,
+                                             .generation = 1,
+                                             .exchange = gs_rank_exchange,
+                                             .exchange_ctx = env->exchange,
+                                             .arena = self->arena,
+                                             .device = self->device,
+                                             .num_lanes = GATHER_LANE + 1},
+                          DEADLINE);
+}
+
+static void close_rank(rank_state *self) {
+    gs_comm_destroy(self->comm);
+    gs_arena_destroy(self->arena);
+    gs_device_close(self->device);
+}
+
+static gs_status body_same_bits(const gs_rank_env *env) {
+    rank_state self;
+    uint64_t exact = 0;
+    char text[24];
+    history *whole = calloc(1, sizeof *whole), *cut = calloc(1, sizeof *cut);
+    gs_status status = open_rank(&self, env);
+    for (size_t i = 0; i < NUM_WAYS && !status.code; i++) {
+        status = run_steps(whole, &self, &ways[i], false);
+        if (!status.code) status = run_steps(cut, &self, &ways[i], true);
+        if (!status.code) status = compare(whole, cut, &ways[i]);
+        if (ways[i].exact)
+            exact = gs_hash64(cut->values[NUM_STEPS - 1], sizeof cut->values[0], exact);
+        status = gs_status_prefix(status, "%s", ways[i].name);
+    }
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)exact);
+    gs_rank_note(env, text);
+    close_rank(&self);
+    free(whole);
+    free(cut);
+    return status;
+}
+
+static void sharded_steps_have_the_bits_of_whole_ones(void **state) {
+    (void)state;
+    char exact[24] = "";
+    for (int world_size = 1; world_size <= MAX_WORLD; world_size++) {
+        gs_ranks *ranks;
+        gs_status statuses[MAX_WORLD];
+        assert_ok(gs_ranks_start(&ranks, "same bits", world_size, "", NULL));
+        assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120)));
+        for (int r = 0; r < world_size; r++) {
+            if (statuses[r].code) fail_msg("rank %d of %d: %s", r, world_size, statuses[r].message);
+            if (world_size == 1) snprintf(exact, sizeof exact, "%s", gs_ranks_note(ranks, r));
+            assert_string_equal(gs_ranks_note(ranks, r), exact);
+        }
+        gs_ranks_destroy(ranks);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const gs_rank_body bodies[] = {{"same bits", body_same_bits}, {NULL, NULL}};
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sharded_steps_have_the_bits_of_whole_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
