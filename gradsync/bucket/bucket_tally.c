@@ -141,7 +141,9 @@ static bool alloc_apart(gs_bucket_tally *tally) {
 }
 
 const uint8_t *gs_bucket_tally_used(const gs_bucket_tally *tally) {
-    return tally->world == &in_place ? tally->used_anywhere : NULL;
+    if (tally->world == &gs_tally_apart) return NULL;
+    // What a rank used itself some rank has used.
+    return tally->world == &in_place ? tally->used_anywhere : tally->used;
 }
 
 static const gs_tally_world *world_for(const gs_grad_layout *layout) {

@@ -45,7 +45,8 @@ GS_NODISCARD gs_status gs_bucket_tally_own(gs_bucket_tally *tally);
 bool gs_bucket_tally_is_partial(const gs_bucket_tally *tally);
 // Bucket `index` is reduced.
 GS_NODISCARD gs_status gs_bucket_tally_take(gs_bucket_tally *tally, size_t index);
-// Which parameters of taken buckets any rank used; NULL where that is known behind the last one alone.
+// Which parameters of taken buckets are known to be used by some rank: in place all that are; on a GPU those of this
+// rank. NULL where that is known behind the last one alone.
 const uint8_t *gs_bucket_tally_used(const gs_bucket_tally *tally);
 // All of them are: results are there for work on the compute stream.
 GS_NODISCARD gs_status gs_bucket_tally_close(gs_bucket_tally *tally, gs_deadline deadline);

@@ -17,7 +17,7 @@ struct gs_early_step {
     const gs_segment *segments;  // the optimizer's
     size_t *first_segment;       // of each parameter
     uint8_t *early;              // num_params
-    // What was before the step: values, then each state, total_count of each.
+    // What was before the step: masters, then each state, total_count of each. Memory of the device.
     float *before;
     size_t *offsets;  // of segments, elements
     size_t total_count;
@@ -67,21 +67,18 @@ static gs_status alloc_before(gs_early_step *step) {
     }
     if (!gs_bytes_of(&bytes, step->total_count, num_tensors(step) * sizeof(float)))
         return out_of_memory();
-    step->before = malloc(bytes + 1);
-    return step->before ? gs_ok() : out_of_memory();
+    void *memory;
+    GS_TRY(gs_status_prefix(gs_device_alloc(step->options.device, &memory, bytes + 1),
+                            "early step"));
+    step->before = memory;
+    return gs_ok();
 }
 
 static gs_status check_options(const gs_early_step_options *options) {
-    size_t bytes;
-    if (!options->optimizer || !options->params || !options->device)
-        return gs_error(GS_INVALID_ARGUMENT, "early step: optimizer, params and device are needed");
-    if (!gs_device_is_host(options->device))
-        return gs_error(GS_UNIMPLEMENTED,
-                        "early step: on a GPU it is not known before the end of a step which "
-                        "parameters a bucket updates");
-    if (options->mixed && gs_mixed_precision_halves(options->mixed, &bytes))
-        return gs_error(GS_UNIMPLEMENTED, "early step: masters in two halves");
-    return gs_ok();
+    bool has_masters =
+        options->params || (options->mixed && gs_mixed_precision_uppers(options->mixed));
+    if (options->optimizer && has_masters && options->device) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "early step: optimizer, params and device are needed");
 }
 
 gs_status gs_early_step_create_sized(gs_early_step **out, const gs_early_step_options *options,
@@ -113,7 +110,7 @@ void gs_early_step_destroy(gs_early_step *step) {
     free(step->num_updates);
     free(step->known);
     free(step->updated);
-    free(step->before);
+    if (step->before) gs_device_free(step->options.device, step->before);
     free(step);
 }
 
@@ -126,19 +123,39 @@ void gs_early_step_begin(gs_early_step *step, float lr, float grad_scale) {
     memset(step->known, step->options.waits_for_release ? 0 : RELEASED, step->num_params);
 }
 
-// Values and state of a segment, and what was before beside each of them.
-static void copy_segment(gs_early_step *step, size_t index, bool back) {
-    gs_optimizer *optimizer = step->options.optimizer;
-    const gs_kernels *kernels = gs_device_kernels(step->options.device);
-    gs_stream *stream = gs_device_stream(step->options.device);
-    size_t bytes = step->segments[index].count * sizeof(float);
-    if (bytes == 0) return;
-    for (size_t t = 0; t < num_tensors(step); t++) {
-        void *before = step->before + t * step->total_count + step->offsets[index];
-        void *holds =
-            t == 0 ? step->options.params[index] : gs_optimizer_state(optimizer, (int)t - 1, index);
-        kernels->copy(stream, back ? holds : before, back ? before : holds, bytes);
+// Between where something is and where it is kept.
+static void copy_between(const gs_early_step *step, void *holds, void *before, size_t bytes,
+                         bool back) {
+    gs_device *device = step->options.device;
+    if (bytes)
+        gs_device_kernels(device)->copy(gs_device_stream(device), back ? holds : before,
+                                        back ? before : holds, bytes);
+}
+
+// A master in two halves is as long as one in fp32.
+static void copy_master(const gs_early_step *step, size_t index, bool back) {
+    const gs_mixed_precision *mixed = step->options.mixed;
+    size_t count = step->segments[index].count;
+    float *before = step->before + step->offsets[index];
+    uint16_t *const *uppers = mixed ? gs_mixed_precision_uppers(mixed) : NULL;
+    if (!uppers) {
+        copy_between(step, step->options.params[index], before, count * sizeof(float), back);
+        return;
     }
+    uint16_t *halves = (uint16_t *)(void *)before;
+    size_t bytes = count * sizeof *halves;
+    copy_between(step, uppers[index], halves, bytes, back);
+    copy_between(step, gs_mixed_precision_remainders(mixed)[index], halves + count, bytes, back);
+}
+
+// Master and state of a segment, and what was before beside each of them.
+static void copy_segment(const gs_early_step *step, size_t index, bool back) {
+    gs_optimizer *optimizer = step->options.optimizer;
+    size_t bytes = step->segments[index].count * sizeof(float);
+    copy_master(step, index, back);
+    for (size_t t = 1; t < num_tensors(step); t++)
+        copy_between(step, gs_optimizer_state(optimizer, (int)t - 1, index),
+                     step->before + t * step->total_count + step->offsets[index], bytes, back);
 }
 
 static void keep_before(gs_early_step *step, size_t param) {
@@ -151,14 +168,17 @@ static void keep_before(gs_early_step *step, size_t param) {
 
 static gs_status update(gs_early_step *step, const size_t *params, size_t num_params) {
     const gs_early_step_options *options = &step->options;
-    GS_TRY(gs_optimizer_step_params(options->optimizer, params, num_params, options->params,
-                                    step->grads, step->used, step->lr, step->grad_scale));
-    if (options->mixed) gs_mixed_precision_write_back_params(options->mixed, params, num_params);
-    return gs_ok();
+    if (options->mixed)
+        return gs_mixed_precision_step_params(options->mixed, options->optimizer, params,
+                                              num_params, step->grads, step->used, step->lr,
+                                              step->grad_scale);
+    return gs_optimizer_step_params(options->optimizer, params, num_params, options->params,
+                                    step->grads, step->used, step->lr, step->grad_scale);
 }
 
+// What is not known to be used may be: finish knows.
 static bool may_update(const gs_early_step *step, size_t param) {
-    return step->early[param] && step->known[param] == (REDUCED | RELEASED);
+    return step->early[param] && step->known[param] == (REDUCED | RELEASED) && step->used[param];
 }
 
 // Those of the parameters that may be; NULL: of all.
@@ -182,8 +202,8 @@ void gs_early_step_bucket(gs_early_step *step, const size_t *params, size_t num_
     if (!step->is_open || step->failed.code) return;
     if (!used) {
         note(step, gs_error(GS_FAILED_PRECONDITION, "early step: which parameters were used is not "
-                                                    "known when a bucket is reduced: not on a "
-                                                    "GPU, and not with GS_TALLY_APART"));
+                                                    "known when a bucket is reduced with "
+                                                    "GS_TALLY_APART"));
         return;
     }
     step->grads = grads;
@@ -195,7 +215,7 @@ void gs_early_step_bucket(gs_early_step *step, const size_t *params, size_t num_
 void gs_early_step_release(gs_early_step *step, size_t param) {
     if (!step->is_open || step->failed.code) return;
     step->known[param] |= RELEASED;
-    note(step, update_early(step, &param, 1));
+    if (step->known[param] & REDUCED) note(step, update_early(step, &param, 1));
 }
 
 void gs_early_step_release_all(gs_early_step *step) {

@@ -15,8 +15,9 @@
 // released as well; without, by whoever marks a gradient only when that backward no longer reads
 // the parameter, at once.
 //
-// Host memory only: on a GPU nothing is known about a bucket before the end of the step
-// (UNIMPLEMENTED).
+// What nobody used is not updated. A host knows that of each bucket as it is reduced. On a GPU the answer lies behind
+// work that is only enqueued: there a parameter is updated early when this rank used it itself, the others at the end.
+// All of it is enqueued on the compute stream, behind the backward that was, and nothing waits.
 //
 // Threads: as its optimizer: one at a time, any.
 #ifndef GRADSYNC_OPTIM_EARLY_STEP_H
@@ -39,8 +40,9 @@ typedef struct gs_early_step gs_early_step;
 // All borrowed until destroy but for `early`.
 typedef struct gs_early_step_options {
     gs_optimizer *optimizer;
-    void *const *params;  // one for each segment of the optimizer, as gs_optimizer_step has them
-    gs_mixed_precision *mixed;  // NULL; else `params` are its masters, which are not split
+    // One for each segment of the optimizer, as gs_optimizer_step has them. NULL: masters of `mixed` in halves.
+    void *const *params;
+    gs_mixed_precision *mixed;  // NULL; else `params` are its masters
     // One for each parameter (copied): it may be updated before finish. NULL: all. What changes its
     // gradient behind its bucket, a tail of the reducer, makes it one that may not.
     const bool *early;
@@ -63,9 +65,9 @@ void gs_early_step_destroy(gs_early_step *step);
 // undone.
 void gs_early_step_begin(gs_early_step *step, float lr, float grad_scale);
 // These parameters hold their reduced gradients (gs_reducer_options.bucket_finished): once for
-// each. `grads` and `used` as for gs_optimizer_step, borrowed until finish; used[i] must be final
-// for these. NULL: which were used is not known yet, FAILED_PRECONDITION. Errors stick and come out
-// of check and finish.
+// each. `grads` as for gs_optimizer_step, borrowed until finish, as is `used` (gs_reducer_used): what is not known to
+// be used waits for finish. NULL: nothing is known yet, FAILED_PRECONDITION. Errors stick and come out of check and
+// finish.
 void gs_early_step_bucket(gs_early_step *step, const size_t *params, size_t num_params,
                           void *const *grads, const uint8_t *used);
 // The step's last backward reads this parameter no more, or none of them: all passes have ended.

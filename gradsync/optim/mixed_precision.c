@@ -26,8 +26,8 @@ struct gs_mixed_precision {
     tensor_block remainders;  // of segments, behind the params in their memory
     uint16_t **split_values;  // where each segment lies in params; NULL unless masters are split
     float *piece;             // PIECE_COUNT of the device's memory; NULL: the host's serves
-    gs_cast_item *casts;      // masters to params in one launch, on a GPU
-    size_t num_casts;
+    gs_cast_item *casts;      // masters to params, on a GPU: of segments that are not empty
+    size_t *first_cast;       // of each parameter; behind the last one: how many there are
 };
 
 static gs_status place_tensors(tensor_block *block, const size_t *counts, size_t num_tensors,
@@ -98,12 +98,19 @@ static gs_status list_casts(gs_mixed_precision *mixed) {
     GS_TRY(gs_device_alloc_pinned(mixed->options.device, &memory,
                                   (mixed->num_segments + 1) * sizeof *mixed->casts));
     mixed->casts = memory;
-    for (size_t i = 0; i < mixed->num_segments; i++) {
-        const gs_segment *segment = &mixed->segments[i];
-        if (segment->count)
-            mixed->casts[mixed->num_casts++] =
-                (gs_cast_item){segment_in(&mixed->params, segment, mixed->options.dtype),
-                               mixed->options.masters[i], segment->count};
+    mixed->first_cast = calloc(mixed->options.num_params + 1, sizeof *mixed->first_cast);
+    if (!mixed->first_cast)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
+    size_t num_casts = 0;
+    for (size_t param = 0; param < mixed->options.num_params; param++) {
+        for (size_t i = mixed->first_segment[param]; i < mixed->first_segment[param + 1]; i++) {
+            const gs_segment *segment = &mixed->segments[i];
+            if (segment->count)
+                mixed->casts[num_casts++] =
+                    (gs_cast_item){segment_in(&mixed->params, segment, mixed->options.dtype),
+                                   mixed->options.masters[i], segment->count};
+        }
+        mixed->first_cast[param + 1] = num_casts;
     }
     return gs_ok();
 }
@@ -190,6 +197,7 @@ void gs_mixed_precision_destroy(gs_mixed_precision *mixed) {
     release_block(&mixed->remainders, mixed->options.device);
     gs_device_free(mixed->options.device, mixed->piece);
     gs_device_free_pinned(mixed->options.device, mixed->casts);
+    free(mixed->first_cast);
     free(mixed->split_values);
     free(mixed->segment_counts);
     free(mixed->first_segment);
@@ -214,6 +222,10 @@ uint16_t *const *gs_mixed_precision_remainders(const gs_mixed_precision *mixed) 
     return (uint16_t *const *)mixed->remainders.tensors;
 }
 
+uint16_t *const *gs_mixed_precision_uppers(const gs_mixed_precision *mixed) {
+    return mixed->split_values;
+}
+
 void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes) {
     bool are_split = mixed->options.splits_masters;
     *bytes = are_split ? mixed->params.bytes + mixed->remainders.bytes : 0;
@@ -235,25 +247,27 @@ static void write_back_segment(gs_mixed_precision *mixed, size_t index) {
                        options->masters[index], options->dtype, segment->count, false);
 }
 
-static void cast_all(gs_mixed_precision *mixed) {
+// Of the parameters [first, end), in one launch.
+static void cast_params(gs_mixed_precision *mixed, size_t first, size_t end) {
     const gs_mixed_precision_options *options = &mixed->options;
-    if (!mixed->casts) return;
+    if (!mixed->casts || mixed->first_cast[first] == mixed->first_cast[end]) return;
     gs_device_kernels(options->device)
-        ->cast_many(gs_device_stream(options->device), mixed->casts, mixed->num_casts,
-                    options->dtype, GS_FP32, 1.0f);
+        ->cast_many(gs_device_stream(options->device), mixed->casts + mixed->first_cast[first],
+                    mixed->first_cast[end] - mixed->first_cast[first], options->dtype, GS_FP32,
+                    1.0f);
 }
 
 void gs_mixed_precision_write_back(gs_mixed_precision *mixed) {
     if (mixed->options.splits_masters) return;
-    cast_all(mixed);
+    cast_params(mixed, 0, mixed->options.num_params);
     for (size_t i = 0; i < mixed->num_segments; i++) write_back_segment(mixed, i);
 }
 
 void gs_mixed_precision_write_back_params(gs_mixed_precision *mixed, const size_t *which,
                                           size_t num_which) {
-    if (mixed->options.splits_masters || num_which == 0) return;
-    cast_all(mixed);
+    if (mixed->options.splits_masters) return;
     for (size_t w = 0; w < num_which; w++) {
+        cast_params(mixed, which[w], which[w] + 1);
         for (size_t i = mixed->first_segment[which[w]]; i < mixed->first_segment[which[w] + 1]; i++)
             write_back_segment(mixed, i);
     }
@@ -270,6 +284,20 @@ gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optim
     GS_TRY(gs_optimizer_step(optimizer, (void *const *)options->masters, grads, used, lr,
                              grad_scale));
     gs_mixed_precision_write_back(mixed);
+    return gs_ok();
+}
+
+gs_status gs_mixed_precision_step_params(gs_mixed_precision *mixed, gs_optimizer *optimizer,
+                                         const size_t *which, size_t num_which, void *const *grads,
+                                         const uint8_t *used, float lr, float grad_scale) {
+    const gs_mixed_precision_options *options = &mixed->options;
+    if (options->splits_masters)
+        return gs_optimizer_step_halves_params(optimizer, which, num_which, mixed->split_values,
+                                               gs_mixed_precision_remainders(mixed), grads, used,
+                                               lr, grad_scale);
+    GS_TRY(gs_optimizer_step_params(optimizer, which, num_which, (void *const *)options->masters,
+                                    grads, used, lr, grad_scale));
+    gs_mixed_precision_write_back_params(mixed, which, num_which);
     return gs_ok();
 }
 

@@ -77,6 +77,8 @@ void *const *gs_mixed_precision_values(const gs_mixed_precision *mixed);
 
 // Lower halves of masters, one for each segment; NULL unless they are split.
 uint16_t *const *gs_mixed_precision_remainders(const gs_mixed_precision *mixed);
+// Upper halves: where each segment lies in params; NULL unless masters are split.
+uint16_t *const *gs_mixed_precision_uppers(const gs_mixed_precision *mixed);
 // Where both halves lie, one block of the device's memory with zeros between tensors: equal masters have
 // equal blocks. NULL unless they are split.
 void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes);
@@ -92,6 +94,12 @@ void gs_mixed_precision_write_back_params(gs_mixed_precision *mixed, const size_
 GS_NODISCARD gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optimizer,
                                                void *const *grads, const uint8_t *used, float lr,
                                                float grad_scale);
+// The same of the parameters `which` alone, as gs_optimizer_step_params.
+GS_NODISCARD gs_status gs_mixed_precision_step_params(gs_mixed_precision *mixed,
+                                                      gs_optimizer *optimizer, const size_t *which,
+                                                      size_t num_which, void *const *grads,
+                                                      const uint8_t *used, float lr,
+                                                      float grad_scale);
 
 // Elements [first, first + count) of a parameter's master as fp32 in host memory, whatever its form: for
 // checkpoints, initial values, digests. Done when they return; after the last write: write_back.

@@ -255,11 +255,25 @@ static void update_segments(gs_optimizer *optimizer, size_t first, size_t end,
 static gs_status update_all(gs_optimizer *optimizer, const step_tensors *tensors,
                             gs_launch_table *table) {
     run_list list = {.table = table};
-    if (table) GS_TRY(gs_launch_table_open(table, &list.items));
+    if (table) GS_TRY(gs_launch_table_open(table, optimizer->num_segments, &list.items));
     update_segments(optimizer, 0, optimizer->num_segments, tensors, &list);
     if (table) gs_launch_table_run(table, list.num_items, &list.step);
     for (size_t param = 0; param < optimizer->num_params; param++)
         count_update(optimizer, param, tensors);
+    return gs_ok();
+}
+
+static gs_status update_params(gs_optimizer *optimizer, const size_t *which, size_t num_which,
+                               const step_tensors *tensors, gs_launch_table *table) {
+    const size_t *first = optimizer->first_segment;
+    run_list list = {.table = table};
+    size_t num_segments = 0;
+    for (size_t i = 0; i < num_which; i++) num_segments += first[which[i] + 1] - first[which[i]];
+    if (table) GS_TRY(gs_launch_table_open(table, num_segments, &list.items));
+    for (size_t i = 0; i < num_which; i++)
+        update_segments(optimizer, first[which[i]], first[which[i] + 1], tensors, &list);
+    if (table) gs_launch_table_run(table, list.num_items, &list.step);
+    for (size_t i = 0; i < num_which; i++) count_update(optimizer, which[i], tensors);
     return gs_ok();
 }
 
@@ -279,30 +293,40 @@ gs_status gs_optimizer_step_params(gs_optimizer *optimizer, const size_t *which,
                                    float lr, float grad_scale) {
     const step_tensors tensors = {
         .params = params, .grads = grads, .used = used, .lr = lr, .grad_scale = grad_scale};
-    run_list list = {.table = table_of(optimizer)};
-    if (num_which == 0) return gs_ok();
-    if (list.table) GS_TRY(gs_launch_table_open(list.table, &list.items));
-    for (size_t i = 0; i < num_which; i++)
-        update_segments(optimizer, optimizer->first_segment[which[i]],
-                        optimizer->first_segment[which[i] + 1], &tensors, &list);
-    if (list.table) gs_launch_table_run(list.table, list.num_items, &list.step);
-    for (size_t i = 0; i < num_which; i++) count_update(optimizer, which[i], &tensors);
-    return gs_ok();
+    return update_params(optimizer, which, num_which, &tensors, table_of(optimizer));
+}
+
+static gs_status check_halves(const gs_optimizer *optimizer) {
+    if (has_launch(optimizer->method, &optimizer->options)) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "optimizer: \"%s\" does not update masters in halves",
+                    optimizer->options.kind);
 }
 
 gs_status gs_optimizer_step_halves(gs_optimizer *optimizer, uint16_t *const *values,
                                    uint16_t *const *remainders, void *const *grads,
                                    const uint8_t *used, float lr, float grad_scale) {
-    if (!has_launch(optimizer->method, &optimizer->options))
-        return gs_error(GS_INVALID_ARGUMENT, "optimizer: \"%s\" does not update masters in halves",
-                        optimizer->options.kind);
     const step_tensors tensors = {.values = values,
                                   .remainders = remainders,
                                   .grads = grads,
                                   .used = used,
                                   .lr = lr,
                                   .grad_scale = grad_scale};
+    GS_TRY(check_halves(optimizer));
     return update_all(optimizer, &tensors, &optimizer->table);
+}
+
+gs_status gs_optimizer_step_halves_params(gs_optimizer *optimizer, const size_t *which,
+                                          size_t num_which, uint16_t *const *values,
+                                          uint16_t *const *remainders, void *const *grads,
+                                          const uint8_t *used, float lr, float grad_scale) {
+    const step_tensors tensors = {.values = values,
+                                  .remainders = remainders,
+                                  .grads = grads,
+                                  .used = used,
+                                  .lr = lr,
+                                  .grad_scale = grad_scale};
+    GS_TRY(check_halves(optimizer));
+    return update_params(optimizer, which, num_which, &tensors, &optimizer->table);
 }
 
 const gs_segment *gs_optimizer_segments(const gs_optimizer *optimizer, size_t *num_segments) {

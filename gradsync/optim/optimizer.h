@@ -83,6 +83,11 @@ bool gs_optimizer_takes_halves(const gs_optimizer_options *options);
 GS_NODISCARD gs_status gs_optimizer_step_halves(gs_optimizer *optimizer, uint16_t *const *values,
                                                 uint16_t *const *remainders, void *const *grads,
                                                 const uint8_t *used, float lr, float grad_scale);
+GS_NODISCARD gs_status gs_optimizer_step_halves_params(gs_optimizer *optimizer, const size_t *which,
+                                                       size_t num_which, uint16_t *const *values,
+                                                       uint16_t *const *remainders,
+                                                       void *const *grads, const uint8_t *used,
+                                                       float lr, float grad_scale);
 
 // What it updates here, in order of parameter and element.
 const gs_segment *gs_optimizer_segments(const gs_optimizer *optimizer, size_t *num_segments);

@@ -178,9 +178,9 @@ GS_NODISCARD gs_status gs_reducer_abandon(gs_reducer *reducer);
 // The reduced gradients: views into the buckets, num_params of them, of the types that a pass has;
 // valid until the next begin.
 void *const *gs_reducer_grads(const gs_reducer *reducer);
-// Which parameters any rank used, by number: final for the members of a bucket when bucket_finished tells of it, and
-// for all of them at finish; valid until the next begin. NULL where it is known at finish alone
-// (gs_reduce_result.used): on a GPU, with GS_TALLY_APART.
+// Which parameters are known to be used by some rank, by number, when bucket_finished tells of their bucket; valid
+// until the next begin. On a host that is all which are. On a GPU it is what this rank used, the rest comes with finish
+// (gs_reduce_result.used). NULL where all of it does: with GS_TALLY_APART.
 const uint8_t *gs_reducer_used(const gs_reducer *reducer);
 // Where a parameter's reduced gradient begins, in bytes from the arena's start; SIZE_MAX for a
 // sparse one. Stays until another plan or a reset (gs_reducer_options.grads_moved).

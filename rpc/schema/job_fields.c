@@ -196,8 +196,8 @@ static const gs_field optimizer_fields[] = {
     {"zero_grad", WORDS(zero_grads), AT(optimizer.zero_grad), .default_value = "\"undefined\"",
      .help = "What a parameter that nobody used has: no gradient (skipped), or zero (momentum and decay go on)."},
     {"in_backward", GS_FIELD_BOOL, AT(optimizer.in_backward), .default_value = "false",
-     .help = "Update each bucket's parameters as soon as it is reduced, while others travel. CPUs, without clipping; takes "
-             "the memory of parameters and state once more."},
+     .help = "Update each bucket's parameters as soon as it is reduced, while others travel. Without clipping; takes the "
+             "memory of parameters and state once more."},
     {"loss_scale", GS_FIELD_OBJECT, .fields = loss_scale_fields,
      .help = "Dynamic loss scale; precision fp16 only."},
     {"schedule", GS_FIELD_OBJECT, .fields = schedule_fields,

@@ -397,8 +397,6 @@ static void check_in_backward(const gs_job_spec *spec, gs_field_errors *errors) 
         refuse(errors, pointer, "batch_norm sync is a mean over samples, divided behind the last bucket");
     if (spec->world.replicas_per_process > 1)
         refuse(errors, pointer, "replicas of a process read the same parameters, each in a backward of its own");
-    if (gs_job_spec_needs_gpu(spec))
-        refuse(errors, pointer, "on GPUs it is not known before the end of a step what a bucket updates");
 }
 
 // Which layers a step uses is drawn.
@@ -509,6 +507,6 @@ bool gs_job_spec_needs_gpu(const gs_job_spec *spec) {
 
 bool gs_job_spec_may_use_gpu(const gs_job_spec *spec) {
     // Exact is exact on either, but not across: a restart must not find the other.
-    return spec->world.device != GS_SPEC_DEVICE_CPU && !spec->optimizer.in_backward && spec->reducer.backend != GS_BACKEND_SHM &&
+    return spec->world.device != GS_SPEC_DEVICE_CPU && spec->reducer.backend != GS_BACKEND_SHM &&
            spec->world.replicas_per_process == 1 && !spec->exact;
 }

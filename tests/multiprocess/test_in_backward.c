@@ -11,11 +11,15 @@
 
 #include <cmocka.h>
 
+#include "tests/support/device_memory.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sample.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_device.h"
 #include "tests/support/trainer_rank.h"
 
 #define STEPS 6
+#define NUM_DEVICE_JOBS 2
 
 #define GPT2(members)                                                                              \
     "\"kind\":\"gpt2\"," members                                                                   \
@@ -30,18 +34,26 @@ typedef struct job {
 } job;
 
 static const job jobs[] = {
+    // These on a device, too, where runs that are sampled take one of them.
+    {"overflows", 2, 2, false, GPT2("\"precision\":\"fp16\",") "}",
+     "\"kind\":\"adamw\",\"loss_scale\":{\"init\":16777216,\"backoff_factor\":0.0625}", ""},
+    {"unused layers in halves", 2, 2, false, GPT2("\"precision\":\"bf16\",") ",\"layer_drop\":0.6}",
+     "\"kind\":\"adamw\",\"weight_decay\":0.1", ""},
+    // Where steps take less.
     {"one rank", 1, 2, false, GPT2("") "}", "\"kind\":\"adamw\",\"weight_decay\":0.1", ""},
     {"two ranks", 2, 2, false, GPT2("") "}", "\"kind\":\"adamw\",\"weight_decay\":0.1", ""},
     {"passes that add up", 3, 6, false, MLP("local") "}", "\"kind\":\"sgd\",\"momentum\":0.9", ""},
     {"exact", 2, 3, true, MLP("none") "}", "\"kind\":\"adam\"", ""},
-    {"overflows", 2, 2, false, GPT2("\"precision\":\"fp16\",") "}",
-     "\"kind\":\"adamw\",\"loss_scale\":{\"init\":16777216,\"backoff_factor\":0.0625}", ""},
     {"unused layers", 2, 2, false, GPT2("") ",\"layer_drop\":0.6}",
      "\"kind\":\"adamw\",\"zero_grad\":\"zero\"", ""},
     {"rows that come last", 2, 2, false, GPT2("") "}", "\"kind\":\"adamw\"",
      ",\"sparse_embedding\":\"gather\""},
     {"another hook", 2, 2, false, GPT2("") "}", "\"kind\":\"adamw\"", ",\"wire_dtype\":\"bf16\""},
 };
+
+static int num_steps(void) {
+    return test_device_is_host() ? STEPS : 3;
+}
 
 static void train(gs_digest held[TRAINER_RANK_MAX_STEPS], const job *of, bool in_backward) {
     char *spec, *dir = gs_temp_dir_make();
@@ -52,32 +64,45 @@ static void train(gs_digest held[TRAINER_RANK_MAX_STEPS], const job *of, bool in
                  "\"reducer\":{\"first_bucket_bytes\":512,\"bucket_cap_bytes\":2048,"
                  "\"check_replicas_every_steps\":2%s},\"steps\":{\"target\":%d}}",
                  of->exact ? "true" : "false", of->logical_shards, of->world_size, of->model,
-                 of->optimizer, in_backward ? "true" : "false", of->reducer, STEPS) < 0)
+                 of->optimizer, in_backward ? "true" : "false", of->reducer, num_steps()) < 0)
         abort();
-    gs_status status = trainer_rank_train(held, dir, spec, of->world_size, NULL);
+    gs_status status =
+        trainer_rank_train_on(held, dir, spec, of->world_size, NULL, gs_test_device_name());
     if (status.code) fail_msg("%s: %s", of->what, status.message);
-    assert_int_equal(trainer_rank_last_step(held), STEPS);
+    assert_int_equal(trainer_rank_last_step(held), num_steps());
     gs_temp_dir_remove(dir);
     free(spec);
 }
 
+static void check_job(const job *of) {
+    static gs_digest at_end[TRAINER_RANK_MAX_STEPS], in_backward[TRAINER_RANK_MAX_STEPS];
+    train(at_end, of, false);
+    train(in_backward, of, true);
+    for (int step = 1; step <= num_steps(); step++) {
+        if (!gs_digest_equal(at_end[step], in_backward[step]))
+            fail_msg("%s: step %d ends with other bits", of->what, step);
+    }
+}
+
 static void every_step_ends_with_the_bits_of_one_update_at_its_end(void **state) {
     (void)state;
-    static gs_digest at_end[TRAINER_RANK_MAX_STEPS], in_backward[TRAINER_RANK_MAX_STEPS];
-    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
-        train(at_end, &jobs[i], false);
-        train(in_backward, &jobs[i], true);
-        for (int step = 1; step <= STEPS; step++) {
-            if (!gs_digest_equal(at_end[step], in_backward[step]))
-                fail_msg("%s: step %d ends with other bits", jobs[i].what, step);
-        }
+    sample drawn = sample_from_environment();
+    size_t num_jobs = test_device_is_host() ? sizeof jobs / sizeof jobs[0] : NUM_DEVICE_JOBS;
+    if (test_device_is_host() || drawn.share <= 1) {
+        for (size_t i = 0; i < num_jobs; i++) check_job(&jobs[i]);
+        return;
     }
+    job alone = jobs[drawn.seed % num_jobs];
+    alone.world_size = 1;
+    sample_say(&drawn, "the jobs, with one rank");
+    check_job(&alone);
 }
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    if (!test_device_is_there()) return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_step_ends_with_the_bits_of_one_update_at_its_end),
     };

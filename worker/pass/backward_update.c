@@ -29,8 +29,6 @@ gs_status gs_backward_update_create(gs_backward_update **out, const gs_job_spec 
                                     bool adds_rows) {
     *out = NULL;
     if (!spec->optimizer.in_backward) return gs_ok();
-    if (!gs_device_is_host(state->device))
-        return gs_error(GS_UNIMPLEMENTED, "optimizer.in_backward: on CPUs alone; set world.device to cpu");
     gs_backward_update *update = calloc(1, sizeof *update);
     if (!update) return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer.in_backward: out of memory");
     update->reducer = reducer;

@@ -19,7 +19,6 @@ typedef struct gs_backward_update gs_backward_update;
 
 // *out stays NULL when the job does not want it. Borrows state and reducer until destroy.
 //   adds_rows  gradients of the model's first parameter, its embedding, are complete at finish alone
-// UNIMPLEMENTED on a GPU.
 GS_NODISCARD gs_status gs_backward_update_create(gs_backward_update **out, const gs_job_spec *spec,
                                                  gs_trainer_state *state, const gs_reducer *reducer,
                                                  bool adds_rows);

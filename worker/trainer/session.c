@@ -10,6 +10,7 @@
 #include "worker/state/state_transfer.h"
 #include "worker/state/hook_tensors.h"
 #include "worker/trainer/session_state.h"
+#include "worker/trainer/step.h"
 #include "worker/trainer/step_opening.h"
 
 static gs_record_options record_options(const gs_job_spec *spec) {
@@ -24,7 +25,8 @@ static gs_record_options record_options(const gs_job_spec *spec) {
 }
 
 static void note_bucket(void *ctx, size_t bucket) {
-    const gs_session *session = ctx;
+    gs_session *session = ctx;
+    gs_session_end_digest(session);
     gs_backward_update_bucket(session->update, bucket);
 }
 

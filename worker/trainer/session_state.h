@@ -65,6 +65,7 @@ struct gs_session {
     bool active;  // this rank has data for the step in flight
     bool complete;
     uint64_t params_digest;    // of the step in flight
+    bool is_digesting;         // it has begun, and reads the parameters
     gs_reduce_result reduced;  // of the step in flight; used while complete
 };
 

@@ -43,21 +43,23 @@ static void begin_digest(gs_session *session) {
     gs_trainer_state *state = session->state;
     int64_t step = state->position.step;
     session->params_digest = 0;
-    if (!sends_digest(session)) return;
+    session->is_digesting = sends_digest(session);
+    if (!session->is_digesting) return;
     if (step % every == 0) gs_trainer_state_begin_params_digest(state, 0, 1);
     else gs_trainer_state_begin_params_digest(state, (int)(step % DIGEST_PARTS), DIGEST_PARTS);
 }
 
-static void end_digest(gs_session *session) {
+void gs_session_end_digest(gs_session *session) {
     gs_trainer_state *state = session->state;
-    if (!sends_digest(session)) return;
+    if (!session->is_digesting) return;
+    session->is_digesting = false;
     session->params_digest = gs_digest_fold(gs_trainer_state_end_params_digest(state));
 }
 
 static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_step_votes *votes,
                         gs_step_facts *facts) {
     gs_progress_enter(session->progress, GS_PHASE_COMMIT);
-    if (computes_here(session) && !session->update) end_digest(session);
+    gs_session_end_digest(session);
     gs_commit_vote vote = {.step = facts->step,
                            .generation = session->generation,
                            .plan_digest = session->plans.digest,
@@ -109,7 +111,7 @@ static gs_status reduce_buckets(gs_session *session) {
 static gs_status finish_on_gpu(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
     const gs_pass_device *gpu = &session->gpu;
     gs_device_phases phases;
-    end_digest(session);
+    gs_session_end_digest(session);
     GS_TRY(reduce_buckets(session));
     gs_device_times_mark_end(gpu->times);
     GS_TRY(await_passes(session));
@@ -188,12 +190,12 @@ static double learning_rate(const gs_job_spec *spec, int64_t step) {
     return gs_lr_at(&schedule, step);
 }
 
-// Parameters change from here on: digests are of what they were. Before the first bucket: those of a rank without data are on their way when the step is open.
+// Parameters may change from here on, and their digest is of what they were: it ends before the first of them does.
+// Before the first bucket: those of a rank without data are on their way when the step is open.
 static void begin_update(gs_session *session) {
     const gs_position *position = &session->state->position;
     if (!session->update) return;
     begin_digest(session);
-    end_digest(session);
     gs_backward_update_begin(session->update, (float)learning_rate(session->spec, position->step),
                              gs_grad_scaler_inverse(&position->loss_scale));
 }

@@ -22,6 +22,8 @@ typedef struct gs_step_votes {
 // Any error ends the session: nothing of this step was applied here.
 GS_NODISCARD gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
                                            const gs_step_votes *votes);
+// The digest of the step's first parameters is taken, if it was not: before any of them changes.
+void gs_session_end_digest(gs_session *session);
 // The step in flight is reduced to the last bucket and not applied yet.
 bool gs_session_complete(const gs_session *session);
 // Takes back what the step in flight has updated so far (optimizer.in_backward), when it is not to be applied:

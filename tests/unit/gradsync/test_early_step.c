@@ -11,16 +11,21 @@
 
 #include "core/random.h"
 #include "tests/support/asserts.h"
+#include "tests/support/device_memory.h"
 
 #define NUM_PARAMS 5
 #define COUNT 33
 #define NUM_STEPS 7
 
-// Parameters, their optimizer and gradients; perhaps 16 bits beside, and a step in pieces.
+static gs_device *shared_device;  // of all models: to open one takes long
+
+typedef enum precision { FULL, BESIDE, HALVES } precision;  // 16 bits beside masters, or masters in halves
+
+// Parameters, their optimizer and gradients, in memory of the device; perhaps 16 bits beside, and a step in pieces.
 typedef struct model {
     gs_device *device;
     gs_param_spec specs[NUM_PARAMS];
-    float values[NUM_PARAMS][COUNT], grad_values[NUM_PARAMS][COUNT];
+    float grad_values[NUM_PARAMS][COUNT];
     void *params[NUM_PARAMS], *grads[NUM_PARAMS];
     gs_optimizer *optimizer;
     gs_mixed_precision *mixed;
@@ -33,36 +38,51 @@ static const gs_optimizer_options kinds[] = {
     {.kind = "sgd", .momentum = 0.9f, .nesterov = true},
     {.kind = "sgd"},
 };
-#define NUM_KINDS (sizeof kinds / sizeof kinds[0])
 
-static void open_model(model *m, const gs_optimizer_options *kind, bool is_mixed,
+// Where a step takes long, the first.
+static size_t num_kinds(void) {
+    return test_device_is_host() ? sizeof kinds / sizeof kinds[0] : 1;
+}
+
+static void open_mixed(model *m, precision kind) {
+    gs_mixed_precision_options options = {.dtype = GS_BF16,
+                                          .params = m->specs,
+                                          .num_params = NUM_PARAMS,
+                                          .device = m->device};
+    if (kind == HALVES) {
+        options.splits_masters = true;
+    } else {
+        options.masters = (float *const *)m->params;
+        options.keeps_params = true;
+        options.keeps_values = test_device_is_host();
+    }
+    assert_ok(gs_mixed_precision_create(&m->mixed, &options));
+}
+
+static void open_model(model *m, const gs_optimizer_options *kind, precision is_mixed,
                        const gs_early_step_options *early) {
     static const bool decays[NUM_PARAMS] = {true, true, false, false, true};
-    *m = (model){0};
-    assert_ok(gs_device_open(&m->device, "cpu", &(gs_device_options){.num_threads = 1}));
+    float values[COUNT];
+    *m = (model){.device = shared_device};
     for (size_t p = 0; p < NUM_PARAMS; p++) {
         m->specs[p] = gs_param_spec_make(GS_FP32, COUNT, 0, "p%zu", p);
-        m->params[p] = m->values[p];
-        m->grads[p] = m->grad_values[p];
-        gs_random_fill_normal(m->values[p], COUNT, (gs_random_key){.seed = 1, .stream = p}, 0, 0,
-                              1);
+        m->params[p] = device_memory_alloc(m->device, sizeof values);
+        m->grads[p] = device_memory_alloc(m->device, sizeof values);
     }
     assert_ok(gs_optimizer_create(&m->optimizer, kind, m->specs, decays, NUM_PARAMS, m->device));
-    if (is_mixed) {
-        assert_ok(gs_mixed_precision_create(
-            &m->mixed, &(gs_mixed_precision_options){.dtype = GS_BF16,
-                                                     .params = m->specs,
-                                                     .num_params = NUM_PARAMS,
-                                                     .masters = (float *const *)m->params,
-                                                     .keeps_params = true,
-                                                     .keeps_values = true,
-                                                     .device = m->device}));
-        gs_mixed_precision_write_back(m->mixed);
+    if (is_mixed) open_mixed(m, is_mixed);
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        gs_random_fill_normal(values, COUNT, (gs_random_key){.seed = 1, .stream = p}, 0, 0, 1);
+        if (is_mixed == HALVES)
+            assert_ok(gs_mixed_precision_write(m->mixed, p, 0, values, COUNT));
+        else
+            device_memory_write(m->device, m->params[p], values, sizeof values);
     }
+    if (m->mixed) gs_mixed_precision_write_back(m->mixed);
     if (!early) return;
     gs_early_step_options options = *early;
     options.optimizer = m->optimizer;
-    options.params = m->params;
+    options.params = is_mixed == HALVES ? NULL : m->params;
     options.mixed = m->mixed;
     options.device = m->device;
     assert_ok(gs_early_step_create(&m->step, &options));
@@ -72,13 +92,22 @@ static void close_model(model *m) {
     gs_early_step_destroy(m->step);
     gs_mixed_precision_destroy(m->mixed);
     gs_optimizer_destroy(m->optimizer);
-    gs_device_close(m->device);
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        device_memory_free(m->device, m->params[p]);
+        device_memory_free(m->device, m->grads[p]);
+    }
+}
+
+static void write_grads(model *m) {
+    for (size_t p = 0; p < NUM_PARAMS; p++)
+        device_memory_write(m->device, m->grads[p], m->grad_values[p], sizeof m->grad_values[p]);
 }
 
 static void draw_grads(model *m, uint64_t step) {
     for (size_t p = 0; p < NUM_PARAMS; p++)
         gs_random_fill_normal(m->grad_values[p], COUNT,
                               (gs_random_key){.seed = 2, .stream = step * 16 + p}, 0, 0, 1);
+    write_grads(m);
 }
 
 // Everything that a step changes.
@@ -91,15 +120,21 @@ typedef struct image {
 
 static void take_image(image *out, const model *m) {
     memset(out, 0, sizeof *out);
-    memcpy(out->values, m->values, sizeof out->values);
     memcpy(out->num_updates, gs_optimizer_num_updates(m->optimizer), sizeof out->num_updates);
     for (size_t p = 0; p < NUM_PARAMS; p++) {
+        if (m->mixed)
+            assert_ok(gs_mixed_precision_read(m->mixed, out->values[p], p, 0, COUNT));
+        else
+            device_memory_read(m->device, out->values[p], m->params[p], sizeof out->values[p]);
         for (int s = 0; s < gs_optimizer_state_count(m->optimizer); s++)
-            memcpy(out->state[s][p], gs_optimizer_state(m->optimizer, s, p),
-                   sizeof out->state[s][p]);
+            device_memory_read(m->device, out->state[s][p], gs_optimizer_state(m->optimizer, s, p),
+                               sizeof out->state[s][p]);
         if (!m->mixed) continue;
-        memcpy(out->halves[p], gs_mixed_precision_params(m->mixed)[p], sizeof out->halves[p]);
-        memcpy(out->rounded[p], gs_mixed_precision_values(m->mixed)[p], sizeof out->rounded[p]);
+        device_memory_read(m->device, out->halves[p], gs_mixed_precision_params(m->mixed)[p],
+                           sizeof out->halves[p]);
+        void *const *rounded = gs_mixed_precision_values(m->mixed);
+        if (rounded)
+            device_memory_read(m->device, out->rounded[p], rounded[p], sizeof out->rounded[p]);
     }
 }
 
@@ -126,11 +161,12 @@ static void zero_unused(model *m, const uint8_t *used) {
     for (size_t p = 0; p < NUM_PARAMS; p++) {
         if (!used[p]) memset(m->grad_values[p], 0, sizeof m->grad_values[p]);
     }
+    write_grads(m);
 }
 
 static const size_t first_bucket[] = {4, 3}, second_bucket[] = {2, 0};
 
-static void check_pieces(const gs_optimizer_options *kind, bool is_mixed, const bool *early) {
+static void check_pieces(const gs_optimizer_options *kind, precision is_mixed, const bool *early) {
     model whole, pieces;
     open_model(&whole, kind, is_mixed, NULL);
     open_model(&pieces, kind, is_mixed, &(gs_early_step_options){.early = early});
@@ -146,7 +182,7 @@ static void check_pieces(const gs_optimizer_options *kind, bool is_mixed, const 
         gs_early_step_bucket(pieces.step, first_bucket, 2, pieces.grads, used);
         assert_int_equal(gs_early_step_num_updated(pieces.step), early ? 1 : 2);
         gs_early_step_bucket(pieces.step, second_bucket, 2, pieces.grads, used);
-        assert_int_equal(gs_early_step_num_updated(pieces.step), early ? 2 : 4);
+        assert_int_equal(gs_early_step_num_updated(pieces.step), (early ? 2 : 3) + (!early && used[2]));
         assert_ok(gs_early_step_finish(pieces.step, pieces.grads, used));
         assert_alike(&whole, &pieces);
     }
@@ -157,25 +193,29 @@ static void check_pieces(const gs_optimizer_options *kind, bool is_mixed, const 
 static void pieces_have_the_bits_of_a_whole_step(void **state) {
     (void)state;
     static const bool early[NUM_PARAMS] = {true, true, false, true, false};
-    for (size_t k = 0; k < NUM_KINDS; k++) {
-        check_pieces(&kinds[k], false, NULL);
-        check_pieces(&kinds[k], false, early);
-        check_pieces(&kinds[k], true, NULL);
+    for (size_t k = 0; k < num_kinds(); k++) {
+        check_pieces(&kinds[k], FULL, NULL);
+        check_pieces(&kinds[k], FULL, early);
+        check_pieces(&kinds[k], BESIDE, NULL);
+        if (gs_optimizer_takes_halves(&kinds[k])) check_pieces(&kinds[k], HALVES, NULL);
     }
 }
 
 // What a step that is undone has done, and where it was.
 static void disturb(model *m, int step) {
     static const uint8_t used[NUM_PARAMS] = {1, 1, 0, 1, 1};
+    image now;
     draw_grads(m, 99);
     m->grad_values[4][7] = NAN;
+    write_grads(m);
     gs_early_step_begin(m->step, 0.3f, 1);
     gs_early_step_bucket(m->step, first_bucket, 2, m->grads, used);
     if (step % 2) gs_early_step_bucket(m->step, second_bucket, 2, m->grads, used);
-    assert_true(isnan(m->values[4][7]));
+    take_image(&now, m);
+    assert_true(isnan(now.values[4][7]));
 }
 
-static void check_undo(const gs_optimizer_options *kind, bool is_mixed) {
+static void check_undo(const gs_optimizer_options *kind, precision is_mixed) {
     static const uint8_t used[NUM_PARAMS] = {1, 1, 1, 1, 1};
     model calm, shaken;
     open_model(&calm, kind, is_mixed, NULL);
@@ -203,9 +243,10 @@ static void check_undo(const gs_optimizer_options *kind, bool is_mixed) {
 
 static void undo_restores_values_state_and_counts(void **state) {
     (void)state;
-    for (size_t k = 0; k < NUM_KINDS; k++) {
-        check_undo(&kinds[k], false);
-        check_undo(&kinds[k], true);
+    for (size_t k = 0; k < num_kinds(); k++) {
+        check_undo(&kinds[k], FULL);
+        check_undo(&kinds[k], BESIDE);
+        if (gs_optimizer_takes_halves(&kinds[k])) check_undo(&kinds[k], HALVES);
     }
 }
 
@@ -213,26 +254,47 @@ static void what_is_still_read_waits_for_its_release(void **state) {
     (void)state;
     static const uint8_t used[NUM_PARAMS] = {1, 1, 1, 1, 1};
     model whole, m;
-    image before, now;
-    open_model(&whole, &kinds[0], false, NULL);
-    open_model(&m, &kinds[0], false, &(gs_early_step_options){.waits_for_release = true});
+    image before, now, done;
+    open_model(&whole, &kinds[0], FULL, NULL);
+    open_model(&m, &kinds[0], FULL, &(gs_early_step_options){.waits_for_release = true});
     draw_grads(&whole, 0);
     draw_grads(&m, 0);
     step_whole(&whole, used);
     take_image(&before, &m);
+    take_image(&done, &whole);
     gs_early_step_begin(m.step, 0.1f, 0.5f);
     gs_early_step_release(m.step, 3);
     gs_early_step_bucket(m.step, first_bucket, 2, m.grads, used);
     assert_int_equal(gs_early_step_num_updated(m.step), 1);
     take_image(&now, &m);
     assert_memory_equal(now.values[4], before.values[4], sizeof now.values[4]);
-    assert_memory_equal(now.values[3], whole.values[3], sizeof now.values[3]);
+    assert_memory_equal(now.values[3], done.values[3], sizeof now.values[3]);
     gs_early_step_release(m.step, 4);
     assert_int_equal(gs_early_step_num_updated(m.step), 2);
     gs_early_step_bucket(m.step, second_bucket, 2, m.grads, used);
     assert_int_equal(gs_early_step_num_updated(m.step), 2);
     gs_early_step_release_all(m.step);
     assert_int_equal(gs_early_step_num_updated(m.step), 4);
+    assert_ok(gs_early_step_finish(m.step, m.grads, used));
+    assert_alike(&whole, &m);
+    close_model(&whole);
+    close_model(&m);
+}
+
+// Another rank may have used it: what becomes of it is said at the end.
+static void what_is_not_known_to_be_used_waits_for_the_end(void **state) {
+    (void)state;
+    static const uint8_t known[NUM_PARAMS] = {0, 1, 1, 0, 1}, used[NUM_PARAMS] = {1, 1, 1, 0, 1};
+    model whole, m;
+    open_model(&whole, &kinds[0], FULL, NULL);
+    open_model(&m, &kinds[0], FULL, &(gs_early_step_options){0});
+    draw_grads(&whole, 0);
+    draw_grads(&m, 0);
+    step_whole(&whole, used);
+    gs_early_step_begin(m.step, 0.1f, 0.5f);
+    gs_early_step_bucket(m.step, first_bucket, 2, m.grads, known);
+    gs_early_step_bucket(m.step, second_bucket, 2, m.grads, known);
+    assert_int_equal(gs_early_step_num_updated(m.step), 2);
     assert_ok(gs_early_step_finish(m.step, m.grads, used));
     assert_alike(&whole, &m);
     close_model(&whole);
@@ -249,7 +311,7 @@ static void what_cannot_be_is_refused(void **state) {
     static const uint8_t used[NUM_PARAMS] = {1, 1, 1, 1, 1};
     model m;
     image before, now;
-    open_model(&m, &kinds[0], false, &(gs_early_step_options){0});
+    open_model(&m, &kinds[0], FULL, &(gs_early_step_options){0});
     take_image(&before, &m);
     assert_refused(gs_early_step_finish(m.step, m.grads, used), GS_FAILED_PRECONDITION,
                    "finish without begin");
@@ -262,30 +324,34 @@ static void what_cannot_be_is_refused(void **state) {
     gs_early_step_undo(m.step);
     take_image(&now, &m);
     assert_memory_equal(&before, &now, sizeof now);
-    gs_mixed_precision *split;
     gs_early_step *step;
-    assert_ok(
-        gs_mixed_precision_create(&split, &(gs_mixed_precision_options){.dtype = GS_BF16,
-                                                                        .params = m.specs,
-                                                                        .num_params = NUM_PARAMS,
-                                                                        .splits_masters = true,
-                                                                        .device = m.device}));
     assert_refused(gs_early_step_create(&step, &(gs_early_step_options){.optimizer = m.optimizer,
-                                                                        .params = m.params,
-                                                                        .mixed = split,
                                                                         .device = m.device}),
-                   GS_UNIMPLEMENTED, "halves");
+                   GS_INVALID_ARGUMENT, "params");
     assert_null(step);
-    gs_mixed_precision_destroy(split);
     close_model(&m);
 }
 
+static int open_device(void **state) {
+    (void)state;
+    shared_device = test_device_open(1);
+    return 0;
+}
+
+static int close_device(void **state) {
+    (void)state;
+    test_device_close(shared_device);
+    return 0;
+}
+
 int main(void) {
+    if (!test_device_is_there()) return TEST_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_have_the_bits_of_a_whole_step),
         cmocka_unit_test(undo_restores_values_state_and_counts),
         cmocka_unit_test(what_is_still_read_waits_for_its_release),
+        cmocka_unit_test(what_is_not_known_to_be_used_waits_for_the_end),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_device, close_device);
 }
