@@ -146,6 +146,11 @@ void gs_member_progressed(gs_coordinator *coordinator, gs_member *member, int64_
     }
 }
 
+// One rank alone holds the state of the job.
+static bool one_can_save(const gs_run *run) {
+    return run->job->spec.reducer.sharding == GS_SHARDING_NONE || run->num_members == 1;
+}
+
 void gs_run_settle_now(gs_coordinator *coordinator, gs_run *run) {
     gs_settle_member *members = calloc((size_t)run->num_members, sizeof *members);
     bool saves = false;
@@ -164,7 +169,7 @@ void gs_run_settle_now(gs_coordinator *coordinator, gs_run *run) {
         gs_member *member = &run->members[i];
         if (!member->settle) continue;
         gs_json *reply = gs_json_new_object();
-        bool save = members && members[i].save && !run->suspicious;
+        bool save = members && members[i].save && !run->suspicious && one_can_save(run);
         gs_json_set_bool(reply, "apply", members && members[i].apply);
         gs_json_set_bool(reply, "save", save);
         saves |= save;

@@ -310,6 +310,12 @@ void gs_replan_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     gs_job *job = NULL;
     gs_json *details = NULL;
     gs_status status = gs_jobs_find(coordinator, &job, &details, request);
+    if (!status.code && job->spec.reducer.sharding != GS_SHARDING_NONE) {
+        status = refuse(&details, "wrong_state", "it keeps the plan that it began with",
+                        gs_error(GS_FAILED_PRECONDITION,
+                                 "job %s is sharded: who owns what follows from its plan, which stays while it trains",
+                                 job->id_text));
+    }
     if (!status.code && (!job->run || job->run->phase != GS_RUN_TRAINING)) {
         status = refuse(&details, "wrong_state", "a plan changes while ranks train",
                         gs_error(GS_FAILED_PRECONDITION, "job %s is %s: %s", job->id_text,

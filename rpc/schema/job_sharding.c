@@ -35,6 +35,13 @@ static void check_reduction(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, SHARDING, "data.uneven_inputs join is not in this version");
 }
 
+// Another plan is another partition, and what a rank owns stays with it while it trains.
+static void check_plan(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (spec->reducer.rebuild_after_steps > 0)
+        refuse(errors, "/reducer/rebuild_after_steps",
+               "reducer.sharding: who owns what follows from the plan, which stays; 0");
+}
+
 static void check_update(const gs_job_spec *spec, gs_field_errors *errors) {
     if (spec->optimizer.in_backward)
         refuse(errors, SHARDING, "optimizer.in_backward updates whole buckets on every rank");
@@ -52,6 +59,18 @@ static void check_overlap(const gs_job_spec *spec, gs_field_errors *errors) {
     refuse(errors, OVERLAP, "not in this version");
 }
 
+static void check_later(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (spec->reducer.sharding == GS_SHARDING_GRADIENTS)
+        refuse(errors, SHARDING, "gradients is not in this version; optimizer is");
+    if (spec->reducer.partition != GS_SHARD_FLAT)
+        refuse(errors, PARTITION, "not in this version; flat is");
+    if (spec->model.precision != GS_PRECISION_FP32)
+        refuse(errors, SHARDING, "model.precision fp32 alone in this version");
+    if (spec->exact) refuse(errors, SHARDING, "exact is not in this version");
+    if (spec->world.device == GS_SPEC_DEVICE_CUDA)
+        refuse(errors, SHARDING, "world.device cpu alone in this version");
+}
+
 void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors) {
     if (gs_field_errors_lie_in(errors, SHARDING)) return;
     if (spec->reducer.sharding == GS_SHARDING_NONE) {
@@ -59,7 +78,8 @@ void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors
         return;
     }
     check_reduction(spec, errors);
+    check_plan(spec, errors);
     check_update(spec, errors);
     check_overlap(spec, errors);
-    refuse(errors, SHARDING, "not in this version");
+    check_later(spec, errors);
 }

@@ -56,8 +56,11 @@ static void fill_dependent_defaults(gs_job_spec *spec, const gs_json *object) {
     if (gs_job_hook_carries(&spec->reducer.hook) && !gs_json_get(checkpoint, "parts"))
         spec->checkpoint.parts = GS_CHECKPOINT_PARTS_RANKS;
     // Each rank has what it owns, and nobody all of it.
-    if (spec->reducer.sharding != GS_SHARDING_NONE && !gs_json_get(checkpoint, "parts"))
+    bool is_sharded = spec->reducer.sharding != GS_SHARDING_NONE;
+    if (is_sharded && !gs_json_get(checkpoint, "parts"))
         spec->checkpoint.parts = GS_CHECKPOINT_PARTS_RANKS;
+    if (is_sharded && !gs_json_get(reducer, "rebuild_after_steps"))
+        spec->reducer.rebuild_after_steps = 0;
     // On GPUs that is not in this version.
     if (gs_job_hook_trains_apart(&spec->reducer.hook) && !gs_json_get(world, "device"))
         spec->world.device = GS_SPEC_DEVICE_CPU;
@@ -508,5 +511,6 @@ bool gs_job_spec_needs_gpu(const gs_job_spec *spec) {
 bool gs_job_spec_may_use_gpu(const gs_job_spec *spec) {
     // Exact is exact on either, but not across: a restart must not find the other.
     return spec->world.device != GS_SPEC_DEVICE_CPU && spec->reducer.backend != GS_BACKEND_SHM &&
-           spec->world.replicas_per_process == 1 && !spec->exact;
+           spec->reducer.sharding == GS_SHARDING_NONE && spec->world.replicas_per_process == 1 &&
+           !spec->exact;
 }

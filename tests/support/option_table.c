@@ -113,7 +113,7 @@ static const option_row rows[] = {
     OF(WAY, "/reducer/backend"),
     OF(WAY, "/reducer/unused_parameters"),
     {"/reducer/wire_dtype", WAY, {NULL}, {{NULL, NULL}}, WIRE_TOLERANCE},
-    NO("/reducer/sharding"), NO("/reducer/partition"), NO("/reducer/zero_overlap"), NO("/reducer/zero_split_buckets"),
+    OF(WAY, "/reducer/sharding"), NO("/reducer/partition"), NO("/reducer/zero_overlap"), NO("/reducer/zero_split_buckets"),
     OF(WAY, "/reducer/static_graph"),
     OF(WAY, "/reducer/sparse_embedding"),
     OF(WAY, "/reducer/replica_divisor"),

@@ -239,30 +239,6 @@ static void record_line(void *ctx, gs_log_level level, const char *line) {
     }
 }
 
-static gs_status train(rank_run *run, gs_trainer *trainer, const gs_job_spec *spec,
-                       gs_trainer_outcome *outcome) {
-    const gs_trainer_state *state = gs_trainer_get_state(trainer);
-    gs_bucket_plan plan;
-    gs_plan_policy policy = gs_job_spec_plan_policy(spec);
-    GS_TRY(gs_plan_policy_apply(&plan, &policy, state->param_specs, state->num_params, NULL));
-    gs_assignment assignment = {.place = {.generation = 1,
-                                          .rank = run->env->rank,
-                                          .world_size = run->env->world_size},
-                                .num_shards = (int)spec->logical_shards,
-                                .plan = &plan};
-    gs_status status = gs_trainer_prepare(trainer, &assignment);
-    gs_bucket_plan_release(&plan);
-    if (status.code) return status;
-    GS_TRY(gs_trainer_connect(trainer, gs_deadline_in_seconds(60)));
-    gs_thread *plans = NULL;
-    run->state = state;
-    GS_TRY(gs_thread_start(&plans, "plans", deliver_plans, run));
-    gs_trainer_run(trainer, outcome);
-    gs_thread_stop(plans);
-    write_plan(run);
-    return gs_ok();
-}
-
 // The parameters as a checkpoint has them, fp32, one after the other.
 static gs_status write_params(const rank_run *run, gs_trainer *trainer, const char *name) {
     char path[600];
@@ -283,6 +259,31 @@ static gs_status write_params(const rank_run *run, gs_trainer *trainer, const ch
     return status;
 }
 
+static gs_status train(rank_run *run, gs_trainer *trainer, const gs_job_spec *spec,
+                       gs_trainer_outcome *outcome) {
+    const gs_trainer_state *state = gs_trainer_get_state(trainer);
+    gs_bucket_plan plan;
+    gs_plan_policy policy = gs_job_spec_plan_policy(spec);
+    GS_TRY(gs_plan_policy_apply(&plan, &policy, state->param_specs, state->num_params, NULL));
+    gs_assignment assignment = {.place = {.generation = 1,
+                                          .rank = run->env->rank,
+                                          .world_size = run->env->world_size},
+                                .num_shards = (int)spec->logical_shards,
+                                .plan = &plan};
+    gs_status status = gs_trainer_prepare(trainer, &assignment);
+    gs_bucket_plan_release(&plan);
+    if (status.code) return status;
+    if (run->writes_params) GS_TRY(write_params(run, trainer, "initial"));
+    GS_TRY(gs_trainer_connect(trainer, gs_deadline_in_seconds(60)));
+    gs_thread *plans = NULL;
+    run->state = state;
+    GS_TRY(gs_thread_start(&plans, "plans", deliver_plans, run));
+    gs_trainer_run(trainer, outcome);
+    gs_thread_stop(plans);
+    write_plan(run);
+    return gs_ok();
+}
+
 static gs_status run_trainer(rank_run *run, const gs_job_spec *spec, const char *resume) {
     char checkpoints[600], text[128];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run->dir);
@@ -301,7 +302,6 @@ static gs_status run_trainer(rank_run *run, const gs_job_spec *spec, const char 
     gs_trainer *trainer = NULL;
     gs_trainer_outcome outcome = {0};
     gs_status status = gs_trainer_create(&trainer, &options);
-    if (!status.code && run->writes_params) status = write_params(run, trainer, "initial");
     if (!status.code) status = train(run, trainer, spec, &outcome);
     if (!status.code && run->writes_params) status = write_params(run, trainer, "params");
     if (!status.code) {

@@ -225,7 +225,8 @@ static gs_status save(gs_checkpoint_result *result, const gs_state_snapshot *sna
     char path[PATH_MAX];
     bool is_whole = result->request.num_parts == 1;
     GS_TRY(make_directories(options->directory));
-    GS_TRY(check_space(options->directory, snapshot->bytes / (size_t)result->request.num_parts));
+    size_t num_parts = snapshot->is_part ? 1 : (size_t)result->request.num_parts;
+    GS_TRY(check_space(options->directory, snapshot->bytes / num_parts));
     if (snprintf(path, sizeof path, "%s/%s", options->directory, result->name) >=
         (int)sizeof path - 64) {
         return gs_error(GS_INVALID_ARGUMENT, "checkpoint directory: the path is too long");

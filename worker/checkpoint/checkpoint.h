@@ -27,7 +27,8 @@
 typedef struct gs_checkpoint_request {
     const char *reason;  // "periodic", "final", "stop", "settled", "orphaned"; constant text
     int world_size;
-    int part, num_parts;  // of the state, by bytes; num_parts 1: all of it, and the manifest
+    // Of the state, by bytes, or what this rank has of a sharded one; num_parts 1: all of it, and the manifest.
+    int part, num_parts;
     uint32_t generation;  // of the ranks that write parts: it makes their directory the same
 } gs_checkpoint_request;
 
@@ -63,7 +64,8 @@ GS_NODISCARD gs_status gs_checkpoint_save(gs_checkpoint_result *result,
                                           const gs_checkpoint_options *options);
 
 // Brings `state` to what `path` (a checkpoint directory) holds; on an error the state is as it was,
-// unless the file is cut short while it is read.
+// unless the file is cut short while it is read. A sharded state takes it as its source, verified now, read when it is
+// laid out, and of it what the rank holds; the position is known at once.
 //   DATA_LOSS            damaged: names file and block, or part and tensor
 //   INVALID_ARGUMENT     another model (names the tensor), or a setting that decides results differs
 //   NOT_FOUND            no such checkpoint, or a part of it is gone

@@ -13,12 +13,13 @@
 
 #define NEWEST_FORMAT 2
 
-// A checkpoint that is being read. What ranks had of their own is read when it is dealt: until then it stays open,
-// whatever becomes of the files.
+// A checkpoint that is being read. What ranks had of their own is read when it is dealt, and a sharded state when it is
+// laid out: until then it stays open, whatever becomes of the files.
 typedef struct opened {
     const char *path;   // borrowed, for the load
     gs_json *manifest;  // owned
     gs_checkpoint_layout layout;
+    gs_position position;
     gs_safetensors **files;        // owned; one for each part
     const gs_safetensor **entries; // owned; one for each piece of the layout
     size_t *tensors;               // owned; for each tensor of the state, which of the layout's
@@ -218,9 +219,25 @@ static size_t first_piece_of(const gs_checkpoint_layout *layout, size_t tensor) 
     return low;
 }
 
+// Behind the elements before `first`.
+static reading read_from(const opened *it, size_t tensor, size_t first) {
+    const gs_checkpoint_layout *layout = &it->layout;
+    reading at = {.it = it, .piece = first_piece_of(layout, tensor)};
+    while (at.piece < layout->num_pieces) {
+        const gs_segment *segment = &layout->pieces[at.piece].segment;
+        if (segment->tensor != tensor || first < segment->first + segment->count) break;
+        at.piece++;
+    }
+    if (at.piece < layout->num_pieces && layout->pieces[at.piece].segment.tensor == tensor)
+        at.done_bytes = (first - layout->pieces[at.piece].segment.first) *
+                        gs_dtype_bytes(layout->tensors[tensor].dtype);
+    return at;
+}
+
+// Of each tensor, what lies here.
 static gs_status take_tensors(gs_trainer_state *state, const opened *it) {
     for (size_t i = 0; i < state->num_tensors; i++) {
-        reading at = {.it = it, .piece = first_piece_of(&it->layout, it->tensors[i])};
+        reading at = read_from(it, it->tensors[i], gs_trainer_state_held(state, i).first);
         GS_TRY(gs_trainer_state_fill(state, i, read_bytes, &at));
         if (at.status.code)
             return gs_status_prefix(at.status, "part-%zu.safetensors: tensor \"%s\"",
@@ -294,20 +311,40 @@ static void give_shares(gs_trainer_state *state, opened *it) {
     gs_own_tensors_give(&state->own, &source);
 }
 
-static gs_status load(gs_trainer_state *state, opened *it, const gs_job_spec *spec) {
-    gs_position position;
+static gs_status verify(gs_trainer_state *state, opened *it, const gs_job_spec *spec) {
     GS_TRY(check_manifest(it->manifest));
     GS_TRY(gs_checkpoint_layout_parse(&it->layout, it->manifest));
     GS_TRY(count_shares(it));
     GS_TRY(check_parts(it));
     GS_TRY(check_spec(it->manifest, spec));
-    GS_TRY(read_position(&position, it->manifest));
+    GS_TRY(read_position(&it->position, it->manifest));
     GS_TRY(add_hook_tensors(state, &it->layout));
     GS_TRY(match_tensors(it, state));
-    GS_TRY(open_parts(it));
+    return open_parts(it);
+}
+
+static gs_status take_state(gs_trainer_state *state, const opened *it) {
     GS_TRY(take_tensors(state, it));
-    state->position = position;
+    state->position = it->position;
     gs_trainer_state_refresh(state);
+    return gs_ok();
+}
+
+static gs_status fill_state(void *ctx, gs_trainer_state *state) {
+    return gs_status_prefix(take_state(state, ctx), "checkpoint");
+}
+
+// The whole state at once; or a source of what a rank will hold of it. Takes the checkpoint when it is OK.
+static gs_status hand_over(gs_trainer_state *state, opened *it) {
+    if (state->is_sharded) {
+        state->position = it->position;
+        gs_trainer_state_give_source(
+            state, &(gs_state_source){.ctx = it, .fill = fill_state, .release = close_source});
+        return gs_ok();
+    }
+    GS_TRY(take_state(state, it));
+    if (it->num_shares) give_shares(state, it);
+    else close_checkpoint(it);
     return gs_ok();
 }
 
@@ -322,11 +359,11 @@ gs_status gs_checkpoint_load(gs_trainer_state *state, const char *path, const gs
     it->path = path;
     gs_status status = gs_sealed_json_read(&it->manifest, manifest_path);
     if (!status.code) {
-        status = load(state, it, spec);
+        status = verify(state, it, spec);
+        if (!status.code) status = hand_over(state, it);
         if (status.code) gs_hook_tensors_forget(state);
     }
-    if (!status.code && it->num_shares) give_shares(state, it);
-    else close_checkpoint(it);
+    if (status.code) close_checkpoint(it);
     const char *slash = strrchr(path, '/');
     return gs_status_prefix(status, "checkpoint %s", slash ? slash + 1 : path);
 }

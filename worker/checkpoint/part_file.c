@@ -10,49 +10,50 @@ static size_t count_of(const gs_state_tensor *tensor) {
     return tensor->bytes / gs_dtype_bytes(tensor->dtype);
 }
 
-// Whatever the cut: shares lie where they were taken.
-static void add_shares(gs_segment *segments, size_t *num_segments,
-                       const gs_state_snapshot *snapshot) {
-    for (size_t i = 0; i < snapshot->num_own; i++) {
-        size_t tensor = snapshot->num_tensors + i;
-        size_t count = (size_t)snapshot->tensors[tensor].shape[1];
-        if (!count) continue;
-        segments[(*num_segments)++] =
-            (gs_segment){.tensor = tensor,
-                         .first = (size_t)snapshot->shares.first * count,
-                         .count = (size_t)snapshot->shares.count * count};
+// What is here, from tensor `first` on.
+static void add_here(gs_segment *segments, size_t *num_segments, const gs_state_snapshot *snapshot,
+                     size_t first) {
+    for (size_t i = first; i < snapshot->num_tensors + snapshot->num_own; i++) {
+        gs_segment here = snapshot->here[i];
+        here.tensor = i;
+        if (here.count) segments[(*num_segments)++] = here;
     }
 }
 
-gs_status gs_part_file_cut(gs_segment **segments, size_t *num_segments,
-                           const gs_state_snapshot *snapshot, int part, int num_parts) {
+static gs_status cut_by_bytes(gs_segment *segments, size_t *num_segments,
+                              const gs_state_snapshot *snapshot, int part, int num_parts) {
     gs_segment_tensor *tensors = calloc(snapshot->num_tensors + 1, sizeof *tensors);
-    *segments = calloc(snapshot->num_tensors + snapshot->num_own + 1, sizeof **segments);
-    if (!tensors || !*segments) {
-        free(tensors);
-        free(*segments);
-        return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
-    }
+    if (!tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
     for (size_t i = 0; i < snapshot->num_tensors; i++) {
         const gs_state_tensor *tensor = &snapshot->tensors[i];
         tensors[i] = (gs_segment_tensor){tensor->name, count_of(tensor),
                                          gs_dtype_bytes(tensor->dtype)};
     }
-    *num_segments = gs_segments_of_part(*segments, tensors, snapshot->num_tensors, (size_t)part,
+    *num_segments = gs_segments_of_part(segments, tensors, snapshot->num_tensors, (size_t)part,
                                         (size_t)num_parts, GS_PART_BOUNDARY_BYTES);
     free(tensors);
-    add_shares(*segments, num_segments, snapshot);
+    return gs_ok();
+}
+
+gs_status gs_part_file_cut(gs_segment **segments, size_t *num_segments,
+                           const gs_state_snapshot *snapshot, int part, int num_parts) {
+    *num_segments = 0;
+    *segments = calloc(snapshot->num_tensors + snapshot->num_own + 1, sizeof **segments);
+    if (!*segments) return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
+    if (!snapshot->is_part) {
+        gs_status status = cut_by_bytes(*segments, num_segments, snapshot, part, num_parts);
+        if (status.code) {
+            free(*segments);
+            return status;
+        }
+    }
+    // Shares lie where they were taken, whatever the cut.
+    add_here(*segments, num_segments, snapshot, snapshot->is_part ? 0 : snapshot->num_tensors);
     return gs_ok();
 }
 
 static void name_slice(char name[ENTRY_NAME_LEN], const char *tensor, size_t first) {
     snprintf(name, ENTRY_NAME_LEN, "%.*s@%zu", GS_STATE_NAME_LEN - 1, tensor, first);
-}
-
-// Of the tensor, where the snapshot's data begin.
-static size_t first_element_here(const gs_state_snapshot *snapshot, size_t tensor) {
-    if (tensor < snapshot->num_tensors) return 0;
-    return (size_t)snapshot->shares.first * (size_t)snapshot->tensors[tensor].shape[1];
 }
 
 static void describe(gs_safetensors_entry *entry, char name[ENTRY_NAME_LEN],
@@ -69,7 +70,7 @@ static void describe(gs_safetensors_entry *entry, char name[ENTRY_NAME_LEN],
     name_slice(name, tensor->name, segment.first);
     entry->num_dims = 1;
     entry->shape[0] = (int64_t)segment.count;
-    size_t first_here = first_element_here(snapshot, segment.tensor);
+    size_t first_here = snapshot->here[segment.tensor].first;
     entry->data = data + (segment.first - first_here) * gs_dtype_bytes(tensor->dtype);
 }
 

@@ -14,7 +14,8 @@
 // On which a part begins inside a tensor.
 #define GS_PART_BOUNDARY_BYTES ((size_t)64)
 
-// Part `part` of `num_parts` of the state's bytes, and the shares that the snapshot has: the caller's, free().
+// Part `part` of `num_parts` of the state's bytes, and the shares that the snapshot has; of a sharded state what is in
+// the snapshot. The caller's, free().
 GS_NODISCARD gs_status gs_part_file_cut(gs_segment **segments, size_t *num_segments,
                                         const gs_state_snapshot *snapshot, int part,
                                         int num_parts);

@@ -1,5 +1,6 @@
 // A trainer's state in host memory, as it was at one step: what a checkpoint is written from. A
-// copy of it, so that training goes on; or a view of the state itself, where nothing goes on.
+// copy of it, so that training goes on; or a view of the state itself, where nothing goes on. Of a
+// sharded state it is what this rank saves (gs_trainer_state_saved).
 #ifndef WORKER_STATE_STATE_SNAPSHOT_H
 #define WORKER_STATE_STATE_SNAPSHOT_H
 
@@ -25,8 +26,11 @@ typedef struct gs_state_snapshot {
     // are here. In no digest.
     size_t num_own;
     gs_share_range shares;
-    uint8_t *memory;  // owned; tensors one after the other, each on 64 bytes; NULL: a view
-    uint8_t **data;   // owned, what it points at is not; where each tensor lies
+    gs_segment *here;  // owned; of each tensor, which elements
+    bool is_part;      // not all of them: digests were made when it was taken
+    gs_digest digest, params_digest;
+    uint8_t *memory;  // owned; what is here, one after the other, each on 64 bytes; NULL: a view
+    uint8_t **data;   // owned, what it points at is not; where begins what is here of each tensor
     size_t bytes, params_bytes;
     gs_position position;
 } gs_state_snapshot;
@@ -47,6 +51,7 @@ bool gs_state_snapshot_fits(const gs_state_snapshot *snapshot, const gs_trainer_
 // UNAVAILABLE: a share that is another rank's is not reached from here.
 GS_NODISCARD gs_status gs_state_snapshot_take(gs_state_snapshot *snapshot,
                                               const gs_trainer_state *state);
+// Not of a sharded state.
 GS_NODISCARD gs_status gs_state_snapshot_restore(const gs_state_snapshot *snapshot,
                                                  gs_trainer_state *state);
 gs_digest gs_state_snapshot_digest(const gs_state_snapshot *snapshot);

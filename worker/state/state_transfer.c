@@ -44,6 +44,14 @@ static gs_digest digest_common(void *ctx) {
     return gs_trainer_state_common_digest(ctx);
 }
 
+// Nobody can give what it does not hold: whoever comes has a part of its own, of the same step.
+static gs_status check_all_have(const gs_state_sync_result *result) {
+    if (!result->has_state || !result->num_receivers) return gs_ok();
+    return gs_error(GS_FAILED_PRECONDITION,
+                    "state of step %lld: it is sharded, and %d ranks have another one",
+                    (long long)result->step, result->num_receivers);
+}
+
 gs_status gs_state_transfer_run(gs_state_sync_result *result, gs_trainer_state *state,
                                 bool has_state, gs_digest digest, gs_comm *comm,
                                 gs_deadline deadline) {
@@ -56,7 +64,7 @@ gs_status gs_state_transfer_run(gs_state_sync_result *result, gs_trainer_state *
     }
     // Parameters lie in one block, what is between them is zero everywhere.
     add_view(&list, state->memory, state->memory_bytes / sizeof(float), GS_FP32);
-    add_optimizer(&list, state);
+    if (!state->is_sharded) add_optimizer(&list, state);
     add_hooks(&list, state);
     size_t num_common = list.num_views;
     add_buffers(&list, state);
@@ -74,6 +82,7 @@ gs_status gs_state_transfer_run(gs_state_sync_result *result, gs_trainer_state *
                                      .known = state->buffers_are_local ? (gs_digest){0} : digest};
     gs_status status = gs_state_sync(result, &options, comm, deadline);
     free(list.views);
+    if (!status.code && state->is_sharded) status = check_all_have(result);
     if (result->received) {
         state->params_apart = state->optimizer_apart = false;
         gs_trainer_state_refresh(state);

@@ -99,6 +99,7 @@ static gs_status make_precision(gs_trainer_state *state, const gs_job_spec *spec
     gs_dtype dtype = dtype_of(spec);
     gs_optimizer_options optimizer = optimizer_options(spec);
     measure_params(state);
+    if (state->is_sharded) return gs_ok();
     bool splits = dtype == GS_BF16 && state->model.dtype == GS_BF16 &&
                   gs_optimizer_takes_halves(&optimizer);
     if (!splits) GS_TRY(make_params(state));
@@ -113,28 +114,35 @@ void gs_trainer_state_refresh(gs_trainer_state *state) {
     if (state->mixed) gs_mixed_precision_write_back(state->mixed);
 }
 
-static gs_status make_optimizer(gs_trainer_state *state, const gs_job_spec *spec) {
+static gs_status list_params(gs_trainer_state *state) {
+    const gs_model_param *params = state->model.ops->params(state->model.state, &state->num_params);
+    state->param_specs = calloc(state->num_params, sizeof *state->param_specs);
+    if (!state->param_specs) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    for (size_t i = 0; i < state->num_params; i++) state->param_specs[i] = params[i].spec;
+    return gs_param_specs_check(state->param_specs, state->num_params);
+}
+
+// For all of the parameters, or for segments of them (not NULL, though there may be none).
+static gs_status make_optimizer(gs_trainer_state *state, const gs_job_spec *spec,
+                                const gs_segment *segments, size_t num_segments) {
     size_t num_params;
     const gs_model_param *params = state->model.ops->params(state->model.state, &num_params);
     bool *decays = calloc(num_params, sizeof *decays);
-    state->param_specs = calloc(num_params, sizeof *state->param_specs);
-    if (!decays || !state->param_specs) {
-        free(decays);
-        return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
-    }
-    state->num_params = num_params;
-    for (size_t i = 0; i < num_params; i++) {
-        state->param_specs[i] = params[i].spec;
-        decays[i] = params[i].decays;
-    }
-    gs_status status = gs_param_specs_check(state->param_specs, num_params);
+    if (!decays) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    for (size_t i = 0; i < num_params; i++) decays[i] = params[i].decays;
     gs_optimizer_options options = optimizer_options(spec);
-    if (!status.code) {
-        status = gs_optimizer_create(&state->optimizer, &options, state->param_specs, decays,
-                                     num_params, state->device);
-    }
+    options.segments = segments;
+    options.num_segments = num_segments;
+    gs_status status = gs_optimizer_create(&state->optimizer, &options, state->param_specs, decays,
+                                           num_params, state->device);
     free(decays);
     return status;
+}
+
+// A sharded state's has no segments before a generation says which.
+static gs_status make_first_optimizer(gs_trainer_state *state, const gs_job_spec *spec) {
+    static const gs_segment nothing;
+    return make_optimizer(state, spec, state->is_sharded ? &nothing : NULL, 0);
 }
 
 static void add_tensor(gs_trainer_state *state, const gs_param_spec *spec, const char *prefix) {
@@ -186,35 +194,57 @@ static gs_status make_buffers(gs_trainer_state *state, const gs_job_spec *spec) 
                              policies[spec->reducer.buffers], spec->exact, state->device);
 }
 
-// Where tensor `index` lies.
-static gs_copy_run find_run(const gs_trainer_state *state, size_t index) {
+// Of which kind of optimizer state tensor `index` is, and of which parameter; false: it is none.
+static bool find_kind(const gs_trainer_state *state, size_t index, int *kind, size_t *param) {
     size_t num_params = state->num_params;
     size_t num_kinds = (size_t)gs_optimizer_state_count(state->optimizer);
-    gs_copy_run run = {.bytes = state->tensors[index].bytes};
-    if (index < num_params && !state->params) {
-        run.value = gs_mixed_precision_params(state->mixed)[index];
-        run.remainder = gs_mixed_precision_remainders(state->mixed)[index];
-        return run;
-    }
-    if (index < num_params) {
-        run.data = state->params[index];
-    } else if (index < num_params * (1 + num_kinds)) {
-        size_t at = index - num_params;
-        run.data =
-            gs_optimizer_state(state->optimizer, (int)(at / num_params), at % num_params);
-    } else if (index == num_params * (1 + num_kinds)) {
-        run.data = gs_optimizer_num_updates(state->optimizer);
-        run.is_on_host = true;
+    if (index < num_params || index >= num_params * (1 + num_kinds)) return false;
+    *kind = (int)((index - num_params) / num_params);
+    *param = index % num_params;
+    return true;
+}
+
+static gs_copy_run find_optimizer_run(const gs_trainer_state *state, int kind, size_t param) {
+    size_t segment = state->shards ? state->shards->places[param] : param, num_segments;
+    const gs_segment *segments = gs_optimizer_segments(state->optimizer, &num_segments);
+    if (segment >= num_segments) return (gs_copy_run){0};
+    return (gs_copy_run){.data = gs_optimizer_state(state->optimizer, kind, segment),
+                         .bytes = segments[segment].count * sizeof(float)};
+}
+
+static gs_copy_run find_param_run(const gs_trainer_state *state, size_t param) {
+    gs_copy_run run = {.bytes = state->tensors[param].bytes};
+    if (state->is_sharded && !state->shards) return (gs_copy_run){0};
+    if (state->params) {
+        run.data = state->params[param];
     } else {
-        run.data = gs_buffers_committed(state->buffers)[index - 1 - num_params * (1 + num_kinds)];
+        run.value = gs_mixed_precision_params(state->mixed)[param];
+        run.remainder = gs_mixed_precision_remainders(state->mixed)[param];
     }
     return run;
 }
 
-static gs_status find_runs(gs_trainer_state *state) {
+// Where lies what is here of tensor `index`.
+static gs_copy_run find_run(const gs_trainer_state *state, size_t index) {
+    int kind;
+    size_t param, first_buffer = state->num_model_tensors - state->num_buffers;
+    if (index < state->num_params) return find_param_run(state, index);
+    if (find_kind(state, index, &kind, &param)) return find_optimizer_run(state, kind, param);
+    gs_copy_run run = {.bytes = state->tensors[index].bytes};
+    run.is_on_host = index + 1 == first_buffer;
+    run.data = run.is_on_host ? (void *)gs_optimizer_num_updates(state->optimizer)
+                              : gs_buffers_committed(state->buffers)[index - first_buffer];
+    return run;
+}
+
+static void find_runs(gs_trainer_state *state) {
+    for (size_t i = 0; i < state->num_model_tensors; i++) state->runs[i] = find_run(state, i);
+}
+
+static gs_status make_runs(gs_trainer_state *state) {
     state->runs = calloc(state->num_tensors, sizeof *state->runs);
     if (!state->runs) return gs_error(GS_RESOURCE_EXHAUSTED, "state: out of memory");
-    for (size_t i = 0; i < state->num_tensors; i++) state->runs[i] = find_run(state, i);
+    find_runs(state);
     return gs_device_copy_create(&state->copy, state->device);
 }
 
@@ -253,20 +283,25 @@ static gs_status draw_params(gs_trainer_state *state, const gs_job_spec *spec) {
 
 gs_status gs_trainer_state_init(gs_trainer_state *state, const gs_job_spec *spec,
                                 gs_device *device) {
-    *state = (gs_trainer_state){.device = device};
+    *state = (gs_trainer_state){.device = device,
+                                .is_sharded = spec->reducer.sharding != GS_SHARDING_NONE};
     gs_status status = gs_model_create(&state->model, spec, gs_job_spec_most_rows(spec), device);
-    if (!status.code) status = make_optimizer(state, spec);
+    if (!status.code) status = list_params(state);
+    if (!status.code) status = make_first_optimizer(state, spec);
     if (!status.code) status = make_precision(state, spec);
     if (!status.code) status = make_buffers(state, spec);
     if (!status.code) status = list_tensors(state);
-    if (!status.code) status = find_runs(state);
-    if (!status.code) status = draw_params(state, spec);
+    if (!status.code) status = make_runs(state);
+    if (!status.code && !state->is_sharded) status = draw_params(state, spec);
     if (status.code) gs_trainer_state_release(state);
     return status;
 }
 
 void gs_trainer_state_release(gs_trainer_state *state) {
     gs_own_tensors_release(&state->own);
+    gs_trainer_state_give_source(state, &(gs_state_source){0});
+    gs_state_shards_destroy(state->shards);
+    free(state->own_params);
     gs_device_copy_destroy(state->copy);
     gs_optimizer_destroy(state->optimizer);
     gs_buffers_destroy(state->buffers);
@@ -281,6 +316,86 @@ void gs_trainer_state_release(gs_trainer_state *state) {
     free(state->tensors);
     free(state->runs);
     *state = (gs_trainer_state){0};
+}
+
+void gs_trainer_state_give_source(gs_trainer_state *state, const gs_state_source *source) {
+    if (state->source.release) state->source.release(state->source.ctx);
+    state->source = *source;
+}
+
+// In the order in which their gradients lie.
+static gs_status place_sharded_params(gs_trainer_state *state, void *memory) {
+    const gs_state_shards *shards = state->shards;
+    if (!state->params) state->params = calloc(state->num_params, sizeof *state->params);
+    free(state->own_params);
+    state->own_params = calloc(shards->num_own + 1, sizeof *state->own_params);
+    if (!state->params || !state->own_params)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    state->memory = memory;
+    state->memory_bytes = gs_shards_param_bytes(shards->partition);
+    state->values = state->params;
+    memset(memory, 0, state->memory_bytes);
+    for (size_t i = 0; i < state->num_params; i++)
+        state->params[i] = (uint8_t *)memory + gs_shards_param_offset(shards->partition, i);
+    for (size_t i = 0; i < shards->num_own; i++)
+        state->own_params[i] = (float *)state->params[shards->own[i].tensor] + shards->own[i].first;
+    return gs_ok();
+}
+
+static gs_status fill_sharded(gs_trainer_state *state, const gs_job_spec *spec) {
+    const gs_state_source *source = &state->source;
+    state->position = (gs_position){0};
+    if (!source->fill || source->is_drawn) GS_TRY(draw_params(state, spec));
+    return source->fill ? source->fill(source->ctx, state) : gs_ok();
+}
+
+static gs_status lay_out(gs_trainer_state *state, const gs_job_spec *spec, void *memory) {
+    gs_optimizer *last = state->optimizer;
+    gs_status status = make_optimizer(state, spec, state->shards->own, state->shards->num_own);
+    if (status.code) {
+        state->optimizer = last;
+        return status;
+    }
+    gs_optimizer_destroy(last);
+    GS_TRY(place_sharded_params(state, memory));
+    find_runs(state);
+    return fill_sharded(state, spec);
+}
+
+gs_status gs_trainer_state_lay_out(gs_trainer_state *state, const gs_job_spec *spec,
+                                   gs_state_shards *shards, void *memory) {
+    gs_state_shards_destroy(state->shards);
+    state->shards = shards;
+    gs_status status = lay_out(state, spec, memory);
+    if (status.code) {
+        gs_state_shards_destroy(shards);
+        state->shards = NULL;
+    }
+    return status;
+}
+
+gs_segment gs_trainer_state_held(const gs_trainer_state *state, size_t index) {
+    const gs_state_tensor *tensor = &state->tensors[index];
+    gs_segment all = {.tensor = index, .count = tensor->bytes / gs_dtype_bytes(tensor->dtype)};
+    int kind;
+    size_t param;
+    if (!state->is_sharded || !find_kind(state, index, &kind, &param)) return all;
+    if (!state->shards) return (gs_segment){.tensor = index};
+    gs_segment own = gs_state_shards_of_param(state->shards, param);
+    own.tensor = index;
+    return own;
+}
+
+// What all have alike and nobody owns is rank 0's.
+gs_segment gs_trainer_state_saved(const gs_trainer_state *state, size_t index) {
+    if (state->shards && index < state->num_params)
+        return gs_state_shards_of_param(state->shards, index);
+    int kind;
+    size_t param;
+    gs_segment held = gs_trainer_state_held(state, index);
+    bool is_common = state->shards && !find_kind(state, index, &kind, &param);
+    if (is_common && state->shards->rank != 0) held.count = 0;
+    return held;
 }
 
 void *gs_trainer_state_data(const gs_trainer_state *state, size_t index) {
@@ -362,17 +477,37 @@ void gs_position_digest(gs_digest_stream *stream, const gs_position *position) {
     gs_digest_stream_add(stream, &loss_scale->growth_tracker, sizeof loss_scale->growth_tracker);
 }
 
-// Of all but the last `num_left_out` of the model's.
+// Of all but the last `num_left_out` of the model's, and but what each rank has another part of.
 static gs_digest digest_tensors(const gs_trainer_state *state, size_t num_left_out) {
+    if (state->is_sharded && !state->shards) return (gs_digest){0};
     size_t num_model = state->num_model_tensors;
+    size_t first_count = num_model - state->num_buffers - 1;  // behind the optimizer's tensors
+    size_t num_first = state->is_sharded ? state->num_params : first_count;
     gs_digest_stream *stream = gs_digest_stream_create();
     if (!stream) return (gs_digest){0};
-    gs_status status = gs_device_copy_read(state->copy, state->runs, num_model - num_left_out,
-                                           digest_bytes, stream);
+    gs_status status =
+        gs_device_copy_read(state->copy, state->runs, num_first, digest_bytes, stream);
+    if (!status.code)
+        status = gs_device_copy_read(state->copy, state->runs + first_count,
+                                     num_model - first_count - num_left_out, digest_bytes, stream);
     if (!status.code)
         status = gs_device_copy_read(state->copy, state->runs + num_model,
                                      state->num_tensors - num_model, digest_bytes, stream);
     gs_position_digest(stream, &state->position);
+    return take_digest(stream, status);
+}
+
+// Each on its boundary, zeros between them.
+gs_digest gs_trainer_state_params_digest(const gs_trainer_state *state) {
+    static const uint8_t zeros[PARAM_BOUNDARY_BYTES];
+    gs_digest_stream *stream = gs_digest_stream_create();
+    if (!stream) return (gs_digest){0};
+    gs_status status = gs_ok();
+    for (size_t i = 0; i < state->num_params && !status.code; i++) {
+        size_t bytes = state->tensors[i].bytes;
+        status = gs_device_copy_read(state->copy, &state->runs[i], 1, digest_bytes, stream);
+        gs_digest_stream_add(stream, zeros, gs_round_up(bytes, PARAM_BOUNDARY_BYTES) - bytes);
+    }
     return take_digest(stream, status);
 }
 

@@ -3,6 +3,10 @@
 //
 // The state is a list of named tensors, four integers and the loss scale; checkpoints, snapshots
 // and digests are walks over it. It outlives sessions: an aborted step leaves it as it was.
+//
+// Of a sharded job (reducer.sharding) a rank holds all parameters, and of the optimizer's state what it owns.
+// Which that is comes with a generation: before it the state is a position and what it will be filled from, and with
+// each one it is laid out anew. Tensors keep their names and shapes, whatever lies here of them.
 #ifndef WORKER_STATE_TRAINER_STATE_H
 #define WORKER_STATE_TRAINER_STATE_H
 
@@ -22,6 +26,7 @@
 #include "rpc/schema/job_spec.h"
 #include "worker/state/device_copy.h"
 #include "worker/state/own_tensors.h"
+#include "worker/state/state_shards.h"
 
 #define GS_STATE_NAME_LEN (GS_PARAM_NAME_LEN + 32)
 
@@ -43,8 +48,20 @@ typedef struct gs_position {
     gs_grad_scaler loss_scale;                // {0}: precision is not fp16
 } gs_position;
 
+typedef struct gs_trainer_state gs_trainer_state;
+
+// What a sharded state is filled from when it is laid out: a checkpoint that is open, a file of parameters. It is kept
+// for the next time.
+typedef struct gs_state_source {
+    void *ctx;      // owned
+    bool is_drawn;  // it writes over initial values
+    // Writes what lies here, and the position. NULL: there are initial values alone.
+    gs_status (*fill)(void *ctx, gs_trainer_state *state);
+    void (*release)(void *ctx);
+} gs_state_source;
+
 // Owned by the compute thread. Fields are for reading; who changes them is said beside.
-typedef struct gs_trainer_state {
+struct gs_trainer_state {
     gs_device *device;  // borrows until release
     gs_model model;
     size_t num_params, num_buffers;
@@ -70,6 +87,11 @@ typedef struct gs_trainer_state {
     size_t num_model_tensors;  // of them; behind them what hooks carry (hook_tensors.h)
     gs_own_tensors own;        // what each rank has apart: in no digest, and nobody's to receive
 
+    bool is_sharded;
+    gs_state_shards *shards;  // owned; who owns what, since the state was laid out; NULL: all is here
+    void **own_params;        // of a sharded state: where each segment begins that the optimizer has
+    gs_state_source source;   // owned; of a sharded state
+
     void *memory;  // of the parameters, or of the halves of their masters
     size_t memory_bytes;
     size_t params_bytes;   // of all params as fp32, each on a boundary of 64 bytes
@@ -78,12 +100,30 @@ typedef struct gs_trainer_state {
     gs_copy_run *runs;     // num_tensors of them: where each tensor lies
     gs_copy_run digested;  // begin_params_digest
     void **resting;        // of tensors of hooks: owned, while no reducer has them; else NULL
-} gs_trainer_state;
+};
 
-// Builds the model of `spec`, draws its first values from the seed, makes the optimizer.
+// Builds the model of `spec`, draws its first values from the seed, makes the optimizer. A sharded state has neither
+// values nor an optimizer's state yet.
 GS_NODISCARD gs_status gs_trainer_state_init(gs_trainer_state *state, const gs_job_spec *spec,
                                              gs_device *device);
 void gs_trainer_state_release(gs_trainer_state *state);
+
+// Takes a source instead of the one that was there.
+void gs_trainer_state_give_source(gs_trainer_state *state, const gs_state_source *source);
+// A sharded state for a generation: parameters in `memory` (of gs_shards_param_bytes; borrowed until
+// release or the next lay_out), the optimizer's state as `shards` (taken, after an error too) say, both filled from the
+// source. What was here before is given up: nobody has what another rank of a generation that is over held.
+GS_NODISCARD gs_status gs_trainer_state_lay_out(gs_trainer_state *state, const gs_job_spec *spec,
+                                                gs_state_shards *shards, void *memory);
+
+// Of tensor `index`, the elements that lie here: all, but of the optimizer's state of a sharded job.
+gs_segment gs_trainer_state_held(const gs_trainer_state *state, size_t index);
+// Those of them that this rank saves, so that each element is saved by one.
+gs_segment gs_trainer_state_saved(const gs_trainer_state *state, size_t index);
+// Nothing of it is another rank's.
+static inline bool gs_trainer_state_is_whole(const gs_trainer_state *state) {
+    return !state->is_sharded || (state->shards && state->shards->world_size == 1);
+}
 
 // Ranks of this step hold different ones: none of them is the job's.
 static inline bool gs_trainer_state_is_apart(const gs_trainer_state *state) {
@@ -94,10 +134,10 @@ static inline bool gs_trainer_state_is_apart(const gs_trainer_state *state) {
 // themselves.
 void gs_trainer_state_refresh(gs_trainer_state *state);
 
-// Where tensor `index` lies; NULL when the host cannot reach it there.
+// Where what lies here of tensor `index` begins; NULL when the host cannot reach it there.
 void *gs_trainer_state_data(const gs_trainer_state *state, size_t index);
-// One tensor to or from host memory, as a checkpoint has it: parameters as their fp32 masters. Behind all
-// that the device was given; done when they return. After the last write: refresh.
+// What lies here of a tensor to or from host memory, as a checkpoint has it: parameters as their fp32 masters. Behind
+// all that the device was given; done when they return. After the last write: refresh.
 GS_NODISCARD gs_status gs_trainer_state_read(const gs_trainer_state *state, size_t index, void *host);
 GS_NODISCARD gs_status gs_trainer_state_write(gs_trainer_state *state, size_t index,
                                               const void *host);
@@ -107,10 +147,13 @@ GS_NODISCARD gs_status gs_trainer_state_fill(gs_trainer_state *state, size_t ind
 size_t gs_trainer_state_total_elements(const gs_trainer_state *state);  // of the parameters
 
 // The digest that ranks, checkpoints and tests compare: the bytes of every tensor in order, the
-// position. {0}: the device could not be read.
+// position; of a sharded state without the optimizer's tensors, of which each rank has others. {0}: the device could
+// not be read, or there is no state yet.
 gs_digest gs_trainer_state_digest(const gs_trainer_state *state);
 // The same of what all ranks have alike: without local buffers.
 gs_digest gs_trainer_state_common_digest(const gs_trainer_state *state);
+// Of the parameters as a checkpoint has them, one behind the other.
+gs_digest gs_trainer_state_params_digest(const gs_trainer_state *state);
 // Of the parameters alone, as they lie in memory: `part` of `num_parts` equal pieces of it (0 of 1: all).
 // Ranks of one kind of device compare it. Begin starts to bring the piece to the host, beside what the
 // compute stream is given from then on; the parameters change after end alone. {0} as above.

@@ -32,12 +32,16 @@ bool gs_run_loop_report_rest(gs_run_loop *loop) {
     return heard;
 }
 
-static gs_status evaluate_when_due(gs_run_loop *loop) {
+static bool evaluation_is_due(const gs_run_loop *loop) {
     int64_t step = loop->state->position.step;
-    if (!gs_session_can_evaluate(loop->session)) return gs_ok();
+    if (!gs_session_can_evaluate(loop->session)) return false;
     bool due = step % loop->spec->data.eval_every_steps == 0,
          ends = step == loop->spec->steps.target;
-    if (loop->inputs_ended ? due : !due && !ends) return gs_ok();
+    return loop->inputs_ended ? !due : due || ends;
+}
+
+static gs_status evaluate_when_due(gs_run_loop *loop) {
+    if (!evaluation_is_due(loop)) return gs_ok();
     gs_evaluation evaluation;
     int64_t begin_ns = gs_now_ns();
     GS_TRY(gs_session_evaluate(loop->session, &evaluation));
@@ -100,8 +104,16 @@ static void save_when_due(gs_run_loop *loop) {
     if (seconds > 0) gs_telemetry_add_checkpoint(&loop->telemetry, seconds);
 }
 
+// Between this step and the next: what is behind the last one does.
+static bool reads_params(const gs_run_loop *loop) {
+    bool is_last = loop->drained || loop->state->position.step >= loop->spec->steps.target;
+    return is_last || loop->logs_digests || evaluation_is_due(loop) ||
+           gs_saves_are_due(loop->saves);
+}
+
 // Whatever becomes of this, the step is done.
 static gs_status follow_step(gs_run_loop *loop, const gs_step_facts *facts) {
+    if (reads_params(loop)) GS_TRY(gs_session_await_params(loop->session));
     GS_TRY(gs_session_finish_epoch(loop->session));
     gs_run_loop_log_digest(loop);
     GS_TRY(check_skipped(loop, facts->step));

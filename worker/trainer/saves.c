@@ -34,7 +34,8 @@ static void report_save(void *ctx, const gs_checkpoint_result *result) {
 // What this rank saves when all save; false: nothing.
 static bool find_share(gs_checkpoint_request *request, const gs_saves *saves, const char *reason,
                        const gs_place *place) {
-    bool by_all = saves->spec->checkpoint.parts == GS_CHECKPOINT_PARTS_RANKS;
+    bool by_all = saves->spec->checkpoint.parts == GS_CHECKPOINT_PARTS_RANKS ||
+                  !gs_trainer_state_is_whole(saves->state);
     *request = (gs_checkpoint_request){.reason = reason,
                                        .world_size = place->world_size,
                                        .part = by_all ? place->rank : 0,

@@ -1,5 +1,5 @@
 // When a job's state is saved: at its cadence, without waiting for the disk; at the end, waited
-// for. Rank 0 writes it for all, or each rank a part (checkpoint.parts). A save that fails stops no
+// for. Rank 0 writes it for all, or each rank a part (checkpoint.parts), of a sharded state what it owns. A save that fails stops no
 // training, and the coordinator hears of each. Compute thread.
 #ifndef WORKER_TRAINER_SAVES_H
 #define WORKER_TRAINER_SAVES_H
@@ -43,7 +43,7 @@ double gs_saves_when_due(gs_saves *saves, const gs_place *place);
 // after it was called.
 GS_NODISCARD gs_status gs_saves_at_end(gs_saves *saves, const char *reason,
                                        const gs_place *place);
-// The same by this rank alone and of everything: no other may be left.
+// The same by this rank alone and of everything, which has to be here: no other may be left.
 GS_NODISCARD gs_status gs_saves_alone(gs_saves *saves, const char *reason, const gs_place *place);
 // No coordinator is there to make a checkpoint of the parts of the last save: this rank does, where it
 // sees all of them.

@@ -44,6 +44,7 @@ static gs_reducer_options reducer_options(gs_session *session) {
         .unused_is_error = spec->reducer.unused_parameters == GS_UNUSED_ERROR,
         .static_graph = spec->reducer.static_graph,
         .wire_dtype = wire_dtypes[spec->reducer.wire_dtype],
+        .tally = session->sharding.partition ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS,
         .hooks = &session->hook.choice,
         .num_hooks = 1,
         .arena = session->arena,
@@ -67,11 +68,26 @@ static gs_status measure_arena(gs_session *session, size_t *bytes) {
     gs_reducer_options whole = reducer_options(session), reducer;
     GS_TRY(gs_pass_runners_reducer_options(&reducer, &whole, session->model_replicas, session->spec));
     gs_embedding_rows_options rows = row_options(session);
-    size_t row_bytes;
     GS_TRY(gs_reducer_arena_bytes(&session->reducer_bytes, &reducer));
-    GS_TRY(gs_embedding_rows_bytes(&row_bytes, &rows));
+    GS_TRY(gs_embedding_rows_bytes(&session->row_bytes, &rows));
     session->reducer_bytes = gs_round_up(session->reducer_bytes, 64);
-    *bytes = session->reducer_bytes + row_bytes;
+    session->row_bytes = gs_round_up(session->row_bytes, GS_HOOK_PLACE_BYTES);
+    *bytes = session->reducer_bytes + session->row_bytes + gs_sharding_bytes(&session->sharding);
+    return gs_ok();
+}
+
+// From here on the state is this generation's: parameters of a sharded one lie in its arena.
+static gs_status lay_out_state(gs_session *session) {
+    gs_trainer_state *state = session->state;
+    if (state->is_sharded) {
+        char *memory = gs_arena_data(session->arena);
+        GS_TRY(gs_sharding_lay_out(&session->sharding, session->spec,
+                                         memory + session->reducer_bytes + session->row_bytes));
+        session->state_is_broken = false;
+        atomic_store(&session->progress->applied_step, state->position.step);
+        atomic_store(&session->progress->plan_step, state->position.step);
+    }
+    session->state_digest = gs_trainer_state_digest(state);
     return gs_ok();
 }
 
@@ -123,9 +139,18 @@ static gs_status prepare(gs_session *session, gs_grad_memory *memory, const gs_b
     GS_TRY(gs_bucket_plan_check(plan, state->param_specs, state->num_params));
     GS_TRY(gs_plan_switch_init(&session->plans, session->control, session->generation, plan,
                                state->position.step));
+    GS_TRY(gs_sharding_init(&session->sharding, state,
+                                  &(gs_state_shards_options){.spec = session->spec,
+                                                             .plan = &session->plans.plan,
+                                                             .params = state->param_specs,
+                                                             .num_params = state->num_params,
+                                                             .rank = session->shards.rank,
+                                                             .world_size = session->shards.world_size}));
+    gs_sharding_reduce(&session->sharding, &session->hook.choice);
     GS_TRY(measure_arena(session, &arena_bytes));
     GS_TRY(gs_grad_memory_reserve(memory, arena_bytes, state->device));
     session->arena = memory->arena;
+    GS_TRY(lay_out_state(session));
     GS_TRY(open_data(session));
     return gs_pass_device_init(&session->gpu, state, session->train, session->evaluation);
 }
@@ -151,7 +176,6 @@ gs_status gs_session_create(gs_session **out, const gs_session_options *options)
                    .exact = options->spec->exact},
     };
     gs_mailbox_begin(&options->control->mailbox, session->generation);
-    session->state_digest = gs_trainer_state_digest(session->state);
     gs_session_deal_shards(session);
     gs_status status = prepare(session, options->memory, options->plan);
     if (status.code) {
@@ -175,6 +199,7 @@ void gs_session_destroy(gs_session *session) {
     if (!session) return;
     atomic_store(&session->progress->teardown_since_ns, gs_now_ns());
     gs_mailbox_set_comm(&session->control->mailbox, NULL);
+    gs_sharding_release(&session->sharding);
     gs_replica_average_destroy(session->average);
     gs_embedding_rows_destroy(session->embedding_rows);
     gs_backward_update_destroy(session->update);
@@ -221,6 +246,7 @@ static gs_status create_comm(gs_session *session, const gs_reducer_options *redu
                             .abort_hung = end_process};
     GS_TRY(gs_reducer_lanes(&comm.num_lanes, reducer));
     session->plans.num_phases = comm.num_lanes;
+    if (session->sharding.partition) comm.num_lanes++;
     GS_TRY(gs_comm_create(&session->comm, &comm, deadline));
     gs_mailbox_set_comm(&session->control->mailbox, session->comm);
     return gs_ok();
@@ -318,6 +344,8 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(gs_hook_tensors_attach(session->state, session->reducer, session->comm));
     GS_TRY(share_state(session, deadline));
     GS_TRY(deal_own_tensors(session, deadline));
+    GS_TRY(gs_sharding_connect(&session->sharding, session->reducer, session->comm,
+                                     session->plans.num_phases, deadline));
     GS_TRY(gs_replica_average_create(&session->average, &session->spec->reducer.hook,
                                      session->state, session->comm, deadline));
     GS_TRY(gs_pass_runners_connect(session->pass_runners, &whole, session->reducer, session->comm,

@@ -19,6 +19,7 @@
 #include "worker/pass/pass_runners.h"
 #include "worker/state/hook_choice.h"
 #include "worker/state/replica_average.h"
+#include "worker/state/sharding.h"
 #include "worker/state/trainer_state.h"
 #include "worker/trainer/order_reporter.h"
 #include "worker/trainer/plan_switch.h"
@@ -51,10 +52,12 @@ struct gs_session {
     gs_arena *arena;  // borrowed
     gs_comm *comm;
     gs_reducer *reducer;
-    size_t reducer_bytes;               // of the arena; behind them the rows of the embedding
+    // Of the arena; behind the reducer's the rows of the embedding, and the parameters of a sharded state.
+    size_t reducer_bytes, row_bytes;
     gs_embedding_rows *embedding_rows;  // NULL: gradients are dense
     gs_join *join;                      // NULL: every rank has data in every step
     gs_replica_average *average;        // NULL: ranks do not train apart
+    gs_sharding sharding;          // empty: every rank has the whole state
     gs_batch_sync *batch_sync;          // NULL: no statistics over ranks
     gs_pass_runners *pass_runners;      // NULL: one replica
     gs_backward_update *update;         // NULL: the optimizer steps behind the commit

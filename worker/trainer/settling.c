@@ -44,12 +44,16 @@ void gs_settling_run(gs_run_loop *loop) {
     atomic_store(&control->progress.applied_step, loop->state->position.step);
     gs_run_loop_log_digest(loop);
     const gs_place place = gs_session_place(loop->session);
-    // Of ranks that train apart no single one has the state of the job: that is its last checkpoint.
+    // Of ranks that train apart, or have parts of it, no single one has the state of the job: that is its last
+    // checkpoint.
     bool is_apart = gs_trainer_state_is_apart(loop->state);
-    if (verdict.save && is_apart)
-        gs_log_info("not saved: ranks were apart", "job=%s rank=%d step=%lld", loop->job, mine.rank,
+    bool is_part = !gs_trainer_state_is_whole(loop->state);
+    if (verdict.save && (is_apart || is_part))
+        gs_log_info(is_part ? "not saved: this rank has a part of the state"
+                            : "not saved: ranks were apart",
+                    "job=%s rank=%d step=%lld", loop->job, mine.rank,
                     (long long)loop->state->position.step);
-    if (verdict.save && !is_apart && !loop->state_is_broken && !status.code)
+    if (verdict.save && !is_apart && !is_part && !loop->state_is_broken && !status.code)
         status = gs_saves_alone(loop->saves, reason, &place);
     if (status.code) {
         gs_log_warn("settling failed", "job=%s rank=%d reason=\"%s\"", loop->job, mine.rank,

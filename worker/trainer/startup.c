@@ -57,6 +57,48 @@ static gs_status import_file(gs_trainer_state *state, const char *path) {
     return status;
 }
 
+// The file, open, of a sharded state that is laid out later.
+typedef struct import_source {
+    int fd;
+} import_source;
+
+static void name_open_file(char path[64], int fd) {
+    snprintf(path, 64, "/proc/self/fd/%d", fd);
+}
+
+// In the order of memory, straight to where they lie.
+static gs_status fill_from_import(void *ctx, gs_trainer_state *state) {
+    const import_source *source = ctx;
+    char path[64];
+    name_open_file(path, source->fd);
+    GS_TRY(gs_status_prefix(gs_model_import(&state->model, state->params,
+                                            gs_buffers_committed(state->buffers), path),
+                            "model.init_from"));
+    gs_trainer_state_refresh(state);
+    return gs_ok();
+}
+
+static void release_import(void *ctx) {
+    import_source *source = ctx;
+    close(source->fd);
+    free(source);
+}
+
+// Takes the descriptor.
+static gs_status give_import(gs_trainer_state *state, int fd) {
+    import_source *source = malloc(sizeof *source);
+    if (!source) {
+        close(fd);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    }
+    source->fd = fd;
+    gs_trainer_state_give_source(state, &(gs_state_source){.ctx = source,
+                                                           .is_drawn = true,
+                                                           .fill = fill_from_import,
+                                                           .release = release_import});
+    return gs_ok();
+}
+
 static gs_status import_model(gs_trainer_state *state, const char *data_root, const char *name) {
     char path[64];
     int file_fd = -1, root_fd = open(data_root, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -64,8 +106,9 @@ static gs_status import_model(gs_trainer_state *state, const char *data_root, co
     gs_status status = gs_open_below(&file_fd, root_fd, name, 0);
     close(root_fd);
     if (status.code) return gs_status_prefix(status, "model.init_from");
+    if (state->is_sharded) return give_import(state, file_fd);
     // Opened by its descriptor, so that it is the file that was found below the root.
-    snprintf(path, sizeof path, "/proc/self/fd/%d", file_fd);
+    name_open_file(path, file_fd);
     status = import_file(state, path);
     close(file_fd);
     return gs_status_prefix(status, "model.init_from: %s", name);

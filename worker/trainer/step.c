@@ -18,7 +18,12 @@ static bool computes_here(const gs_session *session) {
     return gs_device_is_host(session->state->device);
 }
 
+gs_status gs_session_await_params(gs_session *session) {
+    return gs_sharding_await(&session->sharding, gs_session_collective_deadline(session));
+}
+
 static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
+    GS_TRY(gs_session_await_params(session));
     if (!session->active) return gs_ok();
     if (session->pass_runners) return gs_pass_runners_run(session->pass_runners, sums, facts);
     gs_pass_runner runner = {.context = &session->passes,
@@ -229,8 +234,9 @@ gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
     return gs_ok();
 }
 
+// An update of a sharded state needs all of its ranks.
 bool gs_session_complete(const gs_session *session) {
-    return session->complete;
+    return session->complete && gs_trainer_state_is_whole(session->state);
 }
 
 void gs_session_discard(gs_session *session) {
@@ -244,6 +250,9 @@ static gs_status step_optimizer(gs_session *session, const gs_step_facts *facts)
     float factor =
         gs_grad_clip_factor(unscaled_norm(session), session->spec->optimizer.grad_clip_norm) *
         gs_grad_scaler_inverse(&state->position.loss_scale);
+    if (state->is_sharded)
+        return gs_sharding_step(&session->sharding, facts->step, reduced->used,
+                                      (float)facts->lr, factor);
     void *const *grads = gs_reducer_grads(session->reducer);
     return state->mixed ? gs_mixed_precision_step(state->mixed, state->optimizer, grads,
                                                   reduced->used, (float)facts->lr, factor)

@@ -149,6 +149,16 @@ static void sharding_says_what_it_needs_whole(void **state) {
                  "reducer.op sample_mean is divided behind the last bucket");
     expect_error(SHARDED("") "," EARLY(""), pointer, "not_applicable",
                  "optimizer.in_backward updates whole buckets on every rank");
+    expect_error(SHARDED(",\"rebuild_after_steps\":5"), "/reducer/rebuild_after_steps",
+                 "not_applicable",
+                 "reducer.sharding: who owns what follows from the plan, which stays; 0");
+    expect_error(SHARDED("") ",\"checkpoint\":{\"parts\":\"one\"}", "/checkpoint/parts",
+                 "not_applicable",
+                 "reducer.sharding: no rank has all of the optimizer state; ranks");
+    expect_ok("{\"steps\":{\"target\":9},\"model\":{\"kind\":\"mlp\"}," SHARDED("") "}");
+    assert_int_equal(spec.reducer.rebuild_after_steps, 0);
+    assert_int_equal(spec.checkpoint.parts, GS_CHECKPOINT_PARTS_RANKS);
+    assert_false(gs_job_spec_may_use_gpu(&spec));
 }
 
 #define SYNC "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"batch_norm\":\"sync\"}}"
@@ -477,8 +487,8 @@ static void values_of_the_full_product_say_so(void **state) {
     assert_memory_equal(errors.items[0].message, "not in this version; one of: allreduce, fp16, ", 46);
     expect_error("\"reducer\":{\"backend\":\"gloo\"}", "/reducer/backend", "bad_word",
                  "not in this version; one of: auto, self, shm, nccl");
-    expect_error("\"reducer\":{\"sharding\":\"optimizer\"}", "/reducer/sharding", "not_applicable",
-                 "not in this version");
+    expect_error("\"reducer\":{\"sharding\":\"gradients\"}", "/reducer/sharding", "not_applicable",
+                 "gradients is not in this version; optimizer is");
     expect_error("\"restart\":{\"rules\":[]}", "/restart/rules", "unknown_member",
                  "not in this version");
 }

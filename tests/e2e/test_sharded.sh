@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# A sharded job, of which no rank has the whole state: the bits of one that is not, what kill -9 costs it, another number
+# of ranks, and what it cannot do.
+. "$(dirname "$0")/lib.sh"
+
+start_coordinator main "$run/data"
+start_worker agent 2
+quick_restart=',"restart":{"backoff_initial_seconds":0.1,"backoff_max_seconds":0.2}'
+job_of() { # NAME SHARDING RANKS [MORE]
+  printf '{"name":"%s","logical_shards":6,"world":{"min":2,"max":%s,"threads_per_rank":1},"model":{"kind":"mlp","mlp":{"dims":[20,33,5]}},
+    "data":{"micro_batch":2},"optimizer":{"kind":"adamw","lr":0.003,"grad_clip_norm":0.1},"reducer":{"sharding":"%s"},
+    "checkpoint":{"every_steps":10},"steps":{"target":40}%s}' "$1" "$3" "$2" "${4-}"
+}
+manifest_of() { find "$run" -path "*$1*step-0000000040-*" -name MANIFEST.json; } # JOB: of its last checkpoint
+params_of() { jq -r .params_digest "$(manifest_of "$1")"; }
+
+claim "sharded and unsharded jobs end with the same parameters, and a sharded one's parts are what ranks own"
+submit "$(job_of whole none 2)"
+await "$job" succeeded 60
+undisturbed=$(params_of "$job")
+submit "$(job_of parts optimizer 2)"
+await "$job" succeeded 60
+same "$(params_of "$job")" "$undisturbed" "parameters"
+same "$(job_field "$job" '.spec | "\(.checkpoint.parts) \(.reducer.rebuild_after_steps)"')" "ranks 0" "what follows from sharding"
+jq -e '(.parts | length == 2) and ([.tensors[] | select(.name | startswith("optimizer.exp_avg.")) | .ranges | length] | max == 2)' \
+  "$(manifest_of "$job")" >/dev/null || fail "manifest: $(head -c 900 "$(manifest_of "$job")")"
+
+claim "kill -9 of a rank: all go back to the last checkpoint, the job says what that cost, and ends with the same parameters"
+submit "$(job_of killed optimizer 2 "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
+wait_for 60 "step 15" step_at_least "$job" 15
+kill -9 "$(trainer_pids "$job" | tail -n 1)"
+await "$job" succeeded 60
+lost=$(job_field "$job" .lost_steps)
+[ "$lost" -ge 5 ] || fail "lost_steps: $lost"
+get "/v1/jobs/$job/events?limit=200" | jq -e --arg lost "$lost steps are taken again" \
+  'any(.items[]; .reason == "StepsLost" and (.message | test($lost)) and (.message | test("goes on from step [12]0")))' >/dev/null ||
+  fail "no event says what it cost: $(get "/v1/jobs/$job/events?limit=200")"
+get "/v1/jobs/$job/events?limit=200" | jq -e 'any(.items[]; .reason == "Settled" and (.message | test("saves"))) | not' >/dev/null ||
+  fail "a rank was asked to save what it does not hold"
+same "$(params_of "$job")" "$undisturbed" "parameters after a kill"
+
+claim "a worker that leaves: the ranks save what they own, and two go on from there, without a step lost"
+start_worker leaver 1
+submit "$(job_of leaves optimizer 3 "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
+wait_for 60 "step 5 of three ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 3 and .progress.step >= 5'"
+request POST "/v1/jobs/$job/replan"
+same "$status" 409 "replan: $(head -c 300 "$run/body")"
+grep -q 'is sharded' "$run/body" || fail "not the reason: $(cat "$run/body")"
+kill -TERM "$worker_pid"
+await "$job" succeeded 60
+same "$(job_field "$job" '"\(.world_size) \(.lost_steps)"')" "2 0" "ranks, lost steps"
+jq -e '.world_size == 2' "$(manifest_of "$job")" >/dev/null || fail "its last checkpoint is not of two ranks"

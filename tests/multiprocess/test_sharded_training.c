@@ -1,0 +1,153 @@
+// reducer.sharding as a job: each rank updates a part of the parameters and holds the optimizer
+// state of that part alone, and all that is saved has the bits that it has when every rank updates
+// everything.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "rpc/json/json.h"
+#include "tests/support/asserts.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/trainer_rank.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/state/trainer_state.h"
+
+#define STEPS 5
+
+// An odd width, so that parts of a bucket begin inside a row.
+#define MLP "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,17,15,10],\"batch_norm\":\"local\"}"
+#define GPT2                                                                                       \
+    "\"kind\":\"gpt2\",\"gpt2\":{\"layers\":2,\"heads\":2,\"channels\":16,\"context\":8,"          \
+    "\"vocab\":64}"
+#define ADAMW "\"kind\":\"adamw\",\"weight_decay\":0.1"
+
+typedef struct job {
+    const char *what;
+    int world_size, logical_shards;
+    const char *model, *optimizer, *reducer;
+} job;
+
+static const job jobs[] = {
+    {"one rank", 1, 2, MLP, ADAMW, ""},
+    {"two ranks", 2, 2, MLP, ADAMW ",\"grad_clip_norm\":0.05", ""},
+    {"passes that add up", 3, 6, MLP, "\"kind\":\"sgd\",\"momentum\":0.9,\"grad_clip_norm\":0.1",
+     ""},
+    {"no state at all", 2, 2, GPT2, "\"kind\":\"sgd\",\"momentum\":0", ",\"op\":\"sum\""},
+    {"four ranks", 4, 4, GPT2, "\"kind\":\"adam\",\"grad_clip_norm\":0.05", ""},
+    {"16 bits on the way", 2, 2, MLP, ADAMW, ",\"wire_dtype\":\"bf16\""},
+};
+
+static char *write_spec(const job *of, bool is_sharded, int target) {
+    char *spec;
+    if (asprintf(
+            &spec,
+            "{\"name\":\"parts\",\"logical_shards\":%d,\"world\":{\"min\":1,\"max\":%d},"
+            "\"model\":{\"seed\":5,%s},\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2},"
+            "\"optimizer\":{%s,\"lr\":0.01},\"reducer\":{\"first_bucket_bytes\":512,"
+            "\"bucket_cap_bytes\":2048,\"check_replicas_every_steps\":2,\"sharding\":\"%s\"%s},"
+            "\"checkpoint\":{\"every_steps\":2},\"steps\":{\"target\":%d}}",
+            of->logical_shards, of->logical_shards, of->model, of->optimizer,
+            is_sharded ? "optimizer" : "none", of->reducer, target) < 0)
+        abort();
+    return spec;
+}
+
+// Returns the checkpoint of the end: the caller's.
+static char *train(const job *of, const char *dir, bool is_sharded, int world_size, int target,
+                   const char *resume) {
+    static gs_digest held[TRAINER_RANK_MAX_STEPS];
+    char *spec = write_spec(of, is_sharded, target);
+    gs_status status = trainer_rank_train_on(held, dir, spec, world_size, resume, "cpu");
+    if (status.code) fail_msg("%s: %s", of->what, status.message);
+    assert_int_equal(trainer_rank_last_step(held), target);
+    free(spec);
+    char *checkpoint = trainer_rank_checkpoint(dir);
+    assert_non_null(checkpoint);
+    return checkpoint;
+}
+
+// Of all that is in a checkpoint, whoever wrote which part of it.
+static gs_digest digest_of(const job *of, const char *checkpoint) {
+    gs_job_spec spec;
+    gs_field_errors errors = {0};
+    gs_json *object;
+    gs_device *device;
+    gs_trainer_state state;
+    char *text = write_spec(of, false, STEPS);
+    assert_ok(gs_json_parse(&object, text, strlen(text)));
+    assert_ok(gs_job_spec_decode(&spec, object, &errors));
+    assert_ok(gs_device_open(&device, "cpu", &(gs_device_options){.num_threads = 1}));
+    assert_ok(gs_trainer_state_init(&state, &spec, device));
+    assert_ok(gs_checkpoint_load(&state, checkpoint, &spec));
+    gs_digest digest = gs_trainer_state_digest(&state);
+    gs_trainer_state_release(&state);
+    gs_device_close(device);
+    gs_json_release(object);
+    free(text);
+    return digest;
+}
+
+static void assert_same(const job *of, const char *one, const char *other) {
+    if (!gs_digest_equal(digest_of(of, one), digest_of(of, other)))
+        fail_msg("%s: another state", of->what);
+}
+
+static void what_is_saved_has_the_bits_of_whole_updates(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
+        const job *of = &jobs[i];
+        char *dir = gs_temp_dir_make(), *whole_dir = gs_temp_dir_make();
+        char *parts = train(of, dir, true, of->world_size, STEPS, NULL);
+        char *whole = train(of, whole_dir, false, of->world_size, STEPS, NULL);
+        assert_same(of, parts, whole);
+        free(parts);
+        free(whole);
+        gs_temp_dir_remove(dir);
+        gs_temp_dir_remove(whole_dir);
+    }
+}
+
+// 2 ranks, then 3, then 1; sharded or not, as the digits of `kinds` say.
+static gs_digest train_on_and_on(const job *of, const char *kinds) {
+    static const int worlds[] = {2, 3, 1};
+    char *dirs[3], *last = NULL;
+    for (int i = 0; i < 3; i++) {
+        dirs[i] = gs_temp_dir_make();
+        char *next = train(of, dirs[i], kinds[i] == '1', worlds[i], 2 * i + 1, last);
+        free(last);
+        last = next;
+    }
+    gs_digest digest = digest_of(of, last);
+    for (int i = 0; i < 3; i++) gs_temp_dir_remove(dirs[i]);
+    free(last);
+    return digest;
+}
+
+static void checkpoints_go_on_in_any_world_sharded_or_not(void **state) {
+    (void)state;
+    static const char *const kinds[] = {"111", "101", "010"};
+    const job of = {"another world", 0, 6, MLP, ADAMW, ""};
+    gs_digest whole = train_on_and_on(&of, "000");
+    for (int i = 0; i < 3; i++) {
+        if (!gs_digest_equal(train_on_and_on(&of, kinds[i]), whole))
+            fail_msg("sharded as in %s: another state", kinds[i]);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_saved_has_the_bits_of_whole_updates),
+        cmocka_unit_test(checkpoints_go_on_in_any_world_sharded_or_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,75 @@
+#include "worker/state/sharding.h"
+
+#include <stdlib.h>
+
+#include "gradsync/sharded/shard_reduce.h"
+
+gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
+                                 const gs_state_shards_options *options) {
+    *sharding = (gs_sharding){.state = state};
+    if (!state->is_sharded) return gs_ok();
+    if (!gs_device_is_host(state->device))
+        return gs_error(GS_UNIMPLEMENTED, "reducer.sharding: on CPUs alone; set world.device to cpu");
+    GS_TRY(gs_state_shards_create(&sharding->waiting, options));
+    sharding->partition = sharding->waiting->partition;
+    return gs_ok();
+}
+
+void gs_sharding_release(gs_sharding *sharding) {
+    gs_param_gather_destroy(sharding->gather);
+    gs_state_shards_destroy(sharding->waiting);
+    free(sharding->grads);
+    *sharding = (gs_sharding){0};
+}
+
+void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice) {
+    if (!sharding->partition) return;
+    choice->hook = &gs_hook_shard_reduce;
+    choice->user = (void *)(uintptr_t)sharding->partition;
+}
+
+size_t gs_sharding_bytes(const gs_sharding *sharding) {
+    return sharding->partition ? gs_shards_param_bytes(sharding->partition) : 0;
+}
+
+gs_status gs_sharding_lay_out(gs_sharding *sharding, const gs_job_spec *spec,
+                                    void *memory) {
+    if (!sharding->partition) return gs_ok();
+    gs_state_shards *shards = sharding->waiting;
+    sharding->waiting = NULL;
+    return gs_trainer_state_lay_out(sharding->state, spec, shards, memory);
+}
+
+static gs_status list_grads(gs_sharding *sharding, const gs_reducer *reducer) {
+    const gs_state_shards *shards = sharding->state->shards;
+    void *const *grads = gs_reducer_grads(reducer);
+    sharding->grads = calloc(shards->num_own + 1, sizeof *sharding->grads);
+    if (!sharding->grads) return gs_error(GS_RESOURCE_EXHAUSTED, "shards: out of memory");
+    for (size_t i = 0; i < shards->num_own; i++)
+        sharding->grads[i] = (float *)grads[shards->own[i].tensor] + shards->own[i].first;
+    return gs_ok();
+}
+
+gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer,
+                                    gs_comm *comm, int lane, gs_deadline deadline) {
+    if (!sharding->partition) return gs_ok();
+    GS_TRY(list_grads(sharding, reducer));
+    return gs_param_gather_create(&sharding->gather,
+                                  &(gs_param_gather_options){.shards = sharding->partition,
+                                                             .comm = comm,
+                                                             .params = sharding->state->memory,
+                                                             .lane = lane},
+                                  deadline);
+}
+
+gs_status gs_sharding_step(gs_sharding *sharding, int64_t step, const uint8_t *used,
+                                 float lr, float grad_scale) {
+    const gs_trainer_state *state = sharding->state;
+    GS_TRY(gs_optimizer_step(state->optimizer, state->own_params, sharding->grads, used, lr,
+                             grad_scale));
+    return gs_param_gather_start(sharding->gather, step);
+}
+
+gs_status gs_sharding_await(gs_sharding *sharding, gs_deadline deadline) {
+    return sharding->gather ? gs_param_gather_finish(sharding->gather, deadline) : gs_ok();
+}

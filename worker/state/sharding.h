@@ -1,0 +1,52 @@
+// What a session adds for a sharded state (reducer.sharding): who owns what in this generation, gradients to their
+// owners, and updated parameters from them.
+//
+// A step is as ever until the update: each rank updates what it owns, and sends it. Parameters of others arrive while
+// the next step begins, and are waited for before anybody reads them. So the update is behind the commit and not a
+// part of it: who loses a rank goes back to a checkpoint.
+//
+// All functions take one that is empty, which is a job without it, and do nothing. Compute thread.
+#ifndef WORKER_STATE_SHARDING_H
+#define WORKER_STATE_SHARDING_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/clock.h"
+#include "core/status.h"
+#include "gradsync/comm/comm.h"
+#include "gradsync/reducer/reducer.h"
+#include "gradsync/sharded/param_gather.h"
+#include "worker/state/trainer_state.h"
+
+typedef struct gs_sharding {
+    gs_trainer_state *state;   // borrowed
+    gs_state_shards *waiting;  // owned; of this generation, until the state is laid out
+    const gs_shards *partition;  // borrowed; NULL: the state is not sharded
+    gs_param_gather *gather;
+    void **grads;  // owned; where each own segment's gradient begins
+} gs_sharding;  // {0} is empty
+
+// Before the arena is measured. Borrows the state until release; leaves an unsharded one alone.
+GS_NODISCARD gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
+                                              const gs_state_shards_options *options);
+void gs_sharding_release(gs_sharding *sharding);
+
+// What the reducer does instead of an all-reduce.
+void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice);
+size_t gs_sharding_bytes(const gs_sharding *sharding);  // of the arena
+// The state of this generation, in `memory` of that many bytes.
+GS_NODISCARD gs_status gs_sharding_lay_out(gs_sharding *sharding,
+                                                 const gs_job_spec *spec, void *memory);
+// Collective. Parameters travel in a lane of their own.
+GS_NODISCARD gs_status gs_sharding_connect(gs_sharding *sharding,
+                                                 const gs_reducer *reducer, gs_comm *comm, int lane,
+                                                 gs_deadline deadline);
+
+// The update of what this rank owns, on its way to the others when it returns.
+GS_NODISCARD gs_status gs_sharding_step(gs_sharding *sharding, int64_t step,
+                                              const uint8_t *used, float lr, float grad_scale);
+// What others own is here, too.
+GS_NODISCARD gs_status gs_sharding_await(gs_sharding *sharding, gs_deadline deadline);
+
+#endif
