@@ -21,6 +21,7 @@ struct gs_param_gather {
     gs_work *works;  // of each post
     // Posts before `num_known` are known to be done; between starts that is all of them.
     size_t num_posted, num_known;
+    gs_status late;  // of the last wait that failed: what others are told when it is given up
 };
 
 static gs_status out_of_memory(void) {
@@ -179,7 +180,8 @@ void gs_param_gather_destroy(gs_param_gather *gather) {
     if (!gather) return;
     if (is_under_way(gather))
         gs_comm_let_go(gather->options.comm,
-                       "parameters were on their way when their gather ended");
+                       gather->late.code ? gather->late.message
+                                         : "parameters were on their way when their gather ended");
     free(gather->order);
     free(gather->end);
     free(gather->posts);
@@ -213,8 +215,11 @@ static gs_status post_more(gs_param_gather *gather) {
 static gs_status await(gs_param_gather *gather, size_t end, gs_deadline deadline) {
     while (gather->num_known < end) {
         size_t target = end < gather->num_posted ? end : gather->num_posted;
-        GS_TRY(gs_status_prefix(
-            gs_comm_wait(gather->options.comm, gather->works[target - 1], deadline), "parameters"));
+        gs_status status = gs_comm_wait(gather->options.comm, gather->works[target - 1], deadline);
+        if (status.code) {
+            gather->late = gs_status_prefix(status, "parameters");
+            return gather->late;
+        }
         gather->num_known = target;
         GS_TRY(post_more(gather));
     }
