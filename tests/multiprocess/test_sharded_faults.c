@@ -175,6 +175,56 @@ static void another_world_has_other_shards(void **state) {
         assert_ok(gs_ranks_run("worlds", world_size, "", gs_deadline_in_seconds(60)));
 }
 
+// Each of two groups shares a model of its own: rank 1 of it is rank 2 or 3 of all.
+static gs_status gather_in_group(sharded_rank *self) {
+    GS_TRY(cut(self));
+    GS_TRY(make_reducer(self));
+    GS_TRY(take_step(self, self->rank.comm, 0));
+    gs_reducer_destroy(self->reducer);
+    self->reducer = NULL;
+    GS_TRY(make_gather(self));
+    void *const *params = gs_param_gather_params(self->gather);
+    size_t num_segments;
+    const gs_segment *own = gs_shards_of_rank(self->shards, self->rank.rank, &num_segments);
+    for (size_t s = 0; s < num_segments; s++)
+        for (size_t i = own[s].first; i < own[s].first + own[s].count; i++)
+            ((float *)params[own[s].tensor])[i] = grad_of(7, own[s].tensor, i);
+    GS_TRY(gs_param_gather_start(self->gather, 0));
+    for (size_t p = 0; p < NUM_PARAMS; p++) {
+        GS_TRY(gs_param_gather_wait(self->gather, p, DEADLINE));
+        for (size_t i = 0; i < (size_t)counts[p]; i++)
+            if (((float *)params[p])[i] != grad_of(7, p, i))
+                return gs_error(GS_INTERNAL, "parameter %zu[%zu] did not come", p, i);
+    }
+    return gs_ok();
+}
+
+static gs_status body_groups(const gs_rank_env *env) {
+    for (gs_partition kind = GS_PARTITION_FLAT; kind <= GS_PARTITION_SORTED; kind++) {
+        sharded_rank self;
+        gs_comm *part = NULL;
+        gs_status status = open_rank(&self, env, kind);
+        if (!status.code)
+            status = gs_comm_split(&part, self.rank.comm,
+                                   &(gs_comm_split_options){.color = env->rank % 2, .num_lanes = 2},
+                                   DEADLINE);
+        gs_comm *whole = self.rank.comm;
+        self.rank.comm = part;
+        self.rank.rank = env->rank / 2;
+        self.rank.world_size = env->world_size / 2;
+        if (!status.code) status = gather_in_group(&self);
+        close_rank(&self);
+        gs_comm_destroy(whole);
+        GS_TRY(gs_status_prefix(status, "%s", gs_partition_name(kind)));
+    }
+    return gs_ok();
+}
+
+static void ranks_of_a_group_share_among_themselves(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("groups", MAX_WORLD, "", gs_deadline_in_seconds(60)));
+}
+
 // ---- what does not fit
 
 static gs_status forget_to_redo(sharded_rank *self) {
@@ -271,7 +321,8 @@ static const misfit misfits[] = {
      "its shards are of another plan", -1},
     {"owners", GS_PARTITION_GIVEN, choose_other_owners, NULL, make_reducer, 0,
      "rank 1 against rank 0: another owner of some element", -1},
-    {"gathered owners", GS_PARTITION_GIVEN, choose_other_owners, NULL, make_gather, 0, "another owner of some element of the parameter gather", -1},
+    {"gathered owners", GS_PARTITION_GIVEN, choose_other_owners, NULL, make_gather, 0,
+     "another owner of some element of the parameter gather", -1},
     {"kind", GS_PARTITION_GIVEN, choose_other_kind, NULL, make_gather, 0,
      "rank 1 against rank 0: partition of the parameter gather", -1},
     {"no shards", GS_PARTITION_FLAT, NULL, take_no_shards, make_reducer, 0,
@@ -280,8 +331,7 @@ static const misfit misfits[] = {
      "cuts buckets into even parts, so it has all of them", -1},
     {"tally", GS_PARTITION_FLAT, NULL, count_in_buckets, step_with, 0, "GS_TALLY_APART is for that",
      -1},
-    {"late", GS_PARTITION_FLAT, NULL, NULL, gather_late, 0,
-     "step 5: rank 1 did not arrive", 1},
+    {"late", GS_PARTITION_FLAT, NULL, NULL, gather_late, 0, "step 5: rank 1 did not arrive", 1},
     {"late whole", GS_PARTITION_GIVEN, NULL, NULL, gather_late, 0,
      "bucket 1 in lane 1, step 5: rank 1 did not arrive", 1},
     {"dies", GS_PARTITION_FLAT, NULL, NULL, gather_and_die, GS_ABORTED, "rank 1 died", 1},
@@ -327,11 +377,12 @@ static void what_does_not_fit_is_named(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {
-        {"worlds", body_worlds}, {"misfit", body_misfit}, {NULL, NULL}};
+        {"worlds", body_worlds}, {"groups", body_groups}, {"misfit", body_misfit}, {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(another_world_has_other_shards),
+        cmocka_unit_test(ranks_of_a_group_share_among_themselves),
         cmocka_unit_test(what_does_not_fit_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
