@@ -9,6 +9,7 @@
 #include "coordinator/job_control.h"
 #include "coordinator/job_metrics.h"
 #include "core/clock.h"
+#include "rpc/schema/job_plan.h"
 
 #define MAX_BUCKETS 64  // that a report has
 #define MAX_RANKS 1024  // that are looked at one by one
@@ -92,6 +93,7 @@ static gs_json *diagnose(const gs_job *job) {
                                 .message = job->message,
                                 .plan_revision = job->plan_revision,
                                 .rebuild_after_steps = job->spec.reducer.rebuild_after_steps,
+                                .plan_is_fixed = gs_job_plan_is_fixed(&job->spec),
                                 .static_graph = job->spec.reducer.static_graph};
     bool queued = !job->run && job->slots_needed > 0 && !gs_job_state_terminal(job->state);
     if (queued) {

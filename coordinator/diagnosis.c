@@ -146,9 +146,13 @@ static void describe_bucket(diagnosis *of, size_t index) {
     bool late = queued > exposed / 2;
     gs_json *finding = add_finding(
         of, "exposed_bucket",
-        late ? "it was ready earlier and held back by its place in the plan: POST replan"
+        late && facts->plan_is_fixed
+            ? "it was ready earlier and held back by its place in the plan, which is that of registration"
+        : late ? "it was ready earlier and held back by its place in the plan: POST replan"
         : early < 0
             ? "it is ready only when backward has ended: a smaller last bucket would be exposed shorter"
+        : facts->plan_is_fixed
+            ? "it starts too late to be hidden: smaller buckets start earlier"
             : "it starts too late to be hidden: smaller buckets start earlier; POST replan puts them in "
               "the order in which gradients come",
         "bucket %lld (%s) starts %s %s backward ends and is exposed for %s; it was ready %s before it started",
@@ -189,6 +193,7 @@ static void find_order(diagnosis *of) {
         of, "ready_order_mismatch",
         !facts->could_be_static ? "nothing: ranks use other parameters from step to step, and no order "
                                   "suits all steps"
+        : facts->plan_is_fixed ? "nothing: the plan of a sharded job is fixed, along the order of registration"
         : facts->rebuild_after_steps == 0 ? "POST replan, or set reducer.rebuild_after_steps to 1"
                                           : "POST replan: the order changed after the plan was made",
         "the observed order differs from plan revision %lld in %lld of %lld steps",

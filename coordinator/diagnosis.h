@@ -48,6 +48,7 @@ typedef struct gs_diagnosis_facts {
 
     int64_t order_mismatches;  // steps whose buckets came out of plan order
     int64_t plan_revision, rebuild_after_steps;
+    bool plan_is_fixed;  // no other order can be followed
     int64_t unused_parameters, unused_bytes;  // last step
     bool could_be_static, static_graph;
     int64_t skipped_steps;

@@ -32,7 +32,7 @@ static gs_json *header_to_json(const gs_plan_header *header) {
 }
 
 static void explain_end(gs_json *entry, const gs_bucket_plan *plan, size_t index,
-                        const gs_param_spec *params) {
+                        const gs_param_spec *params, const int *owners) {
     const gs_plan_bucket *bucket = &plan->buckets[index];
     char why[200];
     unsigned long long bytes = bucket->bytes, limit_bytes = bucket->limit_bytes;
@@ -45,8 +45,8 @@ static void explain_end(gs_json *entry, const gs_bucket_plan *plan, size_t index
         snprintf(why, sizeof why, "%llu bytes reach the limit of %llu", bytes, limit_bytes);
     } else {
         snprintf(why, sizeof why,
-                 "%llu bytes below the limit of %llu: no other %s parameters are left", bytes,
-                 limit_bytes, gs_dtype_name(bucket->dtype));
+                 "%llu bytes below the limit of %llu: no other %s parameters%s are left",
+                 bytes, limit_bytes, gs_dtype_name(bucket->dtype), owners ? " of its owner" : "");
     }
     gs_json_set_string(entry, "ends", ends);
     gs_json_set_string(entry, "why", why);
@@ -81,7 +81,7 @@ static void explain_hook(gs_json *entry, const gs_bucket_plan *plan, size_t inde
 }
 
 static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
-                               const gs_param_spec *params, const gs_hook_rule *hook,
+                               const gs_param_spec *params, const gs_plan_header *header,
                                const size_t *place_of) {
     const gs_plan_bucket *bucket = &plan->buckets[index];
     gs_json *entry = gs_json_new_object(), *tensors = gs_json_new_array();
@@ -92,8 +92,10 @@ static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
     gs_json_set_string(entry, "dtype", gs_dtype_name(bucket->dtype));
     gs_json_set_int(entry, "device", bucket->device);
     gs_json_set_int(entry, "position", (int64_t)index);
-    explain_hook(entry, plan, index, params, hook);
-    explain_end(entry, plan, index, params);
+    if (header->owners)
+        gs_json_set_int(entry, "owner", header->owners[plan->params[bucket->first]]);
+    explain_hook(entry, plan, index, params, header->hook);
+    explain_end(entry, plan, index, params, header->owners);
     if (place_of) expect_ready(entry, plan, index, place_of);
     for (size_t k = 0; k < bucket->num_params; k++) {
         const gs_param_spec *param = &params[plan->params[bucket->first + k]];
@@ -127,7 +129,7 @@ gs_json *gs_plan_to_view(const gs_bucket_plan *plan, const gs_plan_header *heade
     gs_json_set_int(view, "world_size", header->world_size);
     gs_json_set_int(view, "since_step", header->since_step);
     for (size_t i = 0; i < plan->num_buckets; i++) {
-        gs_json_push(buckets, bucket_to_view(plan, i, params, header->hook, place_of));
+        gs_json_push(buckets, bucket_to_view(plan, i, params, header, place_of));
     }
     gs_json_set_int(view, "total_bytes", gs_plan_total_bytes(plan));
     gs_json_set_int(view, "total_wire_bytes", gs_plan_total_wire_bytes(plan, params, header->hook));

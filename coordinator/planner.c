@@ -8,6 +8,7 @@
 #include "coordinator/plan_view.h"
 #include "core/clock.h"
 #include "core/digest.h"
+#include "rpc/schema/job_plan.h"
 #include "rpc/schema/model_params.h"
 #include "rpc/schema/plan_message.h"
 
@@ -38,12 +39,12 @@ gs_status gs_planner_read_order(size_t **out, const gs_json *order, size_t num_p
     return status;
 }
 
-gs_status gs_planner_assign(gs_bucket_plan *out, const gs_job_spec *spec,
+gs_status gs_planner_assign(gs_bucket_plan *out, const gs_job_spec *spec, int world_size,
                             const gs_param_spec *params, size_t num_params, const gs_json *order) {
-    gs_plan_policy policy = gs_job_spec_plan_policy(spec);
     size_t *ready_order = NULL;
     if (order) GS_TRY(gs_planner_read_order(&ready_order, order, num_params));
-    gs_status status = gs_plan_policy_apply(out, &policy, params, num_params, ready_order);
+    gs_status status =
+        gs_job_plan_make(out, spec, world_size, params, num_params, ready_order);
     free(ready_order);
     return status;
 }
@@ -54,7 +55,7 @@ gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec) {
     GS_TRY(gs_model_params_of_spec(&params, &num_params, spec));
     gs_bucket_plan plan = {0};
     gs_hook_rule hook = gs_job_spec_hook_rule(spec);
-    gs_status status = gs_planner_assign(&plan, spec, params, num_params, NULL);
+    gs_status status = gs_planner_assign(&plan, spec, (int)spec->world.max, params, num_params, NULL);
     int64_t wire_bytes = status.code ? 0 : gs_plan_total_wire_bytes(&plan, params, &hook);
     free(params);
     if (status.code) return status;
@@ -105,12 +106,19 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
                           size_t num_params) {
     gs_job *job = run->job;
     gs_bucket_plan plan = {0};
+    int *owners;
     // An order of other parameters means nothing for these.
     if (job->ready_order && gs_json_count(job->ready_order) != num_params) {
         gs_json_release(job->ready_order);
         job->ready_order = NULL;
     }
-    GS_TRY(gs_planner_assign(&plan, &job->spec, params, num_params, job->ready_order));
+    GS_TRY(gs_job_plan_owners(&owners, &job->spec, run->num_members, params, num_params));
+    gs_status status = gs_planner_assign(&plan, &job->spec, run->num_members, params, num_params,
+                                         job->ready_order);
+    if (status.code) {
+        free(owners);
+        return status;
+    }
     gs_bucket_plan_release(&run->plan);
     run->plan = plan;
     gs_digest_format(run->plan_hash, gs_bucket_plan_digest(&plan));
@@ -123,6 +131,7 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
                              .world_size = run->num_members,
                              .since_step = job->step,
                              .hook = &hook,
+                             .owners = owners,
                              .asked = &job->spec.reducer.hook};
     // The same layout again keeps its number and its reason: revisions count changes.
     if (same) {
@@ -134,6 +143,7 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
         gs_planner_adopt(coordinator, job,
                          gs_plan_to_view(&plan, &header, params, job->ready_order));
     }
+    free(owners);
     gs_json_release(run->plan_message);
     run->plan_message = gs_plan_message_encode(
         &plan, &(gs_plan_label){header.revision, header.reason, job->ready_order != NULL});

@@ -13,6 +13,7 @@
 #include "core/clock.h"
 #include "core/digest.h"
 #include "core/log.h"
+#include "rpc/schema/job_plan.h"
 #include "rpc/schema/model_params.h"
 #include "rpc/schema/plan_message.h"
 
@@ -95,7 +96,8 @@ gs_status gs_replan_consider(gs_coordinator *coordinator, gs_run *run) {
     gs_bucket_plan plan = {0};
     if (!job->ready_order || run->phase != GS_RUN_TRAINING) return gs_ok();
     GS_TRY(find_params(run, &params, &num_params));
-    GS_TRY(gs_planner_assign(&plan, &job->spec, params, num_params, job->ready_order));
+    GS_TRY(gs_planner_assign(&plan, &job->spec, run->num_members, params, num_params,
+                             job->ready_order));
     char hash[GS_DIGEST_TEXT_LEN];
     gs_digest_format(hash, gs_bucket_plan_digest(&plan));
     gs_hook_rule hook = gs_job_spec_hook_rule(&job->spec);
@@ -162,6 +164,7 @@ static void follow_order(gs_coordinator *coordinator, gs_job *job, const char *r
 static void catch_up(gs_coordinator *coordinator, gs_run *run, const gs_member *member) {
     gs_job *job = run->job;
     bool known = member->plan_digest == fold_hash(gs_json_string_or(job->plan, "hash", ""));
+    if (gs_job_plan_is_fixed(&job->spec)) return;
     if (!run->was_reloaded || known || !job->observed_order || is_followed(job)) return;
     follow_order(coordinator, job,
                  job->spec.reducer.rebuild_after_steps > 0 ? "ready_order" : "operator");
@@ -310,7 +313,7 @@ void gs_replan_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     gs_job *job = NULL;
     gs_json *details = NULL;
     gs_status status = gs_jobs_find(coordinator, &job, &details, request);
-    if (!status.code && job->spec.reducer.sharding != GS_SHARDING_NONE) {
+    if (!status.code && gs_job_plan_is_fixed(&job->spec)) {
         status = refuse(&details, "wrong_state", "it keeps the plan that it began with",
                         gs_error(GS_FAILED_PRECONDITION,
                                  "job %s is sharded: who owns what follows from its plan, which stays while it trains",

@@ -236,27 +236,37 @@ gs_status gs_bucket_plan_assign(gs_bucket_plan *out, const gs_plan_request *requ
     return status;
 }
 
-static gs_plan_tensor *tensors_of_params(const gs_param_spec *params, size_t num_params) {
+static gs_plan_tensor *tensors_of_params(const int *owners, const gs_param_spec *params,
+                                         size_t num_params) {
     gs_plan_tensor *tensors = calloc(num_params ? num_params : 1, sizeof *tensors);
     if (!tensors) return NULL;
     for (size_t i = 0; i < num_params; i++)
         tensors[i] = (gs_plan_tensor){.count = gs_param_spec_count(&params[i]),
                                       .dtype = params[i].dtype,
+                                      .device = owners ? owners[i] : 0,
                                       .element_bytes = gs_dtype_grad_bytes(params[i].dtype),
                                       .sparse = params[i].sparse};
     return tensors;
 }
 
-gs_status gs_bucket_plan_of_params(gs_bucket_plan *out, const gs_plan_request *layout,
-                                   const gs_param_spec *params, size_t num_params) {
+// Parameters are all on one device, so that owners can take its place as a key.
+gs_status gs_bucket_plan_of_owned(gs_bucket_plan *out, const gs_plan_request *layout,
+                                  const int *owners, const gs_param_spec *params,
+                                  size_t num_params) {
     gs_plan_request request = *layout;
-    gs_plan_tensor *tensors = tensors_of_params(params, num_params);
+    gs_plan_tensor *tensors = tensors_of_params(owners, params, num_params);
     if (!tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "bucket plan: out of memory");
     request.tensors = tensors;
     request.num_tensors = num_params;
     gs_status status = gs_bucket_plan_assign(out, &request);
+    for (size_t b = 0; !status.code && b < out->num_buckets; b++) out->buckets[b].device = 0;
     free(tensors);
     return status;
+}
+
+gs_status gs_bucket_plan_of_params(gs_bucket_plan *out, const gs_plan_request *layout,
+                                   const gs_param_spec *params, size_t num_params) {
+    return gs_bucket_plan_of_owned(out, layout, NULL, params, num_params);
 }
 
 gs_status gs_bucket_plan_parity(gs_bucket_plan *out, const gs_param_spec *params, size_t num_params,

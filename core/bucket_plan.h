@@ -73,6 +73,12 @@ GS_NODISCARD gs_status gs_bucket_plan_assign(gs_bucket_plan *out, const gs_plan_
 GS_NODISCARD gs_status gs_bucket_plan_of_params(gs_bucket_plan *out, const gs_plan_request *layout,
                                                 const gs_param_spec *params, size_t num_params);
 
+// The same for parameters that have owners, whole: those of a bucket have one, and each owner has an open
+// bucket and a place in the limits of its own. owners[p] is any number; NULL: one owns all.
+GS_NODISCARD gs_status gs_bucket_plan_of_owned(gs_bucket_plan *out, const gs_plan_request *layout,
+                                               const int *owners, const gs_param_spec *params,
+                                               size_t num_params);
+
 // PyTorch's parity, limits {first, cap}: before any order is known along reversed registration order;
 // `ready_order` non-NULL: the rebuilt plan along it. plan_policy.h has all that a job may ask for.
 GS_NODISCARD gs_status gs_bucket_plan_parity(gs_bucket_plan *out, const gs_param_spec *params,

@@ -26,9 +26,9 @@ static bool double_limits(uint64_t *limits_bytes, size_t num_limits) {
     return grown;
 }
 
-gs_status gs_plan_policy_apply(gs_bucket_plan *out, const gs_plan_policy *policy,
-                               const gs_param_spec *params, size_t num_params,
-                               const size_t *ready_order) {
+gs_status gs_plan_policy_apply_owned(gs_bucket_plan *out, const gs_plan_policy *policy,
+                                     const int *owners, const gs_param_spec *params,
+                                     size_t num_params, const size_t *ready_order) {
     uint64_t limits_bytes[MAX_LIMITS];
     if (policy->num_caps > GS_PLAN_MAX_CAPS)
         return gs_error(GS_INVALID_ARGUMENT, "caps: %zu of them, at most %d", policy->num_caps,
@@ -40,13 +40,19 @@ gs_status gs_plan_policy_apply(gs_bucket_plan *out, const gs_plan_policy *policy
                               .from_end = from_end,
                               .reverse = !ready_order && !from_end};
     for (;;) {
-        GS_TRY(gs_bucket_plan_of_params(out, &layout, params, num_params));
+        GS_TRY(gs_bucket_plan_of_owned(out, &layout, owners, params, num_params));
         if (!policy->max_buckets || out->num_buckets <= policy->max_buckets) return gs_ok();
         size_t num_buckets = out->num_buckets;
         gs_bucket_plan_release(out);
         if (!double_limits(limits_bytes, layout.num_limits))
-            return gs_error(GS_INVALID_ARGUMENT,
-                            "max_buckets: %zu; types, devices and sparse parameters need %zu",
-                            policy->max_buckets, num_buckets);
+            return gs_error(
+                GS_INVALID_ARGUMENT, "max_buckets: %zu; types, %ssparse parameters need %zu",
+                policy->max_buckets, owners ? "owners and " : "devices and ", num_buckets);
     }
+}
+
+gs_status gs_plan_policy_apply(gs_bucket_plan *out, const gs_plan_policy *policy,
+                               const gs_param_spec *params, size_t num_params,
+                               const size_t *ready_order) {
+    return gs_plan_policy_apply_owned(out, policy, NULL, params, num_params, ready_order);
 }

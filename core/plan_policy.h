@@ -40,6 +40,11 @@ typedef struct gs_plan_policy {
 GS_NODISCARD gs_status gs_plan_policy_apply(gs_bucket_plan *out, const gs_plan_policy *policy,
                                             const gs_param_spec *params, size_t num_params,
                                             const size_t *ready_order);
+// The same with buckets of one owner each, where whole parameters have owners: owners[p], as
+// owner_rules.h deals them. NULL: one owns all.
+GS_NODISCARD gs_status gs_plan_policy_apply_owned(gs_bucket_plan *out, const gs_plan_policy *policy,
+                                                  const int *owners, const gs_param_spec *params,
+                                                  size_t num_params, const size_t *ready_order);
 
 GS_END_DECLS
 

@@ -104,6 +104,12 @@ static gs_diagnosis_facts changed_order_job(void) {
     return facts;
 }
 
+static gs_diagnosis_facts sharded_job(void) {
+    gs_diagnosis_facts facts = mismatched_job();
+    facts.plan_is_fixed = true;
+    return facts;
+}
+
 static gs_diagnosis_facts unused_job(void) {
     gs_diagnosis_facts facts = healthy_job();
     facts.unused_parameters = 4;
@@ -232,6 +238,8 @@ static const diagnosis_case cases[] = {
      "POST replan, or set reducer.rebuild_after_steps to 1"},
     {"order again", changed_order_job, "compute", "see the findings", "ready_order_mismatch ",
      "92 of 100 steps", "POST replan: the order changed"},
+    {"fixed order", sharded_job, "compute", "see the findings", "ready_order_mismatch ",
+     "92 of 100 steps", "nothing: the plan of a sharded job is fixed"},
     {"no order", shuffled_job, "compute", "see the findings", "ready_order_mismatch ",
      "92 of 100 steps", "no order suits all steps"},
     {"unused", unused_job, "compute", "see the findings", "unused_parameters ",

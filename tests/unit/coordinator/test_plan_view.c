@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "core/plan_policy.h"
+
 #define NUM_PARAMS 5
 
 static const gs_hook_rule all_reduce = {.kind = "allreduce"};
@@ -113,11 +115,34 @@ static void each_bucket_says_what_its_hook_sends(void **state) {
     gs_bucket_plan_release(&plan);
 }
 
+static void buckets_of_owned_parameters_name_their_owner(void **state) {
+    (void)state;
+    static const int owners[] = {1, 0, 1};
+    gs_param_spec params[3];
+    for (size_t i = 0; i < 3; i++) params[i] = gs_param_spec_make(GS_FP32, 10, 0, "p%zu", i);
+    gs_bucket_plan plan;
+    gs_status status = gs_plan_policy_apply_owned(
+        &plan, &(gs_plan_policy){.caps_bytes = {100}, .num_caps = 1}, owners, params, 3, NULL);
+    assert_string_equal(status.message, "");
+    gs_plan_header owned = header;
+    owned.owners = owners;
+    gs_json *view = gs_plan_to_view(&plan, &owned, params, NULL);
+    const gs_json *buckets = gs_json_get(view, "buckets");
+    expect_bucket(view, 0, "leftover",
+                  "40 bytes below the limit of 100: no other fp32 parameters of its owner are left",
+                  "p1");
+    assert_int_equal(gs_json_int_or(gs_json_at(buckets, 0), "owner", -1), 0);
+    assert_int_equal(gs_json_int_or(gs_json_at(buckets, 1), "owner", -1), 1);
+    gs_json_release(view);
+    gs_bucket_plan_release(&plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_bucket_says_why_it_ends_where_it_ends),
         cmocka_unit_test(buckets_are_expected_at_their_places_in_the_order),
         cmocka_unit_test(each_bucket_says_what_its_hook_sends),
+        cmocka_unit_test(buckets_of_owned_parameters_name_their_owner),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

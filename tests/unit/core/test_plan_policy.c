@@ -18,11 +18,12 @@ static void make_params(gs_param_spec *params, size_t num_params) {
         params[i] = gs_param_spec_make(GS_FP32, 10, 0, "p%zu", i);
 }
 
-static void expect(const gs_plan_policy *policy, const gs_param_spec *params, size_t num_params,
-                   const size_t *order, const char *buckets, const char *limits) {
+static void expect_owned(const gs_plan_policy *policy, const int *owners,
+                         const gs_param_spec *params, size_t num_params, const size_t *order,
+                         const char *buckets, const char *limits) {
     char text[512] = "", limit_text[256] = "";
     gs_bucket_plan plan;
-    gs_status status = gs_plan_policy_apply(&plan, policy, params, num_params, order);
+    gs_status status = gs_plan_policy_apply_owned(&plan, policy, owners, params, num_params, order);
     assert_string_equal(status.message, "");
     for (size_t b = 0; b < plan.num_buckets; b++) {
         const gs_plan_bucket *bucket = &plan.buckets[b];
@@ -39,6 +40,11 @@ static void expect(const gs_plan_policy *policy, const gs_param_spec *params, si
     assert_string_equal(text, buckets);
     assert_string_equal(limit_text, limits);
     gs_bucket_plan_release(&plan);
+}
+
+static void expect(const gs_plan_policy *policy, const gs_param_spec *params, size_t num_params,
+                   const size_t *order, const char *buckets, const char *limits) {
+    expect_owned(policy, NULL, params, num_params, order, buckets, limits);
 }
 
 static void a_list_of_caps_is_the_list_of_limits(void **state) {
@@ -227,6 +233,37 @@ static void every_parameter_is_in_one_bucket_whatever_the_policy(void **state) {
     assert_in_range(refused, 0, 300);
 }
 
+static void a_bucket_has_one_owner_and_each_owner_its_limits(void **state) {
+    (void)state;
+    gs_param_spec params[6];
+    make_params(params, 6);
+    const int owners[] = {0, 7, 0, 7, 7, 0};
+    gs_plan_policy policy = {.first_bytes = 40, .caps_bytes = {80}, .num_caps = 1};
+    const size_t order[] = {5, 4, 3, 2, 1, 0};
+    expect_owned(&policy, owners, params, 6, order, "[5] [4] [3 1] [2 0]", "40 40 80 80");
+    expect_owned(&policy, owners, params, 6, NULL, "[3 4] [2 5] [1] [0]", "80 80 40 40");
+    policy = (gs_plan_policy){.one_host = true};
+    expect_owned(&policy, owners, params, 6, NULL, "[4 3 1] [5 2 0]", "65536 65536");
+}
+
+static void owners_do_not_show_as_devices_and_need_their_buckets(void **state) {
+    (void)state;
+    gs_param_spec params[4];
+    make_params(params, 4);
+    gs_bucket_plan plan;
+    gs_plan_policy policy = {.max_buckets = 2};
+    gs_status status =
+        gs_plan_policy_apply_owned(&plan, &policy, (const int[]){3, 5, 3, 5}, params, 4, NULL);
+    assert_string_equal(status.message, "");
+    assert_int_equal(plan.num_buckets, 2);
+    for (size_t b = 0; b < 2; b++) assert_int_equal(plan.buckets[b].device, 0);
+    gs_bucket_plan_release(&plan);
+    policy.max_buckets = 1;
+    status = gs_plan_policy_apply_owned(&plan, &policy, (const int[]){3, 5, 3, 5}, params, 4, NULL);
+    assert_string_equal(status.message,
+                        "max_buckets: 1; types, owners and sparse parameters need 2");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_list_of_caps_is_the_list_of_limits),
@@ -240,6 +277,8 @@ int main(void) {
         cmocka_unit_test(the_default_is_one_cap_of_25_mib),
         cmocka_unit_test(the_first_plan_has_several_buckets_already),
         cmocka_unit_test(every_parameter_is_in_one_bucket_whatever_the_policy),
+        cmocka_unit_test(a_bucket_has_one_owner_and_each_owner_its_limits),
+        cmocka_unit_test(owners_do_not_show_as_devices_and_need_their_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

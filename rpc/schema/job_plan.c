@@ -1,0 +1,51 @@
+#include "rpc/schema/job_plan.h"
+
+#include <stdlib.h>
+
+#include "core/owner_rules.h"
+#include "core/plan_policy.h"
+
+bool gs_job_plan_is_fixed(const gs_job_spec *spec) {
+    return spec->reducer.sharding != GS_SHARDING_NONE;
+}
+
+static gs_status deal(int *owners, const gs_job_spec *spec, int world_size,
+                      const gs_param_spec *params, size_t num_params) {
+    size_t *counts = calloc(num_params + 1, sizeof *counts);
+    if (!counts) return gs_error(GS_RESOURCE_EXHAUSTED, "plan: out of memory");
+    for (size_t i = 0; i < num_params; i++) counts[i] = gs_param_spec_count(&params[i]);
+    const gs_owner_request request = {
+        .counts = counts, .num_params = num_params, .world_size = world_size};
+    gs_status status = spec->reducer.partition == GS_SHARD_OSS
+                           ? gs_owners_greedy(owners, &request)
+                           : gs_owners_sorted(owners, NULL, &request);
+    free(counts);
+    return status;
+}
+
+gs_status gs_job_plan_owners(int **out, const gs_job_spec *spec, int world_size,
+                             const gs_param_spec *params, size_t num_params) {
+    *out = NULL;
+    bool cut = spec->reducer.partition == GS_SHARD_FLAT;
+    if (cut || spec->reducer.sharding == GS_SHARDING_NONE) return gs_ok();
+    int *owners = calloc(num_params + 1, sizeof *owners);
+    if (!owners) return gs_error(GS_RESOURCE_EXHAUSTED, "plan: out of memory");
+    gs_status status = deal(owners, spec, world_size, params, num_params);
+    if (status.code)
+        free(owners);
+    else
+        *out = owners;
+    return status;
+}
+
+gs_status gs_job_plan_make(gs_bucket_plan *out, const gs_job_spec *spec, int world_size,
+                           const gs_param_spec *params, size_t num_params,
+                           const size_t *ready_order) {
+    gs_plan_policy policy = gs_job_spec_plan_policy(spec);
+    int *owners;
+    GS_TRY(gs_job_plan_owners(&owners, spec, world_size, params, num_params));
+    gs_status status =
+        gs_plan_policy_apply_owned(out, &policy, owners, params, num_params, ready_order);
+    free(owners);
+    return status;
+}

@@ -1,0 +1,28 @@
+// The buckets of a job in a world: one function of specification, parameters and ready order for
+// the coordinator that plans, dry runs, and tests that foresee.
+//
+// A job that deals whole parameters to its ranks (reducer.partition oss, zero) has buckets of one
+// owner each.
+#ifndef RPC_SCHEMA_JOB_PLAN_H
+#define RPC_SCHEMA_JOB_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/bucket_plan.h"
+#include "core/param_spec.h"
+#include "core/status.h"
+#include "rpc/schema/job_spec.h"
+
+// ready_order NULL: nothing was observed yet.
+GS_NODISCARD gs_status gs_job_plan_make(gs_bucket_plan *out, const gs_job_spec *spec,
+                                        int world_size, const gs_param_spec *params,
+                                        size_t num_params, const size_t *ready_order);
+// Who owns each parameter; the list is the caller's (free()). NULL: parameters are nobody's alone,
+// or each is cut.
+GS_NODISCARD gs_status gs_job_plan_owners(int **out, const gs_job_spec *spec, int world_size,
+                                          const gs_param_spec *params, size_t num_params);
+// Ranks hold parts that the plan cuts: it stays as long as they are together.
+bool gs_job_plan_is_fixed(const gs_job_spec *spec);
+
+#endif

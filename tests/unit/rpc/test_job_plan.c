@@ -1,0 +1,102 @@
+#include "rpc/schema/job_plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/owner_rules.h"
+#include "core/plan_policy.h"
+#include "tests/support/asserts.h"
+
+#define NUM_PARAMS 30
+
+static gs_job_spec make_spec(int sharding, int partition) {
+    gs_job_spec spec = {0};
+    spec.reducer.bucket_cap_bytes[0] = 4000;
+    spec.reducer.num_bucket_caps = 1;
+    spec.reducer.sharding = sharding;
+    spec.reducer.partition = partition;
+    return spec;
+}
+
+static void make_params(gs_param_spec *params) {
+    for (size_t i = 0; i < NUM_PARAMS; i++)
+        params[i] = gs_param_spec_make(GS_FP32, 1 + (int64_t)(i * 7 % 11), 37, "p%zu", i);
+}
+
+// What the ranks deal themselves is the reference.
+static void expect_owners_of_rule(int partition, int world_size) {
+    gs_param_spec params[NUM_PARAMS];
+    gs_job_spec spec = make_spec(GS_SHARDING_OPTIMIZER, partition);
+    size_t counts[NUM_PARAMS];
+    int wanted[NUM_PARAMS], *owners;
+    gs_bucket_plan plan;
+    make_params(params);
+    for (size_t i = 0; i < NUM_PARAMS; i++) counts[i] = gs_param_spec_count(&params[i]);
+    const gs_owner_request request = {
+        .counts = counts, .num_params = NUM_PARAMS, .world_size = world_size};
+    assert_ok(partition == GS_SHARD_OSS ? gs_owners_greedy(wanted, &request)
+                                        : gs_owners_sorted(wanted, NULL, &request));
+    assert_ok(gs_job_plan_owners(&owners, &spec, world_size, params, NUM_PARAMS));
+    assert_memory_equal(owners, wanted, sizeof wanted);
+    free(owners);
+
+    assert_ok(gs_job_plan_make(&plan, &spec, world_size, params, NUM_PARAMS, NULL));
+    assert_ok(gs_bucket_plan_check(&plan, params, NUM_PARAMS));
+    for (size_t b = 0; b < plan.num_buckets; b++) {
+        const size_t *members = plan.params + plan.buckets[b].first;
+        for (size_t i = 1; i < plan.buckets[b].num_params; i++)
+            assert_int_equal(wanted[members[i]], wanted[members[0]]);
+    }
+    gs_bucket_plan_release(&plan);
+}
+
+static void whole_parameters_have_buckets_of_one_owner(void **state) {
+    (void)state;
+    for (int world_size = 1; world_size <= 40; world_size += 3) {
+        expect_owners_of_rule(GS_SHARD_OSS, world_size);
+        expect_owners_of_rule(GS_SHARD_ZERO, world_size);
+    }
+}
+
+static void what_is_cut_or_nobodys_has_the_plan_of_its_policy(void **state) {
+    (void)state;
+    gs_param_spec params[NUM_PARAMS];
+    make_params(params);
+    const gs_job_spec specs[] = {make_spec(GS_SHARDING_OPTIMIZER, GS_SHARD_FLAT),
+                                 make_spec(GS_SHARDING_NONE, GS_SHARD_OSS)};
+    for (size_t i = 0; i < 2; i++) {
+        int *owners = &(int){0};
+        gs_bucket_plan plan, wanted;
+        gs_plan_policy policy = gs_job_spec_plan_policy(&specs[i]);
+        assert_ok(gs_job_plan_owners(&owners, &specs[i], 4, params, NUM_PARAMS));
+        assert_null(owners);
+        assert_ok(gs_job_plan_make(&plan, &specs[i], 4, params, NUM_PARAMS, NULL));
+        assert_ok(gs_plan_policy_apply(&wanted, &policy, params, NUM_PARAMS, NULL));
+        assert_true(gs_digest_equal(gs_bucket_plan_digest(&plan), gs_bucket_plan_digest(&wanted)));
+        gs_bucket_plan_release(&plan);
+        gs_bucket_plan_release(&wanted);
+    }
+}
+
+static void the_plan_of_a_sharded_job_is_fixed(void **state) {
+    (void)state;
+    gs_job_spec spec = make_spec(GS_SHARDING_NONE, GS_SHARD_FLAT);
+    assert_false(gs_job_plan_is_fixed(&spec));
+    spec.reducer.sharding = GS_SHARDING_GRADIENTS;
+    assert_true(gs_job_plan_is_fixed(&spec));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whole_parameters_have_buckets_of_one_owner),
+        cmocka_unit_test(what_is_cut_or_nobodys_has_the_plan_of_its_policy),
+        cmocka_unit_test(the_plan_of_a_sharded_job_is_fixed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
