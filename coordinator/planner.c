@@ -70,6 +70,25 @@ gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec) {
     return gs_ok();
 }
 
+// Ranks of the host that has most of them.
+static int count_neighbours(const gs_run *run) {
+    int most = 0;
+    for (int i = 0; i < run->num_members; i++) {
+        int count = 0;
+        for (int k = 0; k < run->num_members; k++)
+            count += strcmp(run->members[i].boot_id, run->members[k].boot_id) == 0;
+        if (count > most) most = count;
+    }
+    return most;
+}
+
+gs_hook_rule gs_planner_hook_rule(const gs_run *run) {
+    gs_hook_rule rule = gs_job_spec_hook_rule(&run->job->spec);
+    rule.world_size = run->num_members;
+    if (!rule.local_ranks) rule.local_ranks = count_neighbours(run);
+    return rule;
+}
+
 const char *gs_planner_reason(const gs_job *job) {
     if (job->ready_order) return job->order_reason;
     return job->spec.reducer.plan == GS_PLAN_AUTO ? "one_host" : "size_based";
@@ -122,8 +141,7 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
     gs_bucket_plan_release(&run->plan);
     run->plan = plan;
     gs_digest_format(run->plan_hash, gs_bucket_plan_digest(&plan));
-    gs_hook_rule hook = gs_job_spec_hook_rule(&job->spec);
-    hook.world_size = run->num_members;
+    gs_hook_rule hook = gs_planner_hook_rule(run);
     bool same = strcmp(gs_json_string_or(job->plan, "hash", ""), run->plan_hash) == 0;
     gs_plan_header header = {.revision = job->plan_revision + 1,
                              .reason = gs_planner_reason(job),

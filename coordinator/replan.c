@@ -100,8 +100,7 @@ gs_status gs_replan_consider(gs_coordinator *coordinator, gs_run *run) {
                              job->ready_order));
     char hash[GS_DIGEST_TEXT_LEN];
     gs_digest_format(hash, gs_bucket_plan_digest(&plan));
-    gs_hook_rule hook = gs_job_spec_hook_rule(&job->spec);
-    hook.world_size = run->num_members;
+    gs_hook_rule hook = gs_planner_hook_rule(run);
     gs_plan_header header = {.revision = job->plan_revision + 1,
                              .reason = gs_planner_reason(job),
                              .hash = hash,

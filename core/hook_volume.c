@@ -60,6 +60,11 @@ static void count_square(gs_hook_volume *volume, const bucket_shape *bucket) {
     volume->wire_bytes = volume->elements_sent * bucket->float_bytes;
 }
 
+// Of as many bytes to every other rank.
+static uint64_t to_all(const bucket_shape *bucket, uint64_t bytes) {
+    return bytes * (uint64_t)bucket->rule->world_size / 2;
+}
+
 // A byte for each, and two numbers for each segment.
 static uint64_t coded_bytes(const bucket_shape *bucket, uint64_t count, uint64_t segment_count) {
     uint64_t segments = (count + segment_count - 1) / segment_count;
@@ -73,7 +78,7 @@ static void count_codes(gs_hook_volume *volume, const bucket_shape *bucket, uint
         return;
     }
     volume->num_compressed = bucket->num_members;
-    volume->wire_bytes = coded_bytes(bucket, bucket->room, segment_count);
+    volume->wire_bytes = to_all(bucket, coded_bytes(bucket, bucket->room, segment_count));
 }
 
 static void count_bytes(gs_hook_volume *volume, const bucket_shape *bucket) {
@@ -93,8 +98,9 @@ static void count_parts(gs_hook_volume *volume, const bucket_shape *bucket) {
         return;
     }
     volume->num_compressed = bucket->num_members;
-    volume->wire_bytes = part * bucket->float_bytes + coded_bytes(bucket, part, SEGMENT_COUNT) +
-                         (bucket->room - ranks * part) * bucket->element_bytes;
+    volume->wire_bytes =
+        to_all(bucket, part * bucket->float_bytes + coded_bytes(bucket, part, SEGMENT_COUNT)) +
+        (bucket->room - ranks * part) * bucket->element_bytes;
 }
 
 // Values and places.
@@ -104,7 +110,8 @@ static void count_largest(gs_hook_volume *volume, const bucket_shape *bucket) {
     uint64_t values = gs_round_up((size_t)(chosen * bucket->float_bytes), sizeof(uint32_t));
     volume->num_compressed = bucket->num_members;
     volume->elements_sent = chosen;
-    volume->wire_bytes = gs_round_up((size_t)(values + chosen * sizeof(uint32_t)), GS_LINE_BYTES);
+    volume->wire_bytes =
+        to_all(bucket, gs_round_up((size_t)(values + chosen * sizeof(uint32_t)), GS_LINE_BYTES));
 }
 
 // A bit for each, padding included at its most, and two means for each gradient.
@@ -112,14 +119,21 @@ static void count_signs(gs_hook_volume *volume, const bucket_shape *bucket) {
     uint64_t bits = bucket->elements + 16 * bucket->num_members;
     uint64_t means = gs_round_up((size_t)(2 * bucket->num_members * bucket->element_bytes), 8);
     volume->num_compressed = bucket->num_members;
-    volume->wire_bytes = gs_round_up((size_t)(means + bits / 8 + 1), GS_LINE_BYTES);
-    volume->elements_sent = volume->wire_bytes / bucket->element_bytes;
+    uint64_t message = gs_round_up((size_t)(means + bits / 8 + 1), GS_LINE_BYTES);
+    volume->wire_bytes = to_all(bucket, message);
+    volume->elements_sent = message / bucket->element_bytes;
 }
 
 // Ranks keep their gradients.
 static void count_nothing(gs_hook_volume *volume, const bucket_shape *bucket) {
     (void)bucket;
     volume->elements_sent = 0;
+}
+
+// Sums among a rank's neighbours, where it has any; who is all that there is goes by plain sums.
+static void count_neighbours(gs_hook_volume *volume, const bucket_shape *bucket) {
+    if (bucket->rule->local_ranks == 1 && bucket->rule->world_size > 1) count_nothing(volume, bucket);
+    else count_sums(volume, bucket);
 }
 
 static const struct {
@@ -130,6 +144,7 @@ static const struct {
     {"powersgd", count_factors},     {"batched_powersgd", count_square}, {"int8", count_bytes},
     {"int8_channel", count_rows},    {"uint8_gather", count_parts},      {"topk", count_largest},
     {"onebit", count_signs},         {"noop", count_nothing},
+    {"local_sgd", count_neighbours},
 };
 
 gs_hook_volume gs_hook_volume_of(const gs_hook_rule *rule, const gs_param_spec *params,

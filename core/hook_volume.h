@@ -1,6 +1,6 @@
 // How much of a bucket travels with each communication hook: by shapes and options alone, so that a coordinator says
-// it before any rank has run. Steps before a hook begins are plain all-reduces. What is not a gradient (what was
-// used, samples) comes on top: a line or two of each bucket.
+// it before any rank has run. Steps before a hook begins are plain all-reduces. What is not a gradient comes on top:
+// what was used, samples, a line or two of each bucket; averages of parameters.
 #ifndef CORE_HOOK_VOLUME_H
 #define CORE_HOOK_VOLUME_H
 
@@ -16,15 +16,18 @@ typedef struct gs_hook_rule {
     const char *kind;     // "powersgd": the specification's word, the library's name
     gs_dtype wire_dtype;  // of sums of floats on their way, as a wrapper has it; unset: as in the bucket
     int world_size;
+    int local_ranks;  // whose gradients are averaged when ranks train apart; 0: not known
     int rank;
     double min_compression_rate, ratio;
 } gs_hook_rule;
 
-// One bucket in one step, of one rank.
+// One bucket in one step, of the rank that sends most.
 typedef struct gs_hook_volume {
     uint64_t elements;       // of its gradients
     uint64_t elements_sent;  // in their place: codes, factors, values
-    uint64_t wire_bytes;     // handed to collectives, padding between gradients included
+    // Padding between gradients included; in bytes of an all-reduce, of which a rank in a ring sends 2 (world - 1) /
+    // world. So plain sums are what they are, and what is gathered is world / 2 of what a rank hands in.
+    uint64_t wire_bytes;
     size_t num_compressed;   // gradients that do not travel as they are
 } gs_hook_volume;
 

@@ -172,7 +172,7 @@ typedef struct gs_hook_work {
     int most_posts;  // as declared; gs_hook_post refuses more
     int num_posted;
     gs_work last;         // the collective that the phase waits for: the last one; none: it is done at once
-    uint64_t wire_bytes;  // sent by this rank; gs_hook_post adds what it posts
+    uint64_t wire_bytes;  // sent by a rank, in bytes of an all-reduce; gs_hook_post adds what it posts
     const char *algorithm;  // of the largest collective
     size_t largest_bytes;
     // Under way outside of the communicator; in the last phase only. `finish` waits for it: it is then called in

@@ -61,6 +61,20 @@ gs_status gs_hook_place(void **memory, const gs_hook_plan *plan, size_t bytes) {
     return gs_ok();
 }
 
+// In bytes of an all-reduce, of which a rank in a ring sends 2 (world - 1) / world: a gather or a
+// scatter sends a part for every other rank, a sum for one of them half of one for all.
+static size_t wire_bytes_of(const gs_collective *collective, int world_size) {
+    size_t bytes = gs_collective_sent_bytes(collective);
+    switch (collective->kind) {
+    case GS_ALLGATHER:
+    case GS_REDUCE_SCATTER: return bytes * (size_t)world_size / 2;
+    case GS_BROADCAST:
+    case GS_REDUCE: return bytes / 2;
+    case GS_BARRIER: return 0;
+    default: return bytes;
+    }
+}
+
 gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
                        const gs_collective *collective) {
     gs_collective posted = *collective;
@@ -81,7 +95,7 @@ gs_status gs_hook_post(gs_hook_work *work, const gs_hook_bucket *bucket,
         work->largest_bytes = bytes;
     }
     work->num_posted++;
-    work->wire_bytes += bytes;
+    work->wire_bytes += wire_bytes_of(&posted, gs_comm_world_size(bucket->comm));
     return gs_ok();
 }
 

@@ -94,7 +94,7 @@ typedef struct gs_sparse_rows_result {
     size_t num_own;     // distinct rows that this rank added
     // What this rank took from others: an all-reduce of S bytes counts 2·S·(N-1)/N.
     uint64_t index_bytes, row_bytes;
-    uint64_t wire_bytes;  // what this rank handed in, as buckets count theirs
+    uint64_t wire_bytes;  // what this rank handed in
 } gs_sparse_rows_result;
 
 GS_NODISCARD gs_status gs_sparse_rows_finish(gs_sparse_rows *rows, gs_sparse_rows_result *result,

@@ -493,6 +493,7 @@ gs_hook_rule gs_job_spec_hook_rule(const gs_job_spec *spec) {
     return (gs_hook_rule){.kind = hook_kind(spec),
                           .wire_dtype = dtypes[hook->wrap],
                           .world_size = (int)spec->world.max,
+                          .local_ranks = (int)hook->local_ranks,
                           .rank = (int)hook->rank,
                           .min_compression_rate = hook->min_compression_rate,
                           .ratio = hook->ratio};

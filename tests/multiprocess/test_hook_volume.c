@@ -98,6 +98,7 @@ static gs_status count_hook(const gs_rank_env *env, const char *kind, const char
     const gs_hook_rule rule = {.kind = kind,
                                .wire_dtype = wrapper ? GS_FP16 : GS_DTYPE_UNSET,
                                .world_size = env->world_size,
+                               .local_ranks = 1,
                                .rank = 3,
                                .min_compression_rate = 2,
                                .ratio = 0.03};
@@ -122,7 +123,8 @@ static gs_status count_hook(const gs_rank_env *env, const char *kind, const char
 static gs_status body_count(const gs_rank_env *env) {
     static const char *const kinds[] = {
         "allreduce", "fp16",         "bf16",         "powersgd", "batched_powersgd",
-        "int8",      "int8_channel", "uint8_gather", "topk",     "onebit"};
+        "int8",      "int8_channel", "uint8_gather", "topk",     "onebit",
+        "local_sgd", "noop"};
     static const char *const wrapped[] = {"allreduce", "powersgd",     "batched_powersgd", "int8",
                                           "int8_channel", "uint8_gather", "topk", "onebit"};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
@@ -137,6 +139,11 @@ static void hooks_send_what_plans_say(void **state) {
     assert_ok(gs_ranks_run("count", 2, "", soon()));
 }
 
+static void more_ranks_send_what_plans_say(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("count", 4, "", soon()));
+}
+
 static void alone_it_is_the_same_sum(void **state) {
     (void)state;
     assert_ok(gs_ranks_run("count", 1, "", soon()));
@@ -148,6 +155,7 @@ int main(int argc, char **argv) {
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hooks_send_what_plans_say),
+        cmocka_unit_test(more_ranks_send_what_plans_say),
         cmocka_unit_test(alone_it_is_the_same_sum),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,6 @@ static double times_in_a_ring(const gs_collective *collective) {
 static gs_status post(void *backend, int lane, uint64_t sequence, const gs_collective *collective) {
     if (collective && collective->bucket >= 0) {
         size_t bytes = collective->kind == GS_BARRIER ? 0 : gs_collective_sent_bytes(collective);
-        counted.of_buckets += bytes;
         counted.in_a_ring += (double)bytes * times_in_a_ring(collective);
         counted.num_collectives++;
     }

@@ -1,4 +1,4 @@
-// The shared-memory backend, counting what this process hands to its collectives: what would go on a wire.
+// The shared-memory backend, counting what this process would send by its collectives.
 #ifndef TESTS_SUPPORT_COUNTING_BACKEND_H
 #define TESTS_SUPPORT_COUNTING_BACKEND_H
 
@@ -10,9 +10,8 @@
 extern const gs_comm_backend counting_backend;
 
 typedef struct counted_bytes {
-    // Of collectives that belong to buckets: elements handed over, as they are sent.
-    uint64_t of_buckets;
-    // The same where ranks form a ring: an all-reduce sends each part twice but for its own, others once.
+    // Of collectives that belong to buckets, where ranks form a ring: an all-reduce sends each part twice but for its
+    // own, others once.
     double in_a_ring;
     uint64_t num_collectives;
 } counted_bytes;

@@ -64,7 +64,8 @@ static void a_whole_bucket_is_one_square(void **state) {
 
 static void bytes_come_with_scales(void **state) {
     (void)state;
-    assert_int_equal(volume_of((gs_hook_rule){.kind = "int8", .world_size = 8}).wire_bytes, 6080 + 16);
+    assert_int_equal(volume_of((gs_hook_rule){.kind = "int8", .world_size = 8}).wire_bytes,
+                     (6080 + 16) * 8 / 2);
     assert_int_equal(volume_of((gs_hook_rule){.kind = "int8_channel", .world_size = 2}).wire_bytes,
                      6080 + 12 * 8);
     // 8 bits to everybody are more than 32 to one once there are many.
@@ -76,20 +77,35 @@ static void bytes_come_with_scales(void **state) {
     gs_hook_rule rule = {.kind = "uint8_gather", .world_size = 3};
     // Parts of 9984, 48 elements left.
     assert_int_equal(gs_hook_volume_of(&rule, &large, &first, 1).wire_bytes,
-                     9984 * 4 + 9984 + 16 + 48 * 4);
+                     (9984 * 4 + 9984 + 16) * 3 / 2 + 48 * 4);
+    // (4 + 1) / 8 of plain sums and a little, in any world.
+    for (rule.world_size = 2; rule.world_size <= 6; rule.world_size++) {
+        double bytes = (double)gs_hook_volume_of(&rule, &large, &first, 1).wire_bytes / (4 * 30000);
+        assert_true(bytes >= 5.0 / 8 && bytes < 5.0 / 8 * 1.01);
+    }
 }
 
 static void what_is_owed_does_not_travel(void **state) {
     (void)state;
-    gs_hook_volume largest = volume_of((gs_hook_rule){.kind = "topk", .ratio = 0.01});
+    gs_hook_volume largest = volume_of((gs_hook_rule){.kind = "topk", .world_size = 2, .ratio = 0.01});
     assert_int_equal(largest.elements_sent, 61);
     assert_int_equal(largest.wire_bytes, 512);  // 61 values and places
-    gs_hook_volume signs = volume_of((gs_hook_rule){.kind = "onebit"});
+    gs_hook_volume signs = volume_of((gs_hook_rule){.kind = "onebit", .world_size = 2});
     assert_int_equal(signs.wire_bytes, 832);  // six means, 6059 bits and those of padding
     assert_int_equal(signs.num_compressed, 3);
     gs_hook_volume none = volume_of((gs_hook_rule){.kind = "noop"});
     assert_int_equal(none.elements_sent, 0);
     assert_int_equal(none.wire_bytes, 0);
+}
+
+static void ranks_without_neighbours_keep_their_gradients(void **state) {
+    (void)state;
+    gs_hook_rule rule = {.kind = "local_sgd", .world_size = 4, .local_ranks = 1};
+    assert_int_equal(volume_of(rule).wire_bytes, 0);
+    assert_int_equal(volume_of(rule).elements_sent, 0);
+    rule.local_ranks = 2;
+    assert_int_equal(volume_of(rule).wire_bytes, 6080 * 4);
+    assert_int_equal(volume_of(rule).num_compressed, 0);
 }
 
 static void wide_types_and_sparse_gradients_count_as_they_lie(void **state) {
@@ -110,6 +126,7 @@ int main(void) {
         cmocka_unit_test(a_whole_bucket_is_one_square),
         cmocka_unit_test(bytes_come_with_scales),
         cmocka_unit_test(what_is_owed_does_not_travel),
+        cmocka_unit_test(ranks_without_neighbours_keep_their_gradients),
         cmocka_unit_test(wide_types_and_sparse_gradients_count_as_they_lie),
     };
     return cmocka_run_group_tests_name("core hook_volume", tests, make_params, NULL);
