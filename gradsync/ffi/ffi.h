@@ -121,7 +121,13 @@ int gs_ffi_reducer_set_static_graph(gs_ffi_reducer *reducer, int promised);
 int gs_ffi_reducer_set_notices(gs_ffi_reducer *reducer,
                                void (*bucket_finished)(void *ctx, size_t bucket),
                                void (*grads_moved)(void *ctx), void *ctx);
-// Instead of the library's all-reduce: `run` starts what the host does with `count` elements
+// Instead of the all-reduce a hook of the library's (gradsync/README.md lists them), with options by
+// name, as they are in its file: "powersgd" with "rank" 2, "start_step" 10. `wrapper`: "wrap_fp16" or
+// "wrap_bf16" around it, chosen before. Each begin takes the last step as applied if it was finite.
+int gs_ffi_reducer_choose_hook(gs_ffi_reducer *reducer, const char *name);
+int gs_ffi_reducer_set_hook_option(gs_ffi_reducer *reducer, const char *name, double number);
+int gs_ffi_reducer_wrap_hook(gs_ffi_reducer *reducer, const char *wrapper);
+// Or one of the host's own: `run` starts what the host does with `count` elements
 // (gradients and what the library keeps behind them) and returns; `finish`, bucket by bucket in
 // plan order, waits until they are the sum over all ranks times `scale`. Both name themselves in
 // errors as `name` (copied), which all ranks have alike. `cancel` (may be NULL): what was run and
@@ -178,6 +184,29 @@ int gs_ffi_optimizer_open(gs_ffi_optimizer *optimizer, const char *kind,
 int gs_ffi_optimizer_step(gs_ffi_optimizer *optimizer, void *const *values,
                           const gs_ffi_reducer *reducer, double lr, double grad_scale);
 void gs_ffi_optimizer_free(gs_ffi_optimizer *optimizer);
+
+// Averager: parameters of ranks that train apart (hooks "local_sgd", "noop";
+// gradsync/step/averager.h says what each call means). `period` in steps, `num_ranks` neighbours, 0
+// all; both ascend, the last is of all.
+typedef struct gs_ffi_averager gs_ffi_averager;
+gs_ffi_averager *gs_ffi_averager_new(void);
+int gs_ffi_averager_add(gs_ffi_averager *averager, int64_t period, int num_ranks);
+int gs_ffi_averager_set_start(gs_ffi_averager *averager, int64_t step);  // 0
+// Collective. `values`: a pointer for each parameter, of its type; the tensors and `comm` are
+// borrowed until free, comm until reset.
+int gs_ffi_averager_open(gs_ffi_averager *averager, const gs_ffi_params *params,
+                         void *const *values, gs_ffi_comm *comm, int64_t within_ns);
+// Behind the update of `step`. used: a byte for each parameter, 0 for those that are left as they
+// are, the same on all ranks; NULL: none. num_ranks: over how many it was averaged, 0: none was due.
+int gs_ffi_averager_run(gs_ffi_averager *averager, int64_t step, const unsigned char *used,
+                        int *num_ranks, int64_t within_ns);
+int gs_ffi_averager_run_all(gs_ffi_averager *averager, int64_t step, const unsigned char *used,
+                            int64_t within_ns);
+// With another communicator after an error. step: of an average that is to be run again, before
+// anything else; -1: none.
+int gs_ffi_averager_reset(gs_ffi_averager *averager, gs_ffi_comm *comm, int64_t *step,
+                          int64_t within_ns);
+void gs_ffi_averager_free(gs_ffi_averager *averager);
 
 GS_END_DECLS
 

@@ -60,6 +60,8 @@ struct gs_ffi_comm {
     gs_comm *comm;
 };
 
+#define GS_FFI_HOOK_NUMBERS 16
+
 struct gs_ffi_reducer {
     gs_ffi_object object;
     gs_reducer_options options;
@@ -68,9 +70,11 @@ struct gs_ffi_reducer {
     gs_reducer *reducer;
     gs_reducer_pass pass;
     gs_reduce_result result;
+    gs_hook_choice choice, wrapper;  // the second around the first
+    // A hook of the library's: its options that were given.
+    gs_hook_number numbers[GS_FFI_HOOK_NUMBERS];
     // A hook of the host's.
     gs_comm_hook hook;
-    gs_hook_choice choice;
     char hook_name[GS_HOOK_NAME_LEN];
     gs_ffi_hook_run hook_run;
     gs_ffi_hook_finish hook_finish;

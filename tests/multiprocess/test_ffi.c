@@ -111,7 +111,10 @@ static gs_status open_memory(caller *self) {
     return say(gs_ffi_arena_open(self->arena, self->device, bytes), self->arena);
 }
 
-static gs_status open_caller(caller *self, const gs_rank_env *env, bool has_hook) {
+// What a test wants of the reducer, before it is measured.
+typedef int (*set_reducer)(caller *self);
+
+static gs_status open_caller(caller *self, const gs_rank_env *env, set_reducer set) {
     *self = (caller){.env = env,
                      .device = gs_ffi_device_new(),
                      .arena = gs_ffi_arena_new(),
@@ -119,10 +122,7 @@ static gs_status open_caller(caller *self, const gs_rank_env *env, bool has_hook
                      .plan = gs_ffi_plan_new(),
                      .comm = gs_ffi_comm_new(),
                      .reducer = gs_ffi_reducer_new()};
-    if (has_hook)
-        GS_TRY(say(gs_ffi_reducer_set_hook(self->reducer, "by exchange", run_hook, finish_hook,
-                                           cancel_hook, self),
-                   self->reducer));
+    if (set) GS_TRY(say(set(self), self->reducer));
     GS_TRY(open_memory(self));
     GS_TRY(say(gs_ffi_comm_set_rank(self->comm, env->rank, env->world_size), self->comm));
     GS_TRY(say(gs_ffi_comm_set_exchange(self->comm, exchange, self), self->comm));
@@ -147,7 +147,7 @@ static float *grad_of(const caller *self, size_t param) {
 }
 
 // Parameter 0 in its place, 1 from doubles elsewhere, 2 is used by rank 0 alone.
-static gs_status take_step(caller *self, int64_t step) {
+static gs_status reduce_step(caller *self, int64_t step) {
     gs_ffi_reducer *reducer = self->reducer;
     const double elsewhere[COUNT] = {1, 2, 3, 4, 5};
     GS_TRY(say(gs_ffi_reducer_begin(reducer, step), reducer));
@@ -162,7 +162,12 @@ static gs_status take_step(caller *self, int64_t step) {
     for (int i = 0; i < COUNT; i++) grad_of(self, 0)[i] = (float)(self->env->rank + 1);
     GS_TRY(say(gs_ffi_reducer_mark(reducer, 0), reducer));
     GS_TRY(say(gs_ffi_reducer_end_pass(reducer), reducer));
-    GS_TRY(say(gs_ffi_reducer_finish(reducer, 20 * SECOND), reducer));
+    return say(gs_ffi_reducer_finish(reducer, 20 * SECOND), reducer);
+}
+
+static gs_status take_step(caller *self, int64_t step) {
+    const gs_ffi_reducer *reducer = self->reducer;
+    GS_TRY(reduce_step(self, step));
     if (grad_of(self, 0)[4] != 1.5f || grad_of(self, 1)[4] != 5 || grad_of(self, 2)[0] != 4)
         return gs_error(GS_INTERNAL, "means are %g, %g and %g", (double)grad_of(self, 0)[4],
                         (double)grad_of(self, 1)[4], (double)grad_of(self, 2)[0]);
@@ -203,7 +208,7 @@ static gs_status check_blame(caller *self) {
 static gs_status body_train(const gs_rank_env *env) {
     caller self;
     gs_ffi_plan *other = gs_ffi_plan_new();
-    GS_TRY(open_caller(&self, env, false));
+    GS_TRY(open_caller(&self, env, NULL));
     for (int64_t step = 0; step < 3; step++) GS_TRY(take_step(&self, step));
     GS_TRY(check_optimizer(&self));
     // All ranks follow the order of rank 0.
@@ -233,9 +238,14 @@ static void other_languages_train(void **state) {
     assert_ok(gs_ranks_run("train", 2, "", soon()));
 }
 
+static int set_foreign_hook(caller *self) {
+    return gs_ffi_reducer_set_hook(self->reducer, "by exchange", run_hook, finish_hook, cancel_hook,
+                                   self);
+}
+
 static gs_status body_hook(const gs_rank_env *env) {
     caller self;
-    GS_TRY(open_caller(&self, env, true));
+    GS_TRY(open_caller(&self, env, set_foreign_hook));
     for (int64_t step = 0; step < 3; step++) GS_TRY(take_step(&self, step));
     if (self.num_run != 9 || self.num_finished != 9 || self.num_cancelled)
         return gs_error(GS_INTERNAL, "%d run, %d finished, %d cancelled", self.num_run,
@@ -253,6 +263,107 @@ static gs_status body_hook(const gs_rank_env *env) {
 static void hook_of_the_hosts_own_moves_the_buckets(void **state) {
     (void)state;
     assert_ok(gs_ranks_run("hook", 2, "", soon()));
+}
+
+// One of five elements, the largest; what is left out is added in the next step.
+static int set_topk(caller *self) {
+    int code = gs_ffi_reducer_choose_hook(self->reducer, "topk");
+    if (!code) code = gs_ffi_reducer_set_hook_option(self->reducer, "ratio", 1);
+    if (!code) code = gs_ffi_reducer_set_hook_option(self->reducer, "ratio", 0.2);
+    return code ? code : gs_ffi_reducer_wrap_hook(self->reducer, "wrap_fp16");
+}
+
+static gs_status body_topk(const gs_rank_env *env) {
+    caller self;
+    GS_TRY(open_caller(&self, env, set_topk));
+    // 1 2 3 4 5, then with what is owed 2 4 6 8 5.
+    static const float sent[][COUNT] = {{0, 0, 0, 0, 5}, {0, 0, 0, 8, 0}};
+    for (int step = 0; step < 2; step++) {
+        GS_TRY(reduce_step(&self, step));
+        for (int i = 0; i < COUNT; i++)
+            if (grad_of(&self, 1)[i] != sent[step][i])
+                return gs_error(GS_INTERNAL, "step %d, element %d: %g, not %g", step, i,
+                                (double)grad_of(&self, 1)[i], (double)sent[step][i]);
+    }
+    close_caller(&self);
+    return gs_ok();
+}
+
+static void hooks_of_the_library_are_chosen_by_name(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("topk", 2, "", soon()));
+}
+
+static int set_apart(caller *self) {
+    int code = gs_ffi_reducer_choose_hook(self->reducer, "local_sgd");
+    if (!code) code = gs_ffi_reducer_set_hook_option(self->reducer, "start_step", 0);
+    return code ? code : gs_ffi_reducer_set_hook_option(self->reducer, "local_ranks", 1);
+}
+
+static gs_status check_value(const float *value, float wanted) {
+    if (value[0] == wanted && value[COUNT - 1] == wanted) return gs_ok();
+    return gs_error(GS_INTERNAL, "a parameter is %g, not %g", (double)value[0], (double)wanted);
+}
+
+// Gradients of parameter 0 are 1 and 2, of the others the same or none; every second step all is averaged.
+static gs_status train_apart(caller *self, gs_ffi_averager *averager, gs_ffi_optimizer *optimizer,
+                             void *const *values) {
+    const unsigned char used[NUM_PARAMS] = {1, 0, 0};
+    const float own = (float)(self->env->rank + 1);
+    int num_ranks;
+    for (int step = 0; step < 2; step++) {
+        GS_TRY(reduce_step(self, step));
+        GS_TRY(say(gs_ffi_optimizer_step(optimizer, values, self->reducer, 0.5, 1), optimizer));
+        GS_TRY(say(gs_ffi_averager_run(averager, step, used, &num_ranks, 20 * SECOND), averager));
+        if (num_ranks != (step ? 0 : 2)) return gs_error(GS_INTERNAL, "of %d ranks", num_ranks);
+        GS_TRY(check_value(values[0], step ? -0.75f - 0.5f * own : -0.75f));
+    }
+    GS_TRY(say(gs_ffi_averager_run_all(averager, 1, NULL, 20 * SECOND), averager));
+    return check_value(values[0], -1.5f);
+}
+
+static gs_status body_apart(const gs_rank_env *env) {
+    caller self;
+    float memory[NUM_PARAMS][COUNT] = {{0}};
+    void *values[] = {memory[0], memory[1], memory[2]};
+    gs_ffi_averager *averager = gs_ffi_averager_new();
+    gs_ffi_optimizer *optimizer = gs_ffi_optimizer_new();
+    GS_TRY(open_caller(&self, env, set_apart));
+    GS_TRY(say(gs_ffi_optimizer_open(optimizer, "sgd", self.params, self.device), optimizer));
+    GS_TRY(say(gs_ffi_averager_add(averager, 2, 0), averager));
+    GS_TRY(say(gs_ffi_averager_open(averager, self.params, values, self.comm, 20 * SECOND), averager));
+    if (gs_ffi_averager_add(averager, 4, 0) != GS_FAILED_PRECONDITION ||
+        gs_ffi_averager_set_start(averager, 4) != GS_FAILED_PRECONDITION ||
+        gs_ffi_reducer_choose_hook(self.reducer, "noop") != GS_FAILED_PRECONDITION ||
+        gs_ffi_reducer_set_hook_option(self.reducer, "local_ranks", 2) != GS_FAILED_PRECONDITION ||
+        gs_ffi_reducer_wrap_hook(self.reducer, "wrap_fp16") != GS_FAILED_PRECONDITION)
+        return gs_error(GS_INTERNAL, "an open handle was changed");
+    GS_TRY(train_apart(&self, averager, optimizer, values));
+    gs_ffi_averager_free(averager);
+    gs_ffi_optimizer_free(optimizer);
+    close_caller(&self);
+    return gs_ok();
+}
+
+static void ranks_that_train_apart_are_averaged(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("apart", 2, "", soon()));
+}
+
+static void hooks_that_are_not_there_are_refused(void **state) {
+    (void)state;
+    char text[200];
+    gs_ffi_reducer *reducer = gs_ffi_reducer_new();
+    assert_int_equal(gs_ffi_reducer_set_hook_option(reducer, "rank", 2), GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_reducer_wrap_hook(reducer, "wrap_fp16"), GS_FAILED_PRECONDITION);
+    assert_int_equal(gs_ffi_reducer_choose_hook(reducer, "powersdg"), GS_INVALID_ARGUMENT);
+    assert_int_equal(gs_ffi_reducer_choose_hook(reducer, "wrap_fp16"), GS_INVALID_ARGUMENT);
+    assert_int_equal(gs_ffi_reducer_choose_hook(reducer, "powersgd"), 0);
+    assert_int_equal(gs_ffi_reducer_wrap_hook(reducer, "fp16"), GS_INVALID_ARGUMENT);
+    assert_int_equal(gs_ffi_reducer_set_hook_option(reducer, "ratio", 1), GS_INVALID_ARGUMENT);
+    gs_ffi_error(reducer, text, sizeof text);
+    assert_string_equal(text, "hook powersgd has no option \"ratio\"");
+    gs_ffi_reducer_free(reducer);
 }
 
 static int refuse(void *ctx, const char *tag, const int *ranks, int num_ranks, const void *mine,
@@ -301,6 +412,7 @@ static void nothing_given_is_an_error(void **state) {
     gs_ffi_comm *comm = gs_ffi_comm_new();
     gs_ffi_reducer *reducer = gs_ffi_reducer_new();
     gs_ffi_optimizer *optimizer = gs_ffi_optimizer_new();
+    gs_ffi_averager *averager = gs_ffi_averager_new();
     const int codes[] = {
         gs_ffi_device_set_threads(NULL, 1),
         gs_ffi_device_open(NULL, "cpu"),
@@ -335,6 +447,19 @@ static void nothing_given_is_an_error(void **state) {
         gs_ffi_reducer_set_hook(NULL, "h", run_hook, finish_hook, NULL, NULL),
         gs_ffi_reducer_set_hook(reducer, NULL, run_hook, finish_hook, NULL, NULL),
         gs_ffi_reducer_set_hook(reducer, "h", NULL, finish_hook, NULL, NULL),
+        gs_ffi_reducer_choose_hook(NULL, "noop"),
+        gs_ffi_reducer_choose_hook(reducer, NULL),
+        gs_ffi_reducer_set_hook_option(NULL, "rank", 1),
+        gs_ffi_reducer_set_hook_option(reducer, NULL, 1),
+        gs_ffi_reducer_wrap_hook(NULL, "wrap_fp16"),
+        gs_ffi_averager_add(NULL, 1, 0),
+        gs_ffi_averager_set_start(NULL, 1),
+        gs_ffi_averager_open(NULL, params, NULL, comm, SECOND),
+        gs_ffi_averager_open(averager, NULL, NULL, comm, SECOND),
+        gs_ffi_averager_open(averager, params, NULL, comm, SECOND),
+        gs_ffi_averager_run(NULL, 0, NULL, NULL, SECOND),
+        gs_ffi_averager_run_all(NULL, 0, NULL, SECOND),
+        gs_ffi_averager_reset(NULL, comm, NULL, SECOND),
         gs_ffi_reducer_arena_bytes(NULL, device, 1, &bytes),
         gs_ffi_reducer_arena_bytes(reducer, NULL, 1, &bytes),
         gs_ffi_reducer_arena_bytes(reducer, device, 1, NULL),
@@ -376,6 +501,8 @@ static void nothing_given_is_an_error(void **state) {
     assert_true(gs_ffi_reducer_grad_offset(NULL, 0) == SIZE_MAX);
     assert_null(gs_ffi_reducer_ready_order(NULL));
     assert_false(gs_ffi_reducer_was_used(NULL, 0));
+    gs_ffi_averager_free(NULL);
+    gs_ffi_averager_free(averager);
     gs_ffi_optimizer_free(optimizer);
     gs_ffi_reducer_free(reducer);
     gs_ffi_comm_free(comm);
@@ -467,7 +594,7 @@ static gs_status body_reset(const gs_rank_env *env) {
     caller self;
     float value = 0;
     void *values[] = {&value, &value, &value};
-    GS_TRY(open_caller(&self, env, false));
+    GS_TRY(open_caller(&self, env, NULL));
     gs_ffi_optimizer *early = gs_ffi_optimizer_new();
     GS_TRY(say(gs_ffi_optimizer_open(early, "sgd", self.params, self.device), early));
     if (gs_ffi_optimizer_step(early, values, self.reducer, 1, 1) != GS_FAILED_PRECONDITION)
@@ -505,12 +632,15 @@ static void error_is_left_with_another_communicator(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {
-        {"train", body_train}, {"hook", body_hook}, {"reset", body_reset}, {NULL, NULL}};
+        {"train", body_train}, {"hook", body_hook}, {"topk", body_topk}, {"apart", body_apart}, {"reset", body_reset}, {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(other_languages_train),
         cmocka_unit_test(hook_of_the_hosts_own_moves_the_buckets),
+        cmocka_unit_test(hooks_of_the_library_are_chosen_by_name),
+        cmocka_unit_test(ranks_that_train_apart_are_averaged),
+        cmocka_unit_test(hooks_that_are_not_there_are_refused),
         cmocka_unit_test(handles_say_what_is_wrong),
         cmocka_unit_test(nothing_given_is_an_error),
         cmocka_unit_test(handles_that_are_not_open_are_refused),
