@@ -28,7 +28,7 @@ libdir=$(dirname "$PKG_CONFIG_PATH")
 export PKG_CONFIG_PATH
 version=$(pkg-config --modversion gradsync)
 mkdir "$work/static" "$work/shared"
-for example in embed_reducer.c local_devices.c; do
+for example in embed_reducer.c embed_sharded.c local_devices.c; do
   # shellcheck disable=SC2046,SC2086
   $CC $CFLAGS -O2 -Wall -Wextra -Werror "$work/examples/$example" \
     $(pkg-config --cflags --libs gradsync-static) -o "$work/static/${example%.*}" || fail "build of $example with pkg-config"
@@ -76,6 +76,18 @@ for program in "$work"/build/embed_reducer{,_shared} "$work"/{static,shared}/emb
   done
 done
 [ "$(grep -c loss "$work/out")" -ge 5 ] || fail "no losses printed"
+cat "$work/out"
+
+echo "== embed_sharded"
+for program in "$work"/build/embed_sharded{,_shared} "$work"/{static,shared}/embed_sharded; do
+  for ranks in 1 3; do
+    timeout 60 "$program" $ranks >"$work/out" 2>"$work/err" || { cat "$work/out" "$work/err"; fail "$program with $ranks ranks"; }
+    grep -q "the same bits on $ranks ranks, each with the state of" "$work/out" || { cat "$work/out"; fail "$ranks ranks do not agree"; }
+  done
+done
+# Equal parts, whatever the layers, and less and less to learn.
+grep -q 'the state of 3216 of 9600 elements' "$work/out" || { cat "$work/out"; fail "a third is not owned by each"; }
+awk '/loss/ { if (seen && $NF > last / 2) exit 1; last = $NF; seen = 1 }' "$work/out" || { cat "$work/out"; fail "three ranks did not learn"; }
 cat "$work/out"
 
 echo "== local_devices"
