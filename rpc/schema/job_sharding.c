@@ -23,6 +23,8 @@ static void check_unsharded(const gs_job_spec *spec, gs_field_errors *errors) {
 static void check_reduction(const gs_job_spec *spec, gs_field_errors *errors) {
     if (!gs_job_hook_is_sum(&spec->reducer.hook))
         refuse(errors, SHARDING, "reducer.hook: only sums, in fp32 or 16 bits, go to their owner alone");
+    if (spec->reducer.hook.divide_after_cast)
+        refuse(errors, SHARDING, "reducer.hook.divide_after_cast: sums for owners are divided during the cast");
     if (spec->reducer.sparse_embedding != GS_SPARSE_OFF)
         refuse(errors, SHARDING, "reducer.sparse_embedding adds rows on all ranks");
     if (spec->world.replicas_per_process > 1)
@@ -66,7 +68,6 @@ static void check_later(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, PARTITION, "not in this version; flat is");
     if (spec->model.precision != GS_PRECISION_FP32)
         refuse(errors, SHARDING, "model.precision fp32 alone in this version");
-    if (spec->exact) refuse(errors, SHARDING, "exact is not in this version");
     if (spec->world.device == GS_SPEC_DEVICE_CUDA)
         refuse(errors, SHARDING, "world.device cpu alone in this version");
 }

@@ -32,29 +32,32 @@ typedef struct job {
     const char *what;
     int world_size, logical_shards;
     const char *model, *optimizer, *reducer;
+    bool exact;
 } job;
 
 static const job jobs[] = {
-    {"one rank", 1, 2, MLP, ADAMW, ""},
-    {"two ranks", 2, 2, MLP, ADAMW ",\"grad_clip_norm\":0.05", ""},
+    {"one rank", 1, 2, MLP, ADAMW, "", false},
+    {"two ranks", 2, 2, MLP, ADAMW ",\"grad_clip_norm\":0.05", "", false},
     {"passes that add up", 3, 6, MLP, "\"kind\":\"sgd\",\"momentum\":0.9,\"grad_clip_norm\":0.1",
-     ""},
-    {"no state at all", 2, 2, GPT2, "\"kind\":\"sgd\",\"momentum\":0", ",\"op\":\"sum\""},
-    {"four ranks", 4, 4, GPT2, "\"kind\":\"adam\",\"grad_clip_norm\":0.05", ""},
-    {"16 bits on the way", 2, 2, MLP, ADAMW, ",\"wire_dtype\":\"bf16\""},
+     "", false},
+    {"no state at all", 2, 2, GPT2, "\"kind\":\"sgd\",\"momentum\":0", ",\"op\":\"sum\"", false},
+    {"four ranks", 4, 4, GPT2, "\"kind\":\"adam\",\"grad_clip_norm\":0.05", "", false},
+    {"exact", 3, 4, "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,17,15,10]}", ADAMW, "", true},
+    {"16 bits on the way", 2, 2, MLP, ADAMW, ",\"wire_dtype\":\"bf16\"", false},
 };
 
 static char *write_spec(const job *of, bool is_sharded, int target) {
     char *spec;
     if (asprintf(
             &spec,
-            "{\"name\":\"parts\",\"logical_shards\":%d,\"world\":{\"min\":1,\"max\":%d},"
+            "{\"name\":\"parts\",\"exact\":%s,\"logical_shards\":%d,\"world\":{\"min\":1,\"max\":%"
+            "d},"
             "\"model\":{\"seed\":5,%s},\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2},"
             "\"optimizer\":{%s,\"lr\":0.01},\"reducer\":{\"first_bucket_bytes\":512,"
             "\"bucket_cap_bytes\":2048,\"check_replicas_every_steps\":2,\"sharding\":\"%s\"%s},"
             "\"checkpoint\":{\"every_steps\":2},\"steps\":{\"target\":%d}}",
-            of->logical_shards, of->logical_shards, of->model, of->optimizer,
-            is_sharded ? "optimizer" : "none", of->reducer, target) < 0)
+            of->exact ? "true" : "false", of->logical_shards, of->logical_shards, of->model,
+            of->optimizer, is_sharded ? "optimizer" : "none", of->reducer, target) < 0)
         abort();
     return spec;
 }
@@ -133,7 +136,7 @@ static gs_digest train_on_and_on(const job *of, const char *kinds) {
 static void checkpoints_go_on_in_any_world_sharded_or_not(void **state) {
     (void)state;
     static const char *const kinds[] = {"111", "101", "010"};
-    const job of = {"another world", 0, 6, MLP, ADAMW, ""};
+    const job of = {"another world", 0, 6, MLP, ADAMW, "", false};
     gs_digest whole = train_on_and_on(&of, "000");
     for (int i = 0; i < 3; i++) {
         if (!gs_digest_equal(train_on_and_on(&of, kinds[i]), whole))

@@ -22,10 +22,13 @@ void gs_sharding_release(gs_sharding *sharding) {
     *sharding = (gs_sharding){0};
 }
 
-void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice) {
+void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice,
+                        gs_dtype *wire_dtype) {
     if (!sharding->partition) return;
-    choice->hook = &gs_hook_shard_reduce;
-    choice->user = (void *)(uintptr_t)sharding->partition;
+    if (choice->hook == &gs_hook_fp16) *wire_dtype = GS_FP16;
+    if (choice->hook == &gs_hook_bf16) *wire_dtype = GS_BF16;
+    *choice = (gs_hook_choice){.hook = &gs_hook_shard_reduce,
+                               .user = (void *)(uintptr_t)sharding->partition};
 }
 
 size_t gs_sharding_bytes(const gs_sharding *sharding) {

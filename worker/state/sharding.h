@@ -32,8 +32,8 @@ GS_NODISCARD gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state 
                                               const gs_state_shards_options *options);
 void gs_sharding_release(gs_sharding *sharding);
 
-// What the reducer does instead of an all-reduce.
-void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice);
+// What the reducer does instead of the sums that a job asks for: of the same type on their way.
+void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice, gs_dtype *wire_dtype);
 size_t gs_sharding_bytes(const gs_sharding *sharding);  // of the arena
 // The state of this generation, in `memory` of that many bytes.
 GS_NODISCARD gs_status gs_sharding_lay_out(gs_sharding *sharding,

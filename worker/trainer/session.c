@@ -33,7 +33,6 @@ static void note_bucket(void *ctx, size_t bucket) {
 static gs_reducer_options reducer_options(gs_session *session) {
     const gs_job_spec *spec = session->spec;
     const gs_trainer_state *state = session->state;
-    static const gs_dtype wire_dtypes[] = {GS_DTYPE_UNSET, GS_BF16, GS_FP16};
     return (gs_reducer_options){
         .params = state->param_specs,
         .num_params = state->num_params,
@@ -43,7 +42,7 @@ static gs_reducer_options reducer_options(gs_session *session) {
         .op = session->op,
         .unused_is_error = spec->reducer.unused_parameters == GS_UNUSED_ERROR,
         .static_graph = spec->reducer.static_graph,
-        .wire_dtype = wire_dtypes[spec->reducer.wire_dtype],
+        .wire_dtype = session->wire_dtype,
         .tally = session->sharding.partition ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS,
         .hooks = &session->hook.choice,
         .num_hooks = 1,
@@ -134,7 +133,9 @@ static gs_status check_world(const gs_session_options *options) {
 
 static gs_status prepare(gs_session *session, gs_grad_memory *memory, const gs_bucket_plan *plan) {
     gs_trainer_state *state = session->state;
+    static const gs_dtype wire_dtypes[] = {GS_DTYPE_UNSET, GS_BF16, GS_FP16};
     size_t arena_bytes;
+    session->wire_dtype = wire_dtypes[session->spec->reducer.wire_dtype];
     GS_TRY(gs_job_hook_choose(&session->hook, &session->spec->reducer.hook));
     GS_TRY(gs_bucket_plan_check(plan, state->param_specs, state->num_params));
     GS_TRY(gs_plan_switch_init(&session->plans, session->control, session->generation, plan,
@@ -146,7 +147,7 @@ static gs_status prepare(gs_session *session, gs_grad_memory *memory, const gs_b
                                                              .num_params = state->num_params,
                                                              .rank = session->shards.rank,
                                                              .world_size = session->shards.world_size}));
-    gs_sharding_reduce(&session->sharding, &session->hook.choice);
+    gs_sharding_reduce(&session->sharding, &session->hook.choice, &session->wire_dtype);
     GS_TRY(measure_arena(session, &arena_bytes));
     GS_TRY(gs_grad_memory_reserve(memory, arena_bytes, state->device));
     session->arena = memory->arena;

@@ -43,6 +43,7 @@ struct gs_session {
     gs_logical_shards reducing;  // as the reducer counts them
     gs_reducer_op op;
     gs_job_hook_choice hook;
+    gs_dtype wire_dtype;  // of the reducer's options
     bool joins_shards;  // a rank's shards run as one
     int passes_per_shard;
     gs_plan_switch plans;    // the one in use, and the next
