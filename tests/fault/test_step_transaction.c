@@ -29,8 +29,8 @@ static const char spec_format[] =
     "\"model\":{\"kind\":\"mlp\",%s\"mlp\":{\"dims\":[160,192,64,5],\"batch_norm\":\"local\"}},"
     "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":6,\"global_batch\":48},"
     "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003%s},"
-    "\"reducer\":{\"first_bucket_bytes\":1024,\"bucket_cap_bytes\":4096,\"timeout_seconds\":%d},"
-    "\"debug\":{\"step_delay_ms\":%d},\"steps\":{\"target\":%d}}";
+    "\"reducer\":{\"first_bucket_bytes\":1024,\"bucket_cap_bytes\":4096,\"timeout_seconds\":%d%s},"
+    "\"checkpoint\":{\"every_steps\":%d},\"debug\":{\"step_delay_ms\":%d},\"steps\":{\"target\":%d}}";
 
 // Places where a rank may die, and the pass that triggers: somewhere behind the first steps.
 typedef struct named_place {
@@ -57,27 +57,42 @@ static const char fp16_optimizer[] =
     ",\"grad_clip_norm\":1,\"loss_scale\":{\"init\":16777216,\"growth_interval\":3,\"backoff_factor\":0.0625}";
 
 static const char clipped[] = ",\"grad_clip_norm\":1";
-static const char *model_members = "", *optimizer_members = clipped;
-static int step_delay_ms;
+static const char *model_members = "", *optimizer_members = clipped, *reducer_members = "";
+static int step_delay_ms, save_every_steps;
 static gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
 static int64_t undisturbed_skipped;
 
 static char *make_spec(int timeout_seconds) {
     char *spec = NULL;
-    if (asprintf(&spec, spec_format, model_members, optimizer_members, timeout_seconds, step_delay_ms,
-                 STEPS) < 0)
+    if (asprintf(&spec, spec_format, model_members, optimizer_members, timeout_seconds,
+                 reducer_members, save_every_steps, step_delay_ms, STEPS) < 0)
         abort();
     return spec;
 }
 
-// Steps without an update, as the run's last checkpoint says.
-static int64_t read_skipped(const char *dir) {
+// Of the run's last checkpoint; NULL: there is none.
+static gs_json *read_manifest(const char *dir) {
     char path[700], *checkpoint = trainer_rank_checkpoint(dir);
     gs_json *manifest = NULL;
-    if (!checkpoint) return -1;
+    if (!checkpoint) return NULL;
     snprintf(path, sizeof path, "%s/MANIFEST.json", checkpoint);
     free(checkpoint);
-    if (gs_sealed_json_read(&manifest, path).code) return -1;
+    return gs_sealed_json_read(&manifest, path).code ? NULL : manifest;
+}
+
+// Why the last checkpoint was made.
+static const char *read_reason(const char *dir) {
+    static char reason[40];
+    gs_json *manifest = read_manifest(dir);
+    snprintf(reason, sizeof reason, "%s", gs_json_string_or(manifest, "reason", ""));
+    gs_json_release(manifest);
+    return reason;
+}
+
+// Steps without an update, as the run's last checkpoint says.
+static int64_t read_skipped(const char *dir) {
+    gs_json *manifest = read_manifest(dir);
+    if (!manifest) return -1;
     int64_t skipped = gs_json_int_or(gs_json_get(manifest, "position"), "skipped_steps", -1);
     gs_json_release(manifest);
     return skipped;
@@ -131,9 +146,10 @@ static int64_t check_record(const char *dir, int rank) {
     return last;
 }
 
+// From the last checkpoint; without one, where none is asked for, from the beginning.
 static void resume_with_two(const char *dir, const char *spec) {
     char *checkpoint = trainer_rank_checkpoint(dir), *other = gs_temp_dir_make();
-    assert_non_null(checkpoint);
+    if (!save_every_steps) assert_non_null(checkpoint);
     char *arg = trainer_rank_arg(spec, other, checkpoint);
     assert_ok(gs_ranks_run("train", 2, arg, gs_deadline_in_seconds(120)));
     assert_int_equal(check_record(other, 0), STEPS);
@@ -178,13 +194,20 @@ static void check_survivors(const char *dir, int victim, bool committed) {
     assert_true(reached >= of_victim + (committed ? 1 : 0));
 }
 
-static void kill_at(const named_place *place, int victim) {
-    char *spec = make_spec(20), *dir = gs_temp_dir_make(), failpoint[96];
+static gs_ranks *start_killing(const char *dir, const char *spec, const named_place *place,
+                               int victim) {
+    char failpoint[96];
     snprintf(failpoint, sizeof failpoint, "%s#%d=kill@%d", place->name, victim, place->pass);
     print_message("  %s\n", failpoint);
     gs_ranks *ranks = start(dir, spec, failpoint);
     wait_until_dead(ranks, victim);
     trainer_rank_declare_dead(dir, victim);
+    return ranks;
+}
+
+static void kill_at(const named_place *place, int victim) {
+    char *spec = make_spec(20), *dir = gs_temp_dir_make();
+    gs_ranks *ranks = start_killing(dir, spec, place, victim);
     finish(ranks, victim);
     check_survivors(dir, victim, place->committed);
     resume_with_two(dir, spec);
@@ -284,6 +307,33 @@ static void survivors_of_a_rank_killed_between_updates_take_them_back(void **sta
     optimizer_members = clipped;
 }
 
+// Nobody has what another rank owns: survivors save nothing, whoever is killed where, and two ranks go back to what was
+// saved before, by all.
+static void a_sharded_run_goes_back_to_its_checkpoint(void **state) {
+    static const named_place sharded_places[] = {
+        {"reducer.mark_ready", 13, false}, {"reducer.complete", 5, false},
+        {"commit.leave", 6, false},        {"sharded.gather", 22, false},
+        {"step.applied", 7, false}};
+    reducer_members = ",\"sharding\":\"optimizer\"";
+    save_every_steps = 3;
+    assert_int_equal(train_undisturbed(state), 0);
+    for (size_t i = 0; i < sizeof sharded_places / sizeof sharded_places[0]; i++) {
+        const int victim = (int)(i % 2);
+        char *spec = make_spec(20), *dir = gs_temp_dir_make(), *left;
+        gs_ranks *ranks = start_killing(dir, spec, &sharded_places[i], victim);
+        finish(ranks, victim);
+        for (int rank = 0; rank < WORLD; rank++) check_record(dir, rank);
+        left = trainer_rank_checkpoint(dir);
+        if (left) assert_string_equal(read_reason(dir), "periodic");
+        resume_with_two(dir, spec);
+        gs_temp_dir_remove(dir);
+        free(spec);
+        free(left);
+    }
+    reducer_members = "";
+    save_every_steps = 0;
+}
+
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
     int exit_code;
@@ -299,6 +349,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(survivors_of_a_rank_killed_while_plans_change_lose_nothing),
         cmocka_unit_test(a_frozen_rank_is_named_and_left_behind),
         cmocka_unit_test(survivors_of_a_rank_killed_between_updates_take_them_back),
+        cmocka_unit_test(a_sharded_run_goes_back_to_its_checkpoint),
     };
     return cmocka_run_group_tests(tests, train_undisturbed, NULL);
 }

@@ -68,11 +68,15 @@ gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer,
 gs_status gs_sharding_step(gs_sharding *sharding, int64_t step, const uint8_t *used,
                                  float lr, float grad_scale) {
     const gs_trainer_state *state = sharding->state;
+    sharding->is_on_way = true;
     GS_TRY(gs_optimizer_step(state->optimizer, state->own_params, sharding->grads, used, lr,
                              grad_scale));
     return gs_param_gather_start(sharding->gather, step);
 }
 
 gs_status gs_sharding_await(gs_sharding *sharding, gs_deadline deadline) {
-    return sharding->gather ? gs_param_gather_finish(sharding->gather, deadline) : gs_ok();
+    if (!sharding->is_on_way) return gs_ok();
+    GS_TRY(gs_param_gather_finish(sharding->gather, deadline));
+    sharding->is_on_way = false;
+    return gs_ok();
 }

@@ -9,6 +9,7 @@
 #ifndef WORKER_STATE_SHARDING_H
 #define WORKER_STATE_SHARDING_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,7 +25,8 @@ typedef struct gs_sharding {
     gs_state_shards *waiting;  // owned; of this generation, until the state is laid out
     const gs_shards *partition;  // borrowed; NULL: the state is not sharded
     gs_param_gather *gather;
-    void **grads;  // owned; where each own segment's gradient begins
+    void **grads;    // owned; where each own segment's gradient begins
+    bool is_on_way;  // of the last update, what others own may not be here yet
 } gs_sharding;  // {0} is empty
 
 // Before the arena is measured. Borrows the state until release; leaves an unsharded one alone.

@@ -9,7 +9,7 @@
 #define MOST_SKIPPED_WHILE_SCALING 1000
 
 void gs_run_loop_log_digest(const gs_run_loop *loop) {
-    if (!loop->logs_digests) return;
+    if (!loop->logs_digests || loop->state_is_broken) return;
     char digest[GS_DIGEST_TEXT_LEN];
     gs_digest_format(digest, gs_trainer_state_digest(loop->state));
     gs_log_debug("step digest", "job=%s rank=%d step=%lld digest=%s", loop->job,

@@ -29,7 +29,7 @@ typedef struct gs_run_loop {
     bool drained, stop_saves;
     bool inputs_ended;     // a rank has no data left, and the job stops then
     bool diverged;         // replicas differ
-    bool state_is_broken;  // that, or an update failed half-way: never to be saved
+    bool state_is_broken;  // that, or an update failed half-way, here or where a part of it was: never to be saved
 } gs_run_loop;
 
 GS_NODISCARD gs_status gs_run_loop_run(gs_run_loop *loop);

@@ -23,6 +23,7 @@ void gs_settling_report_fault(gs_run_loop *loop, gs_status why) {
 // serves until then.
 void gs_settling_run(gs_run_loop *loop) {
     gs_control *control = loop->control;
+    if (!gs_session_has_params(loop->session)) loop->state_is_broken = true;
     gs_settlement mine = {.generation = gs_session_generation(loop->session),
                           .rank = gs_session_rank(loop->session),
                           .applied_step = loop->state->position.step,

@@ -22,6 +22,10 @@ gs_status gs_session_await_params(gs_session *session) {
     return gs_sharding_await(&session->sharding, gs_session_collective_deadline(session));
 }
 
+bool gs_session_has_params(const gs_session *session) {
+    return !session->sharding.is_on_way;
+}
+
 static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
     GS_TRY(gs_session_await_params(session));
     if (!session->active) return gs_ok();

@@ -34,6 +34,8 @@ GS_NODISCARD gs_status gs_session_apply(gs_session *session, gs_step_facts *fact
 // Of a sharded state: parameters that others own are on their way since apply, and are here now. Before anybody reads
 // them but the next step, which waits itself. An error ends the session, and leaves a part of the update.
 GS_NODISCARD gs_status gs_session_await_params(gs_session *session);
+// None is on its way.
+bool gs_session_has_params(const gs_session *session);
 // Behind apply, on all ranks: the average that is due where ranks train apart; `whole`: all that they hold is to be
 // the same now, for it is saved. An error ends the session, and leaves ranks apart.
 GS_NODISCARD gs_status gs_session_average(gs_session *session, gs_step_facts *facts, bool whole);
