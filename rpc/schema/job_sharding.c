@@ -64,8 +64,6 @@ static void check_overlap(const gs_job_spec *spec, gs_field_errors *errors) {
 static void check_later(const gs_job_spec *spec, gs_field_errors *errors) {
     if (spec->reducer.sharding == GS_SHARDING_GRADIENTS)
         refuse(errors, SHARDING, "gradients is not in this version; optimizer is");
-    if (spec->reducer.partition != GS_SHARD_FLAT)
-        refuse(errors, PARTITION, "not in this version; flat is");
     if (spec->model.precision != GS_PRECISION_FP32)
         refuse(errors, SHARDING, "model.precision fp32 alone in this version");
     if (spec->world.device == GS_SPEC_DEVICE_CUDA)

@@ -43,6 +43,9 @@ static const job jobs[] = {
     {"no state at all", 2, 2, GPT2, "\"kind\":\"sgd\",\"momentum\":0", ",\"op\":\"sum\"", false},
     {"four ranks", 4, 4, GPT2, "\"kind\":\"adam\",\"grad_clip_norm\":0.05", "", false},
     {"exact", 3, 4, "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,17,15,10]}", ADAMW, "", true},
+    {"whole tensors, as they come", 3, 3, GPT2, ADAMW, ",\"partition\":\"oss\"", false},
+    {"whole tensors, large ones first", 4, 4, MLP, ADAMW ",\"grad_clip_norm\":0.05",
+     ",\"partition\":\"zero\"", false},
     {"16 bits on the way", 2, 2, MLP, ADAMW, ",\"wire_dtype\":\"bf16\"", false},
 };
 
@@ -57,7 +60,8 @@ static char *write_spec(const job *of, bool is_sharded, int target) {
             "\"bucket_cap_bytes\":2048,\"check_replicas_every_steps\":2,\"sharding\":\"%s\"%s},"
             "\"checkpoint\":{\"every_steps\":2},\"steps\":{\"target\":%d}}",
             of->exact ? "true" : "false", of->logical_shards, of->logical_shards, of->model,
-            of->optimizer, is_sharded ? "optimizer" : "none", of->reducer, target) < 0)
+            of->optimizer, is_sharded ? "optimizer" : "none",
+            is_sharded || !strstr(of->reducer, "partition") ? of->reducer : "", target) < 0)
         abort();
     return spec;
 }

@@ -11,6 +11,7 @@
 #include "core/thread.h"
 #include "rpc/checkpoint/checkpoint_commit.h"
 #include "rpc/json/json.h"
+#include "rpc/schema/job_plan.h"
 #include "tests/support/test_device.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/trainer/trainer.h"
@@ -170,7 +171,6 @@ static void deliver_plans(void *ctx, const atomic_bool *stopping) {
     char path[600];
     size_t num_params = run->state->num_params;
     size_t *order = calloc(num_params, sizeof *order);
-    gs_plan_policy policy = gs_job_spec_plan_policy(run->spec);
     int revision = 2;
     while (order && !atomic_load(stopping)) {
         gs_plan_offer offer = {.generation = 1, .revision = revision};
@@ -179,8 +179,8 @@ static void deliver_plans(void *ctx, const atomic_bool *stopping) {
             gs_sleep_ns(GS_NS_PER_MS);
             continue;
         }
-        gs_status status = gs_plan_policy_apply(&offer.plan, &policy, run->state->param_specs,
-                                                num_params, order);
+        gs_status status = gs_job_plan_make(&offer.plan, run->spec, run->env->world_size,
+                                            run->state->param_specs, num_params, order);
         if (status.code) abort();
         offer.digest = gs_digest_fold(gs_bucket_plan_digest(&offer.plan));
         gs_mailbox_offer_plan(&run->control->mailbox, &offer);
@@ -263,8 +263,8 @@ static gs_status train(rank_run *run, gs_trainer *trainer, const gs_job_spec *sp
                        gs_trainer_outcome *outcome) {
     const gs_trainer_state *state = gs_trainer_get_state(trainer);
     gs_bucket_plan plan;
-    gs_plan_policy policy = gs_job_spec_plan_policy(spec);
-    GS_TRY(gs_plan_policy_apply(&plan, &policy, state->param_specs, state->num_params, NULL));
+    GS_TRY(gs_job_plan_make(&plan, spec, run->env->world_size, state->param_specs, state->num_params,
+                            NULL));
     gs_assignment assignment = {.place = {.generation = 1,
                                           .rank = run->env->rank,
                                           .world_size = run->env->world_size},
