@@ -150,6 +150,9 @@ static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *wo
     if (bucket->reserved_count) GS_TRY(gs_hook_post_reserved(work, bucket));
     if (self->part_ranks == 1) return gs_ok();
     gs_collective sum = sum_of(self, bucket, gs_hook_scale_for(bucket, self->part_ranks));
+    // Gradients may have been copied there.
+    if (gs_comm_stream(bucket->comm))
+        gs_stream_follow(gs_comm_stream(self->part), gs_comm_stream(bucket->comm));
     GS_TRY(gs_comm_post(self->part, &self->works[bucket->index], &sum));
     self->num_open++;
     work->is_elsewhere = true;

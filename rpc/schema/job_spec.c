@@ -61,9 +61,6 @@ static void fill_dependent_defaults(gs_job_spec *spec, const gs_json *object) {
         spec->checkpoint.parts = GS_CHECKPOINT_PARTS_RANKS;
     if (is_sharded && !gs_json_get(reducer, "rebuild_after_steps"))
         spec->reducer.rebuild_after_steps = 0;
-    // On GPUs that is not in this version.
-    if (gs_job_hook_trains_apart(&spec->reducer.hook) && !gs_json_get(world, "device"))
-        spec->world.device = GS_SPEC_DEVICE_CPU;
     if (!spec->name[0]) generate_name(spec);
 }
 
@@ -326,8 +323,6 @@ static void check_apart(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, "/world/replicas_per_process", "ranks train apart, not their replicas");
     if (spec->optimizer.in_backward)
         refuse(errors, "/optimizer/in_backward", "ranks that train apart update behind the last bucket");
-    if (spec->world.device != GS_SPEC_DEVICE_CPU && is_sound(errors, "/world/device"))
-        refuse(errors, "/world/device", "ranks on GPUs do not train apart in this version; cpu");
     if (spec->model.precision == GS_PRECISION_BF16 && is_sound(errors, "/model/precision"))
         refuse(errors, "/model/precision", "masters of bf16 are not averaged in this version");
 }

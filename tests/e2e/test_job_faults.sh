@@ -50,7 +50,7 @@ apart_job() { # MORE
 submit "$(apart_job '')"
 await "$job" succeeded 60
 same "$(job_field "$job" '.spec | [.world.device, (.reducer.hook | tojson)] | join(" ")')" \
-  'cpu {"kind":"local_sgd","start_step":3,"period":4,"local_ranks":1}' "hook"
+  'auto {"kind":"local_sgd","start_step":3,"period":4,"local_ranks":1}' "hook"
 undisturbed_digest=$(digest_of "$job")
 submit "$(apart_job "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
 wait_for 60 "step 20" step_at_least "$job" 20

@@ -37,6 +37,7 @@ typedef struct job {
     const char *model, *optimizer, *precision;
     int micro_batch, passes, shards;
     const char *data, *more;  // members of data and of the specification, with a comma in front
+    const char *reducer;      // the same of the reducer
 } job;
 
 static char *make_spec(const job *what, int steps) {
@@ -46,10 +47,10 @@ static char *make_spec(const job *what, int steps) {
                  "{\"name\":\"device\",\"world\":{\"min\":1,\"max\":%d},\"logical_shards\":%d,"
                  "\"model\":{%s,\"precision\":\"%s\"},\"data\":{\"micro_batch\":%d,"
                  "\"global_batch\":%d%s},\"optimizer\":{%s},\"reducer\":{\"first_bucket_bytes\":512,"
-                 "\"bucket_cap_bytes\":8192,\"timeout_seconds\":60},\"steps\":{\"target\":%d}%s}",
+                 "\"bucket_cap_bytes\":8192,\"timeout_seconds\":60%s},\"steps\":{\"target\":%d}%s}",
                  shards, shards, what->model, what->precision ? what->precision : "fp32",
                  what->micro_batch, what->micro_batch * passes * shards,
-                 what->data ? what->data : "", what->optimizer, steps,
+                 what->data ? what->data : "", what->optimizer, what->reducer ? what->reducer : "", steps,
                  what->more ? what->more : "") < 0)
         abort();
     return spec;
@@ -214,6 +215,47 @@ static void ranks_hold_the_same_bits_and_train_as_on_cpus(void **state) {
 }
 
 // There the host has a part in every norm, forward and backward.
+// Two of three ranks are neighbours: a communicator of their own beside that of all.
+static const job apart_job = {
+    .model = MLP_WITHOUT_NORM,
+    .optimizer = ADAMW,
+    .micro_batch = 4,
+    .shards = 3,
+    .reducer = ",\"hook\":{\"kind\":\"local_sgd\",\"start_step\":1,\"period\":3,\"local_ranks\":2}"};
+
+static void train_apart(gs_digest held[3][TRAINER_RANK_MAX_STEPS], outcome *out, const char *device) {
+    char *spec = make_spec(&apart_job, 4), problem[160] = "";
+    trainer_rank_report report;
+    out->dir = gs_temp_dir_make();
+    char *arg = trainer_rank_arg_on(spec, out->dir, NULL, device);
+    gs_status status = gs_ranks_run("train", 3, arg, gs_deadline_in_seconds(120));
+    if (status.code) fail_msg("on %s: %s", device, status.message);
+    for (int rank = 0; rank < 3; rank++)
+        if (!trainer_rank_read_record(held[rank], out->dir, rank, problem)) fail_msg("%s", problem);
+    assert_true(trainer_rank_read_report(&report, out->dir, 0));
+    out->loss = report.loss;
+    free(arg);
+    free(spec);
+}
+
+// After four steps they are averaged, to be saved.
+static void ranks_that_train_apart_do_as_on_cpus(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static gs_digest held[3][TRAINER_RANK_MAX_STEPS];
+    outcome here, there;
+    train_apart(held, &here, "cpu");
+    train_apart(held, &there, gpu);
+    for (int step = 1; step <= 4; step++) {
+        assert_true(gs_digest_equal(held[0][step], held[1][step]));
+        bool is_one = step == 1 || step == 4;
+        assert_int_equal(gs_digest_equal(held[0][step], held[2][step]), is_one);
+    }
+    assert_close(&apart_job, &there, &here, CLOSE);
+    forget(&here);
+    forget(&there);
+}
+
 static void synchronised_norms_train_as_on_cpus(void **state) {
     (void)state;
     const char *gpu = want_gpu();
@@ -440,6 +482,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(one_rank_trains_as_on_a_cpu),
         cmocka_unit_test(graphs_change_no_bit),
         cmocka_unit_test(ranks_hold_the_same_bits_and_train_as_on_cpus),
+        cmocka_unit_test(ranks_that_train_apart_do_as_on_cpus),
         cmocka_unit_test(synchronised_norms_train_as_on_cpus),
         cmocka_unit_test(steps_neither_allocate_nor_wait_in_the_driver),
         cmocka_unit_test(checkpoint_goes_from_a_cpu_to_a_gpu_and_back),

@@ -16,8 +16,6 @@ struct gs_replica_average {
 };
 
 static gs_status check_state(const gs_trainer_state *state) {
-    if (!gs_device_is_host(state->device))
-        return gs_error(GS_UNIMPLEMENTED, "reducer.hook: ranks on GPUs do not train apart");
     if (!state->params)
         return gs_error(GS_UNIMPLEMENTED, "reducer.hook: masters in halves have no average");
     return gs_ok();

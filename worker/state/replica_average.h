@@ -23,7 +23,7 @@
 typedef struct gs_replica_average gs_replica_average;
 
 // Collective. *out NULL: with this hook all ranks have the same results. Borrows state and comm
-// until destroy. UNIMPLEMENTED: on GPUs, or with masters in halves.
+// until destroy. UNIMPLEMENTED: with masters in halves.
 GS_NODISCARD gs_status gs_replica_average_create(gs_replica_average **out, const gs_job_hook *hook,
                                                  gs_trainer_state *state, gs_comm *comm,
                                                  gs_deadline deadline);

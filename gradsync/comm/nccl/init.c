@@ -14,6 +14,8 @@
 // the process.
 #define MOST_FAILED_ATTEMPTS 200
 #define MOST_CTAS 32  // more than the library takes by itself brings nothing
+#define GROUP_DIVISOR 4  // this part of the multiprocessors is for communicators of a group
+#define ROOMY 128        // multiprocessors, of which the library leaves so many by itself
 static _Atomic int num_failed_attempts;  // the process's, like what it counts
 
 // What a rank says of itself.
@@ -110,15 +112,18 @@ static bool all_may(const peer_info *all, int world_size, bool windows) {
     return true;
 }
 
-// Kernels of all lanes have to fit on the device together: one that waits for its peers stays until they have
-// come, and would keep another lane's from starting for which they wait. Each block has a multiprocessor.
+// Kernels of all lanes have to fit on the device together, and those of a group (gs_comm_split) beside those of the
+// world: one that waits for its peers stays until they have come, and would keep another from starting for which they
+// wait. Each block has a multiprocessor. 0: as the library likes.
 static int most_ctas_of(const gs_nccl_comm *nccl, const peer_info *peers) {
     int least = peers[0].num_multiprocessors;
     for (int i = 1; i < nccl->world_size; i++) {
         if (peers[i].num_multiprocessors < least) least = peers[i].num_multiprocessors;
     }
-    if (nccl->num_lanes == 1 || least <= 0) return 0;
-    int most = least / nccl->num_lanes;
+    bool is_group = nccl->options->group && *nccl->options->group;
+    if (least <= 0 || (nccl->num_lanes == 1 && !is_group && least >= ROOMY)) return 0;
+    int room = is_group ? least / GROUP_DIVISOR : least - least / GROUP_DIVISOR;
+    int most = room / nccl->num_lanes;
     return most < 1 ? 1 : most > MOST_CTAS ? MOST_CTAS : most;
 }
 
