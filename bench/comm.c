@@ -1,5 +1,6 @@
 // Collectives between processes of this host, in the manner of the common NCCL benchmark, beside
-// their floor: the same kernel over the same number of bytes and streams in private memory.
+// their floor: the same kernel over the same number of bytes and streams in private memory; of an
+// all-gather one copy there.
 //
 //   bench_comm [--ranks N] [--dtype fp32|bf16] [--wire fp16|bf16] [--op OP] [--rounds N]
 //              [--least BYTES] [--most BYTES] [--outside] [--pin] [--helper]
@@ -100,16 +101,33 @@ static gs_collective make_collective(const bench *self, size_t bytes) {
                            .wire_scale = set->wire ? 1.0f / (float)set->ranks : 1};
 }
 
+static size_t bytes_of_send(const bench *self, const gs_collective *c, size_t bytes) {
+    return c->kind == GS_ALLGATHER ? bytes / (size_t)self->set->ranks : bytes;
+}
+
+static size_t bytes_of_result(const bench *self, const gs_collective *c, size_t bytes) {
+    return c->kind == GS_REDUCE_SCATTER ? bytes / (size_t)self->set->ranks : bytes;
+}
+
+static void produce_input(const bench *self, const gs_collective *c, size_t bytes, int iteration) {
+    measure_produce((void *)(uintptr_t)c->send, bytes_of_send(self, c, bytes), iteration);
+}
+
+static void consume_result(const bench *self, const gs_collective *c, size_t bytes) {
+    const unsigned char *data = self->set->outside ? self->private_data : gs_arena_data(self->arena);
+    bool scatters = c->kind == GS_REDUCE_SCATTER;
+    measure_consume(scatters ? c->recv : data, bytes_of_result(self, c, bytes));
+}
+
 static gs_status run_burst(bench *self, const gs_collective *collective, size_t bytes,
                            int iterations) {
-    unsigned char *data = self->set->outside ? self->private_data : gs_arena_data(self->arena);
     gs_deadline deadline = gs_deadline_in_seconds(RUN_SECONDS);
     for (int i = 0; i < iterations; i++) {
-        measure_produce(data, bytes, i);
+        produce_input(self, collective, bytes, i);
         int64_t began_ns = measure_now_ns();
         GS_TRY(gs_comm_run(self->comm, collective, deadline));
         self->shared->elapsed_ns[self->rank][i] = measure_now_ns() - began_ns;
-        measure_consume(data, bytes);
+        consume_result(self, collective, bytes);
     }
     return gs_ok();
 }
@@ -117,19 +135,25 @@ static gs_status run_burst(bench *self, const gs_collective *collective, size_t 
 // The loop without collectives.
 static gs_status run_empty_burst(bench *self, const gs_collective *collective, size_t bytes,
                                  int iterations) {
-    unsigned char *data = self->set->outside ? self->private_data : gs_arena_data(self->arena);
-    (void)collective;
     for (int i = 0; i < iterations; i++) {
-        measure_produce(data, bytes, i);
-        measure_consume(data, bytes);
+        produce_input(self, collective, bytes, i);
+        consume_result(self, collective, bytes);
     }
     return gs_ok();
+}
+
+// What a gather has to move, behind what was produced.
+static void copy_foreign_bytes(const bench *self, size_t bytes) {
+    size_t own = bytes / (size_t)self->set->ranks;
+    unsigned char *to = self->private_data + self->set->most_bytes;
+    memcpy(to, self->private_data, bytes - own);
 }
 
 // The same slice kernel, all ranks at once, nothing shared.
 static gs_status run_floor_burst(bench *self, const gs_collective *collective, size_t bytes,
                                  int iterations) {
     size_t each = bytes / (size_t)self->set->ranks / 256 * 256;
+    bool gathers = collective->kind == GS_ALLGATHER;
     void *streams[MAX_RANKS];
     for (int i = 0; i < self->set->ranks; i++) streams[i] = self->private_data + (size_t)i * each;
     gs_collective barrier = {.kind = GS_BARRIER, .bucket = -1};
@@ -138,14 +162,16 @@ static gs_status run_floor_burst(bench *self, const gs_collective *collective, s
         measure_produce(self->private_data, bytes, i);
         GS_TRY(gs_comm_run(self->comm, &barrier, deadline));
         int64_t began_ns = measure_now_ns();
-        for (size_t at = 0; at < each; at += 65536) {
+        if (gathers) copy_foreign_bytes(self, bytes);
+        for (size_t at = 0; at < each && !gathers; at += 65536) {
             void *outputs[MAX_RANKS];
             size_t block = each - at < 65536 ? each - at : 65536;
             for (int k = 0; k < self->set->ranks; k++)
                 outputs[k] = (unsigned char *)streams[k] + at;
             gs_reduction reduction = {.outputs = outputs,
                                       .inputs = (const void *const *)outputs,
-                                      .num_outputs = self->set->ranks,
+                                      .num_outputs =
+                                          collective->kind == GS_ALLREDUCE ? self->set->ranks : 1,
                                       .num_inputs = self->set->ranks,
                                       .dtype = collective->dtype,
                                       .scale = collective->scale,
@@ -155,7 +181,8 @@ static gs_status run_floor_burst(bench *self, const gs_collective *collective, s
             gs_device_kernels(self->device)->reduce(gs_device_stream(self->device), &reduction);
         }
         self->shared->elapsed_ns[self->rank][i] = measure_now_ns() - began_ns;
-        measure_consume(self->private_data, bytes);
+        measure_consume(self->private_data + (gathers ? self->set->most_bytes : 0),
+                        bytes_of_result(self, collective, bytes));
     }
     return gs_ok();
 }
@@ -255,7 +282,9 @@ static gs_status measure_size(bench *self, size_t bytes) {
     double times[MAX_ROUNDS], floors[MAX_ROUNDS];
     size_t wrong;
     const settings *set = self->set;
-    bool has_floor = set->kind == GS_ALLREDUCE && bytes >= (size_t)set->ranks * 256;
+    bool has_floor = (set->kind == GS_ALLREDUCE || set->kind == GS_REDUCE_SCATTER ||
+                      set->kind == GS_ALLGATHER) &&
+                     bytes >= (size_t)set->ranks * 256;
     self->discarded = 0;
     GS_TRY(check_result(self, bytes, &wrong));
     for (int round = -1; round < set->rounds; round++) { // the first one warms up
@@ -312,7 +341,7 @@ static gs_status open_bench(bench *self) {
     const settings *set = self->set;
     GS_TRY(gs_device_open(&self->device, "cpu", &(gs_device_options){.num_threads = 1}));
     GS_TRY(gs_arena_create(&self->arena, set->most_bytes));
-    GS_TRY(gs_device_alloc(self->device, (void **)&self->private_data, set->most_bytes));
+    GS_TRY(gs_device_alloc(self->device, (void **)&self->private_data, 2 * set->most_bytes));
     gs_comm_options options = {.backend = "shm",
                                .rank = self->rank,
                                .world_size = set->ranks,

@@ -4,6 +4,7 @@
 
 #include "core/failpoint.h"
 #include "core/memory.h"
+#include "gradsync/comm/shm/copy.h"
 
 // Between blocks a rank looks whether the communicator was aborted.
 #define BLOCK_BYTES ((size_t)65536)
@@ -13,6 +14,9 @@
 #define WIRE_BLOCK ((size_t)1024)
 // No two ranks write into one line pair, and kernels run in whole strides.
 #define SLICE_BOUNDARY_BYTES ((size_t)256)
+
+// From here on what is copied has left the caches before anybody reads it.
+#define LEAST_PAST_CACHES ((size_t)32 << 20)
 
 #define LINE_BYTES ((size_t)64)
 #define STRIDE_BYTES ((size_t)256)
@@ -257,11 +261,16 @@ static gs_status reduce_in_blocks(gs_shm_mover *mover, const gs_collective *coll
     return gs_ok();
 }
 
+//   all_bytes  that the collective stores at this rank
 static gs_status copy_in_blocks(gs_shm_mover *mover, unsigned char *to, const unsigned char *from,
-                                size_t bytes) {
+                                size_t bytes, size_t all_bytes) {
     for (size_t at = 0; to != from && at < bytes; at += BLOCK_BYTES) {
         GS_TRY(pass_block(mover));
-        memcpy(to + at, from + at, min_bytes(BLOCK_BYTES, bytes - at));
+        size_t block = min_bytes(BLOCK_BYTES, bytes - at);
+        if (all_bytes >= LEAST_PAST_CACHES)
+            gs_shm_copy_past_caches(to + at, from + at, block);
+        else
+            memcpy(to + at, from + at, block);
     }
     return gs_ok();
 }
@@ -314,10 +323,11 @@ gs_status gs_shm_run_direct(gs_shm_mover *mover, const gs_collective *collective
         return reduce_own_part(mover, collective);
     case GS_ALLGATHER:
         for (int i = 0; i < mover->segment->world_size; i++)
-            GS_TRY(copy_in_blocks(mover, recv + (size_t)i * bytes, send_of(mover, i), bytes));
+            GS_TRY(copy_in_blocks(mover, recv + (size_t)i * bytes, send_of(mover, i), bytes,
+                                  bytes * (size_t)mover->segment->world_size));
         return gs_ok();
     case GS_BROADCAST:
-        return copy_in_blocks(mover, recv, send_of(mover, collective->root), bytes);
+        return copy_in_blocks(mover, recv, send_of(mover, collective->root), bytes, bytes);
     default:
         return reduce_slice(mover, collective);
     }
