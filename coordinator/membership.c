@@ -169,7 +169,7 @@ void gs_run_settle_now(gs_coordinator *coordinator, gs_run *run) {
         gs_member *member = &run->members[i];
         if (!member->settle) continue;
         gs_json *reply = gs_json_new_object();
-        bool save = members && members[i].save && !run->suspicious && one_can_save(run);
+        bool save = members && members[i].save && !run->suspicious && !member->apart && one_can_save(run);
         gs_json_set_bool(reply, "apply", members && members[i].apply);
         gs_json_set_bool(reply, "save", save);
         saves |= save;
@@ -181,7 +181,7 @@ void gs_run_settle_now(gs_coordinator *coordinator, gs_run *run) {
     if (reached >= 0) {
         gs_event_add(coordinator, run->job, NULL, GS_SEVERITY_INFO, "Settled",
                      "survivors of generation %u stand at step %lld%s", run->generation,
-                     (long long)reached, saves ? "; one saves it" : "");
+                     (long long)reached, saves ? "; one is to save it" : "");
     }
     // Whoever has not answered by now is not going to. Those who said Bye have a moment (verdicts.h).
     for (int i = 0; i < run->num_members; i++) {
@@ -368,6 +368,7 @@ void gs_settle(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     }
     member->applied_step = gs_member_step_of(request, "applied_step", member->applied_step);
     member->complete = gs_json_bool_or(request, "complete", false);
+    member->apart = gs_json_bool_or(request, "apart", false);
     if (member->settle) gs_rpc_reply(member->settle, gs_error(GS_ABORTED, "settled again"), NULL);
     member->settle = call;
     gs_held_keep(&member->settle_held, call, forget_settle, member);

@@ -52,7 +52,7 @@ typedef struct gs_member {
     gs_rpc_call_handle *settle;  // held
     gs_held settle_held;
 
-    bool said_hello, list_asked, ready, comm_up, settled, complete, said_bye, exited;
+    bool said_hello, list_asked, ready, comm_up, settled, complete, apart, said_bye, exited;
     bool kill_sent;  // by us: its exit code says nothing
     char params_digest[64], data_digest[64];
     char arithmetic[512];

@@ -319,6 +319,8 @@ static void check_apart(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, "/reducer/sparse_embedding", "rows are exchanged by all ranks, which train apart");
     if (spec->data.uneven_inputs == GS_UNEVEN_JOIN)
         refuse(errors, "/data/uneven_inputs", "a rank without data has nothing to train with by itself");
+    if (spec->model.kind == GS_MODEL_MLP && spec->model.mlp.batch_norm == GS_BATCH_NORM_SYNC)
+        refuse(errors, "/model/mlp/batch_norm", "batch_norm sync is a mean over samples of all ranks, which train apart");
     if (spec->world.replicas_per_process > 1)
         refuse(errors, "/world/replicas_per_process", "ranks train apart, not their replicas");
     if (spec->optimizer.in_backward)
@@ -362,9 +364,11 @@ static void check_hook(const gs_job_spec *spec, const gs_json *object, gs_field_
     if (spec->model.kind == GS_MODEL_MLP && spec->model.mlp.batch_norm == GS_BATCH_NORM_SYNC)
         refuse(errors, HOOK "/error_feedback",
                "batch_norm sync weighs by the samples of each step; give false");
-    if (spec->checkpoint.parts == GS_CHECKPOINT_PARTS_ONE && is_sound(errors, "/checkpoint/parts"))
+    // Ranks on CPUs share the memory of their host, in which residuals lie.
+    if (spec->checkpoint.parts == GS_CHECKPOINT_PARTS_ONE && gs_job_spec_may_use_gpu(spec) &&
+        is_sound(errors, "/checkpoint/parts"))
         refuse(errors, "/checkpoint/parts",
-               "reducer.hook.error_feedback: each rank has residuals to save; ranks");
+               "reducer.hook.error_feedback: no rank reaches the residuals of others on GPUs; ranks, or world.device cpu");
 }
 
 static void refuse_sparse(gs_field_errors *errors, const char *why) {

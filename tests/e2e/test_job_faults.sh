@@ -21,7 +21,7 @@ get "/v1/jobs/$job/series?name=loss&max_points=4096" |
 claim "an fp16 job whose trainers are all killed ends with the loss scale of one that was left alone"
 half_job() { # MORE
   printf '{"name":"half","exact":true,"logical_shards":2,"world":{"min":2,"max":2,"threads_per_rank":1},"model":{"kind":"mlp","precision":"fp16","mlp":{"dims":[20,24,5]}},
-    "data":{"micro_batch":4},"optimizer":{"lr":0.003,"loss_scale":{"init":1e12,"growth_interval":7}},"checkpoint":{"every_steps":9},"steps":{"target":60}%s}' "$1"
+    "data":{"micro_batch":4},"optimizer":{"lr":0.003,"loss_scale":{"init":1e12,"growth_interval":7}},"checkpoint":{"every_steps":31},"steps":{"target":60}%s}' "$1"
 }
 position_of() { # JOB: of its last checkpoint
   find "$run" -path "*$1*" -name MANIFEST.json | sort | tail -n 1 | xargs jq -cS .position
@@ -31,8 +31,9 @@ submit "$(half_job '')"
 await "$job" succeeded 60
 undisturbed=$(position_of "$job") undisturbed_digest=$(digest_of "$job")
 echo "$undisturbed" | jq -e '.step == 60 and .skipped_steps > 10 and .loss_scale > 1' >/dev/null || fail "no loss scale: $undisturbed"
+# Killed between the checkpoints of steps 31 and 60, wherever that is: steps are lost.
 submit "$(half_job "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
-wait_for 60 "step 20" step_at_least "$job" 20
+wait_for 60 "step 33" step_at_least "$job" 33
 kill -KILL $(trainer_pids "$job")
 await "$job" succeeded 120
 same "$(position_of "$job")" "$undisturbed" "position"
@@ -58,6 +59,10 @@ kill -9 "$(trainer_pids "$job" | tail -n 1)"
 await "$job" succeeded 120
 [ "$(job_field "$job" .generation)" -ge 2 ] || fail "the generation did not grow"
 same "$(digest_of "$job")" "$undisturbed_digest" "digest of equal states"
+events=$(get "/v1/jobs/$job/events?limit=200")
+if jq -e 'any(.items[]; .reason == "StepsLost")' <<<"$events" >/dev/null; then
+  jq -e 'any(.items[]; .reason == "Settled" and (.message | test("save"))) | not' <<<"$events" >/dev/null || fail "nobody could save: $events"
+fi
 
 claim "a killed trainer of a job that may not restart: it fails and says who"
 submit "$(mlp_job strict 100000 2 "$slow,\"restart\":{\"on_worker_lost\":\"fail\"}")"

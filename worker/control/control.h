@@ -37,6 +37,7 @@ typedef struct gs_settlement {
     int rank;
     int64_t applied_step;
     bool complete;  // the step in flight is reduced here: it can be applied (rule F2)
+    bool apart;     // this rank's state is its own: it has none of the job's to save
 } gs_settlement;
 
 typedef struct gs_settle_verdict {

@@ -159,6 +159,7 @@ gs_json *gs_member_message_settle(const gs_settlement *settlement) {
     gs_json_set_int(out, "rank", settlement->rank);
     gs_json_set_int(out, "applied_step", settlement->applied_step);
     gs_json_set_bool(out, "complete", settlement->complete);
+    gs_json_set_bool(out, "apart", settlement->apart);
     return out;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/failpoint.h"
 #include "gradsync/comm/coalesce.h"
 #include "worker/state/kept_shares.h"
 
@@ -86,6 +87,15 @@ void *gs_own_tensors_data(const gs_own_tensors *own, size_t index) {
     return run.is_on_host || gs_device_is_host(gs_comm_device(own->comm)) ? run.data : NULL;
 }
 
+// "residuals.reach": as if a host had died, and its memory with it.
+static gs_status reach_peer(const void **from, const gs_own_tensors *own,
+                            const gs_own_tensor *tensor, int rank, int64_t step) {
+    *from = NULL;
+    GS_FAILPOINT("residuals.reach");
+    *from = gs_reducer_peer_hook_data(own->reducer, tensor->hook_index, rank, step);
+    return gs_ok();
+}
+
 gs_status gs_own_tensors_read(const gs_own_tensors *own, gs_device_copy *copy, size_t index,
                               int rank, int64_t step, void *to) {
     const gs_own_tensor *tensor = &own->tensors[index];
@@ -94,8 +104,9 @@ gs_status gs_own_tensors_read(const gs_own_tensors *own, gs_device_copy *copy, s
         char *at = to;
         return gs_device_copy_read(copy, &run, 1, take, &at);
     }
-    const void *from = gs_reducer_peer_hook_data(own->reducer, tensor->hook_index, rank, step);
-    if (!from)
+    const void *from;
+    gs_status status = reach_peer(&from, own, tensor, rank, step);
+    if (status.code || !from)
         return gs_error(GS_UNAVAILABLE,
                         "what rank %d carries of its own, step %lld, is not reached from rank %d",
                         rank, (long long)step, gs_comm_rank(own->comm));

@@ -27,7 +27,8 @@ void gs_settling_run(gs_run_loop *loop) {
     gs_settlement mine = {.generation = gs_session_generation(loop->session),
                           .rank = gs_session_rank(loop->session),
                           .applied_step = loop->state->position.step,
-                          .complete = gs_session_complete(loop->session) && !loop->state_is_broken};
+                          .complete = gs_session_complete(loop->session) && !loop->state_is_broken,
+                          .apart = gs_trainer_state_is_apart(loop->state)};
     gs_settle_verdict verdict = {0};
     gs_status status = control->ops->settle(control->ctx, &verdict, &mine);
     const char *reason = "settled";

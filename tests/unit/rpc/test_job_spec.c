@@ -322,6 +322,8 @@ static void rules_of_hooks_with_the_rest_are_checked(void **state) {
 
 static void rules_of_ranks_that_train_apart_are_checked(void **state) {
     (void)state;
+    expect_error(SYNC "," HOOK("\"kind\":\"local_sgd\"") "}", "/model/mlp/batch_norm", "not_applicable",
+                 "batch_norm sync is a mean over samples of all ranks, which train apart");
     expect_error("\"world\":{\"max\":2},"
                  HOOK("\"kind\":\"local_sgd\",\"group_averages\":[{\"period\":2,\"group_size\":2}]") "}",
                  "/reducer/hook/group_averages/0/group_size", "out_of_range", "must be less than world.max, 2");
@@ -356,7 +358,11 @@ static void residuals_are_saved_by_each_rank(void **state) {
               HOOK("\"kind\":\"powersgd\",\"error_feedback\":false") ",\"op\":\"sample_mean\"}}");
     assert_int_equal(spec.checkpoint.parts, GS_CHECKPOINT_PARTS_ONE);
     expect_error("\"checkpoint\":{\"parts\":\"one\"}," HOOK("\"kind\":\"powersgd\"") "}", "/checkpoint/parts",
-                 "not_applicable", "reducer.hook.error_feedback: each rank has residuals to save; ranks");
+                 "not_applicable",
+                 "reducer.hook.error_feedback: no rank reaches the residuals of others on GPUs; ranks, or world.device cpu");
+    expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},\"world\":{\"device\":\"cpu\"},"
+              "\"checkpoint\":{\"parts\":\"one\"}," HOOK("\"kind\":\"powersgd\"") "}}");
+    assert_int_equal(spec.checkpoint.parts, GS_CHECKPOINT_PARTS_ONE);
     expect_error(HOOK("\"kind\":\"powersgd\"") ",\"op\":\"sample_mean\"}", "/reducer/hook/error_feedback",
                  "not_applicable", NULL);
     expect_error(SYNC "," HOOK("\"kind\":\"powersgd\"") "}", "/reducer/hook/error_feedback", "not_applicable",
