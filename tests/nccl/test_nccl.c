@@ -212,7 +212,7 @@ static float wild_value(int shard, size_t index) {
     return index % 3 ? value : value * 1e6f;
 }
 
-// ---- 16 bits on their way: the bits of cast, all-reduce of 16 bits and cast
+// ---- 16 bits on their way: the bits of cast, the same collective of 16 bits and cast
 
 #define WIRE_COUNT ((size_t)5000)
 
@@ -221,62 +221,92 @@ typedef struct wire_buffers {
     unsigned char *data, *recv, *wire, *second, *second_wire;
 } wire_buffers;
 
+// Elements of the input, of which a reduce-scatter leaves each rank a part.
+static size_t input_count(const comm_rank *self, const gs_collective *c) {
+    size_t parts = c->kind == GS_REDUCE_SCATTER ? (size_t)gs_comm_world_size(self->comm) : 1;
+    return parts * c->count;
+}
+
+// Where a result lies that comes in place of its input.
+static void *result_in_place(const comm_rank *self, gs_collective_kind kind, unsigned char *input,
+                             size_t bytes) {
+    return kind == GS_REDUCE_SCATTER ? input + (size_t)self->rank * bytes : input;
+}
+
 static gs_status sum_as_promised(comm_rank *self, const wire_buffers *at, const gs_collective *c) {
     const gs_kernels *kernels = gs_device_kernels(self->device);
     gs_stream *stream = gs_device_stream(self->device);
+    const size_t count = input_count(self, c);
     kernels->cast(stream, at->second_wire, c->wire_dtype, at->data, c->dtype,
-                  c->wire_scale_after ? 1 : c->wire_scale, c->count);
+                  c->wire_scale_after ? 1 : c->wire_scale, count);
     if (c->wire_scale_after)
         kernels->cast(stream, at->second_wire, c->wire_dtype, at->second_wire, c->wire_dtype,
-                      c->wire_scale, c->count);
-    gs_collective sum = {.kind = GS_ALLREDUCE,
+                      c->wire_scale, count);
+    gs_collective sum = {.kind = c->kind,
                          .send = at->second_wire,
-                         .recv = at->second_wire,
+                         .recv = result_in_place(self, c->kind, at->second_wire,
+                                                 gs_collective_sent_bytes(c)),
                          .count = c->count,
                          .dtype = c->wire_dtype,
+                         .root = c->root,
                          .scale = c->scale,
                          .bucket = -1};
     GS_TRY(gs_comm_run(self->comm, &sum, gs_deadline_in_seconds(RUN_SECONDS)));
-    kernels->cast(stream, at->second, c->dtype, at->second_wire, c->wire_dtype, 1, c->count);
+    kernels->cast(stream, at->second, c->dtype, sum.recv, c->wire_dtype, 1, c->count);
     return gs_ok();
 }
 
 static gs_status check_wire(comm_rank *self, const wire_buffers *at, gs_collective c, double *got,
                             double *wanted) {
-    size_t bytes = c.count * gs_dtype_bytes(c.dtype);
-    for (size_t i = 0; i < c.count; i++) {
+    const size_t element = gs_dtype_bytes(c.dtype), bytes = c.count * element;
+    for (size_t i = 0; i < input_count(self, &c); i++) {
         float value = wild_value(self->rank, i);
         if (c.dtype == GS_FP64)
             got[i] = (double)value;
         else
             ((float *)got)[i] = value;
     }
-    GS_TRY(gs_device_upload(self->device, at->data, got, bytes));
+    GS_TRY(gs_device_upload(self->device, at->data, got, input_count(self, &c) * element));
     GS_TRY(sum_as_promised(self, at, &c));
     GS_TRY(gs_comm_run(self->comm, &c, gs_deadline_in_seconds(RUN_SECONDS)));
+    if (!c.recv) return gs_ok();
     GS_TRY(gs_device_download(self->device, got, c.recv, bytes));
     GS_TRY(gs_device_download(self->device, wanted, at->second, bytes));
     if (memcmp(got, wanted, bytes) == 0) return gs_ok();
-    return gs_error(GS_DATA_LOSS, "%zu x %s by %s are not what two casts make of it", c.count,
-                    gs_dtype_name(c.dtype), gs_dtype_name(c.wire_dtype));
+    return gs_error(GS_DATA_LOSS, "%s of %zu x %s by %s is not what two casts make of it",
+                    gs_collective_kind_name(c.kind), c.count, gs_dtype_name(c.dtype),
+                    gs_dtype_name(c.wire_dtype));
+}
+
+static gs_status check_wires_of(comm_rank *self, const wire_buffers *at, gs_collective_kind kind,
+                                int way) {
+    static double got[WIRE_COUNT], wanted[WIRE_COUNT];
+    static const size_t sizes[] = {0, 1, 33, WIRE_COUNT};
+    const size_t world_size = (size_t)gs_comm_world_size(self->comm);
+    gs_collective sum = {.kind = kind,
+                         .send = at->data,
+                         .count = sizes[way >> 3],
+                         .dtype = way & 1 ? GS_FP64 : GS_FP32,
+                         .scale = way & 1 ? 0.5 : 1,
+                         .root = way % (int)world_size,
+                         .bucket = -1,
+                         .wire_dtype = way & 2 ? GS_FP16 : GS_BF16,
+                         .wire_scale = 0.01f,
+                         .wire_scale_after = (way >> 3 ^ way >> 1) & 1,
+                         .wire = at->wire};
+    if (kind == GS_REDUCE_SCATTER && sum.count == WIRE_COUNT) sum.count /= world_size;
+    sum.recv = way & 4 ? at->recv : result_in_place(self, kind, at->data, gs_collective_part_bytes(&sum));
+    // Of a reduce the result is the root's alone.
+    if (kind == GS_REDUCE && sum.root != self->rank) sum.recv = NULL;
+    return check_wire(self, at, sum, got, wanted);
 }
 
 static gs_status check_wires(comm_rank *self, const wire_buffers *at) {
-    static double got[WIRE_COUNT], wanted[WIRE_COUNT];
-    static const size_t sizes[] = {0, 1, 33, WIRE_COUNT};
-    for (int way = 0; way < 32; way++) {
-        gs_collective sum = {.kind = GS_ALLREDUCE,
-                             .send = at->data,
-                             .recv = way & 4 ? at->recv : at->data,
-                             .count = sizes[way >> 3],
-                             .dtype = way & 1 ? GS_FP64 : GS_FP32,
-                             .scale = way & 1 ? 0.5 : 1,
-                             .bucket = -1,
-                             .wire_dtype = way & 2 ? GS_FP16 : GS_BF16,
-                             .wire_scale = 0.01f,
-                             .wire_scale_after = (way >> 3 ^ way >> 1) & 1,
-                             .wire = at->wire};
-        GS_TRY(check_wire(self, at, sum, got, wanted));
+    for (int way = 0; way < 32; way++) GS_TRY(check_wires_of(self, at, GS_ALLREDUCE, way));
+    // Each of the choices above, with each other one.
+    for (int way = 0; way < 32; way += 3) {
+        GS_TRY(check_wires_of(self, at, GS_REDUCE, way));
+        GS_TRY(check_wires_of(self, at, GS_REDUCE_SCATTER, way));
     }
     return gs_ok();
 }
