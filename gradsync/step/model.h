@@ -62,6 +62,9 @@ typedef struct gs_model_pass {
     void *const *params;               // values, in the model's order and of its dtype
     const void *const *buffers;        // the values that this pass starts from
     void *const *next_buffers;         // written beside; only when training
+    // Called before forward reads a parameter for the first time; an error of it ends forward. NULL: all are there.
+    gs_status (*reads)(void *ctx, size_t param);
+    void *reads_ctx;
     // backward:
     void *const *grads;   // one for each parameter
     bool accumulate;      // add to what is there; false: overwrite
@@ -90,6 +93,14 @@ typedef struct gs_model_pass {
     double loss;          // mean over rows · positions
     int64_t num_correct;  // classifiers: rows whose best class is the target
 } gs_model_pass;
+
+// For models: `count` parameters from `first` on are read next.
+GS_NODISCARD static inline gs_status gs_model_reads(const gs_model_pass *pass, size_t first,
+                                                    size_t count) {
+    for (size_t i = 0; pass->reads && i < count; i++)
+        GS_TRY(pass->reads(pass->reads_ctx, first + i));
+    return gs_ok();
+}
 
 typedef struct gs_model_ops {
     const char *name;

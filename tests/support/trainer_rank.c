@@ -339,7 +339,7 @@ gs_status trainer_rank_run(const gs_rank_env *env) {
     snprintf(path, sizeof path, "%s/record-%d", run.dir, env->rank);
     run.record = fopen(path, "a");
     if (!run.record && !status.code) status = gs_error(GS_INTERNAL, "cannot write %s", path);
-    setenv("GRADSYNC_STEP_DIGESTS", "1", 1);
+    setenv("GRADSYNC_STEP_DIGESTS", gs_json_bool_or(arg, "quiet", false) ? "0" : "1", 1);
     gs_log_set_level(GS_LOG_DEBUG);
     gs_log_set_sink(record_line, &run);
     if (!status.code) status = run_trainer(&run, spec, gs_json_string_or(arg, "resume", ""));

@@ -22,7 +22,8 @@
 // What a coordinator does about plans is done by files too: order-K holds the Kth order that rank 0 told (from
 // 0), from which each rank makes the plan of revision K + 2; plan-RANK holds "DIGEST STEP" of the last plan.
 // Body "train". `arg` is {"spec":{…},"dir":"…","resume":"…"?,"withheld":RANK?,"layer_drop":PROBABILITY?,
-// "device":"cuda:0"?,"data_root":"…"?,"params":true?};
+// "device":"cuda:0"?,"data_root":"…"?,"params":true?,"quiet":true?}; quiet: without a record, for whose digests every
+// step waits for what it has sent on its way;
 // with `params` initial-RANK and params-RANK hold the parameters before and after, fp32;
 // that rank gets no new plans; layers are dropped even where the specification's rules refuse it. Notes "fault KIND suspect RANK: …",
 // "settling", "end REASON STEP".

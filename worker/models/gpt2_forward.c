@@ -36,15 +36,26 @@ static void choose_layers(gpt2 *model, const gs_model_pass *pass) {
     }
 }
 
+// The weight and the bias of the norm at a joint, which stand behind each other as a layer's parameters do.
+static gs_status read_norm(const gpt2_walk *at, const gpt2_joint *joint) {
+    return gs_model_reads(at->pass, joint->norm, 2);
+}
+
 // Everything up to the final norm.
-static void forward_trunk(gpt2 *model, const gpt2_walk *at) {
+static gs_status forward_trunk(gpt2 *model, const gpt2_walk *at) {
     choose_layers(model, at->pass);
     gpt2_joint joint = joint_before(model, 0);
+    GS_TRY(gs_model_reads(at->pass, GPT2_WTE, GPT2_FIRST_LAYER - GPT2_WTE));
+    GS_TRY(read_norm(at, &joint));
     at->math->embed(at, &joint);
     for (int64_t i = 0; i < model->num_kept; i++) {
+        size_t first = gpt2_layer_param(model->kept[i], 0);
         joint = joint_before(model, i + 1);
+        GS_TRY(gs_model_reads(at->pass, first, gpt2_layer_param(model->kept[i] + 1, 0) - first));
+        GS_TRY(read_norm(at, &joint));
         forward_layer(at, model->kept[i], &joint);
     }
+    return gs_ok();
 }
 
 // The mean of the losses, either onto what the caller waits for or here and now.
@@ -72,7 +83,7 @@ gs_status gpt2_forward(void *state, gs_model_pass *pass) {
         return gs_error(GS_INVALID_ARGUMENT, "gpt2: the batch has no targets");
     gpt2_walk at = gpt2_walk_make(model, pass);
     model->has_dlogits = false;
-    forward_trunk(model, &at);
+    GS_TRY(forward_trunk(model, &at));
     gpt2_classify(&at, at.rows, 0, 1, model->logits_stride);
     at.math->lose(&at);
     GS_TRY(take_loss(&at, pass));
@@ -88,7 +99,7 @@ gs_status gpt2_predict(void *state, gs_model_pass *pass, const float **logits,
     gpt2_walk at = gpt2_walk_make(model, pass);
     size_t V = (size_t)model->vocab;
     model->has_dlogits = false;
-    forward_trunk(model, &at);
+    GS_TRY(forward_trunk(model, &at));
     // Only the last position of each sequence: one row in every `positions`.
     gpt2_classify(&at, batch->rows, batch->positions - 1, batch->positions, V);
     GS_TRY(gs_stream_wait(at.stream, gs_deadline_in_seconds(DEVICE_WAIT_SECONDS)));

@@ -161,12 +161,16 @@ static gs_status init_buffers(const mlp *model, void *const *buffers) {
     return gs_stream_wait(stream, gs_deadline_in_seconds(DEVICE_WAIT_SECONDS));
 }
 
+// Behind the layer's last parameter.
+static size_t end_of_layer(const mlp *model, int layer) {
+    return layer + 1 < model->num_layers ? model->layers[layer + 1].weight : model->num_params;
+}
+
 static gs_status init_all(void *state, void *const *params, void *const *buffers, uint64_t seed) {
     mlp *model = state;
     for (int i = 0; i < model->num_layers; i++) {
         size_t first = model->layers[i].weight;
-        size_t end = i + 1 < model->num_layers ? model->layers[i + 1].weight : model->num_params;
-        for (size_t at = first; at < end; at++)
+        for (size_t at = first; at < end_of_layer(model, i); at++)
             GS_TRY(init_param(model, at, params[at], model->layers[i].num_in, seed));
     }
     return init_buffers(model, buffers);
@@ -254,6 +258,7 @@ static gs_status forward_layers(const mlp *model, const gs_model_pass *pass, boo
         mlp_layer *layer = &model->layers[i];
         gs_matmul shape = {
             .transpose_b = true, .m = rows, .n = layer->num_out, .k = layer->num_in, .alpha = 1.0f};
+        GS_TRY(gs_model_reads(pass, layer->weight, end_of_layer(model, i) - layer->weight));
         k->matmul(stream, layer->linear, in, pass->params[layer->weight], &shape);
         if (layer->has_bias)
             k->bias_add(stream, layer->linear, pass->params[layer->weight + 1], rows,

@@ -111,11 +111,14 @@ static gs_model_pass make_pass(const gs_pass_runner *runner, const gs_batch *bat
     const gs_position *position = runner->context->position;
     gs_batch_sync *sync = runner->context->batch_sync;
     gs_backward_update *update = runner->context->update;
+    gs_sharding *sharding = runner->context->sharding;
     return (gs_model_pass){.batch = batch,
                            .training = true,
                            .step = position->step,
                            .shard = reducing->shard,
                            .params = runner->view.values,
+                           .reads = sharding ? gs_sharding_reads : NULL,
+                           .reads_ctx = sharding,
                            .grads = reducing->grads,
                            .accumulate = reducing->accumulate,
                            .grad_factor =

@@ -6,7 +6,8 @@
 
 gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
                                  const gs_state_shards_options *options) {
-    *sharding = (gs_sharding){.state = state};
+    *sharding = (gs_sharding){.state = state,
+                              .timeout_seconds = options->spec->reducer.timeout_seconds};
     if (!state->is_sharded) return gs_ok();
     if (!gs_device_is_host(state->device))
         return gs_error(GS_UNIMPLEMENTED, "reducer.sharding: on CPUs alone; set world.device to cpu");
@@ -74,9 +75,28 @@ gs_status gs_sharding_step(gs_sharding *sharding, int64_t step, const uint8_t *u
     return gs_param_gather_start(sharding->gather, step);
 }
 
-gs_status gs_sharding_await(gs_sharding *sharding, gs_deadline deadline) {
+gs_status gs_sharding_reads(void *ctx, size_t param) {
+    gs_sharding *sharding = ctx;
     if (!sharding->is_on_way) return gs_ok();
-    GS_TRY(gs_param_gather_finish(sharding->gather, deadline));
+    int64_t begin_ns = gs_now_ns();
+    gs_status status = gs_param_gather_wait(sharding->gather, param,
+                                            gs_deadline_in_seconds(sharding->timeout_seconds));
+    sharding->waited_ns += gs_now_ns() - begin_ns;
+    return status;
+}
+
+gs_status gs_sharding_await(gs_sharding *sharding) {
+    if (!sharding->is_on_way) return gs_ok();
+    int64_t begin_ns = gs_now_ns();
+    GS_TRY(gs_param_gather_finish(sharding->gather,
+                                  gs_deadline_in_seconds(sharding->timeout_seconds)));
+    sharding->waited_ns += gs_now_ns() - begin_ns;
     sharding->is_on_way = false;
     return gs_ok();
+}
+
+double gs_sharding_take_waited(gs_sharding *sharding) {
+    double seconds = gs_seconds_of(sharding->waited_ns);
+    sharding->waited_ns = 0;
+    return seconds;
 }

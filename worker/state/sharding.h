@@ -27,6 +27,8 @@ typedef struct gs_sharding {
     gs_param_gather *gather;
     void **grads;    // owned; where each own segment's gradient begins
     bool is_on_way;  // of the last update, what others own may not be here yet
+    double timeout_seconds;  // of a wait for it
+    int64_t waited_ns;       // for it, since take_waited
 } gs_sharding;  // {0} is empty
 
 // Before the arena is measured. Borrows the state until release; leaves an unsharded one alone.
@@ -40,7 +42,7 @@ size_t gs_sharding_bytes(const gs_sharding *sharding);  // of the arena
 // The state of this generation, in `memory` of that many bytes.
 GS_NODISCARD gs_status gs_sharding_lay_out(gs_sharding *sharding,
                                                  const gs_job_spec *spec, void *memory);
-// Collective. Parameters travel in a lane of their own.
+// Collective. Parameters travel in a lane of their own, and are waited for as long as a job says.
 GS_NODISCARD gs_status gs_sharding_connect(gs_sharding *sharding,
                                                  const gs_reducer *reducer, gs_comm *comm, int lane,
                                                  gs_deadline deadline);
@@ -48,7 +50,11 @@ GS_NODISCARD gs_status gs_sharding_connect(gs_sharding *sharding,
 // The update of what this rank owns, on its way to the others when it returns.
 GS_NODISCARD gs_status gs_sharding_step(gs_sharding *sharding, int64_t step,
                                               const uint8_t *used, float lr, float grad_scale);
-// What others own is here, too.
-GS_NODISCARD gs_status gs_sharding_await(gs_sharding *sharding, gs_deadline deadline);
+// What others own of one parameter is here, too: gs_model_pass.reads, of a gs_sharding.
+GS_NODISCARD gs_status gs_sharding_reads(void *sharding, size_t param);
+// Of all of them.
+GS_NODISCARD gs_status gs_sharding_await(gs_sharding *sharding);
+// Seconds of waits since the last call.
+double gs_sharding_take_waited(gs_sharding *sharding);
 
 #endif

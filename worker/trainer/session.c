@@ -322,7 +322,7 @@ static gs_status watch_order(gs_session *session) {
                                   session->spec->reducer.rebuild_after_steps);
 }
 
-static gs_pass_context pass_context(const gs_session *session) {
+static gs_pass_context pass_context(gs_session *session) {
     int num_shards = gs_logical_shards_count(&session->shards);
     return (gs_pass_context){.position = &session->state->position,
                              .plan = &session->plans.plan,
@@ -331,6 +331,7 @@ static gs_pass_context pass_context(const gs_session *session) {
                              .embedding_rows = session->embedding_rows,
                              .batch_sync = session->batch_sync,
                              .update = session->update,
+                             .sharding = session->sharding.partition ? &session->sharding : NULL,
                              .progress = session->progress,
                              .losses_per_pass = session->joins_shards ? num_shards : 1,
                              .timeout_seconds = session->spec->reducer.timeout_seconds};

@@ -19,15 +19,14 @@ static bool computes_here(const gs_session *session) {
 }
 
 gs_status gs_session_await_params(gs_session *session) {
-    return gs_sharding_await(&session->sharding, gs_session_collective_deadline(session));
+    return gs_sharding_await(&session->sharding);
 }
 
 bool gs_session_has_params(const gs_session *session) {
     return !session->sharding.is_on_way;
 }
 
-static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
-    GS_TRY(gs_session_await_params(session));
+static gs_status run_model_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
     if (!session->active) return gs_ok();
     if (session->pass_runners) return gs_pass_runners_run(session->pass_runners, sums, facts);
     gs_pass_runner runner = {.context = &session->passes,
@@ -38,6 +37,18 @@ static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_fac
     int num_passes = gs_logical_shards_count(&session->reducing) * session->passes_per_shard;
     for (int i = 0; i < num_passes; i++) GS_TRY(gs_pass_runner_run(&runner));
     *sums = runner.sums;
+    return gs_ok();
+}
+
+// A pass waits for each parameter that it reads. Those that none has read are waited for behind them: this step may
+// change them.
+static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
+    facts->phases.comm_exposed += gs_sharding_take_waited(&session->sharding);  // since the last
+    GS_TRY(run_model_passes(session, sums, facts));
+    double in_forward = gs_sharding_take_waited(&session->sharding);
+    GS_TRY(gs_session_await_params(session));
+    facts->phases.forward -= in_forward;
+    facts->phases.comm_exposed += in_forward + gs_sharding_take_waited(&session->sharding);
     return gs_ok();
 }
 

@@ -189,6 +189,48 @@ static inline void check_releases(fixture *f, const gs_batch *batch) {
     free(wanted);
 }
 
+// What forward does not wait for is not there: values come when they are asked for.
+typedef struct late_values {
+    fixture *f;
+    float *values;
+} late_values;
+
+static inline gs_status bring_values(void *ctx, size_t param) {
+    const late_values *late = ctx;
+    size_t first = (size_t)((float *)late->f->params[param] - late->f->values);
+    memcpy(late->f->params[param], late->values + first,
+           gs_param_spec_count(&late->f->list[param].spec) * sizeof *late->values);
+    return gs_ok();
+}
+
+// Forward of values that are spoilt until it says that it reads them has the loss of values that are there; and an error
+// of who brings them ends it.
+static inline gs_status refuse_values(void *ctx, size_t param) {
+    return param == *(const size_t *)ctx ? gs_error(GS_ABORTED, "no more") : gs_ok();
+}
+
+static inline void check_readings(fixture *f, const gs_batch *batch) {
+    size_t last = f->num_params - 1;
+    gs_model_pass pass = fixture_pass(f, batch);
+    gs_status status = f->model.ops->forward(f->model.state, &pass);
+    if (status.code) fail_msg("%s", status.message);
+    const double wanted = pass.loss;
+    late_values late = {f, malloc(f->count * sizeof(float))};
+    memcpy(late.values, f->values, f->count * sizeof(float));
+    for (size_t i = 0; i < f->count; i++) f->values[i] = NAN;
+    pass = fixture_pass(f, batch);
+    pass.reads = bring_values;
+    pass.reads_ctx = &late;
+    status = f->model.ops->forward(f->model.state, &pass);
+    if (status.code) fail_msg("%s", status.message);
+    assert_memory_equal(&pass.loss, &wanted, sizeof wanted);
+    free(late.values);
+    pass = fixture_pass(f, batch);
+    pass.reads = refuse_values;
+    pass.reads_ctx = &last;
+    assert_int_equal(f->model.ops->forward(f->model.state, &pass).code, GS_ABORTED);
+}
+
 // Largest difference of two flat blocks against the largest value of the first; infinite when one
 // of them holds a NaN.
 static inline double relative_distance(const float *a, const float *b, size_t count) {

@@ -122,6 +122,15 @@ static void each_gradient_becomes_ready_once_in_the_order_of_backward(void **sta
     fixture_release(&f);
 }
 
+static void every_parameter_is_said_before_its_first_reading(void **state) {
+    (void)state;
+    fixture f;
+    make(&f, &odd, 1);
+    gs_batch batch = batch_of(2, 9, odd.vocab);
+    check_readings(&f, &batch);
+    fixture_release(&f);
+}
+
 static void every_parameter_is_released_behind_its_last_reading(void **state) {
     (void)state;
     fixture f;
@@ -430,6 +439,7 @@ int main(void) {
         cmocka_unit_test(first_values_have_the_documented_spread),
         cmocka_unit_test(gradients_match_finite_differences),
         cmocka_unit_test(each_gradient_becomes_ready_once_in_the_order_of_backward),
+        cmocka_unit_test(every_parameter_is_said_before_its_first_reading),
         cmocka_unit_test(every_parameter_is_released_behind_its_last_reading),
         cmocka_unit_test(embedding_rows_and_the_classifier_half_add_up_to_the_dense_gradient),
         cmocka_unit_test(with_a_sink_the_tied_embedding_is_ready_first_and_its_rows_are_known_before),

@@ -84,6 +84,15 @@ static void gradients_match_finite_differences(void **state) {
     }
 }
 
+static void every_parameter_is_said_before_its_first_reading(void **state) {
+    (void)state;
+    fixture f;
+    make(&f, true, false);
+    gs_batch batch = batch_of(8);
+    check_readings(&f, &batch);
+    fixture_release(&f);
+}
+
 static void every_parameter_is_released_behind_its_last_reading(void **state) {
     (void)state;
     fixture f;
@@ -362,6 +371,7 @@ int main(void) {
         cmocka_unit_test(names_are_those_of_the_vectors),
         cmocka_unit_test(first_values_stay_within_their_bound),
         cmocka_unit_test(gradients_match_finite_differences),
+        cmocka_unit_test(every_parameter_is_said_before_its_first_reading),
         cmocka_unit_test(every_parameter_is_released_behind_its_last_reading),
         cmocka_unit_test(gradients_become_ready_from_the_last_layer_on),
         cmocka_unit_test(accumulated_micro_batches_equal_one_batch),
