@@ -1,6 +1,7 @@
 // Steps of an optimizer that is cut among ranks: gradients reduced to their owners, each rank's own
 // elements updated, parameters gathered. Beside it the same steps with everything on every rank:
 // the same bits, for every world, partition and optimizer; in exact mode the same in every world.
+// On GPUs sums have an order of their library's: the same values, nearly.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,13 +14,16 @@
 
 #include "core/digest.h"
 #include "gradsync/bucket/grad_norm.h"
+#include "gradsync/comm/device_arena.h"
 #include "gradsync/optim/optimizer.h"
 #include "gradsync/reducer/reducer.h"
 #include "gradsync/sharded/param_gather.h"
 #include "gradsync/sharded/shard_reduce.h"
 #include "gradsync/sharded/shards.h"
 #include "tests/support/asserts.h"
+#include "tests/support/device_memory.h"
 #include "tests/support/ranks.h"
+#include "tests/support/shared_gpu.h"
 
 #define MAX_PARAMS 7
 #define MAX_ELEMENTS 3000
@@ -45,7 +49,8 @@ typedef struct way {
     gs_reducer_op op;
     gs_dtype wire_dtype;
     bool static_graph, uneven, clips, poisons, all_used, exact;
-    double unit;  // loss scale; 0: 1
+    bool gradients_are_whole;  // an all-reduce, and the optimizer's state alone is cut
+    double unit;               // loss scale; 0: 1
 } way;
 
 #define SGD                                                                                        \
@@ -69,6 +74,8 @@ static const way ways[] = {
     {"bf16", GS_PARTITION_SORTED, SGD, .wire_dtype = GS_BF16, .passes = 2},
     {"few", GS_PARTITION_FLAT, ADAM("adam"), .num_params = 2, .all_used = true},
     {"fewer", GS_PARTITION_SORTED, ADAM("adamw"), .num_params = 2, .all_used = true},
+    {"state alone", GS_PARTITION_FLAT, ADAM("adam"), .gradients_are_whole = true, .clips = true},
+    {"state of whole", GS_PARTITION_GREEDY, MOMENTUM, .gradients_are_whole = true, .uneven = true},
     {"exact", GS_PARTITION_FLAT, ADAM("adamw"), .exact = true},
     {"exact whole", GS_PARTITION_SORTED, MOMENTUM, .exact = true, .passes = 2},
 };
@@ -95,7 +102,7 @@ typedef struct stepper {
     gs_reducer *reducer;
     gs_optimizer *optimizer;
     gs_param_gather *gather;
-    float memory[MAX_ELEMENTS];  // of parameters that are not gathered
+    float *memory;  // of parameters that are not gathered
     float *values[MAX_PARAMS];
     void *own_params[MAX_PARAMS], *own_grads[MAX_PARAMS];
 } stepper;
@@ -112,6 +119,7 @@ static gs_shards_options shards_for(const stepper *self) {
 
 static gs_reducer_options reducer_for(stepper *self) {
     const way *how = self->how;
+    bool cuts = self->shards && !how->gradients_are_whole;
     self->choice = (gs_hook_choice){.hook = gs_shard_reduce_hook(), .user = self->shards};
     return (gs_reducer_options){
         .params = self->self->params,
@@ -125,11 +133,11 @@ static gs_reducer_options reducer_for(stepper *self) {
         .op = how->op,
         .static_graph = how->static_graph,
         .wire_dtype = how->wire_dtype,
-        .hooks = self->shards ? &self->choice : NULL,
-        .num_hooks = self->shards ? 1 : 0,
+        .hooks = cuts ? &self->choice : NULL,
+        .num_hooks = cuts ? 1 : 0,
         .arena = self->self->arena,
         .device = self->self->device,
-        .tally = self->shards ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS};
+        .tally = cuts ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS};
 }
 
 static gs_status make_plan(stepper *self) {
@@ -155,7 +163,8 @@ static gs_status share_params(stepper *self, const gs_reducer_options *options) 
 }
 
 static void place_params(stepper *self) {
-    float *next = self->memory;
+    float *next = self->memory =
+        device_memory_alloc(self->self->device, MAX_ELEMENTS * sizeof *self->memory);
     for (size_t i = 0; i < self->num_params; i++) {
         self->values[i] = next;
         next += counts[i];
@@ -178,9 +187,12 @@ static gs_status open_stepper(stepper *self, const rank_state *rank, const way *
         optimizer.segments = gs_shards_of_rank(self->shards, rank->rank, &optimizer.num_segments);
     GS_TRY(gs_optimizer_create(&self->optimizer, &optimizer, rank->params, rank->decays,
                                self->num_params, rank->device));
-    for (size_t i = 0; i < self->num_params; i++)
-        for (int64_t k = 0; k < counts[i]; k++)
-            self->values[i][k] = sinf((float)(k * 3 + (int64_t)i));
+    for (size_t i = 0; i < self->num_params; i++) {
+        float first[MAX_ELEMENTS];
+        for (int64_t k = 0; k < counts[i]; k++) first[k] = sinf((float)(k * 3 + (int64_t)i));
+        device_memory_write(rank->device, self->values[i], first,
+                            (size_t)counts[i] * sizeof *first);
+    }
     return gs_ok();
 }
 
@@ -190,6 +202,7 @@ static void close_stepper(stepper *self) {
     gs_reducer_destroy(self->reducer);
     gs_shards_destroy(self->shards);
     gs_bucket_plan_release(&self->plan);
+    device_memory_free(self->self->device, self->memory);
 }
 
 // Logical shard 0 is rank 0's.
@@ -201,16 +214,22 @@ static bool is_used(const stepper *self, const gs_reducer_pass *pass, size_t par
 
 // Of its parameter's values: one that were not whole would show in all that follows.
 static void add_grad(const stepper *self, const gs_reducer_pass *pass, size_t param, int64_t step) {
-    float *grad = pass->grads[param], unit = self->how->unit ? (float)self->how->unit : 1;
+    gs_device *device = self->self->device;
+    size_t bytes = (size_t)counts[param] * sizeof(float);
+    float grad[MAX_ELEMENTS], values[MAX_ELEMENTS];
+    float unit = self->how->unit ? (float)self->how->unit : 1;
+    device_memory_read(device, values, self->values[param], bytes);
+    if (pass->accumulate) device_memory_read(device, grad, pass->grads[param], bytes);
     for (int64_t i = 0; i < counts[param]; i++) {
         float noise = (float)((int)((i * 7 + (int64_t)param + step + pass->pass) % 23) - 11) / 8;
-        float value = (noise * (1 + (float)pass->shard / 3) + 0.3f * self->values[param][i]) *
-                      unit * pass->grad_factor;
+        float value =
+            (noise * (1 + (float)pass->shard / 3) + 0.3f * values[i]) * unit * pass->grad_factor;
         grad[i] = pass->accumulate ? grad[i] + value : value;
     }
     if (self->how->poisons && step == POISONED_STEP && param == POISONED &&
         self->self->rank == self->self->world_size - 1)
         grad[0] = INFINITY;
+    device_memory_write(device, pass->grads[param], grad, bytes);
 }
 
 static gs_status run_passes(const stepper *self, int64_t step) {
@@ -282,7 +301,8 @@ static gs_status note(history *to, stepper *self, int64_t step) {
         if (self->gather && (i + (size_t)step) % 3)
             GS_TRY(gs_param_gather_wait(self->gather, i, DEADLINE));
         if (!self->gather || (i + (size_t)step) % 3 || step == NUM_STEPS - 1)
-            memcpy(next, self->values[i], (size_t)counts[i] * sizeof *next);
+            device_memory_read(self->self->device, next, self->values[i],
+                               (size_t)counts[i] * sizeof *next);
         else
             memset(next, 0, (size_t)counts[i] * sizeof *next);
         next += counts[i];
@@ -304,6 +324,8 @@ static gs_status run_steps(history *to, const rank_state *rank, const way *how, 
     return status;
 }
 
+static const gs_near nearly = {.absolute = 2e-4};
+
 static gs_status compare(const history *whole, const history *cut, const way *how) {
     size_t num_params = how->num_params ? how->num_params : MAX_PARAMS;
     for (int step = 0; step < NUM_STEPS; step++) {
@@ -314,7 +336,8 @@ static gs_status compare(const history *whole, const history *cut, const way *ho
         for (size_t p = 0; p < num_params; a += counts[p], b += counts[p], p++) {
             if ((p + (size_t)step) % 3 == 0 && step < NUM_STEPS - 1) continue;
             for (int64_t i = 0; i < counts[p]; i++)
-                if (memcmp(&a[i], &b[i], sizeof *a) != 0)
+                if (how->exact || test_device_is_host() ? memcmp(&a[i], &b[i], sizeof *a) != 0
+                                                        : !is_near(b[i], a[i], nearly))
                     return gs_error(GS_INTERNAL, "step %d, parameter %zu[%lld]: %a, not %a", step,
                                     p, (long long)i, (double)b[i], (double)a[i]);
         }
@@ -330,8 +353,9 @@ static gs_status open_rank(rank_state *self, const gs_rank_env *env) {
         self->decays[p] = p % 2 == 0;
         self->owners[p] = (int)(p * 5 + 1) % env->world_size;
     }
-    GS_TRY(gs_device_open(&self->device, "cpu", &(gs_device_options){.num_threads = 1}));
-    GS_TRY(gs_arena_create(&self->arena, 512 << 10));
+    gs_share_gpu(env->rank);
+    GS_TRY(test_device_try(&self->device, 1));
+    GS_TRY(gs_arena_create_on(&self->arena, 512 << 10, self->device));
     return gs_comm_create(&self->comm,
                           &(gs_comm_options){.rank = env->rank,
                                              .world_size = env->world_size,
@@ -347,7 +371,7 @@ static gs_status open_rank(rank_state *self, const gs_rank_env *env) {
 static void close_rank(rank_state *self) {
     gs_comm_destroy(self->comm);
     gs_arena_destroy(self->arena);
-    gs_device_close(self->device);
+    test_device_close(self->device);
 }
 
 static gs_status body_same_bits(const gs_rank_env *env) {
@@ -375,7 +399,9 @@ static gs_status body_same_bits(const gs_rank_env *env) {
 static void sharded_steps_have_the_bits_of_whole_ones(void **state) {
     (void)state;
     char exact[24] = "";
-    for (int world_size = 1; world_size <= MAX_WORLD; world_size++) {
+    bool on_host = test_device_is_host();
+    if (!test_device_is_there()) skip();
+    for (int world_size = 1; world_size <= (on_host ? MAX_WORLD : 3); world_size++) {
         gs_ranks *ranks;
         gs_status statuses[MAX_WORLD];
         assert_ok(gs_ranks_start(&ranks, "same bits", world_size, "", NULL));
