@@ -2,7 +2,7 @@
 #   cmake -DSOURCE_DIR=… -P features.cmake
 # In the table, `path` is a file or folder; `path: words` is a file that contains these words (a test's name, a row
 # of a table of tests), not in a comment; a test of cmocka's is one that its main runs. Every row of PyTorch's
-# features is there once.
+# and fairscale's features is there once.
 cmake_minimum_required(VERSION 3.25)
 file(READ ${SOURCE_DIR}/docs/features.md text)
 string(REPLACE ";" "," text "${text}")
@@ -38,7 +38,7 @@ function(check_claim row claim)
 endfunction()
 
 foreach(line IN LISTS lines)
-  if(NOT line MATCHES "^\\| ([A-Z][0-9][0-9]|D[0-9]+) \\|")
+  if(NOT line MATCHES "^\\| ([A-Z][0-9][0-9]|[A-Z][A-Z][A-Z]-[0-9][0-9]|D[0-9]+) \\|")
     continue()
   endif()
   set(id ${CMAKE_MATCH_1})
@@ -57,8 +57,8 @@ foreach(line IN LISTS lines)
   endforeach()
 endforeach()
 
-foreach(family "B 22" "R 64" "L 10" "C 11" "H 40" "Z 15")
-  string(REGEX MATCHALL "[A-Z0-9]+" family "${family}")
+foreach(family "B 22" "R 64" "L 10" "C 11" "H 40" "Z 15" "OSS- 28" "SDP- 32" "BKT- 3" "SCL- 4")
+  string(REGEX MATCHALL "[A-Z0-9-]+" family "${family}")
   list(GET family 0 letter)
   list(GET family 1 last)
   foreach(number RANGE 1 ${last})
