@@ -428,9 +428,15 @@ void gs_list_checkpoints(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer 
     gs_status status = gs_jobs_find(ctx, &job, &body, request);
     if (!status.code) {
         gs_json *items = gs_json_new_array();
+        char directory[1100], path[1400];
+        gs_checkpoints_job_directory(directory, sizeof directory, ctx, job);
         for (size_t i = job->checkpoints->count; i-- > 0;) {  // newest first
-            if (job->checkpoints->items[i].state == DELETING) continue;
-            gs_json_push(items, checkpoint_to_json(&job->checkpoints->items[i]));
+            const gs_checkpoint *checkpoint = &job->checkpoints->items[i];
+            if (checkpoint->state == DELETING) continue;
+            gs_json *item = checkpoint_to_json(checkpoint);
+            snprintf(path, sizeof path, "%s/%s", directory, checkpoint->directory);
+            gs_json_set_string(item, "path", path);
+            gs_json_push(items, item);
         }
         body = gs_json_new_object();
         gs_json_set(body, "items", items);

@@ -317,12 +317,18 @@ static int list_workers(gs_cli *cli) {
     return print_list(cli, "/v1/workers", columns, COUNT(columns), "id");
 }
 
-static int list_checkpoints(gs_cli *cli) {
+static int checkpoints(gs_cli *cli) {
     static const gs_cli_column columns[] = {
         {"STEP", "step", NULL},          {"BYTES", "bytes", gs_cli_write_bytes},
         {"RANKS", "world_size", NULL},   {"PARTS", "parts", NULL},
         {"VERIFIED", "verified", NULL},  {"CREATED", "created_at", NULL},
         {"DIRECTORY", "directory", NULL}};
+    if (cli->options.num_args == 3 && strcmp(cli->options.args[0], "export") == 0)
+        return gs_cli_export(cli);
+    if (cli->options.num_args > 1) {
+        fputs("gradsync checkpoints: JOB, or export JOB|DIR FILE\n", stderr);
+        return GS_EXIT_USAGE;
+    }
     return print_job_list(cli, "/checkpoints", columns, COUNT(columns), "step");
 }
 
@@ -439,8 +445,15 @@ const gs_cli_command gs_cli_commands[] = {
      1, 1, false, gs_cli_sample},
     {"workers", NULL, "[JOB]", "o", "workers and their slots, or the ranks of a job",
      "  gradsync workers\n  gradsync workers hello", 0, 1, false, list_workers},
-    {"checkpoints", NULL, "JOB", "o", "checkpoints of a job", "  gradsync checkpoints hello", 1, 1,
-     false, list_checkpoints},
+    {"checkpoints", NULL, "JOB | export JOB|DIR FILE", "mo",
+     "checkpoints of a job; or one of them as a safetensors file",
+     "export writes the newest checkpoint of a job, or the one in a directory, as a single file,\n"
+     "however many ranks wrote it; every check sum is verified first. The file must not be there\n"
+     "yet, and the directory must be visible here.\n\n"
+     "  gradsync checkpoints hello\n"
+     "  gradsync checkpoints export hello hello.safetensors\n"
+     "  gradsync checkpoints export --model ./step-0000000100-1a2b3c4d model.safetensors",
+     1, 3, false, checkpoints},
     {"events", NULL, "[JOB]", "o", "what happened, oldest first",
      "  gradsync events\n  gradsync events hello", 0, 1, false, list_events},
     {"plan", NULL, "JOB", "o", "the bucket plan in use", "  gradsync plan hello", 1, 1, false,

@@ -28,6 +28,7 @@ enum {
     KEY_SERIES,
     KEY_STEPS,
     KEY_PURGE,
+    KEY_MODEL,
     KEY_WORKERS,
     KEY_SLOTS,
     KEY_DATA_ROOT,
@@ -44,6 +45,7 @@ static const struct {
     {'D', {"dry-run", KEY_DRY_RUN, NULL, 0, "only validate; prints the full job", 0}},
     {'N', {"now", KEY_NOW, NULL, 0, "end the ranks at once, without saving", 0}},
     {'P', {"purge", KEY_PURGE, NULL, 0, "delete checkpoints and logs too", 0}},
+    {'m', {"model", KEY_MODEL, NULL, 0, "export: without the optimizer's state", 0}},
     {'a', {"all", KEY_ALL, NULL, 0, "also jobs that have ended", 0}},
     {'S', {"state", KEY_STATE, "STATES", 0, "only these states, separated by commas", 0}},
     {'l', {"label", KEY_LABEL, "KEY:VALUE", 0, "only jobs with this label", 0}},
@@ -101,6 +103,7 @@ static bool set_switch(gs_cli_options *options, int key) {
     } switches[] = {{KEY_WAIT, &options->wait},       {KEY_NOW, &options->now},
                     {KEY_DRY_RUN, &options->dry_run}, {KEY_ALL, &options->all},
                     {KEY_PURGE, &options->purge},     {KEY_DEBUG, &options->debug},
+                    {KEY_MODEL, &options->model_alone},
                     {'f', &options->follow}};
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
         if (switches[i].key != key) continue;

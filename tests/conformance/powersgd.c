@@ -20,7 +20,7 @@
 #include "tests/support/shared_gpu.h"
 #include "tests/support/soon.h"
 #include "tests/support/test_device.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 
 #define FILE_SECONDS 120.0
 #define MAX_PARAMS 32

@@ -10,7 +10,7 @@
 #include "gradsync/step/join.h"
 #include "gradsync/step/model.h"
 #include "tests/support/ranks.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 
 #define REPLICA_MAX_PARAMS 64
 

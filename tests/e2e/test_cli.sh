@@ -58,6 +58,17 @@ grep -q '^\[r' <<<"$("$cli" logs "$id" --rank all)" || fail "logs"
 grep -q 'BUCKET.*HOOK *WIRE' <<<"$("$cli" plan "$id")" || fail "plan"
 grep -q '^wire bytes ' <<<"$("$cli" plan "$id")" || fail "plan without what is sent"
 grep -q '^25 ' <<<"$("$cli" checkpoints "$id")" || fail "checkpoints"
+exported=$("$cli" checkpoints export "$id" "$run/all.safetensors" -o json) || fail "export"
+same "$(jq -r '"\(.step) \(.parts) \(.bytes)"' <<<"$exported")" "25 1 $(stat -c %s "$run/all.safetensors")" "export"
+code=0
+"$cli" checkpoints export "$(jq -r .checkpoint <<<"$exported")/" "$run/all.safetensors" 2>"$run/err" || code=$?
+same "$code" 4 "export into a file that is there: $(cat "$run/err")"
+"$cli" checkpoints export --model "$(jq -r .checkpoint <<<"$exported")/" "$run/model.safetensors" --server http://127.0.0.1:1 >"$run/out" ||
+    fail "export of a directory, without a server"
+[ "$(stat -c %s "$run/model.safetensors")" -lt "$(stat -c %s "$run/all.safetensors")" ] || fail "the model alone is not smaller"
+code=0
+"$cli" checkpoints export "$id" 2>/dev/null || code=$?
+same "$code" 2 "export without a file"
 grep -q REASON <<<"$("$cli" events "$id")" || fail "events"
 grep -q '^loss' <<<"$("$cli" metrics "$id" --series loss)" || fail "series"
 "$cli" timeline "$id" --steps last:1 >"$run/timeline" || fail "timeline"

@@ -23,7 +23,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 #include "worker/state/hook_choice.h"
 
 enum { WORLD = 3, STEPS = 10, FEW_PLACES = 5 };

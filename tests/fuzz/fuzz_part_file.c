@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "tests/fuzz/fuzz.h"
-#include "worker/checkpoint/part_file.h"
+#include "rpc/checkpoint/part_entry.h"
 
 static void look_up(const gs_safetensors *file, const gs_safetensor *entry, const uint8_t *data,
                     size_t bytes) {
@@ -23,7 +23,7 @@ static void look_up(const gs_safetensors *file, const gs_safetensor *entry, cons
         const gs_safetensor *found;
         tensor.count = segment.count + segment.first + more;
         tensor.shape[0] = (int64_t)tensor.count;
-        if (gs_part_file_find(&found, file, &tensor, segment).code) continue;
+        if (gs_part_entry_find(&found, file, &tensor, segment).code) continue;
         const uint8_t *from = found->data;
         if (found->bytes != segment.count * element_bytes) abort();
         if (found->bytes && (from < data || from + found->bytes > data + bytes)) abort();

@@ -15,7 +15,7 @@
 #include "core/random.h"
 #include "tests/support/near.h"
 #include "tests/support/test_device.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 #include "worker/models/registry.h"
 #ifdef GRADSYNC_CUDA_SIM
 #include "machine.h"

@@ -22,7 +22,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 
 #define STEPS 40
 

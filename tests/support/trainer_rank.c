@@ -13,7 +13,7 @@
 #include "rpc/json/json.h"
 #include "rpc/schema/job_plan.h"
 #include "tests/support/test_device.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 #include "worker/trainer/trainer.h"
 #ifdef GRADSYNC_CUDA_SIM
 #include "tests/cuda_sim/machine.h"

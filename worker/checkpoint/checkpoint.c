@@ -10,7 +10,9 @@
 
 #include "core/failpoint.h"
 #include "core/random.h"
+#include "rpc/checkpoint/manifest_part.h"
 #include "rpc/checkpoint/part_record.h"
+#include "rpc/checkpoint/safetensors.h"
 #include "rpc/json/sealed_json.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/part_file.h"
@@ -72,21 +74,6 @@ static const char *id_of(const gs_checkpoint_result *result) {
     return result->name + strlen(result->name) - 8;
 }
 
-static gs_json *describe_part(const gs_manifest_part *part) {
-    gs_json *row = gs_json_new_object(), *crcs = gs_json_new_array();
-    char digest[GS_DIGEST_TEXT_LEN];
-    gs_digest_format(digest, part->digest);
-    for (size_t i = 0; i < part->num_crcs; i++) {
-        gs_json_push(crcs, gs_json_new_int((int64_t)part->crcs[i]));
-    }
-    gs_json_set_string(row, "name", part->name);
-    gs_json_set_int(row, "bytes", (int64_t)part->bytes);
-    gs_json_set_string(row, "digest", digest);
-    gs_json_set_int(row, "block_bytes", GS_MANIFEST_BLOCK_BYTES);
-    gs_json_set(row, "crc32c", crcs);
-    return row;
-}
-
 // What the run was: all of a manifest that does not speak of files.
 static gs_json *describe_run(const gs_state_snapshot *snapshot,
                              const gs_checkpoint_options *options,
@@ -117,7 +104,7 @@ static gs_json *build_manifest(const gs_state_snapshot *snapshot, const gs_manif
                                const gs_checkpoint_options *options,
                                const gs_checkpoint_result *result) {
     gs_json *out = describe_run(snapshot, options, result), *parts = gs_json_new_array();
-    gs_json_push(parts, describe_part(part));
+    gs_json_push(parts, gs_manifest_part_to_json(part));
     gs_json_set(out, "parts", parts);
     gs_json_set(out, "tensors", gs_manifest_tensors(snapshot, true));
     return out;
@@ -184,7 +171,7 @@ static gs_status write_part(gs_checkpoint_result *result, const char *part_path,
         gs_json *head = describe_run(snapshot, options, result);
         gs_json_set(head, "tensors", gs_manifest_tensors(snapshot, false));
         status = write_record(result, record_path,
-                              gs_part_record_make(head, describe_part(&part),
+                              gs_part_record_make(head, gs_manifest_part_to_json(&part),
                                                   (size_t)request->part,
                                                   (size_t)request->num_parts, segments,
                                                   num_segments));

@@ -6,24 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rpc/json/sealed_json.h"
+#include "rpc/checkpoint/checkpoint_reader.h"
 #include "worker/checkpoint/manifest.h"
-#include "worker/checkpoint/part_file.h"
 #include "worker/state/hook_tensors.h"
-
-#define NEWEST_FORMAT 2
 
 // A checkpoint that is being read. What ranks had of their own is read when it is dealt, and a sharded state when it is
 // laid out: until then it stays open, whatever becomes of the files.
 typedef struct opened {
-    const char *path;   // borrowed, for the load
-    gs_json *manifest;  // owned
-    gs_checkpoint_layout layout;
+    gs_checkpoint_reader *reader;        // owned
+    const gs_json *manifest;             // the reader's
+    const gs_checkpoint_layout *layout;  // the reader's
     gs_position position;
-    gs_safetensors **files;        // owned; one for each part
-    const gs_safetensor **entries; // owned; one for each piece of the layout
-    size_t *tensors;               // owned; for each tensor of the state, which of the layout's
-    int64_t num_shares;            // of each tensor that was each rank's own; 0: there is none
+    size_t *tensors;     // owned; for each tensor of the state, which of the layout's
+    int64_t num_shares;  // of each tensor that was each rank's own; 0: there is none
 } opened;
 
 // Only runs with precision fp16 have one; that both are such was compared before.
@@ -47,48 +42,11 @@ static gs_status read_position(gs_position *position, const gs_json *manifest) {
     return read_loss_scale(&position->loss_scale, from);
 }
 
-static gs_status check_manifest(const gs_json *manifest) {
-    int64_t version = gs_json_int_or(manifest, "format_version", 0);
-    if (version >= 1 && version <= NEWEST_FORMAT) return gs_ok();
-    return gs_error(GS_INVALID_ARGUMENT, "checkpoint format %lld, this build reads 1 to %d",
-                    (long long)version, NEWEST_FORMAT);
-}
-
 static gs_status check_spec(const gs_json *manifest, const gs_job_spec *spec) {
     gs_json *ours = gs_manifest_spec(spec);
     gs_status status = gs_manifest_spec_compare(ours, gs_json_get(manifest, "spec"));
     gs_json_release(ours);
     return status;
-}
-
-static void part_path(char path[PATH_MAX], const opened *it, size_t part) {
-    char name[GS_CHECKPOINT_FILE_LEN];
-    gs_checkpoint_part_name(name, part);
-    snprintf(path, PATH_MAX, "%s/%s", it->path, name);
-}
-
-static gs_status check_parts(const opened *it) {
-    const gs_json *parts = gs_json_get(it->manifest, "parts");
-    for (size_t i = 0; i < it->layout.num_parts; i++) {
-        char path[PATH_MAX];
-        gs_manifest_part part;
-        part_path(path, it, i);
-        GS_TRY(gs_manifest_part_read(&part, path));
-        gs_status status = gs_manifest_part_check(&part, gs_json_at(parts, i));
-        gs_manifest_part_release(&part);
-        if (status.code) return status;
-    }
-    return gs_ok();
-}
-
-// Tensors are in the state's order, but for checkpoints of another build.
-static gs_status find_tensor(size_t *index, const gs_checkpoint_layout *layout, size_t guess,
-                             const char *name) {
-    for (size_t i = 0; i < layout->num_tensors; i++) {
-        *index = (guess + i) % layout->num_tensors;
-        if (strcmp(layout->tensors[*index].name, name) == 0) return gs_ok();
-    }
-    return gs_error(GS_INVALID_ARGUMENT, "the checkpoint has no tensor \"%s\"", name);
 }
 
 static gs_status check_tensor(const gs_state_tensor *wanted, const gs_checkpoint_tensor *found) {
@@ -112,11 +70,11 @@ static size_t count_own(const gs_checkpoint_layout *layout) {
 
 // Every tensor of the state is there, with its dtype and shape, and nothing else is but shares of ranks.
 static gs_status match_tensors(opened *it, const gs_trainer_state *state) {
-    const gs_checkpoint_layout *layout = &it->layout;
+    const gs_checkpoint_layout *layout = it->layout;
     it->tensors = calloc(state->num_tensors + 1, sizeof *it->tensors);
     if (!it->tensors) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     for (size_t i = 0; i < state->num_tensors; i++) {
-        GS_TRY(find_tensor(&it->tensors[i], layout, i, state->tensors[i].name));
+        GS_TRY(gs_checkpoint_reader_find(it->reader, &it->tensors[i], state->tensors[i].name, i));
         GS_TRY(check_tensor(&state->tensors[i], &layout->tensors[it->tensors[i]]));
     }
     size_t num_found = layout->num_tensors - count_own(layout);
@@ -146,34 +104,9 @@ static gs_status add_hook_tensors(gs_trainer_state *state, const gs_checkpoint_l
     return gs_ok();
 }
 
-static gs_status open_parts(opened *it) {
-    const gs_checkpoint_layout *layout = &it->layout;
-    it->files = calloc(layout->num_parts + 1, sizeof(gs_safetensors *));
-    it->entries = calloc(layout->num_pieces + 1, sizeof(const gs_safetensor *));
-    if (!it->files || !it->entries) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    for (size_t i = 0; i < layout->num_parts; i++) {
-        char path[PATH_MAX];
-        part_path(path, it, i);
-        GS_TRY(gs_safetensors_open(&it->files[i], path));
-    }
-    for (size_t i = 0; i < layout->num_pieces; i++) {
-        const gs_checkpoint_piece *piece = &layout->pieces[i];
-        gs_status status =
-            gs_part_file_find(&it->entries[i], it->files[piece->part],
-                              &layout->tensors[piece->segment.tensor], piece->segment);
-        if (status.code) return gs_status_prefix(status, "part-%zu.safetensors", piece->part);
-    }
-    return gs_ok();
-}
-
 static void close_checkpoint(opened *it) {
-    for (size_t i = 0; it->files && i < it->layout.num_parts; i++)
-        gs_safetensors_close(it->files[i]);
-    free(it->files);
-    free(it->entries);
+    gs_checkpoint_reader_close(it->reader);
     free(it->tensors);
-    gs_checkpoint_layout_release(&it->layout);
-    gs_json_release(it->manifest);
     free(it);
 }
 
@@ -181,86 +114,30 @@ static void close_source(void *ctx) {
     close_checkpoint(ctx);
 }
 
-// How far a tensor has been read: its pieces follow each other.
+// How far a tensor has been read.
 typedef struct reading {
-    const opened *it;
-    size_t piece, done_bytes;  // of the piece
+    const gs_checkpoint_reader *reader;
+    size_t tensor, done_bytes;
     gs_status status;
 } reading;
 
 static void read_bytes(void *ctx, void *bytes, size_t num_bytes) {
     reading *at = ctx;
-    char *to = bytes;
-    while (num_bytes && !at->status.code) {
-        const gs_safetensor *entry = at->it->entries[at->piece];
-        const gs_safetensors *file = at->it->files[at->it->layout.pieces[at->piece].part];
-        size_t part_bytes = entry->bytes - at->done_bytes;
-        if (part_bytes > num_bytes) part_bytes = num_bytes;
-        at->status = gs_safetensors_read(file, entry, to, at->done_bytes, part_bytes);
-        to += part_bytes;
-        num_bytes -= part_bytes;
-        at->done_bytes += part_bytes;
-        if (at->done_bytes == entry->bytes) {
-            at->piece++;
-            at->done_bytes = 0;
-        }
-    }
-}
-
-static size_t first_piece_of(const gs_checkpoint_layout *layout, size_t tensor) {
-    size_t low = 0, high = layout->num_pieces;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (layout->pieces[middle].segment.tensor < tensor)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-// Behind the elements before `first`.
-static reading read_from(const opened *it, size_t tensor, size_t first) {
-    const gs_checkpoint_layout *layout = &it->layout;
-    reading at = {.it = it, .piece = first_piece_of(layout, tensor)};
-    while (at.piece < layout->num_pieces) {
-        const gs_segment *segment = &layout->pieces[at.piece].segment;
-        if (segment->tensor != tensor || first < segment->first + segment->count) break;
-        at.piece++;
-    }
-    if (at.piece < layout->num_pieces && layout->pieces[at.piece].segment.tensor == tensor)
-        at.done_bytes = (first - layout->pieces[at.piece].segment.first) *
-                        gs_dtype_bytes(layout->tensors[tensor].dtype);
-    return at;
+    if (at->status.code) return;
+    at->status =
+        gs_checkpoint_reader_read(at->reader, at->tensor, bytes, at->done_bytes, num_bytes);
+    at->done_bytes += num_bytes;
 }
 
 // Of each tensor, what lies here.
 static gs_status take_tensors(gs_trainer_state *state, const opened *it) {
     for (size_t i = 0; i < state->num_tensors; i++) {
-        reading at = read_from(it, it->tensors[i], gs_trainer_state_held(state, i).first);
+        size_t first = gs_trainer_state_held(state, i).first;
+        reading at = {.reader = it->reader,
+                      .tensor = it->tensors[i],
+                      .done_bytes = first * gs_dtype_bytes(state->tensors[i].dtype)};
         GS_TRY(gs_trainer_state_fill(state, i, read_bytes, &at));
-        if (at.status.code)
-            return gs_status_prefix(at.status, "part-%zu.safetensors: tensor \"%s\"",
-                                    it->layout.pieces[at.piece].part, state->tensors[i].name);
-    }
-    return gs_ok();
-}
-
-// Elements [first, first + count) of a tensor, which lie in one part or in several.
-static gs_status read_elements(const opened *it, size_t tensor, size_t first, size_t count,
-                               char *to) {
-    const gs_checkpoint_layout *layout = &it->layout;
-    size_t element_bytes = gs_dtype_bytes(layout->tensors[tensor].dtype);
-    const gs_segment wanted = {tensor, first, count};
-    for (size_t i = first_piece_of(layout, tensor);
-         i < layout->num_pieces && layout->pieces[i].segment.tensor == tensor; i++) {
-        const gs_checkpoint_piece *piece = &layout->pieces[i];
-        gs_segment both = gs_segment_intersect(piece->segment, wanted);
-        if (!both.count) continue;
-        GS_TRY(gs_safetensors_read(it->files[piece->part], it->entries[i],
-                                   to + (both.first - first) * element_bytes,
-                                   (both.first - piece->segment.first) * element_bytes,
-                                   both.count * element_bytes));
+        GS_TRY(at.status);
     }
     return gs_ok();
 }
@@ -269,13 +146,14 @@ static gs_status read_share(void *ctx, const char *name, int rank, gs_dtype dtyp
                             void *to) {
     const opened *it = ctx;
     size_t index;
-    GS_TRY(find_tensor(&index, &it->layout, 0, name));
-    const gs_checkpoint_tensor *found = &it->layout.tensors[index];
+    GS_TRY(gs_checkpoint_reader_find(it->reader, &index, name, 0));
+    const gs_checkpoint_tensor *found = &it->layout->tensors[index];
     if (!found->is_own || found->dtype != dtype || found->shape[1] != (int64_t)count)
         return gs_error(GS_INVALID_ARGUMENT,
                         "tensor \"%s\" is %zu elements of %s, the checkpoint has something else",
                         name, count, gs_dtype_name(dtype));
-    return read_elements(it, index, (size_t)rank * count, count, to);
+    size_t bytes = count * gs_dtype_bytes(dtype);
+    return gs_checkpoint_reader_read(it->reader, index, to, (size_t)rank * bytes, bytes);
 }
 
 static uint64_t origin_of(const gs_json *manifest, int64_t step) {
@@ -285,8 +163,8 @@ static uint64_t origin_of(const gs_json *manifest, int64_t step) {
 
 // Of as many ranks in every tensor.
 static gs_status count_shares(opened *it) {
-    for (size_t i = 0; i < it->layout.num_tensors; i++) {
-        const gs_checkpoint_tensor *tensor = &it->layout.tensors[i];
+    for (size_t i = 0; i < it->layout->num_tensors; i++) {
+        const gs_checkpoint_tensor *tensor = &it->layout->tensors[i];
         if (!tensor->is_own) continue;
         if (!it->num_shares) it->num_shares = tensor->shape[0];
         if (tensor->shape[0] != it->num_shares || it->num_shares < 1 ||
@@ -303,7 +181,7 @@ static void give_shares(gs_trainer_state *state, opened *it) {
                                         .step = state->position.step,
                                         .world_size = it->num_shares,
                                         .rank = -1},
-                              .num_tensors = count_own(&it->layout),
+                              .num_tensors = count_own(it->layout),
                               .ctx = it,
                               .read = read_share,
                               .release = close_source};
@@ -312,15 +190,11 @@ static void give_shares(gs_trainer_state *state, opened *it) {
 }
 
 static gs_status verify(gs_trainer_state *state, opened *it, const gs_job_spec *spec) {
-    GS_TRY(check_manifest(it->manifest));
-    GS_TRY(gs_checkpoint_layout_parse(&it->layout, it->manifest));
     GS_TRY(count_shares(it));
-    GS_TRY(check_parts(it));
     GS_TRY(check_spec(it->manifest, spec));
     GS_TRY(read_position(&it->position, it->manifest));
-    GS_TRY(add_hook_tensors(state, &it->layout));
-    GS_TRY(match_tensors(it, state));
-    return open_parts(it);
+    GS_TRY(add_hook_tensors(state, it->layout));
+    return match_tensors(it, state);
 }
 
 static gs_status take_state(gs_trainer_state *state, const opened *it) {
@@ -349,21 +223,21 @@ static gs_status hand_over(gs_trainer_state *state, opened *it) {
 }
 
 gs_status gs_checkpoint_load(gs_trainer_state *state, const char *path, const gs_job_spec *spec) {
-    char manifest_path[PATH_MAX];
-    if (snprintf(manifest_path, sizeof manifest_path, "%s/" GS_CHECKPOINT_MANIFEST, path) >=
-        (int)sizeof manifest_path - 64) {
-        return gs_error(GS_INVALID_ARGUMENT, "checkpoint: the path is too long");
-    }
+    gs_checkpoint_reader *reader;
+    GS_TRY(gs_checkpoint_reader_open(&reader, path));
     opened *it = calloc(1, sizeof *it);
-    if (!it) return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
-    it->path = path;
-    gs_status status = gs_sealed_json_read(&it->manifest, manifest_path);
-    if (!status.code) {
-        status = verify(state, it, spec);
-        if (!status.code) status = hand_over(state, it);
-        if (status.code) gs_hook_tensors_forget(state);
+    if (!it) {
+        gs_checkpoint_reader_close(reader);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
     }
-    if (status.code) close_checkpoint(it);
+    *it = (opened){.reader = reader,
+                   .manifest = gs_checkpoint_reader_manifest(reader),
+                   .layout = gs_checkpoint_reader_layout(reader)};
+    gs_status status = verify(state, it, spec);
+    if (!status.code) status = hand_over(state, it);
+    if (!status.code) return status;
+    gs_hook_tensors_forget(state);
+    close_checkpoint(it);
     const char *slash = strrchr(path, '/');
     return gs_status_prefix(status, "checkpoint %s", slash ? slash + 1 : path);
 }

@@ -6,7 +6,7 @@
 
 #include "core/dtype.h"
 #include "core/memory.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 
 // The four kinds of matrix that Hugging Face's GPT-2 keeps as Conv1D, (in, out).
 static const char *const conv1d_names[] = {".attn.c_attn.weight", ".attn.c_proj.weight",

@@ -1,10 +1,11 @@
 #include "worker/checkpoint/part_file.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ENTRY_NAME_LEN (GS_STATE_NAME_LEN + 24)
+#include "rpc/checkpoint/part_entry.h"
+
+_Static_assert(GS_STATE_NAME_LEN + 24 <= GS_PART_ENTRY_NAME_LEN, "a name of a state, and where a slice begins");
 
 static size_t count_of(const gs_state_tensor *tensor) {
     return tensor->bytes / gs_dtype_bytes(tensor->dtype);
@@ -52,22 +53,18 @@ gs_status gs_part_file_cut(gs_segment **segments, size_t *num_segments,
     return gs_ok();
 }
 
-static void name_slice(char name[ENTRY_NAME_LEN], const char *tensor, size_t first) {
-    snprintf(name, ENTRY_NAME_LEN, "%.*s@%zu", GS_STATE_NAME_LEN - 1, tensor, first);
-}
-
-static void describe(gs_safetensors_entry *entry, char name[ENTRY_NAME_LEN],
+static void describe(gs_safetensors_entry *entry, char name[GS_PART_ENTRY_NAME_LEN],
                      const gs_state_snapshot *snapshot, gs_segment segment) {
     const gs_state_tensor *tensor = &snapshot->tensors[segment.tensor];
     const uint8_t *data = snapshot->data[segment.tensor];
     *entry = (gs_safetensors_entry){.name = name, .dtype = tensor->dtype, .data = data};
     if (segment.count == count_of(tensor)) {
-        snprintf(name, ENTRY_NAME_LEN, "%s", tensor->name);
+        gs_part_entry_name(name, tensor->name, 0, true);
         entry->num_dims = tensor->num_dims;
         memcpy(entry->shape, tensor->shape, sizeof entry->shape);
         return;
     }
-    name_slice(name, tensor->name, segment.first);
+    gs_part_entry_name(name, tensor->name, segment.first, false);
     entry->num_dims = 1;
     entry->shape[0] = (int64_t)segment.count;
     size_t first_here = snapshot->here[segment.tensor].first;
@@ -78,7 +75,7 @@ gs_status gs_part_file_write(const char *path, const gs_state_snapshot *snapshot
                              const gs_segment *segments, size_t num_segments,
                              const gs_safetensors_metadata_entry *metadata, size_t num_metadata) {
     gs_safetensors_entry *entries = calloc(num_segments + 1, sizeof *entries);
-    char(*names)[ENTRY_NAME_LEN] = calloc(num_segments + 1, sizeof *names);
+    char(*names)[GS_PART_ENTRY_NAME_LEN] = calloc(num_segments + 1, sizeof *names);
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "checkpoint: out of memory");
     if (entries && names) {
         for (size_t i = 0; i < num_segments; i++)
@@ -89,27 +86,4 @@ gs_status gs_part_file_write(const char *path, const gs_state_snapshot *snapshot
     free(entries);
     free(names);
     return status;
-}
-
-static bool is_segment(const gs_safetensor *entry, const gs_checkpoint_tensor *tensor,
-                       gs_segment segment) {
-    if (!entry || entry->dtype != tensor->dtype ||
-        entry->bytes != segment.count * gs_dtype_bytes(tensor->dtype))
-        return false;
-    if (segment.count != tensor->count) return entry->num_dims == 1;
-    return entry->num_dims == tensor->num_dims &&
-           memcmp(entry->shape, tensor->shape,
-                  (size_t)tensor->num_dims * sizeof *tensor->shape) == 0;
-}
-
-gs_status gs_part_file_find(const gs_safetensor **entry, const gs_safetensors *file,
-                            const gs_checkpoint_tensor *tensor, gs_segment segment) {
-    char name[ENTRY_NAME_LEN];
-    name_slice(name, tensor->name, segment.first);
-    bool is_whole = segment.count == tensor->count;
-    *entry = gs_safetensors_find(file, is_whole ? tensor->name : name);
-    if (is_segment(*entry, tensor, segment)) return gs_ok();
-    return gs_error(GS_DATA_LOSS, "tensor \"%.100s\": %zu elements from %zu on are %s",
-                    tensor->name, segment.count, segment.first,
-                    *entry ? "something else" : "not in it");
 }

@@ -1,5 +1,5 @@
-// The file of one part of a checkpoint: safetensors with an entry for each segment of the state. A tensor that
-// lies in it as a whole has its own name and shape; a slice of one is "NAME@BEGIN", of one dimension.
+// The file of one part of a checkpoint: safetensors with an entry for each segment of the state
+// (rpc/checkpoint/part_entry.h).
 #ifndef WORKER_CHECKPOINT_PART_FILE_H
 #define WORKER_CHECKPOINT_PART_FILE_H
 
@@ -7,8 +7,7 @@
 
 #include "core/segment.h"
 #include "core/status.h"
-#include "rpc/checkpoint/checkpoint_layout.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 #include "worker/state/state_snapshot.h"
 
 // On which a part begins inside a tensor.
@@ -25,8 +24,5 @@ GS_NODISCARD gs_status gs_part_file_write(const char *path, const gs_state_snaps
                                           const gs_segment *segments, size_t num_segments,
                                           const gs_safetensors_metadata_entry *metadata,
                                           size_t num_metadata);
-// The entry of a segment of `tensor`. DATA_LOSS: it is not there, or is something else.
-GS_NODISCARD gs_status gs_part_file_find(const gs_safetensor **entry, const gs_safetensors *file,
-                                         const gs_checkpoint_tensor *tensor, gs_segment segment);
 
 #endif

@@ -4,7 +4,7 @@
 #include "tests/unit/worker/model_fixture.h"
 
 #include "worker/checkpoint/model_import.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 
 static const gs_gpt2_options tiny = {
     .layers = 2, .heads = 2, .channels = 8, .context = 6, .vocab = 11, .micro_batch = 1};

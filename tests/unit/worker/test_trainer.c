@@ -16,7 +16,7 @@
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 #ifdef GRADSYNC_CUDA_SIM
 #include "tests/cuda_sim/machine.h"
 #endif

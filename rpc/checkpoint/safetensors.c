@@ -1,5 +1,5 @@
 // Reading: everything is checked against the bytes that are there before anything is believed.
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -12,7 +12,7 @@
 #include "core/memory.h"
 #include "core/random.h"
 #include "rpc/json/json.h"
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 
 #define DATA_ALIGNMENT 64
 #define WRITE_BYTES ((size_t)1 << 20)
@@ -22,7 +22,17 @@ typedef struct output {
     int fd;                   // -1: closed
     gs_digest_stream *digest; // owned; NULL when nobody asks
     size_t bytes;
+    bool is_new;  // never in the place of another file
 } output;
+
+// What a file is made of. Data is the entries', or the source's where there is one.
+typedef struct contents {
+    const gs_safetensors_entry *entries;
+    size_t num_entries;
+    const gs_safetensors_metadata_entry *metadata;
+    size_t num_metadata;
+    const gs_safetensors_source *source;
+} contents;
 
 static const char *dtype_name_of(gs_dtype dtype) {
     switch (dtype) {
@@ -77,20 +87,18 @@ static gs_json *describe_entry(const gs_safetensors_entry *entry, size_t begin, 
 
 // The first bytes of the file: length and JSON, padded so that the data starts on DATA_ALIGNMENT.
 static gs_status make_header(char **header, size_t *header_bytes, size_t *data_bytes,
-                             const size_t *order, const gs_safetensors_entry *entries,
-                             size_t num_entries, const gs_safetensors_metadata_entry *metadata,
-                             size_t num_metadata) {
+                             const size_t *order, const contents *what) {
     gs_json *object = gs_json_new_object();
-    if (num_metadata) {
+    if (what->num_metadata) {
         gs_json *values = gs_json_new_object();
-        for (size_t i = 0; i < num_metadata; i++)
-            gs_json_set_string(values, metadata[i].key, metadata[i].value);
+        for (size_t i = 0; i < what->num_metadata; i++)
+            gs_json_set_string(values, what->metadata[i].key, what->metadata[i].value);
         gs_json_set(object, "__metadata__", values);
     }
     gs_status status = gs_ok();
     *data_bytes = 0;
-    for (size_t i = 0; i < num_entries && !status.code; i++) {
-        const gs_safetensors_entry *entry = &entries[order[i]];
+    for (size_t i = 0; i < what->num_entries && !status.code; i++) {
+        const gs_safetensors_entry *entry = &what->entries[order[i]];
         size_t bytes;
         status = entry_bytes(&bytes, entry);
         if (!status.code && (gs_json_get(object, entry->name) || !*entry->name))
@@ -141,11 +149,26 @@ static gs_status write_all(output *out, const void *data, size_t bytes) {
     return gs_ok();
 }
 
-static gs_status write_entry(output *out, const gs_safetensors_entry *entry) {
+static gs_status copy_entry(output *out, const gs_safetensors_source *source, size_t index,
+                            size_t bytes) {
+    void *piece = malloc(WRITE_BYTES);
+    gs_status status = gs_ok();
+    if (!piece) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    for (size_t begin = 0; begin < bytes && !status.code; begin += WRITE_BYTES) {
+        size_t piece_bytes = bytes - begin < WRITE_BYTES ? bytes - begin : WRITE_BYTES;
+        status = source->read(source->ctx, index, piece, begin, piece_bytes);
+        if (!status.code) status = write_all(out, piece, piece_bytes);
+    }
+    free(piece);
+    return status;
+}
+
+static gs_status write_entry(output *out, const contents *what, size_t index) {
     GS_FAILPOINT("safetensors.write");
     size_t bytes;
-    GS_TRY(entry_bytes(&bytes, entry));
-    return write_all(out, entry->data, bytes);
+    GS_TRY(entry_bytes(&bytes, &what->entries[index]));
+    if (what->source) return copy_entry(out, what->source, index, bytes);
+    return write_all(out, what->entries[index].data, bytes);
 }
 
 static gs_status open_temp(output *out, size_t total_bytes) {
@@ -182,59 +205,89 @@ static gs_status sync_directory(const char *path) {
     return status;
 }
 
+static gs_status give_name(const output *out) {
+    if (!out->is_new) {
+        if (rename(out->temp_path, out->path) == 0) return gs_ok();
+        return write_error(errno, "rename");
+    }
+    // Some file systems do not know the flag; a link fails as well where something has the name.
+    if (renameat2(AT_FDCWD, out->temp_path, AT_FDCWD, out->path, RENAME_NOREPLACE) == 0)
+        return gs_ok();
+    if (errno == EINVAL && link(out->temp_path, out->path) == 0) {
+        unlink(out->temp_path);
+        return gs_ok();
+    }
+    return write_error(errno, "rename");
+}
+
 static gs_status publish(output *out) {
     if (fsync(out->fd) != 0) return write_error(errno, "sync");
     int closed = close(out->fd);
     out->fd = -1;
     if (closed != 0) return write_error(errno, "close");
     GS_FAILPOINT("safetensors.rename");
-    if (rename(out->temp_path, out->path) != 0) return write_error(errno, "rename");
+    GS_TRY(give_name(out));
     free(out->temp_path);
     out->temp_path = NULL;
     return sync_directory(out->path);
 }
 
-static gs_status write_file(output *out, const gs_safetensors_entry *entries, size_t num_entries,
-                            const gs_safetensors_metadata_entry *metadata, size_t num_metadata) {
-    for (size_t i = 0; i < num_entries; i++) {
+static gs_status write_file(output *out, const contents *what) {
+    for (size_t i = 0; i < what->num_entries; i++) {
         size_t bytes;
-        GS_TRY(entry_bytes(&bytes, &entries[i]));
+        GS_TRY(entry_bytes(&bytes, &what->entries[i]));
     }
-    size_t *order = calloc(num_entries + 1, sizeof *order);
+    size_t *order = calloc(what->num_entries + 1, sizeof *order);
     if (!order) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    order_entries(order, entries, num_entries);
+    order_entries(order, what->entries, what->num_entries);
     char *header = NULL;
     size_t header_bytes = 0, data_bytes = 0;
-    gs_status status = make_header(&header, &header_bytes, &data_bytes, order, entries, num_entries,
-                                   metadata, num_metadata);
+    gs_status status = make_header(&header, &header_bytes, &data_bytes, order, what);
     if (!status.code) status = open_temp(out, header_bytes + data_bytes);
     if (!status.code) status = write_all(out, header, header_bytes);
-    for (size_t i = 0; i < num_entries && !status.code; i++)
-        status = write_entry(out, &entries[order[i]]);
+    for (size_t i = 0; i < what->num_entries && !status.code; i++)
+        status = write_entry(out, what, order[i]);
     free(header);
     free(order);
     if (status.code) return status;
     return publish(out);
 }
 
+static void release_output(output *out) {
+    if (out->fd >= 0) close(out->fd);
+    if (out->temp_path) {
+        unlink(out->temp_path);
+        free(out->temp_path);
+    }
+    gs_digest_stream_destroy(out->digest);
+    free(out->path);
+}
+
 gs_status gs_safetensors_write(const char *path, const gs_safetensors_entry *entries,
                                size_t num_entries, const gs_safetensors_metadata_entry *metadata,
                                size_t num_metadata, size_t *bytes, gs_digest *digest) {
+    const contents what = {entries, num_entries, metadata, num_metadata, NULL};
     output out = {.fd = -1, .path = strdup(path)};
     gs_status status = gs_ok();
     if (digest) out.digest = gs_digest_stream_create();
     if (!out.path || (digest && !out.digest))
         status = gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    if (!status.code) status = write_file(&out, entries, num_entries, metadata, num_metadata);
+    if (!status.code) status = write_file(&out, &what);
     if (!status.code && bytes) *bytes = out.bytes;
     if (!status.code && digest) *digest = gs_digest_stream_value(out.digest);
+    release_output(&out);
+    return gs_status_prefix(status, "%s", path);
+}
 
-    if (out.fd >= 0) close(out.fd);
-    if (out.temp_path) {
-        unlink(out.temp_path);
-        free(out.temp_path);
-    }
-    gs_digest_stream_destroy(out.digest);
-    free(out.path);
+gs_status gs_safetensors_create(const char *path, const gs_safetensors_source *source,
+                                size_t *bytes) {
+    const contents what = {source->entries, source->num_entries, source->metadata,
+                           source->num_metadata, source};
+    output out = {.fd = -1, .path = strdup(path), .is_new = true};
+    gs_status status = gs_ok();
+    if (!out.path) status = gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    if (!status.code) status = write_file(&out, &what);
+    if (!status.code && bytes) *bytes = out.bytes;
+    release_output(&out);
     return gs_status_prefix(status, "%s", path);
 }

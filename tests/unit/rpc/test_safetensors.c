@@ -5,7 +5,7 @@
 
 #include "tests/unit/worker/data_files.h"
 
-#include "worker/checkpoint/safetensors.h"
+#include "rpc/checkpoint/safetensors.h"
 
 // A file in memory: header text and `data_bytes` of data.
 typedef struct image {

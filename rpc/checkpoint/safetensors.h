@@ -64,4 +64,19 @@ GS_NODISCARD gs_status gs_safetensors_write(const char *path, const gs_safetenso
                                             size_t num_metadata, size_t *bytes,
                                             gs_digest *digest);
 
+// What a file is made of when its data is not in memory: entries' data is not looked at.
+typedef struct gs_safetensors_source {
+    const gs_safetensors_entry *entries;
+    size_t num_entries;
+    const gs_safetensors_metadata_entry *metadata;
+    size_t num_metadata;
+    void *ctx;
+    // Bytes [begin, begin + bytes) of an entry, 1 MiB at most.
+    gs_status (*read)(void *ctx, size_t entry, void *to, size_t begin, size_t bytes);
+} gs_safetensors_source;
+
+// Writes `path` in the same way, piece by piece. ALREADY_EXISTS: something has that name, and keeps it.
+GS_NODISCARD gs_status gs_safetensors_create(const char *path, const gs_safetensors_source *source,
+                                             size_t *bytes);
+
 #endif
