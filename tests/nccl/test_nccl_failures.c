@@ -171,6 +171,7 @@ int main(int argc, char **argv) {
     int exit_code;
     nccl_skip_without_gpu();
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rank_knows_of_itself_and_accuses_nobody_else),
         cmocka_unit_test(the_others_of_one_that_is_gone_accuse_nobody),

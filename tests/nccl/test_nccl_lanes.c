@@ -237,6 +237,7 @@ int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     nccl_skip_without_gpu();
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(other_orders_on_other_ranks_find_a_place_beside_each_other),
         cmocka_unit_test(a_rank_that_is_alone_leaves_all_lanes_and_begins_anew),
