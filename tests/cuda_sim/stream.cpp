@@ -173,7 +173,7 @@ bool machine_run(machine &self, machine_lock &hold, const std::vector<completion
                  let_run how) {
     if (self.mode == ASYNC_MODE) {
         while (how == UNTIL_DONE && !all_done(wanted)) {
-            self.changed.wait_for(hold, std::chrono::milliseconds(1));
+            self.changed.wait_for(hold, std::chrono::milliseconds(20));
         }
         return all_done(wanted);
     }
@@ -186,7 +186,7 @@ static void serve(machine *self, CUstream_st *stream) {
     for (;;) {
         if (!is_ready(stream)) {
             if (stream->destroyed && stream->queue.empty()) break;
-            self->changed.wait_for(hold, std::chrono::milliseconds(1));
+            self->changed.wait_for(hold, std::chrono::milliseconds(20));
             continue;
         }
         // Mostly prompt, at times so late that everybody else is done.
