@@ -31,7 +31,7 @@ in_ctest='ctest --test-dir "$build" -j "$(nproc)" --output-on-failure --no-tests
 # The software CUDA machine: each kernel's whole grid, then each test in both modes, for several orders of everything
 # that a device leaves open.
 for seed in 1 2 3; do
-  for family in activation attention batchnorm embedding layernorm loss matmul elementwise optim reduce; do
+  for family in activation attention batchnorm embedding layernorm loss low_rank matmul elementwise optim quantize reduce residuals; do
     item "device/kernels-$family-$seed" cuda-sim gpu_kernels "GRADSYNC_TEST_SEED=$seed \"\$build/tests/gpu_kernels\" $family"
   done
 done
@@ -46,6 +46,9 @@ for seed in 1 2 3; do
 done
 # shellcheck disable=SC2016
 item device/nccl-generations cuda-sim test_nccl 'GRADSYNC_NCCL_GENERATIONS=1000 CUDA_SIM_MODE=async "$build/tests/test_nccl" generations_leave_nothing_behind'
+
+# Every recorded run on a device.
+item device/conformance cuda-sim gradsync-conformance "$in_ctest -R '^conformance_.*_gpu\$'"
 
 # Random models, plans, orders, worlds and types against a serial sum: worlds of 1 to 8; and random orders
 # between lanes.

@@ -4,6 +4,7 @@
 
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/training.h"
+#include "tests/support/sample.h"
 #include "tests/support/test_device.h"
 
 #define SKIPPED 77
@@ -46,8 +47,10 @@ void conformance_fail(conformance *run, const char *name, const char *format, ..
 }
 
 void conformance_case(conformance *run, const char *name, gs_status status) {
-    if (status.code) conformance_fail(run, name, "%s", status.message);
-    else conformance_pass(run, name);
+    if (status.code)
+        conformance_fail(run, name, "%s", status.message);
+    else
+        conformance_pass(run, name);
 }
 
 static int print_usage(void) {
@@ -55,6 +58,20 @@ static int print_usage(void) {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         fprintf(stderr, "  %-14s %s\n", kinds[i].name, kinds[i].usage);
     return 2;
+}
+
+// With GRADSYNC_SAMPLE=N every Nth of the files, from one that GRADSYNC_SEED draws.
+static int sample_files(char **files, int num_files) {
+    sample drawn = sample_from_environment();
+    if (drawn.share <= 1 || num_files < 2) return num_files;
+    uint64_t share = drawn.share < (uint64_t)num_files ? drawn.share : (uint64_t)num_files;
+    for (int i = 0; i < num_files; i++)
+        if (strncmp(files[i], "--", 2) == 0) return num_files;
+    int num_taken = 0;
+    sample_say(&drawn, "the files");
+    for (int i = 0; i < num_files; i++)
+        if ((uint64_t)i % share == drawn.seed % share) files[num_taken++] = files[i];
+    return num_taken;
 }
 
 int main(int argc, char **argv) {
@@ -70,7 +87,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (strcmp(kinds[i].name, argv[1]) != 0) continue;
         conformance run = {0};
-        gs_status status = kinds[i].run(&run, argv + 2, argc - 2);
+        gs_status status = kinds[i].run(&run, argv + 2, sample_files(argv + 2, argc - 2));
         if (status.code) {
             fprintf(stderr, "gradsync-conformance: %s\n", status.message);
             return 2;
