@@ -302,11 +302,14 @@ static void a_rank_that_dies_in_an_average_leaves_none_with_half_of_it(void **st
         gs_status statuses[3];
         assert_ok(
             gs_ranks_start(&ranks, "lose", 3, armed[i][0], (const char *[]){armed[i][1], NULL}));
-        // Rank 1 stands still between its result and its parameters until rank 0 has both.
+        // Rank 1 stands still between its result and its parameters until rank 0 has both, and until rank 2,
+        // which would hear of its failure, has died.
         if (i == 1) {
             assert_ok(gs_ranks_wait_note(ranks, 0, "averaged", soon()));
-            siginfo_t stopped;
-            assert_int_equal(waitid(P_PID, (id_t)gs_ranks_pid(ranks, 1), &stopped, WSTOPPED), 0);
+            siginfo_t changed;
+            assert_int_equal(waitid(P_PID, (id_t)gs_ranks_pid(ranks, 1), &changed, WSTOPPED), 0);
+            assert_int_equal(
+                waitid(P_PID, (id_t)gs_ranks_pid(ranks, 2), &changed, WEXITED | WNOWAIT), 0);
             gs_ranks_signal(ranks, 1, SIGCONT);
         }
         assert_ok(gs_ranks_wait(ranks, statuses, soon()));

@@ -177,6 +177,10 @@ static void take_message(gs_ranks *ranks, rank_process *process, const rank_mess
         process->exchanges = true;
         gs_strbuf_clear(&process->mine);
         gs_strbuf_add(&process->mine, body, head->bytes);
+        if (head->ranks >> (process - ranks->processes) & 1) return;
+        gs_status status =
+            gs_error(GS_INVALID_ARGUMENT, "exchange \"%s\": of others alone", head->tag);
+        queue_message(process, RANK_MESSAGE_ERROR, &status, sizeof status);
         return;
     }
     pthread_mutex_lock(&ranks->lock);
