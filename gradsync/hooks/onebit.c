@@ -6,19 +6,12 @@
 //
 // Every rank gets every rank's bits: N - 1 thirty-seconds of a bucket, where a ring moves twice a bucket. Beyond some
 // sixty ranks it sends more than an all-reduce.
-#include <stdlib.h>
-
 #include "core/memory.h"
 #include "gradsync/hooks/hook_calls.h"
 #include "gradsync/hooks/residuals.h"
 
 #define PAYLOAD_ALIGNMENT 64
 #define MOST_PADDING 16  // elements between two parameters of a bucket, at most
-
-typedef struct onebit {
-    const gs_hook_choice *choice;
-    gs_residuals residuals;
-} onebit;
 
 static const gs_hook_option options[] = {GS_RESIDUAL_OPTIONS};
 
@@ -39,25 +32,8 @@ static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
     return gs_residuals_measure(needs, setup, size);
 }
 
-static void destroy(void *state) {
-    onebit *self = state;
-    gs_residuals_release(&self->residuals);
-    free(self);
-}
-
-static gs_status create(void **state, const gs_hook_setup *setup) {
-    onebit *self = calloc(1, sizeof *self);
-    if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    self->choice = setup->choice;
-    gs_status status = gs_residuals_init(&self->residuals, setup);
-    if (status.code) destroy(self);
-    else *state = self;
-    return status;
-}
-
 static gs_status on_plan(void *state, const gs_hook_plan *plan) {
-    onebit *self = state;
-    return gs_residuals_place(&self->residuals, plan, self->choice, size);
+    return gs_residuals_place(state, plan, size);
 }
 
 // Of the payload that begins at `payload`.
@@ -71,8 +47,7 @@ static gs_signs signs_at(const gs_residual_bucket *own, const gs_hook_bucket *bu
 }
 
 static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
-    onebit *self = state;
-    gs_residuals *residuals = &self->residuals;
+    gs_residuals *residuals = state;
     if (!gs_residuals_compress(residuals, bucket))
         return gs_residuals_send_plain(residuals, bucket, work);
     const gs_residual_bucket *own = &residuals->buckets[bucket->index];
@@ -87,8 +62,7 @@ static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *wo
 
 static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
                         gs_deadline deadline) {
-    const onebit *self = state;
-    const gs_residuals *residuals = &self->residuals;
+    const gs_residuals *residuals = state;
     (void)result, (void)deadline;
     if (!gs_residuals_compress(residuals, bucket)) return gs_ok();
     const gs_residual_bucket *own = &residuals->buckets[bucket->index];
@@ -100,35 +74,17 @@ static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_resul
     return gs_ok();
 }
 
-static void commit(void *state) {
-    gs_residuals_commit(&((onebit *)state)->residuals);
-}
-
-static void rollback(void *state) {
-    gs_residuals_rollback(&((onebit *)state)->residuals);
-}
-
-static bool tensor(void *state, size_t index, gs_hook_tensor *out) {
-    const onebit *self = state;
-    return self->residuals.error_feedback &&
-           gs_param_state_tensor(&self->residuals.errors, index, out);
-}
-
-static void report(void *state, gs_hook_report *out) {
-    gs_residuals_report(&((const onebit *)state)->residuals, out);
-}
-
 const gs_comm_hook gs_hook_onebit = {.name = "onebit",
                                      .options = options,
                                      .num_options = sizeof options / sizeof options[0],
                                      .measure = measure,
-                                     .create = create,
+                                     .create = gs_residuals_create,
                                      .on_plan = on_plan,
                                      .run = run,
                                      .finish = finish,
-                                     .commit = commit,
-                                     .rollback = rollback,
-                                     .tensor = tensor,
+                                     .commit = gs_residuals_commit,
+                                     .rollback = gs_residuals_rollback,
+                                     .tensor = gs_residuals_tensor,
                                      .loaded = gs_hook_load_nothing,
-                                     .destroy = destroy,
-                                     .report = report};
+                                     .destroy = gs_residuals_destroy,
+                                     .report = gs_residuals_report};

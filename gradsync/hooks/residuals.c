@@ -57,11 +57,12 @@ gs_status gs_residuals_measure(gs_hook_needs *needs, const gs_hook_setup *setup,
     return gs_ok();
 }
 
-gs_status gs_residuals_init(gs_residuals *self, const gs_hook_setup *setup) {
+static gs_status init(gs_residuals *self, const gs_hook_setup *setup) {
     const gs_param_state_options errors = describe_errors(setup);
     const gs_hook_setup plain = plain_setup(setup);
     void *items;
-    *self = (gs_residuals){.error_feedback = feeds_back(setup),
+    *self = (gs_residuals){.choice = setup->choice,
+                           .error_feedback = feeds_back(setup),
                            .start_step = (int64_t)gs_hook_option_value(setup->choice, "start_step"),
                            .wire_dtype = setup->wire_dtype,
                            .device = setup->device};
@@ -74,13 +75,22 @@ gs_status gs_residuals_init(gs_residuals *self, const gs_hook_setup *setup) {
     return gs_ok();
 }
 
-void gs_residuals_release(gs_residuals *self) {
-    if (!self->device) return;
+gs_status gs_residuals_create(void **state, const gs_hook_setup *setup) {
+    gs_residuals *self = calloc(1, sizeof *self);
+    if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_status status = init(self, setup);
+    if (status.code) gs_residuals_destroy(self);
+    else *state = self;
+    return status;
+}
+
+void gs_residuals_destroy(void *state) {
+    gs_residuals *self = state;
     if (self->plain) gs_hook_allreduce.destroy(self->plain);
     gs_param_state_release(&self->errors);
     gs_device_free_pinned(self->device, self->items);
     free(self->buckets);
-    *self = (gs_residuals){0};
+    free(self);
 }
 
 static gs_status place_bucket(gs_residuals *self, gs_residual_bucket *bucket,
@@ -97,7 +107,7 @@ static gs_status place_bucket(gs_residuals *self, gs_residual_bucket *bucket,
 }
 
 gs_status gs_residuals_place(gs_residuals *self, const gs_hook_plan *plan,
-                             const gs_hook_choice *choice, gs_residual_size size) {
+                             gs_residual_size size) {
     gs_residual_item *items = self->items;
     self->rank = gs_comm_rank(plan->comm);
     self->world_size = gs_comm_world_size(plan->comm);
@@ -116,7 +126,7 @@ gs_status gs_residuals_place(gs_residuals *self, const gs_hook_plan *plan,
         items += layout->num_params;
         if (!bucket->num_elements) continue;
         GS_TRY(place_bucket(self, bucket, plan, layout,
-                            size(choice, layout->dtype, self->wire_dtype, bucket->num_elements,
+                            size(self->choice, layout->dtype, self->wire_dtype, bucket->num_elements,
                                  bucket->num_items)));
     }
     return gs_ok();
@@ -198,17 +208,27 @@ void gs_residuals_close(const gs_hook_bucket *bucket) {
                        gs_work_stream_of(bucket->device));
 }
 
-void gs_residuals_commit(gs_residuals *self) {
-    if (self->error_feedback) gs_param_state_commit(&self->errors);
+static void decide(gs_residuals *self, bool counts) {
+    if (self->error_feedback && counts) gs_param_state_commit(&self->errors);
+    else if (self->error_feedback) gs_param_state_rollback(&self->errors);
     self->elements = self->elements_sent = 0;
 }
 
-void gs_residuals_rollback(gs_residuals *self) {
-    if (self->error_feedback) gs_param_state_rollback(&self->errors);
-    self->elements = self->elements_sent = 0;
+void gs_residuals_commit(void *state) {
+    decide(state, true);
 }
 
-void gs_residuals_report(const gs_residuals *self, gs_hook_report *report) {
+void gs_residuals_rollback(void *state) {
+    decide(state, false);
+}
+
+bool gs_residuals_tensor(void *state, size_t index, gs_hook_tensor *out) {
+    const gs_residuals *self = state;
+    return self->error_feedback && gs_param_state_tensor(&self->errors, index, out);
+}
+
+void gs_residuals_report(void *state, gs_hook_report *report) {
+    const gs_residuals *self = state;
     report->elements = self->elements;
     report->elements_sent = self->elements_sent;
     report->carries = self->error_feedback;

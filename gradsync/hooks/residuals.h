@@ -32,7 +32,9 @@ typedef struct gs_residual_bucket {
     void *scratch;
 } gs_residual_bucket;
 
+// Such a hook's state.
 typedef struct gs_residuals {
+    const gs_hook_choice *choice;  // borrowed
     bool error_feedback;
     int64_t start_step;
     gs_dtype wire_dtype;
@@ -56,11 +58,8 @@ typedef gs_residual_sizes (*gs_residual_size)(const gs_hook_choice *choice, gs_d
 
 GS_NODISCARD gs_status gs_residuals_measure(gs_hook_needs *needs, const gs_hook_setup *setup,
                                             gs_residual_size size);
-// Release after an error, too.
-GS_NODISCARD gs_status gs_residuals_init(gs_residuals *self, const gs_hook_setup *setup);
-void gs_residuals_release(gs_residuals *self);
 GS_NODISCARD gs_status gs_residuals_place(gs_residuals *self, const gs_hook_plan *plan,
-                                          const gs_hook_choice *choice, gs_residual_size size);
+                                          gs_residual_size size);
 
 // Whether there is something to compress in this step; else the bucket goes as it is.
 bool gs_residuals_compress(const gs_residuals *self, const gs_hook_bucket *bucket);
@@ -76,8 +75,12 @@ GS_NODISCARD gs_status gs_residuals_send(gs_residuals *self, const gs_hook_bucke
 // The sum of what ranks sent is in the bucket: it gets its loss scale back.
 void gs_residuals_close(const gs_hook_bucket *bucket);
 
-void gs_residuals_commit(gs_residuals *self);
-void gs_residuals_rollback(gs_residuals *self);
-void gs_residuals_report(const gs_residuals *self, gs_hook_report *report);
+// Slots of the hook.
+GS_NODISCARD gs_status gs_residuals_create(void **state, const gs_hook_setup *setup);
+void gs_residuals_commit(void *state);
+void gs_residuals_rollback(void *state);
+bool gs_residuals_tensor(void *state, size_t index, gs_hook_tensor *out);
+void gs_residuals_report(void *state, gs_hook_report *report);
+void gs_residuals_destroy(void *state);
 
 #endif

@@ -6,7 +6,6 @@
 //
 // With a wire dtype values travel in it, and what rounding left is owed as well.
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/memory.h"
 #include "gradsync/bucket/main_grad.h"
@@ -14,11 +13,6 @@
 #include "gradsync/hooks/residuals.h"
 
 #define PAYLOAD_ALIGNMENT 64
-
-typedef struct topk {
-    const gs_hook_choice *choice;
-    gs_residuals residuals;
-} topk;
 
 static const gs_hook_option options[] = {
     {.name = "ratio", .fallback = 0.01, .least = 0x1p-40, .most = 1},
@@ -50,39 +44,21 @@ static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
     return gs_residuals_measure(needs, setup, size);
 }
 
-static void destroy(void *state) {
-    topk *self = state;
-    gs_residuals_release(&self->residuals);
-    free(self);
-}
-
-static gs_status create(void **state, const gs_hook_setup *setup) {
-    topk *self = calloc(1, sizeof *self);
-    if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    self->choice = setup->choice;
-    gs_status status = gs_residuals_init(&self->residuals, setup);
-    if (status.code) destroy(self);
-    else *state = self;
-    return status;
-}
-
 static gs_status on_plan(void *state, const gs_hook_plan *plan) {
-    topk *self = state;
-    return gs_residuals_place(&self->residuals, plan, self->choice, size);
+    return gs_residuals_place(state, plan, size);
 }
 
 static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *work) {
-    topk *self = state;
-    const gs_residuals *residuals = &self->residuals;
+    gs_residuals *residuals = state;
     if (!gs_residuals_compress(residuals, bucket))
         return gs_residuals_send_plain(residuals, bucket, work);
     const gs_residual_bucket *own = &residuals->buckets[bucket->index];
     const gs_kernels *kernels = gs_device_kernels(bucket->device);
-    const size_t chosen = num_chosen_of(self->choice, own->num_elements);
+    const size_t chosen = num_chosen_of(residuals->choice, own->num_elements);
     const gs_dtype wire_dtype = residuals->wire_dtype;
     char *payload = gs_residuals_own_payload(residuals, own);
     gs_work_stream on;
-    GS_TRY(gs_residuals_open(&on, &self->residuals, bucket, work));
+    GS_TRY(gs_residuals_open(&on, residuals, bucket, work));
     const gs_selection selection = {
         .items = own->items,
         .num_items = own->num_items,
@@ -95,7 +71,7 @@ static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *wo
     kernels->select_largest(on.stream, &selection);
     if (wire_dtype)
         kernels->cast(on.stream, payload, wire_dtype, own->scratch, bucket->dtype, 1, chosen);
-    return gs_residuals_send(&self->residuals, bucket, chosen, work);
+    return gs_residuals_send(residuals, bucket, chosen, work);
 }
 
 // What another rank says decides where this one writes. A GPU's host does not see it: the kernel writes nothing outside,
@@ -113,14 +89,13 @@ static gs_status check_places(const gs_hook_bucket *bucket, const uint32_t *plac
 
 static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
                         gs_deadline deadline) {
-    const topk *self = state;
-    const gs_residuals *residuals = &self->residuals;
+    const gs_residuals *residuals = state;
     (void)result, (void)deadline;
     if (!gs_residuals_compress(residuals, bucket)) return gs_ok();
     const gs_residual_bucket *own = &residuals->buckets[bucket->index];
     const gs_work_stream on = gs_work_stream_of(bucket->device);
     const gs_kernels *kernels = gs_device_kernels(bucket->device);
-    const size_t chosen = num_chosen_of(self->choice, own->num_elements);
+    const size_t chosen = num_chosen_of(residuals->choice, own->num_elements);
     gs_main_grad_zero(bucket->data, bucket->dtype, bucket->count, on);
     for (int r = 0; r < residuals->world_size; r++) {
         const char *payload = own->payloads + (size_t)r * own->payload_bytes;
@@ -139,35 +114,17 @@ static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_resul
     return gs_ok();
 }
 
-static void commit(void *state) {
-    gs_residuals_commit(&((topk *)state)->residuals);
-}
-
-static void rollback(void *state) {
-    gs_residuals_rollback(&((topk *)state)->residuals);
-}
-
-static bool tensor(void *state, size_t index, gs_hook_tensor *out) {
-    const topk *self = state;
-    return self->residuals.error_feedback &&
-           gs_param_state_tensor(&self->residuals.errors, index, out);
-}
-
-static void report(void *state, gs_hook_report *out) {
-    gs_residuals_report(&((const topk *)state)->residuals, out);
-}
-
 const gs_comm_hook gs_hook_topk = {.name = "topk",
                                    .options = options,
                                    .num_options = sizeof options / sizeof options[0],
                                    .measure = measure,
-                                   .create = create,
+                                   .create = gs_residuals_create,
                                    .on_plan = on_plan,
                                    .run = run,
                                    .finish = finish,
-                                   .commit = commit,
-                                   .rollback = rollback,
-                                   .tensor = tensor,
+                                   .commit = gs_residuals_commit,
+                                   .rollback = gs_residuals_rollback,
+                                   .tensor = gs_residuals_tensor,
                                    .loaded = gs_hook_load_nothing,
-                                   .destroy = destroy,
-                                   .report = report};
+                                   .destroy = gs_residuals_destroy,
+                                   .report = gs_residuals_report};
