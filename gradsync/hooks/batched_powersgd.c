@@ -21,8 +21,7 @@
 #include "core/memory.h"
 #include "gradsync/comm/work_stream.h"
 #include "gradsync/hooks/hook_calls.h"
-#include "gradsync/hooks/low_rank_exchange.h"
-#include "gradsync/hooks/param_state.h"
+#include "gradsync/hooks/low_rank_state.h"
 #include "gradsync/hooks/random_factor.h"
 
 #define LOADING_SECONDS 60.0
@@ -35,23 +34,15 @@ typedef struct square {
     void *grads;   // the matrix: gradients, then the approximation
     void *errors;  // the same: M, then the next error; NULL without error feedback
     void *first_draw;
-    void *drawn;  // pinned, where the next one is drawn
+    void *drawn;  // where the next one is drawn
     void *wire;
 } square;
 
 typedef struct batched {
-    gs_low_rank_options options;
-    gs_low_rank_wire wire;
-    gs_device *device;
-    const gs_hook_param *params;
-    size_t num_params;
-    gs_param_state errors, factors;
+    gs_low_rank_state kept;
     int64_t *buckets_of;  // of each parameter's piece of Q: the key of its bucket; 0: none
-    gs_low_rank_tables tables;
-    void *pinned;
-    square *squares;  // of the plan
+    square *squares;      // of the plan
     size_t num_squares;
-    gs_hook_report report;  // of the step in hand
 } batched;
 
 static const gs_hook_option options[] = {GS_LOW_RANK_OPTION_ROWS};
@@ -67,24 +58,7 @@ static size_t count_factor(const void *ctx, const gs_hook_param *param) {
     return gs_low_rank_side(param->room) * (size_t)chosen->rank;
 }
 
-static gs_param_state_options describe_errors(const gs_hook_setup *setup,
-                                              const gs_low_rank_options *chosen) {
-    return (gs_param_state_options){.name = "error",
-                                    .is_own = true,
-                                    .params = setup->params,
-                                    .num_params = setup->num_params,
-                                    .count = count_error,
-                                    .ctx = chosen};
-}
-
-static gs_param_state_options describe_factors(const gs_hook_setup *setup,
-                                               const gs_low_rank_options *chosen) {
-    return (gs_param_state_options){.name = "q",
-                                    .params = setup->params,
-                                    .num_params = setup->num_params,
-                                    .count = count_factor,
-                                    .ctx = chosen};
-}
+static const gs_low_rank_counts counts = {.error = count_error, .factor = count_factor};
 
 static size_t place_bytes(size_t count, size_t element_bytes) {
     return gs_round_up(count * element_bytes, GS_HOOK_PLACE_BYTES);
@@ -108,53 +82,38 @@ static size_t measure_buckets(const gs_hook_setup *setup, const gs_low_rank_opti
 
 static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
     const gs_low_rank_options chosen = gs_low_rank_options_of(setup->choice);
-    const gs_param_state_options errors = describe_errors(setup, &chosen),
-                                 factors = describe_factors(setup, &chosen);
     GS_TRY(gs_low_rank_options_check(setup));
     *needs = (gs_hook_needs){.num_phases = 2, .most_posts = 2, .narrows = setup->wire_dtype != 0};
-    if (__builtin_add_overflow(gs_param_state_bytes(&errors), gs_param_state_bytes(&factors),
-                               &needs->state_bytes))
-        return gs_error(GS_RESOURCE_EXHAUSTED, "its state does not fit into memory");
+    GS_TRY(gs_low_rank_state_bytes(&needs->state_bytes, setup, &counts));
     needs->bucket_bytes = measure_buckets(setup, &chosen);
     return gs_ok();
 }
 
 static void destroy(void *state) {
     batched *self = state;
-    gs_low_rank_tables_release(&self->tables);
-    gs_param_state_release(&self->errors);
-    gs_param_state_release(&self->factors);
-    if (self->pinned) gs_device_free_pinned(self->device, self->pinned);
+    gs_low_rank_state_release(&self->kept);
     free(self->buckets_of);
     free(self->squares);
     free(self);
 }
 
 static gs_status make(batched *self, const gs_hook_setup *setup) {
-    const gs_param_state_options errors = describe_errors(setup, &self->options),
-                                 factors = describe_factors(setup, &self->options);
-    size_t drawn_bytes = 1, num_rows = 0;
-    for (size_t i = 0; i < self->num_params; i++) {
-        num_rows += gs_low_rank_side(self->params[i].room);
-        drawn_bytes += place_bytes(count_factor(&self->options, &self->params[i]), sizeof(double));
+    size_t drawn_bytes = 0, num_rows = 0;
+    void *rest;
+    GS_TRY(gs_low_rank_state_init(&self->kept, &rest, setup, &counts));
+    for (size_t i = 0; i < self->kept.num_params; i++) {
+        num_rows += gs_low_rank_side(self->kept.params[i].room);
+        drawn_bytes +=
+            place_bytes(count_factor(&self->kept.options, &self->kept.params[i]), sizeof(double));
     }
-    self->buckets_of = calloc(self->num_params + 1, sizeof *self->buckets_of);
+    self->buckets_of = calloc(self->kept.num_params + 1, sizeof *self->buckets_of);
     if (!self->buckets_of) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    GS_TRY(gs_param_state_init(&self->errors, &errors, setup->device, setup->state));
-    GS_TRY(gs_param_state_init(&self->factors, &factors, setup->device,
-                               (char *)setup->state + gs_param_state_bytes(&errors)));
-    GS_TRY(gs_device_alloc_pinned(self->device, &self->pinned, drawn_bytes));
-    return gs_low_rank_tables_init(&self->tables, self->num_params, num_rows, self->device);
+    return gs_low_rank_state_alloc(&self->kept, drawn_bytes, self->kept.num_params, num_rows);
 }
 
 static gs_status create(void **state, const gs_hook_setup *setup) {
     batched *self = calloc(1, sizeof *self);
     if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    *self = (batched){.options = gs_low_rank_options_of(setup->choice),
-                      .wire = gs_low_rank_wire_of(setup),
-                      .device = setup->device,
-                      .params = setup->params,
-                      .num_params = setup->num_params};
     gs_status status = make(self, setup);
     if (status.code)
         destroy(self);
@@ -177,11 +136,11 @@ static void copy_pieces(batched *self, const square *sent, gs_stream *stream, vo
     char *at = together;
     for (size_t i = 0; i < sent->layout->num_params && left; i++) {
         const size_t param = sent->layout->params[i].index;
-        const size_t room = gs_param_state_count(&self->factors, param);
+        const size_t room = gs_param_state_count(&self->kept.factors, param);
         const size_t bytes = (room < left ? room : left) * element_bytes;
-        void *piece = way == TO_NEXT ? gs_param_state_write(&self->factors, param)
-                                     : gs_param_state_held(&self->factors, param);
-        gs_device_kernels(self->device)
+        void *piece = way == TO_NEXT ? gs_param_state_write(&self->kept.factors, param)
+                                     : gs_param_state_held(&self->kept.factors, param);
+        gs_device_kernels(self->kept.device)
             ->copy(stream, way == FROM_HELD ? at : piece, way == FROM_HELD ? piece : at, bytes);
         left -= bytes / element_bytes;
         at += bytes;
@@ -191,12 +150,12 @@ static void copy_pieces(batched *self, const square *sent, gs_stream *stream, vo
 static void draw_factor(const batched *self, const square *sent, uint64_t draw) {
     gs_random_factor_fill(
         sent->drawn, sent->layout->dtype, factor_count(sent),
-        (gs_random_factor){.seed = self->options.seed, .draw = draw, .key = sent->key});
+        (gs_random_factor){.seed = self->kept.options.seed, .draw = draw, .key = sent->key});
 }
 
 // Squares whose kept Q is another bucket's start anew.
 static gs_status claim_factors(batched *self, gs_deadline deadline) {
-    gs_stream *stream = gs_device_stream(self->device);
+    gs_stream *stream = gs_device_stream(self->kept.device);
     for (size_t b = 0; b < self->num_squares; b++) {
         const square *sent = &self->squares[b];
         bool is_its_own = true;
@@ -222,35 +181,35 @@ static gs_status place_square(batched *self, square *sent, const gs_hook_plan *p
     const gs_hook_layout *bucket = sent->layout;
     const size_t side = gs_low_rank_side(bucket->count),
                  element_bytes = gs_dtype_bytes(bucket->dtype);
-    const size_t rank = (size_t)self->options.rank;
+    const size_t rank = (size_t)self->kept.options.rank;
     sent->shape =
         (gs_low_rank){.rows = side, .cols = side, .rank = (int)(rank < side ? rank : side)};
     sent->key = key_of(bucket);
-    sent->exchange.wire = self->wire;
-    GS_TRY(gs_low_rank_exchange_add(&sent->exchange, &self->tables, sent->shape));
+    sent->exchange.wire = self->kept.wire;
+    GS_TRY(gs_low_rank_exchange_add(&sent->exchange, &self->kept.tables, sent->shape));
     GS_TRY(gs_low_rank_exchange_place(&sent->exchange, plan, bucket->dtype));
-    GS_TRY(gs_low_rank_wire_place(&sent->wire, self->wire, plan, bucket->count));
+    GS_TRY(gs_low_rank_wire_place(&sent->wire, self->kept.wire, plan, bucket->count));
     GS_TRY(gs_hook_place(&sent->grads, plan, side * side * element_bytes));
-    if (self->options.error_feedback)
+    if (self->kept.options.error_feedback)
         GS_TRY(gs_hook_place(&sent->errors, plan, side * side * element_bytes));
     GS_TRY(gs_hook_place(&sent->first_draw, plan, factor_count(sent) * element_bytes));
     gs_low_rank_item *item = &sent->exchange.items[0];
     item->grad = sent->grads;
     item->held = item->error = sent->errors;
-    if (self->options.warm_start && (self->options.epsilon == 0 || sent->shape.rank > 2))
+    if (gs_low_rank_state_restarts(&self->kept, sent->shape))
         sent->exchange.q_items[0].spare = sent->first_draw;
     return gs_ok();
 }
 
 static gs_status on_plan(void *state, const gs_hook_plan *plan) {
     batched *self = state;
-    char *drawn = self->pinned;
+    char *drawn = self->kept.pinned;
     free(self->squares);
     self->num_squares = 0;
     self->squares = calloc(plan->num_buckets, sizeof *self->squares);
     if (!self->squares) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     self->num_squares = plan->num_buckets;
-    gs_low_rank_tables_clear(&self->tables);
+    gs_low_rank_tables_clear(&self->kept.tables);
     for (size_t b = 0; b < plan->num_buckets; b++) {
         square *sent = &self->squares[b];
         sent->layout = &plan->buckets[b];
@@ -259,8 +218,8 @@ static gs_status on_plan(void *state, const gs_hook_plan *plan) {
         sent->drawn = drawn;
         const size_t bytes = factor_count(sent) * gs_dtype_bytes(sent->layout->dtype);
         draw_factor(self, sent, 0);
-        gs_device_kernels(self->device)
-            ->copy(gs_device_stream(self->device), sent->first_draw, drawn, bytes);
+        gs_device_kernels(self->kept.device)
+            ->copy(gs_device_stream(self->kept.device), sent->first_draw, drawn, bytes);
         drawn += gs_round_up(bytes, GS_LINE_BYTES);
     }
     return claim_factors(self, plan->deadline);
@@ -271,7 +230,7 @@ static gs_status loaded(void *state) {
 }
 
 static bool is_compressed(const batched *self, const gs_hook_bucket *bucket) {
-    return bucket->step >= self->options.start_step && bucket->count;
+    return bucket->step >= self->kept.options.start_step && bucket->count;
 }
 
 // The square without its error: gradients, and zeros where there are none.
@@ -300,7 +259,7 @@ static void fill_errors(batched *self, const square *sent, const gs_hook_bucket 
         end = first + param->count;
         if (!param->count) continue;
         kernels->copy(stream, errors + first * element_bytes,
-                      gs_param_state_held(&self->errors, param->index),
+                      gs_param_state_held(&self->kept.errors, param->index),
                       param->count * element_bytes);
     }
 }
@@ -309,17 +268,18 @@ static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *wo
     batched *self = state;
     const square *sent = &self->squares[bucket->index];
     if (!is_compressed(self, bucket))
-        return work->phase ? gs_ok() : gs_low_rank_send_plain(self->wire, sent->wire, bucket, work);
-    if (work->phase) return gs_low_rank_send_q(&sent->exchange, &self->options, bucket, work);
+        return work->phase ? gs_ok()
+                           : gs_low_rank_send_plain(self->kept.wire, sent->wire, bucket, work);
+    if (work->phase) return gs_low_rank_send_q(&sent->exchange, &self->kept.options, bucket, work);
     gs_stream *stream = gs_work_stream_before_post(bucket->comm).stream;
     GS_TRY(gs_low_rank_send_reserved(bucket, work));
     fill_grads(sent, bucket, stream);
     if (sent->errors) fill_errors(self, sent, bucket, stream);
     copy_pieces(self, sent, stream, sent->exchange.q, FROM_HELD);
     for (size_t i = 0; i < bucket->num_params; i++)
-        self->report.elements += bucket->params[i].count;
-    self->report.elements_sent += gs_low_rank_sent(sent->shape);
-    return gs_low_rank_send_p(&sent->exchange, &self->options, bucket, work);
+        self->kept.report.elements += bucket->params[i].count;
+    self->kept.report.elements_sent += gs_low_rank_sent(sent->shape);
+    return gs_low_rank_send_p(&sent->exchange, &self->kept.options, bucket, work);
 }
 
 static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_result *result,
@@ -338,27 +298,13 @@ static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_resul
         const size_t at = param->first * element_bytes, bytes = param->count * element_bytes;
         kernels->copy(stream, (char *)bucket->data + at, (char *)sent->grads + at, bytes);
         if (sent->errors)
-            kernels->copy(stream, gs_param_state_write(&self->errors, param->index),
+            kernels->copy(stream, gs_param_state_write(&self->kept.errors, param->index),
                           (char *)sent->errors + at, bytes);
     }
-    if (!self->options.warm_start) draw_factor(self, sent, (uint64_t)bucket->step + 1);
-    copy_pieces(self, sent, stream, self->options.warm_start ? sent->exchange.q : sent->drawn,
+    if (!self->kept.options.warm_start) draw_factor(self, sent, (uint64_t)bucket->step + 1);
+    copy_pieces(self, sent, stream, self->kept.options.warm_start ? sent->exchange.q : sent->drawn,
                 TO_NEXT);
     return gs_ok();
-}
-
-static void commit(void *state) {
-    batched *self = state;
-    gs_param_state_commit(&self->errors);
-    gs_param_state_commit(&self->factors);
-    self->report = (gs_hook_report){0};
-}
-
-static void rollback(void *state) {
-    batched *self = state;
-    gs_param_state_rollback(&self->errors);
-    gs_param_state_rollback(&self->factors);
-    self->report = (gs_hook_report){0};
 }
 
 static bool tensor(void *state, size_t index, gs_hook_tensor *out) {
@@ -367,20 +313,17 @@ static bool tensor(void *state, size_t index, gs_hook_tensor *out) {
         *out = (gs_hook_tensor){.name = "bucket",
                                 .param = -1,
                                 .dtype = GS_I64,
-                                .count = self->num_params,
+                                .count = self->kept.num_params,
                                 .data = self->buckets_of,
                                 .is_on_host = true};
         return true;
     }
-    const size_t num_errors = gs_param_state_num_tensors(&self->errors);
-    if (index < num_errors) return gs_param_state_tensor(&self->errors, index, out);
-    return gs_param_state_tensor(&self->factors, index - num_errors, out);
+    return gs_low_rank_state_tensor(state, index, out);
 }
 
 static void report(void *state, gs_hook_report *out) {
     const batched *self = state;
-    *out = self->report;
-    out->carries = self->options.error_feedback;
+    *out = gs_low_rank_state_report(&self->kept);
     for (size_t b = 0; b < self->num_squares && out->carries; b++)
         out->residual_squares += gs_low_rank_residual_squares(&self->squares[b].exchange);
 }
@@ -393,8 +336,8 @@ const gs_comm_hook gs_hook_batched_powersgd = {.name = "batched_powersgd",
                                                .on_plan = on_plan,
                                                .run = run,
                                                .finish = finish,
-                                               .commit = commit,
-                                               .rollback = rollback,
+                                               .commit = gs_low_rank_state_commit,
+                                               .rollback = gs_low_rank_state_rollback,
                                                .tensor = tensor,
                                                .loaded = loaded,
                                                .destroy = destroy,

@@ -15,8 +15,7 @@
 #include "core/memory.h"
 #include "gradsync/comm/work_stream.h"
 #include "gradsync/hooks/hook_calls.h"
-#include "gradsync/hooks/low_rank_exchange.h"
-#include "gradsync/hooks/param_state.h"
+#include "gradsync/hooks/low_rank_state.h"
 #include "gradsync/hooks/random_factor.h"
 
 #define DRAWING_SECONDS 60.0
@@ -39,24 +38,16 @@ typedef struct sent_bucket {
 typedef struct factored {
     gs_low_rank shape;
     void *first_draw;  // what its factor starts from, and starts again
-    void *drawn;       // pinned, where the next one is drawn
+    void *drawn;       // where the next one is drawn
 } factored;
 
 typedef struct powersgd {
-    gs_low_rank_options options;
-    gs_low_rank_wire wire;
-    gs_device *device;
-    const gs_hook_param *params;
-    size_t num_params;
+    gs_low_rank_state kept;
     factored *factored;
-    gs_param_state errors, factors;
-    void *pinned;  // what `drawn` points into
-    gs_low_rank_tables tables;
     sent_bucket *buckets;  // of the plan
     size_t num_buckets;
     const gs_hook_param **matrices;  // of all buckets, behind each other
     run *runs;
-    gs_hook_report report;  // of the step in hand
 } powersgd;
 
 static const gs_hook_option options[] = {
@@ -78,40 +69,18 @@ static size_t count_factor(const void *ctx, const gs_hook_param *param) {
     return shape.cols * (size_t)shape.rank;
 }
 
-static gs_param_state_options describe_errors(const gs_hook_setup *setup,
-                                              const gs_low_rank_options *chosen) {
-    return (gs_param_state_options){.name = "error",
-                                    .is_own = true,
-                                    .params = setup->params,
-                                    .num_params = setup->num_params,
-                                    .count = count_error,
-                                    .ctx = chosen};
-}
-
-static gs_param_state_options describe_factors(const gs_hook_setup *setup,
-                                               const gs_low_rank_options *chosen) {
-    return (gs_param_state_options){.name = "q",
-                                    .params = setup->params,
-                                    .num_params = setup->num_params,
-                                    .count = count_factor,
-                                    .ctx = chosen};
-}
+static const gs_low_rank_counts counts = {.error = count_error, .factor = count_factor};
 
 static size_t factor_bytes(const gs_low_rank_options *chosen, const gs_hook_param *param) {
     return gs_round_up(count_factor(chosen, param) * gs_dtype_bytes(param->dtype), GS_LINE_BYTES);
 }
 
-// The state: errors, factors, first draws.
-static gs_status measure_state(size_t *bytes, const gs_hook_setup *setup,
-                               const gs_low_rank_options *chosen) {
-    const gs_param_state_options errors = describe_errors(setup, chosen),
-                                 factors = describe_factors(setup, chosen);
-    if (__builtin_add_overflow(gs_param_state_bytes(&errors), gs_param_state_bytes(&factors),
-                               bytes))
-        return gs_error(GS_RESOURCE_EXHAUSTED, "its state does not fit into memory");
-    for (size_t i = 0; i < setup->num_params; i++)
-        *bytes += factor_bytes(chosen, &setup->params[i]);
-    return gs_ok();
+// First draws lie behind what is kept.
+static size_t measure_draws(const gs_low_rank_options *chosen, const gs_hook_param *params,
+                            size_t num_params) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < num_params; i++) bytes += factor_bytes(chosen, &params[i]);
+    return bytes;
 }
 
 // The runs of a bucket take room where its gradients do, and behind them the reserved elements; so
@@ -134,84 +103,77 @@ static gs_status measure(gs_hook_needs *needs, const gs_hook_setup *setup) {
     const gs_low_rank_options chosen = gs_low_rank_options_of(setup->choice);
     GS_TRY(gs_low_rank_options_check(setup));
     *needs = (gs_hook_needs){.num_phases = 2, .most_posts = 3, .narrows = setup->wire_dtype != 0};
-    GS_TRY(measure_state(&needs->state_bytes, setup, &chosen));
+    GS_TRY(gs_low_rank_state_bytes(&needs->state_bytes, setup, &counts));
+    needs->state_bytes += measure_draws(&chosen, setup->params, setup->num_params);
     needs->bucket_bytes = measure_buckets(setup, &chosen);
     return gs_ok();
 }
 
 // A random factor, by way of pinned memory that nothing else uses in a step.
 static void draw_factor(const powersgd *self, size_t param, void *to, uint64_t draw) {
-    const gs_dtype dtype = self->params[param].dtype;
-    const size_t count = gs_param_state_count(&self->factors, param);
+    const gs_dtype dtype = self->kept.params[param].dtype;
+    const size_t count = gs_param_state_count(&self->kept.factors, param);
     void *drawn = self->factored[param].drawn;
     gs_random_factor_fill(
         drawn, dtype, count,
-        (gs_random_factor){.seed = self->options.seed, .draw = draw, .key = param});
-    gs_device_kernels(self->device)
-        ->copy(gs_device_stream(self->device), to, drawn, count * gs_dtype_bytes(dtype));
+        (gs_random_factor){.seed = self->kept.options.seed, .draw = draw, .key = param});
+    gs_device_kernels(self->kept.device)
+        ->copy(gs_device_stream(self->kept.device), to, drawn, count * gs_dtype_bytes(dtype));
 }
 
 static gs_status make_lists(powersgd *self) {
-    self->factored = calloc(self->num_params + 1, sizeof *self->factored);
-    self->matrices = calloc(self->num_params + 1, sizeof *self->matrices);
-    self->runs = calloc(2 * self->num_params + 1, sizeof *self->runs);
+    self->factored = calloc(self->kept.num_params + 1, sizeof *self->factored);
+    self->matrices = calloc(self->kept.num_params + 1, sizeof *self->matrices);
+    self->runs = calloc(2 * self->kept.num_params + 1, sizeof *self->runs);
     if (!self->factored || !self->matrices || !self->runs)
         return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     size_t num_matrices = 0, num_rows = 0;
-    for (size_t i = 0; i < self->num_params; i++) {
-        self->factored[i].shape = shape_of(&self->options, &self->params[i]);
+    for (size_t i = 0; i < self->kept.num_params; i++) {
+        self->factored[i].shape = shape_of(&self->kept.options, &self->kept.params[i]);
         if (!self->factored[i].shape.rank) continue;
         num_matrices++;
         num_rows += self->factored[i].shape.rows;
     }
-    return gs_low_rank_tables_init(&self->tables, num_matrices, num_rows, self->device);
+    return gs_low_rank_state_alloc(
+        &self->kept, measure_draws(&self->kept.options, self->kept.params, self->kept.num_params),
+        num_matrices, num_rows);
 }
 
 // In the same places as in the state.
-static gs_status make_draws(powersgd *self, char *draws) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < self->num_params; i++)
-        bytes += factor_bytes(&self->options, &self->params[i]);
-    GS_TRY(gs_device_alloc_pinned(self->device, &self->pinned, bytes + 1));
+static void place_draws(powersgd *self, char *draws) {
     size_t at = 0;
-    for (size_t i = 0; i < self->num_params; i++) {
-        self->factored[i].drawn = (char *)self->pinned + at;
+    for (size_t i = 0; i < self->kept.num_params; i++) {
+        self->factored[i].drawn = (char *)self->kept.pinned + at;
         self->factored[i].first_draw = draws + at;
-        at += factor_bytes(&self->options, &self->params[i]);
+        at += factor_bytes(&self->kept.options, &self->kept.params[i]);
     }
-    return gs_ok();
 }
 
 static gs_status draw_first(powersgd *self) {
-    const gs_kernels *kernels = gs_device_kernels(self->device);
-    gs_stream *stream = gs_device_stream(self->device);
-    for (size_t i = 0; i < self->num_params; i++) {
+    const gs_kernels *kernels = gs_device_kernels(self->kept.device);
+    gs_stream *stream = gs_device_stream(self->kept.device);
+    for (size_t i = 0; i < self->kept.num_params; i++) {
         if (!self->factored[i].shape.rank) continue;
         draw_factor(self, i, self->factored[i].first_draw, 0);
-        kernels->copy(stream, gs_param_state_held(&self->factors, i), self->factored[i].first_draw,
-                      gs_param_state_count(&self->factors, i) *
-                          gs_dtype_bytes(self->params[i].dtype));
+        kernels->copy(stream, gs_param_state_held(&self->kept.factors, i),
+                      self->factored[i].first_draw,
+                      gs_param_state_count(&self->kept.factors, i) *
+                          gs_dtype_bytes(self->kept.params[i].dtype));
     }
     return gs_stream_wait(stream, gs_deadline_in_seconds(DRAWING_SECONDS));
 }
 
 static gs_status make(powersgd *self, const gs_hook_setup *setup) {
-    const gs_param_state_options errors = describe_errors(setup, &self->options),
-                                 factors = describe_factors(setup, &self->options);
-    char *factors_at = (char *)setup->state + gs_param_state_bytes(&errors);
+    void *draws;
+    GS_TRY(gs_low_rank_state_init(&self->kept, &draws, setup, &counts));
     GS_TRY(make_lists(self));
-    GS_TRY(gs_param_state_init(&self->errors, &errors, setup->device, setup->state));
-    GS_TRY(gs_param_state_init(&self->factors, &factors, setup->device, factors_at));
-    GS_TRY(make_draws(self, factors_at + gs_param_state_bytes(&factors)));
+    place_draws(self, draws);
     return draw_first(self);
 }
 
 static void destroy(void *state) {
     powersgd *self = state;
-    gs_low_rank_tables_release(&self->tables);
-    gs_param_state_release(&self->errors);
-    gs_param_state_release(&self->factors);
-    if (self->pinned) gs_device_free_pinned(self->device, self->pinned);
+    gs_low_rank_state_release(&self->kept);
     free(self->factored);
     free(self->matrices);
     free(self->runs);
@@ -222,22 +184,12 @@ static void destroy(void *state) {
 static gs_status create(void **state, const gs_hook_setup *setup) {
     powersgd *self = calloc(1, sizeof *self);
     if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    *self = (powersgd){.options = gs_low_rank_options_of(setup->choice),
-                       .wire = gs_low_rank_wire_of(setup),
-                       .device = setup->device,
-                       .params = setup->params,
-                       .num_params = setup->num_params};
     gs_status status = make(self, setup);
     if (status.code)
         destroy(self);
     else
         *state = self;
     return status;
-}
-
-// With an epsilon zeros are the original's; more than two columns have none (orthogonalize_many).
-static bool restarts_columns(const powersgd *self, gs_low_rank shape) {
-    return self->options.warm_start && (self->options.epsilon == 0 || shape.rank > 2);
 }
 
 static void add_run(sent_bucket *sent, size_t first, size_t count) {
@@ -253,7 +205,7 @@ static void add_run(sent_bucket *sent, size_t first, size_t count) {
 // Reserved elements are counts: they travel with gradients only where those are sent as they are.
 static gs_status place_bucket(powersgd *self, sent_bucket *sent, const gs_hook_plan *plan,
                               const gs_hook_layout *bucket) {
-    sent->exchange.wire = self->wire;
+    sent->exchange.wire = self->kept.wire;
     for (size_t i = 0; i < bucket->num_params; i++) {
         const gs_hook_param *param = &bucket->params[i];
         const gs_low_rank shape = self->factored[param->index].shape;
@@ -262,16 +214,16 @@ static gs_status place_bucket(powersgd *self, sent_bucket *sent, const gs_hook_p
             continue;
         }
         sent->matrices[sent->exchange.num_items] = param;
-        GS_TRY(gs_low_rank_exchange_add(&sent->exchange, &self->tables, shape));
+        GS_TRY(gs_low_rank_exchange_add(&sent->exchange, &self->kept.tables, shape));
     }
-    if (!self->wire.dtype) add_run(sent, bucket->count, bucket->reserved_count);
+    if (!self->kept.wire.dtype) add_run(sent, bucket->count, bucket->reserved_count);
     GS_TRY(gs_low_rank_exchange_place(&sent->exchange, plan, bucket->dtype));
     for (size_t i = 0; i < sent->exchange.num_items; i++) {
         const factored *own = &self->factored[sent->matrices[i]->index];
-        if (restarts_columns(self, own->shape))
+        if (gs_low_rank_state_restarts(&self->kept, own->shape))
             sent->exchange.q_items[i].spare = own->first_draw;
     }
-    GS_TRY(gs_low_rank_wire_place(&sent->wire, self->wire, plan, bucket->count));
+    GS_TRY(gs_low_rank_wire_place(&sent->wire, self->kept.wire, plan, bucket->count));
     if (sent->num_runs < 2) return gs_ok();
     return gs_hook_place(&sent->rest, plan, sent->rest_count * gs_dtype_bytes(bucket->dtype));
 }
@@ -283,7 +235,7 @@ static gs_status on_plan(void *state, const gs_hook_plan *plan) {
     self->buckets = calloc(plan->num_buckets, sizeof *self->buckets);
     if (!self->buckets) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     self->num_buckets = plan->num_buckets;
-    gs_low_rank_tables_clear(&self->tables);
+    gs_low_rank_tables_clear(&self->kept.tables);
     const gs_hook_param **matrices = self->matrices;
     run *runs = self->runs;
     for (size_t b = 0; b < plan->num_buckets; b++) {
@@ -303,16 +255,16 @@ static void *element_at(const gs_hook_bucket *bucket, size_t index) {
 }
 
 static bool is_compressed(const powersgd *self, const gs_hook_bucket *bucket) {
-    return bucket->step >= self->options.start_step &&
+    return bucket->step >= self->kept.options.start_step &&
            self->buckets[bucket->index].exchange.num_items;
 }
 
 static void note_elements(powersgd *self, const gs_hook_bucket *bucket) {
-    if (bucket->step < self->options.start_step) return;
+    if (bucket->step < self->kept.options.start_step) return;
     for (size_t i = 0; i < bucket->num_params; i++) {
         const gs_low_rank shape = self->factored[bucket->params[i].index].shape;
-        self->report.elements += gs_low_rank_elements(shape);
-        self->report.elements_sent += gs_low_rank_sent(shape);
+        self->kept.report.elements += gs_low_rank_elements(shape);
+        self->kept.report.elements_sent += gs_low_rank_sent(shape);
     }
 }
 
@@ -333,10 +285,10 @@ static void copy_runs(const sent_bucket *sent, const gs_hook_bucket *bucket, gs_
 static gs_status send_rest(const powersgd *self, const gs_hook_bucket *bucket, gs_stream *stream,
                            gs_hook_work *work) {
     const sent_bucket *sent = &self->buckets[bucket->index];
-    if (self->wire.dtype) GS_TRY(gs_low_rank_send_reserved(bucket, work));
+    if (self->kept.wire.dtype) GS_TRY(gs_low_rank_send_reserved(bucket, work));
     if (!sent->num_runs) return gs_ok();
     copy_runs(sent, bucket, stream, false);
-    return gs_low_rank_wire_sum(self->wire, sent->wire,
+    return gs_low_rank_wire_sum(self->kept.wire, sent->wire,
                                 sent->rest ? sent->rest : element_at(bucket, sent->runs[0].first),
                                 sent->rest_count, bucket->scale, bucket, work);
 }
@@ -347,12 +299,12 @@ static void describe_matrices(powersgd *self, const gs_hook_bucket *bucket, gs_s
         gs_low_rank_item *item = &sent->exchange.items[i];
         const gs_hook_param *param = sent->matrices[i];
         item->grad = element_at(bucket, param->first);
-        if (self->options.error_feedback) {
-            item->held = gs_param_state_held(&self->errors, param->index);
-            item->error = gs_param_state_write(&self->errors, param->index);
+        if (self->kept.options.error_feedback) {
+            item->held = gs_param_state_held(&self->kept.errors, param->index);
+            item->error = gs_param_state_write(&self->kept.errors, param->index);
         }
         gs_device_kernels(bucket->device)
-            ->copy(stream, item->q, gs_param_state_held(&self->factors, param->index),
+            ->copy(stream, item->q, gs_param_state_held(&self->kept.factors, param->index),
                    item->cols * (size_t)item->rank * gs_dtype_bytes(bucket->dtype));
     }
 }
@@ -364,20 +316,20 @@ static gs_status run_bucket(void *state, const gs_hook_bucket *bucket, gs_hook_w
     if (!work->phase) note_elements(self, bucket);
     if (!is_compressed(self, bucket))
         return work->phase ? gs_ok()
-                           : gs_low_rank_send_plain(self->wire, self->buckets[bucket->index].wire,
-                                                    bucket, work);
-    if (work->phase) return gs_low_rank_send_q(exchange, &self->options, bucket, work);
+                           : gs_low_rank_send_plain(
+                                 self->kept.wire, self->buckets[bucket->index].wire, bucket, work);
+    if (work->phase) return gs_low_rank_send_q(exchange, &self->kept.options, bucket, work);
     gs_stream *stream = gs_work_stream_before_post(bucket->comm).stream;
     GS_TRY(send_rest(self, bucket, stream, work));
     describe_matrices(self, bucket, stream);
-    return gs_low_rank_send_p(exchange, &self->options, bucket, work);
+    return gs_low_rank_send_p(exchange, &self->kept.options, bucket, work);
 }
 
 // What the next step starts from.
 static void keep_factor(powersgd *self, const gs_hook_bucket *bucket, const gs_low_rank_item *item,
                         size_t param) {
-    void *to = gs_param_state_write(&self->factors, param);
-    if (self->options.warm_start)
+    void *to = gs_param_state_write(&self->kept.factors, param);
+    if (self->kept.options.warm_start)
         gs_device_kernels(bucket->device)
             ->copy(gs_device_stream(bucket->device), to, item->q,
                    item->cols * (size_t)item->rank * gs_dtype_bytes(bucket->dtype));
@@ -398,31 +350,9 @@ static gs_status finish(void *state, const gs_hook_bucket *bucket, gs_hook_resul
     return gs_ok();
 }
 
-static void commit(void *state) {
-    powersgd *self = state;
-    gs_param_state_commit(&self->errors);
-    gs_param_state_commit(&self->factors);
-    self->report = (gs_hook_report){0};
-}
-
-static void rollback(void *state) {
-    powersgd *self = state;
-    gs_param_state_rollback(&self->errors);
-    gs_param_state_rollback(&self->factors);
-    self->report = (gs_hook_report){0};
-}
-
-static bool tensor(void *state, size_t index, gs_hook_tensor *out) {
-    const powersgd *self = state;
-    const size_t num_errors = gs_param_state_num_tensors(&self->errors);
-    if (index < num_errors) return gs_param_state_tensor(&self->errors, index, out);
-    return gs_param_state_tensor(&self->factors, index - num_errors, out);
-}
-
 static void report(void *state, gs_hook_report *out) {
     const powersgd *self = state;
-    *out = self->report;
-    out->carries = self->options.error_feedback;
+    *out = gs_low_rank_state_report(&self->kept);
     for (size_t b = 0; b < self->num_buckets && out->carries; b++)
         out->residual_squares += gs_low_rank_residual_squares(&self->buckets[b].exchange);
 }
@@ -435,9 +365,9 @@ const gs_comm_hook gs_hook_powersgd = {.name = "powersgd",
                                        .on_plan = on_plan,
                                        .run = run_bucket,
                                        .finish = finish,
-                                       .commit = commit,
-                                       .rollback = rollback,
-                                       .tensor = tensor,
+                                       .commit = gs_low_rank_state_commit,
+                                       .rollback = gs_low_rank_state_rollback,
+                                       .tensor = gs_low_rank_state_tensor,
                                        .loaded = gs_hook_load_nothing,
                                        .destroy = destroy,
                                        .report = report};

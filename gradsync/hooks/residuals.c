@@ -145,19 +145,6 @@ static void *element_at(const gs_hook_bucket *bucket, size_t index) {
     return (char *)bucket->data + index * gs_dtype_bytes(bucket->dtype);
 }
 
-static gs_status send_reserved(const gs_hook_bucket *bucket, gs_hook_work *work) {
-    void *reserved = element_at(bucket, bucket->count);
-    if (!bucket->reserved_count) return gs_ok();
-    return gs_hook_post(work, bucket,
-                        &(gs_collective){.kind = GS_ALLREDUCE,
-                                         .send = reserved,
-                                         .recv = reserved,
-                                         .count = bucket->reserved_count,
-                                         .dtype = bucket->dtype,
-                                         .op = GS_OP_SUM,
-                                         .scale = bucket->scale});
-}
-
 // The table of the step before has been read: a step ends behind a wait.
 static void describe_items(gs_residuals *self, const gs_hook_bucket *bucket) {
     const gs_residual_bucket *own = &self->buckets[bucket->index];
@@ -176,7 +163,7 @@ static void describe_items(gs_residuals *self, const gs_hook_bucket *bucket) {
 gs_status gs_residuals_open(gs_work_stream *on, gs_residuals *self, const gs_hook_bucket *bucket,
                             gs_hook_work *work) {
     const gs_residual_bucket *own = &self->buckets[bucket->index];
-    GS_TRY(send_reserved(bucket, work));
+    if (bucket->reserved_count) GS_TRY(gs_hook_post_reserved(work, bucket));
     *on = gs_work_stream_before_post(bucket->comm);
     describe_items(self, bucket);
     gs_device_kernels(bucket->device)
