@@ -6,8 +6,6 @@
 #include "core/memory.h"
 #include "gradsync/bucket/main_grad.h"
 
-#define BUCKET_BYTES ((size_t)256)  // no two slices of a bucket share a cache line
-
 // The low bits of 4096 ranks sum below 2^22, as what is read back exactly must.
 #define SAMPLES_LOW_BITS 10
 
@@ -59,11 +57,12 @@ void gs_bucket_layout(gs_bucket *buckets, size_t *param_offset_bytes, const gs_b
                               .params = plan->params + planned->first,
                               .num_params = planned->num_params,
                               .offset_bytes = offset,
+                              .before = GS_NO_BUCKET,
                               .hook = planned->hook};
         bucket->element_bytes = gs_dtype_bytes(bucket->dtype);
         layout_bucket(bucket, param_offset_bytes, params, num_parts);
         offset += (bucket->grad_count + bucket->reserved_count) * bucket->element_bytes;
-        offset = gs_round_up(offset, BUCKET_BYTES);
+        offset = gs_round_up(offset, GS_BUCKET_BYTES);
     }
 }
 
@@ -76,7 +75,8 @@ gs_status gs_bucket_max_layout_bytes(size_t *bytes, const gs_param_spec *params,
         size_t even = gs_round_up(padded_bytes(&params[i]), num_parts * GS_LINE_BYTES);
         if (gs_param_spec_count(&params[i]) > SIZE_MAX / 64 ||
             __builtin_add_overflow(
-                *bytes, gs_round_up(even + reserved_bytes(1, main_bytes(&params[i])), BUCKET_BYTES),
+                *bytes,
+                gs_round_up(even + reserved_bytes(1, main_bytes(&params[i])), GS_BUCKET_BYTES),
                 bytes))
             return gs_error(GS_RESOURCE_EXHAUSTED,
                             "parameter %zu \"%s\": gradients do not fit into memory", i,
@@ -99,6 +99,7 @@ void gs_bucket_clear_padding(const gs_bucket *bucket, void *slot, const gs_param
 void gs_bucket_reset(gs_bucket *bucket) {
     bucket->state = GS_BUCKET_FILLING;
     bucket->num_pending = bucket->num_params;
+    bucket->is_open = !bucket->in_window;
     bucket->phases_run = 0;
     bucket->is_elsewhere = bucket->was_elsewhere = false;
     bucket->work = (gs_work){0};

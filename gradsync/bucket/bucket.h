@@ -42,6 +42,9 @@ typedef struct gs_bucket_result {
     size_t offset_bytes;  // of the first of them, in slot 0
 } gs_bucket_result;
 
+#define GS_NO_BUCKET SIZE_MAX
+#define GS_BUCKET_BYTES ((size_t)256)  // no two slices of a bucket share a cache line
+
 typedef struct gs_bucket {
     gs_bucket_state state;
     gs_dtype dtype;        // GS_FP32 or GS_FP64
@@ -54,6 +57,11 @@ typedef struct gs_bucket {
     size_t grad_count;    // elements of gradients, padding included
     size_t reserved_count;
     gs_bucket_result result;
+    bool in_window;  // its place is that of others, too (grad_windows.h), and its result lies
+                     // elsewhere
+    size_t window;
+    size_t before;  // the bucket that has the window before it in a step; GS_NO_BUCKET: none
+    bool is_open;   // its place is its own by now, so members may be written; else zeros travel
     int hook;            // which of the reducer's has it
     size_t num_pending;  // members not yet ready
     int phases_run;      // of its hook

@@ -210,6 +210,11 @@ static gs_status check_segment(const gs_bucket_tally *tally, size_t index, const
     if (before && before->tensor == param && one->first < before->first + before->count)
         return gs_error(GS_INVALID_ARGUMENT, "element %zu of parameter %zu is in two segments",
                         one->first, param);
+    if (one->count && !gs_grad_layout_keeps(layout, one))
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "elements %zu to %zu of parameter %zu are not of the part of bucket %zu "
+                        "that stays, and others take its window",
+                        one->first, one->first + one->count, param, index);
     if (before && before->tensor == param && layout->device)
         return gs_error(GS_UNIMPLEMENTED, "several segments of parameter %zu on a GPU", param);
     return gs_ok();

@@ -12,8 +12,23 @@ static size_t parts_of(const gs_grad_layout_shape *shape) {
     return shape->num_parts ? shape->num_parts : 1;
 }
 
-gs_status gs_grad_layout_bytes(size_t *bytes, const gs_grad_layout_shape *shape) {
+// Laid out without memory.
+static gs_status measure_windows(size_t *bytes, const gs_grad_layout_shape *shape,
+                                 const gs_bucket_plan *plan) {
+    gs_grad_layout layout;
+    gs_grad_layout_shape without_memory = *shape;
+    without_memory.num_slots = 0;
+    GS_TRY(gs_grad_layout_init(&layout, &without_memory, NULL));
+    gs_status status = gs_grad_layout_set_plan(&layout, plan);
+    *bytes = layout.slot_bytes;
+    gs_grad_layout_release(&layout);
+    return status;
+}
+
+gs_status gs_grad_layout_bytes(size_t *bytes, const gs_grad_layout_shape *shape,
+                               const gs_bucket_plan *plan) {
     size_t slot_bytes;
+    if (shape->num_windows) return measure_windows(bytes, shape, plan);
     GS_TRY(gs_bucket_max_layout_bytes(&slot_bytes, shape->params, shape->num_params,
                                       parts_of(shape)));
     if (!gs_bytes_of(bytes, slot_bytes, (size_t)shape->num_slots))
@@ -22,7 +37,15 @@ gs_status gs_grad_layout_bytes(size_t *bytes, const gs_grad_layout_shape *shape)
     return gs_ok();
 }
 
-static gs_status alloc_lists(gs_grad_layout *layout) {
+static gs_windows_shape windows_of(const gs_grad_layout_shape *shape) {
+    return (gs_windows_shape){.num_windows = shape->num_windows,
+                              .opens_early = shape->opens_early,
+                              .num_parts = parts_of(shape),
+                              .own_part = shape->own_part};
+}
+
+static gs_status alloc_lists(gs_grad_layout *layout, const gs_grad_layout_shape *shape) {
+    const gs_windows_shape windows = windows_of(shape);
     size_t num_params = layout->num_params;
     layout->params = calloc(num_params, sizeof *layout->params);
     layout->buckets = calloc(num_params, sizeof *layout->buckets);
@@ -35,7 +58,7 @@ static gs_status alloc_lists(gs_grad_layout *layout) {
     if (!layout->params || !layout->buckets || !layout->bucket_of || !layout->offset_bytes ||
         !layout->counts || !layout->dtypes || !layout->grads || !layout->results)
         return gs_error(GS_RESOURCE_EXHAUSTED, "gradient layout: out of memory");
-    return gs_ok();
+    return gs_grad_windows_init(&layout->windows, &windows, num_params);
 }
 
 gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_grad_layout_shape *shape,
@@ -48,7 +71,7 @@ gs_status gs_grad_layout_init(gs_grad_layout *layout, const gs_grad_layout_shape
     if (shape->device && !gs_device_is_host(shape->device)) layout->device = shape->device;
     GS_TRY(gs_bucket_max_layout_bytes(&layout->slot_bytes, shape->params, shape->num_params,
                                       layout->num_parts));
-    gs_status status = alloc_lists(layout);
+    gs_status status = alloc_lists(layout, shape);
     if (status.code) {
         gs_grad_layout_release(layout);
         return status;
@@ -73,6 +96,7 @@ void gs_grad_layout_release(gs_grad_layout *layout) {
     free(layout->dtypes);
     free(layout->grads);
     free(layout->results);
+    gs_grad_windows_release(&layout->windows);
     *layout = (gs_grad_layout){0};
 }
 
@@ -85,15 +109,15 @@ static gs_status clear_memory(const gs_grad_layout *layout) {
     return gs_stream_wait(gs_device_stream(device), gs_deadline_in_seconds(CLEARING_SECONDS));
 }
 
-// Results lie where gradients were.
+// Of a gradient that is not all here it is where its beginning would lie, perhaps before the slot.
 static void place_results(gs_grad_layout *layout) {
-    for (size_t b = 0; b < layout->plan.num_buckets; b++) {
-        gs_bucket *bucket = &layout->buckets[b];
-        bucket->result = (gs_bucket_result){.count = bucket->grad_count,
-                                            .offset_bytes = bucket->offset_bytes};
+    for (size_t i = 0; i < layout->num_params && layout->num_slots; i++) {
+        const gs_bucket *bucket = &layout->buckets[layout->bucket_of[i]];
+        uintptr_t result = (uintptr_t)gs_grad_layout_result(layout, bucket);
+        result += layout->offset_bytes[i] - bucket->offset_bytes;
+        result -= bucket->result.first * bucket->element_bytes;
+        layout->results[i] = layout->params[i].sparse ? NULL : (void *)result;
     }
-    if (layout->num_slots)
-        memcpy(layout->results, layout->grads, layout->num_params * sizeof *layout->results);
 }
 
 // Views of all slots, and zeros between them.
@@ -120,6 +144,9 @@ static gs_status lay_out(gs_grad_layout *layout) {
         if (!layout->has_reserved) bucket->reserved_count = 0;
         for (size_t i = 0; i < bucket->num_params; i++) layout->bucket_of[bucket->params[i]] = b;
     }
+    size_t bytes = gs_grad_windows_place(&layout->windows, layout->buckets,
+                                         layout->plan.num_buckets, layout->offset_bytes);
+    if (layout->windows.shape.num_windows) layout->slot_bytes = bytes;
     return place_slots(layout);
 }
 
@@ -141,5 +168,25 @@ gs_status gs_grad_layout_resize(gs_grad_layout *layout, const gs_grad_layout_sha
     layout->num_slots = shape->num_slots;
     layout->num_parts = num_parts;
     layout->slot_bytes = slot_bytes;
+    layout->windows.shape.num_parts = num_parts;
+    layout->windows.shape.own_part = shape->own_part;
     return lay_out(layout);
+}
+
+bool gs_grad_layout_keeps(const gs_grad_layout *layout, const gs_segment *segment) {
+    const gs_bucket *bucket = &layout->buckets[layout->bucket_of[segment->tensor]];
+    const gs_bucket_result *result = &bucket->result;
+    size_t first =
+        (layout->offset_bytes[segment->tensor] - bucket->offset_bytes) / bucket->element_bytes +
+        segment->first;
+    return first >= result->first && first + segment->count <= result->first + result->count;
+}
+
+void gs_grad_layout_keep(const gs_grad_layout *layout, const gs_bucket *bucket, gs_work_stream on) {
+    const gs_bucket_result *result = &bucket->result;
+    const char *from = gs_grad_layout_bucket(layout, 0, bucket);
+    if (!bucket->in_window || !result->count) return;
+    gs_device_kernels(on.device)->copy(on.stream, gs_grad_layout_result(layout, bucket),
+                                       from + result->first * bucket->element_bytes,
+                                       result->count * bucket->element_bytes);
 }

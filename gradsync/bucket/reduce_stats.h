@@ -67,6 +67,8 @@ typedef struct gs_reduce_stats {
     // it, in sampled steps (record_options.h).
     bool knows_residuals;
     double residual_norm;
+    int64_t window_wait_ns;  // what gradients waited for their windows (gs_window_options), in
+                             // exposed_ns as well
 } gs_reduce_stats;
 
 // busy_ns, wait_ns and first_launch_ns from the times of the buckets, which start in order.

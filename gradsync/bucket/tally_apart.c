@@ -80,6 +80,11 @@ static void count_elements(const gs_bucket_tally *tally, const gs_segment *held)
         draw_edge(held->first + held->count) - draw_edge(held->first);
 }
 
+// What no rank used was not reduced, and is zero; where it lies, parts of it are others'.
+static bool is_zero(const gs_bucket_tally *tally, size_t index) {
+    return !bucket_at(tally, index)->travels;
+}
+
 // A GPU's squares are enqueued, and read with all others.
 static void measure_on_device(const gs_bucket_tally *tally, size_t index) {
     const gs_bucket_part *part = &tally->apart.parts[index];
@@ -94,7 +99,7 @@ static void measure_bucket(const gs_bucket_tally *tally, size_t index) {
     for_each_said(tally, index, count_elements);
     if (tally->mirror.device)
         measure_on_device(tally, index);
-    else
+    else if (!is_zero(tally, index))
         for_each_said(tally, index, measure_segment);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/failpoint.h"
+#include "gradsync/bucket/main_grad.h"
 #include "gradsync/comm/work_stream.h"
 
 #define MOST_POSTED (1024 - GS_MOST_TAIL_POSTS)  // in a lane of a communicator
@@ -62,7 +63,7 @@ void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason) {
 void gs_bucket_queue_begin(gs_bucket_queue *queue) {
     queue->first_filling = queue->next_done = 0;
     memset(queue->next_run, 0, sizeof queue->next_run);
-    queue->owner_ns = queue->encode_ns = queue->decode_ns = 0;
+    queue->owner_ns = queue->encode_ns = queue->decode_ns = queue->window_wait_ns = 0;
     queue->num_out_of_turn = 0;
     if (queue->phases)
         memset(queue->phases, 0,
@@ -152,8 +153,17 @@ static gs_status run_hook(gs_bucket_queue *queue, size_t index) {
     return status.code ? blame_hook(queue, index, work.phase, status) : status;
 }
 
+static void fill_with_zeros(const gs_bucket_queue *queue, gs_bucket *bucket) {
+    gs_work_stream on = bucket->travels ? gs_work_stream_before_post(queue->options.comm)
+                                        : gs_work_stream_of(queue->options.device);
+    gs_main_grad_zero(gs_grad_layout_bucket(queue->options.layout, 0, bucket), bucket->dtype,
+                      bucket->grad_count, on);
+    bucket->is_open = true;
+}
+
 static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
+    if (!bucket->is_open) fill_with_zeros(queue, bucket);
     bucket->state = GS_BUCKET_IN_FLIGHT;
     // Counted before the hook runs: one that fails may have posted something.
     queue->next_run[0] = index + 1;
@@ -165,9 +175,14 @@ static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
     return run_hook(queue, index);
 }
 
+static bool may_go(const gs_bucket_queue *queue, size_t index) {
+    const gs_bucket *bucket = bucket_at(queue, index);
+    return bucket->state == GS_BUCKET_READY &&
+           (bucket->is_open || gs_bucket_queue_is_free(queue, index));
+}
+
 static gs_status launch_ready_buckets(gs_bucket_queue *queue) {
-    while (queue->next_run[0] < num_buckets(queue) &&
-           bucket_at(queue, queue->next_run[0])->state == GS_BUCKET_READY &&
+    while (queue->next_run[0] < num_buckets(queue) && may_go(queue, queue->next_run[0]) &&
            queue->next_run[0] - queue->next_done < queue->most_in_flight)
         GS_TRY(launch_bucket(queue, queue->next_run[0]));
     return gs_ok();
@@ -235,6 +250,9 @@ static gs_status finish_hook(gs_bucket_queue *queue, size_t index, gs_deadline d
     gs_status status = hook->choice.hook->finish(hook->state, &view, &result, deadline);
     // What is elsewhere is waited for there.
     if (!bucket->was_elsewhere) queue->decode_ns += gs_now_ns() - begin_ns;
+    if (!status.code && bucket->in_window && !result.is_partial)
+        status = gs_error(GS_FAILED_PRECONDITION,
+                          "leaves a whole result in a window, which goes to another bucket");
     if (!status.code && result.is_partial)
         status = gs_bucket_tally_hold(queue->options.tally, index, result.segments,
                                       result.num_segments);
@@ -249,6 +267,7 @@ static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index, gs_deadlin
         note_times(queue, index);
         GS_TRY(finish_hook(queue, index, deadline));
     }
+    gs_grad_layout_keep(queue->options.layout, bucket, gs_work_stream_of(queue->options.device));
     GS_TRY(gs_bucket_tally_take(queue->options.tally, index));
     bucket->state = GS_BUCKET_DONE;
     queue->next_done = index + 1;
@@ -303,16 +322,26 @@ static gs_status await_phase(gs_bucket_queue *queue, gs_bucket *bucket, gs_deadl
     return gs_comm_wait(queue->options.comm, bucket->work, deadline);
 }
 
+// A phase of the next bucket, or all that is left of it.
+static gs_status finish_next(gs_bucket_queue *queue, gs_deadline deadline) {
+    size_t next = queue->next_done;
+    gs_bucket *bucket = bucket_at(queue, next);
+    if (next == queue->next_run[0])
+        return gs_error(GS_INTERNAL, "step %lld: bucket %zu was never complete",
+                        (long long)step_of(queue), next);
+    if (bucket->travels) GS_TRY(await_phase(queue, bucket, deadline));
+    if (is_reduced(queue, bucket)) GS_TRY(harvest_bucket(queue, next, deadline));
+    return advance(queue);
+}
+
+gs_status gs_bucket_queue_await_place(gs_bucket_queue *queue, size_t index, gs_deadline deadline) {
+    int64_t begin_ns = gs_now_ns();
+    while (!gs_bucket_queue_is_free(queue, index)) GS_TRY(finish_next(queue, deadline));
+    queue->window_wait_ns += gs_now_ns() - begin_ns;
+    return gs_ok();
+}
+
 gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline) {
-    while (queue->next_done < num_buckets(queue)) {
-        size_t next = queue->next_done;
-        gs_bucket *bucket = bucket_at(queue, next);
-        if (next == queue->next_run[0])
-            return gs_error(GS_INTERNAL, "step %lld: bucket %zu was never complete",
-                            (long long)step_of(queue), next);
-        if (bucket->travels) GS_TRY(await_phase(queue, bucket, deadline));
-        if (is_reduced(queue, bucket)) GS_TRY(harvest_bucket(queue, next, deadline));
-        GS_TRY(advance(queue));
-    }
+    while (queue->next_done < num_buckets(queue)) GS_TRY(finish_next(queue, deadline));
     return gs_bucket_tally_close(queue->options.tally, deadline);
 }

@@ -2,10 +2,12 @@
 // through the phases of their hooks, harvested as the last of them ends.
 //
 // The same order on every rank, whatever order gradients come in: a late bucket holds back the
-// ready ones behind it, in every phase. Phases of different buckets overlap; each posts in a lane of
-// its own, where the order is that of the buckets. Each bucket carries what its rank says about the
-// step, so that it means the same alone; what that is, and what reduced buckets say, is the tally's.
-// Which gradient is ready when is the reducer's business. On a GPU everything here is enqueued.
+// ready ones behind it, in every phase. Phases of different buckets overlap; each posts in a lane
+// of its own, where the order is that of the buckets. Each bucket carries what its rank says about
+// the step, so that it means the same alone; what that is, and what reduced buckets say, is the
+// tally's. A bucket that nobody opened, since none of its members was written, becomes zeros when
+// its place is free, and goes. Which gradient is ready when is the reducer's business. On a GPU
+// everything here is enqueued.
 #ifndef GRADSYNC_REDUCER_BUCKET_QUEUE_H
 #define GRADSYNC_REDUCER_BUCKET_QUEUE_H
 
@@ -52,7 +54,8 @@ typedef struct gs_bucket_queue {
     size_t next_run[GS_HOOK_MAX_PHASES];
     size_t next_done;  // buckets before it are done
     // how it went
-    int64_t owner_ns;          // spent here except in finish
+    int64_t owner_ns;  // spent here except in finish and in waits for windows
+    int64_t window_wait_ns;
     int64_t encode_ns, decode_ns;  // in hooks (gs_reduce_stats)
     uint64_t num_out_of_turn;  // became ready before an earlier bucket
 } gs_bucket_queue;
@@ -67,6 +70,14 @@ void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason);
 void gs_bucket_queue_begin(gs_bucket_queue *queue);
 // All members of bucket `index` are final. Launches what may go; never blocks for other ranks.
 GS_NODISCARD gs_status gs_bucket_queue_push(gs_bucket_queue *queue, size_t index);
+// Bucket `index` may be opened: the one before it in its window is done.
+static inline bool gs_bucket_queue_is_free(const gs_bucket_queue *queue, size_t index) {
+    size_t before = queue->options.layout->buckets[index].before;
+    return before == GS_NO_BUCKET || before < queue->next_done;
+}
+// Until it is. Bucket `before` and all in front of it have been pushed.
+GS_NODISCARD gs_status gs_bucket_queue_await_place(gs_bucket_queue *queue, size_t index,
+                                                   gs_deadline deadline);
 // Between two pushes: moves what is in flight.
 GS_NODISCARD gs_status gs_bucket_queue_progress(gs_bucket_queue *queue);
 // The error of a function that was handed in, a hook's or a tail's: all ranks leave with it, so

@@ -7,6 +7,8 @@
 // All passes of one rank can be counted.
 #define MAX_PASSES_PER_SHARD (INT_MAX / GS_MAX_LOGICAL_SHARDS)
 
+#define MOST_WINDOWS 1024
+
 static bool is_float(gs_dtype dtype) {
     return dtype == GS_FP32 || dtype == GS_FP64 || dtype == GS_FP16 || dtype == GS_BF16;
 }
@@ -63,13 +65,54 @@ gs_hook_set_options gs_reducer_hook_options(const gs_reducer_options *options) {
                                  .device = options->device};
 }
 
+static gs_status check_window_numbers(const gs_window_options *windows) {
+    if (windows->num_windows < 0 || windows->num_windows > MOST_WINDOWS)
+        return gs_error(GS_INVALID_ARGUMENT, "windows: %d, must be 0 to %d", windows->num_windows,
+                        MOST_WINDOWS);
+    if (!(windows->wait_seconds >= 0))
+        return gs_error(GS_INVALID_ARGUMENT, "windows: a wait of %g seconds",
+                        windows->wait_seconds);
+    return gs_ok();
+}
+
+// What lives in windows, and what is done with it, fits them.
+static gs_status check_windows(const gs_reducer_options *options, const gs_hook_set_needs *hooks) {
+    const gs_logical_shards *shards = &options->shards;
+    GS_TRY(check_window_numbers(&options->windows));
+    if (!options->windows.num_windows) return gs_ok();
+    if (!hooks->even_parts || options->tally != GS_TALLY_APART)
+        return gs_error(
+            GS_INVALID_ARGUMENT,
+            "windows: leave a part of each bucket on each rank; that is for a hook of even "
+            "parts and GS_TALLY_APART");
+    if (options->separate)
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "windows: separate gradients have places of their own");
+    if (shards->num_shards != shards->world_size || options->passes_per_shard > 1)
+        return gs_error(GS_UNIMPLEMENTED,
+                        "windows: %d logical shards of %d passes on %d ranks: what an earlier pass "
+                        "leaves has no place",
+                        shards->num_shards, options->passes_per_shard, shards->world_size);
+    if (options->device && !gs_device_is_host(options->device))
+        return gs_error(GS_UNIMPLEMENTED, "windows: gradients are in the memory of %s",
+                        gs_device_name(options->device));
+    for (size_t i = 0; i < options->num_params; i++) {
+        if (options->params[i].sparse)
+            return gs_error(GS_INVALID_ARGUMENT, "windows: parameter %zu \"%.100s\" is sparse", i,
+                            options->params[i].name);
+    }
+    if (!options->plan) return gs_error(GS_INVALID_ARGUMENT, "windows: need a plan");
+    return gs_reducer_plan_check(options->plan, options);
+}
+
 gs_status gs_reducer_arena_parts(gs_arena_parts *parts, const gs_reducer_options *options) {
     GS_TRY(check_options(options));
     const gs_hook_set_options hooks = gs_reducer_hook_options(options);
     size_t bytes;
     GS_TRY(gs_hook_set_measure(&parts->hooks, &hooks));
     const gs_grad_layout_shape shape = gs_reducer_layout_shape(options, &parts->hooks);
-    GS_TRY(gs_grad_layout_bytes(&parts->slot_bytes, &shape));
+    GS_TRY(check_windows(options, &parts->hooks));
+    GS_TRY(gs_grad_layout_bytes(&parts->slot_bytes, &shape, options->plan));
     parts->state_bytes = parts->hooks.state_bytes;
     parts->bucket_bytes = parts->hooks.bucket_bytes;
     if (__builtin_add_overflow(parts->slot_bytes, parts->state_bytes, &bytes) ||
@@ -90,7 +133,10 @@ gs_grad_layout_shape gs_reducer_layout_shape(const gs_reducer_options *options,
                                   .device = options->device,
                                   .tally = options->tally,
                                   .num_parts =
-                                      hooks->even_parts ? (size_t)options->shards.world_size : 1};
+                                      hooks->even_parts ? (size_t)options->shards.world_size : 1,
+                                  .num_windows = (size_t)options->windows.num_windows,
+                                  .own_part = (size_t)options->shards.rank,
+                                  .opens_early = options->windows.opens_early};
 }
 
 gs_status gs_reducer_plan_check(const gs_bucket_plan *plan, const gs_reducer_options *options) {

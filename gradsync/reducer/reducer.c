@@ -77,7 +77,8 @@ gs_status gs_reducer_lanes_sized(int *num_lanes, const gs_reducer_options *optio
 }
 
 bool gs_reducer_posts_all(const gs_reducer *reducer) {
-    return reducer->layout.plan.num_buckets <= reducer->queue.most_in_flight;
+    return reducer->layout.plan.num_buckets <= reducer->queue.most_in_flight &&
+           !reducer->options.windows.num_windows;
 }
 
 // The first error sticks, and ends the step on every rank with its words.
@@ -125,7 +126,10 @@ static gs_status alloc_params(gs_reducer *reducer) {
     reducer->marks = calloc(num_params, sizeof *reducer->marks);
     reducer->unused_marks = calloc(num_params, sizeof *reducer->unused_marks);
     reducer->times = calloc(num_params, sizeof *reducer->times);
-    if (!reducer->marks || !reducer->unused_marks || !reducer->times)
+    bool opens = options->windows.num_windows;
+    if (opens) reducer->open_marks = calloc(num_params, sizeof *reducer->open_marks);
+    if (!reducer->marks || !reducer->unused_marks || !reducer->times ||
+        (opens && !reducer->open_marks))
         return gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory");
     if (options->separate)
         GS_TRY(gs_grad_copies_init(&reducer->copies, options->separate, &reducer->layout,
@@ -209,6 +213,7 @@ static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadl
     const gs_grad_layout_shape shape = gs_reducer_layout_shape(options, &reducer->parts.hooks);
     GS_TRY(gs_grad_layout_init(&reducer->layout, &shape, slots_at(reducer)));
     options->params = reducer->layout.params;
+    options->windows.opens_early = reducer->layout.windows.shape.opens_early;
     GS_TRY(init_hooks(reducer));
     GS_TRY(alloc_params(reducer));
     options->separate = reducer->copies.tensors;
@@ -299,6 +304,7 @@ void gs_reducer_destroy(gs_reducer *reducer) {
     free(reducer->shard_steps);
     free(reducer->marks);
     free(reducer->unused_marks);
+    free(reducer->open_marks);
     free(reducer->times);
     free(reducer);
 }
@@ -306,6 +312,21 @@ void gs_reducer_destroy(gs_reducer *reducer) {
 static void tell_moved(const gs_reducer *reducer) {
     const gs_reducer_options *options = &reducer->options;
     if (options->grads_moved) options->grads_moved(options->grads_moved_ctx);
+}
+
+// Another plan wants other windows.
+static gs_status measure_plan(gs_reducer *reducer, const gs_bucket_plan *plan) {
+    gs_reducer_options options = reducer->options;
+    gs_arena_parts parts;
+    if (!options.windows.num_windows) return gs_ok();
+    options.plan = plan;
+    GS_TRY(gs_reducer_arena_parts(&parts, &options));
+    size_t bytes = gs_arena_parts_bytes(&parts), has = gs_arena_bytes(options.arena);
+    if (bytes > has)
+        return gs_error(GS_FAILED_PRECONDITION, "arena: has %zu bytes, the plan's windows need %zu",
+                        has, bytes);
+    reducer->parts = parts;
+    return gs_ok();
 }
 
 static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
@@ -316,6 +337,7 @@ static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
     // Before anything can fail: ranks may not decide in two ways.
     gs_step_decide_by_result(reducer);
     GS_TRY(gs_reducer_plan_check(plan, &reducer->options));
+    GS_TRY(measure_plan(reducer, plan));
     GS_TRY(agree(reducer, plan, deadline));
     reducer->complete = false;
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
@@ -403,6 +425,17 @@ bool gs_reducer_pass_adds(const gs_reducer *reducer, size_t param) {
     return !reducer->copies.tensors || reducer->copies.written[param];
 }
 
+gs_status gs_reducer_open_grad(gs_reducer *reducer, size_t param) {
+    gs_status status = gs_pass_open_grad(reducer, param);
+    if (status.code) status = keep_error(reducer, status);
+    return status;
+}
+
+void gs_reducer_open_callback(void *reducer, size_t param) {
+    gs_status sticks = gs_reducer_open_grad(reducer, param);
+    (void)sticks;
+}
+
 // A status is large: a good one stays where the caller wants it.
 gs_status gs_reducer_mark_ready(gs_reducer *reducer, size_t param) {
     gs_status status = gs_pass_mark_ready(reducer, param);
@@ -451,7 +484,9 @@ gs_status gs_reducer_abandon(gs_reducer *reducer) {
 
 size_t gs_reducer_grad_offset(const gs_reducer *reducer, size_t param) {
     const gs_grad_layout *layout = &reducer->layout;
-    if (param >= layout->num_params || !gs_grad_layout_results(layout)[param]) return SIZE_MAX;
+    if (param >= layout->num_params || !gs_grad_layout_results(layout)[param] ||
+        layout->buckets[layout->bucket_of[param]].in_window)
+        return SIZE_MAX;
     const char *grad = gs_grad_layout_results(layout)[param];
     return (size_t)(grad - (const char *)gs_arena_data(reducer->options.arena));
 }

@@ -35,9 +35,9 @@
 
 GS_BEGIN_DECLS
 
-// How much arena a reducer with these options needs, whatever the plan (plan and arena are not looked
-// at; without a device it is enough for any). In exact mode it depends on the world: who expects others
-// takes the largest.
+// How much arena a reducer with these options needs, whatever the plan (plan and arena are not
+// looked at; without a device it is enough for any). With windows: for this plan, and less in
+// larger worlds. In exact mode it depends on the world: who expects others takes the largest.
 GS_NODISCARD gs_status gs_reducer_arena_bytes_sized(size_t *bytes,
                                                     const gs_reducer_options *options,
                                                     size_t options_bytes);
@@ -113,6 +113,15 @@ GS_NODISCARD gs_status gs_reducer_begin_pass(gs_reducer *reducer, gs_reducer_pas
 // whether an earlier pass of the same sum has marked it.
 bool gs_reducer_pass_adds(const gs_reducer *reducer, size_t param);
 
+// Says that a parameter's gradient will be written from now on in this pass: with windows before
+// the first write, which gs_reducer_mark_from does itself; else nothing to do. Waits for other
+// ranks until its bucket has its window: DEADLINE_EXCEEDED names bucket and missing ranks.
+// FAILED_PRECONDITION, naming the parameter, where the wait would be for a gradient of this rank
+// that is not final, and for one that is. The error also sticks and comes out of finish, on every
+// rank.
+GS_NODISCARD gs_status gs_reducer_open_grad(gs_reducer *reducer, size_t param);
+void gs_reducer_open_callback(void *reducer, size_t param);  // gs_model_pass.writes
+
 // Marks a parameter's gradient as final for this pass; the last one of a bucket starts its
 // reduction in the reducing pass. Never blocks for other ranks. FAILED_PRECONDITION, naming the
 // parameter, if marked twice or outside a pass; the error also sticks and comes out of finish, on
@@ -137,7 +146,7 @@ void gs_reducer_unused_callback(void *reducer, size_t param);
 // Closes a pass. Parameters not marked were not used in it: their gradient of this pass is zero.
 GS_NODISCARD gs_status gs_reducer_end_pass(gs_reducer *reducer);
 
-// Of the open step, on every rank in the same order; at most GS_MAX_TAILS.
+// Of the open step, on every rank in the same order; at most GS_MAX_TAILS. Not with windows.
 GS_NODISCARD gs_status gs_reducer_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail);
 
 // Waits for all buckets, and a GPU. Afterwards gs_reducer_grads are the mean (or sum) on every
@@ -176,14 +185,16 @@ GS_NODISCARD gs_status gs_reducer_check_finished(const gs_reducer *reducer);
 // and gs_reducer_reset leads out. Does not stick.
 GS_NODISCARD gs_status gs_reducer_abandon(gs_reducer *reducer);
 // The reduced gradients: views into the buckets, num_params of them, of the types that a pass has;
-// valid until the next begin.
+// valid until the next begin. Of a gradient of which this rank has a segment, with windows too,
+// element `first` of it is element `first` behind the pointer, and nothing else is to be read.
 void *const *gs_reducer_grads(const gs_reducer *reducer);
 // Which parameters are known to be used by some rank, by number, when bucket_finished tells of their bucket; valid
 // until the next begin. On a host that is all which are. On a GPU it is what this rank used, the rest comes with finish
 // (gs_reduce_result.used). NULL where all of it does: with GS_TALLY_APART.
 const uint8_t *gs_reducer_used(const gs_reducer *reducer);
 // Where a parameter's reduced gradient begins, in bytes from the arena's start; SIZE_MAX for a
-// sparse one. Stays until another plan or a reset (gs_reducer_options.grads_moved).
+// sparse one, and for one in a window, of which parts stay. Stays until another plan or a reset
+// (gs_reducer_options.grads_moved).
 size_t gs_reducer_grad_offset(const gs_reducer *reducer, size_t param);
 // All buckets of the current step are complete here: the step may be applied after an abort (rule
 // F2).

@@ -11,8 +11,14 @@
 // models of small tensors not at each of them.
 #define PROGRESS_BYTES ((size_t)64 << 10)
 
+#define WINDOW_SECONDS 30.0
+
 // Sample counts that a float holds exactly: the factor of a weighted gradient is one.
 #define MAX_FACTOR_SAMPLES (INT64_C(1) << 24)
+
+static gs_bucket *bucket_of(const gs_reducer *reducer, size_t param) {
+    return &reducer->layout.buckets[reducer->layout.bucket_of[param]];
+}
 
 // Where the last arithmetic on a bucket's gradients goes: right before it travels. One that stays
 // is read by the compute stream alone.
@@ -112,6 +118,9 @@ gs_status gs_pass_open(gs_reducer *reducer, gs_reducer_pass *pass, int64_t sampl
         memset(reducer->marks, 0, reducer->layout.num_params * sizeof *reducer->marks);
         memset(reducer->unused_marks, 0,
                reducer->layout.num_params * sizeof *reducer->unused_marks);
+        if (reducer->open_marks)
+            memset(reducer->open_marks, 0,
+                   reducer->layout.num_params * sizeof *reducer->open_marks);
         reducer->serial = 1;
     }
     reducer->num_seen = 0;
@@ -130,6 +139,11 @@ gs_status gs_pass_open(gs_reducer *reducer, gs_reducer_pass *pass, int64_t sampl
     return gs_ok();
 }
 
+static gs_status blame_number(const gs_reducer *reducer, size_t param) {
+    return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: there is no parameter %zu",
+                    reducer->options.shards.rank, (long long)reducer->step, param);
+}
+
 static void copy_in(gs_reducer *reducer, size_t param) {
     int64_t begin_ns = gs_now_ns();
     gs_grad_copies_in(&reducer->copies, &reducer->layout, reducer->slot, param,
@@ -142,7 +156,8 @@ static void copy_in(gs_reducer *reducer, size_t param) {
 // caller's counts when an earlier pass of the window wrote it, and not when it is an old one.
 static void settle_absent(gs_reducer *reducer, size_t param) {
     bool separate = reducer->copies.tensors != NULL;
-    const gs_bucket *bucket = &reducer->layout.buckets[reducer->layout.bucket_of[param]];
+    const gs_bucket *bucket = bucket_of(reducer, param);
+    if (bucket->in_window && !bucket->is_open) return;  // zeroed when it is, or travels as zeros
     if (separate && !reducer->closes) return;
     if (separate && reducer->copies.written[param])
         copy_in(reducer, param);
@@ -213,6 +228,15 @@ static gs_status blame_count(const gs_reducer *reducer, size_t param) {
     return gs_reducer_blame(reducer, param, what);
 }
 
+// Where marks are not counted yet a window cannot wait for the last one: the first is it.
+static gs_status mark_in_window(gs_reducer *reducer, size_t param) {
+    if (reducer->graph.num_marked[param] == 1) return settle(reducer, param);
+    return gs_reducer_blame(
+        reducer, param,
+        "marked ready twice in the first step of a static graph, and its bucket "
+        "is in a window: it has to open early");
+}
+
 static gs_status mark_counted(gs_reducer *reducer, size_t param) {
     gs_static_graph *graph = &reducer->graph;
     if (graph->known && !graph->used[param]) return blame_count(reducer, param);
@@ -221,22 +245,83 @@ static gs_status mark_counted(gs_reducer *reducer, size_t param) {
     if (graph->known && !reducer->settled_unused) GS_TRY(settle_unused(reducer));
     gs_static_mark mark = gs_static_graph_mark(graph, param);
     if (mark == GS_MARK_EXTRA) return blame_count(reducer, param);
+    if (!graph->known && bucket_of(reducer, param)->in_window)
+        return mark_in_window(reducer, param);
     if (mark == GS_MARK_WAITS) return gs_ok();
     note_ready(reducer, param);
     if (reducer->copies.tensors) copy_in(reducer, param);
     return settle(reducer, param);
 }
 
+static bool is_absent(const gs_reducer *reducer, size_t param) {
+    return reducer->unused_marks[param] == reducer->serial ||
+           (reducer->settled_unused && !reducer->graph.counts[param]);
+}
+
+// What this rank itself has yet to finish before the window of a bucket can be free.
+static gs_status check_turn(const gs_reducer *reducer, size_t param) {
+    size_t before = bucket_of(reducer, param)->before;
+    for (size_t b = reducer->queue.first_filling; b <= before; b++) {
+        const gs_bucket *bucket = &reducer->layout.buckets[b];
+        if (bucket->state != GS_BUCKET_FILLING) continue;
+        size_t i = 0;
+        while (i + 1 < bucket->num_params && gs_pass_saw(reducer, bucket->params[i])) i++;
+        size_t open = bucket->params[i];
+        char what[224];
+        snprintf(what, sizeof what,
+                 "is written, but its window is that of bucket %zu, and parameter %zu \"%.60s\" of "
+                 "bucket %zu is not final: write in the order of the plan, or let one open early",
+                 before, open, reducer->layout.params[open].name, b);
+        return gs_reducer_blame(reducer, param, what);
+    }
+    return gs_ok();
+}
+
+// Members that this pass has left out already are zero, and so is what lies between members.
+static gs_status open_bucket(gs_reducer *reducer, size_t param) {
+    gs_grad_layout *layout = &reducer->layout;
+    gs_bucket *bucket = bucket_of(reducer, param);
+    double seconds = reducer->options.windows.wait_seconds;
+    if (!gs_bucket_queue_is_free(&reducer->queue, layout->bucket_of[param])) {
+        GS_TRY(check_turn(reducer, param));
+        GS_TRY(gs_bucket_queue_await_place(
+            &reducer->queue, layout->bucket_of[param],
+            gs_deadline_in_seconds(seconds > 0 ? seconds : WINDOW_SECONDS)));
+    }
+    bucket->is_open = true;
+    gs_bucket_clear_padding(bucket, gs_grad_layout_slot(layout, 0), layout->params);
+    for (size_t i = 0; i < bucket->num_params; i++)
+        if (is_absent(reducer, bucket->params[i])) settle_absent(reducer, bucket->params[i]);
+    return gs_ok();
+}
+
+gs_status gs_pass_open_grad(gs_reducer *reducer, size_t param) {
+    if (reducer->failed.code) return reducer->failed;
+    if (!reducer->open_marks) return gs_ok();
+    if (param >= reducer->layout.num_params) return blame_number(reducer, param);
+    if (reducer->phase != GS_REDUCER_PASS)
+        return gs_reducer_blame(reducer, param, "is written outside a pass");
+    const gs_bucket *bucket = bucket_of(reducer, param);
+    if (bucket->state != GS_BUCKET_FILLING || reducer->unused_marks[param] == reducer->serial ||
+        (reducer->marks[param] == reducer->serial && !reducer->graph.on))
+        return gs_reducer_blame(reducer, param, "is written after it was final");
+    if (!bucket->is_open) GS_TRY(open_bucket(reducer, param));
+    reducer->open_marks[param] = reducer->serial;
+    return gs_ok();
+}
+
 gs_status gs_pass_mark_ready(gs_reducer *reducer, size_t param) {
     if (reducer->failed.code) return reducer->failed;
     GS_FAILPOINT("reducer.mark_ready");
-    if (param >= reducer->layout.num_params)
-        return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: there is no parameter %zu",
-                        reducer->options.shards.rank, (long long)reducer->step, param);
+    if (param >= reducer->layout.num_params) return blame_number(reducer, param);
     if (reducer->phase != GS_REDUCER_PASS)
         return gs_reducer_blame(reducer, param, "marked ready outside a pass");
     if (reducer->unused_marks[param] == reducer->serial)
         return gs_reducer_blame(reducer, param, "marked ready after it was marked unused");
+    if (reducer->open_marks && reducer->open_marks[param] != reducer->serial)
+        return gs_reducer_blame(reducer, param,
+                                "marked ready, but nobody said that it would be written "
+                                "(gs_reducer_open_grad), and its place may be others'");
     if (reducer->graph.on) return mark_counted(reducer, param);
     if (reducer->marks[param] == reducer->serial)
         return gs_reducer_blame(reducer, param,
@@ -250,9 +335,7 @@ gs_status gs_pass_mark_ready(gs_reducer *reducer, size_t param) {
 gs_status gs_pass_mark_unused(gs_reducer *reducer, size_t param) {
     const gs_static_graph *graph = &reducer->graph;
     if (reducer->failed.code) return reducer->failed;
-    if (param >= reducer->layout.num_params)
-        return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: there is no parameter %zu",
-                        reducer->options.shards.rank, (long long)reducer->step, param);
+    if (param >= reducer->layout.num_params) return blame_number(reducer, param);
     if (reducer->phase != GS_REDUCER_PASS)
         return gs_reducer_blame(reducer, param, "marked unused outside a pass");
     if (reducer->marks[param] == reducer->serial)
@@ -268,7 +351,8 @@ gs_status gs_pass_mark_unused(gs_reducer *reducer, size_t param) {
     reducer->num_seen++;
     if (counted) return gs_ok();  // settled with all others that the graph does not use
     settle_absent(reducer, param);
-    return reducer->closes && !reducer->defers ? settle(reducer, param) : gs_ok();
+    bool defers = reducer->defers && !bucket_of(reducer, param)->in_window;
+    return reducer->closes && !defers ? settle(reducer, param) : gs_ok();
 }
 
 static gs_status check_from(const gs_reducer *reducer, size_t param, gs_dtype dtype) {
@@ -313,7 +397,9 @@ static gs_status copy_from(gs_reducer *reducer, size_t param, const void *data, 
     const gs_kernels *kernels = gs_device_kernels(device);
     void *grad = gs_grad_layout_grads(&reducer->layout, reducer->slot)[param];
     size_t count = reducer->layout.counts[param];
-    if (!count || data == grad) return gs_ok();
+    if (data == grad) return gs_ok();
+    GS_TRY(gs_pass_open_grad(reducer, param));
+    if (!count) return gs_ok();
     bool is_again = reducer->marks[param] == reducer->serial;
     if (reducer->pass.accumulate && is_again)
         return gs_reducer_blame(reducer, param, "is marked from memory again in a pass that adds");
@@ -390,8 +476,7 @@ gs_status gs_pass_shadow(gs_reducer *reducer) {
     for (size_t b = 0; b < layout->plan.num_buckets; b++) gs_bucket_reset(&layout->buckets[b]);
     for (size_t b = 0; b < layout->plan.num_buckets; b++) {
         gs_bucket *bucket = &layout->buckets[b];
-        gs_main_grad_zero(gs_grad_layout_bucket(layout, 0, bucket), bucket->dtype,
-                          bucket->grad_count, stream_to_travel(reducer, bucket));
+        bucket->is_open = false;  // zeros travel
         bucket->num_pending = 0;
         GS_TRY(gs_bucket_queue_push(&reducer->queue, b));
     }

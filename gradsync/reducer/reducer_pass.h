@@ -10,6 +10,8 @@
 #include "gradsync/reducer/reducer_state.h"
 
 GS_NODISCARD gs_status gs_pass_open(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples);
+// The gradient will be written: waits for its window, where there are some.
+GS_NODISCARD gs_status gs_pass_open_grad(gs_reducer *reducer, size_t param);
 GS_NODISCARD gs_status gs_pass_mark_ready(gs_reducer *reducer, size_t param);
 // `data` (of `dtype`; NULL: unused) times the pass's factor becomes the gradient, or is added to
 // it.

@@ -69,6 +69,7 @@ struct gs_reducer {
     uint32_t serial;      // of the pass, never 0
     uint32_t *marks;      // parameter → serial of the last pass that marked it
     uint32_t *unused_marks;  // the same of those said to be unused
+    uint32_t *open_marks;    // with windows: of those said to be written; else NULL
     size_t num_seen;         // marked, or said to be unused
     size_t bytes_since_progress;
 

@@ -112,6 +112,9 @@ gs_status gs_step_add_tail(gs_reducer *reducer, const gs_reducer_tail *tail) {
         return gs_reducer_misuse(reducer, "a tail needs an open step");
     if (reducer->num_tails == GS_MAX_TAILS)
         return gs_reducer_misuse(reducer, "more tails than a step takes");
+    if (reducer->options.windows.num_windows)
+        return gs_reducer_misuse(reducer,
+                                 "a tail is for whole gradients, of which windows leave parts");
     if (!tail->finish) return gs_reducer_misuse(reducer, "a tail without a function");
     for (size_t i = 0; i < tail->num_params; i++) {
         if (tail->params[i] >= reducer->layout.num_params)
@@ -282,7 +285,9 @@ static gs_status finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
     gs_reduce_stats_sum_buckets(stats);
     stats->end_ns = gs_now_ns();
     stats->ready_order_mismatches = reducer->queue.num_out_of_turn;
-    stats->exposed_ns = reducer->queue.owner_ns + stats->end_ns - finish_begin_ns;
+    stats->window_wait_ns = reducer->queue.window_wait_ns;
+    stats->exposed_ns =
+        reducer->queue.owner_ns + stats->window_wait_ns + stats->end_ns - finish_begin_ns;
     GS_TRY(read_points(reducer));
     GS_TRY(read_hooks(reducer));
     reducer->last_stats = *stats;

@@ -36,6 +36,26 @@ typedef enum gs_reducer_op {
     GS_SAMPLE_MEAN
 } gs_reducer_op;
 
+// Gradients in recycled places (ZeRO-2): buckets take turns in a few windows, each as large as its
+// largest bucket, and of a reduced one this rank's even part alone stays. For a hook that cuts
+// buckets into even parts (gs_hook_needs.even_parts), GS_TALLY_APART, one pass a step on each rank,
+// and gradients that are views, in the host's memory.
+//
+// A gradient may be written when its bucket has its window: gs_reducer_open_grad says that it will
+// be, and waits until the bucket before it there is reduced. So gradients are to be final about in
+// plan order: a bucket is complete before one that is num_windows further on is opened. Parameters
+// that a pass leaves out are to be named early (gs_reducer_mark_unused), or are among the last.
+typedef struct gs_window_options {
+    int num_windows;  // 0: each bucket has a place of its own
+    // How long a gradient waits for its window, which is for other ranks to reduce what was in it.
+    // 0: 30
+    double wait_seconds;
+    // Of each parameter whether its gradient is open long before its turn, as that of a tied
+    // embedding, or marked several times (static_graph): its bucket, and with it all members, has a
+    // place of its own. Copied; NULL: none.
+    const bool *opens_early;
+} gs_window_options;
+
 typedef struct gs_reducer_options {
     // Registration order; copied. Buckets hold main gradients: fp64 of fp64 parameters, fp32 of all
     // others.
@@ -89,6 +109,7 @@ typedef struct gs_reducer_options {
     // anew.
     void (*grads_moved)(void *ctx);
     void *grads_moved_ctx;
+    gs_window_options windows;
 } gs_reducer_options;
 
 typedef struct gs_reducer_pass {

@@ -78,6 +78,8 @@ static gs_status check_options(const gs_replicas_options *options) {
     if (shards->num_shards < (int64_t)shards->world_size * num_replicas)
         return gs_error(GS_INVALID_ARGUMENT, "%d shards for %d ranks of %d replicas",
                         shards->num_shards, shards->world_size, num_replicas);
+    if (whole->windows.num_windows)
+        return gs_error(GS_INVALID_ARGUMENT, "windows: replicas have gradients of their own");
     if (whole->separate)
         return gs_error(GS_INVALID_ARGUMENT, "separate gradients have no place beside replicas");
     if (options->divisor == GS_DIVIDE_BY_PROCESSES && whole->op == GS_SAMPLE_MEAN)

@@ -32,6 +32,9 @@ typedef struct gs_batch {
 typedef struct gs_model_param {
     gs_param_spec spec;
     bool decays;  // weight decay applies: everything with two dimensions
+    // Backward writes its gradient long before that is final, as that of tied weights: others are
+    // written about when they are ready.
+    bool opens_early;
 } gs_model_param;
 
 // Statistics over the rows of all ranks (synchronised batch norm); gradsync/step/batch_sync.h makes one. Host
@@ -69,6 +72,11 @@ typedef struct gs_model_pass {
     void *const *grads;   // one for each parameter
     bool accumulate;      // add to what is there; false: overwrite
     float grad_factor;    // of d loss; 1 gives the gradient of the mean loss of this micro-batch
+    // Called for each parameter before backward writes its gradient for the first time in the pass;
+    // may be NULL, and may wait: until then the memory may be that of other gradients
+    // (gs_reducer_open_grad).
+    void (*writes)(void *ctx, size_t param);
+    void *writes_ctx;
     // Called once for each parameter of the pass, as soon as its gradient is final; may be NULL.
     void (*ready)(void *ctx, size_t param);
     void *ready_ctx;

@@ -31,6 +31,7 @@ static void set_param(gpt2 *model, size_t at, int64_t rows, int64_t cols, const 
     else
         param->spec = gs_param_spec_make(GS_FP32, rows, cols, "%s.%s", prefix, name);
     param->decays = cols > 0;
+    param->opens_early = at == GPT2_WTE;  // the classifier writes it first, the embedding last
 }
 
 static void list_params(gpt2 *model) {

@@ -11,6 +11,11 @@ static void mark_ready(const gpt2_walk *at, size_t param) {
     if (at->pass->ready) at->pass->ready(at->pass->ready_ctx, param);
 }
 
+// Before the first write; it may wait.
+static void open_grad(const gpt2_walk *at, size_t param) {
+    if (at->pass->writes) at->pass->writes(at->pass->writes_ctx, param);
+}
+
 // Backward reads these two no more.
 static void release_pair(const gpt2_walk *at, size_t first) {
     const gs_model_pass *pass = at->pass;
@@ -22,13 +27,17 @@ static void release_pair(const gpt2_walk *at, size_t first) {
 // Weight and bias of a linear layer.
 static void backward_weight(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
                             size_t num_in, size_t num_out) {
+    open_grad(at, weight);
     gpt2_weight_grad(at, weight, dy, x, num_in, num_out);
     mark_ready(at, weight);
+    open_grad(at, weight + 1);
     at->math->bias_grad(at, at->pass->grads[weight + 1], dy, num_out);
     mark_ready(at, weight + 1);
 }
 
 static void backward_norm(const gpt2_walk *at, gpt2_joint of, const void *dy, bool first) {
+    open_grad(at, of.norm);
+    open_grad(at, of.norm + 1);
     at->math->norm_grad(at, &of, dy, first);
     release_pair(at, of.norm);
     mark_ready(at, of.norm);
@@ -67,6 +76,7 @@ static void backward_classifier(const gpt2_walk *at) {
     const gpt2 *model = at->model;
     gpt2_joint end = {model->residual_out, model->ln_f, model->mean_f, model->rstd_f,
                       gpt2_final_norm(model)};
+    open_grad(at, GPT2_WTE);
     gpt2_classifier_weight_grad(at);
     if (at->pass->sparse) mark_ready(at, GPT2_WTE);
     gpt2_classifier_input_grad(at);
@@ -79,6 +89,7 @@ static void backward_embedding(const gpt2_walk *at) {
     const gs_row_sink *sink = pass->sparse;
     size_t C = at->channels, context = (size_t)at->model->context;
     float *dwpe = pass->grads[GPT2_WPE];
+    open_grad(at, GPT2_WPE);
     if (!pass->accumulate && batch->positions < context)  // positions that this pass does not have
         at->kernels->fill(at->stream, dwpe + batch->positions * C, 0.0f,
                           (context - batch->positions) * C);
@@ -103,11 +114,13 @@ static void skip_layers(const gpt2_walk *at) {
         }
         for (int i = 0; i < GPT2_LAYER_PARAMS; i++) {
             size_t param = gpt2_layer_param(layer, i);
-            if (pass->skipped)
+            if (pass->skipped) {
                 pass->skipped(pass->skipped_ctx, param);
-            else if (!pass->accumulate)
+            } else if (!pass->accumulate) {
+                open_grad(at, param);
                 at->kernels->fill(at->stream, pass->grads[param], 0.0f,
                                   gs_param_spec_count(&model->params[param].spec));
+            }
         }
     }
 }

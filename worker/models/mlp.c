@@ -329,6 +329,11 @@ static void mark_ready(const gs_model_pass *pass, size_t param) {
     if (pass->ready) pass->ready(pass->ready_ctx, param);
 }
 
+// Before the first write; it may wait.
+static void open_grad(const gs_model_pass *pass, size_t param) {
+    if (pass->writes) pass->writes(pass->writes_ctx, param);
+}
+
 // All parameters of a layer whose input has its gradient.
 static void release_layer(const gs_model_pass *pass, const mlp_layer *layer) {
     if (!pass->released) return;
@@ -348,6 +353,8 @@ static gs_status backward_norm(const mlp *model, const mlp_layer *layer, const g
     void *const *grads = pass->grads + layer->bn_weight;
     const float *weight = pass->params[layer->bn_weight];
     double *sum = model->sums, *dot = sum + layer->num_out;
+    open_grad(pass, layer->bn_weight);
+    open_grad(pass, layer->bn_weight + 1);
     if (!pass->sync) {
         k->batchnorm_backward(stream, model->d_c, grads[0], grads[1], model->d_b, layer->linear,
                               weight, layer->mean, layer->rstd, shape, pass->accumulate);
@@ -389,9 +396,11 @@ static void backward_linear(const mlp *model, const mlp_layer *layer, const gs_m
                        .k = pass->batch->rows,
                        .alpha = 1.0f,
                        .beta = pass->accumulate ? 1.0f : 0.0f};
+    open_grad(pass, layer->weight);
     k->matmul(stream, pass->grads[layer->weight], dy, in, &shape);
     mark_ready(pass, layer->weight);
     if (!layer->has_bias) return;
+    open_grad(pass, layer->weight + 1);
     k->bias_backward(stream, pass->grads[layer->weight + 1], dy, pass->batch->rows, layer->num_out,
                      pass->accumulate);
     mark_ready(pass, layer->weight + 1);

@@ -44,7 +44,7 @@ static void open_fixture_with(fixture *f, bool sample_mean, gs_tally_carrier car
                                         .num_slots = 1,
                                         .device = f->device,
                                         .tally = carrier};
-    assert_ok(gs_grad_layout_bytes(&bytes, &shape));
+    assert_ok(gs_grad_layout_bytes(&bytes, &shape, NULL));
     f->memory = device_memory_alloc(f->device, bytes);
     assert_ok(gs_grad_layout_init(&f->layout, &shape, f->memory));
     assert_ok(gs_bucket_plan_parity(&plan, params, NUM_PARAMS, 1, 1, NULL));

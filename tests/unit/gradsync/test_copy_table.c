@@ -56,7 +56,7 @@ static void open_case(copies_case *self) {
     self->device.is_host = false;
     assert_ok(gs_bucket_plan_parity(&plan, params, NUM_PARAMS, limit_bytes, limit_bytes, NULL));
     assert_int_equal(plan.num_buckets, 2);
-    assert_ok(gs_grad_layout_bytes(&bytes, &shape));
+    assert_ok(gs_grad_layout_bytes(&bytes, &shape, NULL));
     assert_true(bytes <= sizeof self->memory);
     assert_ok(gs_grad_layout_init(&self->layout, &shape, self->memory));
     assert_ok(gs_grad_layout_set_plan(&self->layout, &plan));

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+#include "gradsync/sharded/shard_reduce.h"
+#include "gradsync/sharded/shards.h"
 #include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/small_reducer.h"
@@ -147,6 +149,45 @@ static void step_allocates_nothing_in_any_mode(void **state) {
     }
 }
 
+// Two buckets in one window, and results that are moved out of it.
+static void windows_allocate_nothing_in_a_step(void **state) {
+    (void)state;
+    small_reducer whole, small;
+    gs_shards *shards;
+    if (!test_device_is_host()) skip();
+    small_reducer_prepare(&whole);
+    assert_ok(small_reducer_open(&whole, &(gs_reducer_options){0}, NULL));
+    assert_ok(gs_shards_create(&shards, &(gs_shards_options){.plan = &whole.plan,
+                                                             .params = whole.params,
+                                                             .num_params = SMALL_PARAMS,
+                                                             .world_size = 1}));
+    const gs_hook_choice choice = {.hook = gs_shard_reduce_hook(), .user = shards};
+    const gs_reducer_options options = {
+        .hooks = &choice, .num_hooks = 1, .tally = GS_TALLY_APART, .windows = {.num_windows = 1}};
+    small_reducer_prepare(&small);
+    assert_ok(small_reducer_open(&small, &options, NULL));
+    num_calls = 0;
+    for (int64_t step = 0; step < 3; step++) {
+        const double values[SMALL_PARAMS] = {1, (double)NAN, 3, 4};
+        gs_reducer_pass pass;
+        gs_reduce_result result;
+        assert_ok(gs_reducer_begin(small.reducer, step));
+        assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
+        for (size_t p = SMALL_PARAMS; p-- > 0;) {
+            if (isnan(values[p])) continue;
+            assert_ok(gs_reducer_open_grad(small.reducer, p));
+            small_reducer_write(&small, &pass, p, values[p]);
+            assert_ok(gs_reducer_mark_ready(small.reducer, p));
+        }
+        assert_ok(gs_reducer_end_pass(small.reducer));
+        assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
+    }
+    assert_int_equal(num_calls, 0);
+    small_reducer_close(&small);
+    small_reducer_close(&whole);
+    gs_shards_destroy(shards);
+}
+
 static void counter_sees_what_creation_allocates(void **state) {
     (void)state;
     small_reducer small;
@@ -206,6 +247,7 @@ static void views_are_never_copied(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(step_allocates_nothing_in_any_mode),
+        cmocka_unit_test(windows_allocate_nothing_in_a_step),
         cmocka_unit_test(counter_sees_what_creation_allocates),
         cmocka_unit_test(gradients_lie_in_one_mapping_of_the_stated_size),
         cmocka_unit_test(views_are_never_copied),

@@ -272,6 +272,7 @@ static void options_that_cannot_be_are_refused(void **state) {
         {{0}, 65, 100, GS_DIVIDE_BY_REPLICAS, "num_replicas 65 is not in [1, 64]"},
         {{0}, 3, 2, GS_DIVIDE_BY_REPLICAS, "2 shards for 1 ranks of 3 replicas"},
         {{.separate = separate}, 2, 2, GS_DIVIDE_BY_REPLICAS, "separate gradients"},
+        {{.windows = {.num_windows = 2}}, 2, 2, GS_DIVIDE_BY_REPLICAS, "windows: replicas"},
         {{.op = GS_SAMPLE_MEAN}, 2, 2, GS_DIVIDE_BY_PROCESSES, "a mean over samples"},
         {{.shards = {.exact = true}}, 2, 2, GS_DIVIDE_BY_PROCESSES, "exact mode divides by shards"},
     };

@@ -89,6 +89,43 @@ static inline gs_model_pass fixture_pass(fixture *f, const gs_batch *batch) {
                            .ready_ctx = f};
 }
 
+// What a gradient holds that backward has not touched.
+#define UNTOUCHED 12345.0f
+
+typedef struct open_grads {
+    fixture *f;
+    bool is_open[FIXTURE_MAX_PARAMS];
+} open_grads;
+
+static inline void note_writes(void *ctx, size_t param) {
+    open_grads *open = ctx;
+    const float *grad = open->f->grads[param];
+    for (size_t i = 0; i < gs_param_spec_count(&open->f->list[param].spec); i++)
+        if (grad[i] != UNTOUCHED) fail_msg("parameter %zu is written before it is opened", param);
+    assert_false(open->is_open[param]);
+    open->is_open[param] = true;
+}
+
+static inline void note_ready_open(void *ctx, size_t param) {
+    const open_grads *open = ctx;
+    if (!open->is_open[param]) fail_msg("parameter %zu was never opened", param);
+}
+
+// Backward says so before it writes a gradient; long before it is ready where the parameter opens
+// early.
+static inline void check_opens(fixture *f, const gs_batch *batch) {
+    open_grads open = {.f = f};
+    gs_model_pass pass = fixture_pass(f, batch);
+    pass.writes = note_writes;
+    pass.ready = note_ready_open;
+    pass.writes_ctx = pass.ready_ctx = &open;
+    for (size_t i = 0; i < f->count; i++) f->gradient[i] = UNTOUCHED;
+    gs_status status = f->model.ops->forward(f->model.state, &pass);
+    if (!status.code) status = f->model.ops->backward(f->model.state, &pass);
+    if (status.code) fail_msg("%s", status.message);
+    for (size_t i = 0; i < f->num_params; i++) assert_true(open.is_open[i]);
+}
+
 static inline double fixture_loss(fixture *f, const gs_batch *batch) {
     gs_model_pass pass = fixture_pass(f, batch);
     gs_status status = f->model.ops->forward(f->model.state, &pass);

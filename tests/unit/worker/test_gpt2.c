@@ -131,6 +131,17 @@ static void every_parameter_is_said_before_its_first_reading(void **state) {
     fixture_release(&f);
 }
 
+static void every_gradient_is_opened_before_it_is_written(void **state) {
+    (void)state;
+    fixture f;
+    make(&f, &odd, 1);
+    gs_batch batch = batch_of(2, 5, odd.vocab);
+    check_opens(&f, &batch);
+    for (size_t i = 0; i < f.num_params; i++)
+        assert_int_equal(f.list[i].opens_early, i == 0);  // the tied embedding
+    fixture_release(&f);
+}
+
 static void every_parameter_is_released_behind_its_last_reading(void **state) {
     (void)state;
     fixture f;
@@ -440,9 +451,11 @@ int main(void) {
         cmocka_unit_test(gradients_match_finite_differences),
         cmocka_unit_test(each_gradient_becomes_ready_once_in_the_order_of_backward),
         cmocka_unit_test(every_parameter_is_said_before_its_first_reading),
+        cmocka_unit_test(every_gradient_is_opened_before_it_is_written),
         cmocka_unit_test(every_parameter_is_released_behind_its_last_reading),
         cmocka_unit_test(embedding_rows_and_the_classifier_half_add_up_to_the_dense_gradient),
-        cmocka_unit_test(with_a_sink_the_tied_embedding_is_ready_first_and_its_rows_are_known_before),
+        cmocka_unit_test(
+            with_a_sink_the_tied_embedding_is_ready_first_and_its_rows_are_known_before),
         cmocka_unit_test(accumulated_micro_batches_equal_one_batch),
         cmocka_unit_test(overwriting_clears_positions_beyond_a_short_pass),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bits),

@@ -102,6 +102,15 @@ static void every_parameter_is_released_behind_its_last_reading(void **state) {
     fixture_release(&f);
 }
 
+static void every_gradient_is_opened_before_it_is_written(void **state) {
+    (void)state;
+    fixture f;
+    make(&f, true, false);
+    gs_batch batch = batch_of(8);
+    check_opens(&f, &batch);
+    fixture_release(&f);
+}
+
 static void gradients_become_ready_from_the_last_layer_on(void **state) {
     (void)state;
     fixture f;
@@ -373,6 +382,7 @@ int main(void) {
         cmocka_unit_test(gradients_match_finite_differences),
         cmocka_unit_test(every_parameter_is_said_before_its_first_reading),
         cmocka_unit_test(every_parameter_is_released_behind_its_last_reading),
+        cmocka_unit_test(every_gradient_is_opened_before_it_is_written),
         cmocka_unit_test(gradients_become_ready_from_the_last_layer_on),
         cmocka_unit_test(accumulated_micro_batches_equal_one_batch),
         cmocka_unit_test(accumulation_adds_to_every_gradient),
