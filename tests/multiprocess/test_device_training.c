@@ -14,6 +14,7 @@
 
 #include "core/memory.h"
 #include "tests/support/ranks.h"
+#include "tests/support/sample.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_device.h"
 #include "tests/support/trainer_rank.h"
@@ -244,6 +245,7 @@ static void ranks_that_train_apart_do_as_on_cpus(void **state) {
     const char *gpu = want_gpu();
     static gs_digest held[3][TRAINER_RANK_MAX_STEPS];
     outcome here, there;
+    if (!sample_takes_all_of("ranks apart on a device")) return;
     train_apart(held, &here, "cpu");
     train_apart(held, &there, gpu);
     for (int step = 1; step <= 4; step++) {

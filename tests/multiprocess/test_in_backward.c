@@ -92,6 +92,7 @@ static void every_step_ends_with_the_bits_of_one_update_at_its_end(void **state)
         for (size_t i = 0; i < num_jobs; i++) check_job(&jobs[i]);
         return;
     }
+    if (!sample_takes_all_of("updates in backward on a device")) return;
     job alone = jobs[drawn.seed % num_jobs];
     alone.world_size = 1;
     sample_say(&drawn, "the jobs, with one rank");

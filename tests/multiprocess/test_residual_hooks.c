@@ -14,6 +14,7 @@
 #include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/grad_case.h"
+#include "tests/support/sample.h"
 #include "tests/support/soon.h"
 
 #define MAX_WORLD 8
@@ -439,6 +440,7 @@ static gs_status body_garbage(const gs_rank_env *env) {
 
 static void a_place_that_is_none_is_told_on_all_ranks(void **state) {
     (void)state;
+    if (!test_device_is_host() && !sample_takes_all_of("places that are none on a device")) return;
     assert_ok(gs_ranks_run("garbage", 2, "0", gs_deadline_in_seconds(60)));
     if (test_device_is_host())
         assert_ok(gs_ranks_run("garbage", 2, "1", gs_deadline_in_seconds(60)));

@@ -39,4 +39,15 @@ static inline bool sample_takes(const sample *drawn, uint64_t grid, uint64_t ite
     return gs_random_u64(key, item) % drawn->share == 0;
 }
 
+// Whether the one case of a grid belongs to it: for what takes a device long. Says so if it does not.
+static inline bool sample_takes_all_of(const char *what) {
+    sample drawn = sample_from_environment();
+    uint64_t grid = 0;
+    for (const char *at = what; *at; at++) grid = grid * 31 + (unsigned char)*at;
+    if (sample_takes(&drawn, grid, 0)) return true;
+    printf("not drawn: %s (GRADSYNC_SAMPLE=%" PRIu64 " GRADSYNC_SEED=%" PRIu64 ")\n", what,
+           drawn.share, drawn.seed);
+    return false;
+}
+
 #endif
