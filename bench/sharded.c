@@ -13,6 +13,8 @@
 
 #include "bench/measure.h"
 #include "core/memory.h"
+#include "core/owner_rules.h"
+#include "core/plan_policy.h"
 #include "core/random.h"
 #include "gradsync/comm/shm/segment.h"
 #include "gradsync/optim/optimizer.h"
@@ -31,8 +33,9 @@
 #define FEATURES 1024
 #define DEADLINE gs_deadline_in_seconds(60)
 
-typedef enum variant_kind { WHOLE = 0, SHARDED, NUM_VARIANTS } variant_kind;
-static const char *const variant_names[] = {"whole", "sharded"};
+// Everything on every rank; flat shards; whole tensors as fairscale deals them.
+typedef enum variant_kind { WHOLE = 0, SHARDED, TENSORS, NUM_VARIANTS } variant_kind;
+static const char *const variant_names[] = {"whole", "sharded", "tensors"};
 
 typedef enum step_part { PASSES = 0, REDUCE, UPDATE, GATHER, ALL, NUM_PARTS } step_part;
 static const char *const part_names[] = {"passes", "reduce", "update", "gather", "step"};
@@ -160,16 +163,33 @@ static void place_params(trainer *self) {
     }
 }
 
+// Along the order in which gradients become ready; tensors that have owners in buckets of one.
+static void make_plan(trainer *self) {
+    const workload *work = self->work;
+    const gs_plan_policy policy = {.one_host = true};
+    int owners[NUM_PARAMS];
+    size_t counts[NUM_PARAMS];
+    for (size_t i = 0; i < work->num_params; i++) counts[i] = gs_param_spec_count(&work->params[i]);
+    must(gs_owners_greedy(owners, &(gs_owner_request){.counts = counts,
+                                                      .num_params = work->num_params,
+                                                      .world_size = NUM_RANKS}));
+    must(gs_plan_policy_apply_owned(&self->plan, &policy, self->kind == TENSORS ? owners : NULL,
+                                    work->params, work->num_params, NULL));
+}
+
 static void open_trainer(trainer *self, const gs_rank_env *env, workload *work, variant_kind kind) {
     static const bool decays[NUM_PARAMS];
     *self = (trainer){.env = env, .work = work, .kind = kind};
     gs_optimizer_options adam = {.kind = "adam", .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
-    must(gs_bucket_plan_one_host(&self->plan, work->params, work->num_params, NULL));
+    make_plan(self);
     if (kind != WHOLE) {
-        must(gs_shards_create(&self->shards, &(gs_shards_options){.plan = &self->plan,
-                                                                  .params = work->params,
-                                                                  .num_params = work->num_params,
-                                                                  .world_size = NUM_RANKS}));
+        must(gs_shards_create(
+            &self->shards, &(gs_shards_options){.partition = kind == TENSORS ? GS_PARTITION_GREEDY
+                                                                             : GS_PARTITION_FLAT,
+                                                .plan = &self->plan,
+                                                .params = work->params,
+                                                .num_params = work->num_params,
+                                                .world_size = NUM_RANKS}));
         adam.segments = gs_shards_of_rank(self->shards, env->rank, &adam.num_segments);
         self->own_params = must_alloc(adam.num_segments * sizeof *self->own_params);
         self->own_grads = must_alloc(adam.num_segments * sizeof *self->own_grads);
@@ -311,16 +331,16 @@ static double read_pss_mib(void) {
     return (double)kilobytes / 1024;
 }
 
-// fp32 and Adam, gradients as views: 4 + 4 + 8 bytes of a parameter; the last part
-// divided by the ranks. What is ours beside it: control blocks of lanes, and padding of buckets.
+// fp32 and Adam, gradients as views: 4 + 4 + 8 bytes of a parameter, the last 8 of
+// those that a rank owns. What is ours beside it: control blocks of lanes, and padding of buckets.
 static double formula_mib(const trainer *self, double *ours_mib) {
     double elements = (double)self->work->num_elements;
-    double state = self->shards ? 8.0 / NUM_RANKS : 8.0;
+    double owned = self->shards ? (double)gs_shards_most_elements(self->shards) : elements;
     double control = 2.0 * sizeof(gs_shm_lane_block) + sizeof(gs_shm_control);
     double arena = (double)gs_arena_bytes(self->arena);
     double in_arena = elements * (self->shards ? 8 : 4);
     *ours_mib = (control + arena - in_arena) / (1 << 20);
-    return elements * (8 + state) / (1 << 20);
+    return (elements * 8 + owned * 8) / (1 << 20);
 }
 
 // arg: number of the variant. The baseline is the process with its model, behind a pass:
