@@ -409,13 +409,13 @@ static gs_status sum_along_tree(const gs_rank_env *env) {
     float *host = malloc(most * sizeof *host);
     gs_status status = host ? nccl_rank_open(&self, env, most * sizeof *host, NULL)
                             : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    for (size_t i = 0; i < sizeof tree_counts / sizeof *tree_counts && !status.code; i++)
-        status = check_tree(&self, GS_ALLREDUCE, tree_counts[i], i % 2, host);
-    for (size_t i = 0; i < sizeof tree_counts / sizeof *tree_counts && !status.code; i++) {
-        status = check_tree(&self, GS_REDUCE, tree_counts[i], i % 2, host);
-        if (!status.code)
-            status = check_tree(&self, GS_REDUCE_SCATTER, tree_counts[i], i % 2, host);
+    for (gs_collective_kind kind = GS_ALLREDUCE; kind <= GS_REDUCE_SCATTER; kind++) {
+        for (size_t i = 0; i < sizeof tree_counts / sizeof *tree_counts && !status.code; i++)
+            status = check_tree(&self, kind, tree_counts[i], i % 2, host);
     }
+    // Two pieces of each of two ranks' parts.
+    if (!status.code && self.world_size == 2)
+        status = check_tree(&self, GS_REDUCE_SCATTER, 1200000, true, host);
     if (!status.code) status = check_tree(&self, GS_ALLREDUCE, 30001, false, host);
     comm_rank_close(&self);
     free(host);
