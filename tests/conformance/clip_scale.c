@@ -1,7 +1,7 @@
 // Kind clip-scale: dynamic loss scale, unscaling, and clipping by norms, in one process and over
-// ranks that own different gradients. Each case runs through what jobs run (job_step.h), and
-// through the functions for callers with gradients of their own; norms other than the 2-norm
-// through these alone.
+// ranks that own different gradients. Each case runs through what jobs run (job_step.h), over ranks
+// with whole gradients and with sharded ones, and through the functions for callers with gradients of
+// their own; norms other than the 2-norm through these alone.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 
 #include "gradsync/bucket/grad_norm.h"
 #include "gradsync/optim/grad_scaler.h"
+#include "gradsync/sharded/shard_norm.h"
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/job_step.h"
 #include "tests/conformance/training.h"
@@ -175,6 +176,25 @@ static gs_status compare_norm(const char *what, double norm, double wanted) {
     return gs_error(GS_DATA_LOSS, "%s %.9g, expected %.9g", what, norm, wanted);
 }
 
+// The norm of what the ranks own; gradients that no factor saves stay as they are, where the vectors go on with NaN.
+static gs_status clip_owned(case_grads *own, struct json_object *item, double p, gs_comm *comm,
+                            gs_device *device) {
+    gs_segment segments[MAX_GRADS];
+    double norm, limit = number_of(item, "max_norm");
+    bool nonfinite, wanted = !isfinite(number_of(item, "total_norm"));
+    for (size_t i = 0; i < own->num_grads; i++)
+        segments[i] = (gs_segment){own->index[i], 0, own->counts[i]};
+    const gs_shard_grads list = {.segments = segments,
+                                 .num_segments = own->num_grads,
+                                 .grads = own->grads,
+                                 .device = device};
+    GS_TRY(gs_shard_nonfinite(&nonfinite, &list, comm, gs_deadline_in_seconds(20)));
+    if (nonfinite != wanted) return gs_error(GS_DATA_LOSS, "shards: not finite: %d", nonfinite);
+    GS_TRY(gs_shard_clip(&norm, &list, p, limit, comm, gs_deadline_in_seconds(20)));
+    GS_TRY(compare_norm("norm of shards", norm, number_of(item, "total_norm")));
+    return nonfinite ? gs_ok() : compare_clipped(own, item);
+}
+
 // `comm` NULL: all gradients are here.
 static gs_status clip(case_grads *own, struct json_object *item, int rank, gs_comm *comm,
                       gs_device *device) {
@@ -187,6 +207,7 @@ static gs_status clip(case_grads *own, struct json_object *item, int rank, gs_co
         GS_TRY(gs_grad_norm_across(&norm, norm, p, comm, gs_deadline_in_seconds(20)));
     }
     GS_TRY(compare_norm("total norm", norm, number_of(item, "total_norm")));
+    if (comm) return clip_owned(own, item, p, comm, device);
     gs_grad_list_clip(&list, norm, number_of(item, "max_norm"), device);
     return compare_clipped(own, item);
 }
@@ -218,7 +239,7 @@ static gs_status compare_applied(const job_step_result *result, const size_t *co
 
 // On each rank the gradients of all ranks come out, clipped.
 static gs_status clip_as_a_job(const case_grads *own, struct json_object *item,
-                               const gs_rank_env *env) {
+                               const gs_rank_env *env, const int *owners) {
     struct json_object *all = member(item, "grads");
     const float *grads[MAX_GRADS] = {NULL};
     size_t counts[MAX_GRADS], num_grads = json_object_array_length(all);
@@ -230,10 +251,21 @@ static gs_status clip_as_a_job(const case_grads *own, struct json_object *item,
                                              .grads = grads,
                                              .counts = counts,
                                              .num_grads = num_grads,
+                                             .owners = owners,
                                              .max_norm = number_of(item, "max_norm")}));
     gs_status status = compare_applied(&result, counts, item);
     job_step_release(&result);
     return status;
+}
+
+// Each rank owns what the case gives it.
+static gs_status clip_as_a_sharded_job(const case_grads *own, struct json_object *item,
+                                       const gs_rank_env *env) {
+    int owners[MAX_GRADS];
+    struct json_object *owner = member(item, "owner");
+    for (size_t i = 0; i < json_object_array_length(owner); i++)
+        owners[i] = (int)number_at(owner, i);
+    return gs_status_prefix(clip_as_a_job(own, item, env, owners), "sharded");
 }
 
 // `env` NULL: all gradients are here.
@@ -241,7 +273,8 @@ static gs_status check_clip(struct json_object *item, const gs_rank_env *env, gs
                             gs_device *device) {
     case_grads own;
     gs_status status = read_grads(&own, item, env ? env->rank : -1);
-    if (!status.code && has_job_path(item)) status = clip_as_a_job(&own, item, env);
+    if (!status.code && has_job_path(item)) status = clip_as_a_job(&own, item, env, NULL);
+    if (!status.code && has_job_path(item) && env) status = clip_as_a_sharded_job(&own, item, env);
     if (!status.code) status = clip(&own, item, env ? env->rank : -1, comm, device);
     release_grads(&own);
     return status;

@@ -7,6 +7,7 @@
 #include "gradsync/comm/device_arena.h"
 #include "gradsync/optim/optimizer.h"
 #include "gradsync/reducer/reducer.h"
+#include "tests/conformance/replica_shards.h"
 #include "tests/support/soon.h"
 
 #define MAX_GRADS 64
@@ -17,21 +18,27 @@ typedef struct machine {
     gs_comm *comm;
     gs_reducer *reducer;
     gs_optimizer *optimizer;
+    replica_shards shards;
+    void *params[MAX_GRADS];  // while sharded
 } machine;
 
 static void close_machine(machine *self) {
     gs_optimizer_destroy(self->optimizer);
     gs_reducer_destroy(self->reducer);
+    replica_shards_close(&self->shards);
     gs_comm_destroy(self->comm);
     gs_arena_destroy(self->arena);
     gs_device_close(self->device);
 }
 
-static gs_status open_reducer(machine *self, gs_reducer_options *options, const gs_rank_env *env) {
+static gs_status open_reducer(machine *self, gs_reducer_options *options, const job_step *step) {
+    const gs_rank_env *env = step->env;
     size_t bytes = 0;
     options->device = self->device;
+    if (step->owners) GS_TRY(replica_shards_open(&self->shards, options, step->owners));
     GS_TRY(gs_reducer_arena_bytes(&bytes, options));
-    GS_TRY(gs_arena_create_on(&self->arena, bytes, self->device));
+    size_t param_bytes = replica_shards_bytes(&self->shards);
+    GS_TRY(gs_arena_create_on(&self->arena, bytes + param_bytes, self->device));
     options->arena = self->arena;
     GS_TRY(gs_comm_create(&self->comm,
                           &(gs_comm_options){.backend = env ? "auto" : "self",
@@ -41,9 +48,14 @@ static gs_status open_reducer(machine *self, gs_reducer_options *options, const 
                                              .exchange = env ? gs_rank_exchange : NULL,
                                              .exchange_ctx = env ? env->exchange : NULL,
                                              .arena = self->arena,
-                                             .device = self->device},
+                                             .device = self->device,
+                                             .num_lanes = REPLICA_SHARDS_LANES},
                           soon()));
-    return gs_reducer_create(&self->reducer, options, self->comm, soon());
+    GS_TRY(gs_reducer_create(&self->reducer, options, self->comm, soon()));
+    char *memory = (char *)gs_arena_data(self->arena) + bytes;
+    memset(memory, 0, param_bytes);
+    return replica_shards_connect(&self->shards, self->params, memory, self->reducer, self->comm,
+                                  soon());
 }
 
 // The ranks' gradients are added, not averaged: in the vectors each belongs to one rank.
@@ -56,9 +68,10 @@ static gs_status open_machine(machine *self, const job_step *step) {
     for (size_t i = 0; i < step->num_grads; i++)
         params[i] = gs_param_spec_make(GS_FP32, (int64_t)step->counts[i], 0, "g%zu", i);
     GS_TRY(gs_device_open(&self->device, "cpu", &(gs_device_options){0}));
-    GS_TRY(gs_optimizer_create(&self->optimizer, &(gs_optimizer_options){.kind = "sgd"}, params,
-                               decays, step->num_grads, self->device));
-    GS_TRY(gs_bucket_plan_parity(&plan, params, step->num_grads, 64, 256, NULL));
+    const gs_plan_request layout = {.limits_bytes = (const uint64_t[]){64, 256},
+                                    .num_limits = 2,
+                                    .reverse = true};
+    GS_TRY(gs_bucket_plan_of_owned(&plan, &layout, step->owners, params, step->num_grads));
     gs_reducer_options options = {
         .params = params,
         .num_params = step->num_grads,
@@ -66,7 +79,12 @@ static gs_status open_machine(machine *self, const job_step *step) {
         .shards = {.num_shards = world_size, .world_size = world_size, .rank = rank},
         .passes_per_shard = 1,
         .op = GS_SUM};
-    gs_status status = open_reducer(self, &options, step->env);
+    gs_optimizer_options optimizer = {.kind = "sgd"};
+    gs_status status = open_reducer(self, &options, step);
+    replica_shards_choose(&self->shards, &optimizer);
+    if (!status.code)
+        status = gs_optimizer_create(&self->optimizer, &optimizer, params, decays, step->num_grads,
+                                     self->device);
     gs_bucket_plan_release(&plan);
     return status;
 }
@@ -84,6 +102,19 @@ static gs_status reduce(gs_reduce_result *reduced, machine *self, const job_step
     return gs_reducer_finish(self->reducer, reduced, soon());
 }
 
+// Of the parameters that are this rank's, and those of others as they come; or of all of them.
+static gs_status update(machine *self, void *const *params, const job_step *step,
+                        const gs_reduce_result *reduced, float factor) {
+    if (!step->owners)
+        return gs_optimizer_step(self->optimizer, params, gs_reducer_grads(self->reducer),
+                                 reduced->used, 1, factor);
+    GS_TRY(replica_shards_step(&self->shards, self->optimizer, reduced->used, 0, 1, factor));
+    GS_TRY(replica_shards_await(&self->shards, soon()));
+    for (size_t i = 0; i < step->num_grads; i++)
+        memcpy(params[i], self->params[i], step->counts[i] * sizeof(float));
+    return gs_ok();
+}
+
 static gs_status apply(job_step_result *result, machine *self, const job_step *step,
                        const gs_reduce_result *reduced) {
     void *params[MAX_GRADS];
@@ -98,8 +129,7 @@ static gs_status apply(job_step_result *result, machine *self, const job_step *s
     double norm = reduced->grad_norm / (double)gs_grad_scaler_scale(&step->scaler);
     float factor =
         gs_grad_clip_factor(norm, step->max_norm) * gs_grad_scaler_inverse(&step->scaler);
-    GS_TRY(gs_optimizer_step(self->optimizer, params, gs_reducer_grads(self->reducer),
-                             reduced->used, 1, factor));
+    GS_TRY(update(self, params, step, reduced, factor));
     for (size_t i = 0; i < count; i++) result->applied[i] = -result->applied[i];
     return gs_ok();
 }

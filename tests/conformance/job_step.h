@@ -15,6 +15,7 @@ typedef struct job_step {
     const float *const *grads;  // num_grads; NULL: another rank's, which this one does not use
     const size_t *counts;       // of all ranks' gradients
     size_t num_grads;
+    const int *owners;  // of each gradient: state and gradients are sharded; NULL: they are not
     double max_norm;        // 0: no clipping
     gs_grad_scaler scaler;  // {0}: no loss scale
 } job_step;

@@ -14,7 +14,7 @@ static const conformance_kind kinds[] = {
     {"take", "take_tensors.json", conformance_take},
     {"partition", "oss_partition.json zero_partition.json sdp_buckets.json", conformance_partition},
     {"zero-assign", "zero_overlap.json", conformance_zero_assign},
-    {"train-mlp", "ddp_mlp/*.safetensors", conformance_train_mlp},
+    {"train-mlp", "[--sharded] ddp_mlp/*.safetensors", conformance_train_mlp},
     {"clip-scale", "clip_and_scale.json", conformance_clip_scale},
     {"gpt2", "gpt2_tiny.safetensors [--world 1|2]", conformance_gpt2},
     {"hook", "hooks.safetensors", conformance_hook},

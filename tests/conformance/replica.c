@@ -21,22 +21,38 @@ static gs_status make_memory(replica *self, const replica_options *options) {
     self->buffer_specs = self->model.ops->buffers(self->model.state, &self->num_buffers);
     if (self->num_params > REPLICA_MAX_PARAMS || self->num_buffers > REPLICA_MAX_PARAMS)
         return gs_error(GS_INVALID_ARGUMENT, "too many parameters");
-    bool decays[REPLICA_MAX_PARAMS];
     for (size_t i = 0; i < self->num_params; i++) {
         self->specs[i] = list[i].spec;
-        decays[i] = options->decay_all || list[i].decays;
+        if (options->sharded) continue;  // they lie in the arena
         GS_TRY(gs_device_alloc(self->device, &self->params[i], gs_param_spec_bytes(&list[i].spec)));
     }
-    GS_TRY(gs_buffers_create(&self->buffers, self->buffer_specs, self->num_buffers,
-                             GS_BUFFERS_BROADCAST, false, self->device));
-    return gs_optimizer_create(&self->optimizer, &options->optimizer, self->specs, decays,
-                               self->num_params, self->device);
+    return gs_buffers_create(&self->buffers, self->buffer_specs, self->num_buffers,
+                             GS_BUFFERS_BROADCAST, false, self->device);
+}
+
+static gs_status make_optimizer(replica *self, const replica_options *options) {
+    size_t num_params;
+    const gs_model_param *list = self->model.ops->params(self->model.state, &num_params);
+    gs_optimizer_options optimizer = options->optimizer;
+    bool decays[REPLICA_MAX_PARAMS];
+    for (size_t i = 0; i < num_params; i++) decays[i] = options->decay_all || list[i].decays;
+    replica_shards_choose(&self->shards, &optimizer);
+    return gs_optimizer_create(&self->optimizer, &optimizer, self->specs, decays, num_params,
+                               self->device);
+}
+
+static gs_status make_plan(gs_bucket_plan *plan, const replica *self,
+                           const replica_options *options) {
+    const uint64_t limits_bytes[] = {options->first_bucket_bytes, options->bucket_cap_bytes};
+    return gs_bucket_plan_of_owned(
+        plan,
+        &(gs_plan_request){.limits_bytes = limits_bytes, .num_limits = 2, .reverse = true},
+        options->owners, self->specs, self->num_params);
 }
 
 static gs_status make_reducer(replica *self, const replica_options *options) {
     gs_bucket_plan plan;
-    GS_TRY(gs_bucket_plan_parity(&plan, self->specs, self->num_params, options->first_bucket_bytes,
-                                 options->bucket_cap_bytes, NULL));
+    GS_TRY(make_plan(&plan, self, options));
     gs_reducer_options reducer = {
         .params = self->specs,
         .num_params = self->num_params,
@@ -48,8 +64,12 @@ static gs_status make_reducer(replica *self, const replica_options *options) {
         .device = self->device,
     };
     size_t bytes = 0;
-    gs_status status = gs_reducer_arena_bytes(&bytes, &reducer);
-    if (!status.code) status = gs_arena_create_on(&self->arena, bytes, self->device);
+    gs_status status = gs_ok();
+    if (options->sharded) status = replica_shards_open(&self->shards, &reducer, options->owners);
+    if (!status.code) status = gs_reducer_arena_bytes(&bytes, &reducer);
+    if (!status.code)
+        status = gs_arena_create_on(&self->arena, bytes + replica_shards_bytes(&self->shards),
+                                    self->device);
     gs_comm_options comm = {
         .rank = self->rank,
         .world_size = self->world_size,
@@ -58,11 +78,16 @@ static gs_status make_reducer(replica *self, const replica_options *options) {
         .exchange_ctx = options->env->exchange,
         .arena = self->arena,
         .device = self->device,
+        .num_lanes = options->sharded ? REPLICA_SHARDS_LANES : 1,
     };
     gs_deadline deadline = gs_deadline_in_seconds(STEP_SECONDS);
     if (!status.code) status = gs_comm_create(&self->comm, &comm, deadline);
     reducer.arena = self->arena;
     if (!status.code) status = gs_reducer_create(&self->reducer, &reducer, self->comm, deadline);
+    if (!status.code)
+        status = replica_shards_connect(&self->shards, self->params,
+                                        (char *)gs_arena_data(self->arena) + bytes, self->reducer,
+                                        self->comm, deadline);
     gs_join_options join = {.divisor = options->divisor};
     if (!status.code && options->uneven) status = gs_join_create(&self->join, &join, self->comm);
     gs_bucket_plan_release(&plan);
@@ -81,6 +106,7 @@ gs_status replica_open(replica *self, const replica_options *options,
     if (!status.code) status = make_model(ctx, &self->model, self->device);
     if (!status.code) status = make_memory(self, options);
     if (!status.code) status = make_reducer(self, options);
+    if (!status.code) status = make_optimizer(self, options);
     if (status.code) replica_close(self);
     return status;
 }
@@ -157,6 +183,8 @@ static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
         .params = self->params,
         .buffers = read,
         .next_buffers = write,
+        .reads = replica_shards_reads,
+        .reads_ctx = &self->shards,
         .grads = reduced.grads,
         .accumulate = reduced.accumulate,
         .grad_factor = reduced.grad_factor,
@@ -170,7 +198,7 @@ static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
     return gs_reducer_end_pass(self->reducer);
 }
 
-// Of the parameters before this step and of what will be done to them.
+// Of the parameters before this step and of what will be done to them, where every rank knows it.
 static gs_status digest_params(const replica *self, uint64_t *folded) {
     void *const *grads = gs_reducer_grads(self->reducer);
     gs_digest_stream *stream = gs_digest_stream_create();
@@ -179,7 +207,8 @@ static gs_status digest_params(const replica *self, uint64_t *folded) {
     for (size_t i = 0; i < self->num_params && !status.code; i++) {
         const size_t bytes = gs_param_spec_bytes(&self->specs[i]);
         status = gs_device_digest_add(stream, self->device, self->params[i], bytes);
-        if (!status.code) status = gs_device_digest_add(stream, self->device, grads[i], bytes);
+        if (!status.code && !self->shards.shards)
+            status = gs_device_digest_add(stream, self->device, grads[i], bytes);
     }
     gs_digest_stream_add(stream, self->has_grad, sizeof self->has_grad);
     *folded = gs_digest_fold(gs_digest_stream_value(stream));
@@ -238,14 +267,23 @@ gs_status replica_step(replica *self, const gs_batch *batches, float lr, double 
     GS_TRY(gs_reducer_finish(self->reducer, &reduced, deadline));
     self->grad_norm = reduced.grad_norm;
     note_gradients(self, &reduced);
+    GS_TRY(replica_await(self));
     GS_TRY(commit(self, &reduced, batches != NULL, deadline));
     if (check) GS_TRY(check(ctx, self));
     float factor = gs_grad_clip_factor(reduced.grad_norm, grad_clip);
-    GS_TRY(gs_optimizer_step(self->optimizer, self->params, gs_reducer_grads(self->reducer),
-                             self->has_grad, lr, factor));
+    if (self->shards.shards)
+        GS_TRY(replica_shards_step(&self->shards, self->optimizer, self->has_grad, self->step, lr,
+                                   factor));
+    else
+        GS_TRY(gs_optimizer_step(self->optimizer, self->params, gs_reducer_grads(self->reducer),
+                                 self->has_grad, lr, factor));
     gs_buffers_adopt(self->buffers);
     self->step++;
     return gs_ok();
+}
+
+gs_status replica_await(const replica *self) {
+    return replica_shards_await(&self->shards, gs_deadline_in_seconds(STEP_SECONDS));
 }
 
 gs_status replica_finish(replica *self) {
@@ -268,13 +306,15 @@ gs_status replica_finish(replica *self) {
 }
 
 void replica_close(replica *self) {
+    bool in_arena = self->shards.shards != NULL;
     gs_join_destroy(self->join);
     gs_reducer_destroy(self->reducer);
+    replica_shards_close(&self->shards);
     gs_comm_destroy(self->comm);
     gs_arena_destroy(self->arena);
     gs_optimizer_destroy(self->optimizer);
     gs_buffers_destroy(self->buffers);
-    for (size_t i = 0; i < REPLICA_MAX_PARAMS; i++)
+    for (size_t i = 0; i < REPLICA_MAX_PARAMS && !in_arena; i++)
         if (self->params[i]) gs_device_free(self->device, self->params[i]);
     if (self->stage) gs_device_free(self->device, self->stage);
     gs_model_destroy(&self->model);

@@ -9,8 +9,9 @@
 #include "gradsync/step/commit.h"
 #include "gradsync/step/join.h"
 #include "gradsync/step/model.h"
-#include "tests/support/ranks.h"
 #include "rpc/checkpoint/safetensors.h"
+#include "tests/conformance/replica_shards.h"
+#include "tests/support/ranks.h"
 
 #define REPLICA_MAX_PARAMS 64
 
@@ -23,6 +24,8 @@ typedef struct replica_options {
     bool uneven; // ranks may have no batch in a step
     gs_join_divisor divisor; // then
     uint64_t first_bucket_bytes, bucket_cap_bytes;
+    bool sharded;       // the optimizer's state, and gradients with it
+    const int *owners;  // then: of each parameter; NULL: each bucket is cut into even parts
 } replica_options;
 
 typedef struct replica {
@@ -35,11 +38,12 @@ typedef struct replica {
     gs_optimizer *optimizer;
     gs_buffers *buffers;
     gs_join *join; // NULL: every rank has a batch in every step
+    replica_shards shards;  // empty: every rank has everything
     bool zero_grads;
     gs_param_spec specs[REPLICA_MAX_PARAMS];
     const gs_param_spec *buffer_specs;
     size_t num_params, num_buffers;
-    void *params[REPLICA_MAX_PARAMS];
+    void *params[REPLICA_MAX_PARAMS];  // while sharded, others' arrive behind a step: replica_await
     void *stage;  // of one batch, device memory
     size_t stage_bytes;
     int64_t step;
@@ -66,9 +70,11 @@ GS_NODISCARD gs_status replica_stage(replica *self, gs_batch *staged, const gs_b
 // Rank 0's parameters and buffers, everywhere.
 GS_NODISCARD gs_status replica_share(replica *self);
 // One step over `passes_per_shard` batches; NULL: this rank has none and shadows the others. grad_clip
-// 0: off. Checks that parameters and gradients are the same bits on all ranks.
+// 0: off. Checks that parameters and gradients are the same bits on all ranks; sharded: parameters.
 GS_NODISCARD gs_status replica_step(replica *self, const gs_batch *batches, float lr,
                                     double grad_clip, replica_check check, void *ctx);
+// Every parameter is what the last step made of it, on this rank too.
+GS_NODISCARD gs_status replica_await(const replica *self);
 // With uneven inputs, when no rank has a batch left: the end state.
 GS_NODISCARD gs_status replica_finish(replica *self);
 void replica_close(replica *self);

@@ -2,10 +2,14 @@
 // model branches, of which ranks leave parts unused; with inputs that may end earlier on some
 // ranks. Real processes train with the product's parts and compare every step: losses, averaged
 // gradients and which of them exist, parameters, and each rank's own buffers.
+//
+// --sharded: the same training with gradients and optimizer state sharded, cut evenly ("flat") and
+// by the owners that fairscale's OSS chose ("owners"), on the files that have its end.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/strbuf.h"
 #include "tests/conformance/branches.h"
 #include "tests/conformance/conformance.h"
 #include "tests/conformance/replica.h"
@@ -29,6 +33,7 @@ typedef struct trace {
     const int32_t *used;     // (steps, ranks, 2); NULL: everything
     const int32_t *defined;  // (steps, parameters): the gradient exists; NULL: always
     const int32_t *batches;  // of each rank; NULL: one in every step
+    bool sharded;            // state and gradients; the file has how that ended
     int32_t used_now[2];     // of this rank in this step
 } trace;
 
@@ -158,6 +163,13 @@ static gs_status load_start(replica *rank, const trace *self) {
     return replica_share(rank);
 }
 
+// Fairscale's wrapper takes rank 0's buffers in the last micro-batch, ours and DDP's in the first: with several of
+// them the buffers of others differ, until the next step takes rank 0's.
+static const char *buffers_of(const trace *self, const replica *rank) {
+    bool as_wrapped = self->sharded && (self->accumulate == 1 || rank->rank == 0);
+    return as_wrapped ? "sharded.buffer." : "buffer.";
+}
+
 static gs_status compare_state(const replica *rank, const trace *self, const char *what) {
     void *const *buffers = gs_buffers_committed(rank->buffers);
     size_t step = (size_t)rank->step;
@@ -168,8 +180,15 @@ static gs_status compare_state(const replica *rank, const trace *self, const cha
     // The trace has no buffers of ranks that had no batch in the step.
     size_t num_buffers = step && !is_active(self, rank, rank->step - 1) ? 0 : rank->num_buffers;
     for (size_t i = 0; i < num_buffers; i++)
-        GS_TRY(compare_slice(rank, buffers[i], &rank->buffer_specs[i], self->file, "buffer.", own, what,
-                             loose));
+        GS_TRY(compare_slice(rank, buffers[i], &rank->buffer_specs[i], self->file, buffers_of(self, rank),
+                             own, what, loose));
+    return gs_ok();
+}
+
+static gs_status compare_sharded_end(const replica *rank, const trace *self) {
+    for (size_t i = 0; i < rank->num_params; i++)
+        GS_TRY(compare_slice(rank, rank->params[i], &rank->specs[i], self->file,
+                             "sharded.final.param.", 0, "at the end:", strict));
     return gs_ok();
 }
 
@@ -184,10 +203,39 @@ static gs_status compare_end(const replica *rank, const trace *self) {
     return gs_ok();
 }
 
+// Of a parameter, what this rank owns: a piece in the place of the trace's, the rest of which it is not to know.
+static gs_status compare_piece(const replica *rank, gs_segment piece, const trace *self) {
+    const gs_param_spec *spec = &rank->specs[piece.tensor];
+    const float *grad = gs_reducer_grads(rank->reducer)[piece.tensor];
+    size_t count = gs_param_spec_count(spec);
+    float *wanted = malloc((2 * count + 1) * sizeof *wanted), *got = wanted + count;
+    char name[256];
+    if (!wanted) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    snprintf(name, sizeof name, "gradient of %s", spec->name);
+    gs_status status = fill_slice(wanted, count * sizeof *wanted, self->file, "grad.", spec->name,
+                                  (size_t)rank->step);
+    if (!status.code) {
+        memcpy(got, wanted, count * sizeof *got);
+        status = replica_read(rank, got + piece.first, grad + piece.first,
+                              piece.count * sizeof *got);
+    }
+    if (!status.code) status = compare_floats(name, got, wanted, count, loose);
+    free(wanted);
+    return status;
+}
+
+static gs_status compare_pieces(const replica *rank, const trace *self) {
+    size_t num_own;
+    const gs_segment *own = replica_shards_own(&rank->shards, &num_own);
+    for (size_t i = 0; i < num_own; i++) GS_TRY(compare_piece(rank, own[i], self));
+    return gs_ok();
+}
+
 static gs_status compare_gradients(void *ctx, replica *rank) {
     const trace *self = ctx;
     void *const *grads = gs_reducer_grads(rank->reducer);
     size_t step = (size_t)rank->step;
+    if (self->sharded) return compare_pieces(rank, self);
     for (size_t i = 0; i < rank->num_params; i++) {
         bool defined = !self->defined || self->defined[step * rank->num_params + i];
         if (defined != (rank->has_grad[i] != 0))
@@ -236,6 +284,7 @@ static gs_status run_step(replica *rank, trace *self, float *features, int32_t *
     const gs_batch *mine = is_active(self, rank, rank->step) ? batches : NULL;
     GS_TRY(replica_step(rank, mine, (float)vector_number(self->file, "lr"), 0.0, compare_gradients,
                         self));
+    GS_TRY(replica_await(rank));
     rank->step--;  // losses are those of the step that has just ended
     gs_status status = compare_losses(rank, self);
     rank->step++;
@@ -255,16 +304,34 @@ static gs_status run_trace(replica *rank, trace *self) {
         status = gs_status_prefix(run_step(rank, self, features, labels), "step %d", step);
     free(features);
     free(labels);
+    if (!status.code && self->sharded) status = compare_sharded_end(rank, self);
     if (status.code || !self->batches) return status;
     GS_TRY(replica_finish(rank));
     return compare_end(rank, self);
 }
 
+static gs_status read_owners(int owners[REPLICA_MAX_PARAMS], const gs_safetensors *file) {
+    const gs_safetensor *tensor = gs_safetensors_find(file, "sharded.owner");
+    if (!tensor || tensor->num_dims != 1 || tensor->shape[0] > REPLICA_MAX_PARAMS)
+        return gs_error(GS_NOT_FOUND, "no tensor \"sharded.owner\"");
+    size_t num_params = (size_t)tensor->shape[0];
+    int32_t *recorded = read_ints(file, "sharded.owner", num_params);
+    if (!recorded) return gs_error(GS_INVALID_ARGUMENT, "\"sharded.owner\" is not one number each");
+    for (size_t i = 0; i < num_params; i++) owners[i] = recorded[i];
+    free(recorded);
+    return gs_ok();
+}
+
+// arg: "whole FILE", "flat FILE", "owners FILE"
 gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
+    const char *path = strchr(env->arg, ' ') + 1;
+    bool flat = strncmp(env->arg, "flat ", 5) == 0, owned = strncmp(env->arg, "owners ", 7) == 0;
+    int owners[REPLICA_MAX_PARAMS];
     gs_safetensors *file;
-    GS_TRY(gs_safetensors_load(&file, env->arg));
+    GS_TRY(gs_safetensors_load(&file, path));
     trace self;
     read_settings(&self, file);
+    self.sharded = flat || owned;
     const char *zero_grad = gs_safetensors_metadata(file, "zero_grad");
     replica_options options = {
         .env = env,
@@ -277,10 +344,17 @@ gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
                                                                               : GS_DIVIDE_BY_ACTIVE,
         .first_bucket_bytes = (uint64_t)vector_number(file, "first_bucket_bytes"),
         .bucket_cap_bytes = (uint64_t)vector_number(file, "bucket_cap_bytes"),
+        .sharded = self.sharded,
+        .owners = owned ? owners : NULL,
     };
     replica rank;
-    gs_status status = replica_open(&rank, &options, make_model, &self);
+    gs_status status = owned ? read_owners(owners, file) : gs_ok();
+    bool opened = false;
     if (!status.code) {
+        status = replica_open(&rank, &options, make_model, &self);
+        opened = !status.code;
+    }
+    if (opened) {
         status = read_unevenness(&self, rank.num_params);
         if (!status.code) status = run_trace(&rank, &self);
         replica_close(&rank);
@@ -290,25 +364,44 @@ gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
     return status;
 }
 
-static gs_status check_file(conformance *run, const char *path) {
+static void run_ways(conformance *run, const char *path, const char *name, const trace *self) {
+    static const char *const whole[] = {"whole", NULL}, *const cut[] = {"flat", "owners", NULL};
+    for (const char *const *way = self->sharded ? cut : whole; *way; way++) {
+        gs_strbuf arg = {0}, label = {0};
+        gs_strbuf_printf(&arg, "%s %s", *way, path);
+        gs_strbuf_printf(&label, self->sharded ? "%s %s" : "%s", name, *way);
+        conformance_case(run, gs_strbuf_text(&label),
+                         gs_ranks_run("train-mlp", self->world_size, gs_strbuf_text(&arg),
+                                      gs_deadline_in_seconds(FILE_SECONDS)));
+        gs_strbuf_release(&arg);
+        gs_strbuf_release(&label);
+    }
+}
+
+static gs_status check_file(conformance *run, const char *path, bool sharded) {
     gs_safetensors *file;
     GS_TRY(gs_safetensors_load(&file, path));
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const char *model = gs_safetensors_metadata(file, "model");
     trace self;
     read_settings(&self, file);
+    self.sharded = sharded;
     if (!model || (strcmp(model, "mlp") != 0 && !self.has_branches) || self.num_dims < 2 ||
         self.world_size < 1 || self.accumulate > MAX_PASSES || self.steps < 1 || self.rows < 1)
         conformance_fail(run, name, "not a trace of the models mlp or branches");
+    else if (sharded && !gs_safetensors_find(file, "sharded.owner"))
+        printf("none %s: it was not trained sharded\n", name);
     else
-        conformance_case(
-            run, name,
-            gs_ranks_run("train-mlp", self.world_size, path, gs_deadline_in_seconds(FILE_SECONDS)));
+        run_ways(run, path, name, &self);
     gs_safetensors_close(file);
     return gs_ok();
 }
 
 gs_status conformance_train_mlp(conformance *run, char **args, int num_args) {
-    for (int i = 0; i < num_args; i++) GS_TRY(check_file(run, args[i]));
+    bool sharded = false;
+    for (int i = 0; i < num_args; i++) sharded |= strcmp(args[i], "--sharded") == 0;
+    for (int i = 0; i < num_args; i++) {
+        if (strcmp(args[i], "--sharded") != 0) GS_TRY(check_file(run, args[i], sharded));
+    }
     return gs_ok();
 }
