@@ -58,8 +58,8 @@ for preset in dev tsan; do
       "PROPERTY_FIRST=$first PROPERTY_SEEDS=100 \"\$build/tests/test_multiprocess_reducer_properties\""
   done
   # shellcheck disable=SC2016
-  item "properties/$preset-lanes" $preset test_multiprocess_comm_lanes \
-    'PROPERTY_FIRST=1 PROPERTY_SEEDS=300 "$build/tests/test_multiprocess_comm_lanes"'
+  item "properties/$preset-lanes" $preset test_multiprocess_comm_lane_orders \
+    'PROPERTY_FIRST=1 PROPERTY_SEEDS=300 "$build/tests/test_multiprocess_comm_lane_orders"'
 done
 # Each pair of a job's options against a serial run.
 # shellcheck disable=SC2016
