@@ -30,9 +30,10 @@ fi
 
 # One of them once more, with the optimizer in its backward pass: the same bits.
 if [ $record -eq 0 ]; then
-  jq -c 'select((.optimizer.grad_clip_norm // 0) == 0 and .reducer.op != "sample_mean" and .model.mlp.batch_norm != "sync"
-           and (.world.replicas_per_process // 1) == 1) | .optimizer.in_backward = true | .name += "-in-backward"' \
-    "$run/jobs" | head -n 1 >"$run/early"
+  # Without `head`, which would leave while jq still writes.
+  jq -nc 'first(inputs | select((.optimizer.grad_clip_norm // 0) == 0 and .reducer.op != "sample_mean" and .model.mlp.batch_norm != "sync"
+           and (.world.replicas_per_process // 1) == 1) | .optimizer.in_backward = true | .name += "-in-backward")' \
+    "$run/jobs" >"$run/early"
   cat "$run/early" >>"$run/jobs"
 fi
 
