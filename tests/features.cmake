@@ -1,8 +1,8 @@
 # docs/features.md names files and tests: each of them exists.
 #   cmake -DSOURCE_DIR=… -P features.cmake
 # In the table, `path` is a file or folder; `path: words` is a file that contains these words (a test's name, a row
-# of a table of tests), not in a comment; a test of cmocka's is one that its main runs. Every row of PyTorch's
-# and fairscale's features is there once.
+# of a table of tests), not in a comment; a test of cmocka's is one that its main runs. Every row of PyTorch's,
+# fairscale's and DeepSpeed's features is there once.
 cmake_minimum_required(VERSION 3.25)
 file(READ ${SOURCE_DIR}/docs/features.md text)
 string(REPLACE ";" "," text "${text}")
@@ -57,7 +57,7 @@ foreach(line IN LISTS lines)
   endforeach()
 endforeach()
 
-foreach(family "B 22" "R 64" "L 10" "C 11" "H 40" "Z 15" "OSS- 28" "SDP- 32" "BKT- 3" "SCL- 4")
+foreach(family "B 22" "R 64" "L 10" "C 11" "H 40" "Z 15" "OSS- 28" "SDP- 32" "BKT- 3" "SCL- 4" "ZRO- 9" "DSZ- 23" "CPU- 5")
   string(REGEX MATCHALL "[A-Z0-9-]+" family "${family}")
   list(GET family 0 letter)
   list(GET family 1 last)
