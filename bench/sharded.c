@@ -33,9 +33,10 @@
 #define FEATURES 1024
 #define DEADLINE gs_deadline_in_seconds(60)
 
-// Everything on every rank; flat shards; whole tensors as fairscale deals them.
-typedef enum variant_kind { WHOLE = 0, SHARDED, TENSORS, NUM_VARIANTS } variant_kind;
-static const char *const variant_names[] = {"whole", "sharded", "tensors"};
+// Everything on every rank; flat shards; whole tensors as fairscale deals them; flat shards of
+// gradients as well, which are on their way in two windows.
+typedef enum variant_kind { WHOLE = 0, SHARDED, TENSORS, WINDOWS, NUM_VARIANTS } variant_kind;
+static const char *const variant_names[] = {"whole", "sharded", "tensors", "windows"};
 
 typedef enum step_part { PASSES = 0, REDUCE, UPDATE, GATHER, ALL, NUM_PARTS } step_part;
 static const char *const part_names[] = {"passes", "reduce", "update", "gather", "step"};
@@ -121,6 +122,7 @@ static void open_reducer(trainer *self) {
         .num_hooks = shards,
         .tally = shards ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS,
         .device = work->device,
+        .windows = {.num_windows = self->kind == WINDOWS ? 2 : 0},
         .shards = {.num_shards = NUM_RANKS, .world_size = NUM_RANKS, .rank = self->env->rank}};
     size_t grad_bytes, param_bytes = shards ? gs_shards_param_bytes(self->shards) : 0;
     must(gs_reducer_arena_bytes(&grad_bytes, &options));
@@ -229,7 +231,9 @@ static void run_passes(trainer *self) {
                           .grads = grads.grads,
                           .grad_factor = grads.grad_factor,
                           .ready = gs_reducer_ready_callback,
-                          .ready_ctx = self->reducer};
+                          .ready_ctx = self->reducer,
+                          .writes = gs_reducer_open_callback,
+                          .writes_ctx = self->reducer};
     must(model->ops->forward(model->state, &pass));
     must(model->ops->backward(model->state, &pass));
     must(gs_reducer_end_pass(self->reducer));
@@ -331,16 +335,18 @@ static double read_pss_mib(void) {
     return (double)kilobytes / 1024;
 }
 
-// fp32 and Adam, gradients as views: 4 + 4 + 8 bytes of a parameter, the last 8 of
-// those that a rank owns. What is ours beside it: control blocks of lanes, and padding of buckets.
+// fp32 and Adam: 4 bytes of a parameter, 4 of its gradient, as a view, and 8 of its state; of
+// state, and of gradients in windows, what a rank owns. What is ours beside it: control blocks of
+// lanes, padding of buckets, windows.
 static double formula_mib(const trainer *self, double *ours_mib) {
     double elements = (double)self->work->num_elements;
     double owned = self->shards ? (double)gs_shards_most_elements(self->shards) : elements;
+    double grads = self->kind == WINDOWS ? owned : elements;
     double control = 2.0 * sizeof(gs_shm_lane_block) + sizeof(gs_shm_control);
+    double params_in_arena = self->shards ? elements : 0;
     double arena = (double)gs_arena_bytes(self->arena);
-    double in_arena = elements * (self->shards ? 8 : 4);
-    *ours_mib = (control + arena - in_arena) / (1 << 20);
-    return (elements * 8 + owned * 8) / (1 << 20);
+    *ours_mib = (control + arena - 4 * (grads + params_in_arena)) / (1 << 20);
+    return (4 * (elements + grads) + 8 * owned) / (1 << 20);
 }
 
 // arg: number of the variant. The baseline is the process with its model, behind a pass:

@@ -16,12 +16,13 @@ bench=$build/bin/bench_sharded
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 results=$(mktemp)
-trap 'rm -f "$results" "$results.one"' EXIT
+trap 'rm -f "$results"' EXIT
+has_torch=yes
+"$python" -c 'import torch' 2>/dev/null || { has_torch=no; echo "# peers: not installed ($python has no torch)"; }
 turn=0
 while [ "$turn" -lt "$turns" ]; do
   "$bench" "$rounds" "$steps" >>"$results"
-  "$python" bench/sharded_peer.py "$rounds" "$steps" >"$results.one"
-  cat "$results.one" >>"$results"
+  [ "$has_torch" = no ] || "$python" bench/sharded_peer.py "$rounds" "$steps" >>"$results"
   turn=$((turn + 1))
 done
 "$bench" memory >>"$results"
@@ -36,14 +37,15 @@ awk '
     for (i = 1; i <= count[who, what]; i++) list[i] = value[who, what, i]
     return median(list, count[who, what])
   }
+  function ours(name) { return name == "sharded" || name == "tensors" || name == "windows" }
   $1 == "#" { if (!($0 in said)) print; said[$0] = 1; next }
   $2 == "formula" { memory[++num_memory] = $0; next }
   {
     if (!($1 in seen)) { seen[$1] = 1; names[++num_names] = $1 }
     for (i = 2; i < NF; i += 2) value[$1, $i, ++count[$1, $i]] = $(i + 1)
-    if ($1 == "whole") { alone = $(NF - 0); overlap = $3 + $5 + $7 / 2 }
-    if ($1 == "sharded") { value["-", "ratio", ++count["-", "ratio"]] = $NF / alone
-                           value["-", "overlap", ++count["-", "overlap"]] = $NF / overlap }
+    if ($1 == "whole") { whole = $NF; overlap = $3 + $5 + $7 / 2 }
+    if (ours($1)) { value[$1, "ratio", ++count[$1, "ratio"]] = $NF / whole
+                    value[$1, "overlap", ++count[$1, "overlap"]] = $NF / overlap }
   }
   END {
     printf "%-12s %10s %10s %10s %10s %10s %10s\n", "# variant", "step ms", "passes", "reduce", "update", "gather", "held MiB"
@@ -58,11 +60,13 @@ awk '
       else printf " %10s\n", "below"
     }
     sharded = column("sharded", "step")
-    printf "# sharded / whole, paired: %.3f (aim 1.03)\n", column("-", "ratio")
-    printf "# sharded / (passes + reduction + update / ranks) of whole, paired: %.3f (aim 1.05)\n", column("-", "overlap")
     for (n = 1; n <= num_names; n++)
-      if (names[n] != "whole" && names[n] != "sharded" && names[n] != "passes")
+      if (ours(names[n])) {
+        printf "# %s / whole, paired: %.3f (aim 1.03)\n", names[n], column(names[n], "ratio")
+        printf "# %s / (passes + reduction + update / ranks) of whole, paired: %.3f (aim 1.05)\n", names[n], column(names[n], "overlap")
+      } else if (names[n] != "whole" && names[n] != "passes") {
         printf "# sharded / %s: %.3f%s\n", names[n], sharded / column(names[n], "step"), names[n] == "fairscale" ? " (aim 0.588)" : ""
+      }
     if (count["passes", "step"])
       printf "# beyond the passes alone: sharded %.1f ms, fairscale %.1f ms\n", (sharded - column("sharded", "passes")) / 1000,
              (column("fairscale", "step") - column("passes", "step")) / 1000
