@@ -17,6 +17,7 @@ params_of() { jq -r .params_digest "$(manifest_of "$1")"; }
 claim "sharded and unsharded jobs end with the same parameters, and a sharded one's parts are what ranks own"
 submit "$(job_of whole none 2)"
 await "$job" succeeded 60
+whole=$job
 undisturbed=$(params_of "$job")
 submit "$(job_of parts optimizer 2)"
 await "$job" succeeded 60
@@ -24,6 +25,15 @@ same "$(params_of "$job")" "$undisturbed" "parameters"
 same "$(job_field "$job" '.spec | "\(.checkpoint.parts) \(.reducer.rebuild_after_steps)"')" "ranks 0" "what follows from sharding"
 jq -e '(.parts | length == 2) and ([.tensors[] | select(.name | startswith("optimizer.exp_avg.")) | .ranges | length] | max == 2)' \
   "$(manifest_of "$job")" >/dev/null || fail "manifest: $(head -c 900 "$(manifest_of "$job")")"
+
+claim "exported, both are the same file: names, shapes, places, and every byte"
+table_of() { tail -c +9 "$1" | head -c "$(od -An -t u8 -N 8 "$1" | tr -d ' ')" | jq -S 'del(.__metadata__)'; }
+data_of() { tail -c +$(($(od -An -t u8 -N 8 "$1") + 9)) "$1" | sha256sum; }
+for name in "$whole" "$job"; do
+  "$bin/gradsync" --server "$server" checkpoints export "$name" "$run/$name.safetensors" >/dev/null || fail "export of $name"
+done
+same "$(table_of "$run/$job.safetensors")" "$(table_of "$run/$whole.safetensors")" "tensors"
+same "$(data_of "$run/$job.safetensors")" "$(data_of "$run/$whole.safetensors")" "data"
 
 claim "kill -9 of a rank: all go back to the last checkpoint, the job says what that cost, and ends with the same parameters"
 submit "$(job_of killed optimizer 2 "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
