@@ -61,9 +61,19 @@ static void check_overlap(const gs_job_spec *spec, gs_field_errors *errors) {
     refuse(errors, OVERLAP, "not in this version");
 }
 
+// What others own of a gradient has a place until it is reduced, once.
+static void check_windows(const gs_job_spec *spec, gs_field_errors *errors) {
+    if (spec->reducer.sharding != GS_SHARDING_GRADIENTS) return;
+    if (spec->reducer.partition != GS_SHARD_FLAT)
+        refuse(errors, PARTITION, "reducer.sharding gradients keeps an even part of each bucket; flat");
+    if (spec->world.min != spec->world.max || spec->logical_shards != spec->world.max)
+        refuse(errors, SHARDING,
+               "gradients: one logical shard on each rank; logical_shards, world.min and world.max are equal");
+    else if (gs_job_spec_passes_per_shard(spec) > 1)
+        refuse(errors, SHARDING, "gradients: what an earlier micro-batch of a step leaves has no place");
+}
+
 static void check_later(const gs_job_spec *spec, gs_field_errors *errors) {
-    if (spec->reducer.sharding == GS_SHARDING_GRADIENTS)
-        refuse(errors, SHARDING, "gradients is not in this version; optimizer is");
     if (spec->model.precision != GS_PRECISION_FP32)
         refuse(errors, SHARDING, "model.precision fp32 alone in this version");
     if (spec->world.device == GS_SPEC_DEVICE_CUDA)
@@ -80,5 +90,6 @@ void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors
     check_plan(spec, errors);
     check_update(spec, errors);
     check_overlap(spec, errors);
+    check_windows(spec, errors);
     check_later(spec, errors);
 }

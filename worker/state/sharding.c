@@ -4,6 +4,22 @@
 
 #include "gradsync/sharded/shard_reduce.h"
 
+// One is filled, one on its way; in the rest wait buckets whose last gradient comes behind others'.
+#define NUM_WINDOWS 4
+
+static gs_status plan_windows(gs_sharding *sharding, const gs_job_spec *spec) {
+    const gs_model *model = &sharding->state->model;
+    size_t num_params;
+    const gs_model_param *params = model->ops->params(model->state, &num_params);
+    sharding->opens_early = calloc(num_params + 1, sizeof *sharding->opens_early);
+    if (!sharding->opens_early) return gs_error(GS_RESOURCE_EXHAUSTED, "shards: out of memory");
+    for (size_t i = 0; i < num_params; i++) sharding->opens_early[i] = params[i].opens_early;
+    sharding->windows = (gs_window_options){.num_windows = NUM_WINDOWS,
+                                            .wait_seconds = spec->reducer.timeout_seconds,
+                                            .opens_early = sharding->opens_early};
+    return gs_ok();
+}
+
 gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
                                  const gs_state_shards_options *options) {
     *sharding = (gs_sharding){.state = state,
@@ -13,13 +29,15 @@ gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
         return gs_error(GS_UNIMPLEMENTED, "reducer.sharding: on CPUs alone; set world.device to cpu");
     GS_TRY(gs_state_shards_create(&sharding->waiting, options));
     sharding->partition = sharding->waiting->partition;
-    return gs_ok();
+    bool in_windows = options->spec->reducer.sharding == GS_SHARDING_GRADIENTS;
+    return in_windows ? plan_windows(sharding, options->spec) : gs_ok();
 }
 
 void gs_sharding_release(gs_sharding *sharding) {
     gs_param_gather_destroy(sharding->gather);
     gs_state_shards_destroy(sharding->waiting);
     free(sharding->grads);
+    free(sharding->opens_early);
     *sharding = (gs_sharding){0};
 }
 

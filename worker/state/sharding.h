@@ -24,6 +24,9 @@ typedef struct gs_sharding {
     gs_trainer_state *state;   // borrowed
     gs_state_shards *waiting;  // owned; of this generation, until the state is laid out
     const gs_shards *partition;  // borrowed; NULL: the state is not sharded
+    // Gradients that others own do not stay (reducer.sharding gradients); none: they do.
+    gs_window_options windows;
+    bool *opens_early;  // owned; the windows'
     gs_param_gather *gather;
     void **grads;    // owned; where each own segment's gradient begins
     bool is_on_way;  // of the last update, what others own may not be here yet

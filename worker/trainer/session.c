@@ -43,6 +43,7 @@ static gs_reducer_options reducer_options(gs_session *session) {
         .unused_is_error = spec->reducer.unused_parameters == GS_UNUSED_ERROR,
         .static_graph = spec->reducer.static_graph,
         .wire_dtype = session->wire_dtype,
+        .windows = session->sharding.windows,
         .tally = session->sharding.partition ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS,
         .hooks = &session->hook.choice,
         .num_hooks = 1,

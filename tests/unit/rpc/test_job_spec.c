@@ -149,6 +149,17 @@ static void sharding_says_what_it_needs_whole(void **state) {
                  "reducer.op sample_mean is divided behind the last bucket");
     expect_error(SHARDED("") "," EARLY(""), pointer, "not_applicable",
                  "optimizer.in_backward updates whole buckets on every rank");
+    expect_error("\"reducer\":{\"sharding\":\"gradients\"},\"world\":{\"min\":1,\"max\":2}", pointer,
+                 "not_applicable",
+                 "gradients: one logical shard on each rank; logical_shards, world.min and "
+                 "world.max are equal");
+    expect_error("\"reducer\":{\"sharding\":\"gradients\"},\"data\":{\"micro_batch\":2,"
+                 "\"global_batch\":4}",
+                 pointer, "not_applicable",
+                 "gradients: what an earlier micro-batch of a step leaves has no place");
+    expect_error("\"reducer\":{\"sharding\":\"gradients\",\"partition\":\"oss\"}",
+                 "/reducer/partition", "not_applicable",
+                 "reducer.sharding gradients keeps an even part of each bucket; flat");
     expect_error(SHARDED(",\"rebuild_after_steps\":5"), "/reducer/rebuild_after_steps",
                  "not_applicable",
                  "reducer.sharding: who owns what follows from the plan, which stays; 0");
@@ -492,8 +503,6 @@ static void values_of_the_full_product_say_so(void **state) {
     assert_memory_equal(errors.items[0].message, "not in this version; one of: allreduce, fp16, ", 46);
     expect_error("\"reducer\":{\"backend\":\"gloo\"}", "/reducer/backend", "bad_word",
                  "not in this version; one of: auto, self, shm, nccl");
-    expect_error("\"reducer\":{\"sharding\":\"gradients\"}", "/reducer/sharding", "not_applicable",
-                 "gradients is not in this version; optimizer is");
     expect_error("\"restart\":{\"rules\":[]}", "/restart/rules", "unknown_member",
                  "not in this version");
 }
