@@ -92,6 +92,7 @@ run "every kernel has a case" 10 "$bin/gpu_kernels" --slots
 if [ -x "$build/bin/gradsync-conformance" ]; then
   run "GPT-2 vectors, fp32" 90 "${as_gpu[@]}" "$build/bin/gradsync-conformance" gpt2 tests/golden/gpt2_tiny.safetensors
   run "MLP vectors, fp32" 120 "${as_gpu[@]}" "$build/bin/gradsync-conformance" train-mlp tests/golden/ddp_mlp/*.safetensors
+  run "MLP vectors, sharded" 60 "${as_gpu[@]}" "$build/bin/gradsync-conformance" train-mlp --sharded tests/golden/ddp_mlp/w?_adamw.safetensors
 else
   skip "GPT-2 and MLP vectors" "not installed: $(printf '%s ' "${missing[@]}")$(pkg-config --exists cmocka || echo libcmocka)"
 fi
