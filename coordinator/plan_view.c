@@ -103,6 +103,8 @@ static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
         gs_json_set_string(tensor, "name", param->name);
         gs_json_set_int(tensor, "elements", (int64_t)gs_param_spec_count(param));
         gs_json_set_int(tensor, "offset_bytes", (int64_t)offset_bytes);
+        if (header->tensor_owners)
+            gs_json_set_int(tensor, "owner", header->tensor_owners[plan->params[bucket->first + k]]);
         gs_json_push(tensors, tensor);
         offset_bytes += gs_param_spec_grad_bytes(param);
     }

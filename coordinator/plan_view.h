@@ -16,7 +16,8 @@ typedef struct gs_plan_header {
     int world_size;
     int64_t since_step;
     const gs_hook_rule *hook;  // how buckets travel
-    const int *owners;         // of each parameter, where whole ones have; NULL: none has
+    const int *owners;         // of each parameter, where buckets have one each; NULL: they have none
+    const int *tensor_owners;  // of each parameter, where a bucket may have several; NULL: none has
     const gs_job_hook *asked;  // its specification; NULL: its averages of parameters are not shown
 } gs_plan_header;
 

@@ -125,7 +125,7 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
                           size_t num_params) {
     gs_job *job = run->job;
     gs_bucket_plan plan = {0};
-    int *owners;
+    int *owners, *tensor_owners = NULL;
     // An order of other parameters means nothing for these.
     if (job->ready_order && gs_json_count(job->ready_order) != num_params) {
         gs_json_release(job->ready_order);
@@ -134,7 +134,11 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
     GS_TRY(gs_job_plan_owners(&owners, &job->spec, run->num_members, params, num_params));
     gs_status status = gs_planner_assign(&plan, &job->spec, run->num_members, params, num_params,
                                          job->ready_order);
+    if (!status.code)
+        status = gs_job_plan_bucket_owners(&tensor_owners, &job->spec, run->num_members, &plan, params,
+                                           num_params);
     if (status.code) {
+        gs_bucket_plan_release(&plan);
         free(owners);
         return status;
     }
@@ -150,6 +154,7 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
                              .since_step = job->step,
                              .hook = &hook,
                              .owners = owners,
+                             .tensor_owners = tensor_owners,
                              .asked = &job->spec.reducer.hook};
     // The same layout again keeps its number and its reason: revisions count changes.
     if (same) {
@@ -162,6 +167,7 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
                          gs_plan_to_view(&plan, &header, params, job->ready_order));
     }
     free(owners);
+    free(tensor_owners);
     gs_json_release(run->plan_message);
     run->plan_message = gs_plan_message_encode(
         &plan, &(gs_plan_label){header.revision, header.reason, job->ready_order != NULL});

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "core/overlap_assignment.h"
 #include "core/owner_rules.h"
 #include "core/plan_policy.h"
 
@@ -9,11 +10,20 @@ bool gs_job_plan_is_fixed(const gs_job_spec *spec) {
     return spec->reducer.sharding != GS_SHARDING_NONE;
 }
 
+static gs_status out_of_memory(void) {
+    return gs_error(GS_RESOURCE_EXHAUSTED, "plan: out of memory");
+}
+
+static size_t *count_elements(const gs_param_spec *params, size_t num_params) {
+    size_t *counts = calloc(num_params + 1, sizeof *counts);
+    for (size_t i = 0; counts && i < num_params; i++) counts[i] = gs_param_spec_count(&params[i]);
+    return counts;
+}
+
 static gs_status deal(int *owners, const gs_job_spec *spec, int world_size,
                       const gs_param_spec *params, size_t num_params) {
-    size_t *counts = calloc(num_params + 1, sizeof *counts);
-    if (!counts) return gs_error(GS_RESOURCE_EXHAUSTED, "plan: out of memory");
-    for (size_t i = 0; i < num_params; i++) counts[i] = gs_param_spec_count(&params[i]);
+    size_t *counts = count_elements(params, num_params);
+    if (!counts) return out_of_memory();
     const gs_owner_request request = {
         .counts = counts, .num_params = num_params, .world_size = world_size};
     gs_status status = spec->reducer.partition == GS_SHARD_OSS
@@ -29,8 +39,43 @@ gs_status gs_job_plan_owners(int **out, const gs_job_spec *spec, int world_size,
     bool cut = spec->reducer.partition == GS_SHARD_FLAT;
     if (cut || spec->reducer.sharding == GS_SHARDING_NONE) return gs_ok();
     int *owners = calloc(num_params + 1, sizeof *owners);
-    if (!owners) return gs_error(GS_RESOURCE_EXHAUSTED, "plan: out of memory");
+    if (!owners) return out_of_memory();
     gs_status status = deal(owners, spec, world_size, params, num_params);
+    if (status.code)
+        free(owners);
+    else
+        *out = owners;
+    return status;
+}
+
+static gs_status deal_buckets(int *owners, const gs_job_spec *spec, int world_size,
+                              const gs_bucket_plan *plan, const gs_param_spec *params,
+                              size_t num_params) {
+    size_t *counts = count_elements(params, num_params);
+    gs_overlap_assignment dealt = {0};
+    if (!counts) return out_of_memory();
+    gs_status status =
+        gs_overlap_assign(&dealt, plan, counts, world_size, spec->reducer.zero_split_buckets);
+    free(counts);
+    GS_TRY(status);
+    for (size_t r = 0; r < dealt.num_runs; r++) {
+        const gs_overlap_run *run = &dealt.runs[r];
+        const size_t *members = plan->params + plan->buckets[run->bucket].first + run->first;
+        for (size_t i = 0; i < run->num_params; i++) owners[members[i]] = run->rank;
+    }
+    gs_overlap_assignment_release(&dealt);
+    return gs_ok();
+}
+
+gs_status gs_job_plan_bucket_owners(int **out, const gs_job_spec *spec, int world_size,
+                                    const gs_bucket_plan *plan, const gs_param_spec *params,
+                                    size_t num_params) {
+    *out = NULL;
+    bool overlaps = spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;
+    if (!overlaps || spec->reducer.sharding == GS_SHARDING_NONE) return gs_ok();
+    int *owners = calloc(num_params + 1, sizeof *owners);
+    if (!owners) return out_of_memory();
+    gs_status status = deal_buckets(owners, spec, world_size, plan, params, num_params);
     if (status.code)
         free(owners);
     else

@@ -22,6 +22,11 @@ GS_NODISCARD gs_status gs_job_plan_make(gs_bucket_plan *out, const gs_job_spec *
 // or each is cut.
 GS_NODISCARD gs_status gs_job_plan_owners(int **out, const gs_job_spec *spec, int world_size,
                                           const gs_param_spec *params, size_t num_params);
+// The same of a plan that is there, for a job that deals its buckets, or runs of their members
+// (reducer.zero_overlap). NULL: it does not.
+GS_NODISCARD gs_status gs_job_plan_bucket_owners(int **out, const gs_job_spec *spec, int world_size,
+                                                 const gs_bucket_plan *plan,
+                                                 const gs_param_spec *params, size_t num_params);
 // Ranks hold parts that the plan cuts: it stays as long as they are together.
 bool gs_job_plan_is_fixed(const gs_job_spec *spec);
 

@@ -58,7 +58,10 @@ static void check_overlap(const gs_job_spec *spec, gs_field_errors *errors) {
     if (!overlaps) return;
     if (spec->reducer.partition != GS_SHARD_FLAT)
         refuse(errors, PARTITION, "zero_overlap deals buckets");
-    refuse(errors, OVERLAP, "not in this version");
+    if (spec->reducer.sharding == GS_SHARDING_GRADIENTS)
+        refuse(errors, OVERLAP, "each bucket is summed for all ranks, so that owners know at once what was used: sharding optimizer");
+    if (spec->reducer.op == GS_REDUCER_SAMPLE_MEAN)
+        refuse(errors, OVERLAP, "reducer.op sample_mean is divided behind the last bucket");
 }
 
 // What others own of a gradient has a place until it is reduced, once.

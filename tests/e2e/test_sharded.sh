@@ -35,6 +35,12 @@ done
 same "$(table_of "$run/$job.safetensors")" "$(table_of "$run/$whole.safetensors")" "tensors"
 same "$(data_of "$run/$job.safetensors")" "$(data_of "$run/$whole.safetensors")" "data"
 
+claim "zero_overlap, which waits where gradients are clipped: the same parameters, and the plan says whose they are"
+submit "$(job_of overlap 'optimizer","zero_split_buckets":true,"zero_overlap":"interleaved' 2)"
+await "$job" succeeded 60
+same "$(params_of "$job")" "$undisturbed" "parameters of dealt buckets"
+get "/v1/jobs/$job/plan" | jq -e '[.buckets[].tensors[].owner] | unique == [0, 1]' >/dev/null || fail "owners: $(get "/v1/jobs/$job/plan" | head -c 600)"
+
 claim "kill -9 of a rank: all go back to the last checkpoint, the job says what that cost, and ends with the same parameters"
 submit "$(job_of killed optimizer 2 "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
 wait_for 60 "step 15" step_at_least "$job" 15

@@ -309,27 +309,35 @@ static void survivors_of_a_rank_killed_between_updates_take_them_back(void **sta
 
 // Nobody has what another rank owns: survivors save nothing, whoever is killed where, and two ranks go back to what was
 // saved before, by all.
+static void kill_sharded_at(const named_place *place, int victim) {
+    char *spec = make_spec(20), *dir = gs_temp_dir_make(), *left;
+    gs_ranks *ranks = start_killing(dir, spec, place, victim);
+    finish(ranks, victim);
+    for (int rank = 0; rank < WORLD; rank++) check_record(dir, rank);
+    left = trainer_rank_checkpoint(dir);
+    if (left) assert_string_equal(read_reason(dir), "periodic");
+    resume_with_two(dir, spec);
+    gs_temp_dir_remove(dir);
+    free(spec);
+    free(left);
+}
+
 static void a_sharded_run_goes_back_to_its_checkpoint(void **state) {
-    static const named_place sharded_places[] = {
+    static const named_place places_of_shards[] = {
         {"reducer.mark_ready", 13, false}, {"reducer.complete", 5, false},
         {"commit.leave", 6, false},        {"sharded.gather", 22, false},
         {"step.applied", 7, false}};
     reducer_members = ",\"sharding\":\"optimizer\"";
     save_every_steps = 3;
     assert_int_equal(train_undisturbed(state), 0);
-    for (size_t i = 0; i < sizeof sharded_places / sizeof sharded_places[0]; i++) {
-        const int victim = (int)(i % 2);
-        char *spec = make_spec(20), *dir = gs_temp_dir_make(), *left;
-        gs_ranks *ranks = start_killing(dir, spec, &sharded_places[i], victim);
-        finish(ranks, victim);
-        for (int rank = 0; rank < WORLD; rank++) check_record(dir, rank);
-        left = trainer_rank_checkpoint(dir);
-        if (left) assert_string_equal(read_reason(dir), "periodic");
-        resume_with_two(dir, spec);
-        gs_temp_dir_remove(dir);
-        free(spec);
-        free(left);
-    }
+    for (size_t i = 0; i < sizeof places_of_shards / sizeof places_of_shards[0]; i++)
+        kill_sharded_at(&places_of_shards[i], (int)(i % 2));
+    // Between updates of its buckets, while others are reduced.
+    optimizer_members = "";
+    assert_int_equal(train_undisturbed(state), 0);
+    reducer_members = ",\"sharding\":\"optimizer\",\"zero_overlap\":\"interleaved\"";
+    kill_sharded_at(&(named_place){"optimizer.early", 11, false}, 1);
+    optimizer_members = clipped;
     reducer_members = "";
     save_every_steps = 0;
 }

@@ -45,11 +45,24 @@ static const job jobs[] = {
     {"whole tensors, as they come", 2, 2, GPT2, ADAMW, ",\"partition\":\"oss\"", false, false},
     {"whole tensors, large ones first", 4, 4, MLP, ADAMW ",\"grad_clip_norm\":0.05",
      ",\"partition\":\"zero\"", false, false},
+    {"overlap", 2, 4, MLP, ADAMW, ",\"zero_overlap\":\"step\"", false, false},
+    {"interleaved", 4, 4, GPT2, "\"kind\":\"adam\"",
+     ",\"zero_overlap\":\"interleaved\",\"zero_split_buckets\":true", false, false},
+    {"overlap of layers left out", 2, 4,
+     "\"kind\":\"gpt2\",\"gpt2\":{\"layers\":3,\"heads\":2,\"channels\":16,\"context\":8,"
+     "\"vocab\":64,\"layer_drop\":0.5}",
+     ADAMW, ",\"zero_overlap\":\"interleaved\"", false, false},
+    {"exact overlap that waits for the norm", 3, 3, "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,17,15,10]}",
+     ADAMW ",\"grad_clip_norm\":0.05", ",\"zero_overlap\":\"interleaved\"", true, false},
     {"16 bits on the way", 2, 2, MLP, ADAMW, ",\"wire_dtype\":\"bf16\"", false, false},
     {"gradients in windows", 3, 3, MLP, ADAMW ",\"grad_clip_norm\":0.05", "", false, true},
     {"tied weights, and no state", 2, 2, GPT2, "\"kind\":\"sgd\",\"momentum\":0", ",\"op\":\"sum\"",
      true, true},
 };
+
+static bool is_of_shards(const char *members) {
+    return strstr(members, "partition") || strstr(members, "zero_");
+}
 
 static char *write_spec(const job *of, bool is_sharded, int target) {
     char *spec;
@@ -66,7 +79,7 @@ static char *write_spec(const job *of, bool is_sharded, int target) {
             !is_sharded      ? "none"
             : of->in_windows ? "gradients"
                              : "optimizer",
-            is_sharded || !strstr(of->reducer, "partition") ? of->reducer : "", target) < 0)
+            is_sharded || !is_of_shards(of->reducer) ? of->reducer : "", target) < 0)
         abort();
     return spec;
 }

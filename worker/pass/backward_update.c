@@ -7,35 +7,47 @@
 struct gs_backward_update {
     gs_early_step *step;
     const gs_reducer *reducer;  // borrowed
+    void *const *own_grads;     // borrowed; NULL: the state is not sharded
+    bool in_passes;             // else when they have ended
 };
 
-static gs_status create_step(gs_backward_update *update, gs_trainer_state *state, bool adds_rows) {
+static gs_status create_step(gs_backward_update *update, const gs_backward_update_options *options) {
+    gs_trainer_state *state = options->state;
     bool *early = calloc(state->num_params + 1, sizeof *early);
     if (!early) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    for (size_t i = 0; i < state->num_params; i++) early[i] = i > 0 || !adds_rows;
-    gs_status status =
-        gs_early_step_create(&update->step, &(gs_early_step_options){.optimizer = state->optimizer,
-                                                                     .params = state->params,
-                                                                     .mixed = state->mixed,
-                                                                     .early = early,
-                                                                     .device = state->device,
-                                                                     .waits_for_release = true});
+    for (size_t i = 0; i < state->num_params; i++) early[i] = i > 0 || !options->adds_rows;
+    gs_status status = gs_early_step_create(
+        &update->step,
+        &(gs_early_step_options){.optimizer = state->optimizer,
+                                 .params = options->own_grads ? state->own_params : state->params,
+                                 .mixed = state->mixed,
+                                 .early = early,
+                                 .device = state->device,
+                                 .waits_for_release = true});
     free(early);
     return status;
 }
 
-gs_status gs_backward_update_create(gs_backward_update **out, const gs_job_spec *spec,
-                                    gs_trainer_state *state, const gs_reducer *reducer,
-                                    bool adds_rows) {
+static bool is_wanted(const gs_job_spec *spec) {
+    bool overlaps = spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;
+    return spec->optimizer.in_backward || (overlaps && !(spec->optimizer.grad_clip_norm > 0));
+}
+
+gs_status gs_backward_update_create(gs_backward_update **out,
+                                    const gs_backward_update_options *options) {
+    const gs_job_spec *spec = options->spec;
+    const char *what = spec->optimizer.in_backward ? "optimizer.in_backward" : "reducer.zero_overlap";
     *out = NULL;
-    if (!spec->optimizer.in_backward) return gs_ok();
+    if (!is_wanted(spec)) return gs_ok();
     gs_backward_update *update = calloc(1, sizeof *update);
-    if (!update) return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer.in_backward: out of memory");
-    update->reducer = reducer;
-    gs_status status = create_step(update, state, adds_rows);
+    if (!update) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", what);
+    update->reducer = options->reducer;
+    update->own_grads = options->own_grads;
+    update->in_passes = spec->reducer.zero_overlap != GS_ZERO_OVERLAP_STEP;
+    gs_status status = create_step(update, options);
     if (status.code) {
         gs_backward_update_destroy(update);
-        return gs_status_prefix(status, "optimizer.in_backward");
+        return gs_status_prefix(status, "%s", what);
     }
     *out = update;
     return gs_ok();
@@ -52,17 +64,21 @@ void gs_backward_update_begin(gs_backward_update *update, float lr, float grad_s
     if (update) gs_early_step_begin(update->step, lr, grad_scale);
 }
 
+static void *const *grads_of(const gs_backward_update *update) {
+    return update->own_grads ? update->own_grads : gs_reducer_grads(update->reducer);
+}
+
 void gs_backward_update_bucket(gs_backward_update *update, size_t bucket) {
     if (!update) return;
     const gs_bucket_plan *plan = gs_reducer_plan(update->reducer);
     const gs_plan_bucket *members = &plan->buckets[bucket];
     gs_early_step_bucket(update->step, plan->params + members->first, members->num_params,
-                         gs_reducer_grads(update->reducer), gs_reducer_used(update->reducer));
+                         grads_of(update), gs_reducer_used(update->reducer));
 }
 
 void gs_backward_update_release(void *ctx, size_t param) {
     gs_backward_update *update = ctx;
-    if (update) gs_early_step_release(update->step, param);
+    if (update && update->in_passes) gs_early_step_release(update->step, param);
 }
 
 void gs_backward_update_end_passes(gs_backward_update *update) {
@@ -75,7 +91,7 @@ gs_status gs_backward_update_check(const gs_backward_update *update) {
 
 gs_status gs_backward_update_finish(gs_backward_update *update, const gs_reduce_result *reduced) {
     if (!update) return gs_ok();
-    return gs_early_step_finish(update->step, gs_reducer_grads(update->reducer), reduced->used);
+    return gs_early_step_finish(update->step, grads_of(update), reduced->used);
 }
 
 void gs_backward_update_undo(gs_backward_update *update) {

@@ -1,6 +1,7 @@
-// The optimizer inside the backward pass (optimizer.in_backward): parameters are updated bucket by bucket, as their
-// gradients are reduced and backward reads them no more, while other buckets are on their way. The step stays a
-// transaction: until it is committed all of it can be taken back (gradsync/optim/early_step.h).
+// The optimizer inside the backward pass (optimizer.in_backward, reducer.zero_overlap interleaved): parameters are
+// updated bucket by bucket, as their gradients are reduced and backward reads them no more, while other buckets are on
+// their way. With zero_overlap step that begins when the passes have ended. The step stays a transaction: until it is
+// committed all of it can be taken back (gradsync/optim/early_step.h). Of a sharded state a rank updates what it owns.
 //
 // A step is: begin, before the reducer's; bucket and release, as they come; end_passes, behind the last pass; then
 // finish or undo. All take NULL, which is a job without it, and do nothing. Compute thread.
@@ -17,11 +18,18 @@
 
 typedef struct gs_backward_update gs_backward_update;
 
-// *out stays NULL when the job does not want it. Borrows state and reducer until destroy.
-//   adds_rows  gradients of the model's first parameter, its embedding, are complete at finish alone
-GS_NODISCARD gs_status gs_backward_update_create(gs_backward_update **out, const gs_job_spec *spec,
-                                                 gs_trainer_state *state, const gs_reducer *reducer,
-                                                 bool adds_rows);
+// All borrowed until destroy.
+typedef struct gs_backward_update_options {
+    const gs_job_spec *spec;
+    gs_trainer_state *state;
+    const gs_reducer *reducer;
+    void *const *own_grads;  // of a sharded state: where each own segment's gradient begins; else NULL
+    bool adds_rows;  // gradients of the model's first parameter, its embedding, are complete at finish alone
+} gs_backward_update_options;
+
+// *out stays NULL when the job does not want it, or cannot: the update waits for the norm of all gradients where it clips.
+GS_NODISCARD gs_status gs_backward_update_create(gs_backward_update **out,
+                                                 const gs_backward_update_options *options);
 // Takes a step back that is still open.
 void gs_backward_update_destroy(gs_backward_update *update);
 

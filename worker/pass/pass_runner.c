@@ -37,10 +37,18 @@ typedef struct pass_turn {
     int64_t begin_ns;  // of its half
 } pass_turn;
 
+// Owners that update in the backward pass change what this rank has not read, a layer that it leaves out: that is here
+// before anybody can.
+static gs_status await_params(const gs_pass_runner *runner) {
+    const gs_pass_context *context = runner->context;
+    return context->update && context->sharding ? gs_sharding_await(context->sharding) : gs_ok();
+}
+
 static gs_status turn_pass(void *ctx, bool is_backward) {
     pass_turn *at = ctx;
     note_half(at->runner, is_backward ? GS_SPAN_BACKWARD : GS_SPAN_FORWARD, at->begin_ns);
     if (is_backward) return gs_ok();
+    GS_TRY(await_params(at->runner));
     at->begin_ns = gs_now_ns();
     enter_phase(at->runner, GS_PHASE_BACKWARD);
     GS_FAILPOINT("step.backward");
@@ -158,6 +166,7 @@ gs_status gs_pass_runner_run(gs_pass_runner *runner) {
     GS_TRY(begin_pass(runner, &reducing, (int64_t)batch.rows));
     // The end of this rank's part: nothing is used, and nothing to wait for.
     if (batch.rows == 0) {
+        GS_TRY(await_params(runner));
         GS_TRY(gs_embedding_rows_empty_pass(rows, &reducing));
         return end_pass(runner);
     }

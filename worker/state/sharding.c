@@ -29,6 +29,7 @@ gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
         return gs_error(GS_UNIMPLEMENTED, "reducer.sharding: on CPUs alone; set world.device to cpu");
     GS_TRY(gs_state_shards_create(&sharding->waiting, options));
     sharding->partition = sharding->waiting->partition;
+    sharding->overlaps = options->spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;
     bool in_windows = options->spec->reducer.sharding == GS_SHARDING_GRADIENTS;
     return in_windows ? plan_windows(sharding, options->spec) : gs_ok();
 }
@@ -41,9 +42,13 @@ void gs_sharding_release(gs_sharding *sharding) {
     *sharding = (gs_sharding){0};
 }
 
+bool gs_sharding_reduces_to_owners(const gs_sharding *sharding) {
+    return sharding->partition && !sharding->overlaps;
+}
+
 void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice,
                         gs_dtype *wire_dtype) {
-    if (!sharding->partition) return;
+    if (!gs_sharding_reduces_to_owners(sharding)) return;
     if (choice->hook == &gs_hook_fp16) *wire_dtype = GS_FP16;
     if (choice->hook == &gs_hook_bf16) *wire_dtype = GS_BF16;
     *choice = (gs_hook_choice){.hook = &gs_hook_shard_reduce,
@@ -84,12 +89,15 @@ gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer,
                                   deadline);
 }
 
-gs_status gs_sharding_step(gs_sharding *sharding, int64_t step, const uint8_t *used,
-                                 float lr, float grad_scale) {
+gs_status gs_sharding_step(gs_sharding *sharding, const uint8_t *used, float lr, float grad_scale) {
     const gs_trainer_state *state = sharding->state;
     sharding->is_on_way = true;
-    GS_TRY(gs_optimizer_step(state->optimizer, state->own_params, sharding->grads, used, lr,
-                             grad_scale));
+    return gs_optimizer_step(state->optimizer, state->own_params, sharding->grads, used, lr, grad_scale);
+}
+
+gs_status gs_sharding_send(gs_sharding *sharding, int64_t step) {
+    if (!sharding->gather) return gs_ok();
+    sharding->is_on_way = true;
     return gs_param_gather_start(sharding->gather, step);
 }
 

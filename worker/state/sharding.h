@@ -5,6 +5,10 @@
 // the next step begins, and are waited for before anybody reads them. So the update is behind the commit and not a
 // part of it: who loses a rank goes back to a checkpoint.
 //
+// With reducer.zero_overlap gradients are reduced for all, as without shards, and each bucket's owner updates it while
+// others are reduced (worker/pass/backward_update.h), in a way that can be taken back; what the commit has confirmed is
+// sent as ever.
+//
 // All functions take one that is empty, which is a job without it, and do nothing. Compute thread.
 #ifndef WORKER_STATE_SHARDING_H
 #define WORKER_STATE_SHARDING_H
@@ -27,6 +31,7 @@ typedef struct gs_sharding {
     // Gradients that others own do not stay (reducer.sharding gradients); none: they do.
     gs_window_options windows;
     bool *opens_early;  // owned; the windows'
+    bool overlaps;               // reducer.zero_overlap
     gs_param_gather *gather;
     void **grads;    // owned; where each own segment's gradient begins
     bool is_on_way;  // of the last update, what others own may not be here yet
@@ -39,7 +44,9 @@ GS_NODISCARD gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state 
                                               const gs_state_shards_options *options);
 void gs_sharding_release(gs_sharding *sharding);
 
-// What the reducer does instead of the sums that a job asks for: of the same type on their way.
+// What the reducer does instead of the sums that a job asks for, of the same type on their way, if it does: a rank then
+// has the result of what it owns alone.
+bool gs_sharding_reduces_to_owners(const gs_sharding *sharding);
 void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice, gs_dtype *wire_dtype);
 size_t gs_sharding_bytes(const gs_sharding *sharding);  // of the arena
 // The state of this generation, in `memory` of that many bytes.
@@ -50,9 +57,10 @@ GS_NODISCARD gs_status gs_sharding_connect(gs_sharding *sharding,
                                                  const gs_reducer *reducer, gs_comm *comm, int lane,
                                                  gs_deadline deadline);
 
-// The update of what this rank owns, on its way to the others when it returns.
-GS_NODISCARD gs_status gs_sharding_step(gs_sharding *sharding, int64_t step,
-                                              const uint8_t *used, float lr, float grad_scale);
+// The update of what this rank owns.
+GS_NODISCARD gs_status gs_sharding_step(gs_sharding *sharding, const uint8_t *used, float lr, float grad_scale);
+// What this rank owns has been updated: it is on its way to the others when this returns.
+GS_NODISCARD gs_status gs_sharding_send(gs_sharding *sharding, int64_t step);
 // What others own of one parameter is here, too: gs_model_pass.reads, of a gs_sharding.
 GS_NODISCARD gs_status gs_sharding_reads(void *sharding, size_t param);
 // Of all of them.

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "rpc/schema/job_plan.h"
+
 static gs_status find_places(gs_state_shards *shards, size_t num_params) {
     shards->places = calloc(num_params + 1, sizeof *shards->places);
     if (!shards->places) return gs_error(GS_RESOURCE_EXHAUSTED, "shards: out of memory");
@@ -16,22 +18,32 @@ static gs_status find_places(gs_state_shards *shards, size_t num_params) {
     return gs_ok();
 }
 
-gs_status gs_state_shards_create(gs_state_shards **out, const gs_state_shards_options *options) {
+static gs_status make_partition(gs_shards **out, const gs_state_shards_options *options) {
     static const gs_partition partitions[] = {[GS_SHARD_FLAT] = GS_PARTITION_FLAT,
                                               [GS_SHARD_OSS] = GS_PARTITION_GREEDY,
                                               [GS_SHARD_ZERO] = GS_PARTITION_SORTED};
+    gs_shards_options shards = {.partition = partitions[options->spec->reducer.partition],
+                                .plan = options->plan,
+                                .params = options->params,
+                                .num_params = options->num_params,
+                                .world_size = options->world_size,
+                                .element_bytes = sizeof(float)};
+    int *owners;
+    GS_TRY(gs_job_plan_bucket_owners(&owners, options->spec, options->world_size, options->plan,
+                                     options->params, options->num_params));
+    shards.owners = owners;
+    if (owners) shards.partition = GS_PARTITION_GIVEN;
+    gs_status status = gs_shards_create(out, &shards);
+    free(owners);
+    return status;
+}
+
+gs_status gs_state_shards_create(gs_state_shards **out, const gs_state_shards_options *options) {
     gs_state_shards *shards = calloc(1, sizeof *shards);
     if (!shards) return gs_error(GS_RESOURCE_EXHAUSTED, "shards: out of memory");
     shards->rank = options->rank;
     shards->world_size = options->world_size;
-    gs_status status = gs_shards_create(
-        &shards->partition,
-        &(gs_shards_options){.partition = partitions[options->spec->reducer.partition],
-                             .plan = options->plan,
-                             .params = options->params,
-                             .num_params = options->num_params,
-                             .world_size = options->world_size,
-                             .element_bytes = sizeof(float)});
+    gs_status status = make_partition(&shards->partition, options);
     if (!status.code) {
         shards->own = gs_shards_of_rank(shards->partition, shards->rank, &shards->num_own);
         status = find_places(shards, options->num_params);

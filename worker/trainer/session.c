@@ -44,13 +44,13 @@ static gs_reducer_options reducer_options(gs_session *session) {
         .static_graph = spec->reducer.static_graph,
         .wire_dtype = session->wire_dtype,
         .windows = session->sharding.windows,
-        .tally = session->sharding.partition ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS,
+        .tally = gs_sharding_reduces_to_owners(&session->sharding) ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS,
         .hooks = &session->hook.choice,
         .num_hooks = 1,
         .arena = session->arena,
         .device = state->device,
         .record = record_options(spec),
-        .bucket_finished = spec->optimizer.in_backward ? note_bucket : NULL,
+        .bucket_finished = spec->optimizer.in_backward || session->sharding.overlaps ? note_bucket : NULL,
         .bucket_finished_ctx = session,
     };
 }
@@ -356,8 +356,12 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     gs_embedding_rows_options rows = row_options(session);
     GS_TRY(gs_embedding_rows_create(&session->embedding_rows, &rows, session->reducer,
                                     session->comm, deadline));
-    GS_TRY(gs_backward_update_create(&session->update, session->spec, session->state,
-                                     session->reducer, session->embedding_rows));
+    GS_TRY(gs_backward_update_create(
+        &session->update, &(gs_backward_update_options){.spec = session->spec,
+                                                        .state = session->state,
+                                                        .reducer = session->reducer,
+                                                        .own_grads = session->sharding.grads,
+                                                        .adds_rows = session->embedding_rows}));
     GS_TRY(gs_session_prepare_inputs(session));
     GS_TRY(watch_order(session));
     session->passes = pass_context(session);

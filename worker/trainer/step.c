@@ -266,8 +266,7 @@ static gs_status step_optimizer(gs_session *session, const gs_step_facts *facts)
         gs_grad_clip_factor(unscaled_norm(session), session->spec->optimizer.grad_clip_norm) *
         gs_grad_scaler_inverse(&state->position.loss_scale);
     if (state->is_sharded)
-        return gs_sharding_step(&session->sharding, facts->step, reduced->used,
-                                      (float)facts->lr, factor);
+        return gs_sharding_step(&session->sharding, reduced->used, (float)facts->lr, factor);
     void *const *grads = gs_reducer_grads(session->reducer);
     return state->mixed ? gs_mixed_precision_step(state->mixed, state->optimizer, grads,
                                                   reduced->used, (float)facts->lr, factor)
@@ -280,6 +279,7 @@ static gs_status update_params(gs_session *session, gs_step_facts *facts) {
     gs_device_times_mark(session->gpu.times, GS_SPAN_UNSET);
     gs_buffers_adopt(state->buffers);
     GS_TRY(step_optimizer(session, facts));
+    GS_TRY(gs_sharding_send(&session->sharding, facts->step));
     gs_device_times_mark(session->gpu.times, GS_SPAN_OPTIMIZER);
     // On a GPU the next step's work follows. A launch that failed is known by now; a GPU that fails later is
     // lost, and its state with it.

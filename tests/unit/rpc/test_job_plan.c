@@ -84,6 +84,26 @@ static void what_is_cut_or_nobodys_has_the_plan_of_its_policy(void **state) {
     }
 }
 
+static void overlap_deals_the_buckets_of_the_plan(void **state) {
+    (void)state;
+    gs_param_spec params[NUM_PARAMS];
+    gs_job_spec spec = make_spec(GS_SHARDING_OPTIMIZER, GS_SHARD_FLAT);
+    gs_bucket_plan plan;
+    int *owners = &(int){0};
+    make_params(params);
+    assert_ok(gs_job_plan_make(&plan, &spec, 3, params, NUM_PARAMS, NULL));
+    assert_ok(gs_job_plan_bucket_owners(&owners, &spec, 3, &plan, params, NUM_PARAMS));
+    assert_null(owners);
+    spec.reducer.zero_overlap = GS_ZERO_OVERLAP_STEP;
+    assert_ok(gs_job_plan_bucket_owners(&owners, &spec, 3, &plan, params, NUM_PARAMS));
+    for (size_t b = 0; b < plan.num_buckets; b++) {
+        for (size_t i = 0; i < plan.buckets[b].num_params; i++)
+            assert_int_equal(owners[plan.params[plan.buckets[b].first + i]], b % 3);
+    }
+    free(owners);
+    gs_bucket_plan_release(&plan);
+}
+
 static void the_plan_of_a_sharded_job_is_fixed(void **state) {
     (void)state;
     gs_job_spec spec = make_spec(GS_SHARDING_NONE, GS_SHARD_FLAT);
@@ -96,6 +116,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_parameters_have_buckets_of_one_owner),
         cmocka_unit_test(what_is_cut_or_nobodys_has_the_plan_of_its_policy),
+        cmocka_unit_test(overlap_deals_the_buckets_of_the_plan),
         cmocka_unit_test(the_plan_of_a_sharded_job_is_fixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
