@@ -35,7 +35,8 @@ static gs_status open_reducer(machine *self, gs_reducer_options *options, const 
     const gs_rank_env *env = step->env;
     size_t bytes = 0;
     options->device = self->device;
-    if (step->owners) GS_TRY(replica_shards_open(&self->shards, options, step->owners));
+    if (step->owners) GS_TRY(replica_shards_open(&self->shards, options,
+                                   &(replica_shards_options){.owners = step->owners}));
     GS_TRY(gs_reducer_arena_bytes(&bytes, options));
     size_t param_bytes = replica_shards_bytes(&self->shards);
     GS_TRY(gs_arena_create_on(&self->arena, bytes + param_bytes, self->device));

@@ -15,6 +15,7 @@ static const conformance_kind kinds[] = {
     {"partition", "oss_partition.json zero_partition.json sdp_buckets.json", conformance_partition},
     {"zero-assign", "zero_overlap.json", conformance_zero_assign},
     {"train-mlp", "[--sharded] ddp_mlp/*.safetensors", conformance_train_mlp},
+    {"zero-train", "zero_overlap/*.safetensors", conformance_zero_train},
     {"clip-scale", "clip_and_scale.json", conformance_clip_scale},
     {"gpt2", "gpt2_tiny.safetensors [--world 1|2]", conformance_gpt2},
     {"hook", "hooks.safetensors", conformance_hook},
@@ -23,6 +24,7 @@ static const conformance_kind kinds[] = {
 
 static const gs_rank_body bodies[] = {
     {"train-mlp", conformance_train_mlp_rank},
+    {"zero-train", conformance_zero_train_rank},
     {"clip-sharded", conformance_clip_rank},
     {"gpt2-start", conformance_gpt2_start_rank},
     {"gpt2-train", conformance_gpt2_train_rank},

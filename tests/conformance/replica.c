@@ -37,17 +37,19 @@ static gs_status make_optimizer(replica *self, const replica_options *options) {
     bool decays[REPLICA_MAX_PARAMS];
     for (size_t i = 0; i < num_params; i++) decays[i] = options->decay_all || list[i].decays;
     replica_shards_choose(&self->shards, &optimizer);
-    return gs_optimizer_create(&self->optimizer, &optimizer, self->specs, decays, num_params,
-                               self->device);
+    GS_TRY(gs_optimizer_create(&self->optimizer, &optimizer, self->specs, decays, num_params,
+                               self->device));
+    return replica_shards_prepare(&self->shards, self->optimizer, self->device);
 }
 
 static gs_status make_plan(gs_bucket_plan *plan, const replica *self,
                            const replica_options *options) {
     const uint64_t limits_bytes[] = {options->first_bucket_bytes, options->bucket_cap_bytes};
+    if (options->plan) return gs_bucket_plan_copy(plan, options->plan);
     return gs_bucket_plan_of_owned(
         plan,
         &(gs_plan_request){.limits_bytes = limits_bytes, .num_limits = 2, .reverse = true},
-        options->owners, self->specs, self->num_params);
+        options->sharded ? options->sharded->owners : NULL, self->specs, self->num_params);
 }
 
 static gs_status make_reducer(replica *self, const replica_options *options) {
@@ -65,7 +67,7 @@ static gs_status make_reducer(replica *self, const replica_options *options) {
     };
     size_t bytes = 0;
     gs_status status = gs_ok();
-    if (options->sharded) status = replica_shards_open(&self->shards, &reducer, options->owners);
+    if (options->sharded) status = replica_shards_open(&self->shards, &reducer, options->sharded);
     if (!status.code) status = gs_reducer_arena_bytes(&bytes, &reducer);
     if (!status.code)
         status = gs_arena_create_on(&self->arena, bytes + replica_shards_bytes(&self->shards),
@@ -185,6 +187,8 @@ static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
         .next_buffers = write,
         .reads = replica_shards_reads,
         .reads_ctx = &self->shards,
+        .released = replica_shards_release,
+        .released_ctx = &self->shards,
         .grads = reduced.grads,
         .accumulate = reduced.accumulate,
         .grad_factor = reduced.grad_factor,
@@ -192,6 +196,8 @@ static gs_status run_pass(replica *self, const gs_batch *batch, int index) {
         .ready_ctx = self->reducer,
     };
     GS_TRY(self->model.ops->forward(self->model.state, &pass));
+    // An owner may change from now on what others sent for this pass.
+    GS_TRY(replica_await(self));
     GS_TRY(self->model.ops->backward(self->model.state, &pass));
     self->losses[index] = pass.loss;
     gs_buffers_end_pass(self->buffers);
@@ -204,7 +210,8 @@ static gs_status digest_params(const replica *self, uint64_t *folded) {
     gs_digest_stream *stream = gs_digest_stream_create();
     if (!stream) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     gs_status status = gs_ok();
-    for (size_t i = 0; i < self->num_params && !status.code; i++) {
+    bool is_updated = self->shards.overlap != REPLICA_OVERLAP_OFF;  // where it is owned
+    for (size_t i = 0; i < self->num_params && !status.code && !is_updated; i++) {
         const size_t bytes = gs_param_spec_bytes(&self->specs[i]);
         status = gs_device_digest_add(stream, self->device, self->params[i], bytes);
         if (!status.code && !self->shards.shards)
@@ -258,11 +265,13 @@ static void note_gradients(replica *self, const gs_reduce_result *reduced) {
 gs_status replica_step(replica *self, const gs_batch *batches, float lr, double grad_clip,
                        replica_check check, void *ctx) {
     gs_deadline deadline = gs_deadline_in_seconds(STEP_SECONDS);
+    replica_shards_begin(&self->shards, lr);
     GS_TRY(begin_step(self, batches != NULL, deadline));
     for (int i = 0; i < self->passes_per_shard; i++) {
         self->losses[i] = 0.0;
         if (batches) GS_TRY(run_pass(self, &batches[i], i));
     }
+    replica_shards_end_passes(&self->shards);
     gs_reduce_result reduced;
     GS_TRY(gs_reducer_finish(self->reducer, &reduced, deadline));
     self->grad_norm = reduced.grad_norm;
@@ -337,6 +346,29 @@ gs_status vector_floats(float **values, size_t *count, const gs_safetensors *fil
     // I32 and I64 tensors are copied as they are: the caller knows what it asked for.
     memcpy(*values, tensor->data, tensor->bytes);
     return gs_ok();
+}
+
+gs_status vector_slice(void *to, size_t bytes, const gs_safetensors *file, const char *prefix,
+                       const char *name, size_t at) {
+    char full[256];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    const gs_safetensor *tensor = gs_safetensors_find(file, full);
+    if (!tensor || tensor->bytes < (at + 1) * bytes)
+        return gs_error(GS_NOT_FOUND, "no slice %zu of \"%s\"", at, full);
+    memcpy(to, (const char *)tensor->data + at * bytes, bytes);
+    return gs_ok();
+}
+
+gs_optimizer_options vector_optimizer(const gs_safetensors *file) {
+    return (gs_optimizer_options){
+        .kind = gs_safetensors_metadata(file, "optimizer"),
+        .beta1 = (float)vector_number(file, "beta1"),
+        .beta2 = (float)vector_number(file, "beta2"),
+        .eps = (float)vector_number(file, "eps"),
+        .weight_decay = (float)vector_number(file, "weight_decay"),
+        .momentum = (float)vector_number(file, "momentum"),
+        .nesterov = vector_number(file, "nesterov") != 0.0,
+    };
 }
 
 double vector_number(const gs_safetensors *file, const char *key) {

@@ -24,8 +24,8 @@ typedef struct replica_options {
     bool uneven; // ranks may have no batch in a step
     gs_join_divisor divisor; // then
     uint64_t first_bucket_bytes, bucket_cap_bytes;
-    bool sharded;       // the optimizer's state, and gradients with it
-    const int *owners;  // then: of each parameter; NULL: each bucket is cut into even parts
+    const gs_bucket_plan *plan;  // NULL: by these two limits
+    const replica_shards_options *sharded;  // NULL: every rank has everything
 } replica_options;
 
 typedef struct replica {
@@ -84,6 +84,10 @@ void replica_close(replica *self);
 GS_NODISCARD gs_status vector_floats(float **values, size_t *count, const gs_safetensors *file,
                                      const char *format, ...) GS_PRINTF(4, 5);
 double vector_number(const gs_safetensors *file, const char *key); // 0 when absent
+// Slice `at` of a tensor whose leading dimensions are flattened; its name is `prefix` and `name`.
+GS_NODISCARD gs_status vector_slice(void *to, size_t bytes, const gs_safetensors *file,
+                                    const char *prefix, const char *name, size_t at);
+gs_optimizer_options vector_optimizer(const gs_safetensors *file); // of the metadata
 
 // An ok status when the largest distance is at most absolute + relative · max(floor, largest
 // wanted), and no value is NaN or infinite.

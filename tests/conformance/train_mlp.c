@@ -98,30 +98,6 @@ static gs_status make_model(void *ctx, gs_model *model, gs_device *device) {
     return gs_mlp_create(model, &options, device);
 }
 
-static gs_optimizer_options read_optimizer(const gs_safetensors *file) {
-    return (gs_optimizer_options){
-        .kind = gs_safetensors_metadata(file, "optimizer"),
-        .beta1 = (float)vector_number(file, "beta1"),
-        .beta2 = (float)vector_number(file, "beta2"),
-        .eps = (float)vector_number(file, "eps"),
-        .weight_decay = (float)vector_number(file, "weight_decay"),
-        .momentum = (float)vector_number(file, "momentum"),
-        .nesterov = vector_number(file, "nesterov") != 0.0,
-    };
-}
-
-// Slice `at` of a tensor whose leading dimensions are flattened.
-static gs_status fill_slice(void *to, size_t bytes, const gs_safetensors *file, const char *prefix,
-                            const char *name, size_t at) {
-    char full[256];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    const gs_safetensor *tensor = gs_safetensors_find(file, full);
-    if (!tensor || tensor->bytes < (at + 1) * bytes)
-        return gs_error(GS_NOT_FOUND, "no slice %zu of \"%s\"", at, full);
-    memcpy(to, (const char *)tensor->data + at * bytes, bytes);
-    return gs_ok();
-}
-
 static gs_status compare_slice(const replica *rank, const void *tensor, const gs_param_spec *spec,
                                const gs_safetensors *file, const char *prefix, size_t at,
                                const char *what, tolerance allowed) {
@@ -132,7 +108,7 @@ static gs_status compare_slice(const replica *rank, const void *tensor, const gs
     char name[256];
     snprintf(name, sizeof name, "%s %s", what, spec->name);
     gs_status status = replica_read(rank, got, tensor, bytes);
-    if (!status.code) status = fill_slice(wanted, bytes, file, prefix, spec->name, at);
+    if (!status.code) status = vector_slice(wanted, bytes, file, prefix, spec->name, at);
     if (!status.code && spec->dtype == GS_FP32)
         status = compare_floats(name, got, wanted, gs_param_spec_count(spec), allowed);
     else if (!status.code && memcmp(got, wanted, bytes) != 0)
@@ -146,7 +122,7 @@ static gs_status load_slice(replica *rank, void *tensor, const gs_param_spec *sp
     size_t bytes = gs_param_spec_bytes(spec);
     void *values = malloc(bytes + 1);
     if (!values) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    gs_status status = fill_slice(values, bytes, file, prefix, spec->name, at);
+    gs_status status = vector_slice(values, bytes, file, prefix, spec->name, at);
     if (!status.code) status = replica_write(rank, tensor, values, bytes);
     free(values);
     return status;
@@ -212,7 +188,7 @@ static gs_status compare_piece(const replica *rank, gs_segment piece, const trac
     char name[256];
     if (!wanted) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     snprintf(name, sizeof name, "gradient of %s", spec->name);
-    gs_status status = fill_slice(wanted, count * sizeof *wanted, self->file, "grad.", spec->name,
+    gs_status status = vector_slice(wanted, count * sizeof *wanted, self->file, "grad.", spec->name,
                                   (size_t)rank->step);
     if (!status.code) {
         memcpy(got, wanted, count * sizeof *got);
@@ -257,7 +233,7 @@ static size_t micro_batch_at(const replica *rank, const trace *self, int pass) {
 static gs_status compare_losses(const replica *rank, const trace *self) {
     for (int pass = 0; pass < self->accumulate; pass++) {
         float wanted, got = (float)rank->losses[pass];
-        GS_TRY(fill_slice(&wanted, sizeof wanted, self->file, "", "loss",
+        GS_TRY(vector_slice(&wanted, sizeof wanted, self->file, "", "loss",
                           micro_batch_at(rank, self, pass)));
         GS_TRY(compare_floats("loss", &got, &wanted, 1, loose));
     }
@@ -271,8 +247,8 @@ static gs_status run_step(replica *rank, trace *self, float *features, int32_t *
         float *input = features + (size_t)pass * rows * row_features;
         int32_t *label = labels + (size_t)pass * rows;
         size_t at = micro_batch_at(rank, self, pass);
-        GS_TRY(fill_slice(input, rows * row_features * sizeof *input, self->file, "", "input", at));
-        GS_TRY(fill_slice(label, rows * sizeof *label, self->file, "", "label", at));
+        GS_TRY(vector_slice(input, rows * row_features * sizeof *input, self->file, "", "input", at));
+        GS_TRY(vector_slice(label, rows * sizeof *label, self->file, "", "label", at));
         batches[pass] = (gs_batch){.rows = rows,
                                    .positions = 1,
                                    .row_features = row_features,
@@ -327,6 +303,7 @@ gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
     const char *path = strchr(env->arg, ' ') + 1;
     bool flat = strncmp(env->arg, "flat ", 5) == 0, owned = strncmp(env->arg, "owners ", 7) == 0;
     int owners[REPLICA_MAX_PARAMS];
+    const replica_shards_options sharded = {.owners = owned ? owners : NULL};
     gs_safetensors *file;
     GS_TRY(gs_safetensors_load(&file, path));
     trace self;
@@ -336,7 +313,7 @@ gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
     replica_options options = {
         .env = env,
         .passes_per_shard = self.accumulate,
-        .optimizer = read_optimizer(file),
+        .optimizer = vector_optimizer(file),
         .decay_all = true,
         .zero_grads = zero_grad && strcmp(zero_grad, "zero") == 0,
         .uneven = gs_safetensors_find(file, "batches") != NULL,
@@ -344,8 +321,7 @@ gs_status conformance_train_mlp_rank(const gs_rank_env *env) {
                                                                               : GS_DIVIDE_BY_ACTIVE,
         .first_bucket_bytes = (uint64_t)vector_number(file, "first_bucket_bytes"),
         .bucket_cap_bytes = (uint64_t)vector_number(file, "bucket_cap_bytes"),
-        .sharded = self.sharded,
-        .owners = owned ? owners : NULL,
+        .sharded = self.sharded ? &sharded : NULL,
     };
     replica rank;
     gs_status status = owned ? read_owners(owners, file) : gs_ok();

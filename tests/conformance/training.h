@@ -7,6 +7,9 @@
 gs_status conformance_train_mlp(conformance *run, char **args, int num_args);
 gs_status conformance_train_mlp_rank(const gs_rank_env *env);
 
+gs_status conformance_zero_train(conformance *run, char **args, int num_args);
+gs_status conformance_zero_train_rank(const gs_rank_env *env);
+
 gs_status conformance_gpt2(conformance *run, char **args, int num_args);
 gs_status conformance_gpt2_start_rank(const gs_rank_env *env);
 gs_status conformance_gpt2_train_rank(const gs_rank_env *env);
