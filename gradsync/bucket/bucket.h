@@ -40,6 +40,7 @@ typedef enum gs_bucket_state {
 typedef struct gs_bucket_result {
     size_t first, count;
     size_t offset_bytes;  // of the first of them, in slot 0
+    bool is_apart;        // it lies elsewhere than what was reduced
 } gs_bucket_result;
 
 #define GS_NO_BUCKET SIZE_MAX

@@ -41,7 +41,8 @@ static gs_windows_shape windows_of(const gs_grad_layout_shape *shape) {
     return (gs_windows_shape){.num_windows = shape->num_windows,
                               .opens_early = shape->opens_early,
                               .num_parts = parts_of(shape),
-                              .own_part = shape->own_part};
+                              .own_part = shape->own_part,
+                              .adds_up = shape->adds_up};
 }
 
 static gs_status alloc_lists(gs_grad_layout *layout, const gs_grad_layout_shape *shape) {
@@ -182,11 +183,16 @@ bool gs_grad_layout_keeps(const gs_grad_layout *layout, const gs_segment *segmen
     return first >= result->first && first + segment->count <= result->first + result->count;
 }
 
-void gs_grad_layout_keep(const gs_grad_layout *layout, const gs_bucket *bucket, gs_work_stream on) {
+void gs_grad_layout_keep(const gs_grad_layout *layout, const gs_bucket *bucket, bool adds,
+                         gs_work_stream on) {
     const gs_bucket_result *result = &bucket->result;
+    if (!result->is_apart || !result->count) return;
+    void *to = gs_grad_layout_result(layout, bucket);
     const char *from = gs_grad_layout_bucket(layout, 0, bucket);
-    if (!bucket->in_window || !result->count) return;
-    gs_device_kernels(on.device)->copy(on.stream, gs_grad_layout_result(layout, bucket),
-                                       from + result->first * bucket->element_bytes,
-                                       result->count * bucket->element_bytes);
+    from += result->first * bucket->element_bytes;
+    if (adds)
+        gs_main_grad_add(to, from, bucket->dtype, result->count, on);
+    else
+        gs_device_kernels(on.device)->copy(on.stream, to, from,
+                                           result->count * bucket->element_bytes);
 }

@@ -52,6 +52,7 @@ typedef struct gs_grad_layout_shape {
     size_t num_windows;
     size_t own_part;          // which part of a bucket stays
     const bool *opens_early;  // by parameter (grad_windows.h); NULL: none does
+    bool adds_up;             // several passes of a step leave results
 } gs_grad_layout_shape;
 
 // Bytes of memory that it needs, for any plan of these parameters; with windows for this one.
@@ -74,8 +75,10 @@ GS_NODISCARD gs_status gs_grad_layout_resize(gs_grad_layout *layout,
 
 // Whether these elements of a parameter have a place among results.
 bool gs_grad_layout_keeps(const gs_grad_layout *layout, const gs_segment *segment);
-// Moves what a bucket that is reduced leaves on this rank out of its window. Without one nothing.
-void gs_grad_layout_keep(const gs_grad_layout *layout, const gs_bucket *bucket, gs_work_stream on);
+// Moves what a bucket that is reduced leaves on this rank to where its result lies, or adds it to
+// what an earlier pass of the step left. Where that is one place there is nothing to do.
+void gs_grad_layout_keep(const gs_grad_layout *layout, const gs_bucket *bucket, bool adds,
+                         gs_work_stream on);
 
 static inline char *gs_grad_layout_slot(const gs_grad_layout *layout, int slot) {
     return layout->memory + (size_t)slot * layout->slot_bytes;

@@ -81,17 +81,21 @@ static size_t place_grads(const gs_grad_windows *windows, gs_bucket *buckets, si
     return offset;
 }
 
-// The own part of what takes a window; all others lie where they were reduced.
+// The own part of what takes a window, or is to be added up; all others lie where they were
+// reduced.
 static size_t place_results(const gs_grad_windows *windows, gs_bucket *buckets, size_t num_buckets,
                             size_t offset) {
+    const gs_windows_shape *shape = &windows->shape;
     for (size_t b = 0; b < num_buckets; b++) {
         gs_bucket *bucket = &buckets[b];
         bucket->result =
             (gs_bucket_result){.count = bucket->grad_count, .offset_bytes = bucket->offset_bytes};
-        if (!bucket->in_window) continue;
-        size_t count = bucket->grad_count / windows->shape.num_parts;
-        bucket->result = (gs_bucket_result){
-            .first = windows->shape.own_part * count, .count = count, .offset_bytes = offset};
+        if (!bucket->in_window && !(shape->num_windows && shape->adds_up)) continue;
+        size_t count = bucket->grad_count / shape->num_parts;
+        bucket->result = (gs_bucket_result){.first = shape->own_part * count,
+                                            .count = count,
+                                            .offset_bytes = offset,
+                                            .is_apart = true};
         offset += gs_round_up(count * bucket->element_bytes, GS_LINE_BYTES);
     }
     return gs_round_up(offset, GS_BUCKET_BYTES);

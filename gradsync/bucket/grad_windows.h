@@ -1,6 +1,6 @@
 // Windows: the few places in which buckets take turns, and what stays of them.
 //
-//   window 0 | window 1 | … | buckets with a place of their own | parts of the others
+//   window 0 | window 1 | … | buckets with a place of their own | parts of the others, or of all
 //
 // The n-th bucket that takes a window has the one of number n mod num_windows, and each window is
 // as large as the largest of its buckets. A parameter whose gradient is open long before its turn,
@@ -20,6 +20,7 @@ typedef struct gs_windows_shape {
     const bool *opens_early;  // by parameter; NULL: none does
     size_t num_parts;         // even ones of each bucket (bucket.h)
     size_t own_part;          // the one that stays
+    bool adds_up;  // several passes of a step leave results: none lies where the next pass writes
 } gs_windows_shape;
 
 typedef struct gs_grad_window {

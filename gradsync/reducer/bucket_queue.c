@@ -60,9 +60,15 @@ void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason) {
     *queue = (gs_bucket_queue){0};
 }
 
-void gs_bucket_queue_begin(gs_bucket_queue *queue) {
+static void rewind_buckets(gs_bucket_queue *queue) {
     queue->first_filling = queue->next_done = 0;
     memset(queue->next_run, 0, sizeof queue->next_run);
+}
+
+void gs_bucket_queue_begin(gs_bucket_queue *queue) {
+    rewind_buckets(queue);
+    queue->adds = false;
+    queue->is_last_pass = true;
     queue->owner_ns = queue->encode_ns = queue->decode_ns = queue->window_wait_ns = 0;
     queue->num_out_of_turn = 0;
     if (queue->phases)
@@ -250,7 +256,7 @@ static gs_status finish_hook(gs_bucket_queue *queue, size_t index, gs_deadline d
     gs_status status = hook->choice.hook->finish(hook->state, &view, &result, deadline);
     // What is elsewhere is waited for there.
     if (!bucket->was_elsewhere) queue->decode_ns += gs_now_ns() - begin_ns;
-    if (!status.code && bucket->in_window && !result.is_partial)
+    if (!status.code && bucket->result.is_apart && !result.is_partial)
         status = gs_error(GS_FAILED_PRECONDITION,
                           "leaves a whole result in a window, which goes to another bucket");
     if (!status.code && result.is_partial)
@@ -267,11 +273,13 @@ static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index, gs_deadlin
         note_times(queue, index);
         GS_TRY(finish_hook(queue, index, deadline));
     }
-    gs_grad_layout_keep(queue->options.layout, bucket, gs_work_stream_of(queue->options.device));
-    GS_TRY(gs_bucket_tally_take(queue->options.tally, index));
+    gs_grad_layout_keep(queue->options.layout, bucket, queue->adds,
+                        gs_work_stream_of(queue->options.device));
+    if (queue->is_last_pass) GS_TRY(gs_bucket_tally_take(queue->options.tally, index));
     bucket->state = GS_BUCKET_DONE;
     queue->next_done = index + 1;
-    if (queue->options.finished) queue->options.finished(queue->options.finished_ctx, index);
+    if (queue->options.finished && queue->is_last_pass)
+        queue->options.finished(queue->options.finished_ctx, index);
     return gs_ok();
 }
 
@@ -341,7 +349,25 @@ gs_status gs_bucket_queue_await_place(gs_bucket_queue *queue, size_t index, gs_d
     return gs_ok();
 }
 
-gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline) {
+static gs_status finish_all(gs_bucket_queue *queue, gs_deadline deadline) {
     while (queue->next_done < num_buckets(queue)) GS_TRY(finish_next(queue, deadline));
+    return gs_ok();
+}
+
+gs_status gs_bucket_queue_begin_pass(gs_bucket_queue *queue, bool is_first, bool is_last,
+                                     gs_deadline deadline) {
+    int64_t begin_ns = gs_now_ns();
+    if (!is_first) {
+        GS_TRY(finish_all(queue, deadline));
+        rewind_buckets(queue);
+        queue->window_wait_ns += gs_now_ns() - begin_ns;
+    }
+    queue->adds = !is_first;
+    queue->is_last_pass = is_last;
+    return gs_ok();
+}
+
+gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline) {
+    GS_TRY(finish_all(queue, deadline));
     return gs_bucket_tally_close(queue->options.tally, deadline);
 }

@@ -53,6 +53,9 @@ typedef struct gs_bucket_queue {
     // Buckets before next_run[p] have begun phase p, or their hook has none; next_run[0]: are in flight or done.
     size_t next_run[GS_HOOK_MAX_PHASES];
     size_t next_done;  // buckets before it are done
+    // Where the buckets of each pass travel: results are added to those of earlier ones, and the
+    // last says the rest.
+    bool adds, is_last_pass;
     // how it went
     int64_t owner_ns;  // spent here except in finish and in waits for windows
     int64_t window_wait_ns;
@@ -68,6 +71,9 @@ void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason);
 
 // No bucket is in flight. The step is the tally's.
 void gs_bucket_queue_begin(gs_bucket_queue *queue);
+// The next pass of the step, behind all buckets of the last one.
+GS_NODISCARD gs_status gs_bucket_queue_begin_pass(gs_bucket_queue *queue, bool is_first,
+                                                  bool is_last, gs_deadline deadline);
 // All members of bucket `index` are final. Launches what may go; never blocks for other ranks.
 GS_NODISCARD gs_status gs_bucket_queue_push(gs_bucket_queue *queue, size_t index);
 // Bucket `index` may be opened: the one before it in its window is done.
@@ -87,7 +93,7 @@ GS_NODISCARD gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_st
                                              const char *what);
 // Nothing of the step has been posted: other ranks know nothing of it.
 static inline bool gs_bucket_queue_is_untouched(const gs_bucket_queue *queue) {
-    return queue->next_run[0] == 0;
+    return queue->next_run[0] == 0 && !queue->adds;
 }
 // Until all buckets are done. On a GPU: until their results are there for work on the compute
 // stream.

@@ -75,6 +75,11 @@ static gs_status check_window_numbers(const gs_window_options *windows) {
     return gs_ok();
 }
 
+// More than one in a step, on each rank.
+static bool has_passes(const gs_reducer_options *options) {
+    return options->shards.num_shards > options->shards.world_size || options->passes_per_shard > 1;
+}
+
 // What lives in windows, and what is done with it, fits them.
 static gs_status check_windows(const gs_reducer_options *options, const gs_hook_set_needs *hooks) {
     const gs_logical_shards *shards = &options->shards;
@@ -88,11 +93,15 @@ static gs_status check_windows(const gs_reducer_options *options, const gs_hook_
     if (options->separate)
         return gs_error(GS_INVALID_ARGUMENT,
                         "windows: separate gradients have places of their own");
-    if (shards->num_shards != shards->world_size || options->passes_per_shard > 1)
-        return gs_error(GS_UNIMPLEMENTED,
-                        "windows: %d logical shards of %d passes on %d ranks: what an earlier pass "
-                        "leaves has no place",
-                        shards->num_shards, options->passes_per_shard, shards->world_size);
+    if (shards->num_shards % shards->world_size)
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "windows: each pass is reduced by all ranks, and %d logical shards on %d "
+                        "are not as many passes on each",
+                        shards->num_shards, shards->world_size);
+    if (has_passes(options) && (shards->exact || options->static_graph))
+        return gs_error(GS_UNIMPLEMENTED, "windows: several passes of a step %s",
+                        shards->exact ? "in exact mode, which adds in another order"
+                                      : "of a static graph, whose marks count in the last one");
     if (options->device && !gs_device_is_host(options->device))
         return gs_error(GS_UNIMPLEMENTED, "windows: gradients are in the memory of %s",
                         gs_device_name(options->device));
@@ -136,7 +145,8 @@ gs_grad_layout_shape gs_reducer_layout_shape(const gs_reducer_options *options,
                                       hooks->even_parts ? (size_t)options->shards.world_size : 1,
                                   .num_windows = (size_t)options->windows.num_windows,
                                   .own_part = (size_t)options->shards.rank,
-                                  .opens_early = options->windows.opens_early};
+                                  .opens_early = options->windows.opens_early,
+                                  .adds_up = has_passes(options)};
 }
 
 gs_status gs_reducer_plan_check(const gs_bucket_plan *plan, const gs_reducer_options *options) {

@@ -485,7 +485,7 @@ gs_status gs_reducer_abandon(gs_reducer *reducer) {
 size_t gs_reducer_grad_offset(const gs_reducer *reducer, size_t param) {
     const gs_grad_layout *layout = &reducer->layout;
     if (param >= layout->num_params || !gs_grad_layout_results(layout)[param] ||
-        layout->buckets[layout->bucket_of[param]].in_window)
+        layout->buckets[layout->bucket_of[param]].result.is_apart)
         return SIZE_MAX;
     const char *grad = gs_grad_layout_results(layout)[param];
     return (size_t)(grad - (const char *)gs_arena_data(reducer->options.arena));

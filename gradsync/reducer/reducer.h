@@ -103,6 +103,7 @@ GS_NODISCARD gs_status gs_reducer_begin_uneven(gs_reducer *reducer, int64_t step
 void gs_reducer_note_forward(gs_reducer *reducer);
 
 // Opens the next pass of the step; own shards in order, passes_per_shard each.
+// With windows it waits for other ranks until what the last pass sent is reduced.
 //   samples  in this pass's micro-batch; of all ranks and passes at most 2^32
 // FAILED_PRECONDITION when all have been run.
 GS_NODISCARD gs_status gs_reducer_begin_pass(gs_reducer *reducer, gs_reducer_pass *pass,

@@ -58,7 +58,7 @@ static void copy_bucket_in(gs_reducer *reducer, size_t index) {
 static gs_status complete_bucket(gs_reducer *reducer, size_t index) {
     if (reducer->copies.tensors) copy_bucket_in(reducer, index);
     merge_slots(reducer, &reducer->layout.buckets[index]);
-    if (!reducer->pass.reduces) return gs_ok();
+    if (!reducer->pass.reduces && !reducer->open_marks) return gs_ok();
     reducer->bytes_since_progress = 0;
     return gs_bucket_queue_push(&reducer->queue, index);
 }
@@ -98,22 +98,31 @@ static void describe_pass(gs_reducer *reducer, int64_t samples) {
     reducer->pass = (gs_reducer_pass){
         .grads = reducer->copies.tensors ? reducer->copies.grads
                                          : gs_grad_layout_grads(&reducer->layout, reducer->slot),
-        .accumulate = !opens_window,
+        .accumulate = !opens_window && !reducer->open_marks,
         .shard = gs_logical_shards_first(shards, shards->rank) + own_shard,
         .pass = in_shard,
         .reduces = reducer->passes_run == reducer->num_passes - 1,
         .grad_factor = options->op == GS_SAMPLE_MEAN ? (float)samples : 1};
-    reducer->closes =
-        reducer->pass.reduces || (shards->exact && in_shard == options->passes_per_shard - 1);
+    reducer->closes = reducer->pass.reduces || reducer->open_marks ||
+                      (shards->exact && in_shard == options->passes_per_shard - 1);
     reducer->defers = reducer->graph.on && !(reducer->graph.known && reducer->pass.reduces);
     reducer->settled_unused = false;
     if (opens_window && reducer->copies.tensors) gs_grad_copies_begin_window(&reducer->copies);
+}
+
+static gs_deadline window_deadline(const gs_reducer *reducer) {
+    double seconds = reducer->options.windows.wait_seconds;
+    return gs_deadline_in_seconds(seconds > 0 ? seconds : WINDOW_SECONDS);
 }
 
 gs_status gs_pass_open(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples) {
     GS_TRY(check_may_open(reducer, samples));
     reducer->samples += samples;
     describe_pass(reducer, samples);
+    // With windows the buckets of each pass travel, and their results add up.
+    if (reducer->open_marks)
+        GS_TRY(gs_bucket_queue_begin_pass(&reducer->queue, reducer->passes_run == 0,
+                                          reducer->pass.reduces, window_deadline(reducer)));
     if (++reducer->serial == 0) {
         memset(reducer->marks, 0, reducer->layout.num_params * sizeof *reducer->marks);
         memset(reducer->unused_marks, 0,
@@ -281,12 +290,10 @@ static gs_status check_turn(const gs_reducer *reducer, size_t param) {
 static gs_status open_bucket(gs_reducer *reducer, size_t param) {
     gs_grad_layout *layout = &reducer->layout;
     gs_bucket *bucket = bucket_of(reducer, param);
-    double seconds = reducer->options.windows.wait_seconds;
     if (!gs_bucket_queue_is_free(&reducer->queue, layout->bucket_of[param])) {
         GS_TRY(check_turn(reducer, param));
-        GS_TRY(gs_bucket_queue_await_place(
-            &reducer->queue, layout->bucket_of[param],
-            gs_deadline_in_seconds(seconds > 0 ? seconds : WINDOW_SECONDS)));
+        GS_TRY(gs_bucket_queue_await_place(&reducer->queue, layout->bucket_of[param],
+                                           window_deadline(reducer)));
     }
     bucket->is_open = true;
     gs_bucket_clear_padding(bucket, gs_grad_layout_slot(layout, 0), layout->params);

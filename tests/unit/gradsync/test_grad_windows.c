@@ -41,13 +41,14 @@ static bool has_member(const gs_bucket_plan *plan, size_t bucket, size_t param) 
     return false;
 }
 
-// Of each window its largest bucket, all of the bucket of `early`, one part of all others.
-static size_t formula(const gs_bucket_plan *plan, size_t world_size, size_t early) {
+// Of each window its largest bucket, all of the bucket of `early`, one part of all others; of that
+// one, too, where several passes add up.
+static size_t formula(const gs_bucket_plan *plan, size_t world_size, size_t early, int passes) {
     size_t windows[NUM_WINDOWS] = {0}, num_dealt = 0, total = 0;
     for (size_t b = 0; b < plan->num_buckets; b++) {
         size_t bytes = data_bytes(plan, b, world_size);
         if (has_member(plan, b, early)) {
-            total += round_up(bytes, 256);
+            total += round_up(bytes, 256) + (passes > 1 ? bytes / world_size : 0);
             continue;
         }
         size_t *window = &windows[num_dealt++ % NUM_WINDOWS];
@@ -74,7 +75,7 @@ static void windows_and_parts_are_all_that_the_arena_holds(void **state) {
     make_params(params, &plan);
     assert_true(plan.num_buckets > NUM_WINDOWS + 2);
     for (int world_size = 1; world_size <= 8; world_size++) {
-        for (int early = 0; early < 2; early++) {
+        for (int early = 0, passes = 1; early < 4; early++, passes = 1 + early / 2) {
             gs_shards *shards;
             size_t bytes;
             assert_ok(gs_shards_create(&shards, &(gs_shards_options){.plan = &plan,
@@ -88,12 +89,14 @@ static void windows_and_parts_are_all_that_the_arena_holds(void **state) {
                             .num_params = NUM_PARAMS,
                             .plan = &plan,
                             .shards = {.num_shards = world_size, .world_size = world_size},
+                            .passes_per_shard = passes,
                             .hooks = &choice,
                             .num_hooks = 1,
                             .tally = GS_TALLY_APART,
                             .windows = {.num_windows = NUM_WINDOWS,
-                                        .opens_early = early ? opens_early : NULL}}));
-            assert_int_equal(bytes, formula(&plan, (size_t)world_size, early ? 0 : NUM_PARAMS));
+                                        .opens_early = early % 2 ? opens_early : NULL}}));
+            assert_int_equal(
+                bytes, formula(&plan, (size_t)world_size, early % 2 ? 0 : NUM_PARAMS, passes));
             gs_shards_destroy(shards);
         }
     }
@@ -374,8 +377,12 @@ static void options_that_do_not_fit_are_named(void **state) {
         {{.windows = {.wait_seconds = -1}}, GS_INVALID_ARGUMENT, "windows: a wait of -1 seconds"},
         {{.hooks = &whole, .num_hooks = 1}, GS_INVALID_ARGUMENT, "for a hook of even parts"},
         {{.separate = separate}, GS_INVALID_ARGUMENT, "windows: separate gradients"},
-        {{.passes_per_shard = 2}, GS_UNIMPLEMENTED, "windows: 1 logical shards of 2 passes"},
-        {{.shards = {.num_shards = 2}}, GS_UNIMPLEMENTED, "windows: 2 logical shards of 0 passes"},
+        {{.passes_per_shard = 2, .static_graph = true},
+         GS_UNIMPLEMENTED,
+         "windows: several passes of a step of a static graph"},
+        {{.shards = {.num_shards = 2, .exact = true}},
+         GS_UNIMPLEMENTED,
+         "windows: several passes of a step in exact mode"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         window_rank self;
