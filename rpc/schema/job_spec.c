@@ -508,9 +508,15 @@ bool gs_job_spec_needs_gpu(const gs_job_spec *spec) {
            spec->reducer.backend == GS_BACKEND_NCCL || spec->model.precision == GS_PRECISION_TF32;
 }
 
+// What of sharding there is on CPUs alone (job_sharding.c).
+static bool shards_on_cpus_alone(const gs_job_spec *spec) {
+    if (spec->reducer.sharding == GS_SHARDING_NONE) return false;
+    return spec->reducer.sharding == GS_SHARDING_GRADIENTS ||
+           spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF || *spec->model.init_from;
+}
+
 bool gs_job_spec_may_use_gpu(const gs_job_spec *spec) {
     // Exact is exact on either, but not across: a restart must not find the other.
     return spec->world.device != GS_SPEC_DEVICE_CPU && spec->reducer.backend != GS_BACKEND_SHM &&
-           spec->reducer.sharding == GS_SHARDING_NONE && spec->world.replicas_per_process == 1 &&
-           !spec->exact;
+           spec->world.replicas_per_process == 1 && !spec->exact && !shards_on_cpus_alone(spec);
 }

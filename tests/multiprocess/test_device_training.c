@@ -215,6 +215,28 @@ static void ranks_hold_the_same_bits_and_train_as_on_cpus(void **state) {
     }
 }
 
+// Each rank updates a part, of cut or of whole tensors. What it saves is read by a job that is not sharded.
+static void sharded_ranks_train_as_on_cpus(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job whole = {.model = GPT2, .optimizer = ADAMW, .micro_batch = 1, .shards = 3};
+    static const char *const kinds[] = {",\"sharding\":\"optimizer\"",
+                                        ",\"sharding\":\"optimizer\",\"partition\":\"oss\""};
+    outcome here;
+    train(&here, &whole, 3, STEPS, "cpu", NULL);
+    for (int i = 0; i < 2; i++) {
+        job what = whole;
+        what.reducer = kinds[i];
+        outcome first, there;
+        train(&first, &what, 2, 3, gpu, NULL);
+        train(&there, &what, 3, STEPS, gpu, &first);
+        assert_close(&whole, &there, &here, CLOSE);
+        forget(&first);
+        forget(&there);
+    }
+    forget(&here);
+}
+
 // There the host has a part in every norm, forward and backward.
 // Two of three ranks are neighbours: a communicator of their own beside that of all.
 static const job apart_job = {
@@ -485,6 +507,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(graphs_change_no_bit),
         cmocka_unit_test(ranks_hold_the_same_bits_and_train_as_on_cpus),
         cmocka_unit_test(ranks_that_train_apart_do_as_on_cpus),
+        cmocka_unit_test(sharded_ranks_train_as_on_cpus),
         cmocka_unit_test(synchronised_norms_train_as_on_cpus),
         cmocka_unit_test(steps_neither_allocate_nor_wait_in_the_driver),
         cmocka_unit_test(checkpoint_goes_from_a_cpu_to_a_gpu_and_back),

@@ -25,8 +25,6 @@ gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
     *sharding = (gs_sharding){.state = state,
                               .timeout_seconds = options->spec->reducer.timeout_seconds};
     if (!state->is_sharded) return gs_ok();
-    if (!gs_device_is_host(state->device))
-        return gs_error(GS_UNIMPLEMENTED, "reducer.sharding: on CPUs alone; set world.device to cpu");
     GS_TRY(gs_state_shards_create(&sharding->waiting, options));
     sharding->partition = sharding->waiting->partition;
     sharding->overlaps = options->spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;

@@ -334,7 +334,8 @@ static gs_status place_sharded_params(gs_trainer_state *state, void *memory) {
     state->memory = memory;
     state->memory_bytes = gs_shards_param_bytes(shards->partition);
     state->values = state->params;
-    memset(memory, 0, state->memory_bytes);
+    gs_device_kernels(state->device)
+        ->fill(gs_device_stream(state->device), memory, 0.0f, state->memory_bytes / sizeof(float));
     for (size_t i = 0; i < state->num_params; i++)
         state->params[i] = (uint8_t *)memory + gs_shards_param_offset(shards->partition, i);
     for (size_t i = 0; i < shards->num_own; i++)

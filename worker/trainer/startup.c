@@ -70,6 +70,8 @@ static void name_open_file(char path[64], int fd) {
 static gs_status fill_from_import(void *ctx, gs_trainer_state *state) {
     const import_source *source = ctx;
     char path[64];
+    if (!gs_device_is_host(state->device))
+        return gs_error(GS_UNIMPLEMENTED, "model.init_from: of a sharded job on CPUs alone");
     name_open_file(path, source->fd);
     GS_TRY(gs_status_prefix(gs_model_import(&state->model, state->params,
                                             gs_buffers_committed(state->buffers), path),

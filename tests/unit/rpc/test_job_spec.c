@@ -169,7 +169,7 @@ static void sharding_says_what_it_needs_whole(void **state) {
     expect_ok("{\"steps\":{\"target\":9},\"model\":{\"kind\":\"mlp\"}," SHARDED("") "}");
     assert_int_equal(spec.reducer.rebuild_after_steps, 0);
     assert_int_equal(spec.checkpoint.parts, GS_CHECKPOINT_PARTS_RANKS);
-    assert_false(gs_job_spec_may_use_gpu(&spec));
+    assert_true(gs_job_spec_may_use_gpu(&spec));
 }
 
 #define SYNC "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"batch_norm\":\"sync\"}}"
