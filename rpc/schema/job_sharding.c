@@ -64,16 +64,22 @@ static void check_overlap(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, OVERLAP, "reducer.op sample_mean is divided behind the last bucket");
 }
 
-// What others own of a gradient has a place until it is reduced, once.
+// What others own of a gradient has a place until it is reduced: in each pass, of which all ranks have as many.
 static void check_windows(const gs_job_spec *spec, gs_field_errors *errors) {
     if (spec->reducer.sharding != GS_SHARDING_GRADIENTS) return;
     if (spec->reducer.partition != GS_SHARD_FLAT)
         refuse(errors, PARTITION, "reducer.sharding gradients keeps an even part of each bucket; flat");
-    if (spec->world.min != spec->world.max || spec->logical_shards != spec->world.max)
+    if (gs_field_errors_lie_in(errors, "/world") || gs_field_errors_lie_in(errors, "/data") ||
+        gs_field_errors_lie_in(errors, "/logical_shards"))
+        return;
+    if (spec->world.min != spec->world.max || spec->logical_shards % spec->world.max)
         refuse(errors, SHARDING,
-               "gradients: one logical shard on each rank; logical_shards, world.min and world.max are equal");
-    else if (gs_job_spec_passes_per_shard(spec) > 1)
-        refuse(errors, SHARDING, "gradients: what an earlier micro-batch of a step leaves has no place");
+               "gradients: as many logical shards on each rank; world.min and world.max are equal and divide logical_shards");
+    bool has_passes = spec->logical_shards > spec->world.max || gs_job_spec_passes_per_shard(spec) > 1;
+    if (has_passes && spec->exact)
+        refuse(errors, SHARDING, "gradients: each pass is reduced, which exact adds up in another order");
+    if (has_passes && spec->reducer.static_graph)
+        refuse(errors, SHARDING, "gradients: each pass is reduced, of which a static graph counts the last alone");
 }
 
 static void check_later(const gs_job_spec *spec, gs_field_errors *errors) {

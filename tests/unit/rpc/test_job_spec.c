@@ -136,6 +136,8 @@ static void updates_in_backward_cannot_wait_for_the_last_bucket(void **state) {
     assert_true(gs_job_spec_may_use_gpu(&spec));
 }
 
+#define WINDOWS(min, max)                                                                          \
+    "\"reducer\":{\"sharding\":\"gradients\"},\"world\":{\"min\":" #min ",\"max\":" #max "}"
 #define SHARDED(members) "\"reducer\":{\"sharding\":\"optimizer\"" members "}"
 
 static void sharding_says_what_it_needs_whole(void **state) {
@@ -149,14 +151,17 @@ static void sharding_says_what_it_needs_whole(void **state) {
                  "reducer.op sample_mean is divided behind the last bucket");
     expect_error(SHARDED("") "," EARLY(""), pointer, "not_applicable",
                  "optimizer.in_backward updates whole buckets on every rank");
-    expect_error("\"reducer\":{\"sharding\":\"gradients\"},\"world\":{\"min\":1,\"max\":2}", pointer,
-                 "not_applicable",
-                 "gradients: one logical shard on each rank; logical_shards, world.min and "
-                 "world.max are equal");
-    expect_error("\"reducer\":{\"sharding\":\"gradients\"},\"data\":{\"micro_batch\":2,"
-                 "\"global_batch\":4}",
+    const char *as_many = "gradients: as many logical shards on each rank; world.min and world.max "
+                          "are equal and divide logical_shards";
+    expect_error(WINDOWS(1, 2), pointer, "not_applicable", as_many);
+    expect_error(WINDOWS(2, 2) ",\"logical_shards\":3", pointer, "not_applicable", as_many);
+    expect_error(WINDOWS(2, 2) ",\"logical_shards\":4,\"exact\":true", pointer, "not_applicable",
+                 "gradients: each pass is reduced, which exact adds up in another order");
+    expect_error("\"reducer\":{\"sharding\":\"gradients\",\"static_graph\":true},"
+                 "\"world\":{\"min\":2,\"max\":2},"
+                 "\"data\":{\"micro_batch\":2,\"global_batch\":8}",
                  pointer, "not_applicable",
-                 "gradients: what an earlier micro-batch of a step leaves has no place");
+                 "gradients: each pass is reduced, of which a static graph counts the last alone");
     expect_error("\"reducer\":{\"sharding\":\"gradients\",\"partition\":\"oss\"}",
                  "/reducer/partition", "not_applicable",
                  "reducer.sharding gradients keeps an even part of each bucket; flat");
