@@ -158,20 +158,31 @@ static void copy_segment(const gs_early_step *step, size_t index, bool back) {
                      step->before + t * step->total_count + step->offsets[index], bytes, back);
 }
 
+// A host's fp32 masters are kept by the update itself, which reads them.
+static bool keeps_in_update(const gs_early_step *step) {
+    return !step->options.mixed && gs_device_is_host(step->options.device);
+}
+
 static void keep_before(gs_early_step *step, size_t param) {
     step->num_updates[param] = gs_optimizer_num_updates(step->options.optimizer)[param];
-    for (size_t i = step->first_segment[param]; i < step->first_segment[param + 1]; i++)
+    for (size_t i = step->first_segment[param];
+         i < step->first_segment[param + 1] && !keeps_in_update(step); i++)
         copy_segment(step, i, false);
     step->known[param] |= UPDATED;
     step->updated[step->num_updated++] = param;
 }
 
-static gs_status update(gs_early_step *step, const size_t *params, size_t num_params) {
+static gs_status update(gs_early_step *step, const size_t *params, size_t num_params, bool keeps) {
     const gs_early_step_options *options = &step->options;
     if (options->mixed)
         return gs_mixed_precision_step_params(options->mixed, options->optimizer, params,
                                               num_params, step->grads, step->used, step->lr,
                                               step->grad_scale);
+    if (keeps && keeps_in_update(step))
+        return gs_optimizer_step_params_keeping(
+            options->optimizer, params, num_params, options->params, step->grads, step->used,
+            step->lr, step->grad_scale,
+            &(gs_optimizer_kept){step->before, step->total_count, step->offsets});
     return gs_optimizer_step_params(options->optimizer, params, num_params, options->params,
                                     step->grads, step->used, step->lr, step->grad_scale);
 }
@@ -190,7 +201,7 @@ static gs_status update_early(gs_early_step *step, const size_t *params, size_t 
     }
     if (step->num_updated == first) return gs_ok();
     GS_FAILPOINT("optimizer.early");
-    return update(step, step->updated + first, step->num_updated - first);
+    return update(step, step->updated + first, step->num_updated - first, true);
 }
 
 static void note(gs_early_step *step, gs_status status) {
@@ -243,7 +254,7 @@ gs_status gs_early_step_finish(gs_early_step *step, void *const *grads, const ui
     for (size_t i = 0; i < step->num_params; i++) {
         if (!(step->known[i] & UPDATED)) rest[num_rest++] = i;
     }
-    GS_TRY(update(step, rest, num_rest));
+    GS_TRY(update(step, rest, num_rest, false));
     close_step(step);
     return gs_ok();
 }

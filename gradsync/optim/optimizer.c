@@ -5,9 +5,12 @@
 
 #include "core/memory.h"
 #include "core/options.h"
+#include "core/stream_copy.h"
 #include "gradsync/optim/launch_table.h"
 #include "gradsync/optim/param_segments.h"
 
+// Of a thread at a time, so that gradient, parameter and states of it stay in its cache.
+#define KEPT_ELEMENTS ((size_t)16384)
 #define DEVICE_TENSOR_COUNT ((size_t)16)  // on a GPU state starts on 64 bytes, for wide accesses
 
 static const gs_optimizer_method *const methods[] = {
@@ -40,6 +43,7 @@ typedef struct step_tensors {
     void *const *grads;
     const uint8_t *used;
     float lr, grad_scale;
+    const gs_optimizer_kept *kept;  // NULL: nothing is
 } step_tensors;
 
 static const gs_optimizer_method *find_method(const char *kind) {
@@ -232,6 +236,42 @@ typedef struct run_list {
     gs_adamw step;
 } run_list;
 
+static gs_optimizer_run part_of_run(const gs_optimizer_run *run, size_t first, size_t count) {
+    gs_optimizer_run part = *run;
+    part.param += first;
+    part.grad += first;
+    part.count = count;
+    for (int s = 0; s < GS_OPTIMIZER_MAX_STATES; s++)
+        if (run->state[s]) part.state[s] += first;
+    return part;
+}
+
+// One thread copies past the caches; several share the copy as they share the update.
+static void keep_block(const gs_optimizer *optimizer, float *kept, const float *block,
+                       size_t count) {
+    gs_device *device = optimizer->device;
+    if (gs_device_num_threads(device) == 1)
+        gs_stream_copy(kept, block, count * sizeof *kept);
+    else
+        gs_device_kernels(device)->copy(gs_device_stream(device), kept, block,
+                                        count * sizeof *kept);
+}
+
+// A run of one segment.
+static void update_keeping(const gs_optimizer *optimizer, size_t segment,
+                           const gs_optimizer_run *run, const gs_optimizer_kept *kept) {
+    size_t most = KEPT_ELEMENTS * (size_t)gs_device_num_threads(optimizer->device);
+    for (size_t at = 0; at < run->count; at += most) {
+        size_t count = run->count - at < most ? run->count - at : most;
+        gs_optimizer_run part = part_of_run(run, at, count);
+        float *to = kept->memory + kept->offsets[segment] + at;
+        keep_block(optimizer, to, part.param, count);
+        for (int s = 0; s < optimizer->num_states; s++)
+            keep_block(optimizer, to += kept->stride, part.state[s], count);
+        optimizer->method->update(optimizer->device, &optimizer->options, &part);
+    }
+}
+
 // The segments that begin with `first`, before `end`, run by run.
 static void update_segments(gs_optimizer *optimizer, size_t first, size_t end,
                             const step_tensors *tensors, run_list *list) {
@@ -241,12 +281,15 @@ static void update_segments(gs_optimizer *optimizer, size_t first, size_t end,
         size_t param = optimizer->segments[first].tensor;
         // NULL: a sparse parameter; whoever has its rows updates it.
         if (!tensors->grads[first] || !has_grad(optimizer, param, tensors->used)) continue;
-        gs_optimizer_run run = run_from(optimizer, first, end, &last, tensors);
+        gs_optimizer_run run =
+            run_from(optimizer, first, tensors->kept ? first + 1 : end, &last, tensors);
         run.lr = tensors->lr;
         run.grad_scale = tensors->grad_scale;
         if (run.count && list->table)
             method->describe(&list->items[list->num_items++], &list->step, &optimizer->options,
                              &run);
+        else if (run.count && tensors->kept)
+            update_keeping(optimizer, first, &run, tensors->kept);
         else if (run.count)
             method->update(optimizer->device, &optimizer->options, &run);
     }
@@ -294,6 +337,19 @@ gs_status gs_optimizer_step_params(gs_optimizer *optimizer, const size_t *which,
     const step_tensors tensors = {
         .params = params, .grads = grads, .used = used, .lr = lr, .grad_scale = grad_scale};
     return update_params(optimizer, which, num_which, &tensors, table_of(optimizer));
+}
+
+gs_status gs_optimizer_step_params_keeping(gs_optimizer *optimizer, const size_t *which,
+                                           size_t num_which, void *const *params,
+                                           void *const *grads, const uint8_t *used, float lr,
+                                           float grad_scale, const gs_optimizer_kept *kept) {
+    const step_tensors tensors = {.params = params,
+                                  .grads = grads,
+                                  .used = used,
+                                  .lr = lr,
+                                  .grad_scale = grad_scale,
+                                  .kept = kept};
+    return update_params(optimizer, which, num_which, &tensors, NULL);
 }
 
 static gs_status check_halves(const gs_optimizer *optimizer) {

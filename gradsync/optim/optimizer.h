@@ -131,6 +131,23 @@ typedef struct gs_optimizer_method {
 
 GS_END_DECLS
 
+// Where what was before an update is kept: tensor t of segment i, which is its parameters and then
+// each state, from memory + t · stride + offsets[i] on.
+typedef struct gs_optimizer_kept {
+    float *memory;  // the host's, like all that is updated
+    size_t stride;  // elements
+    const size_t *offsets;
+} gs_optimizer_kept;
+
+// gs_optimizer_step_params on a host, and what was before is kept, block by block: what is copied
+// is in the caches when it is updated.
+GS_NODISCARD gs_status gs_optimizer_step_params_keeping(gs_optimizer *optimizer,
+                                                        const size_t *which, size_t num_which,
+                                                        void *const *params, void *const *grads,
+                                                        const uint8_t *used, float lr,
+                                                        float grad_scale,
+                                                        const gs_optimizer_kept *kept);
+
 // Not of the shared library's names: methods are chosen by their kind.
 extern const gs_optimizer_method gs_optimizer_sgd;
 extern const gs_optimizer_method gs_optimizer_adam;

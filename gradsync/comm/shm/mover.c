@@ -4,7 +4,7 @@
 
 #include "core/failpoint.h"
 #include "core/memory.h"
-#include "gradsync/comm/shm/copy.h"
+#include "core/stream_copy.h"
 
 // Between blocks a rank looks whether the communicator was aborted.
 #define BLOCK_BYTES ((size_t)65536)
@@ -268,7 +268,7 @@ static gs_status copy_in_blocks(gs_shm_mover *mover, unsigned char *to, const un
         GS_TRY(pass_block(mover));
         size_t block = min_bytes(BLOCK_BYTES, bytes - at);
         if (all_bytes >= LEAST_PAST_CACHES)
-            gs_shm_copy_past_caches(to + at, from + at, block);
+            gs_stream_copy(to + at, from + at, block);
         else
             memcpy(to + at, from + at, block);
     }

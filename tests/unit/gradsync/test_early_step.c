@@ -332,6 +332,85 @@ static void what_cannot_be_is_refused(void **state) {
     close_model(&m);
 }
 
+// More than is kept at a time, in segments that begin and end anywhere, one behind the other.
+#define LARGE_COUNT ((size_t)100003)
+#define NUM_CUTS 3
+
+typedef struct large_model {
+    gs_optimizer *optimizer;
+    float values[LARGE_COUNT];
+    void *params[NUM_CUTS], *grads[NUM_CUTS];
+} large_model;
+
+static void open_large(large_model *m, const gs_optimizer_options *kind, const gs_segment *cuts,
+                       const gs_param_spec *spec, float *grad, gs_device *device) {
+    static const bool decays = true;
+    gs_optimizer_options options = *kind;
+    options.segments = cuts;
+    options.num_segments = NUM_CUTS;
+    assert_ok(gs_optimizer_create(&m->optimizer, &options, spec, &decays, 1, device));
+    for (size_t i = 0; i < LARGE_COUNT; i++) m->values[i] = (float)(i % 1013) / 64 - 3;
+    for (size_t i = 0; i < NUM_CUTS; i++) {
+        m->params[i] = m->values + cuts[i].first;
+        m->grads[i] = grad + cuts[i].first;
+    }
+}
+
+static void assert_alike_large(const large_model *a, const large_model *b, const gs_segment *cuts) {
+    assert_memory_equal(a->values, b->values, sizeof a->values);
+    assert_int_equal(*gs_optimizer_num_updates(a->optimizer),
+                     *gs_optimizer_num_updates(b->optimizer));
+    for (int s = 0; s < gs_optimizer_state_count(a->optimizer); s++) {
+        for (size_t i = 0; i < NUM_CUTS; i++)
+            assert_memory_equal(gs_optimizer_state(a->optimizer, s, i),
+                                gs_optimizer_state(b->optimizer, s, i),
+                                cuts[i].count * sizeof(float));
+    }
+}
+
+// Every step is taken early, taken back and taken again.
+static void check_large(const gs_optimizer_options *kind, gs_device *device) {
+    static large_model whole, pieces;
+    static float grad[LARGE_COUNT];
+    const gs_segment cuts[NUM_CUTS] = {{0, 5, 40001}, {0, 40006, 16384}, {0, 56400, 43603}};
+    gs_param_spec spec = gs_param_spec_make(GS_FP32, (int64_t)LARGE_COUNT, 0, "large");
+    const uint8_t used = 1;
+    const size_t param = 0;
+    gs_early_step *step;
+    open_large(&whole, kind, cuts, &spec, grad, device);
+    open_large(&pieces, kind, cuts, &spec, grad, device);
+    assert_ok(gs_early_step_create(&step, &(gs_early_step_options){.optimizer = pieces.optimizer,
+                                                                   .params = pieces.params,
+                                                                   .device = device}));
+    for (size_t round = 0; round < 3; round++) {
+        for (size_t i = 0; i < LARGE_COUNT; i++) grad[i] = (float)((i * 7 + round) % 257) / 32 - 4;
+        gs_early_step_begin(step, 0.1f, 0.5f);
+        gs_early_step_bucket(step, &param, 1, pieces.grads, &used);
+        assert_int_equal(gs_early_step_num_updated(step), 1);
+        gs_early_step_undo(step);
+        assert_alike_large(&whole, &pieces, cuts);
+        gs_early_step_begin(step, 0.1f, 0.5f);
+        gs_early_step_bucket(step, &param, 1, pieces.grads, &used);
+        assert_ok(gs_early_step_finish(step, pieces.grads, &used));
+        assert_ok(gs_optimizer_step(whole.optimizer, whole.params, whole.grads, &used, 0.1f, 0.5f));
+        assert_alike_large(&whole, &pieces, cuts);
+    }
+    gs_early_step_destroy(step);
+    gs_optimizer_destroy(whole.optimizer);
+    gs_optimizer_destroy(pieces.optimizer);
+}
+
+static void large_parameters_are_kept_as_they_are_updated(void **state) {
+    (void)state;
+    if (!test_device_is_host()) skip();
+    for (int num_threads = 1; num_threads <= 2; num_threads++) {
+        gs_device *device;
+        assert_ok(gs_device_open(&device, "cpu", &(gs_device_options){.num_threads = num_threads}));
+        for (size_t k = 0; k < num_kinds(); k++) check_large(&kinds[k], device);
+        gs_device_close(device);
+    }
+}
+
 static int open_device(void **state) {
     (void)state;
     shared_device = test_device_open(1);
@@ -349,6 +428,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_have_the_bits_of_a_whole_step),
         cmocka_unit_test(undo_restores_values_state_and_counts),
+        cmocka_unit_test(large_parameters_are_kept_as_they_are_updated),
         cmocka_unit_test(what_is_still_read_waits_for_its_release),
         cmocka_unit_test(what_is_not_known_to_be_used_waits_for_the_end),
         cmocka_unit_test(what_cannot_be_is_refused),

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "gradsync/comm/shm/copy.h"
+#include "core/stream_copy.h"
 
 #define MOST ((size_t)4096)
 
@@ -21,7 +21,7 @@ static void bytes_arrive_and_their_neighbours_stay(void **state) {
             memset(to, 0xee, MOST);
             memset(expected, 0xee, MOST);
             memcpy(expected + to_first, from + from_first, sizes[s]);
-            gs_shm_copy_past_caches(to + to_first, from + from_first, sizes[s]);
+            gs_stream_copy(to + to_first, from + from_first, sizes[s]);
             assert_memory_equal(to, expected, MOST);
         }
     }

@@ -1,4 +1,4 @@
-#include "gradsync/comm/shm/copy.h"
+#include "core/stream_copy.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static void copy_line(__m128i *to, const __m128i *from) {
     _mm_stream_si128(to + 3, d);
 }
 
-void gs_shm_copy_past_caches(void *to, const void *from, size_t bytes) {
+void gs_stream_copy(void *to, const void *from, size_t bytes) {
     unsigned char *out = to;
     const unsigned char *in = from;
     size_t first = (LINE_BYTES - (uintptr_t)out % LINE_BYTES) % LINE_BYTES;
@@ -26,14 +26,14 @@ void gs_shm_copy_past_caches(void *to, const void *from, size_t bytes) {
     memcpy(out, in, first);
     size_t at = first;
     for (; at + LINE_BYTES <= bytes; at += LINE_BYTES) {
-        __builtin_prefetch(in + at + AHEAD_BYTES, 0, 0);
+        __builtin_prefetch(in + at + AHEAD_BYTES);
         copy_line((__m128i *)(void *)(out + at), (const __m128i *)(const void *)(in + at));
     }
     memcpy(out + at, in + at, bytes - at);
     _mm_sfence();
 }
 #else
-void gs_shm_copy_past_caches(void *to, const void *from, size_t bytes) {
+void gs_stream_copy(void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 #endif
