@@ -2,10 +2,9 @@
 // torch's ZeroRedundancyOptimizer with overlap_with_ddp. Pure: every rank comes to the same.
 //
 //   whole   bucket b is rank (b mod world)'s
-//   split   buckets by ascending elements; a bucket's members are walked, and a run is closed
-//   before the
-//           member with which it would have threshold = all elements / world or more. A run goes to
-//           the least loaded rank that has none of this bucket yet, the lowest one on ties.
+//   split   buckets by ascending elements; a bucket's members are walked, and a run is closed before
+//           the member with which it would have threshold = all elements / world or more. A run
+//           goes to the least loaded rank that has none of this bucket yet, the lowest one on ties
 //
 // A bucket may need more runs than there are ranks, where the original gives up: then the least
 // loaded of all ranks takes another one.

@@ -4,12 +4,12 @@
 // gradient, and sends it to all others when it has changed. A partition is a pure function of plan,
 // parameters, world and kind: equal options give equal shards on every rank.
 //
-//   flat     the data of each bucket, padding included, in as many equal parts of whole lines as
-//   there are ranks:
-//            part r is rank r's. Tensors straddle; no rank has more than any other but by padding
-//   greedy   whole tensors, in registration order to the rank that has least (fairscale's OSS)
-//   sorted   whole tensors, largest first to the rank that has least (torch's
-//   ZeroRedundancyOptimizer) given    whole tensors, as the caller says
+//   flat    the data of each bucket, padding included, in as many equal parts of whole lines as
+//           there are ranks: part r is rank r's. Tensors straddle; no rank has more than another
+//           but by padding
+//   greedy  whole tensors, in registration order to the rank that has least (fairscale's OSS)
+//   sorted  whole tensors, largest first to the rank that has least (torch's ZeRO optimizer)
+//   given   whole tensors, as the caller says
 //
 // Parameters lie in a block of memory as gradients do in their slot: bucket behind bucket, with the
 // same padding between the same elements. So what moves of a bucket is the same run of elements in
