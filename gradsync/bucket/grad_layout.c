@@ -171,6 +171,7 @@ gs_status gs_grad_layout_resize(gs_grad_layout *layout, const gs_grad_layout_sha
     layout->slot_bytes = slot_bytes;
     layout->windows.shape.num_parts = num_parts;
     layout->windows.shape.own_part = shape->own_part;
+    layout->windows.shape.adds_up = shape->adds_up;
     return lay_out(layout);
 }
 

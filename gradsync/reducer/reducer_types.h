@@ -124,7 +124,8 @@ typedef struct gs_reducer_pass {
     float grad_factor;  // multiplies the gradient of the mean loss: 1, or samples (GS_SAMPLE_MEAN)
     int shard;          // logical shard of this pass
     int pass;           // [0, passes_per_shard)
-    bool reduces;       // the last pass of the step: buckets start during its backward
+    bool reduces;  // the last pass of the step: buckets start during its backward; with windows of
+                   // each
 } gs_reducer_pass;
 
 // Work of others that finish waits for in this step, behind all buckets and before norms are taken:

@@ -171,6 +171,43 @@ static void places_are_shared_by_windows_alone(void **state) {
     gs_bucket_plan_release(&plan);
 }
 
+// Fewer ranks have larger parts, and more passes.
+static void another_world_lies_as_if_it_were_the_first(void **state) {
+    (void)state;
+    gs_param_spec params[NUM_PARAMS];
+    gs_bucket_plan plan;
+    gs_grad_layout layout, fresh;
+    const bool opens_early[NUM_PARAMS] = {[2] = true};
+    make_params(params, &plan);
+    gs_grad_layout_shape shape = {.params = params,
+                                  .num_params = NUM_PARAMS,
+                                  .num_slots = 1,
+                                  .tally = GS_TALLY_APART,
+                                  .num_parts = 4,
+                                  .num_windows = NUM_WINDOWS,
+                                  .own_part = 3,
+                                  .opens_early = opens_early};
+    char *memory = aligned_alloc(256, 1 << 20);
+    assert_ok(gs_grad_layout_init(&layout, &shape, memory));
+    assert_ok(gs_grad_layout_set_plan(&layout, &plan));
+    shape.num_parts = 2;
+    shape.own_part = 1;
+    shape.adds_up = true;
+    assert_ok(gs_grad_layout_resize(&layout, &shape));
+    assert_ok(gs_grad_layout_init(&fresh, &shape, memory));
+    assert_ok(gs_grad_layout_set_plan(&fresh, &plan));
+    assert_int_equal(layout.slot_bytes, fresh.slot_bytes);
+    assert_memory_equal(layout.results, fresh.results, sizeof(void *[NUM_PARAMS]));
+    for (size_t b = 0; b < plan.num_buckets; b++) {
+        assert_int_equal(layout.buckets[b].offset_bytes, fresh.buckets[b].offset_bytes);
+        assert_true(layout.buckets[b].result.is_apart);
+    }
+    gs_grad_layout_release(&layout);
+    gs_grad_layout_release(&fresh);
+    free(memory);
+    gs_bucket_plan_release(&plan);
+}
+
 // ---- a reducer of two buckets, [3 2] and [1 0], in one window
 
 typedef struct window_rank {
@@ -411,6 +448,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windows_and_parts_are_all_that_the_arena_holds),
         cmocka_unit_test(places_are_shared_by_windows_alone),
+        cmocka_unit_test(another_world_lies_as_if_it_were_the_first),
         cmocka_unit_test(what_a_pass_leaves_out_is_zero),
         cmocka_unit_test(what_would_wait_for_itself_is_named),
         cmocka_unit_test(what_opens_early_waits_for_nobody),
