@@ -64,6 +64,14 @@ static void check_overlap(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, OVERLAP, "reducer.op sample_mean is divided behind the last bucket");
 }
 
+// Into as many for each rank of every world that there may be.
+static bool shards_divide(const gs_job_spec *spec) {
+    for (int64_t ranks = spec->world.min; ranks <= spec->world.max; ranks++) {
+        if (spec->logical_shards % ranks) return false;
+    }
+    return true;
+}
+
 // What others own of a gradient has a place until it is reduced: in each pass, of which all ranks have as many.
 static void check_windows(const gs_job_spec *spec, gs_field_errors *errors) {
     if (spec->reducer.sharding != GS_SHARDING_GRADIENTS) return;
@@ -72,10 +80,10 @@ static void check_windows(const gs_job_spec *spec, gs_field_errors *errors) {
     if (gs_field_errors_lie_in(errors, "/world") || gs_field_errors_lie_in(errors, "/data") ||
         gs_field_errors_lie_in(errors, "/logical_shards"))
         return;
-    if (spec->world.min != spec->world.max || spec->logical_shards % spec->world.max)
+    if (!shards_divide(spec))
         refuse(errors, SHARDING,
-               "gradients: as many logical shards on each rank; world.min and world.max are equal and divide logical_shards");
-    bool has_passes = spec->logical_shards > spec->world.max || gs_job_spec_passes_per_shard(spec) > 1;
+               "gradients: as many logical shards on each rank; every world from min to max divides logical_shards");
+    bool has_passes = spec->logical_shards > spec->world.min || gs_job_spec_passes_per_shard(spec) > 1;
     if (has_passes && spec->exact)
         refuse(errors, SHARDING, "gradients: each pass is reduced, which exact adds up in another order");
     if (has_passes && spec->reducer.static_graph)

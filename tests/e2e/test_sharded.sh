@@ -57,7 +57,7 @@ same "$(params_of "$job")" "$undisturbed" "parameters after a kill"
 
 claim "a worker that leaves: the ranks save what they own, and two go on from there, without a step lost"
 start_worker leaver 1
-submit "$(job_of leaves optimizer 3 "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
+submit "$(job_of leaves gradients 3 "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
 wait_for 60 "step 5 of three ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 3 and .progress.step >= 5'"
 request POST "/v1/jobs/$job/replan"
 same "$status" 409 "replan: $(head -c 300 "$run/body")"

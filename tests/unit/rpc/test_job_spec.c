@@ -151,9 +151,9 @@ static void sharding_says_what_it_needs_whole(void **state) {
                  "reducer.op sample_mean is divided behind the last bucket");
     expect_error(SHARDED("") "," EARLY(""), pointer, "not_applicable",
                  "optimizer.in_backward updates whole buckets on every rank");
-    const char *as_many = "gradients: as many logical shards on each rank; world.min and world.max "
-                          "are equal and divide logical_shards";
-    expect_error(WINDOWS(1, 2), pointer, "not_applicable", as_many);
+    const char *as_many = "gradients: as many logical shards on each rank; every world from min to "
+                          "max divides logical_shards";
+    expect_error(WINDOWS(1, 3), pointer, "not_applicable", as_many);
     expect_error(WINDOWS(2, 2) ",\"logical_shards\":3", pointer, "not_applicable", as_many);
     expect_error(WINDOWS(2, 2) ",\"logical_shards\":4,\"exact\":true", pointer, "not_applicable",
                  "gradients: each pass is reduced, which exact adds up in another order");
