@@ -49,6 +49,7 @@ typedef struct way {
     gs_reducer_op op;
     gs_dtype wire_dtype;
     bool static_graph, uneven, clips, poisons, all_used, exact;
+    bool on_gpus;              // on the software machine, too, where a step takes long
     bool gradients_are_whole;  // an all-reduce, and the optimizer's state alone is cut
     double unit;               // loss scale; 0: 1
 } way;
@@ -62,21 +63,22 @@ typedef struct way {
 
 // All are stepped at all worlds, whole and sharded.
 static const way ways[] = {
-    {"adam", GS_PARTITION_FLAT, ADAM("adam"), .passes = 2, .clips = true},
+    {"adam", GS_PARTITION_FLAT, ADAM("adam"), .passes = 2, .clips = true, .on_gpus = true},
     {"adamw", GS_PARTITION_GREEDY, ADAM("adamw"), .clips = true, .static_graph = true},
-    {"momentum", GS_PARTITION_SORTED, MOMENTUM, .passes = 3},
+    {"momentum", GS_PARTITION_SORTED, MOMENTUM, .passes = 3, .on_gpus = true},
     {"sgd", GS_PARTITION_FLAT, SGD, .op = GS_SUM, .uneven = true},
-    {"given", GS_PARTITION_GIVEN, ADAM("adam"), .op = GS_SAMPLE_MEAN, .uneven = true},
+    {"given", GS_PARTITION_GIVEN, ADAM("adam"), .op = GS_SAMPLE_MEAN, .uneven = true,
+     .on_gpus = true},
     {"samples", GS_PARTITION_FLAT, MOMENTUM, .op = GS_SAMPLE_MEAN, .static_graph = true},
-    {"poison", GS_PARTITION_FLAT, ADAM("adamw"), .poisons = true, .unit = 1024},
+    {"poison", GS_PARTITION_FLAT, ADAM("adamw"), .poisons = true, .unit = 1024, .on_gpus = true},
     {"poison of whole", GS_PARTITION_GREEDY, ADAM("adam"), .poisons = true, .clips = true},
-    {"fp16", GS_PARTITION_FLAT, ADAM("adam"), .wire_dtype = GS_FP16},
+    {"fp16", GS_PARTITION_FLAT, ADAM("adam"), .wire_dtype = GS_FP16, .on_gpus = true},
     {"bf16", GS_PARTITION_SORTED, SGD, .wire_dtype = GS_BF16, .passes = 2},
     {"few", GS_PARTITION_FLAT, ADAM("adam"), .num_params = 2, .all_used = true},
     {"fewer", GS_PARTITION_SORTED, ADAM("adamw"), .num_params = 2, .all_used = true},
     {"state alone", GS_PARTITION_FLAT, ADAM("adam"), .gradients_are_whole = true, .clips = true},
     {"state of whole", GS_PARTITION_GREEDY, MOMENTUM, .gradients_are_whole = true, .uneven = true},
-    {"exact", GS_PARTITION_FLAT, ADAM("adamw"), .exact = true},
+    {"exact", GS_PARTITION_FLAT, ADAM("adamw"), .exact = true, .on_gpus = true},
     {"exact whole", GS_PARTITION_SORTED, MOMENTUM, .exact = true, .passes = 2},
 };
 #define NUM_WAYS (sizeof ways / sizeof *ways)
@@ -381,6 +383,7 @@ static gs_status body_same_bits(const gs_rank_env *env) {
     history *whole = calloc(1, sizeof *whole), *cut = calloc(1, sizeof *cut);
     gs_status status = open_rank(&self, env);
     for (size_t i = 0; i < NUM_WAYS && !status.code; i++) {
+        if (!test_device_is_host() && !ways[i].on_gpus) continue;
         status = run_steps(whole, &self, &ways[i], false);
         if (!status.code) status = run_steps(cut, &self, &ways[i], true);
         if (!status.code) status = compare(whole, cut, &ways[i]);
@@ -401,14 +404,14 @@ static void sharded_steps_have_the_bits_of_whole_ones(void **state) {
     char exact[24] = "";
     bool on_host = test_device_is_host();
     if (!test_device_is_there()) skip();
-    for (int world_size = 1; world_size <= (on_host ? MAX_WORLD : 3); world_size++) {
+    for (int world_size = on_host ? 1 : 2; world_size <= (on_host ? MAX_WORLD : 2); world_size++) {
         gs_ranks *ranks;
         gs_status statuses[MAX_WORLD];
         assert_ok(gs_ranks_start(&ranks, "same bits", world_size, "", NULL));
         assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120)));
         for (int r = 0; r < world_size; r++) {
             if (statuses[r].code) fail_msg("rank %d of %d: %s", r, world_size, statuses[r].message);
-            if (world_size == 1) snprintf(exact, sizeof exact, "%s", gs_ranks_note(ranks, r));
+            if (!*exact) snprintf(exact, sizeof exact, "%s", gs_ranks_note(ranks, r));
             assert_string_equal(gs_ranks_note(ranks, r), exact);
         }
         gs_ranks_destroy(ranks);
