@@ -6,12 +6,12 @@
 #include "core/options.h"
 #include "gradsync/optim/param_segments.h"
 
-#define PIECE_COUNT ((size_t)1 << 20)       // of a split master, on its way between device and host
+#define PIECE_COUNT ((size_t)1 << 20)  // of a split master, on its way between device and host
 #define PIECE_SECONDS 60.0
 
 // One block for all tensors, and where each lies.
 typedef struct tensor_block {
-    void *memory;    // NULL: not kept, or another block's
+    void *memory;  // NULL: not kept, or another block's
     size_t bytes;
     void **tensors;  // one for each parameter, or segment
 } tensor_block;
@@ -62,24 +62,54 @@ static gs_status make_block(tensor_block *block, const gs_mixed_precision *mixed
     return gs_ok();
 }
 
-// Params and remainders in one block, one behind the other.
-static gs_status make_halves(gs_mixed_precision *mixed) {
-    gs_device *device = mixed->options.device;
+// Where the caller has them.
+static gs_status borrow_params(gs_mixed_precision *mixed) {
+    size_t num_params = mixed->options.num_params;
+    mixed->params.tensors = calloc(num_params + 1, sizeof *mixed->params.tensors);
+    if (!mixed->params.tensors)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
+    for (size_t i = 0; i < num_params; i++) mixed->params.tensors[i] = mixed->options.places[i];
+    return gs_ok();
+}
+
+static gs_status make_params(gs_mixed_precision *mixed) {
+    if (mixed->options.places) return borrow_params(mixed);
+    return make_block(&mixed->params, mixed, gs_dtype_bytes(mixed->options.dtype));
+}
+
+// Params and remainders in one block, one behind the other; params of the caller's are where they
+// are.
+static gs_status place_halves(gs_mixed_precision *mixed) {
     size_t num_params = mixed->options.num_params, num_segments = mixed->num_segments;
     tensor_block *values = &mixed->params, *remainders = &mixed->remainders;
-    GS_TRY(place_tensors(values, mixed->counts, num_params, sizeof(uint16_t)));
+    if (mixed->options.places)
+        GS_TRY(borrow_params(mixed));
+    else
+        GS_TRY(place_tensors(values, mixed->counts, num_params, sizeof(uint16_t)));
     GS_TRY(place_tensors(remainders, mixed->segment_counts, num_segments, sizeof(uint16_t)));
-    GS_TRY(gs_device_alloc(device, &values->memory,
+    void *memory;
+    GS_TRY(gs_device_alloc(mixed->options.device, &memory,
                            values->bytes + remainders->bytes + GS_LINE_BYTES));
-    set_tensors(values, mixed->counts, num_params, values->memory, sizeof(uint16_t));
-    set_tensors(remainders, mixed->segment_counts, num_segments,
-                (char *)values->memory + values->bytes, sizeof(uint16_t));
+    if (mixed->options.places)
+        remainders->memory = memory;
+    else
+        set_tensors(values, mixed->counts, num_params, values->memory = memory, sizeof(uint16_t));
+    set_tensors(remainders, mixed->segment_counts, num_segments, (char *)memory + values->bytes,
+                sizeof(uint16_t));
+    return gs_ok();
+}
+
+static gs_status make_halves(gs_mixed_precision *mixed) {
+    gs_device *device = mixed->options.device;
+    size_t num_segments = mixed->num_segments;
+    GS_TRY(place_halves(mixed));
     mixed->split_values = calloc(num_segments + 1, sizeof *mixed->split_values);
     if (!mixed->split_values)
         return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
     for (size_t i = 0; i < num_segments; i++) {
         const gs_segment *segment = &mixed->segments[i];
-        mixed->split_values[i] = (uint16_t *)values->tensors[segment->tensor] + segment->first;
+        mixed->split_values[i] =
+            (uint16_t *)mixed->params.tensors[segment->tensor] + segment->first;
     }
     if (gs_device_is_host(device)) return gs_ok();
     void *piece;
@@ -122,10 +152,10 @@ static void release_block(tensor_block *block, gs_device *device) {
 
 static gs_status count_tensors(gs_mixed_precision *mixed) {
     const gs_mixed_precision_options *options = &mixed->options;
-    GS_TRY(gs_status_prefix(
-        gs_param_segments_copy(&mixed->segments, &mixed->num_segments, options->params,
-                               options->num_params, options->segments, options->num_segments),
-        "mixed precision"));
+    GS_TRY(gs_status_prefix(gs_param_segments_copy(&mixed->segments, &mixed->num_segments,
+                                                   options->params, options->num_params,
+                                                   options->segments, options->num_segments),
+                            "mixed precision"));
     mixed->counts = calloc(options->num_params + 1, sizeof *mixed->counts);
     mixed->segment_counts = calloc(mixed->num_segments + 1, sizeof *mixed->segment_counts);
     mixed->first_segment = calloc(options->num_params + 1, sizeof *mixed->first_segment);
@@ -146,8 +176,8 @@ static gs_status make_blocks(gs_mixed_precision *mixed) {
     if (options->splits_masters)
         GS_TRY(make_halves(mixed));
     else if (options->keeps_params)
-        GS_TRY(make_block(&mixed->params, mixed, gs_dtype_bytes(options->dtype)));
-    if (mixed->params.memory && !options->splits_masters && !gs_device_is_host(options->device))
+        GS_TRY(make_params(mixed));
+    if (mixed->params.tensors && !options->splits_masters && !gs_device_is_host(options->device))
         GS_TRY(list_casts(mixed));
     if (options->keeps_values) GS_TRY(make_block(&mixed->values, mixed, sizeof(float)));
     if (options->adds_passes) GS_TRY(make_block(&mixed->pass_grads, mixed, sizeof(float)));
@@ -165,12 +195,16 @@ static gs_status create_mixed(gs_mixed_precision **out, const gs_mixed_precision
     bool has_masters = options->segments ? options->num_segments > 0 : options->num_params > 0;
     if (!options->splits_masters && !options->masters && has_masters)
         return gs_error(GS_INVALID_ARGUMENT, "mixed precision: no masters");
+    if (options->places && !options->keeps_params && !options->splits_masters)
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "mixed precision: places for params that are not kept");
     GS_TRY(gs_param_specs_check(options->params, options->num_params));
     gs_mixed_precision *mixed = calloc(1, sizeof *mixed);
     if (!mixed) return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
     mixed->options = *options;
     gs_status status = make_blocks(mixed);
     mixed->options.params = NULL;  // the caller's
+    mixed->options.places = options->places ? mixed->params.tensors : NULL;
     mixed->options.segments = NULL;
     if (status.code) {
         gs_mixed_precision_destroy(mixed);
@@ -227,9 +261,9 @@ uint16_t *const *gs_mixed_precision_uppers(const gs_mixed_precision *mixed) {
 }
 
 void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes) {
-    bool are_split = mixed->options.splits_masters;
-    *bytes = are_split ? mixed->params.bytes + mixed->remainders.bytes : 0;
-    return are_split ? mixed->params.memory : NULL;
+    bool are_one = mixed->options.splits_masters && mixed->params.memory;
+    *bytes = are_one ? mixed->params.bytes + mixed->remainders.bytes : 0;
+    return are_one ? mixed->params.memory : NULL;
 }
 
 // The master of segment `index`, whatever is kept of it.
@@ -245,6 +279,14 @@ static void write_back_segment(gs_mixed_precision *mixed, size_t index) {
     if (options->keeps_values)
         kernels->round(stream, segment_in(&mixed->values, segment, GS_FP32),
                        options->masters[index], options->dtype, segment->count, false);
+}
+
+void gs_mixed_precision_take_param(gs_mixed_precision *mixed, size_t param) {
+    const gs_mixed_precision_options *options = &mixed->options;
+    if (!options->keeps_values || !mixed->counts[param]) return;
+    gs_device_kernels(options->device)
+        ->cast(gs_device_stream(options->device), mixed->values.tensors[param], GS_FP32,
+               mixed->params.tensors[param], options->dtype, 1.0f, mixed->counts[param]);
 }
 
 // Of the parameters [first, end), in one launch.
@@ -281,8 +323,8 @@ gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optim
         return gs_optimizer_step_halves(optimizer, mixed->split_values,
                                         gs_mixed_precision_remainders(mixed), grads, used, lr,
                                         grad_scale);
-    GS_TRY(gs_optimizer_step(optimizer, (void *const *)options->masters, grads, used, lr,
-                             grad_scale));
+    GS_TRY(
+        gs_optimizer_step(optimizer, (void *const *)options->masters, grads, used, lr, grad_scale));
     gs_mixed_precision_write_back(mixed);
     return gs_ok();
 }

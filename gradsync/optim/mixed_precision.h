@@ -18,7 +18,8 @@
 //
 // A rank that owns segments of the state has masters (or remainders) of those alone. Params and values are
 // whole on every rank: write_back and step change what belongs to the segments, the rest comes from its
-// owners.
+// owners: into places that the caller gives for params (as gs_param_gather_params are), and from there into
+// values by take_param.
 //
 // On CPUs all kernels compute in fp32, on `values`: precision there means which numbers parameters
 // and gradients can be, not faster arithmetic; activations are not rounded.
@@ -57,6 +58,9 @@ typedef struct gs_mixed_precision_options {
     // What has its masters here, as the optimizer has it; copied. NULL: all of every parameter.
     const gs_segment *segments;
     size_t num_segments;
+    // Where each parameter lies in its 16 bits, if they are kept or halves of masters: memory of the device that is
+    // borrowed until destroy, on 32 bytes, zeros or any numbers at first. NULL: here.
+    void *const *places;
 } gs_mixed_precision_options;
 
 // Params and values lie in one block each, tensors on boundaries of 64 bytes, zero until
@@ -80,7 +84,7 @@ uint16_t *const *gs_mixed_precision_remainders(const gs_mixed_precision *mixed);
 // Upper halves: where each segment lies in params; NULL unless masters are split.
 uint16_t *const *gs_mixed_precision_uppers(const gs_mixed_precision *mixed);
 // Where both halves lie, one block of the device's memory with zeros between tensors: equal masters have
-// equal blocks. NULL unless they are split.
+// equal blocks. NULL unless they are split, and with places of the caller's.
 void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes);
 
 // params and values = the masters, rounded to nearest even. After every change of masters; nothing to do
@@ -89,6 +93,9 @@ void gs_mixed_precision_write_back(gs_mixed_precision *mixed);
 // The same behind a change of these parameters' masters alone.
 void gs_mixed_precision_write_back_params(gs_mixed_precision *mixed, const size_t *which,
                                           size_t num_which);
+
+// values = params, of one parameter: others have changed it in its place. Nothing to do without values.
+void gs_mixed_precision_take_param(gs_mixed_precision *mixed, size_t param);
 
 // One update of the masters, whatever their form, and write_back; grads are those of the segments.
 GS_NODISCARD gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optimizer,

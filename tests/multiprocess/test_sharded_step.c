@@ -15,6 +15,7 @@
 #include "core/digest.h"
 #include "gradsync/bucket/grad_norm.h"
 #include "gradsync/comm/device_arena.h"
+#include "gradsync/optim/mixed_precision.h"
 #include "gradsync/optim/optimizer.h"
 #include "gradsync/reducer/reducer.h"
 #include "gradsync/sharded/param_gather.h"
@@ -52,6 +53,9 @@ typedef struct way {
     bool on_gpus;              // on the software machine, too, where a step takes long
     bool gradients_are_whole;  // an all-reduce, and the optimizer's state alone is cut
     double unit;               // loss scale; 0: 1
+    gs_dtype half;             // parameters of 16 bits travel, masters stay with their owner
+    bool splits;               // these masters, in halves
+
 } way;
 
 #define SGD                                                                                        \
@@ -78,6 +82,9 @@ static const way ways[] = {
     {"fewer", GS_PARTITION_SORTED, ADAM("adamw"), .num_params = 2, .all_used = true},
     {"state alone", GS_PARTITION_FLAT, ADAM("adam"), .gradients_are_whole = true, .clips = true},
     {"state of whole", GS_PARTITION_GREEDY, MOMENTUM, .gradients_are_whole = true, .uneven = true},
+    {"masters", GS_PARTITION_FLAT, ADAM("adamw"), .half = GS_FP16, .passes = 2, .clips = true},
+    {"masters of whole", GS_PARTITION_SORTED, MOMENTUM, .half = GS_BF16, .uneven = true},
+    {"split masters", GS_PARTITION_FLAT, ADAM("adam"), .half = GS_BF16, .splits = true},
     {"exact", GS_PARTITION_FLAT, ADAM("adamw"), .exact = true, .on_gpus = true},
     {"exact whole", GS_PARTITION_SORTED, MOMENTUM, .exact = true, .passes = 2},
 };
@@ -104,8 +111,10 @@ typedef struct stepper {
     gs_reducer *reducer;
     gs_optimizer *optimizer;
     gs_param_gather *gather;
-    float *memory;  // of parameters that are not gathered
-    float *values[MAX_PARAMS];
+    float *memory;              // of parameters that are not gathered, and masters
+    float *values[MAX_PARAMS];  // NULL: in 16 bits alone
+    float *masters[MAX_PARAMS];
+    gs_mixed_precision *mixed;  // NULL: parameters are fp32
     void *own_params[MAX_PARAMS], *own_grads[MAX_PARAMS];
 } stepper;
 
@@ -116,7 +125,8 @@ static gs_shards_options shards_for(const stepper *self) {
                                .plan = &self->plan,
                                .params = self->self->params,
                                .num_params = self->num_params,
-                               .world_size = self->self->world_size};
+                               .world_size = self->self->world_size,
+                               .element_bytes = self->how->half ? 2 : 4};
 }
 
 static gs_reducer_options reducer_for(stepper *self) {
@@ -159,18 +169,92 @@ static gs_status share_params(stepper *self, const gs_reducer_options *options) 
     if (bytes + gs_shards_param_bytes(self->shards) > gs_arena_bytes(self->self->arena))
         return gs_error(GS_INTERNAL, "the arena is too small");
     GS_TRY(gs_param_gather_create(&self->gather, &gathers, DEADLINE));
-    for (size_t i = 0; i < self->num_params; i++)
+    for (size_t i = 0; i < self->num_params && !self->how->half; i++)
         self->values[i] = gs_param_gather_params(self->gather)[i];
     return gs_ok();
 }
 
 static void place_params(stepper *self) {
-    float *next = self->memory =
-        device_memory_alloc(self->self->device, MAX_ELEMENTS * sizeof *self->memory);
+    float *next = self->memory;
     for (size_t i = 0; i < self->num_params; i++) {
         self->values[i] = next;
         next += counts[i];
     }
+}
+
+// Masters of what is owned here; 16 bits of all, where gathers have them.
+static gs_status halve_params(stepper *self, const gs_optimizer_options *owned) {
+    const way *how = self->how;
+    size_t num_segments = self->shards ? owned->num_segments : self->num_params;
+    float *next = self->memory;
+    for (size_t i = 0; i < num_segments; i++) {
+        self->masters[i] = next;
+        next += self->shards ? owned->segments[i].count : (size_t)counts[i];
+    }
+    const gs_mixed_precision_options options = {
+        .dtype = how->half,
+        .params = self->self->params,
+        .num_params = self->num_params,
+        .masters = how->splits ? NULL : self->masters,
+        .splits_masters = how->splits,
+        .keeps_params = true,
+        .keeps_values = !how->splits,
+        .device = self->self->device,
+        .segments = owned->segments,
+        .num_segments = owned->num_segments,
+        .places = self->gather ? gs_param_gather_params(self->gather) : NULL};
+    GS_TRY(gs_mixed_precision_create(&self->mixed, &options));
+    for (size_t i = 0; i < self->num_params && !how->splits; i++)
+        self->values[i] = gs_mixed_precision_values(self->mixed)[i];
+    return gs_ok();
+}
+
+static float first_value(size_t param, size_t i) {
+    return sinf((float)(i * 3 + param));
+}
+
+// Of masters; what others own comes from them.
+static gs_status begin_halves(stepper *self, const gs_optimizer_options *owned) {
+    size_t num_segments = self->shards ? owned->num_segments : self->num_params;
+    for (size_t s = 0; s < num_segments; s++) {
+        gs_segment own = self->shards ? owned->segments[s] : (gs_segment){s, 0, (size_t)counts[s]};
+        float first[MAX_ELEMENTS];
+        for (size_t i = 0; i < own.count; i++) first[i] = first_value(own.tensor, own.first + i);
+        GS_TRY(gs_mixed_precision_write(self->mixed, own.tensor, own.first, first, own.count));
+    }
+    gs_mixed_precision_write_back(self->mixed);
+    return self->gather ? gs_param_gather_start(self->gather, 0) : gs_ok();
+}
+
+// Of parameter `param` as kernels read them.
+static void read_values(const stepper *self, float *out, size_t param) {
+    gs_device *device = self->self->device;
+    uint16_t halves[MAX_ELEMENTS];
+    size_t count = (size_t)counts[param];
+    if (self->values[param]) {
+        device_memory_read(device, out, self->values[param], count * sizeof *out);
+        return;
+    }
+    device_memory_read(device, halves, gs_mixed_precision_params(self->mixed)[param],
+                       count * sizeof *halves);
+    for (size_t i = 0; i < count; i++) out[i] = gs_bf16_to_fp32(halves[i]);
+}
+
+static gs_status await_param(const stepper *self, size_t param) {
+    if (!self->gather) return gs_ok();
+    GS_TRY(gs_param_gather_wait(self->gather, param, DEADLINE));
+    if (self->mixed) gs_mixed_precision_take_param(self->mixed, param);
+    return gs_ok();
+}
+
+static gs_status begin_params(stepper *self) {
+    for (size_t i = 0; i < self->num_params; i++) {
+        float first[MAX_ELEMENTS];
+        for (size_t k = 0; k < (size_t)counts[i]; k++) first[k] = first_value(i, k);
+        device_memory_write(self->self->device, self->values[i], first,
+                            (size_t)counts[i] * sizeof *first);
+    }
+    return gs_ok();
 }
 
 static gs_status open_stepper(stepper *self, const rank_state *rank, const way *how, bool shards) {
@@ -180,25 +264,23 @@ static gs_status open_stepper(stepper *self, const rank_state *rank, const way *
     if (shards) GS_TRY(gs_shards_create(&self->shards, &cut));
     gs_reducer_options options = reducer_for(self);
     GS_TRY(gs_reducer_create(&self->reducer, &options, rank->comm, DEADLINE));
+    self->memory = device_memory_alloc(rank->device, MAX_ELEMENTS * sizeof *self->memory);
     if (shards)
         GS_TRY(share_params(self, &options));
-    else
+    else if (!how->half)
         place_params(self);
     gs_optimizer_options optimizer = how->optimizer;
     if (shards)
         optimizer.segments = gs_shards_of_rank(self->shards, rank->rank, &optimizer.num_segments);
     GS_TRY(gs_optimizer_create(&self->optimizer, &optimizer, rank->params, rank->decays,
                                self->num_params, rank->device));
-    for (size_t i = 0; i < self->num_params; i++) {
-        float first[MAX_ELEMENTS];
-        for (int64_t k = 0; k < counts[i]; k++) first[k] = sinf((float)(k * 3 + (int64_t)i));
-        device_memory_write(rank->device, self->values[i], first,
-                            (size_t)counts[i] * sizeof *first);
-    }
-    return gs_ok();
+    if (!how->half) return begin_params(self);
+    GS_TRY(halve_params(self, &optimizer));
+    return begin_halves(self, &optimizer);
 }
 
 static void close_stepper(stepper *self) {
+    gs_mixed_precision_destroy(self->mixed);
     gs_optimizer_destroy(self->optimizer);
     gs_param_gather_destroy(self->gather);
     gs_reducer_destroy(self->reducer);
@@ -220,7 +302,7 @@ static void add_grad(const stepper *self, const gs_reducer_pass *pass, size_t pa
     size_t bytes = (size_t)counts[param] * sizeof(float);
     float grad[MAX_ELEMENTS], values[MAX_ELEMENTS];
     float unit = self->how->unit ? (float)self->how->unit : 1;
-    device_memory_read(device, values, self->values[param], bytes);
+    read_values(self, values, param);
     if (pass->accumulate) device_memory_read(device, grad, pass->grads[param], bytes);
     for (int64_t i = 0; i < counts[param]; i++) {
         float noise = (float)((int)((i * 7 + (int64_t)param + step + pass->pass) % 23) - 11) / 8;
@@ -240,7 +322,7 @@ static gs_status run_passes(const stepper *self, int64_t step) {
         GS_TRY(gs_reducer_begin_pass(self->reducer, &pass, 2 + self->self->rank + p));
         for (size_t i = 0; i < self->num_params; i++) {
             if (!is_used(self, &pass, i, step)) continue;
-            if (self->gather) GS_TRY(gs_param_gather_wait(self->gather, i, DEADLINE));
+            GS_TRY(await_param(self, i));
         }
         for (size_t i = self->num_params; i-- > 0;) {
             if (!is_used(self, &pass, i, step)) continue;
@@ -253,19 +335,23 @@ static gs_status run_passes(const stepper *self, int64_t step) {
 }
 
 static gs_status update(stepper *self, const gs_reduce_result *result) {
-    void *const *grads = gs_reducer_grads(self->reducer);
     const way *how = self->how;
+    void *const *grads = gs_reducer_grads(self->reducer), *const *values =
+                                                              (void *const *)self->values;
     float scale = how->clips ? gs_grad_clip_factor(result->grad_norm, 0.5) : 1;
     if (how->unit) scale /= (float)how->unit;
-    if (!self->shards)
-        return gs_optimizer_step(self->optimizer, (void *const *)self->values, grads, result->used,
-                                 0.05f, scale);
-    void *values[MAX_PARAMS];
-    for (size_t i = 0; i < self->num_params; i++) values[i] = self->values[i];
-    gs_shards_point(self->own_params, self->shards, self->self->rank, values, sizeof(float));
-    gs_shards_point(self->own_grads, self->shards, self->self->rank, grads, sizeof(float));
-    return gs_optimizer_step(self->optimizer, self->own_params, self->own_grads, result->used,
-                             0.05f, scale);
+    if (self->shards) {
+        gs_shards_point(self->own_grads, self->shards, self->self->rank, grads, sizeof(float));
+        grads = self->own_grads;
+    }
+    if (self->mixed)
+        return gs_mixed_precision_step(self->mixed, self->optimizer, grads, result->used, 0.05f,
+                                       scale);
+    if (self->shards) {
+        gs_shards_point(self->own_params, self->shards, self->self->rank, values, sizeof(float));
+        values = self->own_params;
+    }
+    return gs_optimizer_step(self->optimizer, values, grads, result->used, 0.05f, scale);
 }
 
 static gs_status step_once(stepper *self, int64_t step) {
@@ -294,20 +380,17 @@ typedef struct history {
     int64_t num_updates[NUM_STEPS][MAX_PARAMS];
 } history;
 
+// In an order of its own, and not all of them.
+static bool is_noted(size_t param, int64_t step) {
+    return (param + (size_t)step) % 3 != 0 || step == NUM_STEPS - 1;
+}
+
 static gs_status note(history *to, stepper *self, int64_t step) {
     float *next = to->values[step];
-    if (self->gather && step == NUM_STEPS - 1)
-        GS_TRY(gs_param_gather_finish(self->gather, DEADLINE));
-    for (size_t i = 0; i < self->num_params; i++) {
-        // In an order of its own, and not all of them.
-        if (self->gather && (i + (size_t)step) % 3)
-            GS_TRY(gs_param_gather_wait(self->gather, i, DEADLINE));
-        if (!self->gather || (i + (size_t)step) % 3 || step == NUM_STEPS - 1)
-            device_memory_read(self->self->device, next, self->values[i],
-                               (size_t)counts[i] * sizeof *next);
-        else
-            memset(next, 0, (size_t)counts[i] * sizeof *next);
-        next += counts[i];
+    for (size_t i = 0; i < self->num_params; next += counts[i++]) {
+        if (!is_noted(i, step)) continue;
+        GS_TRY(await_param(self, i));
+        read_values(self, next, i);
     }
     memcpy(to->num_updates[step], gs_optimizer_num_updates(self->optimizer),
            self->num_params * sizeof(int64_t));
@@ -336,7 +419,7 @@ static gs_status compare(const history *whole, const history *cut, const way *ho
                    num_params * sizeof(int64_t)) != 0)
             return gs_error(GS_INTERNAL, "step %d: other counts of updates", step);
         for (size_t p = 0; p < num_params; a += counts[p], b += counts[p], p++) {
-            if ((p + (size_t)step) % 3 == 0 && step < NUM_STEPS - 1) continue;
+            if (!is_noted(p, step)) continue;
             for (int64_t i = 0; i < counts[p]; i++)
                 if (how->exact || test_device_is_host() ? memcmp(&a[i], &b[i], sizeof *a) != 0
                                                         : !is_near(b[i], a[i], nearly))

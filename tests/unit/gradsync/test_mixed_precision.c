@@ -57,27 +57,26 @@ static void open_tensors(fixture *f, gs_dtype dtype) {
 
 static void open_fixture(fixture *f, gs_dtype dtype, bool adds_passes) {
     open_tensors(f, dtype);
-    gs_status status =
-        gs_mixed_precision_create(&f->mixed,
-                                  &(gs_mixed_precision_options){.dtype = dtype,
-                                                                .params = f->specs,
-                                                                .num_params = NUM_PARAMS,
-                                                                .masters = f->masters,
-                                                                .keeps_params = true,
-                                                                .keeps_values = true,
-                                                                .adds_passes = adds_passes,
-                                                                .device = f->device});
+    gs_status status = gs_mixed_precision_create(
+        &f->mixed, &(gs_mixed_precision_options){.dtype = dtype,
+                                                 .params = f->specs,
+                                                 .num_params = NUM_PARAMS,
+                                                 .masters = f->masters,
+                                                 .keeps_params = true,
+                                                 .keeps_values = true,
+                                                 .adds_passes = adds_passes,
+                                                 .device = f->device});
     assert_string_equal(status.message, "");
 }
 
 static void open_split(fixture *f) {
     open_tensors(f, GS_BF16);
-    gs_status status = gs_mixed_precision_create(
-        &f->mixed, &(gs_mixed_precision_options){.dtype = GS_BF16,
-                                                 .params = f->specs,
-                                                 .num_params = NUM_PARAMS,
-                                                 .splits_masters = true,
-                                                 .device = f->device});
+    gs_status status =
+        gs_mixed_precision_create(&f->mixed, &(gs_mixed_precision_options){.dtype = GS_BF16,
+                                                                           .params = f->specs,
+                                                                           .num_params = NUM_PARAMS,
+                                                                           .splits_masters = true,
+                                                                           .device = f->device});
     assert_string_equal(status.message, "");
 }
 
@@ -192,8 +191,8 @@ static void gradient_beyond_fp16_becomes_infinite(void **state) {
     close_fixture(&f);
 }
 
-// What is written comes back to the bit, in any pieces; params are the upper halves, rounded with ties
-// upwards in magnitude.
+// What is written comes back to the bit, in any pieces; params are the upper halves, rounded with
+// ties upwards in magnitude.
 static void split_masters_hold_every_bit(void **state) {
     (void)state;
     fixture f;
@@ -235,16 +234,14 @@ static void split_masters_train_like_whole_ones(void **state) {
     open_fixture(&whole, GS_BF16, false);
     open_split(&split);
     for (int i = 0; i < 2; i++) {
-        gs_status status =
-            gs_optimizer_create(&optimizers[i], &options, specs, NULL, NUM_PARAMS,
-                                i ? split.device : whole.device);
+        gs_status status = gs_optimizer_create(&optimizers[i], &options, specs, NULL, NUM_PARAMS,
+                                               i ? split.device : whole.device);
         assert_string_equal(status.message, "");
     }
     for (size_t p = 0; p < NUM_PARAMS; p++) {
         float drawn[MOST];
         draw(drawn, p);
-        gs_status status =
-            gs_mixed_precision_write(split.mixed, p, 0, drawn, (size_t)counts[p]);
+        gs_status status = gs_mixed_precision_write(split.mixed, p, 0, drawn, (size_t)counts[p]);
         assert_string_equal(status.message, "");
     }
     for (int step = 0; step < 5; step++) {
@@ -253,7 +250,8 @@ static void split_masters_train_like_whole_ones(void **state) {
             for (size_t p = 0; p < NUM_PARAMS; p++) {
                 float grad[MOST];
                 gs_random_fill_normal(grad, (size_t)counts[p],
-                                      (gs_random_key){.seed = 9, .stream = (uint64_t)step}, p, 0, 1);
+                                      (gs_random_key){.seed = 9, .stream = (uint64_t)step}, p, 0,
+                                      1);
                 write_floats(f, f->grads[p], grad, p);
             }
             gs_status status =
@@ -277,14 +275,16 @@ static void split_masters_train_like_whole_ones(void **state) {
     close_fixture(&split);
 }
 
-// Two ranks that have masters of a part each, cut inside parameters, against one that has all; each rank's
-// params are whole, and what belongs to the other is left alone.
+// Two ranks that have masters of a part each, cut inside parameters, against one that has all; each
+// rank's params are whole, and what belongs to the other is left alone.
 static void expect_parts_train_like_a_whole(bool splits) {
     const gs_optimizer_options kind = {
         .kind = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
     fixture whole;
-    if (splits) open_split(&whole);
-    else open_fixture(&whole, GS_BF16, false);
+    if (splits)
+        open_split(&whole);
+    else
+        open_fixture(&whole, GS_BF16, false);
     gs_param_spec specs[NUM_PARAMS];
     gs_segment_tensor tensors[NUM_PARAMS];
     for (size_t p = 0; p < NUM_PARAMS; p++) {
@@ -328,8 +328,7 @@ static void expect_parts_train_like_a_whole(bool splits) {
         gs_optimizer *optimizer;
         status = gs_mixed_precision_create(&part, &options);
         assert_string_equal(status.message, "");
-        status =
-            gs_optimizer_create(&optimizer, &part_kind, specs, NULL, NUM_PARAMS, whole.device);
+        status = gs_optimizer_create(&optimizer, &part_kind, specs, NULL, NUM_PARAMS, whole.device);
         for (size_t i = 0; i < n && !status.code; i++) {
             draw(drawn, segments[i].tensor);
             status = gs_mixed_precision_write(part, segments[i].tensor, segments[i].first,
@@ -356,12 +355,14 @@ static void expect_parts_train_like_a_whole(bool splits) {
             for (size_t e = 0; e < (size_t)counts[p]; e++) {
                 bool is_ours = false;
                 for (size_t i = 0; i < n; i++)
-                    is_ours = is_ours || gs_segment_intersect((gs_segment){p, e, 1}, segments[i]).count;
+                    is_ours =
+                        is_ours || gs_segment_intersect((gs_segment){p, e, 1}, segments[i]).count;
                 assert_int_equal(ours[e], is_ours ? all[e] : 0);
             }
         }
         size_t last = NUM_PARAMS - 1;  // the other rank has an end of it, or the first parameter
-        status = gs_mixed_precision_read(part, found, rank ? 0 : last, 0, (size_t)counts[rank ? 0 : last]);
+        status = gs_mixed_precision_read(part, found, rank ? 0 : last, 0,
+                                         (size_t)counts[rank ? 0 : last]);
         assert_int_equal(status.code, GS_INVALID_ARGUMENT);
         gs_optimizer_destroy(optimizer);
         gs_mixed_precision_destroy(part);
@@ -375,6 +376,61 @@ static void parts_of_masters_train_like_the_whole(void **state) {
     (void)state;
     expect_parts_train_like_a_whole(false);
     expect_parts_train_like_a_whole(true);
+}
+
+// What others own comes into its place, and values follow when told.
+static void params_lie_in_places_of_the_callers(void **state) {
+    (void)state;
+    for (int splits = 0; splits < 2; splits++) {
+        fixture f;
+        void *places[NUM_PARAMS];
+        open_tensors(&f, GS_BF16);
+        for (size_t p = 0; p < NUM_PARAMS; p++)
+            places[p] = device_memory_alloc(f.device, bytes_of(p) / 2);
+        // Elements [0, 10) of parameter 0 alone have their masters here.
+        const gs_segment own = {0, 0, 10};
+        gs_mixed_precision_options options = {.dtype = GS_BF16,
+                                              .params = f.specs,
+                                              .num_params = NUM_PARAMS,
+                                              .masters = splits ? NULL : f.masters,
+                                              .splits_masters = splits,
+                                              .keeps_params = true,
+                                              .keeps_values = !splits,
+                                              .device = f.device,
+                                              .segments = &own,
+                                              .num_segments = 1,
+                                              .places = places};
+        gs_status status = gs_mixed_precision_create(&f.mixed, &options);
+        assert_string_equal(status.message, "");
+        float drawn[MOST], values[MOST];
+        draw(drawn, 0);
+        status = gs_mixed_precision_write(f.mixed, 0, 0, drawn, 10);
+        assert_string_equal(status.message, "");
+        gs_mixed_precision_write_back(f.mixed);
+        size_t bytes;
+        assert_null(gs_mixed_precision_halves(f.mixed, &bytes));
+        for (size_t p = 0; p < NUM_PARAMS; p++)
+            assert_ptr_equal(gs_mixed_precision_params(f.mixed)[p], places[p]);
+        uint16_t params[MOST];
+        device_memory_read(f.device, params, places[0], sizeof params);
+        for (size_t i = 0; i < 11; i++)
+            if (i >= 10 || !splits)
+                assert_int_equal(params[i], i < 10 ? narrow(GS_BF16, drawn[i]) : 0);
+        for (size_t i = 10; i < MOST; i++) params[i] = narrow(GS_BF16, (float)i);
+        device_memory_write(f.device, places[0], params, sizeof params);
+        gs_mixed_precision_take_param(f.mixed, 0);
+        if (!splits) {
+            read_floats(&f, values, gs_mixed_precision_values(f.mixed)[0], 0);
+            for (size_t i = 0; i < MOST; i++) assert_true(values[i] == gs_bf16_to_fp32(params[i]));
+        }
+        gs_mixed_precision_destroy(f.mixed);
+        options.keeps_params = options.splits_masters = false;
+        options.masters = f.masters;
+        status = gs_mixed_precision_create(&f.mixed, &options);
+        assert_string_equal(status.message, "mixed precision: places for params that are not kept");
+        for (size_t p = 0; p < NUM_PARAMS; p++) device_memory_free(f.device, places[p]);
+        close_fixture(&f);
+    }
 }
 
 static void halves_are_refused_where_they_make_no_sense(void **state) {
@@ -423,6 +479,7 @@ int main(void) {
         cmocka_unit_test(split_masters_hold_every_bit),
         cmocka_unit_test(split_masters_train_like_whole_ones),
         cmocka_unit_test(parts_of_masters_train_like_the_whole),
+        cmocka_unit_test(params_lie_in_places_of_the_callers),
         cmocka_unit_test(halves_are_refused_where_they_make_no_sense),
         cmocka_unit_test(memory_that_was_not_asked_for_is_not_there),
         cmocka_unit_test(other_types_are_refused),
