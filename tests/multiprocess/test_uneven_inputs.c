@@ -17,6 +17,7 @@
 
 #include "core/random.h"
 #include "rpc/json/json.h"
+#include "rpc/json/sealed_json.h"
 #include "tests/support/asserts.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
@@ -164,6 +165,45 @@ static void job_that_stops_ends_on_all_ranks_when_the_first_part_is_read(void **
     gs_temp_dir_remove(dir);
     free(checkpoint);
     free(spec);
+}
+
+static void read_params_digest(char out[GS_DIGEST_TEXT_LEN], const char *dir) {
+    char path[700], *checkpoint = trainer_rank_checkpoint(dir);
+    gs_json *manifest;
+    if (!checkpoint) fail_msg("there is no checkpoint: ranks ended with other states");
+    snprintf(path, sizeof path, "%s/MANIFEST.json", checkpoint);
+    assert_ok(gs_sealed_json_read(&manifest, path));
+    snprintf(out, GS_DIGEST_TEXT_LEN, "%s", gs_json_string_or(manifest, "params_digest", ""));
+    gs_json_release(manifest);
+    free(checkpoint);
+}
+
+// Parameters of the last step are on their way when a rank has no data: they are here before
+// anybody evaluates or saves them. They are many, and no step waits for them to write a record.
+static void sharded_job_that_stops_ends_with_all_parameters(void **state) {
+    (void)state;
+    static const char *const shardings[] = {"none", "optimizer"};
+    char digests[2][GS_DIGEST_TEXT_LEN];
+    for (size_t i = 0; i < 2; i++) {
+        char *arg, *dir = gs_temp_dir_make();
+        if (asprintf(&arg,
+                     "{\"dir\":\"%s\",\"quiet\":true,\"device\":\"cpu\",\"spec\":{\"name\":\"stop\","
+                     "\"world\":{\"min\":3,\"max\":3},\"logical_shards\":3,"
+                     "\"model\":{\"kind\":\"gpt2\",\"gpt2\":{\"layers\":1,\"heads\":2,"
+                     "\"channels\":256,\"context\":8,\"vocab\":256}},"
+                     "\"data\":{\"kind\":\"bytes\",\"train\":[\"*.txt\"],\"micro_batch\":2,"
+                     "\"split\":\"by_rank\",\"uneven_inputs\":\"stop\"},"
+                     "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003},"
+                     "\"reducer\":{\"sharding\":\"%s\"},\"steps\":{\"target\":50}}}",
+                     dir, shardings[i]) < 0)
+            abort();
+        write_texts(dir);
+        assert_ok(gs_ranks_run("train", WORLD, arg, gs_deadline_in_seconds(100)));
+        read_params_digest(digests[i], dir);
+        gs_temp_dir_remove(dir);
+        free(arg);
+    }
+    assert_string_equal(digests[0], digests[1]);
 }
 
 // An epoch of 11 steps is each of 36 samples of 8 tokens once; ranks 0 and 2 only shadow its end.
@@ -556,6 +596,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_are_the_same_bits_after_every_step_in_every_mode),
         cmocka_unit_test(job_that_stops_ends_on_all_ranks_when_the_first_part_is_read),
+        cmocka_unit_test(sharded_job_that_stops_ends_with_all_parameters),
         cmocka_unit_test(every_rank_counts_the_tokens_of_all),
         cmocka_unit_test(resume_while_ranks_shadow_has_the_same_bits),
         cmocka_unit_test(rank_that_dies_as_a_shadow_costs_no_step),

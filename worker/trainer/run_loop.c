@@ -94,6 +94,7 @@ static gs_status end_inputs(gs_run_loop *loop, gs_step_facts *facts, gs_status w
     gs_log_info("data ended", "job=%s rank=%d step=%lld reason=%s", loop->job,
                 gs_session_rank(loop->session), (long long)step,
                 gs_log_quote(text, sizeof text, why.message));
+    GS_TRY(gs_session_await_params(loop->session));  // that the last step sent
     GS_TRY(gs_session_average(loop->session, facts, true));
     return evaluate_when_due(loop);
 }

@@ -26,6 +26,7 @@ static gs_record_options record_options(const gs_job_spec *spec) {
 
 static void note_bucket(void *ctx, size_t bucket) {
     gs_session *session = ctx;
+    if (!session->update) return;
     gs_session_end_digest(session);
     gs_backward_update_bucket(session->update, bucket);
 }

@@ -55,6 +55,7 @@ gs_status gs_session_finish_epoch(gs_session *session) {
     const gs_trainer_state *state = session->state;
     if (!session->join || !gs_data_loader_begins_epoch(session->train, state->position.consumed))
         return gs_ok();
+    GS_TRY(gs_sharding_await(&session->sharding));
     gs_tensor_view *buffers = calloc(1 + state->num_buffers, sizeof *buffers);
     if (!buffers) return gs_error(GS_RESOURCE_EXHAUSTED, "session: out of memory");
     for (size_t i = 0; i < state->num_buffers; i++)
