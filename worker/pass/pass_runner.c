@@ -125,8 +125,7 @@ static gs_model_pass make_pass(const gs_pass_runner *runner, const gs_batch *bat
                            .step = position->step,
                            .shard = reducing->shard,
                            .params = runner->view.values,
-                           // A GPU is handed a whole pass, and waits before it.
-                           .reads = sharding && !runner->gpu.times ? gs_sharding_reads : NULL,
+                           .reads = sharding ? gs_sharding_reads : NULL,
                            .reads_ctx = sharding,
                            .writes = sharding ? gs_reducer_open_callback : NULL,
                            .writes_ctx = runner->context->reducer,

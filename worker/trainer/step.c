@@ -43,7 +43,6 @@ static gs_status run_model_passes(gs_session *session, gs_step_sums *sums, gs_st
 // A pass waits for each parameter that it reads. Those that none has read are waited for behind them: this step may
 // change them.
 static gs_status run_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {
-    if (!computes_here(session)) GS_TRY(gs_session_await_params(session));
     facts->phases.comm_exposed += gs_sharding_take_waited(&session->sharding);  // since the last
     GS_TRY(run_model_passes(session, sums, facts));
     double in_forward = gs_sharding_take_waited(&session->sharding);
@@ -230,6 +229,8 @@ gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
     session->complete = false;
     GS_FAILPOINT("step.begin");
     GS_TRY(switch_plan(session, facts));
+    // A GPU is handed whole passes, and before them copies for the digest: what others own is there by then.
+    if (!computes_here(session)) GS_TRY(gs_session_await_params(session));
     begin_update(session);
     int64_t open_ns = gs_now_ns();
     GS_TRY(gs_session_open_step(session, facts));
