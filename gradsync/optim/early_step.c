@@ -165,11 +165,9 @@ static bool keeps_in_update(const gs_early_step *step) {
 
 static void keep_before(gs_early_step *step, size_t param) {
     step->num_updates[param] = gs_optimizer_num_updates(step->options.optimizer)[param];
-    for (size_t i = step->first_segment[param];
-         i < step->first_segment[param + 1] && !keeps_in_update(step); i++)
-        copy_segment(step, i, false);
-    step->known[param] |= UPDATED;
-    step->updated[step->num_updated++] = param;
+    // What has no gradient is not updated: undo copies it back all the same.
+    for (size_t i = step->first_segment[param]; i < step->first_segment[param + 1]; i++)
+        if (!keeps_in_update(step) || !step->grads[i]) copy_segment(step, i, false);
 }
 
 static gs_status update(gs_early_step *step, const size_t *params, size_t num_params, bool keeps) {
@@ -192,16 +190,20 @@ static bool may_update(const gs_early_step *step, size_t param) {
     return step->early[param] && step->known[param] == (REDUCED | RELEASED) && step->used[param];
 }
 
-// Those of the parameters that may be; NULL: of all.
+// Those of the parameters that may be; NULL: of all. Undo knows of what is updated from here on.
 static gs_status update_early(gs_early_step *step, const size_t *params, size_t num_params) {
-    size_t first = step->num_updated;
+    size_t *early = step->updated + step->num_updated, num_early = 0;
     for (size_t i = 0; i < num_params; i++) {
         size_t param = params ? params[i] : i;
-        if (may_update(step, param)) keep_before(step, param);
+        if (!may_update(step, param)) continue;
+        step->known[param] |= UPDATED;
+        early[num_early++] = param;
     }
-    if (step->num_updated == first) return gs_ok();
+    if (num_early == 0) return gs_ok();
     GS_FAILPOINT("optimizer.early");
-    return update(step, step->updated + first, step->num_updated - first, true);
+    for (size_t i = 0; i < num_early; i++) keep_before(step, early[i]);
+    step->num_updated += num_early;
+    return update(step, early, num_early, true);
 }
 
 static void note(gs_early_step *step, gs_status status) {

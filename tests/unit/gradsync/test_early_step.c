@@ -332,6 +332,33 @@ static void what_cannot_be_is_refused(void **state) {
     close_model(&m);
 }
 
+// An update kept neither what it did not come to (main) nor what has no gradient here.
+static void undo_leaves_what_was_not_updated(void **state) {
+    (void)state;
+    static const uint8_t used[NUM_PARAMS] = {1, 1, 1, 1, 1};
+    model m;
+    image before, now;
+    open_model(&m, &kinds[0], FULL, &(gs_early_step_options){0});
+    draw_grads(&m, 0);
+    take_image(&before, &m);
+    void *const grads[NUM_PARAMS] = {[2] = m.grads[2]};
+    gs_early_step_begin(m.step, 0.1f, 1);
+    gs_early_step_bucket(m.step, second_bucket, 2, grads, used);
+    gs_early_step_undo(m.step);
+    take_image(&now, &m);
+    assert_memory_equal(&before, &now, sizeof now);
+#ifdef GRADSYNC_FAILPOINTS
+    gs_early_step_begin(m.step, 0.1f, 1);
+    gs_early_step_bucket(m.step, second_bucket, 2, m.grads, used);
+    gs_early_step_bucket(m.step, first_bucket, 2, m.grads, used);
+    assert_int_not_equal(gs_early_step_check(m.step).code, GS_OK);
+    gs_early_step_undo(m.step);
+    take_image(&now, &m);
+    assert_memory_equal(&before, &now, sizeof now);
+#endif
+    close_model(&m);
+}
+
 // More than is kept at a time, in segments that begin and end anywhere, one behind the other.
 #define LARGE_COUNT ((size_t)100003)
 #define NUM_CUTS 3
@@ -425,7 +452,9 @@ static int close_device(void **state) {
 
 int main(void) {
     if (!test_device_is_there()) return TEST_SKIPPED;
+    setenv("GRADSYNC_FAILPOINTS", "optimizer.early=error@3", 1);  // of the first test
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(undo_leaves_what_was_not_updated),
         cmocka_unit_test(pieces_have_the_bits_of_a_whole_step),
         cmocka_unit_test(undo_restores_values_state_and_counts),
         cmocka_unit_test(large_parameters_are_kept_as_they_are_updated),
