@@ -88,7 +88,8 @@ static bool is_zero(const gs_bucket_tally *tally, size_t index) {
 // A GPU's squares are enqueued, and read with all others.
 static void measure_on_device(const gs_bucket_tally *tally, size_t index) {
     const gs_bucket_part *part = &tally->apart.parts[index];
-    if (part->is_partial || !is_speaker(tally, index))
+    bool holds_part = part->is_partial || !is_speaker(tally, index) || is_zero(tally, index);
+    if (holds_part)
         gs_bucket_mirror_hold(&tally->mirror, index, part->segments, part->num_segments);
     else
         gs_bucket_mirror_hold_all(&tally->mirror, index);

@@ -102,9 +102,6 @@ static gs_status check_windows(const gs_reducer_options *options, const gs_hook_
         return gs_error(GS_UNIMPLEMENTED, "windows: several passes of a step %s",
                         shards->exact ? "in exact mode, which adds in another order"
                                       : "of a static graph, whose marks count in the last one");
-    if (options->device && !gs_device_is_host(options->device))
-        return gs_error(GS_UNIMPLEMENTED, "windows: gradients are in the memory of %s",
-                        gs_device_name(options->device));
     for (size_t i = 0; i < options->num_params; i++) {
         if (options->params[i].sparse)
             return gs_error(GS_INVALID_ARGUMENT, "windows: parameter %zu \"%.100s\" is sparse", i,

@@ -116,10 +116,10 @@ bool gs_reducer_pass_adds(const gs_reducer *reducer, size_t param);
 
 // Says that a parameter's gradient will be written from now on in this pass: with windows before
 // the first write, which gs_reducer_mark_from does itself; else nothing to do. Waits for other
-// ranks until its bucket has its window: DEADLINE_EXCEEDED names bucket and missing ranks.
-// FAILED_PRECONDITION, naming the parameter, where the wait would be for a gradient of this rank
-// that is not final, and for one that is. The error also sticks and comes out of finish, on every
-// rank.
+// ranks until its bucket has its window, on a GPU too: DEADLINE_EXCEEDED names bucket and missing
+// ranks. FAILED_PRECONDITION, naming the parameter, where the wait would be for a gradient of this
+// rank that is not final, and for one that is. The error also sticks and comes out of finish, on
+// every rank.
 GS_NODISCARD gs_status gs_reducer_open_grad(gs_reducer *reducer, size_t param);
 void gs_reducer_open_callback(void *reducer, size_t param);  // gs_model_pass.writes
 

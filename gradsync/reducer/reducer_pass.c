@@ -296,7 +296,11 @@ static gs_status open_bucket(gs_reducer *reducer, size_t param) {
                                            window_deadline(reducer)));
     }
     bucket->is_open = true;
-    gs_bucket_clear_padding(bucket, gs_grad_layout_slot(layout, 0), layout->params);
+    if (layout->device)
+        gs_main_grad_zero(gs_grad_layout_bucket(layout, 0, bucket), bucket->dtype,
+                          bucket->grad_count, gs_work_stream_of(layout->device));
+    else
+        gs_bucket_clear_padding(bucket, gs_grad_layout_slot(layout, 0), layout->params);
     for (size_t i = 0; i < bucket->num_params; i++)
         if (is_absent(reducer, bucket->params[i])) settle_absent(reducer, bucket->params[i]);
     return gs_ok();

@@ -38,16 +38,17 @@ typedef enum gs_reducer_op {
 
 // Gradients in recycled places (ZeRO-2): buckets take turns in a few windows, each as large as its
 // largest bucket, and of a reduced one this rank's even part alone stays. For a hook that cuts
-// buckets into even parts (gs_hook_needs.even_parts), GS_TALLY_APART, and gradients that are views,
-// in the host's memory. Of several passes of a step each is reduced, and what stays adds up: all
-// ranks have as many, and a pass overwrites (gs_reducer_pass.accumulate). The result is the sum of
-// the passes' results, in their order, and may differ in its last bits from the sum over ranks of
-// what each has added up.
+// buckets into even parts (gs_hook_needs.even_parts), GS_TALLY_APART, and gradients that are views.
+// Of several passes of a step each is reduced, and what stays adds up: all ranks have as many, and
+// a pass overwrites (gs_reducer_pass.accumulate). The result is the sum of the passes' results, in
+// their order, and may differ in its last bits from the sum over ranks of what each has added up.
 //
 // A gradient may be written when its bucket has its window: gs_reducer_open_grad says that it will
 // be, and waits until the bucket before it there is reduced. So gradients are to be final about in
 // plan order: a bucket is complete before one that is num_windows further on is opened. Parameters
-// that a pass leaves out are to be named early (gs_reducer_mark_unused), or are among the last.
+// that a pass leaves out are to be named early (gs_reducer_mark_unused), or are among the last. On
+// a GPU the host waits until the collective has ended there, and what is written next is enqueued
+// behind what moves its result away.
 typedef struct gs_window_options {
     int num_windows;  // 0: each bucket has a place of its own
     // How long a gradient waits for its window, which is for other ranks to reduce what was in it.
