@@ -211,10 +211,11 @@ static gs_status digest_params(const replica *self, uint64_t *folded) {
     if (!stream) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     gs_status status = gs_ok();
     bool is_updated = self->shards.overlap != REPLICA_OVERLAP_OFF;  // where it is owned
-    for (size_t i = 0; i < self->num_params && !status.code && !is_updated; i++) {
+    for (size_t i = 0; i < self->num_params && !status.code; i++) {
         const size_t bytes = gs_param_spec_bytes(&self->specs[i]);
-        status = gs_device_digest_add(stream, self->device, self->params[i], bytes);
-        if (!status.code && !self->shards.shards)
+        if (!is_updated)
+            status = gs_device_digest_add(stream, self->device, self->params[i], bytes);
+        if (!status.code && (!self->shards.shards || is_updated))
             status = gs_device_digest_add(stream, self->device, grads[i], bytes);
     }
     gs_digest_stream_add(stream, self->has_grad, sizeof self->has_grad);

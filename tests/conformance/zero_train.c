@@ -1,13 +1,15 @@
 // Kind zero-train: training under ZeroRedundancyOptimizer with overlap_with_ddp. Real processes
 // deal the recorded buckets to ranks, whole or split; owners update while other buckets are on
-// their way, behind the passes ("step") and within backward ("interleaved"), and parameters are
-// compared after every step.
+// their way, behind the passes ("step") and within backward ("interleaved"). When all buckets are
+// reduced and nothing is sent yet, each rank has updated what it owns and nothing else; after a
+// step every rank has all parameters of the trace.
 //
 // The original's first steps update nothing; ours starts where its updates do.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/overlap_assignment.h"
 #include "core/strbuf.h"
 #include "tests/conformance/replica.h"
 #include "tests/conformance/training.h"
@@ -26,6 +28,7 @@ typedef struct zero_trace {
     char names[REPLICA_MAX_PARAMS][64];
     size_t num_params;
     gs_bucket_plan plan;
+    int owners[REPLICA_MAX_PARAMS];
 } zero_trace;
 
 // "7,6;4,5,3": numbers, and where ';' stands a bucket ends.
@@ -43,7 +46,8 @@ static gs_status read_buckets(zero_trace *self) {
                 (gs_plan_bucket){.dtype = GS_FP32, .first = plan->num_params};
         plan->params[plan->num_params++] = strtoul(text, &end, 10);
         plan->buckets[plan->num_buckets - 1].num_params++;
-        if (end == text) return gs_error(GS_INVALID_ARGUMENT, "buckets: \"%.40s\"", text);
+        if (end == text || plan->params[plan->num_params - 1] >= self->num_params)
+            return gs_error(GS_INVALID_ARGUMENT, "buckets: \"%.40s\"", text);
     }
     return gs_ok();
 }
@@ -80,6 +84,26 @@ static gs_status make_model(void *ctx, gs_model *model, gs_device *device) {
     return gs_mlp_create(model, &options, device);
 }
 
+static bool splits_buckets(const zero_trace *self) {
+    return vector_number(self->file, "shard_buckets") != 0;
+}
+
+// Who has to update what, whatever the replica makes of it.
+static gs_status assign_owners(zero_trace *self, const replica *rank) {
+    const gs_bucket_plan *plan = &self->plan;
+    gs_overlap_assignment dealt = {0};
+    size_t counts[REPLICA_MAX_PARAMS];
+    for (size_t i = 0; i < rank->num_params; i++) counts[i] = gs_param_spec_count(&rank->specs[i]);
+    GS_TRY(gs_overlap_assign(&dealt, plan, counts, self->world_size, splits_buckets(self)));
+    for (size_t r = 0; r < dealt.num_runs; r++) {
+        const gs_overlap_run *run = &dealt.runs[r];
+        const size_t *members = plan->params + plan->buckets[run->bucket].first + run->first;
+        for (size_t i = 0; i < run->num_params; i++) self->owners[members[i]] = run->rank;
+    }
+    gs_overlap_assignment_release(&dealt);
+    return gs_ok();
+}
+
 static gs_status load_start(replica *rank, const zero_trace *self) {
     if (rank->num_params != self->num_params)
         return gs_error(GS_INVALID_ARGUMENT, "%zu parameters, the model has %zu", self->num_params,
@@ -97,21 +121,37 @@ static gs_status load_start(replica *rank, const zero_trace *self) {
     return gs_ok();
 }
 
-static gs_status compare_params(const replica *rank, const zero_trace *self, size_t at) {
+static gs_status compare_param(const replica *rank, const zero_trace *self, size_t param,
+                               size_t at) {
+    const char *name = self->names[param];
+    size_t bytes = gs_param_spec_bytes(&rank->specs[param]), count = bytes / sizeof(float);
+    float *wanted = malloc(2 * bytes), *got = wanted + count;
+    if (!wanted) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_status status = vector_slice(wanted, bytes, self->file, "param.", name, at);
+    if (!status.code) status = replica_read(rank, got, rank->params[param], bytes);
+    if (!status.code) status = compare_floats(name, got, wanted, count, allowed);
+    free(wanted);
+    return status;
+}
+
+// Own parameters are a step ahead.
+static gs_status compare_reduced(void *ctx, replica *rank) {
+    const zero_trace *self = ctx;
+    size_t step = self->first_step + (size_t)rank->step;
     for (size_t i = 0; i < rank->num_params; i++) {
-        size_t bytes = gs_param_spec_bytes(&rank->specs[i]), count = bytes / sizeof(float);
-        float *wanted = malloc(2 * bytes), *got = wanted + count;
-        if (!wanted) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-        gs_status status = vector_slice(wanted, bytes, self->file, "param.", self->names[i], at);
-        if (!status.code) status = replica_read(rank, got, rank->params[i], bytes);
-        if (!status.code) status = compare_floats(self->names[i], got, wanted, count, allowed);
-        free(wanted);
-        GS_TRY(status);
+        bool is_own = self->owners[i] == rank->rank;
+        GS_TRY(gs_status_prefix(compare_param(rank, self, i, step + is_own),
+                                is_own ? "all reduced, own" : "all reduced, another's"));
     }
     return gs_ok();
 }
 
-static gs_status run_step(replica *rank, const zero_trace *self, float *features, int32_t *labels,
+static gs_status compare_params(const replica *rank, const zero_trace *self, size_t at) {
+    for (size_t i = 0; i < rank->num_params; i++) GS_TRY(compare_param(rank, self, i, at));
+    return gs_ok();
+}
+
+static gs_status run_step(replica *rank, zero_trace *self, float *features, int32_t *labels,
                           size_t step) {
     size_t row_features = (size_t)self->dims[0];
     size_t at = step * (size_t)self->world_size + (size_t)rank->rank;
@@ -123,7 +163,8 @@ static gs_status run_step(replica *rank, const zero_trace *self, float *features
                             .row_features = row_features,
                             .features = features,
                             .targets = labels};
-    GS_TRY(replica_step(rank, &batch, (float)vector_number(self->file, "lr"), 0.0, NULL, NULL));
+    GS_TRY(replica_step(rank, &batch, (float)vector_number(self->file, "lr"), 0.0, compare_reduced,
+                        self));
     // Every other one of interleaved steps is left alone, so that the next begins with parameters
     // on their way.
     bool interleaved = rank->shards.overlap == REPLICA_OVERLAP_INTERLEAVED;
@@ -132,11 +173,12 @@ static gs_status run_step(replica *rank, const zero_trace *self, float *features
     return compare_params(rank, self, step + 1);
 }
 
-static gs_status run_trace(replica *rank, const zero_trace *self) {
+static gs_status run_trace(replica *rank, zero_trace *self) {
     float *features = calloc(self->rows * (size_t)self->dims[0], sizeof *features);
     int32_t *labels = calloc(self->rows, sizeof *labels);
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
     if (features && labels) status = load_start(rank, self);
+    if (!status.code) status = assign_owners(self, rank);
     if (!status.code) status = replica_share(rank);
     for (size_t step = self->first_step; step < self->steps && !status.code; step++)
         status = gs_status_prefix(run_step(rank, self, features, labels, step), "step %zu", step);
@@ -146,8 +188,8 @@ static gs_status run_trace(replica *rank, const zero_trace *self) {
 }
 
 static gs_status train(const gs_rank_env *env, zero_trace *self, replica_overlap overlap) {
-    const replica_shards_options sharded = {
-        .overlap = overlap, .split_buckets = vector_number(self->file, "shard_buckets") != 0};
+    const replica_shards_options sharded = {.overlap = overlap,
+                                            .split_buckets = splits_buckets(self)};
     const replica_options options = {.env = env,
                                      .passes_per_shard = 1,
                                      .optimizer = vector_optimizer(self->file),
