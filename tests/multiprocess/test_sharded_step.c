@@ -51,6 +51,7 @@ typedef struct way {
     gs_dtype wire_dtype;
     bool static_graph, uneven, clips, poisons, all_used, exact;
     bool on_gpus;              // on the software machine, too, where a step takes long
+    bool fails;                // in each step rank 0's first pass, which is then run anew
     bool gradients_are_whole;  // an all-reduce, and the optimizer's state alone is cut
     double unit;               // loss scale; 0: 1
     gs_dtype half;             // parameters of 16 bits travel, masters stay with their owner
@@ -85,6 +86,7 @@ static const way ways[] = {
     {"masters", GS_PARTITION_FLAT, ADAM("adamw"), .half = GS_FP16, .passes = 2, .clips = true},
     {"masters of whole", GS_PARTITION_SORTED, MOMENTUM, .half = GS_BF16, .uneven = true},
     {"split masters", GS_PARTITION_FLAT, ADAM("adam"), .half = GS_BF16, .splits = true},
+    {"a pass that fails", GS_PARTITION_FLAT, ADAM("adam"), .passes = 2, .fails = true},
     {"exact", GS_PARTITION_FLAT, ADAM("adamw"), .exact = true, .on_gpus = true},
     {"exact whole", GS_PARTITION_SORTED, MOMENTUM, .exact = true, .passes = 2},
 };
@@ -316,6 +318,21 @@ static void add_grad(const stepper *self, const gs_reducer_pass *pass, size_t pa
     device_memory_write(device, pass->grads[param], grad, bytes);
 }
 
+// Of a step that would add up two passes: the first one leaves half of its gradients behind.
+static gs_status fail_pass(const stepper *self, int64_t step) {
+    gs_reducer_pass pass;
+    float spoilt[MAX_ELEMENTS];
+    for (size_t i = 0; i < MAX_ELEMENTS; i++) spoilt[i] = 77;
+    GS_TRY(gs_reducer_begin(self->reducer, step));
+    GS_TRY(gs_reducer_begin_pass(self->reducer, &pass, 5));
+    for (size_t i = self->num_params; i-- > self->num_params / 2;) {
+        size_t bytes = (size_t)counts[i] * sizeof *spoilt;
+        device_memory_write(self->self->device, pass.grads[i], spoilt, bytes);
+        GS_TRY(gs_reducer_mark_ready(self->reducer, i));
+    }
+    return gs_reducer_abandon(self->reducer);
+}
+
 static gs_status run_passes(const stepper *self, int64_t step) {
     gs_reducer_pass pass = {0};
     for (int p = 0; !pass.reduces; p++) {
@@ -361,6 +378,7 @@ static gs_status step_once(stepper *self, int64_t step) {
     bool uneven = self->how->uneven && step >= 2 && rank->world_size > 1;
     gs_join_round round = {.num_active = rank->world_size - uneven,
                            .active = !uneven || rank->rank != rank->world_size - 1};
+    if (self->how->fails && self->shards && rank->rank == 0) GS_TRY(fail_pass(self, step));
     GS_TRY(gs_reducer_begin_uneven(self->reducer, step, &round));
     if (round.active) GS_TRY(run_passes(self, step));
     GS_TRY(gs_reducer_finish(self->reducer, &result, DEADLINE));

@@ -117,6 +117,25 @@ static void frozen_tensors_are_dealt_out_by_count(void **state) {
     assert_memory_equal(owner, ((const int[]){2, 1, 0, 2}), sizeof owner);
 }
 
+// What an owner has to send is asked anew, and says nothing of what was trainable before.
+static void an_owner_whose_tensors_are_all_frozen_sends_nothing(void **state) {
+    (void)state;
+    const size_t counts[] = {10, 4, 4, 4};
+    bool trainable[] = {true, true, true, true};
+    int owner[4];
+    size_t order[4], offsets[4], flat_counts[2];
+    const gs_owner_request request = {
+        .counts = counts, .trainable = trainable, .num_params = 4, .world_size = 2};
+    assert_ok(gs_owners_greedy(owner, &request));
+    assert_memory_equal(owner, ((const int[]){0, 1, 1, 1}), sizeof owner);
+    gs_owners_ascending(order, counts, 4);
+    gs_owners_flat(offsets, flat_counts, owner, order, &request);
+    assert_memory_equal(flat_counts, ((const size_t[]){10, 12}), sizeof flat_counts);
+    trainable[1] = trainable[2] = trainable[3] = false;
+    gs_owners_flat(offsets, flat_counts, owner, order, &request);
+    assert_memory_equal(flat_counts, ((const size_t[]){10, 0}), sizeof flat_counts);
+}
+
 static void empty_tensors_in_a_row_lie_with_one_rank(void **state) {
     (void)state;
     assert_owners(&(gs_owner_request){.counts = (const size_t[]){3, 0, 0, 0, 1},
@@ -290,6 +309,7 @@ int main(void) {
         cmocka_unit_test(sizes_of_2_to_the_62_are_added_up_right),
         cmocka_unit_test(what_cannot_be_dealt_out_is_refused),
         cmocka_unit_test(flat_buffers_are_ascending_without_gaps_and_without_what_is_frozen),
+        cmocka_unit_test(an_owner_whose_tensors_are_all_frozen_sends_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
