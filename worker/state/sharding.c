@@ -21,9 +21,9 @@ static gs_status plan_windows(gs_sharding *sharding, const gs_job_spec *spec) {
 }
 
 gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
-                                 const gs_state_shards_options *options) {
-    *sharding = (gs_sharding){.state = state,
-                              .timeout_seconds = options->spec->reducer.timeout_seconds};
+                           const gs_state_shards_options *options) {
+    *sharding =
+        (gs_sharding){.state = state, .timeout_seconds = options->spec->reducer.timeout_seconds};
     if (!state->is_sharded) return gs_ok();
     GS_TRY(gs_state_shards_create(&sharding->waiting, options));
     sharding->partition = sharding->waiting->partition;
@@ -44,8 +44,7 @@ bool gs_sharding_reduces_to_owners(const gs_sharding *sharding) {
     return sharding->partition && !sharding->overlaps;
 }
 
-void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice,
-                        gs_dtype *wire_dtype) {
+void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice, gs_dtype *wire_dtype) {
     if (!gs_sharding_reduces_to_owners(sharding)) return;
     if (choice->hook == &gs_hook_fp16) *wire_dtype = GS_FP16;
     if (choice->hook == &gs_hook_bf16) *wire_dtype = GS_BF16;
@@ -57,8 +56,7 @@ size_t gs_sharding_bytes(const gs_sharding *sharding) {
     return sharding->partition ? gs_shards_param_bytes(sharding->partition) : 0;
 }
 
-gs_status gs_sharding_lay_out(gs_sharding *sharding, const gs_job_spec *spec,
-                                    void *memory) {
+gs_status gs_sharding_lay_out(gs_sharding *sharding, const gs_job_spec *spec, void *memory) {
     if (!sharding->partition) return gs_ok();
     gs_state_shards *shards = sharding->waiting;
     sharding->waiting = NULL;
@@ -75,8 +73,8 @@ static gs_status list_grads(gs_sharding *sharding, const gs_reducer *reducer) {
     return gs_ok();
 }
 
-gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer,
-                                    gs_comm *comm, int lane, gs_deadline deadline) {
+gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer, gs_comm *comm,
+                              int lane, gs_deadline deadline) {
     if (!sharding->partition) return gs_ok();
     GS_TRY(list_grads(sharding, reducer));
     return gs_param_gather_create(&sharding->gather,
@@ -90,7 +88,8 @@ gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer,
 gs_status gs_sharding_step(gs_sharding *sharding, const uint8_t *used, float lr, float grad_scale) {
     const gs_trainer_state *state = sharding->state;
     sharding->is_on_way = true;
-    return gs_optimizer_step(state->optimizer, state->own_params, sharding->grads, used, lr, grad_scale);
+    return gs_optimizer_step(state->optimizer, state->own_params, sharding->grads, used, lr,
+                             grad_scale);
 }
 
 gs_status gs_sharding_send(gs_sharding *sharding, int64_t step) {

@@ -1,13 +1,13 @@
-// What a session adds for a sharded state (reducer.sharding): who owns what in this generation, gradients to their
-// owners, and updated parameters from them.
+// What a session adds for a sharded state (reducer.sharding): who owns what in this generation,
+// gradients to their owners, and updated parameters from them.
 //
-// A step is as ever until the update: each rank updates what it owns, and sends it. Parameters of others arrive while
-// the next step begins, and are waited for before anybody reads them. So the update is behind the commit and not a
-// part of it: who loses a rank goes back to a checkpoint.
+// A step is as ever until the update: each rank updates what it owns, and sends it. Parameters of
+// others arrive while the next step begins, and are waited for before anybody reads them. So the
+// update is behind the commit and not a part of it: who loses a rank goes back to a checkpoint.
 //
-// With reducer.zero_overlap gradients are reduced for all, as without shards, and each bucket's owner updates it while
-// others are reduced (worker/pass/backward_update.h), in a way that can be taken back; what the commit has confirmed is
-// sent as ever.
+// With reducer.zero_overlap gradients are reduced for all, as without shards, and each bucket's
+// owner updates it while others are reduced (worker/pass/backward_update.h), in a way that can be
+// taken back; what the commit has confirmed is sent as ever.
 //
 // All functions take one that is empty, which is a job without it, and do nothing. Compute thread.
 #ifndef WORKER_STATE_SHARDING_H
@@ -25,40 +25,40 @@
 #include "worker/state/trainer_state.h"
 
 typedef struct gs_sharding {
-    gs_trainer_state *state;   // borrowed
-    gs_state_shards *waiting;  // owned; of this generation, until the state is laid out
+    gs_trainer_state *state;     // borrowed
+    gs_state_shards *waiting;    // owned; of this generation, until the state is laid out
     const gs_shards *partition;  // borrowed; NULL: the state is not sharded
     // Gradients that others own do not stay (reducer.sharding gradients); none: they do.
     gs_window_options windows;
     bool *opens_early;  // owned; the windows'
-    bool overlaps;               // reducer.zero_overlap
+    bool overlaps;      // reducer.zero_overlap
     gs_param_gather *gather;
-    void **grads;    // owned; where each own segment's gradient begins
-    bool is_on_way;  // of the last update, what others own may not be here yet
+    void **grads;            // owned; where each own segment's gradient begins
+    bool is_on_way;          // of the last update, what others own may not be here yet
     double timeout_seconds;  // of a wait for it
     int64_t waited_ns;       // for it, since take_waited
-} gs_sharding;  // {0} is empty
+} gs_sharding;               // {0} is empty
 
 // Before the arena is measured. Borrows the state until release; leaves an unsharded one alone.
 GS_NODISCARD gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
-                                              const gs_state_shards_options *options);
+                                        const gs_state_shards_options *options);
 void gs_sharding_release(gs_sharding *sharding);
 
-// What the reducer does instead of the sums that a job asks for, of the same type on their way, if it does: a rank then
-// has the result of what it owns alone.
+// What the reducer does instead of the sums that a job asks for, of the same type on their way, if
+// it does: a rank then has the result of what it owns alone.
 bool gs_sharding_reduces_to_owners(const gs_sharding *sharding);
 void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice, gs_dtype *wire_dtype);
 size_t gs_sharding_bytes(const gs_sharding *sharding);  // of the arena
 // The state of this generation, in `memory` of that many bytes.
-GS_NODISCARD gs_status gs_sharding_lay_out(gs_sharding *sharding,
-                                                 const gs_job_spec *spec, void *memory);
+GS_NODISCARD gs_status gs_sharding_lay_out(gs_sharding *sharding, const gs_job_spec *spec,
+                                           void *memory);
 // Collective. Parameters travel in a lane of their own, and are waited for as long as a job says.
-GS_NODISCARD gs_status gs_sharding_connect(gs_sharding *sharding,
-                                                 const gs_reducer *reducer, gs_comm *comm, int lane,
-                                                 gs_deadline deadline);
+GS_NODISCARD gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer,
+                                           gs_comm *comm, int lane, gs_deadline deadline);
 
 // The update of what this rank owns.
-GS_NODISCARD gs_status gs_sharding_step(gs_sharding *sharding, const uint8_t *used, float lr, float grad_scale);
+GS_NODISCARD gs_status gs_sharding_step(gs_sharding *sharding, const uint8_t *used, float lr,
+                                        float grad_scale);
 // What this rank owns has been updated: it is on its way to the others when this returns.
 GS_NODISCARD gs_status gs_sharding_send(gs_sharding *sharding, int64_t step);
 // What others own of one parameter is here, too: gs_model_pass.reads, of a gs_sharding.

@@ -1,5 +1,6 @@
-// Who owns what of a sharded job's state (reducer.sharding), in one generation: the partition of the library, and of
-// it this rank's part. A value that follows from rank, world and plan; it holds no state.
+// Who owns what of a sharded job's state (reducer.sharding), in one generation: the partition of
+// the library, and of it this rank's part. A value that follows from rank, world and plan; it holds
+// no state.
 #ifndef WORKER_STATE_STATE_SHARDS_H
 #define WORKER_STATE_STATE_SHARDS_H
 

@@ -1,0 +1,185 @@
+// A sharded state: what of it lies on a rank, which rank saves what, and what is there before a
+// generation begins.
+#include "worker/state/state_shards.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/memory.h"
+#include "rpc/json/json.h"
+#include "rpc/schema/job_plan.h"
+#include "tests/support/asserts.h"
+#include "worker/state/trainer_state.h"
+
+#define WORLD 3
+#define MOST_TENSORS 64
+
+static gs_job_spec spec;
+
+static void read_spec(const char *sharding, const char *partition) {
+    gs_json *json;
+    gs_field_errors errors = {0};
+    char text[600];
+    snprintf(text, sizeof text,
+             "{\"world\":{\"max\":3},\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[7,19,11,5]}},"
+             "\"optimizer\":{\"kind\":\"adamw\"},\"reducer\":{\"first_bucket_bytes\":512,"
+             "\"bucket_cap_bytes\":900,\"sharding\":\"%s\",\"partition\":\"%s\"},"
+             "\"steps\":{\"target\":1}}",
+             sharding, partition);
+    assert_ok(gs_json_parse(&json, text, strlen(text)));
+    assert_ok(gs_job_spec_decode(&spec, json, &errors));
+    gs_json_release(json);
+}
+
+typedef struct rank_state {
+    gs_device *device;
+    gs_trainer_state state;
+    void *memory;
+} rank_state;
+
+static void open_state(rank_state *of) {
+    *of = (rank_state){0};
+    assert_ok(gs_device_open(&of->device, "cpu", &(gs_device_options){.num_threads = 1}));
+    assert_ok(gs_trainer_state_init(&of->state, &spec, of->device));
+}
+
+static void close_state(rank_state *of) {
+    gs_trainer_state_release(&of->state);
+    gs_device_close(of->device);
+    free(of->memory);
+}
+
+// Memory that was in use before.
+static void lay_out(rank_state *of, int rank, int world_size) {
+    gs_trainer_state *state = &of->state;
+    gs_bucket_plan plan;
+    gs_state_shards *shards;
+    assert_ok(
+        gs_job_plan_make(&plan, &spec, world_size, state->param_specs, state->num_params, NULL));
+    assert_ok(
+        gs_state_shards_create(&shards, &(gs_state_shards_options){.spec = &spec,
+                                                                   .plan = &plan,
+                                                                   .params = state->param_specs,
+                                                                   .num_params = state->num_params,
+                                                                   .rank = rank,
+                                                                   .world_size = world_size}));
+    gs_bucket_plan_release(&plan);
+    size_t bytes = gs_shards_param_bytes(shards->partition);
+    void *last = of->memory;
+    of->memory = gs_alloc_aligned(bytes, 256);
+    memset(of->memory, 0xff, bytes);
+    assert_ok(gs_trainer_state_lay_out(state, &spec, shards, of->memory));
+    free(last);
+}
+
+static size_t held_by_optimizer(const gs_trainer_state *state) {
+    size_t count = 0;
+    for (size_t i = state->num_params; i < state->num_model_tensors; i++) {
+        if (strncmp(state->tensors[i].name, "optimizer.exp_", 14) == 0)
+            count += gs_trainer_state_held(state, i).count;
+    }
+    return count;
+}
+
+static void before_a_generation_there_is_no_state(void **state) {
+    (void)state;
+    rank_state one;
+    read_spec("optimizer", "flat");
+    open_state(&one);
+    assert_int_equal(held_by_optimizer(&one.state), 0);
+    assert_false(gs_trainer_state_is_whole(&one.state));
+    assert_true(gs_digest_equal(gs_trainer_state_digest(&one.state), (gs_digest){0}));
+    close_state(&one);
+}
+
+// All parameters with the values of a job that is not sharded, and of the optimizer's state a
+// third.
+static void ranks_hold_all_parameters_and_their_part_of_the_rest(void **state) {
+    (void)state;
+    static const char *const partitions[] = {"flat", "oss", "zero"};
+    rank_state whole, ranks[WORLD];
+    read_spec("none", "flat");
+    open_state(&whole);
+    for (int p = 0; p < 3; p++) {
+        size_t held = 0;
+        read_spec("optimizer", partitions[p]);
+        for (int r = 0; r < WORLD; r++) {
+            open_state(&ranks[r]);
+            lay_out(&ranks[r], r, WORLD);
+            held += held_by_optimizer(&ranks[r].state);
+            size_t num_own = 0;
+            const gs_segment *own = gs_optimizer_segments(ranks[r].state.optimizer, &num_own);
+            size_t of_optimizer = 0;
+            for (size_t i = 0; i < num_own; i++) of_optimizer += own[i].count;
+            assert_int_equal(2 * of_optimizer, held_by_optimizer(&ranks[r].state));
+            assert_true(gs_digest_equal(gs_trainer_state_params_digest(&ranks[r].state),
+                                        gs_trainer_state_params_digest(&whole.state)));
+            assert_true(gs_digest_equal(gs_trainer_state_digest(&ranks[r].state),
+                                        gs_trainer_state_digest(&ranks[0].state)));
+        }
+        assert_int_equal(held, held_by_optimizer(&whole.state));
+        for (int r = 0; r < WORLD; r++) close_state(&ranks[r]);
+    }
+    close_state(&whole);
+}
+
+static void each_element_is_saved_by_one_rank(void **state) {
+    (void)state;
+    rank_state ranks[WORLD];
+    gs_segment saved[WORLD * MOST_TENSORS];
+    gs_segment_tensor tensors[MOST_TENSORS];
+    size_t num_saved = 0;
+    read_spec("optimizer", "flat");
+    for (int r = 0; r < WORLD; r++) {
+        open_state(&ranks[r]);
+        lay_out(&ranks[r], r, WORLD);
+        const gs_trainer_state *held = &ranks[r].state;
+        assert_true(held->num_tensors <= MOST_TENSORS);
+        for (size_t i = 0; i < held->num_tensors; i++) {
+            size_t element_bytes = gs_dtype_bytes(held->tensors[i].dtype);
+            tensors[i] = (gs_segment_tensor){held->tensors[i].name,
+                                             held->tensors[i].bytes / element_bytes, element_bytes};
+            saved[num_saved] = gs_trainer_state_saved(held, i);
+            assert_int_equal(saved[num_saved].tensor, i);
+            num_saved += saved[num_saved].count > 0;
+        }
+    }
+    assert_ok(gs_segments_check_whole(saved, num_saved, tensors, ranks[0].state.num_tensors));
+    for (int r = 0; r < WORLD; r++) close_state(&ranks[r]);
+}
+
+// What the last generation left is gone: the state begins again from where it came from.
+static void another_generation_lays_the_state_out_anew(void **state) {
+    (void)state;
+    rank_state one;
+    read_spec("optimizer", "flat");
+    open_state(&one);
+    lay_out(&one, 1, WORLD);
+    gs_digest first = gs_trainer_state_digest(&one.state);
+    size_t third = held_by_optimizer(&one.state);
+    ((float *)one.state.params[0])[0] += 1;
+    one.state.position.step = 7;
+    lay_out(&one, 0, 1);
+    assert_true(gs_trainer_state_is_whole(&one.state));
+    assert_true(held_by_optimizer(&one.state) > 2 * third);
+    assert_int_equal(one.state.position.step, 0);
+    assert_true(gs_digest_equal(gs_trainer_state_digest(&one.state), first));
+    close_state(&one);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(before_a_generation_there_is_no_state),
+        cmocka_unit_test(ranks_hold_all_parameters_and_their_part_of_the_rest),
+        cmocka_unit_test(each_element_is_saved_by_one_rank),
+        cmocka_unit_test(another_generation_lays_the_state_out_anew),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
