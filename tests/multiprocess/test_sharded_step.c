@@ -27,7 +27,7 @@
 #include "tests/support/shared_gpu.h"
 
 #define MAX_PARAMS 7
-#define MAX_ELEMENTS 3000
+#define MAX_ELEMENTS 1200
 #define MAX_WORLD 8
 #define NUM_STEPS 4
 #define NUM_SHARDS 8  // logical ones of exact ways
@@ -36,7 +36,7 @@
 #define DEADLINE gs_deadline_in_seconds(60)
 
 // Odd sizes; one parameter of one element, one of none, one larger than all others.
-static const int64_t counts[MAX_PARAMS] = {701, 1, 33, 16, 0, 1999, 5};
+static const int64_t counts[MAX_PARAMS] = {301, 1, 33, 16, 0, 777, 5};
 #define UNUSED 3       // by anybody, in odd steps
 #define USED_BY_ONE 2  // rank 0
 #define POISONED 0     // its last element is infinite on a rank that does not own it
