@@ -34,6 +34,12 @@ int gs_ffi_comm_set_rank(gs_ffi_comm *comm, int rank, int world_size) {
     return 0;
 }
 
+int gs_ffi_comm_set_lanes(gs_ffi_comm *comm, int num_lanes) {
+    int code = begin_setting(comm);
+    if (!code) comm->options.num_lanes = num_lanes;
+    return code;
+}
+
 int gs_ffi_comm_set_generation(gs_ffi_comm *comm, uint32_t generation) {
     int code = begin_setting(comm);
     if (!code) comm->options.generation = generation;

@@ -82,6 +82,7 @@ typedef struct gs_ffi_comm gs_ffi_comm;
 gs_ffi_comm *gs_ffi_comm_new(void);
 int gs_ffi_comm_set_rank(gs_ffi_comm *comm, int rank, int world_size);
 int gs_ffi_comm_set_generation(gs_ffi_comm *comm, uint32_t generation);
+int gs_ffi_comm_set_lanes(gs_ffi_comm *comm, int num_lanes);  // 1; gs_ffi_reducer_lanes
 int gs_ffi_comm_set_backend(gs_ffi_comm *comm, const char *name);  // copied; default "auto"
 int gs_ffi_comm_set_exchange(gs_ffi_comm *comm, gs_ffi_exchange exchange, void *ctx);
 // Asked at most every 100 ms inside every wait, creation too; not 0: the wait ends with CANCELLED.
@@ -140,6 +141,9 @@ int gs_ffi_reducer_set_hook(gs_ffi_reducer *reducer, const char *name, gs_ffi_ho
 // How much arena it needs on this device in a world of this size; before the arena is opened.
 int gs_ffi_reducer_arena_bytes(gs_ffi_reducer *reducer, gs_ffi_device *device, int world_size,
                                size_t *bytes);
+// How many lanes its communicator must have: with hooks that have several phases more than one.
+int gs_ffi_reducer_lanes(gs_ffi_reducer *reducer, gs_ffi_device *device, int world_size,
+                         int *num_lanes);
 // Collective. All are borrowed until free. `arena` is the communicator's.
 int gs_ffi_reducer_open(gs_ffi_reducer *reducer, gs_ffi_comm *comm, gs_ffi_arena *arena,
                         gs_ffi_device *device, int64_t within_ns);

@@ -109,21 +109,42 @@ int gs_ffi_reducer_set_hook(gs_ffi_reducer *reducer, const char *name, gs_ffi_ho
     return 0;
 }
 
-static gs_status measure_arena(const gs_ffi_reducer *reducer, const gs_ffi_device *device,
-                               int world_size, size_t *bytes) {
+// What it would be opened with.
+static gs_status foresee(gs_reducer_options *options, const gs_ffi_reducer *reducer,
+                         const gs_ffi_device *device, int world_size) {
     GS_TRY(gs_ffi_given(reducer, "reducer"));
     GS_TRY(gs_ffi_given(device, "device"));
-    GS_TRY(gs_ffi_given(bytes, "room for the number of bytes"));
     GS_TRY(gs_ffi_expect(device->device, "the reducer's device is not open"));
-    gs_reducer_options options = reducer->options;
-    options.device = device->device;
-    options.shards = (gs_logical_shards){.num_shards = world_size, .world_size = world_size};
+    *options = reducer->options;
+    options->device = device->device;
+    options->shards = (gs_logical_shards){.num_shards = world_size, .world_size = world_size};
+    return gs_ok();
+}
+
+static gs_status measure_arena(const gs_ffi_reducer *reducer, const gs_ffi_device *device,
+                               int world_size, size_t *bytes) {
+    gs_reducer_options options;
+    GS_TRY(gs_ffi_given(bytes, "room for the number of bytes"));
+    GS_TRY(foresee(&options, reducer, device, world_size));
     return gs_reducer_arena_bytes(bytes, &options);
+}
+
+static gs_status count_lanes(const gs_ffi_reducer *reducer, const gs_ffi_device *device,
+                             int world_size, int *num_lanes) {
+    gs_reducer_options options;
+    GS_TRY(gs_ffi_given(num_lanes, "room for the number of lanes"));
+    GS_TRY(foresee(&options, reducer, device, world_size));
+    return gs_reducer_lanes(num_lanes, &options);
 }
 
 int gs_ffi_reducer_arena_bytes(gs_ffi_reducer *reducer, gs_ffi_device *device, int world_size,
                                size_t *bytes) {
     return keep(reducer, measure_arena(reducer, device, world_size, bytes));
+}
+
+int gs_ffi_reducer_lanes(gs_ffi_reducer *reducer, gs_ffi_device *device, int world_size,
+                         int *num_lanes) {
+    return keep(reducer, count_lanes(reducer, device, world_size, num_lanes));
 }
 
 static gs_status open_reducer(gs_ffi_reducer *reducer, const gs_ffi_comm *comm,

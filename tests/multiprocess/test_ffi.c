@@ -35,7 +35,7 @@ typedef struct caller {
         int bucket;
     } started[NUM_PARAMS];
     int num_started, num_run, num_finished, num_cancelled;
-    int num_exchanges;
+    int num_exchanges, num_lanes;
 } caller;
 
 static gs_status say(int code, const void *handle) {
@@ -108,6 +108,9 @@ static gs_status open_memory(caller *self) {
     GS_TRY(
         say(gs_ffi_reducer_arena_bytes(self->reducer, self->device, self->env->world_size, &bytes),
             self->reducer));
+    GS_TRY(say(gs_ffi_reducer_lanes(self->reducer, self->device, self->env->world_size,
+                                    &self->num_lanes),
+               self->reducer));
     return say(gs_ffi_arena_open(self->arena, self->device, bytes), self->arena);
 }
 
@@ -125,6 +128,7 @@ static gs_status open_caller(caller *self, const gs_rank_env *env, set_reducer s
     if (set) GS_TRY(say(set(self), self->reducer));
     GS_TRY(open_memory(self));
     GS_TRY(say(gs_ffi_comm_set_rank(self->comm, env->rank, env->world_size), self->comm));
+    GS_TRY(say(gs_ffi_comm_set_lanes(self->comm, self->num_lanes), self->comm));
     GS_TRY(say(gs_ffi_comm_set_exchange(self->comm, exchange, self), self->comm));
     GS_TRY(say(gs_ffi_comm_open(self->comm, self->device, self->arena, 20 * SECOND), self->comm));
     return say(
@@ -273,6 +277,22 @@ static int set_topk(caller *self) {
     return code ? code : gs_ffi_reducer_wrap_hook(self->reducer, "wrap_fp16");
 }
 
+static int set_powersgd(caller *self) {
+    int code = gs_ffi_reducer_choose_hook(self->reducer, "powersgd");
+    if (!code) code = gs_ffi_reducer_set_hook_option(self->reducer, "rank", 2);
+    return code ? code : gs_ffi_reducer_set_hook_option(self->reducer, "start_step", 2);
+}
+
+// Two phases, each in a lane. Vectors travel as they are.
+static gs_status body_powersgd(const gs_rank_env *env) {
+    caller self;
+    GS_TRY(open_caller(&self, env, set_powersgd));
+    if (self.num_lanes != 2) return gs_error(GS_INTERNAL, "%d lanes", self.num_lanes);
+    for (int step = 0; step < 4; step++) GS_TRY(take_step(&self, step));
+    close_caller(&self);
+    return gs_ok();
+}
+
 static gs_status body_topk(const gs_rank_env *env) {
     caller self;
     GS_TRY(open_caller(&self, env, set_topk));
@@ -292,6 +312,7 @@ static gs_status body_topk(const gs_rank_env *env) {
 static void hooks_of_the_library_are_chosen_by_name(void **state) {
     (void)state;
     assert_ok(gs_ranks_run("topk", 2, "", soon()));
+    assert_ok(gs_ranks_run("powersgd", 2, "", soon()));
 }
 
 static int set_apart(caller *self) {
@@ -405,6 +426,7 @@ static void nothing_given_is_an_error(void **state) {
     (void)state;
     char text[64];
     size_t bytes;
+    int num_lanes;
     gs_ffi_device *device = gs_ffi_device_new();
     gs_ffi_arena *arena = gs_ffi_arena_new();
     gs_ffi_params *params = gs_ffi_params_new();
@@ -463,6 +485,10 @@ static void nothing_given_is_an_error(void **state) {
         gs_ffi_reducer_arena_bytes(NULL, device, 1, &bytes),
         gs_ffi_reducer_arena_bytes(reducer, NULL, 1, &bytes),
         gs_ffi_reducer_arena_bytes(reducer, device, 1, NULL),
+        gs_ffi_reducer_lanes(NULL, device, 1, &num_lanes),
+        gs_ffi_reducer_lanes(reducer, NULL, 1, &num_lanes),
+        gs_ffi_reducer_lanes(reducer, device, 1, NULL),
+        gs_ffi_comm_set_lanes(NULL, 1),
         gs_ffi_reducer_open(NULL, comm, arena, device, SECOND),
         gs_ffi_reducer_open(reducer, NULL, arena, device, SECOND),
         gs_ffi_reducer_open(reducer, comm, NULL, device, SECOND),
@@ -632,7 +658,7 @@ static void error_is_left_with_another_communicator(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {
-        {"train", body_train}, {"hook", body_hook}, {"topk", body_topk}, {"apart", body_apart}, {"reset", body_reset}, {NULL, NULL}};
+        {"train", body_train}, {"hook", body_hook}, {"topk", body_topk}, {"powersgd", body_powersgd}, {"apart", body_apart}, {"reset", body_reset}, {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
