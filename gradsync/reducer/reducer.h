@@ -37,7 +37,8 @@ GS_BEGIN_DECLS
 
 // How much arena a reducer with these options needs, whatever the plan (plan and arena are not
 // looked at; without a device it is enough for any). With windows: for this plan, and less in
-// larger worlds. In exact mode it depends on the world: who expects others takes the largest.
+// larger worlds. In exact mode, and with a hook of even parts, it depends on the world: who expects
+// others takes the most that any of them needs.
 GS_NODISCARD gs_status gs_reducer_arena_bytes_sized(size_t *bytes,
                                                     const gs_reducer_options *options,
                                                     size_t options_bytes);
