@@ -276,7 +276,7 @@ static void give_up_capture(gs_pass_graphs *graphs, entry *at, gs_status why) {
 gs_status gs_pass_graphs_run(gs_pass_graphs *graphs, const gs_pass_run *run) {
     const gs_model_ops *ops = run->model->ops;
     // What other ranks or the host have a part in is not the device's alone.
-    bool is_alone = !run->pass->sync && !run->pass->sparse;
+    bool is_alone = !run->pass->sync && !run->pass->sparse && !run->pass->writes;
     if (!graphs || !is_alone || !ops->repeats || !ops->repeats(run->model->state, run->pass))
         return run_plainly(run);
     bool is_new;

@@ -127,7 +127,9 @@ static gs_model_pass make_pass(const gs_pass_runner *runner, const gs_batch *bat
                            .params = runner->view.values,
                            .reads = sharding ? gs_sharding_reads : NULL,
                            .reads_ctx = sharding,
-                           .writes = sharding ? gs_reducer_open_callback : NULL,
+                           .writes = sharding && sharding->windows.num_windows
+                                         ? gs_reducer_open_callback
+                                         : NULL,
                            .writes_ctx = runner->context->reducer,
                            .grads = reducing->grads,
                            .accumulate = reducing->accumulate,
