@@ -25,6 +25,7 @@ gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
     *sharding =
         (gs_sharding){.state = state, .timeout_seconds = options->spec->reducer.timeout_seconds};
     if (!state->is_sharded) return gs_ok();
+    gs_trainer_state_take_down(state);  // its parameters lie in memory that is given anew
     GS_TRY(gs_state_shards_create(&sharding->waiting, options));
     sharding->partition = sharding->waiting->partition;
     sharding->overlaps = options->spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;

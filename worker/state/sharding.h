@@ -39,7 +39,8 @@ typedef struct gs_sharding {
     int64_t waited_ns;       // for it, since take_waited
 } gs_sharding;               // {0} is empty
 
-// Before the arena is measured. Borrows the state until release; leaves an unsharded one alone.
+// Before the arena is measured and given. Borrows the state until release, which is none until it is laid out; leaves an
+// unsharded one alone.
 GS_NODISCARD gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
                                         const gs_state_shards_options *options);
 void gs_sharding_release(gs_sharding *sharding);

@@ -363,15 +363,17 @@ static gs_status lay_out(gs_trainer_state *state, const gs_job_spec *spec, void 
     return fill_sharded(state, spec);
 }
 
+void gs_trainer_state_take_down(gs_trainer_state *state) {
+    gs_state_shards_destroy(state->shards);
+    state->shards = NULL;
+}
+
 gs_status gs_trainer_state_lay_out(gs_trainer_state *state, const gs_job_spec *spec,
                                    gs_state_shards *shards, void *memory) {
-    gs_state_shards_destroy(state->shards);
+    gs_trainer_state_take_down(state);
     state->shards = shards;
     gs_status status = lay_out(state, spec, memory);
-    if (status.code) {
-        gs_state_shards_destroy(shards);
-        state->shards = NULL;
-    }
+    if (status.code) gs_trainer_state_take_down(state);
     return status;
 }
 

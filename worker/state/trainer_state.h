@@ -115,6 +115,8 @@ void gs_trainer_state_give_source(gs_trainer_state *state, const gs_state_source
 // source. What was here before is given up: nobody has what another rank of a generation that is over held.
 GS_NODISCARD gs_status gs_trainer_state_lay_out(gs_trainer_state *state, const gs_job_spec *spec,
                                                 gs_state_shards *shards, void *memory);
+// Before that memory goes: there is no state until the next lay_out. Nothing to do where it was not laid out.
+void gs_trainer_state_take_down(gs_trainer_state *state);
 
 // Of tensor `index`, the elements that lie here: all, but of the optimizer's state of a sharded job.
 gs_segment gs_trainer_state_held(const gs_trainer_state *state, size_t index);

@@ -166,6 +166,8 @@ static void another_generation_lays_the_state_out_anew(void **state) {
     size_t third = held_by_optimizer(&one.state);
     ((float *)one.state.params[0])[0] += 1;
     one.state.position.step = 7;
+    gs_trainer_state_take_down(&one.state);
+    assert_true(gs_digest_equal(gs_trainer_state_digest(&one.state), (gs_digest){0}));
     lay_out(&one, 0, 1);
     assert_true(gs_trainer_state_is_whole(&one.state));
     assert_true(held_by_optimizer(&one.state) > 2 * third);
