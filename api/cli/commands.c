@@ -174,20 +174,19 @@ static int show_job(gs_cli *cli) {
     return print_object(cli, "", "id", print_job);
 }
 
-// "every 4 of 2 ranks, 16 of all"
+// "every 4 steps of 2 ranks, 16 steps of all"
 static void print_averages(const gs_json *plan) {
     const gs_json *averages = gs_json_get(plan, "averages");
-    char text[400] = "";
-    size_t used = 0;
     for (size_t i = 0; i < gs_json_count(averages); i++) {
         const gs_json *average = gs_json_at(averages, i);
         int64_t ranks = gs_json_int_or(average, "group_size", 0);
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64 " steps ", i ? ", " : "every ",
-                                 gs_json_int_or(average, "period", 0));
-        used += ranks ? (size_t)snprintf(text + used, sizeof text - used, "of %" PRId64 " ranks", ranks)
-                      : (size_t)snprintf(text + used, sizeof text - used, "of all");
+        if (i == 0) printf("%-14s every ", "averages");
+        else printf(", ");
+        printf("%" PRId64 " steps of ", gs_json_int_or(average, "period", 0));
+        if (ranks) printf("%" PRId64 " ranks", ranks);
+        else printf("all");
     }
-    if (used) printf("%-14s %s\n", "averages", text);
+    if (gs_json_count(averages)) putchar('\n');
 }
 
 static void print_plan(const gs_json *plan) {

@@ -33,6 +33,28 @@ code=0
 same "$code" 6 "exit code"
 [ "$(wc -l <"$run/err")" -le 3 ] || fail "more than three lines"
 
+claim "a plan is shown however much a server says"
+cat >"$run/large_plan.py" <<'PYTHON'
+import http.server, json
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps({"averages": [{"period": 10**15, "group_size": 10**15}] * 60, "buckets": []}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *words):
+        pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.handle_request()
+PYTHON
+python3 "$run/large_plan.py" >"$run/port" &
+pids+=("$!")
+wait_for 20 "a server of one plan" test -s "$run/port"
+"$cli" --server "http://127.0.0.1:$(cat "$run/port")" plan j-1 >"$run/plan" 2>"$run/err" || fail "plan: $(head -3 "$run/err")"
+same "$(grep -o 'steps of 1000000000000000 ranks' "$run/plan" | wc -l)" 60 "averages"
+
 claim "up starts a cluster and tells where"
 "$cli" up --workers 2 --http 127.0.0.1:0 --data-dir "$run/up" --data-root "$run/root" >"$run/up.out" 2>"$run/logs/up.log" &
 up_pid=$!
