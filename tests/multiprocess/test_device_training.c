@@ -273,6 +273,26 @@ static void sharded_ranks_train_as_on_cpus(void **state) {
         if (drawn.share <= 1 || drawn.seed % NUM_SHARDED_JOBS == i) train_sharded(&sharded_jobs[i], gpu);
 }
 
+// Without a record, for which each step would wait: parameters of the last step arrive while the next one begins, and
+// what ranks compare of them in every step is what they have become.
+static void sharded_ranks_compare_parameters_that_are_here(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job what = {.model = GPT2,
+                             .optimizer = ADAMW,
+                             .micro_batch = 1,
+                             .shards = 3,
+                             .reducer = ",\"sharding\":\"optimizer\",\"check_replicas_every_steps\":1"};
+    char *spec = make_spec(&what, STEPS), *dir = gs_temp_dir_make(), *arg;
+    if (asprintf(&arg, "{\"spec\":%s,\"dir\":\"%s\",\"quiet\":true,\"device\":\"%s\"}", spec, dir, gpu) < 0)
+        abort();
+    gs_status status = gs_ranks_run("train", 3, arg, gs_deadline_in_seconds(200));
+    if (status.code) fail_msg("%s", status.message);
+    gs_temp_dir_remove(dir);
+    free(spec);
+    free(arg);
+}
+
 // There the host has a part in every norm, forward and backward.
 // Two of three ranks are neighbours: a communicator of their own beside that of all.
 static const job apart_job = {
@@ -544,6 +564,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ranks_hold_the_same_bits_and_train_as_on_cpus),
         cmocka_unit_test(ranks_that_train_apart_do_as_on_cpus),
         cmocka_unit_test(sharded_ranks_train_as_on_cpus),
+        cmocka_unit_test(sharded_ranks_compare_parameters_that_are_here),
         cmocka_unit_test(synchronised_norms_train_as_on_cpus),
         cmocka_unit_test(steps_neither_allocate_nor_wait_in_the_driver),
         cmocka_unit_test(checkpoint_goes_from_a_cpu_to_a_gpu_and_back),
