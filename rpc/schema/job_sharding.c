@@ -29,10 +29,6 @@ static void check_reduction(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, SHARDING, "reducer.sparse_embedding adds rows on all ranks");
     if (spec->world.replicas_per_process > 1)
         refuse(errors, SHARDING, "world.replicas_per_process: replicas add up among themselves first");
-    if (spec->reducer.op == GS_REDUCER_SAMPLE_MEAN)
-        refuse(errors, SHARDING, "reducer.op sample_mean is divided behind the last bucket");
-    if (spec->model.kind == GS_MODEL_MLP && spec->model.mlp.batch_norm == GS_BATCH_NORM_SYNC)
-        refuse(errors, SHARDING, "batch_norm sync is a mean over samples, divided behind the last bucket");
     if (spec->data.uneven_inputs == GS_UNEVEN_JOIN)
         refuse(errors, SHARDING, "data.uneven_inputs join is not in this version");
 }
@@ -62,6 +58,8 @@ static void check_overlap(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, OVERLAP, "each bucket is summed for all ranks, so that owners know at once what was used: sharding optimizer");
     if (spec->reducer.op == GS_REDUCER_SAMPLE_MEAN)
         refuse(errors, OVERLAP, "reducer.op sample_mean is divided behind the last bucket");
+    if (spec->model.kind == GS_MODEL_MLP && spec->model.mlp.batch_norm == GS_BATCH_NORM_SYNC)
+        refuse(errors, OVERLAP, "batch_norm sync is a mean over samples, divided behind the last bucket");
 }
 
 // Into as many for each rank of every world that there may be.

@@ -23,6 +23,7 @@
 
 // An odd width, so that parts of a bucket begin inside a row.
 #define MLP "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,17,15,10],\"batch_norm\":\"local\"}"
+#define SYNC_MLP "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,17,15,10],\"batch_norm\":\"sync\"}"
 #define GPT2                                                                                       \
     "\"kind\":\"gpt2\",\"gpt2\":{\"layers\":2,\"heads\":2,\"channels\":16,\"context\":8,"          \
     "\"vocab\":64}"
@@ -52,8 +53,13 @@ static const job jobs[] = {
      "\"kind\":\"gpt2\",\"gpt2\":{\"layers\":3,\"heads\":2,\"channels\":16,\"context\":8,"
      "\"vocab\":64,\"layer_drop\":0.5}",
      ADAMW, ",\"zero_overlap\":\"interleaved\"", false, false},
-    {"exact overlap that waits for the norm", 3, 3, "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,17,15,10]}",
-     ADAMW ",\"grad_clip_norm\":0.05", ",\"zero_overlap\":\"interleaved\"", true, false},
+    {"exact overlap that waits for the norm", 3, 3,
+     "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,17,15,10]}", ADAMW ",\"grad_clip_norm\":0.05",
+     ",\"zero_overlap\":\"interleaved\"", true, false},
+    {"synchronised norms", 3, 3, SYNC_MLP, ADAMW ",\"grad_clip_norm\":0.05", "", false, false},
+    {"mean over samples", 2, 3, GPT2, ADAMW, ",\"op\":\"sample_mean\"", false, false},
+    {"synchronised norms in windows", 2, 2, SYNC_MLP, ADAMW, ",\"op\":\"sample_mean\"", false,
+     true},
     {"16 bits on the way", 2, 2, MLP, ADAMW, ",\"wire_dtype\":\"bf16\"", false, false},
     {"gradients in windows", 3, 3, MLP, ADAMW ",\"grad_clip_norm\":0.05", "", false, true},
     {"tied weights, and no state", 2, 2, GPT2, "\"kind\":\"sgd\",\"momentum\":0", ",\"op\":\"sum\"",

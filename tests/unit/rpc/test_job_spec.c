@@ -147,8 +147,13 @@ static void sharding_says_what_it_needs_whole(void **state) {
                  "nothing is dealt: reducer.sharding is none");
     expect_error(SHARDED(",\"hook\":{\"kind\":\"powersgd\"}"), pointer, "not_applicable",
                  "reducer.hook: only sums, in fp32 or 16 bits, go to their owner alone");
-    expect_error(SHARDED(",\"op\":\"sample_mean\""), pointer, "not_applicable",
+    expect_error(SHARDED(",\"op\":\"sample_mean\",\"zero_overlap\":\"step\""),
+                 "/reducer/zero_overlap", "not_applicable",
                  "reducer.op sample_mean is divided behind the last bucket");
+    expect_error(SHARDED(",\"zero_overlap\":\"step\"") ",\"model\":{\"kind\":\"mlp\",\"mlp\":"
+                 "{\"dims\":[4,3,2],\"batch_norm\":\"sync\"}}",
+                 "/reducer/zero_overlap", "not_applicable",
+                 "batch_norm sync is a mean over samples, divided behind the last bucket");
     expect_error(SHARDED("") "," EARLY(""), pointer, "not_applicable",
                  "optimizer.in_backward updates whole buckets on every rank");
     const char *as_many = "gradients: as many logical shards on each rank; every world from min to "
