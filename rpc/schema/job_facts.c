@@ -59,8 +59,7 @@ bool gs_job_spec_needs_gpu(const gs_job_spec *spec) {
 
 // What of sharding there is on CPUs alone (job_sharding.c).
 static bool shards_on_cpus_alone(const gs_job_spec *spec) {
-    if (spec->reducer.sharding == GS_SHARDING_NONE) return false;
-    return spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF || *spec->model.init_from;
+    return spec->reducer.sharding != GS_SHARDING_NONE && *spec->model.init_from;
 }
 
 bool gs_job_spec_may_use_gpu(const gs_job_spec *spec) {

@@ -91,8 +91,6 @@ static void check_windows(const gs_job_spec *spec, gs_field_errors *errors) {
 static void check_later(const gs_job_spec *spec, gs_field_errors *errors) {
     if (spec->model.precision != GS_PRECISION_FP32 && spec->model.precision != GS_PRECISION_TF32)
         refuse(errors, SHARDING, "model.precision fp32 and tf32 alone in this version");
-    if (spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF && gs_job_spec_needs_gpu(spec))
-        refuse(errors, OVERLAP, "world.device cpu alone in this version");
     if (*spec->model.init_from && gs_job_spec_needs_gpu(spec))
         refuse(errors, SHARDING, "model.init_from: world.device cpu alone in this version");
 }

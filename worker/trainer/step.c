@@ -237,8 +237,6 @@ gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
     facts->opening_seconds = gs_progress_note(session->progress, GS_SPAN_OPENING, open_ns);
     facts->phases.comm_exposed += facts->opening_seconds;
     GS_TRY(gs_embedding_rows_begin(session->embedding_rows, facts->step));
-    // A GPU reads them at once, for their digest and in a pass that it is handed as a whole.
-    if (!computes_here(session)) GS_TRY(gs_session_await_params(session));
     if (!session->update) begin_digest(session);
     if (session->gpu.loss_sum) *session->gpu.loss_sum = 0;  // the last wait was behind all that adds to it
     GS_TRY(run_passes(session, &sums, facts));
