@@ -121,6 +121,13 @@ void gs_planner_adopt(gs_coordinator *coordinator, gs_job *job, gs_json *view) {
     gs_coordinator_touch(coordinator, job);
 }
 
+// Takes the view.
+static void show_again(gs_coordinator *coordinator, gs_job *job, gs_json *view) {
+    gs_json_release(job->plan);
+    job->plan = view;
+    gs_coordinator_touch(coordinator, job);
+}
+
 gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_param_spec *params,
                           size_t num_params) {
     gs_job *job = run->job;
@@ -156,16 +163,17 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
                              .owners = owners,
                              .tensor_owners = tensor_owners,
                              .asked = &job->spec.reducer.hook};
-    // The same layout again keeps its number and its reason: revisions count changes.
+    // The same layout again keeps its number and its reason: revisions count changes. Who owns what, and what travels,
+    // are another world's.
     if (same) {
         header.revision = job->plan_revision;
-        gs_json_set_int(job->plan, "world_size", run->num_members);
         header.reason = gs_json_string_or(job->plan, "reason", header.reason);
-        gs_coordinator_touch(coordinator, job);
-    } else {
-        gs_planner_adopt(coordinator, job,
-                         gs_plan_to_view(&plan, &header, params, job->ready_order));
+        header.since_step = gs_json_int_or(job->plan, "since_step", header.since_step);
     }
+    gs_json *view = gs_plan_to_view(&plan, &header, params, job->ready_order);
+    header.reason = gs_json_string_or(view, "reason", "");
+    if (same) show_again(coordinator, job, view);
+    else gs_planner_adopt(coordinator, job, view);
     free(owners);
     free(tensor_owners);
     gs_json_release(run->plan_message);

@@ -66,3 +66,13 @@ kill -TERM "$worker_pid"
 await "$job" succeeded 60
 same "$(job_field "$job" '"\(.world_size) \(.lost_steps)"')" "2 0" "ranks, lost steps"
 jq -e '.world_size == 2' "$(manifest_of "$job")" >/dev/null || fail "its last checkpoint is not of two ranks"
+
+claim "dealt among fewer ranks, the same buckets have other owners, and the plan says so"
+owners_of() { get "/v1/jobs/$1/plan" | jq -c '[.buckets[].tensors[].owner] | unique'; }
+start_worker second 1
+submit "$(job_of dealt 'optimizer","first_bucket_bytes":64,"bucket_cap_bytes":64,"zero_overlap":"step' 3 "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
+wait_for 60 "step 5 of three ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 3 and .progress.step >= 5'"
+same "$(owners_of "$job")" "[0,1,2]" "owners among three"
+kill -TERM "$worker_pid"
+await "$job" succeeded 60
+same "$(owners_of "$job")" "[0,1]" "owners among two"
