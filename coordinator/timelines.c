@@ -76,6 +76,19 @@ static void forget_asker(void *owner, gs_rpc_call_handle *call) {
     remove_asker(owner);
 }
 
+// Of each bucket, how many of its tensors travel as less than they are; nothing where none does.
+static void describe_compression(gs_json *plan, const gs_json *buckets) {
+    gs_json *list = gs_json_new_array();
+    int64_t in_all = 0;
+    for (size_t b = 0; b < gs_json_count(buckets); b++) {
+        int64_t count = gs_json_int_or(gs_json_at(buckets, b), "compressed_tensors", 0);
+        gs_json_push(list, gs_json_new_int(count));
+        in_all += count;
+    }
+    if (in_all > 0) gs_json_set(plan, "compressed_tensors", list);
+    else gs_json_release(list);
+}
+
 static void describe_plan(gs_json *item, const gs_job *job) {
     if (!job->plan) return;
     gs_json *plan = gs_json_new_object();
@@ -88,6 +101,7 @@ static void describe_plan(gs_json *item, const gs_job *job) {
     char hook[48];
     gs_job_spec_hook_name(hook, sizeof hook, &job->spec);
     gs_json_set_string(plan, "hook", hook);
+    describe_compression(plan, gs_json_get(job->plan, "buckets"));
     gs_json_set(item, "plan", plan);
 }
 

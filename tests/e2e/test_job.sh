@@ -134,6 +134,8 @@ same "$(job_field "$job" .spec.checkpoint.parts)" ranks "parts"
 get "/v1/jobs/$job/plan" | jq -e '([.buckets[].compressed_tensors] | add) == 2 and
   all(.buckets[]; .hook == "powersgd" and .wrap == "bf16") and .total_wire_bytes * 4 < .total_bytes' >/dev/null ||
   fail "plan: $(get "/v1/jobs/$job/plan")"
+get "/v1/jobs/$job/timeline?steps=last:1" | jq -e '.plan.hook == "powersgd+bf16" and (.plan.compressed_tensors | add) == 2' >/dev/null ||
+  fail "timeline: $(get "/v1/jobs/$job/timeline?steps=last:1" | jq -c .plan)"
 job_field "$job" '.reduction | .hook == "powersgd+bf16" and .elements_sent * 2 < .elements and .error_feedback_norm > 0' | grep -q true ||
   fail "reduction: $(job_field "$job" .reduction)"
 get /metrics | grep "$job" >"$run/metrics.job"

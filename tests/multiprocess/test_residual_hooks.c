@@ -333,7 +333,9 @@ static void run_ranks(int world_size, const char *arg) {
 
 static void run_worlds(const char *hook, double ratio) {
     char arg[96];
-    for (int world_size = 1; world_size <= 4; world_size++) {
+    const sample drawn = sample_from_environment();
+    for (int world_size = 1; world_size <= 8; world_size++) {
+        if (world_size > 4 && !sample_takes(&drawn, 0x3051d, (uint64_t)world_size)) continue;
         snprintf(arg, sizeof arg, "%s %g 1 0 0 %g", hook, ratio, world_size == 3 ? 1024.0 : 1.0);
         run_ranks(world_size, arg);
     }
