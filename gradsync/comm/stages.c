@@ -47,24 +47,32 @@ static gs_status name_rank(const gs_comm_options *options, int rank, gs_status s
     return gs_status_prefix(status, "rank %d", rank);
 }
 
+// There is no meeting any more. Who comes too late to tell others why it failed still knows it. But
+// why a backend does not fit here may be that end itself, seen from elsewhere: a door that is
+// closed because its rank has left. So it comes behind what ended the meeting.
+static gs_status explain_end(const gs_comm_options *options, const char *what, gs_status mine,
+                             gs_status met) {
+    if (!mine.code) return gs_status_prefix(met, "%s", what);
+    if (mine.code != GS_UNAVAILABLE) return name_rank(options, options->rank, mine);
+    return gs_error(met.code, "%s: %.120s; here: %.100s", what, met.message, mine.message);
+}
+
 // Meets once; what everybody gave is in `stages->all` then.
 static gs_status run_round(gs_stages *stages, const char *what, gs_status mine, const void *payload,
                            size_t bytes) {
     const gs_comm_options *options = stages->options;
     stage own = {.status = mine};
     char tag[64];
-    if (!stages->all) return break_off(stages, gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", what));
+    if (!stages->all)
+        return break_off(stages, gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", what));
     if (bytes && !mine.code) memcpy(own.payload, payload, bytes);
     snprintf(tag, sizeof tag, "%s/%d", options->group && *options->group ? options->group : "world",
              ++stages->number);
-    gs_status met = options->exchange(options->exchange_ctx, tag, options->ranks,
-                                      options->world_size, &own, sizeof own, stages->all,
-                                      stages->deadline);
+    gs_status met =
+        options->exchange(options->exchange_ctx, tag, options->ranks, options->world_size, &own,
+                          sizeof own, stages->all, stages->deadline);
     explicit_bzero(&own, sizeof own);
-    // Who comes too late to tell others why still knows it.
-    if (met.code)
-        return break_off(stages, mine.code ? name_rank(options, options->rank, mine)
-                                           : gs_status_prefix(met, "%s", what));
+    if (met.code) return break_off(stages, explain_end(options, what, mine, met));
     for (int i = 0; i < options->world_size && !stages->ended; i++) {
         gs_status theirs;
         memcpy(&theirs, stages->all + (size_t)i * GS_STAGE_BYTES, sizeof theirs);

@@ -227,8 +227,10 @@ static void a_rank_that_dies_at_any_stage_ends_the_handshake_for_all(void **stat
         gs_status statuses[WORLD];
         run_deed(statuses, stages[i]);
         assert_string_equal(statuses[1].message, "killed by signal 9");
-        assert_non_null(strstr(statuses[0].message, "rank 1 has ended"));
-        assert_non_null(strstr(statuses[2].message, "rank 1 has ended"));
+        for (int rank = 0; rank < WORLD; rank += 2) {
+            if (!strstr(statuses[rank].message, "rank 1 has ended"))
+                fail_msg("%s: rank %d says %s", stages[i], rank, statuses[rank].message);
+        }
     }
 }
 
