@@ -9,6 +9,7 @@
 #include "coordinator/checkpoints.h"
 #include "coordinator/files.h"
 #include "coordinator/job_control.h"
+#include "coordinator/trace.h"
 #include "core/log.h"
 #include "rpc/checkpoint/checkpoint_commit.h"
 
@@ -133,10 +134,12 @@ static void fail_save(gs_coordinator *coordinator, gs_job *job, gs_part_save *sa
 
 // One that was copied here from another job would be this one's newest, and others go for it.
 static gs_status commit(gs_json **manifest, uint64_t *bytes, const look *it, const char *path) {
-    GS_TRY(gs_checkpoint_commit(manifest, bytes, path));
+    gs_status status = gs_checkpoint_commit(manifest, bytes, path);
+    gs_trace_found(it->coordinator->trace, path, status, *manifest, *bytes);
+    if (status.code) return status;
     const char *job = gs_json_string_or(*manifest, "job", "");
     if (strcmp(job, it->job_text) == 0) return gs_ok();
-    gs_status status = gs_error(GS_DATA_LOSS, "is of job \"%.60s\"", job);
+    status = gs_error(GS_DATA_LOSS, "is of job \"%.60s\"", job);
     gs_json_release(*manifest);
     *manifest = NULL;
     return status;

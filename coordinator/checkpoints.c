@@ -9,6 +9,7 @@
 #include "coordinator/files.h"
 #include "coordinator/job_control.h"
 #include "coordinator/run.h"
+#include "coordinator/trace.h"
 #include "coordinator/watch.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -258,6 +259,7 @@ void gs_checkpoints_drop_missing(gs_coordinator *coordinator, gs_job *job) {
         if (item->state != GOOD) continue;
         snprintf(path, sizeof path, "%s/%s/MANIFEST.json", directory, item->directory);
         if (access(path, F_OK) == 0) continue;
+        gs_trace_missing(coordinator->trace, path);
         job->checkpoints->facts.failures_digest++;
         delete_checkpoint(coordinator, job, item);
         gs_event_add(coordinator, job, NULL, GS_SEVERITY_ERROR, "RestoredOlderCheckpoint",

@@ -23,10 +23,12 @@
 #include "coordinator/run.h"
 #include "coordinator/run_end.h"
 #include "coordinator/timelines.h"
+#include "coordinator/trace.h"
 #include "coordinator/verdicts.h"
 #include "coordinator/watch.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/random.h"
 
 #define TURN_MS 20
 #define MAX_SERIES 20000
@@ -125,6 +127,12 @@ uint32_t gs_coordinator_take_generation(gs_coordinator *coordinator) {
     return generation;
 }
 
+uint64_t gs_coordinator_draw(gs_coordinator *coordinator) {
+    uint64_t number = gs_random_from_system();
+    gs_trace_drawn(coordinator->trace, number);
+    return number;
+}
+
 void gs_coordinator_touch_now(gs_coordinator *coordinator, gs_job *job) {
     gs_coordinator_touch(coordinator, job);
     if (!job->held_back) flush_job(coordinator, job);
@@ -204,6 +212,8 @@ static gs_status open_state(gs_coordinator *coordinator, gs_job_store **store) {
     GS_TRY(gs_file_make_directory(path));
     snprintf(path, sizeof path, "%s/gradsync.db", coordinator->data_dir);
     GS_TRY(gs_job_store_open(store, &start, path));
+    GS_TRY(gs_trace_begin(coordinator->trace, *store, &start, coordinator->data_dir,
+                          coordinator->checkpoints_dir));
     coordinator->epoch = start.coordinator_epoch;
     coordinator->next_generation = start.first_generation;
     coordinator->generation_end = start.first_generation + GS_GENERATION_BLOCK;
@@ -224,6 +234,7 @@ static gs_status open_server(gs_coordinator *coordinator, const gs_coordinator_o
         .coordinator_epoch = coordinator->epoch,
         .ctx = coordinator,
         .call_gone = call_gone,
+        .tap = coordinator->trace ? &coordinator->tap : NULL,
     };
     memcpy(server.handlers, gs_coordinator_methods, sizeof server.handlers);
     return gs_rpc_server_open(&coordinator->server, options->context, &server);
@@ -239,13 +250,16 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
     free(real);
     snprintf(coordinator->checkpoints_dir, sizeof coordinator->checkpoints_dir, "%s",
              options->checkpoints_dir);
+    coordinator->trace = options->trace;
+    if (options->trace) coordinator->tap = gs_trace_tap(options->trace);
     coordinator->started_ns = coordinator->turned_ns = gs_now_ns();
     coordinator->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     gs_job_store *store = NULL;
     gs_status status = coordinator->wake_fd >= 0 ? gs_timing_check(&coordinator->timing)
                                                  : gs_error_from_errno(errno, "eventfd");
     if (!status.code) status = open_state(coordinator, &store);
-    if (!status.code) status = gs_writer_start(&coordinator->writer, store, coordinator->wake_fd);
+    if (!status.code) status = gs_writer_start(&coordinator->writer, store, coordinator->wake_fd,
+                                                  options->trace);
     if (status.code) gs_job_store_close(store);
     else status = open_server(coordinator, options);
     if (status.code) {
@@ -272,7 +286,10 @@ void gs_coordinator_wake(const gs_coordinator *coordinator) {
     (void)written;
 }
 
-void gs_coordinator_drain(gs_coordinator *coordinator) { coordinator->draining = true; }
+void gs_coordinator_drain(gs_coordinator *coordinator) {
+    gs_trace_event(coordinator->trace, "drain");
+    coordinator->draining = true;
+}
 
 static void expire_series(gs_coordinator *coordinator) {
     int64_t now_ms = gs_wall_ms(), keep_ms = coordinator->timing.series_keep_ns / GS_NS_PER_MS;
@@ -298,6 +315,7 @@ static void sweep(gs_coordinator *coordinator, int64_t now_ns) {
 }
 
 static void run_timers(gs_coordinator *coordinator) {
+    gs_trace_event(coordinator->trace, "tick");
     int64_t now_ns = gs_now_ns();
     int64_t late_ns = now_ns - coordinator->turned_ns - TURN_MS * GS_NS_PER_MS;
     coordinator->turned_ns = now_ns;
@@ -320,6 +338,7 @@ static void run_timers(gs_coordinator *coordinator) {
 }
 
 gs_status gs_coordinator_turn(gs_coordinator *coordinator) {
+    gs_trace_turn(coordinator->trace);
     gs_deadline deadline = {coordinator->turned_ns + TURN_MS * GS_NS_PER_MS};
     gs_deadline wait = coordinator->page ? gs_deadline_in_ns(0) : deadline;
     GS_TRY(gs_rpc_server_turn(coordinator->server, coordinator->wake_fd, wait));
@@ -339,6 +358,7 @@ gs_status gs_coordinator_turn(gs_coordinator *coordinator) {
 void gs_coordinator_destroy(gs_coordinator *coordinator) {
     if (!coordinator) return;
     if (coordinator->server) {
+        gs_trace_event(coordinator->trace, "close");
         gs_watch_end_all(coordinator, "server_shutdown");
         gs_metrics_page_destroy(coordinator);
         gs_timelines_end_all(coordinator);

@@ -24,6 +24,7 @@ typedef struct gs_watchers gs_watchers;  // watch.h
 typedef struct gs_keys gs_keys;          // idempotency.h
 typedef struct gs_metrics_page gs_metrics_page;  // metrics_page.h
 typedef struct gs_timeline_asker gs_timeline_asker;  // timelines.c
+typedef struct gs_trace gs_trace;  // trace.h
 
 typedef struct gs_coordinator_options {
     const char *data_dir;          // exists and is locked by the caller
@@ -31,6 +32,7 @@ typedef struct gs_coordinator_options {
     const char *control_endpoint;  // "tcp://127.0.0.1:8471"
     gs_rpc_context *context;       // borrowed until destroy
     const gs_timing *timing;       // NULL: the default
+    gs_trace *trace;               // borrowed until destroy; NULL: none
 } gs_coordinator_options;
 
 typedef struct gs_coordinator {
@@ -38,6 +40,8 @@ typedef struct gs_coordinator {
     gs_timing timing;
     gs_rpc_server *server;
     gs_writer *writer;
+    gs_trace *trace;  // borrowed; NULL: nobody records
+    gs_rpc_tap tap;   // of the trace
     int wake_fd;  // eventfd: something of another thread or a signal
     uint32_t epoch;
     uint32_t next_generation, generation_end;
@@ -79,6 +83,8 @@ void gs_coordinator_destroy(gs_coordinator *coordinator);
 
 // For the parts of this folder.
 uint32_t gs_coordinator_take_generation(gs_coordinator *coordinator);
+// A number that nobody else has: of jobs, members, launches.
+uint64_t gs_coordinator_draw(gs_coordinator *coordinator);
 // How often members are to be heard: less often when they are many.
 int64_t gs_coordinator_heartbeat_ns(const gs_coordinator *coordinator);
 // The job must be written (behind), and its version grows.

@@ -18,7 +18,6 @@
 #include "coordinator/idempotency.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/random.h"
 
 #define MAX_GRACE_SECONDS 86400
 
@@ -335,7 +334,7 @@ static gs_status check_new_job(gs_coordinator *coordinator, gs_json **details,
 
 static gs_job *make_job(gs_coordinator *coordinator, gs_job_spec *spec) {
     uint64_t id;
-    do id = gs_job_id_make(gs_wall_ms(), gs_random_from_system());
+    do id = gs_job_id_make(gs_wall_ms(), gs_coordinator_draw(coordinator));
     while (gs_jobs_by_id(coordinator, id));
     char id_text[GS_JOB_ID_LEN];
     gs_job_id_format(id_text, id);

@@ -46,6 +46,20 @@ static const char *const statement_texts[NUM_STATEMENTS] = {
     [STATEMENT_MARK_GENERATION] = "UPDATE meta SET generation_mark = ?1",
 };
 
+static const char *const statement_names[NUM_STATEMENTS] = {
+    [STATEMENT_PUT_JOB] = "put_job",
+    [STATEMENT_DELETE_JOB] = "delete_job",
+    [STATEMENT_DELETE_JOB_EVENTS] = "delete_job_events",
+    [STATEMENT_DELETE_JOB_CHECKPOINTS] = "delete_job_checkpoints",
+    [STATEMENT_PUT_EVENT] = "put_event",
+    [STATEMENT_PRUNE_EVENTS] = "prune_events",
+    [STATEMENT_PUT_CHECKPOINT] = "put_checkpoint",
+    [STATEMENT_DELETE_CHECKPOINT] = "delete_checkpoint",
+    [STATEMENT_PUT_KEY] = "put_key",
+    [STATEMENT_PRUNE_KEYS] = "prune_keys",
+    [STATEMENT_MARK_GENERATION] = "mark_generation",
+};
+
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS meta(schema_version INTEGER NOT NULL, coord_epoch INTEGER NOT NULL,"
     " generation_mark INTEGER NOT NULL);"
@@ -62,6 +76,8 @@ static const char schema[] =
 struct gs_job_store {
     sqlite3 *database;
     sqlite3_stmt *statements[NUM_STATEMENTS];
+    gs_store_tap tap;
+    void *tap_ctx;
 };
 
 static gs_status error_of(gs_job_store *store, const char *what) {
@@ -213,10 +229,10 @@ void gs_job_store_rollback(gs_job_store *store) {
     sqlite3_exec(store->database, "ROLLBACK", NULL, NULL, NULL);
 }
 
-typedef struct gs_store_value {
-    int64_t number;
-    const char *text;  // NULL: the number
-} gs_store_value;
+void gs_job_store_set_tap(gs_job_store *store, gs_store_tap tap, void *ctx) {
+    store->tap = tap;
+    store->tap_ctx = ctx;
+}
 
 static gs_status execute(gs_job_store *store, int which, const gs_store_value *values,
                          int num_values) {
@@ -231,14 +247,16 @@ static gs_status execute(gs_job_store *store, int which, const gs_store_value *v
     if (sqlite3_step(statement) != SQLITE_DONE) status = error_of(store, "write");
     sqlite3_reset(statement);
     sqlite3_clear_bindings(statement);
+    if (store->tap) store->tap(store->tap_ctx, statement_names[which], values, num_values);
     return status;
 }
 
 #define NUMBER(value) {.number = (int64_t)(value)}
 #define TEXT(value) {.text = (value)}
+#define JSON(value) {.text = (value), .is_json = true}
 
 gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *body) {
-    return execute(store, STATEMENT_PUT_JOB, (gs_store_value[]){NUMBER(id), TEXT(body)}, 2);
+    return execute(store, STATEMENT_PUT_JOB, (gs_store_value[]){NUMBER(id), JSON(body)}, 2);
 }
 
 gs_status gs_job_store_delete_job(gs_job_store *store, uint64_t id) {
@@ -250,7 +268,7 @@ gs_status gs_job_store_delete_job(gs_job_store *store, uint64_t id) {
 gs_status gs_job_store_put_event(gs_job_store *store, uint64_t sequence, uint64_t job,
                                  const char *body) {
     return execute(store, STATEMENT_PUT_EVENT,
-                   (gs_store_value[]){NUMBER(sequence), NUMBER(job), TEXT(body)}, 3);
+                   (gs_store_value[]){NUMBER(sequence), NUMBER(job), JSON(body)}, 3);
 }
 
 gs_status gs_job_store_prune_events(gs_job_store *store, uint64_t least) {
@@ -260,7 +278,7 @@ gs_status gs_job_store_prune_events(gs_job_store *store, uint64_t least) {
 gs_status gs_job_store_put_checkpoint(gs_job_store *store, uint64_t job, const char *directory,
                                       const char *body) {
     return execute(store, STATEMENT_PUT_CHECKPOINT,
-                   (gs_store_value[]){NUMBER(job), TEXT(directory), TEXT(body)}, 3);
+                   (gs_store_value[]){NUMBER(job), TEXT(directory), JSON(body)}, 3);
 }
 
 gs_status gs_job_store_delete_checkpoint(gs_job_store *store, uint64_t job, const char *directory) {

@@ -6,6 +6,7 @@
 #ifndef COORDINATOR_JOB_STORE_H
 #define COORDINATOR_JOB_STORE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/status.h"
@@ -44,6 +45,17 @@ GS_NODISCARD gs_status gs_job_store_put_key(gs_job_store *store, const char *key
                                             int64_t expires_ms);
 GS_NODISCARD gs_status gs_job_store_prune_keys(gs_job_store *store, int64_t now_ms);
 GS_NODISCARD gs_status gs_job_store_reserve_generations(gs_job_store *store, uint32_t next);
+
+// Listens to what is written; `values` as in the table that `operation` names. On the thread that writes.
+typedef struct gs_store_value {
+    int64_t number;
+    const char *text;  // NULL: the number
+    bool is_json;      // the text
+} gs_store_value;
+typedef void (*gs_store_tap)(void *ctx, const char *operation, const gs_store_value *values,
+                             int num_values);
+// Before anything is written. `ctx` is borrowed until close.
+void gs_job_store_set_tap(gs_job_store *store, gs_store_tap tap, void *ctx);
 
 // Reading, at start. `visit` gets each row in order of its key; the texts are borrowed.
 typedef struct gs_store_row {

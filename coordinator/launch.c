@@ -12,7 +12,6 @@
 #include "coordinator/run.h"
 #include "coordinator/scheduler.h"
 #include "core/clock.h"
-#include "core/random.h"
 
 // What it starts from is known by then: after a start of the coordinator it may be on the disk alone.
 static bool wants_slots(const gs_job *job) {
@@ -67,8 +66,8 @@ static int compare_agents(const void *a, const void *b) {
     return strcmp((*(gs_agent *const *)a)->name, (*(gs_agent *const *)b)->name);
 }
 
-static void place_member(gs_member *member, gs_agent *agent, int *slot, bool slot_has_gpu,
-                         bool on_gpu) {
+static void place_member(gs_coordinator *coordinator, gs_member *member, gs_agent *agent, int *slot,
+                         bool slot_has_gpu, bool on_gpu) {
     while (!gs_agent_slot_is_free(agent, *slot, slot_has_gpu)) (*slot)++;
     snprintf(member->device, sizeof member->device, "%s", on_gpu ? "cuda" : "cpu");
     if (on_gpu)
@@ -77,8 +76,8 @@ static void place_member(gs_member *member, gs_agent *agent, int *slot, bool slo
     snprintf(member->worker, sizeof member->worker, "%s", agent->name);
     snprintf(member->host, sizeof member->host, "%s", agent->host);
     member->slot = (*slot)++;
-    member->incarnation = gs_random_from_system();
-    member->launch_token = gs_random_from_system();
+    member->incarnation = gs_coordinator_draw(coordinator);
+    member->launch_token = gs_coordinator_draw(coordinator);
     member->heard_ns = gs_now_ns();
 }
 
@@ -130,17 +129,17 @@ static bool find_placement(placement *at, const gs_coordinator *coordinator,
     return found;
 }
 
-static gs_run *place_run(gs_job *job, const gs_schedule_job *decision, const placement *at) {
+static gs_run *place_run(gs_coordinator *coordinator, gs_job *job, const gs_schedule_job *decision, const placement *at) {
     gs_run *run = gs_run_create(job, decision->ranks);
     if (!run) return NULL;
     int index = 0;
     for (size_t i = 0; i < at->count; i++) {
         int slot = 0, gpu_slot = 0;
         for (int k = 0; k < at->gpu[i]; k++)
-            place_member(&run->members[index++], at->agents[i], &gpu_slot, true,
+            place_member(coordinator, &run->members[index++], at->agents[i], &gpu_slot, true,
                          decision->needs_gpu);
         for (int k = 0; k < at->plain[i]; k++)
-            place_member(&run->members[index++], at->agents[i], &slot, false, false);
+            place_member(coordinator, &run->members[index++], at->agents[i], &slot, false, false);
     }
     return run;
 }
@@ -167,7 +166,7 @@ static void launch_job(gs_coordinator *coordinator, gs_job *job, const gs_schedu
     placement at;
     int ranks = decision->ranks;
     gs_run *run = NULL;
-    if (find_placement(&at, coordinator, decision, free_pools)) run = place_run(job, decision, &at);
+    if (find_placement(&at, coordinator, decision, free_pools)) run = place_run(coordinator, job, decision, &at);
     release_placement(&at);
     if (!run) return;  // out of memory: the next turn tries again
     gs_checkpoints_drop_missing(coordinator, job);

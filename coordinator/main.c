@@ -15,6 +15,7 @@
 #include "api/startup.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/data_dir.h"
+#include "coordinator/trace.h"
 #include "core/config.h"
 #include "core/log.h"
 #include "core/thread.h"
@@ -24,7 +25,7 @@
 #define FILES_WANTED 12000  // one for each of 10,000 trainers, agents of 8 slots, and the API
 
 typedef struct coordinator_settings {
-    char *http, *allow_host, *control, *data_dir, *checkpoints, *log_level, *port_file;
+    char *http, *allow_host, *control, *data_dir, *checkpoints, *log_level, *port_file, *trace;
     bool insecure_no_auth;
 } coordinator_settings;
 
@@ -46,6 +47,9 @@ static const gs_config_field fields[] = {
      .default_value = "info", .metavar = "LEVEL", .help = "debug, info, warn, error or off"},
     {.name = "port_file", .offset = offsetof(coordinator_settings, port_file), .metavar = "FILE",
      .help = "write the addresses really used to this file, as JSON"},
+    {.name = "trace", .offset = offsetof(coordinator_settings, trace), .metavar = "FILE",
+     .help = "record all that comes in and goes out in this new file, 1 GiB at most, for reports of "
+             "bugs: it holds specifications and log lines"},
     {.name = "insecure_no_auth", .type = GS_CONFIG_BOOL,
      .offset = offsetof(coordinator_settings, insecure_no_auth), .default_value = "false",
      .help = "serve other addresses than loopback though nobody shows credentials: for private "
@@ -112,6 +116,7 @@ static gs_status check_loopback(const char *control, bool insecure_no_auth) {
 
 typedef struct program_state {
     gs_rpc_context *context;
+    gs_trace *trace;
     gs_coordinator *coordinator;
     gs_api *api;
     atomic_bool api_stopped;
@@ -170,12 +175,15 @@ static int open_program(program_state *state, const coordinator_settings *settin
     if (status.code) return fail(EX_UNAVAILABLE, status);
     status = choose_checkpoints(state, settings);
     if (status.code) return fail(EX_CANTCREAT, status);
+    if (settings->trace && settings->trace[0]) status = gs_trace_open(&state->trace, settings->trace);
+    if (status.code) return fail(EX_CANTCREAT, status);
     status = gs_rpc_context_create(&state->context);
     if (status.code) return fail(EX_OSERR, status);
     gs_coordinator_options options = {.data_dir = state->data_dir,
                                       .checkpoints_dir = state->checkpoints,
                                       .control_endpoint = settings->control,
-                                      .context = state->context};
+                                      .context = state->context,
+                                      .trace = state->trace};
     status = gs_coordinator_create(&state->coordinator, &options);
     if (status.code) {
         return fail(status.code == GS_DATA_LOSS ? EX_DATAERR
@@ -238,6 +246,7 @@ static void close_program(program_state *state) {
     gs_api_stop(state->api);
     gs_coordinator_destroy(state->coordinator);
     if (state->context) gs_rpc_context_destroy(state->context);
+    gs_trace_close(state->trace);
     if (state->lock_fd >= 0) close(state->lock_fd);
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "coordinator/trace.h"
 #include "core/clock.h"
 #include "core/failpoint.h"
 #include "core/log.h"
@@ -18,6 +19,7 @@ struct gs_writer {
     gs_queue *queue;
     gs_thread *thread;
     int wake_fd;
+    gs_trace *trace;
     pthread_mutex_t lock;  // guards finished
     gs_write *finished, **finished_end;
 };
@@ -80,10 +82,11 @@ static void run_writer(void *ctx, const atomic_bool *stopping) {
     }
 }
 
-gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd) {
+gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd, gs_trace *trace) {
     gs_writer *writer = calloc(1, sizeof *writer);
     if (!writer) return gs_error(GS_RESOURCE_EXHAUSTED, "writer: out of memory");
     writer->wake_fd = wake_fd;
+    writer->trace = trace;
     writer->finished_end = &writer->finished;
     pthread_mutex_init(&writer->lock, NULL);
     writer->queue = gs_queue_create(MAX_QUEUED);
@@ -115,6 +118,7 @@ void gs_writer_collect(gs_writer *writer) {
     pthread_mutex_unlock(&writer->lock);
     while (write) {
         gs_write *next = write->next;
+        gs_trace_written(writer->trace, write->status);
         write->done(write, write->status);
         write = next;
     }

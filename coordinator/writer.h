@@ -11,6 +11,7 @@
 #include "coordinator/job_store.h"
 #include "core/status.h"
 
+typedef struct gs_trace gs_trace;  // trace.h
 typedef struct gs_writer gs_writer;
 typedef struct gs_write gs_write;
 
@@ -23,7 +24,9 @@ struct gs_write {  // first member of the caller's own struct
 };
 
 // Takes the store: closed by stop. `wake_fd` (an eventfd, borrowed) is written when something is done.
-GS_NODISCARD gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd);
+// `trace` (borrowed, may be NULL) is told what came back.
+GS_NODISCARD gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd,
+                                       gs_trace *trace);
 // Takes the write. When it cannot be taken (the queue is full), done is called at once with the error.
 void gs_writer_submit(gs_writer *writer, gs_write *write);
 // Calls done of everything that is finished. Loop only.

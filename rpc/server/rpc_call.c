@@ -20,6 +20,8 @@ void gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body) {
     gs_code code = status.code;
     size_t bytes;
     char *answer = gs_rpc_answer_encode(&bytes, &code, status.message, body);
+    const gs_rpc_tap *tap = call->table->tap;
+    if (tap && call->number) tap->answer(tap->ctx, call->number, code, answer, bytes);
     if (call->is_stream) {
         end_stream(call, code, answer, bytes);
         return;
@@ -48,6 +50,8 @@ bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
         gs_frame frame = {.kind = GS_FRAME_ITEM, .method = call->method, .call = call->seq};
         error = gs_rpc_peers_send(call->table->peers, call->connection, frame, text, bytes);
     }
+    const gs_rpc_tap *tap = call->table->tap;
+    if (tap) tap->item(tap->ctx, call->number, text, bytes, error == 0);
     free(text);
     return error == 0;
 }

@@ -160,7 +160,10 @@ void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
 }
 
 void gs_rpc_calls_lose(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
-    if (call->state == GS_RPC_CALL_OPEN && calls->gone) calls->gone(calls->ctx, call);
+    if (call->state == GS_RPC_CALL_OPEN) {
+        if (calls->tap && call->number) calls->tap->gone(calls->tap->ctx, call->number);
+        if (calls->gone) calls->gone(calls->ctx, call);
+    }
     gs_rpc_calls_drop(calls, call);
 }
 

@@ -4,6 +4,7 @@
 #define RPC_SERVER_RPC_CALLS_H
 
 #include "rpc/server/rpc_peers.h"
+#include "rpc/server/rpc_tap.h"
 
 // No client counts this far; above it, calls of different sessions might be taken for one another.
 #define GS_RPC_MAX_SEQ (UINT64_C(1) << 40)
@@ -27,6 +28,7 @@ typedef struct gs_rpc_call_entry {
     gs_method method;
     bool is_stream;
     uint64_t key, seq;
+    uint64_t number;  // as handlers got them; 0: none has it yet
     gs_deadline deadline;  // of calls
     void *data;
     char *request;  // while queued
@@ -46,7 +48,9 @@ typedef struct gs_rpc_calls {
     gs_rpc_call_list ending;
     gs_rpc_call_list timed;         // open calls
     gs_rpc_call_entry *next_timed;  // where a walk over them goes on; moves when that one leaves
+    const gs_rpc_tap *tap;  // borrowed; may be NULL
     size_t num_queued, num_open;
+    uint64_t num_handled;
     size_t answered_bytes;
     int64_t next_deadline_ns;  // none is earlier
 } gs_rpc_calls;

@@ -66,6 +66,12 @@ static gs_status parse_body(gs_json **out, const void *body, size_t bytes) {
     return gs_error(GS_INVALID_ARGUMENT, "the body is not an object");
 }
 
+static void tell_tap(const gs_rpc_intake *intake, uint64_t call, gs_method method,
+                     const gs_rpc_peer *peer, const void *body, size_t bytes) {
+    const gs_rpc_tap *tap = intake->calls->tap;
+    if (tap) tap->request(tap->ctx, call, method, peer, body, bytes);
+}
+
 static void run_handler(gs_rpc_intake *intake, gs_rpc_call_entry *call, const void *body,
                         size_t bytes) {
     gs_json *request;
@@ -75,6 +81,8 @@ static void run_handler(gs_rpc_intake *intake, gs_rpc_call_entry *call, const vo
         return;
     }
     gs_rpc_peer peer = call->peer;
+    call->number = ++intake->calls->num_handled;
+    tell_tap(intake, call->number, call->method, &peer, body, bytes);
     intake->handlers[call->method](intake->ctx, call, &peer, request);
     gs_json_release(request);
 }
@@ -147,7 +155,10 @@ static void accept_one_way(gs_rpc_intake *intake, gs_rpc_connection *connection,
     }
     gs_rpc_handler handler = intake->handlers[frame->method];
     gs_rpc_peer peer = connection->peer;
-    if (handler) handler(intake->ctx, NULL, &peer, request);
+    if (handler) {
+        tell_tap(intake, 0, frame->method, &peer, body, bytes);
+        handler(intake->ctx, NULL, &peer, request);
+    }
     gs_json_release(request);
 }
 

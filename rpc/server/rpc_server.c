@@ -74,6 +74,7 @@ gs_status gs_rpc_server_open(gs_rpc_server **out, gs_rpc_context *context,
     server->now_ns = server->turned_ns = gs_now_ns();
     gs_rpc_peers_init(&server->peers, options->coordinator_epoch);
     gs_rpc_calls_init(&server->calls, &server->peers, options->call_gone, options->ctx);
+    server->calls.tap = options->tap;
     server->intake =
         (gs_rpc_intake){.peers = &server->peers, .calls = &server->calls, .ctx = options->ctx};
     memcpy(server->intake.handlers, options->handlers, sizeof options->handlers);

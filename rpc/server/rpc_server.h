@@ -12,6 +12,7 @@
 #include "core/status.h"
 #include "rpc/schema/messages.h"
 #include "rpc/server/rpc_call.h"
+#include "rpc/server/rpc_tap.h"
 #include "rpc/wire/rpc_context.h"
 
 typedef struct gs_rpc_server gs_rpc_server;
@@ -29,6 +30,7 @@ typedef struct gs_rpc_server_options {
     // 30 s or its deadline, because its client may come back for the answer. Not called from within
     // a handler, nor from gs_rpc_server_close. May be NULL.
     void (*call_gone)(void *ctx, gs_rpc_call_handle *call);
+    const gs_rpc_tap *tap;  // borrowed until close; may be NULL
 } gs_rpc_server_options;
 
 // FAILED_PRECONDITION when an address is in use.
