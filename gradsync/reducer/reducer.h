@@ -94,7 +94,8 @@ GS_NODISCARD gs_status gs_reducer_set_grad_unit(gs_reducer *reducer, double unit
 GS_NODISCARD gs_status gs_reducer_begin(gs_reducer *reducer, int64_t step);
 // The same for a step in which some ranks have no data left (join.h); all ranks pass the same
 // round. A rank that is not active runs no pass: zeros are on their way when this returns, go on
-// with finish. Refused: a round without active ranks (the join is over), inactive ranks in exact
+// with finish. With windows and several passes it waits until all but the last pass of the others
+// are reduced. Refused: a round without active ranks (the join is over), inactive ranks in exact
 // mode or in the first step of a static graph, and a mean over active ranks unless there is one
 // logical shard for each rank.
 GS_NODISCARD gs_status gs_reducer_begin_uneven(gs_reducer *reducer, int64_t step,

@@ -481,9 +481,8 @@ gs_status gs_pass_close(gs_reducer *reducer) {
     return gs_ok();
 }
 
-gs_status gs_pass_shadow(gs_reducer *reducer) {
+static gs_status post_zeros(gs_reducer *reducer) {
     gs_grad_layout *layout = &reducer->layout;
-    reducer->stats.backward_begin_ns = reducer->stats.backward_end_ns = gs_now_ns();
     for (size_t b = 0; b < layout->plan.num_buckets; b++) gs_bucket_reset(&layout->buckets[b]);
     for (size_t b = 0; b < layout->plan.num_buckets; b++) {
         gs_bucket *bucket = &layout->buckets[b];
@@ -491,6 +490,19 @@ gs_status gs_pass_shadow(gs_reducer *reducer) {
         bucket->num_pending = 0;
         GS_TRY(gs_bucket_queue_push(&reducer->queue, b));
     }
+    return gs_ok();
+}
+
+gs_status gs_pass_shadow(gs_reducer *reducer) {
+    reducer->stats.backward_begin_ns = reducer->stats.backward_end_ns = gs_now_ns();
+    // With windows the buckets of each pass travel: those of others, too.
+    for (int pass = 0; pass < reducer->num_passes && reducer->open_marks; pass++) {
+        GS_TRY(gs_bucket_queue_begin_pass(&reducer->queue, pass == 0,
+                                          pass == reducer->num_passes - 1,
+                                          window_deadline(reducer)));
+        GS_TRY(post_zeros(reducer));
+    }
+    if (!reducer->open_marks) GS_TRY(post_zeros(reducer));
     reducer->passes_run = reducer->num_passes;
     return gs_ok();
 }

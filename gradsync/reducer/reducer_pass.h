@@ -19,7 +19,7 @@ GS_NODISCARD gs_status gs_pass_mark_from(gs_reducer *reducer, size_t param, cons
                                          gs_dtype dtype);
 GS_NODISCARD gs_status gs_pass_mark_unused(gs_reducer *reducer, size_t param);
 GS_NODISCARD gs_status gs_pass_close(gs_reducer *reducer);
-// All passes of a rank without data: zeros on their way, as its reducing pass would send gradients.
+// All passes of a rank without data: zeros on their way, as its reducing passes would send gradients.
 GS_NODISCARD gs_status gs_pass_shadow(gs_reducer *reducer);
 
 // The open pass has marked the parameter, ready or unused.

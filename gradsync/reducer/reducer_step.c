@@ -46,9 +46,6 @@ static gs_status check_round(const gs_reducer *reducer, const gs_join_round *rou
     if (round->num_active == world_size) return gs_ok();
     if (shards->exact)
         return gs_reducer_misuse(reducer, "exact mode takes no step in which ranks have no data");
-    if (reducer->options.windows.num_windows && reducer->num_passes > 1)
-        return gs_reducer_misuse(reducer, "windows: a rank without data has no passes, and each of "
-                                          "the others' is reduced by all ranks");
     if (reducer->graph.on && !reducer->graph.known)
         return gs_reducer_misuse(reducer,
                                  "a static graph needs a first step in which all ranks have data");

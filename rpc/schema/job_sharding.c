@@ -29,8 +29,6 @@ static void check_reduction(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, SHARDING, "reducer.sparse_embedding adds rows on all ranks");
     if (spec->world.replicas_per_process > 1)
         refuse(errors, SHARDING, "world.replicas_per_process: replicas add up among themselves first");
-    if (spec->data.uneven_inputs == GS_UNEVEN_JOIN)
-        refuse(errors, SHARDING, "data.uneven_inputs join is not in this version");
 }
 
 // Another plan is another partition, and what a rank owns stays with it while it trains.

@@ -60,6 +60,7 @@ static const way ways[] = {
     {"fp16", 4, .wire_dtype = GS_FP16, .says_late = true},
     {"more than buckets", 64, .op = GS_MEAN},
     {"passes", 2, .op = GS_SUM, .passes = 3},
+    {"passes of ranks without data", 1, .op = GS_SUM, .uneven = true, .passes = 3},
     {"passes of a tied one", 1, .op = GS_SUM, .tied = true, .passes = 2, .copies = true,
      .on_device = true},
 };
@@ -214,14 +215,18 @@ static gs_status finish_step(left *to, stepper *self) {
     return gs_reducer_commit(self->reducer);
 }
 
-static gs_status run_step(left *to, stepper *self, int64_t step) {
+// In odd steps rank 0 has no data, but for the first one, from which a static graph learns.
+static gs_join_round round_of(const stepper *self, int64_t step) {
     const rank_state *rank = self->self;
-    int passes = self->how->passes ? self->how->passes : 1;
-    // In odd steps rank 0 has no data, but for the first one, from which a static graph learns.
     bool uneven = self->how->uneven && step % 2 && rank->world_size > 1;
-    gs_join_round round = {.num_active = rank->world_size - uneven,
+    return (gs_join_round){.num_active = rank->world_size - uneven,
                            .source = rank->world_size - 1,
                            .active = !uneven || rank->rank != 0};
+}
+
+static gs_status run_step(left *to, stepper *self, int64_t step) {
+    int passes = self->how->passes ? self->how->passes : 1;
+    gs_join_round round = round_of(self, step);
     GS_TRY(gs_reducer_begin_uneven(self->reducer, step, &round));
     for (int p = 0; p < passes && round.active; p++) GS_TRY(run_pass(self, step * passes + p));
     return finish_step(to, self);
@@ -231,11 +236,12 @@ static gs_status run_step(left *to, stepper *self, int64_t step) {
 static gs_status run_passes_apart(left *to, stepper *self, int64_t step) {
     left *one = calloc(1, sizeof *one);
     double squares = 0;
+    gs_join_round round = round_of(self, step);
     gs_status status = gs_ok();
     for (int p = 0; p < self->how->passes && !status.code; p++) {
         int64_t number = step * self->how->passes + p;
-        status = gs_reducer_begin(self->reducer, number);
-        if (!status.code) status = run_pass(self, number);
+        status = gs_reducer_begin_uneven(self->reducer, number, &round);
+        if (!status.code && round.active) status = run_pass(self, number);
         if (!status.code) status = finish_step(one, self);
         to->result.samples += one->result.samples;
         for (size_t i = 0; i < NUM_PARAMS; i++) to->used[i] |= one->used[i];

@@ -98,6 +98,8 @@ gs_status gs_session_open_step(gs_session *session, gs_step_facts *facts) {
         return session->pass_runners ? gs_pass_runners_begin(session->pass_runners, facts->step)
                                      : gs_reducer_begin(session->reducer, facts->step);
     }
+    // A rank without data has no pass that waits for parameters. Its zeros let owners update what it may not have yet.
+    if (!round.active) GS_TRY(gs_sharding_await(&session->sharding));
     GS_TRY(
         gs_buffers_begin_uneven(session->state->buffers, &round, session->comm, deadline));
     GS_TRY(gs_reducer_begin_uneven(session->reducer, facts->step, &round));
