@@ -278,10 +278,11 @@ static void submit_job_write(gs_coordinator *coordinator, gs_rpc_call_handle *ca
 
 // A specification that is accepted gets its answer even when its plan cannot be foreseen.
 static void reply_dry_run(gs_rpc_call_handle *call, const gs_job_spec *spec) {
-    gs_json *reply = gs_json_new_object(), *plan = NULL;
+    gs_json *reply = gs_json_new_object(), *plan = NULL, *memory = NULL;
     gs_json_set(reply, "spec", gs_job_spec_encode(spec));
-    gs_status status = gs_planner_foresee(&plan, spec);
+    gs_status status = gs_planner_foresee(&plan, &memory, spec);
     if (!status.code) gs_json_set(reply, "plan", plan);
+    if (!status.code) gs_json_set(reply, "memory", memory);
     gs_rpc_reply(call, gs_ok(), reply);
 }
 

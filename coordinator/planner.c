@@ -8,6 +8,7 @@
 #include "coordinator/plan_view.h"
 #include "core/clock.h"
 #include "core/digest.h"
+#include "rpc/schema/job_memory.h"
 #include "rpc/schema/job_plan.h"
 #include "rpc/schema/model_params.h"
 #include "rpc/schema/plan_message.h"
@@ -49,7 +50,7 @@ gs_status gs_planner_assign(gs_bucket_plan *out, const gs_job_spec *spec, int wo
     return status;
 }
 
-gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec) {
+gs_status gs_planner_foresee(gs_json **summary, gs_json **memory, const gs_job_spec *spec) {
     gs_param_spec *params = NULL;
     size_t num_params = 0;
     GS_TRY(gs_model_params_of_spec(&params, &num_params, spec));
@@ -57,8 +58,19 @@ gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec) {
     gs_hook_rule hook = gs_job_spec_hook_rule(spec);
     gs_status status = gs_planner_assign(&plan, spec, (int)spec->world.max, params, num_params, NULL);
     int64_t wire_bytes = status.code ? 0 : gs_plan_total_wire_bytes(&plan, params, &hook);
+    if (!status.code)
+        status = gs_job_memory_to_json(
+            memory, &(gs_job_memory_request){.spec = spec,
+                                             .plan = &plan,
+                                             .params = params,
+                                             .num_params = num_params,
+                                             .world_size = (int)spec->world.max,
+                                             .on_gpu = gs_job_spec_needs_gpu(spec)});
     free(params);
-    if (status.code) return status;
+    if (status.code) {
+        gs_bucket_plan_release(&plan);
+        return status;
+    }
     char hash[GS_DIGEST_TEXT_LEN];
     gs_digest_format(hash, gs_bucket_plan_digest(&plan));
     *summary = gs_json_new_object();

@@ -10,8 +10,10 @@
 GS_NODISCARD gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run,
                                        const gs_param_spec *params, size_t num_params);
 // The plan a job of this specification starts with, before any rank runs: {num_buckets, total_bytes,
-// total_wire_bytes, hash}; the summary is the caller's. An error for a model that could not be made.
-GS_NODISCARD gs_status gs_planner_foresee(gs_json **summary, const gs_job_spec *spec);
+// total_wire_bytes, hash}, and what its ranks hold in memory (gs_job_memory_to_json); both are the caller's. An error
+// for a model that could not be made.
+GS_NODISCARD gs_status gs_planner_foresee(gs_json **summary, gs_json **memory,
+                                          const gs_job_spec *spec);
 // The plan of parameters in a world along `order` ([param…]); NULL: none is known.
 GS_NODISCARD gs_status gs_planner_assign(gs_bucket_plan *out, const gs_job_spec *spec, int world_size,
                                          const gs_param_spec *params, size_t num_params,

@@ -2,19 +2,7 @@
 
 #include <stdlib.h>
 
-static int left_child_size(int size) {
-    int left = 1;
-    while (left * 2 < size) left *= 2;
-    return left;
-}
-
-// How few subtrees of the node [low, high) make up what it shares with the shards [first, end).
-static int count_subtrees(int low, int high, int first, int end) {
-    if (first >= end || high <= first || end <= low) return 0;
-    if (first <= low && high <= end) return 1;
-    int middle = low + left_child_size(high - low);
-    return count_subtrees(low, middle, first, end) + count_subtrees(middle, high, first, end);
-}
+#include "core/subtrees.h"
 
 int gs_logical_shards_first(const gs_logical_shards *shards, int rank) {
     return (int)((int64_t)rank * shards->num_shards / shards->world_size);
@@ -37,19 +25,17 @@ void gs_logical_shards_step(const gs_logical_shards *shards, int index, int *slo
     *merges = 0;
     if (!shards->exact) return;
     int first = gs_logical_shards_first(shards, shards->rank), shard = first + index;
-    *slot = count_subtrees(0, shards->num_shards, first, shard);
-    *merges = *slot + 1 - count_subtrees(0, shards->num_shards, first, shard + 1);
+    *slot = gs_subtrees_count(shards->num_shards, first, shard);
+    *merges = *slot + 1 - gs_subtrees_count(shards->num_shards, first, shard + 1);
 }
 
 int gs_logical_shards_num_slots(const gs_logical_shards *shards) {
     int most = 1;
-    gs_logical_shards of_rank = *shards;
-    for (of_rank.rank = 0; of_rank.rank < shards->world_size && shards->exact; of_rank.rank++) {
-        for (int i = 0; i < gs_logical_shards_count(&of_rank); i++) {
-            int slot, merges;
-            gs_logical_shards_step(&of_rank, i, &slot, &merges);
-            if (slot + 1 > most) most = slot + 1;
-        }
+    for (int rank = 0; rank < shards->world_size && shards->exact; rank++) {
+        int first = gs_logical_shards_first(shards, rank);
+        int end = gs_logical_shards_first(shards, rank + 1);
+        int slots = gs_subtrees_most(shards->num_shards, first, end);
+        if (slots > most) most = slots;
     }
     return most;
 }
@@ -57,7 +43,7 @@ int gs_logical_shards_num_slots(const gs_logical_shards *shards) {
 // The tree over what ranks own whole: the maximal subtrees of the node [low, high).
 static int count_inputs(const gs_logical_shards *shards, int low, int high) {
     if (gs_logical_shards_owner(shards, low) == gs_logical_shards_owner(shards, high - 1)) return 1;
-    int middle = low + left_child_size(high - low);
+    int middle = low + gs_subtree_left(high - low);
     return count_inputs(shards, low, middle) + count_inputs(shards, middle, high);
 }
 
@@ -102,7 +88,7 @@ static void write_node(tree_arrays *arrays, const gs_logical_shards *shards, int
             input && arrays->rank[input - 1] == owner ? arrays->part[input - 1] + 1 : 0;
         return;
     }
-    int middle = low + left_child_size(high - low);
+    int middle = low + gs_subtree_left(high - low);
     write_node(arrays, shards, low, middle);
     write_node(arrays, shards, middle, high);
     arrays->merges[arrays->num_inputs - 1]++;

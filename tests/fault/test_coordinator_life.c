@@ -369,6 +369,9 @@ static void expect_foreseen(life *it, const char *reducer, const gs_bucket_plan 
     assert_string_equal(gs_json_string_or(foreseen, "hash", ""), hash);
     assert_int_equal(gs_json_int_or(foreseen, "num_buckets", 0), plan->num_buckets);
     assert_int_equal(gs_json_int_or(foreseen, "total_bytes", 0), (78400 + 100 + 100 + 1000 + 10) * 4);
+    const gs_json *rank = gs_json_at(gs_json_get(gs_json_get(reply, "memory"), "ranks"), 0);
+    assert_int_equal(gs_json_int_or(rank, "last_rank", -1), 0);
+    assert_true(gs_json_int_or(rank, "total_bytes", 0) > (78400 + 100 + 100 + 1000 + 10) * 4 * 4);
     gs_json_release(reply);
 }
 

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# What a job's ranks hold in memory, foretold before it runs, against what the system counts: proportional set sizes of
+# trainers, less those of a job of the same kind that is next to nothing. Of programs as they are shipped: sanitizers
+# have memory of their own.
+. "$(dirname "$0")/lib.sh"
+
+start_coordinator main "$run/data"
+start_worker agent 2
+job_of() { # NAME WIDTH REDUCER [PRECISION]
+  printf '{"name":"%s","world":{"min":2,"max":2,"threads_per_rank":1},"data":{"kind":"synthetic","micro_batch":8},
+    "model":{"kind":"mlp","precision":"%s","mlp":{"dims":[64,%s,%s,10]}},"optimizer":{"kind":"adamw"},"reducer":{%s},
+    "checkpoint":{"every_steps":4,"keep_last":1},"steps":{"target":100000}}' "$1" "${4-fp32}" "$2" "$2" "$3"
+}
+pss() { awk '/^Pss:/ { print $2 * 1024 }' "/proc/$1/smaps_rollup"; }
+has_saved() { get "/v1/jobs/$1/checkpoints" | jq -e '.items | length > 0'; }
+# measure WIDTH REDUCER [PRECISION]: sets foretold and held, of the rank that holds more.
+measure() {
+  request POST '/v1/jobs?dry_run=true' "$(job_of ahead "$@")"
+  same "$status" 200 "dry run: $(head -c 300 "$run/body")"
+  foretold=$(body '[.memory.ranks[].total_bytes] | max')
+  same "$(body '.memory | "\(.device) \(.not_counted)"')" "cpu []" "device, not counted"
+  submit "$(job_of "held-$((++num_jobs))" "$@")"
+  wait_for 60 "a checkpoint of $job" has_saved "$job"
+  held=$(for pid in $(trainer_pids "$job"); do pss "$pid"; done | sort -n | tail -n 1)
+  request POST "/v1/jobs/$job/stop" '{"mode":"now"}'
+  await "$job" cancelled 30
+}
+num_jobs=0
+
+measure 8 '"sharding":"none"'
+base=$((held - foretold))
+for reducer in '"sharding":"none"' '"sharding":"optimizer"' '"sharding":"optimizer","partition":"oss"' \
+  '"sharding":"gradients","bucket_cap_bytes":4194304' '"sharding":"optimizer","zero_overlap":"step"'; do
+  claim "{$reducer}: within 2 % and 16 MiB of what was foretold"
+  measure 3000 "$reducer"
+  off=$((held - base - foretold))
+  echo "  foretold $((foretold >> 20)) MiB, held $(((held - base) >> 20)) MiB"
+  [ "${off#-}" -le $((foretold / 50 + (16 << 20))) ] || fail "$reducer: $((held - base)) bytes held, $foretold foretold"
+done
