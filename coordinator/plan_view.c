@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "rpc/schema/job_plan.h"
+
 int64_t gs_plan_total_bytes(const gs_bucket_plan *plan) {
     uint64_t total_bytes = 0;
     for (size_t i = 0; i < plan->num_buckets; i++) total_bytes += plan->buckets[i].bytes;
@@ -80,12 +82,47 @@ static void explain_hook(gs_json *entry, const gs_bucket_plan *plan, size_t inde
     gs_json_set_int(entry, "wire_bytes", (int64_t)volume.wire_bytes);
 }
 
+// Of a bucket that is cut: which ranks own it, from the first element to the last one.
+static void explain_owners(gs_json *tensor, size_t first, size_t count, size_t part_count) {
+    gs_json_set_int(tensor, "first_element", (int64_t)first);
+    gs_json_set_int(tensor, "first_owner", (int64_t)(first / part_count));
+    gs_json_set_int(tensor, "last_owner", (int64_t)((first + count - 1) / part_count));
+}
+
+static void show_tensors(gs_json *entry, const gs_bucket_plan *plan, size_t index,
+                         const gs_param_spec *params, const gs_plan_header *header) {
+    const gs_plan_bucket *bucket = &plan->buckets[index];
+    const size_t *members = plan->params + bucket->first;
+    gs_json *tensors = gs_json_new_array();
+    size_t offset_bytes = 0, part_count = 0;
+    size_t *places = header->cut_among ? calloc(bucket->num_params, sizeof *places) : NULL;
+    if (places) {
+        gs_job_plan_member_places(places, plan, index, params);
+        part_count = gs_job_plan_part_count(header->cut_among, plan, index, params);
+        gs_json_set_int(entry, "part_elements", (int64_t)part_count);
+    }
+    for (size_t k = 0; k < bucket->num_params; k++) {
+        const gs_param_spec *param = &params[members[k]];
+        size_t count = gs_param_spec_count(param);
+        gs_json *tensor = gs_json_new_object();
+        gs_json_set_string(tensor, "name", param->name);
+        gs_json_set_int(tensor, "elements", (int64_t)count);
+        gs_json_set_int(tensor, "offset_bytes", (int64_t)offset_bytes);
+        if (header->tensor_owners)
+            gs_json_set_int(tensor, "owner", header->tensor_owners[members[k]]);
+        if (part_count && count) explain_owners(tensor, places[k], count, part_count);
+        gs_json_push(tensors, tensor);
+        offset_bytes += gs_param_spec_grad_bytes(param);
+    }
+    gs_json_set(entry, "tensors", tensors);
+    free(places);
+}
+
 static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
                                const gs_param_spec *params, const gs_plan_header *header,
                                const size_t *place_of) {
     const gs_plan_bucket *bucket = &plan->buckets[index];
-    gs_json *entry = gs_json_new_object(), *tensors = gs_json_new_array();
-    size_t offset_bytes = 0;
+    gs_json *entry = gs_json_new_object();
     gs_json_set_int(entry, "index", (int64_t)index);
     gs_json_set_int(entry, "bytes", (int64_t)bucket->bytes);
     gs_json_set_int(entry, "limit_bytes", (int64_t)bucket->limit_bytes);
@@ -97,18 +134,7 @@ static gs_json *bucket_to_view(const gs_bucket_plan *plan, size_t index,
     explain_hook(entry, plan, index, params, header->hook);
     explain_end(entry, plan, index, params, header->owners);
     if (place_of) expect_ready(entry, plan, index, place_of);
-    for (size_t k = 0; k < bucket->num_params; k++) {
-        const gs_param_spec *param = &params[plan->params[bucket->first + k]];
-        gs_json *tensor = gs_json_new_object();
-        gs_json_set_string(tensor, "name", param->name);
-        gs_json_set_int(tensor, "elements", (int64_t)gs_param_spec_count(param));
-        gs_json_set_int(tensor, "offset_bytes", (int64_t)offset_bytes);
-        if (header->tensor_owners)
-            gs_json_set_int(tensor, "owner", header->tensor_owners[plan->params[bucket->first + k]]);
-        gs_json_push(tensors, tensor);
-        offset_bytes += gs_param_spec_grad_bytes(param);
-    }
-    gs_json_set(entry, "tensors", tensors);
+    show_tensors(entry, plan, index, params, header);
     return entry;
 }
 

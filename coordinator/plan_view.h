@@ -19,6 +19,7 @@ typedef struct gs_plan_header {
     const int *owners;         // of each parameter, where buckets have one each; NULL: they have none
     const int *tensor_owners;  // of each parameter, where a bucket may have several; NULL: none has
     const gs_job_hook *asked;  // its specification; NULL: its averages of parameters are not shown
+    int cut_among;             // ranks that own even parts of each bucket; 0: buckets are not cut
 } gs_plan_header;
 
 int64_t gs_plan_total_bytes(const gs_bucket_plan *plan);

@@ -174,6 +174,7 @@ gs_status gs_planner_make(gs_coordinator *coordinator, gs_run *run, const gs_par
                              .hook = &hook,
                              .owners = owners,
                              .tensor_owners = tensor_owners,
+                             .cut_among = gs_job_plan_is_cut(&job->spec) ? run->num_members : 0,
                              .asked = &job->spec.reducer.hook};
     // The same layout again keeps its number and its reason: revisions count changes. Who owns what, and what travels,
     // are another world's.

@@ -93,16 +93,15 @@ static uint64_t count_of(const foresight *all, size_t param) {
 }
 
 // Members on lines, and even parts of lines where the bucket is cut.
-static uint64_t bucket_grads_bytes(const foresight *all, const gs_plan_bucket *bucket) {
-    uint64_t bytes = 0, parts = all->is_flat ? (uint64_t)all->request->world_size : 1;
-    const size_t *members = all->request->plan->params + bucket->first;
-    for (size_t i = 0; i < bucket->num_params; i++)
-        bytes += round_up(count_of(all, members[i]) * FLOAT_BYTES, LINE_BYTES);
-    return round_up(bytes, parts * LINE_BYTES);
+static uint64_t bucket_grads_bytes(const foresight *all, size_t bucket) {
+    int parts = all->is_flat ? all->request->world_size : 1;
+    size_t count = gs_job_plan_part_count(parts, all->request->plan, bucket, all->request->params);
+    return count * (uint64_t)parts * FLOAT_BYTES;
 }
 
-static uint64_t bucket_bytes(const foresight *all, const gs_plan_bucket *bucket) {
-    uint64_t reserved = round_up((bucket->num_params + NUM_RESERVED) * FLOAT_BYTES, LINE_BYTES);
+static uint64_t bucket_bytes(const foresight *all, size_t bucket) {
+    size_t num_reserved = all->request->plan->buckets[bucket].num_params + NUM_RESERVED;
+    uint64_t reserved = round_up(num_reserved * FLOAT_BYTES, LINE_BYTES);
     return round_up(bucket_grads_bytes(all, bucket) + reserved, BUCKET_BYTES);
 }
 
@@ -117,8 +116,7 @@ static gs_status list_owners(int **owners, const gs_job_memory_request *request)
 static void count_flat(foresight *all) {
     const gs_bucket_plan *plan = all->request->plan;
     uint64_t bytes = 0;
-    for (size_t b = 0; b < plan->num_buckets; b++)
-        bytes += bucket_grads_bytes(all, &plan->buckets[b]);
+    for (size_t b = 0; b < plan->num_buckets; b++) bytes += bucket_grads_bytes(all, b);
     for (int rank = 0; rank < all->request->world_size; rank++)
         all->owned[rank] = bytes / FLOAT_BYTES / (uint64_t)all->request->world_size;
 }
@@ -130,7 +128,7 @@ static gs_status count_owned(foresight *all) {
     if (!all->owned) return gs_error(GS_RESOURCE_EXHAUSTED, "memory of ranks: out of memory");
     for (size_t i = 0; i < request->num_params; i++) all->num_elements += count_of(all, i);
     if (all->is_sharded) GS_TRY(list_owners(&owners, request));
-    all->is_flat = all->is_sharded && !owners;
+    all->is_flat = gs_job_plan_is_cut(request->spec);
     for (size_t i = 0; owners && i < request->num_params; i++)
         all->owned[owners[i]] += count_of(all, i);
     for (int rank = 0; rank < request->world_size && !all->is_sharded; rank++)
@@ -152,8 +150,7 @@ static void add_params(gs_job_memory *memory, const foresight *all, int rank) {
     const gs_job_memory_request *request = all->request;
     const gs_job_spec *spec = request->spec;
     for (size_t b = 0; b < request->plan->num_buckets && all->is_sharded; b++)
-        memory->params_bytes +=
-            round_up(bucket_grads_bytes(all, &request->plan->buckets[b]), BUCKET_BYTES);
+        memory->params_bytes += round_up(bucket_grads_bytes(all, b), BUCKET_BYTES);
     for (size_t i = 0; i < request->num_params && !all->is_sharded; i++)
         memory->params_bytes += round_up(count_of(all, i) * FLOAT_BYTES, LINE_BYTES);
     if (!is_16_bit(spec)) return;
@@ -202,10 +199,9 @@ static void add_windowed_grads(gs_job_memory *memory, const foresight *all) {
     uint64_t windows[NUM_WINDOWS] = {0};
     size_t num_dealt = 0;
     for (size_t b = 0; b < plan->num_buckets; b++) {
-        const gs_plan_bucket *bucket = &plan->buckets[b];
-        uint64_t bytes = round_up(bucket_grads_bytes(all, bucket), BUCKET_BYTES);
-        uint64_t part = bucket_grads_bytes(all, bucket) / (uint64_t)request->world_size;
-        bool has_place = opens_early(all, bucket);
+        uint64_t bytes = round_up(bucket_grads_bytes(all, b), BUCKET_BYTES);
+        uint64_t part = bucket_grads_bytes(all, b) / (uint64_t)request->world_size;
+        bool has_place = opens_early(all, &plan->buckets[b]);
         if (has_place) memory->gradients_bytes += bytes;
         if (!has_place || adds_up) memory->gradients_bytes += part;
         if (has_place) continue;
@@ -223,7 +219,7 @@ static void add_grads(gs_job_memory *memory, const foresight *all) {
         return;
     }
     uint64_t slot = 0;
-    for (size_t b = 0; b < plan->num_buckets; b++) slot += bucket_bytes(all, &plan->buckets[b]);
+    for (size_t b = 0; b < plan->num_buckets; b++) slot += bucket_bytes(all, b);
     memory->gradients_bytes += slot * count_slots(all->request);
 }
 

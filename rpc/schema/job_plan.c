@@ -6,6 +6,8 @@
 #include "core/owner_rules.h"
 #include "core/plan_policy.h"
 
+#define LINE_BYTES ((size_t)64)
+
 bool gs_job_plan_is_fixed(const gs_job_spec *spec) {
     return spec->reducer.sharding != GS_SHARDING_NONE;
 }
@@ -81,6 +83,40 @@ gs_status gs_job_plan_bucket_owners(int **out, const gs_job_spec *spec, int worl
     else
         *out = owners;
     return status;
+}
+
+// In elements of main gradients: fp32, and fp64 of fp64 parameters.
+static size_t line_count(const gs_plan_bucket *bucket) {
+    return LINE_BYTES / (bucket->dtype == GS_FP64 ? sizeof(double) : sizeof(float));
+}
+
+static size_t room_of(const gs_param_spec *param, size_t line) {
+    return param->sparse ? 0 : (gs_param_spec_count(param) + line - 1) / line * line;
+}
+
+void gs_job_plan_member_places(size_t *first, const gs_bucket_plan *plan, size_t bucket,
+                               const gs_param_spec *params) {
+    const gs_plan_bucket *members = &plan->buckets[bucket];
+    size_t at = 0;
+    for (size_t i = 0; i < members->num_params; i++) {
+        first[i] = at;
+        at += room_of(&params[plan->params[members->first + i]], line_count(members));
+    }
+}
+
+bool gs_job_plan_is_cut(const gs_job_spec *spec) {
+    return spec->reducer.sharding != GS_SHARDING_NONE && spec->reducer.partition == GS_SHARD_FLAT &&
+           spec->reducer.zero_overlap == GS_ZERO_OVERLAP_OFF;
+}
+
+size_t gs_job_plan_part_count(int world_size, const gs_bucket_plan *plan, size_t bucket,
+                              const gs_param_spec *params) {
+    const gs_plan_bucket *members = &plan->buckets[bucket];
+    size_t line = line_count(members), count = 0;
+    for (size_t i = 0; i < members->num_params; i++)
+        count += room_of(&params[plan->params[members->first + i]], line);
+    size_t lines_of_all = line * (size_t)world_size;
+    return (count + lines_of_all - 1) / lines_of_all * line;
 }
 
 gs_status gs_job_plan_make(gs_bucket_plan *out, const gs_job_spec *spec, int world_size,

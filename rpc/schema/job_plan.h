@@ -27,6 +27,14 @@ GS_NODISCARD gs_status gs_job_plan_owners(int **out, const gs_job_spec *spec, in
 GS_NODISCARD gs_status gs_job_plan_bucket_owners(int **out, const gs_job_spec *spec, int world_size,
                                                  const gs_bucket_plan *plan,
                                                  const gs_param_spec *params, size_t num_params);
+// Whether buckets are cut among ranks (reducer.partition flat).
+bool gs_job_plan_is_cut(const gs_job_spec *spec);
+// Of one that is, elements of each rank's part, padding included: the r-th part is rank r's.
+size_t gs_job_plan_part_count(int world_size, const gs_bucket_plan *plan, size_t bucket,
+                              const gs_param_spec *params);
+// Where its members begin in a bucket, in elements, each on a line of 64 bytes; num_params of them.
+void gs_job_plan_member_places(size_t *first, const gs_bucket_plan *plan, size_t bucket,
+                               const gs_param_spec *params);
 // Ranks hold parts that the plan cuts: it stays as long as they are together.
 bool gs_job_plan_is_fixed(const gs_job_spec *spec);
 

@@ -137,12 +137,37 @@ static void buckets_of_owned_parameters_name_their_owner(void **state) {
     gs_bucket_plan_release(&plan);
 }
 
+// 40 and 10 elements on lines of 16, cut among 3 ranks: parts of 32.
+static void tensors_of_a_bucket_that_is_cut_name_their_owners(void **state) {
+    (void)state;
+    gs_param_spec params[] = {gs_param_spec_make(GS_FP32, 40, 0, "a"),
+                              gs_param_spec_make(GS_FP32, 10, 0, "b")};
+    gs_bucket_plan plan;
+    assert_int_equal(gs_bucket_plan_parity(&plan, params, 2, 1000, 1000, NULL).code, GS_OK);
+    gs_plan_header cut = header;
+    cut.cut_among = 3;
+    gs_json *view = gs_plan_to_view(&plan, &cut, params, NULL);
+    const gs_json *bucket = gs_json_at(gs_json_get(view, "buckets"), 0);
+    assert_int_equal(gs_json_int_or(bucket, "part_elements", -1), 32);
+    assert_int_equal(gs_json_count(gs_json_get(bucket, "tensors")), 2);
+    static const int64_t expected[2][3] = {{0, 0, 1}, {48, 1, 1}};
+    for (size_t i = 0; i < 2; i++) {
+        const gs_json *tensor = gs_json_at(gs_json_get(bucket, "tensors"), i);
+        assert_int_equal(gs_json_int_or(tensor, "first_element", -1), expected[i][0]);
+        assert_int_equal(gs_json_int_or(tensor, "first_owner", -1), expected[i][1]);
+        assert_int_equal(gs_json_int_or(tensor, "last_owner", -1), expected[i][2]);
+    }
+    gs_json_release(view);
+    gs_bucket_plan_release(&plan);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_bucket_says_why_it_ends_where_it_ends),
         cmocka_unit_test(buckets_are_expected_at_their_places_in_the_order),
         cmocka_unit_test(each_bucket_says_what_its_hook_sends),
         cmocka_unit_test(buckets_of_owned_parameters_name_their_owner),
+        cmocka_unit_test(tensors_of_a_bucket_that_is_cut_name_their_owners),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

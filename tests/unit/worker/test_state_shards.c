@@ -155,6 +155,37 @@ static void each_element_is_saved_by_one_rank(void **state) {
     for (int r = 0; r < WORLD; r++) close_state(&ranks[r]);
 }
 
+// What a plan shows of parts that are cut, before any rank is there.
+static void the_plan_says_whose_each_element_is(void **state) {
+    (void)state;
+    rank_state one;
+    read_spec("optimizer", "flat");
+    open_state(&one);
+    assert_true(gs_job_plan_is_cut(&spec));
+    for (int r = 0; r < WORLD; r++) {
+        lay_out(&one, r, WORLD);
+        const gs_shards *shards = one.state.shards->partition;
+        const gs_bucket_plan *plan = gs_shards_plan(shards);
+        for (size_t b = 0; b < plan->num_buckets; b++) {
+            size_t first[MOST_TENSORS], num_own, part;
+            const gs_segment *own = gs_shards_of_bucket(shards, b, r, &num_own);
+            part = gs_job_plan_part_count(WORLD, plan, b, one.state.param_specs);
+            assert_int_equal(part * WORLD, gs_shards_bucket_count(shards, b));
+            gs_job_plan_member_places(first, plan, b, one.state.param_specs);
+            for (size_t i = 0; i < num_own; i++) {
+                size_t member = 0;
+                while (plan->params[plan->buckets[b].first + member] != own[i].tensor) member++;
+                size_t begin = first[member] + own[i].first;
+                assert_in_range(begin, part * (size_t)r, part * (size_t)(r + 1) - 1);
+                assert_in_range(begin + own[i].count, begin, part * (size_t)(r + 1));
+            }
+        }
+    }
+    close_state(&one);
+    read_spec("optimizer", "oss");
+    assert_false(gs_job_plan_is_cut(&spec));
+}
+
 // What the last generation left is gone: the state begins again from where it came from.
 static void another_generation_lays_the_state_out_anew(void **state) {
     (void)state;
@@ -181,6 +212,7 @@ int main(void) {
         cmocka_unit_test(before_a_generation_there_is_no_state),
         cmocka_unit_test(ranks_hold_all_parameters_and_their_part_of_the_rest),
         cmocka_unit_test(each_element_is_saved_by_one_rank),
+        cmocka_unit_test(the_plan_says_whose_each_element_is),
         cmocka_unit_test(another_generation_lays_the_state_out_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
