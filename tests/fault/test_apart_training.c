@@ -2,7 +2,6 @@
 // averaged whole and before they part, what is saved is one state and goes on with the bits of a
 // run that nothing happened to, and where a rank is killed, nothing else is saved.
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "core/clock.h"
 #include "tests/support/asserts.h"
 #include "tests/support/near.h"
+#include "tests/support/rank_death.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
@@ -199,51 +198,19 @@ static void without_communication_ranks_end_with_one_state(void **state) {
     gs_temp_dir_remove(dir);
 }
 
-static bool is_dead(pid_t pid) {
-    char path[64], state = 'X';
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = 'X';
-    if (file) fclose(file);
-    return strchr("ZX", state) != NULL;
-}
-
-static void run_until_killed(const char *dir, const char *place, int victim, int pass) {
-    gs_ranks *ranks;
-    gs_status statuses[WORLD];
-    char armed[128], *spec = make_spec(LOCAL_SGD, ADAMW, STEPS),
-                     *arg = trainer_rank_arg(spec, dir, NULL);
-    snprintf(armed, sizeof armed, "GRADSYNC_FAILPOINTS=%s#%d=kill@%d", place, victim, pass);
-    print_message("  %s\n", armed);
-    assert_ok(gs_ranks_start(&ranks, "train", WORLD, arg, (const char *[]){armed, NULL}));
-    gs_deadline deadline = gs_deadline_in_seconds(60);
-    while (!is_dead(gs_ranks_pid(ranks, victim))) {
-        if (gs_deadline_passed(deadline)) fail_msg("rank %d did not die", victim);
-        gs_sleep_ns(GS_NS_PER_MS);
-    }
-    trainer_rank_declare_dead(dir, victim);
-    assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120)));
-    for (int rank = 0; rank < WORLD; rank++)
-        if (rank != victim) assert_ok(statuses[rank]);
-    gs_ranks_destroy(ranks);
-    free(arg);
-    free(spec);
-}
-
 // Averages are behind steps 2 and 6 of parameters, behind 4 and 9 whole. What survivors hold
 // elsewhere is no state of the job.
 static void killed_job_goes_on_from_its_last_checkpoint(void **state) {
     (void)state;
-    static const struct {
-        const char *place;
-        int victim, pass;
-    } kills[] = {{"step.applied", 1, 9},     // ranks are apart
-                 {"averager.adopt", 2, 3},   // parameters are one, optimizer state is not
-                 {"averager.adopt", 1, 4}};  // in the average before a save
-    for (size_t i = 0; i < sizeof kills / sizeof kills[0]; i++) {
+    static const rank_death deaths[] = {
+        {"step.applied", 9, 1},     // ranks are apart
+        {"averager.adopt", 3, 2},   // parameters are one, optimizer state is not
+        {"averager.adopt", 4, 1}};  // in the average before a save
+    char *spec = make_spec(LOCAL_SGD, ADAMW, STEPS);
+    for (size_t i = 0; i < sizeof deaths / sizeof deaths[0]; i++) {
         records held;
         char *dir = gs_temp_dir_make(), *next = gs_temp_dir_make();
-        run_until_killed(dir, kills[i].place, kills[i].victim, kills[i].pass);
+        assert_ok(rank_death_run(dir, spec, WORLD, &deaths[i]));
         train(&held, next, dir, LOCAL_SGD, ADAMW, STEPS);
         assert_int_equal(gs_digest_fold(held.held[0][EVERY]), 0);  // it began there
         assert_int_not_equal(gs_digest_fold(held.held[0][EVERY + 1]), 0);
@@ -251,6 +218,7 @@ static void killed_job_goes_on_from_its_last_checkpoint(void **state) {
         gs_temp_dir_remove(dir);
         gs_temp_dir_remove(next);
     }
+    free(spec);
 }
 
 int main(int argc, char **argv) {

@@ -6,7 +6,6 @@
 // Jobs here have the hook of tests/support/carrier_hook.h unless their specification names one.
 #include <glob.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,10 +15,10 @@
 
 #include <cmocka.h>
 
-#include "core/clock.h"
 #include "gradsync/reducer/reducer.h"
 #include "tests/support/asserts.h"
 #include "tests/support/carrier_hook.h"
+#include "tests/support/rank_death.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
@@ -100,36 +99,6 @@ static void check_end(const gs_digest held[TRAINER_RANK_MAX_STEPS]) {
     check_same_end(held, undisturbed);
 }
 
-static bool is_dead(pid_t pid) {
-    char path[64], state = 'X';
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = 'X';
-    if (file) fclose(file);
-    return strchr("ZX", state) != NULL;
-}
-
-static void run_until_killed(const char *dir, const char *spec, const char *place, int victim,
-                             int pass) {
-    gs_ranks *ranks;
-    gs_status statuses[WORLD];
-    char armed[128], *arg = trainer_rank_arg(spec, dir, NULL);
-    snprintf(armed, sizeof armed, "GRADSYNC_FAILPOINTS=%s#%d=kill@%d", place, victim, pass);
-    print_message("  %s\n", armed);
-    assert_ok(gs_ranks_start(&ranks, "train", WORLD, arg, (const char *[]){armed, NULL}));
-    gs_deadline deadline = gs_deadline_in_seconds(60);
-    while (!is_dead(gs_ranks_pid(ranks, victim))) {
-        if (gs_deadline_passed(deadline)) fail_msg("rank %d did not die", victim);
-        gs_sleep_ns(GS_NS_PER_MS);
-    }
-    trainer_rank_declare_dead(dir, victim);
-    assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120)));
-    for (int rank = 0; rank < WORLD; rank++)
-        if (rank != victim) assert_ok(statuses[rank]);
-    gs_ranks_destroy(ranks);
-    free(arg);
-}
-
 static void replaced_rank_goes_on_with_the_same_bits(void **state) {
     (void)state;
     static const struct {
@@ -146,7 +115,8 @@ static void replaced_rank_goes_on_with_the_same_bits(void **state) {
         gs_digest held[TRAINER_RANK_MAX_STEPS];
         char *spec = make_spec(i % 2 ? "one" : "ranks", 0, STEPS);
         char *dir = gs_temp_dir_make(), *next = gs_temp_dir_make();
-        run_until_killed(dir, spec, places[i].name, (int)(i / 2 % 2), places[i].pass);
+        const rank_death death = {places[i].name, places[i].pass, (int)(i / 2 % 2)};
+        assert_ok(rank_death_run(dir, spec, WORLD, &death));
         train(held, next, dir, WORLD, spec);
         check_end(held);
         gs_temp_dir_remove(dir);
@@ -170,7 +140,8 @@ static void replaced_rank_of_powersgd_goes_on_with_the_same_bits(void **state) {
     train(wanted, whole, NULL, WORLD, spec);
     for (int i = 0; i < 3; i++) {
         char *dir = gs_temp_dir_make(), *next = gs_temp_dir_make();
-        run_until_killed(dir, spec, places[i].name, i, places[i].pass);
+        const rank_death death = {places[i].name, places[i].pass, i};
+        assert_ok(rank_death_run(dir, spec, WORLD, &death));
         train(held, next, dir, WORLD, spec);
         check_same_end(held, wanted);
         gs_temp_dir_remove(dir);
@@ -305,7 +276,7 @@ static void what_is_not_reached_is_not_saved(void **state) {
     (void)state;
     char *spec = make_spec("ranks", 0, STEPS), *dir = gs_temp_dir_make();
     setenv("RANKS_APART", "1", 1);
-    run_until_killed(dir, spec, "step.begin", 1, 6);
+    assert_ok(rank_death_run(dir, spec, WORLD, &(rank_death){"step.begin", 6, 1}));
     unsetenv("RANKS_APART");
     assert_null(trainer_rank_checkpoint(dir));
     gs_temp_dir_remove(dir);

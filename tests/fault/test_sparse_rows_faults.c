@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/support/asserts.h"
+#include "tests/support/rank_death.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
@@ -30,17 +31,9 @@ static const char spec[] =
 
 static gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
 
-// Every state that the rank had is one of the undisturbed run; returns where it ended.
 static int64_t check_record(const char *dir, int rank) {
-    gs_digest held[TRAINER_RANK_MAX_STEPS];
-    char problem[160];
-    if (!trainer_rank_read_record(held, dir, rank, problem)) fail_msg("%s", problem);
-    int64_t last = trainer_rank_last_step(held);
-    for (int64_t step = 1; step <= last; step++) {
-        if (gs_digest_fold(held[step]) && !gs_digest_equal(held[step], undisturbed[step]))
-            fail_msg("rank %d: step %lld is not that of the undisturbed run", rank,
-                     (long long)step);
-    }
+    int64_t last;
+    assert_ok(rank_death_check_record(&last, dir, rank, undisturbed));
     return last;
 }
 
@@ -59,32 +52,9 @@ static int train_undisturbed(void **state) {
     return !same || trainer_rank_last_step(undisturbed) != STEPS;
 }
 
-// The killed rank's status comes first; then the survivors may settle without it.
-static void wait_for_the_end(gs_ranks *ranks, const char *dir) {
-    gs_status statuses[WORLD];
-    for (int rank = 0; rank < WORLD; rank++) {
-        if (rank != VICTIM)
-            assert_ok(gs_ranks_wait_note(ranks, rank, "settling", gs_deadline_in_seconds(60)));
-    }
-    trainer_rank_declare_dead(dir, VICTIM);
-    assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120)));
-    assert_non_null(strstr(statuses[VICTIM].message, "killed by signal 9"));
-    for (int rank = 0; rank < WORLD; rank++) {
-        if (rank == VICTIM) continue;
-        assert_ok(statuses[rank]);
-        if (strncmp(gs_ranks_note(ranks, rank), "end aborted", 11) != 0)
-            fail_msg("rank %d: %s", rank, gs_ranks_note(ranks, rank));
-    }
-}
-
 static void kill_at(const char *place, bool posted) {
-    gs_ranks *ranks;
-    char armed[96], *dir = gs_temp_dir_make(), *other = gs_temp_dir_make();
-    char *arg = trainer_rank_arg(spec, dir, NULL);
-    snprintf(armed, sizeof armed, "GRADSYNC_FAILPOINTS=%s#%d=kill@5", place, VICTIM);
-    assert_ok(gs_ranks_start(&ranks, "train", WORLD, arg, (const char *const[]){armed, NULL}));
-    wait_for_the_end(ranks, dir);
-    gs_ranks_destroy(ranks);
+    char *dir = gs_temp_dir_make(), *other = gs_temp_dir_make();
+    assert_ok(rank_death_run(dir, spec, WORLD, &(rank_death){place, 5, VICTIM}));
     // It died in its fifth step. With its rows posted the others may have all of the step: both or
     // none.
     int64_t reached = check_record(dir, 0);
@@ -97,7 +67,6 @@ static void kill_at(const char *place, bool posted) {
     gs_temp_dir_remove(dir);
     gs_temp_dir_remove(other);
     free(checkpoint);
-    free(arg);
 }
 
 static void a_rank_that_dies_before_its_rows_leaves_the_others_at_a_step_boundary(void **state) {

@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "core/clock.h"
 #include "rpc/json/sealed_json.h"
 #include "tests/support/asserts.h"
+#include "tests/support/rank_death.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sample.h"
 #include "tests/support/temp_dir.h"
@@ -29,8 +29,8 @@ static const char spec_format[] =
     "\"model\":{\"kind\":\"mlp\",%s\"mlp\":{\"dims\":[160,192,64,5],\"batch_norm\":\"local\"}},"
     "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":6,\"global_batch\":48},"
     "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003%s},"
-    "\"reducer\":{\"first_bucket_bytes\":1024,\"bucket_cap_bytes\":4096,\"timeout_seconds\":%d%s},"
-    "\"checkpoint\":{\"every_steps\":%d},\"debug\":{\"step_delay_ms\":%d},\"steps\":{\"target\":%d}}";
+    "\"reducer\":{\"first_bucket_bytes\":1024,\"bucket_cap_bytes\":4096,\"timeout_seconds\":%d},"
+    "\"checkpoint\":{\"every_steps\":0},\"debug\":{\"step_delay_ms\":%d},\"steps\":{\"target\":%d}}";
 
 // Places where a rank may die, and the pass that triggers: somewhere behind the first steps.
 typedef struct named_place {
@@ -57,15 +57,15 @@ static const char fp16_optimizer[] =
     ",\"grad_clip_norm\":1,\"loss_scale\":{\"init\":16777216,\"growth_interval\":3,\"backoff_factor\":0.0625}";
 
 static const char clipped[] = ",\"grad_clip_norm\":1";
-static const char *model_members = "", *optimizer_members = clipped, *reducer_members = "";
-static int step_delay_ms, save_every_steps;
+static const char *model_members = "", *optimizer_members = clipped;
+static int step_delay_ms;
 static gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
 static int64_t undisturbed_skipped;
 
 static char *make_spec(int timeout_seconds) {
     char *spec = NULL;
     if (asprintf(&spec, spec_format, model_members, optimizer_members, timeout_seconds,
-                 reducer_members, save_every_steps, step_delay_ms, STEPS) < 0)
+                 step_delay_ms, STEPS) < 0)
         abort();
     return spec;
 }
@@ -78,15 +78,6 @@ static gs_json *read_manifest(const char *dir) {
     snprintf(path, sizeof path, "%s/MANIFEST.json", checkpoint);
     free(checkpoint);
     return gs_sealed_json_read(&manifest, path).code ? NULL : manifest;
-}
-
-// Why the last checkpoint was made.
-static const char *read_reason(const char *dir) {
-    static char reason[40];
-    gs_json *manifest = read_manifest(dir);
-    snprintf(reason, sizeof reason, "%s", gs_json_string_or(manifest, "reason", ""));
-    gs_json_release(manifest);
-    return reason;
 }
 
 // Steps without an update, as the run's last checkpoint says.
@@ -112,44 +103,15 @@ static int train_undisturbed(void **state) {
     return status.code || !same || trainer_rank_last_step(undisturbed) != STEPS;
 }
 
-// 'R', 'S', 'T' …; 'X' when there is no such process.
-static char process_state(pid_t pid) {
-    char path[64], state = 'X';
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *file = pid > 0 ? fopen(path, "r") : NULL;
-    if (!file) return 'X';
-    if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1) state = 'X';
-    fclose(file);
-    return state;
-}
-
-static void wait_until_dead(gs_ranks *ranks, int rank) {
-    gs_deadline deadline = gs_deadline_in_seconds(60);
-    while (!strchr("ZX", process_state(gs_ranks_pid(ranks, rank)))) {
-        if (gs_deadline_passed(deadline)) fail_msg("rank %d did not die", rank);
-        gs_sleep_ns(GS_NS_PER_MS);
-    }
-}
-
-// Every state that any rank had is one of the undisturbed run; returns where the rank ended.
 static int64_t check_record(const char *dir, int rank) {
-    gs_digest held[TRAINER_RANK_MAX_STEPS];
-    char problem[160];
-    if (!trainer_rank_read_record(held, dir, rank, problem)) fail_msg("%s", problem);
-    int64_t last = trainer_rank_last_step(held);
-    for (int64_t step = 1; step <= last; step++) {
-        if (!gs_digest_fold(held[step])) continue;
-        if (!gs_digest_equal(held[step], undisturbed[step])) {
-            fail_msg("rank %d: step %lld is not that of the undisturbed run", rank, (long long)step);
-        }
-    }
+    int64_t last;
+    assert_ok(rank_death_check_record(&last, dir, rank, undisturbed));
     return last;
 }
 
-// From the last checkpoint; without one, where none is asked for, from the beginning.
 static void resume_with_two(const char *dir, const char *spec) {
     char *checkpoint = trainer_rank_checkpoint(dir), *other = gs_temp_dir_make();
-    if (!save_every_steps) assert_non_null(checkpoint);
+    assert_non_null(checkpoint);
     char *arg = trainer_rank_arg(spec, other, checkpoint);
     assert_ok(gs_ranks_run("train", 2, arg, gs_deadline_in_seconds(120)));
     assert_int_equal(check_record(other, 0), STEPS);
@@ -157,30 +119,6 @@ static void resume_with_two(const char *dir, const char *spec) {
     gs_temp_dir_remove(other);
     free(checkpoint);
     free(arg);
-}
-
-static gs_ranks *start(const char *dir, const char *spec, const char *failpoint) {
-    gs_ranks *ranks = NULL;
-    char armed[128], *arg = trainer_rank_arg(spec, dir, NULL);
-    snprintf(armed, sizeof armed, "GRADSYNC_FAILPOINTS=%s", failpoint);
-    const char *environment[] = {armed, NULL};
-    assert_ok(gs_ranks_start(&ranks, "train", WORLD, arg, environment));
-    free(arg);
-    return ranks;
-}
-
-static void finish(gs_ranks *ranks, int victim) {
-    gs_status statuses[WORLD], status;
-    status = gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(120));
-    assert_ok(status);
-    for (int rank = 0; rank < WORLD; rank++) {
-        if (rank == victim) continue;
-        assert_ok(statuses[rank]);
-        if (strncmp(gs_ranks_note(ranks, rank), "end aborted", 11) != 0) {
-            fail_msg("rank %d: %s", rank, gs_ranks_note(ranks, rank));
-        }
-    }
-    gs_ranks_destroy(ranks);
 }
 
 static void check_survivors(const char *dir, int victim, bool committed) {
@@ -194,21 +132,15 @@ static void check_survivors(const char *dir, int victim, bool committed) {
     assert_true(reached >= of_victim + (committed ? 1 : 0));
 }
 
-static gs_ranks *start_killing(const char *dir, const char *spec, const named_place *place,
-                               int victim) {
-    char failpoint[96];
-    snprintf(failpoint, sizeof failpoint, "%s#%d=kill@%d", place->name, victim, place->pass);
-    print_message("  %s\n", failpoint);
-    gs_ranks *ranks = start(dir, spec, failpoint);
-    wait_until_dead(ranks, victim);
-    trainer_rank_declare_dead(dir, victim);
-    return ranks;
+static void run_until_killed(const char *dir, const char *spec, const named_place *place,
+                             int victim) {
+    const rank_death death = {place->name, place->pass, victim};
+    assert_ok(rank_death_run(dir, spec, WORLD, &death));
 }
 
 static void kill_at(const named_place *place, int victim) {
     char *spec = make_spec(20), *dir = gs_temp_dir_make();
-    gs_ranks *ranks = start_killing(dir, spec, place, victim);
-    finish(ranks, victim);
+    run_until_killed(dir, spec, place, victim);
     check_survivors(dir, victim, place->committed);
     resume_with_two(dir, spec);
     gs_temp_dir_remove(dir);
@@ -275,18 +207,22 @@ static void survivors_of_a_rank_killed_while_plans_change_lose_nothing(void **st
 static void a_frozen_rank_is_named_and_left_behind(void **state) {
     (void)state;
     char *spec = make_spec(2), *dir = gs_temp_dir_make();
-    gs_ranks *ranks = start(dir, spec, "comm.slice#1=stop@10");
+    gs_ranks *ranks;
+    char *arg = trainer_rank_arg(spec, dir, NULL);
+    assert_ok(gs_ranks_start(&ranks, "train", WORLD, arg,
+                             (const char *const[]){"GRADSYNC_FAILPOINTS=comm.slice#1=stop@10", NULL}));
     assert_ok(gs_ranks_wait_note(ranks, 0, "settling", gs_deadline_in_seconds(60)));
     assert_ok(gs_ranks_wait_note(ranks, 2, "settling", gs_deadline_in_seconds(60)));
-    assert_int_equal(process_state(gs_ranks_pid(ranks, 1)), 'T');
+    assert_int_equal(rank_process_state(gs_ranks_pid(ranks, 1)), 'T');
     // One of the two sees the deadline pass first; it names the frozen one.
     gs_status by_0 = gs_ranks_wait_note(ranks, 0, "fault timeout suspect 1", (gs_deadline){0});
     gs_status by_2 = gs_ranks_wait_note(ranks, 2, "fault timeout suspect 1", (gs_deadline){0});
     assert_true(by_0.code == GS_OK || by_2.code == GS_OK);
     gs_ranks_signal(ranks, 1, SIGKILL);
-    wait_until_dead(ranks, 1);
-    trainer_rank_declare_dead(dir, 1);
-    finish(ranks, 1);
+    assert_ok(rank_death_await(ranks, 1, dir));
+    assert_ok(rank_death_finish(ranks, WORLD, 1));
+    gs_ranks_destroy(ranks);
+    free(arg);
     check_survivors(dir, 1, false);
     resume_with_two(dir, spec);
     gs_temp_dir_remove(dir);
@@ -307,41 +243,6 @@ static void survivors_of_a_rank_killed_between_updates_take_them_back(void **sta
     optimizer_members = clipped;
 }
 
-// Nobody has what another rank owns: survivors save nothing, whoever is killed where, and two ranks go back to what was
-// saved before, by all.
-static void kill_sharded_at(const named_place *place, int victim) {
-    char *spec = make_spec(20), *dir = gs_temp_dir_make(), *left;
-    gs_ranks *ranks = start_killing(dir, spec, place, victim);
-    finish(ranks, victim);
-    for (int rank = 0; rank < WORLD; rank++) check_record(dir, rank);
-    left = trainer_rank_checkpoint(dir);
-    if (left) assert_string_equal(read_reason(dir), "periodic");
-    resume_with_two(dir, spec);
-    gs_temp_dir_remove(dir);
-    free(spec);
-    free(left);
-}
-
-static void a_sharded_run_goes_back_to_its_checkpoint(void **state) {
-    static const named_place places_of_shards[] = {
-        {"reducer.mark_ready", 13, false}, {"reducer.complete", 5, false},
-        {"commit.leave", 6, false},        {"sharded.gather", 22, false},
-        {"step.applied", 7, false}};
-    reducer_members = ",\"sharding\":\"optimizer\"";
-    save_every_steps = 3;
-    assert_int_equal(train_undisturbed(state), 0);
-    for (size_t i = 0; i < sizeof places_of_shards / sizeof places_of_shards[0]; i++)
-        kill_sharded_at(&places_of_shards[i], (int)(i % 2));
-    // Between updates of its buckets, while others are reduced.
-    optimizer_members = "";
-    assert_int_equal(train_undisturbed(state), 0);
-    reducer_members = ",\"sharding\":\"optimizer\",\"zero_overlap\":\"interleaved\"";
-    kill_sharded_at(&(named_place){"optimizer.early", 11, false}, 1);
-    optimizer_members = clipped;
-    reducer_members = "";
-    save_every_steps = 0;
-}
-
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
     int exit_code;
@@ -357,7 +258,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(survivors_of_a_rank_killed_while_plans_change_lose_nothing),
         cmocka_unit_test(a_frozen_rank_is_named_and_left_behind),
         cmocka_unit_test(survivors_of_a_rank_killed_between_updates_take_them_back),
-        cmocka_unit_test(a_sharded_run_goes_back_to_its_checkpoint),
     };
     return cmocka_run_group_tests(tests, train_undisturbed, NULL);
 }

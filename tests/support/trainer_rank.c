@@ -77,8 +77,18 @@ static bool is_whole(const rank_run *run, const gs_checkpoint_result *result) {
     return !status.code;
 }
 
+static void keep_unsaved(const rank_run *run, const gs_checkpoint_result *result) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/unsaved-%d", run->dir, run->env->rank);
+    FILE *file = fopen(path, "a");
+    if (!file) return;
+    fprintf(file, "%lld\n", (long long)result->step);
+    fclose(file);
+}
+
 static void keep_checkpoint(void *ctx, const gs_checkpoint_result *result) {
     const rank_run *run = ctx;
+    if (result->status.code) keep_unsaved(run, result);
     if (!result->status.code && is_whole(run, result))
         write_text(run->dir, "checkpoint", result->name);
 }
@@ -284,6 +294,14 @@ static gs_status train(rank_run *run, gs_trainer *trainer, const gs_job_spec *sp
     return gs_ok();
 }
 
+static void write_outcome(const rank_run *run, const gs_trainer_outcome *outcome, int64_t step) {
+    char name[32], text[100], digest[GS_DIGEST_TEXT_LEN];
+    gs_digest_format(digest, outcome->state_digest);
+    snprintf(name, sizeof name, "outcome-%d", run->env->rank);
+    snprintf(text, sizeof text, "%lld %s\n", (long long)step, digest);
+    write_text(run->dir, name, text);
+}
+
 static gs_status run_trainer(rank_run *run, const gs_job_spec *spec, const char *resume) {
     char checkpoints[600], text[128];
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run->dir);
@@ -305,6 +323,7 @@ static gs_status run_trainer(rank_run *run, const gs_job_spec *spec, const char 
     if (!status.code) status = train(run, trainer, spec, &outcome);
     if (!status.code && run->writes_params) status = write_params(run, trainer, "params");
     if (!status.code) {
+        write_outcome(run, &outcome, gs_trainer_get_state(trainer)->position.step);
         snprintf(text, sizeof text, "end %s %lld", gs_trainer_end_name(outcome.end),
                  (long long)gs_trainer_get_state(trainer)->position.step);
         gs_rank_note(run->env, text);
@@ -442,6 +461,29 @@ bool trainer_rank_read_report(trainer_rank_report *report, const char *dir, int 
     fclose(file);
     report->tokens = tokens;
     return is_read;
+}
+
+bool trainer_rank_read_outcome(gs_digest *digest, int64_t *step, const char *dir, int rank) {
+    char path[600], text[GS_DIGEST_TEXT_LEN];
+    long long of_step;
+    snprintf(path, sizeof path, "%s/outcome-%d", dir, rank);
+    FILE *file = fopen(path, "r");
+    if (!file) return false;
+    bool is_read = fscanf(file, "%lld %37s", &of_step, text) == 2;
+    fclose(file);
+    *step = of_step;
+    return is_read && gs_digest_parse(digest, text);
+}
+
+int trainer_rank_count_unsaved(const char *dir, int rank, int64_t step) {
+    char path[600];
+    long long told;
+    int count = 0;
+    snprintf(path, sizeof path, "%s/unsaved-%d", dir, rank);
+    FILE *file = fopen(path, "r");
+    while (file && fscanf(file, "%lld", &told) == 1) count += told == step;
+    if (file) fclose(file);
+    return count;
 }
 
 char *trainer_rank_checkpoint(const char *dir) {

@@ -2,7 +2,8 @@
 // sockets and files. What each rank held after each step is on record, by digest.
 //
 // In the directory `dir` of a run: record-RANK with a line "STEP DIGEST" for each step that was applied,
-// settle-RANK while settling, dead-RANK made by the parent, report-RANK with "TOKENS LOSS" of the last report,
+// settle-RANK while settling, outcome-RANK with "STEP DIGEST" at its end, unsaved-RANK with a line "STEP" for each save
+// that failed, dead-RANK made by the parent, report-RANK with "TOKENS LOSS" of the last report,
 // checkpoints/, checkpoint (name of the last). On the software CUDA machine also calls-RANK with a line "STEP
 // ALLOCATIONS WAITS PAGEABLE_COPIES" for each step: what the process had asked for by then.
 #ifndef TESTS_SUPPORT_TRAINER_RANK_H
@@ -28,6 +29,11 @@
 // that rank gets no new plans; layers are dropped even where the specification's rules refuse it. Notes "fault KIND suspect RANK: …",
 // "settling", "end REASON STEP".
 gs_status trainer_rank_run(const gs_rank_env *env);
+
+// What the rank said of its state when it ended, and the step after which; {0}: nothing. False: it did not end.
+bool trainer_rank_read_outcome(gs_digest *digest, int64_t *step, const char *dir, int rank);
+// How often it told that the checkpoint of a step is not to be.
+int trainer_rank_count_unsaved(const char *dir, int rank, int64_t step);
 
 // The argument of a run: the caller's (free()). `resume` may be NULL.
 char *trainer_rank_arg(const char *spec, const char *dir, const char *resume);

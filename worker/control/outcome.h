@@ -20,7 +20,7 @@ typedef struct gs_trainer_outcome {
     gs_status status;
     gs_exit_reason reason;
     char *sample;  // owned; NULL: none
-    gs_digest state_digest;
+    gs_digest state_digest;  // {0}: what is here is no state
 } gs_trainer_outcome;
 void gs_trainer_outcome_release(gs_trainer_outcome *outcome);
 

@@ -220,6 +220,13 @@ void gs_trainer_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
     outcome->state_digest = gs_trainer_state_digest(&trainer->state);
 }
 
+// What is broken, or is still written by others, is nobody's state.
+static gs_digest digest_sound_state(const gs_trainer *trainer) {
+    bool is_whole = !trainer->session || gs_session_has_params(trainer->session);
+    if (trainer->loop.state_is_broken || !is_whole) return (gs_digest){0};
+    return gs_trainer_state_digest(&trainer->state);
+}
+
 void gs_trainer_give_up(gs_trainer *trainer, gs_status why, gs_trainer_outcome *outcome) {
     *outcome = (gs_trainer_outcome){.status = why, .reason = gs_exit_reason_of(why)};
     // Its memory cannot be read, but a new process may well find it sound again.
@@ -235,5 +242,5 @@ void gs_trainer_give_up(gs_trainer *trainer, gs_status why, gs_trainer_outcome *
     bool is_bug = why.code == GS_INTERNAL && !lost;
     outcome->end = user || is_bug ? GS_TRAINER_FAILED : GS_TRAINER_ABORTED;
     if (outcome->end == GS_TRAINER_ABORTED) outcome->reason.exit_code = GS_EXIT_TEMPORARY;
-    if (!lost) outcome->state_digest = gs_trainer_state_digest(&trainer->state);
+    if (!lost) outcome->state_digest = digest_sound_state(trainer);
 }

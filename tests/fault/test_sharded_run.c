@@ -1,0 +1,187 @@
+// A sharded run, of which no rank has the whole state: one of three ranks is killed at each named place of a step.
+// Survivors save nothing and claim nothing, and ranks go back to what all of them had saved, with the bits of a run
+// that nothing happened to.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "rpc/json/sealed_json.h"
+#include "tests/support/asserts.h"
+#include "tests/support/rank_death.h"
+#include "tests/support/ranks.h"
+#include "tests/support/sample.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/test_device.h"
+#include "tests/support/trainer_rank.h"
+
+enum { WORLD = 3, STEPS = 8, EVERY = 2 };
+
+static const char spec_format[] =
+    "{\"name\":\"sharded\",\"exact\":true,\"logical_shards\":%d,\"world\":{\"min\":%d,\"max\":%d},"
+    "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[40,24,16,5],\"batch_norm\":\"local\"}},"
+    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":4},"
+    "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003%s},"
+    "\"reducer\":{\"first_bucket_bytes\":64,\"bucket_cap_bytes\":256,\"timeout_seconds\":20,"
+    "\"sharding\":%s},"
+    "\"checkpoint\":{\"every_steps\":%d},\"debug\":{\"step_delay_ms\":%d},\"steps\":{\"target\":%d}}";
+
+typedef struct sharded_job {
+    int logical_shards, least_ranks, most_ranks;
+    int ranks_after;  // of who goes on
+    const char *optimizer, *sharding;
+} sharded_job;
+
+#define CLIPPED ",\"grad_clip_norm\":1"
+
+static const sharded_job of_optimizer = {4, 1, 4, 2, CLIPPED, "\"optimizer\""};
+// Each pass is reduced: a rank's shards are one.
+static const sharded_job of_gradients = {3, 3, 3, 3, CLIPPED, "\"gradients\""};
+static const sharded_job overlapped = {4, 1, 4, 2, "",
+                                       "\"optimizer\",\"zero_overlap\":\"interleaved\""};
+
+static char *make_spec(const sharded_job *job, int step_delay_ms) {
+    char *spec = NULL;
+    if (asprintf(&spec, spec_format, job->logical_shards, job->least_ranks, job->most_ranks,
+                 job->optimizer, job->sharding, EVERY, step_delay_ms, STEPS) < 0)
+        abort();
+    return spec;
+}
+
+// Between steps, so that most saves are written before the next is due.
+#define PAUSE_MS 10
+
+static void train_undisturbed(gs_digest held[TRAINER_RANK_MAX_STEPS], const char *spec) {
+    char *dir = gs_temp_dir_make();
+    assert_ok(trainer_rank_train(held, dir, spec, WORLD, NULL));
+    assert_int_equal(trainer_rank_last_step(held), STEPS);
+    gs_temp_dir_remove(dir);
+}
+
+// Of the checkpoint in `path`; "" when there is none.
+static const char *read_reason(const char *path) {
+    static char reason[40];
+    char manifest_path[800];
+    gs_json *manifest = NULL;
+    snprintf(manifest_path, sizeof manifest_path, "%s/MANIFEST.json", path);
+    if (gs_sealed_json_read(&manifest, manifest_path).code) return "";
+    snprintf(reason, sizeof reason, "%s", gs_json_string_or(manifest, "reason", ""));
+    gs_json_release(manifest);
+    return reason;
+}
+
+// While parameters are on their way nobody has a state, and none is told.
+static void check_claims(const char *dir, const rank_death *death,
+                         const gs_digest undisturbed[TRAINER_RANK_MAX_STEPS]) {
+    bool in_gather = strcmp(death->place, "sharded.gather") == 0;
+    for (int rank = 0; rank < WORLD; rank++) {
+        gs_digest claimed;
+        int64_t step;
+        if (rank == death->rank) continue;
+        assert_true(trainer_rank_read_outcome(&claimed, &step, dir, rank));
+        if (gs_digest_fold(claimed) == 0) continue;
+        if (in_gather || !gs_digest_equal(claimed, undisturbed[step]))
+            fail_msg("rank %d claims a state that is none, of step %lld", rank, (long long)step);
+    }
+}
+
+static void kill_at(const sharded_job *job, const rank_death *death,
+                    const gs_digest undisturbed[TRAINER_RANK_MAX_STEPS]) {
+    char *spec = make_spec(job, PAUSE_MS), *dir = gs_temp_dir_make(), *next = gs_temp_dir_make(), *left;
+    int64_t last;
+    assert_ok(rank_death_run(dir, spec, WORLD, death));
+    for (int rank = 0; rank < WORLD; rank++)
+        assert_ok(rank_death_check_record(&last, dir, rank, undisturbed));
+    check_claims(dir, death, undisturbed);
+    left = trainer_rank_checkpoint(dir);
+    if (left) assert_string_equal(read_reason(left), "periodic");
+    char *arg = trainer_rank_arg(spec, next, left);
+    assert_ok(gs_ranks_run("train", job->ranks_after, arg, gs_deadline_in_seconds(120)));
+    for (int rank = 0; rank < job->ranks_after; rank++) {
+        assert_ok(rank_death_check_record(&last, next, rank, undisturbed));
+        assert_int_equal(last, STEPS);
+    }
+    gs_temp_dir_remove(dir);
+    gs_temp_dir_remove(next);
+    free(left);
+    free(arg);
+    free(spec);
+}
+
+// With a seed every other place; the others under the other sanitizer.
+static void kill_at_each(const sharded_job *job, const rank_death *deaths, size_t num_deaths) {
+#ifdef __SANITIZE_THREAD__
+    uint64_t turn = 1;
+#else
+    uint64_t turn = 0;
+#endif
+    gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
+    char *spec = make_spec(job, 0);
+    bool all = !getenv("GRADSYNC_SEED");
+    uint64_t seed = sample_number("GRADSYNC_SEED", 0);
+    train_undisturbed(undisturbed, spec);
+    for (size_t i = 0; i < num_deaths; i++)
+        if (all || (seed + i + turn) % 2 == 0) kill_at(job, &deaths[i], undisturbed);
+    free(spec);
+}
+
+// A step has four buckets, of which each is reduced, and its parameters gathered.
+static const rank_death deaths_in_a_step[] = {
+    {"step.begin", 4, 1},      {"reducer.launch", 18, 0}, {"comm.done", 60, 1},
+    {"reducer.finish", 5, 0},  {"commit.enter", 5, 1},    {"commit.leave", 5, 0},
+    {"step.committed", 5, 1},  {"sharded.gather", 21, 0}, {"sharded.gather", 23, 1},
+    {"step.applied", 5, 0},    {"checkpoint.write", 1, 1}};
+#define NUM_DEATHS (sizeof deaths_in_a_step / sizeof deaths_in_a_step[0])
+
+static void a_sharded_optimizer_goes_back_to_its_checkpoint(void **state) {
+    (void)state;
+    kill_at_each(&of_optimizer, deaths_in_a_step, NUM_DEATHS);
+}
+
+static void sharded_gradients_go_back_to_their_checkpoint(void **state) {
+    (void)state;
+    kill_at_each(&of_gradients, deaths_in_a_step, NUM_DEATHS);
+}
+
+// Between updates of its buckets, while others are reduced.
+static void an_overlapped_update_goes_back_to_its_checkpoint(void **state) {
+    (void)state;
+    static const rank_death deaths[] = {{"optimizer.early", 21, 1}, {"sharded.gather", 22, 0}};
+    kill_at_each(&overlapped, deaths, sizeof deaths / sizeof deaths[0]);
+}
+
+// Ends a rank by hand where a library moves the bytes, and tells nobody who is missing.
+static void a_device_goes_back_to_its_checkpoint(void **state) {
+    (void)state;
+    static const rank_death deaths[] = {{"sharded.gather", 14, 1}, {"reducer.launch", 17, 0}};
+    gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
+    if (strcmp(gs_test_device_name(), "cpu") == 0) skip();
+    char *spec = make_spec(&of_gradients, 0);
+    train_undisturbed(undisturbed, spec);
+    kill_at(&of_gradients, &deaths[sample_number("GRADSYNC_SEED", 0) % 2], undisturbed);
+    free(spec);
+}
+
+int main(int argc, char **argv) {
+    static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
+    int exit_code;
+    if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+#ifndef GRADSYNC_FAILPOINTS
+    puts("skipped: a build without failpoints");
+    return 77;
+#endif
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sharded_optimizer_goes_back_to_its_checkpoint),
+        cmocka_unit_test(sharded_gradients_go_back_to_their_checkpoint),
+        cmocka_unit_test(an_overlapped_update_goes_back_to_its_checkpoint),
+        cmocka_unit_test(a_device_goes_back_to_its_checkpoint),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
