@@ -23,6 +23,7 @@ enum {
     VOTE_DRAIN,
     VOTE_CHECKPOINT,
     VOTE_FAILED,
+    VOTE_SAVING,
     VOTE_LOSS,
     VOTE_LOSSES,
     VOTE_BAD_LOSSES,
@@ -74,6 +75,7 @@ static void write_vote(int64_t words[VOTE_WORDS], const gs_commit_vote *vote) {
     words[VOTE_DRAIN] = vote->wants_drain;
     words[VOTE_CHECKPOINT] = vote->wants_checkpoint;
     words[VOTE_FAILED] = vote->failed;
+    words[VOTE_SAVING] = vote->is_saving;
     words[VOTE_LOSSES] = vote->num_losses;
     if (isfinite(vote->loss_sum)) words[VOTE_LOSS] = loss_units(vote->loss_sum);
     else words[VOTE_BAD_LOSSES] = 1;
@@ -97,6 +99,7 @@ static void read_result(gs_commit_result *result, const int64_t sums[VOTE_WORDS]
     result->drain_ranks = (int)sums[VOTE_DRAIN];
     result->checkpoint_ranks = (int)sums[VOTE_CHECKPOINT];
     result->failed_ranks = (int)sums[VOTE_FAILED];
+    result->saving_ranks = (int)sums[VOTE_SAVING];
     result->samples = sums[VOTE_SAMPLES];
     result->params_differ = !all_digests_equal(sums + VOTE_PARAMS, sums[VOTE_RANKS]);
     result->loss = sums[VOTE_BAD_LOSSES] || !sums[VOTE_LOSSES]

@@ -24,12 +24,13 @@ typedef struct gs_commit_vote {
     uint64_t next_plan_digest;  // folded, of the plan that waits here to replace it; 0: none
     uint64_t params_digest;  // folded, of the parameters before this step; 0: not checked now
     bool nonfinite, wants_drain, wants_checkpoint, failed;
+    bool is_saving;  // this rank's part of the last checkpoint is still being written
     double loss_sum;  // over this rank's micro-batches, each loss once; summed in fixed point
     int64_t num_losses, samples;
 } gs_commit_vote;
 
 typedef struct gs_commit_result {
-    int nonfinite_ranks, drain_ranks, checkpoint_ranks, failed_ranks;
+    int nonfinite_ranks, drain_ranks, checkpoint_ranks, failed_ranks, saving_ranks;
     double loss;  // mean over all micro-batches of all ranks; NaN when any was not finite
     int64_t samples;
     bool switches_plan;  // all ranks hold the same plan that waits: it replaces the old one before the next step

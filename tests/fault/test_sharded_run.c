@@ -1,6 +1,7 @@
 // A sharded run, of which no rank has the whole state: one of three ranks is killed at each named place of a step.
 // Survivors save nothing and claim nothing, and ranks go back to what all of them had saved, with the bits of a run
-// that nothing happened to.
+// that nothing happened to. And what all save together is skipped together when one of them cannot keep up.
+#include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -168,6 +169,42 @@ static void a_device_goes_back_to_its_checkpoint(void **state) {
     free(spec);
 }
 
+// ---- a slow disk
+
+// Whether the checkpoint of that step is there: all of it, or nothing of it.
+static bool is_saved(const char *dir, int step) {
+    char pattern[700];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/checkpoints/step-%010d-*", dir, step);
+    bool is_there = glob(pattern, 0, NULL, &found) == 0;
+    if (is_there && !*read_reason(found.gl_pathv[0]))
+        fail_msg("step %d: parts of a checkpoint that is none", step);
+    globfree(&found);
+    return is_there;
+}
+
+// Rank 1 takes longer for its first part than the others for the steps up to the next save, and the one behind it.
+static void what_one_rank_cannot_save_nobody_does(void **state) {
+    (void)state;
+    char *spec = make_spec(&of_optimizer, 25), *dir = gs_temp_dir_make();
+    int num_skipped = 0;
+    setenv("GRADSYNC_FAILPOINTS", "checkpoint.write#1=sleep:1500", 1);
+    gs_digest held[TRAINER_RANK_MAX_STEPS];
+    assert_ok(trainer_rank_train(held, dir, spec, WORLD, NULL));
+    unsetenv("GRADSYNC_FAILPOINTS");
+    for (int step = EVERY; step <= STEPS; step += EVERY) {
+        int num_told = trainer_rank_count_unsaved(dir, 0, step);
+        assert_int_equal(num_told, !is_saved(dir, step));
+        num_skipped += num_told;
+        for (int rank = 1; rank < WORLD; rank++)
+            assert_int_equal(trainer_rank_count_unsaved(dir, rank, step), 0);
+    }
+    assert_true(is_saved(dir, EVERY) && is_saved(dir, STEPS));
+    assert_true(num_skipped > 0);
+    gs_temp_dir_remove(dir);
+    free(spec);
+}
+
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
     int exit_code;
@@ -182,6 +219,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sharded_gradients_go_back_to_their_checkpoint),
         cmocka_unit_test(an_overlapped_update_goes_back_to_its_checkpoint),
         cmocka_unit_test(a_device_goes_back_to_its_checkpoint),
+        cmocka_unit_test(what_one_rank_cannot_save_nobody_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -104,6 +104,10 @@ static bool wait_until_idle(gs_checkpoint_writer *writer, gs_deadline deadline) 
     return idle;
 }
 
+bool gs_checkpoint_writer_is_busy(gs_checkpoint_writer *writer) {
+    return !wait_until_idle(writer, (gs_deadline){0});
+}
+
 static void start(gs_checkpoint_writer *writer, const gs_state_snapshot *snapshot,
                   const gs_checkpoint_request *request) {
     pthread_mutex_lock(&writer->lock);

@@ -6,6 +6,8 @@
 #ifndef WORKER_CHECKPOINT_CHECKPOINT_WRITER_H
 #define WORKER_CHECKPOINT_CHECKPOINT_WRITER_H
 
+#include <stdbool.h>
+
 #include "core/clock.h"
 #include "core/status.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -36,6 +38,8 @@ GS_NODISCARD gs_status gs_checkpoint_writer_start_save(gs_checkpoint_writer *wri
 GS_NODISCARD gs_status gs_checkpoint_writer_start_last_save(gs_checkpoint_writer *writer,
                                                             const gs_checkpoint_request *request,
                                                             gs_deadline deadline);
+// A save has begun and not come to an end.
+bool gs_checkpoint_writer_is_busy(gs_checkpoint_writer *writer);
 // Until the last save has come to an end; its status.
 GS_NODISCARD gs_status gs_checkpoint_writer_wait(gs_checkpoint_writer *writer,
                                                  gs_deadline deadline);

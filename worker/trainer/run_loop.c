@@ -58,7 +58,7 @@ gs_status gs_run_loop_apply(gs_run_loop *loop, gs_step_facts *facts) {
 }
 
 static gs_step_votes collect_votes(const gs_run_loop *loop) {
-    gs_step_votes votes = {0};
+    gs_step_votes votes = {.saves = loop->saves};
     bool save_asked;
     votes.drain = gs_mailbox_drains(&loop->control->mailbox, &save_asked);
     votes.checkpoint = votes.drain && save_asked && loop->spec->checkpoint.on_stop;
@@ -99,9 +99,9 @@ static gs_status end_inputs(gs_run_loop *loop, gs_step_facts *facts, gs_status w
     return evaluate_when_due(loop);
 }
 
-static void save_when_due(gs_run_loop *loop) {
+static void save_when_due(gs_run_loop *loop, const gs_step_facts *facts) {
     const gs_place place = gs_session_place(loop->session);
-    double seconds = gs_saves_when_due(loop->saves, &place);
+    double seconds = gs_saves_when_due(loop->saves, facts->saving_ranks, &place);
     if (seconds > 0) gs_telemetry_add_checkpoint(&loop->telemetry, seconds);
 }
 
@@ -119,7 +119,7 @@ static gs_status follow_step(gs_run_loop *loop, const gs_step_facts *facts) {
     gs_run_loop_log_digest(loop);
     GS_TRY(check_skipped(loop, facts->step));
     GS_TRY(evaluate_when_due(loop));
-    save_when_due(loop);
+    save_when_due(loop, facts);
     gs_timeline_finish(loop->control->progress.timeline, facts->samples, facts->nonfinite_ranks == 0);
     if (gs_telemetry_is_due(&loop->telemetry)) gs_run_loop_report(loop);
     return gs_ok();

@@ -31,11 +31,15 @@ static void report_save(void *ctx, const gs_checkpoint_result *result) {
     control->ops->checkpointed(control->ctx, result);
 }
 
+static bool are_by_all(const gs_saves *saves) {
+    return saves->spec->checkpoint.parts == GS_CHECKPOINT_PARTS_RANKS ||
+           !gs_trainer_state_is_whole(saves->state);
+}
+
 // What this rank saves when all save; false: nothing.
 static bool find_share(gs_checkpoint_request *request, const gs_saves *saves, const char *reason,
                        const gs_place *place) {
-    bool by_all = saves->spec->checkpoint.parts == GS_CHECKPOINT_PARTS_RANKS ||
-                  !gs_trainer_state_is_whole(saves->state);
+    bool by_all = are_by_all(saves);
     *request = (gs_checkpoint_request){.reason = reason,
                                        .world_size = place->world_size,
                                        .part = by_all ? place->rank : 0,
@@ -91,16 +95,40 @@ bool gs_saves_are_due(const gs_saves *saves) {
     return every != 0 && step % every == 0 && step < saves->spec->steps.target;
 }
 
-double gs_saves_when_due(gs_saves *saves, const gs_place *place) {
+bool gs_saves_write_parts(const gs_saves *saves) {
+    return saves->writer && are_by_all(saves) && gs_checkpoint_writer_is_busy(saves->writer);
+}
+
+static void log_skipped(const gs_saves *saves, gs_status why) {
+    gs_log_warn("checkpoint skipped", "job=%s step=%lld skipped=%llu reason=\"%s\"", saves->job,
+                (long long)saves->state->position.step, (unsigned long long)saves->num_skipped,
+                why.message);
+}
+
+// By all ranks: no part of it is written, so one of them tells of the whole.
+static void skip_together(gs_saves *saves, int saving_ranks, const gs_place *place) {
+    const gs_checkpoint_request request = {
+        .reason = "periodic", .world_size = place->world_size, .num_parts = 1};
+    gs_status why = gs_error(GS_FAILED_PRECONDITION, "%d of %d ranks still write the last checkpoint",
+                             saving_ranks, place->world_size);
+    saves->num_skipped++;
+    if (place->rank != 0) return;
+    log_skipped(saves, why);
+    tell_failed(saves, &request, why, "deadline");
+}
+
+double gs_saves_when_due(gs_saves *saves, int saving_ranks, const gs_place *place) {
     gs_checkpoint_request request;
     if (!gs_saves_are_due(saves) || !find_share(&request, saves, "periodic", place)) return 0;
     int64_t begin_ns = gs_now_ns();
+    if (saving_ranks > 0) {
+        skip_together(saves, saving_ranks, place);
+        return gs_seconds_since(begin_ns);
+    }
     gs_status status = start_periodic(saves, &request);
     if (status.code) {
         saves->num_skipped++;
-        gs_log_warn("checkpoint skipped", "job=%s step=%lld skipped=%llu reason=\"%s\"", saves->job,
-                    (long long)saves->state->position.step, (unsigned long long)saves->num_skipped,
-                    status.message);
+        log_skipped(saves, status);
         bool is_told = request.num_parts > 1 || status.code == GS_UNAVAILABLE;
         if (is_told) tell_failed(saves, &request, status, "deadline");
     }

@@ -36,9 +36,12 @@ void gs_saves_release(gs_saves *saves);
 
 // The cadence says so: of the step that was applied, on all ranks alike.
 bool gs_saves_are_due(const gs_saves *saves);
-// After a step: saves where the cadence says so, what is this rank's to save. Seconds that the training
-// stood still; 0: nothing was due.
-double gs_saves_when_due(gs_saves *saves, const gs_place *place);
+// This rank has a part of each save, and still writes that of the last one: for the others, who would write theirs in
+// vain.
+bool gs_saves_write_parts(const gs_saves *saves);
+// After a step: saves where the cadence says so, what is this rank's to save. While any rank still writes its part,
+// which is known to all alike, nobody begins another. Seconds that the training stood still; 0: nothing was due.
+double gs_saves_when_due(gs_saves *saves, int saving_ranks, const gs_place *place);
 // The last save of a run, on all its ranks: waits for what this one writes, and nothing changes the state
 // after it was called.
 GS_NODISCARD gs_status gs_saves_at_end(gs_saves *saves, const char *reason,

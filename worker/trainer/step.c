@@ -6,6 +6,7 @@
 #include "worker/pass/pass_runner.h"
 #include "worker/state/hook_tensors.h"
 #include "worker/trainer/lr_schedule.h"
+#include "worker/trainer/saves.h"
 #include "worker/trainer/session_state.h"
 #include "worker/trainer/step_opening.h"
 
@@ -88,6 +89,7 @@ static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_
                            .nonfinite = session->reduced.nonfinite,
                            .wants_drain = votes->drain,
                            .wants_checkpoint = votes->checkpoint,
+                           .is_saving = gs_saves_write_parts(votes->saves),
                            .loss_sum = sums->loss,
                            .num_losses = sums->num_losses,
                            .samples = sums->samples};
@@ -104,6 +106,7 @@ static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_
     facts->samples = result.samples;
     facts->drain = result.drain_ranks > 0;
     facts->checkpoint = result.checkpoint_ranks > 0;
+    facts->saving_ranks = result.saving_ranks;
     return gs_ok();
 }
 

@@ -16,6 +16,7 @@ typedef struct gs_session gs_session;
 
 typedef struct gs_step_votes {
     bool drain, checkpoint;
+    const struct gs_saves *saves;  // asked when the step is reduced
 } gs_step_votes;
 
 // Computes, reduces, commits. Ok: all ranks have committed, and each must apply now.

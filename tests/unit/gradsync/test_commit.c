@@ -35,9 +35,11 @@ static void votes_are_counted(void **state) {
                                                        .params_digest = UINT64_MAX - 5,
                                                        .wants_drain = true,
                                                        .failed = true,
+                                                       .is_saving = true,
                                                        .samples = 1 << 20});
     assert_int_equal(result.drain_ranks, 1);
     assert_int_equal(result.failed_ranks, 1);
+    assert_int_equal(result.saving_ranks, 1);
     assert_int_equal(result.nonfinite_ranks, 0);
     assert_int_equal(result.checkpoint_ranks, 0);
     assert_int_equal(result.samples, 1 << 20);
