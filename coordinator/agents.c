@@ -119,11 +119,11 @@ static void send_stop(gs_agent *agent, int slot, uint64_t incarnation, bool kill
 void gs_agent_stop_rank(gs_coordinator *coordinator, gs_member *member, bool kill,
                         double grace_seconds) {
     if (member->exited) return;
-    member->kill_sent = true;
     gs_agent *agent = gs_agents_find(coordinator, member->worker);
-    if (agent && agent->stream) {
-        send_stop(agent, member->slot, member->incarnation, kill, grace_seconds);
-    }
+    // Who is out of reach hears that its generation is over when it comes back, and leaves by itself.
+    if (!agent || !agent->stream) return;
+    member->kill_sent = true;
+    send_stop(agent, member->slot, member->incarnation, kill, grace_seconds);
 }
 
 static void publish_worker(gs_coordinator *coordinator, const gs_agent *agent, const char *state) {
@@ -139,20 +139,46 @@ static void lose_stream(void *owner, gs_rpc_call_handle *call) {
     gs_agent *agent = owner;
     if (agent->stream != call) return;
     agent->stream = NULL;
+    agent->was_closed = gs_rpc_call_was_closed(call);
     agent->lost_ns = gs_now_ns();
     gs_log_warn("worker disconnected", "worker=%s", agent->name);
 }
 
-// Every trainer on it that is not proven alive by itself is gone with its agent.
+// Trainers end with their agent. But an agent that is not heard may be well, and one that was closed may have
+// closed what it did not hear: it is dead when its trainers' connections have been closed with its own.
+typedef struct agent_members {
+    int count, closed;
+} agent_members;
+
+static agent_members count_members(const gs_coordinator *coordinator, const gs_agent *agent) {
+    agent_members on = {0};
+    for (size_t i = 0; i < coordinator->num_jobs; i++) {
+        const gs_run *run = coordinator->jobs[i]->run;
+        for (int m = 0; run && m < run->num_members; m++) {
+            const gs_member *member = &run->members[m];
+            if (member->exited || strcmp(member->worker, agent->name) != 0) continue;
+            on.count++;
+            on.closed += !member->stream && (member->stream_closed || !member->said_hello);
+        }
+    }
+    return on;
+}
+
 static void lose_members(gs_coordinator *coordinator, gs_agent *agent) {
     for (size_t i = 0; i < coordinator->num_jobs; i++) {
         gs_run *run = coordinator->jobs[i]->run;
         for (int m = 0; run && m < run->num_members; m++) {
             gs_member *member = &run->members[m];
-            if (member->exited || member->stream || strcmp(member->worker, agent->name) != 0) continue;
+            if (member->exited || strcmp(member->worker, agent->name) != 0) continue;
             gs_member_exited(coordinator, member, -1, 0, NULL);
         }
     }
+}
+
+static bool has_unknown(const gs_agent *agent) {
+    for (int i = 0; i < agent->num_slots; i++)
+        if (agent->slots[i].is_unknown) return true;
+    return false;
 }
 
 // Of a GPU that both see: who trains on it has it, and else who had it.
@@ -192,10 +218,18 @@ void gs_agents_tick(gs_coordinator *coordinator) {
     for (size_t i = 0; i < coordinator->num_agents; i++) {
         gs_agent *agent = coordinator->agents[i];
         if (agent->stream || now_ns - agent->lost_ns < coordinator->timing.agent_dead_ns) continue;
+        if (!agent->told_lost) {
+            agent->told_lost = true;
+            gs_event_add(coordinator, NULL, NULL, GS_SEVERITY_WARNING, "WorkerLost",
+                         "worker %s on %s is %s", agent->name, agent->host,
+                         agent->was_closed ? "gone" : "silent");
+            publish_worker(coordinator, agent, "lost");
+        }
+        const agent_members on = count_members(coordinator, agent);
+        bool is_dead = agent->was_closed && on.closed == on.count;
+        bool may_return = !is_dead && now_ns - agent->lost_ns < coordinator->timing.orphan_ns;
+        if (!is_dead && (on.count > 0 || (may_return && has_unknown(agent)))) continue;
         coordinator->agents[i] = coordinator->agents[--coordinator->num_agents];
-        gs_event_add(coordinator, NULL, NULL, GS_SEVERITY_WARNING, "WorkerLost",
-                     "worker %s on %s is silent", agent->name, agent->host);
-        publish_worker(coordinator, agent, "lost");
         lose_members(coordinator, agent);
         bool had_devices = agent->devices.count > 0;
         free_agent(coordinator, agent);
@@ -275,7 +309,7 @@ static void leave_alone(gs_coordinator *coordinator, const gs_agent *agent, int 
                  agent->name, index, slot->rank, job);
 }
 
-// What runs there and is ours keeps its slot; what was ours and is not any more is ended.
+// What runs there and is ours keeps its slot; what was ours and is not any more is asked to save and end.
 static void adopt_running(gs_coordinator *coordinator, gs_agent *agent, const gs_json *running) {
     for (size_t i = 0; i < gs_json_count(running); i++) {
         const gs_json *entry = gs_json_at(running, i);
@@ -295,7 +329,12 @@ static void adopt_running(gs_coordinator *coordinator, gs_agent *agent, const gs
             continue;
         }
         gs_member *member = gs_u64_map_get(&coordinator->members, incarnation);
-        if (!member || member->exited || member->kill_sent) {
+        if (!member || member->exited) {
+            send_stop(agent, (int)slot, incarnation, false,
+                      (double)coordinator->timing.save_ns / GS_NS_PER_SEC);
+            continue;
+        }
+        if (member->kill_sent) {
             send_stop(agent, (int)slot, incarnation, true, 0);
             continue;
         }
@@ -350,6 +389,7 @@ void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
         return;
     }
     agent->stream = call;
+    agent->was_closed = agent->told_lost = false;
     agent->heard_ns = gs_now_ns();
     gs_held_keep(&agent->held, call, lose_stream, agent);
     gs_json *welcome = gs_json_new_object();

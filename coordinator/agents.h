@@ -25,6 +25,8 @@ struct gs_agent {
     gs_rpc_call_handle *stream;  // NULL while not connected
     gs_held held;
     int64_t heard_ns, lost_ns;
+    bool was_closed;  // the stream that it had: at its end, not by silence
+    bool told_lost;
 };
 
 gs_agent *gs_agents_find(gs_coordinator *coordinator, const char *name);

@@ -189,6 +189,7 @@ static void lose_stream(void *owner, gs_rpc_call_handle *call) {
     gs_member *member = owner;
     if (member->stream != call) return;
     member->stream = NULL;
+    member->stream_closed = gs_rpc_call_was_closed(call);
     member->stream_lost_ns = gs_now_ns();
 }
 
@@ -243,6 +244,7 @@ void gs_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, cons
     gs_run *run = member->job->run;
     if (member->stream) gs_rpc_end(member->stream, gs_error(GS_ABORTED, "said hello again"));
     member->stream = call;
+    member->stream_closed = false;
     gs_held_keep(&member->stream_held, call, lose_stream, member);
     member->heard_ns = gs_now_ns();
     bool first = !member->said_hello;

@@ -81,8 +81,25 @@ void gs_run_index_members(gs_run *run, gs_u64_map *index) {
     }
 }
 
+bool gs_run_is_broken(const gs_run *run) {
+    if (!run->has_trained) return true;
+    for (int i = 0; i < run->num_members; i++) {
+        const gs_member *member = &run->members[i];
+        if (member->exited || member->settle || member->settled || member->said_bye) return true;
+    }
+    return false;
+}
+
+int64_t gs_run_heard_ns(const gs_run *run) {
+    int64_t heard_ns = run->progress_ns;
+    for (int i = 0; i < run->num_members; i++)
+        if (run->members[i].heard_ns > heard_ns) heard_ns = run->members[i].heard_ns;
+    return heard_ns;
+}
+
 void gs_run_enter(gs_run *run, gs_run_phase phase, int64_t deadline_ns) {
     run->phase = phase;
+    run->has_trained |= phase == GS_RUN_TRAINING || phase == GS_RUN_RELOADING;
     run->phase_since_ns = gs_now_ns();
     run->phase_deadline_ns = deadline_ns ? run->phase_since_ns + deadline_ns : 0;
 }

@@ -53,6 +53,7 @@ typedef struct gs_member {
     gs_held settle_held;
 
     bool said_hello, list_asked, ready, comm_up, settled, complete, apart, said_bye, exited;
+    bool stream_closed;  // at its end, as the end of its process does; not by silence
     bool kill_sent;  // by us: its exit code says nothing
     char params_digest[64], data_digest[64];
     char arithmetic[512];
@@ -94,7 +95,7 @@ struct gs_run {
     int64_t begun_ns, phase_since_ns, phase_deadline_ns;  // 0: none
     int64_t progress_ns;        // when step grew last
     double longest_step_seconds;
-    bool first_step_seen, draining, saving;
+    bool has_trained, first_step_seen, draining, saving;
     bool suspicious;  // state is not to be trusted: no apply, no save
     gs_bucket_plan plan;
     gs_json *plan_message;  // owned; as in prepare
@@ -102,6 +103,7 @@ struct gs_run {
     gs_next_plan next;
     int64_t plan_step;  // from which the plan in use holds, as ranks said; −1: they have not changed
     bool was_reloaded;  // its ranks may have changed plans while nobody looked
+    bool unheard;       // of most of its ranks there is no word: verdicts wait
     gs_exchange_round *exchanges;  // owned
     gs_run_cause cause;
     bool no_restart;  // the same again would end the same way
@@ -122,6 +124,9 @@ gs_member *gs_run_member_of_rank(gs_run *run, int rank);  // NULL: no such rank
 int gs_member_rank_hint(const gs_member *member);
 // Makes the members known in `index` until the run is destroyed.
 void gs_run_index_members(gs_run *run, gs_u64_map *index);
+// Some rank has left it for certain: none of the others can take another step, whatever has become of them.
+bool gs_run_is_broken(const gs_run *run);
+int64_t gs_run_heard_ns(const gs_run *run);  // the last word of any of its ranks
 void gs_run_enter(gs_run *run, gs_run_phase phase, int64_t deadline_ns);  // 0: no deadline
 // The stream is told; false when it is not connected or too slow.
 bool gs_member_send(gs_member *member, gs_json *item);  // takes item

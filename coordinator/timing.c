@@ -20,6 +20,7 @@ const gs_timing gs_timing_default = {
     .grace_ns = 3 * GS_NS_PER_SEC,
     .agent_grace_ns = 15 * GS_NS_PER_SEC,
     .agent_dead_ns = 3 * GS_NS_PER_SEC,
+    .orphan_ns = 600 * GS_NS_PER_SEC,
     .flush_ns = 150 * GS_NS_PER_MS,
     .series_keep_ns = 900 * GS_NS_PER_SEC,
 };

@@ -22,6 +22,8 @@ typedef struct gs_timing {
     int64_t grace_ns;              // after a restart of the coordinator, for members
     int64_t agent_grace_ns;        // the same when the agent lists the trainer as running
     int64_t agent_dead_ns;         // silence of an agent
+    // Of ranks that nobody hears: they train on that long, save and stop. Until then nobody takes their place.
+    int64_t orphan_ns;
     int64_t flush_ns;              // states written behind at most that late
     int64_t series_keep_ns;        // metrics of a job after its end
 } gs_timing;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "coordinator/agents.h"
+#include "coordinator/events.h"
 #include "coordinator/job_control.h"
 #include "coordinator/membership.h"
 #include "core/clock.h"
@@ -43,20 +44,18 @@ static void blame_late(gs_coordinator *coordinator, gs_run *run) {
     }
 }
 
-// Kills who is left; whose agent is gone, or does not hold it, cannot even be killed and counts as gone.
+// Kills who is left; whose agent is there and does not hold it has ended.
 static void end_stragglers(gs_coordinator *coordinator, gs_run *run) {
     int killed = 0;
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
-        if (member->exited) continue;
+        const gs_agent *agent = gs_agents_find(coordinator, member->worker);
+        if (member->exited || !agent || !agent->stream) continue;  // out of reach: leave_behind
         killed++;
         gs_agent_stop_rank(coordinator, member, true, 0);
-        const gs_agent *agent = gs_agents_find(coordinator, member->worker);
-        bool runs = agent && (!agent->stream || gs_agent_holds(agent, member));
-        if (runs) continue;
-        gs_member_exited(coordinator, member, -1, 0, NULL);
+        if (!gs_agent_holds(agent, member)) gs_member_exited(coordinator, member, -1, 0, NULL);
     }
-    gs_log_warn("stragglers killed", "job=%s ranks=%d", run->job->id_text, killed);
+    if (killed) gs_log_warn("stragglers killed", "job=%s ranks=%d", run->job->id_text, killed);
     gs_run_enter(run, GS_RUN_ENDING, coordinator->timing.leave_ns);
 }
 
@@ -66,8 +65,49 @@ static void note_certain_death(gs_coordinator *coordinator, gs_run *run) {
     if (run->phase < GS_RUN_SETTLING || !run->cause.set || run->cause.member < 0) return;
     gs_member *member = &run->members[run->cause.member];
     const gs_agent *agent = gs_agents_find(coordinator, member->worker);
-    if (member->exited || member->stream || !member->said_hello || (agent && agent->stream)) return;
+    if (member->exited || !member->stream_closed || (agent && agent->stream)) return;
     gs_member_exited(coordinator, member, -1, 0, NULL);
+}
+
+// Who is out of reach may still train, and is not waited for once it can do no harm: when another rank has left its
+// generation, or when it has stopped by itself because nobody was heard for so long.
+static void leave_behind(gs_coordinator *coordinator, gs_run *run, int64_t now_ns) {
+    if (run->phase < GS_RUN_ENDING) return;
+    bool orphaned = now_ns - gs_run_heard_ns(run) >= coordinator->timing.orphan_ns;
+    if (!orphaned && !gs_run_is_broken(run)) return;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        const gs_agent *agent = gs_agents_find(coordinator, member->worker);
+        if (member->exited || member->stream || (agent && agent->stream)) continue;
+        int64_t lost_ns = agent && agent->lost_ns > run->phase_since_ns ? agent->lost_ns : run->phase_since_ns;
+        if (now_ns - lost_ns < coordinator->timing.agent_dead_ns) continue;
+        gs_log_warn("trainer left behind", "job=%s rank=%d worker=%s generation=%u", run->job->id_text,
+                    gs_member_rank_hint(member), member->worker, run->generation);
+        gs_member_exited(coordinator, member, -1, 0, NULL);
+    }
+}
+
+// Those who have come back show whether their steps advance, and so of the others whether they live. Of nobody there
+// is nothing to be said: it may be us who cannot be reached.
+static void go_on_without_all(gs_coordinator *coordinator, gs_run *run, int64_t now_ns) {
+    int back = 0;
+    for (int i = 0; i < run->num_members; i++) back += run->members[i].stream != NULL;
+    if (back == 0 && now_ns - run->phase_since_ns >= coordinator->timing.orphan_ns) {
+        blame_late(coordinator, run);
+        return;
+    }
+    if (back == 0) {
+        run->phase_deadline_ns = now_ns + coordinator->timing.grace_ns;
+        return;
+    }
+    gs_run_enter(run, GS_RUN_TRAINING, 0);
+    run->progress_ns = now_ns;
+    run->was_reloaded = true;
+    for (int i = 0; i < run->num_members; i++) run->members[i].heard_ns = now_ns;
+    gs_event_add(coordinator, run->job, NULL, GS_SEVERITY_WARNING, "MembersCheckedIn",
+                 "%d of %d ranks of generation %u are back after the coordinator was away; their steps will tell "
+                 "of the others",
+                 back, run->num_members, run->generation);
 }
 
 // A trainer that said Bye of a generation that failed is given a moment to end by itself.
@@ -86,6 +126,7 @@ static void check_phase_deadline(gs_coordinator *coordinator, gs_run *run, int64
     case GS_RUN_SETTLING: gs_run_settle_now(coordinator, run); break;
     case GS_RUN_ENDING: end_stragglers(coordinator, run); break;
     case GS_RUN_TRAINING: gs_run_kill(coordinator, run, 0); break;  // the drain took too long
+    case GS_RUN_RELOADING: go_on_without_all(coordinator, run, now_ns); break;
     default: blame_late(coordinator, run); break;
     }
 }
@@ -97,24 +138,81 @@ static bool is_leaving(const gs_run *run) {
     return run->step >= run->job->spec.steps.target;
 }
 
-static void check_silence(gs_coordinator *coordinator, gs_run *run, int64_t now_ns) {
+static bool is_busy(const gs_member *member) {
+    return !strcmp(member->phase, "evaluate") || !strcmp(member->phase, "checkpoint");
+}
+
+// How long a rank may be silent before the next step of the others would have shown that it lives.
+static int64_t patience_with(const gs_coordinator *coordinator, const gs_run *run, const gs_member *member) {
+    int64_t longest_ns = (int64_t)(run->longest_step_seconds * (double)GS_NS_PER_SEC);
+    int64_t dead_ns = coordinator->timing.dead_ns;
+    if (dead_ns < BEATS_TO_DEATH * member->heartbeat_ns) dead_ns = BEATS_TO_DEATH * member->heartbeat_ns;
+    if (dead_ns < 3 * longest_ns) dead_ns = 3 * longest_ns;
+    for (int i = 0; i < run->num_members; i++)
+        if (is_busy(&run->members[i])) return 10 * dead_ns;
+    return dead_ns;
+}
+
+// Its host is silent, too.
+static bool is_out_of_reach(gs_coordinator *coordinator, const gs_member *member, int64_t now_ns) {
+    const gs_agent *agent = gs_agents_find(coordinator, member->worker);
+    int64_t dead_ns = coordinator->timing.dead_ns;
+    if (dead_ns < BEATS_TO_DEATH * member->heartbeat_ns) dead_ns = BEATS_TO_DEATH * member->heartbeat_ns;
+    return !agent || !agent->stream || now_ns - agent->heard_ns >= dead_ns / 2;
+}
+
+typedef struct silence {
+    int awaited, out_of_reach;
+    gs_member *first;  // of those who are silent
+    int64_t first_ns;  // of its last sign
+} silence;
+
+static silence look_for_silence(gs_coordinator *coordinator, gs_run *run, int64_t now_ns) {
+    silence found = {0};
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
         if (!member->said_hello || member->exited || member->said_bye) continue;
+        found.awaited++;
         int64_t sign_ns = member->heard_ns;
         // A step that is newer than its last word cannot have been made without it.
         if (run->step > member->heard_at_step && run->progress_ns > sign_ns) sign_ns = run->progress_ns;
-        int64_t dead_ns = coordinator->timing.dead_ns;
-        if (dead_ns < BEATS_TO_DEATH * member->heartbeat_ns) dead_ns = BEATS_TO_DEATH * member->heartbeat_ns;
-        if (now_ns - sign_ns < dead_ns) continue;
-        gs_blame blame = {.kind = GS_FAILURE_LOST, .member = member, .reason = "WorkerSilent",
-                          .class = "infrastructure", .evict = true,
-                          .fault = GS_FAULT_TIMEOUT};
-        gs_run_fail(coordinator, run, &blame,
-                    "rank %d on %s: no heartbeat and no step for %lld ms", i, member->host,
-                    (long long)((now_ns - sign_ns) / GS_NS_PER_MS));
-        return;
+        if (now_ns - sign_ns < patience_with(coordinator, run, member)) continue;
+        found.out_of_reach += is_out_of_reach(coordinator, member, now_ns);
+        if (found.first) continue;
+        found.first = member;
+        found.first_ns = sign_ns;
     }
+    return found;
+}
+
+// Most of them are out of reach at once: that is our own trouble, and they train on. Verdicts wait for a word, until the ranks
+// would have stopped by themselves.
+static bool is_our_trouble(gs_coordinator *coordinator, gs_run *run, const silence *found, int64_t now_ns) {
+    bool most = 2 * found->out_of_reach > found->awaited;
+    if (most && now_ns - found->first_ns >= coordinator->timing.orphan_ns) return false;
+    bool was_unheard = run->unheard;
+    if (was_unheard != most)
+        gs_log_warn(most ? "most ranks are silent: nobody is judged" : "ranks are heard again",
+                    "job=%s generation=%u silent=%d ranks=%d", run->job->id_text, run->generation,
+                    found->out_of_reach, run->num_members);
+    run->unheard = most;
+    if (!was_unheard || most) return most;
+    // Nobody could tell of the time that has passed: it begins anew.
+    run->progress_ns = now_ns;
+    for (int i = 0; i < run->num_members; i++) run->members[i].heard_ns = now_ns;
+    return true;
+}
+
+static void check_silence(gs_coordinator *coordinator, gs_run *run, int64_t now_ns) {
+    const silence found = look_for_silence(coordinator, run, now_ns);
+    if (is_our_trouble(coordinator, run, &found, now_ns) || !found.first) return;
+    int rank = gs_member_rank_hint(found.first);
+    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = found.first, .reason = "WorkerSilent",
+                      .class = "infrastructure", .evict = true,
+                      .fault = GS_FAULT_TIMEOUT};
+    gs_run_fail(coordinator, run, &blame,
+                "rank %d on %s: no heartbeat and no step for %lld ms", rank, found.first->host,
+                (long long)((now_ns - found.first_ns) / GS_NS_PER_MS));
 }
 
 static bool waits_for_others(const gs_member *member) {
@@ -134,8 +232,7 @@ static void check_progress(gs_coordinator *coordinator, gs_run *run, int64_t now
     gs_member *culprit = NULL;
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
-        bool busy = !strcmp(member->phase, "evaluate") || !strcmp(member->phase, "checkpoint");
-        if (busy && now_ns - run->progress_ns < 10 * patience_ns) return;
+        if (is_busy(member) && now_ns - run->progress_ns < 10 * patience_ns) return;
         if (waits_for_others(member)) waiting++;
         else if (!culprit) culprit = member;
     }
@@ -165,9 +262,10 @@ void gs_verdicts_tick(gs_coordinator *coordinator) {
         if (!job->run) continue;
         note_certain_death(coordinator, job->run);
         end_lingering(coordinator, job->run, now_ns);
+        leave_behind(coordinator, job->run, now_ns);
         check_phase_deadline(coordinator, job->run, now_ns);
         if (job->run->phase < GS_RUN_RELOADING) check_silence(coordinator, job->run, now_ns);
-        if (job->run->phase == GS_RUN_TRAINING) check_progress(coordinator, job->run, now_ns);
+        if (job->run->phase == GS_RUN_TRAINING && !job->run->unheard) check_progress(coordinator, job->run, now_ns);
     }
 }
 

@@ -1,6 +1,7 @@
 // Deadlines and silence: what happens because nothing happened. Loop thread.
 //
-// Silence is weak evidence, progress is strong: nobody is evicted for silence while steps advance.
+// Silence is weak evidence, progress is strong: nobody is evicted for silence while steps advance, and nobody while
+// most are silent: then it is the coordinator that cannot be reached, and it must be as harmless as a dead one.
 #ifndef COORDINATOR_VERDICTS_H
 #define COORDINATOR_VERDICTS_H
 

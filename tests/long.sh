@@ -70,6 +70,7 @@ for parser in safetensors token_file idx job_spec rpc_frame; do
 done
 # What users run: every program and test compiled with its warnings, every test run with its optimisations.
 item release/all release all "$in_ctest -L 'unit|multiprocess|fault' -LE gpu"
+item cuts/60-seconds release product "GRADSYNC_CUT_SECONDS=60 $in_ctest -R '^e2e_cuts\$' --timeout 1800"
 item release/training-digests release product "GRADSYNC_RUNS=all $in_ctest -R '^e2e_training_digests\$'"
 # Faults, twenty times: what hangs on the order in which processes die.
 for preset in dev tsan; do

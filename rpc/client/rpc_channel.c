@@ -17,6 +17,8 @@
 #define LAST_REPEAT_NS (4 * GS_NS_PER_SEC)
 #define PING_AFTER_NS (1500 * GS_NS_PER_MS)
 #define SILENCE_NS (3 * GS_NS_PER_SEC)
+// A silent server is told so this long before the connection is closed.
+#define SILENCE_TOLD_NS (200 * GS_NS_PER_MS)
 // The server takes a connection that says nothing for 3 s for lost.
 #define AUDIBLE_NS GS_NS_PER_SEC
 #define REOPEN_NS (200 * GS_NS_PER_MS)
@@ -221,9 +223,12 @@ static bool flush_outgoing(gs_rpc_channel *channel) {
     return true;
 }
 
-static void send_ping(gs_rpc_channel *channel) {
-    int error =
-        send_frame(channel, (gs_frame){.kind = GS_FRAME_PING, .seq = ++channel->last_seq}, NULL, 0);
+static void send_ping(gs_rpc_channel *channel, uint32_t time_left_ms) {
+    int error = send_frame(channel,
+                           (gs_frame){.kind = GS_FRAME_PING,
+                                      .seq = ++channel->last_seq,
+                                      .time_left_ms = time_left_ms},
+                           NULL, 0);
     (void)error;  // nobody to send it to is silence too
     channel->pinged_ns = gs_now_ns();
 }
@@ -233,7 +238,7 @@ static void begin_link(gs_rpc_channel *channel) {
     channel->linked = true;
     channel->linked_ns = channel->heard_ns = gs_now_ns();
     pthread_mutex_lock(&channel->lock);
-    send_ping(channel);
+    send_ping(channel, 0);
     gs_rpc_operation *operation;
     TAILQ_FOREACH(operation, &channel->calls, next) {
         if (operation->num_sent && send_operation(channel, operation) != 0) {
@@ -425,7 +430,17 @@ static void watch_silence(gs_rpc_channel *channel) {
     }
     if (!channel->linked) return;
     bool unheard = now_ns - channel->heard_ns >= PING_AFTER_NS;
-    if (now_ns - channel->heard_ns > SILENCE_NS && channel->pinged_ns > channel->heard_ns) {
+    bool silent = now_ns - channel->heard_ns > SILENCE_NS && channel->pinged_ns > channel->heard_ns;
+    if (!silent) channel->told_silence_ns = 0;
+    if (silent && !channel->told_silence_ns) {
+        // It may hear though it is not heard: it must not take the closed connection for a death.
+        channel->told_silence_ns = now_ns;
+        pthread_mutex_lock(&channel->lock);
+        send_ping(channel, SILENCE_TOLD_NS / GS_NS_PER_MS);
+        pthread_mutex_unlock(&channel->lock);
+    } else if (silent && now_ns - channel->told_silence_ns < SILENCE_TOLD_NS) {
+        return;
+    } else if (silent) {
         if (atomic_load(&channel->connected)) {
             gs_log_warn("rpc server is silent", "endpoint=%s", channel->endpoint);
         }
@@ -434,7 +449,7 @@ static void watch_silence(gs_rpc_channel *channel) {
     } else if (now_ns - channel->sent_ns >= AUDIBLE_NS ||
                (unheard && now_ns - channel->pinged_ns >= PING_AFTER_NS)) {
         pthread_mutex_lock(&channel->lock);
-        send_ping(channel);
+        send_ping(channel, 0);
         pthread_mutex_unlock(&channel->lock);
     }
 }

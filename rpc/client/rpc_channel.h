@@ -71,7 +71,7 @@ typedef struct gs_rpc_channel {
     // Of the i/o thread.
     gs_zmq_socket socket;
     bool linked;  // frames can be sent
-    int64_t linked_ns, heard_ns, sent_ns, pinged_ns, retry_ns, warned_ns;
+    int64_t linked_ns, heard_ns, sent_ns, pinged_ns, told_silence_ns, retry_ns, warned_ns;
     uint64_t num_malformed;
 
     pthread_mutex_t lock;

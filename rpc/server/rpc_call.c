@@ -56,6 +56,11 @@ bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
     return error == 0;
 }
 
+bool gs_rpc_call_was_closed(const gs_rpc_call_handle *call) {
+    const gs_rpc_connection *connection = call->connection;
+    return call->cancelled || (connection && connection->closed && !connection->deaf);
+}
+
 void *gs_rpc_call_data(const gs_rpc_call_handle *call) {
     return call->data;
 }

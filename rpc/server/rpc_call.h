@@ -25,6 +25,10 @@ bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item);
 // Ends a stream.
 void gs_rpc_end(gs_rpc_call_handle *call, gs_status status);
 
+// For whoever is told that the caller of a stream is gone: its end of the connection was closed, as the end of its
+// process does, too; nothing of the kind can be said of one that fell silent.
+bool gs_rpc_call_was_closed(const gs_rpc_call_handle *call);
+
 void *gs_rpc_call_data(const gs_rpc_call_handle *call);  // the keeper's own pointer
 void gs_rpc_call_set_data(gs_rpc_call_handle *call, void *data);
 

@@ -26,7 +26,7 @@ typedef struct gs_rpc_call_entry {
     gs_rpc_peer peer;
     gs_rpc_call_state state;
     gs_method method;
-    bool is_stream;
+    bool is_stream, cancelled;  // the latter by its caller
     uint64_t key, seq;
     uint64_t number;  // as handlers got them; 0: none has it yet
     gs_deadline deadline;  // of calls

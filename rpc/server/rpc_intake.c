@@ -167,10 +167,13 @@ static void accept_cancel(gs_rpc_intake *intake, gs_rpc_connection *connection,
     gs_rpc_session *session = connection->session;
     if (frame->call) {
         gs_rpc_call_entry *call = gs_rpc_calls_find(intake->calls, session, frame->call);
-        if (call && call->state != GS_RPC_CALL_ANSWERED) gs_rpc_calls_lose(intake->calls, call);
+        if (!call || call->state == GS_RPC_CALL_ANSWERED) return;
+        call->cancelled = true;
+        gs_rpc_calls_lose(intake->calls, call);
         return;
     }
     // A goodbye: nobody will come back for what is kept.
+    connection->closed = true;
     gs_rpc_call_entry *call;
     while ((call = TAILQ_FIRST(&session->calls))) gs_rpc_calls_lose(intake->calls, call);
     gs_rpc_peers_mark_lost(intake->peers, connection);
@@ -207,6 +210,7 @@ static void accept_frame(gs_rpc_intake *intake, gs_rpc_connection *connection,
         accept_cancel(intake, connection, frame);
         break;
     case GS_FRAME_PING: {
+        connection->deaf = frame->time_left_ms > 0;
         int error =
             gs_rpc_peers_send(intake->peers, connection,
                               (gs_frame){.kind = GS_FRAME_PING, .call = frame->seq}, NULL, 0);

@@ -48,7 +48,9 @@ void gs_rpc_peers_read_events(gs_rpc_peers *peers) {
             gs_rpc_connection *connection = gs_u64_map_get(&peers->by_fd, key_of_fd(fd));
             gs_u64_map_remove(&peers->live_fds, key_of_fd(fd));
             gs_u64_map_remove(&peers->by_fd, key_of_fd(fd));
-            if (connection) gs_rpc_peers_mark_lost(peers, connection);
+            if (!connection) continue;
+            connection->closed |= !connection->lost;
+            gs_rpc_peers_mark_lost(peers, connection);
         }
     }
 }

@@ -36,7 +36,9 @@ typedef struct gs_rpc_connection {
     int64_t heard_ns, echo_ns, warned_ns, budget_second;
     uint64_t seq;
     int budget;
-    bool lost;  // swept at the end of the turn
+    bool lost;    // swept at the end of the turn
+    bool closed;  // by the peer, or by its end
+    bool deaf;    // the peer said that it hears nothing: that it closes is no end
 } gs_rpc_connection;
 
 struct gs_rpc_session {

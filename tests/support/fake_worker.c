@@ -541,8 +541,13 @@ static void take_command(gs_fake_worker *worker, const gs_json *item) {
 
 static void run_agent(void *ctx, const atomic_bool *stopping) {
     gs_fake_worker *worker = ctx;
+    gs_deadline next_beat = {0};
     say_agent_hello(worker);
     while (!atomic_load(stopping)) {
+        if (gs_deadline_passed(next_beat)) {
+            next_beat = gs_deadline_in_ms(50);
+            gs_rpc_send(worker->client, GS_AGENT_HEARTBEAT, NULL);
+        }
         gs_json *item = NULL;
         gs_status status = {.code = GS_UNAVAILABLE};
         if (worker->stream) status = gs_rpc_stream_next(worker->stream, &item, gs_deadline_in_ms(2));

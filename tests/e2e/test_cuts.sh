@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# A coordinator that cannot be reached is as harmless as one that is dead: links cut, one way and both, of one worker, of
+# all and so of the coordinator's host; a host that is suspended. The job goes on in the generation that it had, with the
+# trainers that it had, and ends with the bytes of one that was left alone. Rows N3, N4, N7, C1, C3, C5, W16 of the fault matrix.
+#   GRADSYNC_CUT_SECONDS  also a cut that long, of each kind (tests/long.sh)
+. "$(dirname "$0")/network.sh"
+
+exact_job() { # NAME STEPS DELAY_MS
+  mlp_job "$1" "$2" 2 ",\"exact\":true,\"debug\":{\"step_delay_ms\":$3},\"checkpoint\":{\"every_steps\":100000}"
+}
+who_runs() { echo "$(trainer_pids "$job" | sort | tr '\n' ' ')of generation $(job_field "$job" .generation)"; }
+is_undisturbed() {
+  same "$(who_runs)" "$before" "who runs"
+  same "$(job_field "$job" '"\(.state) \(.restarts)"')" "running 0" "state and restarts"
+}
+finds_step() { # MORE
+  local step
+  step=$(job_field "$job" .progress.step)
+  wait_for 30 "more steps" step_at_least "$job" $((step + $1))
+}
+events_named() { get "/v1/events?limit=500" | jq "[.items[] | select(.reason == \"$1\")] | length"; }
+
+centre "$run/data"
+agent a 1
+agent b 1
+submit "$(exact_job through 100000 20)"
+wait_for 60 "its steps" step_at_least "$job" 10
+before=$(who_runs)
+
+claim "N7: cuts of a second, one way and both, of one worker and of all: nothing happens"
+for direction in in out both; do
+  cut a "$direction"
+  sleep 1
+  heal
+  cut a b "$direction"
+  sleep 1
+  heal
+done
+finds_step 10
+is_undisturbed
+
+claim "2 s, of all"
+cut a b both
+sleep 2
+heal
+finds_step 10
+is_undisturbed
+
+claim "N3: 12 s, the way out of one worker: the steps of the other show that it lives"
+cut a out
+sleep 12
+is_undisturbed
+heal
+worker_knows() { get /v1/workers | jq -e '[.items[] | .connected and .slots_busy == 1] | all and length == 2'; }
+wait_for 30 "both workers" worker_knows
+finds_step 10
+is_undisturbed
+
+claim "N4: 12 s, of all, as the coordinator's host is cut off"
+step=$(job_field "$job" .progress.step)
+cut a b both
+sleep 12
+same "$(job_field "$job" .state)" running "state"
+heal
+wait_for 30 "both workers" worker_knows
+wait_for 30 "the steps of meanwhile" step_at_least "$job" $((step + 200))
+is_undisturbed
+claim "C5: the coordinator is suspended, and then the host of all ranks"
+kill -STOP "$coordinator_pid"
+sleep 4
+kill -CONT "$coordinator_pid"
+finds_step 10
+signal_host STOP ranks
+sleep 4
+signal_host CONT ranks
+wait_for 30 "both workers" worker_knows
+finds_step 10
+is_undisturbed
+
+claim "C1: the coordinator is killed while all links are cut, and is back before they are: nobody is missed"
+cut a b both
+kill -9 "$coordinator_pid"
+centre "$run/data"
+sleep 5
+same "$(job_field "$job" '"\(.state) \(.restarts)"')" "running 0" "state and restarts"
+heal
+wait_for 30 "both workers" worker_knows
+finds_step 10
+is_undisturbed
+
+for seconds in ${GRADSYNC_CUT_SECONDS:-}; do
+  for who in "a out" "a in" "a both" "a b out" "a b in" "a b both"; do
+    claim "$seconds s: $who"
+    # shellcheck disable=SC2086  # words
+    cut $who
+    sleep "$seconds"
+    heal
+    wait_for 30 "both workers" worker_knows
+    finds_step 10
+    is_undisturbed
+  done
+done
+
+claim "what has come of it are the bytes of a job that was left alone"
+same "$(events_named StepsLost) $(events_named WorkerSilent)" "0 0" "events"
+request POST "/v1/jobs/$job/stop"
+await "$job" cancelled 60
+step=$(job_field "$job" .progress.step)
+disturbed=$(tensors_of "$job")
+submit "$(exact_job alone "$step" 0)"
+await "$job" succeeded 60
+same "$(job_field "$job" .progress.step)" "$step" "step"
+[ "$disturbed" != none ] || fail "no checkpoint"
+same "$disturbed" "$(tensors_of "$job")" "tensors"
