@@ -19,8 +19,10 @@ typedef struct segment_lists {
 struct gs_shards {
     gs_partition partition;
     int world_size;
-    size_t element_bytes;   // as in the options
-    bool *trainable;        // NULL: all
+    size_t element_bytes;  // as in the options
+    bool *trainable;       // NULL: all
+    int *optimizers;       // NULL: one
+    int num_optimizers;
     int *owners;            // NULL: flat
     gs_grad_layout layout;  // without memory: plan, parameters, and where gradients lie
     size_t *bucket_offset;  // in the block of parameters
@@ -30,7 +32,8 @@ struct gs_shards {
     size_t most_runs;
     segment_lists of_buckets;  // by bucket · world + rank
     segment_lists of_ranks;
-    size_t *elements;  // of each rank
+    segment_lists of_optimizers;  // by rank · optimizers + optimizer; empty with one
+    size_t *elements;             // of each rank
 };
 
 const char *gs_partition_name(gs_partition partition) {
@@ -45,6 +48,7 @@ static gs_status out_of_memory(void) {
 static void release(gs_shards *shards) {
     gs_grad_layout_release(&shards->layout);
     free(shards->trainable);
+    free(shards->optimizers);
     free(shards->owners);
     free(shards->bucket_offset);
     free(shards->runs);
@@ -53,8 +57,29 @@ static void release(gs_shards *shards) {
     free(shards->of_buckets.first);
     free(shards->of_ranks.segments);
     free(shards->of_ranks.first);
+    free(shards->of_optimizers.segments);
+    free(shards->of_optimizers.first);
     free(shards->elements);
     *shards = (gs_shards){0};
+}
+
+// None is without parameters.
+static gs_status check_optimizers(const gs_shards_options *options) {
+    int most = -1;
+    for (size_t i = 0; options->optimizers && i < options->num_params; i++) {
+        int optimizer = options->optimizers[i];
+        if (optimizer < 0 || (size_t)optimizer >= options->num_params)
+            return gs_error(GS_INVALID_ARGUMENT, "shards: parameter %zu \"%.100s\": optimizer %d",
+                            i, options->params[i].name, optimizer);
+        if (optimizer > most) most = optimizer;
+    }
+    for (int k = 0; k < most; k++) {
+        size_t i = 0;
+        while (i < options->num_params && options->optimizers[i] != k) i++;
+        if (i == options->num_params)
+            return gs_error(GS_INVALID_ARGUMENT, "shards: optimizer %d has no parameters", k);
+    }
+    return gs_ok();
 }
 
 static gs_status check(const gs_shards_options *options) {
@@ -81,6 +106,7 @@ static gs_status check(const gs_shards_options *options) {
                             "shards: parameter %zu \"%.100s\": its owner is %d of %d ranks", i,
                             param->name, options->owners[i], options->world_size);
     }
+    GS_TRY(check_optimizers(options));
     return gs_bucket_plan_check(options->plan, options->params, options->num_params);
 }
 
@@ -92,20 +118,48 @@ static void *copy_list(const void *list, size_t count, size_t element_bytes) {
     return copy;
 }
 
+static gs_status apply_rule(int *owners, gs_partition partition, const gs_owner_request *request) {
+    return partition == GS_PARTITION_GREEDY ? gs_owners_greedy(owners, request)
+                                            : gs_owners_sorted(owners, NULL, request);
+}
+
+// Those of one optimizer, as if there were no others: lists as long as all are suffice.
+static gs_status deal_optimizer(gs_shards *shards, int optimizer, size_t *counts, bool *trainable,
+                                int *owners) {
+    size_t num = 0, num_params = shards->layout.num_params;
+    for (size_t i = 0; i < num_params; i++) {
+        if (shards->optimizers && shards->optimizers[i] != optimizer) continue;
+        trainable[num] = !shards->trainable || shards->trainable[i];
+        counts[num++] = shards->layout.counts[i];
+    }
+    GS_TRY(apply_rule(owners, shards->partition,
+                      &(gs_owner_request){.counts = counts,
+                                          .trainable = trainable,
+                                          .num_params = num,
+                                          .world_size = shards->world_size}));
+    num = 0;
+    for (size_t i = 0; i < num_params; i++)
+        if (!shards->optimizers || shards->optimizers[i] == optimizer)
+            shards->owners[i] = owners[num++];
+    return gs_ok();
+}
+
 static gs_status choose_owners(gs_shards *shards, const int *given) {
-    const gs_grad_layout *layout = &shards->layout;
-    size_t num_params = layout->num_params;
+    size_t num_params = shards->layout.num_params;
     if (shards->partition == GS_PARTITION_FLAT) return gs_ok();
     shards->owners = copy_list(given, num_params, sizeof *given);
     if (!shards->owners) return out_of_memory();
-    const gs_owner_request request = {.counts = layout->counts,
-                                      .trainable = shards->trainable,
-                                      .num_params = num_params,
-                                      .world_size = shards->world_size};
-    if (shards->partition == GS_PARTITION_GREEDY) return gs_owners_greedy(shards->owners, &request);
-    if (shards->partition == GS_PARTITION_SORTED)
-        return gs_owners_sorted(shards->owners, NULL, &request);
-    return gs_ok();
+    if (shards->partition == GS_PARTITION_GIVEN) return gs_ok();
+    size_t *counts = calloc(num_params, sizeof *counts);
+    bool *trainable = calloc(num_params, sizeof *trainable);
+    int *owners = calloc(num_params, sizeof *owners);
+    gs_status status = counts && trainable && owners ? gs_ok() : out_of_memory();
+    for (int k = 0; k < shards->num_optimizers && !status.code; k++)
+        status = deal_optimizer(shards, k, counts, trainable, owners);
+    free(counts);
+    free(trainable);
+    free(owners);
+    return status;
 }
 
 // ---- runs of a bucket
@@ -180,17 +234,22 @@ static size_t cut_param(gs_segment *pieces, int *owners, const gs_shards *shards
     return num_pieces;
 }
 
-// How pieces come, and what they are listed by.
+// What pieces are listed by: in order of parameters by rank, or by rank and optimizer; in plan
+// order by bucket and rank.
+typedef enum listing_key { BY_RANK = 0, BY_OPTIMIZER, BY_BUCKET } listing_key;
+
 typedef struct listing {
     const gs_shards *shards;
-    bool by_bucket;      // in plan order, by bucket and rank; else in order of parameters, by rank
+    listing_key by;
     gs_segment *pieces;  // room for those of one parameter
     int *owners;
 } listing;
 
 static size_t key_of(const listing *how, size_t param, int owner) {
     const gs_shards *shards = how->shards;
-    if (!how->by_bucket) return (size_t)owner;
+    if (how->by == BY_RANK) return (size_t)owner;
+    if (how->by == BY_OPTIMIZER)
+        return (size_t)owner * (size_t)shards->num_optimizers + (size_t)shards->optimizers[param];
     return shards->layout.bucket_of[param] * (size_t)shards->world_size + (size_t)owner;
 }
 
@@ -198,7 +257,7 @@ static size_t key_of(const listing *how, size_t param, int owner) {
 static void visit_pieces(const listing *how, size_t *next, gs_segment *out) {
     const gs_grad_layout *layout = &how->shards->layout;
     for (size_t i = 0; i < layout->num_params; i++) {
-        size_t param = how->by_bucket ? layout->plan.params[i] : i;
+        size_t param = how->by == BY_BUCKET ? layout->plan.params[i] : i;
         size_t num = cut_param(how->pieces, how->owners, how->shards, param);
         for (size_t k = 0; k < num; k++) {
             size_t *at = &next[key_of(how, param, how->owners[k])];
@@ -228,8 +287,12 @@ static gs_status list_all_segments(gs_shards *shards) {
                    .owners = calloc(world_size, sizeof *how.owners)};
     gs_status status = how.pieces && how.owners ? gs_ok() : out_of_memory();
     if (!status.code) status = list_segments(&shards->of_ranks, &how, world_size);
-    how.by_bucket = true;
+    how.by = BY_BUCKET;
     if (!status.code) status = list_segments(&shards->of_buckets, &how, num_buckets * world_size);
+    how.by = BY_OPTIMIZER;
+    if (!status.code && shards->optimizers)
+        status = list_segments(&shards->of_optimizers, &how,
+                               world_size * (size_t)shards->num_optimizers);
     free(how.pieces);
     free(how.owners);
     return status;
@@ -273,7 +336,16 @@ static gs_status build(gs_shards *shards, const gs_shards_options *options) {
                                         .num_parts = is_flat ? (size_t)options->world_size : 1};
     *shards = (gs_shards){.partition = options->partition,
                           .world_size = options->world_size,
-                          .element_bytes = options->element_bytes};
+                          .element_bytes = options->element_bytes,
+                          .num_optimizers = 1};
+    if (options->optimizers) {
+        shards->optimizers =
+            copy_list(options->optimizers, options->num_params, sizeof *options->optimizers);
+        if (!shards->optimizers) return out_of_memory();
+        for (size_t i = 0; i < options->num_params; i++)
+            if (options->optimizers[i] >= shards->num_optimizers)
+                shards->num_optimizers = options->optimizers[i] + 1;
+    }
     if (options->trainable) {
         shards->trainable =
             copy_list(options->trainable, options->num_params, sizeof *options->trainable);
@@ -319,7 +391,8 @@ gs_status gs_shards_redo(gs_shards *shards, int world_size, const gs_bucket_plan
                                        .params = shards->layout.params,
                                        .num_params = shards->layout.num_params,
                                        .world_size = world_size,
-                                       .element_bytes = shards->element_bytes};
+                                       .element_bytes = shards->element_bytes,
+                                       .optimizers = shards->optimizers};
     gs_shards next = {0};
     GS_TRY(check(&options));
     gs_status status = build(&next, &options);
@@ -369,12 +442,35 @@ const gs_segment *gs_shards_of_bucket(const gs_shards *shards, size_t bucket, in
                    num_segments);
 }
 
+int gs_shards_num_optimizers(const gs_shards *shards) {
+    return shards->num_optimizers;
+}
+
+const gs_segment *gs_shards_of_optimizer(const gs_shards *shards, int rank, int optimizer,
+                                         size_t *num_segments) {
+    if (!shards->optimizers) return gs_shards_of_rank(shards, rank, num_segments);
+    size_t key = (size_t)rank * (size_t)shards->num_optimizers + (size_t)optimizer;
+    return list_of(&shards->of_optimizers, key, num_segments);
+}
+
+static void point(void **out, const gs_segment *segments, size_t num_segments, void *const *tensors,
+                  size_t element_bytes) {
+    for (size_t i = 0; i < num_segments; i++)
+        out[i] = (char *)tensors[segments[i].tensor] + segments[i].first * element_bytes;
+}
+
 void gs_shards_point(void **out, const gs_shards *shards, int rank, void *const *tensors,
                      size_t element_bytes) {
     size_t num_segments;
     const gs_segment *segments = gs_shards_of_rank(shards, rank, &num_segments);
-    for (size_t i = 0; i < num_segments; i++)
-        out[i] = (char *)tensors[segments[i].tensor] + segments[i].first * element_bytes;
+    point(out, segments, num_segments, tensors, element_bytes);
+}
+
+void gs_shards_point_optimizer(void **out, const gs_shards *shards, int rank, int optimizer,
+                               void *const *tensors, size_t element_bytes) {
+    size_t num_segments;
+    const gs_segment *segments = gs_shards_of_optimizer(shards, rank, optimizer, &num_segments);
+    point(out, segments, num_segments, tensors, element_bytes);
 }
 
 size_t gs_shards_elements(const gs_shards *shards, int rank) {
@@ -428,6 +524,10 @@ gs_digest gs_shards_digest(const gs_shards *shards) {
     gs_digest segments = gs_segments_digest(shards->of_ranks.segments, num_segments);
     gs_digest cuts =
         gs_digest_of(shards->of_ranks.first, (size_t)shards->world_size * sizeof(size_t));
+    gs_digest optimizers = {0};
+    if (shards->optimizers)
+        optimizers =
+            gs_digest_of(shards->optimizers, layout->num_params * sizeof *shards->optimizers);
     const uint64_t words[] = {(uint64_t)shards->partition,
                               (uint64_t)shards->world_size,
                               shards->element_bytes,
@@ -438,6 +538,8 @@ gs_digest gs_shards_digest(const gs_shards *shards) {
                               segments.high,
                               segments.low,
                               cuts.high,
-                              cuts.low};
+                              cuts.low,
+                              optimizers.high,
+                              optimizers.low};
     return gs_digest_of(words, sizeof words);
 }

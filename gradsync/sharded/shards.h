@@ -18,6 +18,11 @@
 //   bucket: │ member 0 · pad │ member 1 · pad │ … │ pad to even parts (flat) │
 //   runs:   │ rank 0        │ rank 1         │ …      rank 2               │
 //
+// Several optimizers may share the parameters, each with its own: then owners of whole tensors are
+// dealt for each optimizer by itself, from nothing, and each takes its own segments of a rank. What
+// is reduced and gathered knows nothing of it: tensors of one owner travel together, whoever steps
+// them.
+//
 // Whole tensors want a plan whose buckets have one owner each: a bucket of several takes a
 // collective for each run.
 //
@@ -56,7 +61,9 @@ typedef struct gs_shards_options {
     size_t num_params;
     int world_size;
     size_t element_bytes;  // of a parameter where parameters lie; 0: those of its dtype
-    void *reserved[2];
+    // Of each parameter: which optimizer steps it, from 0, none without any. NULL: there is one.
+    const int *optimizers;
+    void *reserved;
 } gs_shards_options;  // all is copied
 
 // Elements [first, first + count) of a bucket's data, padding between them included: one rank's.
@@ -91,6 +98,10 @@ const int *gs_shards_owners(const gs_shards *shards);
 // What `rank` owns, in order of parameter and element: what an optimizer, masters and a part of a
 // checkpoint take.
 const gs_segment *gs_shards_of_rank(const gs_shards *shards, int rank, size_t *num_segments);
+// The same of one of several optimizers.
+int gs_shards_num_optimizers(const gs_shards *shards);
+const gs_segment *gs_shards_of_optimizer(const gs_shards *shards, int rank, int optimizer,
+                                         size_t *num_segments);
 // What it owns of a bucket, in the bucket's order.
 const gs_segment *gs_shards_of_bucket(const gs_shards *shards, size_t bucket, int rank,
                                       size_t *num_segments);
@@ -99,6 +110,8 @@ const gs_segment *gs_shards_of_bucket(const gs_shards *shards, size_t bucket, in
 // each segment.
 void gs_shards_point(void **out, const gs_shards *shards, int rank, void *const *tensors,
                      size_t element_bytes);
+void gs_shards_point_optimizer(void **out, const gs_shards *shards, int rank, int optimizer,
+                               void *const *tensors, size_t element_bytes);
 size_t gs_shards_elements(const gs_shards *shards, int rank);  // without padding
 size_t gs_shards_most_elements(const gs_shards *shards);       // of any rank
 

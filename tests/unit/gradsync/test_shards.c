@@ -278,6 +278,46 @@ static void redone_shards_are_those_made_anew(void **state) {
     }
 }
 
+// Whole tensors of each are dealt as if it were alone; a rank's segments are those of all of them.
+static void several_optimizers_are_dealt_each_by_itself(void **state) {
+    (void)state;
+    static const int64_t counts[] = {10, 3, 4, 3, 4, 9};
+    static const int optimizers[] = {0, 1, 0, 1, 0, 1};
+    // By the greedy rule 10 | 4, 4 and 3 | 3, 9; in one list 10, 3 | 4, 3, 4, 9.
+    static const int owners[] = {0, 0, 1, 1, 1, 0};
+    model of = {.num_params = 6};
+    for (size_t i = 0; i < of.num_params; i++)
+        of.params[i] = gs_param_spec_make(GS_FP32, counts[i], 0, "p%zu", i);
+    assert_ok(gs_bucket_plan_parity(&of.plan, of.params, of.num_params, 100, 100, NULL));
+    for (gs_partition kind = GS_PARTITION_FLAT; kind <= GS_PARTITION_SORTED; kind++) {
+        gs_shards *shards, *one = make_shards(&of, kind, 2);
+        gs_shards_options options = options_for(&of, kind, 2);
+        options.optimizers = optimizers;
+        assert_ok(gs_shards_create(&shards, &options));
+        assert_int_equal(gs_shards_num_optimizers(shards), 2);
+        assert_int_equal(gs_shards_num_optimizers(one), 1);
+        assert_false(gs_digest_equal(gs_shards_digest(shards), gs_shards_digest(one)));
+        if (kind == GS_PARTITION_GREEDY)
+            assert_memory_equal(gs_shards_owners(shards), owners, sizeof owners);
+        assert_whole(&of, shards);
+        for (int rank = 0; rank < 2; rank++) {
+            size_t num_all, num_seen = 0, num;
+            gs_shards_of_rank(shards, rank, &num_all);
+            for (int k = 0; k < 2; k++) {
+                const gs_segment *own = gs_shards_of_optimizer(shards, rank, k, &num);
+                for (size_t i = 0; i < num; i++) assert_int_equal(optimizers[own[i].tensor], k);
+                num_seen += num;
+            }
+            assert_int_equal(num_seen, num_all);
+        }
+        assert_ok(gs_shards_redo(shards, 3, NULL, NULL));
+        assert_int_equal(gs_shards_num_optimizers(shards), 2);
+        gs_shards_destroy(shards);
+        gs_shards_destroy(one);
+    }
+    gs_bucket_plan_release(&of.plan);
+}
+
 static void expect_refused(const gs_shards_options *options, const char *words) {
     gs_shards *shards;
     gs_status status = gs_shards_create(&shards, options);
@@ -298,6 +338,13 @@ static void what_is_no_partition_is_refused_by_name(void **state) {
     options.partition = 17;
     expect_refused(&options, "partition 17 is none");
     options.partition = GS_PARTITION_FLAT;
+    int optimizers[MAX_PARAMS] = {0};
+    options.optimizers = optimizers;
+    optimizers[0] = 2;
+    if (of.num_params > 2) expect_refused(&options, "optimizer 1 has no parameters");
+    optimizers[0] = -1;
+    expect_refused(&options, "parameter 0 \"p0\": optimizer -1");
+    options.optimizers = NULL;
     of.params[0].sparse = true;
     expect_refused(&options, "parameter 0 \"p0\": is sparse");
     of.params[0].sparse = false;
@@ -314,6 +361,7 @@ int main(void) {
         cmocka_unit_test(parameters_lie_as_gradients_do),
         cmocka_unit_test(flat_shards_of_gpt2_are_equal),
         cmocka_unit_test(redone_shards_are_those_made_anew),
+        cmocka_unit_test(several_optimizers_are_dealt_each_by_itself),
         cmocka_unit_test(what_is_no_partition_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
