@@ -118,6 +118,20 @@ static void run_adamw(const bench *b) {
     b->kernels->adamw(b->stream, b->a, b->c, b->d, b->b, &step, FLAT);
 }
 
+// Each array is two of half its size.
+static void run_adamw_beside(const bench *b) {
+    const gs_adamw step = {.lr = 1e-4f,
+                           .beta1 = 0.9f,
+                           .beta2 = 0.95f,
+                           .eps = 1e-8f,
+                           .grad_scale = 1.0f,
+                           .correction1 = 0.5,
+                           .correction2 = 0.5};
+    const size_t half = FLAT / 2;
+    b->kernels->adamw_beside(b->stream, b->a, b->a + half, b->c, b->d, b->c + half, b->d + half, b->b,
+                             &step, half);
+}
+
 static void run_layernorm(const bench *b) {
     b->kernels->layernorm(b->stream, b->a, b->c, b->c + ROWS, b->b, b->d, b->d + COLS, ROWS, COLS);
 }
@@ -214,6 +228,7 @@ static const bench_row rows[] = {
     {"cast fp32 to bf16", run_cast, FLAT, 6, 0, 0},
     {"round through fp16", run_round, FLAT, 8, 0, 0},
     {"adamw", run_adamw, FLAT, 28, 0, 0},
+    {"adamw_beside", run_adamw_beside, FLAT / 2, 32, 0, 0},
     {"layernorm", run_layernorm, ROWS *COLS, 8, 0, 0},
     {"bias_gelu", run_bias_gelu, ROWS *COLS, 12, 0, 0},
     {"gelu_backward", run_gelu_backward, ROWS *COLS, 12, 0, 0},

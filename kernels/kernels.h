@@ -309,6 +309,13 @@ typedef struct gs_kernels {
                   const gs_adamw *step, size_t count);
     void (*sgd)(gs_stream *stream, float *param, float *momentum, const float *grad,
                 const gs_sgd *step, size_t count);  // momentum may be NULL when it is 0
+    // The same bits in steps that can be taken back: `was` becomes what param was, and the next moments lie
+    // beside those that are read. Nothing overlaps. A host writes all but param past its caches.
+    void (*adamw_beside)(gs_stream *stream, float *param, float *was, float *next_m, float *next_v,
+                         const float *m, const float *v, const float *grad, const gs_adamw *step,
+                         size_t count);
+    void (*sgd_beside)(gs_stream *stream, float *param, float *was, float *next_momentum,
+                       const float *momentum, const float *grad, const gs_sgd *step, size_t count);
 
     // low-rank approximations of many matrices (PowerSGD); `items` as long as the work may run. Infinities and
     // NaNs in M come out as such in p and q. Bytes of memory for an element of fp32: 12, 4 and 12.

@@ -60,6 +60,8 @@
     X(batchnorm_backward_apply)                                                                    \
     X(adamw)                                                                                       \
     X(sgd)                                                                                         \
+    X(adamw_beside)                                                                                \
+    X(sgd_beside)                                                                                  \
     X(low_rank_project)                                                                            \
     X(low_rank_back_project)                                                                       \
     X(low_rank_rebuild)                                                                            \

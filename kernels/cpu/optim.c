@@ -1,9 +1,15 @@
 // SGD and AdamW in PyTorch's order of operations, one pass, the corrections hoisted out of the
 // loop.
 #include <math.h>
+#include <string.h>
 
 #include "kernels/cpu/chunks.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/past_caches.h"
+
+// Beside: so many elements of the moments are copied, stepped in place while they are in the first
+// cache, and stored past it.
+#define PIECE (4 * GS_LINE_FLOATS)
 
 typedef struct adamw_job {
     float *param, *m, *v;
@@ -50,12 +56,61 @@ static void adamw_item(void *ctx, size_t item) {
     }
 }
 
+static void hoist_corrections(adamw_job *job) {
+    job->step_size = (float)((double)job->step->lr / job->step->correction1);
+    job->correction2_root_inverse = (float)(1.0 / sqrt(job->step->correction2));
+}
+
 void GS_CPU(adamw)(gs_stream *stream, float *param, float *m, float *v, const float *grad,
                    const gs_adamw *step, size_t count) {
     adamw_job job = {.param = param, .m = m, .v = v, .grad = grad, .step = step, .count = count};
-    job.step_size = (float)((double)step->lr / step->correction1);
-    job.correction2_root_inverse = (float)(1.0 / sqrt(step->correction2));
+    hoist_corrections(&job);
     gs_stream_for_each(stream, gs_num_items(count, GS_CHUNK), adamw_item, &job);
+}
+
+typedef struct adamw_beside_job {
+    adamw_job in_place;  // m and v are a piece's
+    float *was, *next_m, *next_v;
+    const float *m, *v;
+} adamw_beside_job;
+
+static void step_adamw_piece(const adamw_beside_job *job, size_t first, size_t count) {
+    float m[PIECE], v[PIECE];
+    adamw_job piece = job->in_place;
+    piece.param += first;
+    piece.grad += first;
+    piece.m = memcpy(m, job->m + first, count * sizeof *m);
+    piece.v = memcpy(v, job->v + first, count * sizeof *v);
+    gs_store_past(job->was + first, piece.param, count);
+    if (piece.step->decoupled) {
+        step_adamw(&piece, (gs_range){0, count}, true);
+    } else {
+        step_adamw(&piece, (gs_range){0, count}, false);
+    }
+    gs_store_past(job->next_m + first, m, count);
+    gs_store_past(job->next_v + first, v, count);
+}
+
+static void adamw_beside_item(void *ctx, size_t item) {
+    gs_range range = gs_item_range(item, GS_CHUNK, ((adamw_beside_job *)ctx)->in_place.count);
+    size_t end = range.first + range.count, first = range.first;
+    for (; first + PIECE <= end; first += PIECE) step_adamw_piece(ctx, first, PIECE);
+    step_adamw_piece(ctx, first, end - first);
+    gs_end_stores_past();
+}
+
+void GS_CPU(adamw_beside)(gs_stream *stream, float *param, float *was, float *next_m, float *next_v,
+                          const float *m, const float *v, const float *grad, const gs_adamw *step,
+                          size_t count) {
+    adamw_beside_job job = {
+        .in_place = {.param = param, .grad = grad, .step = step, .count = count},
+        .was = was,
+        .next_m = next_m,
+        .next_v = next_v,
+        .m = m,
+        .v = v};
+    hoist_corrections(&job.in_place);
+    gs_stream_for_each(stream, gs_num_items(count, GS_CHUNK), adamw_beside_item, &job);
 }
 
 typedef struct sgd_job {
@@ -90,10 +145,8 @@ GS_INLINE void step_momentum(const sgd_job *job, gs_range range, const bool firs
     }
 }
 
-static void sgd_item(void *ctx, size_t item) {
-    const sgd_job *job = ctx;
+static void step_sgd(const sgd_job *job, gs_range range) {
     const gs_sgd *step = job->step;
-    gs_range range = gs_item_range(item, GS_CHUNK, job->count);
     if (step->momentum == 0.0f || !job->momentum) {
         step_plain(job, range);
     } else if (step->nesterov) {
@@ -103,9 +156,50 @@ static void sgd_item(void *ctx, size_t item) {
     }
 }
 
+static void sgd_item(void *ctx, size_t item) {
+    const sgd_job *job = ctx;
+    step_sgd(job, gs_item_range(item, GS_CHUNK, job->count));
+}
+
 void GS_CPU(sgd)(gs_stream *stream, float *param, float *momentum, const float *grad,
                  const gs_sgd *step, size_t count) {
     sgd_job job = {
         .param = param, .momentum = momentum, .grad = grad, .step = step, .count = count};
     gs_stream_for_each(stream, gs_num_items(count, GS_CHUNK), sgd_item, &job);
+}
+
+typedef struct sgd_beside_job {
+    sgd_job in_place;  // momentum is a piece's, or NULL
+    float *was, *next_momentum;
+    const float *momentum;
+} sgd_beside_job;
+
+static void step_sgd_piece(const sgd_beside_job *job, size_t first, size_t count) {
+    float momentum[PIECE];
+    sgd_job piece = job->in_place;
+    piece.param += first;
+    piece.grad += first;
+    if (job->momentum)
+        piece.momentum = memcpy(momentum, job->momentum + first, count * sizeof *momentum);
+    gs_store_past(job->was + first, piece.param, count);
+    step_sgd(&piece, (gs_range){0, count});
+    if (job->momentum) gs_store_past(job->next_momentum + first, momentum, count);
+}
+
+static void sgd_beside_item(void *ctx, size_t item) {
+    gs_range range = gs_item_range(item, GS_CHUNK, ((sgd_beside_job *)ctx)->in_place.count);
+    size_t end = range.first + range.count, first = range.first;
+    for (; first + PIECE <= end; first += PIECE) step_sgd_piece(ctx, first, PIECE);
+    step_sgd_piece(ctx, first, end - first);
+    gs_end_stores_past();
+}
+
+void GS_CPU(sgd_beside)(gs_stream *stream, float *param, float *was, float *next_momentum,
+                        const float *momentum, const float *grad, const gs_sgd *step,
+                        size_t count) {
+    sgd_beside_job job = {.in_place = {.param = param, .grad = grad, .step = step, .count = count},
+                          .was = was,
+                          .next_momentum = next_momentum,
+                          .momentum = momentum};
+    gs_stream_for_each(stream, gs_num_items(count, GS_CHUNK), sgd_beside_item, &job);
 }

@@ -13,6 +13,52 @@ extern "C" void gs_cuda_adamw(gs_stream *stream, float *param, float *m, float *
     }
 }
 
+template <bool DECOUPLED>
+struct adamw_beside_op {
+    static constexpr int width = 4, unroll = 1;
+    float *param, *was, *next_m, *next_v;
+    const float *m, *v, *grad;
+    gs_adamw_common common;
+    gs_adamw_own own;
+    size_t head() const { return gs_common_head<width>(param, was, next_m, next_v, m, v, grad); }
+    template <int W>
+    struct inputs {
+        gs_elements<float, W> param, m, v, grad;
+    };
+    template <int W>
+    __device__ inputs<W> load(size_t i) const {
+        return {gs_load_elements<W>(param + i), gs_load_elements<W>(m + i), gs_load_elements<W>(v + i),
+                gs_load_elements<W>(grad + i)};
+    }
+    template <int W>
+    __device__ void store(size_t i, const inputs<W> &in) const {
+        gs_elements<float, W> p, step_m = in.m, step_v = in.v;
+#pragma unroll
+        for (int k = 0; k < W; k++)
+            p.at[k] = gs_adamw_step<DECOUPLED>(in.param.at[k], step_m.at[k], step_v.at[k], in.grad.at[k],
+                                               common, own);
+        gs_store_elements<W>(was + i, in.param);
+        gs_store_elements<W>(next_m + i, step_m);
+        gs_store_elements<W>(next_v + i, step_v);
+        gs_store_elements<W>(param + i, p);
+    }
+};
+
+extern "C" void gs_cuda_adamw_beside(gs_stream *stream, float *param, float *was, float *next_m,
+                                     float *next_v, const float *m, const float *v, const float *grad,
+                                     const gs_adamw *step, size_t count) {
+    const gs_adamw_common common = gs_adamw_make_common(*step);
+    const gs_adamw_own own = gs_adamw_make_own(step->lr, step->weight_decay, step->correction1,
+                                               step->correction2);
+    if (step->decoupled) {
+        gs_run_flat(stream, adamw_beside_op<true>{param, was, next_m, next_v, m, v, grad, common, own},
+                    count);
+    } else {
+        gs_run_flat(stream, adamw_beside_op<false>{param, was, next_m, next_v, m, v, grad, common, own},
+                    count);
+    }
+}
+
 struct sgd_constants {
     float lr, momentum, rest, decay, grad_scale;
     bool nesterov, first_step;
@@ -22,12 +68,13 @@ __device__ static inline float decayed(float grad, float p, const sgd_constants 
     return __fadd_rn(__fmul_rn(grad, c.grad_scale), __fmul_rn(c.decay, p));
 }
 
+// `was` NULL: what the parameter was is not kept.
 struct sgd_op {
     static constexpr int width = 4, unroll = 2;
-    float *param;
+    float *param, *was;
     const float *grad;
     sgd_constants constants;
-    size_t head() const { return gs_common_head<width>(param, grad); }
+    size_t head() const { return gs_common_head<width>(param, was ? was : param, grad); }
     template <int W>
     struct inputs {
         gs_elements<float, W> param, grad;
@@ -44,16 +91,20 @@ struct sgd_op {
             const float g = decayed(in.grad.at[k], p.at[k], constants);
             p.at[k] = __fsub_rn(p.at[k], __fmul_rn(constants.lr, g));
         }
+        if (was) gs_store_elements<W>(was + i, in.param);
         gs_store_elements<W>(param + i, p);
     }
 };
 
+// In place `next` is the momentum.
 struct sgd_momentum_op {
     static constexpr int width = 4, unroll = 2;
-    float *param, *momentum;
-    const float *grad;
+    float *param, *was, *next;
+    const float *momentum, *grad;
     sgd_constants constants;
-    size_t head() const { return gs_common_head<width>(param, momentum, grad); }
+    size_t head() const {
+        return gs_common_head<width>(param, was ? was : param, next, momentum, grad);
+    }
     template <int W>
     struct inputs {
         gs_elements<float, W> param, momentum, grad;
@@ -66,22 +117,23 @@ struct sgd_momentum_op {
     template <int W>
     __device__ void store(size_t i, const inputs<W> &in) const {
         const sgd_constants &c = constants;
-        gs_elements<float, W> p = in.param, next = in.momentum;
+        gs_elements<float, W> p = in.param, buffer = in.momentum;
 #pragma unroll
         for (int k = 0; k < W; k++) {
             const float g = decayed(in.grad.at[k], p.at[k], c);
-            const float kept = __fadd_rn(__fmul_rn(c.momentum, next.at[k]), __fmul_rn(c.rest, g));
-            next.at[k] = c.first_step ? g : kept;
-            const float ahead = __fadd_rn(g, __fmul_rn(c.momentum, next.at[k]));
-            p.at[k] = __fsub_rn(p.at[k], __fmul_rn(c.lr, c.nesterov ? ahead : next.at[k]));
+            const float kept = __fadd_rn(__fmul_rn(c.momentum, buffer.at[k]), __fmul_rn(c.rest, g));
+            buffer.at[k] = c.first_step ? g : kept;
+            const float ahead = __fadd_rn(g, __fmul_rn(c.momentum, buffer.at[k]));
+            p.at[k] = __fsub_rn(p.at[k], __fmul_rn(c.lr, c.nesterov ? ahead : buffer.at[k]));
         }
-        gs_store_elements<W>(momentum + i, next);
+        if (was) gs_store_elements<W>(was + i, in.param);
+        gs_store_elements<W>(next + i, buffer);
         gs_store_elements<W>(param + i, p);
     }
 };
 
-extern "C" void gs_cuda_sgd(gs_stream *stream, float *param, float *momentum, const float *grad,
-                            const gs_sgd *step, size_t count) {
+static void run_sgd(gs_stream *stream, float *param, float *was, float *next, const float *momentum,
+                    const float *grad, const gs_sgd *step, size_t count) {
     sgd_constants c;
     c.lr = step->lr;
     c.momentum = step->momentum;
@@ -91,8 +143,19 @@ extern "C" void gs_cuda_sgd(gs_stream *stream, float *param, float *momentum, co
     c.nesterov = step->nesterov;
     c.first_step = step->first_step;
     if (step->momentum == 0.0f || !momentum) {
-        gs_run_flat(stream, sgd_op{param, grad, c}, count);
+        gs_run_flat(stream, sgd_op{param, was, grad, c}, count);
     } else {
-        gs_run_flat(stream, sgd_momentum_op{param, momentum, grad, c}, count);
+        gs_run_flat(stream, sgd_momentum_op{param, was, next, momentum, grad, c}, count);
     }
+}
+
+extern "C" void gs_cuda_sgd(gs_stream *stream, float *param, float *momentum, const float *grad,
+                            const gs_sgd *step, size_t count) {
+    run_sgd(stream, param, nullptr, momentum, momentum, grad, step, count);
+}
+
+extern "C" void gs_cuda_sgd_beside(gs_stream *stream, float *param, float *was, float *next_momentum,
+                                   const float *momentum, const float *grad, const gs_sgd *step,
+                                   size_t count) {
+    run_sgd(stream, param, was, next_momentum, momentum, grad, step, count);
 }

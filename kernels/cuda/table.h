@@ -29,6 +29,8 @@
     X(round)                                                                                       \
     X(adamw)                                                                                       \
     X(sgd)                                                                                         \
+    X(adamw_beside)                                                                                \
+    X(sgd_beside)                                                                                  \
     X(matmul)                                                                                      \
     X(attention)                                                                                   \
     X(attention_backward)                                                                          \

@@ -57,24 +57,73 @@ static void launch_sgd(const kernel_run *run) {
                       &shape->step, shape->count);
 }
 
+static sgd_shape draw_sgd(kernel_test *test, int round) {
+    sgd_shape shape = {.count = kernel_count(test, MOST), .has_momentum = round % 4 > 0};
+    shape.step = (gs_sgd){.lr = kernel_real(test, 1e-3f, 1.0f),
+                          .momentum = round % 2 ? 0.9f : 0.0f,
+                          .dampening = round % 3 ? 0.0f : 0.1f,
+                          .weight_decay = kernel_real(test, 0.0f, 0.1f),
+                          .grad_scale = kernel_real(test, 0.1f, 1.0f),
+                          .nesterov = kernel_random(test, 2),
+                          .first_step = kernel_random(test, 4) == 0};
+    kernel_begin(test, "count %zu, momentum %g of %d, nesterov %d, first %d", shape.count,
+                 (double)shape.step.momentum, shape.has_momentum, shape.step.nesterov,
+                 shape.step.first_step);
+    return shape;
+}
+
 static void test_sgd(kernel_test *test) {
     for (int round = 0; round < 32; round++) {
-        sgd_shape shape = {.count = kernel_count(test, MOST), .has_momentum = round % 4 > 0};
-        shape.step = (gs_sgd){.lr = kernel_real(test, 1e-3f, 1.0f),
-                              .momentum = round % 2 ? 0.9f : 0.0f,
-                              .dampening = round % 3 ? 0.0f : 0.1f,
-                              .weight_decay = kernel_real(test, 0.0f, 0.1f),
-                              .grad_scale = kernel_real(test, 0.1f, 1.0f),
-                              .nesterov = kernel_random(test, 2),
-                              .first_step = kernel_random(test, 4) == 0};
-        kernel_begin(test, "count %zu, momentum %g of %d, nesterov %d, first %d", shape.count,
-                     (double)shape.step.momentum, shape.has_momentum, shape.step.nesterov,
-                     shape.step.first_step);
+        sgd_shape shape = draw_sgd(test, round);
         kernel_inout(test, "param", GS_FP32, shape.count, KERNEL_UNIT, KERNEL_SAME_BITS);
         kernel_input(test, "grad", GS_FP32, shape.count, KERNEL_WIDE);
         if (shape.has_momentum)
             kernel_inout(test, "momentum", GS_FP32, shape.count, KERNEL_WIDE, KERNEL_SAME_BITS);
         kernel_check(test, launch_sgd, &shape);
+    }
+}
+
+// ---- beside
+
+static void launch_adamw_beside(const kernel_run *run) {
+    const adamw_shape *shape = run->shape;
+    run->kernels->adamw_beside(run->stream, run->at[0], run->at[1], run->at[2], run->at[3],
+                               run->at[4], run->at[5], run->at[6], &shape->step, shape->count);
+}
+
+static void test_adamw_beside(kernel_test *test) {
+    for (int round = 0; round < 24; round++) {
+        adamw_shape shape = {draw_adamw(test), kernel_count(test, MOST)};
+        kernel_begin(test, "count %zu, decoupled %d", shape.count, shape.step.decoupled);
+        kernel_inout(test, "param", GS_FP32, shape.count, KERNEL_UNIT, KERNEL_SAME_BITS);
+        kernel_output(test, "was", GS_FP32, shape.count, KERNEL_SAME_BITS);
+        kernel_output(test, "next_m", GS_FP32, shape.count, KERNEL_SAME_BITS);
+        kernel_output(test, "next_v", GS_FP32, shape.count, KERNEL_SAME_BITS);
+        kernel_input(test, "m", GS_FP32, shape.count, KERNEL_WIDE);
+        kernel_input(test, "v", GS_FP32, shape.count, KERNEL_POSITIVE);
+        kernel_input(test, "grad", GS_FP32, shape.count, round % 4 ? KERNEL_WIDE : KERNEL_SPECIAL);
+        kernel_check(test, launch_adamw_beside, &shape);
+    }
+}
+
+static void launch_sgd_beside(const kernel_run *run) {
+    const sgd_shape *shape = run->shape;
+    run->kernels->sgd_beside(
+        run->stream, run->at[0], run->at[1], shape->has_momentum ? run->at[3] : NULL,
+        shape->has_momentum ? run->at[4] : NULL, run->at[2], &shape->step, shape->count);
+}
+
+static void test_sgd_beside(kernel_test *test) {
+    for (int round = 0; round < 32; round++) {
+        sgd_shape shape = draw_sgd(test, round);
+        kernel_inout(test, "param", GS_FP32, shape.count, KERNEL_UNIT, KERNEL_SAME_BITS);
+        kernel_output(test, "was", GS_FP32, shape.count, KERNEL_SAME_BITS);
+        kernel_input(test, "grad", GS_FP32, shape.count, KERNEL_WIDE);
+        if (shape.has_momentum) {
+            kernel_output(test, "next_momentum", GS_FP32, shape.count, KERNEL_SAME_BITS);
+            kernel_input(test, "momentum", GS_FP32, shape.count, KERNEL_WIDE);
+        }
+        kernel_check(test, launch_sgd_beside, &shape);
     }
 }
 
@@ -235,13 +284,19 @@ static void test_join_master(kernel_test *test) {
         kernel_begin(test, "count %zu", count);
         kernel_output(test, "master", GS_I32, count, KERNEL_SAME_BITS);
         fill_patterns(test, kernel_input(test, "value", GS_BF16, count, KERNEL_ZEROS), 2 * count);
-        fill_patterns(test, kernel_input(test, "remainder", GS_BF16, count, KERNEL_ZEROS), 2 * count);
+        fill_patterns(test, kernel_input(test, "remainder", GS_BF16, count, KERNEL_ZEROS),
+                      2 * count);
         kernel_check(test, launch_join_master, &count);
     }
 }
 
-static const kernel_case cases[] = {
-    KERNEL_CASE(adamw),      KERNEL_CASE(sgd),          KERNEL_CASE(cast_many),
-    KERNEL_CASE(adamw_many), KERNEL_CASE(split_master), KERNEL_CASE(join_master),
-    KERNEL_CASE(sum_squares_many)};
+static const kernel_case cases[] = {KERNEL_CASE(adamw),
+                                    KERNEL_CASE(sgd),
+                                    KERNEL_CASE(cast_many),
+                                    KERNEL_CASE(adamw_many),
+                                    KERNEL_CASE(split_master),
+                                    KERNEL_CASE(join_master),
+                                    KERNEL_CASE(sum_squares_many),
+                                    KERNEL_CASE(adamw_beside),
+                                    KERNEL_CASE(sgd_beside)};
 const kernel_family kernel_family_optim = {cases, sizeof cases / sizeof *cases};

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define COUNT ((size_t)16411)
 
@@ -100,11 +101,109 @@ static void sgd_follows_fp64(void **state) {
     assert_sgd(*state, (gs_sgd){.lr = 0.1f, .grad_scale = 1, .momentum = 0.9f, .nesterov = true});
 }
 
+// Of steps beside: arrays begin `shift` elements behind a line's boundary, so that whole lines lie
+// in them, or none.
+typedef struct beside {
+    float *param, *was, *next_m, *next_v, *m, *v, *grad;
+    float *want, *want_m, *want_v;
+} beside;
+
+#define NUM_ARRAYS (sizeof(beside) / sizeof(float *))
+
+static void open_beside(beside *b, float **memory, size_t shift) {
+    float **arrays = (float **)(void *)b;
+    for (size_t i = 0; i < NUM_ARRAYS; i++) {
+        memory[i] = make_uniform(COUNT + 64, 300 + i, 0, 1);
+        uintptr_t past = (uintptr_t)memory[i] % 64 / sizeof(float);
+        arrays[i] = memory[i] + (past ? 16 - past : 0) + shift * (i + 1);
+    }
+    memcpy(b->want, b->param, COUNT * sizeof(float));
+    memcpy(b->want_m, b->m, COUNT * sizeof(float));
+    memcpy(b->want_v, b->v, COUNT * sizeof(float));
+}
+
+static float *copy_of(const float *array) {
+    return memcpy(make_zeros(COUNT), array, COUNT * sizeof *array);
+}
+
+static void assert_floats(const float *a, const float *b) {
+    assert_memory_equal(a, b, COUNT * sizeof *a);
+}
+
+static void close_beside(float **memory) {
+    for (size_t i = 0; i < NUM_ARRAYS; i++) free(memory[i]);
+}
+
+static void adamw_beside_is_adamw_and_leaves_what_was(void **state) {
+    const gs_kernels *kernels = gs_device_kernels(*state);
+    for (size_t variant = 0; variant < 4; variant++) {
+        beside b;
+        float *memory[NUM_ARRAYS];
+        gs_adamw step = {.lr = 1e-2f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.95f,
+                         .eps = 1e-8f,
+                         .weight_decay = 0.1f,
+                         .grad_scale = 0.5f,
+                         .correction1 = 0.1,
+                         .correction2 = 0.05,
+                         .decoupled = variant / 2};
+        open_beside(&b, memory, variant % 2);
+        float *before = copy_of(b.want), *m = copy_of(b.want_m), *v = copy_of(b.want_v);
+        kernels->adamw(gs_device_stream(*state), b.want, b.want_m, b.want_v, b.grad, &step, COUNT);
+        kernels->adamw_beside(gs_device_stream(*state), b.param, b.was, b.next_m, b.next_v, b.m,
+                              b.v, b.grad, &step, COUNT);
+        assert_floats(b.param, b.want);
+        assert_floats(b.next_m, b.want_m);
+        assert_floats(b.next_v, b.want_v);
+        assert_floats(b.was, before);
+        assert_floats(b.m, m);
+        assert_floats(b.v, v);
+        free(before);
+        free(m);
+        free(v);
+        close_beside(memory);
+    }
+}
+
+static void sgd_beside_is_sgd_and_leaves_what_was(void **state) {
+    const gs_kernels *kernels = gs_device_kernels(*state);
+    for (size_t variant = 0; variant < 8; variant++) {
+        beside b;
+        float *memory[NUM_ARRAYS];
+        bool has_momentum = variant / 2;
+        gs_sgd step = {.lr = 0.1f,
+                       .momentum = has_momentum ? 0.9f : 0,
+                       .weight_decay = 0.1f,
+                       .grad_scale = 0.5f,
+                       .nesterov = variant / 2 == 2,
+                       .first_step = variant / 2 == 3};
+        open_beside(&b, memory, variant % 2);
+        float *before = copy_of(b.want), *m = copy_of(b.want_m);
+        kernels->sgd(gs_device_stream(*state), b.want, has_momentum ? b.want_m : NULL, b.grad,
+                     &step, COUNT);
+        kernels->sgd_beside(gs_device_stream(*state), b.param, b.was,
+                            has_momentum ? b.next_m : NULL, has_momentum ? b.m : NULL, b.grad,
+                            &step, COUNT);
+        assert_floats(b.param, b.want);
+        assert_floats(b.was, before);
+        if (has_momentum) assert_floats(b.next_m, b.want_m);
+        assert_floats(b.m, m);
+        free(before);
+        free(m);
+        close_beside(memory);
+    }
+}
+
 static void nothing_to_do_is_fine(void **state) {
     gs_adamw adamw = {.grad_scale = 1, .correction1 = 1, .correction2 = 1};
     gs_sgd sgd = {.grad_scale = 1};
     gs_device_kernels(*state)->adamw(gs_device_stream(*state), NULL, NULL, NULL, NULL, &adamw, 0);
     gs_device_kernels(*state)->sgd(gs_device_stream(*state), NULL, NULL, NULL, &sgd, 0);
+    gs_device_kernels(*state)->adamw_beside(gs_device_stream(*state), NULL, NULL, NULL, NULL, NULL,
+                                            NULL, NULL, &adamw, 0);
+    gs_device_kernels(*state)->sgd_beside(gs_device_stream(*state), NULL, NULL, NULL, NULL, NULL,
+                                          &sgd, 0);
     assert_stream_ok(*state);
 }
 
@@ -119,6 +218,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adamw_follows_fp64_for_ten_steps),
         cmocka_unit_test(sgd_follows_fp64),
+        cmocka_unit_test(adamw_beside_is_adamw_and_leaves_what_was),
+        cmocka_unit_test(sgd_beside_is_sgd_and_leaves_what_was),
         cmocka_unit_test(nothing_to_do_is_fine),
         cmocka_unit_test(nan_gradients_are_not_hidden),
     };

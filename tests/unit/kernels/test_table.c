@@ -290,15 +290,45 @@ static void run_sgd(const run *job) {
     job->kernels->sgd(job->stream, param, momentum, job->in + 13, &step, FLAT);
 }
 
+static void run_beside(const run *job) {
+    enum { SMALL = FLAT / 2 };
+    gs_adamw adamw = {.lr = 1e-3f,
+                      .beta1 = 0.9f,
+                      .beta2 = 0.95f,
+                      .eps = 1e-8f,
+                      .weight_decay = 0.1f,
+                      .grad_scale = 0.7f,
+                      .correction1 = 0.19,
+                      .correction2 = 0.0975};
+    gs_sgd sgd = {.lr = 0.1f, .momentum = 0.9f, .dampening = 0.1f, .grad_scale = 0.7f};
+    float *param = job->out, *was = param + SMALL, *m = was + SMALL, *v = m + SMALL;
+    memcpy(param, job->in, SMALL * sizeof *param);
+    job->kernels->adamw_beside(job->stream, param, was, m, v, job->in + 5, job->positive,
+                               job->in + 11, &adamw, SMALL);
+    job->kernels->sgd_beside(job->stream, param, v + SMALL, v + 2 * SMALL, m, job->in + 13, &sgd,
+                             SMALL);
+}
+
 static void run_many(const run *job) {
     enum { HALVES = 40009 };
-    gs_adamw step = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_scale = 0.5f,
+    gs_adamw step = {.lr = 1e-3f,
+                     .beta1 = 0.9f,
+                     .beta2 = 0.95f,
+                     .eps = 1e-8f,
+                     .grad_scale = 0.5f,
                      .decoupled = true};
     uint16_t *value = (uint16_t *)job->out, *remainder = value + HALVES + 1;
-    float *m = job->out + HALVES + 1, *v = m + HALVES, *master = v + HALVES, *sums = master + HALVES;
+    float *m = job->out + HALVES + 1, *v = m + HALVES, *master = v + HALVES,
+          *sums = master + HALVES;
     job->kernels->split_master(job->stream, value, remainder, job->in, HALVES);
-    gs_adamw_item item = {.value = value, .remainder = remainder, .m = m, .v = v, .grad = job->in + 5,
-                          .count = HALVES, .weight_decay = 0.1f, .correction1 = 0.1,
+    gs_adamw_item item = {.value = value,
+                          .remainder = remainder,
+                          .m = m,
+                          .v = v,
+                          .grad = job->in + 5,
+                          .count = HALVES,
+                          .weight_decay = 0.1f,
+                          .correction1 = 0.1,
                           .correction2 = 0.05};
     job->kernels->adamw_many(job->stream, &item, 1, &step);
     job->kernels->join_master(job->stream, master, value, remainder, HALVES);
@@ -351,6 +381,7 @@ BITS_AGREE(batchnorm)
 BITS_AGREE(batchnorm_parts)
 BITS_AGREE(adamw)
 BITS_AGREE(sgd)
+BITS_AGREE(beside)
 BITS_AGREE(many)
 BITS_AGREE(quantize)
 
@@ -370,16 +401,24 @@ static void no_slot_is_empty(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(elementwise_bits_agree), cmocka_unit_test(sums_bits_agree),
-        cmocka_unit_test(reduce_bits_agree),      cmocka_unit_test(cast_bits_agree),
-        cmocka_unit_test(matmul_bits_agree),      cmocka_unit_test(layers_bits_agree),
-        cmocka_unit_test(layernorm_bits_agree),   cmocka_unit_test(embedding_bits_agree),
-        cmocka_unit_test(attention_bits_agree),   cmocka_unit_test(loss_bits_agree),
+        cmocka_unit_test(elementwise_bits_agree),
+        cmocka_unit_test(sums_bits_agree),
+        cmocka_unit_test(reduce_bits_agree),
+        cmocka_unit_test(cast_bits_agree),
+        cmocka_unit_test(matmul_bits_agree),
+        cmocka_unit_test(layers_bits_agree),
+        cmocka_unit_test(layernorm_bits_agree),
+        cmocka_unit_test(embedding_bits_agree),
+        cmocka_unit_test(attention_bits_agree),
+        cmocka_unit_test(loss_bits_agree),
         cmocka_unit_test(batchnorm_parts_bits_agree),
-        cmocka_unit_test(batchnorm_bits_agree),   cmocka_unit_test(adamw_bits_agree),
+        cmocka_unit_test(batchnorm_bits_agree),
+        cmocka_unit_test(adamw_bits_agree),
         cmocka_unit_test(many_bits_agree),
+        cmocka_unit_test(beside_bits_agree),
         cmocka_unit_test(quantize_bits_agree),
-        cmocka_unit_test(sgd_bits_agree),         cmocka_unit_test(no_slot_is_empty),
+        cmocka_unit_test(sgd_bits_agree),
+        cmocka_unit_test(no_slot_is_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
