@@ -2,12 +2,14 @@
 // say who is missing, so nobody is accused that cannot be known: a rank's own device can. And of one rank with a
 // GPU, whose device is all that can fail.
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -19,6 +21,7 @@
 #include "tests/support/ranks.h"
 
 #define RUN_SECONDS 120.0
+#define DEATH_SECONDS 10.0  // to know of it takes milliseconds
 #define NUM_LANES 2  // all happens in the last
 #define BIT(rank) (UINT64_C(1) << (rank))
 
@@ -129,7 +132,39 @@ static gs_status fail_alone(const gs_rank_env *env) {
                     (unsigned long long)seen.sequence, seen.bucket);
 }
 
-static const gs_rank_body bodies[] = {{"cases", run_cases}, {"alone", fail_alone}, {0}};
+// As a host does that runs ahead: it posts what comes next, and waits for all of it later.
+static gs_status post_behind_a_death(comm_rank *self) {
+    gs_work work = {0};
+    gs_collective gather = {.kind = GS_ALLGATHER,
+                            .send = (float *)gs_arena_data(self->arena) + self->rank * 64,
+                            .recv = gs_arena_data(self->arena),
+                            .count = 64 * sizeof(float),
+                            .dtype = GS_U8,
+                            .bucket = -1};
+    gs_status status = gs_ok();
+    for (int i = 0; i < 8 && !status.code; i++) status = gs_comm_post(self->comm, &work, &gather);
+    if (!status.code)
+        status = gs_comm_wait(self->comm, work, gs_deadline_in_seconds(DEATH_SECONDS));
+    if (!status.code) return gs_error(GS_INTERNAL, "it ended well");
+    return status.code == GS_DEADLINE_EXCEEDED ? status : gs_ok();
+}
+
+static gs_status outlive(const gs_rank_env *env) {
+    comm_rank self;
+    pid_t mine = getpid(), all[2];
+    gs_status status = nccl_rank_open(&self, env, FAILURE_ARENA_BYTES, NULL);
+    if (!status.code)
+        status = gs_rank_exchange(env->exchange, "pids", NULL, 0, &mine, sizeof mine, all,
+                                  gs_deadline_in_seconds(NCCL_RANK_SECONDS));
+    if (!status.code && env->rank == 1) kill(mine, SIGKILL);
+    if (!status.code) failure_wait_for_death(all[1]);
+    if (!status.code) status = post_behind_a_death(&self);
+    comm_rank_close(&self);
+    return status;
+}
+
+static const gs_rank_body bodies[] = {
+    {"cases", run_cases}, {"alone", fail_alone}, {"outlive", outlive}, {0}};
 
 static void run_ranks(const char *body, const char *arg, int world_size, const failure_case *how) {
     gs_ranks *ranks;
@@ -167,6 +202,13 @@ static void a_rank_alone_accuses_its_device(void **state) {
     run_ranks("alone", "fault", 1, NULL);
 }
 
+// An error that the library found is not forgotten over the next call.
+static void a_death_is_known_whatever_is_posted_next(void **state) {
+    (void)state;
+    static const failure_case killed = {"killed", FAILS_KILLED, 2, BIT(1), NULL};
+    run_ranks("outlive", "", 2, &killed);
+}
+
 int main(int argc, char **argv) {
     int exit_code;
     nccl_skip_without_gpu();
@@ -176,6 +218,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(each_rank_knows_of_itself_and_accuses_nobody_else),
         cmocka_unit_test(the_others_of_one_that_is_gone_accuse_nobody),
         cmocka_unit_test(a_rank_alone_accuses_its_device),
+        cmocka_unit_test(a_death_is_known_whatever_is_posted_next),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,17 +102,21 @@ static void end_progress(struct ncclComm *comm, ncclResult_t result) {
     atomic_compare_exchange_strong(&comm->state, &expected, (int)result);
 }
 
+// An error that was found is what every later call returns.
 static ncclResult_t check_idle(struct ncclComm *comm, const char *call) {
-    if (atomic_load(&comm->state) != ncclInProgress) return ncclSuccess;
+    ncclResult_t state = (ncclResult_t)atomic_load(&comm->state);
+    if (state == ncclSuccess) return state;
     snprintf(last_error, sizeof last_error,
              "%s: Attempt to use communicator before the previous operation returned ncclSuccess",
              call);
-    return ncclInvalidArgument;
+    return state == ncclInProgress ? ncclInvalidArgument : state;
 }
 
 static ncclResult_t start_thread(struct ncclComm *comm, void *(*run)(void *)) {
+    int expected = ncclSuccess;
     join_thread(comm);
-    atomic_store(&comm->state, ncclInProgress);
+    if (!atomic_compare_exchange_strong(&comm->state, &expected, ncclInProgress))
+        return (ncclResult_t)expected;  // found meanwhile
     if (pthread_create(&comm->thread, NULL, run, comm)) return ncclSystemError;
     comm->has_thread = true;
     if (!comm->blocking) return ncclInProgress;

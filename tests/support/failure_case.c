@@ -45,7 +45,7 @@ static gs_status meet_all(const gs_rank_env *env, const failure_case *how, int n
 }
 
 // A life ends with its threads, and the first may end before the one that moves; the parent may not have looked yet.
-static void wait_for_death(pid_t pid) {
+void failure_wait_for_death(pid_t pid) {
     static const char format[] = "%*d (%*[^)]) %c%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%d";
     char path[40], state = 0;
     int num_threads;
@@ -285,7 +285,7 @@ gs_status failure_case_run(comm_rank *self, const gs_rank_env *env, const failur
     GS_TRY(meet(env, how, number, "begin", &mine, sizeof mine, all));
     bool victim = is_victim(how, env->rank);
     for (int i = 0; i < how->world_size && how->way == FAILS_KILLED && !victim; i++) {
-        if (is_victim(how, i)) wait_for_death(all[i]);
+        if (is_victim(how, i)) failure_wait_for_death(all[i]);
     }
     gs_status status = victim ? run_victim(self, env, backend, how, number)
                               : run_other(self, env, backend, how, number);

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
@@ -54,6 +55,8 @@ typedef struct failure_backend {
 // return. `number` is the case's, for tags and the generation.
 gs_status failure_case_run(comm_rank *self, const gs_rank_env *env, const failure_backend *backend,
                            const failure_case *how, int number);
+// Of a process that has been killed: until nothing of it runs.
+void failure_wait_for_death(pid_t pid);
 static inline bool failure_case_kills(const failure_case *how) {
     return how->way == FAILS_KILLED || how->way == FAILS_KILLED_AMID;
 }
