@@ -74,6 +74,20 @@ static gs_status run(void *state, const gs_hook_bucket *bucket, gs_hook_work *wo
     return gs_residuals_send(residuals, bucket, chosen, work);
 }
 
+// The one in which a place lies; of a place behind all of them the last.
+static const gs_hook_param *param_at(const gs_hook_bucket *bucket, size_t place) {
+    size_t i = bucket->num_params - 1;
+    while (i > 0 && bucket->params[i].first > place) i--;
+    return &bucket->params[i];
+}
+
+static gs_status blame_place(const gs_hook_bucket *bucket, uint32_t place, int rank) {
+    const gs_hook_param *param = param_at(bucket, place);
+    return gs_error(GS_DATA_LOSS, "rank %d sent place %u, %s parameter %zu \"%.100s\"", rank, place,
+                    place < bucket->count ? "which does not ascend, in" : "behind the bucket's last",
+                    param->index, param->spec->name);
+}
+
 // What another rank says decides where this one writes. A GPU's host does not see it: the kernel writes nothing outside,
 // and leaves a result that is not finite, on all ranks alike.
 static gs_status check_places(const gs_hook_bucket *bucket, const uint32_t *places, size_t count,
@@ -81,8 +95,7 @@ static gs_status check_places(const gs_hook_bucket *bucket, const uint32_t *plac
     if (!gs_device_is_host(bucket->device)) return gs_ok();
     for (size_t i = 0; i < count; i++) {
         if (places[i] >= bucket->count || (i && places[i] <= places[i - 1]))
-            return gs_error(GS_DATA_LOSS, "rank %d sent place %u of %zu%s", rank, places[i],
-                            bucket->count, i ? ", which do not ascend" : "");
+            return blame_place(bucket, places[i], rank);
     }
     return gs_ok();
 }

@@ -431,9 +431,8 @@ gs_status gs_reducer_open_grad(gs_reducer *reducer, size_t param) {
     return status;
 }
 
-void gs_reducer_open_callback(void *reducer, size_t param) {
-    gs_status sticks = gs_reducer_open_grad(reducer, param);
-    (void)sticks;
+gs_status gs_reducer_open_callback(void *reducer, size_t param) {
+    return gs_reducer_open_grad(reducer, param);
 }
 
 // A status is large: a good one stays where the caller wants it.

@@ -123,7 +123,8 @@ bool gs_reducer_pass_adds(const gs_reducer *reducer, size_t param);
 // rank that is not final, and for one that is. The error also sticks and comes out of finish, on
 // every rank.
 GS_NODISCARD gs_status gs_reducer_open_grad(gs_reducer *reducer, size_t param);
-void gs_reducer_open_callback(void *reducer, size_t param);  // gs_model_pass.writes
+GS_NODISCARD gs_status gs_reducer_open_callback(void *reducer,
+                                                size_t param);  // gs_model_pass.writes
 
 // Marks a parameter's gradient as final for this pass; the last one of a bucket starts its
 // reduction in the reducing pass. Never blocks for other ranks. FAILED_PRECONDITION, naming the

@@ -74,8 +74,8 @@ typedef struct gs_model_pass {
     float grad_factor;    // of d loss; 1 gives the gradient of the mean loss of this micro-batch
     // Called for each parameter before backward writes its gradient for the first time in the pass;
     // may be NULL, and may wait: until then the memory may be that of other gradients
-    // (gs_reducer_open_grad).
-    void (*writes)(void *ctx, size_t param);
+    // (gs_reducer_open_grad). An error of it ends backward, for it still is.
+    gs_status (*writes)(void *ctx, size_t param);
     void *writes_ctx;
     // Called once for each parameter of the pass, as soon as its gradient is final; may be NULL.
     void (*ready)(void *ctx, size_t param);
@@ -108,6 +108,11 @@ GS_NODISCARD static inline gs_status gs_model_reads(const gs_model_pass *pass, s
     for (size_t i = 0; pass->reads && i < count; i++)
         GS_TRY(pass->reads(pass->reads_ctx, first + i));
     return gs_ok();
+}
+
+// For models: backward writes the gradient of a parameter from now on.
+GS_NODISCARD static inline gs_status gs_model_writes(const gs_model_pass *pass, size_t param) {
+    return pass->writes ? pass->writes(pass->writes_ctx, param) : gs_ok();
 }
 
 typedef struct gs_model_ops {

@@ -11,11 +11,6 @@ static void mark_ready(const gpt2_walk *at, size_t param) {
     if (at->pass->ready) at->pass->ready(at->pass->ready_ctx, param);
 }
 
-// Before the first write; it may wait.
-static void open_grad(const gpt2_walk *at, size_t param) {
-    if (at->pass->writes) at->pass->writes(at->pass->writes_ctx, param);
-}
-
 // Backward reads these two no more.
 static void release_pair(const gpt2_walk *at, size_t first) {
     const gs_model_pass *pass = at->pass;
@@ -25,26 +20,28 @@ static void release_pair(const gpt2_walk *at, size_t first) {
 }
 
 // Weight and bias of a linear layer.
-static void backward_weight(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
-                            size_t num_in, size_t num_out) {
-    open_grad(at, weight);
+static gs_status backward_weight(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
+                                 size_t num_in, size_t num_out) {
+    GS_TRY(gs_model_writes(at->pass, weight));
     gpt2_weight_grad(at, weight, dy, x, num_in, num_out);
     mark_ready(at, weight);
-    open_grad(at, weight + 1);
+    GS_TRY(gs_model_writes(at->pass, weight + 1));
     at->math->bias_grad(at, at->pass->grads[weight + 1], dy, num_out);
     mark_ready(at, weight + 1);
+    return gs_ok();
 }
 
-static void backward_norm(const gpt2_walk *at, gpt2_joint of, const void *dy, bool first) {
-    open_grad(at, of.norm);
-    open_grad(at, of.norm + 1);
+static gs_status backward_norm(const gpt2_walk *at, gpt2_joint of, const void *dy, bool first) {
+    GS_TRY(gs_model_writes(at->pass, of.norm));
+    GS_TRY(gs_model_writes(at->pass, of.norm + 1));
     at->math->norm_grad(at, &of, dy, first);
     release_pair(at, of.norm);
     mark_ready(at, of.norm);
     mark_ready(at, of.norm + 1);
+    return gs_ok();
 }
 
-static void backward_layer(const gpt2_walk *at, int64_t index) {
+static gs_status backward_layer(const gpt2_walk *at, int64_t index) {
     const gpt2 *model = at->model;
     const gpt2_layer *layer = &model->layer[index];
     size_t C = at->channels, first = gpt2_layer_param(index, 0);
@@ -54,42 +51,42 @@ static void backward_layer(const gpt2_walk *at, int64_t index) {
     gpt2_joint begin = {layer->residual_in, layer->ln_1, layer->mean_1, layer->rstd_1,
                         first + GPT2_LN_1};
 
-    backward_weight(at, first + GPT2_MLP_PROJ, dres, layer->gelu, 4 * C, C);
+    GS_TRY(backward_weight(at, first + GPT2_MLP_PROJ, dres, layer->gelu, 4 * C, C));
     gpt2_input_gelu_grad(at, wide, dres, first + GPT2_MLP_PROJ, layer->fc, 4 * C, C);
     release_pair(at, first + GPT2_MLP_PROJ);
-    backward_weight(at, first + GPT2_C_FC, wide, layer->ln_2, C, 4 * C);
+    GS_TRY(backward_weight(at, first + GPT2_C_FC, wide, layer->ln_2, C, 4 * C));
     gpt2_input_grad(at, narrow, wide, first + GPT2_C_FC, C, 4 * C);
     release_pair(at, first + GPT2_C_FC);
-    backward_norm(at, middle, narrow, false);
+    GS_TRY(backward_norm(at, middle, narrow, false));
 
-    backward_weight(at, first + GPT2_ATTN_PROJ, dres, layer->attn, C, C);
+    GS_TRY(backward_weight(at, first + GPT2_ATTN_PROJ, dres, layer->attn, C, C));
     gpt2_input_grad(at, narrow, dres, first + GPT2_ATTN_PROJ, C, C);
     release_pair(at, first + GPT2_ATTN_PROJ);
     gpt2_attend_grad(at, wide, narrow, layer);
-    backward_weight(at, first + GPT2_C_ATTN, wide, layer->ln_1, C, 3 * C);
+    GS_TRY(backward_weight(at, first + GPT2_C_ATTN, wide, layer->ln_1, C, 3 * C));
     gpt2_input_grad(at, narrow, wide, first + GPT2_C_ATTN, C, 3 * C);
     release_pair(at, first + GPT2_C_ATTN);
-    backward_norm(at, begin, narrow, false);
+    return backward_norm(at, begin, narrow, false);
 }
 
-static void backward_classifier(const gpt2_walk *at) {
+static gs_status backward_classifier(const gpt2_walk *at) {
     const gpt2 *model = at->model;
     gpt2_joint end = {model->residual_out, model->ln_f, model->mean_f, model->rstd_f,
                       gpt2_final_norm(model)};
-    open_grad(at, GPT2_WTE);
+    GS_TRY(gs_model_writes(at->pass, GPT2_WTE));
     gpt2_classifier_weight_grad(at);
     if (at->pass->sparse) mark_ready(at, GPT2_WTE);
     gpt2_classifier_input_grad(at);
-    backward_norm(at, end, model->d_narrow, true);
+    return backward_norm(at, end, model->d_narrow, true);
 }
 
-static void backward_embedding(const gpt2_walk *at) {
+static gs_status backward_embedding(const gpt2_walk *at) {
     const gs_model_pass *pass = at->pass;
     const gs_batch *batch = pass->batch;
     const gs_row_sink *sink = pass->sparse;
     size_t C = at->channels, context = (size_t)at->model->context;
     float *dwpe = pass->grads[GPT2_WPE];
-    open_grad(at, GPT2_WPE);
+    GS_TRY(gs_model_writes(at->pass, GPT2_WPE));
     if (!pass->accumulate && batch->positions < context)  // positions that this pass does not have
         at->kernels->fill(at->stream, dwpe + batch->positions * C, 0.0f,
                           (context - batch->positions) * C);
@@ -100,10 +97,11 @@ static void backward_embedding(const gpt2_walk *at) {
         sink->add(sink->ctx, GPT2_WTE, batch->tokens, at->math->residual_grad(at), at->rows);
     else
         mark_ready(at, GPT2_WTE);
+    return gs_ok();
 }
 
 // Parameters of the layers that forward left out.
-static void skip_layers(const gpt2_walk *at) {
+static gs_status skip_layers(const gpt2_walk *at) {
     const gpt2 *model = at->model;
     const gs_model_pass *pass = at->pass;
     int64_t next_kept = 0;
@@ -117,12 +115,13 @@ static void skip_layers(const gpt2_walk *at) {
             if (pass->skipped) {
                 pass->skipped(pass->skipped_ctx, param);
             } else if (!pass->accumulate) {
-                open_grad(at, param);
+                GS_TRY(gs_model_writes(at->pass, param));
                 at->kernels->fill(at->stream, pass->grads[param], 0.0f,
                                   gs_param_spec_count(&model->params[param].spec));
             }
         }
     }
+    return gs_ok();
 }
 
 gs_status gpt2_backward(void *state, gs_model_pass *pass) {
@@ -134,9 +133,9 @@ gs_status gpt2_backward(void *state, gs_model_pass *pass) {
     gpt2_walk at = gpt2_walk_make(model, pass);
     if (pass->sparse)
         pass->sparse->touch(pass->sparse->ctx, GPT2_WTE, pass->batch->tokens, at.rows);
-    skip_layers(&at);
-    backward_classifier(&at);
-    for (int64_t i = model->num_kept - 1; i >= 0; i--) backward_layer(&at, model->kept[i]);
-    backward_embedding(&at);
-    return gs_ok();
+    GS_TRY(skip_layers(&at));
+    GS_TRY(backward_classifier(&at));
+    for (int64_t i = model->num_kept - 1; i >= 0; i--)
+        GS_TRY(backward_layer(&at, model->kept[i]));
+    return backward_embedding(&at);
 }

@@ -329,11 +329,6 @@ static void mark_ready(const gs_model_pass *pass, size_t param) {
     if (pass->ready) pass->ready(pass->ready_ctx, param);
 }
 
-// Before the first write; it may wait.
-static void open_grad(const gs_model_pass *pass, size_t param) {
-    if (pass->writes) pass->writes(pass->writes_ctx, param);
-}
-
 // All parameters of a layer whose input has its gradient.
 static void release_layer(const gs_model_pass *pass, const mlp_layer *layer) {
     if (!pass->released) return;
@@ -353,8 +348,8 @@ static gs_status backward_norm(const mlp *model, const mlp_layer *layer, const g
     void *const *grads = pass->grads + layer->bn_weight;
     const float *weight = pass->params[layer->bn_weight];
     double *sum = model->sums, *dot = sum + layer->num_out;
-    open_grad(pass, layer->bn_weight);
-    open_grad(pass, layer->bn_weight + 1);
+    GS_TRY(gs_model_writes(pass, layer->bn_weight));
+    GS_TRY(gs_model_writes(pass, layer->bn_weight + 1));
     if (!pass->sync) {
         k->batchnorm_backward(stream, model->d_c, grads[0], grads[1], model->d_b, layer->linear,
                               weight, layer->mean, layer->rstd, shape, pass->accumulate);
@@ -386,8 +381,8 @@ static gs_status backward_activation(const float **dy, const mlp *model, const m
     return backward_norm(model, layer, pass, &shape);
 }
 
-static void backward_linear(const mlp *model, const mlp_layer *layer, const gs_model_pass *pass,
-                            const float *dy, const float *in) {
+static gs_status backward_linear(const mlp *model, const mlp_layer *layer,
+                                 const gs_model_pass *pass, const float *dy, const float *in) {
     const gs_kernels *k = gs_device_kernels(model->device);
     gs_stream *stream = gs_device_stream(model->device);
     gs_matmul shape = {.transpose_a = true,
@@ -396,14 +391,15 @@ static void backward_linear(const mlp *model, const mlp_layer *layer, const gs_m
                        .k = pass->batch->rows,
                        .alpha = 1.0f,
                        .beta = pass->accumulate ? 1.0f : 0.0f};
-    open_grad(pass, layer->weight);
+    GS_TRY(gs_model_writes(pass, layer->weight));
     k->matmul(stream, pass->grads[layer->weight], dy, in, &shape);
     mark_ready(pass, layer->weight);
-    if (!layer->has_bias) return;
-    open_grad(pass, layer->weight + 1);
+    if (!layer->has_bias) return gs_ok();
+    GS_TRY(gs_model_writes(pass, layer->weight + 1));
     k->bias_backward(stream, pass->grads[layer->weight + 1], dy, pass->batch->rows, layer->num_out,
                      pass->accumulate);
     mark_ready(pass, layer->weight + 1);
+    return gs_ok();
 }
 
 static gs_status backward(void *state, gs_model_pass *pass) {
@@ -423,8 +419,8 @@ static gs_status backward(void *state, gs_model_pass *pass) {
         const mlp_layer *layer = &model->layers[i];
         if (i + 1 < model->num_layers)
             GS_TRY(backward_activation(&dy, model, layer, pass, model->d_a));
-        backward_linear(model, layer, pass, dy,
-                        i ? model->layers[i - 1].out : pass->batch->features);
+        GS_TRY(backward_linear(model, layer, pass, dy,
+                               i ? model->layers[i - 1].out : pass->batch->features));
         if (i > 0) {
             gs_matmul shape = {.m = rows, .n = layer->num_in, .k = layer->num_out, .alpha = 1.0f};
             k->matmul(stream, model->d_a, dy, pass->params[layer->weight], &shape);

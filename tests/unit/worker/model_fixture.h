@@ -97,13 +97,32 @@ typedef struct open_grads {
     bool is_open[FIXTURE_MAX_PARAMS];
 } open_grads;
 
-static inline void note_writes(void *ctx, size_t param) {
+static inline gs_status note_writes(void *ctx, size_t param) {
     open_grads *open = ctx;
     const float *grad = open->f->grads[param];
     for (size_t i = 0; i < gs_param_spec_count(&open->f->list[param].spec); i++)
         if (grad[i] != UNTOUCHED) fail_msg("parameter %zu is written before it is opened", param);
     assert_false(open->is_open[param]);
     open->is_open[param] = true;
+    return gs_ok();
+}
+
+static inline gs_status refuse_param(void *ctx, size_t param) {
+    return param == *(const size_t *)ctx ? gs_error(GS_ABORTED, "no more") : gs_ok();
+}
+
+// The place of a gradient that cannot be opened stays others'.
+static inline void check_refused(fixture *f, const gs_batch *batch, size_t refused) {
+    gs_model_pass pass = fixture_pass(f, batch);
+    pass.writes = refuse_param;
+    pass.writes_ctx = &refused;
+    for (size_t i = 0; i < f->count; i++) f->gradient[i] = UNTOUCHED;
+    gs_status status = f->model.ops->forward(f->model.state, &pass);
+    if (status.code) fail_msg("%s", status.message);
+    assert_int_equal(f->model.ops->backward(f->model.state, &pass).code, GS_ABORTED);
+    const float *grad = f->grads[refused];
+    for (size_t i = 0; i < gs_param_spec_count(&f->list[refused].spec); i++)
+        if (grad[i] != UNTOUCHED) fail_msg("parameter %zu is written all the same", refused);
 }
 
 static inline void note_ready_open(void *ctx, size_t param) {
@@ -111,8 +130,8 @@ static inline void note_ready_open(void *ctx, size_t param) {
     if (!open->is_open[param]) fail_msg("parameter %zu was never opened", param);
 }
 
-// Backward says so before it writes a gradient; long before it is ready where the parameter opens
-// early.
+// Backward says so before it writes a gradient, and does not write what it may not; long before it
+// is ready where the parameter opens early.
 static inline void check_opens(fixture *f, const gs_batch *batch) {
     open_grads open = {.f = f};
     gs_model_pass pass = fixture_pass(f, batch);
@@ -124,6 +143,7 @@ static inline void check_opens(fixture *f, const gs_batch *batch) {
     if (!status.code) status = f->model.ops->backward(f->model.state, &pass);
     if (status.code) fail_msg("%s", status.message);
     for (size_t i = 0; i < f->num_params; i++) assert_true(open.is_open[i]);
+    for (size_t i = 0; i < f->num_params; i++) check_refused(f, batch, i);
 }
 
 static inline double fixture_loss(fixture *f, const gs_batch *batch) {
@@ -242,10 +262,6 @@ static inline gs_status bring_values(void *ctx, size_t param) {
 
 // Forward of values that are spoilt until it says that it reads them has the loss of values that are there; and an error
 // of who brings them ends it.
-static inline gs_status refuse_values(void *ctx, size_t param) {
-    return param == *(const size_t *)ctx ? gs_error(GS_ABORTED, "no more") : gs_ok();
-}
-
 static inline void check_readings(fixture *f, const gs_batch *batch) {
     size_t last = f->num_params - 1;
     gs_model_pass pass = fixture_pass(f, batch);
@@ -263,7 +279,7 @@ static inline void check_readings(fixture *f, const gs_batch *batch) {
     assert_memory_equal(&pass.loss, &wanted, sizeof wanted);
     free(late.values);
     pass = fixture_pass(f, batch);
-    pass.reads = refuse_values;
+    pass.reads = refuse_param;
     pass.reads_ctx = &last;
     assert_int_equal(f->model.ops->forward(f->model.state, &pass).code, GS_ABORTED);
 }
