@@ -47,7 +47,7 @@ bool gs_agent_slot_is_free(const gs_agent *agent, int slot, bool has_gpu) {
 
 gs_slot_pools gs_agent_free_slots(const gs_agent *agent) {
     gs_slot_pools pools = {0};
-    for (int i = 0; agent->stream && i < agent->num_slots; i++) {
+    for (int i = 0; agent->stream && !agent->is_leaving && i < agent->num_slots; i++) {
         pools.plain += gs_agent_slot_is_free(agent, i, false);
         pools.gpu += gs_agent_slot_is_free(agent, i, true);
     }
@@ -390,6 +390,7 @@ void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     }
     agent->stream = call;
     agent->was_closed = agent->told_lost = false;
+    agent->is_leaving = gs_json_bool_or(request, "leaving", false);
     agent->heard_ns = gs_now_ns();
     gs_held_keep(&agent->held, call, lose_stream, agent);
     gs_json *welcome = gs_json_new_object();
@@ -415,9 +416,10 @@ void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
 void gs_agent_heartbeat(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                         const gs_json *request) {
     (void)call;
-    (void)request;
     gs_agent *agent = gs_agents_of_incarnation(ctx, peer->incarnation);
-    if (agent) agent->heard_ns = gs_now_ns();
+    if (!agent) return;
+    agent->heard_ns = gs_now_ns();
+    agent->is_leaving = gs_json_bool_or(request, "leaving", agent->is_leaving);
 }
 
 void gs_exited(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -499,7 +501,7 @@ void gs_list_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
         gs_json *item = gs_json_new_object();
         gs_json_set_string(item, "id", agent->name);
         gs_json_set_string(item, "host", agent->host);
-        gs_json_set_string(item, "state", !agent->stream ? "lost" : busy ? "running" : "idle");
+        gs_json_set_string(item, "state", !agent->stream ? "lost" : agent->is_leaving ? "leaving" : busy ? "running" : "idle");
         gs_json_set_int(item, "slots", agent->num_slots);
         gs_json_set_int(item, "slots_busy", busy);
         gs_json_set_int(item, "cores", agent->cores);

@@ -27,6 +27,7 @@ struct gs_agent {
     int64_t heard_ns, lost_ns;
     bool was_closed;  // the stream that it had: at its end, not by silence
     bool told_lost;
+    bool is_leaving;  // it ends when its trainers have: nothing is started there
 };
 
 gs_agent *gs_agents_find(gs_coordinator *coordinator, const char *name);

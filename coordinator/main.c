@@ -26,6 +26,7 @@
 
 typedef struct coordinator_settings {
     char *http, *allow_host, *control, *data_dir, *checkpoints, *log_level, *port_file, *trace;
+    double orphan_limit;
     bool insecure_no_auth;
 } coordinator_settings;
 
@@ -50,6 +51,11 @@ static const gs_config_field fields[] = {
     {.name = "trace", .offset = offsetof(coordinator_settings, trace), .metavar = "FILE",
      .help = "record all that comes in and goes out in this new file, 1 GiB at most, for reports of "
              "bugs: it holds specifications and log lines"},
+    {.name = "orphan_limit", .type = GS_CONFIG_DOUBLE,
+     .offset = offsetof(coordinator_settings, orphan_limit), .default_value = "600", .most = 86400,
+     .least = 1, .metavar = "SECONDS",
+     .help = "ranks that hear no coordinator save and stop after that long; their job is not started "
+             "elsewhere before"},
     {.name = "insecure_no_auth", .type = GS_CONFIG_BOOL,
      .offset = offsetof(coordinator_settings, insecure_no_auth), .default_value = "false",
      .help = "serve other addresses than loopback though nobody shows credentials: for private "
@@ -179,7 +185,10 @@ static int open_program(program_state *state, const coordinator_settings *settin
     if (status.code) return fail(EX_CANTCREAT, status);
     status = gs_rpc_context_create(&state->context);
     if (status.code) return fail(EX_OSERR, status);
-    gs_coordinator_options options = {.data_dir = state->data_dir,
+    gs_timing timing = gs_timing_default;
+    timing.orphan_ns = (int64_t)(settings->orphan_limit * (double)GS_NS_PER_SEC);
+    gs_coordinator_options options = {.timing = &timing,
+                                      .data_dir = state->data_dir,
                                       .checkpoints_dir = state->checkpoints,
                                       .control_endpoint = settings->control,
                                       .context = state->context,

@@ -208,6 +208,7 @@ static void judge_exit(gs_coordinator *coordinator, gs_run *run, gs_member *memb
                      (!strcmp(member->bye_reason, "target_reached") ||
                       !strcmp(member->bye_reason, "data_ended") ||
                       !strcmp(member->bye_reason, "drained"));
+    announced |= member->said_bye && !strcmp(member->bye_reason, "orphaned");
     if (announced) return;
     int rank = gs_member_rank_hint(member);
     bool error = member->exit_code > 0 && member->exit_code != 75 && member->exit_code != 76;

@@ -38,6 +38,7 @@ static void send_welcome(gs_coordinator *coordinator, gs_member *member, bool se
     gs_json_set_int(item, "coordinator_epoch", coordinator->epoch);
     member->heartbeat_ns = gs_coordinator_heartbeat_ns(coordinator);
     gs_json_set_double(item, "heartbeat_seconds", (double)member->heartbeat_ns / GS_NS_PER_SEC);
+    gs_json_set_double(item, "orphan_seconds", (double)coordinator->timing.orphan_ns / GS_NS_PER_SEC);
     gs_json_set_bool(item, "send_params", send_params);
     gs_member_send(member, item);
     member->list_asked |= send_params;

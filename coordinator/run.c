@@ -22,6 +22,7 @@ gs_run *gs_run_create(gs_job *job, int num_members) {
     run->num_members = num_members;
     run->cause.member = -1;
     run->plan_step = -1;
+    run->step_before = job->step;
     run->begun_ns = run->phase_since_ns = run->progress_ns = gs_now_ns();
     for (int i = 0; i < num_members; i++) {
         run->members[i].job = job;
@@ -171,6 +172,7 @@ gs_run *gs_run_from_record(gs_job *job, const gs_json *record) {
     run->draining = gs_json_bool_or(record, "draining", false);
     run->step = job->step;
     run->first_step_seen = job->step > run->base_step;
+    run->step_before = run->base_step;  // what it has come to is not known: for its good
     for (int i = 0; i < count; i++) {
         gs_member *member = &run->members[i];
         if (read_member(member, gs_json_at(members, (size_t)i)) && member->rank == i) {

@@ -91,6 +91,7 @@ struct gs_run {
     int num_members;
     gs_member *members;  // owned; in order of (worker, slot), which is the order of ranks
     int64_t base_step;   // at start
+    int64_t step_before;  // largest of all runs before this one
     int64_t step;        // largest applied step reported in this generation
     int64_t begun_ns, phase_since_ns, phase_deadline_ns;  // 0: none
     int64_t progress_ns;        // when step grew last
@@ -103,6 +104,7 @@ struct gs_run {
     gs_next_plan next;
     int64_t plan_step;  // from which the plan in use holds, as ranks said; −1: they have not changed
     bool was_reloaded;  // its ranks may have changed plans while nobody looked
+    bool has_left_behind;  // ranks that may have saved what nobody was told of
     bool unheard;       // of most of its ranks there is no word: verdicts wait
     gs_exchange_round *exchanges;  // owned
     gs_run_cause cause;

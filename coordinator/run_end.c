@@ -140,14 +140,19 @@ static int count_recent_restarts(gs_job *job) {
     return kept;
 }
 
-static void note_restart(gs_job *job) {
+// A restart of a job that came further than ever before is no part of the budget: what ends it is going nowhere.
+static void note_restart(gs_job *job, bool has_advanced) {
+    job->restarts++;
+    if (has_advanced) {
+        job->num_restart_times = 0;
+        return;
+    }
     if (job->num_restart_times == GS_JOB_MAX_RESTART_TIMES) {
         memmove(job->restart_times_ms, job->restart_times_ms + 1,
                 (GS_JOB_MAX_RESTART_TIMES - 1) * sizeof job->restart_times_ms[0]);
         job->num_restart_times--;
     }
     job->restart_times_ms[job->num_restart_times++] = gs_wall_ms();
-    job->restarts++;
 }
 
 static void end_failed(gs_coordinator *coordinator, gs_run *run) {
@@ -158,6 +163,8 @@ static void end_failed(gs_coordinator *coordinator, gs_run *run) {
     gs_json_release(job->failure);
     job->failure = failure_of(run);
     if (!job->committed) job->startup_failures++;
+    bool has_advanced = run->step > run->step_before;
+    if (has_advanced) job->num_restart_times = 0;
     gs_restart_facts facts = {.kind = cause.kind,
                               .exit_code = culprit && !culprit->kill_sent ? culprit->exit_code : -1,
                               .committed = job->committed,
@@ -169,6 +176,7 @@ static void end_failed(gs_coordinator *coordinator, gs_run *run) {
     }
     int ranks = run->num_members;
     if (run->step > job->reached_step) job->reached_step = run->step;
+    if (run->has_left_behind) gs_part_saves_adopt(coordinator, job);
     gs_run_destroy(run);
     job->run = NULL;
     if (decision.action == GS_RESTART_FAIL) {
@@ -182,7 +190,7 @@ static void end_failed(gs_coordinator *coordinator, gs_run *run) {
         }
         return;
     }
-    note_restart(job);
+    note_restart(job, has_advanced);
     gs_metrics_count_restart(coordinator, job,
                              cause.kind == GS_FAILURE_LOST ? "worker_lost" : "worker_error");
     job->world_wanted = decision.action == GS_RESTART_SAME ? ranks : 0;
@@ -194,6 +202,33 @@ static void end_failed(gs_coordinator *coordinator, gs_run *run) {
                 decision.backoff_seconds > 0 ? "after a pause" : "at once");
 }
 
+// Its ranks were not asked to by us: a worker that is shut down takes its own away, and all of them save first; or
+// nobody was there to direct them.
+static bool have_left(const gs_run *run) {
+    for (int i = 0; i < run->num_members; i++) {
+        const char *reason = run->members[i].bye_reason;
+        if (strcmp(reason, "drained") != 0 && strcmp(reason, "orphaned") != 0) return false;
+    }
+    return !run->cause.set;
+}
+
+// No failure, and no part of the budget for those.
+static void end_left(gs_coordinator *coordinator, gs_run *run) {
+    gs_job *job = run->job;
+    bool orphaned = !strcmp(run->members[0].bye_reason, "orphaned");
+    if (run->step > job->reached_step) job->reached_step = run->step;
+    job->world_wanted = job->spec.restart.on_worker_lost == GS_ON_RESTART ? run->num_members : 0;
+    job->waiting_since_ms = gs_wall_ms();
+    long long step = run->step;
+    gs_run_destroy(run);
+    job->run = NULL;
+    gs_job_move(coordinator, job, job->committed ? GS_JOB_RECOVERING : GS_JOB_STARTING,
+                orphaned ? "RanksOrphaned" : "WorkerLeft",
+                orphaned ? "no coordinator was there: the ranks saved and stopped at step %lld"
+                         : "a worker shuts down: the ranks saved and stopped at step %lld",
+                step);
+}
+
 static void end_run(gs_coordinator *coordinator, gs_run *run) {
     gs_job *job = run->job;
     gs_json_release(job->final_runs);
@@ -201,6 +236,10 @@ static void end_run(gs_coordinator *coordinator, gs_run *run) {
     coordinator->schedule_needed = true;
     gs_part_saves_end_run(coordinator, job);
     bool reached = all_said(run, "target_reached"), data_ended = all_said(run, "data_ended");
+    if (!job->stop_asked && have_left(run)) {
+        end_left(coordinator, run);
+        return;
+    }
     if (!reached && !data_ended && !job->stop_asked) {
         end_failed(coordinator, run);
         return;

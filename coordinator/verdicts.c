@@ -81,6 +81,7 @@ static void leave_behind(gs_coordinator *coordinator, gs_run *run, int64_t now_n
         if (member->exited || member->stream || (agent && agent->stream)) continue;
         int64_t lost_ns = agent && agent->lost_ns > run->phase_since_ns ? agent->lost_ns : run->phase_since_ns;
         if (now_ns - lost_ns < coordinator->timing.agent_dead_ns) continue;
+        run->has_left_behind = true;
         gs_log_warn("trainer left behind", "job=%s rank=%d worker=%s generation=%u", run->job->id_text,
                     gs_member_rank_hint(member), member->worker, run->generation);
         gs_member_exited(coordinator, member, -1, 0, NULL);

@@ -29,7 +29,9 @@ enum {
     VOTE_BAD_LOSSES,
     VOTE_SAMPLES,
     VOTE_NEXT_PLAN,
-    VOTE_END = VOTE_NEXT_PLAN + 4,
+    VOTE_SAVE = VOTE_NEXT_PLAN + 4,
+    VOTE_ORPHANED,
+    VOTE_END,
     VOTE_WORDS = 32
 };
 
@@ -76,6 +78,8 @@ static void write_vote(int64_t words[VOTE_WORDS], const gs_commit_vote *vote) {
     words[VOTE_CHECKPOINT] = vote->wants_checkpoint;
     words[VOTE_FAILED] = vote->failed;
     words[VOTE_SAVING] = vote->is_saving;
+    words[VOTE_SAVE] = vote->wants_save;
+    words[VOTE_ORPHANED] = vote->is_orphaned;
     words[VOTE_LOSSES] = vote->num_losses;
     if (isfinite(vote->loss_sum)) words[VOTE_LOSS] = loss_units(vote->loss_sum);
     else words[VOTE_BAD_LOSSES] = 1;
@@ -100,6 +104,8 @@ static void read_result(gs_commit_result *result, const int64_t sums[VOTE_WORDS]
     result->checkpoint_ranks = (int)sums[VOTE_CHECKPOINT];
     result->failed_ranks = (int)sums[VOTE_FAILED];
     result->saving_ranks = (int)sums[VOTE_SAVING];
+    result->save_ranks = (int)sums[VOTE_SAVE];
+    result->all_orphaned = sums[VOTE_ORPHANED] == sums[VOTE_RANKS];
     result->samples = sums[VOTE_SAMPLES];
     result->params_differ = !all_digests_equal(sums + VOTE_PARAMS, sums[VOTE_RANKS]);
     result->loss = sums[VOTE_BAD_LOSSES] || !sums[VOTE_LOSSES]

@@ -25,15 +25,18 @@ typedef struct gs_commit_vote {
     uint64_t params_digest;  // folded, of the parameters before this step; 0: not checked now
     bool nonfinite, wants_drain, wants_checkpoint, failed;
     bool is_saving;  // this rank's part of the last checkpoint is still being written
+    bool wants_save;   // the time for a checkpoint has come
+    bool is_orphaned;  // whoever directs this rank has been away for too long
     double loss_sum;  // over this rank's micro-batches, each loss once; summed in fixed point
     int64_t num_losses, samples;
 } gs_commit_vote;
 
 typedef struct gs_commit_result {
-    int nonfinite_ranks, drain_ranks, checkpoint_ranks, failed_ranks, saving_ranks;
+    int nonfinite_ranks, drain_ranks, checkpoint_ranks, failed_ranks, saving_ranks, save_ranks;
     double loss;  // mean over all micro-batches of all ranks; NaN when any was not finite
     int64_t samples;
     bool switches_plan;  // all ranks hold the same plan that waits: it replaces the old one before the next step
+    bool all_orphaned;   // every rank says so: those who are heard speak for the others
     bool params_differ;  // the digests of the parameters are not all equal: replicas diverged
 } gs_commit_result;
 

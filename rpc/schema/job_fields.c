@@ -271,7 +271,10 @@ static const gs_field steps_fields[] = {
 
 static const gs_field checkpoint_fields[] = {
     {"every_steps", GS_FIELD_INT, AT(checkpoint.every_steps), RANGE(0, 1e12), .default_value = "0",
-     .help = "Steps between checkpoints; 0 is only at the end and on stop."},
+     .help = "Steps between checkpoints; 0 is by the clock."},
+    {"every_seconds", GS_FIELD_DOUBLE, AT(checkpoint.every_seconds), RANGE(0, 31536000),
+     .default_value = "300",
+     .help = "Seconds between checkpoints where every_steps is 0; 0 is only at the end and on stop."},
     {"keep_last", GS_FIELD_INT, AT(checkpoint.keep_last), RANGE(1, 1000), .default_value = "3",
      .help = "How many are kept."},
     {"on_stop", GS_FIELD_BOOL, AT(checkpoint.on_stop), .default_value = "true",
@@ -299,7 +302,7 @@ static const gs_field restart_fields[] = {
      .default_value = "\"fail\"",
      .help = "When a rank itself says that its input is bad: restart or fail."},
     {"max_restarts", GS_FIELD_INT, AT(restart.max_restarts), RANGE(0, 1e6), .default_value = "5",
-     .help = "Restarts within window_seconds before the job fails."},
+     .help = "Restarts within window_seconds, after runs that got no further than those before, until the job fails."},
     {"window_seconds", GS_FIELD_DOUBLE, AT(restart.window_seconds), RANGE(0, 31536000),
      .default_value = "3600", .help = "Window of max_restarts."},
     {"healthy_after_steps", GS_FIELD_INT, AT(restart.healthy_after_steps), RANGE(0, 1e12),

@@ -237,8 +237,9 @@ static bool undoes(const gs_job_spec *spec) {
 static uint64_t snapshot_bytes(const foresight *all, int rank) {
     const gs_job_spec *spec = all->request->spec;
     bool by_all = all->is_sharded || spec->checkpoint.parts == GS_CHECKPOINT_PARTS_RANKS;
-    bool copies = all->request->on_gpu || (spec->checkpoint.every_steps > 0 &&
-                                           spec->checkpoint.every_steps < spec->steps.target);
+    int64_t every_steps = spec->checkpoint.every_steps;
+    bool is_periodic = every_steps > 0 ? every_steps < spec->steps.target : spec->checkpoint.every_seconds > 0;
+    bool copies = all->request->on_gpu || is_periodic;
     return copies && (by_all || rank == 0) ? saved_bytes(all, rank) : 0;
 }
 

@@ -128,7 +128,8 @@ typedef struct gs_job_spec {
         double deadline_seconds;  // 0: none
     } steps;
     struct {
-        int64_t every_steps, keep_last;  // every 0: only at the end and on stop
+        int64_t every_steps, keep_last;  // every_steps 0: by the clock
+        double every_seconds;            // where every_steps is 0; 0: only at the end and on stop
         bool on_stop;
         int resume, parts;
     } checkpoint;

@@ -39,7 +39,7 @@ static const option_row rows[] = {
     NO("/steps/deadline_seconds"), NO("/tracing/ring_steps"), NO("/debug/step_delay_ms"),
     NO("/reducer/timeout_seconds"),
     // What is saved and told, and what a failure leads to.
-    NO("/checkpoint/every_steps"), NO("/checkpoint/keep_last"), NO("/checkpoint/on_stop"),
+    NO("/checkpoint/every_steps"), NO("/checkpoint/every_seconds"), NO("/checkpoint/keep_last"), NO("/checkpoint/on_stop"),
     NO("/checkpoint/resume"), NO("/checkpoint/parts"), NO("/sample/tokens"), NO("/sample/prompt"),
     NO("/sample/temperature"), NO("/restart/on_worker_lost"), NO("/restart/on_worker_error"),
     NO("/restart/max_restarts"), NO("/restart/window_seconds"), NO("/restart/healthy_after_steps"),

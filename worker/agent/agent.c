@@ -140,6 +140,7 @@ static gs_json *encode_hello(const host_agent *agent) {
     gs_json_set_int(out, "cores", agent->topology.usable_cores);
     gs_json_set_string(out, "data_root", agent->data_root);
     gs_host_devices_describe(out, &agent->devices);
+    if (agent->draining) gs_json_set_bool(out, "leaving", true);
     gs_json_set(out, "running", running);
     return out;
 }
@@ -351,6 +352,7 @@ static void send_heartbeat(host_agent *agent) {
     agent->next_heartbeat_ns = now_ns + agent->heartbeat_ns;
     gs_json *out = gs_json_new_object();
     gs_json_set_int(out, "slots_busy", count_busy(agent));
+    if (agent->draining) gs_json_set_bool(out, "leaving", true);
     gs_rpc_send(agent->client, GS_AGENT_HEARTBEAT, out);
     gs_json_release(out);
 }
@@ -376,6 +378,9 @@ static void take_signal(host_agent *agent) {
     if (read(agent->signal_fd, &facts, sizeof facts) != (ssize_t)sizeof facts) return;
     bool again = agent->draining;
     agent->draining = true;
+    // Before any of its trainers has ended: nothing is to be started in its place here.
+    agent->next_heartbeat_ns = 0;
+    send_heartbeat(agent);
     gs_log_info("shutting down", "worker=%s trainers=%d", agent->name, count_busy(agent));
     for (int i = 0; i < agent->num_slots; i++) {
         gs_slot_stop(&agent->slots[i], again, agent->options->grace_seconds);

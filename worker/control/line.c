@@ -15,6 +15,8 @@
 // place.
 #define UNKNOWN_RETRY_NS (2 * GS_NS_PER_SEC)
 #define MAX_EVENTS 64
+// Unless the welcome says otherwise.
+#define ORPHAN_SECONDS 600.0
 // Of timelines: spans and buckets in one answer.
 #define TIMELINE_ROWS 20000
 
@@ -39,6 +41,8 @@ struct gs_line {
     int64_t coordinator_epoch;
     bool told_unknown;
     gs_rpc_stream *stream;
+    double orphan_seconds;
+    int64_t answered_ns;  // a coordinator knew this trainer, or knew that it does not
     int64_t heartbeat_ns, next_heartbeat_ns, next_hello_ns;
 
     pthread_mutex_t lock;  // of what follows
@@ -69,6 +73,7 @@ static void take_welcome(gs_line *line, const gs_json *item) {
     if (seconds >= 0.01 && seconds <= 10) {
         line->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
     }
+    line->orphan_seconds = gs_json_double_or(item, "orphan_seconds", ORPHAN_SECONDS);
     atomic_store(&line->welcomed, true);
     line->told_unknown = false;
     gs_outbox_hold(line->outbox, false);
@@ -211,6 +216,14 @@ static void read_stream(gs_line *line, gs_deadline deadline) {
     lose_stream(line, status);
 }
 
+// One that answers is no proof that it knows the job; but it is there, and whoever it belongs to sees what it shows.
+static void watch_absence(gs_line *line) {
+    bool answers = atomic_load(&line->welcomed) || atomic_load(&line->unknown);
+    if (answers && gs_rpc_client_connected(line->client)) line->answered_ns = gs_now_ns();
+    bool orphaned = line->orphan_seconds > 0 && gs_seconds_since(line->answered_ns) >= line->orphan_seconds;
+    atomic_store(&line->control->mailbox.orphaned, orphaned);
+}
+
 static void run(void *ctx, const atomic_bool *stopping) {
     gs_line *line = ctx;
     while (!atomic_load(stopping)) {
@@ -222,6 +235,7 @@ static void run(void *ctx, const atomic_bool *stopping) {
         else
             gs_sleep_ns(20 * GS_NS_PER_MS);
         if (gs_rpc_client_connected(line->client)) atomic_store(&line->heard_ns, gs_now_ns());
+        watch_absence(line);
         send_heartbeat(line);
         gs_teardown_watch_look(line->control);
     }
@@ -237,6 +251,8 @@ gs_status gs_line_create(gs_line **out, gs_rpc_client *client, gs_outbox *outbox
     line->outbox = outbox;
     line->control = control;
     line->heartbeat_ns = 100 * GS_NS_PER_MS;
+    line->orphan_seconds = ORPHAN_SECONDS;
+    line->answered_ns = gs_now_ns();
     atomic_store(&line->heard_ns, gs_now_ns());
     pthread_mutex_init(&line->lock, NULL);
     line->events = gs_queue_create(MAX_EVENTS);

@@ -19,6 +19,7 @@
 // Written by any thread, read by the compute thread.
 typedef struct gs_mailbox {
     atomic_bool wants_drain, drain_saves, aborted, has_offer;
+    atomic_bool orphaned;  // nobody has been there to ask anything for longer than the ranks are to go on
     const volatile sig_atomic_t *drain_signal;  // set by a signal handler; NULL: none
 
     pthread_mutex_t lock;  // of what follows

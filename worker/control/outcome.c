@@ -4,7 +4,7 @@
 
 const char *gs_trainer_end_name(gs_trainer_end end) {
     static const char *const names[] = {"target_reached", "drained", "aborted", "error",
-                                        "data_ended"};
+                                        "data_ended", "orphaned"};
     return names[end];
 }
 

@@ -11,7 +11,8 @@ typedef enum gs_trainer_end {
     GS_DRAINED,
     GS_TRAINER_ABORTED,  // restart me
     GS_TRAINER_FAILED,   // status says why
-    GS_DATA_ENDED        // uneven_inputs stop: a rank has no data left
+    GS_DATA_ENDED,       // uneven_inputs stop: a rank has no data left
+    GS_ORPHANED          // nobody was there to direct the ranks: restart me
 } gs_trainer_end;
 const char *gs_trainer_end_name(gs_trainer_end end);  // as in Bye
 

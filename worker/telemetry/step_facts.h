@@ -21,6 +21,8 @@ typedef struct gs_step_facts {
     int nonfinite_ranks;         // > 0: no update
     bool has_shadows;            // ranks without data took part
     bool drain, checkpoint;      // agreed by all ranks
+    bool save_is_due;            // by the clock of one of them
+    bool orphaned;               // all are
     int saving_ranks;            // whose part of the last checkpoint was still being written
     bool inputs_ended;  // with OUT_OF_RANGE: a rank has no data left and the job stops then
     bool diverged;      // with the error: parameters were not the same on all ranks

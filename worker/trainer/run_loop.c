@@ -62,6 +62,7 @@ static gs_step_votes collect_votes(const gs_run_loop *loop) {
     bool save_asked;
     votes.drain = gs_mailbox_drains(&loop->control->mailbox, &save_asked);
     votes.checkpoint = votes.drain && save_asked && loop->spec->checkpoint.on_stop;
+    votes.orphaned = atomic_load(&loop->control->mailbox.orphaned);
     return votes;
 }
 
@@ -107,9 +108,9 @@ static void save_when_due(gs_run_loop *loop, const gs_step_facts *facts) {
 
 // Between this step and the next: what is behind the last one does.
 static bool reads_params(const gs_run_loop *loop) {
-    bool is_last = loop->drained || loop->state->position.step >= loop->spec->steps.target;
+    bool is_last = loop->drained || loop->orphaned || loop->state->position.step >= loop->spec->steps.target;
     return is_last || loop->logs_digests || evaluation_is_due(loop) ||
-           gs_saves_are_due(loop->saves);
+           gs_saves_come_next(loop->saves);
 }
 
 // Whatever becomes of this, the step is done.
@@ -127,7 +128,7 @@ static gs_status follow_step(gs_run_loop *loop, const gs_step_facts *facts) {
 
 // What is behind the step now is saved, or the job's last.
 static bool saves_next(const gs_run_loop *loop, const gs_step_facts *facts) {
-    return facts->checkpoint || gs_saves_are_due(loop->saves) ||
+    return facts->checkpoint || facts->orphaned || gs_saves_are_due(loop->saves) ||
            loop->state->position.step >= loop->spec->steps.target;
 }
 
@@ -149,12 +150,14 @@ static gs_status run_step(gs_run_loop *loop) {
     gs_telemetry_observe(&loop->telemetry, &facts, gs_now_ns() - begin_ns);
     loop->drained = facts.drain;
     loop->stop_saves = facts.checkpoint;
+    loop->orphaned = facts.orphaned;
+    if (facts.save_is_due) gs_saves_note_due(loop->saves);
     return follow_step(loop, &facts);
 }
 
 gs_status gs_run_loop_run(gs_run_loop *loop) {
     const gs_job_spec *spec = loop->spec;
-    while (loop->state->position.step < spec->steps.target && !loop->drained &&
+    while (loop->state->position.step < spec->steps.target && !loop->drained && !loop->orphaned &&
            !loop->inputs_ended) {
         GS_TRY(gs_mailbox_check(&loop->control->mailbox));
         if (spec->debug.step_delay_ms) gs_sleep_ns(spec->debug.step_delay_ms * GS_NS_PER_MS);
@@ -165,5 +168,5 @@ gs_status gs_run_loop_run(gs_run_loop *loop) {
 
 void gs_run_loop_leave_session(gs_run_loop *loop) {
     loop->session = NULL;
-    loop->drained = loop->stop_saves = loop->inputs_ended = loop->diverged = false;
+    loop->drained = loop->stop_saves = loop->orphaned = loop->inputs_ended = loop->diverged = false;
 }

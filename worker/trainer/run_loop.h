@@ -27,6 +27,7 @@ typedef struct gs_run_loop {
     gs_session *session;     // borrowed; NULL before a place was taken
     gs_telemetry telemetry;  // since the session was connected
     bool drained, stop_saves;
+    bool orphaned;         // nobody directs the ranks any more: they save and stop
     bool inputs_ended;     // a rank has no data left, and the job stops then
     bool diverged;         // replicas differ
     bool state_is_broken;  // that, or an update failed half-way, here or where a part of it was: never to be saved

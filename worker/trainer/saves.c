@@ -95,6 +95,23 @@ bool gs_saves_are_due(const gs_saves *saves) {
     return every != 0 && step % every == 0 && step < saves->spec->steps.target;
 }
 
+bool gs_saves_are_late(const gs_saves *saves) {
+    double every_seconds = saves->spec->checkpoint.every_seconds;
+    if (saves->spec->checkpoint.every_steps != 0 || every_seconds <= 0 || !saves->counted_ns) return false;
+    return gs_seconds_since(saves->counted_ns) >= every_seconds;
+}
+
+void gs_saves_note_due(gs_saves *saves) {
+    saves->counted_ns = gs_now_ns();
+    saves->is_due_by_time = true;
+}
+
+bool gs_saves_come_next(const gs_saves *saves) {
+    if (gs_saves_are_due(saves)) return true;
+    return saves->is_due_by_time && !gs_trainer_state_is_apart(saves->state) &&
+           saves->state->position.step < saves->spec->steps.target;
+}
+
 bool gs_saves_write_parts(const gs_saves *saves) {
     return saves->writer && are_by_all(saves) && gs_checkpoint_writer_is_busy(saves->writer);
 }
@@ -119,7 +136,10 @@ static void skip_together(gs_saves *saves, int saving_ranks, const gs_place *pla
 
 double gs_saves_when_due(gs_saves *saves, int saving_ranks, const gs_place *place) {
     gs_checkpoint_request request;
-    if (!gs_saves_are_due(saves) || !find_share(&request, saves, "periodic", place)) return 0;
+    if (!saves->counted_ns) saves->counted_ns = gs_now_ns();
+    if (!gs_saves_come_next(saves)) return 0;
+    saves->is_due_by_time = false;
+    if (!find_share(&request, saves, "periodic", place)) return 0;
     int64_t begin_ns = gs_now_ns();
     if (saving_ranks > 0) {
         skip_together(saves, saving_ranks, place);

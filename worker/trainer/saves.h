@@ -25,6 +25,8 @@ typedef struct gs_saves {
 
     gs_checkpoint_writer *writer;  // owned; made by the first save
     uint64_t num_skipped;
+    int64_t counted_ns;   // since when the time to the next save by the clock is counted; 0: not yet
+    bool is_due_by_time;  // agreed by all ranks
     // The last save of which a part was written here; of the writer's thread while one is in flight.
     char parted[GS_CHECKPOINT_NAME_LEN];
 } gs_saves;
@@ -34,8 +36,13 @@ GS_NODISCARD bool gs_saves_await(gs_saves *saves, gs_deadline deadline);
 // Waits for a save in flight, however long.
 void gs_saves_release(gs_saves *saves);
 
-// The cadence says so: of the step that was applied, on all ranks alike.
+// The cadence of steps says so: of the step that was applied, on all ranks alike.
 bool gs_saves_are_due(const gs_saves *saves);
+// A cadence of time, by this rank's clock; all save when one of them is late.
+bool gs_saves_are_late(const gs_saves *saves);
+void gs_saves_note_due(gs_saves *saves);  // the ranks agree
+// By either cadence. Ranks that train apart are not brought together by a clock: what they come to would hang on it.
+bool gs_saves_come_next(const gs_saves *saves);
 // This rank has a part of each save, and still writes that of the last one: for the others, who would write theirs in
 // vain.
 bool gs_saves_write_parts(const gs_saves *saves);

@@ -89,6 +89,8 @@ static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_
                            .nonfinite = session->reduced.nonfinite,
                            .wants_drain = votes->drain,
                            .wants_checkpoint = votes->checkpoint,
+                           .is_orphaned = votes->orphaned,
+                           .wants_save = gs_saves_are_late(votes->saves),
                            .is_saving = gs_saves_write_parts(votes->saves),
                            .loss_sum = sums->loss,
                            .num_losses = sums->num_losses,
@@ -106,6 +108,8 @@ static gs_status commit(gs_session *session, const gs_step_sums *sums, const gs_
     facts->samples = result.samples;
     facts->drain = result.drain_ranks > 0;
     facts->checkpoint = result.checkpoint_ranks > 0;
+    facts->save_is_due = result.save_ranks > 0;
+    facts->orphaned = result.all_orphaned;
     facts->saving_ranks = result.saving_ranks;
     return gs_ok();
 }

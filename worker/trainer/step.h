@@ -15,7 +15,7 @@
 typedef struct gs_session gs_session;
 
 typedef struct gs_step_votes {
-    bool drain, checkpoint;
+    bool drain, checkpoint, orphaned;
     const struct gs_saves *saves;  // asked when the step is reduced
 } gs_step_votes;
 

@@ -201,11 +201,20 @@ static void finish_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
         loop->inputs_ended || trainer->state.position.step >= trainer->options.spec->steps.target;
     // A run that had nothing left to do has nothing to tell: zeros would stand for a loss.
     if (loop->telemetry.totals.steps > 0) gs_run_loop_report(loop);
-    if (reached || loop->stop_saves) save_at_end(trainer, reached ? "final" : "stop");
+    if (reached || loop->stop_saves || loop->orphaned)
+        save_at_end(trainer, reached ? "final" : loop->orphaned ? "orphaned" : "stop");
     if (writes && reached) make_sample(trainer, outcome);
-    outcome->end = loop->inputs_ended ? GS_DATA_ENDED : reached ? GS_TARGET_REACHED : GS_DRAINED;
+    outcome->end = loop->inputs_ended ? GS_DATA_ENDED
+                   : reached          ? GS_TARGET_REACHED
+                   : loop->orphaned   ? GS_ORPHANED
+                                      : GS_DRAINED;
     outcome->status = gs_ok();
     outcome->reason = gs_exit_reason_of(outcome->status);
+    if (outcome->end == GS_ORPHANED) {
+        gs_log_warn("no coordinator for too long: saved and stopped", "job=%s step=%lld",
+                    trainer->options.job, (long long)trainer->state.position.step);
+        outcome->reason.exit_code = GS_EXIT_TEMPORARY;
+    }
 }
 
 void gs_trainer_run(gs_trainer *trainer, gs_trainer_outcome *outcome) {
