@@ -277,10 +277,11 @@ static void request_came(void *ctx, uint64_t call, gs_method method, const gs_rp
     end_line(trace);
 }
 
-static void call_gone(void *ctx, uint64_t call) {
+static void call_gone(void *ctx, uint64_t call, bool closed) {
     gs_trace *trace = ctx;
     if (!begin_input(trace, "gone")) return;
-    gs_strbuf_printf(&trace->lines, ",\"call\":%" PRIu64, call);
+    gs_strbuf_printf(&trace->lines, ",\"call\":%" PRIu64 ",\"closed\":%s", call,
+                     closed ? "true" : "false");
     end_line(trace);
 }
 

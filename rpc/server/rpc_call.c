@@ -57,8 +57,7 @@ bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
 }
 
 bool gs_rpc_call_was_closed(const gs_rpc_call_handle *call) {
-    const gs_rpc_connection *connection = call->connection;
-    return call->cancelled || (connection && connection->closed && !connection->deaf);
+    return gs_rpc_calls_was_closed(call);
 }
 
 void *gs_rpc_call_data(const gs_rpc_call_handle *call) {

@@ -159,9 +159,15 @@ void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
     free(call);
 }
 
+bool gs_rpc_calls_was_closed(const gs_rpc_call_entry *call) {
+    const gs_rpc_connection *connection = call->connection;
+    return call->cancelled || (connection && connection->closed && !connection->deaf);
+}
+
 void gs_rpc_calls_lose(gs_rpc_calls *calls, gs_rpc_call_entry *call) {
     if (call->state == GS_RPC_CALL_OPEN) {
-        if (calls->tap && call->number) calls->tap->gone(calls->tap->ctx, call->number);
+        if (calls->tap && call->number)
+            calls->tap->gone(calls->tap->ctx, call->number, gs_rpc_calls_was_closed(call));
         if (calls->gone) calls->gone(calls->ctx, call);
     }
     gs_rpc_calls_drop(calls, call);

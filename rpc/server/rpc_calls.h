@@ -84,6 +84,7 @@ int gs_rpc_calls_send_end(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code 
                           const char *answer, size_t bytes);
 // Frees it, whatever its state.
 void gs_rpc_calls_drop(gs_rpc_calls *calls, gs_rpc_call_entry *call);
+bool gs_rpc_calls_was_closed(const gs_rpc_call_entry *call);  // as rpc_call.h has it
 // Drops it; its handler, if it knows of it, is told to forget it.
 void gs_rpc_calls_lose(gs_rpc_calls *calls, gs_rpc_call_entry *call);
 // Answers that the client no longer waits for.

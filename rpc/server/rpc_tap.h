@@ -18,7 +18,7 @@ typedef struct gs_rpc_tap {
     // Before the handler runs.
     void (*request)(void *ctx, uint64_t call, gs_method method, const gs_rpc_peer *peer,
                     const char *body, size_t bytes);
-    void (*gone)(void *ctx, uint64_t call);
+    void (*gone)(void *ctx, uint64_t call, bool closed);  // rpc_call.h says what closed means
     void (*answer)(void *ctx, uint64_t call, gs_code code, const char *body, size_t bytes);
     void (*item)(void *ctx, uint64_t call, const char *body, size_t bytes, bool sent);
 } gs_rpc_tap;

@@ -1,0 +1,121 @@
+// In place of single functions (the linker's --wrap): clocks, random numbers, what is done with checkpoints.
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "coordinator/log_disk.h"
+#include "core/clock.h"
+#include "rpc/checkpoint/checkpoint_commit.h"
+#include "tests/traces/stage_world.h"
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+uint64_t __real_gs_random_from_system(void);
+uint64_t __wrap_gs_random_from_system(void);
+int __real_access(const char *path, int mode);
+int __wrap_access(const char *path, int mode);
+gs_status __wrap_gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const char *path);
+gs_status __wrap_gs_file_verify(const char *path, int64_t bytes, const char *digest);
+gs_status __wrap_gs_file_remove_tree(const char *path);
+gs_status __wrap_gs_file_remove_checkpoint(const char *path);
+gs_status __wrap_gs_file_sweep(const char *path, int64_t age_seconds);
+gs_status __real_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
+gs_status __wrap_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
+gs_status __wrap_gs_log_disk_append_metrics(gs_log_disk *disk, const char *text, size_t bytes);
+gs_status __real_gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query);
+gs_status __wrap_gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
+    if (!stage.is_playing || (clock != CLOCK_MONOTONIC && clock != CLOCK_REALTIME))
+        return __real_clock_gettime(clock, now);
+    int64_t ns = clock == CLOCK_MONOTONIC ? stage.now_ns - 1 : stage.wall_ms * GS_NS_PER_MS;
+    *now = (struct timespec){.tv_sec = ns / GS_NS_PER_SEC, .tv_nsec = ns % GS_NS_PER_SEC};
+    return 0;
+}
+
+uint64_t __wrap_gs_random_from_system(void) {
+    if (!stage.is_playing) return __real_gs_random_from_system();
+    while (stage.next_drawn < stage.file->count &&
+           stage.file->lines[stage.next_drawn].kind != TRACE_DRAWN)
+        stage.next_drawn++;
+    if (stage.next_drawn == stage.file->count) return __real_gs_random_from_system();
+    const gs_json *line = stage.file->lines[stage.next_drawn++].json;
+    return strtoull(gs_json_string_or(line, "number", "0"), NULL, 10);
+}
+
+// The only files that are asked for are manifests. One that was missed in the record has been missing since.
+int __wrap_access(const char *path, int mode) {
+    if (!stage.is_playing || !strstr(path, "/MANIFEST.json")) return __real_access(path, mode);
+    for (size_t i = 0; i < stage.end; i++) {
+        const trace_line *line = &stage.file->lines[i];
+        if (line->kind == TRACE_MISSING && !strcmp(gs_json_string_or(line->json, "path", ""), path))
+            return -1;
+    }
+    return 0;
+}
+
+gs_status __wrap_gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const char *path) {
+    char wanted[1500], known[1500];
+    *manifest = NULL;
+    *bytes = 0;
+    stage_plain_path(wanted, sizeof wanted, path);
+    stage_note_write("commit", strrchr(path, '/') + 1);
+    for (size_t i = 0; i < stage.file->count; i++) {
+        trace_line *line = &stage.file->lines[i];
+        if (line->kind != TRACE_FOUND || line->used) continue;
+        stage_plain_path(known, sizeof known, gs_json_string_or(line->json, "path", ""));
+        if (strcmp(known, wanted) != 0) continue;
+        line->used = true;
+        int code = (int)gs_json_int_or(line->json, "code", 0);
+        if (code)
+            return gs_error((gs_code)code, "%s", gs_json_string_or(line->json, "message", ""));
+        *manifest = gs_json_copy(gs_json_get(line->json, "body"));
+        *bytes = (uint64_t)gs_json_int_or(line->json, "bytes", 0);
+        return gs_ok();
+    }
+    return gs_error(GS_NOT_FOUND, "the record has no look at %s", path);
+}
+
+gs_status __wrap_gs_file_verify(const char *path, int64_t bytes, const char *digest) {
+    (void)bytes;
+    (void)digest;
+    stage_note_write("verify", path);
+    return gs_ok();
+}
+
+gs_status __wrap_gs_file_remove_tree(const char *path) {
+    stage_note_write("remove", path);
+    return gs_ok();
+}
+
+gs_status __wrap_gs_file_remove_checkpoint(const char *path) {
+    stage_note_write("remove", path);
+    return gs_ok();
+}
+
+gs_status __wrap_gs_file_sweep(const char *path, int64_t age_seconds) {
+    (void)age_seconds;
+    stage_note_write("sweep", path);
+    return gs_ok();
+}
+
+gs_status __wrap_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key) {
+    stage_note_write("log", "");
+    return __real_gs_log_disk_append(disk, line, key);
+}
+
+gs_status __wrap_gs_log_disk_append_metrics(gs_log_disk *disk, const char *text, size_t bytes) {
+    (void)disk;
+    (void)text;
+    (void)bytes;
+    stage_note_write("series", "");
+    return gs_ok();
+}
+
+gs_status __wrap_gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query) {
+    stage_note_write("read", "");
+    return __real_gs_log_disk_read(disk, answer, query);
+}

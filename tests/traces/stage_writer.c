@@ -1,0 +1,158 @@
+// In place of coordinator/writer.c: a write is done at once, and comes back when it did in the record.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/writer.h"
+#include "core/clock.h"
+#include "tests/traces/stage_world.h"
+
+typedef struct given {
+    gs_write *write;
+    char name[400];
+    struct given *next;
+} given;
+
+struct gs_writer {
+    gs_job_store *store;
+    given *first;
+};
+
+static char current[400];
+
+void stage_note_write(const char *operation, const char *key) {
+    size_t used = strlen(current);
+    if (used && strcmp(operation, "log") == 0) return;  // many lines
+    snprintf(current + used, sizeof current - used, "%s%s%s%s", used ? ", " : "", operation,
+             key[0] ? " " : "", key);
+}
+
+static gs_json *value_to_json(const gs_store_value *value) {
+    gs_json *json = NULL;
+    if (!value->text) return gs_json_new_int(value->number);
+    if (!value->is_json) return gs_json_new_string(value->text);
+    gs_status status = gs_json_parse(&json, value->text, strlen(value->text));
+    return status.code ? gs_json_new_string(value->text) : json;
+}
+
+static void row_written(void *ctx, const char *operation, const gs_store_value *values,
+                        int num_values) {
+    (void)ctx;
+    char key[200];
+    if (values[0].text) snprintf(key, sizeof key, "%s", values[0].text);
+    else snprintf(key, sizeof key, "%lld", (long long)values[0].number);
+    stage_note_write(operation, strncmp(operation, "prune", 5) == 0 ? "" : key);
+    gs_json *row = gs_json_new_array(), *line = gs_json_new_object();
+    gs_json_push(row, gs_json_new_string(operation));
+    for (int i = 0; i < num_values; i++) gs_json_push(row, value_to_json(&values[i]));
+    gs_json_set_string(line, "out", "row");
+    gs_json_set(line, "row", row);
+    stage_leave(line);
+}
+
+gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd, gs_trace *trace) {
+    (void)wake_fd;
+    (void)trace;
+    gs_writer *writer = calloc(1, sizeof *writer);
+    if (!writer) return gs_error(GS_RESOURCE_EXHAUSTED, "stage: out of memory");
+    gs_job_store_set_tap(store, row_written, writer);
+    writer->store = store;
+    *out = writer;
+    return gs_job_store_begin(store);
+}
+
+void gs_writer_submit(gs_writer *writer, gs_write *write) {
+    given *it = calloc(1, sizeof *it), **end = &writer->first;
+    if (!it) abort();
+    current[0] = '\0';
+    write->status = write->run(write, writer->store);
+    it->write = write;
+    snprintf(it->name, sizeof it->name, "%s", current);
+    while (*end) end = &(*end)->next;
+    *end = it;
+}
+
+static given *take(gs_writer *writer, const char *name) {
+    given **link = &writer->first;
+    while (*link && name && strcmp((*link)->name, name) != 0) link = &(*link)->next;
+    given *it = *link;
+    if (it) *link = it->next;
+    return it;
+}
+
+static void finish(given *it, gs_status status) {
+    it->write->done(it->write, status);
+    free(it);
+}
+
+static void come_back(gs_writer *writer, size_t index) {
+    const gs_json *line = stage.file->lines[index].json;
+    int code = (int)gs_json_int_or(line, "code", 0);
+    given *it = take(writer, gs_json_string_or(line, "write", NULL));
+    if (!it) {
+        stage.result->num_unmatched++;
+        return;
+    }
+    stage.result->write_names[index] = strdup(it->name);
+    finish(it, code ? gs_error((gs_code)code, "%s", gs_json_string_or(line, "message", ""))
+                    : gs_ok());
+}
+
+static bool comes_back_later(const char *name) {
+    for (size_t i = stage.end; i < stage.file->count; i++) {
+        const trace_line *line = &stage.file->lines[i];
+        if (line->kind != TRACE_WRITTEN) continue;
+        const char *wanted = gs_json_string_or(line->json, "write", NULL);
+        if (!wanted || strcmp(wanted, name) == 0) return true;
+    }
+    return false;
+}
+
+// What the record does not know comes back at once: where it was done in the loop, or not at all.
+static void finish_unknown(gs_writer *writer) {
+    for (given **link = &writer->first; *link;) {
+        given *it = *link;
+        if (stage.cut || comes_back_later(it->name)) {
+            link = &it->next;
+            continue;
+        }
+        *link = it->next;
+        finish(it, it->write->status);
+        link = &writer->first;
+    }
+}
+
+// Then time goes on to the timers' turn, or stays before it.
+static void reach_tick(void) {
+    for (size_t i = stage.first; i < stage.end; i++) {
+        if (stage.file->lines[i].kind != TRACE_TICK) continue;
+        stage_reach(i);
+        stage.ticked_ns = stage.now_ns;
+        return;
+    }
+    if (stage.ticked_ns && stage.now_ns >= stage.ticked_ns + STAGE_TICK_NS)
+        stage.now_ns = stage.ticked_ns + STAGE_TICK_NS - 1;
+}
+
+void gs_writer_collect(gs_writer *writer) {
+    for (size_t i = stage.first; i < stage.end; i++) {
+        if (stage.file->lines[i].kind != TRACE_WRITTEN) continue;
+        stage_reach(i);
+        come_back(writer, i);
+    }
+    finish_unknown(writer);
+    reach_tick();
+}
+
+void gs_writer_stop(gs_writer *writer) {
+    if (!writer) return;
+    for (size_t i = stage.first; i < stage.end; i++) {
+        if (stage.file->lines[i].kind != TRACE_WRITTEN) continue;
+        stage_reach(i);
+        come_back(writer, i);
+    }
+    while (writer->first) finish(take(writer, NULL), gs_ok());
+    gs_job_store_rollback(writer->store);
+    gs_job_store_close(writer->store);
+    free(writer);
+}
