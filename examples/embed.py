@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The reducer from Python, with the standard library alone: two processes train together, by ctypes.
 
-    embed.py [--library PATH/libgradsync.so] [--ranks N] [--fault interrupt|die]
+    embed.py [--library PATH/libgradsync.so] [--ranks N] [--shard] [--fault interrupt|die]
 
 Each rank fits y = weight · x + bias on samples of its own; gradients are memoryviews of the arena, so nothing is
-copied. `--fault interrupt`: rank 0 is sent Ctrl-C while it waits for a rank that does not come; `--fault die`: the
+copied. `--shard`: each rank gets the gradients of a part of the parameters, has the optimizer's state of that part,
+updates it, and gets the rest from the other ranks. `--fault interrupt`: rank 0 is sent Ctrl-C while it waits for a rank that does not come; `--fault die`: the
 last rank is killed in the middle of a step, and the others name it.
 """
 import argparse
@@ -102,8 +103,61 @@ class Exchange:
             return 14  # UNAVAILABLE
 
 
+class Part:
+    """What a rank owns of the parameters: they lie in the arena, behind the gradients."""
+
+    LANE = 1  # the reducer's is 0
+
+    def __init__(self, one, offset):
+        self.lib, self.one, lib = one.lib, one, one.lib
+        self.offset = offset
+        self.optimizer, self.gather = lib.new("optimizer"), lib.new("gather")
+        lib.call("optimizer_set", self.optimizer, b"momentum", ctypes.c_double(0.5))
+        lib.call("optimizer_set_shards", self.optimizer, one.shards, one.rank, 0)
+        lib.call("optimizer_open", self.optimizer, b"sgd", one.params, one.device)
+
+    def open(self):
+        one = self.one
+        self.lib.call("gather_open", self.gather, one.shards, one.comm, one.arena, self.offset, self.LANE,
+                      ctypes.c_int64(20 * SECOND))
+        data = self.lib.function("arena_data", ctypes.c_void_p)(one.arena)
+        function = self.lib.function("shards_param_offset", ctypes.c_size_t)
+        places = [data + self.offset.value + function(one.shards, ctypes.c_size_t(param)) for param in range(2)]
+        self.places = (ctypes.c_void_p * 2)(*places)
+        self.weight = (ctypes.c_float * NUM_INPUTS).from_address(places[0])
+        self.bias = (ctypes.c_float * 1).from_address(places[1])
+
+    def update(self, step):
+        self.lib.call("optimizer_step", self.optimizer, self.places, self.one.reducer, ctypes.c_double(0.05),
+                      ctypes.c_double(1))
+        self.lib.call("gather_start", self.gather, ctypes.c_int64(step))
+
+    def await_param(self, param):
+        self.lib.call("gather_wait", self.gather, ctypes.c_size_t(param), ctypes.c_int64(60 * SECOND))
+
+    def read(self):
+        for param in range(2):
+            self.await_param(param)
+        return list(self.weight), self.bias[0]
+
+    def describe(self):
+        """Segments of this rank, and how large its state is."""
+        count = self.lib.function("optimizer_num_segments", ctypes.c_size_t)(self.optimizer)
+        sizes = []
+        for segment in range(count):
+            param, first, size = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
+            self.lib.call("optimizer_segment", self.optimizer, ctypes.c_size_t(segment), ctypes.byref(param),
+                          ctypes.byref(first), ctypes.byref(size))
+            sizes.append(size.value)
+        return f"owns {sum(sizes)} of {NUM_INPUTS + 1}"
+
+    def close(self):
+        for kind in ("gather", "optimizer"):
+            self.lib.function(kind + "_free", None)(getattr(self, kind))
+
+
 class Rank:
-    def __init__(self, library, rank, ranks, exchange):
+    def __init__(self, library, rank, ranks, exchange, shard):
         self.lib = lib = library
         self.rank, self.ranks, self.waits, self.interrupted = rank, ranks, False, False
         self.device, self.arena, self.comm = lib.new("device"), lib.new("arena"), lib.new("comm")
@@ -115,9 +169,18 @@ class Rank:
         none = ctypes.c_uint64(0)
         lib.call("plan_open", self.plan, self.params, none, none, None)
         lib.call("reducer_set_plan", self.reducer, self.params, self.plan)
+        self.shards, self.part = lib.new("shards"), None
+        if shard:
+            lib.call("shards_open", self.shards, self.params, self.plan, ranks)
+            lib.call("reducer_set_shards", self.reducer, self.shards)
 
         size = ctypes.c_size_t()
         lib.call("reducer_arena_bytes", self.reducer, self.device, ranks, ctypes.byref(size))
+        if shard:
+            self.part = Part(self, ctypes.c_size_t((size.value + 255) // 256 * 256))
+            block = lib.function("shards_param_bytes", ctypes.c_size_t)(self.shards)
+            size = ctypes.c_size_t(self.part.offset.value + block)
+            lib.call("comm_set_lanes", self.comm, Part.LANE + 1)
         lib.call("arena_open", self.arena, self.device, size)
         self.callback = INTERRUPT(self.was_interrupted)
         signal.signal(signal.SIGINT, self.hear)
@@ -127,6 +190,8 @@ class Rank:
         lib.call("comm_open", self.comm, self.device, self.arena, ctypes.c_int64(20 * SECOND))
         lib.call("reducer_open", self.reducer, self.comm, self.arena, self.device, ctypes.c_int64(20 * SECOND))
         self.weight_grad, self.bias_grad = self.view(0, NUM_INPUTS), self.view(1, 1)
+        if self.part:
+            self.part.open()
 
     # While a call waits in C Python runs no handler of a signal, and an exception of one that runs inside a callback
     # would be lost: so the handler notes it, and the library, which asks each 100 ms, ends the wait.
@@ -188,8 +253,14 @@ class Rank:
             self.lib.call("reducer_mark", self.reducer, ctypes.c_size_t(0))
             self.lib.call("reducer_end_pass", self.reducer)
             self.finish(60)
+            if self.part:
+                self.part.update(step)
+                weight, bias = self.part.read()
+                continue
             weight = [w - 0.1 * g for w, g in zip(weight, self.weight_grad)]
             bias -= 0.1 * self.bias_grad[0]
+        if self.part:
+            print(self.part.describe(), flush=True)
         return f"loss {loss:.4f} weight {weight[0]:.3f} to {weight[-1]:.3f} bias {bias:.3f}"
 
     def explain(self):
@@ -202,17 +273,19 @@ class Rank:
     def close(self):
         self.weight_grad.release()
         self.bias_grad.release()
-        for kind in ("reducer", "comm", "arena", "plan", "params", "device"):
+        if self.part:
+            self.part.close()
+        for kind in ("reducer", "comm", "arena", "shards", "plan", "params", "device"):
             self.lib.function(kind + "_free", None)(getattr(self, kind))
 
 
-def run_rank(library, rank, ranks, descriptors, fault):
+def run_rank(library, rank, ranks, descriptors, fault, shard):
     lib = Library(library)
     lines = []
     keep_log = LOG(lambda _ctx, level, line: lines.append((level, line)))  # a program's own log would be here
     lib.function("log_to", None)(keep_log, None)
     exchange = Exchange(rank, ranks, descriptors)
-    one = Rank(lib, rank, ranks, exchange)
+    one = Rank(lib, rank, ranks, exchange, shard)
     code = 0
     try:
         print("result", one.train(fault), flush=True)
@@ -236,6 +309,7 @@ def start_ranks(arguments):
         numbers = [end.fileno() for end in ends]
         command = [sys.executable, __file__, "--library", arguments.library, "--ranks", str(arguments.ranks),
                    "--rank", str(rank), "--sockets", ",".join(map(str, numbers)), "--fault", arguments.fault]
+        command += ["--shard"] * arguments.shard
         children.append(subprocess.Popen(command, pass_fds=numbers, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          text=True))
     for pair in pairs:
@@ -253,13 +327,13 @@ def run_parent(arguments):
         children[0].send_signal(signal.SIGINT)
         children[0].wait(30)
         print(f"Ctrl-C was heard after {time.monotonic() - began:.1f} s")
-    outputs = [child.communicate(timeout=120)[0].strip() for child in children]
+    outputs = [child.communicate(timeout=120)[0].strip().replace("\n", "; ") for child in children]
     for rank, (child, output) in enumerate(zip(children, outputs)):
         print(f"rank {rank}: exit {child.returncode}: {output}")
     if arguments.fault == "":
         if any(child.returncode for child in children):
             return 1
-        same = len({output.split(" ", 3)[3] for output in outputs}) == 1  # losses are their own
+        same = len({output.split("loss")[-1].split(" ", 2)[2] for output in outputs}) == 1  # losses are their own
         print(f"the same on {arguments.ranks} ranks" if same else "ranks differ")
         return 0 if same else 1
     return 0
@@ -270,13 +344,15 @@ def main():
     parser.add_argument("--library", default="libgradsync.so.0")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--fault", choices=("", "interrupt", "die"), default="")
+    parser.add_argument("--shard", action="store_true")
     parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--sockets", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank < 0:
         sys.exit(run_parent(arguments))
     descriptors = [int(number) for number in arguments.sockets.split(",") if number]
-    sys.exit(run_rank(arguments.library, arguments.rank, arguments.ranks, descriptors, arguments.fault))
+    sys.exit(run_rank(arguments.library, arguments.rank, arguments.ranks, descriptors, arguments.fault,
+                      arguments.shard))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ ROOMS = {
         "sharded": ["hooks", "optim", "step", "bucket", "comm", "tensor"],
         "replicas": ["reducer", "bucket", "step", "comm", "tensor"],
         "local": ["sparse", "tensor"],
-        "ffi": ["reducer", "optim", "hooks", "step", "bucket", "comm", "tensor"],
+        "ffi": ["sharded", "reducer", "optim", "hooks", "step", "bucket", "comm", "tensor"],
         ".": ["ffi", "local", "replicas", "sharded", "sparse", "reducer", "optim", "hooks", "bucket", "step", "comm", "tensor"],
     },
     "worker": {

@@ -59,6 +59,9 @@ typedef struct gs_ffi_params gs_ffi_params;
 gs_ffi_params *gs_ffi_params_new(void);
 int gs_ffi_params_add(gs_ffi_params *params, const char *name, int dtype, int num_dims,
                       const int64_t *shape);
+// Who owns each of them whole, among so many ranks: "greedy" (in order, to the rank that has least) or "sorted" (the
+// largest first); one of `owners` for each.
+int gs_ffi_params_deal(gs_ffi_params *params, const char *rule, int world_size, int *owners);
 void gs_ffi_params_free(gs_ffi_params *params);
 
 // Plan: which parameters travel together. Limits 0, 0: those for ranks of one host; else the first
@@ -66,12 +69,33 @@ void gs_ffi_params_free(gs_ffi_params *params);
 // yet): gs_ffi_reducer_ready_order.
 typedef struct gs_ffi_plan gs_ffi_plan;
 gs_ffi_plan *gs_ffi_plan_new(void);
+// Buckets of one owner each, a rank for each parameter: for shards of whole parameters.
+int gs_ffi_plan_set_owners(gs_ffi_plan *plan, const int *owners, size_t num_params);
 int gs_ffi_plan_open(gs_ffi_plan *plan, const gs_ffi_params *params, uint64_t first_bytes,
                      uint64_t cap_bytes, const size_t *ready_order);
 size_t gs_ffi_plan_num_buckets(const gs_ffi_plan *plan);
 // Its members: how many there are, the first `most` of them in `params`.
 size_t gs_ffi_plan_bucket(const gs_ffi_plan *plan, size_t bucket, size_t *params, size_t most);
 void gs_ffi_plan_free(gs_ffi_plan *plan);
+
+// Shards: which rank owns what (gradsync/sharded/shards.h): each element of the parameters has one owner, which gets its
+// gradient, keeps its optimizer state and updates it. Default: each bucket is cut in even parts. Owners: whole parameters,
+// in a plan of the same. Optimizers: of each parameter the number of that which steps it, from 0, where there are several.
+typedef struct gs_ffi_shards gs_ffi_shards;
+gs_ffi_shards *gs_ffi_shards_new(void);
+int gs_ffi_shards_set_owners(gs_ffi_shards *shards, const int *owners, size_t num_params);
+int gs_ffi_shards_set_optimizers(gs_ffi_shards *shards, const int *optimizers, size_t num_params);
+int gs_ffi_shards_open(gs_ffi_shards *shards, const gs_ffi_params *params, const gs_ffi_plan *plan,
+                       int world_size);
+// In another world, or by another plan (NULL: the same), in place; `owners` where there are some. Before the reducer's
+// reset or replan; optimizers and gathers are made anew behind it.
+int gs_ffi_shards_redo(gs_ffi_shards *shards, int world_size, const gs_ffi_plan *plan,
+                       const int *owners);
+size_t gs_ffi_shards_elements(const gs_ffi_shards *shards, int rank);  // that it owns
+// Where parameters lie for a gather: bytes of the block, and from its start to each of them. SIZE_MAX: none.
+size_t gs_ffi_shards_param_bytes(const gs_ffi_shards *shards);
+size_t gs_ffi_shards_param_offset(const gs_ffi_shards *shards, size_t param);
+void gs_ffi_shards_free(gs_ffi_shards *shards);
 
 // Communicator. `exchange` brings `bytes` of each rank to all: `all` gets num_ranks · bytes in the
 // order of `ranks` (numbers in the world; NULL: all of it). A tag is used once; others may meet at
@@ -128,6 +152,9 @@ int gs_ffi_reducer_set_notices(gs_ffi_reducer *reducer,
 int gs_ffi_reducer_choose_hook(gs_ffi_reducer *reducer, const char *name);
 int gs_ffi_reducer_set_hook_option(gs_ffi_reducer *reducer, const char *name, double number);
 int gs_ffi_reducer_wrap_hook(gs_ffi_reducer *reducer, const char *wrapper);
+// Or gradients for their owners alone: what a rank does not own has no meaning behind finish. Of this plan and of the
+// world that the reducer is opened in; borrowed until free.
+int gs_ffi_reducer_set_shards(gs_ffi_reducer *reducer, const gs_ffi_shards *shards);
 // Or one of the host's own: `run` starts what the host does with `count` elements
 // (gradients and what the library keeps behind them) and returns; `finish`, bucket by bucket in
 // plan order, waits until they are the sum over all ranks times `scale`. Both name themselves in
@@ -181,13 +208,39 @@ void gs_ffi_reducer_free(gs_ffi_reducer *reducer);
 typedef struct gs_ffi_optimizer gs_ffi_optimizer;
 gs_ffi_optimizer *gs_ffi_optimizer_new(void);
 int gs_ffi_optimizer_set(gs_ffi_optimizer *optimizer, const char *name, double number);
+// State of what `rank` owns alone, which a step then updates; `which` of several optimizers, else 0. Borrowed until open.
+int gs_ffi_optimizer_set_shards(gs_ffi_optimizer *optimizer, const gs_ffi_shards *shards, int rank,
+                                int which);
 int gs_ffi_optimizer_open(gs_ffi_optimizer *optimizer, const char *kind,
                           const gs_ffi_params *params, gs_ffi_device *device);
 // One update of `values` (a pointer for each parameter, fp32, in place) by the reducer's last
 // result; that it is finite is the caller's to ask.
 int gs_ffi_optimizer_step(gs_ffi_optimizer *optimizer, void *const *values,
                           const gs_ffi_reducer *reducer, double lr, double grad_scale);
+// What there is to save: segments (elements [first, first + count) of a parameter: all of each, or what is owned here),
+// states by name ("exp_avg"; NULL: no more) of each segment, fp32 in the device's memory, and of each parameter how often
+// it was updated.
+size_t gs_ffi_optimizer_num_segments(const gs_ffi_optimizer *optimizer);
+int gs_ffi_optimizer_segment(gs_ffi_optimizer *optimizer, size_t segment, size_t *param,
+                             size_t *first, size_t *count);
+const char *gs_ffi_optimizer_state_name(const gs_ffi_optimizer *optimizer, int which);
+float *gs_ffi_optimizer_state(const gs_ffi_optimizer *optimizer, int which, size_t segment);
+int64_t *gs_ffi_optimizer_num_updates(const gs_ffi_optimizer *optimizer);
 void gs_ffi_optimizer_free(gs_ffi_optimizer *optimizer);
+
+// Gather: parameters that their owners have updated, to all ranks (gradsync/sharded/param_gather.h). They lie in the
+// communicator's arena from `offset_bytes` on, a multiple of 256: gs_ffi_shards_param_bytes. `lane`: one that nothing else
+// uses: gs_ffi_reducer_lanes, and the communicator has one more.
+typedef struct gs_ffi_gather gs_ffi_gather;
+gs_ffi_gather *gs_ffi_gather_new(void);
+// Collective. All are borrowed until free, which comes before the communicator's.
+int gs_ffi_gather_open(gs_ffi_gather *gather, const gs_ffi_shards *shards, gs_ffi_comm *comm,
+                       gs_ffi_arena *arena, size_t offset_bytes, int lane, int64_t within_ns);
+int gs_ffi_gather_start(gs_ffi_gather *gather, int64_t step);  // behind the update
+// One parameter is whole; all are. Until then only its owner may read it, and nobody write.
+int gs_ffi_gather_wait(gs_ffi_gather *gather, size_t param, int64_t within_ns);
+int gs_ffi_gather_finish(gs_ffi_gather *gather, int64_t within_ns);
+void gs_ffi_gather_free(gs_ffi_gather *gather);
 
 // Averager: parameters of ranks that train apart (hooks "local_sgd", "noop";
 // gradsync/step/averager.h says what each call means). `period` in steps, `num_ranks` neighbours, 0

@@ -75,6 +75,7 @@ void gs_ffi_use_hook(gs_ffi_reducer *reducer) {
                                    .loaded = loaded,
                                    .destroy = rollback};
     reducer->choice = (gs_hook_choice){.hook = &reducer->hook, .user = reducer};
+    reducer->options.tally = GS_TALLY_IN_BUCKETS;
     reducer->options.hooks = &reducer->choice;
     reducer->options.num_hooks = 1;
 }

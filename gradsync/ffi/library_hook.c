@@ -20,6 +20,7 @@ int gs_ffi_reducer_choose_hook(gs_ffi_reducer *reducer, const char *name) {
     int code = gs_ffi_keep(reducer, find_hook(&hook, reducer, name, false));
     if (code) return code;
     reducer->choice = (gs_hook_choice){.hook = hook, .numbers = reducer->numbers};
+    reducer->options.tally = GS_TALLY_IN_BUCKETS;
     reducer->options.hooks = &reducer->choice;
     reducer->options.num_hooks = 1;
     return 0;

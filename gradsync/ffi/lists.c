@@ -1,7 +1,9 @@
 // Parameters and plans, of ffi.h.
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "core/owner_rules.h"
 #include "core/plan_policy.h"
 #include "gradsync/ffi/object.h"
 
@@ -43,6 +45,30 @@ int gs_ffi_params_add(gs_ffi_params *params, const char *name, int dtype, int nu
     return gs_ffi_keep(params, add_param(params, name, dtype, num_dims, shape));
 }
 
+static gs_status deal_params(const gs_ffi_params *params, const char *rule, int world_size,
+                             int *owners) {
+    GS_TRY(gs_ffi_given(params, "parameters"));
+    GS_TRY(gs_ffi_given(rule, "rule"));
+    GS_TRY(gs_ffi_given(owners, "room for owners"));
+    bool is_greedy = strcmp(rule, "greedy") == 0;
+    if (!is_greedy && strcmp(rule, "sorted") != 0)
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "parameters are dealt \"greedy\" or \"sorted\", not \"%.60s\"", rule);
+    size_t *counts = calloc(params->count + 1, sizeof *counts);
+    if (!counts) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    for (size_t i = 0; i < params->count; i++) counts[i] = gs_param_spec_count(&params->specs[i]);
+    const gs_owner_request request = {
+        .counts = counts, .num_params = params->count, .world_size = world_size};
+    gs_status status =
+        is_greedy ? gs_owners_greedy(owners, &request) : gs_owners_sorted(owners, NULL, &request);
+    free(counts);
+    return status;
+}
+
+int gs_ffi_params_deal(gs_ffi_params *params, const char *rule, int world_size, int *owners) {
+    return gs_ffi_keep(params, deal_params(params, rule, world_size, owners));
+}
+
 void gs_ffi_params_free(gs_ffi_params *params) {
     if (!params) return;
     free(params->specs);
@@ -53,12 +79,24 @@ gs_ffi_plan *gs_ffi_plan_new(void) {
     return calloc(1, sizeof(gs_ffi_plan));
 }
 
+static gs_status set_owners(gs_ffi_plan *plan, const int *owners, size_t num_params) {
+    GS_TRY(gs_ffi_given(plan, "plan"));
+    GS_TRY(gs_ffi_expect(!plan->plan.buckets, "the plan is open"));
+    return gs_ffi_numbers_copy(&plan->owners, owners, num_params);
+}
+
+int gs_ffi_plan_set_owners(gs_ffi_plan *plan, const int *owners, size_t num_params) {
+    return gs_ffi_keep(plan, set_owners(plan, owners, num_params));
+}
+
 static gs_status open_plan(gs_ffi_plan *plan, const gs_ffi_params *params,
                            const gs_plan_policy *policy, const size_t *ready_order) {
     GS_TRY(gs_ffi_given(plan, "plan"));
     GS_TRY(gs_ffi_given(params, "parameters"));
     GS_TRY(gs_ffi_expect(!plan->plan.buckets, "the plan is open"));
-    return gs_plan_policy_apply(&plan->plan, policy, params->specs, params->count, ready_order);
+    GS_TRY(gs_ffi_numbers_check(&plan->owners, params->count, "owners"));
+    return gs_plan_policy_apply_owned(&plan->plan, policy, plan->owners.list, params->specs,
+                                      params->count, ready_order);
 }
 
 int gs_ffi_plan_open(gs_ffi_plan *plan, const gs_ffi_params *params, uint64_t first_bytes,
@@ -85,5 +123,6 @@ size_t gs_ffi_plan_bucket(const gs_ffi_plan *plan, size_t bucket, size_t *params
 void gs_ffi_plan_free(gs_ffi_plan *plan) {
     if (!plan) return;
     gs_bucket_plan_release(&plan->plan);
+    free(plan->owners.list);
     free(plan);
 }

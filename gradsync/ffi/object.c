@@ -1,6 +1,8 @@
 #include "gradsync/ffi/object.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "core/log.h"
 
@@ -26,6 +28,22 @@ gs_status gs_ffi_returned(int code, const char *what) {
     if (code == 0) return gs_ok();
     bool is_known = code > 0 && code < (int)GS_NUM_CODES;
     return gs_error(is_known ? (gs_code)code : GS_UNKNOWN, "%s returned %d", what, code);
+}
+
+gs_status gs_ffi_numbers_copy(gs_ffi_numbers *numbers, const int *list, size_t count) {
+    GS_TRY(gs_ffi_given(list, "list of numbers"));
+    int *copy = calloc(count + 1, sizeof *copy);
+    if (!copy) return gs_error(GS_RESOURCE_EXHAUSTED, "list of numbers: out of memory");
+    memcpy(copy, list, count * sizeof *copy);
+    free(numbers->list);
+    *numbers = (gs_ffi_numbers){copy, count};
+    return gs_ok();
+}
+
+gs_status gs_ffi_numbers_check(const gs_ffi_numbers *numbers, size_t num_params, const char *what) {
+    if (!numbers->list || numbers->count == num_params) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "%s: %zu of them, there are %zu parameters", what,
+                    numbers->count, num_params);
 }
 
 int gs_ffi_error(const void *handle, char *text, size_t text_bytes) {

@@ -12,6 +12,7 @@
 #include "gradsync/ffi/ffi.h"
 #include "gradsync/hooks/comm_hook.h"
 #include "gradsync/reducer/reducer.h"
+#include "gradsync/sharded/shards.h"
 #include "gradsync/tensor/arena.h"
 #include "kernels/device.h"
 
@@ -46,9 +47,27 @@ struct gs_ffi_params {
     size_t count, room;
 };
 
+// One for each parameter.
+typedef struct gs_ffi_numbers {
+    int *list;  // owned; NULL: none given
+    size_t count;
+} gs_ffi_numbers;  // {0} is none
+
+GS_NODISCARD gs_status gs_ffi_numbers_copy(gs_ffi_numbers *numbers, const int *list, size_t count);
+// INVALID_ARGUMENT when some are given, and not as many as parameters.
+GS_NODISCARD gs_status gs_ffi_numbers_check(const gs_ffi_numbers *numbers, size_t num_params,
+                                            const char *what);
+
 struct gs_ffi_plan {
     gs_ffi_object object;
+    gs_ffi_numbers owners;
     gs_bucket_plan plan;
+};
+
+struct gs_ffi_shards {
+    gs_ffi_object object;
+    gs_ffi_numbers owners, optimizers;
+    gs_shards *shards;
 };
 
 struct gs_ffi_comm {
