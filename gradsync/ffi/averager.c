@@ -63,13 +63,16 @@ static gs_status list_tensors(gs_ffi_averager *averager, const gs_ffi_params *pa
     return gs_ok();
 }
 
-static gs_status open_averager(gs_ffi_averager *averager, const gs_ffi_params *params,
-                               void *const *values, const gs_ffi_comm *comm, gs_deadline deadline) {
+static gs_status check_comm(const gs_ffi_comm *comm) {
+    return gs_ffi_expect(comm->comm, "the averager's communicator is not open");
+}
+
+static gs_status open_on(gs_ffi_averager *averager, const gs_ffi_params *params,
+                         void *const *values, const gs_ffi_comm *comm, gs_deadline deadline) {
     GS_TRY(check_closed(averager));
     GS_TRY(gs_ffi_given(params, "parameters"));
     GS_TRY(gs_ffi_given(values, "values"));
-    GS_TRY(gs_ffi_given(comm, "communicator"));
-    GS_TRY(gs_ffi_expect(comm->comm, "the averager's communicator is not open"));
+    GS_TRY(check_comm(comm));
     GS_TRY(list_tensors(averager, params, values));
     const gs_averager_options options = {.levels = averager->levels,
                                          .num_levels = averager->num_levels,
@@ -80,10 +83,19 @@ static gs_status open_averager(gs_ffi_averager *averager, const gs_ffi_params *p
     return gs_averager_create(&averager->averager, &options, deadline);
 }
 
+// What is wrong here alone the other ranks hear of, too: they wait.
+static gs_status tell_others(const gs_ffi_comm *comm, gs_status status) {
+    if (status.code && comm->comm) gs_comm_abort(comm->comm, status.message);
+    return status;
+}
+
 int gs_ffi_averager_open(gs_ffi_averager *averager, const gs_ffi_params *params,
                          void *const *values, gs_ffi_comm *comm, int64_t within_ns) {
-    return gs_ffi_keep(averager, open_averager(averager, params, values, comm,
-                                               gs_ffi_deadline(within_ns)));
+    gs_status status = gs_ffi_given(comm, "communicator");
+    if (!status.code)
+        status = tell_others(
+            comm, open_on(averager, params, values, comm, gs_ffi_deadline(within_ns)));
+    return gs_ffi_keep(averager, status);
 }
 
 int gs_ffi_averager_run(gs_ffi_averager *averager, int64_t step, const unsigned char *used,
@@ -104,14 +116,19 @@ int gs_ffi_averager_run_all(gs_ffi_averager *averager, int64_t step, const unsig
     return gs_ffi_keep(averager, status);
 }
 
+static gs_status reset_to(gs_ffi_averager *averager, gs_ffi_comm *comm, int64_t *step,
+                          gs_deadline deadline) {
+    GS_TRY(check_open(averager));
+    GS_TRY(gs_ffi_given(step, "room for a step"));
+    GS_TRY(check_comm(comm));
+    return gs_averager_reset(averager->averager, comm->comm, step, deadline);
+}
+
 int gs_ffi_averager_reset(gs_ffi_averager *averager, gs_ffi_comm *comm, int64_t *step,
                           int64_t within_ns) {
-    gs_status status = check_open(averager);
-    if (!status.code) status = gs_ffi_given(comm, "communicator");
-    if (!status.code) status = gs_ffi_given(step, "room for a step");
-    if (!status.code) status = gs_ffi_expect(comm->comm, "the averager's communicator is not open");
+    gs_status status = gs_ffi_given(comm, "communicator");
     if (!status.code)
-        status = gs_averager_reset(averager->averager, comm->comm, step, gs_ffi_deadline(within_ns));
+        status = tell_others(comm, reset_to(averager, comm, step, gs_ffi_deadline(within_ns)));
     return gs_ffi_keep(averager, status);
 }
 

@@ -109,18 +109,21 @@ static gs_status make_parts(gs_averager *self, gs_deadline deadline) {
 }
 
 static gs_status make(gs_averager *self, const gs_averager_options *options, gs_deadline deadline) {
-    gs_status status = check_levels(options);
-    if (!status.code) status = check_tensors(options);
-    if (status.code) return status;
+    GS_TRY(check_levels(options));
+    GS_TRY(check_tensors(options));
     memcpy(self->levels, options->levels, options->num_levels * sizeof *options->levels);
     self->num_levels = options->num_levels;
     if (self->levels[0].period == 1)
         gs_log_warn("parameters are averaged after every step", "ranks=%d",
                     self->levels[0].num_ranks);
-    status = alloc_beside(self);
-    // The others are on their way to the split.
-    if (status.code) gs_comm_abort(self->comm, status.message);
-    return status.code ? status : make_parts(self, deadline);
+    GS_TRY(alloc_beside(self));
+    return make_parts(self, deadline);
+}
+
+// The others are on their way to a split, or to the first average.
+static gs_status tell_others(gs_comm *comm, gs_status status) {
+    if (status.code) gs_comm_abort(comm, status.message);
+    return status;
 }
 
 gs_status gs_averager_create_sized(gs_averager **out, const gs_averager_options *options,
@@ -128,14 +131,15 @@ gs_status gs_averager_create_sized(gs_averager **out, const gs_averager_options 
     gs_averager_options known;
     GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_averager_options"));
     gs_averager *self = calloc(1, sizeof *self);
-    if (!self) return gs_error(GS_RESOURCE_EXHAUSTED, "averager: out of memory");
+    if (!self)
+        return tell_others(known.comm, gs_error(GS_RESOURCE_EXHAUSTED, "averager: out of memory"));
     self->start_step = known.start_step;
     self->tensors = known.tensors;
     self->num_tensors = known.num_tensors;
     self->comm = known.comm;
     self->device = gs_comm_device(known.comm);
     self->begun = self->done = -1;
-    gs_status status = make(self, &known, deadline);
+    gs_status status = tell_others(self->comm, make(self, &known, deadline));
     if (status.code) {
         gs_averager_destroy(self);
         return status;

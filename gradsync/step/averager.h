@@ -51,7 +51,8 @@ typedef struct gs_averager_options {
 } gs_averager_options;
 
 // Collective: neighbours get communicators of their own (gs_comm_split). INVALID_ARGUMENT says what
-// is wrong with the table. Periods of 1 are warned of: they average as often as gradients would.
+// is wrong with the table. After an error the communicator is aborted: the others wait for this
+// rank. Periods of 1 are warned of: they average as often as gradients would.
 GS_NODISCARD gs_status gs_averager_create_sized(gs_averager **out,
                                                 const gs_averager_options *options,
                                                 size_t options_bytes, gs_deadline deadline);

@@ -50,18 +50,23 @@ static void read_records(records *out, const char *dir) {
 }
 
 // To `target` in `dir`, from the last checkpoint of `from` (NULL: from the beginning).
-static void train(records *out, const char *dir, const char *from, const char *hook,
-                  const char *optimizer, int target) {
+static void train_ranks(records *out, int num_ranks, const char *dir, const char *from,
+                        const char *hook, const char *optimizer, int target) {
     char *checkpoint = from ? trainer_rank_checkpoint(from) : NULL;
     assert_true(!from || checkpoint);
     char *spec = make_spec(hook, optimizer, target), *arg = trainer_rank_arg(spec, dir, checkpoint);
-    assert_ok(gs_ranks_run("train", WORLD, arg, gs_deadline_in_seconds(120)));
+    assert_ok(gs_ranks_run("train", num_ranks, arg, gs_deadline_in_seconds(120)));
     read_records(out, dir);
-    for (int rank = 0; rank < WORLD; rank++)
+    for (int rank = 0; rank < num_ranks; rank++)
         assert_int_equal(trainer_rank_last_step(out->held[rank]), target);
     free(arg);
     free(spec);
     free(checkpoint);
+}
+
+static void train(records *out, const char *dir, const char *from, const char *hook,
+                  const char *optimizer, int target) {
+    train_ranks(out, WORLD, dir, from, hook, optimizer, target);
 }
 
 static bool ranks_agree(const records *of, int step) {
@@ -121,6 +126,29 @@ static void resumed_job_has_the_same_bits(void **state) {
     train(&wanted, dir, NULL, tree, ADAMW, STEPS);
     check_resume(tree, &wanted);
     gs_temp_dir_remove(dir);
+}
+
+// Of two ranks that are left a group is all: what it averages is one state, with the bits of a job without groups.
+static void a_world_of_one_group_is_one_state_where_it_averages(void **state) {
+    (void)state;
+    static const char grouped[] =
+        "\"kind\":\"local_sgd\",\"start_step\":2,\"period\":6,\"local_ranks\":1,"
+        "\"group_averages\":[{\"period\":2,\"group_size\":2}]";
+    static const char plain[] = "\"kind\":\"local_sgd\",\"start_step\":2,\"period\":2,\"local_ranks\":1";
+    records of_three, of_two, without;
+    char *dirs[4];
+    for (int i = 0; i < 4; i++) dirs[i] = gs_temp_dir_make();
+    train(&of_three, dirs[0], NULL, grouped, SGD, EVERY);
+    train_ranks(&of_two, 2, dirs[1], dirs[0], grouped, SGD, STEPS);
+    for (int step = EVERY + 1; step <= STEPS; step++) {
+        bool is_one = step % 2 == 1 || step % EVERY == 0 || step == STEPS;
+        assert_int_equal(gs_digest_equal(of_two.held[0][step], of_two.held[1][step]), is_one);
+    }
+    train_ranks(&of_two, 2, dirs[2], NULL, grouped, ADAMW, STEPS);
+    train_ranks(&without, 2, dirs[3], NULL, plain, ADAMW, STEPS);
+    for (int rank = 0; rank < 2; rank++)
+        assert_memory_equal(of_two.held[rank], without.held[rank], sizeof without.held[rank]);
+    for (int i = 0; i < 4; i++) gs_temp_dir_remove(dirs[i]);
 }
 
 static void before_the_start_it_is_a_plain_job(void **state) {
@@ -232,6 +260,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_hold_one_state_where_it_is_saved),
         cmocka_unit_test(resumed_job_has_the_same_bits),
+        cmocka_unit_test(a_world_of_one_group_is_one_state_where_it_averages),
         cmocka_unit_test(before_the_start_it_is_a_plain_job),
         cmocka_unit_test(averages_of_every_step_are_a_plain_job),
         cmocka_unit_test(groups_average_between_averages_of_all),

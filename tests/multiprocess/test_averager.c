@@ -193,7 +193,26 @@ static gs_status lose_rank(const gs_rank_env *env) {
 }
 #endif
 
+// Rank 1 brings integers; the others may come as far as the average.
+static gs_status bring_integers(const gs_rank_env *env) {
+    comm_rank self;
+    gs_averager *averager = NULL;
+    float value = 0;
+    int num_ranks;
+    gs_tensor_view views[NUM_TENSORS];
+    gs_status status = comm_rank_open(&self, env, 4096, NULL);
+    for (int i = 0; i < NUM_TENSORS; i++) views[i] = (gs_tensor_view){&value, 1, GS_FP32};
+    if (env->rank == 1) views[0].dtype = GS_I64;
+    const gs_averager_options options = options_of(env->arg, views, self.comm);
+    if (!status.code) status = gs_averager_create(&averager, &options, soon());
+    if (!status.code) status = gs_averager_run(averager, 2, NULL, &num_ranks, soon());
+    gs_averager_destroy(averager);
+    comm_rank_close(&self);
+    return status;
+}
+
 static const gs_rank_body bodies[] = {{"simulate", simulate},
+                                      {"integers", bring_integers},
 #ifdef GRADSYNC_FAILPOINTS
                                       {"lose", lose_rank},
 #endif
@@ -289,6 +308,23 @@ static void tables_that_do_not_ascend_to_all_ranks_are_refused(void **state) {
     gs_device_close(device);
 }
 
+static void what_one_rank_has_no_average_of_is_told_to_all(void **state) {
+    (void)state;
+    static const char *const tables[] = {"periodic", "hierarchical"};
+    for (int i = 0; i < 2; i++) {
+        gs_ranks *ranks;
+        gs_status statuses[3];
+        assert_ok(gs_ranks_start(&ranks, "integers", 3, tables[i], NULL));
+        assert_ok(gs_ranks_wait(ranks, statuses, soon()));
+        gs_ranks_destroy(ranks);
+        for (int rank = 0; rank < 3; rank++) {
+            assert_int_equal(statuses[rank].code, rank == 1 ? GS_INVALID_ARGUMENT : GS_ABORTED);
+            if (!strstr(statuses[rank].message, "tensor 0 of i64 has no average"))
+                fail_msg("rank %d: %s", rank, statuses[rank].message);
+        }
+    }
+}
+
 #ifdef GRADSYNC_FAILPOINTS
 static void a_rank_that_dies_in_an_average_leaves_none_with_half_of_it(void **state) {
     (void)state;
@@ -327,6 +363,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longest_period_that_divides_the_step_has_its_turn),
         cmocka_unit_test(tables_that_do_not_ascend_to_all_ranks_are_refused),
+        cmocka_unit_test(what_one_rank_has_no_average_of_is_told_to_all),
         cmocka_unit_test(averages_have_the_bits_of_a_serial_simulation),
 #ifdef GRADSYNC_FAILPOINTS
         cmocka_unit_test(a_rank_that_dies_in_an_average_leaves_none_with_half_of_it),

@@ -371,6 +371,38 @@ static void ranks_that_train_apart_are_averaged(void **state) {
     assert_ok(gs_ranks_run("apart", 2, "", soon()));
 }
 
+// Rank 1 forgets the values of a parameter; rank 0, which needs no other to open, comes as far as the average.
+static gs_status body_forgetful(const gs_rank_env *env) {
+    caller self;
+    float memory[NUM_PARAMS][COUNT] = {{0}};
+    void *values[] = {memory[0], env->rank == 1 ? NULL : memory[1], memory[2]};
+    int num_ranks;
+    gs_ffi_averager *averager = gs_ffi_averager_new();
+    gs_status status = open_caller(&self, env, set_apart);
+    if (!status.code) status = say(gs_ffi_averager_add(averager, 2, 0), averager);
+    if (!status.code)
+        status = say(gs_ffi_averager_open(averager, self.params, values, self.comm, 20 * SECOND),
+                     averager);
+    if (!status.code)
+        status = say(gs_ffi_averager_run(averager, 0, NULL, &num_ranks, 20 * SECOND), averager);
+    gs_ffi_averager_free(averager);
+    close_caller(&self);
+    return status;
+}
+
+static void values_that_one_rank_lacks_are_told_to_all(void **state) {
+    (void)state;
+    gs_ranks *ranks;
+    gs_status statuses[2];
+    assert_ok(gs_ranks_start(&ranks, "forgetful", 2, "", NULL));
+    assert_ok(gs_ranks_wait(ranks, statuses, soon()));
+    gs_ranks_destroy(ranks);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(statuses[rank].code, rank ? GS_INVALID_ARGUMENT : GS_ABORTED);
+        if (!strstr(statuses[rank].message, "\" has no values")) fail_msg("%s", statuses[rank].message);
+    }
+}
+
 static void hooks_that_are_not_there_are_refused(void **state) {
     (void)state;
     char text[200];
@@ -658,7 +690,7 @@ static void error_is_left_with_another_communicator(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {
-        {"train", body_train}, {"hook", body_hook}, {"topk", body_topk}, {"powersgd", body_powersgd}, {"apart", body_apart}, {"reset", body_reset}, {NULL, NULL}};
+        {"train", body_train}, {"hook", body_hook}, {"topk", body_topk}, {"powersgd", body_powersgd}, {"apart", body_apart}, {"forgetful", body_forgetful}, {"reset", body_reset}, {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
@@ -666,6 +698,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(hook_of_the_hosts_own_moves_the_buckets),
         cmocka_unit_test(hooks_of_the_library_are_chosen_by_name),
         cmocka_unit_test(ranks_that_train_apart_are_averaged),
+        cmocka_unit_test(values_that_one_rank_lacks_are_told_to_all),
         cmocka_unit_test(hooks_that_are_not_there_are_refused),
         cmocka_unit_test(handles_say_what_is_wrong),
         cmocka_unit_test(nothing_given_is_an_error),
