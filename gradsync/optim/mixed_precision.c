@@ -1,6 +1,7 @@
 #include "gradsync/optim/mixed_precision.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/memory.h"
 #include "core/options.h"
@@ -266,6 +267,10 @@ void *gs_mixed_precision_halves(const gs_mixed_precision *mixed, size_t *bytes) 
     return are_one ? mixed->params.memory : NULL;
 }
 
+static size_t piece_of(size_t count) {
+    return count < PIECE_COUNT ? count : PIECE_COUNT;
+}
+
 // The master of segment `index`, whatever is kept of it.
 static void write_back_segment(gs_mixed_precision *mixed, size_t index) {
     const gs_mixed_precision_options *options = &mixed->options;
@@ -287,6 +292,42 @@ void gs_mixed_precision_take_param(gs_mixed_precision *mixed, size_t param) {
     gs_device_kernels(options->device)
         ->cast(gs_device_stream(options->device), mixed->values.tensors[param], GS_FP32,
                mixed->params.tensors[param], options->dtype, 1.0f, mixed->counts[param]);
+}
+
+// What the upper half of a split master is; kernels.h says which.
+static uint16_t upper_half(float master) {
+    uint32_t bits;
+    memcpy(&bits, &master, sizeof bits);
+    return (uint16_t)((bits + 0x8000u) >> 16);
+}
+
+static uint16_t round_master(const gs_mixed_precision_options *options, float master) {
+    if (options->splits_masters) return upper_half(master);
+    return options->dtype == GS_FP16 ? gs_fp32_to_fp16(master) : gs_fp32_to_bf16(master);
+}
+
+// By the host, which has them: a device would want room for both.
+gs_status gs_mixed_precision_put_param(gs_mixed_precision *mixed, size_t param, size_t first,
+                                       const float *host, size_t count) {
+    const gs_mixed_precision_options *options = &mixed->options;
+    bool is_inside = param < options->num_params && first <= mixed->counts[param] &&
+                     count <= mixed->counts[param] - first;
+    if (!is_inside || !mixed->params.tensors)
+        return gs_error(GS_INVALID_ARGUMENT,
+                        "mixed precision: no elements [%zu, %zu + %zu) of parameter %zu to put",
+                        first, first, count, param);
+    uint16_t *halves = malloc(piece_of(count) * sizeof *halves + 1);
+    if (!halves) return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
+    gs_status status = gs_ok();
+    for (size_t at = 0, num; at < count && !status.code; at += num) {
+        num = piece_of(count - at);
+        for (size_t i = 0; i < num; i++) halves[i] = round_master(options, host[at + i]);
+        status = gs_device_upload(options->device,
+                                  (uint16_t *)mixed->params.tensors[param] + first + at, halves,
+                                  num * sizeof *halves);
+    }
+    free(halves);
+    return status;
 }
 
 // Of the parameters [first, end), in one launch.
@@ -341,10 +382,6 @@ gs_status gs_mixed_precision_step_params(gs_mixed_precision *mixed, gs_optimizer
                                     grads, used, lr, grad_scale));
     gs_mixed_precision_write_back_params(mixed, which, num_which);
     return gs_ok();
-}
-
-static size_t piece_of(size_t count) {
-    return count < PIECE_COUNT ? count : PIECE_COUNT;
 }
 
 // Elements `part` of the master of segment `index`, which they lie in.

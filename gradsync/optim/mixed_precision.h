@@ -19,7 +19,7 @@
 // A rank that owns segments of the state has masters (or remainders) of those alone. Params and values are
 // whole on every rank: write_back and step change what belongs to the segments, the rest comes from its
 // owners: into places that the caller gives for params (as gs_param_gather_params are), and from there into
-// values by take_param.
+// values by take_param. At first put_param makes them, from masters that a file has.
 //
 // On CPUs all kernels compute in fp32, on `values`: precision there means which numbers parameters
 // and gradients can be, not faster arithmetic; activations are not rounded.
@@ -96,6 +96,11 @@ void gs_mixed_precision_write_back_params(gs_mixed_precision *mixed, const size_
 
 // values = params, of one parameter: others have changed it in its place. Nothing to do without values.
 void gs_mixed_precision_take_param(gs_mixed_precision *mixed, size_t param);
+// Params, of elements [first, first + count) of one whose masters may be elsewhere: masters in host memory,
+// rounded as their owner rounds them. Done when it returns. INVALID_ARGUMENT: there are no such elements, or
+// params are not kept.
+GS_NODISCARD gs_status gs_mixed_precision_put_param(gs_mixed_precision *mixed, size_t param,
+                                                    size_t first, const float *host, size_t count);
 
 // One update of the masters, whatever their form, and write_back; grads are those of the segments.
 GS_NODISCARD gs_status gs_mixed_precision_step(gs_mixed_precision *mixed, gs_optimizer *optimizer,

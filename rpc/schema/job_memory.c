@@ -145,19 +145,36 @@ static int count_states(const gs_job_spec *spec) {
     return spec->optimizer.momentum != 0 ? 1 : 0;
 }
 
-// Once for passes, once for the optimizer where that updates something else.
+// Where gathers have them, of the precision's type.
+static uint64_t gathered_bytes(const foresight *all) {
+    const gs_job_memory_request *request = all->request;
+    uint64_t bytes = 0, share = is_16_bit(request->spec) ? 2 : 1;
+    for (size_t b = 0; b < request->plan->num_buckets && all->is_sharded; b++)
+        bytes += round_up(bucket_grads_bytes(all, b) / share, BUCKET_BYTES);
+    return bytes;
+}
+
+static uint64_t whole_bytes(const foresight *all) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < all->request->num_params; i++)
+        bytes += round_up(count_of(all, i) * FLOAT_BYTES, LINE_BYTES);
+    return bytes;
+}
+
+// Once for passes, once for the optimizer where that updates something else; once more for kernels
+// of fp32 where 16 bits are gathered.
 static void add_params(gs_job_memory *memory, const foresight *all, int rank) {
     const gs_job_memory_request *request = all->request;
     const gs_job_spec *spec = request->spec;
-    for (size_t b = 0; b < request->plan->num_buckets && all->is_sharded; b++)
-        memory->params_bytes += round_up(bucket_grads_bytes(all, b), BUCKET_BYTES);
-    for (size_t i = 0; i < request->num_params && !all->is_sharded; i++)
-        memory->params_bytes += round_up(count_of(all, i) * FLOAT_BYTES, LINE_BYTES);
-    if (!is_16_bit(spec)) return;
     bool is_half = computes_in_16_bits(spec, request->on_gpu);
+    memory->params_bytes = gathered_bytes(all);
+    if (!all->is_sharded)
+        memory->params_bytes = whole_bytes(all) / (is_half ? 2 : 1);
+    else if (is_16_bit(spec) && !is_half)
+        memory->params_bytes += whole_bytes(all);
+    if (!is_16_bit(spec)) return;
     uint64_t owned = all->owned[rank] * FLOAT_BYTES;
     memory->masters_bytes = all->splits_masters ? owned / 2 : owned;
-    if (is_half) memory->params_bytes /= 2;
 }
 
 // Partial sums that are there at once on any rank.
@@ -173,10 +190,12 @@ static uint64_t count_slots(const gs_job_memory_request *request) {
     return (uint64_t)most;
 }
 
-// Gradients of passes that are rounded to 16 bits before they are added.
+// Gradients of passes that are rounded to 16 bits before they are added; in windows each pass has
+// its own.
 static uint64_t pass_grads_bytes(const foresight *all) {
     const gs_job_spec *spec = all->request->spec;
     bool one_pass = spec->logical_shards == 1 || spec->exact;
+    if (spec->reducer.sharding == GS_SHARDING_GRADIENTS) return 0;
     bool adds = !one_pass || gs_job_spec_passes_per_shard(spec) > 1;
     bool rounds = is_16_bit(spec) && !computes_in_16_bits(spec, all->request->on_gpu);
     return rounds && adds ? all->num_elements * FLOAT_BYTES : 0;

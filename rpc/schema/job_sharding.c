@@ -86,13 +86,6 @@ static void check_windows(const gs_job_spec *spec, gs_field_errors *errors) {
         refuse(errors, SHARDING, "gradients: each pass is reduced, of which a static graph counts the last alone");
 }
 
-static void check_later(const gs_job_spec *spec, gs_field_errors *errors) {
-    if (spec->model.precision != GS_PRECISION_FP32 && spec->model.precision != GS_PRECISION_TF32)
-        refuse(errors, SHARDING, "model.precision fp32 and tf32 alone in this version");
-    if (*spec->model.init_from && gs_job_spec_needs_gpu(spec))
-        refuse(errors, SHARDING, "model.init_from: world.device cpu alone in this version");
-}
-
 void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors) {
     if (gs_field_errors_lie_in(errors, SHARDING)) return;
     if (spec->reducer.sharding == GS_SHARDING_NONE) {
@@ -104,5 +97,4 @@ void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors
     check_update(spec, errors);
     check_overlap(spec, errors);
     check_windows(spec, errors);
-    check_later(spec, errors);
 }

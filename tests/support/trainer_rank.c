@@ -1,5 +1,6 @@
 #include "tests/support/trainer_rank.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -249,24 +250,40 @@ static void record_line(void *ctx, gs_log_level level, const char *line) {
     }
 }
 
+static gs_status write_at(const char *path, const void *data, size_t bytes, size_t offset) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    bool is_written = fd >= 0 && pwrite(fd, data, bytes, (off_t)offset) == (ssize_t)bytes;
+    if (fd >= 0) close(fd);
+    return is_written ? gs_ok() : gs_error(GS_INTERNAL, "cannot write %s", path);
+}
+
+// What this rank has of a parameter, into its file; masters, of which each rank has others, into those of all.
+static gs_status write_param(const rank_run *run, const gs_trainer_state *state, const char *name,
+                             size_t param, size_t offset) {
+    char path[600];
+    gs_segment held = gs_trainer_state_held(state, param);
+    size_t bytes = held.count * sizeof(float);
+    void *data = malloc(bytes + 1);
+    if (!data) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_status status = gs_trainer_state_read(state, param, data);
+    for (int rank = 0; rank < run->env->world_size && !status.code; rank++) {
+        if (!state->halves && rank != run->env->rank) continue;
+        snprintf(path, sizeof path, "%s/%s-%d", run->dir, name, rank);
+        status = write_at(path, data, bytes, offset + held.first * sizeof(float));
+    }
+    free(data);
+    return status;
+}
+
 // The parameters as a checkpoint has them, fp32, one after the other.
 static gs_status write_params(const rank_run *run, gs_trainer *trainer, const char *name) {
-    char path[600];
     const gs_trainer_state *state = gs_trainer_get_state(trainer);
-    snprintf(path, sizeof path, "%s/%s-%d", run->dir, name, run->env->rank);
-    FILE *file = fopen(path, "we");
-    gs_status status = file ? gs_ok() : gs_error(GS_INTERNAL, "cannot write %s", path);
-    for (size_t i = 0; i < state->num_params && !status.code; i++) {
-        size_t bytes = state->tensors[i].bytes;
-        void *data = malloc(bytes);
-        status = data ? gs_trainer_state_read(state, i, data)
-                      : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-        if (!status.code && fwrite(data, 1, bytes, file) != bytes)
-            status = gs_error(GS_INTERNAL, "cannot write %s", path);
-        free(data);
+    size_t offset = 0;
+    for (size_t i = 0; i < state->num_params; i++) {
+        GS_TRY(write_param(run, state, name, i, offset));
+        offset += state->tensors[i].bytes;
     }
-    if (file && fclose(file) && !status.code) status = gs_error(GS_INTERNAL, "cannot write %s", path);
-    return status;
+    return gs_ok();
 }
 
 static gs_status train(rank_run *run, gs_trainer *trainer, const gs_job_spec *spec,

@@ -114,30 +114,21 @@ static void close_source(void *ctx) {
     close_checkpoint(ctx);
 }
 
-// How far a tensor has been read.
-typedef struct reading {
+typedef struct read_tensor {
     const gs_checkpoint_reader *reader;
-    size_t tensor, done_bytes;
-    gs_status status;
-} reading;
+    size_t tensor;
+} read_tensor;
 
-static void read_bytes(void *ctx, void *bytes, size_t num_bytes) {
-    reading *at = ctx;
-    if (at->status.code) return;
-    at->status =
-        gs_checkpoint_reader_read(at->reader, at->tensor, bytes, at->done_bytes, num_bytes);
-    at->done_bytes += num_bytes;
+static gs_status read_bytes(void *ctx, void *to, size_t first_byte, size_t num_bytes) {
+    const read_tensor *from = ctx;
+    return gs_checkpoint_reader_read(from->reader, from->tensor, to, first_byte, num_bytes);
 }
 
 // Of each tensor, what lies here.
 static gs_status take_tensors(gs_trainer_state *state, const opened *it) {
     for (size_t i = 0; i < state->num_tensors; i++) {
-        size_t first = gs_trainer_state_held(state, i).first;
-        reading at = {.reader = it->reader,
-                      .tensor = it->tensors[i],
-                      .done_bytes = first * gs_dtype_bytes(state->tensors[i].dtype)};
-        GS_TRY(gs_trainer_state_fill(state, i, read_bytes, &at));
-        GS_TRY(at.status);
+        read_tensor from = {it->reader, it->tensors[i]};
+        GS_TRY(gs_trainer_state_take(state, i, &(gs_whole_tensor){read_bytes, &from}));
     }
     return gs_ok();
 }

@@ -167,31 +167,46 @@ static gs_status check_layers(const gs_safetensors *file, const gs_model_param *
     return gs_ok();
 }
 
-static gs_status import_all(const gs_model *model, void *const *params, void *const *buffers,
-                            const gs_safetensors *file) {
+// One tensor at a time is in host memory.
+typedef struct import {
+    const gs_safetensors *file;
+    gs_import_take take;
+    void *ctx;
+} import;
+
+static gs_status import_tensor(const import *to, size_t index, const gs_safetensor *tensor,
+                               const gs_param_spec *spec, bool transposed) {
+    void *data = malloc(gs_param_spec_bytes(spec) + 1);
+    if (!data) return gs_error(GS_RESOURCE_EXHAUSTED, "tensor \"%s\": out of memory", tensor->name);
+    gs_status status = copy_tensor(data, to->file, tensor, spec, transposed);
+    if (!status.code) status = to->take(to->ctx, index, data);
+    free(data);
+    return status;
+}
+
+static gs_status import_all(const gs_model *model, const import *to) {
     size_t num_params, num_buffers;
     const gs_model_param *list = model->ops->params(model->state, &num_params);
-    const gs_param_spec *buffer_specs = model->ops->buffers(model->state, &num_buffers);
-    GS_TRY(check_layers(file, list, num_params));
-    bool transposed = is_file_transposed(file, list, num_params);
+    const gs_param_spec *buffers = model->ops->buffers(model->state, &num_buffers);
+    GS_TRY(check_layers(to->file, list, num_params));
+    bool transposed = is_file_transposed(to->file, list, num_params);
     for (size_t i = 0; i < num_params; i++) {
         const gs_param_spec *spec = &list[i].spec;
-        const gs_safetensor *tensor = find_tensor(file, spec->name);
+        const gs_safetensor *tensor = find_tensor(to->file, spec->name);
         if (!tensor) return gs_error(GS_INVALID_ARGUMENT, "tensor \"%s\" is missing", spec->name);
-        GS_TRY(copy_tensor(params[i], file, tensor, spec, transposed && is_conv1d(spec->name)));
+        GS_TRY(import_tensor(to, i, tensor, spec, transposed && is_conv1d(spec->name)));
     }
     for (size_t i = 0; i < num_buffers; i++) {
-        const gs_safetensor *tensor = find_tensor(file, buffer_specs[i].name);
-        if (tensor) GS_TRY(copy_tensor(buffers[i], file, tensor, &buffer_specs[i], false));
+        const gs_safetensor *tensor = find_tensor(to->file, buffers[i].name);
+        if (tensor) GS_TRY(import_tensor(to, num_params + i, tensor, &buffers[i], false));
     }
     return gs_ok();
 }
 
-gs_status gs_model_import(const gs_model *model, void *const *params, void *const *buffers,
-                          const char *path) {
+gs_status gs_model_import(const gs_model *model, const char *path, gs_import_take take, void *ctx) {
     gs_safetensors *file;
     GS_TRY(gs_safetensors_open(&file, path));
-    gs_status status = import_all(model, params, buffers, file);
+    gs_status status = import_all(model, &(import){file, take, ctx});
     gs_safetensors_close(file);
     return gs_status_prefix(status, "%s", path);
 }

@@ -6,10 +6,14 @@
 #include "core/status.h"
 #include "gradsync/step/model.h"
 
-// Fills the model's parameters (and buffers that the file has). Missing or differently shaped tensors are
-// INVALID_ARGUMENT naming tensor, shape found and shape wanted; causal masks and the like are ignored.
-// params and buffers are host memory. Conversion from fp16, bf16 and fp64 happens on the way.
-GS_NODISCARD gs_status gs_model_import(const gs_model *model, void *const *params,
-                                       void *const *buffers, const char *path);
+// A tensor of the model, by number: parameters, behind them buffers. `data`: all of it in host memory, as the model
+// has it, parameters as fp32; borrowed for the call.
+typedef gs_status (*gs_import_take)(void *ctx, size_t tensor, const void *data);
+
+// Hands out the model's parameters one after the other, and buffers that the file has. Missing or differently shaped
+// tensors are INVALID_ARGUMENT naming tensor, shape found and shape wanted, when others may have been handed out;
+// causal masks and the like are ignored. Conversion from fp16, bf16 and fp64 happens on the way.
+GS_NODISCARD gs_status gs_model_import(const gs_model *model, const char *path, gs_import_take take,
+                                       void *ctx);
 
 #endif

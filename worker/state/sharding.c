@@ -1,6 +1,7 @@
 #include "worker/state/sharding.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "gradsync/sharded/shard_reduce.h"
 
@@ -37,6 +38,7 @@ void gs_sharding_release(gs_sharding *sharding) {
     gs_param_gather_destroy(sharding->gather);
     gs_state_shards_destroy(sharding->waiting);
     free(sharding->grads);
+    free(sharding->is_taken);
     free(sharding->opens_early);
     *sharding = (gs_sharding){0};
 }
@@ -78,6 +80,8 @@ gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer, 
                               int lane, gs_deadline deadline) {
     if (!sharding->partition) return gs_ok();
     GS_TRY(list_grads(sharding, reducer));
+    sharding->is_taken = calloc(sharding->state->num_params + 1, sizeof *sharding->is_taken);
+    if (!sharding->is_taken) return gs_error(GS_RESOURCE_EXHAUSTED, "shards: out of memory");
     return gs_param_gather_create(&sharding->gather,
                                   &(gs_param_gather_options){.shards = sharding->partition,
                                                              .comm = comm,
@@ -89,14 +93,25 @@ gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer, 
 gs_status gs_sharding_step(gs_sharding *sharding, const uint8_t *used, float lr, float grad_scale) {
     const gs_trainer_state *state = sharding->state;
     sharding->is_on_way = true;
-    return gs_optimizer_step(state->optimizer, state->own_params, sharding->grads, used, lr,
-                             grad_scale);
+    return state->mixed ? gs_mixed_precision_step(state->mixed, state->optimizer, sharding->grads,
+                                                  used, lr, grad_scale)
+                        : gs_optimizer_step(state->optimizer, state->own_params, sharding->grads,
+                                            used, lr, grad_scale);
 }
 
 gs_status gs_sharding_send(gs_sharding *sharding, int64_t step) {
     if (!sharding->gather) return gs_ok();
     sharding->is_on_way = true;
+    memset(sharding->is_taken, 0, sharding->state->num_params * sizeof *sharding->is_taken);
     return gs_param_gather_start(sharding->gather, step);
+}
+
+// What came in 16 bits, for kernels of fp32.
+static void take_param(gs_sharding *sharding, size_t param) {
+    gs_mixed_precision *mixed = sharding->state->mixed;
+    if (!mixed || sharding->is_taken[param]) return;
+    gs_mixed_precision_take_param(mixed, param);
+    sharding->is_taken[param] = true;
 }
 
 gs_status gs_sharding_reads(void *ctx, size_t param) {
@@ -106,6 +121,7 @@ gs_status gs_sharding_reads(void *ctx, size_t param) {
     gs_status status = gs_param_gather_wait(sharding->gather, param,
                                             gs_deadline_in_seconds(sharding->timeout_seconds));
     sharding->waited_ns += gs_now_ns() - begin_ns;
+    if (!status.code) take_param(sharding, param);
     return status;
 }
 
@@ -115,6 +131,7 @@ gs_status gs_sharding_await(gs_sharding *sharding) {
     GS_TRY(gs_param_gather_finish(sharding->gather,
                                   gs_deadline_in_seconds(sharding->timeout_seconds)));
     sharding->waited_ns += gs_now_ns() - begin_ns;
+    for (size_t i = 0; i < sharding->state->num_params; i++) take_param(sharding, i);
     sharding->is_on_way = false;
     return gs_ok();
 }

@@ -35,6 +35,7 @@ typedef struct gs_sharding {
     gs_param_gather *gather;
     void **grads;            // owned; where each own segment's gradient begins
     bool is_on_way;          // of the last update, what others own may not be here yet
+    bool *is_taken;          // owned; of each parameter, since then: values are those that came (16 bits)
     double timeout_seconds;  // of a wait for it
     int64_t waited_ns;       // for it, since take_waited
 } gs_sharding;               // {0} is empty

@@ -27,7 +27,7 @@ static gs_status make_partition(gs_shards **out, const gs_state_shards_options *
                                 .params = options->params,
                                 .num_params = options->num_params,
                                 .world_size = options->world_size,
-                                .element_bytes = sizeof(float)};
+                                .element_bytes = gs_dtype_bytes(options->params->dtype)};
     int *owners;
     GS_TRY(gs_job_plan_bucket_owners(&owners, options->spec, options->world_size, options->plan,
                                      options->params, options->num_params));

@@ -8,14 +8,14 @@
 #include "core/memory.h"
 #include "worker/models/registry.h"
 
-#define PARAM_BOUNDARY_BYTES 64
 #define DEVICE_WAIT_SECONDS 120.0
+#define PIECE_COUNT ((size_t)1 << 20)  // of masters in host memory, on their way
 
 // Parameters of different tensors never share a cache line; what lies between them stays zero.
 static void measure_params(gs_trainer_state *state) {
     for (size_t i = 0; i < state->num_params; i++) {
         size_t bytes = gs_param_spec_count(&state->param_specs[i]) * sizeof(float);
-        state->params_bytes += gs_round_up(bytes, PARAM_BOUNDARY_BYTES);
+        state->params_bytes += gs_round_up(bytes, GS_PARAM_BOUNDARY_BYTES);
     }
 }
 
@@ -25,7 +25,7 @@ static void place_params(const gs_trainer_state *state, void *memory, void **par
     for (size_t i = 0; i < state->num_params; i++) {
         params[i] = at;
         at += gs_round_up(gs_param_spec_count(&state->param_specs[i]) * sizeof(float),
-                          PARAM_BOUNDARY_BYTES);
+                          GS_PARAM_BOUNDARY_BYTES);
     }
 }
 
@@ -45,30 +45,6 @@ static gs_dtype dtype_of(const gs_job_spec *spec) {
                                       [GS_PRECISION_FP16] = GS_FP16,
                                       [GS_PRECISION_TF32] = GS_FP32};
     return dtypes[spec->model.precision];
-}
-
-// A model of fp32 kernels reads the fp32 value of a 16-bit parameter, and its gradients are rounded to 16
-// bits afterwards. One of 16-bit kernels reads the parameter itself and sums in fp32.
-static gs_status make_mixed(gs_trainer_state *state, const gs_job_spec *spec, gs_dtype dtype,
-                            bool splits) {
-    bool one_pass = spec->logical_shards == 1 || spec->exact;
-    bool is_half = state->model.dtype == dtype;
-    const gs_mixed_precision_options options = {
-        .dtype = dtype,
-        .params = state->param_specs,
-        .num_params = state->num_params,
-        .masters = (float *const *)state->params,
-        .splits_masters = splits,
-        .keeps_params = is_half,
-        .keeps_values = !is_half,
-        .adds_passes = !is_half && (!one_pass || gs_job_spec_passes_per_shard(spec) > 1),
-        .device = state->device};
-    GS_TRY(gs_mixed_precision_create(&state->mixed, &options));
-    state->rounds_grads = !is_half;
-    state->values = is_half ? gs_mixed_precision_params(state->mixed)
-                            : gs_mixed_precision_values(state->mixed);
-    if (splits) state->memory = gs_mixed_precision_halves(state->mixed, &state->memory_bytes);
-    return gs_ok();
 }
 
 static gs_status make_loss_scale(gs_trainer_state *state, const gs_job_spec *spec) {
@@ -95,23 +71,64 @@ static gs_optimizer_options optimizer_options(const gs_job_spec *spec) {
     };
 }
 
-static gs_status make_precision(gs_trainer_state *state, const gs_job_spec *spec) {
-    gs_dtype dtype = dtype_of(spec);
+static bool splits_masters(const gs_trainer_state *state, const gs_job_spec *spec) {
     gs_optimizer_options optimizer = optimizer_options(spec);
-    measure_params(state);
-    if (state->is_sharded) return gs_ok();
-    bool splits = dtype == GS_BF16 && state->model.dtype == GS_BF16 &&
-                  gs_optimizer_takes_halves(&optimizer);
-    if (!splits) GS_TRY(make_params(state));
-    state->values = state->params;
-    if (dtype == GS_FP32) return gs_ok();
-    for (size_t i = 0; i < state->num_params; i++) state->param_specs[i].dtype = dtype;
-    GS_TRY(make_mixed(state, spec, dtype, splits));
-    return dtype == GS_FP16 ? make_loss_scale(state, spec) : gs_ok();
+    return dtype_of(spec) == GS_BF16 && state->model.dtype == GS_BF16 &&
+           gs_optimizer_takes_halves(&optimizer);
 }
 
+// A model of fp32 kernels reads the fp32 value of a 16-bit parameter, and its gradients are rounded to 16
+// bits afterwards. One of 16-bit kernels reads the parameter itself and sums in fp32. In windows each pass has
+// gradients of its own.
+static gs_mixed_precision_options mixed_options(const gs_trainer_state *state,
+                                                const gs_job_spec *spec) {
+    gs_dtype dtype = dtype_of(spec);
+    bool one_pass = spec->logical_shards == 1 || spec->exact;
+    bool adds = (!one_pass || gs_job_spec_passes_per_shard(spec) > 1) &&
+                spec->reducer.sharding != GS_SHARDING_GRADIENTS;
+    bool is_half = state->model.dtype == dtype;
+    return (gs_mixed_precision_options){
+        .dtype = dtype,
+        .params = state->param_specs,
+        .num_params = state->num_params,
+        .masters = (float *const *)state->params,
+        .splits_masters = splits_masters(state, spec),
+        .keeps_params = is_half,
+        .keeps_values = !is_half,
+        .adds_passes = !is_half && adds,
+        .device = state->device};
+}
+
+static gs_status make_mixed(gs_trainer_state *state, const gs_mixed_precision_options *options) {
+    GS_TRY(gs_mixed_precision_create(&state->mixed, options));
+    state->rounds_grads = options->keeps_values;
+    state->values = options->keeps_values ? gs_mixed_precision_values(state->mixed)
+                                          : gs_mixed_precision_params(state->mixed);
+    return gs_ok();
+}
+
+static gs_status make_precision(gs_trainer_state *state, const gs_job_spec *spec) {
+    gs_dtype dtype = dtype_of(spec);
+    measure_params(state);
+    for (size_t i = 0; i < state->num_params; i++) state->param_specs[i].dtype = dtype;
+    if (dtype == GS_FP16) GS_TRY(make_loss_scale(state, spec));
+    if (state->is_sharded) return gs_ok();
+    if (!splits_masters(state, spec)) GS_TRY(make_params(state));
+    state->values = state->params;
+    if (dtype == GS_FP32) return gs_ok();
+    const gs_mixed_precision_options options = mixed_options(state, spec);
+    GS_TRY(make_mixed(state, &options));
+    if (options.splits_masters)
+        state->memory = gs_mixed_precision_halves(state->mixed, &state->memory_bytes);
+    return gs_ok();
+}
+
+// What others have the masters of comes from where its 16 bits lie.
 void gs_trainer_state_refresh(gs_trainer_state *state) {
-    if (state->mixed) gs_mixed_precision_write_back(state->mixed);
+    if (!state->mixed) return;
+    gs_mixed_precision_write_back(state->mixed);
+    for (size_t i = 0; i < state->num_params && state->halves; i++)
+        gs_mixed_precision_take_param(state->mixed, i);
 }
 
 static gs_status list_params(gs_trainer_state *state) {
@@ -128,13 +145,21 @@ static gs_status make_optimizer(gs_trainer_state *state, const gs_job_spec *spec
     size_t num_params;
     const gs_model_param *params = state->model.ops->params(state->model.state, &num_params);
     bool *decays = calloc(num_params, sizeof *decays);
-    if (!decays) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
-    for (size_t i = 0; i < num_params; i++) decays[i] = params[i].decays;
+    gs_param_spec *masters = calloc(num_params, sizeof *masters);
+    gs_status status = decays && masters
+                           ? gs_ok()
+                           : gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    for (size_t i = 0; i < num_params && !status.code; i++) {
+        decays[i] = params[i].decays;
+        masters[i] = params[i].spec;
+    }
     gs_optimizer_options options = optimizer_options(spec);
     options.segments = segments;
     options.num_segments = num_segments;
-    gs_status status = gs_optimizer_create(&state->optimizer, &options, state->param_specs, decays,
-                                           num_params, state->device);
+    if (!status.code)
+        status = gs_optimizer_create(&state->optimizer, &options, masters, decays, num_params,
+                                     state->device);
+    free(masters);
     free(decays);
     return status;
 }
@@ -212,9 +237,25 @@ static gs_copy_run find_optimizer_run(const gs_trainer_state *state, int kind, s
                          .bytes = segments[segment].count * sizeof(float)};
 }
 
+// The master of a segment that is here.
+static gs_copy_run find_master_run(const gs_trainer_state *state, size_t param) {
+    const gs_state_shards *shards = state->shards;
+    size_t segment = shards->places[param];
+    if (segment == shards->num_own) return (gs_copy_run){0};
+    gs_copy_run run = {.bytes = shards->own[segment].count * sizeof(float)};
+    if (state->own_params) {
+        run.data = state->own_params[segment];
+    } else {
+        run.value = gs_mixed_precision_uppers(state->mixed)[segment];
+        run.remainder = gs_mixed_precision_remainders(state->mixed)[segment];
+    }
+    return run;
+}
+
 static gs_copy_run find_param_run(const gs_trainer_state *state, size_t param) {
     gs_copy_run run = {.bytes = state->tensors[param].bytes};
     if (state->is_sharded && !state->shards) return (gs_copy_run){0};
+    if (state->halves) return find_master_run(state, param);
     if (state->params) {
         run.data = state->params[param];
     } else {
@@ -253,10 +294,9 @@ static gs_status init_model(gs_trainer_state *state, void *const *params, uint64
                                   seed);
 }
 
-// Masters in halves are drawn as fp32 and split.
-static gs_status draw_split_params(gs_trainer_state *state, uint64_t seed) {
-    const gs_kernels *k = gs_device_kernels(state->device);
-    gs_stream *stream = gs_device_stream(state->device);
+// Drawn as fp32 for the call, where there is no room for all of them, and taken from there.
+static gs_status draw_apart(gs_trainer_state *state, uint64_t seed,
+                            gs_status (*take)(gs_trainer_state *state, void *const *drawn)) {
     void *memory = NULL, **params = calloc(state->num_params, sizeof *params);
     if (!params) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
     gs_status status = gs_device_alloc(state->device, &memory, state->params_bytes);
@@ -264,19 +304,56 @@ static gs_status draw_split_params(gs_trainer_state *state, uint64_t seed) {
         place_params(state, memory, params);
         status = init_model(state, params, seed);
     }
-    for (size_t i = 0; i < state->num_params && !status.code; i++) {
-        const gs_copy_run *run = &state->runs[i];
-        k->split_master(stream, run->value, run->remainder, params[i], run->bytes / sizeof(float));
-    }
-    if (!status.code) status = gs_stream_wait(stream, gs_deadline_in_seconds(DEVICE_WAIT_SECONDS));
+    if (!status.code) status = take(state, params);
     if (memory) gs_device_free(state->device, memory);
     free(params);
     return status;
 }
 
+static gs_status split_drawn(gs_trainer_state *state, void *const *drawn) {
+    const gs_kernels *k = gs_device_kernels(state->device);
+    gs_stream *stream = gs_device_stream(state->device);
+    for (size_t i = 0; i < state->num_params; i++) {
+        const gs_copy_run *run = &state->runs[i];
+        k->split_master(stream, run->value, run->remainder, drawn[i], run->bytes / sizeof(float));
+    }
+    return gs_stream_wait(stream, gs_deadline_in_seconds(DEVICE_WAIT_SECONDS));
+}
+
+typedef struct drawn_param {
+    gs_device *device;
+    const void *data;
+} drawn_param;
+
+static gs_status read_drawn(void *ctx, void *to, size_t first_byte, size_t num_bytes) {
+    const drawn_param *drawn = ctx;
+    return gs_device_download(drawn->device, to, (const char *)drawn->data + first_byte, num_bytes);
+}
+
+static gs_status take_drawn(gs_trainer_state *state, void *const *drawn) {
+    for (size_t i = 0; i < state->num_params; i++) {
+        drawn_param param = {state->device, drawn[i]};
+        GS_TRY(gs_trainer_state_take(state, i, &(gs_whole_tensor){read_drawn, &param}));
+    }
+    return gs_ok();
+}
+
+// Where values will lie, or in memory for the draw.
+static gs_status draw_sharded_masters(gs_trainer_state *state, uint64_t seed) {
+    void *const *values = gs_mixed_precision_values(state->mixed);
+    if (!values) return draw_apart(state, seed, take_drawn);
+    GS_TRY(init_model(state, values, seed));
+    return take_drawn(state, values);
+}
+
 static gs_status draw_params(gs_trainer_state *state, const gs_job_spec *spec) {
     uint64_t seed = (uint64_t)spec->model.seed;
-    GS_TRY(state->params ? init_model(state, state->params, seed) : draw_split_params(state, seed));
+    if (state->halves)
+        GS_TRY(draw_sharded_masters(state, seed));
+    else if (state->params)
+        GS_TRY(init_model(state, state->params, seed));
+    else
+        GS_TRY(draw_apart(state, seed, split_drawn));
     gs_trainer_state_refresh(state);
     return gs_ok();
 }
@@ -297,16 +374,25 @@ gs_status gs_trainer_state_init(gs_trainer_state *state, const gs_job_spec *spec
     return status;
 }
 
+static void free_own_params(gs_trainer_state *state) {
+    free(state->own_params);
+    free(state->halves);
+    if (state->masters) gs_device_free(state->device, state->masters);
+    state->own_params = NULL;
+    state->halves = NULL;
+    state->masters = NULL;
+}
+
 void gs_trainer_state_release(gs_trainer_state *state) {
     gs_own_tensors_release(&state->own);
     gs_trainer_state_give_source(state, &(gs_state_source){0});
     gs_state_shards_destroy(state->shards);
-    free(state->own_params);
     gs_device_copy_destroy(state->copy);
     gs_optimizer_destroy(state->optimizer);
     gs_buffers_destroy(state->buffers);
     gs_model_destroy(&state->model);
     gs_mixed_precision_destroy(state->mixed);
+    free_own_params(state);
     if (state->owns_memory) gs_device_free(state->device, state->memory);
     free(state->params);
     free(state->param_specs);
@@ -324,28 +410,82 @@ void gs_trainer_state_give_source(gs_trainer_state *state, const gs_state_source
 }
 
 // In the order in which their gradients lie.
-static gs_status place_sharded_params(gs_trainer_state *state, void *memory) {
-    const gs_state_shards *shards = state->shards;
-    if (!state->params) state->params = calloc(state->num_params, sizeof *state->params);
-    free(state->own_params);
-    state->own_params = calloc(shards->num_own + 1, sizeof *state->own_params);
-    if (!state->params || !state->own_params)
-        return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+static gs_status place_sharded(gs_trainer_state *state, void *memory, void **places) {
+    const gs_shards *partition = state->shards->partition;
     state->memory = memory;
-    state->memory_bytes = gs_shards_param_bytes(shards->partition);
-    state->values = state->params;
+    state->memory_bytes = gs_shards_param_bytes(partition);
     gs_device_kernels(state->device)
         ->fill(gs_device_stream(state->device), memory, 0.0f, state->memory_bytes / sizeof(float));
     for (size_t i = 0; i < state->num_params; i++)
-        state->params[i] = (uint8_t *)memory + gs_shards_param_offset(shards->partition, i);
-    for (size_t i = 0; i < shards->num_own; i++)
-        state->own_params[i] = (float *)state->params[shards->own[i].tensor] + shards->own[i].first;
+        places[i] = (uint8_t *)memory + gs_shards_param_offset(partition, i);
+    state->own_params = calloc(state->shards->num_own + 1, sizeof *state->own_params);
+    if (!state->own_params) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
     return gs_ok();
+}
+
+static gs_status place_sharded_params(gs_trainer_state *state, void *memory) {
+    const gs_state_shards *shards = state->shards;
+    if (!state->params) state->params = calloc(state->num_params, sizeof *state->params);
+    if (!state->params) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    GS_TRY(place_sharded(state, memory, state->params));
+    state->values = state->params;
+    gs_shards_point(state->own_params, shards->partition, shards->rank, state->params,
+                    sizeof(float));
+    return gs_ok();
+}
+
+// fp32, each on a boundary of its own.
+static gs_status make_masters(gs_trainer_state *state) {
+    const gs_state_shards *shards = state->shards;
+    size_t bytes = 0;
+    for (size_t i = 0; i < shards->num_own; i++)
+        bytes += gs_round_up(shards->own[i].count * sizeof(float), GS_PARAM_BOUNDARY_BYTES);
+    GS_TRY(gs_device_alloc(state->device, &state->masters, bytes + GS_PARAM_BOUNDARY_BYTES));
+    uint8_t *at = state->masters;
+    for (size_t i = 0; i < shards->num_own; i++) {
+        state->own_params[i] = at;
+        at += gs_round_up(shards->own[i].count * sizeof(float), GS_PARAM_BOUNDARY_BYTES);
+    }
+    return gs_ok();
+}
+
+// The 16 bits of all parameters lie where gathers have them, and masters of what is owned beside.
+static gs_status make_sharded_mixed(gs_trainer_state *state, const gs_job_spec *spec,
+                                    void *const *places) {
+    gs_mixed_precision_options options = mixed_options(state, spec);
+    if (options.splits_masters) {
+        free(state->own_params);
+        state->own_params = NULL;
+    } else {
+        GS_TRY(make_masters(state));
+    }
+    options.masters = (float *const *)state->own_params;
+    options.keeps_params = true;
+    options.segments = state->shards->own;
+    options.num_segments = state->shards->num_own;
+    options.places = places;
+    return make_mixed(state, &options);
+}
+
+static gs_status place_sharded_halves(gs_trainer_state *state, const gs_job_spec *spec,
+                                      void *memory) {
+    void **places = calloc(state->num_params + 1, sizeof *places);
+    if (!state->halves) state->halves = calloc(state->num_params + 1, sizeof *state->halves);
+    gs_status status = places && state->halves
+                           ? place_sharded(state, memory, places)
+                           : gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    for (size_t i = 0; i < state->num_params && !status.code; i++)
+        state->halves[i] = (gs_copy_run){.data = places[i],
+                                         .bytes = gs_param_spec_bytes(&state->param_specs[i])};
+    if (!status.code) status = make_sharded_mixed(state, spec, places);
+    free(places);
+    return status;
 }
 
 static gs_status fill_sharded(gs_trainer_state *state, const gs_job_spec *spec) {
     const gs_state_source *source = &state->source;
     state->position = (gs_position){0};
+    if (dtype_of(spec) == GS_FP16) GS_TRY(make_loss_scale(state, spec));
     if (!source->fill || source->is_drawn) GS_TRY(draw_params(state, spec));
     return source->fill ? source->fill(source->ctx, state) : gs_ok();
 }
@@ -358,7 +498,11 @@ static gs_status lay_out(gs_trainer_state *state, const gs_job_spec *spec, void 
         return status;
     }
     gs_optimizer_destroy(last);
-    GS_TRY(place_sharded_params(state, memory));
+    gs_mixed_precision_destroy(state->mixed);
+    state->mixed = NULL;
+    free_own_params(state);
+    GS_TRY(dtype_of(spec) == GS_FP32 ? place_sharded_params(state, memory)
+                                     : place_sharded_halves(state, spec, memory));
     find_runs(state);
     return fill_sharded(state, spec);
 }
@@ -381,8 +525,9 @@ gs_segment gs_trainer_state_held(const gs_trainer_state *state, size_t index) {
     const gs_state_tensor *tensor = &state->tensors[index];
     gs_segment all = {.tensor = index, .count = tensor->bytes / gs_dtype_bytes(tensor->dtype)};
     int kind;
-    size_t param;
-    if (!state->is_sharded || !find_kind(state, index, &kind, &param)) return all;
+    size_t param = index;
+    bool is_master = state->halves && index < state->num_params;
+    if (!state->is_sharded || (!is_master && !find_kind(state, index, &kind, &param))) return all;
     if (!state->shards) return (gs_segment){.tensor = index};
     gs_segment own = gs_state_shards_of_param(state->shards, param);
     own.tensor = index;
@@ -429,9 +574,53 @@ gs_status gs_trainer_state_write(gs_trainer_state *state, size_t index, const vo
     return gs_device_copy_write(state->copy, &state->runs[index], 1, fill_bytes, &at);
 }
 
-gs_status gs_trainer_state_fill(gs_trainer_state *state, size_t index, gs_copy_fill fill,
-                                void *ctx) {
-    return gs_device_copy_write(state->copy, &state->runs[index], 1, fill, ctx);
+// How far what lies here has been taken.
+typedef struct taking {
+    const gs_whole_tensor *from;
+    size_t next_byte;
+    gs_status status;
+} taking;
+
+static void take_next(void *ctx, void *bytes, size_t num_bytes) {
+    taking *at = ctx;
+    if (!at->status.code)
+        at->status = at->from->read(at->from->ctx, bytes, at->next_byte, num_bytes);
+    at->next_byte += num_bytes;
+}
+
+// Elements `piece` of a parameter, masters in `host`.
+static gs_status put_masters(gs_trainer_state *state, gs_segment piece, const float *host) {
+    gs_segment own = gs_segment_intersect(piece, gs_state_shards_of_param(state->shards, piece.tensor));
+    GS_TRY(gs_mixed_precision_put_param(state->mixed, piece.tensor, piece.first, host, piece.count));
+    if (!own.count) return gs_ok();
+    return gs_mixed_precision_write(state->mixed, own.tensor, own.first,
+                                    host + (own.first - piece.first), own.count);
+}
+
+static gs_status take_halves(gs_trainer_state *state, size_t param, const gs_whole_tensor *from) {
+    size_t count = gs_param_spec_count(&state->param_specs[param]);
+    gs_segment piece = {.tensor = param};
+    gs_status status = gs_ok();
+    float *host = malloc((count < PIECE_COUNT ? count : PIECE_COUNT) * sizeof *host + 1);
+    if (!host) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    for (; piece.first < count && !status.code; piece.first += piece.count) {
+        size_t rest = count - piece.first;
+        piece.count = rest < PIECE_COUNT ? rest : PIECE_COUNT;
+        status = from->read(from->ctx, host, piece.first * sizeof *host, piece.count * sizeof *host);
+        if (!status.code) status = put_masters(state, piece, host);
+    }
+    free(host);
+    return status;
+}
+
+gs_status gs_trainer_state_take(gs_trainer_state *state, size_t index,
+                                const gs_whole_tensor *from) {
+    if (state->halves && index < state->num_params) return take_halves(state, index, from);
+    size_t element_bytes = gs_dtype_bytes(state->tensors[index].dtype);
+    taking at = {.from = from,
+                 .next_byte = gs_trainer_state_held(state, index).first * element_bytes};
+    GS_TRY(gs_device_copy_write(state->copy, &state->runs[index], 1, take_next, &at));
+    return at.status;
 }
 
 size_t gs_trainer_state_total_elements(const gs_trainer_state *state) {
@@ -440,86 +629,4 @@ size_t gs_trainer_state_total_elements(const gs_trainer_state *state) {
         count += gs_param_spec_count(&state->param_specs[i]);
     }
     return count;
-}
-
-static void digest_bytes(void *ctx, const void *bytes, size_t num_bytes) {
-    gs_digest_stream_add(ctx, bytes, num_bytes);
-}
-
-// What a digest has come to, or {0}.
-static gs_digest take_digest(gs_digest_stream *stream, gs_status status) {
-    gs_digest digest = status.code ? (gs_digest){0} : gs_digest_stream_value(stream);
-    gs_digest_stream_destroy(stream);
-    return digest;
-}
-
-void gs_trainer_state_begin_params_digest(gs_trainer_state *state, int part, int num_parts) {
-    size_t begin = state->memory_bytes * (size_t)part / (size_t)num_parts;
-    size_t end = state->memory_bytes * (size_t)(part + 1) / (size_t)num_parts;
-    state->digested =
-        (gs_copy_run){.data = (uint8_t *)state->memory + begin, .bytes = end - begin};
-    if (!gs_device_is_host(state->device))
-        gs_device_copy_begin_read(state->copy, &state->digested, 1);
-}
-
-gs_digest gs_trainer_state_end_params_digest(gs_trainer_state *state) {
-    if (gs_device_is_host(state->device))
-        return gs_digest_of(state->digested.data, state->digested.bytes);
-    gs_digest_stream *stream = gs_digest_stream_create();
-    if (!stream) return (gs_digest){0};
-    return take_digest(stream, gs_device_copy_end_read(state->copy, digest_bytes, stream));
-}
-
-void gs_position_digest(gs_digest_stream *stream, const gs_position *position) {
-    int64_t words[] = {position->step, position->consumed, position->skipped_steps,
-                       position->skipped_in_a_row};
-    gs_digest_stream_add(stream, words, sizeof words);
-    const gs_grad_scaler *loss_scale = &position->loss_scale;
-    if (!(loss_scale->scale > 0)) return;
-    gs_digest_stream_add(stream, &loss_scale->scale, sizeof loss_scale->scale);
-    gs_digest_stream_add(stream, &loss_scale->growth_tracker, sizeof loss_scale->growth_tracker);
-}
-
-// Of all but the last `num_left_out` of the model's, and but what each rank has another part of.
-static gs_digest digest_tensors(const gs_trainer_state *state, size_t num_left_out) {
-    if (state->is_sharded && !state->shards) return (gs_digest){0};
-    size_t num_model = state->num_model_tensors;
-    size_t first_count = num_model - state->num_buffers - 1;  // behind the optimizer's tensors
-    size_t num_first = state->is_sharded ? state->num_params : first_count;
-    gs_digest_stream *stream = gs_digest_stream_create();
-    if (!stream) return (gs_digest){0};
-    gs_status status =
-        gs_device_copy_read(state->copy, state->runs, num_first, digest_bytes, stream);
-    if (!status.code)
-        status = gs_device_copy_read(state->copy, state->runs + first_count,
-                                     num_model - first_count - num_left_out, digest_bytes, stream);
-    if (!status.code)
-        status = gs_device_copy_read(state->copy, state->runs + num_model,
-                                     state->num_tensors - num_model, digest_bytes, stream);
-    gs_position_digest(stream, &state->position);
-    return take_digest(stream, status);
-}
-
-// Each on its boundary, zeros between them.
-gs_digest gs_trainer_state_params_digest(const gs_trainer_state *state) {
-    static const uint8_t zeros[PARAM_BOUNDARY_BYTES];
-    gs_digest_stream *stream = gs_digest_stream_create();
-    if (!stream) return (gs_digest){0};
-    gs_status status = gs_ok();
-    for (size_t i = 0; i < state->num_params && !status.code; i++) {
-        size_t bytes = state->tensors[i].bytes;
-        status = gs_device_copy_read(state->copy, &state->runs[i], 1, digest_bytes, stream);
-        gs_digest_stream_add(stream, zeros, gs_round_up(bytes, PARAM_BOUNDARY_BYTES) - bytes);
-    }
-    return take_digest(stream, status);
-}
-
-gs_digest gs_trainer_state_digest(const gs_trainer_state *state) {
-    return digest_tensors(state, 0);
-}
-
-// Buffers are the model's last.
-gs_digest gs_trainer_state_common_digest(const gs_trainer_state *state) {
-    size_t num_local = state->buffers_are_local ? state->num_buffers : 0;
-    return digest_tensors(state, num_local);
 }

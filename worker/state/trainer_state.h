@@ -4,9 +4,10 @@
 // The state is a list of named tensors, four integers and the loss scale; checkpoints, snapshots
 // and digests are walks over it. It outlives sessions: an aborted step leaves it as it was.
 //
-// Of a sharded job (reducer.sharding) a rank holds all parameters, and of the optimizer's state what it owns.
-// Which that is comes with a generation: before it the state is a position and what it will be filled from, and with
-// each one it is laid out anew. Tensors keep their names and shapes, whatever lies here of them.
+// Of a sharded job (reducer.sharding) a rank holds all parameters, in 16 bits where precision says so, and of masters
+// and the optimizer's state what it owns. Which that is comes with a generation: before it the state is a position and
+// what it will be filled from, and with each one it is laid out anew. Tensors keep their names and shapes, whatever
+// lies here of them.
 #ifndef WORKER_STATE_TRAINER_STATE_H
 #define WORKER_STATE_TRAINER_STATE_H
 
@@ -27,6 +28,8 @@
 #include "worker/state/device_copy.h"
 #include "worker/state/own_tensors.h"
 #include "worker/state/state_shards.h"
+
+#define GS_PARAM_BOUNDARY_BYTES 64  // between parameters of a block and in digests; zeros are between
 
 #define GS_STATE_NAME_LEN (GS_PARAM_NAME_LEN + 32)
 
@@ -68,7 +71,8 @@ struct gs_trainer_state {
     gs_param_spec *param_specs;  // num_params of them; their dtype is the precision's
     const gs_param_spec *buffer_specs;
     // fp32 views into one block, in the model's order; the optimizer step changes them. With a
-    // precision of 16 bits they are the masters; NULL when those are split (gradsync/optim/mixed_precision.h).
+    // precision of 16 bits they are the masters; NULL when those are split (gradsync/optim/mixed_precision.h), or
+    // sharded (own_params).
     void **params;
     gs_mixed_precision *mixed;  // NULL: precision is fp32
     // What passes read, of the model's dtype: params, or what 16 bits hold of them (refresh), as such or
@@ -89,10 +93,13 @@ struct gs_trainer_state {
 
     bool is_sharded;
     gs_state_shards *shards;  // owned; who owns what, since the state was laid out; NULL: all is here
-    void **own_params;        // of a sharded state: where each segment begins that the optimizer has
+    // Of a sharded state: where each segment begins that the optimizer has. NULL: masters in halves.
+    void **own_params;
+    void *masters;        // owned; of a sharded state of 16 bits: the memory of own_params
+    gs_copy_run *halves;  // owned; of a sharded state of 16 bits: where each parameter lies as all have it; else NULL
     gs_state_source source;   // owned; of a sharded state
 
-    void *memory;  // of the parameters, or of the halves of their masters
+    void *memory;  // of the parameters, or of the halves of their masters; sharded, in 16 bits: of those
     size_t memory_bytes;
     size_t params_bytes;   // of all params as fp32, each on a boundary of 64 bytes
     bool owns_memory;
@@ -118,7 +125,7 @@ GS_NODISCARD gs_status gs_trainer_state_lay_out(gs_trainer_state *state, const g
 // Before that memory goes: there is no state until the next lay_out. Nothing to do where it was not laid out.
 void gs_trainer_state_take_down(gs_trainer_state *state);
 
-// Of tensor `index`, the elements that lie here: all, but of the optimizer's state of a sharded job.
+// Of tensor `index`, the elements that lie here: all, but of the optimizer's state and the masters of a sharded job.
 gs_segment gs_trainer_state_held(const gs_trainer_state *state, size_t index);
 // Those of them that this rank saves, so that each element is saved by one.
 gs_segment gs_trainer_state_saved(const gs_trainer_state *state, size_t index);
@@ -143,18 +150,24 @@ void *gs_trainer_state_data(const gs_trainer_state *state, size_t index);
 GS_NODISCARD gs_status gs_trainer_state_read(const gs_trainer_state *state, size_t index, void *host);
 GS_NODISCARD gs_status gs_trainer_state_write(gs_trainer_state *state, size_t index,
                                               const void *host);
-// The same from pieces: `fill` is given where the next bytes of the tensor go.
-GS_NODISCARD gs_status gs_trainer_state_fill(gs_trainer_state *state, size_t index,
-                                             gs_copy_fill fill, void *ctx);
+// A tensor as a whole, of which any bytes can be read.
+typedef struct gs_whole_tensor {
+    gs_status (*read)(void *ctx, void *to, size_t first_byte, size_t num_bytes);
+    void *ctx;
+} gs_whole_tensor;
+// What is to lie here of tensor `index`, piece by piece out of the whole; of a parameter with masters elsewhere also
+// what passes read of it.
+GS_NODISCARD gs_status gs_trainer_state_take(gs_trainer_state *state, size_t index,
+                                             const gs_whole_tensor *from);
 size_t gs_trainer_state_total_elements(const gs_trainer_state *state);  // of the parameters
 
 // The digest that ranks, checkpoints and tests compare: the bytes of every tensor in order, the
-// position; of a sharded state without the optimizer's tensors, of which each rank has others. {0}: the device could
-// not be read, or there is no state yet.
+// position; of a sharded state without the optimizer's tensors, of which each rank has others, and with the 16 bits of
+// parameters for their masters. {0}: the device could not be read, or there is no state yet.
 gs_digest gs_trainer_state_digest(const gs_trainer_state *state);
 // The same of what all ranks have alike: without local buffers.
 gs_digest gs_trainer_state_common_digest(const gs_trainer_state *state);
-// Of the parameters as a checkpoint has them, one behind the other.
+// Of the parameters as a checkpoint has them, one behind the other; sharded, in 16 bits: of those.
 gs_digest gs_trainer_state_params_digest(const gs_trainer_state *state);
 // Of the parameters alone, as they lie in memory: `part` of `num_parts` equal pieces of it (0 of 1: all).
 // Ranks of one kind of device compare it. Begin starts to bring the piece to the host, beside what the

@@ -11,7 +11,6 @@
 #include "worker/checkpoint/model_import.h"
 #include "worker/data/data_loader.h"
 #include "worker/data/data_file.h"
-#include "worker/state/state_snapshot.h"
 
 gs_status gs_startup_open_device(gs_device **out, const gs_job_spec *spec,
                                  const gs_startup_device *wanted) {
@@ -33,28 +32,24 @@ gs_status gs_startup_open_device(gs_device **out, const gs_job_spec *spec,
     return status;
 }
 
-static void *find_imported(const gs_state_snapshot *into, size_t tensor) {
-    return into->data[tensor];
+static gs_status read_imported(void *ctx, void *to, size_t first_byte, size_t num_bytes) {
+    memcpy(to, (const char *)ctx + first_byte, num_bytes);
+    return gs_ok();
 }
 
-// Into a copy in host memory, where the file's types and orders are turned into ours.
-static gs_status import_file(gs_trainer_state *state, const char *path) {
-    gs_state_snapshot into = {0};
+// In the state buffers come last, behind what the optimizer has.
+static gs_status take_imported(void *ctx, size_t tensor, const void *data) {
+    gs_trainer_state *state = ctx;
     size_t first_buffer = state->num_model_tensors - state->num_buffers;
-    void **tensors = calloc(state->num_params + state->num_buffers + 1, sizeof *tensors);
-    gs_status status = tensors ? gs_state_snapshot_init(&into, state, (gs_share_range){0})
-                               : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    if (!status.code) status = gs_state_snapshot_take(&into, state);
-    if (!status.code) {
-        for (size_t i = 0; i < state->num_params; i++) tensors[i] = find_imported(&into, i);
-        for (size_t i = 0; i < state->num_buffers; i++)
-            tensors[state->num_params + i] = find_imported(&into, first_buffer + i);
-        status = gs_model_import(&state->model, tensors, tensors + state->num_params, path);
-    }
-    if (!status.code) status = gs_state_snapshot_restore(&into, state);
-    gs_state_snapshot_release(&into);
-    free(tensors);
-    return status;
+    size_t index = tensor < state->num_params ? tensor : first_buffer + tensor - state->num_params;
+    return gs_trainer_state_take(state, index,
+                                 &(gs_whole_tensor){read_imported, (void *)(uintptr_t)data});
+}
+
+static gs_status import_file(gs_trainer_state *state, const char *path) {
+    GS_TRY(gs_model_import(&state->model, path, take_imported, state));
+    gs_trainer_state_refresh(state);
+    return gs_ok();
 }
 
 // The file, open, of a sharded state that is laid out later.
@@ -66,18 +61,11 @@ static void name_open_file(char path[64], int fd) {
     snprintf(path, 64, "/proc/self/fd/%d", fd);
 }
 
-// In the order of memory, straight to where they lie.
 static gs_status fill_from_import(void *ctx, gs_trainer_state *state) {
     const import_source *source = ctx;
     char path[64];
-    if (!gs_device_is_host(state->device))
-        return gs_error(GS_UNIMPLEMENTED, "model.init_from: of a sharded job on CPUs alone");
     name_open_file(path, source->fd);
-    GS_TRY(gs_status_prefix(gs_model_import(&state->model, state->params,
-                                            gs_buffers_committed(state->buffers), path),
-                            "model.init_from"));
-    gs_trainer_state_refresh(state);
-    return gs_ok();
+    return gs_status_prefix(import_file(state, path), "model.init_from");
 }
 
 static void release_import(void *ctx) {

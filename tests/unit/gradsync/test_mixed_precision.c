@@ -378,6 +378,59 @@ static void parts_of_masters_train_like_the_whole(void **state) {
     expect_parts_train_like_a_whole(true);
 }
 
+// Masters in a file are enough for params of others: they have the bits that owners give them, ties included.
+static void params_of_others_are_rounded_as_by_their_owners(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        bool splits = kind == 2;
+        gs_dtype dtype = kind ? GS_BF16 : GS_FP16;
+        fixture f;
+        float drawn[MOST];
+        void *places[NUM_PARAMS];
+        uint16_t wanted[MOST], found[MOST];
+        gs_mixed_precision *other;
+        const gs_segment nothing = {0};
+        open_tensors(&f, dtype);
+        for (size_t p = 0; p < NUM_PARAMS; p++)
+            places[p] = device_memory_alloc(f.device, bytes_of(p) / 2);
+        gs_mixed_precision_options options = {.dtype = dtype,
+                                              .params = f.specs,
+                                              .num_params = NUM_PARAMS,
+                                              .masters = splits ? NULL : f.masters,
+                                              .splits_masters = splits,
+                                              .keeps_params = true,
+                                              .device = f.device};
+        gs_status status = gs_mixed_precision_create(&f.mixed, &options);
+        assert_string_equal(status.message, "");
+        options.segments = &nothing;
+        options.num_segments = 0;
+        options.places = places;
+        status = gs_mixed_precision_create(&other, &options);
+        assert_string_equal(status.message, "");
+        for (size_t p = 0; p < NUM_PARAMS; p++) {
+            size_t count = (size_t)counts[p], half = count / 2;
+            draw(drawn, p);
+            for (size_t i = 0; i < count; i += 3) drawn[i] = 1 + (float)(2 * i + 1) / 256;
+            status = gs_mixed_precision_write(f.mixed, p, 0, drawn, count);
+            assert_string_equal(status.message, "");
+            gs_mixed_precision_write_back(f.mixed);
+            status = gs_mixed_precision_put_param(other, p, 0, drawn, half);
+            assert_string_equal(status.message, "");
+            status = gs_mixed_precision_put_param(other, p, half, drawn + half, count - half);
+            assert_string_equal(status.message, "");
+            device_memory_read(f.device, wanted, gs_mixed_precision_params(f.mixed)[p],
+                               count * sizeof *wanted);
+            device_memory_read(f.device, found, places[p], count * sizeof *found);
+            assert_memory_equal(found, wanted, count * sizeof *found);
+            status = gs_mixed_precision_put_param(other, p, 1, drawn, count);
+            assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+        }
+        gs_mixed_precision_destroy(other);
+        for (size_t p = 0; p < NUM_PARAMS; p++) device_memory_free(f.device, places[p]);
+        close_fixture(&f);
+    }
+}
+
 // What others own comes into its place, and values follow when told.
 static void params_lie_in_places_of_the_callers(void **state) {
     (void)state;
@@ -479,6 +532,7 @@ int main(void) {
         cmocka_unit_test(split_masters_hold_every_bit),
         cmocka_unit_test(split_masters_train_like_whole_ones),
         cmocka_unit_test(parts_of_masters_train_like_the_whole),
+        cmocka_unit_test(params_of_others_are_rounded_as_by_their_owners),
         cmocka_unit_test(params_lie_in_places_of_the_callers),
         cmocka_unit_test(halves_are_refused_where_they_make_no_sense),
         cmocka_unit_test(memory_that_was_not_asked_for_is_not_there),

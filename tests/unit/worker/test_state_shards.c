@@ -23,19 +23,24 @@
 
 static gs_job_spec spec;
 
-static void read_spec(const char *sharding, const char *partition) {
+static void read_spec_of(const char *precision, const char *sharding, const char *partition) {
     gs_json *json;
     gs_field_errors errors = {0};
     char text[600];
     snprintf(text, sizeof text,
-             "{\"world\":{\"max\":3},\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[7,19,11,5]}},"
+             "{\"world\":{\"max\":3},\"model\":{\"kind\":\"mlp\",\"precision\":\"%s\","
+             "\"mlp\":{\"dims\":[7,19,11,5]}},"
              "\"optimizer\":{\"kind\":\"adamw\"},\"reducer\":{\"first_bucket_bytes\":512,"
              "\"bucket_cap_bytes\":900,\"sharding\":\"%s\",\"partition\":\"%s\"},"
              "\"steps\":{\"target\":1}}",
-             sharding, partition);
+             precision, sharding, partition);
     assert_ok(gs_json_parse(&json, text, strlen(text)));
     assert_ok(gs_job_spec_decode(&spec, json, &errors));
     gs_json_release(json);
+}
+
+static void read_spec(const char *sharding, const char *partition) {
+    read_spec_of("fp32", sharding, partition);
 }
 
 typedef struct rank_state {
@@ -130,13 +135,58 @@ static void ranks_hold_all_parameters_and_their_part_of_the_rest(void **state) {
     close_state(&whole);
 }
 
-static void each_element_is_saved_by_one_rank(void **state) {
+// Of a parameter's master, what is not this rank's, is in no memory of its own; its 16 bits are.
+static void check_halves(const gs_trainer_state *part, const gs_trainer_state *whole, size_t param) {
+    size_t count = gs_param_spec_count(&part->param_specs[param]);
+    gs_segment held = gs_trainer_state_held(part, param);
+    float *master = malloc(count * sizeof *master), *own = malloc(count * sizeof *own + 1);
+    const uint16_t *halves = part->halves[param].data;
+    assert_ok(gs_trainer_state_read(whole, param, master));
+    assert_ok(gs_trainer_state_read(part, param, own));
+    assert_memory_equal(own, master + held.first, held.count * sizeof *own);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(halves[i], gs_fp32_to_fp16(master[i]));
+        assert_true(((const float *)part->values[param])[i] == gs_fp16_to_fp32(halves[i]));
+    }
+    free(master);
+    free(own);
+}
+
+static void of_16_bits_ranks_hold_all_parameters_and_their_part_of_the_masters(void **state) {
     (void)state;
+    static const char *const partitions[] = {"flat", "oss"};
+    rank_state whole, ranks[WORLD];
+    read_spec_of("fp16", "none", "flat");
+    open_state(&whole);
+    for (int p = 0; p < 2; p++) {
+        size_t held = 0;
+        read_spec_of("fp16", "optimizer", partitions[p]);
+        for (int r = 0; r < WORLD; r++) {
+            const gs_trainer_state *part = &ranks[r].state;
+            open_state(&ranks[r]);
+            lay_out(&ranks[r], r, WORLD);
+            for (size_t i = 0; i < part->num_params; i++) {
+                held += gs_trainer_state_held(part, i).count;
+                check_halves(part, &whole.state, i);
+            }
+            assert_true(part->position.loss_scale.scale > 1);
+            assert_true(gs_digest_equal(gs_trainer_state_digest(part),
+                                        gs_trainer_state_digest(&ranks[0].state)));
+            assert_true(gs_digest_equal(gs_trainer_state_params_digest(part),
+                                        gs_trainer_state_params_digest(&ranks[0].state)));
+        }
+        assert_int_equal(held, gs_trainer_state_total_elements(&whole.state));
+        for (int r = 0; r < WORLD; r++) close_state(&ranks[r]);
+    }
+    close_state(&whole);
+}
+
+static void save_each_element_once(const char *precision) {
     rank_state ranks[WORLD];
     gs_segment saved[WORLD * MOST_TENSORS];
     gs_segment_tensor tensors[MOST_TENSORS];
     size_t num_saved = 0;
-    read_spec("optimizer", "flat");
+    read_spec_of(precision, "optimizer", "flat");
     for (int r = 0; r < WORLD; r++) {
         open_state(&ranks[r]);
         lay_out(&ranks[r], r, WORLD);
@@ -155,11 +205,15 @@ static void each_element_is_saved_by_one_rank(void **state) {
     for (int r = 0; r < WORLD; r++) close_state(&ranks[r]);
 }
 
-// What a plan shows of parts that are cut, before any rank is there.
-static void the_plan_says_whose_each_element_is(void **state) {
+static void each_element_is_saved_by_one_rank(void **state) {
     (void)state;
+    save_each_element_once("fp32");
+    save_each_element_once("bf16");
+}
+
+static void compare_with_plan(const char *precision) {
     rank_state one;
-    read_spec("optimizer", "flat");
+    read_spec_of(precision, "optimizer", "flat");
     open_state(&one);
     assert_true(gs_job_plan_is_cut(&spec));
     for (int r = 0; r < WORLD; r++) {
@@ -182,20 +236,26 @@ static void the_plan_says_whose_each_element_is(void **state) {
         }
     }
     close_state(&one);
+}
+
+// What a plan shows of parts that are cut, before any rank is there.
+static void the_plan_says_whose_each_element_is(void **state) {
+    (void)state;
+    compare_with_plan("fp32");
+    compare_with_plan("fp16");
     read_spec("optimizer", "oss");
     assert_false(gs_job_plan_is_cut(&spec));
 }
 
 // What the last generation left is gone: the state begins again from where it came from.
-static void another_generation_lays_the_state_out_anew(void **state) {
-    (void)state;
+static void lay_out_twice(const char *precision) {
     rank_state one;
-    read_spec("optimizer", "flat");
+    read_spec_of(precision, "optimizer", "flat");
     open_state(&one);
     lay_out(&one, 1, WORLD);
     gs_digest first = gs_trainer_state_digest(&one.state);
     size_t third = held_by_optimizer(&one.state);
-    ((float *)one.state.params[0])[0] += 1;
+    ((uint16_t *)one.memory)[1] += 1;
     one.state.position.step = 7;
     gs_trainer_state_take_down(&one.state);
     assert_true(gs_digest_equal(gs_trainer_state_digest(&one.state), (gs_digest){0}));
@@ -207,10 +267,17 @@ static void another_generation_lays_the_state_out_anew(void **state) {
     close_state(&one);
 }
 
+static void another_generation_lays_the_state_out_anew(void **state) {
+    (void)state;
+    lay_out_twice("fp32");
+    lay_out_twice("fp16");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(before_a_generation_there_is_no_state),
         cmocka_unit_test(ranks_hold_all_parameters_and_their_part_of_the_rest),
+        cmocka_unit_test(of_16_bits_ranks_hold_all_parameters_and_their_part_of_the_masters),
         cmocka_unit_test(each_element_is_saved_by_one_rank),
         cmocka_unit_test(the_plan_says_whose_each_element_is),
         cmocka_unit_test(another_generation_lays_the_state_out_anew),

@@ -558,16 +558,18 @@ static void write_initial_model(const fixture *f) {
     assert_ok(gs_safetensors_write(path, entries, model->num_params, NULL, 0, NULL, NULL));
 }
 
-static void an_initial_model_is_where_training_starts(void **state) {
-    fixture *f = *state;
+static void start_from_an_initial_model(fixture *f, const char *precision, const char *reducer) {
+    char model[200], more[200];
     f->model = "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,8,3],\"batch_norm\":\"none\"}";
     prepare(f, "\"steps\":{\"target\":2}");
     write_initial_model(f);
     gs_trainer_destroy(f->trainer);
     f->trainer = NULL;
-    f->model = "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,8,3],\"batch_norm\":\"none\"},"
-               "\"init_from\":\"first.safetensors\"";
-    prepare(f, "\"steps\":{\"target\":2}");
+    snprintf(model, sizeof model, "%s,\"precision\":\"%s\",\"init_from\":\"first.safetensors\"", f->model,
+             precision);
+    snprintf(more, sizeof more, "\"steps\":{\"target\":2}%s", reducer);
+    f->model = model;
+    prepare(f, more);
     for (size_t t = 0; t < state_of(f)->num_params; t++) {
         float first[3];
         read_values(f, t, first, 3);
@@ -575,6 +577,20 @@ static void an_initial_model_is_where_training_starts(void **state) {
     }
     gs_trainer_run(f->trainer, &f->outcome);
     assert_int_equal(f->outcome.end, GS_TARGET_REACHED);
+    gs_trainer_outcome_release(&f->outcome);
+    gs_trainer_destroy(f->trainer);
+    f->trainer = NULL;
+    f->model = NULL;
+}
+
+static void an_initial_model_is_where_training_starts(void **state) {
+    start_from_an_initial_model(*state, "fp32", "");
+    start_from_an_initial_model(*state, "bf16", "");
+}
+
+static void an_initial_model_is_where_sharded_training_starts(void **state) {
+    start_from_an_initial_model(*state, "fp32", ",\"reducer\":{\"sharding\":\"optimizer\"}");
+    start_from_an_initial_model(*state, "bf16", ",\"reducer\":{\"sharding\":\"optimizer\"}");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -603,6 +619,7 @@ int main(void) {
         TEST(what_nobody_heard_is_told_at_the_end),
         TEST(an_initial_model_outside_the_data_root_is_refused),
         TEST(an_initial_model_is_where_training_starts),
+        TEST(an_initial_model_is_where_sharded_training_starts),
         TEST(lost_gpu_ends_the_process_for_a_new_one),  // last: nothing on the GPU works after it
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
