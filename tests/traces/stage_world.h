@@ -20,6 +20,7 @@ typedef struct stage_world {
     int64_t begun_ns, begun_wall_ms, now_ns, wall_ms;
     int64_t ticked_ns;  // the last time
     size_t next_drawn;
+    uint64_t num_invented;
 } stage_world;
 
 extern stage_world stage;  // linked in place of functions, which have no context of ours

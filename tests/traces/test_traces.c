@@ -141,20 +141,27 @@ static void print_turn(FILE *out, const trace_file *file, const stage_result *re
     }
 }
 
-static int write_in_order(const char *raw, const char *path) {
+static gs_status write_life(FILE *out, const char *raw, int life) {
     char *directory = gs_temp_dir_make();
     trace_file file = {0};
     stage_result result = {0};
-    gs_status status = trace_file_read(&file, raw, 0, directory);
+    gs_status status = trace_file_read(&file, raw, life, directory);
     if (!status.code) status = stage_play(&result, &file, directory);
-    FILE *out = status.code ? NULL : fopen(path, "we");
-    for (int turn = 0; out && turn <= file.num_turns; turn++)
+    for (int turn = 0; !status.code && turn <= file.num_turns; turn++)
         print_turn(out, &file, &result, directory, turn);
-    bool written = out && fclose(out) == 0;
-    if (!written) printf("%s: %s\n", raw, status.message);
     stage_result_release(&result, &file);
     trace_file_release(&file);
     gs_temp_dir_remove(directory);
+    return status;
+}
+
+static int write_in_order(const char *raw, const char *path) {
+    FILE *out = fopen(path, "we");
+    gs_status status = gs_ok();
+    int lives = 0;
+    while (out && !status.code) status = write_life(out, raw, lives++);
+    bool written = out && fclose(out) == 0 && status.code == GS_NOT_FOUND && lives > 1;
+    if (!written) printf("%s: %s\n", raw, status.message);
     return written ? 0 : 1;
 }
 

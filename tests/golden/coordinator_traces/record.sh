@@ -67,11 +67,10 @@ scenario_killed() {
 scenario_budget() {
   begin
   start_worker agent 2
-  submit "$(mlp_job budget 100000 2 "$(slow 10),\"restart\":{\"max_restarts\":2,\"backoff_initial_seconds\":0.1,\"backoff_max_seconds\":0.2}")"
+  submit "$(mlp_job budget 100000 2 "$(slow 2000),\"restart\":{\"max_restarts\":2,\"backoff_initial_seconds\":0.1,\"backoff_max_seconds\":0.2}")"
   for generation in 1 2 3; do
-    wait_for 60 "generation $generation" generation_is "$job" "$generation"
+    wait_for 60 "generation $generation" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.generation == $generation'"
     kill -9 "$(trainer_pids "$job" | head -n 1)"
-    wait_for 60 "the fault" sh -c "! curl -fsS $server/v1/jobs/$job | jq -e '.state == \"running\" and .generation == $generation'"
   done
   await "$job" failed 60
   submit "$(mlp_job strict 100000 2 "$(slow 10),\"restart\":{\"on_worker_lost\":\"fail\"}")"
