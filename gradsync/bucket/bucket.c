@@ -97,9 +97,9 @@ void gs_bucket_clear_padding(const gs_bucket *bucket, void *slot, const gs_param
 }
 
 void gs_bucket_reset(gs_bucket *bucket) {
-    bucket->state = GS_BUCKET_FILLING;
-    bucket->num_pending = bucket->num_params;
-    bucket->is_open = !bucket->in_window;
+    bucket->state = bucket->rests ? GS_BUCKET_READY : GS_BUCKET_FILLING;
+    bucket->num_pending = bucket->rests ? 0 : bucket->num_params;
+    bucket->is_open = bucket->rests || !bucket->in_window;
     bucket->phases_run = 0;
     bucket->is_elsewhere = bucket->was_elsewhere = false;
     bucket->work = (gs_work){0};

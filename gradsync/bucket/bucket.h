@@ -51,6 +51,7 @@ typedef struct gs_bucket {
     gs_dtype dtype;        // GS_FP32 or GS_FP64
     size_t element_bytes;  // of it
     bool travels;          // false: a static graph whose members nobody uses; stays zero
+    bool rests;            // all its members are frozen: nothing reads or writes it; does not travel
     bool is_last;          // of those that travel
     const size_t *params;  // members in order; borrowed from the plan
     size_t num_params;
@@ -86,7 +87,7 @@ size_t gs_bucket_room(const gs_param_spec *param);
 // Zeroes what is not a gradient; it stays zero under sums.
 void gs_bucket_clear_padding(const gs_bucket *bucket, void *slot, const gs_param_spec *params);
 
-void gs_bucket_reset(gs_bucket *bucket);  // filling, all members pending
+void gs_bucket_reset(gs_bucket *bucket);  // filling, all members pending; one that rests is ready
 
 // What one rank says in a bucket.
 typedef struct gs_bucket_share {

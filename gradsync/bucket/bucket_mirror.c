@@ -110,7 +110,10 @@ void gs_bucket_mirror_place(gs_bucket_mirror *mirror) {
         mirror->offset_bytes[b] = offset;
         offset += bucket->reserved_count * bucket->element_bytes;
         mirror->first_item[b] = num_items;
-        gs_bucket_mirror_hold_all(mirror, b);
+        if (bucket->rests)
+            hold_nothing(mirror, b);
+        else
+            gs_bucket_mirror_hold_all(mirror, b);
         num_items += bucket->num_params;
     }
 }

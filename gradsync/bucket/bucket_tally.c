@@ -58,7 +58,13 @@ static gs_status take_in_place(gs_bucket_tally *tally, size_t index) {
         GS_TRY(read_sums(tally, index, reserved_at(tally, index)));
         if (tally->sample_mean) gs_tally_divide(tally, index);
     }
-    for (size_t i = 0; i < bucket->num_params; i++) measure_in_place(tally, bucket->params[i]);
+    for (size_t i = 0; i < bucket->num_params; i++) {
+        size_t param = bucket->params[i];
+        if (bucket->rests)
+            tally->squares[param] = 0;
+        else
+            measure_in_place(tally, param);
+    }
     return gs_ok();
 }
 

@@ -26,7 +26,7 @@ GS_NODISCARD gs_status gs_bucket_tally_init(gs_bucket_tally *tally, const gs_gra
                                             gs_device *device, bool sample_mean);
 // When nothing of a step is on its way any more.
 void gs_bucket_tally_release(gs_bucket_tally *tally);
-// After each change of the layout.
+// After each change of the layout, or of which buckets rest.
 void gs_bucket_tally_place(gs_bucket_tally *tally);
 
 void gs_bucket_tally_begin(gs_bucket_tally *tally, const gs_bucket_step *step);

@@ -28,6 +28,7 @@ struct gs_optimizer {
     size_t *offsets;        // of their state, elements
     size_t *first_segment;  // of each parameter; behind the last one: num_segments
     bool *decays;           // num_params
+    bool *frozen;           // the same
     int64_t *num_updates;
     int num_states;
     const char *const *state_names;
@@ -57,8 +58,9 @@ static gs_status alloc_params(gs_optimizer *optimizer, const gs_param_spec *para
                               const bool *decays, size_t num_params) {
     optimizer->num_params = num_params;
     optimizer->decays = calloc(num_params + 1, sizeof *optimizer->decays);
+    optimizer->frozen = calloc(num_params + 1, sizeof *optimizer->frozen);
     optimizer->num_updates = calloc(num_params + 1, sizeof *optimizer->num_updates);
-    if (!optimizer->decays || !optimizer->num_updates)
+    if (!optimizer->decays || !optimizer->frozen || !optimizer->num_updates)
         return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: out of memory");
     for (size_t i = 0; i < num_params; i++) {
         if (params[i].dtype != GS_FP32)
@@ -165,11 +167,18 @@ void gs_optimizer_destroy(gs_optimizer *optimizer) {
     free(optimizer->offsets);
     free(optimizer->first_segment);
     free(optimizer->decays);
+    free(optimizer->frozen);
     free(optimizer->num_updates);
     free(optimizer);
 }
 
+void gs_optimizer_set_trainable(gs_optimizer *optimizer, const bool *trainable) {
+    for (size_t i = 0; i < optimizer->num_params; i++)
+        optimizer->frozen[i] = trainable && !trainable[i];
+}
+
 static bool has_grad(const gs_optimizer *optimizer, size_t param, const uint8_t *used) {
+    if (optimizer->frozen[param]) return false;
     if (!used || used[param]) return true;
     return optimizer->options.unused_is_zero && optimizer->num_updates[param] > 0;
 }

@@ -76,6 +76,10 @@ GS_NODISCARD gs_status gs_optimizer_step_params(gs_optimizer *optimizer, const s
                                                 void *const *grads, const uint8_t *used, float lr,
                                                 float grad_scale);
 
+// Which parameters are stepped from now on; a flag for each, copied; NULL: all, as at first. The others stay as they
+// are, whatever a step says of them: values, state and count, no decay and no momentum, until they are stepped again.
+void gs_optimizer_set_trainable(gs_optimizer *optimizer, const bool *trainable);
+
 // Whether there is an update of masters that lie in two halves: "adam" and "adamw".
 bool gs_optimizer_takes_halves(const gs_optimizer_options *options);
 // The same step on fp32 masters in two halves of 16 bits (kernels.h, gs_adamw_item): `values` are bf16, what

@@ -26,6 +26,8 @@ enum {
     FACT_NUM_BUCKETS,
     FACT_PLAN_HIGH,
     FACT_PLAN_LOW,
+    FACT_TRAINABLE_HIGH,
+    FACT_TRAINABLE_LOW,
     NUM_FACTS
 };
 
@@ -46,6 +48,21 @@ typedef struct own_hooks {
     gs_hook_fact *facts;
     size_t num_hooks;
 } own_hooks;
+
+static bool is_trainable(const gs_agreement *agreement, size_t param) {
+    return !agreement->trainable || agreement->trainable[param];
+}
+
+static gs_digest digest_trainable(const gs_agreement *agreement) {
+    uint64_t words[2] = {0};
+    for (size_t i = 0; i < agreement->num_params; i++) {
+        if (is_trainable(agreement, i)) continue;
+        words[0] = i + 1;
+        gs_digest digest = gs_digest_of(words, sizeof words);
+        words[1] = digest.low ^ digest.high;
+    }
+    return gs_digest_of(words, sizeof words);
+}
 
 static void collect_facts(int64_t facts[NUM_FACTS], const gs_agreement *agreement,
                           const own_hooks *own, int world_size) {
@@ -70,6 +87,9 @@ static void collect_facts(int64_t facts[NUM_FACTS], const gs_agreement *agreemen
     facts[FACT_NUM_BUCKETS] = (int64_t)agreement->plan->num_buckets;
     facts[FACT_PLAN_HIGH] = (int64_t)plan.high;
     facts[FACT_PLAN_LOW] = (int64_t)plan.low;
+    gs_digest trainable = digest_trainable(agreement);
+    facts[FACT_TRAINABLE_HIGH] = (int64_t)trainable.high;
+    facts[FACT_TRAINABLE_LOW] = (int64_t)trainable.low;
 }
 
 static gs_status gather_bytes(void *all, const void *mine, size_t bytes, gs_comm *comm,
@@ -239,6 +259,33 @@ static gs_status explain_plan(const gs_agreement *agreement, int other, gs_comm 
     return status;
 }
 
+// Only when the parameter lists are equal.
+static gs_status compare_trainable(const uint8_t *theirs, const uint8_t *ours,
+                                   const gs_agreement *agreement, int other) {
+    size_t param = 0;
+    while (param + 1 < agreement->num_params && theirs[param] == ours[param]) param++;
+    return gs_error(GS_FAILED_PRECONDITION,
+                    "rank %d against rank 0: parameter %zu \"%.100s\": %s against %s", other, param,
+                    agreement->params[param].name, theirs[param] ? "trainable" : "frozen",
+                    ours[param] ? "trainable" : "frozen");
+}
+
+static gs_status explain_trainable(const gs_agreement *agreement, int other, gs_comm *comm,
+                                   gs_deadline deadline) {
+    size_t num_params = agreement->num_params, world_size = (size_t)gs_comm_world_size(comm);
+    uint8_t *mine = calloc(num_params, 1), *all = calloc(num_params, world_size);
+    gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "trainable parameters: out of memory");
+    if (mine && all) {
+        for (size_t i = 0; i < num_params; i++) mine[i] = is_trainable(agreement, i);
+        status = gather_bytes(all, mine, num_params, comm, deadline);
+    }
+    if (!status.code)
+        status = compare_trainable(all + (size_t)other * num_params, all, agreement, other);
+    free(mine);
+    free(all);
+    return status;
+}
+
 static gs_status compare_all(const gs_agreement *agreement, const own_hooks *own, int64_t *facts,
                              gs_comm *comm, gs_deadline deadline) {
     int world_size = gs_comm_world_size(comm), other;
@@ -252,6 +299,8 @@ static gs_status compare_all(const gs_agreement *agreement, const own_hooks *own
         return explain_params(agreement, facts, other, comm, deadline);
     if ((other = find_other_digest(facts, world_size, FACT_PLAN_HIGH)))
         return explain_plan(agreement, other, comm, deadline);
+    if ((other = find_other_digest(facts, world_size, FACT_TRAINABLE_HIGH)))
+        return explain_trainable(agreement, other, comm, deadline);
     return gs_ok();
 }
 

@@ -17,6 +17,7 @@ typedef struct gs_agreement {
     const gs_param_spec *params;
     size_t num_params;
     const gs_bucket_plan *plan;
+    const bool *trainable;  // of each parameter; NULL: all
     int64_t num_shards, passes_per_shard;
     int64_t exact, op, unused_is_error, static_graph, wire_dtype, tally;
     const gs_hook_set *hooks;

@@ -45,12 +45,21 @@ gs_status gs_bucket_queue_init(gs_bucket_queue *queue, const gs_bucket_queue_opt
     return gs_error(GS_RESOURCE_EXHAUSTED, "bucket queue: out of memory");
 }
 
+// Of the buckets from `first` on that have been launched, some went to other ranks.
+static bool has_sent(const gs_bucket_queue *queue, size_t first) {
+    for (size_t b = first; b < queue->next_run[0]; b++) {
+        if (bucket_at(queue, b)->travels) return true;
+    }
+    return false;
+}
+
+bool gs_bucket_queue_is_untouched(const gs_bucket_queue *queue) {
+    return !queue->adds && !has_sent(queue, 0);
+}
+
 // What is in flight reads the buckets and the tree's arrays: it ends before they do.
 static void end_flights(gs_bucket_queue *queue, const char *reason) {
-    bool in_flight = false;
-    for (size_t b = queue->next_done; b < queue->next_run[0]; b++)
-        in_flight |= bucket_at(queue, b)->travels;
-    if (in_flight) gs_comm_let_go(queue->options.comm, reason);
+    if (has_sent(queue, queue->next_done)) gs_comm_let_go(queue->options.comm, reason);
 }
 
 void gs_bucket_queue_release(gs_bucket_queue *queue, const char *reason) {
@@ -170,6 +179,7 @@ static void fill_with_zeros(const gs_bucket_queue *queue, gs_bucket *bucket) {
 static gs_status launch_bucket(gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
     if (!bucket->is_open) fill_with_zeros(queue, bucket);
+    if (bucket->rests) bucket->times.ready_ns = gs_now_ns();
     bucket->state = GS_BUCKET_IN_FLIGHT;
     // Counted before the hook runs: one that fails may have posted something.
     queue->next_run[0] = index + 1;
@@ -273,12 +283,13 @@ static gs_status harvest_bucket(gs_bucket_queue *queue, size_t index, gs_deadlin
         note_times(queue, index);
         GS_TRY(finish_hook(queue, index, deadline));
     }
-    gs_grad_layout_keep(queue->options.layout, bucket, queue->adds,
-                        gs_work_stream_of(queue->options.device));
+    if (!bucket->rests)
+        gs_grad_layout_keep(queue->options.layout, bucket, queue->adds,
+                            gs_work_stream_of(queue->options.device));
     if (queue->is_last_pass) GS_TRY(gs_bucket_tally_take(queue->options.tally, index));
     bucket->state = GS_BUCKET_DONE;
     queue->next_done = index + 1;
-    if (queue->options.finished && queue->is_last_pass)
+    if (queue->options.finished && queue->is_last_pass && !bucket->rests)
         queue->options.finished(queue->options.finished_ctx, index);
     return gs_ok();
 }
@@ -295,9 +306,7 @@ static gs_status advance(gs_bucket_queue *queue) {
     return launch_ready_buckets(queue);
 }
 
-// Counts the buckets that an earlier one was still to be filled for.
-static void note_turn(gs_bucket_queue *queue, size_t index) {
-    if (index != queue->first_filling) queue->num_out_of_turn++;
+static void pass_filled(gs_bucket_queue *queue) {
     while (queue->first_filling < num_buckets(queue) &&
            bucket_at(queue, queue->first_filling)->state != GS_BUCKET_FILLING)
         queue->first_filling++;
@@ -306,9 +315,12 @@ static void note_turn(gs_bucket_queue *queue, size_t index) {
 gs_status gs_bucket_queue_push(gs_bucket_queue *queue, size_t index) {
     gs_bucket *bucket = bucket_at(queue, index);
     int64_t begin_ns = gs_now_ns();
+    // Those are counted that an earlier one was still to be filled for.
+    pass_filled(queue);
+    if (index != queue->first_filling) queue->num_out_of_turn++;
     bucket->state = GS_BUCKET_READY;
     bucket->times.ready_ns = begin_ns;
-    note_turn(queue, index);
+    pass_filled(queue);
     GS_TRY(advance(queue));
     queue->owner_ns += gs_now_ns() - begin_ns;
     return gs_ok();
@@ -334,6 +346,8 @@ static gs_status await_phase(gs_bucket_queue *queue, gs_bucket *bucket, gs_deadl
 static gs_status finish_next(gs_bucket_queue *queue, gs_deadline deadline) {
     size_t next = queue->next_done;
     gs_bucket *bucket = bucket_at(queue, next);
+    // Nothing was pushed yet that would have moved the first ones on: they rest.
+    if (next == queue->next_run[0]) GS_TRY(launch_ready_buckets(queue));
     if (next == queue->next_run[0])
         return gs_error(GS_INTERNAL, "step %lld: bucket %zu was never complete",
                         (long long)step_of(queue), next);

@@ -6,7 +6,8 @@
 // of its own, where the order is that of the buckets. Each bucket carries what its rank says about
 // the step, so that it means the same alone; what that is, and what reduced buckets say, is the
 // tally's. A bucket that nobody opened, since none of its members was written, becomes zeros when
-// its place is free, and goes. Which gradient is ready when is the reducer's business. On a GPU
+// its place is free, and goes. One that rests is passed over in its
+// turn. Which gradient is ready when is the reducer's business. On a GPU
 // everything here is enqueued.
 #ifndef GRADSYNC_REDUCER_BUCKET_QUEUE_H
 #define GRADSYNC_REDUCER_BUCKET_QUEUE_H
@@ -92,9 +93,7 @@ GS_NODISCARD gs_status gs_bucket_queue_progress(gs_bucket_queue *queue);
 GS_NODISCARD gs_status gs_bucket_queue_blame(const gs_bucket_queue *queue, gs_status status,
                                              const char *what);
 // Nothing of the step has been posted: other ranks know nothing of it.
-static inline bool gs_bucket_queue_is_untouched(const gs_bucket_queue *queue) {
-    return queue->next_run[0] == 0 && !queue->adds;
-}
+bool gs_bucket_queue_is_untouched(const gs_bucket_queue *queue);
 // Until all buckets are done. On a GPU: until their results are there for work on the compute
 // stream.
 GS_NODISCARD gs_status gs_bucket_queue_finish(gs_bucket_queue *queue, gs_deadline deadline);

@@ -3,6 +3,7 @@
 #include <limits.h>
 
 #include "gradsync/bucket/grad_copies.h"
+#include "gradsync/step/trainability.h"
 
 // All passes of one rank can be counted.
 #define MAX_PASSES_PER_SHARD (INT_MAX / GS_MAX_LOGICAL_SHARDS)
@@ -194,6 +195,7 @@ gs_status gs_reducer_options_check(const gs_reducer_options *options, const gs_c
         return gs_error(GS_INVALID_ARGUMENT, "shards: rank %d of %d, the communicator is %d of %d",
                         options->shards.rank, options->shards.world_size, gs_comm_rank(comm),
                         gs_comm_world_size(comm));
+    GS_TRY(gs_trainability_check(options->trainable, options->num_params));
     if (options->separate)
         GS_TRY(gs_separate_grads_check(options->separate, options->params, options->num_params));
     return gs_reducer_plan_check(options->plan, options);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/log.h"
 #include "core/options.h"
 #include "gradsync/reducer/agreement.h"
 #include "gradsync/reducer/options_check.h"
@@ -90,12 +91,13 @@ static gs_status keep_error(gs_reducer *reducer, gs_status status) {
     return status;
 }
 
-static gs_status agree(const gs_reducer *reducer, const gs_bucket_plan *plan,
-                       gs_deadline deadline) {
+static gs_status agree_on(const gs_reducer *reducer, const gs_bucket_plan *plan,
+                          const bool *trainable, gs_deadline deadline) {
     const gs_reducer_options *options = &reducer->options;
     return gs_agreement_check(&(gs_agreement){.params = reducer->layout.params,
                                               .num_params = reducer->layout.num_params,
                                               .plan = plan,
+                                              .trainable = trainable,
                                               .num_shards = options->shards.num_shards,
                                               .passes_per_shard = options->passes_per_shard,
                                               .exact = options->shards.exact,
@@ -106,6 +108,11 @@ static gs_status agree(const gs_reducer *reducer, const gs_bucket_plan *plan,
                                               .tally = (int64_t)options->tally,
                                               .hooks = &reducer->hooks},
                               reducer->comm, deadline);
+}
+
+static gs_status agree(const gs_reducer *reducer, const gs_bucket_plan *plan,
+                       gs_deadline deadline) {
+    return agree_on(reducer, plan, reducer->trains.trainable, deadline);
 }
 
 static gs_status plan_shards(gs_reducer *reducer) {
@@ -131,6 +138,7 @@ static gs_status alloc_params(gs_reducer *reducer) {
     if (!reducer->marks || !reducer->unused_marks || !reducer->times ||
         (opens && !reducer->open_marks))
         return gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory");
+    GS_TRY(gs_trainability_init(&reducer->trains, options->trainable, num_params));
     if (options->separate)
         GS_TRY(gs_grad_copies_init(&reducer->copies, options->separate, &reducer->layout,
                                    options->device));
@@ -201,6 +209,7 @@ static gs_status init_record(gs_reducer *reducer, const gs_bucket_plan *plan) {
 
 // What lies beside the buckets follows each change of their layout.
 static gs_status place_beside(gs_reducer *reducer, gs_deadline deadline) {
+    gs_step_plan_travel(reducer);
     gs_bucket_tally_place(&reducer->tally);
     GS_TRY(gs_grad_copies_place(&reducer->copies, &reducer->layout));
     return gs_hook_set_place(&reducer->hooks, &reducer->layout, reducer->comm,
@@ -217,6 +226,7 @@ static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadl
     GS_TRY(init_hooks(reducer));
     GS_TRY(alloc_params(reducer));
     options->separate = reducer->copies.tensors;
+    options->trainable = reducer->trains.trainable;
     GS_TRY(plan_shards(reducer));
     GS_TRY(agree(reducer, plan, deadline));
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
@@ -298,6 +308,7 @@ void gs_reducer_destroy(gs_reducer *reducer) {
     gs_reducer_record_release(&reducer->record);
     gs_shard_tree_release(&reducer->tree);
     gs_static_graph_release(&reducer->graph);
+    gs_trainability_release(&reducer->trains);
     gs_grad_copies_release(&reducer->copies);
     gs_bucket_tally_release(&reducer->tally);
     gs_grad_layout_release(&reducer->layout);
@@ -342,7 +353,6 @@ static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
     reducer->complete = false;
     GS_TRY(gs_grad_layout_set_plan(&reducer->layout, plan));
     GS_TRY(place_beside(reducer, deadline));
-    gs_step_plan_travel(reducer);
     gs_reducer_record_set_plan(&reducer->record, &reducer->layout.plan);
     tell_moved(reducer);
     return gs_ok();
@@ -351,6 +361,38 @@ static gs_status change_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
 gs_status gs_reducer_set_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
                               gs_deadline deadline) {
     return keep_error(reducer, change_plan(reducer, plan, deadline));
+}
+
+static void tell_trainable(const gs_reducer *reducer) {
+    if (reducer->options.tells_trainable)
+        gs_log_warn("trainable parameters have changed", "rank=%d frozen=%zu of=%zu",
+                    reducer->options.shards.rank, reducer->trains.num_frozen,
+                    reducer->trains.num_params);
+}
+
+static gs_status change_trainable(gs_reducer *reducer, const bool *trainable, bool *changed,
+                                  gs_deadline deadline) {
+    if (reducer->failed.code) return reducer->failed;
+    if (reducer->phase != GS_REDUCER_IDLE)
+        return gs_reducer_misuse(reducer, "which parameters train changes between steps only");
+    gs_step_decide_by_result(reducer);
+    GS_TRY(agree_on(reducer, &reducer->layout.plan, trainable, deadline));
+    GS_TRY(gs_trainability_check(trainable, reducer->layout.num_params));
+    *changed = gs_trainability_take(&reducer->trains, trainable);
+    if (!*changed) return gs_ok();
+    gs_static_graph_forget(&reducer->graph);
+    gs_step_plan_travel(reducer);
+    gs_bucket_tally_place(&reducer->tally);
+    tell_trainable(reducer);
+    return gs_ok();
+}
+
+gs_status gs_reducer_set_trainable(gs_reducer *reducer, const bool *trainable, bool *changed,
+                                   gs_deadline deadline) {
+    bool unasked;
+    if (!changed) changed = &unasked;
+    *changed = false;
+    return keep_error(reducer, change_trainable(reducer, trainable, changed, deadline));
 }
 
 static void note_comm(gs_reducer *reducer) {
@@ -376,9 +418,8 @@ static gs_status move_to_comm(gs_reducer *reducer, gs_deadline deadline) {
     const gs_grad_layout_shape shape = gs_reducer_layout_shape(options, &reducer->parts.hooks);
     GS_TRY(gs_grad_layout_resize(&reducer->layout, &shape));
     GS_TRY(agree(reducer, &reducer->layout.plan, deadline));
-    GS_TRY(place_beside(reducer, deadline));
     gs_static_graph_forget(&reducer->graph);
-    gs_step_plan_travel(reducer);
+    GS_TRY(place_beside(reducer, deadline));
     note_comm(reducer);
     tell_moved(reducer);
     return init_queue(reducer);

@@ -73,6 +73,16 @@ void gs_reducer_destroy(gs_reducer *reducer);
 GS_NODISCARD gs_status gs_reducer_set_plan(gs_reducer *reducer, const gs_bucket_plan *plan,
                                            gs_deadline deadline);
 const gs_bucket_plan *gs_reducer_plan(const gs_reducer *reducer);
+// Which parameters train, from the next step on; num_params flags, copied; NULL: all. Between steps. Collective, and
+// small: a rank whose flags differ from rank 0's is named with the parameter, on every rank. So who calls it at each
+// boundary finds every change, and who knows that all ranks have changed calls it then; *changed (NULL: nobody asks)
+// says whether they are others than before.
+//
+// A frozen parameter has no gradient: it is not marked, not unused either, in no norm, and its optimizer is told
+// apart (gs_optimizer_set_trainable). A bucket of frozen ones alone does not travel; in a bucket of others zeros travel
+// for it, until a plan puts them apart. What hooks carry for it stays as it is. A static graph is learned anew.
+GS_NODISCARD gs_status gs_reducer_set_trainable(gs_reducer *reducer, const bool *trainable,
+                                                bool *changed, gs_deadline deadline);
 // When the last end_pass of a step returns, all its buckets have been posted in lane 0: the plan has at most
 // GS_MAX_BUCKETS_IN_FLIGHT buckets, fewer where a hook posts many collectives for one.
 bool gs_reducer_posts_all(const gs_reducer *reducer);

@@ -115,39 +115,6 @@ static gs_deadline window_deadline(const gs_reducer *reducer) {
     return gs_deadline_in_seconds(seconds > 0 ? seconds : WINDOW_SECONDS);
 }
 
-gs_status gs_pass_open(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples) {
-    GS_TRY(check_may_open(reducer, samples));
-    reducer->samples += samples;
-    describe_pass(reducer, samples);
-    // With windows the buckets of each pass travel, and their results add up.
-    if (reducer->open_marks)
-        GS_TRY(gs_bucket_queue_begin_pass(&reducer->queue, reducer->passes_run == 0,
-                                          reducer->pass.reduces, window_deadline(reducer)));
-    if (++reducer->serial == 0) {
-        memset(reducer->marks, 0, reducer->layout.num_params * sizeof *reducer->marks);
-        memset(reducer->unused_marks, 0,
-               reducer->layout.num_params * sizeof *reducer->unused_marks);
-        if (reducer->open_marks)
-            memset(reducer->open_marks, 0,
-                   reducer->layout.num_params * sizeof *reducer->open_marks);
-        reducer->serial = 1;
-    }
-    reducer->num_seen = 0;
-    reducer->bytes_since_progress = 0;
-    if (reducer->closes) {
-        for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++)
-            gs_bucket_reset(&reducer->layout.buckets[b]);
-    }
-    if (reducer->pass.reduces) {
-        reducer->tally.samples = reducer->samples;
-        gs_ready_order_begin(&reducer->order);
-        if (reducer->graph.on) gs_static_graph_begin_pass(&reducer->graph);
-    }
-    reducer->phase = GS_REDUCER_PASS;
-    *pass = reducer->pass;
-    return gs_ok();
-}
-
 static gs_status blame_number(const gs_reducer *reducer, size_t param) {
     return gs_error(GS_FAILED_PRECONDITION, "rank %d, step %lld: there is no parameter %zu",
                     reducer->options.shards.rank, (long long)reducer->step, param);
@@ -186,6 +153,58 @@ static inline gs_status settle(gs_reducer *reducer, size_t param) {
     return gs_bucket_queue_progress(&reducer->queue);
 }
 
+// This pass will not use the parameter. What a static graph knows to be unused is settled together.
+static gs_status leave_out(gs_reducer *reducer, size_t param) {
+    reducer->unused_marks[param] = reducer->serial;
+    reducer->num_seen++;
+    if ((reducer->graph.known && reducer->pass.reduces) || bucket_of(reducer, param)->rests)
+        return gs_ok();
+    settle_absent(reducer, param);
+    bool defers = reducer->defers && !bucket_of(reducer, param)->in_window;
+    return reducer->closes && !defers ? settle(reducer, param) : gs_ok();
+}
+
+// In a bucket of others that train, zeros travel for it.
+static gs_status settle_frozen(gs_reducer *reducer) {
+    for (size_t i = 0; i < reducer->trains.num_frozen; i++)
+        GS_TRY(leave_out(reducer, reducer->trains.frozen[i]));
+    return gs_ok();
+}
+
+gs_status gs_pass_open(gs_reducer *reducer, gs_reducer_pass *pass, int64_t samples) {
+    GS_TRY(check_may_open(reducer, samples));
+    reducer->samples += samples;
+    describe_pass(reducer, samples);
+    // With windows the buckets of each pass travel, and their results add up.
+    if (reducer->open_marks)
+        GS_TRY(gs_bucket_queue_begin_pass(&reducer->queue, reducer->passes_run == 0,
+                                          reducer->pass.reduces, window_deadline(reducer)));
+    if (++reducer->serial == 0) {
+        memset(reducer->marks, 0, reducer->layout.num_params * sizeof *reducer->marks);
+        memset(reducer->unused_marks, 0,
+               reducer->layout.num_params * sizeof *reducer->unused_marks);
+        if (reducer->open_marks)
+            memset(reducer->open_marks, 0,
+                   reducer->layout.num_params * sizeof *reducer->open_marks);
+        reducer->serial = 1;
+    }
+    reducer->num_seen = 0;
+    reducer->bytes_since_progress = 0;
+    if (reducer->closes) {
+        for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++)
+            gs_bucket_reset(&reducer->layout.buckets[b]);
+    }
+    if (reducer->pass.reduces) {
+        reducer->tally.samples = reducer->samples;
+        gs_ready_order_begin(&reducer->order);
+        if (reducer->graph.on) gs_static_graph_begin_pass(&reducer->graph);
+    }
+    GS_TRY(settle_frozen(reducer));
+    reducer->phase = GS_REDUCER_PASS;
+    *pass = reducer->pass;
+    return gs_ok();
+}
+
 static inline void note_ready(gs_reducer *reducer, size_t param) {
     gs_ready_order_add(&reducer->order, param);
     if (reducer->record.times_params)
@@ -216,8 +235,10 @@ static inline void note_mark(gs_reducer *reducer, size_t param) {
 static gs_status settle_unused(gs_reducer *reducer) {
     reducer->settled_unused = true;
     for (size_t i = 0; i < reducer->graph.num_unused; i++) {
-        settle_absent(reducer, reducer->graph.unused[i]);
-        GS_TRY(settle(reducer, reducer->graph.unused[i]));
+        size_t param = reducer->graph.unused[i];
+        if (bucket_of(reducer, param)->rests) continue;
+        settle_absent(reducer, param);
+        GS_TRY(settle(reducer, param));
     }
     return gs_ok();
 }
@@ -312,6 +333,8 @@ gs_status gs_pass_open_grad(gs_reducer *reducer, size_t param) {
     if (param >= reducer->layout.num_params) return blame_number(reducer, param);
     if (reducer->phase != GS_REDUCER_PASS)
         return gs_reducer_blame(reducer, param, "is written outside a pass");
+    if (gs_trainability_is_frozen(&reducer->trains, param))
+        return gs_reducer_blame(reducer, param, "is written, but it is frozen on all ranks");
     const gs_bucket *bucket = bucket_of(reducer, param);
     if (bucket->state != GS_BUCKET_FILLING || reducer->unused_marks[param] == reducer->serial ||
         (reducer->marks[param] == reducer->serial && !reducer->graph.on))
@@ -327,6 +350,8 @@ gs_status gs_pass_mark_ready(gs_reducer *reducer, size_t param) {
     if (param >= reducer->layout.num_params) return blame_number(reducer, param);
     if (reducer->phase != GS_REDUCER_PASS)
         return gs_reducer_blame(reducer, param, "marked ready outside a pass");
+    if (gs_trainability_is_frozen(&reducer->trains, param))
+        return gs_reducer_blame(reducer, param, "marked ready, but it is frozen on all ranks");
     if (reducer->unused_marks[param] == reducer->serial)
         return gs_reducer_blame(reducer, param, "marked ready after it was marked unused");
     if (reducer->open_marks && reducer->open_marks[param] != reducer->serial)
@@ -349,6 +374,7 @@ gs_status gs_pass_mark_unused(gs_reducer *reducer, size_t param) {
     if (param >= reducer->layout.num_params) return blame_number(reducer, param);
     if (reducer->phase != GS_REDUCER_PASS)
         return gs_reducer_blame(reducer, param, "marked unused outside a pass");
+    if (gs_trainability_is_frozen(&reducer->trains, param)) return gs_ok();  // nobody expects it
     if (reducer->marks[param] == reducer->serial)
         return gs_reducer_blame(reducer, param, "marked unused after it was marked ready");
     if (reducer->unused_marks[param] == reducer->serial)
@@ -358,12 +384,7 @@ gs_status gs_pass_mark_unused(gs_reducer *reducer, size_t param) {
         return gs_reducer_blame(
             reducer, param,
             "marked unused, but was used in the first step: the static graph changed");
-    reducer->unused_marks[param] = reducer->serial;
-    reducer->num_seen++;
-    if (counted) return gs_ok();  // settled with all others that the graph does not use
-    settle_absent(reducer, param);
-    bool defers = reducer->defers && !bucket_of(reducer, param)->in_window;
-    return reducer->closes && !defers ? settle(reducer, param) : gs_ok();
+    return leave_out(reducer, param);
 }
 
 static gs_status check_from(const gs_reducer *reducer, size_t param, gs_dtype dtype) {
@@ -436,7 +457,7 @@ gs_status gs_pass_mark_from(gs_reducer *reducer, size_t param, const void *data,
 // What is still open of a bucket when the pass ends.
 static gs_status close_bucket(gs_reducer *reducer, size_t index) {
     gs_bucket *bucket = &reducer->layout.buckets[index];
-    if (reducer->closes && !bucket->num_pending) return gs_ok();
+    if (bucket->rests || (reducer->closes && !bucket->num_pending)) return gs_ok();
     for (size_t i = 0; i < bucket->num_params; i++) {
         size_t param = bucket->params[i];
         if (reducer->unused_marks[param] == reducer->serial) continue;
@@ -486,6 +507,7 @@ static gs_status post_zeros(gs_reducer *reducer) {
     for (size_t b = 0; b < layout->plan.num_buckets; b++) gs_bucket_reset(&layout->buckets[b]);
     for (size_t b = 0; b < layout->plan.num_buckets; b++) {
         gs_bucket *bucket = &layout->buckets[b];
+        if (bucket->rests) continue;
         bucket->is_open = false;  // zeros travel
         bucket->num_pending = 0;
         GS_TRY(gs_bucket_queue_push(&reducer->queue, b));

@@ -19,6 +19,7 @@
 #include "gradsync/reducer/reducer_types.h"
 #include "gradsync/reducer/static_graph.h"
 #include "gradsync/reducer/step_points.h"
+#include "gradsync/step/trainability.h"
 
 typedef enum gs_reducer_phase {
     GS_REDUCER_IDLE = 0,
@@ -45,6 +46,7 @@ struct gs_reducer {
     gs_grad_copies copies;       // tensors NULL: gradients are views
     double grad_unit;            // of the gradients of the steps to come
     gs_static_graph graph;       // off unless promised
+    gs_trainability trains;
     gs_bucket_tally tally;
 
     // of the step

@@ -204,7 +204,7 @@ static gs_status count_unused(const gs_reducer *reducer, size_t *num_unused) {
     *num_unused = 0;
     size_t first = 0;
     for (size_t i = reducer->layout.num_params; i-- > 0;) {
-        if (used[i]) continue;
+        if (used[i] || gs_trainability_is_frozen(&reducer->trains, i)) continue;
         ++*num_unused;
         first = i;
     }
@@ -212,7 +212,7 @@ static gs_status count_unused(const gs_reducer *reducer, size_t *num_unused) {
     char others[64] = "";
     int length = 0;
     for (size_t i = first + 1; i < reducer->layout.num_params && length < 40; i++) {
-        if (!used[i])
+        if (!used[i] && !gs_trainability_is_frozen(&reducer->trains, i))
             length += snprintf(others + length, sizeof others - (size_t)length, " %zu", i);
     }
     return gs_error(GS_FAILED_PRECONDITION,
@@ -225,7 +225,8 @@ static void record_step(gs_reducer *reducer, size_t num_unused) {
     gs_reduce_stats *stats = &reducer->last_stats;
     stats->num_unused = num_unused;
     for (size_t i = 0; num_unused && i < reducer->layout.num_params; i++) {
-        if (reducer->tally.used_anywhere[i]) continue;
+        if (reducer->tally.used_anywhere[i] || gs_trainability_is_frozen(&reducer->trains, i))
+            continue;
         stats->unused_bytes += gs_param_spec_grad_bytes(&reducer->layout.params[i]);
     }
     if (!reducer->active) return;  // a shadow uses nothing, and has no passes to time
@@ -294,8 +295,11 @@ static gs_status finish_stats(gs_reducer *reducer, int64_t finish_begin_ns) {
     return gs_ok();
 }
 
+// In a bucket of others a hook may have left something for a parameter that is frozen.
 static void read_result(gs_reducer *reducer, gs_reduce_result *result) {
     const gs_bucket_tally *tally = &reducer->tally;
+    for (size_t i = 0; i < reducer->trains.num_frozen; i++)
+        tally->squares[reducer->trains.frozen[i]] = 0;
     double norm = gs_grad_norm(tally->squares, reducer->layout.num_params);
     *result = (gs_reduce_result){.samples = tally->total_samples,
                                  .active_ranks = reducer->num_active,
@@ -330,15 +334,18 @@ static bool is_used(const gs_static_graph *graph, const gs_bucket *bucket) {
 
 void gs_step_plan_travel(gs_reducer *reducer) {
     const gs_static_graph *graph = &reducer->graph;
-    gs_bucket *last = NULL;
+    gs_bucket *first = NULL, *last = NULL;
     for (size_t b = 0; b < reducer->layout.plan.num_buckets; b++) {
         gs_bucket *bucket = &reducer->layout.buckets[b];
-        bucket->travels = !graph->known || is_used(graph, bucket);
+        bucket->rests =
+            gs_trainability_all_frozen(&reducer->trains, bucket->params, bucket->num_params);
+        bucket->travels = !bucket->rests && (!graph->known || is_used(graph, bucket));
         bucket->is_last = false;
+        if (!bucket->rests && !first) first = bucket;
         if (bucket->travels) last = bucket;
     }
     // One does in any case: it carries samples and ranks.
-    if (!last) last = &reducer->layout.buckets[0];
+    if (!last) last = first;
     last->travels = last->is_last = true;
 }
 

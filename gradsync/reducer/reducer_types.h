@@ -114,6 +114,10 @@ typedef struct gs_reducer_options {
     void (*grads_moved)(void *ctx);
     void *grads_moved_ctx;
     gs_window_options windows;
+    // Of each parameter whether it trains (gs_reducer_set_trainable); copied. NULL: all do.
+    const bool *trainable;
+    bool tells_trainable;  // a change of it is logged, as a warning
+    char more_reserved[7];  // 0
 } gs_reducer_options;
 
 typedef struct gs_reducer_pass {

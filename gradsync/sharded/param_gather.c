@@ -104,11 +104,24 @@ static gs_collective *plan_bucket(gs_collective *next, const gs_param_gather *ga
     return next;
 }
 
-static void plan_posts(gs_param_gather *gather) {
+static bool changes(const gs_param_gather *gather, size_t bucket, const bool *trainable) {
+    const gs_bucket_plan *plan = gs_shards_plan(gather->options.shards);
+    const gs_plan_bucket *members = &plan->buckets[bucket];
+    for (size_t i = 0; i < members->num_params; i++) {
+        if (!trainable || trainable[plan->params[members->first + i]]) return true;
+    }
+    return false;
+}
+
+// What does not change is there before anything is sent.
+static void plan_posts(gs_param_gather *gather, const bool *trainable) {
     gs_collective *next = gather->posts;
     for (size_t i = 0; i < gather->num_buckets; i++) {
-        next = plan_bucket(next, gather, gather->order[i]);
-        gather->end[gather->order[i]] = (size_t)(next - gather->posts);
+        size_t bucket = gather->order[i];
+        gather->end[bucket] = 0;
+        if (!changes(gather, bucket, trainable)) continue;
+        next = plan_bucket(next, gather, bucket);
+        gather->end[bucket] = (size_t)(next - gather->posts);
     }
     gather->num_posts = gather->num_posted = gather->num_known = (size_t)(next - gather->posts);
 }
@@ -145,7 +158,7 @@ static gs_status build(gs_param_gather *gather, gs_deadline deadline) {
     GS_TRY(alloc_lists(gather));
     fill_lists(gather);
     GS_TRY(check_order(gather));
-    plan_posts(gather);
+    plan_posts(gather, NULL);
     return agree(gather, deadline);
 }
 
@@ -234,6 +247,14 @@ gs_status gs_param_gather_start(gs_param_gather *gather, int64_t step) {
     for (size_t i = 0; i < gather->num_posts; i++) gather->posts[i].step = step;
     gather->num_posted = gather->num_known = 0;
     return post_more(gather);
+}
+
+gs_status gs_param_gather_set_trainable(gs_param_gather *gather, const bool *trainable) {
+    if (is_under_way(gather))
+        return gs_error(GS_FAILED_PRECONDITION, "parameters of step %lld are still on their way",
+                        (long long)gather->posts[0].step);
+    plan_posts(gather, trainable);
+    return gs_ok();
 }
 
 gs_status gs_param_gather_wait(gs_param_gather *gather, size_t param, gs_deadline deadline) {

@@ -62,6 +62,9 @@ GS_NODISCARD gs_status gs_param_gather_wait(gs_param_gather *gather, size_t para
                                             gs_deadline deadline);
 // All are. OK without a start.
 GS_NODISCARD gs_status gs_param_gather_finish(gs_param_gather *gather, gs_deadline deadline);
+// Which parameters change from the next start on; a flag for each; NULL: all, as at first. Buckets of which none does
+// are not sent. FAILED_PRECONDITION as start. All ranks alike.
+GS_NODISCARD gs_status gs_param_gather_set_trainable(gs_param_gather *gather, const bool *trainable);
 // Moves what can be moved now.
 GS_NODISCARD gs_status gs_param_gather_progress(gs_param_gather *gather);
 

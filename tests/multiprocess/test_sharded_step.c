@@ -56,7 +56,7 @@ typedef struct way {
     double unit;               // loss scale; 0: 1
     gs_dtype half;             // parameters of 16 bits travel, masters stay with their owner
     bool splits;               // these masters, in halves
-
+    bool freezes;              // steps 1 and 2: a bucket of its own, and one of two in another
 } way;
 
 #define SGD                                                                                        \
@@ -88,6 +88,11 @@ static const way ways[] = {
     {"split masters", GS_PARTITION_FLAT, ADAM("adam"), .half = GS_BF16, .splits = true},
     {"a pass that fails", GS_PARTITION_FLAT, ADAM("adam"), .passes = 2, .fails = true},
     {"exact", GS_PARTITION_FLAT, ADAM("adamw"), .exact = true, .on_gpus = true},
+    {"frozen for a while", GS_PARTITION_FLAT, ADAM("adamw"), .freezes = true, .clips = true,
+     .on_gpus = true},
+    {"whole ones frozen", GS_PARTITION_GREEDY, MOMENTUM, .freezes = true, .uneven = true},
+    {"masters frozen", GS_PARTITION_FLAT, ADAM("adam"), .freezes = true, .half = GS_BF16,
+     .splits = true, .passes = 2},
     {"exact whole", GS_PARTITION_SORTED, MOMENTUM, .exact = true, .passes = 2},
 };
 #define NUM_WAYS (sizeof ways / sizeof *ways)
@@ -291,9 +296,30 @@ static void close_stepper(stepper *self) {
     device_memory_free(self->self->device, self->memory);
 }
 
+static bool is_frozen(const way *how, size_t param, int64_t step) {
+    return how->freezes && (step == 1 || step == 2) && (param == 5 || param == 2);
+}
+
+// Told in each step, as who looks for changes does.
+static gs_status tell_trainable(const stepper *self, int64_t step) {
+    bool trainable[MAX_PARAMS], changed;
+    if (!self->how->freezes) return gs_ok();
+    for (size_t i = 0; i < self->num_params; i++) trainable[i] = !is_frozen(self->how, i, step);
+    GS_TRY(gs_reducer_set_trainable(self->reducer, trainable, &changed, DEADLINE));
+    if (changed != (step == 1 || step == 3))
+        return gs_error(GS_INTERNAL, "step %lld: changed %d", (long long)step, changed);
+    gs_optimizer_set_trainable(self->optimizer, trainable);
+    if (!self->gather) return gs_ok();
+    GS_TRY(gs_param_gather_finish(self->gather, DEADLINE));
+    for (size_t i = 0; self->mixed && i < self->num_params; i++)
+        gs_mixed_precision_take_param(self->mixed, i);
+    return gs_param_gather_set_trainable(self->gather, trainable);
+}
+
 // Logical shard 0 is rank 0's.
 static bool is_used(const stepper *self, const gs_reducer_pass *pass, size_t param, int64_t step) {
     if (self->how->all_used) return true;
+    if (is_frozen(self->how, param, step)) return false;
     if (param == UNUSED) return !self->how->static_graph && step % 2 == 0;
     return param != USED_BY_ONE || pass->shard == 0;
 }
@@ -379,6 +405,7 @@ static gs_status step_once(stepper *self, int64_t step) {
     gs_join_round round = {.num_active = rank->world_size - uneven,
                            .active = !uneven || rank->rank != rank->world_size - 1};
     if (self->how->fails && self->shards && rank->rank == 0) GS_TRY(fail_pass(self, step));
+    GS_TRY(tell_trainable(self, step));
     GS_TRY(gs_reducer_begin_uneven(self->reducer, step, &round));
     if (round.active) GS_TRY(run_passes(self, step));
     GS_TRY(gs_reducer_finish(self->reducer, &result, DEADLINE));

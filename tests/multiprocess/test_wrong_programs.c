@@ -312,6 +312,26 @@ static gs_status set_another_plan(grad_rank *rank, int64_t step) {
     gs_bucket_plan_release(&plan);
     return status;
 }
+static gs_status refresh(grad_rank *rank, int64_t step, size_t frozen) {
+    bool trainable[GRAD_CASE_MAX_PARAMS];
+    for (size_t i = 0; i < rank->model->num_params; i++) trainable[i] = i != frozen;
+    return gs_reducer_set_trainable(rank->reducer, trainable, NULL, step_deadline(step));
+}
+static gs_status freeze_nothing(grad_rank *rank, int64_t step) {
+    GS_TRY(refresh(rank, step, SIZE_MAX));
+    return run_step(rank, step);
+}
+static gs_status freeze_another(grad_rank *rank, int64_t step) {
+    GS_TRY(refresh(rank, step, 1));
+    return run_step(rank, step);
+}
+static gs_status freeze_and_mark(grad_rank *rank, int64_t step) {
+    GS_TRY(refresh(rank, step, 2));
+    GS_TRY(open_pass(rank, step, rank->model->num_params));
+    if (step == WRONG_STEP && rank->rank == CULPRIT) GS_TRY(gs_reducer_mark_ready(rank->reducer, 2));
+    for (size_t p = 2; p-- > 0;) GS_TRY(gs_reducer_mark_ready(rank->reducer, p));
+    return close_step(rank, step);
+}
 static gs_status run_collective(grad_rank *rank, int64_t step, gs_collective_kind kind) {
     int64_t mine = 1, all[WORLD];
     return gs_comm_run(rank->comm,
@@ -559,6 +579,11 @@ static const wrong_program programs[] = {
     {"takes a plan alone", .wrong = set_plan_alone, .words = "rank 1 posted all-gather"},
     {"takes another plan", .right = set_same_plan, .wrong = set_another_plan,
      .words = "rank 1 against rank 0: bucket plan"},
+    {"freezes a parameter alone", .right = freeze_nothing, .wrong = freeze_another,
+     .words = "rank 1 against rank 0: parameter 1 \"fc1.weight\": frozen against trainable"},
+    {"freezes without the others", .wrong = freeze_nothing, .words = "rank 1 posted all-gather"},
+    {"marks what is frozen", .right = freeze_and_mark, .wrong = freeze_and_mark,
+     .words = AT_STEP "parameter 2 \"fc2.weight\" marked ready, but it is frozen"},
     {"slips a collective in", .wrong = slip_a_collective_in, .words = "rank 1 posted all-gather"},
     {"tails in another order", .right = add_two_tails, .wrong = swap_tails,
      .words = "rank 1 posted all-reduce"},

@@ -17,7 +17,8 @@ enum {
     DRAW_SAMPLES,
     DRAW_VALUE,
     DRAW_END,
-    DRAW_HOOK
+    DRAW_HOOK,
+    DRAW_FREEZE
 };
 
 static uint64_t draw(const reduce_case *self, uint64_t what, uint64_t a, uint64_t b) {
@@ -77,6 +78,7 @@ static void draw_options(reduce_case *self) {
     self->replan_step = 1 + (int64_t)((number >> 32) % REDUCE_CASE_STEPS);
     self->helper = (number >> 36) % 3 ? GS_HELPER_OFF : GS_HELPER_ON;
     self->num_tokens = (int)((number >> 40) % 4);
+    self->freezes = !self->static_graph && happens(self, 7, 3);
 }
 
 // The reducer's own choice, by its wire dtype.
@@ -161,11 +163,12 @@ void reduce_case_init(reduce_case *self, uint64_t seed, int world_size) {
     draw_plan(self, 1);
     draw_hooks(self);
     snprintf(self->text, sizeof self->text,
-             "seed %llu world %d shards %d passes %d op %d%s%s%s%s%s%s wire %s unused %d %% said %d "
+             "seed %llu world %d shards %d passes %d op %d%s%s%s%s%s%s%s wire %s unused %d %% said %d "
              "%% replan %d phases %d",
              (unsigned long long)seed, world_size, self->num_shards, self->passes_per_shard,
              (int)self->op, self->exact ? " exact" : "", self->static_graph ? " static" : "",
-             self->separate ? " separate" : "", self->uneven ? " uneven" : "",
+             self->freezes ? " freezes" : "", self->separate ? " separate" : "",
+             self->uneven ? " uneven" : "",
              self->divisor == GS_DIVIDE_BY_ACTIVE ? " by-active" : "",
              self->tally == GS_TALLY_APART ? " tally apart" : "",
              self->wire_dtype ? gs_dtype_name(self->wire_dtype) : "as is", self->unused_percent,
@@ -182,7 +185,28 @@ bool reduce_case_has_data(const reduce_case *self, int rank, int64_t step) {
     return step < self->num_data_steps[rank];
 }
 
+bool reduce_case_trains(const reduce_case *self, size_t param, int64_t step) {
+    uint64_t phase = (uint64_t)step / 2;
+    if (!self->freezes || draw(self, DRAW_FREEZE, 0, phase) % self->num_params == param) return true;
+    return draw(self, DRAW_FREEZE, 1 + param, phase) % 3 != 0;
+}
+
+bool reduce_case_rests(const reduce_case *self, size_t param, int64_t step) {
+    const gs_bucket_plan *plan = &self->plans[step >= self->replan_step];
+    for (size_t b = 0; b < plan->num_buckets; b++) {
+        const size_t *members = plan->params + plan->buckets[b].first;
+        bool trains = false, is_member = false;
+        for (size_t i = 0; i < plan->buckets[b].num_params; i++) {
+            trains |= reduce_case_trains(self, members[i], step);
+            is_member |= members[i] == param;
+        }
+        if (is_member) return !trains;
+    }
+    return false;
+}
+
 bool reduce_case_uses(const reduce_case *self, size_t param, reduce_place place) {
+    if (!reduce_case_trains(self, param, place.step)) return false;
     if (self->static_graph) place.step = 0;
     // Some parameters are rare: in many steps no rank uses them.
     bool rare = self->unused_percent && draw(self, DRAW_USE, param, 1 << 30) % 6 == 0;

@@ -37,6 +37,7 @@ typedef struct reduce_case {
     int64_t replan_step;      // REDUCE_CASE_STEPS: never
     gs_reducer_op op;
     bool exact, static_graph;
+    bool freezes;  // some parameters, others in each second step
     gs_dtype wire_dtype;  // unset: as in the bucket
     gs_tally_carrier tally;
     bool separate;        // gradients in tensors of these types
@@ -64,6 +65,9 @@ typedef struct reduce_place {
 } reduce_place;
 
 bool reduce_case_has_data(const reduce_case *self, int rank, int64_t step);
+bool reduce_case_trains(const reduce_case *self, size_t param, int64_t step);
+// Whether the bucket that has it in that step has none that trains.
+bool reduce_case_rests(const reduce_case *self, size_t param, int64_t step);
 bool reduce_case_uses(const reduce_case *self, size_t param, reduce_place place);
 bool reduce_case_says_unused(const reduce_case *self, size_t param, reduce_place place);
 int reduce_case_num_marks(const reduce_case *self, size_t param);  // in a pass that uses it

@@ -92,6 +92,7 @@ static void close_scene(scene *self) {
 
 // A static graph leaves out what nobody used in its first step.
 static bool travels(const reduce_case *model, const scene *of) {
+    if (reduce_case_rests(model, of->params[0].index, of->bucket.step)) return false;
     if (!model->static_graph || of->bucket.step == 0) return true;
     for (size_t i = 0; i < of->bucket.num_params; i++) {
         for (int at = 0; at < model->num_shards * model->passes_per_shard; at++) {

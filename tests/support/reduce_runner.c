@@ -172,8 +172,11 @@ static void write_part(const runner *self, const gs_reducer_pass *pass, size_t p
 }
 
 // What a pass that was to write leaves behind where it does not: anything.
-static void leave_junk(const runner *self, const gs_reducer_pass *pass, size_t param) {
+static void leave_junk(const runner *self, const gs_reducer_pass *pass, size_t param, int64_t step) {
     if (self->model->separate || pass->accumulate) return;
+    // Of frozen ones nobody writes, but where nothing is read either.
+    if (!reduce_case_trains(self->model, param, step) && !reduce_case_rests(self->model, param, step))
+        return;
     double junk;
     gs_dtype dtype = main_dtype(self->model, param);
     store(&junk, dtype, 0, (double)NAN);
@@ -203,7 +206,7 @@ static gs_status run_pass(runner *self, reduce_place place) {
     size_t order[REDUCE_CASE_MAX_PARAMS];
     reduce_case_order(model, order, (uint64_t)(place.step * 10000 + place.shard * 10 + place.pass));
     for (size_t p = 0; p < model->num_params; p++) {
-        if (!reduce_case_uses(model, p, place)) leave_junk(self, &pass, p);
+        if (!reduce_case_uses(model, p, place)) leave_junk(self, &pass, p, place.step);
     }
     for (int part = 0; part < REDUCE_CASE_MAX_MARKS; part++) {
         for (size_t i = 0; i < model->num_params; i++)
@@ -221,6 +224,20 @@ static gs_status run_passes(runner *self, int64_t step) {
         for (int pass = 0; pass < model->passes_per_shard; pass++)
             GS_TRY(run_pass(self, (reduce_place){step, s, pass}));
     }
+    return gs_ok();
+}
+
+static gs_status set_trainable(runner *self, int64_t step) {
+    const reduce_case *model = self->model;
+    bool trainable[REDUCE_CASE_MAX_PARAMS], changes = false, changed;
+    if (!model->freezes) return gs_ok();
+    for (size_t p = 0; p < model->num_params; p++) {
+        trainable[p] = reduce_case_trains(model, p, step);
+        changes |= trainable[p] != (step == 0 || reduce_case_trains(model, p, step - 1));
+    }
+    GS_TRY(gs_reducer_set_trainable(self->reducer, trainable, &changed, self->deadline));
+    if (changed != changes)
+        return gs_error(GS_INTERNAL, "trainable parameters changed: %d, expected %d", changed, changes);
     return gs_ok();
 }
 
@@ -270,7 +287,8 @@ static gs_status check_param(runner *self, const gs_reduce_result *result, size_
     reduce_case_expect(model, &expected, param, step);
     gs_dtype dtype = main_dtype(model, param);
     void *grad = copy_of(self, gs_reducer_grads(self->reducer)[param], count, dtype, true);
-    gs_status status = check_values(self, param, grad, dtype, &expected);
+    bool trains = reduce_case_trains(model, param, step);
+    gs_status status = trains ? check_values(self, param, grad, dtype, &expected) : gs_ok();
     if (!status.code && (bool)result->used[param] != expected.used)
         status = gs_error(GS_INTERNAL, "used is %d", result->used[param]);
     gs_dtype own_dtype = self->tensors[param].dtype;
@@ -280,8 +298,9 @@ static gs_status check_param(runner *self, const gs_reduce_result *result, size_
     // A rank that used it in no pass must find its old gradient when nobody else did either.
     if (!status.code && model->separate && !expected.used)
         status = check_stale(own, own_dtype, count);
-    for (size_t i = 0; i < count; i++) *squares += load(grad, dtype, i) * load(grad, dtype, i);
-    add_digest(self, grad, count * gs_dtype_bytes(dtype));
+    for (size_t i = 0; i < count && trains; i++)
+        *squares += load(grad, dtype, i) * load(grad, dtype, i);
+    if (trains) add_digest(self, grad, count * gs_dtype_bytes(dtype));
     if (model->separate) add_digest(self, own, count * gs_dtype_bytes(own_dtype));
     free(own);
     free(grad);
@@ -296,7 +315,7 @@ static gs_status check_result(runner *self, const gs_reduce_result *result, int6
     reduce_reference_run(self->reference, step);
     for (size_t p = 0; p < model->num_params; p++) {
         GS_TRY(check_param(self, result, p, step, &squares));
-        num_unused += !result->used[p];
+        num_unused += !result->used[p] && reduce_case_trains(model, p, step);
     }
     int64_t samples = reduce_case_total_samples(model, step);
     if (result->samples != samples)
@@ -325,6 +344,7 @@ static gs_status run_step(runner *self, int64_t step) {
     }
     if (step == model->replan_step)
         GS_TRY(gs_reducer_set_plan(self->reducer, &model->plans[1], self->deadline));
+    GS_TRY(set_trainable(self, step));
     GS_TRY(begin_step(self, step));
     if (reduce_case_has_data(model, self->env->rank, step)) GS_TRY(run_passes(self, step));
     gs_reduce_result result;

@@ -552,6 +552,93 @@ static void reset_outlives_what_was_to_travel(void **state) {
     small_reducer_close(&small);
 }
 
+static uint64_t wire_bytes(const small_reducer *small, size_t bucket) {
+    return gs_reducer_stats(small->reducer)->buckets[bucket].wire_bytes;
+}
+
+// The buckets are [3 2] and [1 0]. What lies in a bucket that rests is nobody's.
+static void frozen_bucket_does_not_travel_and_counts_nowhere(void **state) {
+    (void)state;
+    small_reducer small;
+    gs_reduce_result result;
+    gs_reducer_pass pass;
+    const bool last_two[] = {false, false, true, true}, first_two[] = {true, true, false, false};
+    bool changed;
+    open_small(&small, &(gs_reducer_options){.unused_is_error = true});
+    assert_ok(small_reducer_run_step(&small, 0, ones, &result));
+    assert_true(wire_bytes(&small, 0) > 0 && wire_bytes(&small, 1) > 0);
+    for (int64_t step = 1; step < 3; step++) {
+        const bool *trainable = step == 1 ? last_two : first_two;
+        assert_ok(gs_reducer_set_trainable(small.reducer, trainable, &changed, soon()));
+        assert_true(changed);
+        assert_ok(gs_reducer_begin(small.reducer, step));
+        assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
+        for (size_t p = 0; p < SMALL_PARAMS; p++) {
+            if (trainable[p]) {
+                small_reducer_write(&small, &pass, p, 3);
+                assert_ok(gs_reducer_mark_ready(small.reducer, p));
+            } else {
+                device_memory_write(small.device, pass.grads[p], &(float){NAN}, sizeof(float));
+            }
+        }
+        assert_ok(gs_reducer_end_pass(small.reducer));
+        assert_ok(gs_reducer_finish(small.reducer, &result, soon()));
+        assert_false(result.nonfinite);
+        assert_int_equal(result.num_unused, 0);
+        assert_near(result.grad_norm, sqrt(9.0 * 2 * SMALL_COUNT), 1e-6);
+        for (size_t p = 0; p < SMALL_PARAMS; p++) assert_int_equal(result.used[p], trainable[p]);
+        assert_true(wire_bytes(&small, step == 1 ? 0 : 1) > 0);
+        assert_int_equal(wire_bytes(&small, step == 1 ? 1 : 0), 0);
+    }
+    assert_ok(gs_reducer_set_trainable(small.reducer, NULL, &changed, soon()));
+    assert_true(changed);
+    assert_ok(small_reducer_run_step(&small, 3, ones, &result));
+    assert_near(result.grad_norm, sqrt(1.0 * SMALL_PARAMS * SMALL_COUNT), 1e-6);
+    small_reducer_close(&small);
+}
+
+static void what_is_frozen_among_others_is_zero_and_needs_no_mark(void **state) {
+    (void)state;
+    small_reducer small;
+    gs_reduce_result result;
+    static const double values[] = {2, NAN, 2, 2};  // fc1 is left out
+    open_small(&small, &(gs_reducer_options){.unused_is_error = true,
+                                             .trainable = (const bool[]){true, false, true, true}});
+    for (int64_t step = 0; step < 2; step++) {
+        assert_ok(small_reducer_run_step(&small, step, values, &result));
+        assert_int_equal(result.num_unused, 0);
+        assert_near(small_reducer_grad(&small, 1, 0), 0, 0);
+        assert_near(result.grad_norm, sqrt(4.0 * 3 * SMALL_COUNT), 1e-6);
+    }
+    small_reducer_close(&small);
+}
+
+static void misuse_of_what_is_frozen_is_named(void **state) {
+    (void)state;
+    small_reducer small;
+    gs_reducer_pass pass;
+    bool none[SMALL_PARAMS] = {false}, changed;
+    open_small(&small, &(gs_reducer_options){.trainable = (const bool[]){true, false, true, true}});
+    assert_ok(gs_reducer_set_trainable(small.reducer, (const bool[]){true, false, true, true}, &changed,
+                                       soon()));
+    assert_false(changed);
+    assert_ok(gs_reducer_begin(small.reducer, 0));
+    assert_refused(gs_reducer_set_trainable(small.reducer, NULL, NULL, soon()),
+                   "which parameters train changes between steps only");
+    small_reducer_close(&small);
+    open_small(&small, &(gs_reducer_options){.trainable = (const bool[]){true, false, true, true}});
+    assert_ok(gs_reducer_begin(small.reducer, 0));
+    assert_ok(gs_reducer_begin_pass(small.reducer, &pass, 1));
+    assert_ok(gs_reducer_mark_unused(small.reducer, 1));
+    assert_refused(gs_reducer_mark_ready(small.reducer, 1),
+                   "parameter 1 \"fc1\" marked ready, but it is frozen");
+    small_reducer_close(&small);
+    small_reducer_prepare(&small);
+    assert_refused(small_reducer_open(&small, &(gs_reducer_options){.trainable = none}, NULL),
+                   "trainable: all 4 parameters are frozen");
+    small_reducer_close(&small);
+}
+
 static void wire_dtype_does_not_fit_every_mode(void **state) {
     (void)state;
     small_reducer small;
@@ -603,6 +690,9 @@ int main(void) {
         cmocka_unit_test(nested_pass_is_an_error_and_so_is_a_mark_after_the_end),
         cmocka_unit_test(reset_leads_out_of_an_error),
         cmocka_unit_test(reset_outlives_what_was_to_travel),
+        cmocka_unit_test(frozen_bucket_does_not_travel_and_counts_nowhere),
+        cmocka_unit_test(what_is_frozen_among_others_is_zero_and_needs_no_mark),
+        cmocka_unit_test(misuse_of_what_is_frozen_is_named),
         cmocka_unit_test(wire_dtype_does_not_fit_every_mode),
         cmocka_unit_test(parameters_without_gradients_are_refused_by_name),
     };
