@@ -69,7 +69,8 @@ typedef struct gs_model_pass {
     gs_status (*reads)(void *ctx, size_t param);
     void *reads_ctx;
     // backward:
-    void *const *grads;   // one for each parameter
+    // One for each parameter; NULL: it is frozen, and its gradient is neither written nor spoken of.
+    void *const *grads;
     bool accumulate;      // add to what is there; false: overwrite
     float grad_factor;    // of d loss; 1 gives the gradient of the mean loss of this micro-batch
     // Called for each parameter before backward writes its gradient for the first time in the pass;
@@ -110,9 +111,17 @@ GS_NODISCARD static inline gs_status gs_model_reads(const gs_model_pass *pass, s
     return gs_ok();
 }
 
-// For models: backward writes the gradient of a parameter from now on.
+// For models: backward writes the gradient of a parameter from now on, if it trains.
 GS_NODISCARD static inline gs_status gs_model_writes(const gs_model_pass *pass, size_t param) {
-    return pass->writes ? pass->writes(pass->writes_ctx, param) : gs_ok();
+    return pass->writes && pass->grads[param] ? pass->writes(pass->writes_ctx, param) : gs_ok();
+}
+
+// For models: whether backward has anything to do for `count` parameters from `first` on.
+static inline bool gs_model_trains(const gs_model_pass *pass, size_t first, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (pass->grads[first + i]) return true;
+    }
+    return false;
 }
 
 typedef struct gs_model_ops {

@@ -1,4 +1,5 @@
 // The field table of a job specification. Rules between members are in job_spec.c.
+#include "rpc/schema/job_freeze.h"
 #include "rpc/schema/job_spec.h"
 #include "rpc/schema/job_words.h"
 
@@ -114,6 +115,10 @@ static const gs_field model_fields[] = {
      .help = "Seed of the initial parameters and of everything random in training."},
     {"init_from", GS_FIELD_STRING, TEXT(model.init_from), .pattern = FILE_PATTERN,
      .help = "A safetensors or llm.c model file below the data root; empty draws from the seed."},
+    {"freeze", GS_FIELD_OBJECTS, AT(model.freeze), .capacity = GS_SPEC_MAX_FREEZES,
+     .element_bytes = sizeof(gs_job_freeze), .count_offset = offsetof(gs_job_spec, model.num_freezes),
+     .fields = gs_job_freeze_fields,
+     .help = "Parameters that do not train for some steps: no gradient, no update, no decay; their optimizer state waits."},
     {0},
 };
 

@@ -5,6 +5,7 @@
 #include "core/overlap_assignment.h"
 #include "core/owner_rules.h"
 #include "core/plan_policy.h"
+#include "rpc/schema/job_freeze.h"
 
 #define LINE_BYTES ((size_t)64)
 
@@ -25,13 +26,19 @@ static size_t *count_elements(const gs_param_spec *params, size_t num_params) {
 static gs_status deal(int *owners, const gs_job_spec *spec, int world_size,
                       const gs_param_spec *params, size_t num_params) {
     size_t *counts = count_elements(params, num_params);
-    if (!counts) return out_of_memory();
-    const gs_owner_request request = {
-        .counts = counts, .num_params = num_params, .world_size = world_size};
-    gs_status status = spec->reducer.partition == GS_SHARD_OSS
-                           ? gs_owners_greedy(owners, &request)
-                           : gs_owners_sorted(owners, NULL, &request);
+    bool *trainable = calloc(num_params + 1, sizeof *trainable);
+    const gs_owner_request request = {.counts = counts,
+                                      .trainable = trainable,
+                                      .num_params = num_params,
+                                      .world_size = world_size};
+    // What trains at some step has a state all the time.
+    for (size_t i = 0; trainable && i < num_params; i++)
+        trainable[i] = gs_job_freeze_ever_trains(spec, &params[i]);
+    gs_status status = !counts || !trainable                          ? out_of_memory()
+                       : spec->reducer.partition == GS_SHARD_OSS ? gs_owners_greedy(owners, &request)
+                                                                  : gs_owners_sorted(owners, NULL, &request);
     free(counts);
+    free(trainable);
     return status;
 }
 
@@ -119,14 +126,31 @@ size_t gs_job_plan_part_count(int world_size, const gs_bucket_plan *plan, size_t
     return (count + lines_of_all - 1) / lines_of_all * line;
 }
 
+// Parameters of one key may share a bucket: those of one owner that are always frozen together. NULL: all may.
+static gs_status find_keys(int **out, const gs_job_spec *spec, const int *owners,
+                           const gs_param_spec *params, size_t num_params) {
+    *out = NULL;
+    if (!owners && !spec->model.num_freezes) return gs_ok();
+    int *keys = calloc(num_params + 1, sizeof *keys);
+    if (!keys) return out_of_memory();
+    for (size_t i = 0; i < num_params; i++)
+        keys[i] = ((owners ? owners[i] : 0) << GS_SPEC_MAX_FREEZES) |
+                  (int)gs_job_freeze_rules_of(spec, &params[i]);
+    *out = keys;
+    return gs_ok();
+}
+
 gs_status gs_job_plan_make(gs_bucket_plan *out, const gs_job_spec *spec, int world_size,
                            const gs_param_spec *params, size_t num_params,
                            const size_t *ready_order) {
     gs_plan_policy policy = gs_job_spec_plan_policy(spec);
     int *owners;
     GS_TRY(gs_job_plan_owners(&owners, spec, world_size, params, num_params));
-    gs_status status =
-        gs_plan_policy_apply_owned(out, &policy, owners, params, num_params, ready_order);
+    int *keys;
+    gs_status status = find_keys(&keys, spec, owners, params, num_params);
     free(owners);
+    GS_TRY(status);
+    status = gs_plan_policy_apply_owned(out, &policy, keys, params, num_params, ready_order);
+    free(keys);
     return status;
 }

@@ -2,7 +2,7 @@
 // the coordinator that plans, dry runs, and tests that foresee.
 //
 // A job that deals whole parameters to its ranks (reducer.partition oss, zero) has buckets of one
-// owner each.
+// owner each, and one that freezes some (model.freeze) buckets that train or rest as a whole.
 #ifndef RPC_SCHEMA_JOB_PLAN_H
 #define RPC_SCHEMA_JOB_PLAN_H
 

@@ -437,6 +437,7 @@ gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object, gs_field_
     check_hook(spec, object, errors);
     check_in_backward(spec, errors);
     gs_job_spec_check_sharding(spec, errors);
+    gs_job_spec_check_freeze(spec, errors);
     if (errors->count == 0) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "%d problem%s found", errors->count,
                     errors->count == 1 ? "" : "s");

@@ -22,6 +22,7 @@
 #define GS_SPEC_MAX_PATTERNS 16
 #define GS_SPEC_MAX_DIMS 16
 #define GS_SPEC_MAX_CAPS 16
+#define GS_SPEC_MAX_FREEZES 16
 
 enum { GS_MODEL_GPT2 = 0, GS_MODEL_MLP };
 enum { GS_BATCH_NORM_LOCAL = 0, GS_BATCH_NORM_NONE, GS_BATCH_NORM_SYNC };
@@ -54,6 +55,12 @@ typedef struct gs_job_label {
     char key[GS_SPEC_NAME_LEN], value[GS_SPEC_NAME_LEN];
 } gs_job_label;
 
+// Parameters that do not train in steps [from_step, until_step) (job_freeze.h).
+typedef struct gs_job_freeze {
+    char params[GS_SPEC_NAME_LEN];  // "*.bias"
+    int64_t from_step, until_step;  // until 0: for ever
+} gs_job_freeze;
+
 typedef struct gs_job_spec {
     char name[GS_SPEC_NAME_LEN];  // "" in a request: generated
     gs_job_label labels[16];
@@ -80,6 +87,8 @@ typedef struct gs_job_spec {
         int precision;
         int64_t seed;
         char init_from[GS_SPEC_PATTERN_LEN];
+        gs_job_freeze freeze[GS_SPEC_MAX_FREEZES];
+        int num_freezes;
     } model;
     struct {
         int kind;
@@ -160,6 +169,8 @@ GS_NODISCARD gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *obje
 gs_json *gs_job_spec_encode(const gs_job_spec *spec);
 // Of gs_job_spec_decode: what sharding goes together with (job_sharding.c).
 void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors);
+// What is frozen when (job_freeze.c).
+void gs_job_spec_check_freeze(const gs_job_spec *spec, gs_field_errors *errors);
 
 // Micro-batches that a logical shard runs one after the other in a step.
 int64_t gs_job_spec_passes_per_shard(const gs_job_spec *spec);

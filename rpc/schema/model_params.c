@@ -88,7 +88,10 @@ gs_status gs_model_params_of_spec(gs_param_spec **params, size_t *num_params,
     case GS_MODEL_MLP: GS_TRY(list_mlp(&list, &count, spec)); break;
     default: return gs_error(GS_INVALID_ARGUMENT, "model.kind: unknown");
     }
-    static const gs_dtype dtypes[] = {GS_FP32, GS_BF16, GS_FP16};
+    static const gs_dtype dtypes[] = {[GS_PRECISION_FP32] = GS_FP32,
+                                      [GS_PRECISION_BF16] = GS_BF16,
+                                      [GS_PRECISION_FP16] = GS_FP16,
+                                      [GS_PRECISION_TF32] = GS_FP32};
     for (size_t i = 0; i < count; i++) list[i].dtype = dtypes[spec->model.precision];
     gs_status status = gs_param_specs_check(list, count);
     if (status.code) {

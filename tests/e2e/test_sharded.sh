@@ -41,6 +41,21 @@ await "$job" succeeded 60
 same "$(params_of "$job")" "$undisturbed" "parameters of dealt buckets"
 get "/v1/jobs/$job/plan" | jq -e '[.buckets[].tensors[].owner] | unique == [0, 1]' >/dev/null || fail "owners: $(get "/v1/jobs/$job/plan" | head -c 600)"
 
+claim "parameters that are frozen for some steps: the same, sharded or not, killed or not; what cannot be is refused by name"
+frozen() { job_of "$1" "$2" 2 "$3" | jq -c '.model.freeze=[{"params":"fc1.*","until_step":12},{"params":"bn1.weight","from_step":8,"until_step":25}]'; }
+submit "$(frozen rests none '')"
+await "$job" succeeded 60
+rested=$(params_of "$job")
+[ "$rested" != "$undisturbed" ] || fail "nothing was frozen"
+submit "$(frozen rests-in-parts optimizer "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
+wait_for 60 "step 14" step_at_least "$job" 14
+kill -9 "$(trainer_pids "$job" | tail -n 1)"
+await "$job" succeeded 60
+same "$(params_of "$job")" "$rested" "parameters that were frozen"
+same "$(job_field "$job" '.spec.model.freeze[0] | "\(.params) \(.from_step) \(.until_step)"')" "fc1.* 0 12" "the rule"
+request POST /v1/jobs "$(job_of none none 2 | jq -c '.model.freeze=[{"params":"fc7.*"}]')"
+same "$status $(body '.errors[0].pointer')" "422 /model/freeze/0/params" "the answer to a name that nobody has"
+
 claim "kill -9 of a rank: all go back to the last checkpoint, the job says what that cost, and ends with the same parameters"
 submit "$(job_of killed optimizer 2 "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
 wait_for 60 "step 15" step_at_least "$job" 15

@@ -204,6 +204,19 @@ static void survivors_of_a_rank_killed_while_plans_change_lose_nothing(void **st
     step_delay_ms = 0;
 }
 
+// A rank dies where others than before train from then on, and where that has been told: the run goes on with what
+// trains at its step. Of the second change; the first is the session's beginning.
+static void survivors_of_a_rank_killed_while_trainability_changes_lose_nothing(void **state) {
+    static const named_place change_places[] = {{"freeze.turn", 2, false}, {"freeze.turned", 2, false},
+                                                {"step.applied", 5, true}};
+    model_members = "\"freeze\":[{\"params\":\"fc1.*\",\"until_step\":5},{\"params\":\"*.bias\",\"from_step\":5}],";
+    assert_int_equal(train_undisturbed(state), 0);
+    for (size_t i = 0; i < sizeof change_places / sizeof change_places[0]; i++)
+        kill_at(&change_places[i], (int)(i % 2));
+    model_members = "";
+    assert_int_equal(train_undisturbed(state), 0);
+}
+
 static void a_frozen_rank_is_named_and_left_behind(void **state) {
     (void)state;
     char *spec = make_spec(2), *dir = gs_temp_dir_make();
@@ -256,6 +269,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(survivors_of_a_killed_rank_0_hold_a_step_boundary),
         cmocka_unit_test(survivors_of_an_fp16_run_hold_the_loss_scale_of_the_step),
         cmocka_unit_test(survivors_of_a_rank_killed_while_plans_change_lose_nothing),
+        cmocka_unit_test(survivors_of_a_rank_killed_while_trainability_changes_lose_nothing),
         cmocka_unit_test(a_frozen_rank_is_named_and_left_behind),
         cmocka_unit_test(survivors_of_a_rank_killed_between_updates_take_them_back),
     };

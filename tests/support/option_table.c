@@ -62,6 +62,7 @@ static const option_row rows[] = {
     {"/model/kind", WORK, {NULL}, {{NULL, NULL}}, 0},
     OF(WORK, "/model/gpt2/layer_drop", "0.5"),
     {"/model/mlp/batch_norm", WORK, {"\"none\"", "\"local\"", "\"sync\""}, {MLP}, 0},
+    OF(WORK, "/model/freeze", "[{\"params\":\"*.bias\",\"until_step\":1}]", "[{\"params\":\"*.weight\",\"from_step\":2}]"),
     {"/model/precision", WORK, {NULL}, {{NULL, NULL}}, HALF_TOLERANCE},
     OF(WORK, "/data/global_batch", "16"),
     OF(WORK, "/data/micro_batch", "4"),

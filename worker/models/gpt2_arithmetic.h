@@ -25,6 +25,13 @@ typedef struct gpt2_joint {
     size_t norm;  // parameter
 } gpt2_joint;
 
+// Where the gradient of a norm's weight (0), of its bias (1) goes. Of a frozen one: where nobody reads, d_wide is free
+// by then.
+static inline float *gpt2_norm_grad(const gpt2_walk *at, const gpt2_joint *of, int which) {
+    float *grad = at->pass->grads[of->norm + (size_t)which];
+    return grad ? grad : (float *)(void *)at->model->d_wide + (size_t)which * at->channels;
+}
+
 // Weight and bias of a linear layer.
 typedef struct gpt2_weights {
     const void *weight, *bias;

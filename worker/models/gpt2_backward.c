@@ -8,7 +8,7 @@
 #include "worker/models/gpt2_steps.h"
 
 static void mark_ready(const gpt2_walk *at, size_t param) {
-    if (at->pass->ready) at->pass->ready(at->pass->ready_ctx, param);
+    if (at->pass->ready && at->pass->grads[param]) at->pass->ready(at->pass->ready_ctx, param);
 }
 
 // Backward reads these two no more.
@@ -22,9 +22,12 @@ static void release_pair(const gpt2_walk *at, size_t first) {
 // Weight and bias of a linear layer.
 static gs_status backward_weight(const gpt2_walk *at, size_t weight, const void *dy, const void *x,
                                  size_t num_in, size_t num_out) {
-    GS_TRY(gs_model_writes(at->pass, weight));
-    gpt2_weight_grad(at, weight, dy, x, num_in, num_out);
-    mark_ready(at, weight);
+    if (at->pass->grads[weight]) {
+        GS_TRY(gs_model_writes(at->pass, weight));
+        gpt2_weight_grad(at, weight, dy, x, num_in, num_out);
+        mark_ready(at, weight);
+    }
+    if (!at->pass->grads[weight + 1]) return gs_ok();
     GS_TRY(gs_model_writes(at->pass, weight + 1));
     at->math->bias_grad(at, at->pass->grads[weight + 1], dy, num_out);
     mark_ready(at, weight + 1);
@@ -73,8 +76,10 @@ static gs_status backward_classifier(const gpt2_walk *at) {
     const gpt2 *model = at->model;
     gpt2_joint end = {model->residual_out, model->ln_f, model->mean_f, model->rstd_f,
                       gpt2_final_norm(model)};
-    GS_TRY(gs_model_writes(at->pass, GPT2_WTE));
-    gpt2_classifier_weight_grad(at);
+    if (at->pass->grads[GPT2_WTE]) {
+        GS_TRY(gs_model_writes(at->pass, GPT2_WTE));
+        gpt2_classifier_weight_grad(at);
+    }
     if (at->pass->sparse) mark_ready(at, GPT2_WTE);
     gpt2_classifier_input_grad(at);
     return backward_norm(at, end, model->d_narrow, true);
@@ -85,9 +90,11 @@ static gs_status backward_embedding(const gpt2_walk *at) {
     const gs_batch *batch = pass->batch;
     const gs_row_sink *sink = pass->sparse;
     size_t C = at->channels, context = (size_t)at->model->context;
-    float *dwpe = pass->grads[GPT2_WPE];
+    // Of frozen positions it goes where nobody reads.
+    float *dwpe = pass->grads[GPT2_WPE] ? pass->grads[GPT2_WPE] : at->model->d_wide;
     GS_TRY(gs_model_writes(at->pass, GPT2_WPE));
-    if (!pass->accumulate && batch->positions < context)  // positions that this pass does not have
+    // Positions that this pass does not have.
+    if (pass->grads[GPT2_WPE] && !pass->accumulate && batch->positions < context)
         at->kernels->fill(at->stream, dwpe + batch->positions * C, 0.0f,
                           (context - batch->positions) * C);
     at->math->embed_grad(at, sink ? NULL : pass->grads[GPT2_WTE], dwpe);
@@ -112,6 +119,7 @@ static gs_status skip_layers(const gpt2_walk *at) {
         }
         for (int i = 0; i < GPT2_LAYER_PARAMS; i++) {
             size_t param = gpt2_layer_param(layer, i);
+            if (!pass->grads[param]) continue;
             if (pass->skipped) {
                 pass->skipped(pass->skipped_ctx, param);
             } else if (!pass->accumulate) {
@@ -122,6 +130,17 @@ static gs_status skip_layers(const gpt2_walk *at) {
         }
     }
     return gs_ok();
+}
+
+// Layers in front of it, and the embedding, are all frozen: backward ends there. -1: the embedding trains.
+static int64_t first_layer_that_trains(const gpt2_walk *at) {
+    const gs_model_pass *pass = at->pass;
+    if (gs_model_trains(pass, GPT2_WPE, 1) || gs_model_trains(pass, GPT2_WTE, 1)) return -1;
+    int64_t layer = 0;
+    while (layer < at->model->layers &&
+           !gs_model_trains(pass, gpt2_layer_param(layer, 0), GPT2_LAYER_PARAMS))
+        layer++;
+    return layer;
 }
 
 gs_status gpt2_backward(void *state, gs_model_pass *pass) {
@@ -135,7 +154,8 @@ gs_status gpt2_backward(void *state, gs_model_pass *pass) {
         pass->sparse->touch(pass->sparse->ctx, GPT2_WTE, pass->batch->tokens, at.rows);
     GS_TRY(skip_layers(&at));
     GS_TRY(backward_classifier(&at));
-    for (int64_t i = model->num_kept - 1; i >= 0; i--)
+    int64_t first = first_layer_that_trains(&at);
+    for (int64_t i = model->num_kept - 1; i >= 0 && model->kept[i] >= first; i--)
         GS_TRY(backward_layer(&at, model->kept[i]));
-    return backward_embedding(&at);
+    return first < 0 ? backward_embedding(&at) : gs_ok();
 }

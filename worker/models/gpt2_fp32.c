@@ -63,8 +63,8 @@ static void norm_grad(const gpt2_walk *at, const gpt2_joint *of, const void *dy,
     const gpt2 *model = at->model;
     const gs_model_pass *pass = at->pass;
     if (first) at->kernels->fill(at->stream, model->d_residual, 0.0f, at->rows * at->channels);
-    at->kernels->layernorm_backward(at->stream, model->d_residual, pass->grads[of->norm],
-                                    pass->grads[of->norm + 1], model->ln_scratch, dy, of->residual,
+    at->kernels->layernorm_backward(at->stream, model->d_residual, gpt2_norm_grad(at, of, 0),
+                                    gpt2_norm_grad(at, of, 1), model->ln_scratch, dy, of->residual,
                                     pass->params[of->norm], of->mean, of->rstd, at->rows,
                                     at->channels, pass->accumulate);
 }

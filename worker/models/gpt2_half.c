@@ -67,8 +67,8 @@ static void add_branch(const gpt2_walk *at, const gpt2_joint *out, const void *r
 static void norm_grad(const gpt2_walk *at, const gpt2_joint *of, const void *dy, bool first) {
     const gpt2 *model = at->model;
     const gs_model_pass *pass = at->pass;
-    half_of(at)->layernorm_backward(at->stream, model->d_residual, pass->grads[of->norm],
-                                    pass->grads[of->norm + 1], model->ln_scratch, dy, of->residual,
+    half_of(at)->layernorm_backward(at->stream, model->d_residual, gpt2_norm_grad(at, of, 0),
+                                    gpt2_norm_grad(at, of, 1), model->ln_scratch, dy, of->residual,
                                     pass->params[of->norm], of->mean, of->rstd, at->rows,
                                     at->channels, first, pass->accumulate);
 }

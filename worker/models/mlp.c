@@ -326,7 +326,7 @@ static gs_status predict(void *state, gs_model_pass *pass, const float **logits,
 }
 
 static void mark_ready(const gs_model_pass *pass, size_t param) {
-    if (pass->ready) pass->ready(pass->ready_ctx, param);
+    if (pass->ready && pass->grads[param]) pass->ready(pass->ready_ctx, param);
 }
 
 // All parameters of a layer whose input has its gradient.
@@ -339,14 +339,25 @@ static void release_layer(const gs_model_pass *pass, const mlp_layer *layer) {
     pass->released(pass->released_ctx, layer->bn_weight + 1);
 }
 
+// Of a norm that is frozen they go where nobody reads. Both gradients of activations are free by then: without `sync`
+// the first alone, which has two rows at least.
+static void find_norm_grads(void *grads[2], const mlp *model, const mlp_layer *layer,
+                            const gs_model_pass *pass) {
+    grads[0] = pass->grads[layer->bn_weight];
+    grads[1] = pass->grads[layer->bn_weight + 1];
+    if (!grads[0]) grads[0] = model->d_a;
+    if (!grads[1]) grads[1] = pass->sync ? model->d_c : model->d_a + layer->num_out;
+}
+
 // d linear in d_c from d out of the norm in d_b. The norm's own gradients are final before the others'
 // sums are here: their buckets start first.
 static gs_status backward_norm(const mlp *model, const mlp_layer *layer, const gs_model_pass *pass,
                                const gs_batchnorm *shape) {
     const gs_kernels *k = gs_device_kernels(model->device);
     gs_stream *stream = gs_device_stream(model->device);
-    void *const *grads = pass->grads + layer->bn_weight;
+    void *grads[2];
     const float *weight = pass->params[layer->bn_weight];
+    find_norm_grads(grads, model, layer, pass);
     double *sum = model->sums, *dot = sum + layer->num_out;
     GS_TRY(gs_model_writes(pass, layer->bn_weight));
     GS_TRY(gs_model_writes(pass, layer->bn_weight + 1));
@@ -391,15 +402,27 @@ static gs_status backward_linear(const mlp *model, const mlp_layer *layer,
                        .k = pass->batch->rows,
                        .alpha = 1.0f,
                        .beta = pass->accumulate ? 1.0f : 0.0f};
-    GS_TRY(gs_model_writes(pass, layer->weight));
-    k->matmul(stream, pass->grads[layer->weight], dy, in, &shape);
-    mark_ready(pass, layer->weight);
-    if (!layer->has_bias) return gs_ok();
+    if (pass->grads[layer->weight]) {
+        GS_TRY(gs_model_writes(pass, layer->weight));
+        k->matmul(stream, pass->grads[layer->weight], dy, in, &shape);
+        mark_ready(pass, layer->weight);
+    }
+    if (!layer->has_bias || !pass->grads[layer->weight + 1]) return gs_ok();
     GS_TRY(gs_model_writes(pass, layer->weight + 1));
     k->bias_backward(stream, pass->grads[layer->weight + 1], dy, pass->batch->rows, layer->num_out,
                      pass->accumulate);
     mark_ready(pass, layer->weight + 1);
     return gs_ok();
+}
+
+// Layers in front of it are all frozen: backward ends there.
+static int first_layer_that_trains(const mlp *model, const gs_model_pass *pass) {
+    int i = 0;
+    while (i + 1 < model->num_layers &&
+           !gs_model_trains(pass, model->layers[i].weight,
+                            end_of_layer(model, i) - model->layers[i].weight))
+        i++;
+    return i;
 }
 
 static gs_status backward(void *state, gs_model_pass *pass) {
@@ -415,13 +438,14 @@ static gs_status backward(void *state, gs_model_pass *pass) {
 
     k->scale(stream, model->d_c, last->out, pass->grad_factor, rows * last->num_out);
     const float *dy = model->d_c;
-    for (int i = model->num_layers - 1; i >= 0; i--) {
+    int first = first_layer_that_trains(model, pass);
+    for (int i = model->num_layers - 1; i >= first; i--) {
         const mlp_layer *layer = &model->layers[i];
         if (i + 1 < model->num_layers)
             GS_TRY(backward_activation(&dy, model, layer, pass, model->d_a));
         GS_TRY(backward_linear(model, layer, pass, dy,
                                i ? model->layers[i - 1].out : pass->batch->features));
-        if (i > 0) {
+        if (i > first) {
             gs_matmul shape = {.m = rows, .n = layer->num_in, .k = layer->num_out, .alpha = 1.0f};
             k->matmul(stream, model->d_a, dy, pass->params[layer->weight], &shape);
         }

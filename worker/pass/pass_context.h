@@ -9,6 +9,7 @@
 #include "gradsync/step/batch_sync.h"
 #include "worker/pass/backward_update.h"
 #include "worker/pass/embedding_rows.h"
+#include "worker/pass/frozen_params.h"
 #include "worker/state/sharding.h"
 #include "worker/state/trainer_state.h"
 #include "worker/telemetry/progress.h"
@@ -23,6 +24,7 @@ typedef struct gs_pass_context {
     gs_comm *comm;
     gs_reducer *reducer;
     gs_embedding_rows *embedding_rows;  // NULL: gradients are dense
+    gs_frozen_params *frozen;           // NULL: all train
     gs_batch_sync *batch_sync;          // NULL: no statistics over ranks
     gs_backward_update *update;         // NULL: the optimizer steps behind the commit
     gs_sharding *sharding;              // NULL: all parameters are here when a step begins

@@ -178,6 +178,7 @@ gs_status gs_pass_runner_run(gs_pass_runner *runner) {
                                 gs_batch_stage_host_tokens(runner->gpu.train, &batch));
     mixed_pass mixed = {.mixed = runner->view.mixed, .reducing = reducing};
     GS_TRY(mix_pass(&pass, &marks, &mixed));
+    pass.grads = gs_frozen_params_grads(runner->context->frozen, pass.grads);
     gs_buffers_pass(buffers, reducing.shard, reducing.pass == 0, &pass.buffers, &pass.next_buffers);
     GS_TRY(run_model(runner, &pass, &marks));
     gs_buffers_end_pass(buffers);

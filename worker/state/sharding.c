@@ -90,6 +90,10 @@ gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer, 
                                   deadline);
 }
 
+gs_status gs_sharding_set_trainable(gs_sharding *sharding, const bool *trainable) {
+    return sharding->gather ? gs_param_gather_set_trainable(sharding->gather, trainable) : gs_ok();
+}
+
 gs_status gs_sharding_step(gs_sharding *sharding, const uint8_t *used, float lr, float grad_scale) {
     const gs_trainer_state *state = sharding->state;
     sharding->is_on_way = true;

@@ -58,6 +58,8 @@ GS_NODISCARD gs_status gs_sharding_lay_out(gs_sharding *sharding, const gs_job_s
 GS_NODISCARD gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer,
                                            gs_comm *comm, int lane, gs_deadline deadline);
 
+// Parameters that change from the next update on (gs_param_gather_set_trainable), when nothing is on its way.
+GS_NODISCARD gs_status gs_sharding_set_trainable(gs_sharding *sharding, const bool *trainable);
 // The update of what this rank owns.
 GS_NODISCARD gs_status gs_sharding_step(gs_sharding *sharding, const uint8_t *used, float lr,
                                         float grad_scale);

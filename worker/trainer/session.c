@@ -154,6 +154,7 @@ static gs_status prepare(gs_session *session, gs_grad_memory *memory, const gs_b
     GS_TRY(gs_grad_memory_reserve(memory, arena_bytes, state->device));
     session->arena = memory->arena;
     GS_TRY(lay_out_state(session));
+    GS_TRY(gs_frozen_params_create(&session->frozen, session->spec, state->param_specs, state->num_params));
     GS_TRY(open_data(session));
     return gs_pass_device_init(&session->gpu, state, session->train, session->evaluation);
 }
@@ -205,6 +206,7 @@ void gs_session_destroy(gs_session *session) {
     gs_sharding_release(&session->sharding);
     gs_replica_average_destroy(session->average);
     gs_embedding_rows_destroy(session->embedding_rows);
+    gs_frozen_params_destroy(session->frozen);
     gs_backward_update_destroy(session->update);
     session->update = NULL;
     gs_pass_runners_destroy(session->pass_runners);
@@ -331,6 +333,7 @@ static gs_pass_context pass_context(gs_session *session) {
                              .comm = session->comm,
                              .reducer = session->reducer,
                              .embedding_rows = session->embedding_rows,
+                             .frozen = session->frozen,
                              .batch_sync = session->batch_sync,
                              .update = session->update,
                              .sharding = session->sharding.partition ? &session->sharding : NULL,

@@ -14,6 +14,7 @@
 #include "worker/data/data_loader.h"
 #include "worker/pass/backward_update.h"
 #include "worker/pass/embedding_rows.h"
+#include "worker/pass/frozen_params.h"
 #include "worker/pass/pass_context.h"
 #include "worker/pass/pass_device.h"
 #include "worker/pass/pass_runners.h"
@@ -56,6 +57,7 @@ struct gs_session {
     // Of the arena; behind the reducer's the rows of the embedding, and the parameters of a sharded state.
     size_t reducer_bytes, row_bytes;
     gs_embedding_rows *embedding_rows;  // NULL: gradients are dense
+    gs_frozen_params *frozen;           // NULL: all train
     gs_join *join;                      // NULL: every rank has data in every step
     gs_replica_average *average;        // NULL: ranks do not train apart
     gs_sharding sharding;          // empty: every rank has the whole state

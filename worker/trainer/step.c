@@ -1,6 +1,7 @@
 #include "worker/trainer/step.h"
 
 #include "core/failpoint.h"
+#include "core/log.h"
 #include "gradsync/bucket/grad_norm.h"
 #include "gradsync/step/commit.h"
 #include "worker/pass/pass_runner.h"
@@ -197,6 +198,26 @@ static gs_status switch_plan(gs_session *session, gs_step_facts *facts) {
     return gs_ok();
 }
 
+// Behind the commit of the last step, before the first collective of this one. What it has sent is here before the gather
+// is told.
+static gs_status turn_trainable(gs_session *session, int64_t step) {
+    size_t num_frozen;
+    if (!gs_frozen_params_is_due(session->frozen, step)) return gs_ok();
+    GS_FAILPOINT("freeze.turn");
+    GS_TRY(gs_session_await_params(session));
+    const bool *trainable = gs_frozen_params_turn(session->frozen, step, &num_frozen);
+    GS_TRY(gs_status_prefix(gs_reducer_set_trainable(session->reducer, trainable, NULL,
+                                                     gs_session_collective_deadline(session)),
+                            "model.freeze"));
+    gs_optimizer_set_trainable(session->state->optimizer, trainable);
+    GS_TRY(gs_sharding_set_trainable(&session->sharding, trainable));
+    GS_FAILPOINT("freeze.turned");
+    if (session->shards.rank == 0)
+        gs_log_info("parameters train", "rank=0 step=%lld frozen=%zu of=%zu", (long long)step, num_frozen,
+                    session->state->num_params);
+    return gs_ok();
+}
+
 static void observe_order(gs_session *session) {
     uint64_t passes;
     size_t num_ready = gs_reducer_num_ready(session->reducer, &passes);
@@ -236,6 +257,7 @@ gs_status gs_session_run_step(gs_session *session, gs_step_facts *facts,
     session->complete = false;
     GS_FAILPOINT("step.begin");
     GS_TRY(switch_plan(session, facts));
+    GS_TRY(turn_trainable(session, facts->step));
     // A GPU is handed whole passes, and before them copies for the digest: what others own is there by then.
     if (!computes_here(session)) GS_TRY(gs_session_await_params(session));
     begin_update(session);

@@ -1,3 +1,4 @@
+#include "rpc/schema/job_freeze.h"
 #include "rpc/schema/job_plan.h"
 
 #include <setjmp.h>
@@ -84,6 +85,42 @@ static void what_is_cut_or_nobodys_has_the_plan_of_its_policy(void **state) {
     }
 }
 
+// p0, p10, p11 and so on by one rule, p3 and p13 by two, the others by none.
+static void a_bucket_trains_or_rests_as_a_whole(void **state) {
+    (void)state;
+    static const gs_job_freeze rules[] = {{"p?", 2, 5}, {"*3", 0, 3}};
+    gs_param_spec params[NUM_PARAMS];
+    make_params(params);
+    for (int partition = GS_SHARD_FLAT; partition <= GS_SHARD_ZERO; partition++) {
+        gs_job_spec spec = make_spec(GS_SHARDING_OPTIMIZER, partition);
+        gs_bucket_plan plan;
+        memcpy(spec.model.freeze, rules, sizeof rules);
+        spec.model.num_freezes = 2;
+        spec.steps.target = 9;
+        assert_ok(gs_job_plan_make(&plan, &spec, 3, params, NUM_PARAMS, NULL));
+        assert_ok(gs_bucket_plan_check(&plan, params, NUM_PARAMS));
+        for (int64_t step = 0; step < 9; step++) {
+            for (size_t b = 0; b < plan.num_buckets; b++) {
+                const size_t *members = plan.params + plan.buckets[b].first;
+                for (size_t i = 0; i < plan.buckets[b].num_params; i++)
+                    assert_int_equal(gs_job_freeze_trains(&spec, &params[members[i]], step),
+                                     gs_job_freeze_trains(&spec, &params[members[0]], step));
+            }
+        }
+        assert_false(gs_job_freeze_trains(&spec, &params[3], 0));
+        assert_false(gs_job_freeze_trains(&spec, &params[3], 4));
+        assert_true(gs_job_freeze_trains(&spec, &params[3], 5));
+        assert_true(gs_job_freeze_trains(&spec, &params[12], 0));
+        assert_true(gs_job_freeze_ever_trains(&spec, &params[3]));
+        spec.steps.target = 5;
+        assert_false(gs_job_freeze_ever_trains(&spec, &params[3]));
+        assert_int_equal(gs_job_freeze_next_change(&spec, 0), 2);
+        assert_int_equal(gs_job_freeze_next_change(&spec, 3), 5);
+        assert_int_equal(gs_job_freeze_next_change(&spec, 5), INT64_MAX);
+        gs_bucket_plan_release(&plan);
+    }
+}
+
 static void overlap_deals_the_buckets_of_the_plan(void **state) {
     (void)state;
     gs_param_spec params[NUM_PARAMS];
@@ -116,6 +153,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_parameters_have_buckets_of_one_owner),
         cmocka_unit_test(what_is_cut_or_nobodys_has_the_plan_of_its_policy),
+        cmocka_unit_test(a_bucket_trains_or_rests_as_a_whole),
         cmocka_unit_test(overlap_deals_the_buckets_of_the_plan),
         cmocka_unit_test(the_plan_of_a_sharded_job_is_fixed),
     };

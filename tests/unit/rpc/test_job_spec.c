@@ -279,6 +279,37 @@ static void rules_of_sparse_embeddings_and_dropped_layers_are_checked(void **sta
                  "not_applicable", NULL);
 }
 
+#define FREEZE(kind, rules) "\"model\":{\"kind\":\"" kind "\",\"freeze\":[" rules "]}"
+
+static void what_is_frozen_is_checked_by_name_and_step(void **state) {
+    (void)state;
+    const char *list = "/model/freeze";
+    expect_error(FREEZE("mlp", "{\"params\":\"fc4.*\"}"), "/model/freeze/0/params", "no_match",
+                 "no parameter has such a name; the first is fc1.weight");
+    expect_error(FREEZE("gpt2", "{\"params\":\"wte.weight\"},{\"params\":\"h.[01].*\"}"),
+                 "/model/freeze/1/params", "bad_pattern", NULL);
+    expect_error(FREEZE("mlp", "{\"from_step\":2}"), "/model/freeze/0/params", "missing", NULL);
+    expect_error(FREEZE("mlp", "{\"params\":\"*\",\"until_step\":3}"), list, "out_of_range",
+                 "at step 0 no parameter is left that trains");
+    expect_error(FREEZE("mlp", "{\"params\":\"*.weight\"},{\"params\":\"*.bias\",\"from_step\":7}"),
+                 list, "out_of_range", "at step 7 no parameter is left that trains");
+    expect_error(FREEZE("mlp", "{\"params\":\"fc1.*\",\"from_step\":4,\"until_step\":4}"),
+                 "/model/freeze/0/until_step", "out_of_range", "must be above from_step (4), or 0");
+    expect_error(FREEZE("mlp", "{\"params\":\"fc1.*\"}") ",\"world\":{\"replicas_per_process\":2}", list,
+                 "not_applicable",
+                 "world.replicas_per_process: replicas add up all gradients among themselves");
+    expect_error(FREEZE("gpt2", "{\"params\":\"*.weight\",\"from_step\":2}")
+                 ",\"reducer\":{\"sparse_embedding\":\"gather\"}",
+                 "/model/freeze/0/params", "not_applicable",
+                 "reducer.sparse_embedding: rows of wte.weight travel in every step");
+    // Behind the last step nobody asks.
+    expect_ok("{\"steps\":{\"target\":7}," FREEZE("mlp", "{\"params\":\"*.weight\"},"
+              "{\"params\":\"*.bias\",\"from_step\":7}") "}");
+    assert_int_equal(spec.model.num_freezes, 2);
+    assert_string_equal(spec.model.freeze[1].params, "*.bias");
+    assert_int_equal(spec.model.freeze[1].from_step, 7);
+}
+
 static void rules_of_replicas_are_checked(void **state) {
     (void)state;
     expect_ok("{\"model\":{\"kind\":\"gpt2\"},\"steps\":{\"target\":1},"
@@ -649,6 +680,7 @@ int main(void) {
         cmocka_unit_test(a_plan_of_caps_alone_has_no_small_bucket),
         cmocka_unit_test(names_and_paths_cannot_leave_their_place),
         cmocka_unit_test(values_of_the_full_product_say_so),
+        cmocka_unit_test(what_is_frozen_is_checked_by_name_and_step),
         cmocka_unit_test(rules_of_replicas_are_checked),
         cmocka_unit_test(what_only_gpus_do_is_refused_on_cpus_and_the_other_way),
         cmocka_unit_test(unknown_kind_brings_no_errors_in_its_wake),
