@@ -7,9 +7,11 @@
 #include "core/clock.h"
 #include "tests/traces/stage_world.h"
 
+#define MAX_NAME 1000  // of a write
+
 typedef struct given {
     gs_write *write;
-    char name[400];
+    char name[MAX_NAME];
     struct given *next;
 } given;
 
@@ -18,7 +20,7 @@ struct gs_writer {
     given *first;
 };
 
-static char current[400];
+static char current[MAX_NAME];
 
 void stage_note_write(const char *operation, const char *key) {
     size_t used = strlen(current);
