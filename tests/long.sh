@@ -45,7 +45,7 @@ for seed in 1 2 3; do
   item "device/nccl-$seed" cuda-sim device_tests "CUDA_SIM_SEED=$seed $in_ctest -R '^test_nccl'"
 done
 # shellcheck disable=SC2016
-item device/nccl-generations cuda-sim test_nccl 'GRADSYNC_NCCL_GENERATIONS=1000 CUDA_SIM_MODE=async "$build/tests/test_nccl" generations_leave_nothing_behind'
+item device/nccl-generations cuda-sim test_nccl_life 'GRADSYNC_NCCL_GENERATIONS=1000 CUDA_SIM_MODE=async "$build/tests/test_nccl_life" generations_leave_nothing_behind'
 
 # Every recorded run on a device.
 item device/conformance cuda-sim gradsync-conformance "$in_ctest -R '^conformance_.*_gpu\$'"

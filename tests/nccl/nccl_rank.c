@@ -9,6 +9,8 @@
 #include "gradsync/comm/device_arena.h"
 #include "tests/support/test_device.h"
 
+#define RANKS_SECONDS 250.0
+
 void nccl_skip_without_gpu(void) {
     char why[256];
     if (gs_cuda_device_count(why, sizeof why) > 0) return;
@@ -52,6 +54,11 @@ gs_status nccl_rank_open(comm_rank *self, const gs_rank_env *env, size_t arena_b
                          const gs_comm_options *options) {
     GS_TRY(nccl_rank_open_device(self, env, arena_bytes));
     return nccl_rank_connect(self, env, options, gs_deadline_in_seconds(NCCL_RANK_SECONDS));
+}
+
+gs_status nccl_ranks_run(const char *body, int world_size, const char *arg) {
+    gs_status status = gs_ranks_run(body, world_size, arg, gs_deadline_in_seconds(RANKS_SECONDS));
+    return gs_status_prefix(status, "%s, world %d", body, world_size);
 }
 
 static int count_entries(const char *path) {

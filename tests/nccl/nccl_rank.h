@@ -22,6 +22,9 @@ gs_status nccl_rank_connect(comm_rank *self, const gs_rank_env *env,
 gs_status nccl_rank_open(comm_rank *self, const gs_rank_env *env, size_t arena_bytes,
                          const gs_comm_options *options);
 
+// Ranks of that body, with all the time that they may take; the first error, with the world that it was in.
+gs_status nccl_ranks_run(const char *body, int world_size, const char *arg);
+
 // Descriptors and threads that this process has.
 int nccl_count_descriptors(void);
 int nccl_count_threads(void);
