@@ -183,6 +183,19 @@ static gs_status find_in_few(pieces *self) {
     return gs_ok();
 }
 
+// Of several gradients of a rank the last; and one that the norm leaves out.
+static gs_status find_in_the_last(pieces *self) {
+    static const bool in_norm[NUM_PARAMS] = {false};
+    bool found;
+    GS_TRY(cut(self, GS_PARTITION_GREEDY));
+    gs_shard_grads own = own_of(self);
+    own.counts = in_norm;
+    for (size_t i = 0; i < own.num_segments; i++)
+        if (own.segments[i].tensor == NUM_PARAMS - 1) ((float *)own.grads[i])[0] = NAN;
+    GS_TRY(gs_shard_nonfinite(&found, &own, self->comm, DEADLINE));
+    return found ? gs_ok() : gs_error(GS_INTERNAL, "the last of them is not finite");
+}
+
 static gs_status take_no_norm(pieces *self) {
     double norm;
     GS_TRY(cut(self, GS_PARTITION_FLAT));
@@ -197,6 +210,7 @@ static const struct {
                  {"groups", clip_in_groups},
                  {"early", clip_before_there_are_gradients},
                  {"few", find_in_few},
+                 {"last", find_in_the_last},
                  {"no norm", take_no_norm}};
 
 static gs_status body(const gs_rank_env *env) {
@@ -235,10 +249,23 @@ static void a_rank_without_gradients_hears_of_what_is_not_finite(void **state) {
     run("few", 5);
 }
 
+static void no_gradient_of_a_rank_is_overlooked(void **state) {
+    (void)state;
+    run("last", 1);
+    run("last", 2);
+}
+
 static void what_is_no_norm_is_refused_everywhere(void **state) {
     (void)state;
-    gs_status status = gs_ranks_run("body", 3, "no norm", gs_deadline_in_seconds(60));
-    assert_non_null(strstr(status.message, "norm: p is 0"));
+    gs_ranks *ranks;
+    gs_status statuses[3];
+    assert_ok(gs_ranks_start(&ranks, "body", 3, "no norm", NULL));
+    assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(60)));
+    gs_ranks_destroy(ranks);
+    for (int rank = 0; rank < 3; rank++) {
+        assert_int_equal(statuses[rank].code, rank ? GS_ABORTED : GS_INVALID_ARGUMENT);
+        if (!strstr(statuses[rank].message, "norm: p is 0")) fail_msg("%s", statuses[rank].message);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -250,6 +277,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ranks_are_those_of_the_group),
         cmocka_unit_test(a_call_before_any_gradient_is_not_remembered),
         cmocka_unit_test(a_rank_without_gradients_hears_of_what_is_not_finite),
+        cmocka_unit_test(no_gradient_of_a_rank_is_overlooked),
         cmocka_unit_test(what_is_no_norm_is_refused_everywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -179,11 +179,13 @@ static void parameters_lie_as_gradients_do(void **state) {
         gs_shards *shards =
             make_shards(&of, is_flat ? GS_PARTITION_FLAT : GS_PARTITION_SORTED, world_size);
         size_t num_parts = is_flat ? (size_t)world_size : 1;
+        size_t end = 0;  // of the block so far
         gs_bucket_layout(buckets, offsets, &of.plan, of.params, num_parts);
         assert_ok(gs_bucket_max_layout_bytes(&most, of.params, of.num_params, num_parts));
         for (size_t b = 0; b < of.plan.num_buckets; b++) {
             size_t start = gs_shards_bucket_offset(shards, b);
-            assert_int_equal(start % 256, 0);
+            assert_int_equal(start, gs_round_up(end, 256));
+            end = start + gs_shards_bucket_count(shards, b) * buckets[b].element_bytes;
             assert_int_equal(gs_shards_bucket_count(shards, b), buckets[b].grad_count);
             assert_int_equal(buckets[b].grad_count * buckets[b].element_bytes % (64 * num_parts),
                              0);
@@ -197,7 +199,7 @@ static void parameters_lie_as_gradients_do(void **state) {
                                 buckets[b].element_bytes <=
                         most);
         }
-        assert_int_equal(gs_shards_param_bytes(shards) % 256, 0);
+        assert_int_equal(gs_shards_param_bytes(shards), gs_round_up(end, 256));
         gs_shards_destroy(shards);
         gs_bucket_plan_release(&of.plan);
     }
@@ -318,6 +320,72 @@ static void several_optimizers_are_dealt_each_by_itself(void **state) {
     gs_bucket_plan_release(&of.plan);
 }
 
+// Parameters of 16 bits: the block is half as large, and gradients lie as ever.
+static void elements_are_as_large_as_the_caller_says(void **state) {
+    (void)state;
+    model of;
+    make_model(&of, 11);
+    for (gs_partition kind = GS_PARTITION_FLAT; kind <= GS_PARTITION_GIVEN; kind++) {
+        gs_shards *shards, *plain = make_shards(&of, kind, MAX_WORLD);
+        gs_shards_options options = options_for(&of, kind, MAX_WORLD);
+        size_t end = 0;
+        options.element_bytes = 2;
+        assert_ok(gs_shards_create(&shards, &options));
+        assert_false(same_digest(shards, plain));
+        for (size_t b = 0; b < of.plan.num_buckets; b++) {
+            assert_int_equal(gs_shards_element_bytes(shards, b), 2);
+            assert_int_equal(gs_shards_bucket_offset(shards, b), gs_round_up(end, 256));
+            assert_int_equal(gs_shards_bucket_count(shards, b), gs_shards_bucket_count(plain, b));
+            end = gs_shards_bucket_offset(shards, b) + 2 * gs_shards_bucket_count(shards, b);
+        }
+        assert_int_equal(gs_shards_param_bytes(shards), gs_round_up(end, 256));
+        gs_shards_destroy(shards);
+        gs_shards_destroy(plain);
+    }
+    gs_bucket_plan_release(&of.plan);
+}
+
+// 10 of which none is trained, then 3 and 4: the first counts as one element, in another world, too.
+static void what_is_frozen_weighs_one_element(void **state) {
+    (void)state;
+    static const int64_t counts[] = {10, 3, 4};
+    static const bool trainable[] = {false, true, true};
+    static const int of_two[] = {0, 1, 0}, of_three[] = {0, 1, 2};
+    model of = {.num_params = 3};
+    gs_shards *shards;
+    for (size_t i = 0; i < of.num_params; i++)
+        of.params[i] = gs_param_spec_make(GS_FP32, counts[i], 0, "p%zu", i);
+    assert_ok(gs_bucket_plan_parity(&of.plan, of.params, of.num_params, 100, 100, NULL));
+    gs_shards_options options = options_for(&of, GS_PARTITION_GREEDY, 3);
+    options.trainable = trainable;
+    assert_ok(gs_shards_create(&shards, &options));
+    assert_memory_equal(gs_shards_owners(shards), of_three, sizeof of_three);
+    assert_ok(gs_shards_redo(shards, 2, NULL, NULL));
+    assert_memory_equal(gs_shards_owners(shards), of_two, sizeof of_two);
+    gs_shards_destroy(shards);
+    gs_bucket_plan_release(&of.plan);
+}
+
+static void lists_point_where_segments_begin(void **state) {
+    (void)state;
+    model of;
+    make_model(&of, 3);
+    gs_shards *shards = make_shards(&of, GS_PARTITION_FLAT, MAX_WORLD);
+    char memory[MAX_PARAMS];
+    void *tensors[MAX_PARAMS], *own[MAX_PARAMS];
+    for (size_t i = 0; i < of.num_params; i++) tensors[i] = &memory[i];
+    for (int rank = 0; rank < MAX_WORLD; rank++) {
+        size_t num;
+        const gs_segment *segments = gs_shards_of_rank(shards, rank, &num);
+        gs_shards_point(own, shards, rank, tensors, 2);
+        for (size_t i = 0; i < num; i++)
+            assert_ptr_equal((void *)((uintptr_t)own[i] - 2 * segments[i].first),
+                             tensors[segments[i].tensor]);
+    }
+    gs_shards_destroy(shards);
+    gs_bucket_plan_release(&of.plan);
+}
+
 static void expect_refused(const gs_shards_options *options, const char *words) {
     gs_shards *shards;
     gs_status status = gs_shards_create(&shards, options);
@@ -362,6 +430,9 @@ int main(void) {
         cmocka_unit_test(flat_shards_of_gpt2_are_equal),
         cmocka_unit_test(redone_shards_are_those_made_anew),
         cmocka_unit_test(several_optimizers_are_dealt_each_by_itself),
+        cmocka_unit_test(elements_are_as_large_as_the_caller_says),
+        cmocka_unit_test(what_is_frozen_weighs_one_element),
+        cmocka_unit_test(lists_point_where_segments_begin),
         cmocka_unit_test(what_is_no_partition_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
