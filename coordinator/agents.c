@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "coordinator/checkpoints.h"
+#include "coordinator/cluster.h"
 #include "coordinator/events.h"
 #include "coordinator/job_control.h"
 #include "coordinator/job_id.h"
@@ -87,6 +88,7 @@ bool gs_agent_start_rank(gs_coordinator *coordinator, gs_agent *agent, gs_member
         (gs_agent_slot){.incarnation = member->incarnation, .job = job->id};
     gs_json *item = gs_json_new_object();
     gs_json_set_string(item, "type", "start_rank");
+    gs_json_set_string(item, "cluster", coordinator->cluster);
     gs_json_set_int(item, "slot", member->slot);
     gs_json_set_string(item, "job", job->id_text);
     gs_json_set_string(item, "job_name", job->spec.name);
@@ -321,7 +323,8 @@ static void adopt_running(gs_coordinator *coordinator, gs_agent *agent, const gs
         if (!gs_job_id_parse(&job_id, job)) job_id = 0;
         agent->slots[slot] = (gs_agent_slot){.incarnation = incarnation,
                                              .job = job_id,
-                                             .is_unknown = !gs_jobs_by_id_text(coordinator, job),
+                                             .is_unknown = gs_cluster_is_other(coordinator, entry) ||
+                                                           !gs_jobs_by_id_text(coordinator, job),
                                              .rank = (int)gs_json_int_or(entry, "rank", 0),
                                              .pid = gs_json_int_or(entry, "pid", 0)};
         if (agent->slots[slot].is_unknown) {
@@ -366,6 +369,7 @@ void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     if (!status.code) status = gs_agent_devices_read(&devices, request);
     uint64_t incarnation = peer->incarnation;
     const char *name = gs_json_string_or(request, "worker", "");
+    if (!status.code) status = gs_cluster_check(coordinator, request, name);
     gs_agent *agent = status.code ? NULL : gs_agents_find(coordinator, name);
     if (agent && agent->stream && agent->incarnation != incarnation) {
         status = gs_error(GS_ALREADY_EXISTS, "worker \"%s\" is connected already (pid %lld on %s)", name,
@@ -395,7 +399,7 @@ void gs_agent_hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     gs_held_keep(&agent->held, call, lose_stream, agent);
     gs_json *welcome = gs_json_new_object();
     gs_json_set_string(welcome, "type", "welcome");
-    gs_json_set_int(welcome, "coordinator_epoch", coordinator->epoch);
+    gs_cluster_welcome(coordinator, welcome);
     gs_json_set_double(welcome, "heartbeat_seconds",
                        (double)gs_coordinator_heartbeat_ns(coordinator) / GS_NS_PER_SEC);
     gs_json_set_string(welcome, "checkpoints_dir", coordinator->checkpoints_dir);

@@ -12,6 +12,7 @@
 #include "coordinator/trace.h"
 #include "core/log.h"
 #include "rpc/checkpoint/checkpoint_commit.h"
+#include "rpc/checkpoint/fence.h"
 
 #define MOST_PARTS 4096
 #define SWEEP_AGE_SECONDS 3600
@@ -24,6 +25,7 @@ typedef struct look {
     uint64_t job;
     char job_text[GS_JOB_ID_LEN];
     char directory[GS_PART_SAVE_NAME_LEN], path[PATH_LEN];
+    uint32_t generation;  // the newest that has been formed: what older ones left, and nobody told of, is not the job's
     bool all_reported;  // then what is missing is not late
     gs_json *manifest;  // owned; of a checkpoint that is whole
     uint64_t bytes;
@@ -38,6 +40,7 @@ static look *make_look(gs_coordinator *coordinator, const gs_job *job, const cha
     gs_checkpoints_job_directory(job_directory, sizeof job_directory, coordinator, job);
     it->coordinator = coordinator;
     it->job = job->id;
+    it->generation = job->generation;
     snprintf(it->job_text, sizeof it->job_text, "%s", job->id_text);
     snprintf(it->directory, sizeof it->directory, "%s", directory);
     snprintf(it->path, sizeof it->path, "%s/%s", job_directory, directory);
@@ -138,8 +141,13 @@ static gs_status commit(gs_json **manifest, uint64_t *bytes, const look *it, con
     gs_trace_found(it->coordinator->trace, path, status, *manifest, *bytes);
     if (status.code) return status;
     const char *job = gs_json_string_or(*manifest, "job", "");
-    if (strcmp(job, it->job_text) == 0) return gs_ok();
+    const gs_fence writer = gs_fence_of(*manifest);
+    bool is_ours = strcmp(job, it->job_text) == 0, is_old = writer.generation && writer.generation < it->generation;
+    if (is_ours && !is_old) return gs_ok();
     status = gs_error(GS_DATA_LOSS, "is of job \"%.60s\"", job);
+    if (is_ours)
+        status = gs_error(GS_DATA_LOSS, "is of generation %u, and generation %u has been formed since",
+                          writer.generation, it->generation);
     gs_json_release(*manifest);
     *manifest = NULL;
     return status;

@@ -9,6 +9,7 @@
 
 #include "coordinator/agents.h"
 #include "coordinator/checkpoints.h"
+#include "coordinator/cluster.h"
 #include "coordinator/events.h"
 #include "coordinator/files.h"
 #include "coordinator/held.h"
@@ -215,6 +216,7 @@ static gs_status open_state(gs_coordinator *coordinator, gs_job_store **store) {
     GS_TRY(gs_trace_begin(coordinator->trace, *store, &start, coordinator->data_dir,
                           coordinator->checkpoints_dir));
     coordinator->epoch = start.coordinator_epoch;
+    GS_TRY(gs_cluster_load(coordinator, *store, &start));
     coordinator->next_generation = start.first_generation;
     coordinator->generation_end = start.first_generation + GS_GENERATION_BLOCK;
     coordinator->watchers = gs_watchers_create();
@@ -382,6 +384,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     gs_u64_map_release(&coordinator->agents_by_name);
     gs_u64_map_release(&coordinator->agents_by_incarnation);
     gs_u64_map_release(&coordinator->members);
+    gs_cluster_release(coordinator);
     if (coordinator->wake_fd >= 0) close(coordinator->wake_fd);
     free(coordinator);
 }

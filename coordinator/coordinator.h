@@ -44,6 +44,10 @@ typedef struct gs_coordinator {
     gs_rpc_tap tap;   // of the trace
     int wake_fd;  // eventfd: something of another thread or a signal
     uint32_t epoch;
+    char cluster[24];  // cluster.h
+    uint64_t life;     // of this start
+    gs_u64_map lives;  // of all starts, by epoch
+    bool is_old_copy;  // of a database: nothing starts
     uint32_t next_generation, generation_end;
 
     gs_job **jobs;  // owned; oldest first

@@ -13,6 +13,7 @@
 #include "core/clock.h"
 
 #define SCHEMA_VERSION 1
+#define LIVES_KEPT 10000
 
 enum {
     STATEMENT_PUT_JOB = 0,
@@ -71,7 +72,10 @@ static const char schema[] =
     " body TEXT NOT NULL, PRIMARY KEY(job, directory));"
     "CREATE TABLE IF NOT EXISTS idempotency(key TEXT PRIMARY KEY, fingerprint TEXT NOT NULL,"
     " job INTEGER NOT NULL, expires_ms INTEGER NOT NULL);"
-    "INSERT INTO meta SELECT 1, 0, 1 WHERE NOT EXISTS (SELECT 1 FROM meta);";
+    "INSERT INTO meta SELECT 1, 0, 1 WHERE NOT EXISTS (SELECT 1 FROM meta);"
+    "CREATE TABLE IF NOT EXISTS cluster(id TEXT NOT NULL);"
+    "INSERT INTO cluster SELECT 'c-' || lower(hex(randomblob(8))) WHERE NOT EXISTS (SELECT 1 FROM cluster);"
+    "CREATE TABLE IF NOT EXISTS life(epoch INTEGER PRIMARY KEY, id INTEGER NOT NULL);";
 
 struct gs_job_store {
     sqlite3 *database;
@@ -105,6 +109,19 @@ static gs_status read_number(gs_job_store *store, int64_t *value, const char *sq
     }
     gs_status status = gs_ok();
     if (sqlite3_step(statement) == SQLITE_ROW) *value = sqlite3_column_int64(statement, 0);
+    else status = error_of(store, sql);
+    sqlite3_finalize(statement);
+    return status;
+}
+
+static gs_status read_text(gs_job_store *store, char *text, size_t text_bytes, const char *sql) {
+    sqlite3_stmt *statement = NULL;
+    if (sqlite3_prepare_v2(store->database, sql, -1, &statement, NULL) != SQLITE_OK) {
+        return error_of(store, sql);
+    }
+    gs_status status = gs_ok();
+    if (sqlite3_step(statement) == SQLITE_ROW)
+        snprintf(text, text_bytes, "%s", (const char *)sqlite3_column_text(statement, 0));
     else status = error_of(store, sql);
     sqlite3_finalize(statement);
     return status;
@@ -145,11 +162,19 @@ static gs_status count_start(gs_job_store *store, gs_store_start *start) {
     if (epoch >= UINT32_MAX - 1 || mark >= UINT32_MAX - 2 * GS_GENERATION_BLOCK) {
         return gs_error(GS_OUT_OF_RANGE, "store: coordinator epochs or generations are used up");
     }
-    char sql[128];
-    snprintf(sql, sizeof sql, "UPDATE meta SET coord_epoch = %lld, generation_mark = %lld",
-             (long long)epoch + 1, (long long)mark + GS_GENERATION_BLOCK);
+    GS_TRY(read_text(store, start->cluster, sizeof start->cluster, "SELECT id FROM cluster"));
+    char sql[240];
+    snprintf(sql, sizeof sql,
+             "UPDATE meta SET coord_epoch = %lld, generation_mark = %lld;"
+             "INSERT OR REPLACE INTO life SELECT %lld, random() & 0x7fffffffffffffff | 1;"
+             "DELETE FROM life WHERE epoch < %lld",
+             (long long)epoch + 1, (long long)mark + GS_GENERATION_BLOCK, (long long)epoch + 1,
+             (long long)epoch + 1 - LIVES_KEPT);
     GS_TRY(run_sql(store, sql, "count start"));
+    int64_t life = 0;
+    GS_TRY(read_number(store, &life, "SELECT id FROM life ORDER BY epoch DESC LIMIT 1"));
     GS_TRY(run_sql(store, "COMMIT", "commit"));
+    start->life = (uint64_t)life;
     start->coordinator_epoch = (uint32_t)(epoch + 1);
     start->first_generation = (uint32_t)mark;
     start->next_sequence = (uint64_t)sequence + 1;
@@ -325,6 +350,10 @@ static gs_status visit_rows(gs_job_store *store, const char *sql, gs_store_visit
 
 gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void *ctx) {
     return visit_rows(store, "SELECT id, id, '', body, 0 FROM job ORDER BY id", visit, ctx);
+}
+
+gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    return visit_rows(store, "SELECT epoch, id, '', '', 0 FROM life ORDER BY epoch", visit, ctx);
 }
 
 gs_status gs_job_store_load_events(gs_job_store *store, gs_store_visit visit, void *ctx) {

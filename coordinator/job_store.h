@@ -19,6 +19,8 @@ typedef struct gs_store_start {
     uint32_t coordinator_epoch;  // of this start, durable already
     uint32_t first_generation;   // [first, first + GS_GENERATION_BLOCK) belong to this start
     uint64_t next_sequence;      // of events
+    char cluster[24];            // drawn when the database was made, or by the first version that knows of it
+    uint64_t life;               // of this start; no other has it
 } gs_store_start;
 
 // DATA_LOSS when the file is damaged: it is moved aside and named in the message.
@@ -65,6 +67,8 @@ typedef struct gs_store_row {
     int64_t expires_ms;
 } gs_store_row;
 typedef void (*gs_store_visit)(void *ctx, const gs_store_row *row);
+// Of each start that is remembered: id is its coordinator epoch, job its life.
+GS_NODISCARD gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx);
 GS_NODISCARD gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void *ctx);
 GS_NODISCARD gs_status gs_job_store_load_events(gs_job_store *store, gs_store_visit visit,
                                                 void *ctx);

@@ -249,6 +249,7 @@ static void give_up_waiting(gs_coordinator *coordinator, gs_job *job) {
 
 void gs_launch_waiting(gs_coordinator *coordinator) {
     coordinator->schedule_needed = false;
+    if (coordinator->is_old_copy) return;
     int64_t now_ns = gs_now_ns();
     pools_of_all pools = count_slots(coordinator);
     gs_job **waiting = calloc(coordinator->num_jobs + 1, sizeof *waiting);

@@ -154,10 +154,12 @@ static void get_health(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
     push_check(checks, "loop", true, NULL);
     push_check(checks, "store", !coordinator->store_failed, coordinator->store_error);
     push_check(checks, "control", true, gs_rpc_server_endpoint(coordinator->server, 0));
+    push_check(checks, "database", !coordinator->is_old_copy,
+               coordinator->is_old_copy ? "an old copy: workers have seen a later one" : NULL);
     push_check(checks, "accepting", accepting, accepting ? NULL : "going down");
     gs_json *reply = gs_json_new_object();
     gs_json_set_bool(reply, "live", true);
-    gs_json_set_bool(reply, "ready", accepting && !coordinator->store_failed);
+    gs_json_set_bool(reply, "ready", accepting && !coordinator->store_failed && !coordinator->is_old_copy);
     gs_json_set(reply, "checks", checks);
     gs_rpc_reply(call, gs_ok(), reply);
 }
@@ -175,6 +177,7 @@ static void get_system(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
     gs_json_set_double(reply, "uptime_seconds",
                        (double)(gs_now_ns() - coordinator->started_ns) / GS_NS_PER_SEC);
     gs_json_set_int(reply, "coordinator_epoch", coordinator->epoch);
+    gs_json_set_string(reply, "cluster", coordinator->cluster);
     gs_json *limits = gs_json_new_object();
     gs_json_set_int(limits, "request_body_bytes", 1 << 20);
     gs_json_set_int(limits, "page_items", 500);

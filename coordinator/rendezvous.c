@@ -6,6 +6,7 @@
 
 #include "coordinator/agents.h"
 #include "coordinator/checkpoints.h"
+#include "coordinator/cluster.h"
 #include "coordinator/events.h"
 #include "coordinator/job_control.h"
 #include "coordinator/job_metrics.h"
@@ -35,7 +36,7 @@ static void copy_value(char *text, size_t text_bytes, const gs_json *value) {
 static void send_welcome(gs_coordinator *coordinator, gs_member *member, bool send_params) {
     gs_json *item = gs_json_new_object();
     gs_json_set_string(item, "type", "welcome");
-    gs_json_set_int(item, "coordinator_epoch", coordinator->epoch);
+    gs_cluster_welcome(coordinator, item);
     member->heartbeat_ns = gs_coordinator_heartbeat_ns(coordinator);
     gs_json_set_double(item, "heartbeat_seconds", (double)member->heartbeat_ns / GS_NS_PER_SEC);
     gs_json_set_double(item, "orphan_seconds", (double)coordinator->timing.orphan_ns / GS_NS_PER_SEC);
@@ -200,6 +201,10 @@ static gs_status find_caller(gs_coordinator *coordinator, gs_member **out, const
     GS_TRY(gs_json_read_u64(&incarnation, request, "incarnation"));
     GS_TRY(gs_json_read_u64(&token, request, "launch_token"));
     const char *job_id = gs_json_string_or(request, "job", "");
+    if (gs_cluster_is_other(coordinator, request))
+        return gs_error(GS_NOT_FOUND, "hello: job %s is of cluster %.23s, this is cluster %s", job_id,
+                        gs_json_string_or(request, "cluster", ""), coordinator->cluster);
+    GS_TRY(gs_cluster_check(coordinator, request, "a trainer"));
     gs_job *job = gs_jobs_by_id_text(coordinator, job_id);
     // Unknown is not over (ABORTED): this may be the wrong coordinator for it.
     if (!job) return gs_error(GS_NOT_FOUND, "hello: job %s is not known here", job_id);

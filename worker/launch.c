@@ -93,6 +93,7 @@ static gs_status take_members(gs_launch *launch, const gs_json *document) {
         {&launch->checkpoints_dir, "checkpoints_dir"},
         {&launch->resume, "resume"},
         {&launch->log_level, "log_level"},
+        {&launch->cluster, "cluster"},
         {&launch->device, "device"},
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
@@ -134,6 +135,7 @@ void gs_launch_release(gs_launch *launch) {
     free(launch->checkpoints_dir);
     free(launch->resume);
     free(launch->log_level);
+    free(launch->cluster);
     free(launch->device);
     gs_launch_unmap(launch->page);
     *launch = (gs_launch){0};

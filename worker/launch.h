@@ -20,7 +20,7 @@ typedef struct gs_launch_page {
 
 typedef struct gs_launch {
     char *job, *job_name, *launch_token, *coordinator, *worker, *host, *boot_id, *data_root,
-        *checkpoints_dir, *resume, *log_level;  // owned; "" when absent
+        *checkpoints_dir, *resume, *log_level, *cluster;  // owned; "" when absent
     char *device;      // owned; "cpu" or "cuda"
     int num_devices;   // cuda: how many this trainer sees, cuda:0 and on
     int slot, rank_hint, threads;

@@ -9,6 +9,7 @@
 
 #include "core/failpoint.h"
 #include "rpc/checkpoint/checkpoint_layout.h"
+#include "rpc/checkpoint/fence.h"
 #include "rpc/checkpoint/part_record.h"
 #include "rpc/json/sealed_json.h"
 
@@ -98,13 +99,24 @@ static gs_status write_manifest(const gs_json *manifest, uint64_t *bytes, const 
     return gs_ok();
 }
 
+// Of ranks whose place others have taken, it would be the job's newest.
+static gs_status check_fence(const gs_json *manifest, const char *directory) {
+    char parent[PATH_MAX];
+    GS_TRY(path_of(parent, directory, ".."));
+    const gs_fence writer = gs_fence_of(manifest);
+    gs_status status = gs_fence_check(parent, &writer);
+    if (status.code == GS_FAILED_PRECONDITION) status.code = GS_DATA_LOSS;
+    return status;
+}
+
 static gs_status make_manifest(gs_json **manifest, uint64_t *bytes, const char *directory,
                                const char *path) {
     gs_json *first;
     size_t num_parts;
     GS_TRY(read_record(&first, directory, 0));
     GS_TRY(join_records(manifest, &num_parts, first, directory));
-    gs_status status = check_sizes(bytes, *manifest, directory);
+    gs_status status = check_fence(*manifest, directory);
+    if (!status.code) status = check_sizes(bytes, *manifest, directory);
     if (!status.code) status = write_manifest(*manifest, bytes, path);
     if (!status.code) {
         remove_records(directory, num_parts);

@@ -16,7 +16,7 @@
 // go then. *bytes is of manifest and parts. Blocks for the disk, and for nothing else that may lie there.
 //   NOT_FOUND   some part is not there (yet): names it
 //   DATA_LOSS   parts that do not belong together, a size that is not as recorded, a gap, an overlap; a
-//               path that is a link
+//               path that is a link; ranks whose place others have taken (fence.h)
 GS_NODISCARD gs_status gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const char *path);
 
 #endif

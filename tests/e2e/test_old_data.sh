@@ -20,6 +20,9 @@ same "$(num_lines "$ended")" "$(wc -l <"$golden/data/jobs/$ended/log-0.ndjson")"
 [ "$(loss_steps "$ended" | jq 'max')" -ge 11 ] || fail "its losses: $(loss_steps "$ended")"
 same "$(get "/v1/jobs/$ended/checkpoints" | jq -c '[.items[] | [.step, .verified // .state]] | length')" 1 "its checkpoints"
 
+claim "it has the identity of a cluster from now on"
+get /v1/system | jq -e '.cluster | test("^c-[0-9a-f]{16}$")' >/dev/null || fail "cluster: $(get /v1/system)"
+
 claim "so is the one that was stopped half-way"
 same "$(job_field "$half" '"\(.name) \(.state) \(.progress.step)"')" "half queued $(expected step)" "job"
 same "$(num_lines "$half")" "$(wc -l <"$golden/data/jobs/$half/log-0.ndjson")" "lines of its log"

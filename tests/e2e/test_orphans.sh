@@ -13,8 +13,11 @@ finds_step() { wait_for 30 "more steps" step_at_least "$job" $(($(job_field "$jo
 events_of() { get "/v1/jobs/$job/events?limit=500" | jq -r '.items[].reason'; }
 
 centre "$run/data" --orphan-limit "$limit"
+declare -A agents
 agent a 1
+agents[a]=$worker_pid
 agent b 1
+agents[b]=$worker_pid
 
 claim "one rank that is cut off for longer than the limit goes on: the others are heard"
 submit "$(job_of lasts 100000 '')"
@@ -48,8 +51,34 @@ ended() { for pid in $pids_before; do ! kill -0 "$pid" 2>/dev/null || return 1; 
 wait_for 60 "the end of the first set" ended
 finds_step 10
 same "$(generation_of) $(job_field "$job" .restarts)" "2 1" "generation and restarts"
+
+claim "ranks that were suspended until others had taken their place write no checkpoint and end; the bytes are those of one set"
+kill -TERM "$worker_pid"  # spare: its ranks go to where the first ones were
+moved() { [ "$(get "/v1/jobs/$job/workers" | jq -r '[.items[].worker] | unique | join(" ")')" = "a b" ] && job_is "$job" running; }
+wait_for 60 "the job on other workers" moved
+finds_step 5
+asleep="${agents[a]} ${agents[b]} $(trainer_pids "$job" | tr '\n' ' ')"
+before=$(generation_of)
+# shellcheck disable=SC2086  # words
+kill -STOP $asleep
+agent spare 2
+next() { [ "$(generation_of)" -gt "$before" ] && job_is "$job" running; }
+wait_for 60 "another set" next
+finds_step 5
+# shellcheck disable=SC2086  # words
+kill -CONT $asleep
+ended() { for pid in $asleep; do [ "$pid" = "${agents[a]}" ] || [ "$pid" = "${agents[b]}" ] || ! kill -0 "$pid" 2>/dev/null || return 1; done; }
+wait_for 60 "the end of the first set" ended
+finds_step 5
 request POST "/v1/jobs/$job/stop"
 await "$job" cancelled 60
+same "$(find "$run/data/checkpoints/$job" -name MANIFEST.json | xargs cat | jq -s --argjson slept "$before" \
+  '[.[] | select(.generation == $slept)] | length')" 0 "checkpoints of those who slept"
+step=$(job_field "$job" .progress.step)
+disturbed=$(tensors_of "$job")
+submit "$(mlp_job alone "$step" 2 ',"exact":true')"
+await "$job" succeeded 60
+same "$disturbed" "$(tensors_of "$job")" "tensors"
 
 claim "a worker that is shut down takes its own ranks away after a checkpoint; the job goes on without a restart"
 agent leaves 1

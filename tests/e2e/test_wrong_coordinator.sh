@@ -18,7 +18,7 @@ http_address=${server#http://}
 
 # swap NAME DATA_DIR SIGNAL: another coordinator at the addresses of the one before, which the signal ends.
 swap() {
-  kill "-$3" "$coordinator_pid"
+  kill "-$3" "$coordinator_pid" 2>/dev/null || true
   wait "$coordinator_pid" 2>/dev/null || true
   rm -f "$run/$1.ports"
   "$bin/gradsync-coordinator" --http "$http_address" --control "$control" --data-dir "$2" \
@@ -74,5 +74,27 @@ wait_for 30 "more steps" step_at_least "$long" $((step + 20))
 # No report of one was lost on the way: they are there without a gap.
 knows_checkpoints() { get "/v1/jobs/$long/checkpoints" | jq -e '[.items[].step] | length >= 4 and length * 50 == max' >/dev/null; }
 wait_for 30 "checkpoints of the time between" knows_checkpoints
+
+claim "a coordinator on an old copy of the directory is refused, says so and starts nothing; the right one has them again"
+kill -KILL "$coordinator_pid"
+wait "$coordinator_pid" 2>/dev/null || true
+cp -r "$run/data" "$run/copy"
+swap right "$run/data" KILL
+wait_for 60 "the long job" runs
+kill -KILL "$coordinator_pid"
+wait "$coordinator_pid" 2>/dev/null || true
+rm -f "$run/copy.ports"
+"$bin/gradsync-coordinator" --http "$http_address" --control "$control" --data-dir "$run/copy" \
+  --port-file "$run/copy.ports" >>"$run/logs/copy.log" 2>&1 &
+coordinator_pid=$!
+pids+=("$coordinator_pid")
+noticed() { get /v1/events | jq -e 'any(.items[]; .reason == "OldDatabase")'; }
+wait_for 30 "what the copy says" noticed
+same "$(curl -s -o /dev/null -w '%{http_code}' "$server/readyz")" 503 "readiness of the copy"
+live $pids_of_long || fail "a trainer of the long job ended"
+swap right "$run/data" KILL
+wait_for 60 "the long job" runs
+same "$(trainer_pids "$long" | sort | tr '\n' ' ')" "$pids_of_long" "trainers"
+same "$(job_field "$long" '"\(.restarts) \(.generation)"')" "0 2" "restarts and generation"
 request POST "/v1/jobs/$long/stop"
 await "$long" cancelled 60

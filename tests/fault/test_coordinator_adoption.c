@@ -22,22 +22,26 @@ typedef struct agent {
     gs_rpc_stream *stream;
 } agent;
 
-// An agent of one slot, in which a trainer of `job` runs.
-static agent connect_agent(gs_stage *it, const char *job) {
+// An agent of one slot, in which a trainer of `job` and `cluster` runs; `seen`: more members of its Hello.
+static agent connect_agent_of(gs_stage *it, const char *job, const char *cluster, const char *seen) {
     agent out = {0};
-    char text[500];
+    char text[600];
     gs_rpc_client_options options = {.endpoint = it->process.control, .incarnation = AGENT};
     assert_ok(gs_rpc_client_open(&out.client, it->context, &options));
     snprintf(text, sizeof text,
              "{\"worker\":\"w\",\"host\":\"h\",\"boot_id\":\"b\",\"pid\":1,\"incarnation\":\"%d\","
-             "\"slots\":1,\"running\":[{\"slot\":0,\"job\":\"%s\",\"rank\":3,\"generation\":5,"
-             "\"incarnation\":\"%d\",\"pid\":4242}]}",
-             AGENT, job, TRAINER);
+             "\"slots\":1%s,\"running\":[{\"slot\":0,\"job\":\"%s\",\"cluster\":\"%s\",\"rank\":3,"
+             "\"generation\":5,\"incarnation\":\"%d\",\"pid\":4242}]}",
+             AGENT, seen, job, cluster, TRAINER);
     gs_json *hello = NULL;
     assert_ok(gs_json_parse(&hello, text, strlen(text)));
     assert_ok(gs_rpc_stream_open(&out.stream, out.client, GS_AGENT_HELLO, hello));
     gs_json_release(hello);
     return out;
+}
+
+static agent connect_agent(gs_stage *it, const char *job) {
+    return connect_agent_of(it, job, "", "");
 }
 
 static void disconnect(agent *at) {
@@ -193,6 +197,67 @@ static void unknown_and_over_are_two_answers(void **state) {
     assert_int_equal(hello_of(it, it->job, TRAINER + 1), GS_ABORTED);
 }
 
+// The same job in another cluster: a copy of the data, or chance. Nothing is said to its agent.
+static void a_trainer_of_another_cluster_is_left_alone(void **state) {
+    gs_stage *it = *state;
+    submit(it);
+    agent at = connect_agent_of(it, it->job, "c-elsewhere", "");
+    expect_item(&at, "welcome");
+    assert_true(has_event(it, "UnknownTrainer"));
+    send_exit(&at);
+    expect_item(&at, "start_rank");
+    disconnect(&at);
+}
+
+static gs_code end_of(agent *at) {
+    gs_json *item = NULL;
+    gs_status status = gs_rpc_stream_next(at->stream, &item, gs_deadline_in_seconds(20));
+    gs_json_release(item);
+    return status.code;
+}
+
+// Who welcomed it, in words for the next Hello: as it was, and as it is for those who have seen what it will never be.
+static void note_welcome(agent *at, char *later, char *other, char *same, size_t bytes) {
+    static const char format[] = ",\"seen_cluster\":\"%s\",\"seen_epoch\":%lld,\"seen_life\":\"%llu\"";
+    gs_json *item = NULL;
+    uint64_t life = 0;
+    assert_ok(gs_rpc_stream_next(at->stream, &item, gs_deadline_in_seconds(20)));
+    assert_ok(gs_json_read_u64(&life, item, "coordinator_life"));
+    const char *cluster = gs_json_string_or(item, "cluster", "");
+    long long epoch = gs_json_int_or(item, "coordinator_epoch", 0);
+    snprintf(same, bytes, format, cluster, epoch, (unsigned long long)life);
+    snprintf(later, bytes, format, cluster, epoch + 1000, (unsigned long long)life);
+    snprintf(other, bytes, format, cluster, epoch, (unsigned long long)life + 2);
+    gs_json_release(item);
+}
+
+static gs_status restart(gs_stage *it) {
+    gs_coordinator_process_kill(&it->process);
+    return gs_coordinator_process_start(&it->process);
+}
+
+static void an_old_copy_of_the_database_is_found_out_and_starts_nothing(void **state) {
+    gs_stage *it = *state;
+    char later[200], other[200], same[200];
+    agent at = connect_agent(it, STRANGER);
+    note_welcome(&at, later, other, same, sizeof same);
+    disconnect(&at);
+    assert_ok(restart(it));
+    at = connect_agent_of(it, STRANGER, "", same);
+    expect_item(&at, "welcome");
+    disconnect(&at);
+    // An epoch that is still to come, and one that somebody else has lived.
+    const char *const seen[] = {later, other};
+    assert_false(has_event(it, "OldDatabase"));
+    for (int i = 0; i < 2; i++) {
+        assert_ok(restart(it));
+        at = connect_agent_of(it, STRANGER, "", seen[i]);
+        assert_int_equal(end_of(&at), GS_FAILED_PRECONDITION);
+        disconnect(&at);
+        assert_true(has_event(it, "OldDatabase"));
+    }
+}
+
 // A Hello that says what it speaks, whatever the frame's version.
 static void an_agent_of_another_protocol_is_refused_by_name(void **state) {
     gs_stage *it = *state;
@@ -225,6 +290,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_trainer_that_a_restart_has_superseded_is_stopped,
                                         gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(an_agent_of_another_protocol_is_refused_by_name,
+                                        gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_trainer_of_another_cluster_is_left_alone, gs_stage_set_up,
+                                        gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(an_old_copy_of_the_database_is_found_out_and_starts_nothing,
                                         gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(unknown_and_over_are_two_answers, gs_stage_set_up,
                                         gs_stage_tear_down),

@@ -21,6 +21,7 @@
 #include "worker/agent/host_devices.h"
 #include "worker/agent/slot.h"
 #include "worker/agent/topology.h"
+#include "worker/seen_coordinator.h"
 #include "worker/exit_code.h"
 
 #define MAX_SLOTS 256
@@ -50,6 +51,7 @@ typedef struct host_agent {
 
     gs_rpc_stream *stream;
     bool welcomed, told_silence, told_refusal;
+    gs_seen_coordinator seen;
     int64_t next_hello_ns, retry_ns, heartbeat_ns, next_heartbeat_ns;
     int64_t heard_ns, name_taken_since_ns;
     bool draining, stopped;
@@ -141,6 +143,7 @@ static gs_json *encode_hello(const host_agent *agent) {
     gs_json_set_string(out, "data_root", agent->data_root);
     gs_host_devices_describe(out, &agent->devices);
     if (agent->draining) gs_json_set_bool(out, "leaving", true);
+    gs_seen_coordinator_say(&agent->seen, out);
     gs_json_set(out, "running", running);
     return out;
 }
@@ -204,6 +207,7 @@ static void take_welcome(host_agent *agent, const gs_json *item) {
     if (seconds >= 0.01 && seconds <= 10) {
         agent->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
     }
+    gs_seen_coordinator_note(&agent->seen, item);
     agent->welcomed = true;
     agent->told_silence = agent->told_refusal = false;
     agent->name_taken_since_ns = 0;
@@ -244,7 +248,8 @@ static void set_device(const host_agent *agent, gs_json *document, const gs_json
 
 static gs_json *encode_launch(const host_agent *agent, const gs_json *item) {
     static const char *const copied[] = {"job",         "job_name",     "slot", "rank_hint",
-                                         "incarnation", "launch_token", "spec", NULL};
+                                         "incarnation", "launch_token", "spec", "cluster",
+                                         NULL};
     gs_json *out = gs_json_new_object();
     for (const char *const *name = copied; *name; name++) {
         const gs_json *member = gs_json_get(item, *name);

@@ -121,6 +121,7 @@ static void release(gs_slot *slot) {
 gs_status gs_slot_start(gs_slot *slot, const gs_json *document) {
     int launch_fd = -1, write_fds[2] = {-1, -1};
     snprintf(slot->job, sizeof slot->job, "%s", gs_json_string_or(document, "job", ""));
+    snprintf(slot->cluster, sizeof slot->cluster, "%s", gs_json_string_or(document, "cluster", ""));
     gs_status status = gs_json_read_u64(&slot->incarnation, document, "incarnation");
     if (!status.code) status = gs_launch_write(&launch_fd, &slot->page, document);
     if (!status.code) status = open_outputs(slot, write_fds);
@@ -202,6 +203,7 @@ gs_json *gs_slot_describe(const gs_slot *slot) {
     gs_json *out = gs_json_new_object();
     gs_json_set_int(out, "slot", slot->index);
     gs_json_set_string(out, "job", slot->job);
+    gs_json_set_string(out, "cluster", slot->cluster);
     gs_json_set_int(out, "rank", atomic_load(&slot->page->rank));
     gs_json_set_int(out, "generation", atomic_load(&slot->page->generation));
     gs_json_set_u64(out, "incarnation", slot->incarnation);

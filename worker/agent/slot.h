@@ -31,7 +31,7 @@ struct gs_slot {
     gs_agent_reports *reports;  // borrowed
     pid_t pid;                // 0: free
     int pidfd;
-    char job[24];
+    char job[24], cluster[24];
     uint64_t incarnation;
     gs_launch_page *page;
     gs_slot_output outputs[2];

@@ -10,6 +10,7 @@
 
 #include "core/failpoint.h"
 #include "core/random.h"
+#include "rpc/checkpoint/fence.h"
 #include "rpc/checkpoint/manifest_part.h"
 #include "rpc/checkpoint/part_record.h"
 #include "rpc/checkpoint/safetensors.h"
@@ -32,6 +33,25 @@ static gs_status make_directories(const char *path) {
     }
     if (mkdir(at, 0755) < 0 && errno != EEXIST) return gs_error_from_errno(errno, "%s", at);
     return gs_ok();
+}
+
+static gs_fence fence_of(const gs_checkpoint_options *options) {
+    return (gs_fence){.cluster = options->cluster ? options->cluster : "",
+                      .generation = options->request.generation};
+}
+
+gs_status gs_checkpoint_take_over(const gs_checkpoint_options *options) {
+    const gs_fence mine = fence_of(options);
+    GS_TRY(make_directories(options->directory));
+    return gs_fence_raise(options->directory, &mine);
+}
+
+static gs_status check_fence(gs_checkpoint_result *result, const gs_checkpoint_options *options) {
+    const gs_fence mine = fence_of(options);
+    gs_status status = gs_fence_check(options->directory, &mine);
+    result->is_fenced = status.code == GS_FAILED_PRECONDITION;
+    if (result->is_fenced) result->cause = "fenced";
+    return status;
 }
 
 static gs_status check_space(const char *directory, size_t bytes) {
@@ -86,6 +106,8 @@ static gs_json *describe_run(const gs_state_snapshot *snapshot,
     gs_json_set_string(out, "library_version", GRADSYNC_VERSION);
     gs_json_set_string(out, "id", id_of(result));
     gs_json_set_string(out, "job", options->job);
+    if (options->cluster && *options->cluster) gs_json_set_string(out, "cluster", options->cluster);
+    if (options->request.generation) gs_json_set_int(out, "generation", options->request.generation);
     gs_json_set_string(out, "reason", result->request.reason);
     if (is_whole) gs_json_set_time(out, "created_at", gs_wall_ms());
     gs_json_set_int(out, "world_size", result->request.world_size);
@@ -127,6 +149,7 @@ static gs_status write_one(gs_checkpoint_result *result, const char *part_path,
     uint64_t manifest_bytes = 0;
     gs_status status = write_whole(part_path, snapshot);
     if (!status.code) status = read_back(&part, result, part_path, snapshot);
+    if (!status.code) status = check_fence(result, options);
     if (!status.code)
         status = gs_sealed_json_write(build_manifest(snapshot, &part, options, result),
                                       manifest_path, &manifest_bytes, &result->manifest_digest);
@@ -212,6 +235,7 @@ static gs_status save(gs_checkpoint_result *result, const gs_state_snapshot *sna
     char path[PATH_MAX];
     bool is_whole = result->request.num_parts == 1;
     GS_TRY(make_directories(options->directory));
+    GS_TRY(check_fence(result, options));
     size_t num_parts = snapshot->is_part ? 1 : (size_t)result->request.num_parts;
     GS_TRY(check_space(options->directory, snapshot->bytes / num_parts));
     if (snprintf(path, sizeof path, "%s/%s", options->directory, result->name) >=

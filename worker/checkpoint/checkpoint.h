@@ -29,19 +29,21 @@ typedef struct gs_checkpoint_request {
     int world_size;
     // Of the state, by bytes, or what this rank has of a sharded one; num_parts 1: all of it, and the manifest.
     int part, num_parts;
-    uint32_t generation;  // of the ranks that write parts: it makes their directory the same
+    uint32_t generation;  // of these ranks: it makes the directory of their parts the same, and is compared with the fence
 } gs_checkpoint_request;
 
 typedef struct gs_checkpoint_options {
     const char *directory;  // of the job: CHECKPOINTS/JOB; made when missing
     const char *job;        // id, for the manifest
+    const char *cluster;    // that the job is of; "": not known
     const gs_job_spec *spec;
     gs_checkpoint_request request;
 } gs_checkpoint_options;
 
 typedef struct gs_checkpoint_result {
     gs_status status;   // of the save
-    const char *cause;  // of a failure: "space", "io", "deadline", "residuals"
+    const char *cause;  // of a failure: "space", "io", "deadline", "residuals", "fenced"
+    bool is_fenced;     // others have taken over from these ranks
     int64_t step, samples;
     gs_checkpoint_request request;
     char name[GS_CHECKPOINT_NAME_LEN];
@@ -62,6 +64,10 @@ gs_checkpoint_result gs_checkpoint_announce(const gs_position *position,
 GS_NODISCARD gs_status gs_checkpoint_save(gs_checkpoint_result *result,
                                           const gs_state_snapshot *snapshot,
                                           const gs_checkpoint_options *options);
+
+// From now on the directory takes checkpoints of these ranks and of those after them (rpc/checkpoint/fence.h).
+// FAILED_PRECONDITION: it belongs to later ones.
+GS_NODISCARD gs_status gs_checkpoint_take_over(const gs_checkpoint_options *options);
 
 // Brings `state` to what `path` (a checkpoint directory) holds; on an error the state is as it was,
 // unless the file is cut short while it is read. A sharded state takes it as its source, verified now, read when it is

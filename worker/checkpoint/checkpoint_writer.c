@@ -25,6 +25,7 @@ struct gs_checkpoint_writer {
 static void write_snapshot(gs_checkpoint_writer *writer) {
     gs_checkpoint_options options = {.directory = writer->directory,
                                      .job = writer->job,
+                                     .cluster = writer->options.cluster,
                                      .spec = writer->options.spec,
                                      .request = writer->request};
     gs_checkpoint_result result;

@@ -16,6 +16,7 @@ typedef struct gs_checkpoint_writer gs_checkpoint_writer;
 
 typedef struct gs_checkpoint_writer_options {
     const char *directory, *job;   // as in gs_checkpoint_options; copied
+    const char *cluster;           // borrows until destroy
     const gs_job_spec *spec;       // borrows until destroy
     const gs_trainer_state *state; // borrows until destroy
     // Called on the writer's thread when a save came to an end, well or not.

@@ -7,6 +7,7 @@
 #include "core/thread.h"
 #include "rpc/schema/messages.h"
 #include "rpc/schema/param_page.h"
+#include "worker/seen_coordinator.h"
 #include "worker/control/teardown_watch.h"
 #include "worker/telemetry/timeline_message.h"
 
@@ -38,7 +39,7 @@ struct gs_line {
     gs_param_spec *params;
     size_t num_params;
     // Control thread only.
-    int64_t coordinator_epoch;
+    gs_seen_coordinator seen;
     bool told_unknown;
     gs_rpc_stream *stream;
     double orphan_seconds;
@@ -77,9 +78,9 @@ static void take_welcome(gs_line *line, const gs_json *item) {
     atomic_store(&line->welcomed, true);
     line->told_unknown = false;
     gs_outbox_hold(line->outbox, false);
-    int64_t epoch = gs_json_int_or(item, "coordinator_epoch", 0);
-    if (epoch != line->coordinator_epoch) tell_order_again(line);
-    line->coordinator_epoch = epoch;
+    int64_t epoch = line->seen.epoch;
+    gs_seen_coordinator_note(&line->seen, item);
+    if (epoch != line->seen.epoch) tell_order_again(line);
     if (gs_json_bool_or(item, "send_params", false)) send_params(line);
 }
 
@@ -195,6 +196,7 @@ static void lose_stream(gs_line *line, gs_status status) {
 
 static void say_hello(gs_line *line) {
     if (line->stream || gs_now_ns() < line->next_hello_ns) return;
+    gs_seen_coordinator_say(&line->seen, line->hello);
     gs_json_set_int(line->hello, "applied_step", atomic_load(&line->control->progress.applied_step));
     gs_status status = gs_rpc_stream_open(&line->stream, line->client, GS_HELLO, line->hello);
     if (status.code) {

@@ -14,6 +14,7 @@ static void set_digest(gs_json *out, const char *key, gs_digest digest) {
 gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer_facts *facts) {
     gs_json *out = gs_json_new_object();
     gs_json_set_string(out, "job", launch->job);
+    gs_json_set_string(out, "cluster", launch->cluster);
     gs_json_set_string(out, "launch_token", launch->launch_token);
     gs_json_set_string(out, "worker", launch->worker);
     gs_json_set_int(out, "slot", launch->slot);

@@ -29,6 +29,26 @@ static void report_save(void *ctx, const gs_checkpoint_result *result) {
             snprintf(saves->parted, sizeof saves->parted, "%s", result->name);
     }
     control->ops->checkpointed(control->ctx, result);
+    // Whoever trains now does so without these ranks, which were out of reach.
+    if (result->is_fenced)
+        gs_mailbox_abort(&control->mailbox, GS_EVERY_GENERATION, result->status.message);
+}
+
+static gs_checkpoint_options options_of(const gs_saves *saves, const gs_checkpoint_request *request) {
+    return (gs_checkpoint_options){.directory = saves->directory,
+                                   .job = saves->job,
+                                   .cluster = saves->cluster,
+                                   .spec = saves->spec,
+                                   .request = *request};
+}
+
+void gs_saves_take_over(const gs_saves *saves, const gs_place *place) {
+    const gs_checkpoint_request request = {.generation = place->generation};
+    const gs_checkpoint_options options = options_of(saves, &request);
+    if (place->rank != 0 || !saves->directory || !*saves->directory) return;
+    gs_status status = gs_checkpoint_take_over(&options);
+    if (status.code)  // a save will meet the same, and tell of it
+        gs_log_warn("checkpoint directory not taken over", "job=%s reason=\"%s\"", saves->job, status.message);
 }
 
 static bool are_by_all(const gs_saves *saves) {
@@ -53,6 +73,7 @@ static gs_status open_writer(gs_saves *saves) {
     if (saves->writer) return gs_ok();
     gs_checkpoint_writer_options options = {.directory = saves->directory,
                                             .job = saves->job,
+                                            .cluster = saves->cluster,
                                             .spec = saves->spec,
                                             .state = saves->state,
                                             .done = report_save,
@@ -68,10 +89,7 @@ static gs_status start_periodic(gs_saves *saves, const gs_checkpoint_request *re
 // A save that did not begin. Of parts, the others write theirs in vain and should not be waited for.
 static void tell_failed(gs_saves *saves, const gs_checkpoint_request *request, gs_status why,
                         const char *cause) {
-    const gs_checkpoint_options options = {.directory = saves->directory,
-                                           .job = saves->job,
-                                           .spec = saves->spec,
-                                           .request = *request};
+    const gs_checkpoint_options options = options_of(saves, request);
     gs_checkpoint_result result = gs_checkpoint_announce(&saves->state->position, &options);
     result.status = why;
     // What another rank has of its own is not reached from here, or has ended with it.
@@ -175,7 +193,10 @@ gs_status gs_saves_at_end(gs_saves *saves, const char *reason, const gs_place *p
 
 gs_status gs_saves_alone(gs_saves *saves, const char *reason, const gs_place *place) {
     const gs_checkpoint_request request = {
-        .reason = reason, .world_size = place->world_size, .num_parts = 1};
+        .reason = reason,
+        .world_size = place->world_size,
+        .num_parts = 1,
+        .generation = place->generation};
     return save_now(saves, &request);
 }
 

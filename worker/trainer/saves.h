@@ -21,7 +21,7 @@ typedef struct gs_saves {
     const gs_job_spec *spec;
     gs_control *control;
     const gs_trainer_state *state;
-    const char *job, *directory;
+    const char *job, *directory, *cluster;
 
     gs_checkpoint_writer *writer;  // owned; made by the first save
     uint64_t num_skipped;
@@ -30,6 +30,9 @@ typedef struct gs_saves {
     // The last save of which a part was written here; of the writer's thread while one is in flight.
     char parted[GS_CHECKPOINT_NAME_LEN];
 } gs_saves;
+
+// These ranks begin to train: no checkpoint of those before them counts from now on.
+void gs_saves_take_over(const gs_saves *saves, const gs_place *place);
 
 // False: a save in flight has not come to an end by the deadline.
 GS_NODISCARD bool gs_saves_await(gs_saves *saves, gs_deadline deadline);

@@ -73,7 +73,8 @@ gs_status gs_trainer_create(gs_trainer **out, const gs_trainer_options *options)
                                 .control = options->control,
                                 .state = &trainer->state,
                                 .job = options->job,
-                                .directory = options->checkpoints_dir};
+                                .directory = options->checkpoints_dir,
+                                .cluster = options->cluster};
     trainer->loop = (gs_run_loop){.spec = options->spec,
                                   .control = options->control,
                                   .job = options->job,
@@ -157,6 +158,8 @@ gs_status gs_trainer_connect(gs_trainer *trainer, gs_deadline deadline) {
     gs_status status = gs_session_connect(session, deadline);
     trainer->loop.state_is_broken = gs_session_state_is_broken(session);
     GS_TRY(status);
+    const gs_place place = gs_session_place(session);
+    gs_saves_take_over(&trainer->saves, &place);
     gs_telemetry_init(&trainer->loop.telemetry, gs_session_generation(session),
                       gs_session_rank(session), gs_session_world_size(session));
     return gs_ok();

@@ -27,6 +27,7 @@ typedef struct gs_trainer_options {  // everything borrowed until destroy
     const char *job;              // id, for files and logs
     const char *data_root;
     const char *checkpoints_dir;  // of the job
+    const char *cluster;          // that the job is of; NULL or "": not known
     const char *resume;           // a checkpoint directory; NULL or "": start from the beginning
     int num_threads;
     const char *device;  // "cpu", "cuda:0"; NULL: "cpu"

@@ -100,6 +100,7 @@ static gs_status boot(trainer_process *process) {
                                   .control = &process->control,
                                   .job = launch->job,
                                   .data_root = launch->data_root,
+                                  .cluster = launch->cluster,
                                   .checkpoints_dir = launch->checkpoints_dir,
                                   .resume = launch->resume,
                                   .bad_checkpoint = &bad_checkpoint,

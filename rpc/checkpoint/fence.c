@@ -1,0 +1,58 @@
+#include "rpc/checkpoint/fence.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "rpc/json/sealed_json.h"
+
+gs_fence gs_fence_of(const gs_json *manifest) {
+    int64_t generation = gs_json_int_or(manifest, "generation", 0);
+    return (gs_fence){.cluster = gs_json_string_or(manifest, "cluster", ""),
+                      .generation = generation > 0 && generation <= UINT32_MAX ? (uint32_t)generation : 0};
+}
+
+static gs_status path_of(char path[PATH_MAX], const char *directory) {
+    if (snprintf(path, PATH_MAX, "%s/FENCE.json", directory) < PATH_MAX) return gs_ok();
+    return gs_error(GS_INVALID_ARGUMENT, "checkpoint directory: the path is too long");
+}
+
+static gs_status compare(const gs_fence *there, const gs_fence *mine, bool takes_over) {
+    if (!mine->generation || !there->generation) return gs_ok();
+    bool same_cluster = strcmp(there->cluster, mine->cluster) == 0;
+    if (same_cluster ? there->generation <= mine->generation : takes_over) return gs_ok();
+    return gs_error(GS_FAILED_PRECONDITION,
+                    "generation %u of cluster %.23s has taken over from generation %u of cluster %.23s",
+                    there->generation, *there->cluster ? there->cluster : "none", mine->generation,
+                    *mine->cluster ? mine->cluster : "none");
+}
+
+static gs_status look(const char *path, const gs_fence *mine, bool takes_over) {
+    gs_json *file = NULL;
+    if (access(path, F_OK) != 0 && errno == ENOENT) return gs_ok();
+    GS_TRY(gs_sealed_json_read(&file, path));
+    const gs_fence there = gs_fence_of(file);
+    gs_status status = compare(&there, mine, takes_over);
+    gs_json_release(file);
+    return status;
+}
+
+gs_status gs_fence_check(const char *directory, const gs_fence *mine) {
+    char path[PATH_MAX];
+    GS_TRY(path_of(path, directory));
+    return look(path, mine, false);
+}
+
+gs_status gs_fence_raise(const char *directory, const gs_fence *mine) {
+    char path[PATH_MAX];
+    uint64_t bytes;
+    gs_digest digest;
+    GS_TRY(path_of(path, directory));
+    GS_TRY(look(path, mine, true));
+    gs_json *file = gs_json_new_object();
+    gs_json_set_string(file, "cluster", mine->cluster);
+    gs_json_set_int(file, "generation", mine->generation);
+    return gs_sealed_json_write(file, path, &bytes, &digest);
+}

@@ -1,0 +1,29 @@
+// Who may write into a job's checkpoint directory: the newest set of ranks that has begun to train there. A set that
+// was cut off, and does not know that another has taken its place, finds this file before its next checkpoint counts.
+//
+//   CHECKPOINTS/JOB/FENCE.json   cluster and generation, sealed and written atomically
+#ifndef RPC_CHECKPOINT_FENCE_H
+#define RPC_CHECKPOINT_FENCE_H
+
+#include <stdint.h>
+
+#include "core/status.h"
+#include "rpc/json/json.h"
+
+#define GS_CLUSTER_ID_LEN 24
+
+typedef struct gs_fence {
+    const char *cluster;  // "": not known, of ranks of an earlier version
+    uint32_t generation;  // 0: the same
+} gs_fence;
+
+// What a manifest or a part's record says of who wrote it. Borrows.
+gs_fence gs_fence_of(const gs_json *manifest);
+
+// From now on the directory belongs to these ranks: generations before theirs, and those of another cluster, are
+// refused. The directory must be there. FAILED_PRECONDITION: it belongs to a later one.
+GS_NODISCARD gs_status gs_fence_raise(const char *directory, const gs_fence *mine);
+// FAILED_PRECONDITION when the directory belongs to others. Whoever is not known passes, and where there is no fence.
+GS_NODISCARD gs_status gs_fence_check(const char *directory, const gs_fence *mine);
+
+#endif

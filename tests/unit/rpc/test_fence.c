@@ -1,0 +1,80 @@
+// Who may write into a job's checkpoint directory after another set of ranks has begun there.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "rpc/checkpoint/fence.h"
+#include "tests/support/asserts.h"
+#include "tests/support/temp_dir.h"
+
+static const gs_fence second = {"c-home", 2}, third = {"c-home", 3}, stranger = {"c-away", 900};
+
+static int set_up(void **state) {
+    *state = gs_temp_dir_make();
+    return 0;
+}
+
+static int tear_down(void **state) {
+    gs_temp_dir_remove(*state);
+    return 0;
+}
+
+static void refused(gs_status status) {
+    assert_int_equal(status.code, GS_FAILED_PRECONDITION);
+}
+
+static void a_later_generation_shuts_out_earlier_ones(void **state) {
+    const char *path = *state;
+    assert_ok(gs_fence_check(path, &second));
+    assert_ok(gs_fence_raise(path, &second));
+    assert_ok(gs_fence_check(path, &second));
+    assert_ok(gs_fence_check(path, &third));
+    assert_ok(gs_fence_raise(path, &third));
+    assert_ok(gs_fence_raise(path, &third));
+    refused(gs_fence_check(path, &second));
+    refused(gs_fence_raise(path, &second));
+    assert_ok(gs_fence_check(path, &third));
+}
+
+// Whoever begins to train there was asked to by somebody; who was there before has not heard of it.
+static void another_cluster_takes_over_and_is_not_mistaken_for_later(void **state) {
+    const char *path = *state;
+    assert_ok(gs_fence_raise(path, &stranger));
+    refused(gs_fence_check(path, &third));
+    assert_ok(gs_fence_raise(path, &third));
+    refused(gs_fence_check(path, &stranger));
+}
+
+static void ranks_of_a_version_before_pass(void **state) {
+    const char *path = *state;
+    const gs_fence unknown = {"", 0};
+    assert_ok(gs_fence_raise(path, &third));
+    assert_ok(gs_fence_check(path, &unknown));
+}
+
+static void a_damaged_fence_lets_nobody_write(void **state) {
+    const char *path = *state;
+    char file[300];
+    assert_ok(gs_fence_raise(path, &third));
+    snprintf(file, sizeof file, "%s/FENCE.json", path);
+    assert_int_equal(truncate(file, 20), 0);
+    assert_int_equal(gs_fence_check(path, &third).code, GS_DATA_LOSS);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_later_generation_shuts_out_earlier_ones, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(another_cluster_takes_over_and_is_not_mistaken_for_later, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(ranks_of_a_version_before_pass, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_damaged_fence_lets_nobody_write, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
