@@ -21,6 +21,7 @@
 #include "gradsync/reducer/ready_order.h"  // plans along the order of gradients, without a coordinator
 #include "gradsync/replicas/replicas.h"     // several replicas in one process
 #include "gradsync/sharded/param_gather.h"   // updated parameters from their owners
+#include "gradsync/sharded/reshard.h"        // what ranks own, to other owners
 #include "gradsync/sharded/shard_norm.h"     // norms and clipping of gradients that ranks own in pieces
 #include "gradsync/sharded/shard_reduce.h"   // gradients for their owners alone
 #include "gradsync/sharded/shards.h"         // who owns which elements

@@ -31,6 +31,12 @@
 #define GPT2 \
     "\"kind\":\"gpt2\",\"gpt2\":{\"layers\":2,\"heads\":2,\"channels\":32,\"context\":16," \
     "\"vocab\":64}"
+// Other passes in each phase: backward ends above what rests at first, later norms rest alone.
+#define RESTING_MLP MLP ",\"freeze\":[{\"params\":\"fc1.*\",\"until_step\":3},{\"params\":\"bn1.weight\"}," \
+    "{\"params\":\"bn2.*\",\"from_step\":4}]"
+#define RESTING_GPT2 GPT2 ",\"freeze\":[{\"params\":\"w?e.weight\",\"until_step\":3}," \
+    "{\"params\":\"h.0.*\",\"until_step\":2},{\"params\":\"*.ln_2.*\",\"from_step\":3}," \
+    "{\"params\":\"wpe.weight\",\"from_step\":4}]"
 #define ADAMW "\"kind\":\"adamw\",\"lr\":0.003,\"weight_decay\":0.01,\"grad_clip_norm\":1"
 #define SGD "\"kind\":\"sgd\",\"lr\":0.05,\"momentum\":0.9"
 
@@ -153,6 +159,8 @@ static const job one_rank_jobs[] = {
     {.model = GPT2, .optimizer = ADAMW, .micro_batch = 2},
     {.model = GPT2, .optimizer = ADAMW, .micro_batch = 1, .passes = 3},
     {.model = MLP, .optimizer = SGD, .micro_batch = 4, .passes = 4},
+    {.model = RESTING_MLP, .optimizer = SGD, .micro_batch = 8},
+    {.model = RESTING_GPT2, .optimizer = ADAMW, .micro_batch = 1, .passes = 2},
 };
 #define NUM_ONE_RANK_JOBS ((int)(sizeof one_rank_jobs / sizeof one_rank_jobs[0]))
 
@@ -247,6 +255,7 @@ static const job sharded_jobs[] = {
     {.optimizer = ADAMW_UNCLIPPED, .reducer = SHARDED ",\"zero_overlap\":\"step\"", .passes = 2},
     {.optimizer = ADAMW_UNCLIPPED,
      .reducer = SHARDED ",\"zero_overlap\":\"interleaved\",\"zero_split_buckets\":true"},
+    {.model = RESTING_GPT2, .optimizer = ADAMW, .reducer = SHARDED},
 };
 #define NUM_SHARDED_JOBS (sizeof sharded_jobs / sizeof sharded_jobs[0])
 
@@ -255,7 +264,7 @@ static const job sharded_jobs[] = {
 static void train_sharded(const job *of, const char *gpu) {
     job what = *of, whole;
     outcome here, first, there;
-    what.model = GPT2;
+    if (!what.model) what.model = GPT2;
     what.micro_batch = 1;
     if (!what.shards) what.shards = 3;
     whole = what;
