@@ -6,11 +6,13 @@
 #include "core/memory.h"
 #include "core/options.h"
 #include "core/stream_copy.h"
+#include "gradsync/optim/host_update.h"
 #include "gradsync/optim/launch_table.h"
 #include "gradsync/optim/param_segments.h"
 
 // Of a thread at a time, so that gradient, parameter and states of it stay in its cache.
 #define KEPT_ELEMENTS ((size_t)16384)
+#define MOVE_SECONDS 120.0
 #define DEVICE_TENSOR_COUNT ((size_t)16)  // on a GPU state starts on 64 bytes, for wide accesses
 
 static const gs_optimizer_method *const methods[] = {
@@ -35,6 +37,7 @@ struct gs_optimizer {
     float *state[GS_OPTIMIZER_MAX_STATES];  // total_count each, in order of segments
     bool launches_once;                     // on a GPU, where the method has such a launch
     gs_launch_table table;
+    gs_host_update *host;  // NULL: the state is the device's memory
 };
 
 // What one step works on: masters in fp32, or in halves.
@@ -96,19 +99,38 @@ static bool has_launch(const gs_optimizer_method *method, const gs_optimizer_opt
 
 bool gs_optimizer_takes_halves(const gs_optimizer_options *options) {
     const gs_optimizer_method *method = find_method(options->kind);
-    return method && has_launch(method, options);
+    return method && !options->state_on_host && has_launch(method, options);
+}
+
+// Zeroed. Pinned memory of a CPU is its memory.
+static gs_status alloc_state(const gs_optimizer *optimizer, float **state, bool on_host) {
+    void *memory;
+    size_t bytes = optimizer->total_count * sizeof(float) + 1;
+    GS_TRY(on_host ? gs_device_alloc_pinned(optimizer->device, &memory, bytes)
+                   : gs_device_alloc(optimizer->device, &memory, bytes));
+    *state = memory;
+    return gs_ok();
+}
+
+static void free_state(const gs_optimizer *optimizer, float *state, bool on_host) {
+    if (!state) return;
+    if (on_host)
+        gs_device_free_pinned(optimizer->device, state);
+    else
+        gs_device_free(optimizer->device, state);
 }
 
 static gs_status alloc_states(gs_optimizer *optimizer) {
     size_t bytes;
+    bool on_host = optimizer->options.state_on_host && !gs_device_is_host(optimizer->device);
     if (!gs_bytes_of(&bytes, optimizer->total_count, sizeof(float)) || bytes == SIZE_MAX)
         return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: state does not fit into memory");
+    if (on_host)
+        GS_TRY(gs_host_update_create(&optimizer->host, optimizer->device,
+                                     optimizer->options.host_threads));
     optimizer->state_names = optimizer->method->state_names(&optimizer->options);
-    while (optimizer->state_names[optimizer->num_states]) {
-        void *memory;
-        GS_TRY(gs_device_alloc(optimizer->device, &memory, bytes + 1));
-        optimizer->state[optimizer->num_states++] = memory;
-    }
+    for (; optimizer->state_names[optimizer->num_states]; optimizer->num_states++)
+        GS_TRY(alloc_state(optimizer, &optimizer->state[optimizer->num_states], on_host));
     return gs_ok();
 }
 
@@ -161,7 +183,8 @@ gs_status gs_optimizer_create_sized(gs_optimizer **out, const gs_optimizer_optio
 void gs_optimizer_destroy(gs_optimizer *optimizer) {
     if (!optimizer) return;
     for (int s = 0; s < optimizer->num_states; s++)
-        gs_device_free(optimizer->device, optimizer->state[s]);
+        free_state(optimizer, optimizer->state[s], optimizer->host != NULL);
+    gs_host_update_destroy(optimizer->host);
     gs_launch_table_release(&optimizer->table);
     free(optimizer->segments);
     free(optimizer->offsets);
@@ -211,11 +234,11 @@ static bool continues_run(const gs_optimizer *optimizer, size_t i, size_t end,
 static gs_optimizer_run run_from(const gs_optimizer *optimizer, size_t first, size_t end,
                                  size_t *last, const step_tensors *tensors) {
     size_t param = optimizer->segments[first].tensor;
-    gs_optimizer_run run = {
-        .grad = tensors->grads[first],
-        .count = optimizer->segments[first].count,
-        .num_updates = optimizer->num_updates[param],
-        .weight_decay = optimizer->decays[param] ? optimizer->options.weight_decay : 0};
+    gs_optimizer_run run = {.grad = tensors->grads[first],
+                            .count = optimizer->segments[first].count,
+                            .num_updates = optimizer->num_updates[param],
+                            .weight_decay =
+                                optimizer->decays[param] ? optimizer->options.weight_decay : 0};
     if (tensors->params) {
         run.param = tensors->params[first];
     } else {
@@ -243,6 +266,7 @@ typedef struct run_list {
     gs_adamw_item *items;
     size_t num_items;
     gs_adamw step;
+    gs_status status;  // the first error of the host's updates
 } run_list;
 
 static gs_optimizer_run part_of_run(const gs_optimizer_run *run, size_t first, size_t count) {
@@ -281,6 +305,29 @@ static void update_keeping(const gs_optimizer *optimizer, size_t segment,
     }
 }
 
+typedef struct host_part {
+    const gs_optimizer *optimizer;
+    const gs_optimizer_run *run;
+} host_part;
+
+static void update_part(void *ctx, gs_device *host, size_t first, size_t count, float *param,
+                        const float *grad) {
+    const host_part *of = ctx;
+    gs_optimizer_run part = part_of_run(of->run, first, count);
+    part.param = param;
+    part.grad = grad;
+    of->optimizer->method->update(host, &of->optimizer->options, &part);
+}
+
+static gs_status update_on_host(const gs_optimizer *optimizer, const gs_optimizer_run *run) {
+    host_part of = {optimizer, run};
+    return gs_host_update_all(optimizer->host, &(gs_host_update_run){.param = run->param,
+                                                                     .grad = run->grad,
+                                                                     .count = run->count,
+                                                                     .update = update_part,
+                                                                     .ctx = &of});
+}
+
 // The segments that begin with `first`, before `end`, run by run.
 static void update_segments(gs_optimizer *optimizer, size_t first, size_t end,
                             const step_tensors *tensors, run_list *list) {
@@ -297,6 +344,8 @@ static void update_segments(gs_optimizer *optimizer, size_t first, size_t end,
         if (run.count && list->table)
             method->describe(&list->items[list->num_items++], &list->step, &optimizer->options,
                              &run);
+        else if (run.count && optimizer->host && !list->status.code)
+            list->status = update_on_host(optimizer, &run);
         else if (run.count && tensors->kept)
             update_keeping(optimizer, first, &run, tensors->kept);
         else if (run.count)
@@ -309,6 +358,7 @@ static gs_status update_all(gs_optimizer *optimizer, const step_tensors *tensors
     run_list list = {.table = table};
     if (table) GS_TRY(gs_launch_table_open(table, optimizer->num_segments, &list.items));
     update_segments(optimizer, 0, optimizer->num_segments, tensors, &list);
+    GS_TRY(list.status);
     if (table) gs_launch_table_run(table, list.num_items, &list.step);
     for (size_t param = 0; param < optimizer->num_params; param++)
         count_update(optimizer, param, tensors);
@@ -324,13 +374,14 @@ static gs_status update_params(gs_optimizer *optimizer, const size_t *which, siz
     if (table) GS_TRY(gs_launch_table_open(table, num_segments, &list.items));
     for (size_t i = 0; i < num_which; i++)
         update_segments(optimizer, first[which[i]], first[which[i] + 1], tensors, &list);
+    GS_TRY(list.status);
     if (table) gs_launch_table_run(table, list.num_items, &list.step);
     for (size_t i = 0; i < num_which; i++) count_update(optimizer, which[i], tensors);
     return gs_ok();
 }
 
 static gs_launch_table *table_of(gs_optimizer *optimizer) {
-    return optimizer->launches_once ? &optimizer->table : NULL;
+    return optimizer->launches_once && !optimizer->host ? &optimizer->table : NULL;
 }
 
 gs_status gs_optimizer_step(gs_optimizer *optimizer, void *const *params, void *const *grads,
@@ -362,6 +413,10 @@ gs_status gs_optimizer_step_params_keeping(gs_optimizer *optimizer, const size_t
 }
 
 static gs_status check_halves(const gs_optimizer *optimizer) {
+    if (optimizer->host)
+        return gs_error(
+            GS_FAILED_PRECONDITION,
+            "optimizer: masters in halves are updated where they lie, the state is the host's");
     if (has_launch(optimizer->method, &optimizer->options)) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "optimizer: \"%s\" does not update masters in halves",
                     optimizer->options.kind);
@@ -392,6 +447,41 @@ gs_status gs_optimizer_step_halves_params(gs_optimizer *optimizer, const size_t 
                                   .grad_scale = grad_scale};
     GS_TRY(check_halves(optimizer));
     return update_params(optimizer, which, num_which, &tensors, &optimizer->table);
+}
+
+// ---- where the state lies
+
+static gs_status copy_states(const gs_optimizer *optimizer, float *const *to) {
+    const gs_kernels *k = gs_device_kernels(optimizer->device);
+    gs_stream *stream = gs_device_stream(optimizer->device);
+    for (int s = 0; s < optimizer->num_states; s++)
+        k->copy(stream, to[s], optimizer->state[s], optimizer->total_count * sizeof(float));
+    return gs_stream_wait(stream, gs_deadline_in_seconds(MOVE_SECONDS));
+}
+
+gs_status gs_optimizer_move_state(gs_optimizer *optimizer, bool to_host) {
+    float *moved[GS_OPTIMIZER_MAX_STATES] = {NULL};
+    gs_host_update *host = NULL;
+    if (gs_device_is_host(optimizer->device) || to_host == (optimizer->host != NULL))
+        return gs_ok();
+    gs_status status = gs_ok();
+    if (to_host)
+        status = gs_host_update_create(&host, optimizer->device, optimizer->options.host_threads);
+    for (int s = 0; s < optimizer->num_states && !status.code; s++)
+        status = alloc_state(optimizer, &moved[s], to_host);
+    if (!status.code) status = copy_states(optimizer, moved);
+    for (int s = 0; s < optimizer->num_states; s++) {
+        float *left = status.code ? moved[s] : optimizer->state[s];
+        free_state(optimizer, left, status.code ? to_host : !to_host);
+        if (!status.code) optimizer->state[s] = moved[s];
+    }
+    gs_host_update_destroy(status.code ? host : optimizer->host);
+    if (!status.code) optimizer->host = host;
+    return gs_status_prefix(status, "optimizer: state to the %s", to_host ? "host" : "device");
+}
+
+bool gs_optimizer_state_is_on_host(const gs_optimizer *optimizer) {
+    return optimizer->host || gs_device_is_host(optimizer->device);
 }
 
 const gs_segment *gs_optimizer_segments(const gs_optimizer *optimizer, size_t *num_segments) {

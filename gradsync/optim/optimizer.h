@@ -4,6 +4,10 @@
 // may begin inside a parameter. Counts of updates and weight decay are the parameter's. Every element takes
 // the bits that it has when one rank steps everything.
 //
+// The state may lie in the host's memory, to leave a GPU's to others: then the host updates, and a step
+// brings gradients and parameters there and parameters back, and waits for gradients (host_update.h). It
+// may move there for a while, and back.
+//
 // On a GPU parameters, gradients and state are its memory, a step is enqueued on the compute stream and not
 // waited for: Adam and AdamW in one launch for all parameters, whose table is made once. Counts of updates
 // are the host's memory.
@@ -41,6 +45,10 @@ typedef struct gs_optimizer_options {
     // every parameter, segment i is parameter i.
     const gs_segment *segments;
     size_t num_segments;
+    // On a GPU: the state lies in pinned memory of the host from the beginning (gs_optimizer_move_state).
+    bool state_on_host;
+    char reserved[3];  // 0
+    int host_threads;  // for updates by the host; 0: one
 } gs_optimizer_options;  // values are taken as they are: the defaults are the caller's
 
 // State for the segments of `num_params` parameters, zeroed. `decays[i]`: weight decay applies to
@@ -80,7 +88,7 @@ GS_NODISCARD gs_status gs_optimizer_step_params(gs_optimizer *optimizer, const s
 // are, whatever a step says of them: values, state and count, no decay and no momentum, until they are stepped again.
 void gs_optimizer_set_trainable(gs_optimizer *optimizer, const bool *trainable);
 
-// Whether there is an update of masters that lie in two halves: "adam" and "adamw".
+// Whether there is an update of masters that lie in two halves: "adam" and "adamw", on the device.
 bool gs_optimizer_takes_halves(const gs_optimizer_options *options);
 // The same step on fp32 masters in two halves of 16 bits (kernels.h, gs_adamw_item): `values` are bf16, what
 // kernels read; one of each list for each segment. INVALID_ARGUMENT for a kind that takes none.
@@ -96,6 +104,12 @@ GS_NODISCARD gs_status gs_optimizer_step_halves_params(gs_optimizer *optimizer, 
 // What it updates here, in order of parameter and element.
 const gs_segment *gs_optimizer_segments(const gs_optimizer *optimizer, size_t *num_segments);
 size_t gs_optimizer_num_params(const gs_optimizer *optimizer);
+
+// Moves the state to pinned memory of the host, or back to the device's, between steps; values stay.
+// Nothing to do where it is there already, and on the CPU. Before it moves nothing may be under way that
+// reads it; pointers to it are others afterwards. After an error it is where it was.
+GS_NODISCARD gs_status gs_optimizer_move_state(gs_optimizer *optimizer, bool to_host);
+bool gs_optimizer_state_is_on_host(const gs_optimizer *optimizer);  // reached by it as its own memory
 
 // What a checkpoint keeps: state `which` ("exp_avg", "exp_avg_sq", "momentum_buffer") of each segment,
 // fp32, and each parameter's number of updates.

@@ -203,6 +203,8 @@ static const gs_field optimizer_fields[] = {
     {"in_backward", GS_FIELD_BOOL, AT(optimizer.in_backward), .default_value = "false",
      .help = "Update each bucket's parameters as soon as it is reduced, while others travel. Without clipping; takes the "
              "memory of parameters and state once more."},
+    {"offload", GS_FIELD_BOOL, AT(optimizer.offload), .default_value = "false",
+     .help = "On GPUs: keep the optimizer's state in the host's memory, and update there. Elsewhere it has no effect."},
     {"loss_scale", GS_FIELD_OBJECT, .fields = loss_scale_fields,
      .help = "Dynamic loss scale; precision fp16 only."},
     {"schedule", GS_FIELD_OBJECT, .fields = schedule_fields,

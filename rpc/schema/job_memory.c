@@ -20,6 +20,8 @@
 #define LANE_BYTES ((uint64_t)774 << 10)
 // Pinned, of worker/state/device_copy.c.
 #define COPY_PIECES_BYTES ((uint64_t)16 << 20)
+// The same, of gradsync/optim/host_update.c.
+#define UPDATE_PIECES_BYTES ((uint64_t)16 << 20)
 
 #define MOST_ENTRIES 256
 
@@ -196,7 +198,8 @@ static uint64_t pass_grads_bytes(const foresight *all) {
     const gs_job_spec *spec = all->request->spec;
     bool one_pass = spec->logical_shards == 1 || spec->exact;
     if (spec->reducer.sharding == GS_SHARDING_GRADIENTS) return 0;
-    bool adds = !one_pass || gs_job_spec_passes_per_shard(spec) > 1;
+    bool adds = (!one_pass || gs_job_spec_passes_per_shard(spec) > 1) &&
+                spec->reducer.sharding != GS_SHARDING_GRADIENTS;
     bool rounds = is_16_bit(spec) && !computes_in_16_bits(spec, all->request->on_gpu);
     return rounds && adds ? all->num_elements * FLOAT_BYTES : 0;
 }
@@ -268,6 +271,10 @@ static void add_exchange(gs_job_memory *memory, const foresight *all) {
     if (talks) memory->exchange_bytes = CONTROL_BYTES + lanes * LANE_BYTES;
 }
 
+static bool offloads(const gs_job_memory_request *request) {
+    return request->on_gpu && request->spec->optimizer.offload;
+}
+
 static gs_job_memory foresee_rank(const foresight *all, int rank) {
     const gs_job_memory_request *request = all->request;
     gs_job_memory memory = {
@@ -275,7 +282,8 @@ static gs_job_memory foresee_rank(const foresight *all, int rank) {
         .undo_bytes = undoes(request->spec) ? saved_bytes(all, rank) : 0,
         .activations_bytes = gs_job_memory_activations(request->spec, request->on_gpu),
         .snapshot_bytes = snapshot_bytes(all, rank),
-        .staging_bytes = request->on_gpu ? COPY_PIECES_BYTES : 0};
+        .staging_bytes = (request->on_gpu ? COPY_PIECES_BYTES : 0) +
+                         (offloads(request) ? UPDATE_PIECES_BYTES : 0)};
     add_params(&memory, all, rank);
     add_grads(&memory, all);
     add_exchange(&memory, all);
@@ -285,6 +293,7 @@ static gs_job_memory foresee_rank(const foresight *all, int rank) {
                          memory.staging_bytes;
     memory.host_bytes =
         request->on_gpu ? memory.snapshot_bytes + memory.staging_bytes : memory.total_bytes;
+    if (offloads(request)) memory.host_bytes += memory.optimizer_bytes;
     return memory;
 }
 
@@ -294,6 +303,7 @@ gs_status gs_job_memory_foresee(gs_job_memory **out, const gs_job_memory_request
                      .is_sharded = spec->reducer.sharding != GS_SHARDING_NONE,
                      .splits_masters = computes_in_16_bits(spec, request->on_gpu) &&
                                        spec->model.precision == GS_PRECISION_BF16 &&
+                                       !spec->optimizer.offload &&
                                        spec->optimizer.kind != GS_OPTIMIZER_SGD,
                      .num_states = count_states(spec)};
     *out = NULL;

@@ -401,6 +401,16 @@ static void check_in_backward(const gs_job_spec *spec, gs_field_errors *errors) 
         refuse(errors, pointer, "replicas of a process read the same parameters, each in a backward of its own");
 }
 
+// Its state is the host's, which makes whole updates.
+static void check_offload(const gs_job_spec *spec, gs_field_errors *errors) {
+    const char *pointer = "/optimizer/offload";
+    if (!spec->optimizer.offload) return;
+    if (spec->optimizer.in_backward || spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF)
+        refuse(errors, pointer, "optimizer.in_backward and reducer.zero_overlap update beside the backward pass, on the device");
+    if (gs_job_hook_trains_apart(&spec->reducer.hook))
+        refuse(errors, pointer, "ranks that train apart average the optimizer's state on the device");
+}
+
 // Which layers a step uses is drawn.
 static void check_layer_drop(const gs_job_spec *spec, gs_field_errors *errors) {
     const char *pointer = "/model/gpt2/layer_drop";
@@ -436,6 +446,7 @@ gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object, gs_field_
     check_precision(spec, object, errors);
     check_hook(spec, object, errors);
     check_in_backward(spec, errors);
+    check_offload(spec, errors);
     gs_job_spec_check_sharding(spec, errors);
     gs_job_spec_check_freeze(spec, errors);
     if (errors->count == 0) return gs_ok();

@@ -105,7 +105,7 @@ typedef struct gs_job_spec {
     struct {
         int kind;
         double lr, beta1, beta2, eps, momentum, weight_decay, grad_clip_norm;  // clip 0: off
-        bool nesterov, in_backward;
+        bool nesterov, in_backward, offload;
         int zero_grad;  // what a parameter that nobody used has
         struct {
             double init, growth_factor, backoff_factor;

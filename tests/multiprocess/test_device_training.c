@@ -297,6 +297,39 @@ static const job apart_job = {
     .shards = 3,
     .reducer = ",\"hook\":{\"kind\":\"local_sgd\",\"start_step\":1,\"period\":3,\"local_ranks\":2}"};
 
+#define NUM_OFFLOADED 3
+
+// The host makes the update with the bits that the device has, and saves what is its own.
+static void state_in_the_hosts_memory_changes_no_bit(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job offloaded[NUM_OFFLOADED] = {
+        {.model = GPT2, .optimizer = ADAMW, .reducer = ",\"sharding\":\"optimizer\""},
+        {.model = MLP, .optimizer = SGD},
+        {.model = GPT2, .optimizer = SGD, .precision = "bf16"},
+    };
+    sample drawn = sample_from_environment();
+    sample_say(&drawn, "jobs with their state on the host");
+    for (size_t i = 0; i < NUM_OFFLOADED; i++) {
+        if (drawn.share > 1 && drawn.seed % NUM_OFFLOADED != i) continue;
+        outcome there, here, resumed;
+        char optimizer[200];
+        job on_host = offloaded[i], on_device = offloaded[i];
+        on_host.micro_batch = on_device.micro_batch = 2;
+        on_host.shards = on_device.shards = 2;
+        snprintf(optimizer, sizeof optimizer, "%s,\"offload\":true", on_device.optimizer);
+        on_host.optimizer = optimizer;
+        train(&there, &on_device, 2, STEPS, gpu, NULL);
+        train(&here, &on_host, 2, STEPS / 2, gpu, NULL);
+        assert_same(&here, &there, 1, STEPS / 2);
+        train(&resumed, &on_host, 2, STEPS, gpu, &here);
+        assert_same(&resumed, &there, STEPS / 2 + 1, STEPS);
+        forget(&there);
+        forget(&here);
+        forget(&resumed);
+    }
+}
+
 static void train_apart(gs_digest held[3][TRAINER_RANK_MAX_STEPS], outcome *out, const char *device) {
     char *spec = make_spec(&apart_job, 4), problem[160] = "";
     trainer_rank_report report;
@@ -559,6 +592,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ranks_hold_the_same_bits_and_train_as_on_cpus),
         cmocka_unit_test(ranks_that_train_apart_do_as_on_cpus),
         cmocka_unit_test(sharded_ranks_train_as_on_cpus),
+        cmocka_unit_test(state_in_the_hosts_memory_changes_no_bit),
         cmocka_unit_test(synchronised_norms_train_as_on_cpus),
         cmocka_unit_test(steps_neither_allocate_nor_wait_in_the_driver),
         cmocka_unit_test(checkpoint_goes_from_a_cpu_to_a_gpu_and_back),

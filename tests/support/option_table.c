@@ -76,6 +76,7 @@ static const option_row rows[] = {
     {"/optimizer/nesterov", WORK, {NULL}, {{"/optimizer/momentum", "0.9"}}, 0},
     OF(WORK, "/optimizer/zero_grad"),
     OF(WAY, "/optimizer/in_backward"),
+    OF(WAY, "/optimizer/offload"),
     {"/optimizer/loss_scale/init", WORK, {"1024"}, {{"/model/precision", "\"fp16\""}}, HALF_TOLERANCE},
     {"/optimizer/loss_scale/growth_interval", WORK, {"1"}, {{"/model/precision", "\"fp16\""}},
      HALF_TOLERANCE},

@@ -68,6 +68,8 @@ static gs_optimizer_options optimizer_options(const gs_job_spec *spec) {
         .momentum = (float)spec->optimizer.momentum,
         .nesterov = spec->optimizer.nesterov,
         .unused_is_zero = spec->optimizer.zero_grad == GS_ZERO_GRAD_ZERO,
+        .state_on_host = spec->optimizer.offload,
+        .host_threads = (int)spec->world.threads_per_rank,
     };
 }
 
@@ -234,7 +236,8 @@ static gs_copy_run find_optimizer_run(const gs_trainer_state *state, int kind, s
     const gs_segment *segments = gs_optimizer_segments(state->optimizer, &num_segments);
     if (segment >= num_segments) return (gs_copy_run){0};
     return (gs_copy_run){.data = gs_optimizer_state(state->optimizer, kind, segment),
-                         .bytes = segments[segment].count * sizeof(float)};
+                         .bytes = segments[segment].count * sizeof(float),
+                         .is_on_host = gs_optimizer_state_is_on_host(state->optimizer)};
 }
 
 // The master of a segment that is here.

@@ -433,6 +433,118 @@ static void state_is_the_same_on_every_device(void **state) {
     assert_true(gs_digest_equal(digests[0], digests[1]));
 }
 
+// Where state lies in one of four ways: the device's memory, the host's, or moved there at some
+// step, and back.
+#define NUM_LOCATIONS 4
+static gs_status move_at(gs_optimizer *optimizer, int location, int64_t step) {
+    if (location >= 2 && step == 4) GS_TRY(gs_optimizer_move_state(optimizer, true));
+    if (location == 3 && step == 8) GS_TRY(gs_optimizer_move_state(optimizer, false));
+    return gs_ok();
+}
+
+static void state_takes_the_same_steps_wherever_it_lies(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        gs_digest values[NUM_LOCATIONS], states[NUM_LOCATIONS];
+        for (int location = 0; location < NUM_LOCATIONS; location++) {
+            model m;
+            init_model(&m, device);
+            gs_optimizer *optimizer;
+            gs_optimizer_options options = kinds[k];
+            options.state_on_host = location == 1;
+            options.host_threads = 2;
+            assert_ok(
+                gs_optimizer_create(&optimizer, &options, m.specs, m.decays, NUM_PARAMS, device));
+            for (int64_t step = 0; step < NUM_STEPS; step++) {
+                uint8_t used[NUM_PARAMS];
+                for (size_t p = 0; p < NUM_PARAMS; p++) used[p] = uses(p, step);
+                assert_ok(move_at(optimizer, location, step));
+                fill_grads(&m, step);
+                assert_ok(gs_optimizer_step(optimizer, m.params, m.grads, used, 0.01f, 0.5f));
+            }
+            bool on_host = location == 1 || location == 2 || gs_device_is_host(device);
+            assert_int_equal(gs_optimizer_state_is_on_host(optimizer), on_host);
+            read_values(&m);
+            values[location] = gs_digest_of(m.values, sizeof m.values);
+            if (on_host)
+                for (int s = 0; s < gs_optimizer_state_count(optimizer); s++)
+                    assert_true(gs_optimizer_state(optimizer, s, 0)[0] != 0);
+            assert_ok(gs_optimizer_move_state(optimizer, false));
+            states[location] = digest_of_state(optimizer, device);
+            gs_optimizer_destroy(optimizer);
+            release_model(&m);
+        }
+        for (int location = 1; location < NUM_LOCATIONS; location++) {
+            assert_true(gs_digest_equal(values[location], values[0]));
+            assert_true(gs_digest_equal(states[location], states[0]));
+        }
+    }
+    test_device_close(device);
+}
+
+// As masters of 16-bit parameters are, which leave a GPU's memory too.
+static void parameters_in_the_hosts_memory_are_updated_where_they_are(void **state) {
+    (void)state;
+    gs_device *device = open_device();
+    gs_digest digests[2];
+    for (int pinned = 0; pinned < 2; pinned++) {
+        model m;
+        gs_optimizer *optimizer;
+        gs_optimizer_options options = kinds[0];
+        void *host, *params[NUM_PARAMS];
+        init_model(&m, device);
+        options.state_on_host = true;
+        assert_ok(gs_device_alloc_pinned(device, &host, sizeof m.values));
+        memcpy(host, m.values, sizeof m.values);
+        for (size_t p = 0; p < NUM_PARAMS; p++)
+            params[p] = pinned ? (float *)host + p * COUNT : m.params[p];
+        assert_ok(gs_optimizer_create(&optimizer, &options, m.specs, m.decays, NUM_PARAMS, device));
+        assert_false(gs_optimizer_takes_halves(&options));
+        for (int64_t step = 0; step < 3; step++) {
+            fill_grads(&m, step);
+            assert_ok(gs_optimizer_step(optimizer, params, m.grads, NULL, 0.01f, 1));
+        }
+        read_values(&m);
+        digests[pinned] = gs_digest_of(pinned ? host : m.values, sizeof m.values);
+        gs_optimizer_destroy(optimizer);
+        gs_device_free_pinned(device, host);
+        release_model(&m);
+    }
+    assert_true(gs_digest_equal(digests[0], digests[1]));
+    test_device_close(device);
+}
+
+// More than the host has in its hands at once, and a last piece of a few.
+static void a_large_parameter_passes_the_host_piece_by_piece(void **state) {
+    (void)state;
+    const size_t count = ((size_t)5 << 19) + 3;
+    gs_device *device = open_device();
+    const gs_param_spec spec = gs_param_spec_make(GS_FP32, (int64_t)count, 0, "large");
+    float *host = malloc(count * sizeof *host),
+          *memory = device_memory_alloc(device, 3 * count * sizeof *host);
+    gs_random_fill_normal(host, count, (gs_random_key){.seed = 5}, 0, 0, 1);
+    gs_digest digests[2];
+    void *grads[] = {memory};
+    device_memory_write(device, grads[0], host, count * sizeof *host);
+    for (int on_host = 0; on_host < 2; on_host++) {
+        gs_optimizer *optimizer;
+        gs_optimizer_options options = kinds[3];
+        void *params[] = {memory + (size_t)(1 + on_host) * count};
+        options.state_on_host = on_host != 0;
+        assert_ok(gs_optimizer_create(&optimizer, &options, &spec, NULL, 1, device));
+        for (int step = 0; step < 2; step++)
+            assert_ok(gs_optimizer_step(optimizer, params, grads, NULL, 0.1f, 1));
+        device_memory_read(device, host, params[0], count * sizeof *host);
+        digests[on_host] = gs_digest_of(host, count * sizeof *host);
+        gs_optimizer_destroy(optimizer);
+    }
+    assert_true(gs_digest_equal(digests[0], digests[1]));
+    device_memory_free(device, memory);
+    free(host);
+    test_device_close(device);
+}
+
 static void state_can_be_saved_and_put_back(void **state) {
     (void)state;
     gs_device *device = open_device();
@@ -570,6 +682,9 @@ int main(void) {
         cmocka_unit_test(masters_in_halves_take_the_same_steps),
         cmocka_unit_test(an_optimizer_without_halves_says_so),
         cmocka_unit_test(state_is_the_same_on_every_device),
+        cmocka_unit_test(state_takes_the_same_steps_wherever_it_lies),
+        cmocka_unit_test(parameters_in_the_hosts_memory_are_updated_where_they_are),
+        cmocka_unit_test(a_large_parameter_passes_the_host_piece_by_piece),
         cmocka_unit_test(state_can_be_saved_and_put_back),
         cmocka_unit_test(unused_is_zero_goes_on_once_there_was_a_gradient),
         cmocka_unit_test(a_sparse_parameter_without_a_dense_gradient_is_left_alone),

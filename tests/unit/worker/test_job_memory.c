@@ -222,6 +222,12 @@ static void precision_says_how_often_parameters_are_there(void **state) {
     assert_true(memory[0].activations_bytes < activations);
     assert_int_equal(memory[0].host_bytes, memory[0].snapshot_bytes + memory[0].staging_bytes);
     free(memory);
+    it.spec.optimizer.offload = true;
+    assert_ok(gs_job_memory_foresee(&memory, &request));
+    expect_near("masters that are not split", memory[0].masters_bytes, bytes, &it);
+    assert_int_equal(memory[0].host_bytes, memory[0].snapshot_bytes + memory[0].staging_bytes +
+                                               memory[0].optimizer_bytes);
+    free(memory);
     close_job(&it);
 }
 
