@@ -103,7 +103,9 @@ gs_hook_rule gs_planner_hook_rule(const gs_run *run) {
 
 const char *gs_planner_reason(const gs_job *job) {
     if (job->ready_order) return job->order_reason;
-    return job->spec.reducer.plan == GS_PLAN_AUTO ? "one_host" : "size_based";
+    static const char *const reasons[] = {
+        [GS_PLAN_PARITY] = "size_based", [GS_PLAN_AUTO] = "one_host", [GS_PLAN_OWNER] = "owner_based"};
+    return reasons[job->spec.reducer.plan];
 }
 
 void gs_planner_adopt(gs_coordinator *coordinator, gs_job *job, gs_json *view) {

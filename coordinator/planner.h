@@ -20,7 +20,8 @@ GS_NODISCARD gs_status gs_planner_assign(gs_bucket_plan *out, const gs_job_spec 
                                          const gs_json *order);
 // How buckets travel among the members that there are.
 gs_hook_rule gs_planner_hook_rule(const gs_run *run);
-// What a plan that is made now is made from: "size_based", "one_host", "ready_order", "operator".
+// What a plan that is made now is made from: "size_based", "one_host", "owner_based", "ready_order",
+// "operator".
 const char *gs_planner_reason(const gs_job *job);
 // `view` (taken) is in use from now on: it enters the history.
 void gs_planner_adopt(gs_coordinator *coordinator, gs_job *job, gs_json *view);

@@ -90,3 +90,74 @@ void gs_owner_buckets_release(gs_owner_buckets *buckets) {
     free(buckets->buckets);
     *buckets = (gs_owner_buckets){0};
 }
+
+// ---- as a plan
+
+// What is reduced at once: places[first], and those of its bucket.
+typedef struct group {
+    size_t bucket;  // GS_NO_BUCKET: alone
+    size_t place;   // its first
+    size_t last;    // of its parameters the one whose gradient comes last
+} group;
+
+static int compare_groups(const void *a, const void *b) {
+    size_t left = ((const group *)a)->last, right = ((const group *)b)->last;
+    return left < right ? 1 : left > right ? -1 : 0;
+}
+
+static size_t list_groups(group *groups, size_t *group_of, const gs_owner_buckets *buckets) {
+    size_t num_groups = 0;
+    for (size_t i = 0; i < buckets->num_places; i++) {
+        const gs_owner_place *place = &buckets->places[i];
+        bool joins = place->bucket != GS_NO_BUCKET && group_of[place->bucket];
+        if (!joins) groups[num_groups++] = (group){place->bucket, i, place->param};
+        if (place->bucket == GS_NO_BUCKET) continue;
+        if (!joins) group_of[place->bucket] = num_groups;
+        group *of = &groups[group_of[place->bucket] - 1];
+        if (place->param < of->last) of->last = place->param;
+    }
+    qsort(groups, num_groups, sizeof *groups, compare_groups);
+    return num_groups;
+}
+
+static void add_group(gs_bucket_plan *plan, const group *of, const gs_owner_buckets *buckets,
+                      const gs_param_spec *params) {
+    gs_plan_bucket *bucket = &plan->buckets[plan->num_buckets++];
+    *bucket = (gs_plan_bucket){.limit_bytes = buckets->capacity * sizeof(float),
+                               .dtype = params[buckets->places[of->place].param].dtype,
+                               .first = plan->num_params};
+    for (size_t i = of->place; i < buckets->num_places; i++) {
+        const gs_owner_place *place = &buckets->places[i];
+        bool is_of = i == of->place || (of->bucket != GS_NO_BUCKET && place->bucket == of->bucket);
+        if (!is_of) continue;
+        plan->params[plan->num_params++] = place->param;
+        bucket->num_params++;
+        bucket->bytes += gs_param_spec_grad_bytes(&params[place->param]);
+    }
+}
+
+gs_status gs_owner_buckets_to_plan(gs_bucket_plan *out, const gs_owner_buckets *buckets,
+                                   const gs_param_spec *params, size_t num_params) {
+    gs_bucket_plan plan = {.buckets = calloc(num_params + 1, sizeof *plan.buckets),
+                           .params = calloc(num_params + 1, sizeof *plan.params)};
+    group *groups = calloc(num_params + 1, sizeof *groups);
+    size_t *group_of = calloc(buckets->num_buckets + 1, sizeof *group_of);
+    gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "owner buckets: out of memory");
+    if (plan.buckets && plan.params && groups && group_of) {
+        status =
+            buckets->num_places == num_params
+                ? gs_ok()
+                : gs_error(GS_INVALID_ARGUMENT, "owner buckets: %zu of %zu parameters have a place",
+                           buckets->num_places, num_params);
+        size_t num_groups = status.code ? 0 : list_groups(groups, group_of, buckets);
+        for (size_t i = 0; i < num_groups; i++) add_group(&plan, &groups[i], buckets, params);
+        if (!status.code) status = gs_bucket_plan_check(&plan, params, num_params);
+    }
+    free(groups);
+    free(group_of);
+    if (status.code)
+        gs_bucket_plan_release(&plan);
+    else
+        *out = plan;
+    return status;
+}

@@ -12,7 +12,9 @@
 #include <stdint.h>
 
 #include "core/abi.h"
+#include "core/bucket_plan.h"
 #include "core/owner_rules.h"
+#include "core/param_spec.h"
 #include "core/status.h"
 
 GS_BEGIN_DECLS
@@ -43,6 +45,12 @@ typedef struct gs_owner_buckets {
 GS_NODISCARD gs_status gs_owner_buckets_plan(gs_owner_buckets *out, const int *owner,
                                              const gs_owner_request *request, size_t capacity);
 void gs_owner_buckets_release(gs_owner_buckets *buckets);
+// They as a plan, of dense parameters that are all trainable: each bucket that has something, and
+// what is reduced directly each in one of its own; in the order in which they are complete,
+// gradients coming in reversed registration order. Limits are the capacity.
+GS_NODISCARD gs_status gs_owner_buckets_to_plan(gs_bucket_plan *out,
+                                                const gs_owner_buckets *buckets,
+                                                const gs_param_spec *params, size_t num_params);
 
 GS_END_DECLS
 

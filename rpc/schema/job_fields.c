@@ -31,7 +31,7 @@ static const char *const later_data_kinds[] = {"plugin", NULL};
 static const char *const optimizers[] = {"adamw", "adam", "sgd", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const later_schedules[] = {"wsd", "step", NULL};
-static const char *const plans[] = {"parity", "auto", NULL};
+static const char *const plans[] = {"parity", "auto", "owner", NULL};
 static const char *const reduce_ops[] = {"mean", "sum", "sample_mean", NULL};
 const char *const gs_buffer_words[] = {"broadcast", "none", "average", NULL};
 static const char *const backends[] = {"auto", "self", "shm", "nccl", NULL};
@@ -214,7 +214,8 @@ static const gs_field optimizer_fields[] = {
 
 static const gs_field reducer_fields[] = {
     {"plan", WORDS(plans), AT(reducer.plan), .default_value = "\"parity\"",
-     .help = "parity: buckets by size and caps; auto: small ones that stay in cache, for one host."},
+     .help = "parity: buckets by size and caps; auto: small ones that stay in cache, for one host; owner: with reducer.partition "
+             "oss or zero, small tensors of an owner in one bucket of at most bucket_cap_bytes, large ones alone."},
     {"first_bucket_bytes", GS_FIELD_INT, AT(reducer.first_bucket_bytes), RANGE(0, 1e12),
      .default_value = "1048576",
      .help = "Small cap of the first bucket; 0 is none, and so is caps without it."},

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/overlap_assignment.h"
+#include "core/owner_buckets.h"
 #include "core/owner_rules.h"
 #include "core/plan_policy.h"
 #include "rpc/schema/job_freeze.h"
@@ -140,6 +141,25 @@ static gs_status find_keys(int **out, const gs_job_spec *spec, const int *owners
     return gs_ok();
 }
 
+// As fairscale's ShardedDataParallel has them; its capacity is in elements.
+static gs_status make_owner_plan(gs_bucket_plan *out, const gs_job_spec *spec, const int *owners,
+                                 int world_size, const gs_param_spec *params, size_t num_params) {
+    gs_owner_buckets buckets;
+    size_t capacity = spec->reducer.num_bucket_caps ? (size_t)spec->reducer.bucket_cap_bytes[0]
+                                                    : GS_BUCKET_CAP_BYTES;
+    size_t *counts = count_elements(params, num_params);
+    if (!counts) return out_of_memory();
+    gs_status status = gs_owner_buckets_plan(
+        &buckets, owners,
+        &(gs_owner_request){.counts = counts, .num_params = num_params, .world_size = world_size},
+        capacity / sizeof(float));
+    free(counts);
+    GS_TRY(status);
+    status = gs_owner_buckets_to_plan(out, &buckets, params, num_params);
+    gs_owner_buckets_release(&buckets);
+    return status;
+}
+
 gs_status gs_job_plan_make(gs_bucket_plan *out, const gs_job_spec *spec, int world_size,
                            const gs_param_spec *params, size_t num_params,
                            const size_t *ready_order) {
@@ -148,9 +168,12 @@ gs_status gs_job_plan_make(gs_bucket_plan *out, const gs_job_spec *spec, int wor
     GS_TRY(gs_job_plan_owners(&owners, spec, world_size, params, num_params));
     int *keys;
     gs_status status = find_keys(&keys, spec, owners, params, num_params);
+    if (!status.code)
+        status = spec->reducer.plan == GS_PLAN_OWNER && owners
+                     ? make_owner_plan(out, spec, owners, world_size, params, num_params)
+                     : gs_plan_policy_apply_owned(out, &policy, keys, params, num_params,
+                                                  ready_order);
     free(owners);
-    GS_TRY(status);
-    status = gs_plan_policy_apply_owned(out, &policy, keys, params, num_params, ready_order);
     free(keys);
     return status;
 }

@@ -19,6 +19,20 @@ static void check_unsharded(const gs_job_spec *spec, gs_field_errors *errors) {
     if (spec->reducer.zero_split_buckets) refuse(errors, SPLIT, why);
 }
 
+// Small tensors of an owner in one bucket, of at most one cap.
+static void check_owner_plan(const gs_job_spec *spec, gs_field_errors *errors) {
+    const char *pointer = "/reducer/plan";
+    bool is_dealt = spec->reducer.sharding != GS_SHARDING_NONE && spec->reducer.partition != GS_SHARD_FLAT;
+    if (spec->reducer.plan != GS_PLAN_OWNER) return;
+    if (!is_dealt) refuse(errors, pointer, "owner: buckets of whole tensors' owners; reducer.partition oss or zero");
+    if (spec->reducer.num_bucket_caps > 1)
+        refuse(errors, "/reducer/bucket_cap_bytes", "reducer.plan owner: one cap, of each owner's bucket");
+    if (spec->model.num_freezes)
+        refuse(errors, pointer, "owner: model.freeze keeps apart what is frozen at other times");
+    if (spec->reducer.max_buckets > 0)
+        refuse(errors, "/reducer/max_buckets", "reducer.plan owner: as many as owners and tensors above the cap");
+}
+
 // Ranks have a part of the sum, which these need whole, or of each rank.
 static void check_reduction(const gs_job_spec *spec, gs_field_errors *errors) {
     if (!gs_job_hook_is_sum(&spec->reducer.hook))
@@ -88,6 +102,7 @@ static void check_windows(const gs_job_spec *spec, gs_field_errors *errors) {
 
 void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors) {
     if (gs_field_errors_lie_in(errors, SHARDING)) return;
+    check_owner_plan(spec, errors);
     if (spec->reducer.sharding == GS_SHARDING_NONE) {
         check_unsharded(spec, errors);
         return;

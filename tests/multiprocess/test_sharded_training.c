@@ -50,6 +50,8 @@ static const job jobs[] = {
     {"whole tensors, as they come", 2, 2, GPT2, ADAMW, ",\"partition\":\"oss\"", false, false},
     {"whole tensors, large ones first", 4, 4, MLP, ADAMW ",\"grad_clip_norm\":0.05",
      ",\"partition\":\"zero\"", false, false},
+    {"buckets of owners", 3, 3, GPT2, ADAMW ",\"grad_clip_norm\":0.05",
+     ",\"partition\":\"oss\",\"plan\":\"owner\"", false, false},
     {"overlap", 2, 4, MLP, ADAMW, ",\"zero_overlap\":\"step\"", false, false},
     {"interleaved", 4, 4, GPT2, "\"kind\":\"adam\"",
      ",\"zero_overlap\":\"interleaved\",\"zero_split_buckets\":true", false, false},

@@ -105,8 +105,33 @@ static void what_cannot_be_planned_is_refused(void **state) {
     assert_string_equal(status.message, "owner buckets: 0 ranks");
 }
 
+// 4 and 1 are owner 0's bucket, 2 that of 1; 0 and 3 are large. Gradients come from the last one to
+// the first.
+static void as_a_plan_they_come_as_they_are_complete(void **state) {
+    (void)state;
+    const size_t counts[] = {50, 3, 1, 60, 2};
+    const size_t members[] = {3, 2, 4, 1, 0};
+    gs_param_spec params[5];
+    gs_bucket_plan plan;
+    for (size_t i = 0; i < 5; i++)
+        params[i] = gs_param_spec_make(GS_FP32, (int64_t)counts[i], 0, "p%zu", i);
+    gs_owner_buckets buckets = plan_buckets(counts, NULL, (const int[]){0, 0, 1, 1, 0}, 5, 2, 9);
+    assert_ok(gs_owner_buckets_to_plan(&plan, &buckets, params, 5));
+    assert_int_equal(plan.num_buckets, 4);
+    assert_memory_equal(plan.params, members, sizeof members);
+    assert_int_equal(plan.buckets[2].num_params, 2);
+    assert_int_equal(plan.buckets[2].bytes, 20);
+    assert_int_equal(plan.buckets[0].limit_bytes, 36);
+    gs_bucket_plan_release(&plan);
+    buckets.num_places--;
+    assert_int_equal(gs_owner_buckets_to_plan(&plan, &buckets, params, 5).code,
+                     GS_INVALID_ARGUMENT);
+    gs_owner_buckets_release(&buckets);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_a_plan_they_come_as_they_are_complete),
         cmocka_unit_test(small_tensors_of_an_owner_travel_together_and_frozen_ones_not_at_all),
         cmocka_unit_test(a_bucket_never_becomes_full),
         cmocka_unit_test(a_small_model_bounds_the_capacity_and_one_rank_needs_none),

@@ -57,6 +57,34 @@ static void expect_owners_of_rule(int partition, int world_size) {
     gs_bucket_plan_release(&plan);
 }
 
+// Not more than one bucket of small ones for each owner, and the same members wherever it is
+// planned.
+static void a_plan_of_owners_has_a_bucket_for_the_small_ones_of_each(void **state) {
+    (void)state;
+    gs_param_spec params[NUM_PARAMS];
+    int *owners;
+    gs_bucket_plan plan;
+    gs_job_spec spec = make_spec(GS_SHARDING_OPTIMIZER, GS_SHARD_OSS);
+    spec.reducer.plan = GS_PLAN_OWNER;
+    make_params(params);
+    assert_ok(gs_job_plan_owners(&owners, &spec, 3, params, NUM_PARAMS));
+    assert_ok(gs_job_plan_make(&plan, &spec, 3, params, NUM_PARAMS, NULL));
+    assert_ok(gs_bucket_plan_check(&plan, params, NUM_PARAMS));
+    size_t num_shared[3] = {0};
+    for (size_t b = 0; b < plan.num_buckets; b++) {
+        const gs_plan_bucket *bucket = &plan.buckets[b];
+        const size_t *members = plan.params + bucket->first;
+        for (size_t i = 1; i < bucket->num_params; i++)
+            assert_int_equal(owners[members[i]], owners[members[0]]);
+        if (bucket->num_params > 1) assert_true(bucket->bytes < 4000);
+        num_shared[owners[members[0]]] += bucket->num_params > 1;
+    }
+    for (int r = 0; r < 3; r++) assert_int_equal(num_shared[r], 1);
+    assert_true(plan.num_buckets < NUM_PARAMS);
+    gs_bucket_plan_release(&plan);
+    free(owners);
+}
+
 static void whole_parameters_have_buckets_of_one_owner(void **state) {
     (void)state;
     for (int world_size = 1; world_size <= 40; world_size += 3) {
@@ -151,6 +179,7 @@ static void the_plan_of_a_sharded_job_is_fixed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_plan_of_owners_has_a_bucket_for_the_small_ones_of_each),
         cmocka_unit_test(whole_parameters_have_buckets_of_one_owner),
         cmocka_unit_test(what_is_cut_or_nobodys_has_the_plan_of_its_policy),
         cmocka_unit_test(a_bucket_trains_or_rests_as_a_whole),
