@@ -29,11 +29,15 @@ num_jobs=0
 
 measure 8 '"sharding":"none"'
 base=$((held - foretold))
-for reducer in '"sharding":"none"' '"sharding":"optimizer"' '"sharding":"optimizer","partition":"oss"' \
-  '"sharding":"gradients","bucket_cap_bytes":4194304' '"sharding":"optimizer","zero_overlap":"step"'; do
-  claim "{$reducer}: within 2 % and 16 MiB of what was foretold"
-  measure 3000 "$reducer"
+near() { # REDUCER [PRECISION]
+  claim "{$1} ${2-fp32}: within 2 % and 16 MiB of what was foretold"
+  measure 3000 "$@"
   off=$((held - base - foretold))
   echo "  foretold $((foretold >> 20)) MiB, held $(((held - base) >> 20)) MiB"
-  [ "${off#-}" -le $((foretold / 50 + (16 << 20))) ] || fail "$reducer: $((held - base)) bytes held, $foretold foretold"
+  [ "${off#-}" -le $((foretold / 50 + (16 << 20))) ] || fail "$*: $((held - base)) bytes held, $foretold foretold"
+}
+for reducer in '"sharding":"none"' '"sharding":"optimizer"' '"sharding":"optimizer","partition":"oss"' \
+  '"sharding":"gradients","bucket_cap_bytes":4194304' '"sharding":"optimizer","zero_overlap":"step"'; do
+  near "$reducer"
 done
+near '"sharding":"optimizer"' bf16

@@ -26,7 +26,7 @@ enum { WORLD = 3, STEPS = 8, EVERY = 2 };
 
 static const char spec_format[] =
     "{\"name\":\"sharded\",\"exact\":true,\"logical_shards\":%d,\"world\":{\"min\":%d,\"max\":%d},"
-    "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[40,24,16,5],\"batch_norm\":\"local\"}},"
+    "\"model\":{\"kind\":\"mlp\",\"precision\":\"%s\",\"mlp\":{\"dims\":[40,24,16,5],\"batch_norm\":\"local\"}},"
     "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":4},"
     "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003%s},"
     "\"reducer\":{\"first_bucket_bytes\":64,\"bucket_cap_bytes\":256,\"timeout_seconds\":20,"
@@ -36,21 +36,22 @@ static const char spec_format[] =
 typedef struct sharded_job {
     int logical_shards, least_ranks, most_ranks;
     int ranks_after;  // of who goes on
-    const char *optimizer, *sharding;
+    const char *precision, *optimizer, *sharding;
 } sharded_job;
 
 #define CLIPPED ",\"grad_clip_norm\":1"
 
-static const sharded_job of_optimizer = {4, 1, 4, 2, CLIPPED, "\"optimizer\""};
+static const sharded_job of_optimizer = {4, 1, 4, 2, "fp32", CLIPPED, "\"optimizer\""};
 // Each pass is reduced: a rank's shards are one.
-static const sharded_job of_gradients = {3, 3, 3, 3, CLIPPED, "\"gradients\""};
-static const sharded_job overlapped = {4, 1, 4, 2, "",
+static const sharded_job of_gradients = {
+    3, 3, 3, 3, "fp16", CLIPPED ",\"loss_scale\":{\"init\":1024}", "\"gradients\""};
+static const sharded_job overlapped = {4, 1, 4, 2, "bf16", "",
                                        "\"optimizer\",\"zero_overlap\":\"interleaved\""};
 
 static char *make_spec(const sharded_job *job, int step_delay_ms) {
     char *spec = NULL;
     if (asprintf(&spec, spec_format, job->logical_shards, job->least_ranks, job->most_ranks,
-                 job->optimizer, job->sharding, EVERY, step_delay_ms, STEPS) < 0)
+                 job->precision, job->optimizer, job->sharding, EVERY, step_delay_ms, STEPS) < 0)
         abort();
     return spec;
 }

@@ -256,11 +256,22 @@ static const job sharded_jobs[] = {
     {.optimizer = ADAMW_UNCLIPPED,
      .reducer = SHARDED ",\"zero_overlap\":\"interleaved\",\"zero_split_buckets\":true"},
     {.model = RESTING_GPT2, .optimizer = ADAMW, .reducer = SHARDED},
+    // Masters in halves, and fp32 ones.
+    {.optimizer = ADAMW, .precision = "bf16", .reducer = SHARDED},
+    {.optimizer = SGD, .precision = "bf16", .reducer = SHARDED ",\"partition\":\"zero\""},
+    {.optimizer = ADAMW ",\"loss_scale\":{\"init\":1024}",
+     .precision = "fp16",
+     .shards = 2,
+     .reducer = ",\"sharding\":\"gradients\""},
+    {.optimizer = ADAMW_UNCLIPPED,
+     .precision = "bf16",
+     .reducer = SHARDED ",\"zero_overlap\":\"interleaved\""},
 };
 #define NUM_SHARDED_JOBS (sizeof sharded_jobs / sizeof sharded_jobs[0])
 
 // Each rank updates a part: 2 ranks for some steps, then as many as there are shards, which read what those have
-// saved; with gradients in windows one rank, with two passes a step. A job that is not sharded reads the end.
+// saved; with gradients in windows one rank, with two passes a step. A job that is not sharded reads the end. CPUs
+// round other numbers to 16 bits.
 static void train_sharded(const job *of, const char *gpu) {
     job what = *of, whole;
     outcome here, first, there;
@@ -269,7 +280,7 @@ static void train_sharded(const job *of, const char *gpu) {
     if (!what.shards) what.shards = 3;
     whole = what;
     whole.reducer = NULL;
-    train(&here, &whole, 1, 5, "cpu", NULL);
+    train(&here, &whole, 1, 5, what.precision ? gpu : "cpu", NULL);
     train_quietly(&first, &what, 2, 2, gpu, NULL);
     train_quietly(&there, &what, what.shards == 3 ? 3 : 1, 5, gpu, &first);
     assert_close(&whole, &there, &here, CLOSE);

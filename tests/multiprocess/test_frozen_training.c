@@ -294,7 +294,10 @@ static void a_job_trains_as_a_serial_loop_that_leaves_out_what_is_frozen(void **
 
 static void sharded_jobs_have_the_bits_of_whole_updates(void **state) {
     (void)state;
-    static const job jobs[] = {
+    model of_16_bits = gpt2;
+    of_16_bits.members = GPT2_MODEL ",\"precision\":\"bf16\"";
+    const job jobs[] = {
+        {"masters", &of_16_bits, 3, 3, ADAMW, ",\"sharding\":\"optimizer\"", false},
         {"parts", &mlp, 2, 2, ADAMW ",\"grad_clip_norm\":0.05", ",\"sharding\":\"optimizer\"", false},
         {"windows", &gpt2, 3, 3, ADAMW, ",\"sharding\":\"gradients\"", false},
         {"whole tensors", &mlp, 4, 4, ADAMW, ",\"sharding\":\"optimizer\",\"partition\":\"oss\"", false},
