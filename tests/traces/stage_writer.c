@@ -74,9 +74,15 @@ void gs_writer_submit(gs_writer *writer, gs_write *write) {
     *end = it;
 }
 
+// The oldest of the name; else of its first word: a folder is not listed in the same order everywhere. NULL: any.
 static given *take(gs_writer *writer, const char *name) {
     given **link = &writer->first;
+    size_t word = name ? strcspn(name, " ,") : 0;
     while (*link && name && strcmp((*link)->name, name) != 0) link = &(*link)->next;
+    if (!*link && word > 0) {
+        link = &writer->first;
+        while (*link && strncmp((*link)->name, name, word) != 0) link = &(*link)->next;
+    }
     given *it = *link;
     if (it) *link = it->next;
     return it;
