@@ -186,6 +186,12 @@ static void key_loaded(void *ctx, const gs_store_row *row) {
     put_loaded(ctx, "put_key", values, 4);
 }
 
+// Row id is the coordinator epoch, job its life.
+static void life_loaded(void *ctx, const gs_store_row *row) {
+    gs_store_value values[] = {{.number = (int64_t)row->id}, {.number = (int64_t)row->job}};
+    put_loaded(ctx, "put_life", values, 2);
+}
+
 static void put_start(gs_trace *trace, const gs_store_start *start, const char *data_dir,
                       const char *checkpoints_dir) {
     if (!begin_line(trace)) return;
@@ -195,9 +201,9 @@ static void put_start(gs_trace *trace, const gs_store_start *start, const char *
                      "{\"in\":\"start\",\"trace\":1,\"version\":\"%s\",\"now_ns\":%" PRId64
                      ",\"wall_ms\":%" PRId64
                      ",\"coordinator_epoch\":%u,\"first_generation\":%u,\"next_sequence\":%" PRIu64
-                     ",\"data_dir\":",
+                     ",\"cluster\":\"%s\",\"coordinator_life\":\"%" PRIu64 "\",\"data_dir\":",
                      GRADSYNC_VERSION, trace->begun_ns, trace->wall_ms, start->coordinator_epoch,
-                     start->first_generation, start->next_sequence);
+                     start->first_generation, start->next_sequence, start->cluster, start->life);
     put_string(&trace->lines, data_dir);
     gs_strbuf_puts(&trace->lines, ",\"checkpoints_dir\":");
     put_string(&trace->lines, checkpoints_dir);
@@ -212,7 +218,8 @@ gs_status gs_trace_begin(gs_trace *trace, gs_job_store *store, const gs_store_st
     GS_TRY(gs_job_store_load_jobs(store, job_loaded, trace));
     GS_TRY(gs_job_store_load_events(store, event_loaded, trace));
     GS_TRY(gs_job_store_load_checkpoints(store, checkpoint_loaded, trace));
-    return gs_job_store_load_keys(store, key_loaded, trace);
+    GS_TRY(gs_job_store_load_keys(store, key_loaded, trace));
+    return gs_job_store_load_lives(store, life_loaded, trace);
 }
 
 void gs_trace_turn(gs_trace *trace) {

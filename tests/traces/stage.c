@@ -51,6 +51,7 @@ static gs_status put_row(gs_job_store *store, const gs_json *row) {
     if (!strcmp(operation, "put_checkpoint"))
         status = gs_job_store_put_checkpoint(store, id_of(row, 1), gs_json_string(gs_json_at(row, 2)),
                                              body);
+    if (!strcmp(operation, "put_life")) status = gs_ok();  // stage_seams.c
     if (!strcmp(operation, "put_key"))
         status = gs_job_store_put_key(store, gs_json_string(gs_json_at(row, 1)),
                                       gs_json_string(gs_json_at(row, 2)), id_of(row, 3),

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "coordinator/job_store.h"
 #include "coordinator/log_disk.h"
 #include "core/clock.h"
 #include "core/random.h"
@@ -16,6 +17,9 @@ int __real_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
 uint64_t __real_gs_random_from_system(void);
 uint64_t __wrap_gs_random_from_system(void);
+gs_status __real_gs_job_store_open(gs_job_store **out, gs_store_start *start, const char *path);
+gs_status __wrap_gs_job_store_open(gs_job_store **out, gs_store_start *start, const char *path);
+gs_status __wrap_gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx);
 int __real_access(const char *path, int mode);
 int __wrap_access(const char *path, int mode);
 gs_status __wrap_gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const char *path);
@@ -28,6 +32,31 @@ gs_status __wrap_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_
 gs_status __wrap_gs_log_disk_append_metrics(gs_log_disk *disk, const char *text, size_t bytes);
 gs_status __real_gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query);
 gs_status __wrap_gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query);
+
+// The cluster and the life that the store drew are the record's; records from before it did have none.
+gs_status __wrap_gs_job_store_open(gs_job_store **out, gs_store_start *start, const char *path) {
+    gs_status status = __real_gs_job_store_open(out, start, path);
+    if (status.code || !stage.is_playing) return status;
+    const gs_json *line = stage.file->lines[0].json;
+    snprintf(start->cluster, sizeof start->cluster, "%s",
+             gs_json_string_or(line, "cluster", "c-0000000000000000"));
+    start->life = strtoull(gs_json_string_or(line, "coordinator_life", "1"), NULL, 10);
+    return status;
+}
+
+gs_status __wrap_gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    (void)store;
+    for (size_t i = 0; i < stage.file->count; i++) {
+        const gs_json *row = gs_json_get(stage.file->lines[i].json, "row");
+        if (stage.file->lines[i].kind != TRACE_ROW) continue;
+        if (strcmp(gs_json_string(gs_json_at(row, 0)), "put_life") != 0) continue;
+        int64_t epoch = 0, life = 0;
+        gs_json_int(&epoch, gs_json_at(row, 1));
+        gs_json_int(&life, gs_json_at(row, 2));
+        visit(ctx, &(gs_store_row){.id = (uint64_t)epoch, .job = (uint64_t)life, .key = "", .body = ""});
+    }
+    return gs_ok();
+}
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
     if (!stage.is_playing || (clock != CLOCK_MONOTONIC && clock != CLOCK_REALTIME))

@@ -83,15 +83,15 @@ static void a_record_begins_with_what_the_store_holds(void **state) {
     assert_ok(gs_job_store_delete_checkpoint(f->store, 7, "step-1"));
     gs_trace_turn(f->trace);
     read_lines(f);
-    assert_int_equal(f->num_lines, 6);
+    assert_int_equal(f->num_lines, 7);
     assert_line(f, 0, "in", "start");
     assert_int_equal(gs_json_int_or(f->lines[0], "coordinator_epoch", 0), 1);
     const gs_json *job = gs_json_get(f->lines[1], "row"), *key = gs_json_get(f->lines[4], "row");
     assert_string_equal(gs_json_string(gs_json_at(job, 0)), "put_job");
     assert_string_equal(gs_json_string_or(gs_json_at(job, 2), "name", ""), "a");
     assert_string_equal(gs_json_string(gs_json_at(key, 1)), "a \"key\"");
-    assert_line(f, 5, "out", "row");  // written after the start
-    assert_string_equal(gs_json_string(gs_json_at(gs_json_get(f->lines[5], "row"), 0)),
+    assert_line(f, 6, "out", "row");  // written after the start
+    assert_string_equal(gs_json_string(gs_json_at(gs_json_get(f->lines[6], "row"), 0)),
                         "delete_checkpoint");
 }
 
@@ -110,21 +110,21 @@ static void what_comes_and_goes_is_a_line_each_in_its_turn(void **state) {
     tap.item(tap.ctx, 9, "{}", 2, false);
     gs_trace_turn(f->trace);
     read_lines(f);
-    assert_int_equal(f->num_lines, 8);
-    assert_line(f, 1, "in", "turn");
-    assert_line(f, 2, "in", "request");
-    assert_string_equal(gs_json_string_or(f->lines[2], "method", ""), "GetJob");
-    assert_string_equal(gs_json_string_or(f->lines[2], "incarnation", ""), "18446744073709551615");
-    assert_string_equal(gs_json_string_or(gs_json_get(f->lines[2], "body"), "job", ""), "a");
-    assert_line(f, 3, "out", "answer");
-    assert_int_equal(gs_json_int_or(f->lines[3], "code", 0), GS_NOT_FOUND);
-    assert_line(f, 4, "in", "turn");
-    assert_line(f, 5, "in", "written");
-    assert_string_equal(gs_json_string_or(f->lines[5], "message", ""), "the disk is \"away\"");
-    assert_line(f, 6, "in", "tick");
-    assert_true(gs_json_int_or(f->lines[6], "t", -1) >= gs_json_int_or(f->lines[5], "t", 0));
-    assert_line(f, 7, "out", "item");
-    assert_false(gs_json_bool_or(f->lines[7], "sent", true));
+    assert_int_equal(f->num_lines, 9);
+    assert_line(f, 2, "in", "turn");
+    assert_line(f, 3, "in", "request");
+    assert_string_equal(gs_json_string_or(f->lines[3], "method", ""), "GetJob");
+    assert_string_equal(gs_json_string_or(f->lines[3], "incarnation", ""), "18446744073709551615");
+    assert_string_equal(gs_json_string_or(gs_json_get(f->lines[3], "body"), "job", ""), "a");
+    assert_line(f, 4, "out", "answer");
+    assert_int_equal(gs_json_int_or(f->lines[4], "code", 0), GS_NOT_FOUND);
+    assert_line(f, 5, "in", "turn");
+    assert_line(f, 6, "in", "written");
+    assert_string_equal(gs_json_string_or(f->lines[6], "message", ""), "the disk is \"away\"");
+    assert_line(f, 7, "in", "tick");
+    assert_true(gs_json_int_or(f->lines[7], "t", -1) >= gs_json_int_or(f->lines[6], "t", 0));
+    assert_line(f, 8, "out", "item");
+    assert_false(gs_json_bool_or(f->lines[8], "sent", true));
 }
 
 static void a_file_that_is_there_is_not_written_over(void **state) {
