@@ -37,6 +37,8 @@ static bool ends(const char *text, const char *with) {
 }
 
 static bool is_allowed(const judgement *it, const difference *one) {
+    // A later version has more settings, with their defaults.
+    if (!one->expected[0] && strstr(one->path, "/spec/")) return true;
     for (size_t i = 0; allowed[i].why; i++) {
         if (begins(it->trace, allowed[i].trace) && begins(one->channel, allowed[i].channel) &&
             ends(one->path, allowed[i].path))
