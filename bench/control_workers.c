@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "coordinator/job_id.h"
+#include "coordinator/model/job_id.h"
 #include "core/clock.h"
 #include "core/random.h"
 #include "core/strbuf.h"

@@ -13,9 +13,9 @@
 
 #include "api/api.h"
 #include "api/startup.h"
-#include "coordinator/coordinator.h"
-#include "coordinator/data_dir.h"
-#include "coordinator/trace.h"
+#include "coordinator/serve/coordinator.h"
+#include "coordinator/store/data_dir.h"
+#include "coordinator/store/trace.h"
 #include "core/config.h"
 #include "core/log.h"
 #include "core/thread.h"

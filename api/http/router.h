@@ -7,16 +7,10 @@
 
 #include "rpc/schema/fields.h"
 #include "rpc/schema/messages.h"
+#include "rpc/schema/role.h"
 
 #define GS_ROUTE_MAX_PARAMS 2
 #define GS_ROUTE_PARAM_LEN 128
-
-typedef enum gs_role {
-    GS_ROLE_NONE = 0,
-    GS_ROLE_METRICS,
-    GS_ROLE_VIEWER,
-    GS_ROLE_OPERATOR
-} gs_role;
 
 typedef enum gs_query_type {
     GS_QUERY_STRING = 0,

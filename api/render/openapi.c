@@ -170,7 +170,10 @@ static gs_json *new_responses(const gs_route *route) {
 }
 
 static gs_json *new_operation(const gs_route *route) {
-    static const char *const roles[] = {"none", "metrics", "viewer", "operator"};
+    static const char *const roles[] = {
+        [GS_ROLE_ANYBODY] = "none",       [GS_ROLE_AGENT] = "agent",   [GS_ROLE_TRAINER] = "trainer",
+        [GS_ROLE_METRICS] = "metrics",    [GS_ROLE_VIEWER] = "viewer", [GS_ROLE_OPERATOR] = "operator",
+    };
     gs_json *operation = gs_json_new_object();
     gs_json_set_string(operation, "operationId", route->operation);
     gs_json_set_string(operation, "summary", route->summary);

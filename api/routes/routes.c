@@ -157,17 +157,17 @@ static const gs_query_param tracing_query[] = {
     {0}};
 
 const gs_route gs_routes[] = {
-    {"GET", "/livez", "livez", "This process is alive", 200, GS_ROLE_NONE, GS_METHOD_NONE,
+    {"GET", "/livez", "livez", "This process is alive", 200, GS_ROLE_ANYBODY, GS_METHOD_NONE,
      gs_handle_livez, NULL, NULL, false, false, TEXT},
-    {"GET", "/readyz", "readyz", "Jobs are accepted", 200, GS_ROLE_NONE, GS_GET_HEALTH,
+    {"GET", "/readyz", "readyz", "Jobs are accepted", 200, GS_ROLE_ANYBODY, GS_GET_HEALTH,
      gs_handle_readyz, verbose_query, NULL, false, false, TEXT},
-    {"GET", "/healthz", "healthz", "The same as /readyz", 200, GS_ROLE_NONE, GS_GET_HEALTH,
+    {"GET", "/healthz", "healthz", "The same as /readyz", 200, GS_ROLE_ANYBODY, GS_GET_HEALTH,
      gs_handle_readyz, verbose_query, NULL, false, false, TEXT},
     {"GET", "/metrics", "metrics", "Prometheus text", 200, GS_ROLE_METRICS, GS_GET_METRICS,
      gs_handle_metrics, NULL, NULL, false, false, TEXT},
-    {"GET", "/openapi.json", "openapi", "This document", 200, GS_ROLE_NONE, GS_METHOD_NONE,
+    {"GET", "/openapi.json", "openapi", "This document", 200, GS_ROLE_ANYBODY, GS_METHOD_NONE,
      gs_handle_openapi, NULL, NULL, false, true, JSON},
-    {"GET", "/problems/{slug}", "problem", "What an error code means", 200, GS_ROLE_NONE,
+    {"GET", "/problems/{slug}", "problem", "What an error code means", 200, GS_ROLE_ANYBODY,
      GS_METHOD_NONE, gs_handle_problem_page, NULL, NULL, false, false, TEXT},
     {"GET", "/v1", "index", "Links to every collection", 200, GS_ROLE_VIEWER, GS_METHOD_NONE,
      gs_handle_index, NULL, NULL, false, false, JSON},

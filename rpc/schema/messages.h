@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "core/status.h"
+#include "rpc/schema/role.h"
 
 // Versions of the protocol this build speaks. A peer outside gets FAILED_PRECONDITION naming both
 // ranges.
@@ -68,6 +69,7 @@ typedef struct gs_method_info {
     const char *name;  // "CreateJob"
     gs_method_shape shape;
     bool control;           // served before API methods
+    gs_role role;           // who may call it
     size_t max_body_bytes;  // of a request
 } gs_method_info;
 

@@ -51,33 +51,61 @@ static gs_status decode_row(gs_param_spec *param, const gs_json *row, size_t ind
     return gs_ok();
 }
 
-static gs_status check_page(const gs_param_list *list, int64_t first, size_t num_rows) {
-    if (first < 0 || (size_t)first != list->num_params) {
-        return gs_error(GS_INVALID_ARGUMENT, "params: a page from %lld on, wanted from %zu on",
-                        (long long)first, list->num_params);
+gs_status gs_param_page_read(gs_param_page *out, const gs_json *page) {
+    const gs_json *rows = gs_json_get(page, "params");
+    size_t num_rows = gs_json_count(rows);
+    *out = (gs_param_page){.first = gs_json_int_or(page, "first", 0), .more = gs_json_bool_or(page, "more", false)};
+    if (num_rows > GS_PARAM_PAGE_ROWS)
+        return gs_error(GS_INVALID_ARGUMENT, "params: a page of %zu, allowed are %d", num_rows, GS_PARAM_PAGE_ROWS);
+    out->params = calloc(num_rows ? num_rows : 1, sizeof *out->params);
+    if (!out->params) return gs_error(GS_RESOURCE_EXHAUSTED, "params: out of memory");
+    size_t begin = out->first > 0 ? (size_t)out->first : 0;
+    for (size_t i = 0; i < num_rows; i++, out->num_params++) {
+        gs_status status = decode_row(&out->params[i], gs_json_at(rows, i), begin + i);
+        if (!status.code) continue;
+        gs_param_page_release(out);
+        return status;
     }
-    size_t count = list->num_params + num_rows;
-    if (num_rows > 0 && count <= GS_MAX_PARAMS) return gs_ok();
+    return gs_ok();
+}
+
+void gs_param_page_release(gs_param_page *page) {
+    free(page->params);
+    *page = (gs_param_page){0};
+}
+
+static gs_status check_page(const gs_param_list *list, const gs_param_page *page) {
+    if (page->first < 0 || (size_t)page->first != list->num_params) {
+        return gs_error(GS_INVALID_ARGUMENT, "params: a page from %lld on, wanted from %zu on",
+                        (long long)page->first, list->num_params);
+    }
+    size_t count = list->num_params + page->num_params;
+    if (page->num_params > 0 && count <= GS_MAX_PARAMS) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "params: %zu parameters, allowed are 1 to %d", count,
                     GS_MAX_PARAMS);
 }
 
-gs_status gs_param_list_add(gs_param_list *list, const gs_json *page) {
-    const gs_json *rows = gs_json_get(page, "params");
-    int64_t first = gs_json_int_or(page, "first", 0);
-    size_t num_rows = gs_json_count(rows);
-    if (first == 0) gs_param_list_release(list);
-    GS_TRY(check_page(list, first, num_rows));
-    gs_param_spec *params =
-        realloc(list->params, (list->num_params + num_rows) * sizeof *list->params);
+gs_status gs_param_list_append(gs_param_list *list, const gs_param_page *page) {
+    if (page->first == 0) gs_param_list_release(list);
+    GS_TRY(check_page(list, page));
+    size_t count = list->num_params + page->num_params;
+    gs_param_spec *params = realloc(list->params, count * sizeof *list->params);
     if (!params) return gs_error(GS_RESOURCE_EXHAUSTED, "params: out of memory");
+    memcpy(&params[list->num_params], page->params, page->num_params * sizeof *params);
     list->params = params;
-    for (size_t i = 0; i < num_rows; i++, list->num_params++)
-        GS_TRY(decode_row(&params[list->num_params], gs_json_at(rows, i), list->num_params));
-    if (gs_json_bool_or(page, "more", false)) return gs_ok();
+    list->num_params = count;
+    if (page->more) return gs_ok();
     GS_TRY(gs_param_specs_check(list->params, list->num_params));
     list->is_complete = true;
     return gs_ok();
+}
+
+gs_status gs_param_list_add(gs_param_list *list, const gs_json *page) {
+    gs_param_page rows;
+    GS_TRY(gs_param_page_read(&rows, page));
+    gs_status status = gs_param_list_append(list, &rows);
+    gs_param_page_release(&rows);
+    return status;
 }
 
 void gs_param_list_release(gs_param_list *list) {

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "core/param_spec.h"
 #include "core/status.h"
@@ -17,6 +18,18 @@
 void gs_param_page_write(gs_json *page, const gs_param_spec *params, size_t num_params,
                          size_t first);
 
+// A page as it came: rows with names, dtypes and shapes that can be.
+typedef struct gs_param_page {
+    gs_param_spec *params;  // owned
+    size_t num_params;
+    int64_t first;
+    bool more;
+} gs_param_page;
+
+// INVALID_ARGUMENT names the parameter.
+GS_NODISCARD gs_status gs_param_page_read(gs_param_page *out, const gs_json *page);
+void gs_param_page_release(gs_param_page *page);
+
 // What has come of a list.
 typedef struct gs_param_list {
     gs_param_spec *params;  // owned
@@ -25,6 +38,7 @@ typedef struct gs_param_list {
 } gs_param_list;  // {0} is empty
 
 // Adds a page; the first one begins anew. INVALID_ARGUMENT names the parameter.
+GS_NODISCARD gs_status gs_param_list_append(gs_param_list *list, const gs_param_page *page);
 GS_NODISCARD gs_status gs_param_list_add(gs_param_list *list, const gs_json *page);
 void gs_param_list_release(gs_param_list *list);
 

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/job_id.h"
+#include "coordinator/model/job_id.h"
 #include "core/clock.h"
 #include "core/random.h"
 #include "rpc/client/rpc_client.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "coordinator/job_id.h"
+#include "coordinator/model/job_id.h"
 #include "core/clock.h"
 #include "core/digest.h"
 #include "core/random.h"

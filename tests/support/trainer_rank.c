@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "coordinator/settle.h"
+#include "coordinator/rules/settle.h"
 #include "core/bucket_plan.h"
 #include "core/log.h"
 #include "core/thread.h"

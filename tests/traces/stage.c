@@ -7,7 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "coordinator/coordinator.h"
+#include "coordinator/serve/coordinator.h"
+#include "coordinator/store/job_store.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "tests/traces/stage_world.h"
@@ -147,10 +148,20 @@ static gs_status play_turns(gs_coordinator *coordinator) {
     return gs_ok();
 }
 
+static void collect_drawn(const trace_file *file) {
+    stage.drawn = calloc(file->count + 1, sizeof *stage.drawn);
+    for (size_t i = 0; stage.drawn && i < file->count; i++) {
+        if (file->lines[i].kind != TRACE_DRAWN) continue;
+        const char *number = gs_json_string_or(file->lines[i].json, "number", "0");
+        stage.drawn[stage.num_drawn++] = strtoull(number, NULL, 10);
+    }
+}
+
 static void begin(stage_result *result, trace_file *file) {
     const gs_json *start = file->lines[0].json;
     *result = (stage_result){.write_names = calloc(file->count, sizeof(char *))};
     stage = (stage_world){.file = file, .result = result, .turn = -1};
+    collect_drawn(file);
     stage.begun_ns = stage.now_ns = gs_json_int_or(start, "now_ns", 1);
     stage.begun_wall_ms = stage.wall_ms = gs_json_int_or(start, "wall_ms", 0);
     for (size_t i = 0; i < file->count; i++) {
@@ -182,6 +193,7 @@ gs_status stage_play(stage_result *result, trace_file *file, const char *data_di
     stage.is_playing = false;
     if (context) gs_rpc_context_destroy(context);
     stage_forget_calls();
+    free(stage.drawn);
     return status;
 }
 

@@ -6,20 +6,20 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "coordinator/job_store.h"
-#include "coordinator/log_disk.h"
+#include "coordinator/engine/engine.h"
+#include "coordinator/store/job_store.h"
+#include "coordinator/store/log_disk.h"
 #include "core/clock.h"
-#include "core/random.h"
 #include "rpc/checkpoint/checkpoint_commit.h"
 #include "tests/traces/stage_world.h"
 
 int __real_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
-uint64_t __real_gs_random_from_system(void);
-uint64_t __wrap_gs_random_from_system(void);
 gs_status __real_gs_job_store_open(gs_job_store **out, gs_store_start *start, const char *path);
 gs_status __wrap_gs_job_store_open(gs_job_store **out, gs_store_start *start, const char *path);
 gs_status __wrap_gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx);
+gs_effects __real_gs_engine_step(gs_engine *engine, gs_engine_event *event);
+gs_effects __wrap_gs_engine_step(gs_engine *engine, gs_engine_event *event);
 int __real_access(const char *path, int mode);
 int __wrap_access(const char *path, int mode);
 gs_status __wrap_gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const char *path);
@@ -66,15 +66,18 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
     return 0;
 }
 
-uint64_t __wrap_gs_random_from_system(void) {
-    if (!stage.is_playing) return __real_gs_random_from_system();
-    while (stage.next_drawn < stage.file->count &&
-           stage.file->lines[stage.next_drawn].kind != TRACE_DRAWN)
-        stage.next_drawn++;
-    // A run that goes another way may need more.
-    if (stage.next_drawn == stage.file->count) return gs_random_stream(stage.num_invented++, 1, 2) | 1;
-    const gs_json *line = stage.file->lines[stage.next_drawn++].json;
-    return strtoull(gs_json_string_or(line, "number", "0"), NULL, 10);
+// The engine is given the numbers that are next in the record.
+gs_effects __wrap_gs_engine_step(gs_engine *engine, gs_engine_event *event) {
+    size_t count = 0;
+    if (stage.is_playing) {
+        event->draws = stage.drawn + stage.next_drawn;
+        event->num_draws = stage.num_drawn - stage.next_drawn;
+        event->random = ++stage.num_invented;  // a run that goes another way may need more
+    }
+    gs_effects effects = __real_gs_engine_step(engine, event);
+    gs_engine_drawn(engine, &count);
+    stage.next_drawn += count < event->num_draws ? count : event->num_draws;
+    return effects;
 }
 
 // The only files that are asked for are manifests. One that was missed in the record has been missing since.

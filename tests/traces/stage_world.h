@@ -19,7 +19,8 @@ typedef struct stage_world {
     size_t first, end;  // lines of this turn
     int64_t begun_ns, begun_wall_ms, now_ns, wall_ms;
     int64_t ticked_ns;  // the last time
-    size_t next_drawn;
+    uint64_t *drawn;    // owned; all numbers of the record
+    size_t num_drawn, next_drawn;
     uint64_t num_invented;
 } stage_world;
 

@@ -1,9 +1,9 @@
-// In place of coordinator/writer.c: a write is done at once, and comes back when it did in the record.
+// In place of coordinator/store/writer.c: a write is done at once, and comes back when it did in the record.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/writer.h"
+#include "coordinator/store/writer.h"
 #include "core/clock.h"
 #include "tests/traces/stage_world.h"
 

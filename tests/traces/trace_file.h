@@ -1,4 +1,4 @@
-// A record of a coordinator (coordinator/trace.h), read whole.
+// A record of a coordinator (coordinator/store/trace.h), read whole.
 #ifndef TESTS_TRACES_TRACE_FILE_H
 #define TESTS_TRACES_TRACE_FILE_H
 

@@ -7,13 +7,21 @@
 
 #include <cmocka.h>
 
-#include "coordinator/agent_devices.h"
+#include "coordinator/observe/worker_view.h"
+#include "coordinator/serve/decode_agent.h"
 
 static gs_status read_hello(gs_agent_devices *out, const char *text) {
+    char hello_text[400];
     gs_json *hello = NULL;
-    gs_status parsed = gs_json_parse(&hello, text, strlen(text));
-    assert_int_equal(parsed.code, GS_OK);
-    gs_status status = gs_agent_devices_read(out, hello);
+    gs_engine_event event = {0};
+    snprintf(hello_text, sizeof hello_text, "{\"worker\":\"w0\",\"slots\":2%s%s", text[1] == '}' ? "" : ",", text + 1);
+    gs_status parsed = gs_json_parse(&hello, hello_text, strlen(hello_text));
+    assert_string_equal(parsed.message, "");
+    gs_decode_agent_hello(&event, hello);
+    gs_status status = event.agent_hello.refusal;
+    *out = event.agent_hello.devices;
+    event.agent_hello.devices = (gs_agent_devices){0};
+    gs_engine_event_release(&event);
     gs_json_release(hello);
     return status;
 }

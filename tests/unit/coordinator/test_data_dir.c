@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/data_dir.h"
+#include "coordinator/store/data_dir.h"
 #include "tests/support/asserts.h"
 
 typedef struct surroundings {

@@ -1,4 +1,4 @@
-#include "coordinator/diagnosis.h"
+#include "coordinator/observe/metrics/diagnosis.h"
 #include "tests/support/asserts.h"
 
 #include <math.h>

@@ -8,20 +8,36 @@
 
 #include <cmocka.h>
 
-#include "coordinator/exchange.h"
+#include "coordinator/model/exchange.h"
+#include "coordinator/serve/decode_trainer.h"
 
 #define WORLD 4
 
+// `complete`: the round, when all are here; else NULL.
 static gs_status join(gs_exchange_round **rounds, gs_exchange_round **complete, int rank, const char *tag,
                       const char *ranks) {
     char text[200];
     gs_json *request = NULL;
+    gs_engine_event event = {0};
+    gs_exchange_entry *entry;
     snprintf(text, sizeof text, "{\"tag\":\"%s\",\"bytes\":\"r%d\"%s%s}", tag, rank, ranks ? ",\"ranks\":" : "",
              ranks ? ranks : "");
     assert_int_equal(gs_json_parse(&request, text, strlen(text)).code, GS_OK);
-    gs_status status = gs_exchange_join(rounds, complete, WORLD, rank, request, NULL);
+    gs_decode_exchange(&event, request);
+    gs_status status = gs_exchange_enter(rounds, complete, &entry, WORLD, rank, &event.exchange.request);
+    if (status.code || (*complete)->num_arrived < (*complete)->num_ranks) *complete = NULL;
+    gs_engine_event_release(&event);
     gs_json_release(request);
     return status;
+}
+
+static void end_round(gs_exchange_round **rounds, gs_exchange_round *round) {
+    gs_exchange_unlink(rounds, round);
+    gs_exchange_free(round);
+}
+
+static void end_all(gs_exchange_round **rounds) {
+    while (*rounds) end_round(rounds, *rounds);
 }
 
 static void expect_bytes(const gs_exchange_round *round, int num_ranks, const int *ranks) {
@@ -30,7 +46,7 @@ static void expect_bytes(const gs_exchange_round *round, int num_ranks, const in
     assert_int_equal(round->num_ranks, num_ranks);
     for (int i = 0; i < num_ranks; i++) {
         snprintf(text, sizeof text, "r%d", ranks[i]);
-        assert_string_equal(gs_json_string(round->entries[i].bytes), text);
+        assert_string_equal(round->entries[i].bytes, text);
     }
 }
 
@@ -44,7 +60,7 @@ static void who_names_no_ranks_means_all(void **state) {
     }
     assert_int_equal(join(&rounds, &complete, 1, "t", NULL).code, GS_OK);
     expect_bytes(complete, 4, (const int[]){0, 1, 2, 3});
-    gs_exchange_answer(&rounds, complete);
+    end_round(&rounds, complete);
     assert_null(rounds);
 }
 
@@ -55,14 +71,14 @@ static void groups_meet_at_the_same_time(void **state) {
     assert_int_equal(join(&rounds, &complete, 0, "a/1", "[0,2]").code, GS_OK);
     assert_int_equal(join(&rounds, &complete, 2, "a/1", "[0,2]").code, GS_OK);
     expect_bytes(complete, 2, (const int[]){0, 2});
-    gs_exchange_answer(&rounds, complete);
+    end_round(&rounds, complete);
     // One rank in two rounds at once, as one thread for each of its communicators would have it.
     assert_int_equal(join(&rounds, &complete, 3, "c/1", "[2,3]").code, GS_OK);
     assert_null(complete);
     assert_int_equal(join(&rounds, &complete, 1, "b/1", "[1,3]").code, GS_OK);
     expect_bytes(complete, 2, (const int[]){1, 3});
-    gs_exchange_answer(&rounds, complete);
-    gs_exchange_drop(&rounds, gs_error(GS_ABORTED, "over"));
+    end_round(&rounds, complete);
+    end_all(&rounds);
     assert_null(rounds);
 }
 
@@ -91,7 +107,7 @@ static void who_means_others_ends_the_round_for_all(void **state) {
     assert_int_equal(status.code, GS_FAILED_PRECONDITION);
     assert_non_null(strstr(status.message, "rank 1 means other ranks"));
     assert_null(complete);
-    gs_exchange_drop(&rounds, gs_error(GS_ABORTED, "over"));
+    end_all(&rounds);
 }
 
 static void open_rounds_of_a_rank_are_bounded(void **state) {
@@ -106,7 +122,7 @@ static void open_rounds_of_a_rank_are_bounded(void **state) {
     // Again is not more; and the others have their own.
     assert_int_equal(join(&rounds, &complete, 1, "t3", NULL).code, GS_OK);
     assert_int_equal(join(&rounds, &complete, 0, "other", NULL).code, GS_OK);
-    gs_exchange_drop(&rounds, gs_error(GS_ABORTED, "over"));
+    end_all(&rounds);
 }
 
 int main(void) {

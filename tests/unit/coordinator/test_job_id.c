@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/job_id.h"
+#include "coordinator/model/job_id.h"
 
 static void text_and_number_are_the_same_id(void **state) {
     (void)state;

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/job_store.h"
+#include "coordinator/store/job_store.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/log_disk.h"
+#include "coordinator/store/log_disk.h"
 #include "tests/support/temp_dir.h"
 
 typedef struct log_fixture {

@@ -1,4 +1,4 @@
-#include "coordinator/plan_view.h"
+#include "coordinator/observe/plan_view.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,12 +67,11 @@ static void each_bucket_says_why_it_ends_where_it_ends(void **state) {
 
 static void buckets_are_expected_at_their_places_in_the_order(void **state) {
     (void)state;
-    static const size_t order[NUM_PARAMS] = {4, 1, 2, 0, 3};
+    size_t order[NUM_PARAMS] = {4, 1, 2, 0, 3};
     gs_param_spec params[NUM_PARAMS];
     gs_bucket_plan plan = make_plan(params, order);
-    gs_json *list = gs_json_new_array();
-    for (size_t i = 0; i < NUM_PARAMS; i++) gs_json_push(list, gs_json_new_int((int64_t)order[i]));
-    gs_json *view = gs_plan_to_view(&plan, &header, params, list);
+    const gs_param_order seen = {order, NUM_PARAMS};
+    gs_json *view = gs_plan_to_view(&plan, &header, params, &seen);
     static const int64_t expected[][2] = {{0, 0}, {2, 2}, {1, 3}, {4, 4}};  // [4] [2] [1 0] [3]
     for (size_t i = 0; i < 4; i++) {
         const gs_json *ready =
@@ -81,7 +80,6 @@ static void buckets_are_expected_at_their_places_in_the_order(void **state) {
         assert_int_equal(gs_json_int_or(ready, "last", -1), expected[i][1]);
     }
     gs_json_release(view);
-    gs_json_release(list);
     gs_bucket_plan_release(&plan);
 }
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/restart_policy.h"
+#include "coordinator/rules/restart_policy.h"
 
 static gs_job_spec make_spec(void) {
     gs_job_spec spec;

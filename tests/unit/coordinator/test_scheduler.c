@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/scheduler.h"
+#include "coordinator/rules/scheduler.h"
 
 static void a_job_starts_with_as_many_as_it_may_have(void **state) {
     (void)state;

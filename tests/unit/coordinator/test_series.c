@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/series.h"
+#include "coordinator/observe/reports/series.h"
 
 static void a_curve_never_outgrows_its_bound_and_keeps_its_peak(void **state) {
     (void)state;

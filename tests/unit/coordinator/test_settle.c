@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/settle.h"
+#include "coordinator/rules/settle.h"
 
 static void a_laggard_applies_its_complete_copy(void **state) {
     (void)state;

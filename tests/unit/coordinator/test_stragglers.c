@@ -1,4 +1,4 @@
-#include "coordinator/stragglers.h"
+#include "coordinator/observe/reports/stragglers.h"
 #include "tests/support/asserts.h"
 
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "coordinator/timelines.h"
+#include "coordinator/observe/timelines.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "coordinator/trace.h"
+#include "coordinator/store/trace.h"
 #include "core/clock.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"

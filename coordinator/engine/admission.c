@@ -1,0 +1,61 @@
+#include "coordinator/engine/admission.h"
+
+static const gs_event_rule rules[GS_NUM_ENGINE_EVENTS] = {
+    [GS_ON_NOTHING] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_START] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_TICK] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_TURN] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_DRAIN] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_AGENT_HELLO] = {GS_SPEAKER_AGENT, GS_ROLE_AGENT},
+    [GS_ON_AGENT_HEARTBEAT] = {GS_SPEAKER_AGENT, GS_ROLE_AGENT},
+    [GS_ON_EXITED] = {GS_SPEAKER_AGENT, GS_ROLE_AGENT},
+    [GS_ON_HELLO] = {GS_SPEAKER_NEWCOMER, GS_ROLE_TRAINER},
+    [GS_ON_PARAMS] = {GS_SPEAKER_MEMBER, GS_ROLE_TRAINER},
+    [GS_ON_READY] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
+    [GS_ON_EXCHANGE] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
+    [GS_ON_COMM_UP] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
+    [GS_ON_HEARTBEAT] = {GS_SPEAKER_MEMBER, GS_ROLE_TRAINER},
+    [GS_ON_STEP] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
+    [GS_ON_FAULT] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
+    [GS_ON_SETTLE] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
+    [GS_ON_CHECKPOINTED] = {GS_SPEAKER_MEMBER, GS_ROLE_TRAINER},
+    [GS_ON_BYE] = {GS_SPEAKER_MEMBER, GS_ROLE_TRAINER},
+    [GS_ON_READY_ORDER] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
+    [GS_ON_CREATE_JOB] = {GS_SPEAKER_PEOPLE, GS_ROLE_OPERATOR},
+    [GS_ON_STOP_JOB] = {GS_SPEAKER_PEOPLE, GS_ROLE_OPERATOR},
+    [GS_ON_DELETE_JOB] = {GS_SPEAKER_PEOPLE, GS_ROLE_OPERATOR},
+    [GS_ON_REPLAN_JOB] = {GS_SPEAKER_PEOPLE, GS_ROLE_OPERATOR},
+    [GS_ON_CALL_GONE] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_STORED] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_VERIFIED] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_PARTS_LOOKED] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_DIRECTORIES_FOUND] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_FILES_REMOVED] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+    [GS_ON_CHECKPOINTS_CHECKED] = {GS_SPEAKER_INSIDE, GS_ROLE_ANYBODY},
+};
+
+const gs_event_rule *gs_event_rule_of(gs_engine_event_kind kind) { return &rules[kind]; }
+
+gs_member *gs_admit(gs_engine *engine, const gs_engine_event *event, bool *admitted) {
+    const gs_event_rule *rule = &rules[event->kind];
+    *admitted = true;
+    if (rule->speaker != GS_SPEAKER_MEMBER && rule->speaker != GS_SPEAKER_BOUND) return NULL;
+    const gs_origin *from = &event->from;
+    gs_member *member = gs_state_member(&engine->state, from->incarnation);
+    if (member && (member->stage == GS_MEMBER_EXITED || member->job->id != from->job)) member = NULL;
+    bool is_bound = rule->speaker == GS_SPEAKER_BOUND;
+    // Who is bound to a generation has said hello in it.
+    if (member && is_bound &&
+        (member->stage == GS_MEMBER_LAUNCHED || from->generation != (int64_t)member->job->run->generation))
+        member = NULL;
+    if (member) {
+        member->heard_ns = engine->state.now_ns;
+        return member;
+    }
+    *admitted = false;
+    if (is_bound)
+        gs_reply_error(engine, from->call,
+                       gs_error(GS_ABORTED, "generation %lld is over", (long long)from->generation));
+    else gs_reply_error(engine, from->call, gs_error(GS_ABORTED, "this trainer belongs to no generation"));
+    return NULL;
+}

@@ -1,0 +1,201 @@
+#include "coordinator/engine/base/checkpoints.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/engine/base/moves.h"
+#include "core/clock.h"
+
+#define RECORD_AGAIN_NS (2 * GS_NS_PER_SEC)
+
+static gs_effect *ask(gs_engine *engine, gs_effect_kind kind, gs_job *job, const gs_checkpoint *item) {
+    const char *directory = gs_mind_text(engine, "%s", item->directory);
+    const gs_checkpoint *copy = gs_mind_copy(engine, item, sizeof *item);
+    gs_effect *effect = gs_mind_do(engine, kind);
+    effect->job = job;
+    effect->job_id = job->id;
+    effect->text = directory;
+    effect->checkpoint = copy;
+    return effect;
+}
+
+static void count_failure(gs_engine *engine, gs_job *job, const char *cause) {
+    gs_mind_count(engine, job, GS_COUNT_SAVE_FAILED, cause, NULL, 0);
+}
+
+void gs_checkpoint_failed(gs_engine *engine, gs_job *job, int64_t step, const char *cause, const char *error,
+                          bool settling) {
+    count_failure(engine, job, cause);
+    bool lost = settling && !strcmp(cause, "residuals");
+    gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, lost ? "ResidualsLost" : "CheckpointFailed",
+                "step %lld could not be saved (%s): %s; %s", (long long)step, cause, error,
+                settling ? "the job goes back to its newest checkpoint" : "training goes on");
+}
+
+static void free_report(void *report) {
+    gs_checkpoint_report_release(report);
+    free(report);
+}
+
+void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, gs_checkpoint_report *report) {
+    if (gs_checkpoints_find(&job->checkpoints, directory)) return;
+    gs_checkpoint *item = gs_checkpoints_add(&job->checkpoints, directory);
+    gs_checkpoint_report *kept = calloc(1, sizeof *kept);
+    if (!kept) abort();
+    *kept = *report;
+    report->files = NULL;
+    report->num_files = 0;
+    gs_mind_bury(engine, kept, free_report);
+    snprintf(item->digest, sizeof item->digest, "%s", kept->state_digest);
+    snprintf(item->reason, sizeof item->reason, "%s", kept->reason);
+    item->step = kept->step;
+    item->bytes = kept->bytes;
+    item->seconds = kept->seconds;
+    item->world_size = kept->world_size;
+    item->parts = (int64_t)kept->num_files;
+    item->created_ms = engine->state.wall_ms;
+    gs_effect *effect = ask(engine, GS_DO_VERIFY, job, item);
+    effect->verify = kept;
+}
+
+static void delete_checkpoint(gs_engine *engine, gs_job *job, gs_checkpoint *item) {
+    gs_checkpoint_enter(engine, item, GS_CHECKPOINT_DELETING);
+    ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
+}
+
+static void apply_retention(gs_engine *engine, gs_job *job) {
+    int64_t keep = job->spec.checkpoint.keep_last;
+    if (keep < 1) keep = 1;
+    for (;;) {
+        gs_checkpoint *oldest = NULL;
+        int64_t good = 0;
+        for (size_t i = 0; i < job->checkpoints.count; i++) {
+            gs_checkpoint *item = &job->checkpoints.items[i];
+            if (item->state != GS_CHECKPOINT_GOOD) continue;
+            good++;
+            if (!oldest || item->step < oldest->step) oldest = item;
+        }
+        if (good <= keep) return;
+        delete_checkpoint(engine, job, oldest);
+    }
+}
+
+// The job and the checkpoint that it is about; NULL when either has gone.
+static gs_checkpoint *find(gs_engine *engine, gs_job **job, const gs_completion *done) {
+    *job = gs_job_table_get(&engine->state.jobs, done->job);
+    return *job ? gs_checkpoints_find(&(*job)->checkpoints, done->directory) : NULL;
+}
+
+void gs_on_verified(gs_engine *engine, const gs_completion *done) {
+    gs_job *job;
+    gs_checkpoint *item = find(engine, &job, done);
+    if (!item || item->state != GS_CHECKPOINT_VERIFYING) return;
+    if (!done->status.code) {
+        gs_checkpoint_enter(engine, item, GS_CHECKPOINT_RECORDING);
+        ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
+        return;
+    }
+    gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "CheckpointDamaged",
+                "checkpoint of step %lld does not verify: %s", (long long)item->step, done->status.message);
+    count_failure(engine, job, "digest");
+    gs_checkpoints_forget(&job->checkpoints, done->directory);
+    engine->state.schedule_needed = true;
+}
+
+static void record(gs_engine *engine, gs_job *job, gs_checkpoint *item) {
+    gs_checkpoint_enter(engine, item, GS_CHECKPOINT_GOOD);
+    gs_note_add(engine, job, NULL, GS_SEVERITY_INFO, "CheckpointVerified", "step %lld, %lld bytes in %s",
+                (long long)item->step, (long long)item->bytes, item->directory);
+    ask(engine, GS_DO_SHOW_CHECKPOINT, job, item);
+    apply_retention(engine, job);
+}
+
+void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done) {
+    gs_job *job;
+    gs_checkpoint *item = find(engine, &job, done);
+    if (!item) return;
+    engine->state.schedule_needed = true;
+    if (item->state == GS_CHECKPOINT_DELETING) {
+        // Where the mark could not be written, nothing is removed: the next start finds it good.
+        if (!done->status.code) ask(engine, GS_DO_REMOVE_CHECKPOINT, job, item);
+        return;
+    }
+    if (item->state != GS_CHECKPOINT_RECORDING) return;
+    if (!done->status.code) {
+        record(engine, job, item);
+        return;
+    }
+    // Its files are good, and a start may come before the disk has room for a row.
+    gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "CheckpointFailed",
+                "checkpoint of step %lld is not recorded yet: %s", (long long)item->step, done->status.message);
+    count_failure(engine, job, "io");
+    item->record_again_ns = engine->state.now_ns + RECORD_AGAIN_NS;
+}
+
+void gs_checkpoints_tick(gs_engine *engine) {
+    for (size_t i = 0; i < engine->state.jobs.count; i++) {
+        gs_job *job = engine->state.jobs.items[i];
+        for (size_t k = 0; k < job->checkpoints.count; k++) {
+            gs_checkpoint *item = &job->checkpoints.items[k];
+            if (!item->record_again_ns || engine->state.now_ns < item->record_again_ns) continue;
+            item->record_again_ns = 0;
+            ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
+        }
+    }
+}
+
+void gs_on_files_removed(gs_engine *engine, const gs_completion *done) {
+    gs_job *job;
+    gs_checkpoint *item = find(engine, &job, done);
+    if (!item) return;
+    if (!done->status.code) {
+        ask(engine, GS_DO_DELETE_CHECKPOINT, job, item);
+        return;
+    }
+    // The row says "deleting": the next start tries again.
+    gs_mind_log(engine, GS_SEVERITY_WARNING, "checkpoint not removed", "job=%s directory=%s reason=\"%s\"",
+                job->id_text, item->directory, done->status.message);
+}
+
+void gs_on_checkpoint_row_deleted(gs_engine *engine, const gs_completion *done) {
+    gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
+    if (job && !done->status.code) gs_checkpoints_forget(&job->checkpoints, done->directory);
+}
+
+void gs_checkpoints_resume(gs_engine *engine, gs_job *job) {
+    for (size_t i = 0; i < job->checkpoints.count; i++) {
+        gs_checkpoint *item = &job->checkpoints.items[i];
+        if (item->state == GS_CHECKPOINT_DELETING) ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
+    }
+}
+
+bool gs_checkpoints_are_checked(gs_engine *engine, gs_job *job) {
+    gs_checkpoints *checkpoints = &job->checkpoints;
+    if (checkpoints->is_checking) return false;
+    if (checkpoints->is_checked || !gs_checkpoints_newest(checkpoints)) return true;
+    checkpoints->is_checking = true;
+    gs_effect *effect = gs_mind_do(engine, GS_DO_CHECK_CHECKPOINTS);
+    effect->job = job;
+    effect->job_id = job->id;
+    return false;
+}
+
+void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done) {
+    gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
+    if (!job) return;
+    job->checkpoints.is_checking = false;
+    job->checkpoints.is_checked = true;  // where the disk does not answer, who starts from it finds out
+    engine->state.schedule_needed = true;
+    for (size_t i = 0; i < done->num_names; i++) {
+        gs_checkpoint *item = gs_checkpoints_find(&job->checkpoints, done->names[i]);
+        if (!item || item->state == GS_CHECKPOINT_VERIFYING || item->state == GS_CHECKPOINT_DELETING) continue;
+        count_failure(engine, job, "digest");
+        delete_checkpoint(engine, job, item);
+        gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "RestoredOlderCheckpoint",
+                    "checkpoint %s is gone, or was found damaged and is now bad-%s; the newest "
+                    "that is left is of step %lld (-1: none)",
+                    item->directory, item->directory,
+                    (long long)gs_checkpoints_newest_step(&job->checkpoints));
+    }
+}

@@ -1,0 +1,28 @@
+// What has been saved: taken from a report or from the disk, verified by reading, recorded, retained, deleted; and
+// whether it is still there before a job starts from it.
+#ifndef COORDINATOR_ENGINE_BASE_CHECKPOINTS_H
+#define COORDINATOR_ENGINE_BASE_CHECKPOINTS_H
+
+#include "coordinator/engine/base/mind.h"
+
+// One that is on the disk as `report` says (its files are taken). One that is known already is left alone.
+void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, gs_checkpoint_report *report);
+// A save that failed. `settling`: of survivors, so the next run begins with an older checkpoint.
+void gs_checkpoint_failed(gs_engine *engine, gs_job *job, int64_t step, const char *cause, const char *error,
+                          bool settling);
+// Before a start: asks for those that are no longer on the disk, because a worker that found one damaged has
+// renamed it or somebody has deleted it. False: the answer is awaited.
+bool gs_checkpoints_are_checked(gs_engine *engine, gs_job *job);
+// After a start of the coordinator: takes up deletions that were begun.
+void gs_checkpoints_resume(gs_engine *engine, gs_job *job);
+
+// Rows that could not be written are tried again.
+void gs_checkpoints_tick(gs_engine *engine);
+
+void gs_on_verified(gs_engine *engine, const gs_completion *done);
+void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done);
+void gs_on_checkpoint_row_deleted(gs_engine *engine, const gs_completion *done);
+void gs_on_files_removed(gs_engine *engine, const gs_completion *done);
+void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done);
+
+#endif

@@ -1,0 +1,27 @@
+#include "coordinator/engine/base/generations.h"
+
+static bool is_low(const gs_generation_numbers *numbers) {
+    return numbers->durable_end - numbers->next <= GS_GENERATION_BLOCK / 2;
+}
+
+static void ask(gs_engine *engine) {
+    gs_generation_numbers *numbers = &engine->state.generations;
+    if (!is_low(numbers) || numbers->asked_end != numbers->durable_end) return;
+    numbers->asked_end = numbers->durable_end + GS_GENERATION_BLOCK;
+    gs_mind_do(engine, GS_DO_RESERVE_GENERATIONS)->generation_end = numbers->asked_end;
+}
+
+uint32_t gs_generations_take(gs_engine *engine) {
+    gs_generation_numbers *numbers = &engine->state.generations;
+    uint32_t generation = numbers->next < numbers->durable_end ? numbers->next++ : 0;
+    ask(engine);
+    return generation;
+}
+
+void gs_generations_stored(gs_engine *engine, uint32_t end, gs_status status) {
+    gs_generation_numbers *numbers = &engine->state.generations;
+    if (status.code) numbers->asked_end = numbers->durable_end;
+    else if (end > numbers->durable_end) numbers->durable_end = end;
+}
+
+void gs_generations_tick(gs_engine *engine) { ask(engine); }

@@ -1,0 +1,14 @@
+// Generation numbers: handed out once, from blocks that are durable before their first number is used.
+#ifndef COORDINATOR_ENGINE_BASE_GENERATIONS_H
+#define COORDINATOR_ENGINE_BASE_GENERATIONS_H
+
+#include "coordinator/engine/base/mind.h"
+
+// 0: none is reserved, since the store does not answer or cannot be written; it has been asked again.
+uint32_t gs_generations_take(gs_engine *engine);
+// What the store answered.
+void gs_generations_stored(gs_engine *engine, uint32_t end, gs_status status);
+// A reservation that failed is tried again.
+void gs_generations_tick(gs_engine *engine);
+
+#endif

@@ -1,0 +1,308 @@
+#include "coordinator/engine/deadlines.h"
+
+#include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/base/orders.h"
+#include "coordinator/engine/runs/run_life.h"
+#include "coordinator/engine/stops.h"
+#include "core/clock.h"
+
+#define FIRST_STEPS 20
+#define BEATS_TO_DEATH 15  // where heartbeats are stretched
+#define BYE_NS GS_NS_PER_SEC
+
+static bool is_late(const gs_run *run, const gs_member *member) {
+    switch (run->phase) {
+    case GS_RUN_LAUNCHING: return member->stage == GS_MEMBER_LAUNCHED || (member->list_asked && !member->params);
+    case GS_RUN_PREPARING: return member->stage < GS_MEMBER_READY;
+    case GS_RUN_CONNECTING: return member->stage < GS_MEMBER_UP;
+    case GS_RUN_RELOADING: return !member->stream.call;
+    default: return false;
+    }
+}
+
+static void blame_late(gs_engine *engine, gs_run *run) {
+    static const char *const awaited[] = {"say hello", "answer prepare", "join the communicator", "",
+                                          "come back after the coordinator's restart"};
+    gs_member *late = NULL;
+    for (int i = 0; i < run->num_members && !late; i++) {
+        if (is_late(run, &run->members[i])) late = &run->members[i];
+    }
+    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = late, .reason = "WorkerLate",
+                      .class = "infrastructure", .evict = true, .fault = GS_FAULT_TIMEOUT};
+    long long waited_ms = (engine->state.now_ns - run->phase_since_ns) / GS_NS_PER_MS;
+    if (late) {
+        gs_run_fail(engine, run, &blame, "rank %d (worker %s slot %d) did not %s within %lld ms",
+                    gs_member_index(late), late->worker, late->slot, awaited[run->phase], waited_ms);
+    } else {
+        gs_run_fail(engine, run, &blame, "%s took longer than %lld ms", gs_run_phase_name(run->phase),
+                    waited_ms);
+    }
+}
+
+// Kills who is left; whose agent is there and does not hold it has ended.
+static void end_stragglers(gs_engine *engine, gs_run *run) {
+    int killed = 0;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
+        if (member->stage == GS_MEMBER_EXITED || !agent || !gs_agent_is_connected(agent)) continue;  // leave_behind
+        killed++;
+        gs_order_stop_rank(engine, member, true, 0);
+        if (!gs_agent_holds(agent, member)) gs_member_exited(engine, member, -1, 0, NULL);
+    }
+    if (killed)
+        gs_mind_log(engine, GS_SEVERITY_WARNING, "stragglers killed", "job=%s ranks=%d", run->job->id_text, killed);
+    gs_run_enter(engine, run, GS_RUN_ENDING, engine->state.timing.leave_ns);
+}
+
+// A connection that its peer closed, and a neighbour that saw the rank die: nobody needs to wait for the
+// report of an agent that may be gone too.
+static void note_certain_death(gs_engine *engine, gs_run *run) {
+    if (run->phase < GS_RUN_SETTLING || !run->cause.set || run->cause.member < 0) return;
+    gs_member *member = &run->members[run->cause.member];
+    const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
+    if (member->stage == GS_MEMBER_EXITED || !member->stream_closed || (agent && gs_agent_is_connected(agent))) return;
+    gs_member_exited(engine, member, -1, 0, NULL);
+}
+
+// Who is out of reach may still train, and is not waited for once it can do no harm: when another rank has left its
+// generation, or when it has stopped by itself because nobody was heard for so long.
+static void leave_behind(gs_engine *engine, gs_run *run) {
+    const gs_timing *timing = &engine->state.timing;
+    int64_t now_ns = engine->state.now_ns;
+    if (run->phase < GS_RUN_ENDING) return;
+    bool orphaned = now_ns - gs_run_heard_ns(run) >= timing->orphan_ns;
+    if (!orphaned && !gs_run_is_broken(run)) return;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
+        if (member->stage == GS_MEMBER_EXITED || member->stream.call || (agent && gs_agent_is_connected(agent)))
+            continue;
+        int64_t lost_ns = agent && agent->lost_ns > run->phase_since_ns ? agent->lost_ns : run->phase_since_ns;
+        if (now_ns - lost_ns < timing->agent_dead_ns) continue;
+        run->has_left_behind = true;
+        gs_mind_log(engine, GS_SEVERITY_WARNING, "trainer left behind", "job=%s rank=%d worker=%s generation=%u",
+                    run->job->id_text, gs_member_index(member), member->worker, run->generation);
+        gs_member_exited(engine, member, -1, 0, NULL);
+    }
+}
+
+// Those who have come back show whether their steps advance, and so of the others whether they live. Of nobody there
+// is nothing to be said: it may be us who cannot be reached.
+static void go_on_without_all(gs_engine *engine, gs_run *run) {
+    int64_t now_ns = engine->state.now_ns;
+    int back = 0;
+    for (int i = 0; i < run->num_members; i++) back += run->members[i].stream.call != 0;
+    if (back == 0 && now_ns - run->phase_since_ns >= engine->state.timing.orphan_ns) {
+        blame_late(engine, run);
+        return;
+    }
+    if (back == 0) {
+        run->phase_deadline_ns = now_ns + engine->state.timing.grace_ns;
+        return;
+    }
+    gs_run_enter(engine, run, GS_RUN_TRAINING, 0);
+    run->progress_ns = now_ns;
+    run->was_reloaded = true;
+    for (int i = 0; i < run->num_members; i++) run->members[i].heard_ns = now_ns;
+    gs_note_add(engine, run->job, NULL, GS_SEVERITY_WARNING, "MembersCheckedIn",
+                "%d of %d ranks of generation %u are back after the coordinator was away; their steps will tell "
+                "of the others",
+                back, run->num_members, run->generation);
+}
+
+// A trainer that said Bye of a generation that failed is given a moment to end by itself.
+static void end_lingering(gs_engine *engine, gs_run *run) {
+    if (run->phase < GS_RUN_SETTLING) return;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (member->stage != GS_MEMBER_LEAVING || member->kill_sent) continue;
+        if (engine->state.now_ns - member->bye.at_ns >= BYE_NS) gs_order_stop_rank(engine, member, true, 0);
+    }
+}
+
+static void check_phase(gs_engine *engine, gs_run *run) {
+    int64_t now_ns = engine->state.now_ns;
+    bool drained = run->drain_deadline_ns && now_ns >= run->drain_deadline_ns;
+    if (drained && (run->phase == GS_RUN_TRAINING || run->phase == GS_RUN_RELOADING)) {
+        gs_run_kill(engine, run, 0);
+        return;
+    }
+    if (!run->phase_deadline_ns || now_ns < run->phase_deadline_ns) return;
+    switch (run->phase) {
+    case GS_RUN_SETTLING: gs_run_settle_now(engine, run); break;
+    case GS_RUN_ENDING: end_stragglers(engine, run); break;
+    case GS_RUN_RELOADING: go_on_without_all(engine, run); break;
+    default: blame_late(engine, run); break;
+    }
+}
+
+static bool is_leaving(const gs_run *run) {
+    for (int i = 0; i < run->num_members; i++) {
+        if (run->members[i].stage >= GS_MEMBER_LEAVING) return true;
+    }
+    return run->step >= run->job->spec.steps.target;
+}
+
+// How long it may be silent whatever else is known.
+static int64_t dead_after(const gs_engine *engine, const gs_member *member) {
+    int64_t stretched_ns = BEATS_TO_DEATH * member->heartbeat_ns;
+    return engine->state.timing.dead_ns > stretched_ns ? engine->state.timing.dead_ns : stretched_ns;
+}
+
+// How long a rank may be silent before the next step of the others would have shown that it lives.
+static int64_t patience_with(const gs_engine *engine, const gs_run *run, const gs_member *member) {
+    int64_t longest_ns = (int64_t)(run->longest_step_seconds * (double)GS_NS_PER_SEC);
+    int64_t dead_ns = dead_after(engine, member);
+    if (dead_ns < 3 * longest_ns) dead_ns = 3 * longest_ns;
+    for (int i = 0; i < run->num_members; i++)
+        if (run->members[i].activity == GS_ACTIVITY_LONG_WORK) return 10 * dead_ns;
+    return dead_ns;
+}
+
+// Its host is silent, too.
+static bool is_out_of_reach(const gs_engine *engine, const gs_member *member) {
+    const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
+    return !agent || !gs_agent_is_connected(agent) ||
+           engine->state.now_ns - agent->heard_ns >= dead_after(engine, member) / 2;
+}
+
+typedef struct silence {
+    int awaited, out_of_reach;
+    gs_member *first;  // of those who are silent
+    int64_t first_ns;  // of its last sign
+} silence;
+
+static silence look_for_silence(const gs_engine *engine, gs_run *run) {
+    silence found = {0};
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (!gs_member_is_here(member) || member->stage == GS_MEMBER_LEAVING) continue;
+        found.awaited++;
+        int64_t sign_ns = member->heard_ns;
+        // A step that is newer than its last word cannot have been made without it.
+        if (run->step > member->heard_at_step && run->progress_ns > sign_ns) sign_ns = run->progress_ns;
+        if (engine->state.now_ns - sign_ns < patience_with(engine, run, member)) continue;
+        found.out_of_reach += is_out_of_reach(engine, member);
+        if (found.first) continue;
+        found.first = member;
+        found.first_ns = sign_ns;
+    }
+    return found;
+}
+
+// Most of them are out of reach at once: that is our own trouble, and they train on. Verdicts wait for a word, until the
+// ranks would have stopped by themselves.
+static bool is_our_trouble(gs_engine *engine, gs_run *run, const silence *found) {
+    int64_t now_ns = engine->state.now_ns;
+    bool most = 2 * found->out_of_reach > found->awaited;
+    if (most && now_ns - found->first_ns >= engine->state.timing.orphan_ns) return false;
+    bool was_unheard = run->unheard;
+    if (was_unheard != most)
+        gs_mind_log(engine, GS_SEVERITY_WARNING,
+                    most ? "most ranks are silent: nobody is judged" : "ranks are heard again",
+                    "job=%s generation=%u silent=%d ranks=%d", run->job->id_text, run->generation,
+                    found->out_of_reach, run->num_members);
+    run->unheard = most;
+    if (!was_unheard || most) return most;
+    // Nobody could tell of the time that has passed: it begins anew.
+    run->progress_ns = now_ns;
+    for (int i = 0; i < run->num_members; i++) run->members[i].heard_ns = now_ns;
+    return true;
+}
+
+static void check_silence(gs_engine *engine, gs_run *run) {
+    const silence found = look_for_silence(engine, run);
+    if (is_our_trouble(engine, run, &found) || !found.first) return;
+    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = found.first, .reason = "WorkerSilent",
+                      .class = "infrastructure", .evict = true, .fault = GS_FAULT_TIMEOUT};
+    gs_run_fail(engine, run, &blame, "rank %d on %s: no heartbeat and no step for %lld ms",
+                gs_member_index(found.first), found.first->host,
+                (long long)((engine->state.now_ns - found.first_ns) / GS_NS_PER_MS));
+}
+
+static int64_t patience_of(const gs_engine *engine, const gs_run *run) {
+    const gs_timing *timing = &engine->state.timing;
+    int64_t patience_ns = run->step - run->base_step < FIRST_STEPS ? timing->hang_first_ns : timing->hang_least_ns;
+    int64_t longest_ns = (int64_t)(run->longest_step_seconds * (double)GS_NS_PER_SEC);
+    int64_t timeout_ns = (int64_t)(run->job->spec.reducer.timeout_seconds * (double)GS_NS_PER_SEC);
+    if (patience_ns < 10 * longest_ns) patience_ns = 10 * longest_ns;
+    if (patience_ns < 2 * timeout_ns) patience_ns = 2 * timeout_ns;
+    return patience_ns;
+}
+
+// The ranks' own deadlines in a collective come first and name the culprit; this is for what they miss.
+static void check_progress(gs_engine *engine, gs_run *run) {
+    int64_t still_ns = engine->state.now_ns - run->progress_ns, patience_ns = patience_of(engine, run);
+    if (still_ns < patience_ns || is_leaving(run)) return;
+    int waiting = 0;
+    gs_member *culprit = NULL;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (member->activity == GS_ACTIVITY_LONG_WORK && still_ns < 10 * patience_ns) return;
+        if (member->activity == GS_ACTIVITY_WAITS) waiting++;
+        else if (!culprit) culprit = member;
+    }
+    if (waiting == 0 && run->num_members > 1) culprit = NULL;
+    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = culprit, .reason = "WorkerHung",
+                      .class = "infrastructure", .evict = true, .fault = GS_FAULT_TIMEOUT};
+    gs_run_fail(engine, run, &blame, "no step for %lld ms after step %lld; %s %d is in %s",
+                (long long)(still_ns / GS_NS_PER_MS), (long long)run->step,
+                culprit ? "rank" : "nobody to blame, rank", culprit ? culprit->rank : 0,
+                culprit ? culprit->phase : run->members[0].phase);
+}
+
+static void check_job(gs_engine *engine, gs_job *job) {
+    double seconds = job->spec.steps.deadline_seconds;
+    if (seconds <= 0 || job->stop_asked || gs_job_state_terminal(job->state)) return;
+    if (gs_seconds_of(gs_job_age_ns(job, engine->state.now_ns)) < seconds) return;
+    gs_job_stop(engine, job, false, GS_JOB_FAILED, "DeadlineExceeded",
+                gs_seconds_of(engine->state.timing.drain_ns));
+}
+
+void gs_deadlines_tick(gs_engine *engine) {
+    for (size_t i = 0; i < engine->state.jobs.count; i++) {
+        gs_job *job = engine->state.jobs.items[i];
+        check_job(engine, job);
+        gs_run *run = job->run;
+        if (!run) continue;
+        note_certain_death(engine, run);
+        end_lingering(engine, run);
+        leave_behind(engine, run);
+        check_phase(engine, run);
+        if (run->phase < GS_RUN_RELOADING) check_silence(engine, run);
+        if (run->phase == GS_RUN_TRAINING && !run->unheard) check_progress(engine, run);
+    }
+}
+
+static int64_t later(int64_t at_ns, int64_t skipped_ns, int64_t now_ns) {
+    return at_ns + skipped_ns < now_ns ? at_ns + skipped_ns : now_ns;
+}
+
+static void skip_in_run(gs_run *run, int64_t skipped_ns, int64_t age_skipped_ns, int64_t now_ns) {
+    run->progress_ns = later(run->progress_ns, age_skipped_ns, now_ns);
+    run->phase_since_ns = later(run->phase_since_ns, skipped_ns, now_ns);
+    if (run->phase_deadline_ns) run->phase_deadline_ns += skipped_ns;
+    if (run->drain_deadline_ns) run->drain_deadline_ns += skipped_ns;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        member->heard_ns = later(member->heard_ns, age_skipped_ns, now_ns);
+        if (member->bye.reason) member->bye.at_ns = later(member->bye.at_ns, skipped_ns, now_ns);
+    }
+}
+
+void gs_deadlines_skip(gs_engine *engine, int64_t skipped_ns) {
+    gs_state *state = &engine->state;
+    int64_t now_ns = state->now_ns;
+    bool forget = skipped_ns > state->timing.suspect_ns;
+    int64_t age_skipped_ns = forget ? now_ns : skipped_ns;
+    for (size_t i = 0; i < state->jobs.count; i++) {
+        gs_run *run = state->jobs.items[i]->run;
+        if (run) skip_in_run(run, skipped_ns, age_skipped_ns, now_ns);
+    }
+    for (size_t i = 0; i < state->agents.count; i++) {
+        gs_agent *agent = state->agents.items[i];
+        agent->heard_ns = later(agent->heard_ns, age_skipped_ns, now_ns);
+        if (!gs_agent_is_connected(agent)) agent->lost_ns = later(agent->lost_ns, age_skipped_ns, now_ns);
+    }
+}

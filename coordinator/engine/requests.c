@@ -1,0 +1,325 @@
+#include "coordinator/engine/requests.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/runs/replan.h"
+#include "coordinator/engine/stops.h"
+#include "core/clock.h"
+#include "rpc/schema/job_plan.h"
+
+#define MAX_GRACE_SECONDS 86400
+
+static void write_job(gs_engine *engine, gs_job *job, uint64_t ticket, const char *key) {
+    const gs_request_key *found = key ? gs_request_keys_find(&engine->state.keys, key, 0) : NULL;
+    const gs_request_key *kept = found ? gs_mind_copy(engine, found, sizeof *found) : NULL;
+    gs_effect *effect = gs_job_write(engine, job);
+    effect->ticket = ticket;
+    effect->write.key = kept;
+}
+
+void gs_records_flush(gs_engine *engine, bool all) {
+    for (size_t i = 0; i < engine->state.jobs.count; i++) {
+        gs_job *job = engine->state.jobs.items[i];
+        bool due = all || engine->state.now_ns - job->dirty_since_ns >= engine->state.timing.flush_ns;
+        if (job->dirty && due && !job->held_back) write_job(engine, job, 0, NULL);
+    }
+}
+
+static gs_late_answer *answer_later(gs_engine *engine, gs_late_kind kind, gs_call call, const gs_job *job) {
+    gs_late_answer *answer = calloc(1, sizeof *answer);
+    if (!answer) return NULL;
+    answer->ticket = ++engine->last_ticket;
+    answer->kind = kind;
+    answer->job = job->id;
+    answer->next = engine->late;
+    engine->late = answer;
+    gs_kept_set(engine, &answer->held, call, GS_CALL_ANSWER, answer);
+    return answer;
+}
+
+static gs_late_answer *take_late(gs_engine *engine, uint64_t ticket) {
+    gs_late_answer **link = &engine->late;
+    while (*link && (*link)->ticket != ticket) link = &(*link)->next;
+    gs_late_answer *answer = *link;
+    if (answer) *link = answer->next;
+    return answer;
+}
+
+static gs_status find_job(gs_engine *engine, gs_job **job, const gs_engine_event *event, const char *text) {
+    size_t candidates = 0;
+    gs_status status = gs_job_table_find(&engine->state.jobs, job, &candidates, text);
+    if (!status.code || !event->from.call) return status;
+    if (!candidates) {
+        gs_reply_error(engine, event->from.call, status);
+        return status;
+    }
+    const char *asked = gs_mind_text(engine, "%s", text);
+    gs_effect *effect = gs_reply_with(engine, event->from.call, GS_REPLY_REFUSAL, NULL);
+    effect->reply.status = status;
+    effect->reply.code = "ambiguous";
+    effect->reply.job_text = asked;
+    return status;
+}
+
+// Answers by itself and returns true when the key has been used.
+static bool replay_key(gs_engine *engine, gs_call call, const gs_create_request *request) {
+    gs_request_key *known = gs_request_keys_find(&engine->state.keys, request->key, engine->state.wall_ms);
+    if (!known) return false;
+    if (strcmp(known->fingerprint, request->fingerprint) != 0) {
+        gs_reply_refusal(engine, call, gs_error(GS_INVALID_ARGUMENT, "idempotency key used with another body"),
+                         "idempotency_mismatch", "use a new key for a new request");
+        return true;
+    }
+    if (known->in_flight) {
+        gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "the first request is still in flight"),
+                         "in_flight", "ask again in a moment");
+        return true;
+    }
+    gs_job *job = gs_job_table_get(&engine->state.jobs, known->job);
+    if (!job) {  // deleted since: the key is free again
+        gs_request_keys_remove(&engine->state.keys, request->key);
+        return false;
+    }
+    gs_reply_with(engine, call, GS_REPLY_JOB, job)->reply.replayed = true;
+    return true;
+}
+
+// Answers by itself and returns false when the job cannot be.
+static bool check_new_job(gs_engine *engine, gs_call call, const gs_job_spec *spec) {
+    if (engine->state.draining) {
+        gs_reply_refusal(engine, call, gs_error(GS_UNAVAILABLE, "the coordinator is going down"), "draining",
+                         "the coordinator is going down; try again later");
+        return false;
+    }
+    const gs_job *other = spec->name[0] ? gs_job_table_live_name(&engine->state.jobs, spec->name) : NULL;
+    if (!other) return true;
+    gs_reply_refusal(engine, call,
+                     gs_error(GS_ALREADY_EXISTS, "job %s is called \"%s\" already", other->id_text, spec->name),
+                     "conflict", "stop that job or choose another name");
+    return false;
+}
+
+static gs_job *make_job(gs_engine *engine, gs_job_spec *spec) {
+    uint64_t id;
+    do id = gs_job_id_make(engine->state.wall_ms, gs_mind_draw(engine));
+    while (gs_job_table_get(&engine->state.jobs, id));
+    char id_text[GS_JOB_ID_LEN];
+    gs_job_id_format(id_text, id);
+    if (!spec->name[0]) snprintf(spec->name, sizeof spec->name, "job-%s", id_text + 2);
+    gs_job *job = gs_job_create(id, spec);
+    if (!job) return NULL;
+    job->created_ms = job->state_since_ms = job->waiting_since_ms = engine->state.wall_ms;
+    job->waiting_since_ns = job->aged_ns = engine->state.now_ns;
+    job->held_back = true;  // not scheduled before it is durable
+    return job;
+}
+
+static gs_status create_job(gs_engine *engine, gs_call call, const gs_create_request *request) {
+    gs_status no_memory = gs_error(GS_RESOURCE_EXHAUSTED, "create job: out of memory");
+    char *key = request->key ? strdup(request->key) : NULL;
+    gs_job *job = request->key && !key ? NULL : make_job(engine, request->spec);
+    gs_late_answer *answer = job ? answer_later(engine, GS_LATE_CREATE, call, job) : NULL;
+    if (!answer) {
+        gs_job_destroy(job);
+        free(key);
+        return no_memory;
+    }
+    answer->key = key;
+    gs_job_table_add(&engine->state.jobs, job);
+    if (key) {
+        gs_request_keys_add(&engine->state.keys, key, request->fingerprint, job->id,
+                            engine->state.wall_ms + GS_KEY_LIFE_MS)->in_flight = true;
+    }
+    gs_mind_do(engine, GS_DO_ADD_JOB)->job = job;
+    gs_job_move(engine, job, GS_JOB_QUEUED, "WaitingForWorkers", "accepted");
+    write_job(engine, job, answer->ticket, key);
+    return gs_ok();
+}
+
+void gs_on_create_job(gs_engine *engine, gs_engine_event *event) {
+    const gs_create_request *request = &event->create;
+    gs_call call = event->from.call;
+    event->was_admitted = true;
+    if (request->key && replay_key(engine, call, request)) return;
+    if (!check_new_job(engine, call, request->spec)) return;
+    if (request->dry_run) {
+        if (call) gs_reply_with(engine, call, GS_REPLY_DRY_RUN, NULL)->reply.spec = request->spec;
+        return;
+    }
+    gs_status status = create_job(engine, call, request);
+    if (status.code) gs_reply_error(engine, call, status);
+}
+
+void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
+    const gs_stop_request *request = &event->stop;
+    gs_call call = event->from.call;
+    gs_job *job = NULL;
+    double grace_seconds = request->grace_seconds;
+    if (grace_seconds < 0) grace_seconds = gs_seconds_of(engine->state.timing.drain_ns);
+    if (find_job(engine, &job, event, request->job).code) return;
+    if (!(grace_seconds <= MAX_GRACE_SECONDS)) {
+        gs_reply_error(engine, call, gs_error(GS_INVALID_ARGUMENT, "grace_seconds: must be between 0 and %d",
+                                              MAX_GRACE_SECONDS));
+        return;
+    }
+    event->was_admitted = true;
+    if (gs_job_state_terminal(job->state)) {  // idempotent
+        if (call) gs_reply_with(engine, call, GS_REPLY_JOB, job);
+        return;
+    }
+    gs_late_answer *answer = answer_later(engine, GS_LATE_STOP, call, job);
+    if (!answer) {
+        gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "stop job: out of memory"));
+        return;
+    }
+    gs_job_stop(engine, job, request->now, request->outcome, "StoppedByUser", grace_seconds);
+    write_job(engine, job, answer->ticket, NULL);
+}
+
+void gs_on_delete_job(gs_engine *engine, gs_engine_event *event) {
+    const gs_delete_request *request = &event->remove;
+    gs_call call = event->from.call;
+    gs_job *job = NULL;
+    if (find_job(engine, &job, event, request->job).code) return;
+    if (!gs_job_state_terminal(job->state)) {
+        gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is %s", job->id_text,
+                                                gs_job_state_name(job->state)),
+                         "wrong_state", "stop the job first");
+        return;
+    }
+    gs_late_answer *answer = answer_later(engine, GS_LATE_DELETE, call, job);
+    if (!answer) {
+        gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "delete job: out of memory"));
+        return;
+    }
+    event->was_admitted = true;
+    answer->purges = request->purge;
+    job->held_back = true;
+    gs_effect *effect = gs_mind_do(engine, GS_DO_DELETE_JOB);
+    effect->job = job;
+    effect->job_id = job->id;
+    effect->ticket = answer->ticket;
+}
+
+static void refuse_replan(gs_engine *engine, gs_call call, gs_status status, const char *hint) {
+    gs_reply_refusal(engine, call, status, "wrong_state", hint);
+}
+
+void gs_on_replan_job(gs_engine *engine, gs_engine_event *event) {
+    gs_call call = event->from.call;
+    gs_job *job = NULL;
+    if (find_job(engine, &job, event, event->replan.job).code) return;
+    if (gs_job_plan_is_fixed(&job->spec)) {
+        refuse_replan(engine, call,
+                      gs_error(GS_FAILED_PRECONDITION,
+                               "job %s is sharded: who owns what follows from its plan, which stays while it trains",
+                               job->id_text),
+                      "it keeps the plan that it began with");
+        return;
+    }
+    if (!job->run || job->run->phase != GS_RUN_TRAINING) {
+        refuse_replan(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is %s: %s", job->id_text,
+                                             gs_job_state_name(job->state), job->reason),
+                      "a plan changes while ranks train");
+        return;
+    }
+    if (!job->observed_order.params && !job->ready_order.params) {
+        refuse_replan(engine, call,
+                      gs_error(GS_FAILED_PRECONDITION, "job %s: no order of gradients has been observed yet",
+                               job->id_text),
+                      "the order is known after the first step");
+        return;
+    }
+    event->was_admitted = true;
+    gs_status status = gs_replan_by_operator(engine, job);
+    gs_late_answer *answer = status.code ? NULL : answer_later(engine, GS_LATE_REPLAN, call, job);
+    if (!answer) {
+        if (!status.code) status = gs_error(GS_RESOURCE_EXHAUSTED, "replan: out of memory");
+        gs_reply_error(engine, call, status);
+        return;
+    }
+    write_job(engine, job, answer->ticket, NULL);
+}
+
+static void bury_answer(gs_engine *engine, gs_late_answer *answer) {
+    gs_mind_bury(engine, answer->key, free);
+    gs_mind_bury(engine, answer, free);
+}
+
+static void refuse_store(gs_engine *engine, gs_call call, gs_status status) {
+    if (status.code == GS_RESOURCE_EXHAUSTED)
+        gs_reply_refusal(engine, call, status, "storage_full",
+                         "free space below the data directory; training goes on");
+    else gs_reply_error(engine, call, status);
+}
+
+static void drop_job(gs_engine *engine, gs_job *job, bool purges) {
+    gs_job_table_unlink(&engine->state.jobs, job);
+    if (job->run) gs_run_destroy(job->run);
+    job->run = NULL;
+    gs_effect *effect;
+    if (purges) {
+        effect = gs_mind_do(engine, GS_DO_PURGE);
+        effect->job = job;
+        effect->job_id = job->id;
+    }
+    effect = gs_mind_do(engine, GS_DO_DROP_JOB);
+    effect->job = job;
+    effect->job_id = job->id;
+    gs_mind_bury(engine, job, (void (*)(void *))gs_job_destroy);
+}
+
+// What the request changed is written behind, as soon as the store can be written.
+static void write_again(gs_engine *engine, gs_job *job) {
+    if (job->dirty) return;
+    job->dirty = true;
+    job->dirty_since_ns = engine->state.now_ns + GS_NS_PER_SEC;
+}
+
+static void answer_create(gs_engine *engine, gs_late_answer *answer, gs_job *job, gs_status status) {
+    gs_request_key *key = answer->key ? gs_request_keys_find(&engine->state.keys, answer->key, 0) : NULL;
+    if (key) key->in_flight = false;
+    if (status.code) {
+        if (answer->key) gs_request_keys_remove(&engine->state.keys, answer->key);
+        if (job) drop_job(engine, job, false);
+    } else if (job) {
+        job->held_back = false;
+        engine->state.schedule_needed = true;
+    }
+}
+
+void gs_on_job_stored(gs_engine *engine, const gs_completion *done) {
+    gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
+    gs_late_answer *answer = done->ticket ? take_late(engine, done->ticket) : NULL;
+    if (!answer) {
+        if (done->status.code && job) write_again(engine, job);
+        return;
+    }
+    gs_call call = gs_kept_take(engine, &answer->held);
+    if (answer->kind == GS_LATE_CREATE) answer_create(engine, answer, job, done->status);
+    else if (done->status.code && job) write_again(engine, job);
+    if (done->status.code) refuse_store(engine, call, done->status);
+    else if (call) gs_reply_with(engine, call, answer->kind == GS_LATE_REPLAN ? GS_REPLY_REPLAN : GS_REPLY_JOB, job);
+    bury_answer(engine, answer);
+}
+
+void gs_on_job_deleted(gs_engine *engine, const gs_completion *done) {
+    gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
+    gs_late_answer *answer = take_late(engine, done->ticket);
+    if (!answer) return;
+    gs_call call = gs_kept_take(engine, &answer->held);
+    if (done->status.code) {
+        if (job) {
+            job->held_back = false;
+            write_again(engine, job);
+        }
+        refuse_store(engine, call, done->status);
+    } else {
+        if (job) drop_job(engine, job, answer->purges);
+        gs_reply_ok(engine, call);
+    }
+    bury_answer(engine, answer);
+}

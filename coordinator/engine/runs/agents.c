@@ -1,0 +1,285 @@
+#include "coordinator/engine/runs/agents.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/base/orders.h"
+#include "coordinator/engine/runs/run_life.h"
+#include "core/clock.h"
+
+static void show_worker(gs_engine *engine, gs_agent *agent, const char *state) {
+    gs_effect *effect = gs_mind_do(engine, GS_DO_SHOW_WORKER);
+    effect->agent = agent;
+    effect->worker_state = state;
+}
+
+void gs_agent_stream_gone(gs_engine *engine, gs_agent *agent, bool was_closed) {
+    agent->was_closed = was_closed;
+    agent->lost_ns = engine->state.now_ns;
+    gs_mind_log(engine, GS_SEVERITY_WARNING, "worker disconnected", "worker=%s", agent->name);
+}
+
+// Trainers end with their agent. But an agent that is not heard may be well, and one that was closed may have
+// closed what it did not hear: it is dead when its trainers' connections have been closed with its own.
+typedef struct agent_members {
+    int count, closed;
+} agent_members;
+
+static agent_members count_members(const gs_engine *engine, const gs_agent *agent) {
+    agent_members on = {0};
+    const gs_job_table *jobs = &engine->state.jobs;
+    for (size_t i = 0; i < jobs->count; i++) {
+        const gs_run *run = jobs->items[i]->run;
+        for (int m = 0; run && m < run->num_members; m++) {
+            const gs_member *member = &run->members[m];
+            if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
+            on.count++;
+            on.closed += !member->stream.call && (member->stream_closed || member->stage == GS_MEMBER_LAUNCHED);
+        }
+    }
+    return on;
+}
+
+static void lose_members(gs_engine *engine, const gs_agent *agent) {
+    const gs_job_table *jobs = &engine->state.jobs;
+    for (size_t i = 0; i < jobs->count; i++) {
+        gs_run *run = jobs->items[i]->run;
+        for (int m = 0; run && m < run->num_members; m++) {
+            gs_member *member = &run->members[m];
+            if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
+            gs_member_exited(engine, member, -1, 0, NULL);
+        }
+    }
+}
+
+static bool has_unknown(const gs_agent *agent) {
+    for (int i = 0; i < agent->num_slots; i++)
+        if (agent->slots[i].is_unknown) return true;
+    return false;
+}
+
+// Of a GPU that both see: who trains on it has it, and else who had it.
+static void share_devices(gs_agent *agent, gs_agent *other) {
+    gs_agent_devices *own = &agent->devices, *theirs = &other->devices;
+    for (int i = 0; i < own->count; i++) {
+        int there = gs_agent_devices_find(theirs, own->items[i].uuid);
+        if (there < 0 || theirs->items[there].is_taken) continue;
+        if (gs_agent_slot_is_busy(agent, i / own->per_slot) &&
+            !gs_agent_slot_is_busy(other, there / theirs->per_slot))
+            gs_agent_devices_leave(theirs, there, agent->name);
+        else
+            gs_agent_devices_leave(own, i, other->name);
+    }
+}
+
+// Two workers of one host may see the same GPUs. Who is away for a moment keeps its own.
+static void claim_devices(gs_engine *engine, gs_agent *agent) {
+    const gs_agent_table *agents = &engine->state.agents;
+    for (int i = 0; i < agent->devices.count; i++) agent->devices.items[i].is_taken = false;
+    for (size_t i = 0; i < agents->count; i++) {
+        gs_agent *other = agents->items[i];
+        if (other != agent && other->devices.count > 0) share_devices(agent, other);
+    }
+}
+
+// After a worker has gone, or has come back with other GPUs.
+static void claim_left_devices(gs_engine *engine) {
+    const gs_agent_table *agents = &engine->state.agents;
+    for (size_t i = 0; i < agents->count; i++) {
+        gs_agent *agent = agents->items[i];
+        bool lacks = false;
+        for (int d = 0; d < agent->devices.count; d++) lacks |= agent->devices.items[d].is_taken;
+        if (lacks) claim_devices(engine, agent);
+    }
+}
+
+static void lose_agent(gs_engine *engine, gs_agent *agent) {
+    gs_agent_table_unlink(&engine->state.agents, agent);
+    lose_members(engine, agent);
+    if (agent->devices.count > 0) claim_left_devices(engine);
+    engine->state.schedule_needed = true;
+    gs_mind_bury(engine, agent, (void (*)(void *))gs_agent_destroy);
+}
+
+static void tell_lost(gs_engine *engine, gs_agent *agent) {
+    if (agent->told_lost) return;
+    agent->told_lost = true;
+    gs_note_add(engine, NULL, NULL, GS_SEVERITY_WARNING, "WorkerLost", "worker %s on %s is %s", agent->name,
+                agent->host, agent->was_closed ? "gone" : "silent");
+    show_worker(engine, agent, "lost");
+}
+
+// Dead for certain, or with nothing on it that may still run.
+static bool is_lost(const gs_engine *engine, const gs_agent *agent) {
+    const agent_members on = count_members(engine, agent);
+    if (agent->was_closed && on.closed == on.count) return true;
+    bool may_return = engine->state.now_ns - agent->lost_ns < engine->state.timing.orphan_ns;
+    return on.count == 0 && !(may_return && has_unknown(agent));
+}
+
+void gs_agents_tick(gs_engine *engine) {
+    const gs_agent_table *agents = &engine->state.agents;
+    for (size_t i = 0; i < agents->count; i++) {
+        gs_agent *agent = agents->items[i];
+        if (gs_agent_is_connected(agent) ||
+            engine->state.now_ns - agent->lost_ns < engine->state.timing.agent_dead_ns)
+            continue;
+        tell_lost(engine, agent);
+        if (!is_lost(engine, agent)) continue;
+        lose_agent(engine, agent);
+        i--;
+    }
+}
+
+// Of another coordinator, or of a database that is lost: nobody here can say that it should end.
+static void leave_alone(gs_engine *engine, const gs_agent *agent, int index) {
+    const gs_agent_slot *slot = &agent->slots[index];
+    char job[GS_JOB_ID_LEN];
+    gs_job_id_format(job, slot->job);
+    gs_mind_log(engine, GS_SEVERITY_WARNING, "trainer of an unknown job",
+                "worker=%s slot=%d job=%s rank=%d pid=%lld", agent->name, index, job, slot->rank,
+                (long long)slot->pid);
+    gs_note_add(engine, NULL, NULL, GS_SEVERITY_WARNING, "UnknownTrainer",
+                "worker %s slot %d runs rank %d of job %s, which is not known here: it is left alone "
+                "and keeps the slot; is this the right data directory?",
+                agent->name, index, slot->rank, job);
+}
+
+static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_trainer *running) {
+    if (running->slot < 0 || running->slot >= agent->num_slots) return;
+    gs_agent_slot *slot = &agent->slots[running->slot];
+    *slot = (gs_agent_slot){.incarnation = running->incarnation,
+                            .job = running->job,
+                            .is_unknown = !gs_job_table_get(&engine->state.jobs, running->job),
+                            .rank = running->rank,
+                            .pid = running->pid};
+    if (slot->is_unknown) {
+        leave_alone(engine, agent, (int)running->slot);
+        return;
+    }
+    gs_member *member = gs_state_member(&engine->state, running->incarnation);
+    bool is_over = !member || member->stage == GS_MEMBER_EXITED;
+    if (is_over || member->kill_sent) {
+        // What was ours and is not any more is asked to save and end.
+        gs_order_stop_slot(engine, agent, (int)running->slot, running->incarnation, !is_over,
+                           is_over ? gs_seconds_of(engine->state.timing.save_ns) : 0);
+        return;
+    }
+    gs_run *run = member->job->run;
+    if (run->phase == GS_RUN_RELOADING && run->phase_deadline_ns)
+        run->phase_deadline_ns = engine->state.now_ns + engine->state.timing.agent_grace_ns;
+}
+
+// What should run there and does not has ended unseen.
+static void notice_missing(gs_engine *engine, const gs_agent *agent) {
+    const gs_job_table *jobs = &engine->state.jobs;
+    for (size_t i = 0; i < jobs->count; i++) {
+        gs_run *run = jobs->items[i]->run;
+        for (int m = 0; run && m < run->num_members; m++) {
+            gs_member *member = &run->members[m];
+            if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
+            if (gs_agent_holds(agent, member)) continue;
+            gs_member_exited(engine, member, -1, 0, NULL);
+        }
+    }
+}
+
+static gs_status out_of_memory(void) { return gs_error(GS_RESOURCE_EXHAUSTED, "agent: out of memory"); }
+
+// The agent that says hello, known or new, with its slots empty; takes the devices.
+static gs_status welcome_agent(gs_engine *engine, gs_agent **out, gs_agent_hello *hello, uint64_t incarnation) {
+    gs_agent_table *agents = &engine->state.agents;
+    gs_agent *agent = gs_agent_table_find(agents, hello->worker);
+    if (agent && gs_agent_is_connected(agent) && agent->incarnation != incarnation) {
+        return gs_error(GS_ALREADY_EXISTS, "worker \"%s\" is connected already (pid %lld on %s)", hello->worker,
+                        (long long)agent->pid, agent->host);
+    }
+    gs_agent_slot *slots = calloc((size_t)hello->num_slots, sizeof *slots);
+    bool is_new = !agent;
+    if (slots && is_new) agent = gs_agent_table_add(agents, hello->worker);
+    if (!slots || !agent) {
+        free(slots);
+        return out_of_memory();
+    }
+    if (!gs_agent_table_rename(agents, agent, incarnation)) {
+        free(slots);
+        if (is_new) {
+            gs_agent_table_unlink(agents, agent);
+            gs_agent_destroy(agent);
+        }
+        return out_of_memory();
+    }
+    free(agent->slots);
+    agent->slots = slots;
+    agent->num_slots = hello->num_slots;
+    gs_agent_devices_release(&agent->devices);
+    agent->devices = hello->devices;
+    hello->devices = (gs_agent_devices){0};
+    snprintf(agent->host, sizeof agent->host, "%s", hello->host);
+    snprintf(agent->boot_id, sizeof agent->boot_id, "%s", hello->boot_id);
+    snprintf(agent->build, sizeof agent->build, "%s", hello->build);
+    snprintf(agent->data_root, sizeof agent->data_root, "%s", hello->data_root);
+    agent->pid = hello->pid;
+    agent->cores = hello->cores;
+    *out = agent;
+    return gs_ok();
+}
+
+void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
+    gs_agent_hello *hello = &event->agent_hello;
+    gs_agent *agent = NULL;
+    gs_status status = hello->refusal;
+    bool known = !status.code && gs_agent_table_find(&engine->state.agents, hello->worker);
+    if (!status.code) status = welcome_agent(engine, &agent, hello, event->from.incarnation);
+    if (status.code) {
+        gs_end_stream(engine, event->from.call, status);
+        return;
+    }
+    event->was_admitted = true;
+    gs_end_stream(engine, gs_kept_take(engine, &agent->stream), gs_error(GS_ABORTED, "said hello again"));
+    gs_kept_set(engine, &agent->stream, event->from.call, GS_CALL_AGENT_STREAM, agent);
+    agent->was_closed = agent->told_lost = false;
+    agent->is_leaving = hello->is_leaving;
+    agent->heard_ns = engine->state.now_ns;
+    gs_tell_agent_welcome(engine, agent);
+    for (size_t i = 0; i < hello->num_running; i++) adopt_trainer(engine, agent, &hello->running[i]);
+    notice_missing(engine, agent);
+    claim_devices(engine, agent);
+    claim_left_devices(engine);
+    if (!known) {
+        gs_note_add(engine, NULL, NULL, GS_SEVERITY_INFO, "WorkerJoined",
+                    "worker %s on %s offers %d slots, %d with a GPU", agent->name, agent->host,
+                    agent->num_slots, gs_agent_all_slots(agent).gpu);
+    }
+    show_worker(engine, agent, "idle");
+    engine->state.schedule_needed = true;
+}
+
+void gs_on_agent_heartbeat(gs_engine *engine, const gs_engine_event *event) {
+    gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.incarnation);
+    if (!agent) return;
+    agent->heard_ns = engine->state.now_ns;
+    agent->is_leaving |= event->agent_heartbeat.is_leaving;
+}
+
+void gs_on_exited(gs_engine *engine, gs_engine_event *event) {
+    gs_exit_report *exit = &event->exited;
+    if (exit->refusal.code) {
+        gs_reply_error(engine, event->from.call, exit->refusal);
+        return;
+    }
+    gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.incarnation);
+    for (int i = 0; agent && i < agent->num_slots; i++) {
+        if (agent->slots[i].incarnation == exit->incarnation) agent->slots[i] = (gs_agent_slot){0};
+    }
+    engine->state.schedule_needed = true;
+    gs_member *member = gs_state_member(&engine->state, exit->incarnation);
+    if (member && member->stage != GS_MEMBER_EXITED) {
+        gs_member_exited(engine, member, exit->exit_code, exit->signal, exit->log_tail);
+        exit->log_tail = NULL;
+    }
+    event->was_admitted = true;
+    gs_reply_ok(engine, event->from.call);
+}

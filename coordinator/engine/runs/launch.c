@@ -1,0 +1,267 @@
+#include "coordinator/engine/runs/launch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/engine/base/checkpoints.h"
+#include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/base/orders.h"
+#include "coordinator/engine/runs/run_life.h"
+#include "coordinator/model/memory.h"
+#include "coordinator/rules/scheduler.h"
+#include "core/clock.h"
+
+// What it starts from is known by then: after a start of the coordinator it may be on the disk alone.
+static bool wants_slots(const gs_job *job) {
+    return !job->run && !job->held_back && !job->stop_asked &&
+           !gs_job_state_terminal(job->state) && !gs_checkpoints_pending(&job->checkpoints);
+}
+
+// Slots of all workers that are connected.
+typedef struct pools_of_all {
+    gs_slot_pools free, total;
+    bool lacks_nccl;  // one that has GPUs
+} pools_of_all;
+
+static pools_of_all count_slots(const gs_engine *engine) {
+    pools_of_all pools = {0};
+    for (size_t i = 0; i < engine->state.agents.count; i++) {
+        const gs_agent *agent = engine->state.agents.items[i];
+        if (!gs_agent_is_connected(agent)) continue;
+        gs_slot_pools free = gs_agent_free_slots(agent), all = gs_agent_all_slots(agent);
+        pools.free.plain += free.plain;
+        pools.free.gpu += free.gpu;
+        pools.total.plain += all.plain;
+        pools.total.gpu += all.gpu;
+        pools.lacks_nccl |= all.gpu > 0 && !agent->devices.nccl[0];
+    }
+    return pools;
+}
+
+// Free or not: a job that may wait for a GPU does not start on CPUs because one is busy now.
+static bool takes_gpus(const gs_job *job, int least, const pools_of_all *pools) {
+    if (gs_job_spec_needs_gpu(&job->spec)) return true;
+    if (pools->lacks_nccl && job->spec.world.max > 1) return false;
+    return gs_job_spec_may_use_gpu(&job->spec) && pools->total.gpu >= least;
+}
+
+static void describe_job(gs_schedule_job *out, gs_job *job, const pools_of_all *pools,
+                         int64_t now_ns) {
+    *out = (gs_schedule_job){.least = (int)job->spec.world.min, .most = (int)job->spec.world.max};
+    if (job->world_wanted > 0) out->least = out->most = job->world_wanted;
+    out->needs_gpu = takes_gpus(job, out->least, pools);
+    out->backing_off = job->not_before_ns > now_ns;
+    int free_slots = out->needs_gpu ? pools->free.gpu : pools->free.plain + pools->free.gpu;
+    if (free_slots < out->least) job->enough_since_ns = 0;
+    else if (job->enough_since_ns == 0) job->enough_since_ns = now_ns;
+    int64_t window_ns = (int64_t)(job->spec.world.join_window_seconds * (double)GS_NS_PER_SEC);
+    // After a fault nobody waits for replacements.
+    out->join_passed = job->committed || (job->enough_since_ns > 0 &&
+                                          now_ns - job->enough_since_ns >= window_ns);
+}
+
+static int compare_agents(const void *a, const void *b) {
+    return strcmp((*(gs_agent *const *)a)->name, (*(gs_agent *const *)b)->name);
+}
+
+static void place_member(gs_engine *engine, gs_member *member, gs_agent *agent, int *slot, bool slot_has_gpu,
+                         bool on_gpu) {
+    while (!gs_agent_slot_is_free(agent, *slot, slot_has_gpu)) (*slot)++;
+    snprintf(member->device, sizeof member->device, "%s", on_gpu ? "cuda" : "cpu");
+    if (on_gpu)
+        gs_agent_devices_uuids(member->device_uuid, sizeof member->device_uuid, &agent->devices,
+                               *slot);
+    snprintf(member->worker, sizeof member->worker, "%s", agent->name);
+    snprintf(member->host, sizeof member->host, "%s", agent->host);
+    member->slot = (*slot)++;
+    member->incarnation = gs_mind_draw(engine);
+    member->launch_token = gs_mind_draw(engine);
+    member->heard_ns = engine->state.now_ns;
+}
+
+static void show_launch(gs_engine *engine, gs_job *job, int ranks) {
+    gs_job_state state = job->committed ? GS_JOB_RECOVERING : GS_JOB_STARTING;
+    int64_t step = gs_checkpoints_newest_step(&job->checkpoints);
+    if (step > 0) {
+        gs_job_move(engine, job, state, "RestoringCheckpoint",
+                    "starting %d ranks from the checkpoint of step %lld", ranks, (long long)step);
+    } else {
+        gs_job_move(engine, job, state, "Rendezvous", "starting %d ranks", ranks);
+    }
+}
+
+// How many slots of each pool a run takes of each agent.
+typedef struct placement {
+    gs_agent **agents;  // owned, by name
+    int *plain, *gpu;   // owned
+    size_t count;
+} placement;
+
+static void release_placement(placement *at) {
+    free(at->agents);
+    free(at->plain);
+    free(at->gpu);
+}
+
+static placement find_placement(const gs_engine *engine, const gs_schedule_job *decision,
+                                gs_slot_pools free_pools) {
+    size_t count = engine->state.agents.count;
+    placement at = {.agents = gs_model_alloc(count, sizeof *at.agents),
+                    .plain = gs_model_alloc(count, sizeof *at.plain),
+                    .gpu = gs_model_alloc(count, sizeof *at.gpu),
+                    .count = count};
+    int *free_slots = gs_model_alloc(count, sizeof *free_slots);
+    if (count) memcpy(at.agents, engine->state.agents.items, count * sizeof *at.agents);
+    qsort(at.agents, count, sizeof *at.agents, compare_agents);
+    gs_slot_pools take = gs_schedule_take(decision->needs_gpu, decision->ranks, free_pools);
+    for (size_t i = 0; i < count; i++) free_slots[i] = gs_agent_free_slots(at.agents[i]).plain;
+    gs_schedule_spread(at.plain, free_slots, count, take.plain);
+    for (size_t i = 0; i < count; i++) free_slots[i] = gs_agent_free_slots(at.agents[i]).gpu;
+    gs_schedule_spread(at.gpu, free_slots, count, take.gpu);
+    free(free_slots);
+    return at;
+}
+
+static gs_run *place_run(gs_engine *engine, gs_job *job, const gs_schedule_job *decision, const placement *at) {
+    gs_run *run = gs_run_create(job, decision->ranks, engine->state.now_ns);
+    int index = 0;
+    for (size_t i = 0; i < at->count; i++) {
+        int slot = 0, gpu_slot = 0;
+        for (int k = 0; k < at->gpu[i]; k++)
+            place_member(engine, &run->members[index++], at->agents[i], &gpu_slot, true, decision->needs_gpu);
+        for (int k = 0; k < at->plain[i]; k++)
+            place_member(engine, &run->members[index++], at->agents[i], &slot, false, false);
+    }
+    return run;
+}
+
+static void start_members(gs_engine *engine, gs_run *run) {
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
+        if (agent && gs_order_start_rank(engine, agent, member)) continue;
+        gs_blame blame = {.kind = GS_FAILURE_LOST, .member = member, .reason = "WorkerLost",
+                          .class = "infrastructure", .fault = GS_FAULT_PEER_LOST};
+        gs_run_fail(engine, run, &blame, "worker %s could not be told to start a rank", member->worker);
+        // Nobody was told of the others: there is nothing of them to wait for.
+        for (int k = i; k < run->num_members; k++) gs_member_exited(engine, &run->members[k], -1, 0, NULL);
+        return;
+    }
+}
+
+static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *decision,
+                       gs_slot_pools free_pools) {
+    if (!gs_checkpoints_are_checked(engine, job)) return;  // its slots stay its own until the answer is here
+    placement at = find_placement(engine, decision, free_pools);
+    gs_run *run = place_run(engine, job, decision, &at);
+    release_placement(&at);
+    job->run = run;
+    job->checkpoints.is_checked = false;
+    for (int i = 0; i < run->num_members; i++) {
+        if (!gs_u64_map_set(&engine->state.members, run->members[i].incarnation, &run->members[i])) abort();
+    }
+    job->slots_needed = 0;
+    job->enough_since_ns = 0;
+    if (!job->started_ms) job->started_ms = engine->state.wall_ms;
+    show_launch(engine, job, decision->ranks);
+    run->phase_deadline_ns = engine->state.now_ns + engine->state.timing.hello_ns;
+    start_members(engine, run);
+}
+
+// Why no worker has a GPU, in the words of the first one that is connected.
+static void explain_no_gpu(gs_engine *engine, gs_job *job) {
+    const gs_agent *agent = NULL;
+    for (size_t i = 0; i < engine->state.agents.count && !agent; i++) {
+        if (gs_agent_is_connected(engine->state.agents.items[i])) agent = engine->state.agents.items[i];
+    }
+    if (agent)
+        gs_job_explain(engine, job, "NoDevice",
+                       "the job needs GPUs and no worker offers one; worker %s on %s: %s",
+                       agent->name, agent->host, agent->devices.reason);
+    else
+        gs_job_explain(engine, job, "WaitingForWorkers",
+                       "the job needs GPUs and no worker is connected");
+}
+
+static void explain_slots(gs_engine *engine, gs_job *job,
+                          const gs_schedule_job *decision, const pools_of_all *pools,
+                          int free_slots) {
+    if (job->state != GS_JOB_QUEUED) {
+        job->waiting_since_ms = engine->state.wall_ms;
+        job->waiting_since_ns = engine->state.now_ns;
+        gs_job_move(engine, job, GS_JOB_QUEUED, "WaitingForWorkers",
+                    "fewer than %d slots are left", decision->least);
+    }
+    bool lacks_device = decision->needs_gpu && pools->total.gpu == 0;
+    job->wait = lacks_device ? GS_JOB_WAITS_FOR_DEVICE : GS_JOB_WAITS_FOR_SLOTS;
+    if (lacks_device) {
+        explain_no_gpu(engine, job);
+        return;
+    }
+    gs_job_explain(engine, job, "WaitingForWorkers",
+                   "%d of %d required slots%s free; start another worker or lower world.min",
+                   free_slots, decision->least, decision->needs_gpu ? " with a GPU" : "");
+}
+
+static void explain_wait(gs_engine *engine, gs_job *job, const gs_schedule_job *decision,
+                         gs_job *const *waiting, const pools_of_all *pools) {
+    int free_slots =
+        decision->needs_gpu ? pools->free.gpu : pools->free.plain + pools->free.gpu;
+    job->slots_needed = decision->least;
+    job->slots_free = free_slots;
+    switch (decision->wait) {
+    case GS_WAIT_NONE: break;
+    case GS_WAIT_BACKOFF: break;  // the end of the last run said it
+    case GS_WAIT_SLOTS: explain_slots(engine, job, decision, pools, free_slots); break;
+    case GS_WAIT_JOIN:
+        gs_job_explain(engine, job, "JoinWindow",
+                       "%d slots are free, enough for world.min; waiting up to %g s for %d",
+                       free_slots, job->spec.world.join_window_seconds, decision->most);
+        break;
+    case GS_WAIT_TURN:
+        gs_job_explain(engine, job, "WaitingForTurn",
+                       "job %s is older and has reserved the free slots",
+                       waiting[decision->behind]->id_text);
+        break;
+    }
+}
+
+static void give_up_waiting(gs_engine *engine, gs_job *job) {
+    double wait_seconds = job->spec.world.wait_seconds;
+    if (wait_seconds <= 0 || job->state != GS_JOB_QUEUED) return;
+    if (gs_seconds_of(engine->state.now_ns - job->waiting_since_ns) < wait_seconds) return;
+    bool no_device = job->wait == GS_JOB_WAITS_FOR_DEVICE;
+    char why[256];
+    snprintf(why, sizeof why, "%s", no_device ? job->message : "");
+    gs_job_end(engine, job, GS_JOB_FAILED, no_device ? "NoDevice" : "NotEnoughWorkers",
+               "%d slots did not become free within %g s%s%s", job->slots_needed, wait_seconds,
+               no_device ? ": " : "", why);
+}
+
+void gs_launch_waiting(gs_engine *engine) {
+    const gs_job_table *jobs = &engine->state.jobs;
+    engine->state.schedule_needed = false;
+    pools_of_all pools = count_slots(engine);
+    gs_job **waiting = gs_model_alloc(jobs->count, sizeof *waiting);
+    gs_schedule_job *decisions = gs_model_alloc(jobs->count, sizeof *decisions);
+    size_t count = 0;
+    for (size_t i = 0; i < jobs->count; i++) {
+        gs_job *job = jobs->items[i];  // oldest first
+        if (!wants_slots(job)) continue;
+        describe_job(&decisions[count], job, &pools, engine->state.now_ns);
+        waiting[count++] = job;
+    }
+    if (count > 0) gs_schedule_decide(decisions, count, pools.free, pools.total);
+    for (size_t i = 0; i < count; i++) {
+        if (decisions[i].wait == GS_WAIT_NONE) {
+            launch_job(engine, waiting[i], &decisions[i], pools.free);
+            pools.free = count_slots(engine).free;
+        } else {
+            explain_wait(engine, waiting[i], &decisions[i], waiting, &pools);
+            give_up_waiting(engine, waiting[i]);
+        }
+    }
+    free(waiting);
+    free(decisions);
+}

@@ -1,0 +1,68 @@
+#include "coordinator/engine/runs/plans.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "coordinator/engine/base/moves.h"
+#include "rpc/schema/job_plan.h"
+
+uint64_t gs_plan_fold_hash(const char *hash) {
+    gs_digest digest;
+    return gs_digest_parse(&digest, hash) ? gs_digest_fold(digest) : 0;
+}
+
+// What a plan that is made now is made from.
+static const char *reason_of(const gs_job *job) {
+    if (job->ready_order.params) return job->order_reason;
+    return job->spec.reducer.plan == GS_PLAN_AUTO ? "one_host" : "size_based";
+}
+
+static void show(gs_engine *engine, gs_job *job, const gs_bucket_plan *plan, const gs_param_spec *params,
+                 size_t num_params, bool is_new) {
+    const gs_plan_facts *facts = gs_mind_copy(engine, &job->plan, sizeof job->plan);
+    gs_effect *effect = gs_mind_do(engine, GS_DO_SHOW_PLAN);
+    effect->job = job;
+    effect->run = job->run;
+    effect->plan = (gs_plan_display){plan, params, num_params, facts, is_new};
+    gs_job_touch(engine, job);
+}
+
+void gs_plan_adopt(gs_engine *engine, gs_job *job, const gs_plan_facts *facts, const gs_bucket_plan *plan,
+                   const gs_param_spec *params, size_t num_params) {
+    job->plan = *facts;
+    show(engine, job, plan, params, num_params, true);
+}
+
+gs_status gs_plan_of_order(gs_bucket_plan *out, gs_plan_facts *facts, const gs_run *run,
+                           const gs_param_spec *params, size_t num_params) {
+    const gs_job *job = run->job;
+    const gs_param_order *order = &job->ready_order;
+    if (order->params && order->count != num_params)
+        return gs_error(GS_INVALID_ARGUMENT, "order: names %zu parameters of %zu", order->count, num_params);
+    GS_TRY(gs_job_plan_make(out, &job->spec, run->num_members, params, num_params, order->params));
+    *facts = (gs_plan_facts){.revision = job->plan.revision + 1, .num_buckets = out->num_buckets};
+    gs_digest_format(facts->hash, gs_bucket_plan_digest(out));
+    snprintf(facts->reason, sizeof facts->reason, "%s", reason_of(job));
+    return gs_ok();
+}
+
+gs_status gs_plan_make(gs_engine *engine, gs_run *run, const gs_param_spec *params, size_t num_params) {
+    gs_job *job = run->job;
+    // An order of other parameters means nothing for these.
+    if (job->ready_order.params && job->ready_order.count != num_params) gs_param_order_release(&job->ready_order);
+    gs_bucket_plan plan = {0};
+    gs_plan_facts facts;
+    GS_TRY(gs_plan_of_order(&plan, &facts, run, params, num_params));
+    gs_bucket_plan_release(&run->plan);
+    run->plan = plan;
+    snprintf(run->plan_hash, sizeof run->plan_hash, "%s", facts.hash);
+    // The same layout again keeps its number and its reason: revisions count changes. Who owns what, and what travels,
+    // are another world's.
+    if (!strcmp(facts.hash, job->plan.hash)) {
+        show(engine, job, &run->plan, params, num_params, false);
+        return gs_ok();
+    }
+    facts.since_step = job->step;
+    gs_plan_adopt(engine, job, &facts, &run->plan, params, num_params);
+    return gs_ok();
+}

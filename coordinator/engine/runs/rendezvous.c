@@ -1,0 +1,337 @@
+#include "coordinator/engine/runs/rendezvous.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/engine/base/generations.h"
+#include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/base/orders.h"
+#include "coordinator/engine/runs/plans.h"
+#include "coordinator/engine/runs/replan.h"
+#include "coordinator/engine/runs/run_life.h"
+#include "core/clock.h"
+
+// The first member whose list has come: what the others are compared with.
+static gs_member *find_reference(gs_run *run) {
+    for (int i = 0; i < run->num_members; i++) {
+        if (run->members[i].params) return &run->members[i];
+    }
+    return NULL;
+}
+
+static void refuse_world(gs_engine *engine, gs_run *run, gs_member *member, const char *reason,
+                         const char *what, const char *hint) {
+    gs_blame blame = {.kind = GS_FAILURE_ERROR, .member = member, .reason = reason, .class = "user",
+                      .hint = hint, .fault = GS_FAULT_MISMATCH};
+    run->no_restart = true;
+    gs_run_fail(engine, run, &blame, "worker %s slot %d: %s", member->worker, member->slot, what);
+}
+
+// What all must have alike but the model. False when the run has failed by it, or somebody is still awaited.
+static bool all_are_here(gs_engine *engine, gs_run *run) {
+    const gs_member *first = &run->members[0];
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (!gs_member_is_here(member)) return false;
+        if (run->job->spec.exact && member->arithmetic != first->arithmetic) {
+            refuse_world(engine, run, member, "ArithmeticMismatch",
+                         "its arithmetic differs from rank 0's, and exact is set",
+                         "exact mode needs the same instruction set and BLAS kernel on every host");
+            return false;
+        }
+        if (strcmp(member->data_digest, first->data_digest) != 0) {
+            refuse_world(engine, run, member, "DataMismatch", "its data files differ from rank 0's",
+                         "copy the same files to the data root of every worker");
+            return false;
+        }
+    }
+    return true;
+}
+
+// True when the world agrees; false when something is still awaited or the run has failed.
+static bool compare_world(gs_engine *engine, gs_run *run) {
+    if (!all_are_here(engine, run)) return false;
+    const gs_member *reference = find_reference(run);
+    if (!reference) return false;
+    bool waiting = false;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (!strcmp(member->params_digest, reference->params_digest)) continue;
+        if (!member->params) {
+            if (!member->list_asked) gs_tell_welcome(engine, member, true);
+            waiting = true;
+            continue;
+        }
+        gs_status difference = gs_param_specs_compare(reference->params, reference->num_params,
+                                                      member->params, member->num_params);
+        refuse_world(engine, run, member, "PlanMismatch",
+                     difference.code ? difference.message : "its parameter list differs",
+                     "every rank must build the same model");
+        return false;
+    }
+    return !waiting;
+}
+
+static void begin_generation(gs_engine *engine, gs_run *run, uint32_t generation) {
+    gs_job *job = run->job;
+    run->generation = job->generation = generation;
+    if (job->world_size && job->world_size != run->num_members) {
+        gs_mind_count(engine, job, GS_COUNT_RESCALE, run->num_members > job->world_size ? "up" : "down", NULL, 0);
+    }
+    job->world_size = run->num_members;
+    gs_effect *begun = gs_mind_do(engine, GS_DO_BEGIN_GENERATION);
+    begun->job = job;
+    begun->run = run;
+    for (int i = 0; i < run->num_members; i++) run->members[i].rank = i;
+    gs_run_enter(engine, run, GS_RUN_PREPARING, engine->state.timing.prepare_ns);
+    gs_note_add(engine, job, NULL, GS_SEVERITY_INFO, "GenerationFormed",
+                "generation %u has %d ranks, plan revision %d (%s)", run->generation,
+                run->num_members, job->plan.revision, run->plan_hash);
+    for (int i = 0; i < run->num_members; i++) gs_tell_prepare(engine, &run->members[i]);
+    gs_job_touch(engine, job);
+}
+
+void gs_rendezvous_try(gs_engine *engine, gs_run *run) {
+    if (run->phase != GS_RUN_LAUNCHING || !compare_world(engine, run)) return;
+    gs_job *job = run->job;
+    uint32_t generation = gs_generations_take(engine);
+    if (!generation) {
+        gs_job_explain(engine, job, "StoreUnavailable",
+                       "all %d ranks are in; no generation can be formed before the store can be written",
+                       run->num_members);
+        return;
+    }
+    gs_job_explain(engine, job, "BuildingPlan", "%d ranks are in", run->num_members);
+    gs_member *reference = find_reference(run);
+    gs_status status = gs_plan_make(engine, run, reference->params, reference->num_params);
+    if (status.code) refuse_world(engine, run, reference, "PlanRefused", status.message, NULL);
+    else begin_generation(engine, run, generation);
+}
+
+// The state that a member that came back is owed: prepare, start, go, abort, drain.
+static void resend(gs_engine *engine, gs_member *member) {
+    gs_run *run = member->job->run;
+    switch (run->phase) {
+    case GS_RUN_LAUNCHING: break;
+    case GS_RUN_PREPARING: gs_tell_prepare(engine, member); break;
+    case GS_RUN_CONNECTING:
+        gs_tell_prepare(engine, member);
+        gs_tell_start(engine, member);
+        break;
+    case GS_RUN_TRAINING:
+    case GS_RUN_RELOADING:
+        gs_tell_go(engine, member);
+        gs_replan_resend(engine, member);
+        break;
+    default: gs_tell_abort(engine, member); break;
+    }
+    if (run->draining) gs_tell_drain(engine, member);
+}
+
+static void check_in(gs_engine *engine, gs_run *run) {
+    for (int i = 0; i < run->num_members; i++) {
+        if (!run->members[i].stream.call) return;
+    }
+    gs_run_enter(engine, run, GS_RUN_TRAINING, 0);
+    run->progress_ns = engine->state.now_ns;
+    run->was_reloaded = true;
+    gs_note_add(engine, run->job, NULL, GS_SEVERITY_INFO, "MembersCheckedIn",
+                "all %d ranks of generation %u went on while the coordinator was away",
+                run->num_members, run->generation);
+    gs_status status = gs_replan_consider(engine, run);
+    if (status.code) gs_mind_log(engine, GS_SEVERITY_WARNING, "no plan", "reason=\"%s\"", status.message);
+}
+
+void gs_member_stream_gone(gs_engine *engine, gs_member *member, bool was_closed) {
+    member->stream_closed = was_closed;
+    member->stream_lost_ns = engine->state.now_ns;
+}
+
+static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine_event *event) {
+    const gs_trainer_hello *hello = &event->hello;
+    GS_TRY(hello->refusal);
+    gs_job *job = gs_job_table_of_text(&engine->state.jobs, hello->job);
+    // Unknown is not over (ABORTED): this may be the wrong coordinator for it.
+    if (!job) return gs_error(GS_NOT_FOUND, "hello: job %s is not known here", hello->job);
+    gs_member *member = gs_state_member(&engine->state, hello->incarnation);
+    if (!member || member->job != job || member->stage == GS_MEMBER_EXITED ||
+        member->launch_token != hello->launch_token || event->from.incarnation != hello->incarnation) {
+        return gs_error(GS_ABORTED, "hello: this trainer belongs to no generation of job %s", job->id_text);
+    }
+    *out = member;
+    return gs_ok();
+}
+
+static void note_hello(gs_engine *engine, gs_member *member, const gs_trainer_hello *hello) {
+    member->heard_ns = engine->state.now_ns;
+    member->pid = hello->pid;
+    snprintf(member->host, sizeof member->host, "%s", hello->host);
+    snprintf(member->boot_id, sizeof member->boot_id, "%s", hello->boot_id);
+    snprintf(member->params_digest, sizeof member->params_digest, "%s", hello->params_digest);
+    snprintf(member->data_digest, sizeof member->data_digest, "%s", hello->data_digest);
+    member->arithmetic = hello->arithmetic;
+    if (hello->applied_step > member->applied_step) member->applied_step = hello->applied_step;
+}
+
+void gs_on_hello(gs_engine *engine, gs_engine_event *event) {
+    gs_member *member = NULL;
+    gs_status status = find_caller(engine, &member, event);
+    if (status.code) {
+        gs_end_stream(engine, event->from.call, status);
+        return;
+    }
+    event->was_admitted = true;
+    gs_run *run = member->job->run;
+    gs_end_stream(engine, gs_kept_take(engine, &member->stream), gs_error(GS_ABORTED, "said hello again"));
+    gs_kept_set(engine, &member->stream, event->from.call, GS_CALL_MEMBER_STREAM, member);
+    member->stream_closed = false;
+    bool first = member->stage == GS_MEMBER_LAUNCHED;
+    if (first) gs_member_enter(engine, member, GS_MEMBER_HERE);
+    note_hello(engine, member, &event->hello);
+
+    bool asked = false;
+    for (int i = 0; i < run->num_members; i++) asked |= run->members[i].list_asked;
+    bool send_params = first ? !asked : member->list_asked && !member->params;
+    gs_tell_welcome(engine, member, send_params && run->phase == GS_RUN_LAUNCHING);
+    if (!first) resend(engine, member);
+    if (run->phase == GS_RUN_RELOADING) check_in(engine, run);
+    gs_rendezvous_try(engine, run);
+}
+
+void gs_on_params(gs_engine *engine, gs_member *member, gs_engine_event *event) {
+    gs_status status = event->params.refusal;
+    if (!status.code) status = gs_param_list_append(&member->listed, &event->params.page);
+    gs_reply_status(engine, event->from.call, status);
+    if (status.code) {
+        refuse_world(engine, member->job->run, member, "PlanRefused", status.message, NULL);
+        return;
+    }
+    if (!member->listed.is_complete) return;
+    // Effects of this step may point at the old list.
+    gs_mind_bury(engine, member->params, free);
+    member->params = member->listed.params;
+    member->num_params = member->listed.num_params;
+    member->listed = (gs_param_list){0};
+    gs_rendezvous_try(engine, member->job->run);
+}
+
+// The survivors could not save where they stood: steps are taken again.
+static void count_lost_steps(gs_engine *engine, gs_job *job, int64_t base_step) {
+    int64_t lost = job->reached_step - base_step;
+    job->reached_step = 0;
+    if (lost <= 0) return;
+    job->lost_steps += lost;
+    job->dirty = true;
+    gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "StepsLost",
+                "the job stood at step %lld and goes on from step %lld: %lld steps are taken again",
+                (long long)(base_step + lost), (long long)base_step, (long long)lost);
+}
+
+// The member that is not where rank 0 is; NULL: all are.
+static gs_member *find_different(gs_run *run) {
+    const gs_member *first = &run->members[0];
+    for (int i = 1; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        bool both_known = member->state_digest[0] && first->state_digest[0];
+        if (member->applied_step != first->applied_step ||
+            (both_known && strcmp(member->state_digest, first->state_digest) != 0))
+            return member;
+    }
+    return NULL;
+}
+
+static void start_world(gs_engine *engine, gs_run *run) {
+    const gs_member *first = &run->members[0];
+    for (int i = 0; i < run->num_members; i++) {
+        if (run->members[i].stage != GS_MEMBER_READY) return;
+    }
+    gs_member *other = find_different(run);
+    if (other) {
+        gs_blame blame = {.kind = GS_FAILURE_ERROR, .member = other, .reason = "StateMismatch",
+                          .class = "system", .fault = GS_FAULT_MISMATCH};
+        gs_run_fail(engine, run, &blame, "rank %d starts from step %lld (%s), rank 0 from step %lld (%s)",
+                    gs_member_index(other), (long long)other->applied_step, other->state_digest,
+                    (long long)first->applied_step, first->state_digest);
+        return;
+    }
+    run->base_step = run->step = first->applied_step;
+    count_lost_steps(engine, run->job, run->base_step);
+    gs_run_enter(engine, run, GS_RUN_CONNECTING, engine->state.timing.connect_ns);
+    gs_job_explain(engine, run->job, "CreatingCommunicator", "%d ranks agree on plan %s from step %lld",
+                   run->num_members, run->plan_hash, (long long)run->base_step);
+    for (int i = 0; i < run->num_members; i++) gs_tell_start(engine, &run->members[i]);
+}
+
+void gs_on_ready(gs_engine *engine, gs_member *member, gs_engine_event *event) {
+    const gs_ready_report *ready = &event->ready;
+    gs_run *run = member->job->run;
+    if (run->phase == GS_RUN_PREPARING && strcmp(ready->plan_hash, run->plan_hash) != 0) {
+        char what[160];
+        snprintf(what, sizeof what, "rank %d computed plan %s, the coordinator %s", member->rank,
+                 ready->plan_hash, run->plan_hash);
+        gs_reply_error(engine, event->from.call, gs_error(GS_FAILED_PRECONDITION, "%s", what));
+        refuse_world(engine, run, member, "PlanMismatch", what, "run the same build of gradsync everywhere");
+        return;
+    }
+    gs_reply_ok(engine, event->from.call);
+    if (run->phase != GS_RUN_PREPARING || member->stage > GS_MEMBER_READY) return;
+    if (member->stage == GS_MEMBER_HERE) gs_member_enter(engine, member, GS_MEMBER_READY);
+    if (ready->applied_step >= 0) member->applied_step = ready->applied_step;
+    snprintf(member->state_digest, sizeof member->state_digest, "%s", ready->state_digest);
+    start_world(engine, run);
+}
+
+static void answer_round(gs_engine *engine, gs_run *run, gs_exchange_round *round) {
+    gs_exchange_unlink(&run->exchanges, round);
+    gs_mind_bury(engine, round, (void (*)(void *))gs_exchange_free);
+    for (int i = 0; i < round->num_ranks; i++) {
+        gs_call call = gs_kept_take(engine, &round->entries[i].held);
+        if (call) gs_reply_with(engine, call, GS_REPLY_EXCHANGE, run->job)->reply.round = round;
+    }
+}
+
+// Members disagree about who they are: everybody in it is told, now and later.
+static void end_round(gs_engine *engine, gs_exchange_round *round) {
+    for (int i = 0; i < round->num_ranks; i++)
+        gs_reply_error(engine, gs_kept_take(engine, &round->entries[i].held), round->refusal);
+}
+
+void gs_on_exchange(gs_engine *engine, gs_member *member, gs_engine_event *event) {
+    gs_run *run = member->job->run;
+    gs_exchange_round *round = NULL;
+    gs_exchange_entry *entry = NULL;
+    gs_status status = event->exchange.refusal;
+    if (run->phase != GS_RUN_CONNECTING && run->phase != GS_RUN_TRAINING)
+        status = gs_error(GS_ABORTED, "generation %u is %s", run->generation, gs_run_phase_name(run->phase));
+    if (!status.code)
+        status = gs_exchange_enter(&run->exchanges, &round, &entry, run->num_members, member->rank,
+                                   &event->exchange.request);
+    if (status.code) {
+        gs_reply_error(engine, event->from.call, status);
+        if (round) end_round(engine, round);
+        return;
+    }
+    gs_reply_error(engine, gs_kept_take(engine, &entry->held), gs_error(GS_ABORTED, "exchanged again"));
+    gs_kept_set(engine, &entry->held, event->from.call, GS_CALL_EXCHANGE, entry);
+    if (round->num_arrived == round->num_ranks) answer_round(engine, run, round);
+}
+
+void gs_on_comm_up(gs_engine *engine, gs_member *member, gs_engine_event *event) {
+    gs_reply_ok(engine, event->from.call);
+    gs_run *run = member->job->run;
+    if (run->phase != GS_RUN_CONNECTING) return;
+    if (member->stage == GS_MEMBER_READY) gs_member_enter(engine, member, GS_MEMBER_UP);
+    if (member->rank == 0) snprintf(run->backend, sizeof run->backend, "%s", event->comm_up.backend);
+    for (int i = 0; i < run->num_members; i++) {
+        if (run->members[i].stage != GS_MEMBER_UP) return;
+    }
+    gs_run_enter(engine, run, GS_RUN_TRAINING, 0);
+    run->progress_ns = engine->state.now_ns;
+    gs_mind_count(engine, run->job, GS_COUNT_RENDEZVOUS, "complete", NULL,
+                  (double)(run->progress_ns - run->begun_ns) / GS_NS_PER_SEC);
+    gs_note_add(engine, run->job, NULL, GS_SEVERITY_INFO, "CommunicatorUp", "%d ranks reduce over %s",
+                run->num_members, run->backend);
+    gs_job_touch_now(engine, run->job);
+    for (int i = 0; i < run->num_members; i++) gs_tell_go(engine, &run->members[i]);
+}

@@ -1,0 +1,16 @@
+// From Hello to go: Hello, prepare, Ready, start, Exchange, CommUp.
+#ifndef COORDINATOR_ENGINE_RUNS_RENDEZVOUS_H
+#define COORDINATOR_ENGINE_RUNS_RENDEZVOUS_H
+
+#include "coordinator/engine/base/mind.h"
+
+void gs_on_hello(gs_engine *engine, gs_engine_event *event);
+void gs_member_stream_gone(gs_engine *engine, gs_member *member, bool was_closed);
+void gs_on_params(gs_engine *engine, gs_member *member, gs_engine_event *event);
+void gs_on_ready(gs_engine *engine, gs_member *member, gs_engine_event *event);
+void gs_on_exchange(gs_engine *engine, gs_member *member, gs_engine_event *event);
+void gs_on_comm_up(gs_engine *engine, gs_member *member, gs_engine_event *event);
+// Forms the generation when all that it needs is there: ranks, their lists, a number.
+void gs_rendezvous_try(gs_engine *engine, gs_run *run);
+
+#endif

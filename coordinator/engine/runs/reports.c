@@ -1,0 +1,135 @@
+#include "coordinator/engine/runs/reports.h"
+
+#include <stdio.h>
+
+#include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/runs/replan.h"
+#include "coordinator/engine/runs/run_life.h"
+
+// Bound to the generation that lives, and further than anybody has said.
+static void note_step(gs_engine *engine, gs_member *member, int64_t generation, int64_t applied_step) {
+    const gs_run *run = member->job->run;
+    if (run->generation && generation == (int64_t)run->generation && applied_step > run->step)
+        gs_member_progressed(engine, member, applied_step);
+}
+
+void gs_on_heartbeat(gs_engine *engine, gs_member *member, const gs_engine_event *event) {
+    const gs_heartbeat_report *report = &event->heartbeat;
+    member->heard_at_step = member->job->run->step;
+    if (report->rss_bytes >= 0) member->rss_bytes = report->rss_bytes;
+    if (report->phase) {
+        snprintf(member->phase, sizeof member->phase, "%s", report->phase);
+        member->activity = report->activity;
+    }
+    gs_replan_note(engine, member, event->from.generation, &report->plan);
+    note_step(engine, member, event->from.generation, report->applied_step);
+}
+
+void gs_on_step(gs_engine *engine, gs_member *member, gs_engine_event *event) {
+    gs_run *run = member->job->run;
+    if (member->rank < 0) {
+        event->was_admitted = false;
+        return;
+    }
+    if (event->step.step_seconds > run->longest_step_seconds) run->longest_step_seconds = event->step.step_seconds;
+    gs_member_progressed(engine, member, event->step.applied_step);
+}
+
+// Whom a fault of `member`'s report is laid to. One, though several may be accused: whoever reports them may be
+// the one that is cut off, and a kill cannot be taken back. The others are asked to settle, and who does not
+// answer is ended then.
+static gs_blame judge_fault(gs_run *run, gs_member *member, const gs_fault_facts *seen) {
+    gs_member *accused = gs_run_member_of_rank(run, gs_fault_first_accused(seen));
+    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = accused, .reason = "WorkerLost",
+                      .class = "infrastructure", .fault = seen->kind, .seen = seen};
+    switch (seen->kind) {
+    case GS_FAULT_TIMEOUT:
+        blame.reason = "WorkerHung";
+        blame.evict = true;
+        break;
+    case GS_FAULT_PEER_LOST: break;
+    case GS_FAULT_ABORTED:
+        // It had a reason of its own, unless it only passed on what it was told.
+        blame.member = seen->reporter >= 0 ? gs_run_member_of_rank(run, seen->reporter) : NULL;
+        break;
+    case GS_FAULT_DAMAGED:
+        blame.evict = true;  // what else it writes to is anybody's memory
+        break;
+    default:
+        blame.kind = GS_FAILURE_ERROR;
+        blame.reason = "WorkerError";
+        blame.class = seen->kind == GS_FAULT_INTERNAL ? "system" : NULL;
+        if (!accused) blame.member = member;
+    }
+    return blame;
+}
+
+// After these nobody's memory is to be trusted.
+static bool spoils_state(gs_fault_kind kind) {
+    return kind == GS_FAULT_NUMERICS || kind == GS_FAULT_DIVERGENCE || kind == GS_FAULT_DAMAGED;
+}
+
+void gs_on_fault(gs_engine *engine, gs_member *member, const gs_engine_event *event) {
+    gs_reply_ok(engine, event->from.call);
+    gs_run *run = member->job->run;
+    int sender = gs_member_index(member);
+    gs_fault_facts seen = *event->fault.facts;
+    gs_fault_facts_bound(&seen, run->num_members);
+    if (seen.reporter < 0) seen.reporter = sender;
+    const char *kind = gs_fault_kind_name(seen.kind);
+    gs_mind_count(engine, run->job, GS_COUNT_FAULT, kind, "reported", 0);
+    if (spoils_state(seen.kind)) run->suspicious = true;
+    gs_blame blame = judge_fault(run, member, &seen);
+    gs_run_fail(engine, run, &blame, "rank %d reports %s: %s", sender, kind, event->fault.text);
+}
+
+void gs_on_settle(gs_engine *engine, gs_member *member, const gs_engine_event *event) {
+    gs_run *run = member->job->run;
+    const gs_settle_question *question = &event->settle;
+    if (run->phase == GS_RUN_ENDING || member->stage > GS_MEMBER_SETTLING) {
+        gs_reply_error(engine, event->from.call,
+                       gs_error(GS_ABORTED, "generation %u has been settled", run->generation));
+        return;
+    }
+    if (question->applied_step >= 0) member->applied_step = question->applied_step;
+    member->complete = question->complete;
+    member->apart = question->apart;
+    gs_reply_error(engine, gs_kept_take(engine, &member->settle), gs_error(GS_ABORTED, "settled again"));
+    gs_kept_set(engine, &member->settle, event->from.call, GS_CALL_SETTLE, member);
+    if (member->stage < GS_MEMBER_SETTLING) gs_member_enter(engine, member, GS_MEMBER_SETTLING);
+    if (run->phase < GS_RUN_SETTLING) {  // it noticed before we did
+        gs_blame blame = {.kind = GS_FAILURE_LOST, .reason = "WorkerLost", .class = "infrastructure",
+                          .fault = GS_FAULT_ABORTED};
+        gs_run_fail(engine, run, &blame, "rank %d left generation %u", gs_member_index(member),
+                    run->generation);
+    }
+    gs_run_try_settle(engine, run);
+}
+
+void gs_on_bye(gs_engine *engine, gs_member *member, const gs_engine_event *event) {
+    const gs_bye_report *report = &event->bye;
+    gs_farewell *bye = &member->bye;
+    gs_run *run = member->job->run;
+    gs_job *job = member->job;
+    gs_reply_ok(engine, event->from.call);
+    if (member->stage < GS_MEMBER_LEAVING) {
+        // Who leaves does not wait for an answer.
+        gs_reply_error(engine, gs_kept_take(engine, &member->settle), gs_error(GS_ABORTED, "said bye"));
+        gs_member_enter(engine, member, GS_MEMBER_LEAVING);
+    }
+    *bye = (gs_farewell){.reason = report->reason, .exit_code = report->exit_code, .at_ns = engine->state.now_ns};
+    snprintf(bye->class, sizeof bye->class, "%s", report->class);
+    snprintf(bye->error, sizeof bye->error, "%s", report->error);
+    snprintf(bye->hint, sizeof bye->hint, "%s", report->hint);
+    note_step(engine, member, event->from.generation, report->applied_step);
+    gs_replan_note(engine, member, event->from.generation, &report->plan);
+    if (report->has_sample && gs_member_index(member) == 0) gs_job_touch(engine, job);
+    if (bye->reason == GS_BYE_ERROR && job->state != GS_JOB_STOPPING) {
+        gs_blame blame = {.kind = GS_FAILURE_ERROR, .member = member, .reason = "WorkerError",
+                          .class = bye->class[0] ? bye->class : NULL,
+                          .hint = bye->hint,
+                          .fault = GS_FAULT_ERROR};
+        gs_run_fail(engine, run, &blame, "rank %d: %s", gs_member_index(member), bye->error);
+    }
+    gs_run_try_settle(engine, run);
+}

@@ -1,0 +1,48 @@
+#include "coordinator/engine/start.h"
+
+#include <stdlib.h>
+
+#include "coordinator/engine/base/checkpoints.h"
+#include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/base/part_saves.h"
+
+// A job that was starting when the coordinator ended starts again; one that trained waits for its
+// members, who went on.
+static void resume_job(gs_engine *engine, gs_job *job) {
+    int64_t now_ns = engine->state.now_ns;
+    job->aged_ns = job->waiting_since_ns = now_ns;
+    job->waiting_since_ms = engine->state.wall_ms;
+    if (gs_job_state_terminal(job->state)) return;
+    gs_run *run = job->run;
+    if (run) {
+        run->phase = GS_RUN_RELOADING;
+        run->has_trained = true;
+        run->begun_ns = run->phase_since_ns = run->progress_ns = now_ns;
+        run->phase_deadline_ns = now_ns + engine->state.timing.grace_ns;
+        if (run->draining) run->drain_deadline_ns = now_ns + engine->state.timing.drain_ns;
+        for (int i = 0; i < run->num_members; i++) {
+            gs_member *member = &run->members[i];
+            if (!gs_u64_map_set(&engine->state.members, member->incarnation, member)) abort();
+        }
+        return;
+    }
+    if (job->state == GS_JOB_STOPPING) {
+        gs_job_end(engine, job, job->stop_outcome, job->stop_reason, "stopped at step %lld", (long long)job->step);
+    } else if (job->state != GS_JOB_QUEUED) {
+        if (job->state == GS_JOB_RUNNING)
+            gs_job_move(engine, job, GS_JOB_RECOVERING, "CoordinatorRestarted", "starting again");
+        gs_job_move(engine, job, GS_JOB_QUEUED, "CoordinatorRestarted",
+                    "the coordinator restarted while the job was starting");
+    }
+}
+
+void gs_on_start(gs_engine *engine) {
+    for (size_t i = 0; i < engine->state.jobs.count; i++) {
+        gs_job *job = engine->state.jobs.items[i];
+        resume_job(engine, job);
+        gs_checkpoints_resume(engine, job);
+        gs_part_saves_adopt(engine, job);
+    }
+    gs_note_add(engine, NULL, NULL, GS_SEVERITY_INFO, "CoordinatorStarted",
+                "coordinator epoch %u, %zu jobs known", engine->state.epoch, engine->state.jobs.count);
+}

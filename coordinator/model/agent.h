@@ -1,0 +1,59 @@
+// Agents and their slots: who is there, what is free, what runs where. Plain.
+#ifndef COORDINATOR_MODEL_AGENT_H
+#define COORDINATOR_MODEL_AGENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "coordinator/model/agent_devices.h"
+#include "coordinator/model/call.h"
+#include "coordinator/model/run.h"
+#include "coordinator/rules/scheduler.h"
+#include "core/u64_map.h"
+
+typedef struct gs_agent_slot {
+    uint64_t incarnation;  // of the trainer in it; 0: free
+    uint64_t job;
+    bool is_unknown;       // of a job that is not in this database: left alone, and the slot is taken
+    int rank;              // of an unknown one, as its agent said
+    int64_t pid;
+} gs_agent_slot;
+
+typedef struct gs_agent {
+    char name[64], host[128], boot_id[64], build[64], data_root[256];
+    uint64_t incarnation;
+    int64_t pid, cores;
+    int num_slots;
+    gs_agent_slot *slots;  // owned
+    gs_agent_devices devices;
+    gs_kept_call stream;  // call 0 while not connected
+    int64_t heard_ns, lost_ns;
+    bool was_closed;  // the stream that it had: at its end, not by silence
+    bool told_lost;
+    bool is_leaving;  // it ends when its trainers have: nothing is started there
+} gs_agent;
+
+bool gs_agent_is_connected(const gs_agent *agent);
+bool gs_agent_holds(const gs_agent *agent, const gs_member *member);  // it has been told to start it
+gs_slot_pools gs_agent_free_slots(const gs_agent *agent);             // none while not connected
+gs_slot_pools gs_agent_all_slots(const gs_agent *agent);
+bool gs_agent_slot_is_free(const gs_agent *agent, int slot, bool has_gpu);
+bool gs_agent_slot_is_busy(const gs_agent *agent, int slot);
+
+typedef struct gs_agent_table {  // {0} is empty
+    gs_agent **items;            // owned; in no order
+    size_t count, reserved;
+    gs_u64_map by_name, by_incarnation;
+} gs_agent_table;
+
+void gs_agent_table_release(gs_agent_table *table);
+gs_agent *gs_agent_table_find(const gs_agent_table *table, const char *name);  // NULL: none
+gs_agent *gs_agent_table_of_incarnation(const gs_agent_table *table, uint64_t incarnation);
+gs_agent *gs_agent_table_add(gs_agent_table *table, const char *name);  // NULL: out of memory
+bool gs_agent_table_rename(gs_agent_table *table, gs_agent *agent, uint64_t incarnation);  // false: out of memory
+// Takes it out; gs_agent_destroy is the caller's.
+void gs_agent_table_unlink(gs_agent_table *table, gs_agent *agent);
+void gs_agent_destroy(gs_agent *agent);
+
+#endif

@@ -1,0 +1,84 @@
+// What of a job has been saved: checkpoints on their way from a report to a row, and saves whose parts are
+// still coming. What there is; who moves it is coordinator/engine/base/checkpoints.h.
+#ifndef COORDINATOR_MODEL_CHECKPOINT_H
+#define COORDINATOR_MODEL_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/digest.h"
+
+#define GS_CHECKPOINT_NAME_LEN 208
+
+typedef enum gs_checkpoint_state {
+    GS_CHECKPOINT_VERIFYING = 0,  // its files are being read
+    GS_CHECKPOINT_RECORDING,      // a job may start from it; its row is on its way to the disk
+    GS_CHECKPOINT_GOOD,           // recorded, too
+    GS_CHECKPOINT_DELETING,       // never used again
+    GS_NUM_CHECKPOINT_STATES
+} gs_checkpoint_state;
+
+typedef struct gs_checkpoint_file {
+    char name[GS_CHECKPOINT_NAME_LEN];
+    int64_t bytes;  // −1: not told
+    char digest[GS_DIGEST_TEXT_LEN];
+} gs_checkpoint_file;
+
+// One that is on the disk, in the words of the rank that wrote it or of its manifest.
+typedef struct gs_checkpoint_report {
+    int64_t step, bytes, world_size;
+    double seconds;
+    char reason[48], state_digest[GS_DIGEST_TEXT_LEN];
+    char manifest_digest[GS_DIGEST_TEXT_LEN];  // "": not told
+    gs_checkpoint_file *files;                 // owned
+    size_t num_files;
+} gs_checkpoint_report;
+
+void gs_checkpoint_report_release(gs_checkpoint_report *report);
+
+typedef struct gs_checkpoint {
+    char directory[GS_CHECKPOINT_NAME_LEN], reason[48];
+    char digest[GS_DIGEST_TEXT_LEN];  // of the state; in rows of earlier versions, of the manifest
+    int64_t step, bytes, created_ms, world_size, parts;
+    double seconds;
+    gs_checkpoint_state state;
+    int64_t record_again_ns;  // its row could not be written: when that is tried again; 0: it is on its way
+} gs_checkpoint;
+
+// A save that ranks write in parts, until it is a checkpoint or has failed.
+typedef struct gs_part_save {
+    char directory[GS_CHECKPOINT_NAME_LEN];
+    int64_t step;
+    size_t num_parts, num_reported;
+    uint8_t *reported;  // owned; by part
+    double seconds;     // of the slowest
+    bool failed;
+} gs_part_save;
+
+typedef struct gs_checkpoints {  // {0} is empty
+    gs_checkpoint *items;        // owned; in order of arrival
+    size_t count, reserved;
+    gs_part_save *saves;  // owned; in order of arrival
+    size_t num_saves, max_saves;
+    int looking;      // at files of saves, just now
+    bool is_checked;  // the disk has been asked whether they are still there, since the last run began
+    bool is_checking;
+} gs_checkpoints;
+
+void gs_checkpoints_release(gs_checkpoints *checkpoints);
+gs_checkpoint *gs_checkpoints_add(gs_checkpoints *checkpoints, const char *directory);
+gs_checkpoint *gs_checkpoints_find(const gs_checkpoints *checkpoints, const char *directory);  // NULL: none
+void gs_checkpoints_forget(gs_checkpoints *checkpoints, const char *directory);
+const gs_checkpoint *gs_checkpoints_newest(const gs_checkpoints *checkpoints);  // of those that a job may start from; NULL: none
+int64_t gs_checkpoints_newest_step(const gs_checkpoints *checkpoints);          // −1: none
+// Looked for or being verified: what a job starts from is not known yet.
+bool gs_checkpoints_pending(const gs_checkpoints *checkpoints);
+
+gs_part_save *gs_part_saves_add(gs_checkpoints *checkpoints, const char *directory, int64_t step,
+                                size_t num_parts);
+gs_part_save *gs_part_saves_find(const gs_checkpoints *checkpoints, const char *directory);  // NULL: none
+void gs_part_saves_forget(gs_checkpoints *checkpoints, const char *directory);
+bool gs_part_save_has_all(const gs_part_save *save);
+
+#endif

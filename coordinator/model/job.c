@@ -1,0 +1,66 @@
+#include "coordinator/model/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/model/memory.h"
+
+static const char *const state_names[GS_NUM_JOB_STATES] = {
+    "queued", "starting", "running", "recovering", "stopping", "succeeded", "failed", "cancelled",
+};
+
+const char *gs_job_state_name(gs_job_state state) {
+    return (unsigned)state < GS_NUM_JOB_STATES ? state_names[state] : "unknown";
+}
+
+bool gs_job_state_from_name(gs_job_state *state, const char *name) {
+    for (int i = 0; i < GS_NUM_JOB_STATES; i++) {
+        if (strcmp(state_names[i], name) != 0) continue;
+        *state = (gs_job_state)i;
+        return true;
+    }
+    return false;
+}
+
+bool gs_job_state_terminal(gs_job_state state) { return state >= GS_JOB_SUCCEEDED; }
+
+void gs_param_order_release(gs_param_order *order) {
+    free(order->params);
+    *order = (gs_param_order){0};
+}
+
+void gs_param_order_copy(gs_param_order *out, const gs_param_order *order) {
+    gs_param_order copy = {.count = order->count};
+    if (order->params) {
+        copy.params = gs_model_alloc(order->count, sizeof *copy.params);
+        memcpy(copy.params, order->params, order->count * sizeof *copy.params);
+    }
+    gs_param_order_release(out);
+    *out = copy;
+}
+
+bool gs_param_order_equal(const gs_param_order *a, const gs_param_order *b) {
+    if (!a->params || !b->params || a->count != b->count) return false;
+    return memcmp(a->params, b->params, a->count * sizeof *a->params) == 0;
+}
+
+gs_job *gs_job_create(uint64_t id, const gs_job_spec *spec) {
+    gs_job *job = calloc(1, sizeof *job);
+    if (!job) return NULL;
+    job->id = id;
+    gs_job_id_format(job->id_text, id);
+    job->spec = *spec;
+    job->stop_outcome = GS_JOB_CANCELLED;
+    return job;
+}
+
+void gs_job_free(gs_job *job) {
+    gs_checkpoints_release(&job->checkpoints);
+    gs_param_order_release(&job->ready_order);
+    gs_param_order_release(&job->observed_order);
+    free(job);
+}
+
+int64_t gs_job_age_ns(const gs_job *job, int64_t now_ns) {
+    return now_ns > job->aged_ns ? job->age_ns + (now_ns - job->aged_ns) : job->age_ns;
+}

@@ -1,0 +1,114 @@
+// A job: what was asked for, where it stands and why. Plain: who moves it is coordinator/engine.
+#ifndef COORDINATOR_MODEL_JOB_H
+#define COORDINATOR_MODEL_JOB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "coordinator/model/checkpoint.h"
+#include "coordinator/model/job_id.h"
+#include "core/digest.h"
+#include "rpc/schema/job_spec.h"
+
+typedef enum gs_job_state {
+    GS_JOB_QUEUED = 0,
+    GS_JOB_STARTING,
+    GS_JOB_RUNNING,
+    GS_JOB_RECOVERING,
+    GS_JOB_STOPPING,
+    GS_JOB_SUCCEEDED,
+    GS_JOB_FAILED,
+    GS_JOB_CANCELLED,
+    GS_NUM_JOB_STATES
+} gs_job_state;
+
+const char *gs_job_state_name(gs_job_state state);
+bool gs_job_state_from_name(gs_job_state *state, const char *name);
+bool gs_job_state_terminal(gs_job_state state);
+
+// Of the plan that a job has: what decides about the next one.
+typedef struct gs_plan_facts {
+    char hash[GS_DIGEST_TEXT_LEN];  // "": there is none yet
+    char reason[16];                // "size_based", "one_host", "ready_order", "operator"
+    int revision;
+    int64_t since_step;
+    size_t num_buckets;
+} gs_plan_facts;
+
+// Parameters in the order in which their gradients come.
+typedef struct gs_param_order {
+    size_t *params;  // owned; NULL: none is known
+    size_t count;
+} gs_param_order;
+
+void gs_param_order_release(gs_param_order *order);
+void gs_param_order_copy(gs_param_order *out, const gs_param_order *order);  // releases what `out` had
+bool gs_param_order_equal(const gs_param_order *a, const gs_param_order *b);
+
+// Why a waiting job waits. Its reason and message say it to people.
+typedef enum gs_job_wait { GS_JOB_WAITS_FOR_SLOTS = 0, GS_JOB_WAITS_FOR_DEVICE } gs_job_wait;
+
+typedef struct gs_run gs_run;              // run.h
+typedef struct gs_job_sight gs_job_sight;  // what can be seen of it besides: coordinator/observe's, never looked at here
+
+#define GS_JOB_MAX_RESTARTS_KEPT 64
+
+typedef struct gs_job {
+    uint64_t id;
+    char id_text[GS_JOB_ID_LEN];
+    gs_job_spec spec;
+
+    gs_job_state state;
+    char reason[48], message[320];  // for people
+    int64_t created_ms, started_ms, ended_ms, state_since_ms, waiting_since_ms;  // wall clock, for people; 0: not yet
+    int64_t spent_ms[GS_NUM_JOB_STATES];  // in each state until it last changed; this life of the coordinator
+    uint64_t version;
+
+    bool stop_asked;
+    gs_job_state stop_outcome;  // SUCCEEDED, CANCELLED, or FAILED at the deadline
+    char stop_reason[48];
+
+    uint32_t generation;
+    int world_size;
+    int64_t step;        // largest applied step ever reported
+    bool committed;      // some generation committed a step
+    int64_t restarts;
+    int64_t reached_step;  // of the run that failed last, until the next one has begun; 0: none
+    int64_t lost_steps;    // that were taken again after failures, or will be
+    int startup_failures;  // in a row, without a committed step
+
+    gs_plan_facts plan;
+    gs_param_order ready_order;     // that plans follow
+    gs_param_order observed_order;  // the last one that a rank told
+    char order_reason[16];          // who made plans follow it: "ready_order", "operator"
+
+    // Its age counts while a coordinator is there, on a clock that nobody sets: it decides deadlines.
+    int64_t age_ns, aged_ns;  // age at the time aged_ns of this process
+    int64_t restart_ages_ns[GS_JOB_MAX_RESTARTS_KEPT];  // the newest; forgiven ones removed
+    int num_restart_ages;
+
+    // Waiting.
+    gs_job_wait wait;
+    int slots_needed, slots_free;
+    int64_t waiting_since_ns;
+    int64_t enough_since_ns;  // when world.min slots became free; 0: they are not
+    int64_t not_before_ns;    // back-off
+    int world_wanted;         // restart with exactly that many; 0: any between min and max
+    int64_t failed_ns;        // when the last generation failed; 0: it did not
+
+    gs_run *run;  // owned; NULL while no trainer belongs to the job
+    gs_checkpoints checkpoints;
+    gs_job_sight *sight;
+
+    bool dirty;  // must be written
+    int64_t dirty_since_ns;
+    bool held_back;  // not scheduled: not durable yet, or being deleted
+} gs_job;
+
+// NULL: out of memory.
+gs_job *gs_job_create(uint64_t id, const gs_job_spec *spec);
+void gs_job_free(gs_job *job);  // its run is gone; gs_job_destroy (job_table.h) sees to both
+int64_t gs_job_age_ns(const gs_job *job, int64_t now_ns);
+
+#endif

@@ -1,0 +1,80 @@
+#include "coordinator/model/job_table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/model/memory.h"
+#include "coordinator/model/run.h"
+
+void gs_job_destroy(gs_job *job) {
+    if (!job) return;
+    gs_run_destroy(job->run);
+    gs_job_free(job);
+}
+
+void gs_job_table_add(gs_job_table *table, gs_job *job) {
+    table->items = gs_model_grow(table->items, table->count, &table->reserved, sizeof *table->items);
+    if (!gs_u64_map_set(&table->by_id, job->id, job)) abort();
+    table->items[table->count++] = job;
+}
+
+void gs_job_table_unlink(gs_job_table *table, gs_job *job) {
+    size_t index = 0;
+    while (table->items[index] != job) index++;
+    memmove(&table->items[index], &table->items[index + 1], (table->count - index - 1) * sizeof *table->items);
+    table->count--;
+    gs_u64_map_remove(&table->by_id, job->id);
+}
+
+void gs_job_table_release(gs_job_table *table) {
+    for (size_t i = 0; i < table->count; i++) gs_job_destroy(table->items[i]);
+    free(table->items);
+    gs_u64_map_release(&table->by_id);
+    *table = (gs_job_table){0};
+}
+
+gs_job *gs_job_table_get(const gs_job_table *table, uint64_t id) {
+    return id ? gs_u64_map_get(&table->by_id, id) : NULL;
+}
+
+gs_job *gs_job_table_of_text(const gs_job_table *table, const char *text) {
+    uint64_t id = 0;
+    return text && gs_job_id_parse(&id, text) ? gs_job_table_get(table, id) : NULL;
+}
+
+gs_job *gs_job_table_live_name(const gs_job_table *table, const char *name) {
+    for (size_t i = 0; i < table->count; i++) {
+        gs_job *job = table->items[i];
+        if (!gs_job_state_terminal(job->state) && !strcmp(job->spec.name, name)) return job;
+    }
+    return NULL;
+}
+
+static gs_job *find_prefix(const gs_job_table *table, size_t *matches, const char *text) {
+    gs_job *found = NULL;
+    *matches = 0;
+    for (size_t i = 0; i < table->count; i++) {
+        if (strncmp(table->items[i]->id_text, text, strlen(text)) != 0) continue;
+        found = table->items[i];
+        ++*matches;
+    }
+    return found;
+}
+
+gs_status gs_job_table_find(const gs_job_table *table, gs_job **job, size_t *candidates, const char *text) {
+    *candidates = 0;
+    if (!text || !text[0]) return gs_error(GS_INVALID_ARGUMENT, "job: must be an id or a name");
+    *job = gs_job_table_of_text(table, text);
+    if (!*job) *job = gs_job_table_live_name(table, text);
+    size_t matches = 0;
+    if (!*job && strlen(text) >= 4) *job = find_prefix(table, &matches, text);
+    if (matches > 1) {
+        *candidates = matches;
+        return gs_error(GS_FAILED_PRECONDITION, "job \"%s\" is ambiguous: %zu ids begin so", text, matches);
+    }
+    // The name of ended jobs too: what people type next after a job ended.
+    for (size_t i = table->count; i-- > 0 && !*job;) {
+        if (!strcmp(table->items[i]->spec.name, text)) *job = table->items[i];
+    }
+    return *job ? gs_ok() : gs_error(GS_NOT_FOUND, "no job \"%s\"", text);
+}

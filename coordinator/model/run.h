@@ -1,0 +1,167 @@
+// A run: one attempt of a job with the trainers that belong to it; at most one generation lives in it. Plain:
+// what drives it is coordinator/engine, rendezvous.h from launch to go and membership.h from then to its end.
+#ifndef COORDINATOR_MODEL_RUN_H
+#define COORDINATOR_MODEL_RUN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "coordinator/model/call.h"
+#include "coordinator/model/exchange.h"
+#include "coordinator/model/fault.h"
+#include "coordinator/model/job.h"
+#include "coordinator/rules/restart_policy.h"
+#include "core/bucket_plan.h"
+#include "core/param_spec.h"
+#include "rpc/schema/param_page.h"
+
+typedef enum gs_run_phase {
+    GS_RUN_LAUNCHING = 0,  // start_rank sent, Hellos come in
+    GS_RUN_PREPARING,      // prepare sent, Readys come in
+    GS_RUN_CONNECTING,     // start sent, exchanges and CommUps come in
+    GS_RUN_TRAINING,       // go sent
+    GS_RUN_RELOADING,      // trained before the coordinator restarted; members check in
+    GS_RUN_SETTLING,       // abort sent, Settles come in
+    GS_RUN_ENDING,         // everybody is on the way out
+    GS_NUM_RUN_PHASES
+} gs_run_phase;
+
+const char *gs_run_phase_name(gs_run_phase phase);
+bool gs_run_phase_from_name(gs_run_phase *phase, const char *name);
+
+// How far a member is. It goes down this list only.
+typedef enum gs_member_stage {
+    GS_MEMBER_LAUNCHED = 0,  // its agent was told to start it
+    GS_MEMBER_HERE,          // said hello
+    GS_MEMBER_READY,         // agreed to the plan
+    GS_MEMBER_UP,            // is in the communicator
+    GS_MEMBER_SETTLING,      // its generation is over for it; it asks what to do with the step in flight
+    GS_MEMBER_SETTLED,       // has been told
+    GS_MEMBER_LEAVING,       // said bye
+    GS_MEMBER_EXITED,        // its process is gone
+    GS_NUM_MEMBER_STAGES
+} gs_member_stage;
+
+const char *gs_member_stage_name(gs_member_stage stage);
+
+// What a trainer does, as far as it decides; its heartbeat's own word is for people.
+typedef enum gs_activity {
+    GS_ACTIVITY_OTHER = 0,
+    GS_ACTIVITY_WAITS,      // reduce, commit: for others
+    GS_ACTIVITY_LONG_WORK,  // evaluate, checkpoint: longer than a step
+} gs_activity;
+
+typedef enum gs_bye_reason {
+    GS_BYE_NONE = 0,
+    GS_BYE_TARGET_REACHED,
+    GS_BYE_DATA_ENDED,
+    GS_BYE_DRAINED,
+    GS_BYE_ERROR,
+    GS_BYE_ORPHANED,  // nobody directed it: it saved and stopped
+    GS_BYE_OTHER  // a word that decides nothing: "aborted" …
+} gs_bye_reason;
+
+// The last word of a trainer.
+typedef struct gs_farewell {
+    gs_bye_reason reason;  // NONE: it has not said it
+    int exit_code;
+    char class[24], error[256], hint[256];
+    int64_t at_ns;
+} gs_farewell;
+
+// A plan that waits until all ranks have it.
+typedef struct gs_next_plan {
+    uint64_t digest;  // folded; 0: none waits
+    gs_bucket_plan plan;
+    gs_plan_facts facts;
+} gs_next_plan;
+
+typedef struct gs_member {
+    gs_job *job;
+    char worker[64], host[128], boot_id[64];
+    int slot, rank;  // rank −1: none yet
+    int64_t pid;
+    uint64_t incarnation, launch_token;
+    char device[8], device_uuid[100];  // "cpu", or "cuda" and the first uuids of its slot
+
+    gs_member_stage stage;
+    gs_kept_call stream;  // Hello; 0 while not connected
+    gs_kept_call settle;  // 0: it does not ask just now
+    bool list_asked;      // it was asked for its parameters
+    bool was_up;          // it has been in the communicator
+    bool stream_closed;   // at its end, as the end of its process does; not by silence
+    bool kill_sent;       // by us: its exit code says nothing
+    bool complete;        // it holds the whole gradients of the step in flight; as its Settle said
+    bool apart;           // its parameters are its own (local updates)
+    char params_digest[64], data_digest[64], state_digest[64];
+    uint64_t arithmetic;   // a hash of what it told; 0: nothing
+    gs_param_spec *params;  // owned; NULL: not sent
+    size_t num_params;
+    gs_param_list listed;  // what has come of it
+
+    int64_t applied_step, heard_ns, heard_at_step, stream_lost_ns, heartbeat_ns, rss_bytes;
+    uint64_t plan_digest, next_plan_digest;  // folded; as its last heartbeat said
+    int64_t replan_sent_ns;
+    char phase[32];  // for people
+    gs_activity activity;
+
+    gs_farewell bye;
+    int exit_code, signal;  // of an exit; exit_code −1: nobody saw it
+    int64_t exited_ns;
+    char *log_tail;  // owned; of its end, for people: opaque here; NULL: none
+} gs_member;
+
+// Why a generation ended: what came first wins.
+typedef struct gs_run_cause {
+    bool set;
+    gs_failure_kind kind;
+    int member;  // index of the culprit; −1: not known yet
+    char reason[48], message[256], class[24], hint[256];
+    int64_t at_ms, step;
+    gs_fault_facts fault;
+} gs_run_cause;
+
+struct gs_run {
+    gs_job *job;
+    gs_run_phase phase;
+    uint32_t generation;  // 0 before prepare
+    int num_members;
+    gs_member *members;  // owned; in order of (worker, slot), which is the order of ranks
+    int64_t base_step;   // at start
+    int64_t step_before;  // largest of all runs before this one
+    int64_t step;        // largest applied step reported in this generation
+    int64_t begun_ns, phase_since_ns;
+    int64_t phase_deadline_ns;  // 0: none
+    int64_t drain_deadline_ns;  // 0: nobody drains it
+    int64_t progress_ns;        // when step grew last
+    double longest_step_seconds;
+    bool has_trained, first_step_seen, draining, saving;
+    bool suspicious;  // state is not to be trusted: no apply, no save
+    gs_bucket_plan plan;
+    char plan_hash[GS_DIGEST_TEXT_LEN];
+    gs_next_plan next;
+    int64_t plan_step;  // from which the plan in use holds, as ranks said; −1: they have not changed
+    bool was_reloaded;  // its ranks may have changed plans while nobody looked
+    bool has_left_behind;  // ranks that may have saved what nobody was told of
+    bool unheard;       // of most of its ranks there is no word: verdicts wait
+    gs_exchange_round *exchanges;  // owned
+    gs_run_cause cause;
+    bool no_restart;  // the same again would end the same way
+    char backend[32];
+};
+
+// Members are zeroed but for their job and rank −1.
+gs_run *gs_run_create(gs_job *job, int num_members, int64_t now_ns);
+void gs_run_destroy(gs_run *run);  // NULL is fine
+
+gs_member *gs_run_member_of_rank(gs_run *run, int rank);  // NULL: no such rank
+int gs_member_index(const gs_member *member);             // its rank, or the one that it is going to have
+bool gs_member_is_here(const gs_member *member);          // said hello and is not gone
+bool gs_run_all_exited(const gs_run *run);
+// Some rank has left it for certain: none of the others can take another step, whatever has become of them.
+bool gs_run_is_broken(const gs_run *run);
+int64_t gs_run_heard_ns(const gs_run *run);  // the last word of any of its ranks
+bool gs_run_all_said(const gs_run *run, gs_bye_reason reason);
+
+#endif

@@ -1,0 +1,42 @@
+// The coordinator's state, all of it that decides. engine/ changes it; observe/ and serve/ read it.
+#ifndef COORDINATOR_MODEL_STATE_H
+#define COORDINATOR_MODEL_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "coordinator/model/agent.h"
+#include "coordinator/model/job_table.h"
+#include "coordinator/model/request_keys.h"
+#include "coordinator/model/timing.h"
+#include "core/u64_map.h"
+
+#define GS_GENERATION_BLOCK 1000
+
+// Numbers are handed out from a block that is durable already; the next block is asked for in time.
+typedef struct gs_generation_numbers {
+    uint32_t next;         // to be handed out
+    uint32_t durable_end;  // numbers below it are reserved on the disk
+    uint32_t asked_end;    // the same once the store has answered; equals durable_end while nothing is asked
+} gs_generation_numbers;
+
+typedef struct gs_state {
+    gs_timing timing;
+    char checkpoints_dir[1024];
+    uint32_t epoch;
+    gs_generation_numbers generations;
+    gs_job_table jobs;
+    gs_agent_table agents;
+    gs_u64_map members;  // of all runs, by incarnation
+    gs_request_keys keys;
+    bool draining;          // no new jobs
+    bool schedule_needed;   // something ended or became free
+    int64_t now_ns, wall_ms;  // of the last event
+    int64_t ticked_ns, swept_ns;
+} gs_state;
+
+gs_member *gs_state_member(const gs_state *state, uint64_t incarnation);  // NULL: none
+// How often members are to be heard: less often when they are many.
+int64_t gs_state_heartbeat_ns(const gs_state *state);
+
+#endif

@@ -1,0 +1,53 @@
+#include "coordinator/model/timing.h"
+
+#include <stddef.h>
+
+#include "core/clock.h"
+
+const gs_timing gs_timing_default = {
+    .tick_ns = 20 * GS_NS_PER_MS,
+    .heartbeat_ns = 100 * GS_NS_PER_MS,
+    .suspect_ns = 400 * GS_NS_PER_MS,
+    .dead_ns = 1500 * GS_NS_PER_MS,
+    .hang_least_ns = 5 * GS_NS_PER_SEC,
+    .hang_first_ns = 60 * GS_NS_PER_SEC,
+    .hello_ns = 120 * GS_NS_PER_SEC,
+    .prepare_ns = 60 * GS_NS_PER_SEC,
+    .connect_ns = 60 * GS_NS_PER_SEC,
+    .settle_ns = 2 * GS_NS_PER_SEC,
+    .leave_ns = 10 * GS_NS_PER_SEC,
+    .save_ns = 300 * GS_NS_PER_SEC,
+    .drain_ns = 30 * GS_NS_PER_SEC,
+    .grace_ns = 3 * GS_NS_PER_SEC,
+    .agent_grace_ns = 15 * GS_NS_PER_SEC,
+    .agent_dead_ns = 3 * GS_NS_PER_SEC,
+    .orphan_ns = 600 * GS_NS_PER_SEC,
+    .flush_ns = 150 * GS_NS_PER_MS,
+    .series_keep_ns = 900 * GS_NS_PER_SEC,
+};
+
+gs_status gs_timing_check(const gs_timing *timing) {
+    const struct {
+        const char *name;
+        int64_t ns;
+    } chain[] = {
+        {"4 * heartbeat", 4 * timing->heartbeat_ns},
+        {"suspect", timing->suspect_ns},
+        {"dead", timing->dead_ns},
+        {"settle", timing->settle_ns},
+        {"grace", timing->grace_ns},
+        {"hang_least", timing->hang_least_ns},
+        {"leave", timing->leave_ns},
+        {"agent_grace", timing->agent_grace_ns},
+        {"connect", timing->connect_ns},
+        {"hello", timing->hello_ns},
+        {"save", timing->save_ns},
+    };
+    for (size_t i = 0; i + 1 < sizeof chain / sizeof chain[0]; i++) {
+        if (chain[i].ns <= chain[i + 1].ns) continue;
+        return gs_error(GS_INVALID_ARGUMENT, "timing: %s (%lld ms) must not be above %s (%lld ms)",
+                        chain[i].name, (long long)(chain[i].ns / GS_NS_PER_MS), chain[i + 1].name,
+                        (long long)(chain[i + 1].ns / GS_NS_PER_MS));
+    }
+    return gs_ok();
+}

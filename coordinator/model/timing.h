@@ -1,0 +1,37 @@
+// Every deadline of the coordinator, in one table whose order is checked at start.
+#ifndef COORDINATOR_MODEL_TIMING_H
+#define COORDINATOR_MODEL_TIMING_H
+
+#include <stdint.h>
+
+#include "core/status.h"
+
+typedef struct gs_timing {
+    int64_t tick_ns;               // deadlines are looked at that often
+    int64_t heartbeat_ns;          // what members are told to keep
+    int64_t suspect_ns;            // the loop itself stood still that long: forget all ages
+    int64_t dead_ns;               // silence without progress of the job
+    int64_t hang_least_ns;         // no progress although heartbeats come
+    int64_t hang_first_ns;         // the same, during the first steps of a generation
+    int64_t hello_ns;              // from start_rank to Hello: loading, self-test
+    int64_t prepare_ns;            // from prepare to all Ready
+    int64_t connect_ns;            // from start to all CommUp
+    int64_t settle_ns;             // from abort to all Settle
+    int64_t leave_ns;              // from settled to exit, without a checkpoint to write
+    int64_t save_ns;               // the same with one
+    int64_t drain_ns;              // from drain to exit, unless the request says otherwise
+    int64_t grace_ns;              // after a restart of the coordinator, for members
+    int64_t agent_grace_ns;        // the same when the agent lists the trainer as running
+    int64_t agent_dead_ns;         // silence of an agent
+    // Of ranks that nobody hears: they train on that long, save and stop. Until then nobody takes their place.
+    int64_t orphan_ns;
+    int64_t flush_ns;              // states written behind at most that late
+    int64_t series_keep_ns;        // metrics of a job after its end
+} gs_timing;
+
+extern const gs_timing gs_timing_default;
+
+// INVALID_ARGUMENT names the two values that are in the wrong order.
+GS_NODISCARD gs_status gs_timing_check(const gs_timing *timing);
+
+#endif

@@ -1,0 +1,220 @@
+#include "coordinator/observe/events.h"
+#include "coordinator/observe/job_sight.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/observe/failure_view.h"
+#include "coordinator/observe/watch.h"
+#include "core/clock.h"
+#include "core/log.h"
+
+#define MAX_EVENTS 8192
+#define PRUNE_EVERY 512
+
+typedef struct gs_event_row {
+    uint64_t sequence, job;
+    gs_json *item;  // owned
+} gs_event_row;
+
+struct gs_events {
+    gs_event_row *ring;  // oldest at `first`
+    size_t first, count;
+    uint64_t next_sequence;
+};
+
+static void keep_event(gs_events *events, uint64_t sequence, uint64_t job, gs_json *item) {
+    if (events->count == MAX_EVENTS) {
+        gs_json_release(events->ring[events->first].item);
+        events->first = (events->first + 1) % MAX_EVENTS;
+        events->count--;
+    }
+    gs_event_row *event = &events->ring[(events->first + events->count) % MAX_EVENTS];
+    *event = (gs_event_row){sequence, job, item};
+    events->count++;
+}
+
+static void load_event(void *ctx, const gs_store_row *row) {
+    gs_events *events = ctx;
+    gs_json *item = NULL;
+    gs_status status = gs_json_parse(&item, row->body, strlen(row->body));
+    if (status.code) {
+        gs_log_warn("event not readable", "sequence=%llu", (unsigned long long)row->id);
+        return;
+    }
+    keep_event(events, row->id, row->job, item);
+}
+
+gs_status gs_events_create(gs_events **out, gs_job_store *store, uint64_t next_sequence) {
+    gs_events *events = calloc(1, sizeof *events);
+    if (events) events->ring = calloc(MAX_EVENTS, sizeof *events->ring);
+    if (!events || !events->ring) {
+        free(events);
+        return gs_error(GS_RESOURCE_EXHAUSTED, "events: out of memory");
+    }
+    events->next_sequence = next_sequence;
+    gs_status status = gs_job_store_load_events(store, load_event, events);
+    if (status.code) {
+        gs_events_destroy(events);
+        return status;
+    }
+    *out = events;
+    return gs_ok();
+}
+
+void gs_events_destroy(gs_events *events) {
+    if (!events) return;
+    for (size_t i = 0; i < events->count; i++) {
+        gs_json_release(events->ring[(events->first + i) % MAX_EVENTS].item);
+    }
+    free(events->ring);
+    free(events);
+}
+
+typedef struct gs_event_write {
+    gs_write base;
+    uint64_t sequence, job, prune_before;
+    char *body;  // owned; NULL: forget the events of the job
+} gs_event_write;
+
+static gs_status write_event(gs_write *base, gs_job_store *store) {
+    gs_event_write *event = (gs_event_write *)base;
+    GS_TRY(gs_job_store_put_event(store, event->sequence, event->job, event->body));
+    if (event->prune_before > 0) return gs_job_store_prune_events(store, event->prune_before);
+    return gs_ok();
+}
+
+static void event_written(gs_write *base, gs_status status) {
+    gs_event_write *event = (gs_event_write *)base;
+    if (status.code) gs_log_warn("event not stored", "reason=\"%s\"", status.message);
+    free(event->body);
+    free(event);
+}
+
+static void store_event(gs_observer *observer, uint64_t sequence, uint64_t job,
+                        const gs_json *item) {
+    gs_event_write *event = calloc(1, sizeof *event);
+    if (!event) return;
+    event->base = (gs_write){.run = write_event, .done = event_written, .touches_store = true};
+    event->sequence = sequence;
+    event->job = job;
+    if (sequence > MAX_EVENTS && sequence % PRUNE_EVERY == 0) {
+        event->prune_before = sequence - MAX_EVENTS;
+    }
+    gs_status status = gs_json_encode(&event->body, NULL, item, false);
+    if (status.code) {
+        free(event);
+        return;
+    }
+    gs_writer_submit(observer->writer, &event->base);
+}
+
+static void log_note(const gs_job *job, const gs_note *note) {
+    static const gs_log_level levels[] = {GS_LOG_INFO, GS_LOG_WARN, GS_LOG_ERROR};
+    char quoted[700];
+    gs_log_quote(quoted, sizeof quoted, note->message);
+    if (job && note->worker) {
+        gs_log(levels[note->severity], note->reason, "job=%s rank=%d step=%lld detail=%s", job->id_text,
+               note->rank, (long long)job->step, quoted);
+    } else if (job) {
+        gs_log(levels[note->severity], note->reason, "job=%s step=%lld detail=%s", job->id_text,
+               (long long)job->step, quoted);
+    } else {
+        gs_log(levels[note->severity], note->reason, "detail=%s", quoted);
+    }
+}
+
+void gs_events_see(gs_observer *observer, const gs_effect *effect) {
+    static const char *const severities[] = {"info", "warning", "error"};
+    const gs_note *note = &effect->note;
+    const gs_job *job = effect->job;
+    log_note(job, note);
+    gs_events *events = observer->events;
+    uint64_t sequence = events->next_sequence++;
+    gs_json *item = gs_json_new_object();
+    gs_json_set_int(item, "sequence", (int64_t)sequence);
+    gs_json_set_time(item, "at", gs_wall_ms());
+    if (job) gs_json_set_string(item, "job", job->id_text);
+    gs_json_set_string(item, "reason", note->reason);
+    gs_json_set_string(item, "severity", severities[note->severity]);
+    gs_json_set_string(item, "message", note->message);
+    if (note->generation) gs_json_set_int(item, "generation", note->generation);
+    if (note->step >= 0) gs_json_set_int(item, "step", note->step);
+    if (note->rank >= 0) gs_json_set_int(item, "rank", note->rank);
+    if (note->worker) gs_json_set_string(item, "worker", note->worker);
+    if (note->fault) gs_fault_to_view(item, note->fault);
+    keep_event(events, sequence, job ? job->id : 0, item);
+    store_event(observer, sequence, job ? job->id : 0, item);
+    gs_watch_publish(observer, job, GS_TOPIC_EVENT, gs_json_copy(item));
+}
+
+void gs_events_forget_job(gs_observer *observer, uint64_t job) {
+    gs_events *events = observer->events;
+    size_t kept = 0;
+    for (size_t i = 0; i < events->count; i++) {
+        gs_event_row event = events->ring[(events->first + i) % MAX_EVENTS];
+        if (event.job == job) gs_json_release(event.item);
+        else events->ring[(events->first + kept++) % MAX_EVENTS] = event;
+    }
+    events->count = kept;
+}
+
+// Newest last; the cursor is the sequence of the last item of the page, and the next page is younger.
+void gs_list_events(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                    const gs_json *request) {
+    (void)peer;
+    gs_observer *observer = ctx;
+    gs_events *events = observer->events;
+    gs_job *job = NULL;
+    if (gs_json_get(request, "job")) {
+        gs_json *details = NULL;
+        gs_status status = gs_observer_find_job(observer, &job, &details, request);
+        if (status.code) {
+            gs_rpc_reply(call, status, details);
+            return;
+        }
+    }
+    int64_t limit = gs_json_int_or(request, "limit", 100);
+    if (limit < 1 || limit > 1000) limit = limit < 1 ? 1 : 1000;
+    const gs_json *cursor = gs_json_get(request, "cursor");
+    uint64_t after = 0;
+    gs_status status = cursor ? gs_json_read_u64(&after, request, "cursor") : gs_ok();
+    if (status.code) {
+        gs_rpc_reply(call, status, NULL);
+        return;
+    }
+
+    // Without a cursor: the newest `limit`; with one: the oldest after it.
+    gs_json *items = gs_json_new_array();
+    size_t matching = 0;
+    for (size_t i = 0; i < events->count; i++) {
+        const gs_event_row *event = &events->ring[(events->first + i) % MAX_EVENTS];
+        if ((!job || event->job == job->id) && event->sequence > after) matching++;
+    }
+    size_t skip = !cursor && matching > (size_t)limit ? matching - (size_t)limit : 0;
+    uint64_t last = 0;
+    bool more = false;
+    for (size_t i = 0; i < events->count; i++) {
+        const gs_event_row *event = &events->ring[(events->first + i) % MAX_EVENTS];
+        if ((job && event->job != job->id) || event->sequence <= after) continue;
+        if (skip > 0) {
+            skip--;
+            continue;
+        }
+        if (gs_json_count(items) == (size_t)limit) {
+            more = true;
+            break;
+        }
+        gs_json_push(items, gs_json_retain(event->item));
+        last = event->sequence;
+    }
+    gs_json *reply = gs_json_new_object();
+    gs_json_set(reply, "items", items);
+    if (more) {
+        char text[24];
+        snprintf(text, sizeof text, "%llu", (unsigned long long)last);
+        gs_json_set_string(reply, "next_cursor", text);
+    }
+    gs_rpc_reply(call, gs_ok(), reply);
+}

@@ -1,0 +1,19 @@
+// What happened: numbered, in memory for lists, in the store for good. Loop thread.
+#ifndef COORDINATOR_OBSERVE_EVENTS_H
+#define COORDINATOR_OBSERVE_EVENTS_H
+
+#include "coordinator/engine/base/effect.h"
+#include "coordinator/observe/observer.h"
+
+GS_NODISCARD gs_status gs_events_create(gs_events **out, gs_job_store *store,
+                                        uint64_t next_sequence);
+void gs_events_destroy(gs_events *events);
+
+// A GS_DO_NOTE.
+void gs_events_see(gs_observer *observer, const gs_effect *effect);
+void gs_events_forget_job(gs_observer *observer, uint64_t job);
+
+void gs_list_events(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                    const gs_json *request);
+
+#endif

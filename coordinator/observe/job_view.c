@@ -1,0 +1,130 @@
+#include "coordinator/observe/job_view.h"
+
+#include <stdio.h>
+
+#include "coordinator/model/run.h"
+#include "coordinator/observe/job_sight.h"
+#include "core/clock.h"
+
+static void set_links(gs_json *view, const char *id) {
+    gs_json *links = gs_json_new_object();
+    char path[64];
+    snprintf(path, sizeof path, "/v1/jobs/%s", id);
+    gs_json_set_string(links, "self", path);
+    snprintf(path, sizeof path, "/v1/jobs/%s/stream", id);
+    gs_json_set_string(links, "stream", path);
+    snprintf(path, sizeof path, "/v1/jobs/%s/logs", id);
+    gs_json_set_string(links, "logs", path);
+    gs_json_set(view, "links", links);
+}
+
+static gs_json *progress_of(const gs_job *job) {
+    gs_json *progress = gs_json_new_object();
+    int64_t target = job->spec.steps.target;
+    gs_json_set_int(progress, "step", job->step);
+    gs_json_set_int(progress, "target_steps", target);
+    gs_json_set_double(progress, "ratio", target > 0 ? (double)job->step / (double)target : 0);
+    double step_seconds = gs_job_metrics_step_seconds(job->sight->metrics);
+    if (job->state == GS_JOB_RUNNING && step_seconds > 0) {
+        gs_json_set_double(progress, "eta_seconds", (double)(target - job->step) * step_seconds);
+    }
+    return progress;
+}
+
+static void set_waiting(gs_json *view, const gs_job *job) {
+    if (job->run || job->slots_needed == 0 || gs_job_state_terminal(job->state)) return;
+    gs_json *waiting = gs_json_new_object();
+    gs_json_set_int(waiting, "slots_needed", job->slots_needed);
+    gs_json_set_int(waiting, "slots_free", job->slots_free);
+    gs_json_set_time(waiting, "since", job->waiting_since_ms);
+    gs_json_set(view, "waiting_for", waiting);
+}
+
+static void set_labels(gs_json *view, const gs_job *job) {
+    const gs_json *labels = gs_json_get(job->sight->documents.spec, "labels");
+    if (gs_json_count(labels) > 0) gs_json_set(view, "labels", gs_json_copy(labels));
+}
+
+static void set_reduction(gs_json *view, const gs_job *job) {
+    gs_json *reduction = gs_job_metrics_reduction(job->sight->metrics);
+    char hook[48];
+    if (!reduction) return;
+    gs_job_spec_hook_name(hook, sizeof hook, &job->spec);
+    gs_json_set_string(reduction, "hook", hook);
+    gs_json_set(view, "reduction", reduction);
+}
+
+gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
+    gs_json *view = gs_json_new_object();
+    gs_json_set_string(view, "id", job->id_text);
+    gs_json_set_string(view, "name", job->spec.name);
+    gs_json_set_string(view, "state", gs_job_state_name(job->state));
+    gs_json_set_string(view, "desired_state",
+                       job->stop_asked ? gs_job_state_name(job->stop_outcome) : "running");
+    gs_json_set_string(view, "reason", job->reason);
+    gs_json_set_string(view, "message", job->message);
+    set_waiting(view, job);
+    gs_json_set_time(view, "created_at", job->created_ms);
+    gs_json_set_time(view, "state_since", job->state_since_ms);
+    if (job->started_ms) gs_json_set_time(view, "started_at", job->started_ms);
+    if (job->ended_ms) gs_json_set_time(view, "ended_at", job->ended_ms);
+    gs_json_set_int(view, "generation", job->generation);
+    gs_json_set_int(view, "world_size", job->world_size);
+    gs_json_set_int(view, "restarts", job->restarts);
+    gs_json_set_int(view, "lost_steps", job->lost_steps);
+    gs_json_set(view, "progress", progress_of(job));
+    gs_json *latest = gs_job_metrics_latest(job->sight->metrics);
+    if (latest) gs_json_set(view, "latest", latest);
+    set_reduction(view, job);
+    if (job->sight->documents.failure) gs_json_set(view, "failure", gs_json_copy(job->sight->documents.failure));
+    gs_json_set_string(view, "sample", job->sight->documents.sample);
+    set_labels(view, job);
+    gs_json_set_int(view, "version", (int64_t)job->version);
+    set_links(view, job->id_text);
+    if (with_spec) gs_json_set(view, "spec", gs_json_retain(job->sight->documents.spec));
+    return view;
+}
+
+static const char *describe_member(const gs_run *run, const gs_member *member) {
+    if (member->stage == GS_MEMBER_EXITED) return "exited";
+    if (member->stage == GS_MEMBER_LAUNCHED) return "launching";
+    if (member->stage == GS_MEMBER_LEAVING) return "leaving";
+    if (!member->stream.call) return "disconnected";
+    return gs_run_phase_name(run->phase);
+}
+
+static gs_json *member_to_view(const gs_job *job, const gs_run *run, int rank, int64_t now_ns) {
+    const gs_member *member = &run->members[rank];
+    gs_json *item = gs_json_new_object();
+    gs_json_set_int(item, "rank", rank);
+    gs_json_set_string(item, "worker", member->worker);
+    gs_json_set_string(item, "host", member->host);
+    gs_json_set_int(item, "slot", member->slot);
+    gs_json_set_string(item, "device", member->device);
+    if (member->device_uuid[0]) gs_json_set_string(item, "device_uuid", member->device_uuid);
+    gs_json_set_int(item, "pid", member->pid);
+    gs_json_set_int(item, "generation", run->generation);
+    gs_json_set_string(item, "state", describe_member(run, member));
+    gs_json_set_int(item, "step", member->applied_step);
+    gs_json_set_double(item, "heartbeat_age_seconds",
+                       (double)(now_ns - member->heard_ns) / GS_NS_PER_SEC);
+    gs_json_set_double(item, "lag_seconds", gs_job_metrics_lag_seconds(job->sight->metrics, rank));
+    gs_json_set_int(item, "resident_memory_bytes", member->rss_bytes);
+    bool gone = member->stage == GS_MEMBER_EXITED;
+    if (gone && member->signal) gs_json_set_int(item, "signal", member->signal);
+    else if (gone) gs_json_set_int(item, "exit_code", member->exit_code);
+    return item;
+}
+
+gs_json *gs_run_members_to_view(const gs_job *job, const gs_run *run) {
+    gs_json *items = gs_json_new_array();
+    int64_t now_ns = gs_now_ns();
+    for (int i = 0; i < run->num_members; i++) gs_json_push(items, member_to_view(job, run, i, now_ns));
+    return items;
+}
+
+gs_json *gs_job_members_to_view(const gs_job *job) {
+    const gs_json *kept = job->sight->documents.final_workers;
+    if (job->run) return gs_run_members_to_view(job, job->run);
+    return kept ? gs_json_copy(kept) : gs_json_new_array();
+}

@@ -1,0 +1,466 @@
+#include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/metrics/job_families.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/model/run.h"
+#include "coordinator/observe/reports/job_metrics.h"
+#include "core/clock.h"
+
+#define MAX_RANKS 64
+#define MAX_BUCKETS 64
+#define NUM_JOB_SLICES 6  // before those of its ranks
+
+#define JOB_FAMILY(id, text, kind, ...)                                                            \
+    static const gs_metric_family id = {                                                           \
+        .name = #id, .help = text, .type = kind, .labels = {"job_id", ##__VA_ARGS__}}
+#define JOB_HISTOGRAM(id, text, ladder, ...)                                                       \
+    static const gs_metric_family id = {.name = #id,                                               \
+                                        .help = text,                                              \
+                                        .type = GS_HISTOGRAM,                                      \
+                                        .labels = {"job_id", ##__VA_ARGS__},                       \
+                                        .bounds = ladder,                                          \
+                                        .num_bounds = sizeof ladder / sizeof ladder[0]}
+
+JOB_FAMILY(gradsync_job_info, "What the job is; always 1.", GS_GAUGE, "name", "model", "optimizer",
+           "hook", "sharding");
+JOB_FAMILY(gradsync_job_state, "1 for the present state, 0 for the others.", GS_GAUGE, "state");
+JOB_FAMILY(gradsync_job_created_timestamp_seconds, "When the job was submitted.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_start_timestamp_seconds, "When its ranks were first started.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_generation, "Membership generation.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_world_size, "Ranks of the present generation.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_world_size_min, "Fewest ranks it runs with.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_world_size_max, "Most ranks it runs with.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_waiting_workers, "Ranks that have joined and have not started.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_step, "Committed step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_lost_steps_total, "Steps that were taken again after failures.", GS_COUNTER);
+JOB_FAMILY(gradsync_job_target_steps, "Step at which the job ends.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_steps_total, "Steps committed by the trainers seen.", GS_COUNTER);
+JOB_FAMILY(gradsync_job_tokens_total, "Tokens in committed steps.", GS_COUNTER);
+JOB_FAMILY(gradsync_job_samples_total, "Samples in committed steps.", GS_COUNTER);
+JOB_FAMILY(gradsync_job_loss, "Loss of the last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_eval_loss, "Loss of the last evaluation.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_learning_rate, "Learning rate of the last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_grad_norm, "Gradient norm of the last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_loss_scale, "Loss scale of the last step; precision fp16 only.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_buckets, "Buckets of the plan.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_parameters, "Elements of all parameters.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_skipped_steps_total, "Steps without an update.", GS_COUNTER, "reason");
+JOB_FAMILY(gradsync_plan_rebuilds_total, "Plans that replaced another.", GS_COUNTER, "reason");
+JOB_FAMILY(gradsync_step_phase_seconds_total, "Where the time of steps went.", GS_COUNTER, "rank",
+           "phase");
+JOB_HISTOGRAM(gradsync_step_duration_seconds, "Duration of steps.", gs_step_bounds);
+JOB_HISTOGRAM(gradsync_reduce_duration_seconds, "Launch to completion of reductions.",
+              gs_reduce_bounds, "op", "bucket");
+JOB_FAMILY(gradsync_reduce_payload_bytes_total, "Bytes reduced, before compression.", GS_COUNTER,
+           "rank", "op");
+JOB_FAMILY(gradsync_reduce_wire_bytes_total, "Bytes really sent.", GS_COUNTER, "rank", "op");
+JOB_FAMILY(gradsync_reduce_algorithm_bandwidth_bytes_per_second,
+           "Bytes by time of a bucket, last step.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_reduce_bus_bandwidth_bytes_per_second,
+           "The same times 2(n-1)/n.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_comm_busy_seconds_total, "Time with a collective in flight.", GS_COUNTER, "rank");
+JOB_FAMILY(gradsync_comm_exposed_seconds_total,
+           "Time with a collective in flight and compute idle.", GS_COUNTER, "rank");
+JOB_FAMILY(gradsync_comm_overlap_ratio, "1 - exposed / busy of the last step.", GS_GAUGE, "rank");
+JOB_FAMILY(gradsync_bucket_bytes, "Bytes of a bucket.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_bucket_tensors, "Tensors of a bucket.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_bucket_plan_position, "Planned order.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_bucket_ready_offset_seconds, "Ready time since backward began, last step.",
+           GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_bucket_order_mismatches_total, "Steps whose order was not the planned one.",
+           GS_COUNTER);
+JOB_FAMILY(gradsync_rank_wait_seconds_total, "Time from bucket ready to its first byte.", GS_COUNTER,
+           "rank");
+JOB_FAMILY(gradsync_rank_straggler, "1 while the rank is flagged as a straggler.", GS_GAUGE, "rank");
+JOB_FAMILY(gradsync_job_whatif_step_seconds, "Step time without what flagged ranks add.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_unused_parameters, "Parameters that no rank used in the last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_unused_parameter_bytes, "Bytes of their gradients.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_goodput_ratio, "Time in committed steps by time since the start.", GS_GAUGE);
+JOB_FAMILY(gradsync_job_lost_seconds_total, "Time that was not spent in steps.", GS_COUNTER, "cause");
+JOB_FAMILY(gradsync_grad_copy_seconds_total, "Time spent copying gradients into buckets and out.",
+           GS_COUNTER, "rank", "direction");
+JOB_HISTOGRAM(gradsync_reduce_queue_seconds, "Bucket ready to launch.", gs_reduce_bounds);
+JOB_FAMILY(gradsync_bucket_ready_position, "Observed order, last step.", GS_GAUGE, "bucket");
+JOB_FAMILY(gradsync_rank_lag_seconds, "Largest wait of all ranks minus the own.", GS_GAUGE, "rank");
+JOB_FAMILY(gradsync_rank_last_arrivals_total, "Compared steps in which the rank waited least.", GS_COUNTER,
+           "rank");
+JOB_FAMILY(gradsync_compression_ratio, "Payload by wire bytes, last step.", GS_GAUGE);
+JOB_FAMILY(gradsync_error_feedback_norm, "L2 norm of what a rank has yet to add.", GS_GAUGE, "rank");
+JOB_FAMILY(gradsync_hook_seconds_total, "Time in communication hooks, without posting.", GS_COUNTER,
+           "rank", "phase");
+JOB_FAMILY(gradsync_non_finite_gradients_total, "Values that were not finite.", GS_COUNTER, "rank");
+JOB_FAMILY(gradsync_worker_info, "Where a rank runs; always 1.", GS_GAUGE, "rank", "worker_id",
+           "host", "device", "device_uuid");
+JOB_FAMILY(gradsync_worker_up, "1 while the rank is connected.", GS_GAUGE, "rank");
+JOB_FAMILY(gradsync_worker_last_heartbeat_timestamp_seconds, "When a rank was last heard.", GS_GAUGE,
+           "rank");
+JOB_FAMILY(gradsync_worker_resident_memory_bytes, "Resident memory of a rank.", GS_GAUGE, "rank");
+JOB_HISTOGRAM(gradsync_checkpoint_duration_seconds, "Duration of checkpoints.", gs_checkpoint_bounds,
+              "operation");
+JOB_FAMILY(gradsync_checkpoint_bytes, "Size of the last checkpoint.", GS_GAUGE);
+JOB_FAMILY(gradsync_checkpoint_last_success_timestamp_seconds, "When the last one was saved.",
+           GS_GAUGE);
+JOB_FAMILY(gradsync_checkpoint_last_success_step, "Step of the last one.", GS_GAUGE);
+JOB_FAMILY(gradsync_checkpoint_last_verified_timestamp_seconds, "When one was last verified.",
+           GS_GAUGE);
+JOB_FAMILY(gradsync_checkpoint_failures_total, "Checkpoints that failed.", GS_COUNTER, "cause");
+
+// What is left of the families of ranks where there are many.
+JOB_FAMILY(gradsync_ranks_lag_seconds, "Lag of the ranks.", GS_GAUGE, "stat");
+JOB_FAMILY(gradsync_ranks_wait_seconds, "Time that ranks waited for others so far.", GS_GAUGE, "stat");
+JOB_FAMILY(gradsync_ranks_comm_busy_seconds, "Time with a collective in flight so far.", GS_GAUGE,
+           "stat");
+JOB_FAMILY(gradsync_ranks_comm_exposed_seconds, "Exposed communication of ranks so far.", GS_GAUGE,
+           "stat");
+JOB_FAMILY(gradsync_ranks_comm_overlap_ratio, "Overlap of the last step.", GS_GAUGE, "stat");
+JOB_FAMILY(gradsync_ranks_silence_seconds, "Time since a rank was last heard.", GS_GAUGE, "stat");
+JOB_FAMILY(gradsync_ranks_resident_memory_bytes, "Resident memory of the ranks.", GS_GAUGE, "stat");
+
+typedef struct gs_job_page {
+    gs_metrics *metrics;
+    gs_job *job;
+} gs_job_page;
+
+static gs_metric *series_of(const gs_job_page *page, const gs_metric_family *family, const char *a,
+                            const char *b) {
+    return gs_metrics_series(page->metrics, family, (const char *[]){page->job->id_text, a, b});
+}
+
+static void set(const gs_job_page *page, const gs_metric_family *family, double value) {
+    gs_metric_set(series_of(page, family, NULL, NULL), value);
+}
+
+static void set_one(const gs_job_page *page, const gs_metric_family *family, const char *label,
+                    double value) {
+    gs_metric_set(series_of(page, family, label, NULL), value);
+}
+
+static const char *spec_kind(const gs_job *job, const char *object) {
+    return gs_json_string_or(gs_json_get(job->sight->documents.spec, object), "kind", "none");
+}
+
+static void refresh_identity(const gs_job_page *page) {
+    const gs_job *job = page->job;
+    char hook[48];
+    gs_job_spec_hook_name(hook, sizeof hook, &job->spec);
+    gs_metric_set(gs_metrics_series(page->metrics, &gradsync_job_info,
+                                    (const char *[]){job->id_text, job->spec.name,
+                                                     spec_kind(job, "model"),
+                                                     spec_kind(job, "optimizer"),
+                                                     hook,
+                                                     "none"}),
+                  1);
+    for (int i = 0; i < GS_NUM_JOB_STATES; i++) {
+        set_one(page, &gradsync_job_state, gs_job_state_name((gs_job_state)i),
+                (int)job->state == i ? 1 : 0);
+    }
+    set(page, &gradsync_job_created_timestamp_seconds, (double)job->created_ms / 1000);
+    set(page, &gradsync_job_start_timestamp_seconds, (double)job->started_ms / 1000);
+    set(page, &gradsync_job_generation, job->generation);
+    set(page, &gradsync_job_world_size, job->run ? job->run->num_members : 0);
+    set(page, &gradsync_job_world_size_min, (double)job->spec.world.min);
+    set(page, &gradsync_job_world_size_max, (double)job->spec.world.max);
+    int waiting = 0;
+    bool starting = job->run && job->run->phase < GS_RUN_TRAINING;
+    for (int i = 0; starting && i < job->run->num_members; i++) {
+        waiting += job->run->members[i].stage != GS_MEMBER_LAUNCHED;
+    }
+    set(page, &gradsync_job_waiting_workers, waiting);
+    set(page, &gradsync_job_step, (double)job->step);
+    set(page, &gradsync_job_lost_steps_total, (double)job->lost_steps);
+    set(page, &gradsync_job_target_steps, (double)job->spec.steps.target);
+}
+
+static void refresh_work(const gs_job_page *page) {
+    const gs_job_metrics *metrics = page->job->sight->metrics;
+    set(page, &gradsync_job_steps_total, gs_job_metrics_total(metrics, 0, "steps"));
+    set(page, &gradsync_job_tokens_total, gs_job_metrics_total(metrics, 0, "tokens"));
+    set(page, &gradsync_job_samples_total, gs_job_metrics_total(metrics, 0, "samples"));
+    set_one(page, &gradsync_job_skipped_steps_total, "non_finite",
+            gs_job_metrics_total(metrics, 0, "skipped_steps"));
+    set(page, &gradsync_bucket_order_mismatches_total,
+        gs_job_metrics_total(metrics, 0, "order_mismatches"));
+    static const char *const rebuilds[] = {"ready_order", "operator"};
+    for (size_t i = 0; i < sizeof rebuilds / sizeof rebuilds[0]; i++) {
+        set_one(page, &gradsync_plan_rebuilds_total, rebuilds[i],
+                gs_json_double_or(page->job->sight->documents.plan_rebuilds, rebuilds[i], 0));
+    }
+    const gs_json *report = gs_job_metrics_report(metrics, 0);
+    if (report) {
+        set(page, &gradsync_job_loss, gs_json_double_or(report, "loss", NAN));
+        set(page, &gradsync_job_learning_rate, gs_json_double_or(report, "lr", NAN));
+        set(page, &gradsync_job_grad_norm, gs_json_double_or(report, "grad_norm", NAN));
+        double loss_scale = gs_json_double_or(report, "loss_scale", 0);
+        if (loss_scale > 0) set(page, &gradsync_job_loss_scale, loss_scale);
+    }
+    bool known = false;
+    double eval_loss = gs_job_metrics_eval_loss(metrics, &known);
+    if (known) set(page, &gradsync_job_eval_loss, eval_loss);
+}
+
+static void refresh_histograms(const gs_job_page *page) {
+    const gs_job_metrics *metrics = page->job->sight->metrics;
+    gs_histogram histogram;
+    gs_job_metrics_histogram(metrics, &histogram, "step_histogram");
+    gs_metric_set_histogram(series_of(page, &gradsync_step_duration_seconds, NULL, NULL), &histogram);
+    gs_job_metrics_histogram(metrics, &histogram, "reduce_histogram");
+    gs_metric_set_histogram(series_of(page, &gradsync_reduce_duration_seconds, "allreduce", "all"),
+                            &histogram);
+    gs_job_metrics_histogram(metrics, &histogram, "queue_histogram");
+    gs_metric_set_histogram(series_of(page, &gradsync_reduce_queue_seconds, NULL, NULL), &histogram);
+}
+
+static double seconds_in(const gs_job *job, gs_job_state state) {
+    int64_t spent_ms = job->spent_ms[state];
+    if (job->state == state) spent_ms += gs_wall_ms() - job->state_since_ms;
+    return spent_ms > 0 ? (double)spent_ms / 1000 : 0;
+}
+
+// Causes that this version does not know are there, at 0.
+static void refresh_losses(const gs_job_page *page) {
+    const gs_job *job = page->job;
+    const gs_job_metrics *metrics = job->sight->metrics;
+    const struct {
+        const char *cause;
+        double seconds;
+    } losses[] = {{"forming", seconds_in(job, GS_JOB_STARTING)},
+                  {"regroup", seconds_in(job, GS_JOB_RECOVERING)},
+                  {"waiting", seconds_in(job, GS_JOB_QUEUED)},
+                  {"checkpoint", gs_job_metrics_total(metrics, 0, "phases/checkpoint")},
+                  {"straggler", gs_job_metrics_straggler_seconds(metrics)},
+                  {"redo", 0},
+                  {"heal", 0}};
+    for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++) {
+        set_one(page, &gradsync_job_lost_seconds_total, losses[i].cause, losses[i].seconds);
+    }
+    int64_t end_ms = gs_job_state_terminal(job->state) ? job->ended_ms : gs_wall_ms();
+    double since_start = (double)(end_ms - job->started_ms) / 1000;
+    double in_steps = gs_job_metrics_total(metrics, 0, "step_seconds");
+    double ratio = job->started_ms > 0 && since_start > 0 ? in_steps / since_start : 0;
+    set(page, &gradsync_job_goodput_ratio, ratio < 1 ? ratio : 1);
+    set(page, &gradsync_job_whatif_step_seconds,
+        gs_stragglers_whatif_step_seconds(gs_job_metrics_stragglers(metrics)));
+    const gs_json *report = gs_job_metrics_report(metrics, 0);
+    set(page, &gradsync_job_unused_parameters, gs_json_double_or(report, "unused_parameters", 0));
+    set(page, &gradsync_job_unused_parameter_bytes, gs_json_double_or(report, "unused_bytes", 0));
+}
+
+static void refresh_buckets(const gs_job_page *page) {
+    const gs_json *buckets = gs_json_get(page->job->sight->documents.plan, "buckets");
+    size_t count = gs_json_count(buckets);
+    double elements = 0, other_bytes = 0, other_tensors = 0;
+    for (size_t i = 0; i < count; i++) {
+        const gs_json *bucket = gs_json_at(buckets, i);
+        const gs_json *tensors = gs_json_get(bucket, "tensors");
+        for (size_t k = 0; k < gs_json_count(tensors); k++) {
+            elements += gs_json_double_or(gs_json_at(tensors, k), "elements", 0);
+        }
+        if (i >= MAX_BUCKETS) {
+            other_bytes += gs_json_double_or(bucket, "bytes", 0);
+            other_tensors += (double)gs_json_count(tensors);
+            continue;
+        }
+        char name[24];
+        snprintf(name, sizeof name, "%zu", i);
+        set_one(page, &gradsync_bucket_bytes, name, gs_json_double_or(bucket, "bytes", 0));
+        set_one(page, &gradsync_bucket_tensors, name, (double)gs_json_count(tensors));
+        set_one(page, &gradsync_bucket_plan_position, name, (double)i);
+    }
+    if (count > MAX_BUCKETS) {
+        set_one(page, &gradsync_bucket_bytes, "other", other_bytes);
+        set_one(page, &gradsync_bucket_tensors, "other", other_tensors);
+    }
+    set(page, &gradsync_job_buckets, (double)count);
+    set(page, &gradsync_job_parameters, elements);
+    const gs_json *reported =
+        gs_json_get(gs_job_metrics_report(page->job->sight->metrics, 0), "buckets");
+    for (size_t i = 0; i < gs_json_count(reported); i++) {
+        const gs_json *bucket = gs_json_at(reported, i);
+        int64_t index = gs_json_int_or(bucket, "index", -1);
+        char name[24] = "other";
+        if (index >= 0 && index < MAX_BUCKETS) snprintf(name, sizeof name, "%lld", (long long)index);
+        set_one(page, &gradsync_bucket_ready_offset_seconds, name,
+                gs_json_double_or(bucket, "ready_seconds", 0));
+        if (gs_json_get(bucket, "ready_position"))
+            set_one(page, &gradsync_bucket_ready_position, name,
+                    gs_json_double_or(bucket, "ready_position", 0));
+        set_one(page, &gradsync_reduce_algorithm_bandwidth_bytes_per_second, name,
+                gs_json_double_or(bucket, "algbw_bytes_per_second", 0));
+        set_one(page, &gradsync_reduce_bus_bandwidth_bytes_per_second, name,
+                gs_json_double_or(bucket, "busbw_bytes_per_second", 0));
+    }
+}
+
+static void refresh_rank(const gs_job_page *page, int rank) {
+    static const char *const phases[] = {"data",         "forward",   "backward",
+                                         "comm_exposed", "optimizer", "checkpoint"};
+    const gs_job_metrics *metrics = page->job->sight->metrics;
+    char name[16];
+    snprintf(name, sizeof name, "%d", rank);
+    for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++) {
+        char total[40];
+        snprintf(total, sizeof total, "phases/%s", phases[i]);
+        gs_metric_set(series_of(page, &gradsync_step_phase_seconds_total, name, phases[i]),
+                      gs_job_metrics_total(metrics, rank, total));
+    }
+    gs_metric_set(series_of(page, &gradsync_reduce_payload_bytes_total, name, "allreduce"),
+                  gs_job_metrics_total(metrics, rank, "payload_bytes"));
+    gs_metric_set(series_of(page, &gradsync_reduce_wire_bytes_total, name, "allreduce"),
+                  gs_job_metrics_total(metrics, rank, "wire_bytes"));
+    set_one(page, &gradsync_comm_busy_seconds_total, name,
+            gs_job_metrics_total(metrics, rank, "comm_busy_seconds"));
+    set_one(page, &gradsync_comm_exposed_seconds_total, name,
+            gs_job_metrics_total(metrics, rank, "comm_exposed_seconds"));
+    set_one(page, &gradsync_rank_wait_seconds_total, name,
+            gs_job_metrics_total(metrics, rank, "wait_seconds"));
+    set_one(page, &gradsync_non_finite_gradients_total, name,
+            gs_job_metrics_total(metrics, rank, "nonfinite"));
+    gs_metric_set(series_of(page, &gradsync_grad_copy_seconds_total, name, "in"),
+                  gs_job_metrics_total(metrics, rank, "copy_in_seconds"));
+    gs_metric_set(series_of(page, &gradsync_grad_copy_seconds_total, name, "out"),
+                  gs_job_metrics_total(metrics, rank, "copy_out_seconds"));
+    gs_metric_set(series_of(page, &gradsync_hook_seconds_total, name, "encode"),
+                  gs_job_metrics_total(metrics, rank, "encode_seconds"));
+    gs_metric_set(series_of(page, &gradsync_hook_seconds_total, name, "decode"),
+                  gs_job_metrics_total(metrics, rank, "decode_seconds"));
+    const gs_json *report = gs_job_metrics_report(metrics, rank);
+    if (gs_json_get(report, "error_feedback_norm"))
+        set_one(page, &gradsync_error_feedback_norm, name,
+                gs_json_double_or(report, "error_feedback_norm", 0));
+    set_one(page, &gradsync_rank_straggler, name,
+            gs_stragglers_view(gs_job_metrics_stragglers(metrics), rank).flagged);
+    set_one(page, &gradsync_rank_lag_seconds, name, gs_job_metrics_lag_seconds(metrics, rank));
+    set_one(page, &gradsync_rank_last_arrivals_total, name,
+            (double)gs_job_metrics_last_arrivals(metrics, rank));
+    set_one(page, &gradsync_comm_overlap_ratio, name,
+            gs_json_double_or(gs_job_metrics_report(metrics, rank), "overlap_ratio", 0));
+}
+
+static void refresh_member(const gs_job_page *page, int rank) {
+    const gs_member *member = &page->job->run->members[rank];
+    char name[16];
+    snprintf(name, sizeof name, "%d", rank);
+    gs_metric_set(gs_metrics_series(page->metrics, &gradsync_worker_info,
+                                    (const char *[]){page->job->id_text, name, member->worker,
+                                                     member->host, member->device,
+                                                     member->device_uuid}),
+                  1);
+    set_one(page, &gradsync_worker_up, name, member->stream.call && member->stage != GS_MEMBER_EXITED ? 1 : 0);
+    double age_seconds = (double)(gs_now_ns() - member->heard_ns) / GS_NS_PER_SEC;
+    set_one(page, &gradsync_worker_last_heartbeat_timestamp_seconds, name,
+            (double)gs_wall_ms() / 1000 - age_seconds);
+    set_one(page, &gradsync_worker_resident_memory_bytes, name, (double)member->rss_bytes);
+}
+
+static void refresh_checkpoints(const gs_job_page *page) {
+    const gs_save_facts *facts = &page->job->sight->saves;
+    gs_metric_set_histogram(series_of(page, &gradsync_checkpoint_duration_seconds, "save", NULL),
+                            &facts->save_seconds);
+    set_one(page, &gradsync_checkpoint_failures_total, "space", (double)facts->failures_space);
+    set_one(page, &gradsync_checkpoint_failures_total, "io", (double)facts->failures_io);
+    set_one(page, &gradsync_checkpoint_failures_total, "digest", (double)facts->failures_digest);
+    set_one(page, &gradsync_checkpoint_failures_total, "deadline", (double)facts->failures_deadline);
+    set_one(page, &gradsync_checkpoint_failures_total, "residuals", (double)facts->failures_residuals);
+    set(page, &gradsync_checkpoint_bytes, (double)facts->last_bytes);
+    set(page, &gradsync_checkpoint_last_success_timestamp_seconds,
+        (double)facts->last_success_ms / 1000);
+    set(page, &gradsync_checkpoint_last_success_step, (double)facts->last_success_step);
+    set(page, &gradsync_checkpoint_last_verified_timestamp_seconds,
+        (double)facts->last_verified_ms / 1000);
+}
+
+static void refresh_compression(const gs_job_page *page) {
+    gs_json *reduction = gs_job_metrics_reduction(page->job->sight->metrics);
+    set(page, &gradsync_compression_ratio, gs_json_double_or(reduction, "compression_ratio", 1));
+    gs_json_release(reduction);
+}
+
+// Ranks that a smaller generation no longer has are down, not forgotten.
+static void show_gone_ranks(const gs_job_page *page, int members) {
+    for (int i = members; i < page->job->sight->ranks_shown; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        set_one(page, &gradsync_worker_up, name, 0);
+    }
+    if (members > page->job->sight->ranks_shown) page->job->sight->ranks_shown = members;
+}
+
+typedef struct gs_rank_quantity {
+    const gs_metric_family *family;
+    const char *total;  // name of a total; NULL: of the function below
+} gs_rank_quantity;
+
+static const gs_rank_quantity quantities[] = {
+    {&gradsync_ranks_wait_seconds, "wait_seconds"},
+    {&gradsync_ranks_comm_busy_seconds, "comm_busy_seconds"},
+    {&gradsync_ranks_comm_exposed_seconds, "comm_exposed_seconds"},
+    {&gradsync_ranks_lag_seconds, NULL},
+    {&gradsync_ranks_comm_overlap_ratio, NULL},
+    {&gradsync_ranks_silence_seconds, NULL},
+    {&gradsync_ranks_resident_memory_bytes, NULL},
+};
+#define NUM_QUANTITIES (int)(sizeof quantities / sizeof quantities[0])
+
+static double quantity_of(const gs_job_page *page, const gs_rank_quantity *quantity, int rank) {
+    const gs_job_metrics *metrics = page->job->sight->metrics;
+    if (quantity->total) return gs_job_metrics_total(metrics, rank, quantity->total);
+    if (quantity->family == &gradsync_ranks_lag_seconds) {
+        return gs_job_metrics_lag_seconds(metrics, rank);
+    }
+    if (quantity->family == &gradsync_ranks_comm_overlap_ratio) {
+        double ratio = gs_json_double_or(gs_job_metrics_report(metrics, rank), "overlap_ratio", 0);
+        return isfinite(ratio) ? ratio : 0;
+    }
+    const gs_run *run = page->job->run;
+    if (!run || rank >= run->num_members) return 0;
+    const gs_member *member = &run->members[rank];
+    if (quantity->family == &gradsync_ranks_resident_memory_bytes) return (double)member->rss_bytes;
+    return (double)(gs_now_ns() - member->heard_ns) / GS_NS_PER_SEC;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static void refresh_quantity(const gs_job_page *page, const gs_rank_quantity *quantity, int ranks) {
+    double *values = malloc((size_t)ranks * sizeof *values);
+    if (!values) return;  // the page keeps what it had
+    for (int i = 0; i < ranks; i++) values[i] = quantity_of(page, quantity, i);
+    qsort(values, (size_t)ranks, sizeof *values, compare_doubles);
+    double median = (values[(ranks - 1) / 2] + values[ranks / 2]) / 2;
+    set_one(page, quantity->family, "max", values[ranks - 1]);
+    set_one(page, quantity->family, "median", median);
+    free(values);
+}
+
+bool gs_job_families_refresh_slice(gs_observer *observer, gs_job *job, int slice) {
+    static void (*const job_slices[NUM_JOB_SLICES])(const gs_job_page *) = {
+        refresh_identity, refresh_work,    refresh_histograms,
+        refresh_buckets,  refresh_losses, refresh_checkpoints};
+    gs_job_page page = {observer->metrics, job};
+    if (slice < NUM_JOB_SLICES) {
+        job_slices[slice](&page);
+        return true;
+    }
+    int reported = gs_job_metrics_world_size(job->sight->metrics);
+    int members = job->run ? job->run->num_members : 0;
+    int ranks = reported > members ? reported : members, index = slice - NUM_JOB_SLICES;
+    bool many = ranks > MAX_RANKS;
+    if (index >= (many ? NUM_QUANTITIES : ranks)) {
+        refresh_compression(&page);
+        show_gone_ranks(&page, many ? 0 : members);
+        return false;
+    }
+    if (many) {
+        refresh_quantity(&page, &quantities[index], ranks);
+    } else {
+        if (index < reported) refresh_rank(&page, index);
+        if (index < members) refresh_member(&page, index);
+    }
+    return true;
+}

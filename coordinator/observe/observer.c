@@ -1,0 +1,33 @@
+#include "coordinator/observe/observer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/log.h"
+
+void gs_observer_note_store(gs_observer *observer, gs_status status) {
+    if (status.code && !observer->store_failed) gs_log_error("store cannot be written", "reason=\"%s\"", status.message);
+    observer->store_failed = status.code != GS_OK;
+    snprintf(observer->store_error, sizeof observer->store_error, "%s", status.message);
+}
+
+static gs_json *candidates_of(const gs_job_table *jobs, const char *text) {
+    gs_json *candidates = gs_json_new_array();
+    for (size_t i = 0; i < jobs->count; i++) {
+        const char *id = jobs->items[i]->id_text;
+        if (!strncmp(id, text, strlen(text))) gs_json_push(candidates, gs_json_new_string(id));
+    }
+    return candidates;
+}
+
+gs_status gs_observer_find_job(const gs_observer *observer, gs_job **job, gs_json **details,
+                               const gs_json *request) {
+    const char *text = gs_json_string_or(request, "job", NULL);
+    size_t candidates = 0;
+    gs_status status = gs_job_table_find(&observer->state->jobs, job, &candidates, text);
+    if (!candidates) return status;
+    *details = gs_json_new_object();
+    gs_json_set_string(*details, "code", "ambiguous");
+    gs_json_set(*details, "candidates", candidates_of(&observer->state->jobs, text));
+    return status;
+}

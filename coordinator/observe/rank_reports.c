@@ -1,0 +1,90 @@
+#include "coordinator/observe/rank_reports.h"
+
+#include "coordinator/observe/job_log.h"
+#include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/watch.h"
+
+typedef struct entry_writer {
+    gs_observer *observer;
+    gs_job *job;
+} entry_writer;
+
+static void write_entry(void *ctx, const gs_json *entry) {
+    const entry_writer *writer = ctx;
+    char *text = NULL;
+    gs_status status = gs_json_encode(&text, NULL, entry, false);
+    if (!status.code) gs_job_log_metrics(writer->observer, writer->job, text);
+}
+
+static void copy_member(gs_json *out, const char *key, const gs_json *report) {
+    const gs_json *value = gs_json_get(report, key);
+    if (value) gs_json_set(out, key, gs_json_copy(value));
+}
+
+static void publish_step(gs_observer *observer, gs_job *job, const gs_json *report) {
+    if (gs_watched(observer, job, GS_TOPIC_STEP)) {
+        gs_json *data = gs_job_metrics_latest(job->sight->metrics);
+        if (data) {
+            gs_json_set_string(data, "job", job->id_text);
+            gs_json_set_int(data, "target_steps", job->spec.steps.target);
+            gs_json_set_int(data, "world_size", job->world_size);
+        }
+        gs_watch_publish(observer, job, GS_TOPIC_STEP, data);
+    }
+    if (gs_watched(observer, job, GS_TOPIC_BUCKETS) && gs_json_get(report, "buckets")) {
+        gs_json *data = gs_json_new_object();
+        gs_json_set_string(data, "job", job->id_text);
+        copy_member(data, "step", report);
+        copy_member(data, "rank", report);
+        copy_member(data, "backward_seconds", report);
+        copy_member(data, "buckets", report);
+        gs_watch_publish(observer, job, GS_TOPIC_BUCKETS, data);
+    }
+}
+
+void gs_rank_reports_keep(gs_observer *observer, const gs_member *member, const gs_json *report) {
+    gs_job *job = member->job;
+    entry_writer writer = {observer, job};
+    gs_job_metrics_take(job->sight->metrics, member->rank, job->run ? job->run->num_members : 0, report,
+                        &(gs_metrics_record){write_entry, &writer});
+}
+
+void gs_rank_reports_tell(gs_observer *observer, const gs_member *member, const gs_json *report) {
+    if (member->rank == 0) publish_step(observer, member->job, report);
+}
+
+void gs_get_job_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    (void)peer;
+    gs_job *job = NULL;
+    gs_json *body = NULL;
+    gs_status status = gs_observer_find_job(ctx, &job, &body, request);
+    if (!status.code) {
+        gs_json *view = gs_job_metrics_to_view(job->sight->metrics);
+        body = gs_json_new_object();
+        gs_json_set_string(body, "job", job->id_text);
+        gs_json_set_int(body, "step", job->step);
+        gs_json_set_int(body, "world_size", job->world_size);
+        copy_member(body, "totals", view);
+        copy_member(body, "ranks", view);
+        gs_json_release(view);
+    }
+    gs_rpc_reply(call, status, body);
+}
+
+void gs_get_job_series(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    (void)peer;
+    gs_job *job = NULL;
+    gs_json *body = NULL, *curves = NULL;
+    gs_status status = gs_observer_find_job(ctx, &job, &body, request);
+    int64_t max_points = gs_json_int_or(request, "max_points", 500);
+    gs_series_wish wish = {.names = gs_json_get(request, "names"),
+                           .from_step = gs_json_int_or(request, "from_step", 0),
+                           .to_step = gs_json_int_or(request, "to_step", INT64_MAX),
+                           .max_points = max_points < 2 ? 2 : (size_t)max_points};
+    if (!status.code) status = gs_job_metrics_series(&curves, job->sight->metrics, &wish);
+    if (!status.code) {
+        body = gs_json_new_object();
+        gs_json_set(body, "series", curves);
+    }
+    gs_rpc_reply(call, status, body);
+}

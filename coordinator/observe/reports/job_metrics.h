@@ -1,0 +1,61 @@
+// The latest report of each rank of a job, its totals and its series. Loop thread.
+#ifndef COORDINATOR_OBSERVE_REPORTS_JOB_METRICS_H
+#define COORDINATOR_OBSERVE_REPORTS_JOB_METRICS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "coordinator/observe/reports/stragglers.h"
+#include "core/metrics.h"
+#include "core/status.h"
+#include "rpc/json/json.h"
+
+typedef struct gs_job_metrics gs_job_metrics;
+
+gs_job_metrics *gs_job_metrics_create(void);  // NULL: out of memory
+void gs_job_metrics_destroy(gs_job_metrics *metrics);
+// A new generation: reports of the old one are kept as totals, ranks start anew.
+void gs_job_metrics_begin_generation(gs_job_metrics *metrics, int world_size);
+// Series from what a former life of the coordinator wrote.
+void gs_job_metrics_reload(gs_job_metrics *metrics, const char *path);
+
+double gs_job_metrics_step_seconds(const gs_job_metrics *metrics);  // 0: not known
+gs_json *gs_job_metrics_latest(const gs_job_metrics *metrics);      // NULL: nothing yet
+// Of the last steps that ranks told of: {payload_bytes, wire_bytes, compression_ratio} of all ranks, and where a hook
+// says it {elements, elements_sent} of one rank, {error_feedback_norm} over all ranks. NULL: nothing yet.
+gs_json *gs_job_metrics_reduction(const gs_job_metrics *metrics);
+double gs_job_metrics_lag_seconds(const gs_job_metrics *metrics, int rank);
+const gs_json *gs_job_metrics_report(const gs_job_metrics *metrics, int rank);  // NULL: none
+int gs_job_metrics_world_size(const gs_job_metrics *metrics);
+// `path` in the totals, of all generations so far: "steps", "payload_bytes", "phases/forward" ….
+double gs_job_metrics_total(const gs_job_metrics *metrics, int rank, const char *name);
+void gs_job_metrics_histogram(const gs_job_metrics *metrics, gs_histogram *histogram,
+                              const char *name);  // "step_histogram", "reduce_histogram", "queue_…"
+double gs_job_metrics_eval_loss(const gs_job_metrics *metrics, bool *known);
+int64_t gs_job_metrics_last_arrivals(const gs_job_metrics *metrics, int rank);
+const gs_stragglers *gs_job_metrics_stragglers(const gs_job_metrics *metrics);  // NULL: not known yet
+// Seconds that others waited for flagged ranks, of all generations so far.
+double gs_job_metrics_straggler_seconds(const gs_job_metrics *metrics);
+
+// What writes entries of curves down as they are drawn. Borrows the entry.
+typedef struct gs_metrics_record {
+    void (*write)(void *ctx, const gs_json *entry);
+    void *ctx;
+} gs_metrics_record;
+
+// A Step report of a rank, which is kept (retained).
+void gs_job_metrics_take(gs_job_metrics *metrics, int rank, int world_size, const gs_json *report,
+                         const gs_metrics_record *record);
+// {totals, ranks}. The caller's.
+gs_json *gs_job_metrics_to_view(const gs_job_metrics *metrics);
+
+typedef struct gs_series_wish {
+    const gs_json *names;  // NULL or empty: all
+    int64_t from_step, to_step;
+    size_t max_points;
+} gs_series_wish;
+// [{name, points}…]. INVALID_ARGUMENT: there is no such series.
+GS_NODISCARD gs_status gs_job_metrics_series(gs_json **out, const gs_job_metrics *metrics, const gs_series_wish *wish);
+
+#endif

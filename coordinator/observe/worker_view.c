@@ -1,0 +1,110 @@
+#include "coordinator/observe/worker_view.h"
+
+#include "core/clock.h"
+
+gs_json *gs_worker_to_notice(const gs_agent *agent, const char *state) {
+    gs_json *data = gs_json_new_object();
+    gs_json_set_string(data, "id", agent->name);
+    gs_json_set_string(data, "host", agent->host);
+    gs_json_set_string(data, "state", state);
+    gs_json_set_int(data, "slots", agent->num_slots);
+    return data;
+}
+
+gs_json *gs_agent_devices_to_view(const gs_agent_devices *devices) {
+    gs_json *items = gs_json_new_array();
+    for (int i = 0; i < devices->count; i++) {
+        const gs_agent_device *device = &devices->items[i];
+        if (device->is_taken) continue;
+        gs_json *item = gs_json_new_object();
+        gs_json_set_string(item, "uuid", device->uuid);
+        gs_json_set_string(item, "name", device->name);
+        gs_json_set_int(item, "memory_bytes", device->memory_bytes);
+        gs_json_set_string(item, "capability", device->capability);
+        gs_json_set_string(item, "driver", device->driver);
+        gs_json_set_string(item, "runtime", device->runtime);
+        gs_json_push(items, item);
+    }
+    return items;
+}
+
+static gs_json *unknown_to_json(const gs_agent *agent) {
+    gs_json *unknown = gs_json_new_array();
+    for (int i = 0; i < agent->num_slots; i++) {
+        const gs_agent_slot *slot = &agent->slots[i];
+        if (!slot->is_unknown) continue;
+        char job[GS_JOB_ID_LEN];
+        gs_job_id_format(job, slot->job);
+        gs_json *entry = gs_json_new_object();
+        gs_json_set_string(entry, "job", job);
+        gs_json_set_int(entry, "rank", slot->rank);
+        gs_json_set_int(entry, "slot", i);
+        gs_json_set_int(entry, "pid", slot->pid);
+        gs_json_push(unknown, entry);
+    }
+    return unknown;
+}
+
+static gs_json *slots_to_json(const gs_observer *observer, const gs_agent *agent, int *busy) {
+    gs_json *jobs = gs_json_new_array();
+    for (int i = 0; i < agent->num_slots; i++) {
+        if (!agent->slots[i].incarnation) continue;
+        (*busy)++;
+        gs_member *member = gs_state_member(observer->state, agent->slots[i].incarnation);
+        if (!member) continue;
+        gs_json *entry = gs_json_new_object();
+        gs_json_set_string(entry, "job", member->job->id_text);
+        if (member->rank >= 0) gs_json_set_int(entry, "rank", member->rank);
+        gs_json_set_int(entry, "slot", i);
+        gs_json_push(jobs, entry);
+    }
+    return jobs;
+}
+
+static void set_devices(gs_json *item, const gs_agent *agent) {
+    const gs_agent_devices *devices = &agent->devices;
+    gs_json_set(item, "devices", gs_agent_devices_to_view(devices));
+    gs_json_set_int(item, "devices_per_slot", devices->per_slot);
+    gs_json_set_int(item, "slots_with_gpu", gs_agent_all_slots(agent).gpu);
+    if (gs_agent_all_slots(agent).gpu == 0)
+        gs_json_set_string(item, "devices_reason", devices->reason);
+    if (devices->nccl[0]) gs_json_set_string(item, "nccl", devices->nccl);
+}
+
+static const char *state_of(const gs_agent *agent, int busy) {
+    if (!gs_agent_is_connected(agent)) return "lost";
+    if (agent->is_leaving) return "leaving";
+    return busy ? "running" : "idle";
+}
+
+void gs_list_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                     const gs_json *request) {
+    (void)peer;
+    (void)request;
+    const gs_observer *observer = ctx;
+    int64_t now_ns = gs_now_ns();
+    gs_json *items = gs_json_new_array();
+    for (size_t i = 0; i < observer->state->agents.count; i++) {
+        const gs_agent *agent = observer->state->agents.items[i];
+        int busy = 0;
+        gs_json *jobs = slots_to_json(observer, agent, &busy);
+        gs_json *item = gs_json_new_object();
+        gs_json_set_string(item, "id", agent->name);
+        gs_json_set_string(item, "host", agent->host);
+        gs_json_set_string(item, "state", state_of(agent, busy));
+        gs_json_set_int(item, "slots", agent->num_slots);
+        gs_json_set_int(item, "slots_busy", busy);
+        gs_json_set_int(item, "cores", agent->cores);
+        set_devices(item, agent);
+        gs_json_set_string(item, "build", agent->build);
+        gs_json_set_bool(item, "connected", gs_agent_is_connected(agent));
+        gs_json_set_double(item, "heartbeat_age_seconds",
+                           (double)(now_ns - agent->heard_ns) / GS_NS_PER_SEC);
+        gs_json_set(item, "jobs", jobs);
+        gs_json_set(item, "unknown", unknown_to_json(agent));
+        gs_json_push(items, item);
+    }
+    gs_json *reply = gs_json_new_object();
+    gs_json_set(reply, "items", items);
+    gs_rpc_reply(call, gs_ok(), reply);
+}

@@ -1,0 +1,214 @@
+#include "coordinator/serve/coordinator.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "coordinator/observe/held.h"
+#include "coordinator/observe/metrics/metrics_page.h"
+#include "coordinator/observe/sights.h"
+#include "coordinator/serve/methods.h"
+#include "coordinator/serve/steps.h"
+#include "coordinator/store/files.h"
+#include "coordinator/store/stored.h"
+#include "coordinator/store/trace.h"
+#include "core/clock.h"
+#include "rpc/server/rpc_server.h"
+
+struct gs_coordinator {
+    char data_dir[1024];
+    gs_steps steps;
+    gs_observer *observer;
+    gs_writer *writer;
+    gs_rpc_server *server;
+    gs_service service;
+    gs_trace *trace;  // borrowed; NULL: none
+    gs_rpc_tap tap;
+    int wake_fd;  // eventfd: something of another thread or a signal
+    int64_t turned_ns;
+};
+
+static void call_gone(void *ctx, gs_rpc_call_handle *call) {
+    (void)ctx;
+    gs_held *held = gs_rpc_call_data(call);
+    if (held) held->gone(held->owner, call);
+}
+
+static bool mention(void *ctx, gs_call call, gs_json *item) { return gs_calls_mention(ctx, call, item); }
+
+static gs_status adopt_jobs(gs_coordinator *coordinator, gs_engine *engine, gs_stored *stored) {
+    gs_status status = gs_ok();
+    for (size_t i = 0; i < stored->num_jobs && !status.code; i++) {
+        gs_stored_job *item = &stored->jobs[i];
+        gs_engine_adopt_job(engine, item->job);
+        if (!gs_observer_meet(coordinator->observer, item->job, &item->documents, true))
+            status = gs_error(GS_RESOURCE_EXHAUSTED, "coordinator: out of memory");
+        *item = (gs_stored_job){0};
+    }
+    gs_stored_release(stored);
+    return status;
+}
+
+static void adopt_key(void *ctx, const gs_store_row *row) {
+    gs_engine_adopt_key(ctx, row->key, row->body, row->job, row->expires_ms);
+}
+
+static gs_status load(gs_coordinator *coordinator, gs_engine *engine, gs_job_store *store) {
+    gs_stored stored = {0};
+    GS_TRY(gs_job_store_load_keys(store, adopt_key, engine));
+    GS_TRY(gs_stored_load(&stored, store, gs_now_ns(), gs_wall_ms()));
+    return adopt_jobs(coordinator, engine, &stored);
+}
+
+static gs_status open_store(gs_job_store **store, gs_store_start *start, const char *data_dir) {
+    char path[1200];
+    snprintf(path, sizeof path, "%s/jobs", data_dir);
+    GS_TRY(gs_file_make_directory(path));
+    snprintf(path, sizeof path, "%s/gradsync.db", data_dir);
+    return gs_job_store_open(store, start, path);
+}
+
+static void destroy_observer(gs_coordinator *coordinator) {
+    if (!coordinator->observer) return;
+    const gs_job_table *jobs = &coordinator->observer->state->jobs;
+    for (size_t i = 0; i < jobs->count; i++) gs_observer_forget(coordinator->observer, jobs->items[i]);
+    gs_observer_destroy(coordinator->observer);
+    coordinator->observer = NULL;
+}
+
+static gs_status open_engine(gs_engine **engine, const gs_coordinator_options *options,
+                             const gs_store_start *start) {
+    return gs_engine_create(
+        engine, &(gs_engine_options){.timing = options->timing ? options->timing : &gs_timing_default,
+                                     .checkpoints_dir = options->checkpoints_dir,
+                                     .epoch = start->coordinator_epoch,
+                                     .first_generation = start->first_generation});
+}
+
+static gs_status open_state(gs_coordinator *coordinator, const gs_coordinator_options *options) {
+    gs_job_store *store = NULL;
+    gs_store_start start = {0};
+    gs_engine *engine = NULL;
+    GS_TRY(open_store(&store, &start, coordinator->data_dir));
+    gs_status status = gs_trace_begin(options->trace, store, &start, coordinator->data_dir,
+                                      options->checkpoints_dir);
+    if (!status.code) status = open_engine(&engine, options, &start);
+    if (!status.code) {
+        status = gs_observer_create(&coordinator->observer,
+                                    &(gs_observer_options){.state = gs_engine_state(engine),
+                                                           .data_dir = coordinator->data_dir,
+                                                           .store = store,
+                                                           .next_sequence = start.next_sequence});
+    }
+    if (!status.code) status = load(coordinator, engine, store);
+    if (!status.code) status = gs_writer_start(&coordinator->writer, store, coordinator->wake_fd, options->trace);
+    if (status.code) {
+        destroy_observer(coordinator);
+        gs_engine_destroy(engine);
+        gs_job_store_close(store);
+        return status;
+    }
+    gs_steps_begin(&coordinator->steps, engine, coordinator->writer, coordinator->observer, options->trace);
+    coordinator->observer->writer = coordinator->writer;
+    coordinator->observer->send = mention;
+    coordinator->observer->send_ctx = &coordinator->steps.calls;
+    return gs_ok();
+}
+
+static gs_status open_server(gs_coordinator *coordinator, const gs_coordinator_options *options) {
+    gs_rpc_server_options server = {
+        .endpoints = {options->control_endpoint, GS_INPROC_ENDPOINT},
+        .coordinator_epoch = coordinator->steps.state->epoch,
+        .ctx = &coordinator->service,
+        .call_gone = call_gone,
+        .tap = options->trace ? &coordinator->tap : NULL,
+    };
+    memcpy(server.handlers, gs_coordinator_methods, sizeof server.handlers);
+    GS_TRY(gs_rpc_server_open(&coordinator->server, options->context, &server));
+    coordinator->service = (gs_service){.steps = &coordinator->steps, .observer = coordinator->observer};
+    coordinator->observer->server = coordinator->server;
+    return gs_ok();
+}
+
+gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_options *options) {
+    gs_coordinator *coordinator = calloc(1, sizeof *coordinator);
+    if (!coordinator) return gs_error(GS_RESOURCE_EXHAUSTED, "coordinator: out of memory");
+    // The database refuses paths with symbolic links in them.
+    char *real = realpath(options->data_dir, NULL);
+    snprintf(coordinator->data_dir, sizeof coordinator->data_dir, "%s", real ? real : options->data_dir);
+    free(real);
+    coordinator->trace = options->trace;
+    if (options->trace) coordinator->tap = gs_trace_tap(options->trace);
+    coordinator->turned_ns = gs_now_ns();
+    coordinator->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    gs_status status = coordinator->wake_fd >= 0 ? gs_ok() : gs_error_from_errno(errno, "eventfd");
+    if (!status.code) status = open_state(coordinator, options);
+    if (!status.code) status = open_server(coordinator, options);
+    if (status.code) {
+        gs_coordinator_destroy(coordinator);
+        return status;
+    }
+    gs_steps_take_kind(&coordinator->steps, GS_ON_START);
+    *out = coordinator;
+    return gs_ok();
+}
+
+const char *gs_coordinator_control_endpoint(const gs_coordinator *coordinator) {
+    return gs_rpc_server_endpoint(coordinator->server, 0);
+}
+
+void gs_coordinator_wake(const gs_coordinator *coordinator) {
+    uint64_t one = 1;
+    ssize_t written = write(coordinator->wake_fd, &one, sizeof one);
+    (void)written;
+}
+
+void gs_coordinator_drain(gs_coordinator *coordinator) {
+    gs_trace_event(coordinator->trace, "drain");
+    gs_steps_take_kind(&coordinator->steps, GS_ON_DRAIN);
+}
+
+static void run_timers(gs_coordinator *coordinator) {
+    gs_trace_event(coordinator->trace, "tick");
+    int64_t now_ns = gs_now_ns(), late_ns = now_ns - coordinator->turned_ns - coordinator->steps.state->timing.tick_ns;
+    coordinator->turned_ns = now_ns;
+    coordinator->observer->loop_lag_seconds = late_ns > 0 ? gs_seconds_of(late_ns) : 0;
+    gs_steps_take_kind(&coordinator->steps, GS_ON_TICK);
+    gs_observer_tick(coordinator->observer);
+}
+
+gs_status gs_coordinator_turn(gs_coordinator *coordinator) {
+    gs_trace_turn(coordinator->trace);
+    gs_deadline deadline = {coordinator->turned_ns + coordinator->steps.state->timing.tick_ns};
+    gs_deadline wait = coordinator->observer->page ? gs_deadline_in_ns(0) : deadline;
+    GS_TRY(gs_rpc_server_turn(coordinator->server, coordinator->wake_fd, wait));
+    uint64_t wakes;
+    ssize_t got = read(coordinator->wake_fd, &wakes, sizeof wakes);
+    (void)got;
+    gs_writer_collect(coordinator->writer);
+    if (coordinator->steps.state->schedule_needed) gs_steps_take_kind(&coordinator->steps, GS_ON_TURN);
+    gs_metrics_page_turn(coordinator->observer);
+    if (gs_deadline_passed(deadline)) run_timers(coordinator);
+    return gs_ok();
+}
+
+void gs_coordinator_destroy(gs_coordinator *coordinator) {
+    if (!coordinator) return;
+    if (coordinator->server) {
+        gs_trace_event(coordinator->trace, "close");
+        gs_observer_part(coordinator->observer);
+        gs_metrics_page_destroy(coordinator->observer);
+        gs_steps_take_kind(&coordinator->steps, GS_ON_DRAIN);  // what is behind is written
+    }
+    coordinator->steps.performer.is_closing = true;
+    gs_writer_stop(coordinator->writer);
+    gs_calls_part(&coordinator->steps.calls);
+    destroy_observer(coordinator);
+    gs_rpc_server_close(coordinator->server);
+    gs_steps_end(&coordinator->steps);
+    if (coordinator->wake_fd >= 0) close(coordinator->wake_fd);
+    free(coordinator);
+}

@@ -1,0 +1,37 @@
+// The coordinator: an engine that decides, a store that keeps, an observer that shows, and the loop in which calls
+// become events and effects become calls. No locks: what another thread does comes back as a message
+// (store/writer.h) or as a call (rpc/server/rpc_server.h).
+#ifndef COORDINATOR_SERVE_COORDINATOR_H
+#define COORDINATOR_SERVE_COORDINATOR_H
+
+#include "coordinator/model/timing.h"
+#include "core/status.h"
+#include "rpc/wire/rpc_context.h"
+
+typedef struct gs_coordinator gs_coordinator;
+typedef struct gs_trace gs_trace;  // store/trace.h
+
+typedef struct gs_coordinator_options {
+    const char *data_dir;          // exists and is locked by the caller
+    const char *checkpoints_dir;   // exists
+    const char *control_endpoint;  // "tcp://127.0.0.1:8471"
+    gs_rpc_context *context;       // borrowed until destroy
+    const gs_timing *timing;       // NULL: the default
+    gs_trace *trace;               // borrowed until destroy; NULL: none
+} gs_coordinator_options;
+
+#define GS_INPROC_ENDPOINT "inproc://gradsync-control"
+
+GS_NODISCARD gs_status gs_coordinator_create(gs_coordinator **out,
+                                             const gs_coordinator_options *options);
+// One turn: waits for input at most until the next timer, serves, decides, writes behind.
+GS_NODISCARD gs_status gs_coordinator_turn(gs_coordinator *coordinator);
+// Async-signal-safe: makes a waiting turn return.
+void gs_coordinator_wake(const gs_coordinator *coordinator);
+const char *gs_coordinator_control_endpoint(const gs_coordinator *coordinator);
+// Refuses new jobs from now on.
+void gs_coordinator_drain(gs_coordinator *coordinator);
+// Says good-bye to streams, writes what is behind, closes. Trainers go on. NULL is fine.
+void gs_coordinator_destroy(gs_coordinator *coordinator);
+
+#endif

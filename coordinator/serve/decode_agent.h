@@ -1,0 +1,13 @@
+// What agents say, as events. A request that is wrong becomes its event's refusal: the engine answers.
+#ifndef COORDINATOR_SERVE_DECODE_AGENT_H
+#define COORDINATOR_SERVE_DECODE_AGENT_H
+
+#include "coordinator/engine/base/event.h"
+#include "rpc/json/json.h"
+
+// Texts are borrowed from the request.
+void gs_decode_agent_hello(gs_engine_event *event, const gs_json *request);
+void gs_decode_agent_heartbeat(gs_engine_event *event, const gs_json *request);
+void gs_decode_exited(gs_engine_event *event, const gs_json *request);
+
+#endif

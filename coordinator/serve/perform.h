@@ -1,0 +1,25 @@
+// Does what the engine wants: answers, tells, asks the disk, shows to people. In the order of the effects.
+#ifndef COORDINATOR_SERVE_PERFORM_H
+#define COORDINATOR_SERVE_PERFORM_H
+
+#include "coordinator/engine/base/effect.h"
+#include "coordinator/model/state.h"
+#include "coordinator/observe/observer.h"
+#include "coordinator/serve/calls.h"
+#include "coordinator/store/trace.h"
+#include "coordinator/store/writer.h"
+
+typedef struct gs_performer {
+    const gs_state *state;   // borrowed, like all here
+    gs_calls *calls;
+    gs_writer *writer;
+    gs_observer *observer;
+    gs_trace *trace;  // NULL: none
+    void (*work_done)(gs_write *work, gs_status status);  // of each gs_work, with this owner
+    void *owner;
+    bool is_closing;  // nothing is asked of the disk any more
+} gs_performer;
+
+void gs_perform(gs_performer *performer, gs_effects effects);
+
+#endif

@@ -1,0 +1,107 @@
+#include "coordinator/serve/steps.h"
+
+#include <stdlib.h>
+
+#include "coordinator/model/memory.h"
+#include "coordinator/serve/completions.h"
+#include "coordinator/store/trace.h"
+#include "core/clock.h"
+#include "core/random.h"
+
+static void note_drawn(const gs_steps *steps) {
+    size_t count = 0;
+    const uint64_t *numbers = gs_engine_drawn(steps->engine, &count);
+    for (size_t i = 0; i < count; i++) gs_trace_drawn(steps->performer.trace, numbers[i]);
+}
+
+static void step(gs_steps *steps, gs_engine_event *event, void (*keep)(void *ctx), void *ctx) {
+    event->now_ns = gs_now_ns();
+    event->wall_ms = gs_wall_ms();
+    event->random = gs_random_from_system();
+    steps->is_stepping = true;
+    gs_effects effects = gs_engine_step(steps->engine, event);
+    steps->performer.observer->step_seconds = gs_seconds_since(event->now_ns);
+    note_drawn(steps);
+    if (keep && event->was_admitted) keep(ctx);
+    gs_perform(&steps->performer, effects);
+    steps->is_stepping = false;
+    gs_engine_event_release(event);
+}
+
+// Of jobs and numbers: what readiness is about.
+static bool is_of_jobs(const gs_work *work) {
+    return work->kind <= GS_WORK_RESERVE_GENERATIONS || work->kind == GS_WORK_PRUNE_KEYS;
+}
+
+static void take_done(gs_steps *steps) {
+    gs_work *work = steps->done;
+    steps->done = work->next;
+    if (!steps->done) steps->done_end = &steps->done;
+    if (is_of_jobs(work)) gs_observer_note_store(steps->performer.observer, work->base.status);
+    gs_engine_event event = {0};
+    gs_completion_of(&event, work);
+    if (event.kind != GS_ON_NOTHING) step(steps, &event, NULL, NULL);
+    gs_work_destroy(work);
+}
+
+static void take_gone(gs_steps *steps) {
+    const gs_gone_call *gone = &steps->gone[--steps->num_gone];
+    gs_engine_event event = {.kind = GS_ON_CALL_GONE, .gone = {gone->call, gone->was_closed}};
+    step(steps, &event, NULL, NULL);
+}
+
+static void catch_up(gs_steps *steps) {
+    while (!steps->is_stepping && (steps->num_gone > 0 || steps->done)) {
+        if (steps->num_gone > 0) take_gone(steps);
+        else take_done(steps);
+    }
+}
+
+static void call_gone(void *ctx, gs_call call, bool was_closed) {
+    gs_steps *steps = ctx;
+    steps->gone = gs_model_grow(steps->gone, steps->num_gone, &steps->max_gone, sizeof *steps->gone);
+    steps->gone[steps->num_gone++] = (gs_gone_call){call, was_closed};
+    catch_up(steps);
+}
+
+static void work_done(gs_write *base, gs_status status) {
+    gs_work *work = (gs_work *)base;
+    gs_steps *steps = work->owner;
+    work->base.status = status;
+    work->next = NULL;
+    *steps->done_end = work;
+    steps->done_end = &work->next;
+    catch_up(steps);
+}
+
+void gs_steps_begin(gs_steps *steps, gs_engine *engine, gs_writer *writer, gs_observer *observer,
+                    gs_trace *trace) {
+    *steps = (gs_steps){.engine = engine, .state = gs_engine_state(engine)};
+    steps->done_end = &steps->done;
+    steps->calls.gone = call_gone;
+    steps->calls.ctx = steps;
+    steps->performer = (gs_performer){.state = steps->state,
+                                      .calls = &steps->calls,
+                                      .writer = writer,
+                                      .observer = observer,
+                                      .trace = trace,
+                                      .work_done = work_done,
+                                      .owner = steps};
+}
+
+void gs_steps_end(gs_steps *steps) {
+    gs_engine_destroy(steps->engine);
+    free(steps->gone);
+    *steps = (gs_steps){0};
+}
+
+void gs_steps_take_and(gs_steps *steps, gs_engine_event *event, void (*keep)(void *ctx), void *ctx) {
+    step(steps, event, keep, ctx);
+    catch_up(steps);
+}
+
+void gs_steps_take(gs_steps *steps, gs_engine_event *event) { gs_steps_take_and(steps, event, NULL, NULL); }
+
+void gs_steps_take_kind(gs_steps *steps, gs_engine_event_kind kind) {
+    gs_steps_take(steps, &(gs_engine_event){.kind = kind});
+}

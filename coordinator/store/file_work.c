@@ -1,0 +1,227 @@
+#include "coordinator/store/file_work.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "coordinator/model/memory.h"
+#include "coordinator/store/files.h"
+#include "core/log.h"
+#include "rpc/checkpoint/checkpoint_commit.h"
+
+#define SWEEP_AGE_SECONDS 3600
+#define PATH_LEN 1400
+
+typedef struct file_work {
+    gs_work work;
+    gs_trace *trace;  // borrowed; may be NULL
+    char job_text[GS_JOB_ID_LEN];
+    char path[PATH_LEN];          // of the directory; of the job's where it is about all of them
+    gs_checkpoint_report report;  // owned; what to verify
+    char (*known)[GS_CHECKPOINT_NAME_LEN];  // owned
+    size_t num_known;
+} file_work;
+
+static void release(gs_work *work) {
+    file_work *it = (file_work *)work;
+    gs_checkpoint_report_release(&it->report);
+    free(it->known);
+}
+
+// `directory` NULL: the job's own.
+static file_work *make(gs_work_kind kind, const gs_file_root *root, const gs_job *job, const char *directory,
+                       gs_status (*run)(gs_write *, gs_job_store *)) {
+    file_work *it = gs_work_create(sizeof *it, kind, job->id, directory ? directory : "", run);
+    it->work.release = release;
+    it->trace = root->trace;
+    snprintf(it->job_text, sizeof it->job_text, "%s", job->id_text);
+    snprintf(it->path, sizeof it->path, "%s/%s%s%s", root->checkpoints_dir, job->id_text, directory ? "/" : "",
+             directory ? directory : "");
+    return it;
+}
+
+static gs_status verify(gs_write *base, gs_job_store *store) {
+    (void)store;
+    const file_work *it = (const file_work *)base;
+    char path[PATH_LEN + 300];
+    snprintf(path, sizeof path, "%s/MANIFEST.json", it->path);
+    GS_TRY(gs_file_verify(path, -1, it->report.manifest_digest));
+    for (size_t i = 0; i < it->report.num_files; i++) {
+        const gs_checkpoint_file *file = &it->report.files[i];
+        if (!gs_file_name_plain(file->name))
+            return gs_error(GS_INVALID_ARGUMENT, "checkpoint: \"%s\" is no file name", file->name);
+        snprintf(path, sizeof path, "%s/%s", it->path, file->name);
+        GS_TRY(gs_file_verify(path, file->bytes, file->digest));
+    }
+    return gs_ok();
+}
+
+gs_work *gs_file_work_verify(const gs_file_root *root, const gs_job *job, const char *directory,
+                             const gs_checkpoint_report *report) {
+    file_work *it = make(GS_WORK_VERIFY, root, job, directory, verify);
+    it->report = *report;
+    it->report.files = gs_model_alloc(report->num_files, sizeof *report->files);
+    for (size_t i = 0; i < report->num_files; i++) it->report.files[i] = report->files[i];
+    return &it->work;
+}
+
+// One that was copied here from another job would be this one's newest, and others go for it.
+static gs_status commit(gs_json **manifest, uint64_t *bytes, const file_work *it, const char *path) {
+    gs_status status = gs_checkpoint_commit(manifest, bytes, path);
+    gs_trace_found(it->trace, path, status, *manifest, *bytes);
+    if (status.code) return status;
+    const char *job = gs_json_string_or(*manifest, "job", "");
+    if (strcmp(job, it->job_text) == 0) return gs_ok();
+    status = gs_error(GS_DATA_LOSS, "is of job \"%.60s\"", job);
+    gs_json_release(*manifest);
+    *manifest = NULL;
+    return status;
+}
+
+static void read_text(char *text, size_t text_bytes, const gs_json *object, const char *key) {
+    snprintf(text, text_bytes, "%s", gs_json_string_or(object, key, ""));
+}
+
+// In the words of a rank that has written all of it.
+static void read_manifest(gs_checkpoint_report *report, const gs_json *manifest, uint64_t bytes) {
+    const gs_json *parts = gs_json_get(manifest, "parts");
+    report->step = gs_json_int_or(gs_json_get(manifest, "position"), "step", 0);
+    report->bytes = (int64_t)bytes;
+    report->world_size = gs_json_int_or(manifest, "world_size", 0);
+    read_text(report->state_digest, sizeof report->state_digest, manifest, "state_digest");
+    read_text(report->reason, sizeof report->reason, manifest, "reason");
+    report->num_files = gs_json_count(parts);
+    report->files = gs_model_alloc(report->num_files, sizeof *report->files);
+    for (size_t i = 0; i < report->num_files; i++) {
+        const gs_json *part = gs_json_at(parts, i);
+        read_text(report->files[i].name, sizeof report->files[i].name, part, "name");
+        read_text(report->files[i].digest, sizeof report->files[i].digest, part, "digest");
+        report->files[i].bytes = gs_json_int_or(part, "bytes", -1);
+    }
+}
+
+static gs_status look_at_parts(gs_write *base, gs_job_store *store) {
+    (void)store;
+    file_work *it = (file_work *)base;
+    gs_json *manifest = NULL;
+    uint64_t bytes = 0;
+    GS_TRY(commit(&manifest, &bytes, it, it->path));
+    read_manifest(&it->work.found, manifest, bytes);
+    gs_json_release(manifest);
+    return gs_ok();
+}
+
+gs_work *gs_file_work_look_at_parts(const gs_file_root *root, const gs_job *job, const char *directory,
+                                    bool all_reported) {
+    file_work *it = make(GS_WORK_LOOK_AT_PARTS, root, job, directory, look_at_parts);
+    it->work.all_reported = all_reported;
+    return &it->work;
+}
+
+static bool is_known(const file_work *it, const char *name) {
+    for (size_t i = 0; i < it->num_known; i++) {
+        if (strcmp(it->known[i], name) == 0) return true;
+    }
+    return false;
+}
+
+// A manifest is made of its parts when all are there.
+static void adopt_directory(file_work *it, const char *name) {
+    char path[PATH_LEN + 300];
+    gs_json *manifest = NULL;
+    uint64_t bytes = 0;
+    snprintf(path, sizeof path, "%s/%s", it->path, name);
+    gs_status status = commit(&manifest, &bytes, it, path);
+    gs_json_release(manifest);
+    if (!status.code) gs_work_add_name(&it->work, name);
+    else if (status.code != GS_NOT_FOUND)
+        gs_log_warn("no checkpoint", "path=%s reason=\"%s\"", path, status.message);
+}
+
+static gs_status find_directories(gs_write *base, gs_job_store *store) {
+    (void)store;
+    file_work *it = (file_work *)base;
+    DIR *list = opendir(it->path);
+    if (!list) return gs_ok();
+    const struct dirent *entry;
+    while ((entry = readdir(list))) {
+        if (!strncmp(entry->d_name, "step-", 5) && gs_file_name_plain(entry->d_name) &&
+            strlen(entry->d_name) < GS_CHECKPOINT_NAME_LEN && !is_known(it, entry->d_name))
+            adopt_directory(it, entry->d_name);
+    }
+    closedir(list);
+    return gs_file_sweep(it->path, SWEEP_AGE_SECONDS);
+}
+
+static void note_known(file_work *it, const gs_job *job, bool only_good) {
+    it->known = gs_model_alloc(job->checkpoints.count, sizeof *it->known);
+    for (size_t i = 0; i < job->checkpoints.count; i++) {
+        const gs_checkpoint *item = &job->checkpoints.items[i];
+        if (only_good && item->state != GS_CHECKPOINT_GOOD) continue;
+        memcpy(it->known[it->num_known++], item->directory, GS_CHECKPOINT_NAME_LEN);
+    }
+}
+
+gs_work *gs_file_work_find_directories(const gs_file_root *root, const gs_job *job) {
+    file_work *it = make(GS_WORK_FIND_DIRECTORIES, root, job, NULL, find_directories);
+    note_known(it, job, false);
+    return &it->work;
+}
+
+static gs_status check(gs_write *base, gs_job_store *store) {
+    (void)store;
+    file_work *it = (file_work *)base;
+    for (size_t i = 0; i < it->num_known; i++) {
+        char path[PATH_LEN + 300];
+        snprintf(path, sizeof path, "%s/%s/MANIFEST.json", it->path, it->known[i]);
+        if (access(path, F_OK) == 0) continue;
+        gs_trace_missing(it->trace, path);
+        gs_work_add_name(&it->work, it->known[i]);
+    }
+    return gs_ok();
+}
+
+gs_work *gs_file_work_check(const gs_file_root *root, const gs_job *job) {
+    file_work *it = make(GS_WORK_CHECK, root, job, NULL, check);
+    note_known(it, job, true);
+    return &it->work;
+}
+
+static gs_status remove_checkpoint(gs_write *base, gs_job_store *store) {
+    (void)store;
+    return gs_file_remove_checkpoint(((const file_work *)base)->path);
+}
+
+gs_work *gs_file_work_remove_checkpoint(const gs_file_root *root, const gs_job *job, const char *directory) {
+    return &make(GS_WORK_REMOVE_CHECKPOINT, root, job, directory, remove_checkpoint)->work;
+}
+
+// Nobody waits for these two: what is not removed is a line in the log.
+static gs_status remove_parts(gs_write *base, gs_job_store *store) {
+    (void)store;
+    const file_work *it = (const file_work *)base;
+    char manifest[PATH_LEN + 20];
+    snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", it->path);
+    // A rank may have made a checkpoint of it by itself: the next start adopts it.
+    gs_status status = access(manifest, F_OK) == 0 ? gs_ok() : gs_file_remove_tree(it->path);
+    if (status.code) gs_log_warn("parts not removed", "path=%s reason=\"%s\"", it->path, status.message);
+    return status;
+}
+
+gs_work *gs_file_work_remove_parts(const gs_file_root *root, const gs_job *job, const char *directory) {
+    return &make(GS_WORK_REMOVE_PARTS, root, job, directory, remove_parts)->work;
+}
+
+static gs_status purge(gs_write *base, gs_job_store *store) {
+    (void)store;
+    const file_work *it = (const file_work *)base;
+    gs_status status = gs_file_remove_tree(it->path);
+    if (status.code) gs_log_warn("checkpoint directory", "path=%s reason=\"%s\"", it->path, status.message);
+    return status;
+}
+
+gs_work *gs_file_work_purge(const gs_file_root *root, const gs_job *job) {
+    return &make(GS_WORK_PURGE, root, job, NULL, purge)->work;
+}

@@ -1,0 +1,32 @@
+// What is done with the files of checkpoints: read to verify, completed where ranks wrote parts, found, missed, removed.
+#ifndef COORDINATOR_STORE_FILE_WORK_H
+#define COORDINATOR_STORE_FILE_WORK_H
+
+#include "coordinator/model/job.h"
+#include "coordinator/store/trace.h"
+#include "coordinator/store/work.h"
+
+typedef struct gs_file_root {
+    const char *checkpoints_dir;  // of all jobs
+    gs_trace *trace;              // told what was found; NULL: none
+} gs_file_root;
+
+// All are of `job`, below its own directory there.
+
+// Reads manifest and files; DATA_LOSS names the one that is not as reported. Copies the report.
+gs_work *gs_file_work_verify(const gs_file_root *root, const gs_job *job, const char *directory,
+                             const gs_checkpoint_report *report);
+// Makes a checkpoint of a directory with all its parts; `found` is then what its manifest says.
+// NOT_FOUND: a part is not there. DATA_LOSS: it will never be one of this job.
+gs_work *gs_file_work_look_at_parts(const gs_file_root *root, const gs_job *job, const char *directory,
+                                    bool all_reported);
+// `names`: checkpoints of the job that it does not know. What is none, and old, is removed.
+gs_work *gs_file_work_find_directories(const gs_file_root *root, const gs_job *job);
+// `names`: checkpoints that the job has and that have no manifest any more.
+gs_work *gs_file_work_check(const gs_file_root *root, const gs_job *job);
+gs_work *gs_file_work_remove_checkpoint(const gs_file_root *root, const gs_job *job, const char *directory);
+// Of a save that will never be one, unless a rank has made a checkpoint of it meanwhile.
+gs_work *gs_file_work_remove_parts(const gs_file_root *root, const gs_job *job, const char *directory);
+gs_work *gs_file_work_purge(const gs_file_root *root, const gs_job *job);
+
+#endif

@@ -1,0 +1,124 @@
+#include "coordinator/store/files.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/log.h"
+
+#define READ_BYTES (1 << 20)
+
+static gs_status digest_file(gs_digest *digest, int64_t *bytes, int file, const char *path) {
+    void *buffer = malloc(READ_BYTES);
+    gs_digest_stream *stream = gs_digest_stream_create();
+    gs_status status = gs_ok();
+    *bytes = 0;
+    if (!buffer || !stream) status = gs_error(GS_RESOURCE_EXHAUSTED, "verify: out of memory");
+    while (!status.code) {
+        ssize_t got = read(file, buffer, READ_BYTES);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) status = gs_error_from_errno(errno, "verify: read %s", path);
+        if (got <= 0) break;
+        gs_digest_stream_add(stream, buffer, (size_t)got);
+        *bytes += got;
+    }
+    if (!status.code) *digest = gs_digest_stream_value(stream);
+    gs_digest_stream_destroy(stream);
+    free(buffer);
+    return status;
+}
+
+gs_status gs_file_verify(const char *path, int64_t bytes, const char *digest) {
+    struct stat facts;
+    int file = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0) return gs_error_from_errno(errno, "verify: open %s", path);
+    if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode)) {
+        close(file);
+        return gs_error(GS_DATA_LOSS, "%s: is no regular file", path);
+    }
+    gs_digest found = {0}, wanted = {0};
+    int64_t found_bytes = 0;
+    gs_status status = digest_file(&found, &found_bytes, file, path);
+    close(file);
+    if (status.code) return status;
+    if (bytes >= 0 && found_bytes != bytes) {
+        return gs_error(GS_DATA_LOSS, "%s: has %lld bytes, reported were %lld", path,
+                        (long long)found_bytes, (long long)bytes);
+    }
+    if (!digest[0]) return gs_ok();
+    if (!gs_digest_parse(&wanted, digest)) {
+        return gs_error(GS_INVALID_ARGUMENT, "%s: \"%s\" is no digest", path, digest);
+    }
+    if (gs_digest_equal(found, wanted)) return gs_ok();
+    char text[GS_DIGEST_TEXT_LEN];
+    gs_digest_format(text, found);
+    return gs_error(GS_DATA_LOSS, "%s: digest is %s, reported was %s", path, text, digest);
+}
+
+static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *at) {
+    (void)info;
+    (void)type;
+    (void)at;
+    return remove(path);
+}
+
+gs_status gs_file_remove_tree(const char *path) {
+    if (nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return gs_ok();
+    return gs_error_from_errno(errno, "remove %s", path);
+}
+
+static gs_status sync_directory(const char *path) {
+    int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0) return gs_error_from_errno(errno, "open %s", path);
+    gs_status status = fsync(directory) == 0 ? gs_ok() : gs_error_from_errno(errno, "sync %s", path);
+    close(directory);
+    return status;
+}
+
+gs_status gs_file_remove_checkpoint(const char *directory) {
+    char manifest[2300];
+    snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", directory);
+    if (unlink(manifest) != 0 && errno != ENOENT) {
+        return gs_error_from_errno(errno, "remove %s", manifest);
+    }
+    if (access(directory, F_OK) != 0) return gs_ok();
+    GS_TRY(sync_directory(directory));
+    return gs_file_remove_tree(directory);
+}
+
+gs_status gs_file_sweep(const char *directory, int64_t age_seconds) {
+    DIR *list = opendir(directory);
+    if (!list) return errno == ENOENT ? gs_ok() : gs_error_from_errno(errno, "sweep %s", directory);
+    time_t now = time(NULL);
+    const struct dirent *entry;
+    while ((entry = readdir(list))) {
+        if (entry->d_name[0] == '.') continue;
+        char path[2300], manifest[2400];
+        struct stat info;
+        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", path);
+        if (lstat(path, &info) != 0 || !S_ISDIR(info.st_mode)) continue;
+        if (now - info.st_mtime < age_seconds || access(manifest, F_OK) == 0) continue;
+        gs_status status = gs_file_remove_tree(path);
+        gs_log_info("garbage removed", "path=%s result=%s", path, gs_code_name(status.code));
+    }
+    closedir(list);
+    return gs_ok();
+}
+
+gs_status gs_file_make_directory(const char *path) {
+    if (mkdir(path, 0700) == 0 || errno == EEXIST) return gs_ok();
+    return gs_error_from_errno(errno, "make directory %s", path);
+}
+
+bool gs_file_name_plain(const char *name) {
+    size_t span = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+    return span > 0 && span < 200 && !name[span] && name[0] != '.';
+}

@@ -1,0 +1,22 @@
+// The few things done with files: reading to verify, removing in a safe order. Writer thread.
+#ifndef COORDINATOR_STORE_FILES_H
+#define COORDINATOR_STORE_FILES_H
+
+#include <stdint.h>
+
+#include "core/digest.h"
+#include "core/status.h"
+
+// Reads the whole file; DATA_LOSS names the file when size or digest differ. An empty digest: not
+// compared. bytes −1: not compared.
+GS_NODISCARD gs_status gs_file_verify(const char *path, int64_t bytes, const char *digest);
+// Never follows links. Ok when there is nothing.
+GS_NODISCARD gs_status gs_file_remove_tree(const char *path);
+// Manifest first, then what it names: a crash leaves a checkpoint or garbage, never a lie.
+GS_NODISCARD gs_status gs_file_remove_checkpoint(const char *directory);
+// Removes below `directory` what has no manifest and is older than `age_seconds`.
+GS_NODISCARD gs_status gs_file_sweep(const char *directory, int64_t age_seconds);
+GS_NODISCARD gs_status gs_file_make_directory(const char *path);  // 0700, fine when it exists
+bool gs_file_name_plain(const char *name);  // one component of a path, nothing special
+
+#endif

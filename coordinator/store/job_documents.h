@@ -1,0 +1,22 @@
+// What of a job only people read, as the JSON that they are shown. It is kept and written, and decides nothing.
+#ifndef COORDINATOR_STORE_JOB_DOCUMENTS_H
+#define COORDINATOR_STORE_JOB_DOCUMENTS_H
+
+#include "rpc/json/json.h"
+#include "rpc/schema/job_spec.h"
+
+typedef struct gs_job_documents {
+    gs_json *spec;           // owned; the full effective specification
+    gs_json *failure;        // owned; NULL while nothing failed
+    gs_json *final_workers;  // owned; the members of the last generation, as GetJobWorkers shows them; NULL: none
+    gs_json *plan;           // owned; as GetJobPlan shows it; NULL: none yet
+    gs_json *plan_history;   // owned; of the plans so far, the newest last; NULL: none yet
+    gs_json *plan_rebuilds;  // owned; {reason: how often}
+    char *sample;            // owned; what the model wrote at the end; NULL: nothing
+} gs_job_documents;
+
+// Of a new job.
+gs_job_documents gs_job_documents_of(const gs_job_spec *spec);
+void gs_job_documents_release(gs_job_documents *documents);
+
+#endif

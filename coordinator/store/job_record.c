@@ -1,0 +1,188 @@
+#include "coordinator/store/job_record.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/model/job_table.h"
+#include "coordinator/model/run.h"
+#include "coordinator/store/param_order.h"
+#include "coordinator/store/run_record.h"
+#include "core/clock.h"
+
+// As wall-clock times, as they always were: an age counts from the creation.
+static gs_json *restarts_to_record(const gs_job *job) {
+    gs_json *times = gs_json_new_array();
+    for (int i = 0; i < job->num_restart_ages; i++) {
+        gs_json_push(times, gs_json_new_int(job->created_ms + job->restart_ages_ns[i] / GS_NS_PER_MS));
+    }
+    return times;
+}
+
+static void set_document(gs_json *record, const char *key, gs_json *document) {
+    if (document) gs_json_set(record, key, gs_json_retain(document));
+}
+
+gs_status gs_job_to_record(char **text, const gs_job *job, const gs_job_documents *documents, int64_t now_ns) {
+    gs_json *record = gs_json_new_object();
+    set_document(record, "spec", documents->spec);
+    gs_json_set_string(record, "state", gs_job_state_name(job->state));
+    gs_json_set_string(record, "reason", job->reason);
+    gs_json_set_string(record, "message", job->message);
+    gs_json_set_int(record, "created_ms", job->created_ms);
+    gs_json_set_int(record, "started_ms", job->started_ms);
+    gs_json_set_int(record, "ended_ms", job->ended_ms);
+    gs_json_set_int(record, "state_since_ms", job->state_since_ms);
+    gs_json_set_int(record, "age_ms", gs_job_age_ns(job, now_ns) / GS_NS_PER_MS);
+    gs_json_set_int(record, "version", (int64_t)job->version);
+    gs_json_set_bool(record, "stop_asked", job->stop_asked);
+    gs_json_set_string(record, "stop_outcome", gs_job_state_name(job->stop_outcome));
+    gs_json_set_string(record, "stop_reason", job->stop_reason);
+    gs_json_set_int(record, "generation", job->generation);
+    gs_json_set_int(record, "world_size", job->world_size);
+    gs_json_set_int(record, "step", job->step);
+    gs_json_set_bool(record, "committed", job->committed);
+    gs_json_set_int(record, "restarts", job->restarts);
+    gs_json_set_int(record, "reached_step", job->reached_step);
+    gs_json_set_int(record, "lost_steps", job->lost_steps);
+    gs_json_set(record, "restart_times_ms", restarts_to_record(job));
+    gs_json_set_int(record, "startup_failures", job->startup_failures);
+    gs_json_set_int(record, "plan_revision", job->plan.revision);
+    gs_json_set_int(record, "world_wanted", job->world_wanted);
+    set_document(record, "failure", documents->failure);
+    set_document(record, "final_workers", documents->final_workers);
+    set_document(record, "plan", documents->plan);
+    set_document(record, "plan_history", documents->plan_history);
+    set_document(record, "plan_rebuilds", documents->plan_rebuilds);
+    if (job->ready_order.params) gs_json_set(record, "ready_order", gs_param_order_encode(&job->ready_order));
+    gs_json_set_string(record, "order_reason", job->order_reason);
+    gs_json_set_string(record, "sample", documents->sample);
+    if (job->run) gs_json_set(record, "run", gs_run_to_record(job->run));
+    gs_status status = gs_json_encode(text, NULL, record, false);
+    gs_json_release(record);
+    return status;
+}
+
+static gs_json *take_copy(const gs_json *record, const char *key) {
+    const gs_json *value = gs_json_get(record, key);
+    return value ? gs_json_copy(value) : NULL;
+}
+
+static void read_text(char *text, size_t text_bytes, const gs_json *record, const char *key) {
+    snprintf(text, text_bytes, "%s", gs_json_string_or(record, key, ""));
+}
+
+static void read_numbers(gs_job *job, const gs_json *record) {
+    job->created_ms = gs_json_int_or(record, "created_ms", 0);
+    job->started_ms = gs_json_int_or(record, "started_ms", 0);
+    job->ended_ms = gs_json_int_or(record, "ended_ms", 0);
+    job->state_since_ms = gs_json_int_or(record, "state_since_ms", 0);
+    job->version = (uint64_t)gs_json_int_or(record, "version", 1);
+    job->stop_asked = gs_json_bool_or(record, "stop_asked", false);
+    job->generation = (uint32_t)gs_json_int_or(record, "generation", 0);
+    job->world_size = (int)gs_json_int_or(record, "world_size", 0);
+    job->step = gs_json_int_or(record, "step", 0);
+    job->committed = gs_json_bool_or(record, "committed", false);
+    job->restarts = gs_json_int_or(record, "restarts", 0);
+    job->reached_step = gs_json_int_or(record, "reached_step", 0);
+    job->lost_steps = gs_json_int_or(record, "lost_steps", 0);
+    job->startup_failures = (int)gs_json_int_or(record, "startup_failures", 0);
+    job->world_wanted = (int)gs_json_int_or(record, "world_wanted", 0);
+}
+
+// A record of before has no age: it is what the wall clock says.
+static void read_ages(gs_job *job, const gs_json *record, int64_t now_ns, int64_t wall_ms) {
+    int64_t age_ms = gs_json_int_or(record, "age_ms", wall_ms - job->created_ms);
+    if (age_ms < 0) age_ms = 0;
+    if (age_ms > INT64_MAX / 2 / GS_NS_PER_MS) age_ms = INT64_MAX / 2 / GS_NS_PER_MS;
+    job->age_ns = age_ms * GS_NS_PER_MS;
+    job->aged_ns = now_ns;
+    const gs_json *times = gs_json_get(record, "restart_times_ms");
+    for (size_t i = 0; i < gs_json_count(times) && i < GS_JOB_MAX_RESTARTS_KEPT; i++) {
+        int64_t at_ms = 0;
+        if (!gs_json_int(&at_ms, gs_json_at(times, i))) continue;
+        int64_t restart_ms = at_ms < job->created_ms ? 0 : at_ms - job->created_ms;
+        if (restart_ms > age_ms) restart_ms = age_ms;
+        job->restart_ages_ns[job->num_restart_ages++] = restart_ms * GS_NS_PER_MS;
+    }
+}
+
+static void read_plan(gs_plan_facts *plan, const gs_json *record, const gs_json *document) {
+    plan->revision = (int)gs_json_int_or(record, "plan_revision", 0);
+    read_text(plan->hash, sizeof plan->hash, document, "hash");
+    read_text(plan->reason, sizeof plan->reason, document, "reason");
+    plan->since_step = gs_json_int_or(document, "since_step", 0);
+    plan->num_buckets = gs_json_count(gs_json_get(document, "buckets"));
+}
+
+// An order that is none is no order: the next one that a rank tells takes its place.
+static void read_order(gs_param_order *order, const gs_json *list) {
+    gs_status status = list ? gs_param_order_decode(order, list) : gs_ok();
+    if (status.code) *order = (gs_param_order){0};
+}
+
+static void read_documents(gs_job_documents *documents, const gs_json *record) {
+    documents->failure = take_copy(record, "failure");
+    documents->final_workers = take_copy(record, "final_workers");
+    documents->plan = take_copy(record, "plan");
+    documents->plan_history = take_copy(record, "plan_history");
+    documents->plan_rebuilds = take_copy(record, "plan_rebuilds");
+    if (!documents->plan_rebuilds) documents->plan_rebuilds = gs_json_new_object();
+    const char *sample = gs_json_string_or(record, "sample", NULL);
+    documents->sample = sample ? strdup(sample) : NULL;
+}
+
+static gs_status fill_job(gs_job *job, const gs_json *record) {
+    if (!gs_job_state_from_name(&job->state, gs_json_string_or(record, "state", "")) ||
+        !gs_job_state_from_name(&job->stop_outcome,
+                                gs_json_string_or(record, "stop_outcome", "cancelled"))) {
+        return gs_error(GS_DATA_LOSS, "job %s: unknown state", job->id_text);
+    }
+    read_text(job->reason, sizeof job->reason, record, "reason");
+    read_text(job->message, sizeof job->message, record, "message");
+    read_text(job->stop_reason, sizeof job->stop_reason, record, "stop_reason");
+    read_text(job->order_reason, sizeof job->order_reason, record, "order_reason");
+    read_numbers(job, record);
+    read_plan(&job->plan, record, gs_json_get(record, "plan"));
+    read_order(&job->ready_order, gs_json_get(record, "ready_order"));
+    return gs_ok();
+}
+
+static gs_status read_spec(gs_job **job, uint64_t id, const gs_json *document) {
+    gs_job_spec *spec = calloc(1, sizeof *spec);
+    gs_field_errors *errors = calloc(1, sizeof *errors);
+    gs_status status = spec && errors ? gs_job_spec_decode(spec, document, errors)
+                                      : gs_error(GS_RESOURCE_EXHAUSTED, "job: out of memory");
+    if (status.code && errors && errors->count > 0)
+        status = gs_error(status.code, "%s: %s", errors->items[0].pointer, errors->items[0].message);
+    if (!status.code) {
+        *job = gs_job_create(id, spec);
+        if (!*job) status = gs_error(GS_RESOURCE_EXHAUSTED, "job: out of memory");
+    }
+    free(spec);
+    free(errors);
+    return status;
+}
+
+gs_status gs_job_from_record(gs_job **out, gs_job_documents *documents, uint64_t id, const char *text,
+                             int64_t now_ns, int64_t wall_ms) {
+    gs_json *record = NULL;
+    gs_job *job = NULL;
+    GS_TRY(gs_json_parse(&record, text, strlen(text)));
+    gs_status status = read_spec(&job, id, gs_json_get(record, "spec"));
+    if (!status.code) status = fill_job(job, record);
+    if (!status.code) {
+        read_ages(job, record, now_ns, wall_ms);
+        if (!gs_job_state_terminal(job->state))
+            job->run = gs_run_from_record(job, gs_json_get(record, "run"), now_ns);
+        job->waiting_since_ms = wall_ms;
+        job->waiting_since_ns = now_ns;
+        *documents = (gs_job_documents){.spec = take_copy(record, "spec")};
+        read_documents(documents, record);
+        *out = job;
+    } else {
+        gs_job_destroy(job);
+    }
+    gs_json_release(record);
+    return status;
+}

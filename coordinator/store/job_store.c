@@ -1,0 +1,373 @@
+#include "coordinator/store/job_store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <sqlite3.h>
+
+#include "core/clock.h"
+
+#define SCHEMA_VERSION 1
+#define LIVES_KEPT 10000
+
+enum {
+    STATEMENT_PUT_JOB = 0,
+    STATEMENT_DELETE_JOB,
+    STATEMENT_DELETE_JOB_EVENTS,
+    STATEMENT_DELETE_JOB_CHECKPOINTS,
+    STATEMENT_PUT_EVENT,
+    STATEMENT_PRUNE_EVENTS,
+    STATEMENT_PUT_CHECKPOINT,
+    STATEMENT_DELETE_CHECKPOINT,
+    STATEMENT_PUT_KEY,
+    STATEMENT_PRUNE_KEYS,
+    STATEMENT_MARK_GENERATION,
+    NUM_STATEMENTS
+};
+
+static const char *const statement_texts[NUM_STATEMENTS] = {
+    [STATEMENT_PUT_JOB] = "INSERT INTO job(id, body) VALUES(?1, ?2) "
+                          "ON CONFLICT(id) DO UPDATE SET body = excluded.body",
+    [STATEMENT_DELETE_JOB] = "DELETE FROM job WHERE id = ?1",
+    [STATEMENT_DELETE_JOB_EVENTS] = "DELETE FROM event WHERE job = ?1",
+    [STATEMENT_DELETE_JOB_CHECKPOINTS] = "DELETE FROM checkpoint WHERE job = ?1",
+    [STATEMENT_PUT_EVENT] = "INSERT OR REPLACE INTO event(sequence, job, body) VALUES(?1, ?2, ?3)",
+    [STATEMENT_PRUNE_EVENTS] = "DELETE FROM event WHERE sequence < ?1",
+    [STATEMENT_PUT_CHECKPOINT] = "INSERT INTO checkpoint(job, directory, body) VALUES(?1, ?2, ?3) "
+                                 "ON CONFLICT(job, directory) DO UPDATE SET body = excluded.body",
+    [STATEMENT_DELETE_CHECKPOINT] = "DELETE FROM checkpoint WHERE job = ?1 AND directory = ?2",
+    [STATEMENT_PUT_KEY] = "INSERT OR REPLACE INTO idempotency(key, fingerprint, job, expires_ms) "
+                          "VALUES(?1, ?2, ?3, ?4)",
+    [STATEMENT_PRUNE_KEYS] = "DELETE FROM idempotency WHERE expires_ms < ?1",
+    [STATEMENT_MARK_GENERATION] = "UPDATE meta SET generation_mark = ?1",
+};
+
+static const char *const statement_names[NUM_STATEMENTS] = {
+    [STATEMENT_PUT_JOB] = "put_job",
+    [STATEMENT_DELETE_JOB] = "delete_job",
+    [STATEMENT_DELETE_JOB_EVENTS] = "delete_job_events",
+    [STATEMENT_DELETE_JOB_CHECKPOINTS] = "delete_job_checkpoints",
+    [STATEMENT_PUT_EVENT] = "put_event",
+    [STATEMENT_PRUNE_EVENTS] = "prune_events",
+    [STATEMENT_PUT_CHECKPOINT] = "put_checkpoint",
+    [STATEMENT_DELETE_CHECKPOINT] = "delete_checkpoint",
+    [STATEMENT_PUT_KEY] = "put_key",
+    [STATEMENT_PRUNE_KEYS] = "prune_keys",
+    [STATEMENT_MARK_GENERATION] = "mark_generation",
+};
+
+static const char schema[] =
+    "CREATE TABLE IF NOT EXISTS meta(schema_version INTEGER NOT NULL, coord_epoch INTEGER NOT NULL,"
+    " generation_mark INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS job(id INTEGER PRIMARY KEY, body TEXT NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS event(sequence INTEGER PRIMARY KEY, job INTEGER NOT NULL,"
+    " body TEXT NOT NULL);"
+    "CREATE INDEX IF NOT EXISTS event_job ON event(job);"
+    "CREATE TABLE IF NOT EXISTS checkpoint(job INTEGER NOT NULL, directory TEXT NOT NULL,"
+    " body TEXT NOT NULL, PRIMARY KEY(job, directory));"
+    "CREATE TABLE IF NOT EXISTS idempotency(key TEXT PRIMARY KEY, fingerprint TEXT NOT NULL,"
+    " job INTEGER NOT NULL, expires_ms INTEGER NOT NULL);"
+    "INSERT INTO meta SELECT 1, 0, 1 WHERE NOT EXISTS (SELECT 1 FROM meta);"
+    "CREATE TABLE IF NOT EXISTS cluster(id TEXT NOT NULL);"
+    "INSERT INTO cluster SELECT 'c-' || lower(hex(randomblob(8))) WHERE NOT EXISTS (SELECT 1 FROM cluster);"
+    "CREATE TABLE IF NOT EXISTS life(epoch INTEGER PRIMARY KEY, id INTEGER NOT NULL);";
+
+struct gs_job_store {
+    sqlite3 *database;
+    sqlite3_stmt *statements[NUM_STATEMENTS];
+    gs_store_tap tap;
+    void *tap_ctx;
+};
+
+static gs_status error_of(gs_job_store *store, const char *what) {
+    int code = sqlite3_extended_errcode(store->database);
+    const char *text = sqlite3_errmsg(store->database);
+    switch (code & 0xff) {
+    case SQLITE_FULL: return gs_error(GS_RESOURCE_EXHAUSTED, "store: %s: %s", what, text);
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB: return gs_error(GS_DATA_LOSS, "store: %s: %s", what, text);
+    case SQLITE_BUSY:
+    case SQLITE_IOERR: return gs_error(GS_UNAVAILABLE, "store: %s: %s", what, text);
+    default: return gs_error(GS_INTERNAL, "store: %s: %s (%d)", what, text, code);
+    }
+}
+
+static gs_status run_sql(gs_job_store *store, const char *sql, const char *what) {
+    if (sqlite3_exec(store->database, sql, NULL, NULL, NULL) == SQLITE_OK) return gs_ok();
+    return error_of(store, what);
+}
+
+static gs_status read_number(gs_job_store *store, int64_t *value, const char *sql) {
+    sqlite3_stmt *statement = NULL;
+    if (sqlite3_prepare_v2(store->database, sql, -1, &statement, NULL) != SQLITE_OK) {
+        return error_of(store, sql);
+    }
+    gs_status status = gs_ok();
+    if (sqlite3_step(statement) == SQLITE_ROW) *value = sqlite3_column_int64(statement, 0);
+    else status = error_of(store, sql);
+    sqlite3_finalize(statement);
+    return status;
+}
+
+static gs_status read_text(gs_job_store *store, char *text, size_t text_bytes, const char *sql) {
+    sqlite3_stmt *statement = NULL;
+    if (sqlite3_prepare_v2(store->database, sql, -1, &statement, NULL) != SQLITE_OK) {
+        return error_of(store, sql);
+    }
+    gs_status status = gs_ok();
+    if (sqlite3_step(statement) == SQLITE_ROW)
+        snprintf(text, text_bytes, "%s", (const char *)sqlite3_column_text(statement, 0));
+    else status = error_of(store, sql);
+    sqlite3_finalize(statement);
+    return status;
+}
+
+static gs_status check_integrity(gs_job_store *store) {
+    sqlite3_stmt *statement = NULL;
+    if (sqlite3_prepare_v2(store->database, "PRAGMA integrity_check(1)", -1, &statement, NULL) !=
+        SQLITE_OK) {
+        return error_of(store, "integrity check");
+    }
+    gs_status status = gs_ok();
+    if (sqlite3_step(statement) == SQLITE_ROW) {
+        const char *text = (const char *)sqlite3_column_text(statement, 0);
+        if (!text || strcmp(text, "ok") != 0) {
+            status = gs_error(GS_DATA_LOSS, "store: integrity check: %s", text ? text : "no answer");
+        }
+    } else {
+        status = error_of(store, "integrity check");
+    }
+    sqlite3_finalize(statement);
+    return status;
+}
+
+// One transaction: the start is counted and its generations are reserved before anybody sees either.
+static gs_status count_start(gs_job_store *store, gs_store_start *start) {
+    int64_t version = 0, epoch = 0, mark = 0, sequence = 0;
+    GS_TRY(run_sql(store, "BEGIN IMMEDIATE", "begin"));
+    GS_TRY(run_sql(store, schema, "schema"));
+    GS_TRY(read_number(store, &version, "SELECT schema_version FROM meta"));
+    if (version != SCHEMA_VERSION) {
+        return gs_error(GS_FAILED_PRECONDITION, "store: schema version %lld, this program knows %d",
+                        (long long)version, SCHEMA_VERSION);
+    }
+    GS_TRY(read_number(store, &epoch, "SELECT coord_epoch FROM meta"));
+    GS_TRY(read_number(store, &mark, "SELECT generation_mark FROM meta"));
+    GS_TRY(read_number(store, &sequence, "SELECT coalesce(max(sequence), 0) FROM event"));
+    if (epoch >= UINT32_MAX - 1 || mark >= UINT32_MAX - 2 * GS_GENERATION_BLOCK) {
+        return gs_error(GS_OUT_OF_RANGE, "store: coordinator epochs or generations are used up");
+    }
+    GS_TRY(read_text(store, start->cluster, sizeof start->cluster, "SELECT id FROM cluster"));
+    char sql[240];
+    snprintf(sql, sizeof sql,
+             "UPDATE meta SET coord_epoch = %lld, generation_mark = %lld;"
+             "INSERT OR REPLACE INTO life SELECT %lld, random() & 0x7fffffffffffffff | 1;"
+             "DELETE FROM life WHERE epoch < %lld",
+             (long long)epoch + 1, (long long)mark + GS_GENERATION_BLOCK, (long long)epoch + 1,
+             (long long)epoch + 1 - LIVES_KEPT);
+    GS_TRY(run_sql(store, sql, "count start"));
+    int64_t life = 0;
+    GS_TRY(read_number(store, &life, "SELECT id FROM life ORDER BY epoch DESC LIMIT 1"));
+    GS_TRY(run_sql(store, "COMMIT", "commit"));
+    start->life = (uint64_t)life;
+    start->coordinator_epoch = (uint32_t)(epoch + 1);
+    start->first_generation = (uint32_t)mark;
+    start->next_sequence = (uint64_t)sequence + 1;
+    return gs_ok();
+}
+
+static gs_status prepare_statements(gs_job_store *store) {
+    for (int i = 0; i < NUM_STATEMENTS; i++) {
+        if (sqlite3_prepare_v3(store->database, statement_texts[i], -1, SQLITE_PREPARE_PERSISTENT,
+                               &store->statements[i], NULL) != SQLITE_OK) {
+            return error_of(store, statement_texts[i]);
+        }
+    }
+    return gs_ok();
+}
+
+// The database with its write-ahead log, which may hold committed data that is nowhere else. The log goes
+// first: one that stayed alone would be taken for the next database's own.
+static gs_status set_aside(const char *path, gs_status status) {
+    static const char *const suffixes[] = {"-wal", "-shm", ""};
+    char aside[4096];
+    snprintf(aside, sizeof aside, "%s.damaged-%lld", path, (long long)gs_wall_ms());
+    for (int i = 0; i < 3; i++) {
+        char from[4200], to[4200];
+        snprintf(from, sizeof from, "%s%s", path, suffixes[i]);
+        snprintf(to, sizeof to, "%s%s", aside, suffixes[i]);
+        if (rename(from, to) == 0 || (errno == ENOENT && suffixes[i][0])) continue;
+        return gs_status_prefix(status, "%s is damaged and %s cannot be moved aside", path, from);
+    }
+    return gs_status_prefix(status, "%s was damaged and is now %s", path, aside);
+}
+
+gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start, const char *path) {
+    gs_job_store *store = calloc(1, sizeof *store);
+    if (!store) return gs_error(GS_RESOURCE_EXHAUSTED, "store: out of memory");
+    // Made here so that the mode is ours, whatever the umask says about SQLite's 0644.
+    int file = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file < 0) {
+        free(store);
+        return gs_error_from_errno(errno, "store: %s", path);
+    }
+    close(file);
+    gs_status status = gs_ok();
+    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX;
+    if (sqlite3_open_v2(path, &store->database, flags, NULL) != SQLITE_OK) {
+        status = error_of(store, path);
+    }
+    if (!status.code) status = run_sql(store, "PRAGMA journal_mode = WAL", "journal mode");
+    if (!status.code) status = run_sql(store, "PRAGMA synchronous = FULL", "synchronous");
+    if (!status.code) status = check_integrity(store);
+    if (!status.code) status = count_start(store, start);
+    if (!status.code) status = prepare_statements(store);
+    if (status.code) {
+        // What is damaged stays as it was found.
+        if (store->database) {
+            sqlite3_db_config(store->database, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+        }
+        gs_job_store_close(store);
+        return status.code == GS_DATA_LOSS ? set_aside(path, status) : status;
+    }
+    *out = store;
+    return gs_ok();
+}
+
+void gs_job_store_close(gs_job_store *store) {
+    if (!store) return;
+    for (int i = 0; i < NUM_STATEMENTS; i++) sqlite3_finalize(store->statements[i]);
+    sqlite3_close(store->database);
+    free(store);
+}
+
+gs_status gs_job_store_begin(gs_job_store *store) { return run_sql(store, "BEGIN", "begin"); }
+
+gs_status gs_job_store_commit(gs_job_store *store) { return run_sql(store, "COMMIT", "commit"); }
+
+void gs_job_store_rollback(gs_job_store *store) {
+    sqlite3_exec(store->database, "ROLLBACK", NULL, NULL, NULL);
+}
+
+void gs_job_store_set_tap(gs_job_store *store, gs_store_tap tap, void *ctx) {
+    store->tap = tap;
+    store->tap_ctx = ctx;
+}
+
+static gs_status execute(gs_job_store *store, int which, const gs_store_value *values,
+                         int num_values) {
+    sqlite3_stmt *statement = store->statements[which];
+    for (int i = 0; i < num_values; i++) {
+        int code = values[i].text
+                       ? sqlite3_bind_text(statement, i + 1, values[i].text, -1, SQLITE_STATIC)
+                       : sqlite3_bind_int64(statement, i + 1, values[i].number);
+        if (code != SQLITE_OK) return error_of(store, "bind");
+    }
+    gs_status status = gs_ok();
+    if (sqlite3_step(statement) != SQLITE_DONE) status = error_of(store, "write");
+    sqlite3_reset(statement);
+    sqlite3_clear_bindings(statement);
+    if (store->tap) store->tap(store->tap_ctx, statement_names[which], values, num_values);
+    return status;
+}
+
+#define NUMBER(value) {.number = (int64_t)(value)}
+#define TEXT(value) {.text = (value)}
+#define JSON(value) {.text = (value), .is_json = true}
+
+gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *body) {
+    return execute(store, STATEMENT_PUT_JOB, (gs_store_value[]){NUMBER(id), JSON(body)}, 2);
+}
+
+gs_status gs_job_store_delete_job(gs_job_store *store, uint64_t id) {
+    GS_TRY(execute(store, STATEMENT_DELETE_JOB, (gs_store_value[]){NUMBER(id)}, 1));
+    GS_TRY(execute(store, STATEMENT_DELETE_JOB_EVENTS, (gs_store_value[]){NUMBER(id)}, 1));
+    return execute(store, STATEMENT_DELETE_JOB_CHECKPOINTS, (gs_store_value[]){NUMBER(id)}, 1);
+}
+
+gs_status gs_job_store_put_event(gs_job_store *store, uint64_t sequence, uint64_t job,
+                                 const char *body) {
+    return execute(store, STATEMENT_PUT_EVENT,
+                   (gs_store_value[]){NUMBER(sequence), NUMBER(job), JSON(body)}, 3);
+}
+
+gs_status gs_job_store_prune_events(gs_job_store *store, uint64_t least) {
+    return execute(store, STATEMENT_PRUNE_EVENTS, (gs_store_value[]){NUMBER(least)}, 1);
+}
+
+gs_status gs_job_store_put_checkpoint(gs_job_store *store, uint64_t job, const char *directory,
+                                      const char *body) {
+    return execute(store, STATEMENT_PUT_CHECKPOINT,
+                   (gs_store_value[]){NUMBER(job), TEXT(directory), JSON(body)}, 3);
+}
+
+gs_status gs_job_store_delete_checkpoint(gs_job_store *store, uint64_t job, const char *directory) {
+    return execute(store, STATEMENT_DELETE_CHECKPOINT,
+                   (gs_store_value[]){NUMBER(job), TEXT(directory)}, 2);
+}
+
+gs_status gs_job_store_put_key(gs_job_store *store, const char *key, const char *fingerprint,
+                               uint64_t job, int64_t expires_ms) {
+    return execute(
+        store, STATEMENT_PUT_KEY,
+        (gs_store_value[]){TEXT(key), TEXT(fingerprint), NUMBER(job), NUMBER(expires_ms)}, 4);
+}
+
+gs_status gs_job_store_prune_keys(gs_job_store *store, int64_t now_ms) {
+    return execute(store, STATEMENT_PRUNE_KEYS, (gs_store_value[]){NUMBER(now_ms)}, 1);
+}
+
+gs_status gs_job_store_reserve_generations(gs_job_store *store, uint32_t next) {
+    return execute(store, STATEMENT_MARK_GENERATION, (gs_store_value[]){NUMBER(next)}, 1);
+}
+
+// Columns of every reading query: id, job, key, body, expires.
+static gs_status visit_rows(gs_job_store *store, const char *sql, gs_store_visit visit, void *ctx) {
+    sqlite3_stmt *statement = NULL;
+    if (sqlite3_prepare_v2(store->database, sql, -1, &statement, NULL) != SQLITE_OK) {
+        return error_of(store, sql);
+    }
+    int code;
+    while ((code = sqlite3_step(statement)) == SQLITE_ROW) {
+        gs_store_row row = {
+            .id = (uint64_t)sqlite3_column_int64(statement, 0),
+            .job = (uint64_t)sqlite3_column_int64(statement, 1),
+            .key = (const char *)sqlite3_column_text(statement, 2),
+            .body = (const char *)sqlite3_column_text(statement, 3),
+            .expires_ms = sqlite3_column_int64(statement, 4),
+        };
+        visit(ctx, &row);
+    }
+    gs_status status = code == SQLITE_DONE ? gs_ok() : error_of(store, sql);
+    sqlite3_finalize(statement);
+    return status;
+}
+
+gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    return visit_rows(store, "SELECT id, id, '', body, 0 FROM job ORDER BY id", visit, ctx);
+}
+
+gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    return visit_rows(store, "SELECT epoch, id, '', '', 0 FROM life ORDER BY epoch", visit, ctx);
+}
+
+gs_status gs_job_store_load_events(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    return visit_rows(store, "SELECT sequence, job, '', body, 0 FROM event ORDER BY sequence", visit,
+                      ctx);
+}
+
+gs_status gs_job_store_load_checkpoints(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    return visit_rows(
+        store, "SELECT job, job, directory, body, 0 FROM checkpoint ORDER BY job, directory", visit,
+        ctx);
+}
+
+gs_status gs_job_store_load_keys(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    return visit_rows(store, "SELECT job, job, key, fingerprint, expires_ms FROM idempotency", visit,
+                      ctx);
+}

@@ -1,0 +1,78 @@
+// Everything that survives: jobs, events, checkpoints, idempotency keys, generation numbers. SQLite in
+// WAL mode with synchronous=FULL, the only file that sees it.
+//
+// Rows hold JSON texts that their owners make and read; the store knows keys. Opened by the loop at
+// start, then used by the writer thread alone.
+#ifndef COORDINATOR_STORE_JOB_STORE_H
+#define COORDINATOR_STORE_JOB_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "coordinator/model/state.h"
+#include "core/status.h"
+
+typedef struct gs_job_store gs_job_store;
+
+typedef struct gs_store_start {
+    uint32_t coordinator_epoch;  // of this start, durable already
+    uint32_t first_generation;   // [first, first + GS_GENERATION_BLOCK) belong to this start
+    uint64_t next_sequence;      // of events
+    char cluster[24];            // drawn when the database was made, or by the first version that knows of it
+    uint64_t life;               // of this start; no other has it
+} gs_store_start;
+
+// DATA_LOSS when the file is damaged: it is moved aside and named in the message.
+GS_NODISCARD gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start,
+                                         const char *path);
+void gs_job_store_close(gs_job_store *store);
+
+GS_NODISCARD gs_status gs_job_store_begin(gs_job_store *store);
+GS_NODISCARD gs_status gs_job_store_commit(gs_job_store *store);
+void gs_job_store_rollback(gs_job_store *store);
+
+GS_NODISCARD gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *body);
+GS_NODISCARD gs_status gs_job_store_delete_job(gs_job_store *store, uint64_t id);
+GS_NODISCARD gs_status gs_job_store_put_event(gs_job_store *store, uint64_t sequence,
+                                              uint64_t job, const char *body);
+// Forgets the events before `least`.
+GS_NODISCARD gs_status gs_job_store_prune_events(gs_job_store *store, uint64_t least);
+GS_NODISCARD gs_status gs_job_store_put_checkpoint(gs_job_store *store, uint64_t job,
+                                                   const char *directory, const char *body);
+GS_NODISCARD gs_status gs_job_store_delete_checkpoint(gs_job_store *store, uint64_t job,
+                                                      const char *directory);
+GS_NODISCARD gs_status gs_job_store_put_key(gs_job_store *store, const char *key,
+                                            const char *fingerprint, uint64_t job,
+                                            int64_t expires_ms);
+GS_NODISCARD gs_status gs_job_store_prune_keys(gs_job_store *store, int64_t now_ms);
+GS_NODISCARD gs_status gs_job_store_reserve_generations(gs_job_store *store, uint32_t next);
+
+// Listens to what is written; `values` as in the table that `operation` names. On the thread that writes.
+typedef struct gs_store_value {
+    int64_t number;
+    const char *text;  // NULL: the number
+    bool is_json;      // the text
+} gs_store_value;
+typedef void (*gs_store_tap)(void *ctx, const char *operation, const gs_store_value *values,
+                             int num_values);
+// Before anything is written. `ctx` is borrowed until close.
+void gs_job_store_set_tap(gs_job_store *store, gs_store_tap tap, void *ctx);
+
+// Reading, at start. `visit` gets each row in order of its key; the texts are borrowed.
+typedef struct gs_store_row {
+    uint64_t id;            // job, or sequence of an event
+    uint64_t job;
+    const char *key, *body; // directory and body of a checkpoint; key and fingerprint
+    int64_t expires_ms;
+} gs_store_row;
+typedef void (*gs_store_visit)(void *ctx, const gs_store_row *row);
+// Of each start that is remembered: id is its coordinator epoch, job its life.
+GS_NODISCARD gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx);
+GS_NODISCARD gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void *ctx);
+GS_NODISCARD gs_status gs_job_store_load_events(gs_job_store *store, gs_store_visit visit,
+                                                void *ctx);
+GS_NODISCARD gs_status gs_job_store_load_checkpoints(gs_job_store *store, gs_store_visit visit,
+                                                     void *ctx);
+GS_NODISCARD gs_status gs_job_store_load_keys(gs_job_store *store, gs_store_visit visit, void *ctx);
+
+#endif

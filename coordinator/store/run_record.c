@@ -1,0 +1,83 @@
+#include "coordinator/store/run_record.h"
+
+#include <stdio.h>
+
+#define MAX_MEMBERS 65536
+
+static gs_json *member_to_record(const gs_member *member) {
+    gs_json *record = gs_json_new_object();
+    gs_json_set_string(record, "worker", member->worker);
+    gs_json_set_string(record, "host", member->host);
+    gs_json_set_string(record, "boot_id", member->boot_id);
+    gs_json_set_int(record, "slot", member->slot);
+    gs_json_set_int(record, "rank", member->rank);
+    gs_json_set_int(record, "pid", member->pid);
+    gs_json_set_u64(record, "incarnation", member->incarnation);
+    gs_json_set_u64(record, "launch_token", member->launch_token);
+    gs_json_set_string(record, "device", member->device);
+    gs_json_set_string(record, "device_uuid", member->device_uuid);
+    return record;
+}
+
+gs_json *gs_run_to_record(const gs_run *run) {
+    gs_json *record = gs_json_new_object();
+    gs_json_set_string(record, "phase", gs_run_phase_name(run->phase));
+    gs_json_set_int(record, "generation", run->generation);
+    gs_json_set_int(record, "base_step", run->base_step);
+    gs_json_set_int(record, "step", run->step);
+    gs_json_set_bool(record, "draining", run->draining);
+    gs_json_set_bool(record, "saving", run->saving);
+    gs_json *members = gs_json_new_array();
+    for (int i = 0; i < run->num_members; i++) gs_json_push(members, member_to_record(&run->members[i]));
+    gs_json_set(record, "members", members);
+    return record;
+}
+
+static void read_text(char *text, size_t text_bytes, const gs_json *record, const char *key,
+                      const char *fallback) {
+    snprintf(text, text_bytes, "%s", gs_json_string_or(record, key, fallback));
+}
+
+static bool read_member(gs_member *member, const gs_json *record) {
+    read_text(member->worker, sizeof member->worker, record, "worker", "");
+    read_text(member->host, sizeof member->host, record, "host", "");
+    read_text(member->boot_id, sizeof member->boot_id, record, "boot_id", "");
+    read_text(member->device, sizeof member->device, record, "device", "cpu");
+    read_text(member->device_uuid, sizeof member->device_uuid, record, "device_uuid", "");
+    member->slot = (int)gs_json_int_or(record, "slot", 0);
+    member->rank = (int)gs_json_int_or(record, "rank", -1);
+    member->pid = gs_json_int_or(record, "pid", 0);
+    gs_status token = gs_json_read_u64(&member->launch_token, record, "launch_token");
+    gs_status incarnation = gs_json_read_u64(&member->incarnation, record, "incarnation");
+    return !token.code && !incarnation.code && member->incarnation && member->rank >= 0 && member->slot >= 0;
+}
+
+gs_run *gs_run_from_record(gs_job *job, const gs_json *record, int64_t now_ns) {
+    gs_run_phase phase;
+    bool trained = gs_run_phase_from_name(&phase, gs_json_string_or(record, "phase", "")) &&
+                   (phase == GS_RUN_TRAINING || phase == GS_RUN_RELOADING);
+    const gs_json *members = gs_json_get(record, "members");
+    size_t count = gs_json_count(members);
+    if (!trained || count == 0 || count > MAX_MEMBERS) return NULL;
+    gs_run *run = gs_run_create(job, (int)count, now_ns);
+    run->phase = GS_RUN_RELOADING;
+    run->generation = (uint32_t)gs_json_int_or(record, "generation", 0);
+    run->base_step = gs_json_int_or(record, "base_step", 0);
+    run->step = gs_json_int_or(record, "step", job->step);
+    run->draining = gs_json_bool_or(record, "draining", false);
+    run->saving = gs_json_bool_or(record, "saving", false);
+    run->first_step_seen = run->step > run->base_step;
+    run->step_before = run->base_step;  // what it has come to is not known: for its good
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (read_member(member, gs_json_at(members, (size_t)i)) && member->rank == i) {
+            member->stage = GS_MEMBER_UP;
+            member->was_up = true;
+            member->applied_step = run->step;
+            continue;
+        }
+        gs_run_destroy(run);
+        return NULL;
+    }
+    return run;
+}

@@ -1,0 +1,31 @@
+#include "coordinator/store/work.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/model/memory.h"
+
+void *gs_work_create(size_t bytes, gs_work_kind kind, uint64_t job, const char *directory,
+                     gs_status (*run)(gs_write *write, gs_job_store *store)) {
+    gs_work *work = gs_model_alloc(1, bytes);
+    work->base = (gs_write){.run = run, .touches_store = kind <= GS_WORK_PRUNE_KEYS};
+    work->kind = kind;
+    work->job = job;
+    snprintf(work->directory, sizeof work->directory, "%s", directory);
+    return work;
+}
+
+void gs_work_add_name(gs_work *work, const char *name) {
+    size_t bytes = strlen(name) + 1;
+    work->names = gs_model_grow(work->names, work->num_names, &work->max_names, sizeof *work->names);
+    work->names[work->num_names++] = memcpy(gs_model_alloc(bytes, 1), name, bytes);
+}
+
+void gs_work_destroy(gs_work *work) {
+    if (work->release) work->release(work);
+    gs_checkpoint_report_release(&work->found);
+    for (size_t i = 0; i < work->num_names; i++) free(work->names[i]);
+    free(work->names);
+    free(work);
+}

@@ -1,0 +1,57 @@
+// Every method has a handler, and asks of its caller what the engine asks of who says the same.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "coordinator/engine/admission.h"
+#include "coordinator/serve/methods.h"
+
+static void every_method_has_a_handler(void **state) {
+    (void)state;
+    for (int i = GS_METHOD_NONE + 1; i < GS_NUM_METHODS; i++) {
+        assert_non_null(gs_method_info_of((gs_method)i));
+        assert_non_null(gs_coordinator_methods[i]);
+    }
+}
+
+static void a_method_and_its_event_want_the_same_role(void **state) {
+    (void)state;
+    static const struct {
+        gs_method method;
+        gs_engine_event_kind event;
+    } pairs[] = {
+        {GS_AGENT_HELLO, GS_ON_AGENT_HELLO}, {GS_AGENT_HEARTBEAT, GS_ON_AGENT_HEARTBEAT},
+        {GS_EXITED, GS_ON_EXITED},           {GS_HELLO, GS_ON_HELLO},
+        {GS_READY, GS_ON_PARAMS},            {GS_READY, GS_ON_READY},
+        {GS_EXCHANGE, GS_ON_EXCHANGE},       {GS_COMM_UP, GS_ON_COMM_UP},
+        {GS_HEARTBEAT, GS_ON_HEARTBEAT},     {GS_STEP, GS_ON_STEP},
+        {GS_FAULT, GS_ON_FAULT},             {GS_SETTLE, GS_ON_SETTLE},
+        {GS_CHECKPOINTED, GS_ON_CHECKPOINTED}, {GS_BYE, GS_ON_BYE},
+        {GS_READY_ORDER, GS_ON_READY_ORDER}, {GS_CREATE_JOB, GS_ON_CREATE_JOB},
+        {GS_STOP_JOB, GS_ON_STOP_JOB},       {GS_DELETE_JOB, GS_ON_DELETE_JOB},
+        {GS_REPLAN_JOB, GS_ON_REPLAN_JOB},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        assert_int_equal(gs_method_info_of(pairs[i].method)->role, gs_event_rule_of(pairs[i].event)->role);
+    }
+}
+
+// What no role is asked for can change nothing and shows nobody's work.
+static void only_health_is_for_anybody(void **state) {
+    (void)state;
+    for (int i = GS_METHOD_NONE + 1; i < GS_NUM_METHODS; i++) {
+        assert_int_equal(gs_method_info_of((gs_method)i)->role == GS_ROLE_ANYBODY, i == GS_GET_HEALTH);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_method_has_a_handler),
+        cmocka_unit_test(a_method_and_its_event_want_the_same_role),
+        cmocka_unit_test(only_health_is_for_anybody),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
