@@ -1,0 +1,159 @@
+#include "tests/simulation/agent.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simulation/trainer.h"
+
+#define HEARTBEAT_NS (500 * MILLISECONDS)
+
+static sim_agent *of(sim_peer *peer) { return (sim_agent *)(void *)peer; }
+
+static void say_hello(sim_world *world, sim_peer *peer) {
+    sim_agent *agent = of(peer);
+    gs_engine_event event = peer_event(peer, GS_ON_AGENT_HELLO, -1);
+    gs_agent_hello *hello = &event.agent_hello;
+    *hello = (gs_agent_hello){.worker = agent->name, .host = agent->name, .boot_id = "boot", .build = "", .data_root = "",
+                              .pid = 1, .cores = 2, .num_slots = agent->num_slots, .is_leaving = agent->is_leaving};
+    hello->devices.per_slot = 1;
+    hello->running = calloc(MAX_SLOTS, sizeof *hello->running);
+    for (int i = 0; i < agent->num_slots; i++) {
+        const sim_trainer *trainer = agent->slots[i];
+        if (!trainer) continue;
+        hello->running[hello->num_running++] =
+            (gs_running_trainer){.slot = i, .pid = 1, .incarnation = trainer->peer.incarnation, .job = trainer->peer.job};
+    }
+    peer_open_stream(world, peer, &event);
+    for (sim_exit *exit = agent->exits; exit; exit = exit->next) exit->request = 0;
+}
+
+static void tell_exits(sim_world *world, sim_agent *agent) {
+    for (sim_exit *exit = agent->exits; exit; exit = exit->next) {
+        if (exit->request) continue;
+        gs_engine_event event = peer_event(&agent->peer, GS_ON_EXITED, -1);
+        event.exited = (gs_exit_report){.incarnation = exit->incarnation, .exit_code = exit->exit_code,
+                                        .signal = exit->signal};
+        exit->request = peer_call(world, &agent->peer, &event);
+    }
+}
+
+static void connected(sim_world *world, sim_peer *peer) {
+    world_tell(world, "%s connects", of(peer)->name);
+    say_hello(world, peer);
+    tell_exits(world, of(peer));
+}
+
+static void lost(sim_world *world, sim_peer *peer) { world_tell(world, "%s has lost its coordinator", of(peer)->name); }
+
+static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
+    sim_agent *agent = of(peer);
+    if (item->agent_order == GS_TELL_START_RANK) {
+        if (item->slot < 0 || item->slot >= agent->num_slots || agent->slots[item->slot]) return;
+        agent->slots[item->slot] = trainer_start(world, agent, item);
+    } else if (item->agent_order == GS_TELL_STOP_RANK) {
+        sim_trainer *trainer = item->slot >= 0 && item->slot < agent->num_slots ? agent->slots[item->slot] : NULL;
+        if (trainer && trainer->peer.incarnation == item->incarnation) trainer_stop(world, trainer, item->kill);
+    }
+}
+
+static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answer) {
+    sim_agent *agent = of(peer);
+    if (answer->request == peer->stream_request) {  // refused, or replaced
+        peer->stream_request = 0;
+        return;
+    }
+    (void)world;
+    for (sim_exit **link = &agent->exits; *link; link = &(*link)->next) {
+        sim_exit *exit = *link;
+        if (exit->request != answer->request || answer->status.code) continue;
+        *link = exit->next;
+        free(exit);
+        return;
+    }
+}
+
+static const sim_peer_ops ops = {connected, lost, take_item, take_answer};
+
+static void beat(sim_world *world, uint64_t index, void *what) {
+    (void)what;
+    sim_agent *agent = world->agents[index];
+    if (peer_hears(world, &agent->peer) && !agent->is_dead) {
+        gs_engine_event event = peer_event(&agent->peer, GS_ON_AGENT_HEARTBEAT, -1);
+        event.agent_heartbeat.is_leaving = agent->is_leaving;
+        peer_send(world, &agent->peer, &event);
+        if (!agent->peer.stream_request) say_hello(world, &agent->peer);
+        tell_exits(world, agent);
+    }
+    world_after(world, HEARTBEAT_NS, beat, index, NULL);
+}
+
+static void begin_life(sim_world *world, sim_agent *agent) {
+    agent->peer = (sim_peer){.kind = CALLER_AGENT, .ops = &ops, .line = &agent->line,
+                             .incarnation = dice_roll(&world->dice) | 1};
+    agent->is_dead = false;
+    peer_create(world, &agent->peer);
+}
+
+void agent_create(sim_world *world, int index) {
+    sim_agent *agent = calloc(1, sizeof *agent);
+    world->agents[index] = agent;
+    agent->index = index;
+    agent->num_slots = (int)dice_between(&world->dice, 1, MAX_SLOTS);
+    snprintf(agent->name, sizeof agent->name, "w%d", index);
+    begin_life(world, agent);
+    world_after(world, HEARTBEAT_NS, beat, (uint64_t)index, NULL);
+}
+
+void agent_destroy(sim_agent *agent) {
+    while (agent->exits) {
+        sim_exit *exit = agent->exits;
+        agent->exits = exit->next;
+        free(exit);
+    }
+    free(agent);
+}
+
+void agent_reap(sim_world *world, sim_agent *agent, const sim_trainer *trainer, int exit_code, int signal) {
+    for (int i = 0; i < agent->num_slots; i++) {
+        if (agent->slots[i] == trainer) agent->slots[i] = NULL;
+    }
+    if (agent->is_dead) return;
+    sim_exit *exit = calloc(1, sizeof *exit);
+    *exit = (sim_exit){.incarnation = trainer->peer.incarnation, .exit_code = exit_code, .signal = signal,
+                       .next = agent->exits};
+    agent->exits = exit;
+    tell_exits(world, agent);
+}
+
+static void unlink_peer(sim_world *world, const sim_peer *peer) {
+    sim_peer **link = &world->peers;
+    while (*link != peer) link = &(*link)->next;
+    *link = peer->next;
+}
+
+static void live_again(sim_world *world, uint64_t index, void *what) {
+    (void)what;
+    sim_agent *agent = world->agents[index];
+    if (!agent->is_dead) return;
+    world_tell(world, "%s is started again", agent->name);
+    unlink_peer(world, &agent->peer);
+    begin_life(world, agent);
+}
+
+void agent_kill(sim_world *world, sim_agent *agent, int64_t away_ns) {
+    if (agent->is_dead) return;
+    world_tell(world, "%s is killed, with all on it", agent->name);
+    agent->is_dead = true;
+    agent->is_leaving = false;
+    peer_end(world, &agent->peer);
+    for (int i = 0; i < agent->num_slots; i++) {
+        if (agent->slots[i]) trainer_kill(world, agent->slots[i], 9);
+    }
+    while (agent->exits) {
+        sim_exit *exit = agent->exits;
+        agent->exits = exit->next;
+        free(exit);
+    }
+    world_after(world, away_ns, live_again, (uint64_t)agent->index, NULL);
+}

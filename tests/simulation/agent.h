@@ -1,0 +1,31 @@
+// An agent: its host's line, its slots, the processes in them. It tells of exits until they are acknowledged.
+#ifndef TESTS_SIMULATION_AGENT_H
+#define TESTS_SIMULATION_AGENT_H
+
+#include "tests/simulation/peer.h"
+
+#define MAX_SLOTS 3
+
+typedef struct sim_exit {
+    uint64_t incarnation, request;  // request 0: not told yet
+    int exit_code, signal;
+    struct sim_exit *next;
+} sim_exit;
+
+struct sim_agent {
+    sim_peer peer;
+    sim_line line;  // of its host
+    int index, num_slots;
+    char name[8];
+    sim_trainer *slots[MAX_SLOTS];  // NULL: free
+    sim_exit *exits;
+    bool is_dead, is_leaving;
+};
+
+void agent_create(sim_world *world, int index);
+void agent_destroy(sim_agent *agent);
+// A process of it has ended.
+void agent_reap(sim_world *world, sim_agent *agent, const sim_trainer *trainer, int exit_code, int signal);
+void agent_kill(sim_world *world, sim_agent *agent, int64_t away_ns);  // with all on it
+
+#endif

@@ -1,0 +1,375 @@
+#include "tests/simulation/coordinator.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simulation/disk.h"
+#include "tests/simulation/oracle.h"
+#include "tests/simulation/peer.h"
+
+#define MAX_TURNS 8  // behind one event: more go in circles
+
+uint64_t coordinator_taken[GS_NUM_MACHINES][GS_MAX_TRANSITIONS];
+
+// A call that the engine was given.
+typedef struct open_call {
+    gs_call number;
+    sim_caller caller;
+    uint64_t request;
+    bool is_stream;
+    struct open_call *next;
+} open_call;
+
+typedef struct held_event {
+    gs_engine_event event;
+    sim_caller caller;
+    uint64_t request, connection;
+    bool is_stream, is_loss, is_completion, was_closed;
+    struct held_event *next;
+} held_event;
+
+struct sim_coordinator {
+    gs_engine *engine;  // NULL: dead
+    uint64_t life, num_lives;
+    gs_call last_call;
+    open_call *calls;
+    int effects_to_live;  // below 0: no end is near
+    int64_t away_ns;      // after that end
+    bool dies;            // in the midst of a step
+    int64_t suspended_until_ns;
+    held_event *held, **held_end;
+};
+
+static gs_timing sim_timing(void) {
+    gs_timing timing = gs_timing_default;
+    timing.tick_ns = 100 * MILLISECONDS;
+    timing.heartbeat_ns = 400 * MILLISECONDS;
+    timing.suspect_ns = 1600 * MILLISECONDS;
+    timing.dead_ns = 3 * SECONDS;
+    timing.settle_ns = 4 * SECONDS;
+    timing.grace_ns = 5 * SECONDS;
+    timing.hang_least_ns = 6 * SECONDS;
+    timing.hang_first_ns = 20 * SECONDS;
+    timing.leave_ns = 8 * SECONDS;
+    timing.agent_dead_ns = 4 * SECONDS;
+    timing.agent_grace_ns = 10 * SECONDS;
+    timing.connect_ns = 15 * SECONDS;
+    timing.prepare_ns = 15 * SECONDS;
+    timing.hello_ns = 20 * SECONDS;
+    timing.save_ns = 30 * SECONDS;
+    timing.drain_ns = 10 * SECONDS;
+    timing.orphan_ns = ORPHAN_NS;
+    return timing;
+}
+
+bool coordinator_is_alive(const sim_world *world) { return world->coordinator->engine != NULL; }
+uint64_t coordinator_life(const sim_world *world) { return world->coordinator->engine ? world->coordinator->life : 0; }
+
+const gs_engine *coordinator_engine(const sim_world *world) { return world->coordinator->engine; }
+
+const gs_state *coordinator_state(const sim_world *world) {
+    return world->coordinator->engine ? gs_engine_state(world->coordinator->engine) : NULL;
+}
+
+static open_call *find_call(sim_coordinator *coordinator, gs_call number) {
+    for (open_call *call = coordinator->calls; call; call = call->next) {
+        if (call->number == number) return call;
+    }
+    return NULL;
+}
+
+static void close_call(sim_coordinator *coordinator, open_call *call) {
+    open_call **link = &coordinator->calls;
+    while (*link != call) link = &(*link)->next;
+    *link = call->next;
+    free(call);
+}
+
+static void perform_answer(sim_world *world, const gs_effect *effect, bool ends_stream) {
+    open_call *call = find_call(world->coordinator, effect->call);
+    if (!call || call->is_stream != ends_stream) {
+        oracle_fail(world, "call %llu is answered twice, or by the wrong kind of answer",
+                    (unsigned long long)effect->call);
+        return;
+    }
+    sim_answer answer = {.request = call->request, .ends_stream = ends_stream};
+    answer.status = ends_stream ? effect->ending : effect->reply.status;
+    if (!ends_stream) {
+        answer.apply = effect->reply.apply;
+        answer.save = effect->reply.save;
+        answer.job = effect->job ? effect->job->id : 0;
+        answer.state = effect->job ? effect->job->state : GS_JOB_QUEUED;
+        if (effect->reply.kind == GS_REPLY_JOB && !answer.status.code) oracle_answered_job(world, effect->job);
+    }
+    peer_answer(world, &call->caller, &answer);
+    close_call(world->coordinator, call);
+}
+
+static void fill_member_item(sim_item *item, const gs_effect *effect) {
+    const gs_run *run = effect->run;
+    const gs_member *member = effect->member;
+    const gs_member_message *message = &effect->member_message;
+    item->member_order = message->order;
+    item->job = effect->job->id;
+    item->generation = run->generation;
+    item->rank = member->rank;
+    item->world_size = run->num_members;
+    item->base_step = run->base_step;
+    item->send_params = message->send_params;
+    item->save = run->saving;
+    if (message->order == GS_TELL_PREPARE) snprintf(item->plan_hash, sizeof item->plan_hash, "%s", message->facts->hash);
+}
+
+static void fill_agent_item(sim_item *item, const gs_effect *effect) {
+    const gs_agent_message *message = &effect->agent_message;
+    item->is_for_agent = true;
+    item->agent_order = message->order;
+    item->slot = message->slot;
+    item->incarnation = message->incarnation;
+    item->kill = message->kill;
+    if (message->order != GS_TELL_START_RANK) return;
+    item->slot = effect->member->slot;
+    item->job = effect->job->id;
+    item->incarnation = effect->member->incarnation;
+    item->launch_token = effect->member->launch_token;
+    item->target = effect->job->spec.steps.target;
+    item->save_every = effect->job->spec.checkpoint.every_steps;
+    if (!message->resume) return;
+    item->resume_step = message->resume->step;
+    snprintf(item->checkpoint, sizeof item->checkpoint, "%s", message->resume->directory);
+}
+
+static void perform_item(sim_world *world, const gs_effect *effect) {
+    open_call *call = find_call(world->coordinator, effect->call);
+    if (!call || !call->is_stream) {
+        oracle_fail(world, "an item for call %llu, which is no stream", (unsigned long long)effect->call);
+        return;
+    }
+    sim_item item = {0};
+    if (effect->kind == GS_DO_TELL_MEMBER) fill_member_item(&item, effect);
+    else fill_agent_item(&item, effect);
+    peer_item(world, &call->caller, &item);
+}
+
+static void tell(sim_world *world, const gs_effect *effect) {
+    if (!world->options.tells) return;
+    if (effect->kind == GS_DO_NOTE)
+        world_tell(world, "  coordinator: %s: %s", effect->note.reason, effect->note.message);
+    else if (effect->kind == GS_DO_LOG) world_tell(world, "  coordinator logs: %s %s", effect->log.event, effect->text);
+}
+
+static void perform(sim_world *world, const gs_effect *effect) {
+    tell(world, effect);
+    switch (effect->kind) {
+    case GS_DO_REPLY: perform_answer(world, effect, false); break;
+    case GS_DO_END: perform_answer(world, effect, true); break;
+    case GS_DO_TELL_MEMBER:
+    case GS_DO_TELL_AGENT: perform_item(world, effect); break;
+    default: break;
+    }
+    oracle_see_effect(world, effect);
+    disk_perform(world, world->coordinator->life, effect, gs_engine_state(world->coordinator->engine));
+}
+
+static void die(sim_world *world);
+
+static void step(sim_world *world, gs_engine_event *event) {
+    sim_coordinator *coordinator = world->coordinator;
+    event->now_ns = world->now_ns;
+    event->wall_ms = world->wall_ms;
+    event->random = dice_roll(&world->dice);
+    world->num_events++;
+    gs_effects effects = gs_engine_step(coordinator->engine, event);
+    for (size_t i = 0; i < effects.count; i++) {
+        if (coordinator->effects_to_live == 0) {
+            coordinator->dies = true;
+            break;
+        }
+        if (coordinator->effects_to_live > 0) coordinator->effects_to_live--;
+        perform(world, &effects.items[i]);
+    }
+    gs_engine_event_release(event);
+    if (coordinator->dies) die(world);
+    else oracle_check_state(world);
+}
+
+static void step_kind(sim_world *world, gs_engine_event_kind kind) {
+    step(world, &(gs_engine_event){.kind = kind, .from = {.generation = -1}});
+}
+
+// An event and what is looked at behind it.
+static void take(sim_world *world, gs_engine_event *event) {
+    step(world, event);
+    for (int i = 0; coordinator_is_alive(world) && coordinator_state(world)->schedule_needed; i++) {
+        if (i == MAX_TURNS) {
+            oracle_fail(world, "the engine asks for turn after turn");
+            return;
+        }
+        step_kind(world, GS_ON_TURN);
+    }
+}
+
+static bool is_suspended(const sim_world *world) { return world->coordinator->suspended_until_ns > world->now_ns; }
+
+static void hold(sim_world *world, const held_event *what) {
+    held_event *held = malloc(sizeof *held);
+    *held = *what;
+    held->next = NULL;
+    *world->coordinator->held_end = held;
+    world->coordinator->held_end = &held->next;
+}
+
+void coordinator_hear(sim_world *world, const sim_caller *caller, uint64_t request, bool is_stream,
+                      gs_engine_event *event) {
+    sim_coordinator *coordinator = world->coordinator;
+    if (!coordinator->engine) {
+        gs_engine_event_release(event);
+        return;
+    }
+    if (is_suspended(world)) {
+        hold(world, &(held_event){.event = *event, .caller = *caller, .request = request, .is_stream = is_stream});
+        return;
+    }
+    if (request) {
+        open_call *call = calloc(1, sizeof *call);
+        *call = (open_call){.number = ++coordinator->last_call, .caller = *caller, .request = request,
+                            .is_stream = is_stream, .next = coordinator->calls};
+        coordinator->calls = call;
+        event->from.call = call->number;
+    }
+    take(world, event);
+}
+
+void coordinator_lose(sim_world *world, uint64_t connection, bool was_closed) {
+    sim_coordinator *coordinator = world->coordinator;
+    if (!coordinator->engine) return;
+    if (is_suspended(world)) {
+        hold(world, &(held_event){.is_loss = true, .connection = connection, .was_closed = was_closed});
+        return;
+    }
+    for (open_call *call = coordinator->calls, *next; call; call = next) {
+        next = call->next;
+        if (call->caller.connection != connection) continue;
+        gs_engine_event event = {.kind = GS_ON_CALL_GONE, .from = {.generation = -1}};
+        event.gone.call = call->number;
+        event.gone.was_closed = was_closed;
+        close_call(coordinator, call);
+        take(world, &event);
+        if (!coordinator->engine) return;
+        next = coordinator->calls;  // others may have been answered meanwhile
+    }
+}
+
+void coordinator_complete(sim_world *world, uint64_t life, gs_engine_event *event) {
+    sim_coordinator *coordinator = world->coordinator;
+    if (!coordinator->engine || coordinator->life != life) {
+        gs_engine_event_release(event);
+        return;
+    }
+    event->from.generation = -1;
+    take(world, event);
+}
+
+static void tick(sim_world *world, uint64_t life, void *what) {
+    (void)what;
+    sim_coordinator *coordinator = world->coordinator;
+    if (!coordinator->engine || coordinator->life != life) return;
+    if (is_suspended(world)) {
+        world_after(world, coordinator->suspended_until_ns - world->now_ns, tick, life, NULL);
+        return;
+    }
+    // What has come while it stood still.
+    while (coordinator->held && coordinator->engine && coordinator->life == life) {
+        held_event *held = coordinator->held;
+        coordinator->held = held->next;
+        if (!coordinator->held) coordinator->held_end = &coordinator->held;
+        if (held->is_loss) coordinator_lose(world, held->connection, held->was_closed);
+        else coordinator_hear(world, &held->caller, held->request, held->is_stream, &held->event);
+        free(held);
+    }
+    if (!coordinator->engine || coordinator->life != life) return;
+    step_kind(world, GS_ON_TICK);
+    if (!coordinator->engine) return;
+    if (coordinator_state(world)->schedule_needed) step_kind(world, GS_ON_TURN);
+    world_after(world, coordinator_state(world) ? coordinator_state(world)->timing.tick_ns : 0, tick, life, NULL);
+}
+
+static void wake(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    sim_coordinator *coordinator = world->coordinator;
+    if (coordinator->engine) return;
+    gs_timing timing = sim_timing();
+    coordinator->engine = disk_wake_engine(world, &timing);
+    coordinator->life = ++coordinator->num_lives;
+    coordinator->effects_to_live = -1;
+    coordinator->dies = false;
+    coordinator->suspended_until_ns = 0;
+    world_tell(world, "coordinator: life %llu begins", (unsigned long long)coordinator->life);
+    oracle_check_recovery(world);
+    uint64_t life = coordinator->life;
+    step_kind(world, GS_ON_START);
+    world_after(world, timing.tick_ns, tick, life, NULL);
+}
+
+static void count_transitions(const gs_engine *engine) {
+    for (int machine = 0; machine < GS_NUM_MACHINES; machine++) {
+        for (int row = 0; row < GS_MAX_TRANSITIONS; row++)
+            coordinator_taken[machine][row] += gs_engine_taken(engine, machine, row);
+    }
+}
+
+static void drop_all(sim_coordinator *coordinator) {
+    while (coordinator->calls) close_call(coordinator, coordinator->calls);
+    while (coordinator->held) {
+        held_event *held = coordinator->held;
+        coordinator->held = held->next;
+        if (!held->is_loss) gs_engine_event_release(&held->event);
+        free(held);
+    }
+    coordinator->held_end = &coordinator->held;
+}
+
+static void die(sim_world *world) {
+    sim_coordinator *coordinator = world->coordinator;
+    world_tell(world, "coordinator: life %llu ends", (unsigned long long)coordinator->life);
+    count_transitions(coordinator->engine);
+    gs_engine_destroy(coordinator->engine);
+    coordinator->engine = NULL;
+    drop_all(coordinator);
+    disk_crash(world);
+    peers_lose_coordinator(world);
+    world_after(world, coordinator->away_ns, wake, 0, NULL);
+}
+
+void coordinator_kill(sim_world *world, int64_t away_ns) {
+    if (!world->coordinator->engine) return;
+    world->coordinator->away_ns = away_ns;
+    die(world);
+}
+
+void coordinator_kill_at_effect(sim_world *world, int effects, int64_t away_ns) {
+    world->coordinator->effects_to_live = effects;
+    world->coordinator->away_ns = away_ns;
+}
+
+void coordinator_suspend(sim_world *world, int64_t ns) {
+    if (world->coordinator->engine) world->coordinator->suspended_until_ns = world->now_ns + ns;
+}
+
+void coordinator_create(sim_world *world) {
+    world->coordinator = calloc(1, sizeof *world->coordinator);
+    world->coordinator->held_end = &world->coordinator->held;
+    world_after(world, 0, wake, 0, NULL);
+}
+
+void coordinator_destroy(sim_world *world) {
+    sim_coordinator *coordinator = world->coordinator;
+    if (coordinator->engine) {
+        count_transitions(coordinator->engine);
+        gs_engine_destroy(coordinator->engine);
+    }
+    drop_all(coordinator);
+    free(coordinator);
+}

@@ -1,0 +1,182 @@
+#include "tests/simulation/faults.h"
+
+#include <stdlib.h>
+
+#include "tests/simulation/disk.h"
+#include "tests/simulation/group.h"
+#include "tests/simulation/people.h"
+
+#define MOST_FAULTS 8
+
+static sim_trainer *any_trainer(sim_world *world) {
+    int count = 0;
+    for (sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) count += trainer_lives(trainer);
+    if (!count) return NULL;
+    int64_t chosen = dice_between(&world->dice, 0, count - 1);
+    for (sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
+        if (trainer_lives(trainer) && chosen-- == 0) return trainer;
+    }
+    return NULL;
+}
+
+static sim_agent *any_agent(sim_world *world) {
+    return world->agents[dice_between(&world->dice, 0, world->num_agents - 1)];
+}
+
+static int64_t away(sim_world *world) { return dice_delay_ns(&world->dice, 3 * SECONDS); }
+
+static void mend_line(sim_world *world, uint64_t index, void *what) {
+    (void)what;
+    world_tell(world, "the line of w%llu is whole again", (unsigned long long)index);
+    line_set(world, &world->agents[index]->line, false, false);
+}
+
+static void cut(sim_world *world, sim_agent *agent, int64_t ns) {
+    int64_t ways = dice_between(&world->dice, 1, 3);
+    world_tell(world, "the line of %s is cut (%s) for %.1f s", agent->name,
+               ways == 1 ? "to the coordinator" : ways == 2 ? "from it" : "both ways", (double)ns / 1e9);
+    line_set(world, &agent->line, ways & 1, ways & 2);
+    world_after(world, ns, mend_line, (uint64_t)agent->index, NULL);
+}
+
+static int64_t cut_ns(sim_world *world) {
+    static const int64_t lengths[] = {200, 1000, 2000, 5000, 12000, 25000, 45000};
+    return lengths[dice_between(&world->dice, 0, 6)] * MILLISECONDS;
+}
+
+static void cut_one(sim_world *world) { cut(world, any_agent(world), cut_ns(world)); }
+
+static void cut_all(sim_world *world) {
+    int64_t ns = cut_ns(world);
+    for (int i = 0; i < world->num_agents; i++) cut(world, world->agents[i], ns);
+}
+
+static void kill_trainer(sim_world *world) {
+    sim_trainer *trainer = any_trainer(world);
+    if (!trainer) return;
+    world_tell(world, "trainer %d is killed", trainer->number);
+    trainer_kill(world, trainer, 9);
+}
+
+static void suspend_trainer(sim_world *world) {
+    sim_trainer *trainer = any_trainer(world);
+    if (!trainer) return;
+    int64_t ns = dice_delay_ns(&world->dice, 3 * SECONDS);
+    world_tell(world, "trainer %d stands still for %.1f s", trainer->number, (double)ns / 1e9);
+    trainer_suspend(world, trainer, ns);
+}
+
+static void kill_agent(sim_world *world) { agent_kill(world, any_agent(world), away(world)); }
+
+static void kill_coordinator(sim_world *world) {
+    world_tell(world, "the coordinator is killed");
+    coordinator_kill(world, away(world));
+}
+
+static void kill_coordinator_soon(sim_world *world) {
+    coordinator_kill_at_effect(world, (int)dice_between(&world->dice, 0, 40), away(world));
+}
+
+static void suspend_coordinator(sim_world *world) {
+    int64_t ns = dice_delay_ns(&world->dice, 3 * SECONDS);
+    world_tell(world, "the coordinator stands still for %.1f s", (double)ns / 1e9);
+    coordinator_suspend(world, ns);
+}
+
+static void empty_disk(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    disk_fill(world, false);
+    disk_slow(world, 0);
+}
+
+static void fill_disk(sim_world *world) {
+    world_tell(world, "the disk is full");
+    disk_fill(world, true);
+    world_after(world, dice_delay_ns(&world->dice, 5 * SECONDS), empty_disk, 0, NULL);
+}
+
+static void slow_disk(sim_world *world) {
+    world_tell(world, "the disk is slow");
+    disk_slow(world, dice_between(&world->dice, 100, 3000) * MILLISECONDS);
+    world_after(world, dice_delay_ns(&world->dice, 8 * SECONDS), empty_disk, 0, NULL);
+}
+
+static void jump_clock(sim_world *world) {
+    world->wall_ms += dice_between(&world->dice, -86400, 86400) * 1000;
+    world_tell(world, "the wall clock jumps");
+}
+
+static void stop_job(sim_world *world) {
+    int wish = (int)dice_between(&world->dice, 0, world->people->num_wishes - 1);
+    people_stop(world, wish, dice_chance(&world->dice, 0.4));
+}
+
+static void replan_job(sim_world *world) {
+    people_replan(world, (int)dice_between(&world->dice, 0, world->people->num_wishes - 1));
+}
+
+static void break_communicator(sim_world *world) {
+    sim_trainer *trainer = any_trainer(world);
+    if (!trainer || !trainer->group) return;
+    world_tell(world, "the communicator of generation %u breaks", trainer->generation);
+    group_break(world, trainer->group);
+}
+
+static void shut_worker_down(sim_world *world) {
+    sim_agent *agent = any_agent(world);
+    if (agent->is_dead) return;
+    world_tell(world, "%s is told to leave", agent->name);
+    for (int i = 0; i < agent->num_slots; i++) {
+        if (agent->slots[i]) trainer_stop(world, agent->slots[i], false);
+    }
+}
+
+static void damage(sim_world *world) { disk_damage_newest(world); }
+
+typedef struct fault_row {
+    void (*befall)(sim_world *world);
+    int weight;
+} fault_row;
+
+static const fault_row rows[] = {
+    {kill_trainer, 6},   {suspend_trainer, 3},     {kill_agent, 3},          {kill_coordinator, 3},
+    {kill_coordinator_soon, 8}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 5},
+    {fill_disk, 3},      {slow_disk, 2},           {jump_clock, 1},          {stop_job, 2},
+    {replan_job, 1},     {break_communicator, 3},  {shut_worker_down, 2},    {damage, 1},
+};
+
+static void befall(sim_world *world, uint64_t row, void *what) {
+    (void)what;
+    if (world->is_calm) return;
+    world->num_faults++;
+    rows[row].befall(world);
+}
+
+static uint64_t draw(sim_dice *dice) {
+    int sum = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) sum += rows[i].weight;
+    int64_t chosen = dice_between(dice, 0, sum - 1);
+    uint64_t row = 0;
+    while (chosen >= rows[row].weight) chosen -= rows[row++].weight;
+    return row;
+}
+
+void faults_plan(sim_world *world, int64_t within_ns) {
+    int64_t count = dice_between(&world->dice, 1, MOST_FAULTS);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at_ns = (int64_t)((double)within_ns * (double)(dice_roll(&world->dice) >> 11) * 0x1p-53);
+        uint64_t row = draw(&world->dice);
+        world_after(world, at_ns, befall, row, NULL);
+        // Trouble comes in twos: during what the first one led to.
+        if (dice_chance(&world->dice, 0.4))
+            world_after(world, at_ns + dice_delay_ns(&world->dice, 500 * MILLISECONDS), befall, draw(&world->dice), NULL);
+    }
+}
+
+void faults_mend_all(sim_world *world) {
+    for (int i = 0; i < world->num_agents; i++) line_set(world, &world->agents[i]->line, false, false);
+    disk_fill(world, false);
+    disk_slow(world, 0);
+    coordinator_kill_at_effect(world, -1, SECONDS);
+}

@@ -1,0 +1,139 @@
+#include "tests/simulation/group.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simulation/oracle.h"
+
+#define NOTICE_NS (300 * MILLISECONDS)
+
+static sim_group *find_group(sim_world *world, uint64_t id) {
+    for (sim_group *group = world->groups; group; group = group->next) {
+        if (group->id == id) return group;
+    }
+    return NULL;
+}
+
+sim_group *group_join(sim_world *world, sim_trainer *trainer, int world_size) {
+    sim_group *group = world->groups;
+    while (group && (group->generation != trainer->generation || group->job != trainer->peer.job)) group = group->next;
+    if (!group) {
+        group = calloc(1, sizeof *group);
+        *group = (sim_group){.generation = trainer->generation,
+                             .id = world_new_id(world),
+                             .job = trainer->peer.job,
+                             .world_size = world_size,
+                             .step_ns = dice_between(&world->dice, 100, 500) * MILLISECONDS,
+                             .next = world->groups};
+        world->groups = group;
+    }
+    if (group->num_members < MAX_RANKS) group->members[group->num_members++] = trainer;
+    return group;
+}
+
+void group_drain(sim_group *group) { group->drains = true; }
+
+static bool all_in(const sim_group *group, trainer_state state) {
+    if (group->num_members < group->world_size) return false;
+    for (int i = 0; i < group->num_members; i++) {
+        if (group->members[i]->state != state) return false;
+    }
+    return true;
+}
+
+static void leave_together(sim_world *world, sim_group *group, gs_bye_reason reason, int exit_code, const char *saved_as) {
+    if (saved_as) trainer_save(world, group->members[0], saved_as);
+    for (int i = 0; i < group->num_members; i++) trainer_leave(world, group->members[i], reason, exit_code);
+}
+
+static bool is_orphaned(const sim_world *world, const sim_group *group) {
+    for (int i = 0; i < group->num_members; i++) {
+        const sim_peer *peer = &group->members[i]->peer;
+        if (peer->connection || world->now_ns - peer->lost_ns < ORPHAN_NS) return false;
+    }
+    return true;
+}
+
+// All have entered the commit: all have the whole gradients. Some may not live to apply them.
+static void commit(sim_world *world, sim_group *group) {
+    int64_t step = group->members[0]->applied_step + 1;
+    for (int i = 0; i < group->num_members; i++) group->members[i]->is_complete = true;
+    for (int i = 0; i < group->num_members; i++) {
+        sim_trainer *member = group->members[i];
+        if (!world->is_calm && world->options.has_faults && dice_chance(&world->dice, 0.0006)) {
+            world_tell(world, "rank %d of generation %u dies in the commit of step %lld", member->rank, group->generation,
+                       (long long)step);
+            world->num_faults++;
+            trainer_kill(world, member, 9);
+            if (dice_chance(&world->dice, 0.5)) break;  // the others have not heard yet that all are in
+            continue;
+        }
+        trainer_applied(world, member);
+        oracle_committed(world, group->job, group->generation, member->applied_step);
+    }
+}
+
+static void step(sim_world *world, uint64_t id, void *what) {
+    (void)what;
+    sim_group *group = find_group(world, id);
+    group->is_stepping = false;
+    if (group->is_broken || !all_in(group, TRAINER_RUNNING)) {
+        group_break(world, group);
+        return;
+    }
+    for (int i = 0; i < group->num_members; i++) {
+        if (trainer_moves(world, group->members[i])) continue;
+        // It stands still: the others wait for a time, and then accuse it.
+        if (dice_chance(&world->dice, 0.1)) group_break(world, group);
+        else group_try_to_step(world, group);
+        return;
+    }
+    commit(world, group);
+    if (!all_in(group, TRAINER_RUNNING)) {
+        group_break(world, group);
+        return;
+    }
+    const sim_trainer *first = group->members[0];
+    if (first->applied_step >= first->target) leave_together(world, group, GS_BYE_TARGET_REACHED, 0, "final");
+    else if (group->drains) leave_together(world, group, GS_BYE_DRAINED, 0, "stop");
+    else if (is_orphaned(world, group)) leave_together(world, group, GS_BYE_ORPHANED, 75, "orphaned");
+    else {
+        if (first->save_every > 0 && first->applied_step % first->save_every == 0)
+            trainer_save(world, group->members[0], "periodic");
+        group_try_to_step(world, group);
+    }
+}
+
+void group_try_to_step(sim_world *world, sim_group *group) {
+    if (group->is_stepping || group->is_broken || !all_in(group, TRAINER_RUNNING)) return;
+    group->is_stepping = true;
+    world_after(world, dice_delay_ns(&world->dice, group->step_ns), step, group->id, NULL);
+}
+
+static void notice(sim_world *world, uint64_t id, void *what) {
+    sim_group *group = find_group(world, id);
+    int rank = *(int *)what;
+    free(what);
+    sim_trainer *member = group->members[rank];
+    bool stands = member->state == TRAINER_RUNNING || member->state == TRAINER_ARMED || member->state == TRAINER_CONNECTING;
+    if (stands && trainer_moves(world, member)) trainer_settle(world, member);
+    else if (stands) world_after(world, NOTICE_NS, notice, id, memcpy(malloc(sizeof rank), &rank, sizeof rank));
+}
+
+void group_break(sim_world *world, sim_group *group) {
+    if (group->is_broken) return;
+    group->is_broken = true;
+    for (int i = 0; i < group->num_members; i++) {
+        int *rank = malloc(sizeof *rank);
+        *rank = i;
+        world_after(world, dice_delay_ns(&world->dice, NOTICE_NS), notice, group->id, rank);
+    }
+}
+
+void groups_destroy(sim_world *world) {
+    while (world->groups) {
+        sim_group *group = world->groups;
+        world->groups = group->next;
+        free(group);
+    }
+}

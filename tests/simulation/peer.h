@@ -1,0 +1,56 @@
+// One that speaks to the coordinator: an agent, a trainer, or people. Its line goes over its host; a connection lives on it as long as
+// both ends and the line do, and is made anew.
+//
+// Calls are repeated until they are answered or the connection is lost; after that their caller asks again, of whoever is
+// there then. Items of a stream come in order.
+#ifndef TESTS_SIMULATION_PEER_H
+#define TESTS_SIMULATION_PEER_H
+
+#include "tests/simulation/coordinator.h"
+
+#define ORPHAN_NS (30 * SECONDS)
+
+typedef struct sim_line {
+    bool to_coordinator_down, from_coordinator_down;
+    int64_t cut_ns;  // since when either is; 0: neither
+} sim_line;
+
+typedef struct sim_peer sim_peer;
+typedef struct sim_peer_ops {
+    void (*connected)(sim_world *world, sim_peer *peer);
+    void (*lost)(sim_world *world, sim_peer *peer);
+    void (*item)(sim_world *world, sim_peer *peer, const sim_item *item);
+    void (*answer)(sim_world *world, sim_peer *peer, const sim_answer *answer);
+} sim_peer_ops;
+
+struct sim_peer {
+    sim_caller_kind kind;
+    uint64_t id, incarnation, job;
+    const sim_peer_ops *ops;
+    sim_line *line;  // of its host
+    bool is_gone;    // its process has ended
+    int64_t suspended_until_ns;
+    uint64_t connection, life;  // 0: none; of the coordinator that it leads to
+    int64_t connected_ns, lost_ns, next_item_ns;
+    uint64_t last_request, stream_request;
+    sim_peer *next;
+};
+
+void peer_create(sim_world *world, sim_peer *peer);  // and it looks for the coordinator
+void peer_end(sim_world *world, sim_peer *peer);     // its process dies
+bool peer_hears(const sim_world *world, const sim_peer *peer);
+
+// Sends the event (taken) as a call, a stream or one way. Returns the number of the request; 0: one way, or there is no connection.
+uint64_t peer_call(sim_world *world, sim_peer *peer, gs_engine_event *event);
+uint64_t peer_open_stream(sim_world *world, sim_peer *peer, gs_engine_event *event);
+void peer_send(sim_world *world, sim_peer *peer, gs_engine_event *event);
+gs_engine_event peer_event(const sim_peer *peer, gs_engine_event_kind kind, int64_t generation);
+
+// Of the coordinator.
+void peer_answer(sim_world *world, const sim_caller *caller, const sim_answer *answer);
+void peer_item(sim_world *world, const sim_caller *caller, const sim_item *item);
+void peers_lose_coordinator(sim_world *world);
+
+void line_set(sim_world *world, sim_line *line, bool to_coordinator_down, bool from_coordinator_down);
+
+#endif

@@ -1,0 +1,391 @@
+#include "tests/simulation/trainer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simulation/disk.h"
+#include "tests/simulation/group.h"
+#include "tests/simulation/model.h"
+#include "tests/simulation/oracle.h"
+
+#define BOOT_NS (200 * MILLISECONDS)
+#define HEARTBEAT_NS (400 * MILLISECONDS)
+#define SETTLE_ALONE_NS (10 * SECONDS)
+#define BYE_ALONE_NS (2 * SECONDS)
+#define IDLE_ORPHAN_NS (60 * SECONDS)
+
+static sim_trainer *of(sim_peer *peer) { return (sim_trainer *)(void *)peer; }
+
+static sim_trainer *find_trainer(sim_world *world, uint64_t id) {
+    for (sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
+        if (trainer->peer.id == id) return trainer;
+    }
+    return NULL;
+}
+
+bool trainer_lives(const sim_trainer *trainer) { return trainer->state != TRAINER_GONE; }
+
+bool trainer_moves(const sim_world *world, const sim_trainer *trainer) {
+    return trainer_lives(trainer) && trainer->peer.suspended_until_ns <= world->now_ns;
+}
+
+static int64_t bound_to(const sim_trainer *trainer) { return trainer->generation ? (int64_t)trainer->generation : -1; }
+
+static void end(sim_world *world, sim_trainer *trainer, int exit_code, int signal) {
+    if (!trainer_lives(trainer)) return;
+    trainer->state = TRAINER_GONE;
+    world_tell(world, "trainer %d (rank %d of generation %u) ends: code %d signal %d", trainer->number, trainer->rank,
+               trainer->generation, exit_code, signal);
+    peer_end(world, &trainer->peer);
+    agent_reap(world, trainer->agent, trainer, exit_code, signal);
+    if (trainer->group) group_break(world, trainer->group);
+}
+
+void trainer_kill(sim_world *world, sim_trainer *trainer, int signal) { end(world, trainer, -1, signal); }
+
+void trainer_suspend(sim_world *world, sim_trainer *trainer, int64_t ns) {
+    trainer->peer.suspended_until_ns = world->now_ns + ns;
+}
+
+static bool owes_report(const sim_trainer *trainer) { return trainer->num_told < trainer->num_saves; }
+
+// One after the other.
+static void tell_saved(sim_world *world, sim_trainer *trainer) {
+    if (!owes_report(trainer) || trainer->save_request || !peer_hears(world, &trainer->peer)) return;
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_CHECKPOINTED, -1);
+    const char *name = trainer->saves[trainer->num_told].name;
+    int64_t step = trainer->saves[trainer->num_told].step;
+    event.checkpointed = (gs_save_report){.directory = name};
+    event.checkpointed.found = (gs_checkpoint_report){.step = step, .bytes = 1000, .world_size = 1};
+    snprintf(event.checkpointed.found.state_digest, GS_DIGEST_TEXT_LEN, "s%lld", (long long)step);
+    trainer->save_request = peer_call(world, &trainer->peer, &event);
+}
+
+void trainer_save(sim_world *world, sim_trainer *trainer, const char *reason) {
+    if (trainer->num_saves == MAX_SAVES) return;
+    char *name = trainer->saves[trainer->num_saves].name;
+    snprintf(name, sizeof trainer->saves[0].name, "step-%lld-g%u-%s", (long long)trainer->applied_step, trainer->generation,
+             reason);
+    trainer->saves[trainer->num_saves++].step = trainer->applied_step;
+    disk_save(world, trainer->peer.job, name, trainer->applied_step, trainer->generation);
+    world_tell(world, "trainer %d saves step %lld (%s)", trainer->number, (long long)trainer->applied_step, reason);
+    tell_saved(world, trainer);
+}
+
+static void say_bye(sim_world *world, sim_trainer *trainer) {
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_BYE, bound_to(trainer));
+    event.bye = (gs_bye_report){.reason = trainer->bye_reason, .exit_code = trainer->exit_code, .class = "", .error = "",
+                                .hint = "", .applied_step = trainer->applied_step};
+    trainer->bye_request = peer_call(world, &trainer->peer, &event);
+}
+
+static void wait_for_bye(sim_world *world, uint64_t id, void *what) {
+    (void)what;
+    sim_trainer *trainer = find_trainer(world, id);
+    if (!trainer_lives(trainer)) return;
+    bool waited = world->now_ns - trainer->bye_since_ns >= BYE_ALONE_NS;
+    bool hears = peer_hears(world, &trainer->peer);
+    if (!hears && waited) {
+        end(world, trainer, trainer->exit_code, 0);
+        return;
+    }
+    // What is saved is told before.
+    if (hears && !trainer->bye_request && !owes_report(trainer)) say_bye(world, trainer);
+    if (hears) tell_saved(world, trainer);
+    if (world->now_ns - trainer->bye_since_ns >= 5 * BYE_ALONE_NS) {
+        end(world, trainer, trainer->exit_code, 0);
+        return;
+    }
+    world_after(world, 200 * MILLISECONDS, wait_for_bye, id, NULL);
+}
+
+void trainer_leave(sim_world *world, sim_trainer *trainer, gs_bye_reason reason, int exit_code) {
+    if (!trainer_lives(trainer) || trainer->state == TRAINER_LEAVING) return;
+    trainer->state = TRAINER_LEAVING;
+    trainer->bye_reason = reason;
+    trainer->exit_code = exit_code;
+    trainer->bye_since_ns = world->now_ns;
+    wait_for_bye(world, trainer->peer.id, NULL);
+}
+
+// Nobody can decide: it keeps what it has for certain.
+static void settle_alone(sim_world *world, sim_trainer *trainer) {
+    world_tell(world, "trainer %d settles alone at step %lld", trainer->number, (long long)trainer->applied_step);
+    trainer_save(world, trainer, "orphaned");
+    trainer_leave(world, trainer, GS_BYE_OTHER, 75);
+}
+
+static void ask_to_settle(sim_world *world, sim_trainer *trainer) {
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_SETTLE, bound_to(trainer));
+    event.settle = (gs_settle_question){.applied_step = trainer->applied_step, .complete = trainer->is_complete};
+    trainer->settle_request = peer_call(world, &trainer->peer, &event);
+}
+
+static void wait_to_settle(sim_world *world, uint64_t id, void *what) {
+    (void)what;
+    sim_trainer *trainer = find_trainer(world, id);
+    if (trainer->state != TRAINER_SETTLING) return;
+    if (!trainer_moves(world, trainer)) {
+        world_after(world, SECONDS, wait_to_settle, id, NULL);
+        return;
+    }
+    int64_t waited_ns = world->now_ns - trainer->settle_since_ns;
+    bool hears = peer_hears(world, &trainer->peer);
+    if ((!hears && waited_ns >= SETTLE_ALONE_NS) || waited_ns >= 60 * SECONDS) {
+        settle_alone(world, trainer);
+        return;
+    }
+    if (hears && !trainer->settle_request) ask_to_settle(world, trainer);
+    world_after(world, 300 * MILLISECONDS, wait_to_settle, id, NULL);
+}
+
+void trainer_settle(sim_world *world, sim_trainer *trainer) {
+    if (!trainer_lives(trainer) || trainer->state >= TRAINER_SETTLING) return;
+    bool trained = trainer->state == TRAINER_RUNNING || trainer->state == TRAINER_ARMED;
+    trainer->state = TRAINER_SETTLING;
+    trainer->settle_since_ns = world->now_ns;
+    if (trainer->group) group_break(world, trainer->group);
+    if (trained && trainer->group && dice_chance(&world->dice, 0.7)) {
+        gs_engine_event event = peer_event(&trainer->peer, GS_ON_FAULT, bound_to(trainer));
+        trainer->fault = gs_fault_facts_of(GS_FAULT_PEER_LOST, -1);
+        for (int i = 0; i < trainer->group->num_members; i++) {
+            const sim_trainer *other = trainer->group->members[i];
+            if (!trainer_lives(other)) gs_fault_accuse(&trainer->fault, other->rank);
+        }
+        event.fault.facts = &trainer->fault;
+        event.fault.text = "the communicator broke";
+        peer_call(world, &trainer->peer, &event);
+    }
+    wait_to_settle(world, trainer->peer.id, NULL);
+}
+
+void trainer_applied(sim_world *world, sim_trainer *trainer) {
+    trainer->applied_step++;
+    trainer->is_complete = false;
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_STEP, bound_to(trainer));
+    event.step.applied_step = trainer->applied_step;
+    event.step.step_seconds = 0.3;
+    peer_send(world, &trainer->peer, &event);
+}
+
+static void say_hello(sim_world *world, sim_trainer *trainer) {
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_HELLO, bound_to(trainer));
+    snprintf(trainer->job_text, sizeof trainer->job_text, "%s", "");
+    gs_job_id_format(trainer->job_text, trainer->peer.job);
+    event.hello = (gs_trainer_hello){.job = trainer->job_text, .incarnation = trainer->peer.incarnation,
+                                     .launch_token = trainer->launch_token, .pid = 1,
+                                     .applied_step = trainer->applied_step, .host = trainer->agent->name,
+                                     .boot_id = "boot", .params_digest = model_params_digest(), .data_digest = "data",
+                                     .arithmetic = 1};
+    peer_open_stream(world, &trainer->peer, &event);
+}
+
+static void connected(sim_world *world, sim_peer *peer) {
+    sim_trainer *trainer = of(peer);
+    trainer->is_welcome = false;
+    if (trainer->state >= TRAINER_WAITING) say_hello(world, trainer);
+    trainer->settle_request = trainer->bye_request = trainer->save_request = trainer->ready_request = 0;
+    trainer->exchange_request = trainer->comm_up_request = 0;
+}
+
+static void lost(sim_world *world, sim_peer *peer) {
+    (void)world;
+    sim_trainer *trainer = of(peer);
+    trainer->is_welcome = false;
+    trainer->settle_request = trainer->bye_request = trainer->save_request = 0;
+}
+
+static void send_ready(sim_world *world, sim_trainer *trainer) {
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_READY, bound_to(trainer));
+    event.ready = (gs_ready_report){.plan_hash = trainer->plan_hash, .state_digest = "", .applied_step = trainer->applied_step};
+    trainer->ready_request = peer_call(world, &trainer->peer, &event);
+}
+
+static void send_exchange(sim_world *world, sim_trainer *trainer) {
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_EXCHANGE, bound_to(trainer));
+    event.exchange.request = (gs_exchange_request){.tag = "world", .bytes = strdup("abc")};
+    trainer->exchange_request = peer_call(world, &trainer->peer, &event);
+}
+
+static void send_comm_up(sim_world *world, sim_trainer *trainer) {
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_COMM_UP, bound_to(trainer));
+    event.comm_up.backend = "sim";
+    trainer->comm_up_request = peer_call(world, &trainer->peer, &event);
+}
+
+static void take_welcome(sim_world *world, sim_trainer *trainer, const sim_item *item) {
+    trainer->is_welcome = true;
+    if (item->send_params) {
+        gs_engine_event event = peer_event(&trainer->peer, GS_ON_PARAMS, -1);
+        model_params_page(&event.params.page);
+        peer_call(world, &trainer->peer, &event);
+    }
+    tell_saved(world, trainer);
+}
+
+static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
+    sim_trainer *trainer = of(peer);
+    if (!trainer_lives(trainer)) return;
+    switch (item->member_order) {
+    case GS_TELL_WELCOME: take_welcome(world, trainer, item); break;
+    case GS_TELL_PREPARE:
+        if (trainer->state == TRAINER_WAITING) {
+            trainer->generation = item->generation;
+            trainer->rank = item->rank;
+            trainer->world_size = item->world_size;
+            trainer->state = TRAINER_PREPARED;
+            snprintf(trainer->plan_hash, sizeof trainer->plan_hash, "%s", item->plan_hash);
+            oracle_prepared(world, trainer->peer.job, item->generation, item->rank, trainer->peer.incarnation);
+        }
+        if (trainer->state == TRAINER_PREPARED) send_ready(world, trainer);
+        break;
+    case GS_TELL_START:
+        if (trainer->state == TRAINER_PREPARED) {
+            trainer->state = TRAINER_CONNECTING;
+            trainer->group = group_join(world, trainer, trainer->world_size);
+        }
+        if (trainer->state == TRAINER_CONNECTING) send_exchange(world, trainer);
+        break;
+    case GS_TELL_GO:
+        if (trainer->state == TRAINER_ARMED && item->generation == trainer->generation) {
+            trainer->state = TRAINER_RUNNING;
+            group_try_to_step(world, trainer->group);
+        }
+        break;
+    case GS_TELL_ABORT:
+        if (trainer->state == TRAINER_WAITING) trainer_leave(world, trainer, GS_BYE_OTHER, 75);
+        else trainer_settle(world, trainer);
+        break;
+    case GS_TELL_DRAIN:
+        if (trainer->group) group_drain(trainer->group);
+        break;
+    case GS_TELL_REPLAN: break;
+    }
+}
+
+static void take_settlement(sim_world *world, sim_trainer *trainer, const sim_answer *answer) {
+    trainer->settle_request = 0;
+    if (answer->status.code) {
+        settle_alone(world, trainer);
+        return;
+    }
+    if (answer->apply && trainer->is_complete) {
+        trainer->applied_step++;
+        trainer->is_complete = false;
+        oracle_settled(world, trainer->peer.job, trainer->generation, trainer->applied_step);
+    }
+    if (answer->save) trainer_save(world, trainer, "settled");
+    trainer_leave(world, trainer, GS_BYE_OTHER, 75);
+}
+
+static void refused(sim_world *world, sim_trainer *trainer, gs_status status) {
+    world_tell(world, "trainer %d hears: %s", trainer->number, status.message);
+    trainer->peer.stream_request = 0;
+    trainer->is_welcome = false;
+    if (status.code == GS_NOT_FOUND) return;  // unknown is not over
+    if (status.code != GS_ABORTED) return;
+    if (trainer->state == TRAINER_WAITING) trainer_leave(world, trainer, GS_BYE_OTHER, 75);
+    else trainer_settle(world, trainer);
+}
+
+static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answer) {
+    sim_trainer *trainer = of(peer);
+    if (!trainer_lives(trainer)) return;
+    if (answer->ends_stream) {
+        if (answer->request == peer->stream_request) refused(world, trainer, answer->status);
+    } else if (answer->request == trainer->settle_request && trainer->state == TRAINER_SETTLING) {
+        take_settlement(world, trainer, answer);
+    } else if (answer->request == trainer->exchange_request) {
+        trainer->exchange_request = 0;
+        if (!answer->status.code && trainer->state == TRAINER_CONNECTING) {
+            trainer->state = TRAINER_ARMED;
+            send_comm_up(world, trainer);
+        } else if (answer->status.code) {
+            trainer_settle(world, trainer);
+        }
+    } else if (answer->request == trainer->comm_up_request) {
+        trainer->comm_up_request = 0;
+    } else if (answer->request == trainer->save_request) {
+        trainer->save_request = 0;
+        if (!answer->status.code)
+            oracle_acknowledged_save(world, trainer->peer.job, trainer->saves[trainer->num_told].step);
+        trainer->num_told++;
+        tell_saved(world, trainer);
+    } else if (answer->request == trainer->bye_request && trainer->state == TRAINER_LEAVING) {
+        end(world, trainer, trainer->exit_code, 0);
+    }
+}
+
+static const sim_peer_ops ops = {connected, lost, take_item, take_answer};
+
+static void beat(sim_world *world, uint64_t id, void *what) {
+    (void)what;
+    sim_trainer *trainer = find_trainer(world, id);
+    if (!trainer_lives(trainer)) return;
+    world_after(world, HEARTBEAT_NS, beat, id, NULL);
+    if (!trainer_moves(world, trainer)) return;
+    sim_peer *peer = &trainer->peer;
+    bool idle = trainer->state <= TRAINER_CONNECTING;
+    if (idle && !peer->connection && world->now_ns - peer->lost_ns > IDLE_ORPHAN_NS) {
+        end(world, trainer, 75, 0);
+        return;
+    }
+    if (!peer_hears(world, peer) || trainer->state < TRAINER_WAITING) return;
+    if (!peer->stream_request && trainer->state < TRAINER_LEAVING) say_hello(world, trainer);
+    if (trainer->state == TRAINER_ARMED && !trainer->comm_up_request && trainer->is_welcome) send_comm_up(world, trainer);
+    if (trainer->state == TRAINER_CONNECTING && !trainer->exchange_request && trainer->is_welcome) send_exchange(world, trainer);
+    tell_saved(world, trainer);
+    gs_engine_event event = peer_event(peer, GS_ON_HEARTBEAT, bound_to(trainer));
+    event.heartbeat = (gs_heartbeat_report){.applied_step = trainer->applied_step, .rss_bytes = -1, .phase = "forward"};
+    peer_send(world, peer, &event);
+}
+
+static void boot(sim_world *world, uint64_t id, void *what) {
+    (void)what;
+    sim_trainer *trainer = find_trainer(world, id);
+    if (!trainer_lives(trainer)) return;
+    trainer->state = TRAINER_WAITING;
+    if (trainer->peer.connection) say_hello(world, trainer);
+    beat(world, id, NULL);
+}
+
+sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *item) {
+    sim_trainer *trainer = calloc(1, sizeof *trainer);
+    trainer->peer = (sim_peer){.kind = CALLER_TRAINER, .incarnation = item->incarnation, .job = item->job, .ops = &ops,
+                               .line = &agent->line};
+    trainer->agent = agent;
+    trainer->number = ++world->num_trainers;
+    trainer->rank = -1;
+    trainer->launch_token = item->launch_token;
+    trainer->applied_step = item->checkpoint[0] ? item->resume_step : 0;
+    trainer->target = item->target;
+    trainer->save_every = item->save_every;
+    trainer->next = world->trainers;
+    world->trainers = trainer;
+    world_tell(world, "%s starts trainer %d from step %lld", agent->name, trainer->number, (long long)trainer->applied_step);
+    oracle_started(world, item->job, trainer->applied_step);
+    peer_create(world, &trainer->peer);
+    world_after(world, dice_delay_ns(&world->dice, BOOT_NS), boot, trainer->peer.id, NULL);
+    return trainer;
+}
+
+void trainer_stop(sim_world *world, sim_trainer *trainer, bool kill) {
+    if (!trainer_lives(trainer)) return;
+    if (kill) {
+        trainer_kill(world, trainer, 9);
+        return;
+    }
+    // Asked to: it takes its generation along when that is whole, and else itself.
+    if (trainer->state == TRAINER_RUNNING && trainer->group && !trainer->group->is_broken) group_drain(trainer->group);
+    else if (trainer->state < TRAINER_SETTLING) trainer_leave(world, trainer, GS_BYE_OTHER, 0);
+}
+
+void trainers_destroy(sim_world *world) {
+    while (world->trainers) {
+        sim_trainer *trainer = world->trainers;
+        world->trainers = trainer->next;
+        free(trainer);
+    }
+    groups_destroy(world);
+}

@@ -1,0 +1,65 @@
+// A trainer, as the product's is: it says hello, prepares, connects, trains with the others of its generation, settles when
+// the generation ends, says bye and exits. Without a coordinator it trains on, up to ORPHAN_NS.
+//
+// Ranks of a generation step together (a group): none applies step s + 1 before all have entered its commit.
+#ifndef TESTS_SIMULATION_TRAINER_H
+#define TESTS_SIMULATION_TRAINER_H
+
+#include "tests/simulation/agent.h"
+
+#define MAX_SAVES 80
+
+typedef enum trainer_state {
+    TRAINER_BOOTING = 0,
+    TRAINER_WAITING,    // said hello, or tries to
+    TRAINER_PREPARED,
+    TRAINER_CONNECTING,
+    TRAINER_ARMED,      // in the communicator
+    TRAINER_RUNNING,
+    TRAINER_SETTLING,
+    TRAINER_LEAVING,    // says bye
+    TRAINER_GONE
+} trainer_state;
+
+struct sim_trainer {
+    sim_peer peer;
+    sim_agent *agent;
+    sim_trainer *next;
+    sim_group *group;
+    trainer_state state;
+    uint64_t launch_token;
+    int number, rank, world_size;
+    char job_text[GS_JOB_ID_LEN];
+    gs_fault_facts fault;  // that it reported
+    uint32_t generation;
+    int64_t applied_step, target, save_every;
+    bool is_complete;  // holds the whole gradients of applied_step + 1
+    bool is_welcome, saves_when_told;
+    char plan_hash[GS_DIGEST_TEXT_LEN];
+    uint64_t ready_request, exchange_request, comm_up_request, settle_request, bye_request, save_request;
+    int64_t settle_since_ns, bye_since_ns;
+    gs_bye_reason bye_reason;
+    int exit_code;
+    // Saves, each told until it is acknowledged. Events point at their names.
+    struct {
+        char name[64];
+        int64_t step;
+    } saves[MAX_SAVES];
+    int num_saves, num_told;
+};
+
+sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *item);
+void trainer_stop(sim_world *world, sim_trainer *trainer, bool kill);  // by its agent
+void trainer_kill(sim_world *world, sim_trainer *trainer, int signal);
+void trainer_suspend(sim_world *world, sim_trainer *trainer, int64_t ns);
+void trainers_destroy(sim_world *world);
+// Of the group: everybody applies, or leaves.
+void trainer_applied(sim_world *world, sim_trainer *trainer);
+void trainer_save(sim_world *world, sim_trainer *trainer, const char *reason);
+void trainer_leave(sim_world *world, sim_trainer *trainer, gs_bye_reason reason, int exit_code);
+void trainer_settle(sim_world *world, sim_trainer *trainer);
+bool trainer_lives(const sim_trainer *trainer);
+// Not dead and not suspended.
+bool trainer_moves(const sim_world *world, const sim_trainer *trainer);
+
+#endif
