@@ -4,6 +4,7 @@
 
 #include "coordinator/model/memory.h"
 #include "coordinator/observe/held.h"
+#include "core/log.h"
 
 typedef struct entry {
     gs_held held;
@@ -64,6 +65,7 @@ bool gs_calls_mention(gs_calls *calls, gs_call call, gs_json *item) {
 void gs_calls_send(gs_calls *calls, gs_call call, gs_json *item) {
     bool waits = find(calls, call) != NULL;
     if (gs_calls_mention(calls, call, item) || !waits) return;
+    gs_log_warn("peer too slow to be told", "call=%llu", (unsigned long long)call);
     gs_calls_end(calls, call, gs_error(GS_UNAVAILABLE, "too slow to be told anything"));
     calls->gone(calls->ctx, call, false);
 }

@@ -1,0 +1,144 @@
+// What a start reads is what was written, also by versions that wrote less.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coordinator/model/job_table.h"
+#include "coordinator/model/run.h"
+#include "coordinator/store/job_record.h"
+#include "core/clock.h"
+
+#define ID UINT64_C(470653578011114852)
+#define CREATED_MS INT64_C(1795400000000)
+#define NOW_NS (50 * GS_NS_PER_SEC)
+
+static const char spec[] = "{\"name\":\"r\",\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":100}}";
+
+// Of a job that trains with two ranks: `members` is the rest of the record, `run` of its run.
+static gs_job *read_job(gs_job_documents *documents, const char *members, const char *run) {
+    char text[4000];
+    snprintf(text, sizeof text,
+             "{\"spec\":%s,\"state\":\"running\",\"created_ms\":%lld,\"generation\":7,\"world_size\":2,"
+             "\"step\":40,\"committed\":true%s,\"run\":{\"phase\":\"training\",\"generation\":7,"
+             "\"base_step\":10%s,\"members\":["
+             "{\"worker\":\"w0\",\"host\":\"h\",\"slot\":0,\"rank\":0,\"pid\":5,\"incarnation\":\"11\","
+             "\"launch_token\":\"12\"},"
+             "{\"worker\":\"w1\",\"host\":\"h\",\"slot\":1,\"rank\":1,\"pid\":6,\"incarnation\":\"21\","
+             "\"launch_token\":\"22\"}]}}",
+             spec, (long long)CREATED_MS, members, run);
+    gs_job *job = NULL;
+    gs_status status = gs_job_from_record(&job, documents, ID, text, NOW_NS, CREATED_MS + 90000);
+    assert_string_equal(status.message, "");
+    return job;
+}
+
+static void release(gs_job *job, gs_job_documents *documents) {
+    gs_job_destroy(job);
+    gs_job_documents_release(documents);
+}
+
+static void what_is_written_is_read(void **state) {
+    (void)state;
+    gs_job_documents documents, again;
+    gs_job *job = read_job(&documents,
+                           ",\"age_ms\":60000,\"restart_times_ms\":[1795400001000,1795400030000],"
+                           "\"plan_revision\":3,\"plan\":{\"hash\":\"xxh3:1\",\"reason\":\"ready_order\","
+                           "\"since_step\":12,\"buckets\":[{},{}]},\"ready_order\":[2,0,1],"
+                           "\"order_reason\":\"operator\",\"sample\":\"text\"",
+                           ",\"step\":38,\"draining\":true,\"saving\":true");
+    assert_int_equal(job->plan.revision, 3);
+    assert_int_equal(job->plan.num_buckets, 2);
+    assert_int_equal(job->plan.since_step, 12);
+    assert_int_equal(job->ready_order.count, 3);
+    assert_int_equal(job->run->step, 38);
+    assert_true(job->run->saving);
+    char *first = NULL, *second = NULL;
+    assert_int_equal(gs_job_to_record(&first, job, &documents, NOW_NS).code, GS_OK);
+    gs_job *copy = NULL;
+    assert_int_equal(gs_job_from_record(&copy, &again, ID, first, NOW_NS, CREATED_MS + 90000).code, GS_OK);
+    assert_int_equal(gs_job_to_record(&second, copy, &again, NOW_NS).code, GS_OK);
+    // A run that is read again waits for its members, whatever it was.
+    char *phase = strstr(first, "\"training\"");
+    assert_null(phase);
+    assert_string_equal(first, second);
+    free(first);
+    free(second);
+    release(job, &documents);
+    release(copy, &again);
+}
+
+static void a_run_waits_for_members_that_were_in(void **state) {
+    (void)state;
+    gs_job_documents documents;
+    gs_job *job = read_job(&documents, "", "");
+    gs_run *run = job->run;
+    assert_int_equal(run->phase, GS_RUN_RELOADING);
+    assert_int_equal(run->step, 40);  // nothing else is known
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(run->members[i].stage, GS_MEMBER_UP);
+        assert_true(run->members[i].was_up);
+        assert_int_equal(run->members[i].stream.call, 0);
+        assert_int_equal(run->members[i].applied_step, 40);
+    }
+    assert_int_equal(run->members[1].launch_token, 22);
+    release(job, &documents);
+}
+
+static void ages_go_on_where_they_were(void **state) {
+    (void)state;
+    gs_job_documents documents;
+    gs_job *job = read_job(&documents, ",\"age_ms\":60000,\"restart_times_ms\":[1795400045000]", "");
+    assert_int_equal(gs_job_age_ns(job, NOW_NS + 5 * GS_NS_PER_SEC), 65 * GS_NS_PER_SEC);
+    assert_int_equal(job->num_restart_ages, 1);
+    assert_int_equal(job->restart_ages_ns[0], 45 * GS_NS_PER_SEC);
+    release(job, &documents);
+    // Records of before have none: then it is what the wall clock says, and no restart is in the future.
+    job = read_job(&documents, ",\"restart_times_ms\":[1795400045000,1795409999000,5]", "");
+    assert_int_equal(gs_job_age_ns(job, NOW_NS), 90 * GS_NS_PER_SEC);
+    assert_int_equal(job->restart_ages_ns[0], 45 * GS_NS_PER_SEC);
+    assert_int_equal(job->restart_ages_ns[1], 90 * GS_NS_PER_SEC);
+    assert_int_equal(job->restart_ages_ns[2], 0);
+    release(job, &documents);
+}
+
+static void an_order_that_is_none_is_forgotten(void **state) {
+    (void)state;
+    static const char *const orders[] = {"[0,0]", "[0,2]", "[0,-1]", "[\"0\"]", "7"};
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+        char members[80];
+        snprintf(members, sizeof members, ",\"ready_order\":%s", orders[i]);
+        gs_job_documents documents;
+        gs_job *job = read_job(&documents, members, "");
+        assert_int_equal(job->ready_order.count, 0);
+        release(job, &documents);
+    }
+}
+
+static void what_is_no_job_is_refused(void **state) {
+    (void)state;
+    static const char *const texts[] = {"", "{}", "[]", "{\"spec\":{\"model\":{\"kind\":\"mlp\"}},\"state\":\"running\"}",
+                                        "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":1}},\"state\":\"paused\"}"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        gs_job *job = NULL;
+        gs_job_documents documents;
+        assert_int_not_equal(gs_job_from_record(&job, &documents, ID, texts[i], NOW_NS, CREATED_MS).code, GS_OK);
+        assert_null(job);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(a_run_waits_for_members_that_were_in),
+        cmocka_unit_test(ages_go_on_where_they_were),
+        cmocka_unit_test(an_order_that_is_none_is_forgotten),
+        cmocka_unit_test(what_is_no_job_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
