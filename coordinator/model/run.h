@@ -1,5 +1,5 @@
 // A run: one attempt of a job with the trainers that belong to it; at most one generation lives in it. Plain:
-// what drives it is coordinator/engine, rendezvous.h from launch to go and membership.h from then to its end.
+// what drives it is coordinator/engine/runs, rendezvous.h from launch to go, reports.h and run_life.h from then to its end.
 #ifndef COORDINATOR_MODEL_RUN_H
 #define COORDINATOR_MODEL_RUN_H
 

@@ -1,7 +1,7 @@
-// Which state may follow which: of jobs, runs, members and checkpoints. One table each, which the simulator walks row by row
-// and docs/coordinator.md draws.
+// Which state may follow which: of jobs, runs, members and checkpoints. One table each; tests/simulation counts how often
+// each row is taken.
 //
-// coordinator/engine moves all of them through one function each (engine/moves.h), so that what is not in a table
+// coordinator/engine moves all of them through one function each (coordinator/engine/base/moves.h), so that what is not in a table
 // cannot happen.
 #ifndef COORDINATOR_MODEL_TRANSITIONS_H
 #define COORDINATOR_MODEL_TRANSITIONS_H

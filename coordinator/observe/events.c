@@ -134,7 +134,7 @@ void gs_events_see(gs_observer *observer, const gs_effect *effect) {
     uint64_t sequence = events->next_sequence++;
     gs_json *item = gs_json_new_object();
     gs_json_set_int(item, "sequence", (int64_t)sequence);
-    gs_json_set_time(item, "at", gs_wall_ms());
+    gs_json_set_time(item, "at", observer->state->wall_ms);
     if (job) gs_json_set_string(item, "job", job->id_text);
     gs_json_set_string(item, "reason", note->reason);
     gs_json_set_string(item, "severity", severities[note->severity]);

@@ -145,11 +145,12 @@ static void remove_file(sim_disk *disk, uint64_t job, const char *directory) {
 }
 
 void disk_damage_newest(sim_world *world) {
-    saved_file *file = world->disk->files;
-    if (!file) return;
-    world_tell(world, "disk: checkpoint %s is damaged", file->directory);
-    oracle_damaged(world, file->job, file->step);
-    remove_file(world->disk, file->job, file->directory);
+    const saved_file *newest = world->disk->files;
+    if (!newest) return;
+    saved_file file = *newest;
+    world_tell(world, "disk: checkpoint %s is found damaged, and renamed", file.directory);
+    oracle_damaged(world, file.job, file.step);
+    remove_file(world->disk, file.job, file.directory);
 }
 
 void disk_fill(sim_world *world, bool is_full) { world->disk->is_full = is_full; }

@@ -2,7 +2,7 @@
 // from one to the next; the dice say how long things take and what goes wrong.
 //
 // Who lives in it: a coordinator on a disk, agents with slots, trainers that they start, people who ask for jobs. They speak
-// through the network (network.h). Whatever happens can be told in words (world_tell).
+// over lines (peer.h). Whatever happens can be told in words (world_tell).
 #ifndef TESTS_SIMULATION_WORLD_H
 #define TESTS_SIMULATION_WORLD_H
 
