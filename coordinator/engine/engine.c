@@ -26,7 +26,10 @@ gs_status gs_engine_create(gs_engine **out, const gs_engine_options *options) {
     gs_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return gs_error(GS_RESOURCE_EXHAUSTED, "engine: out of memory");
     engine->state.timing = *options->timing;
-    engine->state.epoch = options->epoch;
+    gs_cluster *cluster = &engine->state.cluster;
+    snprintf(cluster->id, sizeof cluster->id, "%s", options->cluster ? options->cluster : "");
+    cluster->epoch = options->epoch;
+    cluster->life = options->life;
     engine->state.generations.next = options->first_generation;
     engine->state.generations.durable_end = engine->state.generations.asked_end =
         options->first_generation + GS_GENERATION_BLOCK;
@@ -48,6 +51,7 @@ void gs_engine_destroy(gs_engine *engine) {
     gs_job_table_release(&engine->state.jobs);
     gs_agent_table_release(&engine->state.agents);
     gs_request_keys_release(&engine->state.keys);
+    gs_cluster_release(&engine->state.cluster);
     gs_u64_map_release(&engine->state.members);
     gs_u64_map_release(&engine->kept);
     free(engine->texts);
@@ -67,6 +71,10 @@ void gs_engine_adopt_key(gs_engine *engine, const char *key, const char *fingerp
 const uint64_t *gs_engine_drawn(const gs_engine *engine, size_t *count) {
     *count = engine->num_drawn;
     return engine->drawn;
+}
+
+void gs_engine_adopt_life(gs_engine *engine, uint64_t epoch, uint64_t life) {
+    if (!gs_u64_map_set(&engine->state.cluster.lives, epoch, (void *)(uintptr_t)life)) abort();
 }
 
 const gs_state *gs_engine_state(const gs_engine *engine) { return &engine->state; }

@@ -13,7 +13,9 @@ typedef struct gs_engine gs_engine;
 typedef struct gs_engine_options {
     const gs_timing *timing;
     const char *checkpoints_dir;
+    const char *cluster;  // id
     uint32_t epoch;
+    uint64_t life;
     uint32_t first_generation;  // [first, first + GS_GENERATION_BLOCK) are reserved already
 } gs_engine_options;
 
@@ -26,6 +28,9 @@ void gs_engine_destroy(gs_engine *engine);
 void gs_engine_adopt_job(gs_engine *engine, gs_job *job);
 void gs_engine_adopt_key(gs_engine *engine, const char *key, const char *fingerprint, uint64_t job,
                          int64_t expires_ms);
+
+// A former start, and which life it was.
+void gs_engine_adopt_life(gs_engine *engine, uint64_t epoch, uint64_t life);
 
 // What the event leads to; holds until the next step.
 gs_effects gs_engine_step(gs_engine *engine, gs_engine_event *event);

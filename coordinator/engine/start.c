@@ -44,5 +44,5 @@ void gs_on_start(gs_engine *engine) {
         gs_part_saves_adopt(engine, job);
     }
     gs_note_add(engine, NULL, NULL, GS_SEVERITY_INFO, "CoordinatorStarted",
-                "coordinator epoch %u, %zu jobs known", engine->state.epoch, engine->state.jobs.count);
+                "coordinator epoch %u, %zu jobs known", engine->state.cluster.epoch, engine->state.jobs.count);
 }

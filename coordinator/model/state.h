@@ -6,9 +6,10 @@
 #include <stdint.h>
 
 #include "coordinator/model/agent.h"
+#include "coordinator/model/cluster.h"
 #include "coordinator/model/job_table.h"
 #include "coordinator/model/request_keys.h"
-#include "coordinator/model/timing.h"
+#include "coordinator/rules/timing.h"
 #include "core/u64_map.h"
 
 #define GS_GENERATION_BLOCK 1000
@@ -23,7 +24,7 @@ typedef struct gs_generation_numbers {
 typedef struct gs_state {
     gs_timing timing;
     char checkpoints_dir[1024];
-    uint32_t epoch;
+    gs_cluster cluster;
     gs_generation_numbers generations;
     gs_job_table jobs;
     gs_agent_table agents;

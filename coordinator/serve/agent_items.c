@@ -7,7 +7,9 @@
 static gs_json *welcome(const gs_state *state, const gs_agent_message *message) {
     gs_json *item = gs_json_new_object();
     gs_json_set_string(item, "type", "welcome");
-    gs_json_set_int(item, "coordinator_epoch", state->epoch);
+    gs_json_set_string(item, "cluster", state->cluster.id);
+    gs_json_set_int(item, "coordinator_epoch", state->cluster.epoch);
+    gs_json_set_u64(item, "coordinator_life", state->cluster.life);
     gs_json_set_double(item, "heartbeat_seconds", (double)message->heartbeat_ns / GS_NS_PER_SEC);
     gs_json_set_string(item, "checkpoints_dir", state->checkpoints_dir);
     return item;
@@ -30,6 +32,7 @@ static gs_json *start_rank(const gs_state *state, const gs_effect *effect, const
     snprintf(directory, sizeof directory, "%s/%s", state->checkpoints_dir, job->id_text);
     gs_json *item = gs_json_new_object();
     gs_json_set_string(item, "type", "start_rank");
+    gs_json_set_string(item, "cluster", state->cluster.id);
     gs_json_set_int(item, "slot", member->slot);
     gs_json_set_string(item, "job", job->id_text);
     gs_json_set_string(item, "job_name", job->spec.name);

@@ -56,9 +56,12 @@ static void adopt_key(void *ctx, const gs_store_row *row) {
     gs_engine_adopt_key(ctx, row->key, row->body, row->job, row->expires_ms);
 }
 
+static void adopt_life(void *ctx, const gs_store_row *row) { gs_engine_adopt_life(ctx, row->id, row->job); }
+
 static gs_status load(gs_coordinator *coordinator, gs_engine *engine, gs_job_store *store) {
     gs_stored stored = {0};
     GS_TRY(gs_job_store_load_keys(store, adopt_key, engine));
+    GS_TRY(gs_job_store_load_lives(store, adopt_life, engine));
     GS_TRY(gs_stored_load(&stored, store, gs_now_ns(), gs_wall_ms()));
     return adopt_jobs(coordinator, engine, &stored);
 }
@@ -84,7 +87,9 @@ static gs_status open_engine(gs_engine **engine, const gs_coordinator_options *o
     return gs_engine_create(
         engine, &(gs_engine_options){.timing = options->timing ? options->timing : &gs_timing_default,
                                      .checkpoints_dir = options->checkpoints_dir,
+                                     .cluster = start->cluster,
                                      .epoch = start->coordinator_epoch,
+                                     .life = start->life,
                                      .first_generation = start->first_generation});
 }
 
@@ -121,7 +126,7 @@ static gs_status open_state(gs_coordinator *coordinator, const gs_coordinator_op
 static gs_status open_server(gs_coordinator *coordinator, const gs_coordinator_options *options) {
     gs_rpc_server_options server = {
         .endpoints = {options->control_endpoint, GS_INPROC_ENDPOINT},
-        .coordinator_epoch = coordinator->steps.state->epoch,
+        .coordinator_epoch = coordinator->steps.state->cluster.epoch,
         .ctx = &coordinator->service,
         .call_gone = call_gone,
         .tap = options->trace ? &coordinator->tap : NULL,

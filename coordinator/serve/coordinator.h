@@ -4,7 +4,7 @@
 #ifndef COORDINATOR_SERVE_COORDINATOR_H
 #define COORDINATOR_SERVE_COORDINATOR_H
 
-#include "coordinator/model/timing.h"
+#include "coordinator/rules/timing.h"
 #include "core/status.h"
 #include "rpc/wire/rpc_context.h"
 

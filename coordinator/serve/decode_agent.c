@@ -92,9 +92,18 @@ static void read_running(gs_agent_hello *hello, const gs_json *list) {
         running->pid = gs_json_int_or(entry, "pid", 0);
         running->rank = (int)gs_json_int_or(entry, "rank", 0);
         if (!gs_job_id_parse(&running->job, gs_json_string_or(entry, "job", ""))) running->job = 0;
+        running->cluster = gs_json_string_or(entry, "cluster", "");
         gs_status status = gs_json_read_u64(&running->incarnation, entry, "incarnation");
         if (!status.code) hello->num_running++;
     }
+}
+
+gs_seen_life gs_decode_seen_life(const gs_json *request) {
+    gs_seen_life seen = {.cluster = gs_json_string_or(request, "seen_cluster", ""),
+                         .epoch = gs_json_int_or(request, "seen_epoch", 0)};
+    gs_status status = gs_json_read_u64(&seen.life, request, "seen_life");
+    if (status.code) seen.life = 0;
+    return seen;
 }
 
 void gs_decode_agent_hello(gs_engine_event *event, const gs_json *request) {
@@ -107,6 +116,7 @@ void gs_decode_agent_hello(gs_engine_event *event, const gs_json *request) {
         .boot_id = gs_json_string_or(request, "boot_id", ""),
         .build = gs_json_string_or(request, "build", ""),
         .data_root = gs_json_string_or(request, "data_root", ""),
+        .seen = gs_decode_seen_life(request),
         .pid = gs_json_int_or(request, "pid", 0),
         .cores = gs_json_int_or(request, "cores", 0),
     };

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "coordinator/model/memory.h"
+#include "coordinator/serve/decode_agent.h"
 #include "coordinator/store/param_order.h"
 #include "core/digest.h"
 #include "rpc/schema/messages.h"
@@ -50,6 +51,8 @@ void gs_decode_hello(gs_engine_event *event, const gs_json *request) {
     gs_trainer_hello *hello = &event->hello;
     *hello = (gs_trainer_hello){
         .job = gs_json_string_or(request, "job", ""),
+        .cluster = gs_json_string_or(request, "cluster", ""),
+        .seen = gs_decode_seen_life(request),
         .pid = gs_json_int_or(request, "pid", 0),
         .applied_step = step_or_0(request, "applied_step"),
         .host = gs_json_string_or(request, "host", ""),

@@ -23,7 +23,9 @@ static gs_json *bound_item(const char *type, const gs_run *run) {
 
 static gs_json *welcome(const gs_state *state, const gs_member_message *message) {
     gs_json *item = new_item("welcome");
-    gs_json_set_int(item, "coordinator_epoch", state->epoch);
+    gs_json_set_string(item, "cluster", state->cluster.id);
+    gs_json_set_int(item, "coordinator_epoch", state->cluster.epoch);
+    gs_json_set_u64(item, "coordinator_life", state->cluster.life);
     gs_json_set_double(item, "heartbeat_seconds", (double)message->heartbeat_ns / GS_NS_PER_SEC);
     gs_json_set_double(item, "orphan_seconds", (double)message->orphan_ns / GS_NS_PER_SEC);
     gs_json_set_bool(item, "send_params", message->send_params);

@@ -148,10 +148,13 @@ static void get_health(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
     push_check(checks, "loop", true, NULL);
     push_check(checks, "store", !observer->store_failed, observer->store_error);
     push_check(checks, "control", true, gs_rpc_server_endpoint(service->observer->server, 0));
+    bool is_old_copy = observer->state->cluster.is_old_copy;
+    push_check(checks, "database", !is_old_copy,
+               is_old_copy ? "an old copy: workers have seen a later one" : NULL);
     push_check(checks, "accepting", accepting, accepting ? NULL : "going down");
     gs_json *reply = gs_json_new_object();
     gs_json_set_bool(reply, "live", true);
-    gs_json_set_bool(reply, "ready", accepting && !observer->store_failed);
+    gs_json_set_bool(reply, "ready", accepting && !observer->store_failed && !is_old_copy);
     gs_json_set(reply, "checks", checks);
     gs_rpc_reply(call, gs_ok(), reply);
 }
@@ -166,7 +169,8 @@ static void get_system(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
     gs_json_push(versions, gs_json_new_string("v1"));
     gs_json_set(reply, "api_versions", versions);
     gs_json_set_double(reply, "uptime_seconds", gs_seconds_since(service->observer->started_ns));
-    gs_json_set_int(reply, "coordinator_epoch", service->steps->state->epoch);
+    gs_json_set_int(reply, "coordinator_epoch", service->steps->state->cluster.epoch);
+    gs_json_set_string(reply, "cluster", service->steps->state->cluster.id);
     gs_json *limits = gs_json_new_object();
     gs_json_set_int(limits, "request_body_bytes", 1 << 20);
     gs_json_set_int(limits, "page_items", 500);

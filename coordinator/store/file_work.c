@@ -10,6 +10,7 @@
 #include "coordinator/store/files.h"
 #include "core/log.h"
 #include "rpc/checkpoint/checkpoint_commit.h"
+#include "rpc/checkpoint/fence.h"
 
 #define SWEEP_AGE_SECONDS 3600
 #define PATH_LEN 1400
@@ -18,6 +19,7 @@ typedef struct file_work {
     gs_work work;
     gs_trace *trace;  // borrowed; may be NULL
     char job_text[GS_JOB_ID_LEN];
+    uint32_t generation;  // the newest that has been formed: what older ones left, and nobody told of, is not the job's
     char path[PATH_LEN];          // of the directory; of the job's where it is about all of them
     gs_checkpoint_report report;  // owned; what to verify
     char (*known)[GS_CHECKPOINT_NAME_LEN];  // owned
@@ -36,6 +38,7 @@ static file_work *make(gs_work_kind kind, const gs_file_root *root, const gs_job
     file_work *it = gs_work_create(sizeof *it, kind, job->id, directory ? directory : "", run);
     it->work.release = release;
     it->trace = root->trace;
+    it->generation = job->generation;
     snprintf(it->job_text, sizeof it->job_text, "%s", job->id_text);
     snprintf(it->path, sizeof it->path, "%s/%s%s%s", root->checkpoints_dir, job->id_text, directory ? "/" : "",
              directory ? directory : "");
@@ -73,8 +76,13 @@ static gs_status commit(gs_json **manifest, uint64_t *bytes, const file_work *it
     gs_trace_found(it->trace, path, status, *manifest, *bytes);
     if (status.code) return status;
     const char *job = gs_json_string_or(*manifest, "job", "");
-    if (strcmp(job, it->job_text) == 0) return gs_ok();
+    const gs_fence writer = gs_fence_of(*manifest);
+    bool is_ours = strcmp(job, it->job_text) == 0, is_old = writer.generation && writer.generation < it->generation;
+    if (is_ours && !is_old) return gs_ok();
     status = gs_error(GS_DATA_LOSS, "is of job \"%.60s\"", job);
+    if (is_ours)
+        status = gs_error(GS_DATA_LOSS, "is of generation %u, and generation %u has been formed since",
+                          writer.generation, it->generation);
     gs_json_release(*manifest);
     *manifest = NULL;
     return status;

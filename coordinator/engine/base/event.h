@@ -13,6 +13,7 @@
 #include "coordinator/model/agent_devices.h"
 #include "coordinator/model/call.h"
 #include "coordinator/model/checkpoint.h"
+#include "coordinator/model/cluster.h"
 #include "coordinator/model/exchange.h"
 #include "coordinator/model/fault.h"
 #include "coordinator/model/run.h"
@@ -76,12 +77,14 @@ typedef struct gs_origin {
 typedef struct gs_running_trainer {
     int64_t slot, pid;
     uint64_t incarnation, job;  // job 0: its id was none
+    const char *cluster;        // that it belongs to; NULL or "": not told
     int rank;
 } gs_running_trainer;
 
 typedef struct gs_agent_hello {
     gs_status refusal;  // of what is said wrongly; ok: none
     const char *worker, *host, *boot_id, *build, *data_root;
+    gs_seen_life seen;
     int64_t pid, cores;
     int num_slots;
     bool is_leaving;  // it ends when its trainers have
@@ -100,6 +103,8 @@ typedef struct gs_exit_report {
 typedef struct gs_trainer_hello {
     gs_status refusal;  // it does not speak our protocol, or said no number where one belongs
     const char *job;    // id as text
+    const char *cluster;  // that it belongs to; NULL or "": not told
+    gs_seen_life seen;
     uint64_t incarnation, launch_token;
     int64_t pid, applied_step;
     const char *host, *boot_id, *params_digest, *data_digest;

@@ -152,7 +152,8 @@ static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_t
     gs_agent_slot *slot = &agent->slots[running->slot];
     *slot = (gs_agent_slot){.incarnation = running->incarnation,
                             .job = running->job,
-                            .is_unknown = !gs_job_table_get(&engine->state.jobs, running->job),
+                            .is_unknown = gs_cluster_is_other(&engine->state.cluster, running->cluster) ||
+                                          !gs_job_table_get(&engine->state.jobs, running->job),
                             .rank = running->rank,
                             .pid = running->pid};
     if (slot->is_unknown) {
@@ -231,6 +232,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     gs_agent_hello *hello = &event->agent_hello;
     gs_agent *agent = NULL;
     gs_status status = hello->refusal;
+    if (!status.code) status = gs_cluster_check(engine, &hello->seen, hello->worker);
     bool known = !status.code && gs_agent_table_find(&engine->state.agents, hello->worker);
     if (!status.code) status = welcome_agent(engine, &agent, hello, event->from.incarnation);
     if (status.code) {

@@ -242,6 +242,7 @@ static void give_up_waiting(gs_engine *engine, gs_job *job) {
 void gs_launch_waiting(gs_engine *engine) {
     const gs_job_table *jobs = &engine->state.jobs;
     engine->state.schedule_needed = false;
+    if (engine->state.cluster.is_old_copy) return;
     pools_of_all pools = count_slots(engine);
     gs_job **waiting = gs_model_alloc(jobs->count, sizeof *waiting);
     gs_schedule_job *decisions = gs_model_alloc(jobs->count, sizeof *decisions);

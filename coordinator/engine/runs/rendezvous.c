@@ -151,6 +151,10 @@ void gs_member_stream_gone(gs_engine *engine, gs_member *member, bool was_closed
 static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine_event *event) {
     const gs_trainer_hello *hello = &event->hello;
     GS_TRY(hello->refusal);
+    if (gs_cluster_is_other(&engine->state.cluster, hello->cluster))
+        return gs_error(GS_NOT_FOUND, "hello: job %s is of cluster %.23s, this is cluster %s", hello->job, hello->cluster,
+                        engine->state.cluster.id);
+    GS_TRY(gs_cluster_check(engine, &hello->seen, "a trainer"));
     gs_job *job = gs_job_table_of_text(&engine->state.jobs, hello->job);
     // Unknown is not over (ABORTED): this may be the wrong coordinator for it.
     if (!job) return gs_error(GS_NOT_FOUND, "hello: job %s is not known here", hello->job);

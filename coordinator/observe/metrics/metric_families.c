@@ -121,7 +121,7 @@ static void refresh_control(gs_observer *observer) {
     }
     set(observer, &gradsync_control_messages_repeated_total, (double)stats.repeated);
     set(observer, &gradsync_control_connections_lost_total, (double)stats.lost);
-    set(observer, &gradsync_coordinator_epoch, observer->state->epoch);
+    set(observer, &gradsync_coordinator_epoch, observer->state->cluster.epoch);
     set(observer, &gradsync_coordinator_loop_lag_seconds, observer->loop_lag_seconds);
     set(observer, &gradsync_metrics_dropped_series_total,
         (double)gs_metrics_dropped_count(observer->metrics));

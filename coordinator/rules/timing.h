@@ -1,6 +1,6 @@
 // Every deadline of the coordinator, in one table whose order is checked at start.
-#ifndef COORDINATOR_MODEL_TIMING_H
-#define COORDINATOR_MODEL_TIMING_H
+#ifndef COORDINATOR_RULES_TIMING_H
+#define COORDINATOR_RULES_TIMING_H
 
 #include <stdint.h>
 

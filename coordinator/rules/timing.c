@@ -1,4 +1,4 @@
-#include "coordinator/model/timing.h"
+#include "coordinator/rules/timing.h"
 
 #include <stddef.h>
 

@@ -1,0 +1,37 @@
+// Which cluster this is, and which of its lives: drawn with the data directory and with each start, told in every
+// welcome, compared at every Hello.
+//
+// Trainers of another cluster are nobody's here to command. Who has seen a life of this cluster that its database does
+// not know shows that the database is an old copy: generations would be given out twice, so nothing starts.
+#ifndef COORDINATOR_MODEL_CLUSTER_H
+#define COORDINATOR_MODEL_CLUSTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/u64_map.h"
+
+#define GS_CLUSTER_NAME_LEN 24
+
+typedef struct gs_cluster {
+    char id[GS_CLUSTER_NAME_LEN];
+    uint32_t epoch;    // of this start
+    uint64_t life;     // the same
+    gs_u64_map lives;  // of all starts that are remembered, by epoch
+    bool is_old_copy;  // somebody has shown it
+} gs_cluster;
+
+// What a peer says of the coordinators that it has heard.
+typedef struct gs_seen_life {
+    const char *cluster;  // "": none
+    int64_t epoch;        // 0: none
+    uint64_t life;        // 0: none was told
+} gs_seen_life;
+
+// "" is of an earlier version, which knows of no clusters: ours.
+bool gs_cluster_is_other(const gs_cluster *cluster, const char *id);
+// Epochs that are gone, and those before lives were counted, are not compared.
+bool gs_cluster_is_older(const gs_cluster *cluster, const gs_seen_life *seen);
+void gs_cluster_release(gs_cluster *cluster);
+
+#endif
