@@ -30,7 +30,7 @@ bool gs_job_state_terminal(gs_job_state state);
 // Of the plan that a job has: what decides about the next one.
 typedef struct gs_plan_facts {
     char hash[GS_DIGEST_TEXT_LEN];  // "": there is none yet
-    char reason[16];                // "size_based", "one_host", "ready_order", "operator"
+    char reason[16];                // "size_based", "one_host", "owner_based", "ready_order", "operator"
     int revision;
     int64_t since_step;
     size_t num_buckets;

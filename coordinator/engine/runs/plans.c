@@ -14,7 +14,9 @@ uint64_t gs_plan_fold_hash(const char *hash) {
 // What a plan that is made now is made from.
 static const char *reason_of(const gs_job *job) {
     if (job->ready_order.params) return job->order_reason;
-    return job->spec.reducer.plan == GS_PLAN_AUTO ? "one_host" : "size_based";
+    static const char *const reasons[] = {
+        [GS_PLAN_PARITY] = "size_based", [GS_PLAN_AUTO] = "one_host", [GS_PLAN_OWNER] = "owner_based"};
+    return reasons[job->spec.reducer.plan];
 }
 
 static void show(gs_engine *engine, gs_job *job, const gs_bucket_plan *plan, const gs_param_spec *params,
