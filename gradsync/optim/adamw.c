@@ -42,8 +42,14 @@ static gs_adamw step_of(const gs_optimizer_options *options, const gs_optimizer_
 static void update_by(gs_device *device, const gs_optimizer_options *options,
                       const gs_optimizer_run *run, bool decoupled) {
     const gs_adamw step = step_of(options, run, decoupled);
-    gs_device_kernels(device)->adamw(gs_device_stream(device), run->param, run->state[0],
-                                     run->state[1], run->grad, &step, run->count);
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *stream = gs_device_stream(device);
+    if (run->was)
+        kernels->adamw_beside(stream, run->param, run->was, run->next_state[0], run->next_state[1],
+                              run->state[0], run->state[1], run->grad, &step, run->count);
+    else
+        kernels->adamw(stream, run->param, run->state[0], run->state[1], run->grad, &step,
+                       run->count);
 }
 
 static void describe_by(gs_adamw_item *item, gs_adamw *step, const gs_optimizer_options *options,

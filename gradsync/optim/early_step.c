@@ -8,6 +8,8 @@
 #include "core/options.h"
 #include "gradsync/optim/param_segments.h"
 
+#define LINE_COUNT ((size_t)16)  // what was begins on 64 bytes, as it is written
+
 // What is known of a parameter in the open step.
 enum { REDUCED = 1, RELEASED = 2, UPDATED = 4 };
 
@@ -17,7 +19,9 @@ struct gs_early_step {
     const gs_segment *segments;  // the optimizer's
     size_t *first_segment;       // of each parameter
     uint8_t *early;              // num_params
-    // What was before the step: masters, then each state, total_count of each. Memory of the device.
+    // What was before the step: masters, total_count of them. States are written beside those that
+    // were; with 16 bits beside the masters they are not, and follow here, each of total_count.
+    // Memory of the device.
     float *before;
     size_t *offsets;  // of segments, elements
     size_t total_count;
@@ -55,23 +59,29 @@ static gs_status alloc_lists(gs_early_step *step) {
     return gs_ok();
 }
 
+static bool writes_beside(const gs_early_step *step) {
+    return !step->options.mixed;
+}
+
+// That are copied before they are updated, or with them.
 static size_t num_tensors(const gs_early_step *step) {
-    return 1 + (size_t)gs_optimizer_state_count(step->options.optimizer);
+    return writes_beside(step) ? 1 : 1 + (size_t)gs_optimizer_state_count(step->options.optimizer);
 }
 
 static gs_status alloc_before(gs_early_step *step) {
     size_t bytes;
     for (size_t i = 0; i < step->num_segments; i++) {
         step->offsets[i] = step->total_count;
-        if (step->early[step->segments[i].tensor]) step->total_count += step->segments[i].count;
+        if (step->early[step->segments[i].tensor])
+            step->total_count += gs_round_up(step->segments[i].count, LINE_COUNT);
     }
     if (!gs_bytes_of(&bytes, step->total_count, num_tensors(step) * sizeof(float)))
         return out_of_memory();
     void *memory;
-    GS_TRY(gs_status_prefix(gs_device_alloc(step->options.device, &memory, bytes + 1),
-                            "early step"));
+    GS_TRY(
+        gs_status_prefix(gs_device_alloc(step->options.device, &memory, bytes + 1), "early step"));
     step->before = memory;
-    return gs_ok();
+    return writes_beside(step) ? gs_optimizer_make_beside(step->options.optimizer) : gs_ok();
 }
 
 static gs_status check_options(const gs_early_step_options *options) {
@@ -158,29 +168,28 @@ static void copy_segment(const gs_early_step *step, size_t index, bool back) {
                      step->before + t * step->total_count + step->offsets[index], bytes, back);
 }
 
-// A host's fp32 masters are kept by the update itself, which reads them.
-static bool keeps_in_update(const gs_early_step *step) {
-    return !step->options.mixed && gs_device_is_host(step->options.device);
+static gs_optimizer_kept kept_in(const gs_early_step *step) {
+    return (gs_optimizer_kept){step->before, step->offsets};
 }
 
 static void keep_before(gs_early_step *step, size_t param) {
     step->num_updates[param] = gs_optimizer_num_updates(step->options.optimizer)[param];
-    // What has no gradient is not updated: undo copies it back all the same.
+    if (writes_beside(step)) return;
     for (size_t i = step->first_segment[param]; i < step->first_segment[param + 1]; i++)
-        if (!keeps_in_update(step) || !step->grads[i]) copy_segment(step, i, false);
+        copy_segment(step, i, false);
 }
 
 static gs_status update(gs_early_step *step, const size_t *params, size_t num_params, bool keeps) {
     const gs_early_step_options *options = &step->options;
+    const gs_optimizer_kept kept = kept_in(step);
     if (options->mixed)
         return gs_mixed_precision_step_params(options->mixed, options->optimizer, params,
                                               num_params, step->grads, step->used, step->lr,
                                               step->grad_scale);
-    if (keeps && keeps_in_update(step))
-        return gs_optimizer_step_params_keeping(
-            options->optimizer, params, num_params, options->params, step->grads, step->used,
-            step->lr, step->grad_scale,
-            &(gs_optimizer_kept){step->before, step->total_count, step->offsets});
+    if (keeps)
+        return gs_optimizer_step_params_beside(options->optimizer, params, num_params,
+                                               options->params, step->grads, step->used, step->lr,
+                                               step->grad_scale, &kept);
     return gs_optimizer_step_params(options->optimizer, params, num_params, options->params,
                                     step->grads, step->used, step->lr, step->grad_scale);
 }
@@ -261,16 +270,26 @@ gs_status gs_early_step_finish(gs_early_step *step, void *const *grads, const ui
     return gs_ok();
 }
 
-void gs_early_step_undo(gs_early_step *step) {
-    if (!step->is_open) return;
+static void copy_back(gs_early_step *step) {
     for (size_t u = 0; u < step->num_updated; u++) {
         size_t param = step->updated[u];
-        gs_optimizer_num_updates(step->options.optimizer)[param] = step->num_updates[param];
         for (size_t i = step->first_segment[param]; i < step->first_segment[param + 1]; i++)
             copy_segment(step, i, true);
     }
-    if (step->options.mixed)
-        gs_mixed_precision_write_back_params(step->options.mixed, step->updated, step->num_updated);
+    gs_mixed_precision_write_back_params(step->options.mixed, step->updated, step->num_updated);
+}
+
+void gs_early_step_undo(gs_early_step *step) {
+    gs_optimizer *optimizer = step->options.optimizer;
+    const gs_optimizer_kept kept = kept_in(step);
+    if (!step->is_open) return;
+    for (size_t u = 0; u < step->num_updated; u++)
+        gs_optimizer_num_updates(optimizer)[step->updated[u]] = step->num_updates[step->updated[u]];
+    if (writes_beside(step))
+        gs_optimizer_take_back(optimizer, step->updated, step->num_updated, step->options.params,
+                               &kept);
+    else
+        copy_back(step);
     close_step(step);
 }
 

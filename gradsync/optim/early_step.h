@@ -5,10 +5,13 @@
 //                               └─▶ undo     as if the step had not begun
 //
 // A step is a transaction, and whether it counts is known behind its last bucket: a gradient that
-// is not finite, a rank that is lost. So before a parameter is updated its values, state and count
-// are copied beside; undo copies them back. That memory, as large as what may be updated early and
-// its state, is made once. Results have the bits of gs_optimizer_step. What needs all gradients
-// first, as clipping by their norm, cannot be had here.
+// is not finite, a rank that is lost. So an update keeps what a parameter was, and writes its state
+// beside that of before: undo copies the parameter back and turns to that state again. (With 16
+// bits beside the masters both are copied before they are updated.) That memory, as large as
+// parameters and their state, is made once. Results have the bits of gs_optimizer_step. What needs
+// all gradients first, as clipping by their norm, cannot be had here.
+//
+// So a segment's state lies elsewhere after a step (gs_optimizer_state).
 //
 // A backward pass may read parameters whose gradients are final already (a layer's input gradient
 // is made from its weight). With `waits_for_release` a parameter is updated when it has been

@@ -5,21 +5,23 @@
 
 #include "core/memory.h"
 #include "core/options.h"
-#include "core/stream_copy.h"
 #include "gradsync/optim/host_update.h"
 #include "gradsync/optim/launch_table.h"
 #include "gradsync/optim/param_segments.h"
 
-// Of a thread at a time, so that gradient, parameter and states of it stay in its cache.
-#define KEPT_ELEMENTS ((size_t)16384)
 #define MOVE_SECONDS 120.0
-#define DEVICE_TENSOR_COUNT ((size_t)16)  // on a GPU state starts on 64 bytes, for wide accesses
+#define LINE_COUNT ((size_t)16)  // state starts on 64 bytes, for wide accesses
 
 static const gs_optimizer_method *const methods[] = {
     &gs_optimizer_sgd,
     &gs_optimizer_adam,
     &gs_optimizer_adamw,
 };
+
+typedef struct segment_place {
+    bool is_beside;
+    bool is_new;  // since the last update that can be taken back
+} segment_place;
 
 struct gs_optimizer {
     const gs_optimizer_method *method;
@@ -34,8 +36,10 @@ struct gs_optimizer {
     int64_t *num_updates;
     int num_states;
     const char *const *state_names;
-    float *state[GS_OPTIMIZER_MAX_STATES];  // total_count each, in order of segments
-    bool launches_once;                     // on a GPU, where the method has such a launch
+    float *state[GS_OPTIMIZER_MAX_STATES];   // total_count each, in order of segments
+    float *beside[GS_OPTIMIZER_MAX_STATES];  // a second place for each; NULL: there is none
+    segment_place *places;  // num_segments: in which of the two they are; NULL: in the first
+    bool launches_once;     // on a GPU, where the method has such a launch
     gs_launch_table table;
     gs_host_update *host;  // NULL: the state is the device's memory
 };
@@ -82,9 +86,8 @@ static gs_status place_segments(gs_optimizer *optimizer) {
     gs_param_segments_index(optimizer->first_segment, optimizer->num_params, optimizer->segments,
                             optimizer->num_segments);
     for (size_t i = 0; i < optimizer->num_segments; i++) {
-        size_t count = optimizer->segments[i].count;
+        size_t count = gs_round_up(optimizer->segments[i].count, LINE_COUNT);
         optimizer->offsets[i] = optimizer->total_count;
-        if (!gs_device_is_host(optimizer->device)) count = gs_round_up(count, DEVICE_TENSOR_COUNT);
         if (__builtin_add_overflow(optimizer->total_count, count, &optimizer->total_count))
             return gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: state does not fit into memory");
     }
@@ -182,12 +185,15 @@ gs_status gs_optimizer_create_sized(gs_optimizer **out, const gs_optimizer_optio
 
 void gs_optimizer_destroy(gs_optimizer *optimizer) {
     if (!optimizer) return;
-    for (int s = 0; s < optimizer->num_states; s++)
+    for (int s = 0; s < optimizer->num_states; s++) {
         free_state(optimizer, optimizer->state[s], optimizer->host != NULL);
+        free_state(optimizer, optimizer->beside[s], false);
+    }
     gs_host_update_destroy(optimizer->host);
     gs_launch_table_release(&optimizer->table);
     free(optimizer->segments);
     free(optimizer->offsets);
+    free(optimizer->places);
     free(optimizer->first_segment);
     free(optimizer->decays);
     free(optimizer->frozen);
@@ -198,6 +204,15 @@ void gs_optimizer_destroy(gs_optimizer *optimizer) {
 void gs_optimizer_set_trainable(gs_optimizer *optimizer, const bool *trainable) {
     for (size_t i = 0; i < optimizer->num_params; i++)
         optimizer->frozen[i] = trainable && !trainable[i];
+}
+
+// Where state `s` of a segment is, or was before it was last written beside.
+static float *state_in(const gs_optimizer *optimizer, int s, size_t i, bool is_beside) {
+    return (is_beside ? optimizer->beside[s] : optimizer->state[s]) + optimizer->offsets[i];
+}
+
+static bool is_beside(const gs_optimizer *optimizer, size_t i) {
+    return optimizer->places && optimizer->places[i].is_beside;
 }
 
 static bool has_grad(const gs_optimizer *optimizer, size_t param, const uint8_t *used) {
@@ -215,6 +230,15 @@ static bool has_adjacent_masters(const gs_optimizer *optimizer, size_t i,
     return (float *)tensors->params[i] + count == tensors->params[next];
 }
 
+static bool has_adjacent_state(const gs_optimizer *optimizer, size_t i) {
+    for (int s = 0; s < optimizer->num_states; s++) {
+        if (gs_optimizer_state(optimizer, s, i) + optimizer->segments[i].count !=
+            gs_optimizer_state(optimizer, s, i + 1))
+            return false;
+    }
+    return true;
+}
+
 // Whether segment i + 1 lies behind i in masters, gradients and state, and takes the same update.
 static bool continues_run(const gs_optimizer *optimizer, size_t i, size_t end,
                           const step_tensors *tensors) {
@@ -225,7 +249,7 @@ static bool continues_run(const gs_optimizer *optimizer, size_t i, size_t end,
     return has_grad(optimizer, next_param, tensors->used) &&
            has_adjacent_masters(optimizer, i, tensors) &&
            (float *)tensors->grads[i] + count == tensors->grads[next] &&
-           optimizer->offsets[i] + count == optimizer->offsets[next] &&
+           has_adjacent_state(optimizer, i) &&
            optimizer->decays[param] == optimizer->decays[next_param] &&
            optimizer->num_updates[param] == optimizer->num_updates[next_param];
 }
@@ -248,7 +272,7 @@ static gs_optimizer_run run_from(const gs_optimizer *optimizer, size_t first, si
     for (; continues_run(optimizer, *last, end, tensors); ++*last)
         run.count += optimizer->segments[*last + 1].count;
     for (int s = 0; s < optimizer->num_states; s++)
-        run.state[s] = optimizer->state[s] + optimizer->offsets[first];
+        run.state[s] = gs_optimizer_state(optimizer, s, first);
     return run;
 }
 
@@ -269,6 +293,17 @@ typedef struct run_list {
     gs_status status;  // the first error of the host's updates
 } run_list;
 
+// A run of one segment. What it reads and what it writes change places.
+static void update_beside(gs_optimizer *optimizer, size_t segment, gs_optimizer_run *run,
+                          const gs_optimizer_kept *kept) {
+    segment_place *place = &optimizer->places[segment];
+    run->was = kept->memory + kept->offsets[segment];
+    for (int s = 0; s < optimizer->num_states; s++)
+        run->next_state[s] = state_in(optimizer, s, segment, !place->is_beside);
+    optimizer->method->update(optimizer->device, &optimizer->options, run);
+    *place = (segment_place){.is_beside = !place->is_beside, .is_new = true};
+}
+
 static gs_optimizer_run part_of_run(const gs_optimizer_run *run, size_t first, size_t count) {
     gs_optimizer_run part = *run;
     part.param += first;
@@ -277,32 +312,6 @@ static gs_optimizer_run part_of_run(const gs_optimizer_run *run, size_t first, s
     for (int s = 0; s < GS_OPTIMIZER_MAX_STATES; s++)
         if (run->state[s]) part.state[s] += first;
     return part;
-}
-
-// One thread copies past the caches; several share the copy as they share the update.
-static void keep_block(const gs_optimizer *optimizer, float *kept, const float *block,
-                       size_t count) {
-    gs_device *device = optimizer->device;
-    if (gs_device_num_threads(device) == 1)
-        gs_stream_copy(kept, block, count * sizeof *kept);
-    else
-        gs_device_kernels(device)->copy(gs_device_stream(device), kept, block,
-                                        count * sizeof *kept);
-}
-
-// A run of one segment.
-static void update_keeping(const gs_optimizer *optimizer, size_t segment,
-                           const gs_optimizer_run *run, const gs_optimizer_kept *kept) {
-    size_t most = KEPT_ELEMENTS * (size_t)gs_device_num_threads(optimizer->device);
-    for (size_t at = 0; at < run->count; at += most) {
-        size_t count = run->count - at < most ? run->count - at : most;
-        gs_optimizer_run part = part_of_run(run, at, count);
-        float *to = kept->memory + kept->offsets[segment] + at;
-        keep_block(optimizer, to, part.param, count);
-        for (int s = 0; s < optimizer->num_states; s++)
-            keep_block(optimizer, to += kept->stride, part.state[s], count);
-        optimizer->method->update(optimizer->device, &optimizer->options, &part);
-    }
 }
 
 typedef struct host_part {
@@ -335,6 +344,7 @@ static void update_segments(gs_optimizer *optimizer, size_t first, size_t end,
     for (size_t last; first < end; first = last + 1) {
         last = first;
         size_t param = optimizer->segments[first].tensor;
+        if (tensors->kept) optimizer->places[first].is_new = false;
         // NULL: a sparse parameter; whoever has its rows updates it.
         if (!tensors->grads[first] || !has_grad(optimizer, param, tensors->used)) continue;
         gs_optimizer_run run =
@@ -347,7 +357,7 @@ static void update_segments(gs_optimizer *optimizer, size_t first, size_t end,
         else if (run.count && optimizer->host && !list->status.code)
             list->status = update_on_host(optimizer, &run);
         else if (run.count && tensors->kept)
-            update_keeping(optimizer, first, &run, tensors->kept);
+            update_beside(optimizer, first, &run, tensors->kept);
         else if (run.count)
             method->update(optimizer->device, &optimizer->options, &run);
     }
@@ -399,10 +409,22 @@ gs_status gs_optimizer_step_params(gs_optimizer *optimizer, const size_t *which,
     return update_params(optimizer, which, num_which, &tensors, table_of(optimizer));
 }
 
-gs_status gs_optimizer_step_params_keeping(gs_optimizer *optimizer, const size_t *which,
-                                           size_t num_which, void *const *params,
-                                           void *const *grads, const uint8_t *used, float lr,
-                                           float grad_scale, const gs_optimizer_kept *kept) {
+gs_status gs_optimizer_make_beside(gs_optimizer *optimizer) {
+    if (optimizer->host)
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "optimizer: the host's updates cannot be taken back, the state is its own");
+    for (int s = 0; s < optimizer->num_states; s++)
+        if (!optimizer->beside[s]) GS_TRY(alloc_state(optimizer, &optimizer->beside[s], false));
+    if (!optimizer->places)
+        optimizer->places = calloc(optimizer->num_segments + 1, sizeof *optimizer->places);
+    return optimizer->places ? gs_ok()
+                             : gs_error(GS_RESOURCE_EXHAUSTED, "optimizer: out of memory");
+}
+
+gs_status gs_optimizer_step_params_beside(gs_optimizer *optimizer, const size_t *which,
+                                          size_t num_which, void *const *params, void *const *grads,
+                                          const uint8_t *used, float lr, float grad_scale,
+                                          const gs_optimizer_kept *kept) {
     const step_tensors tensors = {.params = params,
                                   .grads = grads,
                                   .used = used,
@@ -410,6 +432,22 @@ gs_status gs_optimizer_step_params_keeping(gs_optimizer *optimizer, const size_t
                                   .grad_scale = grad_scale,
                                   .kept = kept};
     return update_params(optimizer, which, num_which, &tensors, NULL);
+}
+
+void gs_optimizer_take_back(gs_optimizer *optimizer, const size_t *which, size_t num_which,
+                            void *const *params, const gs_optimizer_kept *kept) {
+    gs_device *device = optimizer->device;
+    const size_t *first = optimizer->first_segment;
+    for (size_t w = 0; w < num_which; w++) {
+        for (size_t i = first[which[w]]; i < first[which[w] + 1]; i++) {
+            segment_place *place = &optimizer->places[i];
+            if (!place->is_new) continue;
+            *place = (segment_place){.is_beside = !place->is_beside};
+            gs_device_kernels(device)->copy(gs_device_stream(device), params[i],
+                                            kept->memory + kept->offsets[i],
+                                            optimizer->segments[i].count * sizeof(float));
+        }
+    }
 }
 
 static gs_status check_halves(const gs_optimizer *optimizer) {
@@ -464,6 +502,9 @@ gs_status gs_optimizer_move_state(gs_optimizer *optimizer, bool to_host) {
     gs_host_update *host = NULL;
     if (gs_device_is_host(optimizer->device) || to_host == (optimizer->host != NULL))
         return gs_ok();
+    if (optimizer->places)
+        return gs_error(GS_FAILED_PRECONDITION,
+                        "optimizer: state of updates that can be taken back stays on the device");
     gs_status status = gs_ok();
     if (to_host)
         status = gs_host_update_create(&host, optimizer->device, optimizer->options.host_threads);
@@ -502,7 +543,7 @@ const char *gs_optimizer_state_name(const gs_optimizer *optimizer, int which) {
 }
 
 float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t segment) {
-    return optimizer->state[which] + optimizer->offsets[segment];
+    return state_in(optimizer, which, segment, is_beside(optimizer, segment));
 }
 
 int64_t *gs_optimizer_num_updates(const gs_optimizer *optimizer) {

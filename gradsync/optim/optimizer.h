@@ -107,7 +107,8 @@ size_t gs_optimizer_num_params(const gs_optimizer *optimizer);
 
 // Moves the state to pinned memory of the host, or back to the device's, between steps; values stay.
 // Nothing to do where it is there already, and on the CPU. Before it moves nothing may be under way that
-// reads it; pointers to it are others afterwards. After an error it is where it was.
+// reads it; pointers to it are others afterwards. After an error it is where it was. FAILED_PRECONDITION of
+// one that steps early (early_step.h).
 GS_NODISCARD gs_status gs_optimizer_move_state(gs_optimizer *optimizer, bool to_host);
 bool gs_optimizer_state_is_on_host(const gs_optimizer *optimizer);  // reached by it as its own memory
 
@@ -115,7 +116,7 @@ bool gs_optimizer_state_is_on_host(const gs_optimizer *optimizer);  // reached b
 // fp32, and each parameter's number of updates.
 int gs_optimizer_state_count(const gs_optimizer *optimizer);
 const char *gs_optimizer_state_name(const gs_optimizer *optimizer, int which);
-float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t segment);
+float *gs_optimizer_state(const gs_optimizer *optimizer, int which, size_t segment);  // until the next step
 int64_t *gs_optimizer_num_updates(const gs_optimizer *optimizer);  // num_params of them
 
 // The contract for authors of optimizers: values only, the state is gs_optimizer's.
@@ -127,6 +128,9 @@ typedef struct gs_optimizer_run {
     uint16_t *value, *remainder;  // instead of it, when masters are in halves
     const float *grad;
     float *state[GS_OPTIMIZER_MAX_STATES];
+    // NULL: the update is in place. Else `was` becomes what `param` was, and the next states are
+    // written here; masters are fp32.
+    float *was, *next_state[GS_OPTIMIZER_MAX_STATES];
     size_t count;
     int64_t num_updates;  // before this one
     float weight_decay;
@@ -149,22 +153,25 @@ typedef struct gs_optimizer_method {
 
 GS_END_DECLS
 
-// Where what was before an update is kept: tensor t of segment i, which is its parameters and then
-// each state, from memory + t · stride + offsets[i] on.
+// Where an update that can be taken back leaves what parameters were: of segment i from
+// memory + offsets[i] on.
 typedef struct gs_optimizer_kept {
-    float *memory;  // the host's, like all that is updated
-    size_t stride;  // elements
+    float *memory;  // of the device
     const size_t *offsets;
 } gs_optimizer_kept;
 
-// gs_optimizer_step_params on a host, and what was before is kept, block by block: what is copied
-// is in the caches when it is updated.
-GS_NODISCARD gs_status gs_optimizer_step_params_keeping(gs_optimizer *optimizer,
-                                                        const size_t *which, size_t num_which,
-                                                        void *const *params, void *const *grads,
-                                                        const uint8_t *used, float lr,
-                                                        float grad_scale,
-                                                        const gs_optimizer_kept *kept);
+// Memory for updates that can be taken back: states once more, the optimizer's until its end. Before the first.
+GS_NODISCARD gs_status gs_optimizer_make_beside(gs_optimizer *optimizer);
+// gs_optimizer_step_params, where states are written beside those that were, which stay; from here
+// on those beside are the state.
+GS_NODISCARD gs_status gs_optimizer_step_params_beside(gs_optimizer *optimizer, const size_t *which,
+                                                       size_t num_which, void *const *params,
+                                                       void *const *grads, const uint8_t *used,
+                                                       float lr, float grad_scale,
+                                                       const gs_optimizer_kept *kept);
+// The last such update of each of them has not been, but for the counts of updates.
+void gs_optimizer_take_back(gs_optimizer *optimizer, const size_t *which, size_t num_which,
+                            void *const *params, const gs_optimizer_kept *kept);
 
 // Not of the shared library's names: methods are chosen by their kind.
 extern const gs_optimizer_method gs_optimizer_sgd;

@@ -28,8 +28,13 @@ static void update(gs_device *device, const gs_optimizer_options *options,
                          .grad_scale = run->grad_scale,
                          .nesterov = options->nesterov,
                          .first_step = run->num_updates == 0};
-    gs_device_kernels(device)->sgd(gs_device_stream(device), run->param, run->state[0], run->grad,
-                                   &step, run->count);
+    const gs_kernels *kernels = gs_device_kernels(device);
+    gs_stream *stream = gs_device_stream(device);
+    if (run->was)
+        kernels->sgd_beside(stream, run->param, run->was, run->next_state[0], run->state[0],
+                            run->grad, &step, run->count);
+    else
+        kernels->sgd(stream, run->param, run->state[0], run->grad, &step, run->count);
 }
 
 static bool describe(gs_adamw_item *item, gs_adamw *step, const gs_optimizer_options *options,

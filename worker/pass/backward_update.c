@@ -6,6 +6,7 @@
 
 struct gs_backward_update {
     gs_early_step *step;
+    gs_trainer_state *state;    // borrowed
     const gs_reducer *reducer;  // borrowed
     void *const *own_grads;     // borrowed; NULL: the state is not sharded
     bool in_passes;             // else when they have ended
@@ -41,6 +42,7 @@ gs_status gs_backward_update_create(gs_backward_update **out,
     if (!is_wanted(spec)) return gs_ok();
     gs_backward_update *update = calloc(1, sizeof *update);
     if (!update) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", what);
+    update->state = options->state;
     update->reducer = options->reducer;
     update->own_grads = options->own_grads;
     update->in_passes = spec->reducer.zero_overlap != GS_ZERO_OVERLAP_STEP;
@@ -91,7 +93,9 @@ gs_status gs_backward_update_check(const gs_backward_update *update) {
 
 gs_status gs_backward_update_finish(gs_backward_update *update, const gs_reduce_result *reduced) {
     if (!update) return gs_ok();
-    return gs_early_step_finish(update->step, grads_of(update), reduced->used);
+    GS_TRY(gs_early_step_finish(update->step, grads_of(update), reduced->used));
+    gs_trainer_state_find(update->state);
+    return gs_ok();
 }
 
 void gs_backward_update_undo(gs_backward_update *update) {

@@ -281,14 +281,14 @@ static gs_copy_run find_run(const gs_trainer_state *state, size_t index) {
     return run;
 }
 
-static void find_runs(gs_trainer_state *state) {
+void gs_trainer_state_find(gs_trainer_state *state) {
     for (size_t i = 0; i < state->num_model_tensors; i++) state->runs[i] = find_run(state, i);
 }
 
 static gs_status make_runs(gs_trainer_state *state) {
     state->runs = calloc(state->num_tensors, sizeof *state->runs);
     if (!state->runs) return gs_error(GS_RESOURCE_EXHAUSTED, "state: out of memory");
-    find_runs(state);
+    gs_trainer_state_find(state);
     return gs_device_copy_create(&state->copy, state->device);
 }
 
@@ -506,7 +506,7 @@ static gs_status lay_out(gs_trainer_state *state, const gs_job_spec *spec, void 
     free_own_params(state);
     GS_TRY(dtype_of(spec) == GS_FP32 ? place_sharded_params(state, memory)
                                      : place_sharded_halves(state, spec, memory));
-    find_runs(state);
+    gs_trainer_state_find(state);
     return fill_sharded(state, spec);
 }
 

@@ -143,6 +143,9 @@ static inline bool gs_trainer_state_is_apart(const gs_trainer_state *state) {
 // themselves.
 void gs_trainer_state_refresh(gs_trainer_state *state);
 
+// The optimizer's state lies elsewhere (gs_optimizer_state): after a step that its pieces have written beside.
+void gs_trainer_state_find(gs_trainer_state *state);
+
 // Where what lies here of tensor `index` begins; NULL when the host cannot reach it there.
 void *gs_trainer_state_data(const gs_trainer_state *state, size_t index);
 // What lies here of a tensor to or from host memory, as a checkpoint has it: parameters as their fp32 masters. Behind
