@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/failpoint.h"
 #include "gradsync/bucket/grad_norm.h"
 #include "gradsync/bucket/grad_squares.h"
 #include "gradsync/bucket/tally_apart.h"
@@ -46,8 +47,14 @@ static void write_in_place(const gs_bucket_tally *tally, size_t index, gs_work_s
     write_share(tally, index, reserved_at(tally, index));
 }
 
+static bool measures(const gs_bucket_tally *tally, size_t param) {
+    const gs_dealt_squares *dealt = &tally->dealt;
+    return !dealt->measured_by || dealt->measured_by[param] == dealt->rank;
+}
+
 static void measure_in_place(gs_bucket_tally *tally, size_t param) {
     const gs_grad_layout *layout = tally->layout;
+    if (!measures(tally, param)) return;
     gs_grad_squares_main(&tally->squares[param], gs_grad_layout_results(layout)[param],
                          layout->dtypes[param], layout->counts[param], tally->device);
 }
@@ -73,8 +80,46 @@ static gs_status close_in_place(gs_bucket_tally *tally, gs_deadline deadline) {
     return gs_ok();
 }
 
+static gs_status sum_doubles(const gs_bucket_tally *tally, double *sums, const double *said,
+                             size_t count, gs_deadline deadline) {
+    return gs_comm_run(tally->step.comm,
+                       &(gs_collective){.kind = GS_ALLREDUCE,
+                                        .send = said,
+                                        .recv = sums,
+                                        .count = count,
+                                        .dtype = GS_FP64,
+                                        .op = GS_OP_SUM,
+                                        .step = tally->step.step,
+                                        .num_active = tally->step.num_active,
+                                        .bucket = -1},
+                       deadline);
+}
+
+// Zeros and one rank's squares are those squares, to the bit; NaN stays NaN.
+static gs_status tell_squares(gs_bucket_tally *tally, gs_deadline deadline) {
+    const gs_dealt_squares *dealt = &tally->dealt;
+    size_t num_params = tally->layout->num_params;
+    for (size_t i = 0; i < num_params; i++) {
+        dealt->said[i] = measures(tally, i) ? tally->squares[i] : 0;
+        dealt->said[num_params + i] = measures(tally, i) ? 1 : 0;
+    }
+    GS_FAILPOINT("reducer.squares");
+    GS_TRY(sum_doubles(tally, dealt->sums, dealt->said, 2 * num_params, deadline));
+    for (size_t i = 0; i < num_params; i++) {
+        tally->squares[i] = dealt->sums[i];
+        if (dealt->sums[num_params + i] != 1)
+            return gs_error(GS_FAILED_PRECONDITION,
+                            "step %lld: %.0f ranks took the squares of parameter %zu \"%.80s\", "
+                            "must be one",
+                            (long long)tally->step.step, dealt->sums[num_params + i], i,
+                            tally->layout->params[i].name);
+    }
+    return gs_ok();
+}
+
 static gs_status read_in_place(gs_bucket_tally *tally, gs_deadline deadline) {
-    return gs_stream_wait(gs_device_stream(tally->device), deadline);
+    GS_TRY(gs_stream_wait(gs_device_stream(tally->device), deadline));
+    return tally->dealt.measured_by ? tell_squares(tally, deadline) : gs_ok();
 }
 
 static const gs_tally_world in_place = {
@@ -173,6 +218,20 @@ gs_status gs_bucket_tally_init(gs_bucket_tally *tally, const gs_grad_layout *lay
     return gs_error(GS_RESOURCE_EXHAUSTED, "bucket tally: out of memory");
 }
 
+gs_status gs_bucket_tally_deal(gs_bucket_tally *tally, const int *measured_by, int rank) {
+    gs_dealt_squares *dealt = &tally->dealt;
+    size_t num_params = tally->layout->num_params;
+    if (tally->world != &in_place) return gs_ok();
+    dealt->rank = rank;
+    dealt->said = calloc(2 * num_params, sizeof *dealt->said);
+    dealt->sums = calloc(2 * num_params, sizeof *dealt->sums);
+    dealt->measured_by = calloc(num_params, sizeof *dealt->measured_by);
+    if (!dealt->said || !dealt->sums || !dealt->measured_by)
+        return gs_error(GS_RESOURCE_EXHAUSTED, "bucket tally: out of memory");
+    memcpy(dealt->measured_by, measured_by, num_params * sizeof *measured_by);
+    return gs_ok();
+}
+
 void gs_bucket_tally_release(gs_bucket_tally *tally) {
     if (!tally->world) return;
     if (!tally->mirror.device) free(tally->squares);
@@ -182,6 +241,9 @@ void gs_bucket_tally_release(gs_bucket_tally *tally) {
     free(tally->apart.parts);
     free(tally->apart.said);
     free(tally->apart.sums);
+    free(tally->dealt.measured_by);
+    free(tally->dealt.said);
+    free(tally->dealt.sums);
     *tally = (gs_bucket_tally){0};
 }
 
@@ -243,6 +305,9 @@ gs_status gs_bucket_tally_own(gs_bucket_tally *tally) {
         return gs_error(GS_UNIMPLEMENTED,
                         "has a result of this rank's own, of which a tally apart cannot tell; "
                         "GS_TALLY_IN_BUCKETS is for that");
+    if (tally->dealt.measured_by)
+        return gs_error(GS_UNIMPLEMENTED, "has a result of this rank's own, of which no other rank "
+                                          "takes the squares (measured_by)");
     if (tally->sample_mean)
         return gs_error(GS_UNIMPLEMENTED, "has a result of this rank's own, but a sample mean is "
                                           "divided by the samples of all ranks");
@@ -276,17 +341,7 @@ void gs_bucket_tally_measure(gs_bucket_tally *tally, size_t param) {
 // Whoever left out an update that others make would be another replica for good.
 static gs_status agree_finite(gs_bucket_tally *tally, gs_deadline deadline) {
     double mine = tally->nonfinite ? 1 : 0, all = 0;
-    GS_TRY(gs_comm_run(tally->step.comm,
-                       &(gs_collective){.kind = GS_ALLREDUCE,
-                                        .send = &mine,
-                                        .recv = &all,
-                                        .count = 1,
-                                        .dtype = GS_FP64,
-                                        .op = GS_OP_SUM,
-                                        .step = tally->step.step,
-                                        .num_active = tally->step.num_active,
-                                        .bucket = -1},
-                       deadline));
+    GS_TRY(sum_doubles(tally, &all, &mine, 1, deadline));
     tally->nonfinite = all > 0;
     return gs_ok();
 }

@@ -24,6 +24,9 @@
 // layout without reserved elements is for a tally apart.
 GS_NODISCARD gs_status gs_bucket_tally_init(gs_bucket_tally *tally, const gs_grad_layout *layout,
                                             gs_device *device, bool sample_mean);
+// From the next step on this rank takes squares of those parameters alone that `measured_by` (copied)
+// says are its own, and `read` is one collective more that tells all of them. A GPU takes all as ever.
+GS_NODISCARD gs_status gs_bucket_tally_deal(gs_bucket_tally *tally, const int *measured_by, int rank);
 // When nothing of a step is on its way any more.
 void gs_bucket_tally_release(gs_bucket_tally *tally);
 // After each change of the layout, or of which buckets rest.
@@ -39,7 +42,7 @@ void gs_bucket_tally_write(const gs_bucket_tally *tally, size_t index, gs_work_s
 GS_NODISCARD gs_status gs_bucket_tally_hold(gs_bucket_tally *tally, size_t index,
                                             const gs_segment *segments, size_t num_segments);
 // A bucket's result is this rank's own, on all ranks; said before it is taken. UNIMPLEMENTED where
-// the tally is apart, or divides what ranks have in common.
+// the tally is apart, squares are dealt, or a sample mean divides what ranks have in common.
 GS_NODISCARD gs_status gs_bucket_tally_own(gs_bucket_tally *tally);
 // Whether a rank's result of this step is known to be partial: here.
 bool gs_bucket_tally_is_partial(const gs_bucket_tally *tally);

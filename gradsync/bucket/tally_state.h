@@ -39,6 +39,13 @@ typedef struct gs_apart_words {
     double *said, *sums;    // what this rank says, and all of them
 } gs_apart_words;
 
+// Squares that ranks take for each other: of each parameter one does.
+typedef struct gs_dealt_squares {
+    int *measured_by;  // owned; NULL: every rank takes all
+    int rank;
+    double *said, *sums;  // of each parameter: squares │ ranks that took them
+} gs_dealt_squares;
+
 typedef struct gs_bucket_tally gs_bucket_tally;
 
 // How buckets are written and read: what bucket_tally.h says, in one of its ways.
@@ -58,6 +65,7 @@ struct gs_bucket_tally {
     bool sample_mean;              // sums are divided by the samples that they carry
     gs_bucket_mirror mirror;       // of a GPU's buckets
     gs_apart_words apart;
+    gs_dealt_squares dealt;
     // of the step
     gs_bucket_step step;
     int64_t samples;  // of this rank; the owner writes it before a bucket travels

@@ -40,7 +40,7 @@ static const char *const setting_names[FACT_NUM_HOOKS] = {
     [FACT_UNUSED_IS_ERROR] = "unused_is_error",
     [FACT_STATIC_GRAPH] = "static graph",
     [FACT_WIRE_DTYPE] = "wire dtype",
-    [FACT_TALLY] = "tally (in buckets 0, apart 1)",
+    [FACT_TALLY] = "tally (in buckets 0, apart 1, in buckets and squares dealt 2)",
 };
 
 // This rank's hooks, each with its options.

@@ -31,6 +31,8 @@ static gs_status check_dtypes(const gs_reducer_options *options) {
                         gs_dtype_name(wire));
     if (options->tally != GS_TALLY_IN_BUCKETS && options->tally != GS_TALLY_APART)
         return gs_error(GS_INVALID_ARGUMENT, "tally: %d is none", (int)options->tally);
+    if (options->measured_by && options->tally == GS_TALLY_APART)
+        return gs_error(GS_INVALID_ARGUMENT, "measured_by: of a tally apart ranks take turns");
     if (options->op < GS_MEAN || options->op > GS_SAMPLE_MEAN)
         return gs_error(GS_INVALID_ARGUMENT, "op: %d is none", (int)options->op);
     if (options->bucket_finished && options->op == GS_SAMPLE_MEAN)

@@ -91,6 +91,11 @@ static gs_status keep_error(gs_reducer *reducer, gs_status status) {
     return status;
 }
 
+// What ranks send each other: with squares that are dealt one collective more.
+static int64_t tally_of(const gs_reducer_options *options) {
+    return options->measured_by ? 2 : (int64_t)options->tally;
+}
+
 static gs_status agree_on(const gs_reducer *reducer, const gs_bucket_plan *plan,
                           const bool *trainable, gs_deadline deadline) {
     const gs_reducer_options *options = &reducer->options;
@@ -105,7 +110,7 @@ static gs_status agree_on(const gs_reducer *reducer, const gs_bucket_plan *plan,
                                               .unused_is_error = options->unused_is_error,
                                               .static_graph = options->static_graph,
                                               .wire_dtype = options->wire_dtype,
-                                              .tally = (int64_t)options->tally,
+                                              .tally = tally_of(options),
                                               .hooks = &reducer->hooks},
                               reducer->comm, deadline);
 }
@@ -144,6 +149,8 @@ static gs_status alloc_params(gs_reducer *reducer) {
                                    options->device));
     GS_TRY(gs_bucket_tally_init(&reducer->tally, &reducer->layout, options->device,
                                 options->op == GS_SAMPLE_MEAN));
+    if (options->measured_by)
+        GS_TRY(gs_bucket_tally_deal(&reducer->tally, options->measured_by, options->shards.rank));
     return options->static_graph ? gs_static_graph_init(&reducer->graph, num_params) : gs_ok();
 }
 

@@ -177,6 +177,7 @@ typedef struct way {
     gs_tally_carrier tally;
     gs_reducer_op op;
     bool uneven, static_graph, exact, unused_is_error;
+    const int *measured_by;
     const gs_separate_grad *separate;
     int num_steps;
 } way;
@@ -215,7 +216,8 @@ static gs_reducer_options options_for(const rank_state *self, const way *how,
                                 .num_hooks = 1,
                                 .arena = self->arena,
                                 .device = self->device,
-                                .tally = how->tally};
+                                .tally = how->tally,
+                                .measured_by = how->measured_by};
 }
 
 static gs_status open_rank(rank_state *self, const gs_rank_env *env) {
@@ -335,6 +337,23 @@ static gs_status compare(const said *got, const said *flat, bool cut) {
     return gs_ok();
 }
 
+// Where every rank has all results, and takes the squares of some of them.
+static gs_status compare_dealt(const rank_state *self, way how, const said *flat,
+                               uint64_t *digest) {
+    int measured_by[NUM_PARAMS];
+    said got[NUM_STEPS];
+    for (int i = 0; i < NUM_PARAMS; i++) measured_by[i] = (i + 1) % self->world_size;
+    how.measured_by = measured_by;
+    GS_TRY(run_steps(self, &how, got));
+    for (int step = 0; step < NUM_STEPS; step++) {
+        GS_TRY(gs_status_prefix(compare(&got[step], &flat[step], false), "step %d", step));
+        uint64_t bits;
+        memcpy(&bits, &got[step].result.grad_norm, sizeof bits);
+        if (!got[step].result.nonfinite) *digest = *digest * 31 + bits;
+    }
+    return gs_ok();
+}
+
 // The same steps by all hooks; the norms of the last one go to the parent.
 static gs_status compare_ways(const rank_state *self, way how, uint64_t *digest) {
     static const share_kind kinds[] = {BUCKETS, PIECES};
@@ -344,6 +363,7 @@ static gs_status compare_ways(const rank_state *self, way how, uint64_t *digest)
     GS_TRY(gs_status_prefix(run_steps(self, &how, flat), "flat"));
     if (!flat[3].result.nonfinite || flat[2].result.nonfinite)
         return gs_error(GS_INTERNAL, "step 3 alone is not finite, it seems not");
+    GS_TRY(gs_status_prefix(compare_dealt(self, how, flat, digest), "dealt"));
     how.tally = GS_TALLY_APART;
     for (int i = 0; i < (how.exact ? 1 : 3); i++) {
         how.share = shares[i];
@@ -434,6 +454,12 @@ static gs_status body_wrong(const gs_rank_env *env) {
     if (strcmp(env->arg, "separate") == 0) how.separate = tensors;
     if (strcmp(env->arg, "in buckets") == 0) how.tally = GS_TALLY_IN_BUCKETS;
     if (strcmp(env->arg, "other carrier") == 0 && env->rank == 1) how.tally = GS_TALLY_IN_BUCKETS;
+    if (strncmp(env->arg, "squares", 7) == 0) {
+        // Rank 2 has it that all are rank 2's.
+        static const int ours[NUM_PARAMS] = {0}, others[NUM_PARAMS] = {2, 2, 2, 2, 2, 2, 2};
+        how = (way){.op = GS_MEAN, .num_steps = 1, .measured_by = env->rank == 2 ? others : ours};
+        if (strcmp(env->arg, "squares of some") == 0 && env->rank == 2) how.measured_by = NULL;
+    }
     if (strcmp(env->arg, "unused") == 0) how.unused_is_error = true;
     if (!status.code && strcmp(env->arg, "die") == 0)
         status = die_before_tally(&self, &how);
@@ -481,7 +507,16 @@ static void separate_gradients_need_the_whole(void **state) {
 static void ranks_agree_on_the_carrier(void **state) {
     (void)state;
     expect_everywhere("other carrier", 0,
-                      "rank 1 against rank 0: tally (in buckets 0, apart 1) 0 against 1", -1);
+                      "rank 1 against rank 0: tally (in buckets 0, apart 1, in buckets and squares "
+                      "dealt 2) 0 against 1",
+                      -1);
+    expect_everywhere("squares of some", 0, "0 against 2", -1);
+}
+
+static void squares_that_two_ranks_took_are_named(void **state) {
+    (void)state;
+    expect_everywhere("squares", 0, "2 ranks took the squares of parameter 0 \"p0\", must be one",
+                      -1);
 }
 
 static void what_nobody_used_is_an_error_on_every_rank(void **state) {
@@ -506,6 +541,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_part_needs_a_tally_apart),
         cmocka_unit_test(separate_gradients_need_the_whole),
         cmocka_unit_test(ranks_agree_on_the_carrier),
+        cmocka_unit_test(squares_that_two_ranks_took_are_named),
         cmocka_unit_test(what_nobody_used_is_an_error_on_every_rank),
         cmocka_unit_test(a_rank_that_dies_before_the_tally_is_named),
     };

@@ -55,6 +55,10 @@ void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice, gs_
                                .user = (void *)(uintptr_t)sharding->partition};
 }
 
+const int *gs_sharding_measured_by(const gs_sharding *sharding) {
+    return sharding->overlaps ? gs_shards_owners(sharding->partition) : NULL;
+}
+
 size_t gs_sharding_bytes(const gs_sharding *sharding) {
     return sharding->partition ? gs_shards_param_bytes(sharding->partition) : 0;
 }

@@ -50,6 +50,8 @@ void gs_sharding_release(gs_sharding *sharding);
 // it does: a rank then has the result of what it owns alone.
 bool gs_sharding_reduces_to_owners(const gs_sharding *sharding);
 void gs_sharding_reduce(const gs_sharding *sharding, gs_hook_choice *choice, gs_dtype *wire_dtype);
+// Who takes the squares of a gradient that all ranks have (gs_reducer_options): who owns its parameter.
+const int *gs_sharding_measured_by(const gs_sharding *sharding);
 size_t gs_sharding_bytes(const gs_sharding *sharding);  // of the arena
 // The state of this generation, in `memory` of that many bytes.
 GS_NODISCARD gs_status gs_sharding_lay_out(gs_sharding *sharding, const gs_job_spec *spec,

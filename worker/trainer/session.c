@@ -45,6 +45,7 @@ static gs_reducer_options reducer_options(gs_session *session) {
         .static_graph = spec->reducer.static_graph,
         .wire_dtype = session->wire_dtype,
         .windows = session->sharding.windows,
+        .measured_by = gs_sharding_measured_by(&session->sharding),
         .tally = gs_sharding_reduces_to_owners(&session->sharding) ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS,
         .hooks = &session->hook.choice,
         .num_hooks = 1,
