@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 
 start_coordinator main "$run/data"
-start_worker agent 2
+GRADSYNC_EARLY_UPDATES=1 start_worker agent 2
 job_of() { # NAME WIDTH REDUCER [PRECISION]
   printf '{"name":"%s","world":{"min":2,"max":2,"threads_per_rank":1},"data":{"kind":"synthetic","micro_batch":8},
     "model":{"kind":"mlp","precision":"%s","mlp":{"dims":[64,%s,%s,10]}},"optimizer":{"kind":"adamw"},"reducer":{%s},

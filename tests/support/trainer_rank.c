@@ -375,6 +375,7 @@ gs_status trainer_rank_run(const gs_rank_env *env) {
     snprintf(path, sizeof path, "%s/record-%d", run.dir, env->rank);
     run.record = fopen(path, "a");
     if (!run.record && !status.code) status = gs_error(GS_INTERNAL, "cannot write %s", path);
+    setenv("GRADSYNC_EARLY_UPDATES", "1", 0);  // on a machine without cores to spare, too
     setenv("GRADSYNC_STEP_DIGESTS", gs_json_bool_or(arg, "quiet", false) ? "0" : "1", 1);
     gs_log_set_level(GS_LOG_DEBUG);
     gs_log_set_sink(record_line, &run);

@@ -1,7 +1,9 @@
 #include "worker/pass/backward_update.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "core/thread.h"
 #include "gradsync/optim/early_step.h"
 
 struct gs_backward_update {
@@ -30,8 +32,17 @@ static gs_status create_step(gs_backward_update *update, const gs_backward_updat
 }
 
 static bool is_wanted(const gs_job_spec *spec) {
-    bool overlaps = spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;
-    return spec->optimizer.in_backward || (overlaps && !(spec->optimizer.grad_clip_norm > 0));
+    bool is_dealt = spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;
+    return spec->optimizer.in_backward || (is_dealt && !(spec->optimizer.grad_clip_norm > 0));
+}
+
+// A GPU's buckets travel by themselves; on a host, where ranks on CPUs are, each rank takes a core for that.
+static bool overlaps(const gs_backward_update_options *options) {
+    const gs_device *device = options->state->device;
+    const char *chosen = getenv("GRADSYNC_EARLY_UPDATES");
+    if (chosen && *chosen) return strcmp(chosen, "0") != 0;
+    int cores_of_rank = gs_device_num_threads(device) + 1;
+    return !gs_device_is_host(device) || gs_usable_cores() >= options->world_size * cores_of_rank;
 }
 
 gs_status gs_backward_update_create(gs_backward_update **out,
@@ -39,7 +50,7 @@ gs_status gs_backward_update_create(gs_backward_update **out,
     const gs_job_spec *spec = options->spec;
     const char *what = spec->optimizer.in_backward ? "optimizer.in_backward" : "reducer.zero_overlap";
     *out = NULL;
-    if (!is_wanted(spec)) return gs_ok();
+    if (!is_wanted(spec) || !overlaps(options)) return gs_ok();
     gs_backward_update *update = calloc(1, sizeof *update);
     if (!update) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", what);
     update->state = options->state;
