@@ -29,14 +29,8 @@ num_jobs=0
 
 measure 8 '"sharding":"none"'
 base=$((held - foretold))
-<<<<<<< Updated upstream
 near() { # REDUCER [PRECISION]
   claim "{$1} ${2-fp32}: within 2 % and 16 MiB of what was foretold"
-=======
-# check REDUCER [PRECISION]
-check() {
-  claim "{$1} ${2-}: within 2 % and 16 MiB of what was foretold"
->>>>>>> Stashed changes
   measure 3000 "$@"
   off=$((held - base - foretold))
   echo "  foretold $((foretold >> 20)) MiB, held $(((held - base) >> 20)) MiB"
@@ -44,12 +38,6 @@ check() {
 }
 for reducer in '"sharding":"none"' '"sharding":"optimizer"' '"sharding":"optimizer","partition":"oss"' \
   '"sharding":"gradients","bucket_cap_bytes":4194304' '"sharding":"optimizer","zero_overlap":"step"'; do
-<<<<<<< Updated upstream
   near "$reducer"
 done
 near '"sharding":"optimizer"' bf16
-=======
-  check "$reducer"
-done
-check '"sharding":"optimizer"' bf16
->>>>>>> Stashed changes
