@@ -197,6 +197,11 @@ size_t gs_ffi_reducer_grad_offset(const gs_ffi_reducer *reducer, size_t param);
 const size_t *gs_ffi_reducer_ready_order(const gs_ffi_reducer *reducer);
 // Collective, between steps.
 int gs_ffi_reducer_replan(gs_ffi_reducer *reducer, const gs_ffi_plan *plan, int64_t within_ns);
+// Collective, between steps: which parameters train from now on, a flag for each; NULL: all. The others are not marked,
+// and not updated once the optimizer, and the gather, have been told the same. *changed (may be NULL): they are others than
+// before. A rank with other flags is named on all ranks, so who calls it in each step finds every change.
+int gs_ffi_reducer_set_trainable(gs_ffi_reducer *reducer, const unsigned char *trainable,
+                                 int *changed, int64_t within_ns);
 // Goes on with another communicator after an error (gs_ffi_comm_wait_ended first, then one of
 // another generation over the same arena); it is borrowed instead of the last one, which may be
 // freed.
@@ -217,6 +222,8 @@ int gs_ffi_optimizer_open(gs_ffi_optimizer *optimizer, const char *kind,
 // result; that it is finite is the caller's to ask.
 int gs_ffi_optimizer_step(gs_ffi_optimizer *optimizer, void *const *values,
                           const gs_ffi_reducer *reducer, double lr, double grad_scale);
+// The same flags as the reducer's; what does not train keeps values, state and count.
+int gs_ffi_optimizer_set_trainable(gs_ffi_optimizer *optimizer, const unsigned char *trainable);
 // What there is to save: segments (elements [first, first + count) of a parameter: all of each, or what is owned here),
 // states by name ("exp_avg"; NULL: no more) of each segment, fp32 in the device's memory, and of each parameter how often
 // it was updated.
@@ -240,6 +247,8 @@ int gs_ffi_gather_start(gs_ffi_gather *gather, int64_t step);  // behind the upd
 // One parameter is whole; all are. Until then only its owner may read it, and nobody write.
 int gs_ffi_gather_wait(gs_ffi_gather *gather, size_t param, int64_t within_ns);
 int gs_ffi_gather_finish(gs_ffi_gather *gather, int64_t within_ns);
+// Behind finish, on all ranks: what does not train is not sent.
+int gs_ffi_gather_set_trainable(gs_ffi_gather *gather, const unsigned char *trainable);
 void gs_ffi_gather_free(gs_ffi_gather *gather);
 
 // Averager: parameters of ranks that train apart (hooks "local_sgd", "noop";

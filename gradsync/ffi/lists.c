@@ -75,6 +75,16 @@ void gs_ffi_params_free(gs_ffi_params *params) {
     free(params);
 }
 
+gs_status gs_ffi_flags_copy(bool **out, const unsigned char *flags, size_t count) {
+    *out = NULL;
+    if (!flags) return gs_ok();
+    bool *copy = calloc(count + 1, sizeof *copy);
+    if (!copy) return gs_error(GS_RESOURCE_EXHAUSTED, "flags: out of memory");
+    for (size_t i = 0; i < count; i++) copy[i] = flags[i] != 0;
+    *out = copy;
+    return gs_ok();
+}
+
 gs_ffi_plan *gs_ffi_plan_new(void) {
     return calloc(1, sizeof(gs_ffi_plan));
 }

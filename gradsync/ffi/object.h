@@ -58,6 +58,9 @@ GS_NODISCARD gs_status gs_ffi_numbers_copy(gs_ffi_numbers *numbers, const int *l
 GS_NODISCARD gs_status gs_ffi_numbers_check(const gs_ffi_numbers *numbers, size_t num_params,
                                             const char *what);
 
+// Flags as C has them: the caller's (free()). NULL: none given.
+GS_NODISCARD gs_status gs_ffi_flags_copy(bool **out, const unsigned char *flags, size_t count);
+
 struct gs_ffi_plan {
     gs_ffi_object object;
     gs_ffi_numbers owners;

@@ -179,6 +179,20 @@ int gs_ffi_optimizer_step(gs_ffi_optimizer *optimizer, void *const *values,
                        step_optimizer(optimizer, values, reducer, (float)lr, (float)grad_scale));
 }
 
+static gs_status set_trainable(gs_ffi_optimizer *optimizer, const unsigned char *flags) {
+    bool *trainable;
+    GS_TRY(gs_ffi_given(optimizer, "optimizer"));
+    GS_TRY(gs_ffi_expect(optimizer->optimizer, "the optimizer is not open"));
+    GS_TRY(gs_ffi_flags_copy(&trainable, flags, optimizer->num_params));
+    gs_optimizer_set_trainable(optimizer->optimizer, trainable);
+    free(trainable);
+    return gs_ok();
+}
+
+int gs_ffi_optimizer_set_trainable(gs_ffi_optimizer *optimizer, const unsigned char *trainable) {
+    return gs_ffi_keep(optimizer, set_trainable(optimizer, trainable));
+}
+
 size_t gs_ffi_optimizer_num_segments(const gs_ffi_optimizer *optimizer) {
     size_t num_segments = 0;
     if (optimizer && optimizer->optimizer)

@@ -8,6 +8,7 @@
 struct gs_ffi_gather {
     gs_ffi_object object;
     gs_param_gather *gather;
+    size_t num_params;
 };
 
 gs_ffi_gather *gs_ffi_gather_new(void) {
@@ -41,6 +42,7 @@ static gs_status open_gather(gs_ffi_gather *gather, const gs_ffi_shards *shards,
     GS_TRY(gs_ffi_expect(comm->comm, "the gather's communicator is not open"));
     GS_TRY(gs_ffi_expect(arena->arena, "the gather's arena is not open"));
     GS_TRY(check_room(shards, arena, offset_bytes));
+    gather->num_params = gs_shards_num_params(shards->shards);
     return gs_param_gather_create(
         &gather->gather,
         &(gs_param_gather_options){.shards = shards->shards,
@@ -60,6 +62,19 @@ int gs_ffi_gather_start(gs_ffi_gather *gather, int64_t step) {
     gs_status status = check_open(gather);
     if (!status.code) status = gs_param_gather_start(gather->gather, step);
     return gs_ffi_keep(gather, status);
+}
+
+static gs_status set_trainable(gs_ffi_gather *gather, const unsigned char *flags) {
+    bool *trainable;
+    GS_TRY(check_open(gather));
+    GS_TRY(gs_ffi_flags_copy(&trainable, flags, gather->num_params));
+    gs_status status = gs_param_gather_set_trainable(gather->gather, trainable);
+    free(trainable);
+    return status;
+}
+
+int gs_ffi_gather_set_trainable(gs_ffi_gather *gather, const unsigned char *trainable) {
+    return gs_ffi_keep(gather, set_trainable(gather, trainable));
 }
 
 int gs_ffi_gather_wait(gs_ffi_gather *gather, size_t param, int64_t within_ns) {

@@ -170,6 +170,23 @@ int gs_ffi_reducer_open(gs_ffi_reducer *reducer, gs_ffi_comm *comm, gs_ffi_arena
     return keep(reducer, open_reducer(reducer, comm, arena, device, gs_ffi_deadline(within_ns)));
 }
 
+static gs_status set_trainable(gs_ffi_reducer *reducer, const unsigned char *flags, int *changed,
+                               gs_deadline deadline) {
+    bool *trainable, has_changed = false;
+    GS_TRY(check_open(reducer));
+    GS_TRY(gs_ffi_flags_copy(&trainable, flags, reducer->options.num_params));
+    gs_status status =
+        gs_reducer_set_trainable(reducer->reducer, trainable, &has_changed, deadline);
+    free(trainable);
+    if (changed) *changed = has_changed;
+    return status;
+}
+
+int gs_ffi_reducer_set_trainable(gs_ffi_reducer *reducer, const unsigned char *trainable,
+                                 int *changed, int64_t within_ns) {
+    return keep(reducer, set_trainable(reducer, trainable, changed, gs_ffi_deadline(within_ns)));
+}
+
 int gs_ffi_reducer_begin(gs_ffi_reducer *reducer, int64_t step) {
     gs_status status = check_open(reducer);
     if (!status.code) status = gs_reducer_begin(reducer->reducer, step);

@@ -383,8 +383,9 @@ static gs_status change_trainable(gs_reducer *reducer, const bool *trainable, bo
     if (reducer->phase != GS_REDUCER_IDLE)
         return gs_reducer_misuse(reducer, "which parameters train changes between steps only");
     gs_step_decide_by_result(reducer);
+    GS_TRY(gs_status_prefix(gs_trainability_check(trainable, reducer->layout.num_params), "rank %d",
+                            reducer->options.shards.rank));
     GS_TRY(agree_on(reducer, &reducer->layout.plan, trainable, deadline));
-    GS_TRY(gs_trainability_check(trainable, reducer->layout.num_params));
     *changed = gs_trainability_take(&reducer->trains, trainable);
     if (!*changed) return gs_ok();
     gs_static_graph_forget(&reducer->graph);

@@ -315,6 +315,50 @@ static void hooks_of_the_library_are_chosen_by_name(void **state) {
     assert_ok(gs_ranks_run("powersgd", 2, "", soon()));
 }
 
+// Parameter 2 is frozen, then all train again.
+static gs_status body_freeze(const gs_rank_env *env) {
+    caller self;
+    float memory[NUM_PARAMS][COUNT] = {{0}};
+    void *values[] = {memory[0], memory[1], memory[2]};
+    const unsigned char flags[NUM_PARAMS] = {1, 1, 0}, none[NUM_PARAMS] = {0};
+    gs_ffi_optimizer *optimizer = gs_ffi_optimizer_new();
+    int changed = 0, again = 1;
+    GS_TRY(open_caller(&self, env, NULL));
+    if (gs_ffi_optimizer_set_trainable(optimizer, flags) != GS_FAILED_PRECONDITION)
+        return gs_error(GS_INTERNAL, "an optimizer that is not open took flags");
+    GS_TRY(say(gs_ffi_optimizer_open(optimizer, "sgd", self.params, self.device), optimizer));
+    GS_TRY(say(gs_ffi_reducer_set_trainable(self.reducer, flags, &changed, 20 * SECOND), self.reducer));
+    GS_TRY(say(gs_ffi_reducer_set_trainable(self.reducer, flags, &again, 20 * SECOND), self.reducer));
+    if (!changed || again) return gs_error(GS_INTERNAL, "changed %d, then %d", changed, again);
+    GS_TRY(say(gs_ffi_optimizer_set_trainable(optimizer, flags), optimizer));
+    GS_TRY(say(gs_ffi_reducer_begin(self.reducer, 0), self.reducer));
+    GS_TRY(say(gs_ffi_reducer_begin_pass(self.reducer, 1), self.reducer));
+    for (size_t p = 2; p-- > 0;) {
+        for (int i = 0; i < COUNT; i++) grad_of(&self, p)[i] = (float)(self.env->rank + 1);
+        GS_TRY(say(gs_ffi_reducer_mark(self.reducer, p), self.reducer));
+    }
+    GS_TRY(say(gs_ffi_reducer_end_pass(self.reducer), self.reducer));
+    GS_TRY(say(gs_ffi_reducer_finish(self.reducer, 20 * SECOND), self.reducer));
+    GS_TRY(say(gs_ffi_optimizer_step(optimizer, values, self.reducer, 0.5, 1), optimizer));
+    if (memory[0][0] != -0.75f || memory[2][0] != 0 || gs_ffi_reducer_was_used(self.reducer, 2))
+        return gs_error(GS_INTERNAL, "updated to %g and %g", (double)memory[0][0], (double)memory[2][0]);
+    GS_TRY(say(gs_ffi_reducer_set_trainable(self.reducer, NULL, NULL, 20 * SECOND), self.reducer));
+    GS_TRY(say(gs_ffi_optimizer_set_trainable(optimizer, NULL), optimizer));
+    GS_TRY(take_step(&self, 1));
+    GS_TRY(say(gs_ffi_optimizer_step(optimizer, values, self.reducer, 0.5, 1), optimizer));
+    if (memory[2][0] != -2) return gs_error(GS_INTERNAL, "updated to %g", (double)memory[2][0]);
+    if (gs_ffi_reducer_set_trainable(self.reducer, none, NULL, 20 * SECOND) != GS_INVALID_ARGUMENT)
+        return gs_error(GS_INTERNAL, "all were frozen");
+    gs_ffi_optimizer_free(optimizer);
+    close_caller(&self);
+    return gs_ok();
+}
+
+static void what_trains_is_told_between_steps(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("freeze", 2, "", soon()));
+}
+
 static int set_apart(caller *self) {
     int code = gs_ffi_reducer_choose_hook(self->reducer, "local_sgd");
     if (!code) code = gs_ffi_reducer_set_hook_option(self->reducer, "start_step", 0);
@@ -690,13 +734,14 @@ static void error_is_left_with_another_communicator(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {
-        {"train", body_train}, {"hook", body_hook}, {"topk", body_topk}, {"powersgd", body_powersgd}, {"apart", body_apart}, {"forgetful", body_forgetful}, {"reset", body_reset}, {NULL, NULL}};
+        {"train", body_train}, {"hook", body_hook}, {"topk", body_topk}, {"freeze", body_freeze}, {"powersgd", body_powersgd}, {"apart", body_apart}, {"forgetful", body_forgetful}, {"reset", body_reset}, {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(other_languages_train),
         cmocka_unit_test(hook_of_the_hosts_own_moves_the_buckets),
         cmocka_unit_test(hooks_of_the_library_are_chosen_by_name),
+        cmocka_unit_test(what_trains_is_told_between_steps),
         cmocka_unit_test(ranks_that_train_apart_are_averaged),
         cmocka_unit_test(values_that_one_rank_lacks_are_told_to_all),
         cmocka_unit_test(hooks_that_are_not_there_are_refused),
