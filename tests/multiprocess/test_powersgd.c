@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "gradsync/hooks/random_factor.h"
 #include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/hook_trial.h"
@@ -133,18 +134,42 @@ static gs_status check_report(const hook_trial *trial, bool is_square) {
     return gs_ok();
 }
 
+// What a factor was drawn as, on any device: another rank's would still lose nothing, and approximate worse.
+static gs_status check_factors(const hook_trial *trial, uint64_t draw) {
+    gs_hook_state_tensor state;
+    gs_status status = gs_ok();
+    for (size_t i = 0; gs_reducer_hook_state(&state, trial->reducer, i) && !status.code; i++) {
+        const gs_hook_tensor *factor = &state.tensor;
+        const size_t bytes = factor->count * gs_dtype_bytes(factor->dtype);
+        if (factor->is_own) continue;
+        void *got = malloc(bytes), *wanted = malloc(bytes);
+        device_memory_read(trial->device, got, factor->data, bytes);
+        gs_random_factor_fill(wanted, factor->dtype, factor->count,
+                              (gs_random_factor){.draw = draw, .key = (uint64_t)factor->param});
+        if (memcmp(got, wanted, bytes) != 0)
+            status = gs_error(GS_INTERNAL, "%s is not its draw %d", state.name, (int)draw);
+        free(got);
+        free(wanted);
+    }
+    return status;
+}
+
 // Nothing is lost, through a replan either: what results lack is what ranks owe. All ranks have the
 // same bits.
 static gs_status body_sums(const gs_rank_env *env) {
     const recipe *chosen = find_recipe(env->arg);
     hook_trial trial;
     gs_status status = hook_trial_open(&trial, env, choose(chosen), isa_of(env->rank));
+    bool has_factors = !chosen->inner && strcmp(chosen->hook, "powersgd") == 0;
+    bool is_cold = strcmp(chosen->name, "cold") == 0;
     trial.value = value_with_zeros;
+    if (!status.code && has_factors) status = check_factors(&trial, 0);
     for (int64_t step = 0; step < NUM_STEPS && !status.code; step++) {
         if (step == REPLAN_STEP)
             status = gs_reducer_set_plan(trial.reducer, &trial.plans[1], soon());
         if (!status.code) status = step_with_zeros(&trial, step, strcmp(env->arg, "batched") != 0);
     }
+    if (!status.code && is_cold) status = check_factors(&trial, NUM_STEPS);
     if (!status.code) status = hook_trial_check(&trial, chosen->tolerance);
     if (!status.code) status = check_report(&trial, strcmp(env->arg, "batched") == 0);
     hook_trial_close(&trial);
