@@ -197,7 +197,6 @@ static uint64_t count_slots(const gs_job_memory_request *request) {
 static uint64_t pass_grads_bytes(const foresight *all) {
     const gs_job_spec *spec = all->request->spec;
     bool one_pass = spec->logical_shards == 1 || spec->exact;
-    if (spec->reducer.sharding == GS_SHARDING_GRADIENTS) return 0;
     bool adds = (!one_pass || gs_job_spec_passes_per_shard(spec) > 1) &&
                 spec->reducer.sharding != GS_SHARDING_GRADIENTS;
     bool rounds = is_16_bit(spec) && !computes_in_16_bits(spec, all->request->on_gpu);

@@ -29,11 +29,24 @@ jq -e '(.parts | length == 2) and ([.tensors[] | select(.name | startswith("opti
 claim "exported, both are the same file: names, shapes, places, and every byte"
 table_of() { tail -c +9 "$1" | head -c "$(od -An -t u8 -N 8 "$1" | tr -d ' ')" | jq -S 'del(.__metadata__)'; }
 data_of() { tail -c +$(($(od -An -t u8 -N 8 "$1") + 9)) "$1" | sha256sum; }
-for name in "$whole" "$job"; do
-  "$bin/gradsync" --server "$server" checkpoints export "$name" "$run/$name.safetensors" >/dev/null || fail "export of $name"
-done
-same "$(table_of "$run/$job.safetensors")" "$(table_of "$run/$whole.safetensors")" "tensors"
-same "$(data_of "$run/$job.safetensors")" "$(data_of "$run/$whole.safetensors")" "data"
+same_export() { # JOB JOB
+  for name in "$@"; do
+    "$bin/gradsync" --server "$server" checkpoints export "$name" "$run/$name.safetensors" >/dev/null || fail "export of $name"
+  done
+  same "$(table_of "$run/$1.safetensors")" "$(table_of "$run/$2.safetensors")" "tensors"
+  same "$(data_of "$run/$1.safetensors")" "$(data_of "$run/$2.safetensors")" "data"
+}
+same_export "$job" "$whole"
+
+claim "of 16 bits no rank has all masters, and an export does"
+of_16_bits() { job_of "$1" "$2" 2 | jq -c '.model.precision="bf16"'; }
+submit "$(of_16_bits halves none)"
+await "$job" succeeded 60
+whole=$job
+submit "$(of_16_bits masters optimizer)"
+await "$job" succeeded 60
+jq -e '[.tensors[] | select(.name == "fc1.weight") | .ranges | length] == [2]' "$(manifest_of "$job")" >/dev/null || fail "manifest: $(head -c 900 "$(manifest_of "$job")")"
+same_export "$job" "$whole"
 
 claim "zero_overlap, which waits where gradients are clipped: the same parameters, and the plan says whose they are"
 submit "$(job_of overlap 'optimizer","zero_split_buckets":true,"zero_overlap":"interleaved' 2)"
