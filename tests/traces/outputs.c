@@ -74,7 +74,6 @@ typedef struct comparison {
     void (*differs)(void *ctx, const difference *one);
     void *ctx;
     const output *about;
-    const char *method;
     char path[300];
     const gs_json *other;
     bool other_is_found;
@@ -91,7 +90,7 @@ static void report(const comparison *it, const char *path, const gs_json *expect
                    const gs_json *found) {
     char *expected_text = expected ? text_of(expected) : strdup("");
     char *found_text = found ? text_of(found) : strdup("");
-    difference known = {.channel = it->about->channel, .method = it->method, .path = path,
+    difference known = {.channel = it->about->channel, .path = path,
                         .turn = it->about->turn, .expected = expected_text, .found = found_text};
     it->differs(it->ctx, &known);
     free(expected_text);
@@ -170,7 +169,7 @@ static void compare_two(comparison *it, const output *expected, const output *fo
 
 void outputs_compare(const outputs *expected, const outputs *found,
                      void (*differs)(void *ctx, const difference *one), void *ctx) {
-    comparison it = {.differs = differs, .ctx = ctx, .method = ""};
+    comparison it = {.differs = differs, .ctx = ctx};
     size_t a = 0, b = 0;
     while (a < expected->count || b < found->count) {
         int order = a == expected->count ? 1

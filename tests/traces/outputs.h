@@ -25,16 +25,9 @@ void outputs_release(outputs *list);
 // Puts channels together, each in its order.
 void outputs_sort(outputs *list);
 
-// A difference that is known and wanted. NULL and "" match anything.
-typedef struct allowed_difference {
-    const char *trace;    // begin of the name of the file
-    const char *channel;  // begin of it, "put_job"; of a call its method, "GetJob"
-    const char *path;     // end of it, "/generation"; "+" an output more, "-" one less, "turn": in another turn
-    const char *why;
-} allowed_difference;
-
+// `path` of what is different: "/row/2/generation"; "+" an output more, "-" one less, "turn" in another turn.
 typedef struct difference {
-    const char *channel, *method, *path;
+    const char *channel, *path;
     int turn;
     const char *expected, *found;  // texts; "" when absent
 } difference;
