@@ -50,6 +50,12 @@ item device/nccl-generations cuda-sim test_nccl_life 'GRADSYNC_NCCL_GENERATIONS=
 # Every recorded run on a device.
 item device/conformance cuda-sim gradsync-conformance "$in_ctest -R '^conformance_.*_gpu\$'"
 
+# Lives of the coordinator's engine, and whether they would see a bug that is planted into it.
+for first in 1 200001 400001 600001 800001; do
+  item "simulate/$first" release test_simulation "\"\$build/tests/test_simulation\" --seed $first --histories 200000"
+done
+item simulate/planted release test_simulation 'tests/simulation/planted.py .'
+
 # Random models, plans, orders, worlds and types against a serial sum: worlds of 1 to 8; and random orders
 # between lanes.
 for preset in dev tsan; do

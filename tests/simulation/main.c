@@ -1,6 +1,6 @@
 // Lives of the coordinator's engine, millions of them.
 //
-//     test_simulation [--seed S] [--histories N] [--tell]
+//     test_simulation [--seed S] [--histories N] [--seconds T] [--first] [--tell]
 //
 // Each history is made of its seed alone. A finding names its seed; --tell tells that history in words.
 #include <inttypes.h>
@@ -13,10 +13,12 @@
 #include "tests/simulation/model.h"
 #include "tests/simulation/oracle.h"
 
+#define MOST_FINDINGS 20
+
 typedef struct run_settings {
     uint64_t seed;
     long histories;
-    bool tells;
+    bool tells, ends_at_first;  // finding
     double seconds;  // at most; 0: all
 } run_settings;
 
@@ -25,11 +27,12 @@ static run_settings parse(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         bool has_value = i + 1 < argc;
         if (!strcmp(argv[i], "--tell")) settings.tells = true;
+        else if (!strcmp(argv[i], "--first")) settings.ends_at_first = true;
         else if (has_value && !strcmp(argv[i], "--seed")) settings.seed = strtoull(argv[++i], NULL, 10);
         else if (has_value && !strcmp(argv[i], "--histories")) settings.histories = strtol(argv[++i], NULL, 10);
         else if (has_value && !strcmp(argv[i], "--seconds")) settings.seconds = strtod(argv[++i], NULL);
         else {
-            fprintf(stderr, "usage: %s [--seed S] [--histories N] [--seconds T] [--tell]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--seed S] [--histories N] [--seconds T] [--first] [--tell]\n", argv[0]);
             exit(64);
         }
     }
@@ -66,13 +69,14 @@ int main(int argc, char **argv) {
         const char *finding = oracle_finding(&world);
         if (finding) {
             printf("seed %" PRIu64 ": %s\n", seed, finding);
+            fflush(stdout);
             findings++;
         }
         events[done++] = world.num_events;
         faults += world.num_faults;
         trainers += world.num_trainers;
         world_destroy(&world);
-        if (findings >= 20) break;
+        if (findings >= (settings.ends_at_first ? 1 : MOST_FINDINGS)) break;
     }
     qsort(events, (size_t)done, sizeof *events, compare);
     if (!settings.tells) print_rows();

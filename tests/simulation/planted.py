@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Does the simulation see? Plants one bug after the other into the engine and looks for a history that finds it.
+
+    planted.py [--histories N] [--seconds T] [--only TEXT] [SOURCE_DIR]
+
+A bug is a text of the sources and what stands there instead; it is compiled into a copy of that file alone, so that no build of the product
+knows of it. It is found when a history shows what must never be, or ends the program. Prints a table; fails when one is not found.
+"""
+import argparse
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+# name, file below coordinator/, what stands there once, what stands there instead
+BUGS = [
+    # Numbers and names.
+    ("generations: handed out before they are durable (B8)", "engine/base/generations.c",
+     "numbers->next < numbers->durable_end ? numbers->next++ : 0", "numbers->next++"),
+    ("generations: a life begins where the last one began", "engine/engine.c",
+     "engine->state.generations.next = options->first_generation;",
+     "engine->state.generations.next = options->first_generation > GS_GENERATION_BLOCK ? options->first_generation - GS_GENERATION_BLOCK : options->first_generation;"),
+    ("members: all of a run have one incarnation", "engine/runs/launch.c",
+     "member->incarnation = gs_mind_draw(engine);", "member->incarnation = 7;"),
+    # Who may say what.
+    ("admission: any generation will do", "engine/admission.c",
+     "from->generation != (int64_t)member->job->run->generation", "from->generation > (int64_t)member->job->run->generation"),
+    ("admission: who has exited may go on", "engine/admission.c", "member->stage == GS_MEMBER_EXITED ||", "false ||"),
+    ("hello: the launch token is not looked at, nor the end", "engine/runs/rendezvous.c",
+     "member->stage == GS_MEMBER_EXITED ||\n        member->launch_token != hello->launch_token ||", "false ||"),
+    # Answers.
+    ("answers: a job is promised before it is durable (B4)", "engine/requests.c",
+     "    write_job(engine, job, answer->ticket, key);\n    return gs_ok();",
+     "    write_job(engine, job, answer->ticket, key);\n    gs_reply_with(engine, gs_kept_take(engine, &answer->held), GS_REPLY_JOB, job);\n    return gs_ok();"),
+    ("answers: two of them to one request", "engine/requests.c", "    gs_call call = gs_kept_take(engine, &answer->held);\n    if (answer->kind == GS_LATE_CREATE)",
+     "    gs_call call = answer->held.call;\n    gs_reply_ok(engine, call);\n    if (answer->kind == GS_LATE_CREATE)"),
+    ("answers: none when the store fails", "engine/requests.c",
+     "if (done->status.code) refuse_store(engine, call, done->status);\n    else if (call)", "if (done->status.code) {}\n    else if (call)"),
+    ("keys: not remembered", "engine/requests.c", "if (request->key && replay_key(engine, call, request)) return;", ""),
+    ("keys: not stored beside the job", "engine/requests.c", "effect->write.key = kept;", "effect->write.key = NULL;"),
+    ("jobs: one that could not be stored is kept", "engine/requests.c", "if (job) drop_job(engine, job, false);", ""),
+    ("jobs: a row that failed is not written again", "engine/requests.c",
+     "    job->dirty = true;\n    job->dirty_since_ns = engine->state.now_ns + GS_NS_PER_SEC;", "    (void)engine;"),
+    ("settle: answered twice", "engine/runs/run_life.c",
+     "gs_reply_with(engine, gs_kept_take(engine, &member->settle), GS_REPLY_SETTLE, run->job)",
+     "gs_reply_with(engine, member->settle.call, GS_REPLY_SETTLE, run->job)"),
+    ("exchange: who is asked again is not answered", "engine/runs/rendezvous.c",
+     "gs_call call = gs_kept_take(engine, &round->entries[i].held);", "gs_call call = i ? gs_kept_take(engine, &round->entries[i].held) : 0;"),
+    ("streams: not ended with their run", "engine/runs/run_life.c",
+     "gs_end_stream(engine, gs_kept_take(engine, &member->stream), over);", "gs_kept_take(engine, &member->stream);"),
+    # Rendezvous.
+    ("prepare: not repeated to who was away", "engine/runs/rendezvous.c",
+     "case GS_RUN_PREPARING: gs_tell_prepare(engine, member); break;", "case GS_RUN_PREPARING: break;"),
+    ("start: not repeated to who was away", "engine/runs/rendezvous.c",
+     "        gs_tell_prepare(engine, member);\n        gs_tell_start(engine, member);\n        break;", "        gs_tell_prepare(engine, member);\n        break;"),
+    ("go: sent before all are in the communicator", "engine/runs/rendezvous.c",
+     "        if (run->members[i].stage != GS_MEMBER_UP) return;\n    }\n    gs_run_enter", "        if (run->members[i].stage < GS_MEMBER_READY) return;\n    }\n    gs_run_enter"),
+    ("start: sent when one is ready", "engine/runs/rendezvous.c", "if (run->members[i].stage != GS_MEMBER_READY) return;",
+     "if (run->members[0].stage != GS_MEMBER_READY) return;"),
+    # Life and death.
+    ("silence: most are silent, and all are judged (V6)", "engine/deadlines.c",
+     "bool most = 2 * found->out_of_reach > found->awaited;", "bool most = false;"),
+    ("silence: steps that advance prove nothing (V2)", "engine/deadlines.c",
+     "if (run->step > member->heard_at_step && run->progress_ns > sign_ns) sign_ns = run->progress_ns;", ""),
+    ("agents: one that is silent is dead, and so are its trainers (two sets)", "engine/runs/agents.c",
+     "    const agent_members on = count_members(engine, agent);", "    if (agent->lost_ns > 0) return true;\n    const agent_members on = count_members(engine, agent);"),
+    ("agents: trainers that came back without it are dead", "engine/runs/agents.c",
+     "if (gs_agent_holds(agent, member)) continue;", ""),
+    ("agents: what it does not run goes on running", "engine/runs/agents.c", "    notice_missing(engine, agent);\n    claim_devices", "    claim_devices"),
+    ("agents: a slot stays taken", "engine/runs/agents.c", "agent->slots[i] = (gs_agent_slot){0};", "(void)0;"),
+    ("agents: a slot is given twice", "engine/base/orders.c",
+     "agent->slots[member->slot] = (gs_agent_slot){.incarnation = member->incarnation, .job = job->id};", "(void)job;"),
+    ("left behind: at once", "engine/deadlines.c", "if (!orphaned && !gs_run_is_broken(run)) return;", ""),
+    ("left behind: never", "engine/deadlines.c", "if (run->phase < GS_RUN_ENDING) return;", "if (run->phase <= GS_RUN_ENDING) return;"),
+    ("deadlines: a phase has none", "engine/base/moves.c",
+     "run->phase_deadline_ns = deadline_ns ? run->phase_since_ns + deadline_ns : 0;", "run->phase_deadline_ns = 0;"),
+    ("deadlines: stragglers are not killed", "engine/deadlines.c", "case GS_RUN_ENDING: end_stragglers(engine, run); break;", "case GS_RUN_ENDING: break;"),
+    ("deadlines: a loop that stood still blames others", "engine/engine.c",
+     "if (late_ns > state->timing.tick_ns) gs_deadlines_skip(engine, late_ns);", ""),
+    ("drain: nobody is told who was away", "engine/runs/rendezvous.c", "if (run->draining) gs_tell_drain(engine, member);", ""),
+    ("kill: forgotten when the agent comes back", "engine/runs/agents.c", "if (is_over || member->kill_sent) {", "if (false) {"),
+    # Settling.
+    ("settle: nobody saves", "rules/settle.c", "member->save = reached > saved_step && reached > 0;", "member->save = false;"),
+    ("settle: everybody applies", "rules/settle.c",
+     "member->apply = member->applied_step == target - 1 && member->complete;", "member->apply = member->complete;"),
+    # Checkpoints.
+    ("checkpoints: the oldest is the newest", "model/checkpoint.c", "item->step >= newest->step", "item->step < newest->step"),
+    ("checkpoints: the newest is retired", "engine/base/checkpoints.c", "item->step < oldest->step", "item->step > oldest->step"),
+    ("checkpoints: not looked for after a start (B5)", "engine/start.c", "        gs_part_saves_adopt(engine, job);\n", ""),
+    ("checkpoints: a start does not wait for what is being read", "engine/runs/launch.c",
+     "!gs_job_state_terminal(job->state) && !gs_checkpoints_pending(&job->checkpoints);", "!gs_job_state_terminal(job->state);"),
+    ("checkpoints: one whose files are gone is started from", "engine/base/checkpoints.c",
+     "if (checkpoints->is_checked || !gs_checkpoints_newest(checkpoints)) return true;", "return true;"),
+    ("checkpoints: a save that is told is not taken", "engine/base/part_saves.c",
+     "    else gs_checkpoint_take(engine, job, name, &report->found);", "    else (void)0;"),
+    # Ends and beginnings.
+    ("runs: over before all have exited", "engine/runs/run_end.c",
+     "return gs_run_all_exited(run) && !gs_checkpoints_pending", "return run->members[0].stage == GS_MEMBER_EXITED && !gs_checkpoints_pending"),
+    ("runs: never over", "engine/engine.c", "static void turn(gs_engine *engine) {\n    gs_runs_end_finished(engine);", "static void turn(gs_engine *engine) {"),
+    ("runs: a stop is forgotten", "engine/stops.c", "        job->stop_asked = true;\n", ""),
+    ("reload: members are not known again", "engine/start.c",
+     "if (!gs_u64_map_set(&engine->state.members, member->incarnation, member)) abort();", "(void)member;"),
+    ("reload: a run that trained starts anew", "store/run_record.c",
+     "    if (count <= 0) return NULL;", "    if (count <= 1) return NULL;"),
+    ("jobs: launched before they are durable", "engine/runs/launch.c", "!job->held_back && !job->stop_asked", "!job->stop_asked"),
+    ("jobs: a stopped one is launched again", "engine/runs/launch.c", "!job->held_back && !job->stop_asked", "!job->held_back"),
+    ("plans: the hash of another", "engine/runs/plans.c", 'snprintf(run->plan_hash, sizeof run->plan_hash, "%s", facts.hash);', 'snprintf(run->plan_hash, sizeof run->plan_hash, "%s", job->plan.hash);'),
+]
+
+SOURCES = ["tests/simulation/*.c", "coordinator/model/*.c", "coordinator/rules/*.c", "coordinator/engine/*.c",
+           "coordinator/engine/*/*.c", "coordinator/store/job_record.c", "coordinator/store/job_documents.c",
+           "coordinator/store/run_record.c", "coordinator/store/param_order.c", "core/*.c", "rpc/schema/*.c", "rpc/json/*.c"]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", '-DGRADSYNC_VERSION="planted"', "-O1", "-I."]
+LIBRARIES = ["-ljson-c", "-lxxhash", "-lm", "-lpthread"]
+
+
+def compile_to(root, source, output):
+    subprocess.run(["cc", *FLAGS, "-c", source, "-o", output], cwd=root, check=True)
+
+
+def build(root, folder):
+    objects = {}
+    for pattern in SOURCES:
+        for path in sorted(glob.glob(os.path.join(root, pattern))):
+            name = os.path.relpath(path, root)
+            objects[name] = os.path.join(folder, name.replace("/", "_") + ".o")
+            compile_to(root, name, objects[name])
+    return objects
+
+
+def plant(root, folder, objects, bug):
+    """The simulation with the bug in it; a text that is not there just once is an error of this list."""
+    _, file, sound, planted = bug
+    path = "coordinator/" + file
+    with open(os.path.join(root, path), encoding="utf-8") as source:
+        text = source.read()
+    if text.count(sound) != 1:
+        raise SystemExit(f"planted.py: {path} has this {text.count(sound)} times: {sound}")
+    copy = os.path.join(folder, "planted.c")
+    with open(copy, "w", encoding="utf-8") as source:
+        source.write(text.replace(sound, planted))
+    changed = os.path.join(folder, "planted.o")
+    compile_to(root, copy, changed)
+    program = os.path.join(folder, "simulation")
+    linked = [changed if name == path else output for name, output in objects.items()]
+    subprocess.run(["cc", *linked, "-o", program, *LIBRARIES], check=True)
+    return program
+
+
+def find(program, histories, seconds):
+    """What a history says of it; None: nothing."""
+    try:
+        done = subprocess.run([program, "--seed", "1", "--histories", str(histories), "--seconds", str(seconds), "--first"],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds + 60, text=True, errors="replace")
+    except subprocess.TimeoutExpired:
+        return "it does not end"
+    for line in done.stdout.splitlines():
+        if line.startswith("seed "):
+            return line
+    if done.returncode not in (0, 1):
+        last = done.stdout.strip().splitlines()[-1:] or [""]
+        return f"it ends with {done.returncode}: {last[0][:120]}"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--histories", type=int, default=100000)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--only", default="")
+    parser.add_argument("root", nargs="?", default=".")
+    options = parser.parse_args()
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        objects = build(options.root, folder)
+        for bug in BUGS:
+            if options.only not in bug[0]:
+                continue
+            begun = time.monotonic()
+            found = find(plant(options.root, folder, objects, bug), options.histories, options.seconds)
+            missed += found is None
+            print(f"{'found ' if found else 'MISSED'} {time.monotonic() - begun:6.1f} s  {bug[0]}\n                 {found or ''}"[:260],
+                  flush=True)
+    print(f"{missed} missed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
