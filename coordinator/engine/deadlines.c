@@ -182,9 +182,11 @@ static silence look_for_silence(const gs_engine *engine, gs_run *run) {
         int64_t sign_ns = member->heard_ns;
         // A step that is newer than its last word cannot have been made without it.
         if (run->step > member->heard_at_step && run->progress_ns > sign_ns) sign_ns = run->progress_ns;
-        if (engine->state.now_ns - sign_ns < patience_with(engine, run, member)) continue;
+        int64_t silent_ns = engine->state.now_ns - sign_ns, patience_ns = patience_with(engine, run, member);
+        // Who fell silent with the first may be some milliseconds behind it.
+        if (silent_ns < patience_ns / 2) continue;
         found.out_of_reach += is_out_of_reach(engine, member);
-        if (found.first) continue;
+        if (found.first || silent_ns < patience_ns) continue;
         found.first = member;
         found.first_ns = sign_ns;
     }
@@ -195,8 +197,8 @@ static silence look_for_silence(const gs_engine *engine, gs_run *run) {
 // ranks would have stopped by themselves.
 static bool is_our_trouble(gs_engine *engine, gs_run *run, const silence *found) {
     int64_t now_ns = engine->state.now_ns;
-    bool most = 2 * found->out_of_reach > found->awaited;
-    if (most && now_ns - found->first_ns >= engine->state.timing.orphan_ns) return false;
+    bool most = 2 * found->out_of_reach > found->awaited && (found->first || run->unheard);
+    if (most && found->first && now_ns - found->first_ns >= engine->state.timing.orphan_ns) return false;
     bool was_unheard = run->unheard;
     if (was_unheard != most)
         gs_mind_log(engine, GS_SEVERITY_WARNING,

@@ -80,6 +80,7 @@ is_undisturbed
 claim "C1: the coordinator is killed while all links are cut, and is back before they are: nobody is missed"
 cut a b both
 kill -9 "$coordinator_pid"
+wait "$coordinator_pid" 2>/dev/null || true
 centre "$run/data"
 sleep 5
 same "$(job_field "$job" '"\(.state) \(.restarts)"')" "running 0" "state and restarts"
