@@ -7,7 +7,8 @@
 * a circle of includes between nouns (a noun is a header with its source);
 * an #include that this test cannot follow: in <>, of a macro, of what is no source;
 * with --objects: a call into a room that may not be included, and a circle of calls between the sources of a room,
-  as `nm` sees them. It sees what has been built: run.sh runs it on whole builds.
+  as `nm` sees them, and a call out of a room that decides to anything but a short list. It sees what has been
+  built: run.sh runs it on whole builds.
 
     layers.py [--objects BUILD/…] SOURCE_DIR
 """
@@ -127,6 +128,22 @@ LIBRARIES = {
     r"cuda[a-z0-9_]*\.h": "kernels/cuda/",
     r"cublas[A-Za-z0-9_]*\.h": "kernels/cuda/",
 }
+
+# Rooms that decide: the same events lead to the same state, wherever they are played. What they may call outside of
+# themselves is all here: no clock, no file, no thread, no lock, no JSON, no log.
+PURE = ["coordinator/rules", "coordinator/model", "coordinator/engine"]
+PURE_CALLS = set("""
+    abort calloc free memcmp memcpy memmove memset qsort realloc snprintf strchr strcmp strdup strlen strncmp strsignal
+    strspn vsnprintf
+    gs_bucket_plan_digest gs_bucket_plan_release gs_digest_fold gs_digest_format gs_digest_parse gs_error
+    gs_fault_kind_name gs_hash64 gs_job_plan_is_fixed gs_job_plan_make gs_job_spec_may_use_gpu gs_job_spec_needs_gpu
+    gs_model_params_of_spec gs_ok gs_param_list_append gs_param_list_release gs_param_page_release
+    gs_param_specs_compare gs_param_specs_digest gs_random_u64 gs_seconds_of gs_status_prefix gs_u64_map_get
+    gs_u64_map_release gs_u64_map_remove gs_u64_map_set
+""".split())
+# What compilers add, and what says why a build for debugging stops.
+PURE_EXTRAS = re.compile(r"_GLOBAL_OFFSET_TABLE_|__(asan|ubsan|tsan|sanitizer|gcov|stack_chk|assert)_\w+|__\w+_chk|"
+                         r"fprintf|fputs|fwrite|stderr")
 
 # A room that holds more is two. The kernels of a device are one list in many files.
 MOST_NOUNS = 15
@@ -343,6 +360,25 @@ def check_calls(objects, found):
         yield from check_circles(graph, "calls")
 
 
+def check_purity(found):
+    """Of rooms that decide: what their objects need and no object of theirs has."""
+    pure = [path for path in found if any(path.startswith(room + "/") for room in PURE)]
+    if not pure:
+        yield "layers.py: no room that decides has been built"
+    defined, needed = set(), {}
+    for path in pure:
+        for name in found[path]:
+            text = subprocess.run(["nm", "--format=posix", name], check=True, capture_output=True, text=True).stdout
+            for symbol, kind in (line.split()[:2] for line in text.splitlines() if len(line.split()) >= 2):
+                if kind == "U":
+                    needed.setdefault(symbol, path)
+                else:
+                    defined.add(symbol)
+    for symbol in sorted(set(needed) - defined - PURE_CALLS):
+        if not PURE_EXTRAS.fullmatch(symbol):
+            yield f"{needed[symbol]}: decides, and calls {symbol}"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--objects", help="a build folder: calls are checked too")
@@ -352,7 +388,7 @@ def main():
     paths = list(sources_of(root))
     if arguments.objects:
         compiled = find_objects(arguments.objects, set(paths))
-        findings = list(check_calls(arguments.objects, compiled))
+        findings = list(check_calls(arguments.objects, compiled)) + list(check_purity(compiled))
     else:
         findings, nouns = check_includes(root, paths)
         findings += check_rooms(paths)
