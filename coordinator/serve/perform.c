@@ -7,6 +7,7 @@
 #include "coordinator/serve/member_items.h"
 #include "coordinator/store/file_work.h"
 #include "coordinator/store/row_work.h"
+#include "core/failpoint.h"
 
 // All ranks get the same plan, and it is long: encoded once for the orders of a batch.
 typedef struct plan_text {
@@ -65,6 +66,7 @@ void gs_perform(gs_performer *performer, gs_effects effects) {
     plan_text plan = {0};
     for (size_t i = 0; i < effects.count; i++) {
         const gs_effect *effect = &effects.items[i];
+        GS_FAILPOINT_VOID("coordinator.effect");
         switch (effect->kind) {
         case GS_DO_REPLY:
             gs_calls_reply(performer->calls, effect->call, effect->reply.status,

@@ -1,0 +1,206 @@
+// The coordinator killed with -9 just before one of its effects, each of them in turn: whatever it was about to answer,
+// order, write or show, its next life brings the job to its end, and a job that trains never notices.
+//
+// GRADSYNC_KILLS: how many (10); GRADSYNC_REAL_WORKERS=1: an agent with trainers that train.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/support/asserts.h"
+#include "tests/support/coordinator_stage.h"
+
+#define TARGET 60
+#define STEP_MS 5
+#define TRAINS_FROM 5    // steps
+#define MOST_UNREACHED 3  // in a row: a life has no more effects
+
+typedef struct stage {
+    gs_stage *stage;
+    pid_t worker;  // 0: fake ones
+    int deaths;    // of the coordinator, by its failpoint
+    int rounds;
+} stage;
+
+static int number_from(const char *name, int fallback) {
+    const char *text = getenv(name);
+    return text && *text ? atoi(text) : fallback;
+}
+
+static void start_armed(stage *it, int effect) {
+    char failpoint[60];
+    snprintf(failpoint, sizeof failpoint, "coordinator.effect=kill@%d", effect);
+    gs_coordinator_process_kill(&it->stage->process);
+    setenv("GRADSYNC_FAILPOINTS", failpoint, 1);
+    gs_status status = gs_coordinator_process_start(&it->stage->process);
+    unsetenv("GRADSYNC_FAILPOINTS");
+    if (status.code) it->deaths++;  // before it served
+}
+
+// Its next life has no failpoint.
+static void revive(stage *it) {
+    gs_coordinator_process *process = &it->stage->process;
+    int how = 0;
+    if (process->pid > 0 && waitpid(process->pid, &how, WNOHANG) == process->pid) {
+        assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+        process->pid = 0;
+        it->deaths++;
+    }
+    if (process->pid <= 0) assert_ok(gs_coordinator_process_start(process));
+}
+
+// Asks until some life answers.
+static gs_json *ask(stage *it, gs_method method, const char *text) {
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    gs_json *request = NULL, *reply = NULL;
+    assert_ok(gs_json_parse(&request, text, strlen(text)));
+    for (;;) {
+        revive(it);
+        gs_status status = gs_rpc_call(it->stage->client, method, request, &reply, gs_deadline_in_ms(500));
+        if (!status.code) break;
+        gs_json_release(reply);
+        reply = NULL;
+        if (gs_deadline_passed(deadline)) fail_msg("%s", status.message);
+    }
+    gs_json_release(request);
+    return reply;
+}
+
+// Asked again with its key where no answer came.
+static void submit(stage *it, char id[32]) {
+    char text[500];
+    snprintf(text, sizeof text,
+             "{\"spec\":{\"name\":\"r%d\",\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":2,\"max\":2,"
+             "\"join_window_seconds\":0},\"steps\":{\"target\":%d}%s},\"dry_run\":false,"
+             "\"idempotency_key\":\"k%d\"}",
+             it->rounds, TARGET, it->worker ? ",\"debug\":{\"step_delay_ms\":20}" : "", it->rounds);
+    gs_json *reply = ask(it, GS_CREATE_JOB, text);
+    snprintf(id, 32, "%s", gs_json_string_or(reply, "id", ""));
+    gs_json_release(reply);
+}
+
+static gs_json *look_at(stage *it, const char *id) {
+    char text[64];
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", id);
+    return ask(it, GS_GET_JOB, text);
+}
+
+static int64_t step_of(const gs_json *job) { return gs_json_int_or(gs_json_get(job, "progress"), "step", -1); }
+
+static gs_json *wait_for_end(stage *it, const char *id) {
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    for (;;) {
+        gs_json *job = look_at(it, id);
+        const char *state = gs_json_string_or(job, "state", "");
+        if (!strcmp(state, "succeeded")) {
+            assert_int_equal(step_of(job), TARGET);
+            return job;
+        }
+        if (!strcmp(state, "failed") || gs_deadline_passed(deadline))
+            fail_msg("job %s is %s: %s", id, state, gs_json_string_or(job, "message", ""));
+        gs_json_release(job);
+        gs_sleep_ns(10 * GS_NS_PER_MS);
+    }
+}
+
+// From before the job is there: it is accepted once, and gets to its end. True: the effect was reached.
+static bool kill_at_the_start(stage *it, int effect) {
+    char id[32];
+    int deaths = it->deaths;
+    it->rounds++;
+    start_armed(it, effect);
+    submit(it, id);
+    gs_json_release(wait_for_end(it, id));
+    return it->deaths > deaths;
+}
+
+// While it trains: the ranks go on in their generation, and no step is taken twice.
+static bool kill_in_training(stage *it, int effect) {
+    char id[32];
+    it->rounds++;
+    submit(it, id);
+    gs_json *job = NULL;
+    do {
+        gs_json_release(job);
+        job = look_at(it, id);
+        gs_sleep_ns(2 * GS_NS_PER_MS);
+    } while (step_of(job) < TRAINS_FROM);
+    int64_t generation = gs_json_int_or(job, "generation", -1);
+    gs_json_release(job);
+    int deaths = it->deaths;
+    start_armed(it, effect);
+    job = wait_for_end(it, id);
+    assert_int_equal(gs_json_int_or(job, "generation", -2), generation);
+    assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
+    assert_int_equal(gs_json_int_or(job, "lost_steps", -1), 0);
+    gs_json_release(job);
+    return it->deaths > deaths;
+}
+
+static void start_workers(stage *it) {
+    if (!number_from("GRADSYNC_REAL_WORKERS", 0)) {
+        gs_fake_worker_options options = {.slots = 1, .step_ms = STEP_MS};
+        for (int i = 0; i < 2; i++) gs_stage_start_worker(it->stage, i, &options);
+        return;
+    }
+    it->worker = fork();
+    assert_true(it->worker >= 0);
+    if (it->worker > 0) return;
+    execl(GRADSYNC_BIN_DIR "/gradsync-worker", "gradsync-worker", "--coordinator", it->stage->process.control,
+          "--name", "real", "--slots", "2", (char *)NULL);
+    _exit(127);
+}
+
+static int64_t count_jobs(stage *it) {
+    gs_json *list = ask(it, GS_LIST_JOBS, "{\"limit\":500}");
+    int64_t count = (int64_t)gs_json_count(gs_json_get(list, "items"));
+    gs_json_release(list);
+    return count;
+}
+
+static void whatever_it_was_about_to_do_nothing_is_lost(void **state) {
+#ifndef GRADSYNC_FAILPOINTS
+    (void)state;
+    skip();
+#else
+    stage it = {.stage = *state};
+    int wanted = number_from("GRADSYNC_KILLS", 10), unreached[2] = {0}, effect[2] = {0}, passes = 0;
+    // A few of many: spread over the effects of a life, and other ones each time.
+    int stride = wanted < 40 ? 1 + (int)(getpid() % 7) : 1;
+    bool (*const rounds[2])(stage *, int) = {kill_at_the_start, kill_in_training};
+    start_workers(&it);
+    while (it.deaths < wanted) {
+        for (int kind = 0; kind < 2 && it.deaths < wanted; kind++) {
+            effect[kind] += stride;
+            unreached[kind] = rounds[kind](&it, effect[kind]) ? 0 : unreached[kind] + 1;
+            if (unreached[kind] < MOST_UNREACHED) continue;
+            print_message("kind %d: a life has less than %d effects\n", kind, effect[kind]);
+            effect[kind] = ++passes % stride;
+            unreached[kind] = 0;
+        }
+    }
+    assert_int_equal(count_jobs(&it), it.rounds);
+    print_message("%d deaths in %d jobs, effects up to %d and %d, stride %d\n", it.deaths, it.rounds, effect[0],
+                  effect[1], stride);
+    if (it.worker > 0) {
+        kill(it.worker, SIGTERM);
+        waitpid(it.worker, NULL, 0);
+    }
+#endif
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(whatever_it_was_about_to_do_nothing_is_lost, gs_stage_set_up,
+                                        gs_stage_tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
