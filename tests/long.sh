@@ -55,6 +55,12 @@ for first in 1 200001 400001 600001 800001; do
   item "simulate/$first" release test_simulation "\"\$build/tests/test_simulation\" --seed $first --histories 200000"
 done
 item simulate/planted release test_simulation 'tests/simulation/planted.py .'
+# The coordinator killed before each of its effects, under ranks that train nothing and under ones that do.
+# shellcheck disable=SC2016
+item coordinator/effects dev test_fault_coordinator_effects 'GRADSYNC_KILLS=200 "$build/tests/test_fault_coordinator_effects"'
+# shellcheck disable=SC2016
+item coordinator/effects-training dev 'test_fault_coordinator_effects gradsync-worker' \
+  'GRADSYNC_KILLS=200 GRADSYNC_REAL_WORKERS=1 "$build/tests/test_fault_coordinator_effects"'
 
 # Random models, plans, orders, worlds and types against a serial sum: worlds of 1 to 8; and random orders
 # between lanes.

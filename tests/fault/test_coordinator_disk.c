@@ -1,0 +1,157 @@
+// A disk that fails, and one that takes its time: what trains goes on, and who asks for something durable is told.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/asserts.h"
+#include "tests/support/coordinator_stage.h"
+#include "tests/support/soon.h"
+
+#define TARGET 60
+#define LONG_TARGET 300
+#define SLOW_MS 500
+
+// Commits number `first` to `last`, one behind the other.
+static void start_armed(gs_stage *stage, const char *action, int first, int last) {
+    char failpoints[600] = "";
+    for (int i = first; i <= last; i++) {
+        size_t used = strlen(failpoints);
+        snprintf(failpoints + used, sizeof failpoints - used, "%sstore.commit=%s@%d", used ? "," : "", action, i);
+    }
+    gs_coordinator_process_kill(&stage->process);
+    setenv("GRADSYNC_FAILPOINTS", failpoints, 1);
+    gs_status status = gs_coordinator_process_start(&stage->process);
+    unsetenv("GRADSYNC_FAILPOINTS");
+    assert_ok(status);
+    gs_fake_worker_options options = {.slots = 1, .step_ms = 10};
+    for (int i = 0; i < 2; i++) gs_stage_start_worker(stage, i, &options);
+}
+
+static void submit(gs_stage *stage, int target) {
+    char text[300];
+    snprintf(text, sizeof text,
+             "{\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":2,\"max\":2,\"join_window_seconds\":0},"
+             "\"steps\":{\"target\":%d}}", target);
+    gs_stage_submit(stage, text);
+}
+
+static bool is_ready(gs_stage *stage) {
+    gs_json *health = NULL;
+    assert_ok(gs_stage_ask(stage, &health, GS_GET_HEALTH, "{}"));
+    bool ready = gs_json_bool_or(health, "ready", false);
+    gs_json_release(health);
+    return ready;
+}
+
+static void wait_until_ready(gs_stage *stage, bool wanted) {
+    gs_deadline deadline = soon();
+    while (is_ready(stage) != wanted) {
+        assert_false(gs_deadline_passed(deadline));
+        gs_sleep_ns(2 * GS_NS_PER_MS);
+    }
+}
+
+// Commits fail while a job trains: readiness says so, the job gets to its end, and its record is written when one can
+// be, at the latest when the coordinator stops.
+static void a_disk_that_fails_stops_no_training(void **state) {
+    gs_stage *stage = *state;
+#ifndef GRADSYNC_FAILPOINTS
+    (void)stage;
+    skip();
+#else
+    start_armed(stage, "error", 10, 22);
+    submit(stage, LONG_TARGET);
+    wait_until_ready(stage, false);
+    gs_json *job = gs_stage_wait_for_state(stage, stage->job, "succeeded");
+    assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
+    gs_json_release(job);
+    wait_until_ready(stage, true);
+    assert_int_equal(gs_coordinator_process_stop(&stage->process), 0);
+    assert_ok(gs_coordinator_process_start(&stage->process));
+    job = gs_stage_get(stage, GS_GET_JOB, stage->job);
+    assert_string_equal(gs_json_string_or(job, "state", ""), "succeeded");
+    assert_int_equal(gs_json_int_or(gs_json_get(job, "progress"), "step", -1), LONG_TARGET);
+    gs_json_release(job);
+#endif
+}
+
+// A request that is to be durable and cannot be made so is refused, and has left nothing behind.
+static void what_cannot_be_written_is_not_accepted(void **state) {
+    gs_stage *stage = *state;
+#ifndef GRADSYNC_FAILPOINTS
+    (void)stage;
+    skip();
+#else
+    start_armed(stage, "error", 6, 12);
+    gs_json *reply = NULL, *list = NULL;
+    gs_status status = gs_ok();
+    int accepted = 0;
+    for (int i = 0; i < 30 && !status.code; i++) {
+        status = gs_stage_ask(stage, &reply, GS_CREATE_JOB,
+                              "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":9,\"max\":9},"
+                              "\"steps\":{\"target\":5}},\"dry_run\":false}");
+        accepted += !status.code;
+        gs_json_release(reply);
+        reply = NULL;
+    }
+    assert_int_not_equal(status.code, GS_OK);
+    assert_ok(gs_stage_ask(stage, &list, GS_LIST_JOBS, "{}"));
+    assert_int_equal(gs_json_count(gs_json_get(list, "items")), accepted);
+    gs_json_release(list);
+    // The store is well again at last, and so is what it is asked for.
+    gs_deadline deadline = soon();
+    while (status.code && !gs_deadline_passed(deadline)) {
+        status = gs_stage_ask(stage, &reply, GS_CREATE_JOB,
+                              "{\"spec\":{\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}},\"dry_run\":false}");
+        gs_json_release(reply);
+        reply = NULL;
+    }
+    assert_ok(status);
+#endif
+}
+
+// Each commit takes a second: ranks start, train and are seen to, and only who waits for the disk waits.
+static void a_disk_that_takes_its_time_holds_nobody(void **state) {
+    gs_stage *stage = *state;
+#ifndef GRADSYNC_FAILPOINTS
+    (void)stage;
+    skip();
+#else
+    start_armed(stage, "sleep:1000", 6, 20);
+    submit(stage, TARGET);
+    int asked = 0, slow = 0;
+    int64_t step = 0;
+    gs_deadline deadline = soon();
+    while (step < TARGET) {
+        assert_false(gs_deadline_passed(deadline));
+        int64_t begin_ns = gs_now_ns();
+        gs_json *job = gs_stage_get(stage, GS_GET_JOB, stage->job);
+        slow += gs_now_ns() - begin_ns > SLOW_MS * GS_NS_PER_MS;
+        asked++;
+        step = gs_json_int_or(gs_json_get(job, "progress"), "step", 0);
+        gs_json_release(job);
+        gs_sleep_ns(5 * GS_NS_PER_MS);
+    }
+    int64_t begin_ns = gs_now_ns();
+    submit(stage, TARGET);  // waits for its commit: the disk is as slow as it was
+    assert_true(gs_now_ns() - begin_ns > SLOW_MS * GS_NS_PER_MS);
+    if (slow * 4 > asked) fail_msg("%d of %d questions took more than %d ms", slow, asked, SLOW_MS);
+#endif
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, gs_stage_set_up, gs_stage_tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_disk_that_fails_stops_no_training),
+        TEST(what_cannot_be_written_is_not_accepted),
+        TEST(a_disk_that_takes_its_time_holds_nobody),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
