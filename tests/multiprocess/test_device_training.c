@@ -157,10 +157,9 @@ static const job one_rank_jobs[] = {
     {.model = MLP, .optimizer = SGD, .micro_batch = 8},
     {.model = MLP_WITHOUT_NORM, .optimizer = ADAMW, .micro_batch = 5},
     {.model = GPT2, .optimizer = ADAMW, .micro_batch = 2},
-    {.model = GPT2, .optimizer = ADAMW, .micro_batch = 1, .passes = 3},
+    {.model = RESTING_GPT2, .optimizer = ADAMW, .micro_batch = 1, .passes = 3},
     {.model = MLP, .optimizer = SGD, .micro_batch = 4, .passes = 4},
     {.model = RESTING_MLP, .optimizer = SGD, .micro_batch = 8},
-    {.model = RESTING_GPT2, .optimizer = ADAMW, .micro_batch = 1, .passes = 2},
 };
 #define NUM_ONE_RANK_JOBS ((int)(sizeof one_rank_jobs / sizeof one_rank_jobs[0]))
 
