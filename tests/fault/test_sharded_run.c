@@ -151,10 +151,11 @@ static void sharded_gradients_go_back_to_their_checkpoint(void **state) {
     kill_at_each(&of_gradients, deaths_in_a_step, NUM_DEATHS);
 }
 
-// Between updates of its buckets, while others are reduced.
+// Between updates of its buckets, while others are reduced; between the last of them and the commit.
 static void an_overlapped_update_goes_back_to_its_checkpoint(void **state) {
     (void)state;
-    static const rank_death deaths[] = {{"optimizer.early", 21, 1}, {"sharded.gather", 22, 0}};
+    static const rank_death deaths[] = {{"optimizer.early", 21, 1}, {"sharded.gather", 22, 0},
+                                         {"reducer.squares", 5, 0}, {"step.reduced", 5, 1}};
     kill_at_each(&overlapped, deaths, sizeof deaths / sizeof deaths[0]);
 }
 
