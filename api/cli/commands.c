@@ -230,6 +230,21 @@ static void print_plan(const gs_json *plan) {
     gs_cli_print_table(gs_json_get(plan, "history"), past, COUNT(past));
 }
 
+static int release_job(gs_cli *cli) {
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], "/release");
+    gs_json *reply = NULL;
+    int exit_code = gs_cli_http_call(
+        cli->http, &reply, &(gs_cli_request){.verb = "POST", .path = path, .body = "{}"});
+    free(path);
+    if (exit_code == GS_EXIT_OK && cli->options.format == GS_CLI_JSON) {
+        gs_cli_print_json(reply);
+    } else if (exit_code == GS_EXIT_OK) {
+        puts("released: what is out of reach is given up, what is unknown here is asked to save and end");
+    }
+    gs_json_release(reply);
+    return exit_code;
+}
+
 static int replan_job(gs_cli *cli) {
     char *path = gs_cli_job_path(cli->http, cli->options.args[0], "/replan");
     gs_json *reply = NULL;
@@ -461,6 +476,12 @@ const gs_cli_command gs_cli_commands[] = {
      "For jobs with reducer.rebuild_after_steps 0, or before an order has settled.\n\n"
      "  gradsync replan hello",
      1, 1, false, replan_job},
+    {"release", NULL, "JOB", "o", "give up ranks that are out of reach, or end unknown trainers",
+     "Ranks that nobody hears may still train, so their job waits for them (--orphan-limit of the\n"
+     "coordinator). Who knows that their host is gone says so with this. Of a job that this\n"
+     "coordinator does not know (gradsync workers) it asks the trainers to save and end.\n\n"
+     "  gradsync release hello",
+     1, 1, false, release_job},
     {"timeline", NULL, "JOB", "pROo", "where the time of the last steps went, on each rank",
      "Draws phases and reductions of each rank as bars; with a file name behind -o it writes a\n"
      "trace-event file, for Perfetto and its kin.\n\n"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/release.h"
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/stops.h"
 #include "core/clock.h"
@@ -242,6 +243,26 @@ void gs_on_replan_job(gs_engine *engine, gs_engine_event *event) {
         return;
     }
     write_job(engine, job, answer->ticket, NULL);
+}
+
+void gs_on_release_job(gs_engine *engine, gs_engine_event *event) {
+    gs_call call = event->from.call;
+    uint64_t id = 0;
+    const char *text = event->release.job ? event->release.job : "";
+    int count = gs_job_id_parse(&id, text) ? gs_release_unknown(engine, id) : 0;
+    gs_job *job = NULL;
+    if (count == 0 && find_job(engine, &job, event, text).code) return;
+    if (job && job->run) count = gs_release_members(engine, job->run);
+    if (count == 0) {
+        gs_reply_refusal(engine, call,
+                         gs_error(GS_FAILED_PRECONDITION, "job %s has no rank that is out of reach", job->id_text),
+                         "wrong_state", "stop the job to end ranks that are heard");
+        return;
+    }
+    event->was_admitted = true;
+    gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "Released", "an operator released %d trainers of job %s", count,
+                job ? job->id_text : text);
+    gs_reply_ok(engine, call);
 }
 
 static void bury_answer(gs_engine *engine, gs_late_answer *answer) {

@@ -8,6 +8,7 @@ void gs_on_create_job(gs_engine *engine, gs_engine_event *event);
 void gs_on_stop_job(gs_engine *engine, gs_engine_event *event);
 void gs_on_delete_job(gs_engine *engine, gs_engine_event *event);
 void gs_on_replan_job(gs_engine *engine, gs_engine_event *event);
+void gs_on_release_job(gs_engine *engine, gs_engine_event *event);
 
 void gs_on_job_stored(gs_engine *engine, const gs_completion *done);
 void gs_on_job_deleted(gs_engine *engine, const gs_completion *done);

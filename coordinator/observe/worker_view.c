@@ -73,7 +73,7 @@ static void set_devices(gs_json *item, const gs_agent *agent) {
 
 static const char *state_of(const gs_agent *agent, int busy) {
     if (!gs_agent_is_connected(agent)) return "lost";
-    if (agent->is_leaving) return "leaving";
+    if (agent->is_leaving) return "draining";
     return busy ? "running" : "idle";
 }
 

@@ -60,6 +60,11 @@ void gs_decode_delete_job(gs_engine_event *event, const gs_json *request) {
                                         .purge = gs_json_bool_or(request, "purge", false)};
 }
 
+void gs_decode_release_job(gs_engine_event *event, const gs_json *request) {
+    event->kind = GS_ON_RELEASE_JOB;
+    event->release.job = gs_json_string_or(request, "job", NULL);
+}
+
 void gs_decode_replan_job(gs_engine_event *event, const gs_json *request) {
     event->kind = GS_ON_REPLAN_JOB;
     event->replan.job = gs_json_string_or(request, "job", NULL);

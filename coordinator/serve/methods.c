@@ -52,6 +52,7 @@ EVENT_METHOD(checkpointed, gs_decode_checkpointed, false)
 EVENT_METHOD(ready_order, gs_decode_ready_order, false)
 EVENT_METHOD(delete_job, gs_decode_delete_job, false)
 EVENT_METHOD(replan_job, gs_decode_replan_job, false)
+EVENT_METHOD(release_job, gs_decode_release_job, false)
 
 static void fault(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     gs_service *service = ctx;
@@ -249,4 +250,5 @@ const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS] = {
     [GS_GET_JOB_DIAGNOSIS] = get_job_diagnosis,
     [GS_READY_ORDER] = ready_order,
     [GS_REPLAN_JOB] = replan_job,
+    [GS_RELEASE_JOB] = release_job,
 };

@@ -44,6 +44,7 @@ static const gs_method_info methods[GS_NUM_METHODS] = {
     [GS_GET_JOB_TIMELINE] = {"GetJobTimeline", GS_STREAM, false, GS_ROLE_VIEWER, 4 * KIB},
     [GS_GET_JOB_DIAGNOSIS] = {"GetJobDiagnosis", GS_CALL, false, GS_ROLE_VIEWER, 4 * KIB},
     [GS_TRACE_JOB] = {"TraceJob", GS_CALL, false, GS_ROLE_OPERATOR, 4 * KIB},
+    [GS_RELEASE_JOB] = {"ReleaseJob", GS_CALL, false, GS_ROLE_OPERATOR, 4 * KIB},
 };
 
 const gs_method_info *gs_method_info_of(gs_method method) {

@@ -60,6 +60,7 @@ typedef enum gs_method {
     GS_GET_JOB_TIMELINE,   // API → coordinator; server stream: pages of ranks, then what they are about
     GS_GET_JOB_DIAGNOSIS,  // API → coordinator
     GS_TRACE_JOB,          // API → coordinator: recording of timelines on or off
+    GS_RELEASE_JOB,        // API → coordinator
     GS_NUM_METHODS
 } gs_method;
 

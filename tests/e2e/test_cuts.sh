@@ -113,3 +113,26 @@ await "$job" succeeded 60
 same "$(job_field "$job" .progress.step)" "$step" "step"
 [ "$disturbed" != none ] || fail "no checkpoint"
 same "$disturbed" "$(tensors_of "$job")" "tensors"
+
+claim "an operator's word: ranks that nobody hears are given up before their time, and end when they are heard again"
+submit "$(exact_job given-up 100000 20)"
+wait_for 60 "its steps" step_at_least "$job" 10
+pids_before=$(trainer_pids "$job" | tr '\n' ' ')
+agent spare 2
+cut a b both
+lost() { get /v1/workers | jq -e '[.items[] | select(.connected | not)] | length == 2'; }
+wait_for 30 "both workers missed" lost
+same "$(job_field "$job" '"\(.state) \(.generation)"')" "running $(job_field "$job" .generation)" "state"
+generation=$(job_field "$job" .generation)
+gradsync release "$job" | grep -q "^released" || fail "release"
+get "/v1/jobs/$job/events?limit=500" | jq -e 'any(.items[]; .reason == "Released" and (.message | test("released 2 trainers")))' >/dev/null ||
+  fail "no event says so"
+taken_over() { [ "$(job_field "$job" .generation)" -gt "$generation" ] && job_is "$job" running; }
+wait_for 60 "another set" taken_over
+heal
+gone() { for pid in $pids_before; do ! kill -0 "$pid" 2>/dev/null || return 1; done; }
+wait_for 60 "the end of the first set" gone
+finds_step 10
+same "$(job_field "$job" .restarts)" 1 "restarts"
+request POST "/v1/jobs/$job/stop"
+await "$job" cancelled 60

@@ -42,6 +42,7 @@ swap wrong "$run/empty" TERM
 same "$(busy_slots)" 3 "slots taken"
 same "$(unknown_jobs)" "$(printf '%s\n' "$short" "$long" | sort | tr '\n' ' ' | sed 's/ $//')" "unknown jobs"
 same "$(get /v1/events | jq '[.items[] | select(.reason == "UnknownTrainer")] | length')" 3 "events"
+same "$(get /metrics | grep '^gradsync_unknown_trainers ')" "gradsync_unknown_trainers 3" "metric"
 grep -q "trainer of an unknown job.*job=$long" "$run/logs/wrong.log" || fail "the coordinator says nothing"
 said_so() { grep -q "it trains on" "$run/logs/agent.log"; }
 wait_for 20 "the trainers' word" said_so
@@ -96,5 +97,16 @@ swap right "$run/data" KILL
 wait_for 60 "the long job" runs
 same "$(trainer_pids "$long" | sort | tr '\n' ' ')" "$pids_of_long" "trainers"
 same "$(job_field "$long" '"\(.restarts) \(.generation)"')" "0 2" "restarts and generation"
-request POST "/v1/jobs/$long/stop"
-await "$long" cancelled 60
+
+claim "an operator who wants them gone says so, to whichever coordinator is there: they save and end"
+request POST "/v1/jobs/$long/release"
+same "$status" 409 "release of ranks that are all heard"
+swap wrong "$run/empty" TERM
+wait_for 30 "the unknown ones" bash -c "curl -fsS $server/v1/workers | jq -e '.items[0].unknown | length == 2'"
+saved=$(newest_step "$long")
+request POST "/v1/jobs/$long/release"
+same "$status" 202 "release of unknown ones"
+get /v1/events | jq -e 'any(.items[]; .reason == "Released" and (.message | test("released 2 trainers")))' >/dev/null || fail "no event says so"
+wait_for 60 "the end of the long job" bash -c "! kill -0 $(echo $pids_of_long | tr ' ' '\n' | head -n 1)"
+[ "$(newest_step "$long")" -gt "$saved" ] || fail "not saved: $(newest_step "$long") after $saved"
+same "$(unknown_jobs)" "" "unknown jobs"

@@ -49,6 +49,7 @@ typedef enum gs_engine_event_kind {
     GS_ON_STOP_JOB,
     GS_ON_DELETE_JOB,
     GS_ON_REPLAN_JOB,
+    GS_ON_RELEASE_JOB,
     // What effects led to.
     GS_ON_CALL_GONE,  // its caller went away, or is too slow to be told anything
     GS_ON_STORED,
@@ -251,6 +252,9 @@ typedef struct gs_engine_event {
         struct {
             const char *job;
         } replan;
+        struct {
+            const char *job;
+        } release;
         struct {
             gs_call call;
             bool was_closed;  // at its end, as the end of a process does; not by silence

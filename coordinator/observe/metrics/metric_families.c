@@ -34,6 +34,7 @@ FAMILY(gradsync_coordinator_loop_lag_seconds, "How late the loop turns.", GS_GAU
 FAMILY(gradsync_metrics_dropped_series_total, "Series refused by the cap.", GS_COUNTER, NULL);
 FAMILY(gradsync_jobs, "Jobs in each state.", GS_GAUGE, "state");
 FAMILY(gradsync_workers, "Workers in each state.", GS_GAUGE, "state");
+FAMILY(gradsync_unknown_trainers, "Trainers of jobs that are not known here; they keep their slots.", GS_GAUGE, NULL);
 
 static gs_metric *series_of(gs_observer *observer, const gs_metric_family *family,
                             const char *a, const char *b, const char *c) {
@@ -137,13 +138,15 @@ static void refresh_counts(gs_observer *observer) {
     }
     // A catalogue state that this version cannot reach is still there, at 0.
     static const char *const states[] = {"idle", "running", "lost", "assigned", "draining"};
-    double workers[5] = {0};
+    double workers[5] = {0}, unknown = 0;
     for (size_t i = 0; i < observer->state->agents.count; i++) {
         const gs_agent *agent = observer->state->agents.items[i];
         gs_slot_pools free = gs_agent_free_slots(agent);
         bool busy = free.plain + free.gpu < agent->num_slots;
-        workers[!gs_agent_is_connected(agent) ? 2 : busy ? 1 : 0]++;
+        workers[!gs_agent_is_connected(agent) ? 2 : agent->is_leaving ? 4 : busy ? 1 : 0]++;
+        for (int s = 0; s < agent->num_slots; s++) unknown += agent->slots[s].is_unknown;
     }
+    gs_metric_set(series_of(observer, &gradsync_unknown_trainers, NULL, NULL, NULL), unknown);
     for (int i = 0; i < 5; i++) {
         gs_metric_set(series_of(observer, &gradsync_workers, states[i], NULL, NULL), workers[i]);
     }

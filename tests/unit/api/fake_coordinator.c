@@ -80,6 +80,7 @@ CANNED(list_jobs, GS_LIST_JOBS)
 CANNED(get_job, GS_GET_JOB)
 CANNED(stop_job, GS_STOP_JOB)
 CANNED(replan_job, GS_REPLAN_JOB)
+CANNED(release_job, GS_RELEASE_JOB)
 CANNED(delete_job, GS_DELETE_JOB)
 CANNED(get_workers, GS_GET_JOB_WORKERS)
 CANNED(get_plan, GS_GET_JOB_PLAN)
@@ -155,6 +156,7 @@ fake_coordinator *fake_start(int64_t request_ms) {
                                                   [GS_GET_JOB] = get_job,
                                                   [GS_STOP_JOB] = stop_job,
                                                   [GS_REPLAN_JOB] = replan_job,
+                                                  [GS_RELEASE_JOB] = release_job,
                                                   [GS_DELETE_JOB] = delete_job,
                                                   [GS_GET_JOB_WORKERS] = get_workers,
                                                   [GS_GET_JOB_PLAN] = get_plan,
