@@ -243,7 +243,8 @@ void gs_rpc_calls_send_answer(gs_rpc_calls *calls, const gs_rpc_call_entry *call
 
 int gs_rpc_calls_send_end(gs_rpc_calls *calls, gs_rpc_call_entry *call, gs_code code,
                           const char *answer, size_t bytes) {
-    if (!call->connection || call->connection->lost) return EHOSTUNREACH;
+    if (!call->connection) return EHOSTUNREACH;
+    // Also where the connection is given up: its peer may be there, and would wait for ever.
     gs_frame frame = {
         .kind = GS_FRAME_END, .method = call->method, .status = code, .call = call->seq};
     return gs_rpc_peers_send(calls->peers, call->connection, frame, answer, bytes);

@@ -8,10 +8,18 @@
 
 #include <cmocka.h>
 
+static void end_streams(rpc_fixture *fixture) {
+    for (int i = 0; i < MAX_HELD; i++) {
+        if (fixture->streams[i]) gs_rpc_end(fixture->streams[i], gs_error(GS_UNAVAILABLE, "nobody was heard"));
+        fixture->streams[i] = NULL;
+    }
+}
+
 static void echo(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                  const gs_json *request) {
     rpc_fixture *fixture = ctx;
     (void)peer;
+    if (atomic_load(&fixture->echo_ends_streams)) end_streams(fixture);
     gs_json *reply = gs_json_copy(request);
     if (!reply) reply = gs_json_new_object();
     gs_json_set_int(reply, "run", atomic_fetch_add(&fixture->num_calls, 1) + 1);

@@ -21,6 +21,7 @@ typedef struct rpc_fixture {
     char endpoint[128];
     atomic_int num_calls, num_one_way, num_gone_calls, num_gone_peers, num_held, num_streams;
     atomic_bool release_held, paused, flood_streams;
+    atomic_bool echo_ends_streams;  // GetJob ends all that Watch kept, before it answers
     atomic_bool all_end_with_one;  // a held call that is gone ends the others, as a lost rank does
     atomic_ullong malformed, stale, repeated, connections, calls_open, sent, flood;
     // Of the server's thread.

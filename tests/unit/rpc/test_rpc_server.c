@@ -458,10 +458,11 @@ static void calls_that_end_while_another_expires_keep_their_answer(void **state)
     stop_fixture(&fixture);
 }
 
-static void connection_that_is_given_up_is_told(void **state) {
-    (void)state;
+// `by_handler`: whoever keeps the stream ends it before the server gives up the connection.
+static void give_up(bool by_handler) {
     rpc_fixture fixture = {0};
     start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    atomic_store(&fixture.echo_ends_streams, by_handler);
     raw_peer first = open_raw(fixture.endpoint), second = open_raw(fixture.endpoint);
     char body[256];
     gs_frame call = raw_call;
@@ -479,6 +480,17 @@ static void connection_that_is_given_up_is_told(void **state) {
     close_raw(&first);
     close_raw(&second);
     stop_fixture(&fixture);
+}
+
+static void connection_that_is_given_up_is_told(void **state) {
+    (void)state;
+    give_up(false);
+}
+
+// A peer that does not hear of it waits on a line that lives, for ever.
+static void stream_that_ends_on_a_connection_given_up_is_told(void **state) {
+    (void)state;
+    give_up(true);
 }
 
 static void message_of_very_many_frames_is_dropped_whole(void **state) {
@@ -535,6 +547,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(answers_behind_a_held_call_do_not_use_up_room),
         cmocka_unit_test(calls_that_end_while_another_expires_keep_their_answer),
         cmocka_unit_test(connection_that_is_given_up_is_told),
+        cmocka_unit_test(stream_that_ends_on_a_connection_given_up_is_told),
         cmocka_unit_test(message_of_very_many_frames_is_dropped_whole),
         cmocka_unit_test(reconnecting_often_leaks_nothing),
     };
