@@ -144,6 +144,8 @@ static void run_sgd(gs_stream *stream, float *param, float *was, float *next, co
     c.first_step = step->first_step;
     if (step->momentum == 0.0f || !momentum) {
         gs_run_flat(stream, sgd_op{param, was, grad, c}, count);
+        // A momentum that is not used stays what it was.
+        if (momentum && next != momentum) gs_cuda_copy(stream, next, momentum, count * sizeof *next);
     } else {
         gs_run_flat(stream, sgd_momentum_op{param, was, next, momentum, grad, c}, count);
     }
