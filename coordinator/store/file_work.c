@@ -163,11 +163,16 @@ static gs_status find_directories(gs_write *base, gs_job_store *store) {
     return gs_file_sweep(it->path, SWEEP_AGE_SECONDS);
 }
 
-static void note_known(file_work *it, const gs_job *job, bool only_good) {
+// A start goes back to one that is being recorded, too: its files are whole.
+static bool may_start(const gs_checkpoint *item) {
+    return item->state == GS_CHECKPOINT_GOOD || item->state == GS_CHECKPOINT_RECORDING;
+}
+
+static void note_known(file_work *it, const gs_job *job, bool only_startable) {
     it->known = gs_model_alloc(job->checkpoints.count, sizeof *it->known);
     for (size_t i = 0; i < job->checkpoints.count; i++) {
         const gs_checkpoint *item = &job->checkpoints.items[i];
-        if (only_good && item->state != GS_CHECKPOINT_GOOD) continue;
+        if (only_startable && !may_start(item)) continue;
         memcpy(it->known[it->num_known++], item->directory, GS_CHECKPOINT_NAME_LEN);
     }
 }
