@@ -14,7 +14,7 @@ exact_job() { # NAME PARTS EVERY DELAY_MS
     "checkpoint":{"parts":"%s","every_steps":%s,"keep_last":3},"debug":{"step_delay_ms":%s},%s}' "$1" "$2" "$3" "$4" "$quick_restart"
 }
 last() { get "/v1/jobs/$job/checkpoints" | jq -r ".items[0] | select(.step == 60 and .verified) | $1"; }
-directories() { ls "$run/checkpoints/$job" | grep -v '^bad-' || true; }
+directories() { ls "$run/checkpoints/$job" | grep '^step-' || true; }
 # Every directory is a checkpoint that is listed, and every one that is listed is there.
 no_rubbish() {
   local name

@@ -347,6 +347,9 @@ static gs_status body_freeze(const gs_rank_env *env) {
     GS_TRY(take_step(&self, 1));
     GS_TRY(say(gs_ffi_optimizer_step(optimizer, values, self.reducer, 0.5, 1), optimizer));
     if (memory[2][0] != -2) return gs_error(GS_INTERNAL, "updated to %g", (double)memory[2][0]);
+    // What one refuses ends the communicator for all: no rank may still be in its step.
+    char mine = 1, all[2];
+    GS_TRY(gs_rank_exchange(env->exchange, "trained", NULL, 0, &mine, sizeof mine, all, soon()));
     if (gs_ffi_reducer_set_trainable(self.reducer, none, NULL, 20 * SECOND) != GS_INVALID_ARGUMENT)
         return gs_error(GS_INTERNAL, "all were frozen");
     gs_ffi_optimizer_free(optimizer);
