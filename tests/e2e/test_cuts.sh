@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A coordinator that cannot be reached is as harmless as one that is dead: links cut, one way and both, of one worker, of
 # all and so of the coordinator's host; a host that is suspended. The job goes on in the generation that it had, with the
-# trainers that it had, and ends with the bytes of one that was left alone. Rows N3, N4, N7, C1, C3, C5, W16 of the fault matrix.
+# trainers that it had, and ends with the bytes of one that was left alone.
 #   GRADSYNC_CUT_SECONDS  also a cut that long, of each kind (tests/long.sh)
 . "$(dirname "$0")/network.sh"
 

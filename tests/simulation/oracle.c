@@ -18,7 +18,6 @@ typedef struct known_job {
     uint64_t id;
     char key[24];
     bool is_promised, may_be_deleted;
-    gs_job_state shown;  // the last state that was answered
     bool was_terminal;
     uint32_t generation;  // the newest that has committed
     int64_t step;         // the furthest that was committed or settled

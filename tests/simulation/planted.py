@@ -17,7 +17,7 @@ import time
 # name, file below coordinator/, what stands there once, what stands there instead
 BUGS = [
     # Numbers and names.
-    ("generations: handed out before they are durable (B8)", "engine/base/generations.c",
+    ("generations: handed out before they are durable", "engine/base/generations.c",
      "numbers->next < numbers->durable_end ? numbers->next++ : 0", "numbers->next++"),
     ("generations: a life begins where the last one began", "engine/engine.c",
      "engine->state.generations.next = options->first_generation;",
@@ -31,7 +31,7 @@ BUGS = [
     ("hello: the launch token is not looked at, nor the end", "engine/runs/rendezvous.c",
      "member->stage == GS_MEMBER_EXITED ||\n        member->launch_token != hello->launch_token ||", "false ||"),
     # Answers.
-    ("answers: a job is promised before it is durable (B4)", "engine/requests.c",
+    ("answers: a job is promised before it is durable", "engine/requests.c",
      "    write_job(engine, job, answer->ticket, key);\n    return gs_ok();",
      "    write_job(engine, job, answer->ticket, key);\n    gs_reply_with(engine, gs_kept_take(engine, &answer->held), GS_REPLY_JOB, job);\n    return gs_ok();"),
     ("answers: two of them to one request", "engine/requests.c", "    gs_call call = gs_kept_take(engine, &answer->held);\n    if (answer->kind == GS_LATE_CREATE)",
@@ -60,9 +60,9 @@ BUGS = [
     ("start: sent when one is ready", "engine/runs/rendezvous.c", "if (run->members[i].stage != GS_MEMBER_READY) return;",
      "if (run->members[0].stage != GS_MEMBER_READY) return;"),
     # Life and death.
-    ("silence: most are silent, and all are judged (V6)", "engine/deadlines.c",
+    ("silence: most are silent, and all are judged", "engine/deadlines.c",
      "bool most = 2 * found->out_of_reach > found->awaited;", "bool most = false;"),
-    ("silence: steps that advance prove nothing (V2)", "engine/deadlines.c",
+    ("silence: steps that advance prove nothing", "engine/deadlines.c",
      "if (run->step > member->heard_at_step && run->progress_ns > sign_ns) sign_ns = run->progress_ns;", ""),
     ("agents: one that is silent is dead, and so are its trainers (two sets)", "engine/runs/agents.c",
      "    const agent_members on = count_members(engine, agent);", "    if (agent->lost_ns > 0) return true;\n    const agent_members on = count_members(engine, agent);"),
@@ -88,7 +88,7 @@ BUGS = [
     # Checkpoints.
     ("checkpoints: the oldest is the newest", "model/checkpoint.c", "item->step >= newest->step", "item->step < newest->step"),
     ("checkpoints: the newest is retired", "engine/base/checkpoints.c", "item->step < oldest->step", "item->step > oldest->step"),
-    ("checkpoints: not looked for after a start (B5)", "engine/start.c", "        gs_part_saves_adopt(engine, job);\n", ""),
+    ("checkpoints: not looked for after a start", "engine/start.c", "        gs_part_saves_adopt(engine, job);\n", ""),
     ("checkpoints: a start does not wait for what is being read", "engine/runs/launch.c",
      "!gs_job_state_terminal(job->state) && !gs_checkpoints_pending(&job->checkpoints);", "!gs_job_state_terminal(job->state);"),
     ("checkpoints: one whose files are gone is started from", "engine/base/checkpoints.c",
