@@ -48,8 +48,9 @@ static void write_in_place(const gs_bucket_tally *tally, size_t index, gs_work_s
 }
 
 static bool measures(const gs_bucket_tally *tally, size_t param) {
-    const gs_dealt_squares *dealt = &tally->dealt;
-    return !dealt->measured_by || dealt->measured_by[param] == dealt->rank;
+    const int *measured_by = tally->dealt.measured_by;
+    return !measured_by ||
+           measured_by[param] % tally->step.num_ranks == gs_comm_rank(tally->step.comm);
 }
 
 static void measure_in_place(gs_bucket_tally *tally, size_t param) {
@@ -218,11 +219,20 @@ gs_status gs_bucket_tally_init(gs_bucket_tally *tally, const gs_grad_layout *lay
     return gs_error(GS_RESOURCE_EXHAUSTED, "bucket tally: out of memory");
 }
 
-gs_status gs_bucket_tally_deal(gs_bucket_tally *tally, const int *measured_by, int rank) {
+static gs_status check_measured_by(const gs_grad_layout *layout, const int *measured_by) {
+    for (size_t i = 0; i < layout->num_params; i++) {
+        if (measured_by[i] < 0)
+            return gs_error(GS_INVALID_ARGUMENT, "measured_by: parameter %zu \"%.80s\": rank %d", i,
+                            layout->params[i].name, measured_by[i]);
+    }
+    return gs_ok();
+}
+
+gs_status gs_bucket_tally_deal(gs_bucket_tally *tally, const int *measured_by) {
     gs_dealt_squares *dealt = &tally->dealt;
     size_t num_params = tally->layout->num_params;
+    GS_TRY(check_measured_by(tally->layout, measured_by));
     if (tally->world != &in_place) return gs_ok();
-    dealt->rank = rank;
     dealt->said = calloc(2 * num_params, sizeof *dealt->said);
     dealt->sums = calloc(2 * num_params, sizeof *dealt->sums);
     dealt->measured_by = calloc(num_params, sizeof *dealt->measured_by);

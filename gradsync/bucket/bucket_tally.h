@@ -25,8 +25,10 @@
 GS_NODISCARD gs_status gs_bucket_tally_init(gs_bucket_tally *tally, const gs_grad_layout *layout,
                                             gs_device *device, bool sample_mean);
 // From the next step on this rank takes squares of those parameters alone that `measured_by` (copied)
-// says are its own, and `read` is one collective more that tells all of them. A GPU takes all as ever.
-GS_NODISCARD gs_status gs_bucket_tally_deal(gs_bucket_tally *tally, const int *measured_by, int rank);
+// says are its own, and `read` is one collective more that tells all of them. Ranks are those of each
+// step: of fewer than were named, modulo how many there are. A GPU takes all as ever.
+// INVALID_ARGUMENT: a negative rank.
+GS_NODISCARD gs_status gs_bucket_tally_deal(gs_bucket_tally *tally, const int *measured_by);
 // When nothing of a step is on its way any more.
 void gs_bucket_tally_release(gs_bucket_tally *tally);
 // After each change of the layout, or of which buckets rest.

@@ -23,7 +23,7 @@ typedef struct gs_bucket_step {
     int num_ranks;   // in the sums
     int num_active;  // of them that are to have data
     bool active;     // this rank has
-    gs_comm *comm;   // of a tally apart; borrowed until read
+    gs_comm *comm;   // of what the tally itself sends; borrowed until read
 } gs_bucket_step;
 
 // What this rank has of a reduced bucket: all of it, unless it is partial.
@@ -39,10 +39,9 @@ typedef struct gs_apart_words {
     double *said, *sums;    // what this rank says, and all of them
 } gs_apart_words;
 
-// Squares that ranks take for each other: of each parameter one does.
+// Squares that ranks take for each other: of each parameter one does, of whoever the step's ranks are.
 typedef struct gs_dealt_squares {
-    int *measured_by;  // owned; NULL: every rank takes all
-    int rank;
+    int *measured_by;  // owned; of a rank, modulo how many there are; NULL: every rank takes all
     double *said, *sums;  // of each parameter: squares │ ranks that took them
 } gs_dealt_squares;
 

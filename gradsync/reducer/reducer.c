@@ -150,7 +150,7 @@ static gs_status alloc_params(gs_reducer *reducer) {
     GS_TRY(gs_bucket_tally_init(&reducer->tally, &reducer->layout, options->device,
                                 options->op == GS_SAMPLE_MEAN));
     if (options->measured_by)
-        GS_TRY(gs_bucket_tally_deal(&reducer->tally, options->measured_by, options->shards.rank));
+        GS_TRY(gs_bucket_tally_deal(&reducer->tally, options->measured_by));
     return options->static_graph ? gs_static_graph_init(&reducer->graph, num_params) : gs_ok();
 }
 

@@ -119,9 +119,10 @@ typedef struct gs_reducer_options {
     bool tells_trainable;  // a change of it is logged, as a warning
     char more_reserved[7];  // 0
     // Of each parameter the rank that takes the squares of its reduced gradient, the same on all ranks;
-    // copied. One small all-reduce behind the last bucket tells all of them: the same
-    // norm, for a part of the passes over memory. NULL: every rank takes all. With GS_TALLY_IN_BUCKETS
-    // and results that all ranks have alike; a GPU takes all in any case.
+    // copied; modulo the ranks that there are, also after a reset. One small all-reduce behind the
+    // last bucket tells all of them: the same norm, for a part of the passes over memory. NULL: every
+    // rank takes all. With GS_TALLY_IN_BUCKETS and results that all ranks have alike; a GPU takes all
+    // in any case.
     const int *measured_by;
 } gs_reducer_options;
 

@@ -183,7 +183,7 @@ typedef struct way {
 } way;
 
 typedef struct rank_state {
-    int rank, world_size;
+    int rank, world_size, num_shards;
     gs_device *device;
     gs_arena *arena;
     gs_comm *comm;
@@ -197,6 +197,14 @@ typedef struct said {
     uint8_t used[NUM_PARAMS];
 } said;
 
+// As many as there were ranks at first, whoever shares them now.
+static gs_logical_shards shards_of(const rank_state *self, const way *how) {
+    return (gs_logical_shards){.num_shards = self->num_shards,
+                               .world_size = self->world_size,
+                               .rank = self->rank,
+                               .exact = how->exact};
+}
+
 static gs_reducer_options options_for(const rank_state *self, const way *how,
                                       gs_hook_choice *choice) {
     *choice = (gs_hook_choice){.hook = how->share ? &share_hook : &gs_hook_allreduce,
@@ -204,10 +212,7 @@ static gs_reducer_options options_for(const rank_state *self, const way *how,
     return (gs_reducer_options){.params = self->params,
                                 .num_params = NUM_PARAMS,
                                 .plan = &self->plan,
-                                .shards = {.num_shards = self->world_size,
-                                           .world_size = self->world_size,
-                                           .rank = self->rank,
-                                           .exact = how->exact},
+                                .shards = shards_of(self, how),
                                 .op = how->op,
                                 .static_graph = how->static_graph,
                                 .separate = how->separate,
@@ -221,7 +226,8 @@ static gs_reducer_options options_for(const rank_state *self, const way *how,
 }
 
 static gs_status open_rank(rank_state *self, const gs_rank_env *env) {
-    *self = (rank_state){.rank = env->rank, .world_size = env->world_size};
+    *self = (rank_state){
+        .rank = env->rank, .world_size = env->world_size, .num_shards = env->world_size};
     for (size_t p = 0; p < NUM_PARAMS; p++)
         self->params[p] = gs_param_spec_make(p == 2 ? GS_FP64 : GS_FP32, counts[p], 0, "p%zu", p);
     self->params[SPARSE].sparse = true;
@@ -291,6 +297,11 @@ static gs_status halve_first(void *ctx, void *const *grads, gs_deadline deadline
     return gs_ok();
 }
 
+static int num_passes(const rank_state *self, const way *how) {
+    const gs_logical_shards shards = shards_of(self, how);
+    return gs_logical_shards_count(&shards);
+}
+
 static gs_status run_step(const rank_state *self, gs_reducer *reducer, const way *how, int64_t step,
                           said *out) {
     static const size_t first = 0;
@@ -300,7 +311,8 @@ static gs_status run_step(const rank_state *self, gs_reducer *reducer, const way
                            .source = self->world_size - 1,
                            .active = !uneven || self->rank != 0};
     GS_TRY(gs_reducer_begin_uneven(reducer, step, &round));
-    if (round.active) GS_TRY(run_pass(self, reducer, how, step));
+    for (int i = 0; i < num_passes(self, how) && round.active; i++)
+        GS_TRY(run_pass(self, reducer, how, step));
     if (step == 4)
         GS_TRY(gs_reducer_add_tail(
             reducer, &(gs_reducer_tail){.finish = halve_first, .params = &first, .num_params = 1}));
@@ -309,14 +321,20 @@ static gs_status run_step(const rank_state *self, gs_reducer *reducer, const way
     return gs_ok();
 }
 
+static gs_status run_steps_by(gs_reducer *reducer, const rank_state *self, const way *how,
+                              said *out) {
+    int num_steps = how->num_steps ? how->num_steps : NUM_STEPS;
+    for (int step = 0; step < num_steps; step++)
+        GS_TRY(gs_status_prefix(run_step(self, reducer, how, step, &out[step]), "step %d", step));
+    return gs_ok();
+}
+
 static gs_status run_steps(const rank_state *self, const way *how, said *out) {
     gs_hook_choice choice;
     gs_reducer_options options = options_for(self, how, &choice);
     gs_reducer *reducer = NULL;
     gs_status status = gs_reducer_create(&reducer, &options, self->comm, DEADLINE);
-    int num_steps = how->num_steps ? how->num_steps : NUM_STEPS;
-    for (int step = 0; step < num_steps && !status.code; step++)
-        status = gs_status_prefix(run_step(self, reducer, how, step, &out[step]), "step %d", step);
+    if (!status.code) status = run_steps_by(reducer, self, how, out);
     gs_reducer_destroy(reducer);
     return status;
 }
@@ -411,6 +429,61 @@ static void parts_say_what_the_whole_said(void **state) {
     }
 }
 
+// ---- ranks change, squares stay dealt
+
+// The same steps by a reducer of its own and by `dealt`, which was reset to here.
+static gs_status compare_here(const rank_state *self, gs_reducer *dealt, const way *how) {
+    way taking_all = *how;
+    said flat[NUM_STEPS], got[NUM_STEPS];
+    taking_all.measured_by = NULL;
+    GS_TRY(gs_status_prefix(run_steps(self, &taking_all, flat), "every rank takes all"));
+    GS_TRY(gs_reducer_reset(dealt, self->comm, DEADLINE));
+    GS_TRY(gs_status_prefix(run_steps_by(dealt, self, how, got), "dealt"));
+    for (int step = 0; step < NUM_STEPS; step++)
+        GS_TRY(gs_status_prefix(compare(&got[step], &flat[step], false), "step %d", step));
+    return gs_ok();
+}
+
+// To a part, in which ranks have other numbers and one of those that were named is missing, and
+// back.
+static gs_status go_to_part_and_back(const rank_state *self, const rank_state *part) {
+    int measured_by[NUM_PARAMS];
+    for (int i = 0; i < NUM_PARAMS; i++) measured_by[i] = self->world_size - 1 - i % 3;
+    const way how = {.op = GS_MEAN, .measured_by = measured_by};
+    gs_hook_choice choice;
+    gs_reducer_options options = options_for(self, &how, &choice);
+    gs_reducer *reducer = NULL;
+    gs_status status = gs_reducer_create(&reducer, &options, self->comm, DEADLINE);
+    if (!status.code) status = gs_status_prefix(compare_here(self, reducer, &how), "all");
+    if (!status.code) status = gs_status_prefix(compare_here(part, reducer, &how), "part");
+    if (!status.code) status = gs_status_prefix(compare_here(self, reducer, &how), "all again");
+    gs_reducer_destroy(reducer);
+    return status;
+}
+
+static gs_status body_reset(const gs_rank_env *env) {
+    rank_state self, part;
+    gs_status status = open_rank(&self, env);
+    part = self;
+    part.comm = NULL;
+    if (!status.code)
+        status = gs_comm_split(&part.comm, self.comm,
+                               &(gs_comm_split_options){.color = self.rank > 0}, DEADLINE);
+    if (!status.code) {
+        part.rank = gs_comm_rank(part.comm);
+        part.world_size = gs_comm_world_size(part.comm);
+        status = go_to_part_and_back(&self, &part);
+    }
+    gs_comm_destroy(part.comm);
+    close_rank(&self);
+    return status;
+}
+
+static void squares_stay_dealt_among_other_ranks(void **state) {
+    (void)state;
+    assert_ok(gs_ranks_run("reset", MAX_WORLD, "", gs_deadline_in_seconds(60)));
+}
+
 // ---- what cannot be
 
 static gs_status die(void *ctx, void *const *grads, gs_deadline deadline) {
@@ -457,8 +530,10 @@ static gs_status body_wrong(const gs_rank_env *env) {
     if (strncmp(env->arg, "squares", 7) == 0) {
         // Rank 2 has it that all are rank 2's.
         static const int ours[NUM_PARAMS] = {0}, others[NUM_PARAMS] = {2, 2, 2, 2, 2, 2, 2};
+        static const int nobodys[NUM_PARAMS] = {0, 1, -1};
         how = (way){.op = GS_MEAN, .num_steps = 1, .measured_by = env->rank == 2 ? others : ours};
         if (strcmp(env->arg, "squares of some") == 0 && env->rank == 2) how.measured_by = NULL;
+        if (strcmp(env->arg, "squares of nobody") == 0) how.measured_by = nobodys;
     }
     if (strcmp(env->arg, "unused") == 0) how.unused_is_error = true;
     if (!status.code && strcmp(env->arg, "die") == 0)
@@ -517,6 +592,7 @@ static void squares_that_two_ranks_took_are_named(void **state) {
     (void)state;
     expect_everywhere("squares", 0, "2 ranks took the squares of parameter 0 \"p0\", must be one",
                       -1);
+    expect_everywhere("squares of nobody", 0, "measured_by: parameter 2 \"p2\": rank -1", -1);
 }
 
 static void what_nobody_used_is_an_error_on_every_rank(void **state) {
@@ -531,11 +607,12 @@ static void a_rank_that_dies_before_the_tally_is_named(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {
-        {"compare", body_compare}, {"wrong", body_wrong}, {NULL, NULL}};
+        {"compare", body_compare}, {"reset", body_reset}, {"wrong", body_wrong}, {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_say_what_the_whole_said),
+        cmocka_unit_test(squares_stay_dealt_among_other_ranks),
         cmocka_unit_test(what_two_ranks_hold_is_named),
         cmocka_unit_test(halves_that_ranks_hold_twice_are_no_whole),
         cmocka_unit_test(a_part_needs_a_tally_apart),
