@@ -215,7 +215,7 @@ static bool is_beside(const gs_optimizer *optimizer, size_t i) {
     return optimizer->places && optimizer->places[i].is_beside;
 }
 
-static bool has_grad(const gs_optimizer *optimizer, size_t param, const uint8_t *used) {
+bool gs_optimizer_moves(const gs_optimizer *optimizer, size_t param, const uint8_t *used) {
     if (optimizer->frozen[param]) return false;
     if (!used || used[param]) return true;
     return optimizer->options.unused_is_zero && optimizer->num_updates[param] > 0;
@@ -246,7 +246,7 @@ static bool continues_run(const gs_optimizer *optimizer, size_t i, size_t end,
     if (next >= end) return false;
     size_t count = optimizer->segments[i].count;
     size_t param = optimizer->segments[i].tensor, next_param = optimizer->segments[next].tensor;
-    return has_grad(optimizer, next_param, tensors->used) &&
+    return gs_optimizer_moves(optimizer, next_param, tensors->used) &&
            has_adjacent_masters(optimizer, i, tensors) &&
            (float *)tensors->grads[i] + count == tensors->grads[next] &&
            has_adjacent_state(optimizer, i) &&
@@ -281,7 +281,8 @@ static void count_update(gs_optimizer *optimizer, size_t param, const step_tenso
     bool is_elsewhere = false;
     for (size_t i = optimizer->first_segment[param]; i < optimizer->first_segment[param + 1]; i++)
         is_elsewhere = is_elsewhere || !tensors->grads[i];
-    if (!is_elsewhere && has_grad(optimizer, param, tensors->used)) optimizer->num_updates[param]++;
+    if (!is_elsewhere && gs_optimizer_moves(optimizer, param, tensors->used))
+        optimizer->num_updates[param]++;
 }
 
 // Where runs go: one by one to their update, or with a table all of them into one launch.
@@ -346,7 +347,8 @@ static void update_segments(gs_optimizer *optimizer, size_t first, size_t end,
         size_t param = optimizer->segments[first].tensor;
         if (tensors->kept) optimizer->places[first].is_new = false;
         // NULL: a sparse parameter; whoever has its rows updates it.
-        if (!tensors->grads[first] || !has_grad(optimizer, param, tensors->used)) continue;
+        if (!tensors->grads[first] || !gs_optimizer_moves(optimizer, param, tensors->used))
+            continue;
         gs_optimizer_run run =
             run_from(optimizer, first, tensors->kept ? first + 1 : end, &last, tensors);
         run.lr = tensors->lr;

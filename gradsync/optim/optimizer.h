@@ -87,6 +87,9 @@ GS_NODISCARD gs_status gs_optimizer_step_params(gs_optimizer *optimizer, const s
 // Which parameters are stepped from now on; a flag for each, copied; NULL: all, as at first. The others stay as they
 // are, whatever a step says of them: values, state and count, no decay and no momentum, until they are stepped again.
 void gs_optimizer_set_trainable(gs_optimizer *optimizer, const bool *trainable);
+// Whether a step of gradients `used` (NULL: all) changes a parameter, now or when it was the last one: frozen ones rest, and
+// so do unused ones, unless they go on by unused_is_zero.
+bool gs_optimizer_moves(const gs_optimizer *optimizer, size_t param, const uint8_t *used);
 
 // Whether there is an update of masters that lie in two halves: "adam" and "adamw", on the device.
 bool gs_optimizer_takes_halves(const gs_optimizer_options *options);

@@ -26,7 +26,7 @@ enum { WORLD = 3, STEPS = 12, EVERY = 5, START = 2 };
 
 static const char spec_format[] =
     "{\"name\":\"apart\",\"logical_shards\":3,\"world\":{\"min\":1,\"max\":3},"
-    "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[40,24,5]}},"
+    "\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[40,24,5]}%s},"
     "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":4,\"global_batch\":12},"
     "\"optimizer\":{%s},"
     "\"reducer\":{\"first_bucket_bytes\":256,\"bucket_cap_bytes\":2048,\"timeout_seconds\":20,"
@@ -37,10 +37,15 @@ typedef struct records {
     gs_digest held[WORLD][TRAINER_RANK_MAX_STEPS];
 } records;
 
-static char *make_spec(const char *hook, const char *optimizer, int target) {
+static char *make_spec_freezing(const char *freeze, const char *hook, const char *optimizer,
+                                int target) {
     char *spec = NULL;
-    if (asprintf(&spec, spec_format, optimizer, hook, target) < 0) abort();
+    if (asprintf(&spec, spec_format, freeze, optimizer, hook, target) < 0) abort();
     return spec;
+}
+
+static char *make_spec(const char *hook, const char *optimizer, int target) {
+    return make_spec_freezing("", hook, optimizer, target);
 }
 
 static void read_records(records *out, const char *dir) {
@@ -226,6 +231,38 @@ static void without_communication_ranks_end_with_one_state(void **state) {
     gs_temp_dir_remove(dir);
 }
 
+// Of `name` in `dir`, what trainers leave of their parameters.
+static void read_floats(float *out, size_t count, const char *dir, const char *name) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fread(out, sizeof *out, count, file), count);
+    assert_int_equal(fgetc(file), EOF);
+    fclose(file);
+}
+
+// The mean of three equal values has other last bits than they: what does not move is in no average.
+static void what_is_frozen_keeps_its_bits(void **state) {
+    (void)state;
+    enum { FROZEN = 40 * 24, ALL = FROZEN + 2 * 24 + 24 * 5 + 5 };
+    static const char momentum[] =
+        "\"kind\":\"sgd\",\"lr\":0.05,\"momentum\":0.9,\"zero_grad\":\"zero\"";
+    static float before[ALL], after[ALL];
+    char *dir = gs_temp_dir_make(), *arg;
+    char *spec = make_spec_freezing(",\"freeze\":[{\"params\":\"fc1.weight\"}]", LOCAL_SGD,
+                                    momentum, STEPS);
+    if (asprintf(&arg, "{\"spec\":%s,\"dir\":\"%s\",\"params\":true}", spec, dir) < 0) abort();
+    assert_ok(gs_ranks_run("train", WORLD, arg, gs_deadline_in_seconds(120)));
+    read_floats(before, ALL, dir, "initial-0");
+    read_floats(after, ALL, dir, "params-0");
+    assert_memory_equal(after, before, FROZEN * sizeof *after);
+    assert_memory_not_equal(after + FROZEN, before + FROZEN, (ALL - FROZEN) * sizeof *after);
+    free(arg);
+    free(spec);
+    gs_temp_dir_remove(dir);
+}
+
 // Averages are behind steps 2 and 6 of parameters, behind 4 and 9 whole. What survivors hold
 // elsewhere is no state of the job.
 static void killed_job_goes_on_from_its_last_checkpoint(void **state) {
@@ -265,6 +302,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(averages_of_every_step_are_a_plain_job),
         cmocka_unit_test(groups_average_between_averages_of_all),
         cmocka_unit_test(without_communication_ranks_end_with_one_state),
+        cmocka_unit_test(what_is_frozen_keeps_its_bits),
         cmocka_unit_test(killed_job_goes_on_from_its_last_checkpoint),
     };
     return cmocka_run_group_tests(tests, train_undisturbed, NULL);

@@ -98,7 +98,7 @@ void gs_replica_average_destroy(gs_replica_average *average) {
 void gs_replica_average_note(gs_replica_average *average, const uint8_t *used) {
     gs_trainer_state *state = average->state;
     for (size_t i = 0; i < state->num_params; i++) {
-        if (used && !used[i]) continue;
+        if (!gs_optimizer_moves(state->optimizer, i, used)) continue;
         average->moved[i] = 1;
         average->optimizer_moved[i] = 1;
     }

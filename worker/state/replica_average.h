@@ -29,8 +29,8 @@ GS_NODISCARD gs_status gs_replica_average_create(gs_replica_average **out, const
                                                  gs_deadline deadline);
 void gs_replica_average_destroy(gs_replica_average *average);
 
-// An update from results of this rank's own was applied; `used` by parameter, the same on all
-// ranks; NULL: all parameters move.
+// The optimizer has applied an update from results of this rank's own; `used` by parameter, the same
+// on all ranks. What did not move is in no average: the mean of equal values may have other last bits.
 void gs_replica_average_note(gs_replica_average *average, const uint8_t *used);
 // Behind the update of `step`, on all ranks: the parameters where they are due, or all that is
 // apart. What is not apart keeps its bits. After an error ranks stay apart.

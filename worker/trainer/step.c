@@ -319,11 +319,9 @@ static gs_status update_params(gs_session *session, gs_step_facts *facts) {
     return gs_stream_wait(stream, gs_session_collective_deadline(session));
 }
 
-// What no rank used rests, or goes on by momentum, of which each rank has its own.
 static void note_apart(gs_session *session) {
     if (!session->average || !gs_reducer_holds_own(session->reducer)) return;
-    bool all_move = session->spec->optimizer.zero_grad == GS_ZERO_GRAD_ZERO;
-    gs_replica_average_note(session->average, all_move ? NULL : session->reduced.used);
+    gs_replica_average_note(session->average, session->reduced.used);
 }
 
 gs_status gs_session_apply(gs_session *session, gs_step_facts *facts) {
