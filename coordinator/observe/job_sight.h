@@ -8,7 +8,7 @@
 
 #include "coordinator/model/job.h"
 #include "coordinator/observe/reports/job_metrics.h"
-#include "coordinator/store/job_documents.h"
+#include "coordinator/store/record/job_documents.h"
 #include "core/metrics.h"
 
 typedef struct gs_job_log gs_job_log;                // job_log.h

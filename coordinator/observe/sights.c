@@ -14,7 +14,7 @@
 #include "coordinator/observe/timelines.h"
 #include "coordinator/observe/watch.h"
 #include "coordinator/observe/worker_view.h"
-#include "coordinator/store/checkpoint_record.h"
+#include "coordinator/store/record/checkpoint_record.h"
 #include "core/clock.h"
 #include "core/log.h"
 

@@ -4,7 +4,7 @@
 
 #include "coordinator/engine/base/effect.h"
 #include "coordinator/observe/observer.h"
-#include "coordinator/store/job_documents.h"
+#include "coordinator/store/record/job_documents.h"
 
 typedef struct gs_observer_options {
     const gs_state *state;

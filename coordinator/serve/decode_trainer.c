@@ -8,7 +8,7 @@
 
 #include "coordinator/model/memory.h"
 #include "coordinator/serve/decode_agent.h"
-#include "coordinator/store/param_order.h"
+#include "coordinator/store/record/param_order.h"
 #include "core/digest.h"
 #include "rpc/schema/messages.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "coordinator/observe/job_view.h"
-#include "coordinator/store/checkpoint_record.h"
+#include "coordinator/store/record/checkpoint_record.h"
 
 void gs_get_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request) {

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/store/checkpoint_record.h"
-#include "coordinator/store/job_record.h"
+#include "coordinator/store/record/checkpoint_record.h"
+#include "coordinator/store/record/job_record.h"
 
 typedef struct row_work {
     gs_work work;

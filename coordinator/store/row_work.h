@@ -4,7 +4,7 @@
 
 #include "coordinator/model/job.h"
 #include "coordinator/model/request_keys.h"
-#include "coordinator/store/job_documents.h"
+#include "coordinator/store/record/job_documents.h"
 #include "coordinator/store/work.h"
 
 // As it is now. `key` is stored with it; NULL: none is.

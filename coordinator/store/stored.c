@@ -5,8 +5,8 @@
 
 #include "coordinator/model/job_table.h"
 #include "coordinator/model/memory.h"
-#include "coordinator/store/checkpoint_record.h"
-#include "coordinator/store/job_record.h"
+#include "coordinator/store/record/checkpoint_record.h"
+#include "coordinator/store/record/job_record.h"
 #include "core/log.h"
 #include "core/u64_map.h"
 

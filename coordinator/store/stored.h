@@ -3,7 +3,7 @@
 #define COORDINATOR_STORE_STORED_H
 
 #include "coordinator/model/job.h"
-#include "coordinator/store/job_documents.h"
+#include "coordinator/store/record/job_documents.h"
 #include "coordinator/store/job_store.h"
 
 typedef struct gs_stored_job {

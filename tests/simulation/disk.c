@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/store/job_record.h"
+#include "coordinator/store/record/job_record.h"
 #include "tests/simulation/coordinator.h"
 #include "tests/simulation/oracle.h"
 

@@ -102,7 +102,7 @@ BUGS = [
     ("runs: a stop is forgotten", "engine/stops.c", "        job->stop_asked = true;\n", ""),
     ("reload: members are not known again", "engine/start.c",
      "if (!gs_u64_map_set(&engine->state.members, member->incarnation, member)) abort();", "(void)member;"),
-    ("reload: a run that trained starts anew", "store/run_record.c",
+    ("reload: a run that trained starts anew", "store/record/run_record.c",
      "    if (count <= 0) return NULL;", "    if (count <= 1) return NULL;"),
     ("jobs: launched before they are durable", "engine/runs/launch.c", "!job->held_back && !job->stop_asked", "!job->stop_asked"),
     ("jobs: a stopped one is launched again", "engine/runs/launch.c", "!job->held_back && !job->stop_asked", "!job->held_back"),
@@ -110,8 +110,7 @@ BUGS = [
 ]
 
 SOURCES = ["tests/simulation/*.c", "coordinator/model/*.c", "coordinator/rules/*.c", "coordinator/engine/*.c",
-           "coordinator/engine/*/*.c", "coordinator/store/job_record.c", "coordinator/store/job_documents.c",
-           "coordinator/store/run_record.c", "coordinator/store/param_order.c", "core/*.c", "rpc/schema/*.c", "rpc/json/*.c"]
+           "coordinator/engine/*/*.c", "coordinator/store/record/*.c", "core/*.c", "rpc/schema/*.c", "rpc/json/*.c"]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", '-DGRADSYNC_VERSION="planted"', "-O1", "-I."]
 LIBRARIES = ["-ljson-c", "-lxxhash", "-lm", "-lpthread"]
 

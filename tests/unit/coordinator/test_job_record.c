@@ -11,7 +11,7 @@
 
 #include "coordinator/model/job_table.h"
 #include "coordinator/model/run.h"
-#include "coordinator/store/job_record.h"
+#include "coordinator/store/record/job_record.h"
 #include "core/clock.h"
 
 #define ID UINT64_C(470653578011114852)

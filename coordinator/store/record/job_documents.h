@@ -1,6 +1,6 @@
 // What of a job only people read, as the JSON that they are shown. It is kept and written, and decides nothing.
-#ifndef COORDINATOR_STORE_JOB_DOCUMENTS_H
-#define COORDINATOR_STORE_JOB_DOCUMENTS_H
+#ifndef COORDINATOR_STORE_RECORD_JOB_DOCUMENTS_H
+#define COORDINATOR_STORE_RECORD_JOB_DOCUMENTS_H
 
 #include "rpc/json/json.h"
 #include "rpc/schema/job_spec.h"

@@ -1,4 +1,4 @@
-#include "coordinator/store/param_order.h"
+#include "coordinator/store/record/param_order.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "coordinator/store/checkpoint_record.h"
+#include "coordinator/store/record/checkpoint_record.h"
 
 #include <stdio.h>
 #include <string.h>

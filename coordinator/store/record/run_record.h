@@ -1,6 +1,6 @@
 // A run as the store keeps it: enough to know its members again after a restart.
-#ifndef COORDINATOR_STORE_RUN_RECORD_H
-#define COORDINATOR_STORE_RUN_RECORD_H
+#ifndef COORDINATOR_STORE_RECORD_RUN_RECORD_H
+#define COORDINATOR_STORE_RECORD_RUN_RECORD_H
 
 #include "coordinator/model/run.h"
 #include "rpc/json/json.h"

@@ -1,4 +1,4 @@
-#include "coordinator/store/job_documents.h"
+#include "coordinator/store/record/job_documents.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 // A checkpoint as the store keeps it, and as people see it.
-#ifndef COORDINATOR_STORE_CHECKPOINT_RECORD_H
-#define COORDINATOR_STORE_CHECKPOINT_RECORD_H
+#ifndef COORDINATOR_STORE_RECORD_CHECKPOINT_RECORD_H
+#define COORDINATOR_STORE_RECORD_CHECKPOINT_RECORD_H
 
 #include "coordinator/model/checkpoint.h"
 #include "core/status.h"

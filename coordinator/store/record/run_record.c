@@ -1,4 +1,4 @@
-#include "coordinator/store/run_record.h"
+#include "coordinator/store/record/run_record.h"
 
 #include <stdio.h>
 

@@ -1,11 +1,11 @@
 // A job as the store keeps it: one JSON text, in which versions of before are read too.
-#ifndef COORDINATOR_STORE_JOB_RECORD_H
-#define COORDINATOR_STORE_JOB_RECORD_H
+#ifndef COORDINATOR_STORE_RECORD_JOB_RECORD_H
+#define COORDINATOR_STORE_RECORD_JOB_RECORD_H
 
 #include <stdint.h>
 
 #include "coordinator/model/job.h"
-#include "coordinator/store/job_documents.h"
+#include "coordinator/store/record/job_documents.h"
 #include "core/status.h"
 
 // The text is the caller's (free()). Ages are as of the monotonic now_ns.

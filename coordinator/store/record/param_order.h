@@ -1,6 +1,6 @@
 // The order in which gradients come, as [param…] in messages and records.
-#ifndef COORDINATOR_STORE_PARAM_ORDER_H
-#define COORDINATOR_STORE_PARAM_ORDER_H
+#ifndef COORDINATOR_STORE_RECORD_PARAM_ORDER_H
+#define COORDINATOR_STORE_RECORD_PARAM_ORDER_H
 
 #include "coordinator/model/job.h"
 #include "core/status.h"

@@ -1,4 +1,4 @@
-#include "coordinator/store/job_record.h"
+#include "coordinator/store/record/job_record.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,8 +6,8 @@
 
 #include "coordinator/model/job_table.h"
 #include "coordinator/model/run.h"
-#include "coordinator/store/param_order.h"
-#include "coordinator/store/run_record.h"
+#include "coordinator/store/record/param_order.h"
+#include "coordinator/store/record/run_record.h"
 #include "core/clock.h"
 
 // As wall-clock times, as they always were: an age counts from the creation.
