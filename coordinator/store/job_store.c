@@ -254,6 +254,16 @@ void gs_job_store_rollback(gs_job_store *store) {
     sqlite3_exec(store->database, "ROLLBACK", NULL, NULL, NULL);
 }
 
+gs_status gs_job_store_begin_part(gs_job_store *store) { return run_sql(store, "SAVEPOINT part", "savepoint"); }
+
+gs_status gs_job_store_end_part(gs_job_store *store, gs_status status) {
+    // On some errors (a full disk, no memory) SQLite rolls all of it back by itself: what came now would be
+    // committed alone.
+    if (sqlite3_get_autocommit(store->database)) return status.code ? status : gs_error(GS_INTERNAL, "store: no transaction");
+    if (status.code) GS_TRY(run_sql(store, "ROLLBACK TO part", "roll back"));
+    return run_sql(store, "RELEASE part", "release");
+}
+
 void gs_job_store_set_tap(gs_job_store *store, gs_store_tap tap, void *ctx) {
     store->tap = tap;
     store->tap_ctx = ctx;

@@ -30,6 +30,10 @@ void gs_job_store_close(gs_job_store *store);
 GS_NODISCARD gs_status gs_job_store_begin(gs_job_store *store);
 GS_NODISCARD gs_status gs_job_store_commit(gs_job_store *store);
 void gs_job_store_rollback(gs_job_store *store);
+// A part of a transaction that is whole or not there. end takes what became of it: an error undoes it. An error of
+// end: the transaction as a whole is over, and nothing of it is stored.
+GS_NODISCARD gs_status gs_job_store_begin_part(gs_job_store *store);
+GS_NODISCARD gs_status gs_job_store_end_part(gs_job_store *store, gs_status status);
 
 GS_NODISCARD gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *body);
 GS_NODISCARD gs_status gs_job_store_delete_job(gs_job_store *store, uint64_t id);

@@ -7,7 +7,6 @@
 
 #include "coordinator/store/trace.h"
 #include "core/clock.h"
-#include "core/failpoint.h"
 #include "core/log.h"
 #include "core/thread.h"
 
@@ -35,24 +34,9 @@ static void finish_write(gs_writer *writer, gs_write *item) {
     (void)written;
 }
 
-static gs_status commit_together(gs_job_store *store) {
-    GS_FAILPOINT("store.commit");
-    return gs_job_store_commit(store);
-}
-
-static void run_transaction(gs_writer *writer, gs_write **writes, size_t num_writes) {
-    gs_status status = gs_job_store_begin(writer->store);
-    for (size_t i = 0; i < num_writes; i++) {
-        writes[i]->status = status.code ? status : writes[i]->run(writes[i], writer->store);
-    }
-    if (!status.code) {
-        status = commit_together(writer->store);
-        if (status.code) gs_job_store_rollback(writer->store);
-    }
-    for (size_t i = 0; i < num_writes; i++) {
-        if (status.code && !writes[i]->status.code) writes[i]->status = status;
-        finish_write(writer, writes[i]);
-    }
+static void run_together(gs_writer *writer, gs_write **writes, size_t num_writes) {
+    gs_transaction_run(writer->store, writes, num_writes);
+    for (size_t i = 0; i < num_writes; i++) finish_write(writer, writes[i]);
 }
 
 static void run_writer(void *ctx, const atomic_bool *stopping) {
@@ -78,7 +62,7 @@ static void run_writer(void *ctx, const atomic_bool *stopping) {
             together[count++] = item;
             item = NULL;
         }
-        run_transaction(writer, together, count);
+        run_together(writer, together, count);
     }
 }
 

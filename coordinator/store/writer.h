@@ -5,23 +5,11 @@
 #ifndef COORDINATOR_STORE_WRITER_H
 #define COORDINATOR_STORE_WRITER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
-#include "coordinator/store/job_store.h"
+#include "coordinator/store/transaction.h"
 #include "core/status.h"
 
 typedef struct gs_trace gs_trace;  // trace.h
 typedef struct gs_writer gs_writer;
-typedef struct gs_write gs_write;
-
-struct gs_write {  // first member of the caller's own struct
-    gs_status (*run)(gs_write *write, gs_job_store *store);  // writer thread
-    void (*done)(gs_write *write, gs_status status);         // loop; frees the object
-    bool touches_store;  // part of a transaction: done only after its commit
-    gs_status status;
-    gs_write *next;
-};
 
 // Takes the store: closed by stop. `wake_fd` (an eventfd, borrowed) is written when something is done.
 // `trace` (borrowed, may be NULL) is told what came back.
