@@ -16,8 +16,7 @@
 typedef struct failpoint {
     char name[64];
     char action[32];
-    long trigger_at, passes;
-    bool armed;
+    long first, last, passes;
 } failpoint;
 
 // Debug builds only; the environment is read once.
@@ -26,7 +25,7 @@ static failpoint points[MAX_FAILPOINTS];
 static int num_points = -1;
 
 static void parse_entry(const char *text) {
-    failpoint point = {.trigger_at = 1, .armed = true};
+    failpoint point = {.first = 1, .last = 1};
     const char *equals = strchr(text, '=');
     if (!equals || equals == text || num_points == MAX_FAILPOINTS) return;
     size_t name_len = (size_t)(equals - text);
@@ -42,7 +41,8 @@ static void parse_entry(const char *text) {
     char *at = strchr(point.action, '@');
     if (at) {
         *at++ = '\0';
-        point.trigger_at = strtol(at, NULL, 10);
+        point.first = point.last = strtol(at, &at, 10);
+        if (*at == '-') point.last = strtol(at + 1, NULL, 10);
     }
     points[num_points++] = point;
 }
@@ -63,11 +63,11 @@ static bool take_action(char action[32], const char *name) {
     bool triggered = false;
     pthread_mutex_lock(&lock);
     if (num_points < 0) parse_environment();
-    for (int i = 0; i < num_points && !triggered; i++) {
+    for (int i = 0; i < num_points; i++) {
         failpoint *point = &points[i];
-        if (!point->armed || strcmp(point->name, name) != 0) continue;
-        if (++point->passes != point->trigger_at) continue;
-        point->armed = false;
+        if (strcmp(point->name, name) != 0) continue;
+        point->passes++;
+        if (triggered || point->passes < point->first || point->passes > point->last) continue;
         memcpy(action, point->action, sizeof point->action);
         triggered = true;
     }

@@ -1,7 +1,7 @@
 // Named places where a debug build may fail, stall or die; a release contains none of them.
 //
 // Armed by the environment: GRADSYNC_FAILPOINTS="name=action[@count],name=action…" where count is
-// the number of the pass that triggers (1 is the first, the default). Actions: `kill` (SIGKILL to
+// the number of the pass that triggers (1 is the first, the default), or FIRST-LAST of all that do. Actions: `kill` (SIGKILL to
 // this process), `stop` (SIGSTOP), `sleep:MS`, `error` (the call returns INTERNAL).
 // An entry may be bound to one rank: "name#2=kill@5" triggers in the process whose RANK is 2.
 #ifndef CORE_FAILPOINT_H
