@@ -96,7 +96,7 @@ static void store_event(gs_observer *observer, uint64_t sequence, uint64_t job,
                         const gs_json *item) {
     gs_event_write *event = calloc(1, sizeof *event);
     if (!event) return;
-    event->base = (gs_write){.run = write_event, .done = event_written, .touches_store = true};
+    event->base = (gs_write){.run = write_event, .done = event_written, .lane = GS_LANE_ROWS};
     event->sequence = sequence;
     event->job = job;
     if (sequence > MAX_EVENTS && sequence % PRUNE_EVERY == 0) {

@@ -108,7 +108,7 @@ static void log_written(gs_write *base, gs_status status) {
 }
 
 static void submit_log(gs_observer *observer, const gs_job *job, gs_log_write *write) {
-    write->base = (gs_write){.run = write_log, .done = log_written};
+    write->base = (gs_write){.run = write_log, .done = log_written, .lane = GS_LANE_LOGS};
     write->observer = observer;
     write->job = job->id;
     if (!write->disk) write->disk = job->sight->log->disk;
@@ -267,7 +267,7 @@ static void submit_reader(gs_log_reader *reader, gs_job *job) {
     reader->again = false;
     reader->final = is_silent(job);
     reader->disk = job->sight->log->disk;
-    reader->base = (gs_write){.run = read_log, .done = log_read};
+    reader->base = (gs_write){.run = read_log, .done = log_read, .lane = GS_LANE_LOGS};
     gs_writer_submit(reader->observer->writer, &reader->base);
 }
 

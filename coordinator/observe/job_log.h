@@ -1,7 +1,7 @@
 // The log lines of a job's ranks: segments on disk, cursors that survive restarts, follow.
 //
 // Segments are DATA/jobs/ID/log-N.ndjson, one record a line, its cursor inside; above the cap of a job
-// the oldest segment is dropped. The writer thread owns all files; the loop holds followers.
+// the oldest segment is dropped. A thread of the writer owns all files; the loop holds followers.
 #ifndef COORDINATOR_OBSERVE_JOB_LOG_H
 #define COORDINATOR_OBSERVE_JOB_LOG_H
 

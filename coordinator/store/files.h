@@ -1,4 +1,4 @@
-// The few things done with files: reading to verify, removing in a safe order. Writer thread.
+// The few things done with files: reading to verify, removing in a safe order. Threads of the writer, which keep apart what is in the way of each other.
 #ifndef COORDINATOR_STORE_FILES_H
 #define COORDINATOR_STORE_FILES_H
 

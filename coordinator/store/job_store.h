@@ -2,7 +2,7 @@
 // WAL mode with synchronous=FULL, the only file that sees it.
 //
 // Rows hold JSON texts that their owners make and read; the store knows keys. Opened by the loop at
-// start, then used by the writer thread alone.
+// start, then used by the thread of rows alone.
 #ifndef COORDINATOR_STORE_JOB_STORE_H
 #define COORDINATOR_STORE_JOB_STORE_H
 

@@ -1,4 +1,4 @@
-// The files of a job's log: append with numbering, read with filters. Writer thread alone.
+// The files of a job's log: append with numbering, read with filters. The thread of logs alone.
 //
 // Segments are DATA/jobs/ID/log-N.ndjson, one record a line, its cursor inside; above the cap of a job
 // the oldest segment is dropped.

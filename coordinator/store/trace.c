@@ -16,7 +16,7 @@
 #define WALL_SLACK_MS 1
 
 struct gs_trace {
-    pthread_mutex_t lock;  // guards all below: rows are written on the writer's thread
+    pthread_mutex_t lock;  // guards all below: rows are written on a thread of the writer
     int file;              // -1: over
     gs_strbuf lines;       // of this turn
     size_t written_bytes;
@@ -234,8 +234,9 @@ void gs_trace_event(gs_trace *trace, const char *name) {
     if (begin_input(trace, name)) end_line(trace);
 }
 
-void gs_trace_written(gs_trace *trace, gs_status status) {
+void gs_trace_written(gs_trace *trace, uint64_t number, gs_status status) {
     if (!begin_input(trace, "written")) return;
+    gs_strbuf_printf(&trace->lines, ",\"number\":%" PRIu64, number);
     put_status(&trace->lines, status);
     end_line(trace);
 }

@@ -30,7 +30,8 @@ gs_rpc_tap gs_trace_tap(gs_trace *trace);
 // Of the loop's thread.
 void gs_trace_turn(gs_trace *trace);                     // one begins
 void gs_trace_event(gs_trace *trace, const char *name);  // "tick", "drain", "close"
-void gs_trace_written(gs_trace *trace, gs_status status);  // a write came back; they come in order
+// A write came back, the one that was given to the writer as number `number`.
+void gs_trace_written(gs_trace *trace, uint64_t number, gs_status status);
 void gs_trace_drawn(gs_trace *trace, uint64_t number);
 void gs_trace_missing(gs_trace *trace, const char *path);  // a checkpoint's manifest
 // Of any thread: what a look at the parts of a checkpoint found.

@@ -5,17 +5,27 @@
 #ifndef COORDINATOR_STORE_TRANSACTION_H
 #define COORDINATOR_STORE_TRANSACTION_H
 
-#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "coordinator/store/job_store.h"
 
 typedef struct gs_write gs_write;
 
+// The threads of the writer (writer.h): who is in whose way.
+typedef enum gs_write_lane {
+    GS_LANE_ROWS = 0,  // of the store, the only one that gets it: part of a transaction, done after its commit
+    GS_LANE_LOGS,      // appended, searched, removed
+    GS_LANE_LOOKS,     // at the files of checkpoints: short, and starts of jobs wait for them
+    GS_LANE_BULK,      // checkpoints read whole, or removed
+    GS_NUM_LANES
+} gs_write_lane;
+
 struct gs_write {  // first member of the caller's own struct
-    gs_status (*run)(gs_write *write, gs_job_store *store);  // writer thread
+    gs_status (*run)(gs_write *write, gs_job_store *store);  // thread of the lane; `store` NULL but for rows
     void (*done)(gs_write *write, gs_status status);         // loop; frees the object
-    bool touches_store;  // part of a transaction: done only after its commit
+    gs_write_lane lane;
+    uint64_t number;  // in order of submission
     gs_status status;
     gs_write *next;
 };

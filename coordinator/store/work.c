@@ -6,10 +6,16 @@
 
 #include "coordinator/model/memory.h"
 
+static gs_write_lane lane_of(gs_work_kind kind) {
+    if (kind <= GS_WORK_PRUNE_KEYS) return GS_LANE_ROWS;
+    bool is_bulk = kind == GS_WORK_VERIFY || kind == GS_WORK_REMOVE_CHECKPOINT || kind == GS_WORK_PURGE;
+    return is_bulk ? GS_LANE_BULK : GS_LANE_LOOKS;
+}
+
 void *gs_work_create(size_t bytes, gs_work_kind kind, uint64_t job, const char *directory,
                      gs_status (*run)(gs_write *write, gs_job_store *store)) {
     gs_work *work = gs_model_alloc(1, bytes);
-    work->base = (gs_write){.run = run, .touches_store = kind <= GS_WORK_PRUNE_KEYS};
+    work->base = (gs_write){.run = run, .lane = lane_of(kind)};
     work->kind = kind;
     work->job = job;
     snprintf(work->directory, sizeof work->directory, "%s", directory);

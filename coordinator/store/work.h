@@ -1,5 +1,5 @@
-// Something that was asked of the disk, on its way through the writer and back: what the loop needs to know it again,
-// and what came of it.
+// Something that was asked of the disk, on its way through the writer's threads and back: what the loop needs to know it
+// again, and what came of it.
 #ifndef COORDINATOR_STORE_WORK_H
 #define COORDINATOR_STORE_WORK_H
 
@@ -24,7 +24,7 @@ typedef enum gs_work_kind {
     GS_WORK_FIND_DIRECTORIES,
     GS_WORK_CHECK,
     GS_WORK_REMOVE_CHECKPOINT,
-    GS_WORK_REMOVE_PARTS,
+    GS_WORK_REMOVE_PARTS,  // behind the looks at them
     GS_WORK_PURGE,
     GS_NUM_WORKS
 } gs_work_kind;

@@ -13,10 +13,16 @@
 #define MAX_QUEUED 65536
 #define MAX_TOGETHER 256
 
-struct gs_writer {
-    gs_job_store *store;  // writer thread only once it runs
+typedef struct lane {
+    gs_writer *writer;
     gs_queue *queue;
     gs_thread *thread;
+} lane;
+
+struct gs_writer {
+    gs_job_store *store;  // of the thread of rows once it runs
+    lane lanes[GS_NUM_LANES];
+    uint64_t num_submitted;
     int wake_fd;
     gs_trace *trace;
     pthread_mutex_t lock;  // guards finished
@@ -39,31 +45,44 @@ static void run_together(gs_writer *writer, gs_write **writes, size_t num_writes
     for (size_t i = 0; i < num_writes; i++) finish_write(writer, writes[i]);
 }
 
-static void run_writer(void *ctx, const atomic_bool *stopping) {
-    gs_writer *writer = ctx;
-    gs_write *together[MAX_TOGETHER];
-    void *item = NULL;
-    for (;;) {
-        if (!item && !gs_queue_pop(writer->queue, &item, gs_deadline_in_ms(1000))) {
-            if (atomic_load(stopping)) return;
-            continue;
-        }
-        gs_write *write = item;
-        item = NULL;
-        if (!write->touches_store) {
-            write->status = write->run(write, writer->store);
-            finish_write(writer, write);
-            continue;
-        }
-        size_t count = 0;
-        together[count++] = write;
-        while (count < MAX_TOGETHER && gs_queue_pop(writer->queue, &item, gs_deadline_in_ns(0))) {
-            if (!((gs_write *)item)->touches_store) break;
-            together[count++] = item;
-            item = NULL;
-        }
-        run_together(writer, together, count);
+// False: nothing came, and nothing will.
+static bool take_next(lane *of, void **item, const atomic_bool *stopping) {
+    while (!gs_queue_pop(of->queue, item, gs_deadline_in_ms(1000))) {
+        if (atomic_load(stopping)) return false;
     }
+    return true;
+}
+
+static void run_rows(void *ctx, const atomic_bool *stopping) {
+    lane *rows = ctx;
+    gs_write *together[MAX_TOGETHER];
+    void *item;
+    while (take_next(rows, &item, stopping)) {
+        size_t count = 0;
+        do together[count++] = item;
+        while (count < MAX_TOGETHER && gs_queue_pop(rows->queue, &item, gs_deadline_in_ns(0)));
+        run_together(rows->writer, together, count);
+    }
+}
+
+static void run_files(void *ctx, const atomic_bool *stopping) {
+    lane *files = ctx;
+    void *item;
+    while (take_next(files, &item, stopping)) {
+        gs_write *write = item;
+        write->status = write->run(write, NULL);
+        finish_write(files->writer, write);
+    }
+}
+
+static gs_status start_lane(gs_writer *writer, gs_write_lane which) {
+    static const char *const names[GS_NUM_LANES] = {
+        [GS_LANE_ROWS] = "rows", [GS_LANE_LOGS] = "logs", [GS_LANE_LOOKS] = "looks", [GS_LANE_BULK] = "bulk"};
+    lane *it = &writer->lanes[which];
+    it->writer = writer;
+    it->queue = gs_queue_create(MAX_QUEUED);
+    if (!it->queue) return gs_error(GS_RESOURCE_EXHAUSTED, "writer: out of memory");
+    return gs_thread_start(&it->thread, names[which], which == GS_LANE_ROWS ? run_rows : run_files, it);
 }
 
 gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd, gs_trace *trace) {
@@ -73,11 +92,9 @@ gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd, gs_
     writer->trace = trace;
     writer->finished_end = &writer->finished;
     pthread_mutex_init(&writer->lock, NULL);
-    writer->queue = gs_queue_create(MAX_QUEUED);
-    gs_status status = writer->queue ? gs_ok()
-                                     : gs_error(GS_RESOURCE_EXHAUSTED, "writer: out of memory");
     writer->store = store;
-    if (!status.code) status = gs_thread_start(&writer->thread, "writer", run_writer, writer);
+    gs_status status = gs_ok();
+    for (int i = 0; i < GS_NUM_LANES && !status.code; i++) status = start_lane(writer, (gs_write_lane)i);
     if (status.code) {
         writer->store = NULL;  // stays the caller's
         gs_writer_stop(writer);
@@ -88,7 +105,8 @@ gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd, gs_
 }
 
 void gs_writer_submit(gs_writer *writer, gs_write *write) {
-    if (gs_queue_push(writer->queue, write, gs_deadline_in_ns(0))) return;
+    write->number = writer->num_submitted++;
+    if (gs_queue_push(writer->lanes[write->lane].queue, write, gs_deadline_in_ns(0))) return;
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "writer: %d writes are waiting", MAX_QUEUED);
     gs_log_error("write refused", "reason=\"%s\"", status.message);
     write->done(write, status);
@@ -102,7 +120,7 @@ void gs_writer_collect(gs_writer *writer) {
     pthread_mutex_unlock(&writer->lock);
     while (write) {
         gs_write *next = write->next;
-        gs_trace_written(writer->trace, write->status);
+        gs_trace_written(writer->trace, write->number, write->status);
         write->done(write, write->status);
         write = next;
     }
@@ -110,10 +128,13 @@ void gs_writer_collect(gs_writer *writer) {
 
 void gs_writer_stop(gs_writer *writer) {
     if (!writer) return;
-    if (writer->queue) gs_queue_close(writer->queue);
-    gs_thread_stop(writer->thread);
+    for (int i = 0; i < GS_NUM_LANES; i++) {
+        gs_thread_ask_to_stop(writer->lanes[i].thread);
+        if (writer->lanes[i].queue) gs_queue_close(writer->lanes[i].queue);
+    }
+    for (int i = 0; i < GS_NUM_LANES; i++) gs_thread_stop(writer->lanes[i].thread);
     gs_writer_collect(writer);
-    gs_queue_destroy(writer->queue);
+    for (int i = 0; i < GS_NUM_LANES; i++) gs_queue_destroy(writer->lanes[i].queue);
     gs_job_store_close(writer->store);
     pthread_mutex_destroy(&writer->lock);
     free(writer);

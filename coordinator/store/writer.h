@@ -1,7 +1,8 @@
-// The writer thread: owns the store and all files, so that the loop never waits for a disk.
+// Threads that wait for disks, so that the loop never does, and so that nobody waits for what another one is about:
+// a commit that takes seconds holds no start of a job, and a file that is read whole holds no line of a log.
 //
-// Writes go in as small objects whose `run` happens on the writer thread and whose `done` happens on
-// the loop, in the order of submission. Store writes that are waiting together are committed together.
+// Writes go in as small objects whose `run` happens on the thread of their lane and whose `done` happens on the loop.
+// Those of one lane keep their order; others may overtake them. Rows that are waiting together are committed together.
 #ifndef COORDINATOR_STORE_WRITER_H
 #define COORDINATOR_STORE_WRITER_H
 

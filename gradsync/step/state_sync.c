@@ -307,13 +307,7 @@ gs_status gs_state_sync_sized(gs_state_sync_result *result, const gs_state_sync_
                               size_t options_bytes, gs_comm *comm, gs_deadline deadline) {
     gs_state_sync_options known;
     const gs_state_sync_options *options = &known;
-    gs_status status =
-        gs_options_take(&known, sizeof known, theirs, options_bytes, "gs_state_sync_options");
-    if (status.code) {
-        // Whoever alone cannot go on must tell the ranks that wait for it.
-        gs_comm_let_go(comm, status.message);
-        return status;
-    }
+    GS_TRY(gs_options_take(&known, sizeof known, theirs, options_bytes, "gs_state_sync_options"));
     state_sync sync = {.options = options,
                        .comm = comm,
                        .deadline = deadline,
@@ -326,10 +320,11 @@ gs_status gs_state_sync_sized(gs_state_sync_result *result, const gs_state_sync_
     *result = (gs_state_sync_result){0};
     sync.all = calloc((size_t)sync.world_size, sizeof *sync.all);
     if (!sync.all) {
+        // Whoever alone cannot go on must tell the ranks that wait for it.
         gs_comm_let_go(comm, "state: out of memory");
         return gs_error(GS_RESOURCE_EXHAUSTED, "state: out of memory");
     }
-    status = run(&sync);
+    gs_status status = run(&sync);
     free(sync.all);
     return status;
 }

@@ -16,28 +16,29 @@
 #define TARGET 60
 #define LONG_TARGET 300
 #define SLOW_MS 500
+#define COMMIT_MS 3000  // as in the failpoint
+#define QUICK_RESTART ",\"restart\":{\"backoff_initial_seconds\":0.05,\"backoff_max_seconds\":0.1}"
 
-// Commits number `first` to `last`, one behind the other.
-static void start_armed(gs_stage *stage, const char *action, int first, int last) {
-    char failpoints[600] = "";
-    for (int i = first; i <= last; i++) {
-        size_t used = strlen(failpoints);
-        snprintf(failpoints + used, sizeof failpoints - used, "%sstore.commit=%s@%d", used ? "," : "", action, i);
-    }
+// `failpoint`: "store.commit=ACTION@FIRST-LAST", of commits.
+static void arm(gs_stage *stage, const char *failpoint) {
     gs_coordinator_process_kill(&stage->process);
-    setenv("GRADSYNC_FAILPOINTS", failpoints, 1);
+    setenv("GRADSYNC_FAILPOINTS", failpoint, 1);
     gs_status status = gs_coordinator_process_start(&stage->process);
     unsetenv("GRADSYNC_FAILPOINTS");
     assert_ok(status);
+}
+
+static void start_armed(gs_stage *stage, const char *failpoint) {
+    arm(stage, failpoint);
     gs_fake_worker_options options = {.slots = 1, .step_ms = 10};
     for (int i = 0; i < 2; i++) gs_stage_start_worker(stage, i, &options);
 }
 
-static void submit(gs_stage *stage, int target) {
-    char text[300];
+static void submit(gs_stage *stage, int target, const char *more) {
+    char text[400];
     snprintf(text, sizeof text,
              "{\"model\":{\"kind\":\"mlp\"},\"world\":{\"min\":2,\"max\":2,\"join_window_seconds\":0},"
-             "\"steps\":{\"target\":%d}}", target);
+             "\"steps\":{\"target\":%d}%s}", target, more);
     gs_stage_submit(stage, text);
 }
 
@@ -65,8 +66,8 @@ static void a_disk_that_fails_stops_no_training(void **state) {
     (void)stage;
     skip();
 #else
-    start_armed(stage, "error", 10, 22);
-    submit(stage, LONG_TARGET);
+    start_armed(stage, "store.commit=error@10-22");
+    submit(stage, LONG_TARGET, "");
     wait_until_ready(stage, false);
     gs_json *job = gs_stage_wait_for_state(stage, stage->job, "succeeded");
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
@@ -88,7 +89,7 @@ static void what_cannot_be_written_is_not_accepted(void **state) {
     (void)stage;
     skip();
 #else
-    start_armed(stage, "error", 6, 12);
+    start_armed(stage, "store.commit=error@6-12");
     gs_json *reply = NULL, *list = NULL;
     gs_status status = gs_ok();
     int accepted = 0;
@@ -123,8 +124,8 @@ static void a_disk_that_takes_its_time_holds_nobody(void **state) {
     (void)stage;
     skip();
 #else
-    start_armed(stage, "sleep:1000", 6, 20);
-    submit(stage, TARGET);
+    start_armed(stage, "store.commit=sleep:1000@3-1000");
+    submit(stage, TARGET, "");
     int asked = 0, slow = 0;
     int64_t step = 0;
     gs_deadline deadline = soon();
@@ -139,9 +140,51 @@ static void a_disk_that_takes_its_time_holds_nobody(void **state) {
         gs_sleep_ns(5 * GS_NS_PER_MS);
     }
     int64_t begin_ns = gs_now_ns();
-    submit(stage, TARGET);  // waits for its commit: the disk is as slow as it was
+    submit(stage, TARGET, "");  // waits for its commit: the disk is as slow as it was
     assert_true(gs_now_ns() - begin_ns > SLOW_MS * GS_NS_PER_MS);
     if (slow * 4 > asked) fail_msg("%d of %d questions took more than %d ms", slow, asked, SLOW_MS);
+#endif
+}
+
+// A rank is killed; until all of them have taken new steps in the generation that follows.
+static int64_t regroup_ns(gs_stage *stage) {
+    gs_json *job = gs_stage_get(stage, GS_GET_JOB, stage->job);
+    int64_t generation = gs_json_int_or(job, "generation", 0), step = 0, new_step = -1, begin_ns = gs_now_ns();
+    gs_json_release(job);
+    gs_deadline deadline = soon();
+    atomic_store(&stage->faults.slot, 0);
+    atomic_store(&stage->faults.crash_at_step, 1);
+    do {
+        assert_false(gs_deadline_passed(deadline));
+        gs_sleep_ns(2 * GS_NS_PER_MS);
+        job = gs_stage_get(stage, GS_GET_JOB, stage->job);
+        bool is_next = gs_json_int_or(job, "generation", 0) > generation;
+        int64_t now = gs_json_int_or(gs_json_get(job, "progress"), "step", 0);
+        if (!is_next) step = now;
+        else if (!strcmp(gs_json_string_or(job, "state", ""), "running")) new_step = now;
+        gs_json_release(job);
+    } while (new_step <= step);
+    return gs_now_ns() - begin_ns;
+}
+
+// Nothing on the way from a death to the next step waits for a commit: neither the save of those who survive, nor the
+// look at what the next ones start from.
+static void a_disk_that_takes_its_time_delays_no_regroup(void **state) {
+    gs_stage *stage = *state;
+#ifndef GRADSYNC_FAILPOINTS
+    (void)stage;
+    skip();
+#else
+    start_armed(stage, "");
+    submit(stage, 1000000, QUICK_RESTART);
+    gs_stage_wait_for_step(stage, stage->job, 20);
+    int64_t undisturbed_ns = regroup_ns(stage);
+    arm(stage, "store.commit=sleep:3000@1-1000");
+    gs_json_release(gs_stage_wait_for_state(stage, stage->job, "running"));
+    int64_t slow_ns = regroup_ns(stage);
+    print_message("%lld ms, with commits of %d ms %lld ms\n", (long long)(undisturbed_ns / GS_NS_PER_MS), COMMIT_MS,
+                  (long long)(slow_ns / GS_NS_PER_MS));
+    assert_true(slow_ns < 2 * undisturbed_ns + COMMIT_MS / 3 * GS_NS_PER_MS);
 #endif
 }
 
@@ -152,6 +195,7 @@ int main(void) {
         TEST(a_disk_that_fails_stops_no_training),
         TEST(what_cannot_be_written_is_not_accepted),
         TEST(a_disk_that_takes_its_time_holds_nobody),
+        TEST(a_disk_that_takes_its_time_delays_no_regroup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

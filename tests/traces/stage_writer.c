@@ -17,6 +17,7 @@ typedef struct given {
 
 struct gs_writer {
     gs_job_store *store;
+    uint64_t num_submitted;
     given *first;
 };
 
@@ -67,11 +68,21 @@ void gs_writer_submit(gs_writer *writer, gs_write *write) {
     given *it = calloc(1, sizeof *it), **end = &writer->first;
     if (!it) abort();
     current[0] = '\0';
+    write->number = writer->num_submitted++;
     write->status = write->run(write, writer->store);
     it->write = write;
     snprintf(it->name, sizeof it->name, "%s", current);
     while (*end) end = &(*end)->next;
     *end = it;
+}
+
+// A record as it was made knows its number.
+static given *take_number(gs_writer *writer, int64_t number) {
+    given **link = &writer->first;
+    while (*link && (*link)->write->number != (uint64_t)number) link = &(*link)->next;
+    given *it = *link;
+    if (it) *link = it->next;
+    return it;
 }
 
 // The oldest of the name; else of its first word: a folder is not listed in the same order everywhere. NULL: any.
@@ -96,7 +107,9 @@ static void finish(given *it, gs_status status) {
 static void come_back(gs_writer *writer, size_t index) {
     const gs_json *line = stage.file->lines[index].json;
     int code = (int)gs_json_int_or(line, "code", 0);
-    given *it = take(writer, gs_json_string_or(line, "write", NULL));
+    const char *name = gs_json_string_or(line, "write", NULL);
+    int64_t number = gs_json_int_or(line, "number", -1);
+    given *it = !name && number >= 0 ? take_number(writer, number) : take(writer, name);
     if (!it) {
         stage.result->num_unmatched++;
         return;

@@ -105,7 +105,7 @@ static void what_comes_and_goes_is_a_line_each_in_its_turn(void **state) {
     tap.answer(tap.ctx, 1, GS_NOT_FOUND, "{\"message\":\"no\"}", 16);
     gs_trace_turn(f->trace);
     gs_trace_turn(f->trace);  // nothing came
-    gs_trace_written(f->trace, gs_error(GS_UNAVAILABLE, "the disk is \"away\""));
+    gs_trace_written(f->trace, 3, gs_error(GS_UNAVAILABLE, "the disk is \"away\""));
     gs_trace_event(f->trace, "tick");
     tap.item(tap.ctx, 9, "{}", 2, false);
     gs_trace_turn(f->trace);

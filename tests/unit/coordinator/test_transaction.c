@@ -65,7 +65,7 @@ static gs_status write_both(gs_write *base, gs_job_store *store) {
 }
 
 static put put_of(uint64_t job, size_t bytes) {
-    return (put){.base = {.run = write_both, .touches_store = true}, .job = job, .bytes = bytes};
+    return (put){.base = {.run = write_both, .lane = GS_LANE_ROWS}, .job = job, .bytes = bytes};
 }
 
 static void run(fixture *f, put *puts, size_t count) {
