@@ -28,6 +28,14 @@ static gs_status out_of_memory(void) {
     return gs_error(GS_RESOURCE_EXHAUSTED, "parameter gather: out of memory");
 }
 
+// Whoever alone cannot go on must tell the ranks that wait for it.
+static gs_status tell_others(gs_comm *comm, gs_status status) {
+    if (!status.code) return status;
+    status = gs_status_prefix(status, "rank %d", gs_comm_rank(comm));
+    gs_comm_abort(comm, status.message);
+    return status;
+}
+
 // ---- creation
 
 static gs_status check_order(const gs_param_gather *gather) {
@@ -167,26 +175,33 @@ gs_status gs_param_gather_create_sized(gs_param_gather **out,
                                        gs_deadline deadline) {
     gs_param_gather_options known;
     *out = NULL;
-    GS_TRY(
-        gs_options_take(&known, sizeof known, options, options_bytes, "gs_param_gather_options"));
-    if (!known.comm) return gs_error(GS_INVALID_ARGUMENT, "parameter gather: no communicator");
-    gs_param_gather *gather = calloc(1, sizeof *gather);
-    gs_status status = out_of_memory();
-    if (gather) {
-        gather->options = known;
-        status = gs_status_prefix(build(gather, deadline), "rank %d", gs_comm_rank(known.comm));
-    }
+    gs_status status =
+        gs_options_take(&known, sizeof known, options, options_bytes, "gs_param_gather_options");
+    if (!known.comm)
+        return status.code ? status
+                           : gs_error(GS_INVALID_ARGUMENT, "parameter gather: no communicator");
+    gs_param_gather *gather = status.code ? NULL : calloc(1, sizeof *gather);
+    if (!status.code && !gather) status = out_of_memory();
     if (!status.code) {
-        *out = gather;
-        return status;
+        gather->options = known;
+        status = build(gather, deadline);
     }
-    gs_comm_abort(known.comm, status.message);  // the others wait for this rank
-    gs_param_gather_destroy(gather);
+    status = tell_others(known.comm, status);
+    if (status.code)
+        gs_param_gather_destroy(gather);
+    else
+        *out = gather;
     return status;
 }
 
 static bool is_under_way(const gs_param_gather *gather) {
     return gather->num_known < gather->num_posts;
+}
+
+static gs_status check_idle(const gs_param_gather *gather) {
+    if (!is_under_way(gather)) return gs_ok();
+    return gs_error(GS_FAILED_PRECONDITION, "parameters of step %lld are still on their way",
+                    (long long)gather->posts[0].step);
 }
 
 void gs_param_gather_destroy(gs_param_gather *gather) {
@@ -239,20 +254,19 @@ static gs_status await(gs_param_gather *gather, size_t end, gs_deadline deadline
     return gs_ok();
 }
 
-gs_status gs_param_gather_start(gs_param_gather *gather, int64_t step) {
-    if (is_under_way(gather))
-        return gs_error(GS_FAILED_PRECONDITION,
-                        "step %lld: parameters of step %lld are still on their way",
-                        (long long)step, (long long)gather->posts[0].step);
+static gs_status start(gs_param_gather *gather, int64_t step) {
+    GS_TRY(gs_status_prefix(check_idle(gather), "step %lld", (long long)step));
     for (size_t i = 0; i < gather->num_posts; i++) gather->posts[i].step = step;
     gather->num_posted = gather->num_known = 0;
     return post_more(gather);
 }
 
+gs_status gs_param_gather_start(gs_param_gather *gather, int64_t step) {
+    return tell_others(gather->options.comm, start(gather, step));
+}
+
 gs_status gs_param_gather_set_trainable(gs_param_gather *gather, const bool *trainable) {
-    if (is_under_way(gather))
-        return gs_error(GS_FAILED_PRECONDITION, "parameters of step %lld are still on their way",
-                        (long long)gather->posts[0].step);
+    GS_TRY(tell_others(gather->options.comm, check_idle(gather)));
     plan_posts(gather, trainable);
     return gs_ok();
 }

@@ -39,7 +39,8 @@ typedef struct gs_param_gather_options {
     void *reserved[2];
 } gs_param_gather_options;
 
-// Collective: ranks compare shards and order. FAILED_PRECONDITION names the rank that differs.
+// Collective: ranks compare shards and order. FAILED_PRECONDITION names the rank that differs. After any
+// error the communicator is aborted, for the other ranks wait.
 GS_NODISCARD gs_status gs_param_gather_create_sized(gs_param_gather **out,
                                                     const gs_param_gather_options *options,
                                                     size_t options_bytes, gs_deadline deadline);
@@ -53,7 +54,7 @@ void gs_param_gather_destroy(gs_param_gather *gather);
 
 // All of them are to be sent; what this rank owns is final (on a GPU: behind the compute stream's
 // point). `step` is for messages. FAILED_PRECONDITION when some were not waited for since the last
-// one. All ranks alike.
+// one; aborted as above. All ranks alike.
 GS_NODISCARD gs_status gs_param_gather_start(gs_param_gather *gather, int64_t step);
 // This parameter is whole; at once, when it is known to be. DEADLINE_EXCEEDED names bucket, step
 // and missing ranks. After an error the communicator has ended, or its ranks wait: nothing is known

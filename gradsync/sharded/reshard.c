@@ -39,10 +39,9 @@ static gs_status find_owner(owned *out, walk *in, size_t param, size_t element) 
     for (int r = 0; r < gs_shards_world_size(in->shards); r++) {
         size_t num_segments, *next = &in->next[r];
         const gs_segment *segments = gs_shards_of_rank(in->shards, r, &num_segments);
-        while (*next < num_segments &&
-               (segments[*next].tensor < param ||
-                (segments[*next].tensor == param &&
-                 segments[*next].first + segments[*next].count <= element)))
+        while (*next < num_segments && (segments[*next].tensor < param ||
+                                        (segments[*next].tensor == param &&
+                                         segments[*next].first + segments[*next].count <= element)))
             ++*next;
         if (*next == num_segments) continue;
         const gs_segment *found = &segments[*next];
@@ -114,7 +113,8 @@ static void count_elements(size_t *counts, const gs_shards *shards) {
         size_t num_segments;
         const gs_segment *segments = gs_shards_of_rank(shards, r, &num_segments);
         for (size_t i = 0; i < num_segments; i++) {
-            size_t end = segments[i].first + segments[i].count, *count = &counts[segments[i].tensor];
+            size_t end = segments[i].first + segments[i].count,
+                   *count = &counts[segments[i].tensor];
             if (end > *count) *count = end;
         }
     }
@@ -132,7 +132,8 @@ static gs_status move_all(mover *self, gs_deadline deadline) {
             status = gs_error(GS_INVALID_ARGUMENT, "reshard: partitions of other parameters");
     }
     for (size_t p = 0; p < num_params && !status.code; p++)
-        status = gs_status_prefix(move_param(self, p, counts[p], deadline), "reshard: parameter %zu", p);
+        status =
+            gs_status_prefix(move_param(self, p, counts[p], deadline), "reshard: parameter %zu", p);
     free(counts);
     free(others);
     return status;
@@ -145,10 +146,9 @@ static gs_status check(const gs_reshard_options *options, size_t element_bytes) 
     int world_size = gs_comm_world_size(options->comm);
     if (gs_shards_world_size(options->from) != world_size ||
         gs_shards_world_size(options->to) != world_size)
-        return gs_error(GS_INVALID_ARGUMENT,
-                        "reshard: shards of %d and of %d ranks, the communicator has %d",
-                        gs_shards_world_size(options->from), gs_shards_world_size(options->to),
-                        world_size);
+        return gs_error(
+            GS_INVALID_ARGUMENT, "reshard: shards of %d and of %d ranks, the communicator has %d",
+            gs_shards_world_size(options->from), gs_shards_world_size(options->to), world_size);
     if (gs_shards_num_params(options->from) != gs_shards_num_params(options->to))
         return gs_error(GS_INVALID_ARGUMENT, "reshard: from shards of %zu parameters to %zu",
                         gs_shards_num_params(options->from), gs_shards_num_params(options->to));
@@ -191,18 +191,28 @@ static gs_status run(mover *self, gs_deadline deadline) {
     return gs_stream_wait(gs_device_stream(self->options.device), deadline);
 }
 
+// Whoever alone cannot go on must tell the ranks that wait for it.
+static gs_status tell_others(gs_comm *comm, gs_status status) {
+    if (status.code && comm) gs_comm_abort(comm, status.message);
+    return status;
+}
+
+static gs_status take_options(gs_reshard_options *known, const gs_reshard_options *options,
+                              size_t options_bytes, size_t element_bytes) {
+    gs_status status =
+        gs_options_take(known, sizeof *known, options, options_bytes, "gs_reshard_options");
+    if (!status.code) status = check(known, element_bytes);
+    return known->comm ? gs_status_prefix(status, "rank %d", gs_comm_rank(known->comm)) : status;
+}
+
 gs_status gs_reshard_run_sized(const gs_reshard_options *options, size_t options_bytes,
                                void *const *new_parts, const void *const *old_parts,
                                size_t element_bytes, gs_deadline deadline) {
     mover self = {.new_parts = new_parts, .old_parts = old_parts, .element_bytes = element_bytes};
-    GS_TRY(gs_options_take(&self.options, sizeof self.options, options, options_bytes,
-                           "gs_reshard_options"));
-    GS_TRY(check(&self.options, element_bytes));
-    gs_status status = run(&self, deadline);
-    // Whoever alone cannot go on must tell the ranks that wait for it.
-    if (status.code) gs_comm_abort(self.options.comm, status.message);
+    gs_status status = take_options(&self.options, options, options_bytes, element_bytes);
+    if (!status.code) status = run(&self, deadline);
     close_mover(&self);
-    return status;
+    return tell_others(self.options.comm, status);
 }
 
 // ---- optimizers
@@ -212,14 +222,14 @@ static gs_status check_segments(const gs_optimizer *optimizer, const gs_shards *
     size_t num_segments, num_own;
     const gs_segment *segments = gs_optimizer_segments(optimizer, &num_segments);
     const gs_segment *own = gs_shards_of_rank(shards, rank, &num_own);
-    bool same = num_segments == num_own && gs_optimizer_num_params(optimizer) == gs_shards_num_params(shards);
+    bool same = num_segments == num_own &&
+                gs_optimizer_num_params(optimizer) == gs_shards_num_params(shards);
     for (size_t i = 0; i < num_own && same; i++)
         same = segments[i].tensor == own[i].tensor && segments[i].first == own[i].first &&
                segments[i].count == own[i].count;
     if (same) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT,
-                    "reshard: rank %d: the %s optimizer is not of the segments that its shards say",
-                    rank, which);
+                    "reshard: the %s optimizer is not of the segments that its shards say", which);
 }
 
 static gs_status check_optimizers(const gs_reshard_options *options, const gs_optimizer *to,
@@ -233,8 +243,8 @@ static gs_status check_optimizers(const gs_reshard_options *options, const gs_op
     return same ? gs_ok() : gs_error(GS_INVALID_ARGUMENT, "reshard: optimizers of two kinds");
 }
 
-static gs_status move_state(const gs_reshard_options *options, gs_optimizer *to,
-                            gs_optimizer *from, int which, gs_deadline deadline) {
+static gs_status move_state(const gs_reshard_options *options, gs_optimizer *to, gs_optimizer *from,
+                            int which, gs_deadline deadline) {
     size_t num_to, num_from;
     gs_optimizer_segments(to, &num_to);
     gs_optimizer_segments(from, &num_from);
@@ -247,25 +257,27 @@ static gs_status move_state(const gs_reshard_options *options, gs_optimizer *to,
         old_parts[i] = gs_optimizer_state(from, which, i);
     if (!status.code)
         status = gs_reshard_run(options, new_parts, old_parts, sizeof(float), deadline);
-    else
-        gs_comm_abort(options->comm, status.message);
     free(new_parts);
     free(old_parts);
     return status;
 }
 
+static gs_status move_optimizer(const gs_reshard_options *options, gs_optimizer *to,
+                                gs_optimizer *from, gs_deadline deadline) {
+    GS_TRY(gs_status_prefix(check_optimizers(options, to, from), "rank %d",
+                            gs_comm_rank(options->comm)));
+    for (int s = 0; s < gs_optimizer_state_count(from); s++)
+        GS_TRY(move_state(options, to, from, s, deadline));
+    // All ranks hold the same.
+    memcpy(gs_optimizer_num_updates(to), gs_optimizer_num_updates(from),
+           gs_optimizer_num_params(from) * sizeof(int64_t));
+    return gs_ok();
+}
+
 gs_status gs_reshard_optimizer_sized(const gs_reshard_options *options, size_t options_bytes,
                                      gs_optimizer *to, gs_optimizer *from, gs_deadline deadline) {
     gs_reshard_options known;
-    GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_reshard_options"));
-    GS_TRY(check(&known, sizeof(float)));
-    gs_status status = check_optimizers(&known, to, from);
-    if (status.code) gs_comm_abort(known.comm, status.message);
-    for (int s = 0; s < gs_optimizer_state_count(from) && !status.code; s++)
-        status = move_state(&known, to, from, s, deadline);
-    // All ranks hold the same.
-    if (!status.code)
-        memcpy(gs_optimizer_num_updates(to), gs_optimizer_num_updates(from),
-               gs_optimizer_num_params(from) * sizeof(int64_t));
-    return status;
+    gs_status status = take_options(&known, options, options_bytes, sizeof(float));
+    if (!status.code) status = move_optimizer(&known, to, from, deadline);
+    return tell_others(known.comm, status);
 }

@@ -34,7 +34,8 @@ typedef struct gs_reshard_options {
 
 // One element of `element_bytes` for each element of the parameters: old_parts[i] is where segment i
 // begins that this rank has of `from` (gs_shards_of_rank), new_parts[i] the same of `to`. Collective:
-// ranks compare both partitions first, FAILED_PRECONDITION names a rank that has others.
+// ranks compare both partitions first, FAILED_PRECONDITION names a rank that has others. After any error,
+// that of a wrong argument too, the communicator is aborted, for the other ranks wait.
 GS_NODISCARD gs_status gs_reshard_run_sized(const gs_reshard_options *options, size_t options_bytes,
                                             void *const *new_parts, const void *const *old_parts,
                                             size_t element_bytes, gs_deadline deadline);
@@ -47,7 +48,7 @@ GS_NODISCARD static inline gs_status gs_reshard_run(const gs_reshard_options *op
 }
 
 // All that an optimizer keeps: `to` of this rank's segments of options->to, `from` of those of
-// options->from, both of one kind. Collective. INVALID_ARGUMENT when they do not fit.
+// options->from, both of one kind. Collective. INVALID_ARGUMENT when they do not fit; aborted as above.
 GS_NODISCARD gs_status gs_reshard_optimizer_sized(const gs_reshard_options *options,
                                                   size_t options_bytes, gs_optimizer *to,
                                                   gs_optimizer *from, gs_deadline deadline);

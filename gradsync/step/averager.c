@@ -126,10 +126,19 @@ static gs_status tell_others(gs_comm *comm, gs_status status) {
     return status;
 }
 
+static gs_status take_options(gs_averager_options *known, const gs_averager_options *options,
+                              size_t options_bytes) {
+    gs_status status =
+        gs_options_take(known, sizeof *known, options, options_bytes, "gs_averager_options");
+    if (!known->comm)
+        return status.code ? status : gs_error(GS_INVALID_ARGUMENT, "averager: no communicator");
+    return tell_others(known->comm, status);
+}
+
 gs_status gs_averager_create_sized(gs_averager **out, const gs_averager_options *options,
                                    size_t options_bytes, gs_deadline deadline) {
     gs_averager_options known;
-    GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_averager_options"));
+    GS_TRY(take_options(&known, options, options_bytes));
     gs_averager *self = calloc(1, sizeof *self);
     if (!self)
         return tell_others(known.comm, gs_error(GS_RESOURCE_EXHAUSTED, "averager: out of memory"));
@@ -283,11 +292,7 @@ static gs_status find_unfinished(gs_averager *self, int64_t *step, gs_deadline d
     size_t world_size = (size_t)gs_comm_world_size(self->comm);
     last_average mine = {self->begun, self->done}, *all = calloc(world_size, sizeof *all);
     *step = -1;
-    // Who cannot ask tells the others that they wait in vain.
-    if (!all) {
-        gs_comm_abort(self->comm, "averager: out of memory");
-        return gs_error(GS_RESOURCE_EXHAUSTED, "averager: out of memory");
-    }
+    if (!all) return gs_error(GS_RESOURCE_EXHAUSTED, "averager: out of memory");
     gs_status status = gs_comm_run(self->comm,
                                    &(gs_collective){.kind = GS_ALLGATHER,
                                                     .send = &mine,
@@ -306,8 +311,8 @@ static gs_status find_unfinished(gs_averager *self, int64_t *step, gs_deadline d
     return status;
 }
 
-gs_status gs_averager_reset(gs_averager *averager, gs_comm *comm, int64_t *step,
-                            gs_deadline deadline) {
+static gs_status move_to_comm(gs_averager *averager, gs_comm *comm, int64_t *step,
+                              gs_deadline deadline) {
     averager->comm = comm;
     GS_TRY(make_parts(averager, deadline));
     GS_TRY(find_unfinished(averager, step, deadline));
@@ -317,4 +322,9 @@ gs_status gs_averager_reset(gs_averager *averager, gs_comm *comm, int64_t *step,
     }
     averager->begun = averager->done = -1;
     return gs_ok();
+}
+
+gs_status gs_averager_reset(gs_averager *averager, gs_comm *comm, int64_t *step,
+                            gs_deadline deadline) {
+    return tell_others(comm, move_to_comm(averager, comm, step, deadline));
 }

@@ -25,7 +25,7 @@ struct gs_join {
 static gs_status gather_flags(int32_t *flags, gs_comm *comm, bool active, int64_t step,
                               gs_deadline deadline) {
     int rank = gs_comm_rank(comm), world_size = gs_comm_world_size(comm);
-    if (world_size > MAX_RANKS)
+    if (world_size > MAX_RANKS)  // on all ranks alike
         return gs_error(GS_INVALID_ARGUMENT, "%d ranks, at most %d", world_size, MAX_RANKS);
     flags[rank] = active;
     gs_collective collective = {.kind = GS_ALLGATHER,
@@ -124,9 +124,14 @@ gs_status gs_join_shadow(gs_join *join, gs_deadline deadline) {
                         join->is_open && join->round.active ? ": it has data" : "");
     for (int i = 0; i < join->options.num_joinables; i++) {
         const gs_joinable *joinable = &join->joinables[i];
-        GS_TRY(gs_status_prefix(joinable->shadow(joinable->ctx, &join->round, join->step, deadline),
-                                "join, step %lld: rank %d shadows %s", (long long)join->step, rank,
-                                joinable->name ? joinable->name : "a joinable"));
+        gs_status status =
+            gs_status_prefix(joinable->shadow(joinable->ctx, &join->round, join->step, deadline),
+                             "join, step %lld: rank %d shadows %s", (long long)join->step, rank,
+                             joinable->name ? joinable->name : "a joinable");
+        if (!status.code) continue;
+        // Whoever alone cannot go on must tell the ranks that wait for it.
+        gs_comm_abort(join->comm, status.message);
+        return status;
     }
     return gs_ok();
 }

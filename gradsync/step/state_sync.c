@@ -307,7 +307,13 @@ gs_status gs_state_sync_sized(gs_state_sync_result *result, const gs_state_sync_
                               size_t options_bytes, gs_comm *comm, gs_deadline deadline) {
     gs_state_sync_options known;
     const gs_state_sync_options *options = &known;
-    GS_TRY(gs_options_take(&known, sizeof known, theirs, options_bytes, "gs_state_sync_options"));
+    gs_status status =
+        gs_options_take(&known, sizeof known, theirs, options_bytes, "gs_state_sync_options");
+    if (status.code) {
+        // Whoever alone cannot go on must tell the ranks that wait for it.
+        gs_comm_let_go(comm, status.message);
+        return status;
+    }
     state_sync sync = {.options = options,
                        .comm = comm,
                        .deadline = deadline,
@@ -320,11 +326,10 @@ gs_status gs_state_sync_sized(gs_state_sync_result *result, const gs_state_sync_
     *result = (gs_state_sync_result){0};
     sync.all = calloc((size_t)sync.world_size, sizeof *sync.all);
     if (!sync.all) {
-        // Whoever alone cannot go on must tell the ranks that wait for it.
         gs_comm_let_go(comm, "state: out of memory");
         return gs_error(GS_RESOURCE_EXHAUSTED, "state: out of memory");
     }
-    gs_status status = run(&sync);
+    status = run(&sync);
     free(sync.all);
     return status;
 }

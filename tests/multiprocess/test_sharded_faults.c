@@ -273,15 +273,6 @@ static gs_status gather_and_die(sharded_rank *self) {
     return gs_param_gather_finish(self->gather, DEADLINE);
 }
 
-static gs_status gather_twice(sharded_rank *self) {
-    GS_TRY(make_gather(self));
-    GS_TRY(gs_param_gather_finish(self->gather, DEADLINE));  // there is nothing to wait for
-    GS_TRY(gs_param_gather_start(self->gather, 5));
-    gs_status status = gs_param_gather_start(self->gather, 6);
-    GS_TRY(gs_param_gather_finish(self->gather, DEADLINE));
-    return status;
-}
-
 static void choose_other_owners(sharded_rank *self) {
     for (size_t i = 0; i < NUM_PARAMS && self->rank.rank == 1; i++)
         self->owners[i] = (self->owners[i] + 1) % self->rank.world_size;
@@ -335,8 +326,6 @@ static const misfit misfits[] = {
     {"late whole", GS_PARTITION_GIVEN, NULL, NULL, gather_late, 0,
      "bucket 1 in lane 1, step 5: rank 1 did not arrive", 1},
     {"dies", GS_PARTITION_FLAT, NULL, NULL, gather_and_die, GS_ABORTED, "rank 1 died", 1},
-    {"twice", GS_PARTITION_FLAT, NULL, NULL, gather_twice, GS_FAILED_PRECONDITION,
-     "step 6: parameters of step 5 are still on their way", -1},
 };
 #define NUM_MISFITS (sizeof misfits / sizeof *misfits)
 
