@@ -10,6 +10,7 @@ struct gs_ffi_averager {
     gs_average_level levels[GS_AVERAGER_MAX_LEVELS];
     size_t num_levels;
     int64_t start_step;
+    gs_comm *comm;
     gs_tensor_view *tensors;  // owned
     gs_averager *averager;
 };
@@ -67,13 +68,20 @@ static gs_status check_comm(const gs_ffi_comm *comm) {
     return gs_ffi_expect(comm->comm, "the averager's communicator is not open");
 }
 
-static gs_status open_on(gs_ffi_averager *averager, const gs_ffi_params *params,
-                         void *const *values, const gs_ffi_comm *comm, gs_deadline deadline) {
+static gs_status take_tensors(gs_ffi_averager *averager, const gs_ffi_params *params,
+                              void *const *values, const gs_ffi_comm *comm) {
     GS_TRY(check_closed(averager));
     GS_TRY(gs_ffi_given(params, "parameters"));
     GS_TRY(gs_ffi_given(values, "values"));
     GS_TRY(check_comm(comm));
-    GS_TRY(list_tensors(averager, params, values));
+    return list_tensors(averager, params, values);
+}
+
+static gs_status open_averager(gs_ffi_averager *averager, const gs_ffi_params *params,
+                               void *const *values, const gs_ffi_comm *comm, gs_deadline deadline) {
+    GS_TRY(gs_ffi_given(comm, "communicator"));
+    GS_TRY(gs_ffi_tell_others(comm->comm, take_tensors(averager, params, values, comm)));
+    averager->comm = comm->comm;
     const gs_averager_options options = {.levels = averager->levels,
                                          .num_levels = averager->num_levels,
                                          .start_step = averager->start_step,
@@ -83,28 +91,21 @@ static gs_status open_on(gs_ffi_averager *averager, const gs_ffi_params *params,
     return gs_averager_create(&averager->averager, &options, deadline);
 }
 
-// What is wrong here alone the other ranks hear of, too: they wait.
-static gs_status tell_others(const gs_ffi_comm *comm, gs_status status) {
-    if (status.code && comm->comm) gs_comm_abort(comm->comm, status.message);
-    return status;
-}
-
 int gs_ffi_averager_open(gs_ffi_averager *averager, const gs_ffi_params *params,
                          void *const *values, gs_ffi_comm *comm, int64_t within_ns) {
-    gs_status status = gs_ffi_given(comm, "communicator");
-    if (!status.code)
-        status = tell_others(
-            comm, open_on(averager, params, values, comm, gs_ffi_deadline(within_ns)));
-    return gs_ffi_keep(averager, status);
+    return gs_ffi_keep(averager,
+                       open_averager(averager, params, values, comm, gs_ffi_deadline(within_ns)));
 }
 
 int gs_ffi_averager_run(gs_ffi_averager *averager, int64_t step, const unsigned char *used,
                         int *num_ranks, int64_t within_ns) {
     gs_status status = check_open(averager);
-    if (!status.code) status = gs_ffi_given(num_ranks, "room for the number of ranks");
     if (!status.code)
-        status = gs_averager_run(averager->averager, step, used, num_ranks,
-                                 gs_ffi_deadline(within_ns));
+        status = gs_ffi_tell_others(averager->comm,
+                                    gs_ffi_given(num_ranks, "room for the number of ranks"));
+    if (!status.code)
+        status =
+            gs_averager_run(averager->averager, step, used, num_ranks, gs_ffi_deadline(within_ns));
     return gs_ffi_keep(averager, status);
 }
 
@@ -116,20 +117,24 @@ int gs_ffi_averager_run_all(gs_ffi_averager *averager, int64_t step, const unsig
     return gs_ffi_keep(averager, status);
 }
 
-static gs_status reset_to(gs_ffi_averager *averager, gs_ffi_comm *comm, int64_t *step,
-                          gs_deadline deadline) {
+static gs_status check_reset(const gs_ffi_averager *averager, const gs_ffi_comm *comm,
+                             const int64_t *step) {
     GS_TRY(check_open(averager));
     GS_TRY(gs_ffi_given(step, "room for a step"));
-    GS_TRY(check_comm(comm));
+    return check_comm(comm);
+}
+
+static gs_status reset_to(gs_ffi_averager *averager, const gs_ffi_comm *comm, int64_t *step,
+                          gs_deadline deadline) {
+    GS_TRY(gs_ffi_given(comm, "communicator"));
+    GS_TRY(gs_ffi_tell_others(comm->comm, check_reset(averager, comm, step)));
+    averager->comm = comm->comm;
     return gs_averager_reset(averager->averager, comm->comm, step, deadline);
 }
 
 int gs_ffi_averager_reset(gs_ffi_averager *averager, gs_ffi_comm *comm, int64_t *step,
                           int64_t within_ns) {
-    gs_status status = gs_ffi_given(comm, "communicator");
-    if (!status.code)
-        status = tell_others(comm, reset_to(averager, comm, step, gs_ffi_deadline(within_ns)));
-    return gs_ffi_keep(averager, status);
+    return gs_ffi_keep(averager, reset_to(averager, comm, step, gs_ffi_deadline(within_ns)));
 }
 
 void gs_ffi_averager_free(gs_ffi_averager *averager) {

@@ -10,7 +10,8 @@
 // FAILED_PRECONDITION, 10 ABORTED, 12 UNIMPLEMENTED, 13 INTERNAL, 14 UNAVAILABLE, 15 DATA_LOSS. The
 // words of a handle's last error are gs_ffi_error's.
 // A missing handle or argument is INVALID_ARGUMENT; what is asked of a handle that is not open, or
-// is open already, FAILED_PRECONDITION, and changes nothing.
+// is open already, FAILED_PRECONDITION, and changes nothing; but where all ranks make a call (collective), the others
+// wait: its communicator is aborted then, and they hear the words.
 // Callbacks return 0 or such a code; they are called on the thread of the call that they belong to,
 // but for the log's. `within_ns` is from now on; what is given to a callback is what is left.
 // Element types are gs_dtype: 1 fp32, 2 fp64, 3 fp16, 4 bf16, 5 i64, 6 i32, 7 u8.

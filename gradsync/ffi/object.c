@@ -24,6 +24,13 @@ gs_deadline gs_ffi_deadline(int64_t within_ns) {
     return gs_deadline_in_ns(within_ns);
 }
 
+gs_status gs_ffi_tell_others(gs_comm *comm, gs_status status) {
+    if (!status.code || !comm) return status;
+    status = gs_status_prefix(status, "rank %d", gs_comm_rank(comm));
+    gs_comm_abort(comm, status.message);
+    return status;
+}
+
 gs_status gs_ffi_returned(int code, const char *what) {
     if (code == 0) return gs_ok();
     bool is_known = code > 0 && code < (int)GS_NUM_CODES;

@@ -27,6 +27,8 @@ gs_status gs_ffi_given(const void *what, const char *name);
 // FAILED_PRECONDITION unless a handle is open, or not yet.
 gs_status gs_ffi_expect(bool is_so, const char *what);
 gs_deadline gs_ffi_deadline(int64_t within_ns);
+// Of a call that all ranks make: what is wrong here alone the others hear of, too, for they wait. NULL: nobody.
+gs_status gs_ffi_tell_others(gs_comm *comm, gs_status status);
 // What a callback returned; `what` names it.
 gs_status gs_ffi_returned(int code, const char *what);
 
@@ -89,6 +91,7 @@ struct gs_ffi_reducer {
     gs_reducer_options options;
     gs_param_spec *specs;
     gs_bucket_plan plan;
+    gs_comm *comm;  // while it is open
     gs_reducer *reducer;
     gs_reducer_pass pass;
     gs_reduce_result result;

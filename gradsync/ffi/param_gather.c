@@ -7,6 +7,7 @@
 
 struct gs_ffi_gather {
     gs_ffi_object object;
+    gs_comm *comm;
     gs_param_gather *gather;
     size_t num_params;
 };
@@ -30,18 +31,25 @@ static gs_status check_room(const gs_ffi_shards *shards, const gs_ffi_arena *are
                     offset_bytes, has);
 }
 
-static gs_status open_gather(gs_ffi_gather *gather, const gs_ffi_shards *shards,
+static gs_status check_parts(const gs_ffi_gather *gather, const gs_ffi_shards *shards,
                              const gs_ffi_comm *comm, const gs_ffi_arena *arena,
-                             size_t offset_bytes, int lane, gs_deadline deadline) {
+                             size_t offset_bytes) {
     GS_TRY(gs_ffi_given(gather, "gather"));
     GS_TRY(gs_ffi_given(shards, "shards"));
-    GS_TRY(gs_ffi_given(comm, "communicator"));
     GS_TRY(gs_ffi_given(arena, "arena"));
     GS_TRY(gs_ffi_expect(!gather->gather, "the gather is open"));
     GS_TRY(gs_ffi_expect(shards->shards, "the gather's shards are not open"));
     GS_TRY(gs_ffi_expect(comm->comm, "the gather's communicator is not open"));
     GS_TRY(gs_ffi_expect(arena->arena, "the gather's arena is not open"));
-    GS_TRY(check_room(shards, arena, offset_bytes));
+    return check_room(shards, arena, offset_bytes);
+}
+
+static gs_status open_gather(gs_ffi_gather *gather, const gs_ffi_shards *shards,
+                             const gs_ffi_comm *comm, const gs_ffi_arena *arena,
+                             size_t offset_bytes, int lane, gs_deadline deadline) {
+    GS_TRY(gs_ffi_given(comm, "communicator"));
+    GS_TRY(gs_ffi_tell_others(comm->comm, check_parts(gather, shards, comm, arena, offset_bytes)));
+    gather->comm = comm->comm;
     gather->num_params = gs_shards_num_params(shards->shards);
     return gs_param_gather_create(
         &gather->gather,
@@ -67,7 +75,8 @@ int gs_ffi_gather_start(gs_ffi_gather *gather, int64_t step) {
 static gs_status set_trainable(gs_ffi_gather *gather, const unsigned char *flags) {
     bool *trainable;
     GS_TRY(check_open(gather));
-    GS_TRY(gs_ffi_flags_copy(&trainable, flags, gather->num_params));
+    GS_TRY(
+        gs_ffi_tell_others(gather->comm, gs_ffi_flags_copy(&trainable, flags, gather->num_params)));
     gs_status status = gs_param_gather_set_trainable(gather->gather, trainable);
     free(trainable);
     return status;

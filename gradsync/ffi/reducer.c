@@ -147,14 +147,23 @@ int gs_ffi_reducer_lanes(gs_ffi_reducer *reducer, gs_ffi_device *device, int wor
     return keep(reducer, count_lanes(reducer, device, world_size, num_lanes));
 }
 
+static gs_status check_comm(const gs_ffi_comm *comm) {
+    return gs_ffi_expect(comm->comm, "the reducer's communicator is not open");
+}
+
+static gs_status check_parts(const gs_ffi_reducer *reducer, const gs_ffi_comm *comm,
+                             const gs_ffi_arena *arena, const gs_ffi_device *device) {
+    GS_TRY(check_closed(reducer));
+    GS_TRY(gs_ffi_given(arena, "arena"));
+    GS_TRY(gs_ffi_given(device, "device"));
+    return check_comm(comm);
+}
+
 static gs_status open_reducer(gs_ffi_reducer *reducer, const gs_ffi_comm *comm,
                               const gs_ffi_arena *arena, const gs_ffi_device *device,
                               gs_deadline deadline) {
-    GS_TRY(check_closed(reducer));
     GS_TRY(gs_ffi_given(comm, "communicator"));
-    GS_TRY(gs_ffi_given(arena, "arena"));
-    GS_TRY(gs_ffi_given(device, "device"));
-    GS_TRY(gs_ffi_expect(comm->comm, "the reducer's communicator is not open"));
+    GS_TRY(gs_ffi_tell_others(comm->comm, check_parts(reducer, comm, arena, device)));
     gs_reducer_options *options = &reducer->options;
     int world_size = gs_comm_world_size(comm->comm);
     options->plan = &reducer->plan;
@@ -162,6 +171,7 @@ static gs_status open_reducer(gs_ffi_reducer *reducer, const gs_ffi_comm *comm,
         .num_shards = world_size, .world_size = world_size, .rank = gs_comm_rank(comm->comm)};
     options->arena = arena->arena;
     options->device = device->device;
+    reducer->comm = comm->comm;
     return gs_reducer_create(&reducer->reducer, options, comm->comm, deadline);
 }
 
@@ -174,7 +184,8 @@ static gs_status set_trainable(gs_ffi_reducer *reducer, const unsigned char *fla
                                gs_deadline deadline) {
     bool *trainable, has_changed = false;
     GS_TRY(check_open(reducer));
-    GS_TRY(gs_ffi_flags_copy(&trainable, flags, reducer->options.num_params));
+    GS_TRY(gs_ffi_tell_others(reducer->comm,
+                              gs_ffi_flags_copy(&trainable, flags, reducer->options.num_params)));
     gs_status status =
         gs_reducer_set_trainable(reducer->reducer, trainable, &has_changed, deadline);
     free(trainable);
@@ -273,19 +284,22 @@ const size_t *gs_ffi_reducer_ready_order(const gs_ffi_reducer *reducer) {
 
 int gs_ffi_reducer_replan(gs_ffi_reducer *reducer, const gs_ffi_plan *plan, int64_t within_ns) {
     gs_status status = check_open(reducer);
-    if (!status.code) status = gs_ffi_given(plan, "plan");
+    if (!status.code) status = gs_ffi_tell_others(reducer->comm, gs_ffi_given(plan, "plan"));
     if (!status.code)
         status = gs_reducer_set_plan(reducer->reducer, &plan->plan, gs_ffi_deadline(within_ns));
     return keep(reducer, status);
 }
 
+static gs_status reset_to(gs_ffi_reducer *reducer, const gs_ffi_comm *comm, gs_deadline deadline) {
+    GS_TRY(gs_ffi_given(comm, "communicator"));
+    GS_TRY(gs_ffi_tell_others(comm->comm, check_open(reducer)));
+    GS_TRY(check_comm(comm));
+    reducer->comm = comm->comm;
+    return gs_reducer_reset(reducer->reducer, comm->comm, deadline);
+}
+
 int gs_ffi_reducer_reset(gs_ffi_reducer *reducer, gs_ffi_comm *comm, int64_t within_ns) {
-    gs_status status = check_open(reducer);
-    if (!status.code) status = gs_ffi_given(comm, "communicator");
-    if (!status.code) status = gs_ffi_expect(comm->comm, "the reducer's communicator is not open");
-    if (!status.code)
-        status = gs_reducer_reset(reducer->reducer, comm->comm, gs_ffi_deadline(within_ns));
-    return keep(reducer, status);
+    return keep(reducer, reset_to(reducer, comm, gs_ffi_deadline(within_ns)));
 }
 
 void gs_ffi_reducer_free(gs_ffi_reducer *reducer) {

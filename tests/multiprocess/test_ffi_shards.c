@@ -8,162 +8,130 @@
 
 #include <cmocka.h>
 
-#include "gradsync/ffi/ffi.h"
+#include "tests/multiprocess/ffi_caller.h"
 #include "tests/support/asserts.h"
-#include "tests/support/ranks.h"
 #include "tests/support/soon.h"
 
-#define SECOND INT64_C(1000000000)
-
-enum { NUM_PARAMS = 5, COUNT = 40, WORLD = 3, NUM_OPTIMIZERS = 2, FP32 = 1, GATHER_LANE = 1 };
+enum { NUM_PARAMS = 5, COUNT = 40, WORLD = 3, NUM_OPTIMIZERS = 2, GATHER_LANE = 1 };
 
 static const int optimizers[NUM_PARAMS] = {0, 1, 0, 0, 1};
 
-typedef struct caller {
-    const gs_rank_env *env;
-    gs_ffi_device *device;
-    gs_ffi_arena *arena;
-    gs_ffi_params *params;
-    gs_ffi_plan *plan;
+typedef struct sharded_caller {
+    ffi_caller base;
     gs_ffi_shards *shards;
-    gs_ffi_comm *comm;
-    gs_ffi_reducer *reducer;
     gs_ffi_gather *gather;
     gs_ffi_optimizer *optimizers[NUM_OPTIMIZERS];
     size_t params_from;
+    int errs;  // -1: nobody
     void *values[NUM_PARAMS];
-} caller;
-
-static gs_status say(int code, const void *handle) {
-    char text[256];
-    if (!code) return gs_ok();
-    gs_ffi_error(handle, text, sizeof text);
-    return gs_error((gs_code)code, "%s", text);
-}
-
-static int exchange(void *ctx, const char *tag, const int *ranks, int num_ranks, const void *mine,
-                    size_t bytes, void *all, int64_t left_ns) {
-    const caller *self = ctx;
-    return (int)gs_rank_exchange(self->env->exchange, tag, ranks, num_ranks, mine, bytes, all,
-                                 gs_deadline_in_ns(left_ns))
-        .code;
-}
+} sharded_caller;
 
 // `rule` "flat": parts of buckets; else whole parameters, each bucket of one owner.
-static gs_status cut(caller *self, const char *rule) {
-    const int64_t shape[] = {COUNT};
+static gs_status cut(sharded_caller *self, const char *rule) {
     int owners[NUM_PARAMS];
-    for (int p = 0; p < NUM_PARAMS; p++) {
-        char name[8];
-        snprintf(name, sizeof name, "p%d", p);
-        GS_TRY(say(gs_ffi_params_add(self->params, name, FP32, 1, shape), self->params));
-    }
+    GS_TRY(ffi_caller_add_params(&self->base, NUM_PARAMS, COUNT));
     if (strcmp(rule, "flat") != 0) {
-        GS_TRY(say(gs_ffi_params_deal(self->params, rule, WORLD, owners), self->params));
-        GS_TRY(say(gs_ffi_plan_set_owners(self->plan, owners, NUM_PARAMS), self->plan));
-        GS_TRY(say(gs_ffi_shards_set_owners(self->shards, owners, NUM_PARAMS), self->shards));
+        GS_TRY(
+            ffi_say(gs_ffi_params_deal(self->base.params, rule, WORLD, owners), self->base.params));
+        GS_TRY(
+            ffi_say(gs_ffi_plan_set_owners(self->base.plan, owners, NUM_PARAMS), self->base.plan));
+        GS_TRY(ffi_say(gs_ffi_shards_set_owners(self->shards, owners, NUM_PARAMS), self->shards));
     }
-    GS_TRY(say(gs_ffi_shards_set_optimizers(self->shards, optimizers, NUM_PARAMS), self->shards));
-    GS_TRY(say(gs_ffi_plan_open(self->plan, self->params, 0, 0, NULL), self->plan));
-    return say(gs_ffi_shards_open(self->shards, self->params, self->plan, WORLD), self->shards);
+    GS_TRY(
+        ffi_say(gs_ffi_shards_set_optimizers(self->shards, optimizers, NUM_PARAMS), self->shards));
+    GS_TRY(
+        ffi_say(gs_ffi_plan_open(self->base.plan, self->base.params, 0, 0, NULL), self->base.plan));
+    return ffi_say(gs_ffi_shards_open(self->shards, self->base.params, self->base.plan, WORLD),
+                   self->shards);
 }
 
-static gs_status open_memory(caller *self) {
+static gs_status open_memory(sharded_caller *self) {
     size_t bytes;
     int num_lanes;
-    GS_TRY(say(gs_ffi_reducer_set_plan(self->reducer, self->params, self->plan), self->reducer));
-    GS_TRY(say(gs_ffi_reducer_set_shards(self->reducer, self->shards), self->reducer));
+    GS_TRY(ffi_say(gs_ffi_reducer_set_plan(self->base.reducer, self->base.params, self->base.plan),
+                   self->base.reducer));
     GS_TRY(
-        say(gs_ffi_reducer_arena_bytes(self->reducer, self->device, WORLD, &bytes), self->reducer));
-    GS_TRY(
-        say(gs_ffi_reducer_lanes(self->reducer, self->device, WORLD, &num_lanes), self->reducer));
+        ffi_say(gs_ffi_reducer_set_shards(self->base.reducer, self->shards), self->base.reducer));
+    GS_TRY(ffi_say(gs_ffi_reducer_arena_bytes(self->base.reducer, self->base.device, WORLD, &bytes),
+                   self->base.reducer));
+    GS_TRY(ffi_say(gs_ffi_reducer_lanes(self->base.reducer, self->base.device, WORLD, &num_lanes),
+                   self->base.reducer));
     if (num_lanes != GATHER_LANE) return gs_error(GS_INTERNAL, "%d lanes", num_lanes);
     self->params_from = (bytes + 255) / 256 * 256;
     bytes = self->params_from + gs_ffi_shards_param_bytes(self->shards);
-    return say(gs_ffi_arena_open(self->arena, self->device, bytes), self->arena);
+    return ffi_say(gs_ffi_arena_open(self->base.arena, self->base.device, bytes), self->base.arena);
 }
 
-static gs_status open_optimizers(caller *self) {
+static gs_status open_optimizers(sharded_caller *self) {
     for (int k = 0; k < NUM_OPTIMIZERS; k++) {
         gs_ffi_optimizer *optimizer = self->optimizers[k] = gs_ffi_optimizer_new();
-        if (k == 0) GS_TRY(say(gs_ffi_optimizer_set(optimizer, "momentum", 0.5), optimizer));
-        GS_TRY(say(gs_ffi_optimizer_set_shards(optimizer, self->shards, self->env->rank, k),
-                   optimizer));
-        GS_TRY(say(gs_ffi_optimizer_open(optimizer, "sgd", self->params, self->device), optimizer));
+        if (k == 0) GS_TRY(ffi_say(gs_ffi_optimizer_set(optimizer, "momentum", 0.5), optimizer));
+        GS_TRY(
+            ffi_say(gs_ffi_optimizer_set_shards(optimizer, self->shards, self->base.env->rank, k),
+                    optimizer));
+        GS_TRY(
+            ffi_say(gs_ffi_optimizer_open(optimizer, "sgd", self->base.params, self->base.device),
+                    optimizer));
     }
     return gs_ok();
 }
 
-static gs_status open_ranks(caller *self) {
-    GS_TRY(say(gs_ffi_comm_set_rank(self->comm, self->env->rank, WORLD), self->comm));
-    GS_TRY(say(gs_ffi_comm_set_lanes(self->comm, GATHER_LANE + 1), self->comm));
-    GS_TRY(say(gs_ffi_comm_set_exchange(self->comm, exchange, self), self->comm));
-    GS_TRY(say(gs_ffi_comm_open(self->comm, self->device, self->arena, 20 * SECOND), self->comm));
-    GS_TRY(
-        say(gs_ffi_reducer_open(self->reducer, self->comm, self->arena, self->device, 20 * SECOND),
-            self->reducer));
-    GS_TRY(say(gs_ffi_gather_open(self->gather, self->shards, self->comm, self->arena,
-                                  self->params_from, GATHER_LANE, 20 * SECOND),
-               self->gather));
-    char *params = (char *)gs_ffi_arena_data(self->arena) + self->params_from;
+static gs_status open_ranks(sharded_caller *self) {
+    GS_TRY(ffi_caller_open_comm(&self->base, GATHER_LANE + 1));
+    GS_TRY(ffi_caller_open_reducer(&self->base));
+    // Rank `errs` a few bytes further on than parameters may lie.
+    size_t from = self->params_from + (self->base.env->rank == self->errs ? 4 : 0);
+    GS_TRY(ffi_say(gs_ffi_gather_open(self->gather, self->shards, self->base.comm, self->base.arena,
+                                      from, GATHER_LANE, 20 * SECOND),
+                   self->gather));
+    char *params = (char *)gs_ffi_arena_data(self->base.arena) + self->params_from;
     for (size_t p = 0; p < NUM_PARAMS; p++)
         self->values[p] = params + gs_ffi_shards_param_offset(self->shards, p);
     return gs_ok();
 }
 
-static gs_status open_caller(caller *self, const gs_rank_env *env) {
-    *self = (caller){.env = env,
-                     .device = gs_ffi_device_new(),
-                     .arena = gs_ffi_arena_new(),
-                     .params = gs_ffi_params_new(),
-                     .plan = gs_ffi_plan_new(),
-                     .shards = gs_ffi_shards_new(),
-                     .comm = gs_ffi_comm_new(),
-                     .reducer = gs_ffi_reducer_new(),
-                     .gather = gs_ffi_gather_new()};
-    GS_TRY(say(gs_ffi_device_open(self->device, "cpu"), self->device));
+static gs_status open_caller(sharded_caller *self, const gs_rank_env *env, int errs) {
+    *self = (sharded_caller){
+        .shards = gs_ffi_shards_new(), .gather = gs_ffi_gather_new(), .errs = errs};
+    GS_TRY(ffi_caller_begin(&self->base, env));
     GS_TRY(cut(self, env->arg));
     GS_TRY(open_memory(self));
     GS_TRY(open_optimizers(self));
     return open_ranks(self);
 }
 
-static void close_caller(caller *self) {
+static void close_caller(sharded_caller *self) {
     for (int k = 0; k < NUM_OPTIMIZERS; k++) gs_ffi_optimizer_free(self->optimizers[k]);
     gs_ffi_gather_free(self->gather);
-    gs_ffi_reducer_free(self->reducer);
-    gs_ffi_comm_free(self->comm);
-    gs_ffi_arena_free(self->arena);
+    ffi_caller_close(&self->base);
     gs_ffi_shards_free(self->shards);
-    gs_ffi_plan_free(self->plan);
-    gs_ffi_params_free(self->params);
-    gs_ffi_device_free(self->device);
 }
 
 // Of parameter p (p + 1) times 1, 2 and 3: the mean is 2 · (p + 1).
-static gs_status take_step(caller *self, int64_t step) {
-    gs_ffi_reducer *reducer = self->reducer;
-    GS_TRY(say(gs_ffi_reducer_begin(reducer, step), reducer));
-    GS_TRY(say(gs_ffi_reducer_begin_pass(reducer, 1), reducer));
+static gs_status take_step(sharded_caller *self, int64_t step) {
+    gs_ffi_reducer *reducer = self->base.reducer;
+    GS_TRY(ffi_say(gs_ffi_reducer_begin(reducer, step), reducer));
+    GS_TRY(ffi_say(gs_ffi_reducer_begin_pass(reducer, 1), reducer));
     for (size_t p = NUM_PARAMS; p-- > 0;) {
         float grad[COUNT];
-        for (int i = 0; i < COUNT; i++) grad[i] = (float)((self->env->rank + 1) * (int)(p + 1));
-        GS_TRY(say(gs_ffi_reducer_mark_from(reducer, p, grad, FP32), reducer));
+        for (int i = 0; i < COUNT; i++)
+            grad[i] = (float)((self->base.env->rank + 1) * (int)(p + 1));
+        GS_TRY(ffi_say(gs_ffi_reducer_mark_from(reducer, p, grad, FFI_FP32), reducer));
     }
-    GS_TRY(say(gs_ffi_reducer_end_pass(reducer), reducer));
-    GS_TRY(say(gs_ffi_reducer_finish(reducer, 20 * SECOND), reducer));
+    GS_TRY(ffi_say(gs_ffi_reducer_end_pass(reducer), reducer));
+    GS_TRY(ffi_say(gs_ffi_reducer_finish(reducer, 20 * SECOND), reducer));
     for (int k = 0; k < NUM_OPTIMIZERS; k++)
-        GS_TRY(say(
+        GS_TRY(ffi_say(
             gs_ffi_optimizer_step(self->optimizers[k], self->values, reducer, k == 0 ? 0.5 : 1, 1),
             self->optimizers[k]));
-    GS_TRY(say(gs_ffi_gather_start(self->gather, step), self->gather));
+    GS_TRY(ffi_say(gs_ffi_gather_start(self->gather, step), self->gather));
     for (size_t p = 0; p < NUM_PARAMS; p++)
-        GS_TRY(say(gs_ffi_gather_wait(self->gather, p, 20 * SECOND), self->gather));
-    return say(gs_ffi_gather_finish(self->gather, 20 * SECOND), self->gather);
+        GS_TRY(ffi_say(gs_ffi_gather_wait(self->gather, p, 20 * SECOND), self->gather));
+    return ffi_say(gs_ffi_gather_finish(self->gather, 20 * SECOND), self->gather);
 }
 
 // Of 1: momentum 2, then 0.5 · 2 + 2: −1 and −2.5 at a rate of a half. Without −2 and −4.
-static gs_status check_values(const caller *self) {
+static gs_status check_values(const sharded_caller *self) {
     for (size_t p = 0; p < NUM_PARAMS; p++)
         for (int i = 0; i < COUNT; i++) {
             float value = ((const float *)self->values[p])[i];
@@ -174,7 +142,7 @@ static gs_status check_values(const caller *self) {
 }
 
 // Of what is owned, and nothing else, its optimizer has a state.
-static gs_status check_states(const caller *self) {
+static gs_status check_states(const sharded_caller *self) {
     size_t owned = 0;
     for (int k = 0; k < NUM_OPTIMIZERS; k++) {
         gs_ffi_optimizer *optimizer = self->optimizers[k];
@@ -182,7 +150,8 @@ static gs_status check_states(const caller *self) {
         if ((name != NULL) != (k == 0)) return gs_error(GS_INTERNAL, "optimizer %d: %s", k, name);
         for (size_t s = 0; s < gs_ffi_optimizer_num_segments(optimizer); s++) {
             size_t param, first, count;
-            GS_TRY(say(gs_ffi_optimizer_segment(optimizer, s, &param, &first, &count), optimizer));
+            GS_TRY(
+                ffi_say(gs_ffi_optimizer_segment(optimizer, s, &param, &first, &count), optimizer));
             owned += count;
             const float *state = gs_ffi_optimizer_state(optimizer, 0, s);
             float wanted = 3 * (float)(param + 1);
@@ -196,25 +165,25 @@ static gs_status check_states(const caller *self) {
             if (gs_ffi_optimizer_num_updates(optimizer)[p] != 2)
                 return gs_error(GS_INTERNAL, "parameter %zu has other counts", p);
     }
-    if (owned != gs_ffi_shards_elements(self->shards, self->env->rank))
+    if (owned != gs_ffi_shards_elements(self->shards, self->base.env->rank))
         return gs_error(GS_INTERNAL, "%zu elements owned", owned);
     return gs_ok();
 }
 
 // The shards of two, in place: whoever was made for three keeps what it has.
-static gs_status check_redo(caller *self) {
+static gs_status check_redo(sharded_caller *self) {
     int owners[NUM_PARAMS] = {0};
-    bool is_flat = strcmp(self->env->arg, "flat") == 0;
+    bool is_flat = strcmp(self->base.env->arg, "flat") == 0;
     int code = gs_ffi_shards_redo(self->shards, 2, NULL, is_flat ? NULL : owners);
-    GS_TRY(say(code, self->shards));
+    GS_TRY(ffi_say(code, self->shards));
     if (gs_ffi_shards_elements(self->shards, 2))
         return gs_error(GS_INTERNAL, "a rank that is not there owns something");
     return gs_ok();
 }
 
 static gs_status body_train(const gs_rank_env *env) {
-    caller self;
-    gs_status status = open_caller(&self, env);
+    sharded_caller self;
+    gs_status status = open_caller(&self, env, -1);
     for (int64_t step = 0; step < 2 && !status.code; step++) status = take_step(&self, step);
     if (!status.code) status = check_values(&self);
     if (!status.code) status = check_states(&self);
@@ -229,6 +198,27 @@ static void other_languages_train_with_a_part_on_each_rank(void **state) {
     for (size_t i = 0; i < 3; i++) {
         gs_status status = gs_ranks_run("train", WORLD, rules[i], soon());
         if (status.code) fail_msg("%s: %s", rules[i], status.message);
+    }
+}
+
+static gs_status body_misplace(const gs_rank_env *env) {
+    sharded_caller self;
+    gs_status status = open_caller(&self, env, 1);
+    close_caller(&self);
+    return status;
+}
+
+static void a_gather_that_one_rank_misplaces_is_told_to_all(void **state) {
+    (void)state;
+    gs_ranks *ranks;
+    gs_status statuses[WORLD];
+    assert_ok(gs_ranks_start(&ranks, "misplace", WORLD, "flat", NULL));
+    assert_ok(gs_ranks_wait(ranks, statuses, soon()));
+    gs_ranks_destroy(ranks);
+    for (int rank = 0; rank < WORLD; rank++) {
+        assert_int_equal(statuses[rank].code, rank == 1 ? GS_INVALID_ARGUMENT : GS_ABORTED);
+        if (!strstr(statuses[rank].message, "rank 1: gather: "))
+            fail_msg("%s", statuses[rank].message);
     }
 }
 
@@ -316,7 +306,7 @@ static void what_does_not_fit_the_shards_is_refused(void **state) {
     gs_ffi_shards *shards = gs_ffi_shards_new();
     gs_ffi_optimizer *optimizer = gs_ffi_optimizer_new();
     assert_int_equal(gs_ffi_device_open(device, "cpu"), 0);
-    assert_int_equal(gs_ffi_params_add(params, "w", FP32, 1, shape), 0);
+    assert_int_equal(gs_ffi_params_add(params, "w", FFI_FP32, 1, shape), 0);
     assert_int_equal(gs_ffi_plan_open(plan, params, 0, 0, NULL), 0);
     assert_int_equal(gs_ffi_plan_set_owners(plan, owners, 1), GS_FAILED_PRECONDITION);
     assert_int_equal(gs_ffi_shards_set_owners(shards, owners, 2), 0);
@@ -329,7 +319,7 @@ static void what_does_not_fit_the_shards_is_refused(void **state) {
     assert_int_equal(gs_ffi_optimizer_set_shards(optimizer, shards, 2, 0), GS_INVALID_ARGUMENT);
     assert_int_equal(gs_ffi_optimizer_set_shards(optimizer, shards, 0, 1), GS_INVALID_ARGUMENT);
     assert_int_equal(gs_ffi_optimizer_set_shards(optimizer, shards, 1, 0), 0);
-    assert_int_equal(gs_ffi_params_add(params, "v", FP32, 1, shape), 0);
+    assert_int_equal(gs_ffi_params_add(params, "v", FFI_FP32, 1, shape), 0);
     assert_int_equal(gs_ffi_optimizer_open(optimizer, "sgd", params, device), GS_INVALID_ARGUMENT);
     gs_ffi_optimizer_free(optimizer);
     gs_ffi_shards_free(shards);
@@ -339,11 +329,13 @@ static void what_does_not_fit_the_shards_is_refused(void **state) {
 }
 
 int main(int argc, char **argv) {
-    static const gs_rank_body bodies[] = {{"train", body_train}, {NULL, NULL}};
+    static const gs_rank_body bodies[] = {
+        {"train", body_train}, {"misplace", body_misplace}, {NULL, NULL}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(other_languages_train_with_a_part_on_each_rank),
+        cmocka_unit_test(a_gather_that_one_rank_misplaces_is_told_to_all),
         cmocka_unit_test(nothing_given_is_an_error),
         cmocka_unit_test(what_does_not_fit_the_shards_is_refused),
     };
