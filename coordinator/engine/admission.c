@@ -10,7 +10,7 @@ static const gs_event_rule rules[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_AGENT_HEARTBEAT] = {GS_SPEAKER_AGENT, GS_ROLE_AGENT},
     [GS_ON_EXITED] = {GS_SPEAKER_AGENT, GS_ROLE_AGENT},
     [GS_ON_HELLO] = {GS_SPEAKER_NEWCOMER, GS_ROLE_TRAINER},
-    [GS_ON_PARAMS] = {GS_SPEAKER_MEMBER, GS_ROLE_TRAINER},
+    [GS_ON_PARAMS] = {GS_SPEAKER_HERE, GS_ROLE_TRAINER},
     [GS_ON_READY] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
     [GS_ON_EXCHANGE] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
     [GS_ON_COMM_UP] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
@@ -18,7 +18,7 @@ static const gs_event_rule rules[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_STEP] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
     [GS_ON_FAULT] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
     [GS_ON_SETTLE] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
-    [GS_ON_CHECKPOINTED] = {GS_SPEAKER_MEMBER, GS_ROLE_TRAINER},
+    [GS_ON_CHECKPOINTED] = {GS_SPEAKER_HERE, GS_ROLE_TRAINER},
     [GS_ON_BYE] = {GS_SPEAKER_MEMBER, GS_ROLE_TRAINER},
     [GS_ON_READY_ORDER] = {GS_SPEAKER_BOUND, GS_ROLE_TRAINER},
     [GS_ON_CREATE_JOB] = {GS_SPEAKER_PEOPLE, GS_ROLE_OPERATOR},
@@ -37,24 +37,28 @@ static const gs_event_rule rules[GS_NUM_ENGINE_EVENTS] = {
 
 const gs_event_rule *gs_event_rule_of(gs_engine_event_kind kind) { return &rules[kind]; }
 
+// Before prepare the generation is 0, for all.
+static bool may_say(const gs_member *member, gs_speaker speaker, int64_t generation) {
+    if (speaker == GS_SPEAKER_MEMBER) return true;
+    if (member->stage == GS_MEMBER_LAUNCHED) return false;
+    if (speaker == GS_SPEAKER_HERE) return true;
+    return member->stage != GS_MEMBER_LEAVING && generation == (int64_t)member->job->run->generation;
+}
+
 gs_member *gs_admit(gs_engine *engine, const gs_engine_event *event, bool *admitted) {
     const gs_event_rule *rule = &rules[event->kind];
     *admitted = true;
-    if (rule->speaker != GS_SPEAKER_MEMBER && rule->speaker != GS_SPEAKER_BOUND) return NULL;
+    if (rule->speaker < GS_SPEAKER_MEMBER || rule->speaker > GS_SPEAKER_BOUND) return NULL;
     const gs_origin *from = &event->from;
     gs_member *member = gs_state_member(&engine->state, from->incarnation);
     if (member && (member->stage == GS_MEMBER_EXITED || member->job->id != from->job)) member = NULL;
-    bool is_bound = rule->speaker == GS_SPEAKER_BOUND;
-    // Who is bound to a generation has said hello in it.
-    if (member && is_bound &&
-        (member->stage == GS_MEMBER_LAUNCHED || from->generation != (int64_t)member->job->run->generation))
-        member = NULL;
+    if (member && !may_say(member, rule->speaker, from->generation)) member = NULL;
     if (member) {
         member->heard_ns = engine->state.now_ns;
         return member;
     }
     *admitted = false;
-    if (is_bound)
+    if (rule->speaker == GS_SPEAKER_BOUND)
         gs_reply_error(engine, from->call,
                        gs_error(GS_ABORTED, "generation %lld is over", (long long)from->generation));
     else gs_reply_error(engine, from->call, gs_error(GS_ABORTED, "this trainer belongs to no generation"));

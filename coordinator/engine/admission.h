@@ -9,7 +9,8 @@ typedef enum gs_speaker {
     GS_SPEAKER_AGENT,
     GS_SPEAKER_NEWCOMER,  // a trainer that says hello: its handler finds out who it is
     GS_SPEAKER_MEMBER,    // a trainer of a run that lives
-    GS_SPEAKER_BOUND,     // the same, of the generation that the message names
+    GS_SPEAKER_HERE,      // the same, and it has said hello
+    GS_SPEAKER_BOUND,     // the same, it has not said bye, and the message names its generation
     GS_SPEAKER_PEOPLE
 } gs_speaker;
 

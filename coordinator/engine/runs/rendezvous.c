@@ -204,6 +204,10 @@ void gs_on_hello(gs_engine *engine, gs_engine_event *event) {
 }
 
 void gs_on_params(gs_engine *engine, gs_member *member, gs_engine_event *event) {
+    if (member->job->run->phase != GS_RUN_LAUNCHING) {  // the ranks have agreed by now
+        gs_reply_ok(engine, event->from.call);
+        return;
+    }
     gs_status status = event->params.refusal;
     if (!status.code) status = gs_param_list_append(&member->listed, &event->params.page);
     gs_reply_status(engine, event->from.call, status);

@@ -168,6 +168,9 @@ static gs_status take_order(gs_engine *engine, gs_member *member, gs_order_repor
     gs_job *job = member->job;
     const gs_param_spec *params = NULL;
     size_t num_params = 0;
+    const gs_run *run = job->run;
+    if (run->phase != GS_RUN_TRAINING && run->phase != GS_RUN_RELOADING)
+        return gs_error(GS_ABORTED, "generation %u is %s", run->generation, gs_run_phase_name(run->phase));
     if (member->rank != 0)
         return gs_error(GS_INVALID_ARGUMENT, "order: rank %d tells it, rank 0 decides", member->rank);
     GS_TRY(report->refusal);

@@ -6,10 +6,11 @@
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
 
-// Bound to the generation that lives, and further than anybody has said.
+// Bound to the generation that lives, and further than anybody has said. Before go a trainer tells the step that it
+// was started from.
 static void note_step(gs_engine *engine, gs_member *member, int64_t generation, int64_t applied_step) {
     const gs_run *run = member->job->run;
-    if (run->generation && generation == (int64_t)run->generation && applied_step > run->step)
+    if (run->phase >= GS_RUN_TRAINING && generation == (int64_t)run->generation && applied_step > run->step)
         gs_member_progressed(engine, member, applied_step);
 }
 
@@ -27,7 +28,7 @@ void gs_on_heartbeat(gs_engine *engine, gs_member *member, const gs_engine_event
 
 void gs_on_step(gs_engine *engine, gs_member *member, gs_engine_event *event) {
     gs_run *run = member->job->run;
-    if (member->rank < 0) {
+    if (run->phase < GS_RUN_TRAINING) {
         event->was_admitted = false;
         return;
     }

@@ -1,0 +1,325 @@
+#include "tests/unit/coordinator/engine_play.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/store/record/job_record.h"
+#include "core/clock.h"
+#include "core/strbuf.h"
+#include "rpc/json/json.h"
+#include "rpc/schema/job_spec.h"
+#include "rpc/schema/model_params.h"
+
+#define MAX_WORK 64
+#define WALL_MS INT64_C(1700000000000)
+
+static const char spec_text[] =
+    "{\"name\":\"play\",\"world\":{\"min\":2,\"max\":2},\"model\":{\"kind\":\"mlp\",\"mlp\":{\"dims\":[4,3,2]}},"
+    "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2},\"optimizer\":{\"kind\":\"sgd\"},\"steps\":{\"target\":1000}}";
+
+// What the disk was asked, until it answers.
+typedef struct disk_work {
+    gs_engine_event_kind kind;
+    gs_stored_kind stored;
+    uint64_t ticket, job;
+    uint32_t generation_end;
+    char directory[GS_CHECKPOINT_NAME_LEN];
+} disk_work;
+
+typedef struct disk_queue {
+    disk_work items[MAX_WORK];
+    size_t count;
+} disk_queue;
+
+static void must(gs_status status) {
+    if (!status.code) return;
+    fprintf(stderr, "play: %s\n", status.message);
+    abort();
+}
+
+static gs_job_spec *make_spec(void) {
+    gs_json *json = NULL;
+    gs_field_errors *errors = calloc(1, sizeof *errors);
+    gs_job_spec *spec = calloc(1, sizeof *spec);
+    must(gs_json_parse(&json, spec_text, strlen(spec_text)));
+    must(gs_job_spec_decode(spec, json, errors));
+    gs_json_release(json);
+    free(errors);
+    return spec;
+}
+
+static gs_param_spec *make_params(size_t *num_params) {
+    gs_job_spec *spec = make_spec();
+    gs_param_spec *params = NULL;
+    must(gs_model_params_of_spec(&params, num_params, spec));
+    free(spec);
+    return params;
+}
+
+static const char *params_digest(void) {
+    static char text[GS_DIGEST_TEXT_LEN];
+    size_t num_params;
+    gs_param_spec *params = make_params(&num_params);
+    gs_digest_format(text, gs_param_specs_digest(params, num_params));
+    free(params);
+    return text;
+}
+
+static void ask_disk(disk_queue *disk, const gs_effect *effect, gs_engine_event_kind kind, gs_stored_kind stored) {
+    if (disk->count == MAX_WORK) abort();
+    disk_work *work = &disk->items[disk->count++];
+    *work = (disk_work){.kind = kind, .stored = stored, .ticket = effect->ticket,
+                        .job = effect->job ? effect->job->id : effect->job_id,
+                        .generation_end = effect->kind == GS_DO_RESERVE_GENERATIONS ? effect->generation_end : 0};
+    snprintf(work->directory, sizeof work->directory, "%s", effect->text ? effect->text : "");
+}
+
+static gs_play_rank *rank_of(gs_play *play, uint64_t incarnation) {
+    for (int i = 0; i < GS_PLAY_RANKS; i++)
+        if (play->ranks[i].incarnation == incarnation) return &play->ranks[i];
+    return NULL;
+}
+
+static void take_order(gs_play *play, const gs_effect *effect) {
+    const gs_agent_message *message = &effect->agent_message;
+    if (message->order == GS_TELL_START_RANK) {
+        play->ranks[effect->member->slot] = (gs_play_rank){.incarnation = effect->member->incarnation,
+                                                           .launch_token = effect->member->launch_token};
+    } else if (message->order == GS_TELL_STOP_RANK) {
+        gs_play_rank *rank = rank_of(play, message->incarnation);
+        if (rank) *(message->kill ? &rank->ordered_to_die : &rank->ordered_to_stop) = true;
+    }
+}
+
+static void perform(gs_play *play, disk_queue *disk, const gs_effect *effect) {
+    switch (effect->kind) {
+    case GS_DO_REPLY:
+    case GS_DO_END:
+        if (effect->call != play->last_call) break;
+        play->answered = true;
+        play->answer = effect->kind == GS_DO_END ? effect->ending : effect->reply.status;
+        play->settlement_saves = effect->kind == GS_DO_REPLY && effect->reply.save;
+        break;
+    case GS_DO_TELL_AGENT: take_order(play, effect); break;
+    case GS_DO_WRITE_JOB: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_JOB); break;
+    case GS_DO_DELETE_JOB: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_JOB_DELETED); break;
+    case GS_DO_RESERVE_GENERATIONS: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_GENERATIONS); break;
+    case GS_DO_WRITE_CHECKPOINT: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_CHECKPOINT); break;
+    case GS_DO_VERIFY: ask_disk(disk, effect, GS_ON_VERIFIED, 0); break;
+    case GS_DO_FIND_DIRECTORIES: ask_disk(disk, effect, GS_ON_DIRECTORIES_FOUND, 0); break;
+    case GS_DO_CHECK_CHECKPOINTS: ask_disk(disk, effect, GS_ON_CHECKPOINTS_CHECKED, 0); break;
+    default: break;
+    }
+}
+
+static void step(gs_play *play, disk_queue *disk, gs_engine_event *event) {
+    event->now_ns = play->now_ns;
+    event->wall_ms = play->wall_ms;
+    event->random = 1 + (uint64_t)play->now_ns * 7919;
+    gs_effects effects = gs_engine_step(play->engine, event);
+    for (size_t i = 0; i < effects.count; i++) perform(play, disk, &effects.items[i]);
+    gs_engine_event_release(event);
+}
+
+void gs_play_hear(gs_play *play, gs_engine_event *event) {
+    disk_queue disk = {0};
+    play->now_ns += GS_NS_PER_MS;
+    step(play, &disk, event);
+    while (disk.count || gs_engine_state(play->engine)->schedule_needed) {
+        gs_engine_event next = {.kind = GS_ON_TURN, .from = {.generation = -1}};
+        disk_work work = {0};
+        if (disk.count) {
+            work = disk.items[0];
+            memmove(disk.items, disk.items + 1, --disk.count * sizeof *disk.items);
+            next.kind = work.kind;
+            next.done = (gs_completion){.stored = work.stored, .ticket = work.ticket, .job = work.job,
+                                        .directory = work.directory, .generation_end = work.generation_end};
+        }
+        step(play, &disk, &next);
+    }
+}
+
+static void hear_kind(gs_play *play, gs_engine_event_kind kind) {
+    gs_play_hear(play, &(gs_engine_event){.kind = kind, .from = {.generation = -1}});
+}
+
+void gs_play_wait(gs_play *play, int64_t ns) {
+    int64_t until_ns = play->now_ns + ns, tick_ns = gs_engine_state(play->engine)->timing.tick_ns;
+    while (play->now_ns < until_ns) {
+        play->now_ns += tick_ns - GS_NS_PER_MS;
+        hear_kind(play, GS_ON_TICK);
+    }
+}
+
+gs_run *gs_play_run(const gs_play *play) {
+    const gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
+    return job ? job->run : NULL;
+}
+
+gs_engine_event gs_play_message(gs_play *play, int rank, gs_engine_event_kind kind) {
+    const gs_run *run = gs_play_run(play);
+    const gs_play_rank *self = &play->ranks[rank];
+    gs_engine_event event = {.kind = kind};
+    size_t num_params;
+    event.from = (gs_origin){.call = ++play->last_call, .incarnation = self->incarnation, .job = play->job,
+                             .generation = run ? (int64_t)run->generation : -1};
+    play->answered = false;
+    if (kind == GS_ON_HEARTBEAT || kind == GS_ON_STEP) event.from.call = 0;
+    int64_t step = run ? run->step : 0;
+    switch (kind) {
+    case GS_ON_HELLO:
+        event.hello = (gs_trainer_hello){.job = play->job_text, .incarnation = self->incarnation,
+                                         .launch_token = self->launch_token, .pid = 1, .host = "h", .boot_id = "b",
+                                         .params_digest = params_digest(), .data_digest = "d", .arithmetic = 1};
+        break;
+    case GS_ON_PARAMS:
+        event.from.generation = -1;
+        event.params.page.params = make_params(&num_params);
+        event.params.page.num_params = num_params;
+        break;
+    case GS_ON_READY:
+        event.ready = (gs_ready_report){.plan_hash = run ? run->plan_hash : "", .state_digest = "s", .applied_step = 0};
+        break;
+    case GS_ON_EXCHANGE:
+        event.exchange.request = (gs_exchange_request){.tag = "world", .bytes = strdup("YQ==")};
+        break;
+    case GS_ON_COMM_UP: event.comm_up.backend = "play"; break;
+    case GS_ON_HEARTBEAT:
+        event.heartbeat = (gs_heartbeat_report){.applied_step = step, .rss_bytes = -1, .phase = "reduce"};
+        break;
+    case GS_ON_STEP: event.step.applied_step = step + 1; break;
+    case GS_ON_FAULT: {
+        static gs_fault_facts facts;
+        facts = gs_fault_facts_of(GS_FAULT_TIMEOUT, 1 - rank);
+        event.fault.facts = &facts;
+        event.fault.text = "it did not come";
+        break;
+    }
+    case GS_ON_SETTLE: event.settle = (gs_settle_question){.applied_step = step}; break;
+    case GS_ON_CHECKPOINTED:
+        event.checkpointed = (gs_save_report){.directory = "step-3"};
+        event.checkpointed.found = (gs_checkpoint_report){.step = 3, .bytes = 10, .world_size = 2};
+        break;
+    case GS_ON_BYE:
+        event.bye = (gs_bye_report){.reason = GS_BYE_OTHER, .exit_code = 75, .class = "", .error = "", .hint = "",
+                                    .applied_step = step};
+        break;
+    case GS_ON_READY_ORDER: {
+        gs_param_spec *params = make_params(&num_params);
+        free(params);
+        event.ready_order.order = (gs_param_order){malloc(num_params * sizeof(size_t)), num_params};
+        for (size_t i = 0; i < num_params; i++) event.ready_order.order.params[i] = num_params - 1 - i;
+        event.ready_order.settled = true;
+        break;
+    }
+    case GS_ON_EXITED:
+        event.from.incarnation = GS_PLAY_AGENT;
+        event.exited = (gs_exit_report){.incarnation = self->incarnation, .exit_code = 75};
+        break;
+    default: abort();
+    }
+    return event;
+}
+
+void gs_play_say(gs_play *play, int rank, gs_engine_event_kind kind) {
+    gs_engine_event event = gs_play_message(play, rank, kind);
+    gs_play_hear(play, &event);
+}
+
+static void open_engine(gs_play *play, uint32_t epoch) {
+    must(gs_engine_create(&play->engine, &(gs_engine_options){.timing = &gs_timing_default, .checkpoints_dir = "/c",
+                                                              .cluster = "c", .epoch = epoch, .life = epoch,
+                                                              .first_generation = epoch * GS_GENERATION_BLOCK}));
+}
+
+static void agent_says_hello(gs_play *play) {
+    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
+    event.from = (gs_origin){.call = ++play->last_call, .incarnation = GS_PLAY_AGENT, .generation = -1};
+    event.agent_hello = (gs_agent_hello){.worker = "w", .host = "h", .boot_id = "b", .build = "t", .data_root = "/",
+                                         .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS};
+    const gs_run *run = gs_play_run(play);
+    if (run) {
+        event.agent_hello.running = calloc(GS_PLAY_RANKS, sizeof *event.agent_hello.running);
+        event.agent_hello.num_running = GS_PLAY_RANKS;
+        for (int i = 0; i < GS_PLAY_RANKS; i++)
+            event.agent_hello.running[i] = (gs_running_trainer){
+                .slot = i, .pid = 1, .incarnation = play->ranks[i].incarnation, .job = play->job, .rank = i};
+    }
+    gs_play_hear(play, &event);
+}
+
+void gs_play_open(gs_play *play) {
+    *play = (gs_play){.now_ns = GS_NS_PER_SEC, .wall_ms = WALL_MS};
+    open_engine(play, 1);
+    hear_kind(play, GS_ON_START);
+    agent_says_hello(play);
+    gs_engine_event event = {.kind = GS_ON_CREATE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    event.create = (gs_create_request){.spec = make_spec(), .fingerprint = ""};
+    gs_play_hear(play, &event);
+    const gs_job *job = gs_engine_state(play->engine)->jobs.items[0];
+    play->job = job->id;
+    snprintf(play->job_text, sizeof play->job_text, "%s", job->id_text);
+    hear_kind(play, GS_ON_TURN);
+    if (!gs_play_run(play)) abort();
+}
+
+void gs_play_reopen(gs_play *play) {
+    gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job), *again = NULL;
+    gs_job_documents documents = gs_job_documents_of(&job->spec);
+    char *text = NULL;
+    must(gs_job_to_record(&text, job, &documents, play->now_ns));
+    gs_job_documents_release(&documents);
+    gs_engine_destroy(play->engine);
+    open_engine(play, 2);
+    must(gs_job_from_record(&again, &documents, play->job, text, play->now_ns, play->wall_ms));
+    gs_job_documents_release(&documents);
+    free(text);
+    gs_engine_adopt_job(play->engine, again);
+    hear_kind(play, GS_ON_START);
+    agent_says_hello(play);
+}
+
+void gs_play_close(gs_play *play) { gs_engine_destroy(play->engine); }
+
+static void describe_member(gs_strbuf *out, const gs_member *member) {
+    gs_strbuf_printf(out,
+                     " [%s rank %d step %lld%s%s%s stream %d settles %d listed %zu params %zu bye %d phase %s digest %s]",
+                     gs_member_stage_name(member->stage), member->rank, (long long)member->applied_step,
+                     member->complete ? " complete" : "", member->kill_sent ? " killed" : "",
+                     member->was_up ? " was up" : "", member->stream.call != 0, member->settle.call != 0,
+                     member->listed.num_params, member->num_params, (int)member->bye.reason, member->phase,
+                     member->state_digest);
+}
+
+static void describe_run(gs_strbuf *out, const gs_run *run) {
+    gs_strbuf_printf(out, "; %s generation %u base %lld step %lld cause %d by %d plan %s next %llx%s%s",
+                     gs_run_phase_name(run->phase), run->generation, (long long)run->base_step, (long long)run->step,
+                     run->cause.set, run->cause.member, run->plan_hash, (unsigned long long)run->next.digest,
+                     run->draining ? " draining" : "", run->suspicious ? " suspicious" : "");
+    for (const gs_exchange_round *round = run->exchanges; round; round = round->next)
+        gs_strbuf_printf(out, " round %s %d", round->tag, round->num_arrived);
+    for (int i = 0; i < run->num_members; i++) describe_member(out, &run->members[i]);
+}
+
+char *gs_play_describe(const gs_play *play) {
+    gs_strbuf out = {0};
+    const gs_state *state = gs_engine_state(play->engine);
+    for (size_t i = 0; i < state->jobs.count; i++) {
+        const gs_job *job = state->jobs.items[i];
+        gs_strbuf_printf(&out, "job %s %s step %lld restarts %lld generation %u checkpoints", job->id_text,
+                         gs_job_state_name(job->state), (long long)job->step, (long long)job->restarts,
+                         job->generation);
+        for (size_t k = 0; k < job->checkpoints.count; k++)
+            gs_strbuf_printf(&out, " %s:%d", job->checkpoints.items[k].directory, (int)job->checkpoints.items[k].state);
+        gs_strbuf_printf(&out, " order %zu", job->observed_order.count);
+        if (job->run) describe_run(&out, job->run);
+    }
+    for (size_t i = 0; i < state->agents.count; i++) {
+        const gs_agent *agent = state->agents.items[i];
+        gs_strbuf_printf(&out, "; worker %s %d", agent->name, gs_agent_is_connected(agent));
+        for (int slot = 0; slot < agent->num_slots; slot++)
+            gs_strbuf_printf(&out, " %llx", (unsigned long long)agent->slots[slot].incarnation);
+    }
+    return gs_strbuf_take(&out);
+}

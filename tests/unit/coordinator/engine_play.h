@@ -1,0 +1,46 @@
+// The coordinator's engine alone, on a clock that a test turns: one worker, one job of two ranks, and a disk that does at
+// once what it is asked. The test speaks for the ranks.
+#ifndef TESTS_UNIT_COORDINATOR_ENGINE_PLAY_H
+#define TESTS_UNIT_COORDINATOR_ENGINE_PLAY_H
+
+#include "coordinator/engine/engine.h"
+
+#define GS_PLAY_RANKS 2
+#define GS_PLAY_AGENT 7  // its incarnation
+
+typedef struct gs_play_rank {
+    uint64_t incarnation, launch_token;
+    bool ordered_to_stop, ordered_to_die;
+} gs_play_rank;
+
+typedef struct gs_play {
+    gs_engine *engine;
+    int64_t now_ns, wall_ms;
+    uint64_t job;
+    char job_text[GS_JOB_ID_LEN];
+    gs_play_rank ranks[GS_PLAY_RANKS];
+    gs_call last_call;
+    // Of the last event from outside: how its call was answered.
+    bool answered;
+    gs_status answer;
+    bool settlement_saves;
+} gs_play;
+
+// A job that waits for nothing but its trainers' Hello.
+void gs_play_open(gs_play *play);
+// The same job, of which another life of the coordinator left that it trains.
+void gs_play_reopen(gs_play *play);
+void gs_play_close(gs_play *play);
+
+// A message of a rank, bound to its job's generation, with members as a healthy rank has them.
+gs_engine_event gs_play_message(gs_play *play, int rank, gs_engine_event_kind kind);
+// Takes the event, and performs what it leads to.
+void gs_play_hear(gs_play *play, gs_engine_event *event);
+void gs_play_say(gs_play *play, int rank, gs_engine_event_kind kind);  // both
+void gs_play_wait(gs_play *play, int64_t ns);                          // in ticks
+
+gs_run *gs_play_run(const gs_play *play);  // NULL: none
+// All that decides, as text: equal texts are equal states. Owned by the caller.
+char *gs_play_describe(const gs_play *play);
+
+#endif
