@@ -7,6 +7,7 @@
 #include "tests/simulation/disk.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/peer.h"
+#include "tests/simulation/rows.h"
 
 #define MAX_TURNS 8  // behind one event: more go in circles
 
@@ -37,6 +38,7 @@ struct sim_coordinator {
     int effects_to_live;  // below 0: no end is near
     int64_t away_ns;      // after that end
     bool dies;            // in the midst of a step
+    bool power_failed;    // that is why it dies
     int64_t suspended_until_ns;
     held_event *held, **held_end;
 };
@@ -300,8 +302,13 @@ static void wake(sim_world *world, uint64_t whom, void *what) {
     (void)what;
     sim_coordinator *coordinator = world->coordinator;
     if (coordinator->engine) return;
+    if (!disk_can_start(world)) {
+        world_tell(world, "coordinator: does not start: the disk cannot be read");
+        world_after(world, SECONDS, wake, 0, NULL);
+        return;
+    }
     gs_timing timing = sim_timing();
-    coordinator->engine = disk_wake_engine(world, &timing);
+    coordinator->engine = rows_wake_engine(world, &timing);
     coordinator->life = ++coordinator->num_lives;
     coordinator->effects_to_live = -1;
     coordinator->dies = false;
@@ -338,7 +345,8 @@ static void die(sim_world *world) {
     gs_engine_destroy(coordinator->engine);
     coordinator->engine = NULL;
     drop_all(coordinator);
-    disk_crash(world);
+    disk_crash(world, coordinator->power_failed);
+    coordinator->power_failed = false;
     peers_lose_coordinator(world);
     world_after(world, coordinator->away_ns, wake, 0, NULL);
 }
@@ -349,6 +357,12 @@ void coordinator_kill(sim_world *world, int64_t away_ns) {
     die(world);
 }
 
+void coordinator_cut_power(sim_world *world, int64_t away_ns) {
+    world->coordinator->power_failed = true;
+    if (world->coordinator->engine) coordinator_kill(world, away_ns);
+    else disk_crash(world, true);
+}
+
 void coordinator_kill_at_effect(sim_world *world, int effects, int64_t away_ns) {
     world->coordinator->effects_to_live = effects;
     world->coordinator->away_ns = away_ns;
@@ -356,6 +370,11 @@ void coordinator_kill_at_effect(sim_world *world, int effects, int64_t away_ns) 
 
 void coordinator_suspend(sim_world *world, int64_t ns) {
     if (world->coordinator->engine) world->coordinator->suspended_until_ns = world->now_ns + ns;
+}
+
+int64_t coordinator_stands_ns(const sim_world *world) {
+    bool stands = world->coordinator->engine && is_suspended(world);
+    return stands ? world->coordinator->suspended_until_ns - world->now_ns : 0;
 }
 
 void coordinator_create(sim_world *world) {

@@ -54,8 +54,10 @@ void coordinator_lose(sim_world *world, uint64_t connection, bool was_closed);
 void coordinator_complete(sim_world *world, uint64_t life, gs_engine_event *event);
 
 void coordinator_kill(sim_world *world, int64_t away_ns);
+void coordinator_cut_power(sim_world *world, int64_t away_ns);  // of its host: what a disk had not written is gone
 void coordinator_kill_at_effect(sim_world *world, int effects, int64_t away_ns);  // behind so many more
 void coordinator_suspend(sim_world *world, int64_t ns);
+int64_t coordinator_stands_ns(const sim_world *world);  // for how long yet; 0: it runs
 // Rows of all tables that have been taken, of all lives.
 extern uint64_t coordinator_taken[GS_NUM_MACHINES][GS_MAX_TRANSITIONS];
 

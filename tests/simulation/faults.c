@@ -3,8 +3,10 @@
 #include <stdlib.h>
 
 #include "tests/simulation/disk.h"
+#include "tests/simulation/files.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/people.h"
+#include "tests/simulation/rows.h"
 
 #define MOST_FAULTS 8
 
@@ -73,6 +75,13 @@ static void kill_coordinator(sim_world *world) {
     coordinator_kill(world, away(world));
 }
 
+static void cut_power(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    world_tell(world, "the coordinator's host loses its power");
+    coordinator_cut_power(world, away(world));
+}
+
 static void kill_coordinator_soon(sim_world *world) {
     coordinator_kill_at_effect(world, (int)dice_between(&world->dice, 0, 40), away(world));
 }
@@ -83,23 +92,70 @@ static void suspend_coordinator(sim_world *world) {
     coordinator_suspend(world, ns);
 }
 
-static void empty_disk(sim_world *world, uint64_t whom, void *what) {
-    (void)whom;
-    (void)what;
-    disk_fill(world, false);
+static void mend_disk(sim_world *world) {
     disk_slow(world, 0);
+    disk_fail_reads(world, 0);
+    *rows_trouble_of(world) = (rows_trouble){.room = -1};
 }
 
+static void mend_disk_soon(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    world_tell(world, "the disk is well again");
+    mend_disk(world);
+}
+
+// Room for some rows more, and not for each.
 static void fill_disk(sim_world *world) {
-    world_tell(world, "the disk is full");
-    disk_fill(world, true);
-    world_after(world, dice_delay_ns(&world->dice, 5 * SECONDS), empty_disk, 0, NULL);
+    int64_t room = dice_chance(&world->dice, 0.4) ? 0 : dice_between(&world->dice, 0, 20000);
+    world_tell(world, "the disk has room for %lld bytes", (long long)room);
+    rows_trouble_of(world)->room = room;
+    world_after(world, dice_delay_ns(&world->dice, 5 * SECONDS), mend_disk_soon, 0, NULL);
 }
 
 static void slow_disk(sim_world *world) {
-    world_tell(world, "the disk is slow");
-    disk_slow(world, dice_between(&world->dice, 100, 3000) * MILLISECONDS);
-    world_after(world, dice_delay_ns(&world->dice, 8 * SECONDS), empty_disk, 0, NULL);
+    int64_t ms = dice_between(&world->dice, 100, 5000);
+    world_tell(world, "the disk takes %lld ms more", (long long)ms);
+    disk_slow(world, ms * MILLISECONDS);
+    world_after(world, dice_delay_ns(&world->dice, 8 * SECONDS), mend_disk_soon, 0, NULL);
+}
+
+static void fail_disk(sim_world *world) {
+    rows_trouble *trouble = rows_trouble_of(world);
+    if (dice_chance(&world->dice, 0.7)) trouble->one_fails = dice_chance(&world->dice, 0.3) ? 1 : 0.3;
+    else trouble->all_fail = 0.5;
+    world_tell(world, "writes fail: one of them with %.1f, all of a transaction with %.1f", trouble->one_fails, trouble->all_fail);
+    world_after(world, dice_delay_ns(&world->dice, 5 * SECONDS), mend_disk_soon, 0, NULL);
+}
+
+static void fail_reads(sim_world *world) {
+    world_tell(world, "reads fail");
+    disk_fail_reads(world, 0.6);
+    world_after(world, dice_delay_ns(&world->dice, 5 * SECONDS), mend_disk_soon, 0, NULL);
+    if (dice_chance(&world->dice, 0.5)) coordinator_kill(world, away(world));
+}
+
+// It says that it has written; a loss of power shows what it has.
+static void lie(sim_world *world) {
+    world_tell(world, "the disk lies");
+    rows_trouble_of(world)->lies = true;
+    int64_t ns = dice_delay_ns(&world->dice, 6 * SECONDS);
+    world_after(world, ns, cut_power, 0, NULL);
+    world_after(world, ns + MILLISECONDS, mend_disk_soon, 0, NULL);
+}
+
+static void read_again(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    if (!rows_repair(world)) return;
+    world_tell(world, "the record is repaired, and the coordinator started again");
+    coordinator_kill(world, SECONDS / 5);
+}
+
+static void spoil_record(sim_world *world) {
+    rows_spoil(world);
+    coordinator_kill(world, away(world));
+    world_after(world, dice_delay_ns(&world->dice, 10 * SECONDS), read_again, 0, NULL);
 }
 
 static void jump_clock(sim_world *world) {
@@ -132,7 +188,7 @@ static void shut_worker_down(sim_world *world) {
     }
 }
 
-static void damage(sim_world *world) { disk_damage_newest(world); }
+static void damage(sim_world *world) { files_damage(world); }
 
 typedef struct fault_row {
     void (*befall)(sim_world *world);
@@ -142,8 +198,9 @@ typedef struct fault_row {
 static const fault_row rows[] = {
     {kill_trainer, 6},   {suspend_trainer, 3},     {kill_agent, 3},          {kill_coordinator, 3},
     {kill_coordinator_soon, 8}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 5},
-    {fill_disk, 3},      {slow_disk, 2},           {jump_clock, 1},          {stop_job, 2},
-    {replan_job, 1},     {break_communicator, 3},  {shut_worker_down, 2},    {damage, 1},
+    {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
+    {lie, 1},            {spoil_record, 1},         {jump_clock, 1},          {stop_job, 2},
+    {replan_job, 1},     {break_communicator, 3},  {shut_worker_down, 2},    {damage, 2},
 };
 
 static void befall(sim_world *world, uint64_t row, void *what) {
@@ -176,7 +233,7 @@ void faults_plan(sim_world *world, int64_t within_ns) {
 
 void faults_mend_all(sim_world *world) {
     for (int i = 0; i < world->num_agents; i++) line_set(world, &world->agents[i]->line, false, false);
-    disk_fill(world, false);
-    disk_slow(world, 0);
+    mend_disk(world);
+    read_again(world, 0, NULL);
     coordinator_kill_at_effect(world, -1, SECONDS);
 }

@@ -7,11 +7,17 @@
 #include <string.h>
 
 #include "tests/simulation/coordinator.h"
+#include "tests/simulation/files.h"
 #include "tests/simulation/people.h"
 #include "tests/simulation/trainer.h"
 
 #define MAX_PROMISES 64
 #define MAX_GENERATIONS 4096
+
+typedef struct known_save {
+    char directory[80];
+    int64_t step;
+} known_save;
 
 // What is known of a job, whoever tells of it.
 typedef struct known_job {
@@ -21,7 +27,10 @@ typedef struct known_job {
     bool was_terminal;
     uint32_t generation;  // the newest that has committed
     int64_t step;         // the furthest that was committed or settled
-    int64_t saved_step;   // the furthest that a rank was told is saved
+    bool is_excused;      // its record was lost by a disk that lied
+    bool is_unreadable;   // in this life
+    known_save *saves;    // owned; that a rank was told are saved, as long as they must be there
+    size_t num_saves, max_saves;
 } known_job;
 
 struct sim_oracle {
@@ -36,7 +45,11 @@ struct sim_oracle {
 };
 
 void oracle_create(sim_world *world) { world->oracle = calloc(1, sizeof *world->oracle); }
-void oracle_destroy(sim_world *world) { free(world->oracle); }
+
+void oracle_destroy(sim_world *world) {
+    for (int i = 0; i < world->oracle->num_jobs; i++) free(world->oracle->jobs[i].saves);
+    free(world->oracle);
+}
 
 void oracle_fail(sim_world *world, const char *format, ...) {
     if (world->oracle->finding[0]) return;
@@ -59,7 +72,6 @@ static known_job *know(sim_world *world, uint64_t id) {
     if (oracle->num_jobs == MAX_PROMISES) abort();
     known_job *job = &oracle->jobs[oracle->num_jobs++];
     job->id = id;
-    job->saved_step = -1;
     return job;
 }
 
@@ -81,22 +93,66 @@ void oracle_answered_job(sim_world *world, const gs_job *job) {
     known->was_terminal |= gs_job_state_terminal(job->state) && !job->dirty;
 }
 
-void oracle_acknowledged_save(sim_world *world, uint64_t id, int64_t step) {
-    known_job *job = know(world, id);
-    if (step > job->saved_step) job->saved_step = step;
+static int64_t saved_step(const known_job *job) {
+    int64_t step = -1;
+    for (size_t i = 0; i < job->num_saves; i++) {
+        if (job->saves[i].step > step) step = job->saves[i].step;
+    }
+    return step;
 }
 
-void oracle_damaged(sim_world *world, uint64_t id, int64_t step) {
-    (void)step;
-    know(world, id)->saved_step = -1;
+void oracle_acknowledged_save(sim_world *world, uint64_t id, const char *directory, int64_t step) {
+    known_job *job = know(world, id);
+    const saved_file *file = files_find(world, id, directory);
+    // One that rotted, or that newer ones replaced, before its rank was told.
+    if (!file || file->is_damaged) return;
+    if (job->num_saves == job->max_saves) {
+        job->max_saves = job->max_saves ? job->max_saves * 2 : 8;
+        job->saves = realloc(job->saves, job->max_saves * sizeof *job->saves);
+    }
+    known_save *save = &job->saves[job->num_saves++];
+    snprintf(save->directory, sizeof save->directory, "%s", directory);
+    save->step = step;
 }
+
+static void forget_save(known_job *job, const char *directory) {
+    size_t kept = 0;
+    for (size_t i = 0; i < job->num_saves; i++) {
+        if (strcmp(job->saves[i].directory, directory) != 0) job->saves[kept++] = job->saves[i];
+    }
+    job->num_saves = kept;
+}
+
+void oracle_damaged(sim_world *world, uint64_t id, const char *directory) { forget_save(know(world, id), directory); }
+
+void oracle_removed(sim_world *world, uint64_t id, const char *directory) {
+    known_job *job = know(world, id);
+    if (!directory) {
+        if (!job->may_be_deleted) oracle_fail(world, "the files of a job that nobody deleted are removed");
+        job->num_saves = 0;
+        return;
+    }
+    size_t before = job->num_saves;
+    int64_t step = saved_step(job), left = -1;
+    forget_save(job, directory);
+    for (const saved_file *file = world->files; file; file = file->next) {
+        bool stays = file->job == id && !file->is_damaged && strcmp(file->directory, directory) != 0;
+        if (stays && file->step > left) left = file->step;
+    }
+    if (job->num_saves < before && left < step)
+        oracle_fail(world, "checkpoint %s is removed, though the newest that is left is of step %" PRId64, directory, left);
+}
+
+void oracle_excuse_job(sim_world *world, uint64_t id) { know(world, id)->is_excused = true; }
+
+void oracle_can_read(sim_world *world, uint64_t id, bool is_readable) { know(world, id)->is_unreadable = !is_readable; }
 
 // Every job that was promised is there, in each life.
 static void check_promises(sim_world *world) {
     const gs_state *state = coordinator_state(world);
     for (int i = 0; state && i < world->oracle->num_jobs; i++) {
         const known_job *known = &world->oracle->jobs[i];
-        if (!known->is_promised || known->may_be_deleted) continue;
+        if (!known->is_promised || known->may_be_deleted || known->is_excused || known->is_unreadable) continue;
         const gs_job *job = gs_job_table_get(&state->jobs, known->id);
         if (!job) oracle_fail(world, "a job that was accepted (%s) is lost", known->key);
     }
@@ -122,9 +178,9 @@ void oracle_prepared(sim_world *world, uint64_t job, uint32_t generation, int ra
 
 void oracle_started(sim_world *world, uint64_t id, int64_t step) {
     known_job *job = know(world, id);
-    if (step < job->saved_step)
+    if (step < saved_step(job))
         oracle_fail(world, "a rank starts from step %" PRId64 " though step %" PRId64 " was saved and acknowledged", step,
-                    job->saved_step);
+                    saved_step(job));
 }
 
 void oracle_committed(sim_world *world, uint64_t id, uint32_t generation, int64_t step) {
@@ -187,6 +243,14 @@ void oracle_see_effect(sim_world *world, const gs_effect *effect) {
         oracle_fail(world, "go to a generation that is %s", gs_run_phase_name(effect->run->phase));
 }
 
+// Of a job that nobody knows any more: an operator lets its trainers go.
+static bool is_excused(const sim_world *world, uint64_t job) {
+    for (int i = 0; i < world->oracle->num_jobs; i++) {
+        if (world->oracle->jobs[i].id == job) return world->oracle->jobs[i].is_excused;
+    }
+    return false;
+}
+
 static bool all_ended(const sim_world *world) {
     const gs_state *state = coordinator_state(world);
     if (!state) return false;
@@ -197,7 +261,7 @@ static bool all_ended(const sim_world *world) {
         if (!gs_job_state_terminal(state->jobs.items[i]->state)) return false;
     }
     for (const sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
-        if (trainer_lives(trainer)) return false;
+        if (trainer_lives(trainer) && !is_excused(world, trainer->peer.job)) return false;
     }
     return true;
 }
@@ -208,7 +272,7 @@ bool oracle_is_done(const sim_world *world) {
 
 static void judge_trainers(sim_world *world, const gs_state *state) {
     for (const sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
-        if (!trainer_lives(trainer)) continue;
+        if (!trainer_lives(trainer) || is_excused(world, trainer->peer.job)) continue;
         const gs_job *job = gs_job_table_get(&state->jobs, trainer->peer.job);
         oracle_fail(world, "trainer %d (state %d, rank %d of generation %u) still runs for a job that is %s", trainer->number,
                     (int)trainer->state, trainer->rank, trainer->generation, job ? gs_job_state_name(job->state) : "gone");

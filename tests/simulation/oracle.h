@@ -15,8 +15,12 @@ bool oracle_is_done(const sim_world *world);
 void oracle_promised(sim_world *world, const char *key, uint64_t job);
 void oracle_may_be_deleted(sim_world *world, uint64_t job);
 void oracle_answered_job(sim_world *world, const gs_job *job);
-void oracle_acknowledged_save(sim_world *world, uint64_t job, int64_t step);
-void oracle_damaged(sim_world *world, uint64_t job, int64_t step);
+void oracle_acknowledged_save(sim_world *world, uint64_t job, const char *directory, int64_t step);
+void oracle_damaged(sim_world *world, uint64_t job, const char *directory);
+void oracle_removed(sim_world *world, uint64_t job, const char *directory);  // by the coordinator; NULL: all
+// What a disk that lied has lost, or what cannot be read, excuses no more than this.
+void oracle_excuse_job(sim_world *world, uint64_t job);                    // it may be gone
+void oracle_can_read(sim_world *world, uint64_t job, bool is_readable);  // by the life that begins
 void oracle_check_recovery(sim_world *world);  // a life begins
 
 // P1, P2, P3: one history.

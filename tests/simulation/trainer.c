@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simulation/disk.h"
+#include "tests/simulation/files.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/model.h"
 #include "tests/simulation/oracle.h"
@@ -68,7 +68,7 @@ void trainer_save(sim_world *world, sim_trainer *trainer, const char *reason) {
     snprintf(name, sizeof trainer->saves[0].name, "step-%lld-g%u-%s", (long long)trainer->applied_step, trainer->generation,
              reason);
     trainer->saves[trainer->num_saves++].step = trainer->applied_step;
-    disk_save(world, trainer->peer.job, name, trainer->applied_step, trainer->generation);
+    files_save(world, trainer->peer.job, name, trainer->applied_step, trainer->generation);
     world_tell(world, "trainer %d saves step %lld (%s)", trainer->number, (long long)trainer->applied_step, reason);
     tell_saved(world, trainer);
 }
@@ -309,7 +309,8 @@ static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answ
     } else if (answer->request == trainer->save_request) {
         trainer->save_request = 0;
         if (!answer->status.code)
-            oracle_acknowledged_save(world, trainer->peer.job, trainer->saves[trainer->num_told].step);
+            oracle_acknowledged_save(world, trainer->peer.job, trainer->saves[trainer->num_told].name,
+                                     trainer->saves[trainer->num_told].step);
         trainer->num_told++;
         tell_saved(world, trainer);
     } else if (answer->request == trainer->bye_request && trainer->state == TRAINER_LEAVING) {
@@ -345,6 +346,10 @@ static void boot(sim_world *world, uint64_t id, void *what) {
     (void)what;
     sim_trainer *trainer = find_trainer(world, id);
     if (!trainer_lives(trainer)) return;
+    if (trainer->resumes_from[0] && !files_read(world, trainer->peer.job, trainer->resumes_from)) {
+        end(world, trainer, 75, 0);
+        return;
+    }
     trainer->state = TRAINER_WAITING;
     if (trainer->peer.connection) say_hello(world, trainer);
     beat(world, id, NULL);
@@ -359,6 +364,7 @@ sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *i
     trainer->rank = -1;
     trainer->launch_token = item->launch_token;
     trainer->applied_step = item->checkpoint[0] ? item->resume_step : 0;
+    snprintf(trainer->resumes_from, sizeof trainer->resumes_from, "%s", item->checkpoint);
     trainer->target = item->target;
     trainer->save_every = item->save_every;
     trainer->next = world->trainers;

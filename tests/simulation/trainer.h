@@ -36,6 +36,7 @@ struct sim_trainer {
     bool is_complete;  // holds the whole gradients of applied_step + 1
     bool is_welcome, saves_when_told;
     char plan_hash[GS_DIGEST_TEXT_LEN];
+    char resumes_from[GS_CHECKPOINT_NAME_LEN];  // "": from the beginning
     uint64_t ready_request, exchange_request, comm_up_request, settle_request, bye_request, save_request;
     int64_t settle_since_ns, bye_since_ns;
     gs_bye_reason bye_reason;

@@ -20,6 +20,7 @@ typedef struct sim_world sim_world;
 typedef struct sim_oracle sim_oracle;    // oracle.h
 typedef struct sim_coordinator sim_coordinator;  // coordinator.h
 typedef struct sim_disk sim_disk;        // disk.h
+typedef struct sim_rows sim_rows;        // rows.h
 typedef struct sim_agent sim_agent;      // agent.h
 typedef struct sim_trainer sim_trainer;  // trainer.h
 typedef struct sim_group sim_group;      // group.h
@@ -54,6 +55,8 @@ struct sim_world {
     size_t num_appointments, max_appointments;
     uint64_t num_made;
     sim_disk *disk;
+    sim_rows *rows;
+    struct saved_file *files;  // list; of checkpoints
     sim_coordinator *coordinator;
     sim_agent *agents[MAX_AGENTS];
     int num_agents;

@@ -1,0 +1,72 @@
+#include "tests/simulation/files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simulation/oracle.h"
+
+static saved_file *find(const sim_world *world, uint64_t job, const char *directory) {
+    for (saved_file *file = world->files; file; file = file->next) {
+        if (file->job == job && !strcmp(file->directory, directory)) return file;
+    }
+    return NULL;
+}
+
+const saved_file *files_find(const sim_world *world, uint64_t job, const char *directory) {
+    return find(world, job, directory);
+}
+
+void files_destroy(sim_world *world) {
+    for (saved_file *file = world->files, *next; file; file = next) {
+        next = file->next;
+        free(file);
+    }
+    world->files = NULL;
+}
+
+void files_save(sim_world *world, uint64_t job, const char *directory, int64_t step, uint32_t generation) {
+    saved_file *file = find(world, job, directory);
+    if (!file) {
+        file = calloc(1, sizeof *file);
+        file->next = world->files;
+        world->files = file;
+    }
+    file->job = job;
+    snprintf(file->directory, sizeof file->directory, "%s", directory);
+    file->step = step;
+    file->generation = generation;
+    file->is_damaged = false;
+}
+
+void files_remove(sim_world *world, uint64_t job, const char *directory) {
+    for (saved_file **link = &world->files; *link;) {
+        saved_file *file = *link;
+        bool matches = file->job == job && (!directory || !strcmp(file->directory, directory));
+        if (!matches) {
+            link = &file->next;
+            continue;
+        }
+        *link = file->next;
+        free(file);
+    }
+}
+
+void files_damage(sim_world *world) {
+    saved_file *file = world->files;
+    for (int64_t skipped = dice_between(&world->dice, 0, 2); file && skipped > 0 && file->next; skipped--) file = file->next;
+    if (!file || file->is_damaged) return;
+    file->is_damaged = true;
+    world_tell(world, "disk: checkpoint %s rots", file->directory);
+    oracle_damaged(world, file->job, file->directory);
+}
+
+bool files_read(sim_world *world, uint64_t job, const char *directory) {
+    const saved_file *file = find(world, job, directory);
+    if (file && !file->is_damaged) return true;
+    if (file) {
+        world_tell(world, "disk: checkpoint %s is found damaged, and is now bad-%s", directory, directory);
+        files_remove(world, job, directory);
+    }
+    return false;
+}

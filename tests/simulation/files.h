@@ -1,0 +1,26 @@
+// The files of checkpoints, on a disk that ranks and the coordinator share. A directory names a job's checkpoint; one is
+// complete at once. Its tensors may rot: its manifest is there, and who reads all of it finds out.
+#ifndef TESTS_SIMULATION_FILES_H
+#define TESTS_SIMULATION_FILES_H
+
+#include "coordinator/model/checkpoint.h"
+#include "tests/simulation/world.h"
+
+typedef struct saved_file {
+    uint64_t job;
+    char directory[GS_CHECKPOINT_NAME_LEN];
+    int64_t step;
+    uint32_t generation;
+    bool is_damaged;
+    struct saved_file *next;
+} saved_file;
+
+void files_destroy(sim_world *world);
+void files_save(sim_world *world, uint64_t job, const char *directory, int64_t step, uint32_t generation);
+const saved_file *files_find(const sim_world *world, uint64_t job, const char *directory);  // NULL: not there
+void files_remove(sim_world *world, uint64_t job, const char *directory);                   // NULL: all of the job
+void files_damage(sim_world *world);                                                        // one of the newest
+// By a trainer that starts from it: false when it cannot be read. What is damaged is put aside for the others.
+bool files_read(sim_world *world, uint64_t job, const char *directory);
+
+#endif

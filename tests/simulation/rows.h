@@ -1,0 +1,46 @@
+// The rows of the store, in the very words of the product's records. Those of a transaction are written together or not
+// at all; one that fails leaves the others alone.
+#ifndef TESTS_SIMULATION_ROWS_H
+#define TESTS_SIMULATION_ROWS_H
+
+#include "coordinator/engine/engine.h"
+#include "tests/simulation/world.h"
+
+// Something to write, as it was when it was asked for.
+typedef struct row_write {
+    gs_effect_kind kind;
+    uint64_t job;
+    char directory[GS_CHECKPOINT_NAME_LEN];  // of a checkpoint; "" otherwise
+    char *text;                              // owned; a record. NULL: none
+    char *key;                               // owned; stored with a job. NULL: none
+    char fingerprint[GS_DIGEST_TEXT_LEN];
+    int64_t expires_ms;
+    uint32_t generation_end;
+    gs_status status;  // once it is done
+} row_write;
+
+// What goes wrong with writes.
+typedef struct rows_trouble {
+    double one_fails, all_fail;  // chances: of a write, of the commit of all that go together
+    int64_t room;                // bytes that can be written yet; −1: any number
+    bool lies;                   // what is written is not on the disk yet, whatever it says
+} rows_trouble;
+
+void rows_create(sim_world *world);
+void rows_destroy(sim_world *world);
+rows_trouble *rows_trouble_of(sim_world *world);
+
+void row_write_fill(row_write *write, const gs_effect *effect, const gs_state *state);
+void row_write_release(row_write *write);
+// One transaction. Each has its status then.
+void rows_commit(sim_world *world, row_write **writes, size_t num_writes);
+// The process that wrote has ended; with its host, when the power failed.
+void rows_crash(sim_world *world, bool power_failed);
+// A new life: its epoch and a block of generations are durable, all that can be read is adopted. NULL: it cannot be now.
+gs_engine *rows_wake_engine(sim_world *world, const gs_timing *timing);
+
+// The record of a job cannot be read until it is repaired; each start finds out.
+void rows_spoil(sim_world *world);
+bool rows_repair(sim_world *world);  // all; false: there was nothing to repair
+
+#endif
