@@ -10,7 +10,7 @@
 
 #include <sqlite3.h>
 
-#include "core/clock.h"
+#include "coordinator/store/set_aside.h"
 
 #define SCHEMA_VERSION 1
 #define LIVES_KEPT 10000
@@ -191,23 +191,8 @@ static gs_status prepare_statements(gs_job_store *store) {
     return gs_ok();
 }
 
-// The database with its write-ahead log, which may hold committed data that is nowhere else. The log goes
-// first: one that stayed alone would be taken for the next database's own.
-static gs_status set_aside(const char *path, gs_status status) {
-    static const char *const suffixes[] = {"-wal", "-shm", ""};
-    char aside[4096];
-    snprintf(aside, sizeof aside, "%s.damaged-%lld", path, (long long)gs_wall_ms());
-    for (int i = 0; i < 3; i++) {
-        char from[4200], to[4200];
-        snprintf(from, sizeof from, "%s%s", path, suffixes[i]);
-        snprintf(to, sizeof to, "%s%s", aside, suffixes[i]);
-        if (rename(from, to) == 0 || (errno == ENOENT && suffixes[i][0])) continue;
-        return gs_status_prefix(status, "%s is damaged and %s cannot be moved aside", path, from);
-    }
-    return gs_status_prefix(status, "%s was damaged and is now %s", path, aside);
-}
-
 gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start, const char *path) {
+    GS_TRY(gs_set_aside_check(path));
     gs_job_store *store = calloc(1, sizeof *store);
     if (!store) return gs_error(GS_RESOURCE_EXHAUSTED, "store: out of memory");
     // Made here so that the mode is ours, whatever the umask says about SQLite's 0644.
@@ -233,7 +218,7 @@ gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start, const cha
             sqlite3_db_config(store->database, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
         }
         gs_job_store_close(store);
-        return status.code == GS_DATA_LOSS ? set_aside(path, status) : status;
+        return status.code == GS_DATA_LOSS ? gs_set_aside(path, status) : status;
     }
     *out = store;
     return gs_ok();

@@ -22,7 +22,8 @@ typedef struct gs_store_start {
     uint64_t life;               // of this start; no other has it
 } gs_store_start;
 
-// DATA_LOSS when the file is damaged: it is moved aside and named in the message.
+// DATA_LOSS when the file is damaged: it is moved aside and named in the message, and so is it from then on until
+// something takes its place.
 GS_NODISCARD gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start,
                                          const char *path);
 void gs_job_store_close(gs_job_store *store);

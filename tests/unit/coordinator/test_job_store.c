@@ -144,6 +144,29 @@ static void a_damaged_file_is_kept_aside_and_named(void **state) {
     assert_int_not_equal(access(fixture->path, F_OK), 0);
 }
 
+// Whatever starts it again by itself: a new one would know no job and hide that this one is to be rescued.
+static void no_start_makes_another_beside_a_damaged_one(void **state) {
+    store_fixture *fixture = *state;
+    FILE *file = fopen(fixture->path, "w");
+    fprintf(file, "this is no database, nor was it ever one");
+    fclose(file);
+    gs_job_store *store = NULL;
+    gs_store_start start;
+    char aside[700], moved[700];
+    assert_int_equal(gs_job_store_open(&store, &start, fixture->path).code, GS_DATA_LOSS);
+    for (int i = 0; i < 2; i++) {
+        gs_status status = gs_job_store_open(&store, &start, fixture->path);
+        assert_int_equal(status.code, GS_DATA_LOSS);
+        assert_int_equal(sscanf(status.message, "%699[^ ] was damaged, and nothing is in its place", aside), 1);
+        assert_int_equal(access(aside, F_OK), 0);
+        assert_int_not_equal(access(fixture->path, F_OK), 0);
+    }
+    // An operator's word.
+    snprintf(moved, sizeof moved, "%s/kept", fixture->directory);
+    assert_int_equal(rename(aside, moved), 0);
+    gs_job_store_close(open_store(fixture, &start));
+}
+
 static void copy_file(const char *from, const char *to) {
     char data[65536];
     size_t got;
@@ -221,6 +244,7 @@ static void a_damaged_file_takes_its_log_along(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_damaged_file_takes_its_log_along, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(no_start_makes_another_beside_a_damaged_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(each_start_is_counted_and_has_generations_of_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_committed_is_there_after_reopening, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_rolled_back_is_not, set_up, tear_down),
