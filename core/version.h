@@ -13,7 +13,7 @@ GS_BEGIN_DECLS
 #define GS_VERSION_PATCH 0
 // Raised when a program that was linked with the shared library would not run with the next one; the number in
 // libgradsync.so.N (docs/embedding.md, "Versions").
-#define GS_ABI_VERSION 0
+#define GS_ABI_VERSION 1
 
 // Of the library that runs: "0.1.0", and its GS_ABI_VERSION.
 const char *gs_version(void);

@@ -341,7 +341,7 @@ def run_parent(arguments):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--library", default="libgradsync.so.0")
+    parser.add_argument("--library", default="libgradsync.so.1")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--fault", choices=("", "interrupt", "die"), default="")
     parser.add_argument("--shard", action="store_true")

@@ -75,7 +75,9 @@ GS_NODISCARD gs_status gs_device_download(gs_device *device, void *host, const v
 // False on the CPU, and for pinned memory.
 bool gs_device_is_device_memory(gs_device *device, const void *memory);
 
-// Zeroed pinned memory on 64-byte boundaries, for small things that pass between host and kernels.
+// Zeroed pinned memory of the host on 64-byte boundaries, which kernels reach as well, and to and from which copies
+// run beside the host. It is never paged out, so what is large there is foretold: an optimizer's state
+// (gs_optimizer_options.state_on_host), else tables and pieces. On the CPU it is memory as any other.
 GS_NODISCARD gs_status gs_device_alloc_pinned(gs_device *device, void **memory, size_t bytes);
 void gs_device_free_pinned(gs_device *device, void *memory);
 

@@ -325,6 +325,11 @@ gs_stream *gs_comm_stream(const gs_comm *comm) {
     return comm->backend->stream ? comm->backend->stream(comm->state) : NULL;
 }
 
+bool gs_comm_moves_alone(const gs_comm *comm) {
+    if (comm->backend->moves_alone) return comm->backend->moves_alone(comm->state);
+    return gs_comm_stream(comm) != NULL;
+}
+
 const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective) {
     return comm->backend->algorithm(comm->state, collective);
 }

@@ -67,6 +67,10 @@ const char *gs_comm_backend_reason(const gs_comm *comm);  // why `auto` took it,
 // comes before all collectives posted later, without waiting for the compute stream. NULL where posting
 // moves the data: the compute stream is as good.
 gs_stream *gs_comm_stream(const gs_comm *comm);
+// Whether collectives move while the owner computes, by a thread or a stream of the communicator's own; else only in
+// the owner's calls, and who computes long between two of them keeps other ranks waiting. From create to destroy;
+// ranks of a communicator may differ.
+bool gs_comm_moves_alone(const gs_comm *comm);
 // The algorithm that a collective of these bytes would take: "flat", "direct", "pipeline", "none";
 // "nccl", "nccl-staged" through the host, "nccl-tree".
 const char *gs_comm_algorithm(const gs_comm *comm, const gs_collective *collective);

@@ -67,6 +67,8 @@ typedef struct gs_comm_backend {
     int (*events)(void *backend, gs_futex_event **events, int max);
     // As gs_comm_peer_arena. NULL: ranks do not see each other's memory.
     const void *(*peer_arena)(const void *backend, int rank, size_t *bytes);
+    // As gs_comm_moves_alone. NULL: where it has a stream.
+    bool (*moves_alone)(const void *backend);
 } gs_comm_backend;
 
 GS_END_DECLS

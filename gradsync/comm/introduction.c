@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/digest.h"
+#include "core/version.h"
 #include "gradsync/comm/comm_backend.h"
 
 // To be raised when what follows it changes.
@@ -16,7 +17,7 @@
 typedef struct introduction {
     uint32_t protocol, generation;
     int32_t rank, world_size, num_lanes;
-    char version[20];  // of the library
+    char version[20];  // of the library, and its GS_ABI_VERSION: what structs ranks share
     char group[MOST_GROUP_BYTES];
     char backend[32];
     char device[16];   // "cpu", "cuda"
@@ -75,7 +76,7 @@ static introduction introduction_of(const gs_comm_options *options) {
                          .num_lanes = options->num_lanes,
                          .members = digest_members(options)};
     const char *device = gs_device_name(options->device);
-    snprintf(mine.version, sizeof mine.version, "%s", GRADSYNC_VERSION);
+    snprintf(mine.version, sizeof mine.version, "%s ABI %d", gs_version(), gs_abi_version());
     snprintf(mine.group, sizeof mine.group, "%s", options->group ? options->group : "");
     snprintf(mine.backend, sizeof mine.backend, "%s", gs_introduction_backend(options));
     snprintf(mine.device, sizeof mine.device, "%.*s", (int)strcspn(device, ":"), device);

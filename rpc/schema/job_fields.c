@@ -202,7 +202,8 @@ static const gs_field optimizer_fields[] = {
      .help = "What a parameter that nobody used has: no gradient (skipped), or zero (momentum and decay go on)."},
     {"in_backward", GS_FIELD_BOOL, AT(optimizer.in_backward), .default_value = "false",
      .help = "Update each bucket's parameters as soon as it is reduced, while others travel. Without clipping; takes the "
-             "memory of parameters and state once more."},
+             "memory of parameters and state once more. On CPUs at the end of the step where no core is to spare, and the log "
+             "of a rank says so."},
     {"offload", GS_FIELD_BOOL, AT(optimizer.offload), .default_value = "false",
      .help = "On GPUs: keep the optimizer's state in the host's memory, and update there. Elsewhere it has no effect."},
     {"loss_scale", GS_FIELD_OBJECT, .fields = loss_scale_fields,
@@ -251,7 +252,8 @@ static const gs_field reducer_fields[] = {
              "order to whoever has least, or the largest first."},
     {"zero_overlap", WORDS(zero_overlaps), AT(reducer.zero_overlap), .default_value = "\"off\"",
      .help = "With sharding. Buckets are dealt to ranks whole, and an owner updates while others are reduced: behind the "
-             "last gradient (step) or as each bucket is reduced (interleaved)."},
+             "last gradient (step) or as each bucket is reduced (interleaved). With clipping, or on CPUs without a core to "
+             "spare, at the end of the step, and the log of a rank says so."},
     {"zero_split_buckets", GS_FIELD_BOOL, AT(reducer.zero_split_buckets), .default_value = "false",
      .help = "With zero_overlap: a bucket may have several owners, so that ranks have about equal parts."},
     {"static_graph", GS_FIELD_BOOL, AT(reducer.static_graph), .default_value = "false",

@@ -54,6 +54,7 @@ library=$libdir/libgradsync.so
 soname=$(readelf -d "$library" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 abi=$(sed -n 's/#define GS_ABI_VERSION //p' "$includes/core/version.h")
 [ "$soname" = "libgradsync.so.$abi" ] || fail "the shared library calls itself $soname, the headers say $abi"
+grep -qF "lib/libgradsync.so.$abi\`" "$source_dir/docs/embedding.md" || fail "docs/embedding.md installs another number than $abi"
 for file in "$libdir/$soname" "$library.$version"; do [ -e "$file" ] || fail "there is no $file"; done
 readelf -d "$library" | grep -E 'RPATH|RUNPATH' && fail "the shared library looks for others in folders of the build"
 ldd -r "$library" >"$work/ldd" 2>&1

@@ -393,6 +393,8 @@ static gs_status choose_helper(const gs_rank_env *env) {
     if (!status.code && helpers != expected)
         status = gs_error(GS_INTERNAL, "%d threads move beside %d that compute on %d cores",
                           helpers, num_threads, gs_usable_cores());
+    if (!status.code && gs_comm_moves_alone(self.comm) != expected)
+        status = gs_error(GS_INTERNAL, "it is to move %s", expected ? "alone" : "in calls alone");
     comm_rank_close(&self);
     return status;
 }

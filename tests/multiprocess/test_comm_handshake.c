@@ -15,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "core/version.h"
 #include "gradsync/comm/shm/layout.h"
 #include "tests/support/comm_rank.h"
 #include "tests/support/ranks.h"
@@ -88,6 +89,12 @@ static void forge_layout(const intruder *self, unsigned char *introduction) {
     memcpy(introduction, &layout, sizeof layout);
 }
 
+// Of the same version, but structs of another one: as of a tree that was built in between.
+static void forge_abi(unsigned char *introduction, size_t bytes) {
+    char *abi = memmem(introduction, bytes, " ABI ", 5);
+    if (abi) abi[5] = '0';
+}
+
 static gs_status exchange_as_intruder(void *ctx, const char *tag, const int *ranks, int num_ranks,
                                       const void *mine, size_t bytes, void *all,
                                       gs_deadline deadline) {
@@ -98,6 +105,7 @@ static gs_status exchange_as_intruder(void *ctx, const char *tag, const int *ran
     if (bytes > sizeof changed) return gs_error(GS_INVALID_ARGUMENT, "%zu bytes", bytes);
     memcpy(changed, mine, bytes);
     if (does(self, tag)) raise(SIGKILL);
+    if (does(self, "other library") && strcmp(tag, "world/1") == 0) forge_abi(changed, bytes);
     if (does(self, "other host") && at_introduction) said[sizeof(gs_shm_layout)] ^= 1;
     if (at_introduction) forge_layout(self, said);
     if (strncmp(self->deed, "layout", 6) == 0 && at_host)
@@ -170,6 +178,14 @@ static void another_host_is_refused_by_all(void **state) {
     expect_refusal("other host", "rank 1 runs on another host than rank 0");
 }
 
+static void another_library_is_refused_by_all(void **state) {
+    (void)state;
+    char words[80];
+    snprintf(words, sizeof words, "rank 1 has gradsync %s ABI 0, rank 0 %s ABI %d", gs_version(),
+             gs_version(), gs_abi_version());
+    expect_end("other library", GS_FAILED_PRECONDITION, words);
+}
+
 static void a_layout_that_differs_is_named_by_all_before_anything_is_shared(void **state) {
     (void)state;
     static const struct {
@@ -238,6 +254,7 @@ int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(another_library_is_refused_by_all),
         cmocka_unit_test(another_host_is_refused_by_all),
         cmocka_unit_test(a_layout_that_differs_is_named_by_all_before_anything_is_shared),
         cmocka_unit_test(another_network_namespace_is_refused_by_all),

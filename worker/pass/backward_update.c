@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/thread.h"
+#include "core/log.h"
 #include "gradsync/optim/early_step.h"
 
 struct gs_backward_update {
@@ -32,17 +32,17 @@ static gs_status create_step(gs_backward_update *update, const gs_backward_updat
 }
 
 static bool is_wanted(const gs_job_spec *spec) {
-    bool is_dealt = spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;
-    return spec->optimizer.in_backward || (is_dealt && !(spec->optimizer.grad_clip_norm > 0));
+    return spec->optimizer.in_backward || spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;
 }
 
-// A GPU's buckets travel by themselves; on a host, where ranks on CPUs are, each rank takes a core for that.
-static bool overlaps(const gs_backward_update_options *options) {
-    const gs_device *device = options->state->device;
+// Why all updates come at the end in this job and on this rank; NULL: they do not.
+static const char *find_obstacle(const gs_backward_update_options *options) {
     const char *chosen = getenv("GRADSYNC_EARLY_UPDATES");
-    if (chosen && *chosen) return strcmp(chosen, "0") != 0;
-    int cores_of_rank = gs_device_num_threads(device) + 1;
-    return !gs_device_is_host(device) || gs_usable_cores() >= options->world_size * cores_of_rank;
+    if (options->spec->optimizer.grad_clip_norm > 0) return "clipping takes the norm of all gradients";
+    if (chosen && strcmp(chosen, "0") == 0) return "GRADSYNC_EARLY_UPDATES is 0";
+    if ((chosen && *chosen) || gs_comm_moves_alone(options->comm)) return NULL;
+    if (gs_comm_world_size(options->comm) == 1) return "one rank sends nothing";
+    return "no core to spare: nothing would travel beside an update";
 }
 
 gs_status gs_backward_update_create(gs_backward_update **out,
@@ -50,7 +50,13 @@ gs_status gs_backward_update_create(gs_backward_update **out,
     const gs_job_spec *spec = options->spec;
     const char *what = spec->optimizer.in_backward ? "optimizer.in_backward" : "reducer.zero_overlap";
     *out = NULL;
-    if (!is_wanted(spec) || !overlaps(options)) return gs_ok();
+    if (!is_wanted(spec)) return gs_ok();
+    const char *obstacle = find_obstacle(options);
+    if (obstacle) {
+        gs_log_info("updates come at the end of steps", "rank=%d what=%s reason=\"%s\"",
+                    gs_comm_rank(options->comm), what, obstacle);
+        return gs_ok();
+    }
     gs_backward_update *update = calloc(1, sizeof *update);
     if (!update) return gs_error(GS_RESOURCE_EXHAUSTED, "%s: out of memory", what);
     update->state = options->state;

@@ -1,8 +1,8 @@
 // The optimizer inside the backward pass (optimizer.in_backward, reducer.zero_overlap interleaved): parameters are
 // updated bucket by bucket, as their gradients are reduced and backward reads them no more, while other buckets are on
-// their way. With zero_overlap step that begins when the passes have ended. Where ranks have no core to spare nothing is
-// on its way beside an update, which costs more than one at the end: there it is that of a job without it
-// (GRADSYNC_EARLY_UPDATES in the environment: 1 always, 0 never). The step stays a transaction: until it is
+// their way. With zero_overlap step that begins when the passes have ended. Where nothing moves buckets meanwhile
+// (gs_comm_moves_alone) an update keeps others waiting, and costs more than one at the end: there it is that of a job
+// without it (GRADSYNC_EARLY_UPDATES in the environment: 1 always, 0 never). The step stays a transaction: until it is
 // committed all of it can be taken back (gradsync/optim/early_step.h). Of a sharded state a rank updates what it owns.
 //
 // A step is: begin, before the reducer's; bucket and release, as they come; end_passes, behind the last pass; then
@@ -26,12 +26,12 @@ typedef struct gs_backward_update_options {
     gs_trainer_state *state;
     const gs_reducer *reducer;
     void *const *own_grads;  // of a sharded state: where each own segment's gradient begins; else NULL
-    int world_size;
+    const gs_comm *comm;
     bool adds_rows;  // gradients of the model's first parameter, its embedding, are complete at finish alone
 } gs_backward_update_options;
 
-// *out stays NULL when the job does not want it, has nothing to gain, or cannot: the update waits for the norm of all
-// gradients where it clips.
+// *out stays NULL when the job does not want it; and when it has nothing to gain, or clips and waits for the norm of all
+// gradients, which the log says with the reason.
 GS_NODISCARD gs_status gs_backward_update_create(gs_backward_update **out,
                                                  const gs_backward_update_options *options);
 // Takes a step back that is still open.

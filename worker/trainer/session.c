@@ -366,7 +366,7 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
                                                         .state = session->state,
                                                         .reducer = session->reducer,
                                                         .own_grads = session->sharding.grads,
-                                                        .world_size = session->shards.world_size,
+                                                        .comm = session->comm,
                                                         .adds_rows = session->embedding_rows}));
     GS_TRY(gs_session_prepare_inputs(session));
     GS_TRY(watch_order(session));

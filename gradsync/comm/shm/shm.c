@@ -401,6 +401,10 @@ static const void *peer_arena_of_shm(const void *backend, int rank, size_t *byte
     return segment->arenas[rank];
 }
 
+static bool moves_alone_on_shm(const void *backend) {
+    return ((const shm_comm *)backend)->thread != NULL;
+}
+
 static void destroy_shm(void *backend) {
     shm_comm *shm = backend;
     if (!shm) return;
@@ -449,4 +453,5 @@ const gs_comm_backend gs_comm_shm = {.name = "shm",
                                      .algorithm = algorithm_of_shm,
                                      .explain = explain_shm,
                                      .events = events_of_shm,
-                                     .peer_arena = peer_arena_of_shm};
+                                     .peer_arena = peer_arena_of_shm,
+                                     .moves_alone = moves_alone_on_shm};
