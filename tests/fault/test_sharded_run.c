@@ -1,6 +1,7 @@
-// A sharded run, of which no rank has the whole state: one of three ranks is killed at each named place of a step.
-// Survivors save nothing and claim nothing, and ranks go back to what all of them had saved, with the bits of a run
-// that nothing happened to. And what all save together is skipped together when one of them cannot keep up.
+// A sharded run, of which no rank has the whole state: one of three ranks is killed at each named
+// place of a step. Survivors save nothing and claim nothing, and ranks go back to what all of them
+// had saved, with the bits of a run that nothing happened to. And what all save together is skipped
+// together when one of them cannot keep up.
 #include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,32 +27,43 @@ enum { WORLD = 3, STEPS = 8, EVERY = 2 };
 
 static const char spec_format[] =
     "{\"name\":\"sharded\",\"exact\":true,\"logical_shards\":%d,\"world\":{\"min\":%d,\"max\":%d},"
-    "\"model\":{\"kind\":\"mlp\",\"precision\":\"%s\",\"mlp\":{\"dims\":[40,24,16,5],\"batch_norm\":\"local\"}},"
+    "\"model\":{\"kind\":\"mlp\",\"precision\":\"%s\"%s,\"mlp\":{\"dims\":[40,%d,16,5],\"batch_"
+    "norm\":\"local\"}},"
     "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":4},"
     "\"optimizer\":{\"kind\":\"adamw\",\"lr\":0.003%s},"
     "\"reducer\":{\"first_bucket_bytes\":64,\"bucket_cap_bytes\":256,\"timeout_seconds\":20,"
     "\"sharding\":%s},"
-    "\"checkpoint\":{\"every_steps\":%d},\"debug\":{\"step_delay_ms\":%d},\"steps\":{\"target\":%d}}";
+    "\"checkpoint\":{\"every_steps\":%d},\"debug\":{\"step_delay_ms\":%d},\"steps\":{\"target\":%d}"
+    "}";
 
 typedef struct sharded_job {
     int logical_shards, least_ranks, most_ranks;
     int ranks_after;  // of who goes on
+    int width;
     const char *precision, *optimizer, *sharding;
+    const char *freeze;  // "": all parameters train
 } sharded_job;
 
 #define CLIPPED ",\"grad_clip_norm\":1"
 
-static const sharded_job of_optimizer = {4, 1, 4, 2, "fp32", CLIPPED, "\"optimizer\""};
+static const sharded_job of_optimizer = {4, 1, 4, 2, 24, "fp32", CLIPPED, "\"optimizer\"", ""};
 // Each pass is reduced: a rank's shards are one.
 static const sharded_job of_gradients = {
-    3, 3, 3, 3, "fp16", CLIPPED ",\"loss_scale\":{\"init\":1024}", "\"gradients\""};
-static const sharded_job overlapped = {4, 1, 4, 2, "bf16", "",
-                                       "\"optimizer\",\"zero_overlap\":\"interleaved\""};
+    3, 3, 3, 3, 24, "fp16", CLIPPED ",\"loss_scale\":{\"init\":1024}", "\"gradients\"", ""};
+static const sharded_job overlapped = {
+    4, 1, 4, 2, 24, "bf16", "", "\"optimizer\",\"zero_overlap\":\"interleaved\"", ""};
+// With a parameter that travels in slices.
+static const sharded_job wide = {3, 3, 3, 3, 400, "fp32", CLIPPED, "\"gradients\"", ""};
+// Other parameters train from the fourth step on.
+static const char other_params[] =
+    ",\"freeze\":[{\"params\":\"fc1.*\",\"until_step\":3},{\"params\":\"*.bias\",\"from_step\":3}]";
+static const sharded_job frozen = {4, 1, 4, 2, 24, "fp32", CLIPPED, "\"optimizer\"", other_params};
 
 static char *make_spec(const sharded_job *job, int step_delay_ms) {
     char *spec = NULL;
     if (asprintf(&spec, spec_format, job->logical_shards, job->least_ranks, job->most_ranks,
-                 job->precision, job->optimizer, job->sharding, EVERY, step_delay_ms, STEPS) < 0)
+                 job->precision, job->freeze, job->width, job->optimizer, job->sharding, EVERY,
+                 step_delay_ms, STEPS) < 0)
         abort();
     return spec;
 }
@@ -78,8 +90,8 @@ static const char *read_reason(const char *path) {
     return reason;
 }
 
-// Who claims a state has it whole: while parameters are on their way that is none, but who had not yet left the
-// commit still has the one before.
+// Who claims a state has it whole: while parameters are on their way that is none, but who had not
+// yet left the commit still has the one before.
 static void check_claims(const char *dir, const rank_death *death,
                          const gs_digest undisturbed[TRAINER_RANK_MAX_STEPS]) {
     for (int rank = 0; rank < WORLD; rank++) {
@@ -95,7 +107,8 @@ static void check_claims(const char *dir, const rank_death *death,
 
 static void kill_at(const sharded_job *job, const rank_death *death,
                     const gs_digest undisturbed[TRAINER_RANK_MAX_STEPS]) {
-    char *spec = make_spec(job, PAUSE_MS), *dir = gs_temp_dir_make(), *next = gs_temp_dir_make(), *left;
+    char *spec = make_spec(job, PAUSE_MS), *dir = gs_temp_dir_make(), *next = gs_temp_dir_make(),
+         *left;
     int64_t last;
     assert_ok(rank_death_run(dir, spec, WORLD, death));
     for (int rank = 0; rank < WORLD; rank++)
@@ -116,29 +129,34 @@ static void kill_at(const sharded_job *job, const rank_death *death,
     free(spec);
 }
 
-// With a seed every other place; the others under the other sanitizer.
-static void kill_at_each(const sharded_job *job, const rank_death *deaths, size_t num_deaths) {
+// With a seed every third place, other ones under the other sanitizer; GRADSYNC_RUNS=all for each.
+static bool is_drawn(size_t place) {
 #ifdef __SANITIZE_THREAD__
     uint64_t turn = 1;
 #else
     uint64_t turn = 0;
 #endif
+    const char *runs = getenv("GRADSYNC_RUNS");
+    if (!getenv("GRADSYNC_SEED") || (runs && strcmp(runs, "all") == 0)) return true;
+    return (sample_number("GRADSYNC_SEED", 0) + place + turn) % 3 == 0;
+}
+
+static void kill_at_each(const sharded_job *job, const rank_death *deaths, size_t num_deaths) {
     gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
     char *spec = make_spec(job, 0);
-    bool all = !getenv("GRADSYNC_SEED");
-    uint64_t seed = sample_number("GRADSYNC_SEED", 0);
     train_undisturbed(undisturbed, spec);
     for (size_t i = 0; i < num_deaths; i++)
-        if (all || (seed + i + turn) % 2 == 0) kill_at(job, &deaths[i], undisturbed);
+        if (is_drawn(i)) kill_at(job, &deaths[i], undisturbed);
     free(spec);
 }
 
 // A step has four buckets, of which each is reduced, and its parameters gathered.
 static const rank_death deaths_in_a_step[] = {
-    {"step.begin", 4, 1},      {"reducer.launch", 18, 0}, {"comm.done", 60, 1},
-    {"reducer.finish", 5, 0},  {"commit.enter", 5, 1},    {"commit.leave", 5, 0},
-    {"step.committed", 5, 1},  {"sharded.gather", 21, 0}, {"sharded.gather", 23, 1},
-    {"step.applied", 5, 0},    {"checkpoint.write", 1, 1}};
+    {"step.begin", 4, 1},     {"reducer.launch", 18, 0},  {"comm.done", 60, 1},
+    {"reducer.finish", 5, 0}, {"commit.enter", 5, 1},     {"commit.leave", 5, 0},
+    {"step.committed", 5, 1}, {"sharded.gather", 21, 0},  {"sharded.gather", 23, 1},
+    {"step.applied", 5, 0},   {"checkpoint.write", 1, 1}, {"step.backward", 5, 1},
+    {"reducer.tally", 5, 1},  {"step.reduced", 5, 0}};
 #define NUM_DEATHS (sizeof deaths_in_a_step / sizeof deaths_in_a_step[0])
 
 static void a_sharded_optimizer_goes_back_to_its_checkpoint(void **state) {
@@ -151,12 +169,31 @@ static void sharded_gradients_go_back_to_their_checkpoint(void **state) {
     kill_at_each(&of_gradients, deaths_in_a_step, NUM_DEATHS);
 }
 
-// Between updates of its buckets, while others are reduced; between the last of them and the commit.
+// Between updates of its buckets, while others are reduced; between the last of them and the
+// commit.
 static void an_overlapped_update_goes_back_to_its_checkpoint(void **state) {
     (void)state;
-    static const rank_death deaths[] = {{"optimizer.early", 21, 1}, {"sharded.gather", 22, 0},
-                                         {"reducer.squares", 5, 0}, {"step.reduced", 5, 1}};
+    static const rank_death deaths[] = {{"optimizer.early", 21, 1},
+                                        {"sharded.gather", 22, 0},
+                                        {"reducer.squares", 5, 0},
+                                        {"step.reduced", 5, 1}};
     kill_at_each(&overlapped, deaths, sizeof deaths / sizeof deaths[0]);
+}
+
+// Where others than before train from then on: what was sent by the plan of before has arrived, or
+// what is sent by the new one has not. Of the second change; the first is the session's beginning.
+static void a_change_of_what_trains_goes_back_to_its_checkpoint(void **state) {
+    (void)state;
+    static const rank_death deaths[] = {
+        {"freeze.turn", 2, 0}, {"freeze.turned", 2, 1}, {"sharded.gather", 14, 0}};
+    kill_at_each(&frozen, deaths, sizeof deaths / sizeof deaths[0]);
+}
+
+static void large_parameters_go_back_to_their_checkpoint(void **state) {
+    (void)state;
+    static const rank_death deaths[] = {
+        {"comm.slice", 12, 0}, {"comm.slice", 13, 1}, {"comm.slice", 17, 0}};
+    kill_at_each(&wide, deaths, sizeof deaths / sizeof deaths[0]);
 }
 
 // Ends a rank by hand where a library moves the bytes, and tells nobody who is missing.
@@ -185,7 +222,8 @@ static bool is_saved(const char *dir, int step) {
     return is_there;
 }
 
-// Rank 1 takes longer for its first part than the others for the steps up to the next save, and the one behind it.
+// Rank 1 takes longer for its first part than the others for the steps up to the next save, and the
+// one behind it.
 static void what_one_rank_cannot_save_nobody_does(void **state) {
     (void)state;
     char *spec = make_spec(&of_optimizer, 25), *dir = gs_temp_dir_make();
@@ -220,6 +258,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_sharded_optimizer_goes_back_to_its_checkpoint),
         cmocka_unit_test(sharded_gradients_go_back_to_their_checkpoint),
         cmocka_unit_test(an_overlapped_update_goes_back_to_its_checkpoint),
+        cmocka_unit_test(a_change_of_what_trains_goes_back_to_its_checkpoint),
+        cmocka_unit_test(large_parameters_go_back_to_their_checkpoint),
         cmocka_unit_test(a_device_goes_back_to_its_checkpoint),
         cmocka_unit_test(what_one_rank_cannot_save_nobody_does),
     };

@@ -211,6 +211,51 @@ static gs_status body_differ(const gs_rank_env *env) {
     return status;
 }
 
+// The state of an optimizer whose rank has done a step.
+static gs_status check_untouched(const part *of, const float *const *before) {
+    for (size_t i = 0; i < of->num_segments; i++)
+        if (memcmp(gs_optimizer_state(of->optimizer, 0, i), before[i],
+                   of->segments[i].count * sizeof(float)) != 0)
+            return gs_error(GS_INTERNAL, "the old state of segment %zu has changed", i);
+    return gs_ok();
+}
+
+static gs_status deal_and_look_back(const comm_rank *rank, part *now, part *next) {
+    static model cut;
+    static float memory[MAX_ELEMENTS];
+    const float *before[2 * NUM_PARAMS];
+    size_t at = 0;
+    begin_model(&cut);
+    GS_TRY(step_part(&cut, now, 0));
+    for (size_t i = 0; i < now->num_segments; i++) {
+        before[i] = memcpy(memory + at, gs_optimizer_state(now->optimizer, 0, i),
+                           now->segments[i].count * sizeof(float));
+        at += now->segments[i].count;
+    }
+    gs_status status = gs_reshard_optimizer(&(gs_reshard_options){.from = now->shards,
+                                                                  .to = next->shards,
+                                                                  .comm = rank->comm,
+                                                                  .device = rank->device,
+                                                                  .piece_bytes = 100},
+                                            next->optimizer, now->optimizer, DEADLINE);
+    GS_TRY(check_untouched(now, before));
+    return status;
+}
+
+// Rank 1 dies at a piece of it.
+static gs_status body_die(const gs_rank_env *env) {
+    comm_rank rank;
+    part now = {0}, next = {0};
+    gs_status status = comm_rank_open(&rank, env, 1 << 16, NULL);
+    if (!status.code) status = open_part(&now, &rank, &layouts[0], "adam");
+    if (!status.code) status = open_part(&next, &rank, &layouts[3], "adam");
+    if (!status.code) status = deal_and_look_back(&rank, &now, &next);
+    close_part(&now);
+    close_part(&next);
+    comm_rank_close(&rank);
+    return status;
+}
+
 static gs_status body_misuse(const gs_rank_env *env) {
     comm_rank rank;
     part now, next, other;
@@ -250,6 +295,26 @@ static void a_rank_with_another_partition_is_named_on_all(void **state) {
     gs_ranks_destroy(ranks);
 }
 
+static void a_rank_that_dies_takes_nothing_from_the_others(void **state) {
+    (void)state;
+#ifndef GRADSYNC_FAILPOINTS
+    skip();
+#endif
+    static const char *const places[] = {"GRADSYNC_FAILPOINTS=sharded.reshard#1=kill@1",
+                                         "GRADSYNC_FAILPOINTS=sharded.reshard#1=kill@7"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        gs_ranks *ranks;
+        gs_status statuses[3];
+        assert_ok(gs_ranks_start(&ranks, "die", 3, NULL, (const char *const[]){places[i], NULL}));
+        assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(60)));
+        gs_ranks_destroy(ranks);
+        assert_string_equal(statuses[1].message, "killed by signal 9");
+        for (int r = 0; r < 3; r += 2)
+            if (statuses[r].code != GS_ABORTED || !strstr(statuses[r].message, "rank 1 died"))
+                fail_msg("rank %d: %s", r, statuses[r].message);
+    }
+}
+
 static void what_does_not_fit_is_refused_by_name(void **state) {
     (void)state;
     gs_status status = gs_ranks_run("misuse", 2, NULL, gs_deadline_in_seconds(60));
@@ -258,12 +323,13 @@ static void what_does_not_fit_is_refused_by_name(void **state) {
 
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {
-        {"deal_anew", body_deal_anew}, {"differ", body_differ}, {"misuse", body_misuse}, {0}};
+        {"deal_anew", body_deal_anew}, {"differ", body_differ}, {"die", body_die}, {"misuse", body_misuse}, {0}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_is_where_its_new_owners_expect_it),
         cmocka_unit_test(a_rank_with_another_partition_is_named_on_all),
+        cmocka_unit_test(a_rank_that_dies_takes_nothing_from_the_others),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

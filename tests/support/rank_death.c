@@ -34,7 +34,10 @@ gs_status rank_death_finish(gs_ranks *ranks, int world_size, int victim) {
     GS_TRY(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(END_SECONDS)));
     for (int rank = 0; rank < world_size; rank++) {
         const char *note = gs_ranks_note(ranks, rank);
-        if (rank == victim) continue;
+        if (rank == victim) {
+            if (strcmp(statuses[rank].message, "killed by signal 9") == 0) continue;
+            return gs_error(GS_INTERNAL, "rank %d was not killed: %s", rank, statuses[rank].message);
+        }
         if (statuses[rank].code) return gs_status_prefix(statuses[rank], "rank %d", rank);
         if (strncmp(note, "end aborted", 11) != 0)
             return gs_error(GS_INTERNAL, "rank %d: %s", rank, note);
