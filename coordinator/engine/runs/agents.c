@@ -168,6 +168,8 @@ static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_t
                            is_over ? gs_seconds_of(engine->state.timing.save_ns) : 0);
         return;
     }
+    // Its line was away, too: its silence begins anew.
+    member->heard_ns = engine->state.now_ns;
     gs_run *run = member->job->run;
     if (run->phase == GS_RUN_RELOADING && run->phase_deadline_ns)
         run->phase_deadline_ns = engine->state.now_ns + engine->state.timing.agent_grace_ns;

@@ -12,10 +12,22 @@
 #include "coordinator/rules/scheduler.h"
 #include "core/clock.h"
 
+// Ranks of a set that is over: they have been asked to end, and may train until they have.
+static bool is_still_there(const gs_engine *engine, const gs_job *job) {
+    for (size_t i = 0; i < engine->state.agents.count; i++) {
+        const gs_agent *agent = engine->state.agents.items[i];
+        for (int slot = 0; gs_agent_is_connected(agent) && slot < agent->num_slots; slot++) {
+            if (agent->slots[slot].incarnation && agent->slots[slot].job == job->id) return true;
+        }
+    }
+    return false;
+}
+
 // What it starts from is known by then: after a start of the coordinator it may be on the disk alone.
-static bool wants_slots(const gs_job *job) {
+static bool wants_slots(const gs_engine *engine, const gs_job *job) {
     return !job->run && !job->held_back && !job->stop_asked &&
-           !gs_job_state_terminal(job->state) && !gs_checkpoints_pending(&job->checkpoints);
+           !gs_job_state_terminal(job->state) && !gs_checkpoints_pending(&job->checkpoints) &&
+           !is_still_there(engine, job);
 }
 
 // Slots of all workers that are connected.
@@ -249,7 +261,7 @@ void gs_launch_waiting(gs_engine *engine) {
     size_t count = 0;
     for (size_t i = 0; i < jobs->count; i++) {
         gs_job *job = jobs->items[i];  // oldest first
-        if (!wants_slots(job)) continue;
+        if (!wants_slots(engine, job)) continue;
         describe_job(&decisions[count], job, &pools, engine->state.now_ns);
         waiting[count++] = job;
     }
