@@ -8,8 +8,11 @@
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/peer.h"
 #include "tests/simulation/rows.h"
+#include "tests/simulation/sets.h"
+#include "tests/simulation/trainer.h"
 
-#define MAX_TURNS 8  // behind one event: more go in circles
+#define MAX_TURNS 8      // behind one event: more go in circles
+#define MOST_TICKS 1200  // of 100 ms, of a coordinator that runs: a call is answered before
 
 uint64_t coordinator_taken[GS_NUM_MACHINES][GS_MAX_TRANSITIONS];
 
@@ -18,7 +21,9 @@ typedef struct open_call {
     gs_call number;
     sim_caller caller;
     uint64_t request;
-    bool is_stream;
+    gs_engine_event_kind kind;
+    bool is_stream, was_told;
+    int ticks;  // that it has waited
     struct open_call *next;
 } open_call;
 
@@ -102,7 +107,8 @@ static void perform_answer(sim_world *world, const gs_effect *effect, bool ends_
         answer.save = effect->reply.save;
         answer.job = effect->job ? effect->job->id : 0;
         answer.state = effect->job ? effect->job->state : GS_JOB_QUEUED;
-        if (effect->reply.kind == GS_REPLY_JOB && !answer.status.code) oracle_answered_job(world, effect->job);
+        if (effect->reply.kind == GS_REPLY_SETTLE && !answer.status.code)
+            sets_answer_settle(world, trainer_find(world, call->caller.id), effect);
     }
     peer_answer(world, &call->caller, &answer);
     close_call(world->coordinator, call);
@@ -144,6 +150,7 @@ static void fill_agent_item(sim_item *item, const gs_effect *effect) {
 
 static void perform_item(sim_world *world, const gs_effect *effect) {
     open_call *call = find_call(world->coordinator, effect->call);
+    if (call) call->was_told = true;
     if (!call || !call->is_stream) {
         oracle_fail(world, "an item for call %llu, which is no stream", (unsigned long long)effect->call);
         return;
@@ -182,7 +189,9 @@ static void step(sim_world *world, gs_engine_event *event) {
     event->wall_ms = world->wall_ms;
     event->random = dice_roll(&world->dice);
     world->num_events++;
+    oracle_see_event(world, event);
     gs_effects effects = gs_engine_step(coordinator->engine, event);
+    oracle_took(world, event, &effects);
     for (size_t i = 0; i < effects.count; i++) {
         if (coordinator->effects_to_live == 0) {
             coordinator->dies = true;
@@ -236,11 +245,14 @@ void coordinator_hear(sim_world *world, const sim_caller *caller, uint64_t reque
     if (request) {
         open_call *call = calloc(1, sizeof *call);
         *call = (open_call){.number = ++coordinator->last_call, .caller = *caller, .request = request,
-                            .is_stream = is_stream, .next = coordinator->calls};
+                            .kind = event->kind, .is_stream = is_stream, .next = coordinator->calls};
         coordinator->calls = call;
         event->from.call = call->number;
     }
+    gs_call number = event->from.call;
     take(world, event);
+    const open_call *call = number && is_stream ? find_call(coordinator, number) : NULL;
+    if (call && !call->was_told) oracle_fail(world, "a hello is neither welcomed nor refused");
 }
 
 void coordinator_lose(sim_world *world, uint64_t connection, bool was_closed) {
@@ -273,6 +285,14 @@ void coordinator_complete(sim_world *world, uint64_t life, gs_engine_event *even
     take(world, event);
 }
 
+// Each request is answered within a bound.
+static void check_calls(sim_world *world) {
+    for (open_call *call = world->coordinator->calls; call; call = call->next) {
+        if (!call->is_stream && ++call->ticks > MOST_TICKS)
+            oracle_fail(world, "a %s is not answered within %d ticks", gs_engine_event_name(call->kind), MOST_TICKS);
+    }
+}
+
 static void tick(sim_world *world, uint64_t life, void *what) {
     (void)what;
     sim_coordinator *coordinator = world->coordinator;
@@ -293,6 +313,7 @@ static void tick(sim_world *world, uint64_t life, void *what) {
     if (!coordinator->engine || coordinator->life != life) return;
     step_kind(world, GS_ON_TICK);
     if (!coordinator->engine) return;
+    check_calls(world);
     if (coordinator_state(world)->schedule_needed) step_kind(world, GS_ON_TURN);
     world_after(world, coordinator_state(world) ? coordinator_state(world)->timing.tick_ns : 0, tick, life, NULL);
 }
@@ -314,7 +335,7 @@ static void wake(sim_world *world, uint64_t whom, void *what) {
     coordinator->dies = false;
     coordinator->suspended_until_ns = 0;
     world_tell(world, "coordinator: life %llu begins", (unsigned long long)coordinator->life);
-    oracle_check_recovery(world);
+    oracle_begin_life(world);
     uint64_t life = coordinator->life;
     step_kind(world, GS_ON_START);
     world_after(world, timing.tick_ns, tick, life, NULL);
@@ -342,6 +363,7 @@ static void die(sim_world *world) {
     sim_coordinator *coordinator = world->coordinator;
     world_tell(world, "coordinator: life %llu ends", (unsigned long long)coordinator->life);
     count_transitions(coordinator->engine);
+    oracle_end_life(world);
     gs_engine_destroy(coordinator->engine);
     coordinator->engine = NULL;
     drop_all(coordinator);

@@ -8,6 +8,7 @@
 #include "tests/simulation/files.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/rows.h"
+#include "tests/simulation/promises.h"
 
 #define WRITE_NS (4 * MILLISECONDS)
 #define ANSWER_NS (MILLISECONDS / 2)  // from done to told
@@ -98,7 +99,7 @@ static gs_status read_checkpoint(sim_world *world, const disk_work *work) {
 
 static void remove_files(sim_world *world, const disk_work *work) {
     const char *directory = work->kind == GS_DO_PURGE ? NULL : work->row.directory;
-    if (work->kind != GS_DO_REMOVE_PARTS) oracle_removed(world, work->row.job, directory);
+    if (work->kind != GS_DO_REMOVE_PARTS) promises_removed(world, work->row.job, directory);
     files_remove(world, work->row.job, directory);
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simulation/oracle.h"
+#include "tests/simulation/promises.h"
 
 static saved_file *find(const sim_world *world, uint64_t job, const char *directory) {
     for (saved_file *file = world->files; file; file = file->next) {
@@ -58,7 +58,7 @@ void files_damage(sim_world *world) {
     if (!file || file->is_damaged) return;
     file->is_damaged = true;
     world_tell(world, "disk: checkpoint %s rots", file->directory);
-    oracle_damaged(world, file->job, file->directory);
+    promises_damaged(world, file->job, file->directory);
 }
 
 bool files_read(sim_world *world, uint64_t job, const char *directory) {

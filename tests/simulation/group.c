@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/simulation/oracle.h"
+#include "tests/simulation/sets.h"
 
 #define NOTICE_NS (300 * MILLISECONDS)
 
@@ -46,17 +46,31 @@ static void leave_together(sim_world *world, sim_group *group, gs_bye_reason rea
     for (int i = 0; i < group->num_members; i++) trainer_leave(world, group->members[i], reason, exit_code);
 }
 
-static bool is_orphaned(const sim_world *world, const sim_group *group) {
+bool group_is_orphaned(const sim_world *world, const sim_group *group, int64_t for_ns) {
     for (int i = 0; i < group->num_members; i++) {
         const sim_peer *peer = &group->members[i]->peer;
-        if (peer->connection || world->now_ns - peer->lost_ns < ORPHAN_NS) return false;
+        if (peer->connection || world->now_ns - peer->lost_ns < for_ns) return false;
     }
     return true;
+}
+
+const sim_group *group_of_generation(const sim_world *world, uint64_t job, uint32_t generation) {
+    const sim_group *group = world->groups;
+    while (group && (group->generation != generation || group->job != job)) group = group->next;
+    return group;
+}
+
+const sim_group *group_that_trains(const sim_world *world, uint64_t job) {
+    const sim_group *group = world->groups;
+    while (group && (group->job != job || group->is_broken || !all_in(group, TRAINER_RUNNING))) group = group->next;
+    return group;
 }
 
 // All have entered the commit: all have the whole gradients. Some may not live to apply them.
 static void commit(sim_world *world, sim_group *group) {
     int64_t step = group->members[0]->applied_step + 1;
+    if (world->now_ns - group->stepped_ns > GROUP_STALL_NS) group->steady_since_ns = world->now_ns;
+    group->stepped_ns = world->now_ns;
     for (int i = 0; i < group->num_members; i++) group->members[i]->is_complete = true;
     for (int i = 0; i < group->num_members; i++) {
         sim_trainer *member = group->members[i];
@@ -69,7 +83,7 @@ static void commit(sim_world *world, sim_group *group) {
             continue;
         }
         trainer_applied(world, member);
-        oracle_committed(world, group->job, group->generation, member->applied_step);
+        sets_committed(world, group->job, group->generation, member->applied_step);
     }
 }
 
@@ -88,7 +102,7 @@ static void step(sim_world *world, uint64_t id, void *what) {
         else group_try_to_step(world, group);
         return;
     }
-    commit(world, group);
+    if (group->members[0]->applied_step < group->members[0]->target) commit(world, group);
     if (!all_in(group, TRAINER_RUNNING)) {
         group_break(world, group);
         return;
@@ -96,7 +110,7 @@ static void step(sim_world *world, uint64_t id, void *what) {
     const sim_trainer *first = group->members[0];
     if (first->applied_step >= first->target) leave_together(world, group, GS_BYE_TARGET_REACHED, 0, "final");
     else if (group->drains) leave_together(world, group, GS_BYE_DRAINED, 0, "stop");
-    else if (is_orphaned(world, group)) leave_together(world, group, GS_BYE_ORPHANED, 75, "orphaned");
+    else if (group_is_orphaned(world, group, ORPHAN_NS)) leave_together(world, group, GS_BYE_ORPHANED, 75, "orphaned");
     else {
         if (first->save_every > 0 && first->applied_step % first->save_every == 0)
             trainer_save(world, group->members[0], "periodic");

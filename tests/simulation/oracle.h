@@ -1,4 +1,10 @@
-// Who knows what must never be, and remembers what has been promised. What it finds ends the history.
+// Who knows what must never be. What it finds ends the history. It asks after each event:
+//
+//     promises.h   what was answered or is durable stays true (P8)
+//     sets.h       one history of steps, nothing that is over says anything (P1, P2, P3, S3, S4)
+//     verdicts.h   what is said of ranks and jobs is so (P7)
+//
+// and itself looks after slots, calls and ends (P4, S1).
 #ifndef TESTS_SIMULATION_ORACLE_H
 #define TESTS_SIMULATION_ORACLE_H
 
@@ -11,27 +17,13 @@ void oracle_fail(sim_world *world, const char *format, ...) GS_PRINTF(2, 3);
 const char *oracle_finding(const sim_world *world);  // NULL: nothing is wrong
 bool oracle_is_done(const sim_world *world);
 
-// P8: what was answered is true afterwards.
-void oracle_promised(sim_world *world, const char *key, uint64_t job);
-void oracle_may_be_deleted(sim_world *world, uint64_t job);
-void oracle_answered_job(sim_world *world, const gs_job *job);
-void oracle_acknowledged_save(sim_world *world, uint64_t job, const char *directory, int64_t step);
-void oracle_damaged(sim_world *world, uint64_t job, const char *directory);
-void oracle_removed(sim_world *world, uint64_t job, const char *directory);  // by the coordinator; NULL: all
-// What a disk that lied has lost, or what cannot be read, excuses no more than this.
-void oracle_excuse_job(sim_world *world, uint64_t job);                    // it may be gone
-void oracle_can_read(sim_world *world, uint64_t job, bool is_readable);  // by the life that begins
-void oracle_check_recovery(sim_world *world);  // a life begins
-
-// P1, P2, P3: one history.
-void oracle_prepared(sim_world *world, uint64_t job, uint32_t generation, int rank, uint64_t incarnation);
-void oracle_started(sim_world *world, uint64_t job, int64_t step);
-void oracle_committed(sim_world *world, uint64_t job, uint32_t generation, int64_t step);
-void oracle_settled(sim_world *world, uint64_t job, uint32_t generation, int64_t step);
-
-// After each event.
+// Around each step of the engine.
+void oracle_see_event(sim_world *world, const gs_engine_event *event);
+void oracle_took(sim_world *world, const gs_engine_event *event, const gs_effects *effects);
+void oracle_see_effect(sim_world *world, const gs_effect *effect);  // each that is performed
 void oracle_check_state(sim_world *world);
-void oracle_see_effect(sim_world *world, const gs_effect *effect);
+void oracle_begin_life(sim_world *world);  // all that was stored is adopted
+void oracle_end_life(sim_world *world);
 // P4: all jobs have ended, nobody runs for one that has, slots are free.
 void oracle_judge_end(sim_world *world);
 

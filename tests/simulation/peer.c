@@ -31,7 +31,7 @@ static void look_for_coordinator(sim_world *world, uint64_t id, void *what) {
     }
     peer->connection = world_new_id(world);
     peer->life = coordinator_life(world);
-    peer->connected_ns = peer->next_item_ns = world->now_ns;
+    peer->connected_ns = peer->next_item_ns = peer->next_message_ns = world->now_ns;
     peer->ops->connected(world, peer);
 }
 
@@ -158,7 +158,11 @@ static uint64_t send(sim_world *world, sim_peer *peer, gs_engine_event *event, b
                       .life = peer->life,
                       .is_stream = is_stream};
     uint64_t request = sent->request;
-    world_after_owned(world, dice_delay_ns(&world->dice, LATENCY_NS), deliver, peer->id, sent, release_message);
+    // What goes over one connection comes in order.
+    int64_t at_ns = world->now_ns + dice_delay_ns(&world->dice, LATENCY_NS);
+    if (at_ns <= peer->next_message_ns) at_ns = peer->next_message_ns + 1;
+    peer->next_message_ns = at_ns;
+    world_after_owned(world, at_ns - world->now_ns, deliver, peer->id, sent, release_message);
     return request;
 }
 

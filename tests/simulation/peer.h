@@ -31,7 +31,7 @@ struct sim_peer {
     bool is_gone;    // its process has ended
     int64_t suspended_until_ns;
     uint64_t connection, life;  // 0: none; of the coordinator that it leads to
-    int64_t connected_ns, lost_ns, next_item_ns;
+    int64_t connected_ns, lost_ns, next_item_ns, next_message_ns;
     uint64_t last_request, stream_request;
     sim_peer *next;
 };

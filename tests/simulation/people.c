@@ -5,11 +5,18 @@
 
 #include "tests/simulation/agent.h"
 #include "tests/simulation/model.h"
-#include "tests/simulation/oracle.h"
+#include "tests/simulation/promises.h"
 
 #define PATIENCE_NS (5 * SECONDS)
 
 static sim_people *of(sim_peer *peer) { return (sim_people *)(void *)peer; }
+
+const sim_wish *people_wish_of(const sim_world *world, uint64_t job) {
+    for (int i = 0; i < world->people->num_wishes; i++) {
+        if (world->people->wishes[i].job == job) return &world->people->wishes[i];
+    }
+    return NULL;
+}
 
 static void create(sim_world *world, sim_wish *wish) {
     sim_people *people = world->people;
@@ -50,7 +57,7 @@ static void delete(sim_world *world, sim_wish *wish) {
     gs_engine_event event = peer_event(&world->people->peer, GS_ON_DELETE_JOB, -1);
     event.remove = (gs_delete_request){.job = wish->job_text, .purge = dice_chance(&world->dice, 0.5)};
     wish->other_request = peer_call(world, &world->people->peer, &event);
-    oracle_may_be_deleted(world, wish->job);
+    promises_delete_asked(world, wish->job);
 }
 
 static void look_around(sim_world *world, uint64_t whom, void *what) {
@@ -100,7 +107,7 @@ static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answ
             wish->job = answer->job;
             gs_job_id_format(wish->job_text, wish->job);
             world_tell(world, "%s is accepted as %s", wish->name, wish->job_text);
-            oracle_promised(world, wish->key, wish->job);
+            promises_accepted(world, wish->key, wish->job);
         } else if (answer->request == wish->other_request) {
             wish->other_request = 0;
         }

@@ -26,6 +26,7 @@ struct sim_people {
 void people_create(sim_world *world);
 void people_destroy(sim_world *world);
 void people_stop(sim_world *world, int wish, bool now);  // as they please
+const sim_wish *people_wish_of(const sim_world *world, uint64_t job);  // NULL: of nobody that was answered
 void people_replan(sim_world *world, int wish);
 
 #endif

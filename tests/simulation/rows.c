@@ -7,6 +7,8 @@
 #include "coordinator/store/record/checkpoint_record.h"
 #include "coordinator/store/record/job_record.h"
 #include "tests/simulation/oracle.h"
+#include "tests/simulation/promises.h"
+#include "tests/simulation/sets.h"
 
 #define ROW_BYTES 100  // beside its text
 #define CLUSTER "c-simulation"
@@ -236,7 +238,7 @@ static const stored_row *find_job(const rows_state *state, uint64_t job) {
 // A promise about a row that is gone cannot be kept.
 static void excuse_lost(sim_world *world, const rows_state *lost, const rows_state *left) {
     for (size_t i = 0; i < lost->num_rows && lost->rows[i].table == ROWS_OF_JOBS; i++) {
-        if (!find_job(left, lost->rows[i].job)) oracle_excuse_job(world, lost->rows[i].job);
+        if (!find_job(left, lost->rows[i].job)) promises_excuse_job(world, lost->rows[i].job);
     }
 }
 
@@ -245,6 +247,8 @@ void rows_crash(sim_world *world, bool power_failed) {
     if (power_failed && rows->honest) {
         world_tell(world, "disk: what it said was written is lost");
         excuse_lost(world, &rows->now, rows->honest);
+        promises_forget_rows(world);
+        sets_forget_numbers(world);
         replace_state(&rows->now, rows->honest);
         rows->honest = NULL;
     } else if (rows->ghost && dice_chance(&world->dice, 0.5)) {
@@ -264,7 +268,7 @@ static gs_job *read_job(sim_world *world, const stored_row *row) {
     gs_status status = gs_job_from_record(&job, &documents, row->job, text, world->now_ns, world->wall_ms);
     free(text);
     if (!status.code) gs_job_documents_release(&documents);
-    oracle_can_read(world, row->job, !row->is_spoilt);
+    promises_can_read(world, row->job, !row->is_spoilt);
     if (row->is_spoilt) {
         if (!status.code) oracle_fail(world, "half a record is read as a job");
         return NULL;

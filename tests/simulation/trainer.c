@@ -8,6 +8,8 @@
 #include "tests/simulation/group.h"
 #include "tests/simulation/model.h"
 #include "tests/simulation/oracle.h"
+#include "tests/simulation/promises.h"
+#include "tests/simulation/sets.h"
 
 #define BOOT_NS (200 * MILLISECONDS)
 #define HEARTBEAT_NS (400 * MILLISECONDS)
@@ -17,7 +19,7 @@
 
 static sim_trainer *of(sim_peer *peer) { return (sim_trainer *)(void *)peer; }
 
-static sim_trainer *find_trainer(sim_world *world, uint64_t id) {
+sim_trainer *trainer_find(const sim_world *world, uint64_t id) {
     for (sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
         if (trainer->peer.id == id) return trainer;
     }
@@ -82,7 +84,7 @@ static void say_bye(sim_world *world, sim_trainer *trainer) {
 
 static void wait_for_bye(sim_world *world, uint64_t id, void *what) {
     (void)what;
-    sim_trainer *trainer = find_trainer(world, id);
+    sim_trainer *trainer = trainer_find(world, id);
     if (!trainer_lives(trainer)) return;
     bool waited = world->now_ns - trainer->bye_since_ns >= BYE_ALONE_NS;
     bool hears = peer_hears(world, &trainer->peer);
@@ -124,7 +126,7 @@ static void ask_to_settle(sim_world *world, sim_trainer *trainer) {
 
 static void wait_to_settle(sim_world *world, uint64_t id, void *what) {
     (void)what;
-    sim_trainer *trainer = find_trainer(world, id);
+    sim_trainer *trainer = trainer_find(world, id);
     if (trainer->state != TRAINER_SETTLING) return;
     if (!trainer_moves(world, trainer)) {
         world_after(world, SECONDS, wait_to_settle, id, NULL);
@@ -236,7 +238,7 @@ static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
             trainer->world_size = item->world_size;
             trainer->state = TRAINER_PREPARED;
             snprintf(trainer->plan_hash, sizeof trainer->plan_hash, "%s", item->plan_hash);
-            oracle_prepared(world, trainer->peer.job, item->generation, item->rank, trainer->peer.incarnation);
+            sets_prepared(world, trainer->peer.job, item->generation, item->rank, trainer->peer.incarnation);
         }
         if (trainer->state == TRAINER_PREPARED) send_ready(world, trainer);
         break;
@@ -273,7 +275,7 @@ static void take_settlement(sim_world *world, sim_trainer *trainer, const sim_an
     if (answer->apply && trainer->is_complete) {
         trainer->applied_step++;
         trainer->is_complete = false;
-        oracle_settled(world, trainer->peer.job, trainer->generation, trainer->applied_step);
+        sets_settled(world, trainer->peer.job, trainer->generation, trainer->applied_step);
     }
     if (answer->save) trainer_save(world, trainer, "settled");
     trainer_leave(world, trainer, GS_BYE_OTHER, 75);
@@ -309,8 +311,7 @@ static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answ
     } else if (answer->request == trainer->save_request) {
         trainer->save_request = 0;
         if (!answer->status.code)
-            oracle_acknowledged_save(world, trainer->peer.job, trainer->saves[trainer->num_told].name,
-                                     trainer->saves[trainer->num_told].step);
+            promises_saved(world, trainer->peer.job, trainer->saves[trainer->num_told].name, trainer->saves[trainer->num_told].step);
         trainer->num_told++;
         tell_saved(world, trainer);
     } else if (answer->request == trainer->bye_request && trainer->state == TRAINER_LEAVING) {
@@ -322,7 +323,7 @@ static const sim_peer_ops ops = {connected, lost, take_item, take_answer};
 
 static void beat(sim_world *world, uint64_t id, void *what) {
     (void)what;
-    sim_trainer *trainer = find_trainer(world, id);
+    sim_trainer *trainer = trainer_find(world, id);
     if (!trainer_lives(trainer)) return;
     world_after(world, HEARTBEAT_NS, beat, id, NULL);
     if (!trainer_moves(world, trainer)) return;
@@ -344,7 +345,7 @@ static void beat(sim_world *world, uint64_t id, void *what) {
 
 static void boot(sim_world *world, uint64_t id, void *what) {
     (void)what;
-    sim_trainer *trainer = find_trainer(world, id);
+    sim_trainer *trainer = trainer_find(world, id);
     if (!trainer_lives(trainer)) return;
     if (trainer->resumes_from[0] && !files_read(world, trainer->peer.job, trainer->resumes_from)) {
         end(world, trainer, 75, 0);
@@ -370,7 +371,7 @@ sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *i
     trainer->next = world->trainers;
     world->trainers = trainer;
     world_tell(world, "%s starts trainer %d from step %lld", agent->name, trainer->number, (long long)trainer->applied_step);
-    oracle_started(world, item->job, trainer->applied_step);
+    promises_check_resume(world, item->job, trainer->applied_step);
     peer_create(world, &trainer->peer);
     world_after(world, dice_delay_ns(&world->dice, BOOT_NS), boot, trainer->peer.id, NULL);
     return trainer;

@@ -49,6 +49,7 @@ struct sim_trainer {
     int num_saves, num_told;
 };
 
+sim_trainer *trainer_find(const sim_world *world, uint64_t id);  // of its peer
 sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *item);
 void trainer_stop(sim_world *world, sim_trainer *trainer, bool kill);  // by its agent
 void trainer_kill(sim_world *world, sim_trainer *trainer, int signal);

@@ -25,6 +25,8 @@ typedef struct sim_agent sim_agent;      // agent.h
 typedef struct sim_trainer sim_trainer;  // trainer.h
 typedef struct sim_group sim_group;      // group.h
 typedef struct sim_people sim_people;    // people.h
+typedef struct sim_promises sim_promises;  // promises.h
+typedef struct sim_sets sim_sets;          // sets.h
 
 // `whom` is an id of whatever the deed knows, `what` a number or a block that it owns.
 typedef void (*world_deed)(sim_world *world, uint64_t whom, void *what);
@@ -65,6 +67,8 @@ struct sim_world {
     sim_group *groups;      // list
     sim_people *people;
     sim_oracle *oracle;
+    sim_promises *promises;
+    sim_sets *sets;
     uint64_t last_id;
     bool is_calm;  // no more faults: everything gets well
     long num_events, num_faults;  // that the engine got; that befell anybody

@@ -1,0 +1,249 @@
+#include "tests/simulation/promises.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simulation/coordinator.h"
+#include "tests/simulation/files.h"
+#include "tests/simulation/oracle.h"
+
+#define MAX_JOBS 64
+#define MAX_SAVES_KEPT 64
+#define MAX_WRITES 256
+
+// What a row of the disk says of a job.
+typedef struct job_facts {
+    uint64_t job;
+    gs_job_state state;
+    int64_t step;
+    uint32_t generation;
+    bool stop_asked, committed, trains;
+} job_facts;
+
+typedef struct acknowledged_save {
+    char directory[GS_CHECKPOINT_NAME_LEN];
+    int64_t step;
+    bool is_damaged;  // nobody has to start from it any more
+} acknowledged_save;
+
+typedef struct promised_job {
+    uint64_t id;
+    char key[24];  // "": it was never accepted as far as people know
+    bool is_stopped, may_be_deleted, is_deleted;
+    bool is_excused, is_unreadable;
+    bool is_stored;
+    job_facts stored;      // holds for ever once it is
+    uint64_t ended_life;   // of the coordinator that shows it ended; 0: none has
+    gs_job_state ended_as;
+    acknowledged_save saves[MAX_SAVES_KEPT];
+    int num_saves;
+} promised_job;
+
+struct sim_promises {
+    promised_job jobs[MAX_JOBS];
+    int num_jobs;
+    job_facts writes[MAX_WRITES];  // on their way to the disk, in order
+    int num_writes;
+};
+
+void promises_create(sim_world *world) { world->promises = calloc(1, sizeof *world->promises); }
+void promises_destroy(sim_world *world) { free(world->promises); }
+
+static promised_job *find(sim_promises *promises, uint64_t id) {
+    for (int i = 0; i < promises->num_jobs; i++) {
+        if (promises->jobs[i].id == id) return &promises->jobs[i];
+    }
+    return NULL;
+}
+
+static promised_job *know(sim_world *world, uint64_t id) {
+    sim_promises *promises = world->promises;
+    promised_job *job = find(promises, id);
+    if (job) return job;
+    if (promises->num_jobs == MAX_JOBS) abort();
+    job = &promises->jobs[promises->num_jobs++];
+    job->id = id;
+    return job;
+}
+
+void promises_accepted(sim_world *world, const char *key, uint64_t id) {
+    sim_promises *promises = world->promises;
+    for (int i = 0; i < promises->num_jobs; i++) {
+        const promised_job *other = &promises->jobs[i];
+        if (!strcmp(other->key, key) && other->id != id && !other->may_be_deleted)
+            oracle_fail(world, "one request (%s) made two jobs", key);
+    }
+    snprintf(know(world, id)->key, sizeof know(world, id)->key, "%s", key);
+}
+
+void promises_stopped(sim_world *world, uint64_t id) { know(world, id)->is_stopped = true; }
+void promises_delete_asked(sim_world *world, uint64_t id) { know(world, id)->may_be_deleted = true; }
+void promises_deleted(sim_world *world, uint64_t id) { know(world, id)->is_deleted = true; }
+
+void promises_excuse_job(sim_world *world, uint64_t id) { know(world, id)->is_excused = true; }
+void promises_can_read(sim_world *world, uint64_t id, bool is_readable) { know(world, id)->is_unreadable = !is_readable; }
+
+bool promises_is_excused(const sim_world *world, uint64_t id) {
+    const promised_job *job = find(world->promises, id);
+    return job && job->is_excused;
+}
+
+void promises_forget_rows(sim_world *world) {
+    for (int i = 0; i < world->promises->num_jobs; i++) {
+        promised_job *job = &world->promises->jobs[i];
+        job->is_stored = job->is_stopped = job->is_deleted = false;
+    }
+}
+
+void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_t step) {
+    promised_job *job = know(world, id);
+    // One that rotted, or that newer ones replaced, before anybody was told.
+    const saved_file *file = files_find(world, id, directory);
+    if (!file || file->is_damaged) return;
+    for (int i = 0; i < job->num_saves; i++) {
+        if (!strcmp(job->saves[i].directory, directory)) return;
+    }
+    if (job->num_saves == MAX_SAVES_KEPT) {
+        memmove(job->saves, job->saves + 1, sizeof job->saves - sizeof job->saves[0]);
+        job->num_saves--;
+    }
+    acknowledged_save *save = &job->saves[job->num_saves++];
+    save->is_damaged = false;
+    snprintf(save->directory, sizeof save->directory, "%s", directory);
+    save->step = step;
+}
+
+void promises_damaged(sim_world *world, uint64_t id, const char *directory) {
+    promised_job *job = know(world, id);
+    for (int i = 0; i < job->num_saves; i++) {
+        if (!strcmp(job->saves[i].directory, directory)) job->saves[i].is_damaged = true;
+    }
+}
+
+// Retention leaves a newer one, and only who deletes a job deletes all.
+void promises_removed(sim_world *world, uint64_t id, const char *directory) {
+    promised_job *job = know(world, id);
+    if (!directory) {
+        if (!job->may_be_deleted) oracle_fail(world, "the files of a job that nobody deleted are removed");
+        job->num_saves = 0;
+        return;
+    }
+    int i = 0;
+    while (i < job->num_saves && strcmp(job->saves[i].directory, directory) != 0) i++;
+    if (i == job->num_saves || job->saves[i].is_damaged) return;
+    int64_t left = -1;
+    for (const saved_file *file = world->files; file; file = file->next) {
+        bool stays = file->job == id && !file->is_damaged && strcmp(file->directory, directory) != 0;
+        if (stays && file->step > left) left = file->step;
+    }
+    if (left < job->saves[i].step)
+        oracle_fail(world, "checkpoint %s is removed, though the newest that is left is of step %" PRId64, directory, left);
+    job->saves[i].is_damaged = true;
+}
+
+int64_t promises_newest_save(const sim_world *world, uint64_t id) {
+    const promised_job *job = find(world->promises, id);
+    int64_t newest = 0;
+    for (int i = 0; job && i < job->num_saves; i++) {
+        if (job->saves[i].step > newest) newest = job->saves[i].step;
+    }
+    return newest;
+}
+
+void promises_check_resume(sim_world *world, uint64_t id, int64_t step) {
+    const promised_job *job = know(world, id);
+    for (int i = 0; i < job->num_saves; i++) {
+        if (job->saves[i].step <= step || job->saves[i].is_damaged) continue;
+        oracle_fail(world, "a rank starts from step %" PRId64 " though %s was saved and acknowledged", step, job->saves[i].directory);
+    }
+    if (job->is_stored && gs_job_state_terminal(job->stored.state))
+        oracle_fail(world, "a rank starts for a job that was %s on the disk", gs_job_state_name(job->stored.state));
+}
+
+void promises_see_effect(sim_world *world, const gs_effect *effect) {
+    sim_promises *promises = world->promises;
+    if (effect->kind == GS_DO_SHOW_CHECKPOINT)
+        promises_saved(world, effect->job->id, effect->checkpoint->directory, effect->checkpoint->step);
+    if (effect->kind != GS_DO_WRITE_JOB || promises->num_writes == MAX_WRITES) return;
+    const gs_job *job = effect->job;
+    promises->writes[promises->num_writes++] = (job_facts){.job = job->id,
+                                                           .state = job->state,
+                                                           .step = job->step,
+                                                           .generation = job->generation,
+                                                           .stop_asked = job->stop_asked,
+                                                           .committed = job->committed,
+                                                           .trains = job->run && (job->run->phase == GS_RUN_TRAINING ||
+                                                                                  job->run->phase == GS_RUN_RELOADING)};
+}
+
+void promises_see_event(sim_world *world, const gs_engine_event *event) {
+    sim_promises *promises = world->promises;
+    if (event->kind != GS_ON_STORED || event->done.stored != GS_STORED_JOB) return;
+    int i = 0;
+    while (i < promises->num_writes && promises->writes[i].job != event->done.job) i++;
+    if (i == promises->num_writes) return;
+    const job_facts facts = promises->writes[i];
+    promises->num_writes--;
+    memmove(&promises->writes[i], &promises->writes[i + 1], (size_t)(promises->num_writes - i) * sizeof facts);
+    if (event->done.status.code) return;
+    promised_job *job = know(world, facts.job);
+    job->is_stored = true;
+    job->stored = facts;
+}
+
+bool promises_stored_set(const sim_world *world, uint64_t id, uint32_t generation) {
+    const promised_job *job = find(world->promises, id);
+    return job && job->is_stored && job->stored.trains && job->stored.generation == generation;
+}
+
+// What was on its way may be on the disk or not.
+void promises_end_life(sim_world *world) { world->promises->num_writes = 0; }
+
+static void check_stored(sim_world *world, const promised_job *known, const gs_job *job) {
+    const job_facts *stored = &known->stored;
+    if (gs_job_state_terminal(stored->state) && job->state != stored->state)
+        oracle_fail(world, "job %s was %s on the disk, and is %s", job->id_text, gs_job_state_name(stored->state),
+                    gs_job_state_name(job->state));
+    if (job->step < stored->step)
+        oracle_fail(world, "job %s stood at step %" PRId64 " on the disk, and at %" PRId64 " now", job->id_text, stored->step,
+                    job->step);
+    if (job->generation < stored->generation)
+        oracle_fail(world, "job %s had generation %u on the disk, and has %u now", job->id_text, stored->generation,
+                    job->generation);
+    if (stored->stop_asked && !job->stop_asked) oracle_fail(world, "that job %s was asked to stop is forgotten", job->id_text);
+    if (stored->committed && !job->committed) oracle_fail(world, "that job %s has committed is forgotten", job->id_text);
+}
+
+static void check_end(sim_world *world, promised_job *known, const gs_job *job) {
+    uint64_t life = coordinator_life(world);
+    bool ended = gs_job_state_terminal(job->state);
+    if (known->ended_life == life && job->state != known->ended_as)
+        oracle_fail(world, "job %s had ended, %s, and is %s", job->id_text, gs_job_state_name(known->ended_as),
+                    gs_job_state_name(job->state));
+    if (!ended) return;
+    known->ended_life = life;
+    known->ended_as = job->state;
+    if (job->run) oracle_fail(world, "job %s has ended and has a run", job->id_text);
+}
+
+void promises_check(sim_world *world, const gs_state *state) {
+    sim_promises *promises = world->promises;
+    for (size_t i = 0; i < state->jobs.count; i++) {
+        const gs_job *job = state->jobs.items[i];
+        promised_job *known = know(world, job->id);
+        if (known->is_deleted) oracle_fail(world, "job %s was deleted, and is there", job->id_text);
+        if (known->is_stored) check_stored(world, known, job);
+        check_end(world, known, job);
+        if (known->is_stopped && !job->stop_asked && !gs_job_state_terminal(job->state))
+            oracle_fail(world, "job %s was stopped, and that was answered, and it is %s", job->id_text,
+                        gs_job_state_name(job->state));
+    }
+    for (int i = 0; i < promises->num_jobs; i++) {
+        const promised_job *known = &promises->jobs[i];
+        if (known->is_excused || known->is_unreadable) continue;
+        if (known->key[0] && !known->may_be_deleted && !gs_job_table_get(&state->jobs, known->id))
+            oracle_fail(world, "a job that was accepted (%s) is lost", known->key);
+    }
+}

@@ -1,0 +1,37 @@
+// What must stay true because somebody was told so, or because it is on the disk (P8): jobs that were accepted, stopped or deleted,
+// states that are durable, checkpoints that were acknowledged. Across all lives of the coordinator.
+#ifndef TESTS_SIMULATION_PROMISES_H
+#define TESTS_SIMULATION_PROMISES_H
+
+#include "coordinator/engine/engine.h"
+#include "tests/simulation/world.h"
+
+void promises_create(sim_world *world);
+void promises_destroy(sim_world *world);
+
+// To people.
+void promises_accepted(sim_world *world, const char *key, uint64_t job);
+void promises_stopped(sim_world *world, uint64_t job);
+void promises_delete_asked(sim_world *world, uint64_t job);
+void promises_deleted(sim_world *world, uint64_t job);
+// To ranks; what is recorded is as good as told.
+void promises_saved(sim_world *world, uint64_t job, const char *directory, int64_t step);
+void promises_damaged(sim_world *world, uint64_t job, const char *directory);
+int64_t promises_newest_save(const sim_world *world, uint64_t job);  // 0: none
+void promises_removed(sim_world *world, uint64_t job, const char *directory);  // by the coordinator; NULL: all
+void promises_check_resume(sim_world *world, uint64_t job, int64_t step);  // a rank starts from there
+
+// What a disk that lied has lost, or what cannot be read, excuses no more than this.
+void promises_excuse_job(sim_world *world, uint64_t job);                   // it may be gone
+bool promises_is_excused(const sim_world *world, uint64_t job);
+void promises_can_read(sim_world *world, uint64_t job, bool is_readable);  // by the life that begins
+void promises_forget_rows(sim_world *world);                               // they may be older than they were
+
+// What is written, and what has become of it.
+void promises_see_effect(sim_world *world, const gs_effect *effect);
+void promises_see_event(sim_world *world, const gs_engine_event *event);
+bool promises_stored_set(const sim_world *world, uint64_t job, uint32_t generation);  // it trains, says the disk
+void promises_end_life(sim_world *world);
+void promises_check(sim_world *world, const gs_state *state);
+
+#endif

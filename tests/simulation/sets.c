@@ -1,0 +1,223 @@
+#include "tests/simulation/sets.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simulation/coordinator.h"
+#include "tests/simulation/group.h"
+#include "tests/simulation/oracle.h"
+#include "tests/simulation/promises.h"
+
+#define MAX_JOBS 64
+#define MAX_SETS 4096
+#define MAX_SETTLEMENTS 8
+
+typedef struct rank_set {
+    uint32_t generation;
+    uint64_t job;
+    uint64_t incarnations[MAX_RANKS];
+    int num_ranks;
+    int64_t step;  // the furthest that one of it has applied; −1: none
+} rank_set;
+
+// Of all its sets.
+typedef struct job_sets {
+    uint64_t id;
+    uint32_t generation, committed;  // the newest, and the newest that has committed
+    int64_t step;
+    bool is_given_up;
+} job_sets;
+
+// What survivors of a generation are told.
+typedef struct settlement {
+    uint64_t job;
+    uint32_t generation;
+    int savers;
+    int64_t reached, saver_step;
+} settlement;
+
+struct sim_sets {
+    rank_set *items;
+    int count;
+    uint32_t newest;  // generation of all jobs
+    job_sets jobs[MAX_JOBS];
+    int num_jobs;
+    bool is_stale;  // what the event that is being taken comes from
+    settlement settled[MAX_SETTLEMENTS];  // by this step
+    int num_settled;
+};
+
+void sets_create(sim_world *world) {
+    world->sets = calloc(1, sizeof *world->sets);
+    world->sets->items = calloc(MAX_SETS, sizeof *world->sets->items);
+}
+
+void sets_destroy(sim_world *world) {
+    free(world->sets->items);
+    free(world->sets);
+}
+
+static job_sets *know(sim_world *world, uint64_t id) {
+    sim_sets *sets = world->sets;
+    for (int i = 0; i < sets->num_jobs; i++) {
+        if (sets->jobs[i].id == id) return &sets->jobs[i];
+    }
+    if (sets->num_jobs == MAX_JOBS) abort();
+    job_sets *job = &sets->jobs[sets->num_jobs++];
+    job->id = id;
+    return job;
+}
+
+static rank_set *find(sim_sets *sets, uint32_t generation) {
+    for (int i = sets->count - 1; i >= 0; i--) {
+        if (sets->items[i].generation == generation) return &sets->items[i];
+    }
+    return NULL;
+}
+
+void sets_prepared(sim_world *world, uint64_t job, uint32_t generation, int rank, uint64_t incarnation) {
+    const rank_set *set = find(world->sets, generation);
+    if (!set || set->job != job || rank < 0 || rank >= set->num_ranks || set->incarnations[rank] != incarnation)
+        oracle_fail(world, "a rank is told to prepare as rank %d of generation %u, which it is not", rank, generation);
+}
+
+void sets_committed(sim_world *world, uint64_t id, uint32_t generation, int64_t step) {
+    job_sets *job = know(world, id);
+    rank_set *set = find(world->sets, generation);
+    if (generation < job->committed)
+        oracle_fail(world, "generation %u commits step %" PRId64 " behind generation %u: two sets of ranks train", generation,
+                    step, job->committed);
+    if (set && set->step >= 0 && step != set->step && step != set->step + 1)
+        oracle_fail(world, "generation %u applies step %" PRId64 " behind step %" PRId64, generation, step, set->step);
+    if (set && step > set->step) set->step = step;
+    job->committed = generation;
+    if (step > job->step) job->step = step;
+}
+
+void sets_settled(sim_world *world, uint64_t id, uint32_t generation, int64_t step) {
+    job_sets *job = know(world, id);
+    rank_set *set = find(world->sets, generation);
+    if (set && step > set->step) set->step = step;
+    if (generation >= job->generation && step > job->step) job->step = step;
+}
+
+void sets_forget_numbers(sim_world *world) { world->sets->newest = 0; }
+void sets_given_up(sim_world *world, uint64_t id) { know(world, id)->is_given_up = true; }
+
+int64_t sets_reached(const sim_world *world, uint64_t id) {
+    for (int i = 0; i < world->sets->num_jobs; i++) {
+        if (world->sets->jobs[i].id == id) return world->sets->jobs[i].step;
+    }
+    return 0;
+}
+
+static bool is_of_trainer(gs_engine_event_kind kind) { return kind >= GS_ON_PARAMS && kind <= GS_ON_READY_ORDER; }
+
+static bool is_bound(gs_engine_event_kind kind) {
+    return is_of_trainer(kind) && kind != GS_ON_PARAMS && kind != GS_ON_HEARTBEAT && kind != GS_ON_CHECKPOINTED && kind != GS_ON_BYE;
+}
+
+// Of a trainer that is known to have ended, of none, or of another generation than its job's newest.
+void sets_see_event(sim_world *world, const gs_engine_event *event) {
+    sim_sets *sets = world->sets;
+    const gs_state *state = coordinator_state(world);
+    sets->is_stale = false;
+    sets->num_settled = 0;
+    if (!is_of_trainer(event->kind)) return;
+    const gs_member *member = gs_state_member(state, event->from.incarnation);
+    sets->is_stale = !member || member->stage == GS_MEMBER_EXITED || member->job->id != event->from.job;
+    if (sets->is_stale || !is_bound(event->kind)) return;
+    sets->is_stale = event->from.generation != (int64_t)know(world, event->from.job)->generation;
+}
+
+static void begin(sim_world *world, const gs_run *run) {
+    sim_sets *sets = world->sets;
+    job_sets *job = know(world, run->job->id);
+    if (run->generation <= sets->newest) oracle_fail(world, "generation %u is handed out twice", run->generation);
+    if (run->generation >= coordinator_state(world)->generations.durable_end)
+        oracle_fail(world, "generation %u is used before it is reserved", run->generation);
+    if (sets->count == MAX_SETS || run->num_members > MAX_RANKS) abort();
+    rank_set *set = &sets->items[sets->count++];
+    *set = (rank_set){.generation = run->generation, .job = job->id, .num_ranks = run->num_members, .step = -1};
+    for (int i = 0; i < run->num_members; i++) set->incarnations[i] = run->members[i].incarnation;
+    if (run->generation > sets->newest) sets->newest = run->generation;
+    job->generation = run->generation;
+    job->is_given_up = false;
+}
+
+static bool all_agents_hear(const sim_world *world, const sim_group *group) {
+    for (int i = 0; i < group->num_members; i++) {
+        const sim_agent *agent = group->members[i]->agent;
+        const gs_agent *known = gs_agent_table_find(&coordinator_state(world)->agents, agent->name);
+        if (!known || known->incarnation != agent->peer.incarnation || !gs_agent_is_connected(known)) return false;
+    }
+    return true;
+}
+
+// Nobody of an older set may be able to commit when a new one is on its way. Of a set whose record was not durable when the
+// coordinator died, only its agents can tell.
+static void check_alone(sim_world *world, const gs_effect *effect) {
+    const job_sets *job = know(world, effect->job->id);
+    const sim_group *group = group_that_trains(world, job->id);
+    if (!group || job->is_given_up) return;
+    if (promises_stored_set(world, job->id, group->generation) || all_agents_hear(world, group))
+        oracle_fail(world, "ranks are started while generation %u of job %s trains: two sets", group->generation,
+                    effect->job->id_text);
+}
+
+static settlement *find_settlement(sim_sets *sets, const sim_trainer *trainer) {
+    for (int i = 0; i < sets->num_settled; i++) {
+        if (sets->settled[i].generation == trainer->generation) return &sets->settled[i];
+    }
+    if (sets->num_settled == MAX_SETTLEMENTS) abort();
+    settlement *settled = &sets->settled[sets->num_settled++];
+    *settled = (settlement){.job = trainer->peer.job, .generation = trainer->generation};
+    return settled;
+}
+
+void sets_answer_settle(sim_world *world, const sim_trainer *trainer, const gs_effect *effect) {
+    settlement *settled = find_settlement(world->sets, trainer);
+    int64_t step = trainer->applied_step + (effect->reply.apply && trainer->is_complete);
+    if (step > settled->reached) settled->reached = step;
+    if (!effect->reply.save) return;
+    settled->savers++;
+    settled->saver_step = step;
+}
+
+// What one of them has applied, those who live keep; and one of them saves it.
+static void judge_settlement(sim_world *world, const settlement *settled) {
+    const rank_set *set = find(world->sets, settled->generation);
+    if (set && settled->reached < set->step)
+        oracle_fail(world, "survivors of generation %u settle at step %" PRId64 ", and step %" PRId64 " was applied",
+                    set->generation, settled->reached, set->step);
+    if (settled->savers > 1)
+        oracle_fail(world, "%d survivors of generation %u are to save", settled->savers, settled->generation);
+    if (settled->savers == 1 && settled->saver_step < settled->reached)
+        oracle_fail(world, "a survivor is to save step %" PRId64 ", and another has step %" PRId64, settled->saver_step,
+                    settled->reached);
+    if (settled->savers == 0 && settled->reached > promises_newest_save(world, settled->job))
+        oracle_fail(world, "survivors settle at step %" PRId64 ", which nobody has saved, and nobody is to", settled->reached);
+}
+
+void sets_judge_settlements(sim_world *world) {
+    for (int i = 0; i < world->sets->num_settled; i++) judge_settlement(world, &world->sets->settled[i]);
+    world->sets->num_settled = 0;
+}
+
+void sets_see_effect(sim_world *world, const gs_effect *effect) {
+    if (effect->kind == GS_DO_BEGIN_GENERATION) begin(world, effect->run);
+    else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_alone(world, effect);
+}
+
+static void check_refused(sim_world *world, const gs_engine_event *event, const gs_effects *effects) {
+    if (event->was_admitted)
+        oracle_fail(world, "a %s of a trainer or generation that is over was listened to", gs_engine_event_name(event->kind));
+    if (effects->count > 1 || (effects->count == 1 && effects->items[0].kind != GS_DO_REPLY))
+        oracle_fail(world, "a %s of a trainer or generation that is over has led to something", gs_engine_event_name(event->kind));
+}
+
+void sets_took(sim_world *world, const gs_engine_event *event, const gs_effects *effects) {
+    if (world->sets->is_stale) check_refused(world, event, effects);
+}

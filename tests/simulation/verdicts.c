@@ -1,0 +1,45 @@
+#include "tests/simulation/verdicts.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "tests/simulation/coordinator.h"
+#include "tests/simulation/group.h"
+#include "tests/simulation/oracle.h"
+#include "tests/simulation/people.h"
+#include "tests/simulation/sets.h"
+
+#define STEADY_NS (8 * SECONDS)
+
+// It has stepped all the time, also just now.
+static bool is_steady(const sim_world *world, const sim_group *group) {
+    return world->now_ns - group->steady_since_ns >= STEADY_NS && world->now_ns - group->stepped_ns <= GROUP_STALL_NS;
+}
+
+// Silence is not death (V2, V6): steps that advance protect all members.
+static void check_fault(sim_world *world, const gs_effect *effect) {
+    const char *reason = effect->note.reason;
+    if (!effect->note.fault || (strcmp(reason, "WorkerHung") != 0 && strcmp(reason, "WorkerSilent") != 0)) return;
+    const sim_group *group = group_of_generation(world, effect->job->id, effect->note.generation);
+    if (group && is_steady(world, group) && !group_is_orphaned(world, group, ORPHAN_NS - 2 * SECONDS))
+        oracle_fail(world, "%s: \"%s\", and generation %u has stepped all the time", reason, effect->note.message,
+                    group->generation);
+}
+
+static void check_end(sim_world *world, const gs_job *job) {
+    int64_t reached = sets_reached(world, job->id);
+    const sim_wish *wish = people_wish_of(world, job->id);
+    if (!strcmp(job->reason, "TargetReached") && reached < job->spec.steps.target)
+        oracle_fail(world, "job %s has reached its target %" PRId64 ", and no rank came further than step %" PRId64, job->id_text,
+                    job->spec.steps.target, reached);
+    if (!strcmp(job->reason, "StoppedByUser") && wish && !wish->wants_stop)
+        oracle_fail(world, "job %s was stopped by a user, and nobody has asked for it", job->id_text);
+    if (job->step > reached)
+        oracle_fail(world, "job %s is at step %" PRId64 ", and no rank came further than step %" PRId64, job->id_text, job->step,
+                    reached);
+}
+
+void verdicts_see_effect(sim_world *world, const gs_effect *effect) {
+    if (effect->kind == GS_DO_NOTE && effect->job) check_fault(world, effect);
+    else if (effect->kind == GS_DO_END_JOB) check_end(world, effect->job);
+}
