@@ -8,6 +8,7 @@
 void gs_observer_note_store(gs_observer *observer, gs_status status) {
     if (status.code && !observer->store_failed) gs_log_error("store cannot be written", "reason=\"%s\"", status.message);
     observer->store_failed = status.code != GS_OK;
+    observer->num_store_failures += observer->store_failed;
     snprintf(observer->store_error, sizeof observer->store_error, "%s", status.message);
 }
 

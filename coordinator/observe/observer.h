@@ -33,7 +33,8 @@ typedef struct gs_observer {
     int64_t timeline_requests;           // made so far
     int64_t started_ns, expired_ns;
     double loop_lag_seconds, step_seconds;  // of the loop; that the engine took for its last step
-    bool store_failed;
+    bool store_failed;  // the last time
+    uint64_t num_store_failures;
     char store_error[256];
 } gs_observer;
 

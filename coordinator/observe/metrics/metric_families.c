@@ -31,6 +31,7 @@ FAMILY(gradsync_control_connections_lost_total, "Connections that were closed or
        NULL);
 FAMILY(gradsync_coordinator_epoch, "Starts of the coordinator so far.", GS_GAUGE, NULL);
 FAMILY(gradsync_coordinator_loop_lag_seconds, "How late the loop turns.", GS_GAUGE, NULL);
+FAMILY(gradsync_store_failures_total, "Writes of jobs and numbers that the database did not take.", GS_COUNTER, NULL);
 FAMILY(gradsync_metrics_dropped_series_total, "Series refused by the cap.", GS_COUNTER, NULL);
 FAMILY(gradsync_jobs, "Jobs in each state.", GS_GAUGE, "state");
 FAMILY(gradsync_workers, "Workers in each state.", GS_GAUGE, "state");
@@ -124,6 +125,7 @@ static void refresh_control(gs_observer *observer) {
     set(observer, &gradsync_control_connections_lost_total, (double)stats.lost);
     set(observer, &gradsync_coordinator_epoch, observer->state->cluster.epoch);
     set(observer, &gradsync_coordinator_loop_lag_seconds, observer->loop_lag_seconds);
+    set(observer, &gradsync_store_failures_total, (double)observer->num_store_failures);
     set(observer, &gradsync_metrics_dropped_series_total,
         (double)gs_metrics_dropped_count(observer->metrics));
 }
