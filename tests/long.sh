@@ -61,6 +61,8 @@ item coordinator/effects dev test_fault_coordinator_effects 'GRADSYNC_KILLS=200 
 # shellcheck disable=SC2016
 item coordinator/effects-training dev 'test_fault_coordinator_effects gradsync-worker' \
   'GRADSYNC_KILLS=200 GRADSYNC_REAL_WORKERS=1 "$build/tests/test_fault_coordinator_effects"'
+# Ten minutes without a coordinator, and a hundred that end one after the other.
+item coordinator/rows release product "GRADSYNC_DOWN_SECONDS=600 GRADSYNC_RESTARTS=100 $in_ctest -R '^e2e_coordinator_rows\$' --timeout 1800"
 
 # Random models, plans, orders, worlds and types against a serial sum: worlds of 1 to 8; and random orders
 # between lanes.

@@ -1,0 +1,239 @@
+#!/usr/bin/env bash
+# Everything that happens to a coordinator alone, under one job that trains through all of it: killed, suspended, gone, its
+# database damaged or of another version, its directory full, started again and again. The trainers stay who they are, lose no
+# step, make steps as far apart as before, and end with the bytes of a job that was left alone. Then what a death costs.
+#   GRADSYNC_DOWN_SECONDS  how long the coordinator is gone (3)     GRADSYNC_RESTARTS  how often in a row it is killed (5)
+skip() { echo "SKIP: $*"; exit 77; }
+if [ -z "${GRADSYNC_ROWS_WORLD:-}" ]; then
+  world=(--mount)
+  [ "$(id -u)" -eq 0 ] || world+=(--user --map-root-user)
+  unshare "${world[@]}" mount -t tmpfs tmpfs /mnt >/dev/null 2>&1 || skip "no mounts of its own"
+  GRADSYNC_ROWS_WORLD=1 exec unshare "${world[@]}" bash "$0" "$@"
+fi
+. "$(dirname "$0")/lib.sh"
+command -v python3 >/dev/null || skip "no python3"
+
+down=${GRADSYNC_DOWN_SECONDS:-3}
+restarts=${GRADSYNC_RESTARTS:-5}
+mount -t tmpfs -o size=24m tmpfs /mnt  # a disk of its own, which can be filled
+data=/mnt/data
+
+now_ms() { date +%s%3N; }
+exact_job() { # NAME STEPS MORE
+  mlp_job "$1" "$2" 2 ",\"exact\":true$3"
+}
+# A checkpoint at every tenth step is what is seen of the trainers from outside.
+submit_watched() { submit "$(exact_job "$1" 1000000 ',"debug":{"step_delay_ms":10},"checkpoint":{"every_steps":10,"keep_last":1000}')"; }
+saved_at() { find "$run/checkpoints/$job" -name MANIFEST.json -printf '%T@ %h\n' | sed -E 's/ .*step-0*([0-9]+).*/ \1/' | sort -k2 -n; }
+# longest_gap_ms SINCE_MS: between two saves, one of them after it.
+longest_gap_ms() {
+  saved_at | awk -v since="$1" '{ at = $1 * 1000; if (last && at > since && at - last > most) most = at - last; last = at } END { printf "%d", most }'
+}
+num_saved() { saved_at | wc -l; }
+saves_more() { [ "$(num_saved)" -ge "$1" ]; }
+trains_on() { wait_for 30 "more steps" saves_more $(($(num_saved) + ${1:-3})); }
+who_runs() { echo "$(trainer_pids "$job" | sort | tr '\n' ' ')of generation $(job_field "$job" .generation)"; }
+is_undisturbed() {
+  same "$(who_runs)" "$before" "who runs"
+  same "$(job_field "$job" '"\(.state) \(.restarts) \(.lost_steps)"')" "running 0 0" "state, restarts and lost steps"
+}
+metric() { get /metrics | awk -v name="$1" '$1 == name { print $2 }'; }
+kill_coordinator() {
+  kill -9 "$coordinator_pid"
+  wait "$coordinator_pid" 2>/dev/null || true
+}
+arguments=()
+# launch: the coordinator where it was, without waiting for it.
+launch() { # [timeout SECONDS]
+  rm -f "$run/main.ports"
+  "$@" "$bin/gradsync-coordinator" "${arguments[@]}" --data-dir "$data" --checkpoints "$run/checkpoints" --port-file "$run/main.ports" \
+    >>"$run/logs/main.log" 2>&1 &
+  coordinator_pid=$!
+}
+is_ready() { [ -s "$run/main.ports" ] && curl -fsS "$server/readyz"; }
+revive() {
+  launch
+  pids+=("$coordinator_pid")
+  wait_for 30 "the coordinator again" is_ready
+}
+# refuses_to_start CODE WORDS
+refuses_to_start() {
+  local code=0
+  launch timeout 20
+  wait "$coordinator_pid" || code=$?
+  same "$code" "$1" "exit code"
+  tail -n 3 "$run/logs/main.log" | grep -q "$2" || fail "it does not say '$2': $(tail -n 3 "$run/logs/main.log")"
+}
+steps_again() { local step; step=$(job_field "$job" .progress.step); wait_for 30 "steps that are heard of" step_at_least "$job" $((step + 10)); }
+sizes_of() { # PID…: descriptors and threads of each
+  for pid in "$@"; do echo "$(ls "/proc/$pid/fd" | wc -l) $(ls "/proc/$pid/task" | wc -l)"; done
+}
+resident_kib() { for pid in "$@"; do cat "/proc/$pid/status"; done | awk '/^VmRSS/ { sum += $2 } END { print sum }'; }
+
+mkdir "$run/checkpoints"
+start_coordinator main "$data" --checkpoints "$run/checkpoints"
+arguments=(--http "${server#http://}" --control "$control")
+start_worker agent 3
+agent_pid=$worker_pid
+submit_watched through
+wait_for 60 "its steps" step_at_least "$job" 30
+before=$(who_runs)
+everybody="$agent_pid $(trainer_pids "$job" | tr '\n' ' ')"
+began=$(now_ms)
+trains_on 20
+undisturbed_ms=$(longest_gap_ms "$began")
+echo "  undisturbed: ten steps at most $undisturbed_ms ms apart"
+# T5. Twice as far apart as undisturbed, and one save that is left out because a disk was slow with the one before.
+keeps_pace() { # SINCE_MS
+  local most=$((3 * undisturbed_ms + 200)) gap
+  gap=$(longest_gap_ms "$1")
+  echo "  ten steps at most $gap ms apart"
+  [ "$gap" -le "$most" ] || fail "T5: two saves are $gap ms apart, undisturbed $undisturbed_ms ms"
+}
+
+claim "C1, T5, T6: kill -9 while it trains, back after 2 s: no step is lost or late, no new generation, one more epoch"
+epoch=$(metric gradsync_coordinator_epoch)
+since=$(now_ms)
+kill_coordinator
+sleep 2
+begin=$(now_ms)
+revive
+steps_again
+recovered=$(($(now_ms) - begin))
+echo "  steps are heard of $recovered ms after the start"
+[ "$recovered" -le 3000 ] || fail "T6: $recovered ms from start to steps"
+keeps_pace "$since"
+is_undisturbed
+same "$(metric gradsync_coordinator_epoch)" $((epoch + 1)) "coordinator epoch"
+
+claim "C4: gone for $down s: training goes on, the memory of the worker and its trainers is flat, the steps of meanwhile are known"
+since=$(now_ms)
+kib=$(resident_kib $everybody) saved=$(num_saved)
+kill_coordinator
+sleep "$down"
+kib_after=$(resident_kib $everybody)
+echo "  $kib KiB, $kib_after KiB after"
+[ "$kib_after" -le $((kib + kib / 20 + 2048)) ] || fail "memory: $kib KiB, $kib_after KiB after $down s"
+saves_more $((saved + down * 1000 / (4 * (undisturbed_ms + 100)))) || fail "few steps: $saved saves before, $(num_saved) after"
+revive
+steps_again
+keeps_pace "$since"
+is_undisturbed
+step_at_least "$job" "$(saved_at | tail -n 1 | cut -d' ' -f2)" || fail "the steps of meanwhile are not known"
+
+claim "C5: suspended for 5 s: nobody is evicted"
+since=$(now_ms)
+kill -STOP "$coordinator_pid"
+sleep 5
+kill -CONT "$coordinator_pid"
+steps_again
+keeps_pace "$since"
+is_undisturbed
+
+claim "C6: a second one on the same directory is refused with 73"
+code=0
+"$bin/gradsync-coordinator" --http 127.0.0.1:0 --control tcp://127.0.0.1:0 --data-dir "$data" >"$run/second" 2>&1 || code=$?
+same "$code" 73 "exit code"
+is_undisturbed
+
+claim "C8: a damaged database is set aside whole and named, and no start begins with an empty one; who trains never notices"
+kill -TERM "$coordinator_pid"  # what is in the log by then goes into the database, where it can be damaged
+wait "$coordinator_pid" || true
+revive
+steps_again
+since=$(now_ms)
+kill_coordinator
+mkdir "$run/kept"
+cp "$data"/gradsync.db* "$run/kept"
+[ -s "$run/kept/gradsync.db-wal" ] || fail "there is no log that could be lost"
+python3 - "$data/gradsync.db" <<'END'
+import random, sys
+with open(sys.argv[1], "r+b") as file:
+    size = file.seek(0, 2)
+    for _ in range(200):
+        file.seek(random.Random(_).randrange(size))
+        file.write(b"\xfe" * 64)
+END
+refuses_to_start 65 'gradsync.db was damaged and is now .*gradsync.db.damaged-'
+cmp "$run/kept/gradsync.db-wal" "$data"/gradsync.db.damaged-*-wal || fail "its log was not kept"
+refuses_to_start 65 'was damaged, and nothing is in its place'
+refuses_to_start 65 'was damaged, and nothing is in its place'
+rm "$data"/gradsync.db.damaged-*
+cp "$run/kept"/* "$data"
+revive
+steps_again
+keeps_pace "$since"
+is_undisturbed
+
+claim "C12: data of a newer version are refused and left as they are; who trains never notices"
+since=$(now_ms)
+kill_coordinator
+set_version() { python3 -c 'import sqlite3, sys; base = sqlite3.connect(sys.argv[1]); base.execute("UPDATE meta SET schema_version = ?", (sys.argv[2],)); base.commit()' "$data/gradsync.db" "$1"; }
+set_version 99
+refuses_to_start 69 'schema version 99, this program knows'
+refuses_to_start 69 'schema version 99, this program knows'
+set_version 1
+revive
+steps_again
+keeps_pace "$since"
+is_undisturbed
+
+claim "C9: the directory is full: what is asked for is answered with 507, training goes on, and so does a job that loses a rank"
+submit "$(exact_job regroups 1000000 ',"debug":{"step_delay_ms":10},"checkpoint":{"every_steps":20},"restart":{"backoff_initial_seconds":0.1}' | sed 's/"min":2,"max":2/"min":1,"max":1/')"
+other=$job
+wait_for 60 "its steps" step_at_least "$other" 30
+job=$(get /v1/jobs | jq -r '.items[] | select(.name == "through") | .id')
+since=$(now_ms)
+failures=$(metric gradsync_store_failures_total)
+cat /dev/zero >"$data/filler" 2>/dev/null || true
+refused() {
+  request POST /v1/jobs "$(exact_job refused 10 '')"
+  [ "$status" = 507 ]
+}
+wait_for 20 "a refusal" refused
+[ "$(get /v1/jobs | jq '[.items[] | select(.name == "refused")] | length')" -eq $(($(get /v1/jobs | jq '.items | length') - 2)) ] || fail "jobs"
+same "$(curl -s -o /dev/null -w '%{http_code}' "$server/readyz")" 503 "readiness"
+[ "$(metric gradsync_store_failures_total)" -gt "$failures" ] || fail "the metric does not say so"
+generation=$(job_field "$other" .generation)
+kill -9 "$(trainer_pids "$other")"
+again() { [ "$(job_field "$other" .generation)" -gt "$generation" ] && [ "$(job_field "$other" .state)" = running ]; }
+wait_for 30 "the other job again" again
+trains_on
+rm "$data/filler"
+wait_for 30 "readiness" curl -fsS "$server/readyz"
+request POST "/v1/jobs/$other/stop"
+same "$status" 202 "stop"
+await "$other" cancelled 30
+keeps_pace "$since"
+is_undisturbed
+
+claim "C11: killed $restarts times in a row: epochs increase, no event is lost, and nothing is left open"
+get "/v1/events?limit=500" | jq -c '[.items[] | .sequence]' >"$run/events.before"
+sizes=$(sizes_of $everybody)
+epoch=$(metric gradsync_coordinator_epoch)
+since=$(now_ms)
+for _ in $(seq "$restarts"); do
+  kill_coordinator
+  revive
+done
+steps_again
+same "$(metric gradsync_coordinator_epoch)" $((epoch + restarts)) "coordinator epoch"
+get "/v1/events?limit=500" | jq -e --slurpfile before "$run/events.before" \
+  '[.items[] | .sequence] as $now | ($before[0][:100] - $now | length == 0) and ($now | unique | length) == ($now | length)' >/dev/null ||
+  fail "events: $(cat "$run/events.before") before, $(get "/v1/events?limit=500" | jq -c '[.items[] | .sequence]')"
+same "$(sizes_of $everybody)" "$sizes" "descriptors and threads of the worker and its trainers"
+keeps_pace "$since"
+is_undisturbed
+
+claim "what has come of it are the bytes of a job that was left alone"
+request POST "/v1/jobs/$job/stop"
+await "$job" cancelled 60
+steps=$(saved_at | cut -d' ' -f2 | tr '\n' ' ')
+step=$(job_field "$job" .progress.step)
+missing=$(for s in $(seq 10 10 "$step"); do echo " $steps" | grep -q " $s " || echo "$s"; done | wc -l)
+echo "  step $step, $missing saves of every tenth step are left out"
+tensors_of() { (command cd "$(dirname "$(find "$run/checkpoints/$1" -name MANIFEST.json | sort | tail -n 1)")" && sha256sum part-*.safetensors | sha256sum); }
+disturbed=$(tensors_of "$job")
+submit "$(exact_job alone "$step" '')"
+await "$job" succeeded 60
+same "$disturbed" "$(tensors_of "$job")" "tensors"
