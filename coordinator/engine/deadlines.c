@@ -15,7 +15,7 @@ static bool is_late(const gs_run *run, const gs_member *member) {
     case GS_RUN_LAUNCHING: return member->stage == GS_MEMBER_LAUNCHED || (member->list_asked && !member->params);
     case GS_RUN_PREPARING: return member->stage < GS_MEMBER_READY;
     case GS_RUN_CONNECTING: return member->stage < GS_MEMBER_UP;
-    case GS_RUN_RELOADING: return !member->stream.call;
+    case GS_RUN_RELOADING: return !member->stream.call && member->stage < GS_MEMBER_LEAVING;
     default: return false;
     }
 }
@@ -65,20 +65,22 @@ static void note_certain_death(gs_engine *engine, gs_run *run) {
     gs_member_exited(engine, member, -1, 0, NULL);
 }
 
-// Who is out of reach may still train, and is not waited for once it can do no harm: when another rank has left its
-// generation, or when it has stopped by itself because nobody was heard for so long.
+// Who is out of reach may still train, and is not waited for once it can do no harm: when it has said Bye; when the
+// run ends and another rank has left its generation, or it has stopped by itself because nobody was heard for so long.
 static void leave_behind(gs_engine *engine, gs_run *run) {
     const gs_timing *timing = &engine->state.timing;
     int64_t now_ns = engine->state.now_ns;
-    if (run->phase < GS_RUN_ENDING) return;
     bool orphaned = now_ns - gs_run_heard_ns(run) >= timing->orphan_ns;
-    if (!orphaned && !gs_run_is_broken(run)) return;
+    bool all_may_go = run->phase >= GS_RUN_ENDING && (orphaned || gs_run_is_broken(run));
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
         const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
         if (member->stage == GS_MEMBER_EXITED || member->stream.call || (agent && gs_agent_is_connected(agent)))
             continue;
-        int64_t lost_ns = agent && agent->lost_ns > run->phase_since_ns ? agent->lost_ns : run->phase_since_ns;
+        bool has_left = member->stage == GS_MEMBER_LEAVING;
+        if (!all_may_go && !has_left) continue;
+        int64_t lost_ns = has_left ? member->bye.at_ns : run->phase_since_ns;
+        if (agent && agent->lost_ns > lost_ns) lost_ns = agent->lost_ns;
         if (now_ns - lost_ns < timing->agent_dead_ns) continue;
         run->has_left_behind = true;
         gs_mind_log(engine, GS_SEVERITY_WARNING, "trainer left behind", "job=%s rank=%d worker=%s generation=%u",
@@ -92,7 +94,8 @@ static void leave_behind(gs_engine *engine, gs_run *run) {
 static void go_on_without_all(gs_engine *engine, gs_run *run) {
     int64_t now_ns = engine->state.now_ns;
     int back = 0;
-    for (int i = 0; i < run->num_members; i++) back += run->members[i].stream.call != 0;
+    for (int i = 0; i < run->num_members; i++)
+        back += run->members[i].stream.call != 0 && run->members[i].stage < GS_MEMBER_LEAVING;
     if (back == 0 && now_ns - run->phase_since_ns >= engine->state.timing.orphan_ns) {
         blame_late(engine, run);
         return;
@@ -116,7 +119,7 @@ static void end_lingering(gs_engine *engine, gs_run *run) {
     if (run->phase < GS_RUN_SETTLING) return;
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
-        if (member->stage != GS_MEMBER_LEAVING || member->kill_sent) continue;
+        if (member->stage != GS_MEMBER_LEAVING || member->kill_sent || member->goodbye.call) continue;
         if (engine->state.now_ns - member->bye.at_ns >= BYE_NS) gs_order_stop_rank(engine, member, true, 0);
     }
 }

@@ -11,6 +11,7 @@
 #include "coordinator/engine/deadlines.h"
 #include "coordinator/engine/requests.h"
 #include "coordinator/engine/runs/agents.h"
+#include "coordinator/engine/runs/farewells.h"
 #include "coordinator/engine/runs/launch.h"
 #include "coordinator/engine/runs/rendezvous.h"
 #include "coordinator/engine/runs/replan.h"
@@ -114,6 +115,7 @@ static void tick(gs_engine *engine) {
     if (late_ns > state->timing.tick_ns) gs_deadlines_skip(engine, late_ns);
     gs_agents_tick(engine);
     gs_deadlines_tick(engine);
+    gs_farewells_tick(engine);
     gs_generations_tick(engine);
     gs_checkpoints_tick(engine);
     turn(engine);

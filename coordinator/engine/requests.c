@@ -4,9 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/engine/base/late_answers.h"
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/release.h"
+#include "coordinator/engine/runs/farewells.h"
 #include "coordinator/engine/runs/replan.h"
+#include "coordinator/engine/runs/run_life.h"
 #include "coordinator/engine/stops.h"
 #include "core/clock.h"
 #include "rpc/schema/job_plan.h"
@@ -27,26 +30,6 @@ void gs_records_flush(gs_engine *engine, bool all) {
         bool due = all || engine->state.now_ns - job->dirty_since_ns >= engine->state.timing.flush_ns;
         if (job->dirty && due && !job->held_back) write_job(engine, job, 0, NULL);
     }
-}
-
-static gs_late_answer *answer_later(gs_engine *engine, gs_late_kind kind, gs_call call, const gs_job *job) {
-    gs_late_answer *answer = calloc(1, sizeof *answer);
-    if (!answer) return NULL;
-    answer->ticket = ++engine->last_ticket;
-    answer->kind = kind;
-    answer->job = job->id;
-    answer->next = engine->late;
-    engine->late = answer;
-    gs_kept_set(engine, &answer->held, call, GS_CALL_ANSWER, answer);
-    return answer;
-}
-
-static gs_late_answer *take_late(gs_engine *engine, uint64_t ticket) {
-    gs_late_answer **link = &engine->late;
-    while (*link && (*link)->ticket != ticket) link = &(*link)->next;
-    gs_late_answer *answer = *link;
-    if (answer) *link = answer->next;
-    return answer;
 }
 
 static gs_status find_job(gs_engine *engine, gs_job **job, const gs_engine_event *event, const char *text) {
@@ -122,7 +105,7 @@ static gs_status create_job(gs_engine *engine, gs_call call, const gs_create_req
     gs_status no_memory = gs_error(GS_RESOURCE_EXHAUSTED, "create job: out of memory");
     char *key = request->key ? strdup(request->key) : NULL;
     gs_job *job = request->key && !key ? NULL : make_job(engine, request->spec);
-    gs_late_answer *answer = job ? answer_later(engine, GS_LATE_CREATE, call, job) : NULL;
+    gs_late_answer *answer = job ? gs_late_answer_add(engine, GS_LATE_CREATE, call, job) : NULL;
     if (!answer) {
         gs_job_destroy(job);
         free(key);
@@ -171,7 +154,7 @@ void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
         if (call) gs_reply_with(engine, call, GS_REPLY_JOB, job);
         return;
     }
-    gs_late_answer *answer = answer_later(engine, GS_LATE_STOP, call, job);
+    gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_STOP, call, job);
     if (!answer) {
         gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "stop job: out of memory"));
         return;
@@ -191,7 +174,7 @@ void gs_on_delete_job(gs_engine *engine, gs_engine_event *event) {
                          "wrong_state", "stop the job first");
         return;
     }
-    gs_late_answer *answer = answer_later(engine, GS_LATE_DELETE, call, job);
+    gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_DELETE, call, job);
     if (!answer) {
         gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "delete job: out of memory"));
         return;
@@ -236,7 +219,7 @@ void gs_on_replan_job(gs_engine *engine, gs_engine_event *event) {
     }
     event->was_admitted = true;
     gs_status status = gs_replan_by_operator(engine, job);
-    gs_late_answer *answer = status.code ? NULL : answer_later(engine, GS_LATE_REPLAN, call, job);
+    gs_late_answer *answer = status.code ? NULL : gs_late_answer_add(engine, GS_LATE_REPLAN, call, job);
     if (!answer) {
         if (!status.code) status = gs_error(GS_RESOURCE_EXHAUSTED, "replan: out of memory");
         gs_reply_error(engine, call, status);
@@ -262,25 +245,15 @@ void gs_on_release_job(gs_engine *engine, gs_engine_event *event) {
     event->was_admitted = true;
     gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "Released", "an operator released %d trainers of job %s", count,
                 job ? job->id_text : text);
-    gs_reply_ok(engine, call);
-}
-
-static void bury_answer(gs_engine *engine, gs_late_answer *answer) {
-    gs_mind_bury(engine, answer->key, free);
-    gs_mind_bury(engine, answer, free);
-}
-
-static void refuse_store(gs_engine *engine, gs_call call, gs_status status) {
-    if (status.code == GS_RESOURCE_EXHAUSTED)
-        gs_reply_refusal(engine, call, status, "storage_full",
-                         "free space below the data directory; training goes on");
-    else gs_reply_error(engine, call, status);
+    // Of trainers of a job that is not known here, nothing is recorded.
+    gs_late_answer *answer = job ? gs_late_answer_add(engine, GS_LATE_RELEASE, call, job) : NULL;
+    if (answer) write_job(engine, job, answer->ticket, NULL);
+    else gs_reply_ok(engine, call);
 }
 
 static void drop_job(gs_engine *engine, gs_job *job, bool purges) {
     gs_job_table_unlink(&engine->state.jobs, job);
-    if (job->run) gs_run_destroy(job->run);
-    job->run = NULL;
+    if (job->run) gs_run_release(engine, job->run);
     gs_effect *effect;
     if (purges) {
         effect = gs_mind_do(engine, GS_DO_PURGE);
@@ -314,22 +287,24 @@ static void answer_create(gs_engine *engine, gs_late_answer *answer, gs_job *job
 
 void gs_on_job_stored(gs_engine *engine, const gs_completion *done) {
     gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
-    gs_late_answer *answer = done->ticket ? take_late(engine, done->ticket) : NULL;
+    gs_late_answer *answer = done->ticket ? gs_late_answer_take(engine, done->ticket) : NULL;
     if (!answer) {
         if (done->status.code && job) write_again(engine, job);
+        if (job) gs_farewells_stored(engine, job, done);
         return;
     }
     gs_call call = gs_kept_take(engine, &answer->held);
     if (answer->kind == GS_LATE_CREATE) answer_create(engine, answer, job, done->status);
     else if (done->status.code && job) write_again(engine, job);
-    if (done->status.code) refuse_store(engine, call, done->status);
+    if (done->status.code) gs_reply_not_stored(engine, call, done->status);
+    else if (answer->kind == GS_LATE_RELEASE) gs_reply_ok(engine, call);
     else if (call) gs_reply_with(engine, call, answer->kind == GS_LATE_REPLAN ? GS_REPLY_REPLAN : GS_REPLY_JOB, job);
-    bury_answer(engine, answer);
+    gs_late_answer_bury(engine, answer);
 }
 
 void gs_on_job_deleted(gs_engine *engine, const gs_completion *done) {
     gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
-    gs_late_answer *answer = take_late(engine, done->ticket);
+    gs_late_answer *answer = gs_late_answer_take(engine, done->ticket);
     if (!answer) return;
     gs_call call = gs_kept_take(engine, &answer->held);
     if (done->status.code) {
@@ -337,10 +312,10 @@ void gs_on_job_deleted(gs_engine *engine, const gs_completion *done) {
             job->held_back = false;
             write_again(engine, job);
         }
-        refuse_store(engine, call, done->status);
+        gs_reply_not_stored(engine, call, done->status);
     } else {
         if (job) drop_job(engine, job, answer->purges);
         gs_reply_ok(engine, call);
     }
-    bury_answer(engine, answer);
+    gs_late_answer_bury(engine, answer);
 }

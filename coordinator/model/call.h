@@ -13,6 +13,7 @@ typedef enum gs_call_use {
     GS_CALL_AGENT_STREAM,   // of a gs_agent
     GS_CALL_MEMBER_STREAM,  // of a gs_member
     GS_CALL_SETTLE,         // of a gs_member
+    GS_CALL_BYE,            // of a gs_member: waits for the store
     GS_CALL_EXCHANGE,       // of a gs_exchange_entry
     GS_CALL_ANSWER          // of a gs_late_answer: waits for the store
 } gs_call_use;

@@ -10,8 +10,22 @@ static const char *const phase_names[GS_NUM_RUN_PHASES] = {
 static const char *const stage_names[GS_NUM_MEMBER_STAGES] = {
     "launched", "here", "ready", "up", "settling", "settled", "leaving", "exited"};
 
+static const char *const bye_names[GS_NUM_BYE_REASONS] = {
+    "none", "target_reached", "data_ended", "drained", "error", "orphaned", "other"};
+
 const char *gs_run_phase_name(gs_run_phase phase) { return phase_names[phase]; }
 const char *gs_member_stage_name(gs_member_stage stage) { return stage_names[stage]; }
+
+const char *gs_bye_reason_name(gs_bye_reason reason) { return bye_names[reason]; }
+
+gs_bye_reason gs_bye_reason_of(const char *name) {
+    for (int i = GS_BYE_TARGET_REACHED; i < GS_BYE_OTHER; i++) {
+        if (!strcmp(bye_names[i], name)) return (gs_bye_reason)i;
+    }
+    return GS_BYE_OTHER;
+}
+
+bool gs_run_phase_is_kept(gs_run_phase phase) { return phase == GS_RUN_TRAINING || phase == GS_RUN_RELOADING; }
 
 bool gs_run_phase_from_name(gs_run_phase *phase, const char *name) {
     for (int i = 0; i < GS_NUM_RUN_PHASES; i++) {

@@ -28,6 +28,8 @@ typedef enum gs_run_phase {
 } gs_run_phase;
 
 const char *gs_run_phase_name(gs_run_phase phase);
+// A later life of the coordinator goes on with a run that was in it.
+bool gs_run_phase_is_kept(gs_run_phase phase);
 bool gs_run_phase_from_name(gs_run_phase *phase, const char *name);
 
 // How far a member is. It goes down this list only.
@@ -59,15 +61,20 @@ typedef enum gs_bye_reason {
     GS_BYE_DRAINED,
     GS_BYE_ERROR,
     GS_BYE_ORPHANED,  // nobody directed it: it saved and stopped
-    GS_BYE_OTHER  // a word that decides nothing: "aborted" …
+    GS_BYE_OTHER,  // a word that decides nothing: "aborted" …
+    GS_NUM_BYE_REASONS
 } gs_bye_reason;
+
+const char *gs_bye_reason_name(gs_bye_reason reason);
+gs_bye_reason gs_bye_reason_of(const char *name);  // OTHER: none of those
 
 // The last word of a trainer.
 typedef struct gs_farewell {
     gs_bye_reason reason;  // NONE: it has not said it
     int exit_code;
     char class[24], error[256], hint[256];
-    int64_t at_ns;
+    int64_t at_ns;    // said; once it is answered, that moment
+    uint64_t ticket;  // of the write that has it
 } gs_farewell;
 
 // A plan that waits until all ranks have it.
@@ -88,6 +95,7 @@ typedef struct gs_member {
     gs_member_stage stage;
     gs_kept_call stream;  // Hello; 0 while not connected
     gs_kept_call settle;  // 0: it does not ask just now
+    gs_kept_call goodbye;  // its Bye, until that is durable
     bool list_asked;      // it was asked for its parameters
     bool was_up;          // it has been in the communicator
     bool stream_closed;   // at its end, as the end of its process does; not by silence
@@ -146,6 +154,8 @@ struct gs_run {
     bool has_left_behind;  // ranks that may have saved what nobody was told of
     bool unheard;       // of most of its ranks there is no word: verdicts wait
     gs_exchange_round *exchanges;  // owned
+    uint64_t bye_ticket;   // of a write on its way that has Byes; 0: none is
+    int64_t bye_again_ns;  // the next, when one has failed
     gs_run_cause cause;
     bool no_restart;  // the same again would end the same way
     char backend[32];

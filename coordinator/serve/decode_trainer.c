@@ -213,25 +213,10 @@ void gs_decode_checkpointed(gs_engine_event *event, const gs_json *request) {
     read_files(found, gs_json_get(request, "files"));
 }
 
-static gs_bye_reason reason_of(const char *word) {
-    static const struct {
-        const char *word;
-        gs_bye_reason reason;
-    } reasons[] = {{"target_reached", GS_BYE_TARGET_REACHED},
-                   {"data_ended", GS_BYE_DATA_ENDED},
-                   {"drained", GS_BYE_DRAINED},
-                   {"orphaned", GS_BYE_ORPHANED},
-                   {"error", GS_BYE_ERROR}};
-    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
-        if (!strcmp(word, reasons[i].word)) return reasons[i].reason;
-    }
-    return GS_BYE_OTHER;
-}
-
 void gs_decode_bye(gs_engine_event *event, const gs_json *request) {
     event->kind = GS_ON_BYE;
     event->bye = (gs_bye_report){
-        .reason = reason_of(gs_json_string_or(request, "reason", "")),
+        .reason = gs_bye_reason_of(gs_json_string_or(request, "reason", "")),
         .exit_code = (int)gs_json_int_or(request, "exit_code", 0),
         .class = gs_json_string_or(request, "class", ""),
         .error = gs_json_string_or(request, "error", ""),

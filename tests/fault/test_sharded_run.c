@@ -156,7 +156,7 @@ static const rank_death deaths_in_a_step[] = {
     {"reducer.finish", 5, 0}, {"commit.enter", 5, 1},     {"commit.leave", 5, 0},
     {"step.committed", 5, 1}, {"sharded.gather", 21, 0},  {"sharded.gather", 23, 1},
     {"step.applied", 5, 0},   {"checkpoint.write", 1, 1}, {"step.backward", 5, 1},
-    {"reducer.tally", 5, 1},  {"step.reduced", 5, 0},     {"checkpoint.rename", 2, 0}};
+    {"reducer.tally", 5, 1},  {"step.reduced", 5, 0}};
 #define NUM_DEATHS (sizeof deaths_in_a_step / sizeof deaths_in_a_step[0])
 
 static void a_sharded_optimizer_goes_back_to_its_checkpoint(void **state) {

@@ -9,7 +9,7 @@
 #include "tests/simulation/files.h"
 #include "tests/simulation/oracle.h"
 
-#define MAX_JOBS 64
+#define MAX_JOBS 512
 #define MAX_SAVES_KEPT 64
 #define MAX_WRITES 256
 
@@ -35,6 +35,8 @@ typedef struct promised_job {
     bool is_excused, is_unreadable;
     bool is_stored;
     job_facts stored;      // holds for ever once it is
+    uint32_t left_generation, left_ranks;  // whose ranks were told that their Bye is known, and which
+    bool is_left;                          // by all of them
     uint64_t ended_life;   // of the coordinator that shows it ended; 0: none has
     gs_job_state ended_as;
     acknowledged_save saves[MAX_SAVES_KEPT];
@@ -93,7 +95,8 @@ bool promises_is_excused(const sim_world *world, uint64_t id) {
 void promises_forget_rows(sim_world *world) {
     for (int i = 0; i < world->promises->num_jobs; i++) {
         promised_job *job = &world->promises->jobs[i];
-        job->is_stored = job->is_stopped = job->is_deleted = false;
+        job->is_stored = job->is_stopped = job->is_deleted = job->is_left = false;
+        job->left_ranks = 0;
     }
 }
 
@@ -113,6 +116,14 @@ void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_
     save->is_damaged = false;
     snprintf(save->directory, sizeof save->directory, "%s", directory);
     save->step = step;
+}
+
+void promises_left(sim_world *world, uint64_t id, uint32_t generation, int rank, int world_size) {
+    promised_job *job = know(world, id);
+    if (job->left_generation != generation) job->left_ranks = 0;
+    job->left_generation = generation;
+    job->left_ranks |= UINT32_C(1) << rank;
+    job->is_left |= job->left_ranks == (UINT32_C(1) << world_size) - 1;
 }
 
 void promises_damaged(sim_world *world, uint64_t id, const char *directory) {
@@ -160,6 +171,7 @@ void promises_check_resume(sim_world *world, uint64_t id, int64_t step) {
     }
     if (job->is_stored && gs_job_state_terminal(job->stored.state))
         oracle_fail(world, "a rank starts for a job that was %s on the disk", gs_job_state_name(job->stored.state));
+    if (job->is_left) oracle_fail(world, "a rank starts for a job whose ranks have all heard that its end is known");
 }
 
 void promises_see_effect(sim_world *world, const gs_effect *effect) {

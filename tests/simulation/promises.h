@@ -16,6 +16,8 @@ void promises_delete_asked(sim_world *world, uint64_t job);
 void promises_deleted(sim_world *world, uint64_t job);
 // To ranks; what is recorded is as good as told.
 void promises_saved(sim_world *world, uint64_t job, const char *directory, int64_t step);
+// That it has said that the target is reached: once all have, nobody is started again.
+void promises_left(sim_world *world, uint64_t job, uint32_t generation, int rank, int world_size);
 void promises_damaged(sim_world *world, uint64_t job, const char *directory);
 int64_t promises_newest_save(const sim_world *world, uint64_t job);  // 0: none
 void promises_removed(sim_world *world, uint64_t job, const char *directory);  // by the coordinator; NULL: all

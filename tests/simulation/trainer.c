@@ -315,6 +315,8 @@ static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answ
         trainer->num_told++;
         tell_saved(world, trainer);
     } else if (answer->request == trainer->bye_request && trainer->state == TRAINER_LEAVING) {
+        if (!answer->status.code && trainer->bye_reason == GS_BYE_TARGET_REACHED)
+            promises_left(world, trainer->peer.job, trainer->generation, trainer->rank, trainer->world_size);
         end(world, trainer, trainer->exit_code, 0);
     }
 }

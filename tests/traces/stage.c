@@ -201,5 +201,7 @@ void stage_result_release(stage_result *result, const trace_file *file) {
     outputs_release(&result->found);
     for (size_t i = 0; result->write_names && i < file->count; i++) free(result->write_names[i]);
     free(result->write_names);
+    for (size_t i = 0; i < result->num_new_writes; i++) free(result->new_writes[i].name);
+    free(result->new_writes);
     *result = (stage_result){0};
 }

@@ -15,6 +15,11 @@ typedef struct stage_result {
     outputs found;       // what left the coordinator this time
     // For a record that is put in order: what each write did, by the line that says it came back. Owned.
     char **write_names;  // of the record's lines; NULL: that line is of no write
+    struct {
+        int turn;
+        char *name;
+    } *new_writes;  // of which the record does not know; owned
+    size_t num_new_writes;
     size_t num_unmatched;  // writes that came back in the record and were not given this time
 } stage_result;
 

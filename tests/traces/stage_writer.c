@@ -12,6 +12,7 @@
 typedef struct given {
     gs_write *write;
     char name[MAX_NAME];
+    bool is_new;  // the record has no such row in this turn
     struct given *next;
 } given;
 
@@ -64,6 +65,34 @@ gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd, gs_
     return gs_job_store_begin(store);
 }
 
+// In a record that was put in order: there the row stands where the write was given. Else nobody knows.
+static bool is_new(const char *name) {
+    char row_name[MAX_NAME];
+    bool is_in_order = false;
+    if (strncmp(name, "put_job", 7) != 0) return false;
+    for (size_t i = 0; i < stage.file->count && !is_in_order; i++)
+        is_in_order = stage.file->lines[i].kind == TRACE_WRITTEN && gs_json_get(stage.file->lines[i].json, "write");
+    for (size_t i = stage.first; i < stage.end && is_in_order; i++) {
+        trace_line *line = &stage.file->lines[i];
+        const gs_json *row = gs_json_get(line->json, "row");
+        int64_t id = 0;
+        if (line->kind != TRACE_OUT || !row || line->used || !gs_json_int(&id, gs_json_at(row, 1))) continue;
+        snprintf(row_name, sizeof row_name, "%s %lld", gs_json_string(gs_json_at(row, 0)), (long long)id);
+        if (strncmp(name, row_name, strlen(row_name)) != 0) continue;
+        line->used = true;
+        return false;
+    }
+    return is_in_order;
+}
+
+static void note_new(const given *it) {
+    stage_result *result = stage.result;
+    result->new_writes = realloc(result->new_writes, (result->num_new_writes + 1) * sizeof *result->new_writes);
+    if (!result->new_writes) abort();
+    result->new_writes[result->num_new_writes].turn = stage.turn;
+    result->new_writes[result->num_new_writes++].name = strdup(it->name);
+}
+
 void gs_writer_submit(gs_writer *writer, gs_write *write) {
     given *it = calloc(1, sizeof *it), **end = &writer->first;
     if (!it) abort();
@@ -72,6 +101,7 @@ void gs_writer_submit(gs_writer *writer, gs_write *write) {
     write->status = write->run(write, writer->store);
     it->write = write;
     snprintf(it->name, sizeof it->name, "%s", current);
+    it->is_new = is_new(it->name);
     while (*end) end = &(*end)->next;
     *end = it;
 }
@@ -89,10 +119,10 @@ static given *take_number(gs_writer *writer, int64_t number) {
 static given *take(gs_writer *writer, const char *name) {
     given **link = &writer->first;
     size_t word = name ? strcspn(name, " ,") : 0;
-    while (*link && name && strcmp((*link)->name, name) != 0) link = &(*link)->next;
+    while (*link && name && (strcmp((*link)->name, name) != 0 || (*link)->is_new)) link = &(*link)->next;
     if (!*link && word > 0) {
         link = &writer->first;
-        while (*link && strncmp((*link)->name, name, word) != 0) link = &(*link)->next;
+        while (*link && (strncmp((*link)->name, name, word) != 0 || (*link)->is_new)) link = &(*link)->next;
     }
     given *it = *link;
     if (it) *link = it->next;
@@ -133,11 +163,12 @@ static bool comes_back_later(const char *name) {
 static void finish_unknown(gs_writer *writer) {
     for (given **link = &writer->first; *link;) {
         given *it = *link;
-        if (stage.cut || comes_back_later(it->name)) {
+        if (stage.cut || (!it->is_new && comes_back_later(it->name))) {
             link = &it->next;
             continue;
         }
         *link = it->next;
+        if (it->is_new) note_new(it);
         finish(it, it->write->status);
         link = &writer->first;
     }

@@ -113,6 +113,10 @@ static void print_turn(FILE *out, const trace_file *file, const stage_result *re
         if (result->write_names[i]) gs_json_set_string(line->json, "write", result->write_names[i]);
         print_line(out, line->json, directory);
     }
+    for (size_t i = 0; i < result->num_new_writes; i++) {
+        if (result->new_writes[i].turn == turn)
+            fprintf(out, "{\"in\":\"written\",\"code\":0,\"write\":\"%s\"}\n", result->new_writes[i].name);
+    }
     for (size_t i = 0; i < result->found.count; i++) {
         if (result->found.items[i].turn == turn)
             print_line(out, result->found.items[i].json, directory);

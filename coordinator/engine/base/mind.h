@@ -12,7 +12,7 @@ typedef struct gs_engine gs_engine;  // the same for who uses it: engine.h
 typedef struct gs_text_block gs_text_block;
 
 // An answer that waits until what it says is durable.
-typedef enum gs_late_kind { GS_LATE_CREATE = 0, GS_LATE_STOP, GS_LATE_DELETE, GS_LATE_REPLAN } gs_late_kind;
+typedef enum gs_late_kind { GS_LATE_CREATE = 0, GS_LATE_STOP, GS_LATE_DELETE, GS_LATE_REPLAN, GS_LATE_RELEASE } gs_late_kind;
 
 typedef struct gs_late_answer {
     uint64_t ticket, job;
@@ -28,8 +28,6 @@ typedef struct gs_grave {
     void *what;
     void (*release)(void *what);
 } gs_grave;
-
-
 
 struct gs_engine {
     gs_state state;

@@ -129,16 +129,22 @@ static void resend(gs_engine *engine, gs_member *member) {
     if (run->draining) gs_tell_drain(engine, member);
 }
 
+// Who has said Bye does not come back.
 static void check_in(gs_engine *engine, gs_run *run) {
+    int back = 0;
     for (int i = 0; i < run->num_members; i++) {
-        if (!run->members[i].stream.call) return;
+        const gs_member *member = &run->members[i];
+        if (member->stage >= GS_MEMBER_LEAVING) continue;
+        if (!member->stream.call) return;
+        back++;
     }
+    if (back == 0) return;
     gs_run_enter(engine, run, GS_RUN_TRAINING, 0);
     run->progress_ns = engine->state.now_ns;
     run->was_reloaded = true;
     gs_note_add(engine, run->job, NULL, GS_SEVERITY_INFO, "MembersCheckedIn",
-                "all %d ranks of generation %u went on while the coordinator was away",
-                run->num_members, run->generation);
+                "all %d ranks of generation %u%s went on while the coordinator was away", back, run->generation,
+                back < run->num_members ? " that have not left" : "");
     gs_status status = gs_replan_consider(engine, run);
     if (status.code) gs_mind_log(engine, GS_SEVERITY_WARNING, "no plan", "reason=\"%s\"", status.message);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/runs/farewells.h"
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
 
@@ -112,7 +113,6 @@ void gs_on_bye(gs_engine *engine, gs_member *member, const gs_engine_event *even
     gs_farewell *bye = &member->bye;
     gs_run *run = member->job->run;
     gs_job *job = member->job;
-    gs_reply_ok(engine, event->from.call);
     if (member->stage < GS_MEMBER_LEAVING) {
         // Who leaves does not wait for an answer.
         gs_reply_error(engine, gs_kept_take(engine, &member->settle), gs_error(GS_ABORTED, "said bye"));
@@ -132,5 +132,6 @@ void gs_on_bye(gs_engine *engine, gs_member *member, const gs_engine_event *even
                           .fault = GS_FAULT_ERROR};
         gs_run_fail(engine, run, &blame, "rank %d: %s", gs_member_index(member), bye->error);
     }
+    gs_farewell_take(engine, member, event->from.call);
     gs_run_try_settle(engine, run);
 }

@@ -31,6 +31,7 @@ void gs_run_release(gs_engine *engine, gs_run *run) {
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
         gs_reply_error(engine, gs_kept_take(engine, &member->settle), over);
+        gs_reply_error(engine, gs_kept_take(engine, &member->goodbye), over);
         gs_end_stream(engine, gs_kept_take(engine, &member->stream), over);
         gs_u64_map_remove(&engine->state.members, member->incarnation);
     }

@@ -4,6 +4,16 @@
 
 #define MAX_MEMBERS 65536
 
+static gs_json *bye_to_record(const gs_farewell *bye) {
+    gs_json *record = gs_json_new_object();
+    gs_json_set_string(record, "reason", gs_bye_reason_name(bye->reason));
+    gs_json_set_int(record, "exit_code", bye->exit_code);
+    gs_json_set_string(record, "class", bye->class);
+    gs_json_set_string(record, "error", bye->error);
+    gs_json_set_string(record, "hint", bye->hint);
+    return record;
+}
+
 static gs_json *member_to_record(const gs_member *member) {
     gs_json *record = gs_json_new_object();
     gs_json_set_string(record, "worker", member->worker);
@@ -16,6 +26,7 @@ static gs_json *member_to_record(const gs_member *member) {
     gs_json_set_u64(record, "launch_token", member->launch_token);
     gs_json_set_string(record, "device", member->device);
     gs_json_set_string(record, "device_uuid", member->device_uuid);
+    if (member->bye.reason) gs_json_set(record, "bye", bye_to_record(&member->bye));
     return record;
 }
 
@@ -38,6 +49,15 @@ static void read_text(char *text, size_t text_bytes, const gs_json *record, cons
     snprintf(text, text_bytes, "%s", gs_json_string_or(record, key, fallback));
 }
 
+static void read_bye(gs_farewell *bye, const gs_json *record, int64_t now_ns) {
+    bye->reason = gs_bye_reason_of(gs_json_string_or(record, "reason", ""));
+    bye->exit_code = (int)gs_json_int_or(record, "exit_code", 0);
+    read_text(bye->class, sizeof bye->class, record, "class", "");
+    read_text(bye->error, sizeof bye->error, record, "error", "");
+    read_text(bye->hint, sizeof bye->hint, record, "hint", "");
+    bye->at_ns = now_ns;
+}
+
 static bool read_member(gs_member *member, const gs_json *record) {
     read_text(member->worker, sizeof member->worker, record, "worker", "");
     read_text(member->host, sizeof member->host, record, "host", "");
@@ -54,11 +74,10 @@ static bool read_member(gs_member *member, const gs_json *record) {
 
 gs_run *gs_run_from_record(gs_job *job, const gs_json *record, int64_t now_ns) {
     gs_run_phase phase;
-    bool trained = gs_run_phase_from_name(&phase, gs_json_string_or(record, "phase", "")) &&
-                   (phase == GS_RUN_TRAINING || phase == GS_RUN_RELOADING);
+    bool is_kept = gs_run_phase_from_name(&phase, gs_json_string_or(record, "phase", "")) && gs_run_phase_is_kept(phase);
     const gs_json *members = gs_json_get(record, "members");
     size_t count = gs_json_count(members);
-    if (!trained || count == 0 || count > MAX_MEMBERS) return NULL;
+    if (!is_kept || count == 0 || count > MAX_MEMBERS) return NULL;
     gs_run *run = gs_run_create(job, (int)count, now_ns);
     run->phase = GS_RUN_RELOADING;
     run->generation = (uint32_t)gs_json_int_or(record, "generation", 0);
@@ -70,8 +89,10 @@ gs_run *gs_run_from_record(gs_job *job, const gs_json *record, int64_t now_ns) {
     run->step_before = run->base_step;  // what it has come to is not known: for its good
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
-        if (read_member(member, gs_json_at(members, (size_t)i)) && member->rank == i) {
-            member->stage = GS_MEMBER_UP;
+        const gs_json *item = gs_json_at(members, (size_t)i), *bye = gs_json_get(item, "bye");
+        if (read_member(member, item) && member->rank == i) {
+            member->stage = bye ? GS_MEMBER_LEAVING : GS_MEMBER_UP;
+            if (bye) read_bye(&member->bye, bye, now_ns);
             member->was_up = true;
             member->applied_step = run->step;
             continue;

@@ -27,9 +27,10 @@ typedef struct disk_work {
     char directory[GS_CHECKPOINT_NAME_LEN];
 } disk_work;
 
-typedef struct disk_queue {
+typedef struct gs_play_disk {
     disk_work items[MAX_WORK];
     size_t count;
+    disk_work done;  // what it answers just now
 } disk_queue;
 
 static void must(gs_status status) {
@@ -92,17 +93,37 @@ static void take_order(gs_play *play, const gs_effect *effect) {
     }
 }
 
-static void perform(gs_play *play, disk_queue *disk, const gs_effect *effect) {
+static void note_answer(gs_play *play, const gs_effect *effect) {
+    int index = play->num_answers++ % 32;
+    play->answered_calls[index] = effect->call;
+    play->answers[index] = effect->kind == GS_DO_END ? effect->ending : effect->reply.status;
+}
+
+bool gs_play_is_answered(const gs_play *play, gs_call call, gs_status *answer) {
+    for (int i = 0; i < 32 && i < play->num_answers; i++) {
+        if (play->answered_calls[i] != call) continue;
+        *answer = play->answers[i];
+        return true;
+    }
+    return false;
+}
+
+static void perform(gs_play *play, const gs_effect *effect) {
+    disk_queue *disk = play->disk;
     switch (effect->kind) {
     case GS_DO_REPLY:
     case GS_DO_END:
+        note_answer(play, effect);
         if (effect->call != play->last_call) break;
         play->answered = true;
         play->answer = effect->kind == GS_DO_END ? effect->ending : effect->reply.status;
         play->settlement_saves = effect->kind == GS_DO_REPLY && effect->reply.save;
         break;
     case GS_DO_TELL_AGENT: take_order(play, effect); break;
-    case GS_DO_WRITE_JOB: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_JOB); break;
+    case GS_DO_WRITE_JOB:
+        play->num_job_rows++;
+        ask_disk(disk, effect, GS_ON_STORED, GS_STORED_JOB);
+        break;
     case GS_DO_DELETE_JOB: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_JOB_DELETED); break;
     case GS_DO_RESERVE_GENERATIONS: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_GENERATIONS); break;
     case GS_DO_WRITE_CHECKPOINT: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_CHECKPOINT); break;
@@ -113,30 +134,35 @@ static void perform(gs_play *play, disk_queue *disk, const gs_effect *effect) {
     }
 }
 
-static void step(gs_play *play, disk_queue *disk, gs_engine_event *event) {
+static void step(gs_play *play, gs_engine_event *event) {
     event->now_ns = play->now_ns;
     event->wall_ms = play->wall_ms;
     event->random = 1 + (uint64_t)play->now_ns * 7919;
     gs_effects effects = gs_engine_step(play->engine, event);
-    for (size_t i = 0; i < effects.count; i++) perform(play, disk, &effects.items[i]);
+    for (size_t i = 0; i < effects.count; i++) perform(play, &effects.items[i]);
     gs_engine_event_release(event);
 }
 
+static void take_done(gs_play *play, gs_engine_event *event) {
+    disk_queue *disk = play->disk;
+    const disk_work *work = &disk->done;
+    disk->done = disk->items[0];
+    memmove(disk->items, disk->items + 1, --disk->count * sizeof *disk->items);
+    event->kind = work->kind;
+    event->done = (gs_completion){.stored = work->stored, .ticket = work->ticket, .job = work->job,
+                                  .directory = work->directory, .generation_end = work->generation_end};
+    if (play->disk_says && work->kind == GS_ON_STORED) event->done.status = gs_error(play->disk_says, "no");
+}
+
 void gs_play_hear(gs_play *play, gs_engine_event *event) {
-    disk_queue disk = {0};
     play->now_ns += GS_NS_PER_MS;
-    step(play, &disk, event);
-    while (disk.count || gs_engine_state(play->engine)->schedule_needed) {
+    step(play, event);
+    for (;;) {
         gs_engine_event next = {.kind = GS_ON_TURN, .from = {.generation = -1}};
-        disk_work work = {0};
-        if (disk.count) {
-            work = disk.items[0];
-            memmove(disk.items, disk.items + 1, --disk.count * sizeof *disk.items);
-            next.kind = work.kind;
-            next.done = (gs_completion){.stored = work.stored, .ticket = work.ticket, .job = work.job,
-                                        .directory = work.directory, .generation_end = work.generation_end};
-        }
-        step(play, &disk, &next);
+        bool is_done = play->disk->count > 0 && !play->disk_waits;
+        if (!is_done && !gs_engine_state(play->engine)->schedule_needed) return;
+        if (is_done) take_done(play, &next);
+        step(play, &next);
     }
 }
 
@@ -241,16 +267,16 @@ static void agent_says_hello(gs_play *play) {
     const gs_run *run = gs_play_run(play);
     if (run) {
         event.agent_hello.running = calloc(GS_PLAY_RANKS, sizeof *event.agent_hello.running);
-        event.agent_hello.num_running = GS_PLAY_RANKS;
         for (int i = 0; i < GS_PLAY_RANKS; i++)
-            event.agent_hello.running[i] = (gs_running_trainer){
+            if (!play->ranks[i].is_gone) event.agent_hello.running[event.agent_hello.num_running++] = (gs_running_trainer){
                 .slot = i, .pid = 1, .incarnation = play->ranks[i].incarnation, .job = play->job, .rank = i};
     }
     gs_play_hear(play, &event);
 }
 
 void gs_play_open(gs_play *play) {
-    *play = (gs_play){.now_ns = GS_NS_PER_SEC, .wall_ms = WALL_MS};
+    *play = (gs_play){.now_ns = GS_NS_PER_SEC, .wall_ms = WALL_MS, .disk = calloc(1, sizeof *play->disk)};
+    if (!play->disk) abort();
     open_engine(play, 1);
     hear_kind(play, GS_ON_START);
     agent_says_hello(play);
@@ -264,23 +290,31 @@ void gs_play_open(gs_play *play) {
     if (!gs_play_run(play)) abort();
 }
 
-void gs_play_reopen(gs_play *play) {
+void gs_play_reopen_without_worker(gs_play *play) {
     gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job), *again = NULL;
     gs_job_documents documents = gs_job_documents_of(&job->spec);
     char *text = NULL;
     must(gs_job_to_record(&text, job, &documents, play->now_ns));
     gs_job_documents_release(&documents);
     gs_engine_destroy(play->engine);
+    play->disk->count = 0;
     open_engine(play, 2);
     must(gs_job_from_record(&again, &documents, play->job, text, play->now_ns, play->wall_ms));
     gs_job_documents_release(&documents);
     free(text);
     gs_engine_adopt_job(play->engine, again);
     hear_kind(play, GS_ON_START);
+}
+
+void gs_play_reopen(gs_play *play) {
+    gs_play_reopen_without_worker(play);
     agent_says_hello(play);
 }
 
-void gs_play_close(gs_play *play) { gs_engine_destroy(play->engine); }
+void gs_play_close(gs_play *play) {
+    gs_engine_destroy(play->engine);
+    free(play->disk);
+}
 
 static void describe_member(gs_strbuf *out, const gs_member *member) {
     gs_strbuf_printf(out,

@@ -1,5 +1,5 @@
 // The coordinator's engine alone, on a clock that a test turns: one worker, one job of two ranks, and a disk that does at
-// once what it is asked. The test speaks for the ranks.
+// once what it is asked, unless it is told otherwise. The test speaks for the ranks.
 #ifndef TESTS_UNIT_COORDINATOR_ENGINE_PLAY_H
 #define TESTS_UNIT_COORDINATOR_ENGINE_PLAY_H
 
@@ -11,6 +11,7 @@
 typedef struct gs_play_rank {
     uint64_t incarnation, launch_token;
     bool ordered_to_stop, ordered_to_die;
+    bool is_gone;  // ended, and its agent has not told it: one that comes back does not list it
 } gs_play_rank;
 
 typedef struct gs_play {
@@ -20,16 +21,25 @@ typedef struct gs_play {
     char job_text[GS_JOB_ID_LEN];
     gs_play_rank ranks[GS_PLAY_RANKS];
     gs_call last_call;
+    gs_call answered_calls[32];  // the newest, behind each other
+    gs_status answers[32];
+    int num_answers;
     // Of the last event from outside: how its call was answered.
     bool answered;
     gs_status answer;
     bool settlement_saves;
+    // The disk: what it says of rows, whether it keeps what it is asked for later, and how many rows of jobs it got.
+    gs_code disk_says;
+    bool disk_waits;
+    int num_job_rows;
+    struct gs_play_disk *disk;  // owned
 } gs_play;
 
 // A job that waits for nothing but its trainers' Hello.
 void gs_play_open(gs_play *play);
 // The same job, of which another life of the coordinator left that it trains.
 void gs_play_reopen(gs_play *play);
+void gs_play_reopen_without_worker(gs_play *play);
 void gs_play_close(gs_play *play);
 
 // A message of a rank, bound to its job's generation, with members as a healthy rank has them.
@@ -37,6 +47,7 @@ gs_engine_event gs_play_message(gs_play *play, int rank, gs_engine_event_kind ki
 // Takes the event, and performs what it leads to.
 void gs_play_hear(gs_play *play, gs_engine_event *event);
 void gs_play_say(gs_play *play, int rank, gs_engine_event_kind kind);  // both
+bool gs_play_is_answered(const gs_play *play, gs_call call, gs_status *answer);  // by any event so far
 void gs_play_wait(gs_play *play, int64_t ns);                          // in ticks
 
 gs_run *gs_play_run(const gs_play *play);  // NULL: none

@@ -1,0 +1,35 @@
+#include "coordinator/engine/base/late_answers.h"
+
+#include <stdlib.h>
+
+gs_late_answer *gs_late_answer_add(gs_engine *engine, gs_late_kind kind, gs_call call, const gs_job *job) {
+    gs_late_answer *answer = calloc(1, sizeof *answer);
+    if (!answer) return NULL;
+    answer->ticket = ++engine->last_ticket;
+    answer->kind = kind;
+    answer->job = job->id;
+    answer->next = engine->late;
+    engine->late = answer;
+    gs_kept_set(engine, &answer->held, call, GS_CALL_ANSWER, answer);
+    return answer;
+}
+
+gs_late_answer *gs_late_answer_take(gs_engine *engine, uint64_t ticket) {
+    gs_late_answer **link = &engine->late;
+    while (*link && (*link)->ticket != ticket) link = &(*link)->next;
+    gs_late_answer *answer = *link;
+    if (answer) *link = answer->next;
+    return answer;
+}
+
+void gs_late_answer_bury(gs_engine *engine, gs_late_answer *answer) {
+    gs_mind_bury(engine, answer->key, free);
+    gs_mind_bury(engine, answer, free);
+}
+
+void gs_reply_not_stored(gs_engine *engine, gs_call call, gs_status status) {
+    if (status.code == GS_RESOURCE_EXHAUSTED)
+        gs_reply_refusal(engine, call, status, "storage_full",
+                         "free space below the data directory; training goes on");
+    else gs_reply_error(engine, call, status);
+}
