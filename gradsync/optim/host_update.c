@@ -2,8 +2,9 @@
 
 #include <stdlib.h>
 
-#define PIECE_ELEMENTS ((size_t)1 << 20)  // 4 MiB of parameters, and of gradients
 #define NUM_PIECES 2
+// Of parameters, and as many of gradients.
+#define PIECE_ELEMENTS (GS_HOST_UPDATE_PIECES_BYTES / NUM_PIECES / 2 / sizeof(float))
 #define DEVICE_SECONDS 60.0
 #define POLL_NS 20000
 

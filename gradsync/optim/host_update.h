@@ -14,6 +14,9 @@
 #include "core/status.h"
 #include "kernels/device.h"
 
+// Pinned, in two pieces, each of parameters and gradients.
+#define GS_HOST_UPDATE_PIECES_BYTES ((size_t)16 << 20)
+
 typedef struct gs_host_update gs_host_update;
 
 // `num_threads` of the host for updates; 0: one. Borrows the device until destroy.

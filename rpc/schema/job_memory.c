@@ -11,16 +11,15 @@
 #define FLOAT_BYTES ((uint64_t)4)
 
 // What other rooms have by these names; tests/unit/worker/test_job_memory.c tells who changes one.
-// Windows of worker/state/sharding.c.
+// Windows (worker/state/sharding.c).
 #define NUM_WINDOWS 4
 // Behind the members of a bucket (gradsync/bucket/bucket.h).
 #define NUM_RESERVED 4
 // Control block and one lane of shared memory (gradsync/comm/shm/segment.h).
 #define CONTROL_BYTES ((uint64_t)4 << 10)
 #define LANE_BYTES ((uint64_t)774 << 10)
-// Pinned, of worker/state/device_copy.c.
+// Pinned pieces (worker/state/device_copy.h, gradsync/optim/host_update.h).
 #define COPY_PIECES_BYTES ((uint64_t)16 << 20)
-// The same, of gradsync/optim/host_update.c.
 #define UPDATE_PIECES_BYTES ((uint64_t)16 << 20)
 
 #define MOST_ENTRIES 256
@@ -101,6 +100,7 @@ static uint64_t bucket_grads_bytes(const foresight *all, size_t bucket) {
     return count * (uint64_t)parts * FLOAT_BYTES;
 }
 
+// With room for what ranks say of the step, whether they say it there or apart.
 static uint64_t bucket_bytes(const foresight *all, size_t bucket) {
     size_t num_reserved = all->request->plan->buckets[bucket].num_params + NUM_RESERVED;
     uint64_t reserved = round_up(num_reserved * FLOAT_BYTES, LINE_BYTES);
@@ -229,6 +229,7 @@ static void add_windowed_grads(gs_job_memory *memory, const foresight *all) {
         uint64_t *window = &windows[num_dealt++ % NUM_WINDOWS];
         if (bytes > *window) *window = bytes;
     }
+    memory->gradients_bytes = round_up(memory->gradients_bytes, BUCKET_BYTES);
     for (int w = 0; w < NUM_WINDOWS; w++) memory->windows_bytes += windows[w];
 }
 
@@ -249,9 +250,14 @@ static uint64_t saved_bytes(const foresight *all, int rank) {
     return all->owned[rank] * FLOAT_BYTES * (uint64_t)(1 + all->num_states);
 }
 
-static bool undoes(const gs_job_spec *spec) {
+// As worker/pass/backward_update.c, but for what ranks know alone: whether they have a core to
+// spare.
+static bool may_undo(const gs_job_memory_request *request) {
+    const gs_job_spec *spec = request->spec;
     bool overlaps = spec->reducer.zero_overlap != GS_ZERO_OVERLAP_OFF;
-    return spec->optimizer.in_backward || (overlaps && !(spec->optimizer.grad_clip_norm > 0));
+    bool is_wanted = spec->optimizer.in_backward || overlaps;
+    bool travels = request->on_gpu || request->world_size > 1;
+    return is_wanted && travels && !(spec->optimizer.grad_clip_norm > 0);
 }
 
 // Of a copy: at the end of a run the host writes its own memory as it is.
@@ -278,7 +284,7 @@ static gs_job_memory foresee_rank(const foresight *all, int rank) {
     const gs_job_memory_request *request = all->request;
     gs_job_memory memory = {
         .optimizer_bytes = all->owned[rank] * FLOAT_BYTES * (uint64_t)all->num_states,
-        .undo_bytes = undoes(request->spec) ? saved_bytes(all, rank) : 0,
+        .undo_bytes = may_undo(request) ? saved_bytes(all, rank) : 0,
         .activations_bytes = gs_job_memory_activations(request->spec, request->on_gpu),
         .snapshot_bytes = snapshot_bytes(all, rank),
         .staging_bytes = (request->on_gpu ? COPY_PIECES_BYTES : 0) +

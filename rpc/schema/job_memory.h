@@ -24,7 +24,8 @@ typedef struct gs_job_memory {
     uint64_t gradients_bytes;    // what stays of them, and partial sums
     uint64_t windows_bytes;      // in which buckets of gradients take turns
     uint64_t optimizer_bytes;    // its state
-    uint64_t undo_bytes;         // what updates of buckets replace, until the step counts
+    uint64_t undo_bytes;         // what updates of buckets replace, until the step counts; at most:
+                                 // nothing where ranks on CPUs have no core to spare
     uint64_t activations_bytes;  // of the largest pass
     uint64_t exchange_bytes;     // through which ranks of a host talk
     uint64_t snapshot_bytes;     // what a checkpoint is written from

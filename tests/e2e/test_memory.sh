@@ -13,11 +13,12 @@ job_of() { # NAME WIDTH REDUCER [PRECISION]
 }
 pss() { awk '/^Pss:/ { print $2 * 1024 }' "/proc/$1/smaps_rollup"; }
 has_saved() { get "/v1/jobs/$1/checkpoints" | jq -e '.items | length > 0'; }
-# measure WIDTH REDUCER [PRECISION]: sets foretold and held, of the rank that holds more.
+# measure WIDTH REDUCER [PRECISION]: sets foretold, undo and held, of the rank that holds more.
 measure() {
   request POST '/v1/jobs?dry_run=true' "$(job_of ahead "$@")"
   same "$status" 200 "dry run: $(head -c 300 "$run/body")"
   foretold=$(body '[.memory.ranks[].total_bytes] | max')
+  undo=$(body '.memory.ranks | max_by(.total_bytes).undo_bytes')
   same "$(body '.memory | "\(.device) \(.not_counted)"')" "cpu []" "device, not counted"
   submit "$(job_of "held-$((++num_jobs))" "$@")"
   wait_for 60 "a checkpoint of $job" has_saved "$job"
@@ -29,15 +30,28 @@ num_jobs=0
 
 measure 8 '"sharding":"none"'
 base=$((held - foretold))
+# expect BYTES: of the last measured job.
+expect() {
+  off=$((held - base - $1))
+  echo "  foretold $(($1 >> 20)) MiB, held $(((held - base) >> 20)) MiB"
+  [ "${off#-}" -le $(($1 / 50 + (16 << 20))) ] || fail "$((held - base)) bytes held, $1 foretold"
+}
 near() { # REDUCER [PRECISION]
   claim "{$1} ${2-fp32}: within 2 % and 16 MiB of what was foretold"
   measure 3000 "$@"
-  off=$((held - base - foretold))
-  echo "  foretold $((foretold >> 20)) MiB, held $(((held - base) >> 20)) MiB"
-  [ "${off#-}" -le $((foretold / 50 + (16 << 20))) ] || fail "$*: $((held - base)) bytes held, $foretold foretold"
+  expect "$foretold"
 }
 for reducer in '"sharding":"none"' '"sharding":"optimizer"' '"sharding":"optimizer","partition":"oss"' \
   '"sharding":"gradients","bucket_cap_bytes":4194304' '"sharding":"optimizer","zero_overlap":"step"'; do
   near "$reducer"
 done
 near '"sharding":"optimizer"' bf16
+
+claim "where updates come at the end nothing is kept of what they replace, and the log says so"
+kill "$worker_pid" && wait "$worker_pid" || true
+GRADSYNC_EARLY_UPDATES=0 start_worker late 2
+measure 3000 '"sharding":"optimizer","zero_overlap":"step"'
+[ "$undo" -gt $((64 << 20)) ] || fail "the most that there can be is $undo bytes"
+expect $((foretold - undo))
+says_why() { get "/v1/jobs/$1/logs?rank=all" | grep -c 'updates come at the end of steps.*GRADSYNC_EARLY_UPDATES is 0'; }
+same "$(says_why "$job")" 2 "lines of two ranks"

@@ -5,8 +5,8 @@
 #include "core/memory.h"
 #include "worker/state/event_wait.h"
 
-#define PIECE_BYTES ((size_t)8 << 20)
 #define NUM_PIECES 2
+#define PIECE_BYTES (GS_DEVICE_COPY_PIECES_BYTES / NUM_PIECES)
 #define PART_BOUNDARY_BYTES ((size_t)64)
 // Of one run's bytes in one piece.
 #define MAX_PARTS 256

@@ -13,6 +13,9 @@
 #include "core/status.h"
 #include "kernels/device.h"
 
+// Pinned, in two pieces; of a CPU's memory none.
+#define GS_DEVICE_COPY_PIECES_BYTES ((size_t)16 << 20)
+
 typedef struct gs_device_copy gs_device_copy;
 
 // A run of bytes as the host sees them: memory of the device; or fp32 masters that the device keeps in two

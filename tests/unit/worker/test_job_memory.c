@@ -14,18 +14,24 @@
 
 #include "gradsync/bucket/grad_layout.h"
 #include "gradsync/comm/shm/segment.h"
+#include "gradsync/optim/host_update.h"
 #include "gradsync/step/logical_shards.h"
 #include "rpc/json/json.h"
 #include "rpc/schema/job_plan.h"
 #include "tests/support/asserts.h"
+#include "worker/state/device_copy.h"
 #include "worker/state/sharding.h"
 
 #define MLP "\"kind\":\"mlp\",\"mlp\":{\"dims\":[31,130,77,10]}"
 #define PLAIN_MLP "\"kind\":\"mlp\",\"mlp\":{\"dims\":[31,130,77,10],\"batch_norm\":\"none\"}"
+// One bucket of 12 parameters on 15 lines: its reserved elements fill the 16th, and one more would
+// take 256 bytes.
+#define FULL_MLP "\"kind\":\"mlp\",\"mlp\":{\"dims\":[5,5,5,5,2,2,2],\"batch_norm\":\"none\"}"
 #define GPT2                                                                                       \
     "\"kind\":\"gpt2\",\"gpt2\":{\"layers\":3,\"heads\":3,\"channels\":21,\"context\":9,"          \
     "\"vocab\":77}"
 
+#define DEALT "\"sharding\":\"optimizer\",\"zero_overlap\":\"step\""
 #define BF16 ",\"precision\":\"bf16\""
 
 typedef struct job {
@@ -50,6 +56,7 @@ static const job jobs[] = {
     {"masters", GPT2 BF16, "adamw", "\"sharding\":\"optimizer\"", "", 3, 3},
     {"masters of whole tensors", MLP BF16, "sgd",
      "\"sharding\":\"optimizer\",\"partition\":\"oss\"", "", 4, 4},
+    {"a full line of reserved elements", FULL_MLP, "adamw", "", "", 2, 2},
     {"masters and windows of passes", MLP BF16, "adamw", "\"sharding\":\"gradients\"", "", 2, 4},
 };
 
@@ -109,7 +116,9 @@ static size_t lay_out_grads(const foreseen *it, const job *of, const gs_sharding
     gs_grad_layout_shape shape = {.params = it->state.param_specs,
                                   .num_params = it->state.num_params,
                                   .num_slots = 0,
-                                  .tally = cut ? GS_TALLY_APART : GS_TALLY_IN_BUCKETS,
+                                  // One apart leaves the room, but in windows.
+                                  .tally = sharding->windows.num_windows ? GS_TALLY_APART
+                                                                         : GS_TALLY_IN_BUCKETS,
                                   .num_parts = cut ? (size_t)of->world_size : 1,
                                   .num_windows = (size_t)sharding->windows.num_windows,
                                   .own_part = (size_t)rank,
@@ -128,12 +137,19 @@ static size_t lay_out_grads(const foreseen *it, const job *of, const gs_sharding
     return bytes;
 }
 
-// Padding of a few lines for each bucket apart.
-static void expect_near(const char *what, uint64_t foretold, uint64_t is, const foreseen *it) {
-    uint64_t padding = it->plan.num_buckets * 64 * 16 + 256;
+static void expect_within(const char *what, uint64_t foretold, uint64_t is, uint64_t padding) {
     if (foretold > is + padding || is > foretold + padding)
         fail_msg("%s: %llu foretold, %llu there", what, (unsigned long long)foretold,
                  (unsigned long long)is);
+}
+
+static void expect_bytes(const char *what, uint64_t foretold, uint64_t is) {
+    expect_within(what, foretold, is, 0);
+}
+
+// Of elements that are counted without their padding: a few lines for each bucket apart.
+static void expect_near(const char *what, uint64_t foretold, uint64_t is, const foreseen *it) {
+    expect_within(what, foretold, is, it->plan.num_buckets * 64 * 16);
 }
 
 static void expect_rank(foreseen *it, const job *of, int rank) {
@@ -153,11 +169,11 @@ static void expect_rank(foreseen *it, const job *of, int rank) {
     bool is_16_bit = it->spec.model.precision == GS_PRECISION_BF16;
     if (is_16_bit) params += it->state.params_bytes;  // the values of fp32 kernels
     size_t kinds = (size_t)gs_optimizer_state_count(it->state.optimizer);
-    expect_near(of->what, memory->params_bytes, params, it);
+    expect_bytes(of->what, memory->params_bytes, params);
     size_t grads = lay_out_grads(it, of, &sharding, rank);
     // A pass's own, before they are rounded and added: where there are windows each pass has those.
     if (is_16_bit && !sharding.windows.num_windows) grads += num_elements * sizeof(float);
-    expect_near(of->what, memory->gradients_bytes + memory->windows_bytes, grads, it);
+    expect_bytes(of->what, memory->gradients_bytes + memory->windows_bytes, grads);
     expect_near(of->what, memory->optimizer_bytes, owned * kinds * sizeof(float), it);
     assert_int_equal(memory->windows_bytes > 0, sharding.windows.num_windows > 0);
     assert_int_equal(memory->undo_bytes > 0, sharding.overlaps);
@@ -191,10 +207,73 @@ static void lanes_have_the_size_of_their_blocks(void **state) {
     (void)state;
     foreseen it;
     open_job(&it, &jobs[4]);
-    double blocks = sizeof(gs_shm_control) + 2.0 * sizeof(gs_shm_lane_block);
-    assert_in_range((uintmax_t)it.memory[0].exchange_bytes, (uintmax_t)(0.98 * blocks),
-                    (uintmax_t)(1.02 * blocks));
+    assert_true(it.spec.reducer.sharding !=
+                GS_SHARDING_NONE);  // parameters have a lane of their own
+    expect_within("two lanes", it.memory[0].exchange_bytes,
+                  sizeof(gs_shm_control) + 2 * sizeof(gs_shm_lane_block), 4096);
     close_job(&it);
+}
+
+static void pieces_on_their_way_are_those_of_their_rooms(void **state) {
+    (void)state;
+    foreseen it;
+    gs_job_memory *memory;
+    open_job(&it, &jobs[1]);
+    gs_job_memory_request request = {.spec = &it.spec,
+                                     .plan = &it.plan,
+                                     .params = it.state.param_specs,
+                                     .num_params = it.state.num_params,
+                                     .world_size = jobs[1].world_size,
+                                     .on_gpu = true};
+    assert_int_equal(it.memory[0].staging_bytes, 0);
+    assert_ok(gs_job_memory_foresee(&memory, &request));
+    assert_int_equal(memory[0].staging_bytes, GS_DEVICE_COPY_PIECES_BYTES);
+    free(memory);
+    it.spec.optimizer.offload = true;
+    assert_ok(gs_job_memory_foresee(&memory, &request));
+    assert_int_equal(memory[0].staging_bytes,
+                     GS_DEVICE_COPY_PIECES_BYTES + GS_HOST_UPDATE_PIECES_BYTES);
+    free(memory);
+    close_job(&it);
+}
+
+// Nothing is taken back where it is known that all updates come at the end. Whether a core is to
+// spare is not known before ranks have a host: then it is the most that there can be.
+static void undo_is_what_a_job_can_take_back(void **state) {
+    (void)state;
+    static const struct {
+        const char *reducer;
+        bool in_backward;
+        double grad_clip_norm;
+        int world_size;
+        bool on_gpu, undoes;
+    } cases[] = {
+        {DEALT, false, 0, 2, false, true}, {DEALT, false, 0, 1, false, false},
+        {DEALT, false, 0, 1, true, true},  {DEALT, false, 1, 2, false, false},
+        {DEALT, false, 1, 2, true, false}, {"", true, 0, 2, false, true},
+        {"", true, 0, 1, false, false},    {"", false, 0, 2, true, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        foreseen it;
+        gs_job_memory *memory;
+        int world_size = cases[i].world_size;
+        open_job(&it, &(job){"undo", MLP, "adamw", cases[i].reducer, "", world_size, world_size});
+        it.spec.optimizer.in_backward = cases[i].in_backward;
+        it.spec.optimizer.grad_clip_norm = cases[i].grad_clip_norm;
+        assert_ok(gs_job_memory_foresee(&memory,
+                                        &(gs_job_memory_request){.spec = &it.spec,
+                                                                 .plan = &it.plan,
+                                                                 .params = it.state.param_specs,
+                                                                 .num_params = it.state.num_params,
+                                                                 .world_size = world_size,
+                                                                 .on_gpu = cases[i].on_gpu}));
+        uint64_t owned = memory[0].optimizer_bytes / 2;
+        if (memory[0].undo_bytes != (cases[i].undoes ? 3 * owned : 0))
+            fail_msg("case %zu: %llu bytes to take back", i,
+                     (unsigned long long)memory[0].undo_bytes);
+        free(memory);
+        close_job(&it);
+    }
 }
 
 // Masters of 4 bytes that passes do not read, and of a GPU's halves 2.
@@ -259,6 +338,8 @@ int main(void) {
         cmocka_unit_test(what_ranks_lay_out_is_foretold),
         cmocka_unit_test(activations_are_those_of_the_models),
         cmocka_unit_test(lanes_have_the_size_of_their_blocks),
+        cmocka_unit_test(pieces_on_their_way_are_those_of_their_rooms),
+        cmocka_unit_test(undo_is_what_a_job_can_take_back),
         cmocka_unit_test(precision_says_how_often_parameters_are_there),
         cmocka_unit_test(neighbours_alike_are_one_entry),
     };
