@@ -1,0 +1,221 @@
+// When the engine judges, to the tick: who is silent, who hangs, what a restart of the coordinator does to either; and that
+// it goes by the time that has passed, whatever the wall says.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/clock.h"
+#include "tests/unit/coordinator/engine_play.h"
+
+#define BEAT_NS (100 * GS_NS_PER_MS)
+#define PROMISED_NS (500 * GS_NS_PER_MS)  // behind its deadline a verdict comes within that
+#define LONG_NS (300 * GS_NS_PER_SEC)
+#define DAY_MS INT64_C(86400000)
+#define FIRST_STEPS 20  // deadlines.c
+
+// How the ranks live.
+typedef struct manners {
+    bool silent[GS_PLAY_RANKS], waits[GS_PLAY_RANKS], stepping;
+    int64_t wall_jump_ms;  // at each beat, there and back
+} manners;
+
+static const manners healthy = {.stepping = true};
+
+static void both(gs_play *play, gs_engine_event_kind kind) {
+    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_say(play, i, kind);
+}
+
+static void connect_ranks(gs_play *play) {
+    both(play, GS_ON_HELLO);
+    gs_play_say(play, 0, GS_ON_PARAMS);
+    both(play, GS_ON_READY);
+    both(play, GS_ON_COMM_UP);
+    both(play, GS_ON_STEP);
+}
+
+static void beat(gs_play *play, const manners *how) {
+    gs_engine_event agent = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = GS_PLAY_AGENT, .generation = -1}};
+    play->wall_ms += how->wall_jump_ms;
+    gs_play_hear(play, &agent);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) {
+        if (how->silent[i]) continue;
+        gs_engine_event event = gs_play_message(play, i, GS_ON_HEARTBEAT);
+        event.heartbeat.activity = how->waits[i] ? GS_ACTIVITY_WAITS : GS_ACTIVITY_OTHER;
+        gs_play_hear(play, &event);
+    }
+    if (how->stepping) gs_play_say(play, 0, GS_ON_STEP);
+    play->wall_ms -= how->wall_jump_ms;
+}
+
+static bool is_judged(const gs_play *play) {
+    const gs_run *run = gs_play_run(play);
+    return !run || run->phase >= GS_RUN_SETTLING;
+}
+
+// Until there is a verdict, or for so long: how long it was.
+static int64_t live(gs_play *play, const manners *how, int64_t ns) {
+    int64_t begin_ns = play->now_ns, beat_ns = begin_ns;
+    while (play->now_ns - begin_ns < ns && !is_judged(play)) {
+        gs_play_wait(play, gs_timing_default.tick_ns);
+        if (play->now_ns - beat_ns < BEAT_NS || is_judged(play)) continue;
+        beat_ns = play->now_ns;
+        beat(play, how);
+    }
+    return play->now_ns - begin_ns;
+}
+
+static void open_training(gs_play *play) {
+    gs_play_open(play);
+    connect_ranks(play);
+    gs_play_run(play)->job->spec.reducer.timeout_seconds = 1;
+    live(play, &healthy, 3 * GS_NS_PER_SEC);
+    assert_false(is_judged(play));
+    assert_true(gs_play_run(play)->step > FIRST_STEPS);
+}
+
+static void assert_verdict(const gs_play *play, const char *reason, int member) {
+    const gs_run_cause *cause = &gs_play_run(play)->cause;
+    assert_true(cause->set);
+    assert_string_equal(cause->reason, reason);
+    assert_int_equal(cause->member, member);
+}
+
+static void assert_within(int64_t ns, int64_t deadline_ns) {
+    assert_true(ns >= deadline_ns - BEAT_NS);  // the last word came up to a beat before
+    assert_true(ns <= deadline_ns + PROMISED_NS);
+}
+
+static void who_is_silent_is_judged_in_time(void **unused) {
+    (void)unused;
+    for (int who = 0; who < GS_PLAY_RANKS; who++) {
+        gs_play play;
+        open_training(&play);
+        manners how = {.waits = {true, true}};
+        how.silent[who] = true;
+        assert_within(live(&play, &how, LONG_NS), gs_timing_default.dead_ns);
+        assert_verdict(&play, "WorkerSilent", who);
+        gs_play_close(&play);
+    }
+}
+
+static void who_hangs_is_named_in_time(void **unused) {
+    (void)unused;
+    static const struct {
+        double timeout_seconds;  // of a collective
+        int64_t hang_ns;
+    } cases[] = {{1, 5 * GS_NS_PER_SEC}, {10, 20 * GS_NS_PER_SEC}, {30, 60 * GS_NS_PER_SEC}};
+    for (int who = 0; who < GS_PLAY_RANKS; who++) {
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            gs_play play;
+            open_training(&play);
+            gs_play_run(&play)->job->spec.reducer.timeout_seconds = cases[i].timeout_seconds;
+            manners how = {.waits = {true, true}};
+            how.waits[who] = false;
+            assert_within(live(&play, &how, LONG_NS), cases[i].hang_ns);
+            assert_verdict(&play, "WorkerHung", who);
+            gs_play_close(&play);
+        }
+    }
+}
+
+// Loading and compiling are not hanging.
+static void the_first_steps_may_take_longer(void **unused) {
+    (void)unused;
+    gs_play play;
+    gs_play_open(&play);
+    connect_ranks(&play);
+    gs_play_run(&play)->job->spec.reducer.timeout_seconds = 1;
+    const manners how = {.waits = {true, false}};
+    assert_within(live(&play, &how, LONG_NS), gs_timing_default.hang_first_ns);
+    assert_verdict(&play, "WorkerHung", 1);
+    gs_play_close(&play);
+}
+
+static void a_restart_of_the_coordinator_judges_nobody_who_comes_back(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    uint32_t generation = gs_play_run(&play)->generation;
+    gs_play_reopen(&play);
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_RELOADING);
+    both(&play, GS_ON_HELLO);
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
+    assert_int_equal(gs_play_run(&play)->job->state, GS_JOB_RUNNING);
+    live(&play, &healthy, 30 * GS_NS_PER_SEC);
+    assert_false(is_judged(&play));
+    assert_int_equal(gs_play_run(&play)->generation, generation);
+    gs_play_close(&play);
+}
+
+// A job that was further before it had to go back to an older checkpoint: the steps of now are progress, whatever was
+// reached then, and a later life of the coordinator knows it, too.
+static void steps_below_what_was_reached_before_are_progress(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    live(&play, &healthy, 60 * GS_NS_PER_SEC);
+    int64_t reached = gs_play_run(&play)->step;
+    both(&play, GS_ON_EXITED);
+    for (int i = 0; i < 100 && !gs_play_run(&play); i++) gs_play_wait(&play, BEAT_NS);
+    assert_non_null(gs_play_run(&play));
+    connect_ranks(&play);
+    live(&play, &healthy, 3 * GS_NS_PER_SEC);
+    assert_true(gs_play_run(&play)->step < reached / 2);
+    gs_play_reopen(&play);
+    both(&play, GS_ON_HELLO);
+    int64_t step = gs_play_run(&play)->step;
+    assert_true(step < reached / 2);
+    gs_play_run(&play)->job->spec.reducer.timeout_seconds = 1;
+    live(&play, &healthy, 3 * gs_timing_default.hang_least_ns);
+    assert_false(is_judged(&play));
+    assert_true(gs_play_run(&play)->step > step && gs_play_run(&play)->step < reached);
+    gs_play_close(&play);
+}
+
+static const gs_job *job_of(const gs_play *play) {
+    return gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
+}
+
+// Deadlines of ranks and of the job, pauses between restarts, and the age that a later life reads from the record.
+static void the_wall_clock_decides_nothing(void **unused) {
+    (void)unused;
+    const int64_t jumps_ms[] = {DAY_MS, -DAY_MS};
+    for (int i = 0; i < 2; i++) {
+        gs_play play;
+        open_training(&play);
+        gs_play_run(&play)->job->spec.steps.deadline_seconds = 60;
+        manners how = healthy;
+        how.wall_jump_ms = jumps_ms[i];
+        live(&play, &how, 20 * GS_NS_PER_SEC);
+        play.wall_ms += jumps_ms[i];  // and stays there
+        live(&play, &healthy, 10 * GS_NS_PER_SEC);
+        assert_false(is_judged(&play));
+        gs_play_reopen(&play);
+        gs_play_run(&play)->job->spec.steps.deadline_seconds = 60;
+        play.wall_ms += jumps_ms[i];
+        both(&play, GS_ON_HELLO);
+        live(&play, &healthy, 20 * GS_NS_PER_SEC);
+        assert_false(is_judged(&play));
+        assert_int_equal(job_of(&play)->state, GS_JOB_RUNNING);
+        live(&play, &healthy, 10 * GS_NS_PER_SEC);
+        assert_string_equal(job_of(&play)->stop_reason, "DeadlineExceeded");
+        gs_play_close(&play);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_is_silent_is_judged_in_time),
+        cmocka_unit_test(who_hangs_is_named_in_time),
+        cmocka_unit_test(the_first_steps_may_take_longer),
+        cmocka_unit_test(a_restart_of_the_coordinator_judges_nobody_who_comes_back),
+        cmocka_unit_test(steps_below_what_was_reached_before_are_progress),
+        cmocka_unit_test(the_wall_clock_decides_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
