@@ -14,6 +14,7 @@
 #define MAX_TURNS 8      // behind one event: more go in circles
 #define MOST_TICKS 1200  // of 100 ms, of a coordinator that runs: a call is answered before
 
+coordinator_ends coordinator_ended[GS_NUM_EFFECTS];
 uint64_t coordinator_taken[GS_NUM_MACHINES][GS_MAX_TRANSITIONS];
 
 // A call that the engine was given.
@@ -40,7 +41,8 @@ struct sim_coordinator {
     uint64_t life, num_lives;
     gs_call last_call;
     open_call *calls;
-    int effects_to_live;  // below 0: no end is near
+    int effects_to_live;  // of last_kind; 0: no end is near
+    gs_effect_kind last_kind;
     int64_t away_ns;      // after that end
     bool dies;            // in the midst of a step
     bool power_failed;    // that is why it dies
@@ -183,6 +185,14 @@ static void perform(sim_world *world, const gs_effect *effect) {
 
 static void die(sim_world *world);
 
+static bool is_last(sim_coordinator *coordinator, gs_effect_kind kind, bool others_follow) {
+    bool counts = coordinator->last_kind == GS_NUM_EFFECTS || coordinator->last_kind == kind;
+    if (!coordinator->effects_to_live || !counts || --coordinator->effects_to_live > 0) return false;
+    coordinator_ended[kind].all++;
+    coordinator_ended[kind].unfinished += others_follow;
+    return true;
+}
+
 static void step(sim_world *world, gs_engine_event *event) {
     sim_coordinator *coordinator = world->coordinator;
     event->now_ns = world->now_ns;
@@ -192,13 +202,9 @@ static void step(sim_world *world, gs_engine_event *event) {
     oracle_see_event(world, event);
     gs_effects effects = gs_engine_step(coordinator->engine, event);
     oracle_took(world, event, &effects);
-    for (size_t i = 0; i < effects.count; i++) {
-        if (coordinator->effects_to_live == 0) {
-            coordinator->dies = true;
-            break;
-        }
-        if (coordinator->effects_to_live > 0) coordinator->effects_to_live--;
+    for (size_t i = 0; i < effects.count && !coordinator->dies; i++) {
         perform(world, &effects.items[i]);
+        coordinator->dies = is_last(coordinator, effects.items[i].kind, i + 1 < effects.count);
     }
     gs_engine_event_release(event);
     if (coordinator->dies) die(world);
@@ -331,7 +337,7 @@ static void wake(sim_world *world, uint64_t whom, void *what) {
     gs_timing timing = sim_timing();
     coordinator->engine = rows_wake_engine(world, &timing);
     coordinator->life = ++coordinator->num_lives;
-    coordinator->effects_to_live = -1;
+    coordinator->effects_to_live = 0;
     coordinator->dies = false;
     coordinator->suspended_until_ns = 0;
     world_tell(world, "coordinator: life %llu begins", (unsigned long long)coordinator->life);
@@ -385,10 +391,13 @@ void coordinator_cut_power(sim_world *world, int64_t away_ns) {
     else disk_crash(world, true);
 }
 
-void coordinator_kill_at_effect(sim_world *world, int effects, int64_t away_ns) {
+void coordinator_kill_at_effect(sim_world *world, gs_effect_kind kind, int effects, int64_t away_ns) {
+    world->coordinator->last_kind = kind;
     world->coordinator->effects_to_live = effects;
     world->coordinator->away_ns = away_ns;
 }
+
+void coordinator_let_live(sim_world *world) { world->coordinator->effects_to_live = 0; }
 
 void coordinator_suspend(sim_world *world, int64_t ns) {
     if (world->coordinator->engine) world->coordinator->suspended_until_ns = world->now_ns + ns;

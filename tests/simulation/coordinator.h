@@ -55,9 +55,16 @@ void coordinator_complete(sim_world *world, uint64_t life, gs_engine_event *even
 
 void coordinator_kill(sim_world *world, int64_t away_ns);
 void coordinator_cut_power(sim_world *world, int64_t away_ns);  // of its host: what a disk had not written is gone
-void coordinator_kill_at_effect(sim_world *world, int effects, int64_t away_ns);  // behind so many more
+// Behind so many more effects of a kind: the rest of that step never happens. GS_NUM_EFFECTS: of any kind.
+void coordinator_kill_at_effect(sim_world *world, gs_effect_kind kind, int effects, int64_t away_ns);
+void coordinator_let_live(sim_world *world);
 void coordinator_suspend(sim_world *world, int64_t ns);
 int64_t coordinator_stands_ns(const sim_world *world);  // for how long yet; 0: it runs
+// Lives that ended behind an effect of each kind, in all histories; `unfinished`: others of that step never happened.
+typedef struct coordinator_ends {
+    long all, unfinished;
+} coordinator_ends;
+extern coordinator_ends coordinator_ended[GS_NUM_EFFECTS];
 // Rows of all tables that have been taken, of all lives.
 extern uint64_t coordinator_taken[GS_NUM_MACHINES][GS_MAX_TRANSITIONS];
 

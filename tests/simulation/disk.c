@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/store/transaction.h"
 #include "tests/simulation/coordinator.h"
 #include "tests/simulation/files.h"
 #include "tests/simulation/oracle.h"
@@ -30,9 +31,15 @@ typedef struct work_queue {
     disk_work *first, **end;
 } work_queue;
 
+// A thread.
+typedef struct disk_lane {
+    work_queue waiting;
+    size_t num_begun;  // of those that wait: one transaction, or one thing done with files
+} disk_lane;
+
 struct sim_disk {
-    work_queue waiting, done;  // done: not told yet
-    size_t num_begun;          // of those that wait: one transaction, or one look at files
+    disk_lane lanes[GS_NUM_LANES];
+    work_queue done;  // and not told yet
     bool tells;
     int64_t extra_ns;
     double reads_fail;
@@ -66,13 +73,13 @@ static void drop(work_queue *queue) {
 
 void disk_create(sim_world *world) {
     world->disk = calloc(1, sizeof *world->disk);
-    clear_queue(&world->disk->waiting);
+    for (int i = 0; i < GS_NUM_LANES; i++) clear_queue(&world->disk->lanes[i].waiting);
     clear_queue(&world->disk->done);
     rows_create(world);
 }
 
 void disk_destroy(sim_world *world) {
-    drop(&world->disk->waiting);
+    for (int i = 0; i < GS_NUM_LANES; i++) drop(&world->disk->lanes[i].waiting);
     drop(&world->disk->done);
     rows_destroy(world);
     files_destroy(world);
@@ -87,7 +94,11 @@ bool disk_can_start(sim_world *world) {
     return chance <= 0 || !dice_chance(&world->dice, chance);
 }
 
-static bool is_row(gs_effect_kind kind) { return kind >= GS_DO_WRITE_JOB && kind <= GS_DO_PRUNE_KEYS; }
+static gs_write_lane lane_of(gs_effect_kind kind) {
+    if (kind <= GS_DO_PRUNE_KEYS) return GS_LANE_ROWS;
+    bool is_bulk = kind == GS_DO_VERIFY || kind == GS_DO_REMOVE_CHECKPOINT || kind == GS_DO_PURGE;
+    return is_bulk ? GS_LANE_BULK : GS_LANE_LOOKS;
+}
 
 static gs_status read_checkpoint(sim_world *world, const disk_work *work) {
     const saved_file *file = files_find(world, work->row.job, work->row.directory);
@@ -114,21 +125,21 @@ static void look_at_files(sim_world *world, disk_work *work) {
     }
 }
 
-static size_t count_together(const sim_disk *disk) {
+static size_t count_together(const disk_lane *lane) {
     size_t count = 0;
-    for (const disk_work *work = disk->waiting.first; work && is_row(work->kind) && count < MOST_TOGETHER; work = work->next)
-        count++;
+    size_t most = lane->waiting.first && lane_of(lane->waiting.first->kind) == GS_LANE_ROWS ? MOST_TOGETHER : 1;
+    for (const disk_work *work = lane->waiting.first; work && count < most; work = work->next) count++;
     return count;
 }
 
 // The first `count` of those that wait; they are done then.
-static void do_together(sim_world *world, size_t count) {
+static void do_together(sim_world *world, disk_lane *lane, size_t count) {
     sim_disk *disk = world->disk;
     row_write *rows[MOST_TOGETHER];
     disk_work *works[MOST_TOGETHER];
-    bool are_rows = is_row(disk->waiting.first->kind);
+    bool are_rows = lane == &disk->lanes[GS_LANE_ROWS];
     for (size_t i = 0; i < count; i++) {
-        works[i] = pop(&disk->waiting);
+        works[i] = pop(&lane->waiting);
         rows[i] = &works[i]->row;
     }
     if (are_rows) rows_commit(world, rows, count);
@@ -207,20 +218,16 @@ static void answer(sim_world *world, const disk_work *work) {
     coordinator_complete(world, work->life, &event);
 }
 
-// A process that stands still writes nothing and hears of nothing.
-static bool put_off(sim_world *world, world_deed deed, uint64_t whom) {
-    int64_t stands_ns = coordinator_stands_ns(world);
-    if (stands_ns > 0) world_after(world, stands_ns, deed, whom, NULL);
-    return stands_ns > 0;
-}
-
 static void tell(sim_world *world, uint64_t whom, void *what) {
     (void)whom;
     (void)what;
     sim_disk *disk = world->disk;
     disk->tells = false;
-    if (put_off(world, tell, 0)) {
+    // A process that stands still does nothing and hears of nothing.
+    int64_t stands_ns = coordinator_stands_ns(world);
+    if (stands_ns > 0) {
         disk->tells = true;
+        world_after(world, stands_ns, tell, 0, NULL);
         return;
     }
     // Not those that are done while it is told.
@@ -237,22 +244,31 @@ static void tell(sim_world *world, uint64_t whom, void *what) {
 
 static void finish(sim_world *world, uint64_t life, void *what);
 
-static void begin(sim_world *world) {
+static void begin(sim_world *world, disk_lane *lane) {
     sim_disk *disk = world->disk;
-    if (disk->num_begun || !disk->waiting.first) return;
-    disk->num_begun = is_row(disk->waiting.first->kind) ? count_together(disk) : 1;
-    world_after(world, dice_delay_ns(&world->dice, WRITE_NS) + disk->extra_ns, finish, disk->waiting.first->life, NULL);
+    if (lane->num_begun || !lane->waiting.first) return;
+    lane->num_begun = count_together(lane);
+    int64_t ns = dice_delay_ns(&world->dice, WRITE_NS) + disk->extra_ns;
+    disk_lane **what = malloc(sizeof(disk_lane *));
+    *what = lane;
+    world_after(world, ns, finish, lane->waiting.first->life, what);
 }
 
 static void finish(sim_world *world, uint64_t life, void *what) {
-    (void)what;
     sim_disk *disk = world->disk;
-    if (!disk->num_begun || disk->waiting.first->life != life) return;  // its process has died
-    if (put_off(world, finish, life)) return;
-    size_t count = disk->num_begun;
-    disk->num_begun = 0;
-    do_together(world, count);
-    begin(world);
+    disk_lane *lane = *(disk_lane **)what;
+    bool is_over = !lane->num_begun || lane->waiting.first->life != life;  // its process has died
+    int64_t stands_ns = coordinator_stands_ns(world);
+    if (!is_over && stands_ns > 0) {
+        world_after(world, stands_ns, finish, life, what);
+        return;
+    }
+    free(what);
+    if (is_over) return;
+    size_t count = lane->num_begun;
+    lane->num_begun = 0;
+    do_together(world, lane, count);
+    begin(world, lane);
     if (disk->tells) return;
     disk->tells = true;
     world_after(world, dice_delay_ns(&world->dice, ANSWER_NS), tell, 0, NULL);
@@ -283,19 +299,21 @@ void disk_perform(sim_world *world, uint64_t life, const gs_effect *effect, cons
     if (effect->kind == GS_DO_LOOK_AT_PARTS) work->all_reported = effect->all_reported;
     bool finds = effect->kind == GS_DO_FIND_DIRECTORIES;
     if (finds || effect->kind == GS_DO_CHECK_CHECKPOINTS) note_known(work, effect->job, !finds);
-    push(&world->disk->waiting, work);
-    begin(world);
+    disk_lane *lane = &world->disk->lanes[lane_of(work->kind)];
+    push(&lane->waiting, work);
+    begin(world, lane);
 }
 
 void disk_crash(sim_world *world, bool power_failed) {
     sim_disk *disk = world->disk;
-    // The writer may have come further than anybody was told: any number of transactions, each of any number of rows.
-    while (disk->waiting.first && dice_chance(&world->dice, 0.4)) {
-        size_t together = count_together(disk);
-        do_together(world, together ? (size_t)dice_between(&world->dice, 1, (int64_t)together) : 1);
+    for (int i = 0; i < GS_NUM_LANES; i++) {
+        disk_lane *lane = &disk->lanes[i];
+        // Its thread may have come further than anybody was told: any number of transactions, each of any number of rows.
+        while (lane->waiting.first && dice_chance(&world->dice, 0.4))
+            do_together(world, lane, (size_t)dice_between(&world->dice, 1, (int64_t)count_together(lane)));
+        drop(&lane->waiting);
+        lane->num_begun = 0;
     }
     rows_crash(world, power_failed);
-    drop(&disk->waiting);
     drop(&disk->done);
-    disk->num_begun = 0;
 }

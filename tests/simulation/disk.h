@@ -1,5 +1,5 @@
-// What is asked of the disk, as by the product's writer: in order, some time after it was asked for. Rows that wait together
-// are one transaction; answers come in the order of what was asked, some time after it was done.
+// What is asked of the disk, as by the threads of the product's writer: what one does stays in order, and others may
+// overtake it. Rows that wait together are one transaction; answers come some time after it was done.
 #ifndef TESTS_SIMULATION_DISK_H
 #define TESTS_SIMULATION_DISK_H
 

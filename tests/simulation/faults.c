@@ -83,7 +83,9 @@ static void cut_power(sim_world *world, uint64_t whom, void *what) {
 }
 
 static void kill_coordinator_soon(sim_world *world) {
-    coordinator_kill_at_effect(world, (int)dice_between(&world->dice, 0, 40), away(world));
+    bool any = dice_chance(&world->dice, 0.3);
+    gs_effect_kind kind = any ? GS_NUM_EFFECTS : (gs_effect_kind)dice_between(&world->dice, 0, GS_NUM_EFFECTS - 1);
+    coordinator_kill_at_effect(world, kind, (int)dice_between(&world->dice, 1, any ? 40 : 6), away(world));
 }
 
 static void suspend_coordinator(sim_world *world) {
@@ -235,5 +237,5 @@ void faults_mend_all(sim_world *world) {
     for (int i = 0; i < world->num_agents; i++) line_set(world, &world->agents[i]->line, false, false);
     mend_disk(world);
     read_again(world, 0, NULL);
-    coordinator_kill_at_effect(world, -1, SECONDS);
+    coordinator_let_live(world);
 }

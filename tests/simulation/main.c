@@ -44,6 +44,12 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static void print_ends(void) {
+    printf("The coordinator was killed behind an effect (and others of that step never happened):\n");
+    for (int kind = 0; kind < GS_NUM_EFFECTS; kind++)
+        printf("%12ld (%ld)  %s\n", coordinator_ended[kind].all, coordinator_ended[kind].unfinished, gs_effect_name((gs_effect_kind)kind));
+}
+
 static void print_rows(void) {
     for (int machine = 0; machine < GS_NUM_MACHINES; machine++) {
         const gs_transition_table *table = gs_transitions_of((gs_machine)machine);
@@ -79,7 +85,10 @@ int main(int argc, char **argv) {
         if (findings >= (settings.ends_at_first ? 1 : MOST_FINDINGS)) break;
     }
     qsort(events, (size_t)done, sizeof *events, compare);
-    if (!settings.tells) print_rows();
+    if (!settings.tells) {
+        print_rows();
+        print_ends();
+    }
     printf("%ld histories in %.1f s, %ld findings; events of one: median %ld, most %ld; faults %ld, trainers %ld in all\n", done,
            gs_seconds_since(begun_ns), findings, done ? events[done / 2] : 0, done ? events[done - 1] : 0, faults, trainers);
     free(events);
