@@ -127,6 +127,14 @@ static gs_status read_text(gs_job_store *store, char *text, size_t text_bytes, c
     return status;
 }
 
+// The check goes on where a page cannot be read, and its text says so: that is the disk's trouble, and may pass.
+static bool tells_of_disk(const char *text) {
+    static const char before[] = "error code=";
+    const char *found = strstr(text, before);
+    int code = found ? (int)strtol(found + strlen(before), NULL, 10) & 0xff : SQLITE_OK;
+    return code == SQLITE_IOERR || code == SQLITE_NOMEM;
+}
+
 static gs_status check_integrity(gs_job_store *store) {
     sqlite3_stmt *statement = NULL;
     if (sqlite3_prepare_v2(store->database, "PRAGMA integrity_check(1)", -1, &statement, NULL) !=
@@ -136,8 +144,10 @@ static gs_status check_integrity(gs_job_store *store) {
     gs_status status = gs_ok();
     if (sqlite3_step(statement) == SQLITE_ROW) {
         const char *text = (const char *)sqlite3_column_text(statement, 0);
-        if (!text || strcmp(text, "ok") != 0) {
-            status = gs_error(GS_DATA_LOSS, "store: integrity check: %s", text ? text : "no answer");
+        if (!text || tells_of_disk(text)) {
+            status = gs_error(GS_UNAVAILABLE, "store: integrity check: %s", text ? text : "no answer");
+        } else if (strcmp(text, "ok") != 0) {
+            status = gs_error(GS_DATA_LOSS, "store: integrity check: %s", text);
         }
     } else {
         status = error_of(store, "integrity check");

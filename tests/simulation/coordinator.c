@@ -329,13 +329,13 @@ static void wake(sim_world *world, uint64_t whom, void *what) {
     (void)what;
     sim_coordinator *coordinator = world->coordinator;
     if (coordinator->engine) return;
-    if (!disk_can_start(world)) {
-        world_tell(world, "coordinator: does not start: the disk cannot be read");
+    gs_timing timing = sim_timing();
+    coordinator->engine = rows_wake_engine(world, &timing);
+    if (!coordinator->engine) {
+        world_tell(world, "coordinator: it cannot start");
         world_after(world, SECONDS, wake, 0, NULL);
         return;
     }
-    gs_timing timing = sim_timing();
-    coordinator->engine = rows_wake_engine(world, &timing);
     coordinator->life = ++coordinator->num_lives;
     coordinator->effects_to_live = 0;
     coordinator->dies = false;

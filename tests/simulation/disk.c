@@ -42,7 +42,6 @@ struct sim_disk {
     work_queue done;  // and not told yet
     bool tells;
     int64_t extra_ns;
-    double reads_fail;
 };
 
 static void clear_queue(work_queue *queue) { *queue = (work_queue){.end = &queue->first}; }
@@ -87,12 +86,6 @@ void disk_destroy(sim_world *world) {
 }
 
 void disk_slow(sim_world *world, int64_t extra_ns) { world->disk->extra_ns = extra_ns; }
-void disk_fail_reads(sim_world *world, double chance) { world->disk->reads_fail = chance; }
-
-bool disk_can_start(sim_world *world) {
-    double chance = world->disk->reads_fail;
-    return chance <= 0 || !dice_chance(&world->dice, chance);
-}
 
 static gs_write_lane lane_of(gs_effect_kind kind) {
     if (kind <= GS_DO_PRUNE_KEYS) return GS_LANE_ROWS;
@@ -268,6 +261,10 @@ static void finish(sim_world *world, uint64_t life, void *what) {
     size_t count = lane->num_begun;
     lane->num_begun = 0;
     do_together(world, lane, count);
+    if (rows_have_ended(world)) {
+        coordinator_kill(world, dice_delay_ns(&world->dice, 3 * SECONDS));
+        return;
+    }
     begin(world, lane);
     if (disk->tells) return;
     disk->tells = true;
@@ -295,7 +292,7 @@ void disk_perform(sim_world *world, uint64_t life, const gs_effect *effect, cons
     work->kind = effect->kind;
     work->life = life;
     work->ticket = effect->ticket;
-    row_write_fill(&work->row, effect, state);
+    row_write_fill(world, &work->row, effect, state);
     if (effect->kind == GS_DO_LOOK_AT_PARTS) work->all_reported = effect->all_reported;
     bool finds = effect->kind == GS_DO_FIND_DIRECTORIES;
     if (finds || effect->kind == GS_DO_CHECK_CHECKPOINTS) note_known(work, effect->job, !finds);
@@ -309,7 +306,7 @@ void disk_crash(sim_world *world, bool power_failed) {
     for (int i = 0; i < GS_NUM_LANES; i++) {
         disk_lane *lane = &disk->lanes[i];
         // Its thread may have come further than anybody was told: any number of transactions, each of any number of rows.
-        while (lane->waiting.first && dice_chance(&world->dice, 0.4))
+        while (lane->waiting.first && !rows_have_ended(world) && dice_chance(&world->dice, 0.4))
             do_together(world, lane, (size_t)dice_between(&world->dice, 1, (int64_t)count_together(lane)));
         drop(&lane->waiting);
         lane->num_begun = 0;

@@ -15,7 +15,5 @@ void disk_perform(sim_world *world, uint64_t life, const gs_effect *effect, cons
 void disk_crash(sim_world *world, bool power_failed);
 
 void disk_slow(sim_world *world, int64_t extra_ns);        // each write; 0: as usual
-void disk_fail_reads(sim_world *world, double chance);     // of a start
-bool disk_can_start(sim_world *world);                     // the rows can be read just now
 
 #endif

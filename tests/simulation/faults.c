@@ -88,6 +88,10 @@ static void kill_coordinator_soon(sim_world *world) {
     coordinator_kill_at_effect(world, kind, (int)dice_between(&world->dice, 1, any ? 40 : 6), away(world));
 }
 
+static void kill_in_transaction(sim_world *world) {
+    if (!rows_end_soon(world, (int)dice_between(&world->dice, 0, 30))) kill_coordinator_soon(world);
+}
+
 static void suspend_coordinator(sim_world *world) {
     int64_t ns = dice_delay_ns(&world->dice, 3 * SECONDS);
     world_tell(world, "the coordinator stands still for %.1f s", (double)ns / 1e9);
@@ -96,7 +100,6 @@ static void suspend_coordinator(sim_world *world) {
 
 static void mend_disk(sim_world *world) {
     disk_slow(world, 0);
-    disk_fail_reads(world, 0);
     *rows_trouble_of(world) = (rows_trouble){.room = -1};
 }
 
@@ -132,7 +135,7 @@ static void fail_disk(sim_world *world) {
 
 static void fail_reads(sim_world *world) {
     world_tell(world, "reads fail");
-    disk_fail_reads(world, 0.6);
+    rows_trouble_of(world)->reads_fail = 0.6;
     world_after(world, dice_delay_ns(&world->dice, 5 * SECONDS), mend_disk_soon, 0, NULL);
     if (dice_chance(&world->dice, 0.5)) coordinator_kill(world, away(world));
 }
@@ -199,7 +202,7 @@ typedef struct fault_row {
 
 static const fault_row rows[] = {
     {kill_trainer, 6},   {suspend_trainer, 3},     {kill_agent, 3},          {kill_coordinator, 3},
-    {kill_coordinator_soon, 8}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 5},
+    {kill_coordinator_soon, 8}, {kill_in_transaction, 3}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 5},
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
     {lie, 1},            {spoil_record, 1},         {jump_clock, 1},          {stop_job, 2},
     {replan_job, 1},     {break_communicator, 3},  {shut_worker_down, 2},    {damage, 2},

@@ -10,6 +10,7 @@
 
 #include "core/clock.h"
 #include "tests/simulation/coordinator.h"
+#include "tests/simulation/database.h"
 #include "tests/simulation/model.h"
 #include "tests/simulation/oracle.h"
 
@@ -50,6 +51,16 @@ static void print_ends(void) {
         printf("%12ld (%ld)  %s\n", coordinator_ended[kind].all, coordinator_ended[kind].unfinished, gs_effect_name((gs_effect_kind)kind));
 }
 
+static void print_databases(void) {
+    const database_counts *counted = &database_counted;
+    printf("SQLite kept the rows of %ld histories: %ld transactions; %ld crashes, %ld in a transaction, %ld with the power; "
+           "%ld starts and %ld that the disk refused; found: %ld all that was acknowledged, %ld that and the last transaction, "
+           "%ld less, of a disk that lied, %ld unclear, %ld damaged\n",
+           counted->histories, counted->transactions, counted->crashes, counted->in_transactions, counted->power_failures,
+           counted->starts, counted->refused, counted->found_newest, counted->found_last, counted->found_older,
+           counted->found_unclear, counted->set_aside);
+}
+
 static void print_rows(void) {
     for (int machine = 0; machine < GS_NUM_MACHINES; machine++) {
         const gs_transition_table *table = gs_transitions_of((gs_machine)machine);
@@ -88,6 +99,7 @@ int main(int argc, char **argv) {
     if (!settings.tells) {
         print_rows();
         print_ends();
+        print_databases();
     }
     printf("%ld histories in %.1f s, %ld findings; events of one: median %ld, most %ld; faults %ld, trainers %ld in all\n", done,
            gs_seconds_since(begun_ns), findings, done ? events[done / 2] : 0, done ? events[done - 1] : 0, faults, trainers);

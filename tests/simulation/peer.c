@@ -60,7 +60,9 @@ static void lose(sim_world *world, sim_peer *peer, bool was_closed, int64_t dela
     if (!peer->connection) return;
     lost_connection *lost = malloc(sizeof *lost);
     *lost = (lost_connection){peer->connection, peer->life, was_closed};
-    world_after(world, delay_ns, tell_coordinator, 0, lost);
+    // Behind what was said over it.
+    int64_t least_ns = peer->next_message_ns + 1 - world->now_ns;
+    world_after(world, delay_ns > least_ns ? delay_ns : least_ns, tell_coordinator, 0, lost);
     peer->connection = 0;
     peer->stream_request = 0;
     peer->lost_ns = world->now_ns;

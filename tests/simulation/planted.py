@@ -116,9 +116,11 @@ BUGS = [
 ]
 
 SOURCES = ["tests/simulation/*.c", "coordinator/model/*.c", "coordinator/rules/*.c", "coordinator/engine/*.c",
-           "coordinator/engine/*/*.c", "coordinator/store/record/*.c", "core/*.c", "rpc/schema/*.c", "rpc/json/*.c"]
+           "coordinator/engine/*/*.c", "coordinator/store/record/*.c", "coordinator/store/job_store.c", "coordinator/store/row_work.c",
+           "coordinator/store/set_aside.c", "coordinator/store/stored.c", "coordinator/store/transaction.c",
+           "coordinator/store/work.c", "core/*.c", "rpc/schema/*.c", "rpc/json/*.c"]
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", '-DGRADSYNC_VERSION="planted"', "-O1", "-I."]
-LIBRARIES = ["-ljson-c", "-lxxhash", "-lm", "-lpthread"]
+LIBRARIES = ["-ljson-c", "-lsqlite3", "-lxxhash", "-lm", "-lpthread"]
 
 
 def compile_to(root, source, output):

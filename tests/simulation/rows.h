@@ -3,25 +3,13 @@
 #ifndef TESTS_SIMULATION_ROWS_H
 #define TESTS_SIMULATION_ROWS_H
 
-#include "coordinator/engine/engine.h"
+#include "tests/simulation/row_state.h"
 #include "tests/simulation/world.h"
-
-// Something to write, as it was when it was asked for.
-typedef struct row_write {
-    gs_effect_kind kind;
-    uint64_t job;
-    char directory[GS_CHECKPOINT_NAME_LEN];  // of a checkpoint; "" otherwise
-    char *text;                              // owned; a record. NULL: none
-    char *key;                               // owned; stored with a job. NULL: none
-    char fingerprint[GS_DIGEST_TEXT_LEN];
-    int64_t expires_ms;
-    uint32_t generation_end;
-    gs_status status;  // once it is done
-} row_write;
 
 // What goes wrong with writes.
 typedef struct rows_trouble {
     double one_fails, all_fail;  // chances: of a write, of the commit of all that go together
+    double reads_fail;           // of a start
     int64_t room;                // bytes that can be written yet; −1: any number
     bool lies;                   // what is written is not on the disk yet, whatever it says
 } rows_trouble;
@@ -30,7 +18,7 @@ void rows_create(sim_world *world);
 void rows_destroy(sim_world *world);
 rows_trouble *rows_trouble_of(sim_world *world);
 
-void row_write_fill(row_write *write, const gs_effect *effect, const gs_state *state);
+void row_write_fill(sim_world *world, row_write *write, const gs_effect *effect, const gs_state *state);
 void row_write_release(row_write *write);
 // One transaction. Each has its status then.
 void rows_commit(sim_world *world, row_write **writes, size_t num_writes);
@@ -38,6 +26,10 @@ void rows_commit(sim_world *world, row_write **writes, size_t num_writes);
 void rows_crash(sim_world *world, bool power_failed);
 // A new life: its epoch and a block of generations are durable, all that can be read is adopted. NULL: it cannot be now.
 gs_engine *rows_wake_engine(sim_world *world, const gs_timing *timing);
+// In the midst of a transaction, where the store is the product's.
+bool rows_end_soon(sim_world *world, int operations);  // false: it is not
+bool rows_have_ended(const sim_world *world);
+void rows_excuse_lost(sim_world *world, const row_state *lost, const row_state *left);
 
 // The record of a job cannot be read until it is repaired; each start finds out.
 void rows_spoil(sim_world *world);
