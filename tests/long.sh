@@ -50,6 +50,9 @@ item device/nccl-generations cuda-sim test_nccl_life 'GRADSYNC_NCCL_GENERATIONS=
 # Every recorded run on a device.
 item device/conformance cuda-sim gradsync-conformance "$in_ctest -R '^conformance_.*_gpu\$'"
 
+# Every file of what others have computed, of which CTest draws a part.
+item conformance/all dev gradsync-conformance "GRADSYNC_RUNS=all $in_ctest -R '^conformance_' -LE gpu"
+
 # Lives of the coordinator's engine, and whether they would see a bug that is planted into it.
 for first in 1 200001 400001 600001 800001; do
   item "simulate/$first" release test_simulation "\"\$build/tests/test_simulation\" --seed $first --histories 200000"

@@ -23,14 +23,10 @@ static const conformance_kind kinds[] = {
 };
 
 static const gs_rank_body bodies[] = {
-    {"train-mlp", conformance_train_mlp_rank},
-    {"zero-train", conformance_zero_train_rank},
-    {"clip-sharded", conformance_clip_rank},
-    {"gpt2-start", conformance_gpt2_start_rank},
-    {"gpt2-train", conformance_gpt2_train_rank},
-    {"hook", conformance_hook_rank},
-    {"powersgd", conformance_powersgd_rank},
-    {NULL, NULL},
+    {"train-mlp", conformance_train_mlp_rank},   {"zero-train", conformance_zero_train_rank},
+    {"clip-sharded", conformance_clip_rank},     {"gpt2-start", conformance_gpt2_start_rank},
+    {"gpt2-train", conformance_gpt2_train_rank}, {"hook", conformance_hook_rank},
+    {"powersgd", conformance_powersgd_rank},     {NULL, NULL},
 };
 
 void conformance_pass(conformance *run, const char *name) {
@@ -56,29 +52,42 @@ void conformance_case(conformance *run, const char *name, gs_status status) {
 }
 
 static int print_usage(void) {
-    fprintf(stderr, "usage: gradsync-conformance KIND FILE... [OPTIONS]\n");
+    fprintf(stderr, "usage: gradsync-conformance [--draw N] KIND FILE... [OPTIONS]\n");
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         fprintf(stderr, "  %-14s %s\n", kinds[i].name, kinds[i].usage);
     return 2;
 }
 
-// With GRADSYNC_SAMPLE=N every Nth of the files, from one that GRADSYNC_SEED draws.
-static int sample_files(char **files, int num_files) {
+// With --draw N before the kind, or GRADSYNC_SAMPLE=N, every Nth of the files, from one that
+// GRADSYNC_SEED draws; GRADSYNC_RUNS=all takes all where --draw says less. Options before the files
+// stay; with others behind them all do.
+static int sample_files(char **words, int num_words, uint64_t share) {
+    const char *runs = getenv("GRADSYNC_RUNS");
     sample drawn = sample_from_environment();
-    if (drawn.share <= 1 || num_files < 2) return num_files;
-    uint64_t share = drawn.share < (uint64_t)num_files ? drawn.share : (uint64_t)num_files;
+    if (share && !(runs && strcmp(runs, "all") == 0)) drawn.share = share;
+    int first = 0;
+    while (first < num_words && strncmp(words[first], "--", 2) == 0) first++;
+    int num_files = num_words - first, num_taken = 0;
+    if (drawn.share <= 1 || num_files < 2) return num_words;
+    if (drawn.share > (uint64_t)num_files) drawn.share = (uint64_t)num_files;
+    char **files = words + first;
     for (int i = 0; i < num_files; i++)
-        if (strncmp(files[i], "--", 2) == 0) return num_files;
-    int num_taken = 0;
+        if (strncmp(files[i], "--", 2) == 0) return num_words;
     sample_say(&drawn, "the files");
     for (int i = 0; i < num_files; i++)
-        if ((uint64_t)i % share == drawn.seed % share) files[num_taken++] = files[i];
-    return num_taken;
+        if ((uint64_t)i % drawn.share == drawn.seed % drawn.share) files[num_taken++] = files[i];
+    return first + num_taken;
 }
 
 int main(int argc, char **argv) {
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
+    uint64_t share = 0;
+    if (argc > 2 && strcmp(argv[1], "--draw") == 0) {
+        share = strtoull(argv[2], NULL, 10);
+        argv += 2;
+        argc -= 2;
+    }
     if (argc < 3) return print_usage();
     char why[256];
     if (strcmp(gs_test_device_name(), "cpu") != 0 && gs_cuda_device_count(why, sizeof why) == 0) {
@@ -89,7 +98,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (strcmp(kinds[i].name, argv[1]) != 0) continue;
         conformance run = {0};
-        gs_status status = kinds[i].run(&run, argv + 2, sample_files(argv + 2, argc - 2));
+        gs_status status = kinds[i].run(&run, argv + 2, sample_files(argv + 2, argc - 2, share));
         if (status.code) {
             fprintf(stderr, "gradsync-conformance: %s\n", status.message);
             return 2;
