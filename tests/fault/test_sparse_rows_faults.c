@@ -83,7 +83,7 @@ a_rank_that_dies_with_rows_in_flight_leaves_the_others_at_a_step_boundary(void *
 #ifndef GRADSYNC_FAILPOINTS
     skip();
 #endif
-    kill_at("reducer.finish", true);
+    kill_at("sparse_rows.finish", true);
 }
 
 int main(int argc, char **argv) {
