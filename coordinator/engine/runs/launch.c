@@ -187,13 +187,13 @@ static void explain_no_gpu(gs_engine *engine, gs_job *job) {
     for (size_t i = 0; i < engine->state.agents.count && !agent; i++) {
         if (gs_agent_is_connected(engine->state.agents.items[i])) agent = engine->state.agents.items[i];
     }
-    if (agent)
-        gs_job_explain(engine, job, "NoDevice",
-                       "the job needs GPUs and no worker offers one; worker %s on %s: %s",
-                       agent->name, agent->host, agent->devices.reason);
-    else
-        gs_job_explain(engine, job, "WaitingForWorkers",
-                       "the job needs GPUs and no worker is connected");
+    if (!agent) {
+        gs_job_explain(engine, job, "WaitingForWorkers", "the job needs GPUs and no worker is connected");
+        return;
+    }
+    job->wait = GS_JOB_WAITS_FOR_DEVICE;
+    gs_job_explain(engine, job, "NoDevice", "the job needs GPUs and no worker offers one; worker %s on %s: %s",
+                   agent->name, agent->host, agent->devices.reason);
 }
 
 static void explain_slots(gs_engine *engine, gs_job *job,
@@ -205,9 +205,7 @@ static void explain_slots(gs_engine *engine, gs_job *job,
         gs_job_move(engine, job, GS_JOB_QUEUED, "WaitingForWorkers",
                     "fewer than %d slots are left", decision->least);
     }
-    bool lacks_device = decision->needs_gpu && pools->total.gpu == 0;
-    job->wait = lacks_device ? GS_JOB_WAITS_FOR_DEVICE : GS_JOB_WAITS_FOR_SLOTS;
-    if (lacks_device) {
+    if (decision->needs_gpu && pools->total.gpu == 0) {
         explain_no_gpu(engine, job);
         return;
     }
@@ -220,6 +218,7 @@ static void explain_wait(gs_engine *engine, gs_job *job, const gs_schedule_job *
                          gs_job *const *waiting, const pools_of_all *pools) {
     int free_slots =
         decision->needs_gpu ? pools->free.gpu : pools->free.plain + pools->free.gpu;
+    job->wait = GS_JOB_WAITS_FOR_SLOTS;
     job->slots_needed = decision->least;
     job->slots_free = free_slots;
     switch (decision->wait) {
