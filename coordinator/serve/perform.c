@@ -18,7 +18,8 @@ typedef struct plan_text {
 
 static gs_json *encode_plan(plan_text *kept, const gs_member_message *message) {
     if (!message->plan) return NULL;
-    bool same = kept->plan == message->plan && kept->message && kept->facts->revision == message->facts->revision;
+    bool same = kept->message && kept->plan->buckets == message->plan->buckets &&
+                kept->facts->revision == message->facts->revision;
     if (!same) {
         gs_json_release(kept->message);
         *kept = (plan_text){message->plan, message->facts, gs_member_plan(message)};

@@ -25,7 +25,7 @@ void gs_tell_welcome(gs_engine *engine, gs_member *member, bool send_params) {
 static void set_plan(gs_engine *engine, gs_member_message *message, const gs_bucket_plan *plan,
                      const gs_plan_facts *facts, bool is_observed) {
     if (!message) return;
-    message->plan = plan;
+    message->plan = gs_mind_copy(engine, plan, sizeof *plan);  // what it points at is buried, and lasts as long
     message->facts = gs_mind_copy(engine, facts, sizeof *facts);
     message->is_observed = is_observed;
 }

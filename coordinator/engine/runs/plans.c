@@ -22,10 +22,11 @@ static const char *reason_of(const gs_job *job) {
 static void show(gs_engine *engine, gs_job *job, const gs_bucket_plan *plan, const gs_param_spec *params,
                  size_t num_params, bool is_new) {
     const gs_plan_facts *facts = gs_mind_copy(engine, &job->plan, sizeof job->plan);
+    const gs_bucket_plan *shown = gs_mind_copy(engine, plan, sizeof *plan);
     gs_effect *effect = gs_mind_do(engine, GS_DO_SHOW_PLAN);
     effect->job = job;
     effect->run = job->run;
-    effect->plan = (gs_plan_display){plan, params, num_params, facts, is_new};
+    effect->plan = (gs_plan_display){shown, params, num_params, facts, is_new};
     gs_job_touch(engine, job);
 }
 
