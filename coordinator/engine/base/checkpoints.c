@@ -7,7 +7,8 @@
 #include "coordinator/engine/base/moves.h"
 #include "core/clock.h"
 
-#define RECORD_AGAIN_NS (2 * GS_NS_PER_SEC)
+#define FIRST_PAUSE_NS (2 * GS_NS_PER_SEC)
+#define LONGEST_PAUSE_NS (60 * GS_NS_PER_SEC)
 
 static gs_effect *ask(gs_engine *engine, gs_effect_kind kind, gs_job *job, const gs_checkpoint *item) {
     const char *directory = gs_mind_text(engine, "%s", item->directory);
@@ -60,7 +61,7 @@ void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, g
 }
 
 static void delete_checkpoint(gs_engine *engine, gs_job *job, gs_checkpoint *item) {
-    gs_checkpoint_enter(engine, item, GS_CHECKPOINT_DELETING);
+    gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_DELETING);
     ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
 }
 
@@ -92,7 +93,7 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
     gs_checkpoint *item = find(engine, &job, done);
     if (!item || item->state != GS_CHECKPOINT_VERIFYING) return;
     if (!done->status.code) {
-        gs_checkpoint_enter(engine, item, GS_CHECKPOINT_RECORDING);
+        gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_RECORDING);
         ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
         return;
     }
@@ -104,11 +105,24 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
 }
 
 static void record(gs_engine *engine, gs_job *job, gs_checkpoint *item) {
-    gs_checkpoint_enter(engine, item, GS_CHECKPOINT_GOOD);
+    gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_GOOD);
+    item->record_pause_ns = 0;
     gs_note_add(engine, job, NULL, GS_SEVERITY_INFO, "CheckpointVerified", "step %lld, %lld bytes in %s",
                 (long long)item->step, (long long)item->bytes, item->directory);
     ask(engine, GS_DO_SHOW_CHECKPOINT, job, item);
     apply_retention(engine, job);
+}
+
+// Its files are good, and a start may come before the disk has room for a row. Said once.
+static void record_later(gs_engine *engine, gs_job *job, gs_checkpoint *item, gs_status status) {
+    if (!item->record_pause_ns) {
+        gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "CheckpointFailed",
+                    "checkpoint of step %lld is not recorded yet: %s", (long long)item->step, status.message);
+        count_failure(engine, job, "io");
+    }
+    item->record_pause_ns = item->record_pause_ns ? 2 * item->record_pause_ns : FIRST_PAUSE_NS;
+    if (item->record_pause_ns > LONGEST_PAUSE_NS) item->record_pause_ns = LONGEST_PAUSE_NS;
+    item->record_again_ns = engine->state.now_ns + item->record_pause_ns;
 }
 
 void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done) {
@@ -126,11 +140,7 @@ void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done) {
         record(engine, job, item);
         return;
     }
-    // Its files are good, and a start may come before the disk has room for a row.
-    gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "CheckpointFailed",
-                "checkpoint of step %lld is not recorded yet: %s", (long long)item->step, done->status.message);
-    count_failure(engine, job, "io");
-    item->record_again_ns = engine->state.now_ns + RECORD_AGAIN_NS;
+    record_later(engine, job, item, done->status);
 }
 
 void gs_checkpoints_tick(gs_engine *engine) {

@@ -5,15 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool may_move(gs_engine *engine, gs_machine machine, int from, int to) {
+static bool may_move(gs_engine *engine, const gs_job *job, gs_machine machine, int from, int to, const char *why) {
     int row = gs_transition_find(machine, from, to);
     if (row >= 0) {
         engine->taken[machine][row]++;
         return true;
     }
     const gs_transition_table *table = gs_transitions_of(machine);
-    gs_mind_log(engine, GS_SEVERITY_ERROR, "transition refused", "of=%s from=%s to=%s", table->name,
-                table->state_name(from), table->state_name(to));
+    gs_mind_log(engine, GS_SEVERITY_ERROR, "transition refused", "of=%s from=%s to=%s job=%s reason=\"%s\"", table->name,
+                table->state_name(from), table->state_name(to), job->id_text, why);
     assert(!"a row of model/transitions.c");
     return false;
 }
@@ -95,8 +95,7 @@ static void show_reason(gs_engine *engine, gs_job *job, const char *reason, cons
     gs_mind_do(engine, GS_DO_SHOW_JOB)->job = job;
 }
 
-void gs_job_show(gs_engine *engine, gs_job *job, gs_job_state state, const char *reason, const char *message) {
-    if (!may_move(engine, GS_MACHINE_JOB, (int)job->state, (int)state)) return;
+static void enter(gs_engine *engine, gs_job *job, gs_job_state state, const char *reason, const char *message) {
     if (job->state != state) {
         int64_t now_ms = engine->state.wall_ms;
         if (now_ms > job->state_since_ms) job->spent_ms[job->state] += now_ms - job->state_since_ms;
@@ -106,12 +105,18 @@ void gs_job_show(gs_engine *engine, gs_job *job, gs_job_state state, const char 
     show_reason(engine, job, reason, message);
 }
 
-static void move(gs_engine *engine, gs_job *job, gs_job_state state, const char *reason, const char *message) {
+void gs_job_show(gs_engine *engine, gs_job *job, gs_job_state state, const char *reason, const char *message) {
+    if (may_move(engine, job, GS_MACHINE_JOB, (int)job->state, (int)state, reason)) enter(engine, job, state, reason, message);
+}
+
+static bool move(gs_engine *engine, gs_job *job, gs_job_state state, const char *reason, const char *message) {
+    if (!may_move(engine, job, GS_MACHINE_JOB, (int)job->state, (int)state, reason)) return false;
     note(engine, job, NULL,
          state == GS_JOB_FAILED ? GS_SEVERITY_ERROR
          : state == GS_JOB_RECOVERING ? GS_SEVERITY_WARNING : GS_SEVERITY_INFO,
          reason, message, NULL);
-    gs_job_show(engine, job, state, reason, message);
+    enter(engine, job, state, reason, message);
+    return true;
 }
 
 void gs_job_move(gs_engine *engine, gs_job *job, gs_job_state state, const char *reason, const char *format, ...) {
@@ -139,14 +144,14 @@ void gs_job_end(gs_engine *engine, gs_job *job, gs_job_state state, const char *
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
+    if (!move(engine, job, state, reason, message)) return;
     job->ended_ms = engine->state.wall_ms;
-    move(engine, job, state, reason, message);
     gs_mind_do(engine, GS_DO_END_JOB)->job = job;
     engine->state.schedule_needed = true;
 }
 
 void gs_run_enter(gs_engine *engine, gs_run *run, gs_run_phase phase, int64_t deadline_ns) {
-    if (!may_move(engine, GS_MACHINE_RUN, (int)run->phase, (int)phase)) return;
+    if (!may_move(engine, run->job, GS_MACHINE_RUN, (int)run->phase, (int)phase, run->cause.reason)) return;
     run->phase = phase;
     run->has_trained |= phase == GS_RUN_TRAINING;
     run->phase_since_ns = engine->state.now_ns;
@@ -154,12 +159,12 @@ void gs_run_enter(gs_engine *engine, gs_run *run, gs_run_phase phase, int64_t de
 }
 
 void gs_member_enter(gs_engine *engine, gs_member *member, gs_member_stage stage) {
-    if (!may_move(engine, GS_MACHINE_MEMBER, (int)member->stage, (int)stage)) return;
+    if (!may_move(engine, member->job, GS_MACHINE_MEMBER, (int)member->stage, (int)stage, member->worker)) return;
     member->stage = stage;
     if (stage == GS_MEMBER_UP) member->was_up = true;
 }
 
-void gs_checkpoint_enter(gs_engine *engine, gs_checkpoint *checkpoint, gs_checkpoint_state state) {
-    if (!may_move(engine, GS_MACHINE_CHECKPOINT, (int)checkpoint->state, (int)state)) return;
+void gs_checkpoint_enter(gs_engine *engine, const gs_job *job, gs_checkpoint *checkpoint, gs_checkpoint_state state) {
+    if (!may_move(engine, job, GS_MACHINE_CHECKPOINT, (int)checkpoint->state, (int)state, checkpoint->directory)) return;
     checkpoint->state = state;
 }

@@ -36,6 +36,6 @@ void gs_job_end(gs_engine *engine, gs_job *job, gs_job_state state, const char *
 
 void gs_run_enter(gs_engine *engine, gs_run *run, gs_run_phase phase, int64_t deadline_ns);  // 0: no deadline
 void gs_member_enter(gs_engine *engine, gs_member *member, gs_member_stage stage);
-void gs_checkpoint_enter(gs_engine *engine, gs_checkpoint *checkpoint, gs_checkpoint_state state);
+void gs_checkpoint_enter(gs_engine *engine, const gs_job *job, gs_checkpoint *checkpoint, gs_checkpoint_state state);
 
 #endif

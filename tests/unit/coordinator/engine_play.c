@@ -39,16 +39,18 @@ static void must(gs_status status) {
     abort();
 }
 
-static gs_job_spec *make_spec(void) {
+static gs_job_spec *decode_spec(const char *text) {
     gs_json *json = NULL;
     gs_field_errors *errors = calloc(1, sizeof *errors);
     gs_job_spec *spec = calloc(1, sizeof *spec);
-    must(gs_json_parse(&json, spec_text, strlen(spec_text)));
+    must(gs_json_parse(&json, text, strlen(text)));
     must(gs_job_spec_decode(spec, json, errors));
     gs_json_release(json);
     free(errors);
     return spec;
 }
+
+static gs_job_spec *make_spec(void) { return decode_spec(spec_text); }
 
 static gs_param_spec *make_params(size_t *num_params) {
     gs_job_spec *spec = make_spec();
@@ -120,13 +122,23 @@ static void perform(gs_play *play, const gs_effect *effect) {
         play->settlement_saves = effect->kind == GS_DO_REPLY && effect->reply.save;
         break;
     case GS_DO_TELL_AGENT: take_order(play, effect); break;
+    case GS_DO_TELL_MEMBER:
+        play->num_plans += effect->member_message.plan != NULL;
+        play->num_empty_plans += effect->member_message.plan && !effect->member_message.plan->buckets;
+        break;
+    case GS_DO_NOTE:
+        if (play->watched_reason && !strcmp(effect->note.reason, play->watched_reason)) play->num_watched++;
+        break;
     case GS_DO_WRITE_JOB:
         play->num_job_rows++;
         ask_disk(disk, effect, GS_ON_STORED, GS_STORED_JOB);
         break;
     case GS_DO_DELETE_JOB: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_JOB_DELETED); break;
     case GS_DO_RESERVE_GENERATIONS: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_GENERATIONS); break;
-    case GS_DO_WRITE_CHECKPOINT: ask_disk(disk, effect, GS_ON_STORED, GS_STORED_CHECKPOINT); break;
+    case GS_DO_WRITE_CHECKPOINT:
+        play->num_checkpoint_rows++;
+        ask_disk(disk, effect, GS_ON_STORED, GS_STORED_CHECKPOINT);
+        break;
     case GS_DO_VERIFY: ask_disk(disk, effect, GS_ON_VERIFIED, 0); break;
     case GS_DO_FIND_DIRECTORIES: ask_disk(disk, effect, GS_ON_DIRECTORIES_FOUND, 0); break;
     case GS_DO_CHECK_CHECKPOINTS: ask_disk(disk, effect, GS_ON_CHECKPOINTS_CHECKED, 0); break;
@@ -262,6 +274,7 @@ static void open_engine(gs_play *play, uint32_t epoch) {
 static void agent_says_hello(gs_play *play) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
     event.from = (gs_origin){.call = ++play->last_call, .incarnation = GS_PLAY_AGENT, .generation = -1};
+    play->agent_stream = event.from.call;
     event.agent_hello = (gs_agent_hello){.worker = "w", .host = "h", .boot_id = "b", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS};
     const gs_run *run = gs_play_run(play);
@@ -274,16 +287,27 @@ static void agent_says_hello(gs_play *play) {
     gs_play_hear(play, &event);
 }
 
+void gs_play_lose_worker(gs_play *play) {
+    gs_engine_event event = {.kind = GS_ON_CALL_GONE, .from = {.generation = -1}};
+    event.gone.call = play->agent_stream;
+    gs_play_hear(play, &event);
+}
+
+gs_job *gs_play_submit(gs_play *play, const char *spec) {
+    gs_engine_event event = {.kind = GS_ON_CREATE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    event.create = (gs_create_request){.spec = decode_spec(spec), .fingerprint = ""};
+    gs_play_hear(play, &event);
+    const gs_job_table *jobs = &gs_engine_state(play->engine)->jobs;
+    return jobs->items[jobs->count - 1];
+}
+
 void gs_play_open(gs_play *play) {
     *play = (gs_play){.now_ns = GS_NS_PER_SEC, .wall_ms = WALL_MS, .disk = calloc(1, sizeof *play->disk)};
     if (!play->disk) abort();
     open_engine(play, 1);
     hear_kind(play, GS_ON_START);
     agent_says_hello(play);
-    gs_engine_event event = {.kind = GS_ON_CREATE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
-    event.create = (gs_create_request){.spec = make_spec(), .fingerprint = ""};
-    gs_play_hear(play, &event);
-    const gs_job *job = gs_engine_state(play->engine)->jobs.items[0];
+    const gs_job *job = gs_play_submit(play, spec_text);
     play->job = job->id;
     snprintf(play->job_text, sizeof play->job_text, "%s", job->id_text);
     hear_kind(play, GS_ON_TURN);

@@ -32,6 +32,10 @@ typedef struct gs_play {
     gs_code disk_says;
     bool disk_waits;
     int num_job_rows;
+    // What people are told: how many notes have this reason (NULL: none is looked for); plans without buckets in orders.
+    const char *watched_reason;
+    int num_watched, num_plans, num_empty_plans, num_checkpoint_rows;
+    gs_call agent_stream;
     struct gs_play_disk *disk;  // owned
 } gs_play;
 
@@ -50,6 +54,8 @@ void gs_play_say(gs_play *play, int rank, gs_engine_event_kind kind);  // both
 bool gs_play_is_answered(const gs_play *play, gs_call call, gs_status *answer);  // by any event so far
 void gs_play_wait(gs_play *play, int64_t ns);                          // in ticks
 
+gs_job *gs_play_submit(gs_play *play, const char *spec);  // one more job, by its specification
+void gs_play_lose_worker(gs_play *play);
 gs_run *gs_play_run(const gs_play *play);  // NULL: none
 // All that decides, as text: equal texts are equal states. Owned by the caller.
 char *gs_play_describe(const gs_play *play);

@@ -1,0 +1,155 @@
+// The engine in single cases: what it asks of the disk, orders, and tells people.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coordinator/engine/base/moves.h"
+#include "core/clock.h"
+#include "tests/support/asserts.h"
+#include "tests/unit/coordinator/engine_play.h"
+
+static const char gpu_spec[] =
+    "{\"name\":\"gpu\",\"world\":{\"min\":1,\"max\":1,\"device\":\"cuda\",\"wait_seconds\":10},\"model\":{\"kind\":\"mlp\"},"
+    "\"steps\":{\"target\":5}}";
+
+static void both(gs_play *play, gs_engine_event_kind kind) {
+    gs_play_say(play, 1, kind);
+    gs_play_say(play, 0, kind);
+}
+
+static void train(gs_play *play) {
+    both(play, GS_ON_HELLO);
+    gs_play_say(play, 1, GS_ON_PARAMS);
+    both(play, GS_ON_READY);
+    both(play, GS_ON_COMM_UP);
+    both(play, GS_ON_STEP);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+}
+
+static int set_up(void **state) {
+    gs_play *play = calloc(1, sizeof *play);
+    gs_play_open(play);
+    train(play);
+    *state = play;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    gs_play_close(*state);
+    free(*state);
+    return 0;
+}
+
+static void who_waits_for_a_device_is_told_so(void **state) {
+    gs_play *play = *state;
+    const gs_job *job = gs_play_submit(play, gpu_spec);
+    gs_play_wait(play, 11 * GS_NS_PER_SEC);
+    assert_int_equal(job->state, GS_JOB_FAILED);
+    assert_string_equal(job->reason, "NoDevice");
+}
+
+// What it waited for at last is the reason, not what it waited for before.
+static void who_waits_for_any_worker_does_not_lack_a_device(void **state) {
+    gs_play *play = *state;
+    const gs_job *job = gs_play_submit(play, gpu_spec);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    assert_string_equal(job->reason, "NoDevice");
+    gs_play_lose_worker(play);
+    gs_play_wait(play, 6 * GS_NS_PER_SEC);
+    assert_int_equal(job->state, GS_JOB_FAILED);
+    assert_string_equal(job->reason, "NotEnoughWorkers");
+}
+
+static const gs_checkpoint *newest(const gs_play *play) {
+    return gs_checkpoints_newest(&gs_play_run(play)->job->checkpoints);
+}
+
+static void a_checkpoint_that_cannot_be_recorded_is_said_once(void **state) {
+    gs_play *play = *state;
+    play->watched_reason = "CheckpointFailed";
+    play->disk_says = GS_RESOURCE_EXHAUSTED;
+    gs_play_say(play, 0, GS_ON_CHECKPOINTED);
+    for (int i = 0; i < 20; i++) {  // a minute
+        both(play, GS_ON_STEP);
+        gs_play_wait(play, 3 * GS_NS_PER_SEC);
+    }
+    assert_int_equal(newest(play)->state, GS_CHECKPOINT_RECORDING);
+    assert_int_equal(play->num_watched, 1);
+    assert_in_range(play->num_checkpoint_rows, 3, 6);  // after 0, 2, 6, 14, 30 seconds
+    play->disk_says = GS_OK;
+    for (int i = 0; i < 21; i++) {
+        both(play, GS_ON_STEP);
+        gs_play_wait(play, 3 * GS_NS_PER_SEC);
+    }
+    assert_int_equal(newest(play)->state, GS_CHECKPOINT_GOOD);
+}
+
+static uint64_t plan_of_observed_order(void) {
+    gs_play play;
+    gs_play_open(&play);
+    train(&play);
+    gs_play_say(&play, 0, GS_ON_READY_ORDER);
+    uint64_t digest = gs_play_run(&play)->next.digest;
+    gs_play_close(&play);
+    assert_true(digest != 0);
+    return digest;
+}
+
+// Ranks changed to a plan that an earlier life sent: it is sent to the others and taken over in one step.
+static void a_plan_that_is_taken_over_at_once_is_sent_whole(void **state) {
+    gs_play *play = *state;
+    uint64_t digest = plan_of_observed_order();
+    gs_play_reopen(play);
+    both(play, GS_ON_HELLO);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    gs_engine_event order = gs_play_message(play, 0, GS_ON_READY_ORDER);
+    order.ready_order.settled = false;
+    gs_play_hear(play, &order);
+    assert_int_equal(gs_play_run(play)->next.digest, 0);
+    gs_engine_event beat = gs_play_message(play, 0, GS_ON_HEARTBEAT);
+    beat.heartbeat.plan = (gs_plan_report){.told = true, .plan = digest, .plan_step = 5};
+    gs_play_hear(play, &beat);
+    assert_int_equal(gs_play_run(play)->plan_step, 5);
+    assert_true(play->num_plans > 0);
+    assert_int_equal(play->num_empty_plans, 0);
+}
+
+// A debug build stops there; a release build says so, and nothing has happened.
+static void a_move_that_no_table_has_ends_nothing(void **state) {
+#ifndef NDEBUG
+    (void)state;
+    skip();
+#else
+    gs_play *play = *state;
+    gs_job *job = gs_play_run(play)->job;
+    job->state = GS_JOB_SUCCEEDED;
+    size_t num_effects = play->engine->num_effects;
+    gs_job_end(play->engine, job, GS_JOB_FAILED, "Again", "a job ends once");
+    assert_int_equal(play->engine->num_effects, num_effects + 1);
+    const gs_effect *effect = &play->engine->effects[num_effects];
+    assert_int_equal(effect->kind, GS_DO_LOG);
+    assert_non_null(strstr(effect->text, job->id_text));
+    assert_non_null(strstr(effect->text, "Again"));
+    assert_int_equal(job->ended_ms, 0);
+    job->state = GS_JOB_RUNNING;
+#endif
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(who_waits_for_a_device_is_told_so),
+        TEST(who_waits_for_any_worker_does_not_lack_a_device),
+        TEST(a_checkpoint_that_cannot_be_recorded_is_said_once),
+        TEST(a_plan_that_is_taken_over_at_once_is_sent_whole),
+        TEST(a_move_that_no_table_has_ends_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
