@@ -178,6 +178,23 @@ steps_again
 keeps_pace "$since"
 is_undisturbed
 
+claim "a record that cannot be read is kept, its trainers are left alone and keep their slots; they are the job's again when it can be"
+since=$(now_ms)
+kill_coordinator
+# record TEXT: what stands in front of the job's record, or not any more.
+record() { python3 -c 'import sqlite3, sys; base = sqlite3.connect(sys.argv[1]); base.execute("UPDATE job SET body = " + sys.argv[2]); base.commit()' "$data/gradsync.db" "$1"; }
+record "'#' || body"
+revive
+wait_for 30 "its trainers as unknown ones" bash -c "curl -fsS $server/v1/workers | jq -e '.items[0] | .slots_busy == 2 and (.unknown | length == 2)'"
+tail -n 20 "$run/logs/main.log" | grep -q "job not readable" || fail "nothing says so"
+trains_on
+kill_coordinator
+record "substr(body, 2)"
+revive
+steps_again
+keeps_pace "$since"
+is_undisturbed
+
 claim "C9: the directory is full: what is asked for is answered with 507, training goes on, and so does a job that loses a rank"
 submit "$(exact_job regroups 1000000 ',"debug":{"step_delay_ms":10},"checkpoint":{"every_steps":20},"restart":{"backoff_initial_seconds":0.1}' | sed 's/"min":2,"max":2/"min":1,"max":1/')"
 other=$job
@@ -221,7 +238,54 @@ same "$(metric gradsync_coordinator_epoch)" $((epoch + restarts)) "coordinator e
 get "/v1/events?limit=500" | jq -e --slurpfile before "$run/events.before" \
   '[.items[] | .sequence] as $now | ($before[0][:100] - $now | length == 0) and ($now | unique | length) == ($now | length)' >/dev/null ||
   fail "events: $(cat "$run/events.before") before, $(get "/v1/events?limit=500" | jq -c '[.items[] | .sequence]')"
-same "$(sizes_of $everybody)" "$sizes" "descriptors and threads of the worker and its trainers"
+as_before() { [ "$(sizes_of $everybody)" = "$sizes" ]; }
+wait_for 10 "as many descriptors and threads as before: $(echo $sizes), now $(echo $(sizes_of $everybody))" as_before
+keeps_pace "$since"
+is_undisturbed
+
+claim "T1, T2: a rank of another job is killed: the verdict comes at once, and soon a step that is new"
+submit "$(exact_job dies 1000000 ',"debug":{"step_delay_ms":10},"restart":{"backoff_initial_seconds":0.1}' | sed 's/"min":2,"max":2/"min":1,"max":1/')"
+dies=$job
+job=$(get /v1/jobs | jq -r '.items[] | select(.name == "through") | .id')
+wait_for 60 "its steps" step_at_least "$dies" 30
+generation=$(job_field "$dies" .generation)
+victim=$(trainer_pids "$dies")
+begin=$(now_ms)
+kill -9 "$victim"
+verdict_ms() {
+  get "/v1/jobs/$dies/events?limit=500" | jq -r '[.items[] | select(.reason == "WorkerLost") | .at | capture("^(?<s>.*)[.](?<ms>...)Z$") |
+    ((.s + "Z") | fromdate) * 1000 + (.ms | tonumber)] | max // empty'
+}
+judged() { [ -n "$(verdict_ms)" ]; }
+wait_for 20 "a verdict" judged
+goes_on() { [ "$(job_field "$dies" '"\(.generation > '"$generation"') \(.state)"')" = "true running" ]; }
+until goes_on; do [ $(($(now_ms) - begin)) -le 20000 ] || fail "the job does not go on"; done
+again=$(($(now_ms) - begin))
+echo "  verdict after $(($(verdict_ms) - begin)) ms, the job runs again after $again ms"
+[ $(($(verdict_ms) - begin)) -le 500 ] || fail "T1: the verdict came after $(($(verdict_ms) - begin)) ms"
+[ "$again" -le 5000 ] || fail "T2: the job was away for $again ms"
+request POST "/v1/jobs/$dies/stop"
+await "$dies" cancelled 30
+
+claim "T8: under a flood of requests each answer comes in time, and the trainers keep their pace"
+since=$(now_ms)
+# More connections than one address may have: what is too much is refused by a connection that is closed, code 000.
+flood() { # URL FILE
+  seq 2000 | sed "s#.*#url = \"$1\"\noutput = \"/dev/null\"#" >"$2.requests"
+  command curl -sS --parallel --parallel-immediate --parallel-max 100 -w '%{http_code} %{time_total}\n' -K "$2.requests" >"$2" 2>/dev/null || true
+}
+flood "$server/v1/jobs" "$run/flood.a" &
+flooder=$!
+flood "$server/metrics" "$run/flood.b"
+wait "$flooder"
+answers() { awk -v code="$1" '$1 == code { print int($2 * 1000) }' "$run/flood.a" "$run/flood.b" | sort -n; }
+late_one() { answers "$1" | awk '{ at[NR] = $1 } END { print NR ? at[int((NR * 99 + 99) / 100)] : -1 }'; } # its 99th percentile
+accepted=$(late_one 200) refused=$(late_one 000)
+echo "  $(answers 200 | wc -l) answers, p99 $accepted ms; $(answers 000 | wc -l) refusals, p99 $refused ms"
+same "$(($(answers 200 | wc -l) + $(answers 000 | wc -l)))" 4000 "answers and refusals"
+[ "$accepted" -ge 0 ] && [ "$accepted" -le 1000 ] || fail "T8: an answer takes $accepted ms"
+[ "$refused" -le 500 ] || fail "T8: a refusal takes $refused ms"
+steps_again
 keeps_pace "$since"
 is_undisturbed
 
