@@ -69,6 +69,10 @@ void gs_engine_adopt_key(gs_engine *engine, const char *key, const char *fingerp
     gs_request_keys_add(&engine->state.keys, key, fingerprint, job, expires_ms);
 }
 
+void gs_engine_adopt_tombstone(gs_engine *engine, const gs_tombstone *tombstone) {
+    gs_job_table_bury(&engine->state.jobs, tombstone);
+}
+
 const uint64_t *gs_engine_drawn(const gs_engine *engine, size_t *count) {
     *count = engine->num_drawn;
     return engine->drawn;

@@ -29,6 +29,9 @@ void gs_engine_adopt_job(gs_engine *engine, gs_job *job);
 void gs_engine_adopt_key(gs_engine *engine, const char *key, const char *fingerprint, uint64_t job,
                          int64_t expires_ms);
 
+// A job that has ended and was deleted.
+void gs_engine_adopt_tombstone(gs_engine *engine, const gs_tombstone *tombstone);
+
 // A former start, and which life it was.
 void gs_engine_adopt_life(gs_engine *engine, uint64_t epoch, uint64_t life);
 

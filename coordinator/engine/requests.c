@@ -163,6 +163,10 @@ void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
     write_job(engine, job, answer->ticket, NULL);
 }
 
+static gs_tombstone tombstone_of(const gs_engine *engine, const gs_job *job) {
+    return (gs_tombstone){job->id, job->generation, job->state, engine->state.wall_ms};
+}
+
 void gs_on_delete_job(gs_engine *engine, gs_engine_event *event) {
     const gs_delete_request *request = &event->remove;
     gs_call call = event->from.call;
@@ -186,6 +190,7 @@ void gs_on_delete_job(gs_engine *engine, gs_engine_event *event) {
     effect->job = job;
     effect->job_id = job->id;
     effect->ticket = answer->ticket;
+    effect->tombstone = tombstone_of(engine, job);
 }
 
 static void refuse_replan(gs_engine *engine, gs_call call, gs_status status, const char *hint) {
@@ -314,7 +319,11 @@ void gs_on_job_deleted(gs_engine *engine, const gs_completion *done) {
         }
         gs_reply_not_stored(engine, call, done->status);
     } else {
-        if (job) drop_job(engine, job, answer->purges);
+        if (job) {
+            const gs_tombstone tombstone = tombstone_of(engine, job);
+            gs_job_table_bury(&engine->state.jobs, &tombstone);
+            drop_job(engine, job, answer->purges);
+        }
         gs_reply_ok(engine, call);
     }
     gs_late_answer_bury(engine, answer);

@@ -30,6 +30,7 @@ void gs_job_table_release(gs_job_table *table) {
     for (size_t i = 0; i < table->count; i++) gs_job_destroy(table->items[i]);
     free(table->items);
     gs_u64_map_release(&table->by_id);
+    free(table->tombstones);
     *table = (gs_job_table){0};
 }
 
@@ -77,4 +78,42 @@ gs_status gs_job_table_find(const gs_job_table *table, gs_job **job, size_t *can
         if (!strcmp(table->items[i]->spec.name, text)) *job = table->items[i];
     }
     return *job ? gs_ok() : gs_error(GS_NOT_FOUND, "no job \"%s\"", text);
+}
+
+// The first that is not below it.
+static size_t place_of(const gs_job_table *table, uint64_t id) {
+    size_t low = 0, high = table->num_tombstones;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (table->tombstones[middle].job < id) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+void gs_job_table_bury(gs_job_table *table, const gs_tombstone *tombstone) {
+    size_t at = place_of(table, tombstone->job);
+    if (at < table->num_tombstones && table->tombstones[at].job == tombstone->job) {
+        table->tombstones[at] = *tombstone;
+        return;
+    }
+    table->tombstones =
+        gs_model_grow(table->tombstones, table->num_tombstones, &table->max_tombstones, sizeof *table->tombstones);
+    gs_tombstone *place = table->tombstones + at;
+    memmove(place + 1, place, (table->num_tombstones++ - at) * sizeof *place);
+    *place = *tombstone;
+    if (table->num_tombstones <= GS_MAX_TOMBSTONES) return;
+    memmove(table->tombstones, table->tombstones + 1, --table->num_tombstones * sizeof *table->tombstones);
+}
+
+const gs_tombstone *gs_job_table_tombstone(const gs_job_table *table, uint64_t id) {
+    size_t at = place_of(table, id);
+    bool is_listed = at < table->num_tombstones && table->tombstones[at].job == id;
+    return is_listed ? &table->tombstones[at] : NULL;
+}
+
+bool gs_job_table_is_gone(const gs_job_table *table, uint64_t id, bool is_ours) {
+    if (gs_job_table_get(table, id)) return false;
+    if (gs_job_table_tombstone(table, id)) return true;
+    return is_ours && table->num_tombstones == GS_MAX_TOMBSTONES && id < table->tombstones[0].job;
 }

@@ -1,7 +1,9 @@
-// All jobs, oldest first, and how a job is found: by id, by the beginning of an id, by name.
+// All jobs, oldest first, and how a job is found: by id, by the beginning of an id, by name; and what is left of those
+// that were deleted, so that a trainer that comes back later is told that its time is over.
 #ifndef COORDINATOR_MODEL_JOB_TABLE_H
 #define COORDINATOR_MODEL_JOB_TABLE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,10 +11,23 @@
 #include "core/status.h"
 #include "core/u64_map.h"
 
+// As many are listed. Ids follow the time of creation: behind a full list, whatever is below its smallest is gone too.
+#define GS_MAX_TOMBSTONES 10000
+
+// A job that had ended here and was deleted.
+typedef struct gs_tombstone {
+    uint64_t job;
+    uint32_t generation;  // its last one
+    gs_job_state outcome;
+    int64_t deleted_ms;  // wall clock, for people
+} gs_tombstone;
+
 typedef struct gs_job_table {  // {0} is empty
     gs_job **items;            // owned; oldest first
     size_t count, reserved;
     gs_u64_map by_id;
+    gs_tombstone *tombstones;  // owned; by id
+    size_t num_tombstones, max_tombstones;
 } gs_job_table;
 
 void gs_job_table_release(gs_job_table *table);
@@ -29,5 +44,10 @@ gs_job *gs_job_table_live_name(const gs_job_table *table, const char *name);
 // NOT_FOUND; FAILED_PRECONDITION: several ids begin so, of which *candidates counts those (else 0).
 GS_NODISCARD gs_status gs_job_table_find(const gs_job_table *table, gs_job **job, size_t *candidates,
                                          const char *text);
+
+void gs_job_table_bury(gs_job_table *table, const gs_tombstone *tombstone);
+const gs_tombstone *gs_job_table_tombstone(const gs_job_table *table, uint64_t id);  // NULL: not listed
+// It was here, has ended and was deleted. `is_ours`: whoever runs for it says that its id was given out by this cluster.
+bool gs_job_table_is_gone(const gs_job_table *table, uint64_t id, bool is_ours);
 
 #endif

@@ -58,10 +58,16 @@ static void adopt_key(void *ctx, const gs_store_row *row) {
 
 static void adopt_life(void *ctx, const gs_store_row *row) { gs_engine_adopt_life(ctx, row->id, row->job); }
 
+static void adopt_tombstone(void *ctx, const gs_store_row *row) {
+    const gs_tombstone tombstone = gs_tombstone_of_row(row);
+    gs_engine_adopt_tombstone(ctx, &tombstone);
+}
+
 static gs_status load(gs_coordinator *coordinator, gs_engine *engine, gs_job_store *store) {
     gs_stored stored = {0};
     GS_TRY(gs_job_store_load_keys(store, adopt_key, engine));
     GS_TRY(gs_job_store_load_lives(store, adopt_life, engine));
+    GS_TRY(gs_job_store_load_tombstones(store, adopt_tombstone, engine));
     GS_TRY(gs_stored_load(&stored, store, gs_now_ns(), gs_wall_ms()));
     return adopt_jobs(coordinator, engine, &stored);
 }

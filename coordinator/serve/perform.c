@@ -34,7 +34,7 @@ static gs_work *make_work(const gs_performer *performer, const gs_effect *effect
     case GS_DO_WRITE_JOB:
         return gs_row_work_put_job(effect->job, &effect->job->sight->documents, effect->write.key,
                                    performer->state->now_ns);
-    case GS_DO_DELETE_JOB: return gs_row_work_delete_job(effect->job_id);
+    case GS_DO_DELETE_JOB: return gs_row_work_delete_job(&effect->tombstone);
     case GS_DO_RESERVE_GENERATIONS: return gs_row_work_reserve_generations(effect->generation_end);
     case GS_DO_WRITE_CHECKPOINT: return gs_row_work_put_checkpoint(effect->job_id, effect->checkpoint);
     case GS_DO_DELETE_CHECKPOINT: return gs_row_work_delete_checkpoint(effect->job_id, effect->text);

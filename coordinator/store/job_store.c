@@ -20,6 +20,8 @@ enum {
     STATEMENT_DELETE_JOB,
     STATEMENT_DELETE_JOB_EVENTS,
     STATEMENT_DELETE_JOB_CHECKPOINTS,
+    STATEMENT_PUT_TOMBSTONE,
+    STATEMENT_PRUNE_TOMBSTONES,
     STATEMENT_PUT_EVENT,
     STATEMENT_PRUNE_EVENTS,
     STATEMENT_PUT_CHECKPOINT,
@@ -36,6 +38,10 @@ static const char *const statement_texts[NUM_STATEMENTS] = {
     [STATEMENT_DELETE_JOB] = "DELETE FROM job WHERE id = ?1",
     [STATEMENT_DELETE_JOB_EVENTS] = "DELETE FROM event WHERE job = ?1",
     [STATEMENT_DELETE_JOB_CHECKPOINTS] = "DELETE FROM checkpoint WHERE job = ?1",
+    [STATEMENT_PUT_TOMBSTONE] = "INSERT OR REPLACE INTO tombstone(job, generation, outcome, deleted_ms) "
+                                "VALUES(?1, ?2, ?3, ?4)",
+    [STATEMENT_PRUNE_TOMBSTONES] = "DELETE FROM tombstone WHERE job < "
+                                   "(SELECT job FROM tombstone ORDER BY job DESC LIMIT 1 OFFSET ?1 - 1)",
     [STATEMENT_PUT_EVENT] = "INSERT OR REPLACE INTO event(sequence, job, body) VALUES(?1, ?2, ?3)",
     [STATEMENT_PRUNE_EVENTS] = "DELETE FROM event WHERE sequence < ?1",
     [STATEMENT_PUT_CHECKPOINT] = "INSERT INTO checkpoint(job, directory, body) VALUES(?1, ?2, ?3) "
@@ -52,6 +58,8 @@ static const char *const statement_names[NUM_STATEMENTS] = {
     [STATEMENT_DELETE_JOB] = "delete_job",
     [STATEMENT_DELETE_JOB_EVENTS] = "delete_job_events",
     [STATEMENT_DELETE_JOB_CHECKPOINTS] = "delete_job_checkpoints",
+    [STATEMENT_PUT_TOMBSTONE] = "put_tombstone",
+    [STATEMENT_PRUNE_TOMBSTONES] = "prune_tombstones",
     [STATEMENT_PUT_EVENT] = "put_event",
     [STATEMENT_PRUNE_EVENTS] = "prune_events",
     [STATEMENT_PUT_CHECKPOINT] = "put_checkpoint",
@@ -75,7 +83,9 @@ static const char schema[] =
     "INSERT INTO meta SELECT 1, 0, 1 WHERE NOT EXISTS (SELECT 1 FROM meta);"
     "CREATE TABLE IF NOT EXISTS cluster(id TEXT NOT NULL);"
     "INSERT INTO cluster SELECT 'c-' || lower(hex(randomblob(8))) WHERE NOT EXISTS (SELECT 1 FROM cluster);"
-    "CREATE TABLE IF NOT EXISTS life(epoch INTEGER PRIMARY KEY, id INTEGER NOT NULL);";
+    "CREATE TABLE IF NOT EXISTS life(epoch INTEGER PRIMARY KEY, id INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS tombstone(job INTEGER PRIMARY KEY, generation INTEGER NOT NULL,"
+    " outcome TEXT NOT NULL, deleted_ms INTEGER NOT NULL);";
 
 struct gs_job_store {
     sqlite3 *database;
@@ -289,10 +299,16 @@ gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *bod
     return execute(store, STATEMENT_PUT_JOB, (gs_store_value[]){NUMBER(id), JSON(body)}, 2);
 }
 
-gs_status gs_job_store_delete_job(gs_job_store *store, uint64_t id) {
+gs_status gs_job_store_delete_job(gs_job_store *store, const gs_tombstone *tombstone) {
+    uint64_t id = tombstone->job;
     GS_TRY(execute(store, STATEMENT_DELETE_JOB, (gs_store_value[]){NUMBER(id)}, 1));
     GS_TRY(execute(store, STATEMENT_DELETE_JOB_EVENTS, (gs_store_value[]){NUMBER(id)}, 1));
-    return execute(store, STATEMENT_DELETE_JOB_CHECKPOINTS, (gs_store_value[]){NUMBER(id)}, 1);
+    GS_TRY(execute(store, STATEMENT_DELETE_JOB_CHECKPOINTS, (gs_store_value[]){NUMBER(id)}, 1));
+    GS_TRY(execute(store, STATEMENT_PUT_TOMBSTONE,
+                   (gs_store_value[]){NUMBER(id), NUMBER(tombstone->generation),
+                                      TEXT(gs_job_state_name(tombstone->outcome)), NUMBER(tombstone->deleted_ms)},
+                   4));
+    return execute(store, STATEMENT_PRUNE_TOMBSTONES, (gs_store_value[]){NUMBER(GS_MAX_TOMBSTONES)}, 1);
 }
 
 gs_status gs_job_store_put_event(gs_job_store *store, uint64_t sequence, uint64_t job,
@@ -359,6 +375,17 @@ gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void
 
 gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx) {
     return visit_rows(store, "SELECT epoch, id, '', '', 0 FROM life ORDER BY epoch", visit, ctx);
+}
+
+gs_status gs_job_store_load_tombstones(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    return visit_rows(store, "SELECT job, generation, outcome, '', deleted_ms FROM tombstone ORDER BY job", visit,
+                      ctx);
+}
+
+gs_tombstone gs_tombstone_of_row(const gs_store_row *row) {
+    gs_tombstone tombstone = {.job = row->id, .generation = (uint32_t)row->job, .deleted_ms = row->expires_ms};
+    if (!gs_job_state_from_name(&tombstone.outcome, row->key)) tombstone.outcome = GS_JOB_CANCELLED;
+    return tombstone;
 }
 
 gs_status gs_job_store_load_events(gs_job_store *store, gs_store_visit visit, void *ctx) {

@@ -37,7 +37,8 @@ GS_NODISCARD gs_status gs_job_store_begin_part(gs_job_store *store);
 GS_NODISCARD gs_status gs_job_store_end_part(gs_job_store *store, gs_status status);
 
 GS_NODISCARD gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *body);
-GS_NODISCARD gs_status gs_job_store_delete_job(gs_job_store *store, uint64_t id);
+// With what is left of it: the newest GS_MAX_TOMBSTONES are kept.
+GS_NODISCARD gs_status gs_job_store_delete_job(gs_job_store *store, const gs_tombstone *tombstone);
 GS_NODISCARD gs_status gs_job_store_put_event(gs_job_store *store, uint64_t sequence,
                                               uint64_t job, const char *body);
 // Forgets the events before `least`.
@@ -73,6 +74,9 @@ typedef struct gs_store_row {
 typedef void (*gs_store_visit)(void *ctx, const gs_store_row *row);
 // Of each start that is remembered: id is its coordinator epoch, job its life.
 GS_NODISCARD gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx);
+// Of each job that was deleted: id is its own, job its last generation, key how it ended, expires_ms when it was deleted.
+GS_NODISCARD gs_status gs_job_store_load_tombstones(gs_job_store *store, gs_store_visit visit, void *ctx);
+gs_tombstone gs_tombstone_of_row(const gs_store_row *row);
 GS_NODISCARD gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void *ctx);
 GS_NODISCARD gs_status gs_job_store_load_events(gs_job_store *store, gs_store_visit visit,
                                                 void *ctx);

@@ -14,6 +14,7 @@ typedef struct row_work {
     char *key;         // owned; NULL: none
     char fingerprint[GS_DIGEST_TEXT_LEN];
     int64_t expires_ms, wall_ms;
+    gs_tombstone tombstone;
 } row_work;
 
 static void release(gs_work *work) {
@@ -51,11 +52,13 @@ gs_work *gs_row_work_put_job(const gs_job *job, const gs_job_documents *document
 }
 
 static gs_status delete_job(gs_write *base, gs_job_store *store) {
-    return gs_job_store_delete_job(store, ((const gs_work *)base)->job);
+    return gs_job_store_delete_job(store, &((const row_work *)base)->tombstone);
 }
 
-gs_work *gs_row_work_delete_job(uint64_t job) {
-    return &make_row(GS_WORK_DELETE_JOB, job, "", delete_job)->work;
+gs_work *gs_row_work_delete_job(const gs_tombstone *tombstone) {
+    row_work *row = make_row(GS_WORK_DELETE_JOB, tombstone->job, "", delete_job);
+    row->tombstone = *tombstone;
+    return &row->work;
 }
 
 static gs_status reserve_generations(gs_write *base, gs_job_store *store) {

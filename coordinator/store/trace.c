@@ -192,6 +192,14 @@ static void life_loaded(void *ctx, const gs_store_row *row) {
     put_loaded(ctx, "put_life", values, 2);
 }
 
+static void tombstone_loaded(void *ctx, const gs_store_row *row) {
+    gs_store_value values[] = {{.number = (int64_t)row->id},
+                               {.number = (int64_t)row->job},
+                               {.text = row->key},
+                               {.number = row->expires_ms}};
+    put_loaded(ctx, "put_tombstone", values, 4);
+}
+
 static void put_start(gs_trace *trace, const gs_store_start *start, const char *data_dir,
                       const char *checkpoints_dir) {
     if (!begin_line(trace)) return;
@@ -219,7 +227,8 @@ gs_status gs_trace_begin(gs_trace *trace, gs_job_store *store, const gs_store_st
     GS_TRY(gs_job_store_load_events(store, event_loaded, trace));
     GS_TRY(gs_job_store_load_checkpoints(store, checkpoint_loaded, trace));
     GS_TRY(gs_job_store_load_keys(store, key_loaded, trace));
-    return gs_job_store_load_lives(store, life_loaded, trace);
+    GS_TRY(gs_job_store_load_lives(store, life_loaded, trace));
+    return gs_job_store_load_tombstones(store, tombstone_loaded, trace);
 }
 
 void gs_trace_turn(gs_trace *trace) {

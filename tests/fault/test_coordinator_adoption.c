@@ -236,6 +236,39 @@ static gs_status restart(gs_stage *it) {
     return gs_coordinator_process_start(&it->process);
 }
 
+static void stop_and_delete(gs_stage *it) {
+    char text[80];
+    gs_json *reply = NULL;
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", it->job);
+    assert_ok(gs_stage_ask(it, &reply, GS_STOP_JOB, text));
+    gs_json_release(reply);
+    gs_json_release(gs_stage_wait_for_state(it, it->job, "cancelled"));
+    reply = NULL;
+    assert_ok(gs_stage_ask(it, &reply, GS_DELETE_JOB, text));
+    gs_json_release(reply);
+}
+
+// What is left of it outlives the row, and the coordinator.
+static void a_trainer_of_a_job_that_was_deleted_is_stopped(void **state) {
+    gs_stage *it = *state;
+    submit(it);
+    stop_and_delete(it);
+    for (int life = 0; life < 2; life++) {
+        agent at = connect_agent(it, it->job);
+        expect_item(&at, "welcome");
+        expect_item(&at, "stop_rank");
+        assert_int_equal(hello_of(it, it->job, TRAINER), GS_ABORTED);
+        assert_false(has_event(it, "UnknownTrainer"));
+        disconnect(&at);
+        assert_ok(restart(it));
+    }
+    // A cluster of its own may have a job of this id.
+    agent at = connect_agent_of(it, it->job, "c-elsewhere", "");
+    expect_item(&at, "welcome");
+    assert_true(has_event(it, "UnknownTrainer"));
+    disconnect(&at);
+}
+
 static void an_old_copy_of_the_database_is_found_out_and_starts_nothing(void **state) {
     gs_stage *it = *state;
     char later[200], other[200], same[200];
@@ -286,6 +319,8 @@ int main(void) {
             lines_of_an_unknown_job_are_left_to_the_agent_also_after_the_exit, gs_stage_set_up,
             gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_trainer_of_a_job_that_has_ended_is_stopped,
+                                        gs_stage_set_up, gs_stage_tear_down),
+        cmocka_unit_test_setup_teardown(a_trainer_of_a_job_that_was_deleted_is_stopped,
                                         gs_stage_set_up, gs_stage_tear_down),
         cmocka_unit_test_setup_teardown(a_trainer_that_a_restart_has_superseded_is_stopped,
                                         gs_stage_set_up, gs_stage_tear_down),

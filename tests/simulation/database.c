@@ -94,7 +94,7 @@ void database_fill(row_write *write, const gs_effect *effect, const gs_state *st
         work = gs_row_work_put_job(effect->job, &documents, effect->write.key, state->now_ns);
         gs_job_documents_release(&documents);
         break;
-    case GS_DO_DELETE_JOB: work = gs_row_work_delete_job(effect->job_id); break;
+    case GS_DO_DELETE_JOB: work = gs_row_work_delete_job(&effect->tombstone); break;
     case GS_DO_RESERVE_GENERATIONS: work = gs_row_work_reserve_generations(effect->generation_end); break;
     case GS_DO_WRITE_CHECKPOINT: work = gs_row_work_put_checkpoint(effect->job_id, effect->checkpoint); break;
     case GS_DO_DELETE_CHECKPOINT: work = gs_row_work_delete_checkpoint(effect->job_id, effect->text); break;
@@ -176,9 +176,15 @@ static void read_key(void *ctx, const gs_store_row *row) {
     row_state_put(ctx, ROWS_OF_KEYS, row->job, row->key, row->body)->expires_ms = row->expires_ms;
 }
 
+static void read_tombstone(void *ctx, const gs_store_row *row) {
+    const gs_tombstone tombstone = gs_tombstone_of_row(row);
+    row_state_put_tombstone(ctx, &tombstone);
+}
+
 static gs_status read_rows(row_state *state, gs_job_store *store) {
     GS_TRY(gs_job_store_load_jobs(store, read_job, state));
     GS_TRY(gs_job_store_load_checkpoints(store, read_checkpoint, state));
+    GS_TRY(gs_job_store_load_tombstones(store, read_tombstone, state));
     return gs_job_store_load_keys(store, read_key, state);
 }
 
@@ -206,10 +212,16 @@ static void adopt_key(void *ctx, const gs_store_row *row) {
 
 static void adopt_life(void *ctx, const gs_store_row *row) { gs_engine_adopt_life(ctx, row->id, row->job); }
 
+static void adopt_tombstone(void *ctx, const gs_store_row *row) {
+    const gs_tombstone tombstone = gs_tombstone_of_row(row);
+    gs_engine_adopt_tombstone(ctx, &tombstone);
+}
+
 static gs_status load(sim_world *world, gs_engine *engine, gs_job_store *store) {
     gs_stored stored = {0};
     GS_TRY(gs_job_store_load_keys(store, adopt_key, engine));
     GS_TRY(gs_job_store_load_lives(store, adopt_life, engine));
+    GS_TRY(gs_job_store_load_tombstones(store, adopt_tombstone, engine));
     GS_TRY(gs_stored_load(&stored, store, world->now_ns, world->wall_ms));
     for (size_t i = 0; i < stored.num_jobs; i++) {
         gs_engine_adopt_job(engine, stored.jobs[i].job);

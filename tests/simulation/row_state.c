@@ -99,6 +99,13 @@ static void prune_keys(row_state *state, int64_t wall_ms) {
     state->num_rows = kept;
 }
 
+void row_state_put_tombstone(row_state *state, const gs_tombstone *tombstone) {
+    char text[60];
+    snprintf(text, sizeof text, "%u %s %lld", tombstone->generation, gs_job_state_name(tombstone->outcome),
+             (long long)tombstone->deleted_ms);
+    row_state_put(state, ROWS_OF_TOMBSTONES, tombstone->job, "", text)->tombstone = *tombstone;
+}
+
 void row_state_apply(row_state *state, const row_write *write) {
     switch (write->kind) {
     case GS_DO_WRITE_JOB:
@@ -108,6 +115,7 @@ void row_state_apply(row_state *state, const row_write *write) {
     case GS_DO_DELETE_JOB:
         delete(state, ROWS_OF_JOBS, write->job, NULL);
         delete(state, ROWS_OF_CHECKPOINTS, write->job, NULL);
+        row_state_put_tombstone(state, &write->tombstone);
         break;
     case GS_DO_RESERVE_GENERATIONS: state->generation_end = write->generation_end; break;
     case GS_DO_WRITE_CHECKPOINT: row_state_put(state, ROWS_OF_CHECKPOINTS, write->job, write->directory, write->text); break;

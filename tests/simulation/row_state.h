@@ -13,12 +13,13 @@ typedef struct row_write {
     char *key;                               // owned; stored with a job. NULL: none
     char fingerprint[GS_DIGEST_TEXT_LEN];
     int64_t expires_ms, wall_ms;
+    gs_tombstone tombstone;  // of a job that is deleted
     uint32_t generation_end;
     gs_status status;          // once it is done
     struct gs_write *product;  // owned; what the product's store is given. NULL: it is not asked
 } row_write;
 
-typedef enum row_table { ROWS_OF_JOBS = 0, ROWS_OF_CHECKPOINTS, ROWS_OF_KEYS } row_table;
+typedef enum row_table { ROWS_OF_JOBS = 0, ROWS_OF_CHECKPOINTS, ROWS_OF_KEYS, ROWS_OF_TOMBSTONES } row_table;
 
 // Of a row and of its copies in other states.
 typedef struct shared_text {
@@ -32,6 +33,7 @@ typedef struct stored_row {
     char name[GS_CHECKPOINT_NAME_LEN];  // directory, key
     shared_text *text;
     int64_t expires_ms;
+    gs_tombstone tombstone;  // what the row is made of, where it is one
     bool is_spoilt;
 } stored_row;
 
@@ -47,6 +49,7 @@ row_state *row_state_copy(const row_state *state);
 void row_state_drop(row_state **copy);                    // NULL then
 void row_state_replace(row_state *state, row_state *by);  // by is taken
 stored_row *row_state_put(row_state *state, row_table table, uint64_t job, const char *name, const char *text);
+void row_state_put_tombstone(row_state *state, const gs_tombstone *tombstone);
 void row_state_apply(row_state *state, const row_write *write);
 void row_state_begin_life(row_state *state, uint64_t life);
 const stored_row *row_state_job(const row_state *state, uint64_t job);  // NULL: none

@@ -57,6 +57,7 @@ void row_write_fill(sim_world *world, row_write *write, const gs_effect *effect,
     write->wall_ms = state->wall_ms;
     write->job = effect->job_id;
     if (effect->text) snprintf(write->directory, sizeof write->directory, "%s", effect->text);
+    if (effect->kind == GS_DO_DELETE_JOB) write->tombstone = effect->tombstone;
     if (effect->kind == GS_DO_RESERVE_GENERATIONS) write->generation_end = effect->generation_end;
     if (effect->kind == GS_DO_WRITE_CHECKPOINT && gs_checkpoint_to_record(&write->text, effect->checkpoint).code) abort();
     if (effect->kind != GS_DO_WRITE_JOB) return;
@@ -206,6 +207,7 @@ gs_engine *rows_wake_engine(sim_world *world, const gs_timing *timing) {
     for (uint32_t i = 0; i < state->epoch; i++) gs_engine_adopt_life(engine, i + 1, state->lives[i]);
     for (size_t i = 0; i < state->num_rows; i++) {
         const stored_row *row = &state->rows[i];
+        if (row->table == ROWS_OF_TOMBSTONES) gs_engine_adopt_tombstone(engine, &row->tombstone);
         if (row->table == ROWS_OF_KEYS) gs_engine_adopt_key(engine, row->name, row->text->text, row->job, row->expires_ms);
     }
     adopt_jobs(world, engine);

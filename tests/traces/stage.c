@@ -52,6 +52,12 @@ static gs_status put_row(gs_job_store *store, const gs_json *row) {
     if (!strcmp(operation, "put_checkpoint"))
         status = gs_job_store_put_checkpoint(store, id_of(row, 1), gs_json_string(gs_json_at(row, 2)),
                                              body);
+    if (!strcmp(operation, "put_tombstone")) {
+        gs_tombstone tombstone = {.job = id_of(row, 1), .generation = (uint32_t)id_of(row, 2),
+                                  .deleted_ms = (int64_t)id_of(row, 4)};
+        bool is_known = gs_job_state_from_name(&tombstone.outcome, gs_json_string(gs_json_at(row, 3)));
+        if (is_known) status = gs_job_store_delete_job(store, &tombstone);
+    }
     if (!strcmp(operation, "put_life")) status = gs_ok();  // stage_seams.c
     if (!strcmp(operation, "put_key"))
         status = gs_job_store_put_key(store, gs_json_string(gs_json_at(row, 1)),

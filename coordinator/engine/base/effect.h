@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "coordinator/model/agent.h"
+#include "coordinator/model/job_table.h"
 #include "coordinator/model/request_keys.h"
 #include "coordinator/model/run.h"
 #include "core/status.h"
@@ -160,6 +161,7 @@ typedef struct gs_effect {
         struct {
             const gs_request_key *key;  // NULL: none is stored beside the job
         } write;
+        gs_tombstone tombstone;  // DELETE_JOB: what is left of it
         uint32_t generation_end;
         const gs_checkpoint *checkpoint;
         const gs_checkpoint_report *verify;

@@ -147,13 +147,19 @@ static void leave_alone(gs_engine *engine, const gs_agent *agent, int index) {
                 agent->name, index, slot->rank, job);
 }
 
+static bool is_unknown(const gs_engine *engine, const gs_running_trainer *running) {
+    const gs_job_table *jobs = &engine->state.jobs;
+    bool names_cluster = running->cluster && *running->cluster;
+    if (gs_cluster_is_other(&engine->state.cluster, running->cluster)) return true;
+    return !gs_job_table_get(jobs, running->job) && !gs_job_table_is_gone(jobs, running->job, names_cluster);
+}
+
 static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_trainer *running) {
     if (running->slot < 0 || running->slot >= agent->num_slots) return;
     gs_agent_slot *slot = &agent->slots[running->slot];
     *slot = (gs_agent_slot){.incarnation = running->incarnation,
                             .job = running->job,
-                            .is_unknown = gs_cluster_is_other(&engine->state.cluster, running->cluster) ||
-                                          !gs_job_table_get(&engine->state.jobs, running->job),
+                            .is_unknown = is_unknown(engine, running),
                             .rank = running->rank,
                             .pid = running->pid};
     if (slot->is_unknown) {

@@ -154,6 +154,12 @@ void gs_member_stream_gone(gs_engine *engine, gs_member *member, bool was_closed
     member->stream_lost_ns = engine->state.now_ns;
 }
 
+static bool is_gone(const gs_engine *engine, const gs_trainer_hello *hello) {
+    uint64_t id = 0;
+    bool names_cluster = hello->cluster && *hello->cluster;
+    return hello->job && gs_job_id_parse(&id, hello->job) && gs_job_table_is_gone(&engine->state.jobs, id, names_cluster);
+}
+
 static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine_event *event) {
     const gs_trainer_hello *hello = &event->hello;
     GS_TRY(hello->refusal);
@@ -162,6 +168,8 @@ static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine
                         engine->state.cluster.id);
     GS_TRY(gs_cluster_check(engine, &hello->seen, "a trainer"));
     gs_job *job = gs_job_table_of_text(&engine->state.jobs, hello->job);
+    if (!job && is_gone(engine, hello))
+        return gs_error(GS_ABORTED, "hello: job %s has ended here and was deleted", hello->job);
     // Unknown is not over (ABORTED): this may be the wrong coordinator for it.
     if (!job) return gs_error(GS_NOT_FOUND, "hello: job %s is not known here", hello->job);
     gs_member *member = gs_state_member(&engine->state, hello->incarnation);

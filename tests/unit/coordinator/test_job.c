@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "coordinator/model/job_table.h"
 #include "coordinator/model/transitions.h"
 
 static bool may_follow(int from, int to) { return gs_transition_find(GS_MACHINE_JOB, from, to) >= 0; }
@@ -55,12 +56,36 @@ static void training_comes_after_starting_or_recovering_alone(void **state) {
     }
 }
 
+// Ids follow the time of creation: below a full list of what was deleted, whatever is not there has been deleted too.
+static void what_was_deleted_is_gone_and_what_nobody_knows_is_not(void **state) {
+    (void)state;
+    gs_job_table table = {0};
+    for (uint64_t id = GS_MAX_TOMBSTONES; id > 1; id--)
+        gs_job_table_bury(&table, &(gs_tombstone){.job = 2 * id, .generation = 5});
+    assert_true(gs_job_table_is_gone(&table, 4, false));
+    assert_false(gs_job_table_is_gone(&table, 3, true));
+    assert_false(gs_job_table_is_gone(&table, 5, true));
+    gs_job_table_bury(&table, &(gs_tombstone){.job = 4, .generation = 6});  // once more
+    assert_int_equal(table.num_tombstones, GS_MAX_TOMBSTONES - 1);
+    assert_int_equal(gs_job_table_tombstone(&table, 4)->generation, 6);
+    gs_job_table_bury(&table, &(gs_tombstone){.job = 50001});
+    gs_job_table_bury(&table, &(gs_tombstone){.job = 50003});
+    assert_int_equal(table.num_tombstones, GS_MAX_TOMBSTONES);
+    assert_null(gs_job_table_tombstone(&table, 4));
+    assert_true(gs_job_table_is_gone(&table, 4, true));
+    assert_false(gs_job_table_is_gone(&table, 4, false));  // nobody says that it was ours
+    assert_false(gs_job_table_is_gone(&table, 50005, true));
+    assert_false(gs_job_table_is_gone(&table, 50002, true));
+    gs_job_table_release(&table);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_state_has_a_name_of_its_own),
         cmocka_unit_test(a_terminal_job_never_changes_again),
         cmocka_unit_test(every_live_state_can_end_in_every_way),
         cmocka_unit_test(a_stopping_job_only_ends),
+        cmocka_unit_test(what_was_deleted_is_gone_and_what_nobody_knows_is_not),
         cmocka_unit_test(training_comes_after_starting_or_recovering_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

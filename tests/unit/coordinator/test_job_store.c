@@ -102,11 +102,32 @@ static void a_deleted_job_takes_its_rows_along(void **state) {
     assert_ok(gs_job_store_put_job(store, 7, "one"));
     assert_ok(gs_job_store_put_checkpoint(store, 7, "step-1", "row"));
     assert_ok(gs_job_store_put_event(store, 1, 7, "event"));
-    assert_ok(gs_job_store_delete_job(store, 7));
+    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){7, 3, GS_JOB_FAILED, 99}));
     assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
     assert_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
     assert_ok(gs_job_store_load_events(store, see_row, fixture));
     assert_string_equal(fixture->seen, "");
+    assert_ok(gs_job_store_load_tombstones(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "7/failed/;");
+    gs_job_store_close(store);
+}
+
+static void count_row(void *ctx, const gs_store_row *row) {
+    (void)row;
+    ++*(size_t *)ctx;
+}
+
+static void the_newest_tombstones_are_kept(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    assert_ok(gs_job_store_begin(store));
+    for (uint64_t id = 1; id <= GS_MAX_TOMBSTONES + 2; id++)
+        assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){id, 1, GS_JOB_SUCCEEDED, 1}));
+    assert_ok(gs_job_store_commit(store));
+    size_t count = 0;
+    assert_ok(gs_job_store_load_tombstones(store, count_row, &count));
+    assert_int_equal(count, GS_MAX_TOMBSTONES);
     gs_job_store_close(store);
 }
 
@@ -249,6 +270,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_was_committed_is_there_after_reopening, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_rolled_back_is_not, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_deleted_job_takes_its_rows_along, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_newest_tombstones_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_file_is_for_its_owner_alone, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_planted_link_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_damaged_file_is_kept_aside_and_named, set_up, tear_down),
