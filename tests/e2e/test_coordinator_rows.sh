@@ -64,6 +64,8 @@ refuses_to_start() {
   same "$code" "$1" "exit code"
   tail -n 3 "$run/logs/main.log" | grep -q "$2" || fail "it does not say '$2': $(tail -n 3 "$run/logs/main.log")"
 }
+# edit SQL: of the database of a coordinator that is gone.
+edit() { python3 -c 'import sqlite3, sys; base = sqlite3.connect(sys.argv[1]); base.execute(sys.argv[2]); base.commit()' "$data/gradsync.db" "$1"; }
 steps_again() { local step; step=$(job_field "$job" .progress.step); wait_for 30 "steps that are heard of" step_at_least "$job" $((step + 10)); }
 sizes_of() { # PID…: descriptors and threads of each
   for pid in "$@"; do echo "$(ls "/proc/$pid/fd" | wc -l) $(ls "/proc/$pid/task" | wc -l)"; done
@@ -168,11 +170,10 @@ is_undisturbed
 claim "C12: data of a newer version are refused and left as they are; who trains never notices"
 since=$(now_ms)
 kill_coordinator
-set_version() { python3 -c 'import sqlite3, sys; base = sqlite3.connect(sys.argv[1]); base.execute("UPDATE meta SET schema_version = ?", (sys.argv[2],)); base.commit()' "$data/gradsync.db" "$1"; }
-set_version 99
-refuses_to_start 69 'schema version 99, this program knows'
-refuses_to_start 69 'schema version 99, this program knows'
-set_version 1
+edit "UPDATE meta SET schema_version = schema_version + 98"
+refuses_to_start 69 'schema version [0-9]*, this program knows'
+refuses_to_start 69 'schema version [0-9]*, this program knows'
+edit "UPDATE meta SET schema_version = schema_version - 98"
 revive
 steps_again
 keeps_pace "$since"
@@ -181,17 +182,28 @@ is_undisturbed
 claim "a record that cannot be read is kept, its trainers are left alone and keep their slots; they are the job's again when it can be"
 since=$(now_ms)
 kill_coordinator
-# record TEXT: what stands in front of the job's record, or not any more.
-record() { python3 -c 'import sqlite3, sys; base = sqlite3.connect(sys.argv[1]); base.execute("UPDATE job SET body = " + sys.argv[2]); base.commit()' "$data/gradsync.db" "$1"; }
-record "'#' || body"
+edit "UPDATE job SET body = '#' || body"
 revive
 wait_for 30 "its trainers as unknown ones" bash -c "curl -fsS $server/v1/workers | jq -e '.items[0] | .slots_busy == 2 and (.unknown | length == 2)'"
 tail -n 20 "$run/logs/main.log" | grep -q "job not readable" || fail "nothing says so"
 trains_on
 kill_coordinator
-record "substr(body, 2)"
+edit "UPDATE job SET body = substr(body, 2)"
 revive
 steps_again
+keeps_pace "$since"
+is_undisturbed
+
+claim "checkpoints that were acknowledged and whose rows were never written are found on the disk"
+since=$(now_ms)
+known() { get "/v1/jobs/$job/checkpoints" | jq '[.items[] | select(.verified) | .step]'; }
+known >"$run/known"
+[ "$(jq length "$run/known")" -ge 10 ] || fail "too few: $(jq -c . "$run/known")"
+kill_coordinator
+edit "DELETE FROM checkpoint"
+revive
+all_known() { known | jq -e --slurpfile before "$run/known" '$before[0] - . == []'; }
+wait_for 30 "checkpoints known again" all_known
 keeps_pace "$since"
 is_undisturbed
 
