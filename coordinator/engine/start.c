@@ -4,7 +4,6 @@
 
 #include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/base/moves.h"
-#include "coordinator/engine/base/part_saves.h"
 
 // A job that was starting when the coordinator ended starts again; one that trained waits for its
 // members, who went on.
@@ -43,7 +42,7 @@ void gs_on_start(gs_engine *engine) {
         gs_job *job = engine->state.jobs.items[i];
         resume_job(engine, job);
         gs_checkpoints_resume(engine, job);
-        gs_part_saves_adopt(engine, job);
+        gs_checkpoints_find_more(engine, job);
     }
     gs_note_add(engine, NULL, NULL, GS_SEVERITY_INFO, "CoordinatorStarted",
                 "coordinator epoch %u, %zu jobs known", engine->state.cluster.epoch, engine->state.jobs.count);

@@ -63,6 +63,8 @@ typedef struct gs_checkpoints {  // {0} is empty
     gs_part_save *saves;  // owned; in order of arrival
     size_t num_saves, max_saves;
     int looking;      // at files of saves, just now
+    int64_t find_again_ns;  // something could not be read; 0: nothing
+    int num_finds;          // because of that, since the last run began
     bool is_checked;  // the disk has been asked whether they are still there, since the last run began
     bool is_checking;
 } gs_checkpoints;

@@ -1,6 +1,7 @@
 #include "coordinator/store/file_work.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,8 +144,9 @@ static void adopt_directory(file_work *it, const char *name) {
     snprintf(path, sizeof path, "%s/%s", it->path, name);
     gs_status status = commit(&manifest, &bytes, it, path);
     gs_json_release(manifest);
-    if (!status.code) gs_work_add_name(&it->work, name);
-    else if (status.code != GS_NOT_FOUND)
+    // What could not be read now is looked at once more.
+    if (status.code != GS_NOT_FOUND && status.code != GS_DATA_LOSS) gs_work_add_name(&it->work, name);
+    if (status.code && status.code != GS_NOT_FOUND)
         gs_log_warn("no checkpoint", "path=%s reason=\"%s\"", path, status.message);
 }
 
@@ -152,7 +154,8 @@ static gs_status find_directories(gs_write *base, gs_job_store *store) {
     (void)store;
     file_work *it = (file_work *)base;
     DIR *list = opendir(it->path);
-    if (!list) return gs_ok();
+    if (!list && errno == ENOENT) return gs_ok();
+    if (!list) return gs_error_from_errno(errno, "%s", it->path);
     const struct dirent *entry;
     while ((entry = readdir(list))) {
         if (!strncmp(entry->d_name, "step-", 5) && gs_file_name_plain(entry->d_name) &&

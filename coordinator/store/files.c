@@ -15,6 +15,13 @@
 
 #define READ_BYTES (1 << 20)
 
+// What an EIO is of: of bytes that are lost, or of a disk that is away for a moment. Who asks again finds out.
+static gs_status error_of_read(int error_number, const char *path) {
+    gs_status status = gs_error_from_errno(error_number, "verify: %s", path);
+    if (error_number == EIO) status.code = GS_UNAVAILABLE;
+    return status;
+}
+
 static gs_status digest_file(gs_digest *digest, int64_t *bytes, int file, const char *path) {
     void *buffer = malloc(READ_BYTES);
     gs_digest_stream *stream = gs_digest_stream_create();
@@ -24,7 +31,7 @@ static gs_status digest_file(gs_digest *digest, int64_t *bytes, int file, const 
     while (!status.code) {
         ssize_t got = read(file, buffer, READ_BYTES);
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) status = gs_error_from_errno(errno, "verify: read %s", path);
+        if (got < 0) status = error_of_read(errno, path);
         if (got <= 0) break;
         gs_digest_stream_add(stream, buffer, (size_t)got);
         *bytes += got;
@@ -38,7 +45,7 @@ static gs_status digest_file(gs_digest *digest, int64_t *bytes, int file, const 
 gs_status gs_file_verify(const char *path, int64_t bytes, const char *digest) {
     struct stat facts;
     int file = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0) return gs_error_from_errno(errno, "verify: open %s", path);
+    if (file < 0) return error_of_read(errno, path);
     if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode)) {
         close(file);
         return gs_error(GS_DATA_LOSS, "%s: is no regular file", path);

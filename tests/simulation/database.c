@@ -279,6 +279,7 @@ gs_engine *database_wake_engine(sim_world *world, sim_database *database, row_st
         gs_job_store_close(database->store);
         database->store = NULL;
         row_state_drop(&found);
+        if (vfs_has_ended(database->vfs)) database_crash(world, database, false);  // it died of its start
         return NULL;
     }
     database_counted.starts++;

@@ -93,8 +93,14 @@ static gs_write_lane lane_of(gs_effect_kind kind) {
     return is_bulk ? GS_LANE_BULK : GS_LANE_LOOKS;
 }
 
+static bool read_fails(sim_world *world) {
+    double chance = rows_trouble_of(world)->reads_fail;
+    return chance > 0 && dice_chance(&world->dice, chance);
+}
+
 static gs_status read_checkpoint(sim_world *world, const disk_work *work) {
     const saved_file *file = files_find(world, work->row.job, work->row.directory);
+    if (read_fails(world)) return gs_error(GS_UNAVAILABLE, "%s: Input/output error", work->row.directory);
     if (!file) return gs_error(GS_NOT_FOUND, "%s: no such checkpoint", work->row.directory);
     // Parts are looked at without reading them.
     bool reads_all = work->kind == GS_DO_VERIFY;
@@ -114,7 +120,9 @@ static void look_at_files(sim_world *world, disk_work *work) {
     case GS_DO_PURGE: remove_files(world, work); break;
     case GS_DO_VERIFY:
     case GS_DO_LOOK_AT_PARTS: work->status = read_checkpoint(world, work); break;
-    default: break;
+    default:
+        if (read_fails(world)) work->status = gs_error(GS_UNAVAILABLE, "Input/output error");
+        break;
     }
 }
 

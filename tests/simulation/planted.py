@@ -88,7 +88,7 @@ BUGS = [
     # Checkpoints.
     ("checkpoints: the oldest is the newest", "model/checkpoint.c", "item->step >= newest->step", "item->step < newest->step"),
     ("checkpoints: the newest is retired", "engine/base/checkpoints.c", "item->step < oldest->step", "item->step > oldest->step"),
-    ("checkpoints: not looked for after a start", "engine/start.c", "        gs_part_saves_adopt(engine, job);\n", ""),
+    ("checkpoints: not looked for after a start", "engine/start.c", "        gs_checkpoints_find_more(engine, job);\n", ""),
     ("checkpoints: a start does not wait for what is being read", "engine/runs/launch.c",
      "!gs_job_state_terminal(job->state) && !gs_checkpoints_pending(&job->checkpoints);", "!gs_job_state_terminal(job->state);"),
     ("checkpoints: one whose files are gone is started from", "engine/base/checkpoints.c",

@@ -9,6 +9,8 @@
 
 #define FIRST_PAUSE_NS (2 * GS_NS_PER_SEC)
 #define LONGEST_PAUSE_NS (60 * GS_NS_PER_SEC)
+#define FIND_AGAIN_NS (2 * GS_NS_PER_SEC)
+#define MOST_FINDS 15
 
 static gs_effect *ask(gs_engine *engine, gs_effect_kind kind, gs_job *job, const gs_checkpoint *item) {
     const char *directory = gs_mind_text(engine, "%s", item->directory);
@@ -88,6 +90,25 @@ static gs_checkpoint *find(gs_engine *engine, gs_job **job, const gs_completion 
     return *job ? gs_checkpoints_find(&(*job)->checkpoints, done->directory) : NULL;
 }
 
+void gs_checkpoints_find_more(gs_engine *engine, gs_job *job) {
+    gs_effect *effect = gs_mind_do(engine, GS_DO_FIND_DIRECTORIES);
+    effect->job = job;
+    effect->job_id = job->id;
+    job->checkpoints.looking++;
+}
+
+void gs_checkpoints_find_again(gs_engine *engine, gs_job *job) {
+    gs_checkpoints *checkpoints = &job->checkpoints;
+    if (checkpoints->find_again_ns || checkpoints->num_finds == MOST_FINDS) return;
+    checkpoints->num_finds++;
+    checkpoints->find_again_ns = engine->state.now_ns + FIND_AGAIN_NS;
+}
+
+// That files are not as they were reported, or not there. Everything else is the disk's trouble, and may pass.
+static bool tells_of_damage(gs_status status) {
+    return status.code == GS_DATA_LOSS || status.code == GS_NOT_FOUND || status.code == GS_INVALID_ARGUMENT;
+}
+
 void gs_on_verified(gs_engine *engine, const gs_completion *done) {
     gs_job *job;
     gs_checkpoint *item = find(engine, &job, done);
@@ -97,9 +118,16 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
         ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
         return;
     }
-    gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "CheckpointDamaged",
-                "checkpoint of step %lld does not verify: %s", (long long)item->step, done->status.message);
-    count_failure(engine, job, "digest");
+    if (tells_of_damage(done->status) || job->checkpoints.num_finds == MOST_FINDS) {
+        gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "CheckpointDamaged",
+                    "checkpoint of step %lld does not verify: %s", (long long)item->step, done->status.message);
+        count_failure(engine, job, "digest");
+    } else {
+        gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "CheckpointFailed",
+                    "checkpoint of step %lld cannot be read yet: %s", (long long)item->step, done->status.message);
+        count_failure(engine, job, "io");
+        gs_checkpoints_find_again(engine, job);
+    }
     gs_checkpoints_forget(&job->checkpoints, done->directory);
     engine->state.schedule_needed = true;
 }
@@ -146,6 +174,10 @@ void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done) {
 void gs_checkpoints_tick(gs_engine *engine) {
     for (size_t i = 0; i < engine->state.jobs.count; i++) {
         gs_job *job = engine->state.jobs.items[i];
+        if (job->checkpoints.find_again_ns && engine->state.now_ns >= job->checkpoints.find_again_ns) {
+            job->checkpoints.find_again_ns = 0;
+            gs_checkpoints_find_more(engine, job);
+        }
         for (size_t k = 0; k < job->checkpoints.count; k++) {
             gs_checkpoint *item = &job->checkpoints.items[k];
             if (!item->record_again_ns || engine->state.now_ns < item->record_again_ns) continue;

@@ -16,7 +16,14 @@ bool gs_checkpoints_are_checked(gs_engine *engine, gs_job *job);
 // After a start of the coordinator: takes up deletions that were begun.
 void gs_checkpoints_resume(gs_engine *engine, gs_job *job);
 
-// Rows that could not be written are tried again.
+// Asks what is on the disk and not known: whole or with all its parts and of this job, it is taken; what is neither and
+// old is removed.
+void gs_checkpoints_find_more(gs_engine *engine, gs_job *job);
+// The same in a moment, for what the disk could not read just now; a start waits for it. Not for ever: who has asked often
+// enough starts from what there is.
+void gs_checkpoints_find_again(gs_engine *engine, gs_job *job);
+
+// Rows that could not be written are tried again, and looks at the disk.
 void gs_checkpoints_tick(gs_engine *engine);
 
 void gs_on_verified(gs_engine *engine, const gs_completion *done);

@@ -121,6 +121,8 @@ void gs_on_parts_looked(gs_engine *engine, gs_completion *done) {
     } else if (status.code != GS_NOT_FOUND) {
         gs_mind_log(engine, GS_SEVERITY_WARNING, "no checkpoint yet", "job=%s directory=%s reason=\"%s\"",
                     job->id_text, done->directory, status.message);
+        // A save that ranks still speak of is looked at when they do.
+        if (!save && status.code != GS_DATA_LOSS) gs_checkpoints_find_again(engine, job);
     }
 }
 
@@ -149,17 +151,12 @@ void gs_on_directories_found(gs_engine *engine, const gs_completion *done) {
     if (!job) return;
     job->checkpoints.looking--;
     engine->state.schedule_needed = true;
-    if (done->status.code)
+    if (done->status.code) {
         gs_mind_log(engine, GS_SEVERITY_WARNING, "checkpoint directory", "job=%s reason=\"%s\"", job->id_text,
                     done->status.message);
+        gs_checkpoints_find_again(engine, job);
+    }
     for (size_t i = 0; i < done->num_names; i++) {
         if (!gs_checkpoints_find(&job->checkpoints, done->names[i])) look_for(engine, job, done->names[i], false);
     }
-}
-
-void gs_part_saves_adopt(gs_engine *engine, gs_job *job) {
-    gs_effect *effect = gs_mind_do(engine, GS_DO_FIND_DIRECTORIES);
-    effect->job = job;
-    effect->job_id = job->id;
-    job->checkpoints.looking++;
 }

@@ -11,9 +11,6 @@
 void gs_on_checkpointed(gs_engine *engine, gs_member *member, gs_engine_event *event);
 // No rank of the run is left: what is not whole will not be.
 void gs_part_saves_end_run(gs_engine *engine, gs_job *job);
-// After a start: what is on the disk and not known, whole or with all its parts and of this job, is taken;
-// what is neither and old is removed.
-void gs_part_saves_adopt(gs_engine *engine, gs_job *job);
 
 void gs_on_parts_looked(gs_engine *engine, gs_completion *done);
 void gs_on_directories_found(gs_engine *engine, const gs_completion *done);
