@@ -184,6 +184,7 @@ static void of_others(gs_engine *engine, gs_engine_event *event) {
     case GS_ON_REPLAN_JOB: gs_on_replan_job(engine, event); break;
     case GS_ON_RELEASE_JOB: gs_on_release_job(engine, event); break;
     case GS_ON_CALL_GONE: call_gone(engine, event); break;
+    case GS_ON_TOO_LARGE: gs_on_too_large(engine, event); break;
     case GS_ON_STORED: stored(engine, &event->done); break;
     case GS_ON_VERIFIED: gs_on_verified(engine, &event->done); break;
     case GS_ON_PARTS_LOOKED: gs_on_parts_looked(engine, &event->done); break;

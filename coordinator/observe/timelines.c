@@ -143,10 +143,8 @@ static void finish(gs_timeline_asker *asker) {
     const gs_job *job = gs_job_table_get(&asker->observer->state->jobs, asker->job);
     if (!job) {
         gs_rpc_end(asker->call, gs_error(GS_NOT_FOUND, "the job was deleted"));
-    } else if (gs_rpc_item(asker->call, describe(job, asker->ranks, asker->num_ranks))) {
-        gs_rpc_end(asker->call, gs_ok());
     } else {
-        gs_rpc_end(asker->call, gs_error(GS_UNAVAILABLE, "the reader is too slow"));
+        gs_rpc_end(asker->call, gs_rpc_item(asker->call, describe(job, asker->ranks, asker->num_ranks)));
     }
     remove_asker(asker);
 }
@@ -218,8 +216,8 @@ static gs_status ask(gs_observer *observer, gs_rpc_call_handle *call, gs_job *jo
 // A job without running ranks: what they left behind.
 static void show_left(gs_rpc_call_handle *call, const gs_job *job, rank_state *ranks, int num_ranks) {
     const gs_left_timelines *left = job->sight->left;
-    bool kept = true;
-    for (int i = 0; i < num_ranks && kept; i++) {
+    gs_status kept = gs_ok();
+    for (int i = 0; i < num_ranks && !kept.code; i++) {
         const char *text = left && i < left->num_ranks ? left->pages[i] : NULL;
         gs_json *page = NULL;
         if (ranks[i] == RANK_UNWANTED) continue;
@@ -229,8 +227,8 @@ static void show_left(gs_rpc_call_handle *call, const gs_job *job, rank_state *r
         ranks[i] = RANK_ANSWERED;
         kept = gs_rpc_item(call, page);
     }
-    if (kept) kept = gs_rpc_item(call, describe(job, ranks, num_ranks));
-    gs_rpc_end(call, kept ? gs_ok() : gs_error(GS_UNAVAILABLE, "the reader is too slow"));
+    if (!kept.code) kept = gs_rpc_item(call, describe(job, ranks, num_ranks));
+    gs_rpc_end(call, kept);
 }
 
 void gs_get_job_timeline(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -321,8 +319,9 @@ void gs_timeline_page(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pe
         gs_json_release(page);  // too late, or sent again
         return;
     }
-    if (!gs_rpc_item(asker->call, page)) {
-        gs_rpc_end(asker->call, gs_error(GS_UNAVAILABLE, "the reader is too slow"));
+    gs_status status = gs_rpc_item(asker->call, page);
+    if (status.code) {
+        gs_rpc_end(asker->call, status);
         remove_asker(asker);
         return;
     }

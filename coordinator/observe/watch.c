@@ -64,7 +64,7 @@ static bool send_named(gs_watcher *watcher, const char *event, gs_json *data) {
     gs_json_set_string(item, "event", event);
     gs_json_set_int(item, "sequence", (int64_t)watcher->owner->sequence);
     gs_json_set(item, "data", data);
-    return gs_rpc_item(watcher->call, item);
+    return !gs_rpc_item(watcher->call, item).code;
 }
 
 // A watcher that is too slow loses items, and is told how many as soon as it can be told anything.

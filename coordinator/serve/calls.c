@@ -4,7 +4,6 @@
 
 #include "coordinator/model/memory.h"
 #include "coordinator/observe/held.h"
-#include "core/log.h"
 
 typedef struct entry {
     gs_held held;
@@ -57,17 +56,22 @@ void gs_calls_end(gs_calls *calls, gs_call call, gs_status status) {
 
 bool gs_calls_mention(gs_calls *calls, gs_call call, gs_json *item) {
     const entry *it = find(calls, call);
-    if (it) return gs_rpc_item(it->line, item);
+    if (it) return !gs_rpc_item(it->line, item).code;
     gs_json_release(item);
     return false;
 }
 
-void gs_calls_send(gs_calls *calls, gs_call call, gs_json *item) {
-    bool waits = find(calls, call) != NULL;
-    if (gs_calls_mention(calls, call, item) || !waits) return;
-    gs_log_warn("peer too slow to be told", "call=%llu", (unsigned long long)call);
+gs_status gs_calls_send(gs_calls *calls, gs_call call, gs_json *item) {
+    const entry *it = find(calls, call);
+    if (!it) {
+        gs_json_release(item);
+        return gs_ok();
+    }
+    gs_status status = gs_rpc_item(it->line, item);
+    if (!status.code || status.code == GS_OUT_OF_RANGE) return status;
     gs_calls_end(calls, call, gs_error(GS_UNAVAILABLE, "too slow to be told anything"));
     calls->gone(calls->ctx, call, false);
+    return status;
 }
 
 void gs_calls_part(gs_calls *calls) {

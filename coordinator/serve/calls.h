@@ -26,7 +26,9 @@ gs_call gs_calls_keep(gs_calls *calls, gs_rpc_call_handle *line, bool is_stream)
 // Those for 0 and for who is gone do nothing but release what they take.
 void gs_calls_reply(gs_calls *calls, gs_call call, gs_status status, gs_json *body);  // takes body
 void gs_calls_end(gs_calls *calls, gs_call call, gs_status status);
-void gs_calls_send(gs_calls *calls, gs_call call, gs_json *item);  // takes item
+// Takes item. UNAVAILABLE: it did not get through, and its stream has ended. OUT_OF_RANGE: no message holds it, and the
+// stream goes on without it.
+GS_NODISCARD gs_status gs_calls_send(gs_calls *calls, gs_call call, gs_json *item);
 // What decides nothing may be lost: false when it is. Takes item.
 bool gs_calls_mention(gs_calls *calls, gs_call call, gs_json *item);
 // The coordinator stops: streams end so that peers look for its next life, and calls that are held stay without an

@@ -8,6 +8,7 @@
 #include "coordinator/store/file_work.h"
 #include "coordinator/store/row_work.h"
 #include "core/failpoint.h"
+#include "core/log.h"
 
 // All ranks get the same plan, and it is long: encoded once for the orders of a batch.
 typedef struct plan_text {
@@ -60,7 +61,20 @@ static void submit(const gs_performer *performer, gs_work *work, uint64_t ticket
 
 static void tell_agent(const gs_performer *performer, const gs_effect *effect) {
     const gs_json *spec = effect->job ? effect->job->sight->documents.spec : NULL;
-    gs_calls_send(performer->calls, effect->call, gs_agent_item(performer->state, effect, spec));
+    gs_status status = gs_calls_send(performer->calls, effect->call, gs_agent_item(performer->state, effect, spec));
+    if (!status.code) return;
+    gs_log_warn("worker not told", "worker=%s job=%s reason=\"%s\"", effect->agent->name,
+                effect->job ? effect->job->id_text : "", status.message);
+    if (status.code == GS_OUT_OF_RANGE && effect->member) performer->too_large(performer->owner, effect, status);
+}
+
+static void tell_member(const gs_performer *performer, const gs_effect *effect, plan_text *plan) {
+    gs_json *text = encode_plan(plan, &effect->member_message);
+    gs_status status = gs_calls_send(performer->calls, effect->call, gs_member_item(performer->state, effect, text));
+    if (!status.code) return;
+    gs_log_warn("rank not told", "job=%s rank=%d worker=%s reason=\"%s\"", effect->job->id_text,
+                gs_member_index(effect->member), effect->member->worker, status.message);
+    if (status.code == GS_OUT_OF_RANGE) performer->too_large(performer->owner, effect, status);
 }
 
 void gs_perform(gs_performer *performer, gs_effects effects) {
@@ -74,10 +88,7 @@ void gs_perform(gs_performer *performer, gs_effects effects) {
                            gs_answer_body(performer->state, effect));
             break;
         case GS_DO_END: gs_calls_end(performer->calls, effect->call, effect->ending); break;
-        case GS_DO_TELL_MEMBER:
-            gs_calls_send(performer->calls, effect->call,
-                          gs_member_item(performer->state, effect, encode_plan(&plan, &effect->member_message)));
-            break;
+        case GS_DO_TELL_MEMBER: tell_member(performer, effect, &plan); break;
         case GS_DO_TELL_AGENT: tell_agent(performer, effect); break;
         default:
             if (effect->kind >= GS_DO_NOTE) gs_observer_see(performer->observer, effect);

@@ -15,6 +15,8 @@ typedef struct gs_performer {
     gs_writer *writer;
     gs_observer *observer;
     gs_trace *trace;  // NULL: none
+    // No message holds this order: nobody has got it. The effect is there for the call.
+    void (*too_large)(void *owner, const gs_effect *effect, gs_status status);
     void (*work_done)(gs_write *work, gs_status status);  // of each gs_work, with this owner
     void *owner;
     bool is_closing;  // nothing is asked of the disk any more

@@ -50,9 +50,17 @@ static void take_gone(gs_steps *steps) {
     step(steps, &event, NULL, NULL);
 }
 
+static void take_large(gs_steps *steps) {
+    const gs_large_order order = steps->large[--steps->num_large];
+    gs_engine_event event = {.kind = GS_ON_TOO_LARGE,
+                             .too_large = {order.incarnation, order.is_launch, order.is_replan, order.status.message}};
+    step(steps, &event, NULL, NULL);
+}
+
 static void catch_up(gs_steps *steps) {
-    while (!steps->is_stepping && (steps->num_gone > 0 || steps->done)) {
+    while (!steps->is_stepping && (steps->num_gone > 0 || steps->num_large > 0 || steps->done)) {
         if (steps->num_gone > 0) take_gone(steps);
+        else if (steps->num_large > 0) take_large(steps);
         else take_done(steps);
     }
 }
@@ -62,6 +70,15 @@ static void call_gone(void *ctx, gs_call call, bool was_closed) {
     steps->gone = gs_model_grow(steps->gone, steps->num_gone, &steps->max_gone, sizeof *steps->gone);
     steps->gone[steps->num_gone++] = (gs_gone_call){call, was_closed};
     catch_up(steps);
+}
+
+static void too_large(void *owner, const gs_effect *effect, gs_status status) {
+    gs_steps *steps = owner;
+    bool is_launch = effect->kind == GS_DO_TELL_AGENT;
+    steps->large = gs_model_grow(steps->large, steps->num_large, &steps->max_large, sizeof *steps->large);
+    steps->large[steps->num_large++] =
+        (gs_large_order){effect->member->incarnation, is_launch,
+                         !is_launch && effect->member_message.order == GS_TELL_REPLAN, status};
 }
 
 static void work_done(gs_write *base, gs_status status) {
@@ -85,6 +102,7 @@ void gs_steps_begin(gs_steps *steps, gs_engine *engine, gs_writer *writer, gs_ob
                                       .writer = writer,
                                       .observer = observer,
                                       .trace = trace,
+                                      .too_large = too_large,
                                       .work_done = work_done,
                                       .owner = steps};
 }
@@ -92,6 +110,7 @@ void gs_steps_begin(gs_steps *steps, gs_engine *engine, gs_writer *writer, gs_ob
 void gs_steps_end(gs_steps *steps) {
     gs_engine_destroy(steps->engine);
     free(steps->gone);
+    free(steps->large);
     *steps = (gs_steps){0};
 }
 

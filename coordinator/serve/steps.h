@@ -13,6 +13,13 @@ typedef struct gs_gone_call {
     bool was_closed;
 } gs_gone_call;
 
+// An order that nobody got.
+typedef struct gs_large_order {
+    uint64_t incarnation;  // of the rank that it is about
+    bool is_launch, is_replan;
+    gs_status status;
+} gs_large_order;
+
 typedef struct gs_steps {
     gs_engine *engine;    // owned
     const gs_state *state;
@@ -22,6 +29,8 @@ typedef struct gs_steps {
     gs_work *done, **done_end;  // owned; finished while a step was performed
     gs_gone_call *gone;         // owned; the same
     size_t num_gone, max_gone;
+    gs_large_order *large;      // owned; the same
+    size_t num_large, max_large;
 } gs_steps;
 
 // Takes the engine, and does not move afterwards. `trace` NULL: none.

@@ -39,21 +39,26 @@ void gs_rpc_end(gs_rpc_call_handle *call, gs_status status) {
     gs_rpc_reply(call, status, NULL);
 }
 
-bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
+static gs_status send_item(gs_rpc_call_handle *call, const char *text, size_t bytes) {
+    if (bytes > GS_FRAME_MAX_BODY_BYTES)
+        return gs_error(GS_OUT_OF_RANGE, "%zu bytes, and a message holds %zu", bytes, GS_FRAME_MAX_BODY_BYTES);
+    if (!call->connection || call->connection->lost) return gs_error(GS_UNAVAILABLE, "the reader is gone");
+    gs_frame frame = {.kind = GS_FRAME_ITEM, .method = call->method, .call = call->seq};
+    int error = gs_rpc_peers_send(call->table->peers, call->connection, frame, text, bytes);
+    if (!error) return gs_ok();
+    return gs_error(GS_UNAVAILABLE, error == EAGAIN ? "the reader is too slow" : "the reader is gone");
+}
+
+gs_status gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
     char *text = NULL;
     size_t bytes = 0;
     gs_status status = gs_json_encode(&text, &bytes, item, false);
     gs_json_release(item);
-    int error = EMSGSIZE;
-    if (!status.code && bytes <= GS_FRAME_MAX_BODY_BYTES && call->connection &&
-        !call->connection->lost) {
-        gs_frame frame = {.kind = GS_FRAME_ITEM, .method = call->method, .call = call->seq};
-        error = gs_rpc_peers_send(call->table->peers, call->connection, frame, text, bytes);
-    }
+    if (!status.code) status = send_item(call, text, bytes);
     const gs_rpc_tap *tap = call->table->tap;
-    if (tap) tap->item(tap->ctx, call->number, text, bytes, error == 0);
+    if (tap) tap->item(tap->ctx, call->number, text, bytes, !status.code);
     free(text);
-    return error == 0;
+    return status;
 }
 
 bool gs_rpc_call_was_closed(const gs_rpc_call_handle *call) {

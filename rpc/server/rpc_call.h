@@ -19,9 +19,9 @@ typedef void (*gs_rpc_handler)(void *ctx, gs_rpc_call_handle *call, const gs_rpc
 
 // Ends a call. `body` is taken; NULL is an empty one. With an error, `body` may hold details.
 void gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body);
-// One item of a stream method; the call stays. `item` is taken. False when the peer is gone or too
-// slow (its queue is full): the item was dropped.
-bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item);
+// One item of a stream method; the call stays. `item` is taken, and dropped on an error. UNAVAILABLE: the peer is gone
+// or too slow (its queue is full). OUT_OF_RANGE: no message holds it.
+GS_NODISCARD gs_status gs_rpc_item(gs_rpc_call_handle *call, gs_json *item);
 // Ends a stream.
 void gs_rpc_end(gs_rpc_call_handle *call, gs_status status);
 

@@ -151,7 +151,7 @@ static bool was_sent(const gs_rpc_call_handle *call) {
     return true;
 }
 
-bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
+gs_status gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
     gs_json *line = gs_json_new_object();
     bool sent = call->open && was_sent(call);
     gs_json_set_string(line, "out", "item");
@@ -160,7 +160,7 @@ bool gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
     gs_json_set(line, "body", item);
     call->num_items++;
     stage_leave(line);
-    return sent;
+    return sent ? gs_ok() : gs_error(GS_UNAVAILABLE, "the reader is too slow");
 }
 
 bool gs_rpc_call_was_closed(const gs_rpc_call_handle *call) { return call->closed; }

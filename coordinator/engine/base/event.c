@@ -29,6 +29,7 @@ static const char *const names[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_REPLAN_JOB] = "replan_job",
     [GS_ON_RELEASE_JOB] = "release_job",
     [GS_ON_CALL_GONE] = "call_gone",
+    [GS_ON_TOO_LARGE] = "too_large",
     [GS_ON_STORED] = "stored",
     [GS_ON_VERIFIED] = "verified",
     [GS_ON_PARTS_LOOKED] = "parts_looked",

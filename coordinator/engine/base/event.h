@@ -52,6 +52,7 @@ typedef enum gs_engine_event_kind {
     GS_ON_RELEASE_JOB,
     // What effects led to.
     GS_ON_CALL_GONE,  // its caller went away, or is too slow to be told anything
+    GS_ON_TOO_LARGE,  // no message holds an order: nobody has got it
     GS_ON_STORED,
     GS_ON_VERIFIED,
     GS_ON_PARTS_LOOKED,
@@ -259,6 +260,12 @@ typedef struct gs_engine_event {
             gs_call call;
             bool was_closed;  // at its end, as the end of a process does; not by silence
         } gone;
+        struct {
+            uint64_t incarnation;  // of the rank that it is about
+            bool is_launch;        // told its agent
+            bool is_replan;        // of a plan that training can do without
+            const char *text;      // how large it is, and how large a message
+        } too_large;
         gs_completion done;
     };
 } gs_engine_event;

@@ -7,6 +7,7 @@
 #include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/base/orders.h"
+#include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
 #include "coordinator/model/memory.h"
 #include "coordinator/rules/scheduler.h"
@@ -159,6 +160,35 @@ static void start_members(gs_engine *engine, gs_run *run) {
         // Nobody was told of the others: there is nothing of them to wait for.
         for (int k = i; k < run->num_members; k++) gs_member_exited(engine, &run->members[k], -1, 0, NULL);
         return;
+    }
+}
+
+static void free_slot(gs_engine *engine, const gs_member *member) {
+    const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
+    if (agent && gs_agent_holds(agent, member)) agent->slots[member->slot] = (gs_agent_slot){0};
+}
+
+void gs_on_too_large(gs_engine *engine, const gs_engine_event *event) {
+    gs_member *member = gs_state_member(&engine->state, event->too_large.incarnation);
+    const char *size = event->too_large.text;
+    if (!member || member->stage == GS_MEMBER_EXITED) return;
+    gs_run *run = member->job->run;
+    if (event->too_large.is_replan) {
+        gs_replan_refuse(engine, run, size);
+        return;
+    }
+    bool is_launch = event->too_large.is_launch;
+    gs_blame blame = {.kind = GS_FAILURE_ERROR, .reason = is_launch ? "SpecificationTooLarge" : "PlanRefused",
+                      .class = "user", .fault = GS_FAULT_MISMATCH,
+                      .hint = is_launch ? "a shorter specification" : "a model of fewer parameters"};
+    run->no_restart = true;
+    if (is_launch) {
+        gs_run_fail(engine, run, &blame, "the order to start a rank, with the specification, takes %s", size);
+        free_slot(engine, member);
+        gs_member_exited(engine, member, -1, 0, NULL);
+    } else {
+        gs_run_fail(engine, run, &blame, "the plan of %zu parameters in %zu buckets takes %s", run->plan.num_params,
+                    run->plan.num_buckets, size);
     }
 }
 

@@ -6,5 +6,7 @@
 
 // Looks at every waiting job: starts what can start, says of the rest what it waits for.
 void gs_launch_waiting(gs_engine *engine);
+// An order that no message holds: the job cannot start, and no rank is to blame.
+void gs_on_too_large(gs_engine *engine, const gs_engine_event *event);
 
 #endif

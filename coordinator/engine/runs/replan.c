@@ -70,6 +70,13 @@ static void drop_next(gs_engine *engine, gs_run *run) {
     run->next = (gs_next_plan){0};
 }
 
+void gs_replan_refuse(gs_engine *engine, gs_run *run, const char *why) {
+    if (!run->next.digest) return;
+    gs_note_add(engine, run->job, NULL, GS_SEVERITY_WARNING, "PlanRefused", "plan revision %d is not sent: %s",
+                run->next.facts.revision, why);
+    drop_next(engine, run);
+}
+
 static void send_all(gs_engine *engine, gs_run *run, const gs_bucket_plan *plan, const gs_plan_facts *facts) {
     for (int i = 0; i < run->num_members; i++) resend(engine, &run->members[i], plan, facts);
     gs_mind_log(engine, GS_SEVERITY_INFO, "plan sent", "job=%s revision=%d reason=%s", run->job->id_text,

@@ -24,4 +24,7 @@ void gs_on_ready_order(gs_engine *engine, gs_member *member, gs_engine_event *ev
 // What an operator asked for: the job follows the order that was observed last.
 GS_NODISCARD gs_status gs_replan_by_operator(gs_engine *engine, gs_job *job);
 
+// A plan that no message holds: training goes on with the one that it has.
+void gs_replan_refuse(gs_engine *engine, gs_run *run, const char *why);
+
 #endif

@@ -138,8 +138,9 @@ static void send_piece(gs_metrics_page *page) {
     gs_metrics_asker *next;
     for (gs_metrics_asker *asker = page->askers; asker; asker = next) {
         next = asker->next;
-        if (!asker->served || gs_rpc_item(asker->call, gs_json_retain(item))) continue;
-        gs_rpc_end(asker->call, gs_error(GS_UNAVAILABLE, "the reader is too slow"));
+        gs_status status = asker->served ? gs_rpc_item(asker->call, gs_json_retain(item)) : gs_ok();
+        if (!status.code) continue;
+        gs_rpc_end(asker->call, status);
         remove_asker(asker);
     }
     gs_json_release(item);

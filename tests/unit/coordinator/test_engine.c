@@ -120,6 +120,64 @@ static void a_plan_that_is_taken_over_at_once_is_sent_whole(void **state) {
     assert_int_equal(play->num_empty_plans, 0);
 }
 
+static void hear_too_large(gs_play *play, bool is_launch, bool is_replan) {
+    gs_engine_event event = {.kind = GS_ON_TOO_LARGE, .from = {.generation = -1}};
+    event.too_large.incarnation = play->ranks[0].incarnation;
+    event.too_large.is_launch = is_launch;
+    event.too_large.is_replan = is_replan;
+    event.too_large.text = "1200000 bytes, and a message holds 1048576";
+    gs_play_hear(play, &event);
+}
+
+static void say_exited(gs_play *play, int rank) {
+    gs_play_say(play, rank, GS_ON_BYE);
+    gs_play_say(play, rank, GS_ON_EXITED);
+}
+
+static void check_refused(gs_play *play, const gs_job *job, const char *reason) {
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_int_equal(job->state, GS_JOB_FAILED);
+    assert_string_equal(job->reason, reason);
+    assert_non_null(strstr(job->message, "1200000 bytes"));
+    for (int i = 0; i < GS_PLAY_RANKS; i++) assert_null(strstr(job->message, i ? "rank 1" : "rank 0"));
+    const gs_agent *agent = gs_engine_state(play->engine)->agents.items[0];
+    for (int i = 0; i < agent->num_slots; i++) assert_int_equal(agent->slots[i].incarnation, 0);
+}
+
+static void a_plan_that_no_message_holds_ends_its_job_and_blames_nobody(void **state) {
+    (void)state;
+    gs_play play;
+    gs_play_open(&play);
+    const gs_job *job = gs_play_run(&play)->job;
+    both(&play, GS_ON_HELLO);
+    gs_play_say(&play, 1, GS_ON_PARAMS);
+    hear_too_large(&play, false, false);
+    assert_int_equal(gs_play_run(&play)->cause.member, -1);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) say_exited(&play, i);
+    check_refused(&play, job, "PlanRefused");
+    gs_play_close(&play);
+}
+
+static void a_launch_that_no_message_holds_leaves_no_slot_taken(void **state) {
+    (void)state;
+    gs_play play;
+    gs_play_open(&play);
+    const gs_job *job = gs_play_run(&play)->job;
+    hear_too_large(&play, true, false);
+    gs_play_say(&play, 1, GS_ON_EXITED);
+    check_refused(&play, job, "SpecificationTooLarge");
+    gs_play_close(&play);
+}
+
+static void training_goes_on_without_a_plan_that_no_message_holds(void **state) {
+    gs_play *play = *state;
+    gs_play_say(play, 0, GS_ON_READY_ORDER);
+    assert_true(gs_play_run(play)->next.digest != 0);
+    hear_too_large(play, false, true);
+    assert_int_equal(gs_play_run(play)->next.digest, 0);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+}
+
 // A debug build stops there; a release build says so, and nothing has happened.
 static void a_move_that_no_table_has_ends_nothing(void **state) {
 #ifndef NDEBUG
@@ -149,6 +207,9 @@ int main(void) {
         TEST(who_waits_for_any_worker_does_not_lack_a_device),
         TEST(a_checkpoint_that_cannot_be_recorded_is_said_once),
         TEST(a_plan_that_is_taken_over_at_once_is_sent_whole),
+        cmocka_unit_test(a_plan_that_no_message_holds_ends_its_job_and_blames_nobody),
+        cmocka_unit_test(a_launch_that_no_message_holds_leaves_no_slot_taken),
+        TEST(training_goes_on_without_a_plan_that_no_message_holds),
         TEST(a_move_that_no_table_has_ends_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

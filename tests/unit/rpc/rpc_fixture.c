@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -62,7 +63,12 @@ static void watch(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     for (int64_t i = 0; i < count; i++) {
         gs_json *item = gs_json_new_object();
         gs_json_set_int(item, "index", i);
-        gs_rpc_item(call, item);
+        char *padding = calloc(1, (size_t)gs_json_int_or(request, "padding", 0) + 1);
+        memset(padding, 'x', (size_t)gs_json_int_or(request, "padding", 0));
+        gs_json_set_string(item, "padding", padding);
+        free(padding);
+        gs_status status = gs_rpc_item(call, item);
+        if (status.code) fixture->refused_item = status;
     }
     if (gs_json_bool_or(request, "end", false))
         gs_rpc_end(call, gs_ok());
@@ -111,7 +117,8 @@ static void forget(void *ctx, gs_rpc_call_handle *call) {
 static void flood_streams(rpc_fixture *fixture) {
     for (int i = 0; i < MAX_HELD; i++) {
         for (int j = 0; fixture->streams[i] && j < 100; j++) {
-            gs_rpc_item(fixture->streams[i], gs_json_new_object());
+            gs_status status = gs_rpc_item(fixture->streams[i], gs_json_new_object());
+            (void)status;  // until nothing more fits
         }
     }
 }

@@ -186,6 +186,31 @@ static void stream_gives_items_and_a_clean_end(void **state) {
     stop_fixture(&fixture);
 }
 
+// It is not sent, and who sent it knows that it was no fault of the reader's.
+static void item_that_no_message_holds_is_refused(void **state) {
+    (void)state;
+    rpc_fixture fixture = {0};
+    start_fixture(&fixture, "tcp://127.0.0.1:0", 1);
+    gs_rpc_client *client = open_client(&fixture);
+    gs_json *request = gs_json_new_object(), *item = NULL;
+    gs_json_set_int(request, "count", 1);
+    gs_json_set_int(request, "padding", 1 << 20);
+    gs_json_set_bool(request, "end", true);
+    gs_rpc_stream *stream = NULL;
+    gs_status status = gs_rpc_stream_open(&stream, client, GS_WATCH, request);
+    assert_int_equal(status.code, GS_OK);
+    status = gs_rpc_stream_next(stream, &item, WAIT);
+    assert_int_equal(status.code, GS_OK);
+    assert_null(item);
+    gs_rpc_stream_close(stream);
+    gs_json_release(request);
+    gs_rpc_client_close(client);
+    stop_server(&fixture);
+    assert_int_equal(fixture.refused_item.code, GS_OUT_OF_RANGE);
+    assert_non_null(strstr(fixture.refused_item.message, "1048576"));
+    stop_fixture(&fixture);
+}
+
 static gs_rpc_stream *open_watch(gs_rpc_client *client, rpc_fixture *fixture) {
     gs_rpc_stream *stream = NULL;
     gs_json *request = gs_json_new_object(), *item = NULL;
@@ -403,6 +428,7 @@ int main(void) {
         cmocka_unit_test(call_without_a_server_is_unavailable),
         cmocka_unit_test(held_call_is_answered_later),
         cmocka_unit_test(stream_gives_items_and_a_clean_end),
+        cmocka_unit_test(item_that_no_message_holds_is_refused),
         cmocka_unit_test(closed_stream_is_forgotten_by_the_server),
         cmocka_unit_test(one_way_messages_arrive_once_connected),
         cmocka_unit_test(call_survives_a_server_restart),
