@@ -18,6 +18,7 @@ restarts=${GRADSYNC_RESTARTS:-5}
 mount -t tmpfs -o size=24m tmpfs /mnt  # a disk of its own, which can be filled
 data=/mnt/data
 
+quick_restart=',"restart":{"backoff_initial_seconds":0.1}'
 now_ms() { date +%s%3N; }
 exact_job() { # NAME STEPS MORE
   mlp_job "$1" "$2" 2 ",\"exact\":true$3"
@@ -75,7 +76,7 @@ resident_kib() { for pid in "$@"; do cat "/proc/$pid/status"; done | awk '/^VmRS
 mkdir "$run/checkpoints"
 start_coordinator main "$data" --checkpoints "$run/checkpoints"
 arguments=(--http "${server#http://}" --control "$control")
-start_worker agent 3
+start_worker agent 4
 agent_pid=$worker_pid
 submit_watched through
 wait_for 60 "its steps" step_at_least "$job" 30
@@ -208,7 +209,7 @@ keeps_pace "$since"
 is_undisturbed
 
 claim "C9: the directory is full: what is asked for is answered with 507, training goes on, and so does a job that loses a rank"
-submit "$(exact_job regroups 1000000 ',"debug":{"step_delay_ms":10},"checkpoint":{"every_steps":20},"restart":{"backoff_initial_seconds":0.1}' | sed 's/"min":2,"max":2/"min":1,"max":1/')"
+submit "$(exact_job regroups 1000000 "$quick_restart,\"debug\":{\"step_delay_ms\":10},\"checkpoint\":{\"every_steps\":20}" | sed 's/"min":2,"max":2/"min":1,"max":1/')"
 other=$job
 wait_for 60 "its steps" step_at_least "$other" 30
 job=$(get /v1/jobs | jq -r '.items[] | select(.name == "through") | .id')
@@ -255,29 +256,48 @@ wait_for 10 "as many descriptors and threads as before: $(echo $sizes), now $(ec
 keeps_pace "$since"
 is_undisturbed
 
-claim "T1, T2: a rank of another job is killed: the verdict comes at once, and soon a step that is new"
-submit "$(exact_job dies 1000000 ',"debug":{"step_delay_ms":10},"restart":{"backoff_initial_seconds":0.1}' | sed 's/"min":2,"max":2/"min":1,"max":1/')"
-dies=$job
-job=$(get /v1/jobs | jq -r '.items[] | select(.name == "through") | .id')
+claim "T1, T2: a rank of another job is killed: the verdict comes at once, and soon the job trains again; no step is lost"
+through=$job
+submit "$(exact_job dies 1000000 "$quick_restart,\"debug\":{\"step_delay_ms\":10}")"
+dies=$job job=$through
 wait_for 60 "its steps" step_at_least "$dies" 30
-generation=$(job_field "$dies" .generation)
-victim=$(trainer_pids "$dies")
-begin=$(now_ms)
-kill -9 "$victim"
-verdict_ms() {
-  get "/v1/jobs/$dies/events?limit=500" | jq -r '[.items[] | select(.reason == "WorkerLost") | .at | capture("^(?<s>.*)[.](?<ms>...)Z$") |
-    ((.s + "Z") | fromdate) * 1000 + (.ms | tonumber)] | max // empty'
+verdict_ms() { # after BEGIN_MS
+  get "/v1/jobs/$dies/events?limit=500" | jq -r --argjson begin "$1" '[.items[] | select(.reason == "WorkerLost") | .at |
+    capture("^(?<s>.*)[.](?<ms>...)Z$") | ((.s + "Z") | fromdate) * 1000 + (.ms | tonumber) | select(. >= $begin)] | min // empty'
 }
-judged() { [ -n "$(verdict_ms)" ]; }
-wait_for 20 "a verdict" judged
-goes_on() { [ "$(job_field "$dies" '"\(.generation > '"$generation"') \(.state)"')" = "true running" ]; }
-until goes_on; do [ $(($(now_ms) - begin)) -le 20000 ] || fail "the job does not go on"; done
+judged() { [ -n "$(verdict_ms "$1")" ]; }
+# goes_on GENERATIONS: since the first one, with two ranks and without a lost step.
+goes_on() { [ "$(job_field "$dies" '"\(.state) \(.world_size) \(.generation - '"$generation"') \(.lost_steps)"')" = "running 2 $1 0" ]; }
+generation=$(job_field "$dies" .generation)
+begin=$(now_ms)
+kill -9 "$(trainer_pids "$dies" | tail -n 1)"
+wait_for 20 "a verdict" judged "$begin"
+until goes_on 1; do [ $(($(now_ms) - begin)) -le 20000 ] || fail "the job does not go on: $(job_field "$dies" '"\(.state) \(.message)"')"; done
 again=$(($(now_ms) - begin))
-echo "  verdict after $(($(verdict_ms) - begin)) ms, the job runs again after $again ms"
-[ $(($(verdict_ms) - begin)) -le 500 ] || fail "T1: the verdict came after $(($(verdict_ms) - begin)) ms"
+verdict=$(($(verdict_ms "$begin") - begin))
+echo "  verdict after $verdict ms, the job trains again after $again ms"
+[ "$verdict" -le 500 ] || fail "T1: the verdict came after $verdict ms"
 [ "$again" -le 5000 ] || fail "T2: the job was away for $again ms"
+
+claim "C3: kill -9, and a rank of that job dies while nobody looks: one regroup when the coordinator is back, no step lost"
+step=$(job_field "$dies" .progress.step)
+wait_for 30 "steps" step_at_least "$dies" $((step + 10))
+victim=$(trainer_pids "$dies" | tail -n 1)
+kill_coordinator
+kill -9 "$victim"
+sleep 1
+begin=$(now_ms)
+revive
+generation=$(job_field "$dies" .generation)
+until [ "$(job_field "$dies" .generation)" -gt "$generation" ] && [ "$(job_field "$dies" .state)" = running ]; do
+  [ $(($(now_ms) - begin)) -le 30000 ] || fail "the job does not go on: $(job_field "$dies" '"\(.state) \(.message)"')"
+done
+echo "  the job trains again $(($(now_ms) - begin)) ms after the start"
+same "$(job_field "$dies" '"\(.restarts) \(.lost_steps) \(.world_size)"')" "2 0 2" "restarts, lost steps and ranks"
 request POST "/v1/jobs/$dies/stop"
 await "$dies" cancelled 30
+steps_again
+is_undisturbed
 
 claim "T8: under a flood of requests each answer comes in time, and the trainers keep their pace"
 since=$(now_ms)
