@@ -26,7 +26,9 @@
 GS_BEGIN_DECLS
 
 typedef struct gs_reshard_options {
-    const gs_shards *from, *to;  // of the same parameters, and of the communicator's world
+    // Of the communicator's world and of the same parameters; `to` may have more behind them, whose elements stay
+    // as they are there: a group that is added while training, with a state of zeros.
+    const gs_shards *from, *to;
     gs_comm *comm;
     gs_device *device;   // where the parts lie
     size_t piece_bytes;  // that travel at a time, and that lie beside meanwhile; 0: 64 KiB

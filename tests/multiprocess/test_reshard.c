@@ -50,20 +50,22 @@ static void list_params(gs_param_spec *params) {
         params[p] = gs_param_spec_make(GS_FP32, counts[p], 0, "p%zu", p);
 }
 
-static gs_status open_part(part *out, const comm_rank *rank, const layout *by, const char *kind) {
+static gs_status open_first(part *out, const comm_rank *rank, const layout *by, const char *kind,
+                            size_t num_params) {
     gs_param_spec params[NUM_PARAMS];
     bool decays[NUM_PARAMS] = {true, false, true};
     gs_bucket_plan plan;
     static const size_t order[NUM_PARAMS] = {3, 0, 5, 1, 4, 2};
     *out = (part){0};
     list_params(params);
-    GS_TRY(gs_bucket_plan_parity(&plan, params, NUM_PARAMS, by->cap_bytes, by->cap_bytes,
+    GS_TRY(gs_bucket_plan_parity(&plan, params, num_params, by->cap_bytes, by->cap_bytes,
                                  by->is_observed ? order : NULL));
-    gs_status status = gs_shards_create(&out->shards, &(gs_shards_options){.partition = by->partition,
-                                                                           .plan = &plan,
-                                                                           .params = params,
-                                                                           .num_params = NUM_PARAMS,
-                                                                           .world_size = rank->world_size});
+    gs_status status =
+        gs_shards_create(&out->shards, &(gs_shards_options){.partition = by->partition,
+                                                            .plan = &plan,
+                                                            .params = params,
+                                                            .num_params = num_params,
+                                                            .world_size = rank->world_size});
     gs_bucket_plan_release(&plan);
     GS_TRY(status);
     out->segments = gs_shards_of_rank(out->shards, rank->rank, &out->num_segments);
@@ -76,7 +78,11 @@ static gs_status open_part(part *out, const comm_rank *rank, const layout *by, c
                                                        .weight_decay = 0.1f,
                                                        .segments = out->segments,
                                                        .num_segments = out->num_segments},
-                               params, decays, NUM_PARAMS, rank->device);
+                               params, decays, num_params, rank->device);
+}
+
+static gs_status open_part(part *out, const comm_rank *rank, const layout *by, const char *kind) {
+    return open_first(out, rank, by, kind, NUM_PARAMS);
 }
 
 static void close_part(part *of) {
@@ -100,11 +106,15 @@ static void begin_model(model *of) {
     for (size_t i = 0; i < MAX_ELEMENTS; i++) of->values[i] = (float)(i % 17) / 8;
 }
 
+static void write_grads(model *of, int64_t step) {
+    for (size_t i = 0; i < MAX_ELEMENTS; i++)
+        of->grads[i] = (float)((int)((i * 7 + (size_t)step * 5) % 23) - 11) / 4;
+}
+
 static gs_status step_part(model *of, part *with, int64_t step) {
     const uint8_t used[NUM_PARAMS] = {1, 1, step % 2 == 0, 1, 1, 1};
     void *params[2 * NUM_PARAMS], *grads[2 * NUM_PARAMS];
-    for (size_t i = 0; i < MAX_ELEMENTS; i++)
-        of->grads[i] = (float)((int)((i * 7 + (size_t)step * 5) % 23) - 11) / 4;
+    write_grads(of, step);
     for (size_t i = 0; i < with->num_segments; i++) {
         gs_segment own = with->segments[i];
         params[i] = (float *)of->params[own.tensor] + own.first;
@@ -128,7 +138,8 @@ static gs_status compare(const model *cut, const part *with, const model *whole,
             return gs_error(GS_INTERNAL, "parameter %zu: other values", own.tensor);
         for (int s = 0; s < gs_optimizer_state_count(with->optimizer); s++)
             if (memcmp(gs_optimizer_state(with->optimizer, s, i),
-                       gs_optimizer_state((gs_optimizer *)(uintptr_t)all, s, own.tensor) + own.first,
+                       gs_optimizer_state((gs_optimizer *)(uintptr_t)all, s, own.tensor) +
+                           own.first,
                        bytes) != 0)
                 return gs_error(GS_INTERNAL, "parameter %zu: another %s", own.tensor,
                                 gs_optimizer_state_name(with->optimizer, s));
@@ -151,8 +162,11 @@ static gs_status walk_layouts(const comm_rank *rank, const char *kind, size_t pi
     begin_model(&cut);
     begin_model(&whole);
     GS_TRY(gs_optimizer_create(&all,
-                               &(gs_optimizer_options){.kind = kind, .beta1 = 0.9f, .beta2 = 0.99f,
-                                                       .eps = 1e-6f, .momentum = 0.9f,
+                               &(gs_optimizer_options){.kind = kind,
+                                                       .beta1 = 0.9f,
+                                                       .beta2 = 0.99f,
+                                                       .eps = 1e-6f,
+                                                       .momentum = 0.9f,
                                                        .weight_decay = 0.1f},
                                params, decays, NUM_PARAMS, rank->device));
     gs_status status = open_part(&now, rank, &layouts[0], kind);
@@ -192,6 +206,66 @@ static gs_status body_deal_anew(const gs_rank_env *env) {
     return status;
 }
 
+// Four parameters train two steps, then six do, cut otherwise.
+static gs_status add_a_group(const comm_rank *rank, part *now, part *next, model *cut) {
+    enum { FIRST = 4 };
+    GS_TRY(open_first(now, rank, &layouts[2], "adamw", FIRST));
+    GS_TRY(open_part(next, rank, &layouts[1], "adamw"));
+    for (int64_t step = 0; step < 2; step++) GS_TRY(step_part(cut, now, step));
+    const gs_reshard_options options = {
+        .from = now->shards, .to = next->shards, .comm = rank->comm, .device = rank->device};
+    GS_TRY(gs_reshard_optimizer(&options, next->optimizer, now->optimizer, DEADLINE));
+    for (size_t i = 0; i < next->num_segments; i++) {
+        gs_segment own = next->segments[i];
+        const float *first = gs_optimizer_state(next->optimizer, 0, i);
+        bool is_new = own.tensor >= FIRST;
+        for (size_t e = 0; e < own.count; e++)
+            if (is_new && first[e] != 0)
+                return gs_error(GS_INTERNAL, "new parameter %zu has a state", own.tensor);
+        if (is_new == (gs_optimizer_num_updates(next->optimizer)[own.tensor] != 0))
+            return gs_error(GS_INTERNAL, "parameter %zu: other updates", own.tensor);
+    }
+    return gs_ok();
+}
+
+// As with one optimizer of all that has rested for the new ones.
+static gs_status body_add(const gs_rank_env *env) {
+    static model cut, whole;
+    static const uint8_t first[2][NUM_PARAMS] = {{1, 1, 1, 1, 0, 0}, {1, 1, 0, 1, 0, 0}};
+    static const uint8_t both[NUM_PARAMS] = {1, 1, 1, 1, 1, 1};
+    const bool decays[NUM_PARAMS] = {true, false, true};
+    const gs_optimizer_options options = {.kind = "adamw",
+                                          .beta1 = 0.9f,
+                                          .beta2 = 0.99f,
+                                          .eps = 1e-6f,
+                                          .momentum = 0.9f,
+                                          .weight_decay = 0.1f};
+    gs_param_spec params[NUM_PARAMS];
+    comm_rank rank;
+    gs_optimizer *all = NULL;
+    part now = {0}, next = {0};
+    list_params(params);
+    begin_model(&cut);
+    begin_model(&whole);
+    gs_status status = comm_rank_open(&rank, env, 1 << 16, NULL);
+    if (!status.code)
+        status = gs_optimizer_create(&all, &options, params, decays, NUM_PARAMS, rank.device);
+    if (!status.code) status = add_a_group(&rank, &now, &next, &cut);
+    for (int64_t step = 0; step < 3 && !status.code; step++) {
+        write_grads(&whole, step);
+        status = gs_optimizer_step(all, whole.params, whole.param_grads,
+                                   step < 2 ? first[step] : both, 0.05f, 1);
+        if (step == 1) share_values(&cut, &whole);
+    }
+    if (!status.code) status = step_part(&cut, &next, 2);
+    if (!status.code) status = compare(&cut, &next, &whole, all);
+    close_part(&now);
+    close_part(&next);
+    gs_optimizer_destroy(all);
+    comm_rank_close(&rank);
+    return status;
+}
+
 // Rank 1 goes to another partition than the others.
 static gs_status body_differ(const gs_rank_env *env) {
     comm_rank rank;
@@ -200,11 +274,10 @@ static gs_status body_differ(const gs_rank_env *env) {
     if (!status.code) status = open_part(&now, &rank, &layouts[0], "adam");
     if (!status.code) status = open_part(&next, &rank, &layouts[env->rank == 1 ? 3 : 2], "adam");
     if (!status.code)
-        status = gs_reshard_optimizer(&(gs_reshard_options){.from = now.shards,
-                                                            .to = next.shards,
-                                                            .comm = rank.comm,
-                                                            .device = rank.device},
-                                      next.optimizer, now.optimizer, DEADLINE);
+        status = gs_reshard_optimizer(
+            &(gs_reshard_options){
+                .from = now.shards, .to = next.shards, .comm = rank.comm, .device = rank.device},
+            next.optimizer, now.optimizer, DEADLINE);
     close_part(&now);
     close_part(&next);
     comm_rank_close(&rank);
@@ -283,6 +356,12 @@ static void state_is_where_its_new_owners_expect_it(void **state) {
     }
 }
 
+static void a_group_that_is_added_begins_beside_what_there_was(void **state) {
+    (void)state;
+    for (int world_size = 1; world_size <= 4; world_size++)
+        assert_ok(gs_ranks_run("add", world_size, NULL, gs_deadline_in_seconds(60)));
+}
+
 static void a_rank_with_another_partition_is_named_on_all(void **state) {
     (void)state;
     gs_ranks *ranks;
@@ -290,7 +369,8 @@ static void a_rank_with_another_partition_is_named_on_all(void **state) {
     assert_ok(gs_ranks_start(&ranks, "differ", 3, NULL, NULL));
     assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(60)));
     for (int r = 0; r < 3; r++)
-        if (!strstr(statuses[r].message, "rank 1 against rank 0: another owner of some element to be"))
+        if (!strstr(statuses[r].message,
+                    "rank 1 against rank 0: another owner of some element to be"))
             fail_msg("rank %d: %s", r, statuses[r].message);
     gs_ranks_destroy(ranks);
 }
@@ -322,12 +402,14 @@ static void what_does_not_fit_is_refused_by_name(void **state) {
 }
 
 int main(int argc, char **argv) {
-    static const gs_rank_body bodies[] = {
-        {"deal_anew", body_deal_anew}, {"differ", body_differ}, {"die", body_die}, {"misuse", body_misuse}, {0}};
+    static const gs_rank_body bodies[] = {{"deal_anew", body_deal_anew}, {"add", body_add},
+                                          {"differ", body_differ},       {"die", body_die},
+                                          {"misuse", body_misuse},       {0}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_is_where_its_new_owners_expect_it),
+        cmocka_unit_test(a_group_that_is_added_begins_beside_what_there_was),
         cmocka_unit_test(a_rank_with_another_partition_is_named_on_all),
         cmocka_unit_test(a_rank_that_dies_takes_nothing_from_the_others),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),

@@ -1,6 +1,7 @@
 // Two optimizers over parameters of their own behind one reducer, each cut among ranks: the bits of
-// whole updates by one process, in every world and partition; and goes on, after a rank was killed
-// and with fewer of them, from what each rank had saved of each optimizer.
+// whole updates by one process, in every world and partition, all under one loss scale; and goes
+// on, after a rank was killed and with fewer of them, from what each rank had saved of each
+// optimizer.
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <cmocka.h>
 
 #include "core/digest.h"
+#include "gradsync/optim/grad_scaler.h"
 #include "gradsync/optim/optimizer.h"
 #include "gradsync/reducer/reducer.h"
 #include "gradsync/sharded/param_gather.h"
@@ -24,8 +26,9 @@
 
 #define NUM_PARAMS 6
 #define NUM_OPTIMIZERS 2
-#define NUM_SHARDS 12  // logical ones: of an exact sum, whatever the world
-#define SAVED_STEP 3   // steps that are done when all save
+#define NUM_SHARDS 12    // logical ones: of an exact sum, whatever the world
+#define POISONED_STEP 1  // a gradient of one optimizer's is infinite: neither is stepped
+#define SAVED_STEP 3     // steps that are done when all save
 #define DYING_STEP 4
 #define NUM_STEPS 7
 #define MAX_WORLD 3
@@ -34,12 +37,15 @@
 #define DEADLINE gs_deadline_in_seconds(30)
 
 static const int64_t counts[NUM_PARAMS] = {301, 17, 1, 96, 250, 33};
+#define POISONED 1
 static const int optimizer_of[NUM_PARAMS] = {0, 1, 1, 0, 0, 1};
 
 static const gs_optimizer_options kinds[NUM_OPTIMIZERS] = {
     {.kind = "adamw", .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.05f},
     {.kind = "sgd", .momentum = 0.9f},
 };
+static const gs_grad_scaler_options scaling = {
+    .init_scale = 1024, .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = 100};
 static const float rates[NUM_OPTIMIZERS] = {0.05f, 0.01f};
 
 typedef struct trainer {
@@ -52,6 +58,7 @@ typedef struct trainer {
     gs_reducer *reducer;
     gs_param_gather *gather;
     gs_optimizer *optimizers[NUM_OPTIMIZERS];
+    gs_grad_scaler scaler;  // of both
     void *const *values;
     bool is_whole;  // every optimizer has every tensor and is told which are its own
 } trainer;
@@ -117,6 +124,7 @@ static gs_status open_trainer(trainer *self, const gs_rank_env *env, gs_partitio
     GS_TRY(cut(self, partition));
     GS_TRY(make_reducer(self));
     GS_TRY(make_optimizers(self));
+    GS_TRY(gs_grad_scaler_init(&self->scaler, &scaling));
     for (size_t p = 0; p < NUM_PARAMS; p++)
         for (int64_t i = 0; i < counts[p]; i++)
             ((float *)self->values[p])[i] = sinf((float)(3 * i) + (float)p);
@@ -146,9 +154,12 @@ static gs_status run_passes(trainer *self, int64_t step) {
             float *grad = pass.grads[p];
             const float *values = self->values[p];
             for (int64_t i = 0; i < counts[p]; i++) {
-                float value = grad_of(pass.shard, p, i, step, values[i]) * pass.grad_factor;
+                float value = grad_of(pass.shard, p, i, step, values[i]) * pass.grad_factor *
+                              gs_grad_scaler_scale(&self->scaler);
                 grad[i] = value + (pass.accumulate ? grad[i] : 0);
             }
+            if (step == POISONED_STEP && p == POISONED && pass.shard == NUM_SHARDS - 1)
+                grad[0] = INFINITY;
             GS_TRY(gs_reducer_mark_ready(self->reducer, p));
         }
         GS_TRY(gs_reducer_end_pass(self->reducer));
@@ -160,7 +171,7 @@ static gs_status step_whole(trainer *self, int k) {
     uint8_t used[NUM_PARAMS];
     for (size_t p = 0; p < NUM_PARAMS; p++) used[p] = optimizer_of[p] == k;
     return gs_optimizer_step(self->optimizers[k], self->values, gs_reducer_grads(self->reducer),
-                             used, rates[k], 1);
+                             used, rates[k], gs_grad_scaler_inverse(&self->scaler));
 }
 
 static gs_status step_optimizer(trainer *self, int k, const uint8_t *used) {
@@ -170,14 +181,19 @@ static gs_status step_optimizer(trainer *self, int k, const uint8_t *used) {
                               sizeof(float));
     gs_shards_point_optimizer(grads, self->shards, self->rank.rank, k,
                               gs_reducer_grads(self->reducer), sizeof(float));
-    return gs_optimizer_step(self->optimizers[k], params, grads, used, rates[k], 1);
+    return gs_optimizer_step(self->optimizers[k], params, grads, used, rates[k],
+                             gs_grad_scaler_inverse(&self->scaler));
 }
 
 static gs_status take_step(trainer *self, int64_t step) {
     gs_reduce_result result;
     GS_TRY(run_passes(self, step));
     GS_TRY(gs_reducer_finish(self->reducer, &result, DEADLINE));
-    for (int k = 0; k < NUM_OPTIMIZERS; k++) GS_TRY(step_optimizer(self, k, result.used));
+    if (result.nonfinite != (step == POISONED_STEP))
+        return gs_error(GS_INTERNAL, "step %lld: nonfinite %d", (long long)step, result.nonfinite);
+    for (int k = 0; k < NUM_OPTIMIZERS && !result.nonfinite; k++)
+        GS_TRY(step_optimizer(self, k, result.used));
+    gs_grad_scaler_update(&self->scaler, &scaling, result.nonfinite);
     GS_TRY(gs_reducer_commit(self->reducer));
     GS_TRY(gs_param_gather_start(self->gather, step));
     return gs_param_gather_finish(self->gather, DEADLINE);
@@ -267,13 +283,15 @@ static void note_values(const trainer *self, const gs_rank_env *env) {
 }
 
 static gs_status train(trainer *self, int64_t step, int dying, const char *dir) {
+    float scale = gs_grad_scaler_scale(&self->scaler) / (step > POISONED_STEP ? 1 : 2);
     if (step) GS_TRY(load(self, dir));
     for (; step < NUM_STEPS; step++) {
         if (step == DYING_STEP && self->rank.rank == dying) raise(SIGKILL);
         GS_TRY(take_step(self, step));
         if (step + 1 == SAVED_STEP && dying >= 0) GS_TRY(save(self, dir));
     }
-    return gs_ok();
+    if (gs_grad_scaler_scale(&self->scaler) == scale) return gs_ok();
+    return gs_error(GS_INTERNAL, "a scale of %g", (double)gs_grad_scaler_scale(&self->scaler));
 }
 
 // arg: "PARTITION FIRST_STEP DYING_RANK DIR"; given: everything on every rank.

@@ -56,7 +56,8 @@ typedef struct way {
     double unit;               // loss scale; 0: 1
     gs_dtype half;             // parameters of 16 bits travel, masters stay with their owner
     bool splits;               // these masters, in halves
-    bool freezes;              // steps 1 and 2: a bucket of its own, and one of two in another
+    bool by_hand;  // a pass more, in which nothing is used, reduces what those before have added up
+    bool freezes;  // steps 1 and 2: a bucket of its own, and one of two in another
 } way;
 
 #define SGD                                                                                        \
@@ -71,6 +72,8 @@ static const way ways[] = {
     {"adam", GS_PARTITION_FLAT, ADAM("adam"), .passes = 2, .clips = true, .on_gpus = true},
     {"adamw", GS_PARTITION_GREEDY, ADAM("adamw"), .clips = true, .static_graph = true},
     {"momentum", GS_PARTITION_SORTED, MOMENTUM, .passes = 3, .on_gpus = true},
+    {"reduced by hand", GS_PARTITION_FLAT, ADAM("adam"), .passes = 2, .op = GS_SUM,
+     .by_hand = true},
     {"sgd", GS_PARTITION_FLAT, SGD, .op = GS_SUM, .uneven = true},
     {"given", GS_PARTITION_GIVEN, ADAM("adam"), .op = GS_SAMPLE_MEAN, .uneven = true,
      .on_gpus = true},
@@ -136,6 +139,11 @@ static gs_shards_options shards_for(const stepper *self) {
                                .element_bytes = self->how->half ? 2 : 4};
 }
 
+// Beside a whole run that reduces with its last gradients.
+static bool is_by_hand(const stepper *self) {
+    return self->how->by_hand && self->shards;
+}
+
 static gs_reducer_options reducer_for(stepper *self) {
     const way *how = self->how;
     bool cuts = self->shards && !how->gradients_are_whole;
@@ -148,7 +156,7 @@ static gs_reducer_options reducer_for(stepper *self) {
                    .world_size = self->self->world_size,
                    .rank = self->self->rank,
                    .exact = how->exact},
-        .passes_per_shard = how->passes,
+        .passes_per_shard = how->passes + is_by_hand(self),
         .op = how->op,
         .static_graph = how->static_graph,
         .wire_dtype = how->wire_dtype,
@@ -363,12 +371,13 @@ static gs_status run_passes(const stepper *self, int64_t step) {
     gs_reducer_pass pass = {0};
     for (int p = 0; !pass.reduces; p++) {
         GS_TRY(gs_reducer_begin_pass(self->reducer, &pass, 2 + self->self->rank + p));
+        bool uses_nothing = is_by_hand(self) && pass.reduces;
         for (size_t i = 0; i < self->num_params; i++) {
             if (!is_used(self, &pass, i, step)) continue;
             GS_TRY(await_param(self, i));
         }
         for (size_t i = self->num_params; i-- > 0;) {
-            if (!is_used(self, &pass, i, step)) continue;
+            if (uses_nothing || !is_used(self, &pass, i, step)) continue;
             add_grad(self, &pass, i, step);
             GS_TRY(gs_reducer_mark_ready(self->reducer, i));
         }

@@ -45,7 +45,10 @@ static const job jobs[] = {
     {"two ranks", 2, 2, MLP, ADAMW ",\"grad_clip_norm\":0.05", "", false, false},
     {"passes that add up", 3, 6, MLP, "\"kind\":\"sgd\",\"momentum\":0.9,\"grad_clip_norm\":0.1",
      "", false, false},
-    {"four ranks", 4, 4, GPT2, "\"kind\":\"adam\",\"grad_clip_norm\":0.05", "", false, false},
+    {"a rate of its own for each step", 4, 4, GPT2,
+     "\"kind\":\"adam\",\"grad_clip_norm\":0.05,\"schedule\":{\"kind\":\"cosine\",\"warmup_steps\":"
+     "2}",
+     "", false, false},
     {"exact", 3, 4, "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,17,15,10]}", ADAMW, "", true, false},
     {"whole tensors, as they come", 2, 2, GPT2, ADAMW, ",\"partition\":\"oss\"", false, false},
     {"whole tensors, large ones first", 4, 4, MLP, ADAMW ",\"grad_clip_norm\":0.05",
@@ -219,6 +222,36 @@ static void checkpoints_go_on_in_any_world_sharded_or_not(void **state) {
     }
 }
 
+// In exact mode the state at the end has one value, whatever the world, whoever owns what, and
+// however often it was cut otherwise on the way.
+static void exact_jobs_have_the_same_bits_in_any_world_cut_in_any_way(void **state) {
+    (void)state;
+    static const int worlds[] = {4, 3, 2};
+    static const char *const cuts[] = {",\"partition\":\"oss\"", "", ",\"zero_overlap\":\"step\""};
+    char *dirs[4], *last = NULL;
+    job of = {"exact in any world",
+              0,
+              4,
+              "\"kind\":\"mlp\",\"mlp\":{\"dims\":[12,17,15,10]}",
+              ADAMW,
+              "",
+              true,
+              false};
+    for (int i = 0; i < 4; i++) dirs[i] = gs_temp_dir_make();
+    char *whole = train(&of, dirs[3], false, 2, STEPS, NULL);
+    for (int i = 0; i < 3; i++) {
+        of.reducer = cuts[i];
+        char *next = train(&of, dirs[i], true, worlds[i], 2 * i + 1, last);
+        free(last);
+        last = next;
+    }
+    of.reducer = "";
+    assert_same(&of, last, whole);
+    for (int i = 0; i < 4; i++) gs_temp_dir_remove(dirs[i]);
+    free(last);
+    free(whole);
+}
+
 int main(int argc, char **argv) {
     static const gs_rank_body bodies[] = {{"train", trainer_rank_run}, {0}};
     int exit_code;
@@ -226,6 +259,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_saved_has_the_bits_of_whole_updates),
         cmocka_unit_test(checkpoints_go_on_in_any_world_sharded_or_not),
+        cmocka_unit_test(exact_jobs_have_the_same_bits_in_any_world_cut_in_any_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
