@@ -298,6 +298,21 @@ static void sharded_ranks_train_as_on_cpus(void **state) {
         if (drawn.share <= 1 || drawn.seed % NUM_SHARDED_JOBS == i) train_sharded(&sharded_jobs[i], gpu);
 }
 
+// More than fits the pieces that are enqueued when a step begins: the rest is read when an owner is about to update a
+// part of it. Read behind that, ranks would have other parameters.
+static void digests_end_before_an_owner_updates(void **state) {
+    (void)state;
+    static const job large = {
+        .model = "\"kind\":\"mlp\",\"mlp\":{\"dims\":[16,4200,1024],\"batch_norm\":\"none\"}",
+        .optimizer = SGD,
+        .micro_batch = 1,
+        .shards = 2,
+        .reducer = SHARDED ",\"zero_overlap\":\"step\""};
+    outcome there;
+    train(&there, &large, 2, 1, want_gpu(), NULL);
+    forget(&there);
+}
+
 // There the host has a part in every norm, forward and backward.
 // Two of three ranks are neighbours: a communicator of their own beside that of all.
 static const job apart_job = {
@@ -602,6 +617,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ranks_hold_the_same_bits_and_train_as_on_cpus),
         cmocka_unit_test(ranks_that_train_apart_do_as_on_cpus),
         cmocka_unit_test(sharded_ranks_train_as_on_cpus),
+        cmocka_unit_test(digests_end_before_an_owner_updates),
         cmocka_unit_test(state_in_the_hosts_memory_changes_no_bit),
         cmocka_unit_test(synchronised_norms_train_as_on_cpus),
         cmocka_unit_test(steps_neither_allocate_nor_wait_in_the_driver),
