@@ -175,6 +175,7 @@ static int send_operation(gs_rpc_channel *channel, gs_rpc_operation *operation) 
                                       .time_left_ms = time_left_ms(operation)},
                            operation->body, operation->body_bytes);
     if (error) return error;
+    operation->coord_epoch = channel->coord_epoch;
     int64_t pause_ns = FIRST_REPEAT_NS << (operation->num_sent < 3 ? operation->num_sent : 3);
     operation->num_sent++;
     operation->sent_ns = gs_now_ns();
@@ -353,12 +354,26 @@ static void take_item(gs_rpc_channel *channel, gs_rpc_operation *operation, cons
     pthread_cond_broadcast(&operation->changed);
 }
 
+// A hello that was said before we knew which life of the server this is: it goes out again, as a new one. The server has nothing
+// of the first.
+static bool open_again(gs_rpc_channel *channel, gs_rpc_operation *operation, const gs_frame *frame) {
+    if (frame->kind != GS_FRAME_END || frame->status != GS_UNAVAILABLE || operation->coord_epoch == frame->coord_epoch ||
+        !operation->is_stream || !gs_method_info_of(operation->method)->control)
+        return false;
+    uint64_t seq = channel->last_seq + 1;
+    if (!gs_u64_map_set(&channel->operations, seq, operation)) return false;
+    gs_u64_map_remove(&channel->operations, operation->seq);
+    operation->seq = channel->last_seq = seq;
+    return send_operation(channel, operation) == 0;
+}
+
 static void accept_frame(gs_rpc_channel *channel, const gs_frame *frame, const void *body,
                          size_t body_bytes) {
     channel->coord_epoch = frame->coord_epoch;
     gs_rpc_operation *operation =
         frame->call ? gs_u64_map_get(&channel->operations, frame->call) : NULL;
     if (!operation || operation->method != frame->method) return;  // answered or given up before
+    if (open_again(channel, operation, frame)) return;
     if (frame->kind == GS_FRAME_ITEM) {
         take_item(channel, operation, body, body_bytes);
     } else if (frame->kind == GS_FRAME_REPLY || frame->kind == GS_FRAME_END) {

@@ -37,6 +37,7 @@ typedef struct gs_rpc_operation {
     gs_deadline deadline;        // of calls
     int64_t sent_ns, repeat_ns;  // on this connection; 0: not yet
     int num_sent;
+    uint32_t coord_epoch;  // that was known when it was sent
     pthread_cond_t changed;
     // Set by the i/o thread; an operation that is done is in no list.
     bool done;

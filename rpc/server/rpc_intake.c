@@ -119,6 +119,12 @@ static void accept_request(gs_rpc_intake *intake, gs_rpc_connection *connection,
                        gs_error(GS_UNIMPLEMENTED, "the server does not serve this method"));
         return;
     }
+    if (info->control && info->shape == GS_STREAM && frame->coord_epoch != intake->peers->coordinator_epoch) {
+        // Who says hello says where he stands: what was said to another life, or recorded there, is not true here.
+        if (frame->coord_epoch) count_stale(intake, connection, "hello to another coordinator epoch");
+        refuse_request(intake, connection, frame, gs_error(GS_UNAVAILABLE, "said to another life of the coordinator"));
+        return;
+    }
     call = gs_rpc_calls_open(intake->calls, connection, frame, info->shape == GS_STREAM,
                              deadline_of(intake, frame));
     if (!call) {
