@@ -56,7 +56,7 @@ typedef struct fixture {
 static void send_item(gs_rpc_call_handle *stream, const char *text) {
     gs_json *item;
     assert_ok(gs_json_parse(&item, text, strlen(text)));
-    assert_true(gs_rpc_item(stream, item));
+    assert_ok(gs_rpc_item(stream, item));
 }
 
 static void take_agent(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -108,7 +108,7 @@ static void prepare(fixture *f) {
     gs_json_set_int(item, "world_size", 1);
     gs_json_set_int(item, "num_shards", 1);
     gs_json_set(item, "plan", encode_plan(&f->params));
-    assert_true(gs_rpc_item(f->trainer_stream, item));
+    assert_ok(gs_rpc_item(f->trainer_stream, item));
 }
 
 static void take_ready(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
