@@ -301,6 +301,7 @@ void gs_launch_waiting(gs_engine *engine) {
             launch_job(engine, waiting[i], &decisions[i], pools.free);
             pools.free = count_slots(engine).free;
         } else {
+            waiting[i]->checkpoints.is_checked = false;  // the disk goes on without it: it is asked again then
             explain_wait(engine, waiting[i], &decisions[i], waiting, &pools);
             give_up_waiting(engine, waiting[i]);
         }

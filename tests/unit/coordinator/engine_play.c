@@ -141,7 +141,10 @@ static void perform(gs_play *play, const gs_effect *effect) {
         break;
     case GS_DO_VERIFY: ask_disk(disk, effect, GS_ON_VERIFIED, 0); break;
     case GS_DO_FIND_DIRECTORIES: ask_disk(disk, effect, GS_ON_DIRECTORIES_FOUND, 0); break;
-    case GS_DO_CHECK_CHECKPOINTS: ask_disk(disk, effect, GS_ON_CHECKPOINTS_CHECKED, 0); break;
+    case GS_DO_CHECK_CHECKPOINTS:
+        play->num_checks++;
+        ask_disk(disk, effect, GS_ON_CHECKPOINTS_CHECKED, 0);
+        break;
     default: break;
     }
 }
@@ -271,7 +274,7 @@ static void open_engine(gs_play *play, uint32_t epoch) {
                                                               .first_generation = epoch * GS_GENERATION_BLOCK}));
 }
 
-static void agent_says_hello(gs_play *play) {
+void gs_play_find_worker(gs_play *play) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
     event.from = (gs_origin){.call = ++play->last_call, .incarnation = GS_PLAY_AGENT, .generation = -1};
     play->agent_stream = event.from.call;
@@ -306,7 +309,7 @@ void gs_play_open(gs_play *play) {
     if (!play->disk) abort();
     open_engine(play, 1);
     hear_kind(play, GS_ON_START);
-    agent_says_hello(play);
+    gs_play_find_worker(play);
     const gs_job *job = gs_play_submit(play, spec_text);
     play->job = job->id;
     snprintf(play->job_text, sizeof play->job_text, "%s", job->id_text);
@@ -332,7 +335,7 @@ void gs_play_reopen_without_worker(gs_play *play) {
 
 void gs_play_reopen(gs_play *play) {
     gs_play_reopen_without_worker(play);
-    agent_says_hello(play);
+    gs_play_find_worker(play);
 }
 
 void gs_play_close(gs_play *play) {

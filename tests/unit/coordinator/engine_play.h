@@ -34,7 +34,7 @@ typedef struct gs_play {
     int num_job_rows;
     // What people are told: how many notes have this reason (NULL: none is looked for); plans without buckets in orders.
     const char *watched_reason;
-    int num_watched, num_plans, num_empty_plans, num_checkpoint_rows;
+    int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks;
     gs_call agent_stream;
     struct gs_play_disk *disk;  // owned
 } gs_play;
@@ -56,6 +56,7 @@ void gs_play_wait(gs_play *play, int64_t ns);                          // in tic
 
 gs_job *gs_play_submit(gs_play *play, const char *spec);  // one more job, by its specification
 void gs_play_lose_worker(gs_play *play);
+void gs_play_find_worker(gs_play *play);  // it says hello, again
 gs_run *gs_play_run(const gs_play *play);  // NULL: none
 // All that decides, as text: equal texts are equal states. Owned by the caller.
 char *gs_play_describe(const gs_play *play);

@@ -90,6 +90,26 @@ static void a_checkpoint_that_cannot_be_recorded_is_said_once(void **state) {
     assert_int_equal(newest(play)->state, GS_CHECKPOINT_GOOD);
 }
 
+// Slots that went away before the answer came: whoever starts later asks the disk as it is then.
+static void what_a_job_starts_from_is_looked_at_when_it_starts(void **state) {
+    gs_play *play = *state;
+    gs_play_say(play, 0, GS_ON_CHECKPOINTED);
+    const gs_job *job = gs_play_run(play)->job;
+    play->disk_waits = true;
+    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_say(play, i, GS_ON_EXITED);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);  // its pause
+    assert_int_equal(play->num_checks, 1);
+    gs_play_lose_worker(play);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    play->disk_waits = false;
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_int_equal(job->state, GS_JOB_QUEUED);
+    gs_play_find_worker(play);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_non_null(job->run);
+    assert_int_equal(play->num_checks, 2);
+}
+
 static uint64_t plan_of_observed_order(void) {
     gs_play play;
     gs_play_open(&play);
@@ -206,6 +226,7 @@ int main(void) {
         TEST(who_waits_for_a_device_is_told_so),
         TEST(who_waits_for_any_worker_does_not_lack_a_device),
         TEST(a_checkpoint_that_cannot_be_recorded_is_said_once),
+        TEST(what_a_job_starts_from_is_looked_at_when_it_starts),
         TEST(a_plan_that_is_taken_over_at_once_is_sent_whole),
         cmocka_unit_test(a_plan_that_no_message_holds_ends_its_job_and_blames_nobody),
         cmocka_unit_test(a_launch_that_no_message_holds_leaves_no_slot_taken),
