@@ -19,6 +19,15 @@ static gs_json *restarts_to_record(const gs_job *job) {
     return times;
 }
 
+static gs_json *plan_to_record(const gs_plan_facts *plan) {
+    gs_json *record = gs_json_new_object();
+    gs_json_set_string(record, "hash", plan->hash);
+    gs_json_set_string(record, "reason", plan->reason);
+    gs_json_set_int(record, "since_step", plan->since_step);
+    gs_json_set_int(record, "num_buckets", (int64_t)plan->num_buckets);
+    return record;
+}
+
 static void set_document(gs_json *record, const char *key, gs_json *document) {
     if (document) gs_json_set(record, key, gs_json_retain(document));
 }
@@ -48,6 +57,7 @@ gs_status gs_job_to_record(char **text, const gs_job *job, const gs_job_document
     gs_json_set(record, "restart_times_ms", restarts_to_record(job));
     gs_json_set_int(record, "startup_failures", job->startup_failures);
     gs_json_set_int(record, "plan_revision", job->plan.revision);
+    if (job->plan.hash[0]) gs_json_set(record, "plan_facts", plan_to_record(&job->plan));
     gs_json_set_int(record, "world_wanted", job->world_wanted);
     set_document(record, "failure", documents->failure);
     set_document(record, "final_workers", documents->final_workers);
@@ -107,12 +117,16 @@ static void read_ages(gs_job *job, const gs_json *record, int64_t now_ns, int64_
     }
 }
 
-static void read_plan(gs_plan_facts *plan, const gs_json *record, const gs_json *document) {
+// A record of before has them in what people are shown alone.
+static void read_plan(gs_plan_facts *plan, const gs_json *record) {
+    const gs_json *facts = gs_json_get(record, "plan_facts"), *document = gs_json_get(record, "plan");
+    const gs_json *from = facts ? facts : document;
     plan->revision = (int)gs_json_int_or(record, "plan_revision", 0);
-    read_text(plan->hash, sizeof plan->hash, document, "hash");
-    read_text(plan->reason, sizeof plan->reason, document, "reason");
-    plan->since_step = gs_json_int_or(document, "since_step", 0);
-    plan->num_buckets = gs_json_count(gs_json_get(document, "buckets"));
+    read_text(plan->hash, sizeof plan->hash, from, "hash");
+    read_text(plan->reason, sizeof plan->reason, from, "reason");
+    plan->since_step = gs_json_int_or(from, "since_step", 0);
+    int64_t num_buckets = facts ? gs_json_int_or(facts, "num_buckets", 0) : (int64_t)gs_json_count(gs_json_get(document, "buckets"));
+    plan->num_buckets = num_buckets > 0 ? (size_t)num_buckets : 0;
 }
 
 // An order that is none is no order: the next one that a rank tells takes its place.
@@ -143,7 +157,7 @@ static gs_status fill_job(gs_job *job, const gs_json *record) {
     read_text(job->stop_reason, sizeof job->stop_reason, record, "stop_reason");
     read_text(job->order_reason, sizeof job->order_reason, record, "order_reason");
     read_numbers(job, record);
-    read_plan(&job->plan, record, gs_json_get(record, "plan"));
+    read_plan(&job->plan, record);
     read_order(&job->ready_order, gs_json_get(record, "ready_order"));
     return gs_ok();
 }

@@ -90,6 +90,27 @@ static void a_run_waits_for_members_that_were_in(void **state) {
     release(job, &documents);
 }
 
+// What is decided by the plan does not hang on what people are shown of it; a record of before has nothing else.
+static void a_plan_is_known_without_its_document(void **state) {
+    (void)state;
+    gs_job_documents documents, none = {0};
+    gs_job *job = read_job(&documents,
+                           ",\"plan_revision\":3,\"plan\":{\"hash\":\"xxh3:1\",\"reason\":\"operator\",\"since_step\":12,"
+                           "\"buckets\":[{},{}]}", "");
+    char *text = NULL;
+    none.spec = documents.spec;
+    assert_int_equal(gs_job_to_record(&text, job, &none, NOW_NS).code, GS_OK);
+    release(job, &documents);
+    assert_int_equal(gs_job_from_record(&job, &documents, ID, text, NOW_NS, CREATED_MS).code, GS_OK);
+    free(text);
+    assert_string_equal(job->plan.hash, "xxh3:1");
+    assert_string_equal(job->plan.reason, "operator");
+    assert_int_equal(job->plan.revision, 3);
+    assert_int_equal(job->plan.since_step, 12);
+    assert_int_equal(job->plan.num_buckets, 2);
+    release(job, &documents);
+}
+
 static void ages_go_on_where_they_were(void **state) {
     (void)state;
     gs_job_documents documents;
@@ -137,6 +158,7 @@ int main(void) {
         cmocka_unit_test(what_is_written_is_read),
         cmocka_unit_test(a_run_waits_for_members_that_were_in),
         cmocka_unit_test(ages_go_on_where_they_were),
+        cmocka_unit_test(a_plan_is_known_without_its_document),
         cmocka_unit_test(an_order_that_is_none_is_forgotten),
         cmocka_unit_test(what_is_no_job_is_refused),
     };
