@@ -86,9 +86,10 @@ began=$(now_ms)
 trains_on 20
 undisturbed_ms=$(longest_gap_ms "$began")
 echo "  undisturbed: ten steps at most $undisturbed_ms ms apart"
-# T5. Twice as far apart as undisturbed, and one save that is left out because a disk was slow with the one before.
+# T5. As far apart as undisturbed; three times that and half a second, as the machine is busy with other tests. Ranks that waited for a
+# coordinator would do so for longer.
 keeps_pace() { # SINCE_MS
-  local most=$((3 * undisturbed_ms + 200)) gap
+  local most=$((3 * undisturbed_ms + 500)) gap
   gap=$(longest_gap_ms "$1")
   echo "  ten steps at most $gap ms apart"
   [ "$gap" -le "$most" ] || fail "T5: two saves are $gap ms apart, undisturbed $undisturbed_ms ms"
