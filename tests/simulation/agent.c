@@ -78,7 +78,7 @@ static const sim_peer_ops ops = {connected, lost, take_item, take_answer};
 static void beat(sim_world *world, uint64_t index, void *what) {
     (void)what;
     sim_agent *agent = world->agents[index];
-    if (peer_hears(world, &agent->peer) && !agent->is_dead) {
+    if (peer_hears(world, &agent->peer) && peer_moves(world, &agent->peer)) {
         gs_engine_event event = peer_event(&agent->peer, GS_ON_AGENT_HEARTBEAT, -1);
         event.agent_heartbeat.is_leaving = agent->is_leaving;
         peer_send(world, &agent->peer, &event);
@@ -95,13 +95,30 @@ static void begin_life(sim_world *world, sim_agent *agent) {
     peer_create(world, &agent->peer);
 }
 
-void agent_create(sim_world *world, int index) {
+static void unlink_peer(sim_world *world, const sim_peer *peer) {
+    sim_peer **link = &world->peers;
+    while (*link && *link != peer) link = &(*link)->next;
+    if (*link) *link = peer->next;
+}
+
+static void live_again(sim_world *world, uint64_t index, void *what) {
+    (void)what;
+    sim_agent *agent = world->agents[index];
+    if (!agent->is_dead) return;
+    world_tell(world, "%s is started", agent->name);
+    unlink_peer(world, &agent->peer);
+    begin_life(world, agent);
+}
+
+void agent_create(sim_world *world, int index, int64_t joins_after_ns) {
     sim_agent *agent = calloc(1, sizeof *agent);
     world->agents[index] = agent;
     agent->index = index;
     agent->num_slots = (int)dice_between(&world->dice, 1, MAX_SLOTS);
     snprintf(agent->name, sizeof agent->name, "w%d", index);
-    begin_life(world, agent);
+    agent->is_dead = true;
+    if (joins_after_ns > 0) world_after(world, joins_after_ns, live_again, (uint64_t)index, NULL);
+    else begin_life(world, agent);
     world_after(world, HEARTBEAT_NS, beat, (uint64_t)index, NULL);
 }
 
@@ -118,27 +135,12 @@ void agent_reap(sim_world *world, sim_agent *agent, const sim_trainer *trainer, 
     for (int i = 0; i < agent->num_slots; i++) {
         if (agent->slots[i] == trainer) agent->slots[i] = NULL;
     }
-    if (agent->is_dead) return;
+    if (agent->is_dead) return;  // and with it what it would have told
     sim_exit *exit = calloc(1, sizeof *exit);
     *exit = (sim_exit){.incarnation = trainer->peer.incarnation, .exit_code = exit_code, .signal = signal,
                        .next = agent->exits};
     agent->exits = exit;
-    tell_exits(world, agent);
-}
-
-static void unlink_peer(sim_world *world, const sim_peer *peer) {
-    sim_peer **link = &world->peers;
-    while (*link != peer) link = &(*link)->next;
-    *link = peer->next;
-}
-
-static void live_again(sim_world *world, uint64_t index, void *what) {
-    (void)what;
-    sim_agent *agent = world->agents[index];
-    if (!agent->is_dead) return;
-    world_tell(world, "%s is started again", agent->name);
-    unlink_peer(world, &agent->peer);
-    begin_life(world, agent);
+    if (peer_moves(world, &agent->peer)) tell_exits(world, agent);
 }
 
 void agent_kill(sim_world *world, sim_agent *agent, int64_t away_ns) {

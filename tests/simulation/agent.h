@@ -22,7 +22,7 @@ struct sim_agent {
     bool is_dead, is_leaving;
 };
 
-void agent_create(sim_world *world, int index);
+void agent_create(sim_world *world, int index, int64_t joins_after_ns);
 void agent_destroy(sim_agent *agent);
 // A process of it has ended.
 void agent_reap(sim_world *world, sim_agent *agent, const sim_trainer *trainer, int exit_code, int signal);

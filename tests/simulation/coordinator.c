@@ -399,13 +399,15 @@ void coordinator_kill_at_effect(sim_world *world, gs_effect_kind kind, int effec
 
 void coordinator_let_live(sim_world *world) { world->coordinator->effects_to_live = 0; }
 
-void coordinator_suspend(sim_world *world, int64_t ns) {
-    if (world->coordinator->engine) world->coordinator->suspended_until_ns = world->now_ns + ns;
-}
-
 int64_t coordinator_stands_ns(const sim_world *world) {
     bool stands = world->coordinator->engine && is_suspended(world);
     return stands ? world->coordinator->suspended_until_ns - world->now_ns : 0;
+}
+
+void coordinator_suspend(sim_world *world, int64_t ns) {
+    if (!world->coordinator->engine || coordinator_stands_ns(world) >= ns) return;
+    world->coordinator->suspended_until_ns = world->now_ns + ns;
+    peers_miss_coordinator(world, ns);
 }
 
 void coordinator_create(sim_world *world) {

@@ -6,6 +6,7 @@
 #include "tests/simulation/files.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/people.h"
+#include "tests/simulation/promises.h"
 #include "tests/simulation/rows.h"
 
 #define MOST_FAULTS 8
@@ -48,9 +49,59 @@ static int64_t cut_ns(sim_world *world) {
 
 static void cut_one(sim_world *world) { cut(world, any_agent(world), cut_ns(world)); }
 
+// Each host in its way, as when a switch fails.
 static void cut_all(sim_world *world) {
     int64_t ns = cut_ns(world);
     for (int i = 0; i < world->num_agents; i++) cut(world, world->agents[i], ns);
+}
+
+static void mend_host(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    world_tell(world, "the coordinator's host is on the network again");
+    line_set(world, &world->people->line, false, false);
+    for (int i = 0; i < world->num_agents; i++) line_set(world, &world->agents[i]->line, false, false);
+}
+
+// All that lead to it, in the same way.
+static void cut_host(sim_world *world) {
+    int64_t ns = cut_ns(world), ways = dice_between(&world->dice, 1, 3);
+    world_tell(world, "the coordinator's host is cut off (%s) for %.1f s", ways == 1 ? "hears nothing" : ways == 2 ? "is not heard" : "both ways",
+               (double)ns / 1e9);
+    line_set(world, &world->people->line, ways & 1, ways & 2);
+    for (int i = 0; i < world->num_agents; i++) line_set(world, &world->agents[i]->line, ways & 1, ways & 2);
+    world_after(world, ns, mend_host, 0, NULL);
+}
+
+static void reset_connections(sim_world *world) {
+    bool all = dice_chance(&world->dice, 0.3);
+    int64_t left = all ? INT64_MAX : dice_between(&world->dice, 1, 3);
+    double chance = all ? 1 : 0.3;
+    for (sim_peer *peer = world->peers; peer && left > 0; peer = peer->next) {
+        if (peer->is_gone || !peer->connection || !dice_chance(&world->dice, chance)) continue;
+        left--;
+        world_tell(world, "connection %llu breaks", (unsigned long long)peer->connection);
+        peer_reset(world, peer);
+    }
+}
+
+static void suspend_host(sim_world *world) {
+    sim_agent *agent = any_agent(world);
+    int64_t ns = dice_delay_ns(&world->dice, 3 * SECONDS);
+    bool with_trainers = dice_chance(&world->dice, 0.6);
+    if (agent->is_dead) return;
+    world_tell(world, "%s stands still for %.1f s%s", agent->name, (double)ns / 1e9, with_trainers ? ", with its trainers" : "");
+    peer_suspend(world, &agent->peer, ns);
+    for (int i = 0; i < agent->num_slots && with_trainers; i++) {
+        if (agent->slots[i]) trainer_suspend(world, agent->slots[i], ns);
+    }
+}
+
+static void slow_rank(sim_world *world) {
+    sim_trainer *trainer = any_trainer(world);
+    if (!trainer || !trainer->group) return;
+    world_tell(world, "trainer %d is slow", trainer->number);
+    trainer->group->step_ns *= 3;
 }
 
 static void kill_trainer(sim_world *world) {
@@ -202,7 +253,8 @@ typedef struct fault_row {
 
 static const fault_row rows[] = {
     {kill_trainer, 6},   {suspend_trainer, 3},     {kill_agent, 3},          {kill_coordinator, 3},
-    {kill_coordinator_soon, 8}, {kill_in_transaction, 3}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 5},
+    {kill_coordinator_soon, 8}, {kill_in_transaction, 3}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 4},
+    {cut_host, 2},       {reset_connections, 5},   {suspend_host, 2},       {slow_rank, 1},
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
     {lie, 1},            {spoil_record, 1},         {jump_clock, 1},          {stop_job, 2},
     {replan_job, 1},     {break_communicator, 3},  {shut_worker_down, 2},    {damage, 2},
@@ -236,8 +288,21 @@ void faults_plan(sim_world *world, int64_t within_ns) {
     }
 }
 
+// Of jobs that a disk that lied has lost: nobody knows them, and somebody has to look after their trainers.
+static void end_lost_trainers(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    for (sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
+        if (!trainer_lives(trainer) || !promises_is_excused(world, trainer->peer.job)) continue;
+        world_tell(world, "an operator ends trainer %d", trainer->number);
+        trainer_kill(world, trainer, 9);
+    }
+    world_after(world, 20 * SECONDS, end_lost_trainers, 0, NULL);
+}
+
 void faults_mend_all(sim_world *world) {
-    for (int i = 0; i < world->num_agents; i++) line_set(world, &world->agents[i]->line, false, false);
+    end_lost_trainers(world, 0, NULL);
+    mend_host(world, 0, NULL);
     mend_disk(world);
     read_again(world, 0, NULL);
     coordinator_let_live(world);

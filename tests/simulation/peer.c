@@ -32,6 +32,7 @@ static void look_for_coordinator(sim_world *world, uint64_t id, void *what) {
     peer->connection = world_new_id(world);
     peer->life = coordinator_life(world);
     peer->connected_ns = peer->next_item_ns = peer->next_message_ns = world->now_ns;
+    peer->items_held_ns = peer->messages_held_ns = world->now_ns;
     peer->ops->connected(world, peer);
 }
 
@@ -55,14 +56,18 @@ static void tell_coordinator(sim_world *world, uint64_t whom, void *what) {
     free(lost);
 }
 
-// The coordinator hears of it behind `delay_ns`.
-static void lose(sim_world *world, sim_peer *peer, bool was_closed, int64_t delay_ns) {
-    if (!peer->connection) return;
+// The coordinator hears of it behind `delay_ns`, and behind what was said.
+static void break_for_coordinator(sim_world *world, const sim_peer *peer, bool was_closed, int64_t delay_ns) {
     lost_connection *lost = malloc(sizeof *lost);
     *lost = (lost_connection){peer->connection, peer->life, was_closed};
-    // Behind what was said over it.
     int64_t least_ns = peer->next_message_ns + 1 - world->now_ns;
-    world_after(world, delay_ns > least_ns ? delay_ns : least_ns, tell_coordinator, 0, lost);
+    int64_t held_ns = peer->messages_held_ns + 1 - world->now_ns;
+    if (delay_ns < least_ns) delay_ns = least_ns;
+    if (was_closed && delay_ns < held_ns) delay_ns = held_ns;
+    world_after(world, delay_ns, tell_coordinator, 0, lost);
+}
+
+static void break_for_peer(sim_world *world, sim_peer *peer) {
     peer->connection = 0;
     peer->stream_request = 0;
     peer->lost_ns = world->now_ns;
@@ -73,30 +78,58 @@ static void lose(sim_world *world, sim_peer *peer, bool was_closed, int64_t dela
 
 void peer_end(sim_world *world, sim_peer *peer) {
     peer->is_gone = true;
+    if (!peer->connection) return;
     bool reaches = !is_cut(peer->line);
     // A close that cannot be told is silence.
-    lose(world, peer, reaches, reaches ? dice_delay_ns(&world->dice, MILLISECONDS) : SILENCE_NS);
+    break_for_coordinator(world, peer, reaches, reaches ? dice_delay_ns(&world->dice, MILLISECONDS) : SILENCE_NS);
+    break_for_peer(world, peer);
 }
 
 void peers_lose_coordinator(sim_world *world) {
     for (sim_peer *peer = world->peers; peer; peer = peer->next) {
-        if (!peer->connection) continue;
-        peer->connection = 0;
-        peer->stream_request = 0;
-        peer->lost_ns = world->now_ns;
-        if (peer->is_gone) continue;
-        peer->ops->lost(world, peer);
-        world_after(world, dice_delay_ns(&world->dice, RECONNECT_NS), look_for_coordinator, peer->id, NULL);
+        if (peer->connection) break_for_peer(world, peer);
     }
 }
 
+void peer_reset(sim_world *world, sim_peer *peer) {
+    if (peer->is_gone || !peer->connection) return;
+    bool comes_late = dice_chance(&world->dice, 0.6);
+    int64_t late_ns = comes_late ? dice_delay_ns(&world->dice, 300 * MILLISECONDS) : 0;
+    peer->old_connection = comes_late ? peer->connection : 0;
+    peer->old_until_ns = world->now_ns + late_ns;
+    // Some resets look like the end of a process. One of an agent does not: with a cut behind it nobody could tell it from the
+    // end of all on its host, which the coordinator takes for proof.
+    bool looks_closed = peer->kind != CALLER_AGENT && dice_chance(&world->dice, 0.5);
+    break_for_coordinator(world, peer, looks_closed, late_ns + 1);
+    break_for_peer(world, peer);
+}
+
+// Of the connection that it had when this was foreseen.
+static void notice(sim_world *world, uint64_t id, void *what) {
+    sim_peer *peer = find_peer(world, id);
+    uint64_t connection = *(uint64_t *)what;
+    free(what);
+    if (peer && !peer->is_gone && peer->connection == connection) break_for_peer(world, peer);
+}
+
+static void notice_after(sim_world *world, const sim_peer *peer, int64_t ns) {
+    uint64_t *what = malloc(sizeof *what);
+    *what = peer->connection;
+    world_after(world, ns, notice, peer->id, what);
+}
+
+static bool has_connection(const sim_peer *peer) { return peer->connection && !peer->is_gone; }
+
+// Both ends give up, neither knows of the other.
 static void fall_silent(sim_world *world, uint64_t whom, void *what) {
     (void)whom;
     sim_line *line = *(sim_line **)what;
     free(what);
     if (!line->cut_ns || world->now_ns - line->cut_ns < SILENCE_NS) return;
     for (sim_peer *peer = world->peers; peer; peer = peer->next) {
-        if (peer->line == line && !peer->is_gone) lose(world, peer, false, dice_delay_ns(&world->dice, MILLISECONDS));
+        if (peer->line != line || !has_connection(peer)) continue;
+        break_for_coordinator(world, peer, false, dice_delay_ns(&world->dice, 100 * MILLISECONDS));
+        notice_after(world, peer, dice_delay_ns(&world->dice, 100 * MILLISECONDS));
     }
 }
 
@@ -113,10 +146,31 @@ void line_set(sim_world *world, sim_line *line, bool to_coordinator_down, bool f
     world_after(world, SILENCE_NS, fall_silent, 0, what);
 }
 
+// Who hears nothing for long looks for another connection; what is said over it waits, too.
+void peers_miss_coordinator(sim_world *world, int64_t ns) {
+    for (sim_peer *peer = world->peers; peer && ns > SILENCE_NS; peer = peer->next) {
+        if (!has_connection(peer) || dice_chance(&world->dice, 0.3)) continue;
+        break_for_coordinator(world, peer, true, SILENCE_NS + dice_delay_ns(&world->dice, 100 * MILLISECONDS));
+        notice_after(world, peer, SILENCE_NS);
+    }
+}
+
+bool peer_moves(const sim_world *world, const sim_peer *peer) {
+    return !peer->is_gone && peer->suspended_until_ns <= world->now_ns;
+}
+
+void peer_suspend(sim_world *world, sim_peer *peer, int64_t ns) {
+    if (peer->suspended_until_ns < world->now_ns + ns) peer->suspended_until_ns = world->now_ns + ns;
+    if (ns <= SILENCE_NS || !has_connection(peer)) return;
+    break_for_coordinator(world, peer, false, SILENCE_NS + dice_delay_ns(&world->dice, 100 * MILLISECONDS));
+    notice_after(world, peer, ns);
+}
+
 typedef struct message {
     gs_engine_event event;
     sim_caller caller;
     uint64_t request, life;
+    int64_t one_way;  // its number
     bool is_stream;
 } message;
 
@@ -126,17 +180,42 @@ static void release_message(void *what) {
     free(sent);
 }
 
+static void deliver(sim_world *world, uint64_t id, void *what);
+
+static void wait_on_the_way(sim_world *world, sim_peer *peer, message *sent, int64_t until_ns) {
+    world_after_owned(world, until_ns - world->now_ns, deliver, peer->id, sent, release_message);
+}
+
+// One-way messages are counted: behind a newer one an older is nothing.
+static bool is_stale(sim_peer *peer, const message *sent) {
+    if (sent->request) return false;
+    if (sent->one_way <= peer->last_one_way) return true;
+    peer->last_one_way = sent->one_way;
+    return false;
+}
+
 static void deliver(sim_world *world, uint64_t id, void *what) {
     message *sent = what;
     sim_peer *peer = find_peer(world, id);
-    bool holds = peer && (peer->connection == sent->caller.connection || (peer->is_gone && !is_cut(peer->line)));
+    uint64_t connection = sent->caller.connection;
+    bool is_old = peer && peer->connection != connection && peer->old_connection == connection;
+    bool holds = peer && (peer->connection == connection || is_old || (peer->is_gone && !is_cut(peer->line)));
     if (!holds || coordinator_life(world) != sent->life) {
         release_message(what);
         return;
     }
-    if (peer->line->to_coordinator_down) {
-        if (sent->request) world_after_owned(world, REPEAT_NS, deliver, id, what, release_message);
-        else release_message(what);
+    if (is_old && world->now_ns < peer->old_until_ns) {
+        wait_on_the_way(world, peer, sent, peer->old_until_ns);
+        return;
+    }
+    if (peer->line->to_coordinator_down && peer->messages_held_ns <= world->now_ns)
+        peer->messages_held_ns = world->now_ns + REPEAT_NS;
+    if (!is_old && peer->messages_held_ns > world->now_ns) {
+        wait_on_the_way(world, peer, sent, peer->messages_held_ns);
+        return;
+    }
+    if (is_stale(peer, sent)) {
+        release_message(what);
         return;
     }
     coordinator_hear(world, &sent->caller, sent->request, sent->is_stream, &sent->event);
@@ -158,6 +237,7 @@ static uint64_t send(sim_world *world, sim_peer *peer, gs_engine_event *event, b
                       .caller = {peer->kind, peer->id, peer->connection},
                       .request = wants_answer ? ++peer->last_request : 0,
                       .life = peer->life,
+                      .one_way = ++peer->num_one_way,
                       .is_stream = is_stream};
     uint64_t request = sent->request;
     // What goes over one connection comes in order.
@@ -193,10 +273,11 @@ static void hand_over(sim_world *world, uint64_t id, void *what) {
         return;
     }
     bool suspended = peer->suspended_until_ns > world->now_ns;
-    if (peer->line->from_coordinator_down || suspended) {
-        int64_t wait_ns = suspended ? peer->suspended_until_ns - world->now_ns : REPEAT_NS;
-        if (peer->next_item_ns < world->now_ns + wait_ns) peer->next_item_ns = world->now_ns + wait_ns;
-        world_after(world, wait_ns, hand_over, id, sent);
+    if (peer->items_held_ns <= world->now_ns && suspended) peer->items_held_ns = peer->suspended_until_ns;
+    if (peer->items_held_ns <= world->now_ns && peer->line->from_coordinator_down)
+        peer->items_held_ns = world->now_ns + REPEAT_NS;
+    if (peer->items_held_ns > world->now_ns) {
+        world_after(world, peer->items_held_ns - world->now_ns, hand_over, id, sent);
         return;
     }
     if (sent->is_item) peer->ops->item(world, peer, &sent->item);

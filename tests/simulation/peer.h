@@ -1,8 +1,9 @@
 // One that speaks to the coordinator: an agent, a trainer, or people. Its line goes over its host; a connection lives on it as long as
 // both ends and the line do, and is made anew.
 //
-// Calls are repeated until they are answered or the connection is lost; after that their caller asks again, of whoever is
-// there then. Items of a stream come in order.
+// What goes over one connection comes in order, in both ways. When it breaks, both ends notice, each in its time: until then a
+// coordinator talks to nobody, and what it still reads of the old connection may come behind what is said over the next
+// one. Calls that were not answered are asked again, of whoever is there then, whether they were heard or not.
 #ifndef TESTS_SIMULATION_PEER_H
 #define TESTS_SIMULATION_PEER_H
 
@@ -32,6 +33,11 @@ struct sim_peer {
     int64_t suspended_until_ns;
     uint64_t connection, life;  // 0: none; of the coordinator that it leads to
     int64_t connected_ns, lost_ns, next_item_ns, next_message_ns;
+    int64_t items_held_ns, messages_held_ns;  // what is on its way waits until then
+    uint64_t old_connection;                  // that the coordinator still reads from; 0: none
+    int64_t old_until_ns;
+    int64_t last_one_way;                     // number of the newest that was heard
+    int64_t num_one_way;
     uint64_t last_request, stream_request;
     sim_peer *next;
 };
@@ -50,6 +56,12 @@ gs_engine_event peer_event(const sim_peer *peer, gs_engine_event_kind kind, int6
 void peer_answer(sim_world *world, const sim_caller *caller, const sim_answer *answer);
 void peer_item(sim_world *world, const sim_caller *caller, const sim_item *item);
 void peers_lose_coordinator(sim_world *world);
+void peers_miss_coordinator(sim_world *world, int64_t ns);  // it stands still for so long
+
+// Its connection breaks; what is on its way may come late.
+void peer_reset(sim_world *world, sim_peer *peer);
+void peer_suspend(sim_world *world, sim_peer *peer, int64_t ns);  // its process stands still
+bool peer_moves(const sim_world *world, const sim_peer *peer);
 
 void line_set(sim_world *world, sim_line *line, bool to_coordinator_down, bool from_coordinator_down);
 

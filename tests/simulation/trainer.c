@@ -29,7 +29,7 @@ sim_trainer *trainer_find(const sim_world *world, uint64_t id) {
 bool trainer_lives(const sim_trainer *trainer) { return trainer->state != TRAINER_GONE; }
 
 bool trainer_moves(const sim_world *world, const sim_trainer *trainer) {
-    return trainer_lives(trainer) && trainer->peer.suspended_until_ns <= world->now_ns;
+    return trainer_lives(trainer) && peer_moves(world, &trainer->peer);
 }
 
 static int64_t bound_to(const sim_trainer *trainer) { return trainer->generation ? (int64_t)trainer->generation : -1; }
@@ -47,7 +47,7 @@ static void end(sim_world *world, sim_trainer *trainer, int exit_code, int signa
 void trainer_kill(sim_world *world, sim_trainer *trainer, int signal) { end(world, trainer, -1, signal); }
 
 void trainer_suspend(sim_world *world, sim_trainer *trainer, int64_t ns) {
-    trainer->peer.suspended_until_ns = world->now_ns + ns;
+    peer_suspend(world, &trainer->peer, ns);
 }
 
 static bool owes_report(const sim_trainer *trainer) { return trainer->num_told < trainer->num_saves; }

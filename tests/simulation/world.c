@@ -95,7 +95,10 @@ void world_create(sim_world *world, const world_options *options) {
     disk_create(world);
     coordinator_create(world);
     world->num_agents = (int)dice_between(&world->dice, 2, MAX_AGENTS);
-    for (int i = 0; i < world->num_agents; i++) agent_create(world, i);
+    for (int i = 0; i < world->num_agents; i++) {
+        bool is_late = i > 0 && dice_chance(&world->dice, 0.2);
+        agent_create(world, i, is_late ? dice_between(&world->dice, 1, 40) * SECONDS : 0);
+    }
     people_create(world);
     if (options->has_faults) faults_plan(world, LIFE);
     world_after(world, LIFE, calm_down, 0, NULL);
