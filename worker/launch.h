@@ -12,10 +12,12 @@
 #include "rpc/schema/job_spec.h"
 
 // Written by the trainer, read by its agent: the agent must name rank and generation when it reports an
-// exit, also one that came without a word.
+// exit, also one that came without a word, and when a coordinator asks that has never heard of this trainer.
 typedef struct gs_launch_page {
     atomic_int rank;  // as given at start (the hint) until the trainer has a place
     atomic_uint generation;
+    atomic_int world_size;  // of that generation; 0 before
+    _Atomic int64_t applied_step;
 } gs_launch_page;
 
 typedef struct gs_launch {

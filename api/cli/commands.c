@@ -245,6 +245,22 @@ static int release_job(gs_cli *cli) {
     return exit_code;
 }
 
+static int adopt_job(gs_cli *cli) {
+    char *path = gs_cli_job_path(cli->http, cli->options.args[0], "/adopt");
+    gs_json *reply = NULL;
+    int exit_code = gs_cli_http_call(
+        cli->http, &reply, &(gs_cli_request){.verb = "POST", .path = path, .body = "{}"});
+    free(path);
+    if (exit_code == GS_EXIT_OK && cli->options.format == GS_CLI_JSON) {
+        gs_cli_print_json(reply);
+    } else if (exit_code == GS_EXIT_OK) {
+        printf("adopted: %s (%s) is %s\n", gs_json_string_or(reply, "id", "?"), gs_json_string_or(reply, "name", "?"),
+               gs_json_string_or(reply, "state", "?"));
+    }
+    gs_json_release(reply);
+    return exit_code;
+}
+
 static int replan_job(gs_cli *cli) {
     char *path = gs_cli_job_path(cli->http, cli->options.args[0], "/replan");
     gs_json *reply = NULL;
@@ -482,6 +498,13 @@ const gs_cli_command gs_cli_commands[] = {
      "coordinator does not know (gradsync workers) it asks the trainers to save and end.\n\n"
      "  gradsync release hello",
      1, 1, false, release_job},
+    {"adopt", NULL, "JOB-ID", "o", "take over the trainers of a job that is not known here",
+     "After the data directory was lost, or an older copy of it was put back: what `gradsync workers`\n"
+     "shows as unknown becomes a job of this coordinator. Where all ranks of its generation are here\n"
+     "they train on; else those that are save and end, and it starts from its newest checkpoint.\n"
+     "Not while the coordinator that they belong to is there.\n\n"
+     "  gradsync adopt j-d20w6j6tz106",
+     1, 1, false, adopt_job},
     {"timeline", NULL, "JOB", "pROo", "where the time of the last steps went, on each rank",
      "Draws phases and reductions of each rank as bars; with a file name behind -o it writes a\n"
      "trace-event file, for Perfetto and its kin.\n\n"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "coordinator/engine/admission.h"
+#include "coordinator/engine/adoption.h"
 #include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/part_saves.h"
@@ -49,6 +50,7 @@ void gs_engine_destroy(gs_engine *engine) {
         free(answer->key);
         free(answer);
     }
+    gs_adoptions_release(engine);
     gs_job_table_release(&engine->state.jobs);
     gs_agent_table_release(&engine->state.agents);
     gs_request_keys_release(&engine->state.keys);
@@ -118,6 +120,7 @@ static void tick(gs_engine *engine) {
                     (long long)(late_ns / GS_NS_PER_MS));
     if (late_ns > state->timing.tick_ns) gs_deadlines_skip(engine, late_ns);
     gs_agents_tick(engine);
+    gs_adoptions_tick(engine);
     gs_deadlines_tick(engine);
     gs_farewells_tick(engine);
     gs_generations_tick(engine);
@@ -177,12 +180,14 @@ static void of_others(gs_engine *engine, gs_engine_event *event) {
     case GS_ON_AGENT_HELLO: gs_on_agent_hello(engine, event); break;
     case GS_ON_AGENT_HEARTBEAT: gs_on_agent_heartbeat(engine, event); break;
     case GS_ON_EXITED: gs_on_exited(engine, event); break;
+    case GS_ON_DESCRIBED: gs_on_described(engine, event); break;
     case GS_ON_HELLO: gs_on_hello(engine, event); break;
     case GS_ON_CREATE_JOB: gs_on_create_job(engine, event); break;
     case GS_ON_STOP_JOB: gs_on_stop_job(engine, event); break;
     case GS_ON_DELETE_JOB: gs_on_delete_job(engine, event); break;
     case GS_ON_REPLAN_JOB: gs_on_replan_job(engine, event); break;
     case GS_ON_RELEASE_JOB: gs_on_release_job(engine, event); break;
+    case GS_ON_ADOPT_JOB: gs_on_adopt_job(engine, event); break;
     case GS_ON_CALL_GONE: call_gone(engine, event); break;
     case GS_ON_TOO_LARGE: gs_on_too_large(engine, event); break;
     case GS_ON_STORED: stored(engine, &event->done); break;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "coordinator/engine/base/checkpoints.h"
+#include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/moves.h"
 
 // A job that was starting when the coordinator ended starts again; one that trained waits for its
@@ -41,6 +42,11 @@ void gs_on_start(gs_engine *engine) {
     for (size_t i = 0; i < engine->state.jobs.count; i++) {
         gs_job *job = engine->state.jobs.items[i];
         resume_job(engine, job);
+        // Of a job that was adopted: its number may have come to the disk before those that follow.
+        bool is_known = job->generation < engine->state.generations.next;
+        if (!is_known && !gs_generations_leap(engine, job->generation))
+            gs_mind_log(engine, GS_SEVERITY_ERROR, "no generations left", "job=%s generation=%u", job->id_text,
+                        job->generation);
         gs_checkpoints_resume(engine, job);
         gs_checkpoints_find_more(engine, job);
     }

@@ -8,6 +8,7 @@
 
 #include "coordinator/model/agent_devices.h"
 #include "coordinator/model/call.h"
+#include "coordinator/model/cluster.h"
 #include "coordinator/model/run.h"
 #include "coordinator/rules/scheduler.h"
 #include "core/u64_map.h"
@@ -16,8 +17,10 @@ typedef struct gs_agent_slot {
     uint64_t incarnation;  // of the trainer in it; 0: free
     uint64_t job;
     bool is_unknown;       // of a job that is not in this database: left alone, and the slot is taken
-    int rank;              // of an unknown one, as its agent said
-    int64_t pid;
+    int rank, world_size;  // of an unknown one, as its agent said; what follows is the same
+    uint32_t generation;
+    int64_t pid, step, since_ms;  // since when it is known to be here; wall clock
+    char cluster[GS_CLUSTER_NAME_LEN];
 } gs_agent_slot;
 
 typedef struct gs_agent {

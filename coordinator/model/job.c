@@ -61,6 +61,11 @@ void gs_job_free(gs_job *job) {
     free(job);
 }
 
+bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *cluster) {
+    if (!gs_cluster_is_other(ours, cluster)) return false;
+    return !job || strcmp(job->adopted_from, cluster) != 0;
+}
+
 int64_t gs_job_age_ns(const gs_job *job, int64_t now_ns) {
     return now_ns > job->aged_ns ? job->age_ns + (now_ns - job->aged_ns) : job->age_ns;
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "coordinator/model/checkpoint.h"
+#include "coordinator/model/cluster.h"
 #include "coordinator/model/job_id.h"
 #include "core/digest.h"
 #include "rpc/schema/job_spec.h"
@@ -69,6 +70,8 @@ typedef struct gs_job {
     gs_job_state stop_outcome;  // SUCCEEDED, CANCELLED, or FAILED at the deadline
     char stop_reason[48];
 
+    char adopted_from[GS_CLUSTER_NAME_LEN];  // the cluster whose trainers were adopted with it; "": none
+
     uint32_t generation;
     int world_size;
     int64_t step;        // largest applied step ever reported
@@ -109,6 +112,9 @@ typedef struct gs_job {
 // NULL: out of memory.
 gs_job *gs_job_create(uint64_t id, const gs_job_spec *spec);
 void gs_job_free(gs_job *job);  // its run is gone; gs_job_destroy (job_table.h) sees to both
+// Whoever says that it is of `cluster` does not belong to this job, NULL or not: it is neither of ours nor of one that it was
+// adopted from.
+bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *cluster);
 int64_t gs_job_age_ns(const gs_job *job, int64_t now_ns);
 
 #endif

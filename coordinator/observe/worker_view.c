@@ -37,9 +37,14 @@ static gs_json *unknown_to_json(const gs_agent *agent) {
         gs_job_id_format(job, slot->job);
         gs_json *entry = gs_json_new_object();
         gs_json_set_string(entry, "job", job);
+        if (slot->cluster[0]) gs_json_set_string(entry, "cluster", slot->cluster);
         gs_json_set_int(entry, "rank", slot->rank);
+        gs_json_set_int(entry, "world_size", slot->world_size);
+        gs_json_set_int(entry, "generation", slot->generation);
+        gs_json_set_int(entry, "step", slot->step);
         gs_json_set_int(entry, "slot", i);
         gs_json_set_int(entry, "pid", slot->pid);
+        gs_json_set_time(entry, "since", slot->since_ms);
         gs_json_push(unknown, entry);
     }
     return unknown;

@@ -56,11 +56,22 @@ static gs_json *stop_rank(const gs_agent_message *message) {
     return item;
 }
 
+static gs_json *about_rank(const gs_state *state, const char *type, const gs_agent_message *message) {
+    gs_json *item = gs_json_new_object();
+    gs_json_set_string(item, "type", type);
+    gs_json_set_int(item, "slot", message->slot);
+    gs_json_set_u64(item, "incarnation", message->incarnation);
+    gs_json_set_string(item, "cluster", state->cluster.id);
+    return item;
+}
+
 gs_json *gs_agent_item(const gs_state *state, const gs_effect *effect, const gs_json *spec) {
     switch (effect->agent_message.order) {
     case GS_TELL_AGENT_WELCOME: return welcome(state, &effect->agent_message);
     case GS_TELL_START_RANK: return start_rank(state, effect, spec);
     case GS_TELL_STOP_RANK: return stop_rank(&effect->agent_message);
+    case GS_TELL_DESCRIBE_RANK: return about_rank(state, "describe_rank", &effect->agent_message);
+    case GS_TELL_ADOPT_RANK: return about_rank(state, "adopt_rank", &effect->agent_message);
     }
     return NULL;
 }

@@ -81,19 +81,24 @@ static gs_status check_hello(const gs_json *request) {
     return gs_json_read_int(&slots, request, "slots", 1, MAX_SLOTS);
 }
 
+static gs_status read_trainer(gs_running_trainer *running, const gs_json *entry) {
+    running->slot = gs_json_int_or(entry, "slot", -1);
+    running->pid = gs_json_int_or(entry, "pid", 0);
+    running->rank = (int)gs_json_int_or(entry, "rank", 0);
+    running->world_size = (int)gs_json_int_or(entry, "world_size", 0);
+    running->generation = (uint32_t)gs_json_int_or(entry, "generation", 0);
+    running->step = gs_json_int_or(entry, "applied_step", 0);
+    if (!gs_job_id_parse(&running->job, gs_json_string_or(entry, "job", ""))) running->job = 0;
+    running->cluster = gs_json_string_or(entry, "cluster", "");
+    return gs_json_read_u64(&running->incarnation, entry, "incarnation");
+}
+
 // What has no number is nobody.
 static void read_running(gs_agent_hello *hello, const gs_json *list) {
     size_t count = gs_json_count(list);
     hello->running = gs_model_alloc(count, sizeof *hello->running);
     for (size_t i = 0; i < count; i++) {
-        const gs_json *entry = gs_json_at(list, i);
-        gs_running_trainer *running = &hello->running[hello->num_running];
-        running->slot = gs_json_int_or(entry, "slot", -1);
-        running->pid = gs_json_int_or(entry, "pid", 0);
-        running->rank = (int)gs_json_int_or(entry, "rank", 0);
-        if (!gs_job_id_parse(&running->job, gs_json_string_or(entry, "job", ""))) running->job = 0;
-        running->cluster = gs_json_string_or(entry, "cluster", "");
-        gs_status status = gs_json_read_u64(&running->incarnation, entry, "incarnation");
+        gs_status status = read_trainer(&hello->running[hello->num_running], gs_json_at(list, i));
         if (!status.code) hello->num_running++;
     }
 }
@@ -130,6 +135,31 @@ void gs_decode_agent_hello(gs_engine_event *event, const gs_json *request) {
 void gs_decode_agent_heartbeat(gs_engine_event *event, const gs_json *request) {
     event->kind = GS_ON_AGENT_HEARTBEAT;
     event->agent_heartbeat.is_leaving = gs_json_bool_or(request, "leaving", false);
+}
+
+static gs_status read_spec(gs_described_trainer *described, const gs_json *spec) {
+    char *text = NULL;
+    size_t bytes = 0;
+    described->spec = calloc(1, sizeof *described->spec);
+    gs_field_errors *errors = calloc(1, sizeof *errors);
+    gs_status status = described->spec && errors ? gs_job_spec_decode(described->spec, spec, errors)
+                                                 : gs_error(GS_RESOURCE_EXHAUSTED, "described: out of memory");
+    free(errors);
+    if (!status.code) status = gs_json_encode(&text, &bytes, spec, false);
+    if (!status.code) gs_digest_format(described->spec_digest, gs_digest_of(text, bytes));
+    free(text);
+    return status;
+}
+
+void gs_decode_described(gs_engine_event *event, const gs_json *request) {
+    event->kind = GS_ON_DESCRIBED;
+    gs_described_trainer *described = &event->described;
+    *described = (gs_described_trainer){.device = gs_json_string_or(request, "device", "cpu"),
+                                        .checkpoints_dir = gs_json_string_or(request, "checkpoints_dir", "")};
+    gs_status status = read_trainer(&described->running, request);
+    if (!status.code) status = gs_json_read_u64(&described->launch_token, request, "launch_token");
+    if (!status.code) status = read_spec(described, gs_json_get(request, "spec"));
+    described->refusal = status;
 }
 
 void gs_decode_exited(gs_engine_event *event, const gs_json *request) {

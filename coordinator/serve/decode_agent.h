@@ -9,6 +9,7 @@
 // What any peer says in its Hello of the coordinators that it has heard.
 gs_seen_life gs_decode_seen_life(const gs_json *request);
 void gs_decode_agent_hello(gs_engine_event *event, const gs_json *request);
+void gs_decode_described(gs_engine_event *event, const gs_json *request);
 void gs_decode_agent_heartbeat(gs_engine_event *event, const gs_json *request);
 void gs_decode_exited(gs_engine_event *event, const gs_json *request);
 

@@ -65,6 +65,11 @@ void gs_decode_release_job(gs_engine_event *event, const gs_json *request) {
     event->release.job = gs_json_string_or(request, "job", NULL);
 }
 
+void gs_decode_adopt_job(gs_engine_event *event, const gs_json *request) {
+    event->kind = GS_ON_ADOPT_JOB;
+    event->adopt.job = gs_json_string_or(request, "job", NULL);
+}
+
 void gs_decode_replan_job(gs_engine_event *event, const gs_json *request) {
     event->kind = GS_ON_REPLAN_JOB;
     event->replan.job = gs_json_string_or(request, "job", NULL);

@@ -14,6 +14,7 @@ GS_NODISCARD gs_status gs_decode_create_job(gs_engine_event *event, char fingerp
 GS_NODISCARD gs_status gs_decode_stop_job(gs_engine_event *event, const gs_json *request);
 void gs_decode_delete_job(gs_engine_event *event, const gs_json *request);
 void gs_decode_replan_job(gs_engine_event *event, const gs_json *request);
+void gs_decode_adopt_job(gs_engine_event *event, const gs_json *request);
 void gs_decode_release_job(gs_engine_event *event, const gs_json *request);
 
 #endif

@@ -53,6 +53,8 @@ EVENT_METHOD(ready_order, gs_decode_ready_order, false)
 EVENT_METHOD(delete_job, gs_decode_delete_job, false)
 EVENT_METHOD(replan_job, gs_decode_replan_job, false)
 EVENT_METHOD(release_job, gs_decode_release_job, false)
+EVENT_METHOD(adopt_job, gs_decode_adopt_job, false)
+EVENT_METHOD(described, gs_decode_described, false)
 
 static void fault(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
     gs_service *service = ctx;
@@ -251,4 +253,6 @@ const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS] = {
     [GS_READY_ORDER] = ready_order,
     [GS_REPLAN_JOB] = replan_job,
     [GS_RELEASE_JOB] = release_job,
+    [GS_ADOPT_JOB] = adopt_job,
+    [GS_DESCRIBED] = described,
 };

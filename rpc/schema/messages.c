@@ -45,6 +45,8 @@ static const gs_method_info methods[GS_NUM_METHODS] = {
     [GS_GET_JOB_DIAGNOSIS] = {"GetJobDiagnosis", GS_CALL, false, GS_ROLE_VIEWER, 4 * KIB},
     [GS_TRACE_JOB] = {"TraceJob", GS_CALL, false, GS_ROLE_OPERATOR, 4 * KIB},
     [GS_RELEASE_JOB] = {"ReleaseJob", GS_CALL, false, GS_ROLE_OPERATOR, 4 * KIB},
+    [GS_ADOPT_JOB] = {"AdoptJob", GS_CALL, false, GS_ROLE_OPERATOR, 4 * KIB},
+    [GS_DESCRIBED] = {"Described", GS_ONE_WAY, true, GS_ROLE_AGENT, 1024 * KIB},
 };
 
 const gs_method_info *gs_method_info_of(gs_method method) {

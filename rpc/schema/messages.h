@@ -61,6 +61,8 @@ typedef enum gs_method {
     GS_GET_JOB_DIAGNOSIS,  // API → coordinator
     GS_TRACE_JOB,          // API → coordinator: recording of timelines on or off
     GS_RELEASE_JOB,        // API → coordinator
+    GS_ADOPT_JOB,          // API → coordinator
+    GS_DESCRIBED,          // agent → coordinator, one-way: a trainer that it asked about
     GS_NUM_METHODS
 } gs_method;
 

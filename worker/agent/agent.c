@@ -320,13 +320,36 @@ static void start_rank(host_agent *agent, const gs_json *item) {
     gs_log_info("trainer started", "job=%s slot=%d pid=%d", slot->job, slot->index, (int)slot->pid);
 }
 
-static void stop_rank(host_agent *agent, const gs_json *item) {
+// The trainer that an item is about; NULL: it is not there any more.
+static gs_slot *find_trainer(host_agent *agent, const gs_json *item) {
     gs_slot *slot = find_slot(agent, item);
     uint64_t incarnation = 0;
     gs_status status = gs_json_read_u64(&incarnation, item, "incarnation");
-    if (status.code || !slot || !gs_slot_busy(slot) || slot->incarnation != incarnation) return;
+    return !status.code && slot && gs_slot_busy(slot) && slot->incarnation == incarnation ? slot : NULL;
+}
+
+static void stop_rank(host_agent *agent, const gs_json *item) {
+    gs_slot *slot = find_trainer(agent, item);
+    if (!slot) return;
     bool kill_now = strcmp(gs_json_string_or(item, "signal", "term"), "kill") == 0;
     gs_slot_stop(slot, kill_now, gs_json_double_or(item, "grace_seconds", 0));
+}
+
+// Checkpoints that lie where this worker was told to put them are found by the path that it has.
+static void describe_rank(host_agent *agent, const gs_json *item) {
+    const gs_slot *slot = find_trainer(agent, item);
+    if (!slot) return;
+    gs_json *out = gs_slot_describe_fully(slot);
+    if (*agent->options->checkpoints) gs_json_remove(out, "checkpoints_dir");
+    gs_rpc_send(agent->client, GS_DESCRIBED, out);
+    gs_json_release(out);
+}
+
+static void adopt_rank(host_agent *agent, const gs_json *item) {
+    gs_slot *slot = find_trainer(agent, item);
+    if (!slot) return;
+    snprintf(slot->cluster, sizeof slot->cluster, "%s", gs_json_string_or(item, "cluster", ""));
+    gs_log_info("trainer adopted", "job=%s slot=%d cluster=%s", slot->job, slot->index, slot->cluster);
 }
 
 static void take_item(host_agent *agent, const gs_json *item) {
@@ -334,6 +357,8 @@ static void take_item(host_agent *agent, const gs_json *item) {
     if (strcmp(type, "welcome") == 0) take_welcome(agent, item);
     else if (strcmp(type, "start_rank") == 0) start_rank(agent, item);
     else if (strcmp(type, "stop_rank") == 0) stop_rank(agent, item);
+    else if (strcmp(type, "describe_rank") == 0) describe_rank(agent, item);
+    else if (strcmp(type, "adopt_rank") == 0) adopt_rank(agent, item);
 }
 
 static void read_stream(host_agent *agent) {

@@ -115,6 +115,7 @@ static void release(gs_slot *slot) {
     for (int i = 0; i < GS_SLOT_TAIL_LINES; i++) free(slot->tail[i]);
     if (slot->pidfd >= 0) close(slot->pidfd);
     gs_launch_unmap(slot->page);
+    gs_json_release(slot->document);
     gs_slot_init(slot, slot->index, slot->reports);
 }
 
@@ -122,6 +123,7 @@ gs_status gs_slot_start(gs_slot *slot, const gs_json *document) {
     int launch_fd = -1, write_fds[2] = {-1, -1};
     snprintf(slot->job, sizeof slot->job, "%s", gs_json_string_or(document, "job", ""));
     snprintf(slot->cluster, sizeof slot->cluster, "%s", gs_json_string_or(document, "cluster", ""));
+    slot->document = gs_json_copy(document);
     gs_status status = gs_json_read_u64(&slot->incarnation, document, "incarnation");
     if (!status.code) status = gs_launch_write(&launch_fd, &slot->page, document);
     if (!status.code) status = open_outputs(slot, write_fds);
@@ -206,8 +208,20 @@ gs_json *gs_slot_describe(const gs_slot *slot) {
     gs_json_set_string(out, "cluster", slot->cluster);
     gs_json_set_int(out, "rank", atomic_load(&slot->page->rank));
     gs_json_set_int(out, "generation", atomic_load(&slot->page->generation));
+    gs_json_set_int(out, "world_size", atomic_load(&slot->page->world_size));
+    gs_json_set_int(out, "applied_step", atomic_load(&slot->page->applied_step));
     gs_json_set_u64(out, "incarnation", slot->incarnation);
     gs_json_set_int(out, "pid", slot->pid);
+    return out;
+}
+
+gs_json *gs_slot_describe_fully(const gs_slot *slot) {
+    static const char *const copied[] = {"launch_token", "device", "checkpoints_dir", "spec", NULL};
+    gs_json *out = gs_slot_describe(slot);
+    for (const char *const *name = copied; *name; name++) {
+        const gs_json *member = gs_json_get(slot->document, *name);
+        if (member) gs_json_set(out, *name, gs_json_copy(member));
+    }
     return out;
 }
 

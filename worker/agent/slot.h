@@ -32,6 +32,7 @@ struct gs_slot {
     pid_t pid;                // 0: free
     int pidfd;
     char job[24], cluster[24];
+    gs_json *document;  // owned; that it was started with
     uint64_t incarnation;
     gs_launch_page *page;
     gs_slot_output outputs[2];
@@ -55,7 +56,9 @@ void gs_slot_tick(gs_slot *slot);  // the grace
 void gs_slot_read(gs_slot *slot, gs_slot_output *output);
 // After its pidfd became readable: the last output, the exit report; then the slot is free.
 void gs_slot_reap(gs_slot *slot, const char *host);
-// {slot, job, rank, generation, incarnation, pid}
+// {slot, job, cluster, rank, generation, world_size, applied_step, incarnation, pid}
 gs_json *gs_slot_describe(const gs_slot *slot);
+// The same with what a coordinator needs to adopt it: {launch_token, device, checkpoints_dir, spec}.
+gs_json *gs_slot_describe_fully(const gs_slot *slot);
 
 #endif

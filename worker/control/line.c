@@ -25,6 +25,7 @@ struct gs_line {
     gs_rpc_client *client;
     gs_outbox *outbox;
     gs_control *control;
+    gs_launch_page *page;
     gs_thread *thread;  // NULL before start
     gs_queue *events;   // gs_json: control thread → compute thread
 
@@ -80,6 +81,8 @@ static void take_welcome(gs_line *line, const gs_json *item) {
     gs_outbox_hold(line->outbox, false);
     int64_t epoch = line->seen.epoch;
     gs_seen_coordinator_note(&line->seen, item);
+    // Whoever adopted this trainer has it from now on: no other cluster does.
+    gs_json_set_string(line->hello, "cluster", line->seen.cluster);
     if (epoch != line->seen.epoch) tell_order_again(line);
     if (gs_json_bool_or(item, "send_params", false)) send_params(line);
 }
@@ -238,6 +241,7 @@ static void run(void *ctx, const atomic_bool *stopping) {
             gs_sleep_ns(20 * GS_NS_PER_MS);
         if (gs_rpc_client_connected(line->client)) atomic_store(&line->heard_ns, gs_now_ns());
         watch_absence(line);
+        atomic_store(&line->page->applied_step, atomic_load(&line->control->progress.applied_step));
         send_heartbeat(line);
         gs_teardown_watch_look(line->control);
     }
@@ -245,13 +249,14 @@ static void run(void *ctx, const atomic_bool *stopping) {
     line->stream = NULL;
 }
 
-gs_status gs_line_create(gs_line **out, gs_rpc_client *client, gs_outbox *outbox,
-                         gs_control *control) {
+gs_status gs_line_create(gs_line **out, gs_rpc_client *client, gs_outbox *outbox, gs_control *control,
+                         gs_launch_page *page) {
     gs_line *line = calloc(1, sizeof *line);
     if (!line) return gs_error(GS_RESOURCE_EXHAUSTED, "line: out of memory");
     line->client = client;
     line->outbox = outbox;
     line->control = control;
+    line->page = page;
     line->heartbeat_ns = 100 * GS_NS_PER_MS;
     line->orphan_seconds = ORPHAN_SECONDS;
     line->answered_ns = gs_now_ns();

@@ -22,9 +22,9 @@
 
 typedef struct gs_line gs_line;
 
-// Nothing is said yet. Borrows all until destroy.
+// Nothing is said yet. Borrows all until destroy. `page` shows the agent the step that is applied.
 GS_NODISCARD gs_status gs_line_create(gs_line **out, gs_rpc_client *client, gs_outbox *outbox,
-                                      gs_control *control);
+                                      gs_control *control, gs_launch_page *page);
 // Ends the thread.
 void gs_line_destroy(gs_line *line);
 

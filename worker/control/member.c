@@ -53,7 +53,7 @@ gs_status gs_member_create(gs_member **out, const gs_launch *launch, gs_control 
     if (!status.code) status = gs_rpc_client_open(&member->client, member->context, &options);
     if (!status.code) status = gs_outbox_create(&member->outbox, member->client);
     if (!status.code)
-        status = gs_line_create(&member->line, member->client, member->outbox, control);
+        status = gs_line_create(&member->line, member->client, member->outbox, control, launch->page);
     if (status.code) {
         gs_member_destroy(member);
         return status;

@@ -126,6 +126,7 @@ static gs_status prepare(trainer_process *process, const gs_json *event) {
     gs_member_take_place(process->member, &place);
     atomic_store(&process->launch.page->rank, (int)rank);
     atomic_store(&process->launch.page->generation, (unsigned)generation);
+    atomic_store(&process->launch.page->world_size, (int)world_size);
     const gs_trainer_state *state = gs_trainer_get_state(process->trainer);
     GS_TRY(gs_plan_message_decode(&plan, message, state->param_specs, state->num_params));
     snprintf(process->plan_hash, sizeof process->plan_hash, "%s",

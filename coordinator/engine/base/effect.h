@@ -96,13 +96,13 @@ typedef struct gs_member_message {
     bool is_observed;             // it follows an order that was observed
 } gs_member_message;
 
-typedef enum gs_agent_order { GS_TELL_AGENT_WELCOME = 0, GS_TELL_START_RANK, GS_TELL_STOP_RANK } gs_agent_order;
+typedef enum gs_agent_order { GS_TELL_AGENT_WELCOME = 0, GS_TELL_START_RANK, GS_TELL_STOP_RANK, GS_TELL_DESCRIBE_RANK, GS_TELL_ADOPT_RANK } gs_agent_order;
 
 typedef struct gs_agent_message {
     gs_agent_order order;
     int64_t heartbeat_ns;  // welcome
-    int slot;              // stop
-    uint64_t incarnation;  // stop
+    int slot;              // stop, describe, adopt
+    uint64_t incarnation;  // the same
     bool kill;             // stop
     double grace_seconds;  // stop
     const gs_checkpoint *resume;  // start; NULL: from the beginning. The rest is in effect.job and effect.member

@@ -11,6 +11,7 @@ static const char *const names[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_AGENT_HELLO] = "agent_hello",
     [GS_ON_AGENT_HEARTBEAT] = "agent_heartbeat",
     [GS_ON_EXITED] = "exited",
+    [GS_ON_DESCRIBED] = "described",
     [GS_ON_HELLO] = "hello",
     [GS_ON_PARAMS] = "params",
     [GS_ON_READY] = "ready",
@@ -28,6 +29,7 @@ static const char *const names[GS_NUM_ENGINE_EVENTS] = {
     [GS_ON_DELETE_JOB] = "delete_job",
     [GS_ON_REPLAN_JOB] = "replan_job",
     [GS_ON_RELEASE_JOB] = "release_job",
+    [GS_ON_ADOPT_JOB] = "adopt_job",
     [GS_ON_CALL_GONE] = "call_gone",
     [GS_ON_TOO_LARGE] = "too_large",
     [GS_ON_STORED] = "stored",
@@ -49,6 +51,7 @@ void gs_engine_event_release(gs_engine_event *event) {
         free(event->agent_hello.running);
         break;
     case GS_ON_EXITED: free(event->exited.log_tail); break;
+    case GS_ON_DESCRIBED: free(event->described.spec); break;
     case GS_ON_PARAMS: gs_param_page_release(&event->params.page); break;
     case GS_ON_EXCHANGE:
         free(event->exchange.request.bytes);

@@ -31,6 +31,7 @@ typedef enum gs_engine_event_kind {
     GS_ON_AGENT_HELLO,
     GS_ON_AGENT_HEARTBEAT,
     GS_ON_EXITED,
+    GS_ON_DESCRIBED,
     // Trainers.
     GS_ON_HELLO,
     GS_ON_PARAMS,  // Ready with a page of the parameter list
@@ -50,6 +51,7 @@ typedef enum gs_engine_event_kind {
     GS_ON_DELETE_JOB,
     GS_ON_REPLAN_JOB,
     GS_ON_RELEASE_JOB,
+    GS_ON_ADOPT_JOB,
     // What effects led to.
     GS_ON_CALL_GONE,  // its caller went away, or is too slow to be told anything
     GS_ON_TOO_LARGE,  // no message holds an order: nobody has got it
@@ -80,8 +82,20 @@ typedef struct gs_running_trainer {
     int64_t slot, pid;
     uint64_t incarnation, job;  // job 0: its id was none
     const char *cluster;        // that it belongs to; NULL or "": not told
-    int rank;
+    int rank, world_size;       // world_size 0: not told
+    uint32_t generation;
+    int64_t step;
 } gs_running_trainer;
+
+// The same, as it is now, with what it takes to be its coordinator.
+typedef struct gs_described_trainer {
+    gs_status refusal;
+    gs_running_trainer running;
+    uint64_t launch_token;
+    const char *device, *checkpoints_dir;  // "": not where this coordinator would look
+    gs_job_spec *spec;                     // taken
+    char spec_digest[GS_DIGEST_TEXT_LEN];
+} gs_described_trainer;
 
 typedef struct gs_agent_hello {
     gs_status refusal;  // of what is said wrongly; ok: none
@@ -255,7 +269,8 @@ typedef struct gs_engine_event {
         } replan;
         struct {
             const char *job;
-        } release;
+        } release, adopt;
+        gs_described_trainer described;
         struct {
             gs_call call;
             bool was_closed;  // at its end, as the end of a process does; not by silence

@@ -1,13 +1,14 @@
 #include "coordinator/engine/base/generations.h"
 
 static bool is_low(const gs_generation_numbers *numbers) {
-    return numbers->durable_end - numbers->next <= GS_GENERATION_BLOCK / 2;
+    return numbers->durable_end <= numbers->next || numbers->durable_end - numbers->next <= GS_GENERATION_BLOCK / 2;
 }
 
 static void ask(gs_engine *engine) {
     gs_generation_numbers *numbers = &engine->state.generations;
     if (!is_low(numbers) || numbers->asked_end != numbers->durable_end) return;
-    numbers->asked_end = numbers->durable_end + GS_GENERATION_BLOCK;
+    uint32_t from = numbers->next > numbers->durable_end ? numbers->next : numbers->durable_end;
+    numbers->asked_end = from + GS_GENERATION_BLOCK;
     gs_mind_do(engine, GS_DO_RESERVE_GENERATIONS)->generation_end = numbers->asked_end;
 }
 
@@ -16,6 +17,15 @@ uint32_t gs_generations_take(gs_engine *engine) {
     uint32_t generation = numbers->next < numbers->durable_end ? numbers->next++ : 0;
     ask(engine);
     return generation;
+}
+
+bool gs_generations_leap(gs_engine *engine, uint32_t used) {
+    gs_generation_numbers *numbers = &engine->state.generations;
+    if (numbers->next > used && numbers->next - used >= GS_GENERATION_LEAP) return true;
+    if (used >= UINT32_MAX - GS_GENERATION_LEAP - 4 * GS_GENERATION_BLOCK) return false;
+    numbers->next = used + GS_GENERATION_LEAP;
+    ask(engine);
+    return true;
 }
 
 void gs_generations_stored(gs_engine *engine, uint32_t end, gs_status status) {

@@ -4,8 +4,13 @@
 
 #include "coordinator/engine/base/mind.h"
 
+#define GS_GENERATION_LEAP 1000000
+
 // 0: none is reserved, since the store does not answer or cannot be written; it has been asked again.
 uint32_t gs_generations_take(gs_engine *engine);
+// Numbers up to and with `used` are another coordinator's, which may go on counting: the next one is GS_GENERATION_LEAP above
+// at least. False: there are none left up there, and nothing has changed.
+bool gs_generations_leap(gs_engine *engine, uint32_t used);
 // What the store answered.
 void gs_generations_stored(gs_engine *engine, uint32_t end, gs_status status);
 // A reservation that failed is tried again.

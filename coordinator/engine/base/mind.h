@@ -12,7 +12,7 @@ typedef struct gs_engine gs_engine;  // the same for who uses it: engine.h
 typedef struct gs_text_block gs_text_block;
 
 // An answer that waits until what it says is durable.
-typedef enum gs_late_kind { GS_LATE_CREATE = 0, GS_LATE_STOP, GS_LATE_DELETE, GS_LATE_REPLAN, GS_LATE_RELEASE } gs_late_kind;
+typedef enum gs_late_kind { GS_LATE_CREATE = 0, GS_LATE_STOP, GS_LATE_DELETE, GS_LATE_REPLAN, GS_LATE_RELEASE, GS_LATE_ADOPT } gs_late_kind;
 
 typedef struct gs_late_answer {
     uint64_t ticket, job;
@@ -29,6 +29,8 @@ typedef struct gs_grave {
     void (*release)(void *what);
 } gs_grave;
 
+typedef struct gs_adoption gs_adoption;  // engine/adoption.c
+
 struct gs_engine {
     gs_state state;
     gs_effect *effects;  // owned
@@ -38,6 +40,7 @@ struct gs_engine {
     size_t num_graves, max_graves;
     gs_u64_map kept;         // gs_kept_call by its number
     gs_late_answer *late;    // owned
+    gs_adoption *adoptions;  // owned; that wait for what agents say
     uint64_t random, last_ticket;
     const uint64_t *draws;  // of the event
     size_t num_draws;

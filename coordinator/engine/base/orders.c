@@ -84,6 +84,21 @@ void gs_order_stop_slot(gs_engine *engine, gs_agent *agent, int slot, uint64_t i
     effect->agent_message.grace_seconds = grace_seconds;
 }
 
+static void tell_of_slot(gs_engine *engine, gs_agent *agent, int slot, gs_agent_order order) {
+    gs_effect *effect = tell_agent(engine, agent, order);
+    if (!effect) return;
+    effect->agent_message.slot = slot;
+    effect->agent_message.incarnation = agent->slots[slot].incarnation;
+}
+
+void gs_order_describe_slot(gs_engine *engine, gs_agent *agent, int slot) {
+    tell_of_slot(engine, agent, slot, GS_TELL_DESCRIBE_RANK);
+}
+
+void gs_order_adopt_slot(gs_engine *engine, gs_agent *agent, int slot) {
+    tell_of_slot(engine, agent, slot, GS_TELL_ADOPT_RANK);
+}
+
 void gs_order_stop_rank(gs_engine *engine, gs_member *member, bool kill, double grace_seconds) {
     if (member->stage == GS_MEMBER_EXITED) return;
     gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);

@@ -17,6 +17,9 @@ void gs_tell_agent_welcome(gs_engine *engine, gs_agent *agent);
 bool gs_order_start_rank(gs_engine *engine, gs_agent *agent, gs_member *member);
 // Tells the agent of the member, when it is there, to end it.
 void gs_order_stop_rank(gs_engine *engine, gs_member *member, bool kill, double grace_seconds);
+// To say what runs there, and that it is ours from now on.
+void gs_order_describe_slot(gs_engine *engine, gs_agent *agent, int slot);
+void gs_order_adopt_slot(gs_engine *engine, gs_agent *agent, int slot);
 void gs_order_stop_slot(gs_engine *engine, gs_agent *agent, int slot, uint64_t incarnation, bool kill,
                         double grace_seconds);
 

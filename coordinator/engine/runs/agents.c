@@ -6,6 +6,7 @@
 
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/base/orders.h"
+#include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/runs/run_life.h"
 #include "core/clock.h"
 
@@ -150,8 +151,30 @@ static void leave_alone(gs_engine *engine, const gs_agent *agent, int index) {
 static bool is_unknown(const gs_engine *engine, const gs_running_trainer *running) {
     const gs_job_table *jobs = &engine->state.jobs;
     bool names_cluster = running->cluster && *running->cluster;
-    if (gs_cluster_is_other(&engine->state.cluster, running->cluster)) return true;
+    if (gs_job_is_of_other(gs_job_table_get(jobs, running->job), &engine->state.cluster, running->cluster)) return true;
     return !gs_job_table_get(jobs, running->job) && !gs_job_table_is_gone(jobs, running->job, names_cluster);
+}
+
+// Somebody has adopted the ranks of this run elsewhere: the job is theirs now. None is ended, and no other set started.
+static void give_away(gs_engine *engine, gs_member *member, const char *cluster) {
+    gs_job *job = member->job;
+    gs_run *run = job->run;
+    job->stop_asked = true;
+    job->stop_outcome = GS_JOB_CANCELLED;
+    snprintf(job->stop_reason, sizeof job->stop_reason, "AdoptedElsewhere");
+    if (job->state != GS_JOB_STOPPING)
+        gs_job_move(engine, job, GS_JOB_STOPPING, "AdoptedElsewhere",
+                    "cluster %.23s has adopted the ranks of generation %u: they train on there", cluster, run->generation);
+    for (int i = 0; i < run->num_members; i++) {
+        if (run->members[i].stage != GS_MEMBER_EXITED) gs_member_exited(engine, &run->members[i], -1, 0, NULL);
+    }
+}
+
+static void note_unknown(gs_engine *engine, gs_agent *agent, const gs_running_trainer *running) {
+    gs_member *member = gs_state_member(&engine->state, running->incarnation);
+    bool was_ours = member && member->job->id == running->job && member->stage != GS_MEMBER_EXITED;
+    if (was_ours && member->job->run->phase < GS_RUN_ENDING) give_away(engine, member, running->cluster);
+    leave_alone(engine, agent, (int)running->slot);
 }
 
 static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_trainer *running) {
@@ -161,11 +184,18 @@ static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_t
                             .job = running->job,
                             .is_unknown = is_unknown(engine, running),
                             .rank = running->rank,
+                            .world_size = running->world_size,
+                            .generation = running->generation,
+                            .step = running->step,
+                            .since_ms = engine->state.wall_ms,
                             .pid = running->pid};
+    snprintf(slot->cluster, sizeof slot->cluster, "%s", running->cluster ? running->cluster : "");
     if (slot->is_unknown) {
-        leave_alone(engine, agent, (int)running->slot);
+        note_unknown(engine, agent, running);
         return;
     }
+    // It was told when it was adopted, and may not have heard it.
+    if (gs_cluster_is_other(&engine->state.cluster, slot->cluster)) gs_order_adopt_slot(engine, agent, (int)running->slot);
     gs_member *member = gs_state_member(&engine->state, running->incarnation);
     bool is_over = !member || member->stage == GS_MEMBER_EXITED;
     if (is_over || member->kill_sent) {
@@ -274,6 +304,13 @@ void gs_on_agent_heartbeat(gs_engine *engine, const gs_engine_event *event) {
     agent->is_leaving |= event->agent_heartbeat.is_leaving;
 }
 
+// Of a set that is over: it was asked to save, and could tell nobody.
+static void look_for_saves(gs_engine *engine, const gs_agent_slot *slot) {
+    gs_job *job = slot->is_unknown ? NULL : gs_job_table_get(&engine->state.jobs, slot->job);
+    if (!job || gs_state_member(&engine->state, slot->incarnation) || gs_job_state_terminal(job->state)) return;
+    gs_checkpoints_find_more(engine, job);
+}
+
 void gs_on_exited(gs_engine *engine, gs_engine_event *event) {
     gs_exit_report *exit = &event->exited;
     if (exit->refusal.code) {
@@ -282,7 +319,9 @@ void gs_on_exited(gs_engine *engine, gs_engine_event *event) {
     }
     gs_agent *agent = gs_agent_table_of_incarnation(&engine->state.agents, event->from.incarnation);
     for (int i = 0; agent && i < agent->num_slots; i++) {
-        if (agent->slots[i].incarnation == exit->incarnation) agent->slots[i] = (gs_agent_slot){0};
+        if (agent->slots[i].incarnation != exit->incarnation) continue;
+        look_for_saves(engine, &agent->slots[i]);
+        agent->slots[i] = (gs_agent_slot){0};
     }
     engine->state.schedule_needed = true;
     gs_member *member = gs_state_member(&engine->state, exit->incarnation);

@@ -160,14 +160,26 @@ static bool is_gone(const gs_engine *engine, const gs_trainer_hello *hello) {
     return hello->job && gs_job_id_parse(&id, hello->job) && gs_job_table_is_gone(&engine->state.jobs, id, names_cluster);
 }
 
+// For people: how far it is that nobody here knows.
+static void note_step_of_unknown(gs_engine *engine, const gs_trainer_hello *hello) {
+    const gs_agent_table *agents = &engine->state.agents;
+    for (size_t i = 0; i < agents->count; i++) {
+        for (int k = 0; k < agents->items[i]->num_slots; k++) {
+            gs_agent_slot *slot = &agents->items[i]->slots[k];
+            if (slot->is_unknown && slot->incarnation == hello->incarnation && hello->applied_step > slot->step)
+                slot->step = hello->applied_step;
+        }
+    }
+}
+
 static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine_event *event) {
     const gs_trainer_hello *hello = &event->hello;
     GS_TRY(hello->refusal);
-    if (gs_cluster_is_other(&engine->state.cluster, hello->cluster))
+    gs_job *job = gs_job_table_of_text(&engine->state.jobs, hello->job);
+    if (gs_job_is_of_other(job, &engine->state.cluster, hello->cluster))
         return gs_error(GS_NOT_FOUND, "hello: job %s is of cluster %.23s, this is cluster %s", hello->job, hello->cluster,
                         engine->state.cluster.id);
     GS_TRY(gs_cluster_check(engine, &hello->seen, "a trainer"));
-    gs_job *job = gs_job_table_of_text(&engine->state.jobs, hello->job);
     if (!job && is_gone(engine, hello))
         return gs_error(GS_ABORTED, "hello: job %s has ended here and was deleted", hello->job);
     // Unknown is not over (ABORTED): this may be the wrong coordinator for it.
@@ -196,6 +208,7 @@ void gs_on_hello(gs_engine *engine, gs_engine_event *event) {
     gs_member *member = NULL;
     gs_status status = find_caller(engine, &member, event);
     if (status.code) {
+        note_step_of_unknown(engine, &event->hello);
         gs_end_stream(engine, event->from.call, status);
         return;
     }

@@ -36,6 +36,10 @@ FAMILY(gradsync_metrics_dropped_series_total, "Series refused by the cap.", GS_C
 FAMILY(gradsync_jobs, "Jobs in each state.", GS_GAUGE, "state");
 FAMILY(gradsync_workers, "Workers in each state.", GS_GAUGE, "state");
 FAMILY(gradsync_unknown_trainers, "Trainers of jobs that are not known here; they keep their slots.", GS_GAUGE, NULL);
+FAMILY(gradsync_unknown_trainer_step, "The step that each of them has applied, as last told.", GS_GAUGE, "trainer", "cluster",
+       "job_id", "rank");
+FAMILY(gradsync_unknown_trainer_since_seconds, "Since when each of them is here, as Unix time.", GS_GAUGE, "trainer",
+       "cluster", "job_id", "rank");
 
 static gs_metric *series_of(gs_observer *observer, const gs_metric_family *family,
                             const char *a, const char *b, const char *c) {
@@ -130,6 +134,23 @@ static void refresh_control(gs_observer *observer) {
         (double)gs_metrics_dropped_count(observer->metrics));
 }
 
+static int show_unknown(gs_observer *observer, const gs_agent *agent) {
+    int count = 0;
+    for (int i = 0; i < agent->num_slots; i++) {
+        const gs_agent_slot *slot = &agent->slots[i];
+        if (!slot->is_unknown) continue;
+        char job[GS_JOB_ID_LEN], rank[16];
+        gs_job_id_format(job, slot->job);
+        snprintf(rank, sizeof rank, "%d", slot->rank);
+        const char *const labels[] = {"unknown", slot->cluster, job, rank};
+        gs_metric_set(gs_metrics_series(observer->metrics, &gradsync_unknown_trainer_step, labels), (double)slot->step);
+        gs_metric_set(gs_metrics_series(observer->metrics, &gradsync_unknown_trainer_since_seconds, labels),
+                      (double)slot->since_ms / 1000);
+        count++;
+    }
+    return count;
+}
+
 static void refresh_counts(gs_observer *observer) {
     double jobs[GS_NUM_JOB_STATES] = {0};
     for (size_t i = 0; i < observer->state->jobs.count; i++) jobs[observer->state->jobs.items[i]->state]++;
@@ -141,12 +162,13 @@ static void refresh_counts(gs_observer *observer) {
     // A catalogue state that this version cannot reach is still there, at 0.
     static const char *const states[] = {"idle", "running", "lost", "assigned", "draining"};
     double workers[5] = {0}, unknown = 0;
+    gs_metrics_forget(observer->metrics, "trainer", "unknown");  // those of before: who is here is shown again
     for (size_t i = 0; i < observer->state->agents.count; i++) {
         const gs_agent *agent = observer->state->agents.items[i];
         gs_slot_pools free = gs_agent_free_slots(agent);
         bool busy = free.plain + free.gpu < agent->num_slots;
         workers[!gs_agent_is_connected(agent) ? 2 : agent->is_leaving ? 4 : busy ? 1 : 0]++;
-        for (int s = 0; s < agent->num_slots; s++) unknown += agent->slots[s].is_unknown;
+        unknown += show_unknown(observer, agent);
     }
     gs_metric_set(series_of(observer, &gradsync_unknown_trainers, NULL, NULL, NULL), unknown);
     for (int i = 0; i < 5; i++) {

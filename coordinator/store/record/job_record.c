@@ -47,6 +47,7 @@ gs_status gs_job_to_record(char **text, const gs_job *job, const gs_job_document
     gs_json_set_bool(record, "stop_asked", job->stop_asked);
     gs_json_set_string(record, "stop_outcome", gs_job_state_name(job->stop_outcome));
     gs_json_set_string(record, "stop_reason", job->stop_reason);
+    if (job->adopted_from[0]) gs_json_set_string(record, "adopted_from", job->adopted_from);
     gs_json_set_int(record, "generation", job->generation);
     gs_json_set_int(record, "world_size", job->world_size);
     gs_json_set_int(record, "step", job->step);
@@ -155,6 +156,7 @@ static gs_status fill_job(gs_job *job, const gs_json *record) {
     read_text(job->reason, sizeof job->reason, record, "reason");
     read_text(job->message, sizeof job->message, record, "message");
     read_text(job->stop_reason, sizeof job->stop_reason, record, "stop_reason");
+    read_text(job->adopted_from, sizeof job->adopted_from, record, "adopted_from");
     read_text(job->order_reason, sizeof job->order_reason, record, "order_reason");
     read_numbers(job, record);
     read_plan(&job->plan, record);

@@ -81,6 +81,7 @@ CANNED(get_job, GS_GET_JOB)
 CANNED(stop_job, GS_STOP_JOB)
 CANNED(replan_job, GS_REPLAN_JOB)
 CANNED(release_job, GS_RELEASE_JOB)
+CANNED(adopt_job, GS_ADOPT_JOB)
 CANNED(delete_job, GS_DELETE_JOB)
 CANNED(get_workers, GS_GET_JOB_WORKERS)
 CANNED(get_plan, GS_GET_JOB_PLAN)
@@ -159,6 +160,7 @@ fake_coordinator *fake_start(int64_t request_ms) {
                                                   [GS_STOP_JOB] = stop_job,
                                                   [GS_REPLAN_JOB] = replan_job,
                                                   [GS_RELEASE_JOB] = release_job,
+                                                  [GS_ADOPT_JOB] = adopt_job,
                                                   [GS_DELETE_JOB] = delete_job,
                                                   [GS_GET_JOB_WORKERS] = get_workers,
                                                   [GS_GET_JOB_PLAN] = get_plan,

@@ -33,6 +33,7 @@ static void a_method_and_its_event_want_the_same_role(void **state) {
         {GS_READY_ORDER, GS_ON_READY_ORDER}, {GS_CREATE_JOB, GS_ON_CREATE_JOB},
         {GS_STOP_JOB, GS_ON_STOP_JOB},       {GS_DELETE_JOB, GS_ON_DELETE_JOB},
         {GS_REPLAN_JOB, GS_ON_REPLAN_JOB},   {GS_RELEASE_JOB, GS_ON_RELEASE_JOB},
+        {GS_ADOPT_JOB, GS_ON_ADOPT_JOB},     {GS_DESCRIBED, GS_ON_DESCRIBED},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         assert_int_equal(gs_method_info_of(pairs[i].method)->role, gs_event_rule_of(pairs[i].event)->role);
