@@ -1,11 +1,12 @@
 # Shared by the tests of cut links: real programs on hosts that are network namespaces. Sourced in place of lib.sh.
 #
-# The coordinator has a namespace, `centre`; all agents have one, `ranks` (ranks of one job reduce over shared memory,
-# whose socket is of one namespace), where each agent has a link of its own to the coordinator. All namespaces, mounts
+# The coordinator has a namespace, `centre`; agents have one, `ranks`, or another host (ranks of one job reduce over shared
+# memory, whose socket is of one namespace), where each agent has a link of its own to the coordinator. All namespaces, mounts
 # and processes are those of a private world that ends with the script, whatever ends it.
 #   cut AGENT… in|out|both    packets to or from these agents are lost, without a word to anybody
 #   heal                      all links are whole again
 # The coordinator's host is cut when all links are.
+#   WALL=FILE                 all programs read their wall clock with the seconds in FILE added
 skip() { echo "SKIP: $*"; exit 77; }
 if [ -z "${GRADSYNC_NETWORK_WORLD:-}" ]; then
   for tool in ip iptables unshare; do
@@ -24,26 +25,26 @@ if [ -z "${GRADSYNC_NETWORK_WORLD:-}" ]; then
 fi
 . "$(dirname "$0")/lib.sh"
 
-ip netns add centre
-ip netns add ranks
-ip -n centre link set lo up
-ip -n ranks link set lo up
+host() { ip netns add "$1" && ip -n "$1" link set lo up; }  # NAME
+host centre
+host ranks
 num_links=0
-declare -A link_of
+declare -A link_of host_of
 
 curl() { ip netns exec centre curl "$@"; }
 gradsync() { ip netns exec centre "$bin/gradsync" "$@"; }
 
-# link AGENT: a line between the two, numbered.
+# link AGENT HOST: a line between the two, numbered.
 link() {
   num_links=$((num_links + 1))
   local n=$num_links
   link_of[$1]=$n
-  ip link add "c$n" netns centre type veth peer name "r$n" netns ranks
+  host_of[$1]=$2
+  ip link add "c$n" netns centre type veth peer name "r$n" netns "$2"
   ip -n centre addr add "10.77.$n.1/24" dev "c$n"
-  ip -n ranks addr add "10.77.$n.2/24" dev "r$n"
+  ip -n "$2" addr add "10.77.$n.2/24" dev "r$n"
   ip -n centre link set "c$n" up
-  ip -n ranks link set "r$n" up
+  ip -n "$2" link set "r$n" up
 }
 
 # centre DATA_DIR [FLAG…]: starts the coordinator, at the same addresses each time.
@@ -60,12 +61,12 @@ centre() {
   wait_for 30 "the coordinator" curl -fsS "$server/readyz"
 }
 
-# agent NAME SLOTS [FLAG…]: sets worker_pid.
+# agent NAME SLOTS [FLAG…]: on $at, else on ranks; sets worker_pid.
 agent() {
   local name=$1 slots=$2
   shift 2
-  [ -n "${link_of[$name]:-}" ] || link "$name"
-  ip netns exec ranks "$bin/gradsync-worker" --coordinator "tcp://10.77.${link_of[$name]}.1:8471" --name "$name" --slots "$slots" \
+  [ -n "${link_of[$name]:-}" ] || link "$name" "${at:-ranks}"
+  ip netns exec "${host_of[$name]}" "$bin/gradsync-worker" --coordinator "tcp://10.77.${link_of[$name]}.1:8471" --name "$name" --slots "$slots" \
     --data-root "$run/root" "$@" >>"$run/logs/$name.log" 2>&1 &
   worker_pid=$!
   pids+=("$worker_pid")
@@ -76,13 +77,17 @@ cut() {
   local direction=${*: -1} name
   for name in "${@:1:$#-1}"; do
     local n=${link_of[$name]}
-    [ "$direction" = in ] || ip netns exec ranks iptables -A OUTPUT -o "r$n" -j DROP
-    [ "$direction" = out ] || ip netns exec ranks iptables -A INPUT -i "r$n" -j DROP
+    [ "$direction" = in ] || ip netns exec "${host_of[$name]}" iptables -A OUTPUT -o "r$n" -j DROP
+    [ "$direction" = out ] || ip netns exec "${host_of[$name]}" iptables -A INPUT -i "r$n" -j DROP
   done
 }
-heal() { ip netns exec ranks iptables -F; }
-# hosts_processes SIGNAL HOST: to all of centre or ranks.
-signal_host() { ip netns pids "$2" | xargs -r kill "-$1"; }
+heal() { for name in "${!host_of[@]}"; do ip netns exec "${host_of[$name]}" iptables -F; done; }
+signal_host() { ip netns pids "$2" | xargs -r kill "-$1"; }  # SIGNAL HOST: to all on it
+
+# How long things take, on a clock that nobody sets.
+now_ms() { awk '{ printf "%d\n", $1 * 1000 }' /proc/uptime; }
+# between MILLISECONDS LEAST MOST WHAT: most is a multiple that a busy machine needs.
+between() { [ "$1" -ge "$2" ] && [ "$1" -le "$3" ] || fail "$4 after $1 ms, not between $2 and $3"; }
 
 # The state that a job has come to, byte by byte: the parts of its last checkpoint.
 tensors_of() { # JOB

@@ -2,7 +2,8 @@
 # A coordinator that cannot be reached is as harmless as one that is dead: links cut, one way and both, of one worker, of
 # all and so of the coordinator's host; a host that is suspended. The job goes on in the generation that it had, with the
 # trainers that it had, and ends with the bytes of one that was left alone.
-#   GRADSYNC_CUT_SECONDS  also a cut that long, of each kind (tests/long.sh)
+#   GRADSYNC_CUT_SECONDS  how long the cuts of the grid are (1 2 12; tests/long.sh: 60)
+#   GRADSYNC_RUNS         how many of the grid, all or a number; GRADSYNC_SEED draws which
 . "$(dirname "$0")/network.sh"
 
 exact_job() { # NAME STEPS DELAY_MS
@@ -36,13 +37,6 @@ for direction in in out both; do
   sleep 1
   heal
 done
-finds_step 10
-is_undisturbed
-
-claim "2 s, of all"
-cut a b both
-sleep 2
-heal
 finds_step 10
 is_undisturbed
 
@@ -89,18 +83,30 @@ wait_for 30 "both workers" worker_knows
 finds_step 10
 is_undisturbed
 
-for seconds in ${GRADSYNC_CUT_SECONDS:-}; do
-  for who in "a out" "a in" "a both" "a b out" "a b in" "a b both"; do
-    claim "$seconds s: $who"
-    # shellcheck disable=SC2086  # words
-    cut $who
-    sleep "$seconds"
-    heal
-    wait_for 30 "both workers" worker_knows
-    finds_step 10
-    is_undisturbed
+# Each length, each direction, of one worker and of all; and hosts that stand still as long: M13.
+seed=${GRADSYNC_SEED:-$(git -C "$(dirname "$0")" rev-parse --short=8 HEAD 2>/dev/null || date +%s)}
+wanted=${GRADSYNC_RUNS:-4}
+for seconds in ${GRADSYNC_CUT_SECONDS:-1 2 12}; do
+  for what in "cut a out" "cut a in" "cut a both" "cut a b out" "cut a b in" "cut a b both" \
+    "stop centre" "stop ranks" "stop centre ranks"; do
+    echo "$(sha256sum <<<"$seed $seconds $what") $seconds $what"
   done
-done
+done | sort | sed 's/^[^ ]*  - //' >"$run/grid"
+[ "$wanted" = all ] || sed -i "$((wanted + 1)),\$d" "$run/grid"
+echo "$wanted of the grid, GRADSYNC_SEED=$seed"
+stop() { for host in "$@"; do signal_host STOP "$host"; done; }
+go_on() { for host in "$@"; do signal_host CONT "$host"; done; }
+while read -r seconds how whom <&3; do
+  claim "the grid: $seconds s, $how $whom"
+  # shellcheck disable=SC2086  # words
+  "$how" $whom
+  sleep "$seconds"
+  # shellcheck disable=SC2086  # words
+  if [ "$how" = stop ]; then go_on $whom; else heal; fi
+  wait_for 30 "both workers" worker_knows
+  finds_step 10
+  is_undisturbed
+done 3<"$run/grid"
 
 claim "what has come of it are the bytes of a job that was left alone"
 same "$(events_named StepsLost) $(events_named WorkerSilent)" "0 0" "events"
