@@ -19,10 +19,10 @@
 #include "tests/support/temp_dir.h"
 #include "worker/trainer/trainer.h"
 
-// Both entries count the steps that are reduced in this process; the second one sees no step that
-// the first one cuts off, and so on. Behind them the fourth save, which takes its time.
+// All entries count the steps that are reduced in this process, those that are cut off among them.
+// Behind them the fourth save, which takes its time.
 #define CUT_OFF                                                                                    \
-    "step.reduced=error@3,step.reduced=error@5,step.reduced=error@10,step.reduced=error@12,"       \
+    "step.reduced=error@3,step.reduced=error@6,step.reduced=error@12,step.reduced=error@15,"       \
     "checkpoint.write=sleep:2000@4"
 #define APPLIED_STEPS 2
 
