@@ -4,6 +4,7 @@
 * a path of a source, script or document that does not exist: gradsync/comm/comm.h, or comm.h alone;
 * a name gs_… that no code has;
 * decisions of docs/decisions.md that are not numbered 1, 2, 3 …
+* tests that docs/faults.md names: a script's claim that no line of it begins with, another test's case that no code has
 
     references.py SOURCE_DIR
 """
@@ -76,6 +77,24 @@ def check_decisions(root):
         yield "docs/decisions.md: there are no decisions"
 
 
+def check_faults(root, texts):
+    """`e2e_cuts`: N3 is a claim of tests/e2e/test_cuts.sh; the cases of other tests are functions."""
+    functions = {name for path, lines in texts.items() if path.startswith("tests/") and path.endswith(".c")
+                 for code, _ in lines for name in re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+(?=[(),])", code)}
+    for number, line in enumerate(read(root, "docs/faults.md"), 1):
+        for test, cases in re.findall(r"`((?:e2e|test|gpu)_[a-z0-9_]+)`(?:: ([^;|`]*))?", line):
+            where, script = f"docs/faults.md:{number}", f"tests/e2e/test_{test[4:]}.sh"
+            if test.startswith("e2e_"):
+                claims = [code for code, _ in texts.get(script, []) if code.lstrip().startswith("claim ")]
+                case = re.split(r"[,.(]", cases)[0].strip()
+                if not claims or not any(re.search(rf'[" ]{re.escape(case)}', claim) for claim in claims):
+                    yield f"{where}: {test} does not claim: {case}"
+                continue
+            for case in re.findall(r"\b[a-z0-9]+(?:_[a-z0-9]+){2,}\b", cases):
+                if case not in functions:
+                    yield f"{where}: no test has {case}"
+
+
 def main():
     root = sys.argv[1]
     files = list(files_of(root))
@@ -86,7 +105,7 @@ def main():
     known = {name for path, lines in texts.items() if path.endswith(CODE) for code, _ in lines for name in NAME.findall(code)}
     known |= {name for path in files if path.endswith((".inc", ".in", ".supp"))
               for line in read(root, path) for name in NAME.findall(line)}
-    findings, num_comments = list(check_decisions(root)), 0
+    findings, num_comments = [*check_decisions(root), *check_faults(root, texts)], 0
     for path, lines in texts.items():
         for number, (_, comment) in enumerate(lines, 1):
             num_comments += bool(comment)
