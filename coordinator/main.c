@@ -239,14 +239,21 @@ static int run_program(program_state *state, const coordinator_settings *setting
     }
     gs_log_info("ready", "http=%s control=%s data_dir=%s", gs_api_address(state->api), control,
                 state->data_dir);
-    while (!status.code && !stop_signal) status = gs_coordinator_turn(state->coordinator);
+    gs_status data = gs_ok();
+    while (!status.code && !data.code && !stop_signal) {
+        status = gs_coordinator_turn(state->coordinator);
+        data = gs_coordinator_check_data(state->coordinator);
+    }
     if (status.code) {
         gs_log_error("the loop ended", "reason=\"%s\"", status.message);
+    } else if (data.code) {
+        gs_log_error("stopping", "reason=\"%s\"", data.message);
     } else {
         gs_log_info("stopping", "signal=%d", (int)stop_signal);
     }
     gs_coordinator_drain(state->coordinator);
     gs_status stopped = turn_until_api_stopped(state);
+    if (data.code) return EX_DATAERR;
     return status.code || stopped.code ? EX_SOFTWARE : EX_OK;
 }
 

@@ -19,6 +19,7 @@ typedef struct gs_cluster {
     uint64_t life;     // the same
     gs_u64_map lives;  // of all starts that are remembered, by epoch
     bool is_old_copy;  // somebody has shown it
+    uint32_t later_epoch;  // that was seen by then
 } gs_cluster;
 
 // What a peer says of the coordinators that it has heard.

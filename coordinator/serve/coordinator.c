@@ -177,6 +177,14 @@ void gs_coordinator_wake(const gs_coordinator *coordinator) {
     (void)written;
 }
 
+gs_status gs_coordinator_check_data(const gs_coordinator *coordinator) {
+    const gs_cluster *cluster = &coordinator->steps.state->cluster;
+    if (!cluster->is_old_copy) return gs_ok();
+    return gs_error(GS_DATA_LOSS,
+                    "%.500s is an old copy of cluster %s: it is at coordinator epoch %u, workers have seen epoch %u",
+                    coordinator->data_dir, cluster->id, cluster->epoch, cluster->later_epoch);
+}
+
 void gs_coordinator_drain(gs_coordinator *coordinator) {
     gs_trace_event(coordinator->trace, "drain");
     gs_steps_take_kind(&coordinator->steps, GS_ON_DRAIN);

@@ -29,6 +29,8 @@ GS_NODISCARD gs_status gs_coordinator_turn(gs_coordinator *coordinator);
 // Async-signal-safe: makes a waiting turn return.
 void gs_coordinator_wake(const gs_coordinator *coordinator);
 const char *gs_coordinator_control_endpoint(const gs_coordinator *coordinator);
+// DATA_LOSS: a worker has shown that the database is an old copy. It is to end: nothing is decided from it.
+GS_NODISCARD gs_status gs_coordinator_check_data(const gs_coordinator *coordinator);
 // Refuses new jobs from now on.
 void gs_coordinator_drain(gs_coordinator *coordinator);
 // Says good-bye to streams, writes what is behind, closes. Trainers go on. NULL is fine.

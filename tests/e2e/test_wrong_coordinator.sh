@@ -76,7 +76,7 @@ wait_for 30 "more steps" step_at_least "$long" $((step + 20))
 knows_checkpoints() { get "/v1/jobs/$long/checkpoints" | jq -e '[.items[].step] | length >= 4 and length * 50 == max' >/dev/null; }
 wait_for 30 "checkpoints of the time between" knows_checkpoints
 
-claim "a coordinator on an old copy of the directory is refused, says so and starts nothing; the right one has them again"
+claim "a coordinator on an old copy of the directory is refused, says so and ends; the right one has them again"
 kill -KILL "$coordinator_pid"
 wait "$coordinator_pid" 2>/dev/null || true
 cp -r "$run/data" "$run/copy"
@@ -89,9 +89,11 @@ rm -f "$run/copy.ports"
   --port-file "$run/copy.ports" >>"$run/logs/copy.log" 2>&1 &
 coordinator_pid=$!
 pids+=("$coordinator_pid")
-noticed() { get /v1/events | jq -e 'any(.items[]; .reason == "OldDatabase")'; }
-wait_for 30 "what the copy says" noticed
-same "$(curl -s -o /dev/null -w '%{http_code}' "$server/readyz")" 503 "readiness of the copy"
+code=0
+wait "$coordinator_pid" || code=$?
+same "$code" 65 "exit code of the copy"
+grep -q "stopping.*old copy of cluster .* is at coordinator epoch [0-9]*, workers have seen epoch [0-9]*" "$run/logs/copy.log" || fail "the copy does not say why"
+live "$worker_pid" || fail "the worker ended"
 live $pids_of_long || fail "a trainer of the long job ended"
 swap right "$run/data" KILL
 wait_for 60 "the long job" runs

@@ -72,8 +72,12 @@ void gs_coordinator_process_kill(gs_coordinator_process *process) {
 }
 
 int gs_coordinator_process_stop(gs_coordinator_process *process) {
+    if (process->pid > 0) kill(process->pid, SIGTERM);
+    return gs_coordinator_process_wait(process);
+}
+
+int gs_coordinator_process_wait(gs_coordinator_process *process) {
     if (process->pid <= 0) return -1;
-    kill(process->pid, SIGTERM);
     gs_deadline deadline = gs_deadline_in_seconds(30);
     int status = 0;
     while (waitpid(process->pid, &status, WNOHANG) != process->pid) {

@@ -19,6 +19,7 @@ void gs_coordinator_process_pause(const gs_coordinator_process *process, int64_t
 void gs_coordinator_process_kill(gs_coordinator_process *process);  // SIGKILL
 // SIGTERM; the exit code, −1 when it did not end in time or by a signal.
 int gs_coordinator_process_stop(gs_coordinator_process *process);
+int gs_coordinator_process_wait(gs_coordinator_process *process);  // the same, of one that ends by itself
 // Kills what runs and removes the directory.
 void gs_coordinator_process_release(gs_coordinator_process *process);
 
