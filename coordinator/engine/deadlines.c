@@ -82,7 +82,6 @@ static void leave_behind(gs_engine *engine, gs_run *run) {
         int64_t lost_ns = has_left ? member->bye.at_ns : run->phase_since_ns;
         if (agent && agent->lost_ns > lost_ns) lost_ns = agent->lost_ns;
         if (now_ns - lost_ns < timing->agent_dead_ns) continue;
-        run->has_left_behind = true;
         gs_mind_log(engine, GS_SEVERITY_WARNING, "trainer left behind", "job=%s rank=%d worker=%s generation=%u",
                     run->job->id_text, gs_member_index(member), member->worker, run->generation);
         gs_member_exited(engine, member, -1, 0, NULL);

@@ -20,7 +20,6 @@ int gs_release_members(gs_engine *engine, gs_run *run) {
             gs_run_fail(engine, run, &blame, "rank %d on worker %s is out of reach, and an operator has given it up", i,
                         member->worker);
         }
-        run->has_left_behind = true;
         gs_member_exited(engine, member, -1, 0, NULL);
     }
     return count;

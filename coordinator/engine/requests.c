@@ -98,6 +98,7 @@ static gs_job *make_job(gs_engine *engine, gs_job_spec *spec) {
     job->created_ms = job->state_since_ms = job->waiting_since_ms = engine->state.wall_ms;
     job->waiting_since_ns = job->aged_ns = engine->state.now_ns;
     job->held_back = true;  // not scheduled before it is durable
+    job->checkpoints.is_found = true;
     return job;
 }
 
@@ -137,6 +138,13 @@ void gs_on_create_job(gs_engine *engine, gs_engine_event *event) {
     if (status.code) gs_reply_error(engine, call, status);
 }
 
+// Its row may be gone: nothing writes it again.
+static bool is_being_deleted(const gs_job *job) { return job->held_back && gs_job_state_terminal(job->state); }
+
+static gs_status being_deleted(const gs_job *job) {
+    return gs_error(GS_FAILED_PRECONDITION, "job %s is being deleted", job->id_text);
+}
+
 void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
     const gs_stop_request *request = &event->stop;
     gs_call call = event->from.call;
@@ -150,16 +158,19 @@ void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
         return;
     }
     event->was_admitted = true;
-    if (gs_job_state_terminal(job->state)) {  // idempotent
-        if (call) gs_reply_with(engine, call, GS_REPLY_JOB, job);
+    if (is_being_deleted(job)) {
+        gs_reply_error(engine, call, being_deleted(job));
         return;
     }
+    // Idempotent; that it has ended is told when the disk knows it.
     gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_STOP, call, job);
     if (!answer) {
         gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "stop job: out of memory"));
         return;
     }
-    gs_job_stop(engine, job, request->now, request->outcome, "StoppedByUser", grace_seconds);
+    if (!gs_job_state_terminal(job->state))
+        gs_job_stop(engine, job, request->now, request->outcome, "StoppedByUser", grace_seconds);
+    answer->shows_end = gs_job_state_terminal(job->state);
     write_job(engine, job, answer->ticket, NULL);
 }
 
@@ -290,6 +301,20 @@ static void answer_create(gs_engine *engine, gs_late_answer *answer, gs_job *job
     }
 }
 
+// It has ended since it was written: who asked is told so, and that has to be durable, too.
+static bool ends_since(const gs_late_answer *answer, const gs_job *job) {
+    return job && !answer->shows_end && gs_job_state_terminal(job->state);
+}
+
+// False: nothing of it is written any more.
+static bool write_end(gs_engine *engine, gs_late_answer *answer, gs_job *job) {
+    if (is_being_deleted(job)) return false;
+    answer->shows_end = true;
+    gs_late_answer_wait_again(engine, answer);
+    write_job(engine, job, answer->ticket, NULL);
+    return true;
+}
+
 void gs_on_job_stored(gs_engine *engine, const gs_completion *done) {
     gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
     gs_late_answer *answer = done->ticket ? gs_late_answer_take(engine, done->ticket) : NULL;
@@ -298,10 +323,15 @@ void gs_on_job_stored(gs_engine *engine, const gs_completion *done) {
         if (job) gs_farewells_stored(engine, job, done);
         return;
     }
+    gs_status status = done->status;
+    if (answer->kind == GS_LATE_STOP && !status.code && ends_since(answer, job)) {
+        if (write_end(engine, answer, job)) return;
+        status = being_deleted(job);
+    }
     gs_call call = gs_kept_take(engine, &answer->held);
     if (answer->kind == GS_LATE_CREATE) answer_create(engine, answer, job, done->status);
     else if (done->status.code && job) write_again(engine, job);
-    if (done->status.code) gs_reply_not_stored(engine, call, done->status);
+    if (status.code) gs_reply_not_stored(engine, call, status);
     else if (answer->kind == GS_LATE_RELEASE) gs_reply_ok(engine, call);
     else if (call) gs_reply_with(engine, call, answer->kind == GS_LATE_REPLAN ? GS_REPLY_REPLAN : GS_REPLY_JOB, job);
     gs_late_answer_bury(engine, answer);

@@ -151,7 +151,6 @@ struct gs_run {
     gs_next_plan next;
     int64_t plan_step;  // from which the plan in use holds, as ranks said; −1: they have not changed
     bool was_reloaded;  // its ranks may have changed plans while nobody looked
-    bool has_left_behind;  // ranks that may have saved what nobody was told of
     bool unheard;       // of most of its ranks there is no word: verdicts wait
     gs_exchange_round *exchanges;  // owned
     uint64_t bye_ticket;   // of a write on its way that has Byes; 0: none is

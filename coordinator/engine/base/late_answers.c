@@ -2,14 +2,18 @@
 
 #include <stdlib.h>
 
+void gs_late_answer_wait_again(gs_engine *engine, gs_late_answer *answer) {
+    answer->next = engine->late;
+    engine->late = answer;
+}
+
 gs_late_answer *gs_late_answer_add(gs_engine *engine, gs_late_kind kind, gs_call call, const gs_job *job) {
     gs_late_answer *answer = calloc(1, sizeof *answer);
     if (!answer) return NULL;
     answer->ticket = ++engine->last_ticket;
     answer->kind = kind;
     answer->job = job->id;
-    answer->next = engine->late;
-    engine->late = answer;
+    gs_late_answer_wait_again(engine, answer);
     gs_kept_set(engine, &answer->held, call, GS_CALL_ANSWER, answer);
     return answer;
 }

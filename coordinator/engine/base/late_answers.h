@@ -8,6 +8,8 @@
 gs_late_answer *gs_late_answer_add(gs_engine *engine, gs_late_kind kind, gs_call call, const gs_job *job);
 // The one of this ticket, which is forgotten here; gs_late_answer_bury is the caller's. NULL: nobody waits.
 gs_late_answer *gs_late_answer_take(gs_engine *engine, uint64_t ticket);
+// For another write, of the same ticket.
+void gs_late_answer_wait_again(gs_engine *engine, gs_late_answer *answer);
 void gs_late_answer_bury(gs_engine *engine, gs_late_answer *answer);
 // To who was to be told that something is durable: why it is not.
 void gs_reply_not_stored(gs_engine *engine, gs_call call, gs_status status);

@@ -20,6 +20,7 @@ typedef struct gs_late_answer {
     gs_kept_call held;
     char *key;  // owned; of an idempotent request; NULL: none
     bool purges;
+    bool shows_end;  // what is written shows that the job has ended
     struct gs_late_answer *next;
 } gs_late_answer;
 

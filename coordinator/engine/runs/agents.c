@@ -177,6 +177,15 @@ static void note_unknown(gs_engine *engine, gs_agent *agent, const gs_running_tr
     leave_alone(engine, agent, (int)running->slot);
 }
 
+// The line of its host was away: its silence begins anew, and that of the others where no rank is there to tell of their steps.
+static void begin_silence(const gs_engine *engine, gs_run *run, gs_member *member) {
+    member->heard_ns = engine->state.now_ns;
+    for (int i = 0; i < run->num_members; i++) {
+        if (run->members[i].stream.call) return;
+    }
+    for (int i = 0; i < run->num_members; i++) run->members[i].heard_ns = engine->state.now_ns;
+}
+
 static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_trainer *running) {
     if (running->slot < 0 || running->slot >= agent->num_slots) return;
     gs_agent_slot *slot = &agent->slots[running->slot];
@@ -204,9 +213,8 @@ static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_t
                            is_over ? gs_seconds_of(engine->state.timing.save_ns) : 0);
         return;
     }
-    // Its line was away, too: its silence begins anew.
-    member->heard_ns = engine->state.now_ns;
     gs_run *run = member->job->run;
+    begin_silence(engine, run, member);
     if (run->phase == GS_RUN_RELOADING && run->phase_deadline_ns)
         run->phase_deadline_ns = engine->state.now_ns + engine->state.timing.agent_grace_ns;
 }

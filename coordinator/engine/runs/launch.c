@@ -24,11 +24,9 @@ static bool is_still_there(const gs_engine *engine, const gs_job *job) {
     return false;
 }
 
-// What it starts from is known by then: after a start of the coordinator it may be on the disk alone.
 static bool wants_slots(const gs_engine *engine, const gs_job *job) {
     return !job->run && !job->held_back && !job->stop_asked &&
-           !gs_job_state_terminal(job->state) && !gs_checkpoints_pending(&job->checkpoints) &&
-           !is_still_there(engine, job);
+           !gs_job_state_terminal(job->state) && !is_still_there(engine, job);
 }
 
 // Slots of all workers that are connected.
@@ -192,14 +190,28 @@ void gs_on_too_large(gs_engine *engine, const gs_engine_event *event) {
     }
 }
 
+// What it starts from is known then: a rank that was not heard has saved on the disk alone.
+static bool knows_checkpoints(gs_engine *engine, gs_job *job) {
+    gs_checkpoints *checkpoints = &job->checkpoints;
+    if (!checkpoints->is_found) gs_checkpoints_find_more(engine, job);
+    checkpoints->is_found = true;
+    return !gs_checkpoints_pending(checkpoints) && gs_checkpoints_are_checked(engine, job);
+}
+
+// It goes on without the job, and is asked again then. Where it was never started nobody writes.
+static void forget_disk(gs_job *job) {
+    if (job->started_ms) job->checkpoints.is_found = false;
+    job->checkpoints.is_checked = false;
+}
+
 static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *decision,
                        gs_slot_pools free_pools) {
-    if (!gs_checkpoints_are_checked(engine, job)) return;  // its slots stay its own until the answer is here
+    if (!knows_checkpoints(engine, job)) return;  // its slots stay its own until the answer is here
     placement at = find_placement(engine, decision, free_pools);
     gs_run *run = place_run(engine, job, decision, &at);
     release_placement(&at);
     job->run = run;
-    job->checkpoints.is_checked = false;
+    job->checkpoints.is_found = job->checkpoints.is_checked = false;
     job->checkpoints.num_finds = 0;
     for (int i = 0; i < run->num_members; i++) {
         if (!gs_u64_map_set(&engine->state.members, run->members[i].incarnation, &run->members[i])) abort();
@@ -301,7 +313,7 @@ void gs_launch_waiting(gs_engine *engine) {
             launch_job(engine, waiting[i], &decisions[i], pools.free);
             pools.free = count_slots(engine).free;
         } else {
-            waiting[i]->checkpoints.is_checked = false;  // the disk goes on without it: it is asked again then
+            forget_disk(waiting[i]);
             explain_wait(engine, waiting[i], &decisions[i], waiting, &pools);
             give_up_waiting(engine, waiting[i]);
         }

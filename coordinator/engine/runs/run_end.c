@@ -137,7 +137,6 @@ static void end_failed(gs_engine *engine, gs_run *run) {
     int recent = 0;
     gs_restart_decision decision = decide(engine, run, &recent);
     if (run->step > job->reached_step) job->reached_step = run->step;
-    if (run->has_left_behind) gs_checkpoints_find_more(engine, job);
     gs_run_release(engine, run);
     if (decision.action == GS_RESTART_FAIL) {
         fail_job(engine, job, &decision, cause, recent);

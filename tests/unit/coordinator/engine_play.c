@@ -140,7 +140,10 @@ static void perform(gs_play *play, const gs_effect *effect) {
         ask_disk(disk, effect, GS_ON_STORED, GS_STORED_CHECKPOINT);
         break;
     case GS_DO_VERIFY: ask_disk(disk, effect, GS_ON_VERIFIED, 0); break;
-    case GS_DO_FIND_DIRECTORIES: ask_disk(disk, effect, GS_ON_DIRECTORIES_FOUND, 0); break;
+    case GS_DO_FIND_DIRECTORIES:
+        play->num_finds++;
+        ask_disk(disk, effect, GS_ON_DIRECTORIES_FOUND, 0);
+        break;
     case GS_DO_CHECK_CHECKPOINTS:
         play->num_checks++;
         ask_disk(disk, effect, GS_ON_CHECKPOINTS_CHECKED, 0);
