@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/simulation/oracle.h"
 #include "tests/simulation/trainer.h"
 
 #define HEARTBEAT_NS (500 * MILLISECONDS)
@@ -38,6 +39,21 @@ static void tell_exits(sim_world *world, sim_agent *agent) {
     }
 }
 
+static void add_exit(sim_world *world, sim_agent *agent, uint64_t incarnation, int exit_code, int signal) {
+    sim_exit *exit = calloc(1, sizeof *exit);
+    *exit = (sim_exit){.incarnation = incarnation, .exit_code = exit_code, .signal = signal, .next = agent->exits};
+    agent->exits = exit;
+    if (peer_moves(world, &agent->peer)) tell_exits(world, agent);
+}
+
+static void start_rank(sim_world *world, sim_agent *agent, const sim_item *item) {
+    const sim_trainer *there = item->slot >= 0 && item->slot < agent->num_slots ? agent->slots[item->slot] : NULL;
+    if (there && there->peer.incarnation == item->incarnation) return;  // said twice
+    if (there) oracle_fail(world, "%s is told to start a trainer in slot %d, where one is", agent->name, item->slot);
+    if (there || agent->is_leaving) add_exit(world, agent, item->incarnation, 75, 0);
+    else agent->slots[item->slot] = trainer_start(world, agent, item);
+}
+
 static void connected(sim_world *world, sim_peer *peer) {
     world_tell(world, "%s connects", of(peer)->name);
     say_hello(world, peer);
@@ -49,8 +65,7 @@ static void lost(sim_world *world, sim_peer *peer) { world_tell(world, "%s has l
 static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
     sim_agent *agent = of(peer);
     if (item->agent_order == GS_TELL_START_RANK) {
-        if (item->slot < 0 || item->slot >= agent->num_slots || agent->slots[item->slot]) return;
-        agent->slots[item->slot] = trainer_start(world, agent, item);
+        start_rank(world, agent, item);
     } else if (item->agent_order == GS_TELL_STOP_RANK) {
         sim_trainer *trainer = item->slot >= 0 && item->slot < agent->num_slots ? agent->slots[item->slot] : NULL;
         if (trainer && trainer->peer.incarnation == item->incarnation) trainer_stop(world, trainer, item->kill);
@@ -75,9 +90,17 @@ static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answ
 
 static const sim_peer_ops ops = {connected, lost, take_item, take_answer};
 
+static bool is_done(const sim_agent *agent) {
+    for (int i = 0; i < agent->num_slots; i++) {
+        if (agent->slots[i]) return false;
+    }
+    return !agent->exits;
+}
+
 static void beat(sim_world *world, uint64_t index, void *what) {
     (void)what;
     sim_agent *agent = world->agents[index];
+    if (agent->is_leaving && !agent->is_dead && is_done(agent)) agent_kill(world, agent, agent->away_ns);
     if (peer_hears(world, &agent->peer) && peer_moves(world, &agent->peer)) {
         gs_engine_event event = peer_event(&agent->peer, GS_ON_AGENT_HEARTBEAT, -1);
         event.agent_heartbeat.is_leaving = agent->is_leaving;
@@ -91,7 +114,7 @@ static void beat(sim_world *world, uint64_t index, void *what) {
 static void begin_life(sim_world *world, sim_agent *agent) {
     agent->peer = (sim_peer){.kind = CALLER_AGENT, .ops = &ops, .line = &agent->line,
                              .incarnation = dice_roll(&world->dice) | 1};
-    agent->is_dead = false;
+    agent->is_dead = agent->is_leaving = false;
     peer_create(world, &agent->peer);
 }
 
@@ -136,16 +159,22 @@ void agent_reap(sim_world *world, sim_agent *agent, const sim_trainer *trainer, 
         if (agent->slots[i] == trainer) agent->slots[i] = NULL;
     }
     if (agent->is_dead) return;  // and with it what it would have told
-    sim_exit *exit = calloc(1, sizeof *exit);
-    *exit = (sim_exit){.incarnation = trainer->peer.incarnation, .exit_code = exit_code, .signal = signal,
-                       .next = agent->exits};
-    agent->exits = exit;
-    if (peer_moves(world, &agent->peer)) tell_exits(world, agent);
+    add_exit(world, agent, trainer->peer.incarnation, exit_code, signal);
+}
+
+void agent_leave(sim_world *world, sim_agent *agent, int64_t away_ns) {
+    if (agent->is_dead || agent->is_leaving) return;
+    world_tell(world, "%s is told to leave", agent->name);
+    agent->is_leaving = true;
+    agent->away_ns = away_ns;
+    for (int i = 0; i < agent->num_slots; i++) {
+        if (agent->slots[i]) trainer_stop(world, agent->slots[i], false);
+    }
 }
 
 void agent_kill(sim_world *world, sim_agent *agent, int64_t away_ns) {
     if (agent->is_dead) return;
-    world_tell(world, "%s is killed, with all on it", agent->name);
+    world_tell(world, agent->is_leaving ? "%s has left" : "%s is killed, with all on it", agent->name);
     agent->is_dead = true;
     agent->is_leaving = false;
     peer_end(world, &agent->peer);

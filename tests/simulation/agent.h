@@ -20,12 +20,14 @@ struct sim_agent {
     sim_trainer *slots[MAX_SLOTS];  // NULL: free
     sim_exit *exits;
     bool is_dead, is_leaving;
+    int64_t away_ns;  // when it leaves: until it is started again
 };
 
 void agent_create(sim_world *world, int index, int64_t joins_after_ns);
 void agent_destroy(sim_agent *agent);
 // A process of it has ended.
 void agent_reap(sim_world *world, sim_agent *agent, const sim_trainer *trainer, int exit_code, int signal);
+void agent_leave(sim_world *world, sim_agent *agent, int64_t away_ns);  // told to: with all on it, once they have saved
 void agent_kill(sim_world *world, sim_agent *agent, int64_t away_ns);  // with all on it
 
 #endif

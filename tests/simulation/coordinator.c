@@ -6,6 +6,7 @@
 
 #include "tests/simulation/disk.h"
 #include "tests/simulation/oracle.h"
+#include "tests/simulation/people.h"
 #include "tests/simulation/peer.h"
 #include "tests/simulation/rows.h"
 #include "tests/simulation/sets.h"
@@ -128,7 +129,8 @@ static void fill_member_item(sim_item *item, const gs_effect *effect) {
     item->base_step = run->base_step;
     item->send_params = message->send_params;
     item->save = run->saving;
-    if (message->order == GS_TELL_PREPARE) snprintf(item->plan_hash, sizeof item->plan_hash, "%s", message->facts->hash);
+    if (message->order == GS_TELL_PREPARE || message->order == GS_TELL_REPLAN)
+        snprintf(item->plan_hash, sizeof item->plan_hash, "%s", message->facts->hash);
 }
 
 static void fill_agent_item(sim_item *item, const gs_effect *effect) {
@@ -163,8 +165,25 @@ static void perform_item(sim_world *world, const gs_effect *effect) {
     peer_item(world, &call->caller, &item);
 }
 
+static void tell_orders(const sim_world *world, const gs_effect *effect) {
+    static const char *const of_members[] = {"welcome", "prepare", "start", "go", "abort", "drain", "replan"};
+    static const char *const of_agents[] = {"welcome", "start rank", "stop rank"};
+    if (effect->kind == GS_DO_TELL_MEMBER)
+        world_tell(world, "  coordinator → rank %d of generation %u of %s: %s", gs_member_index(effect->member), effect->run->generation,
+                   effect->job->id_text, of_members[effect->member_message.order]);
+    else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order < (int)(sizeof of_agents / sizeof *of_agents))
+        world_tell(world, "  coordinator → %s: %s%s", effect->agent->name, of_agents[effect->agent_message.order],
+                   effect->agent_message.kill ? " (kill)" : "");
+    else if (effect->kind == GS_DO_REPLY && effect->reply.status.code)
+        world_tell(world, "  coordinator refuses: %s", effect->reply.status.message);
+}
+
 static void tell(sim_world *world, const gs_effect *effect) {
     if (!world->options.tells) return;
+    tell_orders(world, effect);
+    if (effect->kind >= GS_DO_WRITE_JOB && effect->kind <= GS_DO_PURGE)
+        world_tell(world, "  coordinator asks the disk: %s %s %s", gs_effect_name(effect->kind),
+                   effect->job ? effect->job->id_text : "", effect->text ? effect->text : "");
     if (effect->kind == GS_DO_NOTE)
         world_tell(world, "  coordinator: %s: %s", effect->note.reason, effect->note.message);
     else if (effect->kind == GS_DO_LOG) world_tell(world, "  coordinator logs: %s %s", effect->log.event, effect->text);
@@ -180,6 +199,7 @@ static void perform(sim_world *world, const gs_effect *effect) {
     default: break;
     }
     oracle_see_effect(world, effect);
+    people_see_effect(world, effect);
     disk_perform(world, world->coordinator->life, effect, gs_engine_state(world->coordinator->engine));
 }
 
@@ -398,6 +418,19 @@ void coordinator_kill_at_effect(sim_world *world, gs_effect_kind kind, int effec
 }
 
 void coordinator_let_live(sim_world *world) { world->coordinator->effects_to_live = 0; }
+
+static void leave(sim_world *world, uint64_t life, void *what) {
+    (void)what;
+    if (coordinator_life(world) == life) die(world);
+}
+
+void coordinator_shut_down(sim_world *world, int64_t away_ns) {
+    sim_coordinator *coordinator = world->coordinator;
+    if (!coordinator->engine || is_suspended(world)) return;
+    coordinator->away_ns = away_ns;
+    step_kind(world, GS_ON_DRAIN);
+    world_after(world, dice_delay_ns(&world->dice, 300 * MILLISECONDS), leave, coordinator->life, NULL);
+}
 
 int64_t coordinator_stands_ns(const sim_world *world) {
     bool stands = world->coordinator->engine && is_suspended(world);

@@ -58,6 +58,7 @@ void coordinator_cut_power(sim_world *world, int64_t away_ns);  // of its host: 
 // Behind so many more effects of a kind: the rest of that step never happens. GS_NUM_EFFECTS: of any kind.
 void coordinator_kill_at_effect(sim_world *world, gs_effect_kind kind, int effects, int64_t away_ns);
 void coordinator_let_live(sim_world *world);
+void coordinator_shut_down(sim_world *world, int64_t away_ns);  // told to: what is behind is written first
 void coordinator_suspend(sim_world *world, int64_t ns);
 int64_t coordinator_stands_ns(const sim_world *world);  // for how long yet; 0: it runs
 // Lives that ended behind an effect of each kind, in all histories; `unfinished`: others of that step never happened.

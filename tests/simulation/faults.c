@@ -219,14 +219,32 @@ static void jump_clock(sim_world *world) {
     world_tell(world, "the wall clock jumps");
 }
 
-static void stop_job(sim_world *world) {
-    int wish = (int)dice_between(&world->dice, 0, world->people->num_wishes - 1);
-    people_stop(world, wish, dice_chance(&world->dice, 0.4));
+static void err(sim_world *world) {
+    sim_trainer *trainer = any_trainer(world);
+    if (trainer) trainer_err(world, trainer);
 }
 
-static void replan_job(sim_world *world) {
-    people_replan(world, (int)dice_between(&world->dice, 0, world->people->num_wishes - 1));
+// A rank says of another what ends it.
+static void accuse(sim_world *world) {
+    static const gs_fault_kind kinds[] = {GS_FAULT_TIMEOUT, GS_FAULT_DAMAGED, GS_FAULT_DIVERGENCE, GS_FAULT_ABORTED};
+    sim_trainer *trainer = any_trainer(world);
+    if (!trainer || !trainer->group || trainer->state != TRAINER_RUNNING) return;
+    world_tell(world, "trainer %d accuses another", trainer->number);
+    trainer_accuse(world, trainer, kinds[dice_between(&world->dice, 0, 3)], (int)dice_between(&world->dice, 0, trainer->world_size - 1));
+    group_break(world, trainer->group);
 }
+
+static void shut_coordinator_down(sim_world *world) {
+    world_tell(world, "the coordinator is told to stop");
+    coordinator_shut_down(world, away(world));
+}
+
+// The same slots, new processes, within 50 ms.
+static void restart_worker(sim_world *world) {
+    agent_kill(world, any_agent(world), dice_between(&world->dice, 1, 50) * MILLISECONDS);
+}
+
+static void meddle(sim_world *world) { people_meddle(world); }
 
 static void break_communicator(sim_world *world) {
     sim_trainer *trainer = any_trainer(world);
@@ -236,12 +254,7 @@ static void break_communicator(sim_world *world) {
 }
 
 static void shut_worker_down(sim_world *world) {
-    sim_agent *agent = any_agent(world);
-    if (agent->is_dead) return;
-    world_tell(world, "%s is told to leave", agent->name);
-    for (int i = 0; i < agent->num_slots; i++) {
-        if (agent->slots[i]) trainer_stop(world, agent->slots[i], false);
-    }
+    agent_leave(world, any_agent(world), away(world));
 }
 
 static void damage(sim_world *world) { files_damage(world); }
@@ -256,8 +269,9 @@ static const fault_row rows[] = {
     {kill_coordinator_soon, 8}, {kill_in_transaction, 3}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 4},
     {cut_host, 2},       {reset_connections, 5},   {suspend_host, 2},       {slow_rank, 1},
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
-    {lie, 1},            {spoil_record, 1},         {jump_clock, 1},          {stop_job, 2},
-    {replan_job, 1},     {break_communicator, 3},  {shut_worker_down, 2},    {damage, 2},
+    {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},
+    {err, 3},            {accuse, 2},               {shut_coordinator_down, 2}, {restart_worker, 2},
+    {break_communicator, 3}, {shut_worker_down, 2}, {damage, 2},
 };
 
 static void befall(sim_world *world, uint64_t row, void *what) {

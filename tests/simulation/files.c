@@ -35,6 +35,7 @@ void files_save(sim_world *world, uint64_t job, const char *directory, int64_t s
     file->job = job;
     snprintf(file->directory, sizeof file->directory, "%s", directory);
     file->step = step;
+    file->saved_ns = world->now_ns;
     file->generation = generation;
     file->is_damaged = false;
 }

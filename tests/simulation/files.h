@@ -9,7 +9,7 @@
 typedef struct saved_file {
     uint64_t job;
     char directory[GS_CHECKPOINT_NAME_LEN];
-    int64_t step;
+    int64_t step, saved_ns;
     uint32_t generation;
     bool is_damaged;
     struct saved_file *next;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/simulation/people.h"
 #include "tests/simulation/sets.h"
 
 #define NOTICE_NS (300 * MILLISECONDS)
@@ -87,6 +88,20 @@ static void commit(sim_world *world, sim_group *group) {
     }
 }
 
+static bool has_no_data(const sim_world *world, const sim_group *group) {
+    const sim_wish *wish = people_wish_of(world, group->job);
+    return wish && wish->data_steps && group->members[0]->applied_step >= wish->data_steps;
+}
+
+// Ranks change to a plan together, when all of them have it.
+static void switch_plan(sim_group *group) {
+    const char *next = group->members[0]->next_plan_hash;
+    for (int i = 0; i < group->num_members; i++) {
+        if (!next[0] || strcmp(group->members[i]->next_plan_hash, next) != 0) return;
+    }
+    for (int i = 0; i < group->num_members; i++) trainer_switch_plan(group->members[i]);
+}
+
 static void step(sim_world *world, uint64_t id, void *what) {
     (void)what;
     sim_group *group = find_group(world, id);
@@ -102,16 +117,18 @@ static void step(sim_world *world, uint64_t id, void *what) {
         else group_try_to_step(world, group);
         return;
     }
-    if (group->members[0]->applied_step < group->members[0]->target) commit(world, group);
+    if (group->members[0]->applied_step < group->members[0]->target && !has_no_data(world, group)) commit(world, group);
     if (!all_in(group, TRAINER_RUNNING)) {
         group_break(world, group);
         return;
     }
     const sim_trainer *first = group->members[0];
     if (first->applied_step >= first->target) leave_together(world, group, GS_BYE_TARGET_REACHED, 0, "final");
+    else if (has_no_data(world, group)) leave_together(world, group, GS_BYE_DATA_ENDED, 0, "final");
     else if (group->drains) leave_together(world, group, GS_BYE_DRAINED, 0, "stop");
     else if (group_is_orphaned(world, group, ORPHAN_NS)) leave_together(world, group, GS_BYE_ORPHANED, 75, "orphaned");
     else {
+        switch_plan(group);
         if (first->save_every > 0 && first->applied_step % first->save_every == 0)
             trainer_save(world, group->members[0], "periodic");
         group_try_to_step(world, group);

@@ -43,6 +43,11 @@ const char *model_params_digest(void) {
     return digest;
 }
 
+size_t model_num_params(void) {
+    if (!spec) build();
+    return num_params;
+}
+
 void model_params_page(gs_param_page *page) {
     if (!spec) build();
     *page = (gs_param_page){.params = malloc(num_params * sizeof *params), .num_params = num_params};

@@ -6,6 +6,7 @@
 #include "rpc/schema/param_page.h"
 
 const char *model_params_digest(void);
+size_t model_num_params(void);
 void model_params_page(gs_param_page *page);  // owned by who asks
 const gs_job_spec *model_spec(void);
 void model_release(void);

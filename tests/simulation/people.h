@@ -1,4 +1,5 @@
-// Who ask for jobs, stop, plan anew and delete them, and remember what they were told.
+// Who ask for jobs, stop, plan anew, release and delete them, and remember what they were told. What they do by themselves comes
+// at any time, and above all right behind an effect that changes a job.
 #ifndef TESTS_SIMULATION_PEOPLE_H
 #define TESTS_SIMULATION_PEOPLE_H
 
@@ -10,9 +11,10 @@ typedef struct sim_wish {
     char key[24], name[24], fingerprint[24];
     char job_text[GS_JOB_ID_LEN];
     uint64_t job;  // as it was answered; 0: not yet
-    int64_t target, save_every, min, max;
-    bool wants_stop, stop_is_sure, wants_delete, is_deleted;
-    uint64_t create_request, other_request;
+    gs_job_spec *spec;  // owned; what is asked for
+    int64_t data_steps;  // its data ends there; 0: it does not
+    bool wants_stop, wants_delete, is_deleted;
+    uint64_t create_request, again_request, stop_request, delete_request, release_request;
     int64_t asked_ns;
 } sim_wish;
 
@@ -25,8 +27,8 @@ struct sim_people {
 
 void people_create(sim_world *world);
 void people_destroy(sim_world *world);
-void people_stop(sim_world *world, int wish, bool now);  // as they please
 const sim_wish *people_wish_of(const sim_world *world, uint64_t job);  // NULL: of nobody that was answered
-void people_replan(sim_world *world, int wish);
+void people_meddle(sim_world *world);                                  // with any job, as they please
+void people_see_effect(sim_world *world, const gs_effect *effect);
 
 #endif

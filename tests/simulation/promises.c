@@ -12,6 +12,7 @@
 #define MAX_JOBS 512
 #define MAX_SAVES_KEPT 64
 #define MAX_WRITES 256
+#define SETTLED_NS (3 * SECONDS)  // a save is on the disk that long
 
 // What a row of the disk says of a job.
 typedef struct job_facts {
@@ -39,6 +40,8 @@ typedef struct promised_job {
     bool is_left;                          // by all of them
     uint64_t ended_life;   // of the coordinator that shows it ended; 0: none has
     gs_job_state ended_as;
+    bool is_told_ended;  // people were told so
+    gs_job_state told;
     acknowledged_save saves[MAX_SAVES_KEPT];
     int num_saves;
 } promised_job;
@@ -74,14 +77,22 @@ void promises_accepted(sim_world *world, const char *key, uint64_t id) {
     sim_promises *promises = world->promises;
     for (int i = 0; i < promises->num_jobs; i++) {
         const promised_job *other = &promises->jobs[i];
-        if (!strcmp(other->key, key) && other->id != id && !other->may_be_deleted)
+        if (!strcmp(other->key, key) && other->id != id && !other->may_be_deleted && !other->is_excused)
             oracle_fail(world, "one request (%s) made two jobs", key);
     }
     snprintf(know(world, id)->key, sizeof know(world, id)->key, "%s", key);
 }
 
-void promises_stopped(sim_world *world, uint64_t id) { know(world, id)->is_stopped = true; }
+void promises_stopped(sim_world *world, uint64_t id, gs_job_state state) {
+    promised_job *job = know(world, id);
+    job->is_stopped = true;
+    if (!gs_job_state_terminal(state)) return;
+    job->is_told_ended = true;
+    job->told = state;
+}
+
 void promises_delete_asked(sim_world *world, uint64_t id) { know(world, id)->may_be_deleted = true; }
+void promises_delete_refused(sim_world *world, uint64_t id) { know(world, id)->may_be_deleted = false; }
 void promises_deleted(sim_world *world, uint64_t id) { know(world, id)->is_deleted = true; }
 
 void promises_excuse_job(sim_world *world, uint64_t id) { know(world, id)->is_excused = true; }
@@ -95,16 +106,15 @@ bool promises_is_excused(const sim_world *world, uint64_t id) {
 void promises_forget_rows(sim_world *world) {
     for (int i = 0; i < world->promises->num_jobs; i++) {
         promised_job *job = &world->promises->jobs[i];
-        job->is_stored = job->is_stopped = job->is_deleted = job->is_left = false;
+        job->is_stored = job->is_stopped = job->is_deleted = job->is_left = job->is_told_ended = false;
         job->left_ranks = 0;
     }
 }
 
 void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_t step) {
     promised_job *job = know(world, id);
-    // One that rotted, or that newer ones replaced, before anybody was told.
+    // It may have rotted, or newer ones have replaced it, before anybody was told.
     const saved_file *file = files_find(world, id, directory);
-    if (!file || file->is_damaged) return;
     for (int i = 0; i < job->num_saves; i++) {
         if (!strcmp(job->saves[i].directory, directory)) return;
     }
@@ -113,7 +123,7 @@ void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_
         job->num_saves--;
     }
     acknowledged_save *save = &job->saves[job->num_saves++];
-    save->is_damaged = false;
+    save->is_damaged = !file || file->is_damaged;
     snprintf(save->directory, sizeof save->directory, "%s", directory);
     save->step = step;
 }
@@ -145,9 +155,8 @@ void promises_removed(sim_world *world, uint64_t id, const char *directory) {
     while (i < job->num_saves && strcmp(job->saves[i].directory, directory) != 0) i++;
     if (i == job->num_saves || job->saves[i].is_damaged) return;
     int64_t left = -1;
-    for (const saved_file *file = world->files; file; file = file->next) {
-        bool stays = file->job == id && !file->is_damaged && strcmp(file->directory, directory) != 0;
-        if (stays && file->step > left) left = file->step;
+    for (int k = 0; k < job->num_saves; k++) {
+        if (k != i && job->saves[k].step > left) left = job->saves[k].step;
     }
     if (left < job->saves[i].step)
         oracle_fail(world, "checkpoint %s is removed, though the newest that is left is of step %" PRId64, directory, left);
@@ -160,6 +169,9 @@ int64_t promises_newest_save(const sim_world *world, uint64_t id) {
     for (int i = 0; job && i < job->num_saves; i++) {
         if (job->saves[i].step > newest) newest = job->saves[i].step;
     }
+    for (const saved_file *file = world->files; file; file = file->next) {
+        if (file->job == id && file->step > newest) newest = file->step;
+    }
     return newest;
 }
 
@@ -168,6 +180,11 @@ void promises_check_resume(sim_world *world, uint64_t id, int64_t step) {
     for (int i = 0; i < job->num_saves; i++) {
         if (job->saves[i].step <= step || job->saves[i].is_damaged) continue;
         oracle_fail(world, "a rank starts from step %" PRId64 " though %s was saved and acknowledged", step, job->saves[i].directory);
+    }
+    for (const saved_file *file = world->files; file; file = file->next) {
+        bool counts = file->job == id && !file->is_damaged && world->now_ns - file->saved_ns > SETTLED_NS;
+        if (counts && file->step > step)
+            oracle_fail(world, "a rank starts from step %" PRId64 " though %s is on the disk", step, file->directory);
     }
     if (job->is_stored && gs_job_state_terminal(job->stored.state))
         oracle_fail(world, "a rank starts for a job that was %s on the disk", gs_job_state_name(job->stored.state));
@@ -248,6 +265,9 @@ void promises_check(sim_world *world, const gs_state *state) {
         if (known->is_deleted) oracle_fail(world, "job %s was deleted, and is there", job->id_text);
         if (known->is_stored) check_stored(world, known, job);
         check_end(world, known, job);
+        if (known->is_told_ended && job->state != known->told)
+            oracle_fail(world, "people were told that job %s is %s, and it is %s", job->id_text, gs_job_state_name(known->told),
+                        gs_job_state_name(job->state));
         if (known->is_stopped && !job->stop_asked && !gs_job_state_terminal(job->state))
             oracle_fail(world, "job %s was stopped, and that was answered, and it is %s", job->id_text,
                         gs_job_state_name(job->state));

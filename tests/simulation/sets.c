@@ -20,6 +20,7 @@ typedef struct rank_set {
     uint64_t incarnations[MAX_RANKS];
     int num_ranks;
     int64_t step;  // the furthest that one of it has applied; −1: none
+    bool is_spoilt;
 } rank_set;
 
 // Of all its sets.
@@ -42,6 +43,7 @@ struct sim_sets {
     rank_set *items;
     int count;
     uint32_t newest;  // generation of all jobs
+    bool numbers_are_lost;  // by a disk that lied: they may come again
     job_sets jobs[MAX_JOBS];
     int num_jobs;
     bool is_stale;  // what the event that is being taken comes from
@@ -85,6 +87,8 @@ void sets_prepared(sim_world *world, uint64_t job, uint32_t generation, int rank
 
 void sets_committed(sim_world *world, uint64_t id, uint32_t generation, int64_t step) {
     job_sets *job = know(world, id);
+    if (step > job->step) job->step = step;
+    if (world->sets->numbers_are_lost) return;
     rank_set *set = find(world->sets, generation);
     if (generation < job->committed)
         oracle_fail(world, "generation %u commits step %" PRId64 " behind generation %u: two sets of ranks train", generation,
@@ -93,7 +97,6 @@ void sets_committed(sim_world *world, uint64_t id, uint32_t generation, int64_t 
         oracle_fail(world, "generation %u applies step %" PRId64 " behind step %" PRId64, generation, step, set->step);
     if (set && step > set->step) set->step = step;
     job->committed = generation;
-    if (step > job->step) job->step = step;
 }
 
 void sets_settled(sim_world *world, uint64_t id, uint32_t generation, int64_t step) {
@@ -103,7 +106,12 @@ void sets_settled(sim_world *world, uint64_t id, uint32_t generation, int64_t st
     if (generation >= job->generation && step > job->step) job->step = step;
 }
 
-void sets_forget_numbers(sim_world *world) { world->sets->newest = 0; }
+void sets_spoilt(sim_world *world, uint32_t generation) {
+    rank_set *set = find(world->sets, generation);
+    if (set) set->is_spoilt = true;
+}
+
+void sets_forget_numbers(sim_world *world) { world->sets->numbers_are_lost = true; }
 void sets_given_up(sim_world *world, uint64_t id) { know(world, id)->is_given_up = true; }
 
 int64_t sets_reached(const sim_world *world, uint64_t id) {
@@ -135,7 +143,7 @@ void sets_see_event(sim_world *world, const gs_engine_event *event) {
 static void begin(sim_world *world, const gs_run *run) {
     sim_sets *sets = world->sets;
     job_sets *job = know(world, run->job->id);
-    if (run->generation <= sets->newest) oracle_fail(world, "generation %u is handed out twice", run->generation);
+    if (run->generation <= sets->newest && !sets->numbers_are_lost) oracle_fail(world, "generation %u is handed out twice", run->generation);
     if (run->generation >= coordinator_state(world)->generations.durable_end)
         oracle_fail(world, "generation %u is used before it is reserved", run->generation);
     if (sets->count == MAX_SETS || run->num_members > MAX_RANKS) abort();
@@ -161,7 +169,7 @@ static bool all_agents_hear(const sim_world *world, const sim_group *group) {
 static void check_alone(sim_world *world, const gs_effect *effect) {
     const job_sets *job = know(world, effect->job->id);
     const sim_group *group = group_that_trains(world, job->id);
-    if (!group || job->is_given_up) return;
+    if (!group || job->is_given_up || world->sets->numbers_are_lost) return;
     if (promises_stored_set(world, job->id, group->generation) || all_agents_hear(world, group))
         oracle_fail(world, "ranks are started while generation %u of job %s trains: two sets", group->generation,
                     effect->job->id_text);
@@ -189,6 +197,7 @@ void sets_answer_settle(sim_world *world, const sim_trainer *trainer, const gs_e
 // What one of them has applied, those who live keep; and one of them saves it.
 static void judge_settlement(sim_world *world, const settlement *settled) {
     const rank_set *set = find(world->sets, settled->generation);
+    if (world->sets->numbers_are_lost || (set && set->is_spoilt)) return;
     if (set && settled->reached < set->step)
         oracle_fail(world, "survivors of generation %u settle at step %" PRId64 ", and step %" PRId64 " was applied",
                     set->generation, settled->reached, set->step);

@@ -13,6 +13,7 @@ void sets_destroy(sim_world *world);
 void sets_prepared(sim_world *world, uint64_t job, uint32_t generation, int rank, uint64_t incarnation);
 void sets_committed(sim_world *world, uint64_t job, uint32_t generation, int64_t step);
 void sets_settled(sim_world *world, uint64_t job, uint32_t generation, int64_t step);
+void sets_spoilt(sim_world *world, uint32_t generation);  // a rank has said that its state is not to be trusted
 void sets_forget_numbers(sim_world *world);  // a disk that lied has lost which were reserved
 void sets_given_up(sim_world *world, uint64_t job);  // by an operator's word: another may start beside it
 

@@ -46,6 +46,44 @@ static void end(sim_world *world, sim_trainer *trainer, int exit_code, int signa
 
 void trainer_kill(sim_world *world, sim_trainer *trainer, int signal) { end(world, trainer, -1, signal); }
 
+static gs_plan_report report_plan(const sim_trainer *trainer) {
+    gs_digest plan, next;
+    gs_plan_report report = {.told = gs_digest_parse(&plan, trainer->plan_hash), .plan_step = trainer->plan_step};
+    if (report.told) report.plan = gs_digest_fold(plan);
+    if (gs_digest_parse(&next, trainer->next_plan_hash)) report.next_plan = gs_digest_fold(next);
+    return report;
+}
+
+void trainer_switch_plan(sim_trainer *trainer) {
+    memcpy(trainer->plan_hash, trainer->next_plan_hash, sizeof trainer->plan_hash);
+    trainer->next_plan_hash[0] = '\0';
+    trainer->plan_step = trainer->applied_step;
+}
+
+void trainer_accuse(sim_world *world, sim_trainer *trainer, gs_fault_kind kind, int rank) {
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_FAULT, bound_to(trainer));
+    trainer->fault = gs_fault_facts_of(kind, rank);
+    trainer->fault.reporter = trainer->rank;
+    event.fault.facts = &trainer->fault;
+    event.fault.text = "as it says";
+    if (kind == GS_FAULT_NUMERICS || kind == GS_FAULT_DIVERGENCE || kind == GS_FAULT_DAMAGED) sets_spoilt(world, trainer->generation);
+    peer_call(world, &trainer->peer, &event);
+}
+
+void trainer_err(sim_world *world, sim_trainer *trainer) {
+    if (!trainer_lives(trainer) || trainer->state >= TRAINER_LEAVING) return;
+    bool is_for_good = dice_chance(&world->dice, 0.15);
+    bool speaks = trainer->peer.connection && dice_chance(&world->dice, 0.7);
+    world_tell(world, "trainer %d has an error%s", trainer->number, is_for_good ? " that stays" : "");
+    if (trainer->group) group_break(world, trainer->group);
+    if (!speaks) {
+        end(world, trainer, is_for_good ? 65 : 1, 0);
+        return;
+    }
+    if (trainer->group && dice_chance(&world->dice, 0.5)) trainer_accuse(world, trainer, GS_FAULT_NUMERICS, trainer->rank);
+    trainer_leave(world, trainer, GS_BYE_ERROR, is_for_good ? 65 : 1);
+}
+
 void trainer_suspend(sim_world *world, sim_trainer *trainer, int64_t ns) {
     peer_suspend(world, &trainer->peer, ns);
 }
@@ -78,7 +116,7 @@ void trainer_save(sim_world *world, sim_trainer *trainer, const char *reason) {
 static void say_bye(sim_world *world, sim_trainer *trainer) {
     gs_engine_event event = peer_event(&trainer->peer, GS_ON_BYE, bound_to(trainer));
     event.bye = (gs_bye_report){.reason = trainer->bye_reason, .exit_code = trainer->exit_code, .class = "", .error = "",
-                                .hint = "", .applied_step = trainer->applied_step};
+                                .hint = "", .applied_step = trainer->applied_step, .plan = report_plan(trainer)};
     trainer->bye_request = peer_call(world, &trainer->peer, &event);
 }
 
@@ -162,9 +200,22 @@ void trainer_settle(sim_world *world, sim_trainer *trainer) {
     wait_to_settle(world, trainer->peer.id, NULL);
 }
 
+// Rank 0 tells in which order gradients came: after the first step, and when it has lost who heard it.
+static void tell_order(sim_world *world, sim_trainer *trainer) {
+    if (trainer->rank != 0 || trainer->order_is_told || !peer_hears(world, &trainer->peer)) return;
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_READY_ORDER, bound_to(trainer));
+    size_t count = model_num_params();
+    event.ready_order = (gs_order_report){.order = {.params = malloc(count * sizeof(size_t)), .count = count},
+                                          .settled = dice_chance(&world->dice, 0.7)};
+    for (size_t i = 0; i < count; i++) event.ready_order.order.params[i] = (count - i + (size_t)trainer->order_shift) % count;
+    trainer->order_is_told = event.ready_order.settled;
+    peer_call(world, &trainer->peer, &event);
+}
+
 void trainer_applied(sim_world *world, sim_trainer *trainer) {
     trainer->applied_step++;
     trainer->is_complete = false;
+    tell_order(world, trainer);
     gs_engine_event event = peer_event(&trainer->peer, GS_ON_STEP, bound_to(trainer));
     event.step.applied_step = trainer->applied_step;
     event.step.step_seconds = 0.3;
@@ -194,7 +245,7 @@ static void connected(sim_world *world, sim_peer *peer) {
 static void lost(sim_world *world, sim_peer *peer) {
     (void)world;
     sim_trainer *trainer = of(peer);
-    trainer->is_welcome = false;
+    trainer->is_welcome = trainer->order_is_told = false;
     trainer->settle_request = trainer->bye_request = trainer->save_request = 0;
 }
 
@@ -224,6 +275,12 @@ static void take_welcome(sim_world *world, sim_trainer *trainer, const sim_item 
         peer_call(world, &trainer->peer, &event);
     }
     tell_saved(world, trainer);
+}
+
+// The one that is in use calls back the one that waits.
+static void take_plan(sim_trainer *trainer, const sim_item *item) {
+    bool is_same = !strcmp(trainer->plan_hash, item->plan_hash);
+    snprintf(trainer->next_plan_hash, sizeof trainer->next_plan_hash, "%s", is_same ? "" : item->plan_hash);
 }
 
 static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
@@ -262,7 +319,7 @@ static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
     case GS_TELL_DRAIN:
         if (trainer->group) group_drain(trainer->group);
         break;
-    case GS_TELL_REPLAN: break;
+    case GS_TELL_REPLAN: take_plan(trainer, item); break;
     }
 }
 
@@ -341,7 +398,8 @@ static void beat(sim_world *world, uint64_t id, void *what) {
     if (trainer->state == TRAINER_CONNECTING && !trainer->exchange_request && trainer->is_welcome) send_exchange(world, trainer);
     tell_saved(world, trainer);
     gs_engine_event event = peer_event(peer, GS_ON_HEARTBEAT, bound_to(trainer));
-    event.heartbeat = (gs_heartbeat_report){.applied_step = trainer->applied_step, .rss_bytes = -1, .phase = "forward"};
+    event.heartbeat = (gs_heartbeat_report){.applied_step = trainer->applied_step, .rss_bytes = -1, .phase = "forward",
+                                            .plan = report_plan(trainer)};
     peer_send(world, peer, &event);
 }
 
@@ -351,6 +409,10 @@ static void boot(sim_world *world, uint64_t id, void *what) {
     if (!trainer_lives(trainer)) return;
     if (trainer->resumes_from[0] && !files_read(world, trainer->peer.job, trainer->resumes_from)) {
         end(world, trainer, 75, 0);
+        return;
+    }
+    if (!world->is_calm && dice_chance(&world->dice, 0.003)) {
+        trainer_err(world, trainer);
         return;
     }
     trainer->state = TRAINER_WAITING;
@@ -365,6 +427,8 @@ sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *i
     trainer->agent = agent;
     trainer->number = ++world->num_trainers;
     trainer->rank = -1;
+    trainer->plan_step = -1;
+    trainer->order_shift = (int)dice_between(&world->dice, 0, 1);
     trainer->launch_token = item->launch_token;
     trainer->applied_step = item->checkpoint[0] ? item->resume_step : 0;
     snprintf(trainer->resumes_from, sizeof trainer->resumes_from, "%s", item->checkpoint);

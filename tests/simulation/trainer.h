@@ -35,7 +35,10 @@ struct sim_trainer {
     int64_t applied_step, target, save_every;
     bool is_complete;  // holds the whole gradients of applied_step + 1
     bool is_welcome, saves_when_told;
-    char plan_hash[GS_DIGEST_TEXT_LEN];
+    char plan_hash[GS_DIGEST_TEXT_LEN], next_plan_hash[GS_DIGEST_TEXT_LEN];  // in use; offered, "": none
+    int64_t plan_step;  // since when; −1: since the start
+    int order_shift;    // of its gradients
+    bool order_is_told;
     char resumes_from[GS_CHECKPOINT_NAME_LEN];  // "": from the beginning
     uint64_t ready_request, exchange_request, comm_up_request, settle_request, bye_request, save_request;
     int64_t settle_since_ns, bye_since_ns;
@@ -53,6 +56,9 @@ sim_trainer *trainer_find(const sim_world *world, uint64_t id);  // of its peer
 sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *item);
 void trainer_stop(sim_world *world, sim_trainer *trainer, bool kill);  // by its agent
 void trainer_kill(sim_world *world, sim_trainer *trainer, int signal);
+void trainer_err(sim_world *world, sim_trainer *trainer);  // an error of its own
+void trainer_accuse(sim_world *world, sim_trainer *trainer, gs_fault_kind kind, int rank);
+void trainer_switch_plan(sim_trainer *trainer);
 void trainer_suspend(sim_world *world, sim_trainer *trainer, int64_t ns);
 void trainers_destroy(sim_world *world);
 // Of the group: everybody applies, or leaves.

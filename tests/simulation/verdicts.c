@@ -16,10 +16,10 @@ static bool is_steady(const sim_world *world, const sim_group *group) {
     return world->now_ns - group->steady_since_ns >= STEADY_NS && world->now_ns - group->stepped_ns <= GROUP_STALL_NS;
 }
 
-// Silence is not death (V2, V6): steps that advance protect all members.
+// Silence is not death (V2, V6): steps that advance protect all members from the coordinator's own verdicts.
 static void check_fault(sim_world *world, const gs_effect *effect) {
     const char *reason = effect->note.reason;
-    if (!effect->note.fault || (strcmp(reason, "WorkerHung") != 0 && strcmp(reason, "WorkerSilent") != 0)) return;
+    if (!effect->note.fault || effect->note.fault->reporter >= 0 || (strcmp(reason, "WorkerHung") != 0 && strcmp(reason, "WorkerSilent") != 0)) return;
     const sim_group *group = group_of_generation(world, effect->job->id, effect->note.generation);
     if (group && is_steady(world, group) && !group_is_orphaned(world, group, ORPHAN_NS - 2 * SECONDS))
         oracle_fail(world, "%s: \"%s\", and generation %u has stepped all the time", reason, effect->note.message,
