@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What a job's ranks hold in memory, foretold before it runs, against what the system counts: proportional set sizes of
-# trainers, less those of a job of the same kind that is next to nothing. Of programs as they are shipped: sanitizers
-# have memory of their own.
+# trainers while they train and save, the largest, less those of a job of the same kind that is next to nothing. Of programs
+# as they are shipped: sanitizers have memory of their own.
 . "$(dirname "$0")/lib.sh"
 
 start_coordinator main "$run/data"
@@ -13,6 +13,18 @@ job_of() { # NAME WIDTH REDUCER [PRECISION]
 }
 pss() { awk '/^Pss:/ { print $2 * 1024 }' "/proc/$1/smaps_rollup"; }
 has_saved() { get "/v1/jobs/$1/checkpoints" | jq -e '.items | length > 0'; }
+# The most that a rank of the job holds at any of ten looks, between which it trains and saves.
+peak_of() { # JOB
+  local most=0 pid held
+  for _ in $(seq 10); do
+    for pid in $(trainer_pids "$1"); do
+      held=$(pss "$pid")
+      [ "$held" -le "$most" ] || most=$held
+    done
+    sleep 0.05
+  done
+  echo "$most"
+}
 # measure WIDTH REDUCER [PRECISION]: sets foretold, undo and held, of the rank that holds more.
 measure() {
   request POST '/v1/jobs?dry_run=true' "$(job_of ahead "$@")"
@@ -22,7 +34,7 @@ measure() {
   same "$(body '.memory | "\(.device) \(.not_counted)"')" "cpu []" "device, not counted"
   submit "$(job_of "held-$((++num_jobs))" "$@")"
   wait_for 60 "a checkpoint of $job" has_saved "$job"
-  held=$(for pid in $(trainer_pids "$job"); do pss "$pid"; done | sort -n | tail -n 1)
+  held=$(peak_of "$job")
   request POST "/v1/jobs/$job/stop" '{"mode":"now"}'
   await "$job" cancelled 30
 }

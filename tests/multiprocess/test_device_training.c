@@ -288,6 +288,23 @@ static void train_sharded(const job *of, const char *gpu) {
     forget(&there);
 }
 
+// Whatever comes first on a device.
+static void sharded_runs_on_a_gpu_have_the_same_bits(void **state) {
+    (void)state;
+    const char *gpu = want_gpu();
+    static const job what = {.model = MLP_WITHOUT_NORM,
+                             .optimizer = ADAMW,
+                             .micro_batch = 4,
+                             .shards = 2,
+                             .reducer = ",\"sharding\":\"gradients\""};
+    outcome first, second;
+    train(&first, &what, 2, STEPS, gpu, NULL);
+    train(&second, &what, 2, STEPS, gpu, NULL);
+    assert_same(&first, &second, 1, STEPS);
+    forget(&first);
+    forget(&second);
+}
+
 // One of them where cases are drawn: each takes the software machine seconds.
 static void sharded_ranks_train_as_on_cpus(void **state) {
     (void)state;
@@ -618,6 +635,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ranks_that_train_apart_do_as_on_cpus),
         cmocka_unit_test(sharded_ranks_train_as_on_cpus),
         cmocka_unit_test(digests_end_before_an_owner_updates),
+        cmocka_unit_test(sharded_runs_on_a_gpu_have_the_same_bits),
         cmocka_unit_test(state_in_the_hosts_memory_changes_no_bit),
         cmocka_unit_test(synchronised_norms_train_as_on_cpus),
         cmocka_unit_test(steps_neither_allocate_nor_wait_in_the_driver),
