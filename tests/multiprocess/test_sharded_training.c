@@ -13,6 +13,7 @@
 
 #include "rpc/json/json.h"
 #include "tests/support/asserts.h"
+#include "tests/support/near.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/trainer_rank.h"
@@ -91,18 +92,22 @@ static bool is_of_shards(const char *members) {
     return strstr(members, "partition") || strstr(members, "zero_");
 }
 
+static int passes = 1;  // micro-batches of a logical shard in a step
+
 static char *write_spec(const job *of, bool is_sharded, int target) {
     char *spec;
     if (asprintf(
             &spec,
             "{\"name\":\"parts\",\"exact\":%s,\"logical_shards\":%d,"
             "\"world\":{\"min\":%d,\"max\":%d},"
-            "\"model\":{\"seed\":5,%s},\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2},"
+            "\"model\":{\"seed\":5,%s},"
+            "\"data\":{\"kind\":\"synthetic\",\"micro_batch\":2,\"global_batch\":%d},"
             "\"optimizer\":{%s,\"lr\":0.01},\"reducer\":{\"first_bucket_bytes\":512,"
             "\"bucket_cap_bytes\":2048,\"check_replicas_every_steps\":2,\"sharding\":\"%s\"%s},"
             "\"checkpoint\":{\"every_steps\":2},\"steps\":{\"target\":%d}}",
             of->exact ? "true" : "false", of->logical_shards,
-            of->in_windows ? of->logical_shards : 1, of->logical_shards, of->model, of->optimizer,
+            of->in_windows ? of->logical_shards : 1, of->logical_shards, of->model,
+            2 * passes * of->logical_shards, of->optimizer,
             !is_sharded      ? "none"
             : of->in_windows ? "gradients"
                              : "optimizer",
@@ -145,28 +150,60 @@ static char *train(const job *of, const char *dir, bool is_sharded, int world_si
     return checkpoint;
 }
 
-// Of all that is in a checkpoint, whoever wrote which part of it.
-static gs_digest digest_of(const job *of, const char *checkpoint) {
+// What lies in a checkpoint, as one rank has it that has it all.
+typedef struct loaded {
+    gs_device *device;
+    gs_json *object;
+    gs_trainer_state state;
+} loaded;
+
+static void load(loaded *out, const job *of, const char *checkpoint) {
     gs_job_spec spec;
     gs_field_errors errors = {0};
-    gs_json *object;
-    gs_device *device;
-    gs_trainer_state state;
     char *text = write_spec(of, false, STEPS);
-    assert_ok(gs_json_parse(&object, text, strlen(text)));
-    assert_ok(gs_job_spec_decode(&spec, object, &errors));
-    assert_ok(gs_device_open(&device, "cpu", &(gs_device_options){.num_threads = 1}));
-    assert_ok(gs_trainer_state_init(&state, &spec, device));
-    assert_ok(gs_checkpoint_load(&state, checkpoint, &spec));
-    gs_digest digest = gs_trainer_state_digest(&state);
-    int64_t skipped = state.position.skipped_steps, taken = state.position.step - skipped;
+    assert_ok(gs_json_parse(&out->object, text, strlen(text)));
+    assert_ok(gs_job_spec_decode(&spec, out->object, &errors));
+    assert_ok(gs_device_open(&out->device, "cpu", &(gs_device_options){.num_threads = 1}));
+    assert_ok(gs_trainer_state_init(&out->state, &spec, out->device));
+    assert_ok(gs_checkpoint_load(&out->state, checkpoint, &spec));
+    free(text);
+}
+
+static void unload(loaded *of) {
+    gs_trainer_state_release(&of->state);
+    gs_device_close(of->device);
+    gs_json_release(of->object);
+}
+
+// Of all that is in a checkpoint, whoever wrote which part of it.
+static gs_digest digest_of(const job *of, const char *checkpoint) {
+    loaded one;
+    load(&one, of, checkpoint);
+    gs_digest digest = gs_trainer_state_digest(&one.state);
+    int64_t skipped = one.state.position.skipped_steps, taken = one.state.position.step - skipped;
     if (strstr(of->optimizer, LARGE_SCALE) && !(skipped && taken))
         fail_msg("%s: %d of %d steps were skipped", of->what, (int)skipped, (int)(skipped + taken));
-    gs_trainer_state_release(&state);
-    gs_device_close(device);
-    gs_json_release(object);
-    free(text);
+    unload(&one);
     return digest;
+}
+
+// Whether the parameters of two checkpoints are, of which the other is of a job with so many
+// passes.
+static bool are_near(const job *of, const char *a, const char *b, int passes_of_b) {
+    static const gs_near within = {1e-5, 1e-5, false};
+    loaded one, other;
+    bool near = true;
+    load(&one, of, a);
+    passes = passes_of_b;
+    load(&other, of, b);
+    for (size_t p = 0; p < one.state.num_params; p++) {
+        const float *x = one.state.params[p], *y = other.state.params[p];
+        for (size_t i = 0; i < gs_param_spec_count(&one.state.param_specs[p]); i++)
+            near = near && is_near((double)x[i], (double)y[i], within);
+    }
+    unload(&one);
+    unload(&other);
+    return near;
 }
 
 static void assert_same(const job *of, const char *one, const char *other) {
@@ -186,6 +223,37 @@ static void what_is_saved_has_the_bits_of_whole_updates(void **state) {
         free(whole);
         gs_temp_dir_remove(dir);
         gs_temp_dir_remove(whole_dir);
+    }
+}
+
+// Each micro-batch is reduced, and what stays of it adds up: sums in another order than those of a
+// job that reduces the last one alone, so parameters are near. (Adam would make much of the last bits of gradients near
+// zero.)
+static void gradients_of_several_micro_batches_add_up(void **state) {
+    (void)state;
+    static const job of_passes[] = {
+        {"micro-batches", 3, 3, MLP, "\"kind\":\"sgd\",\"momentum\":0.9,\"grad_clip_norm\":0.05",
+         "", false, true},
+        {"micro-batches of sums", 2, 2, GPT2, "\"kind\":\"sgd\",\"momentum\":0.9",
+         ",\"op\":\"sample_mean\"", false, true}};
+    for (size_t i = 0; i < sizeof of_passes / sizeof of_passes[0]; i++) {
+        const job *of = &of_passes[i];
+        char *dir = gs_temp_dir_make(), *whole_dir = gs_temp_dir_make(),
+             *first_dir = gs_temp_dir_make();
+        passes = 3;
+        char *parts = train(of, dir, true, of->world_size, STEPS, NULL);
+        char *whole = train(of, whole_dir, false, of->world_size, STEPS, NULL);
+        passes = 1;
+        char *first = train(of, first_dir, true, of->world_size, STEPS, NULL);
+        passes = 3;
+        assert_true(are_near(of, parts, whole, 3));
+        assert_false(are_near(of, parts, first, 1));
+        free(parts);
+        free(whole);
+        free(first);
+        gs_temp_dir_remove(dir);
+        gs_temp_dir_remove(whole_dir);
+        gs_temp_dir_remove(first_dir);
     }
 }
 
@@ -258,6 +326,7 @@ int main(int argc, char **argv) {
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_saved_has_the_bits_of_whole_updates),
+        cmocka_unit_test(gradients_of_several_micro_batches_add_up),
         cmocka_unit_test(checkpoints_go_on_in_any_world_sharded_or_not),
         cmocka_unit_test(exact_jobs_have_the_same_bits_in_any_world_cut_in_any_way),
     };
