@@ -25,7 +25,8 @@ exact_job() { # NAME STEPS MORE
 }
 # A checkpoint at every tenth step is what is seen of the trainers from outside.
 submit_watched() { submit "$(exact_job "$1" 1000000 ',"debug":{"step_delay_ms":10},"checkpoint":{"every_steps":10,"keep_last":1000}')"; }
-saved_at() { find "$run/checkpoints/$job" -name MANIFEST.json -printf '%T@ %h\n' | sed -E 's/ .*step-0*([0-9]+).*/ \1/' | sort -k2 -n; }
+# Old ones are removed meanwhile.
+saved_at() { { find "$run/checkpoints/$job" -name MANIFEST.json -printf '%T@ %h\n' 2>/dev/null || true; } | sed -E 's/ .*step-0*([0-9]+).*/ \1/' | sort -k2 -n; }
 # longest_gap_ms SINCE_MS: between two saves, one of them after it.
 longest_gap_ms() {
   saved_at | awk -v since="$1" '{ at = $1 * 1000; if (last && at > since && at - last > most) most = at - last; last = at } END { printf "%d", most }'
@@ -47,7 +48,7 @@ arguments=()
 # launch: the coordinator where it was, without waiting for it.
 launch() { # [timeout SECONDS]
   rm -f "$run/main.ports"
-  "$@" "$bin/gradsync-coordinator" "${arguments[@]}" --data-dir "$data" --checkpoints "$run/checkpoints" --port-file "$run/main.ports" \
+  "$@" "$bin/gradsync-coordinator" "${arguments[@]}" --data-dir "$data" --port-file "$run/main.ports" \
     >>"$run/logs/main.log" 2>&1 &
   coordinator_pid=$!
 }
@@ -74,8 +75,9 @@ sizes_of() { # PID…: descriptors and threads of each
 resident_kib() { for pid in "$@"; do cat "/proc/$pid/status"; done | awk '/^VmRSS/ { sum += $2 } END { print sum }'; }
 
 mkdir "$run/checkpoints"
-start_coordinator main "$data" --checkpoints "$run/checkpoints"
-arguments=(--http "${server#http://}" --control "$control")
+own=(--checkpoints "$run/checkpoints" --orphan-limit $((down + 600)))
+start_coordinator main "$data" "${own[@]}"
+arguments=(--http "${server#http://}" --control "$control" "${own[@]}")
 start_worker agent 4
 agent_pid=$worker_pid
 submit_watched through
@@ -122,6 +124,7 @@ echo "  trainers $kib KiB, $kib_after KiB after; worker $agent_kib KiB, $agent_k
 # It keeps the lines of meanwhile, 8 MiB of them at most.
 [ "$agent_kib_after" -le $((agent_kib + 12288)) ] || fail "memory of the worker: $agent_kib KiB, $agent_kib_after KiB after $down s"
 saves_more $((saved + down * 1000 / (4 * (undisturbed_ms + 100)))) || fail "few steps: $saved saves before, $(num_saved) after"
+keeps_pace "$since"
 revive
 steps_again
 keeps_pace "$since"
@@ -307,7 +310,7 @@ claim "T8: under a flood of requests each answer comes in time, and the trainers
 since=$(now_ms)
 # More connections than one address may have: what is too much is refused by a connection that is closed, code 000.
 flood() { # URL FILE
-  seq 2000 | sed "s#.*#url = \"$1\"\noutput = \"/dev/null\"#" >"$2.requests"
+  seq 1500 | sed "s#.*#url = \"$1\"\noutput = \"/dev/null\"#" >"$2.requests"
   command curl -sS --parallel --parallel-immediate --parallel-max 100 -w '%{http_code} %{time_total}\n' -K "$2.requests" >"$2" 2>/dev/null || true
 }
 flood "$server/v1/jobs" "$run/flood.a" &
@@ -318,7 +321,7 @@ answers() { awk -v code="$1" '$1 == code { print int($2 * 1000) }' "$run/flood.a
 late_one() { answers "$1" | awk '{ at[NR] = $1 } END { print NR ? at[int((NR * 99 + 99) / 100)] : -1 }'; } # its 99th percentile
 accepted=$(late_one 200) refused=$(late_one 000)
 echo "  $(answers 200 | wc -l) answers, p99 $accepted ms; $(answers 000 | wc -l) refusals, p99 $refused ms"
-same "$(($(answers 200 | wc -l) + $(answers 000 | wc -l)))" 4000 "answers and refusals"
+same "$(($(answers 200 | wc -l) + $(answers 000 | wc -l)))" 3000 "answers and refusals"
 [ "$accepted" -ge 0 ] && [ "$accepted" -le 1000 ] || fail "T8: an answer takes $accepted ms"
 [ "$refused" -le 500 ] || fail "T8: a refusal takes $refused ms"
 steps_again
