@@ -155,25 +155,41 @@ static bool is_unknown(const gs_engine *engine, const gs_running_trainer *runnin
     return !gs_job_table_get(jobs, running->job) && !gs_job_table_is_gone(jobs, running->job, names_cluster);
 }
 
-// Somebody has adopted the ranks of this run elsewhere: the job is theirs now. None is ended, and no other set started.
-static void give_away(gs_engine *engine, gs_member *member, const char *cluster) {
-    gs_job *job = member->job;
+// Whose rank another cluster has adopted: of its last generation, or of one that was formed there since.
+static gs_job *job_of_adopted(const gs_engine *engine, const gs_running_trainer *running) {
+    gs_job *job = gs_job_table_get(&engine->state.jobs, running->job);
+    if (!job || gs_job_state_terminal(job->state)) return NULL;
+    const gs_member *member = gs_state_member(&engine->state, running->incarnation);
+    bool is_here = member && member->job == job && member->stage != GS_MEMBER_EXITED;
+    return is_here || (job->generation && running->generation >= job->generation) ? job : NULL;
+}
+
+// The job is theirs now: its ranks train on there. None of them is ended, and no other set is started.
+static void give_away(gs_engine *engine, gs_job *job, const gs_running_trainer *running) {
     gs_run *run = job->run;
     job->stop_asked = true;
     job->stop_outcome = GS_JOB_CANCELLED;
     snprintf(job->stop_reason, sizeof job->stop_reason, "AdoptedElsewhere");
+    if (!run) {
+        gs_job_end(engine, job, GS_JOB_CANCELLED, "AdoptedElsewhere", "cluster %.23s has adopted its ranks: they train on there",
+                   running->cluster);
+        return;
+    }
     if (job->state != GS_JOB_STOPPING)
         gs_job_move(engine, job, GS_JOB_STOPPING, "AdoptedElsewhere",
-                    "cluster %.23s has adopted the ranks of generation %u: they train on there", cluster, run->generation);
+                    "cluster %.23s has adopted its ranks: they train on there", running->cluster);
+    if (!run->generation || run->generation > running->generation) {  // another set, begun before this was known
+        gs_run_kill(engine, run, 0);
+        return;
+    }
     for (int i = 0; i < run->num_members; i++) {
         if (run->members[i].stage != GS_MEMBER_EXITED) gs_member_exited(engine, &run->members[i], -1, 0, NULL);
     }
 }
 
 static void note_unknown(gs_engine *engine, gs_agent *agent, const gs_running_trainer *running) {
-    gs_member *member = gs_state_member(&engine->state, running->incarnation);
-    bool was_ours = member && member->job->id == running->job && member->stage != GS_MEMBER_EXITED;
-    if (was_ours && member->job->run->phase < GS_RUN_ENDING) give_away(engine, member, running->cluster);
+    gs_job *job = job_of_adopted(engine, running);
+    if (job) give_away(engine, job, running);
     leave_alone(engine, agent, (int)running->slot);
 }
 

@@ -277,18 +277,21 @@ static void open_engine(gs_play *play, uint32_t epoch) {
                                                               .first_generation = epoch * GS_GENERATION_BLOCK}));
 }
 
-void gs_play_find_worker(gs_play *play) {
+void gs_play_find_worker(gs_play *play) { gs_play_find_worker_of(play, ""); }
+
+void gs_play_find_worker_of(gs_play *play, const char *cluster) {
     gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
     event.from = (gs_origin){.call = ++play->last_call, .incarnation = GS_PLAY_AGENT, .generation = -1};
     play->agent_stream = event.from.call;
     event.agent_hello = (gs_agent_hello){.worker = "w", .host = "h", .boot_id = "b", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS};
-    const gs_run *run = gs_play_run(play);
-    if (run) {
+    const gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
+    if (job && (job->run || *cluster)) {
         event.agent_hello.running = calloc(GS_PLAY_RANKS, sizeof *event.agent_hello.running);
         for (int i = 0; i < GS_PLAY_RANKS; i++)
             if (!play->ranks[i].is_gone) event.agent_hello.running[event.agent_hello.num_running++] = (gs_running_trainer){
-                .slot = i, .pid = 1, .incarnation = play->ranks[i].incarnation, .job = play->job, .rank = i};
+                .slot = i, .pid = 1, .incarnation = play->ranks[i].incarnation, .job = play->job, .rank = i,
+                .cluster = cluster, .generation = job->generation};
     }
     gs_play_hear(play, &event);
 }

@@ -57,6 +57,8 @@ void gs_play_wait(gs_play *play, int64_t ns);                          // in tic
 gs_job *gs_play_submit(gs_play *play, const char *spec);  // one more job, by its specification
 void gs_play_lose_worker(gs_play *play);
 void gs_play_find_worker(gs_play *play);  // it says hello, again
+// The same with the ranks of the job's last generation, which another cluster has adopted.
+void gs_play_find_worker_of(gs_play *play, const char *cluster);
 gs_run *gs_play_run(const gs_play *play);  // NULL: none
 // All that decides, as text: equal texts are equal states. Owned by the caller.
 char *gs_play_describe(const gs_play *play);

@@ -1,0 +1,75 @@
+// A coordinator comes back, and its job's ranks have been adopted by another cluster.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/clock.h"
+#include "tests/support/asserts.h"
+#include "tests/unit/coordinator/engine_play.h"
+
+static void both(gs_play *play, gs_engine_event_kind kind) {
+    gs_play_say(play, 1, kind);
+    gs_play_say(play, 0, kind);
+}
+
+static int set_up(void **state) {
+    gs_play *play = calloc(1, sizeof *play);
+    gs_play_open(play);
+    both(play, GS_ON_HELLO);
+    gs_play_say(play, 1, GS_ON_PARAMS);
+    both(play, GS_ON_READY);
+    both(play, GS_ON_COMM_UP);
+    both(play, GS_ON_STEP);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    gs_play_wait(play, GS_NS_PER_SEC / 2);
+    gs_play_reopen_without_worker(play);
+    *state = play;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    gs_play_close(*state);
+    free(*state);
+    return 0;
+}
+
+// Nobody is told to end, and nothing is started.
+static void expect_given_away(gs_play *play) {
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    const gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
+    assert_int_equal(job->state, GS_JOB_CANCELLED);
+    assert_string_equal(job->reason, "AdoptedElsewhere");
+    assert_null(job->run);
+    for (int i = 0; i < GS_PLAY_RANKS; i++)
+        assert_false(play->ranks[i].ordered_to_stop || play->ranks[i].ordered_to_die);
+}
+
+static void ranks_that_were_adopted_while_nobody_was_here_train_on(void **state) {
+    gs_play *play = *state;
+    gs_play_find_worker_of(play, "c-elsewhere");
+    expect_given_away(play);
+}
+
+// Their worker came too late: the run is over here, and the job waits for slots.
+static void no_other_set_takes_the_place_of_adopted_ranks(void **state) {
+    gs_play *play = *state;
+    gs_play_wait(play, 1300 * GS_NS_PER_SEC);
+    const gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
+    assert_null(job->run);
+    assert_false(gs_job_state_terminal(job->state));
+    gs_play_find_worker_of(play, "c-elsewhere");
+    expect_given_away(play);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(ranks_that_were_adopted_while_nobody_was_here_train_on, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(no_other_set_takes_the_place_of_adopted_ranks, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
