@@ -152,6 +152,12 @@ void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
     double grace_seconds = request->grace_seconds;
     if (grace_seconds < 0) grace_seconds = gs_seconds_of(engine->state.timing.drain_ns);
     if (find_job(engine, &job, event, request->job).code) return;
+    // Until it is known whether there is such a job at all, nothing else may be written of it.
+    if (job->held_back && !gs_job_state_terminal(job->state)) {
+        gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is not recorded yet", job->id_text),
+                         "in_flight", "ask again in a moment");
+        return;
+    }
     if (!(grace_seconds <= MAX_GRACE_SECONDS)) {
         gs_reply_error(engine, call, gs_error(GS_INVALID_ARGUMENT, "grace_seconds: must be between 0 and %d",
                                               MAX_GRACE_SECONDS));

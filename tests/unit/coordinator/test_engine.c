@@ -112,6 +112,29 @@ static void what_a_job_starts_from_is_looked_at_when_it_starts(void **state) {
     assert_int_equal(play->num_checks, 1);
 }
 
+// Else the row of the stop outlives the refusal of the job.
+static void a_job_that_is_not_recorded_yet_cannot_be_stopped(void **state) {
+    gs_play *play = *state;
+    gs_status answer;
+    play->disk_waits = true;
+    const gs_job *job = gs_play_submit(play, gpu_spec);
+    uint64_t id = job->id;
+    gs_call created = play->last_call;
+    int num_rows = play->num_job_rows;
+    gs_engine_event stop = {.kind = GS_ON_STOP_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    stop.stop = (gs_stop_request){.job = "gpu", .outcome = GS_JOB_CANCELLED, .grace_seconds = -1};
+    gs_play_hear(play, &stop);
+    assert_true(gs_play_is_answered(play, play->last_call, &answer));
+    assert_int_equal(answer.code, GS_FAILED_PRECONDITION);
+    assert_int_equal(play->num_job_rows, num_rows);
+    play->disk_waits = false;
+    play->disk_says = GS_RESOURCE_EXHAUSTED;
+    gs_play_wait(play, gs_engine_state(play->engine)->timing.tick_ns);
+    assert_true(gs_play_is_answered(play, created, &answer));
+    assert_int_equal(answer.code, GS_RESOURCE_EXHAUSTED);
+    assert_null(gs_job_table_get(&gs_engine_state(play->engine)->jobs, id));
+}
+
 static uint64_t plan_of_observed_order(void) {
     gs_play play;
     gs_play_open(&play);
@@ -229,6 +252,7 @@ int main(void) {
         TEST(who_waits_for_any_worker_does_not_lack_a_device),
         TEST(a_checkpoint_that_cannot_be_recorded_is_said_once),
         TEST(what_a_job_starts_from_is_looked_at_when_it_starts),
+        TEST(a_job_that_is_not_recorded_yet_cannot_be_stopped),
         TEST(a_plan_that_is_taken_over_at_once_is_sent_whole),
         cmocka_unit_test(a_plan_that_no_message_holds_ends_its_job_and_blames_nobody),
         cmocka_unit_test(a_launch_that_no_message_holds_leaves_no_slot_taken),
