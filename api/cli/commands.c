@@ -323,6 +323,17 @@ static int show_metrics(gs_cli *cli) {
     return exit_code;
 }
 
+// Trainers that an operator may adopt or release: "j-d20w6j6tz106/0 j-d20w6j6tz106/1", a job and the ranks that are there.
+static void write_unknown(gs_strbuf *out, const gs_json *value) {
+    size_t count = gs_json_count(value);
+    if (count == 0) gs_strbuf_putc(out, '-');
+    for (size_t i = 0; i < count; i++) {
+        const gs_json *trainer = gs_json_at(value, i);
+        gs_strbuf_printf(out, "%s%s/%" PRId64, i ? " " : "", gs_json_string_or(trainer, "job", "?"),
+                         gs_json_int_or(trainer, "rank", 0));
+    }
+}
+
 static int list_workers(gs_cli *cli) {
     static const gs_cli_column columns[] = {
         {"WORKER", "id", NULL},
@@ -332,7 +343,8 @@ static int list_workers(gs_cli *cli) {
         {"BUSY", "slots_busy", NULL},
         {"GPUS", "slots_with_gpu", NULL},
         {"CORES", "cores", NULL},
-        {"HEARTBEAT", "heartbeat_age_seconds", gs_cli_write_seconds}};
+        {"HEARTBEAT", "heartbeat_age_seconds", gs_cli_write_seconds},
+        {"UNKNOWN", "unknown", write_unknown}};
     static const gs_cli_column ranks[] = {{"RANK", "rank", NULL},
                                           {"WORKER", "worker", NULL},
                                           {"HOST", "host", NULL},

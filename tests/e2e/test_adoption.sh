@@ -28,10 +28,10 @@ live() { for pid in "$@"; do kill -0 "$pid" || return 1; done; }
 start_coordinator first "$run/data"
 start_worker a 1
 start_worker b 1
-submit "$(mlp_job undisturbed 1200 2 ',"exact":true')"
+submit "$(mlp_job undisturbed 2000 2 ',"exact":true')"
 await "$job" succeeded 60
 wanted=$(tensors_of "$job")
-submit "$(run_of lost 1200)"
+submit "$(run_of lost 2000)"
 wait_for 60 "its steps" step_at_least "$job" 60
 trainers=$(trainer_pids "$job" | sort | tr '\n' ' ')
 cluster=$(get /v1/system | jq -r .cluster)
@@ -50,6 +50,8 @@ wait_for 20 "a later step of an unknown one" further
 same "$(get /v1/workers | jq '[.items[].slots_busy] | add')" 2 "slots taken"
 same "$(get /metrics | grep '^gradsync_unknown_trainers ')" "gradsync_unknown_trainers 2" "metric"
 get /metrics | grep -q "^gradsync_unknown_trainer_step{.*$job" || fail "no step in the metrics"
+
+"$bin/gradsync" workers | grep -q "^a .* $job/[01]$" || fail "the table of workers says nothing: $("$bin/gradsync" workers)"
 
 claim "gradsync adopt takes them over as they run; once more is the same"
 "$bin/gradsync" adopt "$job" >"$run/adopted" || fail "adopt: $(cat "$run/adopted")"
