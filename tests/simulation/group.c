@@ -44,7 +44,10 @@ static bool all_in(const sim_group *group, trainer_state state) {
 
 static void leave_together(sim_world *world, sim_group *group, gs_bye_reason reason, int exit_code, const char *saved_as) {
     if (saved_as) trainer_save(world, group->members[0], saved_as);
-    for (int i = 0; i < group->num_members; i++) trainer_leave(world, group->members[i], reason, exit_code);
+    // A rank may say what it likes.
+    int liar = dice_chance(&world->dice, 0.003) && !world->is_calm ? group->num_members - 1 : -1;
+    for (int i = 0; i < group->num_members; i++)
+        trainer_leave(world, group->members[i], i != liar ? reason : reason == GS_BYE_DRAINED ? GS_BYE_DATA_ENDED : GS_BYE_DRAINED, exit_code);
 }
 
 bool group_is_orphaned(const sim_world *world, const sim_group *group, int64_t for_ns) {

@@ -11,6 +11,8 @@
 #include "tests/simulation/promises.h"
 #include "tests/simulation/sets.h"
 
+#define PLAN_NS (60 * MILLISECONDS)
+#define CONNECT_NS (60 * MILLISECONDS)
 #define BOOT_NS (200 * MILLISECONDS)
 #define HEARTBEAT_NS (400 * MILLISECONDS)
 #define SETTLE_ALONE_NS (10 * SECONDS)
@@ -267,6 +269,20 @@ static void send_comm_up(sim_world *world, sim_trainer *trainer) {
     trainer->comm_up_request = peer_call(world, &trainer->peer, &event);
 }
 
+static void build_plan(sim_world *world, uint64_t id, void *what) {
+    (void)what;
+    sim_trainer *trainer = trainer_find(world, id);
+    if (trainer->state == TRAINER_PREPARED && trainer_moves(world, trainer)) send_ready(world, trainer);
+}
+
+static void connect_ranks(sim_world *world, uint64_t id, void *what) {
+    (void)what;
+    sim_trainer *trainer = trainer_find(world, id);
+    if (trainer->state != TRAINER_CONNECTING || !trainer_moves(world, trainer)) return;
+    trainer->state = TRAINER_ARMED;
+    send_comm_up(world, trainer);
+}
+
 static void take_welcome(sim_world *world, sim_trainer *trainer, const sim_item *item) {
     trainer->is_welcome = true;
     if (item->send_params) {
@@ -297,7 +313,7 @@ static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
             snprintf(trainer->plan_hash, sizeof trainer->plan_hash, "%s", item->plan_hash);
             sets_prepared(world, trainer->peer.job, item->generation, item->rank, trainer->peer.incarnation);
         }
-        if (trainer->state == TRAINER_PREPARED) send_ready(world, trainer);
+        if (trainer->state == TRAINER_PREPARED) world_after(world, dice_delay_ns(&world->dice, PLAN_NS), build_plan, trainer->peer.id, NULL);
         break;
     case GS_TELL_START:
         if (trainer->state == TRAINER_PREPARED) {
@@ -358,8 +374,8 @@ static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answ
     } else if (answer->request == trainer->exchange_request) {
         trainer->exchange_request = 0;
         if (!answer->status.code && trainer->state == TRAINER_CONNECTING) {
-            trainer->state = TRAINER_ARMED;
-            send_comm_up(world, trainer);
+            trainer->exchange_request = UINT64_MAX;  // it has it
+            world_after(world, dice_delay_ns(&world->dice, CONNECT_NS), connect_ranks, trainer->peer.id, NULL);
         } else if (answer->status.code) {
             trainer_settle(world, trainer);
         }
