@@ -2,6 +2,7 @@
 
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/base/orders.h"
+#include "coordinator/engine/runs/claims.h"
 #include "coordinator/engine/runs/run_life.h"
 #include "coordinator/engine/stops.h"
 #include "core/clock.h"
@@ -275,6 +276,7 @@ void gs_deadlines_tick(gs_engine *engine) {
         leave_behind(engine, run);
         check_phase(engine, run);
         if (run->phase < GS_RUN_RELOADING) check_silence(engine, run);
+        if (run->phase == GS_RUN_TRAINING) gs_claims_check(engine, run);
         if (run->phase == GS_RUN_TRAINING && !run->unheard) check_progress(engine, run);
     }
 }

@@ -84,6 +84,12 @@ typedef struct gs_next_plan {
     gs_plan_facts facts;
 } gs_next_plan;
 
+// A step that one rank alone has told of.
+typedef struct gs_claim {
+    int member;  // its index
+    int64_t step, since_ns;  // 0: there is none; since then the others have been heard and are behind
+} gs_claim;
+
 typedef struct gs_member {
     gs_job *job;
     char worker[64], host[128], boot_id[64];
@@ -155,6 +161,7 @@ struct gs_run {
     gs_exchange_round *exchanges;  // owned
     uint64_t bye_ticket;   // of a write on its way that has Byes; 0: none is
     int64_t bye_again_ns;  // the next, when one has failed
+    gs_claim claim;
     gs_run_cause cause;
     bool no_restart;  // the same again would end the same way
     char backend[32];

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/runs/claims.h"
 #include "coordinator/engine/runs/farewells.h"
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
@@ -11,8 +12,10 @@
 // was started from.
 static void note_step(gs_engine *engine, gs_member *member, int64_t generation, int64_t applied_step) {
     const gs_run *run = member->job->run;
-    if (run->phase >= GS_RUN_TRAINING && generation == (int64_t)run->generation && applied_step > run->step)
-        gs_member_progressed(engine, member, applied_step);
+    if (run->phase < GS_RUN_TRAINING || generation != (int64_t)run->generation) return;
+    if (!gs_claim_is_possible(engine, member, applied_step)) return;
+    if (applied_step > run->step) gs_member_progressed(engine, member, applied_step);
+    else if (applied_step > member->applied_step) member->applied_step = applied_step;
 }
 
 void gs_on_heartbeat(gs_engine *engine, gs_member *member, const gs_engine_event *event) {
@@ -33,6 +36,7 @@ void gs_on_step(gs_engine *engine, gs_member *member, gs_engine_event *event) {
         event->was_admitted = false;
         return;
     }
+    if (!gs_claim_is_possible(engine, member, event->step.applied_step)) return;
     if (event->step.step_seconds > run->longest_step_seconds) run->longest_step_seconds = event->step.step_seconds;
     gs_member_progressed(engine, member, event->step.applied_step);
 }
@@ -93,8 +97,9 @@ void gs_on_settle(gs_engine *engine, gs_member *member, const gs_engine_event *e
                        gs_error(GS_ABORTED, "generation %u has been settled", run->generation));
         return;
     }
-    if (question->applied_step >= 0) member->applied_step = question->applied_step;
-    member->complete = question->complete;
+    bool is_believed = !member->kill_sent;  // it was evicted, perhaps for what it said
+    if (question->applied_step >= 0 && is_believed) member->applied_step = question->applied_step;
+    member->complete = question->complete && is_believed;
     member->apart = question->apart;
     gs_reply_error(engine, gs_kept_take(engine, &member->settle), gs_error(GS_ABORTED, "settled again"));
     gs_kept_set(engine, &member->settle, event->from.call, GS_CALL_SETTLE, member);

@@ -1,0 +1,13 @@
+// Steps that one rank tells of and the others do not come to. All ranks of a generation enter the commit of a step together, so
+// none is ahead of the others by more than one: what is further is no step, and whoever tells it is not believed again.
+#ifndef COORDINATOR_ENGINE_RUNS_CLAIMS_H
+#define COORDINATOR_ENGINE_RUNS_CLAIMS_H
+
+#include "coordinator/engine/base/mind.h"
+
+// Beyond the job's target nobody has to be heard besides. False: its generation has been ended by it.
+bool gs_claim_is_possible(gs_engine *engine, gs_member *member, int64_t applied_step);
+// Of a run that trains: others may be late with what they tell, but not for ever.
+void gs_claims_check(gs_engine *engine, gs_run *run);
+
+#endif

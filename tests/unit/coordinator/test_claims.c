@@ -1,0 +1,124 @@
+// A rank that lies about its step: nobody applies a step that the others do not come to.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/clock.h"
+#include "tests/unit/coordinator/engine_play.h"
+
+#define HONEST 0
+#define OTHER 1
+#define TARGET 1000  // of the play's job
+
+static void to_training(gs_play *play) {
+    gs_play_open(play);
+    const gs_engine_event_kind road[] = {GS_ON_HELLO, GS_ON_READY, GS_ON_COMM_UP, GS_ON_STEP};
+    for (size_t i = 0; i < sizeof road / sizeof road[0]; i++) {
+        gs_play_say(play, OTHER, road[i]);
+        gs_play_say(play, HONEST, road[i]);
+        if (road[i] == GS_ON_HELLO) gs_play_say(play, HONEST, GS_ON_PARAMS);
+    }
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+}
+
+static void tell_step(gs_play *play, int rank, int64_t step) {
+    gs_engine_event event = gs_play_message(play, rank, GS_ON_STEP);
+    event.step.applied_step = step;
+    gs_play_hear(play, &event);
+}
+
+static void beat(gs_play *play, int rank, int64_t step) {
+    gs_engine_event event = gs_play_message(play, rank, GS_ON_HEARTBEAT);
+    event.heartbeat.applied_step = step;
+    gs_play_hear(play, &event);
+}
+
+static void assert_blamed(const gs_play *play, int rank, int64_t step) {
+    const gs_run *run = gs_play_run(play);
+    assert_true(run->phase >= GS_RUN_SETTLING);
+    assert_int_equal(run->cause.member, rank);
+    assert_string_equal(run->cause.reason, "StateMismatch");
+    assert_int_equal(run->step, step);
+    assert_int_equal(run->job->step, step);
+    assert_true(play->ranks[rank].ordered_to_die);
+    assert_false(play->ranks[1 - rank].ordered_to_die);
+}
+
+static void a_step_beyond_the_target_is_nobodys(void **state) {
+    (void)state;
+    for (int how = 0; how < 2; how++) {
+        gs_play play;
+        to_training(&play);
+        int64_t step = gs_play_run(&play)->step;
+        if (how == 0) tell_step(&play, OTHER, TARGET + 1);
+        else beat(&play, OTHER, INT64_MAX);
+        assert_blamed(&play, OTHER, step);
+        gs_play_close(&play);
+    }
+}
+
+// The honest rank steps on and tells it; after `seconds` of that, where it stands.
+static int64_t step_on(gs_play *play, int64_t step, double seconds) {
+    for (int64_t i = 0; i < (int64_t)(10 * seconds); i++) {
+        gs_play_wait(play, 100 * GS_NS_PER_MS);
+        beat(play, OTHER, 0);
+        if (gs_play_run(play)->phase == GS_RUN_TRAINING) tell_step(play, HONEST, ++step);
+    }
+    return step;
+}
+
+static void a_step_that_the_others_do_not_come_to_is_not_believed(void **state) {
+    (void)state;
+    gs_play play;
+    to_training(&play);
+    double dead_seconds = (double)gs_timing_default.dead_ns / GS_NS_PER_SEC;
+    int64_t step = gs_play_run(&play)->step;
+    tell_step(&play, OTHER, 500);
+    step = step_on(&play, step, dead_seconds * 0.8);
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
+    step_on(&play, step, dead_seconds * 0.6);
+    const gs_run *run = gs_play_run(&play);
+    assert_true(run->step < 100);
+    assert_blamed(&play, OTHER, run->step);
+    // Nor does it lie its way into the settlement.
+    gs_engine_event settle = gs_play_message(&play, OTHER, GS_ON_SETTLE);
+    settle.settle = (gs_settle_question){.applied_step = 500, .complete = true};
+    gs_play_hear(&play, &settle);
+    assert_true(gs_play_run(&play)->members[OTHER].applied_step < 100);
+    gs_play_close(&play);
+}
+
+static void who_is_ahead_of_ranks_that_are_not_heard_does_not_lie(void **state) {
+    (void)state;
+    gs_play play;
+    to_training(&play);
+    int64_t step = 1;
+    for (int i = 0; i < 200; i++) {  // 20 s, in which the link of one rank is cut
+        gs_play_wait(&play, 100 * GS_NS_PER_MS);
+        tell_step(&play, OTHER, ++step);
+    }
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
+    beat(&play, HONEST, 2);  // what was on its way comes first
+    gs_play_wait(&play, 100 * GS_NS_PER_MS);
+    for (int i = 0; i < 50; i++) {
+        gs_play_wait(&play, 100 * GS_NS_PER_MS);
+        tell_step(&play, OTHER, ++step);
+        beat(&play, HONEST, step - 10);  // and stays a second behind
+    }
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
+    gs_play_close(&play);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_beyond_the_target_is_nobodys),
+        cmocka_unit_test(a_step_that_the_others_do_not_come_to_is_not_believed),
+        cmocka_unit_test(who_is_ahead_of_ranks_that_are_not_heard_does_not_lie),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
