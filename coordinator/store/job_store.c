@@ -142,7 +142,8 @@ static bool tells_of_disk(const char *text) {
     static const char before[] = "error code=";
     const char *found = strstr(text, before);
     int code = found ? (int)strtol(found + strlen(before), NULL, 10) & 0xff : SQLITE_OK;
-    return code == SQLITE_IOERR || code == SQLITE_NOMEM;
+    bool is_free_page = strstr(text, "failed to get page") != NULL;  // its number was looked at before
+    return is_free_page || code == SQLITE_IOERR || code == SQLITE_NOMEM;
 }
 
 static gs_status check_integrity(gs_job_store *store) {

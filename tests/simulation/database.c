@@ -13,30 +13,37 @@
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/vfs.h"
 
-#define MAX_OLDER 2000
+#define MAX_STATES 2000
 
 database_counts database_counted;
+
+typedef struct state_list {
+    row_state *items[MAX_STATES];  // owned
+    size_t count;
+} state_list;
 
 struct sim_database {
     sim_vfs *vfs;
     char folder[64], path[80];
     gs_job_store *store;  // NULL: not open
-    // What the next start may find instead of what was acknowledged: that with what was being written, or what failed;
-    // and, of a disk that lies, what there was before.
-    row_state *with_last;  // NULL: nothing was being written
-    row_state *older[MAX_OLDER];
-    size_t num_older;
+    // What the next start may find instead of what was acknowledged: that with a transaction that was being written, or that
+    // failed since the last one that did not; and, of a disk that lies, what there was before.
+    state_list with_last, older;
     bool is_unclear;  // of what failed, each write may be there or not
     bool has_lost;    // what was acknowledged, since the last start
     uint32_t epoch;   // of the last start
+    double ages;      // its disk gives an error now and then, until all is calm
 };
 
-static int pages_to_checkpoint;
+static int pages_to_checkpoint, pages_in_memory;
 
-// More often than the product asks for: most histories are too short for one.
-static int set_checkpoints(sqlite3 *database, char **error, const struct sqlite3_api_routines *routines) {
+// Most histories are too short for a checkpoint, and too small for a page that is written, or read again, before the commit.
+static int set_limits(sqlite3 *database, char **error, const struct sqlite3_api_routines *routines) {
     (void)error;
     (void)routines;
+    char text[40];
+    snprintf(text, sizeof text, "PRAGMA cache_size = %d", pages_in_memory);
+    sqlite3_exec(database, text, NULL, NULL, NULL);  // a disk that cannot be read is met again by who opens
     return sqlite3_wal_autocheckpoint(database, pages_to_checkpoint);
 }
 
@@ -57,20 +64,34 @@ static void remove_folder(const sim_database *database) {
 sim_database *database_create(sim_world *world) {
     sim_database *database = calloc(1, sizeof *database);
     make_folder(database);
-    if (sqlite3_auto_extension((void (*)(void))set_checkpoints) != SQLITE_OK) abort();
+    if (sqlite3_auto_extension((void (*)(void))set_limits) != SQLITE_OK) abort();
     database->vfs = vfs_create(&world->dice);
     pages_to_checkpoint = (int)dice_between(&world->dice, 4, 60);
+    static const double ages[] = {0, 0, 0, 0, 0.004, 0.03, 0.1};
+    database->ages = ages[dice_between(&world->dice, 0, 6)];
+    pages_in_memory = (int)dice_between(&world->dice, 1, 12);
     database_counted.histories++;
     return database;
 }
 
-// Everything that was acknowledged is written for certain.
-static void forget_older(sim_database *database) {
-    while (database->num_older > 0) row_state_drop(&database->older[--database->num_older]);
+static void clear_list(state_list *list) {
+    while (list->count > 0) row_state_drop(&list->items[--list->count]);
+}
+
+static void add_state(state_list *list, row_state *state) {
+    if (list->count == MAX_STATES) abort();
+    list->items[list->count++] = state;
+}
+
+static bool has_state(const state_list *list, const row_state *state) {
+    for (size_t i = 0; i < list->count; i++) {
+        if (row_state_equals(list->items[i], state)) return true;
+    }
+    return false;
 }
 
 static void forget_last(sim_database *database) {
-    row_state_drop(&database->with_last);
+    clear_list(&database->with_last);
     database->is_unclear = false;
 }
 
@@ -78,7 +99,7 @@ void database_destroy(sim_database *database) {
     if (!database) return;
     vfs_end(database->vfs);
     gs_job_store_close(database->store);
-    forget_older(database);
+    clear_list(&database->older);
     forget_last(database);
     vfs_destroy(database->vfs);
     remove_folder(database);
@@ -104,17 +125,13 @@ void database_fill(row_write *write, const gs_effect *effect, const gs_state *st
     write->product = work ? &work->base : NULL;
 }
 
-static void set_trouble(sim_database *database, const rows_trouble *trouble, double reads_fail) {
-    *vfs_trouble_of(database->vfs) = (vfs_trouble){.read_fails = reads_fail,
-                                                   .write_fails = trouble->one_fails / 4,
+static void set_trouble(const sim_world *world, sim_database *database, const rows_trouble *trouble, double reads_fail) {
+    double ages = world->is_calm ? 0 : database->ages;
+    *vfs_trouble_of(database->vfs) = (vfs_trouble){.read_fails = reads_fail + ages,
+                                                   .write_fails = trouble->one_fails / 4 + ages / 4,
                                                    .sync_fails = trouble->all_fail,
                                                    .room = trouble->room,
                                                    .lies = trouble->lies};
-}
-
-static void keep_older(sim_database *database, const row_state *state) {
-    if (database->num_older == MAX_OLDER) abort();
-    database->older[database->num_older++] = row_state_copy(state);
 }
 
 static row_state *with_all(const row_state *before, row_write **writes, size_t num_writes) {
@@ -125,12 +142,11 @@ static row_state *with_all(const row_state *before, row_write **writes, size_t n
 
 void database_commit(sim_world *world, sim_database *database, row_state *now, const rows_trouble *trouble, row_write **writes,
                      size_t num_writes) {
-    (void)world;
     gs_write *products[256];
     if (!database->store) return;
-    if (trouble->lies) keep_older(database, now);
+    if (trouble->lies) add_state(&database->older, row_state_copy(now));
     row_state *before = row_state_copy(now);
-    set_trouble(database, trouble, 0);
+    set_trouble(world, database, trouble, trouble->reads_fail / 8);
     for (size_t i = 0; i < num_writes; i++) products[i] = writes[i]->product;
     gs_transaction_run(database->store, products, num_writes);
     database_counted.transactions++;
@@ -142,11 +158,11 @@ void database_commit(sim_world *world, sim_database *database, row_state *now, c
     }
     if (num_failed < num_writes) {
         forget_last(database);
-        if (!trouble->lies) forget_older(database);
+        if (!trouble->lies) clear_list(&database->older);
     } else {
-        row_state_drop(&database->with_last);
-        database->with_last = with_all(before, writes, num_writes);
-        database->is_unclear |= num_writes > 1;
+        add_state(&database->with_last, with_all(before, writes, num_writes));
+        bool each_may_fail = database->ages > 0 || trouble->one_fails > 0 || trouble->reads_fail > 0 || trouble->room >= 0;
+        database->is_unclear |= num_writes > 1 && each_may_fail;
     }
     row_state_drop(&before);
 }
@@ -190,12 +206,9 @@ static gs_status read_rows(row_state *state, gs_job_store *store) {
 
 // Of what may be there.
 static void judge(sim_world *world, sim_database *database, const row_state *now, const row_state *found) {
-    bool is_older = false;
-    for (size_t i = 0; i < database->num_older && database->has_lost && !is_older; i++)
-        is_older = row_state_equals(found, database->older[i]);
     if (row_state_equals(found, now)) database_counted.found_newest++;
-    else if (database->with_last && row_state_equals(found, database->with_last)) database_counted.found_last++;
-    else if (is_older) database_counted.found_older++;
+    else if (has_state(&database->with_last, found)) database_counted.found_last++;
+    else if (database->has_lost && has_state(&database->older, found)) database_counted.found_older++;
     else if (database->is_unclear) database_counted.found_unclear++;
     else oracle_fail(world, "the store holds neither what was acknowledged nor that with all that was being written");
 }
@@ -259,7 +272,7 @@ gs_engine *database_wake_engine(sim_world *world, sim_database *database, row_st
                                 const gs_timing *timing) {
     gs_store_start start = {0};
     row_state *found = calloc(1, sizeof *found);
-    set_trouble(database, trouble, trouble->reads_fail / 4);
+    set_trouble(world, database, trouble, trouble->reads_fail / 4);
     gs_status status = open_store(database, &start, found);
     gs_engine *engine = NULL;
     if (status.code) {
@@ -287,8 +300,8 @@ gs_engine *database_wake_engine(sim_world *world, sim_database *database, row_st
     if (database->has_lost) rows_excuse_lost(world, now, found);
     row_state_replace(now, found);
     forget_last(database);
-    if (trouble->lies) keep_older(database, now);
-    else forget_older(database);
+    if (trouble->lies) add_state(&database->older, row_state_copy(now));
+    else clear_list(&database->older);
     database->has_lost = false;
     database->epoch = start.coordinator_epoch;
     return engine;
