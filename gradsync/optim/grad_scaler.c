@@ -26,6 +26,12 @@ gs_status gs_grad_scaler_init(gs_grad_scaler *scaler, const gs_grad_scaler_optio
     if (options->growth_interval < 1)
         return gs_error(GS_INVALID_ARGUMENT, "growth_interval: %lld, must be at least 1",
                         (long long)options->growth_interval);
+    if (options->hysteresis < 0)
+        return gs_error(GS_INVALID_ARGUMENT, "hysteresis: %d, must be at least 0",
+                        (int)options->hysteresis);
+    if (!(options->min_scale >= 0 && options->min_scale <= options->init_scale))
+        return gs_error(GS_INVALID_ARGUMENT, "min_scale: %g, must be between 0 and init_scale, %g",
+                        (double)options->min_scale, (double)options->init_scale);
     scaler->scale = options->init_scale;
     return gs_ok();
 }
@@ -37,13 +43,25 @@ static void change_scale(gs_grad_scaler *scaler, double factor) {
     scaler->growth_tracker = 0;
 }
 
+static void fall(gs_grad_scaler *scaler, const gs_grad_scaler_options *options) {
+    scaler->growth_tracker = 0;
+    if (scaler->num_forgiven + 1 < options->hysteresis) {
+        scaler->num_forgiven++;
+        return;
+    }
+    float before = scaler->scale;
+    change_scale(scaler, options->backoff_factor);
+    if (scaler->scale < options->min_scale) scaler->scale = fminf(before, options->min_scale);
+}
+
 void gs_grad_scaler_update(gs_grad_scaler *scaler, const gs_grad_scaler_options *options,
                            bool overflow) {
     if (!(scaler->scale > 0)) return;
     if (overflow) {
-        change_scale(scaler, options->backoff_factor);
+        fall(scaler, options);
     } else if (++scaler->growth_tracker >= options->growth_interval) {
         change_scale(scaler, options->growth_factor);
+        scaler->num_forgiven = 0;
     }
 }
 

@@ -7,7 +7,7 @@
 // the application of that step: a step that is run again starts from the scale it had.
 //
 // Source: Micikevicius et al., Mixed Precision Training (2018), section 3.2; the rules are
-// PyTorch's.
+// PyTorch's, those of hysteresis and of the smallest scale DeepSpeed's.
 #ifndef GRADSYNC_OPTIM_GRAD_SCALER_H
 #define GRADSYNC_OPTIM_GRAD_SCALER_H
 
@@ -26,11 +26,15 @@ typedef struct gs_grad_scaler_options {
     double growth_factor;     // at least 1
     double backoff_factor;    // in (0, 1): at 1 an overflow would stay for ever
     int64_t growth_interval;  // steps without overflow before the scale grows
+    // DeepSpeed's: so many overflows, from one growth to the next, before the scale falls, and then with each; 0 is 1.
+    int32_t hysteresis;
+    float min_scale;  // it falls no further; at most init_scale; 0: as far as its inverse is finite
 } gs_grad_scaler_options;
 
 // What a checkpoint keeps. {0} is no scaling: its factors are 1 and it never changes.
 typedef struct gs_grad_scaler {
     float scale;
+    int32_t num_forgiven;    // overflows since the last growth after which the scale stayed
     int64_t growth_tracker;  // steps without overflow since the scale last changed
 } gs_grad_scaler;
 
@@ -40,7 +44,7 @@ GS_NODISCARD gs_status gs_grad_scaler_init(gs_grad_scaler *scaler,
 
 // After a step: scale · backoff_factor when it overflowed (and was skipped); scale · growth_factor
 // after growth_interval steps without. A growth to infinity, and a fall so deep that 1 / scale is
-// infinite, leave the scale alone.
+// infinite, leave the scale alone; an overflow at min_scale does.
 void gs_grad_scaler_update(gs_grad_scaler *scaler, const gs_grad_scaler_options *options,
                            bool overflow);
 

@@ -249,6 +249,11 @@ static void check_precision(const gs_job_spec *spec, const gs_json *object,
                is_sound(errors, "/optimizer/loss_scale/backoff_factor")) {
         gs_field_errors_add(errors, "/optimizer/loss_scale/backoff_factor", "out_of_range", NULL,
                             "must be less than 1, else an overflow stays for ever");
+    } else if (spec->optimizer.loss_scale.min > spec->optimizer.loss_scale.init &&
+               is_sound(errors, "/optimizer/loss_scale/min") &&
+               is_sound(errors, "/optimizer/loss_scale/init")) {
+        gs_field_errors_add(errors, "/optimizer/loss_scale/min", "out_of_range", NULL,
+                            "must be at most optimizer.loss_scale.init");
     }
     // What is rounded on the way follows from which shards a rank adds up itself.
     if (spec->exact && spec->reducer.wire_dtype != GS_WIRE_FP32) {

@@ -108,8 +108,8 @@ typedef struct gs_job_spec {
         bool nesterov, in_backward, offload;
         int zero_grad;  // what a parameter that nobody used has
         struct {
-            double init, growth_factor, backoff_factor;
-            int64_t growth_interval;
+            double init, growth_factor, backoff_factor, min;
+            int64_t growth_interval, hysteresis;
         } loss_scale;  // precision fp16 only
         struct {
             int kind;

@@ -136,6 +136,31 @@ static void fp16_job_with_a_huge_scale_skips_backs_off_and_trains(void **state) 
     free(spec);
 }
 
+static run_end end_with_scale(const char *more) {
+    char members[160];
+    snprintf(members, sizeof members,
+             ",\"loss_scale\":{\"init\":1099511627776,\"growth_interval\":1000%s}", more);
+    char *spec = make_spec("", "fp16", members, "", 60), *dir = gs_temp_dir_make();
+    gs_digest digests[TRAINER_RANK_MAX_STEPS];
+    assert_ok(trainer_rank_train(digests, dir, spec, 1, NULL));
+    run_end end = read_end(dir);
+    gs_temp_dir_remove(dir);
+    free(spec);
+    return end;
+}
+
+// Overflows that hysteresis forgives are skipped steps more; and no scale is below the smallest.
+static void hysteresis_and_the_smallest_scale_hold_in_a_job(void **state) {
+    (void)state;
+    run_end usual = end_with_scale(""), patient = end_with_scale(",\"hysteresis\":3");
+    assert_int_equal(patient.skipped_steps, usual.skipped_steps + 2);
+    assert_true(patient.loss_scale == usual.loss_scale);
+    // All steps overflow there.
+    run_end high = end_with_scale(",\"min\":3e10");
+    assert_int_equal(high.skipped_steps, 60);
+    assert_true(high.loss_scale == (double)3e10f);
+}
+
 // More steps are skipped in a row than a run without a scale may have.
 static void a_scale_from_the_largest_float_down_finds_its_place(void **state) {
     (void)state;
@@ -442,6 +467,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(overflow_of_any_rank_backs_off_once_on_all),
         cmocka_unit_test(norms_across_ranks_are_of_all_gradients_and_keep_nan),
         cmocka_unit_test(a_scale_from_the_largest_float_down_finds_its_place),
+        cmocka_unit_test(hysteresis_and_the_smallest_scale_hold_in_a_job),
         cmocka_unit_test(what_no_scale_can_mend_ends_the_run),
         cmocka_unit_test(fp16_job_with_a_huge_scale_skips_backs_off_and_trains),
         cmocka_unit_test(runs_in_16_bits_stay_near_the_fp32_run),

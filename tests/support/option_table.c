@@ -53,6 +53,7 @@ static const option_row rows[] = {
     // Factors of a rule whose kind is in the grid.
     NO("/optimizer/lr"), NO("/optimizer/beta1"), NO("/optimizer/beta2"), NO("/optimizer/eps"),
     NO("/optimizer/loss_scale/growth_factor"), NO("/optimizer/loss_scale/backoff_factor"),
+    NO("/optimizer/loss_scale/hysteresis"), NO("/optimizer/loss_scale/min"),
     NO("/optimizer/schedule/final_ratio"),
 
     OF(WAY, "/world/device"),

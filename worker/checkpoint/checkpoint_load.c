@@ -30,6 +30,11 @@ static gs_status read_loss_scale(gs_grad_scaler *loss_scale, const gs_json *from
     if (!(scale > 0) || isinf(loss_scale->scale)) {
         return gs_error(GS_DATA_LOSS, "position: loss_scale %g, must be finite and above 0", scale);
     }
+    if (gs_json_get(from, "forgiven_overflows")) {
+        int64_t num_forgiven;
+        GS_TRY(gs_json_read_int(&num_forgiven, from, "forgiven_overflows", 0, INT32_MAX));
+        loss_scale->num_forgiven = (int32_t)num_forgiven;
+    }
     return gs_json_read_int(&loss_scale->growth_tracker, from, "growth_tracker", 0, INT64_MAX);
 }
 

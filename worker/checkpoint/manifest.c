@@ -107,6 +107,8 @@ gs_json *gs_manifest_position(const gs_position *position) {
     if (position->loss_scale.scale > 0) {
         gs_json_set_double(out, "loss_scale", (double)position->loss_scale.scale);
         gs_json_set_int(out, "growth_tracker", position->loss_scale.growth_tracker);
+        if (position->loss_scale.num_forgiven)
+            gs_json_set_int(out, "forgiven_overflows", position->loss_scale.num_forgiven);
     }
     return out;
 }

@@ -52,7 +52,9 @@ static gs_status make_loss_scale(gs_trainer_state *state, const gs_job_spec *spe
         (gs_grad_scaler_options){.init_scale = (float)spec->optimizer.loss_scale.init,
                                  .growth_factor = spec->optimizer.loss_scale.growth_factor,
                                  .backoff_factor = spec->optimizer.loss_scale.backoff_factor,
-                                 .growth_interval = spec->optimizer.loss_scale.growth_interval};
+                                 .growth_interval = spec->optimizer.loss_scale.growth_interval,
+                                 .hysteresis = (int32_t)spec->optimizer.loss_scale.hysteresis,
+                                 .min_scale = (float)spec->optimizer.loss_scale.min};
     return gs_status_prefix(gs_grad_scaler_init(&state->position.loss_scale, &state->loss_scaling),
                             "optimizer.loss_scale");
 }

@@ -39,6 +39,9 @@ void gs_position_digest(gs_digest_stream *stream, const gs_position *position) {
     if (!(loss_scale->scale > 0)) return;
     gs_digest_stream_add(stream, &loss_scale->scale, sizeof loss_scale->scale);
     gs_digest_stream_add(stream, &loss_scale->growth_tracker, sizeof loss_scale->growth_tracker);
+    // As it was before there was any.
+    if (loss_scale->num_forgiven)
+        gs_digest_stream_add(stream, &loss_scale->num_forgiven, sizeof loss_scale->num_forgiven);
 }
 
 // Of parameters, where they lie as all ranks have them.

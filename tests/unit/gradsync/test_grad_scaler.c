@@ -74,6 +74,35 @@ static void growth_and_fall_end_where_scale_or_inverse_would_be_infinite(void **
     assert_true(scaler.scale < 1e-38f && isfinite(gs_grad_scaler_inverse(&scaler)));
 }
 
+// Two overflows change nothing, the third and those behind it do; a growth forgives as many again.
+static void hysteresis_forgives_the_first_overflows(void **state) {
+    (void)state;
+    gs_grad_scaler_options options = usual();
+    options.hysteresis = 3;
+    gs_grad_scaler scaler = make_scaler(&options);
+    const struct {
+        bool overflow;
+        float scale;
+    } steps[] = {{true, 1024}, {false, 1024}, {true, 1024}, {true, 512}, {true, 256}, {false, 256},
+                 {false, 256}, {false, 512},  {true, 512},  {true, 512}, {true, 256}};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        gs_grad_scaler_update(&scaler, &options, steps[i].overflow);
+        if (scaler.scale != steps[i].scale) fail_msg("step %zu: %g", i, (double)scaler.scale);
+    }
+}
+
+static void scale_falls_to_its_minimum_and_no_further(void **state) {
+    (void)state;
+    gs_grad_scaler_options options = usual();
+    options.min_scale = 300;
+    gs_grad_scaler scaler = make_scaler(&options);
+    static const float scales[] = {512, 300, 300};
+    for (int step = 0; step < 3; step++) {
+        gs_grad_scaler_update(&scaler, &options, true);
+        assert_true(scaler.scale == scales[step]);
+    }
+}
+
 static void no_scaling_is_a_factor_of_one_for_ever(void **state) {
     (void)state;
     gs_grad_scaler_options options = usual();
@@ -111,15 +140,18 @@ static void options_that_make_no_sense_are_refused_by_name(void **state) {
         const char *name;
         gs_grad_scaler_options options;
     } cases[] = {
-        {"init_scale", {0, 2, 0.5, 1}},
-        {"init_scale", {INFINITY, 2, 0.5, 1}},
-        {"init_scale", {NAN, 2, 0.5, 1}},
-        {"init_scale", {1e-40f, 2, 0.5, 1}},
-        {"growth_factor", {1, 0.5, 0.5, 1}},
-        {"growth_factor", {1, (double)NAN, 0.5, 1}},
-        {"backoff_factor", {1, 2, 1, 1}},
-        {"backoff_factor", {1, 2, 0, 1}},
-        {"growth_interval", {1, 2, 0.5, 0}},
+        {"init_scale", {0, 2, 0.5, 1, 0, 0}},
+        {"init_scale", {INFINITY, 2, 0.5, 1, 0, 0}},
+        {"init_scale", {NAN, 2, 0.5, 1, 0, 0}},
+        {"init_scale", {1e-40f, 2, 0.5, 1, 0, 0}},
+        {"growth_factor", {1, 0.5, 0.5, 1, 0, 0}},
+        {"growth_factor", {1, (double)NAN, 0.5, 1, 0, 0}},
+        {"backoff_factor", {1, 2, 1, 1, 0, 0}},
+        {"backoff_factor", {1, 2, 0, 1, 0, 0}},
+        {"growth_interval", {1, 2, 0.5, 0, 0, 0}},
+        {"hysteresis", {1, 2, 0.5, 1, -1, 0}},
+        {"min_scale", {1, 2, 0.5, 1, 0, 1.5f}},
+        {"min_scale", {1, 2, 0.5, 1, 0, NAN}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         gs_grad_scaler scaler;
@@ -135,6 +167,8 @@ int main(void) {
         cmocka_unit_test(overflow_backs_off_and_counts_anew),
         cmocka_unit_test(new_scale_is_a_double_product_rounded_once),
         cmocka_unit_test(growth_and_fall_end_where_scale_or_inverse_would_be_infinite),
+        cmocka_unit_test(hysteresis_forgives_the_first_overflows),
+        cmocka_unit_test(scale_falls_to_its_minimum_and_no_further),
         cmocka_unit_test(no_scaling_is_a_factor_of_one_for_ever),
         cmocka_unit_test(unscaling_finds_what_is_not_finite_wherever_it_is),
         cmocka_unit_test(options_that_make_no_sense_are_refused_by_name),

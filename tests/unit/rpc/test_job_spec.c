@@ -343,6 +343,10 @@ static void rules_of_16_bits_are_checked(void **state) {
                  "\"optimizer\":{\"loss_scale\":{\"backoff_factor\":1}}",
                  "/optimizer/loss_scale/backoff_factor", "out_of_range",
                  "must be less than 1, else an overflow stays for ever");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"fp16\"},"
+                 "\"optimizer\":{\"loss_scale\":{\"init\":8,\"min\":9}}",
+                 "/optimizer/loss_scale/min", "out_of_range",
+                 "must be at most optimizer.loss_scale.init");
     expect_error("\"exact\":true,\"reducer\":{\"wire_dtype\":\"bf16\"}", "/reducer/wire_dtype",
                  "not_applicable", NULL);
     expect_ok("{\"model\":{\"kind\":\"mlp\",\"precision\":\"fp16\"},\"steps\":{\"target\":1},"
@@ -622,7 +626,7 @@ static void effective_spec_decodes_to_itself(void **state) {
         "true},"
         "\"steps\":{\"target\":5}}",
         "{\"name\":\"d\",\"model\":{\"kind\":\"mlp\",\"precision\":\"fp16\"},\"optimizer\":{"
-        "\"loss_scale\":{\"init\":128,\"growth_interval\":7},\"zero_grad\":\"zero\"},"
+        "\"loss_scale\":{\"init\":128,\"growth_interval\":7,\"hysteresis\":2,\"min\":0.5},\"zero_grad\":\"zero\"},"
         "\"reducer\":{\"wire_dtype\":\"bf16\"},\"steps\":{\"target\":5}}",
         "{\"name\":\"h\",\"model\":{\"kind\":\"mlp\"},\"reducer\":{\"hook\":{\"kind\":\"fp16\","
         "\"divide_after_cast\":true}},\"steps\":{\"target\":5}}",

@@ -169,7 +169,10 @@ static void fp16_keeps_masters_and_loss_scale(void **state) {
     assert_int_equal(f.state.tensors[0].dtype, GS_FP32);
     assert_true(f.state.position.loss_scale.scale == 12345.678f);
     f.state.position.loss_scale = (gs_grad_scaler){.scale = 0x1.23456p-7f, .growth_tracker = 1999};
+    gs_digest forgave_nothing = gs_trainer_state_digest(&f.state);
+    f.state.position.loss_scale.num_forgiven = 3;
     gs_digest before = gs_trainer_state_digest(&f.state);
+    assert_false(gs_digest_equal(before, forgave_nothing));
     f.state.position.loss_scale.growth_tracker--;
     assert_false(gs_digest_equal(before, gs_trainer_state_digest(&f.state)));
     f.state.position.loss_scale.growth_tracker++;
