@@ -12,7 +12,9 @@
 #include "coordinator/rules/timing.h"
 #include "core/u64_map.h"
 
+#ifndef GS_GENERATION_BLOCK  // histories of tests/simulation/planted.py use them up
 #define GS_GENERATION_BLOCK 1000
+#endif
 
 // Numbers are handed out from a block that is durable already; the next block is asked for in time.
 typedef struct gs_generation_numbers {

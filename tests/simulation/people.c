@@ -31,6 +31,7 @@ static uint64_t ask(sim_world *world, const sim_wish *wish, const char *fingerpr
 
 static void create(sim_world *world, sim_wish *wish) {
     wish->create_request = ask(world, wish, wish->fingerprint);
+    if (!wish->first_asked_ns) wish->first_asked_ns = world->now_ns;
     wish->asked_ns = world->now_ns;
 }
 

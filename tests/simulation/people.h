@@ -15,7 +15,7 @@ typedef struct sim_wish {
     int64_t data_steps;  // its data ends there; 0: it does not
     bool wants_stop, wants_delete, is_deleted;
     uint64_t create_request, again_request, stop_request, delete_request, release_request;
-    int64_t asked_ns;
+    int64_t asked_ns, first_asked_ns;
 } sim_wish;
 
 struct sim_people {

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Does the simulation see? Plants one bug after the other into the engine and looks for a history that finds it.
 
-    planted.py [--histories N] [--seconds T] [--only TEXT] [SOURCE_DIR]
+    planted.py [--histories N] [--seconds T] [--jobs N] [--only TEXT] [SOURCE_DIR]
 
 A bug is a text of the sources and what stands there instead; it is compiled into a copy of that file alone, so that no build of the product
 knows of it. It is found when a history shows what must never be, or ends the program. Prints a table; fails when one is not found.
 """
 import argparse
+import concurrent.futures
 import glob
 import os
 import subprocess
@@ -38,6 +39,9 @@ BUGS = [
      "    gs_call call = answer->held.call;\n    gs_reply_ok(engine, call);\n    if (answer->kind == GS_LATE_CREATE)"),
     ("answers: none when the store fails", "engine/requests.c",
      "if (status.code) gs_reply_not_stored(engine, call, status);\n    else if (answer", "if (status.code) {}\n    else if (answer"),
+    ("answers: an end is told before it is durable", "engine/requests.c",
+     "if (answer->kind == GS_LATE_STOP && !status.code && ends_since(answer, job)) {", "if (false) {"),
+    ("deletions: a stop writes the row again", "engine/requests.c", "if (is_being_deleted(job)) return false;", ""),
     ("keys: not remembered", "engine/requests.c", "if (request->key && replay_key(engine, call, request)) return;", ""),
     ("keys: not stored beside the job", "engine/requests.c", "effect->write.key = kept;", "effect->write.key = NULL;"),
     ("jobs: one that could not be stored is kept", "engine/requests.c", "if (job) drop_job(engine, job, false);", ""),
@@ -90,7 +94,9 @@ BUGS = [
     ("checkpoints: the newest is retired", "engine/base/checkpoints.c", "item->step < oldest->step", "item->step > oldest->step"),
     ("checkpoints: not looked for after a start", "engine/start.c", "        gs_checkpoints_find_more(engine, job);\n", ""),
     ("checkpoints: a start does not wait for what is being read", "engine/runs/launch.c",
-     "return !gs_checkpoints_pending(checkpoints) && gs_checkpoints_are", "return gs_checkpoints_are"),
+     "return !gs_checkpoints_pending(checkpoints) && gs_checkpoints_are_checked", "return gs_checkpoints_are_checked"),
+    ("checkpoints: what nobody could tell of is not looked for (B5)", "engine/runs/launch.c",
+     "if (!checkpoints->is_found) gs_checkpoints_find_more(engine, job);", ""),
     ("checkpoints: one whose files are gone is started from", "engine/base/checkpoints.c",
      "if (checkpoints->is_checked || !gs_checkpoints_newest(checkpoints)) return true;", "return true;"),
     ("checkpoints: a save that is told is not taken", "engine/base/part_saves.c",
@@ -109,7 +115,15 @@ BUGS = [
     ("reload: members are not known again", "engine/start.c",
      "if (!gs_u64_map_set(&engine->state.members, member->incarnation, member)) abort();", "(void)member;"),
     ("reload: a run that trained starts anew", "store/record/run_record.c",
-     "if (!is_kept || count == 0 ||", "if (!is_kept || count <= 1 ||"),
+     "!is_kept || count == 0 ||", "!is_kept || count <= 1 ||"),
+    ("reload: a run stands where its job ever stood (B9)", "store/record/run_record.c",
+     'run->step = gs_json_int_or(record, "step", job->step);', "run->step = job->step;"),
+    ("launch: beside a set that an agent tells of (two sets)", "engine/runs/launch.c", " && !is_still_there(engine, job);", ";"),
+    ("unknown trainers: of no job that is known, and ended (B2)", "engine/runs/agents.c",
+     "return !gs_job_table_get(jobs, running->job) && !gs_job_table_is_gone(jobs, running->job, names_cluster);", "return false;"),
+    ("waiting: by the clock that people set (B11)", "engine/runs/launch.c",
+     "if (gs_seconds_of(engine->state.now_ns - job->waiting_since_ns) < wait_seconds) return;",
+     "if ((double)(engine->state.wall_ms - job->waiting_since_ms) / 1000 < wait_seconds) return;"),
     ("jobs: launched before they are durable", "engine/runs/launch.c", "!job->held_back && !job->stop_asked", "!job->stop_asked"),
     ("jobs: a stopped one is launched again", "engine/runs/launch.c", "!job->held_back && !job->stop_asked", "!job->held_back"),
     # The disk, and SQLite on it.
@@ -146,7 +160,7 @@ SOURCES = ["tests/simulation/*.c", "coordinator/model/*.c", "coordinator/rules/*
            "coordinator/engine/*/*.c", "coordinator/store/record/*.c", "coordinator/store/job_store.c", "coordinator/store/row_work.c",
            "coordinator/store/set_aside.c", "coordinator/store/stored.c", "coordinator/store/transaction.c",
            "coordinator/store/work.c", "core/*.c", "rpc/schema/*.c", "rpc/json/*.c"]
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", '-DGRADSYNC_VERSION="planted"', "-O1", "-I."]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", '-DGRADSYNC_VERSION="planted"', "-DGS_GENERATION_BLOCK=6", "-O1", "-I."]
 LIBRARIES = ["-ljson-c", "-lsqlite3", "-lxxhash", "-lm", "-lpthread"]
 
 
@@ -184,41 +198,44 @@ def plant(root, folder, objects, bug):
 
 
 def find(program, histories, seconds):
-    """What a history says of it; None: nothing."""
+    """What a history says of it, and which one; None: nothing."""
     try:
         done = subprocess.run([program, "--seed", "1", "--histories", str(histories), "--seconds", str(seconds), "--first"],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds + 60, text=True, errors="replace")
     except subprocess.TimeoutExpired:
-        return "it does not end"
+        return "a history does not end"
     for line in done.stdout.splitlines():
         if line.startswith("seed "):
             return line
     if done.returncode not in (0, 1):
-        last = done.stdout.strip().splitlines()[-1:] or [""]
-        return f"it ends with {done.returncode}: {last[0][:120]}"
+        last = [line for line in done.stdout.splitlines() if line.strip()][-1:] or [""]
+        return f"a history ends the program with {done.returncode}: {last[0][:120]}"
     return None
+
+
+def try_bug(options, objects, bug):
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        found = find(plant(options.root, folder, objects, bug), options.histories, options.seconds)
+    text = f"{'found ' if found else 'MISSED'} {time.monotonic() - begun:6.1f} s  {bug[0]}\n                 {found or ''}"
+    print(text[:260], flush=True)
+    return found is not None
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--histories", type=int, default=100000)
     parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("root", nargs="?", default=".")
     options = parser.parse_args()
-    missed = 0
-    with tempfile.TemporaryDirectory() as folder:
+    bugs = [bug for bug in BUGS if options.only in bug[0]]
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         objects = build(options.root, folder)
-        for bug in BUGS:
-            if options.only not in bug[0]:
-                continue
-            begun = time.monotonic()
-            found = find(plant(options.root, folder, objects, bug), options.histories, options.seconds)
-            missed += found is None
-            print(f"{'found ' if found else 'MISSED'} {time.monotonic() - begun:6.1f} s  {bug[0]}\n                 {found or ''}"[:260],
-                  flush=True)
-    print(f"{missed} missed")
-    return 1 if missed else 0
+        found = list(pool.map(lambda bug: try_bug(options, objects, bug), bugs))
+    print(f"{found.count(True)} of {len(found)} found")
+    return 0 if all(found) else 1
 
 
 if __name__ == "__main__":

@@ -112,6 +112,13 @@ void sets_spoilt(sim_world *world, uint32_t generation) {
 }
 
 void sets_forget_numbers(sim_world *world) { world->sets->numbers_are_lost = true; }
+bool sets_are_given_up(const sim_world *world, uint64_t id) {
+    for (int i = 0; i < world->sets->num_jobs; i++) {
+        if (world->sets->jobs[i].id == id) return world->sets->jobs[i].is_given_up;
+    }
+    return false;
+}
+
 void sets_given_up(sim_world *world, uint64_t id) { know(world, id)->is_given_up = true; }
 
 int64_t sets_reached(const sim_world *world, uint64_t id) {

@@ -15,6 +15,7 @@ void sets_committed(sim_world *world, uint64_t job, uint32_t generation, int64_t
 void sets_settled(sim_world *world, uint64_t job, uint32_t generation, int64_t step);
 void sets_spoilt(sim_world *world, uint32_t generation);  // a rank has said that its state is not to be trusted
 void sets_forget_numbers(sim_world *world);  // a disk that lied has lost which were reserved
+bool sets_are_given_up(const sim_world *world, uint64_t job);
 void sets_given_up(sim_world *world, uint64_t job);  // by an operator's word: another may start beside it
 
 // Of the engine: before a step, what it does, behind it.

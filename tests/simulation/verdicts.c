@@ -7,6 +7,7 @@
 #include "tests/simulation/group.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/people.h"
+#include "tests/simulation/promises.h"
 #include "tests/simulation/sets.h"
 
 #define STEADY_NS (8 * SECONDS)
@@ -39,7 +40,30 @@ static void check_end(sim_world *world, const gs_job *job) {
                     reached);
 }
 
+// Nobody's clock but the coordinator's own ends a job, and it counts from when it was asked for.
+static void check_patience(sim_world *world, const gs_job *job) {
+    const sim_wish *wish = people_wish_of(world, job->id);
+    if (!wish || wish->is_deleted || !wish->first_asked_ns) return;
+    double seconds = (double)(world->now_ns - wish->first_asked_ns) / 1e9;
+    bool waited = !strcmp(job->reason, "NotEnoughWorkers") || !strcmp(job->reason, "NoDevice");
+    if (waited && seconds < job->spec.world.wait_seconds)
+        oracle_fail(world, "job %s has waited %g s at most, and may %g s", job->id_text, seconds, job->spec.world.wait_seconds);
+    if (!strcmp(job->reason, "DeadlineExceeded") && seconds < job->spec.steps.deadline_seconds)
+        oracle_fail(world, "job %s is %g s old at most, and may be %g s", job->id_text, seconds, job->spec.steps.deadline_seconds);
+}
+
+// Trainers of a job whose record is lost are nobody's here: they are let go by an operator.
+static void check_stop(sim_world *world, const gs_effect *effect) {
+    uint64_t job = effect->agent->slots[effect->agent_message.slot].job;
+    if (promises_is_excused(world, job) && !gs_job_table_get(&coordinator_state(world)->jobs, job) && !sets_are_given_up(world, job))
+        oracle_fail(world, "%s is told to end a trainer of a job that is not known", effect->agent->name);
+}
+
 void verdicts_see_effect(sim_world *world, const gs_effect *effect) {
     if (effect->kind == GS_DO_NOTE && effect->job) check_fault(world, effect);
-    else if (effect->kind == GS_DO_END_JOB) check_end(world, effect->job);
+    else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_STOP_RANK) check_stop(world, effect);
+    else if (effect->kind == GS_DO_END_JOB) {
+        check_end(world, effect->job);
+        check_patience(world, effect->job);
+    }
 }
