@@ -31,13 +31,14 @@ static void a_terminal_job_never_changes_again(void **state) {
     }
 }
 
+// But a job that trains is stopping before it is cancelled.
 static void every_live_state_can_end_in_every_way(void **state) {
     (void)state;
     for (int from = 0; from < GS_JOB_SUCCEEDED; from++) {
         assert_false(gs_job_state_terminal((gs_job_state)from));
         assert_true(may_follow(from, GS_JOB_SUCCEEDED));
         assert_true(may_follow(from, GS_JOB_FAILED));
-        assert_true(may_follow(from, GS_JOB_CANCELLED));
+        assert_int_equal(may_follow(from, GS_JOB_CANCELLED), from != GS_JOB_RUNNING);
     }
 }
 
