@@ -19,7 +19,7 @@ struct sim_agent {
     char name[8];
     sim_trainer *slots[MAX_SLOTS];  // NULL: free
     sim_exit *exits;
-    bool is_dead, is_leaving;
+    bool is_dead, is_leaving, is_lost;
     int64_t away_ns;  // when it leaves: until it is started again
 };
 

@@ -13,7 +13,7 @@
 #include "tests/simulation/trainer.h"
 
 #define MAX_TURNS 8      // behind one event: more go in circles
-#define MOST_TICKS 1200  // of 100 ms, of a coordinator that runs: a call is answered before
+#define MOST_TICKS 450  // of 100 ms, of a coordinator that runs: a call is answered before
 
 coordinator_ends coordinator_ended[GS_NUM_EFFECTS];
 uint64_t coordinator_taken[GS_NUM_MACHINES][GS_MAX_TRANSITIONS];

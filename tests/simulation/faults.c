@@ -116,6 +116,7 @@ static void suspend_trainer(sim_world *world) {
     if (!trainer) return;
     int64_t ns = dice_delay_ns(&world->dice, 3 * SECONDS);
     world_tell(world, "trainer %d stands still for %.1f s", trainer->number, (double)ns / 1e9);
+    if (dice_chance(&world->dice, 0.15)) ns = 100000 * SECONDS;  // for good
     trainer_suspend(world, trainer, ns);
 }
 
@@ -224,6 +225,30 @@ static void err(sim_world *world) {
     if (trainer) trainer_err(world, trainer);
 }
 
+static void repeat(sim_world *world) {
+    sim_trainer *trainer = any_trainer(world);
+    if (!trainer || !trainer->group) return;
+    world_tell(world, "trainer %d says what is of an earlier generation", trainer->number);
+    trainer_repeat_itself(world, trainer);
+}
+
+// A host that does not come back. What is asked for can be had without it.
+static void lose_host(sim_world *world) {
+    sim_agent *lost = any_agent(world);
+    int64_t left = 0;
+    for (int i = 0; i < world->num_agents; i++)
+        left += world->agents[i] == lost || world->agents[i]->is_lost ? 0 : world->agents[i]->num_slots;
+    for (int i = 0; i < world->people->num_wishes; i++) {
+        const gs_job_spec *spec = world->people->wishes[i].spec;
+        if (left < (spec->restart.on_worker_lost == GS_ON_RESTART ? spec->world.max : spec->world.min)) return;
+    }
+    if (lost->is_dead) return;
+    world_tell(world, "%s is lost for good", lost->name);
+    lost->is_lost = true;
+    line_set(world, &lost->line, true, true);
+    agent_kill(world, lost, 100000 * SECONDS);
+}
+
 // A rank says of another what ends it.
 static void accuse(sim_world *world) {
     static const gs_fault_kind kinds[] = {GS_FAULT_TIMEOUT, GS_FAULT_DAMAGED, GS_FAULT_DIVERGENCE, GS_FAULT_ABORTED};
@@ -271,6 +296,7 @@ static const fault_row rows[] = {
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
     {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},
     {err, 3},            {accuse, 2},               {shut_coordinator_down, 2}, {restart_worker, 2},
+    {repeat, 1},         {lose_host, 2},
     {break_communicator, 3}, {shut_worker_down, 2}, {damage, 2},
 };
 

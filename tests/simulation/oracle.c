@@ -75,6 +75,13 @@ static void check_start(sim_world *world, const gs_member *member) {
     }
 }
 
+// Nobody connects before all have agreed.
+static void check_ready(sim_world *world, const gs_run *run) {
+    for (int i = 0; i < run->num_members; i++) {
+        if (run->members[i].stage < GS_MEMBER_READY) oracle_fail(world, "start, and rank %d of generation %u is not ready", i, run->generation);
+    }
+}
+
 static void check_jobs(sim_world *world, const gs_state *state) {
     for (size_t i = 0; i < state->jobs.count; i++) {
         const gs_job *job = state->jobs.items[i];
@@ -99,6 +106,7 @@ void oracle_see_effect(sim_world *world, const gs_effect *effect) {
     sets_see_effect(world, effect);
     verdicts_see_effect(world, effect);
     if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_start(world, effect->member);
+    if (effect->kind == GS_DO_TELL_MEMBER && effect->member_message.order == GS_TELL_START) check_ready(world, effect->run);
     if (effect->kind == GS_DO_TELL_MEMBER && effect->member_message.order == GS_TELL_GO && effect->run->phase != GS_RUN_TRAINING &&
         effect->run->phase != GS_RUN_RELOADING)
         oracle_fail(world, "go to a generation that is %s", gs_run_phase_name(effect->run->phase));
@@ -113,7 +121,11 @@ void oracle_check_state(sim_world *world) {
     promises_check(world, state);
 }
 
-void oracle_begin_life(sim_world *world) { promises_check(world, coordinator_state(world)); }
+void oracle_begin_life(sim_world *world) {
+    promises_check(world, coordinator_state(world));
+    promises_begin_life(world, coordinator_state(world));
+}
+
 void oracle_end_life(sim_world *world) { promises_end_life(world); }
 
 static const sim_wish *find_unanswered(const sim_world *world) {
@@ -150,7 +162,8 @@ static const gs_agent *find_taken(const sim_world *world, const gs_state *state)
 
 static bool all_ended(const sim_world *world) {
     const gs_state *state = coordinator_state(world);
-    return state && !find_unanswered(world) && !find_unended(state) && !find_living(world) && !find_taken(world, state);
+    return state && !find_unanswered(world) && !find_unended(state) && !find_living(world) && !find_taken(world, state) &&
+           !promises_find_unwritten(world, state);
 }
 
 bool oracle_is_done(const sim_world *world) {
@@ -178,5 +191,7 @@ void oracle_judge_end(sim_world *world) {
     if (find_unended(state)) tell_unended(world, find_unended(state));
     else if (find_living(world)) tell_living(world, state, find_living(world));
     else if (find_unanswered(world)) oracle_fail(world, "%s is never answered", find_unanswered(world)->name);
+    else if (promises_find_unwritten(world, state))
+        oracle_fail(world, "what has become of job %s is never written", promises_find_unwritten(world, state)->id_text);
     else if (find_taken(world, state)) oracle_fail(world, "a slot of %s stays taken", find_taken(world, state)->name);
 }

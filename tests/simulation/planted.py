@@ -160,7 +160,7 @@ SOURCES = ["tests/simulation/*.c", "coordinator/model/*.c", "coordinator/rules/*
            "coordinator/engine/*/*.c", "coordinator/store/record/*.c", "coordinator/store/job_store.c", "coordinator/store/row_work.c",
            "coordinator/store/set_aside.c", "coordinator/store/stored.c", "coordinator/store/transaction.c",
            "coordinator/store/work.c", "core/*.c", "rpc/schema/*.c", "rpc/json/*.c"]
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", '-DGRADSYNC_VERSION="planted"', "-DGS_GENERATION_BLOCK=6", "-O1", "-I."]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", '-DGRADSYNC_VERSION="planted"', "-DGS_GENERATION_BLOCK=2", "-O1", "-I."]
 LIBRARIES = ["-ljson-c", "-lsqlite3", "-lxxhash", "-lm", "-lpthread"]
 
 

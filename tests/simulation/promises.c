@@ -191,20 +191,23 @@ void promises_check_resume(sim_world *world, uint64_t id, int64_t step) {
     if (job->is_left) oracle_fail(world, "a rank starts for a job whose ranks have all heard that its end is known");
 }
 
+static job_facts facts_of(const gs_job *job) {
+    return (job_facts){.job = job->id,
+                       .state = job->state,
+                       .step = job->step,
+                       .generation = job->generation,
+                       .stop_asked = job->stop_asked,
+                       .committed = job->committed,
+                       .trains = job->run && (job->run->phase == GS_RUN_TRAINING || job->run->phase == GS_RUN_RELOADING)};
+}
+
 void promises_see_effect(sim_world *world, const gs_effect *effect) {
     sim_promises *promises = world->promises;
     if (effect->kind == GS_DO_SHOW_CHECKPOINT)
         promises_saved(world, effect->job->id, effect->checkpoint->directory, effect->checkpoint->step);
     if (effect->kind != GS_DO_WRITE_JOB || promises->num_writes == MAX_WRITES) return;
     const gs_job *job = effect->job;
-    promises->writes[promises->num_writes++] = (job_facts){.job = job->id,
-                                                           .state = job->state,
-                                                           .step = job->step,
-                                                           .generation = job->generation,
-                                                           .stop_asked = job->stop_asked,
-                                                           .committed = job->committed,
-                                                           .trains = job->run && (job->run->phase == GS_RUN_TRAINING ||
-                                                                                  job->run->phase == GS_RUN_RELOADING)};
+    promises->writes[promises->num_writes++] = facts_of(job);
 }
 
 void promises_see_event(sim_world *world, const gs_engine_event *event) {
@@ -222,9 +225,27 @@ void promises_see_event(sim_world *world, const gs_engine_event *event) {
     job->stored = facts;
 }
 
+const gs_job *promises_find_unwritten(const sim_world *world, const gs_state *state) {
+    for (size_t i = 0; i < state->jobs.count; i++) {
+        const gs_job *job = state->jobs.items[i];
+        const promised_job *known = find(world->promises, job->id);
+        bool was_ended = known && known->is_stored && known->stored.state == job->state;
+        if (!was_ended && job->started_ms && known && known->is_stored) return job;
+    }
+    return NULL;
+}
+
 bool promises_stored_set(const sim_world *world, uint64_t id, uint32_t generation) {
     const promised_job *job = find(world->promises, id);
     return job && job->is_stored && job->stored.trains && job->stored.generation == generation;
+}
+
+void promises_begin_life(sim_world *world, const gs_state *state) {
+    for (size_t i = 0; i < state->jobs.count; i++) {
+        promised_job *known = know(world, state->jobs.items[i]->id);
+        known->is_stored = true;
+        known->stored = facts_of(state->jobs.items[i]);
+    }
 }
 
 // What was on its way may be on the disk or not.

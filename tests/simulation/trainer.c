@@ -72,6 +72,13 @@ void trainer_accuse(sim_world *world, sim_trainer *trainer, gs_fault_kind kind, 
     peer_call(world, &trainer->peer, &event);
 }
 
+void trainer_repeat_itself(sim_world *world, sim_trainer *trainer) {
+    gs_engine_event event = peer_event(&trainer->peer, GS_ON_STEP, bound_to(trainer) - 1);
+    event.step.applied_step = trainer->applied_step + 1000;
+    event.step.step_seconds = 0.3;
+    peer_send(world, &trainer->peer, &event);
+}
+
 void trainer_err(sim_world *world, sim_trainer *trainer) {
     if (!trainer_lives(trainer) || trainer->state >= TRAINER_LEAVING) return;
     bool is_for_good = dice_chance(&world->dice, 0.15);

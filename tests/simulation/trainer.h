@@ -56,6 +56,7 @@ sim_trainer *trainer_find(const sim_world *world, uint64_t id);  // of its peer
 sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *item);
 void trainer_stop(sim_world *world, sim_trainer *trainer, bool kill);  // by its agent
 void trainer_kill(sim_world *world, sim_trainer *trainer, int signal);
+void trainer_repeat_itself(sim_world *world, sim_trainer *trainer);  // what is of an earlier generation
 void trainer_err(sim_world *world, sim_trainer *trainer);  // an error of its own
 void trainer_accuse(sim_world *world, sim_trainer *trainer, gs_fault_kind kind, int rank);
 void trainer_switch_plan(sim_trainer *trainer);

@@ -27,6 +27,22 @@ static void check_fault(sim_world *world, const gs_effect *effect) {
                     group->generation);
 }
 
+static bool was_there(const sim_world *world, const sim_trainer *trainer) {
+    const sim_peer *peer = &trainer->peer;
+    return trainer->state >= TRAINER_WAITING && trainer_moves(world, trainer) && peer_hears(world, peer) &&
+           world->now_ns - peer->connected_ns > STEADY_NS && world->now_ns - peer->suspended_until_ns > STEADY_NS;
+}
+
+// Who has been there for long enough is not late: what it is owed was not told to it.
+static void check_late(sim_world *world, const gs_effect *effect) {
+    const gs_run *run = effect->job->run;
+    if (!effect->note.fault || strcmp(effect->note.reason, "WorkerLate") != 0 || !run || run->cause.member < 0) return;
+    for (const sim_trainer *trainer = world->trainers; trainer; trainer = trainer->next) {
+        if (trainer->peer.incarnation == run->members[run->cause.member].incarnation && was_there(world, trainer))
+            oracle_fail(world, "trainer %d was there all the time: %s", trainer->number, effect->note.message);
+    }
+}
+
 static void check_end(sim_world *world, const gs_job *job) {
     int64_t reached = sets_reached(world, job->id);
     const sim_wish *wish = people_wish_of(world, job->id);
@@ -60,7 +76,10 @@ static void check_stop(sim_world *world, const gs_effect *effect) {
 }
 
 void verdicts_see_effect(sim_world *world, const gs_effect *effect) {
-    if (effect->kind == GS_DO_NOTE && effect->job) check_fault(world, effect);
+    if (effect->kind == GS_DO_NOTE && effect->job) {
+        check_fault(world, effect);
+        check_late(world, effect);
+    }
     else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_STOP_RANK) check_stop(world, effect);
     else if (effect->kind == GS_DO_END_JOB) {
         check_end(world, effect->job);
