@@ -7,14 +7,9 @@
 #include "core/options.h"
 #include "core/owner_rules.h"
 #include "gradsync/bucket/grad_layout.h"
+#include "gradsync/sharded/shard_segments.h"
 
 #define BLOCK_BYTES ((size_t)256)
-
-// Segments by a key, those of a key in the order in which they were put.
-typedef struct segment_lists {
-    gs_segment *segments;
-    size_t *first;  // of a key; behind the last one: their number
-} segment_lists;
 
 struct gs_shards {
     gs_partition partition;
@@ -30,10 +25,10 @@ struct gs_shards {
     gs_shard_run *runs;
     size_t *first_run;  // of a bucket; behind the last one: their number
     size_t most_runs;
-    segment_lists of_buckets;  // by bucket · world + rank
-    segment_lists of_ranks;
-    segment_lists of_optimizers;  // by rank · optimizers + optimizer; empty with one
-    size_t *elements;             // of each rank
+    gs_segment_lists of_buckets;  // by bucket · world + rank
+    gs_segment_lists of_ranks;
+    gs_segment_lists of_optimizers;  // by rank · optimizers + optimizer; empty with one
+    size_t *elements;                // of each rank
 };
 
 const char *gs_partition_name(gs_partition partition) {
@@ -53,12 +48,9 @@ static void release(gs_shards *shards) {
     free(shards->bucket_offset);
     free(shards->runs);
     free(shards->first_run);
-    free(shards->of_buckets.segments);
-    free(shards->of_buckets.first);
-    free(shards->of_ranks.segments);
-    free(shards->of_ranks.first);
-    free(shards->of_optimizers.segments);
-    free(shards->of_optimizers.first);
+    gs_segment_lists_release(&shards->of_buckets);
+    gs_segment_lists_release(&shards->of_ranks);
+    gs_segment_lists_release(&shards->of_optimizers);
     free(shards->elements);
     *shards = (gs_shards){0};
 }
@@ -164,11 +156,6 @@ static gs_status choose_owners(gs_shards *shards, const int *given) {
 
 // ---- runs of a bucket
 
-static size_t first_in_bucket(const gs_grad_layout *layout, size_t param) {
-    const gs_bucket *bucket = &layout->buckets[layout->bucket_of[param]];
-    return (layout->offset_bytes[param] - bucket->offset_bytes) / bucket->element_bytes;
-}
-
 static gs_shard_run *list_even_runs(gs_shard_run *next, const gs_shards *shards,
                                     const gs_bucket *bucket) {
     size_t each = bucket->grad_count / (size_t)shards->world_size;
@@ -182,7 +169,7 @@ static gs_shard_run *list_owner_runs(gs_shard_run *next, const gs_shards *shards
     const gs_shard_run *begin = next;
     for (size_t i = 0; i < bucket->num_params; i++) {
         size_t param = bucket->params[i], count = shards->layout.counts[param];
-        size_t first = first_in_bucket(&shards->layout, param);
+        size_t first = gs_shard_first_in_bucket(&shards->layout, param);
         if (!count) continue;
         if (next > begin && next[-1].owner == shards->owners[param])
             next[-1].count = first + count - next[-1].first;
@@ -212,90 +199,16 @@ static gs_status list_runs(gs_shards *shards) {
 
 // ---- segments of ranks
 
-// The pieces of a parameter, one for each owner, in order of their elements.
-static size_t cut_param(gs_segment *pieces, int *owners, const gs_shards *shards, size_t param) {
-    const gs_grad_layout *layout = &shards->layout;
-    size_t count = layout->counts[param], num_pieces = 0;
-    if (!count) return 0;
-    if (shards->owners) {
-        pieces[0] = (gs_segment){param, 0, count};
-        owners[0] = shards->owners[param];
-        return 1;
-    }
-    const gs_bucket *bucket = &layout->buckets[layout->bucket_of[param]];
-    size_t first = first_in_bucket(layout, param), end = first + count;
-    size_t each = bucket->grad_count / (size_t)shards->world_size;
-    for (size_t at = first; at < end; num_pieces++) {
-        size_t rank = at / each, until = (rank + 1) * each < end ? (rank + 1) * each : end;
-        pieces[num_pieces] = (gs_segment){param, at - first, until - at};
-        owners[num_pieces] = (int)rank;
-        at = until;
-    }
-    return num_pieces;
-}
-
-// What pieces are listed by: in order of parameters by rank, or by rank and optimizer; in plan
-// order by bucket and rank.
-typedef enum listing_key { BY_RANK = 0, BY_OPTIMIZER, BY_BUCKET } listing_key;
-
-typedef struct listing {
-    const gs_shards *shards;
-    listing_key by;
-    gs_segment *pieces;  // room for those of one parameter
-    int *owners;
-} listing;
-
-static size_t key_of(const listing *how, size_t param, int owner) {
-    const gs_shards *shards = how->shards;
-    if (how->by == BY_RANK) return (size_t)owner;
-    if (how->by == BY_OPTIMIZER)
-        return (size_t)owner * (size_t)shards->num_optimizers + (size_t)shards->optimizers[param];
-    return shards->layout.bucket_of[param] * (size_t)shards->world_size + (size_t)owner;
-}
-
-// Counts the pieces of each key, or puts them where the keys' lists begin: `next`, by key.
-static void visit_pieces(const listing *how, size_t *next, gs_segment *out) {
-    const gs_grad_layout *layout = &how->shards->layout;
-    for (size_t i = 0; i < layout->num_params; i++) {
-        size_t param = how->by == BY_BUCKET ? layout->plan.params[i] : i;
-        size_t num = cut_param(how->pieces, how->owners, how->shards, param);
-        for (size_t k = 0; k < num; k++) {
-            size_t *at = &next[key_of(how, param, how->owners[k])];
-            if (out) out[*at] = how->pieces[k];
-            ++*at;
-        }
-    }
-}
-
-// Counts stand one place ahead of their key, so that they become beginnings, and, when all is put,
-// ends: of the key before, that is, beginnings again.
-static gs_status list_segments(segment_lists *lists, const listing *how, size_t num_keys) {
-    lists->first = calloc(num_keys + 2, sizeof *lists->first);
-    if (!lists->first) return out_of_memory();
-    visit_pieces(how, lists->first + 2, NULL);
-    for (size_t key = 0; key < num_keys; key++) lists->first[key + 2] += lists->first[key + 1];
-    lists->segments = calloc(lists->first[num_keys + 1] + 1, sizeof *lists->segments);
-    if (!lists->segments) return out_of_memory();
-    visit_pieces(how, lists->first + 1, lists->segments);
-    return gs_ok();
-}
-
-static gs_status list_all_segments(gs_shards *shards) {
-    size_t world_size = (size_t)shards->world_size, num_buckets = shards->layout.plan.num_buckets;
-    listing how = {.shards = shards,
-                   .pieces = calloc(world_size, sizeof *how.pieces),
-                   .owners = calloc(world_size, sizeof *how.owners)};
-    gs_status status = how.pieces && how.owners ? gs_ok() : out_of_memory();
-    if (!status.code) status = list_segments(&shards->of_ranks, &how, world_size);
-    how.by = BY_BUCKET;
-    if (!status.code) status = list_segments(&shards->of_buckets, &how, num_buckets * world_size);
-    how.by = BY_OPTIMIZER;
-    if (!status.code && shards->optimizers)
-        status = list_segments(&shards->of_optimizers, &how,
-                               world_size * (size_t)shards->num_optimizers);
-    free(how.pieces);
-    free(how.owners);
-    return status;
+static gs_status list_segments(gs_shards *shards) {
+    const gs_shard_cut cut = {.layout = &shards->layout,
+                              .owners = shards->owners,
+                              .world_size = shards->world_size,
+                              .optimizers = shards->optimizers,
+                              .num_optimizers = shards->num_optimizers};
+    GS_TRY(gs_segment_lists_init(&shards->of_ranks, &cut, GS_BY_RANK));
+    GS_TRY(gs_segment_lists_init(&shards->of_buckets, &cut, GS_BY_BUCKET));
+    return shards->optimizers ? gs_segment_lists_init(&shards->of_optimizers, &cut, GS_BY_OPTIMIZER)
+                              : gs_ok();
 }
 
 static gs_status count_elements(gs_shards *shards) {
@@ -355,7 +268,7 @@ static gs_status build(gs_shards *shards, const gs_shards_options *options) {
     GS_TRY(gs_grad_layout_set_plan(&shards->layout, options->plan));
     GS_TRY(choose_owners(shards, options->owners));
     GS_TRY(list_runs(shards));
-    GS_TRY(list_all_segments(shards));
+    GS_TRY(list_segments(shards));
     GS_TRY(count_elements(shards));
     return place_params(shards);
 }
@@ -427,19 +340,14 @@ const int *gs_shards_owners(const gs_shards *shards) {
     return shards->owners;
 }
 
-static const gs_segment *list_of(const segment_lists *lists, size_t key, size_t *num_segments) {
-    *num_segments = lists->first[key + 1] - lists->first[key];
-    return lists->segments + lists->first[key];
-}
-
 const gs_segment *gs_shards_of_rank(const gs_shards *shards, int rank, size_t *num_segments) {
-    return list_of(&shards->of_ranks, (size_t)rank, num_segments);
+    return gs_segment_lists_of(&shards->of_ranks, (size_t)rank, num_segments);
 }
 
 const gs_segment *gs_shards_of_bucket(const gs_shards *shards, size_t bucket, int rank,
                                       size_t *num_segments) {
-    return list_of(&shards->of_buckets, bucket * (size_t)shards->world_size + (size_t)rank,
-                   num_segments);
+    return gs_segment_lists_of(&shards->of_buckets,
+                               bucket * (size_t)shards->world_size + (size_t)rank, num_segments);
 }
 
 int gs_shards_num_optimizers(const gs_shards *shards) {
@@ -450,7 +358,7 @@ const gs_segment *gs_shards_of_optimizer(const gs_shards *shards, int rank, int 
                                          size_t *num_segments) {
     if (!shards->optimizers) return gs_shards_of_rank(shards, rank, num_segments);
     size_t key = (size_t)rank * (size_t)shards->num_optimizers + (size_t)optimizer;
-    return list_of(&shards->of_optimizers, key, num_segments);
+    return gs_segment_lists_of(&shards->of_optimizers, key, num_segments);
 }
 
 static void point(void **out, const gs_segment *segments, size_t num_segments, void *const *tensors,
@@ -499,8 +407,8 @@ size_t gs_shards_param_bytes(const gs_shards *shards) {
 
 size_t gs_shards_param_offset(const gs_shards *shards, size_t param) {
     size_t bucket = shards->layout.bucket_of[param];
-    return shards->bucket_offset[bucket] +
-           first_in_bucket(&shards->layout, param) * gs_shards_element_bytes(shards, bucket);
+    return shards->bucket_offset[bucket] + gs_shard_first_in_bucket(&shards->layout, param) *
+                                               gs_shards_element_bytes(shards, bucket);
 }
 
 size_t gs_shards_bucket_offset(const gs_shards *shards, size_t bucket) {
