@@ -63,9 +63,15 @@ static bool replay_key(gs_engine *engine, gs_call call, const gs_create_request 
         return true;
     }
     gs_job *job = gs_job_table_get(&engine->state.jobs, known->job);
-    if (!job) {  // deleted since: the key is free again
+    if (!job && gs_job_table_tombstone(&engine->state.jobs, known->job)) {  // deleted since: the key is free again
         gs_request_keys_remove(&engine->state.keys, request->key);
         return false;
+    }
+    if (!job) {
+        gs_reply_refusal(engine, call,
+                         gs_error(GS_FAILED_PRECONDITION, "the record of the job that this key made cannot be read"),
+                         "unreadable", "repair the record, or use a new key for another job");
+        return true;
     }
     gs_reply_with(engine, call, GS_REPLY_JOB, job)->reply.replayed = true;
     return true;

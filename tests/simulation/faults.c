@@ -101,7 +101,7 @@ static void slow_rank(sim_world *world) {
     sim_trainer *trainer = any_trainer(world);
     if (!trainer || !trainer->group) return;
     world_tell(world, "trainer %d is slow", trainer->number);
-    trainer->group->step_ns *= 3;
+    if (trainer->group->step_ns < SECONDS) trainer->group->step_ns *= 3;
 }
 
 static void kill_trainer(sim_world *world) {
@@ -187,8 +187,9 @@ static void fail_disk(sim_world *world) {
 
 static void fail_reads(sim_world *world) {
     world_tell(world, "reads fail");
-    rows_trouble_of(world)->reads_fail = 0.6;
-    world_after(world, dice_delay_ns(&world->dice, 5 * SECONDS), mend_disk_soon, 0, NULL);
+    rows_trouble_of(world)->reads_fail = 0.5;
+    // Not longer than the coordinator asks again (checkpoints.c): behind that it starts from what there is.
+    world_after(world, dice_between(&world->dice, 1, 12) * SECONDS, mend_disk_soon, 0, NULL);
     if (dice_chance(&world->dice, 0.5)) coordinator_kill(world, away(world));
 }
 
@@ -341,6 +342,8 @@ static void end_lost_trainers(sim_world *world, uint64_t whom, void *what) {
 }
 
 void faults_mend_all(sim_world *world) {
+    for (sim_group *group = world->groups; group; group = group->next)
+        if (group->step_ns > SECONDS / 2) group->step_ns = SECONDS / 2;
     end_lost_trainers(world, 0, NULL);
     mend_host(world, 0, NULL);
     mend_disk(world);

@@ -158,6 +158,11 @@ void promises_removed(sim_world *world, uint64_t id, const char *directory) {
     for (int k = 0; k < job->num_saves; k++) {
         if (k != i && job->saves[k].step > left) left = job->saves[k].step;
     }
+    // Of some only the row was written, and nobody was told.
+    for (const saved_file *file = world->files; file; file = file->next) {
+        bool stays = file->job == id && !file->is_damaged && strcmp(file->directory, directory) != 0;
+        if (stays && file->step > left) left = file->step;
+    }
     if (left < job->saves[i].step)
         oracle_fail(world, "checkpoint %s is removed, though the newest that is left is of step %" PRId64, directory, left);
     job->saves[i].is_damaged = true;
