@@ -91,9 +91,11 @@ item release/all release all "$in_ctest -L 'unit|multiprocess|fault' -LE gpu"
 # shellcheck disable=SC2016
 item cuts/grid release product 'GRADSYNC_RUNS=all GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_cuts.sh'
 # shellcheck disable=SC2016
+item cuts/clocks release product 'GRADSYNC_RUNS=all GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_clocks.sh'
+# shellcheck disable=SC2016
 item cuts/60-seconds release product 'GRADSYNC_RUNS=all GRADSYNC_CUT_SECONDS=60 GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_cuts.sh'
 # shellcheck disable=SC2016
-item cuts/halves-60-seconds release product 'GRADSYNC_CUT_SECONDS=60 GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_halves.sh'
+item cuts/halves-60-seconds release product 'GRADSYNC_RUNS=all GRADSYNC_CUT_SECONDS=60 GRADSYNC_BIN_DIR="$build/bin" tests/e2e/test_halves.sh'
 item release/training-digests release product "GRADSYNC_RUNS=all $in_ctest -R '^e2e_training_digests\$'"
 # Faults, twenty times: what hangs on the order in which processes die.
 for preset in dev tsan; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The wall clock of one machine jumps by a day, back and forth: of the coordinator's, of the ranks', of both. Nothing is decided by
 # it: the job goes on in its generation, no deadline passes, and what people are shown jumps.
+#   GRADSYNC_RUNS  all: of each machine; else of one, which GRADSYNC_SEED draws
 . "$(dirname "$0")/lib.sh"
 command -v "${CC:-cc}" >/dev/null || { echo "SKIP: no compiler"; exit 77; }
 "${CC:-cc}" -D_GNU_SOURCE -O1 -shared -fPIC -o "$run/wall_clock.so" "$(dirname "$0")/wall_clock.c"
@@ -34,16 +35,19 @@ export LD_PRELOAD=$run/wall_clock.so GRADSYNC_WALL_FILE=$run/centre.wall
 start_coordinator centre "$run/data"
 unset LD_PRELOAD GRADSYNC_WALL_FILE
 start_worker_of a 2
-submit "$(exact_job through 100000 20)"
+submit "$(exact_job through 100000 50)"
 wait_for 60 "its steps" step_at_least "$job" 10
 before=$(who_runs)
 
-for whose in "centre" "host" "centre host"; do
+machines=("centre" "host" "centre host")
+seed=${GRADSYNC_SEED:-$(git -C "$(dirname "$0")" rev-parse --short=8 HEAD 2>/dev/null || date +%s)}
+[ "${GRADSYNC_RUNS:-1}" = all ] || machines=("${machines[$((0x$(sha256sum <<<"$seed" | head -c 4) % 3))]}")
+for whose in "${machines[@]}"; do
   for seconds in $day $((-day)) 0; do
     claim "M12: the clock of $whose is off by $seconds s"
     for machine in $whose; do turn "$run/$machine.wall" "$seconds"; done
     sleep 0.5
-    finds_step 20
+    finds_step 10
     same "$(who_runs)" "$before" "who runs"
     same "$(job_field "$job" .state)" running "state"
     same "$(get /v1/workers | jq -r '.items[0].connected')" true "the worker"

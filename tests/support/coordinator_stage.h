@@ -31,7 +31,7 @@ gs_status gs_stage_ask(gs_stage *stage, gs_json **reply, gs_method method, const
 gs_json *gs_stage_get(gs_stage *stage, gs_method method, const char *job);
 // Creates the job of this specification (JSON) and keeps its id as the stage's job.
 void gs_stage_submit(gs_stage *stage, const char *spec);
-// Waits until the job shows `state`, 40 s at most; fails when it ends otherwise. Returns the job.
+// Waits until the job shows `state`; fails when it ends otherwise. Returns the job.
 gs_json *gs_stage_wait_for_state(gs_stage *stage, const char *job, const char *state);
 void gs_stage_wait_for_step(gs_stage *stage, const char *job, int64_t step);
 
