@@ -245,12 +245,20 @@ static gs_status build(gs_reducer *reducer, const gs_bucket_plan *plan, gs_deadl
     return init_queue(reducer);
 }
 
+// Before there is a reducer, the others wait for this rank.
+static gs_status tell_others(gs_comm *comm, gs_status status) {
+    status = gs_status_prefix(status, "rank %d", gs_comm_rank(comm));
+    gs_comm_abort(comm, status.message);
+    return status;
+}
+
 static gs_status create_reducer(gs_reducer **out, const gs_reducer_options *options, gs_comm *comm,
                                 gs_deadline deadline) {
     *out = NULL;
     gs_status status;
     gs_reducer *reducer = calloc(1, sizeof *reducer);
-    if (!reducer) return gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory");
+    if (!reducer)
+        return tell_others(comm, gs_error(GS_RESOURCE_EXHAUSTED, "reducer: out of memory"));
     reducer->options = *options;
     reducer->comm = comm;
     reducer->owner = getpid();
@@ -279,8 +287,7 @@ gs_status gs_reducer_create_sized(gs_reducer **out, const gs_reducer_options *op
     gs_status status = take_options(&known, options, options_bytes);
     if (status.code) {
         *out = NULL;
-        gs_comm_abort(comm, status.message);  // the others wait for this rank
-        return status;
+        return tell_others(comm, status);
     }
     return create_reducer(out, &known, comm, deadline);
 }

@@ -28,11 +28,14 @@ static gs_status out_of_memory(void) {
     return gs_error(GS_RESOURCE_EXHAUSTED, "parameter gather: out of memory");
 }
 
+// What this rank alone gets wrong.
+static gs_status name_rank(const gs_comm *comm, gs_status status) {
+    return gs_status_prefix(status, "rank %d", gs_comm_rank(comm));
+}
+
 // Whoever alone cannot go on must tell the ranks that wait for it.
 static gs_status tell_others(gs_comm *comm, gs_status status) {
-    if (!status.code) return status;
-    status = gs_status_prefix(status, "rank %d", gs_comm_rank(comm));
-    gs_comm_abort(comm, status.message);
+    if (status.code) gs_comm_abort(comm, status.message);
     return status;
 }
 
@@ -160,14 +163,14 @@ static gs_status check(const gs_param_gather_options *options) {
     return gs_ok();
 }
 
-static gs_status build(gs_param_gather *gather, gs_deadline deadline) {
+static gs_status build(gs_param_gather *gather) {
     GS_TRY(check(&gather->options));
     gather->num_buckets = gs_shards_plan(gather->options.shards)->num_buckets;
     GS_TRY(alloc_lists(gather));
     fill_lists(gather);
     GS_TRY(check_order(gather));
     plan_posts(gather, NULL);
-    return agree(gather, deadline);
+    return gs_ok();
 }
 
 gs_status gs_param_gather_create_sized(gs_param_gather **out,
@@ -184,8 +187,10 @@ gs_status gs_param_gather_create_sized(gs_param_gather **out,
     if (!status.code && !gather) status = out_of_memory();
     if (!status.code) {
         gather->options = known;
-        status = build(gather, deadline);
+        status = build(gather);
     }
+    status = name_rank(known.comm, status);
+    if (!status.code) status = agree(gather, deadline);
     status = tell_others(known.comm, status);
     if (status.code)
         gs_param_gather_destroy(gather);
@@ -255,7 +260,8 @@ static gs_status await(gs_param_gather *gather, size_t end, gs_deadline deadline
 }
 
 static gs_status start(gs_param_gather *gather, int64_t step) {
-    GS_TRY(gs_status_prefix(check_idle(gather), "step %lld", (long long)step));
+    GS_TRY(name_rank(gather->options.comm,
+                     gs_status_prefix(check_idle(gather), "step %lld", (long long)step)));
     for (size_t i = 0; i < gather->num_posts; i++) gather->posts[i].step = step;
     gather->num_posted = gather->num_known = 0;
     return post_more(gather);
@@ -266,7 +272,8 @@ gs_status gs_param_gather_start(gs_param_gather *gather, int64_t step) {
 }
 
 gs_status gs_param_gather_set_trainable(gs_param_gather *gather, const bool *trainable) {
-    GS_TRY(tell_others(gather->options.comm, check_idle(gather)));
+    gs_comm *comm = gather->options.comm;
+    GS_TRY(tell_others(comm, name_rank(comm, check_idle(gather))));
     plan_posts(gather, trainable);
     return gs_ok();
 }

@@ -158,7 +158,8 @@ static gs_status check(const gs_reshard_options *options, size_t element_bytes) 
 static gs_status agree(const mover *self, gs_deadline deadline) {
     const gs_reshard_options *options = &self->options;
     const gs_same_word words[] = {
-        {"bytes of a piece that is dealt anew", (int64_t)(self->most * self->element_bytes), false},
+        {"bytes of an element that is dealt anew", (int64_t)self->element_bytes, false},
+        {"elements of a piece that is dealt anew", (int64_t)self->most, false},
         {"owner of some element before", (int64_t)gs_digest_fold(gs_shards_digest(options->from)),
          true},
         {"owner of some element to be", (int64_t)gs_digest_fold(gs_shards_digest(options->to)),
@@ -183,7 +184,7 @@ static void close_mover(mover *self) {
 }
 
 static gs_status run(mover *self, gs_deadline deadline) {
-    GS_TRY(open_mover(self));
+    GS_TRY(gs_status_prefix(open_mover(self), "rank %d", gs_comm_rank(self->options.comm)));
     GS_TRY(agree(self, deadline));
     // On a GPU behind what steps have left there.
     GS_TRY(gs_stream_wait(gs_device_stream(self->options.device), deadline));
@@ -243,6 +244,21 @@ static gs_status check_optimizers(const gs_reshard_options *options, const gs_op
     return same ? gs_ok() : gs_error(GS_INVALID_ARGUMENT, "reshard: optimizers of two kinds");
 }
 
+// Else states of another meaning would go into each other, where they are as large.
+static gs_status agree_on_states(const gs_optimizer *optimizer, gs_comm *comm,
+                                 gs_deadline deadline) {
+    uint64_t names = 0;
+    int num_states = gs_optimizer_state_count(optimizer);
+    for (int s = 0; s < num_states; s++) {
+        const char *name = gs_optimizer_state_name(optimizer, s);
+        names = gs_hash64(name, strlen(name), names);
+    }
+    const gs_same_word words[] = {
+        {"number of states of the optimizer that is dealt anew", num_states, false},
+        {"kind of states of the optimizer that is dealt anew", (int64_t)names, true}};
+    return gs_same_words_check(words, sizeof words / sizeof *words, comm, deadline);
+}
+
 static gs_status move_state(const gs_reshard_options *options, gs_optimizer *to, gs_optimizer *from,
                             int which, gs_deadline deadline) {
     size_t num_to, num_from;
@@ -266,6 +282,7 @@ static gs_status move_optimizer(const gs_reshard_options *options, gs_optimizer 
                                 gs_optimizer *from, gs_deadline deadline) {
     GS_TRY(gs_status_prefix(check_optimizers(options, to, from), "rank %d",
                             gs_comm_rank(options->comm)));
+    GS_TRY(agree_on_states(from, options->comm, deadline));
     for (int s = 0; s < gs_optimizer_state_count(from); s++)
         GS_TRY(move_state(options, to, from, s, deadline));
     // All ranks hold the same.

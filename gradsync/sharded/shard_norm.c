@@ -41,6 +41,7 @@ static gs_grad_list view(const own_list *list) {
 
 // Whoever cannot go on tells the others, which wait.
 static gs_status give_up(gs_comm *comm, gs_status status) {
+    status = gs_status_prefix(status, "rank %d", gs_comm_rank(comm));
     gs_comm_abort(comm, status.message);
     return status;
 }

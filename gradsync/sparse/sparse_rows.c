@@ -81,10 +81,15 @@ static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
+// What came from another rank names that one.
 static gs_status keep_error(gs_sparse_rows *rows, gs_status status) {
     if (!status.code || rows->failed.code) return status;
-    rows->failed = gs_status_prefix(status, "rank %d, step %lld: rows of \"%.60s\"", rows->rank,
-                                    (long long)rows->step, rows->param.name);
+    if (status.code == GS_ABORTED)
+        rows->failed = gs_status_prefix(status, "step %lld: rows of \"%.60s\"",
+                                        (long long)rows->step, rows->param.name);
+    else
+        rows->failed = gs_status_prefix(status, "rank %d, step %lld: rows of \"%.60s\"", rows->rank,
+                                        (long long)rows->step, rows->param.name);
     gs_comm_abort(rows->comm, rows->failed.message);
     return rows->failed;
 }
@@ -133,13 +138,19 @@ static gs_status build(gs_sparse_rows *rows, gs_deadline deadline) {
     return gs_ok();
 }
 
+// The others wait for this rank.
+static gs_status tell_others(gs_comm *comm, gs_status status) {
+    status = gs_status_prefix(status, "rank %d", gs_comm_rank(comm));
+    gs_comm_abort(comm, status.message);
+    return status;
+}
+
 static gs_status create_rows(gs_sparse_rows **out, const gs_sparse_rows_options *options,
                              gs_comm *comm, gs_deadline deadline) {
     *out = NULL;
     gs_sparse_rows *rows = calloc(1, sizeof *rows);
     if (!rows) {
-        gs_comm_abort(comm, "sparse rows: out of memory");
-        return gs_error(GS_RESOURCE_EXHAUSTED, "sparse rows: out of memory");
+        return tell_others(comm, gs_error(GS_RESOURCE_EXHAUSTED, "sparse rows: out of memory"));
     }
     rows->options = *options;
     rows->param = *options->param;
@@ -166,8 +177,7 @@ gs_status gs_sparse_rows_create_sized(gs_sparse_rows **out, const gs_sparse_rows
         gs_options_take(&known, sizeof known, options, options_bytes, "gs_sparse_rows_options");
     if (status.code) {
         *out = NULL;
-        gs_comm_abort(comm, status.message);  // the others wait for this rank
-        return status;
+        return tell_others(comm, status);
     }
     return create_rows(out, &known, comm, deadline);
 }

@@ -108,7 +108,7 @@ static gs_status make_parts(gs_averager *self, gs_deadline deadline) {
     return gs_ok();
 }
 
-static gs_status make(gs_averager *self, const gs_averager_options *options, gs_deadline deadline) {
+static gs_status make(gs_averager *self, const gs_averager_options *options) {
     GS_TRY(check_levels(options));
     GS_TRY(check_tensors(options));
     memcpy(self->levels, options->levels, options->num_levels * sizeof *options->levels);
@@ -116,8 +116,12 @@ static gs_status make(gs_averager *self, const gs_averager_options *options, gs_
     if (self->levels[0].period == 1)
         gs_log_warn("parameters are averaged after every step", "ranks=%d",
                     self->levels[0].num_ranks);
-    GS_TRY(alloc_beside(self));
-    return make_parts(self, deadline);
+    return alloc_beside(self);
+}
+
+// What this rank alone gets wrong.
+static gs_status name_rank(const gs_comm *comm, gs_status status) {
+    return gs_status_prefix(status, "rank %d", gs_comm_rank(comm));
 }
 
 // The others are on their way to a split, or to the first average.
@@ -132,7 +136,7 @@ static gs_status take_options(gs_averager_options *known, const gs_averager_opti
         gs_options_take(known, sizeof *known, options, options_bytes, "gs_averager_options");
     if (!known->comm)
         return status.code ? status : gs_error(GS_INVALID_ARGUMENT, "averager: no communicator");
-    return tell_others(known->comm, status);
+    return tell_others(known->comm, name_rank(known->comm, status));
 }
 
 gs_status gs_averager_create_sized(gs_averager **out, const gs_averager_options *options,
@@ -141,15 +145,18 @@ gs_status gs_averager_create_sized(gs_averager **out, const gs_averager_options 
     GS_TRY(take_options(&known, options, options_bytes));
     gs_averager *self = calloc(1, sizeof *self);
     if (!self)
-        return tell_others(known.comm, gs_error(GS_RESOURCE_EXHAUSTED, "averager: out of memory"));
+        return tell_others(known.comm, name_rank(known.comm, gs_error(GS_RESOURCE_EXHAUSTED,
+                                                                      "averager: out of memory")));
     self->start_step = known.start_step;
     self->tensors = known.tensors;
     self->num_tensors = known.num_tensors;
     self->comm = known.comm;
     self->device = gs_comm_device(known.comm);
     self->begun = self->done = -1;
-    gs_status status = tell_others(self->comm, make(self, &known, deadline));
+    gs_status status = name_rank(self->comm, make(self, &known));
+    if (!status.code) status = make_parts(self, deadline);
     if (status.code) {
+        status = tell_others(self->comm, status);
         gs_averager_destroy(self);
         return status;
     }

@@ -31,11 +31,18 @@ static gs_status gather(gs_batch_sync *sync, size_t count) {
         "batch statistics, step %lld", (long long)sync->step);
 }
 
+// Whoever alone cannot go on must tell the ranks that wait for it.
+static gs_status tell_others(gs_comm *comm, gs_status status) {
+    if (status.code) gs_comm_abort(comm, status.message);
+    return status;
+}
+
 static gs_status check_count(const gs_batch_sync *sync, size_t count, size_t most) {
     if (count >= 1 && count <= most) return gs_ok();
-    return gs_error(GS_INVALID_ARGUMENT,
-                    "batch statistics, rank %d, step %lld: %zu values, made for %zu",
-                    gs_comm_rank(sync->comm), (long long)sync->step, count, most);
+    return tell_others(sync->comm,
+                       gs_error(GS_INVALID_ARGUMENT,
+                                "batch statistics, rank %d, step %lld: %zu values, made for %zu",
+                                gs_comm_rank(sync->comm), (long long)sync->step, count, most));
 }
 
 static void fold_part(double rows, const double *mean, const double *m2, double *all_rows,
@@ -95,7 +102,9 @@ gs_status gs_batch_sync_create(gs_batch_sync **out, gs_comm *comm, size_t max_ch
         sync->gathered = calloc(1, bytes);
     if (!sync || !sync->gathered) {
         gs_batch_sync_destroy(sync);
-        return gs_error(GS_RESOURCE_EXHAUSTED, "batch statistics: out of memory");
+        return tell_others(comm, gs_error(GS_RESOURCE_EXHAUSTED,
+                                          "batch statistics, rank %d: out of memory",
+                                          gs_comm_rank(comm)));
     }
     sync->comm = comm;
     sync->max_channels = max_channels;

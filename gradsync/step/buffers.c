@@ -141,10 +141,13 @@ void *const *gs_buffers_committed(const gs_buffers *buffers) {
 }
 
 static gs_status run_hook(gs_buffers *buffers, int bank, gs_comm *comm, gs_deadline deadline) {
-    gs_status status = gs_status_prefix(buffers->hook.run(buffers->hook.ctx, bank_of(buffers, bank),
-                                                          buffers->specs, buffers->num_buffers,
-                                                          &buffers->round, comm, deadline),
-                                        "buffers, rank %d: hook", gs_comm_rank(comm));
+    gs_status status = buffers->hook.run(buffers->hook.ctx, bank_of(buffers, bank), buffers->specs,
+                                         buffers->num_buffers, &buffers->round, comm, deadline);
+    // What came from another rank names that one.
+    if (status.code == GS_ABORTED)
+        status = gs_status_prefix(status, "buffers: hook");
+    else
+        status = gs_status_prefix(status, "buffers, rank %d: hook", gs_comm_rank(comm));
     // Whoever alone cannot go on must tell the ranks that wait for it.
     if (status.code) gs_comm_abort(comm, status.message);
     return status;

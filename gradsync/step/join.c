@@ -62,8 +62,13 @@ gs_status gs_join_announce(gs_join_round *round, gs_comm *comm, bool active,
     return announce(round, NULL, comm, active, divisor, step, deadline);
 }
 
+// Whoever alone cannot go on must tell the ranks that wait for it.
+static gs_status tell_others(gs_comm *comm, gs_status status) {
+    if (status.code) gs_comm_abort(comm, status.message);
+    return status;
+}
+
 static gs_status create_join(gs_join **out, const gs_join_options *options, gs_comm *comm) {
-    *out = NULL;
     for (int i = 0; i < options->num_joinables; i++)
         if (!options->joinables[i].shadow)
             return gs_error(GS_INVALID_ARGUMENT, "join: joinable %d has no shadow function", i);
@@ -84,8 +89,11 @@ static gs_status create_join(gs_join **out, const gs_join_options *options, gs_c
 gs_status gs_join_create_sized(gs_join **out, const gs_join_options *options, size_t options_bytes,
                                gs_comm *comm) {
     gs_join_options known;
-    GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_join_options"));
-    return create_join(out, &known, comm);
+    *out = NULL;
+    gs_status status =
+        gs_options_take(&known, sizeof known, options, options_bytes, "gs_join_options");
+    if (!status.code) status = create_join(out, &known, comm);
+    return tell_others(comm, gs_status_prefix(status, "rank %d", gs_comm_rank(comm)));
 }
 
 void gs_join_destroy(gs_join *join) {
@@ -120,18 +128,16 @@ gs_status gs_join_open(gs_join *join, gs_join_round *round, bool active, int64_t
 gs_status gs_join_shadow(gs_join *join, gs_deadline deadline) {
     int rank = gs_comm_rank(join->comm);
     if (!join->is_open || join->round.active || join->round.num_active == 0)
-        return gs_error(GS_FAILED_PRECONDITION, "join: rank %d has nothing to shadow%s", rank,
-                        join->is_open && join->round.active ? ": it has data" : "");
+        return tell_others(
+            join->comm, gs_error(GS_FAILED_PRECONDITION, "join: rank %d has nothing to shadow%s",
+                                 rank, join->is_open && join->round.active ? ": it has data" : ""));
     for (int i = 0; i < join->options.num_joinables; i++) {
         const gs_joinable *joinable = &join->joinables[i];
         gs_status status =
             gs_status_prefix(joinable->shadow(joinable->ctx, &join->round, join->step, deadline),
                              "join, step %lld: rank %d shadows %s", (long long)join->step, rank,
                              joinable->name ? joinable->name : "a joinable");
-        if (!status.code) continue;
-        // Whoever alone cannot go on must tell the ranks that wait for it.
-        gs_comm_abort(join->comm, status.message);
-        return status;
+        GS_TRY(tell_others(join->comm, status));
     }
     return gs_ok();
 }
@@ -149,8 +155,9 @@ static gs_status compare_params(const gs_join *join, const gs_join_state *state,
     uint64_t digests[MAX_RANKS];
     int rank = gs_comm_rank(join->comm);
     gs_digest_stream *stream = gs_digest_stream_create();
-    if (!stream) return gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
-    gs_status status = gs_ok();
+    gs_status status =
+        stream ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "rank %d: out of memory", rank);
+    GS_TRY(tell_others(join->comm, status));
     for (size_t i = 0; i < state->num_params; i++) {
         const gs_tensor_view *view = &state->params[i];
         if (!status.code)
@@ -159,9 +166,7 @@ static gs_status compare_params(const gs_join *join, const gs_join_state *state,
     }
     digests[rank] = gs_digest_fold(gs_digest_stream_value(stream));
     gs_digest_stream_destroy(stream);
-    // Whoever alone cannot go on must tell the ranks that wait for it.
-    if (status.code) gs_comm_abort(join->comm, status.message);
-    GS_TRY(status);
+    GS_TRY(tell_others(join->comm, status));
     GS_TRY(gs_comm_run(join->comm,
                        &(gs_collective){.kind = GS_ALLGATHER,
                                         .send = &digests[rank],
@@ -224,8 +229,7 @@ static gs_status share_buffers(const gs_join *join, const gs_join_state *state,
     gs_status status = stage_buffers(&staged, state, device);
     if (!status.code && gs_comm_rank(join->comm) == join->last_source)
         status = copy_buffers(staged.views, state->buffers, count, device, deadline);
-    // Whoever alone cannot go on must tell the ranks that wait for it.
-    if (status.code) gs_comm_abort(join->comm, status.message);
+    status = tell_others(join->comm, status);
     if (!status.code)
         status =
             gs_coalesced_broadcast(join->comm, staged.views, count, join->last_source, 0, deadline);

@@ -310,6 +310,7 @@ gs_status gs_state_sync_sized(gs_state_sync_result *result, const gs_state_sync_
     gs_status status =
         gs_options_take(&known, sizeof known, theirs, options_bytes, "gs_state_sync_options");
     if (status.code) {
+        status = gs_status_prefix(status, "rank %d", gs_comm_rank(comm));
         // Whoever alone cannot go on must tell the ranks that wait for it.
         gs_comm_let_go(comm, status.message);
         return status;
@@ -326,8 +327,9 @@ gs_status gs_state_sync_sized(gs_state_sync_result *result, const gs_state_sync_
     *result = (gs_state_sync_result){0};
     sync.all = calloc((size_t)sync.world_size, sizeof *sync.all);
     if (!sync.all) {
-        gs_comm_let_go(comm, "state: out of memory");
-        return gs_error(GS_RESOURCE_EXHAUSTED, "state: out of memory");
+        status = gs_error(GS_RESOURCE_EXHAUSTED, "rank %d: state: out of memory", sync.rank);
+        gs_comm_let_go(comm, status.message);
+        return status;
     }
     status = run(&sync);
     free(sync.all);

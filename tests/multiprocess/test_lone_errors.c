@@ -17,6 +17,7 @@
 #include "gradsync/sharded/shards.h"
 #include "gradsync/sparse/sparse_rows.h"
 #include "gradsync/step/averager.h"
+#include "gradsync/step/batch_sync.h"
 #include "gradsync/step/buffers.h"
 #include "gradsync/step/join.h"
 #include "gradsync/step/state_sync.h"
@@ -219,6 +220,64 @@ static gs_status shadow(void *ctx, const gs_join_round *round, int64_t step, gs_
     return self->errs ? gs_error(GS_DATA_LOSS, "no zeros to send") : gs_ok();
 }
 
+static gs_status wait_for_all(lone_rank *self) {
+    return gs_comm_run(self->rank.comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1}, soon());
+}
+
+// The others wait behind it, in the first step.
+static gs_status join_with(lone_rank *self, const gs_join_options *options, size_t options_bytes) {
+    gs_join *join;
+    gs_join_round round;
+    gs_status status = gs_join_create_sized(&join, options, options_bytes, self->rank.comm);
+    if (!status.code) status = gs_join_open(join, &round, true, 0, soon());
+    gs_join_destroy(join);
+    return status;
+}
+
+static gs_status join_with_newer_options(lone_rank *self) {
+    NEWER(gs_join_options, .divisor = GS_DIVIDE_BY_ACTIVE);
+    return join_with(self, &newer.known, sizeof newer);
+}
+
+static gs_status join_without_shadow(lone_rank *self) {
+    const gs_joinable joinable = {.name = "a metric", .shadow = self->errs ? NULL : shadow};
+    const gs_join_options options = {.joinables = &joinable, .num_joinables = 1};
+    return join_with(self, &options, sizeof options);
+}
+
+static gs_status shadow_with_data(lone_rank *self) {
+    gs_join *join;
+    gs_join_round round;
+    GS_TRY(gs_join_create(&join, &(gs_join_options){0}, self->rank.comm));
+    gs_status status = gs_join_open(join, &round, true, 0, soon());
+    if (!status.code && self->errs) status = gs_join_shadow(join, soon());
+    if (!status.code) status = wait_for_all(self);
+    gs_join_destroy(join);
+    return status;
+}
+
+static gs_status combine_too_many(lone_rank *self) {
+    gs_batch_sync *sync;
+    double rows = 2, mean[3] = {0}, squares[3] = {0};
+    GS_TRY(gs_batch_sync_create(&sync, self->rank.comm, 2, 20));
+    const gs_model_sync *all = gs_batch_sync_at(sync, 5);
+    gs_status status = all->combine(all->ctx, &rows, mean, squares, self->errs ? 3 : 2);
+    gs_batch_sync_destroy(sync);
+    return status;
+}
+
+// More than there is memory for; the others are in their first pass.
+static gs_status make_a_huge_batch_sync(lone_rank *self) {
+    gs_batch_sync *sync;
+    double sums[2] = {0};
+    gs_status status =
+        gs_batch_sync_create(&sync, self->rank.comm, self->errs ? SIZE_MAX / 4 : 2, 20);
+    const gs_model_sync *all = status.code ? NULL : gs_batch_sync_at(sync, 5);
+    if (all) status = all->sum(all->ctx, sums, 2);
+    gs_batch_sync_destroy(sync);
+    return status;
+}
+
 // Rank 1 has no data, and nothing to say instead; the others wait behind the step.
 static gs_status shadow_nothing(lone_rank *self) {
     gs_join *join;
@@ -228,9 +287,7 @@ static gs_status shadow_nothing(lone_rank *self) {
                           self->rank.comm));
     gs_status status = gs_join_open(join, &round, !self->errs, 0, soon());
     if (!status.code && self->errs) status = gs_join_shadow(join, soon());
-    if (!status.code)
-        status = gs_comm_run(self->rank.comm, &(gs_collective){.kind = GS_BARRIER, .bucket = -1},
-                             soon());
+    if (!status.code) status = wait_for_all(self);
     gs_join_destroy(join);
     return status;
 }
@@ -242,6 +299,18 @@ static gs_status make_no_rows(lone_rank *self) {
     gs_status status =
         gs_sparse_rows_create_sized(&rows, &newer.known, sizeof newer, self->rank.comm, soon());
     gs_sparse_rows_destroy(rows);
+    return status;
+}
+
+// The others compare their buckets.
+static gs_status make_a_newer_reducer(lone_rank *self) {
+    gs_reducer *reducer;
+    NEWER(gs_reducer_options, .params = self->params, .num_params = NUM_PARAMS, .plan = &self->plan,
+          .shards = {.num_shards = WORLD, .rank = self->rank.rank, .world_size = WORLD},
+          .arena = self->rank.arena, .device = self->rank.device);
+    gs_status status =
+        gs_reducer_create_sized(&reducer, &newer.known, sizeof newer, self->rank.comm, soon());
+    gs_reducer_destroy(reducer);
     return status;
 }
 
@@ -260,16 +329,26 @@ static const lone_error lone_errors[] = {
      "rank 1: gs_param_gather_options: an option is set"},
     {"twice", start_twice, "rank 1: step 6: parameters of step 5 are still on their way"},
     {"under way", freeze_under_way, "rank 1: parameters of step 5 are still on their way"},
-    {"norm", norm_of_no_order, "norm: p is -2"},
-    {"newer averager", average_with_newer_options, "gs_averager_options: an option is set"},
-    {"newer state", sync_with_newer_options, "gs_state_sync_options: an option is set"},
+    {"norm", norm_of_no_order, "rank 1: norm: p is -2"},
+    {"newer averager", average_with_newer_options, "rank 1: gs_averager_options: an option is set"},
+    {"newer state", sync_with_newer_options, "rank 1: gs_state_sync_options: an option is set"},
+    {"newer join", join_with_newer_options, "rank 1: gs_join_options: an option is set"},
+    {"no shadow", join_without_shadow, "rank 1: join: joinable 0 has no shadow function"},
+    {"has data", shadow_with_data, "join: rank 1 has nothing to shadow: it has data"},
+    {"too many", combine_too_many, "batch statistics, rank 1, step 5: 3 values, made for 2"},
+    {"huge", make_a_huge_batch_sync, "batch statistics, rank 1: out of memory"},
     {"buffers", lose_a_statistic, "buffers, rank 1: hook: a statistic is lost"},
     {"shadow", shadow_nothing, "join, step 0: rank 1 shadows a metric: no zeros to send"},
-    {"rows", make_no_rows, "gs_sparse_rows_options: an option is set"}};
+    {"newer reducer", make_a_newer_reducer, "rank 1: gs_reducer_options: an option is set"},
+    {"rows", make_no_rows, "rank 1: gs_sparse_rows_options: an option is set"}};
 #define NUM_LONE_ERRORS (sizeof lone_errors / sizeof *lone_errors)
 
+// Before the guilty rank no other is named: whoever reads one line of a log reads of that one.
 static gs_status check(const gs_status *status, const lone_error *of, bool errs) {
-    if (errs != (status->code == GS_ABORTED) && strstr(status->message, of->words)) return gs_ok();
+    const char *named = strstr(status->message, "rank ");
+    bool blames = named && strncmp(named, "rank 1", strlen("rank 1")) == 0;
+    if (errs != (status->code == GS_ABORTED) && blames && strstr(status->message, of->words))
+        return gs_ok();
     return gs_error(GS_INTERNAL, "%s: %s \"%s\"", of->name, gs_code_name(status->code),
                     status->message);
 }

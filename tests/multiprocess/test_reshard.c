@@ -266,13 +266,12 @@ static gs_status body_add(const gs_rank_env *env) {
     return status;
 }
 
-// Rank 1 goes to another partition than the others.
-static gs_status body_differ(const gs_rank_env *env) {
+static gs_status deal_to(const gs_rank_env *env, const layout *to, const char *kind) {
     comm_rank rank;
     part now = {0}, next = {0};
     gs_status status = comm_rank_open(&rank, env, 1 << 16, NULL);
-    if (!status.code) status = open_part(&now, &rank, &layouts[0], "adam");
-    if (!status.code) status = open_part(&next, &rank, &layouts[env->rank == 1 ? 3 : 2], "adam");
+    if (!status.code) status = open_part(&now, &rank, &layouts[0], kind);
+    if (!status.code) status = open_part(&next, &rank, to, kind);
     if (!status.code)
         status = gs_reshard_optimizer(
             &(gs_reshard_options){
@@ -282,6 +281,16 @@ static gs_status body_differ(const gs_rank_env *env) {
     close_part(&next);
     comm_rank_close(&rank);
     return status;
+}
+
+// Rank 1 goes to another partition than the others.
+static gs_status body_differ(const gs_rank_env *env) {
+    return deal_to(env, &layouts[env->rank == 1 ? 3 : 2], "adam");
+}
+
+// Rank 1 has fewer states than the others, each as large as theirs.
+static gs_status body_other_states(const gs_rank_env *env) {
+    return deal_to(env, &layouts[2], env->rank == 1 ? "sgd" : "adam");
 }
 
 // The state of an optimizer whose rank has done a step.
@@ -362,17 +371,23 @@ static void a_group_that_is_added_begins_beside_what_there_was(void **state) {
         assert_ok(gs_ranks_run("add", world_size, NULL, gs_deadline_in_seconds(60)));
 }
 
-static void a_rank_with_another_partition_is_named_on_all(void **state) {
-    (void)state;
+static void check_told(const char *body, const char *words) {
     gs_ranks *ranks;
     gs_status statuses[3];
-    assert_ok(gs_ranks_start(&ranks, "differ", 3, NULL, NULL));
+    assert_ok(gs_ranks_start(&ranks, body, 3, NULL, NULL));
     assert_ok(gs_ranks_wait(ranks, statuses, gs_deadline_in_seconds(60)));
     for (int r = 0; r < 3; r++)
-        if (!strstr(statuses[r].message,
-                    "rank 1 against rank 0: another owner of some element to be"))
-            fail_msg("rank %d: %s", r, statuses[r].message);
+        if (!strstr(statuses[r].message, words))
+            fail_msg("%s, rank %d: %s", body, r, statuses[r].message);
     gs_ranks_destroy(ranks);
+}
+
+static void a_rank_with_another_partition_or_other_states_is_named_on_all(void **state) {
+    (void)state;
+    check_told("differ", "rank 1 against rank 0: another owner of some element to be");
+    check_told("other_states",
+               "rank 1 against rank 0: number of states of the optimizer that is dealt anew "
+               "1 against 2");
 }
 
 static void a_rank_that_dies_takes_nothing_from_the_others(void **state) {
@@ -402,15 +417,19 @@ static void what_does_not_fit_is_refused_by_name(void **state) {
 }
 
 int main(int argc, char **argv) {
-    static const gs_rank_body bodies[] = {{"deal_anew", body_deal_anew}, {"add", body_add},
-                                          {"differ", body_differ},       {"die", body_die},
-                                          {"misuse", body_misuse},       {0}};
+    static const gs_rank_body bodies[] = {{"deal_anew", body_deal_anew},
+                                          {"add", body_add},
+                                          {"differ", body_differ},
+                                          {"die", body_die},
+                                          {"misuse", body_misuse},
+                                          {"other_states", body_other_states},
+                                          {0}};
     int exit_code;
     if (gs_ranks_main(argc, argv, bodies, &exit_code)) return exit_code;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_is_where_its_new_owners_expect_it),
         cmocka_unit_test(a_group_that_is_added_begins_beside_what_there_was),
-        cmocka_unit_test(a_rank_with_another_partition_is_named_on_all),
+        cmocka_unit_test(a_rank_with_another_partition_or_other_states_is_named_on_all),
         cmocka_unit_test(a_rank_that_dies_takes_nothing_from_the_others),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),
     };
