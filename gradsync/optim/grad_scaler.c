@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "core/options.h"
+
 // Elements that are looked at and then scaled while they are in cache.
 #define UNSCALE_COUNT ((size_t)8192)
 #define UNSCALE_SECONDS 60.0
@@ -10,8 +12,7 @@ static float inverse_of(float scale) {
     return (float)(1.0 / (double)scale);
 }
 
-gs_status gs_grad_scaler_init(gs_grad_scaler *scaler, const gs_grad_scaler_options *options) {
-    *scaler = (gs_grad_scaler){0};
+static gs_status check(const gs_grad_scaler_options *options) {
     if (!(options->init_scale > 0) || isinf(options->init_scale) ||
         isinf(inverse_of(options->init_scale)))
         return gs_error(GS_INVALID_ARGUMENT,
@@ -32,7 +33,16 @@ gs_status gs_grad_scaler_init(gs_grad_scaler *scaler, const gs_grad_scaler_optio
     if (!(options->min_scale >= 0 && options->min_scale <= options->init_scale))
         return gs_error(GS_INVALID_ARGUMENT, "min_scale: %g, must be between 0 and init_scale, %g",
                         (double)options->min_scale, (double)options->init_scale);
-    scaler->scale = options->init_scale;
+    return gs_ok();
+}
+
+gs_status gs_grad_scaler_init_sized(gs_grad_scaler *scaler, const gs_grad_scaler_options *options,
+                                    size_t options_bytes) {
+    gs_grad_scaler_options known;
+    *scaler = (gs_grad_scaler){0};
+    GS_TRY(gs_options_take(&known, sizeof known, options, options_bytes, "gs_grad_scaler_options"));
+    GS_TRY(check(&known));
+    scaler->scale = known.init_scale;
     return gs_ok();
 }
 
@@ -45,7 +55,8 @@ static void change_scale(gs_grad_scaler *scaler, double factor) {
 
 static void fall(gs_grad_scaler *scaler, const gs_grad_scaler_options *options) {
     scaler->growth_tracker = 0;
-    if (scaler->num_forgiven + 1 < options->hysteresis) {
+    if (scaler->num_forgiven < 0) scaler->num_forgiven = 0;
+    if ((int64_t)scaler->num_forgiven + 1 < options->hysteresis) {
         scaler->num_forgiven++;
         return;
     }
@@ -54,13 +65,20 @@ static void fall(gs_grad_scaler *scaler, const gs_grad_scaler_options *options) 
     if (scaler->scale < options->min_scale) scaler->scale = fminf(before, options->min_scale);
 }
 
-void gs_grad_scaler_update(gs_grad_scaler *scaler, const gs_grad_scaler_options *options,
-                           bool overflow) {
+void gs_grad_scaler_update_sized(gs_grad_scaler *scaler, const gs_grad_scaler_options *options,
+                                 size_t options_bytes, bool overflow) {
+    gs_grad_scaler_options known;
     if (!(scaler->scale > 0)) return;
+    // Options of which init has not made a scale.
+    if (gs_options_take(&known, sizeof known, options, options_bytes, "gs_grad_scaler_options")
+            .code)
+        return;
     if (overflow) {
-        fall(scaler, options);
-    } else if (++scaler->growth_tracker >= options->growth_interval) {
-        change_scale(scaler, options->growth_factor);
+        fall(scaler, &known);
+    } else if (scaler->growth_tracker < known.growth_interval - 1) {
+        scaler->growth_tracker++;
+    } else {
+        change_scale(scaler, known.growth_factor);
         scaler->num_forgiven = 0;
     }
 }

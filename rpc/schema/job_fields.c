@@ -176,10 +176,12 @@ static const gs_field loss_scale_fields[] = {
      .default_value = "0.5", .help = "Factor after a step with overflow, which is skipped."},
     {"growth_interval", GS_FIELD_INT, AT(optimizer.loss_scale.growth_interval), RANGE(1, 1e12),
      .default_value = "2000", .help = "Steps without overflow before the scale grows."},
-    {"hysteresis", GS_FIELD_INT, AT(optimizer.loss_scale.hysteresis), RANGE(1, 1e6),
-     .default_value = "1", .help = "Overflows, from one growth to the next, before the scale falls."},
-    {"min", GS_FIELD_DOUBLE, AT(optimizer.loss_scale.min), RANGE(0, 1e38),
-     .default_value = "0", .help = "The scale falls no further; at most init."},
+    {"hysteresis", GS_FIELD_INT, AT(optimizer.loss_scale.hysteresis),
+     RANGE(1, GS_SPEC_MAX_HYSTERESIS), .default_value = "1",
+     .help =
+         "The overflow after a growth from which on the scale falls; those before are forgiven."},
+    {"min", GS_FIELD_DOUBLE, AT(optimizer.loss_scale.min), RANGE(0, 1e38), .default_value = "0",
+     .help = "The scale falls no further; at most init."},
     {0},
 };
 

@@ -23,6 +23,8 @@
 #define GS_SPEC_MAX_DIMS 16
 #define GS_SPEC_MAX_CAPS 16
 #define GS_SPEC_MAX_FREEZES 16
+// Of the loss scale: fewer than the steps that a job without one may skip in a row.
+#define GS_SPEC_MAX_HYSTERESIS 99
 
 enum { GS_MODEL_GPT2 = 0, GS_MODEL_MLP };
 enum { GS_BATCH_NORM_LOCAL = 0, GS_BATCH_NORM_NONE, GS_BATCH_NORM_SYNC };

@@ -174,17 +174,23 @@ static void a_scale_from_the_largest_float_down_finds_its_place(void **state) {
     free(spec);
 }
 
-// No scale helps weights that are not finite: the run says so instead of skipping for ever.
-static void what_no_scale_can_mend_ends_the_run(void **state) {
-    (void)state;
-    char *spec = make_spec_with("1000", "", "fp16", "", "", 240), *dir = gs_temp_dir_make();
-    char *arg = trainer_rank_arg(spec, dir, NULL);
+static void check_gives_up(char *spec) {
+    char *dir = gs_temp_dir_make(), *arg = trainer_rank_arg(spec, dir, NULL);
     gs_status status = gs_ranks_run("train", 1, arg, gs_deadline_in_seconds(100));
     if (!strstr(status.message, "gradients were not finite 100 times in a row"))
         fail_msg("status %d: %s", status.code, status.message);
     gs_temp_dir_remove(dir);
     free(arg);
     free(spec);
+}
+
+// No scale helps weights that are not finite, and none that falls no further helps gradients: the
+// run says so instead of skipping for ever.
+static void what_no_scale_can_mend_ends_the_run(void **state) {
+    (void)state;
+    check_gives_up(make_spec_with("1000", "", "fp16", "", "", 240));
+    check_gives_up(
+        make_spec("", "fp16", ",\"loss_scale\":{\"init\":1099511627776,\"min\":3e10}", "", 120));
 }
 
 // A smooth model: rounding moves it a little, and no unit switches on or off by it.

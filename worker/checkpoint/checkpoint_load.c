@@ -32,7 +32,8 @@ static gs_status read_loss_scale(gs_grad_scaler *loss_scale, const gs_json *from
     }
     if (gs_json_get(from, "forgiven_overflows")) {
         int64_t num_forgiven;
-        GS_TRY(gs_json_read_int(&num_forgiven, from, "forgiven_overflows", 0, INT32_MAX));
+        GS_TRY(gs_json_read_int(&num_forgiven, from, "forgiven_overflows", 0,
+                                GS_SPEC_MAX_HYSTERESIS - 1));
         loss_scale->num_forgiven = (int32_t)num_forgiven;
     }
     return gs_json_read_int(&loss_scale->growth_tracker, from, "growth_tracker", 0, INT64_MAX);

@@ -7,6 +7,8 @@
 // Updates left out one after the other because of gradients that are not finite, before giving up.
 #define MOST_SKIPPED_IN_A_ROW 100
 #define MOST_SKIPPED_WHILE_SCALING 1000
+_Static_assert(GS_SPEC_MAX_HYSTERESIS < MOST_SKIPPED_IN_A_ROW,
+               "a scale falls before a run gives up");
 
 void gs_run_loop_log_digest(const gs_run_loop *loop) {
     if (!loop->logs_digests || loop->state_is_broken) return;
@@ -73,11 +75,13 @@ static void log_switch(const gs_run_loop *loop, const gs_step_facts *facts) {
                 facts->switch_seconds);
 }
 
-// A loss scale that is still above 1 finds its place yet: from the largest float down are 128
-// halvings.
+// A loss scale that is above 1, and above the job's smallest, finds its place yet: from the largest
+// float down are 128 halvings, behind fewer overflows that hysteresis forgives than a run without
+// a scale may skip. Where it falls no further it helps no more.
 bool gs_run_loop_skips_for_ever(const gs_run_loop *loop) {
     const gs_position *position = &loop->state->position;
-    bool is_scaling = position->loss_scale.scale > 1;
+    float scale = position->loss_scale.scale;
+    bool is_scaling = scale > 1 && scale > loop->state->loss_scaling.min_scale;
     int64_t most = is_scaling ? MOST_SKIPPED_WHILE_SCALING : MOST_SKIPPED_IN_A_ROW;
     return position->skipped_in_a_row >= most;
 }

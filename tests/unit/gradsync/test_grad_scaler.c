@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "tests/support/asserts.h"
 #include "tests/support/device_memory.h"
 
 static gs_grad_scaler_options usual(void) {
@@ -91,6 +92,46 @@ static void hysteresis_forgives_the_first_overflows(void **state) {
     }
 }
 
+// A checkpoint may hold any number, and be gone on with under other options.
+static void counts_out_of_any_range_overflow_nothing(void **state) {
+    (void)state;
+    gs_grad_scaler_options options = usual();
+    options.hysteresis = 3;
+    gs_grad_scaler scaler = make_scaler(&options);
+    scaler.num_forgiven = INT32_MAX;
+    gs_grad_scaler_update(&scaler, &options, true);
+    assert_true(scaler.scale == 512);
+    scaler.num_forgiven = INT32_MIN;
+    for (int overflow = 0; overflow < 2; overflow++) gs_grad_scaler_update(&scaler, &options, true);
+    assert_true(scaler.scale == 512);
+    gs_grad_scaler_update(&scaler, &options, true);
+    assert_true(scaler.scale == 256);
+    scaler.growth_tracker = INT64_MAX;
+    gs_grad_scaler_update(&scaler, &options, false);
+    assert_true(scaler.scale == 512 && scaler.growth_tracker == 0);
+}
+
+// Options as a program has them whose headers end before, or go on behind, those of the library.
+static void options_of_other_headers_are_taken_or_refused(void **state) {
+    (void)state;
+    struct {
+        gs_grad_scaler_options known;
+        int64_t more;
+    } newer = {.known = usual()};
+    gs_grad_scaler scaler;
+    assert_ok(gs_grad_scaler_init_sized(&scaler, &newer.known, sizeof newer));
+    newer.more = 1;
+    gs_status status = gs_grad_scaler_init_sized(&scaler, &newer.known, sizeof newer);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "gs_grad_scaler_options: an option is set"));
+
+    newer.known.hysteresis = 3;  // which older headers do not have
+    const size_t older = offsetof(gs_grad_scaler_options, hysteresis);
+    assert_ok(gs_grad_scaler_init_sized(&scaler, &newer.known, older));
+    gs_grad_scaler_update_sized(&scaler, &newer.known, older, true);
+    assert_true(scaler.scale == 512);
+}
+
 static void scale_falls_to_its_minimum_and_no_further(void **state) {
     (void)state;
     gs_grad_scaler_options options = usual();
@@ -168,6 +209,8 @@ int main(void) {
         cmocka_unit_test(new_scale_is_a_double_product_rounded_once),
         cmocka_unit_test(growth_and_fall_end_where_scale_or_inverse_would_be_infinite),
         cmocka_unit_test(hysteresis_forgives_the_first_overflows),
+        cmocka_unit_test(counts_out_of_any_range_overflow_nothing),
+        cmocka_unit_test(options_of_other_headers_are_taken_or_refused),
         cmocka_unit_test(scale_falls_to_its_minimum_and_no_further),
         cmocka_unit_test(no_scaling_is_a_factor_of_one_for_ever),
         cmocka_unit_test(unscaling_finds_what_is_not_finite_wherever_it_is),

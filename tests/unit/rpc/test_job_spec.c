@@ -347,6 +347,9 @@ static void rules_of_16_bits_are_checked(void **state) {
                  "\"optimizer\":{\"loss_scale\":{\"init\":8,\"min\":9}}",
                  "/optimizer/loss_scale/min", "out_of_range",
                  "must be at most optimizer.loss_scale.init");
+    expect_error("\"model\":{\"kind\":\"gpt2\",\"precision\":\"fp16\"},"
+                 "\"optimizer\":{\"loss_scale\":{\"hysteresis\":100}}",
+                 "/optimizer/loss_scale/hysteresis", "out_of_range", "must be between 1 and 99");
     expect_error("\"exact\":true,\"reducer\":{\"wire_dtype\":\"bf16\"}", "/reducer/wire_dtype",
                  "not_applicable", NULL);
     expect_ok("{\"model\":{\"kind\":\"mlp\",\"precision\":\"fp16\"},\"steps\":{\"target\":1},"

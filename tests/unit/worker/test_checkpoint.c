@@ -190,6 +190,17 @@ static void fp16_keeps_masters_and_loss_scale(void **state) {
     assert_ok(gs_state_snapshot_restore(&f.snapshot, &f.state));
     assert_true(gs_digest_equal(before, gs_trainer_state_digest(&f.state)));
     expect_values_of_masters(&f.state);
+
+    // More forgiven overflows than any job forgives.
+    f.state.position.loss_scale.num_forgiven = 99;
+    assert_ok(gs_state_snapshot_take(&f.snapshot, &f.state));
+    result = save(&f, f.dir);
+    assert_ok(result.status);
+    free(path);
+    path = join(f.dir, result.name);
+    gs_status status = gs_checkpoint_load(&f.state, path, &f.spec);
+    assert_int_equal(status.code, GS_INVALID_ARGUMENT);
+    assert_non_null(strstr(status.message, "forgiven_overflows is 99, not between 0 and 98"));
     free(path);
     gs_temp_dir_remove(f.dir);
     gs_state_snapshot_release(&f.snapshot);
