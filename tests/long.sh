@@ -47,8 +47,11 @@ done
 # shellcheck disable=SC2016
 item device/nccl-generations cuda-sim test_nccl_life 'GRADSYNC_NCCL_GENERATIONS=1000 CUDA_SIM_MODE=async "$build/tests/test_nccl_life" generations_leave_nothing_behind'
 
-# Every recorded run on a device.
-item device/conformance cuda-sim gradsync-conformance "$in_ctest -R '^conformance_.*_gpu\$'"
+# Every recorded run on a device; those with a sharded state, of which CTest draws a part, not by CTest.
+item device/conformance cuda-sim gradsync-conformance "$in_ctest -R '^conformance_.*_gpu\$' -E sharded"
+# shellcheck disable=SC2016
+item device/conformance-sharded cuda-sim gradsync-conformance \
+  'GRADSYNC_TEST_DEVICE=cuda:0 "$build/bin/gradsync-conformance" train-mlp --sharded tests/golden/ddp_mlp/w?_{sgd,adamw}*.safetensors'
 
 # Every file of what others have computed, of which CTest draws a part.
 item conformance/all dev gradsync-conformance "GRADSYNC_RUNS=all $in_ctest -R '^conformance_' -LE gpu"

@@ -37,6 +37,8 @@ static const job jobs[] = {
     {"the owner moves what is dealt", DEALT(""), 2, GS_HELPER_OFF, "",
      "what=reducer.zero_overlap reason=\"no core to spare: ", false},
     {"one rank", IN_BACKWARD, 1, GS_HELPER_ON, "", "reason=\"one rank sends nothing\"", false},
+    {"one rank, and is told", IN_BACKWARD, 1, GS_HELPER_ON, "1",
+     "reason=\"one rank sends nothing\"", false},
     {"clips", DEALT(CLIPPING), 2, GS_HELPER_ON, "",
      "reason=\"clipping takes the norm of all gradients\"", false},
     {"clips, and is told", DEALT(CLIPPING), 2, GS_HELPER_ON, "1",

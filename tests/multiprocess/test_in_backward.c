@@ -40,7 +40,6 @@ static const job jobs[] = {
     {"unused layers in halves", 2, 2, false, GPT2("\"precision\":\"bf16\",") ",\"layer_drop\":0.6}",
      "\"kind\":\"adamw\",\"weight_decay\":0.1", ""},
     // Where steps take less.
-    {"one rank", 1, 2, false, GPT2("") "}", "\"kind\":\"adamw\",\"weight_decay\":0.1", ""},
     {"two ranks", 2, 2, false, GPT2("") "}", "\"kind\":\"adamw\",\"weight_decay\":0.1", ""},
     {"passes that add up", 3, 6, false, MLP("local") "}", "\"kind\":\"sgd\",\"momentum\":0.9", ""},
     {"exact", 2, 3, true, MLP("none") "}", "\"kind\":\"adam\"", ""},

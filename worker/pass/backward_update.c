@@ -38,10 +38,12 @@ static bool is_wanted(const gs_job_spec *spec) {
 // Why all updates come at the end in this job and on this rank; NULL: they do not.
 static const char *find_obstacle(const gs_backward_update_options *options) {
     const char *chosen = getenv("GRADSYNC_EARLY_UPDATES");
+    bool travels =
+        gs_comm_world_size(options->comm) > 1 || !gs_device_is_host(options->state->device);
     if (options->spec->optimizer.grad_clip_norm > 0) return "clipping takes the norm of all gradients";
+    if (!travels) return "one rank sends nothing";
     if (chosen && strcmp(chosen, "0") == 0) return "GRADSYNC_EARLY_UPDATES is 0";
     if ((chosen && *chosen) || gs_comm_moves_alone(options->comm)) return NULL;
-    if (gs_comm_world_size(options->comm) == 1) return "one rank sends nothing";
     return "no core to spare: nothing would travel beside an update";
 }
 

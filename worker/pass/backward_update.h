@@ -1,12 +1,16 @@
-// The optimizer inside the backward pass (optimizer.in_backward, reducer.zero_overlap interleaved): parameters are
-// updated bucket by bucket, as their gradients are reduced and backward reads them no more, while other buckets are on
-// their way. With zero_overlap step that begins when the passes have ended. Where nothing moves buckets meanwhile
-// (gs_comm_moves_alone) an update keeps others waiting, and costs more than one at the end: there it is that of a job
-// without it (GRADSYNC_EARLY_UPDATES in the environment: 1 always, 0 never). The step stays a transaction: until it is
-// committed all of it can be taken back (gradsync/optim/early_step.h). Of a sharded state a rank updates what it owns.
+// The optimizer inside the backward pass (optimizer.in_backward, reducer.zero_overlap interleaved):
+// parameters are updated bucket by bucket, as their gradients are reduced and backward reads them
+// no more, while other buckets are on their way. With zero_overlap step that begins when the passes
+// have ended. Where nothing moves buckets meanwhile (gs_comm_moves_alone) an update keeps others
+// waiting, and costs more than one at the end: there it is that of a job without it
+// (GRADSYNC_EARLY_UPDATES in the environment: 1 early, 0 never), and so it is where one rank on a
+// CPU sends nothing, whatever the environment says: what the job's memory was foretold by. The step
+// stays a transaction: until it is committed all of it can be taken back
+// (gradsync/optim/early_step.h). Of a sharded state a rank updates what it owns.
 //
-// A step is: begin, before the reducer's; bucket and release, as they come; end_passes, behind the last pass; then
-// finish or undo. All take NULL, which is a job without it, and do nothing. Compute thread.
+// A step is: begin, before the reducer's; bucket and release, as they come; end_passes, behind the
+// last pass; then finish or undo. All take NULL, which is a job without it, and do nothing. Compute
+// thread.
 #ifndef WORKER_PASS_BACKWARD_UPDATE_H
 #define WORKER_PASS_BACKWARD_UPDATE_H
 
