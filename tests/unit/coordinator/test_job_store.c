@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "coordinator/store/job_store.h"
+#include "coordinator/store/set_aside.h"
 #include "tests/support/asserts.h"
 #include "tests/support/temp_dir.h"
 
@@ -188,6 +189,75 @@ static void no_start_makes_another_beside_a_damaged_one(void **state) {
     gs_job_store_close(open_store(fixture, &start));
 }
 
+static void write_file(const char *path, const char *text) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void check_refused(const store_fixture *fixture, const char *words) {
+    gs_job_store *store = NULL;
+    gs_store_start start;
+    gs_status status = gs_job_store_open(&store, &start, fixture->path);
+    assert_int_equal(status.code, GS_DATA_LOSS);
+    assert_non_null(strstr(status.message, words));
+}
+
+// It would open, and lack what was only in the log. So for one whose place another has taken.
+static void no_start_opens_a_database_whose_log_is_set_aside(void **state) {
+    store_fixture *fixture = *state;
+    char log[700], moved[700];
+    gs_store_start start;
+    gs_job_store_close(open_store(fixture, &start));
+    snprintf(log, sizeof log, "%s.damaged-5-wal", fixture->path);
+    write_file(log, "what is in no other file");
+    for (int i = 0; i < 2; i++) check_refused(fixture, "store.db.damaged-5-wal is the log of");
+    assert_int_equal(access(log, F_OK), 0);
+    snprintf(moved, sizeof moved, "%s/kept", fixture->directory);
+    assert_int_equal(rename(log, moved), 0);
+    gs_job_store_close(open_store(fixture, &start));
+}
+
+// Killed between the two: the log goes to the newest that lacks one, and over none.
+static void a_log_that_was_left_behind_follows_its_database(void **state) {
+    store_fixture *fixture = *state;
+    char older[700], aside[700], log[700], moved[700];
+    snprintf(older, sizeof older, "%s.damaged-5", fixture->path);
+    snprintf(aside, sizeof aside, "%s.damaged-7", fixture->path);
+    snprintf(log, sizeof log, "%s-wal", fixture->path);
+    snprintf(moved, sizeof moved, "%s-wal", aside);
+    write_file(older, "a database");
+    write_file(aside, "another");
+    write_file(log, "its log");
+    for (int i = 0; i < 2; i++) check_refused(fixture, "store.db.damaged-7 was damaged");
+    assert_int_not_equal(access(log, F_OK), 0);
+    assert_int_equal(access(moved, F_OK), 0);
+    write_file(log, "the log of something else");
+    check_refused(fixture, "store.db.damaged-7 was damaged");
+    assert_int_equal(access(log, F_OK), 0);
+}
+
+// Its log would be too long a name: the error comes behind the first move, and the next start knows what it finds.
+static void what_cannot_be_set_aside_whole_is_not_opened(void **state) {
+    store_fixture *fixture = *state;
+    char name[234], log[1000];
+    memset(name, 's', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    snprintf(fixture->path, sizeof fixture->path, "%s/%s", fixture->directory, name);
+    snprintf(log, sizeof log, "%s-wal", fixture->path);
+    write_file(fixture->path, "a database");
+    write_file(log, "its log");
+    assert_int_equal(gs_set_aside(fixture->path, gs_error(GS_DATA_LOSS, "garbage")).code, GS_DATA_LOSS);
+    assert_int_not_equal(access(fixture->path, F_OK), 0);
+    assert_int_equal(access(log, F_OK), 0);
+    gs_job_store *store = NULL;
+    gs_store_start start;
+    assert_int_not_equal(gs_job_store_open(&store, &start, fixture->path).code, GS_OK);
+    assert_int_not_equal(access(fixture->path, F_OK), 0);
+    assert_int_equal(access(log, F_OK), 0);
+}
+
 static void copy_file(const char *from, const char *to) {
     char data[65536];
     size_t got;
@@ -266,6 +336,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_damaged_file_takes_its_log_along, set_up, tear_down),
         cmocka_unit_test_setup_teardown(no_start_makes_another_beside_a_damaged_one, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(no_start_opens_a_database_whose_log_is_set_aside, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_log_that_was_left_behind_follows_its_database, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_cannot_be_set_aside_whole_is_not_opened, set_up, tear_down),
         cmocka_unit_test_setup_teardown(each_start_is_counted_and_has_generations_of_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_committed_is_there_after_reopening, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_rolled_back_is_not, set_up, tear_down),
