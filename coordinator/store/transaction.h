@@ -6,6 +6,7 @@
 #ifndef COORDINATOR_STORE_TRANSACTION_H
 #define COORDINATOR_STORE_TRANSACTION_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,6 +27,7 @@ struct gs_write {  // first member of the caller's own struct
     gs_status (*run)(gs_write *write, gs_job_store *store);  // thread of the lane; `store` NULL but for rows
     void (*done)(gs_write *write, gs_status status);         // loop; frees the object
     gs_write_lane lane;
+    bool is_behind_looks;  // it waits in that lane first, and what was asked there before it is done
     uint64_t number;  // in order of submission
     gs_status status;
     gs_write *next;

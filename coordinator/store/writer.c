@@ -65,11 +65,18 @@ static void run_rows(void *ctx, const atomic_bool *stopping) {
     }
 }
 
+// False: nobody takes it there any more.
+static bool pass_on(const lane *from, gs_write *write) {
+    lane *to = &from->writer->lanes[write->lane];
+    return to != from && gs_queue_push(to->queue, write, gs_deadline_in_ns(0));
+}
+
 static void run_files(void *ctx, const atomic_bool *stopping) {
     lane *files = ctx;
     void *item;
     while (take_next(files, &item, stopping)) {
         gs_write *write = item;
+        if (pass_on(files, write)) continue;
         write->status = write->run(write, NULL);
         finish_write(files->writer, write);
     }
@@ -106,7 +113,8 @@ gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd, gs_
 
 void gs_writer_submit(gs_writer *writer, gs_write *write) {
     write->number = writer->num_submitted++;
-    if (gs_queue_push(writer->lanes[write->lane].queue, write, gs_deadline_in_ns(0))) return;
+    const lane *first = &writer->lanes[write->is_behind_looks ? GS_LANE_LOOKS : write->lane];
+    if (gs_queue_push(first->queue, write, gs_deadline_in_ns(0))) return;
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "writer: %d writes are waiting", MAX_QUEUED);
     gs_log_error("write refused", "reason=\"%s\"", status.message);
     write->done(write, status);

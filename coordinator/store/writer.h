@@ -2,7 +2,7 @@
 // a commit that takes seconds holds no start of a job, and a file that is read whole holds no line of a log.
 //
 // Writes go in as small objects whose `run` happens on the thread of their lane and whose `done` happens on the loop.
-// Those of one lane keep their order; others may overtake them. Rows that are waiting together are committed together.
+// Those of one lane keep their order; others may overtake them, unless they ask for it (is_behind_looks). Rows that are waiting together are committed together.
 #ifndef COORDINATOR_STORE_WRITER_H
 #define COORDINATOR_STORE_WRITER_H
 
