@@ -64,7 +64,7 @@ typedef struct gs_checkpoints {  // {0} is empty
     size_t num_saves, max_saves;
     int looking;      // at files of saves, just now
     int64_t find_again_ns;  // something could not be read; 0: nothing
-    int num_finds;          // because of that, since the last run began
+    int num_finds;          // because of that, since nothing was in the way
     bool is_found;    // what is on the disk is known: nobody has written there since
     bool is_checked;  // the disk has been asked whether they are still there, since the last run began
     bool is_checking;

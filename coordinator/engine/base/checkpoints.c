@@ -104,6 +104,10 @@ void gs_checkpoints_find_again(gs_engine *engine, gs_job *job) {
     checkpoints->find_again_ns = engine->state.now_ns + FIND_AGAIN_NS;
 }
 
+void gs_checkpoints_settle(gs_job *job) {
+    if (!gs_checkpoints_pending(&job->checkpoints)) job->checkpoints.num_finds = 0;
+}
+
 // That files are not as they were reported, or not there. Everything else is the disk's trouble, and may pass.
 static bool tells_of_damage(gs_status status) {
     return status.code == GS_DATA_LOSS || status.code == GS_NOT_FOUND || status.code == GS_INVALID_ARGUMENT;
@@ -116,6 +120,7 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
     if (!done->status.code) {
         gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_RECORDING);
         ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
+        gs_checkpoints_settle(job);
         return;
     }
     if (tells_of_damage(done->status) || job->checkpoints.num_finds == MOST_FINDS) {
@@ -129,6 +134,7 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
         gs_checkpoints_find_again(engine, job);
     }
     gs_checkpoints_forget(&job->checkpoints, done->directory);
+    gs_checkpoints_settle(job);
     engine->state.schedule_needed = true;
 }
 

@@ -22,6 +22,8 @@ void gs_checkpoints_find_more(gs_engine *engine, gs_job *job);
 // The same in a moment, for what the disk could not read just now; a start waits for it. Not for ever: who has asked often
 // enough starts from what there is.
 void gs_checkpoints_find_again(gs_engine *engine, gs_job *job);
+// The disk has answered something: where nothing is to be asked again, the next trouble is another one.
+void gs_checkpoints_settle(gs_job *job);
 
 // Rows that could not be written are tried again, and looks at the disk.
 void gs_checkpoints_tick(gs_engine *engine);

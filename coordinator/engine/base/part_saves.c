@@ -124,6 +124,7 @@ void gs_on_parts_looked(gs_engine *engine, gs_completion *done) {
         // A save that ranks still speak of is looked at when they do.
         if (!save && status.code != GS_DATA_LOSS) gs_checkpoints_find_again(engine, job);
     }
+    gs_checkpoints_settle(job);
 }
 
 void gs_part_saves_end_run(gs_engine *engine, gs_job *job) {
@@ -159,4 +160,5 @@ void gs_on_directories_found(gs_engine *engine, const gs_completion *done) {
     for (size_t i = 0; i < done->num_names; i++) {
         if (!gs_checkpoints_find(&job->checkpoints, done->names[i])) look_for(engine, job, done->names[i], false);
     }
+    gs_checkpoints_settle(job);
 }

@@ -212,7 +212,6 @@ static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *de
     release_placement(&at);
     job->run = run;
     job->checkpoints.is_found = job->checkpoints.is_checked = false;
-    job->checkpoints.num_finds = 0;
     for (int i = 0; i < run->num_members; i++) {
         if (!gs_u64_map_set(&engine->state.members, run->members[i].incarnation, &run->members[i])) abort();
     }

@@ -144,6 +144,7 @@ static void perform(gs_play *play, const gs_effect *effect) {
         play->num_finds++;
         ask_disk(disk, effect, GS_ON_DIRECTORIES_FOUND, 0);
         break;
+    case GS_DO_LOOK_AT_PARTS: ask_disk(disk, effect, GS_ON_PARTS_LOOKED, 0); break;
     case GS_DO_CHECK_CHECKPOINTS:
         play->num_checks++;
         ask_disk(disk, effect, GS_ON_CHECKPOINTS_CHECKED, 0);
@@ -170,6 +171,11 @@ static void take_done(gs_play *play, gs_engine_event *event) {
     event->done = (gs_completion){.stored = work->stored, .ticket = work->ticket, .job = work->job,
                                   .directory = work->directory, .generation_end = work->generation_end};
     if (play->disk_says && work->kind == GS_ON_STORED) event->done.status = gs_error(play->disk_says, "no");
+    if (play->verify_says && work->kind == GS_ON_VERIFIED) event->done.status = gs_error(play->verify_says, "no");
+    if (play->found && work->kind == GS_ON_DIRECTORIES_FOUND) {
+        event->done.names = &play->found;
+        event->done.num_names = 1;
+    }
 }
 
 void gs_play_hear(gs_play *play, gs_engine_event *event) {

@@ -90,6 +90,41 @@ static void a_checkpoint_that_cannot_be_recorded_is_said_once(void **state) {
     assert_int_equal(newest(play)->state, GS_CHECKPOINT_GOOD);
 }
 
+// Each passes, and says nothing of the next one: a job may train for weeks.
+static void errors_that_pass_are_not_counted_together(void **state) {
+    gs_play *play = *state;
+    play->watched_reason = "CheckpointDamaged";
+    for (int i = 0; i < 20; i++) {
+        char directory[30];
+        snprintf(directory, sizeof directory, "step-%d", i);
+        play->found = directory;
+        play->verify_says = GS_UNAVAILABLE;
+        gs_engine_event event = gs_play_message(play, 0, GS_ON_CHECKPOINTED);
+        event.checkpointed.directory = directory;
+        gs_play_hear(play, &event);
+        both(play, GS_ON_STEP);
+        play->verify_says = GS_OK;
+        gs_play_wait(play, 3 * GS_NS_PER_SEC);
+        assert_non_null(gs_checkpoints_find(&gs_play_run(play)->job->checkpoints, directory));
+    }
+    assert_int_equal(play->num_watched, 0);
+}
+
+// Else a start would wait for it for ever: finds and looks that succeed in between say nothing of it.
+static void what_can_never_be_read_is_given_up(void **state) {
+    gs_play *play = *state;
+    play->watched_reason = "CheckpointDamaged";
+    play->found = "step-3";
+    play->verify_says = GS_UNAVAILABLE;
+    gs_play_say(play, 0, GS_ON_CHECKPOINTED);
+    for (int i = 0; i < 20; i++) {
+        both(play, GS_ON_STEP);
+        gs_play_wait(play, 3 * GS_NS_PER_SEC);
+    }
+    assert_int_equal(play->num_watched, 1);
+    assert_false(gs_checkpoints_pending(&gs_play_run(play)->job->checkpoints));
+}
+
 // Slots that went away before the answer came: whoever starts later asks the disk as it is then.
 static void what_a_job_starts_from_is_looked_at_when_it_starts(void **state) {
     gs_play *play = *state;
@@ -251,6 +286,8 @@ int main(void) {
         TEST(who_waits_for_a_device_is_told_so),
         TEST(who_waits_for_any_worker_does_not_lack_a_device),
         TEST(a_checkpoint_that_cannot_be_recorded_is_said_once),
+        TEST(errors_that_pass_are_not_counted_together),
+        TEST(what_can_never_be_read_is_given_up),
         TEST(what_a_job_starts_from_is_looked_at_when_it_starts),
         TEST(a_job_that_is_not_recorded_yet_cannot_be_stopped),
         TEST(a_plan_that_is_taken_over_at_once_is_sent_whole),
