@@ -144,9 +144,6 @@ void gs_on_create_job(gs_engine *engine, gs_engine_event *event) {
     if (status.code) gs_reply_error(engine, call, status);
 }
 
-// Its row may be gone: nothing writes it again.
-static bool is_being_deleted(const gs_job *job) { return job->held_back && gs_job_state_terminal(job->state); }
-
 static gs_status being_deleted(const gs_job *job) {
     return gs_error(GS_FAILED_PRECONDITION, "job %s is being deleted", job->id_text);
 }
@@ -170,7 +167,7 @@ void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
         return;
     }
     event->was_admitted = true;
-    if (is_being_deleted(job)) {
+    if (gs_job_is_being_deleted(job)) {
         gs_reply_error(engine, call, being_deleted(job));
         return;
     }
@@ -320,7 +317,7 @@ static bool ends_since(const gs_late_answer *answer, const gs_job *job) {
 
 // False: nothing of it is written any more.
 static bool write_end(gs_engine *engine, gs_late_answer *answer, gs_job *job) {
-    if (is_being_deleted(job)) return false;
+    if (gs_job_is_being_deleted(job)) return false;
     answer->shows_end = true;
     gs_late_answer_wait_again(engine, answer);
     write_job(engine, job, answer->ticket, NULL);

@@ -61,6 +61,8 @@ void gs_job_free(gs_job *job) {
     free(job);
 }
 
+bool gs_job_is_being_deleted(const gs_job *job) { return job->held_back && gs_job_state_terminal(job->state); }
+
 bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *cluster) {
     if (!gs_cluster_is_other(ours, cluster)) return false;
     return !job || strcmp(job->adopted_from, cluster) != 0;

@@ -114,6 +114,8 @@ gs_job *gs_job_create(uint64_t id, const gs_job_spec *spec);
 void gs_job_free(gs_job *job);  // its run is gone; gs_job_destroy (job_table.h) sees to both
 // Whoever says that it is of `cluster` does not belong to this job, NULL or not: it is neither of ours nor of one that it was
 // adopted from.
+// Its row may be gone: nothing writes it again, nor any other row of it, unless that fails.
+bool gs_job_is_being_deleted(const gs_job *job);
 bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *cluster);
 int64_t gs_job_age_ns(const gs_job *job, int64_t now_ns);
 

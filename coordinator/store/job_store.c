@@ -194,6 +194,8 @@ static gs_status count_start(gs_job_store *store, gs_store_start *start) {
     GS_TRY(run_sql(store, sql, "count start"));
     int64_t life = 0;
     GS_TRY(read_number(store, &life, "SELECT id FROM life ORDER BY epoch DESC LIMIT 1"));
+    // Earlier versions left rows of checkpoints behind the deletion of their job.
+    GS_TRY(run_sql(store, "DELETE FROM checkpoint WHERE job NOT IN (SELECT id FROM job)", "prune checkpoints"));
     GS_TRY(run_sql(store, "COMMIT", "commit"));
     start->life = (uint64_t)life;
     start->coordinator_epoch = (uint32_t)(epoch + 1);

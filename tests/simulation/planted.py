@@ -41,7 +41,7 @@ BUGS = [
      "if (status.code) gs_reply_not_stored(engine, call, status);\n    else if (answer", "if (status.code) {}\n    else if (answer"),
     ("answers: an end is told before it is durable", "engine/requests.c",
      "if (answer->kind == GS_LATE_STOP && !status.code && ends_since(answer, job)) {", "if (false) {"),
-    ("deletions: a stop writes the row again", "engine/requests.c", "if (is_being_deleted(job)) return false;", ""),
+    ("deletions: a stop writes the row again", "engine/requests.c", "if (gs_job_is_being_deleted(job)) return false;", ""),
     ("keys: not remembered", "engine/requests.c", "if (request->key && replay_key(engine, call, request)) return;", ""),
     ("keys: not stored beside the job", "engine/requests.c", "effect->write.key = kept;", "effect->write.key = NULL;"),
     ("jobs: one that could not be stored is kept", "engine/requests.c", "if (job) drop_job(engine, job, false);", ""),

@@ -62,9 +62,16 @@ void gs_checkpoint_take(gs_engine *engine, gs_job *job, const char *directory, g
     effect->verify = kept;
 }
 
+// Behind a deletion of its job it would be a row of nobody: it waits until there is none.
+static void write_row(gs_engine *engine, gs_job *job, gs_checkpoint *item) {
+    bool waits = gs_job_is_being_deleted(job);
+    item->record_again_ns = waits ? engine->state.now_ns + FIRST_PAUSE_NS : 0;
+    if (!waits) ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
+}
+
 static void delete_checkpoint(gs_engine *engine, gs_job *job, gs_checkpoint *item) {
     gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_DELETING);
-    ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
+    write_row(engine, job, item);
 }
 
 static void apply_retention(gs_engine *engine, gs_job *job) {
@@ -119,7 +126,7 @@ void gs_on_verified(gs_engine *engine, const gs_completion *done) {
     if (!item || item->state != GS_CHECKPOINT_VERIFYING) return;
     if (!done->status.code) {
         gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_RECORDING);
-        ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
+        write_row(engine, job, item);
         gs_checkpoints_settle(job);
         return;
     }
@@ -186,9 +193,7 @@ void gs_checkpoints_tick(gs_engine *engine) {
         }
         for (size_t k = 0; k < job->checkpoints.count; k++) {
             gs_checkpoint *item = &job->checkpoints.items[k];
-            if (!item->record_again_ns || engine->state.now_ns < item->record_again_ns) continue;
-            item->record_again_ns = 0;
-            ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
+            if (item->record_again_ns && engine->state.now_ns >= item->record_again_ns) write_row(engine, job, item);
         }
     }
 }

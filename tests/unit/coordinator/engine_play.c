@@ -139,7 +139,9 @@ static void perform(gs_play *play, const gs_effect *effect) {
         play->num_checkpoint_rows++;
         ask_disk(disk, effect, GS_ON_STORED, GS_STORED_CHECKPOINT);
         break;
-    case GS_DO_VERIFY: ask_disk(disk, effect, GS_ON_VERIFIED, 0); break;
+    case GS_DO_VERIFY:
+        if (!play->verify_waits) ask_disk(disk, effect, GS_ON_VERIFIED, 0);
+        break;
     case GS_DO_FIND_DIRECTORIES:
         play->num_finds++;
         ask_disk(disk, effect, GS_ON_DIRECTORIES_FOUND, 0);

@@ -31,7 +31,7 @@ typedef struct gs_play {
     // The disk: what it says, whether it keeps what it is asked for later, and how many rows of jobs it got.
     gs_code disk_says, verify_says;  // of rows; of what it reads whole
     const char *found;               // a directory that it has and nobody knows; NULL: none
-    bool disk_waits;
+    bool disk_waits, verify_waits;
     int num_job_rows;
     // What people are told: how many notes have this reason (NULL: none is looked for); plans without buckets in orders.
     const char *watched_reason;

@@ -125,6 +125,57 @@ static void what_can_never_be_read_is_given_up(void **state) {
     assert_false(gs_checkpoints_pending(&gs_play_run(play)->job->checkpoints));
 }
 
+static void ask_deletion(gs_play *play) {
+    gs_engine_event event = {.kind = GS_ON_DELETE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    event.remove.job = play->job_text;
+    gs_play_hear(play, &event);
+}
+
+// A job that is about to start again is stopped and deleted while what it would start from is being read.
+static void delete_while_verifying(gs_play *play) {
+    const gs_job *job = gs_play_run(play)->job;
+    play->found = "step-3";
+    play->verify_waits = true;
+    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_say(play, i, GS_ON_EXITED);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);  // its pause
+    assert_int_equal(gs_checkpoints_find(&job->checkpoints, "step-3")->state, GS_CHECKPOINT_VERIFYING);
+    gs_engine_event stop = {.kind = GS_ON_STOP_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    stop.stop = (gs_stop_request){.job = play->job_text, .outcome = GS_JOB_CANCELLED, .grace_seconds = -1};
+    gs_play_hear(play, &stop);
+    assert_true(gs_job_state_terminal(job->state));
+    play->disk_waits = true;
+    ask_deletion(play);
+    gs_engine_event verified = {.kind = GS_ON_VERIFIED, .from = {.generation = -1}};
+    verified.done = (gs_completion){.job = play->job, .directory = "step-3"};
+    gs_play_hear(play, &verified);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_checkpoint_rows, 0);
+}
+
+// The row would be of nobody, or of a job that comes back under this id.
+static void no_row_goes_behind_the_deletion_of_its_job(void **state) {
+    gs_play *play = *state;
+    delete_while_verifying(play);
+    play->disk_waits = false;
+    gs_play_wait(play, 10 * GS_NS_PER_SEC);
+    assert_null(gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job));
+    assert_int_equal(play->num_checkpoint_rows, 0);
+}
+
+static void a_row_waits_for_a_deletion_that_fails(void **state) {
+    gs_play *play = *state;
+    delete_while_verifying(play);
+    play->disk_waits = false;
+    play->disk_says = GS_RESOURCE_EXHAUSTED;
+    gs_play_wait(play, gs_engine_state(play->engine)->timing.tick_ns);
+    play->disk_says = GS_OK;
+    assert_int_equal(play->num_checkpoint_rows, 0);
+    gs_play_wait(play, 10 * GS_NS_PER_SEC);
+    const gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
+    assert_int_equal(play->num_checkpoint_rows, 1);
+    assert_int_equal(gs_checkpoints_newest(&job->checkpoints)->state, GS_CHECKPOINT_GOOD);
+}
+
 // Slots that went away before the answer came: whoever starts later asks the disk as it is then.
 static void what_a_job_starts_from_is_looked_at_when_it_starts(void **state) {
     gs_play *play = *state;
@@ -288,6 +339,8 @@ int main(void) {
         TEST(a_checkpoint_that_cannot_be_recorded_is_said_once),
         TEST(errors_that_pass_are_not_counted_together),
         TEST(what_can_never_be_read_is_given_up),
+        TEST(no_row_goes_behind_the_deletion_of_its_job),
+        TEST(a_row_waits_for_a_deletion_that_fails),
         TEST(what_a_job_starts_from_is_looked_at_when_it_starts),
         TEST(a_job_that_is_not_recorded_yet_cannot_be_stopped),
         TEST(a_plan_that_is_taken_over_at_once_is_sent_whole),

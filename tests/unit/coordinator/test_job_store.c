@@ -113,6 +113,21 @@ static void a_deleted_job_takes_its_rows_along(void **state) {
     gs_job_store_close(store);
 }
 
+// Else a job that comes back under its id would have them.
+static void a_start_removes_checkpoints_of_no_job(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    assert_ok(gs_job_store_put_job(store, 7, "one"));
+    assert_ok(gs_job_store_put_checkpoint(store, 7, "step-1", "row"));
+    assert_ok(gs_job_store_put_checkpoint(store, 8, "step-2", "row"));
+    gs_job_store_close(store);
+    store = open_store(fixture, &start);
+    assert_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "7/step-1/row;");
+    gs_job_store_close(store);
+}
+
 static void count_row(void *ctx, const gs_store_row *row) {
     (void)row;
     ++*(size_t *)ctx;
@@ -343,6 +358,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_was_committed_is_there_after_reopening, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_rolled_back_is_not, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_deleted_job_takes_its_rows_along, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_start_removes_checkpoints_of_no_job, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_newest_tombstones_are_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_file_is_for_its_owner_alone, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_planted_link_is_refused, set_up, tear_down),
