@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/late_answers.h"
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/base/orders.h"
-#include "coordinator/engine/base/checkpoints.h"
+#include "coordinator/engine/runs/run_life.h"
 #include "coordinator/model/memory.h"
 #include "core/clock.h"
 
@@ -25,7 +26,8 @@ struct gs_adoption {
     uint64_t job;
     gs_kept_call held;
     int64_t asked_ns, deadline_ns;  // behind it what has been described must do
-    char cluster[GS_CLUSTER_NAME_LEN], spec_digest[GS_DIGEST_TEXT_LEN];
+    char cluster[GS_CLUSTER_NAME_LEN];  // whose they are; "": nobody but this one has been named
+    char spec_digest[GS_DIGEST_TEXT_LEN];
     gs_job_spec *spec;      // owned; NULL: nobody has described it yet
     described_rank *ranks;  // owned
     size_t num_ranks, max_ranks;
@@ -148,11 +150,9 @@ static void make_member(gs_engine *engine, gs_member *member, const described_ra
     member->stage = GS_MEMBER_UP;
     member->was_up = true;
     member->applied_step = running->step;
-    member->heard_ns = engine->state.now_ns;
-    if (!gs_u64_map_set(&engine->state.members, member->incarnation, member)) abort();
 }
 
-// As after a restart of the coordinator: its ranks have gone on, and check in.
+// As after a restart of the coordinator: its ranks have gone on, and check in, as soon as they may.
 static void make_run(gs_engine *engine, gs_job *job, described_rank **world, int world_size) {
     int64_t now_ns = engine->state.now_ns;
     gs_run *run = gs_run_create(job, world_size, now_ns);
@@ -163,7 +163,6 @@ static void make_run(gs_engine *engine, gs_job *job, described_rank **world, int
     run->base_step = run->step_before = run->step = job->step;
     run->has_trained = true;
     run->begun_ns = run->phase_since_ns = run->progress_ns = now_ns;
-    run->phase_deadline_ns = now_ns + engine->state.timing.agent_grace_ns;
 }
 
 static gs_job *make_job(gs_engine *engine, gs_adoption *adoption) {
@@ -177,6 +176,7 @@ static gs_job *make_job(gs_engine *engine, gs_adoption *adoption) {
         if (adoption->ranks[i].running.step > job->step) job->step = adoption->ranks[i].running.step;
     }
     job->committed = job->step > 0;
+    job->held_back = true;  // neither scheduled nor told of before it is durable
     return job;
 }
 
@@ -196,11 +196,49 @@ static void claim_slots(gs_engine *engine, const gs_job *job) {
     }
 }
 
+// Not in its slot any more, or with its worker: seen while nobody listened for it.
+static bool has_left(const gs_engine *engine, const gs_member *member) {
+    const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
+    return !agent || (gs_agent_is_connected(agent) && !gs_agent_holds(agent, member));
+}
+
+static void begin_run(gs_engine *engine, gs_run *run) {
+    int64_t now_ns = engine->state.now_ns;
+    run->begun_ns = run->phase_since_ns = run->progress_ns = now_ns;
+    run->phase_deadline_ns = now_ns + engine->state.timing.agent_grace_ns;
+    for (int i = 0; i < run->num_members; i++) {
+        run->members[i].heard_ns = now_ns;
+        if (!gs_u64_map_set(&engine->state.members, run->members[i].incarnation, &run->members[i])) abort();
+    }
+}
+
+static gs_status going_down(void) { return gs_error(GS_UNAVAILABLE, "the coordinator is going down"); }
+
+gs_status gs_adoption_stored(gs_engine *engine, gs_job *job) {
+    if (engine->state.cluster.is_old_copy) return going_down();  // nobody is commanded from here
+    job->held_back = false;
+    gs_run *run = job->run;
+    if (run) begin_run(engine, run);
+    claim_slots(engine, job);
+    for (int i = 0; run && i < run->num_members; i++)
+        if (has_left(engine, &run->members[i])) gs_member_exited(engine, &run->members[i], -1, 0, NULL);
+    gs_checkpoints_find_more(engine, job);
+    engine->state.schedule_needed = true;
+    return gs_ok();
+}
+
 static void adopt(gs_engine *engine, gs_adoption *adoption, described_rank **world, int world_size) {
     gs_job *job = make_job(engine, adoption);
     if (!job || !gs_generations_leap(engine, job->generation)) {
         gs_job_destroy(job);
         refuse(engine, adoption, gs_error(GS_RESOURCE_EXHAUSTED, "adopt: no memory or no generations are left"), NULL, NULL);
+        return;
+    }
+    gs_call call = take(engine, adoption);
+    gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_ADOPT, call, job);
+    if (!answer) {
+        gs_job_destroy(job);
+        gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "adopt: out of memory"));
         return;
     }
     gs_job_table_add(&engine->state.jobs, job);
@@ -215,20 +253,38 @@ static void adopt(gs_engine *engine, gs_adoption *adoption, described_rank **wor
     if (world)
         gs_job_move(engine, job, job->committed ? GS_JOB_RECOVERING : GS_JOB_STARTING, "Adopted",
                     "its %d ranks train on, and check in", world_size);
-    claim_slots(engine, job);
-    gs_checkpoints_find_more(engine, job);
-    engine->state.schedule_needed = true;
-    gs_call call = take(engine, adoption);
-    gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_ADOPT, call, job);
-    if (!answer) gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "adopt: out of memory"));
-    gs_job_write(engine, job)->ticket = answer ? answer->ticket : 0;
+    gs_job_write(engine, job)->ticket = answer->ticket;
+}
+
+static bool is_going_down(const gs_engine *engine) {
+    return engine->state.cluster.is_old_copy || engine->state.draining;
+}
+
+// It is known here: the same answer, once that is durable.
+static void answer_again(gs_engine *engine, gs_call call, gs_job *job) {
+    if (job->held_back) {
+        gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is not recorded yet, or is being deleted", job->id_text),
+                         "in_flight", "ask again in a moment");
+        return;
+    }
+    gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_ADOPT_AGAIN, call, job);
+    if (!answer) {
+        gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "adopt: out of memory"));
+        return;
+    }
+    answer->shows_end = gs_job_state_terminal(job->state);
+    gs_job_write(engine, job)->ticket = answer->ticket;
 }
 
 // False: it has been refused.
 static bool may_adopt(gs_engine *engine, gs_adoption *adoption) {
-    if (gs_job_table_get(&engine->state.jobs, adoption->job)) {  // meanwhile
-        gs_call call = take(engine, adoption);
-        if (call) gs_reply_with(engine, call, GS_REPLY_JOB, gs_job_table_get(&engine->state.jobs, adoption->job));
+    gs_job *job = gs_job_table_get(&engine->state.jobs, adoption->job);
+    if (job) {  // meanwhile
+        answer_again(engine, take(engine, adoption), job);
+        return false;
+    }
+    if (is_going_down(engine)) {
+        refuse(engine, adoption, going_down(), NULL, NULL);
         return false;
     }
     const gs_job *other = gs_job_table_live_name(&engine->state.jobs, adoption->spec->name);
@@ -259,6 +315,11 @@ void gs_adoptions_tick(gs_engine *engine) {
     }
 }
 
+// Whom another cluster calls its own: who names this one, or none, has been told of an adoption that nobody knows any more.
+static bool is_foreign(const gs_engine *engine, const gs_running_trainer *running) {
+    return gs_cluster_is_other(&engine->state.cluster, running->cluster);
+}
+
 // What must be alike of all that are adopted together, and where their checkpoints must lie. ok: it fits.
 static gs_status compare(const gs_engine *engine, const gs_adoption *adoption, const gs_described_trainer *described) {
     char job[GS_JOB_ID_LEN], own[1100];
@@ -270,19 +331,21 @@ static gs_status compare(const gs_engine *engine, const gs_adoption *adoption, c
     if (!adoption->spec) return gs_ok();
     if (strcmp(described->spec_digest, adoption->spec_digest) != 0)
         return gs_error(GS_FAILED_PRECONDITION, "its trainers have different specifications");
-    if (strcmp(described->running.cluster, adoption->cluster) != 0)
+    if (adoption->cluster[0] && is_foreign(engine, &described->running) &&
+        strcmp(described->running.cluster, adoption->cluster) != 0)
         return gs_error(GS_FAILED_PRECONDITION, "its trainers are of clusters %.23s and %.23s", adoption->cluster,
                         described->running.cluster);
     return gs_ok();
 }
 
-static void add_rank(gs_adoption *adoption, const gs_agent *agent, gs_described_trainer *described) {
+static void add_rank(const gs_engine *engine, gs_adoption *adoption, const gs_agent *agent, gs_described_trainer *described) {
     if (!adoption->spec) {
         adoption->spec = described->spec;
         described->spec = NULL;
-        snprintf(adoption->cluster, sizeof adoption->cluster, "%s", described->running.cluster);
         snprintf(adoption->spec_digest, sizeof adoption->spec_digest, "%s", described->spec_digest);
     }
+    if (is_foreign(engine, &described->running))
+        snprintf(adoption->cluster, sizeof adoption->cluster, "%s", described->running.cluster);
     adoption->ranks = gs_model_grow(adoption->ranks, adoption->num_ranks, &adoption->max_ranks, sizeof *adoption->ranks);
     described_rank *rank = &adoption->ranks[adoption->num_ranks++];
     *rank = (described_rank){.running = described->running, .launch_token = described->launch_token};
@@ -302,13 +365,17 @@ void gs_on_described(gs_engine *engine, gs_engine_event *event) {
         is_described(adoption, running->incarnation))
         return;
     event->was_admitted = true;
+    if (is_going_down(engine)) {
+        refuse(engine, adoption, going_down(), NULL, NULL);
+        return;
+    }
     gs_status status = described->refusal;
     if (!status.code) status = compare(engine, adoption, described);
     if (status.code) {
         refuse(engine, adoption, status, "wrong_state", "the trainers go on as they are; release asks them to save and end");
         return;
     }
-    add_rank(adoption, agent, described);
+    add_rank(engine, adoption, agent, described);
     try_to_adopt(engine, adoption);
 }
 
@@ -325,16 +392,16 @@ static int count_unknown(const gs_engine *engine, uint64_t job) {
 static bool check_request(gs_engine *engine, gs_call call, uint64_t id, const char *text) {
     gs_job *job = gs_job_table_get(&engine->state.jobs, id);
     int count = count_unknown(engine, id);
-    if (job && count == 0) {  // adopted before: the same answer
-        if (call) gs_reply_with(engine, call, GS_REPLY_JOB, job);
+    if (job && (count == 0 || job->held_back)) {
+        answer_again(engine, call, job);
     } else if (job) {
         gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is known here, and %d trainers are another cluster's",
                                                 text, count),
                          "wrong_state", "release asks those to save and end");
     } else if (count == 0) {
         gs_reply_error(engine, call, gs_error(GS_NOT_FOUND, "no trainer of job \"%.60s\" is unknown here", text));
-    } else if (engine->state.cluster.is_old_copy || engine->state.draining) {
-        gs_reply_error(engine, call, gs_error(GS_UNAVAILABLE, "the coordinator is going down"));
+    } else if (is_going_down(engine)) {
+        gs_reply_error(engine, call, going_down());
     } else if (find(engine, id)) {
         gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is being adopted", text), "in_flight",
                          "ask again in a moment");

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/engine/adoption.h"
 #include "coordinator/engine/base/late_answers.h"
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/release.h"
@@ -148,6 +149,11 @@ static gs_status being_deleted(const gs_job *job) {
     return gs_error(GS_FAILED_PRECONDITION, "job %s is being deleted", job->id_text);
 }
 
+static void refuse_unrecorded(gs_engine *engine, gs_call call, const gs_job *job) {
+    gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is not recorded yet", job->id_text),
+                     "in_flight", "ask again in a moment");
+}
+
 void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
     const gs_stop_request *request = &event->stop;
     gs_call call = event->from.call;
@@ -156,9 +162,8 @@ void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
     if (grace_seconds < 0) grace_seconds = gs_seconds_of(engine->state.timing.drain_ns);
     if (find_job(engine, &job, event, request->job).code) return;
     // Until it is known whether there is such a job at all, nothing else may be written of it.
-    if (job->held_back && !gs_job_state_terminal(job->state)) {
-        gs_reply_refusal(engine, call, gs_error(GS_FAILED_PRECONDITION, "job %s is not recorded yet", job->id_text),
-                         "in_flight", "ask again in a moment");
+    if (gs_job_is_unrecorded(job)) {
+        refuse_unrecorded(engine, call, job);
         return;
     }
     if (!(grace_seconds <= MAX_GRACE_SECONDS)) {
@@ -260,6 +265,10 @@ void gs_on_release_job(gs_engine *engine, gs_engine_event *event) {
     int count = gs_job_id_parse(&id, text) ? gs_release_unknown(engine, id) : 0;
     gs_job *job = NULL;
     if (count == 0 && find_job(engine, &job, event, text).code) return;
+    if (job && gs_job_is_unrecorded(job)) {
+        refuse_unrecorded(engine, call, job);
+        return;
+    }
     if (job && job->run) count = gs_release_members(engine, job->run);
     if (count == 0) {
         gs_reply_refusal(engine, call,
@@ -310,9 +319,18 @@ static void answer_create(gs_engine *engine, gs_late_answer *answer, gs_job *job
     }
 }
 
+// As a creation that is refused: its trainers are whose they were.
+static gs_status answer_adopt(gs_engine *engine, gs_job *job, gs_status status) {
+    if (!status.code) return gs_adoption_stored(engine, job);
+    gs_note_add(engine, NULL, NULL, GS_SEVERITY_WARNING, "NotAdopted", "job %s: %s", job->id_text, status.message);
+    drop_job(engine, job, false);
+    return status;
+}
+
 // It has ended since it was written: who asked is told so, and that has to be durable, too.
 static bool ends_since(const gs_late_answer *answer, const gs_job *job) {
-    return job && !answer->shows_end && gs_job_state_terminal(job->state);
+    bool shows_job = answer->kind == GS_LATE_STOP || answer->kind == GS_LATE_ADOPT_AGAIN;
+    return job && shows_job && !answer->shows_end && gs_job_state_terminal(job->state);
 }
 
 // False: nothing of it is written any more.
@@ -333,12 +351,13 @@ void gs_on_job_stored(gs_engine *engine, const gs_completion *done) {
         return;
     }
     gs_status status = done->status;
-    if (answer->kind == GS_LATE_STOP && !status.code && ends_since(answer, job)) {
+    if (!status.code && ends_since(answer, job)) {
         if (write_end(engine, answer, job)) return;
         status = being_deleted(job);
     }
     gs_call call = gs_kept_take(engine, &answer->held);
     if (answer->kind == GS_LATE_CREATE) answer_create(engine, answer, job, done->status);
+    else if (answer->kind == GS_LATE_ADOPT && job) status = answer_adopt(engine, job, status);
     else if (done->status.code && job) write_again(engine, job);
     if (status.code) gs_reply_not_stored(engine, call, status);
     else if (answer->kind == GS_LATE_RELEASE) gs_reply_ok(engine, call);

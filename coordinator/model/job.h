@@ -117,6 +117,8 @@ void gs_job_free(gs_job *job);  // its run is gone; gs_job_destroy (job_table.h)
 // Its row may be gone: nothing writes it again, nor any other row of it, unless that fails.
 bool gs_job_is_being_deleted(const gs_job *job);
 bool gs_job_is_of_other(const gs_job *job, const gs_cluster *ours, const char *cluster);
+// It may never come to be: until its first row is durable nobody is told that he belongs to it, and nothing else is written of it.
+bool gs_job_is_unrecorded(const gs_job *job);
 int64_t gs_job_age_ns(const gs_job *job, int64_t now_ns);
 
 #endif

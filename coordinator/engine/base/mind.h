@@ -12,7 +12,15 @@ typedef struct gs_engine gs_engine;  // the same for who uses it: engine.h
 typedef struct gs_text_block gs_text_block;
 
 // An answer that waits until what it says is durable.
-typedef enum gs_late_kind { GS_LATE_CREATE = 0, GS_LATE_STOP, GS_LATE_DELETE, GS_LATE_REPLAN, GS_LATE_RELEASE, GS_LATE_ADOPT } gs_late_kind;
+typedef enum gs_late_kind {
+    GS_LATE_CREATE = 0,
+    GS_LATE_STOP,
+    GS_LATE_DELETE,
+    GS_LATE_REPLAN,
+    GS_LATE_RELEASE,
+    GS_LATE_ADOPT,
+    GS_LATE_ADOPT_AGAIN
+} gs_late_kind;
 
 typedef struct gs_late_answer {
     uint64_t ticket, job;

@@ -43,10 +43,13 @@ static agent_members count_members(const gs_engine *engine, const gs_agent *agen
     return on;
 }
 
+// That has begun: of one that is not recorded, who has ended meanwhile is seen when it is.
+static gs_run *run_of(const gs_job *job) { return gs_job_is_unrecorded(job) ? NULL : job->run; }
+
 static void lose_members(gs_engine *engine, const gs_agent *agent) {
     const gs_job_table *jobs = &engine->state.jobs;
     for (size_t i = 0; i < jobs->count; i++) {
-        gs_run *run = jobs->items[i]->run;
+        gs_run *run = run_of(jobs->items[i]);
         for (int m = 0; run && m < run->num_members; m++) {
             gs_member *member = &run->members[m];
             if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
@@ -151,14 +154,16 @@ static void leave_alone(gs_engine *engine, const gs_agent *agent, int index) {
 static bool is_unknown(const gs_engine *engine, const gs_running_trainer *running) {
     const gs_job_table *jobs = &engine->state.jobs;
     bool names_cluster = running->cluster && *running->cluster;
-    if (gs_job_is_of_other(gs_job_table_get(jobs, running->job), &engine->state.cluster, running->cluster)) return true;
-    return !gs_job_table_get(jobs, running->job) && !gs_job_table_is_gone(jobs, running->job, names_cluster);
+    const gs_job *job = gs_job_table_get(jobs, running->job);
+    if (job && gs_job_is_unrecorded(job)) return true;
+    if (gs_job_is_of_other(job, &engine->state.cluster, running->cluster)) return true;
+    return !job && !gs_job_table_is_gone(jobs, running->job, names_cluster);
 }
 
 // Whose rank another cluster has adopted: of its last generation, or of one that was formed there since.
 static gs_job *job_of_adopted(const gs_engine *engine, const gs_running_trainer *running) {
     gs_job *job = gs_job_table_get(&engine->state.jobs, running->job);
-    if (!job || gs_job_state_terminal(job->state)) return NULL;
+    if (!job || gs_job_is_unrecorded(job) || gs_job_state_terminal(job->state)) return NULL;
     const gs_member *member = gs_state_member(&engine->state, running->incarnation);
     bool is_here = member && member->job == job && member->stage != GS_MEMBER_EXITED;
     return is_here || (job->generation && running->generation >= job->generation) ? job : NULL;
@@ -239,7 +244,7 @@ static void adopt_trainer(gs_engine *engine, gs_agent *agent, const gs_running_t
 static void notice_missing(gs_engine *engine, const gs_agent *agent) {
     const gs_job_table *jobs = &engine->state.jobs;
     for (size_t i = 0; i < jobs->count; i++) {
-        gs_run *run = jobs->items[i]->run;
+        gs_run *run = run_of(jobs->items[i]);
         for (int m = 0; run && m < run->num_members; m++) {
             gs_member *member = &run->members[m];
             if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;

@@ -176,6 +176,7 @@ static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine
     const gs_trainer_hello *hello = &event->hello;
     GS_TRY(hello->refusal);
     gs_job *job = gs_job_table_of_text(&engine->state.jobs, hello->job);
+    if (job && gs_job_is_unrecorded(job)) job = NULL;
     if (gs_job_is_of_other(job, &engine->state.cluster, hello->cluster))
         return gs_error(GS_NOT_FOUND, "hello: job %s is of cluster %.23s, this is cluster %s", hello->job, hello->cluster,
                         engine->state.cluster.id);

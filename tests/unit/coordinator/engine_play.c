@@ -86,6 +86,8 @@ static gs_play_rank *rank_of(gs_play *play, uint64_t incarnation) {
 
 static void take_order(gs_play *play, const gs_effect *effect) {
     const gs_agent_message *message = &effect->agent_message;
+    play->num_adopt_orders += message->order == GS_TELL_ADOPT_RANK;
+    play->num_stop_orders += message->order == GS_TELL_STOP_RANK;
     if (message->order == GS_TELL_START_RANK) {
         play->ranks[effect->member->slot] = (gs_play_rank){.incarnation = effect->member->incarnation,
                                                            .launch_token = effect->member->launch_token};

@@ -1,0 +1,226 @@
+// Trainers of another cluster are adopted, and the disk is slow, or says no: nobody is told before the job is durable.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/clock.h"
+#include "tests/support/asserts.h"
+#include "tests/unit/coordinator/engine_play.h"
+
+#define LOST "j-0000000000ab"
+#define AGENT 70  // the incarnation of the worker in whose slots they run
+#define TRAINER 80  // that of rank 0; that of rank 1 is the next
+#define NUM_RANKS 2
+#define FAR GS_NS_PER_SEC
+
+static const char elsewhere[] = "c-elsewhere", here[] = "c";
+
+static const gs_state *state_of(const gs_play *play) { return gs_engine_state(play->engine); }
+
+static uint64_t lost_id(void) {
+    uint64_t id = 0;
+    assert_true(gs_job_id_parse(&id, LOST));
+    return id;
+}
+
+static gs_job *lost_job(const gs_play *play) { return gs_job_table_get(&state_of(play)->jobs, lost_id()); }
+
+static gs_running_trainer running(int rank, const char *cluster) {
+    return (gs_running_trainer){.slot = rank, .pid = 1, .incarnation = TRAINER + (uint64_t)rank, .job = lost_id(),
+                                .cluster = cluster, .rank = rank, .world_size = NUM_RANKS, .generation = 5, .step = 40};
+}
+
+static void find_their_worker(gs_play *play, const char *of_rank_0, const char *of_rank_1) {
+    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
+    event.from = (gs_origin){.call = ++play->last_call, .incarnation = AGENT, .generation = -1};
+    event.agent_hello = (gs_agent_hello){.worker = "v", .host = "h", .boot_id = "b", .build = "t", .data_root = "/",
+                                         .pid = 2, .cores = 1, .num_slots = NUM_RANKS};
+    event.agent_hello.running = calloc(NUM_RANKS, sizeof *event.agent_hello.running);
+    assert_non_null(event.agent_hello.running);
+    event.agent_hello.num_running = NUM_RANKS;
+    event.agent_hello.running[0] = running(0, of_rank_0);
+    event.agent_hello.running[1] = running(1, of_rank_1);
+    gs_play_hear(play, &event);
+}
+
+static gs_call ask(gs_play *play) {
+    gs_engine_event event = {.kind = GS_ON_ADOPT_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    event.adopt.job = LOST;
+    gs_play_hear(play, &event);
+    return event.from.call;
+}
+
+static void describe(gs_play *play, int rank, const char *cluster) {
+    gs_engine_event event = {.kind = GS_ON_DESCRIBED, .from = {.incarnation = AGENT, .generation = -1}};
+    gs_job_spec *spec = malloc(sizeof *spec);
+    assert_non_null(spec);
+    *spec = gs_job_table_get(&state_of(play)->jobs, play->job)->spec;
+    snprintf(spec->name, sizeof spec->name, "lost");
+    event.described = (gs_described_trainer){.running = running(rank, cluster), .launch_token = 7, .device = "cpu",
+                                             .checkpoints_dir = "", .spec = spec, .spec_digest = "s"};
+    gs_play_hear(play, &event);
+}
+
+// What a trainer's hello is answered with; ok: it is welcome.
+static gs_code say_hello(gs_play *play, int rank, const char *cluster) {
+    gs_engine_event event = {.kind = GS_ON_HELLO};
+    event.from = (gs_origin){.call = ++play->last_call, .incarnation = TRAINER + (uint64_t)rank, .job = lost_id(),
+                             .generation = 5};
+    event.hello = (gs_trainer_hello){.job = LOST, .cluster = cluster, .incarnation = TRAINER + (uint64_t)rank,
+                                     .launch_token = 7, .pid = 1, .host = "h", .boot_id = "b", .params_digest = "",
+                                     .data_digest = "", .applied_step = 40};
+    gs_call call = event.from.call;
+    gs_play_hear(play, &event);
+    gs_status answer;
+    return gs_play_is_answered(play, call, &answer) ? answer.code : GS_OK;
+}
+
+static void expect_answer(const gs_play *play, gs_call call, gs_code code) {
+    gs_status answer;
+    assert_true(gs_play_is_answered(play, call, &answer));
+    assert_int_equal(answer.code, code);
+}
+
+static void expect_no_answer(const gs_play *play, gs_call call) {
+    gs_status answer;
+    assert_false(gs_play_is_answered(play, call, &answer));
+}
+
+static void expect_untouched(const gs_play *play) {
+    assert_int_equal(play->num_adopt_orders, 0);
+    assert_int_equal(play->num_stop_orders, 0);
+}
+
+// All that waits for the disk is done.
+static void let_disk_go(gs_play *play) {
+    play->disk_waits = false;
+    gs_play_wait(play, 1);
+}
+
+static int set_up(void **state) {
+    gs_play *play = calloc(1, sizeof *play);
+    assert_non_null(play);
+    gs_play_open(play);
+    *state = play;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    gs_play_close(*state);
+    free(*state);
+    return 0;
+}
+
+// Up to the row, which is on its way.
+static gs_call adopt(gs_play *play, const char *of_rank_0, const char *of_rank_1) {
+    find_their_worker(play, of_rank_0, of_rank_1);
+    play->disk_waits = true;
+    gs_call call = ask(play);
+    describe(play, 0, of_rank_0);
+    describe(play, 1, of_rank_1);
+    return call;
+}
+
+static void nobody_is_told_before_the_row_is_durable(void **state) {
+    gs_play *play = *state;
+    gs_call call = adopt(play, elsewhere, elsewhere);
+    gs_play_wait(play, FAR);
+    find_their_worker(play, elsewhere, elsewhere);  // it comes back meanwhile
+    assert_int_equal(say_hello(play, 0, elsewhere), GS_NOT_FOUND);
+    assert_int_equal(say_hello(play, 0, here), GS_NOT_FOUND);
+    expect_untouched(play);
+    expect_no_answer(play, call);
+    let_disk_go(play);
+    expect_answer(play, call, GS_OK);
+    assert_int_equal(play->num_adopt_orders, NUM_RANKS);
+    assert_int_equal(play->num_stop_orders, 0);
+    assert_string_equal(lost_job(play)->adopted_from, elsewhere);
+    for (int rank = 0; rank < NUM_RANKS; rank++) assert_int_equal(say_hello(play, rank, elsewhere), GS_OK);
+    assert_int_equal(lost_job(play)->run->phase, GS_RUN_TRAINING);
+}
+
+static void what_cannot_be_stored_leaves_them_whose_they_were(void **state) {
+    gs_play *play = *state;
+    gs_call call = adopt(play, elsewhere, elsewhere);
+    play->disk_says = GS_RESOURCE_EXHAUSTED;
+    let_disk_go(play);
+    expect_answer(play, call, GS_RESOURCE_EXHAUSTED);
+    expect_untouched(play);
+    assert_null(lost_job(play));
+    assert_int_equal(say_hello(play, 0, elsewhere), GS_NOT_FOUND);
+    // As soon as there is room.
+    play->disk_says = GS_OK;
+    call = adopt(play, elsewhere, elsewhere);
+    let_disk_go(play);
+    expect_answer(play, call, GS_OK);
+    assert_int_equal(play->num_adopt_orders, NUM_RANKS);
+}
+
+static void who_asks_again_is_answered_when_it_is_durable(void **state) {
+    gs_play *play = *state;
+    gs_call call = adopt(play, elsewhere, elsewhere);
+    expect_answer(play, ask(play), GS_FAILED_PRECONDITION);  // in flight
+    let_disk_go(play);
+    expect_answer(play, call, GS_OK);
+    play->disk_waits = true;
+    call = ask(play);
+    expect_no_answer(play, call);
+    let_disk_go(play);
+    expect_answer(play, call, GS_OK);
+    play->disk_says = GS_RESOURCE_EXHAUSTED;
+    expect_answer(play, ask(play), GS_RESOURCE_EXHAUSTED);
+    assert_non_null(lost_job(play));
+}
+
+// Some have heard of an adoption that was lost since.
+static void those_who_name_this_cluster_are_of_the_others(void **state) {
+    gs_play *play = *state;
+    gs_call call = adopt(play, here, elsewhere);
+    let_disk_go(play);
+    expect_answer(play, call, GS_OK);
+    assert_string_equal(lost_job(play)->adopted_from, elsewhere);
+    for (int rank = 0; rank < NUM_RANKS; rank++) assert_int_equal(say_hello(play, rank, elsewhere), GS_OK);
+}
+
+static void of_those_who_end_meanwhile_the_run_hears_when_it_begins(void **state) {
+    gs_play *play = *state;
+    gs_call call = adopt(play, elsewhere, elsewhere);
+    gs_engine_event event = {.kind = GS_ON_EXITED, .from = {.call = ++play->last_call, .incarnation = AGENT, .generation = -1}};
+    event.exited = (gs_exit_report){.incarnation = TRAINER, .exit_code = 1};
+    gs_play_hear(play, &event);
+    assert_int_equal(lost_job(play)->run->members[0].stage, GS_MEMBER_UP);
+    let_disk_go(play);
+    expect_answer(play, call, GS_OK);
+    assert_int_equal(lost_job(play)->run->members[0].stage, GS_MEMBER_EXITED);
+    assert_string_equal(lost_job(play)->run->cause.reason, "WorkerLost");
+}
+
+static void a_coordinator_that_goes_down_adopts_nobody(void **state) {
+    gs_play *play = *state;
+    find_their_worker(play, elsewhere, elsewhere);
+    gs_call call = ask(play);
+    describe(play, 0, elsewhere);
+    gs_play_hear(play, &(gs_engine_event){.kind = GS_ON_DRAIN, .from = {.generation = -1}});
+    describe(play, 1, elsewhere);
+    expect_answer(play, call, GS_UNAVAILABLE);
+    expect_untouched(play);
+    assert_null(lost_job(play));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(nobody_is_told_before_the_row_is_durable, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_cannot_be_stored_leaves_them_whose_they_were, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_asks_again_is_answered_when_it_is_durable, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(those_who_name_this_cluster_are_of_the_others, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(of_those_who_end_meanwhile_the_run_hears_when_it_begins, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_coordinator_that_goes_down_adopts_nobody, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
