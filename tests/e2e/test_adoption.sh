@@ -21,6 +21,14 @@ crash() {
   kill -KILL "$coordinator_pid"
   wait "$coordinator_pid" 2>/dev/null || true
 }
+# put_data KEEP TAKE: the data directory becomes KEEP, and TAKE becomes it. Trainers stand still meanwhile: who saves in
+# between makes a directory of that name.
+put_data() {
+  kill -STOP $trainers
+  mv "$run/data" "$run/$1"
+  mv -T "$run/$2" "$run/data"
+  kill -CONT $trainers
+}
 unknown() { get /v1/workers | jq -c '[.items[].unknown[]] | sort_by(.rank)'; }
 shows_unknown() { [ "$(unknown | jq length)" = "$1" ]; }
 live() { for pid in "$@"; do kill -0 "$pid" || return 1; done; }
@@ -65,15 +73,13 @@ get "/v1/jobs/$job/events" | jq -e 'any(.items[]; .reason == "Adopted")' >/dev/n
 
 claim "the coordinator of before, when it comes back, has lost the job and harms nobody"
 crash
-mv "$run/data" "$run/new"
-mv "$run/lost" "$run/data"
+put_data new lost
 begin_anew
 await "$job" cancelled 30
 same "$(job_field "$job" .reason)" AdoptedElsewhere "reason"
 live $trainers || fail "a trainer has ended"
 crash
-mv "$run/data" "$run/lost"
-mv "$run/new" "$run/data"
+put_data lost new
 begin_anew
 wait_for 30 "the job" runs
 same "$(trainer_pids "$job" | sort | tr '\n' ' ')" "$trainers" "trainers"
