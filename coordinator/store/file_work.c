@@ -192,7 +192,7 @@ static gs_status check(gs_write *base, gs_job_store *store) {
     for (size_t i = 0; i < it->num_known; i++) {
         char path[PATH_LEN + 300];
         snprintf(path, sizeof path, "%s/%s/MANIFEST.json", it->path, it->known[i]);
-        if (access(path, F_OK) == 0) continue;
+        if (!gs_file_is_gone(path)) continue;  // what cannot be read now may be there: who starts from it finds out
         gs_trace_missing(it->trace, path);
         gs_work_add_name(&it->work, it->known[i]);
     }
@@ -220,8 +220,8 @@ static gs_status remove_parts(gs_write *base, gs_job_store *store) {
     const file_work *it = (const file_work *)base;
     char manifest[PATH_LEN + 20];
     snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", it->path);
-    // A rank may have made a checkpoint of it by itself: the next start adopts it.
-    gs_status status = access(manifest, F_OK) == 0 ? gs_ok() : gs_file_remove_tree(it->path);
+    // A rank may have made a checkpoint of it by itself, or nobody can tell: the next start adopts it.
+    gs_status status = gs_file_is_gone(manifest) ? gs_file_remove_tree(it->path) : gs_ok();
     if (status.code) gs_log_warn("parts not removed", "path=%s reason=\"%s\"", it->path, status.message);
     return status;
 }

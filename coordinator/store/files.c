@@ -89,13 +89,17 @@ static gs_status sync_directory(const char *path) {
     return status;
 }
 
+bool gs_file_is_gone(const char *path) {
+    return access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
 gs_status gs_file_remove_checkpoint(const char *directory) {
     char manifest[2300];
     snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", directory);
     if (unlink(manifest) != 0 && errno != ENOENT) {
         return gs_error_from_errno(errno, "remove %s", manifest);
     }
-    if (access(directory, F_OK) != 0) return gs_ok();
+    if (gs_file_is_gone(directory)) return gs_ok();
     GS_TRY(sync_directory(directory));
     return gs_file_remove_tree(directory);
 }
@@ -112,7 +116,7 @@ gs_status gs_file_sweep(const char *directory, int64_t age_seconds) {
         snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
         snprintf(manifest, sizeof manifest, "%s/MANIFEST.json", path);
         if (lstat(path, &info) != 0 || !S_ISDIR(info.st_mode)) continue;
-        if (now - info.st_mtime < age_seconds || access(manifest, F_OK) == 0) continue;
+        if (now - info.st_mtime < age_seconds || !gs_file_is_gone(manifest)) continue;
         gs_status status = gs_file_remove_tree(path);
         gs_log_info("garbage removed", "path=%s result=%s", path, gs_code_name(status.code));
     }

@@ -2,6 +2,7 @@
 #ifndef COORDINATOR_STORE_FILES_H
 #define COORDINATOR_STORE_FILES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/digest.h"
@@ -10,11 +11,13 @@
 // Reads the whole file; DATA_LOSS names the file when size or digest differ. An empty digest: not
 // compared. bytes −1: not compared.
 GS_NODISCARD gs_status gs_file_verify(const char *path, int64_t bytes, const char *digest);
+// There is nothing of that name. What a disk refuses to say is not gone: nothing is removed or forgotten for it.
+bool gs_file_is_gone(const char *path);
 // Never follows links. Ok when there is nothing.
 GS_NODISCARD gs_status gs_file_remove_tree(const char *path);
 // Manifest first, then what it names: a crash leaves a checkpoint or garbage, never a lie.
 GS_NODISCARD gs_status gs_file_remove_checkpoint(const char *directory);
-// Removes below `directory` what has no manifest and is older than `age_seconds`.
+// Removes below `directory` the directories that have no manifest and are older than `age_seconds`.
 GS_NODISCARD gs_status gs_file_sweep(const char *directory, int64_t age_seconds);
 GS_NODISCARD gs_status gs_file_make_directory(const char *path);  // 0700, fine when it exists
 bool gs_file_name_plain(const char *name);  // one component of a path, nothing special

@@ -1,4 +1,5 @@
 // In place of single functions (the linker's --wrap): clocks, random numbers, what is done with checkpoints.
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,8 +86,9 @@ int __wrap_access(const char *path, int mode) {
     if (!stage.is_playing || !strstr(path, "/MANIFEST.json")) return __real_access(path, mode);
     for (size_t i = 0; i < stage.end; i++) {
         const trace_line *line = &stage.file->lines[i];
-        if (line->kind == TRACE_MISSING && !strcmp(gs_json_string_or(line->json, "path", ""), path))
-            return -1;
+        if (line->kind != TRACE_MISSING || strcmp(gs_json_string_or(line->json, "path", ""), path) != 0) continue;
+        errno = ENOENT;
+        return -1;
     }
     return 0;
 }
