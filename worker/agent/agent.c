@@ -328,9 +328,23 @@ static gs_slot *find_trainer(host_agent *agent, const gs_json *item) {
     return !status.code && slot && gs_slot_busy(slot) && slot->incarnation == incarnation ? slot : NULL;
 }
 
+// Who wants it stopped may not know that it has exited: a hello may say that it runs and be read behind the report of its end.
+static void report_gone(host_agent *agent, const gs_json *item) {
+    uint64_t incarnation = 0;
+    if (gs_json_read_u64(&incarnation, item, "incarnation").code) return;
+    gs_json *exited = gs_json_new_object();
+    gs_json_set_int(exited, "slot", gs_json_int_or(item, "slot", -1));
+    gs_json_set_u64(exited, "incarnation", incarnation);
+    gs_json_set_int(exited, "exit_code", -1);
+    gs_agent_reports_add_exit(agent->reports, exited);
+}
+
 static void stop_rank(host_agent *agent, const gs_json *item) {
     gs_slot *slot = find_trainer(agent, item);
-    if (!slot) return;
+    if (!slot) {
+        report_gone(agent, item);
+        return;
+    }
     bool kill_now = strcmp(gs_json_string_or(item, "signal", "term"), "kill") == 0;
     gs_slot_stop(slot, kill_now, gs_json_double_or(item, "grace_seconds", 0));
 }

@@ -363,6 +363,20 @@ static void a_stopped_rank_drains(void **state) {
     assert_int_equal(gs_json_int_or(f->exited, "exit_code", -1), 0);
 }
 
+// Who orders it took an old word of this worker's for its last.
+static void a_rank_that_is_not_there_has_exited(void **state) {
+    fixture *f = *state;
+    start_agent(f);
+    SERVE_UNTIL(f, f->agent_stream);
+    send_item(f->agent_stream, "{\"type\":\"stop_rank\",\"slot\":0,\"incarnation\":\"78\","
+                               "\"signal\":\"term\",\"grace_seconds\":30}");
+    SERVE_UNTIL(f, f->exited);
+    uint64_t incarnation = 0;
+    assert_ok(gs_json_read_u64(&incarnation, f->exited, "incarnation"));
+    assert_int_equal(incarnation, 78);
+    assert_int_equal(gs_json_int_or(f->exited, "exit_code", 0), -1);
+}
+
 static void a_killed_trainer_is_reported_with_its_signal(void **state) {
     fixture *f = *state;
     start_agent(f);
@@ -474,6 +488,7 @@ int main(int argc, char **argv) {
         TEST(a_trainer_lives_from_start_to_good_bye),
         TEST(a_list_of_parameters_that_nobody_answers_stops_no_heartbeat),
         TEST(a_stopped_rank_drains),
+        TEST(a_rank_that_is_not_there_has_exited),
         TEST(a_killed_trainer_is_reported_with_its_signal),
         TEST(trainers_end_with_their_agent),
         TEST(what_happens_during_an_outage_is_told_afterwards),
