@@ -57,9 +57,9 @@ further() { [ "$(unknown | jq '.[0].step')" -gt "$step" ]; }
 wait_for 20 "a later step of an unknown one" further
 same "$(get /v1/workers | jq '[.items[].slots_busy] | add')" 2 "slots taken"
 same "$(get /metrics | grep '^gradsync_unknown_trainers ')" "gradsync_unknown_trainers 2" "metric"
-get /metrics | grep -q "^gradsync_unknown_trainer_step{.*$job" || fail "no step in the metrics"
+grep -q "^gradsync_unknown_trainer_step{.*$job" <<<"$(get /metrics)" || fail "no step in the metrics"
 
-"$bin/gradsync" workers | grep -q "^a .* $job/[01]$" || fail "the table of workers says nothing: $("$bin/gradsync" workers)"
+grep -q "^a .* $job/[01]$" <<<"$("$bin/gradsync" workers)" || fail "the table of workers says nothing: $("$bin/gradsync" workers)"
 
 claim "gradsync adopt takes them over as they run; once more is the same"
 "$bin/gradsync" adopt "$job" >"$run/adopted" || fail "adopt: $(cat "$run/adopted")"

@@ -81,7 +81,9 @@ kill -KILL "$coordinator_pid"
 wait "$coordinator_pid" 2>/dev/null || true
 cp -r "$run/data" "$run/copy"
 swap right "$run/data" KILL
-wait_for 60 "the long job" runs
+# Until its ranks know this life, too, neither directory is older than the other to them.
+checked_in() { tac "$run/logs/right.log" | awk '/CoordinatorStarted/ { exit } /MembersCheckedIn/ { found = 1 } END { exit !found }'; }
+wait_for 60 "the ranks of the long job" checked_in
 kill -KILL "$coordinator_pid"
 wait "$coordinator_pid" 2>/dev/null || true
 rm -f "$run/copy.ports"
