@@ -66,12 +66,18 @@ static void note_certain_death(gs_engine *engine, gs_run *run) {
     gs_member_exited(engine, member, -1, 0, NULL);
 }
 
+// How long nobody may be heard before all ranks have stopped by themselves: the step in which one notices is committed
+// first.
+static int64_t stopped_alone_after(const gs_engine *engine, const gs_run *run) {
+    return engine->state.timing.orphan_ns + (int64_t)(2 * run->longest_step_seconds * (double)GS_NS_PER_SEC);
+}
+
 // Who is out of reach may still train, and is not waited for once it can do no harm: when it has said Bye; when the
 // run ends and another rank has left its generation, or it has stopped by itself because nobody was heard for so long.
 static void leave_behind(gs_engine *engine, gs_run *run) {
     const gs_timing *timing = &engine->state.timing;
     int64_t now_ns = engine->state.now_ns;
-    bool orphaned = now_ns - gs_run_heard_ns(run) >= timing->orphan_ns;
+    bool orphaned = now_ns - gs_run_heard_ns(run) >= stopped_alone_after(engine, run);
     bool all_may_go = run->phase >= GS_RUN_ENDING && (orphaned || gs_run_is_broken(run));
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
@@ -197,10 +203,11 @@ static silence look_for_silence(const gs_engine *engine, gs_run *run) {
 }
 
 // Most of them are out of reach at once: that is our own trouble, and they train on. Verdicts wait for a word, until the
-// ranks would have stopped by themselves.
+// ranks would have stopped by themselves. It is noted before anybody could be judged: when the trouble ends, one rank
+// is heard a moment before the others.
 static bool is_our_trouble(gs_engine *engine, gs_run *run, const silence *found) {
     int64_t now_ns = engine->state.now_ns;
-    bool most = 2 * found->out_of_reach > found->awaited && (found->first || run->unheard);
+    bool most = 2 * found->out_of_reach > found->awaited;
     if (most && found->first && now_ns - found->first_ns >= engine->state.timing.orphan_ns) return false;
     bool was_unheard = run->unheard;
     if (was_unheard != most)

@@ -36,6 +36,7 @@ gs_json *gs_run_to_record(const gs_run *run) {
     gs_json_set_int(record, "generation", run->generation);
     gs_json_set_int(record, "base_step", run->base_step);
     gs_json_set_int(record, "step", run->step);
+    gs_json_set_double(record, "longest_step_seconds", run->longest_step_seconds);
     gs_json_set_bool(record, "draining", run->draining);
     gs_json_set_bool(record, "saving", run->saving);
     gs_json *members = gs_json_new_array();
@@ -83,6 +84,7 @@ gs_run *gs_run_from_record(gs_job *job, const gs_json *record, int64_t now_ns) {
     run->generation = (uint32_t)gs_json_int_or(record, "generation", 0);
     run->base_step = gs_json_int_or(record, "base_step", 0);
     run->step = gs_json_int_or(record, "step", job->step);
+    run->longest_step_seconds = gs_json_double_or(record, "longest_step_seconds", 0);
     run->draining = gs_json_bool_or(record, "draining", false);
     run->saving = gs_json_bool_or(record, "saving", false);
     run->first_step_seen = run->step > run->base_step;
