@@ -69,7 +69,7 @@ static char *make_spec(const sharded_job *job, int step_delay_ms) {
 }
 
 // Between steps, so that most saves are written before the next is due.
-#define PAUSE_MS 10
+#define PAUSE_MS 40
 
 static void train_undisturbed(gs_digest held[TRAINER_RANK_MAX_STEPS], const char *spec) {
     char *dir = gs_temp_dir_make();
