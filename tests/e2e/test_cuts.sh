@@ -126,8 +126,12 @@ wait_for 60 "its steps" step_at_least "$job" 10
 pids_before=$(trainer_pids "$job" | tr '\n' ' ')
 agent spare 2
 cut a b both
-lost() { get /v1/workers | jq -e '[.items[] | select(.connected | not)] | length == 2'; }
-wait_for 30 "both workers missed" lost
+# An agent and its rank have connections of their own, and each is missed when its own deadline passes.
+lost() {
+  get /v1/workers | jq -e '[.items[] | select(.connected | not)] | length == 2' &&
+    get "/v1/jobs/$job/workers" | jq -e '[.items[] | select(.state == "disconnected")] | length == 2'
+}
+wait_for 30 "both workers and their ranks missed" lost
 same "$(job_field "$job" '"\(.state) \(.generation)"')" "running $(job_field "$job" .generation)" "state"
 generation=$(job_field "$job" .generation)
 gradsync release "$job" | grep -q "^released" || fail "release"
