@@ -56,10 +56,10 @@ static void end_stragglers(gs_engine *engine, gs_run *run) {
     gs_run_enter(engine, run, GS_RUN_ENDING, engine->state.timing.leave_ns);
 }
 
-// A connection that its peer closed, and a neighbour that saw the rank die: nobody needs to wait for the
+// A connection that was closed, and a neighbour that saw the rank die and has left: nobody needs to wait for the
 // report of an agent that may be gone too.
 static void note_certain_death(gs_engine *engine, gs_run *run) {
-    if (run->phase < GS_RUN_SETTLING || !run->cause.set || run->cause.member < 0) return;
+    if (run->phase < GS_RUN_SETTLING || !run->cause.set || run->cause.member < 0 || !gs_run_is_broken(run)) return;
     gs_member *member = &run->members[run->cause.member];
     const gs_agent *agent = gs_agent_table_find(&engine->state.agents, member->worker);
     if (member->stage == GS_MEMBER_EXITED || !member->stream_closed || (agent && gs_agent_is_connected(agent))) return;
@@ -317,6 +317,7 @@ void gs_deadlines_skip(gs_engine *engine, int64_t skipped_ns) {
     for (size_t i = 0; i < state->agents.count; i++) {
         gs_agent *agent = state->agents.items[i];
         agent->heard_ns = later(agent->heard_ns, age_skipped_ns, now_ns);
+        agent->connected_ns = later(agent->connected_ns, age_skipped_ns, now_ns);
         if (!gs_agent_is_connected(agent)) agent->lost_ns = later(agent->lost_ns, age_skipped_ns, now_ns);
     }
 }

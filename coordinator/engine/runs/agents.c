@@ -22,8 +22,8 @@ void gs_agent_stream_gone(gs_engine *engine, gs_agent *agent, bool was_closed) {
     gs_mind_log(engine, GS_SEVERITY_WARNING, "worker disconnected", "worker=%s", agent->name);
 }
 
-// Trainers end with their agent. But an agent that is not heard may be well, and one that was closed may have
-// closed what it did not hear: it is dead when its trainers' connections have been closed with its own.
+// Trainers end with their agent. But an agent that is not heard may be well, and so may one whose connections were
+// closed: a network closes them, too, before it is cut.
 typedef struct agent_members {
     int count, closed;
 } agent_members;
@@ -43,18 +43,63 @@ static agent_members count_members(const gs_engine *engine, const gs_agent *agen
     return on;
 }
 
+static bool looks_dead(const gs_engine *engine, const gs_agent *agent) {
+    const agent_members on = count_members(engine, agent);
+    return agent->was_closed && on.closed == on.count;
+}
+
+// It is of the same host and has been heard all the while: who lives there would be back.
+static bool is_witness(const gs_engine *engine, const gs_agent *agent, const gs_agent *other) {
+    int64_t now_ns = engine->state.now_ns, dead_ns = engine->state.timing.agent_dead_ns;
+    int64_t since_ns = other->connected_ns > agent->lost_ns ? other->connected_ns : agent->lost_ns;
+    bool is_of_host = agent->boot_id[0] && !strcmp(agent->boot_id, other->boot_id) && !strcmp(agent->host, other->host);
+    return is_of_host && gs_agent_is_connected(other) && now_ns - since_ns >= dead_ns &&
+           now_ns - other->heard_ns < dead_ns / 2;
+}
+
+static bool has_witness(const gs_engine *engine, const gs_agent *agent) {
+    const gs_agent_table *agents = &engine->state.agents;
+    for (size_t i = 0; i < agents->count; i++)
+        if (agents->items[i] != agent && is_witness(engine, agent, agents->items[i])) return true;
+    return false;
+}
+
 // That has begun: of one that is not recorded, who has ended meanwhile is seen when it is.
 static gs_run *run_of(const gs_job *job) { return gs_job_is_unrecorded(job) ? NULL : job->run; }
 
-static void lose_members(gs_engine *engine, const gs_agent *agent) {
+// Whose connections were closed with their agent's: those whose set takes no step any more, whether they live or not;
+// all of them where their host has a witness.
+static void give_up_members(gs_engine *engine, const gs_agent *agent) {
+    if (!looks_dead(engine, agent)) return;
+    bool are_dead = has_witness(engine, agent);
     const gs_job_table *jobs = &engine->state.jobs;
     for (size_t i = 0; i < jobs->count; i++) {
         gs_run *run = run_of(jobs->items[i]);
-        for (int m = 0; run && m < run->num_members; m++) {
+        if (!run || (!are_dead && !gs_run_is_broken(run))) continue;
+        for (int m = 0; m < run->num_members; m++) {
             gs_member *member = &run->members[m];
             if (member->stage == GS_MEMBER_EXITED || strcmp(member->worker, agent->name) != 0) continue;
             gs_member_exited(engine, member, -1, 0, NULL);
         }
+    }
+}
+
+// Nobody has taken a step since: they have ended, or cannot say that they train.
+static void explain_absence(gs_engine *engine, const gs_agent *agent) {
+    const gs_job_table *jobs = &engine->state.jobs;
+    for (size_t i = 0; i < jobs->count; i++) {
+        const gs_run *run = run_of(jobs->items[i]);
+        if (!run || run->phase != GS_RUN_TRAINING || jobs->items[i]->state != GS_JOB_RUNNING ||
+            run->progress_ns > agent->lost_ns)
+            continue;
+        int count = 0;
+        for (int m = 0; m < run->num_members; m++)
+            count += run->members[m].stage != GS_MEMBER_EXITED && !strcmp(run->members[m].worker, agent->name);
+        if (count == 0) continue;
+        gs_job_move(engine, jobs->items[i], GS_JOB_RECOVERING, "WorkerGone",
+                    "worker %s is gone with its %d ranks, or cut off: the job goes on when it is back, or another worker of "
+                    "its host (%s) is there, or after %lld s; `gradsync release` says that they are dead",
+                    agent->name, count, agent->host, (long long)(engine->state.timing.orphan_ns / GS_NS_PER_SEC));
     }
 }
 
@@ -101,7 +146,6 @@ static void claim_left_devices(gs_engine *engine) {
 
 static void lose_agent(gs_engine *engine, gs_agent *agent) {
     gs_agent_table_unlink(&engine->state.agents, agent);
-    lose_members(engine, agent);
     if (agent->devices.count > 0) claim_left_devices(engine);
     engine->state.schedule_needed = true;
     gs_mind_bury(engine, agent, (void (*)(void *))gs_agent_destroy);
@@ -113,14 +157,13 @@ static void tell_lost(gs_engine *engine, gs_agent *agent) {
     gs_note_add(engine, NULL, NULL, GS_SEVERITY_WARNING, "WorkerLost", "worker %s on %s is %s", agent->name,
                 agent->host, agent->was_closed ? "gone" : "silent");
     show_worker(engine, agent, "lost");
+    if (looks_dead(engine, agent) && !has_witness(engine, agent)) explain_absence(engine, agent);
 }
 
-// Dead for certain, or with nothing on it that may still run.
+// With nothing on it that may still run.
 static bool is_lost(const gs_engine *engine, const gs_agent *agent) {
-    const agent_members on = count_members(engine, agent);
-    if (agent->was_closed && on.closed == on.count) return true;
     bool may_return = engine->state.now_ns - agent->lost_ns < engine->state.timing.orphan_ns;
-    return on.count == 0 && !(may_return && has_unknown(agent));
+    return count_members(engine, agent).count == 0 && !(may_return && has_unknown(agent));
 }
 
 void gs_agents_tick(gs_engine *engine) {
@@ -131,6 +174,7 @@ void gs_agents_tick(gs_engine *engine) {
             engine->state.now_ns - agent->lost_ns < engine->state.timing.agent_dead_ns)
             continue;
         tell_lost(engine, agent);
+        give_up_members(engine, agent);
         if (!is_lost(engine, agent)) continue;
         lose_agent(engine, agent);
         i--;
@@ -311,7 +355,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     gs_kept_set(engine, &agent->stream, event->from.call, GS_CALL_AGENT_STREAM, agent);
     agent->was_closed = agent->told_lost = false;
     agent->is_leaving = hello->is_leaving;
-    agent->heard_ns = engine->state.now_ns;
+    agent->heard_ns = agent->connected_ns = engine->state.now_ns;
     gs_tell_agent_welcome(engine, agent);
     for (size_t i = 0; i < hello->num_running; i++) adopt_trainer(engine, agent, &hello->running[i]);
     notice_missing(engine, agent);

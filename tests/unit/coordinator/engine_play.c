@@ -223,6 +223,7 @@ gs_engine_event gs_play_message(gs_play *play, int rank, gs_engine_event_kind ki
     int64_t step = run ? run->step : 0;
     switch (kind) {
     case GS_ON_HELLO:
+        play->rank_streams[rank] = event.from.call;
         event.hello = (gs_trainer_hello){.job = play->job_text, .incarnation = self->incarnation,
                                          .launch_token = self->launch_token, .pid = 1, .host = "h", .boot_id = "b",
                                          .params_digest = params_digest(), .data_digest = "d", .arithmetic = 1};
@@ -310,6 +311,18 @@ void gs_play_lose_worker(gs_play *play) {
     gs_engine_event event = {.kind = GS_ON_CALL_GONE, .from = {.generation = -1}};
     event.gone.call = play->agent_stream;
     gs_play_hear(play, &event);
+}
+
+static void close_line(gs_play *play, gs_call call) {
+    gs_engine_event event = {.kind = GS_ON_CALL_GONE, .from = {.generation = -1}};
+    event.gone.call = call;
+    event.gone.was_closed = true;
+    gs_play_hear(play, &event);
+}
+
+void gs_play_close_lines(gs_play *play) {
+    close_line(play, play->agent_stream);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) close_line(play, play->rank_streams[i]);
 }
 
 gs_job *gs_play_submit(gs_play *play, const char *spec) {

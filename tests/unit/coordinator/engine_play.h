@@ -37,7 +37,7 @@ typedef struct gs_play {
     const char *watched_reason;
     int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks, num_finds;
     int num_adopt_orders, num_stop_orders;  // that agents were given
-    gs_call agent_stream;
+    gs_call agent_stream, rank_streams[GS_PLAY_RANKS];  // of their last hello
     struct gs_play_disk *disk;  // owned
 } gs_play;
 
@@ -58,6 +58,7 @@ void gs_play_wait(gs_play *play, int64_t ns);                          // in tic
 
 gs_job *gs_play_submit(gs_play *play, const char *spec);  // one more job, by its specification
 void gs_play_lose_worker(gs_play *play);
+void gs_play_close_lines(gs_play *play);  // its connection and its ranks', as when they end; or when a network does that
 void gs_play_find_worker(gs_play *play);  // it says hello, again
 // The same with the ranks of the job's last generation, which another cluster has adopted.
 void gs_play_find_worker_of(gs_play *play, const char *cluster);

@@ -1,0 +1,200 @@
+// A worker's connection and all of its ranks' are closed: they may have died, or a network has closed them and is cut now.
+// No other set of a job starts before it is known which, or before it makes no difference.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/clock.h"
+#include "tests/unit/coordinator/engine_play.h"
+
+#define OTHER 8  // the incarnation of another worker
+#define BEAT_NS (500 * GS_NS_PER_MS)
+
+static void both(gs_play *play, gs_engine_event_kind kind) {
+    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_say(play, i, kind);
+}
+
+static int set_up(void **state) {
+    gs_play *play = calloc(1, sizeof *play);
+    gs_play_open(play);
+    both(play, GS_ON_HELLO);
+    gs_play_say(play, 0, GS_ON_PARAMS);
+    both(play, GS_ON_READY);
+    both(play, GS_ON_COMM_UP);
+    both(play, GS_ON_STEP);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    *state = play;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    gs_play_close(*state);
+    free(*state);
+    return 0;
+}
+
+static const gs_job *job_of(const gs_play *play) {
+    return gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
+}
+
+static void find_other(gs_play *play, const char *host, const char *boot_id) {
+    gs_engine_event event = {.kind = GS_ON_AGENT_HELLO};
+    event.from = (gs_origin){.call = ++play->last_call, .incarnation = OTHER, .generation = -1};
+    event.agent_hello = (gs_agent_hello){.worker = "other", .host = host, .boot_id = boot_id, .build = "t", .data_root = "/",
+                                         .pid = 2, .cores = 1, .num_slots = GS_PLAY_RANKS};
+    gs_play_hear(play, &event);
+}
+
+// The other worker is there all the while.
+static void pass(gs_play *play, int64_t ns) {
+    for (int64_t i = 0; i < ns; i += BEAT_NS) {
+        gs_engine_event event = {.kind = GS_ON_AGENT_HEARTBEAT, .from = {.incarnation = OTHER, .generation = -1}};
+        gs_play_hear(play, &event);
+        gs_play_wait(play, BEAT_NS);
+    }
+}
+
+// A set that was started: its ranks are others.
+static bool has_another_set(const gs_play *play, uint64_t former) {
+    return gs_play_run(play) && gs_play_run(play)->members[0].incarnation != former;
+}
+
+static uint64_t first_of(const gs_play *play) { return gs_play_run(play)->members[0].incarnation; }
+
+static void no_other_set_starts_beside_ranks_that_may_live(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    uint32_t generation = gs_play_run(play)->generation;
+    find_other(play, "far", "b2");
+    pass(play, 2 * gs_timing_default.agent_dead_ns);
+    gs_play_close_lines(play);
+    pass(play, 120 * GS_NS_PER_SEC);
+    assert_non_null(gs_play_run(play));
+    assert_int_equal(first_of(play), former);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    assert_int_equal(job_of(play)->state, GS_JOB_RECOVERING);
+    assert_string_equal(job_of(play)->reason, "WorkerGone");
+    // They lived.
+    gs_play_find_worker(play);
+    both(play, GS_ON_HELLO);
+    gs_play_say(play, 0, GS_ON_STEP);
+    assert_int_equal(gs_play_run(play)->generation, generation);
+    assert_int_equal(job_of(play)->state, GS_JOB_RUNNING);
+    for (int i = 0; i < GS_PLAY_RANKS; i++)
+        assert_false(play->ranks[i].ordered_to_stop || play->ranks[i].ordered_to_die);
+}
+
+static void they_are_waited_for_no_longer_than_they_stay_alone(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    find_other(play, "far", "b2");
+    gs_play_close_lines(play);
+    pass(play, gs_timing_default.orphan_ns - GS_NS_PER_SEC);
+    assert_false(has_another_set(play, former));
+    pass(play, 2 * gs_timing_default.leave_ns + 2 * gs_timing_default.settle_ns);
+    assert_true(has_another_set(play, former));
+}
+
+// Who lives on a host whose other worker is heard would be back.
+static void a_worker_of_their_host_is_a_witness(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    gs_play_close_lines(play);
+    gs_play_wait(play, 60 * GS_NS_PER_SEC);
+    find_other(play, "h", "b");
+    pass(play, gs_timing_default.agent_dead_ns - GS_NS_PER_SEC);  // the whole host may just be back
+    assert_int_equal(first_of(play), former);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    pass(play, 2 * GS_NS_PER_SEC);
+    assert_true(has_another_set(play, former));
+}
+
+static void a_witness_that_is_there_already_costs_no_time(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    find_other(play, "h", "b");
+    pass(play, 2 * gs_timing_default.agent_dead_ns);
+    gs_play_close_lines(play);
+    pass(play, gs_timing_default.agent_dead_ns + GS_NS_PER_SEC);
+    assert_true(has_another_set(play, former));
+}
+
+static void a_host_that_was_started_anew_is_no_witness(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    find_other(play, "h", "b2");  // a host of the same name
+    gs_play_close_lines(play);
+    pass(play, 60 * GS_NS_PER_SEC);
+    assert_int_equal(first_of(play), former);
+}
+
+static void a_worker_that_is_back_without_them_is_proof(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    gs_play_close_lines(play);
+    gs_play_wait(play, 10 * GS_NS_PER_SEC);
+    assert_int_equal(first_of(play), former);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) play->ranks[i].is_gone = true;
+    gs_play_find_worker(play);
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_true(has_another_set(play, former));
+}
+
+static void an_operator_gives_them_up(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    find_other(play, "far", "b2");
+    gs_play_close_lines(play);
+    pass(play, 5 * GS_NS_PER_SEC);
+    assert_int_equal(first_of(play), former);
+    gs_engine_event release = {.kind = GS_ON_RELEASE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    release.release.job = play->job_text;
+    gs_play_hear(play, &release);
+    pass(play, 3 * GS_NS_PER_SEC);
+    assert_true(has_another_set(play, former));
+}
+
+// Another rank has left: this one takes no step, dead or alive.
+static void who_can_do_no_harm_is_not_waited_for(void **state) {
+    gs_play *play = *state;
+    uint64_t former = first_of(play);
+    find_other(play, "far", "b2");
+    pass(play, 2 * gs_timing_default.agent_dead_ns);
+    gs_play_say(play, 1, GS_ON_EXITED);
+    gs_play_close_lines(play);
+    pass(play, gs_timing_default.agent_dead_ns + GS_NS_PER_SEC);
+    assert_true(has_another_set(play, former));
+}
+
+static void a_start_that_has_not_trained_begins_anew_at_once(void **unused) {
+    (void)unused;
+    gs_play play;
+    gs_play_open(&play);
+    both(&play, GS_ON_HELLO);
+    uint64_t former = first_of(&play);
+    find_other(&play, "far", "b2");
+    gs_play_close_lines(&play);
+    pass(&play, gs_timing_default.agent_dead_ns + 2 * GS_NS_PER_SEC);
+    assert_true(has_another_set(&play, former));
+    gs_play_close(&play);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(no_other_set_starts_beside_ranks_that_may_live, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(they_are_waited_for_no_longer_than_they_stay_alone, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_worker_of_their_host_is_a_witness, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_witness_that_is_there_already_costs_no_time, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_host_that_was_started_anew_is_no_witness, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_worker_that_is_back_without_them_is_proof, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_operator_gives_them_up, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(who_can_do_no_harm_is_not_waited_for, set_up, tear_down),
+        cmocka_unit_test(a_start_that_has_not_trained_begins_anew_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
