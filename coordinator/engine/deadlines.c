@@ -21,13 +21,33 @@ static bool is_late(const gs_run *run, const gs_member *member) {
     }
 }
 
+// It has given its bytes, and others have not: it is late because they are.
+static bool waits_for_others(const gs_run *run, const gs_member *member) {
+    for (const gs_exchange_round *round = run->exchanges; round; round = round->next) {
+        for (int i = 0; i < round->num_ranks; i++) {
+            if (round->ranks[i] == member->rank && round->entries[i].bytes) return true;
+        }
+    }
+    return false;
+}
+
+// Of those who are late: one that is away, or else one that nobody keeps waiting.
+static gs_member *find_late(gs_run *run) {
+    gs_member *late = NULL, *idle = NULL;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (!is_late(run, member)) continue;
+        if (!member->stream.call) return member;
+        if (!late) late = member;
+        if (!idle && !waits_for_others(run, member)) idle = member;
+    }
+    return idle ? idle : late;
+}
+
 static void blame_late(gs_engine *engine, gs_run *run) {
     static const char *const awaited[] = {"say hello", "answer prepare", "join the communicator", "",
                                           "come back after the coordinator's restart"};
-    gs_member *late = NULL;
-    for (int i = 0; i < run->num_members && !late; i++) {
-        if (is_late(run, &run->members[i])) late = &run->members[i];
-    }
+    gs_member *late = find_late(run);
     gs_blame blame = {.kind = GS_FAILURE_LOST, .member = late, .reason = "WorkerLate",
                       .class = "infrastructure", .evict = true, .fault = GS_FAULT_TIMEOUT};
     long long waited_ms = (engine->state.now_ns - run->phase_since_ns) / GS_NS_PER_MS;
@@ -66,10 +86,11 @@ static void note_certain_death(gs_engine *engine, gs_run *run) {
     gs_member_exited(engine, member, -1, 0, NULL);
 }
 
-// How long nobody may be heard before all ranks have stopped by themselves: the step in which one notices is committed
-// first.
+// How long nobody may be heard before all ranks have stopped by themselves: they count from when they noticed that they are
+// alone, which is later than their last word here, and the step in which the limit passes is committed first.
 static int64_t stopped_alone_after(const gs_engine *engine, const gs_run *run) {
-    return engine->state.timing.orphan_ns + (int64_t)(2 * run->longest_step_seconds * (double)GS_NS_PER_SEC);
+    const gs_timing *timing = &engine->state.timing;
+    return timing->orphan_ns + timing->agent_dead_ns + (int64_t)(2 * run->longest_step_seconds * (double)GS_NS_PER_SEC);
 }
 
 // Who is out of reach may still train, and is not waited for once it can do no harm: when it has said Bye; when the
@@ -208,7 +229,7 @@ static silence look_for_silence(const gs_engine *engine, gs_run *run) {
 static bool is_our_trouble(gs_engine *engine, gs_run *run, const silence *found) {
     int64_t now_ns = engine->state.now_ns;
     bool most = 2 * found->out_of_reach > found->awaited;
-    if (most && found->first && now_ns - found->first_ns >= engine->state.timing.orphan_ns) return false;
+    if (most && found->first && now_ns - found->first_ns >= stopped_alone_after(engine, run)) return false;
     bool was_unheard = run->unheard;
     if (was_unheard != most)
         gs_mind_log(engine, GS_SEVERITY_WARNING,

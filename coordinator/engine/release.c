@@ -11,10 +11,14 @@ static bool is_out_of_reach(const gs_engine *engine, const gs_member *member) {
 
 int gs_release_members(gs_engine *engine, gs_run *run) {
     int count = 0;
+    bool has_failed = false;
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
         if (!is_out_of_reach(engine, member)) continue;
-        if (count++ == 0) {
+        count++;
+        // Who has said Bye is missed by nobody.
+        if (member->stage != GS_MEMBER_LEAVING && !has_failed) {
+            has_failed = true;
             gs_blame blame = {.kind = GS_FAILURE_LOST, .member = member, .reason = "Released",
                               .class = "infrastructure", .fault = GS_FAULT_PEER_LOST};
             gs_run_fail(engine, run, &blame, "rank %d on worker %s is out of reach, and an operator has given it up", i,

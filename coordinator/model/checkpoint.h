@@ -43,6 +43,7 @@ typedef struct gs_checkpoint {
     int64_t step, bytes, created_ms, world_size, parts;
     double seconds;
     gs_checkpoint_state state;
+    bool is_gone;             // its files are, or are damaged: it is never good again
     int64_t record_again_ns;  // its row could not be written: when that is tried again; 0: it is on its way, or there
     int64_t record_pause_ns;  // until then; 0: it has not failed yet, and nobody was told
 } gs_checkpoint;

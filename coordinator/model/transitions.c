@@ -81,6 +81,7 @@ static const gs_transition checkpoint_rows[] = {
     {GS_CHECKPOINT_RECORDING, GS_CHECKPOINT_GOOD, "its row is durable"},
     {GS_CHECKPOINT_RECORDING, GS_CHECKPOINT_DELETING, "its files are gone before its row is written"},
     {GS_CHECKPOINT_GOOD, GS_CHECKPOINT_DELETING, "newer ones are enough, or its files are gone"},
+    {GS_CHECKPOINT_DELETING, GS_CHECKPOINT_GOOD, "that it is to go could not be written"},
 };
 
 static const char *job_name(int state) { return gs_job_state_name((gs_job_state)state); }

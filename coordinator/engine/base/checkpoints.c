@@ -172,8 +172,10 @@ void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done) {
     if (!item) return;
     engine->state.schedule_needed = true;
     if (item->state == GS_CHECKPOINT_DELETING) {
-        // Where the mark could not be written, nothing is removed: the next start finds it good.
+        // Where the mark could not be written, nothing is removed: one that has only been replaced is good as it was, until the
+        // next is recorded.
         if (!done->status.code) ask(engine, GS_DO_REMOVE_CHECKPOINT, job, item);
+        else if (!item->is_gone) gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_GOOD);
         return;
     }
     if (item->state != GS_CHECKPOINT_RECORDING) return;
@@ -219,7 +221,9 @@ void gs_on_checkpoint_row_deleted(gs_engine *engine, const gs_completion *done) 
 void gs_checkpoints_resume(gs_engine *engine, gs_job *job) {
     for (size_t i = 0; i < job->checkpoints.count; i++) {
         gs_checkpoint *item = &job->checkpoints.items[i];
-        if (item->state == GS_CHECKPOINT_DELETING) ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
+        if (item->state != GS_CHECKPOINT_DELETING) continue;
+        item->is_gone = true;  // some of its files may be
+        ask(engine, GS_DO_WRITE_CHECKPOINT, job, item);
     }
 }
 
@@ -244,6 +248,7 @@ void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done) {
         gs_checkpoint *item = gs_checkpoints_find(&job->checkpoints, done->names[i]);
         if (!item || item->state == GS_CHECKPOINT_VERIFYING || item->state == GS_CHECKPOINT_DELETING) continue;
         count_failure(engine, job, "digest");
+        item->is_gone = true;
         delete_checkpoint(engine, job, item);
         gs_note_add(engine, job, NULL, GS_SEVERITY_ERROR, "RestoredOlderCheckpoint",
                     "checkpoint %s is gone, or was found damaged and is now bad-%s; the newest "

@@ -208,6 +208,35 @@ static void the_wall_clock_decides_nothing(void **unused) {
     }
 }
 
+// Rank 0 has given its bytes and waits for those of rank 1.
+static void who_is_kept_waiting_is_not_late(void **unused) {
+    (void)unused;
+    gs_play play;
+    gs_play_open(&play);
+    both(&play, GS_ON_HELLO);
+    gs_play_say(&play, 0, GS_ON_PARAMS);
+    both(&play, GS_ON_READY);
+    gs_play_say(&play, 0, GS_ON_EXCHANGE);
+    assert_int_equal(gs_play_run(&play)->phase, GS_RUN_CONNECTING);
+    const manners how = {.waits = {false}};
+    assert_within(live(&play, &how, LONG_NS), gs_timing_default.connect_ns);
+    assert_verdict(&play, "WorkerLate", 1);
+    gs_play_close(&play);
+}
+
+// They count from when they noticed that they are alone, which is behind their last word.
+static void who_is_out_of_reach_may_train_until_it_has_stopped_by_itself(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    gs_play_lose_worker(&play);
+    gs_play_wait(&play, gs_timing_default.orphan_ns + gs_timing_default.agent_dead_ns / 2);
+    assert_false(is_judged(&play));
+    gs_play_wait(&play, gs_timing_default.agent_dead_ns);
+    assert_true(is_judged(&play));
+    gs_play_close(&play);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_silent_is_judged_in_time),
@@ -216,6 +245,8 @@ int main(void) {
         cmocka_unit_test(a_restart_of_the_coordinator_judges_nobody_who_comes_back),
         cmocka_unit_test(steps_below_what_was_reached_before_are_progress),
         cmocka_unit_test(the_wall_clock_decides_nothing),
+        cmocka_unit_test(who_is_kept_waiting_is_not_late),
+        cmocka_unit_test(who_is_out_of_reach_may_train_until_it_has_stopped_by_itself),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

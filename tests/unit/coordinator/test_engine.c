@@ -199,6 +199,33 @@ static void what_a_job_starts_from_is_looked_at_when_it_starts(void **state) {
 }
 
 // Else the row of the stop outlives the refusal of the job.
+static void hear_disk(gs_play *play, gs_engine_event_kind kind, const char *directory, gs_code code) {
+    gs_engine_event event = {.kind = kind, .from = {.generation = -1}};
+    event.done = (gs_completion){.stored = GS_STORED_CHECKPOINT, .job = play->job, .directory = directory};
+    if (code) event.done.status = gs_error(code, "no");
+    gs_play_hear(play, &event);
+}
+
+// Nothing of it is removed, so it is what a start goes back to when the newer one turns out to be damaged.
+static void a_checkpoint_that_is_replaced_stays_good_until_that_is_written(void **state) {
+    gs_play *play = *state;
+    train(play);
+    gs_job *job = gs_play_run(play)->job;
+    job->spec.checkpoint.keep_last = 1;
+    gs_play_say(play, 0, GS_ON_CHECKPOINTED);
+    play->disk_waits = true;
+    gs_engine_event event = gs_play_message(play, 0, GS_ON_CHECKPOINTED);
+    event.checkpointed.directory = "step-9";
+    event.checkpointed.found.step = 9;
+    gs_play_hear(play, &event);
+    hear_disk(play, GS_ON_VERIFIED, "step-9", GS_OK);
+    hear_disk(play, GS_ON_STORED, "step-9", GS_OK);
+    assert_int_equal(gs_checkpoints_find(&job->checkpoints, "step-3")->state, GS_CHECKPOINT_DELETING);
+    hear_disk(play, GS_ON_STORED, "step-3", GS_UNAVAILABLE);
+    assert_int_equal(gs_checkpoints_find(&job->checkpoints, "step-3")->state, GS_CHECKPOINT_GOOD);
+    assert_int_equal(gs_checkpoints_newest_step(&job->checkpoints), 9);
+}
+
 static void a_job_that_is_not_recorded_yet_cannot_be_stopped(void **state) {
     gs_play *play = *state;
     gs_status answer;
@@ -342,6 +369,7 @@ int main(void) {
         TEST(no_row_goes_behind_the_deletion_of_its_job),
         TEST(a_row_waits_for_a_deletion_that_fails),
         TEST(what_a_job_starts_from_is_looked_at_when_it_starts),
+        TEST(a_checkpoint_that_is_replaced_stays_good_until_that_is_written),
         TEST(a_job_that_is_not_recorded_yet_cannot_be_stopped),
         TEST(a_plan_that_is_taken_over_at_once_is_sent_whole),
         cmocka_unit_test(a_plan_that_no_message_holds_ends_its_job_and_blames_nobody),

@@ -135,6 +135,25 @@ static void who_has_left_is_not_waited_for_to_come_back(void **state) {
     assert_int_equal(gs_play_run(play)->members[0].bye.reason, GS_BYE_TARGET_REACHED);
 }
 
+// An operator gives up who is out of reach: of one that has left nobody misses anything.
+static void who_has_left_is_given_up_without_harm(void **state) {
+    gs_play *play = *state;
+    say_bye(play, 0);
+    gs_engine_event gone = {.kind = GS_ON_CALL_GONE, .from = {.generation = -1}};
+    gone.gone.call = gs_play_run(play)->members[0].stream.call;
+    gs_play_hear(play, &gone);
+    gs_play_lose_worker(play);
+    gs_engine_event release = {.kind = GS_ON_RELEASE_JOB, .from = {.call = ++play->last_call, .generation = -1}};
+    release.release.job = play->job_text;
+    gs_play_hear(play, &release);
+    assert_ok(play->answer);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+    say_bye(play, 1);
+    for (int i = 0; i < 2; i++) play->ranks[i].is_gone = true;
+    gs_play_find_worker(play);
+    assert_int_equal(state_of_job(play), GS_JOB_SUCCEEDED);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -145,6 +164,7 @@ int main(void) {
         TEST(whose_ranks_have_left_is_done_in_the_next_life),
         TEST(whose_ranks_have_left_is_done_without_their_worker),
         TEST(who_has_left_is_not_waited_for_to_come_back),
+        TEST(who_has_left_is_given_up_without_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
