@@ -8,6 +8,7 @@
 #include "tests/simulation/trainer.h"
 
 #define HEARTBEAT_NS (500 * MILLISECONDS)
+#define GRACE_NS (30 * SECONDS)  // of trainers, when it is told to leave
 
 static sim_agent *of(sim_peer *peer) { return (sim_agent *)(void *)peer; }
 
@@ -68,7 +69,7 @@ static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
         start_rank(world, agent, item);
     } else if (item->agent_order == GS_TELL_STOP_RANK) {
         sim_trainer *trainer = item->slot >= 0 && item->slot < agent->num_slots ? agent->slots[item->slot] : NULL;
-        if (trainer && trainer->peer.incarnation == item->incarnation) trainer_stop(world, trainer, item->kill);
+        if (trainer && trainer->peer.incarnation == item->incarnation) trainer_stop(world, trainer, item->kill ? 0 : item->grace_ns);
     }
 }
 
@@ -168,7 +169,7 @@ void agent_leave(sim_world *world, sim_agent *agent, int64_t away_ns) {
     agent->is_leaving = true;
     agent->away_ns = away_ns;
     for (int i = 0; i < agent->num_slots; i++) {
-        if (agent->slots[i]) trainer_stop(world, agent->slots[i], false);
+        if (agent->slots[i]) trainer_stop(world, agent->slots[i], GRACE_NS);
     }
 }
 

@@ -112,6 +112,8 @@ static void perform_answer(sim_world *world, const gs_effect *effect, bool ends_
         answer.state = effect->job ? effect->job->state : GS_JOB_QUEUED;
         if (effect->reply.kind == GS_REPLY_SETTLE && !answer.status.code)
             sets_answer_settle(world, trainer_find(world, call->caller.id), effect);
+        if (effect->reply.kind == GS_REPLY_EXCHANGE && !answer.status.code)
+            trainer_find(world, call->caller.id)->exchanged_life = world->coordinator->life;
     }
     peer_answer(world, &call->caller, &answer);
     close_call(world->coordinator, call);
@@ -124,6 +126,7 @@ static void fill_member_item(sim_item *item, const gs_effect *effect) {
     item->member_order = message->order;
     item->job = effect->job->id;
     item->generation = run->generation;
+    item->begun_ns = run->begun_ns;
     item->rank = member->rank;
     item->world_size = run->num_members;
     item->base_step = run->base_step;
@@ -140,6 +143,7 @@ static void fill_agent_item(sim_item *item, const gs_effect *effect) {
     item->slot = message->slot;
     item->incarnation = message->incarnation;
     item->kill = message->kill;
+    item->grace_ns = (int64_t)(message->grace_seconds * (double)SECONDS);
     if (message->order != GS_TELL_START_RANK) return;
     item->slot = effect->member->slot;
     item->job = effect->job->id;
@@ -257,6 +261,14 @@ static void hold(sim_world *world, const held_event *what) {
     world->coordinator->held_end = &held->next;
 }
 
+// An answer that was lost with its connection is given again by the server, which keeps it for the caller's session.
+static bool answers_again(sim_world *world, const sim_caller *caller, uint64_t request, gs_engine_event *event) {
+    if (event->kind != GS_ON_EXCHANGE || trainer_find(world, caller->id)->exchanged_life != world->coordinator->life) return false;
+    peer_answer(world, caller, &(sim_answer){.request = request});
+    gs_engine_event_release(event);
+    return true;
+}
+
 void coordinator_hear(sim_world *world, const sim_caller *caller, uint64_t request, bool is_stream,
                       gs_engine_event *event) {
     sim_coordinator *coordinator = world->coordinator;
@@ -268,6 +280,7 @@ void coordinator_hear(sim_world *world, const sim_caller *caller, uint64_t reque
         hold(world, &(held_event){.event = *event, .caller = *caller, .request = request, .is_stream = is_stream});
         return;
     }
+    if (answers_again(world, caller, request, event)) return;
     if (request) {
         open_call *call = calloc(1, sizeof *call);
         *call = (open_call){.number = ++coordinator->last_call, .caller = *caller, .request = request,
@@ -290,7 +303,8 @@ void coordinator_lose(sim_world *world, uint64_t connection, bool was_closed) {
     }
     for (open_call *call = coordinator->calls, *next; call; call = next) {
         next = call->next;
-        if (call->caller.connection != connection) continue;
+        // The server keeps it for the caller's session, which comes back for its answer (answers_again).
+        if (call->caller.connection != connection || call->kind == GS_ON_EXCHANGE) continue;
         gs_engine_event event = {.kind = GS_ON_CALL_GONE, .from = {.generation = -1}};
         event.gone.call = call->number;
         event.gone.was_closed = was_closed;

@@ -31,9 +31,10 @@ typedef struct sim_item {
     gs_agent_order agent_order;
     uint64_t job, incarnation, launch_token;
     uint32_t generation;
+    int64_t begun_ns;  // its run
     int rank, world_size, slot;
     bool send_params, kill, save;
-    int64_t base_step, resume_step, target, save_every;
+    int64_t base_step, resume_step, target, save_every, grace_ns;
     char plan_hash[GS_DIGEST_TEXT_LEN];
     char checkpoint[GS_CHECKPOINT_NAME_LEN];  // to resume from; "": none
 } sim_item;

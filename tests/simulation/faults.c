@@ -241,7 +241,8 @@ static void lose_host(sim_world *world) {
         left += world->agents[i] == lost || world->agents[i]->is_lost ? 0 : world->agents[i]->num_slots;
     for (int i = 0; i < world->people->num_wishes; i++) {
         const gs_job_spec *spec = world->people->wishes[i].spec;
-        if (left < (spec->restart.on_worker_lost == GS_ON_RESTART ? spec->world.max : spec->world.min)) return;
+        bool wants_all = spec->restart.on_worker_lost == GS_ON_RESTART || spec->restart.on_worker_error == GS_ON_RESTART;
+        if (left < (wants_all ? spec->world.max : spec->world.min)) return;
     }
     if (lost->is_dead) return;
     world_tell(world, "%s is lost for good", lost->name);

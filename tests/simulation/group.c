@@ -15,15 +15,20 @@ static sim_group *find_group(sim_world *world, uint64_t id) {
     return NULL;
 }
 
-sim_group *group_join(sim_world *world, sim_trainer *trainer, int world_size) {
+static bool is_of(const sim_group *group, const sim_item *start) {
+    return group->generation == start->generation && group->job == start->job && group->begun_ns == start->begun_ns;
+}
+
+sim_group *group_join(sim_world *world, sim_trainer *trainer, const sim_item *start) {
     sim_group *group = world->groups;
-    while (group && (group->generation != trainer->generation || group->job != trainer->peer.job)) group = group->next;
+    while (group && !is_of(group, start)) group = group->next;
     if (!group) {
         group = calloc(1, sizeof *group);
-        *group = (sim_group){.generation = trainer->generation,
+        *group = (sim_group){.generation = start->generation,
                              .id = world_new_id(world),
-                             .job = trainer->peer.job,
-                             .world_size = world_size,
+                             .job = start->job,
+                             .begun_ns = start->begun_ns,
+                             .world_size = start->world_size,
                              .step_ns = dice_between(&world->dice, 100, 500) * MILLISECONDS,
                              .next = world->groups};
         world->groups = group;

@@ -10,6 +10,7 @@
 struct sim_group {
     uint32_t generation;
     uint64_t id, job;
+    int64_t begun_ns;  // its run
     int world_size, num_members;
     sim_trainer *members[MAX_RANKS];
     int64_t step_ns;
@@ -18,7 +19,8 @@ struct sim_group {
     sim_group *next;
 };
 
-sim_group *group_join(sim_world *world, sim_trainer *trainer, int world_size);
+// Where numbers have come again (a disk has lost which were given out), that of its run.
+sim_group *group_join(sim_world *world, sim_trainer *trainer, const sim_item *start);
 // NULL: none. One that trains can commit: all its ranks are there and in it.
 const sim_group *group_that_trains(const sim_world *world, uint64_t job);
 const sim_group *group_of_generation(const sim_world *world, uint64_t job, uint32_t generation);

@@ -20,18 +20,18 @@ const sim_wish *people_wish_of(const sim_world *world, uint64_t job) {
     return NULL;
 }
 
-static uint64_t ask(sim_world *world, const sim_wish *wish, const char *fingerprint) {
+static uint64_t ask(sim_world *world, sim_wish *wish, const char *fingerprint) {
     sim_people *people = world->people;
     gs_engine_event event = peer_event(&people->peer, GS_ON_CREATE_JOB, -1);
     gs_job_spec *spec = malloc(sizeof *spec);
     *spec = *wish->spec;
     event.create = (gs_create_request){.spec = spec, .key = wish->key, .fingerprint = fingerprint};
+    if (!wish->first_asked_ns) wish->first_asked_ns = world->now_ns;
     return peer_call(world, &people->peer, &event);
 }
 
 static void create(sim_world *world, sim_wish *wish) {
     wish->create_request = ask(world, wish, wish->fingerprint);
-    if (!wish->first_asked_ns) wish->first_asked_ns = world->now_ns;
     wish->asked_ns = world->now_ns;
 }
 

@@ -32,6 +32,7 @@ typedef struct acknowledged_save {
 typedef struct promised_job {
     uint64_t id;
     char key[24];  // "": it was never accepted as far as people know
+    int64_t since_wall_ms, latest_wall_ms;  // when it was first seen, and the latest that people's clock has shown since
     bool is_stopped, may_be_deleted, is_deleted;
     bool is_excused, is_unreadable;
     bool is_stored;
@@ -70,14 +71,18 @@ static promised_job *know(sim_world *world, uint64_t id) {
     if (promises->num_jobs == MAX_JOBS) abort();
     job = &promises->jobs[promises->num_jobs++];
     job->id = id;
+    job->since_wall_ms = job->latest_wall_ms = world->wall_ms;
     return job;
 }
+
+// Its key may make another job.
+static bool key_has_expired(const promised_job *job) { return job->latest_wall_ms - job->since_wall_ms >= GS_KEY_LIFE_MS; }
 
 void promises_accepted(sim_world *world, const char *key, uint64_t id) {
     sim_promises *promises = world->promises;
     for (int i = 0; i < promises->num_jobs; i++) {
         const promised_job *other = &promises->jobs[i];
-        if (!strcmp(other->key, key) && other->id != id && !other->may_be_deleted && !other->is_excused)
+        if (!strcmp(other->key, key) && other->id != id && !other->may_be_deleted && !other->is_excused && !key_has_expired(other))
             oracle_fail(world, "one request (%s) made two jobs", key);
     }
     snprintf(know(world, id)->key, sizeof know(world, id)->key, "%s", key);
@@ -299,7 +304,8 @@ void promises_check(sim_world *world, const gs_state *state) {
                         gs_job_state_name(job->state));
     }
     for (int i = 0; i < promises->num_jobs; i++) {
-        const promised_job *known = &promises->jobs[i];
+        promised_job *known = &promises->jobs[i];
+        if (known->latest_wall_ms < world->wall_ms) known->latest_wall_ms = world->wall_ms;
         if (known->is_excused || known->is_unreadable) continue;
         if (known->key[0] && !known->may_be_deleted && !gs_job_table_get(&state->jobs, known->id))
             oracle_fail(world, "a job that was accepted (%s) is lost", known->key);

@@ -27,6 +27,7 @@ typedef struct rank_set {
 typedef struct job_sets {
     uint64_t id;
     uint32_t generation, committed;  // the newest, and the newest that has committed
+    uint32_t released;  // up to which an operator has given its ranks up: they may train on, to no end
     int64_t step;
     bool is_given_up;
 } job_sets;
@@ -87,6 +88,7 @@ void sets_prepared(sim_world *world, uint64_t job, uint32_t generation, int rank
 
 void sets_committed(sim_world *world, uint64_t id, uint32_t generation, int64_t step) {
     job_sets *job = know(world, id);
+    if (generation <= job->released) return;
     if (step > job->step) job->step = step;
     if (world->sets->numbers_are_lost) return;
     rank_set *set = find(world->sets, generation);
@@ -159,7 +161,6 @@ static void begin(sim_world *world, const gs_run *run) {
     for (int i = 0; i < run->num_members; i++) set->incarnations[i] = run->members[i].incarnation;
     if (run->generation > sets->newest) sets->newest = run->generation;
     job->generation = run->generation;
-    job->is_given_up = false;
 }
 
 static bool all_agents_hear(const sim_world *world, const sim_group *group) {
@@ -176,7 +177,7 @@ static bool all_agents_hear(const sim_world *world, const sim_group *group) {
 static void check_alone(sim_world *world, const gs_effect *effect) {
     const job_sets *job = know(world, effect->job->id);
     const sim_group *group = group_that_trains(world, job->id);
-    if (!group || job->is_given_up || world->sets->numbers_are_lost) return;
+    if (!group || group->generation <= job->released || world->sets->numbers_are_lost) return;
     if (promises_stored_set(world, job->id, group->generation) || all_agents_hear(world, group))
         oracle_fail(world, "ranks are started while generation %u of job %s trains: two sets", group->generation,
                     effect->job->id_text);
@@ -225,6 +226,8 @@ void sets_judge_settlements(sim_world *world) {
 void sets_see_effect(sim_world *world, const gs_effect *effect) {
     if (effect->kind == GS_DO_BEGIN_GENERATION) begin(world, effect->run);
     else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_alone(world, effect);
+    else if (effect->kind == GS_DO_NOTE && effect->job && !strcmp(effect->note.reason, "Released"))
+        know(world, effect->job->id)->released = effect->job->generation;
 }
 
 static void check_refused(sim_world *world, const gs_engine_event *event, const gs_effects *effects) {

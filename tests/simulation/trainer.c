@@ -248,7 +248,8 @@ static void connected(sim_world *world, sim_peer *peer) {
     trainer->is_welcome = false;
     if (trainer->state >= TRAINER_WAITING) say_hello(world, trainer);
     trainer->settle_request = trainer->bye_request = trainer->save_request = trainer->ready_request = 0;
-    trainer->exchange_request = trainer->comm_up_request = 0;
+    trainer->comm_up_request = 0;
+    if (!trainer->has_exchanged) trainer->exchange_request = 0;
 }
 
 static void lost(sim_world *world, sim_peer *peer) {
@@ -276,16 +277,24 @@ static void send_comm_up(sim_world *world, sim_trainer *trainer) {
     trainer->comm_up_request = peer_call(world, &trainer->peer, &event);
 }
 
+// What it is about to do waits while it stands still.
+static bool waits(sim_world *world, const sim_trainer *trainer, world_deed deed) {
+    if (!trainer_lives(trainer) || trainer_moves(world, trainer)) return false;
+    world_after(world, trainer->peer.suspended_until_ns - world->now_ns, deed, trainer->peer.id, NULL);
+    return true;
+}
+
 static void build_plan(sim_world *world, uint64_t id, void *what) {
     (void)what;
     sim_trainer *trainer = trainer_find(world, id);
-    if (trainer->state == TRAINER_PREPARED && trainer_moves(world, trainer)) send_ready(world, trainer);
+    if (waits(world, trainer, build_plan)) return;
+    if (trainer->state == TRAINER_PREPARED) send_ready(world, trainer);
 }
 
 static void connect_ranks(sim_world *world, uint64_t id, void *what) {
     (void)what;
     sim_trainer *trainer = trainer_find(world, id);
-    if (trainer->state != TRAINER_CONNECTING || !trainer_moves(world, trainer)) return;
+    if (waits(world, trainer, connect_ranks) || trainer->state != TRAINER_CONNECTING) return;
     trainer->state = TRAINER_ARMED;
     send_comm_up(world, trainer);
 }
@@ -325,9 +334,9 @@ static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
     case GS_TELL_START:
         if (trainer->state == TRAINER_PREPARED) {
             trainer->state = TRAINER_CONNECTING;
-            trainer->group = group_join(world, trainer, trainer->world_size);
+            trainer->group = group_join(world, trainer, item);
         }
-        if (trainer->state == TRAINER_CONNECTING) send_exchange(world, trainer);
+        if (trainer->state == TRAINER_CONNECTING && !trainer->exchange_request) send_exchange(world, trainer);
         break;
     case GS_TELL_GO:
         if (trainer->state == TRAINER_ARMED && item->generation == trainer->generation) {
@@ -379,9 +388,9 @@ static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answ
     } else if (answer->request == trainer->settle_request && trainer->state == TRAINER_SETTLING) {
         take_settlement(world, trainer, answer);
     } else if (answer->request == trainer->exchange_request) {
-        trainer->exchange_request = 0;
+        if (answer->status.code) trainer->exchange_request = 0;
         if (!answer->status.code && trainer->state == TRAINER_CONNECTING) {
-            trainer->exchange_request = UINT64_MAX;  // it has it
+            trainer->has_exchanged = true;
             world_after(world, dice_delay_ns(&world->dice, CONNECT_NS), connect_ranks, trainer->peer.id, NULL);
         } else if (answer->status.code) {
             trainer_settle(world, trainer);
@@ -466,12 +475,18 @@ sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *i
     return trainer;
 }
 
-void trainer_stop(sim_world *world, sim_trainer *trainer, bool kill) {
+static void end_of_grace(sim_world *world, uint64_t id, void *what) {
+    (void)what;
+    end(world, trainer_find(world, id), -1, 9);
+}
+
+void trainer_stop(sim_world *world, sim_trainer *trainer, int64_t grace_ns) {
     if (!trainer_lives(trainer)) return;
-    if (kill) {
+    if (grace_ns <= 0) {
         trainer_kill(world, trainer, 9);
         return;
     }
+    world_after(world, grace_ns, end_of_grace, trainer->peer.id, NULL);
     // Asked to: it takes its generation along when that is whole, and else itself.
     if (trainer->state == TRAINER_RUNNING && trainer->group && !trainer->group->is_broken) group_drain(trainer->group);
     else if (trainer->state < TRAINER_SETTLING) trainer_leave(world, trainer, GS_BYE_OTHER, 0);

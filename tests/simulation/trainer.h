@@ -34,7 +34,8 @@ struct sim_trainer {
     uint32_t generation;
     int64_t applied_step, target, save_every;
     bool is_complete;  // holds the whole gradients of applied_step + 1
-    bool is_welcome, saves_when_told;
+    bool is_welcome, has_exchanged;
+    uint64_t exchanged_life;  // of the coordinator that has answered its exchange, and answers it again
     char plan_hash[GS_DIGEST_TEXT_LEN], next_plan_hash[GS_DIGEST_TEXT_LEN];  // in use; offered, "": none
     int64_t plan_step;  // since when; −1: since the start
     int order_shift;    // of its gradients
@@ -54,7 +55,7 @@ struct sim_trainer {
 
 sim_trainer *trainer_find(const sim_world *world, uint64_t id);  // of its peer
 sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *item);
-void trainer_stop(sim_world *world, sim_trainer *trainer, bool kill);  // by its agent
+void trainer_stop(sim_world *world, sim_trainer *trainer, int64_t grace_ns);  // by its agent: killed behind that
 void trainer_kill(sim_world *world, sim_trainer *trainer, int signal);
 void trainer_repeat_itself(sim_world *world, sim_trainer *trainer);  // what is of an earlier generation
 void trainer_err(sim_world *world, sim_trainer *trainer);  // an error of its own
