@@ -10,8 +10,9 @@
 #            multi-process, faults, fuzz replays, lint, and end-to-end with daemons under ASan
 #   device   cuda-sim: the same build on the software CUDA machine; a test that finds no device there fails
 #   release  release: end-to-end with containers and installation, conformance
-#   tsan     tsan: unit, multi-process, and faults with the real coordinator
+#   tsan     tsan: what has threads: units, multi-process, and faults with the real coordinator
 #   cuda     cuda, with nvcc alone: product and kernels' tests compiled for devices, run as on a host without one
+# Of long tests that asan runs, release draws a third and tsan a half (tests/draw.py).
 # While one phase is tested the next one is built, with what time the tests leave. A report of a sanitizer fails the
 # run, whichever process wrote it.
 set -uo pipefail
@@ -75,7 +76,7 @@ else
   fi
   # Tests that wait for networks and jobs leave much time: the longest build goes beside them.
   phase release release 'product library gradsync_shared_plain gradsync-conformance bench/all' -L 'e2e|conformance'
-  phase tsan tsan all -L 'unit|multiprocess|fault'
+  phase tsan tsan 'product thread_tests' -L threads
   if has_device_headers; then
     # One architecture here: all of them cost two more minutes (CUDAARCHS='80-real;90-real;100' asks for them).
     export CUDAARCHS=${CUDAARCHS:-90-real}
@@ -104,23 +105,29 @@ build_all() {
 
 test_phase() {
   local name=${names[$1]} preset=${presets[$1]} code since=$EPOCHREALTIME
-  local reports=$results/$name.report
+  local reports=$results/$name.report selection=${selections[$1]}
+  # draw PERCENT: of what is sampled; and one mode of the software machine.
+  draw() {
+    # shellcheck disable=SC2086  # words
+    selection+=" -E $(tests/draw.py "$GRADSYNC_SEED" "build/$preset" "$1" $selection)"
+  }
   echo "== $name: test"
   (
     case $name in
       asan) export CUDA_SIM_DEVICES=0 ;;  # as on a host without one
       device)
         export GRADSYNC_DEMAND_DEVICE=1 GRADSYNC_SAMPLE=3
-        # shellcheck disable=SC2086
-        selections[$1]+=" -E $(tests/draw.py "$GRADSYNC_SEED" "build/$preset" ${selections[$1]})"
+        draw 100
         ;;
+      release) draw 33 ;;
+      tsan) draw 50 ;;
       cuda) export CUDA_VISIBLE_DEVICES=-1 ;;  # what runs on a GPU is tests/gpu/run.sh
     esac
     report_to "$reports"
     # More at once than there are cores: many wait most of their time. What computes takes several places (CMake).
     # shellcheck disable=SC2086  # words
     "${no_aslr[@]}" ctest --test-dir "build/$preset" -j $((2 * $(nproc))) --output-on-failure --no-tests=error \
-      --test-output-size-passed 65536 --output-junit "$results/$name.xml" ${selections[$1]}
+      --test-output-size-passed 65536 --output-junit "$results/$name.xml" $selection
   ) 2>&1 | grep --line-buffered -vE '^ *(Start|Test project|[0-9]+/[0-9]+ .*Passed)|^$'
   code=${PIPESTATUS[0]}
   echo "$code $since $EPOCHREALTIME" >"$results/$name.tested"
