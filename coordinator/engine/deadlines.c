@@ -176,7 +176,9 @@ static bool is_leaving(const gs_run *run) {
 
 // How long it may be silent whatever else is known.
 static int64_t dead_after(const gs_engine *engine, const gs_member *member) {
-    int64_t stretched_ns = BEATS_TO_DEATH * member->heartbeat_ns;
+    // Who has not come back to this life of the coordinator keeps what an earlier one told it.
+    int64_t beat_ns = member->heartbeat_ns ? member->heartbeat_ns : gs_state_heartbeat_ns(&engine->state);
+    int64_t stretched_ns = BEATS_TO_DEATH * beat_ns;
     return engine->state.timing.dead_ns > stretched_ns ? engine->state.timing.dead_ns : stretched_ns;
 }
 

@@ -81,8 +81,18 @@ static void reset_connections(sim_world *world) {
         if (peer->is_gone || !peer->connection || !dice_chance(&world->dice, chance)) continue;
         left--;
         world_tell(world, "connection %llu breaks", (unsigned long long)peer->connection);
-        peer_reset(world, peer);
+        peer_reset(world, peer, dice_chance(&world->dice, 0.5));
     }
+}
+
+// As a network does that closes what goes over it, and then is away: to the coordinator all on the host seem to have ended.
+static void close_and_cut(sim_world *world) {
+    sim_agent *agent = any_agent(world);
+    world_tell(world, "all connections of %s are closed by the network", agent->name);
+    for (sim_peer *peer = world->peers; peer; peer = peer->next) {
+        if (peer->line == &agent->line) peer_reset(world, peer, true);
+    }
+    cut(world, agent, cut_ns(world));
 }
 
 static void suspend_host(sim_world *world) {
@@ -294,7 +304,7 @@ typedef struct fault_row {
 static const fault_row rows[] = {
     {kill_trainer, 6},   {suspend_trainer, 3},     {kill_agent, 3},          {kill_coordinator, 3},
     {kill_coordinator_soon, 8}, {kill_in_transaction, 3}, {suspend_coordinator, 3}, {cut_one, 5},       {cut_all, 4},
-    {cut_host, 2},       {reset_connections, 5},   {suspend_host, 2},       {slow_rank, 1},
+    {cut_host, 2},       {reset_connections, 5},   {close_and_cut, 2},      {suspend_host, 2},       {slow_rank, 1},
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
     {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},
     {err, 3},            {accuse, 2},               {shut_coordinator_down, 2}, {restart_worker, 2},

@@ -91,15 +91,12 @@ void peers_lose_coordinator(sim_world *world) {
     }
 }
 
-void peer_reset(sim_world *world, sim_peer *peer) {
+void peer_reset(sim_world *world, sim_peer *peer, bool looks_closed) {
     if (peer->is_gone || !peer->connection) return;
     bool comes_late = dice_chance(&world->dice, 0.6);
     int64_t late_ns = comes_late ? dice_delay_ns(&world->dice, 300 * MILLISECONDS) : 0;
     peer->old_connection = comes_late ? peer->connection : 0;
     peer->old_until_ns = world->now_ns + late_ns;
-    // Some resets look like the end of a process. One of an agent does not: with a cut behind it nobody could tell it from the
-    // end of all on its host, which the coordinator takes for proof.
-    bool looks_closed = peer->kind != CALLER_AGENT && dice_chance(&world->dice, 0.5);
     break_for_coordinator(world, peer, looks_closed, late_ns + 1);
     break_for_peer(world, peer);
 }

@@ -58,8 +58,8 @@ void peer_item(sim_world *world, const sim_caller *caller, const sim_item *item)
 void peers_lose_coordinator(sim_world *world);
 void peers_miss_coordinator(sim_world *world, int64_t ns);  // it stands still for so long
 
-// Its connection breaks; what is on its way may come late.
-void peer_reset(sim_world *world, sim_peer *peer);
+// Its connection breaks; what is on its way may come late. Some resets look like the end of a process.
+void peer_reset(sim_world *world, sim_peer *peer, bool looks_closed);
 void peer_suspend(sim_world *world, sim_peer *peer, int64_t ns);  // its process stands still
 bool peer_moves(const sim_world *world, const sim_peer *peer);
 

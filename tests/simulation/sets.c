@@ -88,9 +88,8 @@ void sets_prepared(sim_world *world, uint64_t job, uint32_t generation, int rank
 
 void sets_committed(sim_world *world, uint64_t id, uint32_t generation, int64_t step) {
     job_sets *job = know(world, id);
-    if (generation <= job->released) return;
     if (step > job->step) job->step = step;
-    if (world->sets->numbers_are_lost) return;
+    if (generation <= job->released || world->sets->numbers_are_lost) return;
     rank_set *set = find(world->sets, generation);
     if (generation < job->committed)
         oracle_fail(world, "generation %u commits step %" PRId64 " behind generation %u: two sets of ranks train", generation,
@@ -226,7 +225,7 @@ void sets_judge_settlements(sim_world *world) {
 void sets_see_effect(sim_world *world, const gs_effect *effect) {
     if (effect->kind == GS_DO_BEGIN_GENERATION) begin(world, effect->run);
     else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_alone(world, effect);
-    else if (effect->kind == GS_DO_NOTE && effect->job && !strcmp(effect->note.reason, "Released"))
+    else if (effect->kind == GS_DO_NOTE && effect->job && effect->note.fault && !strcmp(effect->note.reason, "Released"))
         know(world, effect->job->id)->released = effect->job->generation;
 }
 
