@@ -10,6 +10,8 @@
 #define FIRST_STEPS 20
 #define BEATS_TO_DEATH 15  // where heartbeats are stretched
 #define BYE_NS GS_NS_PER_SEC
+#define LONG_WORK_TIMES 10  // of the patience with a step
+#define LAST_SAVE_TIMES 3   // of the time for one
 
 static bool is_late(const gs_run *run, const gs_member *member) {
     switch (run->phase) {
@@ -141,13 +143,14 @@ static void go_on_without_all(gs_engine *engine, gs_run *run) {
                 back, run->num_members, run->generation);
 }
 
-// A trainer that said Bye of a generation that failed is given a moment to end by itself.
+// A trainer that said Bye is given the time of a save to end by itself; a moment where its generation has failed.
 static void end_lingering(gs_engine *engine, gs_run *run) {
-    if (run->phase < GS_RUN_SETTLING) return;
+    if (run->phase < GS_RUN_TRAINING || run->phase == GS_RUN_RELOADING) return;
+    int64_t given_ns = run->phase < GS_RUN_SETTLING ? engine->state.timing.save_ns : BYE_NS;
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
         if (member->stage != GS_MEMBER_LEAVING || member->kill_sent || member->goodbye.call) continue;
-        if (engine->state.now_ns - member->bye.at_ns >= BYE_NS) gs_order_stop_rank(engine, member, true, 0);
+        if (engine->state.now_ns - member->bye.at_ns >= given_ns) gs_order_stop_rank(engine, member, true, 0);
     }
 }
 
@@ -167,7 +170,8 @@ static void check_phase(gs_engine *engine, gs_run *run) {
     }
 }
 
-static bool is_leaving(const gs_run *run) {
+// Its steps are done: what comes is long work, evaluations and saves, and Byes.
+static bool is_at_end(const gs_run *run) {
     for (int i = 0; i < run->num_members; i++) {
         if (run->members[i].stage >= GS_MEMBER_LEAVING) return true;
     }
@@ -266,25 +270,50 @@ static int64_t patience_of(const gs_engine *engine, const gs_run *run) {
     return patience_ns;
 }
 
-// The ranks' own deadlines in a collective come first and name the culprit; this is for what they miss.
-static void check_progress(gs_engine *engine, gs_run *run) {
-    int64_t still_ns = engine->state.now_ns - run->progress_ns, patience_ns = patience_of(engine, run);
-    if (still_ns < patience_ns || is_leaving(run)) return;
-    int waiting = 0;
-    gs_member *culprit = NULL;
-    for (int i = 0; i < run->num_members; i++) {
-        gs_member *member = &run->members[i];
-        if (member->activity == GS_ACTIVITY_LONG_WORK && still_ns < 10 * patience_ns) return;
-        if (member->activity == GS_ACTIVITY_WAITS) waiting++;
-        else if (!culprit) culprit = member;
-    }
-    if (waiting == 0 && run->num_members > 1) culprit = NULL;
+static void blame_hung(gs_engine *engine, gs_run *run, gs_member *culprit, int64_t still_ns) {
     gs_blame blame = {.kind = GS_FAILURE_LOST, .member = culprit, .reason = "WorkerHung",
                       .class = "infrastructure", .evict = true, .fault = GS_FAULT_TIMEOUT};
     gs_run_fail(engine, run, &blame, "no step for %lld ms after step %lld; %s %d is in %s",
                 (long long)(still_ns / GS_NS_PER_MS), (long long)run->step,
                 culprit ? "rank" : "nobody to blame, rank", culprit ? culprit->rank : 0,
                 culprit ? culprit->phase : run->members[0].phase);
+}
+
+// Nobody trains any more, and somebody does not leave either. Who saves has a deadline of its own for that, which comes first.
+static void check_end(gs_engine *engine, gs_run *run) {
+    int64_t since_ns = run->progress_ns, patience_ns = LONG_WORK_TIMES * patience_of(engine, run);
+    bool is_long_work = false;
+    gs_member *culprit = NULL;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (member->bye.reason && member->bye.at_ns > since_ns) since_ns = member->bye.at_ns;
+        if (member->stage >= GS_MEMBER_LEAVING) continue;
+        is_long_work |= member->activity == GS_ACTIVITY_LONG_WORK;
+        if (!culprit || (culprit->activity == GS_ACTIVITY_WAITS && member->activity != GS_ACTIVITY_WAITS)) culprit = member;
+    }
+    int64_t save_ns = LAST_SAVE_TIMES * engine->state.timing.save_ns, still_ns = engine->state.now_ns - since_ns;
+    if (is_long_work && patience_ns < save_ns) patience_ns = save_ns;
+    if (culprit && still_ns >= patience_ns) blame_hung(engine, run, culprit, still_ns);
+}
+
+// The ranks' own deadlines in a collective come first and name the culprit; this is for what they miss.
+static void check_progress(gs_engine *engine, gs_run *run) {
+    if (is_at_end(run)) {
+        check_end(engine, run);
+        return;
+    }
+    int64_t still_ns = engine->state.now_ns - run->progress_ns, patience_ns = patience_of(engine, run);
+    if (still_ns < patience_ns) return;
+    int waiting = 0;
+    gs_member *culprit = NULL;
+    for (int i = 0; i < run->num_members; i++) {
+        gs_member *member = &run->members[i];
+        if (member->activity == GS_ACTIVITY_LONG_WORK && still_ns < LONG_WORK_TIMES * patience_ns) return;
+        if (member->activity == GS_ACTIVITY_WAITS) waiting++;
+        else if (!culprit) culprit = member;
+    }
+    if (waiting == 0 && run->num_members > 1) culprit = NULL;
+    blame_hung(engine, run, culprit, still_ns);
 }
 
 static void check_job(gs_engine *engine, gs_job *job) {

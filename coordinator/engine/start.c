@@ -26,8 +26,9 @@ static void resume_job(gs_engine *engine, gs_job *job) {
         }
         return;
     }
-    // Its row may be older than what became of it: who trains for it has time to say so.
-    if (job->state != GS_JOB_QUEUED) job->not_before_ns = now_ns + engine->state.timing.grace_ns;
+    // Its row may be older than what became of it, and its last ranks may still be there, saving: who trains for it has
+    // time to say so.
+    if (job->state != GS_JOB_QUEUED || job->generation) job->not_before_ns = now_ns + engine->state.timing.grace_ns;
     if (job->state == GS_JOB_STOPPING) {
         gs_job_end(engine, job, job->stop_outcome, job->stop_reason, "stopped at step %lld", (long long)job->step);
     } else if (job->state != GS_JOB_QUEUED) {

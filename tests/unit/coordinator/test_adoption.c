@@ -201,6 +201,33 @@ static void of_those_who_end_meanwhile_the_run_hears_when_it_begins(void **state
     assert_string_equal(lost_job(play)->run->cause.reason, "WorkerLost");
 }
 
+// They save and end; the life that adopted them ends before they have. Its next one starts no other set before their worker
+// has had time to say that they are there.
+static void half_a_generation_is_waited_for_also_by_the_next_life(void **state) {
+    gs_play *play = *state;
+    find_their_worker(play, elsewhere, elsewhere);
+    ask(play);
+    describe(play, 0, elsewhere);  // and the other does not
+    gs_play_wait(play, 3 * gs_timing_default.grace_ns);
+    assert_non_null(lost_job(play));
+    assert_null(lost_job(play)->run);
+    assert_int_equal(lost_job(play)->state, GS_JOB_QUEUED);
+    play->job = lost_id();
+    gs_play_reopen(play);  // the other worker is there at once
+    gs_play_wait(play, gs_timing_default.grace_ns / 2);
+    assert_null(lost_job(play)->run);
+    find_their_worker(play, here, here);
+    gs_play_wait(play, 5 * gs_timing_default.grace_ns);
+    assert_null(lost_job(play)->run);
+    for (int rank = 0; rank < NUM_RANKS; rank++) {
+        gs_engine_event exited = {.kind = GS_ON_EXITED, .from = {.call = ++play->last_call, .incarnation = AGENT, .generation = -1}};
+        exited.exited = (gs_exit_report){.incarnation = TRAINER + (uint64_t)rank, .exit_code = 75};
+        gs_play_hear(play, &exited);
+    }
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_non_null(lost_job(play)->run);
+}
+
 static void a_coordinator_that_goes_down_adopts_nobody(void **state) {
     gs_play *play = *state;
     find_their_worker(play, elsewhere, elsewhere);
@@ -220,6 +247,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(who_asks_again_is_answered_when_it_is_durable, set_up, tear_down),
         cmocka_unit_test_setup_teardown(those_who_name_this_cluster_are_of_the_others, set_up, tear_down),
         cmocka_unit_test_setup_teardown(of_those_who_end_meanwhile_the_run_hears_when_it_begins, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(half_a_generation_is_waited_for_also_by_the_next_life, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_coordinator_that_goes_down_adopts_nobody, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

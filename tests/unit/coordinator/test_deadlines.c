@@ -123,6 +123,57 @@ static void who_hangs_is_named_in_time(void **unused) {
     }
 }
 
+static void say_bye(gs_play *play, int rank) {
+    gs_engine_event bye = gs_play_message(play, rank, GS_ON_BYE);
+    bye.bye.reason = GS_BYE_TARGET_REACHED;
+    bye.bye.exit_code = 0;
+    gs_play_hear(play, &bye);
+}
+
+// At the target ranks evaluate and save before they leave: that is long work, and not endless.
+static void who_hangs_at_the_end_is_named_in_time(void **unused) {
+    (void)unused;
+    for (int who = 0; who < GS_PLAY_RANKS; who++) {
+        for (int left = 0; left < 2; left++) {  // has the other one?
+            gs_play play;
+            open_training(&play);
+            gs_job *job = gs_play_run(&play)->job;
+            job->spec.steps.target = gs_play_run(&play)->step;
+            if (left) say_bye(&play, 1 - who);
+            manners how = {.waits = {true, true}};
+            how.waits[who] = false;
+            how.silent[1 - who] = left;
+            assert_within(live(&play, &how, LONG_NS), 10 * gs_timing_default.hang_least_ns);
+            assert_verdict(&play, "WorkerHung", who);
+            gs_play_close(&play);
+        }
+    }
+}
+
+// Its last word is known: nothing is lost with its process.
+static void who_has_said_bye_and_does_not_end_is_ended(void **unused) {
+    (void)unused;
+    gs_play play;
+    open_training(&play);
+    gs_play_run(&play)->job->spec.steps.target = gs_play_run(&play)->step;
+    for (int i = 0; i < GS_PLAY_RANKS; i++) say_bye(&play, i);
+    gs_engine_event ended = gs_play_message(&play, 0, GS_ON_EXITED);
+    ended.exited.exit_code = 0;
+    gs_play_hear(&play, &ended);
+    const manners how = {.silent = {true, true}};
+    live(&play, &how, gs_timing_default.save_ns - GS_NS_PER_SEC);
+    assert_false(play.ranks[1].ordered_to_die);
+    live(&play, &how, 2 * GS_NS_PER_SEC);
+    assert_true(play.ranks[1].ordered_to_die);
+    gs_engine_event killed = gs_play_message(&play, 1, GS_ON_EXITED);
+    killed.exited.exit_code = -1;
+    killed.exited.signal = 9;
+    gs_play_hear(&play, &killed);
+    live(&play, &how, GS_NS_PER_SEC);
+    assert_int_equal(gs_job_table_get(&gs_engine_state(play.engine)->jobs, play.job)->state, GS_JOB_SUCCEEDED);
+    gs_play_close(&play);
+}
+
 // Loading and compiling are not hanging.
 static void the_first_steps_may_take_longer(void **unused) {
     (void)unused;
@@ -241,6 +292,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_silent_is_judged_in_time),
         cmocka_unit_test(who_hangs_is_named_in_time),
+        cmocka_unit_test(who_hangs_at_the_end_is_named_in_time),
+        cmocka_unit_test(who_has_said_bye_and_does_not_end_is_ended),
         cmocka_unit_test(the_first_steps_may_take_longer),
         cmocka_unit_test(a_restart_of_the_coordinator_judges_nobody_who_comes_back),
         cmocka_unit_test(steps_below_what_was_reached_before_are_progress),
