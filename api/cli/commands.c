@@ -506,8 +506,9 @@ const gs_cli_command gs_cli_commands[] = {
      1, 1, false, replan_job},
     {"release", NULL, "JOB", "o", "give up ranks that are out of reach, or end unknown trainers",
      "Ranks that nobody hears may still train, so their job waits for them (--orphan-limit of the\n"
-     "coordinator). Who knows that their host is gone says so with this. Of a job that this\n"
-     "coordinator does not know (gradsync workers) it asks the trainers to save and end.\n\n"
+     "coordinator). Who knows that their host is gone says so with this. A job that waits for the\n"
+     "disk of its checkpoints starts from the newest that is known. Of a job that this coordinator\n"
+     "does not know (gradsync workers) it asks the trainers to save and end.\n\n"
      "  gradsync release hello",
      1, 1, false, release_job},
     {"adopt", NULL, "JOB-ID", "o", "take over the trainers of a job that is not known here",

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "coordinator/engine/adoption.h"
+#include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/base/late_answers.h"
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/release.h"
@@ -270,15 +271,24 @@ void gs_on_release_job(gs_engine *engine, gs_engine_event *event) {
         return;
     }
     if (job && job->run) count = gs_release_members(engine, job->run);
-    if (count == 0) {
+    bool gives_up_disk = job && gs_checkpoints_give_up_disk(job);
+    if (count == 0 && !gives_up_disk) {
         gs_reply_refusal(engine, call,
-                         gs_error(GS_FAILED_PRECONDITION, "job %s has no rank that is out of reach", job->id_text),
+                         gs_error(GS_FAILED_PRECONDITION, "job %s has no rank that is out of reach, and waits for no checkpoints",
+                                  job->id_text),
                          "wrong_state", "stop the job to end ranks that are heard");
         return;
     }
     event->was_admitted = true;
-    gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "Released", "an operator released %d trainers of job %s", count,
-                job ? job->id_text : text);
+    if (gives_up_disk) {
+        engine->state.schedule_needed = true;
+        gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "Released",
+                    "an operator has job %s start from step %lld (-1: the beginning), whatever the disk of its checkpoints has besides",
+                    job->id_text, (long long)gs_checkpoints_newest_step(&job->checkpoints));
+    } else {
+        gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "Released", "an operator released %d trainers of job %s", count,
+                    job ? job->id_text : text);
+    }
     // Of trainers of a job that is not known here, nothing is recorded.
     gs_late_answer *answer = job ? gs_late_answer_add(engine, GS_LATE_RELEASE, call, job) : NULL;
     if (answer) write_job(engine, job, answer->ticket, NULL);

@@ -66,6 +66,10 @@ typedef struct gs_checkpoints {  // {0} is empty
     int looking;      // at files of saves, just now
     int64_t find_again_ns;  // something could not be read; 0: nothing
     int num_finds;          // because of that, since nothing was in the way
+    int64_t asked_ns;       // what is looked for, since when
+    int64_t away_since_ns;  // the disk itself does not answer; 0: it does
+    char away_reason[160];
+    bool is_given_up;       // by an operator: its next start goes on from what is known
     bool is_found;    // what is on the disk is known: nobody has written there since
     bool is_checked;  // the disk has been asked whether they are still there, since the last run began
     bool is_checking;

@@ -25,6 +25,7 @@ typedef struct file_work {
     gs_checkpoint_report report;  // owned; what to verify
     char (*known)[GS_CHECKPOINT_NAME_LEN];  // owned
     size_t num_known;
+    bool has_checkpoints;  // the job does
 } file_work;
 
 static void release(gs_work *work) {
@@ -40,6 +41,7 @@ static file_work *make(gs_work_kind kind, const gs_file_root *root, const gs_job
     it->work.release = release;
     it->trace = root->trace;
     it->generation = job->generation;
+    it->has_checkpoints = gs_checkpoints_newest(&job->checkpoints) != NULL;
     snprintf(it->job_text, sizeof it->job_text, "%s", job->id_text);
     snprintf(it->path, sizeof it->path, "%s/%s%s%s", root->checkpoints_dir, job->id_text, directory ? "/" : "",
              directory ? directory : "");
@@ -150,20 +152,27 @@ static void adopt_directory(file_work *it, const char *name) {
         gs_log_warn("no checkpoint", "path=%s reason=\"%s\"", path, status.message);
 }
 
+// A file system that is not mounted looks like that. Whoever has removed them leaves an empty directory, or makes one.
+static gs_status is_not_there(const file_work *it) {
+    return gs_error(GS_UNAVAILABLE, "%s: is not there, and had checkpoints", it->path);
+}
+
 static gs_status find_directories(gs_write *base, gs_job_store *store) {
     (void)store;
     file_work *it = (file_work *)base;
     DIR *list = opendir(it->path);
-    if (!list && errno == ENOENT) return gs_ok();
+    if (!list && errno == ENOENT) return it->has_checkpoints ? is_not_there(it) : gs_ok();
     if (!list) return gs_error_from_errno(errno, "%s", it->path);
     const struct dirent *entry;
-    while ((entry = readdir(list))) {
+    while ((errno = 0, entry = readdir(list))) {
         if (!strncmp(entry->d_name, "step-", 5) && gs_file_name_plain(entry->d_name) &&
             strlen(entry->d_name) < GS_CHECKPOINT_NAME_LEN && !is_known(it, entry->d_name))
             adopt_directory(it, entry->d_name);
     }
+    // Half a list is none: what it has not named would be taken for gone.
+    gs_status status = errno ? gs_error_from_errno(errno, "%s", it->path) : gs_ok();
     closedir(list);
-    return gs_file_sweep(it->path, SWEEP_AGE_SECONDS);
+    return status.code ? status : gs_file_sweep(it->path, SWEEP_AGE_SECONDS);
 }
 
 // A start goes back to one that is being recorded, too: its files are whole.
@@ -192,7 +201,9 @@ static gs_status check(gs_write *base, gs_job_store *store) {
     for (size_t i = 0; i < it->num_known; i++) {
         char path[PATH_LEN + 300];
         snprintf(path, sizeof path, "%s/%s/MANIFEST.json", it->path, it->known[i]);
-        if (!gs_file_is_gone(path)) continue;  // what cannot be read now may be there: who starts from it finds out
+        if (access(path, F_OK) == 0) continue;
+        if (errno != ENOENT && errno != ENOTDIR) return gs_error_from_errno(errno, "%s", path);
+        if (gs_file_is_gone(it->path)) return is_not_there(it);
         gs_trace_missing(it->trace, path);
         gs_work_add_name(&it->work, it->known[i]);
     }

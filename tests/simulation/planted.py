@@ -143,8 +143,7 @@ BUGS = [
     ("checkpoints: what cannot be read is damaged", "engine/base/checkpoints.c",
      "if (tells_of_damage(done->status) || ", "if (true || "),
     ("checkpoints: a directory that cannot be listed is empty", "engine/base/part_saves.c",
-     "                    done->status.message);\n        gs_checkpoints_find_again(engine, job);\n    }\n    for (",
-     "                    done->status.message);\n    }\n    for ("),
+     "        gs_checkpoints_miss_disk(engine, job, done->status);\n    } else {", "    } else {"),
     # The network: what is said again, late, or to nobody.
     ("hello of an agent: the stream of before is not ended", "engine/runs/agents.c",
      '    gs_end_stream(engine, gs_kept_take(engine, &agent->stream), gs_error(GS_ABORTED, "said hello again"));\n', ""),

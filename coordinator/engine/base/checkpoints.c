@@ -11,6 +11,7 @@
 #define LONGEST_PAUSE_NS (60 * GS_NS_PER_SEC)
 #define FIND_AGAIN_NS (2 * GS_NS_PER_SEC)
 #define MOST_FINDS 15
+#define ANSWER_NS (10 * GS_NS_PER_SEC)  // a disk that takes longer is away
 
 static gs_effect *ask(gs_engine *engine, gs_effect_kind kind, gs_job *job, const gs_checkpoint *item) {
     const char *directory = gs_mind_text(engine, "%s", item->directory);
@@ -101,7 +102,7 @@ void gs_checkpoints_find_more(gs_engine *engine, gs_job *job) {
     gs_effect *effect = gs_mind_do(engine, GS_DO_FIND_DIRECTORIES);
     effect->job = job;
     effect->job_id = job->id;
-    job->checkpoints.looking++;
+    if (!job->checkpoints.looking++) job->checkpoints.asked_ns = engine->state.now_ns;
 }
 
 void gs_checkpoints_find_again(gs_engine *engine, gs_job *job) {
@@ -109,6 +110,65 @@ void gs_checkpoints_find_again(gs_engine *engine, gs_job *job) {
     if (checkpoints->find_again_ns || checkpoints->num_finds == MOST_FINDS) return;
     checkpoints->num_finds++;
     checkpoints->find_again_ns = engine->state.now_ns + FIND_AGAIN_NS;
+}
+
+static void begin_absence(gs_engine *engine, gs_job *job, const char *why) {
+    gs_checkpoints *checkpoints = &job->checkpoints;
+    snprintf(checkpoints->away_reason, sizeof checkpoints->away_reason, "%s", why);
+    if (checkpoints->away_since_ns) return;
+    checkpoints->away_since_ns = engine->state.now_ns;
+    count_failure(engine, job, "io");
+    gs_note_add(engine, job, NULL, GS_SEVERITY_WARNING, "CheckpointsUnavailable",
+                "the disk of its checkpoints does not answer: %s; no start goes on from an older one for that", why);
+}
+
+void gs_checkpoints_miss_disk(gs_engine *engine, gs_job *job, gs_status status) {
+    if (gs_job_state_terminal(job->state)) {  // nobody waits for it
+        gs_checkpoints_find_again(engine, job);
+        return;
+    }
+    begin_absence(engine, job, status.message);
+    bool is_long = engine->state.now_ns - job->checkpoints.away_since_ns >= MOST_FINDS * FIND_AGAIN_NS;
+    job->checkpoints.find_again_ns = engine->state.now_ns + (is_long ? ANSWER_NS : FIND_AGAIN_NS);
+}
+
+void gs_checkpoints_find_disk(gs_engine *engine, gs_job *job) {
+    gs_checkpoints *checkpoints = &job->checkpoints;
+    if (checkpoints->away_since_ns)
+        gs_note_add(engine, job, NULL, GS_SEVERITY_INFO, "CheckpointsAvailable", "the disk of its checkpoints answers again after %lld s",
+                    (long long)((engine->state.now_ns - checkpoints->away_since_ns) / GS_NS_PER_SEC));
+    checkpoints->away_since_ns = 0;
+    checkpoints->is_given_up = false;
+}
+
+bool gs_checkpoints_wait_for_disk(gs_engine *engine, gs_job *job) {
+    const gs_checkpoints *checkpoints = &job->checkpoints;
+    if (!checkpoints->away_since_ns || checkpoints->is_given_up) return false;
+    int64_t step = gs_checkpoints_newest_step(checkpoints);
+    char from[60];
+    if (step > 0) snprintf(from, sizeof from, "from step %lld, the newest that is known", (long long)step);
+    else snprintf(from, sizeof from, "from the beginning");
+    gs_job_explain(engine, job, "CheckpointsUnavailable",
+                   "waits for the disk of its checkpoints (%s); `gradsync release` starts it %s", checkpoints->away_reason, from);
+    return true;
+}
+
+bool gs_checkpoints_give_up_disk(gs_job *job) {
+    gs_checkpoints *checkpoints = &job->checkpoints;
+    if (job->run || !checkpoints->away_since_ns || checkpoints->is_given_up) return false;
+    checkpoints->is_given_up = true;
+    return true;
+}
+
+// It neither answers nor fails.
+static void watch_disk(gs_engine *engine, gs_job *job) {
+    const gs_checkpoints *checkpoints = &job->checkpoints;
+    bool is_asked = checkpoints->looking > 0 || checkpoints->is_checking;
+    if (!is_asked || job->run || gs_job_state_terminal(job->state) || checkpoints->away_since_ns) return;
+    if (engine->state.now_ns - checkpoints->asked_ns < ANSWER_NS) return;
+    char why[60];
+    snprintf(why, sizeof why, "no answer for %lld s", (long long)(ANSWER_NS / GS_NS_PER_SEC));
+    begin_absence(engine, job, why);
 }
 
 void gs_checkpoints_settle(gs_job *job) {
@@ -193,6 +253,7 @@ void gs_checkpoints_tick(gs_engine *engine) {
             job->checkpoints.find_again_ns = 0;
             gs_checkpoints_find_more(engine, job);
         }
+        watch_disk(engine, job);
         for (size_t k = 0; k < job->checkpoints.count; k++) {
             gs_checkpoint *item = &job->checkpoints.items[k];
             if (item->record_again_ns && engine->state.now_ns >= item->record_again_ns) write_row(engine, job, item);
@@ -232,6 +293,7 @@ bool gs_checkpoints_are_checked(gs_engine *engine, gs_job *job) {
     if (checkpoints->is_checking) return false;
     if (checkpoints->is_checked || !gs_checkpoints_newest(checkpoints)) return true;
     checkpoints->is_checking = true;
+    if (!checkpoints->looking) checkpoints->asked_ns = engine->state.now_ns;
     gs_effect *effect = gs_mind_do(engine, GS_DO_CHECK_CHECKPOINTS);
     effect->job = job;
     effect->job_id = job->id;
@@ -242,8 +304,13 @@ void gs_on_checkpoints_checked(gs_engine *engine, const gs_completion *done) {
     gs_job *job = gs_job_table_get(&engine->state.jobs, done->job);
     if (!job) return;
     job->checkpoints.is_checking = false;
-    job->checkpoints.is_checked = true;  // where the disk does not answer, who starts from it finds out
     engine->state.schedule_needed = true;
+    if (done->status.code) {
+        gs_checkpoints_miss_disk(engine, job, done->status);
+        return;
+    }
+    job->checkpoints.is_checked = true;
+    gs_checkpoints_find_disk(engine, job);
     for (size_t i = 0; i < done->num_names; i++) {
         gs_checkpoint *item = gs_checkpoints_find(&job->checkpoints, done->names[i]);
         if (!item || item->state == GS_CHECKPOINT_VERIFYING || item->state == GS_CHECKPOINT_DELETING) continue;

@@ -22,6 +22,13 @@ void gs_checkpoints_find_more(gs_engine *engine, gs_job *job);
 // The same in a moment, for what the disk could not read just now; a start waits for it. Not for ever: who has asked often
 // enough starts from what there is.
 void gs_checkpoints_find_again(gs_engine *engine, gs_job *job);
+// The disk itself did not answer: nothing is known of what is on it, and a start waits until it does, or until an operator
+// has given it up.
+void gs_checkpoints_miss_disk(gs_engine *engine, gs_job *job, gs_status status);
+void gs_checkpoints_find_disk(gs_engine *engine, gs_job *job);  // it answers
+// A start waits for it: people are told why.
+bool gs_checkpoints_wait_for_disk(gs_engine *engine, gs_job *job);
+bool gs_checkpoints_give_up_disk(gs_job *job);  // false: nobody waits for it
 // The disk has answered something: where nothing is to be asked again, the next trouble is another one.
 void gs_checkpoints_settle(gs_job *job);
 

@@ -155,7 +155,9 @@ void gs_on_directories_found(gs_engine *engine, const gs_completion *done) {
     if (done->status.code) {
         gs_mind_log(engine, GS_SEVERITY_WARNING, "checkpoint directory", "job=%s reason=\"%s\"", job->id_text,
                     done->status.message);
-        gs_checkpoints_find_again(engine, job);
+        gs_checkpoints_miss_disk(engine, job, done->status);
+    } else {
+        gs_checkpoints_find_disk(engine, job);
     }
     for (size_t i = 0; i < done->num_names; i++) {
         if (!gs_checkpoints_find(&job->checkpoints, done->names[i])) look_for(engine, job, done->names[i], false);

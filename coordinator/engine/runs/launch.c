@@ -193,6 +193,7 @@ void gs_on_too_large(gs_engine *engine, const gs_engine_event *event) {
 // What it starts from is known then: a rank that was not heard has saved on the disk alone.
 static bool knows_checkpoints(gs_engine *engine, gs_job *job) {
     gs_checkpoints *checkpoints = &job->checkpoints;
+    if (checkpoints->is_given_up) return true;
     if (!checkpoints->is_found) gs_checkpoints_find_more(engine, job);
     checkpoints->is_found = true;
     return !gs_checkpoints_pending(checkpoints) && gs_checkpoints_are_checked(engine, job);
@@ -211,7 +212,7 @@ static void launch_job(gs_engine *engine, gs_job *job, const gs_schedule_job *de
     gs_run *run = place_run(engine, job, decision, &at);
     release_placement(&at);
     job->run = run;
-    job->checkpoints.is_found = job->checkpoints.is_checked = false;
+    job->checkpoints.is_found = job->checkpoints.is_checked = job->checkpoints.is_given_up = false;
     for (int i = 0; i < run->num_members; i++) {
         if (!gs_u64_map_set(&engine->state.members, run->members[i].incarnation, &run->members[i])) abort();
     }
@@ -302,7 +303,7 @@ void gs_launch_waiting(gs_engine *engine) {
     size_t count = 0;
     for (size_t i = 0; i < jobs->count; i++) {
         gs_job *job = jobs->items[i];  // oldest first
-        if (!wants_slots(engine, job)) continue;
+        if (!wants_slots(engine, job) || gs_checkpoints_wait_for_disk(engine, job)) continue;
         describe_job(&decisions[count], job, &pools, engine->state.now_ns);
         waiting[count++] = job;
     }

@@ -176,7 +176,9 @@ static void take_done(gs_play *play, gs_engine_event *event) {
                                   .directory = work->directory, .generation_end = work->generation_end};
     if (play->disk_says && work->kind == GS_ON_STORED) event->done.status = gs_error(play->disk_says, "no");
     if (play->verify_says && work->kind == GS_ON_VERIFIED) event->done.status = gs_error(play->verify_says, "no");
-    if (play->found && work->kind == GS_ON_DIRECTORIES_FOUND) {
+    bool lists = work->job == play->job && (work->kind == GS_ON_DIRECTORIES_FOUND || work->kind == GS_ON_CHECKPOINTS_CHECKED);
+    if (play->list_says && lists) event->done.status = gs_error(play->list_says, "it is away");
+    else if (play->found && work->kind == GS_ON_DIRECTORIES_FOUND) {
         event->done.names = &play->found;
         event->done.num_names = 1;
     }

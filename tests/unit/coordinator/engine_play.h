@@ -30,6 +30,7 @@ typedef struct gs_play {
     bool settlement_saves;
     // The disk: what it says, whether it keeps what it is asked for later, and how many rows of jobs it got.
     gs_code disk_says, verify_says;  // of rows; of what it reads whole
+    gs_code list_says;               // of what lies there, of the first job
     const char *found;               // a directory that it has and nobody knows; NULL: none
     bool disk_waits, verify_waits;
     int num_job_rows;
