@@ -5,12 +5,19 @@
 #include <string.h>
 
 #include "tests/simulation/oracle.h"
+#include "tests/simulation/people.h"
 #include "tests/simulation/trainer.h"
 
 #define HEARTBEAT_NS (500 * MILLISECONDS)
 #define GRACE_NS (30 * SECONDS)  // of trainers, when it is told to leave
 
 static sim_agent *of(sim_peer *peer) { return (sim_agent *)(void *)peer; }
+
+static gs_running_trainer running_of(const sim_trainer *trainer, int slot) {
+    return (gs_running_trainer){.slot = slot, .pid = 1, .incarnation = trainer->peer.incarnation, .job = trainer->peer.job,
+                                .cluster = trainer->cluster, .rank = trainer->rank, .world_size = trainer->world_size,
+                                .generation = trainer->generation, .step = trainer->applied_step};
+}
 
 static void say_hello(sim_world *world, sim_peer *peer) {
     sim_agent *agent = of(peer);
@@ -21,10 +28,7 @@ static void say_hello(sim_world *world, sim_peer *peer) {
     hello->devices.per_slot = 1;
     hello->running = calloc(MAX_SLOTS, sizeof *hello->running);
     for (int i = 0; i < agent->num_slots; i++) {
-        const sim_trainer *trainer = agent->slots[i];
-        if (!trainer) continue;
-        hello->running[hello->num_running++] =
-            (gs_running_trainer){.slot = i, .pid = 1, .incarnation = trainer->peer.incarnation, .job = trainer->peer.job};
+        if (agent->slots[i]) hello->running[hello->num_running++] = running_of(agent->slots[i], i);
     }
     peer_open_stream(world, peer, &event);
     for (sim_exit *exit = agent->exits; exit; exit = exit->next) exit->request = 0;
@@ -63,14 +67,29 @@ static void connected(sim_world *world, sim_peer *peer) {
 
 static void lost(sim_world *world, sim_peer *peer) { world_tell(world, "%s has lost its coordinator", of(peer)->name); }
 
+// With what it takes to be its coordinator.
+static void describe(sim_world *world, sim_agent *agent, const sim_trainer *trainer, int slot) {
+    const sim_wish *wish = people_wish_of(world, trainer->peer.job);
+    if (!wish) return;
+    gs_engine_event event = peer_event(&agent->peer, GS_ON_DESCRIBED, -1);
+    event.described = (gs_described_trainer){.running = running_of(trainer, slot), .launch_token = trainer->launch_token,
+                                             .device = "cpu", .checkpoints_dir = "", .spec = malloc(sizeof *wish->spec)};
+    *event.described.spec = *wish->spec;
+    snprintf(event.described.spec_digest, sizeof event.described.spec_digest, "%s", wish->fingerprint);
+    peer_send(world, &agent->peer, &event);
+}
+
 static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
     sim_agent *agent = of(peer);
     if (item->agent_order == GS_TELL_START_RANK) {
         start_rank(world, agent, item);
-    } else if (item->agent_order == GS_TELL_STOP_RANK) {
-        sim_trainer *trainer = item->slot >= 0 && item->slot < agent->num_slots ? agent->slots[item->slot] : NULL;
-        if (trainer && trainer->peer.incarnation == item->incarnation) trainer_stop(world, trainer, item->kill ? 0 : item->grace_ns);
+        return;
     }
+    sim_trainer *trainer = item->slot >= 0 && item->slot < agent->num_slots ? agent->slots[item->slot] : NULL;
+    if (!trainer || trainer->peer.incarnation != item->incarnation) return;
+    if (item->agent_order == GS_TELL_STOP_RANK) trainer_stop(world, trainer, item->kill ? 0 : item->grace_ns);
+    else if (item->agent_order == GS_TELL_DESCRIBE_RANK) describe(world, agent, trainer, item->slot);
+    else if (item->agent_order == GS_TELL_ADOPT_RANK) memcpy(trainer->cluster, item->cluster, sizeof trainer->cluster);
 }
 
 static void take_answer(sim_world *world, sim_peer *peer, const sim_answer *answer) {

@@ -136,9 +136,10 @@ static void fill_member_item(sim_item *item, const gs_effect *effect) {
         snprintf(item->plan_hash, sizeof item->plan_hash, "%s", message->facts->hash);
 }
 
-static void fill_agent_item(sim_item *item, const gs_effect *effect) {
+static void fill_agent_item(const sim_world *world, sim_item *item, const gs_effect *effect) {
     const gs_agent_message *message = &effect->agent_message;
     item->is_for_agent = true;
+    snprintf(item->cluster, sizeof item->cluster, "%s", coordinator_state(world)->cluster.id);
     item->agent_order = message->order;
     item->slot = message->slot;
     item->incarnation = message->incarnation;
@@ -165,13 +166,13 @@ static void perform_item(sim_world *world, const gs_effect *effect) {
     }
     sim_item item = {0};
     if (effect->kind == GS_DO_TELL_MEMBER) fill_member_item(&item, effect);
-    else fill_agent_item(&item, effect);
+    else fill_agent_item(world, &item, effect);
     peer_item(world, &call->caller, &item);
 }
 
 static void tell_orders(const sim_world *world, const gs_effect *effect) {
     static const char *const of_members[] = {"welcome", "prepare", "start", "go", "abort", "drain", "replan"};
-    static const char *const of_agents[] = {"welcome", "start rank", "stop rank"};
+    static const char *const of_agents[] = {"welcome", "start rank", "stop rank", "describe rank", "adopt rank"};
     if (effect->kind == GS_DO_TELL_MEMBER)
         world_tell(world, "  coordinator → rank %d of generation %u of %s: %s", gs_member_index(effect->member), effect->run->generation,
                    effect->job->id_text, of_members[effect->member_message.order]);

@@ -33,6 +33,7 @@ typedef struct sim_item {
     uint32_t generation;
     int64_t begun_ns;  // its run
     int rank, world_size, slot;
+    char cluster[GS_CLUSTER_NAME_LEN];  // whose coordinator it is
     bool send_params, kill, save;
     int64_t base_step, resume_step, target, save_every, grace_ns;
     char plan_hash[GS_DIGEST_TEXT_LEN];

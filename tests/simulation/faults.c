@@ -226,6 +226,23 @@ static void spoil_record(sim_world *world) {
     world_after(world, dice_delay_ns(&world->dice, 10 * SECONDS), read_again, 0, NULL);
 }
 
+static void exchange_directory(sim_world *world) {
+    coordinator_kill(world, away(world));
+    if (rows_exchange(world)) world_tell(world, "the coordinator is started with the data directory of %s", rows_cluster(world));
+}
+
+static void exchange_again(sim_world *world, uint64_t whom, void *what) {
+    (void)whom;
+    (void)what;
+    if (!world->is_calm) exchange_directory(world);
+}
+
+// By mistake, or because the first is lost; most find out and go back.
+static void mistake_directory(sim_world *world) {
+    exchange_directory(world);
+    if (dice_chance(&world->dice, 0.7)) world_after(world, dice_delay_ns(&world->dice, 12 * SECONDS), exchange_again, 0, NULL);
+}
+
 static void jump_clock(sim_world *world) {
     world->wall_ms += dice_between(&world->dice, -86400, 86400) * 1000;
     world_tell(world, "the wall clock jumps");
@@ -307,6 +324,7 @@ static const fault_row rows[] = {
     {cut_host, 2},       {reset_connections, 5},   {close_and_cut, 2},      {suspend_host, 2},       {slow_rank, 1},
     {fill_disk, 2},      {slow_disk, 2},           {fail_disk, 3},          {fail_reads, 2},
     {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},
+    {mistake_directory, 2},
     {err, 3},            {accuse, 2},               {shut_coordinator_down, 2}, {restart_worker, 2},
     {repeat, 1},         {lose_host, 2},
     {break_communicator, 3}, {shut_worker_down, 2}, {damage, 2},

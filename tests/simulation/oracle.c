@@ -88,7 +88,9 @@ static void check_jobs(sim_world *world, const gs_state *state) {
         if (job->step > sets_reached(world, job->id))
             oracle_fail(world, "job %s is at step %" PRId64 ", and no rank came further than step %" PRId64, job->id_text, job->step,
                         sets_reached(world, job->id));
-        for (int m = 0; job->run && m < job->run->num_members; m++) check_member(world, state, &job->run->members[m]);
+        // The run of an adopted job begins when that is durable.
+        const gs_run *run = gs_job_is_unrecorded(job) ? NULL : job->run;
+        for (int m = 0; run && m < run->num_members; m++) check_member(world, state, &run->members[m]);
     }
 }
 

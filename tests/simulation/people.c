@@ -69,6 +69,13 @@ static void release(sim_world *world, sim_wish *wish) {
     wish->release_request = peer_call(world, &world->people->peer, &event);
 }
 
+static void adopt(sim_world *world, sim_wish *wish) {
+    gs_engine_event event = peer_event(&world->people->peer, GS_ON_ADOPT_JOB, -1);
+    event.adopt.job = wish->job_text;
+    world_tell(world, "people adopt the trainers of %s", wish->name);
+    wish->adopt_request = peer_call(world, &world->people->peer, &event);
+}
+
 static void delete(sim_world *world, sim_wish *wish) {
     gs_engine_event event = peer_event(&world->people->peer, GS_ON_DELETE_JOB, -1);
     event.remove = (gs_delete_request){.job = wish->job_text, .purge = dice_chance(&world->dice, 0.5)};
@@ -118,14 +125,27 @@ void people_see_effect(sim_world *world, const gs_effect *effect) {
     }
 }
 
+// As the list of workers shows it.
+static bool runs_unknown(const gs_state *state, uint64_t job) {
+    for (size_t i = 0; i < state->agents.count; i++) {
+        const gs_agent *agent = state->agents.items[i];
+        for (int slot = 0; slot < agent->num_slots; slot++) {
+            if (agent->slots[slot].is_unknown && agent->slots[slot].job == job) return true;
+        }
+    }
+    return false;
+}
+
 static void look_after(sim_world *world, sim_wish *wish) {
     bool waits = wish->create_request && world->now_ns - wish->asked_ns < PATIENCE_NS;
     if (!wish->job && !waits && world->now_ns >= wish->asked_ns) create(world, wish);
     const gs_state *state = coordinator_state(world);
     const gs_job *job = wish->job && state ? gs_job_table_get(&state->jobs, wish->job) : NULL;
-    // What is left of it keeps its slots until somebody lets it go.
+    // What is left of it keeps its slots until somebody adopts it, or lets it go.
     bool is_gone = !job && (wish->is_deleted || promises_is_excused(world, wish->job));
-    if (is_gone && world->is_calm && dice_chance(&world->dice, 0.2)) release(world, wish);
+    bool is_unknown = wish->job && state && runs_unknown(state, wish->job);
+    if (is_unknown && !job && !wish->adopt_request && dice_chance(&world->dice, 0.2)) adopt(world, wish);
+    else if ((is_gone || is_unknown) && world->is_calm && dice_chance(&world->dice, 0.2)) release(world, wish);
     if (!job) return;
     bool ended = gs_job_state_terminal(job->state);
     if (ended && wish->wants_delete && !wish->delete_request) delete(world, wish);
@@ -151,6 +171,7 @@ static void lost(sim_world *world, sim_peer *peer) {
     for (int i = 0; i < of(peer)->num_wishes; i++) {
         sim_wish *wish = &of(peer)->wishes[i];
         wish->create_request = wish->again_request = wish->stop_request = wish->delete_request = wish->release_request = 0;
+        wish->adopt_request = 0;
     }
 }
 
@@ -185,6 +206,13 @@ static void take_answer_for(sim_world *world, sim_wish *wish, const sim_answer *
     } else if (answer->request == wish->stop_request) {
         wish->stop_request = 0;
         if (is_ok) promises_stopped(world, wish->job, answer->state);
+    } else if (answer->request == wish->adopt_request) {
+        wish->adopt_request = 0;
+        world_tell(world, "%s %s", wish->name, is_ok ? "is adopted" : answer->status.message);
+        if (is_ok) {
+            promises_adopted(world, wish->job);
+            sets_adopted(world, wish->job);
+        }
     } else if (answer->request == wish->delete_request) {
         wish->delete_request = 0;
         wish->is_deleted = is_ok;

@@ -1,4 +1,4 @@
-// Who ask for jobs, stop, plan anew, release and delete them, and remember what they were told. What they do by themselves comes
+// Who ask for jobs, stop, plan anew, release, adopt and delete them, and remember what they were told. What they do by themselves comes
 // at any time, and above all right behind an effect that changes a job.
 #ifndef TESTS_SIMULATION_PEOPLE_H
 #define TESTS_SIMULATION_PEOPLE_H
@@ -14,7 +14,7 @@ typedef struct sim_wish {
     gs_job_spec *spec;  // owned; what is asked for
     int64_t data_steps;  // its data ends there; 0: it does not
     bool wants_stop, wants_delete, is_deleted;
-    uint64_t create_request, again_request, stop_request, delete_request, release_request;
+    uint64_t create_request, again_request, stop_request, delete_request, release_request, adopt_request;
     int64_t asked_ns, first_asked_ns;
 } sim_wish;
 

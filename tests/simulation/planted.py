@@ -70,6 +70,8 @@ BUGS = [
      "if (run->step > member->heard_at_step && run->progress_ns > sign_ns) sign_ns = run->progress_ns;", ""),
     ("agents: one that is silent is dead, and so are its trainers (two sets)", "engine/runs/agents.c",
      "    const agent_members on = count_members(engine, agent);", "    if (agent->lost_ns > 0) return true;\n    const agent_members on = count_members(engine, agent);"),
+    ("agents: connections that were closed are proof of death (two sets)", "engine/runs/agents.c",
+     "bool are_dead = has_witness(engine, agent);", "bool are_dead = true;"),
     ("agents: trainers that came back without it are dead", "engine/runs/agents.c",
      "if (gs_agent_holds(agent, member)) continue;", ""),
     ("agents: what it does not run goes on running", "engine/runs/agents.c", "    notice_missing(engine, agent);\n    claim_devices", "    claim_devices"),
@@ -159,7 +161,7 @@ SOURCES = ["tests/simulation/*.c", "coordinator/model/*.c", "coordinator/rules/*
            "coordinator/engine/*/*.c", "coordinator/store/record/*.c", "coordinator/store/job_store.c", "coordinator/store/row_work.c",
            "coordinator/store/set_aside.c", "coordinator/store/stored.c", "coordinator/store/transaction.c",
            "coordinator/store/work.c", "core/*.c", "rpc/schema/*.c", "rpc/json/*.c"]
-FLAGS = ["-std=c11", "-D_GNU_SOURCE", '-DGRADSYNC_VERSION="planted"', "-DGS_GENERATION_BLOCK=2", "-O1", "-I."]
+FLAGS = ["-std=c11", "-D_GNU_SOURCE", '-DGRADSYNC_VERSION="planted"', "-DGS_GENERATION_BLOCK=2", "-O2", "-I."]
 LIBRARIES = ["-ljson-c", "-lsqlite3", "-lxxhash", "-lm", "-lpthread"]
 
 

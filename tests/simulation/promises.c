@@ -96,6 +96,7 @@ void promises_stopped(sim_world *world, uint64_t id, gs_job_state state) {
     job->told = state;
 }
 
+void promises_adopted(sim_world *world, uint64_t id) { know(world, id)->is_excused = false; }
 void promises_delete_asked(sim_world *world, uint64_t id) { know(world, id)->may_be_deleted = true; }
 void promises_delete_refused(sim_world *world, uint64_t id) { know(world, id)->may_be_deleted = false; }
 void promises_deleted(sim_world *world, uint64_t id) { know(world, id)->is_deleted = true; }
@@ -108,12 +109,14 @@ bool promises_is_excused(const sim_world *world, uint64_t id) {
     return job && job->is_excused;
 }
 
+static void forget_row(promised_job *job) {
+    job->is_stored = job->is_stopped = job->is_deleted = job->is_left = job->is_told_ended = false;
+    job->left_ranks = 0;
+    job->ended_life = 0;
+}
+
 void promises_forget_rows(sim_world *world) {
-    for (int i = 0; i < world->promises->num_jobs; i++) {
-        promised_job *job = &world->promises->jobs[i];
-        job->is_stored = job->is_stopped = job->is_deleted = job->is_left = job->is_told_ended = false;
-        job->left_ranks = 0;
-    }
+    for (int i = 0; i < world->promises->num_jobs; i++) forget_row(&world->promises->jobs[i]);
 }
 
 void promises_saved(sim_world *world, uint64_t id, const char *directory, int64_t step) {
@@ -213,6 +216,8 @@ static job_facts facts_of(const gs_job *job) {
 
 void promises_see_effect(sim_world *world, const gs_effect *effect) {
     sim_promises *promises = world->promises;
+    // By an operator's word it begins anew, also where its row could not be read, or was deleted.
+    if (effect->kind == GS_DO_ADD_JOB && !strcmp(effect->job->reason, "Adopted")) forget_row(know(world, effect->job->id));
     if (effect->kind == GS_DO_SHOW_CHECKPOINT)
         promises_saved(world, effect->job->id, effect->checkpoint->directory, effect->checkpoint->step);
     if (effect->kind != GS_DO_WRITE_JOB || promises->num_writes == MAX_WRITES) return;

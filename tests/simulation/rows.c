@@ -14,39 +14,65 @@
 
 #define DATABASES 0.08  // of all histories
 #define ROW_BYTES 100  // beside its text
-#define CLUSTER "c-simulation"
+
+static const char *const clusters[] = {"c-simulation", "c-another"};
+
+// Of a job; a specification does not change.
+typedef struct job_papers {
+    uint64_t job;
+    gs_job_documents documents;
+    struct job_papers *next;
+} job_papers;
 
 struct sim_rows {
     row_state now;
+    row_state other;  // of another data directory
+    int cluster;      // whose `now` is
     // What a commit that failed may have left: taken by a crash, gone with the next commit.
     row_state *ghost;
     row_state *honest;  // what is on a disk that lies; NULL: it does not
     sim_database *database;  // that keeps them instead; NULL: none
+    job_papers *papers;
     rows_trouble trouble;
 };
 
 void rows_create(sim_world *world) {
     world->rows = calloc(1, sizeof *world->rows);
-    world->rows->now.generation_end = 1;
+    world->rows->now.generation_end = world->rows->other.generation_end = 1;
     world->rows->trouble.room = -1;
     if (dice_chance(&world->dice, DATABASES)) world->rows->database = database_create(world);
 }
 
 void rows_destroy(sim_world *world) {
     database_destroy(world->rows->database);
+    while (world->rows->papers) {
+        job_papers *papers = world->rows->papers;
+        world->rows->papers = papers->next;
+        gs_job_documents_release(&papers->documents);
+        free(papers);
+    }
     row_state_drop(&world->rows->ghost);
     row_state_drop(&world->rows->honest);
     row_state_release(&world->rows->now);
+    row_state_release(&world->rows->other);
     free(world->rows);
 }
 
 rows_trouble *rows_trouble_of(sim_world *world) { return &world->rows->trouble; }
 
-static char *record_of(const gs_job *job, const gs_state *state) {
-    gs_job_documents documents = gs_job_documents_of(&job->spec);
+static const gs_job_documents *documents_of(sim_rows *rows, const gs_job *job) {
+    for (const job_papers *papers = rows->papers; papers; papers = papers->next) {
+        if (papers->job == job->id) return &papers->documents;
+    }
+    job_papers *papers = malloc(sizeof *papers);
+    *papers = (job_papers){.job = job->id, .documents = gs_job_documents_of(&job->spec), .next = rows->papers};
+    rows->papers = papers;
+    return &papers->documents;
+}
+
+static char *record_of(sim_rows *rows, const gs_job *job, const gs_state *state) {
     char *text = NULL;
-    gs_status status = gs_job_to_record(&text, job, &documents, state->now_ns);
-    gs_job_documents_release(&documents);
+    gs_status status = gs_job_to_record(&text, job, documents_of(rows, job), state->now_ns);
     if (status.code) abort();
     return text;
 }
@@ -61,7 +87,7 @@ void row_write_fill(sim_world *world, row_write *write, const gs_effect *effect,
     if (effect->kind == GS_DO_RESERVE_GENERATIONS) write->generation_end = effect->generation_end;
     if (effect->kind == GS_DO_WRITE_CHECKPOINT && gs_checkpoint_to_record(&write->text, effect->checkpoint).code) abort();
     if (effect->kind != GS_DO_WRITE_JOB) return;
-    write->text = record_of(effect->job, state);
+    write->text = record_of(world->rows, effect->job, state);
     const gs_request_key *key = effect->write.key;
     if (!key) return;
     write->key = strdup(key->key);
@@ -195,7 +221,7 @@ gs_engine *rows_wake_engine(sim_world *world, const gs_timing *timing) {
     gs_engine *engine = NULL;
     gs_engine_options options = {.timing = timing,
                                  .checkpoints_dir = "/checkpoints",
-                                 .cluster = CLUSTER,
+                                 .cluster = rows_cluster(world),
                                  .epoch = state->epoch,
                                  .life = state->lives[state->epoch - 1],
                                  .first_generation = first_generation};
@@ -212,6 +238,21 @@ gs_engine *rows_wake_engine(sim_world *world, const gs_timing *timing) {
     }
     adopt_jobs(world, engine);
     return engine;
+}
+
+const char *rows_cluster(const sim_world *world) { return clusters[world->rows->cluster]; }
+
+bool rows_exchange(sim_world *world) {
+    sim_rows *rows = world->rows;
+    if (rows->database) return false;
+    row_state_drop(&rows->ghost);
+    row_state_drop(&rows->honest);
+    rows_excuse_lost(world, &rows->now, &rows->other);
+    row_state left = rows->now;
+    rows->now = rows->other;
+    rows->other = left;
+    rows->cluster = !rows->cluster;
+    return true;
 }
 
 void rows_spoil(sim_world *world) {

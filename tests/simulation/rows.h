@@ -31,6 +31,10 @@ bool rows_end_soon(sim_world *world, int operations);  // false: it is not
 bool rows_have_ended(const sim_world *world);
 void rows_excuse_lost(sim_world *world, const row_state *lost, const row_state *left);
 
+// The next start is on another data directory: an empty one, or the one from before. False: there is no other.
+bool rows_exchange(sim_world *world);
+const char *rows_cluster(const sim_world *world);  // that a start would be of; not where the store is the product's
+
 // The record of a job cannot be read until it is repaired; each start finds out.
 void rows_spoil(sim_world *world);
 bool rows_repair(sim_world *world);  // all; false: there was nothing to repair

@@ -29,7 +29,7 @@ typedef struct job_sets {
     uint32_t generation, committed;  // the newest, and the newest that has committed
     uint32_t released;  // up to which an operator has given its ranks up: they may train on, to no end
     int64_t step;
-    bool is_given_up;
+    bool is_given_up, is_adopted;
 } job_sets;
 
 // What survivors of a generation are told.
@@ -112,7 +112,11 @@ void sets_spoilt(sim_world *world, uint32_t generation) {
     if (set) set->is_spoilt = true;
 }
 
-void sets_forget_numbers(sim_world *world) { world->sets->numbers_are_lost = true; }
+void sets_forget_numbers(sim_world *world) {
+    world->sets->numbers_are_lost = true;
+    for (int i = 0; i < world->sets->num_jobs; i++) world->sets->jobs[i].is_adopted = false;
+}
+
 bool sets_are_given_up(const sim_world *world, uint64_t id) {
     for (int i = 0; i < world->sets->num_jobs; i++) {
         if (world->sets->jobs[i].id == id) return world->sets->jobs[i].is_given_up;
@@ -120,6 +124,7 @@ bool sets_are_given_up(const sim_world *world, uint64_t id) {
     return false;
 }
 
+void sets_adopted(sim_world *world, uint64_t id) { know(world, id)->is_adopted = true; }
 void sets_given_up(sim_world *world, uint64_t id) { know(world, id)->is_given_up = true; }
 
 int64_t sets_reached(const sim_world *world, uint64_t id) {
@@ -152,6 +157,8 @@ static void begin(sim_world *world, const gs_run *run) {
     sim_sets *sets = world->sets;
     job_sets *job = know(world, run->job->id);
     if (run->generation <= sets->newest && !sets->numbers_are_lost) oracle_fail(world, "generation %u is handed out twice", run->generation);
+    if (job->is_adopted && run->generation <= job->generation)
+        oracle_fail(world, "generation %u of an adopted job, which has had generation %u", run->generation, job->generation);
     if (run->generation >= coordinator_state(world)->generations.durable_end)
         oracle_fail(world, "generation %u is used before it is reserved", run->generation);
     if (sets->count == MAX_SETS || run->num_members > MAX_RANKS) abort();

@@ -235,7 +235,7 @@ static void say_hello(sim_world *world, sim_trainer *trainer) {
     gs_engine_event event = peer_event(&trainer->peer, GS_ON_HELLO, bound_to(trainer));
     snprintf(trainer->job_text, sizeof trainer->job_text, "%s", "");
     gs_job_id_format(trainer->job_text, trainer->peer.job);
-    event.hello = (gs_trainer_hello){.job = trainer->job_text, .incarnation = trainer->peer.incarnation,
+    event.hello = (gs_trainer_hello){.job = trainer->job_text, .cluster = trainer->cluster, .incarnation = trainer->peer.incarnation,
                                      .launch_token = trainer->launch_token, .pid = 1,
                                      .applied_step = trainer->applied_step, .host = trainer->agent->name,
                                      .boot_id = "boot", .params_digest = model_params_digest(), .data_digest = "data",
@@ -462,6 +462,7 @@ sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *i
     trainer->plan_step = -1;
     trainer->order_shift = (int)dice_between(&world->dice, 0, 1);
     trainer->launch_token = item->launch_token;
+    memcpy(trainer->cluster, item->cluster, sizeof trainer->cluster);
     trainer->applied_step = item->checkpoint[0] ? item->resume_step : 0;
     snprintf(trainer->resumes_from, sizeof trainer->resumes_from, "%s", item->checkpoint);
     trainer->target = item->target;

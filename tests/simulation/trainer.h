@@ -28,6 +28,7 @@ struct sim_trainer {
     sim_group *group;
     trainer_state state;
     uint64_t launch_token;
+    char cluster[GS_CLUSTER_NAME_LEN];  // that it belongs to
     int number, rank, world_size;
     char job_text[GS_JOB_ID_LEN];
     gs_fault_facts fault;  // that it reported

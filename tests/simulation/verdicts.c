@@ -70,7 +70,10 @@ static void check_patience(sim_world *world, const gs_job *job) {
 
 // Trainers of a job whose record is lost are nobody's here: they are let go by an operator.
 static void check_stop(sim_world *world, const gs_effect *effect) {
-    uint64_t job = effect->agent->slots[effect->agent_message.slot].job;
+    const gs_agent_slot *slot = &effect->agent->slots[effect->agent_message.slot];
+    uint64_t job = slot->job;
+    if (slot->is_unknown && !sets_are_given_up(world, job))
+        oracle_fail(world, "%s is told to end a trainer of cluster %s, and nobody has asked for it", effect->agent->name, slot->cluster);
     if (promises_is_excused(world, job) && !gs_job_table_get(&coordinator_state(world)->jobs, job) && !sets_are_given_up(world, job))
         oracle_fail(world, "%s is told to end a trainer of a job that is not known", effect->agent->name);
 }
