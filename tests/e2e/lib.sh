@@ -86,6 +86,8 @@ submit() {
   same "$status" 201 "submit: $(head -c 600 "$run/body")"
   job=$(body .id)
 }
+# metrics_say PATTERN: a line of the page, which may be older than an answer.
+metrics_say() { grep -Eq "$1" <<<"$(get /metrics)"; }
 job_field() { get "/v1/jobs/$1" | jq -r "$2"; }
 job_is() { [ "$(job_field "$1" .state)" = "$2" ]; }
 job_ended() { case $(job_field "$1" .state) in succeeded | failed | cancelled) ;; *) return 1 ;; esac; }

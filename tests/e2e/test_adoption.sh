@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 run_of() { # NAME STEPS
-  mlp_job "$1" "$2" 2 ',"exact":true,"checkpoint":{"every_steps":50,"keep_last":100},"debug":{"step_delay_ms":10}'
+  mlp_job "$1" "$2" 2 ',"exact":true,"checkpoint":{"every_steps":50,"keep_last":100},"debug":{"step_delay_ms":20}'
 }
 tensors_of() { # JOB: of its newest checkpoint
   find "$run/data/checkpoints/$1" -name MANIFEST.json | xargs cat | jq -sc 'max_by(.position.step) | [.position.step, .state_digest]'
@@ -36,10 +36,10 @@ live() { for pid in "$@"; do kill -0 "$pid" || return 1; done; }
 start_coordinator first "$run/data"
 start_worker a 1
 start_worker b 1
-submit "$(mlp_job undisturbed 2000 2 ',"exact":true')"
+submit "$(mlp_job undisturbed 1000 2 ',"exact":true')"
 await "$job" succeeded 60
 wanted=$(tensors_of "$job")
-submit "$(run_of lost 2000)"
+submit "$(run_of lost 1000)"
 wait_for 60 "its steps" step_at_least "$job" 60
 trainers=$(trainer_pids "$job" | sort | tr '\n' ' ')
 cluster=$(get /v1/system | jq -r .cluster)
@@ -52,12 +52,12 @@ wait_for 30 "both trainers" shows_unknown 2
 same "$(unknown | jq -r 'map("\(.job) \(.cluster) \(.rank) \(.world_size)") | join(", ")')" \
   "$job $cluster 0 2, $job $cluster 1 2" "unknown"
 [ "$(unknown | jq '[.[].since] | map(select(. != null)) | length')" = 2 ] || fail "nobody says since when"
-step=$(unknown | jq '.[0].step')
-further() { [ "$(unknown | jq '.[0].step')" -gt "$step" ]; }
+step=$(unknown | jq '.[0].step // 0')
+further() { [ "$(unknown | jq '.[0].step // 0')" -gt "$step" ]; }
 wait_for 20 "a later step of an unknown one" further
 same "$(get /v1/workers | jq '[.items[].slots_busy] | add')" 2 "slots taken"
-same "$(get /metrics | grep '^gradsync_unknown_trainers ')" "gradsync_unknown_trainers 2" "metric"
-grep -q "^gradsync_unknown_trainer_step{.*$job" <<<"$(get /metrics)" || fail "no step in the metrics"
+wait_for 10 "the metric" metrics_say '^gradsync_unknown_trainers 2$'
+wait_for 10 "a step in the metrics" metrics_say "^gradsync_unknown_trainer_step\{.*$job"
 
 grep -q "^a .* $job/[01]$" <<<"$("$bin/gradsync" workers)" || fail "the table of workers says nothing: $("$bin/gradsync" workers)"
 

@@ -15,10 +15,13 @@ exact_job() { # NAME PARTS EVERY DELAY_MS
 }
 last() { get "/v1/jobs/$job/checkpoints" | jq -r ".items[0] | select(.step == 60 and .verified) | $1"; }
 directories() { ls "$run/checkpoints/$job" | grep '^step-' || true; }
-# Every directory is a checkpoint that is listed, and every one that is listed is there.
+# Every directory is a checkpoint that is listed, and every one that is listed is there; what is superseded goes behind
+# the end of a job.
+listed() { get "/v1/jobs/$job/checkpoints" | jq -r '.items[].directory' | sort; }
+lists_all() { [ "$(listed)" = "$(directories | sort)" ]; }
 no_rubbish() {
   local name
-  same "$(get "/v1/jobs/$job/checkpoints" | jq -r '.items[].directory' | sort)" "$(directories | sort)" "directories of $job"
+  wait_for 20 "what is listed of $job: $(listed | tr '\n' ' '), and there: $(directories | tr '\n' ' ')" lists_all
   for name in $(directories); do
     [ -f "$run/checkpoints/$job/$name/MANIFEST.json" ] || fail "$name has no manifest"
     [ -z "$(find "$run/checkpoints/$job/$name" -name '*.tmp.*' -o -name 'part-*.json')" ] || fail "$name is not tidy"
@@ -50,16 +53,19 @@ no_rubbish
 manifest=$(final_manifest)
 jq -e '.format_version == 2 and (.parts | length == 3) and ([.parts[].bytes] | max - min < 4096) and
   ([.tensors[] | select(.ranges | length > 1)] | length > 0)' "$manifest" >/dev/null || fail "manifest: $(head -c 900 "$manifest")"
-"$bin/gradsync" checkpoints "$job" | grep -q PARTS || fail "the command line shows no parts"
+grep -q PARTS <<<"$("$bin/gradsync" checkpoints "$job")" || fail "the command line shows no parts"
 request POST /v1/jobs "$(exact_job odd halves 0 0)"
 same "$status" 422 "parts: halves"
 grep -q '/checkpoint/parts' "$run/body" || fail "not named: $(cat "$run/body")"
 
 claim "kill -9 of ranks while they save every step: the job ends with the same bits and no rubbish"
-submit "$(exact_job killed ranks 1 40)"
+submit "$(exact_job killed ranks 1 60)"
+regrouped() { [ "$(job_field "$job" .generation)" -gt "$generation" ] && { job_is "$job" running || job_ended "$job"; }; }
 for step in 8 20; do
   wait_for 60 "step $step" step_at_least "$job" $step
+  generation=$(job_field "$job" .generation)
   kill -9 "$(trainer_pids "$job" | tail -n 1)"
+  wait_for 60 "the ranks again" regrouped
 done
 await "$job" succeeded 100
 [ "$(job_field "$job" .restarts)" -ge 1 ] || fail "nobody was killed"
@@ -139,6 +145,9 @@ no_rubbish
 
 claim "parts that the coordinator does not see: the save fails with that reason, and training goes on"
 kill "$worker_pid"
+wait "$worker_pid" || fail "how the worker ended"
+left() { ! worker_is agent connected; }
+wait_for 30 "word of its end" left
 "$bin/gradsync-worker" --coordinator "$control" --name blind --slots 3 --data-root "$run/root" \
   --checkpoints "$run/elsewhere" >>"$run/logs/blind.log" 2>&1 &
 pids+=("$!")

@@ -76,7 +76,8 @@ same "$("$cli" list --all -o name)" "$id" "list"
 same "$("$cli" list -o name)" "" "list of live jobs"
 grep -q '^ID ' <<<"$("$cli" list --all)" || fail "table"
 # Of whole outputs: a grep at the end of a pipe would leave while lines are still being written.
-grep -q '^\[r' <<<"$("$cli" logs "$id" --rank all)" || fail "logs"
+has_logs() { grep -q '^\[r' <<<"$("$cli" logs "$id" --rank all)"; }
+wait_for 10 "logs, which come behind the job" has_logs
 grep -q 'BUCKET.*HOOK *WIRE' <<<"$("$cli" plan "$id")" || fail "plan"
 grep -q '^wire bytes ' <<<"$("$cli" plan "$id")" || fail "plan without what is sent"
 grep -q '^25 ' <<<"$("$cli" checkpoints "$id")" || fail "checkpoints"

@@ -229,8 +229,10 @@ refused() {
 }
 wait_for 20 "a refusal" refused
 [ "$(get /v1/jobs | jq '[.items[] | select(.name == "refused")] | length')" -eq $(($(get /v1/jobs | jq '.items | length') - 2)) ] || fail "jobs"
-same "$(curl -s -o /dev/null -w '%{http_code}' "$server/readyz")" 503 "readiness"
-[ "$(metric gradsync_store_failures_total)" -gt "$failures" ] || fail "the metric does not say so"
+is_unready() { [ "$(curl -s -o /dev/null -w '%{http_code}' "$server/readyz")" = 503 ]; }
+wait_for 10 "no readiness" is_unready
+counts_failures() { [ "$(metric gradsync_store_failures_total)" -gt "$failures" ]; }
+wait_for 10 "the metric of failures" counts_failures
 generation=$(job_field "$other" .generation)
 kill -9 "$(trainer_pids "$other")"
 again() { [ "$(job_field "$other" .generation)" -gt "$generation" ] && [ "$(job_field "$other" .state)" = running ]; }
@@ -251,7 +253,14 @@ revive
 steps_again
 events() { get "/v1/events?limit=500" | jq -c '[.items[] | .sequence]'; }
 events | jq -c 'sort | .[-100:]' >"$run/events.before"
-sleep 1  # they are written a moment after they are shown
+# They are written a moment after they are shown, and before the answer to what is asked for later.
+settled=$job
+submit "$(exact_job settles 10 '' | sed 's/"min":2,"max":2/"min":9,"max":9/')"
+request POST "/v1/jobs/$job/stop" '{"mode":"now"}'
+await "$job" cancelled 30
+request DELETE "/v1/jobs/$job"
+same "$status" 204 "deletion"
+job=$settled
 epoch=$(metric gradsync_coordinator_epoch)
 since=$(now_ms)
 for _ in $(seq "$restarts"); do
@@ -283,7 +292,7 @@ generation=$(job_field "$dies" .generation)
 begin=$(now_ms)
 kill -9 "$(trainer_pids "$dies" | tail -n 1)"
 wait_for 20 "a verdict" judged "$begin"
-until goes_on 1; do [ $(($(now_ms) - begin)) -le 20000 ] || fail "the job does not go on: $(job_field "$dies" '"\(.state) \(.message)"')"; done
+until goes_on 1; do sleep 0.02; [ $(($(now_ms) - begin)) -le 20000 ] || fail "the job does not go on: $(job_field "$dies" '"\(.state) \(.message)"')"; done
 again=$(($(now_ms) - begin))
 verdict=$(($(verdict_ms "$begin") - begin))
 echo "  verdict after $verdict ms, the job trains again after $again ms"

@@ -134,7 +134,7 @@ lost() {
 wait_for 30 "both workers and their ranks missed" lost
 same "$(job_field "$job" '"\(.state) \(.generation)"')" "running $(job_field "$job" .generation)" "state"
 generation=$(job_field "$job" .generation)
-gradsync release "$job" | grep -q "^released" || fail "release"
+grep -q "^released" <<<"$(gradsync release "$job")" || fail "release"
 get "/v1/jobs/$job/events?limit=500" | jq -e 'any(.items[]; .reason == "Released" and (.message | test("released 2 trainers")))' >/dev/null ||
   fail "no event says so"
 taken_over() { [ "$(job_field "$job" .generation)" -gt "$generation" ] && job_is "$job" running; }

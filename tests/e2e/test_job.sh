@@ -55,8 +55,8 @@ same "$(curl -sS -o /dev/null -w '%{http_code}' -H "If-None-Match: $(curl -sSI "
 
 claim "it wrote a sample, and its logs can be read as text and as records"
 jq -e '.sample | length > 4' <(get "/v1/jobs/$gpt") >/dev/null || fail "sample: $(job_field "$gpt" .sample)"
-curl -fsS "$server/v1/jobs/$gpt/logs?rank=all" >"$run/lines"
-grep -q '^\[r[01] ' "$run/lines" || fail "no log line"
+has_logs() { grep -q '^\[r[01] ' <<<"$(get "/v1/jobs/$gpt/logs?rank=all")"; }
+wait_for 10 "a log line, which may come behind the job" has_logs
 curl -fsS -H 'Accept: application/x-ndjson' "$server/v1/jobs/$gpt/logs?rank=all&tail=3" |
   jq -es 'length >= 1 and length <= 3 and all(.[]; .text and (.rank >= 0))' >/dev/null || fail "no log records"
 timeout 20 curl -fsS "$server/v1/jobs/$gpt/logs?follow=true" >/dev/null || fail "following an ended job does not end"
@@ -271,10 +271,13 @@ submit '{"name":"replicas","world":{"min":2,"max":2,"threads_per_rank":2,"replic
   "data":{"kind":"synthetic","micro_batch":2},"optimizer":{"lr":0.003},"steps":{"target":40},
   "reducer":{"first_bucket_bytes":4096,"bucket_cap_bytes":[16384]},"debug":{"step_delay_ms":50}}'
 same "$(job_field "$job" .spec.logical_shards)" 4 "shards of two ranks with two replicas each"
-wait_for 60 "its first steps" step_at_least "$job" 2
-for pid in $(trainer_pids "$job"); do
-  grep -qx replica-1 "/proc/$pid/task"/*/comm || fail "process $pid has no thread replica-1"
-done
+have_replicas() { # looked for while they train, which is not long
+  local pids
+  pids=$(trainer_pids "$job")
+  [ "$(wc -w <<<"$pids")" -eq 2 ] || return
+  for pid in $pids; do grep -qx replica-1 "/proc/$pid/task"/*/comm || return; done
+}
+wait_for 60 "a thread replica-1 in each rank" have_replicas
 await "$job" succeeded 60
 request GET "/v1/jobs/$job/series?name=loss&max_points=100"
 jq -e '.series[0].points | first[1] - last[1] > 0.3' "$run/body" >/dev/null || fail "loss: $(head -c 400 "$run/body")"
@@ -298,7 +301,7 @@ code=0
 same "$code" 73 "exit code for the data directory"
 
 claim "the data directory does not depend on where a coordinator is started"
-(cd "$run" && STATE_DIRECTORY="$run/service" "$bin/gradsync-coordinator" --print-config) | grep -qF "\"$run/service\"" || fail "the default"
+grep -qF "\"$run/service\"" <<<"$(cd "$run" && STATE_DIRECTORY="$run/service" "$bin/gradsync-coordinator" --print-config)" || fail "the default"
 (cd "$run" && exec "$bin/gradsync-coordinator" --http 127.0.0.1:0 --control tcp://127.0.0.1:0 --data-dir relative) 2>"$run/logs/relative.log" &
 pids+=("$!")
 wait_for 30 "its own path" grep -qF "data_dir=$run/relative" "$run/logs/relative.log"

@@ -32,7 +32,7 @@ await "$job" succeeded 60
 undisturbed=$(position_of "$job") undisturbed_digest=$(digest_of "$job")
 echo "$undisturbed" | jq -e '.step == 60 and .skipped_steps > 10 and .loss_scale > 1' >/dev/null || fail "no loss scale: $undisturbed"
 # Killed between the checkpoints of steps 31 and 60, wherever that is: steps are lost.
-submit "$(half_job "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
+submit "$(half_job "$quick_restart,\"debug\":{\"step_delay_ms\":90}")"
 wait_for 60 "step 33" step_at_least "$job" 33
 kill -KILL $(trainer_pids "$job")
 await "$job" succeeded 120

@@ -83,23 +83,26 @@ same "$disturbed" "$(tensors_of "$job")" "tensors"
 claim "a worker that is shut down takes its own ranks away after a checkpoint; the job goes on without a restart"
 agent leaves 1
 leaving=$worker_pid
+there() { get /v1/workers | jq -e '[.items[] | select(.connected and .slots_busy == 0)] | length == 4'; }
+wait_for 30 "four idle workers" there
 submit '{"name":"moves","exact":true,"logical_shards":8,"world":{"min":1,"max":8,"join_window_seconds":1,"threads_per_rank":1},
   "model":{"kind":"mlp","mlp":{"dims":[32,64,10]}},"data":{"kind":"synthetic","micro_batch":4},"steps":{"target":100000},
   "debug":{"step_delay_ms":10}}'
-wait_for 60 "its steps" step_at_least "$job" 20
-ranks=$(job_field "$job" .world_size)
+of_all() { [ "$(job_field "$job" .world_size)" = 5 ] && step_at_least "$job" 20; }
+wait_for 60 "steps of five ranks" of_all
+ranks=5
 kill -TERM "$leaving"
 fewer() { [ "$(job_field "$job" '"\(.state) \(.world_size)"')" = "running $((ranks - 1))" ]; }
 wait_for 60 "the job without it" fewer
 finds_step 10
 same "$(job_field "$job" '"\(.restarts) \(.lost_steps)"')" "0 0" "restarts and lost steps"
-events_of | grep -q WorkerLeft || fail "no event says why: $(events_of | tr '\n' ' ')"
+grep -q WorkerLeft <<<"$(events_of)" || fail "no event says why: $(events_of | tr '\n' ' ')"
 
 claim "eight kills of one rank do not end a default job that gets on"
+again() { [ "$(generation_of)" -gt "$before" ] && job_is "$job" running; }
 for _ in $(seq 8); do
-  kill -9 "$(trainer_pids "$job" | head -n 1)"
-  again() { [ "$(job_field "$job" .generation)" -gt "$before" ] && [ "$(job_field "$job" .state)" = running ]; }
   before=$(generation_of)
+  kill -9 "$(trainer_pids "$job" | head -n 1)"
   wait_for 60 "the job again" again
   finds_step 2
 done

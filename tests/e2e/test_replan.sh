@@ -33,7 +33,7 @@ get "/v1/jobs/$job/plan" | jq -e '(.history | map(.reason)) == ["size_based", "r
   (.buckets | length) > 1 and all(.buckets[]; .why and (.ends | IN("limit", "leftover", "sparse"))) and
   ([.buckets[].expected_ready.last] | . == sort)' >/dev/null || fail "plan: $(get "/v1/jobs/$job/plan" | head -c 900)"
 get "/v1/jobs/$job/events" | jq -e 'any(.items[]; .reason == "PlanRebuilt")' >/dev/null || fail "no event"
-get /metrics | grep "gradsync_plan_rebuilds_total{job_id=\"$job\",reason=\"ready_order\"} 1" >/dev/null || fail "no metric"
+wait_for 10 "the metric" metrics_say "^gradsync_plan_rebuilds_total\{job_id=\"$job\",reason=\"ready_order\"\} 1"
 hash=$(plan_field .hash)
 
 claim "asked for, it changes nothing"

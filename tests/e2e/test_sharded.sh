@@ -69,7 +69,7 @@ same "$status $(body '.errors[0].pointer')" "422 /model/freeze/0/params" "the an
 claim "kill -9 of a rank: all go back to the last checkpoint, the job says what that cost, and ends with the same parameters, frozen ones too"
 kill -TERM "$crowd"
 wait "$crowd" || fail "how the other worker ended"
-submit "$(frozen rests-in-parts optimizer "$quick_restart,\"debug\":{\"step_delay_ms\":60}" | jq -c '.checkpoint.every_steps=20')"
+submit "$(frozen rests-in-parts optimizer "$quick_restart,\"debug\":{\"step_delay_ms\":100}" | jq -c '.checkpoint.every_steps=20')"
 same "$(job_field "$job" '.spec.model.freeze[0] | "\(.params) \(.from_step) \(.until_step)"')" "fc1.* 0 12" "the rule"
 wait_for 60 "step 21" step_at_least "$job" 21
 kill -9 "$(trainer_pids "$job" | tail -n 1)"
@@ -85,7 +85,7 @@ same "$(params_of "$job")" "$rested" "parameters that were frozen, after a kill"
 
 claim "a worker that leaves: the ranks save what they own, and two go on from there, without a step lost"
 start_worker leaver 1
-submit "$(job_of leaves gradients 3 "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
+submit "$(job_of leaves gradients 3 "$quick_restart,\"debug\":{\"step_delay_ms\":80}")"
 wait_for 60 "step 5 of three ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 3 and .progress.step >= 5'"
 request POST "/v1/jobs/$job/replan"
 same "$status" 409 "replan: $(head -c 300 "$run/body")"
@@ -98,7 +98,7 @@ jq -e '.world_size == 2' "$(manifest_of "$job")" >/dev/null || fail "its last ch
 claim "dealt among fewer ranks, the same buckets have other owners, and the plan says so"
 owners_of() { get "/v1/jobs/$1/plan" | jq -c '[.buckets[].tensors[].owner] | unique'; }
 start_worker second 1
-submit "$(job_of dealt 'optimizer","first_bucket_bytes":64,"bucket_cap_bytes":64,"zero_overlap":"step' 3 "$quick_restart,\"debug\":{\"step_delay_ms\":40}")"
+submit "$(job_of dealt 'optimizer","first_bucket_bytes":64,"bucket_cap_bytes":64,"zero_overlap":"step' 3 "$quick_restart,\"debug\":{\"step_delay_ms\":80}")"
 wait_for 60 "step 5 of three ranks" sh -c "curl -fsS $server/v1/jobs/$job | jq -e '.world_size == 3 and .progress.step >= 5'"
 same "$(owners_of "$job")" "[0,1,2]" "owners among three"
 kill -TERM "$worker_pid"

@@ -39,10 +39,12 @@ newest_step() { # JOB: of what is on disk
 claim "a coordinator that knows nobody leaves running trainers alone and says so"
 steps_before=$(newest_step "$long")
 swap wrong "$run/empty" TERM
-same "$(busy_slots)" 3 "slots taken"
-same "$(unknown_jobs)" "$(printf '%s\n' "$short" "$long" | sort | tr '\n' ' ' | sed 's/ $//')" "unknown jobs"
-same "$(get /v1/events | jq '[.items[] | select(.reason == "UnknownTrainer")] | length')" 3 "events"
-same "$(get /metrics | grep '^gradsync_unknown_trainers ')" "gradsync_unknown_trainers 3" "metric"
+both=$(printf '%s\n' "$short" "$long" | sort | tr '\n' ' ' | sed 's/ $//')
+knows_both() { [ "$(busy_slots) $(unknown_jobs)" = "3 $both" ]; }
+wait_for 30 "slots taken by both" knows_both
+told_of() { [ "$(get /v1/events | jq '[.items[] | select(.reason == "UnknownTrainer")] | length')" = "$1" ]; }
+wait_for 10 "three events" told_of 3
+wait_for 10 "the metric" metrics_say '^gradsync_unknown_trainers 3$'
 grep -q "trainer of an unknown job.*job=$long" "$run/logs/wrong.log" || fail "the coordinator says nothing"
 said_so() { grep -q "it trains on" "$run/logs/agent.log"; }
 wait_for 20 "the trainers' word" said_so
@@ -111,6 +113,8 @@ saved=$(newest_step "$long")
 request POST "/v1/jobs/$long/release"
 same "$status" 202 "release of unknown ones"
 get /v1/events | jq -e 'any(.items[]; .reason == "Released" and (.message | test("released 2 trainers")))' >/dev/null || fail "no event says so"
-wait_for 60 "the end of the long job" bash -c "! kill -0 $(echo $pids_of_long | tr ' ' '\n' | head -n 1)"
+ended() { for pid in $pids_of_long; do ! kill -0 "$pid" 2>/dev/null || return 1; done; }
+wait_for 60 "the end of the long job" ended
 [ "$(newest_step "$long")" -gt "$saved" ] || fail "not saved: $(newest_step "$long") after $saved"
-same "$(unknown_jobs)" "" "unknown jobs"
+knows_nobody() { [ -z "$(unknown_jobs)" ]; }
+wait_for 30 "word of their end" knows_nobody
