@@ -101,7 +101,7 @@ static void decode_string(char *out, size_t out_bytes, const gs_field *field, co
     } else if (!*text && field->required) {
         // An empty text is none: it is not written either.
         gs_field_errors_add(errors, pointer, "missing", NULL, "must not be empty");
-    } else if (*text && field->pattern && !matches_pattern(text, field->pattern)) {
+    } else if (!errors->takes_old_values && *text && field->pattern && !matches_pattern(text, field->pattern)) {
         gs_field_errors_add(errors, pointer, "bad_pattern", NULL, "does not match %s",
                             field->pattern);
     } else {
@@ -114,7 +114,7 @@ static void decode_int(int64_t *out, const gs_field *field, const gs_json *value
     int64_t number;
     if (!gs_json_int(&number, value)) {
         refuse_type(errors, pointer, "an integer", value);
-    } else if (field->has_range &&
+    } else if (field->has_range && !errors->takes_old_values &&
                (number < (int64_t)field->least || number > (int64_t)field->most)) {
         gs_field_errors_add(errors, pointer, "out_of_range", NULL,
                             "must be between %.15g and %.15g", field->least, field->most);
@@ -128,7 +128,7 @@ static void decode_double(double *out, const gs_field *field, const gs_json *val
     double number;
     if (!gs_json_double(&number, value) || (field->has_range && gs_json_string(value))) {
         refuse_type(errors, pointer, "a number", value);
-    } else if (field->has_range && !(number >= field->least && number <= field->most)) {
+    } else if (field->has_range && !errors->takes_old_values && !(number >= field->least && number <= field->most)) {
         gs_field_errors_add(errors, pointer, "out_of_range", NULL,
                             "must be between %.15g and %.15g", field->least, field->most);
     } else {
@@ -203,7 +203,7 @@ static void decode_list(char *out, const gs_field *field, const gs_json *value, 
         return;
     }
     size_t given = gs_json_count(value);
-    if (given < field->fewest) {
+    if (given < field->fewest && !errors->takes_old_values) {
         gs_field_errors_add(errors, pointer, "out_of_range", "", "must hold at least %zu", field->fewest);
         return;
     }
@@ -319,6 +319,11 @@ gs_status gs_fields_decode(void *out, const gs_field *fields, const gs_json *obj
     if (errors->count == 0) return gs_ok();
     return gs_error(GS_INVALID_ARGUMENT, "%d problem%s found", errors->count,
                     errors->count == 1 ? "" : "s");
+}
+
+gs_status gs_fields_decode_stored(void *out, const gs_field *fields, const gs_json *object, gs_field_errors *errors) {
+    errors->takes_old_values = true;
+    return gs_fields_decode(out, fields, object, errors);
 }
 
 static gs_json *encode_list(const char *in, const gs_field *field) {

@@ -58,6 +58,7 @@ typedef struct gs_field_error {
 #define GS_MAX_FIELD_ERRORS 32
 typedef struct gs_field_errors {
     int count;  // all that were found, also those that no longer fit
+    bool takes_old_values;  // out of a range or pattern: no error, the value is taken
     gs_field_error items[GS_MAX_FIELD_ERRORS];
 } gs_field_errors;
 
@@ -72,6 +73,9 @@ void gs_fields_set_defaults(void *out, const gs_field *fields);
 // Defaults, then what `object` says. INVALID_ARGUMENT ("2 problems found") when errors->count > 0.
 GS_NODISCARD gs_status gs_fields_decode(void *out, const gs_field *fields, const gs_json *object,
                                         gs_field_errors *errors);
+// Of what was accepted once, maybe by a version with wider limits: what can be held is taken as it is.
+GS_NODISCARD gs_status gs_fields_decode_stored(void *out, const gs_field *fields, const gs_json *object,
+                                               gs_field_errors *errors);
 gs_json *gs_fields_encode(const void *in, const gs_field *fields);
 // JSON Schema of the object, in the subset common to OpenAPI 3.0 and 3.1.
 gs_json *gs_fields_schema(const gs_field *fields, const char *description);

@@ -459,6 +459,13 @@ gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object, gs_field_
                     errors->count == 1 ? "" : "s");
 }
 
+gs_status gs_job_spec_decode_stored(gs_job_spec *spec, const gs_json *object, gs_field_errors *errors) {
+    memset(spec, 0, sizeof *spec);
+    gs_status status = gs_fields_decode_stored(spec, gs_job_spec_fields, object, errors);
+    if (gs_json_type_of(object) == GS_JSON_OBJECT) fill_dependent_defaults(spec, object);
+    return status;
+}
+
 gs_json *gs_job_spec_encode(const gs_job_spec *spec) {
     gs_json *object = gs_fields_encode(spec, gs_job_spec_fields);
     // What does not apply is all defaults, and would be refused if it were sent back.

@@ -168,6 +168,9 @@ extern const gs_field gs_job_spec_fields[];
 // Decodes, fills defaults that depend on others, checks everything. INVALID_ARGUMENT: see errors.
 GS_NODISCARD gs_status gs_job_spec_decode(gs_job_spec *spec, const gs_json *object,
                                           gs_field_errors *errors);
+// Of a stored job: limits and rules between members are those of the version that accepted it. INVALID_ARGUMENT: it
+// cannot be held.
+GS_NODISCARD gs_status gs_job_spec_decode_stored(gs_job_spec *spec, const gs_json *object, gs_field_errors *errors);
 gs_json *gs_job_spec_encode(const gs_job_spec *spec);
 // Of gs_job_spec_decode: what sharding goes together with (job_sharding.c).
 void gs_job_spec_check_sharding(const gs_job_spec *spec, gs_field_errors *errors);
