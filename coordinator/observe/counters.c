@@ -2,7 +2,11 @@
 
 #include <string.h>
 
+#include "coordinator/observe/events.h"
 #include "coordinator/observe/job_sight.h"
+#include "core/clock.h"
+
+#define LIMIT_EVENT_NS (60 * GS_NS_PER_SEC)
 
 #define FAMILY(id, text, kind, ...)                                                                \
     static const gs_metric_family id = {                                                           \
@@ -24,6 +28,19 @@ FAMILY(gradsync_job_rescales_total, "Changes of world size.", GS_COUNTER, "job_i
 FAMILY(gradsync_faults_total, "Faults and verdicts.", GS_COUNTER, "job_id", "kind", "verdict");
 HISTOGRAM(gradsync_fault_recover_seconds, "From the end of a generation to the next committed step.",
           gs_checkpoint_bounds, "job_id");
+FAMILY(gradsync_limit_reached_total, "Bounds that were reached: refused, or the oldest dropped.", GS_COUNTER, "limit");
+
+static const struct {
+    const char *name, *what;
+} limits[GS_NUM_LIMITS] = {
+    [GS_LIMIT_CURVES] = {"curves", "lines of curves that the disk did not take were dropped, the oldest first"},
+    [GS_LIMIT_WRITES] = {"writes", "too much waits for the disk: writes were refused"},
+    [GS_LIMIT_WATCHERS] = {"watchers", "as many streams are watched as may be: one more was refused"},
+    [GS_LIMIT_TIMELINES] = {"timelines", "as many timelines are being made as may be: one more was refused"},
+    [GS_LIMIT_RECALLS] = {"recalls", "as many questions about ended jobs wait as may: one more was refused"},
+    [GS_LIMIT_KEYS] = {"idempotency_keys", "as many idempotency keys are remembered as may be: a request with a new one was refused"},
+    [GS_LIMIT_JOBS] = {"jobs", "as many jobs wait and train as may: one more was refused"},
+};
 
 static gs_metric *series_of(gs_observer *observer, const gs_metric_family *family, const char *a, const char *b,
                             const char *c) {
@@ -64,6 +81,25 @@ void gs_counters_see(gs_observer *observer, const gs_effect *effect) {
     }
 }
 
+static void tell_limit(gs_observer *observer, gs_limit limit) {
+    uint64_t times = observer->limits_reached[limit];
+    observer->limits_reached[limit] = 0;
+    gs_metric_add(series_of(observer, &gradsync_limit_reached_total, limits[limit].name, NULL, NULL), (double)times);
+    int64_t now_ns = gs_now_ns(), *told_ns = &observer->limit_told_ns[limit];
+    if (*told_ns && now_ns - *told_ns < LIMIT_EVENT_NS) return;
+    *told_ns = now_ns;
+    gs_events_note(observer, GS_SEVERITY_WARNING, "LimitReached", limits[limit].what);
+}
+
+void gs_counters_tick(gs_observer *observer) {
+    uint64_t refused = gs_writer_num_refused(observer->writer);
+    observer->limits_reached[GS_LIMIT_WRITES] += refused - observer->num_refused;
+    observer->num_refused = refused;
+    for (int i = 0; i < GS_NUM_LIMITS; i++) {
+        if (observer->limits_reached[i] > 0) tell_limit(observer, (gs_limit)i);
+    }
+}
+
 void gs_counters_plan_made(gs_observer *observer, double seconds) {
     gs_metric_observe(series_of(observer, &gradsync_plan_build_duration_seconds, NULL, NULL, NULL), seconds);
 }
@@ -72,6 +108,8 @@ void gs_counters_declare(gs_observer *observer) {
     static const char *const outcomes[] = {"complete", "timeout", "error"};
     for (int i = 0; i < 3; i++) series_of(observer, &gradsync_rendezvous_duration_seconds, outcomes[i], NULL, NULL);
     series_of(observer, &gradsync_plan_build_duration_seconds, NULL, NULL, NULL);
+    for (int i = 0; i < GS_NUM_LIMITS; i++)
+        series_of(observer, &gradsync_limit_reached_total, limits[i].name, NULL, NULL);
 }
 
 void gs_counters_declare_job(gs_observer *observer, const gs_job *job) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/observe/failure_view.h"
+#include "coordinator/observe/views/failure_view.h"
 #include "coordinator/observe/watch.h"
 #include "core/clock.h"
 #include "core/log.h"
@@ -147,6 +147,12 @@ void gs_events_see(gs_observer *observer, const gs_effect *effect) {
     keep_event(events, sequence, job ? job->id : 0, item);
     store_event(observer, sequence, job ? job->id : 0, item);
     gs_watch_publish(observer, job, GS_TOPIC_EVENT, gs_json_copy(item));
+}
+
+void gs_events_note(gs_observer *observer, gs_severity severity, const char *reason, const char *message) {
+    gs_effect effect = {.kind = GS_DO_NOTE,
+                        .note = {.severity = severity, .reason = reason, .message = message, .step = -1, .rank = -1}};
+    gs_events_see(observer, &effect);
 }
 
 void gs_events_forget_job(gs_observer *observer, uint64_t job) {

@@ -11,6 +11,8 @@ void gs_events_destroy(gs_events *events);
 
 // A GS_DO_NOTE.
 void gs_events_see(gs_observer *observer, const gs_effect *effect);
+// Of the observer itself, of no job.
+void gs_events_note(gs_observer *observer, gs_severity severity, const char *reason, const char *message);
 void gs_events_forget_job(gs_observer *observer, uint64_t job);
 
 void gs_list_events(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,

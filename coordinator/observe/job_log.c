@@ -10,7 +10,6 @@
 #include "core/clock.h"
 #include "core/digest.h"
 #include "core/log.h"
-#include "core/strbuf.h"
 
 #define MAX_LIMIT 2000
 // Lines of an ended job may still be on their way from an agent for that long.
@@ -34,7 +33,7 @@ typedef struct gs_log_reader {
 struct gs_job_log {
     gs_log_disk *disk;       // the writer's
     gs_log_reader *readers;  // waiting or being answered
-    gs_strbuf metrics;       // lines of metrics.jsonl that are not on their way yet
+    bool is_open;            // its disk may hold a file open, and marks
 };
 
 static void job_directory(char *path, size_t path_bytes, const gs_observer *observer,
@@ -60,7 +59,6 @@ void gs_job_log_destroy(gs_job_log *log) {
         if (reader->call) gs_rpc_reply(reader->call, gs_error(GS_UNAVAILABLE, "stopping"), NULL);
         free(reader);
     }
-    gs_strbuf_release(&log->metrics);
     gs_log_disk_destroy(log->disk);
     free(log);
 }
@@ -75,17 +73,16 @@ typedef struct gs_log_write {
     size_t num_lines;
     char **lines;    // owned
     uint64_t *keys;  // owned
-    char *metrics;   // owned
-    size_t metrics_bytes;
-    bool removes;
+    bool removes, rests;
 } gs_log_write;
 
 static gs_status write_log(gs_write *base, gs_job_store *store) {
     (void)store;
     gs_log_write *write = (gs_log_write *)base;
     if (write->removes) return gs_log_disk_remove(write->disk);
-    if (write->metrics) {
-        return gs_log_disk_append_metrics(write->disk, write->metrics, write->metrics_bytes);
+    if (write->rests) {
+        gs_log_disk_rest(write->disk);
+        return gs_ok();
     }
     for (size_t i = 0; i < write->num_lines; i++) {
         GS_TRY(gs_log_disk_append(write->disk, write->lines[i], write->keys[i]));
@@ -103,15 +100,17 @@ static void log_written(gs_write *base, gs_status status) {
     if (write->removes) gs_log_disk_destroy(write->disk);
     free(write->lines);
     free(write->keys);
-    free(write->metrics);
     free(write);
 }
 
 static void submit_log(gs_observer *observer, const gs_job *job, gs_log_write *write) {
-    write->base = (gs_write){.run = write_log, .done = log_written, .lane = GS_LANE_LOGS};
+    write->base.run = write_log;
+    write->base.done = log_written;
+    write->base.lane = GS_LANE_LOGS;
     write->observer = observer;
     write->job = job->id;
     if (!write->disk) write->disk = job->sight->log->disk;
+    job->sight->log->is_open = true;
     gs_writer_submit(observer->writer, &write->base);
 }
 
@@ -138,21 +137,13 @@ void gs_job_log_remove(gs_observer *observer, gs_job *job) {
     job->sight->log = NULL;
 }
 
-void gs_job_log_metrics(gs_observer *observer, gs_job *job, char *text) {
-    (void)observer;
-    gs_strbuf_puts(&job->sight->log->metrics, text);
-    gs_strbuf_putc(&job->sight->log->metrics, '\n');
-    free(text);
-}
-
-static void flush_metrics(gs_observer *observer, gs_job *job) {
-    if (job->sight->log->metrics.len == 0) return;
-    gs_log_write *write = calloc(1, sizeof *write);
+void gs_job_log_rest(gs_observer *observer, gs_job *job) {
+    gs_job_log *log = job->sight->log;
+    gs_log_write *write = log->is_open && !log->readers ? calloc(1, sizeof *write) : NULL;
     if (!write) return;
-    write->metrics_bytes = job->sight->log->metrics.len;
-    write->metrics = gs_strbuf_take(&job->sight->log->metrics);
-    if (write->metrics) submit_log(observer, job, write);
-    else free(write);
+    write->rests = true;
+    submit_log(observer, job, write);
+    log->is_open = false;
 }
 
 // Our own log lines carry their level; what else comes on standard error deserves to be seen.
@@ -225,10 +216,14 @@ void gs_log_records(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
         free(write);
         return;
     }
+    size_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
         char *line = line_of(gs_json_at(records, i), agent, &write->keys[write->num_lines]);
-        if (line) write->lines[write->num_lines++] = line;
+        if (!line) continue;
+        write->lines[write->num_lines++] = line;
+        bytes += strlen(line);
     }
+    write->base.bytes = bytes;
     write->call = call;
     gs_held_keep(&write->held, call, forget_log_call, write);
     submit_log(observer, job, write);
@@ -267,6 +262,8 @@ static void submit_reader(gs_log_reader *reader, gs_job *job) {
     reader->again = false;
     reader->final = is_silent(job);
     reader->disk = job->sight->log->disk;
+    job->sight->log->is_open = true;
+    gs_sight_use(job->sight);
     reader->base = (gs_write){.run = read_log, .done = log_read, .lane = GS_LANE_LOGS};
     gs_writer_submit(reader->observer->writer, &reader->base);
 }
@@ -312,7 +309,7 @@ void gs_job_log_wake(gs_observer *observer, gs_job *job) {
 }
 
 void gs_job_log_tick(gs_observer *observer, gs_job *job) {
-    flush_metrics(observer, job);
+    (void)observer;
     int64_t now_ns = gs_now_ns();
     gs_log_reader *next;
     for (gs_log_reader *reader = job->sight->log->readers; reader; reader = next) {

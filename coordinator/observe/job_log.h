@@ -16,8 +16,8 @@ void gs_job_log_remove(gs_observer *observer, gs_job *job);
 // Followers look again: lines came, or the job ended.
 void gs_job_log_wake(gs_observer *observer, gs_job *job);
 void gs_job_log_tick(gs_observer *observer, gs_job *job);
-// Appends a line to DATA/jobs/ID/metrics.jsonl. Takes text.
-void gs_job_log_metrics(gs_observer *observer, gs_job *job, char *text);
+// The file is closed, and what is remembered of its lines goes, until somebody writes or reads.
+void gs_job_log_rest(gs_observer *observer, gs_job *job);
 
 void gs_log_records(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request);

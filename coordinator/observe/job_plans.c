@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "coordinator/observe/job_sight.h"
-#include "coordinator/observe/plan_view.h"
+#include "coordinator/observe/recall.h"
+#include "coordinator/observe/views/plan_view.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "rpc/schema/job_plan.h"
@@ -116,6 +117,7 @@ void gs_get_job_plan(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *pee
     gs_job *job = NULL;
     gs_json *details = NULL;
     gs_status status = gs_observer_find_job(ctx, &job, &details, request);
+    if (!status.code && gs_recall_record(ctx, job, gs_get_job_plan, call, request)) return;
     if (!status.code && !job->sight->documents.plan) {
         details = gs_json_new_object();
         gs_json_set_string(details, "code", "not_ready");

@@ -7,10 +7,13 @@
 #include <stdint.h>
 
 #include "coordinator/model/job.h"
+#include "coordinator/observe/observer.h"
 #include "coordinator/observe/reports/job_metrics.h"
 #include "coordinator/store/record/job_documents.h"
+#include "core/clock.h"
 #include "core/metrics.h"
 
+typedef struct gs_curves gs_curves;                  // curves.h
 typedef struct gs_job_log gs_job_log;                // job_log.h
 typedef struct gs_left_timelines gs_left_timelines;  // timelines.c
 
@@ -23,12 +26,29 @@ typedef struct gs_save_facts {
 
 struct gs_job_sight {
     gs_job_documents documents;  // owned
-    gs_job_metrics *metrics;     // owned
+    gs_job_metrics *metrics;     // owned, unless it is the observer's no_metrics
     gs_job_log *log;             // owned
+    gs_curves *curves;           // owned
     gs_left_timelines *left;     // owned; NULL: none
     gs_save_facts saves;
     int ranks_shown;  // most ranks that the metrics page has shown
     bool on_page;     // its series are on the metrics page
+    // An ended job rests: what people seldom ask for is let go, and recalled from the disk when they do.
+    bool is_resting;
+    bool record_is_coming;  // documents.spec NULL: it is on the disk alone
+    bool row_failed;        // the last time that it was written
+    int64_t ended_ns;       // this life saw it end; 0: it had ended before, or has not
+    int64_t used_ns;        // somebody asked for what had to be recalled
 };
+
+static inline void gs_sight_use(gs_job_sight *sight) {
+    sight->used_ns = gs_now_ns();
+    sight->is_resting = false;
+}
+
+// Made when it has none. NULL: out of memory.
+gs_job_metrics *gs_sight_own_metrics(gs_observer *observer, gs_job *job);
+// What the store answered to its row: a job whose end is not durable does not rest.
+void gs_sight_note_row(const gs_observer *observer, uint64_t id, gs_status status);
 
 #endif

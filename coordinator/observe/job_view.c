@@ -41,8 +41,11 @@ static void set_waiting(gs_json *view, const gs_job *job) {
 }
 
 static void set_labels(gs_json *view, const gs_job *job) {
-    const gs_json *labels = gs_json_get(job->sight->documents.spec, "labels");
-    if (gs_json_count(labels) > 0) gs_json_set(view, "labels", gs_json_copy(labels));
+    const gs_job_spec *spec = &job->spec;
+    if (spec->num_labels == 0) return;
+    gs_json *labels = gs_json_new_object();
+    for (int i = 0; i < spec->num_labels; i++) gs_json_set_string(labels, spec->labels[i].key, spec->labels[i].value);
+    gs_json_set(view, "labels", labels);
 }
 
 static void set_reduction(gs_json *view, const gs_job *job) {
@@ -81,7 +84,7 @@ gs_json *gs_job_to_view(const gs_job *job, bool with_spec) {
     set_labels(view, job);
     gs_json_set_int(view, "version", (int64_t)job->version);
     set_links(view, job->id_text);
-    if (with_spec) gs_json_set(view, "spec", gs_json_retain(job->sight->documents.spec));
+    if (with_spec && job->sight->documents.spec) gs_json_set(view, "spec", gs_json_retain(job->sight->documents.spec));
     return view;
 }
 

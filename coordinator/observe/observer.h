@@ -14,7 +14,21 @@
 typedef struct gs_events gs_events;                  // events.h
 typedef struct gs_watchers gs_watchers;              // watch.h
 typedef struct gs_metrics_page gs_metrics_page;      // metrics/metrics_page.h
+typedef struct gs_job_metrics gs_job_metrics;        // reports/job_metrics.h
+typedef struct gs_recalls gs_recalls;                // recall.h
 typedef struct gs_timeline_asker gs_timeline_asker;  // timelines.c
+
+// A bound that was reached: what is above it is refused, or the oldest goes.
+typedef enum gs_limit {
+    GS_LIMIT_CURVES = 0,  // lines of curves that a disk did not take in time
+    GS_LIMIT_WRITES,      // that were refused: too many wait for the disk
+    GS_LIMIT_WATCHERS,
+    GS_LIMIT_TIMELINES,
+    GS_LIMIT_RECALLS,     // questions about ended jobs that wait for the disk
+    GS_LIMIT_KEYS,
+    GS_LIMIT_JOBS,
+    GS_NUM_LIMITS
+} gs_limit;
 
 typedef struct gs_observer {
     const gs_state *state;  // borrowed
@@ -31,8 +45,15 @@ typedef struct gs_observer {
     gs_metrics_page *page;               // owned; NULL while nobody asks for metrics
     gs_timeline_asker *timeline_askers;  // owned
     int64_t timeline_requests;           // made so far
-    int64_t started_ns, expired_ns;
+    int64_t started_ns;
     double loop_lag_seconds, step_seconds;  // of the loop; that the engine took for its last step
+    gs_job_metrics *no_metrics;     // owned; what jobs have of which nothing is in memory
+    gs_recalls *recalls;            // owned
+    int64_t rested_ns;              // ended jobs were looked at
+    int num_curves_coming;          // reads that the thread of logs has
+    uint64_t limits_reached[GS_NUM_LIMITS];  // since the last tick
+    int64_t limit_told_ns[GS_NUM_LIMITS];
+    uint64_t num_refused;       // writes, as last counted
     bool store_failed;  // the last time
     uint64_t num_store_failures;
     char store_error[256];

@@ -1,20 +1,11 @@
 #include "coordinator/observe/rank_reports.h"
 
-#include "coordinator/observe/job_log.h"
+#include "coordinator/observe/curves.h"
 #include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/recall.h"
 #include "coordinator/observe/watch.h"
 
-typedef struct entry_writer {
-    gs_observer *observer;
-    gs_job *job;
-} entry_writer;
-
-static void write_entry(void *ctx, const gs_json *entry) {
-    const entry_writer *writer = ctx;
-    char *text = NULL;
-    gs_status status = gs_json_encode(&text, NULL, entry, false);
-    if (!status.code) gs_job_log_metrics(writer->observer, writer->job, text);
-}
+static void write_entry(void *ctx, const gs_json *entry) { gs_curves_note(ctx, entry); }
 
 static void copy_member(gs_json *out, const char *key, const gs_json *report) {
     const gs_json *value = gs_json_get(report, key);
@@ -44,9 +35,10 @@ static void publish_step(gs_observer *observer, gs_job *job, const gs_json *repo
 
 void gs_rank_reports_keep(gs_observer *observer, const gs_member *member, const gs_json *report) {
     gs_job *job = member->job;
-    entry_writer writer = {observer, job};
-    gs_job_metrics_take(job->sight->metrics, member->rank, job->run ? job->run->num_members : 0, report,
-                        &(gs_metrics_record){write_entry, &writer});
+    gs_job_metrics *metrics = gs_sight_own_metrics(observer, job);
+    if (!metrics) return;
+    gs_job_metrics_take(metrics, member->rank, job->run ? job->run->num_members : 0, report,
+                        &(gs_metrics_record){write_entry, job});
 }
 
 void gs_rank_reports_tell(gs_observer *observer, const gs_member *member, const gs_json *report) {
@@ -76,6 +68,7 @@ void gs_get_job_series(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *p
     gs_job *job = NULL;
     gs_json *body = NULL, *curves = NULL;
     gs_status status = gs_observer_find_job(ctx, &job, &body, request);
+    if (!status.code && gs_recall_curves(ctx, job, gs_get_job_series, call, request)) return;
     int64_t max_points = gs_json_int_or(request, "max_points", 500);
     gs_series_wish wish = {.names = gs_json_get(request, "names"),
                            .from_step = gs_json_int_or(request, "from_step", 0),

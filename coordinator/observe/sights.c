@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "coordinator/observe/counters.h"
+#include "coordinator/observe/curves.h"
 #include "coordinator/observe/events.h"
-#include "coordinator/observe/failure_view.h"
+#include "coordinator/observe/views/failure_view.h"
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_plans.h"
 #include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/job_view.h"
+#include "coordinator/observe/recall.h"
 #include "coordinator/observe/timelines.h"
 #include "coordinator/observe/watch.h"
 #include "coordinator/observe/worker_view.h"
@@ -19,7 +21,8 @@
 #include "core/log.h"
 
 #define MAX_SERIES 20000
-#define EXPIRE_NS (600 * GS_NS_PER_SEC)
+#define REST_LOOK_NS GS_NS_PER_SEC
+#define RECALLED_NS (60 * GS_NS_PER_SEC)  // kept in case somebody asks again
 
 gs_status gs_observer_create(gs_observer **out, const gs_observer_options *options) {
     gs_observer *observer = calloc(1, sizeof *observer);
@@ -29,7 +32,9 @@ gs_status gs_observer_create(gs_observer **out, const gs_observer_options *optio
     observer->started_ns = gs_now_ns();
     observer->watchers = gs_watchers_create();
     observer->metrics = gs_metrics_create(MAX_SERIES);
-    gs_status status = observer->watchers && observer->metrics
+    observer->no_metrics = gs_job_metrics_create();
+    observer->recalls = gs_recalls_create();
+    gs_status status = observer->watchers && observer->metrics && observer->no_metrics && observer->recalls
                            ? gs_events_create(&observer->events, options->store, options->next_sequence)
                            : gs_error(GS_RESOURCE_EXHAUSTED, "observer: out of memory");
     if (status.code) gs_observer_destroy(observer);
@@ -40,15 +45,11 @@ gs_status gs_observer_create(gs_observer **out, const gs_observer_options *optio
 void gs_observer_destroy(gs_observer *observer) {
     if (!observer) return;
     gs_watchers_destroy(observer->watchers);
+    gs_recalls_destroy(observer->recalls);
+    gs_job_metrics_destroy(observer->no_metrics);
     gs_events_destroy(observer->events);
     gs_metrics_destroy(observer->metrics);
     free(observer);
-}
-
-static void reload_curves(const gs_observer *observer, gs_job *job) {
-    char path[1200];
-    snprintf(path, sizeof path, "%s/jobs/%s/metrics.jsonl", observer->data_dir, job->id_text);
-    gs_job_metrics_reload(job->sight->metrics, path);
 }
 
 bool gs_observer_meet(gs_observer *observer, gs_job *job, gs_job_documents *documents, bool was_stored) {
@@ -60,22 +61,21 @@ bool gs_observer_meet(gs_observer *observer, gs_job *job, gs_job_documents *docu
     sight->documents = *documents;
     *documents = (gs_job_documents){0};
     job->sight = sight;
-    sight->metrics = gs_job_metrics_create();
+    sight->metrics = observer->no_metrics;
     sight->log = gs_job_log_create(observer, job);
-    if (!sight->metrics || !sight->log) {
-        gs_observer_forget(observer, job);
-        return false;
-    }
-    if (was_stored) reload_curves(observer, job);
-    return true;
+    sight->curves = gs_curves_create(was_stored);
+    bool may_report = !gs_job_state_terminal(job->state);
+    if (sight->log && sight->curves && (!may_report || gs_sight_own_metrics(observer, job))) return true;
+    gs_observer_forget(observer, job);
+    return false;
 }
 
 void gs_observer_forget(gs_observer *observer, gs_job *job) {
-    (void)observer;
     gs_job_sight *sight = job->sight;
     if (!sight) return;
     gs_timelines_forget(job);
-    gs_job_metrics_destroy(sight->metrics);
+    if (sight->metrics != observer->no_metrics) gs_job_metrics_destroy(sight->metrics);
+    gs_curves_destroy(sight->curves);
     gs_job_log_destroy(sight->log);
     gs_job_documents_release(&sight->documents);
     free(sight);
@@ -92,6 +92,7 @@ static void drop_job(gs_observer *observer, gs_job *job) {
     gs_watch_end_job(observer, job);
     gs_events_forget_job(observer, job->id);
     gs_metrics_forget(observer->metrics, "job_id", job->id_text);
+    gs_recall_forget(observer, job);
     gs_job_log_remove(observer, job);
     gs_observer_forget(observer, job);
 }
@@ -102,6 +103,7 @@ static void show_job(gs_observer *observer, const gs_job *job) {
 }
 
 static void end_job(gs_observer *observer, gs_job *job) {
+    job->sight->ended_ns = gs_now_ns();
     gs_watch_end_job(observer, job);
     gs_job_log_wake(observer, job);
 }
@@ -171,28 +173,68 @@ void gs_observer_take_sample(gs_observer *observer, gs_job *job, const char *sam
     job->sight->documents.sample = copy;
 }
 
-static void expire_series(gs_observer *observer, int64_t now_ns) {
-    if (observer->expired_ns && now_ns - observer->expired_ns < EXPIRE_NS) return;
-    observer->expired_ns = now_ns;
-    int64_t keep_ms = observer->state->timing.series_keep_ns / GS_NS_PER_MS;
-    const gs_job_table *jobs = &observer->state->jobs;
-    for (size_t i = 0; i < jobs->count; i++) {
-        gs_job *job = jobs->items[i];
-        if (!gs_job_state_terminal(job->state) || gs_wall_ms() - job->ended_ms <= keep_ms) continue;
-        gs_metrics_forget(observer->metrics, "job_id", job->id_text);
-        gs_timelines_forget(job);
+static bool may_rest(const gs_observer *observer, const gs_job *job, int64_t now_ns) {
+    const gs_job_sight *sight = job->sight;
+    if (!gs_job_state_terminal(job->state) || job->dirty || job->held_back || job->run || sight->row_failed) return false;
+    // What an earlier version left is read whole at a start, and shown as long.
+    int64_t since_ns = sight->ended_ns || !sight->documents.spec ? sight->ended_ns : observer->started_ns;
+    if (since_ns && now_ns - since_ns < observer->state->timing.series_keep_ns) return false;
+    return !sight->used_ns || now_ns - sight->used_ns >= RECALLED_NS;
+}
+
+static void rest(gs_observer *observer, gs_job *job) {
+    gs_job_sight *sight = job->sight;
+    if (sight->documents.spec) gs_job_documents_rest(&sight->documents);
+    if (sight->metrics != observer->no_metrics) {
+        gs_job_metrics_destroy(sight->metrics);
+        sight->metrics = observer->no_metrics;
+        gs_curves_let_go(job);
     }
+    if (sight->on_page || sight->ended_ns) gs_metrics_forget(observer->metrics, "job_id", job->id_text);
+    sight->on_page = false;
+    sight->ended_ns = sight->used_ns = 0;
+    gs_timelines_forget(job);
+    gs_job_log_rest(observer, job);
+}
+
+static void rest_jobs(gs_observer *observer) {
+    int64_t now_ns = gs_now_ns();
+    if (now_ns - observer->rested_ns < REST_LOOK_NS) return;
+    observer->rested_ns = now_ns;
+    for (size_t i = 0; i < observer->state->jobs.count; i++) {
+        gs_job *job = observer->state->jobs.items[i];
+        if (job->sight->is_resting || !may_rest(observer, job, now_ns)) continue;
+        job->sight->is_resting = true;
+        rest(observer, job);
+    }
+}
+
+// What a former life wrote of a job that trains is read one after the other, so that lines of logs come in between.
+static bool wants_curves(const gs_observer *observer, const gs_job *job) {
+    return observer->num_curves_coming == 0 && !gs_job_state_terminal(job->state);
 }
 
 void gs_observer_tick(gs_observer *observer) {
     gs_watch_tick(observer);
     gs_timelines_tick(observer);
-    for (size_t i = 0; i < observer->state->jobs.count; i++) gs_job_log_tick(observer, observer->state->jobs.items[i]);
-    expire_series(observer, gs_now_ns());
+    for (size_t i = 0; i < observer->state->jobs.count; i++) {
+        gs_job *job = observer->state->jobs.items[i];
+        if (job->sight->is_resting) continue;
+        gs_job_log_tick(observer, job);
+        gs_curves_tick(observer, job, wants_curves(observer, job));
+    }
+    gs_recall_tick(observer);
+    rest_jobs(observer);
+    gs_counters_tick(observer);
 }
 
 void gs_observer_part(gs_observer *observer) {
     gs_watch_end_all(observer, "server_shutdown");
     gs_timelines_end_all(observer);
-    for (size_t i = 0; i < observer->state->jobs.count; i++) gs_job_log_tick(observer, observer->state->jobs.items[i]);
+    gs_recall_end_all(observer);
+    for (size_t i = 0; i < observer->state->jobs.count; i++) {
+        gs_job *job = observer->state->jobs.items[i];
+        gs_job_log_tick(observer, job);
+        gs_curves_tick(observer, job, false);
+    }
 }

@@ -1,4 +1,3 @@
-#include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/timelines.h"
 
 #include <ctype.h>
@@ -8,6 +7,8 @@
 
 #include "coordinator/model/run.h"
 #include "coordinator/observe/held.h"
+#include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/recall.h"
 #include "core/clock.h"
 
 typedef enum rank_state { RANK_UNWANTED = 0, RANK_WAITED_FOR, RANK_ANSWERED, RANK_AWAY } rank_state;
@@ -195,6 +196,7 @@ static gs_status ask(gs_observer *observer, gs_rpc_call_handle *call, gs_job *jo
     for (gs_timeline_asker *at = observer->timeline_askers; at; at = at->next) num_askers++;
     gs_timeline_asker *asker =
         num_askers < GS_TIMELINE_MAX_ASKERS ? calloc(1, sizeof *asker) : NULL;
+    if (!asker) observer->limits_reached[GS_LIMIT_TIMELINES]++;
     if (!asker)
         return gs_error(GS_RESOURCE_EXHAUSTED, "timelines: %d are being made already", num_askers);
     *asker = (gs_timeline_asker){.observer = observer,
@@ -239,6 +241,7 @@ void gs_get_job_timeline(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer 
     gs_json *details = NULL;
     gs_timeline_range range;
     gs_status status = gs_observer_find_job(observer, &job, &details, request);
+    if (!status.code && gs_recall_record(observer, job, gs_get_job_timeline, call, request)) return;
     if (!status.code)
         status = gs_timeline_range_parse(&range, gs_json_string_or(request, "steps", NULL));
     bool live = !status.code && job->run && job->run->phase == GS_RUN_TRAINING;

@@ -206,6 +206,7 @@ void gs_watch(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, cons
     }
     if (!status.code && watchers->count >= MAX_WATCHERS) {
         status = gs_error(GS_RESOURCE_EXHAUSTED, "%d streams are open already", MAX_WATCHERS);
+        observer->limits_reached[GS_LIMIT_WATCHERS]++;
     }
     gs_watcher *watcher = status.code ? NULL : calloc(1, sizeof *watcher);
     if (!watcher) {

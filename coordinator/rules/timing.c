@@ -23,7 +23,7 @@ const gs_timing gs_timing_default = {
     .agent_dead_ns = 3 * GS_NS_PER_SEC,
     .orphan_ns = 600 * GS_NS_PER_SEC,
     .flush_ns = 150 * GS_NS_PER_MS,
-    .series_keep_ns = 900 * GS_NS_PER_SEC,
+    .series_keep_ns = 300 * GS_NS_PER_SEC,
 };
 
 gs_status gs_timing_check(const gs_timing *timing) {

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "coordinator/observe/plan_view.h"
+#include "coordinator/observe/views/plan_view.h"
 #include "core/digest.h"
 #include "rpc/schema/job_memory.h"
 #include "rpc/schema/job_plan.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "coordinator/observe/job_view.h"
+#include "coordinator/observe/recall.h"
 #include "coordinator/store/record/checkpoint_record.h"
 
 void gs_get_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
@@ -13,6 +14,7 @@ void gs_get_job(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
     gs_job *job = NULL;
     gs_json *details = NULL;
     gs_status status = gs_observer_find_job(ctx, &job, &details, request);
+    if (!status.code && gs_recall_record(ctx, job, gs_get_job, call, request)) return;
     gs_rpc_reply(call, status, status.code ? details : gs_job_to_view(job, true));
 }
 
@@ -22,6 +24,7 @@ void gs_get_job_workers(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *
     gs_job *job = NULL;
     gs_json *body = NULL;
     gs_status status = gs_observer_find_job(ctx, &job, &body, request);
+    if (!status.code && gs_recall_record(ctx, job, gs_get_job_workers, call, request)) return;
     if (!status.code) {
         body = gs_json_new_object();
         gs_json_set(body, "items", gs_job_members_to_view(job));

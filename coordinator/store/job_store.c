@@ -17,7 +17,9 @@
 
 enum {
     STATEMENT_PUT_JOB = 0,
+    STATEMENT_PUT_CARD,
     STATEMENT_DELETE_JOB,
+    STATEMENT_DELETE_CARD,
     STATEMENT_DELETE_JOB_EVENTS,
     STATEMENT_DELETE_JOB_CHECKPOINTS,
     STATEMENT_PUT_TOMBSTONE,
@@ -35,7 +37,10 @@ enum {
 static const char *const statement_texts[NUM_STATEMENTS] = {
     [STATEMENT_PUT_JOB] = "INSERT INTO job(id, body) VALUES(?1, ?2) "
                           "ON CONFLICT(id) DO UPDATE SET body = excluded.body",
+    [STATEMENT_PUT_CARD] = "INSERT OR REPLACE INTO card(job, body) SELECT ?1, ?2 WHERE EXISTS "
+                           "(SELECT 1 FROM job WHERE id = ?1)",
     [STATEMENT_DELETE_JOB] = "DELETE FROM job WHERE id = ?1",
+    [STATEMENT_DELETE_CARD] = "DELETE FROM card WHERE job = ?1",
     [STATEMENT_DELETE_JOB_EVENTS] = "DELETE FROM event WHERE job = ?1",
     [STATEMENT_DELETE_JOB_CHECKPOINTS] = "DELETE FROM checkpoint WHERE job = ?1",
     [STATEMENT_PUT_TOMBSTONE] = "INSERT OR REPLACE INTO tombstone(job, generation, outcome, deleted_ms) "
@@ -53,6 +58,7 @@ static const char *const statement_texts[NUM_STATEMENTS] = {
     [STATEMENT_MARK_GENERATION] = "UPDATE meta SET generation_mark = ?1",
 };
 
+// For who listens; a card says nothing that its job's row does not.
 static const char *const statement_names[NUM_STATEMENTS] = {
     [STATEMENT_PUT_JOB] = "put_job",
     [STATEMENT_DELETE_JOB] = "delete_job",
@@ -85,7 +91,8 @@ static const char schema[] =
     "INSERT INTO cluster SELECT 'c-' || lower(hex(randomblob(8))) WHERE NOT EXISTS (SELECT 1 FROM cluster);"
     "CREATE TABLE IF NOT EXISTS life(epoch INTEGER PRIMARY KEY, id INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS tombstone(job INTEGER PRIMARY KEY, generation INTEGER NOT NULL,"
-    " outcome TEXT NOT NULL, deleted_ms INTEGER NOT NULL);";
+    " outcome TEXT NOT NULL, deleted_ms INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS card(job INTEGER PRIMARY KEY, body TEXT NOT NULL);";
 
 struct gs_job_store {
     sqlite3 *database;
@@ -290,7 +297,7 @@ static gs_status execute(gs_job_store *store, int which, const gs_store_value *v
     if (sqlite3_step(statement) != SQLITE_DONE) status = error_of(store, "write");
     sqlite3_reset(statement);
     sqlite3_clear_bindings(statement);
-    if (store->tap) store->tap(store->tap_ctx, statement_names[which], values, num_values);
+    if (store->tap && statement_names[which]) store->tap(store->tap_ctx, statement_names[which], values, num_values);
     return status;
 }
 
@@ -302,9 +309,14 @@ gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *bod
     return execute(store, STATEMENT_PUT_JOB, (gs_store_value[]){NUMBER(id), JSON(body)}, 2);
 }
 
+gs_status gs_job_store_put_card(gs_job_store *store, uint64_t id, const char *body) {
+    return execute(store, STATEMENT_PUT_CARD, (gs_store_value[]){NUMBER(id), JSON(body)}, 2);
+}
+
 gs_status gs_job_store_delete_job(gs_job_store *store, const gs_tombstone *tombstone) {
     uint64_t id = tombstone->job;
     GS_TRY(execute(store, STATEMENT_DELETE_JOB, (gs_store_value[]){NUMBER(id)}, 1));
+    GS_TRY(execute(store, STATEMENT_DELETE_CARD, (gs_store_value[]){NUMBER(id)}, 1));
     GS_TRY(execute(store, STATEMENT_DELETE_JOB_EVENTS, (gs_store_value[]){NUMBER(id)}, 1));
     GS_TRY(execute(store, STATEMENT_DELETE_JOB_CHECKPOINTS, (gs_store_value[]){NUMBER(id)}, 1));
     GS_TRY(execute(store, STATEMENT_PUT_TOMBSTONE,
@@ -374,6 +386,38 @@ static gs_status visit_rows(gs_job_store *store, const char *sql, gs_store_visit
 
 gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void *ctx) {
     return visit_rows(store, "SELECT id, id, '', body, 0 FROM job ORDER BY id", visit, ctx);
+}
+
+gs_status gs_job_store_load_jobs_without_card(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    return visit_rows(store, "SELECT id, id, '', body, 0 FROM job WHERE id NOT IN (SELECT job FROM card) ORDER BY id", visit,
+                      ctx);
+}
+
+// One that an earlier version has left behind a job that it deleted is none.
+gs_status gs_job_store_load_cards(gs_job_store *store, gs_store_visit visit, void *ctx) {
+    return visit_rows(store, "SELECT card.job, card.job, '', card.body, 0 FROM card JOIN job ON job.id = card.job ORDER BY card.job",
+                      visit, ctx);
+}
+
+gs_status gs_job_store_get_job(gs_job_store *store, char **body, uint64_t id) {
+    sqlite3_stmt *statement = NULL;
+    *body = NULL;
+    if (sqlite3_prepare_v2(store->database, "SELECT body FROM job WHERE id = ?1", -1, &statement, NULL) != SQLITE_OK ||
+        sqlite3_bind_int64(statement, 1, (int64_t)id) != SQLITE_OK)
+        return error_of(store, "read job");
+    gs_status status = gs_ok();
+    int code = sqlite3_step(statement);
+    if (code == SQLITE_DONE) {
+        status = gs_error(GS_NOT_FOUND, "store: there is no such job");
+    } else if (code != SQLITE_ROW) {
+        status = error_of(store, "read job");
+    } else {
+        const char *text = (const char *)sqlite3_column_text(statement, 0);
+        *body = text ? strdup(text) : NULL;
+        if (!*body) status = gs_error(GS_RESOURCE_EXHAUSTED, "store: out of memory");
+    }
+    sqlite3_finalize(statement);
+    return status;
 }
 
 gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_visit visit, void *ctx) {

@@ -37,6 +37,8 @@ GS_NODISCARD gs_status gs_job_store_begin_part(gs_job_store *store);
 GS_NODISCARD gs_status gs_job_store_end_part(gs_job_store *store, gs_status status);
 
 GS_NODISCARD gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *body);
+// What a start has to know of a job that has ended, so that it need not read all of its row; of a job that is there.
+GS_NODISCARD gs_status gs_job_store_put_card(gs_job_store *store, uint64_t id, const char *body);
 // With what is left of it: the newest GS_MAX_TOMBSTONES are kept.
 GS_NODISCARD gs_status gs_job_store_delete_job(gs_job_store *store, const gs_tombstone *tombstone);
 GS_NODISCARD gs_status gs_job_store_put_event(gs_job_store *store, uint64_t sequence,
@@ -78,6 +80,10 @@ GS_NODISCARD gs_status gs_job_store_load_lives(gs_job_store *store, gs_store_vis
 GS_NODISCARD gs_status gs_job_store_load_tombstones(gs_job_store *store, gs_store_visit visit, void *ctx);
 gs_tombstone gs_tombstone_of_row(const gs_store_row *row);
 GS_NODISCARD gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void *ctx);
+GS_NODISCARD gs_status gs_job_store_load_jobs_without_card(gs_job_store *store, gs_store_visit visit, void *ctx);
+GS_NODISCARD gs_status gs_job_store_load_cards(gs_job_store *store, gs_store_visit visit, void *ctx);
+// One job's row, at any time; the text is the caller's (free()). NOT_FOUND.
+GS_NODISCARD gs_status gs_job_store_get_job(gs_job_store *store, char **body, uint64_t id);
 GS_NODISCARD gs_status gs_job_store_load_events(gs_job_store *store, gs_store_visit visit,
                                                 void *ctx);
 GS_NODISCARD gs_status gs_job_store_load_checkpoints(gs_job_store *store, gs_store_visit visit,

@@ -29,20 +29,23 @@ typedef struct gs_log_segment {
 } gs_log_segment;
 
 struct gs_log_disk {
-    char directory[1200];
+    char *directory;  // owned
     bool loaded;
     gs_log_segment segments[GS_LOG_MAX_SEGMENTS];
     int num_segments;
     uint64_t next_cursor;
     FILE *file;  // the last segment, appending
-    uint64_t seen[NUM_SEEN];
+    uint64_t *seen;  // owned; of the last NUM_SEEN lines; NULL: nothing is loaded
     size_t num_seen;
 };
 
 gs_log_disk *gs_log_disk_create(const char *directory) {
     gs_log_disk *disk = calloc(1, sizeof *disk);
-    if (!disk) return NULL;
-    snprintf(disk->directory, sizeof disk->directory, "%s", directory);
+    if (disk) disk->directory = strdup(directory);
+    if (!disk || !disk->directory) {
+        free(disk);
+        return NULL;
+    }
     disk->next_cursor = 1;
     return disk;
 }
@@ -51,6 +54,8 @@ void gs_log_disk_destroy(gs_log_disk *disk) {
     if (!disk) return;
     if (disk->file) fclose(disk->file);
     for (int i = 0; i < disk->num_segments; i++) free(disk->segments[i].marks);
+    free(disk->seen);
+    free(disk->directory);
     free(disk);
 }
 
@@ -59,6 +64,8 @@ static void segment_path(char *path, size_t path_bytes, const gs_log_disk *disk,
 }
 
 static bool note_key(gs_log_disk *disk, uint64_t key) {
+    if (!disk->seen) disk->seen = calloc(NUM_SEEN, sizeof *disk->seen);
+    if (!disk->seen) return true;  // a line twice rather than none
     size_t filled = disk->num_seen < NUM_SEEN ? disk->num_seen : NUM_SEEN;
     for (size_t i = 0; i < filled; i++) {
         if (disk->seen[i] == key) return false;
@@ -210,17 +217,11 @@ gs_status gs_log_disk_flush(gs_log_disk *disk) {
     return forget_state(disk, gs_error_from_errno(errno, "log: write in %s", disk->directory));
 }
 
-gs_status gs_log_disk_append_metrics(gs_log_disk *disk, const char *text, size_t bytes) {
-    GS_TRY(gs_file_make_directory(disk->directory));
-    char path[1300];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", disk->directory);
-    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (file < 0) return gs_error_from_errno(errno, "metrics: %s", path);
-    ssize_t written = write(file, text, bytes);
-    int error = errno;
-    close(file);
-    if (written == (ssize_t)bytes) return gs_ok();
-    return gs_error_from_errno(written < 0 ? error : ENOSPC, "metrics: write %s", path);
+void gs_log_disk_rest(gs_log_disk *disk) {
+    gs_status status = forget_state(disk, gs_log_disk_flush(disk));
+    (void)status;  // lines that are not there were not acknowledged
+    free(disk->seen);
+    disk->seen = NULL;
 }
 
 gs_status gs_log_disk_remove(gs_log_disk *disk) {

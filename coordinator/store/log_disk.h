@@ -24,9 +24,8 @@ void gs_log_disk_destroy(gs_log_disk *disk);
 // `line` is a JSON object without cursor; `key` tells repeats. Repeats are dropped.
 GS_NODISCARD gs_status gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
 GS_NODISCARD gs_status gs_log_disk_flush(gs_log_disk *disk);
-// Appends to metrics.jsonl in the same directory.
-GS_NODISCARD gs_status gs_log_disk_append_metrics(gs_log_disk *disk, const char *text,
-                                                  size_t bytes);
+// Nothing is open or remembered until the next use.
+void gs_log_disk_rest(gs_log_disk *disk);
 GS_NODISCARD gs_status gs_log_disk_remove(gs_log_disk *disk);  // all files
 
 #define GS_LOG_MAX_RANKS 64

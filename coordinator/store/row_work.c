@@ -9,7 +9,8 @@
 
 typedef struct row_work {
     gs_work work;
-    char *body;        // owned; the row
+    char *body;        // owned; the row; NULL: as it is
+    char *card;        // owned; NULL: it has not ended
     gs_status status;  // of its making
     char *key;         // owned; NULL: none
     char fingerprint[GS_DIGEST_TEXT_LEN];
@@ -20,6 +21,7 @@ typedef struct row_work {
 static void release(gs_work *work) {
     row_work *row = (row_work *)work;
     free(row->body);
+    free(row->card);
     free(row->key);
 }
 
@@ -33,7 +35,8 @@ static row_work *make_row(gs_work_kind kind, uint64_t job, const char *directory
 static gs_status put_job(gs_write *base, gs_job_store *store) {
     const row_work *row = (const row_work *)base;
     if (row->status.code) return row->status;
-    GS_TRY(gs_job_store_put_job(store, row->work.job, row->body));
+    if (row->body) GS_TRY(gs_job_store_put_job(store, row->work.job, row->body));
+    if (row->card) GS_TRY(gs_job_store_put_card(store, row->work.job, row->card));
     if (!row->key) return gs_ok();
     return gs_job_store_put_key(store, row->key, row->fingerprint, row->work.job, row->expires_ms);
 }
@@ -41,7 +44,10 @@ static gs_status put_job(gs_write *base, gs_job_store *store) {
 gs_work *gs_row_work_put_job(const gs_job *job, const gs_job_documents *documents, const gs_request_key *key,
                              int64_t now_ns) {
     row_work *row = make_row(GS_WORK_PUT_JOB, job->id, "", put_job);
-    row->status = gs_job_to_record(&row->body, job, documents, now_ns);
+    // Of a job that rests the rest is in its row alone.
+    if (documents->spec) row->status = gs_job_to_record(&row->body, job, documents, now_ns);
+    if (!row->status.code && gs_job_state_terminal(job->state)) row->status = gs_job_to_card(&row->card, job, documents, now_ns);
+    row->work.base.bytes = (row->body ? strlen(row->body) : 0) + (row->card ? strlen(row->card) : 0);
     if (key) {
         row->key = strdup(key->key);
         if (!row->key) row->status = gs_error(GS_RESOURCE_EXHAUSTED, "job: out of memory");

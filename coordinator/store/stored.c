@@ -12,23 +12,75 @@
 
 typedef struct reader {
     gs_stored *out;
+    gs_job_store *store;
     gs_u64_map by_id;
     int64_t now_ns, wall_ms;
 } reader;
+
+static void keep_job(reader *it, uint64_t id, gs_stored_job *stored, gs_status status) {
+    if (status.code) {
+        gs_log_error("job not readable", "id=%llu reason=\"%s\"", (unsigned long long)id, status.message);
+        return;
+    }
+    gs_stored *out = it->out;
+    out->jobs = gs_model_grow(out->jobs, out->num_jobs, &out->max_jobs, sizeof *out->jobs);
+    out->jobs[out->num_jobs++] = *stored;
+    if (!gs_u64_map_set(&it->by_id, stored->job->id, stored->job)) abort();
+}
 
 static void load_job(void *ctx, const gs_store_row *row) {
     reader *it = ctx;
     gs_stored_job stored = {0};
     gs_status status =
         gs_job_from_record(&stored.job, &stored.documents, row->id, row->body, it->now_ns, it->wall_ms);
-    if (status.code) {
-        gs_log_error("job not readable", "id=%llu reason=\"%s\"", (unsigned long long)row->id, status.message);
-        return;
+    keep_job(it, row->id, &stored, status);
+}
+
+static void load_card(void *ctx, const gs_store_row *row) {
+    reader *it = ctx;
+    gs_stored_job stored = {0};
+    gs_status status =
+        gs_job_from_card(&stored.job, &stored.documents, row->id, row->body, it->now_ns, it->wall_ms);
+    char *body = NULL;
+    if (status.code) status = gs_job_store_get_job(it->store, &body, row->id);
+    if (body) status = gs_job_from_record(&stored.job, &stored.documents, row->id, body, it->now_ns, it->wall_ms);
+    free(body);
+    keep_job(it, row->id, &stored, status);
+}
+
+static int compare_ids(const void *a, const void *b) {
+    uint64_t left = ((const gs_stored_job *)a)->job->id, right = ((const gs_stored_job *)b)->job->id;
+    return left < right ? -1 : left > right;
+}
+
+static bool has_no_card(const gs_stored_job *item) {
+    return item->documents.spec && gs_job_state_terminal(item->job->state);
+}
+
+static gs_status put_cards(const gs_stored *stored, gs_job_store *store, int64_t now_ns) {
+    for (size_t i = 0; i < stored->num_jobs; i++) {
+        const gs_stored_job *item = &stored->jobs[i];
+        if (!has_no_card(item)) continue;
+        char *card = NULL;
+        gs_status status = gs_job_to_card(&card, item->job, &item->documents, now_ns);
+        if (!status.code) status = gs_job_store_put_card(store, item->job->id, card);
+        free(card);
+        GS_TRY(status);
     }
-    gs_stored *out = it->out;
-    out->jobs = gs_model_grow(out->jobs, out->num_jobs, &out->max_jobs, sizeof *out->jobs);
-    out->jobs[out->num_jobs++] = stored;
-    if (!gs_u64_map_set(&it->by_id, stored.job->id, stored.job)) abort();
+    return gs_ok();
+}
+
+// Of jobs that a version without cards has written. Where there is no room for them the next start reads rows again.
+static void make_cards(const gs_stored *stored, gs_job_store *store, int64_t now_ns) {
+    size_t missing = 0;
+    for (size_t i = 0; i < stored->num_jobs; i++) missing += has_no_card(&stored->jobs[i]);
+    if (missing == 0) return;
+    gs_status status = gs_job_store_begin(store);
+    if (!status.code) status = put_cards(stored, store, now_ns);
+    if (!status.code) status = gs_job_store_commit(store);
+    if (!status.code) return;
+    gs_job_store_rollback(store);
+    gs_log_warn("cards not written", "reason=\"%s\"", status.message);
 }
 
 static void load_checkpoint(void *ctx, const gs_store_row *row) {
@@ -42,9 +94,12 @@ static void load_checkpoint(void *ctx, const gs_store_row *row) {
 }
 
 gs_status gs_stored_load(gs_stored *out, gs_job_store *store, int64_t now_ns, int64_t wall_ms) {
-    reader it = {.out = out, .now_ns = now_ns, .wall_ms = wall_ms};
+    reader it = {.out = out, .store = store, .now_ns = now_ns, .wall_ms = wall_ms};
     *out = (gs_stored){0};
-    gs_status status = gs_job_store_load_jobs(store, load_job, &it);
+    gs_status status = gs_job_store_load_cards(store, load_card, &it);
+    if (!status.code) status = gs_job_store_load_jobs_without_card(store, load_job, &it);
+    if (!status.code && out->num_jobs > 1) qsort(out->jobs, out->num_jobs, sizeof *out->jobs, compare_ids);
+    if (!status.code) make_cards(out, store, now_ns);
     if (!status.code) status = gs_job_store_load_checkpoints(store, load_checkpoint, &it);
     gs_u64_map_release(&it.by_id);
     if (status.code) gs_stored_release(out);

@@ -11,25 +11,31 @@
 #include "core/thread.h"
 
 #define MAX_QUEUED 65536
+#define MAX_QUEUED_BYTES ((size_t)128 << 20)  // of a lane
+#define LEAST_BYTES 512                       // of a write
 #define MAX_TOGETHER 256
 
 typedef struct lane {
     gs_writer *writer;
     gs_queue *queue;
     gs_thread *thread;
+    _Atomic size_t waiting_bytes;
 } lane;
 
 struct gs_writer {
     gs_job_store *store;  // of the thread of rows once it runs
     lane lanes[GS_NUM_LANES];
-    uint64_t num_submitted;
+    uint64_t num_submitted, num_refused;
     int wake_fd;
     gs_trace *trace;
     pthread_mutex_t lock;  // guards finished
     gs_write *finished, **finished_end;
 };
 
+static size_t bytes_of(const gs_write *write) { return LEAST_BYTES + write->bytes; }
+
 static void finish_write(gs_writer *writer, gs_write *item) {
+    atomic_fetch_sub(&writer->lanes[item->lane].waiting_bytes, bytes_of(item));
     item->next = NULL;
     pthread_mutex_lock(&writer->lock);
     *writer->finished_end = item;
@@ -113,11 +119,22 @@ gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd, gs_
 
 void gs_writer_submit(gs_writer *writer, gs_write *write) {
     write->number = writer->num_submitted++;
-    const lane *first = &writer->lanes[write->is_behind_looks ? GS_LANE_LOOKS : write->lane];
-    if (gs_queue_push(first->queue, write, gs_deadline_in_ns(0))) return;
-    gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "writer: %d writes are waiting", MAX_QUEUED);
+    lane *last = &writer->lanes[write->lane];
+    const lane *first = write->is_behind_looks ? &writer->lanes[GS_LANE_LOOKS] : last;
+    size_t waiting_bytes = atomic_fetch_add(&last->waiting_bytes, bytes_of(write));
+    bool fits = waiting_bytes == 0 || waiting_bytes + bytes_of(write) <= MAX_QUEUED_BYTES;
+    if (fits && gs_queue_push(first->queue, write, gs_deadline_in_ns(0))) return;
+    atomic_fetch_sub(&last->waiting_bytes, bytes_of(write));
+    writer->num_refused++;
+    gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "writer: too much waits for the disk (%zu bytes)", waiting_bytes);
     gs_log_error("write refused", "reason=\"%s\"", status.message);
     write->done(write, status);
+}
+
+uint64_t gs_writer_num_refused(const gs_writer *writer) { return writer->num_refused; }
+
+size_t gs_writer_waiting_bytes(const gs_writer *writer, gs_write_lane which) {
+    return atomic_load(&writer->lanes[which].waiting_bytes);
 }
 
 void gs_writer_collect(gs_writer *writer) {

@@ -16,8 +16,11 @@ typedef struct gs_writer gs_writer;
 // `trace` (borrowed, may be NULL) is told what came back.
 GS_NODISCARD gs_status gs_writer_start(gs_writer **out, gs_job_store *store, int wake_fd,
                                        gs_trace *trace);
-// Takes the write. When it cannot be taken (the queue is full), done is called at once with the error.
+// Takes the write. When it cannot be taken (too many wait in its lane, or too large ones), done is called at once with the
+// error.
 void gs_writer_submit(gs_writer *writer, gs_write *write);
+uint64_t gs_writer_num_refused(const gs_writer *writer);  // so
+size_t gs_writer_waiting_bytes(const gs_writer *writer, gs_write_lane lane);
 // Calls done of everything that is finished. Loop only.
 void gs_writer_collect(gs_writer *writer);
 // Finishes what is queued, calls its done, closes the store. NULL is fine.

@@ -13,6 +13,7 @@
 #include "rpc/json/json.h"
 #include "tests/support/asserts.h"
 #include "tests/support/coordinator_stage.h"
+#include "tests/support/soon.h"
 
 typedef gs_stage life;
 
@@ -214,6 +215,66 @@ static void the_metrics_page_shows_each_rank_and_forgets_deleted_jobs(void **sta
     assert_true(scrape(it, "gradsync_rank_wait_seconds_total", line) == -1);
 }
 
+// `member` of an answer; NULL: all of it.
+static char *answer_of(life *it, gs_method method, const char *id, const char *member) {
+    char *text = NULL;
+    gs_json *reply = gs_stage_get(it, method, id);
+    assert_ok(gs_json_encode(&text, NULL, member ? gs_json_get(reply, member) : reply, false));
+    gs_json_release(reply);
+    return text;
+}
+
+static void wait_for_curves(const life *it, const char *id, const char *step) {
+    char path[700], line[4000];
+    snprintf(path, sizeof path, "%s/data/jobs/%s/metrics.jsonl", it->process.directory, id);
+    bool found = false;
+    for (gs_deadline deadline = soon(); !found;) {
+        assert_false(gs_deadline_passed(deadline));
+        FILE *file = fopen(path, "re");
+        while (file && !found && fgets(line, sizeof line, file)) found = strstr(line, step) && strchr(line, '\n');
+        if (file) fclose(file);
+        if (!found) gs_sleep_ns(5 * GS_NS_PER_MS);
+    }
+}
+
+// Its row and its curves are read when somebody asks, also by several at once.
+static void an_ended_job_is_the_same_after_a_restart(void **state) {
+    life *it = *state;
+    static const struct {
+        gs_method method;
+        const char *member;
+    } asked[] = {{GS_GET_JOB_PLAN, NULL}, {GS_GET_JOB_WORKERS, NULL}, {GS_GET_JOB_SERIES, NULL},
+                 {GS_GET_JOB, "spec"},    {GS_GET_JOB, "progress"},   {GS_GET_JOB, "name"}};
+    char id[32], *before[6];
+    start_workers(it, 2, 1);
+    submit(it, id, sizeof id, 2, 20, "");
+    gs_json_release(gs_stage_wait_for_state(it, id, "succeeded"));
+    // Answered when the disk knows of the end.
+    char text[60];
+    gs_json *stopped = NULL;
+    snprintf(text, sizeof text, "{\"job\":\"%s\"}", id);
+    assert_ok(gs_stage_ask(it, &stopped, GS_STOP_JOB, text));
+    gs_json_release(stopped);
+    wait_for_curves(it, id, "\"step\":20,");
+    for (int i = 0; i < 6; i++) before[i] = answer_of(it, asked[i].method, id, asked[i].member);
+    assert_non_null(strstr(before[2], "[20,"));  // the last step of a curve
+    for (int round = 0; round < 2; round++) {
+        gs_coordinator_process_kill(&it->process);
+        assert_ok(gs_coordinator_process_start(&it->process));
+        gs_json *list = NULL;
+        assert_ok(gs_stage_ask(it, &list, GS_LIST_JOBS, "{}"));
+        const gs_json *item = gs_json_at(gs_json_get(list, "items"), 0);
+        assert_string_equal(gs_json_string_or(item, "state", ""), "succeeded");
+        gs_json_release(list);
+        for (int i = 0; i < 6; i++) {
+            char *after = answer_of(it, asked[i].method, id, asked[i].member);
+            assert_string_equal(after, before[i]);
+            free(after);
+        }
+    }
+    for (int i = 0; i < 6; i++) free(before[i]);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, gs_stage_set_up, gs_stage_tear_down)
 
 int main(void) {
@@ -224,6 +285,7 @@ int main(void) {
         TEST(a_watcher_sees_a_snapshot_then_steps_then_the_end),
         TEST(a_preview_names_every_wrong_field),
         TEST(equal_device_names_are_one_device),
+        TEST(an_ended_job_is_the_same_after_a_restart),
         TEST(the_metrics_page_shows_each_rank_and_forgets_deleted_jobs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

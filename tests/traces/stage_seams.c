@@ -9,6 +9,7 @@
 
 #include "coordinator/engine/engine.h"
 #include "coordinator/store/job_store.h"
+#include "coordinator/store/curve_file.h"
 #include "coordinator/store/log_disk.h"
 #include "core/clock.h"
 #include "rpc/checkpoint/checkpoint_commit.h"
@@ -30,7 +31,7 @@ gs_status __wrap_gs_file_remove_checkpoint(const char *path);
 gs_status __wrap_gs_file_sweep(const char *path, int64_t age_seconds);
 gs_status __real_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
 gs_status __wrap_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_t key);
-gs_status __wrap_gs_log_disk_append_metrics(gs_log_disk *disk, const char *text, size_t bytes);
+gs_status __wrap_gs_curve_file_append(const char *directory, const char *text, size_t bytes);
 gs_status __real_gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query);
 gs_status __wrap_gs_log_disk_read(gs_log_disk *disk, gs_log_answer *answer, const gs_log_query *query);
 
@@ -149,8 +150,8 @@ gs_status __wrap_gs_log_disk_append(gs_log_disk *disk, const char *line, uint64_
     return __real_gs_log_disk_append(disk, line, key);
 }
 
-gs_status __wrap_gs_log_disk_append_metrics(gs_log_disk *disk, const char *text, size_t bytes) {
-    (void)disk;
+gs_status __wrap_gs_curve_file_append(const char *directory, const char *text, size_t bytes) {
+    (void)directory;
     (void)text;
     (void)bytes;
     stage_note_write("series", "");

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "coordinator/observe/metrics/diagnosis.h"
+#include "coordinator/observe/recall.h"
 #include "coordinator/observe/reports/job_metrics.h"
 #include "core/clock.h"
 #include "rpc/schema/job_plan.h"
@@ -126,5 +127,6 @@ void gs_get_job_diagnosis(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer
     gs_job *job = NULL;
     gs_json *details = NULL;
     gs_status status = gs_observer_find_job(ctx, &job, &details, request);
+    if (!status.code && gs_recall_record(ctx, job, gs_get_job_diagnosis, call, request)) return;
     gs_rpc_reply(call, status, status.code ? details : diagnose(job));
 }

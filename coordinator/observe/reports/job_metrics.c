@@ -29,7 +29,6 @@ struct gs_job_metrics {
     gs_stragglers *stragglers;  // owned; of this generation
     double finished_straggler_seconds;
     gs_series series[NUM_SERIES];
-    int64_t drawn_step;  // newest step in the series
     double eval_loss;
     bool eval_known;
 };
@@ -317,7 +316,6 @@ static void draw_entry(gs_job_metrics *metrics, const gs_json *entry) {
         metrics->eval_loss = gs_json_double_or(entry, "eval_loss", NAN);
         metrics->eval_known = true;
     }
-    metrics->drawn_step = step;
 }
 
 // An entry that is drawn is passed on, to be written down.
@@ -452,19 +450,26 @@ gs_status gs_job_metrics_series(gs_json **out, const gs_job_metrics *metrics, co
     return gs_ok();
 }
 
-void gs_job_metrics_reload(gs_job_metrics *metrics, const char *path) {
-    FILE *file = fopen(path, "re");
-    if (!file) return;  // a job that never reported
-    char *line = NULL;
-    size_t reserved = 0;
-    ssize_t length;
-    while ((length = getline(&line, &reserved, file)) > 0) {
+void gs_job_metrics_draw_lines(gs_job_metrics *metrics, const char *text) {
+    for (const char *line = text, *next; *line; line = next) {
+        size_t length = strcspn(line, "\n");
+        next = line + length + (line[length] == '\n');
         gs_json *entry = NULL;
-        gs_status status = gs_json_parse(&entry, line, (size_t)length);
+        gs_status status = gs_json_parse(&entry, line, length);
         if (status.code) continue;  // a line cut by a crash
         draw_entry(metrics, entry);
         gs_json_release(entry);
     }
-    free(line);
-    fclose(file);
+}
+
+void gs_job_metrics_put_before(gs_job_metrics *metrics, gs_job_metrics *earlier) {
+    for (int i = 0; i < NUM_SERIES; i++) {
+        gs_series *series = &metrics->series[i], *before = &earlier->series[i], later = *series;
+        *series = *before;
+        *before = later;
+        for (size_t k = 0; k < later.count; k++) gs_series_add(series, later.points[k].step, later.points[k].value);
+    }
+    if (metrics->eval_known || !earlier->eval_known) return;
+    metrics->eval_loss = earlier->eval_loss;
+    metrics->eval_known = true;
 }

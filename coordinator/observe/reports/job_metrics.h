@@ -17,8 +17,10 @@ gs_job_metrics *gs_job_metrics_create(void);  // NULL: out of memory
 void gs_job_metrics_destroy(gs_job_metrics *metrics);
 // A new generation: reports of the old one are kept as totals, ranks start anew.
 void gs_job_metrics_begin_generation(gs_job_metrics *metrics, int world_size);
-// Series from what a former life of the coordinator wrote.
-void gs_job_metrics_reload(gs_job_metrics *metrics, const char *path);
+// Curves from entries that were written down, one a line.
+void gs_job_metrics_draw_lines(gs_job_metrics *metrics, const char *text);
+// What was drawn earlier comes before what is drawn: steps that were redone are those of now.
+void gs_job_metrics_put_before(gs_job_metrics *metrics, gs_job_metrics *earlier);
 
 double gs_job_metrics_step_seconds(const gs_job_metrics *metrics);  // 0: not known
 gs_json *gs_job_metrics_latest(const gs_job_metrics *metrics);      // NULL: nothing yet

@@ -18,11 +18,13 @@ size_t gs_series_thin(gs_series_point *out, const gs_series_point *points, size_
     gs_series_point last = points[count - 1];
     size_t written = 0;
     out[written++] = points[0];
-    // Two points for each stretch of the inner ones; what is written never overtakes what is read.
-    size_t stretches = (max_points - 2) / 2, inner = count - 2, begin = 1;
+    // Two points for each stretch of the steps between, so that what was thinned before is not thinned again; what is
+    // written never overtakes what is read.
+    size_t stretches = (max_points - 2) / 2, begin = 1;
+    double from = (double)points[0].step, stretch = ((double)last.step - from) / (double)(stretches ? stretches : 1);
     for (size_t i = 0; i < stretches; i++) {
-        size_t end = 1 + (i + 1) * inner / stretches;
-        size_t low = begin, high = begin;
+        size_t end = begin, low = begin, high = begin;
+        while (end < count - 1 && (i + 1 == stretches || (double)points[end].step < from + (double)(i + 1) * stretch)) end++;
         for (size_t k = begin; k < end; k++) {
             // A value that is no number is a peak: the moment that users look for.
             if (isnan(points[k].value)) high = k;

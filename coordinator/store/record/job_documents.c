@@ -6,6 +6,21 @@ gs_job_documents gs_job_documents_of(const gs_job_spec *spec) {
     return (gs_job_documents){.spec = gs_job_spec_encode(spec), .plan_rebuilds = gs_json_new_object()};
 }
 
+gs_json *gs_failure_in_short(const gs_json *failure) {
+    gs_json *brief = gs_json_copy(failure);
+    gs_json_remove(brief, "log_tail");
+    gs_json_remove(brief, "consequences");
+    return brief;
+}
+
+void gs_job_documents_rest(gs_job_documents *documents) {
+    gs_job_documents kept = {.failure = documents->failure ? gs_failure_in_short(documents->failure) : NULL,
+                             .sample = documents->sample};
+    documents->sample = NULL;
+    gs_job_documents_release(documents);
+    *documents = kept;
+}
+
 void gs_job_documents_release(gs_job_documents *documents) {
     gs_json_release(documents->spec);
     gs_json_release(documents->failure);

@@ -17,6 +17,10 @@ typedef struct gs_job_documents {
 
 // Of a new job.
 gs_job_documents gs_job_documents_of(const gs_job_spec *spec);
+// Without the last lines of the log and the consequences. The caller's.
+gs_json *gs_failure_in_short(const gs_json *failure);
+// Of a job that has ended, whose row has them all: a failure in short and the sample are left.
+void gs_job_documents_rest(gs_job_documents *documents);
 void gs_job_documents_release(gs_job_documents *documents);
 
 #endif

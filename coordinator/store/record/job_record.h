@@ -16,4 +16,12 @@ GS_NODISCARD gs_status gs_job_to_record(char **text, const gs_job *job, const gs
 GS_NODISCARD gs_status gs_job_from_record(gs_job **out, gs_job_documents *documents, uint64_t id,
                                           const char *text, int64_t now_ns, int64_t wall_ms);
 
+// What lists show of a job that has ended, and what is decided of it: enough until somebody asks for the rest.
+GS_NODISCARD gs_status gs_job_to_card(char **text, const gs_job *job, const gs_job_documents *documents, int64_t now_ns);
+// Its specification has a name, labels and a target alone; its documents are a failure in short, and its sample.
+GS_NODISCARD gs_status gs_job_from_card(gs_job **out, gs_job_documents *documents, uint64_t id, const char *text,
+                                        int64_t now_ns, int64_t wall_ms);
+// The rest.
+GS_NODISCARD gs_status gs_job_documents_from_record(gs_job_documents *out, gs_job_spec *spec, const char *text);
+
 #endif

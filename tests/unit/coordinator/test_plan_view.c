@@ -1,4 +1,4 @@
-#include "coordinator/observe/plan_view.h"
+#include "coordinator/observe/views/plan_view.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

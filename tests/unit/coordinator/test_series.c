@@ -27,6 +27,19 @@ static void a_curve_never_outgrows_its_bound_and_keeps_its_peak(void **state) {
     gs_series_release(&series);
 }
 
+static void a_long_curve_is_as_fine_at_its_beginning(void **state) {
+    (void)state;
+    gs_series series = {0};
+    for (int64_t step = 0; step < 300000; step++) gs_series_add(&series, step, sin((double)step));
+    int64_t most_apart = 0;
+    for (size_t i = 1; i < series.count; i++) {
+        int64_t apart = series.points[i].step - series.points[i - 1].step;
+        if (apart > most_apart) most_apart = apart;
+    }
+    assert_true(most_apart <= 2 * 300000 / (GS_SERIES_MAX_POINTS / 4));
+    gs_series_release(&series);
+}
+
 static void redone_steps_replace_what_was_drawn(void **state) {
     (void)state;
     gs_series series = {0};
@@ -62,6 +75,7 @@ static void what_is_no_number_stays_visible(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_curve_never_outgrows_its_bound_and_keeps_its_peak),
+        cmocka_unit_test(a_long_curve_is_as_fine_at_its_beginning),
         cmocka_unit_test(redone_steps_replace_what_was_drawn),
         cmocka_unit_test(thinning_gives_no_more_than_asked_and_in_order),
         cmocka_unit_test(what_is_no_number_stays_visible),

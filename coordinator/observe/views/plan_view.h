@@ -1,6 +1,6 @@
 // A plan as people are shown it, with why each bucket is what it is.
-#ifndef COORDINATOR_OBSERVE_PLAN_VIEW_H
-#define COORDINATOR_OBSERVE_PLAN_VIEW_H
+#ifndef COORDINATOR_OBSERVE_VIEWS_PLAN_VIEW_H
+#define COORDINATOR_OBSERVE_VIEWS_PLAN_VIEW_H
 
 #include <stdint.h>
 

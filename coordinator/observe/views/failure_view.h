@@ -1,6 +1,6 @@
 // A failure and a fault as people are shown them.
-#ifndef COORDINATOR_OBSERVE_FAILURE_VIEW_H
-#define COORDINATOR_OBSERVE_FAILURE_VIEW_H
+#ifndef COORDINATOR_OBSERVE_VIEWS_FAILURE_VIEW_H
+#define COORDINATOR_OBSERVE_VIEWS_FAILURE_VIEW_H
 
 #include "coordinator/model/run.h"
 #include "rpc/json/json.h"

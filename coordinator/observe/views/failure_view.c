@@ -1,4 +1,4 @@
-#include "coordinator/observe/failure_view.h"
+#include "coordinator/observe/views/failure_view.h"
 
 #include <string.h>
 

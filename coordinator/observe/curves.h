@@ -1,0 +1,27 @@
+// The curves of a job on their way to its file and back. Loop thread; the thread of logs does the waiting.
+//
+// Entries are written behind, together; what the disk refuses is tried again, GS_CURVES_MAX_PENDING bytes of it at most.
+// What an earlier life of the coordinator wrote is read behind readiness: of jobs that train one after the other, of
+// ended ones when somebody asks.
+#ifndef COORDINATOR_OBSERVE_CURVES_H
+#define COORDINATOR_OBSERVE_CURVES_H
+
+#include "coordinator/observe/observer.h"
+
+#define GS_CURVES_MAX_PENDING ((size_t)256 << 10)
+
+typedef struct gs_curves gs_curves;
+
+gs_curves *gs_curves_create(bool was_stored);  // NULL: out of memory
+void gs_curves_destroy(gs_curves *curves);
+
+// An entry that was drawn.
+void gs_curves_note(gs_job *job, const gs_json *entry);
+// What waits is submitted. `reads`: what a former life wrote may be asked for now; true when it was.
+bool gs_curves_tick(gs_observer *observer, gs_job *job, bool reads);
+// Until they have been read.
+bool gs_curves_are_missing(const gs_job *job);
+// They are not in memory any more.
+void gs_curves_let_go(gs_job *job);
+
+#endif
