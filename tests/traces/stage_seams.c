@@ -1,4 +1,5 @@
 // In place of single functions (the linker's --wrap): clocks, random numbers, what is done with checkpoints.
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,6 +25,8 @@ gs_effects __real_gs_engine_step(gs_engine *engine, gs_engine_event *event);
 gs_effects __wrap_gs_engine_step(gs_engine *engine, gs_engine_event *event);
 int __real_access(const char *path, int mode);
 int __wrap_access(const char *path, int mode);
+DIR *__real_opendir(const char *path);
+DIR *__wrap_opendir(const char *path);
 gs_status __wrap_gs_checkpoint_commit(gs_json **manifest, uint64_t *bytes, const char *path);
 gs_status __wrap_gs_file_verify(const char *path, int64_t bytes, const char *digest);
 gs_status __wrap_gs_file_remove_tree(const char *path);
@@ -82,9 +85,10 @@ gs_effects __wrap_gs_engine_step(gs_engine *engine, gs_engine_event *event) {
     return effects;
 }
 
-// The only files that are asked for are manifests. One that was missed in the record has been missing since.
+// Directories of jobs were there. Of files only manifests are asked for; one that was missed in the record has been missing
+// since.
 int __wrap_access(const char *path, int mode) {
-    if (!stage.is_playing || !strstr(path, "/MANIFEST.json")) return __real_access(path, mode);
+    if (!stage.is_playing || !strstr(path, "/checkpoints/")) return __real_access(path, mode);
     for (size_t i = 0; i < stage.end; i++) {
         const trace_line *line = &stage.file->lines[i];
         if (line->kind != TRACE_MISSING || strcmp(gs_json_string_or(line->json, "path", ""), path) != 0) continue;
@@ -92,6 +96,12 @@ int __wrap_access(const char *path, int mode) {
         return -1;
     }
     return 0;
+}
+
+// In their place one in which no checkpoint is.
+DIR *__wrap_opendir(const char *path) {
+    DIR *list = __real_opendir(path);
+    return list || errno != ENOENT || !stage.is_playing ? list : __real_opendir("/");
 }
 
 static const char *below_checkpoints(const char *path) {
