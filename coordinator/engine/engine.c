@@ -8,6 +8,7 @@
 #include "coordinator/engine/adoption.h"
 #include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/base/generations.h"
+#include "coordinator/engine/base/old_copy.h"
 #include "coordinator/engine/base/part_saves.h"
 #include "coordinator/engine/deadlines.h"
 #include "coordinator/engine/requests.h"
@@ -119,9 +120,12 @@ static void tick(gs_engine *engine) {
         gs_mind_log(engine, GS_SEVERITY_WARNING, "loop stood still", "milliseconds=%lld",
                     (long long)(late_ns / GS_NS_PER_MS));
     if (late_ns > state->timing.tick_ns) gs_deadlines_skip(engine, late_ns);
-    gs_agents_tick(engine);
-    gs_adoptions_tick(engine);
-    gs_deadlines_tick(engine);
+    gs_old_copy_tick(engine);
+    if (!gs_old_copy_is_possible(engine)) {
+        gs_agents_tick(engine);
+        gs_adoptions_tick(engine);
+        gs_deadlines_tick(engine);
+    }
     gs_farewells_tick(engine);
     gs_generations_tick(engine);
     gs_checkpoints_tick(engine);

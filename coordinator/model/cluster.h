@@ -20,6 +20,8 @@ typedef struct gs_cluster {
     gs_u64_map lives;  // of all starts that are remembered, by epoch
     bool is_old_copy;  // somebody has shown it
     uint32_t later_epoch;  // that was seen by then
+    int64_t doubted_ns;    // a trainer has shown it, and no worker has denied it: since when; 0: nobody has
+    int64_t doubted_epoch;  // that it has seen
 } gs_cluster;
 
 // What a peer says of the coordinators that it has heard.
@@ -33,6 +35,8 @@ typedef struct gs_seen_life {
 bool gs_cluster_is_other(const gs_cluster *cluster, const char *id);
 // Epochs that are gone, and those before lives were counted, are not compared.
 bool gs_cluster_is_older(const gs_cluster *cluster, const gs_seen_life *seen);
+// The epoch of a life of this database; 0: it names none.
+int64_t gs_cluster_epoch_of(const gs_cluster *cluster, const gs_seen_life *seen);
 void gs_cluster_release(gs_cluster *cluster);
 
 #endif

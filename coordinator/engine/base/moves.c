@@ -49,23 +49,6 @@ void gs_note_fault(gs_engine *engine, gs_job *job, const gs_member *member, cons
     note(engine, job, member, GS_SEVERITY_WARNING, reason, message, fault);
 }
 
-gs_status gs_cluster_check(gs_engine *engine, const gs_seen_life *seen, const char *who) {
-    gs_cluster *cluster = &engine->state.cluster;
-    if (!gs_cluster_is_older(cluster, seen)) return gs_ok();
-    gs_status status = gs_error(GS_UNAVAILABLE,
-                                "%s has seen coordinator epoch %lld of cluster %s, which this database (epoch %u) "
-                                "does not know: it is an old copy",
-                                who, (long long)seen->epoch, cluster->id, cluster->epoch);
-    if (!cluster->is_old_copy)
-        gs_note_add(engine, NULL, NULL, GS_SEVERITY_ERROR, "OldDatabase",
-                    "%s; no trainer is started or ended from here, and this coordinator ends. Start it on the newer "
-                    "data, or on an empty directory and adopt what runs",
-                    status.message);
-    cluster->is_old_copy = true;
-    cluster->later_epoch = (uint32_t)seen->epoch;
-    return status;
-}
-
 void gs_job_touch(gs_engine *engine, gs_job *job) {
     int64_t now_ns = engine->state.now_ns;
     job->version++;

@@ -12,10 +12,6 @@ void gs_note_add(gs_engine *engine, gs_job *job, const gs_member *member, gs_sev
 void gs_note_fault(gs_engine *engine, gs_job *job, const gs_member *member, const char *reason,
                    const char *message, const gs_fault_facts *fault);
 
-// UNAVAILABLE: `who` has seen a life that this database does not know. Said aloud; nothing starts from then on, and this
-// coordinator ends, so that whoever asks again finds the right one.
-GS_NODISCARD gs_status gs_cluster_check(gs_engine *engine, const gs_seen_life *seen, const char *who);
-
 // Its record is written behind, at most timing.flush_ns late, and its version grows.
 void gs_job_touch(gs_engine *engine, gs_job *job);
 // The same, written with this step: what a restart wants to find.

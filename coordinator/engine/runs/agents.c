@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/base/old_copy.h"
 #include "coordinator/engine/base/orders.h"
 #include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/runs/run_life.h"
@@ -343,7 +344,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     gs_agent_hello *hello = &event->agent_hello;
     gs_agent *agent = NULL;
     gs_status status = hello->refusal;
-    if (!status.code) status = gs_cluster_check(engine, &hello->seen, hello->worker);
+    if (!status.code) status = gs_old_copy_ask_worker(engine, &hello->seen, hello->worker);
     bool known = !status.code && gs_agent_table_find(&engine->state.agents, hello->worker);
     if (!status.code) status = welcome_agent(engine, &agent, hello, event->from.incarnation);
     if (status.code) {
@@ -354,6 +355,7 @@ void gs_on_agent_hello(gs_engine *engine, gs_engine_event *event) {
     gs_end_stream(engine, gs_kept_take(engine, &agent->stream), gs_error(GS_ABORTED, "said hello again"));
     gs_kept_set(engine, &agent->stream, event->from.call, GS_CALL_AGENT_STREAM, agent);
     agent->was_closed = agent->told_lost = false;
+    agent->seen_epoch = gs_cluster_epoch_of(&engine->state.cluster, &hello->seen);
     agent->is_leaving = hello->is_leaving;
     agent->heard_ns = agent->connected_ns = engine->state.now_ns;
     gs_tell_agent_welcome(engine, agent);

@@ -6,6 +6,7 @@
 
 #include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/base/old_copy.h"
 #include "coordinator/engine/base/orders.h"
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
@@ -296,7 +297,7 @@ static void give_up_waiting(gs_engine *engine, gs_job *job) {
 void gs_launch_waiting(gs_engine *engine) {
     const gs_job_table *jobs = &engine->state.jobs;
     engine->state.schedule_needed = false;
-    if (engine->state.cluster.is_old_copy) return;
+    if (gs_old_copy_is_possible(engine)) return;
     pools_of_all pools = count_slots(engine);
     gs_job **waiting = gs_model_alloc(jobs->count, sizeof *waiting);
     gs_schedule_job *decisions = gs_model_alloc(jobs->count, sizeof *decisions);

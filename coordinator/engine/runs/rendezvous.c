@@ -6,6 +6,7 @@
 
 #include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/moves.h"
+#include "coordinator/engine/base/old_copy.h"
 #include "coordinator/engine/base/orders.h"
 #include "coordinator/engine/runs/plans.h"
 #include "coordinator/engine/runs/replan.h"
@@ -180,7 +181,7 @@ static gs_status find_caller(gs_engine *engine, gs_member **out, const gs_engine
     if (gs_job_is_of_other(job, &engine->state.cluster, hello->cluster))
         return gs_error(GS_NOT_FOUND, "hello: job %s is of cluster %.23s, this is cluster %s", hello->job, hello->cluster,
                         engine->state.cluster.id);
-    GS_TRY(gs_cluster_check(engine, &hello->seen, "a trainer"));
+    GS_TRY(gs_old_copy_ask_trainer(engine, &hello->seen));
     if (!job && is_gone(engine, hello))
         return gs_error(GS_ABORTED, "hello: job %s has ended here and was deleted", hello->job);
     // Unknown is not over (ABORTED): this may be the wrong coordinator for it.

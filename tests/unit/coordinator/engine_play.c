@@ -284,10 +284,12 @@ void gs_play_say(gs_play *play, int rank, gs_engine_event_kind kind) {
     gs_play_hear(play, &event);
 }
 
-static void open_engine(gs_play *play, uint32_t epoch) {
+static void open_engine(gs_play *play) {
+    uint32_t epoch = ++play->epoch;
     must(gs_engine_create(&play->engine, &(gs_engine_options){.timing = &gs_timing_default, .checkpoints_dir = "/c",
                                                               .cluster = "c", .epoch = epoch, .life = epoch,
                                                               .first_generation = epoch * GS_GENERATION_BLOCK}));
+    for (uint32_t i = 1; i <= epoch; i++) gs_engine_adopt_life(play->engine, i, i);
 }
 
 void gs_play_find_worker(gs_play *play) { gs_play_find_worker_of(play, ""); }
@@ -298,6 +300,7 @@ void gs_play_find_worker_of(gs_play *play, const char *cluster) {
     play->agent_stream = event.from.call;
     event.agent_hello = (gs_agent_hello){.worker = "w", .host = "h", .boot_id = "b", .build = "t", .data_root = "/",
                                          .pid = 1, .cores = 1, .num_slots = GS_PLAY_RANKS};
+    event.agent_hello.seen = play->seen_by_worker;
     const gs_job *job = gs_job_table_get(&gs_engine_state(play->engine)->jobs, play->job);
     if (job && (job->run || *cluster)) {
         event.agent_hello.running = calloc(GS_PLAY_RANKS, sizeof *event.agent_hello.running);
@@ -338,7 +341,7 @@ gs_job *gs_play_submit(gs_play *play, const char *spec) {
 void gs_play_open(gs_play *play) {
     *play = (gs_play){.now_ns = GS_NS_PER_SEC, .wall_ms = WALL_MS, .disk = calloc(1, sizeof *play->disk)};
     if (!play->disk) abort();
-    open_engine(play, 1);
+    open_engine(play);
     hear_kind(play, GS_ON_START);
     gs_play_find_worker(play);
     const gs_job *job = gs_play_submit(play, spec_text);
@@ -356,7 +359,7 @@ void gs_play_reopen_without_worker(gs_play *play) {
     gs_job_documents_release(&documents);
     gs_engine_destroy(play->engine);
     play->disk->count = 0;
-    open_engine(play, 2);
+    open_engine(play);
     must(gs_job_from_record(&again, &documents, play->job, text, play->now_ns, play->wall_ms));
     gs_job_documents_release(&documents);
     free(text);

@@ -39,6 +39,8 @@ typedef struct gs_play {
     int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks, num_finds;
     int num_adopt_orders, num_stop_orders;  // that agents were given
     gs_call agent_stream, rank_streams[GS_PLAY_RANKS];  // of their last hello
+    uint32_t epoch;                // of the coordinator; its life has the same number
+    gs_seen_life seen_by_worker;   // as it says at each hello
     struct gs_play_disk *disk;  // owned
 } gs_play;
 

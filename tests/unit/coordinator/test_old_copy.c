@@ -1,0 +1,136 @@
+// Two coordinators on copies of one database, one after the other at the same address: trainers and workers have seen the
+// one or the other. Which of them ends?
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/clock.h"
+#include "tests/unit/coordinator/engine_play.h"
+
+#define OF_COPY 99  // the life that a copy drew at its start
+
+static const gs_seen_life first_life = {"c", 1, 1}, second_life = {"c", 2, 2}, life_of_copy = {"c", 2, OF_COPY};
+
+static void both(gs_play *play, gs_engine_event_kind kind) {
+    for (int i = 0; i < GS_PLAY_RANKS; i++) gs_play_say(play, i, kind);
+}
+
+// It has trained in the first life, and this is the third; in the second's place a copy was there for a moment.
+static int set_up(void **state) {
+    gs_play *play = calloc(1, sizeof *play);
+    gs_play_open(play);
+    both(play, GS_ON_HELLO);
+    gs_play_say(play, 0, GS_ON_PARAMS);
+    both(play, GS_ON_READY);
+    both(play, GS_ON_COMM_UP);
+    both(play, GS_ON_STEP);
+    gs_play_reopen(play);
+    both(play, GS_ON_HELLO);
+    gs_play_reopen_without_worker(play);
+    assert_int_equal(gs_engine_state(play->engine)->cluster.epoch, 3);
+    *state = play;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    gs_play_close(*state);
+    free(*state);
+    return 0;
+}
+
+// Its stream stays open: it is welcome.
+static bool is_welcome(gs_play *play, int rank, gs_seen_life seen) {
+    gs_engine_event hello = gs_play_message(play, rank, GS_ON_HELLO);
+    hello.hello.seen = seen;
+    gs_play_hear(play, &hello);
+    if (play->answered) assert_int_equal(play->answer.code, GS_UNAVAILABLE);  // it asks again
+    return !play->answered;
+}
+
+static bool is_old(const gs_play *play) { return gs_engine_state(play->engine)->cluster.is_old_copy; }
+
+static void find_worker(gs_play *play, gs_seen_life seen) {
+    play->seen_by_worker = seen;
+    gs_play_find_worker(play);
+}
+
+static void a_trainer_that_a_copy_has_welcomed_does_not_end_the_right_one(void **state) {
+    gs_play *play = *state;
+    uint32_t generation = gs_play_run(play)->generation;
+    assert_false(is_welcome(play, 0, life_of_copy));  // before any worker is there
+    assert_false(is_old(play));
+    gs_play_wait(play, GS_NS_PER_SEC);
+    find_worker(play, second_life);
+    assert_true(is_welcome(play, 0, life_of_copy));
+    assert_true(is_welcome(play, 1, second_life));
+    gs_play_wait(play, 2 * gs_timing_default.grace_ns);
+    assert_false(is_old(play));
+    assert_non_null(gs_play_run(play));
+    assert_int_equal(gs_play_run(play)->generation, generation);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+}
+
+static void nobody_is_judged_before_a_worker_has_spoken(void **state) {
+    gs_play *play = *state;
+    assert_false(is_welcome(play, 0, life_of_copy));
+    gs_play_wait(play, gs_timing_default.grace_ns - GS_NS_PER_SEC);
+    assert_false(is_old(play));
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_RELOADING);
+    // None does.
+    gs_play_wait(play, 2 * GS_NS_PER_SEC);
+    assert_true(is_old(play));
+    assert_int_equal(gs_engine_state(play->engine)->cluster.later_epoch, 2);
+    for (int i = 0; i < GS_PLAY_RANKS; i++)
+        assert_false(play->ranks[i].ordered_to_stop || play->ranks[i].ordered_to_die);
+}
+
+// On the copy: the worker has not heard of the life that it is behind, and a trainer has.
+static void a_worker_that_knows_less_denies_nothing(void **state) {
+    gs_play *play = *state;
+    find_worker(play, first_life);
+    assert_false(is_welcome(play, 0, life_of_copy));
+    gs_play_wait(play, gs_timing_default.grace_ns + GS_NS_PER_SEC);
+    assert_true(is_old(play));
+}
+
+static void a_later_life_is_denied_by_nobody(void **state) {
+    gs_play *play = *state;
+    find_worker(play, second_life);
+    gs_play_wait(play, 2 * gs_timing_default.agent_grace_ns);
+    assert_false(is_welcome(play, 0, (gs_seen_life){"c", 4, 4}));
+    gs_play_wait(play, gs_timing_default.grace_ns + GS_NS_PER_SEC);
+    assert_true(is_old(play));
+}
+
+// It was cut off while a copy was there, and the right one all the while.
+static void a_worker_that_has_stayed_knows_the_life_that_it_is_in(void **state) {
+    gs_play *play = *state;
+    find_worker(play, second_life);
+    assert_true(is_welcome(play, 1, second_life));
+    gs_play_wait(play, gs_timing_default.agent_grace_ns);
+    assert_true(is_welcome(play, 0, (gs_seen_life){"c", 3, OF_COPY}));
+    assert_false(is_old(play));
+}
+
+static void what_a_worker_says_is_believed(void **state) {
+    gs_play *play = *state;
+    find_worker(play, life_of_copy);
+    assert_true(is_old(play));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_trainer_that_a_copy_has_welcomed_does_not_end_the_right_one, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nobody_is_judged_before_a_worker_has_spoken, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_worker_that_knows_less_denies_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_later_life_is_denied_by_nobody, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_worker_that_has_stayed_knows_the_life_that_it_is_in, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_a_worker_says_is_believed, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
