@@ -11,7 +11,7 @@
 #   device   cuda-sim: the same build on the software CUDA machine; a test that finds no device there fails
 #   release  release: end-to-end with containers and installation, conformance
 #   tsan     tsan: what has threads: units, multi-process, and faults with the real coordinator
-#   cuda     cuda, with nvcc alone: product and kernels' tests compiled for devices, run as on a host without one
+#   cuda     cuda-check, with nvcc alone: product and kernels' tests compiled for devices, run as on a host without one
 # Of long tests that asan runs, release draws a third and tsan a half (tests/draw.py).
 # While one phase is tested the next one is built, with what time the tests leave. A report of a sanitizer fails the
 # run, whichever process wrote it.
@@ -81,7 +81,7 @@ else
     # One architecture here: all of them cost two more minutes (CUDAARCHS='80-real;90-real;100' asks for them).
     export CUDAARCHS=${CUDAARCHS:-90-real}
     if [ -x "$cuda_root/bin/nvcc" ]; then
-      phase cuda cuda 'product gpu_kernels' -R '^(e2e_devices|gpu_kernels_.*)$'
+      phase cuda cuda-check 'product gpu_kernels' -R '^(e2e_devices|gpu_kernels_.*)$'
     else
       skip "cuda: no nvcc in $cuda_root/bin"
     fi
