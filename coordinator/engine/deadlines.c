@@ -181,19 +181,23 @@ static bool is_at_end(const gs_run *run) {
 // How long it may be silent whatever else is known.
 static int64_t dead_after(const gs_engine *engine, const gs_member *member) {
     // Who has not come back to this life of the coordinator keeps what an earlier one told it.
-    int64_t beat_ns = member->heartbeat_ns ? member->heartbeat_ns : gs_state_heartbeat_ns(&engine->state);
+    int64_t beat_ns = member->heartbeat_ns ? member->heartbeat_ns : gs_state_cadence(&engine->state).heartbeat_ns;
     int64_t stretched_ns = BEATS_TO_DEATH * beat_ns;
     return engine->state.timing.dead_ns > stretched_ns ? engine->state.timing.dead_ns : stretched_ns;
 }
 
+static bool works_long(const gs_run *run) {
+    for (int i = 0; i < run->num_members; i++)
+        if (run->members[i].activity == GS_ACTIVITY_LONG_WORK) return true;
+    return false;
+}
+
 // How long a rank may be silent before the next step of the others would have shown that it lives.
-static int64_t patience_with(const gs_engine *engine, const gs_run *run, const gs_member *member) {
+static int64_t patience_with(const gs_engine *engine, const gs_run *run, const gs_member *member, bool is_long) {
     int64_t longest_ns = (int64_t)(run->longest_step_seconds * (double)GS_NS_PER_SEC);
     int64_t dead_ns = dead_after(engine, member);
     if (dead_ns < 3 * longest_ns) dead_ns = 3 * longest_ns;
-    for (int i = 0; i < run->num_members; i++)
-        if (run->members[i].activity == GS_ACTIVITY_LONG_WORK) return 10 * dead_ns;
-    return dead_ns;
+    return is_long ? 10 * dead_ns : dead_ns;
 }
 
 // Its host is silent, too.
@@ -211,6 +215,7 @@ typedef struct silence {
 
 static silence look_for_silence(const gs_engine *engine, gs_run *run) {
     silence found = {0};
+    bool is_long = works_long(run);
     for (int i = 0; i < run->num_members; i++) {
         gs_member *member = &run->members[i];
         if (!gs_member_is_here(member) || member->stage == GS_MEMBER_LEAVING) continue;
@@ -218,7 +223,7 @@ static silence look_for_silence(const gs_engine *engine, gs_run *run) {
         int64_t sign_ns = member->heard_ns;
         // A step that is newer than its last word cannot have been made without it.
         if (run->step > member->heard_at_step && run->progress_ns > sign_ns) sign_ns = run->progress_ns;
-        int64_t silent_ns = engine->state.now_ns - sign_ns, patience_ns = patience_with(engine, run, member);
+        int64_t silent_ns = engine->state.now_ns - sign_ns, patience_ns = patience_with(engine, run, member, is_long);
         // Who fell silent with the first may be some milliseconds behind it.
         if (silent_ns < patience_ns / 2) continue;
         found.out_of_reach += is_out_of_reach(engine, member);

@@ -6,6 +6,7 @@
 
 #include "coordinator/engine/admission.h"
 #include "coordinator/engine/adoption.h"
+#include "coordinator/engine/base/cadence.h"
 #include "coordinator/engine/base/checkpoints.h"
 #include "coordinator/engine/base/generations.h"
 #include "coordinator/engine/base/old_copy.h"
@@ -129,6 +130,7 @@ static void tick(gs_engine *engine) {
     gs_farewells_tick(engine);
     gs_generations_tick(engine);
     gs_checkpoints_tick(engine);
+    gs_cadence_tick(engine);
     turn(engine);
     gs_records_flush(engine, false);
     sweep(engine);

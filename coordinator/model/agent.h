@@ -31,7 +31,7 @@ typedef struct gs_agent {
     gs_agent_slot *slots;  // owned
     gs_agent_devices devices;
     gs_kept_call stream;  // call 0 while not connected
-    int64_t heard_ns, lost_ns;
+    int64_t heard_ns, lost_ns, heartbeat_ns;
     int64_t connected_ns;  // since when, if it is
     int64_t seen_epoch;    // of the last life of this database that it had seen by then; 0: none
     bool was_closed;  // the stream that it had: at its end, not by silence

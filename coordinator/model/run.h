@@ -12,6 +12,7 @@
 #include "coordinator/model/fault.h"
 #include "coordinator/model/job.h"
 #include "coordinator/rules/restart_policy.h"
+#include "coordinator/rules/timing.h"
 #include "core/bucket_plan.h"
 #include "core/param_spec.h"
 #include "rpc/schema/param_page.h"
@@ -115,6 +116,8 @@ typedef struct gs_member {
     gs_param_list listed;  // what has come of it
 
     int64_t applied_step, heard_ns, heard_at_step, stream_lost_ns, heartbeat_ns, rss_bytes;
+    gs_cadence told;      // how often it was told to be heard; heartbeat_ns: how often it does, as far as we know
+    bool takes_cadence;   // it hears of another one than its welcome said
     uint64_t plan_digest, next_plan_digest;  // folded; as its last heartbeat said
     int64_t replan_sent_ns;
     char phase[32];  // for people

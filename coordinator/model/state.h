@@ -39,7 +39,6 @@ typedef struct gs_state {
 } gs_state;
 
 gs_member *gs_state_member(const gs_state *state, uint64_t incarnation);  // NULL: none
-// How often members are to be heard: less often when they are many.
-int64_t gs_state_heartbeat_ns(const gs_state *state);
+gs_cadence gs_state_cadence(const gs_state *state);
 
 #endif

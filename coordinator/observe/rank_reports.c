@@ -12,7 +12,7 @@ static void copy_member(gs_json *out, const char *key, const gs_json *report) {
     if (value) gs_json_set(out, key, gs_json_copy(value));
 }
 
-static void publish_step(gs_observer *observer, gs_job *job, const gs_json *report) {
+static void publish_step(gs_observer *observer, gs_job *job, const gs_step_report *report) {
     if (gs_watched(observer, job, GS_TOPIC_STEP)) {
         gs_json *data = gs_job_metrics_latest(job->sight->metrics);
         if (data) {
@@ -22,18 +22,20 @@ static void publish_step(gs_observer *observer, gs_job *job, const gs_json *repo
         }
         gs_watch_publish(observer, job, GS_TOPIC_STEP, data);
     }
-    if (gs_watched(observer, job, GS_TOPIC_BUCKETS) && gs_json_get(report, "buckets")) {
-        gs_json *data = gs_json_new_object();
+    if (gs_watched(observer, job, GS_TOPIC_BUCKETS) && report->num_buckets > 0) {
+        gs_json *data = gs_json_new_object(), *buckets = gs_json_new_array();
+        for (size_t i = 0; i < report->num_buckets; i++)
+            gs_json_push(buckets, gs_report_bucket_to_json(&report->buckets[i]));
         gs_json_set_string(data, "job", job->id_text);
-        copy_member(data, "step", report);
-        copy_member(data, "rank", report);
-        copy_member(data, "backward_seconds", report);
-        copy_member(data, "buckets", report);
+        gs_json_set_int(data, "step", report->step);
+        gs_json_set_int(data, "rank", report->rank);
+        gs_json_set_double(data, "backward_seconds", gs_step_report_get(report, GS_REPORT_BACKWARD_SECONDS, 0));
+        gs_json_set(data, "buckets", buckets);
         gs_watch_publish(observer, job, GS_TOPIC_BUCKETS, data);
     }
 }
 
-void gs_rank_reports_keep(gs_observer *observer, const gs_member *member, const gs_json *report) {
+void gs_rank_reports_keep(gs_observer *observer, const gs_member *member, const gs_step_report *report) {
     gs_job *job = member->job;
     gs_job_metrics *metrics = gs_sight_own_metrics(observer, job);
     if (!metrics) return;
@@ -41,7 +43,7 @@ void gs_rank_reports_keep(gs_observer *observer, const gs_member *member, const 
                         &(gs_metrics_record){write_entry, job});
 }
 
-void gs_rank_reports_tell(gs_observer *observer, const gs_member *member, const gs_json *report) {
+void gs_rank_reports_tell(gs_observer *observer, const gs_member *member, const gs_step_report *report) {
     if (member->rank == 0) publish_step(observer, member->job, report);
 }
 

@@ -1,12 +1,15 @@
 #include "coordinator/rules/timing.h"
 
-#include <stddef.h>
-
 #include "core/clock.h"
+
+// Of all agents and members together.
+#define HEARTBEATS_PER_SEC 5000
+#define REPORTS_PER_SEC 5000
 
 const gs_timing gs_timing_default = {
     .tick_ns = 20 * GS_NS_PER_MS,
     .heartbeat_ns = 100 * GS_NS_PER_MS,
+    .report_ns = 100 * GS_NS_PER_MS,
     .suspect_ns = 400 * GS_NS_PER_MS,
     .dead_ns = 1500 * GS_NS_PER_MS,
     .hang_least_ns = 5 * GS_NS_PER_SEC,
@@ -25,6 +28,22 @@ const gs_timing gs_timing_default = {
     .flush_ns = 150 * GS_NS_PER_MS,
     .series_keep_ns = 300 * GS_NS_PER_SEC,
 };
+
+static int64_t at_least(int64_t least_ns, int64_t ns) { return ns > least_ns ? ns : least_ns; }
+
+gs_cadence gs_timing_cadence(const gs_timing *timing, size_t num_agents, size_t num_members) {
+    int64_t members = (int64_t)num_members, heard = (int64_t)num_agents + members;
+    return (gs_cadence){.heartbeat_ns = at_least(timing->heartbeat_ns, heard * (GS_NS_PER_SEC / HEARTBEATS_PER_SEC)),
+                        .report_ns = at_least(timing->report_ns, members * (GS_NS_PER_SEC / REPORTS_PER_SEC))};
+}
+
+static bool is_apart(int64_t told_ns, int64_t wanted_ns) {
+    return 4 * told_ns > 5 * wanted_ns || 4 * wanted_ns > 5 * told_ns;
+}
+
+bool gs_cadence_differs(gs_cadence told, gs_cadence wanted) {
+    return is_apart(told.heartbeat_ns, wanted.heartbeat_ns) || is_apart(told.report_ns, wanted.report_ns);
+}
 
 gs_status gs_timing_check(const gs_timing *timing) {
     const struct {

@@ -2,6 +2,8 @@
 #ifndef COORDINATOR_RULES_TIMING_H
 #define COORDINATOR_RULES_TIMING_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/status.h"
@@ -9,6 +11,7 @@
 typedef struct gs_timing {
     int64_t tick_ns;               // deadlines are looked at that often
     int64_t heartbeat_ns;          // what members are told to keep
+    int64_t report_ns;             // the same of what they tell of their steps
     int64_t suspect_ns;            // the loop itself stood still that long: forget all ages
     int64_t dead_ns;               // silence without progress of the job
     int64_t hang_least_ns;         // no progress although heartbeats come
@@ -30,6 +33,16 @@ typedef struct gs_timing {
 } gs_timing;
 
 extern const gs_timing gs_timing_default;
+
+// How often one of them is to be heard: less often when they are many, so that all together cost no more.
+typedef struct gs_cadence {
+    int64_t heartbeat_ns;  // of an agent or a member
+    int64_t report_ns;     // of a member's steps
+} gs_cadence;
+
+gs_cadence gs_timing_cadence(const gs_timing *timing, size_t num_agents, size_t num_members);
+// Too far apart to be left so.
+bool gs_cadence_differs(gs_cadence told, gs_cadence wanted);
 
 // INVALID_ARGUMENT names the two values that are in the wrong order.
 GS_NODISCARD gs_status gs_timing_check(const gs_timing *timing);

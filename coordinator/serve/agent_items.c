@@ -15,6 +15,13 @@ static gs_json *welcome(const gs_state *state, const gs_agent_message *message) 
     return item;
 }
 
+static gs_json *cadence(const gs_agent_message *message) {
+    gs_json *item = gs_json_new_object();
+    gs_json_set_string(item, "type", "cadence");
+    gs_json_set_double(item, "heartbeat_seconds", gs_seconds_of(message->heartbeat_ns));
+    return item;
+}
+
 static gs_json *describe_resume(const char *job_directory, const gs_checkpoint *checkpoint) {
     char path[1400];
     snprintf(path, sizeof path, "%s/%s", job_directory, checkpoint->directory);
@@ -71,6 +78,7 @@ gs_json *gs_agent_item(const gs_state *state, const gs_effect *effect, const gs_
     case GS_TELL_START_RANK: return start_rank(state, effect, spec);
     case GS_TELL_STOP_RANK: return stop_rank(&effect->agent_message);
     case GS_TELL_DESCRIBE_RANK: return about_rank(state, "describe_rank", &effect->agent_message);
+    case GS_TELL_AGENT_CADENCE: return cadence(&effect->agent_message);
     case GS_TELL_ADOPT_RANK: return about_rank(state, "adopt_rank", &effect->agent_message);
     }
     return NULL;

@@ -138,6 +138,7 @@ static gs_status open_server(gs_coordinator *coordinator, const gs_coordinator_o
         .tap = options->trace ? &coordinator->tap : NULL,
     };
     memcpy(server.handlers, gs_coordinator_methods, sizeof server.handlers);
+    memcpy(server.record_handlers, gs_coordinator_record_methods, sizeof server.record_handlers);
     GS_TRY(gs_rpc_server_open(&coordinator->server, options->context, &server));
     coordinator->service = (gs_service){.steps = &coordinator->steps, .observer = coordinator->observer};
     coordinator->observer->server = coordinator->server;

@@ -15,11 +15,13 @@
 #define MAX_STEP ((int64_t)1 << 53)
 #define MOST_PARTS 4096
 
-// Within what a job can reach; −1: not told.
+// Within what a job can reach.
+static int64_t within_reach(int64_t step) { return step < 0 ? 0 : step > MAX_STEP ? MAX_STEP : step; }
+
+// −1: not told.
 static int64_t step_of(const gs_json *message, const char *key) {
     int64_t step = 0;
-    if (!gs_json_int(&step, gs_json_get(message, key))) return -1;
-    return step < 0 ? 0 : step > MAX_STEP ? MAX_STEP : step;
+    return gs_json_int(&step, gs_json_get(message, key)) ? within_reach(step) : -1;
 }
 
 static int64_t step_or_0(const gs_json *message, const char *key) {
@@ -59,6 +61,7 @@ void gs_decode_hello(gs_engine_event *event, const gs_json *request) {
         .boot_id = gs_json_string_or(request, "boot_id", ""),
         .params_digest = gs_json_string_or(request, "params_digest", ""),
         .data_digest = gs_json_string_or(request, "data_digest", ""),
+        .takes_cadence = gs_json_bool_or(request, "takes_cadence", false),
         .arithmetic = hash_value(gs_json_get(request, "arithmetic")),
     };
     hello->refusal = gs_json_read_u64(&hello->incarnation, request, "incarnation");
@@ -131,10 +134,10 @@ void gs_decode_heartbeat(gs_engine_event *event, const gs_json *request) {
     read_plan(&event->heartbeat.plan, request);
 }
 
-void gs_decode_step(gs_engine_event *event, const gs_json *request) {
+void gs_decode_step(gs_engine_event *event, const gs_step_report *report) {
     event->kind = GS_ON_STEP;
-    double seconds = gs_json_double_or(request, "step_seconds", 0);
-    event->step.applied_step = step_or_0(request, "step");
+    double seconds = gs_step_report_get(report, GS_REPORT_STEP_SECONDS, 0);
+    event->step.applied_step = within_reach(report->step);
     event->step.step_seconds = isfinite(seconds) ? seconds : 0;
 }
 

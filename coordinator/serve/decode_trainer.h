@@ -5,6 +5,7 @@
 
 #include "coordinator/engine/base/event.h"
 #include "rpc/json/json.h"
+#include "rpc/schema/step_report.h"
 
 // Texts are borrowed from the request.
 void gs_decode_hello(gs_engine_event *event, const gs_json *request);
@@ -12,7 +13,7 @@ void gs_decode_ready(gs_engine_event *event, const gs_json *request);  // or a p
 void gs_decode_exchange(gs_engine_event *event, const gs_json *request);
 void gs_decode_comm_up(gs_engine_event *event, const gs_json *request);
 void gs_decode_heartbeat(gs_engine_event *event, const gs_json *request);
-void gs_decode_step(gs_engine_event *event, const gs_json *request);
+void gs_decode_step(gs_engine_event *event, const gs_step_report *report);
 void gs_decode_settle(gs_engine_event *event, const gs_json *request);
 void gs_decode_checkpointed(gs_engine_event *event, const gs_json *request);
 void gs_decode_bye(gs_engine_event *event, const gs_json *request);

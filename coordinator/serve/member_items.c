@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "rpc/schema/plan_message.h"
+#include "rpc/schema/step_record.h"
 
 gs_json *gs_member_plan(const gs_member_message *message) {
     return gs_plan_message_encode(
@@ -21,12 +22,24 @@ static gs_json *bound_item(const char *type, const gs_run *run) {
     return item;
 }
 
+static void set_cadence(gs_json *item, gs_cadence cadence) {
+    gs_json_set_double(item, "heartbeat_seconds", gs_seconds_of(cadence.heartbeat_ns));
+    gs_json_set_double(item, "report_seconds", gs_seconds_of(cadence.report_ns));
+}
+
+static gs_json *cadence(const gs_member_message *message) {
+    gs_json *item = new_item("cadence");
+    set_cadence(item, message->cadence);
+    return item;
+}
+
 static gs_json *welcome(const gs_state *state, const gs_member_message *message) {
     gs_json *item = new_item("welcome");
     gs_json_set_string(item, "cluster", state->cluster.id);
     gs_json_set_int(item, "coordinator_epoch", state->cluster.epoch);
     gs_json_set_u64(item, "coordinator_life", state->cluster.life);
-    gs_json_set_double(item, "heartbeat_seconds", (double)message->heartbeat_ns / GS_NS_PER_SEC);
+    set_cadence(item, message->cadence);
+    gs_json_set_int(item, "step_record", GS_STEP_RECORD_VERSION);
     gs_json_set_double(item, "orphan_seconds", (double)message->orphan_ns / GS_NS_PER_SEC);
     gs_json_set_bool(item, "send_params", message->send_params);
     return item;
@@ -80,6 +93,7 @@ gs_json *gs_member_item(const gs_state *state, const gs_effect *effect, gs_json 
     case GS_TELL_ABORT: return abort_of(run);
     case GS_TELL_DRAIN: return drain(run);
     case GS_TELL_REPLAN: return replan(run, plan);
+    case GS_TELL_CADENCE: return cadence(&effect->member_message);
     }
     return NULL;
 }

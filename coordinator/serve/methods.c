@@ -19,14 +19,20 @@
 #include "coordinator/serve/plan_preview.h"
 #include "coordinator/store/log_disk.h"
 #include "core/clock.h"
+#include "rpc/schema/step_record.h"
 
 // Nobody shows a key yet: everybody is anybody.
-static gs_engine_event event_from(gs_service *service, gs_rpc_call_handle *call, bool is_stream,
-                                  const gs_rpc_peer *peer, const gs_json *request) {
-    return (gs_engine_event){.from = {.call = gs_calls_keep(&service->steps->calls, call, is_stream),
+static gs_engine_event event_of(gs_call call, const gs_rpc_peer *peer, int64_t generation) {
+    return (gs_engine_event){.from = {.call = call,
                                       .incarnation = peer->incarnation,
                                       .job = peer->job,
-                                      .generation = gs_json_int_or(request, "generation", -1)}};
+                                      .generation = generation}};
+}
+
+static gs_engine_event event_from(gs_service *service, gs_rpc_call_handle *call, bool is_stream,
+                                  const gs_rpc_peer *peer, const gs_json *request) {
+    return event_of(gs_calls_keep(&service->steps->calls, call, is_stream), peer,
+                    gs_json_int_or(request, "generation", -1));
 }
 
 // A method whose request is one event, whatever it holds.
@@ -68,7 +74,8 @@ static void fault(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, 
 typedef struct report {
     gs_service *service;
     uint64_t incarnation;
-    const gs_json *request;
+    const gs_json *request;      // of a Bye
+    const gs_step_report *step;
 } report;
 
 static const gs_member *member_of(const report *it) {
@@ -77,16 +84,33 @@ static const gs_member *member_of(const report *it) {
 
 static void keep_step(void *ctx) {
     const report *it = ctx;
-    gs_rank_reports_keep(it->service->observer, member_of(it), it->request);
+    gs_rank_reports_keep(it->service->observer, member_of(it), it->step);
 }
 
-static void step(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
-    report it = {ctx, peer->incarnation, request};
-    gs_engine_event event = event_from(it.service, call, false, peer, request);
-    gs_decode_step(&event, request);
-    gs_steps_take_and(it.service->steps, &event, keep_step, &it);
+static void take_step(gs_service *service, const gs_rpc_peer *peer, const gs_step_report *step) {
+    report it = {service, peer->incarnation, NULL, step};
+    gs_engine_event event = event_of(0, peer, step->generation);
+    gs_decode_step(&event, step);
+    gs_steps_take_and(service->steps, &event, keep_step, &it);
     const gs_member *member = event.was_admitted ? member_of(&it) : NULL;
-    if (member) gs_rank_reports_tell(it.service->observer, member, request);
+    if (member) gs_rank_reports_tell(service->observer, member, step);
+}
+
+// Of a worker of before.
+static void step(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    (void)call;
+    gs_service *service = ctx;
+    gs_step_report told;
+    gs_step_report_from_json(&told, &service->rows, request);
+    take_step(service, peer, &told);
+}
+
+static gs_status step_record(void *ctx, const gs_rpc_peer *peer, const void *record, size_t bytes) {
+    gs_service *service = ctx;
+    gs_step_report told;
+    GS_TRY(gs_step_record_unpack(&told, &service->rows, record, bytes));
+    take_step(service, peer, &told);
+    return gs_ok();
 }
 
 static void keep_sample(void *ctx) {
@@ -98,7 +122,7 @@ static void keep_sample(void *ctx) {
 }
 
 static void bye(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
-    report it = {ctx, peer->incarnation, request};
+    report it = {ctx, peer->incarnation, request, NULL};
     gs_engine_event event = event_from(it.service, call, false, peer, request);
     gs_decode_bye(&event, request);
     gs_steps_take_and(it.service->steps, &event, keep_sample, &it);
@@ -255,4 +279,8 @@ const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS] = {
     [GS_RELEASE_JOB] = release_job,
     [GS_ADOPT_JOB] = adopt_job,
     [GS_DESCRIBED] = described,
+};
+
+const gs_rpc_record_handler gs_coordinator_record_methods[GS_NUM_METHODS] = {
+    [GS_STEP_RECORD] = step_record,
 };

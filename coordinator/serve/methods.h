@@ -5,14 +5,17 @@
 #include "coordinator/observe/observer.h"
 #include "coordinator/serve/steps.h"
 #include "rpc/schema/messages.h"
+#include "rpc/schema/step_report.h"
 #include "rpc/server/rpc_server.h"
 
 // What handlers get as their ctx.
 typedef struct gs_service {
     gs_steps *steps;
     gs_observer *observer;
+    gs_report_rows rows;  // of the report that is being taken
 } gs_service;
 
 extern const gs_rpc_handler gs_coordinator_methods[GS_NUM_METHODS];
+extern const gs_rpc_record_handler gs_coordinator_record_methods[GS_NUM_METHODS];
 
 #endif

@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/strbuf.h"
+#include "rpc/schema/step_record.h"
 
 #define MAX_BYTES ((size_t)1 << 30)
 #define WALL_SLACK_MS 1
@@ -280,9 +281,30 @@ void gs_trace_found(gs_trace *trace, const char *path, gs_status status, const g
     end_line(trace);
 }
 
+// A record is written down as a worker of before would have said it.
+static char *record_to_text(const char *body, size_t *bytes) {
+    gs_report_rows *rows = malloc(sizeof *rows);
+    gs_step_report report;
+    gs_status status = rows ? gs_step_record_unpack(&report, rows, body, *bytes)
+                            : gs_error(GS_RESOURCE_EXHAUSTED, "out of memory");
+    gs_json *step = status.code ? NULL : gs_step_report_to_json(&report);
+    char *text = NULL;
+    *bytes = 0;
+    if (step) status = gs_json_encode(&text, bytes, step, false);
+    gs_json_release(step);
+    free(rows);
+    return text;
+}
+
 static void request_came(void *ctx, uint64_t call, gs_method method, const gs_rpc_peer *peer,
                          const char *body, size_t bytes) {
     gs_trace *trace = ctx;
+    if (method == GS_STEP_RECORD) {
+        char *text = record_to_text(body, &bytes);
+        if (text) request_came(ctx, call, GS_STEP, peer, text, bytes);
+        free(text);
+        return;
+    }
     if (!begin_input(trace, "request")) return;
     gs_strbuf_printf(&trace->lines,
                      ",\"call\":%" PRIu64 ",\"method\":\"%s\",\"connection\":%" PRIu64

@@ -1,6 +1,7 @@
 #include "rpc/client/rpc_client.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/thread.h"
 #include "rpc/client/rpc_channel.h"
@@ -164,11 +165,8 @@ gs_status gs_rpc_call(gs_rpc_client *client, gs_method method, const gs_json *re
     return gs_status_prefix(status, "%s", info ? info->name : "call");
 }
 
-void gs_rpc_send(gs_rpc_client *client, gs_method method, const gs_json *request) {
-    char *body;
-    size_t body_bytes;
-    gs_status status = encode_request(&body, &body_bytes, method, request, GS_ONE_WAY);
-    if (status.code) return;
+// Takes the body.
+static void send_one_way(gs_rpc_client *client, gs_method method, char *body, size_t body_bytes) {
     pthread_mutex_lock(&client->channel.lock);
     if (client->channel.closed || !atomic_load(&client->channel.connected))
         free(body);
@@ -176,6 +174,20 @@ void gs_rpc_send(gs_rpc_client *client, gs_method method, const gs_json *request
         gs_rpc_channel_wake(&client->channel);
     }
     pthread_mutex_unlock(&client->channel.lock);
+}
+
+void gs_rpc_send(gs_rpc_client *client, gs_method method, const gs_json *request) {
+    char *body;
+    size_t body_bytes;
+    gs_status status = encode_request(&body, &body_bytes, method, request, GS_ONE_WAY);
+    if (!status.code) send_one_way(client, method, body, body_bytes);
+}
+
+void gs_rpc_send_record(gs_rpc_client *client, gs_method method, const void *record, size_t bytes) {
+    char *body = malloc(bytes ? bytes : 1);
+    if (!body) return;
+    memcpy(body, record, bytes);
+    send_one_way(client, method, body, bytes);
 }
 
 gs_status gs_rpc_stream_open(gs_rpc_stream **out, gs_rpc_client *client, gs_method method,

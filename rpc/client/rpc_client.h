@@ -39,6 +39,8 @@ GS_NODISCARD gs_status gs_rpc_call(gs_rpc_client *client, gs_method method, cons
                                    gs_json **reply, gs_deadline deadline);
 // One-way; dropped when not connected.
 void gs_rpc_send(gs_rpc_client *client, gs_method method, const gs_json *request);
+// The same of a method whose body is no JSON; the record is copied.
+void gs_rpc_send_record(gs_rpc_client *client, gs_method method, const void *record, size_t bytes);
 
 // A server stream. Not shared between threads.
 GS_NODISCARD gs_status gs_rpc_stream_open(gs_rpc_stream **out, gs_rpc_client *client,

@@ -63,6 +63,7 @@ typedef enum gs_method {
     GS_RELEASE_JOB,        // API → coordinator
     GS_ADOPT_JOB,          // API → coordinator
     GS_DESCRIBED,          // agent → coordinator, one-way: a trainer that it asked about
+    GS_STEP_RECORD,        // trainer → coordinator, one-way: a Step as a flat record (step_record.h), no JSON
     GS_NUM_METHODS
 } gs_method;
 

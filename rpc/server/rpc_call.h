@@ -4,6 +4,7 @@
 #define RPC_SERVER_RPC_CALL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/status.h"
@@ -16,6 +17,9 @@ typedef struct gs_rpc_call_entry gs_rpc_call_handle;
 // come with call == NULL and their sender in `peer`.
 typedef void (*gs_rpc_handler)(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                                const gs_json *request);
+
+// A one-way message whose body is a record, no JSON; borrowed. An error is counted as what is no message.
+typedef gs_status (*gs_rpc_record_handler)(void *ctx, const gs_rpc_peer *peer, const void *record, size_t bytes);
 
 // Ends a call. `body` is taken; NULL is an empty one. With an error, `body` may hold details.
 void gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body);

@@ -153,6 +153,14 @@ static void accept_one_way(gs_rpc_intake *intake, gs_rpc_connection *connection,
         count_stale(intake, connection, "one-way message of another coordinator epoch");
         return;
     }
+    gs_rpc_peer peer = connection->peer;
+    gs_rpc_record_handler record_handler = intake->record_handlers[frame->method];
+    if (record_handler) {
+        tell_tap(intake, 0, frame->method, &peer, body, bytes);
+        gs_status status = record_handler(intake->ctx, &peer, body, bytes);
+        if (status.code) count_malformed(intake, connection, status.message);
+        return;
+    }
     gs_json *request;
     gs_status status = parse_body(&request, body, bytes);
     if (status.code) {
@@ -160,7 +168,6 @@ static void accept_one_way(gs_rpc_intake *intake, gs_rpc_connection *connection,
         return;
     }
     gs_rpc_handler handler = intake->handlers[frame->method];
-    gs_rpc_peer peer = connection->peer;
     if (handler) {
         tell_tap(intake, 0, frame->method, &peer, body, bytes);
         handler(intake->ctx, NULL, &peer, request);

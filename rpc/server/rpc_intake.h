@@ -10,6 +10,7 @@ typedef struct gs_rpc_intake {
     gs_rpc_peers *peers;
     gs_rpc_calls *calls;
     gs_rpc_handler handlers[GS_NUM_METHODS];
+    gs_rpc_record_handler record_handlers[GS_NUM_METHODS];  // of methods whose body is no JSON
     void *ctx;
     int64_t now_ns, warned_ns, named_ns;
     // Counts of frames: valid ones, those that were dropped for a reason, requests that came again.

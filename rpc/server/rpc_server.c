@@ -78,6 +78,7 @@ gs_status gs_rpc_server_open(gs_rpc_server **out, gs_rpc_context *context,
     server->intake =
         (gs_rpc_intake){.peers = &server->peers, .calls = &server->calls, .ctx = options->ctx};
     memcpy(server->intake.handlers, options->handlers, sizeof options->handlers);
+    memcpy(server->intake.record_handlers, options->record_handlers, sizeof options->record_handlers);
     gs_status status = open_socket(server, context, options->endpoints);
     if (status.code)
         gs_rpc_server_close(server);

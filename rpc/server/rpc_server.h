@@ -24,6 +24,7 @@ typedef struct gs_rpc_server_options {
                                                   // * picks one
     uint32_t coordinator_epoch;               // goes out in every header
     gs_rpc_handler handlers[GS_NUM_METHODS];  // NULL: UNIMPLEMENTED
+    gs_rpc_record_handler record_handlers[GS_NUM_METHODS];  // of methods whose body is no JSON
     void *ctx;
     // A call that the handler kept was cancelled, its deadline passed, or its peer went away:
     // forget it, do not end it. A lost connection ends its streams at once; a kept call stays for

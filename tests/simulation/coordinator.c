@@ -171,8 +171,8 @@ static void perform_item(sim_world *world, const gs_effect *effect) {
 }
 
 static void tell_orders(const sim_world *world, const gs_effect *effect) {
-    static const char *const of_members[] = {"welcome", "prepare", "start", "go", "abort", "drain", "replan"};
-    static const char *const of_agents[] = {"welcome", "start rank", "stop rank", "describe rank", "adopt rank"};
+    static const char *const of_members[] = {"welcome", "prepare", "start", "go", "abort", "drain", "replan", "cadence"};
+    static const char *const of_agents[] = {"welcome", "start rank", "stop rank", "describe rank", "adopt rank", "cadence"};
     if (effect->kind == GS_DO_TELL_MEMBER)
         world_tell(world, "  coordinator → rank %d of generation %u of %s: %s", gs_member_index(effect->member), effect->run->generation,
                    effect->job->id_text, of_members[effect->member_message.order]);

@@ -352,6 +352,7 @@ static void take_item(sim_world *world, sim_peer *peer, const sim_item *item) {
         if (trainer->group) group_drain(trainer->group);
         break;
     case GS_TELL_REPLAN: take_plan(trainer, item); break;
+    case GS_TELL_CADENCE: break;  // its steps come when they come
     }
 }
 

@@ -54,15 +54,14 @@ static void write_text(const char *dir, const char *name, const char *text) {
 }
 
 // The last one says what the whole run was.
-static bool keep_report(void *ctx, gs_json *report) {
+static bool keep_report(void *ctx, const gs_step_report *report) {
     const rank_run *run = ctx;
     char name[32], text[100];
     snprintf(name, sizeof name, "report-%d", run->env->rank);
     snprintf(text, sizeof text, "%lld %.17g\n",
-             (long long)gs_json_int_or(gs_json_get(report, "totals"), "tokens", -1),
-             gs_json_double_or(report, "loss", -1));
+             (long long)gs_step_report_get(report, GS_REPORT_ALL_TOKENS, -1),
+             gs_step_report_get(report, GS_REPORT_LOSS, -1));
     write_text(run->dir, name, text);
-    gs_json_release(report);
     return true;
 }
 

@@ -27,6 +27,7 @@
 #define MAX_SLOTS 256
 // The stream has no descriptor: commands are looked for this often.
 #define TURN_MS 10
+#define MAX_CADENCE_SECONDS 60
 #define FIRST_RETRY_NS (100 * GS_NS_PER_MS)
 #define LAST_RETRY_NS (2 * GS_NS_PER_SEC)
 // A coordinator that refuses a worker whose trainers run is asked this often.
@@ -202,11 +203,15 @@ static void say_hello(host_agent *agent) {
     }
 }
 
-static void take_welcome(host_agent *agent, const gs_json *item) {
+// How often it is to be heard.
+static void take_cadence(host_agent *agent, const gs_json *item) {
     double seconds = gs_json_double_or(item, "heartbeat_seconds", 0.1);
-    if (seconds >= 0.01 && seconds <= 10) {
+    if (seconds >= 0.01 && seconds <= MAX_CADENCE_SECONDS)
         agent->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
-    }
+}
+
+static void take_welcome(host_agent *agent, const gs_json *item) {
+    take_cadence(agent, item);
     gs_seen_coordinator_note(&agent->seen, item);
     agent->welcomed = true;
     agent->told_silence = agent->told_refusal = false;
@@ -369,6 +374,7 @@ static void adopt_rank(host_agent *agent, const gs_json *item) {
 static void take_item(host_agent *agent, const gs_json *item) {
     const char *type = gs_json_string_or(item, "type", "");
     if (strcmp(type, "welcome") == 0) take_welcome(agent, item);
+    else if (strcmp(type, "cadence") == 0) take_cadence(agent, item);
     else if (strcmp(type, "start_rank") == 0) start_rank(agent, item);
     else if (strcmp(type, "stop_rank") == 0) stop_rank(agent, item);
     else if (strcmp(type, "describe_rank") == 0) describe_rank(agent, item);

@@ -14,6 +14,7 @@
 #include "gradsync/comm/comm.h"
 #include "rpc/json/json.h"
 #include "rpc/schema/fault_kind.h"
+#include "rpc/schema/step_report.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/control/mailbox.h"
 #include "worker/telemetry/progress.h"
@@ -56,7 +57,7 @@ typedef struct gs_order_report {
 typedef struct gs_control_ops {
     gs_exchange exchange;
     // Takes a step report. Never blocks. False: nobody was there to hear it.
-    bool (*report)(void *ctx, gs_json *report);
+    bool (*report)(void *ctx, const gs_step_report *report);
     // A save that came to an end, well or not. From the thread that wrote it; never blocks.
     void (*checkpointed)(void *ctx, const gs_checkpoint_result *result);
     void (*fault)(void *ctx, const gs_fault *fault);

@@ -7,8 +7,10 @@
 #include "core/thread.h"
 #include "rpc/schema/messages.h"
 #include "rpc/schema/param_page.h"
+#include "rpc/schema/step_record.h"
 #include "worker/seen_coordinator.h"
 #include "worker/control/teardown_watch.h"
+#include "worker/telemetry/telemetry.h"
 #include "worker/telemetry/timeline_message.h"
 
 #define RETRY_NS (200 * GS_NS_PER_MS)
@@ -18,6 +20,7 @@
 #define MAX_EVENTS 64
 // Unless the welcome says otherwise.
 #define ORPHAN_SECONDS 600.0
+#define MAX_CADENCE_SECONDS 60
 // Of timelines: spans and buckets in one answer.
 #define TIMELINE_ROWS 20000
 
@@ -33,10 +36,12 @@ struct gs_line {
     atomic_uint generation;
     atomic_bool welcomed;      // the coordinator of now has answered Hello
     atomic_bool unknown;       // it has, and does not know this trainer
+    atomic_bool reads_records;  // it takes flat step reports
     _Atomic int64_t heard_ns;  // when the coordinator was there last
 
     // Made once by start, then the control thread's.
     gs_json *hello;
+    uint64_t incarnation;
     gs_param_spec *params;
     size_t num_params;
     // Control thread only.
@@ -70,11 +75,26 @@ static void tell_order_again(gs_line *line) {
     if (order) gs_outbox_push(line->outbox, GS_READY_ORDER, order);
 }
 
-static void take_welcome(gs_line *line, const gs_json *item) {
+// Who has a word for a coordinator takes its turn among the others that have.
+static int64_t spread_ns(const gs_line *line) {
+    return line->heartbeat_ns / 1000 * (int64_t)(line->incarnation % 1000);
+}
+
+// How often this rank is to be heard; changes when the coordinator hears more of them, or fewer.
+static void take_cadence(gs_line *line, const gs_json *item) {
     double seconds = gs_json_double_or(item, "heartbeat_seconds", 0.1);
-    if (seconds >= 0.01 && seconds <= 10) {
+    double report = gs_json_double_or(item, "report_seconds", gs_seconds_of(GS_REPORT_EVERY_NS));
+    int64_t before_ns = line->heartbeat_ns;
+    if (seconds >= 0.01 && seconds <= MAX_CADENCE_SECONDS)
         line->heartbeat_ns = (int64_t)(seconds * (double)GS_NS_PER_SEC);
-    }
+    if (report >= 0.01 && report <= MAX_CADENCE_SECONDS)
+        gs_mailbox_set_report_every(&line->control->mailbox, (int64_t)(report * (double)GS_NS_PER_SEC));
+    if (line->heartbeat_ns != before_ns) line->next_heartbeat_ns = gs_now_ns() + spread_ns(line);
+}
+
+static void take_welcome(gs_line *line, const gs_json *item) {
+    take_cadence(line, item);
+    atomic_store(&line->reads_records, gs_json_int_or(item, "step_record", 0) >= GS_STEP_RECORD_VERSION);
     line->orphan_seconds = gs_json_double_or(item, "orphan_seconds", ORPHAN_SECONDS);
     atomic_store(&line->welcomed, true);
     line->told_unknown = false;
@@ -126,6 +146,8 @@ static void take_item(gs_line *line, gs_json *item) {
     const char *type = gs_json_string_or(item, "type", "");
     if (strcmp(type, "welcome") == 0) {
         take_welcome(line, item);
+    } else if (strcmp(type, "cadence") == 0) {
+        take_cadence(line, item);
     } else if (strcmp(type, "abort") == 0) {
         take_abort(line, item);
     } else if (strcmp(type, "replan") == 0) {
@@ -271,9 +293,10 @@ gs_status gs_line_create(gs_line **out, gs_rpc_client *client, gs_outbox *outbox
     return gs_ok();
 }
 
-gs_status gs_line_start(gs_line *line, gs_json *hello, const gs_param_spec *params,
+gs_status gs_line_start(gs_line *line, gs_json *hello, uint64_t incarnation, const gs_param_spec *params,
                         size_t num_params) {
     line->hello = hello;
+    line->incarnation = incarnation;
     line->num_params = num_params;
     line->params = calloc(num_params, sizeof *line->params);
     if (!line->params) return gs_error(GS_RESOURCE_EXHAUSTED, "line: out of memory");
@@ -325,6 +348,10 @@ gs_status gs_line_refusal(gs_line *line) {
 
 bool gs_line_welcomed(const gs_line *line) {
     return atomic_load(&line->welcomed);
+}
+
+bool gs_line_reads_records(const gs_line *line) {
+    return atomic_load(&line->reads_records);
 }
 
 bool gs_line_unknown(const gs_line *line) {

@@ -29,8 +29,8 @@ GS_NODISCARD gs_status gs_line_create(gs_line **out, gs_rpc_client *client, gs_o
 void gs_line_destroy(gs_line *line);
 
 // Says Hello from now on. Takes `hello`, copies the parameters' specifications.
-GS_NODISCARD gs_status gs_line_start(gs_line *line, gs_json *hello, const gs_param_spec *params,
-                                     size_t num_params);
+GS_NODISCARD gs_status gs_line_start(gs_line *line, gs_json *hello, uint64_t incarnation,
+                                     const gs_param_spec *params, size_t num_params);
 bool gs_line_started(const gs_line *line);
 
 // Any thread, as all below. What heartbeats tell.
@@ -43,6 +43,8 @@ bool gs_line_next_event(gs_line *line, gs_json **event, gs_deadline deadline);
 gs_status gs_line_refusal(gs_line *line);
 // The coordinator of now has answered Hello.
 bool gs_line_welcomed(const gs_line *line);
+// It takes flat records of steps; one of before takes JSON.
+bool gs_line_reads_records(const gs_line *line);
 // It has, and does not know this trainer, which trains on.
 bool gs_line_unknown(const gs_line *line);
 int64_t gs_line_heard_ns(const gs_line *line);  // when a coordinator was there last

@@ -2,8 +2,10 @@
 
 #include <stdio.h>
 
+#include "worker/telemetry/telemetry.h"
+
 void gs_mailbox_init(gs_mailbox *mailbox) {
-    *mailbox = (gs_mailbox){0};
+    *mailbox = (gs_mailbox){.report_every_ns = GS_REPORT_EVERY_NS};
     pthread_mutex_init(&mailbox->lock, NULL);
 }
 
@@ -67,6 +69,14 @@ bool gs_mailbox_take_plan(gs_mailbox *mailbox, gs_plan_offer *out, uint32_t gene
     if (out->digest && out->generation == generation) return true;
     gs_plan_offer_release(out);
     return false;
+}
+
+void gs_mailbox_set_report_every(gs_mailbox *mailbox, int64_t every_ns) {
+    atomic_store(&mailbox->report_every_ns, every_ns);
+}
+
+int64_t gs_mailbox_report_every_ns(const gs_mailbox *mailbox) {
+    return atomic_load(&mailbox->report_every_ns);
 }
 
 bool gs_mailbox_drains(const gs_mailbox *mailbox, bool *save) {

@@ -20,6 +20,7 @@
 typedef struct gs_mailbox {
     atomic_bool wants_drain, drain_saves, aborted, has_offer;
     atomic_bool orphaned;  // nobody has been there to ask anything for longer than the ranks are to go on
+    _Atomic int64_t report_every_ns;  // that reports are to be apart
     const volatile sig_atomic_t *drain_signal;  // set by a signal handler; NULL: none
 
     pthread_mutex_t lock;  // of what follows
@@ -38,6 +39,8 @@ void gs_mailbox_ask_to_drain(gs_mailbox *mailbox, bool save);
 // Generation `generation` has ended, and those before it: the first reason wins. One that the compute
 // thread has left behind is told in vain; one that it is not yet in has ended when it comes to it.
 void gs_mailbox_abort(gs_mailbox *mailbox, uint32_t generation, const char *reason);
+void gs_mailbox_set_report_every(gs_mailbox *mailbox, int64_t every_ns);
+int64_t gs_mailbox_report_every_ns(const gs_mailbox *mailbox);
 bool gs_mailbox_drains(const gs_mailbox *mailbox, bool *save);
 bool gs_mailbox_aborted(const gs_mailbox *mailbox);
 // ABORTED with the reason once the generation has ended.

@@ -4,6 +4,7 @@
 
 #include "core/log.h"
 #include "rpc/schema/messages.h"
+#include "rpc/schema/step_record.h"
 #include "worker/control/line.h"
 #include "worker/control/member_messages.h"
 #include "worker/control/outbox.h"
@@ -64,7 +65,7 @@ gs_status gs_member_create(gs_member **out, const gs_launch *launch, gs_control 
 
 gs_status gs_member_join(gs_member *member, const gs_trainer_facts *facts) {
     return gs_line_start(member->line, gs_member_message_hello(member->launch, facts),
-                         facts->params, facts->num_params);
+                         member->launch->incarnation, facts->params, facts->num_params);
 }
 
 void gs_member_destroy(gs_member *member) {
@@ -157,13 +158,27 @@ static gs_status exchange(void *ctx, const char *tag, const int *ranks, int num_
                                   deadline);
 }
 
+static void send_record(gs_member *member, const gs_step_report *report) {
+    uint8_t *record = malloc(GS_STEP_RECORD_MAX_BYTES);
+    if (!record) return;  // the next one tells as much
+    gs_rpc_send_record(member->client, GS_STEP_RECORD, record, gs_step_record_pack(record, report));
+    free(record);
+}
+
+// To a coordinator of before.
+static void send_json(gs_member *member, const gs_step_report *report) {
+    gs_json *step = gs_step_report_to_json(report);
+    gs_rpc_send(member->client, GS_STEP, step);
+    gs_json_release(step);
+}
+
 // Before its welcome a coordinator does not know whose report it is.
-static bool report(void *ctx, gs_json *step_report) {
+static bool report(void *ctx, const gs_step_report *step_report) {
     gs_member *member = ctx;
-    bool heard = gs_line_welcomed(member->line);
-    if (heard) gs_rpc_send(member->client, GS_STEP, step_report);
-    gs_json_release(step_report);
-    return heard;
+    if (!gs_line_welcomed(member->line)) return false;
+    if (gs_line_reads_records(member->line)) send_record(member, step_report);
+    else send_json(member, step_report);
+    return true;
 }
 
 static void checkpointed(void *ctx, const gs_checkpoint_result *result) {

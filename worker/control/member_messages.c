@@ -25,6 +25,7 @@ gs_json *gs_member_message_hello(const gs_launch *launch, const gs_trainer_facts
     gs_json_set_string(out, "build", GRADSYNC_VERSION);
     gs_json_set_int(out, "proto_least", GS_PROTOCOL_LEAST);
     gs_json_set_int(out, "proto_most", GS_PROTOCOL_MOST);
+    gs_json_set_bool(out, "takes_cadence", true);
     set_digest(out, "params_digest", gs_param_specs_digest(facts->params, facts->num_params));
     gs_json_set_int(out, "num_params", (int64_t)facts->num_params);
     gs_json_set_int(out, "total_elements", (int64_t)facts->total_elements);

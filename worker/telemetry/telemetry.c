@@ -1,16 +1,17 @@
 #include "worker/telemetry/telemetry.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/clock.h"
 
-#define REPORT_EVERY_NS (100 * GS_NS_PER_MS)
 #define NUM_BOUNDS(bounds) (sizeof(bounds) / sizeof((bounds)[0]))
 
 void gs_telemetry_init(gs_telemetry *telemetry, uint32_t generation, int rank, int world_size) {
     *telemetry = (gs_telemetry){.generation = generation,
                                 .rank = rank,
                                 .world_size = world_size,
+                                .report_every_ns = GS_REPORT_EVERY_NS,
                                 .reported_ns = gs_now_ns()};
 }
 
@@ -37,7 +38,7 @@ static void drop_every_second(gs_telemetry *telemetry) {
 
 static void make_room(gs_telemetry *telemetry) {
     if (telemetry->num_history < GS_HISTORY_STEPS) return;
-    int repeated = telemetry->unheard ? 0 : GS_REPORTED_STEPS;
+    int repeated = telemetry->unheard ? 0 : GS_REPORT_MAX_HISTORY;
     if (telemetry->num_told > repeated) drop_oldest(telemetry, telemetry->num_told - repeated);
     else drop_every_second(telemetry);
 }
@@ -118,7 +119,7 @@ static bool is_picked(gs_telemetry *telemetry, int64_t step) {
     usual += (usual > 0 ? 0.1 : 1) * (last - usual);
     telemetry->usual_step_seconds = usual;
     int64_t stride = 1;
-    while (stride < 1024 && (double)stride * usual * GS_REPORTED_WAITS < gs_seconds_of(REPORT_EVERY_NS)) {
+    while (stride < 1024 && (double)stride * usual * GS_REPORT_MAX_WAITS < gs_seconds_of(telemetry->report_every_ns)) {
         stride *= 2;
     }
     return step % stride == 0;
@@ -132,13 +133,13 @@ static void note_waits(gs_telemetry *telemetry, const gs_step_facts *facts) {
     for (size_t i = 0; i < stats->num_buckets; i++) {
         if (stats->buckets[i].ready_ns > ready_ns) ready_ns = stats->buckets[i].ready_ns;
     }
-    if (telemetry->num_waits == GS_REPORTED_WAITS) {
+    if (telemetry->num_waits == GS_REPORT_MAX_WAITS) {
         telemetry->num_waits--;
         memmove(telemetry->waits, telemetry->waits + 1,
                 (size_t)telemetry->num_waits * sizeof telemetry->waits[0]);
     }
     telemetry->waits[telemetry->num_waits++] =
-        (gs_step_waits){.step = facts->step,
+        (gs_report_waits){.step = facts->step,
                         .compute = gs_seconds_of(ready_ns - stats->begin_ns),
                         .wait = gs_seconds_of(waited_ns(stats)) + facts->opening_seconds,
                         .transfer = gs_seconds_of(stats->busy_ns),
@@ -183,18 +184,7 @@ void gs_telemetry_add_checkpoint(gs_telemetry *telemetry, double seconds) {
 }
 
 bool gs_telemetry_is_due(const gs_telemetry *telemetry) {
-    return gs_now_ns() - telemetry->reported_ns >= REPORT_EVERY_NS;
-}
-
-static gs_json *encode_phases(const gs_step_phases *phases) {
-    gs_json *out = gs_json_new_object();
-    gs_json_set_double(out, "data", phases->data);
-    gs_json_set_double(out, "forward", phases->forward);
-    gs_json_set_double(out, "backward", phases->backward);
-    gs_json_set_double(out, "comm_exposed", phases->comm_exposed);
-    gs_json_set_double(out, "optimizer", phases->optimizer);
-    gs_json_set_double(out, "checkpoint", phases->checkpoint);
-    return out;
+    return gs_now_ns() - telemetry->reported_ns >= telemetry->report_every_ns;
 }
 
 // The last entry stands for all buckets from number `index` on that travelled: first ready to last finished.
@@ -218,25 +208,23 @@ static gs_bucket_times fold_buckets(const gs_reduce_stats *stats, size_t index) 
 }
 
 // Bandwidth counts from when everybody was there: waiting for a slow rank is not the network's.
-static gs_json *encode_bucket(const gs_bucket_times *bucket, int index, int64_t origin_ns,
-                              int world_size) {
-    gs_json *out = gs_json_new_object();
-    int64_t begin_ns =
-        bucket->all_arrived_ns > bucket->posted_ns ? bucket->all_arrived_ns : bucket->posted_ns;
+static gs_report_bucket tell_bucket(const gs_bucket_times *bucket, int index, int64_t position, int64_t origin_ns,
+                                    int world_size) {
+    int64_t begin_ns = bucket->all_arrived_ns > bucket->posted_ns ? bucket->all_arrived_ns : bucket->posted_ns;
     double seconds = gs_seconds_of(bucket->finished_ns - begin_ns);
     double bandwidth = travelled(bucket) && seconds > 0 ? (double)bucket->bytes / seconds : 0;
-    gs_json_set_int(out, "index", index);
-    gs_json_set_int(out, "bytes", (int64_t)bucket->bytes);
-    gs_json_set_string(out, "algorithm", bucket->algorithm ? bucket->algorithm : "none");
-    gs_json_set_double(out, "ready_seconds", gs_seconds_of(bucket->ready_ns - origin_ns));
-    if (travelled(bucket)) {
-        gs_json_set_double(out, "launched_seconds", gs_seconds_of(bucket->posted_ns - origin_ns));
-        gs_json_set_double(out, "arrived_seconds", gs_seconds_of(begin_ns - origin_ns));
-        gs_json_set_double(out, "finished_seconds", gs_seconds_of(bucket->finished_ns - origin_ns));
-    }
-    gs_json_set_double(out, "algbw_bytes_per_second", bandwidth);
-    gs_json_set_double(out, "busbw_bytes_per_second",
-                       bandwidth * 2 * (world_size - 1) / world_size);
+    gs_report_bucket out = {.index = index,
+                            .ready_position = (int32_t)position,
+                            .bytes = bucket->bytes,
+                            .travelled = travelled(bucket),
+                            .ready = gs_seconds_of(bucket->ready_ns - origin_ns),
+                            .algbw = bandwidth,
+                            .busbw = bandwidth * 2 * (world_size - 1) / world_size};
+    snprintf(out.algorithm, sizeof out.algorithm, "%s", bucket->algorithm ? bucket->algorithm : "none");
+    if (!out.travelled) return out;
+    out.launched = gs_seconds_of(bucket->posted_ns - origin_ns);
+    out.arrived = gs_seconds_of(begin_ns - origin_ns);
+    out.finished = gs_seconds_of(bucket->finished_ns - origin_ns);
     return out;
 }
 
@@ -250,156 +238,146 @@ static int64_t ready_position(const gs_reduce_stats *stats, size_t index) {
     return position;
 }
 
-static gs_json *encode_buckets(const gs_telemetry *telemetry) {
-    gs_json *out = gs_json_new_array();
+static void tell_buckets(gs_step_report *report, gs_telemetry *telemetry) {
     const gs_reduce_stats *stats = telemetry->last.stats;
-    if (!stats) return out;
+    if (!stats) return;
+    gs_report_bucket *rows = telemetry->rows.buckets;
     size_t num_buckets = stats->num_buckets, single = num_buckets;
-    if (num_buckets > GS_REPORTED_BUCKETS) single = GS_REPORTED_BUCKETS - 1;
-    for (size_t i = 0; i < single; i++) {
-        gs_json *bucket = encode_bucket(&stats->buckets[i], (int)i, stats->backward_begin_ns,
-                                        telemetry->world_size);
-        gs_json_set_int(bucket, "ready_position", ready_position(stats, i));
-        gs_json_push(out, bucket);
-    }
-    if (single < num_buckets) {
-        gs_bucket_times rest = fold_buckets(stats, single);
-        gs_json_push(out,
-                     encode_bucket(&rest, -1, stats->backward_begin_ns, telemetry->world_size));
-    }
-    return out;
+    if (num_buckets > GS_REPORT_MAX_BUCKETS) single = GS_REPORT_MAX_BUCKETS - 1;
+    for (size_t i = 0; i < single; i++)
+        rows[i] = tell_bucket(&stats->buckets[i], (int)i, ready_position(stats, i), stats->backward_begin_ns,
+                              telemetry->world_size);
+    report->num_buckets = single;
+    if (single == num_buckets) return;
+    gs_bucket_times rest = fold_buckets(stats, single);
+    rows[report->num_buckets++] = tell_bucket(&rest, -1, -1, stats->backward_begin_ns, telemetry->world_size);
 }
 
-static gs_json *encode_totals(const gs_telemetry_totals *totals) {
-    gs_json *out = gs_json_new_object();
-    gs_json_set_int(out, "steps", totals->steps);
-    gs_json_set_int(out, "tokens", totals->tokens);
-    gs_json_set_int(out, "samples", totals->samples);
-    gs_json_set_int(out, "skipped_steps", totals->skipped_steps);
-    gs_json_set_int(out, "payload_bytes", (int64_t)totals->payload_bytes);
-    gs_json_set_int(out, "wire_bytes", (int64_t)totals->wire_bytes);
-    gs_json_set_double(out, "comm_busy_seconds", totals->comm_busy_seconds);
-    gs_json_set_double(out, "comm_exposed_seconds", totals->comm_exposed_seconds);
-    gs_json_set_double(out, "wait_seconds", totals->wait_seconds);
-    gs_json_set_double(out, "step_seconds", totals->step_seconds);
-    gs_json_set_double(out, "blocked_seconds", totals->blocked_seconds);
-    gs_json_set_double(out, "copy_in_seconds", totals->copy_in_seconds);
-    gs_json_set_double(out, "copy_out_seconds", totals->copy_out_seconds);
-    gs_json_set_double(out, "encode_seconds", totals->encode_seconds);
-    gs_json_set_double(out, "decode_seconds", totals->decode_seconds);
-    gs_json_set_int(out, "order_mismatches", (int64_t)totals->order_mismatches);
-    gs_json_set_int(out, "nonfinite", totals->nonfinite);
-    gs_json_set(out, "phases", encode_phases(&totals->phases));
-    return out;
+static void tell_totals(gs_step_report *report, const gs_telemetry_totals *totals) {
+    const double values[] = {
+        [GS_REPORT_ALL_STEPS] = (double)totals->steps,
+        [GS_REPORT_ALL_TOKENS] = (double)totals->tokens,
+        [GS_REPORT_ALL_SAMPLES] = (double)totals->samples,
+        [GS_REPORT_ALL_SKIPPED_STEPS] = (double)totals->skipped_steps,
+        [GS_REPORT_ALL_PAYLOAD_BYTES] = (double)totals->payload_bytes,
+        [GS_REPORT_ALL_WIRE_BYTES] = (double)totals->wire_bytes,
+        [GS_REPORT_ALL_COMM_BUSY] = totals->comm_busy_seconds,
+        [GS_REPORT_ALL_COMM_EXPOSED] = totals->comm_exposed_seconds,
+        [GS_REPORT_ALL_WAIT] = totals->wait_seconds,
+        [GS_REPORT_ALL_STEP_SECONDS] = totals->step_seconds,
+        [GS_REPORT_ALL_BLOCKED] = totals->blocked_seconds,
+        [GS_REPORT_ALL_COPY_IN] = totals->copy_in_seconds,
+        [GS_REPORT_ALL_COPY_OUT] = totals->copy_out_seconds,
+        [GS_REPORT_ALL_ENCODE] = totals->encode_seconds,
+        [GS_REPORT_ALL_DECODE] = totals->decode_seconds,
+        [GS_REPORT_ALL_ORDER_MISMATCHES] = (double)totals->order_mismatches,
+        [GS_REPORT_ALL_NONFINITE] = (double)totals->nonfinite,
+        [GS_REPORT_ALL_DATA] = totals->phases.data,
+        [GS_REPORT_ALL_FORWARD] = totals->phases.forward,
+        [GS_REPORT_ALL_BACKWARD] = totals->phases.backward,
+        [GS_REPORT_ALL_EXPOSED] = totals->phases.comm_exposed,
+        [GS_REPORT_ALL_OPTIMIZER] = totals->phases.optimizer,
+        [GS_REPORT_ALL_CHECKPOINT] = totals->phases.checkpoint,
+    };
+    _Static_assert(NUM_BOUNDS(values) == GS_NUM_REPORT_VALUES, "all totals");
+    for (int i = GS_REPORT_FIRST_TOTAL; i < GS_NUM_REPORT_VALUES; i++)
+        gs_step_report_set(report, (gs_report_value)i, values[i]);
 }
 
-static gs_json *encode_histogram(const gs_histogram *histogram, size_t num_bounds) {
-    gs_json *out = gs_json_new_object(), *counts = gs_json_new_array();
-    for (size_t i = 0; i <= num_bounds; i++) {
-        gs_json_push(counts, gs_json_new_int((int64_t)histogram->counts[i]));
-    }
-    gs_json_set(out, "counts", counts);
-    gs_json_set_double(out, "sum", histogram->sum);
-    return out;
+static void tell_histogram(gs_step_report *report, gs_report_histogram_kind which, const gs_histogram *histogram,
+                           size_t num_bounds) {
+    report->num_bins[which] = (uint8_t)(num_bounds + 1);
+    report->histograms[which] = *histogram;
 }
 
-static gs_json *encode_history(const gs_telemetry *telemetry) {
-    gs_json *out = gs_json_new_array();
+static void tell_history(gs_step_report *report, gs_telemetry *telemetry) {
+    report->num_history = (size_t)telemetry->num_in_report;
     for (int i = 0; i < telemetry->num_in_report; i++) {
         const gs_history_entry *entry = &telemetry->history[telemetry->num_told + i];
-        gs_json *row = gs_json_new_object();
-        gs_json_set_int(row, "step", entry->step);
-        gs_json_set_double(row, "loss", entry->loss);
-        gs_json_set_double(row, "grad_norm", entry->grad_norm);
-        gs_json_set_double(row, "lr", entry->lr);
-        gs_json_set_double(row, "step_seconds", entry->step_seconds);
-        gs_json_set_double(row, "tokens_per_second", entry->tokens_per_second);
-        gs_json_set_double(row, "comm_exposed_seconds", entry->comm_exposed_seconds);
-        gs_json_set_double(row, "overlap_ratio", entry->overlap_ratio);
-        gs_json_push(out, row);
+        telemetry->rows.history[i] = (gs_report_step){
+            .step = entry->step,
+            .known = (1u << GS_NUM_REPORT_POINTS) - 1,
+            .points = {[GS_POINT_LOSS] = entry->loss,
+                       [GS_POINT_GRAD_NORM] = entry->grad_norm,
+                       [GS_POINT_LR] = entry->lr,
+                       [GS_POINT_STEP_SECONDS] = entry->step_seconds,
+                       [GS_POINT_TOKENS_PER_SECOND] = entry->tokens_per_second,
+                       [GS_POINT_COMM_EXPOSED_SECONDS] = entry->comm_exposed_seconds,
+                       [GS_POINT_OVERLAP_RATIO] = entry->overlap_ratio}};
     }
-    return out;
 }
 
-static gs_json *encode_waits(const gs_telemetry *telemetry) {
-    gs_json *out = gs_json_new_array();
-    for (int i = 0; i < telemetry->num_waits; i++) {
-        const gs_step_waits *waits = &telemetry->waits[i];
-        const double values[] = {waits->compute, waits->wait, waits->transfer, waits->data,
-                                 waits->step_seconds};
-        gs_json *row = gs_json_new_array();
-        gs_json_push(row, gs_json_new_int(waits->step));
-        for (size_t k = 0; k < NUM_BOUNDS(values); k++) {
-            gs_json_push(row, gs_json_new_double(values[k]));
-        }
-        gs_json_push(out, row);
-    }
-    return out;
+static void tell_evaluation(gs_step_report *report, const gs_evaluation *evaluation) {
+    gs_step_report_set(report, GS_REPORT_EVAL_STEP, (double)evaluation->step);
+    gs_step_report_set(report, GS_REPORT_EVAL_LOSS, evaluation->loss);
+    if (evaluation->has_accuracy) gs_step_report_set(report, GS_REPORT_EVAL_ACCURACY, evaluation->accuracy);
+    gs_step_report_set(report, GS_REPORT_EVAL_BATCHES, (double)evaluation->batches);
 }
 
-static gs_json *encode_evaluation(const gs_evaluation *evaluation) {
-    gs_json *out = gs_json_new_object();
-    gs_json_set_int(out, "step", evaluation->step);
-    gs_json_set_double(out, "loss", evaluation->loss);
-    if (evaluation->has_accuracy) gs_json_set_double(out, "accuracy", evaluation->accuracy);
-    gs_json_set_int(out, "batches", evaluation->batches);
-    return out;
+static void tell_phases(gs_step_report *report, const gs_step_phases *phases) {
+    gs_step_report_set(report, GS_REPORT_DATA, phases->data);
+    gs_step_report_set(report, GS_REPORT_FORWARD, phases->forward);
+    gs_step_report_set(report, GS_REPORT_BACKWARD, phases->backward);
+    gs_step_report_set(report, GS_REPORT_COMM_EXPOSED, phases->comm_exposed);
+    gs_step_report_set(report, GS_REPORT_OPTIMIZER, phases->optimizer);
+    gs_step_report_set(report, GS_REPORT_CHECKPOINT, phases->checkpoint);
 }
 
-static void set_last_step(gs_json *out, const gs_telemetry *telemetry) {
+static void tell_reduction(gs_step_report *report, const gs_telemetry *telemetry) {
     const gs_step_facts *last = &telemetry->last;
-    gs_json_set_int(out, "generation", telemetry->generation);
-    gs_json_set_int(out, "rank", telemetry->rank);
-    gs_json_set_int(out, "step", telemetry->applied_step);
-    gs_json_set_double(out, "loss", last->loss);
-    gs_json_set_double(out, "grad_norm", last->grad_norm);
-    gs_json_set_double(out, "lr", last->lr);
-    if (last->loss_scale > 0) gs_json_set_double(out, "loss_scale", last->loss_scale);
-    gs_json_set_int(out, "samples", last->samples);
-    gs_json_set_int(out, "tokens", last->samples * last->positions);
-    gs_json_set_double(out, "step_seconds", telemetry->step_seconds);
-    gs_json_set_double(out, "tokens_per_second", tokens_per_second(telemetry));
-    gs_json_set(out, "phases", encode_phases(&last->phases));
-    gs_json_set_double(out, "comm_busy_seconds", telemetry->comm_busy_seconds);
-    gs_json_set_double(out, "comm_exposed_seconds", telemetry->comm_exposed_seconds);
-    gs_json_set_double(out, "overlap_ratio", telemetry->overlap_ratio);
-    gs_json_set_double(out, "wait_seconds", telemetry->wait_seconds);
-    gs_json_set_double(out, "backward_seconds", telemetry->backward_seconds);
     if (!last->stats) return;
-    gs_json_set_int(out, "payload_bytes", (int64_t)telemetry->payload_bytes);
-    gs_json_set_int(out, "wire_bytes", (int64_t)telemetry->wire_bytes);
+    gs_step_report_set(report, GS_REPORT_PAYLOAD_BYTES, (double)telemetry->payload_bytes);
+    gs_step_report_set(report, GS_REPORT_WIRE_BYTES, (double)telemetry->wire_bytes);
     if (last->stats->elements) {
-        gs_json_set_int(out, "elements", (int64_t)last->stats->elements);
-        gs_json_set_int(out, "elements_sent", (int64_t)last->stats->elements_sent);
+        gs_step_report_set(report, GS_REPORT_ELEMENTS, (double)last->stats->elements);
+        gs_step_report_set(report, GS_REPORT_ELEMENTS_SENT, (double)last->stats->elements_sent);
     }
-    if (telemetry->knows_residuals)
-        gs_json_set_double(out, "error_feedback_norm", telemetry->residual_norm);
-    gs_json_set_int(out, "unused_parameters", (int64_t)last->stats->num_unused);
-    gs_json_set_int(out, "unused_bytes", (int64_t)last->stats->unused_bytes);
-    gs_json_set_bool(out, "could_be_static", last->could_be_static);
+    if (telemetry->knows_residuals) gs_step_report_set(report, GS_REPORT_ERROR_FEEDBACK_NORM, telemetry->residual_norm);
+    gs_step_report_set(report, GS_REPORT_UNUSED_PARAMETERS, (double)last->stats->num_unused);
+    gs_step_report_set(report, GS_REPORT_UNUSED_BYTES, (double)last->stats->unused_bytes);
+    gs_step_report_set(report, GS_REPORT_COULD_BE_STATIC, last->could_be_static);
 }
 
-gs_json *gs_telemetry_report(gs_telemetry *telemetry, bool with_history) {
-    gs_json *out = gs_json_new_object();
-    set_last_step(out, telemetry);
-    gs_json_set(out, "buckets", encode_buckets(telemetry));
-    gs_json_set(out, "totals", encode_totals(&telemetry->totals));
-    gs_json_set(out, "step_histogram",
-                encode_histogram(&telemetry->step_histogram, NUM_BOUNDS(gs_step_bounds)));
-    gs_json_set(out, "reduce_histogram",
-                encode_histogram(&telemetry->reduce_histogram, NUM_BOUNDS(gs_reduce_bounds)));
-    gs_json_set(out, "queue_histogram",
-                encode_histogram(&telemetry->queue_histogram, NUM_BOUNDS(gs_reduce_bounds)));
-    gs_json_set(out, "waits", encode_waits(telemetry));
+static void tell_last_step(gs_step_report *report, const gs_telemetry *telemetry) {
+    const gs_step_facts *last = &telemetry->last;
+    gs_step_report_set(report, GS_REPORT_LOSS, last->loss);
+    gs_step_report_set(report, GS_REPORT_GRAD_NORM, last->grad_norm);
+    gs_step_report_set(report, GS_REPORT_LR, last->lr);
+    if (last->loss_scale > 0) gs_step_report_set(report, GS_REPORT_LOSS_SCALE, last->loss_scale);
+    gs_step_report_set(report, GS_REPORT_SAMPLES, (double)last->samples);
+    gs_step_report_set(report, GS_REPORT_TOKENS, (double)(last->samples * last->positions));
+    gs_step_report_set(report, GS_REPORT_STEP_SECONDS, telemetry->step_seconds);
+    gs_step_report_set(report, GS_REPORT_TOKENS_PER_SECOND, tokens_per_second(telemetry));
+    tell_phases(report, &last->phases);
+    gs_step_report_set(report, GS_REPORT_COMM_BUSY_SECONDS, telemetry->comm_busy_seconds);
+    gs_step_report_set(report, GS_REPORT_COMM_EXPOSED_SECONDS, telemetry->comm_exposed_seconds);
+    gs_step_report_set(report, GS_REPORT_OVERLAP_RATIO, telemetry->overlap_ratio);
+    gs_step_report_set(report, GS_REPORT_WAIT_SECONDS, telemetry->wait_seconds);
+    gs_step_report_set(report, GS_REPORT_BACKWARD_SECONDS, telemetry->backward_seconds);
+    tell_reduction(report, telemetry);
+}
+
+gs_step_report gs_telemetry_report(gs_telemetry *telemetry, bool with_history) {
+    gs_step_report report = {.generation = telemetry->generation,
+                             .rank = telemetry->rank,
+                             .step = telemetry->applied_step,
+                             .buckets = telemetry->rows.buckets,
+                             .waits = telemetry->waits,
+                             .num_waits = (size_t)telemetry->num_waits,
+                             .history = telemetry->rows.history};
+    tell_last_step(&report, telemetry);
+    tell_buckets(&report, telemetry);
+    tell_totals(&report, &telemetry->totals);
+    tell_histogram(&report, GS_REPORT_STEPS, &telemetry->step_histogram, NUM_BOUNDS(gs_step_bounds));
+    tell_histogram(&report, GS_REPORT_REDUCES, &telemetry->reduce_histogram, NUM_BOUNDS(gs_reduce_bounds));
+    tell_histogram(&report, GS_REPORT_QUEUES, &telemetry->queue_histogram, NUM_BOUNDS(gs_reduce_bounds));
     int waiting = telemetry->num_history - telemetry->num_told;
-    telemetry->num_in_report = waiting < GS_REPORTED_STEPS ? waiting : GS_REPORTED_STEPS;
-    if (with_history) gs_json_set(out, "history", encode_history(telemetry));
+    telemetry->num_in_report = waiting < GS_REPORT_MAX_HISTORY ? waiting : GS_REPORT_MAX_HISTORY;
+    if (with_history) tell_history(&report, telemetry);
     else telemetry->num_in_report = waiting;
-    if (telemetry->has_evaluation) {
-        gs_json_set(out, "eval", encode_evaluation(&telemetry->evaluation));
-    }
+    if (telemetry->has_evaluation) tell_evaluation(&report, &telemetry->evaluation);
     telemetry->reported_ns = gs_now_ns();
-    return out;
+    return report;
 }
 
 void gs_telemetry_note_heard(gs_telemetry *telemetry, bool heard) {
@@ -407,7 +385,7 @@ void gs_telemetry_note_heard(gs_telemetry *telemetry, bool heard) {
         telemetry->num_told += telemetry->num_in_report;
         telemetry->has_evaluation = false;
     } else if (!telemetry->unheard) {
-        int again = telemetry->num_told < GS_REPORTED_STEPS ? telemetry->num_told : GS_REPORTED_STEPS;
+        int again = telemetry->num_told < GS_REPORT_MAX_HISTORY ? telemetry->num_told : GS_REPORT_MAX_HISTORY;
         telemetry->num_told -= again;
     }
     telemetry->num_in_report = 0;

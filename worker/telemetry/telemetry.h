@@ -8,29 +8,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/clock.h"
 #include "core/metrics.h"
-#include "rpc/json/json.h"
+#include "rpc/schema/step_report.h"
 #include "worker/telemetry/step_facts.h"
 
 #define GS_HISTORY_STEPS 4096   // kept
-#define GS_REPORTED_STEPS 256   // in one report
-#define GS_REPORTED_BUCKETS 64
-#define GS_REPORTED_WAITS 16    // steps whose waits are in a report
+// How often, unless the coordinator says otherwise.
+#define GS_REPORT_EVERY_NS (100 * GS_NS_PER_MS)
 
 typedef struct gs_history_entry {
     int64_t step;
     double loss, grad_norm, lr, step_seconds, tokens_per_second, comm_exposed_seconds,
         overlap_ratio;
 } gs_history_entry;
-
-// What tells a straggler, of one step. Ranks pick the same steps, so that they can be compared.
-typedef struct gs_step_waits {
-    int64_t step;
-    double compute;   // begin of the step until the last bucket is ready
-    double wait;      // posted and others not there yet, any bucket; and before the step's passes
-    double transfer;  // moving, any bucket
-    double data, step_seconds;
-} gs_step_waits;
 
 typedef struct gs_telemetry_totals {
     int64_t steps, tokens, samples, skipped_steps, nonfinite;
@@ -54,7 +45,7 @@ typedef struct gs_telemetry {
     double residual_norm;  // of the last step that knew it
     gs_telemetry_totals totals;
     gs_histogram step_histogram, reduce_histogram, queue_histogram;
-    gs_step_waits waits[GS_REPORTED_WAITS];  // the newest, oldest first
+    gs_report_waits waits[GS_REPORT_MAX_WAITS];  // the newest, oldest first; ranks pick the same steps
     int num_waits;
     double usual_step_seconds;  // moving average, with what lies between two steps
     int64_t observed_ns;        // the last step; 0: none
@@ -65,7 +56,8 @@ typedef struct gs_telemetry {
     bool unheard;  // the last report was not heard
     gs_evaluation evaluation;
     bool has_evaluation;
-    int64_t reported_ns;
+    int64_t report_every_ns, reported_ns;
+    gs_report_rows rows;  // of the last report
 } gs_telemetry;
 
 void gs_telemetry_init(gs_telemetry *telemetry, uint32_t generation, int rank, int world_size);
@@ -74,8 +66,8 @@ void gs_telemetry_observe(gs_telemetry *telemetry, const gs_step_facts *facts, i
 // Seconds that saves took from the loop.
 void gs_telemetry_add_checkpoint(gs_telemetry *telemetry, double seconds);
 bool gs_telemetry_is_due(const gs_telemetry *telemetry);
-// The Step report, with the next of the history that waits. Before the next step begins.
-gs_json *gs_telemetry_report(gs_telemetry *telemetry, bool with_history);
+// The Step report, with the next of the history that waits. Before the next step begins; it lasts as long.
+gs_step_report gs_telemetry_report(gs_telemetry *telemetry, bool with_history);
 // Whether it was heard. After one that was not, the last that were told are told again: they may have been
 // lost on their way (who keeps a series takes a step again in the place of the old one).
 void gs_telemetry_note_heard(gs_telemetry *telemetry, bool heard);

@@ -20,9 +20,9 @@ void gs_run_loop_log_digest(const gs_run_loop *loop) {
 
 bool gs_run_loop_report(gs_run_loop *loop) {
     const gs_control *control = loop->control;
-    gs_json *step_report =
+    const gs_step_report report =
         gs_telemetry_report(&loop->telemetry, gs_session_writes_files(loop->session));
-    bool heard = control->ops->report(control->ctx, step_report);
+    bool heard = control->ops->report(control->ctx, &report);
     gs_telemetry_note_heard(&loop->telemetry, heard);
     return heard;
 }
@@ -126,6 +126,7 @@ static gs_status follow_step(gs_run_loop *loop, const gs_step_facts *facts) {
     GS_TRY(evaluate_when_due(loop));
     save_when_due(loop, facts);
     gs_timeline_finish(loop->control->progress.timeline, facts->samples, facts->nonfinite_ranks == 0);
+    loop->telemetry.report_every_ns = gs_mailbox_report_every_ns(&loop->control->mailbox);
     if (gs_telemetry_is_due(&loop->telemetry)) gs_run_loop_report(loop);
     return gs_ok();
 }

@@ -82,13 +82,14 @@ typedef enum gs_member_order {
     GS_TELL_GO,
     GS_TELL_ABORT,
     GS_TELL_DRAIN,
-    GS_TELL_REPLAN
+    GS_TELL_REPLAN,
+    GS_TELL_CADENCE
 } gs_member_order;
 
 // Everything else is in effect.run and effect.member.
 typedef struct gs_member_message {
     gs_member_order order;
-    int64_t heartbeat_ns;         // welcome
+    gs_cadence cadence;           // welcome, cadence
     int64_t orphan_ns;            // welcome
     bool send_params;             // welcome
     const gs_bucket_plan *plan;   // prepare, replan
@@ -96,11 +97,11 @@ typedef struct gs_member_message {
     bool is_observed;             // it follows an order that was observed
 } gs_member_message;
 
-typedef enum gs_agent_order { GS_TELL_AGENT_WELCOME = 0, GS_TELL_START_RANK, GS_TELL_STOP_RANK, GS_TELL_DESCRIBE_RANK, GS_TELL_ADOPT_RANK } gs_agent_order;
+typedef enum gs_agent_order { GS_TELL_AGENT_WELCOME = 0, GS_TELL_START_RANK, GS_TELL_STOP_RANK, GS_TELL_DESCRIBE_RANK, GS_TELL_ADOPT_RANK, GS_TELL_AGENT_CADENCE } gs_agent_order;
 
 typedef struct gs_agent_message {
     gs_agent_order order;
-    int64_t heartbeat_ns;  // welcome
+    int64_t heartbeat_ns;  // welcome, cadence
     int slot;              // stop, describe, adopt
     uint64_t incarnation;  // the same
     bool kill;             // stop

@@ -125,6 +125,7 @@ typedef struct gs_trainer_hello {
     int64_t pid, applied_step;
     const char *host, *boot_id, *params_digest, *data_digest;
     uint64_t arithmetic;  // a hash; 0: not told
+    bool takes_cadence;
 } gs_trainer_hello;
 
 typedef struct gs_ready_report {

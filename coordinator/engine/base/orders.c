@@ -13,11 +13,12 @@ static gs_member_message *tell(gs_engine *engine, gs_member *member, gs_member_o
 }
 
 void gs_tell_welcome(gs_engine *engine, gs_member *member, bool send_params) {
-    member->heartbeat_ns = gs_state_heartbeat_ns(&engine->state);
+    member->told = gs_state_cadence(&engine->state);
+    member->heartbeat_ns = member->told.heartbeat_ns;
     member->list_asked |= send_params;
     gs_member_message *message = tell(engine, member, GS_TELL_WELCOME);
     if (!message) return;
-    message->heartbeat_ns = member->heartbeat_ns;
+    message->cadence = member->told;
     message->orphan_ns = engine->state.timing.orphan_ns;
     message->send_params = send_params;
 }
@@ -57,7 +58,22 @@ static gs_effect *tell_agent(gs_engine *engine, gs_agent *agent, gs_agent_order 
 
 void gs_tell_agent_welcome(gs_engine *engine, gs_agent *agent) {
     gs_effect *effect = tell_agent(engine, agent, GS_TELL_AGENT_WELCOME);
-    if (effect) effect->agent_message.heartbeat_ns = gs_state_heartbeat_ns(&engine->state);
+    agent->heartbeat_ns = gs_state_cadence(&engine->state).heartbeat_ns;
+    if (effect) effect->agent_message.heartbeat_ns = agent->heartbeat_ns;
+}
+
+void gs_tell_cadence(gs_engine *engine, gs_member *member) {
+    member->told = gs_state_cadence(&engine->state);
+    // Who is to be heard more often is expected to be so from its next word on.
+    if (member->told.heartbeat_ns > member->heartbeat_ns) member->heartbeat_ns = member->told.heartbeat_ns;
+    gs_member_message *message = tell(engine, member, GS_TELL_CADENCE);
+    if (message) message->cadence = member->told;
+}
+
+void gs_tell_agent_cadence(gs_engine *engine, gs_agent *agent) {
+    gs_effect *effect = tell_agent(engine, agent, GS_TELL_AGENT_CADENCE);
+    agent->heartbeat_ns = gs_state_cadence(&engine->state).heartbeat_ns;
+    if (effect) effect->agent_message.heartbeat_ns = agent->heartbeat_ns;
 }
 
 bool gs_order_start_rank(gs_engine *engine, gs_agent *agent, gs_member *member) {

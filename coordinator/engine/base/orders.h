@@ -11,8 +11,11 @@ void gs_tell_go(gs_engine *engine, gs_member *member);
 void gs_tell_abort(gs_engine *engine, gs_member *member);
 void gs_tell_drain(gs_engine *engine, gs_member *member);
 void gs_tell_replan(gs_engine *engine, gs_member *member, const gs_bucket_plan *plan, const gs_plan_facts *facts);
+// How often it is to be heard from now on.
+void gs_tell_cadence(gs_engine *engine, gs_member *member);
 
 void gs_tell_agent_welcome(gs_engine *engine, gs_agent *agent);
+void gs_tell_agent_cadence(gs_engine *engine, gs_agent *agent);
 // Takes the slot and tells the agent. False when nobody is there to be told.
 bool gs_order_start_rank(gs_engine *engine, gs_agent *agent, gs_member *member);
 // Tells the agent of the member, when it is there, to end it.

@@ -219,6 +219,7 @@ void gs_on_hello(gs_engine *engine, gs_engine_event *event) {
     gs_end_stream(engine, gs_kept_take(engine, &member->stream), gs_error(GS_ABORTED, "said hello again"));
     gs_kept_set(engine, &member->stream, event->from.call, GS_CALL_MEMBER_STREAM, member);
     member->stream_closed = false;
+    member->takes_cadence = event->hello.takes_cadence;
     bool first = member->stage == GS_MEMBER_LAUNCHED;
     if (first) gs_member_enter(engine, member, GS_MEMBER_HERE);
     note_hello(engine, member, &event->hello);

@@ -21,6 +21,7 @@ static void note_step(gs_engine *engine, gs_member *member, int64_t generation, 
 void gs_on_heartbeat(gs_engine *engine, gs_member *member, const gs_engine_event *event) {
     const gs_heartbeat_report *report = &event->heartbeat;
     member->heard_at_step = member->job->run->step;
+    member->heartbeat_ns = member->told.heartbeat_ns;
     if (report->rss_bytes >= 0) member->rss_bytes = report->rss_bytes;
     if (report->phase) {
         snprintf(member->phase, sizeof member->phase, "%s", report->phase);

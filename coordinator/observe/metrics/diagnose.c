@@ -31,56 +31,55 @@ static void gather_failure(gs_diagnosis_facts *facts, const gs_job *job) {
 }
 
 // Mean over ranks of a total, for each step.
-static double mean_of(const gs_job_metrics *metrics, const char *name, double steps) {
+static double mean_of(const gs_job_metrics *metrics, gs_report_value total, double steps) {
     int num_ranks = gs_job_metrics_world_size(metrics);
     double sum = 0;
-    for (int i = 0; i < num_ranks; i++) sum += gs_job_metrics_total(metrics, i, name);
+    for (int i = 0; i < num_ranks; i++) sum += gs_job_metrics_total(metrics, i, total);
     return num_ranks > 0 && steps > 0 ? sum / num_ranks / steps : 0;
 }
 
 static void gather_times(gs_diagnosis_facts *facts, const gs_job *job) {
     const gs_job_metrics *metrics = job->sight->metrics;
-    double steps = gs_job_metrics_total(metrics, 0, "steps");
+    double steps = gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_STEPS);
     facts->steps = (int64_t)steps;
     facts->world_size = gs_job_metrics_world_size(metrics);
-    facts->step_seconds = mean_of(metrics, "step_seconds", steps);
-    facts->data = mean_of(metrics, "phases/data", steps);
-    facts->forward = mean_of(metrics, "phases/forward", steps);
-    facts->backward = mean_of(metrics, "phases/backward", steps);
-    facts->exposed = mean_of(metrics, "phases/comm_exposed", steps);
-    facts->optimizer = mean_of(metrics, "phases/optimizer", steps);
-    facts->waiting = mean_of(metrics, "blocked_seconds", steps);
-    facts->copies = mean_of(metrics, "copy_in_seconds", steps) + mean_of(metrics, "copy_out_seconds", steps);
+    facts->step_seconds = mean_of(metrics, GS_REPORT_ALL_STEP_SECONDS, steps);
+    facts->data = mean_of(metrics, GS_REPORT_ALL_DATA, steps);
+    facts->forward = mean_of(metrics, GS_REPORT_ALL_FORWARD, steps);
+    facts->backward = mean_of(metrics, GS_REPORT_ALL_BACKWARD, steps);
+    facts->exposed = mean_of(metrics, GS_REPORT_ALL_EXPOSED, steps);
+    facts->optimizer = mean_of(metrics, GS_REPORT_ALL_OPTIMIZER, steps);
+    facts->waiting = mean_of(metrics, GS_REPORT_ALL_BLOCKED, steps);
+    facts->copies = mean_of(metrics, GS_REPORT_ALL_COPY_IN, steps) + mean_of(metrics, GS_REPORT_ALL_COPY_OUT, steps);
     // Only rank 0 saves, and the others wait for it in the next step.
-    facts->checkpoint = steps > 0 ? gs_job_metrics_total(metrics, 0, "phases/checkpoint") / steps : 0;
+    facts->checkpoint = steps > 0 ? gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_CHECKPOINT) / steps : 0;
     facts->step_seconds += facts->checkpoint;
-    facts->order_mismatches = (int64_t)gs_job_metrics_total(metrics, 0, "order_mismatches");
-    facts->skipped_steps = (int64_t)gs_job_metrics_total(metrics, 0, "skipped_steps");
+    facts->order_mismatches = (int64_t)gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_ORDER_MISMATCHES);
+    facts->skipped_steps = (int64_t)gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_SKIPPED_STEPS);
 }
 
 static void gather_last_step(gs_diagnosis_facts *facts, gs_diagnosis_bucket *buckets, const gs_job *job) {
-    const gs_json *report = gs_job_metrics_report(job->sight->metrics, 0);
-    const gs_json *rows = gs_json_get(report, "buckets");
-    facts->overlap_ratio = gs_json_double_or(report, "overlap_ratio", 0);
-    facts->backward_seconds = gs_json_double_or(report, "backward_seconds", 0);
-    facts->loss = gs_json_double_or(report, "loss", 0);
-    facts->loss_scale = gs_json_double_or(report, "loss_scale", 0);
-    facts->unused_parameters = gs_json_int_or(report, "unused_parameters", 0);
-    facts->unused_bytes = gs_json_int_or(report, "unused_bytes", 0);
+    const gs_job_metrics *metrics = job->sight->metrics;
+    const gs_step_report *report = gs_job_metrics_report(metrics, 0);
+    facts->overlap_ratio = gs_step_report_get(report, GS_REPORT_OVERLAP_RATIO, 0);
+    facts->backward_seconds = gs_step_report_get(report, GS_REPORT_BACKWARD_SECONDS, 0);
+    facts->loss = gs_step_report_get(report, GS_REPORT_LOSS, 0);
+    facts->loss_scale = gs_step_report_get(report, GS_REPORT_LOSS_SCALE, 0);
+    facts->unused_parameters = (int64_t)gs_step_report_get(report, GS_REPORT_UNUSED_PARAMETERS, 0);
+    facts->unused_bytes = (int64_t)gs_step_report_get(report, GS_REPORT_UNUSED_BYTES, 0);
     facts->could_be_static = facts->steps > 1;
-    for (int i = 0; i < gs_job_metrics_world_size(job->sight->metrics); i++) {
-        const gs_json *of_rank = gs_job_metrics_report(job->sight->metrics, i);
-        if (!gs_json_bool_or(of_rank, "could_be_static", false)) facts->could_be_static = false;
+    for (int i = 0; i < gs_job_metrics_world_size(metrics); i++) {
+        if (gs_step_report_get(gs_job_metrics_report(metrics, i), GS_REPORT_COULD_BE_STATIC, 0) == 0)
+            facts->could_be_static = false;
     }
-    for (size_t i = 0; i < gs_json_count(rows) && i < MAX_BUCKETS; i++) {
-        const gs_json *row = gs_json_at(rows, i);
-        if (!gs_json_get(row, "launched_seconds")) continue;  // it stayed at home
-        buckets[facts->num_buckets++] =
-            (gs_diagnosis_bucket){.index = gs_json_int_or(row, "index", -1),
-                                  .bytes = gs_json_int_or(row, "bytes", 0),
-                                  .ready = gs_json_double_or(row, "ready_seconds", 0),
-                                  .launched = gs_json_double_or(row, "launched_seconds", 0),
-                                  .finished = gs_json_double_or(row, "finished_seconds", 0)};
+    for (size_t i = 0; report && i < report->num_buckets && i < MAX_BUCKETS; i++) {
+        const gs_report_bucket *row = &report->buckets[i];
+        if (!row->travelled) continue;  // it stayed at home
+        buckets[facts->num_buckets++] = (gs_diagnosis_bucket){.index = row->index,
+                                                              .bytes = (int64_t)row->bytes,
+                                                              .ready = row->ready,
+                                                              .launched = row->launched,
+                                                              .finished = row->finished};
     }
     facts->buckets = buckets;
 }

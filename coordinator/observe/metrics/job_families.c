@@ -177,24 +177,24 @@ static void refresh_identity(const gs_job_page *page) {
 
 static void refresh_work(const gs_job_page *page) {
     const gs_job_metrics *metrics = page->job->sight->metrics;
-    set(page, &gradsync_job_steps_total, gs_job_metrics_total(metrics, 0, "steps"));
-    set(page, &gradsync_job_tokens_total, gs_job_metrics_total(metrics, 0, "tokens"));
-    set(page, &gradsync_job_samples_total, gs_job_metrics_total(metrics, 0, "samples"));
+    set(page, &gradsync_job_steps_total, gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_STEPS));
+    set(page, &gradsync_job_tokens_total, gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_TOKENS));
+    set(page, &gradsync_job_samples_total, gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_SAMPLES));
     set_one(page, &gradsync_job_skipped_steps_total, "non_finite",
-            gs_job_metrics_total(metrics, 0, "skipped_steps"));
+            gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_SKIPPED_STEPS));
     set(page, &gradsync_bucket_order_mismatches_total,
-        gs_job_metrics_total(metrics, 0, "order_mismatches"));
+        gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_ORDER_MISMATCHES));
     static const char *const rebuilds[] = {"ready_order", "operator"};
     for (size_t i = 0; i < sizeof rebuilds / sizeof rebuilds[0]; i++) {
         set_one(page, &gradsync_plan_rebuilds_total, rebuilds[i],
                 gs_json_double_or(page->job->sight->documents.plan_rebuilds, rebuilds[i], 0));
     }
-    const gs_json *report = gs_job_metrics_report(metrics, 0);
+    const gs_step_report *report = gs_job_metrics_report(metrics, 0);
     if (report) {
-        set(page, &gradsync_job_loss, gs_json_double_or(report, "loss", NAN));
-        set(page, &gradsync_job_learning_rate, gs_json_double_or(report, "lr", NAN));
-        set(page, &gradsync_job_grad_norm, gs_json_double_or(report, "grad_norm", NAN));
-        double loss_scale = gs_json_double_or(report, "loss_scale", 0);
+        set(page, &gradsync_job_loss, gs_step_report_get(report, GS_REPORT_LOSS, NAN));
+        set(page, &gradsync_job_learning_rate, gs_step_report_get(report, GS_REPORT_LR, NAN));
+        set(page, &gradsync_job_grad_norm, gs_step_report_get(report, GS_REPORT_GRAD_NORM, NAN));
+        double loss_scale = gs_step_report_get(report, GS_REPORT_LOSS_SCALE, 0);
         if (loss_scale > 0) set(page, &gradsync_job_loss_scale, loss_scale);
     }
     bool known = false;
@@ -205,12 +205,12 @@ static void refresh_work(const gs_job_page *page) {
 static void refresh_histograms(const gs_job_page *page) {
     const gs_job_metrics *metrics = page->job->sight->metrics;
     gs_histogram histogram;
-    gs_job_metrics_histogram(metrics, &histogram, "step_histogram");
+    gs_job_metrics_histogram(metrics, &histogram, GS_REPORT_STEPS);
     gs_metric_set_histogram(series_of(page, &gradsync_step_duration_seconds, NULL, NULL), &histogram);
-    gs_job_metrics_histogram(metrics, &histogram, "reduce_histogram");
+    gs_job_metrics_histogram(metrics, &histogram, GS_REPORT_REDUCES);
     gs_metric_set_histogram(series_of(page, &gradsync_reduce_duration_seconds, "allreduce", "all"),
                             &histogram);
-    gs_job_metrics_histogram(metrics, &histogram, "queue_histogram");
+    gs_job_metrics_histogram(metrics, &histogram, GS_REPORT_QUEUES);
     gs_metric_set_histogram(series_of(page, &gradsync_reduce_queue_seconds, NULL, NULL), &histogram);
 }
 
@@ -230,7 +230,7 @@ static void refresh_losses(const gs_job_page *page) {
     } losses[] = {{"forming", seconds_in(job, GS_JOB_STARTING)},
                   {"regroup", seconds_in(job, GS_JOB_RECOVERING)},
                   {"waiting", seconds_in(job, GS_JOB_QUEUED)},
-                  {"checkpoint", gs_job_metrics_total(metrics, 0, "phases/checkpoint")},
+                  {"checkpoint", gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_CHECKPOINT)},
                   {"straggler", gs_job_metrics_straggler_seconds(metrics)},
                   {"redo", 0},
                   {"heal", 0}};
@@ -239,14 +239,14 @@ static void refresh_losses(const gs_job_page *page) {
     }
     int64_t end_ms = gs_job_state_terminal(job->state) ? job->ended_ms : gs_wall_ms();
     double since_start = (double)(end_ms - job->started_ms) / 1000;
-    double in_steps = gs_job_metrics_total(metrics, 0, "step_seconds");
+    double in_steps = gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_STEP_SECONDS);
     double ratio = job->started_ms > 0 && since_start > 0 ? in_steps / since_start : 0;
     set(page, &gradsync_job_goodput_ratio, ratio < 1 ? ratio : 1);
     set(page, &gradsync_job_whatif_step_seconds,
         gs_stragglers_whatif_step_seconds(gs_job_metrics_stragglers(metrics)));
-    const gs_json *report = gs_job_metrics_report(metrics, 0);
-    set(page, &gradsync_job_unused_parameters, gs_json_double_or(report, "unused_parameters", 0));
-    set(page, &gradsync_job_unused_parameter_bytes, gs_json_double_or(report, "unused_bytes", 0));
+    const gs_step_report *report = gs_job_metrics_report(metrics, 0);
+    set(page, &gradsync_job_unused_parameters, gs_step_report_get(report, GS_REPORT_UNUSED_PARAMETERS, 0));
+    set(page, &gradsync_job_unused_parameter_bytes, gs_step_report_get(report, GS_REPORT_UNUSED_BYTES, 0));
 }
 
 static void refresh_buckets(const gs_job_page *page) {
@@ -276,22 +276,16 @@ static void refresh_buckets(const gs_job_page *page) {
     }
     set(page, &gradsync_job_buckets, (double)count);
     set(page, &gradsync_job_parameters, elements);
-    const gs_json *reported =
-        gs_json_get(gs_job_metrics_report(page->job->sight->metrics, 0), "buckets");
-    for (size_t i = 0; i < gs_json_count(reported); i++) {
-        const gs_json *bucket = gs_json_at(reported, i);
-        int64_t index = gs_json_int_or(bucket, "index", -1);
+    const gs_step_report *reported = gs_job_metrics_report(page->job->sight->metrics, 0);
+    for (size_t i = 0; reported && i < reported->num_buckets; i++) {
+        const gs_report_bucket *bucket = &reported->buckets[i];
         char name[24] = "other";
-        if (index >= 0 && index < MAX_BUCKETS) snprintf(name, sizeof name, "%lld", (long long)index);
-        set_one(page, &gradsync_bucket_ready_offset_seconds, name,
-                gs_json_double_or(bucket, "ready_seconds", 0));
-        if (gs_json_get(bucket, "ready_position"))
-            set_one(page, &gradsync_bucket_ready_position, name,
-                    gs_json_double_or(bucket, "ready_position", 0));
-        set_one(page, &gradsync_reduce_algorithm_bandwidth_bytes_per_second, name,
-                gs_json_double_or(bucket, "algbw_bytes_per_second", 0));
-        set_one(page, &gradsync_reduce_bus_bandwidth_bytes_per_second, name,
-                gs_json_double_or(bucket, "busbw_bytes_per_second", 0));
+        if (bucket->index >= 0 && bucket->index < MAX_BUCKETS) snprintf(name, sizeof name, "%d", bucket->index);
+        set_one(page, &gradsync_bucket_ready_offset_seconds, name, bucket->ready);
+        if (bucket->ready_position >= 0)
+            set_one(page, &gradsync_bucket_ready_position, name, bucket->ready_position);
+        set_one(page, &gradsync_reduce_algorithm_bandwidth_bytes_per_second, name, bucket->algbw);
+        set_one(page, &gradsync_reduce_bus_bandwidth_bytes_per_second, name, bucket->busbw);
     }
 }
 
@@ -302,42 +296,39 @@ static void refresh_rank(const gs_job_page *page, int rank) {
     char name[16];
     snprintf(name, sizeof name, "%d", rank);
     for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++) {
-        char total[40];
-        snprintf(total, sizeof total, "phases/%s", phases[i]);
         gs_metric_set(series_of(page, &gradsync_step_phase_seconds_total, name, phases[i]),
-                      gs_job_metrics_total(metrics, rank, total));
+                      gs_job_metrics_total(metrics, rank, (gs_report_value)(GS_REPORT_ALL_DATA + i)));
     }
     gs_metric_set(series_of(page, &gradsync_reduce_payload_bytes_total, name, "allreduce"),
-                  gs_job_metrics_total(metrics, rank, "payload_bytes"));
+                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_PAYLOAD_BYTES));
     gs_metric_set(series_of(page, &gradsync_reduce_wire_bytes_total, name, "allreduce"),
-                  gs_job_metrics_total(metrics, rank, "wire_bytes"));
+                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_WIRE_BYTES));
     set_one(page, &gradsync_comm_busy_seconds_total, name,
-            gs_job_metrics_total(metrics, rank, "comm_busy_seconds"));
+            gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_COMM_BUSY));
     set_one(page, &gradsync_comm_exposed_seconds_total, name,
-            gs_job_metrics_total(metrics, rank, "comm_exposed_seconds"));
+            gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_COMM_EXPOSED));
     set_one(page, &gradsync_rank_wait_seconds_total, name,
-            gs_job_metrics_total(metrics, rank, "wait_seconds"));
+            gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_WAIT));
     set_one(page, &gradsync_non_finite_gradients_total, name,
-            gs_job_metrics_total(metrics, rank, "nonfinite"));
+            gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_NONFINITE));
     gs_metric_set(series_of(page, &gradsync_grad_copy_seconds_total, name, "in"),
-                  gs_job_metrics_total(metrics, rank, "copy_in_seconds"));
+                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_COPY_IN));
     gs_metric_set(series_of(page, &gradsync_grad_copy_seconds_total, name, "out"),
-                  gs_job_metrics_total(metrics, rank, "copy_out_seconds"));
+                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_COPY_OUT));
     gs_metric_set(series_of(page, &gradsync_hook_seconds_total, name, "encode"),
-                  gs_job_metrics_total(metrics, rank, "encode_seconds"));
+                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_ENCODE));
     gs_metric_set(series_of(page, &gradsync_hook_seconds_total, name, "decode"),
-                  gs_job_metrics_total(metrics, rank, "decode_seconds"));
-    const gs_json *report = gs_job_metrics_report(metrics, rank);
-    if (gs_json_get(report, "error_feedback_norm"))
-        set_one(page, &gradsync_error_feedback_norm, name,
-                gs_json_double_or(report, "error_feedback_norm", 0));
+                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_DECODE));
+    const gs_step_report *report = gs_job_metrics_report(metrics, rank);
+    if (gs_step_report_knows(report, GS_REPORT_ERROR_FEEDBACK_NORM))
+        set_one(page, &gradsync_error_feedback_norm, name, report->values[GS_REPORT_ERROR_FEEDBACK_NORM]);
     set_one(page, &gradsync_rank_straggler, name,
             gs_stragglers_view(gs_job_metrics_stragglers(metrics), rank).flagged);
     set_one(page, &gradsync_rank_lag_seconds, name, gs_job_metrics_lag_seconds(metrics, rank));
     set_one(page, &gradsync_rank_last_arrivals_total, name,
             (double)gs_job_metrics_last_arrivals(metrics, rank));
     set_one(page, &gradsync_comm_overlap_ratio, name,
-            gs_json_double_or(gs_job_metrics_report(metrics, rank), "overlap_ratio", 0));
+            gs_step_report_get(gs_job_metrics_report(metrics, rank), GS_REPORT_OVERLAP_RATIO, 0));
 }
 
 static void refresh_member(const gs_job_page *page, int rank) {
@@ -391,17 +382,17 @@ static void show_gone_ranks(const gs_job_page *page, int members) {
 
 typedef struct gs_rank_quantity {
     const gs_metric_family *family;
-    const char *total;  // name of a total; NULL: of the function below
+    gs_report_value total;  // LOSS: of the function below
 } gs_rank_quantity;
 
 static const gs_rank_quantity quantities[] = {
-    {&gradsync_ranks_wait_seconds, "wait_seconds"},
-    {&gradsync_ranks_comm_busy_seconds, "comm_busy_seconds"},
-    {&gradsync_ranks_comm_exposed_seconds, "comm_exposed_seconds"},
-    {&gradsync_ranks_lag_seconds, NULL},
-    {&gradsync_ranks_comm_overlap_ratio, NULL},
-    {&gradsync_ranks_silence_seconds, NULL},
-    {&gradsync_ranks_resident_memory_bytes, NULL},
+    {&gradsync_ranks_wait_seconds, GS_REPORT_ALL_WAIT},
+    {&gradsync_ranks_comm_busy_seconds, GS_REPORT_ALL_COMM_BUSY},
+    {&gradsync_ranks_comm_exposed_seconds, GS_REPORT_ALL_COMM_EXPOSED},
+    {&gradsync_ranks_lag_seconds, GS_REPORT_LOSS},
+    {&gradsync_ranks_comm_overlap_ratio, GS_REPORT_LOSS},
+    {&gradsync_ranks_silence_seconds, GS_REPORT_LOSS},
+    {&gradsync_ranks_resident_memory_bytes, GS_REPORT_LOSS},
 };
 #define NUM_QUANTITIES (int)(sizeof quantities / sizeof quantities[0])
 
@@ -412,7 +403,7 @@ static double quantity_of(const gs_job_page *page, const gs_rank_quantity *quant
         return gs_job_metrics_lag_seconds(metrics, rank);
     }
     if (quantity->family == &gradsync_ranks_comm_overlap_ratio) {
-        double ratio = gs_json_double_or(gs_job_metrics_report(metrics, rank), "overlap_ratio", 0);
+        double ratio = gs_step_report_get(gs_job_metrics_report(metrics, rank), GS_REPORT_OVERLAP_RATIO, 0);
         return isfinite(ratio) ? ratio : 0;
     }
     const gs_run *run = page->job->run;

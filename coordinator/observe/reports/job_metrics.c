@@ -8,24 +8,31 @@
 #include "coordinator/observe/reports/series.h"
 
 #define NUM_SERIES 8
-#define MAX_COMPARED_RANKS 1024  // a rank takes some 10 KiB of steps
 static const char *const series_names[NUM_SERIES] = {
     "loss",          "grad_norm",     "lr",        "step_seconds", "tokens_per_second",
     "comm_exposed_seconds", "overlap_ratio", "eval_loss",
 };
 
 typedef struct gs_rank_metrics {
-    gs_json *report;  // owned; the last one
-    const gs_json *finished;  // borrowed; its totals of former generations
-    double wait_seconds, lag_seconds;
-    int64_t lag_step, last_arrivals;
+    gs_step_report report;      // the last one, without waits and history
+    gs_report_bucket *buckets;  // owned; of that
+    size_t max_buckets;
+    bool has_report;
+    double lag_seconds;
+    int64_t last_arrivals;
 } gs_rank_metrics;
+
+// By the number of a value less GS_REPORT_FIRST_TOTAL.
+typedef struct gs_finished_totals {
+    double values[GS_NUM_REPORT_TOTALS];
+} gs_finished_totals;
 
 struct gs_job_metrics {
     int num_ranks;
-    gs_rank_metrics *ranks;  // owned
-    gs_json *finished;       // owned; totals of ranks of former generations, by number
-    gs_histogram finished_steps, finished_reduces, finished_queues;
+    gs_rank_metrics *ranks;        // owned
+    gs_finished_totals *finished;  // owned; of ranks of former generations, by number
+    int num_finished;
+    gs_histogram finished_histograms[GS_NUM_REPORT_HISTOGRAMS];
     gs_stragglers *stragglers;  // owned; of this generation
     double finished_straggler_seconds;
     gs_series series[NUM_SERIES];
@@ -33,14 +40,10 @@ struct gs_job_metrics {
     bool eval_known;
 };
 
-gs_job_metrics *gs_job_metrics_create(void) {
-    gs_job_metrics *metrics = calloc(1, sizeof *metrics);
-    if (metrics) metrics->finished = gs_json_new_object();
-    return metrics;
-}
+gs_job_metrics *gs_job_metrics_create(void) { return calloc(1, sizeof(gs_job_metrics)); }
 
 static void release_ranks(gs_job_metrics *metrics) {
-    for (int i = 0; i < metrics->num_ranks; i++) gs_json_release(metrics->ranks[i].report);
+    for (int i = 0; i < metrics->num_ranks; i++) free(metrics->ranks[i].buckets);
     free(metrics->ranks);
     metrics->ranks = NULL;
     metrics->num_ranks = 0;
@@ -50,99 +53,57 @@ void gs_job_metrics_destroy(gs_job_metrics *metrics) {
     if (!metrics) return;
     release_ranks(metrics);
     gs_stragglers_destroy(metrics->stragglers);
-    gs_json_release(metrics->finished);
+    free(metrics->finished);
     for (int i = 0; i < NUM_SERIES; i++) gs_series_release(&metrics->series[i]);
     free(metrics);
 }
 
-static void add_histogram(gs_histogram *sum, const gs_json *object) {
-    const gs_json *counts = gs_json_get(object, "counts");
-    for (size_t i = 0; i < gs_json_count(counts) && i <= GS_METRIC_MAX_BOUNDS; i++) {
-        int64_t count = 0;
-        if (gs_json_int(&count, gs_json_at(counts, i)) && count > 0) {
-            sum->counts[i] += (uint64_t)count;
-        }
-    }
-    double total = gs_json_double_or(object, "sum", 0);
-    if (isfinite(total)) sum->sum += total;
+static void add_histogram(gs_histogram *sum, const gs_histogram *part) {
+    for (size_t i = 0; i <= GS_METRIC_MAX_BOUNDS; i++) sum->counts[i] += part->counts[i];
+    if (isfinite(part->sum)) sum->sum += part->sum;
 }
 
-// "steps", or "phases/forward".
-static double total_of(const gs_json *report, const char *name) {
-    const gs_json *totals = gs_json_get(report, "totals");
-    if (!strncmp(name, "phases/", 7)) {
-        totals = gs_json_get(totals, "phases");
-        name += 7;
-    }
-    double value = gs_json_double_or(totals, name, 0);
-    return isfinite(value) ? value : 0;
-}
-
-typedef struct gs_fold {
-    gs_json *finished;  // of one rank
-    const char *prefix;
-} gs_fold;
-
-static bool fold_total(void *ctx, const char *key, const gs_json *value) {
-    gs_fold *fold = ctx;
-    double number = 0;
-    if (gs_json_type_of(value) == GS_JSON_OBJECT) {
-        gs_fold inner = {fold->finished, "phases/"};
-        gs_json_each(value, fold_total, &inner);
-        return true;
-    }
-    char name[80];
-    snprintf(name, sizeof name, "%s%s", fold->prefix, key);
-    if (gs_json_double(&number, value) && isfinite(number)) {
-        gs_json_set_double(fold->finished, name,
-                           gs_json_double_or(fold->finished, name, 0) + number);
-    }
+static bool make_finished(gs_job_metrics *metrics, int num_ranks) {
+    if (num_ranks <= metrics->num_finished) return true;
+    gs_finished_totals *grown = realloc(metrics->finished, (size_t)num_ranks * sizeof *grown);
+    if (!grown) return false;
+    memset(grown + metrics->num_finished, 0, (size_t)(num_ranks - metrics->num_finished) * sizeof *grown);
+    metrics->finished = grown;
+    metrics->num_finished = num_ranks;
     return true;
 }
 
 // Totals of a trainer count from its own start: what the old ones counted is kept beside.
 static void fold_rank(gs_job_metrics *metrics, int rank) {
-    const gs_json *report = metrics->ranks[rank].report;
-    if (!report) return;
-    char key[16];
-    snprintf(key, sizeof key, "%d", rank);
-    gs_json *finished = gs_json_get(metrics->finished, key)
-                            ? gs_json_copy(gs_json_get(metrics->finished, key))
-                            : gs_json_new_object();
-    gs_fold fold = {finished, ""};
-    gs_json_each(gs_json_get(report, "totals"), fold_total, &fold);
-    gs_json_set(metrics->finished, key, finished);
-    add_histogram(&metrics->finished_steps, gs_json_get(report, "step_histogram"));
-    add_histogram(&metrics->finished_reduces, gs_json_get(report, "reduce_histogram"));
-    add_histogram(&metrics->finished_queues, gs_json_get(report, "queue_histogram"));
+    const gs_step_report *report = &metrics->ranks[rank].report;
+    for (int i = 0; i < GS_NUM_REPORT_TOTALS; i++) {
+        double value = report->values[GS_REPORT_FIRST_TOTAL + i];
+        if (isfinite(value)) metrics->finished[rank].values[i] += value;
+    }
+    for (int i = 0; i < GS_NUM_REPORT_HISTOGRAMS; i++)
+        add_histogram(&metrics->finished_histograms[i], &report->histograms[i]);
 }
 
 void gs_job_metrics_begin_generation(gs_job_metrics *metrics, int world_size) {
-    for (int i = 0; i < metrics->num_ranks; i++) fold_rank(metrics, i);
+    if (make_finished(metrics, metrics->num_ranks)) {
+        for (int i = 0; i < metrics->num_ranks; i++) fold_rank(metrics, i);
+    }
     metrics->finished_straggler_seconds = gs_job_metrics_straggler_seconds(metrics);
     gs_stragglers_destroy(metrics->stragglers);
-    // Of one rank, or of very many, nobody is told apart.
-    metrics->stragglers = world_size > 1 && world_size <= MAX_COMPARED_RANKS
-                              ? gs_stragglers_create(world_size)
-                              : NULL;
+    // Of one rank nobody is told apart.
+    metrics->stragglers = world_size > 1 ? gs_stragglers_create(world_size) : NULL;
     release_ranks(metrics);
     metrics->ranks = calloc((size_t)world_size, sizeof *metrics->ranks);
-    if (!metrics->ranks) return;
-    metrics->num_ranks = world_size;
-    for (int i = 0; i < world_size; i++) {
-        char key[16];
-        snprintf(key, sizeof key, "%d", i);
-        metrics->ranks[i].finished = gs_json_get(metrics->finished, key);
-    }
+    if (metrics->ranks) metrics->num_ranks = world_size;
 }
 
 static const gs_rank_metrics *rank_of(const gs_job_metrics *metrics, int rank) {
     return rank >= 0 && rank < metrics->num_ranks ? &metrics->ranks[rank] : NULL;
 }
 
-const gs_json *gs_job_metrics_report(const gs_job_metrics *metrics, int rank) {
+const gs_step_report *gs_job_metrics_report(const gs_job_metrics *metrics, int rank) {
     const gs_rank_metrics *of_rank = rank_of(metrics, rank);
-    return of_rank ? of_rank->report : NULL;
+    return of_rank && of_rank->has_report ? &of_rank->report : NULL;
 }
 
 int gs_job_metrics_world_size(const gs_job_metrics *metrics) { return metrics->num_ranks; }
@@ -178,26 +139,23 @@ int64_t gs_job_metrics_last_arrivals(const gs_job_metrics *metrics, int rank) {
     return of_rank ? of_rank->last_arrivals : 0;
 }
 
+static double finite_or_0(double value) { return isfinite(value) ? value : 0; }
+
 double gs_job_metrics_step_seconds(const gs_job_metrics *metrics) {
-    double seconds = gs_json_double_or(gs_job_metrics_report(metrics, 0), "step_seconds", 0);
-    return isfinite(seconds) ? seconds : 0;
+    return finite_or_0(gs_step_report_get(gs_job_metrics_report(metrics, 0), GS_REPORT_STEP_SECONDS, 0));
 }
 
-double gs_job_metrics_total(const gs_job_metrics *metrics, int rank, const char *name) {
+double gs_job_metrics_total(const gs_job_metrics *metrics, int rank, gs_report_value total) {
     const gs_rank_metrics *of_rank = rank_of(metrics, rank);
     if (!of_rank) return 0;
-    double finished = of_rank->finished ? gs_json_double_or(of_rank->finished, name, 0) : 0;
-    return finished + total_of(of_rank->report, name);
+    double finished = rank < metrics->num_finished ? metrics->finished[rank].values[total - GS_REPORT_FIRST_TOTAL] : 0;
+    return finished + finite_or_0(of_rank->report.values[total]);
 }
 
 void gs_job_metrics_histogram(const gs_job_metrics *metrics, gs_histogram *histogram,
-                              const char *name) {
-    *histogram = !strcmp(name, "step_histogram")    ? metrics->finished_steps
-                 : !strcmp(name, "queue_histogram") ? metrics->finished_queues
-                                                    : metrics->finished_reduces;
-    for (int i = 0; i < metrics->num_ranks; i++) {
-        add_histogram(histogram, gs_json_get(metrics->ranks[i].report, name));
-    }
+                              gs_report_histogram_kind which) {
+    *histogram = metrics->finished_histograms[which];
+    for (int i = 0; i < metrics->num_ranks; i++) add_histogram(histogram, &metrics->ranks[i].report.histograms[which]);
 }
 
 double gs_job_metrics_eval_loss(const gs_job_metrics *metrics, bool *known) {
@@ -205,34 +163,34 @@ double gs_job_metrics_eval_loss(const gs_job_metrics *metrics, bool *known) {
     return metrics->eval_loss;
 }
 
-static void copy_member(gs_json *view, const char *key, const gs_json *report, const char *from) {
-    const gs_json *value = gs_json_get(report, from);
-    if (value) gs_json_set(view, key, gs_json_copy(value));
+static void set_known(gs_json *view, const char *key, const gs_step_report *report, gs_report_value which) {
+    if (gs_step_report_knows(report, which)) gs_json_set_double(view, key, report->values[which]);
+}
+
+static void set_slowest(gs_json *latest, const gs_job_metrics *metrics) {
+    int slowest = 0;
+    for (int i = 1; i < metrics->num_ranks; i++) {
+        if (gs_job_metrics_lag_seconds(metrics, i) > gs_job_metrics_lag_seconds(metrics, slowest)) slowest = i;
+    }
+    gs_json_set_int(latest, "slowest_rank", slowest);
+    gs_json_set_double(latest, "slowest_rank_lag_seconds", gs_job_metrics_lag_seconds(metrics, slowest));
+    gs_json_set_bool(latest, "slowest_rank_is_straggler", gs_stragglers_view(metrics->stragglers, slowest).flagged);
 }
 
 gs_json *gs_job_metrics_latest(const gs_job_metrics *metrics) {
-    const gs_json *report = gs_job_metrics_report(metrics, 0);
+    const gs_step_report *report = gs_job_metrics_report(metrics, 0);
     if (!report) return NULL;
     gs_json *latest = gs_json_new_object();
-    static const char *const members[] = {"step",         "loss", "grad_norm", "lr", "step_seconds",
-                                          "tokens_per_second", "comm_exposed_seconds", "loss_scale"};
-    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
-        copy_member(latest, members[i], report, members[i]);
-    }
-    copy_member(latest, "comm_overlap_ratio", report, "overlap_ratio");
-    int slowest = 0;
-    for (int i = 1; i < metrics->num_ranks; i++) {
-        if (gs_job_metrics_lag_seconds(metrics, i) > gs_job_metrics_lag_seconds(metrics, slowest)) {
-            slowest = i;
-        }
-    }
-    if (metrics->num_ranks > 1) {
-        gs_json_set_int(latest, "slowest_rank", slowest);
-        gs_json_set_double(latest, "slowest_rank_lag_seconds",
-                           gs_job_metrics_lag_seconds(metrics, slowest));
-        gs_json_set_bool(latest, "slowest_rank_is_straggler",
-                         gs_stragglers_view(metrics->stragglers, slowest).flagged);
-    }
+    if (report->step >= 0) gs_json_set_int(latest, "step", report->step);
+    set_known(latest, "loss", report, GS_REPORT_LOSS);
+    set_known(latest, "grad_norm", report, GS_REPORT_GRAD_NORM);
+    set_known(latest, "lr", report, GS_REPORT_LR);
+    set_known(latest, "step_seconds", report, GS_REPORT_STEP_SECONDS);
+    set_known(latest, "tokens_per_second", report, GS_REPORT_TOKENS_PER_SECOND);
+    set_known(latest, "comm_exposed_seconds", report, GS_REPORT_COMM_EXPOSED_SECONDS);
+    set_known(latest, "loss_scale", report, GS_REPORT_LOSS_SCALE);
+    set_known(latest, "comm_overlap_ratio", report, GS_REPORT_OVERLAP_RATIO);
+    if (metrics->num_ranks > 1) set_slowest(latest, metrics);
     if (metrics->eval_known) gs_json_set_double(latest, "eval_loss", metrics->eval_loss);
     return latest;
 }
@@ -243,65 +201,59 @@ static int64_t to_whole(double value) {
     return value > most ? (int64_t)most : value > 0 ? (int64_t)value : 0;
 }
 
-// Of what `name` says in the last report of each rank; negative when none does.
-static double sum_last(const gs_job_metrics *metrics, const char *name, double power) {
+// Of one value in the last report of each rank; negative when none has it.
+static double sum_last(const gs_job_metrics *metrics, gs_report_value which, double power) {
     double sum = -1;
     for (int i = 0; i < metrics->num_ranks; i++) {
-        double value = gs_json_double_or(metrics->ranks[i].report, name, NAN);
+        double value = gs_step_report_get(&metrics->ranks[i].report, which, NAN);
         if (isfinite(value)) sum = (sum < 0 ? 0 : sum) + pow(value, power);
     }
     return sum;
 }
 
 gs_json *gs_job_metrics_reduction(const gs_job_metrics *metrics) {
-    const gs_json *report = gs_job_metrics_report(metrics, 0);
-    double payload = sum_last(metrics, "payload_bytes", 1), wire = sum_last(metrics, "wire_bytes", 1);
+    const gs_step_report *report = gs_job_metrics_report(metrics, 0);
+    double payload = sum_last(metrics, GS_REPORT_PAYLOAD_BYTES, 1), wire = sum_last(metrics, GS_REPORT_WIRE_BYTES, 1);
     if (payload < 0 || wire < 0) return NULL;
     gs_json *reduction = gs_json_new_object();
     gs_json_set_int(reduction, "payload_bytes", to_whole(payload));
     gs_json_set_int(reduction, "wire_bytes", to_whole(wire));
     if (wire > 0) gs_json_set_double(reduction, "compression_ratio", payload / wire);
-    copy_member(reduction, "elements", report, "elements");
-    copy_member(reduction, "elements_sent", report, "elements_sent");
-    double squares = sum_last(metrics, "error_feedback_norm", 2);
+    if (gs_step_report_knows(report, GS_REPORT_ELEMENTS)) {
+        gs_json_set_int(reduction, "elements", to_whole(report->values[GS_REPORT_ELEMENTS]));
+        gs_json_set_int(reduction, "elements_sent", to_whole(report->values[GS_REPORT_ELEMENTS_SENT]));
+    }
+    double squares = sum_last(metrics, GS_REPORT_ERROR_FEEDBACK_NORM, 2);
     if (squares >= 0) gs_json_set_double(reduction, "error_feedback_norm", sqrt(squares));
     return reduction;
 }
+
+static double wait_of(const gs_rank_metrics *rank) { return finite_or_0(rank->report.values[GS_REPORT_WAIT_SECONDS]); }
 
 // Lag is the largest wait minus the own one, as a moving average: clocks are never compared.
 static void update_lags(gs_job_metrics *metrics) {
     double largest = 0;
     int least_rank = 0;
     for (int i = 0; i < metrics->num_ranks; i++) {
-        if (!metrics->ranks[i].report) return;
-        if (metrics->ranks[i].wait_seconds > largest) largest = metrics->ranks[i].wait_seconds;
-        if (metrics->ranks[i].wait_seconds < metrics->ranks[least_rank].wait_seconds) least_rank = i;
+        const gs_rank_metrics *rank = &metrics->ranks[i];
+        if (!rank->has_report) return;
+        if (wait_of(rank) > largest) largest = wait_of(rank);
+        if (wait_of(rank) < wait_of(&metrics->ranks[least_rank])) least_rank = i;
     }
     for (int i = 0; i < metrics->num_ranks; i++) {
         gs_rank_metrics *rank = &metrics->ranks[i];
-        rank->lag_seconds += 0.2 * (largest - rank->wait_seconds - rank->lag_seconds);
+        rank->lag_seconds += 0.2 * (largest - wait_of(rank) - rank->lag_seconds);
     }
     if (metrics->num_ranks > 1) metrics->ranks[least_rank].last_arrivals++;
 }
 
-static bool read_waits(gs_straggler_sample *sample, int64_t *step, const gs_json *row) {
-    return gs_json_int(step, gs_json_at(row, 0)) &&
-           gs_json_double(&sample->compute, gs_json_at(row, 1)) &&
-           gs_json_double(&sample->wait, gs_json_at(row, 2)) &&
-           gs_json_double(&sample->transfer, gs_json_at(row, 3)) &&
-           gs_json_double(&sample->data, gs_json_at(row, 4)) &&
-           gs_json_double(&sample->step_seconds, gs_json_at(row, 5)) && isfinite(sample->compute) &&
-           isfinite(sample->wait) && isfinite(sample->transfer) && isfinite(sample->data) &&
-           isfinite(sample->step_seconds);
-}
-
-static void compare_waits(gs_job_metrics *metrics, int rank, const gs_json *waits) {
-    for (size_t i = 0; i < gs_json_count(waits); i++) {
-        gs_straggler_sample sample;
-        int64_t step;
-        if (read_waits(&sample, &step, gs_json_at(waits, i))) {
-            gs_stragglers_add(metrics->stragglers, rank, step, &sample);
-        }
+static void compare_waits(gs_job_metrics *metrics, int rank, const gs_step_report *report) {
+    for (size_t i = 0; i < report->num_waits; i++) {
+        const gs_report_waits *waits = &report->waits[i];
+        const gs_straggler_sample sample = {waits->compute, waits->wait, waits->transfer, waits->data,
+                                            waits->step_seconds};
+        double sum = sample.compute + sample.wait + sample.transfer + sample.data + sample.step_seconds;
+        if (isfinite(sum)) gs_stragglers_add(metrics->stragglers, rank, waits->step, &sample);
     }
 }
 
@@ -324,50 +276,74 @@ static void record_entry(gs_job_metrics *metrics, const gs_json *entry, const gs
     record->write(record->ctx, entry);
 }
 
-static void take_history(gs_job_metrics *metrics, const gs_json *report, const gs_metrics_record *record) {
-    const gs_json *history = gs_json_get(report, "history");
-    for (size_t i = 0; i < gs_json_count(history); i++) record_entry(metrics, gs_json_at(history, i), record);
-    const gs_json *eval = gs_json_get(report, "eval");
-    if (!eval) return;
+static void take_history(gs_job_metrics *metrics, const gs_step_report *report, const gs_metrics_record *record) {
+    for (size_t i = 0; i < report->num_history; i++) {
+        gs_json *entry = gs_report_step_to_json(&report->history[i]);
+        record_entry(metrics, entry, record);
+        gs_json_release(entry);
+    }
+    if (!gs_step_report_knows(report, GS_REPORT_EVAL_STEP)) return;
     const gs_series *drawn = &metrics->series[NUM_SERIES - 1];
-    int64_t step = gs_json_int_or(eval, "step", 0);
+    int64_t step = to_whole(report->values[GS_REPORT_EVAL_STEP]);
     if (drawn->count > 0 && drawn->points[drawn->count - 1].step == step) return;
     gs_json *entry = gs_json_new_object();
     gs_json_set_int(entry, "step", step);
-    gs_json_set_double(entry, "eval_loss", gs_json_double_or(eval, "loss", NAN));
-    copy_member(entry, "eval_accuracy", eval, "accuracy");
+    gs_json_set_double(entry, "eval_loss", gs_step_report_get(report, GS_REPORT_EVAL_LOSS, NAN));
+    set_known(entry, "eval_accuracy", report, GS_REPORT_EVAL_ACCURACY);
     record_entry(metrics, entry, record);
     gs_json_release(entry);
 }
 
-void gs_job_metrics_take(gs_job_metrics *metrics, int rank, int world_size, const gs_json *report,
+static void keep_buckets(gs_rank_metrics *of_rank, const gs_step_report *report) {
+    of_rank->report.buckets = of_rank->buckets;
+    of_rank->report.num_buckets = 0;
+    if (report->num_buckets > of_rank->max_buckets) {
+        gs_report_bucket *grown = realloc(of_rank->buckets, report->num_buckets * sizeof *grown);
+        if (!grown) return;
+        of_rank->buckets = grown;
+        of_rank->max_buckets = report->num_buckets;
+    }
+    if (report->num_buckets) memcpy(of_rank->buckets, report->buckets, report->num_buckets * sizeof *report->buckets);
+    of_rank->report.buckets = of_rank->buckets;
+    of_rank->report.num_buckets = report->num_buckets;
+}
+
+void gs_job_metrics_take(gs_job_metrics *metrics, int rank, int world_size, const gs_step_report *report,
                          const gs_metrics_record *record) {
     if (rank >= metrics->num_ranks) gs_job_metrics_begin_generation(metrics, world_size);
     if (rank < 0 || rank >= metrics->num_ranks) return;
     gs_rank_metrics *of_rank = &metrics->ranks[rank];
-    gs_json_release(of_rank->report);
-    of_rank->report = gs_json_retain((gs_json *)(uintptr_t)report);
-    double wait_seconds = gs_json_double_or(report, "wait_seconds", 0);
-    of_rank->wait_seconds = isfinite(wait_seconds) ? wait_seconds : 0;
-    compare_waits(metrics, rank, gs_json_get(report, "waits"));
+    of_rank->report = *report;
+    of_rank->has_report = true;
+    keep_buckets(of_rank, report);
+    of_rank->report.waits = NULL;
+    of_rank->report.history = NULL;
+    of_rank->report.num_waits = of_rank->report.num_history = 0;
+    compare_waits(metrics, rank, report);
     if (rank != 0) return;
     if (!compares_steps(metrics)) update_lags(metrics);
     take_history(metrics, report, record);
 }
 
 static gs_json *sum_totals(const gs_job_metrics *metrics) {
-    static const char *const names[] = {"steps", "tokens", "samples", "skipped_steps"};
-    static const char *const summed[] = {"payload_bytes", "wire_bytes", "order_mismatches", "nonfinite"};
+    static const struct {
+        const char *name;
+        gs_report_value total;
+        bool summed;  // else the same on every rank
+    } rows[] = {{"steps", GS_REPORT_ALL_STEPS, false},
+                {"tokens", GS_REPORT_ALL_TOKENS, false},
+                {"samples", GS_REPORT_ALL_SAMPLES, false},
+                {"skipped_steps", GS_REPORT_ALL_SKIPPED_STEPS, false},
+                {"payload_bytes", GS_REPORT_ALL_PAYLOAD_BYTES, true},
+                {"wire_bytes", GS_REPORT_ALL_WIRE_BYTES, true},
+                {"order_mismatches", GS_REPORT_ALL_ORDER_MISMATCHES, true},
+                {"nonfinite", GS_REPORT_ALL_NONFINITE, true}};
     gs_json *totals = gs_json_new_object();
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {  // the same on every rank
-        gs_json_set_int(totals, names[i], to_whole(gs_job_metrics_total(metrics, 0, names[i])));
-    }
-    for (size_t i = 0; i < sizeof summed / sizeof summed[0]; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         double sum = 0;
-        for (int rank = 0; rank < metrics->num_ranks; rank++) {
-            sum += gs_job_metrics_total(metrics, rank, summed[i]);
-        }
-        gs_json_set_int(totals, summed[i], to_whole(sum));
+        int count = rows[i].summed ? metrics->num_ranks : 1;
+        for (int rank = 0; rank < count; rank++) sum += gs_job_metrics_total(metrics, rank, rows[i].total);
+        gs_json_set_int(totals, rows[i].name, to_whole(sum));
     }
     return totals;
 }
@@ -385,11 +361,9 @@ static void set_straggler(gs_json *report, const gs_job_metrics *metrics, int ra
 gs_json *gs_job_metrics_to_view(const gs_job_metrics *metrics) {
     gs_json *ranks = gs_json_new_array();
     for (int i = 0; i < metrics->num_ranks; i++) {
-        if (!metrics->ranks[i].report) continue;
-        gs_json *report = gs_json_copy(metrics->ranks[i].report);
-        gs_json_remove(report, "history");
+        if (!metrics->ranks[i].has_report) continue;
+        gs_json *report = gs_step_report_to_json(&metrics->ranks[i].report);
         gs_json_set_int(report, "rank", i);
-        gs_json_remove(report, "waits");
         set_straggler(report, metrics, i);
         gs_json_push(ranks, report);
     }

@@ -10,6 +10,7 @@
 #include "core/metrics.h"
 #include "core/status.h"
 #include "rpc/json/json.h"
+#include "rpc/schema/step_report.h"
 
 typedef struct gs_job_metrics gs_job_metrics;
 
@@ -28,12 +29,11 @@ gs_json *gs_job_metrics_latest(const gs_job_metrics *metrics);      // NULL: not
 // says it {elements, elements_sent} of one rank, {error_feedback_norm} over all ranks. NULL: nothing yet.
 gs_json *gs_job_metrics_reduction(const gs_job_metrics *metrics);
 double gs_job_metrics_lag_seconds(const gs_job_metrics *metrics, int rank);
-const gs_json *gs_job_metrics_report(const gs_job_metrics *metrics, int rank);  // NULL: none
+const gs_step_report *gs_job_metrics_report(const gs_job_metrics *metrics, int rank);  // NULL: none
 int gs_job_metrics_world_size(const gs_job_metrics *metrics);
-// `path` in the totals, of all generations so far: "steps", "payload_bytes", "phases/forward" ….
-double gs_job_metrics_total(const gs_job_metrics *metrics, int rank, const char *name);
-void gs_job_metrics_histogram(const gs_job_metrics *metrics, gs_histogram *histogram,
-                              const char *name);  // "step_histogram", "reduce_histogram", "queue_…"
+// Of all generations so far; from GS_REPORT_FIRST_TOTAL on.
+double gs_job_metrics_total(const gs_job_metrics *metrics, int rank, gs_report_value total);
+void gs_job_metrics_histogram(const gs_job_metrics *metrics, gs_histogram *histogram, gs_report_histogram_kind which);
 double gs_job_metrics_eval_loss(const gs_job_metrics *metrics, bool *known);
 int64_t gs_job_metrics_last_arrivals(const gs_job_metrics *metrics, int rank);
 const gs_stragglers *gs_job_metrics_stragglers(const gs_job_metrics *metrics);  // NULL: not known yet
@@ -46,8 +46,8 @@ typedef struct gs_metrics_record {
     void *ctx;
 } gs_metrics_record;
 
-// A Step report of a rank, which is kept (retained).
-void gs_job_metrics_take(gs_job_metrics *metrics, int rank, int world_size, const gs_json *report,
+// A report of a rank, of which a copy is kept in place of the one before.
+void gs_job_metrics_take(gs_job_metrics *metrics, int rank, int world_size, const gs_step_report *report,
                          const gs_metrics_record *record);
 // {totals, ranks}. The caller's.
 gs_json *gs_job_metrics_to_view(const gs_job_metrics *metrics);

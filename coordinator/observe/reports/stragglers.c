@@ -1,45 +1,57 @@
 #include "coordinator/observe/reports/stragglers.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define PENDING_STEPS 128  // that some ranks have told and others not yet
-#define JUDGE_EVERY 8      // compared steps; judging sorts windows
+#define PENDING_BITS 7  // of steps that some ranks have told and others not yet
+#define PENDING_STEPS (1 << PENDING_BITS)
+#define JUDGE_EVERY 8  // compared steps
 #define FLAG_LAG 0.10
 #define FLAG_SHARE 0.70
 #define ROBUST_Z 4.0
 #define MOST_STEPS_BLAMED 1024  // by one that was compared: trainers tell no fewer
 
+// What is kept of a sample: seconds to seven digits.
+typedef struct kept_sample {
+    float compute, wait, transfer, data, step_seconds;
+} kept_sample;
+
 typedef struct pending_step {
     int64_t step;  // −1: free
     int num_told;
-    gs_straggler_sample *samples;  // num_ranks
-    bool *told;                    // num_ranks
+    kept_sample *samples;  // num_ranks
+    bool *told;            // num_ranks
 } pending_step;
 
+// The last numbers of one kind, as they came and in order: their median costs a look, a new one costs a move.
+typedef struct sorted_window {
+    float ring[GS_STRAGGLER_WINDOW], sorted[GS_STRAGGLER_WINDOW];
+} sorted_window;
+
+typedef enum window_kind { DATA = 0, COMPUTE, TRANSFER, STEP_SECONDS, LAG, NUM_WINDOWS } window_kind;
+
 typedef struct rank_window {
-    gs_straggler_sample samples[GS_STRAGGLER_WINDOW];
-    double lags[GS_STRAGGLER_WINDOW];
-    bool last[GS_STRAGGLER_WINDOW];
+    sorted_window windows[NUM_WINDOWS];
+    uint64_t last;  // bits of the compared steps, by slot, in which it was last
     gs_straggler_view view;
     int64_t held;  // compared steps for which the condition has held
 } rank_window;
+_Static_assert(GS_STRAGGLER_WINDOW == 64, "a bit for each");
 
-// Of one number of a sample: each rank's median over the window, and what is usual among ranks.
+// Of one kind: what is usual among the medians of ranks.
 typedef struct quantity {
-    double *medians;  // num_ranks; owned
+    window_kind kind;
     double usual, spread;
 } quantity;
 
 struct gs_stragglers {
     int num_ranks;
-    pending_step pending[PENDING_STEPS];  // by step modulo
+    pending_step pending[PENDING_STEPS];
     int64_t num_compared, newest, num_spikes;
     double step_seconds, whatif_seconds;
     rank_window *ranks;  // owned
-    double *scratch;     // num_ranks or a window, what is more
+    double *scratch;     // num_ranks
     quantity data, compute, transfer;  // as last judged
 };
 
@@ -47,15 +59,14 @@ gs_stragglers *gs_stragglers_create(int num_ranks) {
     gs_stragglers *stragglers = calloc(1, sizeof *stragglers);
     if (!stragglers) return NULL;
     size_t ranks = (size_t)num_ranks;
-    size_t scratch = ranks > GS_STRAGGLER_WINDOW ? ranks : GS_STRAGGLER_WINDOW;
     stragglers->num_ranks = num_ranks;
     stragglers->newest = -1;
+    stragglers->data.kind = DATA;
+    stragglers->compute.kind = COMPUTE;
+    stragglers->transfer.kind = TRANSFER;
     stragglers->ranks = calloc(ranks, sizeof *stragglers->ranks);
-    stragglers->scratch = calloc(scratch, sizeof *stragglers->scratch);
-    stragglers->data.medians = calloc(3 * ranks, sizeof(double));
-    stragglers->compute.medians = stragglers->data.medians + ranks;
-    stragglers->transfer.medians = stragglers->data.medians + 2 * ranks;
-    bool made = stragglers->ranks && stragglers->scratch && stragglers->data.medians;
+    stragglers->scratch = calloc(ranks, sizeof *stragglers->scratch);
+    bool made = stragglers->ranks && stragglers->scratch;
     for (int i = 0; i < PENDING_STEPS && made; i++) {
         pending_step *pending = &stragglers->pending[i];
         pending->step = -1;
@@ -76,82 +87,113 @@ void gs_stragglers_destroy(gs_stragglers *stragglers) {
     }
     free(stragglers->ranks);
     free(stragglers->scratch);
-    free(stragglers->data.medians);
     free(stragglers);
 }
 
-static int compare_doubles(const void *a, const void *b) {
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
-static double median(double *values, size_t count) {
-    if (count == 0) return 0;
-    qsort(values, count, sizeof *values, compare_doubles);
-    return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
-
+// Before the new one came: how many are in the windows.
 static size_t window_count(const gs_stragglers *stragglers) {
     return stragglers->num_compared < GS_STRAGGLER_WINDOW ? (size_t)stragglers->num_compared
                                                           : GS_STRAGGLER_WINDOW;
 }
 
-// Median over the window of one number of a rank; `at` is where it lies in a sample.
-static double window_median(gs_stragglers *stragglers, int rank, size_t at) {
-    size_t count = window_count(stragglers);
-    for (size_t i = 0; i < count; i++) {
-        const char *sample = (const char *)&stragglers->ranks[rank].samples[i];
-        memcpy(&stragglers->scratch[i], sample + at, sizeof(double));
+// How many of `count` in order are below `value`.
+static size_t count_below(const float *sorted, size_t count, float value) {
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (sorted[middle] < value) low = middle + 1;
+        else high = middle;
     }
-    return median(stragglers->scratch, count);
+    return low;
 }
 
-static void judge_quantity(gs_stragglers *stragglers, quantity *of, size_t at) {
+// In the place of the one in `slot`, where the window is full.
+static void put_in_window(sorted_window *window, size_t count, size_t slot, float value) {
+    if (count == GS_STRAGGLER_WINDOW) {
+        size_t gone = count_below(window->sorted, count, window->ring[slot]);
+        count--;
+        memmove(window->sorted + gone, window->sorted + gone + 1, (count - gone) * sizeof(float));
+    }
+    size_t at = count_below(window->sorted, count, value);
+    memmove(window->sorted + at + 1, window->sorted + at, (count - at) * sizeof(float));
+    window->sorted[at] = value;
+    window->ring[slot] = value;
+}
+
+static double window_median(const gs_stragglers *stragglers, int rank, window_kind kind) {
+    size_t count = window_count(stragglers);
+    const float *sorted = stragglers->ranks[rank].windows[kind].sorted;
+    return count ? ((double)sorted[(count - 1) / 2] + (double)sorted[count / 2]) / 2 : 0;
+}
+
+// The one that is at `index` when they are in order; puts them in order so far as that takes.
+static double select_nth(double *values, size_t count, size_t index) {
+    size_t low = 0, high = count - 1;
+    while (low < high) {
+        double pivot = values[low + (high - low) / 2];
+        size_t i = low, k = high;
+        for (;;) {
+            while (values[i] < pivot) i++;
+            while (values[k] > pivot) k--;
+            if (i >= k) break;
+            double other = values[i];
+            values[i++] = values[k];
+            values[k--] = other;
+        }
+        if (index <= k) high = k;
+        else low = k + 1;
+    }
+    return values[index];
+}
+
+static double median(double *values, size_t count) {
+    double upper = select_nth(values, count, count / 2);
+    return count % 2 ? upper : (upper + select_nth(values, count, count / 2 - 1)) / 2;
+}
+
+static void judge_quantity(gs_stragglers *stragglers, quantity *of) {
     size_t num_ranks = (size_t)stragglers->num_ranks;
-    double *scratch = stragglers->scratch;
-    for (size_t i = 0; i < num_ranks; i++) of->medians[i] = window_median(stragglers, (int)i, at);
-    memcpy(scratch, of->medians, num_ranks * sizeof *scratch);
+    double *scratch = stragglers->scratch, least = INFINITY;
+    for (size_t i = 0; i < num_ranks; i++) {
+        scratch[i] = window_median(stragglers, (int)i, of->kind);
+        least = fmin(least, scratch[i]);
+    }
     // Of two or three ranks the middle says little: the fastest is the measure.
-    of->usual = median(scratch, num_ranks);
-    if (num_ranks < 4) of->usual = scratch[0];
-    for (size_t i = 0; i < num_ranks; i++) scratch[i] = fabs(of->medians[i] - of->usual);
+    of->usual = num_ranks < 4 ? least : median(scratch, num_ranks);
+    for (size_t i = 0; i < num_ranks; i++) scratch[i] = fabs(scratch[i] - of->usual);
     of->spread = 1.4826 * median(scratch, num_ranks);
 }
 
-static double excess_of(const quantity *of, int rank) {
-    return of->medians[rank] - of->usual;
+static double excess_of(const gs_stragglers *stragglers, const quantity *of, int rank) {
+    return window_median(stragglers, rank, of->kind) - of->usual;
 }
 
-static bool is_outlier(const quantity *of, int rank) {
-    return excess_of(of, rank) > ROBUST_Z * of->spread;
+static bool is_outlier(const gs_stragglers *stragglers, const quantity *of, int rank) {
+    return excess_of(stragglers, of, rank) > ROBUST_Z * of->spread;
 }
 
 static const char *classify(const gs_stragglers *stragglers, int rank) {
     double worth = FLAG_LAG / 2 * stragglers->step_seconds;
-    double late = excess_of(&stragglers->compute, rank), data = excess_of(&stragglers->data, rank);
+    double late = excess_of(stragglers, &stragglers->compute, rank), data = excess_of(stragglers, &stragglers->data, rank);
     // Waiting for data is a part of the time until the last bucket is ready.
     if (data > worth && data >= late / 2) return "data";
     if (late > worth) return "compute";
-    return excess_of(&stragglers->transfer, rank) > worth ? "network" : "compute";
+    return excess_of(stragglers, &stragglers->transfer, rank) > worth ? "network" : "compute";
 }
 
 static bool stands_out(const gs_stragglers *stragglers, int rank) {
-    return stragglers->num_ranks < 4 || is_outlier(&stragglers->compute, rank) ||
-           is_outlier(&stragglers->transfer, rank);
+    return stragglers->num_ranks < 4 || is_outlier(stragglers, &stragglers->compute, rank) ||
+           is_outlier(stragglers, &stragglers->transfer, rank);
 }
 
 static void judge_rank(gs_stragglers *stragglers, int rank) {
     rank_window *window = &stragglers->ranks[rank];
     gs_straggler_view *view = &window->view;
-    size_t count = window_count(stragglers), num_last = 0;
-    for (size_t i = 0; i < count; i++) {
-        stragglers->scratch[i] = window->lags[i];
-        num_last += window->last[i];
-    }
-    view->median_lag_seconds = median(stragglers->scratch, count);
-    view->share_last = (double)num_last / (double)count;
+    size_t count = window_count(stragglers);
+    view->median_lag_seconds = window_median(stragglers, rank, LAG);
+    view->share_last = (double)__builtin_popcountll(window->last) / (double)count;
     double usual = stragglers->compute.usual;
-    view->compute_ratio = usual > 0 ? stragglers->compute.medians[rank] / usual : 1;
+    view->compute_ratio = usual > 0 ? window_median(stragglers, rank, COMPUTE) / usual : 1;
 
     double part = view->flagged ? 0.5 : 1;  // what is flagged stays so down to half
     bool holds = view->median_lag_seconds > part * FLAG_LAG * stragglers->step_seconds &&
@@ -176,17 +218,15 @@ static void judge_whatif(gs_stragglers *stragglers) {
 }
 
 static void judge(gs_stragglers *stragglers) {
-#define AT(member) offsetof(gs_straggler_sample, member)
     // The step of who waits: what the late one measures is shorter.
     stragglers->step_seconds = 0;
     for (int i = 0; i < stragglers->num_ranks; i++) {
-        double own = window_median(stragglers, i, AT(step_seconds));
+        double own = window_median(stragglers, i, STEP_SECONDS);
         if (own > stragglers->step_seconds) stragglers->step_seconds = own;
     }
-    judge_quantity(stragglers, &stragglers->data, AT(data));
-    judge_quantity(stragglers, &stragglers->compute, AT(compute));
-    judge_quantity(stragglers, &stragglers->transfer, AT(transfer));
-#undef AT
+    judge_quantity(stragglers, &stragglers->data);
+    judge_quantity(stragglers, &stragglers->compute);
+    judge_quantity(stragglers, &stragglers->transfer);
     for (int i = 0; i < stragglers->num_ranks; i++) judge_rank(stragglers, i);
     judge_whatif(stragglers);
 }
@@ -203,20 +243,23 @@ static void compare_step(gs_stragglers *stragglers, const pending_step *pending,
     double largest = 0;
     int least = 0;
     for (int i = 0; i < stragglers->num_ranks; i++) {
-        if (pending->samples[i].wait > largest) largest = pending->samples[i].wait;
+        if ((double)pending->samples[i].wait > largest) largest = (double)pending->samples[i].wait;
         if (pending->samples[i].wait < pending->samples[least].wait) least = i;
     }
-    size_t slot = (size_t)(stragglers->num_compared % GS_STRAGGLER_WINDOW);
+    size_t slot = (size_t)(stragglers->num_compared % GS_STRAGGLER_WINDOW), count = window_count(stragglers);
     for (int i = 0; i < stragglers->num_ranks; i++) {
         rank_window *window = &stragglers->ranks[i];
-        double lag = largest - pending->samples[i].wait;
-        window->samples[slot] = pending->samples[i];
-        window->lags[slot] = lag;
+        const kept_sample *sample = &pending->samples[i];
+        double lag = largest - (double)sample->wait;
+        const float numbers[NUM_WINDOWS] = {sample->data, sample->compute, sample->transfer, sample->step_seconds,
+                                            (float)lag};
+        for (int k = 0; k < NUM_WINDOWS; k++) put_in_window(&window->windows[k], count, slot, numbers[k]);
         // Nobody is last in a step without a difference.
-        window->last[slot] = i == least && stragglers->num_ranks > 1 && lag > 0;
+        bool is_last = i == least && stragglers->num_ranks > 1 && lag > 0;
+        window->last = (window->last & ~(UINT64_C(1) << slot)) | (uint64_t)is_last << slot;
         window->view.lag_seconds += 0.2 * (lag - window->view.lag_seconds);
-        if (window->last[slot]) blame(&window->view, lag, num_steps);
-        bool spike = window->last[slot] && !window->view.flagged &&
+        if (is_last) blame(&window->view, lag, num_steps);
+        bool spike = is_last && !window->view.flagged &&
                      stragglers->step_seconds > 0 && lag > stragglers->step_seconds;
         stragglers->num_spikes += spike;
     }
@@ -224,11 +267,16 @@ static void compare_step(gs_stragglers *stragglers, const pending_step *pending,
     if (stragglers->num_compared % JUDGE_EVERY == 0) judge(stragglers);
 }
 
+// Of many short steps ranks tell every 2nd, 4th … 1024th: the product spreads them over all places.
+static pending_step *place_of(gs_stragglers *stragglers, int64_t step) {
+    return &stragglers->pending[(uint64_t)step * UINT64_C(0x9e3779b97f4a7c15) >> (64 - PENDING_BITS)];
+}
+
 void gs_stragglers_add(gs_stragglers *stragglers, int rank, int64_t step,
                        const gs_straggler_sample *sample) {
     if (!stragglers || rank < 0 || rank >= stragglers->num_ranks || step < 0) return;
     if (step <= stragglers->newest) return;  // compared already, or passed over
-    pending_step *pending = &stragglers->pending[step % PENDING_STEPS];
+    pending_step *pending = place_of(stragglers, step);
     if (pending->step > step) return;
     if (pending->step != step) {
         pending->step = step;
@@ -237,7 +285,8 @@ void gs_stragglers_add(gs_stragglers *stragglers, int rank, int64_t step,
     }
     if (pending->told[rank]) return;
     pending->told[rank] = true;
-    pending->samples[rank] = *sample;
+    pending->samples[rank] = (kept_sample){(float)sample->compute, (float)sample->wait, (float)sample->transfer,
+                                           (float)sample->data, (float)sample->step_seconds};
     if (++pending->num_told < stragglers->num_ranks) return;
     int64_t num_steps = stragglers->newest < 0 ? 1 : step - stragglers->newest;
     pending->step = -1;

@@ -15,7 +15,8 @@
 #define MS GS_NS_PER_MS
 
 static gs_telemetry make_telemetry(void) {
-    return (gs_telemetry){.generation = 3, .rank = 1, .world_size = 4, .reported_ns = gs_now_ns()};
+    return (gs_telemetry){.generation = 3, .rank = 1, .world_size = 4, .report_every_ns = GS_REPORT_EVERY_NS,
+                          .reported_ns = gs_now_ns()};
 }
 
 // One step with `num_buckets` equal buckets: ready at 1 ms, posted at 2, everybody there at 3, done at 5.
@@ -47,6 +48,12 @@ static gs_step_facts make_step(int64_t step, gs_reduce_stats *stats, gs_bucket_t
                            .phases = {.forward = 0.25}};
 }
 
+// As a coordinator of before gets it, and people see it.
+static gs_json *report_of(gs_telemetry *telemetry, bool with_history) {
+    const gs_step_report report = gs_telemetry_report(telemetry, with_history);
+    return gs_step_report_to_json(&report);
+}
+
 static double total(const gs_json *report, const char *name) {
     return gs_json_double_or(gs_json_get(report, "totals"), name, -1);
 }
@@ -67,7 +74,7 @@ static void totals_add_up_and_last_values_stay(void **state) {
         stats.residual_norm = step < 2 ? 0.5 + (double)step : 0;
         gs_telemetry_observe(&telemetry, &facts, 10 * MS);
     }
-    gs_json *report = gs_telemetry_report(&telemetry, true);
+    gs_json *report = report_of(&telemetry, true);
     assert_int_equal(gs_json_int_or(report, "step", -1), 3);
     assert_int_equal(gs_json_int_or(report, "tokens", -1), 512);
     assert_near(total(report, "steps"), 3, 0);
@@ -95,7 +102,7 @@ static void bandwidth_counts_from_when_everybody_was_there(void **state) {
     gs_bucket_times buckets[1];
     gs_step_facts facts = make_step(0, &stats, buckets, 1);
     gs_telemetry_observe(&telemetry, &facts, 10 * MS);
-    gs_json *report = gs_telemetry_report(&telemetry, false);
+    gs_json *report = report_of(&telemetry, false);
     const gs_json *bucket = gs_json_at(gs_json_get(report, "buckets"), 0);
     assert_near(gs_json_double_or(bucket, "algbw_bytes_per_second", 0), 5e8, 1);
     assert_near(gs_json_double_or(bucket, "busbw_bytes_per_second", 0), 7.5e8, 1);
@@ -112,12 +119,12 @@ static void many_buckets_are_folded_into_the_last(void **state) {
     gs_bucket_times buckets[100];
     gs_step_facts facts = make_step(0, &stats, buckets, 100);
     gs_telemetry_observe(&telemetry, &facts, 10 * MS);
-    gs_json *report = gs_telemetry_report(&telemetry, false);
+    gs_json *report = report_of(&telemetry, false);
     const gs_json *list = gs_json_get(report, "buckets");
-    assert_int_equal(gs_json_count(list), GS_REPORTED_BUCKETS);
-    const gs_json *last = gs_json_at(list, GS_REPORTED_BUCKETS - 1);
+    assert_int_equal(gs_json_count(list), GS_REPORT_MAX_BUCKETS);
+    const gs_json *last = gs_json_at(list, GS_REPORT_MAX_BUCKETS - 1);
     assert_int_equal(gs_json_int_or(last, "index", 0), -1);
-    assert_int_equal(gs_json_int_or(last, "bytes", 0), (100 - GS_REPORTED_BUCKETS + 1) * 1000000);
+    assert_int_equal(gs_json_int_or(last, "bytes", 0), (100 - GS_REPORT_MAX_BUCKETS + 1) * 1000000);
     gs_json_release(report);
 }
 
@@ -130,18 +137,18 @@ static void history_that_nobody_heard_is_told_later(void **state) {
         gs_step_facts facts = make_step(step, &stats, buckets, 1);
         gs_telemetry_observe(&telemetry, &facts, MS);
     }
-    gs_json *report = gs_telemetry_report(&telemetry, true);
+    gs_json *report = report_of(&telemetry, true);
     const gs_json *history = gs_json_get(report, "history");
-    assert_int_equal(gs_json_count(history), GS_REPORTED_STEPS);
+    assert_int_equal(gs_json_count(history), GS_REPORT_MAX_HISTORY);
     assert_int_equal(gs_json_int_or(gs_json_at(history, 0), "step", 0), 1);
     gs_json_release(report);
     gs_telemetry_note_heard(&telemetry, true);
-    report = gs_telemetry_report(&telemetry, true);
-    assert_int_equal(gs_json_count(gs_json_get(report, "history")), 300 - GS_REPORTED_STEPS);
+    report = report_of(&telemetry, true);
+    assert_int_equal(gs_json_count(gs_json_get(report, "history")), 300 - GS_REPORT_MAX_HISTORY);
     gs_json_release(report);
     gs_telemetry_note_heard(&telemetry, false);
     // The first report may have been lost as well.
-    report = gs_telemetry_report(&telemetry, true);
+    report = report_of(&telemetry, true);
     history = gs_json_get(report, "history");
     assert_int_equal(gs_json_int_or(gs_json_at(history, 0), "step", 0), 1);
     gs_json_release(report);
@@ -156,13 +163,13 @@ static void a_long_outage_is_covered_whole(void **state) {
         gs_step_facts facts = make_step(step, &stats, buckets, 1);
         gs_telemetry_observe(&telemetry, &facts, MS);
         if (step % 100 != 99) continue;
-        gs_json_release(gs_telemetry_report(&telemetry, true));
+        gs_json_release(report_of(&telemetry, true));
         gs_telemetry_note_heard(&telemetry, step < 1000);
     }
     int64_t first = -1, last = -1;
     int reports = 0;
     for (; gs_telemetry_waits(&telemetry) && reports < 100; reports++) {
-        gs_json *report = gs_telemetry_report(&telemetry, true);
+        gs_json *report = report_of(&telemetry, true);
         const gs_json *history = gs_json_get(report, "history");
         for (size_t i = 0; i < gs_json_count(history); i++) {
             int64_t step = gs_json_int_or(gs_json_at(history, i), "step", 0);
@@ -175,7 +182,7 @@ static void a_long_outage_is_covered_whole(void **state) {
     }
     assert_true(first <= 1024);
     assert_int_equal(last, 20000);
-    assert_true(reports <= GS_HISTORY_STEPS / GS_REPORTED_STEPS);
+    assert_true(reports <= GS_HISTORY_STEPS / GS_REPORT_MAX_HISTORY);
 }
 
 static void skipped_steps_are_counted(void **state) {
@@ -187,7 +194,7 @@ static void skipped_steps_are_counted(void **state) {
     facts.nonfinite_ranks = 1;
     facts.loss = NAN;
     gs_telemetry_observe(&telemetry, &facts, MS);
-    gs_json *report = gs_telemetry_report(&telemetry, false);
+    gs_json *report = report_of(&telemetry, false);
     assert_near(total(report, "skipped_steps"), 1, 0);
     assert_true(isnan(gs_json_double_or(report, "loss", 0)));
     gs_json_release(report);
@@ -200,7 +207,7 @@ static void histograms_count_every_observation(void **state) {
     gs_bucket_times buckets[2];
     gs_step_facts facts = make_step(0, &stats, buckets, 2);
     gs_telemetry_observe(&telemetry, &facts, 3 * MS);
-    gs_json *report = gs_telemetry_report(&telemetry, false);
+    gs_json *report = report_of(&telemetry, false);
     const gs_json *steps = gs_json_get(report, "step_histogram");
     const gs_json *counts = gs_json_get(steps, "counts");
     int64_t sum = 0, value;
@@ -229,10 +236,10 @@ static void waits_are_the_union_over_buckets_and_the_newest_stay(void **state) {
         buckets[1].all_arrived_ns += MS / 2;
         gs_telemetry_observe(&telemetry, &facts, 10 * MS);
     }
-    gs_json *report = gs_telemetry_report(&telemetry, true);
+    gs_json *report = report_of(&telemetry, true);
     const gs_json *waits = gs_json_get(report, "waits");
-    assert_int_equal(gs_json_count(waits), GS_REPORTED_WAITS);
-    const gs_json *last = gs_json_at(waits, GS_REPORTED_WAITS - 1);
+    assert_int_equal(gs_json_count(waits), GS_REPORT_MAX_WAITS);
+    const gs_json *last = gs_json_at(waits, GS_REPORT_MAX_WAITS - 1);
     int64_t step;
     double compute, wait, step_seconds;
     assert_true(gs_json_int(&step, gs_json_at(last, 0)));
@@ -273,7 +280,7 @@ static void a_report_says_what_was_unused_and_in_which_order_buckets_came(void *
     stats.unused_bytes = 400;
     facts.could_be_static = true;
     gs_telemetry_observe(&telemetry, &facts, 10 * MS);
-    gs_json *report = gs_telemetry_report(&telemetry, true);
+    gs_json *report = report_of(&telemetry, true);
     const gs_json *rows = gs_json_get(report, "buckets");
     assert_int_equal(gs_json_int_or(gs_json_at(rows, 0), "ready_position", -1), 2);
     assert_int_equal(gs_json_int_or(gs_json_at(rows, 1), "ready_position", -1), 0);
@@ -320,7 +327,7 @@ static void a_bucket_that_stayed_at_home_has_no_times(void **state) {
     gs_telemetry_observe(&telemetry, &facts, 10 * MS);
     assert_near(telemetry.queue_histogram.sum, 0.001, 1e-9);
     assert_near(telemetry.reduce_histogram.sum, 0.003, 1e-9);
-    gs_json *report = gs_telemetry_report(&telemetry, true);
+    gs_json *report = report_of(&telemetry, true);
     assert_near(total(report, "payload_bytes"), 1e6, 0);
     const gs_json *home = gs_json_at(gs_json_get(report, "buckets"), 1);
     assert_near(gs_json_double_or(home, "ready_seconds", -1), 0.001, 1e-9);
@@ -336,11 +343,11 @@ static void folded_buckets_that_stayed_at_home_do_not_count(void **state) {
     gs_reduce_stats stats;
     gs_bucket_times buckets[100];
     gs_step_facts facts = make_step(0, &stats, buckets, 100);
-    for (size_t i = GS_REPORTED_BUCKETS - 1; i < 98; i++)
+    for (size_t i = GS_REPORT_MAX_BUCKETS - 1; i < 98; i++)
         buckets[i] = (gs_bucket_times){.ready_ns = 101 * MS, .bytes = 1000000, .algorithm = "none"};
     gs_telemetry_observe(&telemetry, &facts, 10 * MS);
-    gs_json *report = gs_telemetry_report(&telemetry, true);
-    const gs_json *rest = gs_json_at(gs_json_get(report, "buckets"), GS_REPORTED_BUCKETS - 1);
+    gs_json *report = report_of(&telemetry, true);
+    const gs_json *rest = gs_json_at(gs_json_get(report, "buckets"), GS_REPORT_MAX_BUCKETS - 1);
     assert_int_equal(gs_json_int_or(rest, "bytes", 0), 2000000);
     assert_near(gs_json_double_or(rest, "launched_seconds", -1), 0.002, 1e-9);
     gs_json_release(report);
@@ -353,13 +360,13 @@ static void loss_scale_is_told_only_where_there_is_one(void **state) {
     gs_bucket_times buckets[1];
     gs_step_facts facts = make_step(0, &stats, buckets, 1);
     gs_telemetry_observe(&telemetry, &facts, 10 * MS);
-    gs_json *report = gs_telemetry_report(&telemetry, true);
+    gs_json *report = report_of(&telemetry, true);
     assert_null(gs_json_get(report, "loss_scale"));
     gs_json_release(report);
     facts = make_step(1, &stats, buckets, 1);
     facts.loss_scale = 512;
     gs_telemetry_observe(&telemetry, &facts, 10 * MS);
-    report = gs_telemetry_report(&telemetry, true);
+    report = report_of(&telemetry, true);
     assert_near(gs_json_double_or(report, "loss_scale", 0), 512, 0);
     gs_json_release(report);
 }

@@ -59,11 +59,10 @@ static gs_status exchange_alone(void *ctx, const char *tag, const int *ranks, in
     return gs_ok();
 }
 
-static bool keep_report(void *ctx, gs_json *report) {
+static bool keep_report(void *ctx, const gs_step_report *report) {
     fixture *f = ctx;
-    const gs_json *loss = gs_json_get(gs_json_get(report, "eval"), "loss");
-    if (loss && !gs_json_double(&f->eval_loss, loss)) f->eval_loss = (double)NAN;
-    gs_json_release(report);
+    if (gs_step_report_knows(report, GS_REPORT_EVAL_LOSS))
+        f->eval_loss = gs_step_report_get(report, GS_REPORT_EVAL_LOSS, 0);
     if (f->is_away) return false;
     f->num_reports++;
     return true;
