@@ -3,8 +3,7 @@
 // jobs to a disk that takes 200 ms for each fsync (see slow_disk.c). Its directory is made in
 // TMPDIR and left to the caller: the coordinator's log is in it.
 //
-//   bench_control COORDINATOR_PROGRAM WORKERS [SECONDS_PER_PHASE [STEP_SECONDS
-//   [HEARTBEAT_SECONDS]]]
+//   bench_control COORDINATOR_PROGRAM WORKERS [SECONDS_PER_PHASE [STEP_SECONDS]]
 //
 // Loop: round trip of a control call, so the time until the loop has come round, plus two hops.
 #include <arpa/inet.h>
@@ -287,12 +286,11 @@ static void wait_for_trainers(bench *b, int num_workers) {
            (double)(gs_now_ns() - begun_ns) / 1e9);
 }
 
-static void connect_all(bench *b, int num_workers, double step_seconds, double heartbeat_seconds) {
+static void connect_all(bench *b, int num_workers, double step_seconds) {
     control_workers_options options = {.host = "127.0.0.1",
                                        .port = atoi(strrchr(b->control, ':') + 1),
                                        .num_agents = (num_workers + SLOTS - 1) / SLOTS,
                                        .slots = SLOTS,
-                                       .heartbeat_seconds = heartbeat_seconds,
                                        .step_seconds = step_seconds};
     gs_rpc_client_options client = {.endpoint = b->control};
     gs_status status = gs_rpc_context_create(&b->context);
@@ -312,7 +310,7 @@ static void raise_descriptor_limit(void) {
 int main(int argc, char **argv) {
     if (argc < 3) {
         fprintf(stderr,
-                "usage: %s COORDINATOR WORKERS [SECONDS [STEP_SECONDS [HEARTBEAT_SECONDS]]]\n",
+                "usage: %s COORDINATOR WORKERS [SECONDS [STEP_SECONDS]]\n",
                 argv[0]);
         return 2;
     }
@@ -324,7 +322,7 @@ int main(int argc, char **argv) {
     if (!b.loop_ms || !b.http_ms) stop_bench(&b, "out of memory");
     raise_descriptor_limit();
     start_coordinator(&b, argv[1]);
-    connect_all(&b, num_workers, argc > 4 ? atof(argv[4]) : 1, argc > 5 ? atof(argv[5]) : 1);
+    connect_all(&b, num_workers, argc > 4 ? atof(argv[4]) : 1);
     submit_jobs(&b, num_workers);
     wait_for_trainers(&b, num_workers);
     run_phase(&b, num_workers, "quiet", seconds, NULL, 0);

@@ -2,7 +2,7 @@
 # The coordinator under 100, 1,000 and 10,000 simulated workers: loop, CPU, memory, /metrics, flood, slow disk.
 #
 #   bench/control.sh [BUILD_DIR]      default build/release; needs a release build
-#   WORKERS="100 1000" SECONDS_PER_PHASE=5 STEP_SECONDS=1 HEARTBEAT_SECONDS=1 bench/control.sh
+#   WORKERS="100 1000" SECONDS_PER_PHASE=5 STEP_SECONDS=1 bench/control.sh
 #
 # When it fails it leaves its directory, with the coordinator's log, and says where.
 set -eu
@@ -19,6 +19,6 @@ echo "# http: median ms of GET /metrics, in slowdisk of POST /v1/jobs with 200 m
 echo "# flood: GET /v1/jobs answered per second; lost: connections; stepping: workers at the end"
 echo "workers  phase           in       out  loop p50       p99       max    CPU   RSS MiB      http       KiB     flood   lost stepping"
 for workers in ${WORKERS:-100 1000 10000}; do
-  "$bench" "$coordinator" "$workers" "${SECONDS_PER_PHASE:-10}" "${STEP_SECONDS:-1}" "${HEARTBEAT_SECONDS:-1}"
+  "$bench" "$coordinator" "$workers" "${SECONDS_PER_PHASE:-10}" "${STEP_SECONDS:-1}"
 done
 rm -rf "$TMPDIR"

@@ -1,5 +1,7 @@
 #include "bench/control_workers.h"
 
+#include "bench/control_reports.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -24,6 +26,15 @@
 #define FLAG_LONG 2
 #define FLAG_COMMAND 4
 #define CALL_MS 60000
+#define MAX_JOBS 16384
+// As rpc/client/rpc_channel.c keeps a connection audible.
+#define PING_AFTER_NS (1500 * GS_NS_PER_MS)
+
+// Ranks of a job step together.
+typedef struct sim_job {
+    uint64_t job;
+    int64_t begun_ns;
+} sim_job;
 
 typedef struct sim_peer {
     struct sim_peer *agent;  // of a trainer
@@ -33,9 +44,14 @@ typedef struct sim_peer {
     size_t handshake_bytes;  // of `out`: what may go out before the other side is ready
     uint64_t incarnation, job, seq;
     char job_text[GS_JOB_ID_LEN], launch_token[24];
-    uint32_t coord_epoch;
-    int64_t generation, rank, step;
-    int64_t beat_ns, step_ns;  // when the next one is due; 0: not welcome yet
+    uint32_t coord_epoch, said_to;
+    char *hello;  // owned; said again to the life of the coordinator that is there
+    int64_t generation, rank, step, told_step;
+    const sim_job *of_job;
+    int64_t heard_ns, pinged_ns;
+    int64_t heartbeat_ns, report_ns;  // the cadence that it was told
+    int64_t beat_ns, step_ns;         // when the next one is due; 0: not welcome yet
+    int64_t reported_ns;
     gs_strbuf in, out;
     gs_frame frame;  // whose body comes next
     bool has_header;
@@ -47,6 +63,9 @@ struct control_workers {
     int epoll_fd;
     sim_peer **links;
     int num_links, max_links;
+    sim_job jobs[MAX_JOBS];
+    int num_jobs;
+    control_reports *reports;
     atomic_int agents_welcome, trainers_stepping, links_lost;
     atomic_ullong sent, received;
 };
@@ -79,8 +98,8 @@ static void flush_link(control_workers *workers, sim_peer *to) {
     epoll_ctl(workers->epoll_fd, EPOLL_CTL_MOD, to->fd, &event);
 }
 
-static void send_message(control_workers *workers, sim_peer *to, gs_frame_kind kind,
-                         gs_method method, const char *body) {
+static void send_frame(control_workers *workers, sim_peer *to, gs_frame_kind kind, gs_method method,
+                       const void *body, size_t bytes) {
     gs_frame frame = {.kind = kind,
                       .method = method,
                       .job = to->job,
@@ -93,12 +112,21 @@ static void send_message(control_workers *workers, sim_peer *to, gs_frame_kind k
         frame.time_left_ms = CALL_MS;
     }
     uint8_t header[GS_FRAME_HEADER_BYTES];
-    size_t bytes = strlen(body);
     gs_frame_pack(header, &frame, body, bytes);
     put_part(to, header, sizeof header, FLAG_MORE);
     put_part(to, body, bytes, 0);
     atomic_fetch_add_explicit(&workers->sent, 1, memory_order_relaxed);
     flush_link(workers, to);
+}
+
+static void send_message(control_workers *workers, sim_peer *to, gs_frame_kind kind,
+                         gs_method method, const char *body) {
+    send_frame(workers, to, kind, method, body, strlen(body));
+}
+
+static void say_hello(control_workers *workers, sim_peer *from) {
+    from->said_to = from->coord_epoch;
+    send_message(workers, from, GS_FRAME_REQUEST, from->is_agent ? GS_AGENT_HELLO : GS_HELLO, from->hello);
 }
 
 // The greeting of ZMTP 3.1 with the NULL mechanism, and a DEALER's READY. Messages wait for the
@@ -162,12 +190,13 @@ static void open_agent(control_workers *workers, int index) {
     char body[512];
     snprintf(body, sizeof body,
              "{\"worker\":\"sim-%05d\",\"host\":\"host-%05d\",\"boot_id\":\"sim\",\"pid\":%d,"
-             "\"incarnation\":\"%llu\",\"build\":\"sim\",\"proto_least\":1,\"proto_most\":1,"
+             "\"incarnation\":\"%llu\",\"build\":\"sim\",\"proto_least\":2,\"proto_most\":2,"
              "\"slots\":%d,"
              "\"cores\":8,\"data_root\":\"/\",\"running\":[]}",
              index, index, index + 1, (unsigned long long)agent->incarnation,
              workers->options.slots);
-    send_message(workers, agent, GS_FRAME_REQUEST, GS_AGENT_HELLO, body);
+    agent->hello = strdup(body);
+    say_hello(workers, agent);
 }
 
 static void start_trainer(control_workers *workers, sim_peer *agent, const gs_json *item) {
@@ -189,11 +218,14 @@ static void start_trainer(control_workers *workers, sim_peer *agent, const gs_js
         "{\"job\":\"%s\",\"launch_token\":\"%s\",\"worker\":\"sim-%05d\",\"slot\":%d,"
         "\"incarnation\":\"%llu\",\"pid\":%d,\"host\":\"host-%05d\",\"boot_id\":\"sim\",\"build\":"
         "\"sim\","
-        "\"proto_least\":1,\"proto_most\":1,\"params_digest\":\"xxh3:sim\",\"num_params\":3,"
-        "\"total_elements\":12345,\"arithmetic\":\"sim\",\"data_digest\":\"\",\"applied_step\":0}",
+        "\"proto_least\":2,\"proto_most\":2,\"params_digest\":\"xxh3:sim\",\"num_params\":3,"
+        "\"total_elements\":12345,\"arithmetic\":\"sim\",\"data_digest\":\"\",\"applied_step\":0,"
+        "\"takes_cadence\":true}",
         job, trainer->launch_token, agent->index, trainer->slot, (unsigned long long)incarnation,
         agent->index * 100 + trainer->slot + 1, agent->index);
-    send_message(workers, trainer, GS_FRAME_REQUEST, GS_HELLO, body);
+    trainer->hello = strdup(body);
+    trainer->coord_epoch = agent->coord_epoch;
+    say_hello(workers, trainer);
 }
 
 static void answer_prepare(control_workers *workers, sim_peer *trainer, const gs_json *item) {
@@ -232,19 +264,35 @@ static void stop_trainer(control_workers *workers, const gs_json *item) {
     }
 }
 
+static const sim_job *find_job(control_workers *workers, uint64_t job) {
+    for (int i = 0; i < workers->num_jobs; i++) {
+        if (workers->jobs[i].job == job) return &workers->jobs[i];
+    }
+    sim_job *made = &workers->jobs[workers->num_jobs++];
+    *made = (sim_job){job, gs_now_ns()};
+    return made;
+}
+
+// Spread over the period, as real ones are.
+static void take_cadence(sim_peer *of, const gs_json *item) {
+    double spread = (double)(of->incarnation % 1000) / 1000;
+    of->heartbeat_ns = (int64_t)(gs_json_double_or(item, "heartbeat_seconds", 0.1) * 1e9);
+    of->report_ns = (int64_t)(gs_json_double_or(item, "report_seconds", 0.1) * 1e9);
+    of->beat_ns = gs_now_ns() + (int64_t)(spread * (double)of->heartbeat_ns);
+}
+
 static void take_trainer_item(control_workers *workers, sim_peer *trainer, const gs_json *item,
                               const char *type) {
     char body[256];
     if (!strcmp(type, "welcome")) {
-        // Spread over the period, as real ones are.
-        double spread = (double)(trainer->incarnation % 1000) / 1000;
-        trainer->beat_ns =
-            gs_now_ns() + (int64_t)(spread * workers->options.heartbeat_seconds * 1e9);
+        take_cadence(trainer, item);
         if (!gs_json_bool_or(item, "send_params", false)) return;
         send_message(
             workers, trainer, GS_FRAME_REQUEST, GS_READY,
             "{\"generation\":0,\"params\":[[\"w\",\"fp32\",[100,100]],[\"b\",\"fp32\",[100]],"
             "[\"o\",\"fp32\",[2245]]]}");
+    } else if (!strcmp(type, "cadence")) {
+        take_cadence(trainer, item);
     } else if (!strcmp(type, "prepare")) {
         answer_prepare(workers, trainer, item);
     } else if (!strcmp(type, "start")) {
@@ -255,8 +303,8 @@ static void take_trainer_item(control_workers *workers, sim_peer *trainer, const
         send_message(workers, trainer, GS_FRAME_REQUEST, GS_COMM_UP, body);
     } else if (!strcmp(type, "go") && !trainer->stepping) {
         trainer->stepping = true;
-        double spread = (double)(trainer->incarnation % 1000) / 1000;
-        trainer->step_ns = gs_now_ns() + (int64_t)(spread * workers->options.step_seconds * 1e9);
+        trainer->of_job = find_job(workers, trainer->job);
+        trainer->step_ns = trainer->of_job->begun_ns;
         atomic_fetch_add(&workers->trainers_stepping, 1);
     } else if (!strcmp(type, "abort")) {
         end_trainer(workers, trainer, 75, 0);
@@ -266,7 +314,12 @@ static void take_trainer_item(control_workers *workers, sim_peer *trainer, const
 static void take_message(control_workers *workers, sim_peer *from, const gs_frame *frame,
                          const char *body, size_t bytes) {
     atomic_fetch_add_explicit(&workers->received, 1, memory_order_relaxed);
+    from->heard_ns = gs_now_ns();
     from->coord_epoch = frame->coord_epoch;
+    if (frame->kind == GS_FRAME_END && frame->status == GS_UNAVAILABLE && from->said_to != from->coord_epoch) {
+        say_hello(workers, from);
+        return;
+    }
     if (frame->kind == GS_FRAME_END || frame->status) {
         if (from->is_agent) fprintf(stderr, "control: agent refused: %.*s\n", (int)bytes, body);
         if (from->is_agent) lose_link(workers, from);
@@ -280,7 +333,9 @@ static void take_message(control_workers *workers, sim_peer *from, const gs_fram
         take_trainer_item(workers, from, item, type);
     } else if (!strcmp(type, "welcome")) {
         atomic_fetch_add(&workers->agents_welcome, 1);
-        from->beat_ns = gs_now_ns() + from->index % 1000 * GS_NS_PER_MS + 1;
+        take_cadence(from, item);
+    } else if (!strcmp(type, "cadence")) {
+        take_cadence(from, item);
     } else if (!strcmp(type, "start_rank")) {
         start_trainer(workers, from, item);
     } else if (!strcmp(type, "stop_rank")) {
@@ -354,82 +409,53 @@ static void read_link(control_workers *workers, sim_peer *from) {
 }
 
 static void send_beat(control_workers *workers, sim_peer *from, int64_t now_ns) {
-    char body[192];
+    char body[320];
     if (from->is_agent) {
         snprintf(body, sizeof body, "{\"slots_busy\":%d}", workers->options.slots);
         send_message(workers, from, GS_FRAME_ONE_WAY, GS_AGENT_HEARTBEAT, body);
     } else {
         snprintf(body, sizeof body,
-                 "{\"state\":\"stepping\",\"generation\":%lld,\"applied_step\":%lld,\"phase\":"
-                 "\"backward\","
-                 "\"rss_bytes\":123456789}",
-                 (long long)from->generation, (long long)from->step);
+                 "{\"state\":\"%s\",\"generation\":%lld,\"applied_step\":%lld,\"phase\":\"backward\","
+                 "\"rss_bytes\":1234567890,\"plan\":\"12345678901234567890\",\"next_plan\":\"0\","
+                 "\"plan_step\":0}",
+                 from->stepping ? "running" : "waiting", (long long)from->generation, (long long)from->step);
         send_message(workers, from, GS_FRAME_ONE_WAY, GS_HEARTBEAT, body);
     }
-    from->beat_ns = now_ns + (int64_t)(workers->options.heartbeat_seconds * 1e9);
+    from->beat_ns = now_ns + from->heartbeat_ns;
 }
 
-static void put_buckets(gs_strbuf *body) {
-    for (int i = 0; i < 4; i++) {
-        gs_strbuf_printf(
-            body,
-            "%s{\"index\":%d,\"bytes\":1048576,\"algorithm\":\"direct\",\"ready_seconds\":0.0%d1,"
-            "\"launched_seconds\":0.0%d2,\"arrived_seconds\":0.0%d3,\"finished_seconds\":0.0%d4,"
-            "\"algbw_bytes_per_second\":1.5e9,\"busbw_bytes_per_second\":2.5e9}",
-            i ? "," : "", i, i, i, i, i);
-    }
+static void send_report(control_workers *workers, sim_peer *from, int64_t now_ns) {
+    size_t bytes;
+    const void *record = control_reports_make(
+        workers->reports, &bytes, &(control_place){from->generation, from->rank, from->step, from->told_step});
+    send_frame(workers, from, GS_FRAME_ONE_WAY, GS_STEP_RECORD, record, bytes);
+    from->reported_ns = now_ns;
+    from->told_step = from->step;
 }
 
-static void send_step(control_workers *workers, sim_peer *from, int64_t now_ns) {
-    gs_strbuf body = {0};
-    from->step++;
-    gs_strbuf_printf(
-        &body,
-        "{\"generation\":%lld,\"rank\":%lld,\"step\":%lld,\"loss\":2.345678,\"grad_norm\":1.25,"
-        "\"lr\":0.0003,"
-        "\"samples\":%lld,\"tokens\":%lld,\"step_seconds\":0.95,\"tokens_per_second\":5432.1,"
-        "\"phases\":{"
-        "\"data\":0.01,\"forward\":0.3,\"backward\":0.5,\"comm_exposed\":0.02,\"optimizer\":0.1,"
-        "\"checkpoint\":0.0},\"comm_busy_seconds\":0.2,\"comm_exposed_seconds\":0.02,\"overlap_"
-        "ratio\":0.9,"
-        "\"wait_seconds\":0.01,\"backward_seconds\":0.5,\"buckets\":[",
-        (long long)from->generation, (long long)from->rank, (long long)from->step,
-        (long long)from->step * 64, (long long)from->step * 4096);
-    put_buckets(&body);
-    gs_strbuf_printf(
-        &body,
-        "],\"totals\":{\"steps\":%lld,\"tokens\":%lld,\"samples\":%lld,\"skipped_steps\":0,"
-        "\"payload_bytes\":4194304,\"wire_bytes\":8388608,\"comm_busy_seconds\":0.2,"
-        "\"comm_exposed_seconds\":0.02,\"wait_seconds\":0.01,\"order_mismatches\":0,\"nonfinite\":"
-        "0,"
-        "\"phases\":{\"forward\":0.3,\"backward\":0.5}},\"step_histogram\":{\"counts\":[0,0,0,0,0,"
-        "0,0,0,1,0,0,"
-        "0,0,0,0,0],\"sum\":0.95},\"reduce_histogram\":{\"counts\":[0,0,0,0,0,0,0,0,4,0,0,0,0,0,0,"
-        "0,0],"
-        "\"sum\":0.2}",
-        (long long)from->step, (long long)from->step * 4096, (long long)from->step * 64);
-    if (from->rank == 0) {
-        gs_strbuf_printf(
-            &body,
-            ",\"history\":[{\"step\":%lld,\"loss\":2.345678,\"grad_norm\":1.25,\"lr\":0.0003,"
-            "\"step_seconds\":0.95,\"tokens_per_second\":5432.1,\"comm_exposed_seconds\":0.02,"
-            "\"overlap_ratio\":0.9}]",
-            (long long)from->step);
-    }
-    gs_strbuf_putc(&body, '}');
-    send_message(workers, from, GS_FRAME_ONE_WAY, GS_STEP, gs_strbuf_text(&body));
-    gs_strbuf_release(&body);
-    from->step_ns = now_ns + (int64_t)(workers->options.step_seconds * 1e9);
+// Ranks of a job end a step together; who has told nothing for a while tells of it then.
+static void make_step(control_workers *workers, sim_peer *from, int64_t now_ns) {
+    int64_t step_ns = (int64_t)(workers->options.step_seconds * 1e9);
+    from->step = (now_ns - from->of_job->begun_ns) / step_ns;
+    from->step_ns = from->of_job->begun_ns + (from->step + 1) * step_ns;
+    if (from->step > from->told_step && now_ns - from->reported_ns >= from->report_ns)
+        send_report(workers, from, now_ns);
+}
+
+static void ping(control_workers *workers, sim_peer *from, int64_t now_ns) {
+    if (now_ns - from->heard_ns < PING_AFTER_NS || now_ns - from->pinged_ns < PING_AFTER_NS) return;
+    from->pinged_ns = now_ns;
+    send_frame(workers, from, GS_FRAME_PING, GS_METHOD_NONE, "", 0);
 }
 
 static void send_what_is_due(control_workers *workers) {
     int64_t now_ns = gs_now_ns();
     for (int i = 0; i < workers->num_links; i++) {
         sim_peer *from = workers->links[i];
-        if (from->fd < 0) continue;
+        if (from->fd < 0 || !from->heard_ns) continue;
         if (from->beat_ns && now_ns >= from->beat_ns) send_beat(workers, from, now_ns);
-        if (from->fd >= 0 && from->stepping && now_ns >= from->step_ns)
-            send_step(workers, from, now_ns);
+        if (from->fd >= 0 && from->stepping && now_ns >= from->step_ns) make_step(workers, from, now_ns);
+        if (from->fd >= 0) ping(workers, from, now_ns);
     }
 }
 
@@ -459,7 +485,8 @@ gs_status control_workers_start(control_workers **out, const control_workers_opt
     workers->max_links = options->num_agents * (options->slots * 8 + 1);  // some are started again
     workers->links = calloc((size_t)workers->max_links, sizeof(sim_peer *));
     workers->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    gs_status status = !workers->links || workers->epoll_fd < 0
+    workers->reports = control_reports_create();
+    gs_status status = !workers->links || workers->epoll_fd < 0 || !workers->reports
                            ? gs_error(GS_RESOURCE_EXHAUSTED, "workers: out of memory")
                            : gs_thread_start(&workers->thread, "workers", run_workers, workers);
     if (status.code) control_workers_stop(workers);
@@ -482,9 +509,11 @@ void control_workers_stop(control_workers *workers) {
         if (workers->links[i]->fd >= 0) close(workers->links[i]->fd);
         gs_strbuf_release(&workers->links[i]->in);
         gs_strbuf_release(&workers->links[i]->out);
+        free(workers->links[i]->hello);
         free(workers->links[i]);
     }
     if (workers->epoll_fd >= 0) close(workers->epoll_fd);
     free(workers->links);
+    control_reports_destroy(workers->reports);
     free(workers);
 }

@@ -14,7 +14,7 @@ typedef struct control_workers_options {
     const char *host;
     int port;
     int num_agents, slots;  // of each agent; one trainer runs in each slot
-    double heartbeat_seconds, step_seconds;
+    double step_seconds;    // how often they are heard is told them
 } control_workers_options;
 
 typedef struct control_workers_counts {
