@@ -58,7 +58,7 @@ item conformance/all dev gradsync-conformance "GRADSYNC_RUNS=all $in_ctest -R '^
 
 # Lives of the coordinator's engine, and whether they would see a bug that is planted into it.
 for first in 1 200001 400001 600001 800001; do
-  item "simulate/$first" release test_simulation "\"\$build/tests/test_simulation\" --seed $first --histories 200000 --rows 67"
+  item "simulate/$first" release test_simulation "\"\$build/tests/test_simulation\" --seed $first --histories 200000 --rows 68"
 done
 item simulate/planted release test_simulation 'tests/simulation/planted.py .'
 # The coordinator killed before each of its effects, under ranks that train nothing and under ones that do.
