@@ -139,6 +139,7 @@ void gs_checkpoints_find_disk(gs_engine *engine, gs_job *job) {
                     (long long)((engine->state.now_ns - checkpoints->away_since_ns) / GS_NS_PER_SEC));
     checkpoints->away_since_ns = 0;
     checkpoints->is_given_up = false;
+    checkpoints->asked_ns = engine->state.now_ns;  // of what else is looked for it is one that answers
 }
 
 bool gs_checkpoints_wait_for_disk(gs_engine *engine, gs_job *job) {
@@ -169,6 +170,14 @@ static void watch_disk(gs_engine *engine, gs_job *job) {
     char why[60];
     snprintf(why, sizeof why, "no answer for %lld s", (long long)(ANSWER_NS / GS_NS_PER_SEC));
     begin_absence(engine, job, why);
+}
+
+// Whoever waits for it asks: what was asked before may have been answered otherwise.
+static void ask_absent(gs_engine *engine, gs_job *job) {
+    gs_checkpoints *checkpoints = &job->checkpoints;
+    bool is_asked = checkpoints->looking > 0 || checkpoints->is_checking || checkpoints->find_again_ns;
+    if (!checkpoints->away_since_ns || is_asked || job->run || gs_job_state_terminal(job->state)) return;
+    checkpoints->find_again_ns = engine->state.now_ns + FIND_AGAIN_NS;
 }
 
 void gs_checkpoints_settle(gs_job *job) {
@@ -254,6 +263,7 @@ void gs_checkpoints_tick(gs_engine *engine) {
             gs_checkpoints_find_more(engine, job);
         }
         watch_disk(engine, job);
+        ask_absent(engine, job);
         for (size_t k = 0; k < job->checkpoints.count; k++) {
             gs_checkpoint *item = &job->checkpoints.items[k];
             if (item->record_again_ns && engine->state.now_ns >= item->record_again_ns) write_row(engine, job, item);

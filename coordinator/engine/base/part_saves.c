@@ -108,6 +108,7 @@ void gs_on_parts_looked(gs_engine *engine, gs_completion *done) {
     job->checkpoints.looking--;
     engine->state.schedule_needed = true;
     gs_status status = done->status;
+    if (!status.code || status.code == GS_NOT_FOUND || status.code == GS_DATA_LOSS) gs_checkpoints_find_disk(engine, job);
     if (!status.code) {
         done->found.seconds = save ? save->seconds : 0;
         gs_checkpoint_take(engine, job, done->directory, &done->found);

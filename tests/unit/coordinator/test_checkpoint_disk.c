@@ -93,6 +93,21 @@ static void a_disk_that_says_nothing_is_away(void **state) {
     assert_non_null(job_of(play)->run);
 }
 
+// Its list has come, late, and what it names is looked at: that is asked anew, and may take as long.
+static void a_disk_that_answers_late_is_there(void **state) {
+    gs_play *play = *state;
+    play->disk_waits = true;
+    both(play, GS_ON_EXITED);
+    gs_play_wait(play, 15 * GS_NS_PER_SEC);
+    expect_wait(play);
+    const char *names[] = {"step-9"};
+    gs_engine_event found = {.kind = GS_ON_DIRECTORIES_FOUND, .from = {.generation = -1}};
+    found.done = (gs_completion){.job = play->job, .names = names, .num_names = 1};
+    gs_play_hear(play, &found);
+    gs_play_wait(play, 5 * GS_NS_PER_SEC);
+    assert_int_equal(play->num_watched, 1);
+}
+
 static void an_operator_may_go_on_without_it(void **state) {
     gs_play *play = *state;
     play->list_says = GS_UNAVAILABLE;
@@ -153,6 +168,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_start_waits_until_the_disk_answers, set_up, tear_down),
         cmocka_unit_test_setup_teardown(who_waits_for_a_disk_keeps_no_slots, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_disk_that_says_nothing_is_away, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_disk_that_answers_late_is_there, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_operator_may_go_on_without_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_operator_may_stop_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_directory_that_had_checkpoints_is_not_gone_when_nobody_sees_it, set_up, tear_down),
