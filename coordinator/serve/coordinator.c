@@ -13,9 +13,12 @@
 #include "coordinator/serve/methods.h"
 #include "coordinator/serve/steps.h"
 #include "coordinator/store/files.h"
+#include "coordinator/store/integrity.h"
+#include "coordinator/store/set_aside.h"
 #include "coordinator/store/stored.h"
 #include "coordinator/store/trace.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "rpc/server/rpc_server.h"
 
 struct gs_coordinator {
@@ -27,6 +30,8 @@ struct gs_coordinator {
     gs_service service;
     gs_trace *trace;  // borrowed; NULL: none
     gs_rpc_tap tap;
+    gs_integrity *integrity;  // owned
+    gs_write keep;            // asks the thread of rows to leave a damaged database as it is
     int wake_fd;  // eventfd: something of another thread or a signal
     int64_t turned_ns;
 };
@@ -72,12 +77,23 @@ static gs_status load(gs_coordinator *coordinator, gs_engine *engine, gs_job_sto
     return adopt_jobs(coordinator, engine, &stored);
 }
 
+static void database_path(char path[1200], const char *data_dir) { snprintf(path, 1200, "%s/gradsync.db", data_dir); }
+
 static gs_status open_store(gs_job_store **store, gs_store_start *start, const char *data_dir) {
     char path[1200];
     snprintf(path, sizeof path, "%s/jobs", data_dir);
     GS_TRY(gs_file_make_directory(path));
-    snprintf(path, sizeof path, "%s/gradsync.db", data_dir);
+    database_path(path, data_dir);
     return gs_job_store_open(store, start, path);
+}
+
+// What could not be read of it was not checked when it was opened.
+static gs_status close_unread(gs_job_store *store, const char *data_dir, gs_status status) {
+    char path[1200];
+    database_path(path, data_dir);
+    if (status.code == GS_DATA_LOSS && store) gs_job_store_keep_as_found(store);
+    gs_job_store_close(store);
+    return status.code == GS_DATA_LOSS ? gs_set_aside(path, status) : status;
 }
 
 static void destroy_observer(gs_coordinator *coordinator) {
@@ -119,8 +135,7 @@ static gs_status open_state(gs_coordinator *coordinator, const gs_coordinator_op
     if (status.code) {
         destroy_observer(coordinator);
         gs_engine_destroy(engine);
-        gs_job_store_close(store);
-        return status;
+        return close_unread(store, coordinator->data_dir, status);
     }
     gs_steps_begin(&coordinator->steps, engine, coordinator->writer, coordinator->observer, options->trace);
     coordinator->observer->writer = coordinator->writer;
@@ -164,6 +179,10 @@ gs_status gs_coordinator_create(gs_coordinator **out, const gs_coordinator_optio
         return status;
     }
     gs_steps_take_kind(&coordinator->steps, GS_ON_START);
+    char path[1200];
+    database_path(path, coordinator->data_dir);
+    status = gs_integrity_start(&coordinator->integrity, path, coordinator->wake_fd);
+    if (status.code) gs_log_warn("database not checked", "reason=\"%s\"", status.message);
     *out = coordinator;
     return gs_ok();
 }
@@ -178,7 +197,26 @@ void gs_coordinator_wake(const gs_coordinator *coordinator) {
     (void)written;
 }
 
+static void set_aside(const gs_coordinator *coordinator, gs_status damage) {
+    char path[1200];
+    database_path(path, coordinator->data_dir);
+    gs_status status = gs_set_aside(path, damage);
+    gs_log_error("set aside", "reason=\"%s\"", status.message);
+}
+
+static gs_status keep_as_found(gs_write *write, gs_job_store *store) {
+    (void)write;
+    gs_job_store_keep_as_found(store);
+    return gs_ok();
+}
+
+static void is_kept(gs_write *write, gs_status status) {
+    (void)write;
+    (void)status;
+}
+
 gs_status gs_coordinator_check_data(const gs_coordinator *coordinator) {
+    GS_TRY(gs_integrity_found(coordinator->integrity));
     const gs_cluster *cluster = &coordinator->steps.state->cluster;
     if (!cluster->is_old_copy) return gs_ok();
     return gs_error(GS_DATA_LOSS,
@@ -217,6 +255,12 @@ gs_status gs_coordinator_turn(gs_coordinator *coordinator) {
 
 void gs_coordinator_destroy(gs_coordinator *coordinator) {
     if (!coordinator) return;
+    gs_status damage = gs_integrity_found(coordinator->integrity);
+    gs_integrity_stop(coordinator->integrity);
+    if (damage.code) {
+        coordinator->keep = (gs_write){.run = keep_as_found, .done = is_kept, .lane = GS_LANE_ROWS};
+        gs_writer_submit(coordinator->writer, &coordinator->keep);
+    }
     if (coordinator->server) {
         gs_trace_event(coordinator->trace, "close");
         gs_observer_part(coordinator->observer);
@@ -225,6 +269,7 @@ void gs_coordinator_destroy(gs_coordinator *coordinator) {
     }
     coordinator->steps.performer.is_closing = true;
     gs_writer_stop(coordinator->writer);
+    if (damage.code) set_aside(coordinator, damage);
     gs_calls_part(&coordinator->steps.calls);
     destroy_observer(coordinator);
     gs_rpc_server_close(coordinator->server);

@@ -14,6 +14,8 @@
 
 #define SCHEMA_VERSION 1
 #define LIVES_KEPT 10000
+#define BUSY_MS 2000  // of somebody who looks into it with another program
+#define CHECKED_AT_ONCE_BYTES ((off_t)4 << 20)
 
 enum {
     STATEMENT_PUT_JOB = 0,
@@ -221,6 +223,37 @@ static gs_status prepare_statements(gs_job_store *store) {
     return gs_ok();
 }
 
+// What is promised of a commit holds with the log alone.
+static gs_status use_wal(gs_job_store *store) {
+    char mode[16] = "";
+    GS_TRY(read_text(store, mode, sizeof mode, "PRAGMA journal_mode = WAL"));
+    if (!strcmp(mode, "wal")) return gs_ok();
+    return gs_error(GS_UNAVAILABLE, "store: this file system has no write-ahead log (journal mode %s)", mode);
+}
+
+bool gs_job_store_is_large(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && info.st_size > CHECKED_AT_ONCE_BYTES;
+}
+
+static int must_stop(void *stopping) { return atomic_load((const atomic_bool *)stopping); }
+
+gs_status gs_job_store_check(const char *path, const atomic_bool *stopping) {
+    gs_job_store reader = {0};
+    gs_status status = gs_ok();
+    int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX;
+    if (sqlite3_open_v2(path, &reader.database, flags, NULL) != SQLITE_OK) status = error_of(&reader, path);
+    sqlite3_busy_timeout(reader.database, BUSY_MS);
+    sqlite3_progress_handler(reader.database, 1000, must_stop, (void *)(uintptr_t)stopping);
+    if (!status.code) status = check_integrity(&reader);
+    sqlite3_close(reader.database);
+    return atomic_load(stopping) ? gs_ok() : status;
+}
+
+void gs_job_store_keep_as_found(gs_job_store *store) {
+    sqlite3_db_config(store->database, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+}
+
 gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start, const char *path) {
     GS_TRY(gs_set_aside_check(path));
     gs_job_store *store = calloc(1, sizeof *store);
@@ -237,16 +270,14 @@ gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start, const cha
     if (sqlite3_open_v2(path, &store->database, flags, NULL) != SQLITE_OK) {
         status = error_of(store, path);
     }
-    if (!status.code) status = run_sql(store, "PRAGMA journal_mode = WAL", "journal mode");
+    if (!status.code) sqlite3_busy_timeout(store->database, BUSY_MS);
+    if (!status.code) status = use_wal(store);
     if (!status.code) status = run_sql(store, "PRAGMA synchronous = FULL", "synchronous");
-    if (!status.code) status = check_integrity(store);
+    if (!status.code && !gs_job_store_is_large(path)) status = check_integrity(store);
     if (!status.code) status = count_start(store, start);
     if (!status.code) status = prepare_statements(store);
     if (status.code) {
-        // What is damaged stays as it was found.
-        if (store->database) {
-            sqlite3_db_config(store->database, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-        }
+        if (store->database) gs_job_store_keep_as_found(store);
         gs_job_store_close(store);
         return status.code == GS_DATA_LOSS ? gs_set_aside(path, status) : status;
     }

@@ -6,6 +6,7 @@
 #ifndef COORDINATOR_STORE_JOB_STORE_H
 #define COORDINATOR_STORE_JOB_STORE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,10 +23,16 @@ typedef struct gs_store_start {
     uint64_t life;               // of this start; no other has it
 } gs_store_start;
 
+// A large file is checked behind readiness (integrity.h), a small one at once.
 // DATA_LOSS when the file is damaged: it is moved aside and named in the message, and so is it from then on until
 // something takes its place.
 GS_NODISCARD gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start,
                                          const char *path);
+bool gs_job_store_is_large(const char *path);
+// Reads all of it beside whoever uses it. DATA_LOSS: it is damaged; UNAVAILABLE: the disk does not say.
+GS_NODISCARD gs_status gs_job_store_check(const char *path, const atomic_bool *stopping);
+// What is damaged stays as it was found: closing it moves nothing from its log.
+void gs_job_store_keep_as_found(gs_job_store *store);
 void gs_job_store_close(gs_job_store *store);
 
 GS_NODISCARD gs_status gs_job_store_begin(gs_job_store *store);

@@ -191,6 +191,31 @@ steps_again
 keeps_pace "$since"
 is_undisturbed
 
+claim "C8, found behind readiness: of a large database damage that no row shows ends it, set aside; who trains never notices"
+since=$(now_ms)
+kill_coordinator
+edit "CREATE TABLE filler AS SELECT randomblob(8000000)"
+edit "PRAGMA wal_checkpoint(TRUNCATE)"
+rm -rf "$run/kept" && mkdir "$run/kept"
+cp "$data"/gradsync.db* "$run/kept"
+python3 - "$data/gradsync.db" <<'END'
+import sys
+with open(sys.argv[1], "r+b") as file:  # pages of the filler, which lies behind all else: where the next one is
+    size = file.seek(0, 2) // 4096
+    for page in range(size - 900, size - 800):
+        file.seek(4096 * page)
+        file.write(b"\xfe" * 4)
+END
+refuses_to_start 65 'was damaged and is now .*gradsync.db.damaged-'
+refuses_to_start 65 'was damaged, and nothing is in its place'
+rm "$data"/gradsync.db*
+cp "$run/kept"/* "$data"
+edit "DROP TABLE filler"
+revive
+steps_again
+keeps_pace "$since"
+is_undisturbed
+
 claim "C12: data of a newer version are refused and left as they are; who trains never notices"
 since=$(now_ms)
 kill_coordinator
