@@ -292,7 +292,14 @@ sizes=$(sizes_of $everybody)
 kill_coordinator  # what was not written while the disk was full is gone with this one
 revive
 steps_again
-events() { get "/v1/events?limit=1000" | jq -c '[.items[] | .sequence]'; }
+events() { # of all pages
+  local page cursor=0
+  while [ "$cursor" != null ]; do
+    page=$(get "/v1/events?limit=500&cursor=$cursor")
+    jq '.items[].sequence' <<<"$page"
+    cursor=$(jq -r .next_cursor <<<"$page")
+  done | jq -sc .
+}
 events | jq -c 'sort | .[-100:]' >"$run/events.before"
 # They are written a moment after they are shown, and before the answer to what is asked for later.
 settled=$job
