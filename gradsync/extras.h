@@ -20,6 +20,7 @@
 #include "gradsync/reducer/order_watch.h"    // whether a plan still fits
 #include "gradsync/reducer/ready_order.h"  // plans along the order of gradients, without a coordinator
 #include "gradsync/replicas/replicas.h"     // several replicas in one process
+#include "gradsync/sharded/common_params.h"  // parameters in one memory for the ranks of a host
 #include "gradsync/sharded/param_gather.h"   // updated parameters from their owners
 #include "gradsync/sharded/reshard.h"        // what ranks own, to other owners
 #include "gradsync/sharded/shard_norm.h"     // norms and clipping of gradients that ranks own in pieces

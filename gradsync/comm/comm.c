@@ -525,7 +525,7 @@ void gs_comm_explain(gs_comm *comm, gs_comm_failure *out) {
     *out = cause;
 }
 
-const void *gs_comm_peer_arena(const gs_comm *comm, int rank, size_t *bytes) {
+void *gs_comm_peer_arena(const gs_comm *comm, int rank, size_t *bytes) {
     *bytes = 0;
     if (rank < 0 || rank >= comm->world_size || !comm->backend->peer_arena) return NULL;
     return comm->backend->peer_arena(comm->state, rank, bytes);

@@ -154,8 +154,9 @@ void gs_comm_let_go(gs_comm *comm, const char *reason);
 GS_NODISCARD gs_status gs_comm_wait_ended(gs_comm *comm, gs_deadline deadline);
 
 // The arena of another rank as this one sees it; NULL: it gave none, or the two do not share memory. It stays until
-// destroy, through an abort and the end of that rank. For reading, of what is known to stand still.
-const void *gs_comm_peer_arena(const gs_comm *comm, int rank, size_t *bytes);
+// destroy, through an abort and the end of that rank. For reading, of what is known to stand still, and for writing,
+// of what all ranks have agreed is the writer's.
+void *gs_comm_peer_arena(const gs_comm *comm, int rank, size_t *bytes);
 
 // "2.28.9", of the NCCL library that communicators on GPUs would use; false with the reason in `text` where
 // there is none. Any thread.

@@ -66,7 +66,7 @@ typedef struct gs_comm_backend {
     // most `max` and returns how many there are. NULL or 0: whoever waits polls.
     int (*events)(void *backend, gs_futex_event **events, int max);
     // As gs_comm_peer_arena. NULL: ranks do not see each other's memory.
-    const void *(*peer_arena)(const void *backend, int rank, size_t *bytes);
+    void *(*peer_arena)(const void *backend, int rank, size_t *bytes);
     // As gs_comm_moves_alone. NULL: where it has a stream.
     bool (*moves_alone)(const void *backend);
 } gs_comm_backend;

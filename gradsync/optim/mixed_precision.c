@@ -63,6 +63,15 @@ static gs_status make_block(tensor_block *block, const gs_mixed_precision *mixed
     return gs_ok();
 }
 
+// Of halves of masters: where each segment lies in the params.
+static void point_values(gs_mixed_precision *mixed) {
+    for (size_t i = 0; i < mixed->num_segments; i++) {
+        const gs_segment *segment = &mixed->segments[i];
+        mixed->split_values[i] =
+            (uint16_t *)mixed->params.tensors[segment->tensor] + segment->first;
+    }
+}
+
 // Where the caller has them.
 static gs_status borrow_params(gs_mixed_precision *mixed) {
     size_t num_params = mixed->options.num_params;
@@ -107,11 +116,7 @@ static gs_status make_halves(gs_mixed_precision *mixed) {
     mixed->split_values = calloc(num_segments + 1, sizeof *mixed->split_values);
     if (!mixed->split_values)
         return gs_error(GS_RESOURCE_EXHAUSTED, "mixed precision: out of memory");
-    for (size_t i = 0; i < num_segments; i++) {
-        const gs_segment *segment = &mixed->segments[i];
-        mixed->split_values[i] =
-            (uint16_t *)mixed->params.tensors[segment->tensor] + segment->first;
-    }
+    point_values(mixed);
     if (gs_device_is_host(device)) return gs_ok();
     void *piece;
     GS_TRY(gs_device_alloc(device, &piece, PIECE_COUNT * sizeof(float)));
@@ -239,6 +244,11 @@ void gs_mixed_precision_destroy(gs_mixed_precision *mixed) {
     free(mixed->segments);
     free(mixed->counts);
     free(mixed);
+}
+
+void gs_mixed_precision_move(gs_mixed_precision *mixed, void *const *places) {
+    for (size_t i = 0; i < mixed->options.num_params; i++) mixed->params.tensors[i] = places[i];
+    if (mixed->split_values) point_values(mixed);
 }
 
 gs_dtype gs_mixed_precision_dtype(const gs_mixed_precision *mixed) {

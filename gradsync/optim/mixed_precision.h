@@ -73,6 +73,8 @@ gs_mixed_precision_create(gs_mixed_precision **out, const gs_mixed_precision_opt
     return gs_mixed_precision_create_sized(out, options, sizeof *options);
 }
 void gs_mixed_precision_destroy(gs_mixed_precision *mixed);
+// On a CPU: places of the caller's (options) are these from now on, with the same values in them.
+void gs_mixed_precision_move(gs_mixed_precision *mixed, void *const *places);
 
 gs_dtype gs_mixed_precision_dtype(const gs_mixed_precision *mixed);
 // num_params tensors of `dtype`, of fp32; NULL where they are not kept.

@@ -124,6 +124,13 @@ static bool changes(const gs_param_gather *gather, size_t bucket, const bool *tr
     return false;
 }
 
+// What all ranks read in one memory is whole when every owner has come.
+static gs_collective *plan_arrival(gs_collective *next, const gs_param_gather *gather) {
+    if (next == gather->posts)
+        *next++ = (gs_collective){.kind = GS_BARRIER, .bucket = -1, .lane = gather->options.lane};
+    return next;
+}
+
 // What does not change is there before anything is sent.
 static void plan_posts(gs_param_gather *gather, const bool *trainable) {
     gs_collective *next = gather->posts;
@@ -131,7 +138,8 @@ static void plan_posts(gs_param_gather *gather, const bool *trainable) {
         size_t bucket = gather->order[i];
         gather->end[bucket] = 0;
         if (!changes(gather, bucket, trainable)) continue;
-        next = plan_bucket(next, gather, bucket);
+        next = gather->options.are_common ? plan_arrival(next, gather)
+                                          : plan_bucket(next, gather, bucket);
         gather->end[bucket] = (size_t)(next - gather->posts);
     }
     gather->num_posts = gather->num_posted = gather->num_known = (size_t)(next - gather->posts);
@@ -141,6 +149,7 @@ static gs_status agree(const gs_param_gather *gather, gs_deadline deadline) {
     gs_digest order = gs_digest_of(gather->order, gather->num_buckets * sizeof *gather->order);
     const gs_same_word words[] = {
         {"lane of the parameter gather", gather->options.lane, false},
+        {"memory of the parameter gather", gather->options.are_common, false},
         {"partition of the parameter gather", gs_shards_partition(gather->options.shards), false},
         {"owner of some element of the parameter gather",
          (int64_t)gs_digest_fold(gs_shards_digest(gather->options.shards)), true},

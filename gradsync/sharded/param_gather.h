@@ -14,6 +14,7 @@
 #ifndef GRADSYNC_SHARDED_PARAM_GATHER_H
 #define GRADSYNC_SHARDED_PARAM_GATHER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,7 +37,11 @@ typedef struct gs_param_gather_options {
     // Buckets in the order in which they are wanted, each once, the same on all ranks; copied.
     // NULL: from the last to the first, for gradients come in the reverse order of parameters.
     const size_t *order;
-    void *reserved[2];
+    // `params` are in one memory for all ranks (common_params.h): a start only tells that what this rank owns is final,
+    // and nothing is sent.
+    bool are_common;
+    char reserved_bytes[7];  // 0
+    void *reserved;
 } gs_param_gather_options;
 
 // Collective: ranks compare shards and order. FAILED_PRECONDITION names the rank that differs. After any

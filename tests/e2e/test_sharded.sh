@@ -4,8 +4,8 @@
 . "$(dirname "$0")/lib.sh"
 
 start_coordinator main "$run/data"
-start_worker agent 2
-start_worker crowd 8
+GRADSYNC_COMMON_PARAMS=1 start_worker agent 2
+GRADSYNC_COMMON_PARAMS=1 start_worker crowd 8
 crowd=$worker_pid
 quick_restart=',"restart":{"backoff_initial_seconds":0.1,"backoff_max_seconds":0.2}'
 job_of() { # NAME SHARDING RANKS [MORE]
@@ -33,6 +33,10 @@ same "$(params_of "$job")" "$undisturbed" "parameters"
 same "$(job_field "$job" '.spec | "\(.checkpoint.parts) \(.reducer.rebuild_after_steps)"')" "ranks 0" "what follows from sharding"
 jq -e '(.parts | length == 2) and ([.tensors[] | select(.name | startswith("optimizer.exp_avg.")) | .ranges | length] | max == 2)' \
   "$(manifest_of "$job")" >/dev/null || fail "manifest: $(head -c 900 "$(manifest_of "$job")")"
+
+claim "ranks of a host have their parameters in one memory, and say so"
+have_one_memory() { [ "$(get "/v1/jobs/$1/logs?rank=all" | grep -c 'ranks have parameters in one memory')" = 2 ]; }
+wait_for 20 "lines of two ranks" have_one_memory "$job"
 
 claim "exported, both are the same file: names, shapes, places, and every byte"
 table_of() { tail -c +9 "$1" | head -c "$(od -An -t u8 -N 8 "$1" | tr -d ' ')" | jq -S 'del(.__metadata__)'; }

@@ -41,23 +41,30 @@ typedef struct sharded_job {
     int ranks_after;  // of who goes on
     int width;
     const char *precision, *optimizer, *sharding;
-    const char *freeze;  // "": all parameters train
+    const char *freeze;      // "": all parameters train
+    bool has_common_params;  // of all ranks in one memory; else they are gathered
 } sharded_job;
 
 #define CLIPPED ",\"grad_clip_norm\":1"
 
-static const sharded_job of_optimizer = {4, 1, 4, 2, 24, "fp32", CLIPPED, "\"optimizer\"", ""};
+static const sharded_job of_optimizer = {4,  1,   4, 2, 24, "fp32", CLIPPED, "\"optimizer\"",
+                                         "", true};
 // Each pass is reduced: a rank's shards are one.
 static const sharded_job of_gradients = {
-    3, 3, 3, 3, 24, "fp16", CLIPPED ",\"loss_scale\":{\"init\":1024}", "\"gradients\"", ""};
+    3, 3, 3, 3, 24, "fp16", CLIPPED ",\"loss_scale\":{\"init\":1024}", "\"gradients\"", "", false};
 static const sharded_job overlapped = {
-    4, 1, 4, 2, 24, "bf16", "", "\"optimizer\",\"zero_overlap\":\"interleaved\"", ""};
+    4, 1, 4, 2, 24, "bf16", "", "\"optimizer\",\"zero_overlap\":\"interleaved\"", "", false};
+// Masters in halves, of which the upper ones are everybody's.
+static const sharded_job of_halves = {4, 1, 4, 2, 24, "bf16", CLIPPED, "\"optimizer\"", "", true};
 // With a parameter that travels in slices.
-static const sharded_job wide = {3, 3, 3, 3, 400, "fp32", CLIPPED, "\"gradients\"", ""};
+static const sharded_job wide = {3, 3, 3, 3, 400, "fp32", CLIPPED, "\"gradients\"", "", false};
 // Other parameters train from the fourth step on.
 static const char other_params[] =
     ",\"freeze\":[{\"params\":\"fc1.*\",\"until_step\":3},{\"params\":\"*.bias\",\"from_step\":3}]";
-static const sharded_job frozen = {4, 1, 4, 2, 24, "fp32", CLIPPED, "\"optimizer\"", other_params};
+static const sharded_job frozen = {
+    4, 1, 4, 2, 24, "fp32", CLIPPED, "\"optimizer\"", other_params, false};
+static const sharded_job frozen_in_one_memory = {
+    4, 1, 4, 2, 24, "fp32", CLIPPED, "\"optimizer\"", other_params, true};
 
 static char *make_spec(const sharded_job *job, int step_delay_ms) {
     char *spec = NULL;
@@ -68,8 +75,13 @@ static char *make_spec(const sharded_job *job, int step_delay_ms) {
     return spec;
 }
 
-// Between steps, so that most saves are written before the next is due.
-#define PAUSE_MS 40
+// Between steps, so that most saves are written before the next is due; all of them where a rank dies in one: the last
+// of a run finds no survivors that train.
+static int pause_ms(const rank_death *death) {
+    bool is_of_save = strncmp(death->place, "checkpoint.", 11) == 0 ||
+                      strncmp(death->place, "safetensors.", 12) == 0;
+    return is_of_save ? 200 : 40;
+}
 
 static void train_undisturbed(gs_digest held[TRAINER_RANK_MAX_STEPS], const char *spec) {
     char *dir = gs_temp_dir_make();
@@ -107,7 +119,7 @@ static void check_claims(const char *dir, const rank_death *death,
 
 static void kill_at(const sharded_job *job, const rank_death *death,
                     const gs_digest undisturbed[TRAINER_RANK_MAX_STEPS]) {
-    char *spec = make_spec(job, PAUSE_MS), *dir = gs_temp_dir_make(), *next = gs_temp_dir_make(),
+    char *spec = make_spec(job, pause_ms(death)), *dir = gs_temp_dir_make(), *next = gs_temp_dir_make(),
          *left;
     int64_t last;
     assert_ok(rank_death_run(dir, spec, WORLD, death));
@@ -144,32 +156,46 @@ static bool is_drawn(size_t place) {
 static void kill_at_each(const sharded_job *job, const rank_death *deaths, size_t num_deaths) {
     gs_digest undisturbed[TRAINER_RANK_MAX_STEPS];
     char *spec = make_spec(job, 0);
+    setenv("GRADSYNC_COMMON_PARAMS", job->has_common_params ? "1" : "0", 1);
     train_undisturbed(undisturbed, spec);
     for (size_t i = 0; i < num_deaths; i++)
         if (is_drawn(i)) kill_at(job, &deaths[i], undisturbed);
     free(spec);
 }
 
-// A step has four buckets, of which each is reduced, and its parameters gathered. Its plan stays.
+// A step has four buckets, of which each is reduced. Its plan stays.
 static const rank_death deaths_in_a_step[] = {
-    {"step.begin", 4, 1},        {"reducer.launch", 18, 0},  {"comm.done", 60, 1},
-    {"reducer.finish", 5, 0},    {"commit.enter", 5, 1},     {"commit.leave", 5, 0},
-    {"step.committed", 5, 1},    {"sharded.gather", 21, 0},  {"sharded.gather", 23, 1},
-    {"step.applied", 5, 0},      {"checkpoint.write", 1, 1}, {"step.backward", 5, 1},
-    {"reducer.tally", 5, 1},     {"step.reduced", 5, 0},     {"checkpoint.rename", 2, 0},
-    {"reducer.begin", 5, 1},     {"step.forward", 5, 0},     {"reducer.mark_ready", 30, 1},
-    {"comm.publish", 60, 0},     {"reducer.complete", 5, 1}, {"safetensors.write", 3, 0},
-    {"safetensors.rename", 2, 1}};
+    {"step.begin", 4, 1},       {"reducer.launch", 18, 0},     {"comm.done", 40, 1},
+    {"reducer.finish", 5, 0},   {"commit.enter", 5, 1},        {"commit.leave", 5, 0},
+    {"step.committed", 5, 1},   {"safetensors.rename", 2, 1},  {"step.applied", 5, 0},
+    {"step.backward", 5, 1},    {"checkpoint.write", 1, 1},    {"reducer.tally", 5, 1},
+    {"step.reduced", 5, 0},     {"checkpoint.rename", 2, 0},   {"reducer.begin", 5, 1},
+    {"step.forward", 5, 0},     {"reducer.mark_ready", 30, 1}, {"comm.publish", 40, 0},
+    {"reducer.complete", 5, 1}, {"safetensors.write", 3, 0}};
 #define NUM_DEATHS (sizeof deaths_in_a_step / sizeof deaths_in_a_step[0])
+
+// An owner says once a step that what it has updated is whole.
+static const rank_death deaths_in_one_memory[] = {
+    {"sharded.gather", 5, 0}, {"sharded.gather", 6, 1}, {"step.committed", 6, 0}};
+#define NUM_DEATHS_IN_ONE (sizeof deaths_in_one_memory / sizeof deaths_in_one_memory[0])
 
 static void a_sharded_optimizer_goes_back_to_its_checkpoint(void **state) {
     (void)state;
     kill_at_each(&of_optimizer, deaths_in_a_step, NUM_DEATHS);
+    kill_at_each(&of_optimizer, deaths_in_one_memory, NUM_DEATHS_IN_ONE);
 }
 
+static void halves_in_one_memory_go_back_to_their_checkpoint(void **state) {
+    (void)state;
+    kill_at_each(&of_halves, deaths_in_one_memory, NUM_DEATHS_IN_ONE);
+}
+
+// Each bucket's parameters are gathered.
 static void sharded_gradients_go_back_to_their_checkpoint(void **state) {
     (void)state;
+    static const rank_death deaths[] = {{"sharded.gather", 21, 0}, {"sharded.gather", 23, 1}};
     kill_at_each(&of_gradients, deaths_in_a_step, NUM_DEATHS);
+    kill_at_each(&of_gradients, deaths, sizeof deaths / sizeof deaths[0]);
 }
 
 // Between updates of its buckets, while others are reduced; between the last of them and the
@@ -190,6 +216,7 @@ static void a_change_of_what_trains_goes_back_to_its_checkpoint(void **state) {
     static const rank_death deaths[] = {
         {"freeze.turn", 2, 0}, {"freeze.turned", 2, 1}, {"sharded.gather", 14, 0}};
     kill_at_each(&frozen, deaths, sizeof deaths / sizeof deaths[0]);
+    kill_at_each(&frozen_in_one_memory, deaths, 2);
 }
 
 static void large_parameters_go_back_to_their_checkpoint(void **state) {
@@ -259,6 +286,7 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sharded_optimizer_goes_back_to_its_checkpoint),
+        cmocka_unit_test(halves_in_one_memory_go_back_to_their_checkpoint),
         cmocka_unit_test(sharded_gradients_go_back_to_their_checkpoint),
         cmocka_unit_test(an_overlapped_update_goes_back_to_its_checkpoint),
         cmocka_unit_test(a_change_of_what_trains_goes_back_to_its_checkpoint),

@@ -18,6 +18,7 @@
 #include "gradsync/optim/mixed_precision.h"
 #include "gradsync/optim/optimizer.h"
 #include "gradsync/reducer/reducer.h"
+#include "gradsync/sharded/common_params.h"
 #include "gradsync/sharded/param_gather.h"
 #include "gradsync/sharded/shard_reduce.h"
 #include "gradsync/sharded/shards.h"
@@ -58,6 +59,7 @@ typedef struct way {
     bool splits;               // these masters, in halves
     bool by_hand;  // a pass more, in which nothing is used, reduces what those before have added up
     bool freezes;  // steps 1 and 2: a bucket of its own, and one of two in another
+    bool are_common;  // parameters, in one memory of all ranks: nothing is gathered
 } way;
 
 #define SGD                                                                                        \
@@ -96,6 +98,13 @@ static const way ways[] = {
     {"whole ones frozen", GS_PARTITION_GREEDY, MOMENTUM, .freezes = true, .uneven = true},
     {"masters frozen", GS_PARTITION_FLAT, ADAM("adam"), .freezes = true, .half = GS_BF16,
      .splits = true, .passes = 2},
+    {"in one memory", GS_PARTITION_FLAT, ADAM("adam"), .are_common = true, .passes = 2,
+     .clips = true, .freezes = true},
+    {"whole in one memory", GS_PARTITION_GREEDY, MOMENTUM, .are_common = true, .uneven = true},
+    {"masters, in one memory", GS_PARTITION_SORTED, ADAM("adamw"), .are_common = true,
+     .half = GS_FP16, .poisons = true, .unit = 1024},
+    {"halves in one memory", GS_PARTITION_FLAT, ADAM("adam"), .are_common = true, .half = GS_BF16,
+     .splits = true, .freezes = true},
     {"exact whole", GS_PARTITION_SORTED, MOMENTUM, .exact = true, .passes = 2},
 };
 #define NUM_WAYS (sizeof ways / sizeof *ways)
@@ -173,16 +182,31 @@ static gs_status make_plan(stepper *self) {
                                  NULL);
 }
 
-static gs_status share_params(stepper *self, const gs_reducer_options *options) {
-    size_t bytes;
-    GS_TRY(gs_reducer_arena_bytes(&bytes, options));
-    const gs_param_gather_options gathers = {.shards = self->shards,
-                                             .comm = self->self->comm,
-                                             .params =
-                                                 (char *)gs_arena_data(self->self->arena) + bytes,
-                                             .lane = GATHER_LANE};
-    if (bytes + gs_shards_param_bytes(self->shards) > gs_arena_bytes(self->self->arena))
+// Of each rank elsewhere in its arena.
+static gs_status find_place(const stepper *self, const gs_reducer_options *options, void **params) {
+    size_t first, bytes = gs_shards_param_bytes(self->shards);
+    const rank_state *rank = self->self;
+    GS_TRY(gs_reducer_arena_bytes(&first, options));
+    first += (size_t)rank->rank * 256;
+    if (first + bytes > gs_arena_bytes(rank->arena))
         return gs_error(GS_INTERNAL, "the arena is too small");
+    *params = (char *)gs_arena_data(rank->arena) + first;
+    if (!self->how->are_common || rank->world_size == 1) return gs_ok();
+    void *common;
+    GS_TRY(gs_common_params_find(&common, rank->comm, *params, bytes, DEADLINE));
+    if (!common || (rank->rank == 0) != (common == *params))
+        return gs_error(GS_INTERNAL, "parameters are in no common memory");
+    *params = common;
+    return gs_ok();
+}
+
+static gs_status share_params(stepper *self, const gs_reducer_options *options) {
+    const rank_state *rank = self->self;
+    gs_param_gather_options gathers = {.shards = self->shards,
+                                       .comm = rank->comm,
+                                       .lane = GATHER_LANE,
+                                       .are_common = self->how->are_common && rank->world_size > 1};
+    GS_TRY(find_place(self, options, &gathers.params));
     GS_TRY(gs_param_gather_create(&self->gather, &gathers, DEADLINE));
     for (size_t i = 0; i < self->num_params && !self->how->half; i++)
         self->values[i] = gs_param_gather_params(self->gather)[i];

@@ -47,6 +47,10 @@ static const char *find_obstacle(const gs_backward_update_options *options) {
     return "no core to spare: nothing would travel beside an update";
 }
 
+bool gs_backward_update_is_early(const gs_backward_update_options *options) {
+    return is_wanted(options->spec) && !find_obstacle(options);
+}
+
 gs_status gs_backward_update_create(gs_backward_update **out,
                                     const gs_backward_update_options *options) {
     const gs_job_spec *spec = options->spec;

@@ -34,6 +34,8 @@ typedef struct gs_backward_update_options {
     bool adds_rows;  // gradients of the model's first parameter, its embedding, are complete at finish alone
 } gs_backward_update_options;
 
+// Whether updates come before the end of steps, on this rank; of own_grads and adds_rows it does not depend.
+bool gs_backward_update_is_early(const gs_backward_update_options *options);
 // *out stays NULL when the job does not want it; and when it has nothing to gain, or clips and waits for the norm of all
 // gradients, which the log says with the reason.
 GS_NODISCARD gs_status gs_backward_update_create(gs_backward_update **out,

@@ -1,8 +1,11 @@
 #include "worker/state/sharding.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/log.h"
+#include "gradsync/sharded/common_params.h"
 #include "gradsync/sharded/shard_reduce.h"
 
 // One is filled, one on its way; in the rest wait buckets whose last gradient comes behind others'.
@@ -36,6 +39,8 @@ gs_status gs_sharding_init(gs_sharding *sharding, gs_trainer_state *state,
 
 void gs_sharding_release(gs_sharding *sharding) {
     gs_param_gather_destroy(sharding->gather);
+    // They go with the communicator.
+    if (sharding->has_common_params) gs_trainer_state_take_down(sharding->state);
     gs_state_shards_destroy(sharding->waiting);
     free(sharding->grads);
     free(sharding->is_taken);
@@ -80,18 +85,51 @@ static gs_status list_grads(gs_sharding *sharding, const gs_reducer *reducer) {
     return gs_ok();
 }
 
-gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer, gs_comm *comm,
-                              int lane, gs_deadline deadline) {
+// "0", "0-1": the nodes that have memory.
+static bool has_one_node(void) {
+    char nodes[64] = "";
+    FILE *file = fopen("/sys/devices/system/node/has_memory", "re");
+    if (!file) return true;
+    bool is_read = fgets(nodes, sizeof nodes, file);
+    fclose(file);
+    return !is_read || !strpbrk(nodes, "-,");
+}
+
+static bool wants_common_params(const gs_sharding *sharding, bool updates_early) {
+    const char *chosen = getenv("GRADSYNC_COMMON_PARAMS");
+    if (updates_early || !gs_device_is_host(sharding->state->device)) return false;
+    return chosen && *chosen ? strcmp(chosen, "0") != 0 : has_one_node();
+}
+
+static gs_status find_common_params(gs_sharding *sharding, const gs_sharding_options *options,
+                                    gs_deadline deadline) {
+    gs_trainer_state *state = sharding->state;
+    bool wants = wants_common_params(sharding, options->updates_early);
+    void *memory;
+    GS_TRY(gs_common_params_find(&memory, options->comm, wants ? state->memory : NULL,
+                                 state->memory_bytes, deadline));
+    sharding->has_common_params = memory != NULL;
+    if (!memory) return gs_ok();
+    gs_log_info("ranks have parameters in one memory", "rank=%d bytes=%zu",
+                gs_comm_rank(options->comm), state->memory_bytes);
+    return memory == state->memory ? gs_ok() : gs_trainer_state_move_params(state, memory);
+}
+
+gs_status gs_sharding_connect(gs_sharding *sharding, const gs_sharding_options *options,
+                              gs_deadline deadline) {
     if (!sharding->partition) return gs_ok();
-    GS_TRY(list_grads(sharding, reducer));
+    GS_TRY(find_common_params(sharding, options, deadline));
+    GS_TRY(list_grads(sharding, options->reducer));
     sharding->is_taken = calloc(sharding->state->num_params + 1, sizeof *sharding->is_taken);
     if (!sharding->is_taken) return gs_error(GS_RESOURCE_EXHAUSTED, "shards: out of memory");
-    return gs_param_gather_create(&sharding->gather,
-                                  &(gs_param_gather_options){.shards = sharding->partition,
-                                                             .comm = comm,
-                                                             .params = sharding->state->memory,
-                                                             .lane = lane},
-                                  deadline);
+    return gs_param_gather_create(
+        &sharding->gather,
+        &(gs_param_gather_options){.shards = sharding->partition,
+                                   .comm = options->comm,
+                                   .params = sharding->state->memory,
+                                   .lane = options->lane,
+                                   .are_common = sharding->has_common_params},
+        deadline);
 }
 
 gs_status gs_sharding_set_trainable(gs_sharding *sharding, const bool *trainable) {

@@ -5,6 +5,10 @@
 // others arrive while the next step begins, and are waited for before anybody reads them. So the
 // update is behind the commit and not a part of it: who loses a rank goes back to a checkpoint.
 //
+// Ranks of a host have parameters in one memory, where each updates what it owns (gradsync/sharded/common_params.h):
+// nothing is sent then. Not where an update comes before its commit, nor where the host's memory is of several nodes,
+// of which each rank reads its own fastest; GRADSYNC_COMMON_PARAMS in the environment: 0 never, 1 on several nodes, too.
+//
 // With reducer.zero_overlap gradients are reduced for all, as without shards, and each bucket's
 // owner updates it while others are reduced (worker/pass/backward_update.h), in a way that can be
 // taken back; what the commit has confirmed is sent as ever.
@@ -33,6 +37,7 @@ typedef struct gs_sharding {
     bool *opens_early;  // owned; the windows'
     bool overlaps;      // reducer.zero_overlap
     gs_param_gather *gather;
+    bool has_common_params;  // of all ranks
     void **grads;            // owned; where each own segment's gradient begins
     bool is_on_way;          // of the last update, what others own may not be here yet
     bool *is_taken;          // owned; of each parameter, since then: values are those that came (16 bits)
@@ -56,9 +61,17 @@ size_t gs_sharding_bytes(const gs_sharding *sharding);  // of the arena
 // The state of this generation, in `memory` of that many bytes.
 GS_NODISCARD gs_status gs_sharding_lay_out(gs_sharding *sharding, const gs_job_spec *spec,
                                            void *memory);
-// Collective. Parameters travel in a lane of their own, and are waited for as long as a job says.
-GS_NODISCARD gs_status gs_sharding_connect(gs_sharding *sharding, const gs_reducer *reducer,
-                                           gs_comm *comm, int lane, gs_deadline deadline);
+typedef struct gs_sharding_options {
+    const gs_reducer *reducer;  // borrowed until release, as is the communicator
+    gs_comm *comm;
+    int lane;             // of parameters alone; they are waited for as long as a job says
+    bool updates_early;   // before a step is committed (worker/pass/backward_update.h)
+} gs_sharding_options;
+
+// Collective. From here on parameters lie where they will.
+GS_NODISCARD gs_status gs_sharding_connect(gs_sharding *sharding,
+                                           const gs_sharding_options *options,
+                                           gs_deadline deadline);
 
 // Parameters that change from the next update on (gs_param_gather_set_trainable), when nothing is on its way.
 GS_NODISCARD gs_status gs_sharding_set_trainable(gs_sharding *sharding, const bool *trainable);

@@ -415,27 +415,34 @@ void gs_trainer_state_give_source(gs_trainer_state *state, const gs_state_source
 }
 
 // In the order in which their gradients lie.
-static gs_status place_sharded(gs_trainer_state *state, void *memory, void **places) {
-    const gs_shards *partition = state->shards->partition;
+static void find_places(gs_trainer_state *state, void *memory, void **places) {
     state->memory = memory;
-    state->memory_bytes = gs_shards_param_bytes(partition);
+    for (size_t i = 0; i < state->num_params; i++)
+        places[i] = (uint8_t *)memory + gs_shards_param_offset(state->shards->partition, i);
+}
+
+static gs_status place_sharded(gs_trainer_state *state, void *memory, void **places) {
+    find_places(state, memory, places);
+    state->memory_bytes = gs_shards_param_bytes(state->shards->partition);
     gs_device_kernels(state->device)
         ->fill(gs_device_stream(state->device), memory, 0.0f, state->memory_bytes / sizeof(float));
-    for (size_t i = 0; i < state->num_params; i++)
-        places[i] = (uint8_t *)memory + gs_shards_param_offset(partition, i);
     state->own_params = calloc(state->shards->num_own + 1, sizeof *state->own_params);
     if (!state->own_params) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
     return gs_ok();
 }
 
-static gs_status place_sharded_params(gs_trainer_state *state, void *memory) {
+static void point_own_params(gs_trainer_state *state) {
     const gs_state_shards *shards = state->shards;
+    gs_shards_point(state->own_params, shards->partition, shards->rank, state->params,
+                    sizeof(float));
+}
+
+static gs_status place_sharded_params(gs_trainer_state *state, void *memory) {
     if (!state->params) state->params = calloc(state->num_params, sizeof *state->params);
     if (!state->params) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
     GS_TRY(place_sharded(state, memory, state->params));
     state->values = state->params;
-    gs_shards_point(state->own_params, shards->partition, shards->rank, state->params,
-                    sizeof(float));
+    point_own_params(state);
     return gs_ok();
 }
 
@@ -510,6 +517,27 @@ static gs_status lay_out(gs_trainer_state *state, const gs_job_spec *spec, void 
                                      : place_sharded_halves(state, spec, memory));
     gs_trainer_state_find(state);
     return fill_sharded(state, spec);
+}
+
+static gs_status move_halves(gs_trainer_state *state, void *memory) {
+    void **places = calloc(state->num_params + 1, sizeof *places);
+    if (!places) return gs_error(GS_RESOURCE_EXHAUSTED, "parameters: out of memory");
+    find_places(state, memory, places);
+    for (size_t i = 0; i < state->num_params; i++) state->halves[i].data = places[i];
+    gs_mixed_precision_move(state->mixed, places);
+    free(places);
+    return gs_ok();
+}
+
+gs_status gs_trainer_state_move_params(gs_trainer_state *state, void *memory) {
+    if (state->halves) {
+        GS_TRY(move_halves(state, memory));
+    } else {
+        find_places(state, memory, state->params);
+        point_own_params(state);
+    }
+    gs_trainer_state_find(state);
+    return gs_ok();
 }
 
 void gs_trainer_state_take_down(gs_trainer_state *state) {

@@ -122,6 +122,8 @@ void gs_trainer_state_give_source(gs_trainer_state *state, const gs_state_source
 // source. What was here before is given up: nobody has what another rank of a generation that is over held.
 GS_NODISCARD gs_status gs_trainer_state_lay_out(gs_trainer_state *state, const gs_job_spec *spec,
                                                 gs_state_shards *shards, void *memory);
+// Its parameters lie in `memory` from now on, where the same values are: memory of the host.
+GS_NODISCARD gs_status gs_trainer_state_move_params(gs_trainer_state *state, void *memory);
 // Before that memory goes: there is no state until the next lay_out. Nothing to do where it was not laid out.
 void gs_trainer_state_take_down(gs_trainer_state *state);
 

@@ -343,6 +343,26 @@ static gs_pass_context pass_context(gs_session *session) {
                              .timeout_seconds = session->spec->reducer.timeout_seconds};
 }
 
+static gs_backward_update_options update_options(const gs_session *session) {
+    return (gs_backward_update_options){.spec = session->spec,
+                                        .state = session->state,
+                                        .reducer = session->reducer,
+                                        .own_grads = session->sharding.grads,
+                                        .comm = session->comm,
+                                        .adds_rows = session->embedding_rows};
+}
+
+static gs_status connect_sharding(gs_session *session, gs_deadline deadline) {
+    const gs_backward_update_options update = update_options(session);
+    return gs_sharding_connect(
+        &session->sharding,
+        &(gs_sharding_options){.reducer = session->reducer,
+                               .comm = session->comm,
+                               .lane = session->plans.num_phases,
+                               .updates_early = gs_backward_update_is_early(&update)},
+        deadline);
+}
+
 gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     int64_t begin_ns = gs_now_ns();
     gs_reducer_options whole = reducer_options(session), options;
@@ -352,8 +372,7 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     GS_TRY(gs_hook_tensors_attach(session->state, session->reducer, session->comm));
     GS_TRY(share_state(session, deadline));
     GS_TRY(deal_own_tensors(session, deadline));
-    GS_TRY(gs_sharding_connect(&session->sharding, session->reducer, session->comm,
-                                     session->plans.num_phases, deadline));
+    GS_TRY(connect_sharding(session, deadline));
     GS_TRY(gs_replica_average_create(&session->average, &session->spec->reducer.hook,
                                      session->state, session->comm, deadline));
     GS_TRY(gs_pass_runners_connect(session->pass_runners, &whole, session->reducer, session->comm,
@@ -361,13 +380,8 @@ gs_status gs_session_connect(gs_session *session, gs_deadline deadline) {
     gs_embedding_rows_options rows = row_options(session);
     GS_TRY(gs_embedding_rows_create(&session->embedding_rows, &rows, session->reducer,
                                     session->comm, deadline));
-    GS_TRY(gs_backward_update_create(
-        &session->update, &(gs_backward_update_options){.spec = session->spec,
-                                                        .state = session->state,
-                                                        .reducer = session->reducer,
-                                                        .own_grads = session->sharding.grads,
-                                                        .comm = session->comm,
-                                                        .adds_rows = session->embedding_rows}));
+    gs_backward_update_options update = update_options(session);
+    GS_TRY(gs_backward_update_create(&session->update, &update));
     GS_TRY(gs_session_prepare_inputs(session));
     GS_TRY(watch_order(session));
     session->passes = pass_context(session);

@@ -24,8 +24,9 @@ gs_status gs_session_await_params(gs_session *session) {
     return gs_sharding_await(&session->sharding);
 }
 
+// What all ranks have in one memory another one may be updating, which left the commit that this one did not.
 bool gs_session_has_params(const gs_session *session) {
-    return !session->sharding.is_on_way;
+    return !session->sharding.is_on_way && !session->sharding.has_common_params;
 }
 
 static gs_status run_model_passes(gs_session *session, gs_step_sums *sums, gs_step_facts *facts) {

@@ -395,7 +395,7 @@ static gs_status wait_shm_ended(void *backend, gs_comm_failure *lingering, gs_de
     return gs_shm_wait_lives_ended(&shm->segment, lingering, &shm->interrupt, deadline);
 }
 
-static const void *peer_arena_of_shm(const void *backend, int rank, size_t *bytes) {
+static void *peer_arena_of_shm(const void *backend, int rank, size_t *bytes) {
     const gs_shm_segment *segment = &((const shm_comm *)backend)->segment;
     *bytes = segment->arenas[rank] ? segment->arena_bytes[rank] : 0;
     return segment->arenas[rank];
