@@ -18,6 +18,8 @@
 #define IDLE_ORPHAN_NS (60 * GS_NS_PER_SEC)
 #define SETTLE_ORPHAN_SECONDS 10.0
 #define SETTLE_SECONDS 60.0
+// How long a coordinator that took the last words and is gone is waited for.
+#define BYE_SECONDS 600.0
 // How long what a run has come to is kept when a coordinator is there that does not know it.
 #define UNKNOWN_SECONDS 10.0
 // Of timelines: spans and buckets that are left behind at the end.
@@ -137,17 +139,29 @@ static void leave_timeline(gs_member *member) {
     }
 }
 
+// With the coordinator that took it its answer is gone, and perhaps the word.
+static bool is_lost(const gs_member *member, gs_status status) {
+    return status.code == GS_DEADLINE_EXCEEDED ||
+           (status.code == GS_UNAVAILABLE && !gs_rpc_client_connected(member->client));
+}
+
 void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int rank) {
     uint32_t generation = gs_line_generation(member->line);
     gs_member_set_state(member, GS_MEMBER_LEAVING, generation);
+    // The next coordinator is told again: it would take the end of this process for a loss.
+    bool insists = gs_line_welcomed(member->line);
     // Somebody who is not there will not be there in a moment either.
-    double seconds =
-        !gs_line_started(member->line) || gs_line_welcomed(member->line) ? CALL_SECONDS : 1;
-    if (!gs_line_unknown(member->line))
-        gs_outbox_flush(member->outbox, gs_deadline_in_seconds(2 * seconds));
-    if (gs_line_welcomed(member->line)) leave_timeline(member);
-    gs_json *bye = gs_member_message_bye(outcome, generation, rank, member->control);
-    gs_status status = call(member, GS_BYE, bye, seconds);
+    double seconds = !gs_line_started(member->line) || insists ? CALL_SECONDS : 1;
+    gs_deadline end = gs_deadline_in_seconds(BYE_SECONDS);
+    gs_status status;
+    do {
+        if (!gs_line_unknown(member->line))
+            gs_outbox_flush(member->outbox, gs_deadline_in_seconds(2 * seconds));
+        if (gs_line_welcomed(member->line)) leave_timeline(member);
+        gs_json *bye = gs_member_message_bye(outcome, generation, rank, member->control);
+        status = call(member, GS_BYE, bye, seconds);
+        insists &= is_lost(member, status) && !gs_deadline_passed(end);
+    } while (insists && gs_member_wait_for_welcome(member, end));
     if (status.code) gs_log_warn("left without good-bye", "reason=\"%s\"", status.message);
 }
 

@@ -46,7 +46,8 @@ GS_NODISCARD gs_status gs_member_send_comm_up(gs_member *member, const gs_comm_f
 // not when this trainer has not joined, was refused or is asked to leave. True: it is there and
 // knows this trainer.
 bool gs_member_wait_for_welcome(gs_member *member, gs_deadline deadline);
-// Last words; the outbox first. Also for a trainer that could not boot (it has not joined then).
+// Last words; the outbox first. To the next coordinator, too, where the one that took them is gone without an answer. Also
+// for a trainer that could not boot (it has not joined then).
 void gs_member_say_bye(gs_member *member, const gs_trainer_outcome *outcome, int rank);
 
 #endif

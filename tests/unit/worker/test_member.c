@@ -1,0 +1,160 @@
+// A trainer's last words, and coordinators that go away with them.
+#include "worker/control/member.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/thread.h"
+#include "rpc/server/rpc_server.h"
+#include "tests/support/asserts.h"
+
+#define AWAY_NS (6 * GS_NS_PER_SEC)  // longer than a call waits
+
+// One life of a coordinator: it welcomes whoever says hello, and answers a Bye or not. Its fields belong to its thread until
+// that has stopped, but for the atomic ones.
+typedef struct coordinator {
+    gs_rpc_server *server;
+    gs_thread *thread;
+    gs_code says;  // to a Bye
+    bool answers;
+    atomic_int num_byes;
+} coordinator;
+
+static void hello(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    (void)ctx;
+    (void)peer;
+    (void)request;
+    gs_json *item = gs_json_new_object();
+    gs_json_set_string(item, "type", "welcome");
+    gs_status status = gs_rpc_item(call, item);
+    if (status.code) fprintf(stderr, "welcome: %s\n", status.message);
+}
+
+static void bye(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, const gs_json *request) {
+    coordinator *it = ctx;
+    (void)peer;
+    (void)request;
+    atomic_fetch_add(&it->num_byes, 1);
+    if (it->answers) gs_rpc_reply(call, it->says ? gs_error(it->says, "it is heard") : gs_ok(), NULL);
+}
+
+static void run_server(void *ctx, const atomic_bool *stopping) {
+    coordinator *it = ctx;
+    while (!atomic_load(stopping)) {
+        gs_status status = gs_rpc_server_turn(it->server, -1, gs_deadline_in_ms(5));
+        if (status.code) return;
+    }
+}
+
+typedef struct fixture {
+    gs_rpc_context *context;
+    char endpoint[100];
+    coordinator first, second;
+    gs_launch_page page;
+    gs_launch launch;
+    gs_control control;
+    gs_member *member;
+} fixture;
+
+static void open_coordinator(fixture *f, coordinator *it, uint32_t epoch) {
+    gs_rpc_server_options options = {.endpoints = {f->endpoint}, .coordinator_epoch = epoch, .ctx = it};
+    options.handlers[GS_HELLO] = hello;
+    options.handlers[GS_BYE] = bye;
+    assert_ok(gs_rpc_server_open(&it->server, f->context, &options));
+    snprintf(f->endpoint, sizeof f->endpoint, "%s", gs_rpc_server_endpoint(it->server, 0));
+    assert_ok(gs_thread_start(&it->thread, "coordinator", run_server, it));
+}
+
+static void close_coordinator(coordinator *it) {
+    gs_thread_stop(it->thread);
+    gs_rpc_server_close(it->server);
+    it->thread = NULL;
+    it->server = NULL;
+}
+
+static int set_up(void **state) {
+    fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    assert_ok(gs_rpc_context_create(&f->context));
+    // An address of its own: nobody takes the port between the two lives.
+    snprintf(f->endpoint, sizeof f->endpoint, "tcp://127.%d.%d.1:0", 1 + getpid() / 250 % 250, 1 + getpid() % 250);
+    open_coordinator(f, &f->first, 1);
+    static char none[] = "", job[] = "j-0000000000ab", token[] = "1";
+    f->launch = (gs_launch){.job = job, .job_name = none, .launch_token = token, .coordinator = f->endpoint,
+                            .worker = none, .host = none, .boot_id = none, .data_root = none, .checkpoints_dir = none,
+                            .resume = none, .log_level = none, .cluster = none, .device = none, .incarnation = 5,
+                            .job_number = 1, .page = &f->page};
+    gs_control_init(&f->control, &gs_member_control_ops, NULL);
+    assert_ok(gs_member_create(&f->member, &f->launch, &f->control));
+    const gs_param_spec param = gs_param_spec_make(GS_FP32, 1, 0, "w");
+    const gs_trainer_facts facts = {.params = &param, .num_params = 1, .total_elements = 1, .arithmetic = ""};
+    assert_ok(gs_member_join(f->member, &facts));
+    assert_true(gs_member_wait_for_welcome(f->member, gs_deadline_in_seconds(30)));
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    fixture *f = *state;
+    gs_member_destroy(f->member);
+    gs_control_release(&f->control);
+    close_coordinator(&f->first);
+    close_coordinator(&f->second);
+    gs_rpc_context_destroy(f->context);
+    free(f);
+    return 0;
+}
+
+static void leave(void *ctx, const atomic_bool *stopping) {
+    (void)stopping;
+    fixture *f = ctx;
+    const gs_trainer_outcome outcome = {.end = GS_TARGET_REACHED};
+    gs_member_say_bye(f->member, &outcome, 0);
+}
+
+static void await_bye(coordinator *it) {
+    gs_deadline deadline = gs_deadline_in_seconds(60);
+    while (!atomic_load(&it->num_byes) && !gs_deadline_passed(deadline)) gs_sleep_ns(GS_NS_PER_MS);
+    assert_int_equal(atomic_load(&it->num_byes), 1);
+}
+
+// It has heard the word, and nobody knows whether it wrote it down: its next life has to hear it, too, or takes the end of
+// the trainer for a loss.
+static void who_takes_a_bye_and_is_gone_is_not_the_last_to_hear_it(void **state) {
+    fixture *f = *state;
+    gs_thread *leaving;
+    assert_ok(gs_thread_start(&leaving, "leave", leave, f));
+    await_bye(&f->first);
+    close_coordinator(&f->first);
+    gs_sleep_ns(AWAY_NS);
+    f->second.answers = true;
+    open_coordinator(f, &f->second, 2);
+    await_bye(&f->second);
+    gs_thread_stop(leaving);
+}
+
+// Whoever is there and says that it could not write it down has said all that it can.
+static void an_answer_is_the_end_of_it(void **state) {
+    fixture *f = *state;
+    f->first.answers = true;
+    f->first.says = GS_UNAVAILABLE;
+    const gs_trainer_outcome outcome = {.end = GS_TARGET_REACHED};
+    gs_member_say_bye(f->member, &outcome, 0);
+    assert_int_equal(atomic_load(&f->first.num_byes), 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(who_takes_a_bye_and_is_gone_is_not_the_last_to_hear_it, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_answer_is_the_end_of_it, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
