@@ -5,11 +5,12 @@
 #include "core/log.h"
 #include "rpc/wire/rpc_error.h"
 
-// What one turn may do before the caller's timers get theirs.
-#define MAX_MESSAGES_A_TURN 2048
-#define MAX_RECEIVE_NS (20 * GS_NS_PER_MS)
+// What one turn may do before the caller's timers get theirs: nobody waits longer for the others than that.
+#define MAX_MESSAGES_A_TURN 1024
+#define MAX_RECEIVE_NS (3 * GS_NS_PER_MS)
+#define MAX_LOCAL_MESSAGES_A_TURN 128
 #define MAX_API_CALLS_A_TURN 64
-#define MAX_API_NS (5 * GS_NS_PER_MS)
+#define MAX_API_NS (3 * GS_NS_PER_MS)
 // Control messages of one connection in a second; more is a fault or an attack, and is dropped.
 #define MAX_MESSAGES_A_SECOND 4000
 // Peers of another version ask again and again; one of them is named this often.
@@ -255,7 +256,7 @@ static void refuse_version(gs_rpc_intake *intake, const gs_zmq_route *route, con
     char *answer = gs_rpc_answer_encode(&bytes, &reply.status, why.message, NULL);
     uint8_t header[GS_FRAME_HEADER_BYTES];
     gs_frame_pack(header, &reply, answer, bytes);
-    int error = gs_zmq_send(&intake->peers->socket, route, header, answer, bytes);
+    int error = gs_zmq_send(&intake->peers->sockets[route->socket], route, header, answer, bytes);
     if (!error) intake->peers->num_sent++;
     free(answer);
 }
@@ -310,12 +311,13 @@ static void take_message(gs_rpc_intake *intake, gs_zmq_message *message) {
                         "connection refused, or another incarnation on it");
 }
 
-bool gs_rpc_intake_receive(gs_rpc_intake *intake) {
+static bool receive_from(gs_rpc_intake *intake, gs_rpc_side side, int most) {
     int64_t begun_ns = intake->now_ns = gs_now_ns();
-    for (int i = 0; i < MAX_MESSAGES_A_TURN; i++) {
+    for (int i = 0; i < most; i++) {
         gs_zmq_message message;
-        gs_zmq_outcome outcome = gs_zmq_receive(&intake->peers->socket, &message, true);
+        gs_zmq_outcome outcome = gs_zmq_receive(&intake->peers->sockets[side], &message, true);
         if (outcome == GS_ZMQ_NOTHING) return false;
+        message.route.socket = side;
         if (outcome == GS_ZMQ_MALFORMED) {
             count_malformed(intake, NULL, "not two frames");
             continue;
@@ -328,6 +330,11 @@ bool gs_rpc_intake_receive(gs_rpc_intake *intake) {
         }
     }
     return true;
+}
+
+bool gs_rpc_intake_receive(gs_rpc_intake *intake) {
+    bool left = receive_from(intake, GS_RPC_LOCAL, MAX_LOCAL_MESSAGES_A_TURN);
+    return receive_from(intake, GS_RPC_REMOTE, MAX_MESSAGES_A_TURN) || left;
 }
 
 void gs_rpc_intake_serve_api(gs_rpc_intake *intake) {

@@ -18,7 +18,7 @@ typedef struct gs_rpc_intake {
     uint64_t num_malformed, num_stale, num_flood, num_repeated;
 } gs_rpc_intake;
 
-// Takes what the socket has, control messages at once, API requests into the queue; bounded. True
+// Takes what the sockets have, control messages at once, API requests into the queue; bounded. True
 // when input was left for the next turn.
 bool gs_rpc_intake_receive(gs_rpc_intake *intake);
 // Runs the handlers of API requests that wait; bounded.

@@ -22,7 +22,7 @@ void gs_rpc_peers_release(gs_rpc_peers *peers) {
     gs_u64_map_release(&peers->by_fd);
     gs_u64_map_release(&peers->live_fds);
     gs_u64_map_release(&peers->sessions);
-    gs_zmq_socket_close(&peers->socket);
+    for (int i = 0; i < GS_NUM_RPC_SIDES; i++) gs_zmq_socket_close(&peers->sockets[i]);
 }
 
 static uint64_t key_of_fd(int fd) {
@@ -30,7 +30,7 @@ static uint64_t key_of_fd(int fd) {
 }
 
 static uint64_t key_of_route(const gs_zmq_route *route) {
-    uint64_t key = gs_hash64(route->id, route->id_bytes, 0);
+    uint64_t key = gs_hash64(route->id, route->id_bytes, (uint64_t)route->socket);
     return key ? key : 1;
 }
 
@@ -41,7 +41,7 @@ void gs_rpc_peers_mark_lost(gs_rpc_peers *peers, gs_rpc_connection *connection) 
 
 void gs_rpc_peers_read_events(gs_rpc_peers *peers) {
     int event, fd;
-    while (gs_zmq_next_event(&peers->socket, &event, &fd)) {
+    while (gs_zmq_next_event(&peers->sockets[GS_RPC_REMOTE], &event, &fd)) {
         if (event == ZMQ_EVENT_ACCEPTED) {
             if (!gs_u64_map_set(&peers->live_fds, key_of_fd(fd), &live_mark)) continue;
         } else if (event == ZMQ_EVENT_DISCONNECTED) {
@@ -57,7 +57,7 @@ void gs_rpc_peers_read_events(gs_rpc_peers *peers) {
 
 gs_rpc_connection *gs_rpc_peers_find(const gs_rpc_peers *peers, const gs_zmq_route *route) {
     gs_rpc_connection *connection = gs_u64_map_get(&peers->by_route, key_of_route(route));
-    bool same = connection && connection->route.id_bytes == route->id_bytes &&
+    bool same = connection && connection->route.socket == route->socket && connection->route.id_bytes == route->id_bytes &&
                 memcmp(connection->route.id, route->id, route->id_bytes) == 0;
     return same ? connection : NULL;
 }
@@ -150,7 +150,8 @@ int gs_rpc_peers_send(gs_rpc_peers *peers, gs_rpc_connection *connection, gs_fra
     frame.send_ns = connection->echo_ns;
     uint8_t header[GS_FRAME_HEADER_BYTES];
     gs_frame_pack(header, &frame, body, body_bytes);
-    int error = gs_zmq_send(&peers->socket, &connection->route, header, body, body_bytes);
+    int error = gs_zmq_send(&peers->sockets[connection->route.socket], &connection->route, header, body,
+                            body_bytes);
     if (error == EHOSTUNREACH) gs_rpc_peers_mark_lost(peers, connection);
     if (error)
         peers->num_slow += error == EAGAIN;

@@ -52,8 +52,12 @@ struct gs_rpc_session {
     int64_t left_ns;
 };
 
+// Workers and the API, which is in this process, have a socket each: however much the ones say, the other is heard
+// in its turn.
+typedef enum gs_rpc_side { GS_RPC_REMOTE = 0, GS_RPC_LOCAL, GS_NUM_RPC_SIDES } gs_rpc_side;
+
 typedef struct gs_rpc_peers {
-    gs_zmq_socket socket;
+    gs_zmq_socket sockets[GS_NUM_RPC_SIDES];
     uint32_t coordinator_epoch;  // goes out in every header
     TAILQ_HEAD(, gs_rpc_connection) connections;
     TAILQ_HEAD(, gs_rpc_session) absent;

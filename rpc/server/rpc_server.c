@@ -20,6 +20,10 @@ struct gs_rpc_server {
     uint64_t num_lost;
 };
 
+static gs_zmq_socket *socket_of(gs_rpc_server *server, const char *endpoint) {
+    return &server->peers.sockets[strncmp(endpoint, "inproc://", 9) == 0 ? GS_RPC_LOCAL : GS_RPC_REMOTE];
+}
+
 static gs_status bind_endpoint(gs_rpc_server *server, int index, const char *endpoint) {
     // "port 0" is how sockets say it, "*" how ZeroMQ does.
     char text[128];
@@ -28,23 +32,22 @@ static gs_status bind_endpoint(gs_rpc_server *server, int index, const char *end
         return gs_error(GS_INVALID_ARGUMENT, "rpc server: %s: too long", endpoint);
     memcpy(text, endpoint, len + 1);
     if (len > 2 && strcmp(text + len - 2, ":0") == 0) text[len - 1] = '*';
-    GS_TRY(gs_zmq_choose_family(&server->peers.socket, endpoint));
-    if (zmq_bind(server->peers.socket.socket, text) != 0) {
+    gs_zmq_socket *socket = socket_of(server, endpoint);
+    GS_TRY(gs_zmq_choose_family(socket, endpoint));
+    if (zmq_bind(socket->socket, text) != 0) {
         gs_code code = errno == EADDRINUSE || errno == EADDRNOTAVAIL ? GS_FAILED_PRECONDITION
                        : errno == EACCES                             ? GS_PERMISSION_DENIED
                                                                      : GS_INVALID_ARGUMENT;
         return gs_error(code, "rpc server: %s: %s", endpoint, zmq_strerror(errno));
     }
-    if (zmq_getsockopt(server->peers.socket.socket, ZMQ_LAST_ENDPOINT, server->endpoints[index],
+    if (zmq_getsockopt(socket->socket, ZMQ_LAST_ENDPOINT, server->endpoints[index],
                        &bound_bytes) != 0) {
         return gs_error(GS_INTERNAL, "rpc server: %s: %s", endpoint, zmq_strerror(errno));
     }
     return gs_ok();
 }
 
-static gs_status open_socket(gs_rpc_server *server, gs_rpc_context *context,
-                             const char *const endpoints[GS_RPC_MAX_ENDPOINTS]) {
-    gs_zmq_socket *socket = &server->peers.socket;
+static gs_status open_socket(gs_zmq_socket *socket, gs_rpc_context *context) {
     GS_TRY(gs_zmq_socket_open(socket, context, ZMQ_ROUTER,
                               ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_ROUTER_MANDATORY, 1));
@@ -60,7 +63,12 @@ static gs_status open_socket(gs_rpc_server *server, gs_rpc_context *context,
     GS_TRY(gs_zmq_set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, 10));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, 5));
     GS_TRY(gs_zmq_set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, 3));
-    GS_TRY(gs_zmq_set_int(socket, ZMQ_TCP_MAXRT, 20000));
+    return gs_zmq_set_int(socket, ZMQ_TCP_MAXRT, 20000);
+}
+
+static gs_status open_sockets(gs_rpc_server *server, gs_rpc_context *context,
+                              const char *const endpoints[GS_RPC_MAX_ENDPOINTS]) {
+    for (int i = 0; i < GS_NUM_RPC_SIDES; i++) GS_TRY(open_socket(&server->peers.sockets[i], context));
     for (int i = 0; i < GS_RPC_MAX_ENDPOINTS && endpoints[i]; i++) {
         GS_TRY(bind_endpoint(server, i, endpoints[i]));
     }
@@ -79,7 +87,7 @@ gs_status gs_rpc_server_open(gs_rpc_server **out, gs_rpc_context *context,
         (gs_rpc_intake){.peers = &server->peers, .calls = &server->calls, .ctx = options->ctx};
     memcpy(server->intake.handlers, options->handlers, sizeof options->handlers);
     memcpy(server->intake.record_handlers, options->record_handlers, sizeof options->record_handlers);
-    gs_status status = open_socket(server, context, options->endpoints);
+    gs_status status = open_sockets(server, context, options->endpoints);
     if (status.code)
         gs_rpc_server_close(server);
     else
@@ -110,8 +118,8 @@ void gs_rpc_server_close(gs_rpc_server *server) {
         gs_rpc_peers_forget(&server->peers, session);
     }
     // Closing happens behind our back; the names are free for a successor at once.
-    for (int i = 0; server->peers.socket.socket && i < GS_RPC_MAX_ENDPOINTS; i++) {
-        if (server->endpoints[i][0]) zmq_unbind(server->peers.socket.socket, server->endpoints[i]);
+    for (int i = 0; i < GS_RPC_MAX_ENDPOINTS; i++) {
+        if (server->endpoints[i][0]) zmq_unbind(socket_of(server, server->endpoints[i])->socket, server->endpoints[i]);
     }
     gs_rpc_calls_release(&server->calls);
     gs_rpc_peers_release(&server->peers);
@@ -200,10 +208,12 @@ static long choose_timeout_ms(const gs_rpc_server *server, gs_deadline deadline)
 }
 
 gs_status gs_rpc_server_turn(gs_rpc_server *server, int wake_fd, gs_deadline deadline) {
-    zmq_pollitem_t items[3] = {{.socket = server->peers.socket.socket, .events = ZMQ_POLLIN},
-                               {.socket = server->peers.socket.monitor, .events = ZMQ_POLLIN},
+    const gs_zmq_socket *sockets = server->peers.sockets;
+    zmq_pollitem_t items[4] = {{.socket = sockets[GS_RPC_REMOTE].socket, .events = ZMQ_POLLIN},
+                               {.socket = sockets[GS_RPC_REMOTE].monitor, .events = ZMQ_POLLIN},
+                               {.socket = sockets[GS_RPC_LOCAL].socket, .events = ZMQ_POLLIN},
                                {.fd = wake_fd, .events = ZMQ_POLLIN}};
-    if (zmq_poll(items, wake_fd >= 0 ? 3 : 2, choose_timeout_ms(server, deadline)) < 0 &&
+    if (zmq_poll(items, wake_fd >= 0 ? 4 : 3, choose_timeout_ms(server, deadline)) < 0 &&
         errno != EINTR) {
         return gs_error(GS_INTERNAL, "rpc server: poll: %s", zmq_strerror(errno));
     }

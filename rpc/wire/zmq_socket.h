@@ -35,6 +35,7 @@ typedef struct gs_zmq_route {
     uint8_t id[GS_ZMQ_MAX_ROUTE_BYTES];
     size_t id_bytes;  // 0 at a DEALER
     int fd;           // that the message came from; -1: not by TCP
+    int socket;       // of its owner's, where that has several
 } gs_zmq_route;
 
 // A message: release when it was received.
