@@ -35,6 +35,7 @@ typedef struct promised_job {
     int64_t since_wall_ms, latest_wall_ms;  // when it was first seen, and the latest that people's clock has shown since
     bool is_stopped, may_be_deleted, is_deleted;
     bool is_excused, is_unreadable;
+    bool has_lost_key;  // adopted: its key is of another database
     bool is_stored;
     job_facts stored;      // holds for ever once it is
     uint32_t left_generation, left_ranks;  // whose ranks were told that their Bye is known, and which
@@ -76,7 +77,9 @@ static promised_job *know(sim_world *world, uint64_t id) {
 }
 
 // Its key may make another job.
-static bool key_has_expired(const promised_job *job) { return job->latest_wall_ms - job->since_wall_ms >= GS_KEY_LIFE_MS; }
+static bool key_has_expired(const promised_job *job) {
+    return job->has_lost_key || job->latest_wall_ms - job->since_wall_ms >= GS_KEY_LIFE_MS;
+}
 
 void promises_accepted(sim_world *world, const char *key, uint64_t id) {
     sim_promises *promises = world->promises;
@@ -96,7 +99,11 @@ void promises_stopped(sim_world *world, uint64_t id, gs_job_state state) {
     job->told = state;
 }
 
-void promises_adopted(sim_world *world, uint64_t id) { know(world, id)->is_excused = false; }
+void promises_adopted(sim_world *world, uint64_t id) {
+    know(world, id)->is_excused = false;
+    know(world, id)->has_lost_key = true;
+}
+
 void promises_delete_asked(sim_world *world, uint64_t id) { know(world, id)->may_be_deleted = true; }
 void promises_delete_refused(sim_world *world, uint64_t id) { know(world, id)->may_be_deleted = false; }
 void promises_deleted(sim_world *world, uint64_t id) { know(world, id)->is_deleted = true; }
