@@ -13,6 +13,7 @@
 #include "tests/simulation/trainer.h"
 
 #define MAX_TURNS 8      // behind one event: more go in circles
+#define EXCHANGE_TICKS 300
 #define MOST_TICKS 450  // of 100 ms, of a coordinator that runs: a call is answered before
 
 coordinator_ends coordinator_ended[GS_NUM_EFFECTS];
@@ -326,12 +327,31 @@ void coordinator_complete(sim_world *world, uint64_t life, gs_engine_event *even
     take(world, event);
 }
 
+// The server ends what its caller waits for no longer.
+static open_call *find_overdue(sim_world *world) {
+    for (open_call *call = world->coordinator->calls; call; call = call->next) {
+        if (call->kind == GS_ON_EXCHANGE && call->ticks > EXCHANGE_TICKS) return call;
+    }
+    return NULL;
+}
+
+static void end_overdue(sim_world *world) {
+    for (open_call *call; world->coordinator->engine && (call = find_overdue(world));) {
+        gs_engine_event event = {.kind = GS_ON_CALL_GONE, .from = {.generation = -1}};
+        event.gone.call = call->number;
+        peer_answer(world, &call->caller, &(sim_answer){.request = call->request, .status = gs_error(GS_DEADLINE_EXCEEDED, "exchange")});
+        close_call(world->coordinator, call);
+        take(world, &event);
+    }
+}
+
 // Each request is answered within a bound.
 static void check_calls(sim_world *world) {
     for (open_call *call = world->coordinator->calls; call; call = call->next) {
         if (!call->is_stream && ++call->ticks > MOST_TICKS)
             oracle_fail(world, "a %s is not answered within %d ticks", gs_engine_event_name(call->kind), MOST_TICKS);
     }
+    end_overdue(world);
 }
 
 static void tick(sim_world *world, uint64_t life, void *what) {
@@ -355,6 +375,7 @@ static void tick(sim_world *world, uint64_t life, void *what) {
     step_kind(world, GS_ON_TICK);
     if (!coordinator->engine) return;
     check_calls(world);
+    if (!coordinator->engine) return;
     if (coordinator_state(world)->schedule_needed) step_kind(world, GS_ON_TURN);
     world_after(world, coordinator_state(world) ? coordinator_state(world)->timing.tick_ns : 0, tick, life, NULL);
 }

@@ -106,14 +106,11 @@ void database_destroy(sim_database *database) {
     free(database);
 }
 
-void database_fill(row_write *write, const gs_effect *effect, const gs_state *state) {
+void database_fill(sim_world *world, row_write *write, const gs_effect *effect, const gs_state *state) {
     gs_work *work = NULL;
-    gs_job_documents documents = {0};
     switch (effect->kind) {
     case GS_DO_WRITE_JOB:
-        documents = gs_job_documents_of(&effect->job->spec);
-        work = gs_row_work_put_job(effect->job, &documents, effect->write.key, state->now_ns);
-        gs_job_documents_release(&documents);
+        work = gs_row_work_put_job(effect->job, rows_documents_of(world, effect->job), effect->write.key, state->now_ns);
         break;
     case GS_DO_DELETE_JOB: work = gs_row_work_delete_job(&effect->tombstone); break;
     case GS_DO_RESERVE_GENERATIONS: work = gs_row_work_reserve_generations(effect->generation_end); break;
@@ -204,13 +201,24 @@ static gs_status read_rows(row_state *state, gs_job_store *store) {
     return gs_job_store_load_keys(store, read_key, state);
 }
 
+static void tell_rows(const sim_world *world, const char *what, const row_state *state) {
+    for (size_t i = 0; i < state->num_rows; i++) {
+        const stored_row *row = &state->rows[i];
+        world_tell(world, "%s: table %d job %llx %s: %.2000s", what, (int)row->table, (unsigned long long)row->job, row->name, row->text->text);
+    }
+}
+
 // Of what may be there.
 static void judge(sim_world *world, sim_database *database, const row_state *now, const row_state *found) {
     if (row_state_equals(found, now)) database_counted.found_newest++;
     else if (has_state(&database->with_last, found)) database_counted.found_last++;
     else if (database->has_lost && has_state(&database->older, found)) database_counted.found_older++;
     else if (database->is_unclear) database_counted.found_unclear++;
-    else oracle_fail(world, "the store holds neither what was acknowledged nor that with all that was being written");
+    else {
+        tell_rows(world, "acknowledged", now);
+        tell_rows(world, "found", found);
+        oracle_fail(world, "the store holds neither what was acknowledged nor that with all that was being written");
+    }
 }
 
 static void judge_start(sim_world *world, sim_database *database, const row_state *now, const gs_store_start *start) {

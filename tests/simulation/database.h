@@ -20,7 +20,7 @@ extern database_counts database_counted;
 sim_database *database_create(sim_world *world);
 void database_destroy(sim_database *database);
 
-void database_fill(row_write *write, const gs_effect *effect, const gs_state *state);
+void database_fill(sim_world *world, row_write *write, const gs_effect *effect, const gs_state *state);
 void database_commit(sim_world *world, sim_database *database, row_state *now, const rows_trouble *trouble, row_write **writes,
                      size_t num_writes);
 // Its process ends in the midst of what it writes next, behind so many operations of the file system.

@@ -60,7 +60,8 @@ void rows_destroy(sim_world *world) {
 
 rows_trouble *rows_trouble_of(sim_world *world) { return &world->rows->trouble; }
 
-static const gs_job_documents *documents_of(sim_rows *rows, const gs_job *job) {
+const gs_job_documents *rows_documents_of(sim_world *world, const gs_job *job) {
+    sim_rows *rows = world->rows;
     for (const job_papers *papers = rows->papers; papers; papers = papers->next) {
         if (papers->job == job->id) return &papers->documents;
     }
@@ -70,15 +71,15 @@ static const gs_job_documents *documents_of(sim_rows *rows, const gs_job *job) {
     return &papers->documents;
 }
 
-static char *record_of(sim_rows *rows, const gs_job *job, const gs_state *state) {
+static char *record_of(sim_world *world, const gs_job *job, const gs_state *state) {
     char *text = NULL;
-    gs_status status = gs_job_to_record(&text, job, documents_of(rows, job), state->now_ns);
+    gs_status status = gs_job_to_record(&text, job, rows_documents_of(world, job), state->now_ns);
     if (status.code) abort();
     return text;
 }
 
 void row_write_fill(sim_world *world, row_write *write, const gs_effect *effect, const gs_state *state) {
-    if (world->rows->database) database_fill(write, effect, state);
+    if (world->rows->database) database_fill(world, write, effect, state);
     write->kind = effect->kind;
     write->wall_ms = state->wall_ms;
     write->job = effect->job_id;
@@ -87,7 +88,7 @@ void row_write_fill(sim_world *world, row_write *write, const gs_effect *effect,
     if (effect->kind == GS_DO_RESERVE_GENERATIONS) write->generation_end = effect->generation_end;
     if (effect->kind == GS_DO_WRITE_CHECKPOINT && gs_checkpoint_to_record(&write->text, effect->checkpoint).code) abort();
     if (effect->kind != GS_DO_WRITE_JOB) return;
-    write->text = record_of(world->rows, effect->job, state);
+    write->text = record_of(world, effect->job, state);
     const gs_request_key *key = effect->write.key;
     if (!key) return;
     write->key = strdup(key->key);

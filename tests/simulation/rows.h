@@ -3,6 +3,7 @@
 #ifndef TESTS_SIMULATION_ROWS_H
 #define TESTS_SIMULATION_ROWS_H
 
+#include "coordinator/store/record/job_documents.h"
 #include "tests/simulation/row_state.h"
 #include "tests/simulation/world.h"
 
@@ -19,6 +20,8 @@ void rows_destroy(sim_world *world);
 rows_trouble *rows_trouble_of(sim_world *world);
 
 void row_write_fill(sim_world *world, row_write *write, const gs_effect *effect, const gs_state *state);
+// Kept from when it was first written: one that has ended long ago has its specification in its row alone.
+const gs_job_documents *rows_documents_of(sim_world *world, const gs_job *job);
 void row_write_release(row_write *write);
 // One transaction. Each has its status then.
 void rows_commit(sim_world *world, row_write **writes, size_t num_writes);

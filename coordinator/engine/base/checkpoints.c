@@ -76,6 +76,8 @@ static void delete_checkpoint(gs_engine *engine, gs_job *job, gs_checkpoint *ite
 }
 
 static void apply_retention(gs_engine *engine, gs_job *job) {
+    // What is further may be gone, and then this is the newest: a start looks first.
+    if (!job->run && !job->checkpoints.is_checked) return;
     int64_t keep = job->spec.checkpoint.keep_last;
     if (keep < 1) keep = 1;
     for (;;) {
@@ -242,9 +244,10 @@ void gs_on_checkpoint_stored(gs_engine *engine, const gs_completion *done) {
     engine->state.schedule_needed = true;
     if (item->state == GS_CHECKPOINT_DELETING) {
         // Where the mark could not be written, nothing is removed: one that has only been replaced is good as it was, until the
-        // next is recorded.
+        // next is recorded; one that is gone is marked later, before another life takes it for good.
         if (!done->status.code) ask(engine, GS_DO_REMOVE_CHECKPOINT, job, item);
         else if (!item->is_gone) gs_checkpoint_enter(engine, job, item, GS_CHECKPOINT_GOOD);
+        else item->record_again_ns = engine->state.now_ns + FIRST_PAUSE_NS;
         return;
     }
     if (item->state != GS_CHECKPOINT_RECORDING) return;
