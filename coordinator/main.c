@@ -22,11 +22,15 @@
 #include "rpc/json/config_file.h"
 
 #define EXIT_GRACE_SECONDS 30
+#define DAY_NS (86400.0 * (double)GS_NS_PER_SEC)
+#define MOST_LIVE_JOBS 10000   // that wait and train
+#define MOST_KEYS 100000       // of requests of a day
 #define FILES_WANTED 12000  // one for each of 10,000 trainers, agents of 8 slots, and the API
 
 typedef struct coordinator_settings {
     char *http, *allow_host, *control, *data_dir, *checkpoints, *log_level, *port_file, *trace;
-    double orphan_limit;
+    double orphan_limit, keep_days;
+    int64_t keep_jobs;
     bool insecure_no_auth;
 } coordinator_settings;
 
@@ -56,6 +60,12 @@ static const gs_config_field fields[] = {
      .least = 1, .metavar = "SECONDS",
      .help = "ranks that hear no coordinator save and stop after that long; their job is not started "
              "elsewhere before"},
+    {.name = "keep_jobs", .type = GS_CONFIG_INT, .offset = offsetof(coordinator_settings, keep_jobs),
+     .default_value = "10000", .least = 0, .most = 1000000, .metavar = "N",
+     .help = "ended jobs that are kept, the newest; 0: all. Others are forgotten as by DELETE: their checkpoints stay"},
+    {.name = "keep_days", .type = GS_CONFIG_DOUBLE, .offset = offsetof(coordinator_settings, keep_days),
+     .default_value = "0", .least = 0, .most = 36500, .metavar = "DAYS",
+     .help = "ended jobs are kept that long, days without a coordinator not counted; 0: for ever"},
     {.name = "insecure_no_auth", .type = GS_CONFIG_BOOL,
      .offset = offsetof(coordinator_settings, insecure_no_auth), .default_value = "false",
      .help = "serve other addresses than loopback though nobody shows credentials: for private "
@@ -188,6 +198,10 @@ static int open_program(program_state *state, const coordinator_settings *settin
     gs_timing timing = gs_timing_default;
     timing.orphan_ns = (int64_t)(settings->orphan_limit * (double)GS_NS_PER_SEC);
     gs_coordinator_options options = {.timing = &timing,
+                                      .retention = {.ended_jobs = (size_t)settings->keep_jobs,
+                                                    .ended_ns = (int64_t)(settings->keep_days * DAY_NS),
+                                                    .live_jobs = MOST_LIVE_JOBS,
+                                                    .keys = MOST_KEYS},
                                       .data_dir = state->data_dir,
                                       .checkpoints_dir = state->checkpoints,
                                       .control_endpoint = settings->control,

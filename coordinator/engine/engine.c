@@ -13,6 +13,7 @@
 #include "coordinator/engine/base/part_saves.h"
 #include "coordinator/engine/deadlines.h"
 #include "coordinator/engine/requests.h"
+#include "coordinator/engine/retention.h"
 #include "coordinator/engine/runs/agents.h"
 #include "coordinator/engine/runs/farewells.h"
 #include "coordinator/engine/runs/launch.h"
@@ -30,6 +31,7 @@ gs_status gs_engine_create(gs_engine **out, const gs_engine_options *options) {
     gs_engine *engine = calloc(1, sizeof *engine);
     if (!engine) return gs_error(GS_RESOURCE_EXHAUSTED, "engine: out of memory");
     engine->state.timing = *options->timing;
+    engine->state.retention = options->retention;
     gs_cluster *cluster = &engine->state.cluster;
     snprintf(cluster->id, sizeof cluster->id, "%s", options->cluster ? options->cluster : "");
     cluster->epoch = options->epoch;
@@ -134,6 +136,7 @@ static void tick(gs_engine *engine) {
     turn(engine);
     gs_records_flush(engine, false);
     sweep(engine);
+    gs_retention_tick(engine);
 }
 
 static void generations_stored(gs_engine *engine, const gs_completion *done) {

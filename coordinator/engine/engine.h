@@ -12,6 +12,7 @@ typedef struct gs_engine gs_engine;
 
 typedef struct gs_engine_options {
     const gs_timing *timing;
+    gs_retention retention;
     const char *checkpoints_dir;
     const char *cluster;  // id
     uint32_t epoch;

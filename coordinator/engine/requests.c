@@ -9,6 +9,7 @@
 #include "coordinator/engine/base/late_answers.h"
 #include "coordinator/engine/base/moves.h"
 #include "coordinator/engine/release.h"
+#include "coordinator/engine/retention.h"
 #include "coordinator/engine/runs/farewells.h"
 #include "coordinator/engine/runs/replan.h"
 #include "coordinator/engine/runs/run_life.h"
@@ -142,7 +143,8 @@ void gs_on_create_job(gs_engine *engine, gs_engine_event *event) {
         if (call) gs_reply_with(engine, call, GS_REPLY_DRY_RUN, NULL)->reply.spec = request->spec;
         return;
     }
-    gs_status status = create_job(engine, call, request);
+    gs_status status = gs_retention_check(engine, request->key != NULL);
+    if (!status.code) status = create_job(engine, call, request);
     if (status.code) gs_reply_error(engine, call, status);
 }
 
@@ -189,10 +191,6 @@ void gs_on_stop_job(gs_engine *engine, gs_engine_event *event) {
     write_job(engine, job, answer->ticket, NULL);
 }
 
-static gs_tombstone tombstone_of(const gs_engine *engine, const gs_job *job) {
-    return (gs_tombstone){job->id, job->generation, job->state, engine->state.wall_ms};
-}
-
 void gs_on_delete_job(gs_engine *engine, gs_engine_event *event) {
     const gs_delete_request *request = &event->remove;
     gs_call call = event->from.call;
@@ -204,19 +202,11 @@ void gs_on_delete_job(gs_engine *engine, gs_engine_event *event) {
                          "wrong_state", "stop the job first");
         return;
     }
-    gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_DELETE, call, job);
-    if (!answer) {
+    if (!gs_job_delete(engine, job, call, request->purge)) {
         gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "delete job: out of memory"));
         return;
     }
     event->was_admitted = true;
-    answer->purges = request->purge;
-    job->held_back = true;
-    gs_effect *effect = gs_mind_do(engine, GS_DO_DELETE_JOB);
-    effect->job = job;
-    effect->job_id = job->id;
-    effect->ticket = answer->ticket;
-    effect->tombstone = tombstone_of(engine, job);
 }
 
 static void refuse_replan(gs_engine *engine, gs_call call, gs_status status, const char *hint) {
@@ -388,7 +378,7 @@ void gs_on_job_deleted(gs_engine *engine, const gs_completion *done) {
         gs_reply_not_stored(engine, call, done->status);
     } else {
         if (job) {
-            const gs_tombstone tombstone = tombstone_of(engine, job);
+            const gs_tombstone tombstone = gs_job_tombstone(engine, job);
             gs_job_table_bury(&engine->state.jobs, &tombstone);
             drop_job(engine, job, answer->purges);
         }

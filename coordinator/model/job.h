@@ -63,6 +63,7 @@ typedef struct gs_job {
     gs_job_state state;
     char reason[48], message[320];  // for people
     int64_t created_ms, started_ms, ended_ms, state_since_ms, waiting_since_ms;  // wall clock, for people; 0: not yet
+    int64_t ended_ns;  // of an ended one, on this life's clock, as if coordinators had lived one behind the other
     int64_t spent_ms[GS_NUM_JOB_STATES];  // in each state until it last changed; this life of the coordinator
     uint64_t version;
 

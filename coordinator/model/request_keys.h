@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "core/digest.h"
+#include "core/u64_map.h"
 
 typedef struct gs_request_key {
     char *key;  // owned
@@ -19,6 +20,8 @@ typedef struct gs_request_key {
 typedef struct gs_request_keys {  // {0} is empty
     gs_request_key *items;        // owned
     size_t count, reserved;
+    gs_u64_map by_hash;           // index + 1; of keys that have one hash, of one of them
+    size_t num_twins;             // keys that came with the hash of another, ever
 } gs_request_keys;
 
 #define GS_KEY_LIFE_MS (INT64_C(24) * 3600 * 1000)

@@ -23,8 +23,16 @@ typedef struct gs_generation_numbers {
     uint32_t asked_end;    // the same once the store has answered; equals durable_end while nothing is asked
 } gs_generation_numbers;
 
+// How much is kept. 0: as much as there is.
+typedef struct gs_retention {
+    size_t ended_jobs;
+    int64_t ended_ns;             // of a job, from its end
+    size_t live_jobs, keys;       // one more is refused
+} gs_retention;
+
 typedef struct gs_state {
     gs_timing timing;
+    gs_retention retention;
     char checkpoints_dir[1024];
     gs_cluster cluster;
     gs_generation_numbers generations;
@@ -35,7 +43,7 @@ typedef struct gs_state {
     bool draining;          // no new jobs
     bool schedule_needed;   // something ended or became free
     int64_t now_ns, wall_ms;  // of the last event
-    int64_t ticked_ns, swept_ns;
+    int64_t ticked_ns, swept_ns, retained_ns;
 } gs_state;
 
 gs_member *gs_state_member(const gs_state *state, uint64_t incarnation);  // NULL: none

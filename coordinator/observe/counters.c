@@ -28,6 +28,7 @@ FAMILY(gradsync_job_rescales_total, "Changes of world size.", GS_COUNTER, "job_i
 FAMILY(gradsync_faults_total, "Faults and verdicts.", GS_COUNTER, "job_id", "kind", "verdict");
 HISTOGRAM(gradsync_fault_recover_seconds, "From the end of a generation to the next committed step.",
           gs_checkpoint_bounds, "job_id");
+FAMILY(gradsync_jobs_forgotten_total, "Ended jobs that were too old, or too many.", GS_COUNTER, "reason");
 FAMILY(gradsync_limit_reached_total, "Bounds that were reached: refused, or the oldest dropped.", GS_COUNTER, "limit");
 
 static const struct {
@@ -56,6 +57,12 @@ static void count_failed_save(gs_save_facts *saves, const char *cause) {
     ++*failures;
 }
 
+static void note_limit(gs_observer *observer, const char *name) {
+    for (int i = 0; i < GS_NUM_LIMITS; i++) {
+        if (!strcmp(limits[i].name, name)) observer->limits_reached[i]++;
+    }
+}
+
 void gs_counters_see(gs_observer *observer, const gs_effect *effect) {
     const gs_count *count = &effect->count;
     const gs_job *job = effect->job;
@@ -77,6 +84,10 @@ void gs_counters_see(gs_observer *observer, const gs_effect *effect) {
         gs_metric_observe(series_of(observer, &gradsync_fault_recover_seconds, job->id_text, NULL, NULL),
                           count->seconds);
         break;
+    case GS_COUNT_FORGOTTEN:
+        gs_metric_add(series_of(observer, &gradsync_jobs_forgotten_total, count->label, NULL, NULL), count->seconds);
+        break;
+    case GS_COUNT_LIMIT: note_limit(observer, count->label); break;
     case GS_COUNT_SAVE_FAILED: count_failed_save(&job->sight->saves, count->label); break;
     }
 }
@@ -108,6 +119,8 @@ void gs_counters_declare(gs_observer *observer) {
     static const char *const outcomes[] = {"complete", "timeout", "error"};
     for (int i = 0; i < 3; i++) series_of(observer, &gradsync_rendezvous_duration_seconds, outcomes[i], NULL, NULL);
     series_of(observer, &gradsync_plan_build_duration_seconds, NULL, NULL, NULL);
+    series_of(observer, &gradsync_jobs_forgotten_total, "age", NULL, NULL);
+    series_of(observer, &gradsync_jobs_forgotten_total, "number", NULL, NULL);
     for (int i = 0; i < GS_NUM_LIMITS; i++)
         series_of(observer, &gradsync_limit_reached_total, limits[i].name, NULL, NULL);
 }

@@ -108,6 +108,7 @@ static gs_status open_engine(gs_engine **engine, const gs_coordinator_options *o
                              const gs_store_start *start) {
     return gs_engine_create(
         engine, &(gs_engine_options){.timing = options->timing ? options->timing : &gs_timing_default,
+                                     .retention = options->retention,
                                      .checkpoints_dir = options->checkpoints_dir,
                                      .cluster = start->cluster,
                                      .epoch = start->coordinator_epoch,

@@ -4,6 +4,7 @@
 #ifndef COORDINATOR_SERVE_COORDINATOR_H
 #define COORDINATOR_SERVE_COORDINATOR_H
 
+#include "coordinator/model/state.h"
 #include "coordinator/rules/timing.h"
 #include "core/status.h"
 #include "rpc/wire/rpc_context.h"
@@ -17,6 +18,7 @@ typedef struct gs_coordinator_options {
     const char *control_endpoint;  // "tcp://127.0.0.1:8471"
     gs_rpc_context *context;       // borrowed until destroy
     const gs_timing *timing;       // NULL: the default
+    gs_retention retention;        // {0}: all is kept
     gs_trace *trace;               // borrowed until destroy; NULL: none
 } gs_coordinator_options;
 

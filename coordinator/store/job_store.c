@@ -11,6 +11,7 @@
 #include <sqlite3.h>
 
 #include "coordinator/store/set_aside.h"
+#include "core/clock.h"
 
 #define SCHEMA_VERSION 1
 #define LIVES_KEPT 10000
@@ -20,6 +21,7 @@
 enum {
     STATEMENT_PUT_JOB = 0,
     STATEMENT_PUT_CARD,
+    STATEMENT_MARK_LIVED,
     STATEMENT_DELETE_JOB,
     STATEMENT_DELETE_CARD,
     STATEMENT_DELETE_JOB_EVENTS,
@@ -39,8 +41,10 @@ enum {
 static const char *const statement_texts[NUM_STATEMENTS] = {
     [STATEMENT_PUT_JOB] = "INSERT INTO job(id, body) VALUES(?1, ?2) "
                           "ON CONFLICT(id) DO UPDATE SET body = excluded.body",
-    [STATEMENT_PUT_CARD] = "INSERT OR REPLACE INTO card(job, body) SELECT ?1, ?2 WHERE EXISTS "
-                           "(SELECT 1 FROM job WHERE id = ?1)",
+    // Written again it keeps when it ended.
+    [STATEMENT_PUT_CARD] = "INSERT INTO card(job, body, lived_ms) SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM job WHERE id = ?1) "
+                           "ON CONFLICT(job) DO UPDATE SET body = excluded.body",
+    [STATEMENT_MARK_LIVED] = "UPDATE lived SET ms = ?1",
     [STATEMENT_DELETE_JOB] = "DELETE FROM job WHERE id = ?1",
     [STATEMENT_DELETE_CARD] = "DELETE FROM card WHERE job = ?1",
     [STATEMENT_DELETE_JOB_EVENTS] = "DELETE FROM event WHERE job = ?1",
@@ -60,7 +64,7 @@ static const char *const statement_texts[NUM_STATEMENTS] = {
     [STATEMENT_MARK_GENERATION] = "UPDATE meta SET generation_mark = ?1",
 };
 
-// For who listens; a card says nothing that its job's row does not.
+// For who listens. Cards and the time that was lived are not told: they decide nothing that a run could differ by.
 static const char *const statement_names[NUM_STATEMENTS] = {
     [STATEMENT_PUT_JOB] = "put_job",
     [STATEMENT_DELETE_JOB] = "delete_job",
@@ -94,11 +98,14 @@ static const char schema[] =
     "CREATE TABLE IF NOT EXISTS life(epoch INTEGER PRIMARY KEY, id INTEGER NOT NULL);"
     "CREATE TABLE IF NOT EXISTS tombstone(job INTEGER PRIMARY KEY, generation INTEGER NOT NULL,"
     " outcome TEXT NOT NULL, deleted_ms INTEGER NOT NULL);"
-    "CREATE TABLE IF NOT EXISTS card(job INTEGER PRIMARY KEY, body TEXT NOT NULL);";
+    "CREATE TABLE IF NOT EXISTS card(job INTEGER PRIMARY KEY, body TEXT NOT NULL, lived_ms INTEGER NOT NULL);"
+    "CREATE TABLE IF NOT EXISTS lived(ms INTEGER NOT NULL);"
+    "INSERT INTO lived SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM lived);";
 
 struct gs_job_store {
     sqlite3 *database;
     sqlite3_stmt *statements[NUM_STATEMENTS];
+    int64_t lived_ms, opened_ns;  // coordinators of this database, before this one
     gs_store_tap tap;
     void *tap_ctx;
 };
@@ -192,6 +199,7 @@ static gs_status count_start(gs_job_store *store, gs_store_start *start) {
     if (epoch >= UINT32_MAX - 1 || mark >= UINT32_MAX - 2 * GS_GENERATION_BLOCK) {
         return gs_error(GS_OUT_OF_RANGE, "store: coordinator epochs or generations are used up");
     }
+    GS_TRY(read_number(store, &store->lived_ms, "SELECT ms FROM lived"));
     GS_TRY(read_text(store, start->cluster, sizeof start->cluster, "SELECT id FROM cluster"));
     char sql[240];
     snprintf(sql, sizeof sql,
@@ -265,6 +273,7 @@ gs_status gs_job_store_open(gs_job_store **out, gs_store_start *start, const cha
         return gs_error_from_errno(errno, "store: %s", path);
     }
     close(file);
+    store->opened_ns = gs_now_ns();
     gs_status status = gs_ok();
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX;
     if (sqlite3_open_v2(path, &store->database, flags, NULL) != SQLITE_OK) {
@@ -340,8 +349,14 @@ gs_status gs_job_store_put_job(gs_job_store *store, uint64_t id, const char *bod
     return execute(store, STATEMENT_PUT_JOB, (gs_store_value[]){NUMBER(id), JSON(body)}, 2);
 }
 
+int64_t gs_job_store_lived_ms(const gs_job_store *store) {
+    return store->lived_ms + (gs_now_ns() - store->opened_ns) / GS_NS_PER_MS;
+}
+
 gs_status gs_job_store_put_card(gs_job_store *store, uint64_t id, const char *body) {
-    return execute(store, STATEMENT_PUT_CARD, (gs_store_value[]){NUMBER(id), JSON(body)}, 2);
+    int64_t lived_ms = gs_job_store_lived_ms(store);
+    GS_TRY(execute(store, STATEMENT_PUT_CARD, (gs_store_value[]){NUMBER(id), JSON(body), NUMBER(lived_ms)}, 3));
+    return execute(store, STATEMENT_MARK_LIVED, (gs_store_value[]){NUMBER(lived_ms)}, 1);
 }
 
 gs_status gs_job_store_delete_job(gs_job_store *store, const gs_tombstone *tombstone) {
@@ -386,6 +401,7 @@ gs_status gs_job_store_put_key(gs_job_store *store, const char *key, const char 
 }
 
 gs_status gs_job_store_prune_keys(gs_job_store *store, int64_t now_ms) {
+    GS_TRY(execute(store, STATEMENT_MARK_LIVED, (gs_store_value[]){NUMBER(gs_job_store_lived_ms(store))}, 1));
     return execute(store, STATEMENT_PRUNE_KEYS, (gs_store_value[]){NUMBER(now_ms)}, 1);
 }
 
@@ -426,7 +442,7 @@ gs_status gs_job_store_load_jobs_without_card(gs_job_store *store, gs_store_visi
 
 // One that an earlier version has left behind a job that it deleted is none.
 gs_status gs_job_store_load_cards(gs_job_store *store, gs_store_visit visit, void *ctx) {
-    return visit_rows(store, "SELECT card.job, card.job, '', card.body, 0 FROM card JOIN job ON job.id = card.job ORDER BY card.job",
+    return visit_rows(store, "SELECT card.job, card.job, '', card.body, lived_ms FROM card JOIN job ON job.id = card.job ORDER BY card.job",
                       visit, ctx);
 }
 

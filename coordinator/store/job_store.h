@@ -35,6 +35,9 @@ GS_NODISCARD gs_status gs_job_store_check(const char *path, const atomic_bool *s
 void gs_job_store_keep_as_found(gs_job_store *store);
 void gs_job_store_close(gs_job_store *store);
 
+// How long coordinators of this database have lived, all lives together, about: no clock that somebody sets.
+int64_t gs_job_store_lived_ms(const gs_job_store *store);
+
 GS_NODISCARD gs_status gs_job_store_begin(gs_job_store *store);
 GS_NODISCARD gs_status gs_job_store_commit(gs_job_store *store);
 void gs_job_store_rollback(gs_job_store *store);
@@ -88,6 +91,7 @@ GS_NODISCARD gs_status gs_job_store_load_tombstones(gs_job_store *store, gs_stor
 gs_tombstone gs_tombstone_of_row(const gs_store_row *row);
 GS_NODISCARD gs_status gs_job_store_load_jobs(gs_job_store *store, gs_store_visit visit, void *ctx);
 GS_NODISCARD gs_status gs_job_store_load_jobs_without_card(gs_job_store *store, gs_store_visit visit, void *ctx);
+// expires_ms: how long coordinators of this database had lived when the job ended.
 GS_NODISCARD gs_status gs_job_store_load_cards(gs_job_store *store, gs_store_visit visit, void *ctx);
 // One job's row, at any time; the text is the caller's (free()). NOT_FOUND.
 GS_NODISCARD gs_status gs_job_store_get_job(gs_job_store *store, char **body, uint64_t id);

@@ -7,6 +7,7 @@
 #include "coordinator/model/memory.h"
 #include "coordinator/store/record/checkpoint_record.h"
 #include "coordinator/store/record/job_record.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/u64_map.h"
 
@@ -45,6 +46,7 @@ static void load_card(void *ctx, const gs_store_row *row) {
     if (status.code) status = gs_job_store_get_job(it->store, &body, row->id);
     if (body) status = gs_job_from_record(&stored.job, &stored.documents, row->id, body, it->now_ns, it->wall_ms);
     free(body);
+    if (!status.code) stored.job->ended_ns = it->now_ns - (gs_job_store_lived_ms(it->store) - row->expires_ms) * GS_NS_PER_MS;
     keep_job(it, row->id, &stored, status);
 }
 

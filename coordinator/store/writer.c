@@ -26,6 +26,7 @@ struct gs_writer {
     gs_job_store *store;  // of the thread of rows once it runs
     lane lanes[GS_NUM_LANES];
     uint64_t num_submitted, num_refused;
+    bool is_stopping;
     int wake_fd;
     gs_trace *trace;
     pthread_mutex_t lock;  // guards finished
@@ -125,6 +126,10 @@ void gs_writer_submit(gs_writer *writer, gs_write *write) {
     bool fits = waiting_bytes == 0 || waiting_bytes + bytes_of(write) <= MAX_QUEUED_BYTES;
     if (fits && gs_queue_push(first->queue, write, gs_deadline_in_ns(0))) return;
     atomic_fetch_sub(&last->waiting_bytes, bytes_of(write));
+    if (writer->is_stopping) {
+        write->done(write, gs_error(GS_UNAVAILABLE, "writer: the coordinator ends"));
+        return;
+    }
     writer->num_refused++;
     gs_status status = gs_error(GS_RESOURCE_EXHAUSTED, "writer: too much waits for the disk (%zu bytes)", waiting_bytes);
     gs_log_error("write refused", "reason=\"%s\"", status.message);
@@ -153,6 +158,7 @@ void gs_writer_collect(gs_writer *writer) {
 
 void gs_writer_stop(gs_writer *writer) {
     if (!writer) return;
+    writer->is_stopping = true;
     for (int i = 0; i < GS_NUM_LANES; i++) {
         gs_thread_ask_to_stop(writer->lanes[i].thread);
         if (writer->lanes[i].queue) gs_queue_close(writer->lanes[i].queue);

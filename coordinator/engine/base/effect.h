@@ -137,12 +137,14 @@ typedef enum gs_count_kind {
     GS_COUNT_RESCALE,         // label: direction
     GS_COUNT_RECOVERY,        // seconds
     GS_COUNT_SAVE_FAILED,     // label: cause
+    GS_COUNT_FORGOTTEN,       // label: why; seconds: how many jobs
+    GS_COUNT_LIMIT,           // label: what reached its bound
 } gs_count_kind;
 
 typedef struct gs_count {
     gs_count_kind kind;
     const char *label, *second;
-    double seconds;
+    double seconds;  // or a number
 } gs_count;
 
 typedef struct gs_effect {

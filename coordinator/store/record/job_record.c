@@ -218,6 +218,7 @@ gs_status gs_job_from_record(gs_job **out, gs_job_documents *documents, uint64_t
     if (!status.code) status = fill_job(job, record);
     if (!status.code) {
         read_ages(job, record, now_ns, wall_ms);
+        job->ended_ns = now_ns;  // where nobody knows better
         if (!gs_job_state_terminal(job->state))
             job->run = gs_run_from_record(job, gs_json_get(record, "run"), now_ns);
         job->waiting_since_ms = wall_ms;
