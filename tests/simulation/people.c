@@ -209,10 +209,7 @@ static void take_answer_for(sim_world *world, sim_wish *wish, const sim_answer *
     } else if (answer->request == wish->adopt_request) {
         wish->adopt_request = 0;
         world_tell(world, "%s %s", wish->name, is_ok ? "is adopted" : answer->status.message);
-        if (is_ok) {
-            promises_adopted(world, wish->job);
-            sets_adopted(world, wish->job);
-        }
+        if (is_ok) promises_adopted(world, wish->job);
     } else if (answer->request == wish->delete_request) {
         wish->delete_request = 0;
         wish->is_deleted = is_ok;

@@ -70,7 +70,7 @@ BUGS = [
     ("silence: steps that advance prove nothing", "engine/deadlines.c",
      "if (run->step > member->heard_at_step && run->progress_ns > sign_ns) sign_ns = run->progress_ns;", ""),
     ("agents: one that is silent is dead, and so are its trainers (two sets)", "engine/runs/agents.c",
-     "    const agent_members on = count_members(engine, agent);", "    if (agent->lost_ns > 0) return true;\n    const agent_members on = count_members(engine, agent);"),
+     "return count_members(engine, agent).count == 0 && !(may_return && has_unknown(agent));", "return may_return || !has_unknown(agent);"),
     ("agents: connections that were closed are proof of death (two sets)", "engine/runs/agents.c",
      "bool are_dead = has_witness(engine, agent);", "bool are_dead = true;"),
     ("agents: trainers that came back without it are dead", "engine/runs/agents.c",

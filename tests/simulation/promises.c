@@ -39,6 +39,7 @@ typedef struct promised_job {
     bool has_lost_key;  // adopted: its key is of another database
     bool is_stored;
     job_facts stored;      // holds for ever once it is
+    uint32_t trained_generation;  // the newest that was ever said to train
     uint32_t left_generation, left_ranks;  // whose ranks were told that their Bye is known, and which
     bool is_left;                          // by all of them
     uint64_t ended_life;   // of the coordinator that shows it ended; 0: none has
@@ -119,7 +120,7 @@ bool promises_is_excused(const sim_world *world, uint64_t id) {
 
 static void forget_row(promised_job *job) {
     job->is_stored = job->is_stopped = job->is_deleted = job->is_left = job->is_told_ended = false;
-    job->left_ranks = 0;
+    job->left_ranks = job->trained_generation = 0;
     job->ended_life = 0;
 }
 
@@ -224,6 +225,12 @@ static job_facts facts_of(const gs_job *job) {
                        .trains = job->run && (job->run->phase == GS_RUN_TRAINING || job->run->phase == GS_RUN_RELOADING)};
 }
 
+static void store(promised_job *job, const job_facts *facts) {
+    job->is_stored = true;
+    job->stored = *facts;
+    if (facts->trains) job->trained_generation = facts->generation;
+}
+
 void promises_see_effect(sim_world *world, const gs_effect *effect) {
     sim_promises *promises = world->promises;
     // By an operator's word it begins anew, also where its row could not be read, or was deleted.
@@ -246,8 +253,7 @@ void promises_see_event(sim_world *world, const gs_engine_event *event) {
     memmove(&promises->writes[i], &promises->writes[i + 1], (size_t)(promises->num_writes - i) * sizeof facts);
     if (event->done.status.code) return;
     promised_job *job = know(world, facts.job);
-    job->is_stored = true;
-    job->stored = facts;
+    store(job, &facts);
 }
 
 const gs_job *promises_find_unwritten(const sim_world *world, const gs_state *state) {
@@ -262,14 +268,14 @@ const gs_job *promises_find_unwritten(const sim_world *world, const gs_state *st
 
 bool promises_stored_set(const sim_world *world, uint64_t id, uint32_t generation) {
     const promised_job *job = find(world->promises, id);
-    return job && job->is_stored && job->stored.trains && job->stored.generation == generation;
+    return job && job->trained_generation == generation;
 }
 
 void promises_begin_life(sim_world *world, const gs_state *state) {
     for (size_t i = 0; i < state->jobs.count; i++) {
         promised_job *known = know(world, state->jobs.items[i]->id);
-        known->is_stored = true;
-        known->stored = facts_of(state->jobs.items[i]);
+        const job_facts facts = facts_of(state->jobs.items[i]);
+        store(known, &facts);
     }
 }
 

@@ -36,7 +36,7 @@ void promises_see_effect(sim_world *world, const gs_effect *effect);
 void promises_see_event(sim_world *world, const gs_engine_event *event);
 // One of which the disk does not say yet what has become of it; NULL: none.
 const gs_job *promises_find_unwritten(const sim_world *world, const gs_state *state);
-bool promises_stored_set(const sim_world *world, uint64_t job, uint32_t generation);  // it trains, says the disk
+bool promises_stored_set(const sim_world *world, uint64_t job, uint32_t generation);  // it trains, the disk has said
 void promises_begin_life(sim_world *world, const gs_state *state);  // what was adopted is on the disk
 void promises_end_life(sim_world *world);
 void promises_check(sim_world *world, const gs_state *state);

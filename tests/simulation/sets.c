@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/engine/base/generations.h"
 #include "tests/simulation/coordinator.h"
 #include "tests/simulation/group.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/promises.h"
 
 #define MAX_JOBS 64
+#define LIVELY_NS (5 * SECONDS)  // who has not stepped for so long stands still, and may find out first that it is alone
 #define MAX_SETS 4096
 #define MAX_SETTLEMENTS 8
 
@@ -29,7 +31,8 @@ typedef struct job_sets {
     uint32_t generation, committed;  // the newest, and the newest that has committed
     uint32_t released;  // up to which an operator has given its ranks up: they may train on, to no end
     int64_t step;
-    bool is_given_up, is_adopted;
+    bool is_given_up;
+    uint32_t least;  // adopted: its generations begin there, behind any that its ranks may meet
 } job_sets;
 
 // What survivors of a generation are told.
@@ -114,7 +117,7 @@ void sets_spoilt(sim_world *world, uint32_t generation) {
 
 void sets_forget_numbers(sim_world *world) {
     world->sets->numbers_are_lost = true;
-    for (int i = 0; i < world->sets->num_jobs; i++) world->sets->jobs[i].is_adopted = false;
+    for (int i = 0; i < world->sets->num_jobs; i++) world->sets->jobs[i].least = 0;
 }
 
 bool sets_are_given_up(const sim_world *world, uint64_t id) {
@@ -124,7 +127,6 @@ bool sets_are_given_up(const sim_world *world, uint64_t id) {
     return false;
 }
 
-void sets_adopted(sim_world *world, uint64_t id) { know(world, id)->is_adopted = true; }
 void sets_given_up(sim_world *world, uint64_t id) { know(world, id)->is_given_up = true; }
 
 int64_t sets_reached(const sim_world *world, uint64_t id) {
@@ -157,8 +159,8 @@ static void begin(sim_world *world, const gs_run *run) {
     sim_sets *sets = world->sets;
     job_sets *job = know(world, run->job->id);
     if (run->generation <= sets->newest && !sets->numbers_are_lost) oracle_fail(world, "generation %u is handed out twice", run->generation);
-    if (job->is_adopted && run->generation <= job->generation)
-        oracle_fail(world, "generation %u of an adopted job, which has had generation %u", run->generation, job->generation);
+    if (run->generation < job->least)
+        oracle_fail(world, "generation %u of an adopted job, where %u is the least that meets none of before", run->generation, job->least);
     if (run->generation >= coordinator_state(world)->generations.durable_end)
         oracle_fail(world, "generation %u is used before it is reserved", run->generation);
     if (sets->count == MAX_SETS || run->num_members > MAX_RANKS) abort();
@@ -184,7 +186,8 @@ static void check_alone(sim_world *world, const gs_effect *effect) {
     const job_sets *job = know(world, effect->job->id);
     const sim_group *group = group_that_trains(world, job->id);
     if (!group || group->generation <= job->released || world->sets->numbers_are_lost) return;
-    if (promises_stored_set(world, job->id, group->generation) || all_agents_hear(world, group))
+    bool trains_on = promises_stored_set(world, job->id, group->generation) && world->now_ns - group->stepped_ns < LIVELY_NS;
+    if (trains_on || all_agents_hear(world, group))
         oracle_fail(world, "ranks are started while generation %u of job %s trains: two sets", group->generation,
                     effect->job->id_text);
 }
@@ -231,6 +234,8 @@ void sets_judge_settlements(sim_world *world) {
 
 void sets_see_effect(sim_world *world, const gs_effect *effect) {
     if (effect->kind == GS_DO_BEGIN_GENERATION) begin(world, effect->run);
+    else if (effect->kind == GS_DO_ADD_JOB && !strcmp(effect->job->reason, "Adopted"))
+        know(world, effect->job->id)->least = effect->job->generation + GS_GENERATION_LEAP;
     else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_alone(world, effect);
     else if (effect->kind == GS_DO_NOTE && effect->job && effect->note.fault && !strcmp(effect->note.reason, "Released"))
         know(world, effect->job->id)->released = effect->job->generation;
