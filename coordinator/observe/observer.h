@@ -39,6 +39,8 @@ typedef struct gs_observer {
     bool (*send)(void *send_ctx, gs_call call, gs_json *item);
     void *send_ctx;
 
+    int wake_fd;            // borrowed; written when another thread has something for the loop
+
     gs_events *events;
     gs_watchers *watchers;
     gs_metrics *metrics;

@@ -140,6 +140,7 @@ static gs_status open_state(gs_coordinator *coordinator, const gs_coordinator_op
     }
     gs_steps_begin(&coordinator->steps, engine, coordinator->writer, coordinator->observer, options->trace);
     coordinator->observer->writer = coordinator->writer;
+    coordinator->observer->wake_fd = coordinator->wake_fd;
     coordinator->observer->send = mention;
     coordinator->observer->send_ctx = &coordinator->steps.calls;
     return gs_ok();
@@ -242,7 +243,7 @@ static void run_timers(gs_coordinator *coordinator) {
 gs_status gs_coordinator_turn(gs_coordinator *coordinator) {
     gs_trace_turn(coordinator->trace);
     gs_deadline deadline = {coordinator->turned_ns + coordinator->steps.state->timing.tick_ns};
-    gs_deadline wait = coordinator->observer->page ? gs_deadline_in_ns(0) : deadline;
+    gs_deadline wait = gs_metrics_page_hurries(coordinator->observer) ? gs_deadline_in_ns(0) : deadline;
     GS_TRY(gs_rpc_server_turn(coordinator->server, coordinator->wake_fd, wait));
     uint64_t wakes;
     ssize_t got = read(coordinator->wake_fd, &wakes, sizeof wakes);

@@ -49,14 +49,19 @@ static gs_status send_item(gs_rpc_call_handle *call, const char *text, size_t by
     return gs_error(GS_UNAVAILABLE, error == EAGAIN ? "the reader is too slow" : "the reader is gone");
 }
 
+gs_status gs_rpc_item_text(gs_rpc_call_handle *call, const char *text, size_t bytes) {
+    gs_status status = send_item(call, text, bytes);
+    const gs_rpc_tap *tap = call->table->tap;
+    if (tap) tap->item(tap->ctx, call->number, text, bytes, !status.code);
+    return status;
+}
+
 gs_status gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
     char *text = NULL;
     size_t bytes = 0;
     gs_status status = gs_json_encode(&text, &bytes, item, false);
     gs_json_release(item);
-    if (!status.code) status = send_item(call, text, bytes);
-    const gs_rpc_tap *tap = call->table->tap;
-    if (tap) tap->item(tap->ctx, call->number, text, bytes, !status.code);
+    if (!status.code) status = gs_rpc_item_text(call, text, bytes);
     free(text);
     return status;
 }

@@ -26,6 +26,8 @@ void gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body);
 // One item of a stream method; the call stays. `item` is taken, and dropped on an error. UNAVAILABLE: the peer is gone
 // or too slow (its queue is full). OUT_OF_RANGE: no message holds it.
 GS_NODISCARD gs_status gs_rpc_item(gs_rpc_call_handle *call, gs_json *item);
+// The same of one that is encoded already: one text for many readers. Borrowed.
+GS_NODISCARD gs_status gs_rpc_item_text(gs_rpc_call_handle *call, const char *text, size_t bytes);
 // Ends a stream.
 void gs_rpc_end(gs_rpc_call_handle *call, gs_status status);
 

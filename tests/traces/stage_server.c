@@ -163,6 +163,12 @@ gs_status gs_rpc_item(gs_rpc_call_handle *call, gs_json *item) {
     return sent ? gs_ok() : gs_error(GS_UNAVAILABLE, "the reader is too slow");
 }
 
+gs_status gs_rpc_item_text(gs_rpc_call_handle *call, const char *text, size_t bytes) {
+    gs_json *item = NULL;
+    gs_status status = gs_json_parse(&item, text, bytes);
+    return status.code ? status : gs_rpc_item(call, item);
+}
+
 bool gs_rpc_call_was_closed(const gs_rpc_call_handle *call) { return call->closed; }
 
 void *gs_rpc_call_data(const gs_rpc_call_handle *call) { return call->data; }

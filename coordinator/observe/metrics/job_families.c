@@ -1,4 +1,3 @@
-#include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/metrics/job_families.h"
 
 #include <math.h>
@@ -6,13 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coordinator/model/run.h"
 #include "coordinator/observe/reports/job_metrics.h"
-#include "core/clock.h"
 
-#define MAX_RANKS 64
 #define MAX_BUCKETS 64
-#define NUM_JOB_SLICES 6  // before those of its ranks
 
 #define JOB_FAMILY(id, text, kind, ...)                                                            \
     static const gs_metric_family id = {                                                           \
@@ -121,62 +116,56 @@ JOB_FAMILY(gradsync_ranks_silence_seconds, "Time since a rank was last heard.", 
 JOB_FAMILY(gradsync_ranks_resident_memory_bytes, "Resident memory of the ranks.", GS_GAUGE, "stat");
 
 typedef struct gs_job_page {
-    gs_metrics *metrics;
-    gs_job *job;
+    gs_page_text *text;
+    const gs_job_shot *job;
 } gs_job_page;
 
-static gs_metric *series_of(const gs_job_page *page, const gs_metric_family *family, const char *a,
-                            const char *b) {
-    return gs_metrics_series(page->metrics, family, (const char *[]){page->job->id_text, a, b});
+static void set_all(const gs_job_page *page, const gs_metric_family *family, const char *const *labels, double value) {
+    gs_page_text_add(page->text, &(gs_metric_sample){.family = family, .label_values = labels, .value = value});
+}
+
+static void set_two(const gs_job_page *page, const gs_metric_family *family, const char *a, const char *b,
+                    double value) {
+    set_all(page, family, (const char *[]){page->job->id, a, b}, value);
 }
 
 static void set(const gs_job_page *page, const gs_metric_family *family, double value) {
-    gs_metric_set(series_of(page, family, NULL, NULL), value);
+    set_two(page, family, NULL, NULL, value);
 }
 
 static void set_one(const gs_job_page *page, const gs_metric_family *family, const char *label,
                     double value) {
-    gs_metric_set(series_of(page, family, label, NULL), value);
+    set_two(page, family, label, NULL, value);
 }
 
-static const char *spec_kind(const gs_job *job, const char *object) {
-    return gs_json_string_or(gs_json_get(job->sight->documents.spec, object), "kind", "none");
+static void set_histogram(const gs_job_page *page, const gs_metric_family *family, const char *a, const char *b,
+                          const gs_histogram *histogram) {
+    gs_page_text_add(page->text, &(gs_metric_sample){.family = family,
+                                                     .label_values = (const char *[]){page->job->id, a, b},
+                                                     .value = histogram->sum,
+                                                     .histogram = *histogram});
 }
 
 static void refresh_identity(const gs_job_page *page) {
-    const gs_job *job = page->job;
-    char hook[48];
-    gs_job_spec_hook_name(hook, sizeof hook, &job->spec);
-    gs_metric_set(gs_metrics_series(page->metrics, &gradsync_job_info,
-                                    (const char *[]){job->id_text, job->spec.name,
-                                                     spec_kind(job, "model"),
-                                                     spec_kind(job, "optimizer"),
-                                                     hook,
-                                                     "none"}),
-                  1);
-    for (int i = 0; i < GS_NUM_JOB_STATES; i++) {
-        set_one(page, &gradsync_job_state, gs_job_state_name((gs_job_state)i),
-                (int)job->state == i ? 1 : 0);
-    }
+    const gs_job_shot *job = page->job;
+    set_all(page, &gradsync_job_info,
+            (const char *[]){job->id, job->name, job->model, job->optimizer, job->hook, "none"}, 1);
+    for (int i = 0; i < GS_NUM_JOB_STATES; i++)
+        set_one(page, &gradsync_job_state, gs_job_state_name((gs_job_state)i), (int)job->state == i ? 1 : 0);
     set(page, &gradsync_job_created_timestamp_seconds, (double)job->created_ms / 1000);
     set(page, &gradsync_job_start_timestamp_seconds, (double)job->started_ms / 1000);
     set(page, &gradsync_job_generation, job->generation);
-    set(page, &gradsync_job_world_size, job->run ? job->run->num_members : 0);
-    set(page, &gradsync_job_world_size_min, (double)job->spec.world.min);
-    set(page, &gradsync_job_world_size_max, (double)job->spec.world.max);
-    int waiting = 0;
-    bool starting = job->run && job->run->phase < GS_RUN_TRAINING;
-    for (int i = 0; starting && i < job->run->num_members; i++) {
-        waiting += job->run->members[i].stage != GS_MEMBER_LAUNCHED;
-    }
-    set(page, &gradsync_job_waiting_workers, waiting);
-    set(page, &gradsync_job_step, (double)job->step);
-    set(page, &gradsync_job_lost_steps_total, (double)job->lost_steps);
-    set(page, &gradsync_job_target_steps, (double)job->spec.steps.target);
+    set(page, &gradsync_job_world_size, job->num_members);
+    set(page, &gradsync_job_world_size_min, job->world_min);
+    set(page, &gradsync_job_world_size_max, job->world_max);
+    set(page, &gradsync_job_waiting_workers, job->waiting);
+    set(page, &gradsync_job_step, job->step);
+    set(page, &gradsync_job_lost_steps_total, job->lost_steps);
+    set(page, &gradsync_job_target_steps, job->target_steps);
 }
 
 static void refresh_work(const gs_job_page *page) {
-    const gs_job_metrics *metrics = page->job->sight->metrics;
+    const gs_job_metrics *metrics = page->job->metrics;
     set(page, &gradsync_job_steps_total, gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_STEPS));
     set(page, &gradsync_job_tokens_total, gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_TOKENS));
     set(page, &gradsync_job_samples_total, gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_SAMPLES));
@@ -184,11 +173,8 @@ static void refresh_work(const gs_job_page *page) {
             gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_SKIPPED_STEPS));
     set(page, &gradsync_bucket_order_mismatches_total,
         gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_ORDER_MISMATCHES));
-    static const char *const rebuilds[] = {"ready_order", "operator"};
-    for (size_t i = 0; i < sizeof rebuilds / sizeof rebuilds[0]; i++) {
-        set_one(page, &gradsync_plan_rebuilds_total, rebuilds[i],
-                gs_json_double_or(page->job->sight->documents.plan_rebuilds, rebuilds[i], 0));
-    }
+    set_one(page, &gradsync_plan_rebuilds_total, "ready_order", page->job->rebuilds_ready_order);
+    set_one(page, &gradsync_plan_rebuilds_total, "operator", page->job->rebuilds_operator);
     const gs_step_report *report = gs_job_metrics_report(metrics, 0);
     if (report) {
         set(page, &gradsync_job_loss, gs_step_report_get(report, GS_REPORT_LOSS, NAN));
@@ -203,33 +189,26 @@ static void refresh_work(const gs_job_page *page) {
 }
 
 static void refresh_histograms(const gs_job_page *page) {
-    const gs_job_metrics *metrics = page->job->sight->metrics;
+    const gs_job_metrics *metrics = page->job->metrics;
     gs_histogram histogram;
     gs_job_metrics_histogram(metrics, &histogram, GS_REPORT_STEPS);
-    gs_metric_set_histogram(series_of(page, &gradsync_step_duration_seconds, NULL, NULL), &histogram);
+    set_histogram(page, &gradsync_step_duration_seconds, NULL, NULL, &histogram);
     gs_job_metrics_histogram(metrics, &histogram, GS_REPORT_REDUCES);
-    gs_metric_set_histogram(series_of(page, &gradsync_reduce_duration_seconds, "allreduce", "all"),
-                            &histogram);
+    set_histogram(page, &gradsync_reduce_duration_seconds, "allreduce", "all", &histogram);
     gs_job_metrics_histogram(metrics, &histogram, GS_REPORT_QUEUES);
-    gs_metric_set_histogram(series_of(page, &gradsync_reduce_queue_seconds, NULL, NULL), &histogram);
-}
-
-static double seconds_in(const gs_job *job, gs_job_state state) {
-    int64_t spent_ms = job->spent_ms[state];
-    if (job->state == state) spent_ms += gs_wall_ms() - job->state_since_ms;
-    return spent_ms > 0 ? (double)spent_ms / 1000 : 0;
+    set_histogram(page, &gradsync_reduce_queue_seconds, NULL, NULL, &histogram);
 }
 
 // Causes that this version does not know are there, at 0.
 static void refresh_losses(const gs_job_page *page) {
-    const gs_job *job = page->job;
-    const gs_job_metrics *metrics = job->sight->metrics;
+    const gs_job_shot *job = page->job;
+    const gs_job_metrics *metrics = job->metrics;
     const struct {
         const char *cause;
         double seconds;
-    } losses[] = {{"forming", seconds_in(job, GS_JOB_STARTING)},
-                  {"regroup", seconds_in(job, GS_JOB_RECOVERING)},
-                  {"waiting", seconds_in(job, GS_JOB_QUEUED)},
+    } losses[] = {{"forming", job->forming_seconds},
+                  {"regroup", job->recovering_seconds},
+                  {"waiting", job->queued_seconds},
                   {"checkpoint", gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_CHECKPOINT)},
                   {"straggler", gs_job_metrics_straggler_seconds(metrics)},
                   {"redo", 0},
@@ -237,7 +216,7 @@ static void refresh_losses(const gs_job_page *page) {
     for (size_t i = 0; i < sizeof losses / sizeof losses[0]; i++) {
         set_one(page, &gradsync_job_lost_seconds_total, losses[i].cause, losses[i].seconds);
     }
-    int64_t end_ms = gs_job_state_terminal(job->state) ? job->ended_ms : gs_wall_ms();
+    int64_t end_ms = gs_job_state_terminal(job->state) ? job->ended_ms : job->wall_ms;
     double since_start = (double)(end_ms - job->started_ms) / 1000;
     double in_steps = gs_job_metrics_total(metrics, 0, GS_REPORT_ALL_STEP_SECONDS);
     double ratio = job->started_ms > 0 && since_start > 0 ? in_steps / since_start : 0;
@@ -250,33 +229,28 @@ static void refresh_losses(const gs_job_page *page) {
 }
 
 static void refresh_buckets(const gs_job_page *page) {
-    const gs_json *buckets = gs_json_get(page->job->sight->documents.plan, "buckets");
-    size_t count = gs_json_count(buckets);
-    double elements = 0, other_bytes = 0, other_tensors = 0;
-    for (size_t i = 0; i < count; i++) {
-        const gs_json *bucket = gs_json_at(buckets, i);
-        const gs_json *tensors = gs_json_get(bucket, "tensors");
-        for (size_t k = 0; k < gs_json_count(tensors); k++) {
-            elements += gs_json_double_or(gs_json_at(tensors, k), "elements", 0);
-        }
+    int count = page->job->num_buckets;
+    double other_bytes = 0, other_tensors = 0;
+    for (int i = 0; i < count; i++) {
+        const gs_bucket_shot *bucket = &page->job->buckets[i];
         if (i >= MAX_BUCKETS) {
-            other_bytes += gs_json_double_or(bucket, "bytes", 0);
-            other_tensors += (double)gs_json_count(tensors);
+            other_bytes += bucket->bytes;
+            other_tensors += bucket->tensors;
             continue;
         }
         char name[24];
-        snprintf(name, sizeof name, "%zu", i);
-        set_one(page, &gradsync_bucket_bytes, name, gs_json_double_or(bucket, "bytes", 0));
-        set_one(page, &gradsync_bucket_tensors, name, (double)gs_json_count(tensors));
-        set_one(page, &gradsync_bucket_plan_position, name, (double)i);
+        snprintf(name, sizeof name, "%d", i);
+        set_one(page, &gradsync_bucket_bytes, name, bucket->bytes);
+        set_one(page, &gradsync_bucket_tensors, name, bucket->tensors);
+        set_one(page, &gradsync_bucket_plan_position, name, i);
     }
     if (count > MAX_BUCKETS) {
         set_one(page, &gradsync_bucket_bytes, "other", other_bytes);
         set_one(page, &gradsync_bucket_tensors, "other", other_tensors);
     }
-    set(page, &gradsync_job_buckets, (double)count);
-    set(page, &gradsync_job_parameters, elements);
-    const gs_step_report *reported = gs_job_metrics_report(page->job->sight->metrics, 0);
+    set(page, &gradsync_job_buckets, count);
+    set(page, &gradsync_job_parameters, page->job->num_elements);
+    const gs_step_report *reported = gs_job_metrics_report(page->job->metrics, 0);
     for (size_t i = 0; reported && i < reported->num_buckets; i++) {
         const gs_report_bucket *bucket = &reported->buckets[i];
         char name[24] = "other";
@@ -292,17 +266,14 @@ static void refresh_buckets(const gs_job_page *page) {
 static void refresh_rank(const gs_job_page *page, int rank) {
     static const char *const phases[] = {"data",         "forward",   "backward",
                                          "comm_exposed", "optimizer", "checkpoint"};
-    const gs_job_metrics *metrics = page->job->sight->metrics;
+    const gs_job_metrics *metrics = page->job->metrics;
     char name[16];
     snprintf(name, sizeof name, "%d", rank);
     for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++) {
-        gs_metric_set(series_of(page, &gradsync_step_phase_seconds_total, name, phases[i]),
-                      gs_job_metrics_total(metrics, rank, (gs_report_value)(GS_REPORT_ALL_DATA + i)));
+        set_two(page, &gradsync_step_phase_seconds_total, name, phases[i], gs_job_metrics_total(metrics, rank, (gs_report_value)(GS_REPORT_ALL_DATA + i)));
     }
-    gs_metric_set(series_of(page, &gradsync_reduce_payload_bytes_total, name, "allreduce"),
-                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_PAYLOAD_BYTES));
-    gs_metric_set(series_of(page, &gradsync_reduce_wire_bytes_total, name, "allreduce"),
-                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_WIRE_BYTES));
+    set_two(page, &gradsync_reduce_payload_bytes_total, name, "allreduce", gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_PAYLOAD_BYTES));
+    set_two(page, &gradsync_reduce_wire_bytes_total, name, "allreduce", gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_WIRE_BYTES));
     set_one(page, &gradsync_comm_busy_seconds_total, name,
             gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_COMM_BUSY));
     set_one(page, &gradsync_comm_exposed_seconds_total, name,
@@ -311,14 +282,10 @@ static void refresh_rank(const gs_job_page *page, int rank) {
             gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_WAIT));
     set_one(page, &gradsync_non_finite_gradients_total, name,
             gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_NONFINITE));
-    gs_metric_set(series_of(page, &gradsync_grad_copy_seconds_total, name, "in"),
-                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_COPY_IN));
-    gs_metric_set(series_of(page, &gradsync_grad_copy_seconds_total, name, "out"),
-                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_COPY_OUT));
-    gs_metric_set(series_of(page, &gradsync_hook_seconds_total, name, "encode"),
-                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_ENCODE));
-    gs_metric_set(series_of(page, &gradsync_hook_seconds_total, name, "decode"),
-                  gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_DECODE));
+    set_two(page, &gradsync_grad_copy_seconds_total, name, "in", gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_COPY_IN));
+    set_two(page, &gradsync_grad_copy_seconds_total, name, "out", gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_COPY_OUT));
+    set_two(page, &gradsync_hook_seconds_total, name, "encode", gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_ENCODE));
+    set_two(page, &gradsync_hook_seconds_total, name, "decode", gs_job_metrics_total(metrics, rank, GS_REPORT_ALL_DECODE));
     const gs_step_report *report = gs_job_metrics_report(metrics, rank);
     if (gs_step_report_knows(report, GS_REPORT_ERROR_FEEDBACK_NORM))
         set_one(page, &gradsync_error_feedback_norm, name, report->values[GS_REPORT_ERROR_FEEDBACK_NORM]);
@@ -332,25 +299,20 @@ static void refresh_rank(const gs_job_page *page, int rank) {
 }
 
 static void refresh_member(const gs_job_page *page, int rank) {
-    const gs_member *member = &page->job->run->members[rank];
+    const gs_member_shot *member = &page->job->members[rank];
     char name[16];
     snprintf(name, sizeof name, "%d", rank);
-    gs_metric_set(gs_metrics_series(page->metrics, &gradsync_worker_info,
-                                    (const char *[]){page->job->id_text, name, member->worker,
-                                                     member->host, member->device,
-                                                     member->device_uuid}),
-                  1);
-    set_one(page, &gradsync_worker_up, name, member->stream.call && member->stage != GS_MEMBER_EXITED ? 1 : 0);
-    double age_seconds = (double)(gs_now_ns() - member->heard_ns) / GS_NS_PER_SEC;
+    set_all(page, &gradsync_worker_info,
+            (const char *[]){page->job->id, name, member->worker, member->host, member->device, member->device_uuid}, 1);
+    set_one(page, &gradsync_worker_up, name, member->is_up);
     set_one(page, &gradsync_worker_last_heartbeat_timestamp_seconds, name,
-            (double)gs_wall_ms() / 1000 - age_seconds);
-    set_one(page, &gradsync_worker_resident_memory_bytes, name, (double)member->rss_bytes);
+            (double)page->job->wall_ms / 1000 - member->silent_seconds);
+    set_one(page, &gradsync_worker_resident_memory_bytes, name, member->rss_bytes);
 }
 
 static void refresh_checkpoints(const gs_job_page *page) {
-    const gs_save_facts *facts = &page->job->sight->saves;
-    gs_metric_set_histogram(series_of(page, &gradsync_checkpoint_duration_seconds, "save", NULL),
-                            &facts->save_seconds);
+    const gs_save_facts *facts = &page->job->saves;
+    set_histogram(page, &gradsync_checkpoint_duration_seconds, "save", NULL, &facts->save_seconds);
     set_one(page, &gradsync_checkpoint_failures_total, "space", (double)facts->failures_space);
     set_one(page, &gradsync_checkpoint_failures_total, "io", (double)facts->failures_io);
     set_one(page, &gradsync_checkpoint_failures_total, "digest", (double)facts->failures_digest);
@@ -365,19 +327,18 @@ static void refresh_checkpoints(const gs_job_page *page) {
 }
 
 static void refresh_compression(const gs_job_page *page) {
-    gs_json *reduction = gs_job_metrics_reduction(page->job->sight->metrics);
+    gs_json *reduction = gs_job_metrics_reduction(page->job->metrics);
     set(page, &gradsync_compression_ratio, gs_json_double_or(reduction, "compression_ratio", 1));
     gs_json_release(reduction);
 }
 
 // Ranks that a smaller generation no longer has are down, not forgotten.
 static void show_gone_ranks(const gs_job_page *page, int members) {
-    for (int i = members; i < page->job->sight->ranks_shown; i++) {
+    for (int i = members; i < page->job->ranks_shown; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
         set_one(page, &gradsync_worker_up, name, 0);
     }
-    if (members > page->job->sight->ranks_shown) page->job->sight->ranks_shown = members;
 }
 
 typedef struct gs_rank_quantity {
@@ -397,7 +358,7 @@ static const gs_rank_quantity quantities[] = {
 #define NUM_QUANTITIES (int)(sizeof quantities / sizeof quantities[0])
 
 static double quantity_of(const gs_job_page *page, const gs_rank_quantity *quantity, int rank) {
-    const gs_job_metrics *metrics = page->job->sight->metrics;
+    const gs_job_metrics *metrics = page->job->metrics;
     if (quantity->total) return gs_job_metrics_total(metrics, rank, quantity->total);
     if (quantity->family == &gradsync_ranks_lag_seconds) {
         return gs_job_metrics_lag_seconds(metrics, rank);
@@ -406,11 +367,9 @@ static double quantity_of(const gs_job_page *page, const gs_rank_quantity *quant
         double ratio = gs_step_report_get(gs_job_metrics_report(metrics, rank), GS_REPORT_OVERLAP_RATIO, 0);
         return isfinite(ratio) ? ratio : 0;
     }
-    const gs_run *run = page->job->run;
-    if (!run || rank >= run->num_members) return 0;
-    const gs_member *member = &run->members[rank];
-    if (quantity->family == &gradsync_ranks_resident_memory_bytes) return (double)member->rss_bytes;
-    return (double)(gs_now_ns() - member->heard_ns) / GS_NS_PER_SEC;
+    if (rank >= page->job->num_members) return 0;
+    const gs_member_shot *member = &page->job->members[rank];
+    return quantity->family == &gradsync_ranks_resident_memory_bytes ? member->rss_bytes : member->silent_seconds;
 }
 
 static int compare_doubles(const void *a, const void *b) {
@@ -420,7 +379,7 @@ static int compare_doubles(const void *a, const void *b) {
 
 static void refresh_quantity(const gs_job_page *page, const gs_rank_quantity *quantity, int ranks) {
     double *values = malloc((size_t)ranks * sizeof *values);
-    if (!values) return;  // the page keeps what it had
+    if (!values) return;
     for (int i = 0; i < ranks; i++) values[i] = quantity_of(page, quantity, i);
     qsort(values, (size_t)ranks, sizeof *values, compare_doubles);
     double median = (values[(ranks - 1) / 2] + values[ranks / 2]) / 2;
@@ -429,29 +388,31 @@ static void refresh_quantity(const gs_job_page *page, const gs_rank_quantity *qu
     free(values);
 }
 
-bool gs_job_families_refresh_slice(gs_observer *observer, gs_job *job, int slice) {
-    static void (*const job_slices[NUM_JOB_SLICES])(const gs_job_page *) = {
-        refresh_identity, refresh_work,    refresh_histograms,
-        refresh_buckets,  refresh_losses, refresh_checkpoints};
-    gs_job_page page = {observer->metrics, job};
-    if (slice < NUM_JOB_SLICES) {
-        job_slices[slice](&page);
-        return true;
+int gs_job_families_ranks(const gs_job_shot *job) {
+    int reported = gs_job_metrics_world_size(job->metrics);
+    return reported > job->num_members ? reported : job->num_members;
+}
+
+static void refresh_ranks(const gs_job_page *page, int ranks) {
+    int reported = gs_job_metrics_world_size(page->job->metrics), members = page->job->num_members;
+    for (int i = 0; i < ranks; i++) {
+        if (i < reported) refresh_rank(page, i);
+        if (i < members) refresh_member(page, i);
     }
-    int reported = gs_job_metrics_world_size(job->sight->metrics);
-    int members = job->run ? job->run->num_members : 0;
-    int ranks = reported > members ? reported : members, index = slice - NUM_JOB_SLICES;
-    bool many = ranks > MAX_RANKS;
-    if (index >= (many ? NUM_QUANTITIES : ranks)) {
-        refresh_compression(&page);
-        show_gone_ranks(&page, many ? 0 : members);
-        return false;
-    }
-    if (many) {
-        refresh_quantity(&page, &quantities[index], ranks);
-    } else {
-        if (index < reported) refresh_rank(&page, index);
-        if (index < members) refresh_member(&page, index);
-    }
-    return true;
+    show_gone_ranks(page, members);
+}
+
+void gs_job_families_write(gs_page_text *text, const gs_job_shot *job) {
+    const gs_job_page page = {text, job};
+    int ranks = gs_job_families_ranks(job);
+    refresh_identity(&page);
+    refresh_work(&page);
+    refresh_histograms(&page);
+    refresh_buckets(&page);
+    refresh_losses(&page);
+    refresh_checkpoints(&page);
+    refresh_compression(&page);
+    if (job->shows_ranks) refresh_ranks(&page, ranks);
+    for (int i = 0; !job->shows_ranks && ranks > 0 && i < NUM_QUANTITIES; i++)
+        refresh_quantity(&page, &quantities[i], ranks);
 }

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "coordinator/observe/counters.h"
-#include "coordinator/observe/metrics/job_families.h"
 #include "core/clock.h"
 #include "rpc/schema/messages.h"
 
@@ -40,6 +39,10 @@ FAMILY(gradsync_unknown_trainer_step, "The step that each of them has applied, a
        "job_id", "rank");
 FAMILY(gradsync_unknown_trainer_since_seconds, "Since when each of them is here, as Unix time.", GS_GAUGE, "trainer",
        "cluster", "job_id", "rank");
+
+static void set_plain(gs_metrics *metrics, const gs_metric_family *family, double value) {
+    gs_metric_set(gs_metrics_series(metrics, family, (const char *[]){NULL}), value);
+}
 
 static gs_metric *series_of(gs_observer *observer, const gs_metric_family *family,
                             const char *a, const char *b, const char *c) {
@@ -77,11 +80,11 @@ static double read_start_seconds(void) {
     return boot + (double)start_ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
-static void refresh_process(gs_observer *observer) {
+void gs_metrics_refresh_process(gs_metrics *metrics) {
     struct rusage usage;
     struct rlimit files;
     if (getrusage(RUSAGE_SELF, &usage) == 0) {
-        set(observer, &process_cpu_seconds_total,
+        set_plain(metrics, &process_cpu_seconds_total,
             (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                 (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
     }
@@ -91,14 +94,14 @@ static void refresh_process(gs_observer *observer) {
         int got = fscanf(file, "%llu %llu", &virtual_pages, &resident_pages);
         fclose(file);
         double page_bytes = got == 2 ? (double)sysconf(_SC_PAGESIZE) : 0;
-        set(observer, &process_virtual_memory_bytes, (double)virtual_pages * page_bytes);
-        set(observer, &process_resident_memory_bytes, (double)resident_pages * page_bytes);
+        set_plain(metrics, &process_virtual_memory_bytes, (double)virtual_pages * page_bytes);
+        set_plain(metrics, &process_resident_memory_bytes, (double)resident_pages * page_bytes);
     }
-    set(observer, &process_open_fds, count_open_files());
+    set_plain(metrics, &process_open_fds, count_open_files());
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        set(observer, &process_max_fds, (double)files.rlim_cur);
+        set_plain(metrics, &process_max_fds, (double)files.rlim_cur);
     }
-    set(observer, &process_start_time_seconds, read_start_seconds());
+    set_plain(metrics, &process_start_time_seconds, read_start_seconds());
 }
 
 static void refresh_control(gs_observer *observer) {
@@ -182,7 +185,6 @@ void gs_metrics_refresh(gs_observer *observer) {
     gs_metric_set(gs_metrics_series(observer->metrics, &gradsync_build_info,
                                     (const char *[]){GRADSYNC_VERSION, "", "none", "none"}),
                   1);
-    refresh_process(observer);
     refresh_control(observer);
     refresh_counts(observer);
 }
@@ -190,10 +192,4 @@ void gs_metrics_refresh(gs_observer *observer) {
 bool gs_metrics_expired(const gs_observer *observer, const gs_job *job) {
     int64_t keep_ms = observer->state->timing.series_keep_ns / GS_NS_PER_MS;
     return gs_job_state_terminal(job->state) && gs_wall_ms() - job->ended_ms > keep_ms;
-}
-
-bool gs_metrics_refresh_job_slice(gs_observer *observer, gs_job *job, int slice) {
-    if (slice > 0) return gs_job_families_refresh_slice(observer, job, slice);
-    gs_counters_declare_job(observer, job);
-    return gs_job_families_refresh_slice(observer, job, slice);
 }

@@ -6,8 +6,8 @@
 
 // What is read when somebody asks.
 void gs_metrics_refresh(gs_observer *observer);
-// One slice of a job (job_families.h); false after the last one.
-bool gs_metrics_refresh_job_slice(gs_observer *observer, gs_job *job, int slice);
+// The same of this process, where files of /proc are counted: any thread.
+void gs_metrics_refresh_process(gs_metrics *metrics);
 // The series of a job that ended long ago are gone.
 bool gs_metrics_expired(const gs_observer *observer, const gs_job *job);
 

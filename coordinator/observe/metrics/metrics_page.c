@@ -1,43 +1,50 @@
-#include "coordinator/observe/job_sight.h"
 #include "coordinator/observe/metrics/metrics_page.h"
 
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
+#include "coordinator/observe/counters.h"
 #include "coordinator/observe/held.h"
+#include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/metrics/job_families.h"
 #include "coordinator/observe/metrics/metric_families.h"
 #include "core/clock.h"
-#include "core/metrics_text.h"
+#include "core/log.h"
+#include "core/thread.h"
 
-#define MAX_JOBS 50  // with series; running ones first, then the newest
-#define MAX_FAMILIES 192
-#define SLICE_NS (2 * GS_NS_PER_MS)
+#define MAX_JOBS 50    // with series; running ones first, then the newest
+#define MAX_RANKS 64   // of a job whose ranks have series of their own
+#define PAGE_RANKS 512  // of all jobs together
+#define SLICE_NS (1 * GS_NS_PER_MS)
 #define SERIES_AT_ONCE 64
-#define PIECE_BYTES (64 << 10)
 
 typedef struct gs_metrics_asker {
     gs_metrics_page *page;
     gs_rpc_call_handle *call;
     gs_held held;
-    bool served;  // gets what is being sent; else it waits for the next round
+    bool served;  // gets the page that is being made; else it waits for the next one
     struct gs_metrics_asker *next;
 } gs_metrics_asker;
 
-typedef struct gs_page_family {
-    const gs_metric_family *family;
-    gs_strbuf text;  // owned
-} gs_page_family;
+typedef enum page_stage {
+    PAGE_IDLE = 0,
+    PAGE_SHOOTING,  // pictures of jobs are taken
+    PAGE_WRITING,   // by the thread, whose is what the picture holds
+    PAGE_SENDING
+} page_stage;
 
-// A round looks at all jobs, then sends all series to whoever asked before the sending began.
 struct gs_metrics_page {
     gs_metrics_asker *askers;  // owned
-    bool begun, sending;
+    page_stage stage;
     uint64_t jobs[MAX_JOBS];  // to look at; ids, for jobs come and go between turns
     size_t num_jobs, job_index;
-    int slice;        // of that job
-    uint64_t cursor;  // series sent so far
-    gs_page_family families[MAX_FAMILIES];  // of the piece that is being put together
-    size_t num_families, bytes;
+    int ranks_left;  // that may have series of their own
+    gs_job_shot *shots, **shots_end;  // owned
+    gs_metrics *metrics;  // borrowed; of the coordinator
+    int wake_fd;
+    gs_thread *thread;    // while it writes
+    atomic_bool written;
+    gs_page_item *items, *next_item;  // owned
 };
 
 static void remove_asker(gs_metrics_asker *asker) {
@@ -61,6 +68,7 @@ static bool is_chosen(const gs_metrics_page *page, const gs_job *job) {
 
 static void choose_jobs(gs_observer *observer, gs_metrics_page *page) {
     page->num_jobs = page->job_index = 0;
+    page->ranks_left = PAGE_RANKS;
     for (int ended = 0; ended < 2; ended++) {
         for (size_t i = observer->state->jobs.count; i-- > 0 && page->num_jobs < MAX_JOBS;) {
             const gs_job *job = observer->state->jobs.items[i];
@@ -76,103 +84,126 @@ static void choose_jobs(gs_observer *observer, gs_metrics_page *page) {
         job->sight->on_page = false;
         job->sight->ranks_shown = 0;
     }
-    page->slice = 0;
-    page->begun = true;
+    for (gs_metrics_asker *asker = page->askers; asker; asker = asker->next) asker->served = true;
+    page->shots_end = &page->shots;
+    page->stage = PAGE_SHOOTING;
 }
 
-static void begin_sending(gs_observer *observer, gs_metrics_page *page) {
+static void write_page(void *ctx, const atomic_bool *stopping) {
+    gs_metrics_page *page = ctx;
+    gs_page_text text = {0};
+    uint64_t cursor = 0, one = 1;
+    gs_metrics_refresh_process(page->metrics);
+    for (const gs_job_shot *shot = page->shots; shot && !atomic_load(stopping); shot = shot->next)
+        gs_job_families_write(&text, shot);
+    while (gs_metrics_visit_some(page->metrics, &cursor, SERIES_AT_ONCE, gs_page_text_add, &text)) continue;
+    page->items = gs_page_text_to_items(&text);
+    gs_page_text_release(&text);
+    atomic_store(&page->written, true);
+    ssize_t woken = write(page->wake_fd, &one, sizeof one);
+    (void)woken;
+}
+
+static void begin_writing(gs_observer *observer, gs_metrics_page *page) {
     gs_metrics_refresh(observer);
-    for (gs_metrics_asker *asker = page->askers; asker; asker = asker->next) asker->served = true;
-    page->sending = true;
-    page->cursor = 0;
+    atomic_store(&page->written, false);
+    page->stage = PAGE_WRITING;
+    gs_status status = gs_thread_start(&page->thread, "metrics-page", write_page, page);
+    if (!status.code) return;
+    gs_log_warn("no metrics page", "reason=\"%s\"", status.message);
+    page->thread = NULL;
+    atomic_store(&page->written, true);  // of nothing
+}
+
+// Jobs with few ranks show each of them, as long as the page has room.
+static void shoot(gs_observer *observer, gs_metrics_page *page, gs_job *job) {
+    job->sight->on_page = true;
+    gs_counters_declare_job(observer, job);
+    gs_job_shot *shot = gs_job_shot_take(job);
+    if (!shot) return;
+    int ranks = gs_job_families_ranks(shot);
+    shot->shows_ranks = ranks <= MAX_RANKS && ranks <= page->ranks_left;
+    if (shot->shows_ranks) page->ranks_left -= ranks;
+    if (shot->shows_ranks && shot->num_members > job->sight->ranks_shown) job->sight->ranks_shown = shot->num_members;
+    *page->shots_end = shot;
+    page->shots_end = &shot->next;
 }
 
 static void look_at_jobs(gs_observer *observer, gs_metrics_page *page) {
     if (page->job_index == page->num_jobs) {
-        begin_sending(observer, page);
+        begin_writing(observer, page);
         return;
     }
-    gs_job *job = gs_job_table_get(&observer->state->jobs, page->jobs[page->job_index]);
-    if (job) job->sight->on_page = true;
-    if (job && gs_metrics_refresh_job_slice(observer, job, page->slice)) {
-        page->slice++;
-        return;
-    }
-    page->job_index++;
-    page->slice = 0;
+    gs_job *job = gs_job_table_get(&observer->state->jobs, page->jobs[page->job_index++]);
+    if (job) shoot(observer, page, job);
 }
 
-static void add_sample(void *ctx, const gs_metric_sample *sample) {
-    gs_metrics_page *page = ctx;
-    size_t index = 0;
-    while (index < page->num_families && page->families[index].family != sample->family) index++;
-    if (index == MAX_FAMILIES) return;
-    if (index == page->num_families) page->families[page->num_families++].family = sample->family;
-    gs_strbuf *text = &page->families[index].text;
-    size_t before = text->len;
-    gs_metric_sample_write(text, sample);
-    page->bytes += text->len - before;
+// Joins the thread, which has written.
+static void take_page(gs_metrics_page *page) {
+    gs_thread_stop(page->thread);
+    page->thread = NULL;
+    gs_job_shots_release(page->shots);
+    page->shots = NULL;
+    page->next_item = page->items;
+    page->stage = PAGE_SENDING;
 }
 
-static gs_json *piece_to_json(gs_metrics_page *page) {
-    static const char *const types[] = {"counter", "gauge", "histogram"};
-    gs_json *families = gs_json_new_array(), *item = gs_json_new_object();
-    for (size_t i = 0; i < page->num_families; i++) {
-        gs_page_family *part = &page->families[i];
-        gs_json *object = gs_json_new_object();
-        gs_json_set_string(object, "name", part->family->name);
-        gs_json_set_string(object, "type", types[part->family->type]);
-        gs_json_set_string(object, "help", part->family->help);
-        gs_json_set_string(object, "text", gs_strbuf_text(&part->text));
-        gs_json_push(families, object);
-        gs_strbuf_clear(&part->text);
-    }
-    gs_json_set(item, "families", families);
-    page->num_families = page->bytes = 0;
-    return item;
-}
-
-static void send_piece(gs_metrics_page *page) {
-    if (page->num_families == 0) return;
-    gs_json *item = piece_to_json(page);
+static void send_item(gs_metrics_page *page, const gs_page_item *item) {
     gs_metrics_asker *next;
     for (gs_metrics_asker *asker = page->askers; asker; asker = next) {
         next = asker->next;
-        gs_status status = asker->served ? gs_rpc_item(asker->call, gs_json_retain(item)) : gs_ok();
+        gs_status status = asker->served ? gs_rpc_item_text(asker->call, item->text, item->bytes) : gs_ok();
         if (!status.code) continue;
         gs_rpc_end(asker->call, status);
         remove_asker(asker);
     }
-    gs_json_release(item);
 }
 
 static void end_round(gs_metrics_page *page) {
+    gs_status status = page->items ? gs_ok() : gs_error(GS_RESOURCE_EXHAUSTED, "metrics: out of memory");
     gs_metrics_asker *next;
     for (gs_metrics_asker *asker = page->askers; asker; asker = next) {
         next = asker->next;
         if (!asker->served) continue;
-        gs_rpc_end(asker->call, gs_ok());
+        gs_rpc_end(asker->call, status);
         remove_asker(asker);
     }
-    page->begun = page->sending = false;
+    gs_page_items_release(page->items);
+    page->items = NULL;
+    page->stage = PAGE_IDLE;
 }
 
-static void send_series(gs_observer *observer, gs_metrics_page *page) {
-    bool left = gs_metrics_visit_some(observer->metrics, &page->cursor, SERIES_AT_ONCE, add_sample,
-                                      page);
-    if (!left || page->bytes >= PIECE_BYTES) send_piece(page);
-    if (!left) end_round(page);
+static void send_page(gs_metrics_page *page) {
+    if (!page->next_item) {
+        end_round(page);
+        return;
+    }
+    send_item(page, page->next_item);
+    page->next_item = page->next_item->next;
+}
+
+bool gs_metrics_page_hurries(const gs_observer *observer) {
+    const gs_metrics_page *page = observer->page;
+    return page && (page->stage != PAGE_WRITING || atomic_load(&page->written));
 }
 
 void gs_metrics_page_turn(gs_observer *observer) {
     gs_metrics_page *page = observer->page;
     gs_deadline deadline = gs_deadline_in_ns(SLICE_NS);
-    while (page && page->askers && !gs_deadline_passed(deadline)) {
-        if (!page->begun) choose_jobs(observer, page);
-        else if (!page->sending) look_at_jobs(observer, page);
-        else send_series(observer, page);
+    while (gs_metrics_page_hurries(observer) && !gs_deadline_passed(deadline)) {
+        switch (page->stage) {
+        case PAGE_IDLE:
+            if (!page->askers) {
+                gs_metrics_page_destroy(observer);
+                return;
+            }
+            choose_jobs(observer, page);
+            break;
+        case PAGE_SHOOTING: look_at_jobs(observer, page); break;
+        case PAGE_WRITING: take_page(page); break;
+        case PAGE_SENDING: send_page(page); break;
+        }
     }
-    if (page && !page->askers) gs_metrics_page_destroy(observer);
 }
 
 void gs_metrics_page_destroy(gs_observer *observer) {
@@ -182,7 +213,9 @@ void gs_metrics_page_destroy(gs_observer *observer) {
         gs_rpc_end(page->askers->call, gs_error(GS_UNAVAILABLE, "the coordinator stops"));
         remove_asker(page->askers);
     }
-    for (size_t i = 0; i < MAX_FAMILIES; i++) gs_strbuf_release(&page->families[i].text);
+    gs_thread_stop(page->thread);
+    gs_job_shots_release(page->shots);
+    gs_page_items_release(page->items);
     free(page);
     observer->page = NULL;
 }
@@ -193,6 +226,10 @@ void gs_get_metrics(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     (void)request;
     gs_observer *observer = ctx;
     if (!observer->page) observer->page = calloc(1, sizeof *observer->page);
+    if (observer->page) {
+        observer->page->metrics = observer->metrics;
+        observer->page->wake_fd = observer->wake_fd;
+    }
     gs_metrics_asker *asker = observer->page ? calloc(1, sizeof *asker) : NULL;
     if (!asker) {
         gs_rpc_end(call, gs_error(GS_RESOURCE_EXHAUSTED, "metrics: out of memory"));

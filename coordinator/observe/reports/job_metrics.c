@@ -58,6 +58,38 @@ void gs_job_metrics_destroy(gs_job_metrics *metrics) {
     free(metrics);
 }
 
+static void *copy_of(const void *from, size_t bytes) {
+    void *copy = from && bytes ? malloc(bytes) : NULL;
+    return copy ? memcpy(copy, from, bytes) : NULL;
+}
+
+// Buckets of rank 0 alone: nobody is shown others'.
+static void part_ranks(gs_job_metrics *copy) {
+    for (int i = 0; i < copy->num_ranks; i++) {
+        gs_rank_metrics *rank = &copy->ranks[i];
+        size_t bytes = rank->report.num_buckets * sizeof *rank->buckets;
+        rank->buckets = i == 0 ? copy_of(rank->buckets, bytes) : NULL;
+        rank->report.buckets = rank->buckets;
+        if (!rank->buckets) rank->report.num_buckets = 0;
+    }
+}
+
+gs_job_metrics *gs_job_metrics_copy(const gs_job_metrics *from) {
+    gs_job_metrics *copy = gs_job_metrics_create();
+    if (!copy) return NULL;
+    copy->ranks = copy_of(from->ranks, (size_t)from->num_ranks * sizeof *copy->ranks);
+    copy->num_ranks = copy->ranks ? from->num_ranks : 0;
+    part_ranks(copy);
+    copy->finished = copy_of(from->finished, (size_t)from->num_finished * sizeof *copy->finished);
+    copy->num_finished = copy->finished ? from->num_finished : 0;
+    memcpy(copy->finished_histograms, from->finished_histograms, sizeof copy->finished_histograms);
+    copy->stragglers = gs_stragglers_copy_views(from->stragglers);
+    copy->finished_straggler_seconds = from->finished_straggler_seconds;
+    copy->eval_loss = from->eval_loss;
+    copy->eval_known = from->eval_known;
+    return copy;
+}
+
 static void add_histogram(gs_histogram *sum, const gs_histogram *part) {
     for (size_t i = 0; i <= GS_METRIC_MAX_BOUNDS; i++) sum->counts[i] += part->counts[i];
     if (isfinite(part->sum)) sum->sum += part->sum;

@@ -16,6 +16,8 @@ typedef struct gs_job_metrics gs_job_metrics;
 
 gs_job_metrics *gs_job_metrics_create(void);  // NULL: out of memory
 void gs_job_metrics_destroy(gs_job_metrics *metrics);
+// Without curves, waits and the buckets of ranks above 0: what another thread shows. NULL: out of memory.
+gs_job_metrics *gs_job_metrics_copy(const gs_job_metrics *from);
 // A new generation: reports of the old one are kept as totals, ranks start anew.
 void gs_job_metrics_begin_generation(gs_job_metrics *metrics, int world_size);
 // Curves from entries that were written down, one a line.

@@ -34,7 +34,6 @@ typedef enum window_kind { DATA = 0, COMPUTE, TRANSFER, STEP_SECONDS, LAG, NUM_W
 typedef struct rank_window {
     sorted_window windows[NUM_WINDOWS];
     uint64_t last;  // bits of the compared steps, by slot, in which it was last
-    gs_straggler_view view;
     int64_t held;  // compared steps for which the condition has held
 } rank_window;
 _Static_assert(GS_STRAGGLER_WINDOW == 64, "a bit for each");
@@ -50,7 +49,8 @@ struct gs_stragglers {
     pending_step pending[PENDING_STEPS];
     int64_t num_compared, newest, num_spikes;
     double step_seconds, whatif_seconds;
-    rank_window *ranks;  // owned
+    rank_window *ranks;        // owned; NULL: of a copy, which takes no steps
+    gs_straggler_view *views;  // owned; of each rank
     double *scratch;     // num_ranks
     quantity data, compute, transfer;  // as last judged
 };
@@ -66,7 +66,8 @@ gs_stragglers *gs_stragglers_create(int num_ranks) {
     stragglers->transfer.kind = TRANSFER;
     stragglers->ranks = calloc(ranks, sizeof *stragglers->ranks);
     stragglers->scratch = calloc(ranks, sizeof *stragglers->scratch);
-    bool made = stragglers->ranks && stragglers->scratch;
+    stragglers->views = calloc(ranks, sizeof *stragglers->views);
+    bool made = stragglers->ranks && stragglers->scratch && stragglers->views;
     for (int i = 0; i < PENDING_STEPS && made; i++) {
         pending_step *pending = &stragglers->pending[i];
         pending->step = -1;
@@ -86,8 +87,27 @@ void gs_stragglers_destroy(gs_stragglers *stragglers) {
         free(stragglers->pending[i].told);
     }
     free(stragglers->ranks);
+    free(stragglers->views);
     free(stragglers->scratch);
     free(stragglers);
+}
+
+gs_stragglers *gs_stragglers_copy_views(const gs_stragglers *from) {
+    gs_stragglers *copy = from ? calloc(1, sizeof *copy) : NULL;
+    if (!copy) return NULL;
+    size_t bytes = (size_t)from->num_ranks * sizeof *copy->views;
+    copy->views = malloc(bytes ? bytes : 1);
+    if (!copy->views) {
+        free(copy);
+        return NULL;
+    }
+    memcpy(copy->views, from->views, bytes);
+    copy->num_ranks = from->num_ranks;
+    copy->num_compared = from->num_compared;
+    copy->num_spikes = from->num_spikes;
+    copy->step_seconds = from->step_seconds;
+    copy->whatif_seconds = from->whatif_seconds;
+    return copy;
 }
 
 // Before the new one came: how many are in the windows.
@@ -188,7 +208,7 @@ static bool stands_out(const gs_stragglers *stragglers, int rank) {
 
 static void judge_rank(gs_stragglers *stragglers, int rank) {
     rank_window *window = &stragglers->ranks[rank];
-    gs_straggler_view *view = &window->view;
+    gs_straggler_view *view = &stragglers->views[rank];
     size_t count = window_count(stragglers);
     view->median_lag_seconds = window_median(stragglers, rank, LAG);
     view->share_last = (double)__builtin_popcountll(window->last) / (double)count;
@@ -209,8 +229,8 @@ static void judge_rank(gs_stragglers *stragglers, int rank) {
 static void judge_whatif(gs_stragglers *stragglers) {
     double excess = 0;
     for (int i = 0; i < stragglers->num_ranks; i++) {
-        if (!stragglers->ranks[i].view.flagged) continue;
-        double own = stragglers->ranks[i].view.median_lag_seconds;
+        if (!stragglers->views[i].flagged) continue;
+        double own = stragglers->views[i].median_lag_seconds;
         if (own > excess) excess = own;
     }
     double rest = stragglers->step_seconds - excess;
@@ -249,6 +269,7 @@ static void compare_step(gs_stragglers *stragglers, const pending_step *pending,
     size_t slot = (size_t)(stragglers->num_compared % GS_STRAGGLER_WINDOW), count = window_count(stragglers);
     for (int i = 0; i < stragglers->num_ranks; i++) {
         rank_window *window = &stragglers->ranks[i];
+        gs_straggler_view *view = &stragglers->views[i];
         const kept_sample *sample = &pending->samples[i];
         double lag = largest - (double)sample->wait;
         const float numbers[NUM_WINDOWS] = {sample->data, sample->compute, sample->transfer, sample->step_seconds,
@@ -257,9 +278,9 @@ static void compare_step(gs_stragglers *stragglers, const pending_step *pending,
         // Nobody is last in a step without a difference.
         bool is_last = i == least && stragglers->num_ranks > 1 && lag > 0;
         window->last = (window->last & ~(UINT64_C(1) << slot)) | (uint64_t)is_last << slot;
-        window->view.lag_seconds += 0.2 * (lag - window->view.lag_seconds);
-        if (is_last) blame(&window->view, lag, num_steps);
-        bool spike = is_last && !window->view.flagged &&
+        view->lag_seconds += 0.2 * (lag - view->lag_seconds);
+        if (is_last) blame(view, lag, num_steps);
+        bool spike = is_last && !view->flagged &&
                      stragglers->step_seconds > 0 && lag > stragglers->step_seconds;
         stragglers->num_spikes += spike;
     }
@@ -301,7 +322,7 @@ int64_t gs_stragglers_num_compared(const gs_stragglers *stragglers) {
 gs_straggler_view gs_stragglers_view(const gs_stragglers *stragglers, int rank) {
     if (!stragglers || rank < 0 || rank >= stragglers->num_ranks)
         return (gs_straggler_view){.phase = ""};
-    gs_straggler_view view = stragglers->ranks[rank].view;
+    gs_straggler_view view = stragglers->views[rank];
     if (!view.phase) view.phase = "";
     return view;
 }
