@@ -200,18 +200,24 @@ edit "CREATE TABLE filler AS SELECT randomblob(8000000)"
 edit "PRAGMA wal_checkpoint(TRUNCATE)"
 rm -rf "$run/kept" && mkdir "$run/kept"
 cp "$data"/gradsync.db* "$run/kept"
-python3 - "$data/gradsync.db" <<'END'
+# Pages of the filler, which lies behind all else: where the next one is. As they were they are in the copy.
+patch_filler() { # FILE PYTHON: what is written there, of page
+  python3 - "$1" "$run/kept/gradsync.db" <<END
 import sys
-with open(sys.argv[1], "r+b") as file:  # pages of the filler, which lies behind all else: where the next one is
-    size = file.seek(0, 2) // 4096
+with open(sys.argv[1], "r+b") as file, open(sys.argv[2], "rb") as kept:
+    size = kept.seek(0, 2) // 4096
     for page in range(size - 900, size - 800):
+        kept.seek(4096 * page)
         file.seek(4096 * page)
-        file.write(b"\xfe" * 4)
+        file.write($2)
 END
+}
+patch_filler "$data/gradsync.db" 'b"\xfe" * 4'
 refuses_to_start 65 'was damaged and is now .*gradsync.db.damaged-'
 refuses_to_start 65 'was damaged, and nothing is in its place'
-rm "$data"/gradsync.db*
-cp "$run/kept"/* "$data"
+# Repaired, not replaced by the copy: workers may have met the one that became ready, and a copy of before knows nothing of it.
+for file in "$data"/gradsync.db.damaged-*; do mv "$file" "$(sed -E 's/[.]damaged-[0-9]+//' <<<"$file")"; done
+patch_filler "$data/gradsync.db" 'kept.read(4)'
 edit "DROP TABLE filler"
 revive
 steps_again

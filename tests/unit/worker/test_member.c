@@ -23,8 +23,8 @@
 typedef struct coordinator {
     gs_rpc_server *server;
     gs_thread *thread;
-    gs_code says;  // to a Bye
-    bool answers;
+    atomic_int says;  // to a Bye, a gs_code
+    atomic_bool answers;
     atomic_int num_byes;
 } coordinator;
 
@@ -43,7 +43,8 @@ static void bye(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer, co
     (void)peer;
     (void)request;
     atomic_fetch_add(&it->num_byes, 1);
-    if (it->answers) gs_rpc_reply(call, it->says ? gs_error(it->says, "it is heard") : gs_ok(), NULL);
+    gs_code says = (gs_code)atomic_load(&it->says);
+    if (atomic_load(&it->answers)) gs_rpc_reply(call, says ? gs_error(says, "it is heard") : gs_ok(), NULL);
 }
 
 static void run_server(void *ctx, const atomic_bool *stopping) {
@@ -135,7 +136,7 @@ static void who_takes_a_bye_and_is_gone_is_not_the_last_to_hear_it(void **state)
     await_bye(&f->first);
     close_coordinator(&f->first);
     gs_sleep_ns(AWAY_NS);
-    f->second.answers = true;
+    atomic_store(&f->second.answers, true);
     open_coordinator(f, &f->second, 2);
     await_bye(&f->second);
     gs_thread_stop(leaving);
@@ -144,8 +145,8 @@ static void who_takes_a_bye_and_is_gone_is_not_the_last_to_hear_it(void **state)
 // Whoever is there and says that it could not write it down has said all that it can.
 static void an_answer_is_the_end_of_it(void **state) {
     fixture *f = *state;
-    f->first.answers = true;
-    f->first.says = GS_UNAVAILABLE;
+    atomic_store(&f->first.says, GS_UNAVAILABLE);
+    atomic_store(&f->first.answers, true);
     const gs_trainer_outcome outcome = {.end = GS_TARGET_REACHED};
     gs_member_say_bye(f->member, &outcome, 0);
     assert_int_equal(atomic_load(&f->first.num_byes), 1);
