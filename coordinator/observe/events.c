@@ -12,26 +12,50 @@
 
 #define MAX_EVENTS 8192
 #define PRUNE_EVERY 512
+#define RETRY_NS GS_NS_PER_SEC
+#define MOST_AT_ONCE 64  // that are written again, once one of them could be
+
+typedef enum event_row_state { EVENT_STORED = 0, EVENT_ON_ITS_WAY, EVENT_TO_STORE } event_row_state;
 
 typedef struct gs_event_row {
     uint64_t sequence, job;
     gs_json *item;  // owned
+    event_row_state state;
 } gs_event_row;
 
 struct gs_events {
     gs_event_row *ring;  // oldest at `first`
     size_t first, count;
     uint64_t next_sequence;
+    // What the store did not take is written again, as long as it is in the ring.
+    size_t num_to_store;
+    int64_t retry_ns;   // one is tried then
+    bool takes_again;   // and was taken: so are the others
 };
+
+static gs_event_row *row_at(gs_events *events, size_t index) {
+    return &events->ring[(events->first + index) % MAX_EVENTS];
+}
+
+// NULL: it has left the ring. The newest are asked for most.
+static gs_event_row *find_row(gs_events *events, uint64_t sequence) {
+    for (size_t i = events->count; i-- > 0;) {
+        gs_event_row *row = row_at(events, i);
+        if (row->sequence == sequence) return row;
+        if (row->sequence < sequence) return NULL;
+    }
+    return NULL;
+}
 
 static void keep_event(gs_events *events, uint64_t sequence, uint64_t job, gs_json *item) {
     if (events->count == MAX_EVENTS) {
-        gs_json_release(events->ring[events->first].item);
+        gs_json_release(row_at(events, 0)->item);
+        events->num_to_store -= row_at(events, 0)->state == EVENT_TO_STORE;
         events->first = (events->first + 1) % MAX_EVENTS;
         events->count--;
     }
     gs_event_row *event = &events->ring[(events->first + events->count) % MAX_EVENTS];
-    *event = (gs_event_row){sequence, job, item};
+    *event = (gs_event_row){sequence, job, item, EVENT_STORED};
     events->count++;
 }
 
@@ -74,8 +98,9 @@ void gs_events_destroy(gs_events *events) {
 
 typedef struct gs_event_write {
     gs_write base;
+    gs_events *events;  // there until the writer has stopped
     uint64_t sequence, job, prune_before;
-    char *body;  // owned; NULL: forget the events of the job
+    char *body;  // owned
 } gs_event_write;
 
 static gs_status write_event(gs_write *base, gs_job_store *store) {
@@ -85,20 +110,36 @@ static gs_status write_event(gs_write *base, gs_job_store *store) {
     return gs_ok();
 }
 
+static void store_later(gs_events *events, gs_event_row *row) {
+    row->state = EVENT_TO_STORE;
+    events->num_to_store++;
+    events->takes_again = false;
+    events->retry_ns = gs_now_ns() + RETRY_NS;
+}
+
 static void event_written(gs_write *base, gs_status status) {
     gs_event_write *event = (gs_event_write *)base;
-    if (status.code) gs_log_warn("event not stored", "reason=\"%s\"", status.message);
+    gs_events *events = event->events;
+    gs_event_row *row = find_row(events, event->sequence);
+    if (status.code && !events->num_to_store)
+        gs_log_warn("events are not stored", "from=%llu reason=\"%s\"", (unsigned long long)event->sequence, status.message);
+    if (row && status.code) store_later(events, row);
+    else if (row) row->state = EVENT_STORED;
+    if (!status.code) events->takes_again = events->num_to_store > 0;
     free(event->body);
     free(event);
 }
 
-static void store_event(gs_observer *observer, uint64_t sequence, uint64_t job,
-                        const gs_json *item) {
+static void store_event(gs_observer *observer, gs_event_row *row) {
+    const uint64_t sequence = row->sequence;
+    const gs_json *item = row->item;
     gs_event_write *event = calloc(1, sizeof *event);
     if (!event) return;
     event->base = (gs_write){.run = write_event, .done = event_written, .lane = GS_LANE_ROWS};
+    event->events = observer->events;
     event->sequence = sequence;
-    event->job = job;
+    event->job = row->job;
+    row->state = EVENT_ON_ITS_WAY;
     if (sequence > MAX_EVENTS && sequence % PRUNE_EVERY == 0) {
         event->prune_before = sequence - MAX_EVENTS;
     }
@@ -145,7 +186,10 @@ void gs_events_see(gs_observer *observer, const gs_effect *effect) {
     if (note->worker) gs_json_set_string(item, "worker", note->worker);
     if (note->fault) gs_fault_to_view(item, note->fault);
     keep_event(events, sequence, job ? job->id : 0, item);
-    store_event(observer, sequence, job ? job->id : 0, item);
+    gs_event_row *row = row_at(events, events->count - 1);
+    // Behind the deletion of its job it would stay for ever: it is forgotten with the job, or written when that stays.
+    if (job && gs_job_is_being_deleted(job)) store_later(events, row);
+    else store_event(observer, row);
     gs_watch_publish(observer, job, GS_TOPIC_EVENT, gs_json_copy(item));
 }
 
@@ -155,13 +199,45 @@ void gs_events_note(gs_observer *observer, gs_severity severity, const char *rea
     gs_events_see(observer, &effect);
 }
 
+static bool may_store(const gs_observer *observer, const gs_event_row *row) {
+    const gs_job *job = row->job ? gs_job_table_get(&observer->state->jobs, row->job) : NULL;
+    return row->state == EVENT_TO_STORE && !(job && gs_job_is_being_deleted(job));
+}
+
+static void store_again(gs_observer *observer, size_t most) {
+    gs_events *events = observer->events;
+    events->takes_again = false;
+    events->retry_ns = gs_now_ns() + RETRY_NS;
+    for (size_t i = 0; i < events->count && most > 0; i++) {
+        gs_event_row *row = row_at(events, i);
+        if (!may_store(observer, row)) continue;
+        most--;
+        events->num_to_store--;
+        store_event(observer, row);
+    }
+}
+
+void gs_events_tick(gs_observer *observer) {
+    const gs_events *events = observer->events;
+    if (!events->num_to_store || (!events->takes_again && gs_now_ns() < events->retry_ns)) return;
+    store_again(observer, events->takes_again ? MOST_AT_ONCE : 1);
+}
+
+void gs_events_part(gs_observer *observer) {
+    if (observer->events->num_to_store) store_again(observer, MAX_EVENTS);
+}
+
 void gs_events_forget_job(gs_observer *observer, uint64_t job) {
     gs_events *events = observer->events;
     size_t kept = 0;
     for (size_t i = 0; i < events->count; i++) {
-        gs_event_row event = events->ring[(events->first + i) % MAX_EVENTS];
-        if (event.job == job) gs_json_release(event.item);
-        else events->ring[(events->first + kept++) % MAX_EVENTS] = event;
+        gs_event_row event = *row_at(events, i);
+        if (event.job != job) {
+            *row_at(events, kept++) = event;
+            continue;
+        }
+        events->num_to_store -= event.state == EVENT_TO_STORE;
+        gs_json_release(event.item);
     }
     events->count = kept;
 }

@@ -14,6 +14,9 @@ void gs_events_see(gs_observer *observer, const gs_effect *effect);
 // Of the observer itself, of no job.
 void gs_events_note(gs_observer *observer, gs_severity severity, const char *reason, const char *message);
 void gs_events_forget_job(gs_observer *observer, uint64_t job);
+// What the store did not take is written as soon as it takes something, as long as it is among the newest that are kept.
+void gs_events_tick(gs_observer *observer);
+void gs_events_part(gs_observer *observer);  // for the last time
 
 void gs_list_events(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
                     const gs_json *request);

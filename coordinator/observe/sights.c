@@ -216,6 +216,7 @@ static bool wants_curves(const gs_observer *observer, const gs_job *job) {
 
 void gs_observer_tick(gs_observer *observer) {
     gs_watch_tick(observer);
+    gs_events_tick(observer);
     gs_timelines_tick(observer);
     for (size_t i = 0; i < observer->state->jobs.count; i++) {
         gs_job *job = observer->state->jobs.items[i];
@@ -229,6 +230,7 @@ void gs_observer_tick(gs_observer *observer) {
 }
 
 void gs_observer_part(gs_observer *observer) {
+    gs_events_part(observer);
     gs_watch_end_all(observer, "server_shutdown");
     gs_timelines_end_all(observer);
     gs_recall_end_all(observer);

@@ -58,8 +58,36 @@ static void wait_until_ready(gs_stage *stage, bool wanted) {
     }
 }
 
+// As a list of their sequences.
+static gs_json *list_events(gs_stage *stage) {
+    gs_json *reply = NULL, *sequences = gs_json_new_array();
+    assert_ok(gs_stage_ask(stage, &reply, GS_LIST_EVENTS, "{\"limit\":1000}"));
+    const gs_json *items = gs_json_get(reply, "items");
+    for (size_t i = 0; i < gs_json_count(items); i++)
+        gs_json_push(sequences, gs_json_new_int(gs_json_int_or(gs_json_at(items, i), "sequence", 0)));
+    gs_json_release(reply);
+    return sequences;
+}
+
+static int64_t number_at(const gs_json *numbers, size_t index) {
+    int64_t number = 0;
+    assert_true(gs_json_int(&number, gs_json_at(numbers, index)));
+    return number;
+}
+
+static void expect_events(gs_stage *stage, const gs_json *wanted) {
+    gs_json *found = list_events(stage);
+    size_t at = 0;
+    for (size_t i = 0; i < gs_json_count(wanted); i++) {
+        while (at < gs_json_count(found) && number_at(found, at) < number_at(wanted, i)) at++;
+        assert_true(at < gs_json_count(found));
+        assert_int_equal(number_at(found, at), number_at(wanted, i));
+    }
+    gs_json_release(found);
+}
+
 // Commits fail while a job trains: readiness says so, the job gets to its end, and its record is written when one can
-// be, at the latest when the coordinator stops.
+// be, and what happened, at the latest when the coordinator stops.
 static void a_disk_that_fails_stops_no_training(void **state) {
     gs_stage *stage = *state;
 #ifndef GRADSYNC_FAILPOINTS
@@ -73,8 +101,11 @@ static void a_disk_that_fails_stops_no_training(void **state) {
     assert_int_equal(gs_json_int_or(job, "restarts", -1), 0);
     gs_json_release(job);
     wait_until_ready(stage, true);
+    gs_json *events = list_events(stage);
     assert_int_equal(gs_coordinator_process_stop(&stage->process), 0);
     assert_ok(gs_coordinator_process_start(&stage->process));
+    expect_events(stage, events);
+    gs_json_release(events);
     job = gs_stage_get(stage, GS_GET_JOB, stage->job);
     assert_string_equal(gs_json_string_or(job, "state", ""), "succeeded");
     assert_int_equal(gs_json_int_or(gs_json_get(job, "progress"), "step", -1), LONG_TARGET);
