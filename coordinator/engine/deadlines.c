@@ -353,6 +353,7 @@ static int64_t later(int64_t at_ns, int64_t skipped_ns, int64_t now_ns) {
 static void skip_in_run(gs_run *run, int64_t skipped_ns, int64_t age_skipped_ns, int64_t now_ns) {
     run->progress_ns = later(run->progress_ns, age_skipped_ns, now_ns);
     run->phase_since_ns = later(run->phase_since_ns, skipped_ns, now_ns);
+    run->claim.since_ns = later(run->claim.since_ns, age_skipped_ns, now_ns);
     if (run->phase_deadline_ns) run->phase_deadline_ns += skipped_ns;
     if (run->drain_deadline_ns) run->drain_deadline_ns += skipped_ns;
     for (int i = 0; i < run->num_members; i++) {

@@ -88,7 +88,7 @@ typedef struct gs_next_plan {
 // A step that one rank alone has told of.
 typedef struct gs_claim {
     int member;  // its index
-    int64_t step, since_ns;  // 0: there is none; since then the others have been heard and are behind
+    int64_t step, since_ns;  // 0: there is none; since when it is told and the others are not away
 } gs_claim;
 
 typedef struct gs_member {
@@ -116,6 +116,7 @@ typedef struct gs_member {
     gs_param_list listed;  // what has come of it
 
     int64_t applied_step, heard_ns, heard_at_step, stream_lost_ns, heartbeat_ns, rss_bytes;
+    int64_t told_step_ns;  // when it last said which step it has applied, the same one or another
     gs_cadence told;      // how often it was told to be heard; heartbeat_ns: how often it does, as far as we know
     bool takes_cadence;   // it hears of another one than its welcome said
     uint64_t plan_digest, next_plan_digest;  // folded; as its last heartbeat said

@@ -1,18 +1,28 @@
 #include "coordinator/engine/runs/claims.h"
 
+#include <string.h>
+
 #include "coordinator/engine/runs/run_life.h"
 #include "core/clock.h"
 
+#define REASON "StateMismatch"
+
 static void disbelieve(gs_engine *engine, gs_member *liar, int64_t told, int64_t reached) {
     gs_run *run = liar->job->run;
-    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = liar, .reason = "StateMismatch", .class = "system",
+    gs_blame blame = {.kind = GS_FAILURE_LOST, .member = liar, .reason = REASON, .class = "system",
                       .evict = true, .fault = GS_FAULT_MISMATCH};
     gs_run_fail(engine, run, &blame, "rank %d on %s tells of step %lld, the others stand at step %lld",
                 gs_member_index(liar), liar->host, (long long)told, (long long)reached);
 }
 
+static bool is_disbelieved(const gs_member *member) {
+    const gs_run *run = member->job->run;
+    return run->cause.set && run->cause.member == gs_member_index(member) && strcmp(run->cause.reason, REASON) == 0;
+}
+
 bool gs_claim_is_possible(gs_engine *engine, gs_member *member, int64_t applied_step) {
     const gs_run *run = member->job->run;
+    if (is_disbelieved(member)) return false;
     if (applied_step <= member->job->spec.steps.target) return true;
     if (run->phase < GS_RUN_SETTLING) disbelieve(engine, member, applied_step, run->step);
     return false;
@@ -31,14 +41,23 @@ static gs_member *find_first(gs_run *run, int64_t *others) {
     return first->applied_step > *others + 1 ? first : NULL;
 }
 
-// Whether all others have just been heard, so that what they told is what they know.
-static bool are_heard(const gs_engine *engine, const gs_run *run, const gs_member *but) {
+// Whether nobody else is away: who is, may have come further than it could tell.
+static bool are_here(const gs_engine *engine, const gs_run *run, const gs_member *but) {
     for (int i = 0; i < run->num_members; i++) {
         const gs_member *member = &run->members[i];
         int64_t beats_ns = 4 * member->heartbeat_ns, suspect_ns = engine->state.timing.suspect_ns;
         if (member == but) continue;
         if (!gs_member_is_here(member) || !member->stream.call) return false;
         if (engine->state.now_ns - member->heard_ns > (beats_ns > suspect_ns ? beats_ns : suspect_ns)) return false;
+    }
+    return true;
+}
+
+// Among many ranks each tells its step every two seconds: what one told before says nothing of now.
+static bool have_told_since(const gs_run *run, const gs_member *but, int64_t since_ns) {
+    for (int i = 0; i < run->num_members; i++) {
+        const gs_member *member = &run->members[i];
+        if (member != but && member->told_step_ns < since_ns) return false;
     }
     return true;
 }
@@ -53,8 +72,8 @@ void gs_claims_check(gs_engine *engine, gs_run *run) {
         if (first) *claim = (gs_claim){.member = gs_member_index(first), .step = first->applied_step, .since_ns = now_ns};
         return;
     }
-    if (!are_heard(engine, run, first)) claim->since_ns = now_ns;
-    if (now_ns - claim->since_ns < engine->state.timing.dead_ns) return;
+    if (!are_here(engine, run, first)) claim->since_ns = now_ns;
+    if (!have_told_since(run, first, claim->since_ns + engine->state.timing.dead_ns)) return;
     gs_job *job = run->job;
     int64_t told = first->applied_step;
     first->applied_step = run->step = others;

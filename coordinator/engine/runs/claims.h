@@ -5,7 +5,7 @@
 
 #include "coordinator/engine/base/mind.h"
 
-// Beyond the job's target nobody has to be heard besides. False: its generation has been ended by it.
+// Beyond the job's target nobody has to be heard besides. False: its generation has been ended by it, or by what it told before.
 bool gs_claim_is_possible(gs_engine *engine, gs_member *member, int64_t applied_step);
 // Of a run that trains: others may be late with what they tell, but not for ever.
 void gs_claims_check(gs_engine *engine, gs_run *run);

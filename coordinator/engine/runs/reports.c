@@ -14,6 +14,7 @@ static void note_step(gs_engine *engine, gs_member *member, int64_t generation, 
     const gs_run *run = member->job->run;
     if (run->phase < GS_RUN_TRAINING || generation != (int64_t)run->generation) return;
     if (!gs_claim_is_possible(engine, member, applied_step)) return;
+    member->told_step_ns = engine->state.now_ns;
     if (applied_step > run->step) gs_member_progressed(engine, member, applied_step);
     else if (applied_step > member->applied_step) member->applied_step = applied_step;
 }
@@ -38,6 +39,7 @@ void gs_on_step(gs_engine *engine, gs_member *member, gs_engine_event *event) {
         return;
     }
     if (!gs_claim_is_possible(engine, member, event->step.applied_step)) return;
+    member->told_step_ns = engine->state.now_ns;
     if (event->step.step_seconds > run->longest_step_seconds) run->longest_step_seconds = event->step.step_seconds;
     gs_member_progressed(engine, member, event->step.applied_step);
 }

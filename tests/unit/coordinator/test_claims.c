@@ -93,6 +93,22 @@ static void a_step_that_the_others_do_not_come_to_is_not_believed(void **state) 
     gs_play_close(&play);
 }
 
+// It stands still, and says so: its heartbeats are words of its step as well.
+static void a_step_is_not_believed_against_one_that_stands(void **state) {
+    (void)state;
+    gs_play play;
+    to_training(&play);
+    int64_t step = gs_play_run(&play)->step;
+    tell_step(&play, OTHER, 500);
+    for (int64_t ns = 0; ns < gs_timing_default.dead_ns * 3 / 2; ns += 100 * GS_NS_PER_MS) {
+        gs_play_wait(&play, 100 * GS_NS_PER_MS);
+        beat(&play, OTHER, 500);
+        beat(&play, HONEST, step);
+    }
+    assert_blamed(&play, OTHER, step);
+    gs_play_close(&play);
+}
+
 static void who_is_ahead_of_ranks_that_are_not_heard_does_not_lie(void **state) {
     (void)state;
     gs_play play;
@@ -114,11 +130,38 @@ static void who_is_ahead_of_ranks_that_are_not_heard_does_not_lie(void **state) 
     gs_play_close(&play);
 }
 
+// Where there are ten thousand ranks each is heard about every two seconds, and not when the other is.
+static void ranks_in_step_that_are_seldom_heard_do_not_lie(void **state) {
+    (void)state;
+    gs_play play;
+    to_training(&play);
+    const gs_cadence seldom = gs_timing_cadence(&gs_timing_default, 1250, 10000);
+    const int tick_ms = 20, beat_ms = (int)(seldom.heartbeat_ns / GS_NS_PER_MS), report_ms = (int)(seldom.report_ns / GS_NS_PER_MS);
+    assert_true(seldom.heartbeat_ns > gs_timing_default.dead_ns);
+    for (int i = 0; i < GS_PLAY_RANKS; i++) {
+        gs_member *member = &gs_play_run(&play)->members[i];
+        member->told = seldom;
+        member->heartbeat_ns = seldom.heartbeat_ns;
+    }
+    for (int at_ms = tick_ms; at_ms <= 60000; at_ms += tick_ms) {
+        gs_play_wait(&play, tick_ms * GS_NS_PER_MS);
+        assert_non_null(gs_play_run(&play));
+        assert_int_equal(gs_play_run(&play)->phase, GS_RUN_TRAINING);
+        int64_t step = 2 + at_ms / 100;
+        for (int i = 0; at_ms % report_ms == 0 && i < GS_PLAY_RANKS; i++) tell_step(&play, i, step);
+        if (at_ms % beat_ms / tick_ms == 10) beat(&play, OTHER, step);
+        if (at_ms % beat_ms / tick_ms == 25) beat(&play, HONEST, step);
+    }
+    gs_play_close(&play);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_beyond_the_target_is_nobodys),
         cmocka_unit_test(a_step_that_the_others_do_not_come_to_is_not_believed),
+        cmocka_unit_test(a_step_is_not_believed_against_one_that_stands),
         cmocka_unit_test(who_is_ahead_of_ranks_that_are_not_heard_does_not_lie),
+        cmocka_unit_test(ranks_in_step_that_are_seldom_heard_do_not_lie),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
