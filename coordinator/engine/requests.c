@@ -202,7 +202,7 @@ void gs_on_delete_job(gs_engine *engine, gs_engine_event *event) {
                          "wrong_state", "stop the job first");
         return;
     }
-    if (!gs_job_delete(engine, job, call, request->purge)) {
+    if (!gs_job_delete(engine, job, call, request->purge, GS_FORGET_ASKED)) {
         gs_reply_error(engine, call, gs_error(GS_RESOURCE_EXHAUSTED, "delete job: out of memory"));
         return;
     }
@@ -381,6 +381,7 @@ void gs_on_job_deleted(gs_engine *engine, const gs_completion *done) {
             const gs_tombstone tombstone = gs_job_tombstone(engine, job);
             gs_job_table_bury(&engine->state.jobs, &tombstone);
             drop_job(engine, job, answer->purges);
+            if (answer->why != GS_FORGET_ASKED) gs_retention_forgot(engine, answer->why);
         }
         gs_reply_ok(engine, call);
     }

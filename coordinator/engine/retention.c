@@ -1,7 +1,10 @@
 #include "coordinator/engine/retention.h"
 
+#include <stdlib.h>
+
 #include "coordinator/engine/base/late_answers.h"
 #include "coordinator/engine/base/moves.h"
+#include "coordinator/model/memory.h"
 #include "core/clock.h"
 
 #define LOOK_NS GS_NS_PER_SEC
@@ -11,10 +14,11 @@ gs_tombstone gs_job_tombstone(const gs_engine *engine, const gs_job *job) {
     return (gs_tombstone){job->id, job->generation, job->state, engine->state.wall_ms};
 }
 
-bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges) {
+bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs_forget_reason why) {
     gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_DELETE, call, job);
     if (!answer) return false;
     answer->purges = purges;
+    answer->why = why;
     job->held_back = true;
     gs_effect *effect = gs_mind_do(engine, GS_DO_DELETE_JOB);
     effect->job = job;
@@ -24,43 +28,84 @@ bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges) {
     return true;
 }
 
-static bool may_be_forgotten(const gs_job *job) { return !job->run && !job->dirty; }
+// What is seen of it after its end has been read, and nobody waits to be told of it.
+static bool may_be_forgotten(const gs_engine *engine, const gs_job *job) {
+    bool is_young = engine->state.now_ns - job->ended_ns < engine->state.timing.series_keep_ns;
+    return !is_young && !job->run && !job->dirty && !gs_late_answer_waits(engine, job);
+}
 
 static bool is_old(const gs_state *state, const gs_job *job) {
     return state->retention.ended_ns > 0 && state->now_ns - job->ended_ns > state->retention.ended_ns;
 }
 
-static size_t count_ended(const gs_job_table *jobs) {
+static bool is_kept(const gs_job *job) { return gs_job_state_terminal(job->state) && !job->held_back; }
+
+static bool is_any_due(const gs_state *state) {
+    if (!state->retention.ended_jobs && !state->retention.ended_ns) return false;
     size_t count = 0;
-    for (size_t i = 0; i < jobs->count; i++)
-        count += gs_job_state_terminal(jobs->items[i]->state) && !jobs->items[i]->held_back;
-    return count;
+    bool is_one_old = false;
+    for (size_t i = 0; i < state->jobs.count; i++) {
+        count += is_kept(state->jobs.items[i]);
+        is_one_old |= is_kept(state->jobs.items[i]) && is_old(state, state->jobs.items[i]);
+    }
+    return is_one_old || (state->retention.ended_jobs && count > state->retention.ended_jobs);
+}
+
+static int by_end(const void *a, const void *b) {
+    const gs_job *x = *(gs_job *const *)a, *y = *(gs_job *const *)b;
+    if (x->ended_ns != y->ended_ns) return x->ended_ns < y->ended_ns ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+// Whoever ended first is first; the table has who was created first.
+static gs_job **take_ended(const gs_state *state, size_t *count) {
+    gs_job **jobs = gs_model_alloc(state->jobs.count, sizeof *jobs);
+    *count = 0;
+    for (size_t i = 0; i < state->jobs.count; i++)
+        if (is_kept(state->jobs.items[i])) jobs[(*count)++] = state->jobs.items[i];
+    qsort(jobs, *count, sizeof *jobs, by_end);
+    return jobs;
+}
+
+void gs_retention_forgot(gs_engine *engine, gs_forget_reason why) {
+    gs_mind_count(engine, NULL, GS_COUNT_FORGOTTEN, why == GS_FORGET_OLD ? "age" : "number", NULL, 1);
+    if (why == GS_FORGET_OLD) engine->state.forgotten_old++;
+    else engine->state.forgotten_many++;
+}
+
+// Once for all that the disk has forgotten since the last look.
+static void tell_forgotten(gs_engine *engine) {
+    gs_state *state = &engine->state;
+    size_t old = state->forgotten_old, many = state->forgotten_many;
+    state->forgotten_old = state->forgotten_many = 0;
+    if (old + many == 0) return;
+    gs_note_add(engine, NULL, NULL, GS_SEVERITY_INFO, "JobsForgotten",
+                "%zu ended jobs are forgotten: %zu are too old, %zu too many; their checkpoints stay", old + many, old, many);
+}
+
+static void forget_due(gs_engine *engine) {
+    const gs_state *state = &engine->state;
+    size_t ended, asked = 0;
+    gs_job **jobs = take_ended(state, &ended);
+    size_t most = state->retention.ended_jobs ? state->retention.ended_jobs : SIZE_MAX;
+    size_t too_many = ended > most ? ended - most : 0;
+    for (size_t i = 0; i < ended && asked < MOST_AT_ONCE; i++) {
+        bool old = is_old(state, jobs[i]);
+        if (!old && i >= too_many) break;
+        // One that cannot go yet goes later; a younger one does not go in its place.
+        if (!may_be_forgotten(engine, jobs[i])) continue;
+        if (!gs_job_delete(engine, jobs[i], 0, false, old ? GS_FORGET_OLD : GS_FORGET_MANY)) break;
+        asked++;
+    }
+    free(jobs);
 }
 
 void gs_retention_tick(gs_engine *engine) {
     gs_state *state = &engine->state;
-    const gs_retention *retention = &state->retention;
-    if ((!retention->ended_jobs && !retention->ended_ns) || state->now_ns - state->retained_ns < LOOK_NS) return;
+    if (state->now_ns - state->retained_ns < LOOK_NS) return;
     state->retained_ns = state->now_ns;
-    size_t ended = count_ended(&state->jobs), too_many = 0, too_old = 0;
-    size_t most = retention->ended_jobs ? retention->ended_jobs : SIZE_MAX;
-    for (size_t i = 0; i < state->jobs.count && too_many + too_old < MOST_AT_ONCE; i++) {
-        gs_job *job = state->jobs.items[i];
-        if (!gs_job_state_terminal(job->state) || job->held_back) continue;
-        bool old = is_old(state, job), many = ended > most;
-        if (!old && !many) continue;
-        ended--;  // one that is not written yet is forgotten later; a younger one does not go in its place
-        if (!may_be_forgotten(job)) continue;
-        if (!gs_job_delete(engine, job, 0, false)) break;
-        if (old) too_old++;
-        else too_many++;
-    }
-    if (too_old) gs_mind_count(engine, NULL, GS_COUNT_FORGOTTEN, "age", NULL, (double)too_old);
-    if (too_many) gs_mind_count(engine, NULL, GS_COUNT_FORGOTTEN, "number", NULL, (double)too_many);
-    if (too_old + too_many == 0) return;
-    gs_note_add(engine, NULL, NULL, GS_SEVERITY_INFO, "JobsForgotten",
-                "%zu ended jobs are forgotten: %zu are too old, %zu too many; their checkpoints stay", too_old + too_many,
-                too_old, too_many);
+    tell_forgotten(engine);
+    if (is_any_due(state)) forget_due(engine);
 }
 
 static gs_status refuse(gs_engine *engine, const char *limit, gs_status status) {

@@ -44,6 +44,7 @@ typedef struct gs_state {
     bool schedule_needed;   // something ended or became free
     int64_t now_ns, wall_ms;  // of the last event
     int64_t ticked_ns, swept_ns, retained_ns;
+    size_t forgotten_old, forgotten_many;  // ended jobs, durably; not told yet
 } gs_state;
 
 gs_member *gs_state_member(const gs_state *state, uint64_t incarnation);  // NULL: none

@@ -26,6 +26,12 @@ gs_late_answer *gs_late_answer_take(gs_engine *engine, uint64_t ticket) {
     return answer;
 }
 
+bool gs_late_answer_waits(const gs_engine *engine, const gs_job *job) {
+    for (const gs_late_answer *answer = engine->late; answer; answer = answer->next)
+        if (answer->job == job->id) return true;
+    return false;
+}
+
 void gs_late_answer_bury(gs_engine *engine, gs_late_answer *answer) {
     gs_mind_bury(engine, answer->key, free);
     gs_mind_bury(engine, answer, free);

@@ -22,12 +22,15 @@ typedef enum gs_late_kind {
     GS_LATE_ADOPT_AGAIN
 } gs_late_kind;
 
+typedef enum gs_forget_reason { GS_FORGET_ASKED = 0, GS_FORGET_OLD, GS_FORGET_MANY } gs_forget_reason;
+
 typedef struct gs_late_answer {
     uint64_t ticket, job;
     gs_late_kind kind;
     gs_kept_call held;
     char *key;  // owned; of an idempotent request; NULL: none
     bool purges;
+    gs_forget_reason why;  // of a deletion
     bool shows_end;  // what is written shows that the job has ended
     struct gs_late_answer *next;
 } gs_late_answer;

@@ -148,6 +148,7 @@ static void perform(gs_play *play, const gs_effect *effect) {
         play->num_finds++;
         ask_disk(disk, effect, GS_ON_DIRECTORIES_FOUND, 0);
         break;
+    case GS_DO_PURGE: play->num_purges++; break;
     case GS_DO_LOOK_AT_PARTS: ask_disk(disk, effect, GS_ON_PARTS_LOOKED, 0); break;
     case GS_DO_CHECK_CHECKPOINTS:
         play->num_checks++;

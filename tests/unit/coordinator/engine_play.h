@@ -36,7 +36,7 @@ typedef struct gs_play {
     int num_job_rows;
     // What people are told: how many notes have this reason (NULL: none is looked for); plans without buckets in orders.
     const char *watched_reason;
-    int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks, num_finds;
+    int num_watched, num_plans, num_empty_plans, num_checkpoint_rows, num_checks, num_finds, num_purges;
     int num_adopt_orders, num_stop_orders;  // that agents were given
     gs_call agent_stream, rank_streams[GS_PLAY_RANKS];  // of their last hello
     uint32_t epoch;                // of the coordinator; its life has the same number

@@ -359,58 +359,8 @@ static void a_move_that_no_table_has_ends_nothing(void **state) {
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
-static gs_job *submit_short(gs_play *play, int number) {
-    char spec[240];
-    snprintf(spec, sizeof spec,
-             "{\"name\":\"short-%d\",\"world\":{\"min\":1,\"max\":1,\"device\":\"cuda\",\"wait_seconds\":1},"
-             "\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}", number);
-    return gs_play_submit(play, spec);
-}
-
-static gs_state *state_of(gs_play *play) { return (gs_state *)(uintptr_t)gs_engine_state(play->engine); }
-
-// While one trains.
-static void ended_jobs_are_kept_so_many_and_so_long(void **state) {
-    gs_play *play = *state;
-    uint64_t ids[5];
-    gs_job_table *jobs = &state_of(play)->jobs;
-    for (int i = 0; i < 5; i++) {
-        ids[i] = submit_short(play, i)->id;
-        both(play, GS_ON_STEP);
-        gs_play_wait(play, 2 * GS_NS_PER_SEC);
-    }
-    assert_int_equal(jobs->count, 6);
-    state_of(play)->retention = (gs_retention){.ended_jobs = 3};
-    // A disk that takes no deletion is asked again, and forgets nothing meanwhile.
-    play->disk_says = GS_RESOURCE_EXHAUSTED;
-    both(play, GS_ON_STEP);
-    gs_play_wait(play, 2 * GS_NS_PER_SEC);
-    assert_int_equal(jobs->count, 6);
-    play->disk_says = GS_OK;
-    for (int i = 0; i < 10; i++) {
-        both(play, GS_ON_STEP);
-        gs_play_wait(play, 3 * GS_NS_PER_SEC);
-    }
-    for (int i = 0; i < 5; i++) {
-        assert_int_equal(gs_job_table_get(jobs, ids[i]) != NULL, i >= 2);
-        assert_int_equal(gs_job_table_tombstone(jobs, ids[i]) != NULL, i < 2);
-    }
-    // An hour that somebody sets is none.
-    state_of(play)->retention = (gs_retention){.ended_ns = 3600 * GS_NS_PER_SEC};
-    play->wall_ms += 7200 * 1000;
-    both(play, GS_ON_STEP);
-    gs_play_wait(play, 3 * GS_NS_PER_SEC);
-    assert_int_equal(jobs->count, 4);
-    for (size_t i = 0; i < jobs->count; i++) jobs->items[i]->ended_ns -= 3600 * GS_NS_PER_SEC;
-    both(play, GS_ON_STEP);
-    gs_play_wait(play, 3 * GS_NS_PER_SEC);
-    assert_int_equal(jobs->count, 1);
-    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(ended_jobs_are_kept_so_many_and_so_long, set_up, tear_down),
         TEST(who_waits_for_a_device_is_told_so),
         TEST(who_waits_for_any_worker_does_not_lack_a_device),
         TEST(a_checkpoint_that_cannot_be_recorded_is_said_once),

@@ -1,0 +1,160 @@
+// Jobs that have ended: which of them are forgotten and when, what deleting one means, and what it leaves behind.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/clock.h"
+#include "tests/unit/coordinator/engine_play.h"
+
+static void both(gs_play *play, gs_engine_event_kind kind) {
+    gs_play_say(play, 1, kind);
+    gs_play_say(play, 0, kind);
+}
+
+static void train(gs_play *play) {
+    both(play, GS_ON_HELLO);
+    gs_play_say(play, 1, GS_ON_PARAMS);
+    both(play, GS_ON_READY);
+    both(play, GS_ON_COMM_UP);
+    both(play, GS_ON_STEP);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+}
+
+static int set_up(void **state) {
+    gs_play *play = calloc(1, sizeof *play);
+    gs_play_open(play);
+    train(play);
+    *state = play;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    gs_play_close(*state);
+    free(*state);
+    return 0;
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+static gs_state *state_of(gs_play *play) { return (gs_state *)(uintptr_t)gs_engine_state(play->engine); }
+
+static gs_job *submit_with(gs_play *play, int number, int seconds) {
+    char spec[240];
+    snprintf(spec, sizeof spec,
+             "{\"name\":\"short-%d\",\"world\":{\"min\":1,\"max\":1,\"device\":\"cuda\",\"wait_seconds\":%d},"
+             "\"model\":{\"kind\":\"mlp\"},\"steps\":{\"target\":5}}", number, seconds);
+    return gs_play_submit(play, spec);
+}
+
+static gs_job *submit_short(gs_play *play, int number) { return submit_with(play, number, 1); }
+
+// While the first job trains.
+static void pass(gs_play *play, int seconds) {
+    for (int i = 0; i < seconds; i++) {
+        both(play, GS_ON_STEP);
+        gs_play_wait(play, GS_NS_PER_SEC);
+    }
+}
+
+static bool is_known(gs_play *play, uint64_t id) { return gs_job_table_get(&state_of(play)->jobs, id) != NULL; }
+
+// While one trains.
+static void ended_jobs_are_kept_so_many_and_so_long(void **state) {
+    gs_play *play = *state;
+    uint64_t ids[5];
+    state_of(play)->timing.series_keep_ns = GS_NS_PER_SEC;
+    gs_job_table *jobs = &state_of(play)->jobs;
+    for (int i = 0; i < 5; i++) {
+        ids[i] = submit_short(play, i)->id;
+        both(play, GS_ON_STEP);
+        gs_play_wait(play, 2 * GS_NS_PER_SEC);
+    }
+    assert_int_equal(jobs->count, 6);
+    state_of(play)->retention = (gs_retention){.ended_jobs = 3};
+    // A disk that takes no deletion is asked again, and forgets nothing meanwhile.
+    play->disk_says = GS_RESOURCE_EXHAUSTED;
+    both(play, GS_ON_STEP);
+    gs_play_wait(play, 2 * GS_NS_PER_SEC);
+    assert_int_equal(jobs->count, 6);
+    play->disk_says = GS_OK;
+    for (int i = 0; i < 10; i++) {
+        both(play, GS_ON_STEP);
+        gs_play_wait(play, 3 * GS_NS_PER_SEC);
+    }
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(gs_job_table_get(jobs, ids[i]) != NULL, i >= 2);
+        assert_int_equal(gs_job_table_tombstone(jobs, ids[i]) != NULL, i < 2);
+    }
+    // An hour that somebody sets is none.
+    state_of(play)->retention = (gs_retention){.ended_ns = 3600 * GS_NS_PER_SEC};
+    play->wall_ms += 7200 * 1000;
+    both(play, GS_ON_STEP);
+    gs_play_wait(play, 3 * GS_NS_PER_SEC);
+    assert_int_equal(jobs->count, 4);
+    for (size_t i = 0; i < jobs->count; i++) jobs->items[i]->ended_ns -= 3600 * GS_NS_PER_SEC;
+    both(play, GS_ON_STEP);
+    gs_play_wait(play, 3 * GS_NS_PER_SEC);
+    assert_int_equal(jobs->count, 1);
+    assert_int_equal(gs_play_run(play)->phase, GS_RUN_TRAINING);
+}
+
+// The one that was created first may be the last that ends.
+static void who_ended_first_is_forgotten_first(void **state) {
+    gs_play *play = *state;
+    state_of(play)->timing.series_keep_ns = GS_NS_PER_SEC;
+    uint64_t long_one = submit_with(play, 0, 10)->id, first = submit_short(play, 1)->id;
+    pass(play, 3);
+    uint64_t second = submit_short(play, 2)->id;
+    pass(play, 12);
+    state_of(play)->retention = (gs_retention){.ended_jobs = 1};
+    pass(play, 4);
+    assert_false(is_known(play, first));
+    assert_false(is_known(play, second));
+    assert_true(is_known(play, long_one));
+}
+
+// Its metrics are still read, and who waits for its end has not been told yet.
+static void who_has_just_ended_is_not_forgotten(void **state) {
+    gs_play *play = *state;
+    uint64_t id = submit_short(play, 0)->id;
+    pass(play, 3);
+    submit_short(play, 1);
+    pass(play, 3);
+    state_of(play)->retention = (gs_retention){.ended_jobs = 1};
+    pass(play, 100);
+    assert_true(is_known(play, id));
+    pass(play, 250);
+    assert_false(is_known(play, id));
+}
+
+static void what_the_disk_does_not_forget_is_not_said_to_be_forgotten(void **state) {
+    gs_play *play = *state;
+    state_of(play)->timing.series_keep_ns = GS_NS_PER_SEC;
+    play->watched_reason = "JobsForgotten";
+    submit_short(play, 0);
+    submit_short(play, 1);
+    pass(play, 4);
+    state_of(play)->retention = (gs_retention){.ended_jobs = 1};
+    play->disk_says = GS_RESOURCE_EXHAUSTED;
+    pass(play, 10);
+    assert_int_equal(play->num_watched, 0);
+    play->disk_says = GS_OK;
+    pass(play, 10);
+    assert_int_equal(play->num_watched, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(ended_jobs_are_kept_so_many_and_so_long),
+        TEST(who_ended_first_is_forgotten_first),
+        TEST(who_has_just_ended_is_not_forgotten),
+        TEST(what_the_disk_does_not_forget_is_not_said_to_be_forgotten),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
