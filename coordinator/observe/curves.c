@@ -166,6 +166,11 @@ bool gs_curves_tick(gs_observer *observer, gs_job *job, bool reads) {
 
 bool gs_curves_are_missing(const gs_job *job) { return job->sight->curves->are != IN_MEMORY; }
 
+bool gs_curves_are_moving(const gs_job *job) {
+    const gs_curves *curves = job->sight->curves;
+    return curves->pending.len > 0 || curves->is_writing || curves->are == COMING;
+}
+
 void gs_curves_let_go(gs_job *job) {
     if (job->sight->curves->are == IN_MEMORY) job->sight->curves->are = ON_DISK;
 }

@@ -21,6 +21,8 @@ void gs_curves_note(gs_job *job, const gs_json *entry);
 bool gs_curves_tick(gs_observer *observer, gs_job *job, bool reads);
 // Until they have been read.
 bool gs_curves_are_missing(const gs_job *job);
+// Some of them are on their way to the disk or back, or wait for it.
+bool gs_curves_are_moving(const gs_job *job);
 // They are not in memory any more.
 void gs_curves_let_go(gs_job *job);
 

@@ -226,6 +226,7 @@ void gs_log_records(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer
     write->base.bytes = bytes;
     write->call = call;
     gs_held_keep(&write->held, call, forget_log_call, write);
+    if (job->sight->is_resting) gs_sight_use(job->sight);  // what this opens is closed again
     submit_log(observer, job, write);
 }
 

@@ -16,6 +16,7 @@ typedef struct waiter {
     gs_rpc_call_handle *call;
     gs_json *request;   // owned
     bool wants_curves;  // else its record
+    bool has_come;      // what it waits for
     gs_held held;
     struct waiter *next;
 } waiter;
@@ -42,38 +43,35 @@ static void free_waiter(waiter *it) {
     free(it);
 }
 
-static void forget_waiter(void *owner, gs_rpc_call_handle *call) {
-    (void)call;
-    waiter *it = owner, **link = &it->observer->recalls->waiting;
+static void unlink_waiter(gs_recalls *recalls, waiter *it) {
+    waiter **link = &recalls->waiting;
     while (*link != it) link = &(*link)->next;
     *link = it->next;
-    it->observer->recalls->num_waiting--;
+    recalls->num_waiting--;
+}
+
+static void forget_waiter(void *owner, gs_rpc_call_handle *call) {
+    (void)call;
+    waiter *it = owner;
+    unlink_waiter(it->observer->recalls, it);
     free_waiter(it);
 }
 
-static void arrived(gs_observer *observer, gs_job *job, gs_status status) {
-    // Handlers may keep their call again, at the end of the list: those that wait now have their turn.
-    waiter *waiting = observer->recalls->waiting;
-    observer->recalls->waiting = NULL;
-    observer->recalls->num_waiting = 0;
-    waiter **end = &observer->recalls->waiting;
-    waiter *mine = NULL, **mine_end = &mine;
-    for (waiter *it = waiting, *next; it; it = next) {
-        next = it->next;
-        it->next = NULL;
-        bool is_there = !it->wants_curves || !gs_curves_are_missing(job);
-        if (it->job == job->id && is_there) {
-            *mine_end = it;
-            mine_end = &it->next;
-        } else {
-            *end = it;
-            end = &it->next;
-            observer->recalls->num_waiting++;
-        }
-    }
-    while (mine) {
-        waiter *it = mine;
-        mine = it->next;
+static waiter *next_come(const gs_recalls *recalls) {
+    waiter *it = recalls->waiting;
+    while (it && !it->has_come) it = it->next;
+    return it;
+}
+
+// Handlers may keep their call again: those that wait now have their turn. Each stays in the list until then, for its
+// caller may go away while another one is answered.
+static void arrived(gs_observer *observer, const gs_job *job, gs_status status) {
+    gs_recalls *recalls = observer->recalls;
+    bool has_curves = !gs_curves_are_missing(job);
+    for (waiter *it = recalls->waiting; it; it = it->next)
+        it->has_come |= it->job == job->id && (!it->wants_curves || has_curves);
+    for (waiter *it; (it = next_come(recalls));) {
+        unlink_waiter(recalls, it);
         gs_rpc_call_set_data(it->call, NULL);
         if (status.code) gs_rpc_reply(it->call, status, NULL);
         else it->handler(observer, it->call, NULL, it->request);

@@ -176,6 +176,7 @@ void gs_observer_take_sample(gs_observer *observer, gs_job *job, const char *sam
 static bool may_rest(const gs_observer *observer, const gs_job *job, int64_t now_ns) {
     const gs_job_sight *sight = job->sight;
     if (!gs_job_state_terminal(job->state) || job->dirty || job->held_back || job->run || sight->row_failed) return false;
+    if (gs_curves_are_moving(job)) return false;
     // What an earlier version left is read whole at a start, and shown as long.
     int64_t since_ns = sight->ended_ns || !sight->documents.spec ? sight->ended_ns : observer->started_ns;
     if (since_ns && now_ns - since_ns < observer->state->timing.series_keep_ns) return false;

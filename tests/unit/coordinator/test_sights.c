@@ -1,0 +1,238 @@
+// What is seen of jobs that rest: calls, files and lines that are on their way while they do.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "coordinator/observe/curves.h"
+#include "coordinator/observe/held.h"
+#include "coordinator/observe/job_log.h"
+#include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/recall.h"
+#include "coordinator/observe/sights.h"
+#include "core/clock.h"
+#include "tests/support/asserts.h"
+#include "tests/support/temp_dir.h"
+
+#define PATIENCE_NS (60 * GS_NS_PER_SEC)
+#define NUM_CALLS 3
+
+// Calls without a connection: what their keeper hung on them, and how they ended.
+typedef struct played_call {
+    gs_held *held;
+    int num_answers;
+    gs_status answer;
+    struct played_call *gone_with_it;  // its caller goes away when this one is answered
+} played_call;
+
+void __wrap_gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body);
+void __wrap_gs_rpc_call_set_data(gs_rpc_call_handle *call, void *data);
+
+void __wrap_gs_rpc_call_set_data(gs_rpc_call_handle *call, void *data) {
+    ((played_call *)(void *)call)->held = data;
+}
+
+void __wrap_gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *body) {
+    played_call *it = (played_call *)(void *)call, *other = it->gone_with_it;
+    it->num_answers++;
+    it->answer = status;
+    gs_json_release(body);
+    gs_held *held = other ? other->held : NULL;
+    if (held) held->gone(held->owner, (gs_rpc_call_handle *)(void *)other);
+}
+
+static gs_rpc_call_handle *handle_of(played_call *call) {
+    return (gs_rpc_call_handle *)(void *)call;
+}
+
+typedef struct play {
+    char *directory;
+    int wake_fd;
+    gs_state state;
+    gs_observer *observer;
+    gs_job *job;  // ended in a former life
+    char job_directory[1200];
+} play;
+
+static int set_up(void **state) {
+    play *it = calloc(1, sizeof *it);
+    *state = it;
+    it->directory = gs_temp_dir_make();
+    it->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    it->state.timing = gs_timing_default;
+    char path[1100];
+    snprintf(path, sizeof path, "%s/jobs", it->directory);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/store.db", it->directory);
+    gs_store_start facts;
+    gs_job_store *store = NULL;
+    assert_ok(gs_job_store_open(&store, &facts, path));
+    assert_ok(gs_observer_create(&it->observer, &(gs_observer_options){.state = &it->state,
+                                                                       .data_dir = it->directory,
+                                                                       .store = store,
+                                                                       .next_sequence = 1}));
+    assert_ok(gs_writer_start(&it->observer->writer, store, it->wake_fd, NULL));
+    it->observer->wake_fd = it->wake_fd;
+    it->job = gs_job_create(gs_job_id_make(1, 1), &(gs_job_spec){0});
+    it->job->state = GS_JOB_SUCCEEDED;
+    gs_job_table_add(&it->state.jobs, it->job);
+    assert_true(gs_observer_meet(it->observer, it->job, &(gs_job_documents){0}, true));
+    snprintf(it->job_directory, sizeof it->job_directory, "%s/jobs/%s", it->directory,
+             it->job->id_text);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    play *it = *state;
+    gs_writer_stop(it->observer->writer);
+    for (size_t i = 0; i < it->state.jobs.count; i++)
+        gs_observer_forget(it->observer, it->state.jobs.items[i]);
+    gs_observer_destroy(it->observer);
+    gs_job_table_release(&it->state.jobs);
+    gs_agent_table_release(&it->state.agents);
+    close(it->wake_fd);
+    gs_temp_dir_remove(it->directory);
+    free(it);
+    return 0;
+}
+
+// As long as nobody says what is waited for.
+static void collect_until(play *it, bool (*is_so)(const play *it)) {
+    int64_t until_ns = gs_now_ns() + PATIENCE_NS;
+    while (!is_so(it)) {
+        assert_true(gs_now_ns() < until_ns);
+        gs_writer_collect(it->observer->writer);
+        usleep(1000);
+    }
+}
+
+static void tick(play *it) {
+    it->observer->rested_ns = 0;  // looks for jobs that may rest each time
+    gs_observer_tick(it->observer);
+}
+
+static played_call calls[NUM_CALLS];
+
+static bool first_and_last_are_answered(const play *it) {
+    (void)it;
+    return calls[0].num_answers && calls[NUM_CALLS - 1].num_answers;
+}
+
+static void handler_of_nobody(void *ctx, gs_rpc_call_handle *call, const gs_rpc_peer *peer,
+                              const gs_json *request) {
+    (void)ctx;
+    (void)peer;
+    (void)request;
+    gs_rpc_reply(call, gs_ok(), NULL);
+}
+
+// An answer that cannot be sent ends the connection, and with it what else its peer asked.
+static void a_caller_may_go_away_while_another_is_answered(void **state) {
+    play *it = *state;
+    memset(calls, 0, sizeof calls);
+    calls[0].gone_with_it = &calls[1];
+    for (int i = 0; i < NUM_CALLS; i++)
+        assert_true(
+            gs_recall_record(it->observer, it->job, handler_of_nobody, handle_of(&calls[i]), NULL));
+    collect_until(it, first_and_last_are_answered);
+    assert_int_equal(calls[0].num_answers, 1);
+    assert_int_equal(calls[1].num_answers, 0);
+    assert_int_equal(calls[2].num_answers, 1);
+    assert_int_equal(calls[2].answer.code, GS_NOT_FOUND);  // it has no row
+}
+
+static bool log_is_open(const play *it) {
+    char name[64], path[1300];
+    for (int fd = 0; fd < 256; fd++) {
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(name, path, sizeof path - 1);
+        path[length < 0 ? 0 : length] = '\0';
+        if (strstr(path, it->job->id_text) && strstr(path, "/log-")) return true;
+    }
+    return false;
+}
+
+static bool log_is_closed(const play *it) {
+    return !log_is_open(it);
+}
+
+static bool first_is_answered(const play *it) {
+    (void)it;
+    return calls[0].num_answers > 0;
+}
+
+// An agent that was away for long brings the last lines of a job that rests.
+static void the_log_of_a_resting_job_is_closed_again(void **state) {
+    play *it = *state;
+    memset(calls, 0, sizeof calls);
+    gs_agent *agent = gs_agent_table_add(&it->state.agents, "w1");
+    assert_true(gs_agent_table_rename(&it->state.agents, agent, 5));
+    tick(it);
+    assert_true(it->job->sight->is_resting);
+    char text[200];
+    snprintf(text, sizeof text, "{\"job\":\"%s\",\"records\":[{\"text\":\"late\",\"rank\":0}]}",
+             it->job->id_text);
+    gs_json *request = NULL;
+    assert_ok(gs_json_parse(&request, text, strlen(text)));
+    gs_log_records(it->observer, handle_of(&calls[0]), &(gs_rpc_peer){.incarnation = 5}, request);
+    gs_json_release(request);
+    collect_until(it, first_is_answered);
+    assert_ok(calls[0].answer);
+    assert_true(log_is_open(it));
+    tick(it);
+    it->job->sight->used_ns -= it->job->sight->used_ns ? 61 * GS_NS_PER_SEC : 0;
+    tick(it);
+    collect_until(it, log_is_closed);
+}
+
+static bool curves_are_there(const play *it) {
+    char path[1300];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", it->job_directory);
+    gs_observer_tick(it->observer);
+    return !access(path, F_OK);
+}
+
+static bool curves_are_settled(const play *it) {
+    tick((play *)(uintptr_t)it);
+    return it->job->sight->is_resting;
+}
+
+static void a_job_does_not_rest_before_its_curves_are_written(void **state) {
+    play *it = *state;
+    FILE *file = fopen(it->job_directory, "w");  // where its directory should be
+    assert_non_null(file);
+    fclose(file);
+    gs_json *entry = gs_json_new_object();
+    gs_json_set_int(entry, "step", 7);
+    gs_curves_note(it->job, entry);
+    gs_json_release(entry);
+    for (int i = 0; i < 3; i++) {
+        tick(it);
+        gs_writer_collect(it->observer->writer);
+        usleep(1000);
+    }
+    assert_false(it->job->sight->is_resting);
+    assert_int_equal(unlink(it->job_directory), 0);
+    collect_until(it, curves_are_there);
+    collect_until(it, curves_are_settled);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_caller_may_go_away_while_another_is_answered, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(the_log_of_a_resting_job_is_closed_again, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_job_does_not_rest_before_its_curves_are_written, set_up,
+                                        tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
