@@ -14,6 +14,7 @@
 
 #define MAX_TURNS 8      // behind one event: more go in circles
 #define EXCHANGE_TICKS 300
+#define STREAM_TICKS 20
 #define MOST_TICKS 450  // of 100 ms, of a coordinator that runs: a call is answered before
 
 coordinator_ends coordinator_ended[GS_NUM_EFFECTS];
@@ -26,7 +27,7 @@ typedef struct open_call {
     uint64_t request;
     gs_engine_event_kind kind;
     bool is_stream, was_told;
-    int ticks;  // that it has waited
+    int ticks;  // that it has waited; a stream: that nobody holds it
     struct open_call *next;
 } open_call;
 
@@ -345,11 +346,25 @@ static void end_overdue(sim_world *world) {
     }
 }
 
-// Each request is answered within a bound.
+static bool is_held(const sim_world *world, const open_call *call) {
+    const gs_state *state = coordinator_state(world);
+    if (call->caller.kind == CALLER_AGENT) {
+        for (size_t i = 0; i < state->agents.count; i++) {
+            if (state->agents.items[i]->stream.call == call->number) return true;
+        }
+        return false;
+    }
+    const gs_member *member = gs_state_member(state, trainer_find(world, call->caller.id)->peer.incarnation);
+    return member && member->stream.call == call->number;
+}
+
+// Each request is answered within a bound, and a stream ends with whom it is for.
 static void check_calls(sim_world *world) {
     for (open_call *call = world->coordinator->calls; call; call = call->next) {
-        if (!call->is_stream && ++call->ticks > MOST_TICKS)
-            oracle_fail(world, "a %s is not answered within %d ticks", gs_engine_event_name(call->kind), MOST_TICKS);
+        call->ticks = call->is_stream && is_held(world, call) ? 0 : call->ticks + 1;
+        if (call->ticks > (call->is_stream ? STREAM_TICKS : MOST_TICKS))
+            oracle_fail(world, call->is_stream ? "the stream of a %s is nobody's and is open for %d ticks" : "a %s is not answered within %d ticks",
+                        gs_engine_event_name(call->kind), call->ticks - 1);
     }
     end_overdue(world);
 }

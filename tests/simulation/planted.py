@@ -53,8 +53,8 @@ BUGS = [
      "gs_reply_with(engine, member->settle.call, GS_REPLY_SETTLE, run->job)"),
     ("exchange: who is asked again is not answered", "engine/runs/rendezvous.c",
      "gs_call call = gs_kept_take(engine, &round->entries[i].held);", "gs_call call = i ? gs_kept_take(engine, &round->entries[i].held) : 0;"),
-    ("streams: not ended with their run", "engine/runs/run_life.c",
-     "gs_end_stream(engine, gs_kept_take(engine, &member->stream), over);", "gs_kept_take(engine, &member->stream);"),
+    ("members: known when their run is over", "engine/runs/run_life.c",
+     "        gs_u64_map_remove(&engine->state.members, member->incarnation);\n    }\n    run->job->run = NULL;", "    }\n    run->job->run = NULL;"),
     # Rendezvous.
     ("prepare: not repeated to who was away", "engine/runs/rendezvous.c",
      "case GS_RUN_PREPARING: gs_tell_prepare(engine, member); break;", "case GS_RUN_PREPARING: break;"),
@@ -95,7 +95,8 @@ BUGS = [
     # Checkpoints.
     ("checkpoints: the oldest is the newest", "model/checkpoint.c", "item->step >= newest->step", "item->step < newest->step"),
     ("checkpoints: the newest is retired", "engine/base/checkpoints.c", "item->step < oldest->step", "item->step > oldest->step"),
-    ("checkpoints: not looked for after a start", "engine/start.c", "        gs_checkpoints_find_more(engine, job);\n", ""),
+    ("checkpoints: a start takes what an earlier one has seen", "engine/runs/launch.c",
+     "job->checkpoints.is_found = job->checkpoints.is_checked = job->checkpoints.is_given_up = false;", "job->checkpoints.is_given_up = false;"),
     ("checkpoints: a start does not wait for what is being read", "engine/runs/launch.c",
      "return !gs_checkpoints_pending(checkpoints) && gs_checkpoints_are_checked", "return gs_checkpoints_are_checked"),
     ("checkpoints: what nobody could tell of is not looked for (B5)", "engine/runs/launch.c",
