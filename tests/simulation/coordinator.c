@@ -8,6 +8,7 @@
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/people.h"
 #include "tests/simulation/peer.h"
+#include "tests/simulation/promises.h"
 #include "tests/simulation/rows.h"
 #include "tests/simulation/sets.h"
 #include "tests/simulation/trainer.h"
@@ -112,6 +113,7 @@ static void perform_answer(sim_world *world, const gs_effect *effect, bool ends_
         answer.save = effect->reply.save;
         answer.job = effect->job ? effect->job->id : 0;
         answer.state = effect->job ? effect->job->state : GS_JOB_QUEUED;
+        if (call->kind == GS_ON_STOP_JOB && effect->job && !answer.status.code) promises_check_told(world, effect->job);
         if (effect->reply.kind == GS_REPLY_SETTLE && !answer.status.code)
             sets_answer_settle(world, trainer_find(world, call->caller.id), effect);
         if (effect->reply.kind == GS_REPLY_EXCHANGE && !answer.status.code)

@@ -260,6 +260,13 @@ static void repeat(sim_world *world) {
     trainer_repeat_itself(world, trainer);
 }
 
+static void forge(sim_world *world) {
+    sim_trainer *trainer = any_trainer(world);
+    if (!trainer) return;
+    world_tell(world, "somebody says hello as trainer %d", trainer->number);
+    trainer_forge_hello(world, trainer);
+}
+
 // A host that does not come back. What is asked for can be had without it.
 static void lose_host(sim_world *world) {
     sim_agent *lost = any_agent(world);
@@ -326,7 +333,7 @@ static const fault_row rows[] = {
     {lie, 1},            {spoil_record, 1},         {jump_clock, 1},         {meddle, 3},
     {mistake_directory, 2},
     {err, 3},            {accuse, 2},               {shut_coordinator_down, 2}, {restart_worker, 2},
-    {repeat, 1},         {lose_host, 2},
+    {repeat, 1},             {forge, 1},         {lose_host, 2},
     {break_communicator, 3}, {shut_worker_down, 2}, {damage, 2},
 };
 

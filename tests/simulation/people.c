@@ -10,6 +10,7 @@
 
 #define PATIENCE_NS (5 * SECONDS)
 #define MEDDLES 0.004  // with an effect that tempts
+#define REGRETS 0.1    // that something is deleted
 
 static sim_people *of(sim_peer *peer) { return (sim_people *)(void *)peer; }
 
@@ -100,7 +101,7 @@ void people_meddle(sim_world *world) {
     meddle_with(world, (uint64_t)dice_between(&world->dice, 0, world->people->num_wishes - 1), NULL);
 }
 
-static bool tempts(const gs_effect *effect) {
+static double chance_of_meddling(const gs_effect *effect) {
     switch (effect->kind) {
     case GS_DO_WRITE_JOB:
     case GS_DO_ADD_JOB:
@@ -110,13 +111,15 @@ static bool tempts(const gs_effect *effect) {
     case GS_DO_END_RUN:
     case GS_DO_TELL_MEMBER:
     case GS_DO_TELL_AGENT:
-    case GS_DO_SHOW_PLAN: return true;
-    default: return false;
+    case GS_DO_SHOW_PLAN: return MEDDLES;
+    case GS_DO_DELETE_JOB: return REGRETS;
+    default: return 0;
     }
 }
 
 void people_see_effect(sim_world *world, const gs_effect *effect) {
-    if (world->is_calm || !effect->job || !tempts(effect) || !dice_chance(&world->dice, MEDDLES)) return;
+    double chance = chance_of_meddling(effect);
+    if (world->is_calm || !effect->job || !chance || !dice_chance(&world->dice, chance)) return;
     const sim_people *people = world->people;
     for (int i = 0; i < people->num_wishes; i++) {
         if (people->wishes[i].job != effect->job->id) continue;
@@ -209,7 +212,10 @@ static void take_answer_for(sim_world *world, sim_wish *wish, const sim_answer *
     } else if (answer->request == wish->adopt_request) {
         wish->adopt_request = 0;
         world_tell(world, "%s %s", wish->name, is_ok ? "is adopted" : answer->status.message);
-        if (is_ok) promises_adopted(world, wish->job);
+        if (is_ok) {
+            promises_adopted(world, wish->job);
+            sets_adopted(world, wish->job);
+        }
     } else if (answer->request == wish->delete_request) {
         wish->delete_request = 0;
         wish->is_deleted = is_ok;

@@ -215,6 +215,12 @@ void promises_check_resume(sim_world *world, uint64_t id, int64_t step) {
     if (job->is_left) oracle_fail(world, "a rank starts for a job whose ranks have all heard that its end is known");
 }
 
+void promises_check_told(sim_world *world, const gs_job *job) {
+    const promised_job *known = know(world, job->id);
+    if (gs_job_state_terminal(job->state) && !(known->is_stored && known->stored.state == job->state))
+        oracle_fail(world, "people are told that job %s is %s, which is not on the disk", job->id_text, gs_job_state_name(job->state));
+}
+
 static job_facts facts_of(const gs_job *job) {
     return (job_facts){.job = job->id,
                        .state = job->state,

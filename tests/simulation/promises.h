@@ -13,6 +13,7 @@ void promises_destroy(sim_world *world);
 void promises_accepted(sim_world *world, const char *key, uint64_t job);
 void promises_stopped(sim_world *world, uint64_t job, gs_job_state state);  // as it was shown then
 void promises_adopted(sim_world *world, uint64_t job);  // it is this cluster's from now on
+void promises_check_told(sim_world *world, const gs_job *job);  // people are shown it as it is
 void promises_delete_asked(sim_world *world, uint64_t job);
 void promises_delete_refused(sim_world *world, uint64_t job);  // it has not ended
 void promises_deleted(sim_world *world, uint64_t job);

@@ -33,6 +33,7 @@ typedef struct job_sets {
     int64_t step;
     bool is_given_up;
     uint32_t least;  // adopted: its generations begin there, behind any that its ranks may meet
+    uint32_t least_then;  // the same, once people are told that it is
 } job_sets;
 
 // What survivors of a generation are told.
@@ -127,6 +128,7 @@ bool sets_are_given_up(const sim_world *world, uint64_t id) {
     return false;
 }
 
+void sets_adopted(sim_world *world, uint64_t id) { know(world, id)->least = know(world, id)->least_then; }
 void sets_given_up(sim_world *world, uint64_t id) { know(world, id)->is_given_up = true; }
 
 int64_t sets_reached(const sim_world *world, uint64_t id) {
@@ -148,8 +150,13 @@ void sets_see_event(sim_world *world, const gs_engine_event *event) {
     const gs_state *state = coordinator_state(world);
     sets->is_stale = false;
     sets->num_settled = 0;
-    if (!is_of_trainer(event->kind)) return;
+    bool is_hello = event->kind == GS_ON_HELLO;
+    if (!is_of_trainer(event->kind) && !is_hello) return;
     const gs_member *member = gs_state_member(state, event->from.incarnation);
+    if (is_hello) {
+        sets->is_stale = !member || member->stage == GS_MEMBER_EXITED || member->launch_token != event->hello.launch_token;
+        return;
+    }
     sets->is_stale = !member || member->stage == GS_MEMBER_EXITED || member->job->id != event->from.job;
     if (sets->is_stale || !is_bound(event->kind)) return;
     sets->is_stale = event->from.generation != (int64_t)know(world, event->from.job)->generation;
@@ -235,7 +242,7 @@ void sets_judge_settlements(sim_world *world) {
 void sets_see_effect(sim_world *world, const gs_effect *effect) {
     if (effect->kind == GS_DO_BEGIN_GENERATION) begin(world, effect->run);
     else if (effect->kind == GS_DO_ADD_JOB && !strcmp(effect->job->reason, "Adopted"))
-        know(world, effect->job->id)->least = effect->job->generation + GS_GENERATION_LEAP;
+        know(world, effect->job->id)->least_then = effect->job->generation + GS_GENERATION_LEAP;
     else if (effect->kind == GS_DO_TELL_AGENT && effect->agent_message.order == GS_TELL_START_RANK) check_alone(world, effect);
     else if (effect->kind == GS_DO_NOTE && effect->job && effect->note.fault && !strcmp(effect->note.reason, "Released"))
         know(world, effect->job->id)->released = effect->job->generation;
@@ -244,6 +251,7 @@ void sets_see_effect(sim_world *world, const gs_effect *effect) {
 static void check_refused(sim_world *world, const gs_engine_event *event, const gs_effects *effects) {
     if (event->was_admitted)
         oracle_fail(world, "a %s of a trainer or generation that is over was listened to", gs_engine_event_name(event->kind));
+    if (event->kind == GS_ON_HELLO) return;  // its stream ends
     if (effects->count > 1 || (effects->count == 1 && effects->items[0].kind != GS_DO_REPLY))
         oracle_fail(world, "a %s of a trainer or generation that is over has led to something", gs_engine_event_name(event->kind));
 }

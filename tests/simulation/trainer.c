@@ -243,6 +243,15 @@ static void say_hello(sim_world *world, sim_trainer *trainer) {
     peer_open_stream(world, &trainer->peer, &event);
 }
 
+void trainer_forge_hello(sim_world *world, sim_trainer *trainer) {
+    if (!trainer->peer.stream_request || !trainer->is_welcome) return;
+    uint64_t own = trainer->peer.stream_request;
+    trainer->launch_token ^= 1;
+    say_hello(world, trainer);
+    trainer->launch_token ^= 1;
+    trainer->peer.stream_request = own;
+}
+
 static void connected(sim_world *world, sim_peer *peer) {
     sim_trainer *trainer = of(peer);
     trainer->is_welcome = false;

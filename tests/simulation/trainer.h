@@ -59,6 +59,7 @@ sim_trainer *trainer_start(sim_world *world, sim_agent *agent, const sim_item *i
 void trainer_stop(sim_world *world, sim_trainer *trainer, int64_t grace_ns);  // by its agent: killed behind that
 void trainer_kill(sim_world *world, sim_trainer *trainer, int signal);
 void trainer_repeat_itself(sim_world *world, sim_trainer *trainer);  // what is of an earlier generation
+void trainer_forge_hello(sim_world *world, sim_trainer *trainer);  // as somebody who does not know what it was launched with
 void trainer_err(sim_world *world, sim_trainer *trainer);  // an error of its own
 void trainer_accuse(sim_world *world, sim_trainer *trainer, gs_fault_kind kind, int rank);
 void trainer_switch_plan(sim_trainer *trainer);
