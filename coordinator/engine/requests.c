@@ -260,6 +260,10 @@ void gs_on_release_job(gs_engine *engine, gs_engine_event *event) {
         refuse_unrecorded(engine, call, job);
         return;
     }
+    if (job && gs_job_is_being_deleted(job)) {
+        gs_reply_error(engine, call, being_deleted(job));
+        return;
+    }
     if (job && job->run) count = gs_release_members(engine, job->run);
     bool gives_up_disk = job && gs_checkpoints_give_up_disk(job);
     if (count == 0 && !gives_up_disk) {
@@ -372,7 +376,7 @@ void gs_on_job_deleted(gs_engine *engine, const gs_completion *done) {
     gs_call call = gs_kept_take(engine, &answer->held);
     if (done->status.code) {
         if (job) {
-            job->held_back = false;
+            job->held_back = gs_late_answer_waits(engine, job);  // another deletion is on its way
             write_again(engine, job);
         }
         gs_reply_not_stored(engine, call, done->status);

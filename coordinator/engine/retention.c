@@ -17,6 +17,8 @@ gs_tombstone gs_job_tombstone(const gs_engine *engine, const gs_job *job) {
 bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs_forget_reason why) {
     gs_late_answer *answer = gs_late_answer_add(engine, GS_LATE_DELETE, call, job);
     if (!answer) return false;
+    // Of deletions on their way the first that succeeds does what any of them is to do.
+    if (purges) gs_late_answers_purge(engine, job);
     answer->purges = purges;
     answer->why = why;
     job->held_back = true;

@@ -158,7 +158,8 @@ bool gs_checkpoints_wait_for_disk(gs_engine *engine, gs_job *job) {
 
 bool gs_checkpoints_give_up_disk(gs_job *job) {
     gs_checkpoints *checkpoints = &job->checkpoints;
-    if (job->run || !checkpoints->away_since_ns || checkpoints->is_given_up) return false;
+    if (job->run || gs_job_state_terminal(job->state)) return false;
+    if (!checkpoints->away_since_ns || checkpoints->is_given_up) return false;
     checkpoints->is_given_up = true;
     return true;
 }

@@ -26,6 +26,11 @@ gs_late_answer *gs_late_answer_take(gs_engine *engine, uint64_t ticket) {
     return answer;
 }
 
+void gs_late_answers_purge(gs_engine *engine, const gs_job *job) {
+    for (gs_late_answer *answer = engine->late; answer; answer = answer->next)
+        answer->purges |= answer->kind == GS_LATE_DELETE && answer->job == job->id;
+}
+
 bool gs_late_answer_waits(const gs_engine *engine, const gs_job *job) {
     for (const gs_late_answer *answer = engine->late; answer; answer = answer->next)
         if (answer->job == job->id) return true;

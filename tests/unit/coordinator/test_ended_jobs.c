@@ -149,12 +149,67 @@ static void what_the_disk_does_not_forget_is_not_said_to_be_forgotten(void **sta
     assert_int_equal(play->num_watched, 1);
 }
 
+static gs_engine_event request(gs_play *play, gs_engine_event_kind kind) {
+    play->answered = false;
+    return (gs_engine_event){.kind = kind, .from = {.call = ++play->last_call, .generation = -1}};
+}
+
+static void delete(gs_play *play, const char *job, bool purge) {
+    gs_engine_event event = request(play, GS_ON_DELETE_JOB);
+    event.remove = (gs_delete_request){.job = job, .purge = purge};
+    gs_play_hear(play, &event);
+}
+
+static void a_second_deletion_may_ask_for_more(void **state) {
+    gs_play *play = *state;
+    char job[GS_JOB_ID_LEN];
+    snprintf(job, sizeof job, "%s", submit_short(play, 0)->id_text);
+    pass(play, 4);
+    play->disk_waits = true;
+    delete(play, job, false);
+    delete(play, job, true);
+    assert_false(play->answered);
+    play->disk_waits = false;
+    gs_play_wait(play, GS_NS_PER_SEC);
+    assert_true(play->answered);
+    assert_int_equal(play->answer.code, GS_OK);
+    assert_int_equal(play->num_purges, 1);
+}
+
+static void release(gs_play *play, const char *job) {
+    gs_engine_event event = request(play, GS_ON_RELEASE_JOB);
+    event.release.job = job;
+    gs_play_hear(play, &event);
+    assert_true(play->answered);
+    assert_int_equal(play->answer.code, GS_FAILED_PRECONDITION);
+}
+
+static void nothing_is_written_of_an_ended_job_that_is_released(void **state) {
+    gs_play *play = *state;
+    gs_job *job = submit_short(play, 0);
+    char text[GS_JOB_ID_LEN];
+    snprintf(text, sizeof text, "%s", job->id_text);
+    pass(play, 4);
+    job->checkpoints.away_since_ns = 1;  // since before it ended
+    play->watched_reason = "Released";
+    release(play, text);
+    play->disk_waits = true;
+    delete(play, text, false);
+    int rows = play->num_job_rows;
+    release(play, text);
+    assert_int_equal(play->num_job_rows, rows);
+    assert_int_equal(play->num_watched, 0);
+    play->disk_waits = false;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(ended_jobs_are_kept_so_many_and_so_long),
         TEST(who_ended_first_is_forgotten_first),
         TEST(who_has_just_ended_is_not_forgotten),
         TEST(what_the_disk_does_not_forget_is_not_said_to_be_forgotten),
+        TEST(a_second_deletion_may_ask_for_more),
+        TEST(nothing_is_written_of_an_ended_job_that_is_released),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
