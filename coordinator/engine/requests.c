@@ -66,9 +66,14 @@ static bool replay_key(gs_engine *engine, gs_call call, const gs_create_request 
         return true;
     }
     gs_job *job = gs_job_table_get(&engine->state.jobs, known->job);
-    if (!job && gs_job_table_tombstone(&engine->state.jobs, known->job)) {  // deleted since: the key is free again
-        gs_request_keys_remove(&engine->state.keys, request->key);
-        return false;
+    // Whoever sends a request again does not want a second job. Only an operator's deletion frees the key.
+    if (!job && gs_job_table_is_gone(&engine->state.jobs, known->job, true)) {
+        char id_text[GS_JOB_ID_LEN];
+        gs_job_id_format(id_text, known->job);
+        gs_reply_refusal(engine, call,
+                         gs_error(GS_FAILED_PRECONDITION, "this key made job %s, which has ended and is forgotten", id_text),
+                         "wrong_state", "use a new key for another job");
+        return true;
     }
     if (!job) {
         gs_reply_refusal(engine, call,
@@ -381,6 +386,7 @@ void gs_on_job_deleted(gs_engine *engine, const gs_completion *done) {
         }
         gs_reply_not_stored(engine, call, done->status);
     } else {
+        if (answer->why == GS_FORGET_ASKED) gs_request_keys_remove_job(&engine->state.keys, done->job);
         if (job) {
             const gs_tombstone tombstone = gs_job_tombstone(engine, job);
             gs_job_table_bury(&engine->state.jobs, &tombstone);

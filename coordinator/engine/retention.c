@@ -11,7 +11,7 @@
 #define MOST_AT_ONCE 50  // a second: they share the disk with jobs that train
 
 gs_tombstone gs_job_tombstone(const gs_engine *engine, const gs_job *job) {
-    return (gs_tombstone){job->id, job->generation, job->state, engine->state.wall_ms};
+    return (gs_tombstone){job->id, job->generation, job->state, engine->state.wall_ms, false};
 }
 
 bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs_forget_reason why) {
@@ -27,6 +27,7 @@ bool gs_job_delete(gs_engine *engine, gs_job *job, gs_call call, bool purges, gs
     effect->job_id = job->id;
     effect->ticket = answer->ticket;
     effect->tombstone = gs_job_tombstone(engine, job);
+    effect->tombstone.frees_keys = why == GS_FORGET_ASKED;
     return true;
 }
 

@@ -20,6 +20,7 @@ typedef struct gs_tombstone {
     uint32_t generation;  // its last one
     gs_job_state outcome;
     int64_t deleted_ms;  // wall clock, for people
+    bool frees_keys;     // of its deletion, not kept: idempotency keys that name it go along
 } gs_tombstone;
 
 typedef struct gs_job_table {  // {0} is empty

@@ -69,6 +69,12 @@ void gs_request_keys_remove(gs_request_keys *keys, const char *key) {
     if (index < keys->count) remove_at(keys, index);
 }
 
+void gs_request_keys_remove_job(gs_request_keys *keys, uint64_t job) {
+    for (size_t i = keys->count; i-- > 0;) {
+        if (keys->items[i].job == job) remove_at(keys, i);
+    }
+}
+
 void gs_request_keys_expire(gs_request_keys *keys, int64_t now_ms) {
     for (size_t i = keys->count; i-- > 0;) {
         if (keys->items[i].expires_ms <= now_ms) remove_at(keys, i);

@@ -31,6 +31,7 @@ gs_request_key *gs_request_keys_find(const gs_request_keys *keys, const char *ke
 gs_request_key *gs_request_keys_add(gs_request_keys *keys, const char *key, const char *fingerprint, uint64_t job,
                                     int64_t expires_ms);
 void gs_request_keys_remove(gs_request_keys *keys, const char *key);
+void gs_request_keys_remove_job(gs_request_keys *keys, uint64_t job);  // all that name it
 void gs_request_keys_expire(gs_request_keys *keys, int64_t now_ms);
 
 #endif

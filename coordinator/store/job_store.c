@@ -26,6 +26,7 @@ enum {
     STATEMENT_DELETE_CARD,
     STATEMENT_DELETE_JOB_EVENTS,
     STATEMENT_DELETE_JOB_CHECKPOINTS,
+    STATEMENT_DELETE_JOB_KEYS,
     STATEMENT_PUT_TOMBSTONE,
     STATEMENT_PRUNE_TOMBSTONES,
     STATEMENT_PUT_EVENT,
@@ -49,6 +50,7 @@ static const char *const statement_texts[NUM_STATEMENTS] = {
     [STATEMENT_DELETE_CARD] = "DELETE FROM card WHERE job = ?1",
     [STATEMENT_DELETE_JOB_EVENTS] = "DELETE FROM event WHERE job = ?1",
     [STATEMENT_DELETE_JOB_CHECKPOINTS] = "DELETE FROM checkpoint WHERE job = ?1",
+    [STATEMENT_DELETE_JOB_KEYS] = "DELETE FROM idempotency WHERE job = ?1",
     [STATEMENT_PUT_TOMBSTONE] = "INSERT OR REPLACE INTO tombstone(job, generation, outcome, deleted_ms) "
                                 "VALUES(?1, ?2, ?3, ?4)",
     [STATEMENT_PRUNE_TOMBSTONES] = "DELETE FROM tombstone WHERE job < "
@@ -64,7 +66,8 @@ static const char *const statement_texts[NUM_STATEMENTS] = {
     [STATEMENT_MARK_GENERATION] = "UPDATE meta SET generation_mark = ?1",
 };
 
-// For who listens. Cards and the time that was lived are not told: they decide nothing that a run could differ by.
+// For who listens. Cards and the time that was lived are not told: they decide nothing that a run could differ by; keys that
+// go with their job follow from its deletion.
 static const char *const statement_names[NUM_STATEMENTS] = {
     [STATEMENT_PUT_JOB] = "put_job",
     [STATEMENT_DELETE_JOB] = "delete_job",
@@ -365,6 +368,7 @@ gs_status gs_job_store_delete_job(gs_job_store *store, const gs_tombstone *tombs
     GS_TRY(execute(store, STATEMENT_DELETE_CARD, (gs_store_value[]){NUMBER(id)}, 1));
     GS_TRY(execute(store, STATEMENT_DELETE_JOB_EVENTS, (gs_store_value[]){NUMBER(id)}, 1));
     GS_TRY(execute(store, STATEMENT_DELETE_JOB_CHECKPOINTS, (gs_store_value[]){NUMBER(id)}, 1));
+    if (tombstone->frees_keys) GS_TRY(execute(store, STATEMENT_DELETE_JOB_KEYS, (gs_store_value[]){NUMBER(id)}, 1));
     GS_TRY(execute(store, STATEMENT_PUT_TOMBSTONE,
                    (gs_store_value[]){NUMBER(id), NUMBER(tombstone->generation),
                                       TEXT(gs_job_state_name(tombstone->outcome)), NUMBER(tombstone->deleted_ms)},

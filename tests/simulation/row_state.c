@@ -115,6 +115,7 @@ void row_state_apply(row_state *state, const row_write *write) {
     case GS_DO_DELETE_JOB:
         delete(state, ROWS_OF_JOBS, write->job, NULL);
         delete(state, ROWS_OF_CHECKPOINTS, write->job, NULL);
+        if (write->tombstone.frees_keys) delete(state, ROWS_OF_KEYS, write->job, NULL);
         row_state_put_tombstone(state, &write->tombstone);
         break;
     case GS_DO_RESERVE_GENERATIONS: state->generation_end = write->generation_end; break;

@@ -176,6 +176,56 @@ static void a_second_deletion_may_ask_for_more(void **state) {
     assert_int_equal(play->num_purges, 1);
 }
 
+static void create(gs_play *play, const char *key) {
+    gs_job_spec *spec = calloc(1, sizeof *spec);
+    *spec = gs_job_table_get(&state_of(play)->jobs, play->job)->spec;
+    snprintf(spec->name, sizeof spec->name, "keyed");
+    spec->world.device = GS_SPEC_DEVICE_CUDA;
+    spec->world.wait_seconds = 1;
+    gs_engine_event event = request(play, GS_ON_CREATE_JOB);
+    event.create = (gs_create_request){.spec = spec, .key = key, .fingerprint = "print"};
+    gs_play_hear(play, &event);
+}
+
+static uint64_t newest(gs_play *play) {
+    const gs_job_table *jobs = &state_of(play)->jobs;
+    return jobs->items[jobs->count - 1]->id;
+}
+
+// A request that is sent again after a day without a network.
+static void the_key_of_a_forgotten_job_makes_no_second_one(void **state) {
+    gs_play *play = *state;
+    state_of(play)->timing.series_keep_ns = GS_NS_PER_SEC;
+    create(play, "k");
+    uint64_t id = newest(play);
+    assert_int_not_equal(id, play->job);
+    pass(play, 4);
+    submit_short(play, 1);
+    pass(play, 4);
+    state_of(play)->retention = (gs_retention){.ended_jobs = 1};
+    pass(play, 4);
+    assert_false(is_known(play, id));
+    size_t count = state_of(play)->jobs.count;
+    create(play, "k");
+    assert_true(play->answered);
+    assert_int_equal(play->answer.code, GS_FAILED_PRECONDITION);
+    assert_non_null(strstr(play->answer.message, "forgotten"));
+    assert_int_equal(state_of(play)->jobs.count, count);
+}
+
+static void who_deletes_a_job_may_use_its_key_again(void **state) {
+    gs_play *play = *state;
+    create(play, "k");
+    char job[GS_JOB_ID_LEN];
+    snprintf(job, sizeof job, "%s", gs_job_table_get(&state_of(play)->jobs, newest(play))->id_text);
+    pass(play, 4);
+    delete(play, job, false);
+    assert_null(gs_request_keys_find(&state_of(play)->keys, "k", 0));
+    create(play, "k");
+    assert_int_equal(play->answer.code, GS_OK);
+    assert_int_equal(state_of(play)->jobs.count, 2);
+}
+
 static void release(gs_play *play, const char *job) {
     gs_engine_event event = request(play, GS_ON_RELEASE_JOB);
     event.release.job = job;
@@ -209,6 +259,8 @@ int main(void) {
         TEST(who_has_just_ended_is_not_forgotten),
         TEST(what_the_disk_does_not_forget_is_not_said_to_be_forgotten),
         TEST(a_second_deletion_may_ask_for_more),
+        TEST(the_key_of_a_forgotten_job_makes_no_second_one),
+        TEST(who_deletes_a_job_may_use_its_key_again),
         TEST(nothing_is_written_of_an_ended_job_that_is_released),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

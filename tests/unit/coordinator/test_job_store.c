@@ -96,6 +96,19 @@ static void what_was_rolled_back_is_not(void **state) {
     gs_job_store_close(store);
 }
 
+static void keys_go_with_a_job_that_is_deleted_not_with_one_that_is_forgotten(void **state) {
+    store_fixture *fixture = *state;
+    gs_store_start start;
+    gs_job_store *store = open_store(fixture, &start);
+    assert_ok(gs_job_store_put_key(store, "a", "print", 7, 99));
+    assert_ok(gs_job_store_put_key(store, "b", "print", 8, 99));
+    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){.job = 8, .outcome = GS_JOB_FAILED}));
+    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){.job = 7, .outcome = GS_JOB_FAILED, .frees_keys = true}));
+    assert_ok(gs_job_store_load_keys(store, see_row, fixture));
+    assert_string_equal(fixture->seen, "8/b/print;");
+    gs_job_store_close(store);
+}
+
 static void a_deleted_job_takes_its_rows_along(void **state) {
     store_fixture *fixture = *state;
     gs_store_start start;
@@ -103,7 +116,7 @@ static void a_deleted_job_takes_its_rows_along(void **state) {
     assert_ok(gs_job_store_put_job(store, 7, "one"));
     assert_ok(gs_job_store_put_checkpoint(store, 7, "step-1", "row"));
     assert_ok(gs_job_store_put_event(store, 1, 7, "event"));
-    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){7, 3, GS_JOB_FAILED, 99}));
+    assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){7, 3, GS_JOB_FAILED, 99, false}));
     assert_ok(gs_job_store_load_jobs(store, see_row, fixture));
     assert_ok(gs_job_store_load_checkpoints(store, see_row, fixture));
     assert_ok(gs_job_store_load_events(store, see_row, fixture));
@@ -139,7 +152,7 @@ static void the_newest_tombstones_are_kept(void **state) {
     gs_job_store *store = open_store(fixture, &start);
     assert_ok(gs_job_store_begin(store));
     for (uint64_t id = 1; id <= GS_MAX_TOMBSTONES + 2; id++)
-        assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){id, 1, GS_JOB_SUCCEEDED, 1}));
+        assert_ok(gs_job_store_delete_job(store, &(gs_tombstone){id, 1, GS_JOB_SUCCEEDED, 1, false}));
     assert_ok(gs_job_store_commit(store));
     size_t count = 0;
     assert_ok(gs_job_store_load_tombstones(store, count_row, &count));
@@ -357,6 +370,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(each_start_is_counted_and_has_generations_of_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_committed_is_there_after_reopening, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_was_rolled_back_is_not, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(keys_go_with_a_job_that_is_deleted_not_with_one_that_is_forgotten, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_deleted_job_takes_its_rows_along, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_start_removes_checkpoints_of_no_job, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_newest_tombstones_are_kept, set_up, tear_down),
