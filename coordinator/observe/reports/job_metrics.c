@@ -284,8 +284,7 @@ static void compare_waits(gs_job_metrics *metrics, int rank, const gs_step_repor
         const gs_report_waits *waits = &report->waits[i];
         const gs_straggler_sample sample = {waits->compute, waits->wait, waits->transfer, waits->data,
                                             waits->step_seconds};
-        double sum = sample.compute + sample.wait + sample.transfer + sample.data + sample.step_seconds;
-        if (isfinite(sum)) gs_stragglers_add(metrics->stragglers, rank, waits->step, &sample);
+        gs_stragglers_add(metrics->stragglers, rank, waits->step, &sample);
     }
 }
 

@@ -10,6 +10,7 @@
 #define FLAG_LAG 0.10
 #define FLAG_SHARE 0.70
 #define ROBUST_Z 4.0
+#define MOST_SECONDS 1e9  // of a sample: no float of it, and no sum or difference, is more than a float holds
 #define MOST_STEPS_BLAMED 1024  // by one that was compared: trainers tell no fewer
 
 // What is kept of a sample: seconds to seven digits.
@@ -132,6 +133,7 @@ static void put_in_window(sorted_window *window, size_t count, size_t slot, floa
     if (count == GS_STRAGGLER_WINDOW) {
         size_t gone = count_below(window->sorted, count, window->ring[slot]);
         count--;
+        if (gone > count) gone = count;  // never of numbers in order; a move of less than nothing has no end
         memmove(window->sorted + gone, window->sorted + gone + 1, (count - gone) * sizeof(float));
     }
     size_t at = count_below(window->sorted, count, value);
@@ -293,9 +295,17 @@ static pending_step *place_of(gs_stragglers *stragglers, int64_t step) {
     return &stragglers->pending[(uint64_t)step * UINT64_C(0x9e3779b97f4a7c15) >> (64 - PENDING_BITS)];
 }
 
+static bool is_plausible(double seconds) { return seconds >= 0 && seconds <= MOST_SECONDS; }
+
+static bool are_plausible(const gs_straggler_sample *sample) {
+    return is_plausible(sample->compute) && is_plausible(sample->wait) && is_plausible(sample->transfer) &&
+           is_plausible(sample->data) && is_plausible(sample->step_seconds);
+}
+
 void gs_stragglers_add(gs_stragglers *stragglers, int rank, int64_t step,
                        const gs_straggler_sample *sample) {
     if (!stragglers || rank < 0 || rank >= stragglers->num_ranks || step < 0) return;
+    if (!are_plausible(sample)) return;
     if (step <= stragglers->newest) return;  // compared already, or passed over
     pending_step *pending = place_of(stragglers, step);
     if (pending->step > step) return;

@@ -37,7 +37,8 @@ gs_stragglers *gs_stragglers_create(int num_ranks);  // NULL: out of memory
 void gs_stragglers_destroy(gs_stragglers *stragglers);  // NULL is fine
 // What is known of each rank, to be shown by another thread; takes no steps. NULL: of none, or out of memory.
 gs_stragglers *gs_stragglers_copy_views(const gs_stragglers *from);
-// Steps that were told before (reports repeat) and those too old to compare are left out.
+// Steps that were told before (reports repeat) and those too old to compare are left out, and numbers
+// that no step has: none below 0, none above 1e9, all finite.
 void gs_stragglers_add(gs_stragglers *stragglers, int rank, int64_t step,
                        const gs_straggler_sample *sample);
 

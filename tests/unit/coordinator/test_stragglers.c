@@ -1,6 +1,7 @@
 #include "coordinator/observe/reports/stragglers.h"
 #include "tests/support/asserts.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -239,6 +240,29 @@ static void a_rank_alone_holds_up_nobody(void **state) {
     gs_stragglers_destroy(w.stragglers);
 }
 
+// Of a hostile rank: finite as it is told, and not as it would be kept.
+static void numbers_that_no_step_has_are_left_out(void **state) {
+    (void)state;
+    static const double odd[] = {1e39, -1e39, 1e300, -1, 2e9, INFINITY, -INFINITY, NAN};
+    world w;
+    open_world(&w, 2, 1);
+    w.late = 0.04;
+    for (int round = 0; round < 100; round++) {
+        run_steps(&w, 7);
+        for (size_t k = 0; k < 5; k++) {
+            double told[5] = {0.1, 0.1, 0.1, 0.1, 0.1};
+            told[k] = odd[(size_t)round % (sizeof odd / sizeof odd[0])];
+            const gs_straggler_sample sample = {told[0], told[1], told[2], told[3], told[4]};
+            gs_stragglers_add(w.stragglers, 0, w.step, &sample);
+            tell_rank(&w, 1, w.step++);
+        }
+    }
+    assert_int_equal(gs_stragglers_num_compared(w.stragglers), 700);
+    assert_true(is_flagged(&w, 1));
+    assert_true(gs_stragglers_view(w.stragglers, 1).lost_seconds < 1000);
+    gs_stragglers_destroy(w.stragglers);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_rank_that_waits_least_is_the_straggler),
@@ -253,6 +277,7 @@ int main(void) {
         cmocka_unit_test(steps_are_compared_when_all_ranks_have_told_them),
         cmocka_unit_test(steps_that_a_rank_never_tells_do_not_hold_up_the_others),
         cmocka_unit_test(a_rank_alone_holds_up_nobody),
+        cmocka_unit_test(numbers_that_no_step_has_are_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
