@@ -14,6 +14,7 @@
 
 #define MAX_STEP ((int64_t)1 << 53)
 #define MOST_PARTS 4096
+#define MOST_STEP_SECONDS 1e6
 
 // Within what a job can reach.
 static int64_t within_reach(int64_t step) { return step < 0 ? 0 : step > MAX_STEP ? MAX_STEP : step; }
@@ -138,7 +139,8 @@ void gs_decode_step(gs_engine_event *event, const gs_step_report *report) {
     event->kind = GS_ON_STEP;
     double seconds = gs_step_report_get(report, GS_REPORT_STEP_SECONDS, 0);
     event->step.applied_step = within_reach(report->step);
-    event->step.step_seconds = isfinite(seconds) ? seconds : 0;
+    // Deadlines are made of it, in nanoseconds and by factors of ten.
+    event->step.step_seconds = isfinite(seconds) && seconds > 0 ? fmin(seconds, MOST_STEP_SECONDS) : 0;
 }
 
 void gs_decode_fault(gs_engine_event *event, gs_fault_facts *facts, const gs_json *request) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define MAX_STEP ((int64_t)1 << 53)
+#define MAX_COUNT ((uint64_t)MAX_STEP)  // what a double holds whole: sums and texts are made of them
 #define HEADER_BYTES 40
 #define BUCKET_BYTES 80
 #define WAITS_BYTES 48
@@ -173,6 +174,7 @@ static gs_status take_bucket(gs_report_bucket *out, reader *from) {
     out->index = (int32_t)take_u32(from);
     out->ready_position = (int32_t)take_u32(from);
     out->bytes = take_u64(from);
+    if (out->bytes > MAX_COUNT) return refuse("with a bucket of bytes", (int64_t)out->bytes);
     uint8_t travelled = take_u8(from);
     out->travelled = travelled == 1;
     memcpy(out->algorithm, from->at, sizeof out->algorithm);
@@ -198,6 +200,7 @@ static gs_status take_rows(gs_step_report *report, gs_report_rows *rows, reader 
         double *const seconds[] = {&waits->compute, &waits->wait, &waits->transfer, &waits->data,
                                    &waits->step_seconds};
         for (int k = 0; k < 5; k++) *seconds[k] = take_double(from);
+        if (waits->step < 0 || waits->step > MAX_STEP) return refuse("with waits of step", waits->step);
     }
     for (size_t i = 0; i < report->num_history; i++) {
         gs_report_step *step = &rows->history[i];
@@ -224,7 +227,11 @@ gs_status gs_step_record_unpack(gs_step_report *report, gs_report_rows *rows, co
         if (i < GS_NUM_REPORT_VALUES) gs_step_report_set(report, (gs_report_value)i, value);
     }
     for (int k = 0; k < GS_NUM_REPORT_HISTOGRAMS; k++) {
-        for (int i = 0; i < report->num_bins[k]; i++) report->histograms[k].counts[i] = take_u64(&from);
+        for (int i = 0; i < report->num_bins[k]; i++) {
+            uint64_t count = take_u64(&from);
+            if (count > MAX_COUNT) return refuse("with a count of", (int64_t)count);
+            report->histograms[k].counts[i] = count;
+        }
         if (report->num_bins[k]) report->histograms[k].sum = take_double(&from);
     }
     return take_rows(report, rows, &from);

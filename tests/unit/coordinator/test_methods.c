@@ -1,4 +1,5 @@
 // Every method has a handler, and asks of its caller what the engine asks of who says the same.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +8,7 @@
 #include <cmocka.h>
 
 #include "coordinator/engine/admission.h"
+#include "coordinator/serve/decode_trainer.h"
 #include "coordinator/serve/methods.h"
 
 static void every_method_has_a_handler(void **state) {
@@ -50,11 +52,25 @@ static void only_health_is_for_anybody(void **state) {
     }
 }
 
+// Of a hostile worker: what deadlines are made of can be counted in nanoseconds.
+static void a_step_lasts_no_longer_than_deadlines_can_count(void **state) {
+    (void)state;
+    const double told[] = {0.25, 1e6, 1e9, 1e300, INFINITY, NAN, -1}, taken[] = {0.25, 1e6, 1e6, 1e6, 0, 0, 0};
+    for (size_t i = 0; i < sizeof told / sizeof told[0]; i++) {
+        gs_step_report report = {.step = 7};
+        gs_step_report_set(&report, GS_REPORT_STEP_SECONDS, told[i]);
+        gs_engine_event event = {0};
+        gs_decode_step(&event, &report);
+        assert_true(event.step.step_seconds == taken[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_method_has_a_handler),
         cmocka_unit_test(a_method_and_its_event_want_the_same_role),
         cmocka_unit_test(only_health_is_for_anybody),
+        cmocka_unit_test(a_step_lasts_no_longer_than_deadlines_can_count),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,6 +113,30 @@ static void what_is_no_record_is_refused(void **state) {
     }
 }
 
+// Of a hostile worker: sums and texts are made of them.
+static void numbers_beyond_what_is_whole_are_refused(void **state) {
+    (void)state;
+    const uint64_t most = UINT64_C(1) << 53;
+    const int64_t steps[] = {-1, (int64_t)most + 1, INT64_MAX, INT64_MIN};
+    gs_step_report report = make_report(), back;
+    rows.buckets[1].bytes = report.histograms[GS_REPORT_STEPS].counts[15] = most;
+    rows.waits[0].step = (int64_t)most;
+    assert_ok(gs_step_record_unpack(&back, &rows_again, record, gs_step_record_pack(record, &report)));
+    for (uint64_t beyond = most + 1; beyond; beyond = beyond < UINT64_MAX ? UINT64_MAX : 0) {
+        report = make_report();
+        rows.buckets[1].bytes = beyond;
+        refuses(gs_step_record_pack(record, &report));
+        report = make_report();
+        report.histograms[GS_REPORT_STEPS].counts[15] = beyond;
+        refuses(gs_step_record_pack(record, &report));
+    }
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        report = make_report();
+        rows.waits[0].step = steps[i];
+        refuses(gs_step_record_pack(record, &report));
+    }
+}
+
 // Of a hostile worker.
 static void whole_numbers_are_kept_whole(void **state) {
     (void)state;
@@ -131,6 +155,7 @@ int main(void) {
         cmocka_unit_test(what_was_not_told_is_not_known),
         cmocka_unit_test(values_of_a_newer_worker_are_passed_over),
         cmocka_unit_test(what_is_no_record_is_refused),
+        cmocka_unit_test(numbers_beyond_what_is_whole_are_refused),
         cmocka_unit_test(whole_numbers_are_kept_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
