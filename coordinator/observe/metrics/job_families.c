@@ -251,10 +251,16 @@ static void refresh_buckets(const gs_job_page *page) {
     set(page, &gradsync_job_buckets, count);
     set(page, &gradsync_job_parameters, page->job->num_elements);
     const gs_step_report *reported = gs_job_metrics_report(page->job->metrics, 0);
+    bool is_shown[MAX_BUCKETS + 1] = {false};  // the last: "other"
     for (size_t i = 0; reported && i < reported->num_buckets; i++) {
         const gs_report_bucket *bucket = &reported->buckets[i];
+        bool has_name = bucket->index >= 0 && bucket->index < MAX_BUCKETS;
+        int place = has_name ? bucket->index : MAX_BUCKETS;
+        // A page that says one series twice is no page: the first row counts, whatever a rank tells.
+        if (is_shown[place]) continue;
+        is_shown[place] = true;
         char name[24] = "other";
-        if (bucket->index >= 0 && bucket->index < MAX_BUCKETS) snprintf(name, sizeof name, "%d", bucket->index);
+        if (has_name) snprintf(name, sizeof name, "%d", place);
         set_one(page, &gradsync_bucket_ready_offset_seconds, name, bucket->ready);
         if (bucket->ready_position >= 0)
             set_one(page, &gradsync_bucket_ready_position, name, bucket->ready_position);

@@ -1,0 +1,63 @@
+// What the metrics page says of a job, whatever its ranks tell.
+#include "coordinator/observe/metrics/job_families.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "coordinator/observe/reports/job_metrics.h"
+
+static void drop(void *ctx, const gs_json *entry) {
+    (void)ctx;
+    (void)entry;
+}
+
+static const gs_strbuf *find_text(const gs_page_text *page, const char *name) {
+    for (size_t i = 0; i < page->num_families; i++)
+        if (strcmp(page->families[i].family->name, name) == 0) return &page->families[i].text;
+    return NULL;
+}
+
+static int count_lines(const gs_strbuf *text) {
+    int lines = 0;
+    for (const char *at = gs_strbuf_text(text); *at; at++) lines += *at == '\n';
+    return lines;
+}
+
+static void a_bucket_that_is_told_twice_is_shown_once(void **state) {
+    (void)state;
+    static const char *const names[] = {"gradsync_bucket_ready_offset_seconds", "gradsync_bucket_ready_position",
+                                        "gradsync_reduce_bus_bandwidth_bytes_per_second"};
+    const int told[] = {0, 63, 0, -1, 64, 100, -1, 63, 5}, num_told = sizeof told / sizeof told[0];
+    gs_report_bucket buckets[9];
+    for (int i = 0; i < num_told; i++)
+        buckets[i] = (gs_report_bucket){.index = told[i], .ready_position = i, .bytes = 4, .algorithm = "direct"};
+    const gs_step_report report = {.step = 1, .buckets = buckets, .num_buckets = (size_t)num_told};
+    const gs_metrics_record record = {drop, NULL};
+    gs_job_shot shot = {.id = "j-1", .shows_ranks = true, .metrics = gs_job_metrics_create()};
+    assert_non_null(shot.metrics);
+    gs_job_metrics_take(shot.metrics, 0, 1, &report, &record);
+    gs_page_text *page = calloc(1, sizeof *page);
+    assert_non_null(page);
+    gs_job_families_write(page, &shot);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const gs_strbuf *text = find_text(page, names[i]);
+        assert_non_null(text);
+        assert_int_equal(count_lines(text), 4);  // 0, 5, 63 and other
+    }
+    gs_page_text_release(page);
+    free(page);
+    gs_job_metrics_destroy(shot.metrics);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_bucket_that_is_told_twice_is_shown_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
