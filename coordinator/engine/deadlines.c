@@ -9,6 +9,7 @@
 
 #define FIRST_STEPS 20
 #define BEATS_TO_DEATH 15  // where heartbeats are stretched
+#define TELLS_TO_HANG 3   // of the longest time between two words of a rank
 #define BYE_NS GS_NS_PER_SEC
 #define LONG_WORK_TIMES 10  // of the patience with a step
 #define LAST_SAVE_TIMES 3   // of the time for one
@@ -265,6 +266,17 @@ static void check_silence(gs_engine *engine, gs_run *run) {
                 (long long)((engine->state.now_ns - found.first_ns) / GS_NS_PER_MS));
 }
 
+// The longest that a rank which steps may tell nothing of it.
+static int64_t longest_told_ns(const gs_run *run) {
+    int64_t longest_ns = 0;
+    for (int i = 0; i < run->num_members; i++) {
+        const gs_cadence *told = &run->members[i].told;
+        if (told->heartbeat_ns > longest_ns) longest_ns = told->heartbeat_ns;
+        if (told->report_ns > longest_ns) longest_ns = told->report_ns;
+    }
+    return longest_ns;
+}
+
 static int64_t patience_of(const gs_engine *engine, const gs_run *run) {
     const gs_timing *timing = &engine->state.timing;
     int64_t patience_ns = run->step - run->base_step < FIRST_STEPS ? timing->hang_first_ns : timing->hang_least_ns;
@@ -272,6 +284,7 @@ static int64_t patience_of(const gs_engine *engine, const gs_run *run) {
     int64_t timeout_ns = (int64_t)(run->job->spec.reducer.timeout_seconds * (double)GS_NS_PER_SEC);
     if (patience_ns < 10 * longest_ns) patience_ns = 10 * longest_ns;
     if (patience_ns < 2 * timeout_ns) patience_ns = 2 * timeout_ns;
+    if (patience_ns < TELLS_TO_HANG * longest_told_ns(run)) patience_ns = TELLS_TO_HANG * longest_told_ns(run);
     return patience_ns;
 }
 

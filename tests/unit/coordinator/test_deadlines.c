@@ -123,6 +123,22 @@ static void who_hangs_is_named_in_time(void **unused) {
     }
 }
 
+// Where each rank tells of its steps every three seconds, no step for five is no hang.
+static void who_is_seldom_heard_has_time_to_tell(void **unused) {
+    (void)unused;
+    const int64_t seldom_ns = 3 * GS_NS_PER_SEC;
+    for (int how_told = 0; how_told < 2; how_told++) {
+        gs_play play;
+        open_training(&play);
+        gs_cadence *told = &gs_play_run(&play)->members[1].told;
+        *(how_told ? &told->report_ns : &told->heartbeat_ns) = seldom_ns;
+        const manners how = {.waits = {false, true}};
+        assert_within(live(&play, &how, LONG_NS), 3 * seldom_ns);
+        assert_verdict(&play, "WorkerHung", 0);
+        gs_play_close(&play);
+    }
+}
+
 static void say_bye(gs_play *play, int rank) {
     gs_engine_event bye = gs_play_message(play, rank, GS_ON_BYE);
     bye.bye.reason = GS_BYE_TARGET_REACHED;
@@ -292,6 +308,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_silent_is_judged_in_time),
         cmocka_unit_test(who_hangs_is_named_in_time),
+        cmocka_unit_test(who_is_seldom_heard_has_time_to_tell),
         cmocka_unit_test(who_hangs_at_the_end_is_named_in_time),
         cmocka_unit_test(who_has_said_bye_and_does_not_end_is_ended),
         cmocka_unit_test(the_first_steps_may_take_longer),
