@@ -13,7 +13,7 @@
 
 #define MAX_LIMIT 2000
 // Lines of an ended job may still be on their way from an agent for that long.
-#define AFTERMATH_MS 700
+#define AFTERMATH_NS (700 * GS_NS_PER_MS)
 
 typedef struct gs_log_reader {
     gs_write base;
@@ -253,7 +253,7 @@ static gs_status read_log(gs_write *base, gs_job_store *store) {
 }
 
 static bool is_silent(const gs_job *job) {
-    return gs_job_state_terminal(job->state) && gs_wall_ms() - job->ended_ms > AFTERMATH_MS;
+    return gs_job_state_terminal(job->state) && gs_now_ns() - job->ended_ns > AFTERMATH_NS;
 }
 
 static void log_read(gs_write *base, gs_status status);

@@ -190,6 +190,5 @@ void gs_metrics_refresh(gs_observer *observer) {
 }
 
 bool gs_metrics_expired(const gs_observer *observer, const gs_job *job) {
-    int64_t keep_ms = observer->state->timing.series_keep_ns / GS_NS_PER_MS;
-    return gs_job_state_terminal(job->state) && gs_wall_ms() - job->ended_ms > keep_ms;
+    return gs_job_state_terminal(job->state) && gs_now_ns() - job->ended_ns > observer->state->timing.series_keep_ns;
 }

@@ -16,6 +16,7 @@
 #include "coordinator/observe/held.h"
 #include "coordinator/observe/job_log.h"
 #include "coordinator/observe/job_sight.h"
+#include "coordinator/observe/metrics/metric_families.h"
 #include "coordinator/observe/recall.h"
 #include "coordinator/observe/sights.h"
 #include "core/clock.h"
@@ -30,6 +31,7 @@ typedef struct played_call {
     gs_held *held;
     int num_answers;
     gs_status answer;
+    bool says_ended;
     struct played_call *gone_with_it;  // its caller goes away when this one is answered
 } played_call;
 
@@ -44,6 +46,7 @@ void __wrap_gs_rpc_reply(gs_rpc_call_handle *call, gs_status status, gs_json *bo
     played_call *it = (played_call *)(void *)call, *other = it->gone_with_it;
     it->num_answers++;
     it->answer = status;
+    it->says_ended = gs_json_bool_or(body, "ended", false);
     gs_json_release(body);
     gs_held *held = other ? other->held : NULL;
     if (held) held->gone(held->owner, (gs_rpc_call_handle *)(void *)other);
@@ -225,6 +228,28 @@ static void a_job_does_not_rest_before_its_curves_are_written(void **state) {
     collect_until(it, curves_are_settled);
 }
 
+// Somebody sets the clock of the machine: a job that has just ended is no older for it, and an old
+// one no younger.
+static void what_is_shown_goes_by_the_time_that_was_lived(void **state) {
+    play *it = *state;
+    for (int is_old = 0; is_old < 2; is_old++) {
+        memset(calls, 0, sizeof calls);
+        it->job->ended_ms = is_old ? gs_wall_ms() + 86400 * 1000 : 1;
+        // A reader that takes its time on a loaded machine must not make it old.
+        it->job->ended_ns = gs_now_ns() + (is_old ? -301 : 3600) * GS_NS_PER_SEC;
+        assert_int_equal(gs_metrics_expired(it->observer, it->job), is_old);
+        char text[100];
+        snprintf(text, sizeof text, "{\"job\":\"%s\"}", it->job->id_text);
+        gs_json *request = NULL;
+        assert_ok(gs_json_parse(&request, text, strlen(text)));
+        gs_read_logs(it->observer, handle_of(&calls[0]), NULL, request);
+        gs_json_release(request);
+        collect_until(it, first_is_answered);
+        assert_ok(calls[0].answer);
+        assert_int_equal(calls[0].says_ended, is_old);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_caller_may_go_away_while_another_is_answered, set_up,
@@ -232,6 +257,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_log_of_a_resting_job_is_closed_again, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_job_does_not_rest_before_its_curves_are_written, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(what_is_shown_goes_by_the_time_that_was_lived, set_up,
                                         tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
