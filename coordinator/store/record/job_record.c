@@ -58,6 +58,7 @@ static void set_facts(gs_json *record, const gs_job *job, int64_t now_ns) {
     gs_json_set_int(record, "plan_revision", job->plan.revision);
     if (job->plan.hash[0]) gs_json_set(record, "plan_facts", plan_to_record(&job->plan));
     gs_json_set_int(record, "world_wanted", job->world_wanted);
+    if (job->checkpoints.is_given_up) gs_json_set_bool(record, "disk_given_up", true);
 }
 
 gs_status gs_job_to_record(char **text, const gs_job *job, const gs_job_documents *documents, int64_t now_ns) {
@@ -122,6 +123,7 @@ static void read_numbers(gs_job *job, const gs_json *record) {
     job->lost_steps = gs_json_int_or(record, "lost_steps", 0);
     job->startup_failures = (int)gs_json_int_or(record, "startup_failures", 0);
     job->world_wanted = (int)gs_json_int_or(record, "world_wanted", 0);
+    job->checkpoints.is_given_up = gs_json_bool_or(record, "disk_given_up", false);
 }
 
 // A record of before has no age: it is what the wall clock says.
