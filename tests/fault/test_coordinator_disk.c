@@ -19,6 +19,12 @@
 #define COMMIT_MS 3000  // as in the failpoint
 #define QUICK_RESTART ",\"restart\":{\"backoff_initial_seconds\":0.05,\"backoff_max_seconds\":0.1}"
 
+#ifdef GRADSYNC_FAILPOINTS
+static const bool has_failpoints = true;
+#else
+static const bool has_failpoints = false;
+#endif
+
 // `failpoint`: "store.commit=ACTION@FIRST-LAST", of commits.
 static void arm(gs_stage *stage, const char *failpoint) {
     gs_coordinator_process_kill(&stage->process);
@@ -90,10 +96,7 @@ static void expect_events(gs_stage *stage, const gs_json *wanted) {
 // be, and what happened, at the latest when the coordinator stops.
 static void a_disk_that_fails_stops_no_training(void **state) {
     gs_stage *stage = *state;
-#ifndef GRADSYNC_FAILPOINTS
-    (void)stage;
-    skip();
-#else
+    if (!has_failpoints) skip();
     start_armed(stage, "store.commit=error@10-22");
     submit(stage, LONG_TARGET, "");
     wait_until_ready(stage, false);
@@ -110,16 +113,12 @@ static void a_disk_that_fails_stops_no_training(void **state) {
     assert_string_equal(gs_json_string_or(job, "state", ""), "succeeded");
     assert_int_equal(gs_json_int_or(gs_json_get(job, "progress"), "step", -1), LONG_TARGET);
     gs_json_release(job);
-#endif
 }
 
 // A request that is to be durable and cannot be made so is refused, and has left nothing behind.
 static void what_cannot_be_written_is_not_accepted(void **state) {
     gs_stage *stage = *state;
-#ifndef GRADSYNC_FAILPOINTS
-    (void)stage;
-    skip();
-#else
+    if (!has_failpoints) skip();
     start_armed(stage, "store.commit=error@6-12");
     gs_json *reply = NULL, *list = NULL;
     gs_status status = gs_ok();
@@ -145,16 +144,12 @@ static void what_cannot_be_written_is_not_accepted(void **state) {
         reply = NULL;
     }
     assert_ok(status);
-#endif
 }
 
 // Each commit takes a second: ranks start, train and are seen to, and only who waits for the disk waits.
 static void a_disk_that_takes_its_time_holds_nobody(void **state) {
     gs_stage *stage = *state;
-#ifndef GRADSYNC_FAILPOINTS
-    (void)stage;
-    skip();
-#else
+    if (!has_failpoints) skip();
     start_armed(stage, "store.commit=sleep:1000@3-1000");
     submit(stage, TARGET, "");
     int asked = 0, slow = 0;
@@ -174,7 +169,6 @@ static void a_disk_that_takes_its_time_holds_nobody(void **state) {
     submit(stage, TARGET, "");  // waits for its commit: the disk is as slow as it was
     assert_true(gs_now_ns() - begin_ns > SLOW_MS * GS_NS_PER_MS);
     if (slow * 4 > asked) fail_msg("%d of %d questions took more than %d ms", slow, asked, SLOW_MS);
-#endif
 }
 
 // A rank is killed; until all of them have taken new steps in the generation that follows.
@@ -202,10 +196,7 @@ static int64_t regroup_ns(gs_stage *stage) {
 // look at what the next ones start from.
 static void a_disk_that_takes_its_time_delays_no_regroup(void **state) {
     gs_stage *stage = *state;
-#ifndef GRADSYNC_FAILPOINTS
-    (void)stage;
-    skip();
-#else
+    if (!has_failpoints) skip();
     start_armed(stage, "");
     submit(stage, 1000000, QUICK_RESTART);
     gs_stage_wait_for_step(stage, stage->job, 20);
@@ -216,7 +207,6 @@ static void a_disk_that_takes_its_time_delays_no_regroup(void **state) {
     print_message("%lld ms, with commits of %d ms %lld ms\n", (long long)(undisturbed_ns / GS_NS_PER_MS), COMMIT_MS,
                   (long long)(slow_ns / GS_NS_PER_MS));
     assert_true(slow_ns < 2 * undisturbed_ns + COMMIT_MS / 3 * GS_NS_PER_MS);
-#endif
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, gs_stage_set_up, gs_stage_tear_down)
