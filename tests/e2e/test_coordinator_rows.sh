@@ -143,11 +143,12 @@ echo "  trainers $kib KiB, $kib_after KiB after; worker $agent_kib KiB, $agent_k
 [ "$agent_kib_after" -le $((agent_kib + 12288)) ] || fail "memory of the worker: $agent_kib KiB, $agent_kib_after KiB after $down s"
 saves_more $((saved + down * 1000 / (4 * (undisturbed_ms + 100)))) || fail "few steps: $saved saves before, $(num_saved) after"
 keeps_pace "$since"
+meanwhile=$(saved_at | tail -n 1 | cut -d' ' -f2)
 revive
 steps_again
 keeps_pace "$since"
 is_undisturbed
-step_at_least "$job" "$(saved_at | tail -n 1 | cut -d' ' -f2)" || fail "the steps of meanwhile are not known"
+step_at_least "$job" "$meanwhile" || fail "the steps of meanwhile are not known"
 
 claim "C5: suspended for 5 s: nobody is evicted"
 since=$(now_ms)
